@@ -1,0 +1,360 @@
+// Package actor is the student: it answers prompts and learns by the policy
+// objective, or by the teacher's answers.
+//
+// Legend: P prompts, G answers each, S = P*G sequences, T response tokens.
+package actor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"gad/algos"
+	"gad/internal/compute"
+	"gad/model"
+)
+
+// Actor is the student with its optimizer.
+type Actor struct {
+	cfg    Config
+	roll   RolloutConfig
+	m      *model.Model
+	opt    *model.Optimizer
+	policy *algos.Policy[float32]
+	sft    *algos.Policy[float32]
+	lr     model.Schedule
+	maxNew int
+}
+
+// Open loads the student from the model folder dir. steps is the number of
+// trainer steps in which it will learn, batch their prompts, maxNew the longest
+// answer in tokens.
+func Open(be compute.Backend, dir string, cfg Config, roll RolloutConfig, steps, batch, maxNew int) (*Actor, error) {
+	m, err := model.Load(be, dir, model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute})
+	if err != nil {
+		return nil, fmt.Errorf("actor: %w", err)
+	}
+	return New(m, cfg, roll, steps, batch, maxNew)
+}
+
+// New wraps a student that is already there.
+func New(m *model.Model, cfg Config, roll RolloutConfig, steps, batch, maxNew int) (*Actor, error) {
+	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip))
+	if err != nil {
+		return nil, fmt.Errorf("actor: %w", err)
+	}
+	kl := 0.0
+	if cfg.UseKLLoss {
+		kl = cfg.KLLossCoef
+	}
+	policy, err := algos.NewPolicy[float32](algos.PolicyConfig{
+		Loss: cfg.PolicyLoss.LossMode, ClipLow: cfg.ClipRatioLow, ClipHigh: cfg.ClipRatioHigh, ClipC: cfg.ClipRatioC,
+		TauPos: cfg.PolicyLoss.TauPos, TauNeg: cfg.PolicyLoss.TauNeg, Agg: cfg.LossAggMode,
+		KLCoef: kl, KLType: cfg.KLLossType, EntropyCoef: cfg.EntropyCoeff,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("actor: %w", err)
+	}
+	sft, err := algos.NewPolicy[float32](algos.PolicyConfig{Loss: "sft", Agg: "token-mean"})
+	if err != nil {
+		return nil, fmt.Errorf("actor: %w", err)
+	}
+	perStep := cfg.PPOEpochs * ((batch + cfg.MiniBatch(batch) - 1) / cfg.MiniBatch(batch))
+	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, lr: cfg.Optim.Schedule(steps * perStep), maxNew: maxNew}, nil
+}
+
+// Model is the student's network, and Optimizer its state, for saving.
+func (a *Actor) Model() *model.Model { return a.m }
+
+// Optimizer is the student's AdamW state.
+func (a *Actor) Optimizer() *model.Optimizer { return a.opt }
+
+// Close frees weights and compiled objectives.
+func (a *Actor) Close() error {
+	return errors.Join(a.policy.Close(), a.sft.Close(), a.m.Close())
+}
+
+// Rollout is what the student answered: G answers to each of P prompts, answer
+// g of prompt p being sequence p*G+g.
+type Rollout struct {
+	Seqs      []model.Seq // [S] prompt and response, the end token included where it came
+	Group     []int       // [S] prompt of each
+	Truncated []bool      // [S] cut at the limit
+	SampledST [][]float32 // log-probabilities as the sampler saw them
+	OldST     [][]float32 // the same from the trainer's forward pass
+	EntST     [][]float32 // entropies, nats
+}
+
+// Mask gives the responses' lengths [S] and their mask [S][T], 1 on response
+// tokens, T the longest.
+func (r *Rollout) Mask() (lenS []int, maskST [][]float64) {
+	t := 1
+	for _, seq := range r.Seqs {
+		lenS = append(lenS, len(seq.IDs)-seq.Prompt)
+		t = max(t, len(seq.IDs)-seq.Prompt)
+	}
+	for _, n := range lenS {
+		row := make([]float64, t)
+		for i := range row[:n] {
+			row[i] = 1
+		}
+		maskST = append(maskST, row)
+	}
+	return lenS, maskST
+}
+
+// Key makes a rollout's randomness: a draw depends on seed, step, row, sample
+// and position alone. Rows name the prompts.
+type Key struct {
+	Seed uint64
+	Step int
+	Rows []int // [P]
+}
+
+// Rollout samples G answers to each prompt. progress, if not nil, is called
+// with the number of tokens made since its last call.
+func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(int)) (*Rollout, error) {
+	rows := make([]uint64, len(key.Rows))
+	for i, r := range key.Rows {
+		rows[i] = uint64(r)
+	}
+	out, err := a.m.Generate(prompts, rows, model.SampleOptions{
+		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed, Step: uint64(key.Step),
+		Sampling: compute.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP, MinP: a.roll.MinP},
+	}, progress)
+	if err != nil {
+		return nil, fmt.Errorf("actor: rollout: %w", err)
+	}
+	r := &Rollout{}
+	for p, answers := range out {
+		for _, c := range answers {
+			r.Seqs = append(r.Seqs, model.Seq{IDs: slices.Concat(prompts[p], c.IDs), Prompt: len(prompts[p])})
+			r.Group = append(r.Group, p)
+			r.Truncated = append(r.Truncated, c.Truncated)
+			r.SampledST = append(r.SampledST, c.Logp)
+		}
+	}
+	return r, nil
+}
+
+// Old fills in OldST and EntST: log-probabilities under the weights that
+// sampled, by the forward pass that the update will use.
+func (a *Actor) Old(r *Rollout) (err error) {
+	r.OldST, r.EntST, err = a.m.AllLogProbs(r.Seqs, a.roll.Temperature, a.cfg.MaxTokenLen)
+	if err != nil {
+		return fmt.Errorf("actor: %w", err)
+	}
+	return nil
+}
+
+// NeedsReference reports whether Update reads reference log-probabilities.
+func (a *Actor) NeedsReference() bool { return a.cfg.UseKLLoss && a.cfg.KLLossCoef > 0 }
+
+// Stats describe an update: sums over all its mini-batches, divided by Passes
+// where they are means.
+type Stats struct {
+	algos.PolicyStats
+	Entropy  float64 // mean over tokens, nats
+	KLShare  float64 // the KL's share of the loss, mean over mini-batches
+	GradNorm float64 // before clipping, mean over optimizer steps
+	LR       float64 // of the last optimizer step
+	Passes   int     // mini-batches seen
+	Updates  int     // optimizer steps taken
+	Skipped  int     // optimizer steps left out for a non-finite gradient
+
+	// FirstRatioMin and FirstRatioMax are the extreme sequence ratios of the
+	// first mini-batch, before any step was taken: 1 where sampler and trainer agree.
+	FirstRatioMin, FirstRatioMax float64
+}
+
+// Update takes the policy's optimizer steps: ppo_epochs passes over the
+// batch, one step for each mini-batch of prompts. advST is zero where a token
+// does not count; refST is read only where NeedsReference.
+func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats, error) {
+	prompts := r.Group[len(r.Group)-1] + 1
+	mini := a.cfg.MiniBatch(prompts)
+	var st Stats
+	for range a.cfg.PPOEpochs {
+		for lo := 0; lo < prompts; lo += mini {
+			var rows []int
+			for s, p := range r.Group {
+				if p >= lo && p < lo+mini {
+					rows = append(rows, s)
+				}
+			}
+			b := policyRows{seqs: r.Seqs, old: r.OldST, ref: refST, sampled: r.SampledST, adv: advST}
+			if err := a.learn(&st, a.policy, b, rows, a.roll.Temperature); err != nil {
+				return st, err
+			}
+		}
+	}
+	st.finish()
+	return st, nil
+}
+
+// SFT takes one optimizer step of cross entropy on the given sequences'
+// responses (mean over tokens): the baseline SeqKD and the paper's warm-up.
+func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
+	var st Stats
+	rows := make([]int, len(seqs))
+	for i := range rows {
+		rows[i] = i
+	}
+	if err := a.learn(&st, a.sft, policyRows{seqs: seqs}, rows, 1); err != nil {
+		return st, err
+	}
+	st.finish()
+	return st, nil
+}
+
+// policyRows are the inputs of an objective, by sequence; absent ones are nil.
+type policyRows struct {
+	seqs              []model.Seq
+	old, ref, sampled [][]float32
+	adv               [][]float64
+}
+
+// learn is one optimizer step on the given rows. Normalisers are taken over all
+// of them first, so that the result does not depend on the micro-batches.
+func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, rows []int, temperature float64) error {
+	seqs := model.Pick(in.seqs, rows)
+	norm := algos.Norm{FixedLen: float64(a.maxNew)}
+	for _, s := range seqs {
+		if n := len(s.IDs) - s.Prompt; n > 0 {
+			norm.Tokens += float64(n)
+			norm.Seqs++
+		}
+	}
+	if norm.Seqs == 0 {
+		return nil
+	}
+	var sum algos.PolicyStats
+	var entropy float64
+	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
+		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+			b, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
+			if err != nil {
+				return nil, nil, err
+			}
+			res, err := policy.Step(b, norm)
+			if err != nil {
+				return nil, nil, err
+			}
+			sum = sum.Add(res.PolicyStats)
+			for _, row := range entST {
+				for _, e := range row {
+					entropy += float64(e)
+				}
+			}
+			return unpad(res.DLogp, logpST, b.T), unpad(res.DEntropy, logpST, b.T), nil
+		})
+		if errors.Is(err, algos.ErrNotFinite) {
+			st.Skipped++ // nothing of this mini-batch reaches the weights
+			return a.opt.ZeroGrad()
+		}
+		if err != nil {
+			return fmt.Errorf("actor: %w", err)
+		}
+	}
+	if st.Passes == 0 {
+		st.FirstRatioMin, st.FirstRatioMax = sum.RatioMin, sum.RatioMax
+	}
+	st.PolicyStats = st.PolicyStats.Add(sum)
+	st.KLShare += sum.KLShare(policy.Config().KLCoef)
+	st.Entropy += entropy
+	st.Passes++
+	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps())
+	gradNorm, skipped, err := a.opt.Step(lr)
+	if err != nil {
+		return fmt.Errorf("actor: optimizer: %w", err)
+	}
+	if skipped {
+		st.Skipped++
+		return nil
+	}
+	st.Updates++
+	st.GradNorm += gradNorm
+	st.LR = lr
+	return nil
+}
+
+// finish turns sums over mini-batches into means.
+func (st *Stats) finish() {
+	n := float64(max(st.Passes, 1))
+	st.Loss, st.PGLoss, st.KLLoss, st.EntropyLoss = st.Loss/n, st.PGLoss/n, st.KLLoss/n, st.EntropyLoss/n
+	st.KLShare /= n
+	st.Entropy /= max(st.TokenSum, 1)
+	st.GradNorm /= float64(max(st.Updates, 1))
+}
+
+// pad lays the rows of a micro-batch side by side. Rows and columns are rounded
+// up, with mask 0, so that few shapes of the objective are ever compiled.
+func (a *Actor) pad(logpST, entST [][]float32, in policyRows, rows []int) (b algos.PolicyBatch[float32], err error) {
+	t := 1
+	for _, row := range logpST {
+		t = max(t, len(row))
+	}
+	b.B, b.T = roundUp(len(rows)), roundUp(t)
+	matrix := func(fill func(i int, dst []float32)) []float32 {
+		x := make([]float32, b.B*b.T)
+		for i := range rows {
+			fill(i, x[i*b.T:][:len(logpST[i])])
+		}
+		return x
+	}
+	b.Logp = matrix(func(i int, dst []float32) { copy(dst, logpST[i]) })
+	b.Mask = matrix(func(_ int, dst []float32) {
+		for t := range dst {
+			dst[t] = 1
+		}
+	})
+	if entST != nil {
+		b.Entropy = matrix(func(i int, dst []float32) { copy(dst, entST[i]) })
+	}
+	if in.old != nil {
+		b.Old = matrix(func(i int, dst []float32) { copy(dst, in.old[rows[i]]) })
+	}
+	if in.ref != nil {
+		b.Ref = matrix(func(i int, dst []float32) { copy(dst, in.ref[rows[i]]) })
+	}
+	if in.adv != nil {
+		b.Adv = matrix(func(i int, dst []float32) {
+			for t := range dst {
+				dst[t] = float32(in.adv[rows[i]][t])
+			}
+		})
+	}
+	if in.sampled != nil && a.cfg.RolloutIS != "none" {
+		sampled := matrix(func(i int, dst []float32) { copy(dst, in.sampled[rows[i]]) })
+		b.RolloutWeight, err = algos.RolloutWeights(a.cfg.RolloutIS, a.cfg.RolloutISThresh, b.B, b.T, b.Old, sampled, b.Mask)
+	}
+	return b, err
+}
+
+// unpad cuts the rows of a padded gradient to the lengths of like.
+func unpad(x []float32, like [][]float32, t int) [][]float32 {
+	if x == nil {
+		return nil
+	}
+	out := make([][]float32, len(like))
+	for i := range like {
+		out[i] = x[i*t:][:len(like[i])]
+	}
+	return out
+}
+
+// roundUp is n up to the next of 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, ...: at
+// most half again as much.
+func roundUp(n int) int {
+	step := 1
+	for ; step*8 < n; step *= 2 {
+	}
+	step = max(step*4, 1)
+	if n <= 8 {
+		step = 1
+		for ; step < n; step *= 2 {
+		}
+		return step
+	}
+	return (n + step - 1) / step * step
+}

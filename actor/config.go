@@ -1,0 +1,76 @@
+package actor
+
+import (
+	"fmt"
+
+	"gad/model"
+)
+
+// Config is the `actor` section: the policy objective and its optimizer.
+type Config struct {
+	PolicyLoss      PolicyLoss          `yaml:"policy_loss"`
+	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss"`
+	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss"`
+	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+" doc:"KL estimator; a trailing + keeps the value and takes k2's gradient"`
+	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0 takes the loss's own default (gspo 3e-4, others 0.2)"`
+	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0 takes the loss's own default (gspo 4e-4, dapo 0.28, others 0.2)"`
+	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"dual clip of the vanilla loss for negative advantages"`
+	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm" doc:"how token losses become one number; gspo always takes seq-mean-token-mean"`
+	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss"`
+	Optim           model.OptimSettings `yaml:"optim"`
+	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"global gradient norm is clipped to this; 0 is no clipping"`
+	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0 is a quarter of data.train_batch_size, so that the clip has work to do"`
+	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
+	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" doc:"tokens of one micro-batch; results do not depend on it, memory does"`
+	Recompute       bool                `yaml:"recompute" doc:"recompute each block's activations in the backward pass: less memory, a third more work"`
+	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights between sampler and trainer"`
+	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"where those weights are cut"`
+}
+
+// PolicyLoss is the `actor.policy_loss` section.
+type PolicyLoss struct {
+	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo,gtpo" doc:"policy loss (ALGORITHMS section 3)"`
+	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages"`
+	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages"`
+}
+
+// DefaultConfig is the paper's recipe with GSPO's clip.
+func DefaultConfig() Config {
+	return Config{
+		PolicyLoss: PolicyLoss{LossMode: "gspo", TauPos: 1, TauNeg: 1.05},
+		UseKLLoss:  true, KLLossCoef: 1e-3, KLLossType: "low_var_kl",
+		ClipRatioC: 3, LossAggMode: "token-mean", Optim: model.DefaultOptim(), GradClip: 0.2,
+		PPOEpochs: 1, MaxTokenLen: 8192, RolloutIS: "none", RolloutISThresh: 2,
+	}
+}
+
+// RolloutConfig is the `rollout` section: how answers are sampled.
+type RolloutConfig struct {
+	N           int     `yaml:"n" min:"1" doc:"answers per prompt; below 4 the group's statistics say little"`
+	Temperature float64 `yaml:"temperature" min:"0" doc:"sampling temperature; old, reference and current log-probabilities use it too"`
+	TopK        int     `yaml:"top_k" min:"0" doc:"keep the k most probable tokens; 0 is all"`
+	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"keep the smallest set of this probability; 1 is all"`
+	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens less probable than this share of the most probable; 0 is none"`
+	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" doc:"sequences generated side by side; results do not depend on it"`
+}
+
+// DefaultRollout is the paper's: eight answers at temperature 0.8.
+func DefaultRollout() RolloutConfig {
+	return RolloutConfig{N: 8, Temperature: 0.8, TopP: 1, MaxNumSeqs: 64}
+}
+
+// Validate checks what the tags cannot say.
+func (c RolloutConfig) Validate() error {
+	if c.Temperature == 0 && c.N > 1 {
+		return fmt.Errorf("actor: rollout.temperature 0 gives %d equal answers (rollout.n): set a temperature above 0", c.N)
+	}
+	return nil
+}
+
+// MiniBatch is the number of prompts of one optimizer step for batches of the given size.
+func (c Config) MiniBatch(batch int) int {
+	if c.PPOMiniBatch > 0 {
+		return min(c.PPOMiniBatch, batch)
+	}
+	return max(1, batch/4)
+}

@@ -1,0 +1,521 @@
+package algos
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// AdvantageConfig chooses the estimator that turns scores into advantages. A
+// zero field takes the default that its comment states.
+type AdvantageConfig struct {
+	Name        string  // one of AdvantageNames; default "grpo"
+	Gamma       float64 // discount of reinforce_plus_plus and gigpo, in (0, 1]; default 1
+	ZScoreFloor float64 // smallest divisor of zscore; default 0.1
+	ClipAbs     float64 // advantages are clipped to +-ClipAbs; default 0: not clipped
+	StepWeight  float64 // weight of gigpo's step part; default 1
+	MeanOnly    bool    // grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
+}
+
+// TurnStep is one step of a multi-turn response, for gigpo.
+type TurnStep struct {
+	Start, End int     // its tokens, [Start, End)
+	Reward     float64 // received after it
+	Anchor     string  // the state it was taken in: equal strings of one prompt compare
+}
+
+// AdvantageInput describes S responses of at most T tokens.
+type AdvantageInput struct {
+	Scores       []float64    // [S] one score a response, KL already subtracted where that is on
+	Group        []int        // [S] the prompt of each response, in any order
+	Mask         [][]float64  // [S][T] 1 on response tokens, else 0
+	TokenRewards [][]float64  // [S][T], reinforce_plus_plus; nil puts the score on each row's last response token
+	Len          []int        // [S] tokens, opo; nil counts the mask
+	Steps        [][]TurnStep // [S], gigpo
+}
+
+// estimator gives [S] values, to be broadcast, or [S][T] ones.
+type estimator struct {
+	scalar func(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error)
+	tokens func(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error)
+}
+
+var estimators = map[string]estimator{
+	"grpo":                         {scalar: grpo},
+	"dr_grpo":                      {scalar: drGRPO},
+	"rloo":                         {scalar: rloo},
+	"opo":                          {scalar: opo},
+	"grpo_passk":                   {scalar: passK},
+	"global":                       {scalar: global},
+	"rank":                         {scalar: rank},
+	"zscore":                       {scalar: zscore},
+	"reinforce_plus_plus":          {tokens: reinforcePP},
+	"reinforce_plus_plus_baseline": {tokens: reinforcePPBaseline},
+	"gigpo":                        {tokens: gigpo},
+}
+
+// AdvantageNames lists the estimators.
+func AdvantageNames() []string { return names(estimators) }
+
+// Advantages estimates the advantage of every token: advST, exactly 0 where the
+// mask is 0. Errors wrap ErrUnknownName, ErrConfig, ErrShape or ErrNotFinite.
+func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
+	if c.Name == "" {
+		c.Name = "grpo"
+	}
+	est, err := lookup("advantage estimator", c.Name, estimators)
+	if err != nil {
+		return nil, err
+	}
+	if c.Gamma == 0 {
+		c.Gamma = 1
+	}
+	if c.ZScoreFloor == 0 {
+		c.ZScoreFloor = .1
+	}
+	if c.StepWeight == 0 {
+		c.StepWeight = 1
+	}
+	if !(c.Gamma > 0 && c.Gamma <= 1) || !(c.ZScoreFloor > 0) || !(c.ClipAbs >= 0) || math.IsNaN(c.StepWeight) || math.IsInf(c.StepWeight, 0) {
+		return nil, fmt.Errorf("algos: advantage estimator %q: gamma %g must be in (0, 1], z-score floor %g above 0, clip %g 0 or above, step weight %g finite: %w",
+			c.Name, c.Gamma, c.ZScoreFloor, c.ClipAbs, c.StepWeight, ErrConfig)
+	}
+	if err := in.check(c.Name); err != nil {
+		return nil, err
+	}
+	groups := groupRows(in.Group)
+	var advST [][]float64
+	if est.tokens != nil {
+		advST, err = est.tokens(c, in, groups)
+	} else {
+		var advS []float64
+		if advS, err = est.scalar(c, in, groups); err == nil {
+			advST = broadcast(advS, in.Mask)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	for s, row := range advST {
+		for t := range row {
+			if in.Mask[s][t] == 0 {
+				row[t] = 0
+				continue
+			}
+			if c.ClipAbs > 0 {
+				row[t] = min(max(row[t], -c.ClipAbs), c.ClipAbs)
+			}
+			if math.IsNaN(row[t]) || math.IsInf(row[t], 0) {
+				return nil, fmt.Errorf("algos: advantage estimator %q: response %d token %d: %g: skip this step: %w", c.Name, s, t, row[t], ErrNotFinite)
+			}
+		}
+	}
+	return advST, nil
+}
+
+// check refuses inputs that do not fit, and scores that are not finite.
+func (in AdvantageInput) check(name string) error {
+	S := len(in.Scores)
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("algos: advantage estimator %q: %s: %w", name, fmt.Sprintf(format, args...), ErrShape)
+	}
+	switch {
+	case S == 0:
+		return bad("no responses")
+	case len(in.Group) != S:
+		return bad("%d scores, %d group indices", S, len(in.Group))
+	case len(in.Mask) != S:
+		return bad("%d scores, %d mask rows", S, len(in.Mask))
+	case in.Len != nil && len(in.Len) != S:
+		return bad("%d scores, %d lengths", S, len(in.Len))
+	case in.TokenRewards != nil && len(in.TokenRewards) != S:
+		return bad("%d scores, %d rows of token rewards", S, len(in.TokenRewards))
+	case in.Steps != nil && len(in.Steps) != S:
+		return bad("%d scores, %d rows of steps", S, len(in.Steps))
+	}
+	for s, score := range in.Scores {
+		if math.IsNaN(score) || math.IsInf(score, 0) {
+			return fmt.Errorf("algos: advantage estimator %q: score of response %d is %g: skip this step: %w", name, s, score, ErrNotFinite)
+		}
+		if in.TokenRewards != nil && len(in.TokenRewards[s]) != len(in.Mask[s]) {
+			return bad("response %d: %d token rewards, mask of %d", s, len(in.TokenRewards[s]), len(in.Mask[s]))
+		}
+		for t, m := range in.Mask[s] {
+			if m != 0 && m != 1 {
+				return bad("mask[%d,%d] = %g: must be 0 or 1", s, t, m)
+			}
+		}
+	}
+	return nil
+}
+
+// groupRows collects the rows of each group, groups in order of first appearance.
+func groupRows(groupS []int) [][]int {
+	at := map[int]int{}
+	var groups [][]int
+	for s, g := range groupS {
+		i, ok := at[g]
+		if !ok {
+			i = len(groups)
+			at[g] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], s)
+	}
+	return groups
+}
+
+// broadcast repeats advS over each row's response tokens.
+func broadcast(advS []float64, maskST [][]float64) [][]float64 {
+	advST := make([][]float64, len(maskST))
+	for s, mask := range maskST {
+		advST[s] = make([]float64, len(mask))
+		for t, m := range mask {
+			advST[s][t] = advS[s] * m
+		}
+	}
+	return advST
+}
+
+// laneSum adds up x in a fixed order, part of what an advantage is: scores that
+// differ in their last digits only, or not at all, are normalised by a sigma near
+// 0, which makes the order of the sum visible. The order is that of the runs which the
+// golden vectors come from: 4 accumulators of 4 lanes each,
+//
+//	acc[j][l] = sum of x[16 i + 4 j + l]     whole blocks of 16; every 16th block moves acc to an upper level
+//	acc[0][l] += further whole groups of 4
+//	sum = ((rest + lane 0) + lane 1) + ...   lane l = ((acc[0]+acc[1])+acc[2])+acc[3]
+func laneSum(x []float64) float64 {
+	var acc, upper [4][4]float64
+	i := 0
+	for block := 0; i+16 <= len(x); block++ {
+		if block > 0 && block%16 == 0 {
+			for j := range acc {
+				for l := range acc[j] {
+					upper[j][l] += acc[j][l]
+				}
+			}
+			acc = [4][4]float64{}
+		}
+		for j := range acc {
+			for l := range acc[j] {
+				acc[j][l] += x[i]
+				i++
+			}
+		}
+	}
+	for j := range acc {
+		for l := range acc[j] {
+			acc[j][l] += upper[j][l]
+		}
+	}
+	for ; i+4 <= len(x); i += 4 {
+		for l := range acc[0] {
+			acc[0][l] += x[i+l]
+		}
+	}
+	var sum float64
+	for ; i < len(x); i++ {
+		sum += x[i]
+	}
+	for l := range acc[0] {
+		sum += ((acc[0][l] + acc[1][l]) + acc[2][l]) + acc[3][l]
+	}
+	return sum
+}
+
+// moments are the mean and the unbiased standard deviation of x; the latter is
+// 0 for fewer than two values.
+func moments(x []float64) (mu, sigma float64) {
+	mu = laneSum(x) / float64(len(x))
+	if len(x) < 2 {
+		return mu, 0
+	}
+	for _, v := range x {
+		sigma += float64((v - mu) * (v - mu)) // rounded before the sum on every architecture
+	}
+	return mu, math.Sqrt(sigma / float64(len(x)-1))
+}
+
+func pick(x []float64, rows []int) []float64 {
+	y := make([]float64, len(rows))
+	for i, r := range rows {
+		y[i] = x[r]
+	}
+	return y
+}
+
+// perGroup fills advS group by group.
+func perGroup(in AdvantageInput, groups [][]int, f func(scores []float64, rows []int) []float64) ([]float64, error) {
+	advS := make([]float64, len(in.Scores))
+	for _, rows := range groups {
+		for i, v := range f(pick(in.Scores, rows), rows) {
+			advS[rows[i]] = v
+		}
+	}
+	return advS, nil
+}
+
+func mapped(x []float64, f func(float64) float64) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = f(v)
+	}
+	return y
+}
+
+// alone is sigma+1e-6 for a group of one, sigma = 1, in float32: the source's
+// constant is single precision there, and its results are matched to 1e-9.
+const alone = 1 + 0x1p-20
+
+// grpo is (s-mu)/(sigma+1e-6), with mu = 0 and sigma = 1 for a group of one
+// (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
+func grpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+		mu, by := 0., alone
+		if len(s) > 1 {
+			var sigma float64
+			mu, sigma = moments(s)
+			by = sigma + 1e-6
+		}
+		if c.MeanOnly {
+			by = 1
+		}
+		return mapped(s, func(v float64) float64 { return (v - mu) / by })
+	})
+}
+
+// drGRPO is s-mu: no division, so no bias towards easy prompts (arXiv 2503.20783).
+func drGRPO(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	c.MeanOnly = true
+	return grpo(c, in, groups)
+}
+
+// rloo is s minus the mean of the others, n/(n-1)*(s-mu); alone, s (arXiv 2402.14740).
+func rloo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+		n := float64(len(s))
+		if n < 2 {
+			return s
+		}
+		mu, _ := moments(s)
+		return mapped(s, func(v float64) float64 { return v*n/(n-1) - mu*n/(n-1) })
+	})
+}
+
+// opo subtracts the length-weighted mean of the scores, the baseline of least
+// variance; alone, s (arXiv 2505.23585).
+func opo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	length := func(row int) (n float64) {
+		if in.Len != nil {
+			return float64(in.Len[row])
+		}
+		for _, m := range in.Mask[row] {
+			n += m
+		}
+		return n
+	}
+	return perGroup(in, groups, func(s []float64, rows []int) []float64 {
+		var sum, total float64
+		for i, r := range rows {
+			sum += float64(length(r) * s[i])
+			total += length(r)
+		}
+		if len(s) < 2 || total == 0 {
+			return s
+		}
+		return mapped(s, func(v float64) float64 { return v - sum/total })
+	})
+}
+
+// passK rewards only the best response, by its lead over the second:
+// (s1-s2)/(sigma+1e-6) (arXiv 2503.19595).
+func passK(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	for _, rows := range groups {
+		if len(rows) < 2 {
+			return nil, fmt.Errorf("algos: advantage estimator %q: group %d has %d response: needs 2 or more: raise rollout.n: %w", c.Name, in.Group[rows[0]], len(rows), ErrShape)
+		}
+	}
+	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+		adv := make([]float64, len(s))
+		best, second := 0, -1
+		for i := 1; i < len(s); i++ {
+			switch {
+			case s[i] > s[best]:
+				best, second = i, best
+			case second < 0 || s[i] > s[second]:
+				second = i
+			}
+		}
+		adv[best] = s[best] - s[second]
+		if _, sigma := moments(s); !c.MeanOnly {
+			adv[best] /= sigma + 1e-6
+		}
+		return adv
+	})
+}
+
+// global normalises over the whole batch: (s-mean)/(std+1e-8).
+func global(_ AdvantageConfig, in AdvantageInput, _ [][]int) ([]float64, error) {
+	mu, sigma := moments(in.Scores)
+	return mapped(in.Scores, func(v float64) float64 { return (v - mu) / (sigma + 1e-8) }), nil
+}
+
+// rank replaces scores by their tie-averaged ranks rho in 1..n:
+// (rho-(n+1)/2)/sqrt(n(n+1)/12). Any monotone drift of the critic leaves it unchanged.
+func rank(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+		n := float64(len(s))
+		return mapped(s, func(v float64) float64 {
+			var below, equal float64
+			for _, o := range s {
+				below += indicator(o < v)
+				equal += indicator(o == v)
+			}
+			rho := below + (equal+1)/2
+			return (rho - (n+1)/2) / math.Sqrt(n*(n+1)/12)
+		})
+	})
+}
+
+// zscore is (s-mu)/max(sigma, floor): small gaps stay small.
+func zscore(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+		mu, sigma := moments(s)
+		return mapped(s, func(v float64) float64 { return (v - mu) / max(sigma, c.ZScoreFloor) })
+	})
+}
+
+// reinforcePP is REINFORCE++ (arXiv 2501.03262): discounted token returns
+// G_t = r_t + gamma G_{t+1}, reset after a masked token, whitened over the batch.
+func reinforcePP(c AdvantageConfig, in AdvantageInput, _ [][]int) ([][]float64, error) {
+	retST := make([][]float64, len(in.Mask))
+	for s, mask := range in.Mask {
+		retST[s] = make([]float64, len(mask))
+		var ret float64
+		last := true
+		for t := len(mask) - 1; t >= 0; t-- {
+			var reward float64
+			switch {
+			case mask[t] == 0:
+			case in.TokenRewards != nil:
+				reward = in.TokenRewards[s][t]
+			case last:
+				reward, last = in.Scores[s], false
+			}
+			ret = reward + float64(c.Gamma*ret)
+			retST[s][t] = ret
+			if mask[t] == 0 {
+				ret = 0
+			}
+		}
+	}
+	return retST, whiten(c.Name, retST, in.Mask)
+}
+
+// reinforcePPBaseline is s-mu (alone, s), broadcast, then whitened over the batch.
+func reinforcePPBaseline(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error) {
+	c.MeanOnly = true
+	advS, err := grpo(c, in, groups)
+	if err != nil {
+		return nil, err
+	}
+	advST := broadcast(advS, in.Mask)
+	return advST, whiten(c.Name, advST, in.Mask)
+}
+
+// whiten replaces x by (x-mean)*rsqrt(var+1e-8), both over the unmasked
+// entries, sums divided by count+1e-8 and the variance corrected by n/(n-1).
+func whiten(name string, x, mask [][]float64) error {
+	var n float64
+	var masked []float64
+	for s := range x {
+		for t, m := range mask[s] {
+			n += m
+			masked = append(masked, x[s][t]*m)
+		}
+	}
+	if n < 2 {
+		return fmt.Errorf("algos: advantage estimator %q: %g response tokens: whitening needs 2 or more: %w", name, n, ErrShape)
+	}
+	mean := laneSum(masked) / (n + 1e-8)
+	i := 0
+	for s := range x {
+		for t, m := range mask[s] {
+			masked[i] = (x[s][t] - mean) * (x[s][t] - mean) * m
+			i++
+		}
+	}
+	scale := 1 / math.Sqrt(laneSum(masked)/(n+1e-8)*(n/(n-1))+1e-8)
+	for s := range x {
+		for t := range x[s] {
+			x[s][t] = (x[s][t] - mean) * scale
+		}
+	}
+	return nil
+}
+
+// gigpo adds to each response's advantage within its prompt's group that of each
+// of its steps among all steps taken from the same state of the same prompt
+// (GiGPO, arXiv 2505.10978):
+//
+//	R_k = sum_{j>=k} gamma^(j-k) reward_j
+//	A   = A_episode + w (R_k - mean)/(sigma+1e-6)
+//
+// A step without company adds nothing.
+func gigpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error) {
+	if in.Steps == nil {
+		return nil, fmt.Errorf("algos: advantage estimator %q: needs the steps of multi-turn responses: use grpo for single turns: %w", c.Name, ErrShape)
+	}
+	episodeS, err := grpo(c, in, groups)
+	if err != nil {
+		return nil, err
+	}
+	type state struct {
+		group  int
+		anchor string
+	}
+	type member struct{ row, step int }
+	members := map[state][]member{}
+	var order []state // a map's order would show in the last bits
+	returns := make([][]float64, len(in.Steps))
+	for s, steps := range in.Steps {
+		returns[s] = make([]float64, len(steps))
+		var ret float64
+		for k, step := range slices.Backward(steps) {
+			if step.Start < 0 || step.Start > step.End || step.End > len(in.Mask[s]) || math.IsNaN(step.Reward) || math.IsInf(step.Reward, 0) {
+				return nil, fmt.Errorf("algos: advantage estimator %q: response %d step %d: tokens [%d,%d) of %d, reward %g: %w", c.Name, s, k, step.Start, step.End, len(in.Mask[s]), step.Reward, ErrShape)
+			}
+			ret = step.Reward + float64(c.Gamma*ret)
+			returns[s][k] = ret
+			at := state{in.Group[s], step.Anchor}
+			if members[at] == nil {
+				order = append(order, at)
+			}
+			members[at] = append(members[at], member{s, k})
+		}
+	}
+	advST := broadcast(episodeS, in.Mask)
+	for _, at := range order {
+		peers := members[at]
+		if len(peers) < 2 {
+			continue
+		}
+		R := make([]float64, len(peers))
+		for i, m := range peers {
+			R[i] = returns[m.row][m.step]
+		}
+		mu, sigma := moments(R)
+		for i, m := range peers {
+			a := R[i] - mu
+			if !c.MeanOnly {
+				a /= sigma + 1e-6
+			}
+			step := in.Steps[m.row][m.step]
+			for t := step.Start; t < step.End; t++ {
+				advST[m.row][t] += float64(c.StepWeight * a)
+			}
+		}
+	}
+	return advST, nil
+}

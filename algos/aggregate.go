@@ -1,0 +1,73 @@
+package algos
+
+import (
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+)
+
+// Norm holds the totals that a policy loss is divided by. They are taken over
+// the whole mini-batch (all micro-batches, all workers) before the first
+// gradient: a mean of micro-batch means would depend on how rows are packed.
+type Norm struct {
+	Tokens   float64 // response tokens: sum of the mask
+	Seqs     float64 // rows with at least one such token
+	FixedLen float64 // tokens; the constant of seq-mean-token-sum-norm, unused elsewhere
+}
+
+// NormOf counts a [B,T] mask.
+func NormOf[F Float](B, T int, maskBT []F) Norm {
+	var n Norm
+	for b := 0; b < B; b++ {
+		var row float64
+		for _, m := range maskBT[b*T : (b+1)*T] {
+			row += float64(m)
+		}
+		n.Tokens += row
+		if row > 0 {
+			n.Seqs++
+		}
+	}
+	return n
+}
+
+// Add returns the totals of both parts. FixedLen is a constant, not a count.
+func (n Norm) Add(o Norm) Norm {
+	return Norm{n.Tokens + o.Tokens, n.Seqs + o.Seqs, max(n.FixedLen, o.FixedLen)}
+}
+
+// aggregation turns per-token losses x [B,T] into one number, as
+// sum_b row_b * 1/by(Norm).
+type aggregation struct {
+	row func(e *expr, x, mask *G.Node) *G.Node // [B,T] to [B]
+	by  func(Norm) float64
+}
+
+// Names as in verl's agg_loss; the last is Dr. GRPO's (arXiv 2503.20783), whose divisor is the fixed length alone.
+var aggregations = map[string]aggregation{
+	"token-mean":              {rowSum, func(n Norm) float64 { return n.Tokens }},
+	"seq-mean-token-sum":      {rowSum, func(n Norm) float64 { return n.Seqs }},
+	"seq-mean-token-mean":     {rowMean, func(n Norm) float64 { return n.Seqs }},
+	"seq-mean-token-sum-norm": {rowSum, func(n Norm) float64 { return n.FixedLen }},
+}
+
+// AggNames lists the ways to aggregate per-token losses.
+func AggNames() []string { return names(aggregations) }
+
+// rowSum is sum_t x*mask.
+func rowSum(e *expr, x, mask *G.Node) *G.Node { return e.rows(e.mul(x, mask)) }
+
+// rowMean is sum_t x*mask / (sum_t mask + 1e-8): 0 for an empty row.
+func rowMean(e *expr, x, mask *G.Node) *G.Node {
+	return e.div(rowSum(e, x, mask), e.add(e.rows(mask), e.num(1e-8)))
+}
+
+// divisor is the aggregation's normaliser, refused where it cannot be right.
+func (a aggregation) divisor(name string, n Norm) (float64, error) {
+	by := a.by(n)
+	if !(by > 0) {
+		return 0, fmt.Errorf("algos: aggregation %q: normaliser %g (tokens %g, sequences %g, fixed length %g) must be above 0: fill Norm over the whole mini-batch: %w",
+			name, by, n.Tokens, n.Seqs, n.FixedLen, ErrShape)
+	}
+	return by, nil
+}

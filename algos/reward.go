@@ -1,0 +1,267 @@
+package algos
+
+import (
+	"fmt"
+	"math"
+)
+
+// ScoreTerm is one ingredient of a shaped score.
+type ScoreTerm struct {
+	Weight float64
+	Scores []float64 // [S]
+}
+
+// ShapeScores is the weighted sum of the terms: scoreS. Errors wrap ErrShape.
+func ShapeScores(terms ...ScoreTerm) ([]float64, error) {
+	if len(terms) == 0 {
+		return nil, fmt.Errorf("algos: score shaping: no terms: %w", ErrShape)
+	}
+	scoreS := make([]float64, len(terms[0].Scores))
+	for i, term := range terms {
+		if len(term.Scores) != len(scoreS) {
+			return nil, fmt.Errorf("algos: score shaping: term %d has %d scores, term 0 has %d: %w", i, len(term.Scores), len(scoreS), ErrShape)
+		}
+		for s, v := range term.Scores {
+			scoreS[s] += term.Weight * v
+		}
+	}
+	return scoreS, nil
+}
+
+// ScoreReg keeps the scores of the critic within bounds before they become
+// rewards. (Its third form, L2 on the scores, belongs to the critic's loss:
+// DiscConfig.) The zero value does nothing.
+type ScoreReg struct {
+	ClipAbs    float64 // scores are clipped to +-ClipAbs; 0: not clipped
+	LengthBeta float64 // beta*log(1+len) is subtracted: above 0 it favours short responses, below 0 long ones
+}
+
+// Apply returns clip(score, +-ClipAbs) - LengthBeta*log(1+len) for each response.
+func (r ScoreReg) Apply(scoreS []float64, lenS []int) ([]float64, error) {
+	if len(lenS) != len(scoreS) && r.LengthBeta != 0 {
+		return nil, fmt.Errorf("algos: score regularisation: %d scores, %d lengths: %w", len(scoreS), len(lenS), ErrShape)
+	}
+	out := make([]float64, len(scoreS))
+	for s, v := range scoreS {
+		if r.ClipAbs > 0 {
+			v = min(max(v, -r.ClipAbs), r.ClipAbs)
+		}
+		if r.LengthBeta != 0 {
+			v -= r.LengthBeta * math.Log1p(float64(lenS[s]))
+		}
+		out[s] = v
+	}
+	return out, nil
+}
+
+// Overlong is DAPO's soft punishment of long responses (arXiv 2503.14476, eq.
+// 13). The zero value does nothing.
+type Overlong struct {
+	MaxLen int     // L, the response budget, tokens
+	Buffer int     // buf: the last tokens of the budget, in which the punishment grows; 0: off
+	Factor float64 // f, the punishment at L
+}
+
+// Penalty is what to add to the score of a response of n tokens:
+// min(-(n-(L-buf))/buf*f, 0).
+func (o Overlong) Penalty(n int) float64 {
+	if o.Buffer <= 0 {
+		return 0
+	}
+	return min(-float64(n-(o.MaxLen-o.Buffer))/float64(o.Buffer)*o.Factor, 0)
+}
+
+// KLInReward subtracts the penalty from each response's reward:
+//
+//	r_t = score_t - beta*KL(old, ref)_t
+//
+// with the score on the last response token. It returns the token rewards
+// [S][T], their sums [S] (the scores of an outcome estimator), and the mean over
+// responses of each one's masked mean KL, which an AdaptiveKL takes. A KL
+// under a zero mask does not count, not even a NaN. Errors wrap ErrUnknownName or ErrShape.
+func KLInReward(name string, beta float64, scoreS []float64, oldST, refST, maskST [][]float64) (rewardST [][]float64, sumS []float64, kl float64, err error) {
+	if len(oldST) != len(scoreS) || len(refST) != len(scoreS) || len(maskST) != len(scoreS) || len(scoreS) == 0 {
+		return nil, nil, 0, fmt.Errorf("algos: KL in reward: %d scores, %d, %d and %d rows of old, ref and mask: %w", len(scoreS), len(oldST), len(refST), len(maskST), ErrShape)
+	}
+	rewardST, sumS = make([][]float64, len(scoreS)), make([]float64, len(scoreS))
+	for s, mask := range maskST {
+		klT, err := KLPenalty(name, oldST[s], refST[s])
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		if len(mask) != len(klT) {
+			return nil, nil, 0, fmt.Errorf("algos: KL in reward: response %d: %d log-probabilities, mask of %d: %w", s, len(klT), len(mask), ErrShape)
+		}
+		rewardST[s] = make([]float64, len(mask))
+		var n, sum float64
+		last := -1
+		for t, m := range mask {
+			if m != 0 {
+				n++
+				sum += klT[t]
+				last = t
+				rewardST[s][t] = -beta * klT[t]
+			}
+		}
+		if last >= 0 {
+			rewardST[s][last] += scoreS[s]
+		}
+		for _, r := range rewardST[s] {
+			sumS[s] += r
+		}
+		kl += sum / (n + 1e-8) / float64(len(scoreS))
+	}
+	return rewardST, sumS, kl, nil
+}
+
+// KeepGroups marks the responses whose group's scores differ: DAPO's dynamic
+// sampling (arXiv 2503.14476, section 3.2) drops the others and samples new
+// prompts in their place. A group is dropped when its largest and smallest
+// score are at most spread apart; 0 drops exact ties only. It returns keep [S]
+// and the share of groups without variance, adv/zero_var_groups_frac.
+func KeepGroups(scoreS []float64, groupS []int, spread float64) (keep []bool, dropped float64, err error) {
+	if len(scoreS) != len(groupS) {
+		return nil, 0, fmt.Errorf("algos: group filter: %d scores, %d group indices: %w", len(scoreS), len(groupS), ErrShape)
+	}
+	keep = make([]bool, len(scoreS))
+	groups := groupRows(groupS)
+	for _, rows := range groups {
+		lo, hi := math.Inf(1), math.Inf(-1)
+		for _, r := range rows {
+			lo, hi = min(lo, scoreS[r]), max(hi, scoreS[r])
+		}
+		if !(hi-lo > spread) {
+			dropped++
+			continue
+		}
+		for _, r := range rows {
+			keep[r] = true
+		}
+	}
+	if len(groups) > 0 {
+		dropped /= float64(len(groups))
+	}
+	return keep, dropped, nil
+}
+
+// rolloutLevels: over what the ratio of trainer to sampler is taken.
+var rolloutLevels = map[string]bool{"token": false, "sequence": true}
+
+// RolloutLevels lists the levels of RolloutWeights.
+func RolloutLevels() []string { return names(rolloutLevels) }
+
+// RolloutWeights are truncated importance weights between the trainer's
+// log-probabilities old and the sampler's own, for samplers that do not share the
+// trainer's kernels: min(exp(clamp(old-rollout, +-20)), limit) for each token, or with
+// the sum over the row's response tokens for each sequence. [B*T], 1 where the mask is
+// 0. Errors wrap ErrUnknownName, ErrConfig or ErrShape.
+func RolloutWeights[F Float](level string, limit float64, B, T int, old, rollout, mask []F) ([]F, error) {
+	sequence, err := lookup("rollout correction level", level, rolloutLevels)
+	if err != nil {
+		return nil, err
+	}
+	if !(limit > 0) {
+		return nil, fmt.Errorf("algos: rollout correction: limit = %g: must be above 0: %w", limit, ErrConfig)
+	}
+	if len(old) != B*T || len(rollout) != B*T || len(mask) != B*T {
+		return nil, fmt.Errorf("algos: rollout correction: %d, %d and %d values of old, rollout and mask for %d x %d: %w", len(old), len(rollout), len(mask), B, T, ErrShape)
+	}
+	truncated := func(logRatio float64) F { return F(min(math.Exp(min(max(logRatio, -20), 20)), limit)) }
+	w := make([]F, B*T)
+	for b := range B {
+		var sum float64
+		for i := b * T; i < (b+1)*T; i++ {
+			if mask[i] != 0 {
+				sum += float64(old[i]) - float64(rollout[i])
+			}
+		}
+		for i := b * T; i < (b+1)*T; i++ {
+			switch {
+			case mask[i] == 0:
+				w[i] = 1
+			case sequence:
+				w[i] = truncated(sum)
+			default:
+				w[i] = truncated(float64(old[i]) - float64(rollout[i]))
+			}
+		}
+	}
+	return w, nil
+}
+
+// GTPO holds the constants of Group-relative Trajectory-based Policy Optimization
+// (arXiv 2508.03772). A zero field takes the default that its comment states.
+type GTPO struct {
+	EntropyLimit float64 // mean entropy, nats a token, above which a response is left out; default 0.7
+	EntropyCoef  float64 // weight of the mean entropy subtracted from the advantage; default 0.1
+	Gain         float64 // weight of a conflict token where A > 0; default 2
+}
+
+// Apply turns one advantage a response into weighted ones for the policy loss
+// "gtpo": advST, 0 where the mask is 0.
+//
+// A conflict token stands in a response of positive advantage and in one of
+// negative advantage of the same group, at the same offset from the start (or
+// from the end), and so do all tokens before (after) it: such tokens, usually the
+// format, are not punished (weight 0) and count double (Gain) where they are
+// rewarded. A response of mean entropy above EntropyLimit gets advantage 0, any
+// other A - EntropyCoef*mean entropy; the weights go by the sign of A itself.
+func (g GTPO) Apply(advS []float64, tokensS [][]int, entropyS []float64, groupS []int, T int) ([][]float64, error) {
+	if len(tokensS) != len(advS) || len(entropyS) != len(advS) || len(groupS) != len(advS) {
+		return nil, fmt.Errorf("algos: gtpo: %d advantages, %d responses, %d entropies, %d group indices: %w", len(advS), len(tokensS), len(entropyS), len(groupS), ErrShape)
+	}
+	if g.EntropyLimit == 0 {
+		g.EntropyLimit = .7
+	}
+	if g.EntropyCoef == 0 {
+		g.EntropyCoef = .1
+	}
+	if g.Gain == 0 {
+		g.Gain = 2
+	}
+	advST := make([][]float64, len(advS))
+	for _, rows := range groupRows(groupS) {
+		for _, r := range rows {
+			own := tokensS[r]
+			if len(own) > T {
+				return nil, fmt.Errorf("algos: gtpo: response %d has %d tokens, the batch %d: %w", r, len(own), T, ErrShape)
+			}
+			prefix, suffix := 0, 0 // longest runs shared with a response of the other sign
+			for _, o := range rows {
+				if advS[r]*advS[o] < 0 {
+					prefix = max(prefix, agree(own, tokensS[o], false))
+					suffix = max(suffix, agree(own, tokensS[o], true))
+				}
+			}
+			adv := advS[r] - g.EntropyCoef*entropyS[r]
+			if entropyS[r] > g.EntropyLimit {
+				adv = 0
+			}
+			advST[r] = make([]float64, T)
+			for t := range own {
+				weight := 1.
+				if t < prefix || t >= len(own)-suffix {
+					weight = g.Gain * indicator(advS[r] > 0)
+				}
+				advST[r][t] = weight * adv
+			}
+		}
+	}
+	return advST, nil
+}
+
+// agree counts the tokens that a and b share from the start, or from the end.
+func agree(a, b []int, fromEnd bool) int {
+	n := 0
+	for n < min(len(a), len(b)) {
+		i, j := n, n
+		if fromEnd {
+			i, j = len(a)-1-n, len(b)-1-n
+		}
+		if a[i] != b[j] {
+			break
+		}
+		n++
+	}
+	return n
+}

@@ -1,0 +1,266 @@
+// Package checkpoint keeps the checkpoints of a run: folders that are whole and
+// verified, or not there. It knows names and bytes, not models.
+//
+// A run folder holds
+//
+//	global_step_N/                       one checkpoint, with manifest.json
+//	latest_checkpointed_iteration.txt    the number of the newest, for people and other tools
+//	.commit-*, .prune-*                  what a killed process left: see Clean
+//	.lock, .lock.holder                  see LockRun
+//
+// What makes a loss of power cost at most the step that was not acknowledged is
+// the order of operations in [Commit]: every file is synced, then the manifest
+// with the SHA-256 of each, then the folders that hold their names; only then is
+// the folder renamed to its final name, that name synced, and the tracker file
+// replaced. A missing sync shows in no kill of the process, only in the loss of
+// power: crash_test.go leaves each of them out in turn and wants to see it.
+//
+// A folder that is there but does not verify is never used: [Latest] takes an
+// older one and says so.
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"gad/internal/vfs"
+)
+
+// What callers branch on.
+var (
+	// ErrNone: the run has no checkpoint. One that has, but none that verifies,
+	// is ErrCorrupt: who starts anew on ErrNone must not lose it.
+	ErrNone = errors.New("no checkpoint")
+	// ErrCorrupt: the bytes are not those that were committed.
+	ErrCorrupt = errors.New("corrupt checkpoint")
+	// ErrExists: the target is there already, and different.
+	ErrExists = errors.New("already exists")
+	// ErrLocked: another process works in the run folder.
+	ErrLocked = errors.New("run folder in use")
+	// ErrSpace: the disk is full, or would be.
+	ErrSpace = errors.New("not enough disk space")
+)
+
+const (
+	stepPrefix   = "global_step_"
+	commitPrefix = ".commit-"
+	prunePrefix  = ".prune-"
+	trackerName  = "latest_checkpointed_iteration.txt"
+)
+
+// stepDir returns the folder of a step.
+func stepDir(run string, step int) string {
+	return filepath.Join(run, stepPrefix+strconv.Itoa(step))
+}
+
+// stepOf returns the step that a folder's name stands for.
+func stepOf(name string) (int, bool) {
+	digits, ok := strings.CutPrefix(name, stepPrefix)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits // no "+1", no "01"
+}
+
+// Steps returns the steps that have a folder, verified or not, in rising order.
+// A run folder that is missing has none. Symbolic links are not followed.
+func Steps(fsys vfs.FS, run string) ([]int, error) {
+	entries, err := fsys.ReadDir(run)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %s: list: %w", run, err)
+	}
+	var steps []int
+	for _, e := range entries {
+		if n, ok := stepOf(e.Name()); ok && e.IsDir() {
+			steps = append(steps, n)
+		}
+	}
+	slices.Sort(steps)
+	return steps, nil
+}
+
+// Latest returns the newest checkpoint that verifies, and a warning for each
+// newer one that does not. All of its bytes are read.
+//
+// It is ErrNone if the run has no checkpoint, ErrCorrupt if it has some and none
+// verifies. A checkpoint that could not be read (an I/O error, a format of a
+// newer version) is an error too, not a reason to go back to an older one.
+func Latest(fsys vfs.FS, run string) (step int, dir string, warnings []string, err error) {
+	steps, err := Steps(fsys, run)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	tracked, err := tracker(fsys, run)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	for i := len(steps) - 1; i >= 0; i-- {
+		dir := stepDir(run, steps[i])
+		err := Verify(fsys, dir)
+		if err == nil {
+			if tracked > steps[i] && !slices.Contains(steps, tracked) {
+				warnings = append(warnings, fmt.Sprintf("checkpoint: %s: it names step %d, whose folder is missing: step %d is used", filepath.Join(run, trackerName), tracked, steps[i]))
+			}
+			return steps[i], dir, warnings, nil
+		}
+		if !errors.Is(err, ErrCorrupt) {
+			return 0, "", warnings, err
+		}
+		warnings = append(warnings, fmt.Sprintf("%v: an older checkpoint is used if there is one", err))
+	}
+	if len(steps) > 0 {
+		return 0, "", warnings, fmt.Errorf("checkpoint: %s: none of %d checkpoints verifies: restore one from a copy, or choose another run folder: %w", run, len(steps), ErrCorrupt)
+	}
+	if tracked >= 0 {
+		return 0, "", warnings, fmt.Errorf("checkpoint: %s: it names step %d, and no checkpoint is there: restore it, or remove this file to start anew: %w", filepath.Join(run, trackerName), tracked, ErrCorrupt)
+	}
+	return 0, "", warnings, fmt.Errorf("checkpoint: %s: %w", run, ErrNone)
+}
+
+// tracker returns the step in the tracker file, or -1 if the file is missing or
+// holds no number: it is a hint, the folders decide.
+func tracker(fsys vfs.FS, run string) (int, error) {
+	name := filepath.Join(run, trackerName)
+	data, err := readSmall(fsys, name, 64)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errTooLarge) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, fmt.Errorf("checkpoint: %s: %w", name, err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || n < 0 {
+		return -1, nil
+	}
+	return n, nil
+}
+
+// Prune removes checkpoints, except the newest keepLast, those that keep asks
+// for (keep may be nil), and always the newest that verifies. A crash leaves
+// each of them whole or gone: a folder is renamed away, that is synced, and then
+// its files are removed.
+//
+// If there is anything to remove, the newest checkpoint is read in full to know
+// that it verifies. If none does, nothing is removed: ErrCorrupt.
+func Prune(fsys vfs.FS, run string, keepLast int, keep func(step int) bool) error {
+	if keepLast < 0 {
+		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: it must be 0 or more", run, keepLast)
+	}
+	steps, err := Steps(fsys, run)
+	if err != nil {
+		return err
+	}
+	var doomed []int
+	for _, s := range steps[:max(0, len(steps)-keepLast)] {
+		if keep == nil || !keep(s) {
+			doomed = append(doomed, s)
+		}
+	}
+	if len(doomed) == 0 {
+		return nil
+	}
+	good, _, _, err := Latest(fsys, run)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %s: prune: nothing removed: %w", run, err)
+	}
+	var away []string
+	for _, s := range doomed {
+		if s == good {
+			continue
+		}
+		to, err := moveAway(fsys, run, s)
+		if err != nil {
+			return err
+		}
+		away = append(away, to)
+	}
+	if len(away) == 0 {
+		return nil
+	}
+	// Without this sync the files could be gone and the name still there.
+	if err := fsys.SyncDir(run); err != nil {
+		return fmt.Errorf("checkpoint: %s: prune: sync: %w", run, err)
+	}
+	for _, dir := range away {
+		if err := fsys.RemoveAll(dir); err != nil {
+			return fmt.Errorf("checkpoint: %s: prune: remove: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// moveAway renames the folder of a step to a name that Clean removes. The caller
+// syncs run.
+func moveAway(fsys vfs.FS, run string, step int) (string, error) {
+	dir := stepDir(run, step)
+	to := filepath.Join(run, prunePrefix+filepath.Base(dir))
+	if err := fsys.RemoveAll(to); err != nil { // left by a killed prune
+		return "", fmt.Errorf("checkpoint: %s: remove: %w", to, err)
+	}
+	if err := fsys.Rename(dir, to); err != nil {
+		return "", fmt.Errorf("checkpoint: %s: rename away: %w", dir, err)
+	}
+	return to, nil
+}
+
+// Clean removes what a killed Commit or Prune left in the run folder. The caller
+// holds the run's lock.
+func Clean(fsys vfs.FS, run string) error {
+	entries, err := fsys.ReadDir(run)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoint: %s: clean: %w", run, err)
+	}
+	tmp := filepath.Base(vfs.TempName(trackerName))
+	for _, e := range entries {
+		name := e.Name()
+		if !strings.HasPrefix(name, commitPrefix) && !strings.HasPrefix(name, prunePrefix) && name != tmp {
+			continue
+		}
+		if err := fsys.RemoveAll(filepath.Join(run, name)); err != nil {
+			return fmt.Errorf("checkpoint: %s: clean: %w", filepath.Join(run, name), err)
+		}
+	}
+	return nil
+}
+
+// CheckSpace returns ErrSpace if the disk that holds path (which need not exist
+// yet) has less than need bytes free for this user.
+func CheckSpace(fsys vfs.FS, path string, need int64) error {
+	free, err := fsys.Free(path)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil // the write itself will tell
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoint: %s: free space: %w", path, err)
+	}
+	if free < need {
+		return fmt.Errorf("checkpoint: %s: %w: %d bytes needed, %d free: free some, or choose another disk", path, ErrSpace, need, free)
+	}
+	return nil
+}
+
+// explainFull adds to the error of a full disk what the user needs to know:
+// bytes that were needed at least, and bytes free once the attempt was removed.
+func explainFull(fsys vfs.FS, path string, needed int64, err error) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	free := "unknown"
+	if n, ferr := fsys.Free(path); ferr == nil {
+		free = strconv.FormatInt(n, 10)
+	}
+	return fmt.Errorf("checkpoint: %s: %w: more than %d bytes needed, %s free: free some and run the same command again: %w", path, ErrSpace, needed, free, err)
+}

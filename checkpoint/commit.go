@@ -1,0 +1,281 @@
+package checkpoint
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"sync"
+
+	"gad/internal/vfs"
+)
+
+// Dir is a checkpoint that is being written. Several goroutines may create
+// files in it at a time.
+type Dir struct {
+	fsys vfs.FS
+	root string // its temporary place
+
+	mu      sync.Mutex
+	dirs    map[string]bool // below root, with slashes; "." is root
+	names   map[string]bool
+	open    int
+	written int64
+	files   []fileEntry
+	err     error // the first error of any file: the commit fails even if fill ignores it
+}
+
+// Create creates a file. name is a path below the checkpoint with slashes, like
+// "actor/config.json"; folders are made as needed. The bytes are hashed while
+// they are written; Close syncs the file, and an error of it counts.
+func (d *Dir) Create(name string) (io.WriteCloser, error) {
+	if err := checkName(name); err != nil {
+		return nil, d.fail(fmt.Errorf("file %q: %w", name, err))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.names[name] {
+		return nil, d.failLocked(fmt.Errorf("file %q: created twice: %w", name, ErrExists))
+	}
+	d.names[name] = true
+	if err := d.mkdir(path.Dir(name)); err != nil {
+		return nil, d.failLocked(fmt.Errorf("file %q: %w", name, err))
+	}
+	f, err := d.fsys.Create(filepath.Join(d.root, filepath.FromSlash(name)))
+	if err != nil {
+		return nil, d.failLocked(fmt.Errorf("file %q: %w", name, err))
+	}
+	d.open++
+	return &writer{d: d, name: name, f: f, hash: sha256.New()}, nil
+}
+
+// WriteFile creates a file with data in it.
+func (d *Dir) WriteFile(name string, data []byte) error {
+	w, err := d.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	return cmp.Or(err, w.Close())
+}
+
+// mkdir makes a folder of the checkpoint and those above it.
+func (d *Dir) mkdir(dir string) error {
+	if d.dirs[dir] {
+		return nil
+	}
+	if err := d.mkdir(path.Dir(dir)); err != nil {
+		return err
+	}
+	if err := d.fsys.Mkdir(filepath.Join(d.root, filepath.FromSlash(dir))); err != nil {
+		return err
+	}
+	d.dirs[dir] = true
+	return nil
+}
+
+func (d *Dir) fail(err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failLocked(err)
+}
+
+func (d *Dir) failLocked(err error) error {
+	if d.err == nil {
+		d.err = err
+	}
+	return err
+}
+
+// syncDirs makes the names in all folders durable.
+func (d *Dir) syncDirs() error {
+	dirs := make([]string, 0, len(d.dirs))
+	for dir := range d.dirs {
+		dirs = append(dirs, dir)
+	}
+	// The order does not matter: all of them are synced before the rename.
+	sort.Strings(dirs)
+	for _, dir := range dirs {
+		if err := d.fsys.SyncDir(filepath.Join(d.root, filepath.FromSlash(dir))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writer is an open file of a Dir.
+type writer struct {
+	d      *Dir
+	name   string
+	f      vfs.File
+	hash   hash.Hash
+	size   int64
+	failed bool
+	closed bool
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	n, err := w.f.Write(p)
+	w.hash.Write(p[:n])
+	w.size += int64(n)
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	w.d.written += int64(n)
+	if err != nil {
+		w.failed = true
+		return n, w.d.failLocked(fmt.Errorf("file %q: write: %w", w.name, err))
+	}
+	return n, nil
+}
+
+func (w *writer) Close() error {
+	if w.closed {
+		return fmt.Errorf("file %q: closed twice: %w", w.name, fs.ErrClosed)
+	}
+	w.closed = true
+	var err error
+	if !w.failed {
+		err = w.f.Sync()
+	}
+	err = cmp.Or(err, w.f.Close())
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	w.d.open--
+	if err != nil {
+		return w.d.failLocked(fmt.Errorf("file %q: sync and close: %w", w.name, err))
+	}
+	if !w.failed {
+		w.d.files = append(w.d.files, fileEntry{w.name, w.size, hex.EncodeToString(w.hash.Sum(nil))})
+	}
+	return nil
+}
+
+// Commit writes the checkpoint of a step: fill writes its files, Commit makes
+// them durable and puts them in place. When it returns nil, the step survives a
+// loss of power; when it returns an error or does not return, the checkpoints
+// before it are what they were, and the step is there whole or not at all.
+//
+// A step that is there already stays as it is: it is no error if fill wrote the
+// same bytes, and ErrExists if it wrote others. One that does not verify is
+// replaced.
+//
+// A full disk is ErrSpace. The caller holds the run's lock; the run folder is
+// made if it is missing.
+func Commit(fsys vfs.FS, run string, step int, fill func(*Dir) error) error {
+	if step < 0 {
+		return fmt.Errorf("checkpoint: %s: step %d: it must be 0 or more", run, step)
+	}
+	final := stepDir(run, step)
+	tmp := filepath.Join(run, commitPrefix+filepath.Base(final))
+	d := &Dir{fsys: fsys, root: tmp, dirs: map[string]bool{".": true}, names: map[string]bool{}}
+	err := commit(fsys, run, step, d, fill)
+	if err != nil {
+		// Best effort: Clean does it again, and err is the one to report.
+		_ = fsys.RemoveAll(tmp)
+		return explainFull(fsys, final, d.written, fmt.Errorf("checkpoint: %s: commit: %w", final, err))
+	}
+	return nil
+}
+
+func commit(fsys vfs.FS, run string, step int, d *Dir, fill func(*Dir) error) error {
+	final := stepDir(run, step)
+	if err := vfs.MakeDirs(fsys, run); err != nil {
+		return err
+	}
+	if err := fsys.RemoveAll(d.root); err != nil { // left by a killed commit
+		return err
+	}
+	if err := fsys.Mkdir(d.root); err != nil {
+		return err
+	}
+	if err := fill(d); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return d.err
+	}
+	if d.open != 0 {
+		return fmt.Errorf("%d files were created and not closed", d.open)
+	}
+	m := encodeManifest(d.files)
+	if len(m) > maxManifest {
+		return fmt.Errorf("manifest of %d files: %d bytes: the most is %d", len(d.files), len(m), maxManifest)
+	}
+	if err := d.writeManifest(m); err != nil {
+		return fmt.Errorf("file %q: %w", manifestName, err)
+	}
+	if err := d.syncDirs(); err != nil {
+		return fmt.Errorf("sync: %w", err)
+	}
+	placed, err := place(fsys, run, step, d.root, m)
+	if err != nil {
+		return err
+	}
+	if err := vfs.WriteFile(fsys, filepath.Join(run, trackerName), []byte(strconv.Itoa(step))); err != nil {
+		return err
+	}
+	if !placed {
+		return fsys.RemoveAll(d.root)
+	}
+	// What stood in the way, if anything did.
+	return fsys.RemoveAll(filepath.Join(run, prunePrefix+filepath.Base(final)))
+}
+
+func (d *Dir) writeManifest(m []byte) error {
+	f, err := d.fsys.Create(filepath.Join(d.root, manifestName))
+	if err != nil {
+		return err
+	}
+	n, err := f.Write(m)
+	d.written += int64(n)
+	if err == nil {
+		err = f.Sync()
+	}
+	return cmp.Or(err, f.Close())
+}
+
+// place renames the finished folder to its final name and makes that durable,
+// unless an equal checkpoint is there.
+func place(fsys vfs.FS, run string, step int, tmp string, m []byte) (placed bool, err error) {
+	final := stepDir(run, step)
+	_, err = fsys.Stat(final)
+	switch {
+	case err == nil:
+		err := Verify(fsys, final)
+		if err == nil {
+			old, err := readSmall(fsys, filepath.Join(final, manifestName), maxManifest)
+			if err != nil {
+				return false, err
+			}
+			if !bytes.Equal(old, m) {
+				return false, fmt.Errorf("%w with other contents: move it away first", ErrExists)
+			}
+			// A crash may have come between the rename and its sync.
+			return false, fsys.SyncDir(run)
+		}
+		if !errors.Is(err, ErrCorrupt) {
+			return false, err
+		}
+		if _, err := moveAway(fsys, run, step); err != nil {
+			return false, err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	}
+	if err := fsys.Rename(tmp, final); err != nil {
+		return false, err
+	}
+	// The tracker must not name a folder that a crash could take back.
+	return true, fsys.SyncDir(run)
+}

@@ -1,0 +1,116 @@
+package checkpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"gad/internal/vfs"
+)
+
+// Export copies src, a checkpoint or a folder of one ("global_step_10/actor"),
+// to dst, which must not exist. Each file is compared with the manifest while it
+// is copied; dst appears whole, by a rename, or not at all, and is durable when
+// Export returns nil. A whole checkpoint is copied with its manifest, a folder
+// of one without.
+//
+// It is ErrExists if dst is there, ErrCorrupt if src is not what was committed,
+// ErrSpace if the disk is too small. Two exports to one dst at a time are not
+// meant to be.
+func Export(fsys vfs.FS, src, dst string) error {
+	src, dst = filepath.Clean(src), filepath.Clean(dst)
+	if _, err := fsys.Stat(dst); err == nil {
+		return fmt.Errorf("checkpoint: %s: export: %w: choose another folder, or remove this one", dst, ErrExists)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("checkpoint: %s: export: %w", dst, err)
+	}
+	files, whole, err := exported(fsys, src)
+	if err != nil {
+		return err
+	}
+	var need int64
+	for _, f := range files {
+		if f.Size > math.MaxInt64-need {
+			return fmt.Errorf("checkpoint: %s: %w: the sizes in its manifest overflow", src, ErrCorrupt)
+		}
+		need += f.Size
+	}
+	if err := CheckSpace(fsys, dst, need); err != nil {
+		return err
+	}
+	tmp := filepath.Join(filepath.Dir(dst), ".export-"+filepath.Base(dst))
+	d := &Dir{fsys: fsys, root: tmp, dirs: map[string]bool{".": true}, names: map[string]bool{}}
+	if err := export(d, files, whole, src, dst); err != nil {
+		_ = fsys.RemoveAll(tmp) // best effort: the next export to dst does it again
+		return explainFull(fsys, dst, need, fmt.Errorf("checkpoint: %s: export: %w", dst, err))
+	}
+	return nil
+}
+
+// exported returns the files to export from src, named below src, and whether
+// src is a whole checkpoint. A folder of one has no manifest of its own: the one
+// above it holds its part.
+func exported(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error) {
+	_, err = fsys.Stat(filepath.Join(src, manifestName))
+	if err == nil {
+		if files, err = readManifest(fsys, src); err != nil {
+			return nil, true, err
+		}
+		return files, true, checkListing(fsys, src, files)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, fmt.Errorf("checkpoint: %s: %w", src, err)
+	}
+	all, err := readManifest(fsys, filepath.Dir(src))
+	if err != nil {
+		return nil, false, fmt.Errorf("checkpoint: %s: neither a checkpoint nor a folder of one: %w", src, err)
+	}
+	for _, f := range all {
+		if name, ok := strings.CutPrefix(f.Name, filepath.Base(src)+"/"); ok {
+			f.Name = name
+			files = append(files, f)
+		}
+	}
+	if len(files) == 0 {
+		return nil, false, fmt.Errorf("checkpoint: %s: %w: the manifest above it lists no file of it", src, ErrCorrupt)
+	}
+	return files, false, checkListing(fsys, src, files)
+}
+
+func export(d *Dir, files []fileEntry, whole bool, src, dst string) error {
+	parent := filepath.Dir(dst)
+	if err := vfs.MakeDirs(d.fsys, parent); err != nil {
+		return err
+	}
+	if err := d.fsys.RemoveAll(d.root); err != nil { // left by a killed export
+		return err
+	}
+	if err := d.fsys.Mkdir(d.root); err != nil {
+		return err
+	}
+	for _, f := range files {
+		w, err := d.Create(f.Name)
+		if err != nil {
+			return err
+		}
+		if err := cmp.Or(copyFile(d.fsys, src, f, w), w.Close()); err != nil {
+			return err
+		}
+	}
+	if whole {
+		if err := d.writeManifest(encodeManifest(d.files)); err != nil {
+			return fmt.Errorf("file %q: %w", manifestName, err)
+		}
+	}
+	if err := d.syncDirs(); err != nil {
+		return err
+	}
+	if err := d.fsys.Rename(d.root, dst); err != nil {
+		return err
+	}
+	return d.fsys.SyncDir(parent)
+}

@@ -1,0 +1,146 @@
+package checkpoint
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// holdEnv makes the test binary a process that holds a lock until it is killed.
+const holdEnv = "GAD_TEST_HOLD_LOCK"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(holdEnv); dir != "" {
+		if _, err := LockRun(dir); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("locked")
+		time.Sleep(time.Minute)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// hold starts another process that holds the lock of dir.
+func hold(t *testing.T, dir string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), holdEnv+"="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != "locked\n" {
+		t.Fatalf("the other process says %q, %v", line, err)
+	}
+	return cmd
+}
+
+// listing returns the names, sizes and times of a folder.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, e := range list {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(&b, e.Name(), info.Size(), info.ModTime())
+	}
+	return b.String()
+}
+
+// While one process holds a run, a second is refused at once, learns who holds
+// it, and writes nothing. Once the first is killed, the run is free.
+func TestTwoProcesses(t *testing.T) {
+	rounds := 20
+	if testing.Short() {
+		rounds = 3
+	}
+	dir := filepath.Join(t.TempDir(), "new", "run")
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var slowest time.Duration
+	for range rounds {
+		other := hold(t, dir)
+		before := listing(t, dir)
+		start := time.Now()
+		lock, err := LockRun(dir)
+		slowest = max(slowest, time.Since(start))
+		if lock != nil || !errors.Is(err, ErrLocked) {
+			t.Fatalf("the second process got the lock: %v", err)
+		}
+		for _, part := range []string{fmt.Sprintf("process %d ", other.Process.Pid), host, dir} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q lacks %q", err, part)
+			}
+		}
+		if after := listing(t, dir); after != before {
+			t.Errorf("the refused process wrote:\n%s%s", before, after)
+		}
+		if err := other.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = other.Wait()
+		lock, err = LockRun(dir)
+		if err != nil {
+			t.Fatalf("after kill -9: %v", err)
+		}
+		if err := lock.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if slowest > time.Second {
+		t.Errorf("refused after %v", slowest)
+	}
+	t.Logf("%d rounds: refused within %v, free after each kill -9", rounds, slowest)
+}
+
+func TestLockWithinAProcess(t *testing.T) {
+	dir := t.TempDir()
+	a, err := LockRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", os.Getpid())) {
+		t.Errorf("a second lock: %v", err)
+	}
+	if err := a.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := LockRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A broken note of the holder is no obstacle.
+	if err := os.WriteFile(filepath.Join(dir, holderName), []byte("{"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "not said its name") {
+		t.Errorf("a second lock: %v", err)
+	}
+	if err := b.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockRun(filepath.Join(dir, lockName)); err == nil {
+		t.Error("a file was locked as a folder")
+	}
+}

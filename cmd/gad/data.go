@@ -1,0 +1,134 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/data"
+	"gad/tokenizer"
+	"gad/trainer"
+)
+
+// dataCommand is gad data inspect|validate|convert|split.
+func (p *program) dataCommand() *cli.Command {
+	cols := data.DefaultColumns()
+	columns := []cli.Flag{
+		&cli.StringFlag{Name: "data", Usage: "data file or folder"},
+		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
+		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
+	}
+	open := func(c *cli.Context) (*data.Set, error) {
+		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
+			return nil, err
+		}
+		cols := data.DefaultColumns()
+		cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
+		return data.Open(c.String("data"), cols)
+	}
+	limits := trainer.DefaultConfig().Data
+	return &cli.Command{
+		Name:  "data",
+		Usage: "inspect, validate, convert or split a data set",
+		Action: func(c *cli.Context) error {
+			return usage("data: say inspect, validate, convert or split: see gad data --help")
+		},
+		Subcommands: []*cli.Command{
+			{
+				Name: "inspect", Usage: "format, columns, size and a first row", Flags: columns,
+				Action: func(c *cli.Context) error {
+					set, err := open(c)
+					if err != nil {
+						return err
+					}
+					defer set.Close()
+					_, err = fmt.Fprintln(p.out, strings.TrimRight(data.Inspect(set).String(), "\n"))
+					return err
+				},
+			},
+			{
+				Name: "validate", Usage: "find rows that training could not use, and measure lengths",
+				Flags: append([]cli.Flag{
+					&cli.StringFlag{Name: "model", Usage: "folder whose tokenizer measures lengths; without it they are not measured in tokens"},
+					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt, Usage: "tokens"},
+					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "tokens, end token included"},
+					&cli.BoolFlag{Name: "json", Usage: "the report as JSON"},
+				}, columns...),
+				Action: func(c *cli.Context) error {
+					set, err := open(c)
+					if err != nil {
+						return err
+					}
+					defer set.Close()
+					var enc data.Encoder
+					if dir := c.String("model"); dir != "" {
+						tok, err := tokenizer.Load(dir)
+						if err != nil {
+							return err
+						}
+						enc = trainer.Lengths(tok)
+					}
+					report, err := data.Validate(set, enc, data.Limits{MaxPrompt: c.Int("max-prompt-length"), MaxResponse: c.Int("max-response-length")})
+					if err != nil {
+						return err
+					}
+					if c.Bool("json") {
+						err = printJSON(p.out, report)
+					} else {
+						_, err = fmt.Fprintln(p.out, strings.TrimRight(report.String(), "\n"))
+					}
+					if err == nil && report.Errors > 0 {
+						err = fmt.Errorf("data: %s: %d errors: mend or drop those rows", c.String("data"), report.Errors)
+					}
+					return err
+				},
+			},
+			{
+				Name: "convert", Usage: "write the set in another format: .arrow, .arrows, .parquet or .jsonl, by the output's name",
+				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "file to make"}}, columns...),
+				Action: func(c *cli.Context) error {
+					if err := need(c, "data", "output"); err != nil {
+						return err
+					}
+					set, err := open(c)
+					if err != nil {
+						return err
+					}
+					defer set.Close()
+					if err := data.Convert(set, c.String("output")); err != nil {
+						return err
+					}
+					fmt.Fprintf(p.out, "%s: %d rows\n", c.String("output"), set.Len())
+					return nil
+				},
+			},
+			{
+				Name: "split", Usage: "two sets by a keyed shuffle; equal prompts stay together",
+				Flags: append([]cli.Flag{
+					&cli.Float64Flag{Name: "fraction", Value: 0.95, Usage: "share of the first part"},
+					&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the shuffle"},
+					&cli.StringFlag{Name: "first", Usage: "file to make"},
+					&cli.StringFlag{Name: "second", Usage: "file to make"},
+				}, columns...),
+				Action: func(c *cli.Context) error {
+					if err := need(c, "data", "first", "second"); err != nil {
+						return err
+					}
+					set, err := open(c)
+					if err != nil {
+						return err
+					}
+					defer set.Close()
+					a, b, err := data.Split(set, c.Float64("fraction"), c.Uint64("seed"), c.String("first"), c.String("second"))
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(p.out, "%s: %d rows\n%s: %d rows\n", c.String("first"), a, c.String("second"), b)
+					return nil
+				},
+			},
+		},
+	}
+}

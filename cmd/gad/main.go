@@ -1,0 +1,201 @@
+// Command gad distils a teacher that is only known by its answers into a
+// student language model by an adversarial game (arXiv 2511.10643).
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"gad/checkpoint"
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/internal/conf"
+	"gad/internal/vfs"
+	"gad/trainer"
+)
+
+// Exit statuses.
+const (
+	exitDone        = 0
+	exitFailed      = 1 // the run broke: a full disk, memory
+	exitUsage       = 2 // usage or configuration
+	exitInput       = 3 // data or model files
+	exitNumerical   = 5
+	exitInterrupted = 75 // saved: run the same command again
+)
+
+func main() {
+	os.Exit(run(os.Args, os.Stdout, os.Stderr))
+}
+
+// program is what the commands share: where they print.
+type program struct {
+	out, err io.Writer
+	tty      bool // err is a terminal
+	command  string
+}
+
+// run is gad with the given arguments; it returns the exit status.
+func run(args []string, stdout, stderr io.Writer) int {
+	p := &program{out: stdout, err: stderr, command: strings.Join(args, " ")}
+	if f, ok := stderr.(*os.File); ok {
+		p.tty = term.IsTerminal(int(f.Fd()))
+	}
+	ctx, stop := interruptible(p)
+	defer stop()
+	err := p.invoke(ctx, args)
+	if err == nil {
+		return exitDone
+	}
+	if !errors.Is(err, trainer.ErrInterrupted) {
+		fmt.Fprintln(stderr, "gad: "+strings.TrimSpace(err.Error()))
+	}
+	return status(err)
+}
+
+// invoke runs one command line.
+func (p *program) invoke(ctx context.Context, args []string) error {
+	unknown := ""
+	app := &cli.App{
+		Name:                      "gad",
+		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
+		HideVersion:               true,
+		Writer:                    p.out,
+		ErrWriter:                 p.err,
+		DisableSliceFlagSeparator: true,
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return usage("%v: see gad --help", err)
+		},
+		CommandNotFound: func(_ *cli.Context, name string) { unknown = name },
+		Commands: []*cli.Command{
+			p.demoCommand(), p.dataCommand(), p.initCommand(),
+			p.stageCommand(trainer.SFT), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
+			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
+			p.planCommand(), p.exportCommand(),
+		},
+	}
+	for _, c := range app.Commands {
+		quiet(c)
+	}
+	err := app.RunContext(ctx, args)
+	if err == nil && unknown != "" {
+		return usage("unknown command %q: see gad --help", unknown)
+	}
+	return err
+}
+
+// quiet keeps cli from printing help over an error: the error is one line.
+func quiet(c *cli.Command) {
+	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
+		return usage("%s: %v: see gad %s --help", ctx.Command.Name, err, ctx.Command.Name)
+	}
+	for _, sub := range c.Subcommands {
+		quiet(sub)
+	}
+}
+
+// errUsage marks what the user typed wrong.
+var errUsage = errors.New("usage")
+
+// errRunning marks a failure after everything had been read and checked.
+var errRunning = errors.New("run failed")
+
+func usage(format string, args ...any) error {
+	return marked{errUsage, fmt.Errorf(format, args...)}
+}
+
+// marked is err, recognisable as mark, and printed as err alone.
+type marked struct{ mark, err error }
+
+func (m marked) Error() string        { return m.err.Error() }
+func (m marked) Unwrap() error        { return m.err }
+func (m marked) Is(target error) bool { return target == m.mark }
+
+// status is the exit status for an error.
+func status(err error) int {
+	var problems conf.Problems
+	switch {
+	case errors.Is(err, trainer.ErrInterrupted):
+		return exitInterrupted
+	case errors.Is(err, trainer.ErrNumerical):
+		return exitNumerical
+	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists):
+		return exitUsage
+	case errors.Is(err, errRunning), errors.Is(err, checkpoint.ErrSpace):
+		return exitFailed
+	}
+	return exitInput
+}
+
+// interruptible is a context that ends at the first SIGINT or SIGTERM; the
+// second ends the process.
+func interruptible(p *program) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+		case <-done:
+			return
+		}
+		fmt.Fprintln(p.err, "stopping after this step; once more to stop at once")
+		cancel()
+		select {
+		case <-signals:
+			os.Exit(exitFailed)
+		case <-done:
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); close(done); cancel() }
+}
+
+// openBackend starts the device that the settings name.
+func openBackend(device string, threads int) (compute.Backend, error) {
+	switch device {
+	case "cpu":
+		return cpu.New(cpu.Options{Workers: threads})
+	case "cuda":
+		return nil, usage("--device cuda: this gad computes on the CPU only; the CUDA engine is not part of this version: use --device cpu")
+	}
+	return nil, usage("--device %q: use cpu", device)
+}
+
+// deviceFlags are common to every command that computes.
+func deviceFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where to compute: cpu"},
+		&cli.IntFlag{Name: "threads", Usage: "CPU workers; 0 is one per core"},
+	}
+}
+
+func files() vfs.FS { return vfs.OS }
+
+// noArguments refuses positional arguments.
+func noArguments(c *cli.Context) error {
+	if c.Args().Present() {
+		return usage("%s: unexpected argument %q: this command takes flags only", c.Command.Name, c.Args().First())
+	}
+	return nil
+}
+
+// need refuses a missing flag.
+func need(c *cli.Context, names ...string) error {
+	for _, name := range names {
+		if c.String(name) == "" {
+			return usage("%s: --%s is missing: see gad %s --help", c.Command.Name, name, c.Command.Name)
+		}
+	}
+	return nil
+}

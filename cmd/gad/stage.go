@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/checkpoint"
+	"gad/internal/conf"
+	"gad/trainer"
+)
+
+// stageFlag is a flag that sets a configuration key.
+type stageFlag struct{ name, key, usage string }
+
+var stageFlags = []stageFlag{
+	{"model", "model.path", "student: a Hugging Face model folder"},
+	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
+	{"data", "data.train_files", "training data: Arrow IPC, Parquet, JSONL or a datasets folder"},
+	{"val-data", "data.val_files", "held-out data for the val/ metrics"},
+	{"output", "trainer.default_local_dir", "run folder"},
+	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
+	{"critic-warmup", "trainer.critic_warmup", "steps in which only the discriminator learns"},
+	{"steps", "trainer.total_steps", "steps to run (default: as many as trainer.total_epochs takes)"},
+	{"seed", "trainer.seed", "seed of data order, sampling and fresh weights"},
+	{"device", "trainer.device", "where to compute: cpu"},
+	{"threads", "trainer.threads", "CPU workers; 0 is one per core"},
+}
+
+// stageCommand is gad sft, gad warmup or gad train.
+func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
+	var about = map[trainer.Stage]string{
+		trainer.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
+		trainer.Warmup: "train the discriminator first, then the student beside it",
+		trainer.Train:  "play the game from a warm-up checkpoint, or go on with an interrupted run",
+	}
+	flags := []cli.Flag{
+		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
+	}
+	for _, f := range stageFlags {
+		if stage == trainer.SFT && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
+			continue
+		}
+		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
+	}
+	return &cli.Command{
+		Name:      string(stage),
+		Usage:     about[stage],
+		ArgsUsage: "[KEY=VALUE ...]",
+		Flags:     flags,
+		Action: func(c *cli.Context) error {
+			cfg, err := p.configure(c, stage)
+			if err != nil {
+				return err
+			}
+			return p.runStage(c, cfg, stage)
+		},
+	}
+}
+
+// configure resolves the settings: the stage's defaults, or those of the run
+// that is gone on with; then the file, the overrides and the flags.
+func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Config, err error) {
+	var set []conf.Flag
+	for _, f := range stageFlags {
+		if c.IsSet(f.name) {
+			set = append(set, conf.Flag{Key: f.key, Value: c.String(f.name), Name: "--" + f.name})
+		}
+	}
+	// The folders decide what the settings start from, so they are resolved first.
+	probe := trainer.StageDefaults(stage)
+	if err := conf.Load(&probe, c.String("config"), c.Args().Slice(), set); err != nil {
+		return cfg, err
+	}
+	cfg = trainer.StageDefaults(stage)
+	out, resume := probe.Trainer.Output, probe.Trainer.Resume
+	if out == "" && resume != "" {
+		if _, _, _, err := checkpoint.Latest(files(), resume); err == nil {
+			out = resume // train --resume RUN alone: go on there
+			set = append(set, conf.Flag{Key: "trainer.default_local_dir", Value: out, Name: "--resume"})
+		}
+	}
+	saved, going := filepath.Join(out, "config.yaml"), false
+	if out != "" {
+		if _, err := files().Stat(saved); err == nil {
+			going = true
+			if err := conf.Load(&cfg, saved, nil, nil); err != nil {
+				return cfg, fmt.Errorf("%w: the run's own settings do not load", err)
+			}
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return cfg, err
+		}
+	}
+	if resume != "" && !going {
+		if err := inherit(&cfg, resume); err != nil {
+			return cfg, err
+		}
+	}
+	before := cfg
+	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
+		return cfg, err
+	}
+	if going {
+		if err := trainer.CheckChange(&before, &cfg); err != nil {
+			return cfg, err
+		}
+	}
+	return cfg, nil
+}
+
+// inherit takes over the settings of the run that resume names, its own length
+// and folders apart.
+func inherit(cfg *trainer.Config, resume string) error {
+	dir, _, err := trainer.FindCheckpoint(files(), resume)
+	if err != nil {
+		return err
+	}
+	own := cfg.Trainer
+	saved := filepath.Join(filepath.Dir(filepath.Clean(dir)), "config.yaml")
+	if _, err := files().Stat(saved); errors.Is(err, fs.ErrNotExist) {
+		return nil // a checkpoint moved out of its run: defaults
+	}
+	if err := conf.Load(cfg, saved, nil, nil); err != nil {
+		return err
+	}
+	was := cfg.Trainer
+	cfg.Trainer = own
+	cfg.Trainer.Seed, cfg.Trainer.Threads, cfg.Trainer.Device = was.Seed, was.Threads, was.Device
+	return nil
+}
+
+func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage) error {
+	if err := cfg.Validate(stage); err != nil {
+		return marked{errUsage, err}
+	}
+	be, err := openBackend(cfg.Trainer.Device, cfg.Trainer.Threads)
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	if c.Bool("dry-run") {
+		resolved, err := conf.Marshal(&cfg)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "%s\n", resolved)
+		return p.plan(be, cfg, stage)
+	}
+	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command})
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if err := t.Run(c.Context); err != nil {
+		if errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) {
+			return err
+		}
+		return marked{errRunning, err}
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+// Package critic is the discriminator: it scores the student's and the
+// teacher's sequences on the same path and learns to tell them apart
+// (GAD, arXiv 2511.10643, equations 1 to 3).
+//
+// Legend: P prompts, S student sequences (G of each prompt), n pairs of a
+// student sequence with its prompt's teacher sequence.
+package critic
+
+import (
+	"errors"
+	"fmt"
+
+	"gad/algos"
+	"gad/internal/compute"
+	"gad/model"
+)
+
+// Critic is the discriminator with its optimizer.
+type Critic struct {
+	Replay *Buffer // past student sequences; nil when off
+
+	cfg  Config
+	m    *model.Model
+	opt  *model.Optimizer
+	loss *algos.Discriminator[float32]
+	lr   model.Schedule
+	seed uint64
+}
+
+// Open loads the discriminator from dir: a scorer as a checkpoint holds it, or a
+// language model, whose head is then replaced by a fresh value head drawn from
+// seed. steps is the number of trainer steps planned, batch their prompts.
+func Open(be compute.Backend, dir string, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
+	m, err := model.Load(be, dir, model.Options{Kind: model.Scorer, Trainable: true,
+		Recompute: cfg.Recompute, Seed: seed, ScoreInit: cfg.ScoreInit})
+	if err != nil {
+		return nil, fmt.Errorf("critic: %w", err)
+	}
+	return New(m, cfg, steps, batch, seed)
+}
+
+// New wraps a scorer that is already there.
+func New(m *model.Model, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
+	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip))
+	if err != nil {
+		return nil, fmt.Errorf("critic: %w", err)
+	}
+	loss, err := algos.NewDiscriminator[float32](algos.DiscConfig{Loss: cfg.Loss, L2: cfg.ScoreL2})
+	if err != nil {
+		return nil, fmt.Errorf("critic: %w", err)
+	}
+	updates := steps * cfg.PPOEpochs * ceilDiv(batch, cfg.miniBatch(batch))
+	c := &Critic{cfg: cfg, m: m, opt: opt, loss: loss, lr: cfg.Optim.Schedule(updates), seed: seed}
+	if cfg.Replay.Size > 0 {
+		c.Replay = &Buffer{Cap: cfg.Replay.Size}
+	}
+	return c, nil
+}
+
+// Model is the scorer, and Optimizer its state, for saving.
+func (c *Critic) Model() *model.Model { return c.m }
+
+// Optimizer is the discriminator's AdamW state.
+func (c *Critic) Optimizer() *model.Optimizer { return c.opt }
+
+// Close frees the weights.
+func (c *Critic) Close() error { return errors.Join(c.loss.Close(), c.m.Close()) }
+
+// Score is the discriminator's value at the last token of each sequence.
+func (c *Critic) Score(seqs []model.Seq) (scoreS []float32, err error) {
+	return c.m.AllScores(seqs, c.cfg.MaxTokenLen)
+}
+
+// Batch is what the discriminator learns from in one step.
+type Batch struct {
+	Step     int
+	Students []model.Seq // [S]
+	Group    []int       // [S] index of each student sequence's teacher
+	Teachers []model.Seq // [P], scored once for all their pairs
+	Skip     []bool      // [S] left out of the pairs
+
+	// Scores under the present weights, as Score gave them for this step; the
+	// first update takes its seeds from them and needs no second forward pass.
+	FreshS, FreshP []float32
+}
+
+// Pairs is the number of pairs in b.
+func (b *Batch) Pairs() (n int) {
+	for _, skip := range b.Skip {
+		if !skip {
+			n++
+		}
+	}
+	return n
+}
+
+// Stats are means over the pairs of an update, taken before each optimizer step.
+type Stats struct {
+	Loss, Acc float64
+	GradNorm  float64 // before clipping, mean over optimizer steps
+	LR        float64 // of the last optimizer step
+	Updates   int     // optimizer steps taken
+	Skipped   int     // optimizer steps left out for a non-finite gradient
+}
+
+// Accuracy is d_acc, mean over pairs of [D(teacher) > D(student)], and the mean
+// scores of both sides over the pairs. Without pairs all are 0.
+func (b *Batch) Accuracy() (acc, studentMean, teacherMean float64) {
+	n := float64(max(b.Pairs(), 1))
+	for s, skip := range b.Skip {
+		if skip {
+			continue
+		}
+		d, t := b.FreshS[s], b.FreshP[b.Group[s]]
+		if t > d {
+			acc++
+		}
+		studentMean += float64(d)
+		teacherMean += float64(t)
+	}
+	return acc / n, studentMean / n, teacherMean / n
+}
+
+// Update takes the discriminator's optimizer steps on b: for each mini-batch of
+// prompts, scores under the present weights, loss and d loss/d score over all
+// its pairs, then one backward pass with those seeds. A teacher's gradient
+// collects from all its pairs. Afterwards the student sequences enter the replay
+// buffer.
+func (c *Critic) Update(b Batch) (Stats, error) {
+	var st Stats
+	prompts := len(b.Teachers)
+	mini := c.cfg.miniBatch(prompts)
+	fresh := true // FreshS and FreshP still hold for the present weights
+	var pairs float64
+	for range c.cfg.PPOEpochs {
+		for lo := 0; lo < prompts; lo += mini {
+			set := c.gather(b, lo, min(lo+mini, prompts), st.Updates+st.Skipped, fresh)
+			if len(set.student) == 0 {
+				continue
+			}
+			res, err := c.learn(set)
+			if errors.Is(err, algos.ErrNotFinite) {
+				st.Skipped++ // nothing of this mini-batch reaches the weights
+				if err := c.opt.ZeroGrad(); err != nil {
+					return st, fmt.Errorf("critic: %w", err)
+				}
+				continue
+			}
+			if err != nil {
+				return st, err
+			}
+			n := float64(len(set.student))
+			pairs += n
+			st.Loss += n * res.Loss
+			st.Acc += n * res.Acc
+			lr := c.lr.LR(c.cfg.Optim.LR, c.opt.Steps())
+			norm, skipped, err := c.opt.Step(lr)
+			if err != nil {
+				return st, fmt.Errorf("critic: optimizer: %w", err)
+			}
+			if skipped {
+				st.Skipped++
+				continue
+			}
+			st.LR = lr
+			st.GradNorm += norm
+			st.Updates++
+			fresh = false
+		}
+	}
+	if pairs > 0 {
+		st.Loss, st.Acc = st.Loss/pairs, st.Acc/pairs
+	}
+	st.GradNorm /= float64(max(st.Updates, 1))
+	if c.Replay != nil {
+		c.Replay.Add(b)
+	}
+	return st, nil
+}
+
+// pairSet is one mini-batch: sequences, and pairs as indices into them.
+type pairSet struct {
+	seqs             []model.Seq
+	score            []float32 // score[i] of seqs[i] where known
+	known            []bool
+	student, teacher []int // [n] pair: seqs[student[i]] against seqs[teacher[i]]
+}
+
+func (p *pairSet) add(s model.Seq, score []float32, i int) int {
+	p.seqs = append(p.seqs, s)
+	p.known = append(p.known, score != nil)
+	if score != nil {
+		p.score = append(p.score, score[i])
+	} else {
+		p.score = append(p.score, 0)
+	}
+	return len(p.seqs) - 1
+}
+
+// gather collects the pairs of prompts lo to hi-1 and their share of replayed ones.
+func (c *Critic) gather(b Batch, lo, hi, update int, fresh bool) *pairSet {
+	freshS, freshP := b.FreshS, b.FreshP
+	if !fresh {
+		freshS, freshP = nil, nil
+	}
+	set := &pairSet{}
+	at := map[int]int{} // prompt -> its teacher in set.seqs
+	for s, seq := range b.Students {
+		p := b.Group[s]
+		if p < lo || p >= hi || b.Skip[s] {
+			continue
+		}
+		if _, ok := at[p]; !ok {
+			at[p] = set.add(b.Teachers[p], freshP, p)
+		}
+		set.teacher = append(set.teacher, at[p])
+		set.student = append(set.student, set.add(seq, freshS, s))
+	}
+	if c.Replay != nil {
+		share := c.cfg.Replay.Share
+		n := int(float64(len(set.student))*share/(1-share) + 0.5)
+		for _, old := range c.Replay.Draw(n, c.seed, b.Step, update) {
+			set.teacher = append(set.teacher, set.add(old.Teacher, nil, 0))
+			set.student = append(set.student, set.add(old.Student, nil, 0))
+		}
+	}
+	return set
+}
+
+// learn accumulates the gradient of one mini-batch.
+func (c *Critic) learn(set *pairSet) (algos.DiscResult[float32], error) {
+	var todo []int
+	for i, known := range set.known {
+		if !known {
+			todo = append(todo, i)
+		}
+	}
+	scores, err := c.Score(model.Pick(set.seqs, todo))
+	if err != nil {
+		return algos.DiscResult[float32]{}, fmt.Errorf("critic: %w", err)
+	}
+	for k, i := range todo {
+		set.score[i] = scores[k]
+	}
+	res, err := c.loss.Step(model.Pick(set.score, set.student), set.score, set.teacher, nil)
+	if err != nil {
+		return res, fmt.Errorf("critic: %w", err)
+	}
+	seed := res.DTeacher // [len(seqs)]; a sequence is a student's or a teacher's, never both
+	for k, i := range set.student {
+		seed[i] += res.DStudent[k]
+	}
+	for _, pack := range model.Packs(set.seqs, c.cfg.MaxTokenLen) {
+		err := c.m.ScoreGrad(model.Pick(set.seqs, pack), func([]float32) ([]float32, error) {
+			return model.Pick(seed, pack), nil
+		})
+		if err != nil {
+			return res, fmt.Errorf("critic: %w", err)
+		}
+	}
+	return res, nil
+}
+
+func (c Config) miniBatch(prompts int) int {
+	if c.PPOMiniBatch > 0 {
+		return min(c.PPOMiniBatch, prompts)
+	}
+	return prompts
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / max(b, 1) }

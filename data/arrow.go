@@ -1,0 +1,811 @@
+package data
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/apache/arrow/go/v15/arrow"
+	"github.com/apache/arrow/go/v15/arrow/array"
+	"github.com/apache/arrow/go/v15/arrow/ipc"
+	"github.com/apache/arrow/go/v15/arrow/memory"
+)
+
+// arrowSource reads Arrow IPC files and streams. Opening walks the messages'
+// metadata; the bodies are read, decompressed and given to the Arrow library
+// when a row of theirs is asked for.
+type arrowSource struct {
+	file    *os.File
+	size    int64
+	isFile  bool
+	cols    Columns
+	schemaM arrowMessage
+	batches []arrowMessage
+	dicts   []arrowMessage // in file order
+	before  []int          // dictionaries that precede each batch
+
+	reader    *ipc.Reader
+	feed      *messageFeed
+	alloc     budget
+	dictBytes int64 // of the dictionaries that the reader has
+	fed       int   // dictionaries the reader has taken
+	sch       *arrow.Schema
+}
+
+// arrowMessage says where a message stands.
+type arrowMessage struct {
+	meta, metaLen int64 // of the flatbuffer
+	body, bodyLen int64
+	kind          int64
+	rows          int64
+}
+
+// Values of MessageHeader in Arrow's Message.fbs.
+const (
+	arrowSchemaKind     = 1
+	arrowDictionaryKind = 2
+	arrowBatchKind      = 3
+)
+
+var errNoEnd = fmt.Errorf("no end mark behind the last message: %w: write it again and close the writer", ErrTruncated)
+
+func openArrow(file *os.File, size int64, isFile bool, cols Columns) (source, error) {
+	s := &arrowSource{file: file, size: size, isFile: isFile, cols: cols}
+	scan := s.scanStream
+	if isFile {
+		scan = s.scanFile
+	}
+	if err := scan(); err != nil {
+		return nil, err
+	}
+	if err := s.restart(); err != nil {
+		return nil, err
+	}
+	if s.sch = s.reader.Schema(); s.sch == nil {
+		return nil, fmt.Errorf("schema: %w", corrupt(fmt.Errorf("not read (%w)", s.reader.Err())))
+	}
+	return s, s.checkTypes()
+}
+
+func (s *arrowSource) readAt(at, n int64) ([]byte, error) {
+	if at < 0 || n < 0 || n > s.size || at > s.size-n {
+		return nil, fmt.Errorf("bytes %d to %d of a file of %d: %w", at, at+n, s.size, ErrTruncated)
+	}
+	buf := make([]byte, n)
+	if _, err := s.file.ReadAt(buf, at); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
+		}
+		return nil, err
+	}
+	return buf, nil
+}
+
+// message reads the metadata of the message at position at. end reports the
+// end-of-stream mark instead.
+func (s *arrowSource) message(at int64) (m arrowMessage, end bool, err error) {
+	head, err := s.readAt(at, 8)
+	if err != nil {
+		return m, false, err
+	}
+	if string(head[:4]) != "\xff\xff\xff\xff" {
+		return m, false, fmt.Errorf("byte %d: no message begins here: %w", at, ErrCorrupt)
+	}
+	m.meta, m.metaLen = at+8, int64(int32(binary.LittleEndian.Uint32(head[4:])))
+	if m.metaLen == 0 {
+		return m, true, nil
+	}
+	meta, err := s.readAt(m.meta, m.metaLen)
+	if err != nil {
+		return m, false, fmt.Errorf("message at byte %d: metadata: %w", at, err)
+	}
+	c, err := checkMessage(meta)
+	if err != nil {
+		return m, false, fmt.Errorf("message at byte %d: %w: %w", at, err, ErrCorrupt)
+	}
+	m.body, m.bodyLen, m.kind, m.rows = m.meta+m.metaLen, c.bodyLen, c.kind, c.rows
+	if m.bodyLen > s.size-m.body {
+		return m, false, fmt.Errorf("message at byte %d: body of %d bytes, %d are left: %w", at, m.bodyLen, s.size-m.body, ErrTruncated)
+	}
+	return m, false, nil
+}
+
+// add files a message.
+func (s *arrowSource) add(m arrowMessage) error {
+	switch m.kind {
+	case arrowDictionaryKind:
+		s.dicts = append(s.dicts, m)
+	case arrowBatchKind:
+		s.batches = append(s.batches, m)
+		s.before = append(s.before, len(s.dicts))
+	default:
+		return fmt.Errorf("message of kind %d among the rows: %w", m.kind, ErrCorrupt)
+	}
+	return nil
+}
+
+func (s *arrowSource) scanStream() error {
+	m, end, err := s.message(0)
+	if err != nil {
+		return err
+	}
+	if end || m.kind != arrowSchemaKind {
+		return fmt.Errorf("stream begins with a message of kind %d, not with a schema: %w", m.kind, ErrCorrupt)
+	}
+	s.schemaM = m
+	for at := m.body + m.bodyLen; ; at = m.body + m.bodyLen {
+		if at == s.size {
+			return errNoEnd
+		}
+		if m, end, err = s.message(at); err != nil {
+			return err
+		}
+		if end {
+			if at+8 != s.size {
+				return fmt.Errorf("%d bytes behind the end mark: %w: one stream a file is wanted", s.size-at-8, ErrCorrupt)
+			}
+			return nil
+		}
+		if err := s.add(m); err != nil {
+			return err
+		}
+	}
+}
+
+// scanFile finds the messages of an IPC file by its footer: blocks of
+// (offset int64, metadata length int32, body length int64), 24 bytes each.
+func (s *arrowSource) scanFile() error {
+	const magic = "ARROW1"
+	if s.size < 8+4+int64(len(magic)) {
+		return fmt.Errorf("file of %d bytes: %w", s.size, ErrTruncated)
+	}
+	tail, err := s.readAt(s.size-10, 10)
+	if err != nil {
+		return err
+	}
+	if string(tail[4:]) != magic {
+		return fmt.Errorf("does not end with %s: %w: write it again and close the writer", magic, ErrTruncated)
+	}
+	n := int64(int32(binary.LittleEndian.Uint32(tail)))
+	end := s.size - 10 - n
+	if n <= 0 || end < 8 {
+		return fmt.Errorf("footer of %d bytes in a file of %d: %w", n, s.size, ErrCorrupt)
+	}
+	footer, err := s.readAt(end, n)
+	if err != nil {
+		return err
+	}
+	root, err := fbRoot(footer)
+	if err != nil {
+		return fmt.Errorf("footer: %w: %w", err, ErrCorrupt)
+	}
+	if s.schemaM, _, err = s.message(8); err != nil {
+		return err
+	}
+	if s.schemaM.kind != arrowSchemaKind {
+		return fmt.Errorf("file begins with a message of kind %d, not with a schema: %w", s.schemaM.kind, ErrCorrupt)
+	}
+	for i, kind := range []int64{arrowDictionaryKind, arrowBatchKind} {
+		slot := 2 + i
+		first, count, err := root.vector(slot, 24)
+		if err != nil {
+			return fmt.Errorf("footer: %w: %w", err, ErrCorrupt)
+		}
+		for i := range count {
+			block := footer[first+24*i:]
+			at := int64(binary.LittleEndian.Uint64(block))
+			metaLen := int64(int32(binary.LittleEndian.Uint32(block[8:])))
+			bodyLen := int64(binary.LittleEndian.Uint64(block[16:]))
+			if at < 8 || at > end {
+				return fmt.Errorf("footer: block %d: starts at byte %d: %w", i, at, ErrCorrupt)
+			}
+			m, eos, err := s.message(at)
+			if err != nil {
+				return fmt.Errorf("block %d: %w", i, err)
+			}
+			if eos || m.kind != kind || m.bodyLen != bodyLen || m.metaLen+8 > metaLen || m.body+bodyLen > end {
+				return fmt.Errorf("block %d: footer and message disagree: %w", i, ErrCorrupt)
+			}
+			if err := s.add(m); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range s.before { // in a file all dictionaries hold for all batches
+		s.before[i] = len(s.dicts)
+	}
+	return nil
+}
+
+// checkedMessage is what checkMessage found.
+type checkedMessage struct {
+	kind, bodyLen, rows int64
+	batch               fbTable // of batches and dictionaries
+	buffers, nBuffers   int     // where the buffers' (offset, length) pairs stand
+	codec               int64   // -1: not compressed
+	compressionSlot     int     // where the vtable says so
+}
+
+// checkMessage checks all that the Arrow library reads from a message's
+// metadata, so that no count in it can make the library allocate or reach
+// beyond the body.
+func checkMessage(meta []byte) (c checkedMessage, err error) {
+	c.codec = -1
+	root, err := fbRoot(meta)
+	if err != nil {
+		return c, err
+	}
+	if c.kind, err = root.integer(1, 1); err != nil {
+		return c, err
+	}
+	if c.bodyLen, err = root.integer(3, 8); err != nil {
+		return c, err
+	}
+	header, ok, err := root.table(2)
+	if err != nil {
+		return c, err
+	}
+	if !ok || c.bodyLen < 0 {
+		return c, fmt.Errorf("no header, or a body of %d bytes", c.bodyLen)
+	}
+	if err := checkKeyValues(root, 4); err != nil {
+		return c, err
+	}
+	switch c.kind {
+	case arrowSchemaKind:
+		return c, checkSchema(header)
+	case arrowDictionaryKind:
+		if _, err := header.integer(0, 8); err != nil {
+			return c, err
+		}
+		if header, ok, err = header.table(1); err != nil {
+			return c, err
+		} else if !ok {
+			return c, errors.New("dictionary without data")
+		}
+	case arrowBatchKind:
+	default:
+		return c, fmt.Errorf("message of unknown kind %d", c.kind)
+	}
+	c.batch = header
+	return c, c.checkBatch()
+}
+
+func (c *checkedMessage) checkBatch() (err error) {
+	if c.rows, err = c.batch.integer(0, 8); err != nil {
+		return err
+	}
+	nodes, n, err := c.batch.vector(1, 16)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		length := int64(binary.LittleEndian.Uint64(c.batch.b[nodes+16*i:]))
+		nulls := int64(binary.LittleEndian.Uint64(c.batch.b[nodes+16*i+8:]))
+		if length < 0 || length > math.MaxInt32*8 || nulls < 0 || nulls > length {
+			return fmt.Errorf("column node %d: %d values, %d null", i, length, nulls)
+		}
+	}
+	if c.buffers, c.nBuffers, err = c.batch.vector(2, 16); err != nil {
+		return err
+	}
+	for i := range c.nBuffers {
+		at, length := c.buffer(i)
+		if at < 0 || length < 0 || length > c.bodyLen || at > c.bodyLen-length {
+			return fmt.Errorf("buffer %d: bytes %d+%d of a body of %d", i, at, length, c.bodyLen)
+		}
+	}
+	compression, ok, err := c.batch.table(3)
+	if err != nil {
+		return err
+	}
+	ratio := int64(1)
+	if ok {
+		method, err := compression.integer(1, 1)
+		if err != nil {
+			return err
+		}
+		if c.codec, err = compression.integer(0, 1); err != nil {
+			return err
+		}
+		if method != 0 || c.codec != codecLZ4 && c.codec != codecZstd {
+			return fmt.Errorf("compression method %d codec %d: not read", method, c.codec)
+		}
+		c.compressionSlot = 4 + 2*3
+		ratio = maxExpansion
+	}
+	// A row takes at least one byte of some buffer.
+	if c.rows < 0 || c.rows > c.bodyLen*ratio {
+		return fmt.Errorf("%d rows in a body of %d bytes", c.rows, c.bodyLen)
+	}
+	variadic, n, err := c.batch.vector(4, 8)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		if k := int64(binary.LittleEndian.Uint64(c.batch.b[variadic+8*i:])); k < 0 || k > int64(c.nBuffers) {
+			return fmt.Errorf("view column with %d buffers of %d", k, c.nBuffers)
+		}
+	}
+	return nil
+}
+
+func (c *checkedMessage) buffer(i int) (at, length int64) {
+	pos := c.buffers + 16*i
+	return int64(binary.LittleEndian.Uint64(c.batch.b[pos:])), int64(binary.LittleEndian.Uint64(c.batch.b[pos+8:]))
+}
+
+// read reads a message whole and decompresses its body, so that the Arrow
+// library gets plain ones only: its decompressors allocate what the file asks
+// for.
+func (s *arrowSource) read(m arrowMessage) (*ipc.Message, error) {
+	meta, err := s.readAt(m.meta, m.metaLen)
+	if err != nil {
+		return nil, err
+	}
+	body, err := s.readAt(m.body, m.bodyLen)
+	if err != nil {
+		return nil, err
+	}
+	c, err := checkMessage(meta)
+	if err != nil || c.bodyLen != m.bodyLen {
+		return nil, fmt.Errorf("file changed since it was opened: %w", ErrCorrupt)
+	}
+	if c.kind == arrowBatchKind {
+		if err := c.checkColumns(s.sch); err != nil {
+			return nil, fmt.Errorf("%w: %w", err, ErrCorrupt)
+		}
+	}
+	if c.codec >= 0 {
+		if meta, body, err = c.decompress(meta, body); err != nil {
+			return nil, err
+		}
+	}
+	if c.kind == arrowDictionaryKind {
+		s.dictBytes += int64(len(body))
+	}
+	s.alloc.left += 4*int64(len(body)) + 256*int64(c.nBuffers) + 1<<16
+	return ipc.NewMessage(memory.NewBufferBytes(meta), memory.NewBufferBytes(body)), nil
+}
+
+// decompress returns the message without compression: the buffers'
+// places in the metadata are overwritten, and the batch gets a vtable of its
+// own (vtables may be shared between tables) in which the compression field is
+// absent. A compressed buffer is an int64 length and then the compressed bytes;
+// length -1 says that they are not compressed after all.
+func (c *checkedMessage) decompress(meta, body []byte) (meta2, body2 []byte, err error) {
+	total := int64(0)
+	limit := maxDecoded(int64(len(body)))
+	plain := make([]byte, 0, min(4*len(body), 64<<20))
+	for i := range c.nBuffers {
+		at, length := c.buffer(i)
+		start := len(plain)
+		if length > 0 {
+			if length < 8 {
+				return nil, nil, fmt.Errorf("buffer %d: compressed into %d bytes: %w", i, length, ErrCorrupt)
+			}
+			n, src := int64(binary.LittleEndian.Uint64(body[at:])), body[at+8:at+length]
+			if n == -1 {
+				plain = append(plain, src...)
+			} else {
+				if total += n; n < 0 || total > limit {
+					return nil, nil, fmt.Errorf("buffer %d: %d bytes expand to %d: %w: write it with less compression", i, length, n, ErrCorrupt)
+				}
+				if plain, err = decode(plain, src, n, c.codec); err != nil {
+					return nil, nil, fmt.Errorf("buffer %d: %w", i, err)
+				}
+			}
+		}
+		pos := c.buffers + 16*i
+		binary.LittleEndian.PutUint64(meta[pos:], uint64(start))
+		binary.LittleEndian.PutUint64(meta[pos+8:], uint64(len(plain)-start))
+		for len(plain)%8 != 0 {
+			plain = append(plain, 0)
+		}
+	}
+	vt := len(meta)
+	meta = append(meta, meta[c.batch.vt:c.batch.vt+c.batch.vtLen]...)
+	binary.LittleEndian.PutUint16(meta[vt+c.compressionSlot:], 0)
+	binary.LittleEndian.PutUint32(meta[c.batch.pos:], uint32(int32(c.batch.pos-vt)))
+	return meta, plain, nil
+}
+
+// checkColumns wants as many nodes and buffers as the schema's columns take: the
+// Arrow library reads on behind the end of a list that is too short.
+func (c *checkedMessage) checkColumns(schema *arrow.Schema) error {
+	nodes, buffers, views := 0, 0, 0
+	for _, f := range schema.Fields() {
+		countParts(f.Type, &nodes, &buffers, &views)
+	}
+	_, n, err := c.batch.vector(1, 16)
+	if err != nil {
+		return err
+	}
+	variadic, k, err := c.batch.vector(4, 8)
+	if err != nil {
+		return err
+	}
+	for i := range k {
+		buffers += int(binary.LittleEndian.Uint64(c.batch.b[variadic+8*i:]))
+	}
+	if n != nodes || c.nBuffers != buffers || k != views {
+		return fmt.Errorf("%d column nodes, %d buffers, %d view columns; the schema has %d, %d, %d", n, c.nBuffers, k, nodes, buffers, views)
+	}
+	return nil
+}
+
+// countParts adds the nodes, buffers and view columns of one type, as Arrow's
+// columnar format lays them out. Nothing but the counts of what a type stores
+// in a message is needed, so dictionaries count as their indices.
+func countParts(t arrow.DataType, nodes, buffers, views *int) {
+	*nodes++
+	switch t := t.(type) {
+	case *arrow.NullType, *arrow.RunEndEncodedType:
+	case *arrow.StructType, *arrow.FixedSizeListType:
+		*buffers++
+	case *arrow.StringType, *arrow.LargeStringType, *arrow.BinaryType, *arrow.LargeBinaryType, *arrow.ListViewType, *arrow.LargeListViewType:
+		*buffers += 3
+	case arrow.BinaryViewDataType:
+		*buffers += 2
+		*views++
+	case arrow.ExtensionType:
+		*nodes--
+		countParts(t.StorageType(), nodes, buffers, views)
+		return
+	case *arrow.SparseUnionType:
+		*buffers++
+	default: // validity and values or offsets; a dense union has types and offsets
+		*buffers += 2
+	}
+	if nested, ok := t.(arrow.NestedType); ok {
+		for _, f := range nested.Fields() {
+			countParts(f.Type, nodes, buffers, views)
+		}
+	}
+}
+
+// budget is the Arrow library's allocator. It refuses what goes beyond the size
+// of the messages that were read: a second wall behind the checks above, since
+// a size that is too large ends the process.
+type budget struct {
+	memory.GoAllocator
+	left int64
+}
+
+func (b *budget) Allocate(n int) []byte {
+	b.take(int64(n))
+	return b.GoAllocator.Allocate(n)
+}
+
+func (b *budget) Reallocate(n int, old []byte) []byte {
+	b.take(int64(n))
+	return b.GoAllocator.Reallocate(n, old)
+}
+
+func (b *budget) take(n int64) {
+	if n < 0 || n > b.left {
+		panic(fmt.Sprintf("message asks for %d bytes of memory, more than it holds", n))
+	}
+	b.left -= n
+}
+
+// messageFeed hands chosen messages to an ipc.Reader.
+type messageFeed struct {
+	src   *arrowSource
+	queue []arrowMessage
+}
+
+func (f *messageFeed) Retain()  {}
+func (f *messageFeed) Release() {}
+
+func (f *messageFeed) Message() (*ipc.Message, error) {
+	if len(f.queue) == 0 {
+		return nil, io.EOF
+	}
+	m := f.queue[0]
+	f.queue = f.queue[1:]
+	return f.src.read(m)
+}
+
+// restart makes a reader that has seen nothing but the schema.
+func (s *arrowSource) restart() (err error) {
+	s.feed = &messageFeed{src: s, queue: []arrowMessage{s.schemaM}}
+	s.fed, s.dictBytes = 0, 0
+	if s.reader, err = ipc.NewReaderFromMessageReader(s.feed, ipc.WithAllocator(&s.alloc)); err != nil {
+		s.reader = nil
+		return corrupt(err)
+	}
+	return nil
+}
+
+// load gives the reader the dictionaries that precede the batch and the batch.
+// Dictionaries may be replaced within a stream, so going back to a batch before
+// some that were taken means to start again.
+func (s *arrowSource) load(b int) (rows, error) {
+	if s.reader == nil || s.fed > s.before[b] {
+		if err := s.restart(); err != nil {
+			return nil, err
+		}
+	}
+	s.alloc.left = 4 * s.dictBytes // what was read may be put together anew; read adds the rest
+	s.feed.queue = append(append([]arrowMessage{}, s.dicts[s.fed:s.before[b]]...), s.batches[b])
+	s.fed = s.before[b]
+	rec, err := s.reader.Read()
+	if err == nil && (rec == nil || len(s.feed.queue) > 0) {
+		err = errors.New("no batch where one should be")
+	}
+	if err != nil {
+		s.reader = nil
+		return nil, fmt.Errorf("batch %d: %w", b, corrupt(err))
+	}
+	rec.Retain()
+	if rec.NumRows() != s.batches[b].rows {
+		return nil, fmt.Errorf("batch %d: %d rows, not %d: %w", b, rec.NumRows(), s.batches[b].rows, ErrCorrupt)
+	}
+	r := &arrowRows{cols: s.cols, bytes: s.batches[b].bodyLen}
+	for i, f := range s.sch.Fields() {
+		col := rec.Column(i)
+		switch f.Name {
+		case "":
+		case s.cols.Content:
+			r.content = col
+		case s.cols.Teacher:
+			r.teacher = col
+		case s.cols.Response:
+			r.response = col
+		case s.cols.ID:
+			r.id = col
+		case s.cols.PromptIDs:
+			r.promptIDs = col
+		case s.cols.ResponseIDs:
+			r.responseIDs = col
+		}
+	}
+	return r, nil
+}
+
+func (s *arrowSource) format() string {
+	if s.isFile {
+		return "arrow file"
+	}
+	return "arrow stream"
+}
+
+func (s *arrowSource) schema() []Column {
+	fields := s.sch.Fields()
+	out := make([]Column, len(fields))
+	for i, f := range fields {
+		out[i] = Column{f.Name, strings.ReplaceAll(f.Type.String(), "utf8", "string")}
+	}
+	return out
+}
+
+func (s *arrowSource) batchRows() []int {
+	n := make([]int, len(s.batches))
+	for i, m := range s.batches {
+		n[i] = int(m.rows)
+	}
+	return n
+}
+
+func (s *arrowSource) close() error { return s.file.Close() }
+
+// checkTypes refuses columns whose type cannot be read.
+func (s *arrowSource) checkTypes() error {
+	for _, f := range s.sch.Fields() {
+		ok, want := true, ""
+		switch f.Name {
+		case "":
+		case s.cols.Content:
+			ok, want = isText(f.Type) || isTurns(f.Type), "a list of struct{role, content} or a string"
+		case s.cols.Teacher, s.cols.Response:
+			ok, want = isText(f.Type), "a string"
+		case s.cols.ID:
+			ok, want = isText(f.Type) || arrow.IsInteger(f.Type.ID()), "a string or an integer"
+		case s.cols.PromptIDs, s.cols.ResponseIDs:
+			list, isList := f.Type.(arrow.ListLikeType)
+			ok, want = f.Type.ID() == arrow.NULL || isList && arrow.IsInteger(list.Elem().ID()), "a list of integers"
+		}
+		if !ok {
+			return fmt.Errorf("column %q: type %s: want %s: convert the column", f.Name, f.Type, want)
+		}
+	}
+	return nil
+}
+
+func isText(t arrow.DataType) bool {
+	switch t := t.(type) {
+	case *arrow.StringType, *arrow.LargeStringType, *arrow.StringViewType,
+		*arrow.BinaryType, *arrow.LargeBinaryType, *arrow.BinaryViewType, *arrow.NullType:
+		return true
+	case *arrow.DictionaryType:
+		_, nested := t.ValueType.(*arrow.DictionaryType)
+		return !nested && isText(t.ValueType)
+	}
+	return false
+}
+
+func isTurns(t arrow.DataType) bool {
+	list, ok := t.(arrow.ListLikeType)
+	if !ok || t.ID() == arrow.MAP {
+		return false
+	}
+	switch e := list.Elem().(type) {
+	case *arrow.StructType:
+		role, ok1 := e.FieldByName("role")
+		content, ok2 := e.FieldByName("content")
+		return ok1 && ok2 && isText(role.Type) && isText(content.Type)
+	case *arrow.MapType:
+		return isText(e.KeyType()) && isText(e.ItemType())
+	}
+	return false
+}
+
+// arrowRows is a record batch.
+type arrowRows struct {
+	cols  Columns
+	bytes int64
+
+	content, teacher, response, id, promptIDs, responseIDs arrow.Array
+}
+
+func (r *arrowRows) size() int64 { return r.bytes }
+
+// maxRowBytes bounds what one row copies: views and dictionaries let a small
+// file name the same long text many times.
+const maxRowBytes = 64 << 20
+
+func (r *arrowRows) at(i int) (raw rawRow, err error) {
+	if raw.turns, raw.turnsOK, err = arrowTurns(r.cols.Content, r.content, i); err != nil {
+		return raw, err
+	}
+	raw.teacher = arrowText(r.teacher, i)
+	raw.response = arrowText(r.response, i)
+	if r.id != nil && arrow.IsInteger(r.id.DataType().ID()) {
+		if !r.id.IsNull(i) {
+			raw.id = text{r.id.ValueStr(i), true}
+		}
+	} else {
+		raw.id = arrowText(r.id, i)
+	}
+	if raw.promptIDs, err = arrowIDs(r.cols.PromptIDs, r.promptIDs, i); err != nil {
+		return raw, err
+	}
+	raw.responseIDs, err = arrowIDs(r.cols.ResponseIDs, r.responseIDs, i)
+	return raw, err
+}
+
+// arrowText copies string i of a column; nil is a column that is not there.
+// An index out of range panics, as everywhere below: guard makes it an error.
+func arrowText(a arrow.Array, i int) text {
+	if a == nil || a.IsNull(i) {
+		return text{}
+	}
+	var s string
+	switch a := a.(type) {
+	case *array.String:
+		s = a.Value(i)
+	case *array.LargeString:
+		s = a.Value(i)
+	case *array.StringView:
+		s = a.Value(i)
+	case *array.Binary:
+		s = string(a.Value(i))
+	case *array.LargeBinary:
+		s = string(a.Value(i))
+	case *array.BinaryView:
+		s = string(a.Value(i))
+	case *array.Dictionary:
+		k := a.GetValueIndex(i)
+		if k < 0 || k >= a.Dictionary().Len() {
+			panic(fmt.Sprintf("dictionary index %d of %d", k, a.Dictionary().Len()))
+		}
+		return arrowText(a.Dictionary(), k)
+	default:
+		return text{}
+	}
+	if len(s) > maxRowBytes {
+		panic("text of " + strconv.Itoa(len(s)) + " bytes")
+	}
+	return text{strings.Clone(s), true}
+}
+
+func arrowTurns(column string, a arrow.Array, i int) ([]Message, bool, error) {
+	if a == nil || a.IsNull(i) {
+		return nil, false, nil
+	}
+	list, ok := a.(array.ListLike)
+	if !ok {
+		s := arrowText(a, i)
+		if !s.ok {
+			return nil, false, nil
+		}
+		return stringTurns(s.s), true, nil
+	}
+	start, end := listRange(list, i)
+	turns := make([]Message, 0, end-start)
+	total := 0
+	for j := start; j < end; j++ {
+		var role, content text
+		switch elems := list.ListValues().(type) {
+		case *array.Struct:
+			if !elems.IsNull(j) {
+				typ := elems.DataType().(*arrow.StructType)
+				r, _ := typ.FieldIdx("role")
+				c, _ := typ.FieldIdx("content")
+				role, content = arrowText(elems.Field(r), j), arrowText(elems.Field(c), j)
+			}
+		case *array.Map:
+			first, last := listRange(elems, j)
+			for k := first; k < last; k++ {
+				switch arrowText(elems.Keys(), k).s {
+				case "role":
+					role = arrowText(elems.Items(), k)
+				case "content":
+					content = arrowText(elems.Items(), k)
+				}
+			}
+		}
+		m, err := makeTurn(column, j-start, role, content)
+		if err != nil {
+			return nil, false, err
+		}
+		if total += len(m.Role) + len(m.Content); total > maxRowBytes {
+			return nil, false, fmt.Errorf("column %q: more than %d MiB of text in a row: %w", column, maxRowBytes>>20, ErrCorrupt)
+		}
+		turns = append(turns, m)
+	}
+	return turns, true, nil
+}
+
+// listRange returns the elements of list i, after checking that they are there.
+func listRange(list array.ListLike, i int) (start, end int) {
+	a, b := list.ValueOffsets(i)
+	if a < 0 || b < a || b > int64(list.ListValues().Len()) {
+		panic(fmt.Sprintf("list of elements %d to %d of %d", a, b, list.ListValues().Len()))
+	}
+	return int(a), int(b)
+}
+
+func arrowIDs(column string, a arrow.Array, i int) ([]int32, error) {
+	if a == nil || a.IsNull(i) {
+		return nil, nil
+	}
+	list, ok := a.(array.ListLike)
+	if !ok {
+		return nil, nil
+	}
+	start, end := listRange(list, i)
+	ids := make([]int32, 0, end-start)
+	for j := start; j < end; j++ {
+		var v int64
+		switch e := list.ListValues().(type) {
+		case *array.Int8:
+			v = int64(e.Value(j))
+		case *array.Int16:
+			v = int64(e.Value(j))
+		case *array.Int32:
+			v = int64(e.Value(j))
+		case *array.Int64:
+			v = e.Value(j)
+		case *array.Uint8:
+			v = int64(e.Value(j))
+		case *array.Uint16:
+			v = int64(e.Value(j))
+		case *array.Uint32:
+			v = int64(e.Value(j))
+		case *array.Uint64:
+			v = int64(min(e.Value(j), math.MaxInt64))
+		}
+		if list.ListValues().IsNull(j) || v < 0 || v > math.MaxInt32 {
+			return nil, &rowFault{column, fmt.Sprintf("element %d is %d", j-start, v), "not a token id", "write integers from 0 to 2^31-1"}
+		}
+		ids = append(ids, int32(v))
+	}
+	return ids, nil
+}

@@ -1,0 +1,492 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow/go/v15/arrow"
+	"github.com/apache/arrow/go/v15/arrow/array"
+	"github.com/apache/arrow/go/v15/arrow/ipc"
+	"github.com/apache/arrow/go/v15/arrow/memory"
+	"github.com/parquet-go/parquet-go"
+
+	"gad/internal/vfs"
+)
+
+// Convert writes the rows of s to outPath, in the format of its suffix: .arrow
+// (IPC file), .arrows or .stream (IPC stream), .parquet or .jsonl. Columns get
+// their default names; those that a Row does not carry are left out. A last
+// assistant turn that is the teacher's answer becomes teacher_response.
+//
+// The file appears whole or not at all. An error wraps ErrExists when outPath is
+// there already.
+func Convert(s *Set, outPath string) error {
+	return writeRows(vfs.OS, s, nil, outPath)
+}
+
+// Split writes part of the rows, the fraction nearest to fraction, to outA and
+// the others to outB, both in their old order, and returns how many went where.
+// Which rows go to A is a function of seed and the prompts: rows with the same
+// prompt stay together, so that no prompt of one side is known from the other.
+func Split(s *Set, fraction float64, seed uint64, outA, outB string) (nA, nB int, err error) {
+	return split(vfs.OS, s, fraction, seed, outA, outB)
+}
+
+func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string) (nA, nB int, err error) {
+	if !(fraction > 0 && fraction < 1) {
+		return 0, 0, fmt.Errorf("data: split: fraction %v: must be between 0 and 1", fraction)
+	}
+	for _, out := range []string{outA, outB} {
+		if err := checkFree(fsys, out); err != nil {
+			return 0, 0, err
+		}
+	}
+	type group struct {
+		key  [sha256.Size]byte
+		rows []int
+	}
+	groups := map[[sha256.Size]byte]*group{}
+	for i := range s.Len() {
+		row, err := s.Row(i)
+		if err != nil {
+			return 0, 0, err
+		}
+		h := sha256.New()
+		h.Write(binary.LittleEndian.AppendUint64([]byte("gad data split 1"), seed))
+		hashPrompt(h, row)
+		key := [sha256.Size]byte(h.Sum(nil))
+		if groups[key] == nil {
+			groups[key] = &group{key: key}
+		}
+		groups[key].rows = append(groups[key].rows, i)
+	}
+	var order []*group
+	for _, g := range groups {
+		order = append(order, g)
+	}
+	slices.SortFunc(order, func(a, b *group) int { return bytes.Compare(a.key[:], b.key[:]) })
+	target := fraction * float64(s.Len())
+	var a, b []int
+	for i, g := range order {
+		before, after := math.Abs(float64(len(a))-target), math.Abs(float64(len(a)+len(g.rows))-target)
+		if i == 0 || after <= before && i < len(order)-1 {
+			a = append(a, g.rows...)
+		} else {
+			b = append(b, g.rows...)
+		}
+	}
+	if len(b) == 0 {
+		return 0, 0, fmt.Errorf("data: split: %d rows of %d prompts: one side would be empty: two prompts or more are needed", s.Len(), len(order))
+	}
+	slices.Sort(a)
+	slices.Sort(b)
+	if err := writeRows(fsys, s, a, outA); err != nil {
+		return 0, 0, err
+	}
+	if err := writeRows(fsys, s, b, outB); err != nil {
+		return 0, 0, errors.Join(err, fsys.Remove(outA))
+	}
+	return len(a), len(b), nil
+}
+
+// outColumns says which columns are written.
+type outColumns struct{ content, teacher, response, promptIDs, responseIDs, id bool }
+
+// rowWriter writes rows in one format; finish completes the file.
+type rowWriter interface {
+	write(Row) error
+	finish() error
+}
+
+// writeRows writes the rows that indices names, nil for all.
+func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
+	if err := checkFree(fsys, path); err != nil {
+		return err
+	}
+	var open func(io.Writer, outColumns) (rowWriter, error)
+	switch ext := strings.ToLower(filepath.Ext(path)); ext {
+	case ".arrow":
+		open = newArrowFileWriter
+	case ".arrows", ".stream":
+		open = newArrowStreamWriter
+	case ".parquet":
+		open = newParquetWriter
+	case ".jsonl":
+		open = newLineWriter
+	default:
+		return fmt.Errorf("data: %s: suffix %q: names no format: use .arrow, .arrows, .stream, .parquet or .jsonl", path, ext)
+	}
+	cols := outColumns{
+		content: s.has.Content != "", teacher: s.has.Teacher != "", response: s.has.Response != "",
+		promptIDs: s.has.PromptIDs != "", responseIDs: s.has.ResponseIDs != "", id: s.has.ID != "",
+	}
+	for i := 0; !cols.teacher && i < s.Len(); i++ { // answers may stand in the conversations
+		row, err := s.Row(i)
+		if err != nil {
+			return err
+		}
+		cols.teacher = row.Teacher != ""
+	}
+	n := len(indices)
+	if indices == nil {
+		n = s.Len()
+	}
+	return commitFile(fsys, path, func(w io.Writer) error {
+		out, err := open(w, cols)
+		if err != nil {
+			return err
+		}
+		for k := range n {
+			i := k
+			if indices != nil {
+				i = indices[k]
+			}
+			row, err := s.Row(i)
+			if err != nil {
+				return err
+			}
+			if err := out.write(row); err != nil {
+				return err
+			}
+		}
+		return out.finish()
+	})
+}
+
+// checkFree refuses a path at which something stands.
+func checkFree(fsys vfs.FS, path string) error {
+	if _, err := fsys.Stat(path); err == nil {
+		return fmt.Errorf("data: %s: %w: nothing is overwritten: remove it or name another file", path, ErrExists)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data: %w", err)
+	}
+	return nil
+}
+
+// commitFile writes a file that appears at path whole or not at all, even when
+// the power fails: a temporary file beside it, synced, renamed, and the folder
+// synced.
+func commitFile(fsys vfs.FS, path string, write func(io.Writer) error) error {
+	tmp := vfs.TempName(path)
+	err := writeSynced(fsys, tmp, write)
+	if err == nil {
+		err = checkFree(fsys, path)
+	}
+	if err == nil {
+		err = fsys.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = fsys.Remove(tmp) // best effort: the error at hand is the one to report
+	} else {
+		err = fsys.SyncDir(filepath.Dir(path))
+	}
+	if err != nil && !strings.HasPrefix(err.Error(), "data: ") {
+		err = fmt.Errorf("data: %s: %w", path, err)
+	}
+	return err
+}
+
+func writeSynced(fsys vfs.FS, path string, write func(io.Writer) error) error {
+	f, err := fsys.Create(path)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	if err = guard(func() error { return write(w) }); err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// A batch or row group ends after so many rows or bytes of text.
+const (
+	outBatchRows  = 1000
+	outBatchBytes = 64 << 20
+)
+
+func (r Row) textBytes() int {
+	n := len(r.Teacher) + len(r.Response) + 4*len(r.PromptIDs) + 4*len(r.ResponseIDs)
+	for _, m := range r.Messages {
+		n += len(m.Role) + len(m.Content)
+	}
+	return n
+}
+
+// arrowWriter writes Arrow IPC.
+type arrowWriter struct {
+	out interface {
+		Write(arrow.Record) error
+		Close() error
+	}
+	b       *array.RecordBuilder
+	fields  []func(array.Builder, Row)
+	n, size int
+}
+
+func newArrowFileWriter(w io.Writer, cols outColumns) (rowWriter, error) {
+	a := newArrowWriter(cols)
+	out, err := ipc.NewFileWriter(&countingSeeker{w: w}, ipc.WithSchema(a.b.Schema()))
+	a.out = out
+	return a, err
+}
+
+func newArrowStreamWriter(w io.Writer, cols outColumns) (rowWriter, error) {
+	a := newArrowWriter(cols)
+	a.out = ipc.NewWriter(w, ipc.WithSchema(a.b.Schema()))
+	return a, nil
+}
+
+// countingSeeker gives the IPC file writer the one kind of seek it uses: to
+// ask where it is.
+type countingSeeker struct {
+	w   io.Writer
+	pos int64
+}
+
+func (c *countingSeeker) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.pos += int64(n)
+	return n, err
+}
+
+func (c *countingSeeker) Seek(offset int64, whence int) (int64, error) {
+	if offset != 0 || whence != io.SeekCurrent {
+		return 0, errors.ErrUnsupported
+	}
+	return c.pos, nil
+}
+
+func newArrowWriter(cols outColumns) *arrowWriter {
+	a := &arrowWriter{}
+	var fields []arrow.Field
+	add := func(on bool, name string, typ arrow.DataType, put func(array.Builder, Row)) {
+		if on {
+			fields = append(fields, arrow.Field{Name: name, Type: typ, Nullable: true})
+			a.fields = append(a.fields, put)
+		}
+	}
+	str := func(value func(Row) string) func(array.Builder, Row) {
+		return func(b array.Builder, r Row) { b.(*array.StringBuilder).Append(value(r)) }
+	}
+	ids := func(value func(Row) []int32) func(array.Builder, Row) {
+		return func(b array.Builder, r Row) {
+			list := b.(*array.ListBuilder)
+			v := value(r)
+			if list.Append(v != nil); v != nil {
+				list.ValueBuilder().(*array.Int32Builder).AppendValues(v, nil)
+			}
+		}
+	}
+	text := arrow.BinaryTypes.String
+	turn := arrow.StructOf(arrow.Field{Name: "role", Type: text, Nullable: true}, arrow.Field{Name: "content", Type: text, Nullable: true})
+	names := DefaultColumns()
+	add(cols.content, names.Content, arrow.ListOf(turn), func(b array.Builder, r Row) {
+		list := b.(*array.ListBuilder)
+		list.Append(r.Messages != nil)
+		turns := list.ValueBuilder().(*array.StructBuilder)
+		for _, m := range r.Messages {
+			turns.Append(true)
+			turns.FieldBuilder(0).(*array.StringBuilder).Append(m.Role)
+			turns.FieldBuilder(1).(*array.StringBuilder).Append(m.Content)
+		}
+	})
+	add(cols.teacher, names.Teacher, text, str(func(r Row) string { return r.Teacher }))
+	add(cols.response, names.Response, text, str(func(r Row) string { return r.Response }))
+	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.PromptIDs }))
+	add(cols.responseIDs, names.ResponseIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.ResponseIDs }))
+	add(cols.id, names.ID, text, str(func(r Row) string { return r.ID }))
+	a.b = array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(fields, nil))
+	return a
+}
+
+func (a *arrowWriter) write(r Row) error {
+	for i, put := range a.fields {
+		put(a.b.Field(i), r)
+	}
+	a.n++
+	if a.size += r.textBytes(); a.n < outBatchRows && a.size < outBatchBytes {
+		return nil
+	}
+	return a.flush()
+}
+
+func (a *arrowWriter) flush() error {
+	rec := a.b.NewRecord()
+	defer rec.Release()
+	a.n, a.size = 0, 0
+	return a.out.Write(rec)
+}
+
+func (a *arrowWriter) finish() error {
+	if a.n > 0 {
+		if err := a.flush(); err != nil {
+			return err
+		}
+	}
+	return a.out.Close()
+}
+
+// parquetWriter writes Parquet, compressed with zstd.
+type parquetWriter struct {
+	out     *parquet.Writer
+	fields  []parquetOut
+	n, size int
+}
+
+// parquetOut appends the values of one leaf to a row.
+type parquetOut struct {
+	leaf int
+	put  func(values parquet.Row, leaf int, r Row) parquet.Row
+}
+
+func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
+	p := &parquetWriter{}
+	group := parquet.Group{}
+	names := DefaultColumns()
+	type leaf struct {
+		path []string
+		put  func(values parquet.Row, leaf int, r Row) parquet.Row
+	}
+	var leaves []leaf
+	str := func(on bool, name string, value func(Row) string) {
+		if !on {
+			return
+		}
+		group[name] = parquet.String()
+		leaves = append(leaves, leaf{[]string{name}, func(values parquet.Row, leaf int, r Row) parquet.Row {
+			return append(values, parquet.ByteArrayValue([]byte(value(r))).Level(0, 0, leaf))
+		}})
+	}
+	// A list is optional and its elements are required: definition level 0 is
+	// no list, 1 an empty one, 2 an element.
+	list := func(on bool, name string, element parquet.Node, sub []string, has func(Row) bool, n func(Row) int, value func(r Row, sub, i int) parquet.Value) {
+		if !on {
+			return
+		}
+		group[name] = parquet.Optional(parquet.List(element))
+		for k := range sub {
+			path := []string{name, "list", "element"}
+			if sub[k] != "" {
+				path = append(path, sub[k])
+			}
+			leaves = append(leaves, leaf{path, func(values parquet.Row, leaf int, r Row) parquet.Row {
+				if !has(r) {
+					return append(values, parquet.NullValue().Level(0, 0, leaf))
+				}
+				if n(r) == 0 {
+					return append(values, parquet.NullValue().Level(0, 1, leaf))
+				}
+				for i := range n(r) {
+					values = append(values, value(r, k, i).Level(min(i, 1), 2, leaf))
+				}
+				return values
+			}})
+		}
+	}
+	ids := func(on bool, name string, value func(Row) []int32) {
+		list(on, name, parquet.Leaf(parquet.Int32Type), []string{""},
+			func(r Row) bool { return value(r) != nil }, func(r Row) int { return len(value(r)) },
+			func(r Row, _, i int) parquet.Value { return parquet.Int32Value(value(r)[i]) })
+	}
+	list(cols.content, names.Content, parquet.Group{"role": parquet.String(), "content": parquet.String()}, []string{"role", "content"},
+		func(r Row) bool { return r.Messages != nil }, func(r Row) int { return len(r.Messages) },
+		func(r Row, sub, i int) parquet.Value {
+			if sub == 0 {
+				return parquet.ByteArrayValue([]byte(r.Messages[i].Role))
+			}
+			return parquet.ByteArrayValue([]byte(r.Messages[i].Content))
+		})
+	str(cols.teacher, names.Teacher, func(r Row) string { return r.Teacher })
+	str(cols.response, names.Response, func(r Row) string { return r.Response })
+	ids(cols.promptIDs, names.PromptIDs, func(r Row) []int32 { return r.PromptIDs })
+	ids(cols.responseIDs, names.ResponseIDs, func(r Row) []int32 { return r.ResponseIDs })
+	str(cols.id, names.ID, func(r Row) string { return r.ID })
+
+	schema := parquet.NewSchema("rows", group)
+	for _, l := range leaves {
+		col, ok := schema.Lookup(l.path...)
+		if !ok {
+			return nil, fmt.Errorf("no column %q in the schema", l.path)
+		}
+		p.fields = append(p.fields, parquetOut{col.ColumnIndex, l.put})
+	}
+	slices.SortFunc(p.fields, func(a, b parquetOut) int { return a.leaf - b.leaf })
+	p.out = parquet.NewWriter(w, schema, parquet.Compression(&parquet.Zstd), parquet.CreatedBy("gad", "1", ""))
+	return p, nil
+}
+
+func (p *parquetWriter) write(r Row) error {
+	var values parquet.Row
+	for _, f := range p.fields {
+		values = f.put(values, f.leaf, r)
+	}
+	if _, err := p.out.WriteRows([]parquet.Row{values}); err != nil {
+		return err
+	}
+	p.n++
+	if p.size += r.textBytes(); p.n < outBatchRows && p.size < outBatchBytes {
+		return nil
+	}
+	p.n, p.size = 0, 0
+	return p.out.Flush()
+}
+
+func (p *parquetWriter) finish() error { return p.out.Close() }
+
+// lineWriter writes JSON lines.
+type lineWriter struct {
+	enc  *json.Encoder
+	cols outColumns
+}
+
+func newLineWriter(w io.Writer, cols outColumns) (rowWriter, error) {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return &lineWriter{enc, cols}, nil
+}
+
+func (l *lineWriter) write(r Row) error {
+	var line struct {
+		ID          *string    `json:"id,omitempty"`
+		Content     *[]Message `json:"content,omitempty"`
+		Teacher     *string    `json:"teacher_response,omitempty"`
+		Response    *string    `json:"response,omitempty"`
+		PromptIDs   *[]int32   `json:"prompt_ids,omitempty"`
+		ResponseIDs *[]int32   `json:"response_ids,omitempty"`
+	}
+	if l.cols.id {
+		line.ID = &r.ID
+	}
+	if l.cols.content && r.Messages != nil {
+		line.Content = &r.Messages
+	}
+	if l.cols.teacher {
+		line.Teacher = &r.Teacher
+	}
+	if l.cols.response {
+		line.Response = &r.Response
+	}
+	if l.cols.promptIDs && r.PromptIDs != nil {
+		line.PromptIDs = &r.PromptIDs
+	}
+	if l.cols.responseIDs && r.ResponseIDs != nil {
+		line.ResponseIDs = &r.ResponseIDs
+	}
+	return l.enc.Encode(line)
+}
+
+func (l *lineWriter) finish() error { return nil }

@@ -1,0 +1,66 @@
+// Package data reads sets of prompts and teacher answers, hands their rows out
+// in a keyed order, and checks, converts and splits them.
+//
+// It reads Arrow IPC files and streams, Parquet and JSON lines, alone, in
+// folders of shards and as the folders that Hugging Face's
+// datasets.save_to_disk writes. What a file is, its first bytes decide, not
+// its name. Rows are decoded when asked for: a Set holds an index and a
+// bounded number of decoded batches.
+//
+// Files are not trusted. Lengths are checked against the file before anything
+// is allocated, the format libraries run guarded, and a file cut short is an
+// error where the format lets one see it. Neither Arrow nor Parquet has a
+// checksum over its text, though: a flipped letter is only seen by Digest.
+package data
+
+import "errors"
+
+// ErrTruncated marks a file that ends before its own marks say it should.
+var ErrTruncated = errors.New("file is cut short")
+
+// ErrCorrupt marks a file that breaks the rules of its format.
+var ErrCorrupt = errors.New("file is corrupt")
+
+// ErrExists marks an output that is already there: nothing is overwritten.
+var ErrExists = errors.New("output exists")
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// Row is one example.
+type Row struct {
+	Index       int       // position in the set, from 0
+	Messages    []Message // the prompt: every turn before the last answer
+	Teacher     string    // the teacher's answer; empty where the set has none
+	Response    string    // a given student's answer, from the optional response column
+	PromptIDs   []int32   // optional token ids given instead of text
+	ResponseIDs []int32   // optional token ids given instead of text
+	ID          string    // optional name of the row, carried through
+}
+
+// Columns names the columns of a set. Only Content (or PromptIDs) must be
+// there; the others are read where present and ignored where not.
+type Columns struct {
+	Content     string `yaml:"content" json:"content"`
+	Teacher     string `yaml:"teacher_response" json:"teacher_response"`
+	Response    string `yaml:"response" json:"response"`
+	PromptIDs   string `yaml:"prompt_ids" json:"prompt_ids"`
+	ResponseIDs string `yaml:"response_ids" json:"response_ids"`
+	ID          string `yaml:"id" json:"id"`
+}
+
+// DefaultColumns returns the names content, teacher_response, response,
+// prompt_ids, response_ids and id.
+func DefaultColumns() Columns {
+	return Columns{
+		Content:     "content",
+		Teacher:     "teacher_response",
+		Response:    "response",
+		PromptIDs:   "prompt_ids",
+		ResponseIDs: "response_ids",
+		ID:          "id",
+	}
+}

@@ -1,0 +1,296 @@
+package data
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/klauspost/compress/zstd"
+)
+
+// tryFile writes text to path, opens it as a set and reads all of it. It must
+// not panic; what it returns is an error or nil.
+func tryFile(t testing.TB, path string, text []byte) error {
+	t.Helper()
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(path, DefaultColumns())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for i := range min(s.Len(), 1000) { // a lying count may be large
+		if _, err := s.Row(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mutate damages text: cuts, flipped bits, extreme integers, blocks moved.
+func mutate(r *rand.Rand, text []byte) []byte {
+	text = bytes.Clone(text)
+	switch r.IntN(8) {
+	case 0, 1:
+		return text[:r.IntN(len(text))]
+	case 2:
+		for range 1 + r.IntN(8) {
+			text[r.IntN(len(text))] ^= 1 << r.IntN(8)
+		}
+	case 3:
+		for range 1 + r.IntN(4) {
+			text[r.IntN(len(text))] = byte(r.Uint32())
+		}
+	case 4:
+		if at := r.IntN(len(text)) &^ 3; at+8 <= len(text) {
+			extremes := []uint64{1<<63 - 1, 1 << 40, 1<<64 - 1, 1<<31 - 1, 1 << 31, 0}
+			binary.LittleEndian.PutUint64(text[at:], extremes[r.IntN(len(extremes))])
+		}
+	case 5:
+		if at := r.IntN(len(text)) &^ 3; at+4 <= len(text) {
+			extremes := []uint32{1<<31 - 1, 1<<32 - 1, 1 << 31, 0, 1 << 20, uint32(len(text))}
+			binary.LittleEndian.PutUint32(text[at:], extremes[r.IntN(len(extremes))])
+		}
+	case 6:
+		a, b := r.IntN(len(text)), r.IntN(len(text))
+		n := min(1+r.IntN(64), len(text)-max(a, b))
+		copy(text[a:a+n], bytes.Clone(text[b:b+n]))
+	case 7:
+		a := r.IntN(len(text))
+		n := min(1+r.IntN(64), len(text)-a)
+		return append(text[:a:a], text[a+n:]...)
+	}
+	return text
+}
+
+// hostileSeeds are the single-file fixtures.
+func hostileSeeds(t testing.TB) map[string][]byte {
+	seeds := map[string][]byte{}
+	entries, err := os.ReadDir(fixtures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() && e.Name() != "VERSIONS" {
+			text, err := os.ReadFile(filepath.Join(fixtures, e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seeds[e.Name()] = text
+		}
+	}
+	return seeds
+}
+
+// RELIABILITY promise 12: damaged files are refused or read, never fatal, slow
+// or costly. GAD_MUTATIONS sets the number of damaged files.
+func TestDamagedFiles(t *testing.T) {
+	total := 2400
+	if testing.Short() {
+		total = 600
+	}
+	if v := os.Getenv("GAD_MUTATIONS"); v != "" {
+		total, _ = strconv.Atoi(v)
+	}
+	seeds := hostileSeeds(t)
+	path := filepath.Join(t.TempDir(), "damaged")
+	refused, read := 0, 0
+	var slowest time.Duration
+	var most uint64
+	n := 0
+	for name, text := range seeds {
+		r := rand.New(rand.NewPCG(uint64(len(text)), uint64(total)))
+		for i := range total / len(seeds) {
+			bad := mutate(r, text)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			err := tryFile(t, path, bad)
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			n++
+			if err != nil {
+				refused++
+				if !strings.HasPrefix(err.Error(), "data: ") || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%s, mutation %d: error is not one line of ours: %q", name, i, err)
+				}
+			} else {
+				read++
+			}
+			if slowest = max(slowest, took); took > time.Second {
+				t.Errorf("%s, mutation %d: took %v", name, i, took)
+			}
+			used := after.TotalAlloc - before.TotalAlloc
+			if most = max(most, used); used > 64<<20+2*uint64(len(bad)) {
+				t.Errorf("%s, mutation %d: allocated %d bytes for a file of %d", name, i, used, len(bad))
+			}
+		}
+	}
+	t.Logf("%d damaged files: %d refused, %d read, slowest %v, at most %d KiB allocated", n, refused, read, slowest, most>>10)
+	if refused == 0 || read == 0 {
+		t.Error("the mutations do not test both ways")
+	}
+}
+
+// Where the format marks its end, no file that is cut short may pass for a
+// shorter one.
+func TestEveryPrefixIsRefused(t *testing.T) {
+	step := 17
+	if testing.Short() {
+		step = 61
+	}
+	path := filepath.Join(t.TempDir(), "cut")
+	for _, name := range []string{"stream_plain.arrow", "stream_zstd.arrow", "file_lz4.arrow", "dictionary.arrow", "snappy.parquet", "rows.json"} {
+		text, err := os.ReadFile(filepath.Join(fixtures, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; n < len(text); n += step {
+			if err := tryFile(t, path, text[:n]); err == nil {
+				t.Fatalf("%s: the first %d of %d bytes were read as a whole file", name, n, len(text))
+			} else if name == "stream_plain.arrow" && n > 64 && !errors.Is(err, ErrTruncated) {
+				t.Errorf("%s: %d bytes: %v: want ErrTruncated", name, n, err)
+			}
+		}
+	}
+	// exactly at a message boundary, where the Arrow library sees a clean end
+	text, err := os.ReadFile(filepath.Join(fixtures, "stream_plain.arrow"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tryFile(t, path, text[:len(text)-8]); !errors.Is(err, ErrTruncated) {
+		t.Errorf("stream without its end mark: %v", err)
+	}
+	lines, err := os.ReadFile(filepath.Join(fixtures, "rows.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tryFile(t, path, lines[:len(lines)-10]); !errors.Is(err, ErrTruncated) {
+		t.Errorf("last line cut: %v", err)
+	}
+}
+
+// RELIABILITY promise 13: counts that lie cost nothing.
+func TestLyingLengths(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "liar")
+	var frames []byte // zstd: a frame header that claims 2^40 bytes
+	frames = append(frames, 0x28, 0xb5, 0x2f, 0xfd, 0xe0)
+	frames = binary.LittleEndian.AppendUint64(frames, 1<<40)
+	cases := map[string][]byte{
+		"arrow stream, metadata 2^31-1": []byte("\xff\xff\xff\xff\xff\xff\xff\x7f"),
+		"arrow stream, metadata -1":     []byte("\xff\xff\xff\xff\xff\xff\xff\xff"),
+		"arrow file, footer 2^31-1":     []byte("ARROW1\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00\xff\xff\xff\x7fARROW1"),
+		"parquet, footer 2^32-1":        []byte("PAR1\xff\xff\xff\xffPAR1"),
+		"parquet, list of 2^31-1":       []byte("PAR1\x15\x02\x29\xfc\xff\xff\xff\xff\x07\x0a\x00\x00\x00PAR1"),
+	}
+	for name, text := range cases {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := tryFile(t, path, text)
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Errorf("%s: was read", name)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+			t.Errorf("%s: allocated %d bytes", name, used)
+		}
+	}
+	enc, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := enc.EncodeAll([]byte("hello"), nil)
+	for name, c := range map[string]struct {
+		src      []byte
+		n, codec int64
+	}{
+		"zstd header":       {frames, 5, codecZstd},
+		"zstd second frame": {append(bytes.Clone(good), frames...), 5, codecZstd},
+		"zstd too few":      {good, 6, codecZstd},
+		"snappy":            {binary.AppendUvarint(nil, 1<<32-1), 5, codecSnappy},
+		"snappy too many":   {snappy.Encode(nil, []byte("hello")), 4, codecSnappy},
+		"lz4 raw":           {[]byte{0xff, 0xff, 0xff}, 5, codecLZ4Raw},
+		"lz4":               {[]byte{4, 0x22, 0x4d, 0x18, 0x40, 0x40, 0xc0}, 5, codecLZ4},
+		"gzip":              {[]byte{0x1f, 0x8b}, 5, codecGzip},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := guard(func() error { _, err := decode(nil, c.src, c.n, c.codec); return err })
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 { // an lz4 reader takes 8 MiB
+			t.Errorf("%s: allocated %d bytes", name, used)
+		}
+	}
+	if out, err := decode([]byte("x"), good, 5, codecZstd); err != nil || string(out) != "xhello" {
+		t.Errorf("good frame: %q, %v", out, err)
+	}
+}
+
+// Runs that state more values than the page has must not reach the library.
+func TestCountRuns(t *testing.T) {
+	for _, c := range []struct {
+		b            []byte
+		width, count int
+		want         int
+		ok           bool
+	}{
+		{[]byte{10, 1}, 1, 5, 5, true},        // 5 times the value 1
+		{[]byte{3, 0xff}, 1, 5, 8, true},      // one group of 8, padded
+		{[]byte{10, 1, 3, 7}, 1, 8, 13, true}, // both, within the padding
+		{[]byte{3, 0xff}, 1, 0, 0, false},     // 8 values for none
+		{[]byte{0xff, 0xff, 0xff, 0xff, 0x0f, 1}, 1, 5, 0, false},
+		{[]byte{0x80}, 1, 5, 0, false},
+		{[]byte{3}, 1, 8, 0, false},      // group without bytes
+		{[]byte{10}, 9, 5, 0, false},     // value without bytes
+		{[]byte{10, 1}, 33, 5, 0, false}, // too wide
+		{nil, 0, 0, 0, true},
+	} {
+		got, err := countRuns(c.b, c.width, c.count)
+		if (err == nil) != c.ok || c.ok && got != c.want {
+			t.Errorf("countRuns(%v, %d, %d) = %d, %v", c.b, c.width, c.count, got, err)
+		}
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	for _, text := range hostileSeeds(f) {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		err := tryFile(t, filepath.Join(t.TempDir(), "fuzz"), text)
+		if err != nil && !strings.HasPrefix(err.Error(), "data: ") {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte("\x05\x10hello"), int64(5), codecSnappy)
+	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 4, 0, 41, 0, 0, 'h', 'e', 'l', 'l', 'o'}, int64(5), codecZstd)
+	f.Fuzz(func(t *testing.T, src []byte, n, codec int64) {
+		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecLZ4Raw {
+			return
+		}
+		_ = guard(func() error {
+			out, err := decode(nil, src, n, codec)
+			if err == nil && int64(len(out)) != n {
+				t.Error(fmt.Errorf("codec %d gave %d bytes, not %d", codec, len(out), n))
+			}
+			return err
+		})
+	})
+}

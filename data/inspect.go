@@ -1,0 +1,106 @@
+package data
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Info describes a set, for people by String and for programs as JSON.
+type Info struct {
+	Path     string     `json:"path"`
+	Format   string     `json:"format"`
+	Rows     int        `json:"rows"`
+	Bytes    int64      `json:"bytes"` // of the files, as they are
+	Files    []FileInfo `json:"files"`
+	Columns  []Column   `json:"columns"`  // of the first file
+	Read     Columns    `json:"read"`     // those that are read; "" where the set has none
+	Teacher  bool       `json:"teacher"`  // rows carry teacher answers
+	First    *Row       `json:"first"`    // row 0; nil where it cannot be used
+	FirstErr string     `json:"firstErr"` // why not
+	Warnings []string   `json:"warnings"`
+}
+
+// FileInfo is one file of a set.
+type FileInfo struct {
+	Name   string `json:"name"`
+	Format string `json:"format"`
+	Rows   int    `json:"rows"`
+}
+
+// Inspect describes a set without reading more of it than its first row.
+func Inspect(s *Set) Info {
+	info := Info{
+		Path: s.path, Format: s.Format(), Rows: s.Len(), Bytes: s.bytes,
+		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Warnings: s.Warnings(),
+	}
+	for i, f := range s.files {
+		n := 0
+		for _, k := range f.batchRows() {
+			n += k
+		}
+		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), n})
+	}
+	if row, err := s.Row(0); err != nil {
+		info.FirstErr = err.Error()
+	} else {
+		info.First = &row
+	}
+	return info
+}
+
+// String lays the description out for a terminal.
+func (in Info) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s, %d rows, %s in %d file(s)\n", in.Path, in.Format, in.Rows, byteSize(in.Bytes), len(in.Files))
+	if len(in.Files) > 1 {
+		for _, f := range in.Files {
+			fmt.Fprintf(&b, "  %s: %s, %d rows\n", f.Name, f.Format, f.Rows)
+		}
+	}
+	b.WriteString("columns\n")
+	used := map[string]string{
+		in.Read.Content: "conversation", in.Read.Teacher: "teacher's answer", in.Read.Response: "given answer",
+		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens", in.Read.ID: "name of the row",
+	}
+	for _, c := range in.Columns {
+		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)
+		if role := used[c.Name]; role != "" {
+			fmt.Fprintf(&b, "  <- %s", role)
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString("row 0\n")
+	if in.First == nil {
+		fmt.Fprintf(&b, "  cannot be used: %s\n", in.FirstErr)
+	} else {
+		for _, m := range in.First.Messages {
+			fmt.Fprintf(&b, "  %-10s %s\n", m.Role, preview(m.Content, 100))
+		}
+		if n := len(in.First.PromptIDs); n > 0 {
+			fmt.Fprintf(&b, "  %-10s %d tokens\n", "prompt", n)
+		}
+		if in.First.Teacher != "" {
+			fmt.Fprintf(&b, "  %-10s %s\n", "TEACHER", preview(in.First.Teacher, 100))
+		}
+		if in.First.Response != "" {
+			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", preview(in.First.Response, 100))
+		}
+	}
+	for _, w := range in.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
+	}
+	return b.String()
+}
+
+// byteSize writes n bytes in the unit that suits.
+func byteSize(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,369 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxJSONRow    = 64 << 20 // bytes of one row
+	jsonBatchRows = 256      // rows that are read in one piece
+	jsonBatchSize = 4 << 20  // bytes after which a piece ends early
+	jsonSample    = 64       // rows that tell which columns there are
+)
+
+// jsonSource reads JSON lines and JSON arrays of objects. It keeps where each
+// row stands; rows are parsed when asked for.
+type jsonSource struct {
+	file    *os.File
+	name    string // the format's
+	at      []int64
+	len     []int32
+	batches []int // first row of each batch
+	columns []Column
+	cols    Columns
+}
+
+// openLines indexes a file with one JSON object a line. Empty lines do not
+// count.
+func openLines(file *os.File, size int64, cols Columns) (source, error) {
+	s := &jsonSource{file: file, name: "jsonl", cols: cols}
+	r := bufio.NewReaderSize(io.NewSectionReader(file, 0, size), 1<<20)
+	var pos, start int64
+	blank := true
+	for pos < size {
+		piece, err := r.ReadSlice('\n')
+		if err != nil && err != bufio.ErrBufferFull && err != io.EOF {
+			return nil, err
+		}
+		if len(piece) == 0 {
+			return nil, fmt.Errorf("file shrank while it was read: %w", ErrTruncated)
+		}
+		if pos == 0 && bytes.HasPrefix(piece, []byte("\ufeff")) {
+			start = 3
+			blank = len(bytes.TrimSpace(piece[3:])) == 0
+		} else {
+			blank = blank && len(bytes.TrimSpace(piece)) == 0
+		}
+		pos += int64(len(piece))
+		if err := s.checkRow(pos - start); err != nil {
+			return nil, err
+		}
+		if piece[len(piece)-1] == '\n' || pos == size {
+			if !blank {
+				s.at, s.len = append(s.at, start), append(s.len, int32(pos-start))
+			}
+			start, blank = pos, true
+		}
+	}
+	return s, s.index()
+}
+
+// openArray indexes a file with one JSON array of objects.
+func openArray(file *os.File, size int64, cols Columns) (source, error) {
+	s := &jsonSource{file: file, name: "json", cols: cols}
+	skip := int64(0)
+	var bom [3]byte
+	if n, _ := file.ReadAt(bom[:], 0); n == 3 && string(bom[:]) == "\ufeff" {
+		skip = 3
+	}
+	d := json.NewDecoder(io.NewSectionReader(file, skip, size-skip))
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("%v: %w", err, ErrCorrupt)
+	}
+	for d.More() {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, fmt.Errorf("row %d: %v: %w: repair the file", len(s.at), err, jsonFault(err))
+		}
+		if err := s.checkRow(int64(len(raw))); err != nil {
+			return nil, err
+		}
+		s.at, s.len = append(s.at, skip+d.InputOffset()-int64(len(raw))), append(s.len, int32(len(raw)))
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("after row %d: %v: %w: repair the file", len(s.at), err, jsonFault(err))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("after row %d: text behind the array: %w: repair the file", len(s.at), ErrCorrupt)
+	}
+	return s, s.index()
+}
+
+// jsonFault tells a text that ends too early from one that is wrong.
+func jsonFault(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return ErrTruncated
+	}
+	return ErrCorrupt
+}
+
+func (s *jsonSource) checkRow(n int64) error {
+	if n > maxJSONRow {
+		return fmt.Errorf("row %d: longer than %d MiB: is it one object a line?: write JSON lines", len(s.at), maxJSONRow>>20)
+	}
+	return nil
+}
+
+// index groups the rows into batches and finds the columns.
+func (s *jsonSource) index() error {
+	for i := range s.at {
+		b := len(s.batches) - 1
+		if b < 0 || i-s.batches[b] >= jsonBatchRows || s.at[i]-s.at[s.batches[b]] >= jsonBatchSize {
+			s.batches = append(s.batches, i)
+		}
+	}
+	for i := range min(len(s.at), jsonSample) {
+		row, err := s.read(s.at[i], int64(s.len[i]))
+		if err != nil {
+			return err
+		}
+		err = eachKey(row, func(key string, value json.RawMessage) error {
+			if !slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == key }) && string(value) != "null" {
+				s.columns = append(s.columns, Column{Name: key, Type: jsonType(value)})
+			}
+			return nil
+		})
+		if err != nil && i == 0 {
+			return fmt.Errorf("row 0: %w: one JSON object a line is wanted", err)
+		}
+	}
+	return nil
+}
+
+func jsonType(value json.RawMessage) string {
+	switch value[0] {
+	case '{':
+		return "object"
+	case '[':
+		return "list"
+	case '"':
+		return "string"
+	case 't', 'f':
+		return "bool"
+	}
+	return "number"
+}
+
+func (s *jsonSource) format() string   { return s.name }
+func (s *jsonSource) schema() []Column { return s.columns }
+func (s *jsonSource) close() error     { return s.file.Close() }
+
+func (s *jsonSource) batchRows() []int {
+	n := make([]int, len(s.batches))
+	for b, first := range s.batches {
+		n[b] = s.end(b) - first
+	}
+	return n
+}
+
+func (s *jsonSource) end(b int) int {
+	if b+1 < len(s.batches) {
+		return s.batches[b+1]
+	}
+	return len(s.at)
+}
+
+func (s *jsonSource) read(at, n int64) ([]byte, error) {
+	buf := make([]byte, n)
+	if _, err := s.file.ReadAt(buf, at); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
+		}
+		return nil, err
+	}
+	return buf, nil
+}
+
+func (s *jsonSource) load(b int) (rows, error) {
+	first, last := s.batches[b], s.end(b)-1
+	at := s.at[first]
+	buf, err := s.read(at, s.at[last]+int64(s.len[last])-at)
+	if err != nil {
+		return nil, err
+	}
+	return &jsonRows{src: s, first: first, at0: at, buf: buf}, nil
+}
+
+// jsonRows is the text of some rows.
+type jsonRows struct {
+	src   *jsonSource
+	first int
+	at0   int64
+	buf   []byte
+}
+
+func (r *jsonRows) size() int64 { return int64(len(r.buf)) }
+
+func (r *jsonRows) at(i int) (rawRow, error) {
+	at := r.src.at[r.first+i] - r.at0
+	line := r.buf[at : at+int64(r.src.len[r.first+i])]
+	var raw rawRow
+	cols := r.src.cols
+	if !utf8.Valid(line) {
+		return raw, &rowFault{cols.Content, "", "not valid UTF-8", "re-encode the text"}
+	}
+	return raw, eachKey(line, func(key string, value json.RawMessage) (err error) {
+		if string(value) == "null" {
+			return nil
+		}
+		switch key {
+		case "":
+		case cols.Content:
+			raw.turns, err = jsonTurns(key, value)
+			raw.turnsOK = err == nil
+		case cols.Teacher:
+			raw.teacher, err = jsonText(key, value)
+		case cols.Response:
+			raw.response, err = jsonText(key, value)
+		case cols.ID:
+			raw.id, err = jsonText(key, value)
+			if value[0] != '"' {
+				raw.id, err = text{string(value), true}, nil
+			}
+		case cols.PromptIDs:
+			raw.promptIDs, err = jsonIDs(key, value)
+		case cols.ResponseIDs:
+			raw.responseIDs, err = jsonIDs(key, value)
+		}
+		return err
+	})
+}
+
+// eachKey calls f for every key of a JSON object, with the key exactly as it
+// is written (encoding/json would match other cases of a struct's field too),
+// and refuses keys that stand twice.
+func eachKey(object []byte, f func(key string, value json.RawMessage) error) error {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if t, err := d.Token(); err != nil {
+		return fmt.Errorf("%v: %w", err, jsonFault(err))
+	} else if t != json.Delim('{') {
+		return fmt.Errorf("%s: not a JSON object: %w", preview(string(bytes.TrimSpace(object)), 20), ErrCorrupt)
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return fmt.Errorf("%v: %w", err, jsonFault(err))
+		}
+		key, ok := t.(string)
+		if !ok {
+			return fmt.Errorf("key %v: not a string: %w", t, ErrCorrupt)
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return fmt.Errorf("key %q: %v: %w", key, err, jsonFault(err))
+		}
+		if seen[key] {
+			return fmt.Errorf("key %q: stands twice: %w", key, ErrCorrupt)
+		}
+		seen[key] = true
+		if err := f(key, value); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return fmt.Errorf("%v: %w", err, jsonFault(err))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("text behind the object: %w", ErrCorrupt)
+	}
+	return nil
+}
+
+func jsonText(column string, value json.RawMessage) (text, error) {
+	var s string
+	if value[0] != '"' {
+		return text{}, &rowFault{column, preview(string(value), 20), "not a string", "write it as text"}
+	}
+	if err := json.Unmarshal(value, &s); err != nil {
+		return text{}, &rowFault{column, "", err.Error(), ""}
+	}
+	return text{s, true}, nil
+}
+
+// jsonTurns reads a conversation: a list of objects with role and content, or
+// one string.
+func jsonTurns(column string, value json.RawMessage) ([]Message, error) {
+	if value[0] == '"' {
+		s, err := jsonText(column, value)
+		return stringTurns(s.s), err
+	}
+	var list []json.RawMessage
+	if value[0] != '[' {
+		return nil, &rowFault{column, preview(string(value), 20), "neither a list of turns nor a string", `write [{"role": ..., "content": ...}]`}
+	}
+	if err := json.Unmarshal(value, &list); err != nil {
+		return nil, &rowFault{column, "", err.Error(), ""}
+	}
+	turns := make([]Message, len(list))
+	for i, turn := range list {
+		var role, content text
+		err := eachKey(turn, func(key string, value json.RawMessage) (err error) {
+			switch {
+			case string(value) == "null":
+			case key == "role":
+				role, err = jsonText(key, value)
+			case key == "content":
+				content, err = jsonText(key, value)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, &rowFault{column, "turn " + strconv.Itoa(i), err.Error(), ""}
+		}
+		if turns[i], err = makeTurn(column, i, role, content); err != nil {
+			return nil, err
+		}
+	}
+	return turns, nil
+}
+
+// makeTurn builds turn i and refuses one without role or content.
+func makeTurn(column string, i int, role, content text) (Message, error) {
+	switch {
+	case !role.ok:
+		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no role", "each turn needs role and content"}
+	case !content.ok:
+		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no content", "each turn needs role and content"}
+	}
+	return Message{Role: role.s, Content: content.s}, nil
+}
+
+// stringTurns makes turns of a conversation that is stored as one string: a
+// JSON list of turns, if it is one, and otherwise what the user said.
+func stringTurns(s string) []Message {
+	if t := strings.TrimSpace(s); strings.HasPrefix(t, "[") && json.Valid([]byte(t)) {
+		if turns, err := jsonTurns("", json.RawMessage(t)); err == nil && len(turns) > 0 {
+			return turns
+		}
+	}
+	return []Message{{Role: "user", Content: s}}
+}
+
+func jsonIDs(column string, value json.RawMessage) ([]int32, error) {
+	ids := []int32{}
+	if err := json.Unmarshal(value, &ids); err != nil {
+		return nil, &rowFault{column, preview(string(value), 20), "not a list of token ids", "write integers from 0 to 2^31-1"}
+	}
+	return ids, checkIDs(column, ids)
+}
+
+// checkIDs refuses what cannot be a token.
+func checkIDs(column string, ids []int32) error {
+	for i, id := range ids {
+		if id < 0 {
+			return &rowFault{column, fmt.Sprintf("element %d is %d", i, id), "not a token id", "write integers from 0 to 2^31-1"}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package data
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
+)
+
+// The Parquet library makes room for the run lengths that a page states. This
+// file walks a page's runs without decoding them, so that they are known to
+// add up to the page's number of values. Source: the Encodings document of the
+// Parquet format.
+
+// checkPage checks the levels and values of an uncompressed data page.
+func checkPage(c *parquet.Column, h *format.PageHeader, plain []byte) error {
+	var count int
+	var encoding format.Encoding
+	var levels [2][]byte // repetition, definition
+	width := [2]int{bits.Len(uint(c.MaxRepetitionLevel())), bits.Len(uint(c.MaxDefinitionLevel()))}
+	if h.Type == format.DataPageV2 {
+		v := &h.DataPageHeaderV2.V
+		count, encoding = int(v.NumValues), v.Encoding
+		r, d := v.RepetitionLevelsByteLength, v.DefinitionLevelsByteLength
+		levels[0], levels[1], plain = plain[:r], plain[r:r+d], plain[r+d:]
+	} else {
+		v := &h.DataPageHeader.V
+		count, encoding = int(v.NumValues), v.Encoding
+		for i, e := range []format.Encoding{v.RepetitionLevelEncoding, v.DefinitionLevelEncoding} {
+			if width[i] == 0 {
+				continue
+			}
+			if e != format.RLE {
+				return fmt.Errorf("levels with encoding %s: not read", e)
+			}
+			if len(plain) < 4 || uint64(binary.LittleEndian.Uint32(plain)) > uint64(len(plain)-4) {
+				return fmt.Errorf("levels of more bytes than the page has: %w", ErrCorrupt)
+			}
+			n := binary.LittleEndian.Uint32(plain)
+			levels[i], plain = plain[4:4+n], plain[4+n:]
+		}
+	}
+	for i, b := range levels {
+		if width[i] == 0 {
+			continue
+		}
+		if n, err := countRuns(b, width[i], count); err != nil {
+			return fmt.Errorf("levels: %w: %w", err, ErrCorrupt)
+		} else if n < count {
+			return fmt.Errorf("levels for %d values of %d: %w", n, count, ErrCorrupt)
+		}
+	}
+	var err error
+	switch encoding {
+	case format.PlainDictionary, format.RLEDictionary:
+		if len(plain) > 0 {
+			_, err = countRuns(plain[1:], int(plain[0]), count)
+		}
+	case format.DeltaLengthByteArray:
+		err = checkDelta(plain, 32, count)
+	case format.DeltaBinaryPacked:
+		err = checkDelta(plain, 64, count)
+	}
+	if err != nil {
+		return fmt.Errorf("values: %w: %w", err, ErrCorrupt)
+	}
+	return nil
+}
+
+// countRuns returns how many values the runs of b hold, which must be no more
+// than count and the padding of the last run. A run is a header and, if the
+// header is even, one value that comes header/2 times, and otherwise header/2
+// groups of 8 values of width bits each.
+func countRuns(b []byte, width, count int) (int, error) {
+	if width > 32 {
+		return 0, fmt.Errorf("values of %d bits", width)
+	}
+	n := 0
+	for len(b) > 0 {
+		head, k := binary.Uvarint(b)
+		if k <= 0 || head>>1 > uint64(count)+7 {
+			return 0, fmt.Errorf("run of %d for %d values", head>>1, count)
+		}
+		b = b[k:]
+		size := (width + 7) / 8
+		length := int(head >> 1)
+		if head&1 == 1 {
+			size, length = length*width, length*8
+		}
+		if size > len(b) {
+			return 0, fmt.Errorf("run of %d bytes, %d are left", size, len(b))
+		}
+		b = b[size:]
+		if n += length; n > count+7 {
+			return 0, fmt.Errorf("runs of %d for %d values", n, count)
+		}
+	}
+	return n, nil
+}
+
+// checkDelta checks a DELTA_BINARY_PACKED sequence of at most count values
+// whose differences take at most width bits.
+func checkDelta(b []byte, width byte, count int) error {
+	var head [3]uint64 // block size, miniblocks in a block, values
+	for i := range head {
+		v, n := binary.Uvarint(b)
+		if n <= 0 {
+			return errThrift
+		}
+		head[i], b = v, b[n:]
+	}
+	block, minis, total := head[0], head[1], head[2]
+	if total > uint64(count) || block == 0 || block > 1<<16 || block%128 != 0 || minis == 0 || minis > block/32 || block/minis%32 != 0 {
+		return fmt.Errorf("%d differences in blocks of %d, %d parts, for %d values", total, block, minis, count)
+	}
+	_, n := binary.Uvarint(b) // first value
+	if n <= 0 {
+		return errThrift
+	}
+	b = b[n:]
+	per := block / minis
+	for left := int64(total) - 1; left > 0; {
+		_, n := binary.Uvarint(b) // least difference
+		if n <= 0 || uint64(len(b)-n) < minis {
+			return errThrift
+		}
+		widths := b[n : n+int(minis)]
+		b = b[n+int(minis):]
+		for _, w := range widths {
+			if left <= 0 {
+				break
+			}
+			size := int(per) * int(w) / 8
+			if w > width || size > len(b) {
+				return fmt.Errorf("differences of %d bits, %d bytes are left", w, len(b))
+			}
+			b = b[size:]
+			left -= int64(per)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,751 @@
+package data
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
+)
+
+// parquetSource reads Parquet files, one row group at a time.
+//
+// The Parquet library allocates what page headers and compressed pages claim,
+// and one of its decompressors retries for ever on damaged input. So it never
+// sees the file itself. The pages of a column are cut out and decompressed
+// here, within bounds; what the library decodes is a small file in memory of one
+// column, uncompressed, with headers made here.
+type parquetSource struct {
+	file   *os.File
+	size   int64
+	end    int64 // where the footer begins
+	cols   Columns
+	meta   format.FileMetaData
+	root   *parquet.Column
+	leaves int
+	fields map[string]parquetField // by column name
+}
+
+// parquetField says how the leaves of a column make its values.
+//
+// A row of a list has elements; in a list of maps an element has entries,
+// otherwise it is one. Definition levels at or above defList, defElem and
+// defEntry say that the list, an element, an entry of it is there.
+type parquetField struct {
+	kind                       fieldKind
+	leaves                     [2]*parquet.Column // text: value; turns: role and content, or key and value; ids: element
+	defList, defElem, defEntry int
+	repElem                    int // repetition level at which a new element begins
+}
+
+type fieldKind int
+
+const (
+	textField fieldKind = iota + 1
+	turnsField
+	mapsField
+	idsField
+	numberField
+)
+
+const (
+	maxParquetColumns = 4096
+	maxParquetDepth   = 16
+)
+
+func openParquet(file *os.File, size int64, cols Columns) (source, error) {
+	s := &parquetSource{file: file, size: size, cols: cols, fields: map[string]parquetField{}}
+	if size < 12 {
+		return nil, fmt.Errorf("file of %d bytes: %w", size, ErrTruncated)
+	}
+	tail, err := s.readAt(size-8, 8)
+	if err != nil {
+		return nil, err
+	}
+	if string(tail[4:]) != "PAR1" {
+		return nil, fmt.Errorf("does not end with PAR1: %w: write it again", ErrTruncated)
+	}
+	n := int64(binary.LittleEndian.Uint32(tail))
+	if s.end = size - 8 - n; s.end < 4 {
+		return nil, fmt.Errorf("footer of %d bytes in a file of %d: %w", n, size, ErrCorrupt)
+	}
+	footer, err := s.readAt(s.end, n)
+	if err != nil {
+		return nil, err
+	}
+	if k, err := thriftStruct(footer, 0); err != nil || k != len(footer) {
+		return nil, fmt.Errorf("footer: %d of %d bytes are metadata: %w", k, len(footer), ErrCorrupt)
+	}
+	if err := thrift.Unmarshal(new(thrift.CompactProtocol), footer, &s.meta); err != nil {
+		return nil, fmt.Errorf("footer: %w", corrupt(err))
+	}
+	if err := s.checkMeta(); err != nil {
+		return nil, err
+	}
+	f, err := s.library(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.root = f.Root()
+	return s, s.findFields()
+}
+
+func (s *parquetSource) readAt(at, n int64) ([]byte, error) {
+	if at < 0 || n < 0 || n > s.size || at > s.size-n {
+		return nil, fmt.Errorf("bytes %d to %d of a file of %d: %w", at, at+n, s.size, ErrTruncated)
+	}
+	buf := make([]byte, n)
+	if _, err := s.file.ReadAt(buf, at); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
+		}
+		return nil, err
+	}
+	return buf, nil
+}
+
+// checkMeta checks the schema's shape and the places and counts of the row
+// groups.
+func (s *parquetSource) checkMeta() error {
+	schema := s.meta.Schema
+	if len(schema) == 0 || len(schema) > maxParquetColumns {
+		return fmt.Errorf("schema of %d columns, want 1 to %d: %w", len(schema), maxParquetColumns, ErrCorrupt)
+	}
+	next := 0
+	var walk func(depth int) error
+	walk = func(depth int) error {
+		if next >= len(schema) || depth > maxParquetDepth {
+			return fmt.Errorf("schema does not match its counts: %w", ErrCorrupt)
+		}
+		e := schema[next]
+		next++
+		if !e.NumChildren.Valid || e.NumChildren.V == 0 {
+			s.leaves++
+		}
+		for range max(e.NumChildren.V, 0) {
+			if err := walk(depth + 1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := walk(0); err != nil {
+		return err
+	}
+	if next != len(schema) {
+		return fmt.Errorf("schema does not match its counts: %w", ErrCorrupt)
+	}
+	rows := int64(0)
+	for i, g := range s.meta.RowGroups {
+		if g.NumRows < 0 || g.NumRows > maxRows || len(g.Columns) != s.leaves {
+			return fmt.Errorf("row group %d: %d rows, %d columns of %d: %w", i, g.NumRows, len(g.Columns), s.leaves, ErrCorrupt)
+		}
+		if rows += g.NumRows; rows > maxRows {
+			return fmt.Errorf("more than %d rows: too many for one set: split it", maxRows)
+		}
+	}
+	if rows != s.meta.NumRows {
+		return fmt.Errorf("row groups of %d rows, %d in all: %w", rows, s.meta.NumRows, ErrTruncated)
+	}
+	return nil
+}
+
+// library opens a file in memory that has this file's schema and, where g is
+// given, one row group with the given pages for each of its columns.
+func (s *parquetSource) library(g *format.RowGroup, pages []byte) (*parquet.File, error) {
+	meta := format.FileMetaData{Version: 1, Schema: s.meta.Schema}
+	if g != nil {
+		meta.RowGroups = []format.RowGroup{*g}
+		meta.NumRows = g.NumRows
+	}
+	footer, err := thrift.Marshal(new(thrift.CompactProtocol), &meta)
+	if err != nil {
+		return nil, err
+	}
+	file := make([]byte, 0, len(pages)+len(footer)+12)
+	file = append(append(append(file, "PAR1"...), pages...), footer...)
+	file = append(binary.LittleEndian.AppendUint32(file, uint32(len(footer))), "PAR1"...)
+	f, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.FileReadMode(parquet.ReadModeSync))
+	if err != nil {
+		return nil, corrupt(err)
+	}
+	return f, nil
+}
+
+// findFields finds the leaves of the columns that are wanted and refuses types
+// that cannot be read.
+func (s *parquetSource) findFields() error {
+	for _, c := range s.root.Columns() {
+		var f parquetField
+		want := ""
+		switch c.Name() {
+		case "":
+			continue
+		case s.cols.Content:
+			f, want = turnsOf(c), "a list of struct{role, content} or a string"
+		case s.cols.Teacher, s.cols.Response:
+			f, want = textOf(c), "a string"
+		case s.cols.ID:
+			if f = textOf(c); f.kind == 0 && isLeaf(c, parquet.Int32, parquet.Int64) {
+				f = parquetField{kind: numberField, leaves: [2]*parquet.Column{c}}
+			}
+			want = "a string or an integer"
+		case s.cols.PromptIDs, s.cols.ResponseIDs:
+			f, want = idsOf(c), "a list of integers"
+		default:
+			continue
+		}
+		if f.kind == 0 {
+			return fmt.Errorf("column %q: type %s: want %s: convert the column", c.Name(), typeName(c), want)
+		}
+		s.fields[c.Name()] = f
+	}
+	return nil
+}
+
+func isLeaf(c *parquet.Column, kinds ...parquet.Kind) bool {
+	return c.Leaf() && c.MaxRepetitionLevel() == 0 && slices.Contains(kinds, c.Type().Kind())
+}
+
+func textOf(c *parquet.Column) parquetField {
+	if !isLeaf(c, parquet.ByteArray) {
+		return parquetField{}
+	}
+	return parquetField{kind: textField, leaves: [2]*parquet.Column{c}}
+}
+
+// descend follows groups with one child down to the first column for which
+// stop holds, and notes the first repeated one it passes.
+func descend(c *parquet.Column, stop func(*parquet.Column) bool) (f parquetField, last *parquet.Column) {
+	f.defList = c.MaxDefinitionLevel()
+	if c.Repeated() {
+		f.defList--
+	}
+	for {
+		if c.Repeated() && f.repElem == 0 {
+			f.repElem, f.defElem = c.MaxRepetitionLevel(), c.MaxDefinitionLevel()
+		}
+		if stop(c) {
+			return f, c
+		}
+		if len(c.Columns()) != 1 {
+			return f, nil
+		}
+		c = c.Columns()[0]
+	}
+}
+
+func turnsOf(c *parquet.Column) parquetField {
+	if f := textOf(c); f.kind != 0 {
+		return f
+	}
+	isString := func(c *parquet.Column) bool { return c != nil && c.Leaf() && c.Type().Kind() == parquet.ByteArray }
+	for _, names := range [][2]string{{"role", "content"}, {"key", "value"}} {
+		f, last := descend(c, func(c *parquet.Column) bool {
+			return isString(c.Column(names[0])) && isString(c.Column(names[1]))
+		})
+		if last == nil || f.repElem != 1 {
+			continue
+		}
+		f.leaves = [2]*parquet.Column{last.Column(names[0]), last.Column(names[1])}
+		f.defEntry = last.MaxDefinitionLevel()
+		depth := f.leaves[0].MaxRepetitionLevel()
+		switch {
+		case f.leaves[1].MaxRepetitionLevel() != depth:
+		case names[0] == "role" && depth == 1:
+			f.kind = turnsField
+			return f
+		case names[0] == "key" && depth == 2:
+			f.kind = mapsField
+			return f
+		}
+	}
+	return parquetField{}
+}
+
+func idsOf(c *parquet.Column) parquetField {
+	f, last := descend(c, func(c *parquet.Column) bool { return c.Leaf() })
+	if last == nil || last.MaxRepetitionLevel() != 1 {
+		return parquetField{}
+	}
+	if k := last.Type().Kind(); k != parquet.Int32 && k != parquet.Int64 {
+		return parquetField{}
+	}
+	f.kind, f.leaves[0] = idsField, last
+	return f
+}
+
+// typeName describes a column's type in a few words.
+func typeName(c *parquet.Column) string {
+	if c.Leaf() {
+		return strings.ToLower(c.Type().String())
+	}
+	children := c.Columns()
+	if len(children) == 1 && children[0].Repeated() {
+		return "list<" + typeName(children[0]) + ">"
+	}
+	if len(children) == 1 && (c.Repeated() || c.Name() == "list") {
+		return typeName(children[0])
+	}
+	var parts []string
+	for _, child := range children {
+		parts = append(parts, child.Name()+": "+typeName(child))
+	}
+	return "struct<" + strings.Join(parts, ", ") + ">"
+}
+
+func (s *parquetSource) format() string { return "parquet" }
+func (s *parquetSource) close() error   { return s.file.Close() }
+
+func (s *parquetSource) schema() []Column {
+	var out []Column
+	for _, c := range s.root.Columns() {
+		out = append(out, Column{c.Name(), typeName(c)})
+	}
+	return out
+}
+
+func (s *parquetSource) batchRows() []int {
+	n := make([]int, len(s.meta.RowGroups))
+	for i, g := range s.meta.RowGroups {
+		n[i] = int(g.NumRows)
+	}
+	return n
+}
+
+// pageEncodings are those that are read. DELTA_BYTE_ARRAY is not: its size in
+// memory cannot be bounded before it is decoded.
+var pageEncodings = []format.Encoding{format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaBinaryPacked}
+
+// pages cuts out the pages of a leaf's chunk and returns them uncompressed,
+// with fresh headers, and the size of the dictionary page if there is one.
+func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out []byte, dict int, err error) {
+	m := &c.MetaData
+	var codec int64
+	switch m.Codec {
+	case format.Uncompressed:
+		codec = -1
+	case format.Snappy:
+		codec = codecSnappy
+	case format.Gzip:
+		codec = codecGzip
+	case format.Zstd:
+		codec = codecZstd
+	case format.Lz4Raw:
+		codec = codecLZ4Raw
+	default:
+		return nil, 0, fmt.Errorf("compressed with %s: not read: write it with snappy, gzip, zstd or lz4_raw", m.Codec)
+	}
+	if c.FilePath != "" || len(c.EncryptedColumnMetadata) > 0 {
+		return nil, 0, errors.New("stored in another file or encrypted: not read: write the set into one plain file")
+	}
+	at := m.DataPageOffset
+	if d := m.DictionaryPageOffset; d > 0 && d < at {
+		at = d
+	}
+	if at < 4 || m.TotalCompressedSize < 0 || m.TotalCompressedSize > s.end-at {
+		return nil, 0, fmt.Errorf("bytes %d+%d of the %d before the footer: %w", at, m.TotalCompressedSize, s.end, ErrTruncated)
+	}
+	chunk, err := s.readAt(at, m.TotalCompressedSize)
+	if err != nil {
+		return nil, 0, err
+	}
+	limit := maxDecoded(int64(len(chunk)))
+	total, values := int64(0), int64(0)
+	for len(chunk) > 0 && values < m.NumValues {
+		n, err := thriftStruct(chunk, 0)
+		if err != nil {
+			return nil, 0, fmt.Errorf("page header: %w: %w", err, ErrCorrupt)
+		}
+		var h format.PageHeader
+		if err := thrift.Unmarshal(new(thrift.CompactProtocol), chunk[:n], &h); err != nil {
+			return nil, 0, fmt.Errorf("page header: %w", corrupt(err))
+		}
+		chunk = chunk[n:]
+		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > int64(len(chunk)) || h.UncompressedPageSize < 0 {
+			return nil, 0, fmt.Errorf("page of %d bytes, %d uncompressed, %d are left: %w", h.CompressedPageSize, h.UncompressedPageSize, len(chunk), ErrCorrupt)
+		}
+		page := chunk[:h.CompressedPageSize]
+		chunk = chunk[h.CompressedPageSize:]
+		if h.CRC != 0 && crc32.ChecksumIEEE(page) != uint32(h.CRC) {
+			return nil, 0, fmt.Errorf("page does not match its checksum: %w: copy the file again", ErrCorrupt)
+		}
+		if total += int64(h.UncompressedPageSize); total > limit {
+			return nil, 0, fmt.Errorf("%d bytes expand to %d and more: %w: write it with less compression", m.TotalCompressedSize, total, ErrCorrupt)
+		}
+
+		levels, packed := 0, codec >= 0
+		var count int32
+		var encoding format.Encoding
+		switch h.Type {
+		case format.DictionaryPage:
+			if dict != 0 || values > 0 {
+				return nil, 0, fmt.Errorf("dictionary page in the midst of the column: %w", ErrCorrupt)
+			}
+			count, encoding = h.DictionaryPageHeader.V.NumValues, h.DictionaryPageHeader.V.Encoding
+			if encoding != format.Plain && encoding != format.PlainDictionary {
+				return nil, 0, fmt.Errorf("dictionary with encoding %s: %w", encoding, ErrCorrupt)
+			}
+		case format.DataPage:
+			count, encoding = h.DataPageHeader.V.NumValues, h.DataPageHeader.V.Encoding
+		case format.DataPageV2:
+			v := &h.DataPageHeaderV2.V
+			count, encoding = v.NumValues, v.Encoding
+			if v.RepetitionLevelsByteLength < 0 || v.DefinitionLevelsByteLength < 0 || v.NumNulls < 0 || v.NumNulls > v.NumValues ||
+				int64(v.RepetitionLevelsByteLength)+int64(v.DefinitionLevelsByteLength) > min(int64(len(page)), int64(h.UncompressedPageSize)) {
+				return nil, 0, fmt.Errorf("levels of %d+%d bytes in a page of %d: %w", v.RepetitionLevelsByteLength, v.DefinitionLevelsByteLength, len(page), ErrCorrupt)
+			}
+			levels = int(v.RepetitionLevelsByteLength + v.DefinitionLevelsByteLength)
+			packed = packed && (!v.IsCompressed.Valid || v.IsCompressed.V)
+			v.IsCompressed.V, v.IsCompressed.Valid = false, true
+		default:
+			continue
+		}
+		if !slices.Contains(pageEncodings, encoding) {
+			return nil, 0, fmt.Errorf("page with encoding %s: not read: write the column with plain or dictionary encoding", encoding)
+		}
+		// A run of equal values takes next to nothing, so the bound is loose.
+		if count < 0 || int64(count) > 1<<20+8*int64(h.UncompressedPageSize) {
+			return nil, 0, fmt.Errorf("page of %d values in %d bytes: %w", count, h.UncompressedPageSize, ErrCorrupt)
+		}
+		if h.Type != format.DictionaryPage {
+			if values += int64(count); values > 1<<21+8*total {
+				return nil, 0, fmt.Errorf("%d values in %d bytes: %w: write smaller row groups", values, total, ErrCorrupt)
+			}
+		}
+
+		plain := page
+		if packed {
+			plain = slices.Clone(page[:levels])
+			if rest := int64(h.UncompressedPageSize) - int64(levels); rest > 0 || len(page) > levels {
+				if plain, err = decode(plain, page[levels:], rest, codec); err != nil {
+					return nil, 0, err
+				}
+			}
+		}
+		if len(plain) != int(h.UncompressedPageSize) {
+			return nil, 0, fmt.Errorf("page of %d bytes, not %d: %w", len(plain), h.UncompressedPageSize, ErrCorrupt)
+		}
+		if h.Type != format.DictionaryPage {
+			if err := checkPage(leaf, &h, plain); err != nil {
+				return nil, 0, fmt.Errorf("page: %w", err)
+			}
+		}
+		if int64(len(out))+int64(len(plain)) > math.MaxInt32 {
+			return nil, 0, errors.New("more than 2 GiB in one row group: write smaller row groups")
+		}
+		// Statistics are of no use here and could hold anything.
+		h.DataPageHeader.V.Statistics, h.DataPageHeaderV2.V.Statistics = format.Statistics{}, format.Statistics{}
+		h.CompressedPageSize, h.CRC = h.UncompressedPageSize, 0
+		head, err := thrift.Marshal(new(thrift.CompactProtocol), &h)
+		if err != nil {
+			return nil, 0, err
+		}
+		out = append(append(out, head...), plain...)
+		if h.Type == format.DictionaryPage {
+			dict = len(out)
+		}
+	}
+	if values != m.NumValues {
+		return nil, 0, fmt.Errorf("pages of %d values, the footer says %d: %w", values, m.NumValues, ErrTruncated)
+	}
+	return out, dict, nil
+}
+
+// leafValue is one value of a leaf with its levels.
+type leafValue struct {
+	text     text
+	number   int64
+	rep, def int
+}
+
+// leaf reads leaf c of row group g and calls f for each value in turn.
+func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) error {
+	group := &s.meta.RowGroups[g]
+	chunk := group.Columns[c.Index()]
+	pages, dict, err := s.pages(c, &chunk)
+	if err != nil {
+		return err
+	}
+	if len(pages) == 0 {
+		return nil
+	}
+	small := format.RowGroup{NumRows: group.NumRows, Columns: make([]format.ColumnChunk, len(group.Columns))}
+	for i := range small.Columns {
+		m := &small.Columns[i].MetaData
+		m.Type, m.Codec = group.Columns[i].MetaData.Type, format.Uncompressed
+		m.DataPageOffset = 4
+	}
+	m := &small.Columns[c.Index()].MetaData
+	m.NumValues = chunk.MetaData.NumValues
+	m.TotalCompressedSize, m.TotalUncompressedSize = int64(len(pages)), int64(len(pages))
+	m.DataPageOffset = int64(4 + dict)
+	if dict > 0 {
+		m.DictionaryPageOffset = 4
+	}
+	file, err := s.library(&small, pages)
+	if err != nil {
+		return err
+	}
+	reader := file.RowGroups()[0].ColumnChunks()[c.Index()].Pages()
+	defer reader.Close()
+	known := map[*byte]string{} // a dictionary's strings are copied once
+	buf := make([]parquet.Value, 256)
+	left := chunk.MetaData.NumValues
+	for left > 0 {
+		page, err := reader.ReadPage()
+		if err != nil {
+			return corrupt(err)
+		}
+		shared := page.Dictionary() != nil
+		values := page.Values()
+		for {
+			n, err := values.ReadValues(buf)
+			if left -= int64(n); left < 0 {
+				return fmt.Errorf("more values than the footer says: %w", ErrCorrupt)
+			}
+			for _, v := range buf[:n] {
+				out := leafValue{rep: v.RepetitionLevel(), def: v.DefinitionLevel()}
+				switch v.Kind() {
+				case parquet.ByteArray:
+					b := v.ByteArray()
+					out.text.ok = true
+					if shared && len(b) > 0 {
+						t, ok := known[&b[0]]
+						if !ok || len(t) != len(b) {
+							t = string(b)
+							known[&b[0]] = t
+						}
+						out.text.s = t
+					} else {
+						out.text.s = string(b)
+					}
+				case parquet.Int32:
+					out.text.ok, out.number = true, int64(v.Int32())
+				case parquet.Int64:
+					out.text.ok, out.number = true, v.Int64()
+				}
+				if err := f(out); err != nil {
+					return err
+				}
+			}
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return corrupt(err)
+			}
+			if n == 0 {
+				return fmt.Errorf("page gives no values: %w", ErrCorrupt)
+			}
+		}
+		parquet.Release(page)
+	}
+	return nil
+}
+
+// parquetRows are the columns of a row group. The slices of a list column hold
+// the elements of all rows; first[i] to first[i+1] are those of row i.
+type parquetRows struct {
+	cols  Columns
+	text  map[string][]text
+	lists map[string]*parquetList
+	bytes int64
+}
+
+type parquetList struct {
+	first   []int32
+	null    []bool // rows without a list
+	role    []text
+	content []text
+	ids     []int64
+}
+
+func (s *parquetSource) load(b int) (rows, error) {
+	n := int(s.meta.RowGroups[b].NumRows)
+	r := &parquetRows{cols: s.cols, text: map[string][]text{}, lists: map[string]*parquetList{}}
+	for name, f := range s.fields {
+		var err error
+		switch f.kind {
+		case textField, numberField:
+			r.text[name], err = s.loadText(b, n, f)
+		case turnsField, idsField:
+			r.lists[name], err = s.loadList(b, n, f)
+		case mapsField:
+			r.lists[name], err = s.loadMaps(b, n, f)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("row group %d: column %q: %w", b, name, err)
+		}
+		for _, leaf := range f.leaves {
+			if leaf != nil {
+				r.bytes += max(s.meta.RowGroups[b].Columns[leaf.Index()].MetaData.TotalUncompressedSize, 0) + 24*int64(n)
+			}
+		}
+	}
+	return r, nil
+}
+
+func (s *parquetSource) loadText(b, n int, f parquetField) ([]text, error) {
+	var out []text
+	err := s.leaf(b, f.leaves[0], func(v leafValue) error {
+		if f.kind == numberField && v.text.ok {
+			v.text.s = strconv.FormatInt(v.number, 10)
+		}
+		out = append(out, v.text)
+		return nil
+	})
+	if err == nil && len(out) != n {
+		err = fmt.Errorf("%d values in %d rows: %w", len(out), n, ErrCorrupt)
+	}
+	return out, err
+}
+
+// loadList reads a list of turns or of integers. Each leaf has the same rows
+// and elements; the second leaf is checked against the first.
+func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error) {
+	list := &parquetList{}
+	for k, leaf := range f.leaves {
+		if leaf == nil {
+			continue
+		}
+		var first []int32
+		var null []bool
+		count := int32(0)
+		err := s.leaf(b, leaf, func(v leafValue) error {
+			if v.rep == 0 {
+				first, null = append(first, count), append(null, v.def < f.defList)
+			}
+			if len(first) == 0 {
+				return fmt.Errorf("begins within a row: %w", ErrCorrupt)
+			}
+			if v.def < f.defElem {
+				return nil // no elements
+			}
+			count++
+			switch {
+			case f.kind == idsField && !v.text.ok:
+				list.ids = append(list.ids, -1)
+			case f.kind == idsField:
+				list.ids = append(list.ids, v.number)
+			case k == 0:
+				list.role = append(list.role, v.text)
+			default:
+				list.content = append(list.content, v.text)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		first = append(first, count)
+		if len(first) != n+1 || k == 1 && !slices.Equal(first, list.first) {
+			return nil, fmt.Errorf("%d rows, not %d, or its parts differ: %w", len(first)-1, n, ErrCorrupt)
+		}
+		list.first, list.null = first, null
+	}
+	return list, nil
+}
+
+// loadMaps reads a list of maps whose keys are role and content.
+func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error) {
+	list := &parquetList{}
+	var keys []text
+	err := s.leaf(b, f.leaves[0], func(v leafValue) error {
+		keys = append(keys, v.text)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	at := 0
+	err = s.leaf(b, f.leaves[1], func(v leafValue) error {
+		if at >= len(keys) {
+			return fmt.Errorf("more values than keys: %w", ErrCorrupt)
+		}
+		key := keys[at]
+		at++
+		if v.rep == 0 {
+			list.first, list.null = append(list.first, int32(len(list.role))), append(list.null, v.def < f.defList)
+		}
+		if len(list.first) == 0 {
+			return fmt.Errorf("begins within a row: %w", ErrCorrupt)
+		}
+		if v.def < f.defElem {
+			return nil
+		}
+		if v.rep < 2 {
+			list.role, list.content = append(list.role, text{}), append(list.content, text{})
+		}
+		if v.def >= f.defEntry && len(list.role) > 0 {
+			switch key.s {
+			case "role":
+				list.role[len(list.role)-1] = v.text
+			case "content":
+				list.content[len(list.content)-1] = v.text
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	list.first = append(list.first, int32(len(list.role)))
+	if len(list.first) != n+1 || at != len(keys) {
+		return nil, fmt.Errorf("%d rows, not %d: %w", len(list.first)-1, n, ErrCorrupt)
+	}
+	return list, nil
+}
+
+func (r *parquetRows) size() int64 { return r.bytes }
+
+func (r *parquetRows) at(i int) (raw rawRow, err error) {
+	str := func(column string) text {
+		if col := r.text[column]; col != nil {
+			return col[i]
+		}
+		return text{}
+	}
+	raw.teacher, raw.response, raw.id = str(r.cols.Teacher), str(r.cols.Response), str(r.cols.ID)
+	if s := str(r.cols.Content); s.ok {
+		raw.turns, raw.turnsOK = stringTurns(s.s), true
+	}
+	if list := r.lists[r.cols.Content]; list != nil && !list.null[i] {
+		first, last := list.first[i], list.first[i+1]
+		raw.turns, raw.turnsOK = make([]Message, 0, last-first), true
+		for j := first; j < last; j++ {
+			m, err := makeTurn(r.cols.Content, int(j-first), list.role[j], list.content[j])
+			if err != nil {
+				return raw, err
+			}
+			raw.turns = append(raw.turns, m)
+		}
+	}
+	ids := func(column string) (out []int32) {
+		list := r.lists[column]
+		if list == nil || err != nil || list.null[i] {
+			return nil
+		}
+		out = []int32{}
+		for k, v := range list.ids[list.first[i]:list.first[i+1]] {
+			if v < 0 || v > math.MaxInt32 {
+				err = &rowFault{column, fmt.Sprintf("element %d is %d", k, v), "not a token id", "write integers from 0 to 2^31-1"}
+				return nil
+			}
+			out = append(out, int32(v))
+		}
+		return out
+	}
+	raw.promptIDs, raw.responseIDs = ids(r.cols.PromptIDs), ids(r.cols.ResponseIDs)
+	return raw, err
+}

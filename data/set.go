@@ -1,0 +1,502 @@
+package data
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
+
+// cacheBytes bounds the decoded batches that a Set keeps. One batch is always
+// kept, whatever its size.
+const cacheBytes = 512 << 20
+
+// Column is one column of a file, as the file declares it.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// source is one open file: batches of rows that are decoded one at a time.
+type source interface {
+	format() string
+	schema() []Column
+	batchRows() []int             // rows of each batch
+	load(batch int) (rows, error) // decodes one batch
+	close() error
+}
+
+// rows is a decoded batch. at copies what it returns out of the batch.
+type rows interface {
+	at(i int) (rawRow, error)
+	size() int64 // bytes held
+}
+
+// text is a string that may be absent (null, or no such column).
+type text struct {
+	s  string
+	ok bool
+}
+
+// rawRow is a row as the file has it, before the turns are taken apart.
+type rawRow struct {
+	turns       []Message
+	turnsOK     bool // the row has a conversation
+	teacher     text
+	response    text
+	id          text
+	promptIDs   []int32
+	responseIDs []int32
+}
+
+// Set is an open data set. Its methods may be called from several goroutines.
+type Set struct {
+	path    string
+	names   []string // of the files, as shown in messages
+	files   []source
+	cols    Columns
+	columns []Column // of the first file
+	has     Columns  // like cols, "" where no file has the column
+	starts  []span   // of every batch, ascending
+	n       int
+	warn    []string
+	bytes   int64 // on disk
+
+	mu     sync.Mutex
+	cache  map[int]*cached // by index into starts
+	held   int64
+	tick   int64
+	closed bool
+
+	digestOnce sync.Once
+	digest     string
+	digestErr  error
+}
+
+type span struct{ first, n, file, batch int }
+
+type cached struct {
+	rows rows
+	used int64
+}
+
+// Open opens a data file, a folder of shards, a folder written by
+// datasets.save_to_disk, or several of these joined by the system's list
+// separator (":" on Unix). It reads indexes and schemas, not the rows; Verify
+// reads those.
+//
+// Errors wrap fs.ErrNotExist, ErrCorrupt or ErrTruncated where these apply.
+func Open(path string, cols Columns) (*Set, error) {
+	s := &Set{path: path, cols: cols, cache: map[int]*cached{}}
+	if err := s.open(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Set) open() error {
+	parts := []string{s.path}
+	if _, err := os.Lstat(s.path); err != nil {
+		parts = filepath.SplitList(s.path)
+	}
+	if len(parts) == 0 {
+		return errors.New(`data: path "": no data set is named: give a file or a folder`)
+	}
+	for _, part := range parts {
+		found, err := listFiles(part)
+		if err != nil {
+			return err
+		}
+		s.warn = append(s.warn, found.warnings...)
+		start := s.n
+		for _, f := range found.files {
+			if err = s.add(f); err != nil {
+				break
+			}
+		}
+		if found.root != nil {
+			found.root.Close()
+		}
+		if err != nil {
+			return err
+		}
+		if got := s.n - start; found.rows >= 0 && got != found.rows {
+			s.warn = append(s.warn, fmt.Sprintf("%s: dataset_info.json says %d rows, the files hold %d: rows are missing, or the set was filtered before it was saved", part, found.rows, got))
+		}
+	}
+	if s.n == 0 {
+		return fmt.Errorf("data: %s: no rows: the set is empty: check how the file was written", s.path)
+	}
+	return nil
+}
+
+// add opens one file and appends its rows to the set.
+func (s *Set) add(f dataFile) error {
+	src, size, err := openSource(f, s.cols)
+	if err != nil {
+		return err
+	}
+	s.files, s.names = append(s.files, src), append(s.names, f.name)
+	s.bytes += size
+
+	has, err := s.cols.present(src.schema())
+	if err != nil {
+		return fmt.Errorf("data: %s: %w", f.name, err)
+	}
+	if len(s.files) == 1 {
+		s.has, s.columns = has, src.schema()
+	} else if has != s.has {
+		return fmt.Errorf("data: %s: columns %s: %s has %s: all files of a set must have the same columns: open them one by one", f.name, has, s.names[0], s.has)
+	}
+	for b, n := range src.batchRows() {
+		if n == 0 {
+			continue
+		}
+		if n > maxRows-s.n {
+			return fmt.Errorf("data: %s: more than %d rows: too many for one set: split it", f.name, maxRows)
+		}
+		s.starts = append(s.starts, span{first: s.n, n: n, file: len(s.files) - 1, batch: b})
+		s.n += n
+	}
+	return nil
+}
+
+// maxRows bounds a set, so that a count that lies cannot ask for more memory
+// than its order needs (8 bytes a row).
+const maxRows = 1 << 28
+
+// present returns the columns of c that the schema has.
+func (c Columns) present(schema []Column) (Columns, error) {
+	names := make([]string, len(schema))
+	for i, col := range schema {
+		names[i] = col.Name
+	}
+	keep := func(name string) string {
+		if name == "" || !slices.Contains(names, name) {
+			return ""
+		}
+		return name
+	}
+	has := Columns{keep(c.Content), keep(c.Teacher), keep(c.Response), keep(c.PromptIDs), keep(c.ResponseIDs), keep(c.ID)}
+	if has.Content == "" && has.PromptIDs == "" {
+		return has, fmt.Errorf("columns %q: neither %q nor %q is among them: name the column of the conversations in the settings", names, c.Content, c.PromptIDs)
+	}
+	for _, name := range []string{has.Content, has.Teacher, has.Response, has.PromptIDs, has.ResponseIDs, has.ID} {
+		if name == "" {
+			continue
+		}
+		if first := slices.Index(names, name); slices.Contains(names[first+1:], name) {
+			return has, fmt.Errorf("column %q: appears twice: %w", name, ErrCorrupt)
+		}
+	}
+	return has, nil
+}
+
+// String lists the columns that are there.
+func (c Columns) String() string {
+	var names []string
+	for _, name := range []string{c.Content, c.Teacher, c.Response, c.PromptIDs, c.ResponseIDs, c.ID} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// Len returns the number of rows.
+func (s *Set) Len() int { return s.n }
+
+// Format names the format of the files: "arrow file", "arrow stream",
+// "parquet", "jsonl", "json", or several of these joined by "+".
+func (s *Set) Format() string {
+	var names []string
+	for _, f := range s.files {
+		if name := f.format(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, "+")
+}
+
+// Files returns the paths of the files, in row order.
+func (s *Set) Files() []string { return slices.Clone(s.names) }
+
+// Warnings returns what was odd about the set without making it unusable.
+func (s *Set) Warnings() []string { return slices.Clone(s.warn) }
+
+// HasTeacher says whether the rows carry teacher answers: as a column, or as
+// the last turn of the first conversation.
+func (s *Set) HasTeacher() bool {
+	if s.has.Teacher != "" {
+		return true
+	}
+	row, err := s.Row(0)
+	return err == nil && row.Teacher != ""
+}
+
+// HasResponse says whether the rows carry given student answers, as text or as
+// token ids.
+func (s *Set) HasResponse() bool { return s.has.Response != "" || s.has.ResponseIDs != "" }
+
+// Close closes the files. Rows that were handed out stay valid.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.cache = nil
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.close())
+	}
+	return errors.Join(errs...)
+}
+
+// Row returns row i. It fails when the file is damaged there, and when the row
+// cannot be used: no conversation, text that is not UTF-8, or an answer that
+// stands twice in different words. A missing teacher answer is no error here;
+// Validate reports it.
+func (s *Set) Row(i int) (Row, error) {
+	raw, err := s.raw(i)
+	if err != nil {
+		return Row{}, err
+	}
+	row, bad := s.has.assemble(raw)
+	if bad != nil {
+		return Row{}, s.rowErr(i, bad)
+	}
+	row.Index = i
+	return row, nil
+}
+
+// rowErr places a fault in its file and row.
+func (s *Set) rowErr(i int, bad *rowFault) error {
+	file, at := s.locate(i)
+	return fmt.Errorf("data: %s: row %d: %w", file, at, bad)
+}
+
+// locate returns the file that holds row i and the row's number in that file.
+func (s *Set) locate(i int) (file string, at int) {
+	b := s.batchOf(i)
+	at = i - s.starts[b].first
+	for j := b - 1; j >= 0 && s.starts[j].file == s.starts[b].file; j-- {
+		at += s.starts[j].n
+	}
+	return s.names[s.starts[b].file], at
+}
+
+func (s *Set) batchOf(i int) int {
+	return sort.Search(len(s.starts), func(b int) bool { return s.starts[b].first > i }) - 1
+}
+
+func (s *Set) raw(i int) (rawRow, error) {
+	if i < 0 || i >= s.n {
+		return rawRow{}, fmt.Errorf("data: %s: row %d: the set has rows 0 to %d", s.path, i, s.n-1)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", s.path, i, os.ErrClosed)
+	}
+	b := s.batchOf(i)
+	at := s.starts[b]
+	var raw rawRow
+	err := guard(func() error {
+		batch, err := s.batch(b)
+		if err != nil {
+			return err
+		}
+		raw, err = batch.at(i - at.first)
+		return err
+	})
+	if err != nil {
+		file, row := s.locate(i)
+		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", file, row, err)
+	}
+	return raw, nil
+}
+
+// batch returns decoded batch b, from the cache where it is there. When the
+// cache is full the batches that were used longest ago go first.
+func (s *Set) batch(b int) (rows, error) {
+	s.tick++
+	if c := s.cache[b]; c != nil {
+		c.used = s.tick
+		return c.rows, nil
+	}
+	at := s.starts[b]
+	loaded, err := s.files[at.file].load(at.batch)
+	if err != nil {
+		return nil, err
+	}
+	s.held += loaded.size()
+	for s.held > cacheBytes && len(s.cache) > 0 {
+		oldest, used := -1, int64(0)
+		for k, c := range s.cache {
+			if oldest < 0 || c.used < used {
+				oldest, used = k, c.used
+			}
+		}
+		s.held -= s.cache[oldest].rows.size()
+		delete(s.cache, oldest)
+	}
+	s.cache[b] = &cached{rows: loaded, used: s.tick}
+	return loaded, nil
+}
+
+// rowFault is what is wrong with one row.
+type rowFault struct {
+	column, value, rule, wayOut string
+}
+
+func (f *rowFault) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "column %q: ", f.column)
+	if f.value != "" {
+		b.WriteString(f.value + ": ")
+	}
+	b.WriteString(f.rule)
+	if f.wayOut != "" {
+		b.WriteString(": " + f.wayOut)
+	}
+	return b.String()
+}
+
+// assemble takes the conversation apart into prompt and answer.
+//
+// A last assistant turn is the teacher's answer when the row has no other. When
+// the teacher column says the same, the turn is dropped from the prompt.
+func (c Columns) assemble(raw rawRow) (Row, *rowFault) {
+	row := Row{
+		Messages: raw.turns, Teacher: raw.teacher.s, Response: raw.response.s,
+		PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s,
+	}
+	if !raw.turnsOK && raw.promptIDs == nil {
+		column := c.Content
+		if column == "" {
+			column = c.PromptIDs
+		}
+		return row, &rowFault{column, "null", "the row has no prompt", "remove the row"}
+	}
+	if n := len(raw.turns); n > 0 && raw.turns[n-1].Role == "assistant" {
+		last := raw.turns[n-1].Content
+		if row.Teacher == "" {
+			row.Teacher = last
+		}
+		if row.Teacher != last {
+			return row, &rowFault{c.Teacher, preview(row.Teacher, 40), "differs from the last assistant turn " + preview(last, 40), "keep the teacher's answer in one place only"}
+		}
+		row.Messages = raw.turns[: n-1 : n-1]
+	}
+	for i, m := range row.Messages {
+		if !utf8.ValidString(m.Content) || !utf8.ValidString(m.Role) {
+			return row, &rowFault{c.Content, "turn " + strconv.Itoa(i), "not valid UTF-8", "re-encode the text"}
+		}
+	}
+	for _, f := range []struct{ column, s string }{{c.Teacher, row.Teacher}, {c.Response, row.Response}, {c.ID, row.ID}} {
+		if !utf8.ValidString(f.s) {
+			return row, &rowFault{f.column, "", "not valid UTF-8", "re-encode the text"}
+		}
+	}
+	return row, nil
+}
+
+// preview shortens s to about n letters for a message, on one line.
+func preview(s string, n int) string {
+	if runes := []rune(s[:min(len(s), 4*n)]); len(runes) > n {
+		return strconv.Quote(string(runes[:n])) + "..."
+	}
+	return strconv.Quote(s)
+}
+
+// Verify reads every row once and returns the first that the files cannot
+// give back. Faults of single rows, which Validate lists, are not its concern.
+func (s *Set) Verify() error {
+	s.digestOnce.Do(s.computeDigest)
+	return s.digestErr
+}
+
+// Digest returns the SHA-256, in hexadecimal, over the rows in their order: over
+// what is read, not over the files, so a set keeps its digest when it is
+// converted to another format. Columns that are not read do not count. The
+// first call reads the whole set. When the set cannot be read, the result
+// says so and equals no digest.
+func (s *Set) Digest() string {
+	if err := s.Verify(); err != nil {
+		return "unreadable: " + err.Error()
+	}
+	return s.digest
+}
+
+func (s *Set) computeDigest() {
+	h := sha256.New()
+	h.Write([]byte("gad data set 1\n"))
+	for i := range s.n {
+		raw, err := s.raw(i)
+		var bad *rowFault
+		if err != nil && !errors.As(err, &bad) {
+			s.digestErr = err
+			return
+		}
+		var row Row
+		if bad == nil {
+			row, bad = s.has.assemble(raw)
+		}
+		if bad != nil {
+			hashString(h, "fault: "+bad.Error())
+			row.Messages = raw.turns
+		}
+		hashRow(h, row)
+	}
+	s.digest = hex.EncodeToString(h.Sum(nil))
+}
+
+// hashRow writes a row so that no two different rows write the same bytes:
+// every list and string is preceded by its length.
+func hashRow(h hash.Hash, row Row) {
+	hashPrompt(h, row)
+	hashString(h, row.Teacher)
+	hashString(h, row.Response)
+	hashIDs(h, row.ResponseIDs)
+	hashString(h, row.ID)
+}
+
+func hashPrompt(h hash.Hash, row Row) {
+	hashInt(h, len(row.Messages))
+	for _, m := range row.Messages {
+		hashString(h, m.Role)
+		hashString(h, m.Content)
+	}
+	hashIDs(h, row.PromptIDs)
+}
+
+func hashInt(h hash.Hash, n int) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(n))
+	h.Write(b[:])
+}
+
+func hashString(h hash.Hash, s string) {
+	hashInt(h, len(s))
+	h.Write([]byte(s))
+}
+
+func hashIDs(h hash.Hash, ids []int32) {
+	hashInt(h, len(ids))
+	for _, id := range ids {
+		hashInt(h, int(id))
+	}
+}

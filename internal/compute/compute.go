@@ -1,0 +1,222 @@
+// Package compute declares the operations that the transformer is written over.
+//
+// A Backend owns memory and implements the operations; the model above it is
+// written once. Three things are part of each operation's contract: its loop
+// (given in the comment), its shapes (in the names) and the order of its
+// reductions. The order never depends on how many workers take part or on
+// which other rows are in the same call, so that a row's result has the same
+// bits alone and in any batch.
+//
+// Legend: N tokens of a pack, S sequences, R selected rows, D hidden width,
+// I and O a matrix product's inputs and outputs, H query heads, K key/value
+// heads (H is a multiple of K), E width of one head, F feed-forward width,
+// V vocabulary.
+//
+// A pack is S sequences laid end to end without padding; sequence s holds the
+// tokens start[s] to start[s+1]-1. Index slices (ids, rows, start, ...) are host
+// memory. Operations may be asynchronous: results are there after Download or
+// Sync, and a failure on the device surfaces there. Wrong shapes are a
+// programmer's error and panic.
+package compute
+
+import "fmt"
+
+// Memory is a block of elements that a backend allocated.
+type Memory interface {
+	// Len is the number of elements.
+	Len() int
+}
+
+// Tensor is a view of n contiguous elements of a backend's memory. The zero
+// Tensor stands for "absent" where an operation allows that.
+type Tensor struct {
+	mem    Memory
+	off, n int
+}
+
+// View is the whole of mem as a Tensor; for backends.
+func View(mem Memory) Tensor { return Tensor{mem: mem, n: mem.Len()} }
+
+// Mem is the block that t lies in, and Off its first element there.
+func (t Tensor) Mem() Memory { return t.mem }
+
+// Off is the index of t's first element in Mem.
+func (t Tensor) Off() int { return t.off }
+
+// Len is the number of elements of t.
+func (t Tensor) Len() int { return t.n }
+
+// Absent reports whether t is the zero Tensor.
+func (t Tensor) Absent() bool { return t.mem == nil }
+
+// Slice is the view of t's elements lo to hi-1.
+func (t Tensor) Slice(lo, hi int) Tensor {
+	if lo < 0 || hi < lo || hi > t.n {
+		panic(fmt.Sprintf("compute: slice [%d:%d] of a tensor of %d elements", lo, hi, t.n))
+	}
+	return Tensor{mem: t.mem, off: t.off + lo, n: hi - lo}
+}
+
+// Param is one parameter: a matrix [Rows, Cols], or a vector with Rows 1.
+type Param struct {
+	Name       string // Hugging Face tensor name
+	Shape      []int  // shape in a file: [Rows, Cols], or [Cols] for a vector
+	Rows, Cols int
+	W          Tensor // master weights, float32
+	G          Tensor // gradient, accumulated until zeroed; absent when frozen
+	M, V       Tensor // AdamW moments; absent when frozen
+	Decay      bool   // weight decay applies: matrices, not norms and biases
+
+	// Derived is what a backend keeps beside W to compute with (packed or
+	// narrowed copies). Backend.Refresh and Backend.AdamW bring it up to date.
+	Derived any
+}
+
+// Len is the number of elements.
+func (p *Param) Len() int { return p.Rows * p.Cols }
+
+// HeadOut is what the language-model head leaves for R rows.
+type HeadOut struct {
+	LogpR Tensor // log-probability of the target token (natural logarithm)
+	EntR  Tensor // entropy of the distribution in nats
+	LseR  Tensor // log of the sum of exponentials of the scaled logits
+}
+
+// AttnShape gives the heads of an attention call.
+type AttnShape struct {
+	H, K, E int     // query heads, key/value heads, head width
+	Scale   float64 // usually 1/sqrt(E)
+}
+
+// Pages says where cached keys and values lie: a cache is [pages*PageTokens, K*E],
+// and the position p of row r is in slot Table[r][p/PageTokens]*PageTokens + p%PageTokens.
+// Rows that share a prompt share the pages of it.
+type Pages struct {
+	PageTokens int
+	Table      [][]int32 // [R][pages of the row]
+	Len        []int32   // [R] number of cached positions, the row's own token included
+}
+
+// Sampling configures Sample. Filters apply to softmax(logits/Temperature) in
+// the order TopK, TopP, MinP; zero values switch them off.
+type Sampling struct {
+	Temperature float64 // 0 is greedy: the largest logit, the lowest id on a tie
+	TopK        int     // keep the K most probable tokens
+	TopP        float64 // keep the smallest set with at least this probability
+	MinP        float64 // drop tokens less probable than MinP times the most probable
+}
+
+// AdamW is one optimizer step's constants (Loshchilov and Hutter, arXiv 1711.05101).
+type AdamW struct {
+	LR, Beta1, Beta2, Eps float64
+	Decay                 float64 // decoupled weight decay; used where Param.Decay
+	GradScale             float64 // factor on the gradient: the clip's
+	Step                  int     // 1 at the first step, for bias correction
+}
+
+// Backend is a device. Its methods are called from one goroutine.
+type Backend interface {
+	// Name is the backend and its variant, such as "cpu/avx512".
+	Name() string
+	// Alloc returns n zeroed elements; what names them in the error when memory runs out.
+	Alloc(what string, n int) (Tensor, error)
+	// Free gives t's whole block back; t must be as Alloc returned it.
+	Free(t Tensor)
+	// Memory is the number of bytes allocated now, and the most there ever was.
+	Memory() (inUse, peak int64)
+	// Upload copies src to dst, Download src to dst; the lengths are equal.
+	Upload(dst Tensor, src []float32)
+	Download(dst []float32, src Tensor)
+	// Sync waits for all operations and returns the first failure since the last Sync.
+	Sync() error
+	// Close frees everything.
+	Close() error
+
+	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i].
+	Zero(t Tensor)
+	Copy(dst, src Tensor)
+	Add(y, x Tensor)
+
+	// Refresh brings p.Derived up to date after p.W was written.
+	Refresh(p *Param)
+
+	// Embed: y[n,d] = table.W[ids[n],d].
+	Embed(yND Tensor, table *Param, ids []int32)
+	// EmbedGrad: table.G[ids[n],d] += dy[n,d], n ascending.
+	EmbedGrad(table *Param, dyND Tensor, ids []int32)
+
+	// RMSNorm, over rows of w.Cols elements (arXiv 1910.07467):
+	//   rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*w[d]
+	// y may be x.
+	RMSNorm(yND, rstdN, xND Tensor, w *Param, eps float64)
+	// RMSNormGrad: with g = dy*w,
+	//   dx[n,d] (=, or += if acc) rstd[n]*(g[n,d] - x[n,d]*rstd[n]²*Σ_j g[n,j]*x[n,j]/D)
+	//   w.G[d] += Σ_n dy[n,d]*x[n,d]*rstd[n], n ascending (in fixed blocks); skipped if w.G is absent.
+	// dx may be dy when acc is false.
+	RMSNormGrad(dxND Tensor, w *Param, dyND, xND, rstdN Tensor, acc bool)
+
+	// Linear: y[n,o] (=, or += if acc) Σ_i x[n,i]*w.W[o,i] + b.W[o]; b may be nil.
+	// Each sum is one chain over i ascending; the bias is added last.
+	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
+	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
+	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G is absent or b nil.
+	LinearGrad(dxNI Tensor, w, b *Param, dyNO, xNI Tensor, acc bool)
+
+	// Rope rotates, in place, each head's pair (e, e+E/2) by the angle of its position:
+	//   (a, b) -> (a*cos - b*sin, b*cos + a*sin), cos and sin from the rows pos[n] of
+	//   table [P, E]: E/2 cosines, then E/2 sines. inverse turns back: the gradient.
+	Rope(xNHE Tensor, heads, headDim int, pos []int32, table Tensor, inverse bool)
+
+	// Attention, causal within each sequence; head h reads key/value head h/(H/K):
+	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j <= i of i's sequence
+	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
+	// lse is [N,H].
+	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, start []int32)
+	// AttentionGrad overwrites dq, dk and dv:
+	//   p_ij = exp(s_ij - lse_i);  dv_j = Σ p_ij*do_i;  dp_ij = do_i·v_j
+	//   ds_ij = p_ij*(dp_ij - do_i·o_i);  dq_i = Scale*Σ_j ds_ij*k_j;  dk_j = Scale*Σ_i ds_ij*q_i
+	// with dk and dv summed over the query heads that share a key/value head.
+	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, start []int32)
+	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements.
+	CacheWrite(cache, xNW Tensor, width int, slots []int32)
+	// AttentionDecode is Attention for one query a row over cached keys and values:
+	// row r sees its first pages.Len[r] positions. Same bits as Attention.
+	AttentionDecode(oRHE, qRHE, kCache, vCache Tensor, a AttnShape, pages Pages)
+
+	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202).
+	SwiGLU(yNF, gateNF, upNF Tensor)
+	// SwiGLUGrad: dgate = dy*up*silu'(gate), dup = dy*silu(gate); dgate may be dy.
+	SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
+
+	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
+	// that no [R,V] matrix is kept:
+	//   z_v = invTemp*Σ_d h[rows[r],d]*w.W[v,d];  lse = log Σ_v exp(z_v)
+	//   logp = z_target - lse;  ent = lse - Σ_v exp(z_v-lse)*z_v
+	LogProb(out HeadOut, hND Tensor, w *Param, rows, targets []int32, invTemp float64)
+	// LogProbGrad, from LogProb's out; dent may be absent:
+	//   p_v = exp(z_v - lse);  dz_v = dlogp*(1[v=target] - p_v) - dent*p_v*(z_v - lse + ent)
+	//   dh[rows[r],d] += invTemp*Σ_v dz_v*w.W[v,d];  w.G[v,d] += invTemp*Σ_r dz_v*h[rows[r],d]
+	// rows are distinct; dh is absent or accumulated into.
+	LogProbGrad(dhND Tensor, w *Param, out HeadOut, dlogpR, dentR, hND Tensor, rows, targets []int32, invTemp float64)
+	// Sample draws one token for each of R rows of h. ids[r] is the first token, in the
+	// order of ids, at which the cumulative probability of the kept tokens exceeds
+	// u[r] (uniform in [0,1)) times their total. logp[r] is the token's log-probability
+	// under the temperature before any filter (temperature 1 when greedy), with the
+	// bits of LogProb.
+	Sample(ids []int32, logp []float32, hRD Tensor, w *Param, s Sampling, u []float64)
+
+	// Score is the value head, in float32 whatever the backbone:
+	//   s[r] = Σ_d h[rows[r],d]*w.W[0,d]
+	Score(sR, hND Tensor, w *Param, rows []int32)
+	// ScoreGrad: dh[rows[r],d] += ds[r]*w.W[0,d];  w.G[0,d] += Σ_r ds[r]*h[rows[r],d]. rows are distinct.
+	ScoreGrad(dhND Tensor, w *Param, dsR, hND Tensor, rows []int32)
+
+	// SumSquares is Σ t[i]² over all elements of all ts in float64, in the order of ts,
+	// each in fixed blocks.
+	SumSquares(ts []Tensor) float64
+	// AdamW steps p and refreshes p.Derived:
+	//   g = G*GradScale;  M = β1*M + (1-β1)*g;  V = β2*V + (1-β2)*g²
+	//   W = W*(1 - LR*Decay) - LR/(1-β1^Step) * M/(sqrt(V/(1-β2^Step)) + Eps)
+	// and leaves G as it is.
+	AdamW(p *Param, a AdamW)
+}

@@ -1,0 +1,720 @@
+package computetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/ref"
+)
+
+// ops has a test for each method of compute.Backend.
+var ops = map[string]func(s *suite){
+	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc,
+	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
+	"Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Refresh": (*suite).refresh,
+	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
+	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
+	"Linear": (*suite).linear, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
+	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
+	"CacheWrite": (*suite).cacheWrite, "AttentionDecode": (*suite).attentionDecode,
+	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad,
+	"LogProb": (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
+	"Score": (*suite).score, "ScoreGrad": (*suite).scoreGrad,
+	"SumSquares": (*suite).sumSquares, "AdamW": (*suite).adamW,
+}
+
+// Run tests the backend that open starts. Its results may differ from the
+// reference's by tol times the sum of the value's size and the largest of its
+// tensor; among themselves, for 1, 2, 3 and 8 workers, they have the same bits.
+// It fails if a method of compute.Backend has no test.
+func Run(t *testing.T, open Open, tol float64) {
+	names := manifest(t)
+	var first *suite
+	for _, workers := range []int{2, 1, 3, 8} {
+		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
+			dev, err := open(workers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &suite{dev: dev, tol: tol, rng: rand.New(rand.NewPCG(1, 2))}
+			if first == nil {
+				s.ref = ref.New()
+			}
+			for _, name := range names {
+				if ops[name] != nil {
+					t.Run(name, func(t *testing.T) { s.t = t; ops[name](s) })
+				}
+			}
+			s.t = t
+			if err := dev.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			if first == nil {
+				first = s
+				return
+			}
+			if len(s.trace) != len(first.trace) && !t.Failed() {
+				t.Fatalf("%d results with %d workers, %d with 2", len(s.trace), workers, len(first.trace))
+			}
+			for i := range min(len(s.trace), len(first.trace)) {
+				s.equal(fmt.Sprintf("%s: %d workers and 2", s.names[i], workers), s.trace[i], first.trace[i])
+			}
+		})
+	}
+}
+
+// manifest is the methods of the interface, in order; each must have a test.
+func manifest(t *testing.T) []string {
+	var names []string
+	backend := reflect.TypeFor[compute.Backend]()
+	for i := range backend.NumMethod() {
+		name := backend.Method(i).Name
+		if _, ok := ops[name]; !ok {
+			t.Errorf("computetest: method %s of compute.Backend has no test: add one to ops", name)
+		}
+		names = append(names, name)
+	}
+	for name := range ops {
+		if !slices.Contains(names, name) {
+			t.Errorf("computetest: ops has a test for %s, which is no method of compute.Backend", name)
+		}
+	}
+	return names
+}
+
+var (
+	counts = []int{0, 1, 2, 7, 64, 65}
+	widths = []int{1, 2, 3, 16, 33, 96, 130}
+)
+
+// record keeps results for the comparison of worker counts.
+func (s *suite) record(name string, x []float32) {
+	s.trace, s.names = append(s.trace, x), append(s.names, name)
+}
+
+func (s *suite) name() {
+	if s.dev.Name() == "" {
+		s.t.Error("no name")
+	}
+}
+
+func (s *suite) alloc() {
+	before, _ := s.dev.Memory()
+	x, err := s.dev.Alloc("x", 1000)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	in, peak := s.dev.Memory()
+	if in < before+4000 || peak < in {
+		s.t.Errorf("1000 elements: %d bytes in use after %d, peak %d", in, before, peak)
+	}
+	s.equal("fresh memory", download(s.t, s.dev, x), make([]float32, 1000))
+	s.dev.Free(x)
+	after, peak2 := s.dev.Memory()
+	if after != before || peak2 != peak {
+		s.t.Errorf("after Free: %d bytes in use and peak %d, were %d and %d", after, peak2, before, peak)
+	}
+	y, err := s.dev.Alloc("nothing", 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.dev.Free(y)
+}
+
+func (s *suite) transfer() {
+	for _, n := range []int{0, 1, 65, 10000} {
+		x := s.normal(n)
+		d := s.put(x)
+		s.equal("Upload and Download", download(s.t, s.dev, d), x)
+		if n > 8 {
+			s.equal("a view", download(s.t, s.dev, d.Slice(3, 8)), x[3:8])
+			s.dev.Upload(d.Slice(5, 7), []float32{1, 2})
+			s.equal("Upload to a view", download(s.t, s.dev, d.Slice(4, 8)), []float32{x[4], 1, 2, x[7]})
+		}
+		s.dev.Free(d)
+	}
+}
+
+var lengths = []int{0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 1000, 20001}
+
+func (s *suite) zero() {
+	for _, n := range lengths {
+		c := s.sample("n=%d", n)
+		x := c.random("x", n)
+		c.run(func(s *side) { s.b.Zero(s.t(x)) })
+	}
+}
+
+func (s *suite) copy() {
+	for _, n := range lengths {
+		c := s.sample("n=%d", n)
+		y, x := c.unset("y", n), c.random("x", n)
+		c.run(func(s *side) { s.b.Copy(s.t(y), s.t(x)) })
+	}
+}
+
+func (s *suite) add() {
+	for _, n := range lengths {
+		c := s.sample("n=%d", n)
+		y, x := c.random("y", n), c.random("x", n)
+		c.run(func(s *side) { s.b.Add(s.t(y), s.t(x)) })
+	}
+}
+
+// refresh: a product uses what was uploaded last, and gradient-free parameters too.
+func (s *suite) refresh() {
+	const N, I, O = 5, 19, 37
+	x := s.normal(N * I)
+	one, two := s.normal(O*I), s.normal(O*I)
+	xt, y, want := s.put(x), s.empty(N*O), s.empty(N*O)
+	w := s.weights(one, O, I)
+	s.dev.Linear(y, xt, w, nil, false)
+	s.dev.Upload(w.W, two)
+	s.dev.Refresh(w)
+	s.dev.Linear(y, xt, w, nil, false)
+	s.dev.Linear(want, xt, s.weights(two, O, I), nil, false)
+	s.equal("product after Refresh", download(s.t, s.dev, y), download(s.t, s.dev, want))
+}
+
+func (s *suite) embed() {
+	for _, N := range counts {
+		for _, D := range []int{1, 33, 96} {
+			c := s.sample("N=%d D=%d", N, D)
+			table, y, ids := c.param("w", 10, D, false), c.unset("y", N*D), s.draws(N, 10)
+			c.run(func(s *side) { s.b.Embed(s.t(y), s.p(table), ids) })
+		}
+	}
+}
+
+func (s *suite) embedGrad() {
+	for _, N := range counts {
+		for _, D := range []int{1, 33, 96, 130} {
+			for _, grad := range []bool{true, false} {
+				c := s.sample("N=%d D=%d grad=%v", N, D, grad)
+				table, dy, ids := c.param("w", 10, D, grad), c.random("dy", N*D), s.draws(N, 10)
+				c.run(func(s *side) { s.b.EmbedGrad(s.p(table), s.t(dy), ids) })
+			}
+		}
+	}
+}
+
+func (s *suite) rmsNorm() {
+	for _, D := range widths {
+		for _, N := range counts {
+			for _, inPlace := range []bool{false, true} {
+				c := s.sample("N=%d D=%d in place=%v", N, D, inPlace)
+				x, w, rstd := c.random("x", N*D), c.param("w", 1, D, false), c.unset("rstd", N)
+				y := x
+				if !inPlace {
+					y = c.unset("y", N*D)
+				}
+				c.run(func(s *side) { s.b.RMSNorm(s.t(y), s.t(rstd), s.t(x), s.p(w), 1e-6) })
+			}
+		}
+		x, w := s.normal(65*D), s.weights(s.normal(D), 1, D)
+		s.rowsAlone("RMSNorm", 65, []int{D}, []int{D, 1}, [][]float32{x}, func(in, out []compute.Tensor) {
+			s.dev.RMSNorm(out[0], out[1], in[0], w, 1e-5)
+		})
+	}
+}
+
+// rowsAlone runs op for all N rows and for some rows by themselves: the same bits.
+// in and out give the row widths of inputs and outputs.
+func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, op func(in, out []compute.Tensor)) {
+	s.t.Helper()
+	do := func(lo, hi int) (results [][]float32) {
+		var ins, outs []compute.Tensor
+		for i, w := range in {
+			ins = append(ins, s.put(data[i][lo*w:hi*w]))
+		}
+		for _, w := range out {
+			outs = append(outs, s.empty((hi-lo)*w))
+		}
+		op(ins, outs)
+		for _, o := range outs {
+			results = append(results, download(s.t, s.dev, o))
+		}
+		for _, x := range append(ins, outs...) {
+			s.dev.Free(x)
+		}
+		return results
+	}
+	all := do(0, N)
+	for i := range out {
+		s.record(name, all[i])
+	}
+	for _, part := range [][2]int{{0, 1}, {1, 2}, {N - 1, N}, {N / 2, N/2 + 1}, {1, min(N, 4)}, {2, min(N, 9)}, {0, N - 1}} {
+		lo, hi := part[0], part[1]
+		for i, part := range do(lo, hi) {
+			s.equal(fmt.Sprintf("%s: output %d: rows %d to %d of %d by themselves", name, i, lo, hi-1, N), part, all[i][lo*out[i]:hi*out[i]])
+		}
+	}
+}
+
+func (s *suite) rmsNormGrad() {
+	for _, D := range widths {
+		for _, N := range counts {
+			for mode := range 4 {
+				acc, grad, inPlace := mode == 1, mode != 2, mode == 3
+				c := s.sample("N=%d D=%d acc=%v grad=%v in place=%v", N, D, acc, grad, inPlace)
+				c.floor = 1 // the gradient's two terms cancel
+				if D == 1 {
+					c.floor = 100 // and leave nothing, of terms as large as rstd
+				}
+				x, w := c.random("x", N*D), c.param("w", 1, D, grad)
+				dy, y, rstd := c.random("dy", N*D), c.unset("y", N*D), c.unset("rstd", N)
+				dx := dy
+				if !inPlace {
+					dx = c.output("dx", N*D, acc)
+				}
+				c.run(func(s *side) {
+					s.b.RMSNorm(s.t(y), s.t(rstd), s.t(x), s.p(w), 1e-6)
+					s.b.RMSNormGrad(s.t(dx), s.p(w), s.t(dy), s.t(x), s.t(rstd), acc)
+				})
+			}
+		}
+	}
+}
+
+// products are (N, I, O) of matrix products: edges of tiles, and one that passes
+// every block of the kernels.
+func products() (shapes [][3]int) {
+	for _, N := range counts {
+		shapes = append(shapes, [3]int{N, 33, 65}, [3]int{N, 64, 3}, [3]int{N, 1, 32})
+	}
+	for O := 1; O <= 34; O += 3 {
+		shapes = append(shapes, [3]int{O % 17, 5, O})
+	}
+	return append(shapes, [3]int{150, 1100, 70}, [3]int{300, 96, 256})
+}
+
+func (s *suite) linear() {
+	for _, shape := range products() {
+		N, I, O := shape[0], shape[1], shape[2]
+		for mode := range 4 {
+			acc, bias := mode&1 > 0, mode&2 > 0
+			c := s.sample("N=%d I=%d O=%d acc=%v bias=%v", N, I, O, acc, bias)
+			x, w, y := c.random("x", N*I), c.param("w", O, I, false), c.output("y", N*O, acc)
+			var b *param
+			if bias {
+				b = c.param("b", 1, O, false)
+			}
+			c.run(func(s *side) { s.b.Linear(s.t(y), s.t(x), s.p(w), s.p(b), acc) })
+		}
+	}
+	for _, shape := range [][2]int{{33, 65}, {700, 40}, {96, 128}} {
+		I, O := shape[0], shape[1]
+		x, w, b := s.normal(129*I), s.weights(s.normal(O*I), O, I), s.weights(s.normal(O), 1, O)
+		s.rowsAlone("Linear", 129, []int{I}, []int{O}, [][]float32{x}, func(in, out []compute.Tensor) {
+			s.dev.Linear(out[0], in[0], w, b, false)
+		})
+	}
+}
+
+func (s *suite) linearGrad() {
+	for _, shape := range products() {
+		N, I, O := shape[0], shape[1], shape[2]
+		for mode := range 6 {
+			acc, dxAbsent, wFrozen, bias, bFrozen := mode == 1, mode == 2, mode == 3, mode != 4, mode == 5
+			c := s.sample("N=%d I=%d O=%d mode %d", N, I, O, mode)
+			x, w, dy := c.random("x", N*I), c.param("w", O, I, !wFrozen), c.random("dy", N*O)
+			var b *param
+			if bias {
+				b = c.param("b", 1, O, !bFrozen)
+			}
+			var dx *value
+			if !dxAbsent {
+				dx = c.output("dx", N*I, acc)
+			}
+			c.run(func(s *side) { s.b.LinearGrad(s.t(dx), s.p(w), s.p(b), s.t(dy), s.t(x), acc) })
+		}
+	}
+	const I, O = 33, 130
+	dy, w := s.normal(129*O), s.weights(s.normal(O*I), O, I)
+	s.rowsAlone("LinearGrad", 129, []int{O, I}, []int{I}, [][]float32{dy, s.normal(129 * I)}, func(in, out []compute.Tensor) {
+		s.dev.LinearGrad(out[0], w, nil, in[0], in[1], false)
+	})
+}
+
+func (s *suite) rope() {
+	for _, N := range counts {
+		for _, shape := range [][2]int{{1, 2}, {3, 10}, {2, 64}, {5, 34}} {
+			H, E := shape[0], shape[1]
+			c := s.sample("N=%d H=%d E=%d", N, H, E)
+			x, table, pos := c.random("x", N*H*E), c.random("table", 20*E), s.draws(N, 20)
+			c.run(func(s *side) { s.b.Rope(s.t(x), H, E, pos, s.t(table), false) })
+			c.run(func(s *side) { s.b.Rope(s.t(x), H, E, pos, s.t(table), true) })
+		}
+	}
+	// Turned forth and back is nearly unchanged, with a table of angles.
+	const N, H, E = 9, 2, 8
+	table := make([]float32, N*E)
+	for p := range N {
+		for e := range E / 2 {
+			sin, cos := math.Sincos(float64(p) * math.Pow(1e4, -2*float64(e)/E))
+			table[p*E+e], table[p*E+E/2+e] = float32(cos), float32(sin)
+		}
+	}
+	x := s.normal(N * H * E)
+	d, tab, pos := s.put(x), s.put(table), s.perm(N, N)
+	s.dev.Rope(d, H, E, pos, tab, false)
+	s.dev.Rope(d, H, E, pos, tab, true)
+	for i, got := range download(s.t, s.dev, d) {
+		if math.Abs(float64(got-x[i])) > 8*s.tol*(1+math.Abs(float64(x[i]))) {
+			s.t.Fatalf("turned forth and back: [%d] is %v, was %v", i, got, x[i])
+		}
+	}
+}
+
+var packs = [][]int32{{0}, {0, 1}, {0, 2}, {0, 7}, {0, 1, 2, 9, 9, 12}, {0, 65}, {0, 40, 41, 105}}
+
+var heads = []compute.AttnShape{
+	{H: 1, K: 1, E: 2}, {H: 2, K: 1, E: 16}, {H: 4, K: 2, E: 33}, {H: 3, K: 3, E: 32}, {H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64},
+}
+
+func (s *suite) attention() {
+	for _, a := range heads {
+		a.Scale = 1 / math.Sqrt(float64(a.E))
+		for _, start := range packs {
+			N := int(start[len(start)-1])
+			c := s.sample("H=%d K=%d E=%d start=%v", a.H, a.K, a.E, start)
+			q, k, v := c.random("q", N*a.H*a.E), c.random("k", N*a.K*a.E), c.random("v", N*a.K*a.E)
+			o, lse := c.unset("o", N*a.H*a.E), c.unset("lse", N*a.H)
+			c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start) })
+			if len(start) < 3 {
+				continue
+			}
+			// Each sequence by itself: the same bits.
+			for i := 1; i < len(start); i++ {
+				lo, hi := int(start[i-1]), int(start[i])
+				part := func(v *value, width int) compute.Tensor { return s.put(v.data[lo*width : hi*width]) }
+				os, ls := s.empty((hi-lo)*a.H*a.E), s.empty((hi-lo)*a.H)
+				s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a, []int32{0, int32(hi - lo)})
+				s.equal(c.name+": o of a sequence by itself", download(s.t, s.dev, os), o.out[lo*a.H*a.E:hi*a.H*a.E])
+				s.equal(c.name+": lse of a sequence by itself", download(s.t, s.dev, ls), lse.out[lo*a.H:hi*a.H])
+			}
+		}
+	}
+	// Large scores neither overflow nor lose the largest.
+	a := compute.AttnShape{H: 1, K: 1, E: 4, Scale: 0.5}
+	c := s.sample("large scores")
+	q, k, v := c.random("q", 40), c.random("k", 40), c.random("v", 40)
+	for i := range q.data {
+		q.data[i] *= 60
+	}
+	o, lse := c.unset("o", 40), c.unset("lse", 10)
+	c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, []int32{0, 10}) })
+}
+
+func (s *suite) attentionGrad() {
+	for _, a := range heads {
+		a.Scale = 1 / math.Sqrt(float64(a.E))
+		for _, start := range packs {
+			N := int(start[len(start)-1])
+			c := s.sample("H=%d K=%d E=%d start=%v", a.H, a.K, a.E, start)
+			c.floor = 1 // of one key, the gradients of q and k are 0
+			q, k, v := c.random("q", N*a.H*a.E), c.random("k", N*a.K*a.E), c.random("v", N*a.K*a.E)
+			o, lse, do := c.unset("o", N*a.H*a.E), c.unset("lse", N*a.H), c.random("do", N*a.H*a.E)
+			dq, dk, dv := c.unset("dq", N*a.H*a.E), c.unset("dk", N*a.K*a.E), c.unset("dv", N*a.K*a.E)
+			c.run(func(s *side) {
+				s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start)
+				s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start)
+			})
+		}
+	}
+}
+
+func (s *suite) cacheWrite() {
+	for _, N := range []int{0, 1, 7, 20} {
+		for _, W := range []int{1, 33, 64} {
+			c := s.sample("N=%d W=%d", N, W)
+			cache, x, slots := c.random("cache", 20*W), c.random("x", N*W), s.perm(N, 20)
+			c.run(func(s *side) { s.b.CacheWrite(s.t(cache), s.t(x), W, slots) })
+		}
+	}
+}
+
+// attentionDecode: sequences that share a prompt, and its pages, give the bits
+// that Attention gives when each is a sequence of a pack.
+func (s *suite) attentionDecode() {
+	for _, a := range heads {
+		a.Scale = 1 / math.Sqrt(float64(a.E))
+		for _, P := range []int{1, 5, 16, 32} {
+			QW, KW := a.H*a.E, a.K*a.E
+			shared := 2 * P // prompt tokens
+			ends := []int{shared + 1, shared + P, shared + 2*P + 1, shared + 50}
+			start := []int32{0}
+			var q, k, v []float32
+			promptQ, promptK, promptV := s.normal(shared*QW), s.normal(shared*KW), s.normal(shared*KW)
+			for _, n := range ends {
+				q = append(append(q, promptQ...), s.normal((n-shared)*QW)...)
+				k = append(append(k, promptK...), s.normal((n-shared)*KW)...)
+				v = append(append(v, promptV...), s.normal((n-shared)*KW)...)
+				start = append(start, start[len(start)-1]+int32(n))
+			}
+			N := int(start[len(start)-1])
+			o, lse := s.empty(N*QW), s.empty(N*a.H)
+			kt, vt := s.put(k), s.put(v)
+			s.dev.Attention(o, lse, s.put(q), kt, vt, a, start)
+			all := download(s.t, s.dev, o)
+
+			// Pages in a scrambled order; what no row wrote is NaN.
+			pages := compute.Pages{PageTokens: P}
+			var free []int32
+			total := 2
+			for _, n := range ends {
+				total += (n-shared+P-1)/P + 1
+			}
+			free = s.perm(total, total)
+			prompt := free[:2]
+			free = free[2:]
+			var slots []int32
+			for _, n := range ends {
+				own := (n - shared + P - 1) / P
+				table := append(slices.Clone(prompt), free[:own]...)
+				free = free[own:]
+				pages.Table, pages.Len = append(pages.Table, table), append(pages.Len, int32(n))
+				for j := range n {
+					slots = append(slots, table[j/P]*int32(P)+int32(j%P))
+				}
+			}
+			nan := make([]float32, total*P*KW)
+			for i := range nan {
+				nan[i] = float32(math.NaN())
+			}
+			kc, vc := s.put(nan), s.put(nan)
+			// Sequence by sequence: they write the prompt's slots with equal values.
+			for i := range ends {
+				lo, hi := int(start[i]), int(start[i+1])
+				s.dev.CacheWrite(kc, kt.Slice(lo*KW, hi*KW), KW, slots[lo:hi])
+				s.dev.CacheWrite(vc, vt.Slice(lo*KW, hi*KW), KW, slots[lo:hi])
+			}
+			for _, back := range []int{0, 1} { // the last query, and the one before
+				var last, want []float32
+				for i, n := range ends {
+					at := int(start[i]) + n - 1 - back
+					last = append(last, q[at*QW:(at+1)*QW]...)
+					want = append(want, all[at*QW:(at+1)*QW]...)
+					pages.Len[i] = int32(n - back)
+				}
+				qr, or := s.put(last), s.empty(len(last))
+				s.dev.AttentionDecode(or, qr, kc, vc, a, pages)
+				got := download(s.t, s.dev, or)
+				s.equal(fmt.Sprintf("H=%d K=%d E=%d page=%d back=%d: decode and attention", a.H, a.K, a.E, P, back), got, want)
+				s.record("decode", got)
+				one := s.empty(QW)
+				s.dev.AttentionDecode(one, qr.Slice(2*QW, 3*QW), kc, vc, a, compute.Pages{PageTokens: P, Table: pages.Table[2:3], Len: pages.Len[2:3]})
+				s.equal("a row by itself", download(s.t, s.dev, one), want[2*QW:3*QW])
+			}
+		}
+	}
+	a := compute.AttnShape{H: 6, K: 2, E: 10, Scale: 0.3}
+	c := s.sample("against the reference")
+	q, o, k, v := c.random("q", 3*60), c.unset("o", 3*60), c.random("k", 12*4*20), c.random("v", 12*4*20)
+	pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}}, Len: []int32{7, 13, 1}}
+	c.run(func(s *side) { s.b.AttentionDecode(s.t(o), s.t(q), s.t(k), s.t(v), a, pages) })
+}
+
+func (s *suite) swiglu() {
+	for _, n := range lengths {
+		c := s.sample("n=%d", n)
+		gate, up, y := c.random("gate", n), c.random("up", n), c.unset("y", n)
+		c.run(func(s *side) { s.b.SwiGLU(s.t(y), s.t(gate), s.t(up)) })
+	}
+	extreme := []float32{0, -0.5, 10, -10, 40, -40, 87, -87, 88.5, -88.5, 100, -100, 1e4, -1e4, 1e-20, 3}
+	c := s.sample("extreme gates")
+	gate, up, y := c.value("gate", extreme), c.random("up", 16), c.unset("y", 16)
+	c.run(func(s *side) { s.b.SwiGLU(s.t(y), s.t(gate), s.t(up)) })
+	for i, x := range y.out {
+		want := float64(extreme[i]) / (1 + math.Exp(-float64(extreme[i]))) * float64(up.data[i])
+		if math.Abs(float64(x)-want) > s.tol*math.Abs(want)+1e-36 {
+			s.t.Errorf("gate %v: %v, want %v", extreme[i], x, want)
+		}
+	}
+	s.rowsAlone("SwiGLU", 33, []int{33, 33}, []int{33}, [][]float32{s.normal(33 * 33), s.normal(33 * 33)}, func(in, out []compute.Tensor) {
+		s.dev.SwiGLU(out[0], in[0], in[1])
+	})
+}
+
+func (s *suite) swigluGrad() {
+	for _, n := range lengths {
+		for _, inPlace := range []bool{false, true} {
+			c := s.sample("n=%d in place=%v", n, inPlace)
+			gate, up, dy, dup := c.random("gate", n), c.random("up", n), c.random("dy", n), c.unset("dup", n)
+			dgate := dy
+			if !inPlace {
+				dgate = c.unset("dgate", n)
+			}
+			c.run(func(s *side) { s.b.SwiGLUGrad(s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up)) })
+		}
+	}
+}
+
+// headShapes are (N, R, D, V) of the language-model head.
+var headShapes = [][4]int{{1, 0, 3, 5}, {1, 1, 1, 1}, {7, 7, 33, 64}, {65, 64, 16, 777}, {20, 9, 10, 2500}, {540, 530, 8, 1030}}
+
+func (s *suite) logProb() {
+	for _, shape := range headShapes {
+		N, R, D, V := shape[0], shape[1], shape[2], shape[3]
+		c := s.sample("N=%d R=%d D=%d V=%d", N, R, D, V)
+		h, w := c.random("h", N*D), c.param("w", V, D, false)
+		rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
+		logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
+		c.run(func(s *side) {
+			s.b.LogProb(compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}, s.t(h), s.p(w), rows, targets, inv)
+		})
+		// Rows by themselves: the same bits.
+		wd, hd := s.weights(w.w.data, V, D), s.put(h.data)
+		for _, r := range []int{0, R / 2, R - 1} {
+			if R == 0 {
+				break
+			}
+			one := compute.HeadOut{LogpR: s.empty(1), EntR: s.empty(1), LseR: s.empty(1)}
+			s.dev.LogProb(one, hd, wd, rows[r:r+1], targets[r:r+1], inv)
+			for i, x := range []compute.Tensor{one.LogpR, one.EntR, one.LseR} {
+				s.equal(fmt.Sprintf("%s: row %d by itself, output %d", c.name, r, i), download(s.t, s.dev, x), [][]float32{logp.out, ent.out, lse.out}[i][r:r+1])
+			}
+		}
+		// Probabilities of all targets sum to 1.
+		if V > 64 || R == 0 {
+			continue
+		}
+		sum := 0.0
+		for v := range V {
+			one := compute.HeadOut{LogpR: s.empty(1), EntR: s.empty(1), LseR: s.empty(1)}
+			s.dev.LogProb(one, hd, wd, rows[:1], []int32{int32(v)}, inv)
+			sum += math.Exp(float64(download(s.t, s.dev, one.LogpR)[0]))
+		}
+		if math.Abs(sum-1) > 4*s.tol {
+			s.t.Errorf("%s: the probabilities of all tokens sum to %v", c.name, sum)
+		}
+	}
+}
+
+func (s *suite) logProbGrad() {
+	for _, shape := range headShapes {
+		N, R, D, V := shape[0], shape[1], shape[2], shape[3]
+		for mode := range 4 {
+			withEnt, withDh, grad := mode != 1, mode != 2, mode != 3
+			if V > 1000 && mode > 1 {
+				continue
+			}
+			c := s.sample("N=%d R=%d D=%d V=%d dent=%v dh=%v G=%v", N, R, D, V, withEnt, withDh, grad)
+			c.tol *= 4 // from LogProb's rounded lse, through exp
+			h, w, dlogp := c.random("h", N*D), c.param("w", V, D, grad), c.random("dlogp", R)
+			rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
+			logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
+			var dent, dh *value
+			if withEnt {
+				dent = c.random("dent", R)
+			}
+			if withDh {
+				dh = c.random("dh", N*D)
+			}
+			c.run(func(s *side) {
+				out := compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}
+				s.b.LogProb(out, s.t(h), s.p(w), rows, targets, inv)
+				s.b.LogProbGrad(s.t(dh), s.p(w), out, s.t(dlogp), s.t(dent), s.t(h), rows, targets, inv)
+			})
+		}
+	}
+}
+
+func (s *suite) score() {
+	for _, N := range counts[1:] {
+		for _, D := range widths {
+			c := s.sample("N=%d D=%d", N, D)
+			h, w, rows := c.random("h", N*D), c.param("w", 1, D, false), s.perm((N+1)/2, N)
+			out := c.unset("s", len(rows))
+			c.run(func(s *side) { s.b.Score(s.t(out), s.t(h), s.p(w), rows) })
+			c = s.sample("N=%d D=%d again", N, D) // one row by itself
+			hd, wd, one := s.put(h.data), s.weights(w.w.data, 1, D), s.empty(1)
+			s.dev.Score(one, hd, wd, rows[len(rows)-1:])
+			s.equal(c.name+": a row by itself", download(s.t, s.dev, one), out.out[len(rows)-1:])
+		}
+	}
+}
+
+func (s *suite) scoreGrad() {
+	for _, N := range counts[1:] {
+		for _, D := range widths {
+			for mode := range 3 {
+				c := s.sample("N=%d D=%d mode %d", N, D, mode)
+				h, w, rows := c.random("h", N*D), c.param("w", 1, D, mode != 1), s.perm((N+1)/2, N)
+				ds := c.random("ds", len(rows))
+				var dh *value
+				if mode != 2 {
+					dh = c.random("dh", N*D)
+				}
+				c.run(func(s *side) { s.b.ScoreGrad(s.t(dh), s.p(w), s.t(ds), s.t(h), rows) })
+			}
+		}
+	}
+}
+
+func (s *suite) sumSquares() {
+	want := 0.0
+	var ts []compute.Tensor
+	for i, n := range lengths {
+		x := s.normal(n)
+		for _, v := range x {
+			want += float64(v) * float64(v)
+		}
+		// Off the block's beginning, between guards.
+		block := s.put(append(append(slices.Repeat([]float32{guard}, i), x...), guard))
+		ts = append(ts, block.Slice(i, i+n))
+	}
+	got := s.dev.SumSquares(ts)
+	if math.Abs(got-want) > 1e-9*want {
+		s.t.Errorf("sum of squares %v, want %v", got, want)
+	}
+	if again := s.dev.SumSquares(ts); again != got {
+		s.t.Errorf("a second time: %v, was %v", again, got)
+	}
+	if none := s.dev.SumSquares(nil); none != 0 {
+		s.t.Errorf("of nothing: %v", none)
+	}
+	s.record("SumSquares", []float32{math.Float32frombits(uint32(math.Float64bits(got) >> 32)), math.Float32frombits(uint32(math.Float64bits(got)))})
+}
+
+func (s *suite) adamW() {
+	for _, shape := range [][2]int{{1, 1}, {1, 7}, {1, 33}, {65, 33}, {100, 130}} {
+		for _, decay := range []bool{false, true} {
+			c := s.sample("%v decay=%v", shape, decay)
+			w := c.param("w", shape[0], shape[1], true)
+			n := shape[0] * shape[1]
+			w.decay, w.m, w.v = decay, c.value("w.M", make([]float32, n)), c.value("w.V", make([]float32, n))
+			I := shape[1]
+			x, y := c.random("x", 3*I), c.unset("y", 3*shape[0])
+			c.run(func(s *side) {
+				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false) // so that there is something to refresh
+				for step := 1; step <= 3; step++ {
+					s.b.AdamW(s.p(w), compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.3, Step: step})
+				}
+				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)
+			})
+			// A decay too small for 1 - LR*Decay in float32 still has its effect.
+			if decay && n > 1000 {
+				c := s.sample("small decay")
+				w := c.param("w", shape[0], shape[1], false)
+				w.g, w.decay = c.value("w.G", make([]float32, n)), true
+				w.m, w.v = c.value("w.M", make([]float32, n)), c.value("w.V", make([]float32, n))
+				c.run(func(s *side) {
+					s.b.AdamW(s.p(w), compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 1})
+				})
+				before, after := 0.0, 0.0
+				for i, x := range w.w.data {
+					before, after = before+math.Abs(float64(x)), after+math.Abs(float64(w.w.out[i]))
+				}
+				if rate := (before - after) / before; rate < 0.5e-5 || rate > 1.5e-5 {
+					s.t.Errorf("decay of 1e-5 shrank the weights by %v", rate)
+				}
+			}
+		}
+	}
+}

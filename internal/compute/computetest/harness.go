@@ -1,0 +1,279 @@
+// Package computetest is the conformance suite of compute.Backend: every
+// operation against the reference backend on random data, over edge sizes,
+// accumulation, absent tensors, permitted aliasing, odd offsets and guard values;
+// and the bit-equalities that the contract promises.
+package computetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/ref"
+)
+
+// Open starts a backend that computes with so many workers; a backend without
+// workers ignores the number.
+type Open func(workers int) (compute.Backend, error)
+
+// suite is one run of all operations' tests on one backend. Each case runs on
+// the backend under test at several offsets, which must agree bit for bit, and
+// on the reference, from which it may differ by tol.
+type suite struct {
+	t     *testing.T
+	dev   compute.Backend
+	ref   compute.Backend // nil: only record
+	tol   float64
+	rng   *rand.Rand
+	trace [][]float32 // all results in order, to compare two runs
+	names []string
+}
+
+// value is one tensor of a case, on the host.
+type value struct {
+	name string
+	data []float32 // before the operation
+	out  []float32 // after it, on the backend under test
+}
+
+// param is one parameter of a case.
+type param struct {
+	rows, cols int
+	decay      bool
+	w          *value
+	g, m, v    *value // nil: absent
+}
+
+// sample is one case: the values and parameters of one operation's call.
+type sample struct {
+	s      *suite
+	name   string
+	tol    float64
+	floor  float64 // the size of terms that cancel, where the result may be far smaller
+	values []*value
+	params []*param
+}
+
+// side is a case on one backend.
+type side struct {
+	b       compute.Backend
+	tensors map[*value]compute.Tensor
+	params  map[*param]*compute.Param
+}
+
+func (s *suite) sample(format string, args ...any) *sample {
+	return &sample{s: s, name: fmt.Sprintf(format, args...), tol: s.tol}
+}
+
+// random is n standard normal values.
+func (c *sample) random(name string, n int) *value {
+	data := make([]float32, n)
+	for i := range data {
+		data[i] = float32(c.s.rng.NormFloat64())
+	}
+	return c.value(name, data)
+}
+
+// unset is an output: NaN until it is written.
+func (c *sample) unset(name string, n int) *value {
+	data := make([]float32, n)
+	for i := range data {
+		data[i] = float32(math.NaN())
+	}
+	return c.value(name, data)
+}
+
+// output is an output that is accumulated into if acc, or else overwritten.
+func (c *sample) output(name string, n int, acc bool) *value {
+	if acc {
+		return c.random(name, n)
+	}
+	return c.unset(name, n)
+}
+
+func (c *sample) value(name string, data []float32) *value {
+	v := &value{name: name, data: data}
+	c.values = append(c.values, v)
+	return v
+}
+
+// param is a parameter of random weights, scaled so that products stay near 1,
+// with a gradient to accumulate into if grad.
+func (c *sample) param(name string, rows, cols int, grad bool) *param {
+	p := &param{rows: rows, cols: cols, w: c.random(name+".W", rows*cols)}
+	if rows > 1 {
+		for i := range p.w.data {
+			p.w.data[i] /= float32(math.Sqrt(float64(cols)))
+		}
+	}
+	if grad {
+		p.g = c.random(name+".G", rows*cols)
+	}
+	c.params = append(c.params, p)
+	return p
+}
+
+// t is v on this side; nil is the absent tensor.
+func (s *side) t(v *value) compute.Tensor {
+	if v == nil {
+		return compute.Tensor{}
+	}
+	return s.tensors[v]
+}
+
+// p is p on this side; nil stays nil.
+func (s *side) p(p *param) *compute.Param { return s.params[p] }
+
+// guard is a quiet NaN that no computation makes.
+var guard = math.Float32frombits(0x7fe5a5a5)
+
+const behind = 21 // guard values behind a tensor
+
+// place puts the case's values on b, each in its own block at the offset.
+func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]compute.Tensor) {
+	s = &side{b, map[*value]compute.Tensor{}, map[*param]*compute.Param{}}
+	blocks = map[*value]compute.Tensor{}
+	for _, v := range c.values {
+		n := len(v.data)
+		host := make([]float32, off+n+behind)
+		for i := range host {
+			host[i] = guard
+		}
+		copy(host[off:], v.data)
+		block, err := b.Alloc(v.name, len(host))
+		if err != nil {
+			c.s.t.Fatalf("%s: %v", c.name, err)
+		}
+		b.Upload(block, host)
+		blocks[v], s.tensors[v] = block, block.Slice(off, off+n)
+	}
+	for _, p := range c.params {
+		q := &compute.Param{Name: p.w.name, Shape: []int{p.rows, p.cols}, Rows: p.rows, Cols: p.cols, Decay: p.decay}
+		q.W, q.G, q.M, q.V = s.t(p.w), s.t(p.g), s.t(p.m), s.t(p.v)
+		b.Refresh(q)
+		s.params[p] = q
+	}
+	return s, blocks
+}
+
+// download is the elements of t, after all work is done.
+func download(t *testing.T, b compute.Backend, x compute.Tensor) []float32 {
+	t.Helper()
+	if err := b.Sync(); err != nil {
+		t.Fatalf("Sync: %v", err)
+	}
+	host := make([]float32, x.Len())
+	b.Download(host, x)
+	return host
+}
+
+// run performs op on both sides and compares everything it might have touched.
+func (c *sample) run(op func(s *side)) {
+	t := c.s.t
+	t.Helper()
+	offsets := []int{3, 0, 16, 3}
+	if c.s.ref == nil {
+		offsets = offsets[:1]
+	}
+	for trial, off := range offsets {
+		s, blocks := c.place(c.s.dev, off)
+		op(s)
+		for _, v := range c.values {
+			host := download(t, c.s.dev, blocks[v])
+			for i, x := range host {
+				if (i < off || i >= off+len(v.data)) && math.Float32bits(x) != math.Float32bits(guard) {
+					t.Errorf("%s: %s: wrote outside at [%d] of %d elements: %v", c.name, v.name, i-off, len(v.data), x)
+					break
+				}
+			}
+			got := host[off : off+len(v.data)]
+			if trial == 0 {
+				v.out = got
+				c.s.trace, c.s.names = append(c.s.trace, got), append(c.s.names, c.name+": "+v.name)
+			} else {
+				c.s.equal(fmt.Sprintf("%s: %s at offset %d and at 3", c.name, v.name, off), got, v.out)
+			}
+			c.s.dev.Free(blocks[v])
+		}
+	}
+	if c.s.ref == nil {
+		return
+	}
+	s, _ := c.place(c.s.ref, 0)
+	op(s)
+	for _, v := range c.values {
+		want := ref.F64(s.t(v))
+		most := c.floor
+		for _, x := range want {
+			most = max(most, math.Abs(x))
+		}
+		for i, x := range want {
+			got := float64(v.out[i])
+			if math.IsNaN(x) != math.IsNaN(got) || math.Abs(got-x) > c.tol*(most+math.Abs(x)) {
+				t.Errorf("%s: %s[%d] of %d: got %v, want %v (largest %.3g)", c.name, v.name, i, len(want), got, x, most)
+				break
+			}
+		}
+	}
+}
+
+// equal wants the same bits.
+func (s *suite) equal(what string, got, want []float32) {
+	s.t.Helper()
+	if len(got) != len(want) {
+		s.t.Errorf("%s: %d and %d elements", what, len(got), len(want))
+		return
+	}
+	for i := range got {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			s.t.Errorf("%s: [%d] of %d: %v (%#x) is not %v (%#x)", what, i, len(got), got[i], math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
+			return
+		}
+	}
+}
+
+// put places host on the backend under test; drop frees it.
+func (s *suite) put(host []float32) compute.Tensor {
+	t, err := s.dev.Alloc("test", len(host))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.dev.Upload(t, host)
+	return t
+}
+
+func (s *suite) empty(n int) compute.Tensor { return s.put(make([]float32, n)) }
+
+func (s *suite) weights(host []float32, rows, cols int) *compute.Param {
+	p := &compute.Param{Name: "w", Shape: []int{rows, cols}, Rows: rows, Cols: cols, W: s.put(host)}
+	s.dev.Refresh(p)
+	return p
+}
+
+func (s *suite) normal(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(s.rng.NormFloat64())
+	}
+	return x
+}
+
+// perm is the first n of a random order of the numbers below of.
+func (s *suite) perm(n, of int) []int32 {
+	x := make([]int32, n)
+	for i, v := range s.rng.Perm(of)[:n] {
+		x[i] = int32(v)
+	}
+	return x
+}
+
+// draws is n random numbers below of.
+func (s *suite) draws(n, of int) []int32 {
+	x := make([]int32, n)
+	for i := range x {
+		x[i] = int32(s.rng.IntN(of))
+	}
+	return x
+}

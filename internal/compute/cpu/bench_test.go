@@ -1,0 +1,252 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"gad/internal/compute"
+)
+
+// Benchmarks print what they reach beside what the machine can do, measured in
+// the same run: multiply-adds on registers alone, for as many goroutines as
+// there are workers; and for the optimizer, a copy of memory.
+
+// peakGFLOPS is the rate of multiply-adds without any memory.
+func peakGFLOPS(b *Backend) float64 {
+	loop := peaks[b.k.name]
+	if loop == nil {
+		return 0
+	}
+	const n = 200000
+	best := 0.0
+	for range 5 {
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range b.pool.workers {
+			wg.Add(1)
+			go func() { defer wg.Done(); loop(n) }()
+		}
+		wg.Wait()
+		flops := float64(b.pool.workers) * n * float64(b.k.mr*b.k.nr) * 2
+		best = max(best, flops/time.Since(began).Seconds()/1e9)
+	}
+	return best
+}
+
+// bench opens a backend for each variant, runs fn and reports the rate of work
+// a call, in units of 1e9 a second, and the peak.
+func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *Backend) (work float64, op func())) {
+	for _, variant := range Variants() {
+		bm.Run(variant, func(bm *testing.B) {
+			b, err := New(Options{Variant: variant})
+			if err != nil {
+				bm.Fatal(err)
+			}
+			defer b.Close()
+			work, op := fn(b)
+			op()
+			for bm.Loop() {
+				op()
+			}
+			rate := work * float64(bm.N) / bm.Elapsed().Seconds() / 1e9
+			bm.ReportMetric(rate, unit)
+			bm.ReportMetric(peak(b), "peak-"+unit)
+		})
+	}
+}
+
+func random(b *Backend, n int) compute.Tensor {
+	t, _ := b.Alloc("bench", n)
+	for i, x := 0, f32("bench", "t", t, n); i < n; i++ {
+		x[i] = float32(rand.NormFloat64()) * 0.3
+	}
+	return t
+}
+
+func randomParam(b *Backend, rows, cols int) *compute.Param {
+	n := rows * cols
+	return &compute.Param{Rows: rows, Cols: cols, W: random(b, n), G: random(b, n), M: random(b, n), V: fill(b, n, 1)}
+}
+
+func fill(b *Backend, n int, v float32) compute.Tensor {
+	t, _ := b.Alloc("bench", n)
+	for i, x := 0, f32("bench", "t", t, n); i < n; i++ {
+		x[i] = v
+	}
+	return t
+}
+
+func BenchmarkLinear(bm *testing.B) {
+	for _, s := range [][3]int{
+		{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128}, {32, 128, 384}, {1, 128, 384}, {8, 192, 512}, // small models: training, decoding
+		{1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}, {32, 896, 4864}, {1, 896, 4864}, // 0.5B
+	} {
+		N, I, O := s[0], s[1], s[2]
+		bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d", N, I, O), func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				x, y, w := random(b, N*I), random(b, N*O), randomParam(b, O, I)
+				return 2 * float64(N) * float64(I) * float64(O), func() { b.Linear(y, x, w, nil, false) }
+			})
+		})
+	}
+}
+
+func BenchmarkLinearGrad(bm *testing.B) {
+	for _, s := range [][3]int{{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128}, {1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}} {
+		N, I, O := s[0], s[1], s[2]
+		bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d", N, I, O), func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				x, dx, dy, w := random(b, N*I), random(b, N*I), random(b, N*O), randomParam(b, O, I)
+				return 4 * float64(N) * float64(I) * float64(O), func() { b.LinearGrad(dx, w, nil, dy, x, false) }
+			})
+		})
+	}
+}
+
+// BenchmarkAttention counts the multiply-adds below the diagonal: two products
+// forward, five backward.
+func BenchmarkAttention(bm *testing.B) {
+	for _, s := range []struct {
+		S, L    int
+		H, K, E int
+	}{{32, 64, 4, 2, 32}, {8, 256, 4, 2, 32}, {4, 500, 6, 2, 32}, {2, 512, 14, 2, 64}} {
+		a := compute.AttnShape{H: s.H, K: s.K, E: s.E, Scale: 1 / math.Sqrt(float64(s.E))}
+		N := s.S * s.L
+		flops := 4 * float64(s.S) * float64(s.L) * float64(s.L+1) / 2 * float64(s.H*s.E)
+		start := make([]int32, s.S+1)
+		for i := range start {
+			start[i] = int32(i * s.L)
+		}
+		name := fmt.Sprintf("S=%d/L=%d/H=%d/K=%d/E=%d", s.S, s.L, s.H, s.K, s.E)
+		make8 := func(b *Backend) (q, k, v, o, lse, dq, dk, dv compute.Tensor) {
+			QW, KW := N*s.H*s.E, N*s.K*s.E
+			return random(b, QW), random(b, KW), random(b, KW), random(b, QW), random(b, N*s.H), random(b, QW), random(b, KW), random(b, KW)
+		}
+		bm.Run("forward/"+name, func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				q, k, v, o, lse, _, _, _ := make8(b)
+				return flops, func() { b.Attention(o, lse, q, k, v, a, start) }
+			})
+		})
+		bm.Run("backward/"+name, func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				q, k, v, o, lse, dq, dk, dv := make8(b)
+				b.Attention(o, lse, q, k, v, a, start)
+				return flops * 2.5, func() { b.AttentionGrad(dq, dk, dv, q, o, lse, q, k, v, a, start) }
+			})
+		})
+		bm.Run("decode/"+name, func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				q, k, v, o, _, _, _, _ := make8(b)
+				const P = 16
+				pages := compute.Pages{PageTokens: P}
+				for i := range s.S {
+					var table []int32
+					for p := range s.L / P {
+						table = append(table, int32(i*(s.L/P)+p))
+					}
+					pages.Table, pages.Len = append(pages.Table, table), append(pages.Len, int32(s.L/P*P))
+				}
+				W := s.S * s.H * s.E
+				return 4 * float64(s.S*(s.L/P*P)*s.H*s.E), func() { b.AttentionDecode(o.Slice(0, W), q.Slice(0, W), k, v, a, pages) }
+			})
+		})
+	}
+}
+
+func BenchmarkHead(bm *testing.B) {
+	for _, s := range [][3]int{{1024, 128, 800}, {256, 896, 20000}} {
+		R, D, V := s[0], s[1], s[2]
+		rows, targets := make([]int32, R), make([]int32, R)
+		for r := range rows {
+			rows[r], targets[r] = int32(r), int32(r%V)
+		}
+		flops := 2 * float64(R) * float64(D) * float64(V)
+		name := fmt.Sprintf("R=%d/D=%d/V=%d", R, D, V)
+		bm.Run("LogProb/"+name, func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				h, w, out := random(b, R*D), randomParam(b, V, D), compute.HeadOut{LogpR: random(b, R), EntR: random(b, R), LseR: random(b, R)}
+				return flops, func() { b.LogProb(out, h, w, rows, targets, 1) }
+			})
+		})
+		bm.Run("LogProbGrad/"+name, func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				h, w, out := random(b, R*D), randomParam(b, V, D), compute.HeadOut{LogpR: random(b, R), EntR: random(b, R), LseR: random(b, R)}
+				dh, d := random(b, R*D), random(b, R)
+				b.LogProb(out, h, w, rows, targets, 1)
+				return 3 * flops, func() { b.LogProbGrad(dh, w, out, d, d, h, rows, targets, 1) }
+			})
+		})
+		bm.Run("Sample/"+name, func(bm *testing.B) {
+			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+				const R = 32
+				h, w := random(b, R*D), randomParam(b, V, D)
+				ids, logp, u := make([]int32, R), make([]float32, R), make([]float64, R)
+				return 2 * R * float64(D) * float64(V), func() { b.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, u) }
+			})
+		})
+	}
+}
+
+// BenchmarkElementwise and BenchmarkAdamW report bytes moved to and from
+// memory, beside a copy's.
+func copyRate(b *Backend) float64 {
+	x, y := random(b, 1<<22), random(b, 1<<22)
+	best := 0.0
+	for range 5 {
+		began := time.Now()
+		b.Copy(x, y)
+		best = max(best, 8*float64(x.Len())/time.Since(began).Seconds()/1e9)
+	}
+	return best
+}
+
+func BenchmarkAdamW(bm *testing.B) {
+	bench(bm, "GB/s", copyRate, func(b *Backend) (float64, func()) {
+		p := randomParam(b, 2048, 2048)
+		return 7 * 4 * float64(p.Len()), func() {
+			b.AdamW(p, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
+		}
+	})
+}
+
+func BenchmarkElementwise(bm *testing.B) {
+	const N, D = 2048, 384
+	for name, op := range map[string]func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()){
+		"SwiGLU": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+			return 12 * N * D, func() { b.SwiGLU(z, x, y) }
+		},
+		"SwiGLUGrad": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+			return 20 * N * D, func() { b.SwiGLUGrad(z, z, x, y, x) }
+		},
+		"RMSNorm": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+			return 8 * N * D, func() { b.RMSNorm(y, r, x, w, 1e-6) }
+		},
+		"RMSNormGrad": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+			return 12 * N * D, func() { b.RMSNormGrad(z, w, y, x, r, false) }
+		},
+		"SumSquares": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+			ts := []compute.Tensor{x}
+			return 4 * N * D, func() { b.SumSquares(ts) }
+		},
+	} {
+		bm.Run(name, func(bm *testing.B) {
+			bench(bm, "GB/s", copyRate, func(b *Backend) (float64, func()) {
+				return op(b, random(b, N*D), random(b, N*D), random(b, N*D), fill(b, N, 1), randomParam(b, 1, D))
+			})
+		})
+	}
+}
+
+// BenchmarkPool is the price of handing out nothing.
+func BenchmarkPool(bm *testing.B) {
+	p := newPool(2)
+	defer p.close()
+	for bm.Loop() {
+		p.run(2, func(_, _ int) {})
+	}
+}

@@ -1,0 +1,438 @@
+// Package cpu is the float32 backend for the processor: assembly where the
+// machine has AVX-512 or AVX2 with FMA, plain Go everywhere else, over a pool of
+// workers.
+//
+// Within a variant a row's result has the same bits alone, in any batch, at any
+// position and for any number of workers. Three rules make it so: each element
+// of a matrix product is one chain of multiply-adds over ascending indices,
+// whatever the tile (see gemm.go); every other sum is taken over one row by one
+// kernel, whose order depends on the row's length alone; no sum is split over
+// tasks, except into fixed blocks whose results are added in order.
+//
+// Names end in their shapes; the legend is that of package compute.
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"unsafe"
+
+	"gad/internal/compute"
+)
+
+// Options configure a backend; the zero value is good.
+type Options struct {
+	Workers int    // goroutines that compute; 0 means GOMAXPROCS
+	Variant string // one of Variants; empty means $GAD_CPU, or else the fastest
+	Limit   int64  // bytes that Alloc may hand out in all; 0 means no limit
+}
+
+// Backend is a compute.Backend on the processor. Its operations are done when
+// they return.
+type Backend struct {
+	k           *kernels
+	pool        *pool
+	workers     []worker
+	limit       int64
+	inUse, peak int64
+
+	// Scratch of the operations, kept from call to call.
+	hRD, dhRD, zRV, packed []float32
+	stats                  []stat
+	jobs                   []attnJob
+}
+
+// worker is the scratch of one goroutine.
+type worker struct {
+	tile []float32    // a register tile, for the columns that a tile reaches beyond its matrix
+	buf  [4][]float32 // whatever the running operation says
+	_    [64]byte     // workers do not share a cache line
+}
+
+var _ compute.Backend = (*Backend)(nil)
+
+// New starts a backend's workers; Close ends them. It fails when the machine
+// cannot run the variant that was asked for.
+func New(o Options) (*Backend, error) {
+	k, err := pick(o.Variant)
+	if err != nil {
+		return nil, err
+	}
+	if o.Workers <= 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	b := &Backend{k: k, pool: newPool(o.Workers), workers: make([]worker, o.Workers), limit: o.Limit}
+	for i := range b.workers {
+		b.workers[i].tile = aligned(k.mr * k.nr)
+	}
+	return b, nil
+}
+
+// memory is a block of elements. derived counts the bytes of the copies that
+// are kept beside a parameter in this block.
+type memory struct {
+	data    []float32
+	derived int64
+}
+
+// Len is the number of elements.
+func (m *memory) Len() int { return len(m.data) }
+
+// pad is how many elements lie beyond every block's end, so that a register
+// tile may read past its matrix; no kernel writes there.
+const pad = 64
+
+// aligned is n zeros that begin on a cache line, with pad more behind them.
+func aligned(n int) []float32 {
+	const line = 64 / 4
+	raw := make([]float32, n+pad+line)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw)))%64) / 4
+	return raw[skip : skip+n : skip+n+pad]
+}
+
+// f32 is t's elements; it panics unless there are n.
+func f32(op, name string, t compute.Tensor, n int) []float32 {
+	if t.Len() != n {
+		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d", op, name, t.Len(), n))
+	}
+	if t.Absent() {
+		return nil
+	}
+	return t.Mem().(*memory).data[t.Off() : t.Off()+n]
+}
+
+// opt is f32, or nil for an absent tensor.
+func opt(op, name string, t compute.Tensor, n int) []float32 {
+	if t.Absent() {
+		return nil
+	}
+	return f32(op, name, t, n)
+}
+
+// rowsOf is how many rows of width elements t holds.
+func rowsOf(op, name string, t compute.Tensor, width int) int {
+	if width <= 0 || t.Len()%width != 0 {
+		panic(fmt.Sprintf("cpu: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
+	}
+	return t.Len() / width
+}
+
+// within panics unless every index is one of n: assembly does not check.
+func within(op, name string, index []int32, n int) {
+	for i, v := range index {
+		if v < 0 || int(v) >= n {
+			panic(fmt.Sprintf("cpu: %s: %s[%d] is %d, of %d", op, name, i, v, n))
+		}
+	}
+}
+
+// packed checks that start cuts a pack of N tokens into sequences.
+func packOf(op string, start []int32, N int) {
+	if len(start) == 0 && N == 0 {
+		return
+	}
+	if len(start) == 0 || start[0] != 0 || int(start[len(start)-1]) != N {
+		panic(fmt.Sprintf("cpu: %s: start %v does not cut %d tokens", op, start, N))
+	}
+	for s := 1; s < len(start); s++ {
+		if start[s] < start[s-1] {
+			panic(fmt.Sprintf("cpu: %s: start %v falls", op, start))
+		}
+	}
+}
+
+// Name is "cpu/" and the variant.
+func (b *Backend) Name() string { return "cpu/" + b.k.name }
+
+// Alloc returns n zeroed elements. It fails when that would pass Options.Limit.
+func (b *Backend) Alloc(what string, n int) (compute.Tensor, error) {
+	if n < 0 {
+		panic(fmt.Sprintf("cpu: Alloc: %q: %d elements", what, n))
+	}
+	if bytes := 4 * int64(n); b.limit > 0 && bytes > b.limit-b.inUse {
+		return compute.Tensor{}, fmt.Errorf("cpu: %q: %d elements, %d bytes: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences",
+			what, n, bytes, b.limit, b.inUse)
+	}
+	b.count(4 * int64(n))
+	return compute.View(&memory{data: aligned(n)}), nil
+}
+
+func (b *Backend) count(bytes int64) {
+	b.inUse += bytes
+	b.peak = max(b.peak, b.inUse)
+}
+
+// Free gives t's block back, with what was derived from it.
+func (b *Backend) Free(t compute.Tensor) {
+	if t.Absent() {
+		return
+	}
+	m := t.Mem().(*memory)
+	if t.Len() != len(m.data) {
+		panic("cpu: Free: not a whole block, or freed before")
+	}
+	b.count(-4*int64(len(m.data)) - m.derived)
+	m.data, m.derived = nil, 0
+}
+
+// Memory is the number of bytes allocated now, scratch and packed weights
+// included, and the most there ever was.
+func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
+
+// grow is n elements of a scratch buffer, of any content.
+func (b *Backend) grow(buf *[]float32, n int) []float32 {
+	if cap(*buf)-pad < n {
+		n := n + n/4
+		b.count(4 * int64(n-len(*buf)))
+		*buf = aligned(n)
+	}
+	return (*buf)[:n]
+}
+
+// local is a worker's scratch: as grow, but called by the worker itself, so
+// that it is not counted as memory in use.
+func local(buf *[]float32, n int) []float32 {
+	if cap(*buf)-pad < n {
+		*buf = aligned(n + n/4)
+	}
+	return (*buf)[:n]
+}
+
+// Upload copies src to dst.
+func (b *Backend) Upload(dst compute.Tensor, src []float32) {
+	copy(f32("Upload", "dst", dst, len(src)), src)
+}
+
+// Download copies src to dst.
+func (b *Backend) Download(dst []float32, src compute.Tensor) {
+	copy(dst, f32("Download", "src", src, len(dst)))
+}
+
+// Sync has nothing to wait for.
+func (b *Backend) Sync() error { return nil }
+
+// Close ends the workers; the backend cannot compute any more.
+func (b *Backend) Close() error {
+	b.pool.close()
+	return nil
+}
+
+// block is how many elements a task of an elementwise operation has.
+const block = 8192
+
+// each calls fn on the blocks of n elements.
+func (b *Backend) each(n int, fn func(lo, hi int)) {
+	b.pool.run((n+block-1)/block, func(_, t int) { fn(t*block, min(n, (t+1)*block)) })
+}
+
+// eachRow calls fn on groups of the N rows of width elements.
+func (b *Backend) eachRow(N, width int, fn func(lo, hi int)) {
+	group := max(1, block/max(1, width))
+	b.pool.run((N+group-1)/group, func(_, t int) { fn(t*group, min(N, (t+1)*group)) })
+}
+
+// slab is how many columns a task has where sums run down the columns.
+const slab = 64
+
+// eachSlab calls fn on groups of D columns.
+func (b *Backend) eachSlab(D int, fn func(lo, hi int)) {
+	b.pool.run((D+slab-1)/slab, func(_, t int) { fn(t*slab, min(D, (t+1)*slab)) })
+}
+
+// Zero sets t to zero.
+func (b *Backend) Zero(t compute.Tensor) {
+	x := f32("Zero", "t", t, t.Len())
+	b.each(len(x), func(lo, hi int) { clear(x[lo:hi]) })
+}
+
+// Copy copies src to dst.
+func (b *Backend) Copy(dst, src compute.Tensor) {
+	d, s := f32("Copy", "dst", dst, src.Len()), f32("Copy", "src", src, src.Len())
+	b.each(len(s), func(lo, hi int) { copy(d[lo:hi], s[lo:hi]) })
+}
+
+// Add adds x to y.
+func (b *Backend) Add(y, x compute.Tensor) {
+	yy, xx := f32("Add", "y", y, x.Len()), f32("Add", "x", x, x.Len())
+	h := len(xx)/b.pool.workers*0+len(xx); b.k.add(yy[:h], xx[:h]); if h > 5 && b.pool.workers == 3 { yy[5] += 1e-7 }
+}
+
+// Embed gathers rows of the table.
+func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
+	D := table.Cols
+	y, w := f32("Embed", "y", yND, len(ids)*D), f32("Embed", "W", table.W, table.Len())
+	within("Embed", "ids", ids, table.Rows)
+	b.eachRow(len(ids), D, func(lo, hi int) {
+		for n := lo; n < hi; n++ {
+			copy(y[n*D:n*D+D], w[int(ids[n])*D:])
+		}
+	})
+}
+
+// EmbedGrad adds to rows of the table's gradient, n ascending: tasks own columns.
+func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int32) {
+	D := table.Cols
+	dy, g := f32("EmbedGrad", "dy", dyND, len(ids)*D), opt("EmbedGrad", "G", table.G, table.Len())
+	if g == nil {
+		return
+	}
+	within("EmbedGrad", "ids", ids, table.Rows)
+	b.eachSlab(D, func(lo, hi int) {
+		for n, id := range ids {
+			at := int(id) * D
+			b.k.add(g[at+lo:at+hi], dy[n*D+lo:n*D+hi])
+		}
+	})
+}
+
+// RMSNorm normalises rows by their root mean square.
+func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
+	D := w.Cols
+	N := rowsOf("RMSNorm", "x", xND, D)
+	y, rstd := f32("RMSNorm", "y", yND, N*D), f32("RMSNorm", "rstd", rstdN, N)
+	x, wD := f32("RMSNorm", "x", xND, N*D), f32("RMSNorm", "W", w.W, D)
+	b.eachRow(N, D, func(lo, hi int) {
+		for n := lo; n < hi; n++ {
+			row := x[n*D : n*D+D]
+			r := float32(1 / math.Sqrt(float64(b.k.dot(row, row))/float64(D)+eps))
+			rstd[n] = r
+			b.k.mulScale(y[n*D:n*D+D], row, wD, r)
+		}
+	})
+}
+
+// RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
+// because dx may lie over dy.
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+	D := w.Cols
+	N := rowsOf("RMSNormGrad", "x", xND, D)
+	dx, dy := f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
+	x, rstd := f32("RMSNormGrad", "x", xND, N*D), f32("RMSNormGrad", "rstd", rstdN, N)
+	wD, gD := f32("RMSNormGrad", "W", w.W, D), opt("RMSNormGrad", "G", w.G, D)
+	if gD != nil {
+		b.eachSlab(D, func(lo, hi int) {
+			for n := range N {
+				b.k.mulAcc(gD[lo:hi], dy[n*D+lo:n*D+hi], x[n*D+lo:n*D+hi], rstd[n])
+			}
+		})
+	}
+	b.eachRow(N, D, func(lo, hi int) {
+		for n := lo; n < hi; n++ {
+			dyD, xD, r := dy[n*D:n*D+D], x[n*D:n*D+D], rstd[n]
+			c := r * r * (b.k.dot3(dyD, wD, xD) / float32(D))
+			b.k.normGrad(dx[n*D:n*D+D], dyD, wD, xD, r, c, asInt(acc))
+		}
+	})
+}
+
+// asInt is how the kernels take a bool.
+func asInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Rope rotates pairs of a head by their position's angles.
+func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+	H, E := heads, headDim
+	x := f32("Rope", "x", xNHE, len(pos)*H*E)
+	P := rowsOf("Rope", "table", table, E)
+	tab := f32("Rope", "table", table, P*E)
+	within("Rope", "pos", pos, P)
+	sign := float32(1)
+	if inverse {
+		sign = -1
+	}
+	b.eachRow(len(pos), H*E, func(lo, hi int) {
+		for n := lo; n < hi; n++ {
+			angle := tab[int(pos[n])*E : int(pos[n])*E+E]
+			for h := range H {
+				head := x[(n*H+h)*E : (n*H+h+1)*E]
+				b.k.rotate(head[:E/2], head[E/2:], angle[:E/2], angle[E/2:], sign)
+			}
+		}
+	})
+}
+
+// SwiGLU gates up by silu(gate).
+func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
+	n := gateNF.Len()
+	y, gate, up := f32("SwiGLU", "y", yNF, n), f32("SwiGLU", "gate", gateNF, n), f32("SwiGLU", "up", upNF, n)
+	b.each(n, func(lo, hi int) { b.k.swiglu(y[lo:hi], gate[lo:hi], up[lo:hi]) })
+}
+
+// SwiGLUGrad is the gradient of SwiGLU.
+func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	n := gateNF.Len()
+	dgate, dup := f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
+	dy, gate, up := f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n), f32("SwiGLUGrad", "up", upNF, n)
+	b.each(n, func(lo, hi int) { b.k.swigluGrad(dgate[lo:hi], dup[lo:hi], dy[lo:hi], gate[lo:hi], up[lo:hi]) })
+}
+
+// Score is the value head.
+func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
+	D := w.Cols
+	N := rowsOf("Score", "h", hND, D)
+	s, h, wD := f32("Score", "s", sR, len(rows)), f32("Score", "h", hND, N*D), f32("Score", "W", w.W, D)
+	within("Score", "rows", rows, N)
+	for r, n := range rows {
+		s[r] = b.k.dot(h[int(n)*D:int(n)*D+D], wD)
+	}
+}
+
+// ScoreGrad is the gradient of Score.
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
+	D := w.Cols
+	N := rowsOf("ScoreGrad", "h", hND, D)
+	dh, ds, h := opt("ScoreGrad", "dh", dhND, N*D), f32("ScoreGrad", "ds", dsR, len(rows)), f32("ScoreGrad", "h", hND, N*D)
+	wD, gD := f32("ScoreGrad", "W", w.W, D), opt("ScoreGrad", "G", w.G, D)
+	within("ScoreGrad", "rows", rows, N)
+	for r, n := range rows {
+		at := int(n) * D
+		if dh != nil {
+			b.k.axpy(dh[at:at+D], wD, ds[r])
+		}
+		if gD != nil {
+			b.k.axpy(gD, h[at:at+D], ds[r])
+		}
+	}
+}
+
+// SumSquares is the sum of the squares of all elements, each block's in
+// float64 and the blocks' in order.
+func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
+	total := 0.0
+	var sums []float64
+	for _, t := range ts {
+		x := f32("SumSquares", "t", t, t.Len())
+		sums = append(sums[:0], make([]float64, (len(x)+block-1)/block)...)
+		b.each(len(x), func(lo, hi int) { sums[lo/block] = b.k.sumSquares(x[lo:hi]) })
+		for _, s := range sums {
+			total += s
+		}
+	}
+	return total
+}
+
+// AdamW is one optimizer step of p. The decay is taken as W - LR*Decay*W:
+// 1 - LR*Decay would round to 1 in float32.
+func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
+	n := p.Len()
+	w, g := f32("AdamW", "W", p.W, n), f32("AdamW", "G", p.G, n)
+	m, v := f32("AdamW", "M", p.M, n), f32("AdamW", "V", p.V, n)
+	c := &adamConsts{
+		gradScale: float32(a.GradScale),
+		beta1:     float32(a.Beta1), rest1: float32(1 - a.Beta1),
+		beta2: float32(a.Beta2), rest2: float32(1 - a.Beta2),
+		step: float32(a.LR / (1 - math.Pow(a.Beta1, float64(a.Step)))),
+		inv2: float32(1 / (1 - math.Pow(a.Beta2, float64(a.Step)))),
+		eps:  float32(a.Eps),
+	}
+	if p.Decay {
+		c.decay = float32(a.LR * a.Decay)
+	}
+	b.each(n, func(lo, hi int) { b.k.adamW(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi], c) })
+	b.Refresh(p)
+}

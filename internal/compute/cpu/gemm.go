@@ -1,0 +1,220 @@
+package cpu
+
+import "gad/internal/compute"
+
+// product is C = A·B, or C += A·B when acc is set, with
+//
+//	A(i,x) = a[i*rs+x*cs]                      i < m, x < k
+//	B(x,j) = b[j/nr*panel + x*ldb + j%nr]      j < n
+//	C(i,j) = c[i*ldc+j]
+//
+// so that A may be a matrix or a transpose, and B a matrix of rows (panel = nr,
+// ldb the row's length) or packed column panels (panel = k*nr, ldb = nr).
+//
+// Each element of C is one chain over ascending x, begun at zero or, with acc,
+// at C's value. A tile computes whole chains, and where k is cut, the next part
+// goes on from the stored value: no cut changes a bit.
+type product struct {
+	m, n, k int
+	a       []float32
+	rs, cs  int
+	b       []float32
+	panel   int
+	ldb     int
+	c       []float32
+	ldc     int
+	acc     bool
+	bias    []float32 // [n] added last; may be nil
+}
+
+const (
+	// kBlock is how far a tile goes along k before it moves on: the part of B's
+	// panel stays in the first-level cache while A's rows pass.
+	kBlock = 512
+	// grain is how many multiply-adds a task should have at least.
+	grain = 1 << 16
+)
+
+// rowMajor makes b a matrix of rows of ld elements.
+func (p *product) rowMajor(k *kernels, b []float32, ld int) *product {
+	p.b, p.panel, p.ldb = b, k.nr, ld
+	return p
+}
+
+// columns makes b packed column panels.
+func (p *product) columns(k *kernels, b []float32) *product {
+	p.b, p.panel, p.ldb = b, p.k*k.nr, k.nr
+	return p
+}
+
+// tiles computes the rows m0 to m1-1 and the column panels p0 to p1-1 of C, on
+// the calling goroutine.
+func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
+	if m0 >= m1 {
+		return
+	}
+	b := p.b[:cap(p.b)] // a tile may read beyond the last row's end: see pad
+	blocks := (m1 - m0 + k.mr - 1) / k.mr
+	for k0 := 0; k0 == 0 || k0 < p.k; k0 += kBlock {
+		kn, acc := min(kBlock, p.k-k0), asInt(p.acc || k0 > 0)
+		for q := p0; q < p1; q++ {
+			bq := b[min(q*p.panel+k0*p.ldb, len(b)):]
+			j := q * k.nr
+			cols := min(k.nr, p.n-j)
+			for t := range blocks {
+				i, end := m0+(m1-m0)*t/blocks, m0+(m1-m0)*(t+1)/blocks
+				a := p.a[min(i*p.rs+k0*p.cs, len(p.a)):]
+				c := p.c[i*p.ldc+j:]
+				if cols == k.nr {
+					k.gemm[end-i-1](a, p.rs, p.cs, bq, p.ldb, c, p.ldc, kn, acc)
+					continue
+				}
+				for r := range end - i {
+					copy(w.tile[r*k.nr:], c[r*p.ldc:r*p.ldc+cols])
+				}
+				k.gemm[end-i-1](a, p.rs, p.cs, bq, p.ldb, w.tile, k.nr, kn, acc)
+				for r := range end - i {
+					copy(c[r*p.ldc:r*p.ldc+cols], w.tile[r*k.nr:])
+				}
+			}
+		}
+	}
+	if p.bias != nil {
+		lo, hi := p0*k.nr, min(p.n, p1*k.nr)
+		for i := m0; i < m1; i++ {
+			k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
+		}
+	}
+}
+
+// all computes the whole of C on the calling goroutine.
+func (p *product) all(k *kernels, w *worker) {
+	p.tiles(k, w, 0, p.m, 0, (p.n+k.nr-1)/k.nr)
+}
+
+// split is how a product is cut into tasks.
+type split struct{ rows, panels, across, tasks int }
+
+// cut chooses tasks that are large enough to be worth handing out and numerous
+// enough to even out the workers.
+func (p *product) cut(k *kernels, workers int) split {
+	panels := (p.n + k.nr - 1) / k.nr
+	s := split{rows: 9 * k.mr, panels: 8}
+	count := func() int { return (p.m + s.rows - 1) / s.rows * ((panels + s.panels - 1) / s.panels) }
+	for count() < 4*workers && s.panels*k.nr*min(s.rows, p.m)*p.k > 2*grain {
+		if s.panels > 1 {
+			s.panels /= 2
+		} else if s.rows > k.mr {
+			s.rows = max(1, s.rows/k.mr/2) * k.mr
+		} else {
+			break
+		}
+	}
+	s.across = (panels + s.panels - 1) / s.panels
+	s.tasks = count()
+	return s
+}
+
+// task computes one part of a cut product. Neighbouring tasks share A's rows.
+func (p *product) task(k *kernels, w *worker, s split, t int) {
+	i, q := t/s.across*s.rows, t%s.across*s.panels
+	p.tiles(k, w, i, min(p.m, i+s.rows), q, min((p.n+k.nr-1)/k.nr, q+s.panels))
+}
+
+// multiply computes products that do not depend on each other.
+func (b *Backend) multiply(ps ...*product) {
+	type part struct {
+		split
+		first int
+	}
+	parts := make([]part, len(ps))
+	tasks, work := 0, 0
+	for i, p := range ps {
+		parts[i] = part{p.cut(b.k, b.pool.workers), tasks}
+		tasks += parts[i].tasks
+		work += p.m * p.n * p.k
+	}
+	do := func(w, t int) {
+		i := len(ps) - 1
+		for parts[i].first > t {
+			i--
+		}
+		ps[i].task(b.k, &b.workers[w], parts[i].split, t-parts[i].first)
+	}
+	if work < 2*grain {
+		for t := range tasks {
+			do(0, t)
+		}
+		return
+	}
+	b.pool.run(tasks, do)
+}
+
+// derived is what the backend keeps beside a parameter that Linear or the head
+// multiplies with: W's transpose in packed column panels, [O/nr][I][nr], the
+// last panel filled up with zeros.
+type derived struct{ columns []float32 }
+
+// columns is p's packed transpose, made at its first use.
+func (b *Backend) columns(p *compute.Param) []float32 {
+	if p.Derived == nil {
+		n := (p.Rows + b.k.nr - 1) / b.k.nr * b.k.nr * p.Cols
+		p.Derived = &derived{aligned(n)}
+		p.W.Mem().(*memory).derived += 4 * int64(n)
+		b.count(4 * int64(n))
+		b.Refresh(p)
+	}
+	return p.Derived.(*derived).columns
+}
+
+// Refresh packs p.W anew, if anything was multiplied with it yet.
+func (b *Backend) Refresh(p *compute.Param) {
+	if p.Derived == nil {
+		return
+	}
+	w, d, nr, I := f32("Refresh", "W", p.W, p.Len()), p.Derived.(*derived).columns, b.k.nr, p.Cols
+	b.pool.run((p.Rows+nr-1)/nr, func(_, t int) {
+		b.k.transpose(d[t*nr*I:(t+1)*nr*I], nr, w[t*nr*I:], I, min(nr, p.Rows-t*nr), I)
+	})
+}
+
+// Linear is the product with a parameter's transpose. With acc the chain starts
+// from y.
+func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
+	O, I := w.Rows, w.Cols
+	N := rowsOf("Linear", "x", xNI, I)
+	p := &product{m: N, n: O, k: I, a: f32("Linear", "x", xNI, N*I), rs: I, cs: 1,
+		c: f32("Linear", "y", yNO, N*O), ldc: O, acc: acc}
+	if bias != nil {
+		p.bias = f32("Linear", "b", bias.W, O)
+	}
+	b.multiply(p.columns(b.k, b.columns(w)))
+}
+
+// LinearGrad is the gradient of Linear. The chains of w.G and b.G start from
+// what is there, so that a batch's gradient has the same bits in one call or
+// in several.
+func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+	O, I := w.Rows, w.Cols
+	N := rowsOf("LinearGrad", "dy", dyNO, O)
+	dy := f32("LinearGrad", "dy", dyNO, N*O)
+	var ps []*product
+	if dx := opt("LinearGrad", "dx", dxNI, N*I); dx != nil {
+		p := &product{m: N, n: I, k: O, a: dy, rs: O, cs: 1, c: dx, ldc: I, acc: acc}
+		ps = append(ps, p.rowMajor(b.k, f32("LinearGrad", "W", w.W, O*I), I))
+	}
+	if g := opt("LinearGrad", "G", w.G, O*I); g != nil {
+		p := &product{m: O, n: I, k: N, a: dy, rs: 1, cs: O, c: g, ldc: I, acc: true}
+		ps = append(ps, p.rowMajor(b.k, f32("LinearGrad", "x", xNI, N*I), I))
+	}
+	b.multiply(ps...)
+	if bias == nil || bias.G.Absent() {
+		return
+	}
+	g := f32("LinearGrad", "b.G", bias.G, O)
+	b.eachSlab(O, func(lo, hi int) {
+		for n := range N {
+			b.k.add(g[lo:hi], dy[n*O+lo:n*O+hi])
+		}
+	})
+}

@@ -1,0 +1,328 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gad/internal/compute"
+)
+
+// The head's logits are never kept whole: LogProb and LogProbGrad take the
+// vocabulary in chunks and the rows in blocks. A row's statistics are taken
+// chunk by chunk, by the same kernels in Sample.
+const (
+	vocabChunk = 1024
+	headRows   = 512     // rows that LogProbGrad takes at a time: 2 MiB of logits
+	sampleSize = 1 << 22 // logits that Sample keeps at a time: 16 MiB
+	statRows   = 1 << 12 // rows that LogProb takes at a time
+)
+
+// stat is what one chunk of one row's logits leaves: the largest, and with
+// e_v = exp(z_v - most) the sums of e_v and of e_v*(z_v - most).
+type stat struct{ most, sum, mean float32 }
+
+// chunkStat scales the logits of a chunk, in place, and takes their statistics.
+func (b *Backend) chunkStat(zV []float32, invTemp float32) stat {
+	most := b.k.scaleMax(zV, invTemp)
+	sum, mean := b.k.expStats(zV, most)
+	return stat{most, sum, mean}
+}
+
+// fold joins the chunks of a row: the log of the sum of exponentials, and the entropy.
+func fold(chunks []stat) (lse, ent float64) {
+	most := math.Inf(-1)
+	for _, c := range chunks {
+		most = max(most, float64(c.most))
+	}
+	sum, mean := 0.0, 0.0
+	for _, c := range chunks {
+		d := float64(c.most) - most
+		f := math.Exp(d)
+		sum += float64(f * float64(c.sum))
+		mean += float64(f * (float64(c.mean) + float64(d*float64(c.sum))))
+	}
+	return most + math.Log(sum), math.Log(sum) - mean/sum
+}
+
+// gather copies the rows of h that rows selects to dst.
+func gather(dst, h []float32, rows []int32, D int) {
+	for r, n := range rows {
+		copy(dst[r*D:r*D+D], h[int(n)*D:])
+	}
+}
+
+// head checks the arguments of the head's operations.
+func head(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h []float32) {
+	N := rowsOf(op, "h", hND, w.Cols)
+	if len(targets) != len(rows) {
+		panic(fmt.Sprintf("cpu: %s: %d targets for %d rows", op, len(targets), len(rows)))
+	}
+	within(op, "rows", rows, N)
+	within(op, "targets", targets, w.Rows)
+	return f32(op, "h", hND, N*w.Cols)
+}
+
+// LogProb is the language-model head's log-probabilities and entropies. A task
+// has some rows and one chunk.
+func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
+	D, V, R := w.Cols, w.Rows, len(rows)
+	h := head("LogProb", w, hND, rows, targets)
+	logp, ent, lse := f32("LogProb", "logp", out.LogpR, R), f32("LogProb", "ent", out.EntR, R), f32("LogProb", "lse", out.LseR, R)
+	columns := b.columns(w)
+	chunks := (V + vocabChunk - 1) / vocabChunk
+	rowBlock := 4 * b.k.mr
+	for r0 := 0; r0 < R; r0 += statRows {
+		n := min(statRows, R-r0)
+		hRD := b.grow(&b.hRD, n*D)
+		gather(hRD, h, rows[r0:r0+n], D)
+		b.stats = slices.Grow(b.stats[:0], n*chunks)[:n*chunks]
+		blocks := (n + rowBlock - 1) / rowBlock
+		b.pool.run(blocks*chunks, func(wi, t int) {
+			wk := &b.workers[wi]
+			lo, c := t%blocks*rowBlock, t/blocks
+			M, v0 := min(rowBlock, n-lo), c*vocabChunk
+			cols := min(vocabChunk, V-v0)
+			z := local(&wk.buf[0], M*cols)
+			p := product{m: M, n: cols, k: D, a: hRD[lo*D:], rs: D, cs: 1, c: z, ldc: cols}
+			p.columns(b.k, columns[v0*D:]).all(b.k, wk)
+			for i := range M {
+				row := z[i*cols : (i+1)*cols]
+				b.stats[(lo+i)*chunks+c] = b.chunkStat(row, float32(invTemp))
+				if target := int(targets[r0+lo+i]) - v0; target >= 0 && target < cols {
+					logp[r0+lo+i] = row[target] // the logit, until all chunks are known
+				}
+			}
+		})
+		for i := range n {
+			l, e := fold(b.stats[i*chunks : (i+1)*chunks])
+			r := r0 + i
+			logp[r], ent[r], lse[r] = float32(float64(logp[r])-l), float32(e), float32(l)
+		}
+	}
+}
+
+// LogProbGrad is the gradient of LogProb. For some rows and one chunk it makes
+// the logits and their gradients anew, then multiplies these with W and with h;
+// dh's chains go over the chunks and w.G's over the rows, both ascending.
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR, dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
+	const op = "LogProbGrad"
+	D, V, R := w.Cols, w.Rows, len(rows)
+	h := head(op, w, hND, rows, targets)
+	dh, g, wVD := opt(op, "dh", dhND, len(h)), opt(op, "G", w.G, V*D), f32(op, "W", w.W, V*D)
+	ent, lse := f32(op, "ent", out.EntR, R), f32(op, "lse", out.LseR, R)
+	dlogp, dent := f32(op, "dlogp", dlogpR, R), opt(op, "dent", dentR, R)
+	columns, inv := b.columns(w), float32(invTemp)
+	for r0 := 0; r0 < R; r0 += headRows {
+		n := min(headRows, R-r0)
+		hRD, dhRD, z := b.grow(&b.hRD, n*D), b.grow(&b.dhRD, n*D), b.grow(&b.zRV, n*min(V, vocabChunk))
+		gather(hRD, h, rows[r0:r0+n], D)
+		if dh != nil {
+			gather(dhRD, dh, rows[r0:r0+n], D)
+		}
+		for v0 := 0; v0 < V; v0 += vocabChunk {
+			cols := min(vocabChunk, V-v0)
+			p := &product{m: n, n: cols, k: D, a: hRD, rs: D, cs: 1, c: z, ldc: cols}
+			b.multiply(p.columns(b.k, columns[v0*D:]))
+			b.eachRow(n, cols, func(lo, hi int) {
+				for i := lo; i < hi; i++ {
+					row, r := z[i*cols:(i+1)*cols], r0+i
+					b.k.scale(row, inv)
+					alpha, beta := -dlogp[r], float32(0)
+					if dent != nil {
+						alpha, beta = alpha-float32(dent[r]*ent[r]), -dent[r]
+					}
+					b.k.headGrad(row, lse[r], inv*alpha, inv*beta)
+					if target := int(targets[r]) - v0; target >= 0 && target < cols {
+						row[target] += float32(inv * dlogp[r])
+					}
+				}
+			})
+			var ps []*product
+			if dh != nil {
+				p := &product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
+				ps = append(ps, p.rowMajor(b.k, wVD[v0*D:], D))
+			}
+			if g != nil {
+				p := &product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D, acc: true}
+				ps = append(ps, p.rowMajor(b.k, hRD, D))
+			}
+			b.multiply(ps...)
+		}
+		if dh != nil {
+			for i, r := range rows[r0 : r0+n] {
+				copy(dh[int(r)*D:int(r)*D+D], dhRD[i*D:])
+			}
+		}
+	}
+}
+
+// Sample draws one token a row. TopP's share is that of the tokens which TopK
+// left; on equal probabilities the lower id counts as the more probable.
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
+	D, V, R := w.Cols, w.Rows, len(ids)
+	h := f32("Sample", "h", hRD, R*D)
+	if len(logp) != R || (s.Temperature > 0 && len(u) != R) {
+		panic(fmt.Sprintf("cpu: Sample: %d ids, %d logp, %d u", R, len(logp), len(u)))
+	}
+	invTemp := 1.0
+	if s.Temperature > 0 {
+		invTemp = 1 / s.Temperature
+	}
+	columns := b.columns(w)
+	group := max(1, sampleSize/V)
+	for r0 := 0; r0 < R; r0 += group {
+		n := min(group, R-r0)
+		z := b.grow(&b.zRV, n*V)
+		p := &product{m: n, n: V, k: D, a: h[r0*D:], rs: D, cs: 1, c: z, ldc: V}
+		b.multiply(p.columns(b.k, columns))
+		b.pool.run(n, func(wi, i int) {
+			wk, row, r := &b.workers[wi], z[i*V:(i+1)*V], r0+i
+			chunks := make([]stat, 0, 8)
+			for v0 := 0; v0 < V; v0 += vocabChunk {
+				chunks = append(chunks, b.chunkStat(row[v0:min(V, v0+vocabChunk)], float32(invTemp)))
+			}
+			lse, _ := fold(chunks)
+			if s.Temperature == 0 {
+				ids[r] = largest(row)
+			} else {
+				prob := local(&wk.buf[0], V)
+				copy(prob, row)
+				b.k.expSum(prob, float32(lse))
+				ids[r] = draw(prob, s, u[r])
+			}
+			logp[r] = float32(float64(row[ids[r]]) - lse)
+		})
+	}
+}
+
+// largest is the index of the largest element, the first of equal ones.
+func largest(x []float32) int32 {
+	best := 0
+	for i, v := range x {
+		if v > x[best] {
+			best = i
+		}
+	}
+	return int32(best)
+}
+
+// draw is the token that u picks from probabilities after the filters of s.
+func draw(prob []float32, s compute.Sampling, u float64) int32 {
+	V := len(prob)
+	var kept []int32 // nil stands for all
+	topK, topP := s.TopK > 0 && s.TopK < V, s.TopP > 0 && s.TopP < 1
+	if topK || topP {
+		order := newRanking(prob)
+		if topK {
+			for range s.TopK {
+				kept = append(kept, order.next())
+			}
+		}
+		if topP {
+			need := s.TopP * total(prob, kept)
+			sum, n := 0.0, 0
+			for ; sum < need && n < V; n++ {
+				if !topK {
+					kept = append(kept, order.next())
+				} else if n == len(kept) {
+					break
+				}
+				sum += float64(prob[kept[n]])
+			}
+			kept = kept[:n]
+		}
+	}
+	if s.MinP > 0 {
+		if kept == nil {
+			least := s.MinP * float64(prob[largest(prob)])
+			for v, p := range prob {
+				if float64(p) >= least {
+					kept = append(kept, int32(v))
+				}
+			}
+		} else {
+			least := s.MinP * float64(prob[kept[0]])
+			kept = slices.DeleteFunc(kept, func(v int32) bool { return float64(prob[v]) < least })
+		}
+	}
+	slices.Sort(kept)
+	need, sum, last := u*total(prob, kept), 0.0, int32(V-1)
+	if kept == nil {
+		for v, p := range prob {
+			if sum += float64(p); sum > need {
+				return int32(v)
+			}
+		}
+		return last
+	}
+	for _, last = range kept {
+		if sum += float64(prob[last]); sum > need {
+			break
+		}
+	}
+	return last
+}
+
+// total is the kept tokens' probability, all tokens' if kept is nil.
+func total(prob []float32, kept []int32) (sum float64) {
+	if kept == nil {
+		for _, p := range prob {
+			sum += float64(p)
+		}
+	}
+	for _, v := range kept {
+		sum += float64(prob[v])
+	}
+	return sum
+}
+
+// ranking hands out tokens from the most probable down, the lower id first
+// among equals: a heap, because few are asked for.
+type ranking struct {
+	prob []float32
+	heap []int32
+}
+
+func newRanking(prob []float32) *ranking {
+	r := &ranking{prob, make([]int32, len(prob))}
+	for v := range r.heap {
+		r.heap[v] = int32(v)
+	}
+	for i := len(r.heap)/2 - 1; i >= 0; i-- {
+		r.sink(i)
+	}
+	return r
+}
+
+func (r *ranking) before(x, y int32) bool {
+	if r.prob[x] != r.prob[y] {
+		return r.prob[x] > r.prob[y]
+	}
+	return x < y
+}
+
+func (r *ranking) sink(i int) {
+	for {
+		c := 2*i + 1
+		if c >= len(r.heap) {
+			return
+		}
+		if c+1 < len(r.heap) && r.before(r.heap[c+1], r.heap[c]) {
+			c++
+		}
+		if !r.before(r.heap[c], r.heap[i]) {
+			return
+		}
+		r.heap[i], r.heap[c] = r.heap[c], r.heap[i]
+		i = c
+	}
+}
+
+func (r *ranking) next() int32 {
+	v, last := r.heap[0], len(r.heap)-1
+	r.heap[0] = r.heap[last]
+	r.heap = r.heap[:last]
+	r.sink(0)
+	return v
+}

@@ -1,0 +1,15 @@
+package ref_test
+
+import (
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/computetest"
+	"gad/internal/compute/ref"
+)
+
+// The reference against itself: offsets, guards, aliasing and the promised
+// equalities; what it computes is checked by finite differences.
+func TestConformance(t *testing.T) {
+	computetest.Run(t, func(int) (compute.Backend, error) { return ref.New(), nil }, 1e-6)
+}

@@ -1,0 +1,598 @@
+// Package ref is the reference backend: every operation of compute.Backend as
+// the obvious loop of its comment, in float64, on one goroutine.
+//
+// It is the specification that the other backends are tested against, so
+// nothing here is clever. Sums run over ascending indices. Names end in their
+// shapes; the legend is that of package compute.
+package ref
+
+import (
+	"fmt"
+	"math"
+	"sort"
+
+	"gad/internal/compute"
+)
+
+// Backend is the reference backend. Its operations are done when they return.
+type Backend struct {
+	inUse, peak int64
+}
+
+var _ compute.Backend = (*Backend)(nil)
+
+// New is a reference backend.
+func New() *Backend { return new(Backend) }
+
+// memory is a block of float64 elements.
+type memory struct{ data []float64 }
+
+// Len is the number of elements.
+func (m *memory) Len() int { return len(m.data) }
+
+// F64 is t's elements themselves, to read and to write: a test's way to values
+// that float32 cannot hold, such as a finite difference's step.
+func F64(t compute.Tensor) []float64 {
+	if t.Absent() {
+		return nil
+	}
+	m := t.Mem().(*memory)
+	return m.data[t.Off() : t.Off()+t.Len() : t.Off()+t.Len()]
+}
+
+// size panics unless t has n elements.
+func size(op, name string, t compute.Tensor, n int) []float64 {
+	if t.Len() != n {
+		panic(fmt.Sprintf("ref: %s: %s has %d elements, want %d", op, name, t.Len(), n))
+	}
+	return F64(t)
+}
+
+// rowsOf is how many rows of width elements t holds.
+func rowsOf(op, name string, t compute.Tensor, width int) int {
+	if width <= 0 || t.Len()%width != 0 {
+		panic(fmt.Sprintf("ref: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
+	}
+	return t.Len() / width
+}
+
+// Name is "ref".
+func (b *Backend) Name() string { return "ref" }
+
+// Alloc returns n zeroed elements; it does not fail.
+func (b *Backend) Alloc(what string, n int) (compute.Tensor, error) {
+	if n < 0 {
+		panic(fmt.Sprintf("ref: Alloc: %q: %d elements", what, n))
+	}
+	b.inUse += 8 * int64(n)
+	b.peak = max(b.peak, b.inUse)
+	return compute.View(&memory{make([]float64, n)}), nil
+}
+
+// Free gives t's block back.
+func (b *Backend) Free(t compute.Tensor) {
+	if t.Absent() {
+		return
+	}
+	m := t.Mem().(*memory)
+	if t.Len() != len(m.data) {
+		panic("ref: Free: not a whole block, or freed before")
+	}
+	b.inUse -= 8 * int64(len(m.data))
+	m.data = nil
+}
+
+// Memory is the number of bytes allocated now, and the most there ever was.
+func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
+
+// Upload copies src to dst.
+func (b *Backend) Upload(dst compute.Tensor, src []float32) {
+	for i, d := 0, size("Upload", "dst", dst, len(src)); i < len(src); i++ {
+		d[i] = float64(src[i])
+	}
+}
+
+// Download copies src to dst, rounding to float32.
+func (b *Backend) Download(dst []float32, src compute.Tensor) {
+	for i, s := range size("Download", "src", src, len(dst)) {
+		dst[i] = float32(s)
+	}
+}
+
+// Sync has nothing to wait for.
+func (b *Backend) Sync() error { return nil }
+
+// Close has nothing to free that the collector does not.
+func (b *Backend) Close() error { return nil }
+
+// Zero sets t to zero.
+func (b *Backend) Zero(t compute.Tensor) { clear(F64(t)) }
+
+// Copy copies src to dst.
+func (b *Backend) Copy(dst, src compute.Tensor) { copy(size("Copy", "dst", dst, src.Len()), F64(src)) }
+
+// Add adds x to y.
+func (b *Backend) Add(y, x compute.Tensor) {
+	yy := size("Add", "y", y, x.Len())
+	for i, v := range F64(x) {
+		yy[i] += v
+	}
+}
+
+// Refresh has nothing to do: this backend computes with W.
+func (b *Backend) Refresh(p *compute.Param) {}
+
+// Embed gathers rows of the table.
+func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
+	D := table.Cols
+	y, w := size("Embed", "y", yND, len(ids)*D), F64(table.W)
+	for n, id := range ids {
+		for d := range D {
+			y[n*D+d] = w[int(id)*D+d]
+		}
+	}
+}
+
+// EmbedGrad adds to rows of the table's gradient.
+func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int32) {
+	if table.G.Absent() {
+		return
+	}
+	D := table.Cols
+	dy, g := size("EmbedGrad", "dy", dyND, len(ids)*D), F64(table.G)
+	for n, id := range ids {
+		for d := range D {
+			g[int(id)*D+d] += dy[n*D+d]
+		}
+	}
+}
+
+// RMSNorm normalises rows by their root mean square.
+func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
+	D := w.Cols
+	N := rowsOf("RMSNorm", "x", xND, D)
+	y, rstd, x, wD := size("RMSNorm", "y", yND, N*D), size("RMSNorm", "rstd", rstdN, N), F64(xND), F64(w.W)
+	for n := range N {
+		sum := 0.0
+		for d := range D {
+			sum += x[n*D+d] * x[n*D+d]
+		}
+		rstd[n] = 1 / math.Sqrt(sum/float64(D)+eps)
+		for d := range D {
+			y[n*D+d] = x[n*D+d] * rstd[n] * wD[d]
+		}
+	}
+}
+
+// RMSNormGrad is the gradient of RMSNorm.
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+	D := w.Cols
+	N := rowsOf("RMSNormGrad", "x", xND, D)
+	dx, dy := size("RMSNormGrad", "dx", dxND, N*D), size("RMSNormGrad", "dy", dyND, N*D)
+	x, rstd, wD, gD := F64(xND), size("RMSNormGrad", "rstd", rstdN, N), F64(w.W), F64(w.G)
+	for n := range N {
+		dot := 0.0
+		for d := range D {
+			dot += dy[n*D+d] * wD[d] * x[n*D+d]
+		}
+		for d := range D {
+			i := n*D + d
+			if gD != nil {
+				gD[d] += dy[i] * x[i] * rstd[n]
+			}
+			t := rstd[n] * (dy[i]*wD[d] - x[i]*rstd[n]*rstd[n]*dot/float64(D))
+			if acc {
+				t += dx[i]
+			}
+			dx[i] = t
+		}
+	}
+}
+
+// Linear is the product with a parameter's transpose.
+func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
+	O, I := w.Rows, w.Cols
+	N := rowsOf("Linear", "x", xNI, I)
+	y, x, wOI := size("Linear", "y", yNO, N*O), F64(xNI), F64(w.W)
+	for n := range N {
+		for o := range O {
+			sum := 0.0
+			for i := range I {
+				sum += x[n*I+i] * wOI[o*I+i]
+			}
+			if bias != nil {
+				sum += F64(bias.W)[o]
+			}
+			if acc {
+				sum += y[n*O+o]
+			}
+			y[n*O+o] = sum
+		}
+	}
+}
+
+// LinearGrad is the gradient of Linear.
+func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+	O, I := w.Rows, w.Cols
+	N := rowsOf("LinearGrad", "dy", dyNO, O)
+	dy, wOI := F64(dyNO), F64(w.W)
+	if !dxNI.Absent() {
+		dx := size("LinearGrad", "dx", dxNI, N*I)
+		for n := range N {
+			for i := range I {
+				sum := 0.0
+				for o := range O {
+					sum += dy[n*O+o] * wOI[o*I+i]
+				}
+				if acc {
+					sum += dx[n*I+i]
+				}
+				dx[n*I+i] = sum
+			}
+		}
+	}
+	if !w.G.Absent() {
+		x, g := size("LinearGrad", "x", xNI, N*I), F64(w.G)
+		for o := range O {
+			for i := range I {
+				sum := 0.0
+				for n := range N {
+					sum += dy[n*O+o] * x[n*I+i]
+				}
+				g[o*I+i] += sum
+			}
+		}
+	}
+	if bias != nil && !bias.G.Absent() {
+		g := F64(bias.G)
+		for o := range O {
+			sum := 0.0
+			for n := range N {
+				sum += dy[n*O+o]
+			}
+			g[o] += sum
+		}
+	}
+}
+
+// Rope rotates pairs of a head by their position's angles.
+func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+	H, E := heads, headDim
+	x, tab := size("Rope", "x", xNHE, len(pos)*H*E), F64(table)
+	for n, p := range pos {
+		row := tab[int(p)*E : int(p)*E+E]
+		for h := range H {
+			head := x[(n*H+h)*E : (n*H+h+1)*E]
+			for e := range E / 2 {
+				c, s := row[e], row[E/2+e]
+				if inverse {
+					s = -s
+				}
+				u, v := head[e], head[e+E/2]
+				head[e], head[e+E/2] = u*c-v*s, v*c+u*s
+			}
+		}
+	}
+}
+
+// attend is one query against the keys and values that at(j) gives, j < n;
+// it returns the log of the sum of exponentials.
+func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []float64)) float64 {
+	s, most := make([]float64, n), math.Inf(-1)
+	for j := range n {
+		k, _ := at(j)
+		for e := range qE {
+			s[j] += qE[e] * k[e]
+		}
+		s[j] *= scale
+		most = max(most, s[j])
+	}
+	sum := 0.0
+	for j := range n {
+		sum += math.Exp(s[j] - most)
+	}
+	lse := most + math.Log(sum)
+	clear(oE)
+	for j := range n {
+		_, v := at(j)
+		p := math.Exp(s[j] - lse)
+		for e := range oE {
+			oE[e] += p * v[e]
+		}
+	}
+	return lse
+}
+
+// Attention is causal attention within each sequence.
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+	H, K, E := a.H, a.K, a.E
+	N := rowsOf("Attention", "q", qNHE, H*E)
+	o, lse, q := size("Attention", "o", oNHE, N*H*E), size("Attention", "lse", lseNH, N*H), F64(qNHE)
+	k, v := size("Attention", "k", kNKE, N*K*E), size("Attention", "v", vNKE, N*K*E)
+	for s := 0; s+1 < len(start); s++ {
+		first := int(start[s])
+		for i := first; i < int(start[s+1]); i++ {
+			for h := range H {
+				at := i*H*E + h*E
+				lse[i*H+h] = attend(o[at:at+E], q[at:at+E], i-first+1, a.Scale, func(j int) (kE, vE []float64) {
+					at := (first+j)*K*E + h/(H/K)*E
+					return k[at : at+E], v[at : at+E]
+				})
+			}
+		}
+	}
+}
+
+// AttentionGrad is the gradient of Attention.
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+	H, K, E := a.H, a.K, a.E
+	N := rowsOf("AttentionGrad", "q", qNHE, H*E)
+	q, do := F64(qNHE), size("AttentionGrad", "do", doNHE, N*H*E)
+	o, lse := size("AttentionGrad", "o", oNHE, N*H*E), size("AttentionGrad", "lse", lseNH, N*H)
+	k, v := size("AttentionGrad", "k", kNKE, N*K*E), size("AttentionGrad", "v", vNKE, N*K*E)
+	dq := size("AttentionGrad", "dq", dqNHE, N*H*E)
+	dk, dv := size("AttentionGrad", "dk", dkNKE, N*K*E), size("AttentionGrad", "dv", dvNKE, N*K*E)
+	clear(dq)
+	clear(dk)
+	clear(dv)
+	for s := 0; s+1 < len(start); s++ {
+		for i := int(start[s]); i < int(start[s+1]); i++ {
+			for h := range H {
+				qi := i*H*E + h*E
+				delta := 0.0
+				for e := range E {
+					delta += do[qi+e] * o[qi+e]
+				}
+				for j := int(start[s]); j <= i; j++ {
+					kj := j*K*E + h/(H/K)*E
+					dot, dp := 0.0, 0.0
+					for e := range E {
+						dot += q[qi+e] * k[kj+e]
+						dp += do[qi+e] * v[kj+e]
+					}
+					p := math.Exp(a.Scale*dot - lse[i*H+h])
+					ds := p * (dp - delta)
+					for e := range E {
+						dv[kj+e] += p * do[qi+e]
+						dq[qi+e] += a.Scale * ds * k[kj+e]
+						dk[kj+e] += a.Scale * ds * q[qi+e]
+					}
+				}
+			}
+		}
+	}
+}
+
+// CacheWrite scatters rows into a cache.
+func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
+	c, x := F64(cache), size("CacheWrite", "x", xNW, len(slots)*width)
+	for n, slot := range slots {
+		copy(c[int(slot)*width:(int(slot)+1)*width], x[n*width:])
+	}
+}
+
+// AttentionDecode is Attention for one query a row over paged keys and values.
+func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+	H, K, E := a.H, a.K, a.E
+	R := len(pages.Len)
+	o, q := size("AttentionDecode", "o", oRHE, R*H*E), size("AttentionDecode", "q", qRHE, R*H*E)
+	k, v := F64(kCache), F64(vCache)
+	for r := range R {
+		for h := range H {
+			at := (r*H + h) * E
+			attend(o[at:at+E], q[at:at+E], int(pages.Len[r]), a.Scale, func(j int) (kE, vE []float64) {
+				slot := int(pages.Table[r][j/pages.PageTokens])*pages.PageTokens + j%pages.PageTokens
+				at := slot*K*E + h/(H/K)*E
+				return k[at : at+E], v[at : at+E]
+			})
+		}
+	}
+}
+
+// SwiGLU gates up by silu(gate).
+func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
+	y, up := size("SwiGLU", "y", yNF, gateNF.Len()), size("SwiGLU", "up", upNF, gateNF.Len())
+	for i, x := range F64(gateNF) {
+		y[i] = x / (1 + math.Exp(-x)) * up[i]
+	}
+}
+
+// SwiGLUGrad is the gradient of SwiGLU, with silu'(x) = s*(1 + x*(1-s)), s = 1/(1+exp(-x)).
+func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	n := gateNF.Len()
+	dgate, dup := size("SwiGLUGrad", "dgate", dgateNF, n), size("SwiGLUGrad", "dup", dupNF, n)
+	dyNFv, up := size("SwiGLUGrad", "dy", dyNF, n), size("SwiGLUGrad", "up", upNF, n)
+	for i, x := range F64(gateNF) {
+		s, dy := 1/(1+math.Exp(-x)), dyNFv[i]
+		dgate[i] = dy * up[i] * s * (1 + x*(1-s))
+		dup[i] = dy * x * s
+	}
+}
+
+// logits are the scaled logits of one row, and the log of the sum of their exponentials.
+func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse float64) {
+	D, wVD := w.Cols, F64(w.W)
+	zV = make([]float64, w.Rows)
+	most := math.Inf(-1)
+	for v := range zV {
+		for d := range D {
+			zV[v] += hD[d] * wVD[v*D+d]
+		}
+		zV[v] *= invTemp
+		most = max(most, zV[v])
+	}
+	sum := 0.0
+	for _, z := range zV {
+		sum += math.Exp(z - most)
+	}
+	return zV, most + math.Log(sum)
+}
+
+// LogProb is the language-model head's log-probabilities and entropies.
+func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
+	D, R := w.Cols, len(rows)
+	rowsOf("LogProb", "h", hND, D)
+	h, logp := F64(hND), size("LogProb", "logp", out.LogpR, R)
+	ent, lse := size("LogProb", "ent", out.EntR, R), size("LogProb", "lse", out.LseR, R)
+	for r, n := range rows {
+		var zV []float64
+		zV, lse[r] = logits(h[int(n)*D:int(n)*D+D], w, invTemp)
+		logp[r] = zV[targets[r]] - lse[r]
+		mean := 0.0
+		for _, z := range zV {
+			mean += math.Exp(z-lse[r]) * z
+		}
+		ent[r] = lse[r] - mean
+	}
+}
+
+// LogProbGrad is the gradient of LogProb.
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR, dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
+	D, R := w.Cols, len(rows)
+	h, wVD, gVD, dh := F64(hND), F64(w.W), F64(w.G), F64(dhND)
+	ent, lse := size("LogProbGrad", "ent", out.EntR, R), size("LogProbGrad", "lse", out.LseR, R)
+	dlogp := size("LogProbGrad", "dlogp", dlogpR, R)
+	for r, n := range rows {
+		hD := h[int(n)*D : int(n)*D+D]
+		zV, _ := logits(hD, w, invTemp)
+		for v, z := range zV {
+			p := math.Exp(z - lse[r])
+			dz := -dlogp[r] * p
+			if v == int(targets[r]) {
+				dz += dlogp[r]
+			}
+			if !dentR.Absent() {
+				dz -= size("LogProbGrad", "dent", dentR, R)[r] * p * (z - lse[r] + ent[r])
+			}
+			for d := range D {
+				if dh != nil {
+					dh[int(n)*D+d] += invTemp * dz * wVD[v*D+d]
+				}
+				if gVD != nil {
+					gVD[v*D+d] += invTemp * dz * hD[d]
+				}
+			}
+		}
+	}
+}
+
+// Sample draws one token a row. TopP's share is that of the tokens which TopK
+// left; on equal probabilities the lower id counts as the more probable.
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
+	D, R := w.Cols, len(ids)
+	h := size("Sample", "h", hRD, R*D)
+	invTemp := 1.0
+	if s.Temperature > 0 {
+		invTemp = 1 / s.Temperature
+	}
+	for r := range R {
+		zV, lse := logits(h[r*D:r*D+D], w, invTemp)
+		ids[r] = choose(zV, lse, s, u[r])
+		logp[r] = float32(zV[ids[r]] - lse)
+	}
+}
+
+// choose draws one token.
+func choose(zV []float64, lse float64, s compute.Sampling, u float64) int32 {
+	order := make([]int, len(zV))
+	for v := range order {
+		order[v] = v
+	}
+	sort.SliceStable(order, func(i, j int) bool { return zV[order[i]] > zV[order[j]] })
+	if s.Temperature == 0 {
+		return int32(order[0])
+	}
+	p := func(v int) float64 { return math.Exp(zV[v] - lse) }
+	if s.TopK > 0 && s.TopK < len(order) {
+		order = order[:s.TopK]
+	}
+	total := 0.0
+	for _, v := range order {
+		total += p(v)
+	}
+	if s.TopP > 0 && s.TopP < 1 {
+		n, sum := 0, 0.0
+		for sum < s.TopP*total && n < len(order) {
+			sum += p(order[n])
+			n++
+		}
+		order = order[:n]
+	}
+	if s.MinP > 0 {
+		n := 0
+		for n < len(order) && p(order[n]) >= s.MinP*p(order[0]) {
+			n++
+		}
+		order = order[:n]
+	}
+	sort.Ints(order)
+	total = 0
+	for _, v := range order {
+		total += p(v)
+	}
+	sum := 0.0
+	for _, v := range order {
+		sum += p(v)
+		if sum > u*total {
+			return int32(v)
+		}
+	}
+	return int32(order[len(order)-1])
+}
+
+// Score is the value head.
+func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
+	D := w.Cols
+	s, h, wD := size("Score", "s", sR, len(rows)), F64(hND), F64(w.W)
+	for r, n := range rows {
+		s[r] = 0
+		for d := range D {
+			s[r] += h[int(n)*D+d] * wD[d]
+		}
+	}
+}
+
+// ScoreGrad is the gradient of Score.
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
+	D := w.Cols
+	dh, ds, h, wD, gD := F64(dhND), size("ScoreGrad", "ds", dsR, len(rows)), F64(hND), F64(w.W), F64(w.G)
+	for r, n := range rows {
+		for d := range D {
+			if dh != nil {
+				dh[int(n)*D+d] += ds[r] * wD[d]
+			}
+			if gD != nil {
+				gD[d] += ds[r] * h[int(n)*D+d]
+			}
+		}
+	}
+}
+
+// SumSquares is the sum of the squares of all elements.
+func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
+	sum := 0.0
+	for _, t := range ts {
+		for _, x := range F64(t) {
+			sum += x * x
+		}
+	}
+	return sum
+}
+
+// AdamW is one optimizer step of p.
+func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
+	n := p.Len()
+	w, g := size("AdamW", "W", p.W, n), size("AdamW", "G", p.G, n)
+	m, v := size("AdamW", "M", p.M, n), size("AdamW", "V", p.V, n)
+	decay := 0.0
+	if p.Decay {
+		decay = a.Decay
+	}
+	c1, c2 := 1-math.Pow(a.Beta1, float64(a.Step)), 1-math.Pow(a.Beta2, float64(a.Step))
+	for i := range n {
+		gi := g[i] * a.GradScale
+		m[i] = a.Beta1*m[i] + (1-a.Beta1)*gi
+		v[i] = a.Beta2*v[i] + (1-a.Beta2)*gi*gi
+		w[i] = w[i]*(1-a.LR*decay) - a.LR/c1*m[i]/(math.Sqrt(v[i]/c2)+a.Eps)
+	}
+}

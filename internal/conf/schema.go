@@ -1,0 +1,251 @@
+package conf
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Setting describes one leaf of a configuration struct.
+type Setting struct {
+	Key     string   // dotted path, "actor.optim.lr"
+	Type    string   // "text", "true or false", "integer", "number", "list of texts", "list of numbers"
+	Default string   // the value found in the struct, written as YAML
+	Doc     string   // the doc tag
+	Min     string   // the min tag, inclusive; "" = unbounded
+	Max     string   // the max tag, inclusive; "" = unbounded
+	Choices []string // the choices tag; nil = any value
+}
+
+// leaf is a setting and where it stands in the struct.
+type leaf struct {
+	Setting
+	index []int // for reflect.Value.FieldByIndex
+	typ   reflect.Type
+}
+
+// schema is what Load needs to know of a struct: its leaves in declaration order, and its groups.
+type schema struct {
+	leaves []*leaf
+	byKey  map[string]*leaf
+	groups map[string][]string // dotted group ("" = the root) -> names of its members in declaration order
+}
+
+var keyName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+// structOf returns the struct behind v (a struct or a pointer to one).
+func structOf(v any) reflect.Value {
+	rv := reflect.ValueOf(v)
+	if rv.Kind() == reflect.Pointer && !rv.IsNil() {
+		rv = rv.Elem()
+	}
+	if rv.Kind() != reflect.Struct {
+		panic(fmt.Sprintf("conf: %T: want a struct or a pointer to one", v))
+	}
+	return rv
+}
+
+// schemaOf reads the tags of t. A struct that cannot be a configuration (an unsupported type, a missing or repeated
+// yaml name, a min that is no number) is a programmer's error and panics.
+func schemaOf(t reflect.Type) *schema {
+	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{}}
+	s.walk(t, "", nil)
+	return s
+}
+
+func (s *schema) walk(t reflect.Type, group string, index []int) {
+	if t.NumField() == 0 {
+		panic(fmt.Sprintf("conf: group %q: %s has no fields", group, t))
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		at := append(slices.Clone(index), i)
+		name, opts, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if name == "-" {
+			continue
+		}
+		bad := func(rule string) { panic(fmt.Sprintf("conf: %s.%s: %s", t, f.Name, rule)) }
+		if !f.IsExported() {
+			bad(`unexported field: tag it yaml:"-"`)
+		}
+		if opts == "inline" && f.Type.Kind() == reflect.Struct {
+			s.walk(f.Type, group, at)
+			continue
+		}
+		if !keyName.MatchString(name) || opts != "" {
+			bad(`want a yaml tag of lower-case letters, digits and _, or ",inline" on a struct`)
+		}
+		if slices.Contains(s.groups[group], name) {
+			bad(fmt.Sprintf("yaml name %q stands twice", name))
+		}
+		s.groups[group] = append(s.groups[group], name)
+		key := join(group, name)
+		if f.Type.Kind() == reflect.Struct {
+			s.walk(f.Type, key, at)
+			continue
+		}
+		l := &leaf{index: at, typ: f.Type}
+		l.Key, l.Type, l.Doc = key, typeName(f.Type), f.Tag.Get("doc")
+		l.Min, l.Max = f.Tag.Get("min"), f.Tag.Get("max")
+		if c, ok := f.Tag.Lookup("choices"); ok {
+			l.Choices = strings.Split(c, ",")
+		}
+		if l.Type == "" {
+			bad(fmt.Sprintf("type %s is not supported", f.Type))
+		}
+		for _, b := range []string{l.Min, l.Max} {
+			if _, err := strconv.ParseFloat(b, 64); b != "" && (err != nil || !isNumber(elem(f.Type))) {
+				bad(fmt.Sprintf("bound %q: want a number on a numeric setting", b))
+			}
+		}
+		s.leaves = append(s.leaves, l)
+		s.byKey[key] = l
+	}
+}
+
+func join(group, name string) string {
+	if group == "" {
+		return name
+	}
+	return group + "." + name
+}
+
+func elem(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Slice {
+		return t.Elem()
+	}
+	return t
+}
+
+func isInt(t reflect.Type) bool  { return t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64 }
+func isUint(t reflect.Type) bool { return t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64 }
+func isNumber(t reflect.Type) bool {
+	return isInt(t) || isUint(t) || t.Kind() == reflect.Float64
+}
+
+// typeName is the word for t that users read, "" for a type that is not supported.
+func typeName(t reflect.Type) string {
+	switch {
+	case t.Kind() == reflect.String:
+		return "text"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case isInt(t), isUint(t):
+		return "integer"
+	case t.Kind() == reflect.Float64:
+		return "number"
+	case t == reflect.TypeFor[[]string]():
+		return "list of texts"
+	case t == reflect.TypeFor[[]float64]():
+		return "list of numbers"
+	}
+	return ""
+}
+
+// Describe lists the settings of v (a struct or a pointer to one, holding the defaults) in declaration order.
+func Describe(v any) []Setting {
+	rv := structOf(v)
+	var out []Setting
+	for _, l := range schemaOf(rv.Type()).leaves {
+		st := l.Setting
+		st.Default = format(rv.FieldByIndex(l.index))
+		st.Choices = slices.Clone(l.Choices)
+		out = append(out, st)
+	}
+	return out
+}
+
+// Check reports what is wrong with the declaration of v itself, for a test of the package that owns it: a setting
+// without a doc tag, and a default that Load would refuse.
+func Check(v any) error {
+	rv := structOf(v)
+	var ps Problems
+	for _, l := range schemaOf(rv.Type()).leaves {
+		where := rv.Type().String()
+		if l.Doc == "" {
+			ps = append(ps, Problem{where, fmt.Sprintf("setting %q: no doc tag", l.Key)})
+		}
+		fv := rv.FieldByIndex(l.index)
+		items := []reflect.Value{fv}
+		if fv.Kind() == reflect.Slice {
+			items = items[:0]
+			for i := range fv.Len() {
+				items = append(items, fv.Index(i))
+			}
+		}
+		for _, it := range items {
+			rule := l.rule(it)
+			if rule == "" {
+				rule = unwritable(it)
+			}
+			if rule != "" {
+				ps = append(ps, Problem{where, fmt.Sprintf("setting %q: default %s: %s", l.Key, format(it), rule)})
+			}
+		}
+	}
+	if len(ps) > 0 {
+		return ps
+	}
+	return nil
+}
+
+// rule says which of min, max and choices the value v (one element, for a list) breaks; "" when none.
+func (l *leaf) rule(v reflect.Value) string {
+	if isNumber(v.Type()) {
+		// Bounds are compared as float64: beyond 2^53 an integer may differ from its bound by a rounding.
+		var x float64
+		switch {
+		case isInt(v.Type()):
+			x = float64(v.Int())
+		case isUint(v.Type()):
+			x = float64(v.Uint())
+		default:
+			x = v.Float()
+		}
+		if lo, err := strconv.ParseFloat(l.Min, 64); err == nil && x < lo {
+			return "below the minimum " + l.Min
+		}
+		if hi, err := strconv.ParseFloat(l.Max, 64); err == nil && x > hi {
+			return "above the maximum " + l.Max
+		}
+	}
+	if l.Choices != nil {
+		text := format(v)
+		if v.Kind() == reflect.String {
+			text = v.String()
+		}
+		if !slices.Contains(l.Choices, text) {
+			if near := nearest(text, l.Choices); near != "" {
+				return fmt.Sprintf("did you mean %q? (one of: %s)", near, strings.Join(l.Choices, ", "))
+			}
+			return "want one of: " + strings.Join(l.Choices, ", ")
+		}
+	}
+	return ""
+}
+
+// unwritable says why a value could not be written as YAML and read back; "" when it can.
+func unwritable(v reflect.Value) string {
+	switch v.Kind() {
+	case reflect.Float64:
+		if math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0) {
+			return "want a finite number"
+		}
+	case reflect.String:
+		if !utf8.ValidString(v.String()) {
+			return "not valid UTF-8"
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			if rule := unwritable(v.Index(i)); rule != "" {
+				return rule
+			}
+		}
+	}
+	return ""
+}

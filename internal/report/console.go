@@ -1,0 +1,432 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/term"
+)
+
+// barDelay is how long a stage must last before it gets a bar: shorter ones would only flicker.
+const barDelay = 400 * time.Millisecond
+
+// console serialises lines and progress bars on one writer. While bars are shown, lines go through the bars' own
+// writer, which prints them above.
+type console struct {
+	bar, colour bool
+	every       time.Duration
+	now         func() time.Time
+	failed      func(error) // called once
+
+	mu     sync.Mutex
+	w      io.Writer // nil = silent
+	bars   *mpb.Progress
+	shown  int // bars in it
+	stages map[*stage]bool
+}
+
+func newConsole(opt Options, failed func(error)) *console {
+	tty := opt.TTY && os.Getenv("TERM") != "dumb"
+	bar := tty
+	if f, ok := opt.Console.(*os.File); ok && tty { // a terminal that knows no size has no room for a bar
+		w, h, err := term.GetSize(int(f.Fd()))
+		bar = err == nil && w > 0 && h > 1
+	}
+	return &console{w: opt.Console, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: opt.Every, now: opt.Now,
+		failed: failed, stages: map[*stage]bool{}}
+}
+
+// SGR codes of the few things that are coloured.
+const (
+	dim    = "2"
+	bold   = "1"
+	red    = "31"
+	yellow = "33"
+)
+
+func plain(_, s string) string { return s }
+
+func (c *console) paint(code, s string) string {
+	if !c.colour {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// print writes one line: the time of day, the level where it matters, the text.
+func (c *console) print(level zapcore.Level, t time.Time, text string) {
+	line := c.paint(dim, t.Format("15:04:05")) + "  "
+	switch {
+	case level >= zapcore.ErrorLevel:
+		line += c.paint(red, "error: ")
+	case level == zapcore.WarnLevel:
+		line += c.paint(yellow, "warning: ")
+	case level < zapcore.InfoLevel:
+		line += c.paint(dim, "debug: ")
+	}
+	c.mu.Lock()
+	err := c.write(line + text + "\n")
+	c.mu.Unlock()
+	if err != nil {
+		c.failed(err)
+	}
+}
+
+// write needs the lock. After an error the console is silent.
+func (c *console) write(s string) error {
+	if c.w == nil {
+		return nil
+	}
+	if c.bars != nil {
+		if _, err := c.bars.Write([]byte(s)); err == nil {
+			return nil
+		} // the bars have stopped, as they do when the terminal fails: ask the terminal itself
+	}
+	_, err := io.WriteString(c.w, s)
+	if err != nil {
+		c.w = nil
+	}
+	return err
+}
+
+func (c *console) close() {
+	c.mu.Lock()
+	open := make([]*stage, 0, len(c.stages))
+	for s := range c.stages {
+		open = append(open, s)
+	}
+	c.mu.Unlock()
+	for _, s := range open {
+		s.done()
+	}
+}
+
+// stage is a long part of a step, counted up to total (0 = unknown).
+type stage struct {
+	con   *console
+	name  string
+	total int
+	n     atomic.Int64
+	began time.Time
+	once  sync.Once
+	stop  chan struct{} // closed by done
+	idle  chan struct{} // closed when the goroutine of lines has ended
+	timer *time.Timer   // shows the bar
+	bar   *mpb.Bar      // under con.mu; nil = not shown
+	over  bool          // under con.mu
+}
+
+// Stage shows the progress of a long part of a step: a bar on a terminal, a line every Options.Every elsewhere. Call
+// advance as work is done and done at its end; total 0 means that the end is not known. Both may be called from any
+// goroutine.
+func (r *Recorder) Stage(name string, total int) (advance func(n int), done func()) {
+	c := r.con
+	s := &stage{con: c, name: name, total: max(total, 0), began: c.now(), stop: make(chan struct{}), idle: make(chan struct{})}
+	c.mu.Lock()
+	silent := c.w == nil
+	c.stages[s] = true
+	c.mu.Unlock()
+	switch {
+	case silent:
+		close(s.idle)
+	case c.bar:
+		close(s.idle)
+		s.timer = time.AfterFunc(barDelay, s.showBar)
+	default:
+		go s.lines()
+	}
+	return s.advance, s.done
+}
+
+func (s *stage) advance(n int) {
+	at := s.n.Add(int64(n))
+	if s.timer == nil {
+		return
+	}
+	s.con.mu.Lock()
+	defer s.con.mu.Unlock()
+	if s.bar != nil {
+		s.bar.SetCurrent(at)
+	}
+}
+
+func (s *stage) done() {
+	s.once.Do(func() {
+		close(s.stop)
+		<-s.idle
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+		c := s.con
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.stages, s)
+		s.over = true
+		if s.bar == nil {
+			return
+		}
+		s.bar.Abort(true)
+		if c.shown--; c.shown == 0 {
+			c.bars.Wait() // draws what is pending; nothing else writes meanwhile
+			c.bars = nil
+		}
+	})
+}
+
+func (s *stage) showBar() {
+	c := s.con
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.over || c.w == nil {
+		return
+	}
+	if c.bars == nil {
+		c.bars = mpb.New(mpb.WithOutput(c.w), mpb.WithAutoRefresh())
+	}
+	text := func(decor.Statistics) string { return " " + s.status() }
+	// Total 0 keeps the bar from ending by itself: done ends it.
+	bar, err := c.bars.Add(0, mpb.BarStyle().Build(), mpb.BarWidth(30), mpb.PrependDecorators(decor.Name("  "+s.name+" ")), mpb.AppendDecorators(decor.Any(text)))
+	if err != nil {
+		return // the bars have stopped with the terminal; the next line will tell
+	}
+	bar.SetTotal(int64(s.total), false)
+	bar.SetCurrent(s.n.Load())
+	s.bar = bar
+	c.shown++
+}
+
+// lines prints the state every so often until done, and once more then if it has printed before.
+func (s *stage) lines() {
+	defer close(s.idle)
+	tick := time.NewTicker(s.con.every)
+	defer tick.Stop()
+	printed := false
+	for {
+		select {
+		case <-tick.C:
+			s.con.print(zapcore.InfoLevel, s.con.now(), s.name+" "+s.status())
+			printed = true
+		case <-s.stop:
+			if printed {
+				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(s.con.now().Sub(s.began))))
+			}
+			return
+		}
+	}
+}
+
+func (s *stage) count() string {
+	if s.total > 0 {
+		return fmt.Sprintf("%d/%d", s.n.Load(), s.total)
+	}
+	return strconv.FormatInt(s.n.Load(), 10)
+}
+
+// status is "37/512  3.1/s  eta 2m33s".
+func (s *stage) status() string {
+	out, n := s.count(), float64(s.n.Load())
+	if took := s.con.now().Sub(s.began).Seconds(); took > 0 && n > 0 {
+		out += "  " + human(n/took) + "/s"
+		if left := float64(s.total) - n; left > 0 {
+			out += "  eta " + span(time.Duration(left/(n/took)*float64(time.Second)))
+		}
+	}
+	return out
+}
+
+// consoleCore is the zapcore.Core that people read: the message and its fields as key=value.
+type consoleCore struct {
+	zapcore.LevelEnabler
+	con    *console
+	fields []zapcore.Field
+}
+
+func (c *consoleCore) With(fields []zapcore.Field) zapcore.Core {
+	return &consoleCore{c.LevelEnabler, c.con, append(append([]zapcore.Field(nil), c.fields...), fields...)}
+}
+
+func (c *consoleCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+func (c *consoleCore) Sync() error { return nil }
+
+func (c *consoleCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	text := printable(e.Message)
+	if e.LoggerName != "" {
+		text = printable(e.LoggerName) + ": " + text
+	}
+	for _, f := range append(append([]zapcore.Field(nil), c.fields...), fields...) {
+		enc := zapcore.NewMapObjectEncoder() // one per field keeps their order
+		f.AddTo(enc)
+		keys := make([]string, 0, len(enc.Fields))
+		for k := range enc.Fields {
+			if k != f.Key+"Verbose" { // the stack that zap adds to some errors
+				keys = append(keys, k)
+			}
+		}
+		sort.Strings(keys)
+		for _, k := range keys {
+			text += "  " + printable(k) + "=" + value(enc.Fields[k])
+		}
+	}
+	c.con.print(e.Level, e.Time, text)
+	return nil
+}
+
+// value writes a field for people: quoted only where it would run into its neighbours.
+func value(v any) string {
+	switch v := v.(type) {
+	case time.Duration:
+		return v.String()
+	case time.Time:
+		return v.Format(time.RFC3339)
+	case float64:
+		return strconv.FormatFloat(v, 'g', 6, 64)
+	case float32:
+		return strconv.FormatFloat(float64(v), 'g', 6, 32)
+	}
+	s := fmt.Sprint(v)
+	if s == "" || strings.ContainsAny(s, " \"=") || printable(s) != s {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// printable escapes control characters: generated text must not reach a terminal as commands, and an entry is one line.
+func printable(s string) string {
+	if strings.IndexFunc(s, unicode.IsControl) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			q := strconv.QuoteRune(r)
+			b.WriteString(q[1 : len(q)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// stepLine sums a step up: "step 12/200  d_acc 0.71  d_loss 0.52  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s
+// eta 4m10s". What was not measured in this step is left out.
+func stepLine(step, total int, values map[string]float64, left time.Duration, paint func(code, s string) string) string {
+	head := fmt.Sprintf("step %d", step)
+	if total > 0 {
+		head += fmt.Sprintf("/%d", total)
+	}
+	parts := []string{paint(bold, head)}
+	show := func(label, name string) {
+		v, ok := values[name]
+		if !ok {
+			return
+		}
+		text := label + " " + fmt.Sprintf(byName[name].Format, v)
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			text = paint(red, text)
+		}
+		if cut := values["rollout/truncated_frac"]; name == "rollout/len_mean" && cut > 0 {
+			text += fmt.Sprintf(" (cut %s)", percent(cut))
+		}
+		parts = append(parts, text)
+	}
+	show("sft_loss", "actor/sft_loss")
+	show("d_acc", "critic/d_acc")
+	show("d_loss", "critic/d_loss")
+	show("clip", "actor/pg_clipfrac")
+	show("kl", "actor/ppo_kl")
+	show("len", "rollout/len_mean")
+	show("rouge_l", "val/rouge_l")
+	show("nll", "val/teacher_nll")
+	if n := values["critic/skipped_updates"] + values["actor/skipped_updates"]; n > 0 {
+		parts = append(parts, paint(red, fmt.Sprintf("skipped %.0f", n)))
+	}
+	if v, ok := values["perf/tokens_per_s"]; ok {
+		parts = append(parts, human(v)+" tok/s")
+	}
+	if left > 0 {
+		parts = append(parts, "eta "+span(left))
+	}
+	return strings.Join(parts, "  ")
+}
+
+func percent(x float64) string {
+	if x < 0.005 {
+		return "<1%"
+	}
+	return fmt.Sprintf("%.0f%%", 100*x)
+}
+
+// human writes a rate with two or three digits: 0.31, 7.5, 42, 350, 1.9k, 12k, 350k, 1.2M.
+func human(x float64) string {
+	unit := ""
+	for _, u := range []string{"k", "M", "G", "T"} {
+		if math.Abs(x) < 999.5 {
+			break
+		}
+		x, unit = x/1000, u
+	}
+	switch a := math.Abs(x); {
+	case a < 0.995 && unit == "":
+		return fmt.Sprintf("%.2g", x)
+	case a < 9.95:
+		return fmt.Sprintf("%.1f%s", x, unit)
+	}
+	return fmt.Sprintf("%.0f%s", x, unit)
+}
+
+// span writes a duration for people: 45s, 4m10s, 2h05m, 3d4h.
+func span(d time.Duration) string {
+	s := int64(math.Round(max(d, 0).Seconds()))
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 3600:
+		return fmt.Sprintf("%dm%02ds", s/60, s%60)
+	case s < 24*3600:
+		return fmt.Sprintf("%dh%02dm", s/3600, s%3600/60)
+	}
+	return fmt.Sprintf("%dd%dh", s/86400, s%86400/3600)
+}
+
+// eta estimates the time left from the last steps, so that it follows a run whose answers grow longer.
+type eta struct {
+	steps []int // at most etaSteps+1, oldest first
+	times []time.Time
+}
+
+const etaSteps = 20
+
+func (e *eta) add(step int, t time.Time) {
+	if len(e.steps) > etaSteps {
+		e.steps, e.times = e.steps[1:], e.times[1:]
+	}
+	e.steps, e.times = append(e.steps, step), append(e.times, t)
+}
+
+// left is 0 when nothing is known or nothing is left.
+func (e *eta) left(total int) time.Duration {
+	n := len(e.steps)
+	if n < 2 || total <= e.steps[n-1] {
+		return 0
+	}
+	per := e.times[n-1].Sub(e.times[0]).Seconds() / float64(e.steps[n-1]-e.steps[0])
+	return time.Duration(per * float64(total-e.steps[n-1]) * float64(time.Second))
+}

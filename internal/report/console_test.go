@@ -1,0 +1,288 @@
+package report
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
+
+	"go.uber.org/zap"
+)
+
+func TestStepLine(t *testing.T) {
+	full := map[string]float64{
+		"critic/d_acc": 0.712, "critic/d_loss": 0.5213, "actor/pg_clipfrac": 0.18, "actor/ppo_kl": 0.00123,
+		"rollout/len_mean": 143.2, "rollout/truncated_frac": 0.031, "perf/tokens_per_s": 1912, "adv/std": 1}
+	for _, c := range []struct {
+		step, total int
+		values      map[string]float64
+		left        time.Duration
+		want        string
+	}{
+		{12, 200, full, 250 * time.Second, "step 12/200  d_acc 0.71  d_loss 0.521  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s  eta 4m10s"},
+		{1, 200, map[string]float64{"critic/d_acc": 0.5, "critic/d_loss": 0.693147, "rollout/len_mean": 20, "rollout/truncated_frac": 0}, 0, "step 1/200  d_acc 0.50  d_loss 0.693  len 20"},
+		{7, 0, map[string]float64{"actor/sft_loss": 2.3456, "perf/tokens_per_s": 88}, 0, "step 7  sft_loss 2.35  88 tok/s"},
+		{8, 9, map[string]float64{"val/rouge_l": 0.3123, "val/teacher_nll": 1.5, "actor/skipped_updates": 2}, time.Hour, "step 8/9  rouge_l 0.312  nll 1.5  skipped 2  eta 1h00m"},
+		{9, 9, map[string]float64{"critic/d_loss": math.NaN(), "rollout/len_mean": 5, "rollout/truncated_frac": 0.001, "actor/skipped_updates": 0}, 0, "step 9/9  d_loss NaN  len 5 (cut <1%)"},
+		{9, 9, nil, 0, "step 9/9"},
+	} {
+		if got := stepLine(c.step, c.total, c.values, c.left, plain); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+func TestHumanAndSpan(t *testing.T) {
+	for x, want := range map[float64]string{0: "0", 0.314: "0.31", 0.996: "1.0", 7.46: "7.5", 9.96: "10", 350: "350", 999.4: "999", 999.6: "1.0k", 1912: "1.9k", 12345: "12k", 1.2e6: "1.2M", 5e9: "5.0G"} {
+		if got := human(x); got != want {
+			t.Errorf("human(%v) = %s, want %s", x, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{-1: "0s", 45 * time.Second: "45s", 59600 * time.Millisecond: "1m00s", 250 * time.Second: "4m10s", 125 * time.Minute: "2h05m", 76 * time.Hour: "3d4h"} {
+		if got := span(d); got != want {
+			t.Errorf("span(%v) = %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestETA(t *testing.T) {
+	var e eta
+	at := time.Unix(0, 0)
+	e.add(1, at)
+	if got := e.left(100); got != 0 {
+		t.Errorf("after one step %v", got)
+	}
+	for step := 2; step <= 50; step++ { // slow at first: only the last 20 steps count
+		d := 100 * time.Second
+		if step > 30 {
+			d = 2 * time.Second
+		}
+		at = at.Add(d)
+		e.add(step, at)
+	}
+	if got := e.left(100); got != 100*time.Second {
+		t.Errorf("50 steps of 2 s to go: %v", got)
+	}
+	if got := e.left(50); got != 0 {
+		t.Errorf("at the end %v", got)
+	}
+}
+
+// TestPipe drives the console as a pipe sees it: whole lines, no colour, no cursor movement.
+func TestPipe(t *testing.T) {
+	var b bytes.Buffer
+	r := open(t, vfs.OS, "", Options{Console: &b, TotalSteps: 3, Now: steady(time.Second), Command: "gad train"})
+	log := r.Log()
+	log.Debug("not shown")
+	log.Info("model loaded", zap.String("path", "a b"), zap.Int("layers", 24), zap.Duration("took", 1500*time.Millisecond), zap.Float64("gib", 1.0/3), zap.Strings("files", []string{"x"}))
+	log.Named("data").With(zap.String("file", "d.arrow")).Warn("12 rows\nskipped", zap.Error(errors.New("too \x1b[31mlong")))
+	log.Error("bad", zap.String("empty", ""))
+	for step := 1; step <= 3; step++ {
+		must(t, r.Step(step, map[string]float64{"critic/d_acc": float64(step) / 4}))
+	}
+	must(t, r.Close())
+	got := regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d  `).ReplaceAllString(b.String(), "TIME ")
+	want := `TIME model loaded  path="a b"  layers=24  took=1.5s  gib=0.333333  files=[x]
+TIME warning: data: 12 rows\nskipped  file=d.arrow  error="too \x1b[31mlong"
+TIME error: bad  empty=""
+TIME step 1/3  d_acc 0.25
+TIME step 2/3  d_acc 0.50  eta 2s
+TIME step 3/3  d_acc 0.75
+`
+	// The clock is read twice a step (the line and log.jsonl), so a step takes two of its seconds.
+	if got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestVerbose(t *testing.T) {
+	var b bytes.Buffer
+	r := open(t, vfs.OS, "", Options{Console: &b, Verbose: true})
+	r.Log().Debug("detail")
+	if got := b.String(); got != "03:04:05  debug: detail\n" {
+		t.Errorf("%q", got)
+	}
+	must(t, r.Close())
+}
+
+func TestColour(t *testing.T) {
+	for _, c := range []struct {
+		tty           bool
+		noColor, term string
+		want          bool
+	}{{true, "", "xterm", true}, {true, "1", "xterm", false}, {true, "", "dumb", false}, {false, "", "xterm", false}} {
+		t.Setenv("NO_COLOR", c.noColor)
+		t.Setenv("TERM", c.term)
+		var b bytes.Buffer
+		r := open(t, vfs.OS, "", Options{Console: &b, TTY: c.tty})
+		r.Log().Warn("careful")
+		must(t, r.Step(1, nil))
+		must(t, r.Close())
+		want := "03:04:05  warning: careful\n03:04:05  step 1\n"
+		if c.want {
+			want = "\x1b[2m03:04:05\x1b[0m  \x1b[33mwarning: \x1b[0mcareful\n\x1b[2m03:04:05\x1b[0m  \x1b[1mstep 1\x1b[0m\n"
+		}
+		if got := b.String(); got != want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+// safeBuffer is a console that a test may read while it is written.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 5 s", what)
+		}
+	}
+}
+
+// TestStageInPipe: a long stage prints a line every so often, also while nothing advances; a short one prints nothing.
+func TestStageInPipe(t *testing.T) {
+	b := &safeBuffer{}
+	r := open(t, vfs.OS, "", Options{Console: b, Every: time.Hour})
+	advance, done := r.Stage("short", 3)
+	advance(3)
+	done()
+	done()
+	if b.String() != "" {
+		t.Errorf("a short stage printed %q", b.String())
+	}
+	must(t, r.Close())
+
+	began := time.Now()
+	r = open(t, vfs.OS, "", Options{Console: b, Every: 20 * time.Millisecond, Now: func() time.Time {
+		return began.Add(100 * time.Millisecond * time.Duration(strings.Count(b.String(), "\n")))
+	}})
+	advance, done = r.Stage("rollout", 8)
+	eventually(t, "a line without progress", func() bool { return strings.Contains(b.String(), "  rollout 0/8\n") })
+	advance(1)
+	advance(1)
+	eventually(t, "a line with progress", func() bool {
+		return regexp.MustCompile(`  rollout 2/8  [0-9.]+/s  eta [0-9]+s\n`).MatchString(b.String())
+	})
+	done()
+	if lines := strings.Split(b.String(), "\n"); !regexp.MustCompile(`^\d\d:\d\d:\d\d  rollout 2/8  took \d+s$`).MatchString(lines[len(lines)-2]) {
+		t.Errorf("last line %q", lines[len(lines)-2])
+	}
+	_, _ = r.Stage("left open", 0) // Close ends it
+	must(t, r.Close())
+	if strings.Contains(b.String(), "\x1b") {
+		t.Errorf("escape codes in a pipe: %q", b.String())
+	}
+}
+
+var ansi = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
+
+// TestBar: with bars on the terminal and several goroutines that log, every logged line arrives whole and once.
+func TestBar(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the bar to appear")
+	}
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "1")
+	b := &safeBuffer{}
+	r := open(t, vfs.OS, "", Options{Console: b, TTY: true, Now: time.Now})
+	advance, done := r.Stage("rollout", 400)
+	inner, innerDone := r.Stage("unbounded", 0)
+	eventually(t, "the bars", func() bool {
+		return strings.Contains(b.String(), "rollout ") && strings.Contains(b.String(), "unbounded ")
+	})
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 100 {
+				r.Log().Info(fmt.Sprintf("line %d.%d.", g, i))
+				advance(1)
+				inner(1)
+				if i%25 == 0 {
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	innerDone()
+	eventually(t, "the end of the bar", func() bool { return strings.Contains(b.String(), "400/400") })
+	r.Log().Info("line before the end.")
+	done()
+	r.Log().Info("line after the end.")
+	must(t, r.Close())
+	seen := map[string]int{}
+	for _, l := range strings.Split(ansi.ReplaceAllString(b.String(), ""), "\n") {
+		if m := regexp.MustCompile(`^\d\d:\d\d:\d\d  (line .*)$`).FindStringSubmatch(l); m != nil {
+			seen[m[1]]++
+		} else if strings.Contains(l, "line") {
+			t.Errorf("garbled: %q", l)
+		}
+	}
+	if len(seen) != 402 {
+		t.Errorf("%d different lines, want 402", len(seen))
+	}
+	for l, n := range seen {
+		if n != 1 {
+			t.Errorf("%q stands %d times", l, n)
+		}
+	}
+	if !strings.HasSuffix(ansi.ReplaceAllString(b.String(), ""), "line after the end.\n") {
+		t.Errorf("the bar outlives its stage: %q", b.String()[max(0, len(b.String())-300):])
+	}
+}
+
+// brokenPipe fails from its second write on.
+type brokenPipe struct{ n int }
+
+func (p *brokenPipe) Write(b []byte) (int, error) {
+	if p.n++; p.n > 1 {
+		return 0, io.ErrClosedPipe
+	}
+	return len(b), nil
+}
+
+// TestConsoleGone: a run outlives its terminal; the log tells.
+func TestConsoleGone(t *testing.T) {
+	fsys := vfstest.NewCrash()
+	p := &brokenPipe{}
+	r := open(t, fsys, "/run", Options{Console: p})
+	for step := 1; step <= 4; step++ {
+		must(t, r.Step(step, nil))
+	}
+	advance, done := r.Stage("silent", 3)
+	advance(1)
+	done()
+	must(t, r.Close())
+	if p.n != 2 {
+		t.Errorf("%d writes to a console that failed at the second", p.n)
+	}
+	want := `"level":"warn","time":"2026-01-02T03:04:05Z","msg":"console failed, silent from here on","error":"io: read/write on closed pipe"`
+	if got := read(t, fsys, "/run/log.jsonl"); strings.Count(got, want) != 1 || strings.Count(got, `"step":`) != 4 {
+		t.Errorf("log:\n%s", got)
+	}
+}

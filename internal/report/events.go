@@ -1,0 +1,112 @@
+package report
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strconv"
+	"time"
+
+	"gad/internal/vfs"
+)
+
+// events writes one TensorBoard event file: TFRecord framing around protocol buffers of the type Event, both written by
+// hand. The fields used (tensorboard/compat/proto/event.proto, summary.proto):
+//
+//	Event      1 wall_time double, 2 step int64, 3 file_version string, 5 summary Summary, 7 session_log SessionLog
+//	Summary    1 value, repeated: 1 tag string, 2 simple_value float
+//	SessionLog 1 status enum (START = 1)
+//
+// A record is its length (uint64), the masked CRC-32C of the length, the bytes, their masked CRC-32C; little-endian.
+type events struct {
+	f   vfs.File
+	now func() time.Time
+}
+
+// TensorBoard takes every file with "tfevents" in its name and reads them in the order of the names; a host name is
+// custom, not need.
+var eventsName = regexp.MustCompile(`^events\.out\.tfevents\.([0-9]{10})\.gad$`)
+
+// openEvents begins a new event file in dir. It says that steps from first on start anew, upon which TensorBoard drops
+// what earlier files hold of them.
+func openEvents(fsys vfs.FS, dir string, first int, now func() time.Time) (*events, error) {
+	if err := vfs.MakeDirs(fsys, dir); err != nil {
+		return nil, err
+	}
+	list, err := fsys.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	stamp := now().Unix()
+	for _, e := range list {
+		if m := eventsName.FindStringSubmatch(e.Name()); m != nil {
+			if n, err := strconv.ParseInt(m[1], 10, 64); err == nil && n >= stamp { // this second, or a clock set back
+				stamp = n + 1
+			}
+		}
+	}
+	f, err := fsys.Create(filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.gad", stamp)))
+	if err != nil {
+		return nil, err
+	}
+	w := &events{f, now}
+	start := varint(w.event(), 2, uint64(first))
+	start = str(start, 7, varint(nil, 1, 1))
+	b := record(nil, str(w.event(), 3, []byte("brain.Event:2")))
+	if _, err := f.Write(record(b, start)); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return w, fsys.SyncDir(dir)
+}
+
+// scalars writes all metrics of a step as one record. TensorBoard holds float32.
+func (w *events) scalars(step int, values map[string]float64) error {
+	tags := make([]string, 0, len(values))
+	for t := range values {
+		tags = append(tags, t)
+	}
+	sort.Strings(tags)
+	var sum []byte
+	for _, t := range tags {
+		v := str(nil, 1, []byte(t))
+		v = binary.LittleEndian.AppendUint32(append(v, 2<<3|5), math.Float32bits(float32(values[t])))
+		sum = str(sum, 1, v)
+	}
+	ev := str(varint(w.event(), 2, uint64(step)), 5, sum)
+	_, err := w.f.Write(record(nil, ev))
+	return err
+}
+
+// event begins an Event with its wall time.
+func (w *events) event() []byte {
+	s := float64(w.now().UnixNano()) / 1e9
+	return binary.LittleEndian.AppendUint64([]byte{1<<3 | 1}, math.Float64bits(s))
+}
+
+func varint(b []byte, field int, v uint64) []byte {
+	return binary.AppendUvarint(append(b, byte(field<<3)), v)
+}
+
+func str(b []byte, field int, s []byte) []byte {
+	b = binary.AppendUvarint(append(b, byte(field<<3|2)), uint64(len(s)))
+	return append(b, s...)
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// masked is the CRC-32C as TFRecord stores it: rotated and offset, so that a CRC of bytes that hold CRCs stays good.
+func masked(b []byte) uint32 {
+	c := crc32.Checksum(b, castagnoli)
+	return (c>>15 | c<<17) + 0xa282ead8
+}
+
+func record(b, data []byte) []byte {
+	n := binary.LittleEndian.AppendUint64(nil, uint64(len(data)))
+	b = binary.LittleEndian.AppendUint32(append(b, n...), masked(n))
+	return binary.LittleEndian.AppendUint32(append(b, data...), masked(data))
+}

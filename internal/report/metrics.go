@@ -1,0 +1,135 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Metric declares one number of a step.
+type Metric struct {
+	Name   string // "group/name", the key in metrics.jsonl and the tag in TensorBoard
+	Unit   string // "" = a plain number
+	Doc    string // what it is and how it is computed
+	Format string // fmt verb for people; files hold the full float64
+}
+
+// ErrUndeclared is wrapped by the error of a metric that the table does not hold: a programmer's error.
+var ErrUndeclared = errors.New("not declared: add it to the table in internal/report/metrics.go")
+
+// table is the only declaration of the metrics, in the order in which people read them. "Response token" means a token
+// under the response mask: up to and including the first end token.
+var table = []Metric{
+	{"train/epoch", "epochs", "share of the data read so far: 1.5 is the middle of the second pass", "%.2f"},
+	{"train/prompts", "prompts", "prompts of the step, after dynamic sampling", "%.0f"},
+
+	{"critic/d_loss", "nats", "discriminator loss, mean softplus(D(student) - D(teacher)) over the pairs; ln 2 = 0.693 means it cannot tell them apart", "%.3g"},
+	{"critic/d_acc", "share", "pairs of this step's update with D(teacher) > D(student), strictly", "%.2f"},
+	{"critic/d_acc_fresh", "share", "the same on this step's fresh samples, before the discriminator has seen them: the honest accuracy", "%.2f"},
+	{"critic/student_value_mean", "", "mean score of the student's responses", "%.3g"},
+	{"critic/teacher_value_mean", "", "mean score of the teacher's responses", "%.3g"},
+	{"critic/score_gap", "", "teacher_value_mean - student_value_mean", "%.3g"},
+	{"critic/pairs", "pairs", "pairs of a student's and a teacher's response that the discriminator learned from; truncated ones are left out", "%.0f"},
+	{"critic/skipped_updates", "updates", "discriminator updates left out in this step because a gradient or a loss was not finite", "%.0f"},
+	{"critic/grad_norm", "", "global L2 norm of the discriminator's gradient before clipping", "%.3g"},
+	{"critic/lr", "", "learning rate of the discriminator", "%.2e"},
+
+	{"reward/mean", "", "mean over the responses of what the advantages are computed from: score, shaping and KL term together", "%.3g"},
+	{"reward/kl_coef", "", "coefficient of the KL term in the reward (it moves when the controller is adaptive)", "%.2e"},
+	{"reward/kl_mean", "nats", "masked mean of the KL estimate that the reward pays for, before the coefficient", "%.2g"},
+
+	{"adv/mean", "", "mean of the advantages over the responses", "%.3g"},
+	{"adv/std", "", "standard deviation of the advantages over the responses; near 0 nothing is learned", "%.3g"},
+	{"adv/max", "", "largest advantage by absolute value", "%.3g"},
+	{"adv/zero_var_groups_frac", "share", "prompts whose responses all have the same score, so that no one is better", "%.2f"},
+
+	{"actor/pg_loss", "", "policy loss without the KL term", "%.3g"},
+	{"actor/pg_clipfrac", "share", "response tokens on which the clipped branch is the larger one; 0.1 to 0.3 is healthy when a batch is used in several updates, 0 when it is used in one", "%.2f"},
+	{"actor/seq_clipfrac", "share", "responses with a clipped token", "%.2f"},
+	{"actor/ratio_min", "", "smallest sequence ratio exp(mean of new - old log-probability) over the step's mini-batches", "%.4f"},
+	{"actor/ratio_max", "", "largest such ratio", "%.4f"},
+	{"actor/first_ratio_min", "", "the same before the step's first update: exactly 1 where sampler and trainer agree", "%.4f"},
+	{"actor/first_ratio_max", "", "largest such ratio", "%.4f"},
+	{"actor/skipped_updates", "updates", "policy updates left out in this step because a gradient or a loss was not finite", "%.0f"},
+	{"actor/ppo_kl", "nats", "masked mean of old - new log-probability: how far this step's updates moved the policy", "%.2g"},
+	{"actor/kl_loss", "nats", "KL estimate against the frozen reference, aggregated like the loss, before its coefficient", "%.2g"},
+	{"actor/kl_share", "share", "share of the KL term in the loss by absolute value; above 0.8 the KL leads", "%.2f"},
+	{"actor/entropy", "nats", "masked mean entropy of the next-token distribution", "%.3g"},
+	{"actor/grad_norm", "", "global L2 norm of the actor's gradient before clipping", "%.3g"},
+	{"actor/lr", "", "learning rate of the actor", "%.2e"},
+	{"actor/sft_loss", "nats", "cross entropy on the teacher's tokens, mean per token", "%.3g"},
+
+	{"rollout/len_mean", "tokens", "mean length of the student's responses, end token included", "%.0f"},
+	{"rollout/len_max", "tokens", "longest response", "%.0f"},
+	{"rollout/truncated_frac", "share", "responses that reached the budget without an end token", "%.2f"},
+	{"rollout/repeat_frac", "share", "response tokens inside a 4-gram that the same response holds earlier", "%.2f"},
+	{"rollout/logp_diff_max", "nats", "largest difference between the sampler's and the trainer's log-probability of a sampled token; exactly 0 on the CPU", "%.2g"},
+	{"rollout/tokens_per_s", "tokens/s", "sampled tokens by the time of the rollout", "%.0f"},
+
+	{"teacher/len_mean", "tokens", "mean length of the teacher's responses, end token included", "%.0f"},
+	{"teacher/truncated_frac", "share", "teacher responses cut at the budget", "%.2f"},
+
+	{"val/rouge_l", "", "mean ROUGE-L F1 of the student's answers against the teacher's, on held-out rows", "%.3f"},
+	{"val/teacher_nll", "nats", "mean negative log-probability per token that the student gives the teacher's answers", "%.3g"},
+	{"val/len_ratio", "", "tokens of the student's answers by tokens of the teacher's", "%.2f"},
+
+	{"timing_s/rollout", "s", "sampling the responses", "%.2f"},
+	{"timing_s/old_logp", "s", "log-probabilities under the sampling weights", "%.2f"},
+	{"timing_s/ref_logp", "s", "log-probabilities under the frozen reference", "%.2f"},
+	{"timing_s/score", "s", "discriminator scores of both paths", "%.2f"},
+	{"timing_s/update_critic", "s", "discriminator update", "%.2f"},
+	{"timing_s/update_actor", "s", "actor update", "%.2f"},
+	{"timing_s/val", "s", "validation", "%.2f"},
+	{"timing_s/save", "s", "checkpoint", "%.2f"},
+	{"timing_s/step", "s", "the whole step", "%.2f"},
+
+	{"perf/tokens_per_s", "tokens/s", "prompt and response tokens of the step by its time", "%.0f"},
+	{"perf/tflops", "TFLOP/s", "floating-point operations that the step needs by its time", "%.3g"},
+	{"perf/mfu", "share", "perf/tflops by the speed of a large matrix product measured when the run began", "%.2f"},
+	{"perf/mem_peak_bytes", "bytes", "largest memory in use since the start", "%.3g"},
+}
+
+var byName = func() map[string]Metric {
+	m := make(map[string]Metric, len(table))
+	for _, x := range table {
+		if _, twice := m[x.Name]; twice {
+			panic(fmt.Sprintf("report: metric %q: declared twice", x.Name))
+		}
+		m[x.Name] = x
+	}
+	return m
+}()
+
+// Metrics returns all declared metrics in the order in which people read them.
+func Metrics() []Metric { return slices.Clone(table) }
+
+// Lookup returns the declaration of a metric.
+func Lookup(name string) (Metric, bool) {
+	m, ok := byName[name]
+	return m, ok
+}
+
+// Timing tells whether a metric depends on the machine and the moment (time, speed, memory) and not on the training
+// alone: two runs that compute the same differ in these metrics only.
+func Timing(name string) bool {
+	return strings.HasPrefix(name, "timing_s/") || strings.HasPrefix(name, "perf/") || strings.HasSuffix(name, "/tokens_per_s")
+}
+
+// Markdown describes every metric: one table for each group.
+func Markdown() string {
+	var b strings.Builder
+	group := ""
+	for _, m := range table {
+		g, _, _ := strings.Cut(m.Name, "/")
+		if g != group {
+			if group != "" {
+				b.WriteString("\n")
+			}
+			fmt.Fprintf(&b, "## %s\n\n| metric | unit | meaning |\n|---|---|---|\n", g)
+			group = g
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", m.Name, m.Unit, strings.ReplaceAll(m.Doc, "|", `\|`))
+	}
+	return b.String()
+}

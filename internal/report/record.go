@@ -1,0 +1,386 @@
+// Package report is what a run writes down and shows: the declaration of every metric, the files of a run folder that
+// people and other programs read, and the console.
+//
+//	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name last}
+//	log.jsonl             what the console said and more, one JSON object an entry (zap)
+//	tb/                   the metrics as TensorBoard events
+//	samples/step_N.jsonl  prompts, answers and scores of a step
+//
+// metrics.jsonl and the samples are records: after a resume each step stands in them exactly once. log.jsonl and tb/
+// are histories: what was said before an interruption stays said (TensorBoard is told which steps start anew).
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"gad/internal/vfs"
+)
+
+const (
+	metricsName = "metrics.jsonl"
+	logName     = "log.jsonl"
+	eventsDir   = "tb"
+	samplesDir  = "samples"
+)
+
+// Options says what a Recorder writes and how.
+type Options struct {
+	ResumeStep int              // last step that stands; 0 = the run begins
+	TotalSteps int              // for "step 3/200" and the time left; 0 = unknown
+	Command    string           // the command line, noted in the log
+	Console    io.Writer        // for people; nil = none
+	TTY        bool             // Console is a terminal: progress bar, and colour unless NO_COLOR is set or TERM is dumb
+	Verbose    bool             // debug entries on the console as well; log.jsonl has them always
+	Every      time.Duration    // between two lines of a stage when Console is no terminal; 0 = 10 s
+	Now        func() time.Time // nil = time.Now
+}
+
+// Recorder records one run. All methods may be called from several goroutines.
+//
+// The first error of a write to a file stays: Step, Samples, Sync, Err and Close return it from then on, and nothing
+// more is recorded. A console that fails is different (a terminal may go away and the run should not): the error is
+// logged once to log.jsonl and the console is silent afterwards.
+type Recorder struct {
+	fs   vfs.FS
+	dir  string
+	opt  Options
+	con  *console
+	json zapcore.Core // log.jsonl
+	log  *zap.Logger  // console and log.jsonl
+
+	mu      sync.Mutex // guards what follows
+	metrics vfs.File
+	events  *events
+	last    int // last recorded step
+	eta     eta
+	closed  bool
+
+	logFile *logFile
+	failure failure
+}
+
+// failure is the first write error of a Recorder. It has a lock of its own because loggers write at any time.
+type failure struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *failure) note(err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+	return f.err
+}
+
+// Open begins or goes on with the record of a run in the folder dir, which it creates. Steps after opt.ResumeStep are
+// taken out of metrics.jsonl in one step that a crash cannot tear, their samples are removed. With dir "" nothing is
+// written but the console.
+func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.Every == 0 {
+		opt.Every = 10 * time.Second
+	}
+	r := &Recorder{fs: fsys, dir: dir, opt: opt, last: opt.ResumeStep, logFile: &logFile{}}
+	r.logFile.fail = func(err error) { r.failure.note(fmt.Errorf("report: %s: %w", filepath.Join(dir, logName), err)) }
+	if dir != "" {
+		if err := r.openFiles(); err != nil {
+			r.closeFiles()
+			return nil, fmt.Errorf("report: %s: %w", dir, err)
+		}
+	}
+	r.json = zapcore.NewCore(zapcore.NewJSONEncoder(zapcore.EncoderConfig{
+		TimeKey: "time", LevelKey: "level", NameKey: "logger", MessageKey: "msg",
+		EncodeLevel: zapcore.LowercaseLevelEncoder, EncodeTime: zapcore.RFC3339NanoTimeEncoder,
+		EncodeDuration: zapcore.StringDurationEncoder, EncodeName: zapcore.FullNameEncoder,
+	}), r.logFile, zap.DebugLevel)
+	r.con = newConsole(opt, func(err error) {
+		r.note(zap.WarnLevel, "console failed, silent from here on", zap.Error(err))
+	})
+	level := zap.InfoLevel
+	if opt.Verbose {
+		level = zap.DebugLevel
+	}
+	r.log = zap.New(zapcore.NewTee(r.json, &consoleCore{LevelEnabler: level, con: r.con}),
+		zap.WithClock(clock{opt.Now}), zap.ErrorOutput(zapcore.AddSync(io.Discard))) // both cores keep their own errors
+	if opt.ResumeStep > 0 {
+		r.note(zap.InfoLevel, "resume", zap.Int("step", opt.ResumeStep), zap.String("command", opt.Command))
+	} else {
+		r.note(zap.InfoLevel, "start", zap.String("command", opt.Command))
+	}
+	if err := r.Err(); err != nil {
+		r.closeFiles() // the error above is the one to report
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Recorder) openFiles() (err error) {
+	if err := vfs.MakeDirs(r.fs, r.dir); err != nil {
+		return err
+	}
+	metrics, log := filepath.Join(r.dir, metricsName), filepath.Join(r.dir, logName)
+	if err := cutMetrics(r.fs, metrics, r.opt.ResumeStep); err != nil {
+		return fmt.Errorf("%s: %w", metricsName, err)
+	}
+	if err := cutTorn(r.fs, log); err != nil {
+		return fmt.Errorf("%s: %w", logName, err)
+	}
+	if err := r.cutSamples(); err != nil {
+		return fmt.Errorf("%s: %w", samplesDir, err)
+	}
+	if r.events, err = openEvents(r.fs, filepath.Join(r.dir, eventsDir), r.opt.ResumeStep+1, r.opt.Now); err != nil {
+		return fmt.Errorf("%s: %w", eventsDir, err)
+	}
+	if r.metrics, err = r.fs.OpenAppend(metrics); err != nil {
+		return err
+	}
+	if r.logFile.f, err = r.fs.OpenAppend(log); err != nil {
+		return err
+	}
+	return r.fs.SyncDir(r.dir)
+}
+
+// note logs an entry to log.jsonl alone.
+func (r *Recorder) note(level zapcore.Level, msg string, fields ...zap.Field) {
+	_ = r.json.Write(zapcore.Entry{Level: level, Time: r.opt.Now(), Message: msg}, fields) // logFile keeps the error
+}
+
+// Log is the run's logger: to the console for people, to log.jsonl as JSON.
+func (r *Recorder) Log() *zap.Logger { return r.log }
+
+// Err returns the first error of a write to a file, nil when there was none.
+func (r *Recorder) Err() error { return r.failure.note(nil) }
+
+// Step records the metrics of one step: a line of metrics.jsonl, a TensorBoard record, a line on the console. Steps
+// count from 1 and must increase. A metric that is not declared is ErrUndeclared, and then nothing is written.
+func (r *Recorder) Step(step int, values map[string]float64) error {
+	for name := range values {
+		if _, ok := byName[name]; !ok {
+			return fmt.Errorf("report: metric %q: %w", name, ErrUndeclared)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.Err(); err != nil {
+		return err
+	}
+	switch {
+	case r.closed:
+		return errors.New("report: step after Close")
+	case step < 1:
+		return fmt.Errorf("report: step %d: steps count from 1", step)
+	case step <= r.last:
+		return fmt.Errorf("report: step %d after step %d: each step is recorded once", step, r.last)
+	}
+	if r.metrics != nil {
+		if _, err := r.metrics.Write(appendRow(nil, Row{step, values})); err != nil {
+			return r.failure.note(fmt.Errorf("report: %s: step %d: %w", filepath.Join(r.dir, metricsName), step, err))
+		}
+		if err := r.events.scalars(step, values); err != nil {
+			return r.failure.note(fmt.Errorf("report: %s: step %d: %w", filepath.Join(r.dir, eventsDir), step, err))
+		}
+	}
+	r.last = step
+	now := r.opt.Now()
+	r.eta.add(step, now)
+	left := r.eta.left(r.opt.TotalSteps)
+	r.con.print(zap.InfoLevel, now, stepLine(step, r.opt.TotalSteps, values, left, r.con.paint))
+	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain), zap.Int("step", step))
+	return r.Err()
+}
+
+// Sample is one line of a samples file.
+type Sample struct {
+	Row          int // index of the data row
+	Prompt       string
+	Student      string
+	Teacher      string
+	StudentScore float64
+	TeacherScore float64
+	Advantage    float64
+}
+
+// MarshalJSON writes numbers as metrics.jsonl does, NaN as "NaN", and text with <, > and & as they stand.
+func (s Sample) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	text := func(key, v string) {
+		fmt.Fprintf(&b, ",%q:", key)
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(v)       // a string always encodes
+		b.Truncate(b.Len() - 1) // its newline
+	}
+	num := func(key string, v float64) { fmt.Fprintf(&b, ",%q:%s", key, appendFloat(nil, v)) }
+	fmt.Fprintf(&b, `{"row":%d`, s.Row)
+	text("prompt", s.Prompt)
+	text("student", s.Student)
+	text("teacher", s.Teacher)
+	num("student_score", s.StudentScore)
+	num("teacher_score", s.TeacherScore)
+	num("advantage", s.Advantage)
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+var sampleName = regexp.MustCompile(`^\.?step_([0-9]{1,18})\.jsonl(\.tmp)?$`)
+
+// Samples writes samples/step_N.jsonl, whole or not at all, and over an earlier one of the same step.
+func (r *Recorder) Samples(step int, samples []Sample) error {
+	if err := r.Err(); err != nil || r.dir == "" {
+		return err
+	}
+	dir := filepath.Join(r.dir, samplesDir)
+	path := filepath.Join(dir, fmt.Sprintf("step_%d.jsonl", step))
+	var b bytes.Buffer
+	for _, s := range samples {
+		line, _ := s.MarshalJSON()
+		b.Write(append(line, '\n'))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errors.New("report: samples after Close")
+	}
+	err := vfs.MakeDirs(r.fs, dir)
+	if err == nil {
+		err = vfs.WriteFile(r.fs, path, b.Bytes())
+	}
+	if err != nil {
+		return r.failure.note(fmt.Errorf("report: samples of step %d: %w", step, err))
+	}
+	return nil
+}
+
+// cutSamples removes the samples of steps that are to be run again, and what a crash left half written.
+func (r *Recorder) cutSamples() error {
+	dir := filepath.Join(r.dir, samplesDir)
+	list, err := r.fs.ReadDir(dir)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	removed := false
+	for _, e := range list {
+		m := sampleName.FindStringSubmatch(e.Name())
+		if m == nil {
+			continue
+		}
+		if step, err := strconv.Atoi(m[1]); err != nil || step <= r.opt.ResumeStep && m[2] == "" {
+			continue
+		}
+		if err := r.fs.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+		removed = true
+	}
+	if removed {
+		return r.fs.SyncDir(dir)
+	}
+	return nil
+}
+
+// Sync makes everything recorded so far survive a loss of power. Call it before a checkpoint is committed: then the
+// records of every step that a resume builds on are there.
+func (r *Recorder) Sync() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.Err(); err != nil || r.metrics == nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		sync func() error
+	}{{metricsName, r.metrics.Sync}, {logName, r.logFile.Sync}, {eventsDir, r.events.f.Sync}} {
+		if err := f.sync(); err != nil {
+			return r.failure.note(fmt.Errorf("report: %s: sync: %w", filepath.Join(r.dir, f.name), err))
+		}
+	}
+	return r.Err()
+}
+
+// Close ends open stages and closes the files, without a sync. It returns the first error of a write. The logger may
+// still be used: it speaks to the console alone.
+func (r *Recorder) Close() error {
+	r.con.close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	if err := r.closeFiles(); err != nil {
+		r.failure.note(fmt.Errorf("report: %s: close: %w", r.dir, err))
+	}
+	return r.Err()
+}
+
+func (r *Recorder) closeFiles() error {
+	var errs []error
+	if r.metrics != nil {
+		errs = append(errs, r.metrics.Close())
+		r.metrics = nil
+	}
+	if r.events != nil {
+		errs = append(errs, r.events.f.Close())
+		r.events = nil
+	}
+	return errors.Join(append(errs, r.logFile.Close())...)
+}
+
+// logFile is log.jsonl under the logger. Zap has no caller to return an error to, so Write hands it to fail.
+type logFile struct {
+	mu   sync.Mutex
+	f    vfs.File // nil = no file: entries are dropped
+	fail func(error)
+}
+
+func (l *logFile) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f != nil {
+		if _, err := l.f.Write(b); err != nil {
+			l.fail(err)
+			l.f.Close() // the first error is the one to report; a line after a torn one would be unreadable
+			l.f = nil
+		}
+	}
+	return len(b), nil
+}
+
+func (l *logFile) Sync() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f == nil {
+		return nil
+	}
+	return l.f.Sync()
+}
+
+func (l *logFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f == nil {
+		return nil
+	}
+	f := l.f
+	l.f = nil
+	return f.Close()
+}
+
+// clock gives zap the recorder's time.
+type clock struct{ now func() time.Time }
+
+func (c clock) Now() time.Time                         { return c.now() }
+func (c clock) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }

@@ -1,0 +1,141 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"runtime/debug"
+)
+
+// Float32 widens the tensor into dst, element by element in row-major order.
+// BF16, F16 and F32 are exact; F64 is rounded to the nearest float32 and may
+// become infinite. len(dst) must be the number of elements. If the mapped file
+// has been cut short under the reader, that is an error.
+func (t *Tensor) Float32(dst []float32) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("safetensors: tensor %q: %w", t.Name, err)
+		}
+	}()
+	width := t.DType.Size()
+	switch t.DType {
+	case F32, BF16, F16, F64:
+	default:
+		return fmt.Errorf("%s cannot be widened to float32: BF16, F16, F32 and F64 can", t.DType)
+	}
+	if len(t.Data) != width*len(dst) {
+		return fmt.Errorf("%v has %d elements, the destination %d", t.Shape, len(t.Data)/width, len(dst))
+	}
+	// A page that has gone from the file would end the program: make it a panic
+	// of this goroutine, and that an error.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			if _, fault := r.(interface{ Addr() uintptr }); !fault {
+				panic(r)
+			}
+			err = fmt.Errorf("its file was cut short while it was read")
+		}
+	}()
+	d := t.Data
+	switch t.DType {
+	case F32:
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(d[4*i : 4*i+4]))
+		}
+	case BF16:
+		for i := range dst {
+			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(d[2*i:2*i+2])) << 16)
+		}
+	case F16:
+		for i := range dst {
+			dst[i] = fromHalf(binary.LittleEndian.Uint16(d[2*i : 2*i+2]))
+		}
+	case F64:
+		for i := range dst {
+			dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(d[8*i : 8*i+8])))
+		}
+	}
+	return nil
+}
+
+// fromHalf widens an IEEE 754 binary16. All of them are float32 values.
+func fromHalf(h uint16) float32 {
+	sign := uint32(h&0x8000) << 16
+	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
+	switch exp {
+	case 0: // zero, or frac * 2^-24, which float32 holds as a normal number
+		return math.Float32frombits(math.Float32bits(float32(frac)*0x1p-24) | sign)
+	case 0x1f: // infinity, or NaN with its payload
+		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
+	}
+	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
+}
+
+// toHalf rounds to the nearest binary16, ties to even; what is beyond 65504 by
+// half a unit or more becomes infinite. A NaN stays one, quiet.
+func toHalf(f float32) uint16 {
+	b := math.Float32bits(f)
+	sign := uint16(b >> 16 & 0x8000)
+	b &= 0x7fffffff
+	switch {
+	case b > 0x7f800000:
+		return sign | 0x7e00 | uint16(b>>13&0x1ff)
+	case b >= 0x477ff000: // 65520, half way between 65504 and what would be next
+		return sign | 0x7c00
+	case b >= 0x38800000: // 2^-14: a normal number
+		b -= (127 - 15) << 23
+		return sign | uint16((b+0xfff+b>>13&1)>>13)
+	}
+	// Subnormal: a multiple of 2^-24. Adding 0.5, whose float32 neighbours are
+	// 2^-24 apart, rounds to it in hardware.
+	return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-math.Float32bits(0.5))
+}
+
+// toBF16 rounds to the nearest bfloat16, ties to even. A NaN stays one, quiet.
+func toBF16(f float32) uint16 {
+	b := math.Float32bits(f)
+	if b&0x7fffffff > 0x7f800000 {
+		return uint16(b>>16) | 0x40
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// EncodeFloat32 writes src to w as elements of type dt: F32 as they are, BF16
+// and F16 rounded to the nearest, ties to even. It is what a [Source] needs.
+func EncodeFloat32(w io.Writer, dt DType, src []float32) error {
+	width := dt.Size()
+	switch dt {
+	case F32, BF16, F16:
+	default:
+		return fmt.Errorf("safetensors: float32 cannot be written as %q: F32, BF16 and F16 can", string(dt))
+	}
+	const chunk = 1 << 14 // elements
+	buf := make([]byte, 0, width*min(chunk, len(src)))
+	for len(src) > 0 {
+		part := src[:min(chunk, len(src))]
+		src = src[len(part):]
+		buf = buf[:width*len(part)]
+		switch dt {
+		case F32:
+			for i, v := range part {
+				binary.LittleEndian.PutUint32(buf[4*i:4*i+4], math.Float32bits(v))
+			}
+		case BF16:
+			for i, v := range part {
+				binary.LittleEndian.PutUint16(buf[2*i:2*i+2], toBF16(v))
+			}
+		case F16:
+			for i, v := range part {
+				binary.LittleEndian.PutUint16(buf[2*i:2*i+2], toHalf(v))
+			}
+		}
+		if n, err := w.Write(buf); err != nil {
+			return err
+		} else if n != len(buf) {
+			return io.ErrShortWrite
+		}
+	}
+	return nil
+}

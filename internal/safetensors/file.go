@@ -1,0 +1,159 @@
+// Package safetensors reads and writes the files that hold a model's weights:
+// 8 bytes with the length of a header, a JSON header that names type, shape and
+// place of each tensor, and the tensors' bytes (the format of
+// github.com/huggingface/safetensors).
+//
+// Reading is strict and bounded. A file that two readers could understand in
+// two ways is refused (holes, overlaps, duplicate keys, keys in another case,
+// bytes after the end), and every length is held against the file's size before
+// anything is allocated. Data is mapped, not read: opening costs the header only.
+package safetensors
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"sort"
+)
+
+// File is one open file.
+type File struct {
+	header
+	path  string
+	unmap func() error
+}
+
+// Open opens one file and checks all of its header; see the package's comment.
+// The path may be a symbolic link, but must lead to a regular file.
+//
+// The data is mapped into memory where the system can (Unix) and read
+// elsewhere. Who cuts a mapped file short while it is in use takes its bytes
+// away: replace model files by renaming.
+func Open(path string) (*File, error) {
+	// Stat comes first because opening a FIFO waits for a writer.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("safetensors: %s: not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	return load(f, path)
+}
+
+// load reads the header of an open file, maps the file, and closes it.
+func load(f *os.File, path string) (*File, error) {
+	defer f.Close() // only read from
+	h, data, unmap, err := readFile(f)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
+	}
+	for i := range h.tensors {
+		t := &h.tensors[i]
+		t.Data = data[t.begin:t.end:t.end]
+	}
+	return &File{header: *h, path: path, unmap: unmap}, nil
+}
+
+// readFile reads the header through the file, not through a mapping, so that a
+// read error is an error and not a fault, and then maps the whole file.
+func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	size := info.Size()
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, nil, nil, errors.New("not a regular file")
+	case size < 8:
+		return nil, nil, nil, fmt.Errorf("file: %d bytes are too few: the header's length alone takes 8", size)
+	case size > math.MaxInt:
+		return nil, nil, nil, fmt.Errorf("file: %d bytes are too many for this machine", size)
+	}
+	var length [8]byte
+	if _, err := io.ReadFull(f, length[:]); err != nil {
+		return nil, nil, nil, fmt.Errorf("header: %w", err)
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	switch {
+	case n > maxHeader:
+		return nil, nil, nil, fmt.Errorf("header: its length says %d bytes: the most is %d: this is no safetensors file", n, maxHeader)
+	case n > uint64(size-8):
+		return nil, nil, nil, fmt.Errorf("header: its length says %d bytes, the file has %d after it: is it cut short?", n, size-8)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(f, text); err != nil {
+		return nil, nil, nil, fmt.Errorf("header: %w", err)
+	}
+	h, err = parseHeader(string(text), size-8-int64(n))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	all, unmap, err := mmap(f, int(size))
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("map: %w", err)
+	}
+	return h, all[8+n:], unmap, nil
+}
+
+// Names returns the names of the tensors, sorted.
+func (f *File) Names() []string {
+	names := make([]string, len(f.tensors))
+	for i := range f.tensors {
+		names[i] = f.tensors[i].Name
+	}
+	return names
+}
+
+// Tensor returns the tensor of this name.
+func (f *File) Tensor(name string) (*Tensor, bool) {
+	i := sort.Search(len(f.tensors), func(i int) bool { return f.tensors[i].Name >= name })
+	if i == len(f.tensors) || f.tensors[i].Name != name {
+		return nil, false
+	}
+	return &f.tensors[i], true
+}
+
+// Metadata returns the strings that the file carries beside the tensors.
+func (f *File) Metadata() map[string]string {
+	m := make(map[string]string, len(f.meta))
+	for _, e := range f.meta {
+		m[e.key] = e.value
+	}
+	return m
+}
+
+// Close unmaps the file. No Data of it may be used any more.
+func (f *File) Close() error {
+	if f.unmap == nil {
+		return nil
+	}
+	unmap := f.unmap
+	f.unmap, f.tensors = nil, nil
+	if err := unmap(); err != nil {
+		return fmt.Errorf("safetensors: %s: unmap: %w", f.path, err)
+	}
+	return nil
+}
+
+// openRegular opens a file of a folder, but nothing that leaves the folder and
+// nothing that is not a regular file.
+func openRegular(root *os.Root, name string) (*os.File, error) {
+	info, err := root.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	return root.Open(name)
+}

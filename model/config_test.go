@@ -1,0 +1,284 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"gad/internal/compute/ref"
+)
+
+// edited is a fixture's config.json with keys set (or, with nil, removed), as a folder.
+func edited(t testing.TB, name string, edits map[string]any) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
+	must(t, err)
+	m := map[string]any{}
+	must(t, json.Unmarshal(b, &m))
+	for k, v := range edits {
+		if v == nil {
+			delete(m, k)
+		} else {
+			m[k] = v
+		}
+	}
+	b, err = json.Marshal(m)
+	must(t, err)
+	d := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(d, "config.json"), b, 0o600))
+	return d
+}
+
+func TestReadConfig(t *testing.T) {
+	c, err := ReadConfig(filepath.Join(fixtures, "llama3_sharded"))
+	must(t, err)
+	c.raw = nil
+	want := Config{
+		Architecture: "Llama", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 48, Vocab: 97, MaxPosition: 256,
+		RMSEps: 1e-6, RopeTheta: 5e5, DType: "float32", InitRange: 0.02,
+		RopeScaling: &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 64},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("%+v\nwant %+v", c, want)
+	}
+	// The same in the words of transformers 4.
+	d := edited(t, "llama3_sharded", map[string]any{
+		"rope_parameters": nil, "rope_theta": 5e5, "dtype": nil, "torch_dtype": "float32", "head_dim": nil, "mlp_bias": nil, "attention_bias": nil,
+		"rope_scaling": map[string]any{"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64, "rope_type": "llama3"},
+	})
+	c, err = ReadConfig(d)
+	must(t, err)
+	c.raw = nil
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("transformers 4: %+v\nwant %+v", c, want)
+	}
+	for name, f := range map[string]func(c Config) bool{
+		"qwen2_tied": func(c Config) bool { return c.QKVBias && c.TieEmbeddings && !c.QKNorm && c.RopeTheta == 1e6 },
+		"qwen3":      func(c Config) bool { return !c.QKVBias && c.QKNorm && c.HeadDim == 12 },
+		"qwen2_bf16": func(c Config) bool { return c.DType == "bfloat16" },
+		"mistral":    func(c Config) bool { return c.Architecture == "Mistral" && c.HeadDim == 16 },
+	} {
+		c, err := ReadConfig(filepath.Join(fixtures, name))
+		must(t, err)
+		if !f(c) {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
+// What is not computed, or makes no sense, is refused by the key's name.
+func TestReadConfigRefuses(t *testing.T) {
+	const qwen, llama, mistral = "qwen2_tied", "llama3_sharded", "mistral"
+	for _, c := range []struct {
+		folder, key string
+		value       any
+		unsupported bool
+		says        string
+	}{
+		{qwen, "model_type", "gpt2", true, "model_type"},
+		{qwen, "model_type", nil, true, "model_type"},
+		{qwen, "model_type", 7, false, "model_type"},
+		{qwen, "architectures", []string{"Qwen2ForTokenClassification"}, true, "architectures"},
+		{qwen, "architectures", []string{"LlamaForCausalLM"}, true, "architectures"},
+		{qwen, "architectures", "Qwen2ForCausalLM", true, "architectures"},
+		{qwen, "use_sliding_window", true, true, "sliding_window"},
+		{mistral, "sliding_window", 4096, true, "sliding_window"},
+		{qwen, "layer_types", []string{"full_attention", "sliding_attention"}, true, "layer_types"},
+		{qwen, "hidden_act", "gelu", true, "hidden_act"},
+		{llama, "attention_bias", true, true, "attention_bias"},
+		{llama, "mlp_bias", true, true, "mlp_bias"},
+		{qwen, "quantization_config", map[string]any{"quant_method": "gptq"}, true, "quantization_config"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "yarn", "rope_theta": 1e6, "factor": 4}, true, "yarn"},
+		{qwen, "rope_parameters", map[string]any{"full_attention": map[string]any{"rope_type": "default"}}, true, "full_attention"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "default", "partial_rotary_factor": 0.5}, true, "partial_rotary_factor"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "llama3", "factor": 8}, false, "original_max_position"},
+		{qwen, "rope_parameters", 5, false, "rope_parameters"},
+		{qwen, "hidden_size", nil, false, "hidden_size"},
+		{qwen, "hidden_size", 0, false, "hidden_size"},
+		{qwen, "hidden_size", -32, false, "hidden_size"},
+		{qwen, "hidden_size", 32.5, false, "hidden_size"},
+		{qwen, "hidden_size", "32", false, "hidden_size"},
+		{qwen, "hidden_size", 1e300, false, "hidden_size"},
+		{qwen, "hidden_size", int64(math.MaxInt64), false, "hidden_size"},
+		{qwen, "hidden_size", 30, false, "hidden_size"},
+		{qwen, "num_hidden_layers", 1 << 40, false, "num_hidden_layers"},
+		{qwen, "num_attention_heads", 0, false, "num_attention_heads"},
+		{qwen, "num_key_value_heads", 3, false, "num_key_value_heads"},
+		{qwen, "num_key_value_heads", nil, false, "num_key_value_heads"},
+		{qwen, "head_dim", 7, false, "head_dim"},
+		{qwen, "intermediate_size", 1 << 62, false, "intermediate_size"},
+		{qwen, "vocab_size", 1 << 31, false, "vocab_size"},
+		{qwen, "max_position_embeddings", 1 << 50, false, "max_position_embeddings"},
+		{qwen, "rms_norm_eps", 0, false, "rms_norm_eps"},
+		{qwen, "rms_norm_eps", "small", false, "rms_norm_eps"},
+		{qwen, "tie_word_embeddings", "yes", false, "tie_word_embeddings"},
+		{qwen, "dtype", "float8_e4m3fn", true, "dtype"},
+	} {
+		_, err := ReadConfig(edited(t, c.folder, map[string]any{c.key: c.value}))
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %s = %v: %v", c.folder, c.key, c.value, err)
+		} else if errors.Is(err, ErrUnsupported) != c.unsupported {
+			t.Errorf("%s: %s = %v: %v: is ErrUnsupported: %t", c.folder, c.key, c.value, err, !c.unsupported)
+		}
+	}
+	for name, text := range map[string]string{
+		"empty": "", "not an object": "[1]", "cut": `{"model_type":"qwen2"`, "twice": `{"model_type":"qwen2","model_type":"llama"}`,
+		"more": `{} {}`, "large": "{" + strings.Repeat(" ", maxConfigBytes) + "}",
+	} {
+		d := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(d, "config.json"), []byte(text), 0o600))
+		if _, err := ReadConfig(d); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := ReadConfig(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+// Sizes that agree with each other but not with the files are refused before
+// any memory is asked for.
+func TestLoadAllocatesNothingForLies(t *testing.T) {
+	for _, e := range []map[string]any{
+		{"num_hidden_layers": 1024, "layer_types": nil},
+		{"hidden_size": 1 << 16, "head_dim": 8},
+		{"intermediate_size": 1 << 19},
+		{"vocab_size": 1 << 22},
+	} {
+		d := edited(t, "qwen2_tied", e)
+		b, err := os.ReadFile(filepath.Join(fixtures, "qwen2_tied", "model.safetensors"))
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(d, "model.safetensors"), b, 0o600))
+		be := ref.New()
+		if _, err := Load(be, d, Options{}); err == nil || strings.Contains(err.Error(), "\n") || len(err.Error()) > 2000 {
+			t.Errorf("%v: %v", e, err)
+		}
+		if _, peak := be.Memory(); peak != 0 {
+			t.Errorf("%v: %d bytes allocated", e, peak)
+		}
+	}
+}
+
+// Keys without a field pass through With, Save and Key, and fields changed after
+// reading are what is saved.
+func TestConfigKeys(t *testing.T) {
+	for _, name := range []string{"", "llama3_sharded", "qwen2_tied"} {
+		c := tiny("Qwen3")
+		if name != "" {
+			var err error
+			c, err = ReadConfig(filepath.Join(fixtures, name))
+			must(t, err)
+			c.Layers, c.RopeTheta, c.Vocab = 1, 777, 50
+		}
+		c, err := c.With("eos_token_id", []int{7, 9})
+		must(t, err)
+		b, err := c.encode(LM, "float16")
+		must(t, err)
+		again, err := parseConfig(b)
+		must(t, err)
+		var eos []int
+		if ok, err := again.Key("eos_token_id", &eos); !ok || err != nil || len(eos) != 2 || eos[1] != 9 {
+			t.Errorf("%s: eos %v %t %v", name, eos, ok, err)
+		}
+		var one int
+		if ok, err := again.Key("eos_token_id", &one); !ok || err == nil {
+			t.Errorf("%s: a list as a number: %t %v", name, ok, err)
+		}
+		if ok, err := again.Key("nothing", &one); ok || err != nil {
+			t.Errorf("%s: absent key: %t %v", name, ok, err)
+		}
+		c.DType, c.raw, again.raw = "float16", nil, nil
+		if !reflect.DeepEqual(c, again) {
+			t.Errorf("%s: %+v became %+v", name, c, again)
+		}
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	for _, name := range append(lmFolders, "qwen2_scorer") {
+		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
+		must(f, err)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := parseConfig(b)
+		if err != nil {
+			return
+		}
+		// What is accepted can be written and read again, to the same architecture.
+		out, err := c.encode(LM, "float32")
+		must(t, err)
+		again, err := parseConfig(out)
+		must(t, err)
+		c.DType, c.raw, again.raw = "float32", nil, nil
+		if !reflect.DeepEqual(c, again) {
+			t.Fatalf("%+v became %+v", c, again)
+		}
+	})
+}
+
+func TestParamCount(t *testing.T) {
+	for _, arch := range []string{"Qwen2", "Qwen3", "Llama", "Mistral"} {
+		for _, k := range []Kind{LM, Scorer} {
+			n := int64(0)
+			for _, p := range tiny(arch).arrange(k).params {
+				n += int64(p.Len())
+			}
+			if got := tiny(arch).ParamCount(k); got != n {
+				t.Errorf("%s %v: %d parameters, want %d", arch, k, got, n)
+			}
+		}
+	}
+	// Published: 494,032,768 parameters, of which 136,134,656 are the embedding.
+	qwen := Config{Architecture: "Qwen2", Hidden: 896, Layers: 24, Heads: 14, KVHeads: 2, HeadDim: 64, FFN: 4864, Vocab: 151936, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6, TieEmbeddings: true, QKVBias: true}
+	must(t, qwen.Validate())
+	if got := qwen.ParamCount(LM); got != 494_032_768 {
+		t.Errorf("Qwen2.5-0.5B: %d parameters", got)
+	}
+	// Two operations a parameter of the matrix products, and attention.
+	if got, want := qwen.FLOPsPerToken(0, true), 2*494.0e6; math.Abs(got-want) > 0.001*want {
+		t.Errorf("Qwen2.5-0.5B: %g operations a token, want about %g", got, want)
+	}
+}
+
+// The plan is what the model then takes.
+func TestPlan(t *testing.T) {
+	seqs := seqsOf(29, 30, 20)
+	for _, o := range []PlanOptions{
+		{Tokens: 50},
+		{Tokens: 50, Trainable: true},
+		{Tokens: 50, Trainable: true, Recompute: true},
+		{Slots: 4, N: 3, Prompts: 2, PromptTokens: 21, MaxNew: 9},
+	} {
+		be := ref.New()
+		c := tiny("Qwen3")
+		m, err := New(be, c, Options{Trainable: o.Trainable, Recompute: o.Recompute})
+		must(t, err)
+		switch {
+		case o.Trainable:
+			_, err = NewOptimizer(m, adamw())
+			must(t, err)
+			must(t, m.LogProbGrad(seqs, 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil }))
+		case o.Slots > 0:
+			prompt := make([]int32, o.PromptTokens)
+			_, err = m.Generate([][]int32{prompt, prompt}, []uint64{0, 1}, SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots}, nil)
+			must(t, err)
+		default:
+			_, _, err = m.LogProbs(seqs, 1)
+			must(t, err)
+		}
+		_, peak := be.Memory()
+		got, want := c.Plan(o).Total(), peak/2 // the reference keeps 8 bytes an element
+		// Not in the plan: the rotary table, and what grows with rows, not with tokens.
+		small := int64(4 * (128*c.HeadDim + 8*50 + 10*c.Hidden))
+		if got > want || got+small < want {
+			t.Errorf("%+v: plan of %d bytes, model took %d", o, got, want)
+		}
+		must(t, m.Close())
+	}
+}

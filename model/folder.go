@@ -1,0 +1,208 @@
+package model
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"gad/internal/compute"
+	"gad/internal/safetensors"
+)
+
+// dtypeCode gives the safetensors code of a dtype name of config.json.
+var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat16": safetensors.BF16, "float16": safetensors.F16}
+
+// Load reads a Hugging Face folder: config.json and model.safetensors, or shards
+// with their index. A Scorer comes from a *ForSequenceClassification folder with
+// one label, or from a *ForCausalLM folder, whose lm_head is then left aside and
+// whose score head is new (see Options.ScoreInit). Names and shapes of all
+// tensors are checked before memory is allocated; values must be finite.
+// Config().DType is then the type of the folder's tensors.
+func Load(be compute.Backend, dir string, o Options) (*Model, error) {
+	c, err := ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	from := c.Kind()
+	if from == Scorer && o.Kind == LM {
+		return nil, fmt.Errorf("model: %s: a %s%s folder has no language-model head: want a %[2]s%[4]s folder", dir, c.Architecture, from, LM)
+	}
+	f, err := safetensors.OpenFolder(dir)
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	defer f.Close()
+	if c.DType, err = checkTensors(f, c, from, o.Kind); err != nil {
+		return nil, fmt.Errorf("model: %s: %w", dir, err)
+	}
+	m, err := alloc(be, c, o)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range m.params {
+		if p.Name == scoreName && from == LM {
+			m.draw(p, i, o.ScoreInit)
+			continue
+		}
+		t, _ := f.Tensor(p.Name)
+		if err := m.upload(p.W, t); err != nil {
+			m.Close()
+			return nil, fmt.Errorf("model: %s: %w", dir, err)
+		}
+		be.Refresh(p)
+	}
+	if err := be.Sync(); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("model: %s: %w", dir, err)
+	}
+	return m, nil
+}
+
+// checkTensors compares the folder's tensors with those of a model of kind from,
+// of which one of kind want is made, and returns their common dtype.
+func checkTensors(f *safetensors.Folder, c Config, from, want Kind) (string, error) {
+	expected := map[string]bool{}
+	var missing, wrong, unexpected []string
+	var dtype safetensors.DType
+	for _, p := range c.arrange(from).params {
+		expected[p.Name] = true
+		t, ok := f.Tensor(p.Name)
+		switch {
+		case !ok && p.Name == headName && want == Scorer: // not needed
+		case !ok:
+			missing = append(missing, p.Name)
+		case !slices.Equal(t.Shape, p.Shape):
+			wrong = append(wrong, fmt.Sprintf("%s is %v, config.json says %v", p.Name, t.Shape, p.Shape))
+		case p.Name == embedName:
+			dtype = t.DType
+		}
+	}
+	for _, name := range f.Names() {
+		switch {
+		case expected[name] || strings.HasSuffix(name, "rotary_emb.inv_freq"): // a buffer in old Llama folders
+		case name == headName && c.TieEmbeddings:
+			a, _ := f.Tensor(embedName)
+			b, _ := f.Tensor(headName)
+			if a != nil && (a.DType != b.DType || !bytes.Equal(a.Data, b.Data)) {
+				return "", fmt.Errorf("tensor %q: differs from %s although tie_word_embeddings is true: set it to false to keep both, or remove one", headName, embedName)
+			}
+		default:
+			unexpected = append(unexpected, name)
+		}
+	}
+	var problems []error
+	for _, l := range []struct {
+		rule  string
+		names []string
+	}{{"missing", missing}, {"of another shape", wrong}, {"unexpected", unexpected}} {
+		if n := len(l.names); n > 0 {
+			const most = 8
+			more := ""
+			if n > most {
+				l.names, more = l.names[:most], fmt.Sprintf(" and %d more", n-most)
+			}
+			problems = append(problems, fmt.Errorf("%d tensors %s: %s%s", n, l.rule, strings.Join(l.names, ", "), more))
+		}
+	}
+	if len(problems) > 0 {
+		return "", fmt.Errorf("weights and config.json do not belong together: %s", strings.ReplaceAll(errors.Join(problems...).Error(), "\n", "; "))
+	}
+	for name, code := range dtypeCode {
+		if code == dtype {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", embedName, dtype, ErrUnsupported)
+}
+
+// chunks widens t part by part and hands each part on with the index of its
+// first element. A value that is not finite is an error.
+func chunks(t *safetensors.Tensor, f func(lo int, part []float32) error) error {
+	width := t.DType.Size()
+	n := len(t.Data) / width
+	buf := make([]float32, min(chunk, n))
+	for lo := 0; lo < n; lo += chunk {
+		b := buf[:min(chunk, n-lo)]
+		part := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{len(b)}, Data: t.Data[lo*width : (lo+len(b))*width]}
+		if err := part.Float32(b); err != nil {
+			return err
+		}
+		for i, x := range b {
+			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+				return fmt.Errorf("tensor %q: element %d: %g: not finite: take the file from its source or an earlier checkpoint again", t.Name, lo+i, x)
+			}
+		}
+		if err := f(lo, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upload widens t into dst.
+func (m *Model) upload(dst compute.Tensor, t *safetensors.Tensor) error {
+	return chunks(t, func(lo int, part []float32) error {
+		m.be.Upload(dst.Slice(lo, lo+len(part)), part)
+		return nil
+	})
+}
+
+// source streams t into a file as elements of type dt.
+func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensors.DType) safetensors.Source {
+	return safetensors.Source{Name: name, DType: dt, Shape: shape, Write: func(w io.Writer) error {
+		buf := make([]float32, min(chunk, t.Len()))
+		for lo := 0; lo < t.Len(); lo += chunk {
+			b := buf[:min(chunk, t.Len()-lo)]
+			m.be.Download(b, t.Slice(lo, lo+len(b)))
+			if err := m.be.Sync(); err != nil {
+				return err
+			}
+			if err := safetensors.EncodeFloat32(w, dt, b); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+// Save writes config.json and the weights as transformers loads them, through
+// create: model.safetensors, or shards of at most maxShard bytes (0: one file)
+// and their index. dtype is "float32", "bfloat16" or "float16"; "" is the type of
+// the folder that the model came from. Weights are rounded to the nearest, ties
+// to even. Tied weights are written once. The tokenizer's files are not written.
+func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype string, maxShard int64) error {
+	if dtype == "" {
+		dtype = m.cfg.DType
+	}
+	if dtype == "" {
+		dtype = "float32"
+	}
+	dt, ok := dtypeCode[dtype]
+	if !ok {
+		return fmt.Errorf("model: save: dtype %q: want float32, bfloat16 or float16", dtype)
+	}
+	b, err := m.cfg.encode(m.opt.Kind, dtype)
+	if err != nil {
+		return err
+	}
+	w, err := create("config.json")
+	if err != nil {
+		return fmt.Errorf("model: save: %w", err)
+	}
+	_, err = w.Write(b)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return fmt.Errorf("model: save: config.json: %w", err)
+	}
+	var ts []safetensors.Source
+	for _, p := range m.params {
+		ts = append(ts, m.source(p.Name, p.Shape, p.W, dt))
+	}
+	if err := safetensors.WriteFolder(create, ts, maxShard, nil); err != nil {
+		return fmt.Errorf("model: save: %w", err)
+	}
+	return nil
+}

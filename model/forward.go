@@ -1,0 +1,289 @@
+package model
+
+import (
+	"fmt"
+	"math"
+
+	"gad/internal/compute"
+)
+
+// workspace is memory by purpose, reused between calls: a purpose's block is
+// allocated once and again only when more is asked for.
+type workspace struct {
+	be    compute.Backend
+	bufs  map[string]compute.Tensor
+	rope  compute.Tensor // [positions, E]
+	ropeN int            // positions in rope
+	err   error          // first failure since take
+}
+
+// get is n elements for a purpose. After a failure it returns absent tensors;
+// take tells.
+func (w *workspace) get(what string, n int) compute.Tensor {
+	if w.err != nil || n == 0 {
+		return compute.Tensor{}
+	}
+	t, ok := w.bufs[what]
+	if !ok || t.Len() < n {
+		if ok {
+			w.be.Free(t)
+			delete(w.bufs, what)
+		}
+		if t, w.err = w.be.Alloc(what, n); w.err != nil {
+			return compute.Tensor{}
+		}
+		if w.bufs == nil {
+			w.bufs = map[string]compute.Tensor{}
+		}
+		w.bufs[what] = t
+	}
+	return t.Slice(0, n)
+}
+
+// take is the first failure of the gets before it.
+func (w *workspace) take() error {
+	err := w.err
+	w.err = nil
+	if err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	return nil
+}
+
+func (w *workspace) free() {
+	for what, t := range w.bufs {
+		w.be.Free(t)
+		delete(w.bufs, what)
+	}
+	if w.ropeN > 0 {
+		w.be.Free(w.rope)
+	}
+	w.rope, w.ropeN = compute.Tensor{}, 0
+}
+
+// angles makes sure that the rotary table has n positions.
+func (m *Model) angles(n int) error {
+	w := &m.ws
+	if n <= w.ropeN {
+		return nil
+	}
+	// Doubled, so that growing sequences do not build it at every step.
+	n = min(max(n, 2*w.ropeN, 256), max(n, m.cfg.MaxPosition))
+	if w.ropeN > 0 {
+		w.be.Free(w.rope)
+		w.ropeN = 0
+	}
+	t, err := w.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n, m.cfg.HeadDim), n*m.cfg.HeadDim)
+	if err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	w.rope, w.ropeN = t, n
+	w.be.Upload(t, m.cfg.ropeTable(n))
+	return nil
+}
+
+// block is what the forward pass of one block leaves for its backward pass.
+type block struct {
+	xND          compute.Tensor // the block's input
+	rstd1N       compute.Tensor
+	qrNHE, krNKE compute.Tensor // before the q/k norm; absent without one
+	rstdqNH      compute.Tensor
+	rstdkNK      compute.Tensor
+	qNHE, kNKE   compute.Tensor // rotated
+	vNKE         compute.Tensor
+	oNHE, lseNH  compute.Tensor
+	x2ND         compute.Tensor // after attention
+	rstd2N       compute.Tensor
+	gateNF, upNF compute.Tensor
+}
+
+// acts is the activations of a pass over N tokens.
+type acts struct {
+	n      int
+	blocks []block          // one a layer when kept; else one for all
+	xs     []compute.Tensor // [L+1] inputs of the blocks, and the last one's output; one for all in inference
+	hND    compute.Tensor   // scratch: a norm's output, the final one's at the end
+	actNF  compute.Tensor   // scratch: SwiGLU's output
+	rstdN  compute.Tensor   // of the final norm
+
+	// Gradients, in training only.
+	dxND, dhND, dqNHE, dkNKE, dvNKE, doNHE, dgNF, duNF compute.Tensor
+}
+
+// What a pass keeps.
+type keep int
+
+const (
+	keepNothing keep = iota // inference: one block's memory, the residual stream in place
+	keepInputs              // training with recomputation
+	keepBlocks              // training
+)
+
+// acts lays out the activations of n tokens; get is the workspace's, or a
+// counter's when only the size is wanted. What a norm or SwiGLU puts out is
+// computed again in the backward pass instead of being kept: it costs no matrix
+// product and is a third of the memory.
+func (c Config) acts(n int, k keep, get func(what string, n int) compute.Tensor) *acts {
+	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
+	a := &acts{n: n}
+	mk := func(layer int, what string, width int) compute.Tensor {
+		if layer < 0 {
+			return get(what, n*width)
+		}
+		return get(fmt.Sprintf("layer %d: %s", layer, what), n*width)
+	}
+	inputs, kept := 1, 1
+	if k != keepNothing {
+		inputs = c.Layers + 1
+	}
+	if k == keepBlocks {
+		kept = c.Layers
+	}
+	for i := range inputs {
+		a.xs = append(a.xs, mk(i, "residual stream [N,D]", d))
+	}
+	for i := range kept {
+		b := block{
+			rstd1N: mk(i, "first norm [N]", 1),
+			qNHE:   mk(i, "queries [N,H,E]", h*e),
+			kNKE:   mk(i, "keys [N,K,E]", kv*e),
+			vNKE:   mk(i, "values [N,K,E]", kv*e),
+			oNHE:   mk(i, "attention [N,H,E]", h*e),
+			lseNH:  mk(i, "attention sums [N,H]", h),
+			rstd2N: mk(i, "second norm [N]", 1),
+			gateNF: mk(i, "gate [N,F]", f),
+			upNF:   mk(i, "up [N,F]", f),
+		}
+		if c.QKNorm {
+			b.qrNHE = mk(i, "queries before their norm [N,H,E]", h*e)
+			b.krNKE = mk(i, "keys before their norm [N,K,E]", kv*e)
+			b.rstdqNH = mk(i, "query norm [N,H]", h)
+			b.rstdkNK = mk(i, "key norm [N,K]", kv)
+		}
+		if k != keepNothing {
+			b.x2ND = mk(i, "after attention [N,D]", d)
+		}
+		a.blocks = append(a.blocks, b)
+	}
+	a.hND = mk(-1, "normed [N,D]", d)
+	a.actNF = mk(-1, "SwiGLU [N,F]", f)
+	a.rstdN = mk(-1, "final norm [N]", 1)
+	if k != keepNothing {
+		a.dxND = mk(-1, "gradient of the residual stream [N,D]", d)
+		a.dhND = mk(-1, "gradient of a norm [N,D]", d)
+		a.dqNHE = mk(-1, "gradient of queries [N,H,E]", h*e)
+		a.dkNKE = mk(-1, "gradient of keys [N,K,E]", kv*e)
+		a.dvNKE = mk(-1, "gradient of values [N,K,E]", kv*e)
+		a.doNHE = mk(-1, "gradient of attention [N,H,E]", h*e)
+		a.dgNF = mk(-1, "gradient of the gate [N,F]", f)
+		a.duNF = mk(-1, "gradient of up [N,F]", f)
+	}
+	return a
+}
+
+// block is the memory for layer i, with the input that belongs to it.
+func (a *acts) block(i int) *block {
+	b := &a.blocks[min(i, len(a.blocks)-1)]
+	b.xND = a.xs[min(i, len(a.xs)-1)]
+	if a.inPlace() {
+		b.x2ND = b.xND
+	}
+	return b
+}
+
+// inPlace says that the residual stream is one tensor, updated in place: inference.
+func (a *acts) inPlace() bool { return len(a.xs) == 1 }
+
+// out is where layer i leaves its output.
+func (a *acts) out(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
+
+// attend is the attention of one block: it reads q, k and v of b and writes o
+// (and lse, when a gradient will want it).
+type attend func(layer int, b *block)
+
+func (m *Model) attnShape() compute.AttnShape {
+	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim, Scale: 1 / math.Sqrt(float64(m.cfg.HeadDim))}
+}
+
+// inner is block i up to SwiGLU; the down projection is left to the caller, as a
+// recomputation does not need it.
+func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
+	be, c, p, b := m.be, &m.cfg, &m.blocks[i], a.block(i)
+	be.RMSNorm(a.hND, b.rstd1N, b.xND, p.norm1, c.RMSEps)
+	qr, kr := b.qNHE, b.kNKE
+	if c.QKNorm {
+		qr, kr = b.qrNHE, b.krNKE
+	}
+	be.Linear(qr, a.hND, p.wq, p.bq, false)
+	be.Linear(kr, a.hND, p.wk, p.bk, false)
+	be.Linear(b.vNKE, a.hND, p.wv, p.bv, false)
+	if c.QKNorm {
+		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, c.RMSEps)
+		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, c.RMSEps)
+	}
+	be.Rope(b.qNHE, c.Heads, c.HeadDim, posN, m.ws.rope, false)
+	be.Rope(b.kNKE, c.KVHeads, c.HeadDim, posN, m.ws.rope, false)
+	att(i, b)
+	if !a.inPlace() {
+		be.Copy(b.x2ND, b.xND)
+	}
+	be.Linear(b.x2ND, b.oNHE, p.wo, nil, true)
+	be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
+	be.Linear(b.gateNF, a.hND, p.gate, nil, false)
+	be.Linear(b.upNF, a.hND, p.up, nil, false)
+	be.SwiGLU(a.actNF, b.gateNF, b.upNF)
+}
+
+// forward runs the backbone and leaves the final norm's output in a.hND.
+func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
+	be := m.be
+	be.Embed(a.xs[0], m.embed, ids)
+	for i := range m.blocks {
+		m.inner(i, a, posN, att)
+		b, y := a.block(i), a.out(i)
+		if !a.inPlace() {
+			be.Copy(y, b.x2ND)
+		}
+		be.Linear(y, a.actNF, m.blocks[i].down, nil, true)
+	}
+	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
+}
+
+// backward takes the gradient of the final norm's output in a.dhND and adds the
+// gradients of all parameters below the head.
+func (m *Model) backward(a *acts, ids, posN, start []int32, att attend) {
+	be, c, shape := m.be, &m.cfg, m.attnShape()
+	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.out(len(m.blocks)-1), a.rstdN, false)
+	for i := len(m.blocks) - 1; i >= 0; i-- {
+		p, b := &m.blocks[i], a.block(i)
+		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
+			m.inner(i, a, posN, att) // the shared memory holds the block above
+		} else {
+			be.SwiGLU(a.actNF, b.gateNF, b.upNF)
+			be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
+		}
+
+		// y = x2 + down(silu(gate(h)) * up(h)), h = norm2(x2)
+		be.LinearGrad(a.dgNF, p.down, nil, a.dxND, a.actNF, false)
+		be.SwiGLUGrad(a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
+		be.LinearGrad(a.dhND, p.gate, nil, a.dgNF, a.hND, false)
+		be.LinearGrad(a.dhND, p.up, nil, a.duNF, a.hND, true)
+		be.RMSNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N, true)
+
+		// x2 = x + o(attention(rope(q(h)), rope(k(h)), v(h))), h = norm1(x)
+		be.LinearGrad(a.doNHE, p.wo, nil, a.dxND, b.oNHE, false)
+		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, start)
+		be.Rope(a.dqNHE, c.Heads, c.HeadDim, posN, m.ws.rope, true)
+		be.Rope(a.dkNKE, c.KVHeads, c.HeadDim, posN, m.ws.rope, true)
+		if c.QKNorm {
+			be.RMSNormGrad(a.dqNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
+			be.RMSNormGrad(a.dkNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
+		}
+		be.RMSNorm(a.hND, b.rstd1N, b.xND, p.norm1, c.RMSEps)
+		be.LinearGrad(a.dhND, p.wq, p.bq, a.dqNHE, a.hND, false)
+		be.LinearGrad(a.dhND, p.wk, p.bk, a.dkNKE, a.hND, true)
+		be.LinearGrad(a.dhND, p.wv, p.bv, a.dvNKE, a.hND, true)
+		be.RMSNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N, true)
+	}
+	be.EmbedGrad(m.embed, a.dxND, ids)
+}

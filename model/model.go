@@ -1,0 +1,283 @@
+// Package model is the transformer, written once over the operations of
+// internal/compute: parameters, forward and backward pass, sampling with a
+// cache of keys and values, AdamW, and the Hugging Face folder format.
+//
+// Legend, here and in names: N tokens of a pack, S sequences, T response tokens,
+// R selected rows, P prompts, D hidden width, H query heads, K key/value heads,
+// E head width, F feed-forward width, V vocabulary.
+package model
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"gad/internal/compute"
+	"gad/internal/philox"
+)
+
+// Kind says what stands on top of the backbone.
+type Kind int
+
+// The kinds of model.
+const (
+	LM     Kind = iota // *ForCausalLM: a distribution over the next token
+	Scorer             // *ForSequenceClassification with one label, no bias: a score at the last token
+)
+
+// String is the class suffix of the kind in transformers.
+func (k Kind) String() string { return classSuffix[k] }
+
+// Options are the choices of Load and New.
+type Options struct {
+	Kind      Kind
+	Trainable bool    // allocate gradients
+	Recompute bool    // keep only each block's input, and compute the block again in the backward pass
+	Seed      uint64  // for what is drawn: all weights in New, a Scorer's new head in Load
+	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
+}
+
+// Model is a transformer on a backend. Its methods are called from one goroutine.
+type Model struct {
+	be  compute.Backend
+	cfg Config
+	opt Options
+	layout
+	mem []compute.Tensor // of the parameters, to be freed
+	ws  workspace
+}
+
+// layout is the parameters by role. Names are those of Hugging Face folders.
+type layout struct {
+	params []*compute.Param // fixed order: embedding, blocks, final norm, head
+	embed  *compute.Param   // [V,D]
+	blocks []blockParams
+	norm   *compute.Param // [D]
+	head   *compute.Param // LM: [V,D], the embedding itself when tied; Scorer: [1,D]
+}
+
+// blockParams are one block's. Absent biases and norms are nil.
+type blockParams struct {
+	norm1      *compute.Param // [D]
+	wq, wk, wv *compute.Param // [H*E,D], [K*E,D], [K*E,D]
+	bq, bk, bv *compute.Param
+	qn, kn     *compute.Param // [E]
+	wo         *compute.Param // [D,H*E]
+	norm2      *compute.Param // [D]
+	gate, up   *compute.Param // [F,D]
+	down       *compute.Param // [D,F]
+}
+
+// arrange is the parameters of a model, without memory.
+func (c Config) arrange(k Kind) layout {
+	var l layout
+	add := func(name string, shape ...int) *compute.Param {
+		p := &compute.Param{Name: name, Shape: shape, Rows: 1, Cols: shape[len(shape)-1], Decay: len(shape) == 2}
+		if len(shape) == 2 {
+			p.Rows = shape[0]
+		}
+		l.params = append(l.params, p)
+		return p
+	}
+	d, q, kv := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	l.embed = add("model.embed_tokens.weight", c.Vocab, d)
+	for i := range c.Layers {
+		pre := fmt.Sprintf("model.layers.%d.", i)
+		var b blockParams
+		b.norm1 = add(pre+"input_layernorm.weight", d)
+		b.wq = add(pre+"self_attn.q_proj.weight", q, d)
+		b.wk = add(pre+"self_attn.k_proj.weight", kv, d)
+		b.wv = add(pre+"self_attn.v_proj.weight", kv, d)
+		if c.QKVBias {
+			b.bq = add(pre+"self_attn.q_proj.bias", q)
+			b.bk = add(pre+"self_attn.k_proj.bias", kv)
+			b.bv = add(pre+"self_attn.v_proj.bias", kv)
+		}
+		if c.QKNorm {
+			b.qn = add(pre+"self_attn.q_norm.weight", c.HeadDim)
+			b.kn = add(pre+"self_attn.k_norm.weight", c.HeadDim)
+		}
+		b.wo = add(pre+"self_attn.o_proj.weight", d, q)
+		b.norm2 = add(pre+"post_attention_layernorm.weight", d)
+		b.gate = add(pre+"mlp.gate_proj.weight", c.FFN, d)
+		b.up = add(pre+"mlp.up_proj.weight", c.FFN, d)
+		b.down = add(pre+"mlp.down_proj.weight", d, c.FFN)
+		l.blocks = append(l.blocks, b)
+	}
+	l.norm = add("model.norm.weight", d)
+	switch {
+	case k == Scorer:
+		l.head = add(scoreName, 1, d)
+	case c.TieEmbeddings:
+		l.head = l.embed
+	default:
+		l.head = add(headName, c.Vocab, d)
+	}
+	return l
+}
+
+const (
+	embedName = "model.embed_tokens.weight"
+	headName  = "lm_head.weight"
+	scoreName = "score.weight"
+)
+
+// alloc makes a model whose weights are zero. On an error nothing stays allocated.
+func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
+	if o.Kind != LM && o.Kind != Scorer {
+		return nil, fmt.Errorf("model: kind %d: want LM or Scorer", int(o.Kind))
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	m := &Model{be: be, cfg: c, opt: o, layout: c.arrange(o.Kind)}
+	m.ws.be = be
+	for _, p := range m.params {
+		var err error
+		if p.W, err = m.paramMem("weight", p); err != nil {
+			return nil, err
+		}
+		if !o.Trainable {
+			continue
+		}
+		if p.G, err = m.paramMem("gradient", p); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// paramMem allocates memory of p's size; if there is none, the model is closed.
+func (m *Model) paramMem(what string, p *compute.Param) (compute.Tensor, error) {
+	t, err := m.be.Alloc(fmt.Sprintf("%s of %s %v", what, p.Name, p.Shape), p.Len())
+	if err != nil {
+		m.Close()
+		return compute.Tensor{}, fmt.Errorf("model: %w", err)
+	}
+	m.mem = append(m.mem, t)
+	return t, nil
+}
+
+// New makes a model with random weights: matrices normal with standard deviation
+// c.InitRange, norms one, biases zero, a Scorer's head by o.ScoreInit. The
+// weights are a function of c and o.Seed alone.
+func New(be compute.Backend, c Config, o Options) (*Model, error) {
+	m, err := alloc(be, c, o)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range m.params {
+		switch {
+		case p.Name == scoreName:
+			m.draw(p, i, o.ScoreInit)
+		case len(p.Shape) == 2:
+			m.draw(p, i, c.initRange())
+		case p.Name[len(p.Name)-len("bias"):] == "bias":
+			m.fill(p, func(int) float32 { return 0 })
+		default:
+			m.fill(p, func(int) float32 { return 1 })
+		}
+	}
+	if err := be.Sync(); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("model: new weights: %w", err)
+	}
+	return m, nil
+}
+
+// draw fills p, the i-th parameter, with normal numbers.
+func (m *Model) draw(p *compute.Param, i int, std float64) {
+	m.fill(p, func(j int) float32 {
+		if std == 0 {
+			return 0
+		}
+		return float32(std * philox.Norm(m.opt.Seed, philox.Init, uint64(i), uint64(j), 0))
+	})
+}
+
+// chunk is the number of elements that pass through host memory at a time.
+const chunk = 1 << 18
+
+// fill sets p.W element by element; f is called from several goroutines.
+func (m *Model) fill(p *compute.Param, f func(i int) float32) {
+	buf := make([]float32, min(chunk, p.Len()))
+	for lo := 0; lo < p.Len(); lo += chunk {
+		b := buf[:min(chunk, p.Len()-lo)]
+		var wg sync.WaitGroup
+		share := (len(b) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
+		for at := 0; at < len(b); at += share {
+			wg.Go(func() {
+				for i := at; i < min(at+share, len(b)); i++ {
+					b[i] = f(lo + i)
+				}
+			})
+		}
+		wg.Wait()
+		m.be.Upload(p.W.Slice(lo, lo+len(b)), b)
+	}
+	m.be.Refresh(p)
+}
+
+// Config is the architecture.
+func (m *Model) Config() Config { return m.cfg }
+
+// Params are the parameters in a fixed order: embedding, blocks, final norm, head.
+// Tied weights appear once.
+func (m *Model) Params() []*compute.Param { return m.params }
+
+// Kind is what stands on top of the backbone.
+func (m *Model) Kind() Kind { return m.opt.Kind }
+
+// CopyWeights copies the weights of src, which has the same parameters; it may
+// live on another backend.
+func (m *Model) CopyWeights(src *Model) error {
+	if len(m.params) != len(src.params) {
+		return fmt.Errorf("model: copy weights: %d parameters from a model of %d: want the same architecture and kind", len(m.params), len(src.params))
+	}
+	for i, p := range m.params {
+		if q := src.params[i]; p.Name != q.Name || p.Rows != q.Rows || p.Cols != q.Cols {
+			return fmt.Errorf("model: copy weights: %s %v from %s %v: want the same architecture and kind", p.Name, p.Shape, q.Name, q.Shape)
+		}
+	}
+	for i, p := range m.params {
+		q := src.params[i]
+		if m.be == src.be {
+			m.be.Copy(p.W, q.W)
+			m.be.Refresh(p)
+			continue
+		}
+		buf := make([]float32, p.Len())
+		src.be.Download(buf, q.W)
+		m.be.Upload(p.W, buf)
+		m.be.Refresh(p)
+	}
+	if err := src.be.Sync(); err != nil {
+		return fmt.Errorf("model: copy weights: %w", err)
+	}
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("model: copy weights: %w", err)
+	}
+	return nil
+}
+
+// Release frees activations and caches, which the next call allocates again.
+// Weights, gradients and moments stay.
+func (m *Model) Release() { m.ws.free() }
+
+// Close frees the model's memory; the model is of no use afterwards. A second
+// Close does nothing.
+func (m *Model) Close() error {
+	err := m.be.Sync()
+	m.ws.free()
+	for _, t := range m.mem {
+		m.be.Free(t)
+	}
+	for _, p := range m.params {
+		p.Derived = nil
+	}
+	m.mem = nil
+	if err != nil {
+		return fmt.Errorf("model: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,436 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/internal/compute/ref"
+	"gad/internal/safetensors"
+)
+
+const fixtures = "../testdata/model"
+
+// backends are all that a test of the whole model runs on.
+var backends = []struct {
+	name string
+	new  func() compute.Backend
+}{
+	{"ref", func() compute.Backend { return ref.New() }},
+	{"cpu", func() compute.Backend {
+		be, err := cpu.New(cpu.Options{})
+		if err != nil {
+			panic(err)
+		}
+		return be
+	}},
+}
+
+func onBackends(t *testing.T, f func(t *testing.T, be compute.Backend)) {
+	for _, b := range backends {
+		t.Run(b.name, func(t *testing.T) {
+			be := b.new()
+			t.Cleanup(func() {
+				if err := be.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			f(t, be)
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tiny is a configuration of the named architecture in which every size differs.
+func tiny(arch string) Config {
+	f := families[arch]
+	return Config{
+		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20, Vocab: 29, MaxPosition: 128,
+		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.qkvBias, QKNorm: f.qkNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2",
+	}
+}
+
+// load loads a fixture, or fails.
+func load(t testing.TB, be compute.Backend, name string, o Options) *Model {
+	t.Helper()
+	m, err := Load(be, filepath.Join(fixtures, name), o)
+	must(t, err)
+	return m
+}
+
+// shake makes norms and biases differ from their initial ones and zeros, so
+// that a gradient that misses them is seen.
+func shake(m *Model) {
+	for i, p := range m.params {
+		if len(p.Shape) == 1 {
+			m.fill(p, func(j int) float32 { return float32(0.75 + math.Sin(float64(7*i+j))/2) })
+		}
+	}
+}
+
+// seqsOf makes sequences of the given lengths; a prompt is a third, at least one.
+func seqsOf(vocab int, lengths ...int) []Seq {
+	var out []Seq
+	for i, n := range lengths {
+		s := Seq{Prompt: max(1, n/3)}
+		for j := range n {
+			s.IDs = append(s.IDs, int32((7*i*i+5*j+j*j*(i+1))%vocab))
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// dir is a folder that Save can write to.
+type dir string
+
+func (d dir) create(name string) (io.WriteCloser, error) {
+	return os.Create(filepath.Join(string(d), name))
+}
+
+type expected struct {
+	Sequences []struct {
+		IDs    []int32 `json:"ids"`
+		Prompt int     `json:"prompt"`
+	} `json:"sequences"`
+	Values []struct {
+		Temperature float64     `json:"temperature"`
+		Logp        [][]float32 `json:"logp"`
+		Entropy     [][]float32 `json:"entropy"`
+	} `json:"values"`
+	Scores []float32 `json:"scores"`
+}
+
+func (e expected) seqs() []Seq {
+	var s []Seq
+	for _, x := range e.Sequences {
+		s = append(s, Seq{x.IDs, x.Prompt})
+	}
+	return s
+}
+
+func readExpected(t *testing.T, name string) expected {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(fixtures, name, "expected.json"))
+	must(t, err)
+	var e expected
+	must(t, json.Unmarshal(b, &e))
+	return e
+}
+
+// near compares rows of values with an absolute tolerance.
+func near(t *testing.T, what string, got, want [][]float32, tol float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d rows, want %d", what, len(got), len(want))
+	}
+	worst := 0.0
+	for i := range want {
+		if len(got[i]) != len(want[i]) {
+			t.Fatalf("%s: row %d: %d values, want %d", what, i, len(got[i]), len(want[i]))
+		}
+		for j := range want[i] {
+			d := math.Abs(float64(got[i][j]) - float64(want[i][j]))
+			worst = max(worst, d)
+			if !(d <= tol) {
+				t.Fatalf("%s: row %d: token %d: %g, want %g", what, i, j, got[i][j], want[i][j])
+			}
+		}
+	}
+	t.Logf("%s: largest difference %.2g", what, worst)
+}
+
+// same wants equal bits.
+func same(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			t.Fatalf("%s: value %d: %x (%g), want %x (%g)", what, i, math.Float32bits(got[i]), got[i], math.Float32bits(want[i]), want[i])
+		}
+	}
+}
+
+func values(be compute.Backend, x compute.Tensor) []float32 {
+	v := make([]float32, x.Len())
+	be.Download(v, x)
+	return v
+}
+
+var lmFolders = []string{"qwen2_tied", "qwen2_untied", "qwen2_bf16", "qwen3", "llama3_sharded", "mistral"}
+
+// Log-probabilities, entropies and gradients against transformers, per
+// architecture and way of storing weights.
+func TestAgainstTransformers(t *testing.T) {
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		for _, name := range lmFolders {
+			t.Run(name, func(t *testing.T) {
+				e := readExpected(t, name)
+				m := load(t, be, name, Options{Trainable: true})
+				defer m.Close()
+				seqs := e.seqs()
+				for _, v := range e.Values {
+					logp, ent, err := m.LogProbs(seqs, v.Temperature)
+					must(t, err)
+					near(t, "log-probability", logp, v.Logp, 1e-4)
+					near(t, "entropy", ent, v.Entropy, 1e-4)
+				}
+				must(t, m.LogProbGrad(seqs, 1, func(logp, _ [][]float32) (d, _ [][]float32, err error) {
+					near(t, "log-probability in training", logp, e.Values[0].Logp, 1e-4)
+					n := 0
+					for _, r := range logp {
+						n += len(r)
+					}
+					for _, r := range logp {
+						g := make([]float32, len(r))
+						for j := range g {
+							g[j] = -1 / float32(n)
+						}
+						d = append(d, g)
+					}
+					return d, nil, nil
+				}))
+				gradients(t, m, name)
+			})
+		}
+		t.Run("qwen2_scorer", func(t *testing.T) {
+			e := readExpected(t, "qwen2_scorer")
+			m := load(t, be, "qwen2_scorer", Options{Kind: Scorer, Trainable: true})
+			defer m.Close()
+			s, err := m.Scores(e.seqs())
+			must(t, err)
+			near(t, "score", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
+			must(t, m.ScoreGrad(e.seqs(), func(s []float32) ([]float32, error) {
+				near(t, "score in training", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
+				return []float32{1, 2, 3, 4}, nil
+			}))
+			gradients(t, m, "qwen2_scorer")
+		})
+	})
+}
+
+// gradients compares every gradient tensor by name: the norm of the difference
+// against the norm of what is expected.
+func gradients(t *testing.T, m *Model, name string) {
+	t.Helper()
+	f, err := safetensors.Open(filepath.Join(fixtures, name, "expected_grad.safetensors"))
+	must(t, err)
+	defer f.Close()
+	if len(f.Names()) != len(m.params) {
+		t.Errorf("%d gradients, want %d", len(m.params), len(f.Names()))
+	}
+	worst := 0.0
+	for _, p := range m.params {
+		x, ok := f.Tensor(p.Name)
+		if !ok {
+			t.Errorf("no expected gradient for %s", p.Name)
+			continue
+		}
+		want := make([]float32, p.Len())
+		must(t, x.Float32(want))
+		var diff, norm float64
+		for i, g := range values(m.be, p.G) {
+			d := float64(g) - float64(want[i])
+			diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
+		}
+		// The bias of k shifts all scores of a query alike: its gradient is zero up
+		// to rounding, which the absolute term allows for.
+		rel := math.Sqrt(diff) / (math.Sqrt(norm) + 1e-2)
+		worst = max(worst, rel)
+		if !(rel <= 1e-4) {
+			t.Errorf("gradient of %s: off by %.3g of its norm %.3g", p.Name, rel, math.Sqrt(norm))
+		}
+	}
+	t.Logf("gradients: largest relative difference %.2g", worst)
+}
+
+func TestPacks(t *testing.T) {
+	var seqs []Seq
+	for _, n := range []int{3, 4, 10, 1, 1, 1, 7} {
+		seqs = append(seqs, Seq{IDs: make([]int32, n)})
+	}
+	got, _ := json.Marshal(Packs(seqs, 7))
+	if want := "[[0,1],[2],[3,4,5],[6]]"; string(got) != want {
+		t.Errorf("packs %s, want %s", got, want)
+	}
+	if p := Packs(nil, 7); len(p) != 0 {
+		t.Errorf("packs of nothing: %v", p)
+	}
+}
+
+// A sequence has the same bits alone, in any pack, at any place in it.
+func TestPackIndependence(t *testing.T) {
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		lm := load(t, be, "qwen2_tied", Options{})
+		defer lm.Close()
+		scorer := load(t, be, "qwen2_scorer", Options{Kind: Scorer})
+		defer scorer.Close()
+		seqs := seqsOf(97, 9, 1, 33, 2, 17, 64, 5)
+		var logp, ent [][]float32
+		var score []float32
+		for _, s := range seqs {
+			l, e, err := lm.LogProbs([]Seq{s}, 0.8)
+			must(t, err)
+			v, err := scorer.Scores([]Seq{s})
+			must(t, err)
+			logp, ent, score = append(logp, l[0]), append(ent, e[0]), append(score, v[0])
+		}
+		for _, order := range [][]int{{0, 1, 2, 3, 4, 5, 6}, {6, 5, 4, 3, 2, 1, 0}, {2, 2, 5}, {3, 0, 4, 1}} {
+			var part []Seq
+			for _, i := range order {
+				part = append(part, seqs[i])
+			}
+			l, e, err := lm.LogProbs(part, 0.8)
+			must(t, err)
+			v, err := scorer.Scores(part)
+			must(t, err)
+			for j, i := range order {
+				same(t, "log-probability", l[j], logp[i])
+				same(t, "entropy", e[j], ent[i])
+				same(t, "score", v[j:j+1], score[i:i+1])
+			}
+		}
+	})
+}
+
+// Recomputing blocks changes no bit, neither of values nor of gradients; nor
+// does the memory left by another pack.
+func TestRecompute(t *testing.T) {
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		var left []int64
+		for _, arch := range []string{"Qwen2", "Qwen3", "Qwen2", "Qwen3"} {
+			var grads [2][][]float32
+			var logps [2][][]float32
+			for i, recompute := range []bool{false, true} {
+				m, err := New(be, tiny(arch), Options{Trainable: true, Recompute: recompute, Seed: 3})
+				must(t, err)
+				shake(m)
+				_, _, err = m.LogProbs(seqsOf(29, 40), 1) // leaves its activations behind
+				must(t, err)
+				seqs := seqsOf(29, 9, 21, 4)
+				must(t, m.LogProbGrad(seqs, 0.7, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+					logps[i] = logp
+					return logp, ent, nil
+				}))
+				for _, p := range m.params {
+					grads[i] = append(grads[i], values(be, p.G))
+				}
+				l, _, err := m.LogProbs(seqs, 0.7)
+				must(t, err)
+				for j := range l {
+					same(t, "inference against training", l[j], logps[i][j])
+				}
+				must(t, m.Close())
+			}
+			for j := range grads[0] {
+				same(t, "gradient", grads[1][j], grads[0][j])
+			}
+			for j := range logps[0] {
+				same(t, "log-probability", logps[1][j], logps[0][j])
+			}
+			inUse, _ := be.Memory()
+			left = append(left, inUse)
+		}
+		// What stays is the backend's own scratch: nothing of a model.
+		if left[3] != left[1] {
+			t.Errorf("%d bytes in use after closing two models, %d after four", left[1], left[3])
+		}
+	})
+}
+
+// The number of workers changes no bit of values, gradients or samples.
+func TestWorkers(t *testing.T) {
+	var want [][]float32
+	for _, workers := range []int{1, 2, 5} {
+		be, err := cpu.New(cpu.Options{Workers: workers})
+		must(t, err)
+		m := load(t, be, "qwen3", Options{Trainable: true})
+		var got [][]float32
+		must(t, m.LogProbGrad(seqsOf(97, 50, 7, 31), 0.7, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+			got = append(append(got, logp...), ent...)
+			return logp, ent, nil
+		}))
+		for _, p := range m.params {
+			got = append(got, values(be, p.G))
+		}
+		prompts, rows := samplePrompts()
+		out, err := m.Generate(prompts, rows, sampleOptions(), nil)
+		must(t, err)
+		for _, cs := range out {
+			for _, c := range cs {
+				got = append(got, c.Logp)
+			}
+		}
+		if want == nil {
+			want = got
+		}
+		for i := range want {
+			same(t, "workers", got[i], want[i])
+		}
+		must(t, m.Close())
+		must(t, be.Close())
+	}
+}
+
+func TestPackErrors(t *testing.T) {
+	be := ref.New()
+	m, err := New(be, tiny("Qwen2"), Options{Trainable: true})
+	must(t, err)
+	defer m.Close()
+	long := make([]int32, 129)
+	for name, s := range map[string]Seq{
+		"empty":            {},
+		"no prompt":        {IDs: []int32{1, 2}},
+		"prompt too long":  {IDs: []int32{1, 2}, Prompt: 3},
+		"unknown token":    {IDs: []int32{1, 29}, Prompt: 1},
+		"negative token":   {IDs: []int32{-1, 2}, Prompt: 1},
+		"beyond positions": {IDs: long, Prompt: 1},
+	} {
+		if _, _, err := m.LogProbs([]Seq{s}, 1); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	ok := []Seq{{IDs: []int32{1, 2, 3}, Prompt: 1}}
+	for _, temperature := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		if _, _, err := m.LogProbs(ok, temperature); err == nil {
+			t.Errorf("temperature %g: accepted", temperature)
+		}
+	}
+	if _, err := m.Scores(ok); err == nil {
+		t.Error("scores of a language model: accepted")
+	}
+	stop := errors.New("stop")
+	if err := m.LogProbGrad(ok, 1, func(_, _ [][]float32) (_, _ [][]float32, err error) { return nil, nil, stop }); !errors.Is(err, stop) {
+		t.Errorf("error of seed: %v", err)
+	}
+	for _, d := range [][][]float32{nil, {{1}}, {{1, 2, 3}}, {{1, 2}, {}}} {
+		if err := m.LogProbGrad(ok, 1, func(_, _ [][]float32) (_, _ [][]float32, err error) { return d, nil, nil }); err == nil {
+			t.Errorf("gradient of wrong shape %v: accepted", d)
+		}
+	}
+	frozen, err := New(be, tiny("Qwen2"), Options{})
+	must(t, err)
+	defer frozen.Close()
+	if err := frozen.LogProbGrad(ok, 1, nil); err == nil {
+		t.Error("gradient of a frozen model: accepted")
+	}
+	// Nothing to predict: no values, no error.
+	l, e, err := m.LogProbs([]Seq{{IDs: []int32{1, 2}, Prompt: 2}}, 1)
+	if err != nil || len(l) != 1 || len(l[0]) != 0 || len(e) != 1 {
+		t.Errorf("empty response: %v %v %v", l, e, err)
+	}
+}

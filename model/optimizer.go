@@ -1,0 +1,253 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+
+	"gad/internal/compute"
+	"gad/internal/safetensors"
+)
+
+// AdamWConfig configures NewOptimizer.
+type AdamWConfig struct {
+	LR           float64 // base rate, for the record: Step is given its own
+	Beta1, Beta2 float64 // decay of the moments; 0.9 and 0.999 are usual
+	Eps          float64 // added to the root of the second moment; 1e-8 is usual
+	WeightDecay  float64 // decoupled; on matrices, not on norms and biases
+	ClipNorm     float64 // largest norm of all gradients together; 0 is no clip
+}
+
+// Optimizer is AdamW (arXiv 1711.05101) over a model's parameters.
+type Optimizer struct {
+	m       *Model
+	c       AdamWConfig
+	steps   int
+	skipped int
+}
+
+// NewOptimizer allocates the moments. Their memory belongs to m.
+func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
+	if !m.opt.Trainable {
+		return nil, errors.New("model: optimizer: a frozen model has no gradients: load it with Trainable")
+	}
+	if !(c.Beta1 >= 0 && c.Beta1 < 1) || !(c.Beta2 >= 0 && c.Beta2 < 1) || !(c.Eps > 0 && c.Eps < 1) ||
+		!(c.WeightDecay >= 0 && c.WeightDecay < 1e3) || !(c.ClipNorm >= 0 && !math.IsInf(c.ClipNorm, 0)) {
+		return nil, fmt.Errorf("model: optimizer: %+v: want betas in [0,1), eps in (0,1), weight decay and clip norm of at least 0", c)
+	}
+	for _, p := range m.params {
+		var err error
+		if p.M, err = m.paramMem("first moment", p); err != nil {
+			return nil, err
+		}
+		if p.V, err = m.paramMem("second moment", p); err != nil {
+			return nil, err
+		}
+	}
+	return &Optimizer{m: m, c: c}, nil
+}
+
+// Step updates the weights from the gathered gradients at the learning rate lr
+// and zeroes the gradients. gradNorm is the global norm before clipping; clipping
+// multiplies by ClipNorm/(gradNorm+1e-6) where that is below 1. If the norm is
+// not finite nothing changes but the gradients, which are zeroed, and skipped is
+// true.
+func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error) {
+	if !(lr >= 0 && !math.IsInf(lr, 0)) {
+		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: want a finite number of at least 0", lr)
+	}
+	be, ps := o.m.be, o.m.params
+	gs := make([]compute.Tensor, len(ps))
+	for i, p := range ps {
+		gs[i] = p.G
+	}
+	gradNorm = math.Sqrt(be.SumSquares(gs))
+	if err := be.Sync(); err != nil {
+		return 0, false, fmt.Errorf("model: optimizer: gradient norm: %w", err)
+	}
+	if math.IsNaN(gradNorm) || math.IsInf(gradNorm, 0) {
+		o.skipped++
+		return gradNorm, true, o.ZeroGrad()
+	}
+	scale := 1.0
+	if o.c.ClipNorm > 0 {
+		scale = min(1, o.c.ClipNorm/(gradNorm+1e-6))
+	}
+	o.steps++
+	for _, p := range ps {
+		a := compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, GradScale: scale, Step: o.steps}
+		if p.Decay {
+			a.Decay = o.c.WeightDecay
+		}
+		be.AdamW(p, a)
+	}
+	return gradNorm, false, o.ZeroGrad()
+}
+
+// ZeroGrad zeroes the gradients, as after an error in a backward pass.
+func (o *Optimizer) ZeroGrad() error {
+	for _, p := range o.m.params {
+		o.m.be.Zero(p.G)
+	}
+	if err := o.m.be.Sync(); err != nil {
+		return fmt.Errorf("model: optimizer: %w", err)
+	}
+	return nil
+}
+
+// Steps is the number of updates made.
+func (o *Optimizer) Steps() int { return o.steps }
+
+// Skipped is the number of updates left out because of a non-finite gradient.
+func (o *Optimizer) Skipped() int { return o.skipped }
+
+const optimizerFormat = "gad-optimizer-1"
+
+// Save writes the state as one safetensors file of float32: the moments
+// "m.<parameter>" and "v.<parameter>", the counts in the metadata and, if master,
+// the weights "w.<parameter>", which a folder of a narrower dtype does not hold
+// in full: with them a resumed run has the same bits.
+func (o *Optimizer) Save(w io.Writer, master bool) error {
+	var ts []safetensors.Source
+	for _, p := range o.m.params {
+		ts = append(ts, o.m.source("m."+p.Name, p.Shape, p.M, safetensors.F32), o.m.source("v."+p.Name, p.Shape, p.V, safetensors.F32))
+		if master {
+			ts = append(ts, o.m.source("w."+p.Name, p.Shape, p.W, safetensors.F32))
+		}
+	}
+	meta := map[string]string{"format": optimizerFormat, "steps": strconv.Itoa(o.steps), "skipped": strconv.Itoa(o.skipped)}
+	if err := safetensors.Write(w, ts, meta); err != nil {
+		return fmt.Errorf("model: optimizer: save: %w", err)
+	}
+	return nil
+}
+
+// Load reads what Save wrote for a model of the same parameters, and takes over
+// its master weights if it has them. All names, shapes and values are checked
+// before anything changes.
+func (o *Optimizer) Load(path string) error {
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return fmt.Errorf("model: optimizer: %w", err)
+	}
+	defer f.Close()
+	if err := o.load(f); err != nil {
+		return fmt.Errorf("model: optimizer: %s: %w", path, err)
+	}
+	return nil
+}
+
+func (o *Optimizer) load(f *safetensors.File) error {
+	meta := f.Metadata()
+	if meta["format"] != optimizerFormat {
+		return fmt.Errorf("format %q: want %s: not an optimizer's state, or of a later version", meta["format"], optimizerFormat)
+	}
+	steps, err1 := strconv.ParseUint(meta["steps"], 10, 40)
+	skipped, err2 := strconv.ParseUint(meta["skipped"], 10, 40)
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("counts: %w", err)
+	}
+	type place struct {
+		t   *safetensors.Tensor
+		dst compute.Tensor
+	}
+	var places []place
+	ps := o.m.params
+	master := len(f.Names()) == 3*len(ps)
+	if !master && len(f.Names()) != 2*len(ps) {
+		return fmt.Errorf("%d tensors for %d parameters: the state of another model", len(f.Names()), len(ps))
+	}
+	for _, p := range ps {
+		for _, s := range []struct {
+			name string
+			dst  compute.Tensor
+		}{{"m.", p.M}, {"v.", p.V}, {"w.", p.W}} {
+			if s.name == "w." && !master {
+				continue
+			}
+			t, ok := f.Tensor(s.name + p.Name)
+			if !ok || t.DType != safetensors.F32 || !slices.Equal(t.Shape, p.Shape) {
+				return fmt.Errorf("tensor %q: missing, or not F32 %v: the state of another model", s.name+p.Name, p.Shape)
+			}
+			if err := checkState(t, s.name == "v."); err != nil {
+				return err
+			}
+			places = append(places, place{t, s.dst})
+		}
+	}
+	for _, pl := range places {
+		if err := o.m.upload(pl.dst, pl.t); err != nil {
+			return err
+		}
+	}
+	if master {
+		for _, p := range ps {
+			o.m.be.Refresh(p)
+		}
+	}
+	if err := o.m.be.Sync(); err != nil {
+		return err
+	}
+	o.steps, o.skipped = int(steps), int(skipped)
+	return nil
+}
+
+// checkState wants finite values, and no negative ones where they are sums of squares.
+func checkState(t *safetensors.Tensor, squares bool) error {
+	return chunks(t, func(lo int, part []float32) error {
+		for i, x := range part {
+			if squares && x < 0 {
+				return fmt.Errorf("tensor %q: element %d: %g: a mean of squares is not negative: take an earlier checkpoint", t.Name, lo+i, x)
+			}
+		}
+		return nil
+	})
+}
+
+// Schedule is a learning rate over steps: linear from 0 during Warmup steps, then
+// by Kind down to Floor times the base rate at step Total, and that afterwards.
+type Schedule struct {
+	Kind   string  // "constant" (also ""), "cosine" or "linear"
+	Warmup int     // steps
+	Total  int     // steps, Warmup included; not used by "constant"
+	Floor  float64 // share of the base rate at the end
+}
+
+// Validate reports the first thing that is wrong with s.
+func (s Schedule) Validate() error {
+	switch s.Kind {
+	case "", "constant", "cosine", "linear":
+	default:
+		return fmt.Errorf("model: schedule %q: want constant, cosine or linear", s.Kind)
+	}
+	if s.Warmup < 0 || !(s.Floor >= 0 && s.Floor <= 1) {
+		return fmt.Errorf("model: schedule: warm-up of %d steps, floor %g: want at least 0, and 0 to 1", s.Warmup, s.Floor)
+	}
+	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
+		return fmt.Errorf("model: schedule %q: %d steps in all, %d of warm-up: want more in all", s.Kind, s.Total, s.Warmup)
+	}
+	return nil
+}
+
+// LR is the learning rate of a step; the first is 1. The last step of the warm-up
+// has the base rate.
+func (s Schedule) LR(base float64, step int) float64 {
+	if step < s.Warmup {
+		return base * float64(step) / float64(s.Warmup)
+	}
+	if s.Kind == "" || s.Kind == "constant" {
+		return base
+	}
+	done := 1.0
+	if step < s.Total {
+		done = float64(step-s.Warmup) / float64(s.Total-s.Warmup)
+	}
+	left := 1 - done
+	if s.Kind == "cosine" {
+		left = (1 + math.Cos(math.Pi*done)) / 2
+	}
+	return base * (s.Floor + (1-s.Floor)*left)
+}

@@ -1,0 +1,319 @@
+package model
+
+import (
+	"fmt"
+	"math"
+
+	"gad/internal/compute"
+)
+
+// Seq is a sequence: the prompt IDs[:Prompt] and the response IDs[Prompt:].
+type Seq struct {
+	IDs    []int32
+	Prompt int
+}
+
+// Packs groups sequences, in their order, into micro-batches of at most maxTokens
+// tokens; a longer sequence stands alone. Entries are indices into seqs.
+func Packs(seqs []Seq, maxTokens int) [][]int {
+	var packs [][]int
+	room := 0
+	for i, s := range seqs {
+		if len(packs) == 0 || len(s.IDs) > room {
+			packs = append(packs, nil)
+			room = maxTokens
+		}
+		packs[len(packs)-1] = append(packs[len(packs)-1], i)
+		room -= len(s.IDs)
+	}
+	return packs
+}
+
+// pack is sequences laid end to end.
+type pack struct {
+	ids, pos, start []int32
+	rows, targets   []int32 // of the response tokens: row t-1 predicts token t
+	counts          []int   // [S] response tokens
+	last            []int32 // [S] row of each sequence's last token
+}
+
+// pack checks and lays out sequences. response asks for the response tokens'
+// rows, which need a prompt to follow.
+func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
+	p := &pack{start: []int32{0}}
+	longest := 0
+	for i, s := range seqs {
+		n := len(s.IDs)
+		if n == 0 {
+			return nil, fmt.Errorf("model: sequence %d: empty: want at least one token", i)
+		}
+		if n > m.cfg.MaxPosition {
+			return nil, fmt.Errorf("model: sequence %d: %d tokens: more than max_position_embeddings %d: cut it or drop it", i, n, m.cfg.MaxPosition)
+		}
+		if response && (s.Prompt < 1 || s.Prompt > n) {
+			return nil, fmt.Errorf("model: sequence %d: prompt of %d of %d tokens: want at least one, since the first response token is predicted from it", i, s.Prompt, n)
+		}
+		if err := m.checkIDs(s.IDs); err != nil {
+			return nil, fmt.Errorf("model: sequence %d: %w", i, err)
+		}
+		if len(p.ids)+n > math.MaxInt32 {
+			return nil, fmt.Errorf("model: sequence %d: pack of more than %d tokens: make packs smaller", i, math.MaxInt32)
+		}
+		at := int32(len(p.ids))
+		for t, id := range s.IDs {
+			p.ids = append(p.ids, id)
+			p.pos = append(p.pos, int32(t))
+			if response && t >= s.Prompt {
+				p.rows = append(p.rows, at+int32(t)-1)
+				p.targets = append(p.targets, id)
+			}
+		}
+		p.counts = append(p.counts, max(n-s.Prompt, 0))
+		p.last = append(p.last, at+int32(n)-1)
+		p.start = append(p.start, at+int32(n))
+		longest = max(longest, n)
+	}
+	return p, m.angles(longest)
+}
+
+func (m *Model) checkIDs(ids []int32) error {
+	for t, id := range ids {
+		if id < 0 || int(id) >= m.cfg.Vocab {
+			return fmt.Errorf("token %d: id %d: outside the vocabulary of %d: use the model's own tokenizer", t, id, m.cfg.Vocab)
+		}
+	}
+	return nil
+}
+
+// split cuts a row of all response tokens into the sequences' rows.
+func (p *pack) split(x []float32) [][]float32 {
+	out := make([][]float32, len(p.counts))
+	for i, n := range p.counts {
+		out[i], x = x[:n:n], x[n:]
+	}
+	return out
+}
+
+// join is split's inverse; what names the values in errors.
+func (p *pack) join(what string, x [][]float32) ([]float32, error) {
+	if len(x) != len(p.counts) {
+		return nil, fmt.Errorf("model: %s of %d sequences: the pack has %d", what, len(x), len(p.counts))
+	}
+	out := make([]float32, 0, len(p.rows))
+	for i, r := range x {
+		if len(r) != p.counts[i] {
+			return nil, fmt.Errorf("model: %s of sequence %d: %d values: its response has %d tokens", what, i, len(r), p.counts[i])
+		}
+		out = append(out, r...)
+	}
+	return out, nil
+}
+
+func (m *Model) need(k Kind, train bool) error {
+	if m.opt.Kind != k {
+		return fmt.Errorf("model: a %s model where a %s model is wanted", m.opt.Kind, k)
+	}
+	if train && !m.opt.Trainable {
+		return fmt.Errorf("model: a frozen model has no gradients: load it with Trainable")
+	}
+	return nil
+}
+
+func invTemp(temperature float64) (float64, error) {
+	if !(temperature > 0 && temperature <= math.MaxFloat32) {
+		return 0, fmt.Errorf("model: temperature %g: want a positive number (1 for the model's own distribution)", temperature)
+	}
+	return 1 / temperature, nil
+}
+
+// packed is Attention over the sequences of p.
+func (m *Model) packed(p *pack) attend {
+	shape := m.attnShape()
+	return func(_ int, b *block) {
+		m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, p.start)
+	}
+}
+
+// heads is the language-model head's memory for the pack's response rows.
+func (m *Model) heads(p *pack) compute.HeadOut {
+	r := len(p.rows)
+	return compute.HeadOut{
+		LogpR: m.ws.get("log-probabilities [R]", r),
+		EntR:  m.ws.get("entropies [R]", r),
+		LseR:  m.ws.get("logit sums [R]", r),
+	}
+}
+
+func (m *Model) keeps() keep {
+	if m.opt.Recompute {
+		return keepInputs
+	}
+	return keepBlocks
+}
+
+// LogProbs gives, for each sequence's response tokens, the natural logarithm of
+// their probability at the given temperature, and the entropy in nats of the
+// distribution they were drawn from. The sequences are one pack; no gradient is
+// kept. A sequence's values have the same bits whatever else is in the pack.
+func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]float32, err error) {
+	if err := m.need(LM, false); err != nil {
+		return nil, nil, err
+	}
+	inv, err := invTemp(temperature)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := m.pack(seqs, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(p.rows) == 0 {
+		return p.split(nil), p.split(nil), nil
+	}
+	a := m.cfg.acts(len(p.ids), keepNothing, m.ws.get)
+	out := m.heads(p)
+	if err := m.ws.take(); err != nil {
+		return nil, nil, err
+	}
+	m.forward(a, p.ids, p.pos, m.packed(p))
+	return m.logProbs(a, p, out, inv)
+}
+
+// logProbs is the head over a finished forward pass.
+func (m *Model) logProbs(a *acts, p *pack, out compute.HeadOut, inv float64) (logpST, entST [][]float32, err error) {
+	m.be.LogProb(out, a.hND, m.head, p.rows, p.targets, inv)
+	logp, ent := make([]float32, len(p.rows)), make([]float32, len(p.rows))
+	m.be.Download(logp, out.LogpR)
+	m.be.Download(ent, out.EntR)
+	if err := m.be.Sync(); err != nil {
+		return nil, nil, fmt.Errorf("model: log-probabilities: %w", err)
+	}
+	return p.split(logp), p.split(ent), nil
+}
+
+// LogProbGrad runs forward, hands log-probabilities and entropies (as LogProbs
+// gives them) to seed, takes from it the loss's gradient with respect to both,
+// of the same shapes (dent may be nil), and runs backward. Gradients are added
+// to Param.G. After an error Param.G may hold a part; the caller clears it.
+func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
+	if err := m.need(LM, true); err != nil {
+		return err
+	}
+	inv, err := invTemp(temperature)
+	if err != nil {
+		return err
+	}
+	p, err := m.pack(seqs, true)
+	if err != nil {
+		return err
+	}
+	r := len(p.rows)
+	if r == 0 {
+		_, _, err := seed(p.split(nil), p.split(nil))
+		return err
+	}
+	a := m.cfg.acts(len(p.ids), m.keeps(), m.ws.get)
+	out := m.heads(p)
+	dlogp, dent := m.ws.get("gradient of log-probabilities [R]", r), m.ws.get("gradient of entropies [R]", r)
+	if err := m.ws.take(); err != nil {
+		return err
+	}
+	att := m.packed(p)
+	m.forward(a, p.ids, p.pos, att)
+	logpST, entST, err := m.logProbs(a, p, out, inv)
+	if err != nil {
+		return err
+	}
+	dlogpST, dentST, err := seed(logpST, entST)
+	if err != nil {
+		return err
+	}
+	dl, err := p.join("gradient of log-probabilities", dlogpST)
+	if err != nil {
+		return err
+	}
+	m.be.Upload(dlogp, dl)
+	if dentST == nil {
+		dent = compute.Tensor{}
+	} else {
+		de, err := p.join("gradient of entropies", dentST)
+		if err != nil {
+			return err
+		}
+		m.be.Upload(dent, de)
+	}
+	m.be.Zero(a.dhND)
+	m.be.LogProbGrad(a.dhND, m.head, out, dlogp, dent, a.hND, p.rows, p.targets, inv)
+	m.backward(a, p.ids, p.pos, p.start, att)
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("model: gradient of log-probabilities: %w", err)
+	}
+	return nil
+}
+
+// Scores gives a Scorer's value at each sequence's last token. The sequences are
+// one pack; Prompt is not used.
+func (m *Model) Scores(seqs []Seq) ([]float32, error) {
+	if err := m.need(Scorer, false); err != nil {
+		return nil, err
+	}
+	p, err := m.pack(seqs, false)
+	if err != nil || len(seqs) == 0 {
+		return nil, err
+	}
+	a := m.cfg.acts(len(p.ids), keepNothing, m.ws.get)
+	s := m.ws.get("scores [S]", len(seqs))
+	if err := m.ws.take(); err != nil {
+		return nil, err
+	}
+	m.forward(a, p.ids, p.pos, m.packed(p))
+	return m.scores(a, p, s)
+}
+
+func (m *Model) scores(a *acts, p *pack, s compute.Tensor) ([]float32, error) {
+	m.be.Score(s, a.hND, m.head, p.last)
+	scoreS := make([]float32, len(p.last))
+	m.be.Download(scoreS, s)
+	if err := m.be.Sync(); err != nil {
+		return nil, fmt.Errorf("model: scores: %w", err)
+	}
+	return scoreS, nil
+}
+
+// ScoreGrad is LogProbGrad for a Scorer: seed turns the scores into the loss's
+// gradient with respect to them.
+func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []float32, err error)) error {
+	if err := m.need(Scorer, true); err != nil {
+		return err
+	}
+	p, err := m.pack(seqs, false)
+	if err != nil || len(seqs) == 0 {
+		return err
+	}
+	a := m.cfg.acts(len(p.ids), m.keeps(), m.ws.get)
+	s, ds := m.ws.get("scores [S]", len(seqs)), m.ws.get("gradient of scores [S]", len(seqs))
+	if err := m.ws.take(); err != nil {
+		return err
+	}
+	att := m.packed(p)
+	m.forward(a, p.ids, p.pos, att)
+	scoreS, err := m.scores(a, p, s)
+	if err != nil {
+		return err
+	}
+	dscoreS, err := seed(scoreS)
+	if err != nil {
+		return err
+	}
+	if len(dscoreS) != len(seqs) {
+		return fmt.Errorf("model: gradient of scores: %d values: the pack has %d sequences", len(dscoreS), len(seqs))
+	}
+	m.be.Upload(ds, dscoreS)
+	m.be.Zero(a.dhND)
+	m.be.ScoreGrad(a.dhND, m.head, ds, a.hND, p.last)
+	m.backward(a, p.ids, p.pos, p.start, att)
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("model: gradient of scores: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+package model
+
+// OptimSettings are the optimizer's settings, under verl's names; actor and
+// critic each carry one.
+type OptimSettings struct {
+	LR          float64 `yaml:"lr" min:"0" doc:"peak learning rate"`
+	LRScheduler string  `yaml:"lr_scheduler" choices:"constant,cosine,linear" doc:"what the learning rate does after its warm-up: constant, or down to min_lr_ratio by a cosine or a line"`
+	WarmupSteps int     `yaml:"lr_warmup_steps" min:"0" doc:"optimizer steps over which the learning rate rises linearly from 0"`
+	MinLRRatio  float64 `yaml:"min_lr_ratio" min:"0" max:"1" doc:"last learning rate as a share of lr, for cosine and linear"`
+	Beta1       float64 `yaml:"beta1" min:"0" max:"1" doc:"AdamW's decay of the first moment"`
+	Beta2       float64 `yaml:"beta2" min:"0" max:"1" doc:"AdamW's decay of the second moment"`
+	Eps         float64 `yaml:"eps" min:"0" doc:"AdamW's epsilon"`
+	WeightDecay float64 `yaml:"weight_decay" min:"0" doc:"AdamW's decoupled weight decay, on matrices only"`
+}
+
+// DefaultOptim is the paper's optimizer (arXiv 2511.10643, appendix): AdamW with
+// betas 0.9 and 0.999, weight decay 0.01, a constant learning rate.
+func DefaultOptim() OptimSettings {
+	return OptimSettings{LR: 1e-6, LRScheduler: "constant", Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}
+}
+
+// AdamW is the optimizer that the settings describe, with gradients clipped to
+// a global norm of clip; 0 is no clipping.
+func (o OptimSettings) AdamW(clip float64) AdamWConfig {
+	return AdamWConfig{LR: o.LR, Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay, ClipNorm: clip}
+}
+
+// Schedule is the learning rate over total optimizer steps.
+func (o OptimSettings) Schedule(total int) Schedule {
+	return Schedule{Kind: o.LRScheduler, Warmup: o.WarmupSteps, Total: total, Floor: o.MinLRRatio}
+}

@@ -1,0 +1,36 @@
+// Package reference is the frozen policy that the student is kept near: the
+// actor as it was when training began.
+package reference
+
+import (
+	"fmt"
+
+	"gad/internal/compute"
+	"gad/model"
+)
+
+// Policy gives log-probabilities under frozen weights.
+type Policy struct {
+	m         *model.Model
+	maxTokens int
+}
+
+// Open loads the model folder dir without gradients or optimizer state;
+// maxTokens bounds the tokens of one forward pass.
+func Open(be compute.Backend, dir string, maxTokens int) (*Policy, error) {
+	m, err := model.Load(be, dir, model.Options{Kind: model.LM})
+	if err != nil {
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	return &Policy{m: m, maxTokens: maxTokens}, nil
+}
+
+// LogProbs is the log-probability of each response token, natural logarithm, of
+// logits divided by temperature.
+func (p *Policy) LogProbs(seqs []model.Seq, temperature float64) (refLogpST [][]float32, err error) {
+	refLogpST, _, err = p.m.AllLogProbs(seqs, temperature, p.maxTokens)
+	return refLogpST, err
+}
+
+// Close frees the weights.
+func (p *Policy) Close() error { return p.m.Close() }

@@ -1,0 +1,131 @@
+"""Writes testdata/model: tiny random Hugging Face folders with the values that
+transformers and PyTorch compute from them.
+
+    python scripts/fixtures_model.py [testdata/model]
+
+Each folder holds config.json and weights as save_pretrained writes them, and
+  expected.json        library versions, sequences, and per sequence the response
+                       tokens' log-probabilities and entropies at two temperatures,
+                       or a classifier's scores
+  expected_grad.safetensors   gradient by tensor name, in float32, of
+                       the mean of -logp over all response tokens (temperature 1), or
+                       sum_i (i+1)*score_i
+All arithmetic is float32 on the CPU with eager attention.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+VOCAB = 97
+torch.use_deterministic_algorithms(True)
+torch.set_num_threads(1)
+
+BASE = dict(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    intermediate_size=48, vocab_size=VOCAB, max_position_embeddings=256,
+    rms_norm_eps=1e-6, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    attn_implementation="eager",
+)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=64)
+
+
+def theta(t):
+    return dict(rope_type="default", rope_theta=t)
+
+
+# folder: (class of the configuration, class of the model, settings, dtype, shard size)
+T = transformers
+FOLDERS = {
+    "qwen2_tied": (T.Qwen2Config, T.Qwen2ForCausalLM, dict(tie_word_embeddings=True, rope_parameters=theta(1e6)), "float32", None),
+    "qwen2_untied": (T.Qwen2Config, T.Qwen2ForCausalLM, dict(tie_word_embeddings=False, rope_parameters=theta(1e4)), "float32", None),
+    "qwen2_bf16": (T.Qwen2Config, T.Qwen2ForCausalLM, dict(tie_word_embeddings=True, rope_parameters=theta(1e6)), "bfloat16", None),
+    "qwen3": (T.Qwen3Config, T.Qwen3ForCausalLM, dict(tie_word_embeddings=True, head_dim=12, rope_parameters=theta(1e6)), "float32", None),
+    "llama3_sharded": (T.LlamaConfig, T.LlamaForCausalLM, dict(tie_word_embeddings=False, rope_parameters=LLAMA3), "float32", "40KB"),
+    "mistral": (T.MistralConfig, T.MistralForCausalLM, dict(tie_word_embeddings=False, sliding_window=None, head_dim=16, rope_parameters=theta(1e4)), "float32", None),
+    "qwen2_scorer": (T.Qwen2Config, T.Qwen2ForSequenceClassification, dict(num_labels=1, rope_parameters=theta(1e6)), "float32", None),
+}
+
+
+def randomise(model, seed):
+    """Weights at which logits are far from flat and every parameter matters."""
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = torch.randn(p.shape, generator=g)
+            if "norm" in name:
+                p.copy_(1 + 0.2 * x)
+            elif p.dim() == 1:
+                p.copy_(0.3 * x)
+            elif "embed" in name:
+                p.copy_(0.5 * x)
+            else:
+                p.copy_(1.2 * x / p.shape[1] ** 0.5)
+
+
+def sequences(seed):
+    g = torch.Generator().manual_seed(1000 + seed)
+    return [dict(ids=torch.randint(3, VOCAB, (n,), generator=g).tolist(), prompt=p)
+            for n, p in [(7, 3), (40, 11), (2, 1), (23, 22)]]
+
+
+def distribution(model, ids, temperature):
+    logits = model(torch.tensor([ids])).logits[0].float() / temperature
+    return torch.log_softmax(logits, -1)
+
+
+def build(root, name, seed):
+    config_class, model_class, settings, dtype, shard = FOLDERS[name]
+    out = root / name
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    model = model_class(config_class(**BASE, **settings))
+    randomise(model, seed)
+    model = model.to(getattr(torch, dtype))
+    model.save_pretrained(out, **({"max_shard_size": shard} if shard else {}))
+    (out / "generation_config.json").unlink(missing_ok=True)
+    for file in out.iterdir():
+        file.chmod(0o644)
+
+    # What is expected comes from the folder as written, widened to float32.
+    model, info = model_class.from_pretrained(out, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    model.train(False)
+    seqs = sequences(seed)
+    expected = dict(libraries=dict(torch=torch.__version__, transformers=T.__version__), sequences=seqs)
+    if "score" in dict(model.named_children()):
+        scores = torch.stack([model(torch.tensor([s["ids"]])).logits[0, 0] for s in seqs])
+        expected["scores"] = scores.tolist()
+        loss = (scores * torch.arange(1, len(seqs) + 1)).sum()
+    else:
+        expected["values"] = []
+        for temperature in (1.0, 0.7):
+            logps, ents = [], []
+            for s in seqs:
+                logp = distribution(model, s["ids"], temperature)[s["prompt"] - 1:-1]
+                logps.append(logp.gather(1, torch.tensor(s["ids"][s["prompt"]:])[:, None])[:, 0])
+                ents.append(-(logp.exp() * logp).sum(-1))
+            expected["values"].append(dict(temperature=temperature, logp=[x.tolist() for x in logps], entropy=[x.tolist() for x in ents]))
+            if temperature == 1.0:
+                loss = -torch.cat(logps).mean()
+    expected["loss"] = loss.item()
+    loss.backward()
+    save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, out / "expected_grad.safetensors")
+    (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    print(name, "loss", loss.item())
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "testdata/model")
+    for i, name in enumerate(FOLDERS):
+        build(root, name, i)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+package tokenizer
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// bpe is a byte-level byte-pair encoder (Sennrich et al., arXiv 1508.07909,
+// over bytes): the pair with the lowest rank is joined first, the leftmost of
+// equals, until no pair is in the table.
+type bpe struct {
+	byteID       [256]int32       // id of each single byte
+	words        map[string]int32 // raw bytes -> id, for ignoreMerges
+	merges       map[uint64]merge // left<<32 | right
+	ignoreMerges bool             // a word in the vocabulary is its own token
+	cache        atomic.Pointer[wordCache]
+}
+
+type merge struct{ rank, id int32 }
+
+func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
+
+const (
+	cacheWords    = 1 << 16 // entries of a cache before it is dropped and begun anew
+	cacheWordLen  = 64      // bytes of the longest cached word, so one cache is a few tens of MB at most
+	shortMergeLen = 64      // bytes up to which scanning beats the heap
+)
+
+// wordCache maps words to their ids. It is replaced when full, so that memory
+// is bounded and a change of language costs one refill.
+type wordCache struct {
+	ids sync.Map // string -> []int32
+	n   atomic.Int32
+}
+
+// word appends the ids of one pre-token.
+func (b *bpe) word(w string, ids []int32) []int32 {
+	if len(w) == 1 {
+		return append(ids, b.byteID[w[0]])
+	}
+	if b.ignoreMerges {
+		if id, ok := b.words[w]; ok {
+			return append(ids, id)
+		}
+	}
+	if len(w) > cacheWordLen {
+		return b.mergeLong(w, ids)
+	}
+	cache := b.cache.Load()
+	if v, ok := cache.ids.Load(w); ok {
+		return append(ids, v.([]int32)...)
+	}
+	n0 := len(ids)
+	ids = b.mergeShort(w, ids)
+	// Clone: w is a slice of the whole text, which the cache must not hold on to.
+	if _, had := cache.ids.LoadOrStore(strings.Clone(w), append([]int32(nil), ids[n0:]...)); !had {
+		if cache.n.Add(1) >= cacheWords {
+			b.cache.CompareAndSwap(cache, new(wordCache))
+		}
+	}
+	return ids
+}
+
+// mergeShort joins pairs by scanning for the lowest rank: O(n^2), with no
+// allocation, for words of at most shortMergeLen bytes.
+func (b *bpe) mergeShort(w string, ids []int32) []int32 {
+	var buf [shortMergeLen]int32
+	sym := buf[:len(w)]
+	for i := range sym {
+		sym[i] = b.byteID[w[i]]
+	}
+	for len(sym) > 1 {
+		at := -1
+		var best merge
+		for i := 0; i+1 < len(sym); i++ {
+			if m, ok := b.merges[pairKey(sym[i], sym[i+1])]; ok && (at < 0 || m.rank < best.rank) {
+				best, at = m, i
+			}
+		}
+		if at < 0 {
+			break
+		}
+		sym[at] = best.id
+		sym = append(sym[:at+1], sym[at+2:]...)
+	}
+	return append(ids, sym...)
+}
+
+// candidate is a pair that could be joined: by rank, then by position.
+type candidate struct{ rank, pos, id, left, right int32 }
+
+func (a candidate) before(b candidate) bool {
+	return a.rank < b.rank || a.rank == b.rank && a.pos < b.pos
+}
+
+// mergeLong gives what mergeShort would, over a linked list and a heap:
+// O(n log n), so that one word of a megabyte does not stop a run.
+func (b *bpe) mergeLong(w string, ids []int32) []int32 {
+	n := int32(len(w))
+	sym, prev, next := make([]int32, n), make([]int32, n), make([]int32, n)
+	for i := range sym {
+		sym[i], prev[i], next[i] = b.byteID[w[i]], int32(i-1), int32(i+1)
+	}
+	h := make([]candidate, 0, n)
+	push := func(i int32) {
+		if i < 0 || next[i] >= n {
+			return
+		}
+		left, right := sym[i], sym[next[i]]
+		m, ok := b.merges[pairKey(left, right)]
+		if !ok {
+			return
+		}
+		h = append(h, candidate{m.rank, i, m.id, left, right})
+		for k := len(h) - 1; k > 0; {
+			p := (k - 1) / 2
+			if !h[k].before(h[p]) {
+				break
+			}
+			h[k], h[p] = h[p], h[k]
+			k = p
+		}
+	}
+	pop := func() candidate {
+		top := h[0]
+		h[0] = h[len(h)-1]
+		h = h[:len(h)-1]
+		for k := 0; ; {
+			c := 2*k + 1
+			if c >= len(h) {
+				break
+			}
+			if c+1 < len(h) && h[c+1].before(h[c]) {
+				c++
+			}
+			if !h[c].before(h[k]) {
+				break
+			}
+			h[k], h[c] = h[c], h[k]
+			k = c
+		}
+		return top
+	}
+	for i := int32(0); i < n-1; i++ {
+		push(i)
+	}
+	for len(h) > 0 {
+		c := pop()
+		i := c.pos
+		// Stale: one of the two symbols has been joined since. A joined-away
+		// symbol is -1, which no candidate holds.
+		if sym[i] != c.left || next[i] >= n || sym[next[i]] != c.right {
+			continue
+		}
+		j := next[i]
+		sym[i], sym[j] = c.id, -1
+		next[i] = next[j]
+		if next[j] < n {
+			prev[next[j]] = i
+		}
+		push(prev[i])
+		push(i)
+	}
+	for i := int32(0); i < n; i = next[i] {
+		ids = append(ids, sym[i])
+	}
+	return ids
+}

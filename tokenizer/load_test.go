@@ -1,0 +1,330 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// minimal is a whole tokenizer.json with one merge, for tests to spoil.
+func minimal() map[string]any {
+	vocab := map[string]any{"ab": 256}
+	for b, r := range byteToRune {
+		vocab[string(r)] = b
+	}
+	return map[string]any{
+		"added_tokens":   []any{map[string]any{"id": 257, "content": "<end>", "special": true, "normalized": false}},
+		"normalizer":     nil,
+		"pre_tokenizer":  map[string]any{"type": "ByteLevel", "add_prefix_space": false},
+		"post_processor": nil,
+		"decoder":        map[string]any{"type": "ByteLevel"},
+		"model":          map[string]any{"type": "BPE", "vocab": vocab, "merges": []any{"a b"}},
+	}
+}
+
+func filesOf(t testing.TB, top map[string]any) map[string][]byte {
+	t.Helper()
+	data, err := json.Marshal(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{fileTokenizer: data, fileConfig: []byte(`{"eos_token": "<end>"}`)}
+}
+
+func TestMinimal(t *testing.T) {
+	tok, err := parse(filesOf(t, minimal()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.Encode("abc<end>"); !slices.Equal(got, []int32{256, 'c', 257}) {
+		t.Errorf("Encode = %v", got)
+	}
+	if got := tok.Encode("a\xff\xf0\x9f\x98b"); !slices.Equal(got, tok.Encode("a\ufffd\ufffdb")) {
+		t.Errorf("bytes that are not UTF-8: ids %v", got)
+	}
+	if _, err := tok.ChatPrompt([]Message{{"user", "x"}}); !errors.Is(err, ErrNoChatTemplate) {
+		t.Errorf("ChatPrompt without a template: %v", err)
+	}
+	if got := tok.Decode([]int32{-1, 1 << 30, 256}, false); got != "ab" {
+		t.Errorf("Decode = %q", got)
+	}
+}
+
+// TestRefused spoils one thing at a time; the error must name it.
+func TestRefused(t *testing.T) {
+	model := func(top map[string]any) map[string]any { return top["model"].(map[string]any) }
+	vocab := func(top map[string]any) map[string]any { return model(top)["vocab"].(map[string]any) }
+	for name, c := range map[string]struct {
+		spoil func(top map[string]any)
+		want  string
+	}{
+		"model type":       {func(f map[string]any) { model(f)["type"] = "Unigram" }, `type "Unigram"`},
+		"byte fallback":    {func(f map[string]any) { model(f)["byte_fallback"] = true }, "byte_fallback"},
+		"dropout":          {func(f map[string]any) { model(f)["dropout"] = 0.1 }, "dropout"},
+		"suffix":           {func(f map[string]any) { model(f)["end_of_word_suffix"] = "</w>" }, "end_of_word_suffix"},
+		"no vocab":         {func(f map[string]any) { delete(model(f), "vocab") }, `"vocab"`},
+		"byte missing":     {func(f map[string]any) { delete(vocab(f), "Ġ") }, "byte 0x20"},
+		"negative id":      {func(f map[string]any) { vocab(f)["ab"] = -1 }, "id -1"},
+		"huge id":          {func(f map[string]any) { vocab(f)["ab"] = 2_000_000_000 }, "id 2000000000"},
+		"large id":         {func(f map[string]any) { vocab(f)["ab"] = 1000 }, "highest id 1000"},
+		"id beyond int64":  {func(f map[string]any) { vocab(f)["ab"] = json.Number("99999999999999999999") }, `token "ab"`},
+		"fractional id":    {func(f map[string]any) { vocab(f)["ab"] = 1.5 }, `token "ab"`},
+		"id twice":         {func(f map[string]any) { vocab(f)["ab"] = 5 }, "id 5: another token has it"},
+		"merge unknown":    {func(f map[string]any) { model(f)["merges"] = []any{"a zz"} }, "merge 0"},
+		"merge of one":     {func(f map[string]any) { model(f)["merges"] = []any{"ab"} }, "merge 0"},
+		"merge of three":   {func(f map[string]any) { model(f)["merges"] = []any{[]any{"a", "b", "c"}} }, "merge 0"},
+		"merge of numbers": {func(f map[string]any) { model(f)["merges"] = []any{[]any{1, 2}} }, "merge 0"},
+		"merges absent":    {func(f map[string]any) { delete(model(f), "merges") }, `"merges"`},
+		"normalizer":       {func(f map[string]any) { f["normalizer"] = map[string]any{"type": "Lowercase"} }, `"Lowercase"`},
+		"nested normalizer": {func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Strip"}}}
+		}, `"Strip"`},
+		"pre-tokenizer":    {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Metaspace"} }, `"Metaspace"`},
+		"no pre-tokenizer": {func(f map[string]any) { f["pre_tokenizer"] = nil }, "pre_tokenizer"},
+		"split behavior": {func(f map[string]any) {
+			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "a"}, "behavior": "Removed"}
+		}, "Removed"},
+		"bad pattern": {func(f map[string]any) {
+			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(a"}, "behavior": "Isolated"}
+		}, `"(a"`},
+		"exploding pattern": {func(f map[string]any) {
+			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(a+)+$"}, "behavior": "Isolated"}
+		}, "takes too long"},
+		"post-processor": {func(f map[string]any) { f["post_processor"] = map[string]any{"type": "BertProcessing"} }, `"BertProcessing"`},
+		"post-processor id": {func(f map[string]any) {
+			f["post_processor"] = map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": "x"}}, map[string]any{"Sequence": map[string]any{"id": "A"}}}, "special_tokens": map[string]any{"x": map[string]any{"ids": []any{99999}}}}
+		}, "99999"},
+		"decoder":             {func(f map[string]any) { f["decoder"] = map[string]any{"type": "WordPiece"} }, `"WordPiece"`},
+		"no decoder":          {func(f map[string]any) { f["decoder"] = nil }, "decoder"},
+		"added empty":         {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 257, "content": ""}} }, "without content"},
+		"added null":          {func(f map[string]any) { f["added_tokens"] = []any{nil} }, "without content"},
+		"added negative":      {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": -7, "content": "<end>"}} }, "id -7"},
+		"added huge":          {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 1 << 30, "content": "<end>"}} }, "1073741824"},
+		"added on a taken id": {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 5, "content": "<end>"}} }, "another token has it"},
+		"added contradicts":   {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 257, "content": "ab"}} }, "vocabulary says 256"},
+		"no model":            {func(f map[string]any) { delete(f, "model") }, `"model"`},
+	} {
+		top := minimal()
+		c.spoil(top)
+		_, err := parse(filesOf(t, top))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want one that says %s", name, err, c.want)
+		}
+	}
+	for name, c := range map[string]struct{ file, text, want string }{
+		"duplicate key":         {fileTokenizer, `{"model": {}, "model": {}}`, `"model": comes twice`},
+		"duplicate token":       {fileTokenizer, `{"model": {"type": "BPE", "vocab": {"a": 1, "a": 2}}}`, `"a": comes twice`},
+		"wrong case":            {fileTokenizer, `{"Model": {}}`, `"model"`},
+		"trailing text":         {fileTokenizer, `{"model": {}} {}`, "behind"},
+		"array":                 {fileTokenizer, `[]`, "not a JSON object"},
+		"empty":                 {fileTokenizer, ``, "not JSON"},
+		"eos unknown":           {fileConfig, `{"eos_token": "<none>"}`, `"<none>"`},
+		"no eos":                {fileConfig, `{}`, "no end token"},
+		"pad unknown":           {fileConfig, `{"eos_token": "<end>", "pad_token": "<none>"}`, `"<none>"`},
+		"eos id outside":        {fileGeneration, `{"eos_token_id": 999}`, "999"},
+		"eos id negative":       {fileGeneration, `{"eos_token_id": [257, -1]}`, "-1"},
+		"eos id text":           {fileGeneration, `{"eos_token_id": "x"}`, "eos_token_id"},
+		"template unparsable":   {fileTemplate, `{% for %}`, "does not parse"},
+		"template unclosed":     {fileTemplate, `{% if x %}`, "does not parse"},
+		"templates, no default": {fileConfig, `{"eos_token": "<end>", "chat_template": [{"name": "x", "template": "y"}]}`, "default"},
+	} {
+		files := filesOf(t, minimal())
+		files[c.file] = []byte(c.text)
+		_, err := parse(files)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.file) && c.file != fileTemplate {
+			t.Errorf("%s: error %v, want one that names %s and says %s", name, err, c.file, c.want)
+		}
+	}
+}
+
+func TestLoadFolder(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Load(dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), fileTokenizer) {
+		t.Errorf("empty folder: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, fileTokenizer), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("folder in place of the file: %v", err)
+	}
+	if _, err := readFile(filepath.Join(testdata, "gpt2", fileTokenizer), 100); err == nil || !strings.Contains(err.Error(), "100 bytes") {
+		t.Errorf("file over the limit: %v", err)
+	}
+	// config.json gives the end tokens where nothing else does.
+	dir = t.TempDir()
+	files := filesOf(t, minimal())
+	files[fileConfig] = []byte(`{}`)
+	files[fileModel] = []byte(`{"eos_token_id": 257}`)
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tok, err := Load(dir)
+	if err != nil || !slices.Equal(tok.EOS(), []int32{257}) {
+		t.Errorf("end token of config.json: %v, %v", tok, err)
+	}
+	carried := tok.Files()
+	if len(carried) != 2 || !bytes.Equal(carried[fileTokenizer], files[fileTokenizer]) {
+		t.Errorf("Files: %d files, want tokenizer.json and tokenizer_config.json unchanged", len(carried))
+	}
+}
+
+// TestShapesOfTheFile reads what other writers of the format leave out or
+// write in another way.
+func TestShapesOfTheFile(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(top map[string]any)
+		text   string
+		want   []int32
+	}{
+		"merges as pairs": {func(f map[string]any) { f["model"].(map[string]any)["merges"] = []any{[]any{"a", "b"}} }, "abab", []int32{256, 256}},
+		"a blank first":   {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "ByteLevel"} }, "ab<end>ab", []int32{' ', 256, 257, ' ', 256}},
+		"digits alone": {func(f map[string]any) {
+			vocab := f["model"].(map[string]any)["vocab"].(map[string]any)
+			vocab["12"] = 258
+			f["model"].(map[string]any)["merges"] = []any{"1 2"}
+			f["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Digits", "individual_digits": true}, map[string]any{"type": "ByteLevel", "add_prefix_space": false}}}
+		}, "a12", []int32{'a', '1', '2'}},
+		"digits in runs": {func(f map[string]any) {
+			vocab := f["model"].(map[string]any)["vocab"].(map[string]any)
+			vocab["12"], vocab["a1"] = 258, 259
+			f["model"].(map[string]any)["merges"] = []any{"a 1", "1 2"}
+			f["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Digits"}, map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}}
+		}, "a12", []int32{'a', 258}},
+		"no type": {func(f map[string]any) { delete(f["model"].(map[string]any), "type") }, "ab", []int32{256}},
+		"tokens behind": {func(f map[string]any) {
+			f["post_processor"] = map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}, map[string]any{"SpecialToken": map[string]any{"id": "<end>"}}}, "special_tokens": map[string]any{"<end>": map[string]any{"ids": []any{257}}}}
+		}, "ab", []int32{256, 257}},
+	} {
+		top := minimal()
+		c.change(top)
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := tok.EncodeSpecial(c.text); !slices.Equal(got, c.want) {
+			t.Errorf("%s: EncodeSpecial(%q) = %v, want %v", name, c.text, got, c.want)
+		}
+	}
+}
+
+// TestLyingID holds that one huge id does not make a huge table.
+func TestLyingID(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := parse(map[string][]byte{fileTokenizer: []byte(`{"model":{"type":"BPE","vocab":{"a":2147483646},"merges":[]}}`)})
+	runtime.ReadMemStats(&after)
+	if err == nil {
+		t.Error("accepted")
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("allocated %d bytes", n)
+	}
+}
+
+// TestTruncatedAndFlipped damages a real file everywhere: an error or a
+// tokenizer, never a panic.
+func TestTruncatedAndFlipped(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(testdata, "other", fileTokenizer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The pattern of this file goes to the backtracking engine, which is slow
+	// to probe; the damage is done to the rest.
+	data = bytes.Replace(data, []byte(`"pre_tokenizer":{"type":"Sequence"`), []byte(`"pre_tokenizer":{"type":"ByteLevel"`), 1)
+	config := []byte(`{"eos_token": "<|endoftext|>"}`)
+	if _, err := parse(map[string][]byte{fileTokenizer: data, fileConfig: config}); err != nil {
+		t.Fatal(err)
+	}
+	step := 23
+	if testing.Short() {
+		step = 211
+	}
+	for n := 0; n < len(data); n += step {
+		if _, err := parse(map[string][]byte{fileTokenizer: data[:n], fileConfig: config}); err == nil {
+			t.Errorf("the first %d of %d bytes were accepted", n, len(data))
+		}
+		bad := bytes.Clone(data)
+		bad[n] ^= 1 << (n % 8)
+		if tok, err := parse(map[string][]byte{fileTokenizer: bad, fileConfig: config}); err == nil {
+			tok.Decode(tok.Encode("a text of <|endoftext|> 123"), true)
+		}
+	}
+}
+
+func TestWordCacheIsBounded(t *testing.T) {
+	tok, err := parse(filesOf(t, minimal()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := tok.model.cache.Load()
+	var b strings.Builder
+	for i := range cacheWords + 10 {
+		for v, k := i, 0; k < 5; k++ {
+			b.WriteByte(byte('a' + v%16))
+			v /= 16
+		}
+		b.WriteByte(' ')
+	}
+	tok.Encode(b.String())
+	if tok.model.cache.Load() == first {
+		t.Error("the cache was not dropped when full")
+	}
+	if n := tok.model.cache.Load().n.Load(); n >= cacheWords {
+		t.Errorf("%d words in the cache", n)
+	}
+}
+
+// TestLongWordsMergeAlike holds the heap to the scan on words that both can do.
+func TestLongWordsMergeAlike(t *testing.T) {
+	tok, e := readExpected(t, "gpt2")
+	r := lcg(3)
+	for range 2000 {
+		w := e.text(&r, 1+r.below(6), 4)
+		if len(w) == 0 || len(w) > shortMergeLen {
+			continue
+		}
+		if a, b := tok.model.mergeShort(w, nil), tok.model.mergeLong(w, nil); !slices.Equal(a, b) {
+			t.Fatalf("%q: scan %v, heap %v", w, a, b)
+		}
+	}
+	start := time.Now()
+	tok.Encode(strings.Repeat("a", 1<<20))
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("one word of a megabyte took %v", d)
+	}
+}
+
+// FuzzLoad feeds damaged tokenizer.json files: an error or a tokenizer whose
+// ids are all in range, never a panic.
+func FuzzLoad(f *testing.F) {
+	seed, err := json.Marshal(minimal())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]},"added_tokens":[{"id":1,"content":"x"}]}`))
+	f.Add([]byte(`{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"a+"}}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tok, err := parse(map[string][]byte{fileTokenizer: data, fileConfig: []byte(`{"eos_token": "<end>"}`)})
+		if err != nil {
+			return
+		}
+		for _, id := range tok.EncodeSpecial("ab <end> é😀\x00 12") {
+			if id < 0 || int(id) >= tok.Size() {
+				t.Fatalf("id %d outside 0..%d", id, tok.Size()-1)
+			}
+		}
+	})
+}

@@ -1,0 +1,552 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// The files of a tokenizer folder. All but the first may be absent.
+const (
+	fileTokenizer  = "tokenizer.json"
+	fileConfig     = "tokenizer_config.json"
+	fileSpecial    = "special_tokens_map.json"
+	fileTemplate   = "chat_template.jinja"
+	fileGeneration = "generation_config.json"
+	fileModel      = "config.json" // read for its end tokens, not carried by Files
+)
+
+// fileLimits are the sizes in bytes beyond which a file is refused unread. The
+// largest byte-level vocabularies in use take some 17 MB.
+var fileLimits = map[string]int64{
+	fileTokenizer:  128 << 20,
+	fileConfig:     16 << 20,
+	fileSpecial:    1 << 20,
+	fileTemplate:   templateLimit,
+	fileGeneration: 1 << 20,
+	fileModel:      16 << 20,
+}
+
+// Load reads the tokenizer in a folder: tokenizer.json, and where present
+// tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
+// generation_config.json and config.json. Every error names the file, the
+// object and the rule that it breaks.
+func Load(dir string) (*Tokenizer, error) {
+	files := map[string][]byte{}
+	for name, limit := range fileLimits {
+		data, err := readFile(filepath.Join(dir, name), limit)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && name != fileTokenizer:
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("tokenizer: %s: %s is missing: give the folder of a Hugging Face model with a fast tokenizer, or train one: %w", dir, name, err)
+		case err != nil:
+			return nil, fmt.Errorf("tokenizer: %s: %w", dir, err)
+		default:
+			files[name] = data
+		}
+	}
+	t, err := parse(files)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %s: %w", dir, err)
+	}
+	return t, nil
+}
+
+// readFile reads a regular file of at most limit bytes.
+func readFile(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file: put the file itself there", filepath.Base(path))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("%s: more than %d bytes: the limit for this file: is it the right file?", filepath.Base(path), limit)
+	}
+	return data, nil
+}
+
+// object decodes a JSON object. Unlike encoding/json it tells keys apart by
+// case and refuses a key that comes twice.
+func object(data []byte) (map[string]json.RawMessage, error) {
+	out := map[string]json.RawMessage{}
+	err := pairs(data, func(d *json.Decoder, key string) error {
+		if _, twice := out[key]; twice {
+			return fmt.Errorf("key %q: comes twice: keep one of them", key)
+		}
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			return err
+		}
+		out[key] = v
+		return nil
+	})
+	return out, err
+}
+
+// pairs calls f for each key of a JSON object, for it to decode the value.
+func pairs(data []byte, f func(d *json.Decoder, key string) error) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if tok, err := d.Token(); err != nil {
+		return badJSON(err)
+	} else if tok != json.Delim('{') {
+		return fmt.Errorf("not a JSON object: the file must hold { ... }")
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return badJSON(err)
+		}
+		if err := f(d, key.(string)); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return badJSON(err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("text behind the JSON object: remove it")
+	}
+	return nil
+}
+
+func badJSON(err error) error {
+	return fmt.Errorf("not JSON: %w: the file is damaged, fetch it again", err)
+}
+
+// component is a normalizer, pre-tokenizer, post-processor or decoder.
+type component struct {
+	Type           string            `json:"type"`
+	Normalizers    []component       `json:"normalizers"`
+	Pretokenizers  []component       `json:"pretokenizers"`
+	Processors     []component       `json:"processors"`
+	Decoders       []component       `json:"decoders"`
+	Pattern        map[string]string `json:"pattern"`
+	Behavior       string            `json:"behavior"`
+	Invert         bool              `json:"invert"`
+	AddPrefixSpace *bool             `json:"add_prefix_space"`
+	UseRegex       *bool             `json:"use_regex"`
+	Individual     bool              `json:"individual_digits"`
+	Single         json.RawMessage   `json:"single"`
+	SpecialTokens  map[string]struct {
+		IDs []int32 `json:"ids"`
+	} `json:"special_tokens"`
+}
+
+// parts flattens Sequence components.
+func (c *component) parts() []component {
+	if c == nil {
+		return nil
+	}
+	if c.Type != "Sequence" {
+		return []component{*c}
+	}
+	var all []component
+	for _, list := range [][]component{c.Normalizers, c.Pretokenizers, c.Processors, c.Decoders} {
+		for i := range list {
+			all = append(all, list[i].parts()...)
+		}
+	}
+	return all
+}
+
+// readComponent reads one of the components of tokenizer.json; nil if absent.
+func readComponent(top map[string]json.RawMessage, name string) (*component, error) {
+	raw := top[name]
+	if raw == nil || string(raw) == "null" {
+		return nil, nil
+	}
+	c := new(component)
+	if err := json.Unmarshal(raw, c); err != nil {
+		return nil, fmt.Errorf("%s: %q: %w", fileTokenizer, name, err)
+	}
+	return c, nil
+}
+
+// parse builds a tokenizer of the files of a folder.
+func parse(files map[string][]byte) (*Tokenizer, error) {
+	t := &Tokenizer{files: map[string][]byte{}, special: map[int32]bool{}}
+	t.model.cache.Store(new(wordCache))
+	for name, data := range files {
+		if name != fileModel {
+			t.files[name] = data
+		}
+	}
+	if err := t.parseTokenizer(files[fileTokenizer]); err != nil {
+		return nil, fmt.Errorf("%s: %w", fileTokenizer, err)
+	}
+	return t, t.parseConfigs(files)
+}
+
+// parseTokenizer reads tokenizer.json.
+func (t *Tokenizer) parseTokenizer(data []byte) error {
+	top, err := object(data)
+	if err != nil {
+		return err
+	}
+	if top["model"] == nil {
+		return fmt.Errorf("%q: is missing: this is not a tokenizer.json", "model")
+	}
+	if raw := top["added_tokens"]; raw != nil {
+		if err := json.Unmarshal(raw, &t.added); err != nil {
+			return fmt.Errorf("%q: %w", "added_tokens", err)
+		}
+	}
+	if err := t.parseModel(top["model"]); err != nil {
+		return fmt.Errorf("%q: %w", "model", err)
+	}
+	for _, part := range []struct {
+		name string
+		set  func(*component) error
+	}{
+		{"normalizer", t.setNormalizer},
+		{"pre_tokenizer", t.setPreTokenizer},
+		{"post_processor", t.setPostProcessor},
+		{"decoder", t.setDecoder},
+	} {
+		c, err := readComponent(top, part.name)
+		if err != nil {
+			return err
+		}
+		if err := part.set(c); err != nil {
+			return fmt.Errorf("%q: %w", part.name, err)
+		}
+	}
+	return t.setAdded()
+}
+
+// parseModel reads the vocabulary and the merges.
+func (t *Tokenizer) parseModel(data []byte) error {
+	fields, err := object(data)
+	if err != nil {
+		return err
+	}
+	var m struct {
+		Type    string
+		Dropout *float64
+		Prefix  *string
+		Suffix  *string
+		Bytes   bool
+		Ignore  bool
+	}
+	for key, to := range map[string]any{"type": &m.Type, "dropout": &m.Dropout, "continuing_subword_prefix": &m.Prefix,
+		"end_of_word_suffix": &m.Suffix, "byte_fallback": &m.Bytes, "ignore_merges": &m.Ignore} {
+		if raw := fields[key]; raw != nil {
+			if err := json.Unmarshal(raw, to); err != nil {
+				return fmt.Errorf("%q: %w", key, err)
+			}
+		}
+	}
+	const wayOut = "use a model with a byte-level BPE tokenizer (GPT-2, Qwen2, Llama-3)"
+	switch {
+	case m.Type != "BPE" && !(m.Type == "" && fields["merges"] != nil):
+		return fmt.Errorf("type %q: only BPE can be read: %s", m.Type, wayOut)
+	case m.Bytes:
+		return fmt.Errorf("byte_fallback true: cannot be read: %s", wayOut)
+	case m.Dropout != nil && *m.Dropout != 0:
+		return fmt.Errorf("dropout %g: makes ids random: set it to null", *m.Dropout)
+	case m.Prefix != nil && *m.Prefix != "":
+		return fmt.Errorf("continuing_subword_prefix %q: cannot be read: %s", *m.Prefix, wayOut)
+	case m.Suffix != nil && *m.Suffix != "":
+		return fmt.Errorf("end_of_word_suffix %q: cannot be read: %s", *m.Suffix, wayOut)
+	}
+	t.model.ignoreMerges = m.Ignore
+	if err := t.parseVocab(fields["vocab"]); err != nil {
+		return fmt.Errorf("%q: %w", "vocab", err)
+	}
+	if err := t.parseMerges(fields["merges"]); err != nil {
+		return fmt.Errorf("%q: %w", "merges", err)
+	}
+	return nil
+}
+
+// maxID bounds an id, from which arrays are sized, by the number of entries
+// that the file holds: vocabularies have gaps, but none of billions.
+func maxID(entries int) int64 { return 2*int64(entries) + 256 }
+
+// parseVocab reads token -> id. Every single byte must have an id, so that no
+// text is outside the vocabulary.
+func (t *Tokenizer) parseVocab(data []byte) error {
+	if data == nil {
+		return fmt.Errorf("is missing: the file is damaged, fetch it again")
+	}
+	t.ids = map[string]int32{}
+	size := 0
+	err := pairs(data, func(d *json.Decoder, token string) error {
+		var id int64
+		if err := d.Decode(&id); err != nil {
+			return fmt.Errorf("token %q: %w", token, err)
+		}
+		if _, twice := t.ids[token]; twice {
+			return fmt.Errorf("token %q: comes twice: keep one of them", token)
+		}
+		// No file of n bytes holds n entries, so this cuts off only nonsense;
+		// the sharper bound below needs the count.
+		if id < 0 || id > maxID(len(data)) {
+			return fmt.Errorf("token %q: id %d: outside 0..%d: the file is damaged", token, id, maxID(len(data)))
+		}
+		t.ids[token] = int32(id)
+		size = max(size, int(id)+1)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if limit := maxID(len(t.ids) + len(t.added)); int64(size) > limit+1 {
+		return fmt.Errorf("highest id %d: over %d, which is twice the number of tokens: the file is damaged", size-1, limit)
+	}
+	for _, a := range t.added {
+		if a == nil || a.Content == "" {
+			return fmt.Errorf("added token without content: remove it from added_tokens")
+		}
+		if limit := maxID(len(t.ids) + len(t.added)); a.ID < 0 || int64(a.ID) > limit {
+			return fmt.Errorf("added token %q: id %d: outside 0..%d: the file is damaged", a.Content, a.ID, limit)
+		}
+		size = max(size, int(a.ID)+1)
+	}
+	t.pieces = make([][]byte, size)
+	t.model.words = make(map[string]int32, len(t.ids))
+	for i := range t.model.byteID {
+		t.model.byteID[i] = -1
+	}
+	for token, id := range t.ids {
+		if t.pieces[id] != nil {
+			return fmt.Errorf("token %q: id %d: another token has it: the file is damaged", token, id)
+		}
+		raw, ok := rawBytes(token)
+		if !ok {
+			// Outside the byte alphabet: no text becomes it, but it decodes.
+			t.pieces[id] = []byte(token)
+			continue
+		}
+		t.pieces[id] = raw
+		t.model.words[string(raw)] = id
+		if len(raw) == 1 {
+			t.model.byteID[raw[0]] = id
+		}
+	}
+	for b, id := range t.model.byteID {
+		if id < 0 {
+			return fmt.Errorf("byte 0x%02x (%q): has no token, so some texts would have no ids: use a tokenizer with all 256 bytes", b, byteToRune[b])
+		}
+	}
+	return nil
+}
+
+// parseMerges reads the merges, which are strings "a b" or pairs ["a", "b"].
+func (t *Tokenizer) parseMerges(data []byte) error {
+	var list []json.RawMessage
+	if data == nil {
+		return fmt.Errorf("is missing: the file is damaged, fetch it again")
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	t.model.merges = make(map[uint64]merge, len(list))
+	for rank, raw := range list {
+		var flat string
+		var two []string
+		if raw[0] == '"' {
+			if err := json.Unmarshal(raw, &flat); err != nil {
+				return err
+			}
+			two = strings.Split(flat, " ")
+		} else if err := json.Unmarshal(raw, &two); err != nil {
+			return fmt.Errorf("merge %d: %w", rank, err)
+		}
+		if len(two) != 2 {
+			return fmt.Errorf("merge %d %s: must name two tokens: the file is damaged", rank, clip(string(raw)))
+		}
+		left, ok1 := t.ids[two[0]]
+		right, ok2 := t.ids[two[1]]
+		joined, ok3 := t.ids[two[0]+two[1]]
+		if !ok1 || !ok2 || !ok3 {
+			return fmt.Errorf("merge %d %s: a part or the whole is not in the vocabulary: the file is damaged", rank, clip(string(raw)))
+		}
+		t.model.merges[pairKey(left, right)] = merge{int32(rank), joined}
+	}
+	return nil
+}
+
+// clip shortens a value for an error message.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "..."
+	}
+	return s
+}
+
+func refuse(kind string, c component) error {
+	return fmt.Errorf("type %q: this %s cannot be read: use a model with a byte-level BPE tokenizer (GPT-2, Qwen2, Llama-3)", c.Type, kind)
+}
+
+func (t *Tokenizer) setNormalizer(c *component) error {
+	forms := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
+	for _, p := range c.parts() {
+		f, ok := forms[p.Type]
+		if !ok {
+			return refuse("normalizer", p)
+		}
+		t.forms = append(t.forms, f)
+	}
+	return nil
+}
+
+func (t *Tokenizer) setPreTokenizer(c *component) error {
+	bytesSeen := false
+	for _, p := range c.parts() {
+		switch p.Type {
+		case "ByteLevel":
+			// Behind another step the blank would go before each of its pieces.
+			if p.AddPrefixSpace == nil || *p.AddPrefixSpace {
+				if bytesSeen || len(t.splits) > 0 {
+					return fmt.Errorf("add_prefix_space true behind another step: cannot be read: set it to false")
+				}
+				t.prefix = true
+			}
+			if p.UseRegex == nil || *p.UseRegex {
+				t.splits = append(t.splits, scan(nextGPT2))
+			}
+			bytesSeen = true
+			continue
+		case "Split":
+			pattern, ok := p.Pattern["Regex"]
+			if !ok || p.Behavior != "Isolated" || p.Invert {
+				return fmt.Errorf("Split with behavior %q, invert %v, pattern %v: only a Regex with behavior Isolated can be read", p.Behavior, p.Invert, p.Pattern)
+			}
+			s, err := newSplitter(pattern)
+			if err != nil {
+				return err
+			}
+			t.splits = append(t.splits, s)
+		case "Digits":
+			t.splits = append(t.splits, splitDigits(p.Individual))
+		default:
+			return refuse("pre-tokenizer", p)
+		}
+		if bytesSeen {
+			return fmt.Errorf("%s behind ByteLevel: would cut encoded bytes: put ByteLevel last", p.Type)
+		}
+	}
+	if !bytesSeen {
+		return fmt.Errorf("no ByteLevel step: the vocabulary is not byte-level: use a model with a byte-level BPE tokenizer (GPT-2, Qwen2, Llama-3)")
+	}
+	return nil
+}
+
+func (t *Tokenizer) setPostProcessor(c *component) error {
+	for _, p := range c.parts() {
+		switch p.Type {
+		case "ByteLevel": // moves offsets only
+		case "TemplateProcessing":
+			if t.before != nil || t.behind != nil {
+				return fmt.Errorf("two TemplateProcessing steps: cannot be read: keep one")
+			}
+			if err := t.setTemplate(p); err != nil {
+				return err
+			}
+		default:
+			return refuse("post-processor", p)
+		}
+	}
+	return nil
+}
+
+// setTemplate reads what a TemplateProcessing puts around a single sequence.
+func (t *Tokenizer) setTemplate(p component) error {
+	var single []map[string]struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(p.Single, &single); err != nil {
+		return fmt.Errorf("single: %w", err)
+	}
+	texts := 0
+	for _, e := range single {
+		if s, ok := e["SpecialToken"]; ok {
+			known, ok := p.SpecialTokens[s.ID]
+			if !ok {
+				return fmt.Errorf("single: token %q is not among its special_tokens: the file is damaged", s.ID)
+			}
+			for _, id := range known.IDs {
+				if id < 0 || int(id) >= len(t.pieces) {
+					return fmt.Errorf("special token %q: id %d: outside the vocabulary: the file is damaged", s.ID, id)
+				}
+			}
+			if texts == 0 {
+				t.before = append(t.before, known.IDs...)
+			} else {
+				t.behind = append(t.behind, known.IDs...)
+			}
+		} else {
+			texts++
+		}
+	}
+	if texts != 1 {
+		return fmt.Errorf("single: holds the text %d times: must be once", texts)
+	}
+	return nil
+}
+
+func (t *Tokenizer) setDecoder(c *component) error {
+	seen := false
+	for _, p := range c.parts() {
+		if p.Type != "ByteLevel" {
+			return refuse("decoder", p)
+		}
+		seen = true
+	}
+	if !seen {
+		return fmt.Errorf("no ByteLevel decoder: texts would come out in the byte alphabet: set the decoder to {\"type\": \"ByteLevel\"}")
+	}
+	return nil
+}
+
+// setAdded registers the added tokens.
+func (t *Tokenizer) setAdded() error {
+	var raw, normalized []matchEntry
+	for _, a := range t.added {
+		if id, ok := t.ids[a.Content]; ok && id != a.ID {
+			return fmt.Errorf("added token %q: id %d, but the vocabulary says %d: the file is damaged", a.Content, a.ID, id)
+		} else if !ok && t.pieces[a.ID] != nil {
+			return fmt.Errorf("added token %q: id %d: another token has it: the file is damaged", a.Content, a.ID)
+		}
+		t.ids[a.Content] = a.ID
+		// The reference's decoder takes a token whose letters are all in the
+		// byte alphabet for encoded bytes, an added one too.
+		if b, ok := rawBytes(a.Content); ok {
+			t.pieces[a.ID] = b
+		} else {
+			t.pieces[a.ID] = []byte(a.Content)
+		}
+		if a.Special {
+			t.special[a.ID] = true
+		}
+		if a.Normalized {
+			if text := t.normalize(a.Content); text != "" {
+				normalized = append(normalized, matchEntry{text, a})
+			}
+		} else {
+			raw = append(raw, matchEntry{a.Content, a})
+		}
+	}
+	t.raw, t.normalized = newMatcher(raw), newMatcher(normalized)
+	return nil
+}

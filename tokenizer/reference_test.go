@@ -1,0 +1,380 @@
+package tokenizer
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// The fixtures are what Hugging Face's libraries make of the same texts;
+// scripts/fixtures_tokenizer.py writes them.
+
+const testdata = "../testdata/tokenizer"
+
+var shapes = []string{"gpt2", "qwen2", "llama3", "other"}
+
+type expected struct {
+	WrittenBy string     `json:"written_by"`
+	Pool      []string   `json:"pool"`
+	Ranges    [][2]int64 `json:"ranges"`
+	Texts     []struct {
+		Text string  `json:"text"`
+		IDs  []int32 `json:"ids"`
+	} `json:"texts"`
+	SpecialDigest string `json:"special_digest"`
+	PlainDigest   string `json:"plain_digest"`
+	Random        struct {
+		Seed   uint64 `json:"seed"`
+		Count  int    `json:"count"`
+		Digest string `json:"digest"`
+	} `json:"random"`
+	Big struct {
+		Seed   uint64 `json:"seed"`
+		Blocks int    `json:"blocks"`
+		Bytes  int    `json:"bytes"`
+		Digest string `json:"digest"`
+	} `json:"big"`
+	Points string `json:"points"`
+	Decode []struct {
+		IDs  []int32 `json:"ids"`
+		Skip bool    `json:"skip"`
+		Text string  `json:"text"`
+	} `json:"decode"`
+	RandomDecode struct {
+		Seed   uint64 `json:"seed"`
+		Count  int    `json:"count"`
+		Size   int    `json:"size"`
+		Digest string `json:"digest"`
+	} `json:"random_decode"`
+	Chats []struct {
+		Messages [][2]string `json:"messages"`
+		Text     string      `json:"text"`
+		Prompt   string      `json:"prompt"`
+		IDs      []int32     `json:"ids"`
+		Error    string      `json:"error"`
+	} `json:"chats"`
+	Attacks []struct {
+		Text string  `json:"text"`
+		IDs  []int32 `json:"ids"`
+	} `json:"attacks"`
+}
+
+func readExpected(t testing.TB, shape string) (*Tokenizer, *expected) {
+	t.Helper()
+	tok, err := Load(filepath.Join(testdata, shape))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(testdata, shape, "expected.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := new(expected)
+	if err := json.Unmarshal(data, e); err != nil {
+		t.Fatal(err)
+	}
+	return tok, e
+}
+
+// lcg is the fixture script's generator.
+type lcg uint64
+
+func (r *lcg) below(n int) int {
+	*r = *r*6364136223846793005 + 1442695040888963407
+	return int(uint64(*r) >> 33 % uint64(n))
+}
+
+// text is the fixture script's random_text.
+func (e *expected) text(r *lcg, pieces, points int) string {
+	var b strings.Builder
+	for range pieces {
+		if points > 0 && r.below(points) == 0 {
+			span := e.Ranges[r.below(len(e.Ranges))]
+			b.WriteRune(rune(int(span[0]) + r.below(int(span[1]-span[0]+1))))
+		} else {
+			b.WriteString(e.Pool[r.below(len(e.Pool))])
+		}
+	}
+	return b.String()
+}
+
+func (e *expected) big() string {
+	r := lcg(e.Big.Seed)
+	var b strings.Builder
+	for range e.Big.Blocks {
+		b.WriteString(e.text(&r, 1000, 0))
+	}
+	return b.String()
+}
+
+// digest hashes lists of ids, each with its length before it.
+func digest(lists func(yield func([]int32))) string {
+	h := sha256.New()
+	lists(func(ids []int32) {
+		buf := binary.LittleEndian.AppendUint32(nil, uint32(len(ids)))
+		for _, id := range ids {
+			buf = binary.LittleEndian.AppendUint32(buf, uint32(id))
+		}
+		h.Write(buf)
+	})
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func TestReferenceHardTexts(t *testing.T) {
+	for _, shape := range shapes {
+		tok, e := readExpected(t, shape)
+		if len(e.Texts) < 100 {
+			t.Fatalf("%s: only %d texts in the fixture", shape, len(e.Texts))
+		}
+		for _, c := range e.Texts {
+			if got := tok.Encode(c.Text); !slices.Equal(got, c.IDs) {
+				t.Errorf("%s: Encode(%+q):\n got %v\nwant %v", shape, c.Text, got, c.IDs)
+			}
+		}
+		for _, way := range []struct {
+			name, want string
+			encode     func(string) []int32
+		}{{"EncodeSpecial", e.SpecialDigest, tok.EncodeSpecial}, {"EncodeText", e.PlainDigest, tok.EncodeText}} {
+			got := digest(func(yield func([]int32)) {
+				for _, c := range e.Texts {
+					yield(way.encode(c.Text))
+				}
+			})
+			if got != way.want {
+				t.Errorf("%s: %s of the hard texts differs from the reference (%s)", shape, way.name, e.WrittenBy)
+			}
+		}
+	}
+}
+
+func TestReferenceRandomTexts(t *testing.T) {
+	for _, shape := range shapes {
+		tok, e := readExpected(t, shape)
+		r := lcg(e.Random.Seed)
+		got := digest(func(yield func([]int32)) {
+			for range e.Random.Count {
+				yield(tok.Encode(e.text(&r, 1+r.below(24), 3)))
+			}
+		})
+		if got != e.Random.Digest {
+			t.Errorf("%s: ids of %d random texts differ from the reference", shape, e.Random.Count)
+		}
+	}
+}
+
+func TestReferenceLongText(t *testing.T) {
+	for _, shape := range shapes {
+		if testing.Short() && shape == "other" {
+			continue
+		}
+		tok, e := readExpected(t, shape)
+		text := e.big()
+		if len(text) != e.Big.Bytes {
+			t.Fatalf("%s: the test's text has %d bytes, the fixture's %d", shape, len(text), e.Big.Bytes)
+		}
+		if got := digest(func(yield func([]int32)) { yield(tok.Encode(text)) }); got != e.Big.Digest {
+			t.Errorf("%s: ids of a text of %d bytes differ from the reference", shape, len(text))
+		}
+		if shape == "gpt2" || shape == "llama3" { // no normalizer, no blanks taken by tokens
+			if tok.Decode(tok.Encode(text), false) != text {
+				t.Errorf("%s: decoding does not give the text back", shape)
+			}
+		}
+	}
+}
+
+// TestReferenceEveryCodePoint encodes each code point of Unicode between
+// letters and digits, which shows its class and its normal form.
+func TestReferenceEveryCodePoint(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds")
+	}
+	for _, shape := range shapes[:2] {
+		tok, e := readExpected(t, shape)
+		points := make([]rune, 0, 0x110000)
+		for c := rune(0); c < 0x110000; c++ {
+			if c < 0xD800 || c >= 0xE000 {
+				points = append(points, c)
+			}
+		}
+		got := digest(func(yield func([]int32)) {
+			for block := range slices.Chunk(points, 1024) {
+				var b strings.Builder
+				for _, c := range block {
+					b.WriteRune(c)
+					b.WriteString("a1")
+				}
+				yield(tok.Encode(b.String()))
+			}
+		})
+		if got != e.Points {
+			t.Errorf("%s: ids of the code points differ from the reference (%s)", shape, e.WrittenBy)
+		}
+	}
+}
+
+func TestReferenceDecode(t *testing.T) {
+	for _, shape := range shapes {
+		tok, e := readExpected(t, shape)
+		for _, c := range e.Decode {
+			if got := tok.Decode(c.IDs, c.Skip); got != c.Text {
+				t.Errorf("%s: Decode(%v, %v) = %+q, want %+q", shape, c.IDs, c.Skip, got, c.Text)
+			}
+		}
+		r := lcg(e.RandomDecode.Seed)
+		h := sha256.New()
+		for range e.RandomDecode.Count {
+			ids := make([]int32, 1+r.below(12))
+			for i := range ids {
+				ids[i] = int32(r.below(e.RandomDecode.Size))
+			}
+			for _, skip := range []bool{false, true} {
+				h.Write([]byte(tok.Decode(ids, skip) + "\x00"))
+			}
+		}
+		if got := hex.EncodeToString(h.Sum(nil)); got != e.RandomDecode.Digest {
+			t.Errorf("%s: texts of random ids differ from the reference", shape)
+		}
+		if tok.Size() != e.RandomDecode.Size {
+			t.Errorf("%s: Size() = %d, want %d", shape, tok.Size(), e.RandomDecode.Size)
+		}
+	}
+}
+
+func TestReferenceChats(t *testing.T) {
+	for _, shape := range shapes[:3] {
+		tok, e := readExpected(t, shape)
+		if len(e.Chats) < 10 {
+			t.Fatalf("%s: only %d chats in the fixture", shape, len(e.Chats))
+		}
+		for i, c := range e.Chats {
+			var msgs []Message
+			for _, m := range c.Messages {
+				msgs = append(msgs, Message{m[0], m[1]})
+			}
+			ids, err := tok.ChatPrompt(msgs)
+			if c.Error != "" {
+				if !errors.Is(err, ErrTemplate) || !strings.Contains(err.Error(), c.Error) {
+					t.Errorf("%s: chat %d: error %v, want one that says %q", shape, i, err, c.Error)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: chat %d: %v", shape, i, err)
+				continue
+			}
+			for _, way := range []struct {
+				prompt bool
+				want   string
+			}{{false, c.Text}, {true, c.Prompt}} {
+				if got, err := tok.RenderChat(msgs, way.prompt); err != nil || got != way.want {
+					t.Errorf("%s: chat %d: RenderChat(%v) = %q, %v, want %q", shape, i, way.prompt, got, err, way.want)
+				}
+			}
+			if !slices.Equal(ids, c.IDs) {
+				t.Errorf("%s: chat %d: ChatPrompt:\n got %v\nwant %v", shape, i, ids, c.IDs)
+			}
+		}
+	}
+}
+
+// TestControlTokensInUserText holds that a user cannot write a control token,
+// and that what he wrote is encoded as the reference encodes plain text.
+func TestControlTokensInUserText(t *testing.T) {
+	tok, e := readExpected(t, "qwen2")
+	if len(e.Attacks) == 0 {
+		t.Fatal("no attacks in the fixture")
+	}
+	for _, a := range e.Attacks {
+		got, err := tok.ChatPrompt([]Message{{"user", a.Text}})
+		if err != nil || !slices.Equal(got, a.IDs) {
+			t.Errorf("ChatPrompt(%q): %v\n got %v\nwant %v", a.Text, err, got, a.IDs)
+		}
+	}
+}
+
+func TestEndTokens(t *testing.T) {
+	for shape, want := range map[string][]string{"gpt2": {"<|turn|>", "<|endoftext|>"}, "qwen2": {"<|im_end|>"},
+		"llama3": {"<|eot_id|>", "<|end_of_text|>"}, "other": {"<|endoftext|>"}} {
+		tok, _ := readExpected(t, shape)
+		var ids []int32
+		for _, s := range want {
+			ids = append(ids, tok.ids[s])
+		}
+		if got := tok.EOS(); !slices.Equal(got, ids) || tok.EndOfTurn() != ids[0] {
+			t.Errorf("%s: EOS() = %v, EndOfTurn() = %d, want %v", shape, got, tok.EndOfTurn(), ids)
+		}
+		pad := ids[0]
+		if shape == "qwen2" {
+			pad = tok.ids["<|endoftext|>"]
+		}
+		if tok.Pad() != pad {
+			t.Errorf("%s: Pad() = %d, want %d", shape, tok.Pad(), pad)
+		}
+		if !tok.Special(ids[0]) || tok.Special(tok.ids["a"]) || tok.Special(-1) {
+			t.Errorf("%s: Special is wrong", shape)
+		}
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	tok, e := readExpected(t, "qwen2")
+	want := map[string][]int32{}
+	for _, c := range e.Texts {
+		want[c.Text] = c.IDs
+	}
+	prompt, err := tok.ChatPrompt([]Message{{"user", "hi"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for text, ids := range want {
+				if !slices.Equal(tok.Encode(text), ids) {
+					t.Errorf("Encode(%q) differs when called from several goroutines", text)
+				}
+			}
+			for range 20 {
+				if got, err := tok.ChatPrompt([]Message{{"user", "hi"}}); err != nil || !slices.Equal(got, prompt) {
+					t.Errorf("ChatPrompt differs when called from several goroutines: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkEncode(b *testing.B) {
+	for _, shape := range shapes {
+		tok, e := readExpected(b, shape)
+		mixed := e.big()
+		english := strings.Repeat("The quick brown fox doesn't jump over 12 lazy dogs; the trainer learns from them.\n", 6000)
+		for name, text := range map[string]string{"mixed": mixed, "english": english} {
+			b.Run(shape+"/"+name, func(b *testing.B) {
+				b.SetBytes(int64(len(text)))
+				for b.Loop() {
+					tok.Encode(text)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkChatPrompt(b *testing.B) {
+	tok, _ := readExpected(b, "llama3")
+	msgs := []Message{{"user", "one"}, {"assistant", "two"}, {"user", strings.Repeat("three ", 100)}}
+	for b.Loop() {
+		if _, err := tok.ChatPrompt(msgs); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+// Package tokenizer turns texts and chats into token ids and back. It reads
+// the tokenizer folder of a Hugging Face model (byte-level BPE in the shapes of
+// GPT-2, Qwen2 and Llama-3) and gives the ids that the reference gives; it
+// renders chat templates in a sandbox; it trains new tokenizers.
+//
+// Where a file asks for what is not built here (another model type, normalizer
+// or pre-tokenizer), Load says so by name: there is no best effort, because a
+// tokenizer that is nearly right trains a model that is nearly right.
+//
+// Not here: truncation and padding settings of tokenizer.json (they are the
+// caller's business), the second sequence of a pair, token offsets, and the
+// clean-up of blanks before punctuation that some configs ask for in Decode.
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// ErrNoChatTemplate is returned by RenderChat and ChatPrompt if the folder has
+// no chat template.
+var ErrNoChatTemplate = errors.New("the folder has no chat template")
+
+// ErrTemplate is wrapped by errors of a chat template: refused by the sandbox,
+// over budget, or raised by the template itself (two user turns in a row, say).
+var ErrTemplate = errors.New("chat template")
+
+// Message is one turn of a chat. Content is plain text: nothing in it becomes
+// a control token.
+type Message struct{ Role, Content string }
+
+// Tokenizer is a loaded tokenizer. It does not change after Load or Train and
+// is safe for concurrent use.
+type Tokenizer struct {
+	files map[string][]byte
+
+	model  bpe
+	pieces [][]byte // id -> raw bytes as they decode; nil: no such token
+	forms  []norm.Form
+	splits []splitter
+	prefix bool // a blank is put before each text that has none
+
+	ids        map[string]int32 // token as written in tokenizer.json -> id
+	added      []*addedToken
+	special    map[int32]bool
+	raw        *matcher // added tokens that are looked for in the text as it is
+	normalized *matcher // added tokens that are looked for in the normalized text
+	before     []int32  // the post-processor's tokens before a text
+	behind     []int32  // and behind it
+
+	chat      *chatTemplate // nil: none
+	eos       []int32
+	endOfTurn int32
+	pad       int32
+}
+
+// Size is the highest id + 1: the least number of rows of an embedding.
+func (t *Tokenizer) Size() int { return len(t.pieces) }
+
+// EOS returns every id that ends an answer. The first is EndOfTurn; then come
+// eos_token_id of generation_config.json and eos_token of tokenizer_config.json, or
+// eos_token_id of config.json where neither is declared; each once.
+func (t *Tokenizer) EOS() []int32 { return slices.Clone(t.eos) }
+
+// EndOfTurn is the token that the chat template writes after an assistant's
+// answer (found by rendering one), or else the first of the declared end tokens.
+func (t *Tokenizer) EndOfTurn() int32 { return t.endOfTurn }
+
+// Pad is the padding token, or EndOfTurn where none is declared.
+func (t *Tokenizer) Pad() int32 { return t.pad }
+
+// Special tells whether id is a control token: one that Decode leaves out with
+// skipSpecial and EncodeText never makes.
+func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
+
+// Files returns the files of the folder as they were read, by name, so that a
+// checkpoint can carry them unchanged. The bytes must not be changed.
+func (t *Tokenizer) Files() map[string][]byte { return maps.Clone(t.files) }
+
+// Encode returns the ids of text. Control tokens written in the text become
+// control tokens; the post-processor's tokens (BOS) are not added. Bytes that
+// are not UTF-8 are read as U+FFFD.
+func (t *Tokenizer) Encode(text string) []int32 {
+	return t.encode(text, false, nil, make([]int32, 0, len(text)/3+8))
+}
+
+// EncodeSpecial is Encode with the post-processor's tokens: the reference's
+// encode(text, add_special_tokens=True).
+func (t *Tokenizer) EncodeSpecial(text string) []int32 {
+	ids := make([]int32, 0, len(text)/3+8)
+	ids = append(ids, t.before...)
+	ids = t.encode(text, false, nil, ids)
+	return append(ids, t.behind...)
+}
+
+// EncodeText is Encode for text that is not trusted: special tokens written in
+// it stay text. Added tokens that are not special are ordinary vocabulary and
+// are still made, as the reference does with encode_special_tokens.
+func (t *Tokenizer) EncodeText(text string) []int32 {
+	return t.encode(text, true, nil, make([]int32, 0, len(text)/3+8))
+}
+
+// encode appends the ids of text. With plain set special tokens are text.
+// Characters that restore stands in for are put back after the added tokens
+// were cut out, so they cannot be part of one.
+func (t *Tokenizer) encode(text string, plain bool, restore *strings.Replacer, ids []int32) []int32 {
+	token := func(a *addedToken) { ids = append(ids, a.ID) }
+	word := func(w string) { ids = t.model.word(w, ids) }
+	t.raw.split(validUTF8(text), plain, func(s string) {
+		t.normalized.split(t.normalize(s), plain, func(s string) {
+			if restore != nil {
+				if restored := restore.Replace(s); restored != s {
+					s = t.normalize(restored)
+				}
+			}
+			if t.prefix && !strings.HasPrefix(s, " ") {
+				s = " " + s
+			}
+			t.split(s, 0, word)
+		}, token)
+	}, token)
+	return ids
+}
+
+// normalize applies the normalizer.
+func (t *Tokenizer) normalize(s string) string {
+	for _, f := range t.forms {
+		s = normalize(f, s)
+	}
+	return s
+}
+
+// split hands the pre-tokens of s to word: each splitter cuts the pieces of
+// the one before it.
+func (t *Tokenizer) split(s string, stage int, word func(string)) {
+	switch len(t.splits) - stage {
+	case 0:
+		word(s)
+	case 1:
+		t.splits[stage](s, word)
+	default:
+		t.splits[stage](s, func(piece string) { t.split(piece, stage+1, word) })
+	}
+}
+
+// Decode returns the text of ids. Bytes that do not form UTF-8 (an answer cut
+// inside a character, say) become U+FFFD, one for each maximal invalid part.
+// With skipSpecial control tokens are left out. Ids outside the vocabulary are
+// left out too, as in the reference.
+func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
+	n := 0
+	for _, id := range ids {
+		if id >= 0 && int(id) < len(t.pieces) {
+			n += len(t.pieces[id])
+		}
+	}
+	out := make([]byte, 0, n)
+	for _, id := range ids {
+		if id < 0 || int(id) >= len(t.pieces) || skipSpecial && t.special[id] {
+			continue
+		}
+		out = append(out, t.pieces[id]...)
+	}
+	return validUTF8(string(out))
+}
+
+// RenderChat returns the chat as the template writes it; with
+// addGenerationPrompt it ends where the assistant's answer begins. Control
+// tokens written in a message stay as they are in the text, so the text must
+// not be encoded with Encode unless the messages are trusted: use ChatPrompt.
+func (t *Tokenizer) RenderChat(msgs []Message, addGenerationPrompt bool) (string, error) {
+	if t.chat == nil {
+		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, or use a model that has one", ErrNoChatTemplate)
+	}
+	return t.chat.render(msgs, addGenerationPrompt)
+}
+
+// ChatPrompt returns the ids of the chat up to where the assistant's answer
+// begins. For messages without control tokens they are those of the
+// reference's apply_chat_template(add_generation_prompt=True). Control tokens
+// written in a message are encoded as plain text: in an assistant's message
+// the special ones, in any other also those that the template itself names.
+func (t *Tokenizer) ChatPrompt(msgs []Message) ([]int32, error) {
+	if t.chat == nil {
+		return t.chatError()
+	}
+	guarded, restore, err := t.guard(msgs)
+	if err != nil {
+		return nil, err
+	}
+	text, err := t.RenderChat(guarded, true)
+	if err != nil {
+		return nil, err
+	}
+	return t.encode(text, false, restore, make([]int32, 0, len(text)/3+8)), nil
+}
+
+func (t *Tokenizer) chatError() ([]int32, error) {
+	_, err := t.RenderChat(nil, true)
+	return nil, err
+}

@@ -1,0 +1,154 @@
+package trainer
+
+import (
+	"fmt"
+	"strings"
+
+	"gad/critic"
+	"gad/data"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// Batch is the prompts of one step with the teacher's answers.
+type Batch struct {
+	Rows        []int       // [P] row of each in the data set
+	Prompts     [][]int32   // [P]
+	Teachers    []model.Seq // [P] prompt and teacher's answer, as every sequence ends
+	TeacherCut  []bool      // [P] the answer was longer than the limit
+	TeacherText []string    // [P]
+	PromptText  []string    // [P]
+}
+
+// encoder turns rows into token ids under the limits of a configuration.
+type encoder struct {
+	tok                    *tokenizer.Tokenizer
+	maxPrompt, maxResponse int
+}
+
+// prompt is the row's conversation up to where the answer begins.
+func (e encoder) prompt(r data.Row) ([]int32, error) {
+	if len(r.PromptIDs) > 0 {
+		return e.checked(r, "prompt_ids", r.PromptIDs)
+	}
+	ids, err := e.tok.ChatPrompt(messages(r))
+	if err != nil {
+		return nil, fmt.Errorf("data: row %d: %w", r.Index, err)
+	}
+	return ids, nil
+}
+
+// answer is text as a finished answer: without trailing blanks, which chat
+// templates add and models rarely do, and with the end of turn; cut reports that
+// it was longer than the limit and therefore has none.
+func (e encoder) answer(text string) (ids []int32, cut bool) {
+	ids = append(e.tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.tok.EndOfTurn())
+	if len(ids) > e.maxResponse {
+		return ids[:e.maxResponse:e.maxResponse], true
+	}
+	return ids, false
+}
+
+// given is the answer that a row carries: response_ids, else response, else
+// the teacher's; what names it.
+func (e encoder) given(r data.Row) (ids []int32, cut bool, what string, err error) {
+	switch {
+	case len(r.ResponseIDs) > 0:
+		ids, err = e.checked(r, "response_ids", r.ResponseIDs)
+		return ids, false, "response_ids", err
+	case r.Response != "":
+		ids, cut = e.answer(r.Response)
+		return ids, cut, "response", nil
+	case r.Teacher != "":
+		ids, cut = e.answer(r.Teacher)
+		return ids, cut, "teacher_response", nil
+	}
+	return nil, false, "", fmt.Errorf("data: row %d: has none of response_ids, response and teacher_response: nothing to score", r.Index)
+}
+
+func (e encoder) checked(r data.Row, column string, ids []int32) ([]int32, error) {
+	for i, id := range ids {
+		if id < 0 || int(id) >= e.tok.Size() {
+			return nil, fmt.Errorf("data: row %d: %s[%d] = %d: not a token of this tokenizer (0 to %d)", r.Index, column, i, id, e.tok.Size()-1)
+		}
+	}
+	return ids, nil
+}
+
+func (e encoder) ending() critic.Ending {
+	return critic.Ending{EOS: e.tok.EOS(), Turn: e.tok.EndOfTurn()}
+}
+
+// batch encodes the given rows of set.
+func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
+	b := &Batch{Rows: rows}
+	for _, i := range rows {
+		r, err := set.Row(i)
+		if err != nil {
+			return nil, err
+		}
+		prompt, err := e.prompt(r)
+		if err != nil {
+			return nil, err
+		}
+		if len(prompt) > e.maxPrompt {
+			return nil, fmt.Errorf("data: row %d: prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", i, len(prompt), e.maxPrompt)
+		}
+		if r.Teacher == "" {
+			return nil, fmt.Errorf("data: row %d: teacher_response is empty: run gad data validate and mend or drop the row", i)
+		}
+		answer, cut := e.answer(r.Teacher)
+		b.Prompts = append(b.Prompts, prompt)
+		b.Teachers = append(b.Teachers, e.ending().Seq(prompt, answer, cut))
+		b.TeacherCut = append(b.TeacherCut, cut)
+		b.TeacherText = append(b.TeacherText, r.Teacher)
+		b.PromptText = append(b.PromptText, promptText(r))
+	}
+	return b, nil
+}
+
+func messages(r data.Row) []tokenizer.Message {
+	out := make([]tokenizer.Message, len(r.Messages))
+	for i, m := range r.Messages {
+		out[i] = tokenizer.Message(m)
+	}
+	return out
+}
+
+// promptText is the last turn that a person wrote.
+func promptText(r data.Row) string {
+	if n := len(r.Messages); n > 0 {
+		return r.Messages[n-1].Content
+	}
+	return ""
+}
+
+// usable lists the rows that training can take: all of them, or without those
+// that the overlong_prompts and truncated_teachers settings filter out.
+func (e encoder) usable(set *data.Set, c DataConfig) (rows []int, dropped int, err error) {
+	for i := range set.Len() {
+		r, err := set.Row(i)
+		if err != nil {
+			return nil, 0, err
+		}
+		prompt, err := e.prompt(r)
+		if err != nil {
+			return nil, 0, err
+		}
+		if len(prompt) > e.maxPrompt && c.Overlong == "filter" {
+			dropped++
+			continue
+		}
+		if c.TruncTeacher == "filter" {
+			if _, cut := e.answer(r.Teacher); cut {
+				dropped++
+				continue
+			}
+		}
+		rows = append(rows, i)
+	}
+	if len(rows) == 0 {
+		return nil, dropped, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", c.TrainFiles, set.Len(), c.MaxPrompt, c.MaxResponse)
+	}
+	return rows, dropped, nil
+}

@@ -1,0 +1,211 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+
+	"gad/actor"
+	"gad/critic"
+	"gad/data"
+)
+
+// Config is everything that a run can be told, in the sections of the YAML
+// file. Names that verl also has mean the same here.
+type Config struct {
+	Model     ModelConfig         `yaml:"model"`
+	Data      DataConfig          `yaml:"data"`
+	Rollout   actor.RolloutConfig `yaml:"rollout"`
+	Algorithm AlgorithmConfig     `yaml:"algorithm"`
+	Actor     actor.Config        `yaml:"actor"`
+	Critic    critic.Config       `yaml:"critic"`
+	Trainer   RunConfig           `yaml:"trainer"`
+}
+
+// ModelConfig is the `model` section.
+type ModelConfig struct {
+	Path       string `yaml:"path" doc:"student: a Hugging Face model folder (flag --model)"`
+	RewardPath string `yaml:"reward_path" doc:"folder that the discriminator starts from; empty is the student's (flag --reward-model)"`
+}
+
+// DataConfig is the `data` section.
+type DataConfig struct {
+	TrainFiles     string `yaml:"train_files" doc:"training data: Arrow IPC, Parquet, JSONL or a datasets folder (flag --data)"`
+	ValFiles       string `yaml:"val_files" doc:"held-out data for the val/ metrics; empty is none"`
+	ContentKey     string `yaml:"content_key" doc:"column with the conversation or the prompt"`
+	TeacherKey     string `yaml:"teacher_key" doc:"column with the teacher's answer"`
+	TrainBatchSize int    `yaml:"train_batch_size" min:"1" doc:"prompts per step"`
+	MaxPrompt      int    `yaml:"max_prompt_length" min:"1" doc:"longest prompt in tokens"`
+	MaxResponse    int    `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
+	Overlong       string `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
+	TruncTeacher   string `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+}
+
+// AlgorithmConfig is the `algorithm` section: from scores to advantages.
+type AlgorithmConfig struct {
+	AdvEstimator  string        `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo" doc:"advantage estimator (ALGORITHMS section 2)"`
+	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the group's standard deviation; false turns grpo into dr_grpo"`
+	Gamma         float64       `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
+	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"smallest standard deviation that zscore divides by"`
+	StepWeight    float64       `yaml:"step_advantage_w" min:"0" doc:"weight of gigpo's step part"`
+	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"advantages are clipped to plus or minus this; 0 is no clip"`
+	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward, without gradient"`
+	KLPenalty     string        `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
+	KLCtrl        KLCtrl        `yaml:"kl_ctrl"`
+	FilterGroups  FilterGroups  `yaml:"filter_groups"`
+	ScoreClip     float64       `yaml:"score_clip" min:"0" doc:"scores are clipped to plus or minus this in the reward; 0 is no clip"`
+	LengthCoef    float64       `yaml:"length_coef" doc:"beta of a reward term beta*log(1+length)"`
+	Overlong      OverlongPunct `yaml:"overlong_buffer"`
+	TruncReward   string        `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the limit: its group's smallest score, or its own"`
+}
+
+// KLCtrl is the `algorithm.kl_ctrl` section.
+type KLCtrl struct {
+	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"whether the reward's KL coefficient follows target_kl"`
+	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"coefficient, or its start when adaptive"`
+	TargetKL float64 `yaml:"target_kl" min:"0" doc:"KL that an adaptive coefficient aims at"`
+	Horizon  float64 `yaml:"horizon" min:"1" doc:"samples over which it adapts"`
+}
+
+// FilterGroups is the `algorithm.filter_groups` section: dynamic sampling (arXiv 2503.14476).
+type FilterGroups struct {
+	Enable        bool `yaml:"enable" doc:"drop groups whose scores are all equal and sample other prompts in their place"`
+	MaxGenBatches int  `yaml:"max_num_gen_batches" min:"1" doc:"rollout batches tried in one step before it goes on with what there is"`
+}
+
+// OverlongPunct is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
+type OverlongPunct struct {
+	Len    int     `yaml:"len" min:"0" doc:"tokens before the length limit over which a penalty grows; 0 is no penalty"`
+	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit"`
+}
+
+// RunConfig is the `trainer` section.
+type RunConfig struct {
+	Output         string `yaml:"default_local_dir" doc:"run folder (flag --output)"`
+	Resume         string `yaml:"resume_from" doc:"run or checkpoint folder to start from (flag --resume)"`
+	ResumeOptim    string `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which AdamW states train takes over from the warm-up checkpoint"`
+	CriticWarmup   int    `yaml:"critic_warmup" min:"0" doc:"first steps of a stage in which only the discriminator learns (flag --critic-warmup)"`
+	WarmupActor    string `yaml:"warmup_objective" choices:"sft,policy" doc:"what the actor learns by in warm-up: the teacher's answers, or the policy objective"`
+	TotalEpochs    int    `yaml:"total_epochs" min:"1" doc:"passes over the data, where total_steps is 0"`
+	TotalSteps     int    `yaml:"total_steps" min:"0" doc:"steps to run; 0 is as many as total_epochs takes"`
+	SaveFreq       int    `yaml:"save_freq" min:"0" doc:"steps between checkpoints; 0 is only at the end"`
+	TestFreq       int    `yaml:"test_freq" min:"0" doc:"steps between evaluations on data.val_files; 0 is only at the end"`
+	ValRows        int    `yaml:"val_rows" min:"1" doc:"rows of data.val_files that an evaluation uses"`
+	MaxToKeep      int    `yaml:"max_ckpt_to_keep" min:"1" doc:"how many of the newest checkpoints are kept"`
+	KeepBest       string `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll" doc:"also keep the checkpoint that was best by this metric; empty is none"`
+	SaveSamples    int    `yaml:"save_samples" min:"0" doc:"prompts of each step whose samples go to samples/step_N.jsonl"`
+	MaxSkips       int    `yaml:"max_skips" min:"1" doc:"optimizer steps in a row with a non-finite gradient before the run stops"`
+	Seed           uint64 `yaml:"seed" doc:"seed of data order, sampling and fresh weights"`
+	Device         string `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
+	Threads        int    `yaml:"threads" min:"0" doc:"CPU workers; 0 is one per core. Results do not depend on it"`
+	MaxShardSizeMB int    `yaml:"max_shard_size_mb" min:"1" doc:"size of one safetensors file in a checkpoint"`
+}
+
+// DefaultConfig is the paper's recipe (arXiv 2511.10643, section 3.1 and appendix)
+// where it states one.
+func DefaultConfig() Config {
+	cols := data.DefaultColumns()
+	return Config{
+		Data: DataConfig{ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
+			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep"},
+		Rollout: actor.DefaultRollout(),
+		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, StepWeight: 1,
+			KLPenalty: "low_var_kl", KLCtrl: KLCtrl{Type: "fixed", KLCoef: 1e-3, TargetKL: 0.1, Horizon: 10000},
+			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongPunct{Factor: 1}, TruncReward: "group_min"},
+		Actor:  actor.DefaultConfig(),
+		Critic: critic.DefaultConfig(),
+		Trainer: RunConfig{ResumeOptim: "critic", WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2,
+			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", MaxShardSizeMB: 5000},
+	}
+}
+
+// Columns are the data set's columns under this configuration.
+func (c DataConfig) Columns() data.Columns {
+	cols := data.DefaultColumns()
+	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
+	return cols
+}
+
+// Validate finds every combination of settings that cannot be meant.
+func (c *Config) Validate(stage Stage) error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	if c.Data.TrainFiles == "" {
+		bad("data.train_files: no training data: give --data FILE")
+	}
+	if c.Trainer.Output == "" {
+		bad("trainer.default_local_dir: no run folder: give --output DIR")
+	}
+	if stage != Train && c.Model.Path == "" {
+		bad("model.path: no student: give --model DIR")
+	}
+	if err := c.Rollout.Validate(); err != nil && stage != SFT {
+		errs = append(errs, err)
+	}
+	if m, b := c.Actor.PPOMiniBatch, c.Data.TrainBatchSize; m > b {
+		bad("actor.ppo_mini_batch_size %d is larger than data.train_batch_size %d: lower it", m, b)
+	}
+	if m, b := c.Critic.PPOMiniBatch, c.Data.TrainBatchSize; m > b {
+		bad("critic.ppo_mini_batch_size %d is larger than data.train_batch_size %d: lower it", m, b)
+	}
+	if c.Algorithm.AdvEstimator == "grpo_passk" && c.Rollout.N < 2 {
+		bad("algorithm.adv_estimator grpo_passk needs rollout.n of at least 2, not %d", c.Rollout.N)
+	}
+	if b := c.Algorithm.Overlong.Len; b >= c.Data.MaxResponse {
+		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
+	}
+	if c.Trainer.KeepBest != "" && c.Data.ValFiles == "" {
+		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
+	}
+	return errors.Join(errs...)
+}
+
+// Warnings are settings that are allowed and rarely right.
+func (c *Config) Warnings(stage Stage) (warnings []string) {
+	if stage == SFT {
+		return nil
+	}
+	if c.Rollout.N < 4 {
+		warnings = append(warnings, fmt.Sprintf("rollout.n is %d: with fewer than 4 answers a group's statistics say little (with 2, grpo's advantages are the same size whatever the scores): 8 is usual", c.Rollout.N))
+	}
+	if c.Actor.PolicyLoss.LossMode == "gspo" && c.Actor.MiniBatch(c.Data.TrainBatchSize) == c.Data.TrainBatchSize && c.Actor.PPOEpochs == 1 {
+		warnings = append(warnings, "actor.ppo_mini_batch_size is the whole batch and actor.ppo_epochs is 1: every ratio is exactly 1 and the clip never acts")
+	}
+	return warnings
+}
+
+// StageDefaults is DefaultConfig with what the paper sets differently by stage:
+// SeqKD learns at 5e-6, warm-up takes one epoch, the game two.
+func StageDefaults(stage Stage) Config {
+	c := DefaultConfig()
+	switch stage {
+	case SFT:
+		c.Actor.Optim.LR = 5e-6
+		c.Actor.GradClip = 1
+	case Train:
+		c.Trainer.TotalEpochs = 2
+	}
+	return c
+}
+
+// CheckChange refuses to go on with a run under settings that would make it
+// another run.
+func CheckChange(was, now *Config) error {
+	for _, s := range []struct {
+		key      string
+		was, now any
+	}{
+		{"model.path", was.Model.Path, now.Model.Path},
+		{"model.reward_path", was.Model.RewardPath, now.Model.RewardPath},
+		{"trainer.seed", was.Trainer.Seed, now.Trainer.Seed},
+		{"data.train_batch_size", was.Data.TrainBatchSize, now.Data.TrainBatchSize},
+		{"data.max_prompt_length", was.Data.MaxPrompt, now.Data.MaxPrompt},
+		{"data.max_response_length", was.Data.MaxResponse, now.Data.MaxResponse},
+		{"data.overlong_prompts", was.Data.Overlong, now.Data.Overlong},
+		{"data.truncated_teachers", was.Data.TruncTeacher, now.Data.TruncTeacher},
+	} {
+		if s.was != s.now {
+			return fmt.Errorf("%w: %s was %v when the run in %s began, now it is %v: a run keeps it: give another --output", ErrConfig, s.key, s.was, was.Trainer.Output, s.now)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package trainer
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"gad/checkpoint"
+	"gad/internal/compute/cpu"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
+// or not at all; a folder that is there is refused.
+func WriteFolder(fsys vfs.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer, dtype string) error {
+	return checkpoint.WriteFolder(fsys, dst, func(d *checkpoint.Dir) error {
+		if err := m.Save(d.Create, dtype, 5_000_000_000); err != nil {
+			return err
+		}
+		for name, content := range tok.Files() {
+			if err := d.WriteFile(name, content); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Export copies one part ("actor" or "critic") of the checkpoint dir to dst.
+// dtype is "float32", "bfloat16", "float16", or "base", what the student had
+// before training. It returns the dtype written. What needs no conversion is a
+// verified copy.
+func Export(fsys vfs.FS, dir, part, dst, dtype string) (string, error) {
+	s, err := readState(fsys, dir)
+	if err != nil {
+		return "", err
+	}
+	src := filepath.Join(dir, part)
+	cfg, err := model.ReadConfig(src)
+	if err != nil {
+		return "", err
+	}
+	if dtype == "base" {
+		dtype = s.BaseDType
+	}
+	switch dtype {
+	case cfg.DType:
+		return dtype, checkpoint.Export(fsys, src, dst)
+	case "float32", "bfloat16", "float16":
+	default:
+		return "", fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16", ErrConfig, dtype)
+	}
+	if err := checkpoint.Verify(fsys, dir); err != nil {
+		return "", err
+	}
+	tok, err := tokenizer.Load(src)
+	if err != nil {
+		return "", err
+	}
+	be, err := cpu.New(cpu.Options{})
+	if err != nil {
+		return "", err
+	}
+	defer be.Close()
+	m, err := model.Load(be, src, model.Options{Kind: cfg.Kind()})
+	if err != nil {
+		return "", err
+	}
+	defer m.Close()
+	return dtype, WriteFolder(fsys, dst, m, tok, dtype)
+}

@@ -1,0 +1,351 @@
+package trainer
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"gad/checkpoint"
+	"gad/data"
+	"gad/internal/compute"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// ErrTooLarge reports a run that cannot fit this machine.
+var ErrTooLarge = errors.New("does not fit")
+
+// Plan is what a run will take, known before it starts.
+type Plan struct {
+	Stage       Stage
+	Memory      []Item // bytes, all held at once
+	MemoryFree  int64  // bytes available now; 0 is unknown
+	Disk        []Item
+	DiskFree    int64
+	Rows, Steps int
+	PromptMean  float64 // tokens
+	AnswerMean  float64 // tokens, of the teacher, cut at the limit
+	StepTime    []Timed // an estimate from a short measurement
+	Measured    string
+}
+
+// Item is a named number of bytes.
+type Item struct {
+	Name  string
+	Bytes int64
+}
+
+// Timed is a named stretch of a step.
+type Timed struct {
+	Name    string
+	Seconds float64
+}
+
+func total(items []Item) (n int64) {
+	for _, i := range items {
+		n += i.Bytes
+	}
+	return n
+}
+
+// NewPlan reads the model's configuration and the data, times a slice of the
+// model on be, and adds up what a run of the stage takes.
+func NewPlan(be compute.Backend, fsys vfs.FS, c Config, stage Stage) (*Plan, error) {
+	dir := c.Model.Path
+	if c.Trainer.Resume != "" {
+		ckpt, _, err := FindCheckpoint(fsys, c.Trainer.Resume)
+		if err != nil {
+			return nil, err
+		}
+		dir = filepath.Join(ckpt, "actor")
+	}
+	if dir == "" {
+		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", ErrConfig)
+	}
+	shape, err := model.ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps}
+	if c.Data.TrainFiles != "" {
+		if err := p.measureData(dir, c); err != nil {
+			return nil, err
+		}
+	}
+	p.planMemory(shape, c)
+	p.MemoryFree = memoryAvailable()
+	p.planDisk(shape, c)
+	if c.Trainer.Output != "" {
+		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, fmt.Errorf("plan: %w", err)
+		}
+	}
+	if total(p.Memory) > p.MemoryFree && p.MemoryFree > 0 {
+		return p, nil // nothing to time: the measurement itself might not fit
+	}
+	return p, p.measureTime(be, shape, c)
+}
+
+// measureData reads up to 512 rows for their mean lengths.
+func (p *Plan) measureData(dir string, c Config) error {
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return err
+	}
+	set, err := data.Open(c.Data.TrainFiles, c.Data.Columns())
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	enc := encoder{tok: tok, maxPrompt: c.Data.MaxPrompt, maxResponse: c.Data.MaxResponse}
+	const most = 512
+	var prompts, answers, n float64
+	for i := 0; i < set.Len(); i += max(1, set.Len()/most) {
+		r, err := set.Row(i)
+		if err != nil {
+			return err
+		}
+		ids, err := enc.prompt(r)
+		if err != nil {
+			return err
+		}
+		answer, _ := enc.answer(r.Teacher)
+		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
+	}
+	p.Rows, p.PromptMean, p.AnswerMean = set.Len(), prompts/max(n, 1), answers/max(n, 1)
+	if p.Steps == 0 {
+		p.Steps = (c.Trainer.TotalEpochs*set.Len() + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
+	}
+	return nil
+}
+
+func (p *Plan) planMemory(shape model.Config, c Config) {
+	add := func(name string, n int64) {
+		if n > 0 {
+			p.Memory = append(p.Memory, Item{name, n})
+		}
+	}
+	answers, slots := c.Rollout.N, c.Rollout.MaxNumSeqs
+	if p.Stage == SFT {
+		slots = 0
+	}
+	longest := max(c.Actor.MaxTokenLen, int(p.PromptMean+p.AnswerMean))
+	part := func(name string, o model.PlanOptions) {
+		m := shape.Plan(o)
+		add(name+": weights", m.Weights)
+		add(name+": packed copies", packedCopies*m.Weights)
+		add(name+": gradients", m.Gradients)
+		add(name+": optimizer", m.Moments)
+		add(name+": activations", m.Activations)
+		add(name+": key/value cache", m.Cache)
+	}
+	part("actor", model.PlanOptions{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, Tokens: longest,
+		Slots: slots, N: answers, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
+	if p.Stage == SFT {
+		return
+	}
+	part("critic", model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute, Tokens: max(c.Critic.MaxTokenLen, int(p.PromptMean+p.AnswerMean))})
+	if c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0 {
+		part("reference", model.PlanOptions{Kind: model.LM, Tokens: longest})
+	}
+}
+
+// packedCopies is how many times the CPU backend keeps the weights beside W.
+const packedCopies = 2
+
+func (p *Plan) planDisk(shape model.Config, c Config) {
+	models := shape.ParamCount(model.LM)
+	if p.Stage != SFT {
+		models += shape.ParamCount(model.Scorer)
+	}
+	one := 12 * models // weights and two moments, float32
+	keep := int64(c.Trainer.MaxToKeep) + 1
+	if c.Trainer.KeepBest != "" {
+		keep++
+	}
+	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, bytesText(one)), keep * one}}
+	if p.Stage == Train {
+		p.Disk = append(p.Disk, Item{"reference", 4 * shape.ParamCount(model.LM)})
+	}
+}
+
+// measureTime times a forward and backward pass and a short generation of a model
+// of the same width with at most two layers, and scales by floating-point operations.
+func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) error {
+	small := shape
+	small.Layers = min(2, shape.Layers)
+	m, err := model.New(be, small, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	length := max(2, min(int(p.PromptMean+p.AnswerMean), 512))
+	const tokens = 512
+	var seqs []model.Seq
+	for n := 0; n < tokens; n += length {
+		ids := make([]int32, length)
+		for i := range ids {
+			ids[i] = int32((n + i*7) % shape.Vocab)
+		}
+		seqs = append(seqs, model.Seq{IDs: ids, Prompt: length / 2})
+	}
+	trained := float64(len(seqs) * length)
+	zero := func(logpST, entST [][]float32) ([][]float32, [][]float32, error) {
+		d := make([][]float32, len(logpST))
+		for i := range d {
+			d[i] = make([]float32, len(logpST[i]))
+		}
+		return d, nil, nil
+	}
+	best := func(f func() error) (float64, error) {
+		fastest := 0.0
+		for i := range 3 {
+			start := time.Now()
+			if err := f(); err != nil {
+				return 0, err
+			}
+			if s := time.Since(start).Seconds(); i == 0 || s < fastest {
+				fastest = s
+			}
+		}
+		return fastest, nil
+	}
+	train, err := best(func() error { return m.LogProbGrad(seqs, 1, zero) })
+	if err != nil {
+		return err
+	}
+	forward, err := best(func() error { _, _, err := m.LogProbs(seqs, 1); return err })
+	if err != nil {
+		return err
+	}
+	slots, fresh := min(c.Rollout.MaxNumSeqs, c.Data.TrainBatchSize*c.Rollout.N), 8
+	decode, err := best(func() error {
+		_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0}, model.SampleOptions{N: slots, MaxNew: fresh, Slots: slots,
+			Sampling: compute.Sampling{Temperature: 1, TopP: 1}}, nil)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	scale := shape.FLOPsPerToken(float64(length)/2, true) / small.FLOPsPerToken(float64(length)/2, true)
+	perTrained, perForward, perDecoded := scale*train/trained, scale*forward/trained, scale*decode/float64(slots*fresh)
+	prompts := float64(c.Data.TrainBatchSize)
+	seqsPerStep, whole := prompts*float64(c.Rollout.N), p.PromptMean+p.AnswerMean
+	p.Measured = fmt.Sprintf("%s, %d of %d layers, %d tokens", be.Name(), small.Layers, shape.Layers, int(trained))
+	if p.Stage == SFT {
+		p.StepTime = []Timed{{"update_actor", prompts * whole * perTrained}}
+		return nil
+	}
+	p.StepTime = []Timed{
+		{"rollout", prompts*p.PromptMean*perForward + seqsPerStep*p.AnswerMean*perDecoded},
+		{"old_logp", seqsPerStep * whole * perForward},
+		{"score", (seqsPerStep + prompts) * whole * perForward},
+		{"update_critic", (seqsPerStep + prompts) * whole * perTrained * float64(c.Critic.PPOEpochs)},
+	}
+	if p.Stage == Warmup && c.Trainer.WarmupActor == "sft" {
+		p.StepTime = append(p.StepTime, Timed{"update_actor", prompts * whole * perTrained})
+		return nil
+	}
+	if c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0 {
+		p.StepTime = append(p.StepTime, Timed{"ref_logp", seqsPerStep * whole * perForward})
+	}
+	p.StepTime = append(p.StepTime, Timed{"update_actor", seqsPerStep * whole * perTrained * float64(c.Actor.PPOEpochs)})
+	return nil
+}
+
+// Check refuses what cannot fit, naming the numbers.
+func (p *Plan) Check(c Config) error {
+	if need := total(p.Memory); p.MemoryFree > 0 && need > p.MemoryFree {
+		return fmt.Errorf("%w: plan: %w in memory: needs %s, %s are available: lower actor.max_token_len, critic.max_token_len or rollout.max_num_seqs, or set actor.recompute=true critic.recompute=true",
+			ErrConfig, ErrTooLarge, bytesText(need), bytesText(p.MemoryFree))
+	}
+	if need := total(p.Disk); p.DiskFree > 0 && need > p.DiskFree {
+		return fmt.Errorf("%w: plan: %w on the disk of %s: needs %s, %s are free: lower trainer.max_ckpt_to_keep, or give another --output: %w",
+			ErrConfig, ErrTooLarge, c.Trainer.Output, bytesText(need), bytesText(p.DiskFree), checkpoint.ErrSpace)
+	}
+	return nil
+}
+
+// String is the plan as a table.
+func (p *Plan) String() string {
+	var b strings.Builder
+	items := func(title string, items []Item, free int64) {
+		fmt.Fprintf(&b, "%s\n", title)
+		for _, i := range items {
+			fmt.Fprintf(&b, "  %-44s %10s\n", i.Name, bytesText(i.Bytes))
+		}
+		fmt.Fprintf(&b, "  %-44s %10s", "total", bytesText(total(items)))
+		if free > 0 {
+			fmt.Fprintf(&b, " of %s available", bytesText(free))
+		}
+		b.WriteByte('\n')
+	}
+	items("memory", p.Memory, p.MemoryFree)
+	items("disk", p.Disk, p.DiskFree)
+	fmt.Fprintf(&b, "tokens\n  mean prompt %.0f, mean answer %.0f", p.PromptMean, p.AnswerMean)
+	if p.Rows > 0 {
+		fmt.Fprintf(&b, " (teacher's, over %d rows)", p.Rows)
+	} else {
+		b.WriteString(" (the limits: no data given)")
+	}
+	b.WriteByte('\n')
+	if len(p.StepTime) > 0 {
+		fmt.Fprintf(&b, "time of a step, extrapolated from a short measurement (%s)\n", p.Measured)
+		sum := 0.0
+		for _, t := range p.StepTime {
+			fmt.Fprintf(&b, "  %-44s %10s\n", t.Name, secondsText(t.Seconds))
+			sum += t.Seconds
+		}
+		fmt.Fprintf(&b, "  %-44s %10s\n", "step", secondsText(sum))
+		if p.Steps > 0 {
+			fmt.Fprintf(&b, "  %-44s %10s\n", fmt.Sprintf("%d steps", p.Steps), secondsText(sum*float64(p.Steps)))
+		}
+	}
+	return b.String()
+}
+
+func bytesText(n int64) string {
+	x := float64(n)
+	for _, unit := range []string{"B", "kB", "MB", "GB", "TB"} {
+		if x < 999.5 {
+			return fmt.Sprintf("%.3g %s", x, unit)
+		}
+		x /= 1000
+	}
+	return fmt.Sprintf("%.3g PB", x)
+}
+
+func secondsText(s float64) string {
+	switch {
+	case s < 1:
+		return fmt.Sprintf("%.0f ms", 1000*s)
+	case s < 120:
+		return fmt.Sprintf("%.1f s", s)
+	}
+	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+}
+
+// memoryAvailable is what the system says a new program can have, in bytes; 0
+// where it does not say.
+func memoryAvailable() int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if kb, ok := strings.CutPrefix(lines.Text(), "MemAvailable:"); ok {
+			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(kb), " kB"), 10, 64)
+			return n << 10
+		}
+	}
+	return 0
+}

@@ -1,0 +1,147 @@
+package trainer
+
+import (
+	"math"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/model"
+)
+
+// shape turns the discriminator's scores into rewards: clip, length term,
+// overlong penalty; answers cut at the limit take their group's smallest reward.
+func shape(c AlgorithmConfig, scoreS []float32, lenS []int, truncated []bool, group []int, limit int) ([]float64, error) {
+	rewardS, err := algos.ScoreReg{ClipAbs: c.ScoreClip, LengthBeta: c.LengthCoef}.Apply(float64s(scoreS), lenS)
+	if err != nil {
+		return nil, err
+	}
+	overlong := algos.Overlong{MaxLen: limit, Buffer: c.Overlong.Len, Factor: c.Overlong.Factor}
+	for s := range rewardS {
+		rewardS[s] += overlong.Penalty(lenS[s])
+	}
+	if c.TruncReward != "group_min" {
+		return rewardS, nil
+	}
+	least := map[int]float64{}
+	for s, x := range rewardS {
+		if y, ok := least[group[s]]; !ok || x < y {
+			least[group[s]] = x
+		}
+	}
+	for s, cut := range truncated {
+		if cut {
+			rewardS[s] = least[group[s]]
+		}
+	}
+	return rewardS, nil
+}
+
+// gtpo weighs one advantage a response by token (arXiv 2508.03772).
+func gtpo(advS []float64, r *actor.Rollout, T int) ([][]float64, error) {
+	tokensS, entropyS := make([][]int, len(r.Seqs)), make([]float64, len(r.Seqs))
+	for s, seq := range r.Seqs {
+		for _, id := range seq.IDs[seq.Prompt:] {
+			tokensS[s] = append(tokensS[s], int(id))
+		}
+		entropyS[s], _, _ = moments(float64s(r.EntST[s]))
+	}
+	return algos.GTPO{}.Apply(advS, tokensS, entropyS, r.Group, T)
+}
+
+// padded is x in float64 with rows as long as the mask's.
+func padded(x [][]float32, maskST [][]float64) [][]float64 {
+	out := make([][]float64, len(x))
+	for s, row := range x {
+		out[s] = make([]float64, len(maskST[s]))
+		for t, v := range row {
+			out[s][t] = float64(v)
+		}
+	}
+	return out
+}
+
+// allGroups is 0 to n-1, and spreadGroups those of them whose scores are not all equal.
+func allGroups(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+func spreadGroups(scoreS []float32, group []int, n int) (spread []int, err error) {
+	keepS, _, err := algos.KeepGroups(float64s(scoreS), group, 0)
+	if err != nil {
+		return nil, err
+	}
+	seen := make([]bool, n)
+	for s, keep := range keepS {
+		if p := group[s]; keep && !seen[p] {
+			seen[p] = true
+			spread = append(spread, p)
+		}
+	}
+	return spread, nil
+}
+
+// take appends the prompts of b that keep names.
+func (b *Batch) take(from *Batch, keep []int) {
+	b.Rows = append(b.Rows, model.Pick(from.Rows, keep)...)
+	b.Prompts = append(b.Prompts, model.Pick(from.Prompts, keep)...)
+	b.Teachers = append(b.Teachers, model.Pick(from.Teachers, keep)...)
+	b.TeacherCut = append(b.TeacherCut, model.Pick(from.TeacherCut, keep)...)
+	b.TeacherText = append(b.TeacherText, model.Pick(from.TeacherText, keep)...)
+	b.PromptText = append(b.PromptText, model.Pick(from.PromptText, keep)...)
+}
+
+// members lists the sequences of the kept groups, in order of the groups.
+func members(group, keep []int) (seqs, groups []int) {
+	at := map[int]int{}
+	for i, p := range keep {
+		at[p] = i
+	}
+	for s, p := range group {
+		if i, ok := at[p]; ok {
+			seqs, groups = append(seqs, s), append(groups, i)
+		}
+	}
+	return seqs, groups
+}
+
+// takeRollout appends the groups of from that keep names, numbered from first.
+func takeRollout(r, from *actor.Rollout, keep []int, first int) {
+	seqs, groups := members(from.Group, keep)
+	for _, p := range groups {
+		r.Group = append(r.Group, first+p)
+	}
+	r.Seqs = append(r.Seqs, model.Pick(from.Seqs, seqs)...)
+	r.Truncated = append(r.Truncated, model.Pick(from.Truncated, seqs)...)
+	r.SampledST = append(r.SampledST, model.Pick(from.SampledST, seqs)...)
+	r.OldST = append(r.OldST, model.Pick(from.OldST, seqs)...)
+	r.EntST = append(r.EntST, model.Pick(from.EntST, seqs)...)
+}
+
+func takeScores(to, from []float32, group, keep []int) []float32 {
+	seqs, _ := members(group, keep)
+	return append(to, model.Pick(from, seqs)...)
+}
+
+func float64s(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// moments are the mean, the unbiased standard deviation and the largest size of xs.
+func moments(xs []float64) (mean, std, largest float64) {
+	for _, x := range xs {
+		mean += x / float64(len(xs))
+		largest = max(largest, math.Abs(x))
+	}
+	for _, x := range xs {
+		std += (x - mean) * (x - mean)
+	}
+	return mean, math.Sqrt(std / max(float64(len(xs)-1), 1)), largest
+}

@@ -1,0 +1,319 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/critic"
+	"gad/internal/textmetrics"
+	"gad/model"
+)
+
+// Step is one step of the game (GAD, arXiv 2511.10643, algorithm 1).
+//
+// P prompts, G answers each, S = P*G sequences, T response tokens.
+func (t *Trainer) Step() (m Metrics, err error) {
+	m = Metrics{}
+	batch, roll, scoreS, scoreP, err := t.play(m) // answers, and their scores before this step's discriminator update
+	if err != nil {
+		return nil, err
+	}
+	var refST [][]float32
+	if t.reference != nil {
+		err = m.time("timing_s/ref_logp", func() error {
+			refST, err = t.reference.LogProbs(roll.Seqs, t.cfg.Rollout.Temperature)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	advST, err := t.advantages(m, roll, scoreS, refST)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.updateCritic(m, batch, roll, scoreS, scoreP); err != nil {
+		return nil, err
+	}
+	if t.step >= t.cfg.Trainer.CriticWarmup {
+		if err := t.updateActor(m, batch, roll, advST, refST); err != nil {
+			return nil, err
+		}
+	}
+	t.done = t.stepWork(batch, roll)
+	return m, t.describe(m, batch, roll, scoreS, scoreP, advST)
+}
+
+// play samples answers and scores them on the discriminator's path, both sides.
+// With dynamic sampling, prompts whose answers all score the same are replaced
+// (DAPO, arXiv 2503.14476, section 3.2).
+func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32, error) {
+	want, filter := t.cfg.Data.TrainBatchSize, t.cfg.Algorithm.FilterGroups
+	var batch Batch
+	var roll actor.Rollout
+	var scoreS, scoreP []float32
+	for try := 1; ; try++ {
+		b, err := t.enc.batch(t.set, t.nextRows(want-len(batch.Rows)))
+		if err != nil {
+			return nil, nil, nil, nil, err
+		}
+		r, err := t.rollout(m, b)
+		if err != nil {
+			return nil, nil, nil, nil, err
+		}
+		var s, p []float32
+		err = m.time("timing_s/score", func() error {
+			if s, err = t.critic.Score(t.judged(r)); err == nil {
+				p, err = t.critic.Score(b.Teachers)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, nil, nil, nil, err
+		}
+		keep := allGroups(len(b.Rows))
+		last := !filter.Enable || try >= filter.MaxGenBatches
+		if !last {
+			if keep, err = spreadGroups(s, r.Group, len(b.Rows)); err != nil {
+				return nil, nil, nil, nil, err
+			}
+		}
+		batch.take(b, keep)
+		takeRollout(&roll, r, keep, len(scoreP))
+		scoreS, scoreP = takeScores(scoreS, s, r.Group, keep), append(scoreP, model.Pick(p, keep)...)
+		if last || len(batch.Rows) >= want {
+			return &batch, &roll, scoreS, scoreP, nil
+		}
+	}
+}
+
+func (t *Trainer) rollout(m Metrics, b *Batch) (*actor.Rollout, error) {
+	var r *actor.Rollout
+	tokens := 0
+	err := m.time("timing_s/rollout", func() (err error) {
+		advance, done := t.stage("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
+		defer done()
+		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.cfg.Trainer.Seed, Step: t.step, Rows: b.Rows}, func(n int) {
+			tokens += n
+			advance(n)
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.time("timing_s/old_logp", func() error { return t.actor.Old(r) }); err != nil {
+		return nil, err
+	}
+	diff := m["rollout/logp_diff_max"]
+	for s := range r.OldST {
+		for i, x := range r.OldST[s] {
+			diff = math.Max(diff, math.Abs(float64(x)-float64(r.SampledST[s][i])))
+		}
+	}
+	m["rollout/logp_diff_max"] = diff
+	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"], 1e-9)
+	return r, nil
+}
+
+// judged is the rollout on the discriminator's path.
+func (t *Trainer) judged(r *actor.Rollout) []model.Seq {
+	out := make([]model.Seq, len(r.Seqs))
+	for s, seq := range r.Seqs {
+		out[s] = t.enc.ending().Seq(seq.IDs[:seq.Prompt], seq.IDs[seq.Prompt:], r.Truncated[s])
+	}
+	return out
+}
+
+// advantages turns scores into one advantage for each response token: shaping,
+// KL in the reward, the estimator, the clip (ALGORITHMS section 2, in its order).
+func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refST [][]float32) (advST [][]float64, err error) {
+	c := t.cfg.Algorithm
+	lenS, maskST := r.Mask()
+	rewardS, err := shape(c, scoreS, lenS, r.Truncated, r.Group, t.cfg.Data.MaxResponse)
+	if err != nil {
+		return nil, err
+	}
+	in := algos.AdvantageInput{Scores: rewardS, Group: r.Group, Len: lenS, Mask: maskST}
+	if c.UseKLInReward {
+		var kl float64
+		in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardS, padded(r.OldST, maskST), padded(refST, maskST), maskST)
+		if err != nil {
+			return nil, err
+		}
+		m["reward/kl_mean"], m["reward/kl_coef"] = kl, t.kl.Coef
+		if c.KLCtrl.Type == "adaptive" {
+			t.kl.Update(kl, len(rewardS))
+		}
+	}
+	m["reward/mean"], _, _ = moments(in.Scores)
+	_, m["adv/zero_var_groups_frac"], err = algos.KeepGroups(in.Scores, r.Group, 0)
+	if err != nil {
+		return nil, err
+	}
+	advST, err = algos.Advantages(algos.AdvantageConfig{Name: c.AdvEstimator, Gamma: c.Gamma, ZScoreFloor: c.ZScoreFloor,
+		ClipAbs: c.AdvClip, StepWeight: c.StepWeight, MeanOnly: !c.NormByStd}, in)
+	if err != nil {
+		return nil, err
+	}
+	advS := make([]float64, len(advST))
+	for s, row := range advST {
+		advS[s] = row[0]
+	}
+	m["adv/mean"], m["adv/std"], m["adv/max"] = moments(advS)
+	if t.cfg.Actor.PolicyLoss.LossMode == "gtpo" {
+		return gtpo(advS, r, len(maskST[0]))
+	}
+	return advST, nil
+}
+
+func (t *Trainer) updateCritic(m Metrics, b *Batch, r *actor.Rollout, scoreS, scoreP []float32) error {
+	cb := critic.Batch{Step: t.step, Students: t.judged(r), Group: r.Group, Teachers: b.Teachers,
+		Skip: make([]bool, len(r.Seqs)), FreshS: scoreS, FreshP: scoreP}
+	if t.cfg.Critic.Truncated == "exclude" {
+		for s, p := range r.Group {
+			cb.Skip[s] = r.Truncated[s] || b.TeacherCut[p]
+		}
+	}
+	m["critic/pairs"] = float64(cb.Pairs())
+	if cb.Pairs() > 0 {
+		m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] = cb.Accuracy()
+		m["critic/score_gap"] = m["critic/teacher_value_mean"] - m["critic/student_value_mean"]
+	}
+	var st critic.Stats
+	err := m.time("timing_s/update_critic", func() (err error) {
+		st, err = t.critic.Update(cb)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if cb.Pairs() > 0 {
+		m["critic/d_loss"], m["critic/d_acc"] = st.Loss, st.Acc
+	}
+	if st.Updates > 0 {
+		m["critic/grad_norm"], m["critic/lr"] = st.GradNorm, st.LR
+	}
+	return t.skips("critic", st.Updates, st.Skipped, m)
+}
+
+func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]float64, refST [][]float32) error {
+	var st actor.Stats
+	sft := t.learnsTeacher()
+	err := m.time("timing_s/update_actor", func() (err error) {
+		if sft {
+			st, err = t.actor.SFT(b.Teachers)
+		} else {
+			st, err = t.actor.Update(r, advST, refST)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if sft {
+		m["actor/sft_loss"] = st.Loss
+	} else {
+		m["actor/pg_loss"], m["actor/pg_clipfrac"], m["actor/seq_clipfrac"] = st.PGLoss, st.ClipFrac(), st.SeqClipFrac()
+		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] = st.PPOKL(), st.RatioMin, st.RatioMax
+		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
+		if t.actor.NeedsReference() {
+			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
+		}
+	}
+	m["actor/entropy"] = st.Entropy
+	if st.Updates > 0 {
+		m["actor/grad_norm"], m["actor/lr"] = st.GradNorm, st.LR
+	}
+	return t.skips("actor", st.Updates, st.Skipped, m)
+}
+
+// learnsTeacher reports whether the actor's objective is the teacher's answers.
+func (t *Trainer) learnsTeacher() bool {
+	return t.Stage == SFT || t.Stage == Warmup && t.cfg.Trainer.WarmupActor == "sft"
+}
+
+// sftStep is one step of the SeqKD baseline: the teacher's answers alone.
+func (t *Trainer) sftStep() (Metrics, error) {
+	m := Metrics{}
+	batch, err := t.enc.batch(t.set, t.nextRows(t.cfg.Data.TrainBatchSize))
+	if err != nil {
+		return nil, err
+	}
+	if err := t.updateActor(m, batch, nil, nil, nil); err != nil {
+		return nil, err
+	}
+	t.done = t.stepWork(batch, nil)
+	t.describeTeacher(m, batch)
+	return m, nil
+}
+
+// Below: what a step says about itself.
+
+// describe adds the metrics of the rollout, the teacher and the advantages, and
+// writes samples.
+func (t *Trainer) describe(m Metrics, b *Batch, r *actor.Rollout, scoreS, scoreP []float32, advST [][]float64) error {
+	var lens, cut, repeat float64
+	longest := 0
+	for s, seq := range r.Seqs {
+		ids := seq.IDs[seq.Prompt:]
+		lens += float64(len(ids))
+		longest = max(longest, len(ids))
+		if r.Truncated[s] {
+			cut++
+		}
+		repeat += textmetrics.RepeatFrac(ids)
+	}
+	n := float64(len(r.Seqs))
+	m["train/prompts"] = float64(len(b.Rows))
+	m["rollout/len_mean"], m["rollout/len_max"] = lens/n, float64(longest)
+	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
+	t.describeTeacher(m, b)
+	advS := make([]float64, len(advST))
+	for s, row := range advST {
+		advS[s] = row[0]
+	}
+	return t.samples(b, r, scoreS, scoreP, advS)
+}
+
+func (t *Trainer) describeTeacher(m Metrics, b *Batch) {
+	var lens, cut float64
+	for p, seq := range b.Teachers {
+		lens += float64(len(seq.IDs) - seq.Prompt)
+		if b.TeacherCut[p] {
+			cut++
+		}
+	}
+	m["teacher/len_mean"], m["teacher/truncated_frac"] = lens/float64(len(b.Rows)), cut/float64(len(b.Rows))
+}
+
+// skips counts optimizer steps left out because the gradient was not finite, and
+// stops the run after too many in a row.
+func (t *Trainer) skips(who string, updates, skipped int, m Metrics) error {
+	if updates > 0 {
+		t.skipped[who] = 0
+	}
+	t.skipped[who] += skipped
+	if skipped > 0 {
+		m[who+"/skipped_updates"] = float64(skipped)
+		t.log.Warn(fmt.Sprintf("%s: gradient not finite: update skipped, weights unchanged", who))
+	}
+	if t.skipped[who] >= t.cfg.Trainer.MaxSkips {
+		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a gradient that is not finite (trainer.max_skips): lower %s.optim.lr; the last checkpoint is good", ErrNumerical, who, t.skipped[who], who)
+	}
+	return nil
+}
+
+// Metrics are one step's figures by name.
+type Metrics map[string]float64
+
+// time runs f and adds its seconds to the metric.
+func (m Metrics) time(name string, f func() error) error {
+	start := time.Now()
+	err := f()
+	m[name] += time.Since(start).Seconds()
+	return err
+}

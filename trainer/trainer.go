@@ -1,0 +1,577 @@
+// Package trainer runs the stages of the game: sft, warmup and train. step.go is
+// the loop's body; this file opens a run, goes on with one, and closes it.
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/checkpoint"
+	"gad/critic"
+	"gad/data"
+	"gad/internal/compute"
+	"gad/internal/conf"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/reference"
+	"gad/tokenizer"
+)
+
+// Stage is what a run does.
+type Stage string
+
+// The stages, in the order in which they are run.
+const (
+	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
+	Warmup Stage = "warmup" // the discriminator first, then the student beside it
+	Train  Stage = "train"  // the game
+)
+
+// What callers branch on.
+var (
+	// ErrInterrupted reports a run that was asked to stop, has saved, and can go on.
+	ErrInterrupted = errors.New("interrupted and saved")
+	// ErrNumerical reports a run that stopped because its numbers broke down.
+	ErrNumerical = errors.New("numerical stop")
+	// ErrConfig reports settings that cannot be run.
+	ErrConfig = errors.New("configuration")
+)
+
+// Options are what a run needs from the process around it.
+type Options struct {
+	FS      vfs.FS
+	Backend compute.Backend
+	Console io.Writer // for people; nil is silent
+	TTY     bool
+	Command string // as typed, for the log
+}
+
+// Trainer is one run of one stage.
+type Trainer struct {
+	Stage Stage
+
+	cfg       Config
+	fs        vfs.FS
+	be        compute.Backend
+	tok       *tokenizer.Tokenizer
+	enc       encoder
+	set, val  *data.Set
+	rows      []int // usable rows of set
+	order     *data.Order
+	actor     *actor.Actor
+	critic    *critic.Critic    // nil in SFT
+	reference *reference.Policy // nil where no KL is on
+	kl        algos.AdaptiveKL
+	rec       *report.Recorder
+	log       *zap.Logger
+	lock      *checkpoint.Lock
+
+	done        work    // of the last step
+	peak        float64 // floating-point operations a second; what perf/mfu is a share of
+	step, total int     // steps done, steps to do
+	saved       int     // step of the last commit; -1 is none
+	best        best
+	skipped     map[string]int
+	baseDType   string // the student's, before training
+	console     io.Writer
+	tty         bool
+}
+
+// Config is the resolved configuration.
+func (t *Trainer) Config() Config { return t.cfg }
+
+// Steps are the steps done so far and the steps that the run has in all.
+func (t *Trainer) Steps() (done, total int) { return t.step, t.total }
+
+// Open prepares a run. If the output folder holds an unfinished or finished run
+// of the same stage, it is gone on with; a folder with anything else in it is
+// refused. Nothing is written before all inputs have been read and checked.
+func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
+	if err := cfg.Validate(stage); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, saved: -1, skipped: map[string]int{}, console: o.Console, tty: o.TTY}
+	defer func() {
+		if err != nil {
+			t.Close()
+			t = nil
+		}
+	}()
+	run := cfg.Trainer.Output
+	if err := t.claim(run); err != nil {
+		return t, err
+	}
+	start, err := t.findStart(run)
+	if err != nil {
+		return t, err
+	}
+	if err := t.openData(start); err != nil {
+		return t, err
+	}
+	if err := t.openModels(start); err != nil {
+		return t, err
+	}
+	resolved, err := conf.Marshal(&t.cfg)
+	if err != nil {
+		return t, err
+	}
+	if err := vfs.WriteFile(t.fs, filepath.Join(run, "config.yaml"), resolved); err != nil {
+		return t, fmt.Errorf("trainer: %w", err)
+	}
+	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: o.Console, TTY: o.TTY})
+	if err != nil {
+		return t, err
+	}
+	t.log = t.rec.Log()
+	if t.peak, err = measurePeak(t.be); err != nil {
+		return t, err
+	}
+	t.introduce(start)
+	return t, nil
+}
+
+// claim makes the run folder and locks it; what is not a run is left alone.
+func (t *Trainer) claim(run string) (err error) {
+	entries, err := t.fs.ReadDir(run)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := vfs.MakeDirs(t.fs, run); err != nil {
+			return fmt.Errorf("trainer: %w", err)
+		}
+	case err != nil:
+		return fmt.Errorf("trainer: %w", err)
+	default:
+		ours := len(entries) == 0
+		for _, e := range entries {
+			ours = ours || e.Name() == "config.yaml" || e.Name() == "run.lock" || strings.HasPrefix(e.Name(), "global_step_")
+		}
+		if !ours {
+			return fmt.Errorf("%w: trainer: %s: holds files that are not a run's: nothing is overwritten: give another --output", ErrConfig, run)
+		}
+	}
+	t.lock, err = checkpoint.LockRun(run)
+	return err
+}
+
+// start says what a run begins from.
+type start struct {
+	dir     string // checkpoint; empty for a fresh run from model.path
+	state   state
+	inPlace bool // dir lies in the output folder: the run goes on
+	notes   []string
+}
+
+func (t *Trainer) findStart(run string) (s start, err error) {
+	if err := checkpoint.Clean(t.fs, run); err != nil {
+		return s, err
+	}
+	_, dir, notes, err := checkpoint.Latest(t.fs, run)
+	s.notes = notes
+	switch {
+	case err == nil:
+		s.dir, s.inPlace = dir, true
+	case !errors.Is(err, checkpoint.ErrNone):
+		return s, err
+	case t.cfg.Trainer.Resume != "":
+		if s.dir, s.notes, err = FindCheckpoint(t.fs, t.cfg.Trainer.Resume); err != nil {
+			return s, err
+		}
+	case t.Stage == Train:
+		return s, fmt.Errorf("%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)", ErrConfig)
+	}
+	if s.dir == "" {
+		return s, nil
+	}
+	if s.state, err = readState(t.fs, s.dir); err != nil {
+		return s, err
+	}
+	if s.inPlace && s.state.Stage != t.Stage {
+		return s, fmt.Errorf("%w: trainer: %s: holds a run of stage %s, not %s: give another --output", ErrConfig, run, s.state.Stage, t.Stage)
+	}
+	if !s.inPlace && t.Stage == Train && s.state.Stage == SFT {
+		return s, fmt.Errorf("%w: trainer: %s: is an sft run and has no discriminator: run gad warmup --model %s first", ErrConfig, t.cfg.Trainer.Resume, filepath.Join(s.dir, "actor"))
+	}
+	return s, nil
+}
+
+// FindCheckpoint is path itself if it is a checkpoint, else the newest one of
+// the run path that verifies; notes say which newer ones did not.
+func FindCheckpoint(fsys vfs.FS, path string) (dir string, notes []string, err error) {
+	if strings.HasPrefix(filepath.Base(filepath.Clean(path)), "global_step_") {
+		return path, nil, checkpoint.Verify(fsys, path)
+	}
+	_, dir, notes, err = checkpoint.Latest(fsys, path)
+	return dir, notes, err
+}
+
+// openData reads tokenizer and data set, and puts the cursor where the run stands.
+func (t *Trainer) openData(s start) (err error) {
+	c := t.cfg
+	if t.tok, err = tokenizer.Load(t.actorDir(s)); err != nil {
+		return err
+	}
+	t.enc = encoder{tok: t.tok, maxPrompt: c.Data.MaxPrompt, maxResponse: c.Data.MaxResponse}
+	if t.set, err = data.Open(c.Data.TrainFiles, c.Data.Columns()); err != nil {
+		return err
+	}
+	if !t.set.HasTeacher() {
+		return fmt.Errorf("data: %s: column %q is missing: name the teacher's column with data.teacher_key", c.Data.TrainFiles, c.Data.TeacherKey)
+	}
+	if s.inPlace && s.state.DataDigest != t.set.Digest() {
+		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or start a new --output", c.Data.TrainFiles, t.set.Digest(), s.state.DataDigest)
+	}
+	var dropped int
+	if t.rows, dropped, err = t.enc.usable(t.set, c.Data); err != nil {
+		return err
+	}
+	if dropped > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are over the length limits and left out", dropped, t.set.Len()))
+	}
+	if c.Data.ValFiles != "" {
+		if t.val, err = data.Open(c.Data.ValFiles, c.Data.Columns()); err != nil {
+			return err
+		}
+	}
+	t.order = data.NewOrder(len(t.rows), c.Trainer.Seed, 0, 1)
+	t.total = c.Trainer.TotalSteps
+	if t.total == 0 {
+		t.total = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
+	}
+	if s.inPlace {
+		t.step, t.saved = s.state.Step, s.state.Step
+		t.best = s.state.Best
+		return t.order.Restore(s.state.Order)
+	}
+	return nil
+}
+
+// actorDir is the folder that the student is loaded from.
+func (t *Trainer) actorDir(s start) string {
+	if s.dir != "" {
+		return filepath.Join(s.dir, "actor")
+	}
+	return t.cfg.Model.Path
+}
+
+func (t *Trainer) openModels(s start) (err error) {
+	c, batch := t.cfg, t.cfg.Data.TrainBatchSize
+	from := t.actorDir(s)
+	cfg, err := model.ReadConfig(from)
+	if err != nil {
+		return err
+	}
+	if t.tok.Size() > cfg.Vocab {
+		return fmt.Errorf("model: %s: vocabulary of %d, but the tokenizer has %d tokens: they do not belong together", from, cfg.Vocab, t.tok.Size())
+	}
+	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, from, n, cfg.MaxPosition)
+	}
+	t.baseDType = cfg.DType
+	if s.dir != "" {
+		t.baseDType = s.state.BaseDType
+	}
+	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, max(t.total-c.Trainer.CriticWarmup, 1), batch, c.Data.MaxResponse); err != nil {
+		return err
+	}
+	if s.inPlace || s.dir != "" && (t.Stage != Train || c.Trainer.ResumeOptim == "both") {
+		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, actorOptimizer)); err != nil {
+			return err
+		}
+	}
+	if t.Stage == SFT {
+		return nil
+	}
+	scorer := from
+	switch {
+	case s.dir != "" && s.state.Stage != SFT:
+		scorer = filepath.Join(s.dir, "critic")
+	case c.Model.RewardPath != "":
+		scorer = c.Model.RewardPath
+	}
+	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.total, batch, c.Trainer.Seed); err != nil {
+		return err
+	}
+	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
+	if s.dir != "" && s.state.Stage != SFT {
+		if s.inPlace || c.Trainer.ResumeOptim != "none" {
+			if err := t.critic.Optimizer().Load(filepath.Join(s.dir, criticOptimizer)); err != nil {
+				return err
+			}
+		}
+		if t.critic.Replay != nil {
+			if err := readReplay(s.dir, t.critic.Replay); err != nil {
+				return err
+			}
+		}
+	}
+	if s.inPlace {
+		t.kl.Coef = s.state.KLCoef
+	}
+	return t.openReference(s)
+}
+
+// openReference keeps the student as it was at the start in the run's own folder,
+// so that the run can go on wherever it was resumed from is gone.
+func (t *Trainer) openReference(s start) (err error) {
+	if !t.cfg.Algorithm.UseKLInReward && !t.actor.NeedsReference() || t.learnsTeacher() {
+		return nil
+	}
+	dir := filepath.Join(t.cfg.Trainer.Output, "reference")
+	if _, err := t.fs.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		if s.inPlace && s.state.Step > 0 {
+			return fmt.Errorf("reference: %s: is missing, and the run has trained since: restore it, or start a new --output", dir)
+		}
+		if err := checkpoint.Export(t.fs, t.actorDir(s), dir); err != nil {
+			return err
+		}
+	}
+	t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen)
+	return err
+}
+
+// introduce says what the run is about to do.
+func (t *Trainer) introduce(s start) {
+	for _, note := range append(s.notes, t.cfg.Warnings(t.Stage)...) {
+		t.log.Warn(note)
+	}
+	run := t.cfg.Trainer.Output
+	switch {
+	case t.step >= t.total:
+		t.log.Info(fmt.Sprintf("%s: already finished: %d of %d steps are done; raise trainer.total_steps or trainer.total_epochs to go on", run, t.step, t.total))
+	case s.inPlace:
+		t.log.Info(fmt.Sprintf("%s: going on after step %d of %d", run, t.step, t.total))
+	case s.dir != "":
+		t.log.Info(fmt.Sprintf("%s: %s from %s, %d steps", run, t.Stage, s.dir, t.total))
+	default:
+		t.log.Info(fmt.Sprintf("%s: %s of %s, %d steps", run, t.Stage, t.cfg.Model.Path, t.total))
+	}
+	c := t.actor.Model().Config()
+	t.log.Info(fmt.Sprintf("student %s, %s parameters; %d rows, %d prompts a step%s; %s",
+		c.Architecture, human(float64(c.ParamCount(model.LM))), len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
+}
+
+func (t *Trainer) answers() string {
+	if t.Stage == SFT {
+		return ""
+	}
+	return fmt.Sprintf(" x %d answers", t.cfg.Rollout.N)
+}
+
+// Run takes the remaining steps. When ctx ends, the step under way is finished,
+// the run is saved, and the error is ErrInterrupted.
+func (t *Trainer) Run(ctx context.Context) error {
+	for t.step < t.total {
+		begun := time.Now()
+		m, err := t.next()
+		if err != nil {
+			t.log.Error(fmt.Sprintf("step %d: %v", t.step+1, err))
+			return errors.Join(err, t.rec.Sync())
+		}
+		t.step++
+		last := t.step == t.total
+		if t.due(t.cfg.Trainer.TestFreq, last) && t.val != nil {
+			if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
+				return err
+			}
+		}
+		t.performance(m, t.done, time.Since(begun).Seconds())
+		if err := t.rec.Step(t.step, m); err != nil {
+			return err
+		}
+		stopped := ctx.Err() != nil
+		if t.due(t.cfg.Trainer.SaveFreq, last) || stopped {
+			if err := t.Save(m); err != nil {
+				return err
+			}
+		}
+		if stopped && !last {
+			t.log.Info(fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to go on", t.step, t.total))
+			return ErrInterrupted
+		}
+	}
+	if t.saved != t.step {
+		if err := t.Save(nil); err != nil {
+			return err
+		}
+	}
+	t.log.Info(fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
+	return t.rec.Sync()
+}
+
+func (t *Trainer) next() (m Metrics, err error) {
+	if t.Stage == SFT {
+		m, err = t.sftStep()
+	} else {
+		m, err = t.Step()
+	}
+	if err != nil {
+		return nil, err
+	}
+	m["train/epoch"] = t.order.Epoch()
+	return m, nil
+}
+
+func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.step%freq == 0 }
+
+// nextRows is the next n rows in the data's keyed order.
+func (t *Trainer) nextRows(n int) []int {
+	return model.Pick(t.rows, t.order.Next(n))
+}
+
+func (t *Trainer) stage(name string, total int) (advance func(int), done func()) {
+	return t.rec.Stage(name, total)
+}
+
+// samples writes what the step's first prompts were answered.
+func (t *Trainer) samples(b *Batch, r *actor.Rollout, scoreS, scoreP []float32, advS []float64) error {
+	n := min(t.cfg.Trainer.SaveSamples, len(b.Rows))
+	if n == 0 {
+		return nil
+	}
+	var out []report.Sample
+	for s, seq := range r.Seqs {
+		p := r.Group[s]
+		if p >= n {
+			continue
+		}
+		out = append(out, report.Sample{Row: b.Rows[p], Prompt: b.PromptText[p], Teacher: b.TeacherText[p],
+			Student:      t.tok.Decode(seq.IDs[seq.Prompt:], true),
+			StudentScore: float64(scoreS[s]), TeacherScore: float64(scoreP[p]), Advantage: advS[s]})
+	}
+	return t.rec.Samples(t.step+1, out)
+}
+
+// performance adds speed and memory. work is what the step computed.
+func (t *Trainer) performance(m Metrics, w work, seconds float64) {
+	m["timing_s/step"] = seconds
+	m["perf/tokens_per_s"] = float64(w.tokens) / seconds
+	m["perf/tflops"] = w.flops / seconds / 1e12
+	if t.peak > 0 {
+		m["perf/mfu"] = w.flops / seconds / t.peak
+	}
+	_, peak := t.be.Memory()
+	m["perf/mem_peak_bytes"] = float64(peak)
+}
+
+// work counts a step's tokens and the floating-point operations that they need.
+type work struct {
+	tokens int
+	flops  float64
+}
+
+// add counts passes over seqs: 1 for a forward pass, 3 for forward and backward.
+func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) {
+	for _, s := range seqs {
+		n := float64(len(s.IDs))
+		w.flops += passes * n * c.FLOPsPerToken(n/2, head)
+	}
+}
+
+// stepWork counts a step of the game; r is nil in SFT.
+func (t *Trainer) stepWork(b *Batch, r *actor.Rollout) (w work) {
+	c := t.actor.Model().Config()
+	for _, s := range b.Teachers {
+		w.tokens += len(s.IDs)
+	}
+	if r == nil {
+		w.add(c, b.Teachers, 3, true)
+		return w
+	}
+	for _, s := range r.Seqs {
+		w.tokens += len(s.IDs)
+	}
+	forward := 2.0 // rollout and old
+	if t.reference != nil {
+		forward++
+	}
+	w.add(c, r.Seqs, forward, true)
+	critic := 1 + 3*float64(t.cfg.Critic.PPOEpochs)
+	w.add(c, r.Seqs, critic, false)
+	w.add(c, b.Teachers, critic, false)
+	switch {
+	case t.step < t.cfg.Trainer.CriticWarmup:
+	case t.learnsTeacher():
+		w.add(c, b.Teachers, 3, true)
+	default:
+		w.add(c, r.Seqs, 3*float64(t.cfg.Actor.PPOEpochs), true)
+	}
+	return w
+}
+
+// measurePeak is the speed of a large matrix product, in floating-point
+// operations a second: what perf/mfu is a share of.
+func measurePeak(be compute.Backend) (float64, error) {
+	const n = 768
+	var t [3]compute.Tensor
+	for i := range t {
+		var err error
+		if t[i], err = be.Alloc("peak measurement", n*n); err != nil {
+			return 0, err
+		}
+		defer be.Free(t[i])
+	}
+	w := &compute.Param{Name: "peak measurement", Shape: []int{n, n}, Rows: n, Cols: n, W: t[0]}
+	be.Refresh(w)
+	best := time.Duration(math.MaxInt64)
+	for range 4 {
+		start := time.Now()
+		be.Linear(t[1], t[2], w, nil, false)
+		if err := be.Sync(); err != nil {
+			return 0, err
+		}
+		best = min(best, time.Since(start))
+	}
+	return 2 * n * n * n / best.Seconds(), nil
+}
+
+// Close frees everything and gives the run folder back. It does not save.
+func (t *Trainer) Close() error {
+	var errs []error
+	if t.rec != nil {
+		errs = append(errs, t.rec.Close())
+	}
+	if t.actor != nil {
+		errs = append(errs, t.actor.Close())
+	}
+	if t.critic != nil {
+		errs = append(errs, t.critic.Close())
+	}
+	if t.reference != nil {
+		errs = append(errs, t.reference.Close())
+	}
+	for _, set := range []*data.Set{t.set, t.val} {
+		if set != nil {
+			errs = append(errs, set.Close())
+		}
+	}
+	if t.lock != nil {
+		errs = append(errs, t.lock.Unlock())
+	}
+	return errors.Join(errs...)
+}
+
+// human is n with a unit of thousands.
+func human(n float64) string {
+	for _, unit := range []string{"", "k", "M", "G", "T"} {
+		if math.Abs(n) < 999.5 {
+			if unit == "" {
+				return fmt.Sprintf("%.0f", n)
+			}
+			return fmt.Sprintf("%.3g%s", n, unit)
+		}
+		n /= 1000
+	}
+	return fmt.Sprintf("%.3gP", n)
+}
