@@ -23,22 +23,23 @@ type Actor struct {
 	policy *algos.Policy[float32]
 	sft    *algos.Policy[float32]
 	lr     model.Schedule
+	first  int // optimizer steps taken before the schedule began
 	maxNew int
 }
 
-// Open loads the student from the model folder dir. steps is the number of
-// trainer steps in which it will learn, batch their prompts, maxNew the longest
-// answer in tokens.
-func Open(be compute.Backend, dir string, cfg Config, roll RolloutConfig, steps, batch, maxNew int) (*Actor, error) {
+// Open loads the student from the model folder dir. updates is the number of
+// optimizer steps planned, over which the learning rate is scheduled, maxNew the
+// longest answer in tokens.
+func Open(be compute.Backend, dir string, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
 	m, err := model.Load(be, dir, model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute})
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	return New(m, cfg, roll, steps, batch, maxNew)
+	return New(m, cfg, roll, updates, maxNew)
 }
 
 // New wraps a student that is already there.
-func New(m *model.Model, cfg Config, roll RolloutConfig, steps, batch, maxNew int) (*Actor, error) {
+func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
 	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip))
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
@@ -59,9 +60,12 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, steps, batch, maxNew in
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	perStep := cfg.PPOEpochs * ((batch + cfg.MiniBatch(batch) - 1) / cfg.MiniBatch(batch))
-	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, lr: cfg.Optim.Schedule(steps * perStep), maxNew: maxNew}, nil
+	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, lr: cfg.Optim.Schedule(updates), maxNew: maxNew}, nil
 }
+
+// ScheduleFrom begins the learning rate's schedule after the given number of
+// optimizer steps: those of an earlier stage whose state was loaded.
+func (a *Actor) ScheduleFrom(updates int) { a.first = updates }
 
 // Model is the student's network, and Optimizer its state, for saving.
 func (a *Actor) Model() *model.Model { return a.m }
@@ -263,7 +267,7 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, r
 	st.KLShare += sum.KLShare(policy.Config().KLCoef)
 	st.Entropy += entropy
 	st.Passes++
-	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps())
+	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps()-a.first+1)
 	gradNorm, skipped, err := a.opt.Step(lr)
 	if err != nil {
 		return fmt.Errorf("actor: optimizer: %w", err)
@@ -343,18 +347,15 @@ func unpad(x []float32, like [][]float32, t int) [][]float32 {
 	return out
 }
 
-// roundUp is n up to the next of 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, ...: at
-// most half again as much.
+// roundUp is n up to the next of 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, ...: a
+// power of two or the middle of two.
 func roundUp(n int) int {
-	step := 1
-	for ; step*8 < n; step *= 2 {
+	p := 1
+	for p < n {
+		p *= 2
 	}
-	step = max(step*4, 1)
-	if n <= 8 {
-		step = 1
-		for ; step < n; step *= 2 {
-		}
-		return step
+	if mid := p / 4 * 3; p > 8 && n <= mid {
+		return mid
 	}
-	return (n + step - 1) / step * step
+	return p
 }

@@ -29,7 +29,7 @@ type Config struct {
 
 // PolicyLoss is the `actor.policy_loss` section.
 type PolicyLoss struct {
-	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo,gtpo" doc:"policy loss (ALGORITHMS section 3)"`
+	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo,gtpo" doc:"policy loss"`
 	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages"`
 	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages"`
 }
@@ -61,8 +61,8 @@ func DefaultRollout() RolloutConfig {
 
 // Validate checks what the tags cannot say.
 func (c RolloutConfig) Validate() error {
-	if c.Temperature == 0 && c.N > 1 {
-		return fmt.Errorf("actor: rollout.temperature 0 gives %d equal answers (rollout.n): set a temperature above 0", c.N)
+	if c.Temperature == 0 {
+		return fmt.Errorf("config: rollout.temperature is 0: every answer to a prompt would be the same: set it above 0")
 	}
 	return nil
 }
@@ -73,4 +73,10 @@ func (c Config) MiniBatch(batch int) int {
 		return min(c.PPOMiniBatch, batch)
 	}
 	return max(1, batch/4)
+}
+
+// Updates is the number of optimizer steps of one policy update on a batch of prompts.
+func (c Config) Updates(batch int) int {
+	mini := c.MiniBatch(batch)
+	return c.PPOEpochs * ((batch + mini - 1) / mini)
 }

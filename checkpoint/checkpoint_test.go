@@ -259,6 +259,25 @@ func mustJSON(s string) []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
+// WriteFolder refuses what is there, and what is not finished.
+func TestWriteFolder(t *testing.T) {
+	systems(t, func(t *testing.T, fsys vfs.FS, run string) {
+		out := filepath.Join(run, "model")
+		if err := WriteFolder(fsys, out, func(d *Dir) error { _, err := d.Create("a"); return err }); err == nil || !strings.Contains(err.Error(), "not closed") {
+			t.Errorf("a file left open: %v", err)
+		}
+		if list, err := fsys.ReadDir(run); err != nil || len(list) != 0 {
+			t.Errorf("after a failure: %v %v", list, err)
+		}
+		if err := cmp.Or(WriteFolder(fsys, out, fill(1)), holds(fsys, out, content(1))); err != nil {
+			t.Error(err)
+		}
+		if err := WriteFolder(fsys, out, fill(1)); !errors.Is(err, ErrExists) {
+			t.Errorf("over a folder: %v", err)
+		}
+	})
+}
+
 // Several goroutines write files of one checkpoint.
 func TestConcurrentFiles(t *testing.T) {
 	run := t.TempDir()

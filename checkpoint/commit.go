@@ -19,7 +19,7 @@ import (
 	"gad/internal/vfs"
 )
 
-// Dir is a checkpoint that is being written. Several goroutines may create
+// Dir is a checkpoint, or another folder, that is being written. Several goroutines may create
 // files in it at a time.
 type Dir struct {
 	fsys vfs.FS
@@ -32,6 +32,48 @@ type Dir struct {
 	written int64
 	files   []fileEntry
 	err     error // the first error of any file: the commit fails even if fill ignores it
+}
+
+func newDir(fsys vfs.FS, root string) *Dir {
+	return &Dir{fsys: fsys, root: root, dirs: map[string]bool{".": true}, names: map[string]bool{}}
+}
+
+// fill makes the temporary folder and lets f write its files: each is synced,
+// their names are not.
+func (d *Dir) fill(f func(*Dir) error) error {
+	if err := vfs.MakeDirs(d.fsys, filepath.Dir(d.root)); err != nil {
+		return err
+	}
+	if err := d.fsys.RemoveAll(d.root); err != nil { // left by a kill
+		return err
+	}
+	if err := d.fsys.Mkdir(d.root); err != nil {
+		return err
+	}
+	if err := f(d); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return d.err
+	}
+	if d.open != 0 {
+		return fmt.Errorf("%d files were created and not closed", d.open)
+	}
+	return nil
+}
+
+// moveTo makes the names in the folder durable, renames it to dst, and makes
+// that durable.
+func (d *Dir) moveTo(dst string) error {
+	if err := d.syncDirs(); err != nil {
+		return fmt.Errorf("sync: %w", err)
+	}
+	if err := d.fsys.Rename(d.root, dst); err != nil {
+		return err
+	}
+	return d.fsys.SyncDir(filepath.Dir(dst))
 }
 
 // Create creates a file. name is a path below the checkpoint with slashes, like
@@ -176,8 +218,14 @@ func Commit(fsys vfs.FS, run string, step int, fill func(*Dir) error) error {
 	}
 	final := stepDir(run, step)
 	tmp := filepath.Join(run, commitPrefix+filepath.Base(final))
-	d := &Dir{fsys: fsys, root: tmp, dirs: map[string]bool{".": true}, names: map[string]bool{}}
-	err := commit(fsys, run, step, d, fill)
+	d := newDir(fsys, tmp)
+	err := d.fill(fill)
+	if err == nil {
+		err = d.writeManifest()
+	}
+	if err == nil {
+		err = d.commit(run, step)
+	}
 	if err != nil {
 		// Best effort: Clean does it again, and err is the one to report.
 		_ = fsys.RemoveAll(tmp)
@@ -186,96 +234,74 @@ func Commit(fsys vfs.FS, run string, step int, fill func(*Dir) error) error {
 	return nil
 }
 
-func commit(fsys vfs.FS, run string, step int, d *Dir, fill func(*Dir) error) error {
-	final := stepDir(run, step)
-	if err := vfs.MakeDirs(fsys, run); err != nil {
-		return err
-	}
-	if err := fsys.RemoveAll(d.root); err != nil { // left by a killed commit
-		return err
-	}
-	if err := fsys.Mkdir(d.root); err != nil {
-		return err
-	}
-	if err := fill(d); err != nil {
-		return err
-	}
+// writeManifest writes the manifest of the files so far.
+func (d *Dir) writeManifest() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.err != nil {
-		return d.err
-	}
-	if d.open != 0 {
-		return fmt.Errorf("%d files were created and not closed", d.open)
-	}
 	m := encodeManifest(d.files)
 	if len(m) > maxManifest {
 		return fmt.Errorf("manifest of %d files: %d bytes: the most is %d", len(d.files), len(m), maxManifest)
 	}
-	if err := d.writeManifest(m); err != nil {
-		return fmt.Errorf("file %q: %w", manifestName, err)
-	}
-	if err := d.syncDirs(); err != nil {
-		return fmt.Errorf("sync: %w", err)
-	}
-	placed, err := place(fsys, run, step, d.root, m)
-	if err != nil {
-		return err
-	}
-	if err := vfs.WriteFile(fsys, filepath.Join(run, trackerName), []byte(strconv.Itoa(step))); err != nil {
-		return err
-	}
-	if !placed {
-		return fsys.RemoveAll(d.root)
-	}
-	// What stood in the way, if anything did.
-	return fsys.RemoveAll(filepath.Join(run, prunePrefix+filepath.Base(final)))
-}
-
-func (d *Dir) writeManifest(m []byte) error {
 	f, err := d.fsys.Create(filepath.Join(d.root, manifestName))
 	if err != nil {
-		return err
+		return fmt.Errorf("file %q: %w", manifestName, err)
 	}
 	n, err := f.Write(m)
 	d.written += int64(n)
 	if err == nil {
 		err = f.Sync()
 	}
-	return cmp.Or(err, f.Close())
+	if err = cmp.Or(err, f.Close()); err != nil {
+		return fmt.Errorf("file %q: %w", manifestName, err)
+	}
+	return nil
 }
 
-// place renames the finished folder to its final name and makes that durable,
-// unless an equal checkpoint is there.
-func place(fsys vfs.FS, run string, step int, tmp string, m []byte) (placed bool, err error) {
+// commit puts the finished folder in its place, and then the tracker.
+func (d *Dir) commit(run string, step int) error {
+	placed, err := d.place(run, step)
+	if err != nil {
+		return err
+	}
+	if err := vfs.WriteFile(d.fsys, filepath.Join(run, trackerName), []byte(strconv.Itoa(step))); err != nil {
+		return err
+	}
+	if !placed {
+		return d.fsys.RemoveAll(d.root)
+	}
+	// What stood in the way, if anything did.
+	return d.fsys.RemoveAll(filepath.Join(run, prunePrefix+filepath.Base(stepDir(run, step))))
+}
+
+// place moves the finished folder to its final name, unless an equal checkpoint
+// is there.
+func (d *Dir) place(run string, step int) (placed bool, err error) {
 	final := stepDir(run, step)
-	_, err = fsys.Stat(final)
+	_, err = d.fsys.Stat(final)
 	switch {
 	case err == nil:
-		err := Verify(fsys, final)
+		err := Verify(d.fsys, final)
 		if err == nil {
-			old, err := readSmall(fsys, filepath.Join(final, manifestName), maxManifest)
+			old, err := readSmall(d.fsys, filepath.Join(final, manifestName), maxManifest)
 			if err != nil {
 				return false, err
 			}
-			if !bytes.Equal(old, m) {
+			if !bytes.Equal(old, encodeManifest(d.files)) {
 				return false, fmt.Errorf("%w with other contents: move it away first", ErrExists)
 			}
-			// A crash may have come between the rename and its sync.
-			return false, fsys.SyncDir(run)
+			// A kill may have come between the rename and its sync.
+			return false, d.fsys.SyncDir(run)
 		}
 		if !errors.Is(err, ErrCorrupt) {
 			return false, err
 		}
-		if _, err := moveAway(fsys, run, step); err != nil {
+		if _, err := moveAway(d.fsys, run, step); err != nil {
 			return false, err
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, err
 	}
-	if err := fsys.Rename(tmp, final); err != nil {
-		return false, err
-	}
-	// The tracker must not name a folder that a crash could take back.
-	return true, fsys.SyncDir(run)
+	// Synced before the tracker is written, which must not name a folder that a
+	// crash could take back.
+	return true, d.moveTo(final)
 }

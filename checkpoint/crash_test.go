@@ -187,6 +187,10 @@ func scenarios(t *testing.T) []scenario {
 				}
 				return sound(c, 3)
 			}, false, all},
+		{"write of a folder", started(t, 3), func(fsys vfs.FS) error { return WriteFolder(fsys, out, fill(3)) },
+			func(c *vfstest.CrashFS, acked bool) error {
+				return errors.Join(whole(c, content(3), acked), sound(c, 3))
+			}, false, all},
 		{"export of a model", started(t, 3), func(fsys vfs.FS) error { return Export(fsys, stepDir(run, 3)+"/actor", out) },
 			func(c *vfstest.CrashFS, acked bool) error {
 				return errors.Join(whole(c, actor, acked), sound(c, 3))

@@ -23,10 +23,9 @@ import (
 // meant to be.
 func Export(fsys vfs.FS, src, dst string) error {
 	src, dst = filepath.Clean(src), filepath.Clean(dst)
-	if _, err := fsys.Stat(dst); err == nil {
-		return fmt.Errorf("checkpoint: %s: export: %w: choose another folder, or remove this one", dst, ErrExists)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("checkpoint: %s: export: %w", dst, err)
+	// Before the copy is prepared: WriteFolder asks again.
+	if err := absent(fsys, dst); err != nil {
+		return err
 	}
 	files, whole, err := exported(fsys, src)
 	if err != nil {
@@ -42,13 +41,21 @@ func Export(fsys vfs.FS, src, dst string) error {
 	if err := CheckSpace(fsys, dst, need); err != nil {
 		return err
 	}
-	tmp := filepath.Join(filepath.Dir(dst), ".export-"+filepath.Base(dst))
-	d := &Dir{fsys: fsys, root: tmp, dirs: map[string]bool{".": true}, names: map[string]bool{}}
-	if err := export(d, files, whole, src, dst); err != nil {
-		_ = fsys.RemoveAll(tmp) // best effort: the next export to dst does it again
-		return explainFull(fsys, dst, need, fmt.Errorf("checkpoint: %s: export: %w", dst, err))
-	}
-	return nil
+	return WriteFolder(fsys, dst, func(d *Dir) error {
+		for _, f := range files {
+			w, err := d.Create(f.Name)
+			if err != nil {
+				return err
+			}
+			if err := cmp.Or(copyFile(fsys, src, f, w), w.Close()); err != nil {
+				return err
+			}
+		}
+		if whole {
+			return d.writeManifest()
+		}
+		return nil
+	})
 }
 
 // exported returns the files to export from src, named below src, and whether
@@ -79,38 +86,4 @@ func exported(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error
 		return nil, false, fmt.Errorf("checkpoint: %s: %w: the manifest above it lists no file of it", src, ErrCorrupt)
 	}
 	return files, false, checkListing(fsys, src, files)
-}
-
-func export(d *Dir, files []fileEntry, whole bool, src, dst string) error {
-	parent := filepath.Dir(dst)
-	if err := vfs.MakeDirs(d.fsys, parent); err != nil {
-		return err
-	}
-	if err := d.fsys.RemoveAll(d.root); err != nil { // left by a killed export
-		return err
-	}
-	if err := d.fsys.Mkdir(d.root); err != nil {
-		return err
-	}
-	for _, f := range files {
-		w, err := d.Create(f.Name)
-		if err != nil {
-			return err
-		}
-		if err := cmp.Or(copyFile(d.fsys, src, f, w), w.Close()); err != nil {
-			return err
-		}
-	}
-	if whole {
-		if err := d.writeManifest(encodeManifest(d.files)); err != nil {
-			return fmt.Errorf("file %q: %w", manifestName, err)
-		}
-	}
-	if err := d.syncDirs(); err != nil {
-		return err
-	}
-	if err := d.fsys.Rename(d.root, dst); err != nil {
-		return err
-	}
-	return d.fsys.SyncDir(parent)
 }

@@ -11,46 +11,35 @@ import (
 
 // WriteFolder makes the folder dst with the files that fill creates: whole, by a
 // rename, or not at all, and durable when it returns nil. There is no manifest in
-// it. It is ErrExists if dst is there.
+// it.
+//
+// It is ErrExists if dst is there, ErrSpace if the disk fills up. Two writers of
+// one dst at a time are not meant to be.
 func WriteFolder(fsys vfs.FS, dst string, fill func(*Dir) error) error {
 	dst = filepath.Clean(dst)
-	if _, err := fsys.Stat(dst); err == nil {
-		return fmt.Errorf("checkpoint: %s: %w: choose another folder, or remove this one", dst, ErrExists)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("checkpoint: %s: %w", dst, err)
+	if err := absent(fsys, dst); err != nil {
+		return err
 	}
-	parent := filepath.Dir(dst)
-	d := &Dir{fsys: fsys, root: filepath.Join(parent, ".write-"+filepath.Base(dst)), dirs: map[string]bool{".": true}, names: map[string]bool{}}
-	if err := d.replace(dst, fill); err != nil {
+	d := newDir(fsys, filepath.Join(filepath.Dir(dst), ".write-"+filepath.Base(dst)))
+	err := d.fill(fill)
+	if err == nil {
+		err = d.moveTo(dst)
+	}
+	if err != nil {
 		_ = fsys.RemoveAll(d.root) // best effort: the next attempt does it again
-		return fmt.Errorf("checkpoint: %s: %w", dst, err)
+		return explainFull(fsys, dst, d.written, fmt.Errorf("checkpoint: %s: %w", dst, err))
 	}
 	return nil
 }
 
-// replace fills d and moves it to dst.
-func (d *Dir) replace(dst string, fill func(*Dir) error) error {
-	parent := filepath.Dir(dst)
-	if err := vfs.MakeDirs(d.fsys, parent); err != nil {
-		return err
+// absent returns ErrExists if dst is there.
+func absent(fsys vfs.FS, dst string) error {
+	_, err := fsys.Stat(dst)
+	switch {
+	case err == nil:
+		return fmt.Errorf("checkpoint: %s: %w: choose another folder, or remove this one", dst, ErrExists)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("checkpoint: %s: %w", dst, err)
 	}
-	if err := d.fsys.RemoveAll(d.root); err != nil { // left by a kill
-		return err
-	}
-	if err := d.fsys.Mkdir(d.root); err != nil {
-		return err
-	}
-	if err := fill(d); err != nil {
-		return err
-	}
-	if d.err != nil {
-		return d.err
-	}
-	if err := d.syncDirs(); err != nil {
-		return err
-	}
-	if err := d.fsys.Rename(d.root, dst); err != nil {
-		return err
-	}
-	return d.fsys.SyncDir(parent)
+	return nil
 }

@@ -19,12 +19,13 @@ import (
 type Critic struct {
 	Replay *Buffer // past student sequences; nil when off
 
-	cfg  Config
-	m    *model.Model
-	opt  *model.Optimizer
-	loss *algos.Discriminator[float32]
-	lr   model.Schedule
-	seed uint64
+	cfg   Config
+	m     *model.Model
+	opt   *model.Optimizer
+	loss  *algos.Discriminator[float32]
+	lr    model.Schedule
+	first int // optimizer steps taken before the schedule began
+	seed  uint64
 }
 
 // Open loads the discriminator from dir: a scorer as a checkpoint holds it, or a
@@ -62,6 +63,10 @@ func (c *Critic) Model() *model.Model { return c.m }
 
 // Optimizer is the discriminator's AdamW state.
 func (c *Critic) Optimizer() *model.Optimizer { return c.opt }
+
+// ScheduleFrom begins the learning rate's schedule after the given number of
+// optimizer steps: those of an earlier stage whose state was loaded.
+func (c *Critic) ScheduleFrom(updates int) { c.first = updates }
 
 // Close frees the weights.
 func (c *Critic) Close() error { return errors.Join(c.loss.Close(), c.m.Close()) }
@@ -153,7 +158,7 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 			pairs += n
 			st.Loss += n * res.Loss
 			st.Acc += n * res.Acc
-			lr := c.lr.LR(c.cfg.Optim.LR, c.opt.Steps())
+			lr := c.lr.LR(c.cfg.Optim.LR, c.opt.Steps()-c.first+1)
 			norm, skipped, err := c.opt.Step(lr)
 			if err != nil {
 				return st, fmt.Errorf("critic: optimizer: %w", err)

@@ -119,6 +119,11 @@ func TestDamagedFiles(t *testing.T) {
 			err := tryFile(t, path, bad)
 			took := time.Since(start)
 			runtime.ReadMemStats(&after)
+			for try := 0; try < 3 && took > time.Second; try++ { // unless the machine was busy
+				start = time.Now()
+				tryFile(t, path, bad)
+				took = min(took, time.Since(start))
+			}
 			n++
 			if err != nil {
 				refused++
@@ -266,6 +271,8 @@ func TestCountRuns(t *testing.T) {
 	}
 }
 
+// Run with -fuzzminimizetime 1x: coverage differs from run to run, by caches and
+// map order, and the fuzzer would spend its time on minimising.
 func FuzzOpen(f *testing.F) {
 	for _, text := range hostileSeeds(f) {
 		f.Add(text)

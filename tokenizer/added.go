@@ -80,7 +80,7 @@ func (m *matcher) split(s string, plain bool, text func(string), token func(*add
 			continue
 		}
 		if e.token.LStrip {
-			from = max(start, len(strings.TrimRightFunc(s[:from], unicode.IsSpace)))
+			from = len(strings.TrimRightFunc(s[:from], unicode.IsSpace))
 		}
 		if e.token.RStrip {
 			to = len(s) - len(strings.TrimLeftFunc(s[to:], unicode.IsSpace))

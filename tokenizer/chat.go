@@ -417,7 +417,7 @@ func standInFor(s string, controls []string, standIn func(rune) rune) string {
 			i += k + n
 		}
 		// Templates trim, so the end counts with and without its blanks.
-		for _, end := range []string{strings.Repeat("x",0), strings.Repeat("x",0)+strings.TrimRightFunc(s, unicode.IsSpace)} {
+		for _, end := range []string{s, strings.TrimRightFunc(s, unicode.IsSpace)} {
 			for k := min(len(c)-1, len(end)); k > 0; k-- {
 				if utf8.RuneStart(c[k]) && strings.HasSuffix(end, c[:k]) {
 					at[len(end)-k] = true

@@ -184,7 +184,7 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 		map[string]any{"id": 258, "content": "<extra>", "special": false, "normalized": false},
 		map[string]any{"id": 259, "content": "<free>", "special": false, "normalized": false},
 		map[string]any{"id": 260, "content": "Kend", "special": true, "normalized": true},
-		map[string]any{"id": 261, "content": "∎", "special": true, "normalized": false},
+		map[string]any{"id": 261, "content": "≃", "special": true, "normalized": false},
 	}
 	files := filesOf(t, top)
 	files[fileTemplate] = []byte(source)
@@ -207,7 +207,7 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 		{[]Message{{"user", "a<free>b"}}, []int32{259, 257, 259, 258}}, // an ordinary word of the vocabulary
 		{[]Message{{"assistant", "a<extra>b<end>"}}, []int32{258, 257, 258, 258}},
 		{[]Message{{"user", "\u212aend Kend"}}, []int32{257, 258}},
-		{[]Message{{"user", "a∎b∎"}}, []int32{257, 258}},
+		{[]Message{{"user", "a≃b≃"}}, []int32{257, 258}},
 		{[]Message{{"user", "\ufdd0<end>\ufdd1"}}, []int32{257, 258}},
 	} {
 		ids, err := tok.ChatPrompt(c.msgs)
@@ -231,6 +231,24 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 	}
 	if _, err := tok.ChatPrompt([]Message{{"user", all.String() + "<end>"}}); err == nil {
 		t.Error("messages with every noncharacter and a control token were accepted")
+	}
+}
+
+// TestRestoredTextIsNormalized: a mark behind a control token of one character
+// joins with it once it is text again.
+func TestRestoredTextIsNormalized(t *testing.T) {
+	top := minimal()
+	top["normalizer"] = map[string]any{"type": "NFC"}
+	top["added_tokens"] = []any{map[string]any{"id": 257, "content": "<end>", "special": true}, map[string]any{"id": 258, "content": "≃", "special": true}}
+	files := filesOf(t, top)
+	files[fileTemplate] = []byte(`{{ messages[0].content }}`)
+	tok, err := parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := tok.ChatPrompt([]Message{{"user", "x≃\u0338"}})
+	if got := tok.Decode(ids, false); err != nil || got != "x\u2244" {
+		t.Errorf("decodes to %+q, %v, want x and U+2244", got, err)
 	}
 }
 
@@ -280,7 +298,7 @@ func TestLongChats(t *testing.T) {
 		turns = append(turns, Message{"user", "last"})
 		for name, msgs := range map[string][]Message{"many turns": turns, "one long message": {{"user", strings.Repeat("word ", 400_000)}}} {
 			text, err := tok.RenderChat(msgs, true)
-			if err != nil || strings.Count(text, msgs[0].Content) == 0 {
+			if err != nil || !strings.Contains(text, strings.TrimSpace(msgs[0].Content)) {
 				t.Errorf("%s: %s: %v", shape, name, err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 // The fixtures are what Hugging Face's libraries make of the same texts;
@@ -42,8 +43,12 @@ type expected struct {
 		Bytes  int    `json:"bytes"`
 		Digest string `json:"digest"`
 	} `json:"big"`
-	Points string `json:"points"`
-	Decode []struct {
+	Points       string    `json:"points"`
+	PointStep    rune      `json:"point_step"`
+	Pieces       [][]int32 `json:"pieces"`
+	RandomPieces string    `json:"random_pieces"`
+	PointPieces  string    `json:"point_pieces"`
+	Decode       []struct {
 		IDs  []int32 `json:"ids"`
 		Skip bool    `json:"skip"`
 		Text string  `json:"text"`
@@ -191,33 +196,81 @@ func TestReferenceLongText(t *testing.T) {
 	}
 }
 
-// TestReferenceEveryCodePoint encodes each code point of Unicode between
-// letters and digits, which shows its class and its normal form.
+// lengths are those of the pre-tokens of a text, in code points.
+func (t *Tokenizer) lengths(text string) []int32 {
+	out := []int32{}
+	if text != "" {
+		t.split(t.normalize(text), 0, func(w string) { out = append(out, int32(utf8.RuneCountInString(w))) })
+	}
+	return out
+}
+
+func TestReferencePieces(t *testing.T) {
+	for _, shape := range shapes {
+		tok, e := readExpected(t, shape)
+		for i, want := range e.Pieces {
+			if got := tok.lengths(e.Texts[i].Text); !slices.Equal(got, want) {
+				t.Errorf("%s: pieces of %+q: %v, want %v", shape, e.Texts[i].Text, got, want)
+			}
+		}
+		r := lcg(e.Random.Seed)
+		got := digest(func(yield func([]int32)) {
+			for range e.Random.Count {
+				yield(tok.lengths(e.text(&r, 1+r.below(24), 3)))
+			}
+		})
+		if got != e.RandomPieces {
+			t.Errorf("%s: pieces of %d random texts differ from the reference", shape, e.Random.Count)
+		}
+	}
+}
+
+// blocks calls f with every step-th code point of Unicode in place of the *
+// of form, in texts of 1024 of them.
+func blocks(form string, step rune, f func(text string)) {
+	var b strings.Builder
+	n := 0
+	for c := rune(0); c < 0x110000; c += step {
+		if c >= 0xD800 && c < 0xE000 {
+			continue
+		}
+		for _, r := range form {
+			if r == '*' {
+				r = c
+			}
+			b.WriteRune(r)
+		}
+		if n++; n%1024 == 0 {
+			f(b.String())
+			b.Reset()
+		}
+	}
+	if b.Len() > 0 {
+		f(b.String())
+	}
+}
+
+// TestReferenceEveryCodePoint holds the class and the normal form of each code
+// point of Unicode to the reference.
 func TestReferenceEveryCodePoint(t *testing.T) {
 	if testing.Short() {
 		t.Skip("some seconds")
 	}
-	for _, shape := range shapes[:2] {
+	for _, shape := range shapes {
 		tok, e := readExpected(t, shape)
-		points := make([]rune, 0, 0x110000)
-		for c := rune(0); c < 0x110000; c++ {
-			if c < 0xD800 || c >= 0xE000 {
-				points = append(points, c)
-			}
-		}
 		got := digest(func(yield func([]int32)) {
-			for block := range slices.Chunk(points, 1024) {
-				var b strings.Builder
-				for _, c := range block {
-					b.WriteRune(c)
-					b.WriteString("a1")
-				}
-				yield(tok.Encode(b.String()))
-			}
+			blocks("*'*x* *1", e.PointStep, func(text string) { yield(tok.lengths(text)) })
 		})
-		if got != e.Points {
-			t.Errorf("%s: ids of the code points differ from the reference (%s)", shape, e.WrittenBy)
+		if got != e.PointPieces {
+			t.Errorf("%s: pieces at the code points differ from the reference (%s)", shape, e.WrittenBy)
 		}
+	}
+	tok, e := readExpected(t, "qwen2")
+	got := digest(func(yield func([]int32)) {
+		blocks("*a1", 1, func(text string) { yield(tok.Encode(text)) })
+	})
+	if got != e.Points {
+		t.Errorf("ids of the code points differ from the reference (%s)", e.WrittenBy)
 	}
 }
 

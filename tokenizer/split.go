@@ -37,7 +37,7 @@ func newSplitter(pattern string) (splitter, error) {
 	case patternLlama3:
 		return scan(func(s string, i int) int { return nextDigits(s, i, 3) }), nil
 	}
-	re, err := regexp2.Compile(pattern, regexp2.None)
+	re, err := regexp2.Compile(withNewPoints(pattern), regexp2.None)
 	if err != nil {
 		return nil, fmt.Errorf("pattern %q: %w: use a tokenizer whose pattern is a valid regular expression", pattern, err)
 	}
@@ -59,6 +59,55 @@ func newSplitter(pattern string) (splitter, error) {
 		// The only error is the time limit, which is off.
 		_ = splitRegexp(re, s, emit)
 	}, nil
+}
+
+// withNewPoints adds the letters and numbers that the engine's tables lack to
+// \p{L}, \p{N} and their negations. Finer properties (\p{Lu}) stay as they are.
+func withNewPoints(pattern string) string {
+	extra := map[string]string{"{L}": classText(newLetters), "{N}": classText(newNumbers)}
+	var b strings.Builder
+	inClass := false
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; {
+		case c == '\\' && i+1 < len(pattern):
+			points := ""
+			if p := pattern[i+1]; (p == 'p' || p == 'P') && i+5 <= len(pattern) {
+				points = extra[pattern[i+2:i+5]]
+			}
+			switch negated := pattern[i+1] == 'P'; {
+			case points == "" || negated && inClass:
+				b.WriteString(pattern[i : i+2])
+				i++
+				continue
+			case inClass:
+				b.WriteString(pattern[i:i+5] + points)
+			case negated:
+				b.WriteString(`[^\p` + pattern[i+2:i+5] + points + "]")
+			default:
+				b.WriteString("[" + pattern[i:i+5] + points + "]")
+			}
+			i += 4
+			continue
+		case c == '[' && !inClass:
+			inClass = true
+		case c == ']' && inClass:
+			inClass = false
+		}
+		b.WriteByte(pattern[i])
+	}
+	return b.String()
+}
+
+// classText writes a table as the inside of a character class.
+func classText(t *unicode.RangeTable) string {
+	var b strings.Builder
+	for _, r := range t.R16 {
+		fmt.Fprintf(&b, "%c-%c", r.Lo, r.Hi)
+	}
+	for _, r := range t.R32 {
+		fmt.Fprintf(&b, "%c-%c", r.Lo, r.Hi)
+	}
+	return b.String()
 }
 
 func splitRegexp(re *regexp2.Regexp, s string, emit func(string)) error {

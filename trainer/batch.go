@@ -91,11 +91,8 @@ func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(prompt) > e.maxPrompt {
-			return nil, fmt.Errorf("data: row %d: prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", i, len(prompt), e.maxPrompt)
-		}
-		if r.Teacher == "" {
-			return nil, fmt.Errorf("data: row %d: teacher_response is empty: run gad data validate and mend or drop the row", i)
+		if err := e.check(r, prompt); err != nil {
+			return nil, err
 		}
 		answer, cut := e.answer(r.Teacher)
 		b.Prompts = append(b.Prompts, prompt)
@@ -105,6 +102,17 @@ func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 		b.PromptText = append(b.PromptText, promptText(r))
 	}
 	return b, nil
+}
+
+// check refuses a row that no step could use.
+func (e encoder) check(r data.Row, prompt []int32) error {
+	if len(prompt) > e.maxPrompt {
+		return fmt.Errorf("data: row %d: prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", r.Index, len(prompt), e.maxPrompt)
+	}
+	if r.Teacher == "" {
+		return fmt.Errorf("data: row %d: teacher_response is empty: run gad data validate and mend or drop the row", r.Index)
+	}
+	return nil
 }
 
 func messages(r data.Row) []tokenizer.Message {
@@ -138,6 +146,9 @@ func (e encoder) usable(set *data.Set, c DataConfig) (rows []int, dropped int, e
 		if len(prompt) > e.maxPrompt && c.Overlong == "filter" {
 			dropped++
 			continue
+		}
+		if err := e.check(r, prompt); err != nil {
+			return nil, 0, err
 		}
 		if c.TruncTeacher == "filter" {
 			if _, cut := e.answer(r.Teacher); cut {

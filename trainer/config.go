@@ -42,11 +42,10 @@ type DataConfig struct {
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
 type AlgorithmConfig struct {
-	AdvEstimator  string        `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo" doc:"advantage estimator (ALGORITHMS section 2)"`
+	AdvEstimator  string        `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore" doc:"advantage estimator; gigpo is not here, since a response is one turn"`
 	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the group's standard deviation; false turns grpo into dr_grpo"`
 	Gamma         float64       `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
 	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"smallest standard deviation that zscore divides by"`
-	StepWeight    float64       `yaml:"step_advantage_w" min:"0" doc:"weight of gigpo's step part"`
 	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"advantages are clipped to plus or minus this; 0 is no clip"`
 	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward, without gradient"`
 	KLPenalty     string        `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
@@ -108,7 +107,7 @@ func DefaultConfig() Config {
 		Data: DataConfig{ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
 			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep"},
 		Rollout: actor.DefaultRollout(),
-		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, StepWeight: 1,
+		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1,
 			KLPenalty: "low_var_kl", KLCtrl: KLCtrl{Type: "fixed", KLCoef: 1e-3, TargetKL: 0.1, Horizon: 10000},
 			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongPunct{Factor: 1}, TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),

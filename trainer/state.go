@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"gad/checkpoint"
 	"gad/critic"
@@ -36,8 +37,16 @@ type state struct {
 	Order      data.Cursor `json:"order"`
 	DataDigest string      `json:"data_sha256"`
 	KLCoef     float64     `json:"kl_coef"`
+	Before     updates     `json:"updates_before"`
 	BaseDType  string      `json:"base_dtype"`
 	Best       best        `json:"best"`
+}
+
+// updates are the optimizer steps that each side had taken when the stage began:
+// the learning rates' schedules count from there.
+type updates struct {
+	Actor  int `json:"actor"`
+	Critic int `json:"critic"`
 }
 
 // best is the best validation so far.
@@ -83,11 +92,14 @@ func readState(fsys vfs.FS, dir string) (s state, err error) {
 	return s, nil
 }
 
-// Save commits a checkpoint of the present step, then prunes old ones. m are the
-// step's metrics, which receive the time it took; nil is allowed.
-func (t *Trainer) Save(m Metrics) error {
+// save commits a checkpoint of the present step, then prunes old ones. m are the
+// step's metrics, among them perhaps the one that says which checkpoint is best;
+// one that only an interruption made does not compete, so that a run which was
+// interrupted keeps the same one as a run which was not.
+func (t *Trainer) save(m Metrics, planned bool) error {
+	begun := time.Now()
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
-	if v, ok := m[c.KeepBest]; ok && t.best.better(c.KeepBest, v) {
+	if v, ok := m[c.KeepBest]; ok && planned && t.best.better(c.KeepBest, v) {
 		t.best = best{Metric: c.KeepBest, Value: v, Step: t.step}
 	}
 	if err := t.rec.Sync(); err != nil {
@@ -100,7 +112,9 @@ func (t *Trainer) Save(m Metrics) error {
 		return err
 	}
 	t.saved = t.step
-	return checkpoint.Prune(t.fs, run, c.MaxToKeep, func(step int) bool { return t.best.Metric != "" && step == t.best.Step })
+	err := checkpoint.Prune(t.fs, run, c.MaxToKeep, func(step int) bool { return t.best.Metric != "" && step == t.best.Step })
+	t.saveTime = time.Since(begun).Seconds()
+	return err
 }
 
 // fill writes the checkpoint's files.
@@ -138,7 +152,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		}
 	}
 	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, BaseDType: t.baseDType, Best: t.best}, "", "  ")
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -158,6 +172,11 @@ func (t *Trainer) checkpointBytes() (n int64) {
 	}
 	for _, content := range t.tok.Files() {
 		n += 2 * int64(len(content))
+	}
+	if t.critic != nil && t.critic.Replay != nil {
+		for _, p := range t.critic.Replay.Pairs {
+			n += 4 * int64(len(p.Student.IDs)+len(p.Teacher.IDs)+4)
+		}
 	}
 	return n + 1<<20
 }

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -92,7 +93,7 @@ func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32,
 
 func (t *Trainer) rollout(m Metrics, b *Batch) (*actor.Rollout, error) {
 	var r *actor.Rollout
-	tokens := 0
+	tokens, before := 0, m["timing_s/rollout"]
 	err := m.time("timing_s/rollout", func() (err error) {
 		advance, done := t.stage("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
 		defer done()
@@ -115,7 +116,7 @@ func (t *Trainer) rollout(m Metrics, b *Batch) (*actor.Rollout, error) {
 		}
 	}
 	m["rollout/logp_diff_max"] = diff
-	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"], 1e-9)
+	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"]-before, 1e-9)
 	return r, nil
 }
 
@@ -130,6 +131,7 @@ func (t *Trainer) judged(r *actor.Rollout) []model.Seq {
 
 // advantages turns scores into one advantage for each response token: shaping,
 // KL in the reward, the estimator, the clip (ALGORITHMS section 2, in its order).
+// It is nil where a score is not finite: then nothing can be learned by it.
 func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refST [][]float32) (advST [][]float64, err error) {
 	c := t.cfg.Algorithm
 	lenS, maskST := r.Mask()
@@ -138,7 +140,7 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 		return nil, err
 	}
 	in := algos.AdvantageInput{Scores: rewardS, Group: r.Group, Len: lenS, Mask: maskST}
-	if c.UseKLInReward {
+	if c.UseKLInReward && refST != nil {
 		var kl float64
 		in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardS, padded(r.OldST, maskST), padded(refST, maskST), maskST)
 		if err != nil {
@@ -155,7 +157,10 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 		return nil, err
 	}
 	advST, err = algos.Advantages(algos.AdvantageConfig{Name: c.AdvEstimator, Gamma: c.Gamma, ZScoreFloor: c.ZScoreFloor,
-		ClipAbs: c.AdvClip, StepWeight: c.StepWeight, MeanOnly: !c.NormByStd}, in)
+		ClipAbs: c.AdvClip, MeanOnly: !c.NormByStd}, in)
+	if errors.Is(err, algos.ErrNotFinite) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +208,9 @@ func (t *Trainer) updateCritic(m Metrics, b *Batch, r *actor.Rollout, scoreS, sc
 func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]float64, refST [][]float32) error {
 	var st actor.Stats
 	sft := t.learnsTeacher()
+	if !sft && advST == nil {
+		return t.skips("actor", 0, 1, m)
+	}
 	err := m.time("timing_s/update_actor", func() (err error) {
 		if sft {
 			st, err = t.actor.SFT(b.Teachers)
@@ -272,9 +280,11 @@ func (t *Trainer) describe(m Metrics, b *Batch, r *actor.Rollout, scoreS, scoreP
 	m["rollout/len_mean"], m["rollout/len_max"] = lens/n, float64(longest)
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
 	t.describeTeacher(m, b)
-	advS := make([]float64, len(advST))
-	for s, row := range advST {
-		advS[s] = row[0]
+	advS := make([]float64, len(r.Seqs))
+	for s := range advS {
+		if advS[s] = math.NaN(); advST != nil {
+			advS[s] = advST[s][0]
+		}
 	}
 	return t.samples(b, r, scoreS, scoreP, advS)
 }
@@ -299,7 +309,7 @@ func (t *Trainer) skips(who string, updates, skipped int, m Metrics) error {
 	t.skipped[who] += skipped
 	if skipped > 0 {
 		m[who+"/skipped_updates"] = float64(skipped)
-		t.log.Warn(fmt.Sprintf("%s: gradient not finite: update skipped, weights unchanged", who))
+		t.log.Warn(fmt.Sprintf("%s: a score, loss or gradient is not finite: update skipped, weights unchanged", who))
 	}
 	if t.skipped[who] >= t.cfg.Trainer.MaxSkips {
 		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a gradient that is not finite (trainer.max_skips): lower %s.optim.lr; the last checkpoint is good", ErrNumerical, who, t.skipped[who], who)

@@ -82,11 +82,11 @@ type Trainer struct {
 	peak        float64 // floating-point operations a second; what perf/mfu is a share of
 	step, total int     // steps done, steps to do
 	saved       int     // step of the last commit; -1 is none
+	saveTime    float64 // seconds of a save that no step has reported yet
+	before      updates
 	best        best
 	skipped     map[string]int
 	baseDType   string // the student's, before training
-	console     io.Writer
-	tty         bool
 }
 
 // Config is the resolved configuration.
@@ -102,7 +102,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, saved: -1, skipped: map[string]int{}, console: o.Console, tty: o.TTY}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, saved: -1, skipped: map[string]int{}}
 	defer func() {
 		if err != nil {
 			t.Close()
@@ -117,18 +117,14 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err != nil {
 		return t, err
 	}
-	if err := t.openData(start); err != nil {
+	if err := t.openData(&start); err != nil {
 		return t, err
 	}
 	if err := t.openModels(start); err != nil {
 		return t, err
 	}
-	resolved, err := conf.Marshal(&t.cfg)
-	if err != nil {
+	if err := t.settle(start); err != nil {
 		return t, err
-	}
-	if err := vfs.WriteFile(t.fs, filepath.Join(run, "config.yaml"), resolved); err != nil {
-		return t, fmt.Errorf("trainer: %w", err)
 	}
 	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: o.Console, TTY: o.TTY})
 	if err != nil {
@@ -142,27 +138,65 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	return t, nil
 }
 
-// claim makes the run folder and locks it; what is not a run is left alone.
-func (t *Trainer) claim(run string) (err error) {
-	entries, err := t.fs.ReadDir(run)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if err := vfs.MakeDirs(t.fs, run); err != nil {
-			return fmt.Errorf("trainer: %w", err)
-		}
-	case err != nil:
-		return fmt.Errorf("trainer: %w", err)
-	default:
-		ours := len(entries) == 0
-		for _, e := range entries {
-			ours = ours || e.Name() == "config.yaml" || e.Name() == "run.lock" || strings.HasPrefix(e.Name(), "global_step_")
-		}
-		if !ours {
-			return fmt.Errorf("%w: trainer: %s: holds files that are not a run's: nothing is overwritten: give another --output", ErrConfig, run)
-		}
+// claim locks the folder of a run that is there. A folder that is missing or
+// empty is left as it is until all inputs have been checked: see settle. Any
+// other is refused.
+func (t *Trainer) claim(run string) error {
+	isRun, err := t.isRun(run)
+	if err != nil || !isRun {
+		return err
 	}
 	t.lock, err = checkpoint.LockRun(run)
 	return err
+}
+
+// isRun reports whether the folder holds a run; false is missing or empty.
+func (t *Trainer) isRun(run string) (bool, error) {
+	entries, err := t.fs.ReadDir(run)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: trainer: %s: cannot be the run folder: %w", ErrConfig, run, err)
+	}
+	foreign := ""
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name == configName || strings.HasPrefix(name, "global_step_"):
+			return true, nil
+		case !strings.HasPrefix(name, ".lock"): // a lock alone: a run that ended before it began
+			foreign = name
+		}
+	}
+	if foreign != "" {
+		return false, fmt.Errorf("%w: trainer: %s: holds %q and no run: nothing is overwritten: give another --output", ErrConfig, run, foreign)
+	}
+	return false, nil
+}
+
+const configName = "config.yaml"
+
+// settle writes the first files of the run, once nothing but the disk can fail.
+func (t *Trainer) settle(s start) (err error) {
+	run := t.cfg.Trainer.Output
+	if t.lock == nil {
+		if t.lock, err = checkpoint.LockRun(run); err != nil {
+			return err
+		}
+		if began, err := t.isRun(run); err != nil {
+			return err
+		} else if began {
+			return fmt.Errorf("trainer: %s: %w: another process began a run there just now: give another --output", run, checkpoint.ErrLocked)
+		}
+	}
+	resolved, err := conf.Marshal(&t.cfg)
+	if err != nil {
+		return err
+	}
+	if err := vfs.WriteFile(t.fs, filepath.Join(run, configName), resolved); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
+	return t.openReference(s)
 }
 
 // start says what a run begins from.
@@ -174,8 +208,10 @@ type start struct {
 }
 
 func (t *Trainer) findStart(run string) (s start, err error) {
-	if err := checkpoint.Clean(t.fs, run); err != nil {
-		return s, err
+	if t.lock != nil {
+		if err := checkpoint.Clean(t.fs, run); err != nil {
+			return s, err
+		}
 	}
 	_, dir, notes, err := checkpoint.Latest(t.fs, run)
 	s.notes = notes
@@ -217,9 +253,9 @@ func FindCheckpoint(fsys vfs.FS, path string) (dir string, notes []string, err e
 }
 
 // openData reads tokenizer and data set, and puts the cursor where the run stands.
-func (t *Trainer) openData(s start) (err error) {
+func (t *Trainer) openData(s *start) (err error) {
 	c := t.cfg
-	if t.tok, err = tokenizer.Load(t.actorDir(s)); err != nil {
+	if t.tok, err = tokenizer.Load(t.actorDir(*s)); err != nil {
 		return err
 	}
 	t.enc = encoder{tok: t.tok, maxPrompt: c.Data.MaxPrompt, maxResponse: c.Data.MaxResponse}
@@ -282,7 +318,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	if s.dir != "" {
 		t.baseDType = s.state.BaseDType
 	}
-	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, max(t.total-c.Trainer.CriticWarmup, 1), batch, c.Data.MaxResponse); err != nil {
+	perStep := 1 // the teacher's answers take one optimizer step
+	if !t.learnsTeacher() {
+		perStep = c.Actor.Updates(batch)
+	}
+	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, max(t.total-c.Trainer.CriticWarmup, 1)*perStep, c.Data.MaxResponse); err != nil {
 		return err
 	}
 	if s.inPlace || s.dir != "" && (t.Stage != Train || c.Trainer.ResumeOptim == "both") {
@@ -290,6 +330,10 @@ func (t *Trainer) openModels(s start) (err error) {
 			return err
 		}
 	}
+	if t.before = s.state.Before; !s.inPlace {
+		t.before.Actor = t.actor.Optimizer().Steps()
+	}
+	t.actor.ScheduleFrom(t.before.Actor)
 	if t.Stage == SFT {
 		return nil
 	}
@@ -318,8 +362,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	}
 	if s.inPlace {
 		t.kl.Coef = s.state.KLCoef
+	} else {
+		t.before.Critic = t.critic.Optimizer().Steps()
 	}
-	return t.openReference(s)
+	t.critic.ScheduleFrom(t.before.Critic)
+	return nil
 }
 
 // openReference keeps the student as it was at the start in the run's own folder,
@@ -329,11 +376,16 @@ func (t *Trainer) openReference(s start) (err error) {
 		return nil
 	}
 	dir := filepath.Join(t.cfg.Trainer.Output, "reference")
-	if _, err := t.fs.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		if s.inPlace && s.state.Step > 0 {
-			return fmt.Errorf("reference: %s: is missing, and the run has trained since: restore it, or start a new --output", dir)
+	switch _, err := t.fs.Stat(dir); {
+	case s.inPlace && errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("reference: %s: is missing, and the run has trained since: restore it, or start a new --output", dir)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("reference: %w", err)
+	case !s.inPlace: // what an earlier attempt left may be of another student
+		if err := t.fs.RemoveAll(dir); err != nil {
+			return fmt.Errorf("reference: %w", err)
 		}
-		if err := checkpoint.Export(t.fs, t.actorDir(s), dir); err != nil {
+		if err := WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32"); err != nil {
 			return err
 		}
 	}
@@ -390,20 +442,15 @@ func (t *Trainer) Run(ctx context.Context) error {
 		if err := t.rec.Step(t.step, m); err != nil {
 			return err
 		}
-		stopped := ctx.Err() != nil
-		if t.due(t.cfg.Trainer.SaveFreq, last) || stopped {
-			if err := t.Save(m); err != nil {
+		stopped, planned := ctx.Err() != nil, t.due(t.cfg.Trainer.SaveFreq, last)
+		if planned || stopped {
+			if err := t.save(m, planned); err != nil {
 				return err
 			}
 		}
 		if stopped && !last {
 			t.log.Info(fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to go on", t.step, t.total))
 			return ErrInterrupted
-		}
-	}
-	if t.saved != t.step {
-		if err := t.Save(nil); err != nil {
-			return err
 		}
 	}
 	t.log.Info(fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
@@ -456,6 +503,9 @@ func (t *Trainer) samples(b *Batch, r *actor.Rollout, scoreS, scoreP []float32, 
 // performance adds speed and memory. work is what the step computed.
 func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	m["timing_s/step"] = seconds
+	if t.saveTime > 0 { // the checkpoint after the step before: a step's line is written before its checkpoint
+		m["timing_s/save"], t.saveTime = t.saveTime, 0
+	}
 	m["perf/tokens_per_s"] = float64(w.tokens) / seconds
 	m["perf/tflops"] = w.flops / seconds / 1e12
 	if t.peak > 0 {

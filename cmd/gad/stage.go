@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -79,7 +80,7 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	cfg = trainer.StageDefaults(stage)
 	out, resume := probe.Trainer.Output, probe.Trainer.Resume
 	if out == "" && resume != "" {
-		if _, _, _, err := checkpoint.Latest(files(), resume); err == nil {
+		if steps, err := checkpoint.Steps(files(), resume); err == nil && len(steps) > 0 {
 			out = resume // train --resume RUN alone: go on there
 			set = append(set, conf.Flag{Key: "trainer.default_local_dir", Value: out, Name: "--resume"})
 		}
@@ -115,12 +116,12 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 // inherit takes over the settings of the run that resume names, its own length
 // and folders apart.
 func inherit(cfg *trainer.Config, resume string) error {
-	dir, _, err := trainer.FindCheckpoint(files(), resume)
-	if err != nil {
-		return err
+	run := filepath.Clean(resume)
+	if strings.HasPrefix(filepath.Base(run), "global_step_") {
+		run = filepath.Dir(run)
 	}
 	own := cfg.Trainer
-	saved := filepath.Join(filepath.Dir(filepath.Clean(dir)), "config.yaml")
+	saved := filepath.Join(run, "config.yaml")
 	if _, err := files().Stat(saved); errors.Is(err, fs.ErrNotExist) {
 		return nil // a checkpoint moved out of its run: defaults
 	}

@@ -18,6 +18,12 @@ func (s *suite) sampling() {
 	}
 	logits[17] = logits[40] // a tie
 	w := s.weights(logits, V, 1)
+	rank := 1 // of token 17: so many are kept before its equal is dropped
+	for _, z := range logits {
+		if z > logits[17] {
+			rank++
+		}
+	}
 	one := make([]float32, grid)
 	u := make([]float64, grid)
 	for r := range grid {
@@ -26,7 +32,7 @@ func (s *suite) sampling() {
 	h := s.put(one)
 	for _, c := range []compute.Sampling{
 		{Temperature: 1}, {Temperature: 0.6}, {Temperature: 1.7},
-		{Temperature: 1, TopK: 1}, {Temperature: 1, TopK: 5}, {Temperature: 1, TopK: V}, {Temperature: 1, TopK: V + 9},
+		{Temperature: 1, TopK: 1}, {Temperature: 1, TopK: 5}, {Temperature: 3, TopK: rank}, {Temperature: 1, TopK: V}, {Temperature: 1, TopK: V + 9},
 		{Temperature: 0.8, TopP: 0.9}, {Temperature: 1, TopP: 1e-9}, {Temperature: 1, TopP: 1},
 		{Temperature: 1.2, MinP: 0.1}, {Temperature: 1, MinP: 1},
 		{Temperature: 1.3, TopK: 20, TopP: 0.8}, {Temperature: 1.3, TopK: 20, TopP: 0.95, MinP: 0.05}, {Temperature: 2, TopP: 0.95, MinP: 0.03},

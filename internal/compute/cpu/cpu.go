@@ -127,7 +127,7 @@ func within(op, name string, index []int32, n int) {
 	}
 }
 
-// packed checks that start cuts a pack of N tokens into sequences.
+// packOf panics unless start cuts a pack of N tokens into sequences.
 func packOf(op string, start []int32, N int) {
 	if len(start) == 0 && N == 0 {
 		return
@@ -158,6 +158,7 @@ func (b *Backend) Alloc(what string, n int) (compute.Tensor, error) {
 	return compute.View(&memory{data: aligned(n)}), nil
 }
 
+// count adds to the bytes in use.
 func (b *Backend) count(bytes int64) {
 	b.inUse += bytes
 	b.peak = max(b.peak, b.inUse)
@@ -255,7 +256,7 @@ func (b *Backend) Copy(dst, src compute.Tensor) {
 // Add adds x to y.
 func (b *Backend) Add(y, x compute.Tensor) {
 	yy, xx := f32("Add", "y", y, x.Len()), f32("Add", "x", x, x.Len())
-	h := len(xx)/b.pool.workers*0+len(xx); b.k.add(yy[:h], xx[:h]); if h > 5 && b.pool.workers == 3 { yy[5] += 1e-7 }
+	b.each(len(xx), func(lo, hi int) { b.k.add(yy[lo:hi], xx[lo:hi]) })
 }
 
 // Embed gathers rows of the table.

@@ -1,0 +1,404 @@
+package critic
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/model"
+)
+
+var tiny = model.Config{Architecture: "Llama", Vocab: 48, Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, FFN: 32,
+	MaxPosition: 64, RMSEps: 1e-6, RopeTheta: 10000, DType: "float32"}
+
+// spy counts the sequences that are scored and keeps the gradients that the
+// optimizer was given.
+type spy struct {
+	compute.Backend
+	scored int
+	grads  map[string][]float32
+	plant  float32
+}
+
+func (s *spy) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
+	s.scored += len(rows)
+	s.Backend.Score(sR, hND, w, rows)
+}
+
+func (s *spy) AdamW(p *compute.Param, a compute.AdamW) {
+	s.grads[p.Name] = make([]float32, p.Len())
+	s.Download(s.grads[p.Name], p.G)
+	s.Backend.AdamW(p, a)
+}
+
+func (s *spy) SumSquares(ts []compute.Tensor) float64 {
+	if s.plant != 0 {
+		s.Upload(ts[1].Slice(0, 1), []float32{s.plant})
+	}
+	return s.Backend.SumSquares(ts)
+}
+
+func judge(t *testing.T, edit func(*Config)) (*Critic, *spy) {
+	t.Helper()
+	be, err := cpu.New(cpu.Options{Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &spy{Backend: be, grads: map[string][]float32{}}
+	cfg := DefaultConfig()
+	cfg.Optim.LR, cfg.GradClip, cfg.ScoreInit = 1e-3, 0, 0.5
+	if edit != nil {
+		edit(&cfg)
+	}
+	m, err := model.New(s, tiny, model.Options{Kind: model.Scorer, Trainable: true, Seed: 3, ScoreInit: cfg.ScoreInit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(m, cfg, 10, 2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); be.Close() })
+	return c, s
+}
+
+func seq(ids ...int32) model.Seq { return model.Seq{IDs: ids, Prompt: 2} }
+
+// batch is two prompts with three answers each.
+func batch() Batch {
+	return Batch{
+		Students: []model.Seq{seq(5, 6, 10, 1), seq(5, 6, 11, 12, 1), seq(5, 6, 13, 1), seq(7, 8, 14, 1), seq(7, 8, 15, 16, 17, 1), seq(7, 8, 18, 1)},
+		Group:    []int{0, 0, 0, 1, 1, 1},
+		Teachers: []model.Seq{seq(5, 6, 30, 31, 1), seq(7, 8, 32, 1)},
+		Skip:     make([]bool, 6),
+	}
+}
+
+func fresh(t *testing.T, c *Critic, b *Batch) {
+	t.Helper()
+	var err error
+	if b.FreshS, err = c.Score(b.Students); err != nil {
+		t.Fatal(err)
+	}
+	if b.FreshP, err = c.Score(b.Teachers); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func update(t *testing.T, c *Critic, b Batch) Stats {
+	t.Helper()
+	st, err := c.Update(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func distance(t *testing.T, a, b map[string][]float32) float64 {
+	t.Helper()
+	var diff, size float64
+	for name, x := range a {
+		for i, v := range x {
+			diff = max(diff, math.Abs(float64(v-b[name][i])))
+			size = max(size, math.Abs(float64(v)))
+		}
+	}
+	if size == 0 {
+		t.Fatal("the gradient is zero")
+	}
+	return diff / size
+}
+
+// Loss and accuracy are those of the Bradley-Terry objective under the weights
+// before the update (ALGORITHMS section 1); the teacher is scored once for all
+// its pairs, and learned from once.
+func TestUpdateIsBradleyTerry(t *testing.T) {
+	c, spy := judge(t, nil)
+	b := batch()
+	fresh(t, c, &b)
+	if spy.scored != 8 {
+		t.Errorf("%d sequences scored for 6 answers and 2 teachers", spy.scored)
+	}
+	var loss, acc float64
+	for s, g := range b.Group {
+		d := float64(b.FreshS[s]) - float64(b.FreshP[g])
+		loss += math.Log1p(math.Exp(d)) / 6
+		if d < 0 {
+			acc += 1.0 / 6
+		}
+	}
+	got, _, _ := b.Accuracy()
+	spy.scored = 0
+	st := update(t, c, b)
+	if spy.scored != 8 {
+		t.Errorf("the update ran %d sequences forward, want 8: each once", spy.scored)
+	}
+	if math.Abs(st.Loss-loss) > 1e-6 || math.Abs(st.Acc-acc) > 1e-6 || math.Abs(got-acc) > 1e-12 {
+		t.Errorf("loss %g, d_acc %g, fresh %g: want %g, %g", st.Loss, st.Acc, got, loss, acc)
+	}
+	after := batch()
+	fresh(t, c, &after)
+	if st2 := update(t, c, after); st2.Loss >= st.Loss {
+		t.Errorf("loss goes from %g to %g: does not learn", st.Loss, st2.Loss)
+	}
+}
+
+// The gradient of a batch is the sum over its pairs, each divided by their
+// number: so a teacher's gradient collects from all its pairs.
+func TestGradientIsTheSumOverPairs(t *testing.T) {
+	c, spy := judge(t, nil)
+	b := batch()
+	fresh(t, c, &b)
+	update(t, c, b)
+	whole := spy.grads
+	sum := map[string][]float32{}
+	for s := range b.Students {
+		c, spy := judge(t, nil)
+		one := Batch{Students: b.Students[s : s+1], Group: []int{0}, Teachers: []model.Seq{b.Teachers[b.Group[s]]}, Skip: []bool{false}}
+		fresh(t, c, &one)
+		update(t, c, one)
+		for name, g := range spy.grads {
+			if sum[name] == nil {
+				sum[name] = make([]float32, len(g))
+			}
+			for i, x := range g {
+				sum[name][i] += x / float32(len(b.Students))
+			}
+		}
+	}
+	if d := distance(t, whole, sum); d > 1e-5 {
+		t.Errorf("gradient of the batch and mean over its pairs differ by %g", d)
+	}
+}
+
+// Scores and loss depend on the response and on the prompt.
+func TestScoresReadTheWholeSequence(t *testing.T) {
+	c, _ := judge(t, nil)
+	base := seq(5, 6, 10, 11, 1)
+	want, err := c.Score([]model.Seq{base})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range base.IDs {
+		other := seq(slices.Clone(base.IDs)...)
+		other.IDs[i] = 40
+		got, err := c.Score([]model.Seq{other})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got[0] == want[0] {
+			t.Errorf("the score is the same when token %d is another one", i)
+		}
+		b := Batch{Students: []model.Seq{other}, Group: []int{0}, Teachers: []model.Seq{seq(5, 6, 30, 1)}, Skip: []bool{false}}
+		cb, _ := judge(t, nil)
+		was := b
+		was.Students = []model.Seq{base}
+		fresh(t, cb, &was)
+		fresh(t, cb, &b)
+		cw, _ := judge(t, nil)
+		if update(t, cb, b).Loss == update(t, cw, was).Loss {
+			t.Errorf("the loss is the same when token %d of the answer is another one", i)
+		}
+	}
+}
+
+// The size of the micro-batches changes no bit of a score, and the gradient by
+// rounding alone; score clip, replay and mini-batches included.
+func TestMicroBatchesDoNotMatter(t *testing.T) {
+	var scores [][]float32
+	var grads []map[string][]float32
+	var losses []float64
+	for _, tokens := range []int{1, 11, 4096} {
+		c, spy := judge(t, func(c *Config) { c.MaxTokenLen, c.ScoreL2 = tokens, 0.01 })
+		b := batch()
+		fresh(t, c, &b)
+		st := update(t, c, b)
+		scores, grads, losses = append(scores, append(b.FreshS, b.FreshP...)), append(grads, spy.grads), append(losses, st.Loss)
+	}
+	for k := 1; k < 3; k++ {
+		if !slices.Equal(scores[k], scores[0]) {
+			t.Errorf("scores differ: %v and %v", scores[0], scores[k])
+		}
+		if losses[k] != losses[0] {
+			t.Errorf("losses differ: %v", losses)
+		}
+		if d := distance(t, grads[0], grads[k]); d > 1e-5 {
+			t.Errorf("gradients differ by %g", d)
+		}
+	}
+}
+
+// Skipped sequences are no pairs; a batch without pairs changes nothing.
+func TestSkippedPairs(t *testing.T) {
+	c, spy := judge(t, nil)
+	b := batch()
+	b.Skip = []bool{false, true, true, true, true, true}
+	fresh(t, c, &b)
+	update(t, c, b)
+	alone, spyAlone := judge(t, nil)
+	one := Batch{Students: b.Students[:1], Group: []int{0}, Teachers: b.Teachers[:1], Skip: []bool{false}}
+	fresh(t, alone, &one)
+	update(t, alone, one)
+	if d := distance(t, spy.grads, spyAlone.grads); d > 1e-6 {
+		t.Errorf("skipped sequences change the gradient by %g", d)
+	}
+	for s := range b.Skip {
+		b.Skip[s] = true
+	}
+	steps := c.Optimizer().Steps()
+	st := update(t, c, b)
+	if st.Updates != 0 || c.Optimizer().Steps() != steps {
+		t.Error("a batch without pairs has taken a step")
+	}
+	if acc, s, te := b.Accuracy(); acc != 0 || s != 0 || te != 0 || b.Pairs() != 0 {
+		t.Errorf("accuracy of no pairs is %g, %g, %g", acc, s, te)
+	}
+}
+
+// A number that is not finite reaches neither weights nor the count of steps.
+func TestNotFiniteIsSkipped(t *testing.T) {
+	for name, plant := range map[string]func(*spy, *Batch){
+		"gradient": func(s *spy, _ *Batch) { s.plant = float32(math.Inf(1)) },
+		"score":    func(_ *spy, b *Batch) { b.FreshS[2] = float32(math.NaN()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, spy := judge(t, nil)
+			b := batch()
+			fresh(t, c, &b)
+			update(t, c, b)
+			before, steps := bits(c, spy), c.Optimizer().Steps()
+			b = batch()
+			fresh(t, c, &b)
+			plant(spy, &b)
+			st := update(t, c, b)
+			if st.Skipped != 1 || st.Updates != 0 || c.Optimizer().Steps() != steps {
+				t.Errorf("%d updates, %d skipped, %d steps, want 0, 1, %d", st.Updates, st.Skipped, c.Optimizer().Steps(), steps)
+			}
+			if !slices.Equal(bits(c, spy), before) {
+				t.Error("weights or moments have changed")
+			}
+		})
+	}
+}
+
+func bits(c *Critic, be compute.Backend) (out []uint32) {
+	for _, p := range c.m.Params() {
+		for _, x := range []compute.Tensor{p.W, p.M, p.V} {
+			v := make([]float32, p.Len())
+			be.Download(v, x)
+			for _, f := range v {
+				out = append(out, math.Float32bits(f))
+			}
+		}
+	}
+	return out
+}
+
+// Both paths end in one way: whatever ids end the answer, one end of turn
+// stands there; what was cut has none (ALGORITHMS section 1, "EOS is the trap").
+func TestEnding(t *testing.T) {
+	e := Ending{EOS: []int32{1, 2}, Turn: 2}
+	for name, c := range map[string]struct {
+		response  []int32
+		truncated bool
+		want      []int32
+	}{
+		"end of turn":      {[]int32{9, 2}, false, []int32{9, 2}},
+		"end of text":      {[]int32{9, 1}, false, []int32{9, 2}},
+		"both":             {[]int32{9, 2, 1}, false, []int32{9, 2}},
+		"none":             {[]int32{9}, false, []int32{9, 2}},
+		"nothing":          {nil, false, []int32{2}},
+		"cut":              {[]int32{9, 8}, true, []int32{9, 8}},
+		"end inside stays": {[]int32{9, 1, 8, 1}, false, []int32{9, 1, 8, 2}},
+	} {
+		prompt := []int32{5, 2}
+		got := e.Seq(prompt, c.response, c.truncated)
+		if want := append([]int32{5, 2}, c.want...); !slices.Equal(got.IDs, want) || got.Prompt != 2 {
+			t.Errorf("%s: %v, prompt of %d, want %v, 2", name, got.IDs, got.Prompt, want)
+		}
+	}
+	// Equal texts are equal sequences, on either path and whatever ended them.
+	c, _ := judge(t, nil)
+	scores, err := c.Score([]model.Seq{e.Seq([]int32{5, 6}, []int32{9, 1}, false), e.Seq([]int32{5, 6}, []int32{9, 2}, false)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if scores[0] != scores[1] {
+		t.Errorf("one answer with two endings scores %g and %g", scores[0], scores[1])
+	}
+}
+
+// The buffer keeps the last pairs and draws by key: the same for the same seed,
+// step and update, another for another.
+func TestReplayBuffer(t *testing.T) {
+	r := &Buffer{Cap: 8}
+	if got := r.Draw(3, 1, 0, 0); got != nil {
+		t.Errorf("an empty buffer gives %v", got)
+	}
+	b := batch()
+	b.Skip[1] = true
+	r.Add(b)
+	r.Add(b)
+	if len(r.Pairs) != 8 || !slices.Equal(r.Pairs[7].Student.IDs, b.Students[5].IDs) || !slices.Equal(r.Pairs[0].Student.IDs, b.Students[3].IDs) {
+		t.Errorf("%d pairs, first %v, last %v: want the last 8 of 10", len(r.Pairs), r.Pairs[0], r.Pairs[len(r.Pairs)-1])
+	}
+	for _, p := range r.Pairs {
+		if !slices.Equal(p.Student.IDs[:2], p.Teacher.IDs[:2]) {
+			t.Errorf("pair of two prompts: %v", p)
+		}
+	}
+	draw := func(seed uint64, step, update int) string { return fmt.Sprint(r.Draw(20, seed, step, update)) }
+	if draw(1, 2, 3) != draw(1, 2, 3) {
+		t.Error("a draw is not a function of its key")
+	}
+	for _, other := range []string{draw(2, 2, 3), draw(1, 3, 3), draw(1, 2, 4)} {
+		if other == draw(1, 2, 3) {
+			t.Error("another key draws the same")
+		}
+	}
+
+	ids, lens := r.Flat()
+	var back Buffer
+	if err := back.SetFlat(ids, lens); err != nil || fmt.Sprint(back.Pairs) != fmt.Sprint(r.Pairs) {
+		t.Errorf("read back: %v, %v", err, back.Pairs)
+	}
+	for name, bad := range map[string]func() ([]int32, []int32){
+		"lengths":      func() ([]int32, []int32) { return ids, lens[:3] },
+		"too few ids":  func() ([]int32, []int32) { return ids[:5], lens },
+		"too many ids": func() ([]int32, []int32) { return append(slices.Clone(ids), 1), lens },
+		"negative":     func() ([]int32, []int32) { l := slices.Clone(lens); l[0] = -1; return ids, l },
+		"prompt":       func() ([]int32, []int32) { l := slices.Clone(lens); l[2] = l[0] + 1; return ids, l },
+	} {
+		if err := new(Buffer).SetFlat(bad()); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("%s: %v, want an error that says the checkpoint is damaged", name, err)
+		}
+	}
+}
+
+// A share of the update's pairs comes from the buffer; d_acc_fresh is taken on
+// the fresh ones alone; what was learned from enters the buffer afterwards.
+func TestReplayJoinsTheUpdate(t *testing.T) {
+	c, spy := judge(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5} })
+	b := batch()
+	fresh(t, c, &b)
+	update(t, c, b)
+	if len(c.Replay.Pairs) != 6 {
+		t.Fatalf("%d pairs in the buffer, want 6", len(c.Replay.Pairs))
+	}
+	b = batch()
+	b.Step = 1
+	fresh(t, c, &b)
+	spy.scored = 0
+	update(t, c, b)
+	// 6 replayed pairs are scored and learned from, both sides; 8 fresh sequences are learned from.
+	if spy.scored != 12+12+8 {
+		t.Errorf("%d sequences ran forward, want 32", spy.scored)
+	}
+	if len(c.Replay.Pairs) != 12 {
+		t.Errorf("%d pairs in the buffer, want 12", len(c.Replay.Pairs))
+	}
+}

@@ -1,0 +1,431 @@
+package gad_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// house is the layout: each package, and the packages of gad that it may import.
+// A package that is missing here fails the test, and so does an entry that is no
+// longer used, so that this map stays the diagram of the code.
+//
+// Three lines carry the design: algos imports nothing of gad, so that the
+// mathematics can be read and checked alone; checkpoint knows names and bytes and
+// no model; everything that computes goes through internal/compute.
+//
+// A test may import what its package may, directly or not, and the doubles.
+var house = map[string]string{
+	".":          "",
+	"cmd/gad":    "checkpoint data internal/compute internal/compute/cpu internal/conf internal/demo internal/vfs model tokenizer trainer",
+	"trainer":    "actor algos checkpoint critic data internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
+	"actor":      "algos internal/compute model",
+	"critic":     "algos internal/compute internal/philox model",
+	"reference":  "internal/compute model",
+	"model":      "internal/compute internal/philox internal/safetensors",
+	"data":       "internal/vfs",
+	"tokenizer":  "",
+	"algos":      "",
+	"checkpoint": "internal/vfs",
+
+	"internal/compute":             "",
+	"internal/compute/ref":         "internal/compute",
+	"internal/compute/cpu":         "internal/compute",
+	"internal/compute/computetest": "internal/compute internal/compute/ref",
+	"internal/conf":                "",
+	"internal/demo":                "internal/philox",
+	"internal/philox":              "",
+	"internal/report":              "internal/vfs",
+	"internal/safetensors":         "",
+	"internal/textmetrics":         "",
+	"internal/vfs":                 "",
+	"internal/vfs/vfstest":         "internal/vfs",
+}
+
+// doubles are the implementations and test doubles of an interface, for the
+// tests of whoever works with the interface.
+var doubles = map[string]string{
+	"internal/compute/ref":         "internal/compute",
+	"internal/compute/cpu":         "internal/compute",
+	"internal/compute/computetest": "internal/compute",
+	"internal/vfs/vfstest":         "internal/vfs",
+}
+
+// roles says which packages may import a library of others, by prefix of the
+// import path. A library without a role is refused.
+var roles = map[string]string{
+	"gorgonia.org/gorgonia":              "algos",
+	"gorgonia.org/tensor":                "algos",
+	"github.com/chewxy/hm":               "algos", // types of Gorgonia's own operations
+	"github.com/apache/arrow/go/v15":     "data",  // IPC only: see notParquet
+	"github.com/parquet-go/parquet-go":   "data",
+	"github.com/klauspost/compress":      "data",
+	"github.com/pierrec/lz4/v4":          "data", // frames of Arrow IPC; comes with arrow
+	"github.com/nikolalohinski/gonja/v2": "tokenizer",
+	"github.com/dlclark/regexp2":         "tokenizer",
+	"golang.org/x/text":                  "tokenizer internal/textmetrics", // Unicode normal forms
+	"go.uber.org/zap":                    "internal/report trainer",
+	"github.com/vbauerster/mpb/v8":       "internal/report",
+	"golang.org/x/term":                  "internal/report cmd/gad",
+	"github.com/urfave/cli/v2":           "cmd/gad",
+	"go.yaml.in/yaml/v3":                 "internal/conf",
+	"github.com/gofrs/flock":             "checkpoint",
+	"golang.org/x/sys/cpu":               "internal/compute/cpu",
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint", // checkpoint: its test mounts a small disk
+}
+
+// notParquet is Arrow's own Parquet reader: it panics in goroutines of its own
+// on corrupt pages, which no caller can recover from.
+const notParquet = "github.com/apache/arrow/go/v15/parquet"
+
+// writers may create, rename or remove files otherwise than through internal/vfs,
+// for the reason given. Everything that is written must pass internal/vfs, so
+// that its tests can fail, cut short or forget any single operation.
+var writers = map[string]string{
+	"internal/vfs": "is the seam itself",
+}
+
+// unsafes may import unsafe, or hold assembly, for the reason given.
+var unsafes = map[string]string{
+	"internal/compute/cpu": "aligns its blocks to cache lines and hands slices to assembly",
+}
+
+// changing are the functions of os, and of syscall and its like, that change the
+// file system; on an *os.Root they are methods.
+var changing = []string{"Chmod", "Chown", "Chtimes", "CopyFS", "Create", "CreateTemp", "Creat", "Lchown", "Link", "Mkdir",
+	"MkdirAll", "MkdirTemp", "Mknod", "NewFile", "OpenFile", "Openat", "Remove", "RemoveAll", "Rename", "Renameat",
+	"Rmdir", "Symlink", "Truncate", "Unlink", "Unlinkat", "WriteFile"}
+
+// nameless are package names that say nothing about what is inside.
+var nameless = []string{"util", "utils", "common", "types", "helper", "helpers", "misc", "shared", "base", "lib", "tools"}
+
+func TestLayout(t *testing.T) {
+	for _, complaint := range inspect(t, os.DirFS(".")) {
+		t.Error(complaint)
+	}
+}
+
+// TestLayoutSeesViolations breaks each rule once, so that a rule that no longer
+// looks is seen.
+func TestLayoutSeesViolations(t *testing.T) {
+	whole := inspect(t, os.DirFS("."))
+	for _, c := range []struct{ file, source, want string }{
+		{"internal/stray/a.go", "// Package stray is.\npackage stray", "internal/stray: not in the map"},
+		{"algos/bad.go", "package algos\nimport _ \"gad/internal/philox\"", "algos/bad.go: imports gad/internal/philox"},
+		{"algos/bad_test.go", "package algos\nimport _ \"gad/internal/compute/ref\"", "algos/bad_test.go: imports gad/internal/compute/ref"},
+		{"checkpoint/bad.go", "package checkpoint\nimport _ \"gad/model\"", "checkpoint/bad.go: imports gad/model"},
+		{"checkpoint/bad_test.go", "package checkpoint\nimport _ \"gad/model\"", "checkpoint/bad_test.go: imports gad/model"},
+		{"model/bad.go", "package model\nimport _ \"gad/internal/compute/cpu\"", "model/bad.go: imports gad/internal/compute/cpu"},
+		{"model/bad.go", "package model\nimport _ \"gorgonia.org/gorgonia\"", "model/bad.go: imports gorgonia.org/gorgonia"},
+		{"data/bad.go", "package data\nimport _ \"github.com/apache/arrow/go/v15/parquet/file\"", "data/bad.go: imports github.com/apache/arrow/go/v15/parquet/file"},
+		{"data/bad.go", "package data\nimport _ \"example.com/new\"", "data/bad.go: imports example.com/new"},
+		{"data/bad.go", "package data\nimport \"C\"", "data/bad.go: imports C"},
+		{"data/bad.go", "package data\nimport \"os\"\nfunc f() { os.Rename(\"a\", \"b\") }", "data/bad.go:3: os.Rename"},
+		{"data/bad.go", "package data\nimport disk \"os\"\nvar f = disk.WriteFile", "data/bad.go:3: os.WriteFile"},
+		{"data/bad.go", "package data\nimport \"syscall\"\nvar f = syscall.Unlink", "data/bad.go:3: syscall.Unlink"},
+		{"data/bad.go", "package data\nimport \"os\"\nfunc f() {\nr, _ := os.OpenRoot(\".\")\nr.Remove(\"a\")\n}", "data/bad.go:5: Remove"},
+		{"data/bad.go", "package data\nimport . \"os\"", "data/bad.go: imports os without a name"},
+		{"data/bad.go", "package data\nimport _ \"unsafe\"", "data/bad.go: imports unsafe"},
+		{"data/bad.s", "TEXT f(SB), 0, $0", "data/bad.s: assembly"},
+		{"data/util/a.go", "// Package util is.\npackage util", "data/util: \"util\""},
+		{"data/bad.go", "package data\nfunc", "data/bad.go:2"},
+		{"internal/philox/philox.go", "package philox", "internal/philox: no package comment"},
+		{"internal/philox/philox.go", "// Package other is.\npackage philox", "internal/philox: its comment begins"},
+		{"reference/reference.go", "// Package reference is.\npackage reference", "reference: may import"},
+		{"go.mod", "module gad\n\nrequire (\n\texample.com/new v1.0.0\n)\n", "go.mod: requires example.com/new"},
+	} {
+		broken := inspect(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}})
+		found := slices.ContainsFunc(broken, func(s string) bool { return strings.HasPrefix(s, c.want) && !slices.Contains(whole, s) })
+		if !found {
+			t.Errorf("%s with %q: want a complaint that begins with %q, got %q", c.file, c.source, c.want, broken)
+		}
+	}
+}
+
+// over is a file system with some files put over another's.
+type over struct {
+	below fs.FS
+	above fstest.MapFS
+}
+
+func (o over) Open(name string) (fs.File, error) {
+	if f, ok := o.above[name]; ok && f.Mode.IsRegular() {
+		return o.above.Open(name)
+	}
+	return o.below.Open(name)
+}
+
+// ReadDir adds the files above, and the folders that they are in, to those below.
+func (o over) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(o.below, name)
+	extra, errAbove := fs.ReadDir(o.above, name)
+	if err != nil && errAbove != nil {
+		return nil, err
+	}
+	for _, e := range extra {
+		if !slices.ContainsFunc(entries, func(have fs.DirEntry) bool { return have.Name() == e.Name() }) {
+			entries = append(entries, e)
+		}
+	}
+	return entries, nil
+}
+
+// Stat falls back on the folders that only the files above make.
+func (o over) Stat(name string) (fs.FileInfo, error) {
+	if info, err := fs.Stat(o.below, name); err == nil {
+		return info, nil
+	}
+	return fs.Stat(o.above, name)
+}
+
+// inspect lists what breaks the rules in the module at root.
+func inspect(t *testing.T, root fs.FS) []string {
+	t.Helper()
+	in := inspection{root: root, seen: map[string]bool{}, used: map[string]bool{}, docs: map[string]int{}}
+	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return in.folder(name)
+		}
+		switch path.Ext(name) {
+		case ".go":
+			return in.source(name)
+		case ".s", ".S", ".c", ".h", ".cc", ".cu", ".syso":
+			if _, ok := unsafes[path.Dir(name)]; !ok {
+				in.complain("%s: assembly or C: it stands only where unsafe may: add a reason to unsafes, or write it in Go", name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.leftovers()
+	in.requirements(t)
+	slices.Sort(in.complaints)
+	return in.complaints
+}
+
+type inspection struct {
+	root       fs.FS
+	complaints []string
+	seen       map[string]bool // packages
+	used       map[string]bool // "package imported", tests apart
+	docs       map[string]int  // package comments
+}
+
+func (in *inspection) complain(format string, args ...any) {
+	in.complaints = append(in.complaints, fmt.Sprintf(format, args...))
+}
+
+// folder skips what the go command skips, and modules of their own.
+func (in *inspection) folder(name string) error {
+	base := path.Base(name)
+	if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata") {
+		return fs.SkipDir
+	}
+	if _, err := fs.Stat(in.root, path.Join(name, "go.mod")); err == nil && name != "." {
+		return fs.SkipDir
+	}
+	return nil
+}
+
+func (in *inspection) source(name string) error {
+	text, err := fs.ReadFile(in.root, name)
+	if err != nil {
+		return err
+	}
+	pos := token.NewFileSet()
+	file, err := parser.ParseFile(pos, name, text, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		in.complain("%v", err)
+		return nil
+	}
+	pkg, test := path.Dir(name), strings.HasSuffix(name, "_test.go")
+	if !in.seen[pkg] {
+		in.seen[pkg] = true
+		if _, ok := house[pkg]; !ok {
+			in.complain("%s: not in the map: add it to house with what it may import, if it is a package of its own at all", pkg)
+		}
+		if base := path.Base(pkg); slices.Contains(nameless, base) || slices.Contains(nameless, file.Name.Name) {
+			in.complain("%s: %q says nothing: name the package after what it does", pkg, base)
+		}
+	}
+	if !test && file.Doc != nil && strings.TrimSpace(file.Doc.Text()) != "" {
+		in.docs[pkg]++
+		want := "Package " + file.Name.Name + " "
+		if file.Name.Name == "main" {
+			want = "Command " + path.Base(pkg) + " "
+		}
+		if !strings.HasPrefix(file.Doc.Text(), want) {
+			in.complain("%s: its comment begins otherwise than with %q", pkg, want)
+		}
+	}
+	in.imports(name, pkg, test, file)
+	if _, ok := writers[pkg]; !ok && !test {
+		in.writes(pos, file)
+	}
+	return nil
+}
+
+func (in *inspection) imports(name, pkg string, test bool, file *ast.File) {
+	for _, spec := range file.Imports {
+		what, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			in.complain("%s: import %s: %v", name, spec.Path.Value, err)
+			continue
+		}
+		ours, isOurs := strings.CutPrefix(what, "gad/")
+		switch {
+		case what == "C":
+			in.complain("%s: imports C: the program is built without cgo", name)
+		case what == "unsafe":
+			if _, ok := unsafes[pkg]; !ok {
+				in.complain("%s: imports unsafe: only %s may", name, names(unsafes))
+			}
+		case isOurs:
+			if !test {
+				in.used[pkg+" "+ours] = true
+			}
+			if !allowed(pkg, ours, test) {
+				in.complain("%s: imports %s: %s may import %q: turn the dependency round, or change house and say why", name, what, pkg, house[pkg])
+			}
+		case strings.Contains(strings.Split(what, "/")[0], "."):
+			if role, ok := roleOf(what); !ok || !slices.Contains(strings.Fields(roles[role]), pkg) || strings.HasPrefix(what, notParquet) {
+				in.complain("%s: imports %s: its role is in %q: use it there, or change roles and say why", name, what, roles[role])
+			}
+		case what == "os" && spec.Name != nil && spec.Name.Name == ".":
+			in.complain("%s: imports os without a name: what it calls would not be seen", name)
+		}
+	}
+}
+
+// allowed reports whether pkg may import what, both without "gad/".
+func allowed(pkg, what string, test bool) bool {
+	if slices.Contains(strings.Fields(house[pkg]), what) {
+		return true
+	}
+	if !test {
+		return false
+	}
+	below := closure(pkg, map[string]bool{})
+	return below[what] || below[doubles[what]] // pkg itself is in below, for tests from outside
+}
+
+// closure is pkg and all that it imports, directly or not.
+func closure(pkg string, into map[string]bool) map[string]bool {
+	if !into[pkg] {
+		into[pkg] = true
+		for _, p := range strings.Fields(house[pkg]) {
+			closure(p, into)
+		}
+	}
+	return into
+}
+
+// roleOf is the library that an import path belongs to.
+func roleOf(what string) (role string, ok bool) {
+	for r := range roles {
+		if what == r || strings.HasPrefix(what, r+"/") {
+			return r, true
+		}
+	}
+	return "", false
+}
+
+// writes complains about calls, and other uses, of what changes the file system.
+func (in *inspection) writes(pos *token.FileSet, file *ast.File) {
+	packages := map[string]string{} // name in this file -> import path
+	for _, spec := range file.Imports {
+		what, _ := strconv.Unquote(spec.Path.Value)
+		name := path.Base(what)
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		packages[name] = what
+	}
+	watched := func(p string) bool { return p == "os" || p == "syscall" || strings.HasPrefix(p, "golang.org/x/sys/") }
+	// The methods of an *os.Root have the same names. Which variable is one is not
+	// looked into: a file that opens a root may not use these names on anything.
+	root := false
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "OpenRoot" {
+			root = true
+		}
+		return true
+	})
+	ast.Inspect(file, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		if !ok || !slices.Contains(changing, s.Sel.Name) {
+			return true
+		}
+		x, ok := s.X.(*ast.Ident)
+		at := pos.Position(s.Pos())
+		switch {
+		case ok && watched(packages[x.Name]):
+			in.complain("%s:%d: %s.%s: only internal/vfs changes files: use it, so that faults can be injected", at.Filename, at.Line, packages[x.Name], s.Sel.Name)
+		case root && (!ok || packages[x.Name] == ""):
+			in.complain("%s:%d: %s in a file that opens an os.Root: a root is for reading, writing goes through internal/vfs", at.Filename, at.Line, s.Sel.Name)
+		}
+		return true
+	})
+}
+
+// leftovers complains about entries that nothing uses and packages that do not
+// say what they are.
+func (in *inspection) leftovers() {
+	for pkg, may := range house {
+		if !in.seen[pkg] {
+			in.complain("%s: in the map, but no such package: remove it from house", pkg)
+			continue
+		}
+		for _, p := range strings.Fields(may) {
+			if !in.used[pkg+" "+p] {
+				in.complain("%s: may import %s and does not: remove it from house", pkg, p)
+			}
+		}
+		if n := in.docs[pkg]; n == 0 {
+			in.complain("%s: no package comment: say what it is for", pkg)
+		} else if n > 1 {
+			in.complain("%s: %d package comments: keep one", pkg, n)
+		}
+	}
+}
+
+// requirements complains about modules that go.mod requires directly and that have no role.
+func (in *inspection) requirements(t *testing.T) {
+	text, err := fs.ReadFile(in.root, "go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(strings.TrimPrefix(line, "require "))
+		if len(f) != 2 || !strings.HasPrefix(f[1], "v") {
+			continue // not a requirement, or "// indirect"
+		}
+		if !slices.ContainsFunc(keys(roles), func(r string) bool { return r == f[0] || strings.HasPrefix(r, f[0]+"/") }) {
+			in.complain("go.mod: requires %s, which has no role: add it to roles with the package that uses it", f[0])
+		}
+	}
+}
+
+func keys(m map[string]string) (list []string) {
+	for k := range m {
+		list = append(list, k)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func names(m map[string]string) string { return strings.Join(keys(m), ", ") }

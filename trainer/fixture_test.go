@@ -1,0 +1,256 @@
+package trainer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/internal/conf"
+	"gad/internal/demo"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// The fixture: a student of 32 dimensions with a tokenizer of some 300 tokens
+// that has learned a little of short answers, so that some of its own end and
+// some are cut; 40 rows; a warm-up run of three steps.
+type fixture struct {
+	root, student, data, val, warmup string
+	tok                              *tokenizer.Tokenizer
+}
+
+var fixed *fixture
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	root, err := os.MkdirTemp("", "gad-trainer-")
+	if err != nil {
+		panic(err)
+	}
+	fixed = &fixture{root: root}
+	code := m.Run()
+	os.RemoveAll(root)
+	os.Exit(code)
+}
+
+var shape32 = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64,
+	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
+
+var build = sync.OnceValue(func() error {
+	f := fixed
+	f.student, f.data, f.val = filepath.Join(f.root, "student"), filepath.Join(f.root, "train.jsonl"), filepath.Join(f.root, "val.jsonl")
+	var err error
+	if f.tok, err = tokenizer.Train(strings.NewReader(demo.Corpus(1, 400)), tokenizer.TrainOptions{VocabSize: 300}); err != nil {
+		return err
+	}
+	for path, split := range map[string]string{f.data: "train", f.val: "test"} {
+		if err := os.WriteFile(path, rowsJSON(demo.Rows(1, split, 40)), 0o644); err != nil {
+			return err
+		}
+	}
+	be, err := newBackend(1)
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	shape := shape32
+	shape.Vocab = f.tok.Size()
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		return err
+	}
+	blank := filepath.Join(f.root, "blank")
+	if err := errors.Join(WriteFolder(vfs.OS, blank, m, f.tok, "float32"), m.Close()); err != nil {
+		return err
+	}
+	sft := filepath.Join(f.root, "sft")
+	err = play(be, settings(SFT, sft, "model.path="+blank, "trainer.total_steps=60", "data.train_batch_size=8",
+		"actor.optim.lr=5e-3", "trainer.save_freq=0"), SFT)
+	if err != nil {
+		return err
+	}
+	dir, _, err := FindCheckpoint(vfs.OS, sft)
+	if err != nil {
+		return err
+	}
+	if _, err = Export(vfs.OS, dir, "actor", f.student, "base"); err != nil {
+		return err
+	}
+	f.warmup = filepath.Join(f.root, "warmup")
+	return play(be, settings(Warmup, f.warmup, "trainer.total_steps=3", "trainer.critic_warmup=2"), Warmup)
+})
+
+func newBackend(workers int) (compute.Backend, error) {
+	return cpu.New(cpu.Options{Workers: workers})
+}
+
+// rowsJSON asks the demo's questions; the teacher answers in a few words.
+func rowsJSON(rows []demo.Row) []byte {
+	var b bytes.Buffer
+	for _, r := range rows {
+		line, _ := json.Marshal(map[string]string{"content": r.Prompt, "teacher_response": "It is " + r.Solution + "."})
+		b.Write(append(line, '\n'))
+	}
+	return b.Bytes()
+}
+
+// settings are a small run's, with overrides as on the command line.
+func settings(stage Stage, output string, overrides ...string) Config {
+	c := StageDefaults(stage)
+	base := []string{"model.path=" + fixed.student, "data.train_files=" + fixed.data, "trainer.default_local_dir=" + output,
+		"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
+		"actor.optim.lr=1e-3", "critic.optim.lr=2e-3", "trainer.save_samples=2", "actor.max_token_len=512", "critic.max_token_len=512",
+		"trainer.val_rows=4"}
+	if stage == Train {
+		base = append(base, "trainer.resume_from="+fixed.warmup)
+	}
+	if err := conf.Load(&c, "", append(base, overrides...), nil); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// play runs a configuration to its end.
+func play(be compute.Backend, c Config, stage Stage) error {
+	t, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.Run(context.Background()), t.Close())
+}
+
+// ready builds the fixture and gives the test a backend of one worker.
+func ready(t testing.TB) compute.Backend {
+	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	be, err := newBackend(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { be.Close() })
+	return be
+}
+
+// opened is a trainer about to take its first step.
+func opened(t testing.TB, be compute.Backend, c Config, stage Stage) *Trainer {
+	t.Helper()
+	tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tr.Close() })
+	return tr
+}
+
+// finished plays a run and returns its metrics.
+func finished(t testing.TB, be compute.Backend, c Config, stage Stage) []report.Row {
+	t.Helper()
+	if err := play(be, c, stage); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := report.ReadMetrics(vfs.OS, c.Trainer.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// tree is every file below dir by its name.
+func tree(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		name, _ := filepath.Rel(dir, path)
+		files[name] = string(raw)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// record is what two runs that compute the same have in common: the metrics
+// without timings, the samples, the checkpoint of the last step.
+func record(t testing.TB, run string, last int) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for name, content := range tree(t, run) {
+		if strings.HasPrefix(name, "samples"+string(filepath.Separator)) || strings.HasPrefix(name, fmt.Sprintf("global_step_%d%c", last, filepath.Separator)) {
+			files[name] = content
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := report.WithoutTimings(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["metrics.jsonl"] = string(metrics)
+	return files
+}
+
+// same wants equal files.
+func same(t testing.TB, got, want map[string]string) {
+	t.Helper()
+	names := map[string]bool{}
+	for name := range got {
+		names[name] = true
+	}
+	for name := range want {
+		names[name] = true
+	}
+	var differ []string
+	for name := range names {
+		if got[name] != want[name] {
+			differ = append(differ, fmt.Sprintf("%s (%d and %d bytes)", name, len(got[name]), len(want[name])))
+		}
+	}
+	if len(differ) > 0 {
+		slices.Sort(differ)
+		t.Errorf("differ: %s", strings.Join(differ, ", "))
+		if a, b := got["metrics.jsonl"], want["metrics.jsonl"]; a != b {
+			t.Errorf("metrics:\n%s\nwant\n%s", a, b)
+		}
+	}
+	if len(want) < 8 || want["metrics.jsonl"] == "" {
+		t.Errorf("only %d files were compared", len(want))
+	}
+}
+
+// copyTree copies a folder.
+func copyTree(t testing.TB, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lines is a console.
+type lines struct{ bytes.Buffer }
+
+func (l *lines) have(text string) bool { return strings.Contains(l.String(), text) }

@@ -1,0 +1,409 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/algos"
+	"gad/internal/compute"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+)
+
+// spy counts the tokens that pass the backbone and the sequences that are scored.
+type spy struct {
+	compute.Backend
+	scored int
+	plant  float32 // planted into a gradient before the optimizer looks at it
+}
+
+func (s *spy) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
+	s.scored += len(rows)
+	s.Backend.Score(sR, hND, w, rows)
+}
+
+func (s *spy) SumSquares(ts []compute.Tensor) float64 {
+	if s.plant != 0 {
+		s.Upload(ts[1].Slice(0, 1), []float32{s.plant})
+	}
+	return s.Backend.SumSquares(ts)
+}
+
+// One step scores each answer once and each teacher once, before the
+// discriminator's update: d_acc_fresh and the samples' scores are those of the
+// old weights (ALGORITHMS section 1, "One step").
+func TestStepScoresBeforeItsUpdate(t *testing.T) {
+	be := &spy{Backend: ready(t)}
+	run := filepath.Join(t.TempDir(), "run")
+	tr := opened(t, be, settings(Warmup, run, "trainer.total_steps=4", "trainer.critic_warmup=9", "trainer.save_samples=4", "critic.optim.lr=2e-2"), Warmup)
+	for step := range 2 {
+		be.scored = 0
+		m, err := tr.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr.step++
+		cut := m["rollout/truncated_frac"] * 16
+		if fresh, learned := be.scored-20, m["critic/pairs"]; float64(fresh) < learned+1 || float64(fresh) > learned+4 {
+			t.Errorf("step %d: %d sequences scored for 16 answers, 4 teachers and %g pairs (%g answers cut)", step, be.scored, learned, cut)
+		}
+	}
+	// The same step under weights that were never updated gives the first step's scores again.
+	again := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "again"), "trainer.total_steps=4", "trainer.critic_warmup=9"), Warmup)
+	m := Metrics{}
+	_, roll, scoreS, scoreP, err := again.play(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(run, "samples", "step_1.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if len(written) != len(scoreS) {
+		t.Fatalf("%d samples of %d answers", len(written), len(scoreS))
+	}
+	for s, line := range written {
+		for key, want := range map[string]float32{"student_score": scoreS[s], "teacher_score": scoreP[roll.Group[s]]} {
+			text, _ := report.Sample{StudentScore: float64(want)}.MarshalJSON()
+			number, _, _ := strings.Cut(strings.SplitAfter(string(text), `"student_score":`)[1], ",")
+			if !strings.Contains(line, fmt.Sprintf("%q:%s,", key, number)) {
+				t.Errorf("answer %d: the sample %s does not have %s %s of the weights before the update", s, line, key, number)
+			}
+		}
+	}
+	if slices.Equal(scoresOf(t, tr, roll.Seqs), scoresOf(t, again, roll.Seqs)) {
+		t.Error("the discriminator has learned nothing: the test shows nothing")
+	}
+}
+
+func scoresOf(t *testing.T, tr *Trainer, seqs []model.Seq) []float32 {
+	t.Helper()
+	scores, err := tr.critic.Score(seqs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scores
+}
+
+// The teacher's answers and the student's end alike on the discriminator's
+// path; what was cut ends without, is left out of the pairs and gets its group's
+// smallest reward.
+func TestTruncatedAnswers(t *testing.T) {
+	be := ready(t)
+	tr := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "data.max_response_length=7", "data.train_batch_size=8", "trainer.total_steps=1"), Warmup)
+	m := Metrics{}
+	b, r, scoreS, scoreP, err := tr.play(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn := fixed.tok.EndOfTurn()
+	cut := 0
+	for s, seq := range tr.judged(r) {
+		if ends := seq.IDs[len(seq.IDs)-1] == turn; ends == r.Truncated[s] {
+			t.Errorf("answer %d: cut %v, ends with the end of turn %v", s, r.Truncated[s], ends)
+		}
+		if r.Truncated[s] {
+			cut++
+		}
+	}
+	teachersCut := 0
+	for p, seq := range b.Teachers {
+		if ends := seq.IDs[len(seq.IDs)-1] == turn; ends == b.TeacherCut[p] {
+			t.Errorf("teacher %d: cut %v, ends with the end of turn %v", p, b.TeacherCut[p], ends)
+		}
+		if b.TeacherCut[p] {
+			teachersCut++
+		}
+	}
+	if cut == 0 || cut == len(r.Seqs) || teachersCut == 0 || teachersCut == len(b.Teachers) {
+		t.Fatalf("%d of %d answers and %d of %d teachers are cut: the test shows nothing", cut, len(r.Seqs), teachersCut, len(b.Teachers))
+	}
+	if err := tr.updateCritic(m, b, r, scoreS, scoreP); err != nil {
+		t.Fatal(err)
+	}
+	pairs := 0
+	for s, p := range r.Group {
+		if !r.Truncated[s] && !b.TeacherCut[p] {
+			pairs++
+		}
+	}
+	if m["critic/pairs"] != float64(pairs) {
+		t.Errorf("%g pairs, want %d", m["critic/pairs"], pairs)
+	}
+	if err := tr.describe(m, b, r, scoreS, scoreP, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := m["rollout/truncated_frac"], float64(cut)/float64(len(r.Seqs)); got != want {
+		t.Errorf("rollout/truncated_frac %g, want %g", got, want)
+	}
+	if got, want := m["teacher/truncated_frac"], float64(teachersCut)/8; got != want {
+		t.Errorf("teacher/truncated_frac %g, want %g", got, want)
+	}
+
+	score := []float32{3, 1, 2, 5, 9, 7}
+	group, truncated := []int{0, 0, 0, 1, 1, 1}, []bool{true, false, false, false, true, false}
+	lens := []int{4, 4, 4, 4, 4, 4}
+	for setting, want := range map[string][]float64{"group_min": {1, 1, 2, 5, 5, 7}, "score": {3, 1, 2, 5, 9, 7}} {
+		got, err := shape(AlgorithmConfig{TruncReward: setting}, score, lens, truncated, group, 8)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("truncated_reward %s: %v, %v, want %v", setting, got, err, want)
+		}
+	}
+	// Clip to 2, overlong penalty of at most 1 over the last 4 of 8 tokens.
+	got, err := shape(AlgorithmConfig{ScoreClip: 2, Overlong: OverlongPunct{Len: 4, Factor: 1}, TruncReward: "score"}, score, []int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
+	if want := []float64{2, 0.5, 1, 2, 2, 2}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("shaped: %v, %v, want %v", got, err, want)
+	}
+}
+
+// Two answers to one prompt with different scores are learned in opposite
+// directions: the better one becomes more probable, the worse one less.
+func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
+	be := ready(t)
+	tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "data.train_batch_size=1", "rollout.n=2", "actor.use_kl_loss=false", "trainer.total_steps=9", "actor.optim.lr=1e-4"), Train)
+	m := Metrics{}
+	_, r, _, _, err := tr.play(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 8 { // a prompt whose two answers differ and have both ended
+		if !slices.Equal(r.Seqs[0].IDs, r.Seqs[1].IDs) {
+			break
+		}
+		tr.step++
+		if _, r, _, _, err = tr.play(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Truncated = []bool{false, false}
+	adv, err := tr.advantages(m, r, []float32{0.25, -1.5}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !(adv[0][0] > 0.7 && adv[1][0] < -0.7) {
+		t.Fatalf("advantages %v, %v: want opposite signs", adv[0], adv[1])
+	}
+	sum := func() (s [2]float64) {
+		rows, _, err := tr.actor.Model().AllLogProbs(r.Seqs, 1, 512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range s {
+			for _, x := range rows[k] {
+				s[k] += float64(x)
+			}
+		}
+		return s
+	}
+	before := sum()
+	if _, err := tr.actor.Update(r, adv, nil); err != nil {
+		t.Fatal(err)
+	}
+	after := sum()
+	if (after[0]-after[1])-(before[0]-before[1]) <= 0 {
+		t.Errorf("log-probabilities from %v to %v: the better answer has not gained on the worse one", before, after)
+	}
+}
+
+// Every estimator with every policy loss takes a step, with the KL in reward and
+// loss, and the figures of the step are finite.
+func TestEveryObjectiveTakesAStep(t *testing.T) {
+	be := ready(t)
+	estimators, losses := algos.AdvantageNames(), algos.PolicyLossNames()
+	if len(estimators) < 11 || len(losses) < 9 {
+		t.Fatalf("estimators %v, losses %v", estimators, losses)
+	}
+	estimators = slices.DeleteFunc(estimators, func(s string) bool { return s == "gigpo" }) // its steps are turns: a response here is one
+	losses = slices.DeleteFunc(losses, func(s string) bool { return s == "sft" })
+	if testing.Short() {
+		estimators = estimators[:2]
+	}
+	for i, estimator := range estimators {
+		for j, loss := range losses {
+			if i > 0 && j > 0 && i%len(losses) != j { // every one with every other is in the first row and column
+				continue
+			}
+			t.Run(estimator+" "+loss, func(t *testing.T) {
+				tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=2",
+					"algorithm.adv_estimator="+estimator, "actor.policy_loss.loss_mode="+loss, "algorithm.use_kl_in_reward=true", "actor.entropy_coeff=0.001"), Train)
+				m, err := tr.Step()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for name, x := range m {
+					if x-x != 0 {
+						t.Errorf("%s is %g", name, x)
+					}
+				}
+				if m["actor/grad_norm"] == 0 || tr.actor.Optimizer().Steps() == 0 {
+					t.Error("nothing was learned")
+				}
+			})
+		}
+	}
+}
+
+// The KL in the reward: off, on, adaptive.
+func TestKLInReward(t *testing.T) {
+	be := ready(t)
+	step := func(overrides ...string) (Metrics, *Trainer) {
+		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), append(overrides, "trainer.total_steps=3", "actor.use_kl_loss=false")...), Train)
+		var m Metrics
+		for range 2 { // in the first step the student is its reference
+			var err error
+			if m, err = tr.next(); err != nil {
+				t.Fatal(err)
+			}
+			tr.step++
+		}
+		return m, tr
+	}
+	m, tr := step()
+	if _, ok := m["reward/kl_mean"]; ok || tr.reference != nil {
+		t.Error("without a KL term there is a reference")
+	}
+	m, _ = step("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.5")
+	if !(m["reward/kl_mean"] > 0) || m["reward/kl_coef"] != 0.5 {
+		t.Errorf("KL %g, coefficient %g, want above 0 and 0.5", m["reward/kl_mean"], m["reward/kl_coef"])
+	}
+	_, tr = step("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100", "algorithm.kl_ctrl.target_kl=10")
+	if c := tr.kl.Coef; math.Abs(c-1e-3*math.Pow(1-0.2*16/100, 2)) > 1e-12 {
+		t.Errorf("after two steps far below the target the coefficient is %g", c)
+	}
+}
+
+// Dynamic sampling replaces prompts whose answers all score the same.
+func TestFlatGroupsAreReplaced(t *testing.T) {
+	be := ready(t)
+	for _, enable := range []bool{false, true} {
+		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), fmt.Sprintf("algorithm.filter_groups.enable=%v", enable),
+			"algorithm.filter_groups.max_num_gen_batches=6", "rollout.n=2", "rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"), Train)
+		b, r, scoreS, scoreP, err := tr.play(Metrics{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 || r.Group[15] != 7 {
+			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b.Rows), len(r.Seqs), len(scoreS), len(scoreP), r.Group[15])
+		}
+		if got := scoresOf(t, tr, tr.judged(r)); !slices.Equal(got, scoreS) {
+			t.Errorf("scores %v are not those of the sequences, %v", scoreS, got)
+		}
+		if got := scoresOf(t, tr, b.Teachers); !slices.Equal(got, scoreP) {
+			t.Errorf("scores %v are not those of the teachers, %v", scoreP, got)
+		}
+		for s, p := range r.Group {
+			if !slices.Equal(r.Seqs[s].IDs[:r.Seqs[s].Prompt], b.Prompts[p]) {
+				t.Errorf("sequence %d does not answer prompt %d", s, p)
+			}
+		}
+		keep, err := spreadGroups(scoreS, r.Group, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drawn := tr.order.State().Epoch*40 + tr.order.State().Offset
+		if flat := 8 - len(keep); !enable && (flat == 0 || drawn != 8) || enable && (drawn <= 8 || drawn < 48 && flat > 0) {
+			t.Errorf("filter %v: %d flat groups among 8, %d prompts drawn", enable, flat, drawn)
+		}
+	}
+}
+
+// What is not finite is skipped and counted; weights, moments and steps stay;
+// after max_skips in a row the run stops with ErrNumerical, and the last
+// checkpoint is good (RELIABILITY 9).
+func TestNumericalStop(t *testing.T) {
+	be := &spy{Backend: ready(t)}
+	run := filepath.Join(t.TempDir(), "run")
+	tr := opened(t, be, settings(Train, run, "trainer.total_steps=9", "trainer.max_skips=3", "actor.ppo_mini_batch_size=4", "trainer.save_freq=1"), Train)
+	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	before := [2]map[string]string{weights(t, tr, "actor"), weights(t, tr, "critic")}
+	be.plant = float32(math.NaN())
+	for step := 2; step <= 3; step++ {
+		m, err := tr.next()
+		if err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if m["actor/skipped_updates"] != 1 || m["critic/skipped_updates"] != 1 {
+			t.Errorf("step %d: %g and %g updates skipped, want 1 each", step, m["actor/skipped_updates"], m["critic/skipped_updates"])
+		}
+		if err := tr.rec.Step(step, m); err != nil {
+			t.Error(err)
+		}
+		tr.step++
+	}
+	err := tr.Run(context.Background())
+	if !errors.Is(err, ErrNumerical) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "trainer.max_skips") {
+		t.Errorf("after 3 skips in a row: %v, want ErrNumerical on one line", err)
+	}
+	if tr.actor.Optimizer().Steps() != 1 || tr.critic.Optimizer().Steps() != 1+tr.before.Critic {
+		t.Errorf("%d and %d steps, want 1 each in this stage", tr.actor.Optimizer().Steps(), tr.critic.Optimizer().Steps()-tr.before.Critic)
+	}
+	same(t, weights(t, tr, "actor"), before[0])
+	same(t, weights(t, tr, "critic"), before[1])
+	if dir, notes, err := FindCheckpoint(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+		t.Errorf("latest checkpoint: %s, %v, %v", dir, notes, err)
+	}
+}
+
+// weights are a side's weights and moments, as strings of their bits; enough
+// names for same.
+func weights(t *testing.T, tr *Trainer, side string) map[string]string {
+	t.Helper()
+	m := tr.actor.Model()
+	if side == "critic" {
+		m = tr.critic.Model()
+	}
+	out := map[string]string{"metrics.jsonl": side}
+	for _, p := range m.Params() {
+		for part, x := range map[string]compute.Tensor{"W": p.W, "M": p.M, "V": p.V} {
+			v := make([]float32, p.Len())
+			tr.be.Download(v, x)
+			var b strings.Builder
+			for _, f := range v {
+				fmt.Fprintf(&b, "%x,", math.Float32bits(f))
+			}
+			out[part+" "+p.Name] = b.String()
+		}
+	}
+	return out
+}
+
+// A score that is not finite stops neither the run nor spoils the student.
+func TestScoreNotFinite(t *testing.T) {
+	be := ready(t)
+	tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2"), Train)
+	head := tr.critic.Model().Params()
+	last := head[len(head)-1]
+	be.Upload(last.W.Slice(0, 1), []float32{float32(math.NaN())})
+	be.Refresh(last)
+	before := weights(t, tr, "actor")
+	m, err := tr.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m["actor/skipped_updates"] != 1 || m["critic/skipped_updates"] != 1 {
+		t.Errorf("%g and %g updates skipped, want 1 each", m["actor/skipped_updates"], m["critic/skipped_updates"])
+	}
+	same(t, weights(t, tr, "actor"), before)
+	if err := tr.rec.Step(1, m); err != nil {
+		t.Error(err)
+	}
+}
+
+// Warm-up by the teacher's answers has no use for a reference, whatever the KL settings say.
+func TestWarmupBySFTWithKLInReward(t *testing.T) {
+	be := ready(t)
+	rows := finished(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2", "algorithm.use_kl_in_reward=true"), Warmup)
+	wantNames(t, rows[1], []string{"actor/sft_loss"})
+	wantNone(t, rows[1], "reward/kl", "timing_s/ref_logp")
+}

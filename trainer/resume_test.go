@@ -1,0 +1,141 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"gad/internal/vfs"
+)
+
+// stopAfter is a context that ends after n steps of a run, which asks once a step.
+type stopAfter struct {
+	context.Context
+	n    int
+	kill bool // panic instead: the process dies after the step's line and before its checkpoint
+}
+
+type killed struct{}
+
+func (s *stopAfter) Err() error {
+	if s.n--; s.n > 0 {
+		return nil
+	}
+	if s.kill {
+		panic(killed{})
+	}
+	return context.Canceled
+}
+
+// part runs up to n steps and leaves the folder as a stop or a kill does.
+func part(t *testing.T, c Config, stage Stage, n int, kill bool) (err error) {
+	t.Helper()
+	be, err := newBackend(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	defer func() {
+		if r := recover(); r != nil && r != (killed{}) {
+			panic(r)
+		}
+	}()
+	return tr.Run(&stopAfter{Context: context.Background(), n: n, kill: kill})
+}
+
+// Everything that has state: replay, adaptive KL in the reward, schedules,
+// several epochs over the rollouts, dynamic sampling, the best checkpoint.
+var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
+	"algorithm.kl_ctrl.horizon=20", "actor.optim.lr_scheduler=cosine", "critic.optim.lr_scheduler=linear", "critic.optim.lr_warmup_steps=3",
+	"actor.ppo_epochs=2", "critic.ppo_epochs=2", "algorithm.filter_groups.enable=true", "trainer.save_freq=3", "trainer.test_freq=1",
+	"trainer.keep_best=val/teacher_nll", "trainer.max_ckpt_to_keep=1"}
+
+// A run that was stopped, or killed, and gone on with equals one that was not,
+// byte for byte: metrics without timings, samples, weights, optimizers, state
+// (issue "Measures", RELIABILITY 1).
+func TestResumeEqualsUninterrupted(t *testing.T) {
+	be := ready(t)
+	const total = 7
+	for _, c := range []struct {
+		stage Stage
+		extra []string
+	}{
+		{SFT, nil},
+		{Warmup, []string{"trainer.critic_warmup=2"}},
+		{Warmup, []string{"trainer.critic_warmup=1", "trainer.warmup_objective=policy"}},
+		{Train, nil},
+	} {
+		name := string(c.stage)
+		if len(c.extra) > 1 {
+			name += " by policy"
+		}
+		t.Run(name, func(t *testing.T) {
+			overrides := append(append([]string{fmt.Sprintf("trainer.total_steps=%d", total), "data.val_files=" + fixed.val}, stateful...), c.extra...)
+			whole := filepath.Join(t.TempDir(), "whole")
+			finished(t, be, settings(c.stage, whole, overrides...), c.stage)
+			want := record(t, whole, total)
+			stops := [][]int{{1}, {3}, {4}, {1, 1, 2}}
+			kills := []int{1, 3, 5}
+			if testing.Short() {
+				stops, kills = stops[1:2], kills[2:]
+			}
+			for _, steps := range stops {
+				t.Run(fmt.Sprint("stopped after ", steps), func(t *testing.T) {
+					run := filepath.Join(t.TempDir(), "run")
+					cfg := settings(c.stage, run, overrides...)
+					for _, n := range steps {
+						if err := part(t, cfg, c.stage, n, false); !errors.Is(err, ErrInterrupted) {
+							t.Fatalf("stopped after %d steps: %v, want ErrInterrupted", n, err)
+						}
+					}
+					finished(t, be, cfg, c.stage)
+					same(t, record(t, run, total), want)
+				})
+			}
+			for _, n := range kills {
+				t.Run(fmt.Sprint("killed after ", n), func(t *testing.T) {
+					run := filepath.Join(t.TempDir(), "run")
+					cfg := settings(c.stage, run, overrides...)
+					if err := part(t, cfg, c.stage, n, true); err != nil {
+						t.Fatal(err)
+					}
+					finished(t, be, cfg, c.stage)
+					same(t, record(t, run, total), want)
+				})
+			}
+		})
+	}
+}
+
+// A finished run says so and does nothing.
+func TestFinishedRunIsLeftAlone(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(Train, run, "trainer.total_steps=2", "trainer.save_freq=1")
+	finished(t, be, cfg, Train)
+	before := tree(t, run)
+	var console lines
+	tr, err := Open(cfg, Train, Options{FS: vfs.OS, Backend: be, Console: &console})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tr.Run(context.Background()), tr.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !console.have("already finished") {
+		t.Errorf("the console does not say that the run is finished:\n%s", console.String())
+	}
+	after := tree(t, run)
+	for name, content := range before {
+		if name != "log.jsonl" && after[name] != content {
+			t.Errorf("%s has changed", name)
+		}
+	}
+}

@@ -1,0 +1,308 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/checkpoint"
+	"gad/internal/vfs"
+)
+
+// openError is the error of Open, which must be one line and leave no trace.
+func openError(t *testing.T, c Config, stage Stage) error {
+	t.Helper()
+	be, err := newBackend(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
+	if err == nil {
+		tr.Close()
+		t.Fatal("Open succeeds")
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than one line: %v", err)
+	}
+	return err
+}
+
+func wantError(t *testing.T, err error, is error, parts ...string) {
+	t.Helper()
+	if is != nil && !errors.Is(err, is) {
+		t.Errorf("%v: want %v", err, is)
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("%v: does not say %q", err, p)
+		}
+	}
+}
+
+func absent(t *testing.T, path string) {
+	t.Helper()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s was written", path)
+	}
+}
+
+func steps(t *testing.T, run string) []int {
+	t.Helper()
+	s, err := checkpoint.Steps(vfs.OS, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The newest checkpoints are kept, and the best one beside them.
+func TestWhichCheckpointsAreKept(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "last")
+	finished(t, be, settings(SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"), SFT)
+	if got := steps(t, run); !slices.Equal(got, []int{4, 5}) {
+		t.Errorf("checkpoints %v, want the newest two of 5", got)
+	}
+	run = filepath.Join(t.TempDir(), "best")
+	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=6", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.max_ckpt_to_keep=1",
+		"trainer.keep_best=val/teacher_nll", "data.val_files="+fixed.val, "actor.optim.lr=0.03"), SFT)
+	best := rows[0]
+	for _, r := range rows {
+		if r.Values["val/teacher_nll"] < best.Values["val/teacher_nll"] {
+			best = r
+		}
+	}
+	if best.Step == 6 {
+		t.Fatalf("the last step is the best: the test shows nothing: %v", rows)
+	}
+	if got := steps(t, run); !slices.Equal(got, []int{best.Step, 6}) {
+		t.Errorf("checkpoints %v, want the best, %d, and the last", got, best.Step)
+	}
+}
+
+// Going on, a damaged newest checkpoint is not used: an older one is, and the
+// run says so; the result is the same.
+func TestDamagedCheckpoint(t *testing.T) {
+	be := ready(t)
+	overrides := []string{"trainer.total_steps=5", "trainer.save_freq=2", "trainer.critic_warmup=1"}
+	whole := filepath.Join(t.TempDir(), "whole")
+	finished(t, be, settings(Warmup, whole, overrides...), Warmup)
+
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(Warmup, run, overrides...)
+	if err := part(t, cfg, Warmup, 4, false); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	path := filepath.Join(run, "global_step_4", "critic", "model.safetensors")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)/2] ^= 1
+	if err := os.WriteFile(path, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var console lines
+	tr, err := Open(cfg, Warmup, Options{FS: vfs.OS, Backend: be, Console: &console})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tr.Run(context.Background()), tr.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"global_step_4", "older checkpoint", "going on after step 2 of 5"} {
+		if !console.have(text) {
+			t.Errorf("the console does not say %q:\n%s", text, console.String())
+		}
+	}
+	same(t, record(t, run, 5), record(t, whole, 5))
+
+	// Nothing verifies: nothing is begun anew over it.
+	for _, n := range steps(t, run) {
+		os.Remove(filepath.Join(run, "global_step_"+string(rune('0'+n)), "trainer.json"))
+	}
+	before := tree(t, run)
+	wantError(t, openError(t, cfg, Warmup), checkpoint.ErrCorrupt, run)
+	delete(before, ".lock.holder")
+	after := tree(t, run)
+	delete(after, ".lock.holder")
+	same(t, after, before)
+}
+
+// Changed data, frozen settings and stages are refused, and the run is left as it is.
+func TestWhatARunIsNotGoneOnWith(t *testing.T) {
+	ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	data := filepath.Join(t.TempDir(), "data.jsonl")
+	raw, _ := os.ReadFile(fixed.data)
+	if err := os.WriteFile(data, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	overrides := []string{"trainer.total_steps=4", "data.train_files=" + data, "trainer.save_freq=1"}
+	if err := part(t, settings(Warmup, run, overrides...), Warmup, 2, false); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	before := tree(t, run)
+	if err := os.WriteFile(data, raw[:len(raw)-len("x.\"}\n")], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// the last row is cut short
+	wantError(t, openError(t, settings(Warmup, run, overrides...), Warmup), nil, data)
+	if err := os.WriteFile(data, append(raw, raw[:1+strings.IndexByte(string(raw), '\n')]...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, openError(t, settings(Warmup, run, overrides...), Warmup), nil, data, "has changed since the run began")
+	if err := os.WriteFile(data, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, openError(t, settings(SFT, run, overrides...), SFT), ErrConfig, "stage warmup", "another --output")
+	wantError(t, openError(t, settings(Train, run, overrides...), Train), ErrConfig, "stage warmup")
+	wantError(t, openError(t, settings(Warmup, run, append(overrides, "trainer.seed=9")...), Warmup), nil, "seed")
+	after := tree(t, run)
+	same(t, after, before)
+
+	was := settings(Warmup, run, overrides...)
+	for key, override := range map[string]string{"trainer.seed": "trainer.seed=2", "data.train_batch_size": "data.train_batch_size=2",
+		"data.max_response_length": "data.max_response_length=9", "model.path": "model.path=elsewhere"} {
+		now := settings(Warmup, run, append(overrides, override)...)
+		err := CheckChange(&was, &now)
+		if err == nil {
+			t.Errorf("%s may change", key)
+			continue
+		}
+		wantError(t, err, ErrConfig, key, run, "another --output")
+	}
+	now := settings(Warmup, run, append(overrides, "trainer.total_steps=9", "actor.optim.lr=1", "trainer.save_freq=7")...)
+	if err := CheckChange(&was, &now); err != nil {
+		t.Errorf("length, learning rate and saving may change, but: %v", err)
+	}
+}
+
+// A folder with other files is refused and untouched; a fresh one is not made
+// when anything is wrong with the inputs.
+func TestNothingIsWrittenOnBadInput(t *testing.T) {
+	ready(t)
+	foreign := t.TempDir()
+	if err := os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("ten years of work"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, openError(t, settings(SFT, foreign), SFT), ErrConfig, foreign, "thesis.tex", "nothing is overwritten")
+	if files := tree(t, foreign); len(files) != 1 || files["thesis.tex"] != "ten years of work" {
+		t.Errorf("the folder now holds %d files", len(files))
+	}
+	file := filepath.Join(foreign, "thesis.tex")
+	wantError(t, openError(t, settings(SFT, file), SFT), ErrConfig, file)
+
+	write := func(name string, lines ...string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good := `{"content":"Add 1+1+1","teacher_response":"It is 3."}`
+	long := `{"content":"` + strings.Repeat("Add 1+1+1 ", 40) + `","teacher_response":"It is 3."}`
+	noTokenizer := filepath.Join(t.TempDir(), "model")
+	copyTree(t, fixed.student, noTokenizer)
+	os.Remove(filepath.Join(noTokenizer, "tokenizer.json"))
+	for name, c := range map[string]struct {
+		stage     Stage
+		overrides []string
+		is        error
+		says      []string
+	}{
+		"no data":           {SFT, []string{"data.train_files=/nowhere/x.jsonl"}, nil, []string{"/nowhere/x.jsonl"}},
+		"no model":          {SFT, []string{"model.path=/nowhere/m"}, nil, []string{"/nowhere/m"}},
+		"no tokenizer":      {SFT, []string{"model.path=" + noTokenizer}, nil, []string{noTokenizer, "tokenizer.json"}},
+		"no teacher column": {SFT, []string{"data.teacher_key=answer"}, nil, []string{fixed.data, `"answer"`, "data.teacher_key"}},
+		"empty answer": {SFT, []string{"data.train_files=" + write("empty.jsonl", good, `{"content":"Add 1+1+2","teacher_response":""}`)}, nil,
+			[]string{"row 1", "teacher_response is empty", "gad data validate"}},
+		"long prompt": {SFT, []string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
+			[]string{"row 2", "data.max_prompt_length is 64", "data.overlong_prompts=filter"}},
+		"all rows too long": {SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
+		"too long together": {SFT, []string{"data.max_prompt_length=120"}, ErrConfig, []string{"max_position_embeddings is 128"}},
+		"no warm-up":        {Train, []string{"trainer.resume_from="}, ErrConfig, []string{"--resume RUN"}},
+		"resume nothing":    {Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
+		"resume sft":        {Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
+		"no reward model":   {Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
+		"temperature 0":     {Warmup, []string{"rollout.temperature=0"}, ErrConfig, []string{"rollout.temperature"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := filepath.Join(t.TempDir(), "deep", "run")
+			wantError(t, openError(t, settings(c.stage, run, c.overrides...), c.stage), c.is, c.says...)
+			absent(t, filepath.Dir(run))
+		})
+	}
+}
+
+// Rows over the limits are left out when that is asked for, and the run says how many.
+func TestFilteredRowsAreTold(t *testing.T) {
+	be := ready(t)
+	var console lines
+	cfg := settings(SFT, filepath.Join(t.TempDir(), "run"), "data.max_response_length=8", "data.truncated_teachers=filter", "trainer.total_steps=1")
+	tr, err := Open(cfg, SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	if !console.have("of 40 rows are over the length limits and left out") || len(tr.rows) == 40 || len(tr.rows) == 0 {
+		t.Errorf("%d rows stay; the console says:\n%s", len(tr.rows), console.String())
+	}
+}
+
+// A second process is refused while the first one runs.
+func TestSecondTrainerIsRefused(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(SFT, run, "trainer.total_steps=2")
+	opened(t, be, cfg, SFT)
+	before := tree(t, run)
+	wantError(t, openError(t, cfg, SFT), checkpoint.ErrLocked, run, "process")
+	after := tree(t, run)
+	for name := range after {
+		if before[name] != after[name] {
+			t.Errorf("%s was written", name)
+		}
+	}
+}
+
+// A run that was killed while it began, or refused for its inputs, can be begun again.
+func TestBeginAgain(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(Train, run, "trainer.total_steps=1")
+	tr := opened(t, be, cfg, Train) // config.yaml, reference and no checkpoint
+	tr.Close()
+	finished(t, be, cfg, Train)
+
+	lock := filepath.Join(t.TempDir(), "lock")
+	l, err := checkpoint.LockRun(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Unlock()
+	finished(t, be, settings(SFT, lock, "trainer.total_steps=1"), SFT)
+}
+
+// Train goes on from a copy of the reference: where it was resumed from may go away.
+func TestResumedRunNeedsNoWarmup(t *testing.T) {
+	be := ready(t)
+	warmup := filepath.Join(t.TempDir(), "warmup")
+	copyTree(t, fixed.warmup, warmup)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(Train, run, "trainer.total_steps=3", "trainer.resume_from="+warmup, "model.path=/nowhere")
+	if err := part(t, cfg, Train, 2, false); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	os.RemoveAll(warmup)
+	finished(t, be, cfg, Train)
+	os.RemoveAll(filepath.Join(run, "reference"))
+	cfg.Trainer.TotalSteps = 4
+	wantError(t, openError(t, cfg, Train), nil, "reference", "is missing")
+}
