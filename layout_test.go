@@ -51,17 +51,19 @@ var house = map[string]string{
 	"internal/vfs/vfstest":         "internal/vfs",
 }
 
-// doubles are the implementations and test doubles of an interface, for the
-// tests of whoever works with the interface.
+// doubles are the implementations and test doubles of an interface, and a task to
+// train on, for the tests of whoever works with the package that is named.
 var doubles = map[string]string{
 	"internal/compute/ref":         "internal/compute",
 	"internal/compute/cpu":         "internal/compute",
 	"internal/compute/computetest": "internal/compute",
 	"internal/vfs/vfstest":         "internal/vfs",
+	"internal/demo":                "trainer",
 }
 
 // roles says which packages may import a library of others, by prefix of the
-// import path. A library without a role is refused.
+// import path; with _test behind it, in its tests only. A library without a role
+// is refused.
 var roles = map[string]string{
 	"gorgonia.org/gorgonia":              "algos",
 	"gorgonia.org/tensor":                "algos",
@@ -79,8 +81,8 @@ var roles = map[string]string{
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
-	"golang.org/x/sys/cpu":               "internal/compute/cpu",
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint", // checkpoint: its test mounts a small disk
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test", // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test",      // the test mounts a small disk
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own
@@ -127,6 +129,7 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"model/bad.go", "package model\nimport _ \"gad/internal/compute/cpu\"", "model/bad.go: imports gad/internal/compute/cpu"},
 		{"model/bad.go", "package model\nimport _ \"gorgonia.org/gorgonia\"", "model/bad.go: imports gorgonia.org/gorgonia"},
 		{"data/bad.go", "package data\nimport _ \"github.com/apache/arrow/go/v15/parquet/file\"", "data/bad.go: imports github.com/apache/arrow/go/v15/parquet/file"},
+		{"checkpoint/bad.go", "package checkpoint\nimport _ \"golang.org/x/sys/unix\"", "checkpoint/bad.go: imports golang.org/x/sys/unix"},
 		{"data/bad.go", "package data\nimport _ \"example.com/new\"", "data/bad.go: imports example.com/new"},
 		{"data/bad.go", "package data\nimport \"C\"", "data/bad.go: imports C"},
 		{"data/bad.go", "package data\nimport \"os\"\nfunc f() { os.Rename(\"a\", \"b\") }", "data/bad.go:3: os.Rename"},
@@ -302,7 +305,10 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File) {
 				in.complain("%s: imports %s: %s may import %q: turn the dependency round, or change house and say why", name, what, pkg, house[pkg])
 			}
 		case strings.Contains(strings.Split(what, "/")[0], "."):
-			if role, ok := roleOf(what); !ok || !slices.Contains(strings.Fields(roles[role]), pkg) || strings.HasPrefix(what, notParquet) {
+			role, ok := roleOf(what)
+			users := strings.Fields(roles[role])
+			ok = ok && (slices.Contains(users, pkg) || test && slices.Contains(users, pkg+"_test"))
+			if !ok || strings.HasPrefix(what, notParquet) {
 				in.complain("%s: imports %s: its role is in %q: use it there, or change roles and say why", name, what, roles[role])
 			}
 		case what == "os" && spec.Name != nil && spec.Name.Name == ".":

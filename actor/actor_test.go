@@ -373,6 +373,28 @@ func TestUpdatesOfABatch(t *testing.T) {
 	}
 }
 
+// The learning rate rises from the first optimizer step on: that step is not
+// lost to a rate of 0. It counts from where the stage began.
+func TestLearningRateWarmsUp(t *testing.T) {
+	a, _ := student(t, func(c *Config) { c.Optim.WarmupSteps, c.PPOMiniBatch = 4, 1 })
+	r := rolled(t, a)
+	var got []float64
+	for range 3 {
+		st, err := a.Update(r, spread(r, winnersAndLosers), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, st.LR) // of the second of two optimizer steps
+	}
+	if want := []float64{0.5e-3, 1e-3, 1e-3}; !slices.Equal(got, want) {
+		t.Errorf("rates %v, want %v", got, want)
+	}
+	a.ScheduleFrom(a.opt.Steps())
+	if st, err := a.Update(r, spread(r, winnersAndLosers), nil); err != nil || st.LR != 0.5e-3 {
+		t.Errorf("a new stage's rate is %g, %v, want 0.0005", st.LR, err)
+	}
+}
+
 // Rows and columns are padded to few shapes, and by little.
 func TestRoundUp(t *testing.T) {
 	shapes := map[int]bool{}

@@ -91,7 +91,7 @@ func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := e.check(r, prompt); err != nil {
+		if err := e.check(set, r, prompt); err != nil {
 			return nil, err
 		}
 		answer, cut := e.answer(r.Teacher)
@@ -105,12 +105,16 @@ func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 }
 
 // check refuses a row that no step could use.
-func (e encoder) check(r data.Row, prompt []int32) error {
+func (e encoder) check(set *data.Set, r data.Row, prompt []int32) error {
+	where := "data: "
+	if files := set.Files(); len(files) == 1 {
+		where += files[0] + ": "
+	}
 	if len(prompt) > e.maxPrompt {
-		return fmt.Errorf("data: row %d: prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", r.Index, len(prompt), e.maxPrompt)
+		return fmt.Errorf("%srow %d: prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", where, r.Index, len(prompt), e.maxPrompt)
 	}
 	if r.Teacher == "" {
-		return fmt.Errorf("data: row %d: teacher_response is empty: run gad data validate and mend or drop the row", r.Index)
+		return fmt.Errorf("%srow %d: teacher_response is empty: run gad data validate, then mend or drop the row", where, r.Index)
 	}
 	return nil
 }
@@ -131,10 +135,10 @@ func promptText(r data.Row) string {
 	return ""
 }
 
-// usable lists the rows that training can take: all of them, or without those
-// that the overlong_prompts and truncated_teachers settings filter out.
-func (e encoder) usable(set *data.Set, c DataConfig) (rows []int, dropped int, err error) {
-	for i := range set.Len() {
+// usable lists the first most rows that a run can take: all of the set's, or without
+// those that the overlong_prompts and truncated_teachers settings filter out.
+func (e encoder) usable(set *data.Set, path string, c DataConfig, most int) (rows []int, dropped int, err error) {
+	for i := 0; i < set.Len() && len(rows) < most; i++ {
 		r, err := set.Row(i)
 		if err != nil {
 			return nil, 0, err
@@ -147,7 +151,7 @@ func (e encoder) usable(set *data.Set, c DataConfig) (rows []int, dropped int, e
 			dropped++
 			continue
 		}
-		if err := e.check(r, prompt); err != nil {
+		if err := e.check(set, r, prompt); err != nil {
 			return nil, 0, err
 		}
 		if c.TruncTeacher == "filter" {
@@ -159,7 +163,7 @@ func (e encoder) usable(set *data.Set, c DataConfig) (rows []int, dropped int, e
 		rows = append(rows, i)
 	}
 	if len(rows) == 0 {
-		return nil, dropped, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", c.TrainFiles, set.Len(), c.MaxPrompt, c.MaxResponse)
+		return nil, dropped, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", path, set.Len(), c.MaxPrompt, c.MaxResponse)
 	}
 	return rows, dropped, nil
 }

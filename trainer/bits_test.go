@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"testing"
 
+	xcpu "golang.org/x/sys/cpu"
+
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
 	"gad/internal/report"
@@ -21,12 +23,15 @@ func TestSameBits(t *testing.T) {
 	ready(t)
 	variants := cpu.Variants()
 	if testing.Short() {
-		variants = variants[:1]
+		variants = variants[len(variants)-1:]
 	}
 	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
 			var want map[string]string
-			for _, c := range []struct{ threads, slots int }{{1, 64}, {2, 64}, {3, 64}, {2, 1}, {1, 4}} {
+			for i, c := range []struct{ threads, slots int }{{1, 64}, {3, 1}, {2, 4}, {2, 64}, {1, 1}} {
+				if variant == "portable" && i > 2 {
+					break // slow, and the others are the same code above it
+				}
 				be, err := cpu.New(cpu.Options{Workers: c.threads, Variant: variant})
 				if err != nil {
 					t.Fatal(err)
@@ -61,6 +66,9 @@ const goldenSteps = 20
 func TestGoldenRun(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skipf("NOT TESTED: the golden run was made on amd64; on %s fused multiply-adds give other last bits", runtime.GOARCH)
+	}
+	if !xcpu.X86.HasFMA {
+		t.Skip("NOT TESTED: the golden run was made with FMA, which math.Exp uses where it is: this processor has none")
 	}
 	ready(t)
 	be, err := cpu.New(cpu.Options{Workers: 2, Variant: "portable"})

@@ -172,6 +172,16 @@ func (c *Config) Warnings(stage Stage) (warnings []string) {
 	return warnings
 }
 
+// learnsTeacher reports whether the actor's objective in a stage is the teacher's answers.
+func (c *Config) learnsTeacher(stage Stage) bool {
+	return stage == SFT || stage == Warmup && c.Trainer.WarmupActor == "sft"
+}
+
+// needsReference reports whether a stage compares the student with what it was.
+func (c *Config) needsReference(stage Stage) bool {
+	return (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.learnsTeacher(stage)
+}
+
 // StageDefaults is DefaultConfig with what the paper sets differently by stage:
 // SeqKD learns at 5e-6, warm-up takes one epoch, the game two.
 func StageDefaults(stage Stage) Config {

@@ -105,7 +105,7 @@ func teacherNLL(m *model.Model, teachers []model.Seq, maxTokens int) (float64, e
 
 // validate evaluates the student on the first rows of the validation data, greedily.
 func (t *Trainer) validate(m Metrics) error {
-	j, err := Evaluate(t.actor.Model(), t.tok, t.val, allGroups(min(t.cfg.Trainer.ValRows, t.val.Len())), EvalOptions{
+	j, err := Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, EvalOptions{
 		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse, Seed: t.cfg.Trainer.Seed,
 		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen})
 	if err != nil {

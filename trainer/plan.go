@@ -152,7 +152,7 @@ func (p *Plan) planMemory(shape model.Config, c Config) {
 		return
 	}
 	part("critic", model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute, Tokens: max(c.Critic.MaxTokenLen, int(p.PromptMean+p.AnswerMean))})
-	if c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0 {
+	if c.needsReference(p.Stage) {
 		part("reference", model.PlanOptions{Kind: model.LM, Tokens: longest})
 	}
 }
@@ -171,7 +171,7 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 		keep++
 	}
 	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, bytesText(one)), keep * one}}
-	if p.Stage == Train {
+	if c.needsReference(p.Stage) {
 		p.Disk = append(p.Disk, Item{"reference", 4 * shape.ParamCount(model.LM)})
 	}
 }
@@ -249,11 +249,11 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 		{"score", (seqsPerStep + prompts) * whole * perForward},
 		{"update_critic", (seqsPerStep + prompts) * whole * perTrained * float64(c.Critic.PPOEpochs)},
 	}
-	if p.Stage == Warmup && c.Trainer.WarmupActor == "sft" {
+	if c.learnsTeacher(p.Stage) {
 		p.StepTime = append(p.StepTime, Timed{"update_actor", prompts * whole * perTrained})
 		return nil
 	}
-	if c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0 {
+	if c.needsReference(p.Stage) {
 		p.StepTime = append(p.StepTime, Timed{"ref_logp", seqsPerStep * whole * perForward})
 	}
 	p.StepTime = append(p.StepTime, Timed{"update_actor", seqsPerStep * whole * perTrained * float64(c.Actor.PPOEpochs)})

@@ -12,6 +12,7 @@ import (
 
 	"gad/checkpoint"
 	"gad/internal/vfs"
+	"gad/model"
 )
 
 // openError is the error of Open, which must be one line and leave no trace.
@@ -225,13 +226,15 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 			[]string{"row 1", "teacher_response is empty", "gad data validate"}},
 		"long prompt": {SFT, []string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
 			[]string{"row 2", "data.max_prompt_length is 64", "data.overlong_prompts=filter"}},
-		"all rows too long": {SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
-		"too long together": {SFT, []string{"data.max_prompt_length=120"}, ErrConfig, []string{"max_position_embeddings is 128"}},
-		"no warm-up":        {Train, []string{"trainer.resume_from="}, ErrConfig, []string{"--resume RUN"}},
-		"resume nothing":    {Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
-		"resume sft":        {Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
-		"no reward model":   {Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
-		"temperature 0":     {Warmup, []string{"rollout.temperature=0"}, ErrConfig, []string{"rollout.temperature"}},
+		"all rows too long":                 {SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
+		"too long together":                 {SFT, []string{"data.max_prompt_length=120"}, ErrConfig, []string{"max_position_embeddings is 128"}},
+		"no warm-up":                        {Train, []string{"trainer.resume_from="}, ErrConfig, []string{"--resume RUN"}},
+		"resume nothing":                    {Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
+		"resume sft":                        {Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
+		"no reward model":                   {Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
+		"val without answers":               {SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "teacher_response is empty"}},
+		"reward model of another tokenizer": {Warmup, []string{"model.reward_path=" + smallVocabulary(t)}, nil, []string{"vocabulary of 299", "300 tokens", "--reward-model"}},
+		"temperature 0":                     {Warmup, []string{"rollout.temperature=0"}, ErrConfig, []string{"rollout.temperature"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "deep", "run")
@@ -239,6 +242,43 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 			absent(t, filepath.Dir(run))
 		})
 	}
+}
+
+// smallVocabulary is a model folder with one token too few for the fixture's tokenizer.
+func smallVocabulary(t *testing.T) string {
+	t.Helper()
+	be := ready(t)
+	shape := shape32
+	shape.Vocab = fixed.tok.Size() - 1
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "small")
+	if err := errors.Join(WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A model may have more rows in its vocabulary than its tokenizer has tokens, as
+// Qwen's do: what has no text is sampled, scored, learned from and written as nothing.
+func TestPaddedVocabulary(t *testing.T) {
+	be := ready(t)
+	shape := shape32
+	shape.Vocab = fixed.tok.Size() + 300
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "padded")
+	if err := errors.Join(WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	run := filepath.Join(t.TempDir(), "run")
+	rows := finished(t, be, settings(Warmup, run, "model.path="+dir, "trainer.total_steps=2", "critic.truncated=include", "data.val_files="+fixed.val,
+		"trainer.warmup_objective=policy", "actor.policy_loss.loss_mode=gtpo"), Warmup)
+	wantNames(t, rows[1], append(gameNames, "actor/pg_loss", "val/rouge_l"))
 }
 
 // Rows over the limits are left out when that is asked for, and the run says how many.

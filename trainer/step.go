@@ -37,11 +37,11 @@ func (t *Trainer) Step() (m Metrics, err error) {
 		return nil, err
 	}
 	if err := t.updateCritic(m, batch, roll, scoreS, scoreP); err != nil {
-		return nil, err
+		return m, err
 	}
 	if t.step >= t.cfg.Trainer.CriticWarmup {
 		if err := t.updateActor(m, batch, roll, advST, refST); err != nil {
-			return nil, err
+			return m, err
 		}
 	}
 	t.done = t.stepWork(batch, roll)
@@ -86,6 +86,7 @@ func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32,
 		takeRollout(&roll, r, keep, len(scoreP))
 		scoreS, scoreP = takeScores(scoreS, s, r.Group, keep), append(scoreP, model.Pick(p, keep)...)
 		if last || len(batch.Rows) >= want {
+			t.stepRows = batch.Rows
 			return &batch, &roll, scoreS, scoreP, nil
 		}
 	}
@@ -240,9 +241,7 @@ func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]f
 }
 
 // learnsTeacher reports whether the actor's objective is the teacher's answers.
-func (t *Trainer) learnsTeacher() bool {
-	return t.Stage == SFT || t.Stage == Warmup && t.cfg.Trainer.WarmupActor == "sft"
-}
+func (t *Trainer) learnsTeacher() bool { return t.cfg.learnsTeacher(t.Stage) }
 
 // sftStep is one step of the SeqKD baseline: the teacher's answers alone.
 func (t *Trainer) sftStep() (Metrics, error) {
@@ -251,8 +250,9 @@ func (t *Trainer) sftStep() (Metrics, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.stepRows = batch.Rows
 	if err := t.updateActor(m, batch, nil, nil, nil); err != nil {
-		return nil, err
+		return m, err
 	}
 	t.done = t.stepWork(batch, nil)
 	t.describeTeacher(m, batch)
@@ -312,7 +312,11 @@ func (t *Trainer) skips(who string, updates, skipped int, m Metrics) error {
 		t.log.Warn(fmt.Sprintf("%s: a score, loss or gradient is not finite: update skipped, weights unchanged", who))
 	}
 	if t.skipped[who] >= t.cfg.Trainer.MaxSkips {
-		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a gradient that is not finite (trainer.max_skips): lower %s.optim.lr; the last checkpoint is good", ErrNumerical, who, t.skipped[who], who)
+		from := "start anew with another --output"
+		if t.saved >= 0 {
+			from = fmt.Sprintf("go on from global_step_%d, which is good", t.saved)
+		}
+		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.skipped[who], who, from)
 	}
 	return nil
 }

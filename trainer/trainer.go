@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +71,7 @@ type Trainer struct {
 	enc       encoder
 	set, val  *data.Set
 	rows      []int // usable rows of set
+	valRows   []int // rows of val that an evaluation takes
 	order     *data.Order
 	actor     *actor.Actor
 	critic    *critic.Critic    // nil in SFT
@@ -78,6 +81,7 @@ type Trainer struct {
 	log       *zap.Logger
 	lock      *checkpoint.Lock
 
+	stepRows    []int   // of the step under way
 	done        work    // of the last step
 	peak        float64 // floating-point operations a second; what perf/mfu is a share of
 	step, total int     // steps done, steps to do
@@ -249,6 +253,9 @@ func FindCheckpoint(fsys vfs.FS, path string) (dir string, notes []string, err e
 		return path, nil, checkpoint.Verify(fsys, path)
 	}
 	_, dir, notes, err = checkpoint.Latest(fsys, path)
+	if errors.Is(err, checkpoint.ErrNone) {
+		err = fmt.Errorf("%w: give a run folder that holds a global_step_N, or one of those", err)
+	}
 	return dir, notes, err
 }
 
@@ -269,7 +276,7 @@ func (t *Trainer) openData(s *start) (err error) {
 		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or start a new --output", c.Data.TrainFiles, t.set.Digest(), s.state.DataDigest)
 	}
 	var dropped int
-	if t.rows, dropped, err = t.enc.usable(t.set, c.Data); err != nil {
+	if t.rows, dropped, err = t.enc.usable(t.set, c.Data.TrainFiles, c.Data, t.set.Len()); err != nil {
 		return err
 	}
 	if dropped > 0 {
@@ -277,6 +284,9 @@ func (t *Trainer) openData(s *start) (err error) {
 	}
 	if c.Data.ValFiles != "" {
 		if t.val, err = data.Open(c.Data.ValFiles, c.Data.Columns()); err != nil {
+			return err
+		}
+		if t.valRows, _, err = t.enc.usable(t.val, c.Data.ValFiles, c.Data, c.Trainer.ValRows); err != nil {
 			return err
 		}
 	}
@@ -317,6 +327,8 @@ func (t *Trainer) openModels(s start) (err error) {
 	t.baseDType = cfg.DType
 	if s.dir != "" {
 		t.baseDType = s.state.BaseDType
+	} else if earlier, err := readState(t.fs, filepath.Dir(filepath.Clean(from))); err == nil {
+		t.baseDType = earlier.BaseDType // from is the actor of another run's checkpoint
 	}
 	perStep := 1 // the teacher's answers take one optimizer step
 	if !t.learnsTeacher() {
@@ -347,6 +359,9 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.total, batch, c.Trainer.Seed); err != nil {
 		return err
 	}
+	if v := t.critic.Model().Config().Vocab; t.tok.Size() > v {
+		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the discriminator reads the student's tokens: give a --reward-model with the same tokenizer", scorer, v, t.tok.Size())
+	}
 	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
 	if s.dir != "" && s.state.Stage != SFT {
 		if s.inPlace || c.Trainer.ResumeOptim != "none" {
@@ -372,7 +387,7 @@ func (t *Trainer) openModels(s start) (err error) {
 // openReference keeps the student as it was at the start in the run's own folder,
 // so that the run can go on wherever it was resumed from is gone.
 func (t *Trainer) openReference(s start) (err error) {
-	if !t.cfg.Algorithm.UseKLInReward && !t.actor.NeedsReference() || t.learnsTeacher() {
+	if !t.cfg.needsReference(t.Stage) {
 		return nil
 	}
 	dir := filepath.Join(t.cfg.Trainer.Output, "reference")
@@ -401,7 +416,8 @@ func (t *Trainer) introduce(s start) {
 	run := t.cfg.Trainer.Output
 	switch {
 	case t.step >= t.total:
-		t.log.Info(fmt.Sprintf("%s: already finished: %d of %d steps are done; raise trainer.total_steps or trainer.total_epochs to go on", run, t.step, t.total))
+		t.log.Info(fmt.Sprintf("%s: already finished: %d of %d steps are done (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to go on", run, t.step, t.total, s.dir))
+		return
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: going on after step %d of %d", run, t.step, t.total))
 	case s.dir != "":
@@ -424,11 +440,17 @@ func (t *Trainer) answers() string {
 // Run takes the remaining steps. When ctx ends, the step under way is finished,
 // the run is saved, and the error is ErrInterrupted.
 func (t *Trainer) Run(ctx context.Context) error {
+	if t.step >= t.total {
+		return t.rec.Sync()
+	}
 	for t.step < t.total {
 		begun := time.Now()
 		m, err := t.next()
 		if err != nil {
 			t.log.Error(fmt.Sprintf("step %d: %v", t.step+1, err))
+			if errors.Is(err, ErrNumerical) {
+				err = errors.Join(err, t.dump(m, err))
+			}
 			return errors.Join(err, t.rec.Sync())
 		}
 		t.step++
@@ -464,10 +486,20 @@ func (t *Trainer) next() (m Metrics, err error) {
 		m, err = t.Step()
 	}
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	m["train/epoch"] = t.order.Epoch()
 	return m, nil
+}
+
+// dump writes down what is known of the step at which the numbers broke down.
+func (t *Trainer) dump(m Metrics, cause error) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "step %d\n%v\ndata rows %v\n", t.step+1, cause, t.stepRows)
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(&b, "%s %g\n", name, m[name])
+	}
+	return vfs.WriteFile(t.fs, filepath.Join(t.cfg.Trainer.Output, "numerical_stop.txt"), []byte(b.String()))
 }
 
 func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.step%freq == 0 }

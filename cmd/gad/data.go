@@ -116,6 +116,9 @@ func (p *program) dataCommand() *cli.Command {
 					if err := need(c, "data", "first", "second"); err != nil {
 						return err
 					}
+					if f := c.Float64("fraction"); !(f > 0 && f < 1) {
+						return usage("data split: --fraction %g: must be above 0 and below 1", f)
+					}
 					set, err := open(c)
 					if err != nil {
 						return err

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"gad/checkpoint"
+	"gad/data"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
@@ -65,6 +66,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
 	unknown := ""
+	app := p.app()
+	app.CommandNotFound = func(_ *cli.Context, name string) { unknown = name }
+	err := app.RunContext(ctx, args)
+	if err == nil && unknown != "" {
+		return usage("unknown command %q: see gad --help", unknown)
+	}
+	return err
+}
+
+// app is the table of commands.
+func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
@@ -76,7 +88,6 @@ func (p *program) invoke(ctx context.Context, args []string) error {
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return usage("%v: see gad --help", err)
 		},
-		CommandNotFound: func(_ *cli.Context, name string) { unknown = name },
 		Commands: []*cli.Command{
 			p.demoCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
@@ -87,22 +98,25 @@ func (p *program) invoke(ctx context.Context, args []string) error {
 	for _, c := range app.Commands {
 		quiet(c)
 	}
-	err := app.RunContext(ctx, args)
-	if err == nil && unknown != "" {
-		return usage("unknown command %q: see gad --help", unknown)
-	}
-	return err
+	return app
 }
 
 // quiet keeps cli from printing help over an error: the error is one line.
 func quiet(c *cli.Command) {
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
-		return usage("%s: %v: see gad %s --help", ctx.Command.Name, err, ctx.Command.Name)
+		text := err.Error()
+		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+			text = "unknown flag --" + strings.TrimPrefix(name, "-")
+		}
+		return usage("%s: %s: see gad %s --help", typed(ctx), text, typed(ctx))
 	}
 	for _, sub := range c.Subcommands {
 		quiet(sub)
 	}
 }
+
+// typed is the command's name as the user typed it: "data inspect".
+func typed(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "gad ") }
 
 // errUsage marks what the user typed wrong.
 var errUsage = errors.New("usage")
@@ -129,7 +143,7 @@ func status(err error) int {
 		return exitInterrupted
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
-	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists):
+	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists):
 		return exitUsage
 	case errors.Is(err, errRunning), errors.Is(err, checkpoint.ErrSpace):
 		return exitFailed
@@ -185,7 +199,7 @@ func files() vfs.FS { return vfs.OS }
 // noArguments refuses positional arguments.
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return usage("%s: unexpected argument %q: this command takes flags only", c.Command.Name, c.Args().First())
+		return usage("%s: unexpected argument %q: this command takes flags only", typed(c), c.Args().First())
 	}
 	return nil
 }
@@ -194,7 +208,7 @@ func noArguments(c *cli.Context) error {
 func need(c *cli.Context, names ...string) error {
 	for _, name := range names {
 		if c.String(name) == "" {
-			return usage("%s: --%s is missing: see gad %s --help", c.Command.Name, name, c.Command.Name)
+			return usage("%s: --%s is missing: see gad %s --help", typed(c), name, typed(c))
 		}
 	}
 	return nil

@@ -93,7 +93,7 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 				return cfg, fmt.Errorf("%w: the run's own settings do not load", err)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return cfg, err
+			return cfg, usage("trainer: %s: cannot be the run folder: %v: give another --output", out, err)
 		}
 	}
 	if resume != "" && !going {

@@ -123,6 +123,12 @@ func (p *program) generateCommand() *cli.Command {
 			if c.Int("max-new-tokens") < 1 {
 				return usage("generate: --max-new-tokens %d: must be at least 1", c.Int("max-new-tokens"))
 			}
+			if err := errors.Join(inRange(c, "temperature", 1e6), inRange(c, "top-p", 1), inRange(c, "min-p", 1)); err != nil {
+				return err
+			}
+			if c.Int("top-k") < 0 {
+				return usage("generate: --top-k %d: must be at least 0", c.Int("top-k"))
+			}
 			l, err := load(c, c.String("model"), model.LM)
 			if err != nil {
 				return err
@@ -168,6 +174,14 @@ func (p *program) generateCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// inRange refuses a number below 0 or above high.
+func inRange(c *cli.Context, name string, high float64) error {
+	if x := c.Float64(name); !(x >= 0 && x <= high) {
+		return usage("%s: --%s %g: must be from 0 to %g", typed(c), name, x, high)
+	}
+	return nil
 }
 
 // rowFlags are common to the commands that read a data file's rows.
@@ -335,8 +349,11 @@ func (p *program) evalCommand() *cli.Command {
 			&cli.StringFlag{Name: "disc-from", Usage: "folder that it starts from (default: random weights of the student's shape)"},
 		}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
-			if err := errors.Join(noArguments(c), need(c, "model", "data")); err != nil {
+			if err := errors.Join(noArguments(c), need(c, "model", "data"), inRange(c, "temperature", 1e6)); err != nil {
 				return err
+			}
+			if c.Int("disc-steps") < 0 || c.Int("disc-batch") < 1 || !(c.Float64("disc-lr") > 0) {
+				return usage("eval: --disc-steps %d, --disc-batch %d, --disc-lr %g: must be at least 0, at least 1, above 0", c.Int("disc-steps"), c.Int("disc-batch"), c.Float64("disc-lr"))
 			}
 			set, rows, err := openRows(c)
 			if err != nil {

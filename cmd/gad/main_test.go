@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/internal/conf"
+	"gad/internal/demo"
+	"gad/internal/report"
+	"gad/trainer"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// gad runs a command line as the program does.
+func gad(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = run(append([]string{"gad"}, args...), &out, &err)
+	return code, out.String(), err.String()
+}
+
+// must runs a command line that has to succeed and returns what it prints.
+func must(t testing.TB, args ...string) (stdout, stderr string) {
+	t.Helper()
+	code, out, err := gad(args...)
+	if code != exitDone {
+		t.Fatalf("gad %s: exit status %d\n%s%s", strings.Join(args, " "), code, out, err)
+	}
+	return out, err
+}
+
+// small are the settings of the test's runs.
+var small = []string{"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
+	"actor.max_token_len=512", "critic.max_token_len=512", "critic.optim.lr=1e-3", "trainer.save_samples=1"}
+
+func stage(name string, flags ...string) []string {
+	return append(append([]string{name}, flags...), small...)
+}
+
+// The fixture is made by the program's own commands: init, data split, sft,
+// warmup. It is the newcomer's way, and tested as it is built.
+type fixture struct {
+	root    string
+	printed map[string]string // by command
+}
+
+func (f *fixture) path(parts ...string) string {
+	return filepath.Join(append([]string{f.root}, parts...)...)
+}
+
+var fixed fixture
+
+const tinyConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":32,"intermediate_size":64,"num_hidden_layers":2,
+"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":300,"max_position_embeddings":128,"rms_norm_eps":1e-6,"rope_theta":10000,
+"tie_word_embeddings":true,"torch_dtype":"bfloat16","hidden_act":"silu"}`
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	root, err := os.MkdirTemp("", "gad-cmd-")
+	if err != nil {
+		panic(err)
+	}
+	fixed = fixture{root: root, printed: map[string]string{}}
+	code := m.Run()
+	os.RemoveAll(root)
+	os.Exit(code)
+}
+
+var build = sync.OnceValue(func() error {
+	f := &fixed
+	var rows bytes.Buffer
+	for _, r := range demo.Rows(1, "train", 50) {
+		line, _ := json.Marshal(map[string]string{"content": r.Prompt, "teacher_response": "It is " + r.Solution + "."})
+		rows.Write(append(line, '\n'))
+	}
+	for name, content := range map[string]string{"config.json": tinyConfig, "corpus.txt": demo.Corpus(1, 400), "rows.jsonl": rows.String()} {
+		if err := os.WriteFile(f.path(name), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{
+		{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output", f.path("student")},
+		{"data", "convert", "--data", f.path("rows.jsonl"), "--output", f.path("rows.parquet")},
+		{"data", "split", "--data", f.path("rows.parquet"), "--first", f.path("train.arrow"), "--second", f.path("test.jsonl"), "--fraction", "0.8"},
+		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),
+		stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", f.path("warmup"), "--steps", "4", "--critic-warmup", "2"),
+		{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", f.path("train"), "--steps", "3"},
+	} {
+		if args[0] == "sft" {
+			args = append(args, "actor.optim.lr=5e-3", "data.train_batch_size=8")
+		}
+		code, out, err := gad(args...)
+		if code != exitDone {
+			return fmt.Errorf("gad %s: exit status %d\n%s%s", strings.Join(args, " "), code, out, err)
+		}
+		f.printed[args[0]] += out + err
+	}
+	return nil
+})
+
+func ready(t testing.TB) *fixture {
+	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	return &fixed
+}
+
+// tree is every file below dir by its name; a missing folder has none.
+func tree(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		name, _ := filepath.Rel(dir, path)
+		if err != nil || !d.Type().IsRegular() {
+			files[name] = d.Type().String()
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		files[name] = string(raw)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// The list of commands, flags and settings is what users rely on: a change of it
+// shows here (rewrite with -update).
+func TestSurface(t *testing.T) {
+	var b strings.Builder
+	var walk func(prefix string, c *cli.Command)
+	walk = func(prefix string, c *cli.Command) {
+		name := prefix + " " + c.Name
+		if c.Usage == "" {
+			t.Errorf("%s: no usage", name)
+		}
+		fmt.Fprintln(&b, name)
+		for _, f := range c.Flags {
+			d := f.(cli.DocGenerationFlag)
+			if d.GetUsage() == "" {
+				t.Errorf("%s --%s: no usage", name, f.Names()[0])
+			}
+			fmt.Fprintln(&b, strings.TrimRight(fmt.Sprintf("%s --%s %s", name, strings.Join(f.Names(), " -"), d.GetDefaultText()), " "))
+		}
+		for _, sub := range c.Subcommands {
+			walk(name, sub)
+		}
+	}
+	p := &program{}
+	for _, c := range p.app().Commands {
+		walk("gad", c)
+	}
+	defaults := trainer.DefaultConfig()
+	for _, s := range conf.Describe(&defaults) {
+		fmt.Fprintf(&b, "%s = %s (%s)\n", s.Key, s.Default, strings.Join(s.Choices, "|"))
+	}
+	path := filepath.Join("testdata", "surface.txt")
+	if *update {
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, []byte(b.String()), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); got != string(want) {
+		g, w := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+		for i := range min(len(g), len(w)) {
+			if g[i] != w[i] {
+				t.Fatalf("line %d is now %q, was %q: if that is meant, run with -update and tell users", i+1, g[i], w[i])
+			}
+		}
+		t.Fatalf("%d lines now, were %d: if that is meant, run with -update and tell users", len(g), len(w))
+	}
+}
+
+// Flags set the settings of their names.
+func TestStageFlagsNameSettings(t *testing.T) {
+	known := map[string]bool{}
+	defaults := trainer.DefaultConfig()
+	for _, s := range conf.Describe(&defaults) {
+		known[s.Key] = true
+	}
+	for _, f := range stageFlags {
+		if !known[f.key] {
+			t.Errorf("--%s sets %q, which is no setting", f.name, f.key)
+		}
+	}
+}
+
+// What a run prints and writes, from init to train.
+func TestPipeline(t *testing.T) {
+	f := ready(t)
+	for command, texts := range map[string][]string{
+		"init":   {"Qwen2 with", "tokenizer of 300 tokens"},
+		"data":   {"rows.parquet: 50 rows", "train.arrow: 40 rows", "test.jsonl: 10 rows"},
+		"sft":    {"sft of", "step 60/60", "sft_loss", "rouge_l", "done: "},
+		"warmup": {"prompts a step x 4 answers", "step 1/4  d_acc", "d_loss", "step 4/4  sft_loss"},
+		"train":  {"train from", "clip ", "kl ", "tok/s"},
+	} {
+		for _, text := range texts {
+			if !strings.Contains(f.printed[command], text) {
+				t.Errorf("gad %s does not print %q:\n%s", command, text, f.printed[command])
+			}
+		}
+	}
+	for _, name := range []string{"config.yaml", "metrics.jsonl", "log.jsonl", "tb", "samples/step_3.jsonl", "global_step_3/actor/model.safetensors",
+		"global_step_3/critic/config.json", "global_step_3/trainer.json", "global_step_3/manifest.json", "latest_checkpointed_iteration.txt"} {
+		if _, err := os.Stat(f.path("train", filepath.FromSlash(name))); err != nil {
+			t.Error(err)
+		}
+	}
+	// The settings of the warm-up are inherited; the length is the stage's own.
+	resolved, err := os.ReadFile(f.path("train", "config.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"  train_batch_size: 4\n", "  total_steps: 3\n", "  critic_warmup: 0\n", "  n: 4\n", "  total_epochs: 2\n"} {
+		if !strings.Contains(string(resolved), line) {
+			t.Errorf("train's config.yaml lacks %q:\n%s", line, resolved)
+		}
+	}
+}
+
+// A finished run says so and does nothing; a longer one goes on, equal to one
+// that was that long from the beginning.
+func TestGoOn(t *testing.T) {
+	f := ready(t)
+	whole, run := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
+	args := []string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow")}
+	must(t, append(args, "--output", whole, "--steps", "4")...)
+	must(t, append(args, "--output", run, "--steps", "2")...)
+	before := tree(t, filepath.Join(run, "global_step_2"))
+	for _, again := range [][]string{append(args, "--output", run, "--steps", "2"), {"train", "--resume", run}} {
+		_, said := must(t, again...)
+		if !strings.Contains(said, "already finished: 2 of 2 steps are done") || strings.Count(said, "\n") != 1 {
+			t.Errorf("gad %s says\n%s", strings.Join(again, " "), said)
+		}
+	}
+	if after := tree(t, filepath.Join(run, "global_step_2")); len(after) != len(before) || len(before) < 10 {
+		t.Errorf("%d files in the checkpoint, were %d", len(after), len(before))
+	}
+	_, said := must(t, "train", "--resume", run, "--steps", "4")
+	if !strings.Contains(said, "going on after step 2 of 4") {
+		t.Errorf("says\n%s", said)
+	}
+	equalRuns(t, run, whole, 4)
+}
+
+// equalRuns wants equal metrics, timings apart, and equal last checkpoints.
+func equalRuns(t *testing.T, got, want string, step int) {
+	t.Helper()
+	var metrics [2]string
+	for i, run := range []string{got, want} {
+		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := report.WithoutTimings(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		metrics[i] = string(lines)
+	}
+	if metrics[0] != metrics[1] || strings.Count(metrics[0], "\n") != step {
+		t.Errorf("metrics\n%s\nwant\n%s", metrics[0], metrics[1])
+	}
+	name := fmt.Sprintf("global_step_%d", step)
+	a, b := tree(t, filepath.Join(got, name)), tree(t, filepath.Join(want, name))
+	if len(a) != len(b) || len(a) < 10 {
+		t.Errorf("%d files in the checkpoint, want %d", len(a), len(b))
+	}
+	for file := range b {
+		if a[file] != b[file] {
+			t.Errorf("%s/%s differs", name, file)
+		}
+	}
+}
+
+// A run whose numbers break down stops with exit status 5 and says what to do.
+func TestNumericalStop(t *testing.T) {
+	f := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "20")
+	code, _, said := gad(append(args, "actor.optim.lr=1e38", "trainer.max_skips=3")...)
+	if code != exitNumerical || !strings.Contains(said, "(trainer.max_skips): lower actor.optim.lr and start anew with another --output") {
+		t.Errorf("exit status %d\n%s", code, said)
+	}
+	if _, err := os.Stat(filepath.Join(run, "numerical_stop.txt")); err != nil {
+		t.Error(err)
+	}
+}
+
+// --dry-run and plan print and write nothing.
+func TestPlan(t *testing.T) {
+	f := ready(t)
+	out := filepath.Join(t.TempDir(), "run")
+	args := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", out}
+	printed, _ := must(t, stage("warmup", append(args, "--dry-run")...)...)
+	for _, text := range []string{"train_batch_size: 4", "critic:", "memory\n", "critic: optimizer", "disk\n", "over 40 rows", "time of a step", "10 steps"} {
+		if !strings.Contains(printed, text) {
+			t.Errorf("--dry-run does not print %q:\n%s", text, printed)
+		}
+	}
+	if strings.Contains(printed, "reference: weights") {
+		t.Error("a warm-up by the teacher's answers has no reference")
+	}
+	printed, _ = must(t, stage("plan", append(args, "--stage", "sft")...)...)
+	if strings.Contains(printed, "critic") || !strings.Contains(printed, "actor: weights") {
+		t.Errorf("plan of sft:\n%s", printed)
+	}
+	code, _, said := gad(append(stage("plan", append(args, "--stage", "warmup")...), "rollout.max_num_seqs=1000000", "rollout.n=60000", "data.train_batch_size=60000", "actor.max_token_len=2000000000")...)
+	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "lower actor.max_token_len") {
+		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
+	}
+	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the run folder was made")
+	}
+}

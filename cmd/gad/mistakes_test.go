@@ -1,0 +1,141 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A newcomer's mistakes: one line that says what and how out of it, exit status
+// 2 (usage, configuration) or 3 (data, model), and nothing written.
+func TestMistakes(t *testing.T) {
+	f := ready(t)
+	work := t.TempDir()
+	t.Chdir(work)
+	write := func(name, content string) {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"student", "warmup", "sft"} {
+		if err := os.Symlink(f.path(dir), dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, err := os.ReadFile(f.path("test.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("rows.jsonl", string(raw))
+	first, _, _ := strings.Cut(string(raw), "\n")
+	write("empty.jsonl", first+"\n"+`{"content":"Add 1+1+1","teacher_response":""}`+"\n")
+	write("long.jsonl", first+"\n"+`{"content":"`+strings.Repeat("Add 1+1+1 ", 40)+`","teacher_response":"x"}`+"\n")
+	write("foreign/thesis.tex", "ten years")
+	write("typo.yaml", "actor:\n  optim:\n    lrr: 3\n")
+	write("notok/config.json", tinyConfig)
+	write("plain/readme.txt", "no model")
+
+	sft := func(extra ...string) []string {
+		return append([]string{"sft", "--model", "student", "--data", "rows.jsonl", "--output", "run"}, extra...)
+	}
+	settings := " data.max_prompt_length=64 data.max_response_length=14"
+	for _, c := range []struct {
+		line string // appended to gad; sft: stands for a whole sft command, SET for settings that fit the model
+		code int
+		want string // the whole error
+	}{
+		{"frobnicate", 2, `unknown command "frobnicate": see gad --help`},
+		{"sft --frob", 2, `sft: unknown flag --frob: see gad sft --help`},
+		{"data split --frob", 2, `data split: unknown flag --frob: see gad data split --help`},
+		{"data", 2, `data: say inspect, validate, convert or split: see gad data --help`},
+		{"data inspect", 2, `data inspect: --data is missing: see gad data inspect --help`},
+		{"data inspect --data rows.jsonl more.jsonl", 2, `data inspect: unexpected argument "more.jsonl": this command takes flags only`},
+		{"data inspect --data nowhere.arrow", 3, `data: stat nowhere.arrow: no such file or directory: give a data file or a folder`},
+		{"data convert --data rows.jsonl --output empty.jsonl", 2, `data: empty.jsonl: output exists: nothing is overwritten: remove it or name another file`},
+		{"data split --data rows.jsonl --first a.jsonl --second b.jsonl --fraction 2", 2, `data split: --fraction 2: must be above 0 and below 1`},
+		{"sft: actor.optim.lrr=1", 2, `conf: override "actor.optim.lrr=1": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
+		{"sft: actor.optim.lr=fast", 2, `conf: override "actor.optim.lr=fast": setting "actor.optim.lr": "fast": want a number, such as 0.2 or 1e-6`},
+		{"sft: rollout.n=8 --dry-run", 2, `conf: override "--dry-run": looks like a flag: flags must stand before the first override`},
+		{"sft --config typo.yaml", 2, `conf: typo.yaml:3:5: setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
+		{"sft --config none.yaml", 2, `conf: none.yaml: no such file or directory`},
+		{"sft --model student --data rows.jsonl", 2, `config: trainer.default_local_dir: no run folder: give --output DIR`},
+		{"sft --model student --output run", 2, `config: data.train_files: no training data: give --data FILE`},
+		{"sft --data rows.jsonl --output run", 2, `config: model.path: no student: give --model DIR`},
+		{"sft --device cuda --model student --data rows.jsonl --output run", 2, `--device cuda: this gad computes on the CPU only; the CUDA engine is not part of this version: use --device cpu`},
+		{"generate --device tpu --model student --prompt x", 2, `--device "tpu": use cpu`},
+		{"sft --steps many --model student --data rows.jsonl --output run", 2, `conf: flag --steps: setting "trainer.total_steps": "many": want an integer in decimal digits`},
+		{"sft --model student --data nowhere.arrow --output run SET", 3, `data: stat nowhere.arrow: no such file or directory: give a data file or a folder`},
+		{"sft --model plain --data rows.jsonl --output run SET", 3, `tokenizer: plain: tokenizer.json is missing: give the folder of a Hugging Face model with a fast tokenizer, or train one: stat plain/tokenizer.json: no such file or directory`},
+		{"sft --model notok --data rows.jsonl --output run SET", 3, `tokenizer: notok: tokenizer.json is missing: give the folder of a Hugging Face model with a fast tokenizer, or train one: stat notok/tokenizer.json: no such file or directory`},
+		{"sft: SET data.teacher_key=answer", 3, `data: rows.jsonl: column "answer" is missing: name the teacher's column with data.teacher_key`},
+		{"sft --model student --data empty.jsonl --output run SET", 3, `data: empty.jsonl: row 1: teacher_response is empty: run gad data validate, then mend or drop the row`},
+		{"sft --model student --data long.jsonl --output run SET", 3, `data: long.jsonl: row 1: prompt has 417 tokens, data.max_prompt_length is 64: raise it, or set data.overlong_prompts=filter`},
+		{"sft:", 2, `configuration: model: student: data.max_prompt_length + data.max_response_length = 3584, but max_position_embeddings is 128: lower them`},
+		{"sft --model student --data rows.jsonl --output foreign SET", 2, `configuration: trainer: foreign: holds "thesis.tex" and no run: nothing is overwritten: give another --output`},
+		{"sft --model student --data rows.jsonl --output rows.jsonl SET", 2, `trainer: rows.jsonl: cannot be the run folder: stat rows.jsonl/config.yaml: not a directory: give another --output`},
+		{"sft --model student --data rows.jsonl --output warmup SET", 2, `configuration: model.path was ` + f.path("sft", "global_step_60", "actor") + ` when the run in ` + f.path("warmup") + ` began, now it is student: a run keeps it: give another --output`},
+		{"sft --output warmup", 2, `configuration: trainer: warmup: holds a run of stage warmup, not sft: give another --output`},
+		{"sft --output sft --seed 5", 2, `configuration: trainer.seed was 1 when the run in ` + f.path("sft") + ` began, now it is 5: a run keeps it: give another --output`},
+		{"sft --output sft --data rows.jsonl", 3, ``},
+		{"train --data rows.jsonl --output run", 2, `configuration: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)`},
+		{"train --resume sft --data rows.jsonl --output run", 2, `configuration: trainer: sft: is an sft run and has no discriminator: run gad warmup --model sft/global_step_60/actor first`},
+		{"train --resume warmup", 2, `configuration: trainer: warmup: holds a run of stage warmup, not train: give another --output`},
+		{"train --resume nowhere --data rows.jsonl --output run", 3, `checkpoint: nowhere: no checkpoint: give a run folder that holds a global_step_N, or one of those`},
+		{"generate --model student", 2, `generate: --prompt is missing: see gad generate --help`},
+		{"generate --model student --prompt x -n 0", 2, `generate: --n 0: must be 1 to 65535`},
+		{"generate --model student --prompt x --temperature -1", 2, `generate: --temperature -1: must be from 0 to 1e+06`},
+		{"generate --model student --prompt x --top-p 2", 2, `generate: --top-p 2: must be from 0 to 1`},
+		{"generate --model nowhere --prompt x", 3, `tokenizer: nowhere: tokenizer.json is missing: give the folder of a Hugging Face model with a fast tokenizer, or train one: stat nowhere/tokenizer.json: no such file or directory`},
+		{"logprobs --model student --data rows.jsonl --temperature 0", 2, `logprobs: --temperature 0: must be above 0`},
+		{"score --critic student --data rows.jsonl", 3, `model: student: is a language model, not a discriminator: give the critic folder of a checkpoint`},
+		{"eval --model student --data rows.jsonl --disc-steps -1", 2, `eval: --disc-steps -1, --disc-batch 32, --disc-lr 0.001: must be at least 0, at least 1, above 0`},
+		{"export --run warmup --output run --dtype int8", 2, `configuration: export: dtype "int8": must be base, float32, bfloat16 or float16`},
+		{"export --run warmup --output foreign", 2, `checkpoint: foreign: already exists: choose another folder, or remove this one`},
+		{"export --run warmup --output run --part both", 2, `export: --part "both": must be actor or critic`},
+		{"export --run sft --output run --part critic", 2, `configuration: export: sft/global_step_60: of an sft run, which has no discriminator: export the actor`},
+		{"export --run nowhere --output run", 3, `checkpoint: nowhere: no checkpoint: give a run folder that holds a global_step_N, or one of those`},
+		{"init --config notok --corpus rows.jsonl --output foreign", 2, `checkpoint: foreign: already exists: choose another folder, or remove this one`},
+		{"init --config notok --corpus none.txt --output run", 3, `tokenizer: open none.txt: no such file or directory`},
+		{"init --corpus rows.jsonl --output run", 2, `init: --config is missing: see gad init --help`},
+		{"plan --stage x", 2, `plan: --stage "x": must be sft, warmup or train`},
+		{"plan --stage sft", 2, `configuration: plan: no student: give model.path (flag --model)`},
+		{"demo --dir foreign --fast", 2, `demo: foreign: holds files that are not a demo's: nothing is overwritten: give another --dir`},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			args := strings.Fields(strings.ReplaceAll(c.line, "SET", settings))
+			if args[0] == "sft:" {
+				args = sft(args[1:]...)
+			}
+			before, runs := tree(t, work), tree(t, f.path("sft"))
+			code, out, said := gad(args...)
+			if code != c.code || (said != "gad: "+c.want+"\n" && c.want != "") || strings.Count(said, "\n") != 1 {
+				t.Errorf("exit status %d, want %d\n got %swant gad: %s", code, c.code, said, c.want)
+			}
+			if out != "" {
+				t.Errorf("prints %q", out)
+			}
+			for dir, was := range map[string]map[string]string{work: before, f.path("sft"): runs} {
+				now := tree(t, dir)
+				for name := range now {
+					if _, ok := was[name]; !ok {
+						t.Errorf("%s was made", filepath.Join(dir, name))
+					} else if now[name] != was[name] {
+						t.Errorf("%s was changed", filepath.Join(dir, name))
+					}
+				}
+			}
+		})
+	}
+}
+
+// All that is wrong is said at once, a line each.
+func TestAllProblemsAtOnce(t *testing.T) {
+	code, _, said := gad("sft", "--data", "rows.jsonl")
+	if code != exitUsage || strings.Count(said, "\n") != 2 || !strings.Contains(said, "--output DIR") || !strings.Contains(said, "--model DIR") {
+		t.Errorf("exit status %d\n%s", code, said)
+	}
+}

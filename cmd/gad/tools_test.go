@@ -1,0 +1,226 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// objects reads JSON lines strictly.
+func objects[T any](t *testing.T, lines string) (out []T) {
+	t.Helper()
+	for _, line := range strings.Split(strings.TrimSuffix(lines, "\n"), "\n") {
+		dec := json.NewDecoder(strings.NewReader(line))
+		dec.DisallowUnknownFields()
+		var v T
+		if err := dec.Decode(&v); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+type generated struct {
+	Sample    int       `json:"sample"`
+	Text      string    `json:"text"`
+	Prompt    []int32   `json:"prompt_ids"`
+	Response  []int32   `json:"response_ids"`
+	LogProbs  []float32 `json:"logprobs"`
+	Truncated bool      `json:"truncated"`
+}
+
+type rowOut struct {
+	Row       int       `json:"row"`
+	Prompt    []int32   `json:"prompt_ids"`
+	Response  []int32   `json:"response_ids"`
+	LogProbs  []float32 `json:"logprobs"`
+	Score     float32   `json:"score"`
+	Tokens    int       `json:"tokens"`
+	Truncated bool      `json:"truncated"`
+}
+
+// What generate samples, logprobs gives the same log-probabilities to the bit,
+// at the same temperature, from ids; score reads the same rows.
+func TestGenerateLogprobsScore(t *testing.T) {
+	f := ready(t)
+	actor, critic := f.path("train", "global_step_3", "actor"), f.path("train", "global_step_3", "critic")
+	printed, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3", "--max-new-tokens", "12", "--temperature", "1")
+	answers := objects[generated](t, printed)
+	if len(answers) != 3 || answers[2].Sample != 2 {
+		t.Fatalf("%d answers: %s", len(answers), printed)
+	}
+	again, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3", "--max-new-tokens", "12", "--temperature", "1", "--threads", "1")
+	if again != printed {
+		t.Error("the same command gives other answers")
+	}
+	other, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3", "--max-new-tokens", "12", "--temperature", "1", "--seed", "2")
+	if other == printed {
+		t.Error("another seed gives the same answers")
+	}
+	text, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens", "12", "--temperature", "1")
+	if text != answers[0].Text+"\n" {
+		t.Errorf("without --json %q, with it %q", text, answers[0].Text)
+	}
+
+	var rows strings.Builder
+	for _, a := range answers {
+		line, _ := json.Marshal(map[string]any{"prompt_ids": a.Prompt, "response_ids": a.Response})
+		rows.Write(append(line, '\n'))
+	}
+	path := filepath.Join(t.TempDir(), "given.jsonl")
+	if err := os.WriteFile(path, []byte(rows.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	printed, _ = must(t, "logprobs", "--model", actor, "--data", path, "--json")
+	for i, r := range objects[rowOut](t, printed) {
+		a := answers[i]
+		if r.Row != i || !slices.Equal(r.Prompt, a.Prompt) || !slices.Equal(r.Response, a.Response) || !slices.Equal(r.LogProbs, a.LogProbs) {
+			t.Errorf("logprobs of row %d: %+v, sampled as %+v", i, r, a)
+		}
+	}
+	cold, _ := must(t, "logprobs", "--model", actor, "--data", path, "--temperature", "0.5")
+	if cold == printed {
+		t.Error("the temperature does not matter")
+	}
+
+	printed, _ = must(t, "score", "--critic", critic, "--data", path, "--json")
+	scores := objects[rowOut](t, printed)
+	if len(scores) != 3 || scores[0].Tokens < 10 || scores[0].Score == 0 {
+		t.Errorf("scores %s", printed)
+	}
+
+	// Text and the ids of that text are one row; every answer is limited alike.
+	printed, _ = must(t, "logprobs", "--model", actor, "--data", f.path("test.jsonl"), "--limit", "3")
+	fromText := objects[rowOut](t, printed)
+	rows.Reset()
+	for _, r := range fromText {
+		line, _ := json.Marshal(map[string]any{"prompt_ids": r.Prompt, "response_ids": r.Response})
+		rows.Write(append(line, '\n'))
+	}
+	if err := os.WriteFile(path, []byte(rows.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fromIDs, _ := must(t, "logprobs", "--model", actor, "--data", path)
+	if fromIDs != printed || len(fromText) != 3 {
+		t.Errorf("from text\n%s\nfrom ids\n%s", printed, fromIDs)
+	}
+	a, _ := must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "3")
+	b, _ := must(t, "score", "--critic", critic, "--data", path)
+	if a != b {
+		t.Errorf("scores from text\n%s\nfrom ids\n%s", a, b)
+	}
+	cut, _ := must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "1", "--max-response-length", "3")
+	if r := objects[rowOut](t, cut); !r[0].Truncated {
+		t.Errorf("a cut answer is not marked: %s", cut)
+	}
+}
+
+func TestEval(t *testing.T) {
+	f := ready(t)
+	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "5"}
+	printed, _ := must(t, append(args, "--json")...)
+	e := objects[struct {
+		Rows        int      `json:"rows"`
+		Temperature float64  `json:"temperature"`
+		RougeL      float64  `json:"rouge_l"`
+		NLL         float64  `json:"teacher_nll"`
+		LenRatio    float64  `json:"len_ratio"`
+		D1          float64  `json:"distinct_1"`
+		D2          float64  `json:"distinct_2"`
+		Truncated   float64  `json:"truncated_frac"`
+		Repeat      float64  `json:"repeat_frac"`
+		Fresh       *float64 `json:"fresh_d_acc"`
+	}](t, printed)[0]
+	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) || !(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Fresh == nil || math.IsNaN(*e.Fresh) {
+		t.Errorf("%s", printed)
+	}
+	text, _ := must(t, args...)
+	for _, name := range []string{"ROUGE-L", "teacher NLL", "length ratio", "fresh discriminator"} {
+		if !strings.Contains(text, name) {
+			t.Errorf("does not print %q:\n%s", name, text)
+		}
+	}
+	printed, _ = must(t, append(args, "--json", "--disc-steps", "0", "--limit", "3")...)
+	if strings.Contains(printed, "fresh_d_acc") || !strings.Contains(printed, `"rows":3`) {
+		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
+	}
+}
+
+// Export gives the student as it was stored before training, or in the dtype
+// that is asked for; the folder is complete and loads.
+func TestExport(t *testing.T) {
+	f := ready(t)
+	sizes := map[string]int64{}
+	for _, dtype := range []string{"float32", "bfloat16"} {
+		out := filepath.Join(t.TempDir(), dtype)
+		printed, _ := must(t, "export", "--run", f.path("train"), "--output", out, "--dtype", dtype)
+		if !strings.Contains(printed, "actor of "+f.path("train", "global_step_3")+", "+dtype) {
+			t.Errorf("prints %q", printed)
+		}
+		info, err := os.Stat(filepath.Join(out, "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes[dtype] = info.Size()
+		config, err := os.ReadFile(filepath.Join(out, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(config), `"`+dtype+`"`) {
+			t.Errorf("config.json does not say %s:\n%s", dtype, config)
+		}
+		must(t, "generate", "--model", out, "--prompt", "Add 1+2+3", "--max-new-tokens", "2")
+	}
+	if b, w := sizes["bfloat16"], sizes["float32"]; b > 6*w/10 {
+		t.Errorf("bfloat16 takes %d bytes, float32 %d", b, w)
+	}
+	// What was bfloat16 before training is again, through the stages between.
+	base := filepath.Join(t.TempDir(), "base")
+	must(t, "export", "--run", f.path("train"), "--output", base, "--dtype", "bfloat16")
+	sft, warmup := filepath.Join(t.TempDir(), "sft"), filepath.Join(t.TempDir(), "warmup")
+	must(t, stage("sft", "--model", base, "--data", f.path("train.arrow"), "--output", sft, "--steps", "1")...)
+	must(t, stage("warmup", "--model", filepath.Join(sft, "global_step_1", "actor"), "--data", f.path("train.arrow"), "--output", warmup, "--steps", "1")...)
+	for _, run := range []string{sft, warmup} {
+		printed, _ := must(t, "export", "--run", run, "--output", filepath.Join(t.TempDir(), "out"))
+		if !strings.HasSuffix(printed, ", bfloat16\n") {
+			t.Errorf("export of %s in the base's dtype prints %q", run, printed)
+		}
+	}
+	critic := filepath.Join(t.TempDir(), "critic")
+	must(t, "export", "--run", f.path("train"), "--part", "critic", "--output", critic)
+	must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "1")
+}
+
+func TestData(t *testing.T) {
+	f := ready(t)
+	printed, _ := must(t, "data", "inspect", "--data", f.path("rows.parquet"))
+	for _, text := range []string{"parquet, 50 rows", "content", "teacher_response", "TEACHER"} {
+		if !strings.Contains(printed, text) {
+			t.Errorf("inspect does not print %q:\n%s", text, printed)
+		}
+	}
+	printed, _ = must(t, "data", "validate", "--data", f.path("rows.parquet"), "--model", f.path("student"))
+	for _, text := range []string{"p50", "p99", "0 of 50 (0.0 %) over the limit of 1536", "0 errors"} {
+		if !strings.Contains(printed, text) {
+			t.Errorf("validate does not print %q:\n%s", text, printed)
+		}
+	}
+	printed, _ = must(t, "data", "validate", "--data", f.path("rows.jsonl"), "--model", f.path("student"), "--json")
+	var report map[string]any
+	if err := json.Unmarshal([]byte(printed), &report); err != nil || strings.Count(printed, "\n") != 1 {
+		t.Errorf("validate --json: %v: %s", err, printed)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.jsonl")
+	if err := os.WriteFile(bad, []byte(`{"content":"a","teacher_response":"b"}`+"\n"+`{"content":"c","teacher_response":" "}`+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, printed, said := gad("data", "validate", "--data", bad)
+	if code != exitInput || !strings.Contains(printed, `row 1: column "teacher_response"`) || said != "gad: data: "+bad+": 1 errors: mend or drop those rows\n" {
+		t.Errorf("exit status %d\n%s%s", code, printed, said)
+	}
+}
