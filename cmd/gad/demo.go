@@ -32,19 +32,26 @@ type demoSize struct {
 var demoShape = model.Config{Architecture: "Qwen2", Hidden: 128, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 32, FFN: 384,
 	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
 
-// Lengths, seeds and the optimizer's width are common to the stages.
-var demoCommon = []string{"data.max_prompt_length=32", "data.max_response_length=40", "trainer.val_rows=100", "trainer.test_freq=50",
-	"trainer.save_freq=50", "rollout.temperature=1", "rollout.max_num_seqs=128"}
+// Lengths and sampling are common to the stages.
+var demoCommon = []string{"data.max_prompt_length=32", "data.max_response_length=40", "trainer.val_rows=100", "rollout.temperature=1", "rollout.max_num_seqs=128"}
+
+// The game's figures were found by trial (doc/LOG.md): the discriminator needs
+// many small updates, the student few and small ones.
+var (
+	demoSFT  = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=50"}
+	demoWarm = []string{"actor.optim.lr=5e-4", "actor.optim.beta2=0.95", "critic.optim.lr=8e-4", "critic.optim.beta2=0.98", "critic.ppo_mini_batch_size=2"}
+	demoGame = []string{"actor.optim.lr=5e-5", "critic.optim.lr=5e-4", "actor.clip_ratio_low=0.002", "actor.clip_ratio_high=0.003"}
+)
 
 var demoSizes = map[bool]demoSize{
 	false: {trainRows: 12000, testRows: 500, vocab: 512, shape: demoShape, discSteps: 150,
-		sft:    []string{"trainer.total_steps=500", "data.train_batch_size=32", "actor.optim.lr=2e-3", "actor.optim.lr_warmup_steps=30", "actor.optim.lr_scheduler=cosine", "actor.optim.min_lr_ratio=0.1"},
-		warmup: []string{"trainer.total_steps=30", "data.train_batch_size=16", "actor.optim.lr=2e-4", "critic.optim.lr=5e-4"},
-		train:  []string{"trainer.total_steps=100", "data.train_batch_size=16", "actor.optim.lr=1e-4", "critic.optim.lr=3e-4", "actor.clip_ratio_low=0.02", "actor.clip_ratio_high=0.03"}},
-	true: {trainRows: 4000, testRows: 150, vocab: 512, shape: demoShape, discSteps: 60,
-		sft:    []string{"trainer.total_steps=120", "data.train_batch_size=32", "actor.optim.lr=2e-3", "actor.optim.lr_warmup_steps=20"},
-		warmup: []string{"trainer.total_steps=14", "data.train_batch_size=8", "actor.optim.lr=2e-4", "critic.optim.lr=5e-4"},
-		train:  []string{"trainer.total_steps=10", "data.train_batch_size=8", "actor.optim.lr=1e-4", "critic.optim.lr=3e-4", "actor.clip_ratio_low=0.02", "actor.clip_ratio_high=0.03"}},
+		sft:    append([]string{"--steps", "500", "trainer.test_freq=100", "trainer.save_freq=250"}, demoSFT...),
+		warmup: append([]string{"--critic-warmup", "30", "--steps", "40", "data.train_batch_size=32", "trainer.test_freq=20", "trainer.save_freq=20"}, demoWarm...),
+		train:  append([]string{"--steps", "120", "data.train_batch_size=32", "trainer.test_freq=20", "trainer.save_freq=40"}, demoGame...)},
+	true: {trainRows: 4000, testRows: 100, vocab: 512, shape: demoShape, discSteps: 60,
+		sft:    append([]string{"--steps", "300", "trainer.test_freq=100", "trainer.save_freq=150"}, demoSFT...),
+		warmup: append([]string{"--critic-warmup", "10", "--steps", "14", "data.train_batch_size=16", "trainer.test_freq=0", "trainer.save_freq=10"}, demoWarm...),
+		train:  append([]string{"--steps", "10", "data.train_batch_size=16", "trainer.test_freq=0", "trainer.save_freq=5"}, demoGame...)},
 }
 
 // demoCommand is gad demo.
@@ -96,25 +103,17 @@ func (d *demoRun) run(ctx context.Context) error {
 		args []string
 	}{
 		{"sft", append([]string{"--model", d.path("student")}, d.size.sft...)},
-		{"warmup", append([]string{"--critic-warmup", "10"}, d.size.warmup...)},
+		{"warmup", d.size.warmup},
 		{"train", append([]string{"--resume", d.path("warmup")}, d.size.train...)},
 	}
 	last := ""
 	for _, s := range stages {
-		var keys []string
 		args := []string{"--data", d.path("data", "train.arrow"), "--val-data", d.path("data", "test.arrow"), "--output", d.path(s.name)}
 		if s.name == "warmup" {
 			args = append(args, "--model", last)
 		}
-		for _, a := range s.args {
-			if strings.Contains(a, "=") {
-				keys = append(keys, a)
-			} else {
-				args = append(args, a)
-			}
-		}
 		args = append(args, d.flags...)
-		args = append(append(args, keys...), demoCommon...)
+		args = append(append(args, s.args...), demoCommon...)
 		fmt.Fprintf(d.p.err, "\n$ gad %s %s\n", s.name, strings.Join(args, " "))
 		if err := d.p.invoke(ctx, append([]string{"gad", s.name}, args...)); err != nil {
 			return err
