@@ -147,12 +147,15 @@ func (d *Discriminator[F]) Step(studentN, teacherP []F, pair []int, weight []F) 
 			continue
 		}
 		res.DTeacher[teacherOf(i)] += g
-		weight, gap := float64(w[i]), float64(t[i])-float64(s[i])
+		share, gap := 1/float64(n), float64(t[i])-float64(s[i])
+		if weight != nil {
+			share = float64(w[i])
+		}
 		res.Pairs++
-		res.Acc += weight * indicator(gap > 0)
-		res.StudentMean += weight * float64(s[i])
-		res.TeacherMean += weight * float64(t[i])
-		res.Gap += weight * gap
+		res.Acc += share * indicator(gap > 0)
+		res.StudentMean += share * float64(s[i])
+		res.TeacherMean += share * float64(t[i])
+		res.Gap += share * gap
 	}
 	if i := notFinite(append(res.DStudent, res.DTeacher...)); i >= 0 || math.IsNaN(res.Loss) || math.IsInf(res.Loss, 0) {
 		return DiscResult[F]{}, fmt.Errorf("algos: discriminator loss %q: loss %g: skip this step: %w", d.c.Loss, res.Loss, ErrNotFinite)

@@ -101,9 +101,8 @@ func (e *expr) rows(a *G.Node) *G.Node {
 	return e.un(func(a *G.Node) (*G.Node, error) { return G.Sum(a, 1) }, a)
 }
 
-// addRow and mulRow combine a [B,T] with one value b [B] for each row.
+// addRow adds one value b [B] to each row of a [B,T].
 func (e *expr) addRow(a, b *G.Node) *G.Node { return e.broadcast(G.BroadcastAdd, a, b) }
-func (e *expr) mulRow(a, b *G.Node) *G.Node { return e.broadcast(G.BroadcastHadamardProd, a, b) }
 
 func (e *expr) broadcast(f func(a, b *G.Node, left, right []byte) (*G.Node, error), a, b *G.Node) *G.Node {
 	return e.bin(func(a, b *G.Node) (*G.Node, error) { return f(a, b, nil, []byte{1}) }, a, b)

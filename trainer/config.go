@@ -52,7 +52,7 @@ type AlgorithmConfig struct {
 	KLCtrl        KLCtrl        `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups  `yaml:"filter_groups"`
 	ScoreClip     float64       `yaml:"score_clip" min:"0" doc:"scores are clipped to plus or minus this in the reward; 0 is no clip"`
-	LengthCoef    float64       `yaml:"length_coef" doc:"beta of a reward term beta*log(1+length)"`
+	LengthCoef    float64       `yaml:"length_coef" doc:"beta of beta*log(1+length), subtracted from the reward: above 0 favours short answers"`
 	Overlong      OverlongPunct `yaml:"overlong_buffer"`
 	TruncReward   string        `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the limit: its group's smallest score, or its own"`
 }

@@ -157,8 +157,9 @@ func (p *Plan) planMemory(shape model.Config, c Config) {
 	}
 }
 
-// packedCopies is how many times the CPU backend keeps the weights beside W.
-const packedCopies = 2
+// packedCopies is how many times the CPU backend keeps the weights beside W: the
+// packed transpose of each matrix.
+const packedCopies = 1
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
 	models := shape.ParamCount(model.LM)

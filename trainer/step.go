@@ -56,12 +56,13 @@ func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32,
 	var batch Batch
 	var roll actor.Rollout
 	var scoreS, scoreP []float32
+	drawn := map[int]int{} // how often this step has drawn each row
 	for try := 1; ; try++ {
 		b, err := t.enc.batch(t.set, t.nextRows(want-len(batch.Rows)))
 		if err != nil {
 			return nil, nil, nil, nil, err
 		}
-		r, err := t.rollout(m, b)
+		r, err := t.rollout(m, b, drawn)
 		if err != nil {
 			return nil, nil, nil, nil, err
 		}
@@ -92,13 +93,13 @@ func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32,
 	}
 }
 
-func (t *Trainer) rollout(m Metrics, b *Batch) (*actor.Rollout, error) {
+func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollout, error) {
 	var r *actor.Rollout
 	tokens, before := 0, m["timing_s/rollout"]
 	err := m.time("timing_s/rollout", func() (err error) {
 		advance, done := t.stage("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
 		defer done()
-		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.cfg.Trainer.Seed, Step: t.step, Rows: b.Rows}, func(n int) {
+		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.seed(), Step: t.step, Rows: t.keys(b.Rows, drawn)}, func(n int) {
 			tokens += n
 			advance(n)
 		})
@@ -119,6 +120,17 @@ func (t *Trainer) rollout(m Metrics, b *Batch) (*actor.Rollout, error) {
 	m["rollout/logp_diff_max"] = diff
 	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"]-before, 1e-9)
 	return r, nil
+}
+
+// keys name rows for the sampler: a row's number, or, where a step draws the row
+// again, one that no row has, so that its answers are not the same again.
+func (t *Trainer) keys(rows []int, drawn map[int]int) []int {
+	keys := make([]int, len(rows))
+	for i, row := range rows {
+		keys[i] = row + drawn[row]*t.set.Len()
+		drawn[row]++
+	}
+	return keys
 }
 
 // judged is the rollout on the discriminator's path.

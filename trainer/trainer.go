@@ -93,6 +93,13 @@ type Trainer struct {
 	baseDType   string // the student's, before training
 }
 
+// seed is the run's, made different for each stage: train does not draw the
+// rows and the answers of the warm-up again.
+func (t *Trainer) seed() uint64 {
+	stage := map[Stage]uint64{SFT: 0, Warmup: 1, Train: 2}[t.Stage]
+	return t.cfg.Trainer.Seed + stage<<56
+}
+
 // Config is the resolved configuration.
 func (t *Trainer) Config() Config { return t.cfg }
 
@@ -259,6 +266,23 @@ func FindCheckpoint(fsys vfs.FS, path string) (dir string, notes []string, err e
 	return dir, notes, err
 }
 
+// StageOf is the stage that made the run or checkpoint at path.
+func StageOf(fsys vfs.FS, path string) (Stage, error) {
+	dir := filepath.Clean(path)
+	if !strings.HasPrefix(filepath.Base(dir), "global_step_") {
+		steps, err := checkpoint.Steps(fsys, dir)
+		if err != nil {
+			return "", err
+		}
+		if len(steps) == 0 {
+			return "", checkpoint.ErrNone
+		}
+		dir = filepath.Join(dir, fmt.Sprintf("global_step_%d", steps[len(steps)-1]))
+	}
+	s, err := readState(fsys, dir)
+	return s.Stage, err
+}
+
 // openData reads tokenizer and data set, and puts the cursor where the run stands.
 func (t *Trainer) openData(s *start) (err error) {
 	c := t.cfg
@@ -290,7 +314,7 @@ func (t *Trainer) openData(s *start) (err error) {
 			return err
 		}
 	}
-	t.order = data.NewOrder(len(t.rows), c.Trainer.Seed, 0, 1)
+	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
 	t.total = c.Trainer.TotalSteps
 	if t.total == 0 {
 		t.total = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
@@ -356,7 +380,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	case c.Model.RewardPath != "":
 		scorer = c.Model.RewardPath
 	}
-	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.total, batch, c.Trainer.Seed); err != nil {
+	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.total, batch, t.seed()); err != nil {
 		return err
 	}
 	if v := t.critic.Model().Config().Vocab; t.tok.Size() > v {

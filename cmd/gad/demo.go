@@ -160,6 +160,9 @@ func (d *demoRun) prepare() error {
 	}
 	shape := d.size.shape
 	shape.Vocab = (tok.Size() + 7) / 8 * 8
+	if shape, err = withTokens(shape, tok); err != nil {
+		return err
+	}
 	m, err := model.New(d.be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		return err
@@ -203,13 +206,18 @@ type arm struct {
 	Eval   trainer.Evaluation `json:"eval"`
 }
 
-// compare evaluates the student before, after SFT and after the game on
-// held-out prompts, and prints the table.
+// compare evaluates the student before, after SFT, after warm-up (which goes on
+// with SFT beside the discriminator) and after the game, on held-out prompts, and
+// prints the table.
 func (d *demoRun) compare(ctx context.Context, trained string) error {
 	fmt.Fprintf(d.p.err, "\nevaluating on %d held-out prompts\n", d.size.testRows)
-	sft, _, err := trainer.FindCheckpoint(files(), d.path("sft"))
-	if err != nil {
-		return err
+	after := map[string]string{}
+	for _, stage := range []string{"sft", "warmup"} {
+		ckpt, _, err := trainer.FindCheckpoint(files(), d.path(stage))
+		if err != nil {
+			return err
+		}
+		after[stage] = filepath.Join(ckpt, "actor")
 	}
 	set, err := data.Open(d.path("data", "test.arrow"), data.DefaultColumns())
 	if err != nil {
@@ -219,7 +227,7 @@ func (d *demoRun) compare(ctx context.Context, trained string) error {
 	rows := demo.Rows(1, "test", d.size.testRows)
 	var arms []arm
 	for _, a := range []struct{ name, dir string }{
-		{"before", d.path("student")}, {"after SFT", filepath.Join(sft, "actor")}, {"after GAD", trained}} {
+		{"before", d.path("student")}, {"after SFT", after["sft"]}, {"after warm-up", after["warmup"]}, {"after GAD", trained}} {
 		if ctx.Err() != nil {
 			return trainer.ErrInterrupted
 		}
@@ -289,9 +297,9 @@ func (d *demoRun) evaluate(name, dir string, set *data.Set, rows []demo.Row) (a 
 func table(arms []arm) string {
 	var b strings.Builder
 	line := func(name string, value func(a arm) string) {
-		fmt.Fprintf(&b, "%-38s", name)
+		fmt.Fprintf(&b, "%-34s", name)
 		for _, a := range arms {
-			fmt.Fprintf(&b, "%12s", value(a))
+			fmt.Fprintf(&b, "%14s", value(a))
 		}
 		b.WriteByte('\n')
 	}

@@ -120,7 +120,7 @@ func inherit(cfg *trainer.Config, resume string) error {
 	if strings.HasPrefix(filepath.Base(run), "global_step_") {
 		run = filepath.Dir(run)
 	}
-	own := cfg.Trainer
+	own, optim, clip := cfg.Trainer, cfg.Actor.Optim, cfg.Actor.GradClip
 	saved := filepath.Join(run, "config.yaml")
 	if _, err := files().Stat(saved); errors.Is(err, fs.ErrNotExist) {
 		return nil // a checkpoint moved out of its run: defaults
@@ -130,6 +130,9 @@ func inherit(cfg *trainer.Config, resume string) error {
 	}
 	was := cfg.Trainer
 	cfg.Trainer = own
+	if stage, err := trainer.StageOf(files(), resume); err == nil && stage == trainer.SFT {
+		cfg.Actor.Optim, cfg.Actor.GradClip = optim, clip // SeqKD's learning rate is not the game's
+	}
 	cfg.Trainer.Seed, cfg.Trainer.Threads, cfg.Trainer.Device = was.Seed, was.Threads, was.Device
 	return nil
 }

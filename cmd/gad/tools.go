@@ -58,6 +58,9 @@ func (p *program) initCommand() *cli.Command {
 				return err
 			}
 			defer be.Close()
+			if cfg, err = withTokens(cfg, tok); err != nil {
+				return err
+			}
 			m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
 			if err != nil {
 				return err
@@ -69,6 +72,16 @@ func (p *program) initCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// withTokens notes the tokenizer's control tokens in a new model's config.json,
+// as other programs expect them there.
+func withTokens(c model.Config, tok *tokenizer.Tokenizer) (model.Config, error) {
+	c, err := c.With("eos_token_id", tok.EndOfTurn())
+	if err != nil {
+		return c, err
+	}
+	return c.With("pad_token_id", tok.Pad())
 }
 
 // loaded is a model with its tokenizer.
@@ -287,9 +300,10 @@ func (p *program) scoreCommand() *cli.Command {
 					row := struct {
 						Row       int             `json:"row"`
 						Score     json.RawMessage `json:"score"`
-						Tokens    int             `json:"tokens"`
 						Truncated bool            `json:"truncated,omitempty"`
-					}{g.Row, number(scores[i]), len(seqs[i].IDs), g.Truncated}
+						Prompt    []int32         `json:"prompt_ids"`
+						Response  []int32         `json:"response_ids"`
+					}{g.Row, number(scores[i]), g.Truncated, seqs[i].IDs[:seqs[i].Prompt], seqs[i].IDs[seqs[i].Prompt:]}
 					if err := printJSON(w, row); err != nil {
 						return err
 					}

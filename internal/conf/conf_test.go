@@ -24,7 +24,7 @@ type shared struct {
 // config has every kind of leaf, two levels of groups and an inlined struct.
 type config struct {
 	Name   string `yaml:"name" doc:"name of the run | shown"`
-	shadow int    `yaml:"-"`
+	Shadow int    `yaml:"-"`
 	Actor  struct {
 		Optim optim    `yaml:"optim"`
 		Mode  string   `yaml:"loss_mode" doc:"policy loss" choices:"vanilla,gspo,cispo"`

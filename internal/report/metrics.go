@@ -81,7 +81,7 @@ var table = []Metric{
 	{"timing_s/update_critic", "s", "discriminator update", "%.2f"},
 	{"timing_s/update_actor", "s", "actor update", "%.2f"},
 	{"timing_s/val", "s", "validation", "%.2f"},
-	{"timing_s/save", "s", "checkpoint", "%.2f"},
+	{"timing_s/save", "s", "the checkpoint written after the step before", "%.2f"},
 	{"timing_s/step", "s", "the whole step", "%.2f"},
 
 	{"perf/tokens_per_s", "tokens/s", "prompt and response tokens of the step by its time", "%.0f"},

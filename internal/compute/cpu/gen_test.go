@@ -61,7 +61,6 @@ type writer struct {
 	asm, stubs bytes.Buffer
 	labels     int
 	bases      map[string]string // slice argument -> register of its first element
-	fn         string
 }
 
 // in writes one instruction; %-verbs of args that are register numbers are
