@@ -40,7 +40,7 @@ const prefillTokens = 2048
 // philox.Float64(o.Seed, Rollout, o.Step, rows[p]<<16|s, t), so that a response
 // is a function of the weights, the prompt and these keys: o.Slots, o.PageTokens
 // and the other prompts change nothing. progress, if not nil, is told the number
-// of tokens sampled so far.
+// of tokens sampled since its last call.
 //
 // A prompt runs through the model once; its samples share the pages of its keys
 // and values, and a sample that ends makes room for the next.
@@ -150,10 +150,9 @@ type generation struct {
 	free    []int32          // pages
 	freeRow []int            // rows of promptH
 
-	next   int       // sample to start next, prompt-major
-	last   *resident // of the sample before next
-	live   []*sample
-	tokens int
+	next int       // sample to start next, prompt-major
+	last *resident // of the sample before next
+	live []*sample
 }
 
 // pagesFor is the number of pages of size pt that hold n positions.
@@ -383,9 +382,8 @@ func (g *generation) draw(samples []*sample, hRD compute.Tensor) error {
 			g.free = append(g.free, sm.of.pages...)
 		}
 	}
-	g.tokens += n
 	if g.progress != nil {
-		g.progress(g.tokens)
+		g.progress(n)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func TestGenerateAgainstLogProbs(t *testing.T) {
 			prompts, rows := samplePrompts()
 			o := sampleOptions()
 			told := 0
-			out, err := m.Generate(prompts, rows, o, func(n int) { told = n })
+			out, err := m.Generate(prompts, rows, o, func(n int) { told += n })
 			must(t, err)
 			var seqs []Seq
 			var logp [][]float32

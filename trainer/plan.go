@@ -126,6 +126,8 @@ func (p *Plan) measureData(dir string, c Config) error {
 	return nil
 }
 
+// planMemory adds up what the models take. The CPU backend keeps a packed
+// transpose beside each matrix that it multiplies with.
 func (p *Plan) planMemory(shape model.Config, c Config) {
 	add := func(name string, n int64) {
 		if n > 0 {
@@ -140,7 +142,11 @@ func (p *Plan) planMemory(shape model.Config, c Config) {
 	part := func(name string, o model.PlanOptions) {
 		m := shape.Plan(o)
 		add(name+": weights", m.Weights)
-		add(name+": packed copies", packedCopies*m.Weights)
+		packed := m.Weights
+		if o.Kind == model.Scorer || !shape.TieEmbeddings {
+			packed -= 4 * int64(shape.Vocab) * int64(shape.Hidden) // an embedding that is no head is only looked up
+		}
+		add(name+": packed copies", packed)
 		add(name+": gradients", m.Gradients)
 		add(name+": optimizer", m.Moments)
 		add(name+": activations", m.Activations)
@@ -156,10 +162,6 @@ func (p *Plan) planMemory(shape model.Config, c Config) {
 		part("reference", model.PlanOptions{Kind: model.LM, Tokens: longest})
 	}
 }
-
-// packedCopies is how many times the CPU backend keeps the weights beside W: the
-// packed transpose of each matrix.
-const packedCopies = 1
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
 	models := shape.ParamCount(model.LM)
