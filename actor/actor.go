@@ -35,7 +35,11 @@ func Open(be compute.Backend, dir string, cfg Config, roll RolloutConfig, update
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	return New(m, cfg, roll, updates, maxNew)
+	a, err := New(m, cfg, roll, updates, maxNew)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return a, nil
 }
 
 // New wraps a student that is already there.
@@ -44,15 +48,7 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	kl := 0.0
-	if cfg.UseKLLoss {
-		kl = cfg.KLLossCoef
-	}
-	policy, err := algos.NewPolicy[float32](algos.PolicyConfig{
-		Loss: cfg.PolicyLoss.LossMode, ClipLow: cfg.ClipRatioLow, ClipHigh: cfg.ClipRatioHigh, ClipC: cfg.ClipRatioC,
-		TauPos: cfg.PolicyLoss.TauPos, TauNeg: cfg.PolicyLoss.TauNeg, Agg: cfg.LossAggMode,
-		KLCoef: kl, KLType: cfg.KLLossType, EntropyCoef: cfg.EntropyCoeff,
-	})
+	policy, err := algos.NewPolicy[float32](cfg.objective())
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
@@ -165,6 +161,7 @@ type Stats struct {
 	Passes   int     // mini-batches seen
 	Updates  int     // optimizer steps taken
 	Skipped  int     // optimizer steps left out for a non-finite gradient
+	Streak   int     // those since the last optimizer step taken
 
 	// FirstRatioMin and FirstRatioMax are the extreme sequence ratios of the
 	// first mini-batch, before any step was taken: 1 where sampler and trainer agree.
@@ -254,6 +251,7 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, r
 		})
 		if errors.Is(err, algos.ErrNotFinite) {
 			st.Skipped++ // nothing of this mini-batch reaches the weights
+			st.Streak++
 			return a.opt.ZeroGrad()
 		}
 		if err != nil {
@@ -274,9 +272,11 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, r
 	}
 	if skipped {
 		st.Skipped++
+		st.Streak++
 		return nil
 	}
 	st.Updates++
+	st.Streak = 0
 	st.GradNorm += gradNorm
 	st.LR = lr
 	return nil

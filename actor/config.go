@@ -3,6 +3,7 @@ package actor
 import (
 	"fmt"
 
+	"gad/algos"
 	"gad/model"
 )
 
@@ -67,12 +68,37 @@ func (c RolloutConfig) Validate() error {
 	return nil
 }
 
-// MiniBatch is the number of prompts of one optimizer step for batches of the given size.
+// objective is the policy objective that the settings describe.
+func (c Config) objective() algos.PolicyConfig {
+	kl := 0.0
+	if c.UseKLLoss {
+		kl = c.KLLossCoef
+	}
+	return algos.PolicyConfig{
+		Loss: c.PolicyLoss.LossMode, ClipLow: c.ClipRatioLow, ClipHigh: c.ClipRatioHigh, ClipC: c.ClipRatioC,
+		TauPos: c.PolicyLoss.TauPos, TauNeg: c.PolicyLoss.TauNeg, Agg: c.LossAggMode,
+		KLCoef: kl, KLType: c.KLLossType, EntropyCoef: c.EntropyCoeff,
+	}
+}
+
+// Validate checks what the tags cannot say.
+func (c Config) Validate() error {
+	if _, err := algos.NewPolicy[float32](c.objective()); err != nil {
+		return fmt.Errorf("config: actor: %w", err)
+	}
+	if c.RolloutIS != "none" && !(c.RolloutISThresh > 0) {
+		return fmt.Errorf("config: actor.rollout_is_threshold is %g: must be above 0 with actor.rollout_is %s", c.RolloutISThresh, c.RolloutIS)
+	}
+	return c.Optim.Validate("actor.optim")
+}
+
+// MiniBatch is the number of prompts of one optimizer step for batches of the
+// given size: by default a quarter of it, rounded up.
 func (c Config) MiniBatch(batch int) int {
 	if c.PPOMiniBatch > 0 {
 		return min(c.PPOMiniBatch, batch)
 	}
-	return max(1, batch/4)
+	return max(1, (batch+3)/4)
 }
 
 // Updates is the number of optimizer steps of one policy update on a batch of prompts.

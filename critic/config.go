@@ -1,6 +1,11 @@
 package critic
 
-import "gad/model"
+import (
+	"fmt"
+
+	"gad/algos"
+	"gad/model"
+)
 
 // Config is the `critic` section: the discriminator's objective and optimizer.
 type Config struct {
@@ -29,4 +34,17 @@ func DefaultConfig() Config {
 		Loss: "bt", Optim: model.DefaultOptim(), GradClip: 0.2, PPOEpochs: 1, MaxTokenLen: 8192,
 		ScoreInit: 0.02, Truncated: "exclude", Replay: Replay{Share: 0.5},
 	}
+}
+
+// Validate checks what the tags cannot say.
+func (c Config) Validate() error {
+	if _, err := algos.NewDiscriminator[float32](c.objective()); err != nil {
+		return fmt.Errorf("config: critic: %w", err)
+	}
+	return c.Optim.Validate("critic.optim")
+}
+
+// objective is the discriminator's objective that the settings describe.
+func (c Config) objective() algos.DiscConfig {
+	return algos.DiscConfig{Loss: c.Loss, L2: c.ScoreL2}
 }

@@ -37,7 +37,11 @@ func Open(be compute.Backend, dir string, cfg Config, steps, batch int, seed uin
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
-	return New(m, cfg, steps, batch, seed)
+	c, err := New(m, cfg, steps, batch, seed)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return c, nil
 }
 
 // New wraps a scorer that is already there.
@@ -46,7 +50,7 @@ func New(m *model.Model, cfg Config, steps, batch int, seed uint64) (*Critic, er
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
-	loss, err := algos.NewDiscriminator[float32](algos.DiscConfig{Loss: cfg.Loss, L2: cfg.ScoreL2})
+	loss, err := algos.NewDiscriminator[float32](cfg.objective())
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
@@ -106,6 +110,7 @@ type Stats struct {
 	LR        float64 // of the last optimizer step
 	Updates   int     // optimizer steps taken
 	Skipped   int     // optimizer steps left out for a non-finite gradient
+	Streak    int     // those since the last optimizer step taken
 }
 
 // Accuracy is d_acc, mean over pairs of [D(teacher) > D(student)], and the mean
@@ -146,6 +151,7 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 			res, err := c.learn(set)
 			if errors.Is(err, algos.ErrNotFinite) {
 				st.Skipped++ // nothing of this mini-batch reaches the weights
+				st.Streak++
 				if err := c.opt.ZeroGrad(); err != nil {
 					return st, fmt.Errorf("critic: %w", err)
 				}
@@ -165,8 +171,10 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 			}
 			if skipped {
 				st.Skipped++
+				st.Streak++
 				continue
 			}
+			st.Streak = 0
 			st.LR = lr
 			st.GradNorm += norm
 			st.Updates++
@@ -224,8 +232,13 @@ func (c *Critic) gather(b Batch, lo, hi, update int, fresh bool) *pairSet {
 	if c.Replay != nil {
 		share := c.cfg.Replay.Share
 		n := int(float64(len(set.student))*share/(1-share) + 0.5)
+		again := map[string]int{} // a teacher's tokens -> its place in set.seqs: scored once
 		for _, old := range c.Replay.Draw(n, c.seed, b.Step, update) {
-			set.teacher = append(set.teacher, set.add(old.Teacher, nil, 0))
+			key := fmt.Sprint(old.Teacher.IDs)
+			if _, ok := again[key]; !ok {
+				again[key] = set.add(old.Teacher, nil, 0)
+			}
+			set.teacher = append(set.teacher, again[key])
 			set.student = append(set.student, set.add(old.Student, nil, 0))
 		}
 	}

@@ -394,9 +394,9 @@ func TestReplayJoinsTheUpdate(t *testing.T) {
 	fresh(t, c, &b)
 	spy.scored = 0
 	update(t, c, b)
-	// 6 replayed pairs are scored and learned from, both sides; 8 fresh sequences are learned from.
-	if spy.scored != 12+12+8 {
-		t.Errorf("%d sequences ran forward, want 32", spy.scored)
+	// 6 replayed sequences and their 2 teachers, once each, are scored and learned from; 8 fresh sequences are learned from.
+	if spy.scored != 8+8+8 {
+		t.Errorf("%d sequences ran forward, want 24", spy.scored)
 	}
 	if len(c.Replay.Pairs) != 12 {
 		t.Errorf("%d pairs in the buffer, want 12", len(c.Replay.Pairs))

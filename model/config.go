@@ -19,6 +19,9 @@ import (
 // but cannot compute: another architecture, rope rule or attention variant.
 var ErrUnsupported = errors.New("not supported")
 
+// ErrNotFinite is wrapped by the error of a model whose numbers have broken down.
+var ErrNotFinite = errors.New("not finite")
+
 // Config is a transformer's architecture. A literal Config describes a new
 // model; ReadConfig gives that of a folder.
 type Config struct {

@@ -367,7 +367,7 @@ func (g *generation) draw(samples []*sample, hRD compute.Tensor) error {
 	}
 	for i, sm := range samples {
 		if math.IsNaN(float64(logp[i])) || ids[i] < 0 || int(ids[i]) >= g.m.cfg.Vocab {
-			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are not finite: go back to an earlier checkpoint", sm.of.p, sm.s, len(sm.c.IDs), logp[i])
+			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", sm.of.p, sm.s, len(sm.c.IDs), logp[i], ErrNotFinite)
 		}
 		c := sm.c
 		c.IDs, c.Logp = append(c.IDs, ids[i]), append(c.Logp, logp[i])

@@ -45,7 +45,13 @@ type Model struct {
 	layout
 	mem []compute.Tensor // of the parameters, to be freed
 	ws  workspace
+
+	watch func(tokens int) // told of each pack as its pass begins; nil is nobody
 }
+
+// Watch has f told the tokens of each pack as LogProbs, Scores and their
+// gradients begin on it: for a progress bar. nil ends it.
+func (m *Model) Watch(f func(tokens int)) { m.watch = f }
 
 // layout is the parameters by role. Names are those of Hugging Face folders.
 type layout struct {

@@ -73,6 +73,9 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 		p.start = append(p.start, at+int32(n))
 		longest = max(longest, n)
 	}
+	if m.watch != nil {
+		m.watch(len(p.ids))
+	}
 	return p, m.angles(longest)
 }
 

@@ -1,5 +1,7 @@
 package model
 
+import "fmt"
+
 // OptimSettings are the optimizer's settings, under verl's names; actor and
 // critic each carry one.
 type OptimSettings struct {
@@ -28,4 +30,17 @@ func (o OptimSettings) AdamW(clip float64) AdamWConfig {
 // Schedule is the learning rate over total optimizer steps.
 func (o OptimSettings) Schedule(total int) Schedule {
 	return Schedule{Kind: o.LRScheduler, Warmup: o.WarmupSteps, Total: total, Floor: o.MinLRRatio}
+}
+
+// Validate checks what the tags cannot say; key names the section in errors.
+func (o OptimSettings) Validate(key string) error {
+	for _, b := range []struct {
+		name string
+		v    float64
+	}{{"beta1", o.Beta1}, {"beta2", o.Beta2}} {
+		if b.v >= 1 {
+			return fmt.Errorf("config: %s.%s is %g: must be below 1", key, b.name, b.v)
+		}
+	}
+	return nil
 }

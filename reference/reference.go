@@ -25,6 +25,9 @@ func Open(be compute.Backend, dir string, maxTokens int) (*Policy, error) {
 	return &Policy{m: m, maxTokens: maxTokens}, nil
 }
 
+// Model is the frozen network.
+func (p *Policy) Model() *model.Model { return p.m }
+
 // LogProbs is the log-probability of each response token, natural logarithm, of
 // logits divided by temperature.
 func (p *Policy) LogProbs(seqs []model.Seq, temperature float64) (refLogpST [][]float32, err error) {

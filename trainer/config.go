@@ -24,7 +24,7 @@ type Config struct {
 // ModelConfig is the `model` section.
 type ModelConfig struct {
 	Path       string `yaml:"path" doc:"student: a Hugging Face model folder (flag --model)"`
-	RewardPath string `yaml:"reward_path" doc:"folder that the discriminator starts from; empty is the student's (flag --reward-model)"`
+	RewardPath string `yaml:"reward_path" doc:"folder that the discriminator starts from; empty is the student's, or the run's with --resume (flag --reward-model)"`
 }
 
 // DataConfig is the `data` section.
@@ -134,7 +134,7 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Trainer.Output == "" {
 		bad("trainer.default_local_dir: no run folder: give --output DIR")
 	}
-	if stage != Train && c.Model.Path == "" {
+	if stage != Train && c.Model.Path == "" && c.Trainer.Resume == "" {
 		bad("model.path: no student: give --model DIR")
 	}
 	if err := c.Rollout.Validate(); err != nil && stage != SFT {
@@ -151,6 +151,16 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	if b := c.Algorithm.Overlong.Len; b >= c.Data.MaxResponse {
 		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
+	}
+	errs = append(errs, c.Actor.Validate())
+	if stage != SFT {
+		errs = append(errs, c.Critic.Validate())
+	}
+	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
+		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0", k.TargetKL)
+	}
+	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
+		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2 for a group to be replaced", f.MaxGenBatches)
 	}
 	if c.Trainer.KeepBest != "" && c.Data.ValFiles == "" {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
@@ -203,6 +213,7 @@ func CheckChange(was, now *Config) error {
 		key      string
 		was, now any
 	}{
+		{"trainer.resume_from", was.Trainer.Resume, now.Trainer.Resume},
 		{"model.path", was.Model.Path, now.Model.Path},
 		{"model.reward_path", was.Model.RewardPath, now.Model.RewardPath},
 		{"trainer.seed", was.Trainer.Seed, now.Trainer.Seed},

@@ -113,12 +113,14 @@ func rowsJSON(rows []demo.Row) []byte {
 // settings are a small run's, with overrides as on the command line.
 func settings(stage Stage, output string, overrides ...string) Config {
 	c := StageDefaults(stage)
-	base := []string{"model.path=" + fixed.student, "data.train_files=" + fixed.data, "trainer.default_local_dir=" + output,
+	base := []string{"data.train_files=" + fixed.data, "trainer.default_local_dir=" + output,
 		"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
 		"actor.optim.lr=1e-3", "critic.optim.lr=2e-3", "trainer.save_samples=2", "actor.max_token_len=512", "critic.max_token_len=512",
 		"trainer.val_rows=4"}
 	if stage == Train {
 		base = append(base, "trainer.resume_from="+fixed.warmup)
+	} else {
+		base = append(base, "model.path="+fixed.student)
 	}
 	if err := conf.Load(&c, "", append(base, overrides...), nil); err != nil {
 		panic(err)

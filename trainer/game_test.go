@@ -302,7 +302,7 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 				t.Errorf("sequence %d does not answer prompt %d", s, p)
 			}
 		}
-		keep, err := spreadGroups(scoreS, r.Group, 8)
+		keep, err := spreadGroups(float64s(scoreS), r.Group, 8)
 		if err != nil {
 			t.Fatal(err)
 		}

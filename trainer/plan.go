@@ -80,7 +80,7 @@ func NewPlan(be compute.Backend, fsys vfs.FS, c Config, stage Stage) (*Plan, err
 		}
 	}
 	p.planMemory(shape, c)
-	p.MemoryFree = memoryAvailable()
+	p.MemoryFree = MemoryAvailable()
 	p.planDisk(shape, c)
 	if c.Trainer.Output != "" {
 		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
@@ -335,9 +335,9 @@ func secondsText(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }
 
-// memoryAvailable is what the system says a new program can have, in bytes; 0
+// MemoryAvailable is what the system says a new program can have, in bytes; 0
 // where it does not say.
-func memoryAvailable() int64 {
+func MemoryAvailable() int64 {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
 		return 0

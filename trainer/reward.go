@@ -60,7 +60,7 @@ func padded(x [][]float32, maskST [][]float64) [][]float64 {
 	return out
 }
 
-// allGroups is 0 to n-1, and spreadGroups those of them whose scores are not all equal.
+// allGroups is 0 to n-1, and spreadGroups those of them whose rewards are not all equal.
 func allGroups(n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -69,8 +69,8 @@ func allGroups(n int) []int {
 	return out
 }
 
-func spreadGroups(scoreS []float32, group []int, n int) (spread []int, err error) {
-	keepS, _, err := algos.KeepGroups(float64s(scoreS), group, 0)
+func spreadGroups(rewardS []float64, group []int, n int) (spread []int, err error) {
+	keepS, _, err := algos.KeepGroups(rewardS, group, 0)
 	if err != nil {
 		return nil, err
 	}

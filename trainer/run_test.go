@@ -336,7 +336,7 @@ func TestResumedRunNeedsNoWarmup(t *testing.T) {
 	warmup := filepath.Join(t.TempDir(), "warmup")
 	copyTree(t, fixed.warmup, warmup)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(Train, run, "trainer.total_steps=3", "trainer.resume_from="+warmup, "model.path=/nowhere")
+	cfg := settings(Train, run, "trainer.total_steps=3", "trainer.resume_from="+warmup)
 	if err := part(t, cfg, Train, 2, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}

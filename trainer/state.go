@@ -40,6 +40,11 @@ type state struct {
 	Before     updates     `json:"updates_before"`
 	BaseDType  string      `json:"base_dtype"`
 	Best       best        `json:"best"`
+
+	// Skipped counts the updates left out in a row, by "actor" and "critic";
+	// Good is the last checkpoint that was saved while there were none.
+	Skipped map[string]int `json:"skipped,omitempty"`
+	Good    int            `json:"good_step"`
 }
 
 // updates are the optimizer steps that each side had taken when the stage began:
@@ -99,6 +104,10 @@ func readState(fsys vfs.FS, dir string) (s state, err error) {
 func (t *Trainer) save(m Metrics, planned bool) error {
 	begun := time.Now()
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
+	sick := t.skipped["actor"]+t.skipped["critic"] > 0
+	if !sick {
+		t.good = t.step
+	}
 	if v, ok := m[c.KeepBest]; ok && planned && t.best.better(c.KeepBest, v) {
 		t.best = best{Metric: c.KeepBest, Value: v, Step: t.step}
 	}
@@ -111,7 +120,9 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if err := checkpoint.Commit(t.fs, run, t.step, t.fill); err != nil {
 		return err
 	}
-	t.saved = t.step
+	if sick {
+		return nil // older checkpoints may be the better ones
+	}
 	err := checkpoint.Prune(t.fs, run, c.MaxToKeep, func(step int) bool { return t.best.Metric != "" && step == t.best.Step })
 	t.saveTime = time.Since(begun).Seconds()
 	return err
@@ -152,7 +163,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		}
 	}
 	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best}, "", "  ")
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good}, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"gad/actor"
@@ -24,7 +25,7 @@ func (t *Trainer) Step() (m Metrics, err error) {
 	}
 	var refST [][]float32
 	if t.reference != nil {
-		err = m.time("timing_s/ref_logp", func() error {
+		err = t.phase(m, "ref_logp", t.reference.Model(), roll.Seqs, 1, func() error {
 			refST, err = t.reference.LogProbs(roll.Seqs, t.cfg.Rollout.Temperature)
 			return err
 		})
@@ -67,8 +68,9 @@ func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32,
 			return nil, nil, nil, nil, err
 		}
 		var s, p []float32
-		err = m.time("timing_s/score", func() error {
-			if s, err = t.critic.Score(t.judged(r)); err == nil {
+		judged := t.judged(r)
+		err = t.phase(m, "score", t.critic.Model(), slices.Concat(judged, b.Teachers), 1, func() error {
+			if s, err = t.critic.Score(judged); err == nil {
 				p, err = t.critic.Score(b.Teachers)
 			}
 			return err
@@ -79,7 +81,12 @@ func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32,
 		keep := allGroups(len(b.Rows))
 		last := !filter.Enable || try >= filter.MaxGenBatches
 		if !last {
-			if keep, err = spreadGroups(s, r.Group, len(b.Rows)); err != nil {
+			lenS, _ := r.Mask()
+			rewardS, err := shape(t.cfg.Algorithm, s, lenS, r.Truncated, r.Group, t.cfg.Data.MaxResponse)
+			if err != nil {
+				return nil, nil, nil, nil, err
+			}
+			if keep, err = spreadGroups(rewardS, r.Group, len(b.Rows)); err != nil {
 				return nil, nil, nil, nil, err
 			}
 		}
@@ -97,7 +104,7 @@ func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollou
 	var r *actor.Rollout
 	tokens, before := 0, m["timing_s/rollout"]
 	err := m.time("timing_s/rollout", func() (err error) {
-		advance, done := t.stage("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
+		advance, done := t.rec.Stage("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
 		defer done()
 		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.seed(), Step: t.step, Rows: t.keys(b.Rows, drawn)}, func(n int) {
 			tokens += n
@@ -108,7 +115,7 @@ func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollou
 	if err != nil {
 		return nil, err
 	}
-	if err := m.time("timing_s/old_logp", func() error { return t.actor.Old(r) }); err != nil {
+	if err := t.phase(m, "old_logp", t.actor.Model(), r.Seqs, 1, func() error { return t.actor.Old(r) }); err != nil {
 		return nil, err
 	}
 	diff := m["rollout/logp_diff_max"]
@@ -202,7 +209,7 @@ func (t *Trainer) updateCritic(m Metrics, b *Batch, r *actor.Rollout, scoreS, sc
 		m["critic/score_gap"] = m["critic/teacher_value_mean"] - m["critic/student_value_mean"]
 	}
 	var st critic.Stats
-	err := m.time("timing_s/update_critic", func() (err error) {
+	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, b.Teachers), t.cfg.Critic.PPOEpochs, func() (err error) {
 		st, err = t.critic.Update(cb)
 		return err
 	})
@@ -215,16 +222,20 @@ func (t *Trainer) updateCritic(m Metrics, b *Batch, r *actor.Rollout, scoreS, sc
 	if st.Updates > 0 {
 		m["critic/grad_norm"], m["critic/lr"] = st.GradNorm, st.LR
 	}
-	return t.skips("critic", st.Updates, st.Skipped, m)
+	return t.skips("critic", st.Updates, st.Skipped, st.Streak, m)
 }
 
 func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]float64, refST [][]float32) error {
 	var st actor.Stats
 	sft := t.learnsTeacher()
 	if !sft && advST == nil {
-		return t.skips("actor", 0, 1, m)
+		return t.skips("actor", 0, 1, 1, m)
 	}
-	err := m.time("timing_s/update_actor", func() (err error) {
+	learned, passes := b.Teachers, 1
+	if !sft {
+		learned, passes = r.Seqs, t.cfg.Actor.PPOEpochs
+	}
+	err := t.phase(m, "update_actor", t.actor.Model(), learned, passes, func() (err error) {
 		if sft {
 			st, err = t.actor.SFT(b.Teachers)
 		} else {
@@ -249,7 +260,7 @@ func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]f
 	if st.Updates > 0 {
 		m["actor/grad_norm"], m["actor/lr"] = st.GradNorm, st.LR
 	}
-	return t.skips("actor", st.Updates, st.Skipped, m)
+	return t.skips("actor", st.Updates, st.Skipped, st.Streak, m)
 }
 
 // learnsTeacher reports whether the actor's objective is the teacher's answers.
@@ -314,19 +325,19 @@ func (t *Trainer) describeTeacher(m Metrics, b *Batch) {
 
 // skips counts optimizer steps left out because the gradient was not finite, and
 // stops the run after too many in a row.
-func (t *Trainer) skips(who string, updates, skipped int, m Metrics) error {
+func (t *Trainer) skips(who string, updates, skipped, streak int, m Metrics) error {
 	if updates > 0 {
 		t.skipped[who] = 0
 	}
-	t.skipped[who] += skipped
+	t.skipped[who] += streak
 	if skipped > 0 {
 		m[who+"/skipped_updates"] = float64(skipped)
 		t.log.Warn(fmt.Sprintf("%s: a score, loss or gradient is not finite: update skipped, weights unchanged", who))
 	}
 	if t.skipped[who] >= t.cfg.Trainer.MaxSkips {
 		from := "start anew with another --output"
-		if t.saved >= 0 {
-			from = fmt.Sprintf("go on from global_step_%d, which is good", t.saved)
+		if t.good > 0 {
+			from = fmt.Sprintf("go on from global_step_%d, the last one saved before updates were skipped", t.good)
 		}
 		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.skipped[who], who, from)
 	}

@@ -85,7 +85,8 @@ type Trainer struct {
 	done        work    // of the last step
 	peak        float64 // floating-point operations a second; what perf/mfu is a share of
 	step, total int     // steps done, steps to do
-	saved       int     // step of the last commit; -1 is none
+	free        int64   // bytes of memory that were available when the run began; 0 is unknown
+	good        int     // step of the last commit with no update skipped just before; 0 is none
 	saveTime    float64 // seconds of a save that no step has reported yet
 	before      updates
 	best        best
@@ -113,7 +114,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, saved: -1, skipped: map[string]int{}}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, free: MemoryAvailable()}
 	defer func() {
 		if err != nil {
 			t.Close()
@@ -241,6 +242,9 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	if s.dir == "" {
 		return s, nil
 	}
+	if !s.inPlace && t.cfg.Model.Path != "" {
+		return s, fmt.Errorf("%w: trainer: both a student (model.path %s) and a run to start from (trainer.resume_from %s): the student is the run's: leave out --model", ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
+	}
 	if s.state, err = readState(t.fs, s.dir); err != nil {
 		return s, err
 	}
@@ -308,7 +312,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	}
 	if c.Data.ValFiles != "" {
 		if t.val, err = data.Open(c.Data.ValFiles, c.Data.Columns()); err != nil {
-			return err
+			return fmt.Errorf("data.val_files: %w", err)
 		}
 		if t.valRows, _, err = t.enc.usable(t.val, c.Data.ValFiles, c.Data, c.Trainer.ValRows); err != nil {
 			return err
@@ -320,8 +324,9 @@ func (t *Trainer) openData(s *start) (err error) {
 		t.total = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
 	}
 	if s.inPlace {
-		t.step, t.saved = s.state.Step, s.state.Step
-		t.best = s.state.Best
+		t.step = s.state.Step
+		t.best, t.good = s.state.Best, s.state.Good
+		maps.Copy(t.skipped, s.state.Skipped)
 		return t.order.Restore(s.state.Order)
 	}
 	return nil
@@ -358,7 +363,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	if !t.learnsTeacher() {
 		perStep = c.Actor.Updates(batch)
 	}
-	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, max(t.total-c.Trainer.CriticWarmup, 1)*perStep, c.Data.MaxResponse); err != nil {
+	updates := max(t.total-c.Trainer.CriticWarmup, 1) * perStep
+	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
+		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
+	}
+	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
 		return err
 	}
 	if s.inPlace || s.dir != "" && (t.Stage != Train || c.Trainer.ResumeOptim == "both") {
@@ -374,11 +383,12 @@ func (t *Trainer) openModels(s start) (err error) {
 		return nil
 	}
 	scorer := from
+	carried := s.dir != "" && s.state.Stage != SFT && (s.inPlace || c.Model.RewardPath == "")
 	switch {
-	case s.dir != "" && s.state.Stage != SFT:
+	case carried:
 		scorer = filepath.Join(s.dir, "critic")
 	case c.Model.RewardPath != "":
-		scorer = c.Model.RewardPath
+		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
 	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.total, batch, t.seed()); err != nil {
 		return err
@@ -387,7 +397,10 @@ func (t *Trainer) openModels(s start) (err error) {
 		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the discriminator reads the student's tokens: give a --reward-model with the same tokenizer", scorer, v, t.tok.Size())
 	}
 	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
-	if s.dir != "" && s.state.Stage != SFT {
+	if n, v := c.Data.MaxPrompt+c.Data.MaxResponse, t.critic.Model().Config().MaxPosition; v > 0 && n > v {
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, scorer, n, v)
+	}
+	if carried {
 		if s.inPlace || c.Trainer.ResumeOptim != "none" {
 			if err := t.critic.Optimizer().Load(filepath.Join(s.dir, criticOptimizer)); err != nil {
 				return err
@@ -438,6 +451,11 @@ func (t *Trainer) introduce(s start) {
 		t.log.Warn(note)
 	}
 	run := t.cfg.Trainer.Output
+	p := Plan{Stage: t.Stage, PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
+	p.planMemory(t.actor.Model().Config(), t.cfg)
+	if need, free := total(p.Memory), t.free; free > 0 && need > free {
+		t.log.Warn(fmt.Sprintf("memory: the plan needs up to %s, %s were available: see gad plan for what to lower", bytesText(need), bytesText(free)))
+	}
 	switch {
 	case t.step >= t.total:
 		t.log.Info(fmt.Sprintf("%s: already finished: %d of %d steps are done (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to go on", run, t.step, t.total, s.dir))
@@ -468,39 +486,51 @@ func (t *Trainer) Run(ctx context.Context) error {
 		return t.rec.Sync()
 	}
 	for t.step < t.total {
-		begun := time.Now()
-		m, err := t.next()
+		stopped, err := t.advance(ctx)
 		if err != nil {
 			t.log.Error(fmt.Sprintf("step %d: %v", t.step+1, err))
-			if errors.Is(err, ErrNumerical) {
-				err = errors.Join(err, t.dump(m, err))
-			}
 			return errors.Join(err, t.rec.Sync())
 		}
-		t.step++
-		last := t.step == t.total
-		if t.due(t.cfg.Trainer.TestFreq, last) && t.val != nil {
-			if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
-				return err
-			}
-		}
-		t.performance(m, t.done, time.Since(begun).Seconds())
-		if err := t.rec.Step(t.step, m); err != nil {
-			return err
-		}
-		stopped, planned := ctx.Err() != nil, t.due(t.cfg.Trainer.SaveFreq, last)
-		if planned || stopped {
-			if err := t.save(m, planned); err != nil {
-				return err
-			}
-		}
-		if stopped && !last {
+		if stopped && t.step < t.total {
 			t.log.Info(fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to go on", t.step, t.total))
 			return ErrInterrupted
 		}
 	}
 	t.log.Info(fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
 	return t.rec.Sync()
+}
+
+// advance takes one step, records it, and validates and saves where that is due;
+// stopped reports that ctx has ended and the run is saved.
+func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
+	begun := time.Now()
+	m, err := t.next()
+	if errors.Is(err, model.ErrNotFinite) {
+		err = fmt.Errorf("%w: %w", ErrNumerical, err)
+	}
+	if errors.Is(err, ErrNumerical) {
+		return false, errors.Join(err, t.dump(m, err))
+	}
+	if err != nil {
+		return false, err
+	}
+	t.step++
+	c, last := t.cfg.Trainer, t.step == t.total
+	planned := t.due(c.SaveFreq, last)
+	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
+		if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
+			return false, err
+		}
+	}
+	t.performance(m, t.done, time.Since(begun).Seconds())
+	if err := t.rec.Step(t.step, m); err != nil {
+		return false, err
+	}
+	stopped = ctx.Err() != nil
+	if planned || stopped {
+		return stopped, t.save(m, planned)
+	}
+	return false, nil
 }
 
 func (t *Trainer) next() (m Metrics, err error) {
@@ -533,8 +563,17 @@ func (t *Trainer) nextRows(n int) []int {
 	return model.Pick(t.rows, t.order.Next(n))
 }
 
-func (t *Trainer) stage(name string, total int) (advance func(int), done func()) {
-	return t.rec.Stage(name, total)
+// phase runs f as a timed stretch of the step with a bar of its own: passes times
+// the tokens of seqs through m.
+func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.Seq, passes int, f func() error) error {
+	tokens := 0
+	for _, s := range seqs {
+		tokens += passes * len(s.IDs)
+	}
+	advance, done := t.rec.Stage(name, tokens)
+	m.Watch(advance)
+	defer func() { m.Watch(nil); done() }()
+	return into.time("timing_s/"+name, f)
 }
 
 // samples writes what the step's first prompts were answered.

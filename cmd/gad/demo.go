@@ -124,7 +124,7 @@ func (d *demoRun) run(ctx context.Context) error {
 		}
 		last = filepath.Join(ckpt, "actor")
 	}
-	return d.compare(ctx, last)
+	return d.compare(last)
 }
 
 // prepare writes data, tokenizer and the untrained student.
@@ -209,7 +209,7 @@ type arm struct {
 // compare evaluates the student before, after SFT, after warm-up (which goes on
 // with SFT beside the discriminator) and after the game, on held-out prompts, and
 // prints the table.
-func (d *demoRun) compare(ctx context.Context, trained string) error {
+func (d *demoRun) compare(trained string) error {
 	fmt.Fprintf(d.p.err, "\nevaluating on %d held-out prompts\n", d.size.testRows)
 	after := map[string]string{}
 	for _, stage := range []string{"sft", "warmup"} {
@@ -228,9 +228,6 @@ func (d *demoRun) compare(ctx context.Context, trained string) error {
 	var arms []arm
 	for _, a := range []struct{ name, dir string }{
 		{"before", d.path("student")}, {"after SFT", after["sft"]}, {"after warm-up", after["warmup"]}, {"after GAD", trained}} {
-		if ctx.Err() != nil {
-			return trainer.ErrInterrupted
-		}
 		got, err := d.evaluate(a.name, a.dir, set, rows)
 		if err != nil {
 			return err

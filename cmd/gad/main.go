@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -51,9 +52,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if f, ok := stderr.(*os.File); ok {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
-	ctx, stop := interruptible(p)
-	defer stop()
-	err := p.invoke(ctx, args)
+	err := p.invoke(context.Background(), args)
 	if err == nil {
 		return exitDone
 	}
@@ -151,9 +150,10 @@ func status(err error) int {
 	return exitInput
 }
 
-// interruptible is a context that ends at the first SIGINT or SIGTERM; the
-// second ends the process.
-func interruptible(p *program) (context.Context, func()) {
+// interruptible is a context for a training run, which ends at the first SIGINT
+// or SIGTERM, so that the run can save; the second ends the process. Whatever has
+// nothing to save is left to the signals' own effect.
+func (p *program) interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -179,6 +179,9 @@ func interruptible(p *program) (context.Context, func()) {
 func openBackend(device string, threads int) (compute.Backend, error) {
 	switch device {
 	case "cpu":
+		if free := trainer.MemoryAvailable(); free > 0 {
+			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
+		}
 		return cpu.New(cpu.Options{Workers: threads})
 	case "cuda":
 		return nil, usage("--device cuda: this gad computes on the CPU only; the CUDA engine is not part of this version: use --device cpu")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -105,6 +106,9 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
 		return cfg, err
 	}
+	if going && filepath.Clean(cfg.Trainer.Resume) == filepath.Clean(cfg.Trainer.Output) {
+		cfg.Trainer.Resume = before.Trainer.Resume // going on with itself is no other start
+	}
 	if going {
 		if err := trainer.CheckChange(&before, &cfg); err != nil {
 			return cfg, err
@@ -113,31 +117,40 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	return cfg, nil
 }
 
-// inherit takes over the settings of the run that resume names, its own length
-// and folders apart.
+// notInherited are settings that belong to one run, not to what it learns.
+var notInherited = []string{"model.path", "model.reward_path", "trainer.default_local_dir", "trainer.resume_from",
+	"trainer.critic_warmup", "trainer.total_epochs", "trainer.total_steps"}
+
+// inherit takes over what the run that resume names was told: the settings that
+// differ from its stage's defaults, those of notInherited apart.
 func inherit(cfg *trainer.Config, resume string) error {
 	run := filepath.Clean(resume)
 	if strings.HasPrefix(filepath.Base(run), "global_step_") {
 		run = filepath.Dir(run)
 	}
-	own, optim, clip := cfg.Trainer, cfg.Actor.Optim, cfg.Actor.GradClip
 	saved := filepath.Join(run, "config.yaml")
 	if _, err := files().Stat(saved); errors.Is(err, fs.ErrNotExist) {
 		return nil // a checkpoint moved out of its run: defaults
 	}
-	if err := conf.Load(cfg, saved, nil, nil); err != nil {
+	stage, err := trainer.StageOf(files(), resume)
+	if err != nil {
+		return nil // not a run to start from: opening it says why
+	}
+	was := trainer.StageDefaults(stage)
+	byDefault := conf.Describe(&was)
+	if err := conf.Load(&was, saved, nil, nil); err != nil {
 		return err
 	}
-	was := cfg.Trainer
-	cfg.Trainer = own
-	if stage, err := trainer.StageOf(files(), resume); err == nil && stage == trainer.SFT {
-		cfg.Actor.Optim, cfg.Actor.GradClip = optim, clip // SeqKD's learning rate is not the game's
+	var told []string
+	for i, s := range conf.Describe(&was) {
+		if s.Default != byDefault[i].Default && !slices.Contains(notInherited, s.Key) {
+			told = append(told, s.Key+"="+s.Default)
+		}
 	}
-	cfg.Trainer.Seed, cfg.Trainer.Threads, cfg.Trainer.Device = was.Seed, was.Threads, was.Device
-	return nil
+	return conf.Load(cfg, "", told, nil)
 }
 
-func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage) error {
+func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage) (err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return marked{errUsage, err}
 	}
@@ -158,8 +171,14 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	if err != nil {
 		return err
 	}
-	defer t.Close()
-	if err := t.Run(c.Context); err != nil {
+	defer func() {
+		if failed := t.Close(); err == nil && failed != nil {
+			err = marked{errRunning, failed}
+		}
+	}()
+	ctx, stop := p.interruptible()
+	defer stop()
+	if err := t.Run(ctx); err != nil {
 		if errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) {
 			return err
 		}

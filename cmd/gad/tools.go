@@ -340,9 +340,6 @@ func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func
 		if err := w.Flush(); err != nil {
 			return err
 		}
-		if c.Context.Err() != nil {
-			return marked{errRunning, errors.New("interrupted")}
-		}
 	}
 	return nil
 }
@@ -406,16 +403,16 @@ func (p *program) evalCommand() *cli.Command {
 	}
 }
 
-// evalLimit is the longest answer of an evaluation.
+// evalLimit is the longest answer of an evaluation: as told, else 1536 tokens or
+// half of what the model can take.
 func evalLimit(c *cli.Context, cfg model.Config) int {
-	n := c.Int("max-response-length")
-	if !c.IsSet("max-response-length") {
-		n = 1536
+	if c.IsSet("max-response-length") {
+		return c.Int("max-response-length")
 	}
 	if cfg.MaxPosition > 1 {
-		n = min(n, max(cfg.MaxPosition/2, 1))
+		return min(1536, cfg.MaxPosition/2)
 	}
-	return n
+	return 1536
 }
 
 // exportCommand is gad export.
