@@ -123,7 +123,7 @@ func parseConfig(b []byte) (Config, error) {
 		var classes []string
 		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 ||
 			classes[0] != c.Architecture+classSuffix[LM] && classes[0] != c.Architecture+classSuffix[Scorer] {
-			r.fail("key \"architectures\": %s: %w: want [%q] or [%q]", a, ErrUnsupported, c.Architecture+classSuffix[LM], c.Architecture+classSuffix[Scorer])
+			r.fail("key \"architectures\": %.200s: %w: want [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.Architecture+classSuffix[LM], c.Architecture+classSuffix[Scorer])
 		}
 	}
 	c.raw = raw

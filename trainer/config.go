@@ -3,6 +3,8 @@ package trainer
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 
 	"gad/actor"
 	"gad/critic"
@@ -206,9 +208,26 @@ func StageDefaults(stage Stage) Config {
 	return c
 }
 
+// absolute is c with paths that hold from any folder: a run's own settings are
+// kept so, since it may be gone on with from another one.
+func (c Config) absolute() Config {
+	for _, path := range []*string{&c.Model.Path, &c.Model.RewardPath, &c.Data.TrainFiles, &c.Data.ValFiles, &c.Trainer.Output, &c.Trainer.Resume} {
+		list := filepath.SplitList(*path)
+		for i, p := range list {
+			if abs, err := filepath.Abs(p); err == nil {
+				list[i] = abs
+			}
+		}
+		*path = strings.Join(list, string(filepath.ListSeparator))
+	}
+	return c
+}
+
 // CheckChange refuses to go on with a run under settings that would make it
 // another run.
-func CheckChange(was, now *Config) error {
+func CheckChange(before, after *Config) error {
+	was, now := before.absolute(), after.absolute()
+	now.Trainer.Output = after.Trainer.Output
 	for _, s := range []struct {
 		key      string
 		was, now any
@@ -224,7 +243,7 @@ func CheckChange(was, now *Config) error {
 		{"data.truncated_teachers", was.Data.TruncTeacher, now.Data.TruncTeacher},
 	} {
 		if s.was != s.now {
-			return fmt.Errorf("%w: %s was %v when the run in %s began, now it is %v: a run keeps it: give another --output", ErrConfig, s.key, s.was, was.Trainer.Output, s.now)
+			return fmt.Errorf("%w: %s was %v when the run in %s began, now it is %v: a run keeps it: give another --output", ErrConfig, s.key, s.was, now.Trainer.Output, s.now)
 		}
 	}
 	return nil

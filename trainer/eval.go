@@ -154,7 +154,7 @@ func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float
 	pairs := func(at []int) critic.Batch {
 		b := critic.Batch{Students: model.Pick(j.Seqs, at), Teachers: model.Pick(j.Batch.Teachers, at), Group: allGroups(len(at)), Skip: make([]bool, len(at))}
 		for i, p := range at {
-			b.Skip[i] = j.Truncated[p] || j.Batch.TeacherCut[p] // told apart by the missing end alone
+			b.Skip[i] = j.Batch.TeacherCut[p] // cut by our limit: told apart by the missing end alone
 		}
 		return b
 	}

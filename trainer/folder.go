@@ -1,7 +1,9 @@
 package trainer
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"gad/checkpoint"
@@ -10,6 +12,31 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 )
+
+// CheckModelFolder says what is wrong with a path given for a model folder, where
+// a person is likely to have meant another.
+func CheckModelFolder(fsys vfs.FS, path string) error {
+	info, err := fsys.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("model: %s: no such folder", path)
+	}
+	if err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("model: %s: is a file: give the folder that holds it", path)
+	}
+	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
+		return nil
+	}
+	if _, err := fsys.Stat(filepath.Join(path, "actor", "config.json")); err == nil {
+		return fmt.Errorf("model: %s: is a checkpoint: give %s", path, filepath.Join(path, "actor"))
+	}
+	if dir, _, err := FindCheckpoint(fsys, path); err == nil {
+		return fmt.Errorf("model: %s: is a run: give %s", path, filepath.Join(dir, "actor"))
+	}
+	return nil
+}
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
 // or not at all; a folder that is there is refused.

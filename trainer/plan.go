@@ -73,6 +73,9 @@ func NewPlan(be compute.Backend, fsys vfs.FS, c Config, stage Stage) (*Plan, err
 	if err != nil {
 		return nil, err
 	}
+	if n := c.Data.MaxPrompt + c.Data.MaxResponse; shape.MaxPosition > 0 && n > shape.MaxPosition {
+		return nil, fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, shape.MaxPosition)
+	}
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps}
 	if c.Data.TrainFiles != "" {
 		if err := p.measureData(dir, c); err != nil {

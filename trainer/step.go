@@ -246,9 +246,11 @@ func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]f
 	if err != nil {
 		return err
 	}
-	if sft {
+	switch {
+	case st.Passes == 0: // skipped whole: there is no figure
+	case sft:
 		m["actor/sft_loss"] = st.Loss
-	} else {
+	default:
 		m["actor/pg_loss"], m["actor/pg_clipfrac"], m["actor/seq_clipfrac"] = st.PGLoss, st.ClipFrac(), st.SeqClipFrac()
 		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] = st.PPOKL(), st.RatioMin, st.RatioMax
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
@@ -256,7 +258,9 @@ func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]f
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
 		}
 	}
-	m["actor/entropy"] = st.Entropy
+	if st.Passes > 0 {
+		m["actor/entropy"] = st.Entropy
+	}
 	if st.Updates > 0 {
 		m["actor/grad_norm"], m["actor/lr"] = st.GradNorm, st.LR
 	}

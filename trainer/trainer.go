@@ -135,7 +135,9 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := t.openModels(start); err != nil {
 		return t, err
 	}
-	if err := t.settle(start); err != nil {
+	if start.inPlace && t.step >= t.total {
+		run = "" // finished: say so, and change nothing
+	} else if err := t.settle(start); err != nil {
 		return t, err
 	}
 	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: o.Console, TTY: o.TTY})
@@ -201,7 +203,8 @@ func (t *Trainer) settle(s start) (err error) {
 			return fmt.Errorf("trainer: %s: %w: another process began a run there just now: give another --output", run, checkpoint.ErrLocked)
 		}
 	}
-	resolved, err := conf.Marshal(&t.cfg)
+	stored := t.cfg.absolute()
+	resolved, err := conf.Marshal(&stored)
 	if err != nil {
 		return err
 	}
@@ -290,6 +293,9 @@ func StageOf(fsys vfs.FS, path string) (Stage, error) {
 // openData reads tokenizer and data set, and puts the cursor where the run stands.
 func (t *Trainer) openData(s *start) (err error) {
 	c := t.cfg
+	if err := CheckModelFolder(t.fs, t.actorDir(*s)); err != nil {
+		return err
+	}
 	if t.tok, err = tokenizer.Load(t.actorDir(*s)); err != nil {
 		return err
 	}
@@ -451,6 +457,9 @@ func (t *Trainer) introduce(s start) {
 		t.log.Warn(note)
 	}
 	run := t.cfg.Trainer.Output
+	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.total {
+		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not learn", t.cfg.Trainer.CriticWarmup, t.total))
+	}
 	p := Plan{Stage: t.Stage, PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
 	p.planMemory(t.actor.Model().Config(), t.cfg)
 	if need, free := total(p.Memory), t.free; free > 0 && need > free {
@@ -458,7 +467,7 @@ func (t *Trainer) introduce(s start) {
 	}
 	switch {
 	case t.step >= t.total:
-		t.log.Info(fmt.Sprintf("%s: already finished: %d of %d steps are done (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to go on", run, t.step, t.total, s.dir))
+		t.log.Info(fmt.Sprintf("%s: already finished: %d steps are done, %d were asked for (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to go on", run, t.step, t.total, s.dir))
 		return
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: going on after step %d of %d", run, t.step, t.total))

@@ -60,14 +60,18 @@ func (p *program) demoCommand() *cli.Command {
 		Name:  "demo",
 		Usage: "a student, a data set, warm-up, training, evaluation: the whole story on the CPU, in minutes",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "dir", Value: "gad-demo", Usage: "folder that everything is written to"},
-			&cli.BoolFlag{Name: "fast", Usage: "a smaller one, in under a minute"},
+			&cli.StringFlag{Name: "dir", Usage: "folder that everything is written to (default: gad-demo, with --fast gad-demo-fast)"},
+			&cli.BoolFlag{Name: "fast", Usage: "a smaller one, in about a minute"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
 				return err
 			}
-			d := demoRun{p: p, dir: c.String("dir"), size: demoSizes[c.Bool("fast")], begun: time.Now(),
+			dir := c.String("dir")
+			if dir == "" {
+				dir = map[bool]string{false: "gad-demo", true: "gad-demo-fast"}[c.Bool("fast")]
+			}
+			d := demoRun{p: p, dir: dir, fast: c.Bool("fast"), size: demoSizes[c.Bool("fast")], begun: time.Now(),
 				flags: []string{"--device", c.String("device"), "--threads", fmt.Sprint(c.Int("threads"))}}
 			be, err := openBackend(c.String("device"), c.Int("threads"))
 			if err != nil {
@@ -83,6 +87,7 @@ func (p *program) demoCommand() *cli.Command {
 type demoRun struct {
 	p     *program
 	dir   string
+	fast  bool
 	size  demoSize
 	flags []string
 	be    compute.Backend
@@ -129,8 +134,16 @@ func (d *demoRun) run(ctx context.Context) error {
 
 // prepare writes data, tokenizer and the untrained student.
 func (d *demoRun) prepare() error {
-	if _, err := files().Stat(d.path("student")); err == nil {
-		return nil // an earlier demo: go on with it
+	if _, err := files().Stat(d.path("student")); err == nil { // an earlier demo: go on with it
+		set, err := data.Open(d.path("data", "train.arrow"), data.DefaultColumns())
+		if err != nil {
+			return err
+		}
+		defer set.Close()
+		if set.Len() != d.size.trainRows {
+			return usage("demo: %s: holds a demo of %d rows, this one has %d (--fast is %v): give another --dir", d.dir, set.Len(), d.size.trainRows, d.fast)
+		}
+		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -228,6 +241,7 @@ func (d *demoRun) compare(trained string) error {
 	var arms []arm
 	for _, a := range []struct{ name, dir string }{
 		{"before", d.path("student")}, {"after SFT", after["sft"]}, {"after warm-up", after["warmup"]}, {"after GAD", trained}} {
+		fmt.Fprintf(d.p.err, "  %s: %s\n", a.name, a.dir)
 		got, err := d.evaluate(a.name, a.dir, set, rows)
 		if err != nil {
 			return err

@@ -57,7 +57,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	if !errors.Is(err, trainer.ErrInterrupted) {
-		fmt.Fprintln(stderr, "gad: "+strings.TrimSpace(err.Error()))
+		for line := range strings.Lines(strings.TrimSpace(err.Error())) {
+			fmt.Fprintln(stderr, "gad: "+strings.TrimSuffix(line, "\n"))
+		}
 	}
 	return status(err)
 }
@@ -150,13 +152,14 @@ func status(err error) int {
 	return exitInput
 }
 
-// interruptible is a context for a training run, which ends at the first SIGINT
-// or SIGTERM, so that the run can save; the second ends the process. Whatever has
+// interruptible is a context for a training run, which ends at the first SIGINT,
+// SIGTERM or SIGHUP, so that the run can save; the second ends the process. Whatever has
 // nothing to save is left to the signals' own effect.
 func (p *program) interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Ignore(syscall.SIGPIPE) // a closed console is no reason to lose a step
 	done := make(chan struct{})
 	go func() {
 		select {
@@ -182,7 +185,11 @@ func openBackend(device string, threads int) (compute.Backend, error) {
 		if free := trainer.MemoryAvailable(); free > 0 {
 			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
 		}
-		return cpu.New(cpu.Options{Workers: threads})
+		be, err := cpu.New(cpu.Options{Workers: threads})
+		if err != nil {
+			return nil, marked{errUsage, err} // GAD_CPU names what is not there
+		}
+		return be, nil
 	case "cuda":
 		return nil, usage("--device cuda: this gad computes on the CPU only; the CUDA engine is not part of this version: use --device cpu")
 	}

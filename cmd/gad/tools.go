@@ -92,6 +92,9 @@ type loaded struct {
 }
 
 func load(c *cli.Context, dir string, kind model.Kind) (l *loaded, err error) {
+	if err := trainer.CheckModelFolder(files(), dir); err != nil {
+		return nil, err
+	}
 	l = &loaded{}
 	if l.be, err = openBackend(c.String("device"), c.Int("threads")); err != nil {
 		return nil, err
@@ -205,9 +208,9 @@ func rowFlags() []cli.Flag {
 		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
 		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
 		&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"},
-		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, Usage: "longer answers are cut there, tokens"},
+		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longer answers are cut there, tokens"},
 		&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"},
-		&cli.BoolFlag{Name: "json", Usage: "one JSON object a row (always on: the output is JSON lines)"},
+		&cli.BoolFlag{Name: "json", Usage: "JSON; logprobs and score print nothing else"},
 	}
 }
 

@@ -351,7 +351,11 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 	show("d_acc", "critic/d_acc")
 	show("d_loss", "critic/d_loss")
 	show("clip", "actor/pg_clipfrac")
-	show("kl", "actor/ppo_kl")
+	if _, ok := values["actor/kl_loss"]; ok {
+		show("kl", "actor/kl_loss")
+	} else {
+		show("ppo_kl", "actor/ppo_kl")
+	}
 	show("len", "rollout/len_mean")
 	show("rouge_l", "val/rouge_l")
 	show("nll", "val/teacher_nll")

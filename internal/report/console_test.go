@@ -20,7 +20,7 @@ import (
 
 func TestStepLine(t *testing.T) {
 	full := map[string]float64{
-		"critic/d_acc": 0.712, "critic/d_loss": 0.5213, "actor/pg_clipfrac": 0.18, "actor/ppo_kl": 0.00123,
+		"critic/d_acc": 0.712, "critic/d_loss": 0.5213, "actor/pg_clipfrac": 0.18, "actor/kl_loss": 0.00123, "actor/ppo_kl": 3e-5,
 		"rollout/len_mean": 143.2, "rollout/truncated_frac": 0.031, "perf/tokens_per_s": 1912, "adv/std": 1}
 	for _, c := range []struct {
 		step, total int

@@ -87,7 +87,7 @@ var table = []Metric{
 	{"perf/tokens_per_s", "tokens/s", "prompt and response tokens of the step by its time", "%.0f"},
 	{"perf/tflops", "TFLOP/s", "floating-point operations that the step needs by its time", "%.3g"},
 	{"perf/mfu", "share", "perf/tflops by the speed of a large matrix product measured when the run began", "%.2f"},
-	{"perf/mem_peak_bytes", "bytes", "largest memory in use since the start", "%.3g"},
+	{"perf/mem_peak_bytes", "bytes", "largest memory that the compute backend had allocated since the start; the process takes more", "%.3g"},
 }
 
 var byName = func() map[string]Metric {
