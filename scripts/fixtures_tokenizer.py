@@ -201,7 +201,7 @@ def write(shape):
     e["random"]["digest"] = digest(t.encode(s, add_special_tokens=False).ids for s in strings)
 
     r, big = Random(13), []
-    while sum(map(len, big)) < 500_000:
+    while sum(map(len, big)) < 800_000:
         big.append(random_text(r, 1000, 0))
     e["big"] = {"seed": 13, "blocks": len(big), "bytes": len("".join(big).encode()), "digest": digest([t.encode("".join(big), add_special_tokens=False).ids])}
 
