@@ -60,6 +60,7 @@ type budget struct {
 	steps, depth int
 	work         int // bytes that went through operators, filters and calls
 	text         int // bytes allowed
+	limit        time.Duration
 	deadline     time.Time
 }
 
@@ -76,7 +77,7 @@ func (b *budget) charge(work int) {
 		refuseRender("handles more than %d bytes in all", workLimit*b.text)
 	}
 	if time.Now().After(b.deadline) {
-		refuseRender("took over %v", renderTime)
+		refuseRender("took over %v", b.limit)
 	}
 }
 
@@ -137,7 +138,7 @@ func checkTags(source string, cfg *config.Config) error {
 
 // render runs the template.
 func (c *chatTemplate) render(msgs []Message, addGenerationPrompt bool) (string, error) {
-	b := &budget{text: textLimit, deadline: time.Now().Add(renderTime)}
+	b := &budget{text: textLimit, limit: renderTime, deadline: time.Now().Add(renderTime)}
 	list := make(list, len(msgs))
 	for i, m := range msgs {
 		b.text += 4 * len(m.Content)

@@ -209,7 +209,11 @@ func (t *Trainer) updateCritic(m Metrics, b *Batch, r *actor.Rollout, scoreS, sc
 		m["critic/score_gap"] = m["critic/teacher_value_mean"] - m["critic/student_value_mean"]
 	}
 	var st critic.Stats
-	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, b.Teachers), t.cfg.Critic.PPOEpochs, func() (err error) {
+	passes := t.cfg.Critic.PPOEpochs
+	if n := t.cfg.Critic.PPOMiniBatch; passes > 1 || n > 0 && n < len(b.Rows) {
+		passes *= 2 // later mini-batches are scored again before they are learned from
+	}
+	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, b.Teachers), passes, func() (err error) {
 		st, err = t.critic.Update(cb)
 		return err
 	})
