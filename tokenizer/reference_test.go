@@ -414,9 +414,11 @@ func BenchmarkEncode(b *testing.B) {
 		for name, text := range map[string]string{"mixed": mixed, "english": english} {
 			b.Run(shape+"/"+name, func(b *testing.B) {
 				b.SetBytes(int64(len(text)))
+				n := 0
 				for b.Loop() {
-					tok.Encode(text)
+					n += len(tok.Encode(text))
 				}
+				b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "tokens/s")
 			})
 		}
 	}

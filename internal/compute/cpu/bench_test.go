@@ -39,8 +39,9 @@ func peakGFLOPS(b *Backend) float64 {
 
 // bench opens a backend for each variant, runs fn and reports the rate of work
 // a call, in units of 1e9 a second: on average, in the fastest call (what a
-// machine shared with others can be judged by), and the peak.
-func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *Backend) (work float64, op func())) {
+// machine shared with others can be judged by), and the peak; and tokens a second,
+// where a call has so many.
+func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *Backend) (work float64, op func()), tokens ...int) {
 	for _, variant := range Variants() {
 		bm.Run(variant, func(bm *testing.B) {
 			b, err := New(Options{Variant: variant})
@@ -59,6 +60,9 @@ func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *B
 			bm.ReportMetric(work*float64(bm.N)/bm.Elapsed().Seconds()/1e9, unit)
 			bm.ReportMetric(work/best.Seconds()/1e9, "best-"+unit)
 			bm.ReportMetric(peak(b), "peak-"+unit)
+			for _, n := range tokens {
+				bm.ReportMetric(float64(n)*float64(bm.N)/bm.Elapsed().Seconds(), "tokens/s")
+			}
 		})
 	}
 }
@@ -134,14 +138,14 @@ func BenchmarkAttention(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
 				q, k, v, o, lse, _, _, _ := make8(b)
 				return flops, func() { b.Attention(o, lse, q, k, v, a, start) }
-			})
+			}, N)
 		})
 		bm.Run("backward/"+name, func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
 				q, k, v, o, lse, dq, dk, dv := make8(b)
 				b.Attention(o, lse, q, k, v, a, start)
 				return flops * 2.5, func() { b.AttentionGrad(dq, dk, dv, q, o, lse, q, k, v, a, start) }
-			})
+			}, N)
 		})
 		bm.Run("decode/"+name, func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
@@ -157,7 +161,7 @@ func BenchmarkAttention(bm *testing.B) {
 				}
 				W := s.S * s.H * s.E
 				return 4 * float64(s.S*(s.L/P*P)*s.H*s.E), func() { b.AttentionDecode(o.Slice(0, W), q.Slice(0, W), k, v, a, pages) }
-			})
+			}, s.S)
 		})
 	}
 }
