@@ -42,11 +42,16 @@ func (e encoder) prompt(r data.Row) ([]int32, error) {
 // templates add and models rarely do, and with the end of turn; cut reports that
 // it was longer than the limit and therefore has none.
 func (e encoder) answer(text string) (ids []int32, cut bool) {
-	ids = append(e.tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.tok.EndOfTurn())
+	ids = e.whole(text)
 	if len(ids) > e.maxResponse {
 		return ids[:e.maxResponse:e.maxResponse], true
 	}
 	return ids, false
+}
+
+// whole is answer without a limit.
+func (e encoder) whole(text string) []int32 {
+	return append(e.tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.tok.EndOfTurn())
 }
 
 // given is the answer that a row carries: response_ids, else response, else

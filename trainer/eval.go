@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"fmt"
-	"strings"
 
 	"gad/critic"
 	"gad/data"
@@ -239,5 +238,5 @@ func (l lengths) PromptLen(msgs []data.Message) (int, error) {
 
 // AnswerLen is the number of tokens of an answer with its end.
 func (l lengths) AnswerLen(text string) int {
-	return len(l.tok.EncodeText(strings.TrimRight(text, " \t\r\n"))) + 1
+	return len(encoder{tok: l.tok}.whole(text))
 }

@@ -59,10 +59,11 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 	// The same step under weights that were never updated gives the first step's scores again.
 	again := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "again"), "trainer.total_steps=4", "trainer.critic_warmup=9"), Warmup)
 	m := Metrics{}
-	_, roll, scoreS, scoreP, err := again.play(m)
+	played, err := again.play(m)
 	if err != nil {
 		t.Fatal(err)
 	}
+	roll, scoreS, scoreP := played.roll, played.scoreS, played.scoreP
 	raw, err := os.ReadFile(filepath.Join(run, "samples", "step_1.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -101,10 +102,11 @@ func TestTruncatedAnswers(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "data.max_response_length=7", "data.train_batch_size=8", "trainer.total_steps=1"), Warmup)
 	m := Metrics{}
-	b, r, scoreS, scoreP, err := tr.play(m)
+	played, err := tr.play(m)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b, r := played.batch, played.roll
 	turn := fixed.tok.EndOfTurn()
 	cut := 0
 	for s, seq := range tr.judged(r) {
@@ -127,7 +129,7 @@ func TestTruncatedAnswers(t *testing.T) {
 	if cut == 0 || cut == len(r.Seqs) || teachersCut == 0 || teachersCut == len(b.Teachers) {
 		t.Fatalf("%d of %d answers and %d of %d teachers are cut: the test shows nothing", cut, len(r.Seqs), teachersCut, len(b.Teachers))
 	}
-	if err := tr.updateCritic(m, b, r, scoreS, scoreP); err != nil {
+	if err := tr.updateCritic(m, played); err != nil {
 		t.Fatal(err)
 	}
 	pairs := 0
@@ -139,7 +141,7 @@ func TestTruncatedAnswers(t *testing.T) {
 	if m["critic/pairs"] != float64(pairs) {
 		t.Errorf("%g pairs, want %d", m["critic/pairs"], pairs)
 	}
-	if err := tr.describe(m, b, r, scoreS, scoreP, nil); err != nil {
+	if err := tr.describe(m, played, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := m["rollout/truncated_frac"], float64(cut)/float64(len(r.Seqs)); got != want {
@@ -171,18 +173,20 @@ func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "data.train_batch_size=1", "rollout.n=2", "actor.use_kl_loss=false", "trainer.total_steps=9", "actor.optim.lr=1e-4"), Train)
 	m := Metrics{}
-	_, r, _, _, err := tr.play(m)
+	played, err := tr.play(m)
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := played.roll
 	for range 8 { // a prompt whose two answers differ and have both ended
 		if !slices.Equal(r.Seqs[0].IDs, r.Seqs[1].IDs) {
 			break
 		}
 		tr.step++
-		if _, r, _, _, err = tr.play(m); err != nil {
+		if played, err = tr.play(m); err != nil {
 			t.Fatal(err)
 		}
+		r = played.roll
 	}
 	r.Truncated = []bool{false, false}
 	adv, err := tr.advantages(m, r, []float32{0.25, -1.5}, nil)
@@ -284,10 +288,11 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 	for _, enable := range []bool{false, true} {
 		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), fmt.Sprintf("algorithm.filter_groups.enable=%v", enable),
 			"algorithm.filter_groups.max_num_gen_batches=200", "rollout.n=2", "rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"), Train)
-		b, r, scoreS, scoreP, err := tr.play(Metrics{})
+		played, err := tr.play(Metrics{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		b, r, scoreS, scoreP := played.batch, played.roll, played.scoreS, played.scoreP
 		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 || r.Group[15] != 7 {
 			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b.Rows), len(r.Seqs), len(scoreS), len(scoreP), r.Group[15])
 		}

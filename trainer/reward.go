@@ -84,46 +84,37 @@ func spreadGroups(rewardS []float64, group []int, n int) (spread []int, err erro
 	return spread, nil
 }
 
-// take appends the prompts of b that keep names.
-func (b *Batch) take(from *Batch, keep []int) {
-	b.Rows = append(b.Rows, model.Pick(from.Rows, keep)...)
-	b.Prompts = append(b.Prompts, model.Pick(from.Prompts, keep)...)
-	b.Teachers = append(b.Teachers, model.Pick(from.Teachers, keep)...)
-	b.TeacherCut = append(b.TeacherCut, model.Pick(from.TeacherCut, keep)...)
-	b.TeacherText = append(b.TeacherText, model.Pick(from.TeacherText, keep)...)
-	b.PromptText = append(b.PromptText, model.Pick(from.PromptText, keep)...)
-}
+// take appends the groups of from that keep names.
+func (r *round) take(from *round, keep []int) {
+	first := len(r.batch.Rows)
+	b, fb := r.batch, from.batch
+	b.Rows = append(b.Rows, model.Pick(fb.Rows, keep)...)
+	b.Prompts = append(b.Prompts, model.Pick(fb.Prompts, keep)...)
+	b.Teachers = append(b.Teachers, model.Pick(fb.Teachers, keep)...)
+	b.TeacherCut = append(b.TeacherCut, model.Pick(fb.TeacherCut, keep)...)
+	b.TeacherText = append(b.TeacherText, model.Pick(fb.TeacherText, keep)...)
+	b.PromptText = append(b.PromptText, model.Pick(fb.PromptText, keep)...)
+	r.scoreP = append(r.scoreP, model.Pick(from.scoreP, keep)...)
 
-// members lists the sequences of the kept groups, in order of the groups.
-func members(group, keep []int) (seqs, groups []int) {
-	at := map[int]int{}
+	at := map[int]int{} // group of from -> group of r
 	for i, p := range keep {
-		at[p] = i
+		at[p] = first + i
 	}
-	for s, p := range group {
-		if i, ok := at[p]; ok {
-			seqs, groups = append(seqs, s), append(groups, i)
+	var seqs []int
+	for s, p := range from.roll.Group {
+		if to, ok := at[p]; ok {
+			seqs = append(seqs, s)
+			r.roll.Group = append(r.roll.Group, to)
 		}
 	}
-	return seqs, groups
-}
-
-// takeRollout appends the groups of from that keep names, numbered from first.
-func takeRollout(r, from *actor.Rollout, keep []int, first int) {
-	seqs, groups := members(from.Group, keep)
-	for _, p := range groups {
-		r.Group = append(r.Group, first+p)
-	}
-	r.Seqs = append(r.Seqs, model.Pick(from.Seqs, seqs)...)
-	r.Truncated = append(r.Truncated, model.Pick(from.Truncated, seqs)...)
-	r.SampledST = append(r.SampledST, model.Pick(from.SampledST, seqs)...)
-	r.OldST = append(r.OldST, model.Pick(from.OldST, seqs)...)
-	r.EntST = append(r.EntST, model.Pick(from.EntST, seqs)...)
-}
-
-func takeScores(to, from []float32, group, keep []int) []float32 {
-	seqs, _ := members(group, keep)
-	return append(to, model.Pick(from, seqs)...)
+	a, fa := r.roll, from.roll
+	a.Seqs = append(a.Seqs, model.Pick(fa.Seqs, seqs)...)
+	a.Truncated = append(a.Truncated, model.Pick(fa.Truncated, seqs)...)
+	a.SampledST = append(a.SampledST, model.Pick(fa.SampledST, seqs)...)
+	a.OldST = append(a.OldST, model.Pick(fa.OldST, seqs)...)
+	a.EntST = append(a.EntST, model.Pick(fa.EntST, seqs)...)
+	r.judged = append(r.judged, model.Pick(from.judged, seqs)...)
+	r.scoreS = append(r.scoreS, model.Pick(from.scoreS, seqs)...)
 }
 
 func float64s(x []float32) []float64 {

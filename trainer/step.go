@@ -19,85 +19,94 @@ import (
 // P prompts, G answers each, S = P*G sequences, T response tokens.
 func (t *Trainer) Step() (m Metrics, err error) {
 	m = Metrics{}
-	batch, roll, scoreS, scoreP, err := t.play(m) // answers, and their scores before this step's discriminator update
+	r, err := t.play(m) // answers, and their scores before this step's discriminator update
 	if err != nil {
 		return nil, err
 	}
 	var refST [][]float32
 	if t.reference != nil {
-		err = t.phase(m, "ref_logp", t.reference.Model(), roll.Seqs, 1, func() error {
-			refST, err = t.reference.LogProbs(roll.Seqs, t.cfg.Rollout.Temperature)
+		err = t.phase(m, "ref_logp", t.reference.Model(), r.roll.Seqs, 1, func() error {
+			refST, err = t.reference.LogProbs(r.roll.Seqs, t.cfg.Rollout.Temperature)
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	advST, err := t.advantages(m, roll, scoreS, refST)
+	advST, err := t.advantages(m, r.roll, r.scoreS, refST)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.updateCritic(m, batch, roll, scoreS, scoreP); err != nil {
+	if err := t.updateCritic(m, r); err != nil {
 		return m, err
 	}
 	if t.step >= t.cfg.Trainer.CriticWarmup {
-		if err := t.updateActor(m, batch, roll, advST, refST); err != nil {
+		if err := t.updateActor(m, r.batch, r.roll, advST, refST); err != nil {
 			return m, err
 		}
 	}
-	t.done = t.stepWork(batch, roll)
-	return m, t.describe(m, batch, roll, scoreS, scoreP, advST)
+	t.done = t.stepWork(r.batch, r.roll)
+	return m, t.describe(m, r, advST)
 }
 
-// play samples answers and scores them on the discriminator's path, both sides.
-// With dynamic sampling, prompts whose answers all score the same are replaced
-// (DAPO, arXiv 2503.14476, section 3.2).
-func (t *Trainer) play(m Metrics) (*Batch, *actor.Rollout, []float32, []float32, error) {
+// round is what is played in one step: prompts, answers and the discriminator's
+// scores of both sides.
+type round struct {
+	batch  *Batch
+	roll   *actor.Rollout
+	judged []model.Seq // [S] the answers on the discriminator's path
+	scoreS []float32   // [S]
+	scoreP []float32   // [P] of the teacher's answers
+}
+
+// play plays a round. With dynamic sampling, prompts whose answers all have the
+// same reward are replaced (DAPO, arXiv 2503.14476, section 3.2).
+func (t *Trainer) play(m Metrics) (*round, error) {
 	want, filter := t.cfg.Data.TrainBatchSize, t.cfg.Algorithm.FilterGroups
-	var batch Batch
-	var roll actor.Rollout
-	var scoreS, scoreP []float32
+	whole := &round{batch: &Batch{}, roll: &actor.Rollout{}}
 	drawn := map[int]int{} // how often this step has drawn each row
 	for try := 1; ; try++ {
-		b, err := t.enc.batch(t.set, t.nextRows(want-len(batch.Rows)))
+		r, err := t.playOnce(m, want-len(whole.batch.Rows), drawn)
 		if err != nil {
-			return nil, nil, nil, nil, err
+			return nil, err
 		}
-		r, err := t.rollout(m, b, drawn)
-		if err != nil {
-			return nil, nil, nil, nil, err
-		}
-		var s, p []float32
-		judged := t.judged(r)
-		err = t.phase(m, "score", t.critic.Model(), slices.Concat(judged, b.Teachers), 1, func() error {
-			if s, err = t.critic.Score(judged); err == nil {
-				p, err = t.critic.Score(b.Teachers)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, nil, nil, nil, err
-		}
-		keep := allGroups(len(b.Rows))
+		keep := allGroups(len(r.batch.Rows))
 		last := !filter.Enable || try >= filter.MaxGenBatches
 		if !last {
-			lenS, _ := r.Mask()
-			rewardS, err := shape(t.cfg.Algorithm, s, lenS, r.Truncated, r.Group, t.cfg.Data.MaxResponse)
+			lenS, _ := r.roll.Mask()
+			rewardS, err := shape(t.cfg.Algorithm, r.scoreS, lenS, r.roll.Truncated, r.roll.Group, t.cfg.Data.MaxResponse)
 			if err != nil {
-				return nil, nil, nil, nil, err
+				return nil, err
 			}
-			if keep, err = spreadGroups(rewardS, r.Group, len(b.Rows)); err != nil {
-				return nil, nil, nil, nil, err
+			if keep, err = spreadGroups(rewardS, r.roll.Group, len(r.batch.Rows)); err != nil {
+				return nil, err
 			}
 		}
-		batch.take(b, keep)
-		takeRollout(&roll, r, keep, len(scoreP))
-		scoreS, scoreP = takeScores(scoreS, s, r.Group, keep), append(scoreP, model.Pick(p, keep)...)
-		if last || len(batch.Rows) >= want {
-			t.stepRows = batch.Rows
-			return &batch, &roll, scoreS, scoreP, nil
+		whole.take(r, keep)
+		if last || len(whole.batch.Rows) >= want {
+			t.stepRows = whole.batch.Rows
+			return whole, nil
 		}
 	}
+}
+
+// playOnce samples answers to the next n prompts and scores both sides.
+func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err error) {
+	r = &round{}
+	if r.batch, err = t.enc.batch(t.set, t.nextRows(n)); err != nil {
+		return nil, err
+	}
+	if r.roll, err = t.rollout(m, r.batch, drawn); err != nil {
+		return nil, err
+	}
+	r.judged = t.judged(r.roll)
+	err = t.phase(m, "score", t.critic.Model(), slices.Concat(r.judged, r.batch.Teachers), 1, func() (err error) {
+		if r.scoreS, err = t.critic.Score(r.judged); err == nil {
+			r.scoreP, err = t.critic.Score(r.batch.Teachers)
+		}
+		return err
+	})
+	return r, err
 }
 
 func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollout, error) {
@@ -195,12 +204,13 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 	return advST, nil
 }
 
-func (t *Trainer) updateCritic(m Metrics, b *Batch, r *actor.Rollout, scoreS, scoreP []float32) error {
-	cb := critic.Batch{Step: t.step, Students: t.judged(r), Group: r.Group, Teachers: b.Teachers,
-		Skip: make([]bool, len(r.Seqs)), FreshS: scoreS, FreshP: scoreP}
+func (t *Trainer) updateCritic(m Metrics, r *round) error {
+	b := r.batch
+	cb := critic.Batch{Step: t.step, Students: r.judged, Group: r.roll.Group, Teachers: b.Teachers,
+		Skip: make([]bool, len(r.judged)), FreshS: r.scoreS, FreshP: r.scoreP}
 	if t.cfg.Critic.Truncated == "exclude" {
-		for s, p := range r.Group {
-			cb.Skip[s] = r.Truncated[s] || b.TeacherCut[p]
+		for s, p := range r.roll.Group {
+			cb.Skip[s] = r.roll.Truncated[s] || b.TeacherCut[p]
 		}
 	}
 	m["critic/pairs"] = float64(cb.Pairs())
@@ -294,30 +304,30 @@ func (t *Trainer) sftStep() (Metrics, error) {
 
 // describe adds the metrics of the rollout, the teacher and the advantages, and
 // writes samples.
-func (t *Trainer) describe(m Metrics, b *Batch, r *actor.Rollout, scoreS, scoreP []float32, advST [][]float64) error {
+func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
 	var lens, cut, repeat float64
 	longest := 0
-	for s, seq := range r.Seqs {
+	for s, seq := range r.roll.Seqs {
 		ids := seq.IDs[seq.Prompt:]
 		lens += float64(len(ids))
 		longest = max(longest, len(ids))
-		if r.Truncated[s] {
+		if r.roll.Truncated[s] {
 			cut++
 		}
 		repeat += textmetrics.RepeatFrac(ids)
 	}
-	n := float64(len(r.Seqs))
-	m["train/prompts"] = float64(len(b.Rows))
+	n := float64(len(r.roll.Seqs))
+	m["train/prompts"] = float64(len(r.batch.Rows))
 	m["rollout/len_mean"], m["rollout/len_max"] = lens/n, float64(longest)
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
-	t.describeTeacher(m, b)
-	advS := make([]float64, len(r.Seqs))
+	t.describeTeacher(m, r.batch)
+	advS := make([]float64, len(r.roll.Seqs))
 	for s := range advS {
 		if advS[s] = math.NaN(); advST != nil {
 			advS[s] = advST[s][0]
 		}
 	}
-	return t.samples(b, r, scoreS, scoreP, advS)
+	return t.samples(r, advS)
 }
 
 func (t *Trainer) describeTeacher(m Metrics, b *Batch) {

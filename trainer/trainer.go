@@ -586,20 +586,20 @@ func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.
 }
 
 // samples writes what the step's first prompts were answered.
-func (t *Trainer) samples(b *Batch, r *actor.Rollout, scoreS, scoreP []float32, advS []float64) error {
-	n := min(t.cfg.Trainer.SaveSamples, len(b.Rows))
+func (t *Trainer) samples(r *round, advS []float64) error {
+	n := min(t.cfg.Trainer.SaveSamples, len(r.batch.Rows))
 	if n == 0 {
 		return nil
 	}
 	var out []report.Sample
-	for s, seq := range r.Seqs {
-		p := r.Group[s]
+	for s, seq := range r.roll.Seqs {
+		p := r.roll.Group[s]
 		if p >= n {
 			continue
 		}
-		out = append(out, report.Sample{Row: b.Rows[p], Prompt: b.PromptText[p], Teacher: b.TeacherText[p],
+		out = append(out, report.Sample{Row: r.batch.Rows[p], Prompt: r.batch.PromptText[p], Teacher: r.batch.TeacherText[p],
 			Student:      t.tok.Decode(seq.IDs[seq.Prompt:], true),
-			StudentScore: float64(scoreS[s]), TeacherScore: float64(scoreP[p]), Advantage: advS[s]})
+			StudentScore: float64(r.scoreS[s]), TeacherScore: float64(r.scoreP[p]), Advantage: advS[s]})
 	}
 	return t.rec.Samples(t.step+1, out)
 }
