@@ -302,7 +302,12 @@ func TestPool(t *testing.T) {
 		p.run(4, func(_, _ int) {}) // it still works
 		p.close()
 	}
-	if after := runtime.NumGoroutine(); after > before {
+	// A worker has said that it is done a moment before its goroutine is gone.
+	after := runtime.NumGoroutine()
+	for end := time.Now().Add(2 * time.Second); after > before && time.Now().Before(end); after = runtime.NumGoroutine() {
+		time.Sleep(time.Millisecond)
+	}
+	if after > before {
 		t.Errorf("%d goroutines after, %d before", after, before)
 	}
 }
