@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "checkpoint data internal/compute internal/compute/cpu internal/conf internal/demo internal/vfs model tokenizer trainer",
+	"cmd/gad":    "checkpoint data internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/demo internal/vfs model tokenizer trainer",
 	"trainer":    "actor algos checkpoint critic data internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos internal/compute model",
 	"critic":     "algos internal/compute internal/philox model",
@@ -37,28 +37,34 @@ var house = map[string]string{
 	"algos":      "",
 	"checkpoint": "internal/vfs",
 
-	"internal/compute":             "",
-	"internal/compute/ref":         "internal/compute",
-	"internal/compute/cpu":         "internal/compute",
-	"internal/compute/computetest": "internal/compute internal/compute/ref",
-	"internal/conf":                "",
-	"internal/demo":                "internal/philox",
-	"internal/philox":              "",
-	"internal/report":              "internal/vfs",
-	"internal/safetensors":         "",
-	"internal/textmetrics":         "",
-	"internal/vfs":                 "",
-	"internal/vfs/vfstest":         "internal/vfs",
+	"internal/compute":              "",
+	"internal/compute/ref":          "internal/compute",
+	"internal/compute/cpu":          "internal/compute",
+	"internal/compute/cuda":         "internal/compute internal/compute/cuda/driver internal/compute/cuda/kernels",
+	"internal/compute/cuda/driver":  "",
+	"internal/compute/cuda/kernels": "",
+	"internal/compute/computetest":  "internal/compute internal/compute/ref",
+	"internal/conf":                 "",
+	"internal/demo":                 "internal/philox",
+	"internal/philox":               "",
+	"internal/report":               "internal/vfs",
+	"internal/safetensors":          "",
+	"internal/textmetrics":          "",
+	"internal/vfs":                  "",
+	"internal/vfs/vfstest":          "internal/vfs",
 }
 
 // doubles are the implementations and test doubles of an interface, and a task to
 // train on, for the tests of whoever works with the package that is named.
 var doubles = map[string]string{
-	"internal/compute/ref":         "internal/compute",
-	"internal/compute/cpu":         "internal/compute",
-	"internal/compute/computetest": "internal/compute",
-	"internal/vfs/vfstest":         "internal/vfs",
-	"internal/demo":                "trainer",
+	"internal/compute/ref":          "internal/compute",
+	"internal/compute/cpu":          "internal/compute",
+	"internal/compute/cuda":         "internal/compute",
+	"internal/compute/cuda/driver":  "internal/compute", // to tell an emulated device to fail
+	"internal/compute/computetest":  "internal/compute",
+	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
+	"internal/vfs/vfstest":          "internal/vfs",
+	"internal/demo":                 "trainer",
 }
 
 // roles says which packages may import a library of others, by prefix of the
@@ -78,6 +84,8 @@ var roles = map[string]string{
 	"go.uber.org/zap":                    "internal/report trainer",
 	"github.com/vbauerster/mpb/v8":       "internal/report",
 	"golang.org/x/term":                  "internal/report cmd/gad",
+	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
+	"github.com/ebitengine/purego":       "internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
@@ -98,8 +106,15 @@ var writers = map[string]string{
 
 // unsafes may import unsafe, or hold assembly, for the reason given.
 var unsafes = map[string]string{
-	"internal/compute/cpu": "aligns its blocks to cache lines and hands slices to assembly",
+	"internal/compute/cpu":          "aligns its blocks to cache lines and hands slices to assembly",
+	"internal/compute/cuda":         "hands pointers to values to kernels",
+	"internal/compute/cuda/driver":  "calls the driver and cuBLASLt",
+	"internal/compute/cuda/kernels": "holds the kernels; its test calls their compiler",
+	"internal/compute/cuda/emu":     "is the emulated device, in C++",
 }
+
+// nvidia begins the files that may use cgo: those of the build for GPUs.
+const nvidia = "//go:build nvidia\n"
 
 // changing are the functions of os, and of syscall and its like, that change the
 // file system; on an *os.Root they are methods.
@@ -132,6 +147,8 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"checkpoint/bad.go", "package checkpoint\nimport _ \"golang.org/x/sys/unix\"", "checkpoint/bad.go: imports golang.org/x/sys/unix"},
 		{"data/bad.go", "package data\nimport _ \"example.com/new\"", "data/bad.go: imports example.com/new"},
 		{"data/bad.go", "package data\nimport \"C\"", "data/bad.go: imports C"},
+		{"data/bad.go", nvidia + "package data\nimport \"C\"", "data/bad.go: imports C"},
+		{"internal/compute/cpu/bad.go", "package cpu\nimport \"C\"", "internal/compute/cpu/bad.go: imports C"},
 		{"data/bad.go", "package data\nimport \"os\"\nfunc f() { os.Rename(\"a\", \"b\") }", "data/bad.go:3: os.Rename"},
 		{"data/bad.go", "package data\nimport disk \"os\"\nvar f = disk.WriteFile", "data/bad.go:3: os.WriteFile"},
 		{"data/bad.go", "package data\nimport \"syscall\"\nvar f = syscall.Unlink", "data/bad.go:3: syscall.Unlink"},
@@ -204,8 +221,9 @@ func inspect(t *testing.T, root fs.FS) []string {
 		switch path.Ext(name) {
 		case ".go":
 			return in.source(name)
-		case ".s", ".S", ".c", ".h", ".cc", ".cu", ".syso":
-			if _, ok := unsafes[path.Dir(name)]; !ok {
+		case ".s", ".S", ".c", ".h", ".cc", ".cu", ".cuh", ".a", ".syso":
+			_, here := unsafes[path.Dir(name)]
+			if _, above := unsafes[path.Dir(path.Dir(name))]; !here && !above {
 				in.complain("%s: assembly or C: it stands only where unsafe may: add a reason to unsafes, or write it in Go", name)
 			}
 		}
@@ -275,14 +293,14 @@ func (in *inspection) source(name string) error {
 			in.complain("%s: its comment begins otherwise than with %q", pkg, want)
 		}
 	}
-	in.imports(name, pkg, test, file)
+	in.imports(name, pkg, test, file, strings.HasPrefix(string(text), nvidia))
 	if _, ok := writers[pkg]; !ok && !test {
 		in.writes(pos, file)
 	}
 	return nil
 }
 
-func (in *inspection) imports(name, pkg string, test bool, file *ast.File) {
+func (in *inspection) imports(name, pkg string, test bool, file *ast.File, gpu bool) {
 	for _, spec := range file.Imports {
 		what, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
@@ -292,7 +310,9 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File) {
 		ours, isOurs := strings.CutPrefix(what, "gad/")
 		switch {
 		case what == "C":
-			in.complain("%s: imports C: the program is built without cgo", name)
+			if _, ok := unsafes[pkg]; !ok || !gpu {
+				in.complain("%s: imports C: the program is built without cgo, but for the files of unsafe packages that begin with %q", name, nvidia)
+			}
 		case what == "unsafe":
 			if _, ok := unsafes[pkg]; !ok {
 				in.complain("%s: imports unsafe: only %s may", name, names(unsafes))

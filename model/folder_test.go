@@ -264,11 +264,11 @@ type full struct {
 	left int
 }
 
-func (f *full) Alloc(what string, n int) (compute.Tensor, error) {
+func (f *full) Alloc(what string, c compute.Class, n int) (compute.Tensor, error) {
 	if f.left--; f.left < 0 {
 		return compute.Tensor{}, errFull
 	}
-	return f.Backend.Alloc(what, n)
+	return f.Backend.Alloc(what, c, n)
 }
 
 var errFull = errors.New("no memory left")

@@ -19,7 +19,7 @@ type workspace struct {
 
 // get is n elements for a purpose. After a failure it returns absent tensors;
 // take tells.
-func (w *workspace) get(what string, n int) compute.Tensor {
+func (w *workspace) get(what string, c compute.Class, n int) compute.Tensor {
 	if w.err != nil || n == 0 {
 		return compute.Tensor{}
 	}
@@ -29,7 +29,7 @@ func (w *workspace) get(what string, n int) compute.Tensor {
 			w.be.Free(t)
 			delete(w.bufs, what)
 		}
-		if t, w.err = w.be.Alloc(what, n); w.err != nil {
+		if t, w.err = w.be.Alloc(what, c, n); w.err != nil {
 			return compute.Tensor{}
 		}
 		if w.bufs == nil {
@@ -73,7 +73,7 @@ func (m *Model) angles(n int) error {
 		w.be.Free(w.rope)
 		w.ropeN = 0
 	}
-	t, err := w.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n, m.cfg.HeadDim), n*m.cfg.HeadDim)
+	t, err := w.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n, m.cfg.HeadDim), compute.Wide, n*m.cfg.HeadDim)
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
@@ -123,15 +123,18 @@ const (
 // counter's when only the size is wanted. What a norm or SwiGLU puts out is
 // computed again in the backward pass instead of being kept: it costs no matrix
 // product and is a third of the memory.
-func (c Config) acts(n int, k keep, get func(what string, n int) compute.Tensor) *acts {
+func (c Config) acts(n int, k keep, get func(what string, c compute.Class, n int) compute.Tensor) *acts {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
 	a := &acts{n: n}
-	mk := func(layer int, what string, width int) compute.Tensor {
-		if layer < 0 {
-			return get(what, n*width)
+	const each = -1 // one for all layers
+	mk := func(class compute.Class, layer int, what string, width int) compute.Tensor {
+		if layer != each {
+			what = fmt.Sprintf("layer %d: %s", layer, what)
 		}
-		return get(fmt.Sprintf("layer %d: %s", layer, what), n*width)
+		return get(what, class, n*width)
 	}
+	wide := func(layer int, what string, width int) compute.Tensor { return mk(compute.Wide, layer, what, width) }
+	narrow := func(layer int, what string, width int) compute.Tensor { return mk(compute.Narrow, layer, what, width) }
 	inputs, kept := 1, 1
 	if k != keepNothing {
 		inputs = c.Layers + 1
@@ -140,43 +143,43 @@ func (c Config) acts(n int, k keep, get func(what string, n int) compute.Tensor)
 		kept = c.Layers
 	}
 	for i := range inputs {
-		a.xs = append(a.xs, mk(i, "residual stream [N,D]", d))
+		a.xs = append(a.xs, wide(i, "residual stream [N,D]", d))
 	}
 	for i := range kept {
 		b := block{
-			rstd1N: mk(i, "first norm [N]", 1),
-			qNHE:   mk(i, "queries [N,H,E]", h*e),
-			kNKE:   mk(i, "keys [N,K,E]", kv*e),
-			vNKE:   mk(i, "values [N,K,E]", kv*e),
-			oNHE:   mk(i, "attention [N,H,E]", h*e),
-			lseNH:  mk(i, "attention sums [N,H]", h),
-			rstd2N: mk(i, "second norm [N]", 1),
-			gateNF: mk(i, "gate [N,F]", f),
-			upNF:   mk(i, "up [N,F]", f),
+			rstd1N: wide(i, "first norm [N]", 1),
+			qNHE:   narrow(i, "queries [N,H,E]", h*e),
+			kNKE:   narrow(i, "keys [N,K,E]", kv*e),
+			vNKE:   narrow(i, "values [N,K,E]", kv*e),
+			oNHE:   narrow(i, "attention [N,H,E]", h*e),
+			lseNH:  wide(i, "attention sums [N,H]", h),
+			rstd2N: wide(i, "second norm [N]", 1),
+			gateNF: narrow(i, "gate [N,F]", f),
+			upNF:   narrow(i, "up [N,F]", f),
 		}
 		if c.QKNorm {
-			b.qrNHE = mk(i, "queries before their norm [N,H,E]", h*e)
-			b.krNKE = mk(i, "keys before their norm [N,K,E]", kv*e)
-			b.rstdqNH = mk(i, "query norm [N,H]", h)
-			b.rstdkNK = mk(i, "key norm [N,K]", kv)
+			b.qrNHE = narrow(i, "queries before their norm [N,H,E]", h*e)
+			b.krNKE = narrow(i, "keys before their norm [N,K,E]", kv*e)
+			b.rstdqNH = wide(i, "query norm [N,H]", h)
+			b.rstdkNK = wide(i, "key norm [N,K]", kv)
 		}
 		if k != keepNothing {
-			b.x2ND = mk(i, "after attention [N,D]", d)
+			b.x2ND = wide(i, "after attention [N,D]", d)
 		}
 		a.blocks = append(a.blocks, b)
 	}
-	a.hND = mk(-1, "normed [N,D]", d)
-	a.actNF = mk(-1, "SwiGLU [N,F]", f)
-	a.rstdN = mk(-1, "final norm [N]", 1)
+	a.hND = narrow(each, "normed [N,D]", d)
+	a.actNF = narrow(each, "SwiGLU [N,F]", f)
+	a.rstdN = wide(each, "final norm [N]", 1)
 	if k != keepNothing {
-		a.dxND = mk(-1, "gradient of the residual stream [N,D]", d)
-		a.dhND = mk(-1, "gradient of a norm [N,D]", d)
-		a.dqNHE = mk(-1, "gradient of queries [N,H,E]", h*e)
-		a.dkNKE = mk(-1, "gradient of keys [N,K,E]", kv*e)
-		a.dvNKE = mk(-1, "gradient of values [N,K,E]", kv*e)
-		a.doNHE = mk(-1, "gradient of attention [N,H,E]", h*e)
-		a.dgNF = mk(-1, "gradient of the gate [N,F]", f)
-		a.duNF = mk(-1, "gradient of up [N,F]", f)
+		a.dxND = wide(each, "gradient of the residual stream [N,D]", d)
+		a.dhND = narrow(each, "gradient of a norm [N,D]", d)
+		a.dqNHE = narrow(each, "gradient of queries [N,H,E]", h*e)
+		a.dkNKE = narrow(each, "gradient of keys [N,K,E]", kv*e)
+		a.dvNKE = narrow(each, "gradient of values [N,K,E]", kv*e)
+		a.doNHE = narrow(each, "gradient of attention [N,H,E]", h*e)
+		a.dgNF = narrow(each, "gradient of the gate [N,F]", f)
+		a.duNF = narrow(each, "gradient of up [N,F]", f)
 	}
 	return a
 }

@@ -192,11 +192,11 @@ func (g *generation) allocate() error {
 	}
 	n := pages * g.o.PageTokens * c.KVHeads * c.HeadDim
 	for i := range c.Layers {
-		g.k = append(g.k, m.ws.get(fmt.Sprintf("layer %d: key cache [slots,K,E]", i), n))
-		g.v = append(g.v, m.ws.get(fmt.Sprintf("layer %d: value cache [slots,K,E]", i), n))
+		g.k = append(g.k, m.ws.get(fmt.Sprintf("layer %d: key cache [slots,K,E]", i), compute.Narrow, n))
+		g.v = append(g.v, m.ws.get(fmt.Sprintf("layer %d: value cache [slots,K,E]", i), compute.Narrow, n))
 	}
-	g.promptH = m.ws.get("outputs at prompts' ends [P,D]", (slots+1)*c.Hidden)
-	g.firstH = m.ws.get("outputs before first tokens [R,D]", slots*c.Hidden)
+	g.promptH = m.ws.get("outputs at prompts' ends [P,D]", compute.Narrow, (slots+1)*c.Hidden)
+	g.firstH = m.ws.get("outputs before first tokens [R,D]", compute.Narrow, slots*c.Hidden)
 	for i := pages - 1; i >= 0; i-- {
 		g.free = append(g.free, int32(i))
 	}
@@ -344,9 +344,11 @@ func (g *generation) decode() error {
 		return err
 	}
 	shape := m.attnShape()
-	m.forward(a, ids, pos, func(i int, b *block) {
-		g.cache(i, b, slots)
-		m.be.AttentionDecode(b.oNHE, b.qNHE, g.k[i], g.v[i], shape, pages)
+	m.be.Repeat(fmt.Sprintf("%p: decode %d", m, n), func() {
+		m.forward(a, ids, pos, func(i int, b *block) {
+			g.cache(i, b, slots)
+			m.be.AttentionDecode(b.oNHE, b.qNHE, g.k[i], g.v[i], shape, pages)
+		})
 	})
 	live := g.live
 	g.live = nil

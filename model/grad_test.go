@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"gad/internal/compute"
 	"gad/internal/compute/ref"
 )
 
@@ -53,7 +54,7 @@ func TestFiniteDifferences(t *testing.T) {
 		differences(t, m, func() float64 {
 			p, err := m.pack(seqs, false)
 			must(t, err)
-			a, s := m.cfg.acts(len(p.ids), keepNothing, m.ws.get), m.ws.get("scores [S]", len(seqs))
+			a, s := m.cfg.acts(len(p.ids), keepNothing, m.ws.get), m.ws.get("scores [S]", compute.Wide, len(seqs))
 			must(t, m.ws.take())
 			m.forward(a, p.ids, p.pos, m.packed(p))
 			m.be.Score(s, a.hND, m.head, p.last)

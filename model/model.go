@@ -140,22 +140,31 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	m.ws.be = be
 	for _, p := range m.params {
 		var err error
-		if p.W, err = m.paramMem("weight", p); err != nil {
+		if p.W, err = m.paramMem("weight", weightClass(p, o.Trainable), p); err != nil {
 			return nil, err
 		}
 		if !o.Trainable {
 			continue
 		}
-		if p.G, err = m.paramMem("gradient", p); err != nil {
+		if p.G, err = m.paramMem("gradient", compute.Wide, p); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
+// weightClass is how p is kept: a matrix that is not trained as narrow as products
+// take it, everything else wide. The scorer's head computes in float32.
+func weightClass(p *compute.Param, trainable bool) compute.Class {
+	if trainable || len(p.Shape) == 1 || p.Name == scoreName {
+		return compute.Wide
+	}
+	return compute.Narrow
+}
+
 // paramMem allocates memory of p's size; if there is none, the model is closed.
-func (m *Model) paramMem(what string, p *compute.Param) (compute.Tensor, error) {
-	t, err := m.be.Alloc(fmt.Sprintf("%s of %s %v", what, p.Name, p.Shape), p.Len())
+func (m *Model) paramMem(what string, c compute.Class, p *compute.Param) (compute.Tensor, error) {
+	t, err := m.be.Alloc(fmt.Sprintf("%s of %s %v", what, p.Name, p.Shape), c, p.Len())
 	if err != nil {
 		m.Close()
 		return compute.Tensor{}, fmt.Errorf("model: %w", err)

@@ -40,10 +40,10 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	}
 	for _, p := range m.params {
 		var err error
-		if p.M, err = m.paramMem("first moment", p); err != nil {
+		if p.M, err = m.paramMem("first moment", compute.Wide, p); err != nil {
 			return nil, err
 		}
-		if p.V, err = m.paramMem("second moment", p); err != nil {
+		if p.V, err = m.paramMem("second moment", compute.Wide, p); err != nil {
 			return nil, err
 		}
 	}

@@ -141,9 +141,9 @@ func (m *Model) packed(p *pack) attend {
 func (m *Model) heads(p *pack) compute.HeadOut {
 	r := len(p.rows)
 	return compute.HeadOut{
-		LogpR: m.ws.get("log-probabilities [R]", r),
-		EntR:  m.ws.get("entropies [R]", r),
-		LseR:  m.ws.get("logit sums [R]", r),
+		LogpR: m.ws.get("log-probabilities [R]", compute.Wide, r),
+		EntR:  m.ws.get("entropies [R]", compute.Wide, r),
+		LseR:  m.ws.get("logit sums [R]", compute.Wide, r),
 	}
 }
 
@@ -217,7 +217,7 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 	}
 	a := m.cfg.acts(len(p.ids), m.keeps(), m.ws.get)
 	out := m.heads(p)
-	dlogp, dent := m.ws.get("gradient of log-probabilities [R]", r), m.ws.get("gradient of entropies [R]", r)
+	dlogp, dent := m.ws.get("gradient of log-probabilities [R]", compute.Wide, r), m.ws.get("gradient of entropies [R]", compute.Wide, r)
 	if err := m.ws.take(); err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ func (m *Model) Scores(seqs []Seq) ([]float32, error) {
 		return nil, err
 	}
 	a := m.cfg.acts(len(p.ids), keepNothing, m.ws.get)
-	s := m.ws.get("scores [S]", len(seqs))
+	s := m.ws.get("scores [S]", compute.Wide, len(seqs))
 	if err := m.ws.take(); err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 		return err
 	}
 	a := m.cfg.acts(len(p.ids), m.keeps(), m.ws.get)
-	s, ds := m.ws.get("scores [S]", len(seqs)), m.ws.get("gradient of scores [S]", len(seqs))
+	s, ds := m.ws.get("scores [S]", compute.Wide, len(seqs)), m.ws.get("gradient of scores [S]", compute.Wide, len(seqs))
 	if err := m.ws.take(); err != nil {
 		return err
 	}

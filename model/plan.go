@@ -14,32 +14,42 @@ type PlanOptions struct {
 	PageTokens           int // 0 is 16
 }
 
-// Plan is memory in bytes, at 4 bytes an element: what this package asks a
-// backend for. What a backend keeps beside the weights comes on top.
+// Plan is memory in bytes.
 type Plan struct {
 	Weights, Gradients, Moments int64
+	Copies                      int64 // of weights, that a backend computes with
 	Activations                 int64 // the workspace, gradients of activations included
 	Cache                       int64 // keys and values of generation
+	Scratch                     int64 // of operations; models on one backend share it
 }
 
 // Total is the sum.
 func (p Plan) Total() int64 {
-	return p.Weights + p.Gradients + p.Moments + p.Activations + p.Cache
+	return p.Weights + p.Copies + p.Gradients + p.Moments + p.Activations + p.Cache + p.Scratch
 }
 
-// Plan estimates the memory that a model of this architecture takes.
-func (c Config) Plan(o PlanOptions) Plan {
+// Plan estimates the memory that a model of this architecture takes on a backend.
+func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
 	var p Plan
-	p.Weights = 4 * c.ParamCount(o.Kind)
-	if o.Trainable {
-		p.Gradients, p.Moments = p.Weights, 2*p.Weights
+	all := c.arrange(o.Kind)
+	for _, w := range all.params {
+		class := weightClass(w, o.Trainable)
+		p.Weights += f.Element(class) * int64(w.Len())
+		if len(w.Shape) == 2 && w.Rows > 1 {
+			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())
+		}
+		if o.Trainable {
+			p.Gradients += f.Element(compute.Wide) * int64(w.Len())
+			p.Moments += 2 * f.Element(compute.Wide) * int64(w.Len())
+		}
 	}
 	// The workspace keeps the most that was asked for under each name.
-	sizes := map[string]int{}
-	count := func(what string, n int) compute.Tensor {
-		sizes[what] = max(sizes[what], n)
+	sizes := map[string]int64{}
+	count := func(what string, class compute.Class, n int) compute.Tensor {
+		sizes[what] = max(sizes[what], f.Element(class)*int64(n))
 		return compute.Tensor{}
 	}
+	work := compute.Work{Hidden: c.Hidden, Vocab: all.head.Rows, Heads: c.Heads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
 	if o.Tokens > 0 {
 		k := keepNothing
 		switch {
@@ -55,14 +65,17 @@ func (c Config) Plan(o PlanOptions) Plan {
 		if pt == 0 {
 			pt = defaultPage
 		}
+		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
 		c.acts(prefill, keepNothing, count)
-		c.acts(o.Slots, keepNothing, count)
-		pages := poolPages(min(o.Slots, o.Prompts*o.N), o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
-		p.Cache = 4 * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
+		c.acts(slots, keepNothing, count)
+		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
+		p.Cache = f.Element(compute.Narrow) * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
+		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
 	}
-	for _, n := range sizes {
-		p.Activations += 4 * int64(n)
+	for _, bytes := range sizes {
+		p.Activations += bytes
 	}
+	p.Scratch = f.Scratch(work)
 	return p
 }

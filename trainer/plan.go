@@ -1,13 +1,10 @@
 package trainer
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +24,7 @@ type Plan struct {
 	Stage       Stage
 	Memory      []Item // bytes, all held at once
 	MemoryFree  int64  // bytes available now; 0 is unknown
+	Fits        string // if Memory is more than that: settings that would fit, or that none would
 	Disk        []Item
 	DiskFree    int64
 	Rows, Steps int
@@ -56,8 +54,10 @@ func total(items []Item) (n int64) {
 }
 
 // NewPlan reads the model's configuration and the data, times a slice of the
-// model on be, and adds up what a run of the stage takes.
-func NewPlan(be compute.Backend, fsys vfs.FS, c Config, stage Stage) (*Plan, error) {
+// model on be, and adds up what a run of the stage takes there. Without the
+// device, be is nil: then the memory is f's, and nothing is timed. free, unless 0,
+// is the memory to plan for in the place of what the device has, in bytes.
+func NewPlan(be compute.Backend, f compute.Footprint, free int64, fsys vfs.FS, c Config, stage Stage) (*Plan, error) {
 	dir := c.Model.Path
 	if c.Trainer.Resume != "" {
 		ckpt, _, err := FindCheckpoint(fsys, c.Trainer.Resume)
@@ -82,16 +82,24 @@ func NewPlan(be compute.Backend, fsys vfs.FS, c Config, stage Stage) (*Plan, err
 			return nil, err
 		}
 	}
-	p.planMemory(shape, c)
-	p.MemoryFree = MemoryAvailable()
+	if p.MemoryFree = free; be != nil {
+		f = be
+		if free == 0 {
+			p.MemoryFree = be.Available()
+		}
+	}
+	p.Memory = p.planMemory(f, shape, c)
+	if p.tooLarge() {
+		p.Fits = p.smaller(f, shape, c)
+	}
 	p.planDisk(shape, c)
 	if c.Trainer.Output != "" {
 		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, fmt.Errorf("plan: %w", err)
 		}
 	}
-	if total(p.Memory) > p.MemoryFree && p.MemoryFree > 0 {
-		return p, nil // nothing to time: the measurement itself might not fit
+	if be == nil || p.tooLarge() {
+		return p, nil // nothing to time it on, or the measurement itself might not fit
 	}
 	return p, p.measureTime(be, shape, c)
 }
@@ -129,12 +137,49 @@ func (p *Plan) measureData(dir string, c Config) error {
 	return nil
 }
 
-// planMemory adds up what the models take. The CPU backend keeps a packed
-// transpose beside each matrix that it multiplies with.
-func (p *Plan) planMemory(shape model.Config, c Config) {
+func (p *Plan) tooLarge() bool { return p.MemoryFree > 0 && total(p.Memory) > p.MemoryFree }
+
+// smaller looks for settings that fit, those that cost least first: activations
+// computed again, packs of one sequence, fewer sequences sampled at a time.
+func (p *Plan) smaller(f compute.Footprint, shape model.Config, c Config) string {
+	var told []string
+	try := func(setting string) bool {
+		told = append(told, setting)
+		return total(p.planMemory(f, shape, c)) <= p.MemoryFree
+	}
+	said := func() string {
+		return fmt.Sprintf("with %s it needs %s", strings.Join(told, " "), bytesText(total(p.planMemory(f, shape, c))))
+	}
+	if !c.Actor.Recompute || !c.Critic.Recompute {
+		c.Actor.Recompute, c.Critic.Recompute = true, true
+		if try("actor.recompute=true critic.recompute=true") {
+			return said()
+		}
+	}
+	one := c.Data.MaxPrompt + c.Data.MaxResponse
+	if c.Actor.MaxTokenLen > one || c.Critic.MaxTokenLen > one {
+		c.Actor.MaxTokenLen, c.Critic.MaxTokenLen = min(c.Actor.MaxTokenLen, one), min(c.Critic.MaxTokenLen, one)
+		if try(fmt.Sprintf("actor.max_token_len=%d critic.max_token_len=%d", c.Actor.MaxTokenLen, c.Critic.MaxTokenLen)) {
+			return said()
+		}
+	}
+	if p.Stage != SFT {
+		for c.Rollout.MaxNumSeqs > 1 {
+			c.Rollout.MaxNumSeqs /= 2
+			if try(fmt.Sprintf("rollout.max_num_seqs=%d", c.Rollout.MaxNumSeqs)) {
+				return said()
+			}
+			told = told[:len(told)-1]
+		}
+	}
+	return fmt.Sprintf("no setting of the batch fits: the least is %s: use a smaller student, shorter answers or more memory", bytesText(total(p.planMemory(f, shape, c))))
+}
+
+// planMemory adds up what the models take.
+func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (items []Item) {
 	add := func(name string, n int64) {
 		if n > 0 {
-			p.Memory = append(p.Memory, Item{name, n})
+			items = append(items, Item{name, n})
 		}
 	}
 	answers, slots := c.Rollout.N, c.Rollout.MaxNumSeqs
@@ -142,28 +187,31 @@ func (p *Plan) planMemory(shape model.Config, c Config) {
 		slots = 0
 	}
 	longest := max(c.Actor.MaxTokenLen, int(p.PromptMean+p.AnswerMean))
+	var scratch int64
 	part := func(name string, o model.PlanOptions) {
-		m := shape.Plan(o)
+		m := shape.Plan(f, o)
+		scratch = max(scratch, m.Scratch)
 		add(name+": weights", m.Weights)
-		packed := m.Weights
-		if o.Kind == model.Scorer || !shape.TieEmbeddings {
-			packed -= 4 * int64(shape.Vocab) * int64(shape.Hidden) // an embedding that is no head is only looked up
-		}
-		add(name+": packed copies", packed)
+		add(name+": weights as products read them", m.Copies)
 		add(name+": gradients", m.Gradients)
 		add(name+": optimizer", m.Moments)
 		add(name+": activations", m.Activations)
 		add(name+": key/value cache", m.Cache)
 	}
+	defer func() { // what the models share, last
+		add("scratch of operations", scratch)
+		add("the device itself", f.Overhead())
+	}()
 	part("actor", model.PlanOptions{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, Tokens: longest,
 		Slots: slots, N: answers, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
 	if p.Stage == SFT {
-		return
+		return items
 	}
 	part("critic", model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute, Tokens: max(c.Critic.MaxTokenLen, int(p.PromptMean+p.AnswerMean))})
 	if c.needsReference(p.Stage) {
 		part("reference", model.PlanOptions{Kind: model.LM, Tokens: longest})
 	}
+	return items
 }
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
@@ -268,9 +316,9 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 
 // Check refuses what cannot fit, naming the numbers.
 func (p *Plan) Check(c Config) error {
-	if need := total(p.Memory); p.MemoryFree > 0 && need > p.MemoryFree {
-		return fmt.Errorf("%w: plan: %w in memory: needs %s, %s are available: lower actor.max_token_len, critic.max_token_len or rollout.max_num_seqs, or set actor.recompute=true critic.recompute=true",
-			ErrConfig, ErrTooLarge, bytesText(need), bytesText(p.MemoryFree))
+	if p.tooLarge() {
+		return fmt.Errorf("%w: plan: %w in memory: needs %s, %s are available: %s",
+			ErrConfig, ErrTooLarge, bytesText(total(p.Memory)), bytesText(p.MemoryFree), p.Fits)
 	}
 	if need := total(p.Disk); p.DiskFree > 0 && need > p.DiskFree {
 		return fmt.Errorf("%w: plan: %w on the disk of %s: needs %s, %s are free: lower trainer.max_ckpt_to_keep, or give another --output: %w",
@@ -336,22 +384,4 @@ func secondsText(s float64) string {
 		return fmt.Sprintf("%.1f s", s)
 	}
 	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
-}
-
-// MemoryAvailable is what the system says a new program can have, in bytes; 0
-// where it does not say.
-func MemoryAvailable() int64 {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if kb, ok := strings.CutPrefix(lines.Text(), "MemAvailable:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(kb), " kB"), 10, 64)
-			return n << 10
-		}
-	}
-	return 0
 }

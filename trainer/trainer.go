@@ -114,7 +114,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, free: MemoryAvailable()}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, free: o.Backend.Available()}
 	defer func() {
 		if err != nil {
 			t.Close()
@@ -461,7 +461,7 @@ func (t *Trainer) introduce(s start) {
 		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not learn", t.cfg.Trainer.CriticWarmup, t.total))
 	}
 	p := Plan{Stage: t.Stage, PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
-	p.planMemory(t.actor.Model().Config(), t.cfg)
+	p.Memory = p.planMemory(t.be, t.actor.Model().Config(), t.cfg)
 	if need, free := total(p.Memory), t.free; free > 0 && need > free {
 		t.log.Warn(fmt.Sprintf("memory: the plan needs up to %s, %s were available: see gad plan for what to lower", bytesText(need), bytesText(free)))
 	}
@@ -665,20 +665,34 @@ func (t *Trainer) stepWork(b *Batch, r *actor.Rollout) (w work) {
 }
 
 // measurePeak is the speed of a large matrix product, in floating-point
-// operations a second: what perf/mfu is a share of.
-func measurePeak(be compute.Backend) (float64, error) {
-	const n = 768
+// operations a second: what perf/mfu is a share of. The product is made larger
+// until it takes a millisecond: a GPU is not busy with less.
+func measurePeak(be compute.Backend) (peak float64, err error) {
+	for n := 768; n <= 8192; n *= 2 {
+		best, err := timeProduct(be, n)
+		if err != nil {
+			return 0, err
+		}
+		peak = 2 * math.Pow(float64(n), 3) / best.Seconds()
+		if best > time.Millisecond {
+			break
+		}
+	}
+	return peak, nil
+}
+
+// timeProduct is the shortest time of a product of two matrices [n, n].
+func timeProduct(be compute.Backend, n int) (best time.Duration, err error) {
 	var t [3]compute.Tensor
 	for i := range t {
-		var err error
-		if t[i], err = be.Alloc("peak measurement", n*n); err != nil {
+		if t[i], err = be.Alloc("peak measurement", compute.Narrow, n*n); err != nil {
 			return 0, err
 		}
 		defer be.Free(t[i])
 	}
 	w := &compute.Param{Name: "peak measurement", Shape: []int{n, n}, Rows: n, Cols: n, W: t[0]}
 	be.Refresh(w)
-	best := time.Duration(math.MaxInt64)
+	best = math.MaxInt64
 	for range 4 {
 		start := time.Now()
 		be.Linear(t[1], t[2], w, nil, false)
@@ -687,7 +701,7 @@ func measurePeak(be compute.Backend) (float64, error) {
 		}
 		best = min(best, time.Since(start))
 	}
-	return 2 * n * n * n / best.Seconds(), nil
+	return best, nil
 }
 
 // Close frees everything and gives the run folder back. It does not save.

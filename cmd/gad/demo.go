@@ -72,8 +72,8 @@ func (p *program) demoCommand() *cli.Command {
 				dir = map[bool]string{false: "gad-demo", true: "gad-demo-fast"}[c.Bool("fast")]
 			}
 			d := demoRun{p: p, dir: dir, fast: c.Bool("fast"), size: demoSizes[c.Bool("fast")], begun: time.Now(),
-				flags: []string{"--device", c.String("device"), "--threads", fmt.Sprint(c.Int("threads"))}}
-			be, err := openBackend(c.String("device"), c.Int("threads"))
+				flags: []string{"--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}}
+			be, err := flagged(c).open()
 			if err != nil {
 				return err
 			}

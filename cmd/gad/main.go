@@ -20,6 +20,7 @@ import (
 	"gad/data"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/compute/cuda"
 	"gad/internal/conf"
 	"gad/internal/vfs"
 	"gad/trainer"
@@ -178,30 +179,77 @@ func (p *program) interruptible() (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); close(done); cancel() }
 }
 
-// openBackend starts the device that the settings name.
-func openBackend(device string, threads int) (compute.Backend, error) {
-	switch device {
+// device is where a command computes.
+type device struct {
+	name      string // cpu or cuda
+	precision string // auto, bf16 or f32
+	threads   int    // of the CPU; 0 is one per core
+}
+
+// device is the device that the settings name.
+func deviceOf(c trainer.Config) device {
+	return device{c.Trainer.Device, c.Trainer.Precision, c.Trainer.Threads}
+}
+
+// cuda is the GPU backend's options.
+func (d device) cuda() cuda.Options {
+	o := cuda.Options{Precision: d.precision}
+	if o.Precision == "auto" {
+		o.Precision = cuda.BF16
+	}
+	return o
+}
+
+// footprint is what a plan must know of the device, which need not be there.
+func (d device) footprint() compute.Footprint {
+	if d.name == "cuda" {
+		return d.cuda()
+	}
+	return cpu.Footprint{}
+}
+
+// open starts the device.
+func (d device) open() (compute.Backend, error) {
+	switch d.precision {
+	case "auto", "bf16", "f32":
+	default:
+		return nil, usage("--precision %q: use auto, bf16 or f32", d.precision)
+	}
+	switch d.name {
 	case "cpu":
-		if free := trainer.MemoryAvailable(); free > 0 {
+		if d.precision == "bf16" {
+			return nil, usage("--precision bf16: the CPU computes in float32: use --precision f32, or --device cuda")
+		}
+		if free := cpu.MemoryAvailable(); free > 0 {
 			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
 		}
-		be, err := cpu.New(cpu.Options{Workers: threads})
+		be, err := cpu.New(cpu.Options{Workers: d.threads})
 		if err != nil {
 			return nil, marked{errUsage, err} // GAD_CPU names what is not there
 		}
 		return be, nil
 	case "cuda":
-		return nil, usage("--device cuda: this gad computes on the CPU only; the CUDA engine is not part of this version: use --device cpu")
+		be, err := cuda.Open(d.cuda())
+		if err != nil {
+			return nil, marked{errUsage, fmt.Errorf("--device cuda: %w", err)}
+		}
+		return be, nil
 	}
-	return nil, usage("--device %q: use cpu", device)
+	return nil, usage("--device %q: use cpu or cuda", d.name)
 }
 
 // deviceFlags are common to every command that computes.
 func deviceFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where to compute: cpu"},
+		&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where to compute: cpu or cuda"},
+		&cli.StringFlag{Name: "precision", Value: "auto", Usage: "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
 		&cli.IntFlag{Name: "threads", Usage: "CPU workers; 0 is one per core"},
 	}
+}
+
+// flagged is the device that the flags name.
+func flagged(c *cli.Context) device {
+	return device{c.String("device"), c.String("precision"), c.Int("threads")}
 }
 
 func files() vfs.FS { return vfs.OS }

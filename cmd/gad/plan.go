@@ -1,11 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
 
-	"gad/internal/compute"
+	"gad/internal/compute/cuda"
 	"gad/trainer"
 )
 
@@ -13,6 +14,7 @@ import (
 func (p *program) planCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
+		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with so many GB free (default: what it has now)"},
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup or train"},
 	}
 	for _, f := range stageFlags {
@@ -32,21 +34,33 @@ func (p *program) planCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			be, err := openBackend(cfg.Trainer.Device, cfg.Trainer.Threads)
-			if err != nil {
-				return err
+			gb := c.Float64("memory")
+			if !(gb >= 0 && gb < 1e6) {
+				return usage("plan: --memory %g: must be a number of GB", gb)
 			}
-			defer be.Close()
-			return p.plan(be, cfg, stage)
+			return p.plan(cfg, stage, int64(gb*1e9))
 		},
 	}
 }
 
-func (p *program) plan(be compute.Backend, cfg trainer.Config, stage trainer.Stage) error {
-	plan, err := trainer.NewPlan(be, files(), cfg, stage)
+// plan prints what a run takes. Where the GPU is not at hand, its memory is
+// planned all the same.
+func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) error {
+	d := deviceOf(cfg)
+	be, missing := d.open()
+	switch {
+	case missing == nil:
+		defer be.Close()
+	case !errors.Is(missing, cuda.ErrUnavailable):
+		return missing
+	}
+	plan, err := trainer.NewPlan(be, d.footprint(), free, files(), cfg, stage)
 	if err != nil {
 		return err
 	}
 	fmt.Fprint(p.out, plan)
+	if missing != nil {
+		fmt.Fprintf(p.out, "not timed, and compared with no memory but what --memory says: %v\n", missing)
+	}
 	return plan.Check(cfg)
 }

@@ -28,7 +28,8 @@ var stageFlags = []stageFlag{
 	{"critic-warmup", "trainer.critic_warmup", "steps in which only the discriminator learns"},
 	{"steps", "trainer.total_steps", "steps to run (default: as many as trainer.total_epochs takes)"},
 	{"seed", "trainer.seed", "seed of data order, sampling and fresh weights"},
-	{"device", "trainer.device", "where to compute: cpu"},
+	{"device", "trainer.device", "where to compute: cpu or cuda"},
+	{"precision", "trainer.precision", "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
 	{"threads", "trainer.threads", "CPU workers; 0 is one per core"},
 }
 
@@ -154,19 +155,19 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	if err := cfg.Validate(stage); err != nil {
 		return marked{errUsage, err}
 	}
-	be, err := openBackend(cfg.Trainer.Device, cfg.Trainer.Threads)
-	if err != nil {
-		return err
-	}
-	defer be.Close()
 	if c.Bool("dry-run") {
 		resolved, err := conf.Marshal(&cfg)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(p.out, "%s\n", resolved)
-		return p.plan(be, cfg, stage)
+		return p.plan(cfg, stage, 0)
 	}
+	be, err := deviceOf(cfg).open()
+	if err != nil {
+		return err
+	}
+	defer be.Close()
 	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command})
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func (p *program) initCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			be, err := openBackend("cpu", 0)
+			be, err := device{name: "cpu", precision: "f32"}.open()
 			if err != nil {
 				return err
 			}
@@ -96,7 +96,7 @@ func load(c *cli.Context, dir string, kind model.Kind) (l *loaded, err error) {
 		return nil, err
 	}
 	l = &loaded{}
-	if l.be, err = openBackend(c.String("device"), c.Int("threads")); err != nil {
+	if l.be, err = flagged(c).open(); err != nil {
 		return nil, err
 	}
 	if l.tok, err = tokenizer.Load(dir); err == nil {

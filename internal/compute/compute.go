@@ -3,9 +3,10 @@
 // A Backend owns memory and implements the operations; the model above it is
 // written once. Three things are part of each operation's contract: its loop
 // (given in the comment), its shapes (in the names) and the order of its
-// reductions. The order never depends on how many workers take part or on
-// which other rows are in the same call, so that a row's result has the same
-// bits alone and in any batch.
+// reductions. The order never depends on how many workers take part. On the CPU it
+// does not depend on which other rows are in the same call either, so that a
+// row's result has the same bits alone and in any batch; where a vendor's matrix
+// products choose their order by the call's shape, it is a function of that shape.
 //
 // Legend: N tokens of a pack, S sequences, R selected rows, D hidden width,
 // I and O a matrix product's inputs and outputs, H query heads, K key/value
@@ -20,6 +21,24 @@
 package compute
 
 import "fmt"
+
+// Class says how precisely a block's elements are kept. An operation's comment
+// names the class of each tensor that is not Wide; where it names two, a call
+// uses either.
+type Class uint8
+
+const (
+	// Wide is float32 in every backend: weights that are trained, gradients of
+	// parameters, moments, the residual stream and its gradient, and everything
+	// that has one element a row.
+	Wide Class = iota
+	// Narrow is what the backend computes in: float32, or bfloat16 where its
+	// matrix products take that. Activations and their gradients, caches, and
+	// matrices that are frozen.
+	Narrow
+)
+
+func (c Class) String() string { return [...]string{"wide", "narrow"}[c] }
 
 // Memory is a block of elements that a backend allocated.
 type Memory interface {
@@ -62,7 +81,7 @@ type Param struct {
 	Name       string // Hugging Face tensor name
 	Shape      []int  // shape in a file: [Rows, Cols], or [Cols] for a vector
 	Rows, Cols int
-	W          Tensor // master weights, float32
+	W          Tensor // weights: Wide; a frozen matrix's may be Narrow
 	G          Tensor // gradient, accumulated until zeroed; absent when frozen
 	M, V       Tensor // AdamW moments; absent when frozen
 	Decay      bool   // weight decay applies: matrices, not norms and biases
@@ -116,15 +135,19 @@ type AdamW struct {
 
 // Backend is a device. Its methods are called from one goroutine.
 type Backend interface {
+	Footprint
 	// Name is the backend and its variant, such as "cpu/avx512".
 	Name() string
 	// Alloc returns n zeroed elements; what names them in the error when memory runs out.
-	Alloc(what string, n int) (Tensor, error)
+	Alloc(what string, c Class, n int) (Tensor, error)
 	// Free gives t's whole block back; t must be as Alloc returned it.
 	Free(t Tensor)
 	// Memory is the number of bytes allocated now, and the most there ever was.
 	Memory() (inUse, peak int64)
-	// Upload copies src to dst, Download src to dst; the lengths are equal.
+	// Available is the number of bytes that Alloc can still hand out; 0 is unknown.
+	Available() int64
+	// Upload copies src to dst, Download src to dst; the lengths are equal. What is
+	// uploaded to Narrow memory is rounded to nearest, ties to even.
 	Upload(dst Tensor, src []float32)
 	Download(dst []float32, src Tensor)
 	// Sync waits for all operations and returns the first failure since the last Sync.
@@ -132,7 +155,13 @@ type Backend interface {
 	// Close frees everything.
 	Close() error
 
-	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i].
+	// Repeat runs op, which a backend may record, to replay it at less cost when it
+	// comes again under the same key with the same tensors and as many indices;
+	// the indices may differ. op neither allocates nor reads back, and may be run
+	// twice: what it overwrites it does not read.
+	Repeat(key string, op func())
+
+	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. All of any one class.
 	Zero(t Tensor)
 	Copy(dst, src Tensor)
 	Add(y, x Tensor)
@@ -140,75 +169,81 @@ type Backend interface {
 	// Refresh brings p.Derived up to date after p.W was written.
 	Refresh(p *Param)
 
-	// Embed: y[n,d] = table.W[ids[n],d].
+	// Embed: y[n,d] = table.W[ids[n],d], as matrix products see it.
 	Embed(yND Tensor, table *Param, ids []int32)
 	// EmbedGrad: table.G[ids[n],d] += dy[n,d], n ascending.
 	EmbedGrad(table *Param, dyND Tensor, ids []int32)
 
 	// RMSNorm, over rows of w.Cols elements (arXiv 1910.07467):
 	//   rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*w[d]
-	// y may be x.
+	// x is Wide or Narrow, y Narrow; y may be x, of either class.
 	RMSNorm(yND, rstdN, xND Tensor, w *Param, eps float64)
 	// RMSNormGrad: with g = dy*w,
 	//   dx[n,d] (=, or += if acc) rstd[n]*(g[n,d] - x[n,d]*rstd[n]²*Σ_j g[n,j]*x[n,j]/D)
 	//   w.G[d] += Σ_n dy[n,d]*x[n,d]*rstd[n], n ascending (in fixed blocks); skipped if w.G is absent.
-	// dx may be dy when acc is false.
+	// dx may be dy when acc is false. dy is Narrow; dx and x are both Wide or both Narrow.
 	RMSNormGrad(dxND Tensor, w *Param, dyND, xND, rstdN Tensor, acc bool)
 
 	// Linear: y[n,o] (=, or += if acc) Σ_i x[n,i]*w.W[o,i] + b.W[o]; b may be nil.
 	// Each sum is one chain over i ascending; the bias is added last.
+	// x is Narrow; y is Narrow, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
 	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G is absent or b nil.
+	// dx and x are Narrow, dy Narrow or Wide.
 	LinearGrad(dxNI Tensor, w, b *Param, dyNO, xNI Tensor, acc bool)
 
 	// Rope rotates, in place, each head's pair (e, e+E/2) by the angle of its position:
 	//   (a, b) -> (a*cos - b*sin, b*cos + a*sin), cos and sin from the rows pos[n] of
 	//   table [P, E]: E/2 cosines, then E/2 sines. inverse turns back: the gradient.
+	// x is Narrow.
 	Rope(xNHE Tensor, heads, headDim int, pos []int32, table Tensor, inverse bool)
 
 	// Attention, causal within each sequence; head h reads key/value head h/(H/K):
 	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j <= i of i's sequence
 	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
-	// lse is [N,H].
+	// lse is [N,H]; all else is Narrow.
 	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, start []int32)
 	// AttentionGrad overwrites dq, dk and dv:
 	//   p_ij = exp(s_ij - lse_i);  dv_j = Σ p_ij*do_i;  dp_ij = do_i·v_j
 	//   ds_ij = p_ij*(dp_ij - do_i·o_i);  dq_i = Scale*Σ_j ds_ij*k_j;  dk_j = Scale*Σ_i ds_ij*q_i
-	// with dk and dv summed over the query heads that share a key/value head.
+	// with dk and dv summed over the query heads that share a key/value head. All but lse is Narrow.
 	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, start []int32)
-	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements.
+	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements, all Narrow.
 	CacheWrite(cache, xNW Tensor, width int, slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values:
-	// row r sees its first pages.Len[r] positions. Same bits as Attention.
+	// row r sees its first pages.Len[r] positions. All Narrow. On the CPU it has the
+	// bits of Attention.
 	AttentionDecode(oRHE, qRHE, kCache, vCache Tensor, a AttnShape, pages Pages)
 
-	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202).
+	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow.
 	SwiGLU(yNF, gateNF, upNF Tensor)
-	// SwiGLUGrad: dgate = dy*up*silu'(gate), dup = dy*silu(gate); dgate may be dy.
+	// SwiGLUGrad: dgate = dy*up*silu'(gate), dup = dy*silu(gate); dgate may be dy. All Narrow.
 	SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
 	// that no [R,V] matrix is kept:
 	//   z_v = invTemp*Σ_d h[rows[r],d]*w.W[v,d];  lse = log Σ_v exp(z_v)
 	//   logp = z_target - lse;  ent = lse - Σ_v exp(z_v-lse)*z_v
+	// h is Narrow, here and below.
 	LogProb(out HeadOut, hND Tensor, w *Param, rows, targets []int32, invTemp float64)
 	// LogProbGrad, from LogProb's out; dent may be absent:
 	//   p_v = exp(z_v - lse);  dz_v = dlogp*(1[v=target] - p_v) - dent*p_v*(z_v - lse + ent)
 	//   dh[rows[r],d] += invTemp*Σ_v dz_v*w.W[v,d];  w.G[v,d] += invTemp*Σ_r dz_v*h[rows[r],d]
-	// rows are distinct; dh is absent or accumulated into.
+	// rows are distinct; dh, Narrow, is absent or accumulated into.
 	LogProbGrad(dhND Tensor, w *Param, out HeadOut, dlogpR, dentR, hND Tensor, rows, targets []int32, invTemp float64)
 	// Sample draws one token for each of R rows of h. ids[r] is the first token, in the
 	// order of ids, at which the cumulative probability of the kept tokens exceeds
 	// u[r] (uniform in [0,1)) times their total. logp[r] is the token's log-probability
 	// under the temperature before any filter (temperature 1 when greedy), with the
-	// bits of LogProb.
+	// bits of LogProb for the same logits.
 	Sample(ids []int32, logp []float32, hRD Tensor, w *Param, s Sampling, u []float64)
 
 	// Score is the value head, in float32 whatever the backbone:
 	//   s[r] = Σ_d h[rows[r],d]*w.W[0,d]
 	Score(sR, hND Tensor, w *Param, rows []int32)
-	// ScoreGrad: dh[rows[r],d] += ds[r]*w.W[0,d];  w.G[0,d] += Σ_r ds[r]*h[rows[r],d]. rows are distinct.
+	// ScoreGrad: dh[rows[r],d] += ds[r]*w.W[0,d];  w.G[0,d] += Σ_r ds[r]*h[rows[r],d]. rows are
+	// distinct; h and dh are Narrow.
 	ScoreGrad(dhND Tensor, w *Param, dsR, hND Tensor, rows []int32)
 
 	// SumSquares is Σ t[i]² over all elements of all ts in float64, in the order of ts,

@@ -14,9 +14,10 @@ import (
 
 // ops has a test for each method of compute.Backend.
 var ops = map[string]func(s *suite){
-	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc,
+	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "Available": (*suite).available,
+	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint,
 	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
-	"Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Refresh": (*suite).refresh,
+	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
 	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
 	"Linear": (*suite).linear, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
@@ -28,11 +29,10 @@ var ops = map[string]func(s *suite){
 	"SumSquares": (*suite).sumSquares, "AdamW": (*suite).adamW,
 }
 
-// Run tests the backend that open starts. Its results may differ from the
-// reference's by tol times the sum of the value's size and the largest of its
-// tensor; among themselves, for 1, 2, 3 and 8 workers, they have the same bits.
-// It fails if a method of compute.Backend has no test.
-func Run(t *testing.T, open Open, tol float64) {
+// Run holds the backend that open starts to the contract. Its results for 1, 2, 3
+// and 8 workers have the same bits. It fails if a method of compute.Backend has
+// no test.
+func Run(t *testing.T, open Open, contract Contract) {
 	names := manifest(t)
 	var first *suite
 	counts := []int{2, 1, 3, 8}
@@ -45,7 +45,7 @@ func Run(t *testing.T, open Open, tol float64) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &suite{dev: dev, tol: tol, rng: rand.New(rand.NewPCG(1, 2))}
+			s := &suite{dev: dev, Contract: contract, rng: rand.New(rand.NewPCG(1, 2))}
 			if first == nil {
 				s.ref = ref.New()
 			}
@@ -109,7 +109,7 @@ func (s *suite) name() {
 
 func (s *suite) alloc() {
 	before, _ := s.dev.Memory()
-	x, err := s.dev.Alloc("x", 1000)
+	x, err := s.dev.Alloc("x", compute.Wide, 1000)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -123,22 +123,88 @@ func (s *suite) alloc() {
 	if after != before || peak2 != peak {
 		s.t.Errorf("after Free: %d bytes in use and peak %d, were %d and %d", after, peak2, before, peak)
 	}
-	y, err := s.dev.Alloc("nothing", 0)
+	for _, class := range []compute.Class{compute.Wide, compute.Narrow} {
+		for _, n := range []int{0, 77} {
+			y, err := s.dev.Alloc("fresh", class, n)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.equal("fresh memory", download(s.t, s.dev, y), make([]float32, n))
+			s.dev.Free(y)
+		}
+	}
+}
+
+// available: what is free falls by what is allocated, if it is known at all.
+func (s *suite) available() {
+	before := s.dev.Available()
+	if before == 0 {
+		return
+	}
+	x, err := s.dev.Alloc("large", compute.Wide, 1<<22)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.dev.Free(y)
+	s.dev.Upload(x, s.normal(1<<22)) // so that the system sees it used
+	if after := s.dev.Available(); after < 0 || before-after < -1<<30 || before-after > 1<<30 {
+		s.t.Errorf("%d bytes available, %d after 16 MiB were allocated", before, after)
+	}
+	s.dev.Free(x)
+}
+
+// footprint: what a plan counts is what Memory counts.
+func (s *suite) footprint() {
+	for _, class := range []compute.Class{compute.Wide, compute.Narrow} {
+		for _, lookup := range []bool{false, true} {
+			const rows, cols = 512, 512
+			before, _ := s.dev.Memory()
+			p := &compute.Param{Name: "w", Shape: []int{rows, cols}, Rows: rows, Cols: cols}
+			var err error
+			if p.W, err = s.dev.Alloc("w", class, rows*cols); err != nil {
+				s.t.Fatal(err)
+			}
+			s.dev.Refresh(p)
+			one := compute.Narrow
+			if lookup {
+				y := s.empty(compute.Wide, cols)
+				s.dev.Embed(y, p, []int32{1})
+				s.dev.Free(y)
+			} else {
+				x, y := s.empty(one, cols), s.empty(one, rows)
+				s.dev.Linear(y, x, p, nil, false)
+				s.dev.Free(x)
+				s.dev.Free(y)
+			}
+			after, _ := s.dev.Memory()
+			got, want := after-before, rows*cols*(s.dev.Element(class)+s.dev.Beside(class, lookup))
+			if slack := want / 16; got < want-slack || got > want+slack {
+				s.t.Errorf("a %v matrix, looked up %v: takes %d bytes, planned %d", class, lookup, got, want)
+			}
+			s.dev.Free(p.W)
+		}
+	}
+	small := compute.Work{Tokens: 64, Rows: 64, Slots: 4, Positions: 64, Hidden: 32, Vocab: 100, Heads: 2, HeadDim: 16}
+	large := compute.Work{Tokens: 4096, Rows: 4096, Slots: 256, Positions: 4096, Hidden: 896, Vocab: 151936, Heads: 14, HeadDim: 64, Trainable: true}
+	if a, b := s.dev.Scratch(small), s.dev.Scratch(large); a < 0 || b < a {
+		s.t.Errorf("scratch of %+v is %d bytes, of %+v %d", small, a, large, b)
+	}
+	if n := s.dev.Overhead(); n < 0 {
+		s.t.Errorf("overhead of %d bytes", n)
+	}
 }
 
 func (s *suite) transfer() {
 	for _, n := range []int{0, 1, 65, 10000} {
 		x := s.normal(n)
-		d := s.put(x)
+		d, narrow := s.wide(x), s.narrow(x)
 		s.equal("Upload and Download", download(s.t, s.dev, d), x)
+		s.equal("Narrow: Upload and Download", download(s.t, s.dev, narrow), s.round(slices.Clone(x)))
 		if n > 8 {
 			s.equal("a view", download(s.t, s.dev, d.Slice(3, 8)), x[3:8])
 			s.dev.Upload(d.Slice(5, 7), []float32{1, 2})
 			s.equal("Upload to a view", download(s.t, s.dev, d.Slice(4, 8)), []float32{x[4], 1, 2, x[7]})
+			s.dev.Upload(narrow.Slice(5, 7), []float32{1, 2})
+			s.equal("Narrow: Upload to a view", download(s.t, s.dev, narrow.Slice(4, 8)), s.round([]float32{x[4], 1, 2, x[7]}))
 		}
 		s.dev.Free(d)
 	}
@@ -146,28 +212,80 @@ func (s *suite) transfer() {
 
 var lengths = []int{0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 1000, 20001}
 
-func (s *suite) zero() {
-	for _, n := range lengths {
-		c := s.sample("n=%d", n)
-		x := c.random("x", n)
-		c.run(func(s *side) { s.b.Zero(s.t(x)) })
+func (s *suite) eachClass(test func(class compute.Class, n int)) {
+	for _, class := range []compute.Class{compute.Wide, compute.Narrow} {
+		for _, n := range lengths {
+			test(class, n)
+		}
 	}
+}
+
+// repeat: the same sequence of operations on the same tensors, with other
+// indices and now and then another length, leaves what it leaves by itself.
+func (s *suite) repeat() {
+	const V, D, slots = 12, 16, 8
+	table, w := s.weights(s.normal(V*D), V, D), s.weights(s.normal(D*D), D, D)
+	norm := s.weights(s.normal(D), 1, D)
+	a := compute.AttnShape{H: 2, K: 2, E: D / 2, Scale: 0.3}
+	type memory struct{ x, h, o, rstd, k, v compute.Tensor }
+	memories := [2]memory{}
+	for i := range memories {
+		n, w := compute.Narrow, compute.Wide
+		memories[i] = memory{s.empty(w, 4*D), s.empty(n, 4*D), s.empty(n, 4*D), s.empty(w, 4), s.empty(n, slots*D), s.empty(n, slots*D)}
+	}
+	for step := range 12 {
+		N := 4 - step/6
+		ids, at := s.draws(N, V), s.perm(N, slots)
+		pages := compute.Pages{PageTokens: 1}
+		for range N {
+			pages.Table, pages.Len = append(pages.Table, s.perm(1+step%slots, slots)), append(pages.Len, int32(1+step%slots))
+		}
+		var results [2][]float32
+		for i, m := range memories {
+			op := func() {
+				x, h, o, rstd := m.x.Slice(0, N*D), m.h.Slice(0, N*D), m.o.Slice(0, N*D), m.rstd.Slice(0, N)
+				s.dev.Embed(x, table, ids)
+				s.dev.RMSNorm(h, rstd, x, norm, 1e-6)
+				s.dev.CacheWrite(m.k, h, D, at)
+				s.dev.CacheWrite(m.v, h, D, at)
+				s.dev.AttentionDecode(o, h, m.k, m.v, a, pages)
+				s.dev.Linear(x, o, w, nil, true)
+			}
+			if i == 0 {
+				op()
+			} else {
+				s.dev.Repeat(fmt.Sprintf("test %d", N), op)
+			}
+			for _, x := range []compute.Tensor{m.x, m.k} {
+				results[i] = append(results[i], download(s.t, s.dev, x)...)
+			}
+		}
+		s.equal(fmt.Sprintf("repeated, step %d", step), results[1], results[0])
+	}
+}
+
+func (s *suite) zero() {
+	s.eachClass(func(class compute.Class, n int) {
+		c := s.sample("%v n=%d", class, n)
+		x := c.random("x", n).in(class)
+		c.run(func(s *side) { s.b.Zero(s.t(x)) })
+	})
 }
 
 func (s *suite) copy() {
-	for _, n := range lengths {
-		c := s.sample("n=%d", n)
-		y, x := c.unset("y", n), c.random("x", n)
+	s.eachClass(func(class compute.Class, n int) {
+		c := s.sample("%v n=%d", class, n)
+		y, x := c.unset("y", n).in(class).exact(), c.random("x", n).in(class)
 		c.run(func(s *side) { s.b.Copy(s.t(y), s.t(x)) })
-	}
+	})
 }
 
 func (s *suite) add() {
-	for _, n := range lengths {
-		c := s.sample("n=%d", n)
-		y, x := c.random("y", n), c.random("x", n)
+	s.eachClass(func(class compute.Class, n int) {
+		c := s.sample("%v n=%d", class, n)
+		y, x := c.random("y", n).in(class), c.random("x", n).in(class)
 		c.run(func(s *side) { s.b.Add(s.t(y), s.t(x)) })
-	}
+	})
 }
 
 // refresh: a product uses what was uploaded last, and gradient-free parameters too.
@@ -175,7 +293,7 @@ func (s *suite) refresh() {
 	const N, I, O = 5, 19, 37
 	x := s.normal(N * I)
 	one, two := s.normal(O*I), s.normal(O*I)
-	xt, y, want := s.put(x), s.empty(N*O), s.empty(N*O)
+	xt, y, want := s.narrow(x), s.empty(compute.Narrow, N*O), s.empty(compute.Narrow, N*O)
 	w := s.weights(one, O, I)
 	s.dev.Linear(y, xt, w, nil, false)
 	s.dev.Upload(w.W, two)
@@ -183,6 +301,14 @@ func (s *suite) refresh() {
 	s.dev.Linear(y, xt, w, nil, false)
 	s.dev.Linear(want, xt, s.weights(two, O, I), nil, false)
 	s.equal("product after Refresh", download(s.t, s.dev, y), download(s.t, s.dev, want))
+	frozen := &compute.Param{Name: "frozen", Shape: []int{O, I}, Rows: O, Cols: I, W: s.narrow(two)}
+	s.dev.Refresh(frozen)
+	s.dev.Linear(y, xt, frozen, nil, false)
+	s.equal("product with frozen, Narrow weights", download(s.t, s.dev, y), download(s.t, s.dev, want))
+	rows, frozenRows := s.empty(compute.Wide, 2*I), s.empty(compute.Wide, 2*I)
+	s.dev.Embed(rows, w, []int32{3, O - 1})
+	s.dev.Embed(frozenRows, frozen, []int32{3, O - 1})
+	s.equal("rows of frozen, Narrow weights", download(s.t, s.dev, frozenRows), download(s.t, s.dev, rows))
 }
 
 func (s *suite) embed() {
@@ -210,34 +336,44 @@ func (s *suite) embedGrad() {
 func (s *suite) rmsNorm() {
 	for _, D := range widths {
 		for _, N := range counts {
-			for _, inPlace := range []bool{false, true} {
-				c := s.sample("N=%d D=%d in place=%v", N, D, inPlace)
-				x, w, rstd := c.random("x", N*D), c.param("w", 1, D, false), c.unset("rstd", N)
+			for mode := range 4 {
+				class, inPlace := compute.Class(mode&1), mode&2 > 0
+				c := s.sample("%v N=%d D=%d in place=%v", class, N, D, inPlace)
+				x, w, rstd := c.random("x", N*D).in(class), c.param("w", 1, D, false), c.unset("rstd", N).exact()
 				y := x
 				if !inPlace {
-					y = c.unset("y", N*D)
+					y = c.unset("y", N*D).narrow()
 				}
 				c.run(func(s *side) { s.b.RMSNorm(s.t(y), s.t(rstd), s.t(x), s.p(w), 1e-6) })
 			}
 		}
 		x, w := s.normal(65*D), s.weights(s.normal(D), 1, D)
-		s.rowsAlone("RMSNorm", 65, []int{D}, []int{D, 1}, [][]float32{x}, func(in, out []compute.Tensor) {
+		s.rowsAlone("RMSNorm", 65, []int{D}, []int{D, -1}, [][]float32{x}, true, func(in, out []compute.Tensor) {
 			s.dev.RMSNorm(out[0], out[1], in[0], w, 1e-5)
 		})
 	}
 }
 
-// rowsAlone runs op for all N rows and for some rows by themselves: the same bits.
-// in and out give the row widths of inputs and outputs.
-func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, op func(in, out []compute.Tensor)) {
+// rowsAlone runs op for all N rows and for some rows by themselves: the same bits,
+// always or where the contract promises it. in and out give the row widths of
+// inputs and outputs, which are Narrow; a width of -1 is one Wide element.
+func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, always bool, op func(in, out []compute.Tensor)) {
 	s.t.Helper()
+	width := func(w int) (int, compute.Class) {
+		if w < 0 {
+			return -w, compute.Wide
+		}
+		return w, compute.Narrow
+	}
 	do := func(lo, hi int) (results [][]float32) {
 		var ins, outs []compute.Tensor
 		for i, w := range in {
-			ins = append(ins, s.put(data[i][lo*w:hi*w]))
+			w, class := width(w)
+			ins = append(ins, s.put(class, data[i][lo*w:hi*w]))
 		}
 		for _, w := range out {
-			outs = append(outs, s.empty((hi-lo)*w))
+			w, class := width(w)
+			outs = append(outs, s.empty(class, (hi-lo)*w))
 		}
 		op(ins, outs)
 		for _, o := range outs {
@@ -255,7 +391,13 @@ func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, o
 	for _, part := range [][2]int{{0, 1}, {1, 2}, {N - 1, N}, {N / 2, N/2 + 1}, {1, min(N, 4)}, {2, min(N, 9)}, {0, N - 1}} {
 		lo, hi := part[0], part[1]
 		for i, part := range do(lo, hi) {
-			s.equal(fmt.Sprintf("%s: output %d: rows %d to %d of %d by themselves", name, i, lo, hi-1, N), part, all[i][lo*out[i]:hi*out[i]])
+			w, _ := width(out[i])
+			what, whole := fmt.Sprintf("%s: output %d: rows %d to %d of %d by themselves", name, i, lo, hi-1, N), all[i][lo*w:hi*w]
+			if always {
+				s.equal(what, part, whole)
+			} else {
+				s.alone(what, part, whole)
+			}
 		}
 	}
 }
@@ -263,18 +405,28 @@ func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, o
 func (s *suite) rmsNormGrad() {
 	for _, D := range widths {
 		for _, N := range counts {
-			for mode := range 4 {
+			for mode := range 8 {
+				class, mode := compute.Class(mode/4), mode%4
 				acc, grad, inPlace := mode == 1, mode != 2, mode == 3
-				c := s.sample("N=%d D=%d acc=%v grad=%v in place=%v", N, D, acc, grad, inPlace)
+				if inPlace {
+					class = compute.Narrow
+				}
+				c := s.sample("%v N=%d D=%d acc=%v grad=%v in place=%v", class, N, D, acc, grad, inPlace)
 				c.floor = 1 // the gradient's two terms cancel
 				if D == 1 {
 					c.floor = 100 // and leave nothing, of terms as large as rstd
 				}
-				x, w := c.random("x", N*D), c.param("w", 1, D, grad)
-				dy, y, rstd := c.random("dy", N*D), c.unset("y", N*D), c.unset("rstd", N)
+				x, w := c.random("x", N*D).in(class), c.param("w", 1, D, grad)
+				dy, y, rstd := c.random("dy", N*D).narrow(), c.unset("y", N*D).narrow(), c.unset("rstd", N).exact()
 				dx := dy
 				if !inPlace {
-					dx = c.output("dx", N*D, acc)
+					dx = c.output("dx", N*D, acc).in(class)
+				}
+				if grad {
+					w.g.exact()
+				}
+				if class == compute.Wide {
+					dx.exact()
 				}
 				c.run(func(s *side) {
 					s.b.RMSNorm(s.t(y), s.t(rstd), s.t(x), s.p(w), 1e-6)
@@ -306,7 +458,12 @@ func (s *suite) linear() {
 				continue
 			}
 			c := s.sample("N=%d I=%d O=%d acc=%v bias=%v", N, I, O, acc, bias)
-			x, w, y := c.random("x", N*I), c.param("w", O, I, false), c.output("y", N*O, acc)
+			x, w, y := c.random("x", N*I).narrow(), c.param("w", O, I, false), c.output("y", N*O, acc)
+			if acc {
+				y.exact() // the residual stream
+			} else {
+				y.narrow()
+			}
 			var b *param
 			if bias {
 				b = c.param("b", 1, O, false)
@@ -317,7 +474,7 @@ func (s *suite) linear() {
 	for _, shape := range [][2]int{{33, 65}, {700, 40}, {96, 128}} {
 		I, O := shape[0], shape[1]
 		x, w, b := s.normal(129*I), s.weights(s.normal(O*I), O, I), s.weights(s.normal(O), 1, O)
-		s.rowsAlone("Linear", 129, []int{I}, []int{O}, [][]float32{x}, func(in, out []compute.Tensor) {
+		s.rowsAlone("Linear", 129, []int{I}, []int{O}, [][]float32{x}, false, func(in, out []compute.Tensor) {
 			s.dev.Linear(out[0], in[0], w, b, false)
 		})
 	}
@@ -332,21 +489,29 @@ func (s *suite) linearGrad() {
 				continue
 			}
 			c := s.sample("N=%d I=%d O=%d mode %d", N, I, O, mode)
-			x, w, dy := c.random("x", N*I), c.param("w", O, I, !wFrozen), c.random("dy", N*O)
+			x, w, dy := c.random("x", N*I).narrow(), c.param("w", O, I, !wFrozen), c.random("dy", N*O).narrow()
+			if mode&1 > 0 {
+				dy.class = compute.Wide // of the residual stream, with values that Narrow memory can hold
+			}
 			var b *param
 			if bias {
 				b = c.param("b", 1, O, !bFrozen)
 			}
+			for _, p := range []*param{w, b} {
+				if p != nil && p.g != nil {
+					p.g.exact()
+				}
+			}
 			var dx *value
 			if !dxAbsent {
-				dx = c.output("dx", N*I, acc)
+				dx = c.output("dx", N*I, acc).narrow()
 			}
 			c.run(func(s *side) { s.b.LinearGrad(s.t(dx), s.p(w), s.p(b), s.t(dy), s.t(x), acc) })
 		}
 	}
 	const I, O = 33, 130
 	dy, w := s.normal(129*O), s.weights(s.normal(O*I), O, I)
-	s.rowsAlone("LinearGrad", 129, []int{O, I}, []int{I}, [][]float32{dy, s.normal(129 * I)}, func(in, out []compute.Tensor) {
+	s.rowsAlone("LinearGrad", 129, []int{O, I}, []int{I}, [][]float32{dy, s.normal(129 * I)}, false, func(in, out []compute.Tensor) {
 		s.dev.LinearGrad(out[0], w, nil, in[0], in[1], false)
 	})
 }
@@ -356,7 +521,7 @@ func (s *suite) rope() {
 		for _, shape := range [][2]int{{1, 2}, {3, 10}, {2, 64}, {5, 34}} {
 			H, E := shape[0], shape[1]
 			c := s.sample("N=%d H=%d E=%d", N, H, E)
-			x, table, pos := c.random("x", N*H*E), c.random("table", 20*E), s.draws(N, 20)
+			x, table, pos := c.random("x", N*H*E).narrow(), c.random("table", 20*E), s.draws(N, 20)
 			c.run(func(s *side) { s.b.Rope(s.t(x), H, E, pos, s.t(table), false) })
 			c.run(func(s *side) { s.b.Rope(s.t(x), H, E, pos, s.t(table), true) })
 		}
@@ -371,11 +536,12 @@ func (s *suite) rope() {
 		}
 	}
 	x := s.normal(N * H * E)
-	d, tab, pos := s.put(x), s.put(table), s.perm(N, N)
+	s.round(x)
+	d, tab, pos := s.narrow(x), s.wide(table), s.perm(N, N)
 	s.dev.Rope(d, H, E, pos, tab, false)
 	s.dev.Rope(d, H, E, pos, tab, true)
 	for i, got := range download(s.t, s.dev, d) {
-		if math.Abs(float64(got-x[i])) > 8*s.tol*(1+math.Abs(float64(x[i]))) {
+		if math.Abs(float64(got-x[i])) > 8*s.loose()*(1+math.Abs(float64(x[i]))) {
 			s.t.Fatalf("turned forth and back: [%d] is %v, was %v", i, got, x[i])
 		}
 	}
@@ -393,8 +559,8 @@ func (s *suite) attention() {
 		for _, start := range packs {
 			N := int(start[len(start)-1])
 			c := s.sample("H=%d K=%d E=%d start=%v", a.H, a.K, a.E, start)
-			q, k, v := c.random("q", N*a.H*a.E), c.random("k", N*a.K*a.E), c.random("v", N*a.K*a.E)
-			o, lse := c.unset("o", N*a.H*a.E), c.unset("lse", N*a.H)
+			q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
+			o, lse := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact()
 			c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start) })
 			if len(start) < 3 {
 				continue
@@ -402,8 +568,8 @@ func (s *suite) attention() {
 			// Each sequence by itself: the same bits.
 			for i := 1; i < len(start); i++ {
 				lo, hi := int(start[i-1]), int(start[i])
-				part := func(v *value, width int) compute.Tensor { return s.put(v.data[lo*width : hi*width]) }
-				os, ls := s.empty((hi-lo)*a.H*a.E), s.empty((hi-lo)*a.H)
+				part := func(v *value, width int) compute.Tensor { return s.narrow(v.data[lo*width : hi*width]) }
+				os, ls := s.empty(compute.Narrow, (hi-lo)*a.H*a.E), s.empty(compute.Wide, (hi-lo)*a.H)
 				s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a, []int32{0, int32(hi - lo)})
 				s.equal(c.name+": o of a sequence by itself", download(s.t, s.dev, os), o.out[lo*a.H*a.E:hi*a.H*a.E])
 				s.equal(c.name+": lse of a sequence by itself", download(s.t, s.dev, ls), lse.out[lo*a.H:hi*a.H])
@@ -413,11 +579,11 @@ func (s *suite) attention() {
 	// Large scores neither overflow nor lose the largest.
 	a := compute.AttnShape{H: 1, K: 1, E: 4, Scale: 0.5}
 	c := s.sample("large scores")
-	q, k, v := c.random("q", 40), c.random("k", 40), c.random("v", 40)
+	q, k, v := c.random("q", 40).narrow(), c.random("k", 40).narrow(), c.random("v", 40).narrow()
 	for i := range q.data {
-		q.data[i] *= 60
+		q.data[i] *= 64
 	}
-	o, lse := c.unset("o", 40), c.unset("lse", 10)
+	o, lse := c.unset("o", 40).narrow(), c.unset("lse", 10).exact()
 	c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, []int32{0, 10}) })
 }
 
@@ -428,9 +594,9 @@ func (s *suite) attentionGrad() {
 			N := int(start[len(start)-1])
 			c := s.sample("H=%d K=%d E=%d start=%v", a.H, a.K, a.E, start)
 			c.floor = 1 // of one key, the gradients of q and k are 0
-			q, k, v := c.random("q", N*a.H*a.E), c.random("k", N*a.K*a.E), c.random("v", N*a.K*a.E)
-			o, lse, do := c.unset("o", N*a.H*a.E), c.unset("lse", N*a.H), c.random("do", N*a.H*a.E)
-			dq, dk, dv := c.unset("dq", N*a.H*a.E), c.unset("dk", N*a.K*a.E), c.unset("dv", N*a.K*a.E)
+			q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
+			o, lse, do := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*a.H*a.E).narrow()
+			dq, dk, dv := c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(), c.unset("dv", N*a.K*a.E).narrow()
 			c.run(func(s *side) {
 				s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start)
 				s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start)
@@ -443,7 +609,7 @@ func (s *suite) cacheWrite() {
 	for _, N := range []int{0, 1, 7, 20} {
 		for _, W := range []int{1, 33, 64} {
 			c := s.sample("N=%d W=%d", N, W)
-			cache, x, slots := c.random("cache", 20*W), c.random("x", N*W), s.perm(N, 20)
+			cache, x, slots := c.random("cache", 20*W).narrow(), c.random("x", N*W).narrow(), s.perm(N, 20)
 			c.run(func(s *side) { s.b.CacheWrite(s.t(cache), s.t(x), W, slots) })
 		}
 	}
@@ -468,9 +634,9 @@ func (s *suite) attentionDecode() {
 				start = append(start, start[len(start)-1]+int32(n))
 			}
 			N := int(start[len(start)-1])
-			o, lse := s.empty(N*QW), s.empty(N*a.H)
-			kt, vt := s.put(k), s.put(v)
-			s.dev.Attention(o, lse, s.put(q), kt, vt, a, start)
+			o, lse := s.empty(compute.Narrow, N*QW), s.empty(compute.Wide, N*a.H)
+			kt, vt := s.narrow(k), s.narrow(v)
+			s.dev.Attention(o, lse, s.narrow(q), kt, vt, a, start)
 			all := download(s.t, s.dev, o)
 
 			// Pages in a scrambled order; what no row wrote is NaN.
@@ -497,7 +663,7 @@ func (s *suite) attentionDecode() {
 			for i := range nan {
 				nan[i] = float32(math.NaN())
 			}
-			kc, vc := s.put(nan), s.put(nan)
+			kc, vc := s.narrow(nan), s.narrow(nan)
 			// Sequence by sequence: they write the prompt's slots with equal values.
 			for i := range ends {
 				lo, hi := int(start[i]), int(start[i+1])
@@ -512,20 +678,20 @@ func (s *suite) attentionDecode() {
 					want = append(want, all[at*QW:(at+1)*QW]...)
 					pages.Len[i] = int32(n - back)
 				}
-				qr, or := s.put(last), s.empty(len(last))
+				qr, or := s.narrow(last), s.empty(compute.Narrow, len(last))
 				s.dev.AttentionDecode(or, qr, kc, vc, a, pages)
 				got := download(s.t, s.dev, or)
-				s.equal(fmt.Sprintf("H=%d K=%d E=%d page=%d back=%d: decode and attention", a.H, a.K, a.E, P, back), got, want)
+				s.alone(fmt.Sprintf("H=%d K=%d E=%d page=%d back=%d: decode and attention", a.H, a.K, a.E, P, back), got, want)
 				s.record("decode", got)
-				one := s.empty(QW)
+				one := s.empty(compute.Narrow, QW)
 				s.dev.AttentionDecode(one, qr.Slice(2*QW, 3*QW), kc, vc, a, compute.Pages{PageTokens: P, Table: pages.Table[2:3], Len: pages.Len[2:3]})
-				s.equal("a row by itself", download(s.t, s.dev, one), want[2*QW:3*QW])
+				s.equal("a row by itself", download(s.t, s.dev, one), got[2*QW:3*QW])
 			}
 		}
 	}
 	a := compute.AttnShape{H: 6, K: 2, E: 10, Scale: 0.3}
 	c := s.sample("against the reference")
-	q, o, k, v := c.random("q", 3*60), c.unset("o", 3*60), c.random("k", 12*4*20), c.random("v", 12*4*20)
+	q, o, k, v := c.random("q", 3*60).narrow(), c.unset("o", 3*60).narrow(), c.random("k", 12*4*20).narrow(), c.random("v", 12*4*20).narrow()
 	pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}}, Len: []int32{7, 13, 1}}
 	c.run(func(s *side) { s.b.AttentionDecode(s.t(o), s.t(q), s.t(k), s.t(v), a, pages) })
 }
@@ -533,20 +699,20 @@ func (s *suite) attentionDecode() {
 func (s *suite) swiglu() {
 	for _, n := range lengths {
 		c := s.sample("n=%d", n)
-		gate, up, y := c.random("gate", n), c.random("up", n), c.unset("y", n)
+		gate, up, y := c.random("gate", n).narrow(), c.random("up", n).narrow(), c.unset("y", n).narrow()
 		c.run(func(s *side) { s.b.SwiGLU(s.t(y), s.t(gate), s.t(up)) })
 	}
 	extreme := []float32{0, -0.5, 10, -10, 40, -40, 87, -87, 88.5, -88.5, 100, -100, 1e4, -1e4, 1e-20, 3}
 	c := s.sample("extreme gates")
-	gate, up, y := c.value("gate", extreme), c.random("up", 16), c.unset("y", 16)
+	gate, up, y := c.value("gate", extreme).narrow(), c.random("up", 16).narrow(), c.unset("y", 16).narrow()
 	c.run(func(s *side) { s.b.SwiGLU(s.t(y), s.t(gate), s.t(up)) })
 	for i, x := range y.out {
 		want := float64(extreme[i]) / (1 + math.Exp(-float64(extreme[i]))) * float64(up.data[i])
-		if math.Abs(float64(x)-want) > s.tol*math.Abs(want)+1e-36 {
+		if math.Abs(float64(x)-want) > s.loose()*math.Abs(want)+1e-36 {
 			s.t.Errorf("gate %v: %v, want %v", extreme[i], x, want)
 		}
 	}
-	s.rowsAlone("SwiGLU", 33, []int{33, 33}, []int{33}, [][]float32{s.normal(33 * 33), s.normal(33 * 33)}, func(in, out []compute.Tensor) {
+	s.rowsAlone("SwiGLU", 33, []int{33, 33}, []int{33}, [][]float32{s.normal(33 * 33), s.normal(33 * 33)}, true, func(in, out []compute.Tensor) {
 		s.dev.SwiGLU(out[0], in[0], in[1])
 	})
 }
@@ -555,10 +721,10 @@ func (s *suite) swigluGrad() {
 	for _, n := range lengths {
 		for _, inPlace := range []bool{false, true} {
 			c := s.sample("n=%d in place=%v", n, inPlace)
-			gate, up, dy, dup := c.random("gate", n), c.random("up", n), c.random("dy", n), c.unset("dup", n)
+			gate, up, dy, dup := c.random("gate", n).narrow(), c.random("up", n).narrow(), c.random("dy", n).narrow(), c.unset("dup", n).narrow()
 			dgate := dy
 			if !inPlace {
-				dgate = c.unset("dgate", n)
+				dgate = c.unset("dgate", n).narrow()
 			}
 			c.run(func(s *side) { s.b.SwiGLUGrad(s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up)) })
 		}
@@ -572,22 +738,22 @@ func (s *suite) logProb() {
 	for _, shape := range headShapes {
 		N, R, D, V := shape[0], shape[1], shape[2], shape[3]
 		c := s.sample("N=%d R=%d D=%d V=%d", N, R, D, V)
-		h, w := c.random("h", N*D), c.param("w", V, D, false)
+		h, w := c.random("h", N*D).narrow(), c.param("w", V, D, false)
 		rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
-		logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
+		logp, ent, lse := c.unset("logp", R).exact(), c.unset("ent", R).exact(), c.unset("lse", R).exact()
 		c.run(func(s *side) {
 			s.b.LogProb(compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}, s.t(h), s.p(w), rows, targets, inv)
 		})
 		// Rows by themselves: the same bits.
-		wd, hd := s.weights(w.w.data, V, D), s.put(h.data)
+		wd, hd := s.weights(w.w.data, V, D), s.narrow(h.data)
 		for _, r := range []int{0, R / 2, R - 1} {
 			if R == 0 {
 				break
 			}
-			one := compute.HeadOut{LogpR: s.empty(1), EntR: s.empty(1), LseR: s.empty(1)}
+			one := compute.HeadOut{LogpR: s.empty(compute.Wide, 1), EntR: s.empty(compute.Wide, 1), LseR: s.empty(compute.Wide, 1)}
 			s.dev.LogProb(one, hd, wd, rows[r:r+1], targets[r:r+1], inv)
 			for i, x := range []compute.Tensor{one.LogpR, one.EntR, one.LseR} {
-				s.equal(fmt.Sprintf("%s: row %d by itself, output %d", c.name, r, i), download(s.t, s.dev, x), [][]float32{logp.out, ent.out, lse.out}[i][r:r+1])
+				s.alone(fmt.Sprintf("%s: row %d by itself, output %d", c.name, r, i), download(s.t, s.dev, x), [][]float32{logp.out, ent.out, lse.out}[i][r:r+1])
 			}
 		}
 		// Probabilities of all targets sum to 1.
@@ -596,11 +762,11 @@ func (s *suite) logProb() {
 		}
 		sum := 0.0
 		for v := range V {
-			one := compute.HeadOut{LogpR: s.empty(1), EntR: s.empty(1), LseR: s.empty(1)}
+			one := compute.HeadOut{LogpR: s.empty(compute.Wide, 1), EntR: s.empty(compute.Wide, 1), LseR: s.empty(compute.Wide, 1)}
 			s.dev.LogProb(one, hd, wd, rows[:1], []int32{int32(v)}, inv)
 			sum += math.Exp(float64(download(s.t, s.dev, one.LogpR)[0]))
 		}
-		if math.Abs(sum-1) > 4*s.tol {
+		if math.Abs(sum-1) > 4*s.Tol {
 			s.t.Errorf("%s: the probabilities of all tokens sum to %v", c.name, sum)
 		}
 	}
@@ -615,8 +781,8 @@ func (s *suite) logProbGrad() {
 				continue
 			}
 			c := s.sample("N=%d R=%d D=%d V=%d dent=%v dh=%v G=%v", N, R, D, V, withEnt, withDh, grad)
-			c.tol *= 4 // from LogProb's rounded lse, through exp
-			h, w, dlogp := c.random("h", N*D), c.param("w", V, D, grad), c.random("dlogp", R)
+			c.factor = 4 // from LogProb's rounded lse, through exp
+			h, w, dlogp := c.random("h", N*D).narrow(), c.param("w", V, D, grad), c.random("dlogp", R)
 			rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
 			logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
 			var dent, dh *value
@@ -624,7 +790,7 @@ func (s *suite) logProbGrad() {
 				dent = c.random("dent", R)
 			}
 			if withDh {
-				dh = c.random("dh", N*D)
+				dh = c.random("dh", N*D).narrow()
 			}
 			c.run(func(s *side) {
 				out := compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}
@@ -639,11 +805,11 @@ func (s *suite) score() {
 	for _, N := range counts[1:] {
 		for _, D := range widths {
 			c := s.sample("N=%d D=%d", N, D)
-			h, w, rows := c.random("h", N*D), c.param("w", 1, D, false), s.perm((N+1)/2, N)
-			out := c.unset("s", len(rows))
+			h, w, rows := c.random("h", N*D).narrow(), c.param("w", 1, D, false), s.perm((N+1)/2, N)
+			out := c.unset("s", len(rows)).exact()
 			c.run(func(s *side) { s.b.Score(s.t(out), s.t(h), s.p(w), rows) })
 			c = s.sample("N=%d D=%d again", N, D) // one row by itself
-			hd, wd, one := s.put(h.data), s.weights(w.w.data, 1, D), s.empty(1)
+			hd, wd, one := s.narrow(h.data), s.weights(w.w.data, 1, D), s.empty(compute.Wide, 1)
 			s.dev.Score(one, hd, wd, rows[len(rows)-1:])
 			s.equal(c.name+": a row by itself", download(s.t, s.dev, one), out.out[len(rows)-1:])
 		}
@@ -655,11 +821,14 @@ func (s *suite) scoreGrad() {
 		for _, D := range widths {
 			for mode := range 3 {
 				c := s.sample("N=%d D=%d mode %d", N, D, mode)
-				h, w, rows := c.random("h", N*D), c.param("w", 1, D, mode != 1), s.perm((N+1)/2, N)
+				h, w, rows := c.random("h", N*D).narrow(), c.param("w", 1, D, mode != 1), s.perm((N+1)/2, N)
 				ds := c.random("ds", len(rows))
 				var dh *value
 				if mode != 2 {
-					dh = c.random("dh", N*D)
+					dh = c.random("dh", N*D).narrow()
+				}
+				if mode != 1 {
+					w.g.exact()
 				}
 				c.run(func(s *side) { s.b.ScoreGrad(s.t(dh), s.p(w), s.t(ds), s.t(h), rows) })
 			}
@@ -676,7 +845,7 @@ func (s *suite) sumSquares() {
 			want += float64(v) * float64(v)
 		}
 		// Off the block's beginning, between guards.
-		block := s.put(append(append(slices.Repeat([]float32{guard}, i), x...), guard))
+		block := s.wide(append(append(slices.Repeat([]float32{guard}, i), x...), guard))
 		ts = append(ts, block.Slice(i, i+n))
 	}
 	got := s.dev.SumSquares(ts)
@@ -698,9 +867,10 @@ func (s *suite) adamW() {
 			c := s.sample("%v decay=%v", shape, decay)
 			w := c.param("w", shape[0], shape[1], true)
 			n := shape[0] * shape[1]
-			w.decay, w.m, w.v = decay, c.value("w.M", make([]float32, n)), c.value("w.V", make([]float32, n))
+			w.decay, w.m, w.v = decay, c.value("w.M", make([]float32, n)).exact(), c.value("w.V", make([]float32, n)).exact()
+			w.w.exact()
 			I := shape[1]
-			x, y := c.random("x", 3*I), c.unset("y", 3*shape[0])
+			x, y := c.random("x", 3*I).narrow(), c.unset("y", 3*shape[0]).narrow()
 			c.run(func(s *side) {
 				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false) // so that there is something to refresh
 				for step := 1; step <= 3; step++ {

@@ -18,14 +18,31 @@ import (
 // workers ignores the number.
 type Open func(workers int) (compute.Backend, error)
 
+// Contract is what a backend is held to. A result may differ from the reference's
+// by a tolerance times the sum of its own size and that of the largest element of
+// its tensor.
+type Contract struct {
+	// Tol is for float32 results of float32 sums.
+	Tol float64
+	// NarrowTol is for what passes through Narrow memory, where that is bfloat16:
+	// inputs are then rounded to it before they are given to either side. 0 says
+	// that Narrow is float32.
+	NarrowTol float64
+	// Align says at which offsets, in elements, a case has the same bits: all its
+	// multiples. At others it is held to the tolerance.
+	Align int
+	// Alone promises a row's bits in matrix products whatever other rows there
+	// are, and the bits of Attention in AttentionDecode.
+	Alone bool
+}
+
 // suite is one run of all operations' tests on one backend. Each case runs on
-// the backend under test at several offsets, which must agree bit for bit, and
-// on the reference, from which it may differ by tol.
+// the backend under test at several offsets, and on the reference.
 type suite struct {
-	t     *testing.T
-	dev   compute.Backend
-	ref   compute.Backend // nil: only record
-	tol   float64
+	t   *testing.T
+	dev compute.Backend
+	ref compute.Backend // nil: only record
+	Contract
 	rng   *rand.Rand
 	trace [][]float32 // all results in order, to compare two runs
 	names []string
@@ -33,10 +50,50 @@ type suite struct {
 
 // value is one tensor of a case, on the host.
 type value struct {
-	name string
-	data []float32 // before the operation
-	out  []float32 // after it, on the backend under test
+	s     *suite
+	name  string
+	class compute.Class
+	wide  bool      // held to Contract.Tol although the case has Narrow tensors
+	data  []float32 // before the operation
+	out   []float32 // after it, on the backend under test
 }
+
+// narrow makes v Narrow, and its values such as that can hold.
+func (v *value) narrow() *value {
+	v.class = compute.Narrow
+	v.s.round(v.data)
+	return v
+}
+
+// exact holds v to the tolerance of float32 sums: what it is computed from is
+// exact in the Narrow tensors.
+func (v *value) exact() *value {
+	v.wide = true
+	return v
+}
+
+// in is narrow or not.
+func (v *value) in(c compute.Class) *value {
+	if c == compute.Narrow {
+		return v.narrow()
+	}
+	return v
+}
+
+// round rounds x to what Narrow memory holds, to nearest, ties to even.
+func (s *suite) round(x []float32) []float32 {
+	if s.NarrowTol > 0 {
+		for i, v := range x {
+			if bits := math.Float32bits(v); v == v {
+				x[i] = math.Float32frombits((bits + 0x7fff + bits>>16&1) &^ 0xffff)
+			}
+		}
+	}
+	return x
+}
+
+// loose is the tolerance of what passes through Narrow memory.
+func (s *suite) loose() float64 { return max(s.Tol, s.NarrowTol) }
 
 // param is one parameter of a case.
 type param struct {
@@ -50,7 +107,7 @@ type param struct {
 type sample struct {
 	s      *suite
 	name   string
-	tol    float64
+	factor float64 // on the tolerance
 	floor  float64 // the size of terms that cancel, where the result may be far smaller
 	values []*value
 	params []*param
@@ -64,7 +121,7 @@ type side struct {
 }
 
 func (s *suite) sample(format string, args ...any) *sample {
-	return &sample{s: s, name: fmt.Sprintf(format, args...), tol: s.tol}
+	return &sample{s: s, name: fmt.Sprintf(format, args...), factor: 1}
 }
 
 // random is n standard normal values.
@@ -94,7 +151,7 @@ func (c *sample) output(name string, n int, acc bool) *value {
 }
 
 func (c *sample) value(name string, data []float32) *value {
-	v := &value{name: name, data: data}
+	v := &value{s: c.s, name: name, data: data}
 	c.values = append(c.values, v)
 	return v
 }
@@ -108,6 +165,7 @@ func (c *sample) param(name string, rows, cols int, grad bool) *param {
 			p.w.data[i] /= float32(math.Sqrt(float64(cols)))
 		}
 	}
+	c.s.round(p.w.data)
 	if grad {
 		p.g = c.random(name+".G", rows*cols)
 	}
@@ -131,10 +189,11 @@ var guard = math.Float32frombits(0x7fe5a5a5)
 
 const behind = 21 // guard values behind a tensor
 
-// place puts the case's values on b, each in its own block at the offset.
-func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]compute.Tensor) {
+// place puts the case's values on b, each in its own block at the offset, and
+// reads them back: that is what guards look like there.
+func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]compute.Tensor, before map[*value][]float32) {
 	s = &side{b, map[*value]compute.Tensor{}, map[*param]*compute.Param{}}
-	blocks = map[*value]compute.Tensor{}
+	blocks, before = map[*value]compute.Tensor{}, map[*value][]float32{}
 	for _, v := range c.values {
 		n := len(v.data)
 		host := make([]float32, off+n+behind)
@@ -142,12 +201,12 @@ func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]c
 			host[i] = guard
 		}
 		copy(host[off:], v.data)
-		block, err := b.Alloc(v.name, len(host))
+		block, err := b.Alloc(v.name, v.class, len(host))
 		if err != nil {
 			c.s.t.Fatalf("%s: %v", c.name, err)
 		}
 		b.Upload(block, host)
-		blocks[v], s.tensors[v] = block, block.Slice(off, off+n)
+		blocks[v], s.tensors[v], before[v] = block, block.Slice(off, off+n), download(c.s.t, b, block)
 	}
 	for _, p := range c.params {
 		q := &compute.Param{Name: p.w.name, Shape: []int{p.rows, p.cols}, Rows: p.rows, Cols: p.cols, Decay: p.decay}
@@ -155,7 +214,7 @@ func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]c
 		b.Refresh(q)
 		s.params[p] = q
 	}
-	return s, blocks
+	return s, blocks, before
 }
 
 // download is the elements of t, after all work is done.
@@ -174,16 +233,19 @@ func (c *sample) run(op func(s *side)) {
 	t := c.s.t
 	t.Helper()
 	offsets := []int{3, 0, 16, 3}
+	if n := c.s.Align; n > 1 {
+		offsets = []int{n, 0, 3, 2 * n, n}
+	}
 	if c.s.ref == nil {
 		offsets = offsets[:1]
 	}
 	for trial, off := range offsets {
-		s, blocks := c.place(c.s.dev, off)
+		s, blocks, before := c.place(c.s.dev, off)
 		op(s)
 		for _, v := range c.values {
 			host := download(t, c.s.dev, blocks[v])
 			for i, x := range host {
-				if (i < off || i >= off+len(v.data)) && math.Float32bits(x) != math.Float32bits(guard) {
+				if (i < off || i >= off+len(v.data)) && math.Float32bits(x) != math.Float32bits(before[v][i]) {
 					t.Errorf("%s: %s: wrote outside at [%d] of %d elements: %v", c.name, v.name, i-off, len(v.data), x)
 					break
 				}
@@ -192,8 +254,10 @@ func (c *sample) run(op func(s *side)) {
 			if trial == 0 {
 				v.out = got
 				c.s.trace, c.s.names = append(c.s.trace, got), append(c.s.names, c.name+": "+v.name)
+			} else if what := fmt.Sprintf("%s: %s at offset %d and at %d", c.name, v.name, off, offsets[0]); off%c.s.Align == 0 {
+				c.s.equal(what, got, v.out)
 			} else {
-				c.s.equal(fmt.Sprintf("%s: %s at offset %d and at 3", c.name, v.name, off), got, v.out)
+				c.s.near(what, got, v.out, c.tol(v), c.floor)
 			}
 			c.s.dev.Free(blocks[v])
 		}
@@ -201,7 +265,7 @@ func (c *sample) run(op func(s *side)) {
 	if c.s.ref == nil {
 		return
 	}
-	s, _ := c.place(c.s.ref, 0)
+	s, _, _ := c.place(c.s.ref, 0)
 	op(s)
 	for _, v := range c.values {
 		want := ref.F64(s.t(v))
@@ -211,11 +275,50 @@ func (c *sample) run(op func(s *side)) {
 		}
 		for i, x := range want {
 			got := float64(v.out[i])
-			if math.IsNaN(x) != math.IsNaN(got) || math.Abs(got-x) > c.tol*(most+math.Abs(x)) {
+			if math.IsNaN(x) != math.IsNaN(got) || math.Abs(got-x) > c.tol(v)*(most+math.Abs(x)) {
 				t.Errorf("%s: %s[%d] of %d: got %v, want %v (largest %.3g)", c.name, v.name, i, len(want), got, x, most)
 				break
 			}
 		}
+	}
+}
+
+// tol is how far v may be from the reference.
+func (c *sample) tol(v *value) float64 {
+	for _, u := range c.values {
+		if u.class == compute.Narrow && !v.wide {
+			return c.factor * c.s.loose()
+		}
+	}
+	return c.factor * c.s.Tol
+}
+
+// near wants values within tol of the largest's size and of floor.
+func (s *suite) near(what string, got, want []float32, tol, floor float64) {
+	s.t.Helper()
+	if len(got) != len(want) {
+		s.t.Errorf("%s: %d and %d elements", what, len(got), len(want))
+		return
+	}
+	most := floor
+	for _, x := range want {
+		most = max(most, math.Abs(float64(x)))
+	}
+	for i, x := range want {
+		if (x != x) != (got[i] != got[i]) || math.Abs(float64(got[i]-x)) > 2*tol*most {
+			s.t.Errorf("%s: [%d] of %d: %v is not near %v (largest %.3g)", what, i, len(want), got[i], x, most)
+			return
+		}
+	}
+}
+
+// alone wants the same bits of rows by themselves, if the contract promises it.
+func (s *suite) alone(what string, got, want []float32) {
+	s.t.Helper()
+	if s.Alone {
+		s.equal(what, got, want)
+	} else {
+		s.near(what, got, want, s.loose(), 1)
 	}
 }
 
@@ -234,9 +337,9 @@ func (s *suite) equal(what string, got, want []float32) {
 	}
 }
 
-// put places host on the backend under test; drop frees it.
-func (s *suite) put(host []float32) compute.Tensor {
-	t, err := s.dev.Alloc("test", len(host))
+// put places host in memory of the class on the backend under test.
+func (s *suite) put(c compute.Class, host []float32) compute.Tensor {
+	t, err := s.dev.Alloc("test", c, len(host))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -244,10 +347,13 @@ func (s *suite) put(host []float32) compute.Tensor {
 	return t
 }
 
-func (s *suite) empty(n int) compute.Tensor { return s.put(make([]float32, n)) }
+func (s *suite) wide(host []float32) compute.Tensor   { return s.put(compute.Wide, host) }
+func (s *suite) narrow(host []float32) compute.Tensor { return s.put(compute.Narrow, host) }
+
+func (s *suite) empty(c compute.Class, n int) compute.Tensor { return s.put(c, make([]float32, n)) }
 
 func (s *suite) weights(host []float32, rows, cols int) *compute.Param {
-	p := &compute.Param{Name: "w", Shape: []int{rows, cols}, Rows: rows, Cols: cols, W: s.put(host)}
+	p := &compute.Param{Name: "w", Shape: []int{rows, cols}, Rows: rows, Cols: cols, W: s.wide(s.round(host))}
 	s.dev.Refresh(p)
 	return p
 }

@@ -68,7 +68,7 @@ func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *B
 }
 
 func random(b *Backend, n int) compute.Tensor {
-	t, _ := b.Alloc("bench", n)
+	t, _ := b.Alloc("bench", compute.Wide, n)
 	for i, x := 0, f32("bench", "t", t, n); i < n; i++ {
 		x[i] = float32(rand.NormFloat64()) * 0.3
 	}
@@ -81,7 +81,7 @@ func randomParam(b *Backend, rows, cols int) *compute.Param {
 }
 
 func fill(b *Backend, n int, v float32) compute.Tensor {
-	t, _ := b.Alloc("bench", n)
+	t, _ := b.Alloc("bench", compute.Wide, n)
 	for i, x := 0, f32("bench", "t", t, n); i < n; i++ {
 		x[i] = v
 	}

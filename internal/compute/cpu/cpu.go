@@ -31,6 +31,7 @@ type Options struct {
 // Backend is a compute.Backend on the processor. Its operations are done when
 // they return.
 type Backend struct {
+	Footprint
 	k           *kernels
 	pool        *pool
 	workers     []worker
@@ -145,8 +146,8 @@ func packOf(op string, start []int32, N int) {
 // Name is "cpu/" and the variant.
 func (b *Backend) Name() string { return "cpu/" + b.k.name }
 
-// Alloc returns n zeroed elements. It fails when that would pass Options.Limit.
-func (b *Backend) Alloc(what string, n int) (compute.Tensor, error) {
+// Alloc returns n zeroed elements, float32 in either class. It fails when that would pass Options.Limit.
+func (b *Backend) Alloc(what string, _ compute.Class, n int) (compute.Tensor, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("cpu: Alloc: %q: %d elements", what, n))
 	}
@@ -180,6 +181,15 @@ func (b *Backend) Free(t compute.Tensor) {
 // Memory is the number of bytes allocated now, scratch and packed weights
 // included, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
+
+// Available is what Options.Limit leaves, or else what the system says a program
+// can have.
+func (b *Backend) Available() int64 {
+	if b.limit > 0 {
+		return max(1, b.limit-b.inUse) // 0 would be "unknown"
+	}
+	return MemoryAvailable()
+}
 
 // grow is n elements of a scratch buffer, of any content.
 func (b *Backend) grow(buf *[]float32, n int) []float32 {
@@ -240,6 +250,9 @@ const slab = 64
 func (b *Backend) eachSlab(D int, fn func(lo, hi int)) {
 	b.pool.run((D+slab-1)/slab, func(_, t int) { fn(t*slab, min(D, (t+1)*slab)) })
 }
+
+// Repeat runs op.
+func (b *Backend) Repeat(_ string, op func()) { op() }
 
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {

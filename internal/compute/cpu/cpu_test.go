@@ -16,7 +16,7 @@ func TestConformance(t *testing.T) {
 			}
 			computetest.Run(t, func(workers int) (compute.Backend, error) {
 				return New(Options{Workers: workers, Variant: variant})
-			}, 2e-6)
+			}, computetest.Contract{Tol: 2e-6, Align: 1, Alone: true})
 		})
 	}
 }

@@ -343,15 +343,15 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	x, err := b.Alloc("x", 1<<17)
+	x, err := b.Alloc("x", compute.Wide, 1<<17)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Alloc("activations of block 7", 1<<17+1); err == nil || !strings.Contains(err.Error(), `"activations of block 7"`) {
+	if _, err := b.Alloc("activations of block 7", compute.Wide, 1<<17+1); err == nil || !strings.Contains(err.Error(), `"activations of block 7"`) {
 		t.Errorf("beyond the limit: error %v", err)
 	}
 	b.Free(x)
-	if _, err := b.Alloc("y", 1<<18); err != nil {
+	if _, err := b.Alloc("y", compute.Wide, 1<<18); err != nil {
 		t.Errorf("within the limit: %v", err)
 	}
 }
@@ -413,7 +413,7 @@ func TestDerivedIsCounted(t *testing.T) {
 	x, y := random(b, 64), random(b, 64)
 	before, _ := b.Memory()
 	w := &compute.Param{Rows: 64, Cols: 64}
-	w.W, _ = b.Alloc("w", 64*64)
+	w.W, _ = b.Alloc("w", compute.Wide, 64*64)
 	b.Linear(y, x, w, nil, false)
 	if now, _ := b.Memory(); now-before != 2*4*64*64 {
 		t.Errorf("a parameter of 16 KiB and its packed copy take %d bytes", now-before)

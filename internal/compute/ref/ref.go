@@ -59,8 +59,8 @@ func rowsOf(op, name string, t compute.Tensor, width int) int {
 // Name is "ref".
 func (b *Backend) Name() string { return "ref" }
 
-// Alloc returns n zeroed elements; it does not fail.
-func (b *Backend) Alloc(what string, n int) (compute.Tensor, error) {
+// Alloc returns n zeroed elements, float64 in either class; it does not fail.
+func (b *Backend) Alloc(what string, _ compute.Class, n int) (compute.Tensor, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("ref: Alloc: %q: %d elements", what, n))
 	}
@@ -85,6 +85,21 @@ func (b *Backend) Free(t compute.Tensor) {
 // Memory is the number of bytes allocated now, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
+// Available is 0: nothing here knows.
+func (b *Backend) Available() int64 { return 0 }
+
+// Element is 8: float64.
+func (b *Backend) Element(compute.Class) int64 { return 8 }
+
+// Beside is 0: there are no copies.
+func (b *Backend) Beside(compute.Class, bool) int64 { return 0 }
+
+// Scratch is 0: nothing that outlives a call.
+func (b *Backend) Scratch(compute.Work) int64 { return 0 }
+
+// Overhead is 0.
+func (b *Backend) Overhead() int64 { return 0 }
+
 // Upload copies src to dst.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	for i, d := 0, size("Upload", "dst", dst, len(src)); i < len(src); i++ {
@@ -104,6 +119,9 @@ func (b *Backend) Sync() error { return nil }
 
 // Close has nothing to free that the collector does not.
 func (b *Backend) Close() error { return nil }
+
+// Repeat runs op.
+func (b *Backend) Repeat(_ string, op func()) { op() }
 
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) { clear(F64(t)) }

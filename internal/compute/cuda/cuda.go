@@ -1,0 +1,208 @@
+// Package cuda is the backend for NVIDIA GPUs. Matrix products are cuBLASLt's,
+// everything else is this package's own kernels (folder kernels), on one stream
+// of one device (package driver). It computes in bfloat16 with float32 sums, or
+// in float32 throughout, for debugging.
+//
+// A program has it when built with the tag nvidia; without the tag Open fails and
+// says so. What a plan of memory needs to know is here in either build.
+//
+// Operations are asynchronous: they queue work and return. The first failure, of
+// the device or of an allocation for scratch, is kept; operations after it do
+// nothing, and Sync returns it. Every sum has a fixed order: a function of the
+// call's shapes, never of timing.
+//
+// Names end in their shapes; the legend is that of package compute.
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"gad/internal/compute"
+)
+
+// Options configure a backend; the zero value is good.
+type Options struct {
+	Device    int    // ordinal of the GPU
+	Precision string // BF16 or F32; empty means BF16
+	Limit     int64  // bytes that the backend may hold in all; 0 means no limit
+	NoGraphs  bool   // Repeat runs every operation one by one, for debugging
+}
+
+// Precisions of Options: what Narrow memory is kept and computed in.
+const (
+	BF16 = "bf16"
+	F32  = "f32"
+)
+
+// precision is o.Precision, or an error.
+func (o Options) precision() (dtype, error) {
+	switch o.Precision {
+	case "", BF16:
+		return bf16, nil
+	case F32:
+		return f32, nil
+	}
+	return 0, fmt.Errorf("cuda: precision %q: want %s, or %s for debugging", o.Precision, BF16, F32)
+}
+
+// dtype is the type of an element in device memory.
+type dtype uint8
+
+const (
+	f32 dtype = iota
+	bf16
+)
+
+// size is in bytes.
+func (t dtype) size() int64 { return 4 >> t }
+
+func (t dtype) String() string { return [...]string{"float32", "bfloat16"}[t] }
+
+// ErrUnavailable is wrapped by Open's error where there is nothing to open: this
+// program is built without CUDA, or the machine has no driver, device or library.
+var ErrUnavailable = errors.New("CUDA is not to be had")
+
+var _ compute.Footprint = Options{}
+
+// Overhead is what a backend takes before anything is allocated: the CUDA
+// context, the kernels and the workspace of cuBLASLt. An estimate, on the safe
+// side of what a Hopper GPU takes.
+func (Options) Overhead() int64 { return 768 << 20 }
+
+// Element is the number of bytes of an element of class c.
+func (o Options) Element(c compute.Class) int64 {
+	if p, _ := o.precision(); c == compute.Narrow {
+		return p.size()
+	}
+	return f32.size()
+}
+
+// Beside is the number of bytes of the copy that products and lookups read, where
+// the weights are of the other type.
+func (o Options) Beside(c compute.Class, _ bool) int64 {
+	if narrow := o.Element(compute.Narrow); o.Element(c) != narrow {
+		return narrow
+	}
+	return 0
+}
+
+// Scratch is the most that one operation takes: all share one block.
+func (o Options) Scratch(w compute.Work) int64 {
+	narrow := o.Element(compute.Narrow)
+	var most int64
+	use := func(bytes ...int64) {
+		sum := int64(0)
+		for _, n := range bytes {
+			sum += padded(n)
+		}
+		most = max(most, sum)
+	}
+	if w.Vocab > 1 && w.Rows > 0 {
+		use(headLimits.chunks(w.Rows, w.Vocab).bytes(w.Hidden, w.Vocab, narrow, w.Trainable)...)
+	}
+	if w.Vocab > 1 && w.Slots > 0 {
+		use(append(headLimits.whole(w.Slots, w.Vocab).bytes(0, w.Vocab, narrow, false), 8*int64(w.Slots))...)
+	}
+	if w.Slots > 0 {
+		splits := blocks(w.Positions+64*defaultPage, decodeSplit)
+		use(decodeBytes(w.Slots, splits, w.Heads, w.HeadDim))
+	}
+	if w.Trainable {
+		use(int64(w.Tokens)*int64(w.Hidden)*narrow, partialBytes(w.Tokens, max(w.Hidden, w.Heads*w.HeadDim))) // a product's Wide gradient, narrowed
+		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
+		use(4 * int64(w.Tokens) * int64(w.Heads)) // row sums of the attention's gradient
+	}
+	return most
+}
+
+// padded is bytes up to the next boundary that scratch is cut at.
+func padded(bytes int64) int64 { return (bytes + 255) &^ 255 }
+
+// blocks is how many blocks of size cover n.
+func blocks(n, size int) int { return (n + size - 1) / size }
+
+// sumRows is how many of N rows of D columns a block sums where sums run down the
+// columns of a gradient: enough that each thread has 64 (kernels/norm.cu), and that
+// the blocks' sums, which are then added in order, are at most 1024.
+func sumRows(N, D int) int {
+	rows := 64 * max(1, 256/blocks(D, 8))
+	for blocks(N, rows) > 1024 {
+		rows *= 2
+	}
+	return rows
+}
+
+// partialBytes is the size of such sums.
+func partialBytes(N, D int) int64 { return 4 * int64(blocks(N, sumRows(N, D))) * int64(D) }
+
+// decodeSplit is how many positions a block of the decode kernels takes
+// (ATTN_SPLIT in kernels/attention.cuh); defaultPage is the pages' usual size.
+const (
+	decodeSplit = 512
+	defaultPage = 16
+)
+
+// decodeStride is the length of a row of the page table: the longest row's, rounded
+// up so that it changes seldom.
+func decodeStride(pages int) int { return (pages + 63) &^ 63 }
+
+// decodeBytes is the size of the partial softmaxes of R rows.
+func decodeBytes(R, splits, H, E int) int64 {
+	return 4 * int64(R) * int64(splits) * int64(H) * int64(E+2)
+}
+
+// limits bound the head's scratch.
+type limits struct {
+	rows   int   // at a time
+	vocab  int   // a chunk of the vocabulary that statistics are taken of at a time
+	logits int64 // bytes of logits, unless one row's chunk has more
+}
+
+// headLimits suit a GPU: chunks that its matrix units fill.
+var headLimits = limits{rows: 8192, vocab: 8192, logits: 256 << 20}
+
+// chunks cuts the head's work on R rows and V tokens into parts.
+type chunks struct {
+	rows int // at a time
+	cols int // of the vocabulary in a product: a multiple of limits.vocab, or all
+	ld   int // row stride of the logits
+}
+
+// chunks is how LogProb and LogProbGrad take the head: some rows, and as many
+// chunks of the vocabulary as the limit allows.
+func (l limits) chunks(R, V int) chunks {
+	c := chunks{rows: max(1, min(R, l.rows))}
+	fit := int(l.logits / int64(4*c.rows))
+	c.cols = min(V, max(1, fit/l.vocab)*l.vocab)
+	c.ld = stride(c.cols)
+	return c
+}
+
+// whole is how Sample takes the head: rows of all logits.
+func (l limits) whole(R, V int) chunks {
+	ld := stride(V)
+	fit := int(l.logits / int64(4*ld))
+	return chunks{rows: max(1, min(R, l.rows, fit)), cols: V, ld: ld}
+}
+
+// stride is a row's length in memory, such that each row begins at 16 bytes in
+// either type.
+func stride(cols int) int { return (cols + 7) &^ 7 }
+
+// bytes are the sizes of the head's scratch, in the order of headWork's places:
+// rows of h, logits, statistics, and for the gradient the logits' and the rows'.
+func (c chunks) bytes(D, V int, narrow int64, grad bool) []int64 {
+	rows := int64(c.rows)
+	sizes := []int64{rows * int64(D) * narrow, rows * int64(c.ld) * 4, rows * int64(blocks(V, headTile)) * 16, 0, 0}
+	if grad {
+		if sizes[4] = rows * int64(D) * 4; narrow < 4 {
+			sizes[3] = rows * int64(c.ld) * narrow
+		}
+	}
+	return sizes
+}
+
+// headTile is how many columns of the vocabulary a block of head_stats takes
+// (HEAD_TILE in kernels/head.cu). Chunks of the vocabulary are multiples of it.
+const headTile = 4096

@@ -1,0 +1,41 @@
+//go:build nvidia
+
+package driver
+
+import "github.com/ebitengine/purego"
+
+// Emulation controls the emulated device, for tests of what happens when the
+// device has no more memory.
+type Emulation struct{ failAlloc, allocs uintptr }
+
+// Emulated is the emulated device's controls, or nil when the driver is a real
+// one or has not been opened.
+func Emulated() *Emulation {
+	lib.Lock()
+	defer lib.Unlock()
+	if lib.handle == 0 {
+		return nil
+	}
+	var e Emulation
+	for _, s := range []struct {
+		to   *uintptr
+		name string
+	}{{&e.failAlloc, "gadEmuFailAlloc"}, {&e.allocs, "gadEmuAllocs"}} {
+		p, err := purego.Dlsym(lib.handle, s.name)
+		if err != nil {
+			return nil
+		}
+		*s.to = p
+	}
+	return &e
+}
+
+// FailAlloc lets the n-th allocation from now on, counted from 0, of device or
+// pinned memory fail; -1 lets none.
+func (e *Emulation) FailAlloc(n int) { purego.SyscallN(e.failAlloc, uintptr(n)) }
+
+// Allocs is the number of blocks of device memory that are held.
+func (e *Emulation) Allocs() int {
+	n, _, _ := purego.SyscallN(e.allocs)
+	return int(n)
+}

@@ -1,0 +1,674 @@
+//go:build nvidia
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/computetest"
+	"gad/internal/compute/cuda/driver"
+)
+
+// start opens a backend on the machine's device, emulated or not.
+func start(t testing.TB, o Options) *Backend {
+	t.Helper()
+	b, err := open(o)
+	if errors.Is(err, ErrUnavailable) {
+		t.Skipf("NOT TESTED: needs a device: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func TestConformance(t *testing.T) {
+	for precision, contract := range map[string]computetest.Contract{
+		F32:  {Tol: 2e-6, Align: 8},
+		BF16: {Tol: 2e-6, NarrowTol: 8e-3, Align: 8}, // twice the distance of bfloat16's numbers: gradients pass through it twice
+	} {
+		t.Run(precision, func(t *testing.T) {
+			start(t, Options{Precision: precision}) // or skip
+			computetest.Run(t, func(int) (compute.Backend, error) { return Open(Options{Precision: precision}) }, contract)
+		})
+	}
+}
+
+// The fast attention kernels, over several tiles, groups of heads and splits,
+// against the plain ones in float32.
+func TestFastAttention(t *testing.T) {
+	fast, plain := set(t, start(t, Options{})), set(t, start(t, Options{Precision: F32}))
+	for _, a := range []compute.AttnShape{{H: 4, K: 2, E: 64}, {H: 3, K: 1, E: 128}} {
+		a.Scale = 1 / math.Sqrt(float64(a.E))
+		start := []int32{0, 1, 131, 131, 420}
+		N := int(start[len(start)-1])
+		nq, nk := N*a.H*a.E, N*a.K*a.E
+		q, k, v, do := fast.normal(nq), fast.normal(nk), fast.normal(nk), fast.normal(nq)
+		for _, x := range [][]float32{q, k, v, do} {
+			copy(x, fast.down(fast.put(compute.Narrow, x))) // rounded
+		}
+		forward := func(s *setting) [][]float32 {
+			n := compute.Narrow
+			qt, kt, vt, dot := s.put(n, q), s.put(n, k), s.put(n, v), s.put(n, do)
+			o, lse := s.empty(n, nq), s.empty(compute.Wide, N*a.H)
+			dq, dk, dv := s.empty(n, nq), s.empty(n, nk), s.empty(n, nk)
+			s.b.Attention(o, lse, qt, kt, vt, a, start)
+			s.b.AttentionGrad(dq, dk, dv, dot, o, lse, qt, kt, vt, a, start)
+			return [][]float32{s.down(o), s.down(lse), s.down(dq), s.down(dk), s.down(dv)}
+		}
+		// Rows of one cache, the longest over three splits, with the pages scrambled.
+		const R, P, pages = 3, 16, 72
+		cache := fast.normal(2 * pages * P * a.K * a.E)
+		copy(cache, fast.down(fast.put(compute.Narrow, cache)))
+		table := make([]int32, pages)
+		for i, page := range fast.rng.Perm(pages) {
+			table[i] = int32(page)
+		}
+		paged := compute.Pages{PageTokens: P, Table: [][]int32{table, table[3:9], table[40:]}, Len: []int32{pages*P - 5, 81, 512}}
+		decode := func(s *setting) []float32 {
+			kv, o := s.put(compute.Narrow, cache), s.empty(compute.Narrow, R*a.H*a.E)
+			half := len(cache) / 2
+			s.b.AttentionDecode(o, s.put(compute.Narrow, q[:R*a.H*a.E]), kv.Slice(0, half), kv.Slice(half, 2*half), a, paged)
+			return s.down(o)
+		}
+		got, want := append(forward(fast), decode(fast)), append(forward(plain), decode(plain))
+		for i, name := range []string{"o", "lse", "dq", "dk", "dv", "decoded o"} {
+			for j, x := range want[i] {
+				if y := got[i][j]; !(math.Abs(float64(y-x)) <= 8e-3*(1+math.Abs(float64(x)))) {
+					t.Errorf("width %d: %s[%d] of %d: %v, want %v", a.E, name, j, len(want[i]), y, x)
+					break
+				}
+			}
+		}
+	}
+}
+
+// setting is a small model's memory, for tests of the engine itself.
+type setting struct {
+	t   testing.TB
+	b   *Backend
+	rng *rand.Rand
+}
+
+func set(t testing.TB, b *Backend) *setting { return &setting{t, b, rand.New(rand.NewPCG(3, 4))} }
+
+func (s *setting) put(c compute.Class, host []float32) compute.Tensor {
+	s.t.Helper()
+	x, err := s.b.Alloc("test", c, len(host))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.b.Upload(x, host)
+	return x
+}
+
+func (s *setting) empty(c compute.Class, n int) compute.Tensor { return s.put(c, make([]float32, n)) }
+
+func (s *setting) normal(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(s.rng.NormFloat64())
+	}
+	return x
+}
+
+// param is a parameter of random weights, with a gradient of zeros.
+func (s *setting) param(rows, cols int) *compute.Param {
+	host := s.normal(rows * cols)
+	for i := range host {
+		host[i] /= float32(math.Sqrt(float64(cols)))
+	}
+	p := &compute.Param{Name: "w", Rows: rows, Cols: cols, W: s.put(compute.Wide, host), G: s.empty(compute.Wide, rows*cols)}
+	s.b.Refresh(p)
+	return p
+}
+
+func (s *setting) draws(n, of int) []int32 {
+	x := make([]int32, n)
+	for i := range x {
+		x[i] = int32(s.rng.IntN(of))
+	}
+	return x
+}
+
+func (s *setting) down(x compute.Tensor) []float32 {
+	s.t.Helper()
+	host := make([]float32, x.Len())
+	s.b.Download(host, x)
+	if err := s.b.Sync(); err != nil {
+		s.t.Fatal(err)
+	}
+	return host
+}
+
+func (s *setting) same(what string, got, want []float32) {
+	s.t.Helper()
+	if len(got) != len(want) {
+		s.t.Errorf("%s: %d and %d elements", what, len(got), len(want))
+		return
+	}
+	for i := range got {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			s.t.Errorf("%s: [%d] of %d: %v is not %v", what, i, len(got), got[i], want[i])
+			return
+		}
+	}
+}
+
+// step is a layer of generation over rows that begin with N tokens: all that a
+// graph records, and indices of every kind.
+type step struct {
+	*setting
+	embed, norm, w          *compute.Param
+	x, rstd, h, q, k, v, up compute.Tensor
+	rope                    compute.Tensor
+}
+
+const (
+	stepV, stepD, stepN, stepSlots = 50, 32, 6, 40
+)
+
+func newStep(t testing.TB, b *Backend) *step {
+	s := &step{setting: set(t, b)}
+	s.embed, s.norm, s.w = s.param(stepV, stepD), s.param(1, stepD), s.param(stepD, stepD)
+	n, w := compute.Narrow, compute.Wide
+	s.x, s.rstd, s.h, s.q = s.empty(w, stepN*stepD), s.empty(w, stepN), s.empty(n, stepN*stepD), s.empty(n, stepN*stepD)
+	s.k, s.v, s.up = s.empty(n, stepSlots*stepD), s.empty(n, stepSlots*stepD), s.empty(n, stepN*stepD)
+	s.rope = s.put(w, s.normal(20*stepD/2))
+	return s
+}
+
+// input is one call's indices.
+type input struct {
+	ids, pos, slots []int32
+	pages           compute.Pages
+}
+
+func (s *step) input(N int) input {
+	in := input{ids: s.draws(N, stepV), pos: s.draws(N, 20), pages: compute.Pages{PageTokens: 2}}
+	for _, slot := range s.rng.Perm(stepSlots)[:N] {
+		in.slots = append(in.slots, int32(slot))
+		n := 1 + s.rng.IntN(8)
+		in.pages.Table = append(in.pages.Table, s.draws(blocks(n, 2), stepSlots/2))
+		in.pages.Len = append(in.pages.Len, int32(n))
+	}
+	return in
+}
+
+func (s *step) run(in input) {
+	const E = stepD / 2
+	n := len(in.ids) * stepD
+	x, rstd, h, q := s.x.Slice(0, n), s.rstd.Slice(0, len(in.ids)), s.h.Slice(0, n), s.q.Slice(0, n)
+	s.b.Zero(s.up)
+	s.b.Embed(x, s.embed, in.ids)
+	for range 2 {
+		s.b.RMSNorm(h, rstd, x, s.norm, 1e-6)
+		s.b.Linear(q, h, s.w, nil, false)
+		s.b.Rope(q, 2, E, in.pos, s.rope, false)
+		s.b.CacheWrite(s.k, h, stepD, in.slots)
+		s.b.CacheWrite(s.v, h, stepD, in.slots)
+		s.b.AttentionDecode(h, q, s.k, s.v, compute.AttnShape{H: 2, K: 2, E: E, Scale: 0.25}, in.pages)
+		s.b.Linear(x, h, s.w, nil, true)
+	}
+	s.b.Copy(s.up.Slice(0, n), h)
+}
+
+// Under Repeat a step gives the bits that it gives by itself, for indices that
+// change, without a wait between calls, for rows that come and go, and after its
+// memory was moved; and graphs do run.
+func TestRepeat(t *testing.T) {
+	b := start(t, Options{})
+	byItself, repeated := newStep(t, b), newStep(t, b)
+	const calls = 24
+	var want, got []compute.Tensor
+	ran := 0
+	for i := range calls {
+		N := stepN - i/5%3
+		in := byItself.input(N)
+		byItself.run(in)
+		key := fmt.Sprint("step ", N)
+		before := b.graph.known[key]
+		captured := before != nil && before.graph != nil
+		b.Repeat(key, func() { repeated.run(in) })
+		if r := b.graph.known[key]; captured && r.graph != nil && r.misses == 0 {
+			ran++
+		}
+		// Kept on the device: reading back would wait.
+		for _, x := range []struct {
+			s    *step
+			list *[]compute.Tensor
+		}{{byItself, &want}, {repeated, &got}} {
+			n := N * stepD
+			keep := x.s.empty(compute.Wide, n)
+			b.Copy(keep, x.s.x.Slice(0, n))
+			*x.list = append(*x.list, keep)
+		}
+		if i == 15 { // all addresses change
+			b.wait()
+			repeated.k, repeated.v = repeated.put(compute.Narrow, repeated.down(repeated.k)), repeated.put(compute.Narrow, repeated.down(repeated.v))
+		}
+	}
+	for i := range want {
+		byItself.same(fmt.Sprintf("call %d", i), byItself.down(got[i]), byItself.down(want[i]))
+	}
+	if ran < calls/4 {
+		t.Errorf("%d of %d calls ran a graph", ran, calls)
+	}
+	byItself.same("keys", byItself.down(repeated.k), byItself.down(byItself.k))
+}
+
+// Each way in which an operation can differ from what was captured is seen, and
+// the operation is then run as it is.
+func TestRepeatSeesDifferences(t *testing.T) {
+	b := start(t, Options{})
+	s := set(t, b)
+	x, y, w := s.put(compute.Wide, s.normal(64)), s.empty(compute.Wide, 64), s.param(8, 8)
+	h, o := s.put(compute.Narrow, s.normal(64)), s.empty(compute.Narrow, 64)
+	for _, c := range []struct {
+		name       string
+		one, other func()
+	}{
+		{"kernel", func() { b.Add(y, x) }, func() { b.Copy(y, x) }},
+		{"argument", func() { b.SwiGLU(o, h, h) }, func() { b.SwiGLU(h, o, o) }},
+		{"number", func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1e-6) }, func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1) }},
+		{"product", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o.Slice(0, 56), h.Slice(0, 56), w, nil, false) }},
+		{"size", func() { b.Zero(y) }, func() { b.Zero(y.Slice(0, 8)) }},
+		{"less", func() { b.Zero(y); b.Copy(y, x) }, func() { b.Zero(y) }},
+		{"more", func() { b.Zero(y) }, func() { b.Zero(y); b.Copy(y, x) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			state := func(op func()) []float32 {
+				b.Upload(x, seq(64, 1))
+				b.Upload(y, seq(64, 2))
+				b.Upload(h, seq(64, 0.01))
+				b.Upload(o, seq(64, 0.02))
+				op()
+				return slices.Concat(s.down(x), s.down(y), s.down(h), s.down(o))
+			}
+			ops := []func(){c.one, c.one, c.one, c.other, c.other, c.other, c.one}
+			for i, op := range ops {
+				want := state(op)
+				s.same(fmt.Sprintf("call %d", i), state(func() { b.Repeat(c.name, op) }), want)
+			}
+		})
+	}
+}
+
+// w0 is the first row of w as a norm's weights.
+func w0(w *compute.Param) *compute.Param {
+	return &compute.Param{Name: "w0", Rows: 1, Cols: w.Cols, W: w.W.Slice(0, w.Cols)}
+}
+
+func seq(n int, scale float32) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = scale * float32(i%17-8)
+	}
+	return x
+}
+
+// More keys than are kept: the oldest go, with their memory.
+func TestRepeatForgets(t *testing.T) {
+	b := start(t, Options{})
+	s := set(t, b)
+	table, y := s.param(9, 4), s.empty(compute.Wide, 4)
+	var most int64
+	for i := range 3 * maxGraphs {
+		id := []int32{int32(i % 9)}
+		for range 3 {
+			b.Repeat(fmt.Sprint(i), func() { b.Embed(y, table, id) })
+		}
+		if i == maxGraphs {
+			most, _ = b.Memory()
+		}
+	}
+	if len(b.graph.known) != maxGraphs {
+		t.Errorf("%d keys are kept, want %d", len(b.graph.known), maxGraphs)
+	}
+	if now, _ := b.Memory(); now > most {
+		t.Errorf("%d bytes in use, %d when all keys were taken first", now, most)
+	}
+}
+
+func TestRepeatRefuses(t *testing.T) {
+	b := start(t, Options{})
+	s := set(t, b)
+	x, w := s.empty(compute.Narrow, 8), s.param(8, 8)
+	host := make([]float32, 8)
+	for name, op := range map[string]func(){
+		"Alloc":      func() { b.Alloc("x", compute.Wide, 1) },
+		"Free":       func() { b.Free(x) },
+		"Upload":     func() { b.Upload(x, host) },
+		"Download":   func() { b.Download(host, x) },
+		"Sync":       func() { b.Sync() },
+		"Close":      func() { b.Close() },
+		"Sample":     func() { b.Sample(make([]int32, 1), host[:1], x, w, compute.Sampling{}, nil) },
+		"SumSquares": func() { b.SumSquares([]compute.Tensor{x}) },
+		"Repeat":     func() { b.Repeat("inner", func() {}) },
+	} {
+		said := func() (what any) {
+			defer func() { what = recover() }()
+			b.Repeat("outer "+name, op)
+			return nil
+		}()
+		if text, _ := said.(string); !strings.Contains(text, name) {
+			t.Errorf("%s inside Repeat: %v", name, said)
+		}
+		if b.graph.mode != plain {
+			t.Fatalf("%s: still inside Repeat", name)
+		}
+	}
+	s.same("afterwards", s.down(x), make([]float32, 8))
+}
+
+// Indices pass through pinned memory that is used again and again: what the
+// device has not read is not overwritten, lists that do not fit make it larger,
+// and a list that is there already is not brought again.
+func TestStaging(t *testing.T) {
+	b := start(t, Options{})
+	s := set(t, b)
+	const V, D, N = 300, 8, 100
+	table := s.param(V, D)
+	all := s.down(table.W)
+	b.ring.release(b)
+	if err := b.ring.grow(b, 1024); err != nil {
+		t.Fatal(err)
+	}
+	var ys []compute.Tensor
+	var lists [][]int32
+	for i := range 12 {
+		n := N
+		if i == 7 {
+			n = 1000 // 4000 bytes
+		}
+		ids := s.draws(n, V)
+		y, err := b.Alloc("y", compute.Wide, n*D)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Embed(y, table, ids)
+		lists, ys = append(lists, slices.Clone(ids)), append(ys, y)
+		if i%2 == 0 {
+			used := b.ring.used
+			b.Embed(y, table, slices.Clone(ids))
+			if b.ring.used != used {
+				t.Errorf("call %d: the same list was staged twice", i)
+			}
+		}
+		clear(ids) // the caller may do as it likes with it
+	}
+	for i, y := range ys {
+		got := s.down(y)
+		for n, id := range lists[i] {
+			for d := range D {
+				if x := all[int(id)*D+d]; math.Abs(float64(got[n*D+d]-x)) > math.Abs(float64(x))/128 {
+					t.Fatalf("call %d: row %d, of token %d: [%d] is %v, want %v", i, n, id, d, got[n*D+d], x)
+				}
+			}
+		}
+	}
+	long := s.normal(10000)
+	s.same("an upload in many parts", s.down(s.put(compute.Wide, long)), long)
+	narrow := s.down(s.put(compute.Narrow, long))
+	for i, x := range long {
+		if math.Abs(float64(narrow[i]-x)) > math.Abs(float64(x))/128 {
+			t.Fatalf("an upload to Narrow memory in many parts: [%d] is %v, was %v", i, narrow[i], x)
+		}
+	}
+}
+
+// The head in small chunks gives what it gives in one: of LogProb and Sample the
+// same bits.
+func TestHeadChunks(t *testing.T) {
+	for _, precision := range []string{F32, BF16} {
+		b := start(t, Options{Precision: precision})
+		for _, V := range []int{3 * headTile, 2*headTile + 500} {
+			s := set(t, b)
+			const N, R, D = 9, 7, 16
+			h, w := s.put(compute.Narrow, s.normal(N*D)), s.param(V, D)
+			rows, targets := []int32{8, 1, 0, 5, 3, 7, 2}, s.draws(R, V)
+			dlogp, dent := s.put(compute.Wide, s.normal(R)), s.put(compute.Wide, s.normal(R))
+			u := []float64{0.1, 0.9, 0.4, 0.99, 0.5, 0, 0.7}
+			run := func(l limits) (logp, grad []float32, ids []int32) {
+				b.head = l
+				out := compute.HeadOut{LogpR: s.empty(compute.Wide, R), EntR: s.empty(compute.Wide, R), LseR: s.empty(compute.Wide, R)}
+				dh := s.empty(compute.Narrow, N*D)
+				b.Zero(w.G)
+				b.LogProb(out, h, w, rows, targets, 1.25)
+				b.LogProbGrad(dh, w, out, dlogp, dent, h, rows, targets, 1.25)
+				ids, lp := make([]int32, R), make([]float32, R)
+				b.Sample(ids, lp, h.Slice(0, R*D), w, compute.Sampling{Temperature: 0.8, TopK: 1000, TopP: 0.95}, u)
+				return slices.Concat(s.down(out.LogpR), s.down(out.EntR), s.down(out.LseR), lp), slices.Concat(s.down(dh), s.down(w.G)), ids
+			}
+			logp, grad, ids := run(headLimits)
+			logp2, grad2, ids2 := run(limits{rows: 3, vocab: headTile, logits: 4 * 3 * headTile})
+			s.same("log-probabilities in chunks", logp2, logp)
+			if !slices.Equal(ids, ids2) {
+				t.Errorf("tokens in chunks: %v, want %v", ids2, ids)
+			}
+			tol := 1e-5
+			if precision == BF16 {
+				tol = 1e-2
+			}
+			for i, x := range grad {
+				if math.Abs(float64(grad2[i]-x)) > tol*(1+math.Abs(float64(x))) {
+					t.Fatalf("gradient in chunks: [%d] is %v, want %v", i, grad2[i], x)
+				}
+			}
+		}
+	}
+}
+
+func TestLimit(t *testing.T) {
+	b := start(t, Options{Limit: ringBytes + 4096})
+	if n := b.Available(); n <= 0 || n > 4096 {
+		t.Errorf("%d bytes available of 4096", n)
+	}
+	_, err := b.Alloc("too much", compute.Wide, 1<<20)
+	if err == nil || !strings.Contains(err.Error(), `"too much"`) || !strings.Contains(err.Error(), "4194304 bytes") {
+		t.Errorf("beyond the limit: %v", err)
+	}
+	x, err := b.Alloc("enough", compute.Narrow, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Free(x)
+	// Scratch beyond the limit: Sync says so, and the backend goes on.
+	s := set(t, b)
+	w, h := s.param(9, 4), s.empty(compute.Narrow, 4)
+	ids, logp := []int32{-7}, []float32{5}
+	b.Limit = b.inUse
+	b.Sample(ids, logp, h, w, compute.Sampling{}, nil)
+	if err := b.Sync(); err == nil || !strings.Contains(err.Error(), "scratch") {
+		t.Errorf("scratch beyond the limit: %v", err)
+	}
+	if ids[0] != -7 || logp[0] != 5 {
+		t.Errorf("a failed Sample wrote %d and %v", ids[0], logp[0])
+	}
+	b.Limit = 0
+	b.Sample(ids, logp, h, w, compute.Sampling{}, nil)
+	if err := b.Sync(); err != nil || ids[0] != 0 {
+		t.Errorf("afterwards: token %d, %v", ids[0], err)
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	b := start(t, Options{})
+	s := set(t, b)
+	x, y, freed := s.empty(compute.Wide, 8), s.empty(compute.Narrow, 8), s.empty(compute.Wide, 8)
+	b.Free(freed)
+	w := s.param(2, 4)
+	for name, op := range map[string]func(){
+		"classes differ": func() { b.Copy(x, y) },
+		"a Wide input":   func() { b.Linear(y.Slice(0, 4), x, w, nil, false) },
+		"freed memory":   func() { b.Zero(freed) },
+		"freed twice":    func() { b.Free(freed) },
+		"a part freed":   func() { b.Free(x.Slice(0, 4)) },
+		"a length":       func() { b.Add(x, x.Slice(0, 4)) },
+		"an index":       func() { b.Embed(x, w, []int32{0, 2}) },
+		"start beyond":   func() { b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1}, []int32{0, 9}) },
+		"a page beyond": func() {
+			b.AttentionDecode(y, y, y, y, compute.AttnShape{H: 1, K: 1, E: 8, Scale: 1}, compute.Pages{PageTokens: 1, Table: [][]int32{{1}}, Len: []int32{1}})
+		},
+		"a negative length": func() { b.Alloc("x", compute.Wide, -1) },
+	} {
+		func() {
+			defer func() {
+				if what := recover(); what == nil || !strings.HasPrefix(fmt.Sprint(what), "cuda: ") {
+					t.Errorf("%s: %v", name, what)
+				}
+			}()
+			op()
+		}()
+	}
+}
+
+// Two backends on one device do not disturb each other.
+func TestTwo(t *testing.T) {
+	a, b := start(t, Options{}), start(t, Options{Precision: F32})
+	sa, sb := set(t, a), set(t, b)
+	x := sa.normal(100)
+	xa, xb := sa.put(compute.Wide, x), sb.put(compute.Narrow, x)
+	a.Zero(xa)
+	sb.same("the other's", sb.down(xb), x)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sa.same("after the other's end", sa.down(xa), make([]float32, 100))
+}
+
+// everything uses each way in which the engine allocates.
+func everything(b *Backend) (result []float32, err error) {
+	alloc := func(c compute.Class, n int) (x compute.Tensor) {
+		if err == nil {
+			x, err = b.Alloc("test", c, n)
+		}
+		return x
+	}
+	const N, D, V, R = 5, 16, 40, 3
+	h, g, y := alloc(compute.Narrow, N*D), alloc(compute.Narrow, N*D), alloc(compute.Wide, N*D)
+	w := &compute.Param{Name: "w", Rows: V, Cols: D, W: alloc(compute.Wide, V*D), G: alloc(compute.Wide, V*D)}
+	square := &compute.Param{Name: "square", Rows: D, Cols: D, W: alloc(compute.Wide, D*D), G: alloc(compute.Wide, D*D)}
+	bias := &compute.Param{Name: "bias", Rows: 1, Cols: D, W: alloc(compute.Wide, D), G: alloc(compute.Wide, D)}
+	stats := alloc(compute.Wide, 4*R)
+	defer func() {
+		for _, x := range []compute.Tensor{h, g, y, w.W, w.G, square.W, square.G, bias.W, bias.G, stats} {
+			b.Free(x)
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range []*compute.Param{w, square, bias} {
+		b.Upload(p.W, seq(p.Len(), 0.05*float32(i+1)))
+		b.Refresh(p)
+	}
+	b.Upload(h, seq(N*D, 0.1))
+	for i := range 4 {
+		ids := []int32{int32(i), 2, 3, 4, 5}
+		b.Repeat("everything", func() {
+			b.Embed(y, w, ids)
+			b.Linear(g, h, square, bias, false)
+			b.Linear(y, g, square, nil, true)
+		})
+	}
+	out := compute.HeadOut{LogpR: stats.Slice(0, R), EntR: stats.Slice(R, 2*R), LseR: stats.Slice(2*R, 3*R)}
+	rows, targets := []int32{4, 0, 2}, []int32{7, 39, 0}
+	b.LogProb(out, h, w, rows, targets, 1)
+	b.LogProbGrad(compute.Tensor{}, w, out, stats.Slice(3*R, 4*R), compute.Tensor{}, h, rows, targets, 1)
+	b.LinearGrad(g, square, bias, y, h, false)
+	ids, logp := make([]int32, N), make([]float32, N)
+	b.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, make([]float64, N))
+	sum := b.SumSquares([]compute.Tensor{w.G, square.G, bias.G})
+	host := make([]float32, N*D)
+	b.Download(host, g)
+	if err := b.Sync(); err != nil {
+		return nil, err
+	}
+	return append(append(host, logp...), float32(sum)), nil
+}
+
+// Close gives everything back, also what the caller forgot.
+func TestCloseFreesEverything(t *testing.T) {
+	emulated := driver.Emulated()
+	if emulated == nil {
+		t.Skip("NOT TESTED: only the emulated device counts its allocations")
+	}
+	before := emulated.Allocs()
+	b := start(t, Options{})
+	if _, err := everything(b); err != nil {
+		t.Fatal(err)
+	}
+	set(t, b).param(30, 30) // forgotten
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := emulated.Allocs(); n != before {
+		t.Errorf("%d allocations are left", n-before)
+	}
+}
+
+// Each allocation in turn fails: the failure is reported, the backend goes on, and
+// nothing is lost.
+func TestEachAllocationFails(t *testing.T) {
+	emulated := driver.Emulated()
+	if emulated == nil {
+		t.Skip("NOT TESTED: only the emulated device fails on demand")
+	}
+	before := emulated.Allocs()
+	healthy := start(t, Options{})
+	want, err := everything(healthy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	healthy.Close()
+	if n := emulated.Allocs(); n != before {
+		t.Fatalf("%d allocations are left of a healthy run", n-before)
+	}
+	failures := 0
+	for i := 0; ; i++ {
+		emulated.FailAlloc(i)
+		b, err := open(Options{})
+		if err == nil {
+			_, err = everything(b)
+		}
+		emulated.FailAlloc(-1)
+		if err == nil { // there are only i allocations
+			b.Close()
+			break
+		}
+		failures++
+		if !errors.Is(err, driver.ErrMemory) {
+			t.Errorf("allocation %d: %v", i, err)
+		}
+		if b == nil {
+			continue
+		}
+		got, err := everything(b)
+		if err != nil {
+			t.Fatalf("allocation %d: afterwards: %v", i, err)
+		}
+		set(t, b).same(fmt.Sprintf("allocation %d: afterwards", i), got, want)
+		if err := b.Close(); err != nil {
+			t.Errorf("allocation %d: %v", i, err)
+		}
+		if n := emulated.Allocs(); n != before {
+			t.Fatalf("allocation %d: %d allocations are left", i, n-before)
+		}
+	}
+	if failures < 15 {
+		t.Errorf("only %d allocations were failed", failures)
+	}
+}

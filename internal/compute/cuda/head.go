@@ -1,0 +1,225 @@
+//go:build nvidia
+
+package cuda
+
+import (
+	"fmt"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cuda/driver"
+)
+
+// The head's logits are never kept whole: LogProb and LogProbGrad take some rows
+// and a chunk of the vocabulary at a time, within the backend's limits. A row's
+// statistics are taken over tiles of the vocabulary that do not depend on the
+// chunks, by the same kernels in Sample.
+
+// headWork is the scratch of one call: normed rows, logits, statistics, and in
+// the gradient the logits' and the rows' gradients.
+type headWork struct {
+	chunks
+	h, z, part, dz, dh driver.Ptr
+	tiles              int
+}
+
+func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
+	place := b.scratch(c.bytes(D, V, b.narrow.size(), grad)...)
+	w := headWork{chunks: c, h: place[0], z: place[1], part: place[2], dz: place[3], dh: place[4], tiles: blocks(V, headTile)}
+	if b.narrow == f32 {
+		w.dz = w.z // in place
+	}
+	return w
+}
+
+// logits queues z = invTemp*h·W for n rows and the columns lo to hi-1.
+func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int, invTemp float32) {
+	cols := hi - lo
+	z := matrix{view{k.z, f32, n * k.ld}, n, cols, k.ld, false}
+	part := dense(view{W.from(lo * D), W.t, cols * D}, cols, D)
+	b.multiply(op, z, dense(view{h, b.narrow, n * D}, n, D), part.transposed(), invTemp, false, nil)
+}
+
+// stats queues the statistics of the n rows' logits of the columns lo to hi-1.
+func (b *Backend) stats(k headWork, logp, target driver.Ptr, n, lo, hi int) {
+	b.launch(b.k.headStats, grid{n, blocks(hi-lo, headTile), 1, 128, 128},
+		at(k.part), at(logp), at(k.z), at(target), whole(hi-lo), whole(k.ld), whole(lo), whole(k.tiles))
+}
+
+// finish queues the join of n rows' statistics.
+func (b *Backend) finish(k headWork, logp, ent, lse driver.Ptr, n int) {
+	b.launch(b.k.headFinish, grid{blocks(n, 8), 1, 1, 256, 0}, at(logp), at(ent), at(lse), at(k.part), whole(k.tiles), whole(n))
+}
+
+// gather queues the copy of the rows that rows, on the device, selects.
+func (b *Backend) gather(dst driver.Ptr, src view, rows driver.Ptr, R, D int) {
+	b.launch(b.k.gather[src.t], b.eachRow(R, D), at(dst), at(src.p), at(rows), whole(R), whole(D))
+}
+
+// headRows checks the arguments of the head's operations.
+func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h view) {
+	N := rowsOf(op, "h", hND, w.Cols)
+	if len(targets) != len(rows) {
+		panic(fmt.Sprintf("cuda: %s: %d targets for %d rows", op, len(targets), len(rows)))
+	}
+	within(op, "rows", rows, N)
+	within(op, "targets", targets, w.Rows)
+	return b.narrowed(op, "h", hND, N*w.Cols)
+}
+
+// LogProb is the language-model head's log-probabilities and entropies.
+func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
+	const op = "LogProb"
+	D, V, R := w.Cols, w.Rows, len(rows)
+	h := b.headRows(op, w, hND, rows, targets)
+	logp, ent, lse := wide(op, "logp", out.LogpR, R), wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R)
+	if R == 0 {
+		return
+	}
+	defer b.enter()()
+	W := b.weights(op, w, b.narrow)
+	k := b.headWork(b.head.chunks(R, V), D, V, false)
+	row, target := index(b, "rows", rows), index(b, "targets", targets)
+	for r := 0; r < R; r += k.rows {
+		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
+		b.gather(k.h, h, row+skip, n, D)
+		for lo := 0; lo < V; lo += k.cols {
+			hi := min(V, lo+k.cols)
+			b.logits(op, k, k.h, W, n, D, lo, hi, float32(invTemp))
+			b.stats(k, logp.from(r), target+skip, n, lo, hi)
+		}
+		b.finish(k, logp.from(r), ent.from(r), lse.from(r), n)
+	}
+}
+
+// LogProbGrad is the gradient of LogProb. For some rows and one chunk it makes
+// the logits and their gradients anew, then multiplies these with W and with h;
+// dh's sums go over the chunks and w.G's over the rows, both ascending.
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR, dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
+	const op = "LogProbGrad"
+	D, V, R := w.Cols, w.Rows, len(rows)
+	h := b.headRows(op, w, hND, rows, targets)
+	ent, lse, dlogp := wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R), wide(op, "dlogp", dlogpR, R)
+	var dent, dh, g view
+	if !dentR.Absent() {
+		dent = wide(op, "dent", dentR, R)
+	}
+	if !dhND.Absent() {
+		dh = b.narrowed(op, "dh", dhND, h.n)
+	}
+	if !w.G.Absent() {
+		g = wide(op, "G", w.G, V*D)
+	}
+	if R == 0 || dh.n+g.n == 0 {
+		return
+	}
+	defer b.enter()()
+	W, inv := b.weights(op, w, b.narrow), float32(invTemp)
+	k := b.headWork(b.head.chunks(R, V), D, V, true)
+	row, target := index(b, "rows", rows), index(b, "targets", targets)
+	for r := 0; r < R; r += k.rows {
+		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
+		b.gather(k.h, h, row+skip, n, D)
+		hRD, dhRD := dense(view{k.h, b.narrow, n * D}, n, D), dense(view{k.dh, f32, n * D}, n, D)
+		for lo := 0; lo < V; lo += k.cols {
+			hi := min(V, lo+k.cols)
+			cols := hi - lo
+			b.logits(op, k, k.h, W, n, D, lo, hi, inv)
+			var dentAt driver.Ptr
+			if dent.n > 0 {
+				dentAt = dent.from(r)
+			}
+			b.launch(b.k.headGrad[b.narrow], grid{n, blocks(cols, 4096), 1, 256, 0}, at(k.dz), at(k.z), at(lse.from(r)), at(ent.from(r)),
+				at(dlogp.from(r)), at(dentAt), at(target+skip), whole(cols), whole(k.ld), whole(k.ld), whole(lo))
+			dz := matrix{view{k.dz, b.narrow, n * k.ld}, n, cols, k.ld, false}
+			if dh.n > 0 {
+				b.multiply(op, dhRD, dz, dense(view{W.from(lo * D), W.t, cols * D}, cols, D), inv, lo > 0, nil)
+			}
+			if g.n > 0 {
+				b.multiply(op, dense(view{g.from(lo * D), f32, cols * D}, cols, D), dz.transposed(), hRD, inv, true, nil)
+			}
+		}
+		if dh.n > 0 {
+			b.launch(b.k.scatterAdd[dh.t], b.eachRow(n, D), at(dh.p), at(k.dh), at(row+skip), whole(n), whole(D))
+		}
+	}
+}
+
+// Sample draws one token a row, from whole rows of logits.
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
+	const op = "Sample"
+	b.outside(op)
+	D, V, R := w.Cols, w.Rows, len(ids)
+	h := b.narrowed(op, "h", hRD, R*D)
+	if len(logp) != R || (s.Temperature > 0 && len(u) != R) {
+		panic(fmt.Sprintf("cuda: Sample: %d ids, %d logp, %d u", R, len(logp), len(u)))
+	}
+	if R == 0 {
+		return
+	}
+	defer b.enter()()
+	invTemp, greedy := 1.0, s.Temperature == 0
+	var draws driver.Ptr
+	if !greedy {
+		invTemp, draws = 1/s.Temperature, index(b, "u", u)
+	}
+	W := b.weights(op, w, b.narrow)
+	c := b.head.whole(R, V)
+	place := b.scratch(append(c.bytes(0, V, b.narrow.size(), false), int64(8*R))...)
+	k := headWork{chunks: c, z: place[1], part: place[2], tiles: blocks(V, headTile)}
+	id, lp := place[5], place[5]+driver.Ptr(4*R)
+	for r := 0; r < R; r += k.rows {
+		n := min(k.rows, R-r)
+		b.logits(op, k, h.from(r*D), W, n, D, 0, V, float32(invTemp))
+		b.stats(k, 0, 0, n, 0, V)
+		skip := driver.Ptr(4 * r)
+		b.launch(b.k.sample, grid{n, 1, 1, 1024, 24848}, at(id+skip), at(lp+skip), at(k.z), at(k.part), at(draws+2*skip),
+			whole(V), whole(k.ld), whole(k.tiles), flag(greedy), whole(s.TopK), double(s.TopP), double(s.MinP))
+		b.finish(k, lp+skip, 0, 0, n)
+	}
+	both := make([]int32, 2*R)
+	if b.readBack(bytesOf(both), id) {
+		copy(ids, both)
+		copy(bytesOf(logp), bytesOf(both[R:]))
+	}
+}
+
+// Score is the value head.
+func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
+	const op = "Score"
+	D, R := w.Cols, len(rows)
+	N := rowsOf(op, "h", hND, D)
+	s, h := wide(op, "s", sR, R), b.narrowed(op, "h", hND, N*D)
+	within(op, "rows", rows, N)
+	if R == 0 {
+		return
+	}
+	defer b.enter()()
+	W := b.weights(op, w, f32)
+	b.launch(b.k.score[h.t], grid{blocks(R, 8), 1, 1, 256, 0}, at(s.p), at(h.p), at(W.p), at(index(b, "rows", rows)), whole(R), whole(D))
+}
+
+// ScoreGrad is the gradient of Score.
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
+	const op = "ScoreGrad"
+	D, R := w.Cols, len(rows)
+	N := rowsOf(op, "h", hND, D)
+	ds, h := wide(op, "ds", dsR, R), b.narrowed(op, "h", hND, N*D)
+	within(op, "rows", rows, N)
+	if R == 0 {
+		return
+	}
+	defer b.enter()()
+	row := index(b, "rows", rows)
+	if !dhND.Absent() {
+		dh, W := b.narrowed(op, "dh", dhND, N*D), b.weights(op, w, f32)
+		b.launch(b.k.scoreGrad[dh.t], grid{R, 1, 1, 256, 0}, at(dh.p), at(ds.p), at(W.p), at(row), whole(D))
+	}
+	if !w.G.Absent() {
+		g, each := wide(op, "G", w.G, D), sumRows(R, D)
+		parts := blocks(R, each)
+		part := b.scratch(partialBytes(R, D))[0]
+		b.launch(b.k.scoreWGrad[h.t], grid{blocks(D, 256), parts, 1, 256, 0},
+			at(part), at(ds.p), at(h.p), at(row), whole(R), whole(D), whole(each))
+		b.addPartials(g, part, parts, D)
+	}
+}

@@ -1,0 +1,724 @@
+// Causal attention over packs of sequences, forward and backward.
+//
+// Head h reads key/value head h/(H/K). For the tokens j <= i of i's sequence:
+//   s_ij = scale*sum_e q[i,h,e]*k[j,.,e];  lse[i,h] = log sum_j exp(s_ij);  p_ij = exp(s_ij - lse)
+//   o[i,h,e] = sum_j p_ij*v[j,.,e]
+//   delta[i,h] = sum_e do[i,h,e]*o[i,h,e];  ds_ij = p_ij*(sum_e do[i,h,e]*v[j,.,e] - delta[i,h])
+//   dq_i = scale*sum_j ds_ij*k_j;  dk_j = scale*sum_i ds_ij*q_i;  dv_j = sum_i p_ij*do_i
+// with dk and dv summed over the query heads of a key/value head, h ascending, then i.
+// The method is FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2), with the
+// backward pass as two, so that no sum needs an atomic: one for dk and dv, one for
+// dq. Tiles count from a sequence's first token and no order depends on what else
+// is in the pack, so a sequence's results have the same bits alone and in any pack.
+//
+// Shapes: q, o, do, dq [N,H,E]; k, v, dk, dv [N,K,E]; lse, delta [N,H] float; start
+// [S+1]. Everything is overwritten, nothing accumulated.
+//
+// The fast kernels (bf16, E 64 and 128) need scale > 0 and all of q, k, v, o, do,
+// dq, dk, dv at 16-byte aligned addresses. 128 threads a block; grid (tiles, heads):
+//   kernel            grid                   tile rows   dynamic shared memory, bytes
+//   attn_fwd_E64      (tiles, H)             128          40960
+//   attn_fwd_E128     (tiles, H)             128          81920
+//   attn_bwd_dkv_E64  (tiles, K)             128          66560
+//   attn_bwd_dkv_E128 (tiles, K)              64          99328
+//   attn_bwd_dq_E64   (tiles, H)             128          65536
+//   attn_bwd_dq_E128  (tiles, H)             128          98304
+// tiles lists (sequence, tile) for each tile of so many rows in each sequence, all
+// in descending order of the tile's number: the longest first (the dkv kernels
+// count tiles from the sequence's end, so the same order serves them). One list of
+// 128-row tiles serves five kernels; attn_bwd_dkv_E128 has its own of 64-row tiles.
+// Empty sequences have no tile.
+//
+// Backward is three launches in this order: delta, then dkv and dq in any order.
+//
+// The generic kernels (_any_T: T f32 or bf16) take any E up to 256, any alignment
+// and any scale, compute in float32 without rounding p or ds, and serve as the
+// fast ones' truth. 128 threads, one warp per (token, head), no shared memory:
+//   attn_fwd_any_T, attn_bwd_dq_any_T, attn_bwd_delta_any_T   grid ceil(N*H/4)
+//   attn_bwd_dkv_any_T                                        grid ceil(N*K/4)
+// attn_bwd_delta_E64, _E128: 128 threads, grid ceil(N*H/16) and ceil(N*H/8), no
+// shared memory, 16-byte aligned; either delta serves either backward.
+#include "attention.cuh"
+
+#define ATTN_THREADS 128
+
+// attn_mask takes out, in a 16x8 product whose rows are queries from i0 on and
+// whose columns are keys from j0 on, the keys after each query. They also cover
+// the keys after the sequence's end, which are after all of its queries.
+DEVICE void attn_mask(float (&s)[4], int i0, int j0) {
+    int lane = threadIdx.x % WARP, i = i0 + lane / 4, j = j0 + 2 * (lane % 4);
+    if (j > i) s[0] = -INF;
+    if (j + 1 > i) s[1] = -INF;
+    if (j > i + 8) s[2] = -INF;
+    if (j + 1 > i + 8) s[3] = -INF;
+}
+
+// attn_store writes a warp's results, ROWS rows of E, to global memory: through
+// rows row to row+ROWS-1 of a tile that only this warp uses from now on, so that
+// the writes are of 16 bytes. Rows from valid on are left out; factor scales.
+template <int E, int MT>
+DEVICE void attn_store(bf16 *dst, i64 stride, int valid, bf16 *tile, int row, const float (&acc)[MT][E / 8][4], const float (&factor)[MT][2]) {
+    int lane = threadIdx.x % WARP;
+    __syncwarp();
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int r = row + 16 * t + 8 * half + lane / 4;
+            float f = factor[t][half];
+#pragma unroll
+            for (int n = 0; n < E / 8; n++)
+                *(u32 *)(tile + attn_at<E>(r, n) + 2 * (lane % 4)) = pack2(acc[t][n][2 * half] * f, acc[t][n][2 * half + 1] * f);
+        }
+    }
+    __syncwarp();
+    const int chunks = E / 8;
+#pragma unroll
+    for (int n = 0; n < 16 * MT * chunks / WARP; n++) {
+        int i = n * WARP + lane, r = row + i / chunks, c = i % chunks;
+        if (r < valid) *(uint4 *)(dst + r * stride + c * 8) = *(const uint4 *)(tile + attn_at<E>(r, c));
+    }
+}
+
+// Forward: a block has 128 queries of one head, a warp 32 of them, which halves
+// the shared memory read per product against 16. Tiles of 64 keys and of their
+// values take turns in a ring of three, two of them under way while the third is
+// used: 80 KB at E 128, so that two blocks fit a processor of either generation.
+template <int E>
+DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const int *start, const int2 *tiles, int H, int K, float scale) {
+    const int BQ = 128, BK = 64, MT = 2;
+    const bool keep = E <= 64; // q's fragments stay in registers where these suffice
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int2 at = tiles[blockIdx.x];
+    int h = blockIdx.y, kv = h / (H / K), first = start[at.x], len = start[at.x + 1] - first;
+    int q0 = at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
+    int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
+    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (first + q0) * qs + h * E, keys = first * ks + kv * E;
+
+    bf16 *q_tile = (bf16 *)shared(), *ring = q_tile + BQ * E;
+    attn_load<E, BQ, ATTN_THREADS>(q_tile, q + queries, qs, len - q0);
+    attn_load<E, BK, ATTN_THREADS>(ring, k + keys, ks, len);
+    copy_commit();
+    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + keys, ks, len);
+    copy_commit();
+
+    u32 q_frag[keep ? MT : 1][keep ? E / 16 : 1][4];
+    float acc[MT][E / 8][4], m[MT][2], l[MT][2];
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+        m[t][0] = m[t][1] = -INF;
+        l[t][0] = l[t][1] = 0.0f;
+#pragma unroll
+        for (int n = 0; n < E / 8; n++) acc[t][n][0] = acc[t][n][1] = acc[t][n][2] = acc[t][n][3] = 0.0f;
+    }
+    float scale2 = scale * ATTN_LOG2E, slack = ATTN_SLACK / scale2; // p = 2^(s*scale2 - m*scale2)
+
+    int slot = 0; // of the ring: where the keys are
+    for (int j = 0; j < n_k; j++) {
+        int j0 = j * BK, v_slot = slot == 2 ? 0 : slot + 1, free_slot = v_slot == 2 ? 0 : v_slot + 1;
+        bool live = j0 < i0 + 16 * MT && i0 < len; // this warp has a query that sees a key of this tile
+        copy_wait<1>();
+        __syncthreads();
+        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + free_slot * BK * E, k + keys + (j0 + BK) * ks, ks, len - j0 - BK);
+        copy_commit();
+
+        float s[MT][BK / 8][4];
+        if (live) {
+            const bf16 *k_tile = ring + slot * BK * E;
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int n = 0; n < BK / 8; n++) s[t][n][0] = s[t][n][1] = s[t][n][2] = s[t][n][3] = 0.0f;
+            if (keep && j == 0) {
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int e = 0; e < E / 16; e++) attn_a<E>(q_frag[keep ? t : 0][keep ? e : 0], q_tile, row0 + 16 * t, e);
+            }
+#pragma unroll
+            for (int e = 0; e < E / 16; e++) {
+                u32 a[MT][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++) {
+                    if (keep) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) a[t][i] = q_frag[keep ? t : 0][keep ? e : 0][i];
+                    } else {
+                        attn_a<E>(a[t], q_tile, row0 + 16 * t, e);
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < BK / 16; n++) {
+                    u32 b[4];
+                    attn_b<E>(b, k_tile, 16 * n, e);
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_mma2(s[t][2 * n], s[t][2 * n + 1], a[t], b);
+                }
+            }
+            if (j0 + BK - 1 > i0) {
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int n = 0; n < BK / 8; n++) attn_mask(s[t][n], i0 + 16 * t, j0 + 8 * n);
+            }
+            // Every query sees key 0, in the first tile, so that m is finite from there on.
+            float fold[MT][2];
+            bool grown = false;
+#pragma unroll
+            for (int t = 0; t < MT; t++) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float top = s[t][0][2 * half];
+#pragma unroll
+                    for (int n = 0; n < BK / 8; n++) top = fmaxf(top, fmaxf(s[t][n][2 * half], s[t][n][2 * half + 1]));
+                    top = fmaxf(top, __shfl_xor_sync(FULL, top, 1));
+                    top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
+                    top = top > m[t][half] + slack ? top : m[t][half];
+                    fold[t][half] = fast_exp2((m[t][half] - top) * scale2);
+                    grown |= fold[t][half] != 1.0f;
+                    m[t][half] = top;
+                }
+            }
+            if (__ballot_sync(FULL, grown)) { // else all factors are 1
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        l[t][half] *= fold[t][half];
+#pragma unroll
+                        for (int n = 0; n < E / 8; n++) {
+                            acc[t][n][2 * half] *= fold[t][half];
+                            acc[t][n][2 * half + 1] *= fold[t][half];
+                        }
+                    }
+            }
+#pragma unroll
+            for (int t = 0; t < MT; t++) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float base = m[t][half] * scale2;
+#pragma unroll
+                    for (int n = 0; n < BK / 8; n++) {
+#pragma unroll
+                        for (int i = 2 * half; i < 2 * half + 2; i++) {
+                            s[t][n][i] = fast_exp2(fmaf(s[t][n][i], scale2, -base));
+                            l[t][half] += s[t][n][i];
+                        }
+                    }
+                }
+            }
+        }
+
+        copy_wait<1>();
+        __syncthreads();
+        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + slot * BK * E, v + keys + (j0 + BK) * ks, ks, len - j0 - BK);
+        copy_commit();
+        if (live) {
+            const bf16 *v_tile = ring + v_slot * BK * E;
+#pragma unroll
+            for (int n = 0; n < BK / 16; n++) {
+                u32 a[MT][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++) attn_pack(a[t], s[t][2 * n], s[t][2 * n + 1]);
+#pragma unroll
+                for (int e = 0; e < E / 16; e++) {
+                    u32 b[4];
+                    attn_bt<E>(b, v_tile, 16 * n, e);
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_mma2(acc[t][2 * e], acc[t][2 * e + 1], a[t], b);
+                }
+            }
+        }
+        slot = free_slot;
+    }
+
+    if (i0 >= len) return;
+    float inverse[MT][2];
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = l[t][half];
+            sum += __shfl_xor_sync(FULL, sum, 1);
+            sum += __shfl_xor_sync(FULL, sum, 2);
+            inverse[t][half] = 1.0f / sum;
+            int i = i0 + 16 * t + 8 * half + lane / 4;
+            if (lane % 4 == 0 && i < len) lse[(i64)(first + i) * H + h] = fmaf(m[t][half], scale, logf(sum));
+        }
+    }
+    attn_store<E, MT>(o + queries, qs, len - q0, q_tile, row0, acc, inverse);
+}
+
+KERNEL(ATTN_THREADS, attn_fwd_E64, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const int *start, const int2 *tiles, int H, int K, float scale) {
+    attn_fwd<64>(o, lse, q, k, v, start, tiles, H, K, scale);
+}
+KERNEL(ATTN_THREADS, attn_fwd_E128, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const int *start, const int2 *tiles, int H, int K, float scale) {
+    attn_fwd<128>(o, lse, q, k, v, start, tiles, H, K, scale);
+}
+
+// delta: E/8 lanes to a (token, head), each 8 elements, then a butterfly.
+template <int E> DEVICE void attn_bwd_delta(float *delta, const bf16 *dout, const bf16 *o, int N, int H) {
+    const int lanes = E / 8;
+    i64 i = ((i64)blockIdx.x * ATTN_THREADS + threadIdx.x) / lanes;
+    int c = threadIdx.x % lanes;
+    float sum = 0.0f;
+    if (i < (i64)N * H) {
+        uint4 x = *(const uint4 *)(dout + i * E + 8 * c), y = *(const uint4 *)(o + i * E + 8 * c);
+        u32 xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            sum = fmaf(__uint_as_float(xs[p] << 16), __uint_as_float(ys[p] << 16), sum);
+            sum = fmaf(__uint_as_float(xs[p] & 0xffff0000u), __uint_as_float(ys[p] & 0xffff0000u), sum);
+        }
+    }
+    for (int b = lanes / 2; b > 0; b /= 2) sum += __shfl_xor_sync(FULL, sum, b);
+    if (c == 0 && i < (i64)N * H) delta[i] = sum;
+}
+
+KERNEL(ATTN_THREADS, attn_bwd_delta_E64, float *delta, const bf16 *dout, const bf16 *o, int N, int H) { attn_bwd_delta<64>(delta, dout, o, N, H); }
+KERNEL(ATTN_THREADS, attn_bwd_delta_E128, float *delta, const bf16 *dout, const bf16 *o, int N, int H) { attn_bwd_delta<128>(delta, dout, o, N, H); }
+
+// dk and dv: a block has 64*MT keys of one key/value head, a warp 16*MT of them
+// with their two sums in registers, and goes through the group's query heads and,
+// for each, the tiles of 64 queries from the diagonal on. Scores are computed
+// transposed, keys by queries, so that p and ds, rounded, are already the left
+// operands of dv += p*do and dk += ds*q. A tile's queries are taken NS at a time,
+// as registers allow. Queries, their do, lse and delta are double-buffered.
+template <int E, int MT, int NS>
+DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const int *start,
+                         const int2 *tiles, int H, int K, float scale) {
+    const int BK = 64 * MT, BQ = 64;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int2 at = tiles[blockIdx.x];
+    int kv = blockIdx.y, group = H / K, first = start[at.x], len = start[at.x + 1] - first;
+    int j0 = ((len + BK - 1) / BK - 1 - at.y) * BK, row0 = warp * 16 * MT;
+    int q_first = j0 / BQ, n_q = (len + BQ - 1) / BQ;
+    i64 qs = (i64)H * E, ks = (i64)K * E;
+    i64 keys = (first + j0) * ks + kv * E;
+
+    bf16 *k_tile = (bf16 *)shared(), *v_tile = k_tile + BK * E, *ring = v_tile + BK * E;
+    float *rows = (float *)(ring + 4 * BQ * E); // of either buffer: lse*log2(e), then delta
+    attn_load<E, BK, ATTN_THREADS>(k_tile, k + keys, ks, len - j0);
+    attn_load<E, BK, ATTN_THREADS>(v_tile, v + keys, ks, len - j0);
+
+    // load starts the copies of a tile of queries for head h and returns this thread's
+    // number of its rows: threads 0 to 63 bring lse, 64 to 127 delta. With the lse of
+    // queries past the end infinite, their p is 0.
+    bool has_lse = threadIdx.x < BQ;
+    const float *of_row = has_lse ? lse : delta;
+    auto load = [&](bf16 *to, int h, int tile) {
+        int i = tile * BQ, mine = threadIdx.x % BQ;
+        i64 row = (i64)(first + i) * H + h;
+        attn_load<E, BQ, ATTN_THREADS>(to, q + row * E, qs, len - i);
+        attn_load<E, BQ, ATTN_THREADS>(to + BQ * E, dout + row * E, qs, len - i);
+        if (i + mine < len) return of_row[row + (i64)mine * H] * (has_lse ? ATTN_LOG2E : 1.0f);
+        return has_lse ? INF : 0.0f;
+    };
+    int h = kv * group, tile = q_first, now = 0; // query head, its tile of queries, the buffer of that
+    rows[threadIdx.x] = load(ring, h, tile);
+    copy_commit();
+
+    float dk_acc[MT][E / 8][4], dv_acc[MT][E / 8][4];
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int n = 0; n < E / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) dk_acc[t][n][i] = dv_acc[t][n][i] = 0.0f;
+    float scale2 = scale * ATTN_LOG2E;
+
+    while (h < (kv + 1) * group) {
+        int i0 = tile * BQ;
+        copy_wait<0>();
+        __syncthreads();
+        if (++tile == n_q) tile = q_first, h++;
+        float next = 0.0f;
+        if (h < (kv + 1) * group) next = load(ring + (now ^ 1) * 2 * BQ * E, h, tile);
+        copy_commit();
+        const bf16 *q_tile = ring + now * 2 * BQ * E, *do_tile = q_tile + BQ * E;
+        const float *lse_row = rows + now * 2 * BQ, *delta_row = lse_row + BQ;
+
+        // Tiles of queries before this warp's keys (MT 2: the first, for the upper two warps) have nothing for it.
+        if (i0 + BQ > j0 + row0) {
+#pragma unroll 1
+            for (int sub = 0; sub < BQ; sub += NS) {
+                float s[MT][NS / 8][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int n = 0; n < NS / 8; n++) s[t][n][0] = s[t][n][1] = s[t][n][2] = s[t][n][3] = 0.0f;
+#pragma unroll
+                for (int e = 0; e < E / 16; e++) {
+                    u32 a[MT][4];
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_a<E>(a[t], k_tile, row0 + 16 * t, e);
+#pragma unroll
+                    for (int n = 0; n < NS / 16; n++) {
+                        u32 b[4];
+                        attn_b<E>(b, q_tile, sub + 16 * n, e);
+#pragma unroll
+                        for (int t = 0; t < MT; t++) attn_mma2(s[t][2 * n], s[t][2 * n + 1], a[t], b);
+                    }
+                }
+                int ahead = j0 + row0 - i0 - sub; // of the first query: the warp's first key
+#pragma unroll
+                for (int n = 0; n < NS / 8; n++) {
+                    float2 lse2 = *(const float2 *)(lse_row + sub + 8 * n + 2 * (lane % 4));
+#pragma unroll
+                    for (int t = 0; t < MT; t++) {
+#pragma unroll
+                        for (int c = 0; c < 4; c++) s[t][n][c] = fast_exp2(fmaf(s[t][n][c], scale2, -(c & 1 ? lse2.y : lse2.x)));
+                    }
+                }
+                if (ahead > -16 * MT) {
+                    ahead += lane / 4 - 2 * (lane % 4);
+#pragma unroll
+                    for (int t = 0; t < MT; t++)
+#pragma unroll
+                        for (int n = 0; n < NS / 8; n++)
+#pragma unroll
+                            for (int c = 0; c < 4; c++)
+                                if (ahead + 16 * t + (c & 2 ? 8 : 0) > 8 * n + (c & 1)) s[t][n][c] = 0.0f;
+                }
+#pragma unroll
+                for (int n = 0; n < NS / 16; n++) {
+                    u32 a[MT][4];
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_pack(a[t], s[t][2 * n], s[t][2 * n + 1]);
+#pragma unroll
+                    for (int e = 0; e < E / 16; e++) {
+                        u32 b[4];
+                        attn_bt<E>(b, do_tile, sub + 16 * n, e);
+#pragma unroll
+                        for (int t = 0; t < MT; t++) attn_mma2(dv_acc[t][2 * e], dv_acc[t][2 * e + 1], a[t], b);
+                    }
+                }
+                float ds[MT][NS / 8][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int n = 0; n < NS / 8; n++) ds[t][n][0] = ds[t][n][1] = ds[t][n][2] = ds[t][n][3] = 0.0f;
+#pragma unroll
+                for (int e = 0; e < E / 16; e++) {
+                    u32 a[MT][4];
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_a<E>(a[t], v_tile, row0 + 16 * t, e);
+#pragma unroll
+                    for (int n = 0; n < NS / 16; n++) {
+                        u32 b[4];
+                        attn_b<E>(b, do_tile, sub + 16 * n, e);
+#pragma unroll
+                        for (int t = 0; t < MT; t++) attn_mma2(ds[t][2 * n], ds[t][2 * n + 1], a[t], b);
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < NS / 8; n++) {
+                    float2 d = *(const float2 *)(delta_row + sub + 8 * n + 2 * (lane % 4));
+#pragma unroll
+                    for (int t = 0; t < MT; t++)
+#pragma unroll
+                        for (int c = 0; c < 4; c++) ds[t][n][c] = s[t][n][c] * (ds[t][n][c] - (c & 1 ? d.y : d.x));
+                }
+#pragma unroll
+                for (int n = 0; n < NS / 16; n++) {
+                    u32 a[MT][4];
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_pack(a[t], ds[t][2 * n], ds[t][2 * n + 1]);
+#pragma unroll
+                    for (int e = 0; e < E / 16; e++) {
+                        u32 b[4];
+                        attn_bt<E>(b, q_tile, sub + 16 * n, e);
+#pragma unroll
+                        for (int t = 0; t < MT; t++) attn_mma2(dk_acc[t][2 * e], dk_acc[t][2 * e + 1], a[t], b);
+                    }
+                }
+            }
+        }
+        now ^= 1;
+        rows[now * 2 * BQ + threadIdx.x] = next;
+    }
+
+    // A warp alone reads its rows of the tiles of keys and values.
+    float factor[MT][2], one[MT][2];
+#pragma unroll
+    for (int t = 0; t < MT; t++) factor[t][0] = factor[t][1] = scale, one[t][0] = one[t][1] = 1.0f;
+    attn_store<E, MT>(dk + keys, ks, len - j0, k_tile, row0, dk_acc, factor);
+    attn_store<E, MT>(dv + keys, ks, len - j0, v_tile, row0, dv_acc, one);
+}
+
+KERNEL(ATTN_THREADS, attn_bwd_dkv_E64, bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
+       const int *start, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dkv<64, 2, 32>(dk, dv, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+}
+KERNEL(ATTN_THREADS, attn_bwd_dkv_E128, bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
+       const int *start, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dkv<128, 1, 64>(dk, dv, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+}
+
+// dq: a block has 128 queries of one head, a warp 32 of them with dq in registers,
+// and goes through the tiles of BK keys up to the diagonal, 32 keys at a time.
+// Keys and values are double-buffered.
+template <int E, int BK>
+DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const int *start,
+                        const int2 *tiles, int H, int K, float scale) {
+    const int BQ = 128, MT = 2, NS = 32;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int2 at = tiles[blockIdx.x];
+    int h = blockIdx.y, kv = h / (H / K), first = start[at.x], len = start[at.x + 1] - first;
+    int q0 = at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
+    int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
+    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (first + q0) * qs + h * E, keys = first * ks + kv * E;
+
+    bf16 *q_tile = (bf16 *)shared(), *do_tile = q_tile + BQ * E, *ring = do_tile + BQ * E;
+    attn_load<E, BQ, ATTN_THREADS>(q_tile, q + queries, qs, len - q0);
+    attn_load<E, BQ, ATTN_THREADS>(do_tile, dout + queries, qs, len - q0);
+    attn_load<E, BK, ATTN_THREADS>(ring, k + keys, ks, len);
+    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + keys, ks, len);
+    copy_commit();
+
+    float acc[MT][E / 8][4], lse2[MT][2], d[MT][2], factor[MT][2];
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = i0 + 16 * t + 8 * half + lane / 4;
+            i64 row = (i64)(first + i) * H + h;
+            lse2[t][half] = i < len ? lse[row] * ATTN_LOG2E : INF; // so that p is 0
+            d[t][half] = i < len ? delta[row] : 0.0f;
+            factor[t][half] = scale;
+        }
+#pragma unroll
+        for (int n = 0; n < E / 8; n++) acc[t][n][0] = acc[t][n][1] = acc[t][n][2] = acc[t][n][3] = 0.0f;
+    }
+    float scale2 = scale * ATTN_LOG2E;
+
+    for (int j = 0; j < n_k; j++) {
+        int now = j & 1;
+        copy_wait<0>();
+        __syncthreads();
+        if (j + 1 < n_k) {
+            int n0 = (j + 1) * BK;
+            bf16 *to = ring + (now ^ 1) * 2 * BK * E;
+            attn_load<E, BK, ATTN_THREADS>(to, k + keys + n0 * ks, ks, len - n0);
+            attn_load<E, BK, ATTN_THREADS>(to + BK * E, v + keys + n0 * ks, ks, len - n0);
+        }
+        copy_commit();
+        const bf16 *k_tile = ring + now * 2 * BK * E, *v_tile = k_tile + BK * E;
+#pragma unroll 1
+        for (int sub = 0; sub < BK; sub += NS) {
+            int j0 = j * BK + sub;
+            if (j0 >= i0 + 16 * MT || i0 >= len) break; // these keys and those that follow are after all of this warp's queries
+            float s[MT][NS / 8][4], ds[MT][NS / 8][4];
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int n = 0; n < NS / 8; n++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) s[t][n][c] = ds[t][n][c] = 0.0f;
+#pragma unroll
+            for (int e = 0; e < E / 16; e++) {
+                u32 a[MT][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++) attn_a<E>(a[t], q_tile, row0 + 16 * t, e);
+#pragma unroll
+                for (int n = 0; n < NS / 16; n++) {
+                    u32 b[4];
+                    attn_b<E>(b, k_tile, sub + 16 * n, e);
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_mma2(s[t][2 * n], s[t][2 * n + 1], a[t], b);
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < E / 16; e++) {
+                u32 a[MT][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++) attn_a<E>(a[t], do_tile, row0 + 16 * t, e);
+#pragma unroll
+                for (int n = 0; n < NS / 16; n++) {
+                    u32 b[4];
+                    attn_b<E>(b, v_tile, sub + 16 * n, e);
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_mma2(ds[t][2 * n], ds[t][2 * n + 1], a[t], b);
+                }
+            }
+            if (j0 + NS - 1 > i0) {
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+#pragma unroll
+                    for (int n = 0; n < NS / 8; n++) attn_mask(s[t][n], i0 + 16 * t, j0 + 8 * n);
+            }
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int n = 0; n < NS / 8; n++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) {
+                        float p = fast_exp2(fmaf(s[t][n][c], scale2, -lse2[t][c / 2]));
+                        ds[t][n][c] = p * (ds[t][n][c] - d[t][c / 2]);
+                    }
+#pragma unroll
+            for (int n = 0; n < NS / 16; n++) {
+                u32 a[MT][4];
+#pragma unroll
+                for (int t = 0; t < MT; t++) attn_pack(a[t], ds[t][2 * n], ds[t][2 * n + 1]);
+#pragma unroll
+                for (int e = 0; e < E / 16; e++) {
+                    u32 b[4];
+                    attn_bt<E>(b, k_tile, sub + 16 * n, e);
+#pragma unroll
+                    for (int t = 0; t < MT; t++) attn_mma2(acc[t][2 * e], acc[t][2 * e + 1], a[t], b);
+                }
+            }
+        }
+    }
+    attn_store<E, MT>(dq + queries, qs, len - q0, q_tile, row0, acc, factor);
+}
+
+KERNEL(ATTN_THREADS, attn_bwd_dq_E64, bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
+       const int *start, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dq<64, 64>(dq, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+}
+KERNEL(ATTN_THREADS, attn_bwd_dq_E128, bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
+       const int *start, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dq<128, 32>(dq, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+}
+
+// The generic kernels.
+
+// attn_sequence is the sequence that token n lies in.
+DEVICE int attn_sequence(const int *start, int S, int n) {
+    int lo = 0, hi = S; // start[lo] <= n < start[hi]
+    while (hi - lo > 1) {
+        int mid = lo + (hi - lo) / 2;
+        if (start[mid] <= n) lo = mid;
+        else hi = mid;
+    }
+    return lo;
+}
+
+// attn_warp is this warp's number in the grid.
+DEVICE i64 attn_warp() { return (i64)blockIdx.x * (ATTN_THREADS / WARP) + threadIdx.x / WARP; }
+
+// attn_dot is sum_e x[e]*y[e], e ascending.
+template <class T> DEVICE float attn_dot(const T *x, const T *y, int E) {
+    float sum = 0.0f;
+    for (int e = 0; e < E; e++) sum = fmaf(to_float(x[e]), to_float(y[e]), sum);
+    return sum;
+}
+
+template <class T>
+DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, const int *start, int S, int N, int H, int K, int E, float scale) {
+    i64 i = attn_warp();
+    if (i >= (i64)N * H) return;
+    int lane = threadIdx.x % WARP, n = i / H, h = i % H, kv = h / (H / K);
+    int first = start[attn_sequence(start, S, n)], len = n + 1 - first;
+    i64 ks = (i64)K * E, base = first * ks + kv * E;
+    float m = -INF, l = 0.0f, acc[ATTN_LANE];
+    for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
+    for (int j = 0; j < len; j += ATTN_SPLIT) {
+        float m1, l1, acc1[ATTN_LANE], a, b;
+        attn_span(m1, l1, acc1, q + i * E, k + base, v + base, ks, (const int *)0, 1, E, scale, j, min(len, j + ATTN_SPLIT));
+        attn_merge(m, l, m1, l1, a, b);
+        for (int c = 0; c < ATTN_LANE; c++) acc[c] = fmaf(acc[c], a, acc1[c] * b);
+    }
+    for (int c = 0; c < ATTN_LANE; c++)
+        if (lane + WARP * c < E) o[i * E + lane + WARP * c] = from_float<T>(acc[c] / l);
+    if (lane == 0) lse[i] = m + logf(l);
+}
+
+template <class T> DEVICE void attn_bwd_delta_any(float *delta, const T *dout, const T *o, int N, int H, int E) {
+    i64 i = attn_warp();
+    if (i >= (i64)N * H) return;
+    int lane = threadIdx.x % WARP;
+    float sum = 0.0f;
+    for (int e = lane; e < E; e += WARP) sum = fmaf(to_float(dout[i * E + e]), to_float(o[i * E + e]), sum);
+    sum = warp_sum(sum);
+    if (lane == 0) delta[i] = sum;
+}
+
+// One warp to a key: 32 queries at a time, one to a lane, for p and ds; then the
+// lanes share the width of the head.
+template <class T>
+DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const int *start, int S, int N,
+                             int H, int K, int E, float scale) {
+    i64 at = attn_warp();
+    if (at >= (i64)N * K) return;
+    int lane = threadIdx.x % WARP, n = at / K, kv = at % K, group = H / K, end = start[attn_sequence(start, S, n) + 1];
+    float dk_acc[ATTN_LANE], dv_acc[ATTN_LANE];
+    for (int c = 0; c < ATTN_LANE; c++) dk_acc[c] = dv_acc[c] = 0.0f;
+    for (int h = kv * group; h < (kv + 1) * group; h++) {
+        for (int i0 = n; i0 < end; i0 += WARP) {
+            float p = 0.0f, ds = 0.0f;
+            if (i0 + lane < end) {
+                i64 row = (i64)(i0 + lane) * H + h;
+                p = expf(scale * attn_dot(q + row * E, k + at * E, E) - lse[row]);
+                ds = p * (attn_dot(dout + row * E, v + at * E, E) - delta[row]);
+            }
+            int count = min(WARP, end - i0);
+            for (int c = 0; c < count; c++) {
+                float p_c = __shfl_sync(FULL, p, c), ds_c = __shfl_sync(FULL, ds, c);
+                i64 row = ((i64)(i0 + c) * H + h) * E;
+                for (int x = 0; x < ATTN_LANE; x++) {
+                    int e = lane + WARP * x;
+                    if (e >= E) break;
+                    dv_acc[x] = fmaf(p_c, to_float(dout[row + e]), dv_acc[x]);
+                    dk_acc[x] = fmaf(ds_c, to_float(q[row + e]), dk_acc[x]);
+                }
+            }
+        }
+    }
+    for (int x = 0; x < ATTN_LANE; x++) {
+        int e = lane + WARP * x;
+        if (e >= E) break;
+        dk[at * E + e] = from_float<T>(scale * dk_acc[x]);
+        dv[at * E + e] = from_float<T>(dv_acc[x]);
+    }
+}
+
+template <class T>
+DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const int *start, int S, int N, int H,
+                            int K, int E, float scale) {
+    i64 at = attn_warp();
+    if (at >= (i64)N * H) return;
+    int lane = threadIdx.x % WARP, n = at / H, h = at % H, kv = h / (H / K), first = start[attn_sequence(start, S, n)];
+    float acc[ATTN_LANE];
+    for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
+    for (int j0 = first; j0 <= n; j0 += WARP) {
+        float ds = 0.0f;
+        if (j0 + lane <= n) {
+            i64 row = ((i64)(j0 + lane) * K + kv) * E;
+            float p = expf(scale * attn_dot(q + at * E, k + row, E) - lse[at]);
+            ds = p * (attn_dot(dout + at * E, v + row, E) - delta[at]);
+        }
+        int count = min(WARP, n + 1 - j0);
+        for (int c = 0; c < count; c++) {
+            float ds_c = __shfl_sync(FULL, ds, c);
+            i64 row = ((i64)(j0 + c) * K + kv) * E;
+            for (int x = 0; x < ATTN_LANE; x++) {
+                int e = lane + WARP * x;
+                if (e < E) acc[x] = fmaf(ds_c, to_float(k[row + e]), acc[x]);
+            }
+        }
+    }
+    for (int x = 0; x < ATTN_LANE; x++) {
+        int e = lane + WARP * x;
+        if (e < E) dq[at * E + e] = from_float<T>(scale * acc[x]);
+    }
+}
+
+#define ATTN_ANY(T, SUFFIX)                                                                                                                                     \
+    KERNEL(ATTN_THREADS, attn_fwd_any_##SUFFIX, T *o, float *lse, const T *q, const T *k, const T *v, const int *start, int S, int N, int H, int K, int E,       \
+           float scale) {                                                                                                                                       \
+        attn_fwd_any(o, lse, q, k, v, start, S, N, H, K, E, scale);                                                                                             \
+    }                                                                                                                                                           \
+    KERNEL(ATTN_THREADS, attn_bwd_delta_any_##SUFFIX, float *delta, const T *dout, const T *o, int N, int H, int E) { attn_bwd_delta_any(delta, dout, o, N, H, E); } \
+    KERNEL(ATTN_THREADS, attn_bwd_dkv_any_##SUFFIX, T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,       \
+           const int *start, int S, int N, int H, int K, int E, float scale) {                                                                                  \
+        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, start, S, N, H, K, E, scale);                                                                       \
+    }                                                                                                                                                           \
+    KERNEL(ATTN_THREADS, attn_bwd_dq_any_##SUFFIX, T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,               \
+           const int *start, int S, int N, int H, int K, int E, float scale) {                                                                                  \
+        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, start, S, N, H, K, E, scale);                                                                            \
+    }
+ATTN_ANY(float, f32)
+ATTN_ANY(bf16, bf16)

@@ -1,0 +1,168 @@
+// Kernels that go once over their elements. The comment of each is its loop, in
+// names of which capitals are extents (device.cuh has the legend).
+//
+// Launch: 256 threads, no shared memory, any grid of x alone: results do not
+// depend on it. A thread has eight elements of a row a turn, so a good grid is
+// min(ceil(elements/2048), 16 blocks for each multiprocessor), where rows count as
+// rounded up to eights. Nothing is to be launched for no elements. It is fast
+// where all pointers are multiples of 16 bytes and D is one of 8, and right
+// everywhere.
+//
+// Arithmetic is float32, and each result is rounded once.
+#include "vec.cuh"
+
+#define ELEMENTWISE_THREADS 256
+
+// add: y[i] += x[i].
+template <class T> DEVICE void add(T *y, const T *x, i64 n) {
+    sweep(n, aligned(y, x), [&](i64 i, int count, bool wide) {
+        Vec a, b;
+        load(a, y + i, count, wide);
+        load(b, x + i, count, wide);
+        for (int j = 0; j < 8; j++) a.v[j] += b.v[j];
+        store(y + i, a, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, add_f32, float *y, const float *x, i64 n) { add(y, x, n); }
+KERNEL(ELEMENTWISE_THREADS, add_bf16, bf16 *y, const bf16 *x, i64 n) { add(y, x, n); }
+
+// cast: y[i] = x[i].
+template <class Y, class X> DEVICE void cast(Y *y, const X *x, i64 n) {
+    sweep(n, aligned(y, x), [&](i64 i, int count, bool wide) {
+        Vec a;
+        load(a, x + i, count, wide);
+        store(y + i, a, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, cast_f32_bf16, bf16 *y, const float *x, i64 n) { cast(y, x, n); }
+KERNEL(ELEMENTWISE_THREADS, cast_bf16_f32, float *y, const bf16 *x, i64 n) { cast(y, x, n); }
+
+// gather: y[r,d] = x[rows[r],d], for r below R. embed is the same from a table.
+template <class Y, class X> DEVICE void gather(Y *y, const X *x, const int *rows, int R, int D) {
+    sweep_rows(R, D, aligned(y, x), [&](i64 r, int d, int count, bool wide) {
+        Vec a;
+        load(a, x + (i64)rows[r] * D + d, count, wide);
+        store(y + r * D + d, a, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, gather_f32, float *y, const float *x, const int *rows, int R, int D) { gather(y, x, rows, R, D); }
+KERNEL(ELEMENTWISE_THREADS, gather_bf16, bf16 *y, const bf16 *x, const int *rows, int R, int D) { gather(y, x, rows, R, D); }
+KERNEL(ELEMENTWISE_THREADS, embed_f32, float *y, const float *table, const int *ids, int N, int D) { gather(y, table, ids, N, D); }
+KERNEL(ELEMENTWISE_THREADS, embed_bf16, float *y, const bf16 *table, const int *ids, int N, int D) { gather(y, table, ids, N, D); }
+
+// scatter_add: y[rows[r],d] += x[r,d]; rows are distinct.
+template <class T> DEVICE void scatter_add(T *y, const float *x, const int *rows, int R, int D) {
+    sweep_rows(R, D, aligned(y, x), [&](i64 r, int d, int count, bool wide) {
+        Vec a, b;
+        T *at = y + (i64)rows[r] * D + d;
+        load(a, at, count, wide);
+        load(b, x + r * D + d, count, wide);
+        for (int j = 0; j < 8; j++) a.v[j] += b.v[j];
+        store(at, a, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, scatter_add_f32, float *y, const float *x, const int *rows, int R, int D) { scatter_add(y, x, rows, R, D); }
+KERNEL(ELEMENTWISE_THREADS, scatter_add_bf16, bf16 *y, const float *x, const int *rows, int R, int D) { scatter_add(y, x, rows, R, D); }
+
+// cache_write: cache[slots[n],w] = x[n,w]; slots are distinct.
+template <class T> DEVICE void cache_write(T *cache, const T *x, const int *slots, int N, int W) {
+    sweep_rows(N, W, aligned(cache, x), [&](i64 n, int w, int count, bool wide) {
+        Vec a;
+        load(a, x + n * W + w, count, wide);
+        store(cache + (i64)slots[n] * W + w, a, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, cache_write_f32, float *cache, const float *x, const int *slots, int N, int W) { cache_write(cache, x, slots, N, W); }
+KERNEL(ELEMENTWISE_THREADS, cache_write_bf16, bf16 *cache, const bf16 *x, const int *slots, int N, int W) { cache_write(cache, x, slots, N, W); }
+
+// embed_grad, for u below U: g[id[u],d] += dy[member[i],d], i from begin[u] to
+// begin[u+1]-1 in order. The ids are distinct; the host has grouped the tokens
+// that share one, ascending, so that each row of g has one owner. Elements for
+// the grid: U rows of D.
+KERNEL(ELEMENTWISE_THREADS, embed_grad, float *g, const float *dy, const int *id_U, const int *begin_U1, const int *member_N, int U, int D) {
+    sweep_rows(U, D, aligned(g, dy), [&](i64 u, int d, int count, bool wide) {
+        Vec a;
+        float *at = g + (i64)id_U[u] * D + d;
+        int end = begin_U1[u + 1];
+        load(a, at, count, wide);
+#pragma unroll 4
+        for (int i = begin_U1[u]; i < end; i++) {
+            Vec b;
+            load(b, dy + (i64)member_N[i] * D + d, count, wide);
+            for (int j = 0; j < 8; j++) a.v[j] += b.v[j];
+        }
+        store(at, a, count, wide);
+    });
+}
+
+// rope, for x [N,heads,E] in place, E even, table [positions,E]: for e below E/2
+//   c = table[pos[n],e];  s = sign*table[pos[n],e+E/2]
+//   x[n,h,e], x[n,h,e+E/2] = x[n,h,e]*c - x[n,h,e+E/2]*s, x[n,h,e+E/2]*c + x[n,h,e]*s
+// sign is 1, or -1 to turn back. N*heads is below 2^32. Elements for the
+// grid: N*heads rows of E/2.
+template <class T> DEVICE void rope(T *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
+    int half = E / 2;
+    sweep_rows((i64)N * heads, half, aligned(x, table), [&](i64 r, int e, int count, bool wide) {
+        Vec a, b, c, s;
+        T *at = x + r * E + e;
+        const float *angle = table + (i64)pos[(u32)r / (u32)heads] * E + e;
+        load(a, at, count, wide);
+        load(b, at + half, count, wide);
+        load(c, angle, count, wide);
+        load(s, angle + half, count, wide);
+        for (int j = 0; j < 8; j++) {
+            float p = a.v[j], q = b.v[j], sn = sign * s.v[j];
+            a.v[j] = fmaf(p, c.v[j], -(q * sn));
+            b.v[j] = fmaf(q, c.v[j], p * sn);
+        }
+        store(at, a, count, wide);
+        store(at + half, b, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, rope_f32, float *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
+    rope(x, pos, table, N, heads, E, sign);
+}
+KERNEL(ELEMENTWISE_THREADS, rope_bf16, bf16 *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
+    rope(x, pos, table, N, heads, E, sign);
+}
+
+// swiglu: y[i] = silu(gate[i])*up[i], silu(x) = x/(1+exp(-x)) (arXiv 2002.05202).
+// Where exp overflows, silu is -0. fast_rcp, because by count of instructions an
+// exact division would take about as long as the memory traffic.
+template <class T> DEVICE void swiglu(T *y, const T *gate, const T *up, i64 n) {
+    sweep(n, aligned(y, gate, up), [&](i64 i, int count, bool wide) {
+        Vec a, b;
+        load(a, gate + i, count, wide);
+        load(b, up + i, count, wide);
+        for (int j = 0; j < 8; j++) a.v[j] = a.v[j] * fast_rcp(1.0f + expf(-a.v[j])) * b.v[j];
+        store(y + i, a, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, swiglu_f32, float *y, const float *gate, const float *up, i64 n) { swiglu(y, gate, up, n); }
+KERNEL(ELEMENTWISE_THREADS, swiglu_bf16, bf16 *y, const bf16 *gate, const bf16 *up, i64 n) { swiglu(y, gate, up, n); }
+
+// swiglu_grad, with s = 1/(1+exp(-gate[i])):
+//   dgate[i] = dy[i]*up[i]*s*(1 + gate[i]*(1-s));  dup[i] = dy[i]*gate[i]*s
+// Each of dgate and dup may be dy, gate or up.
+template <class T> DEVICE void swiglu_grad(T *dgate, T *dup, const T *dy, const T *gate, const T *up, i64 n) {
+    sweep(n, aligned(dgate, dup, dy, gate, up), [&](i64 i, int count, bool wide) {
+        Vec d, g, u;
+        load(d, dy + i, count, wide);
+        load(g, gate + i, count, wide);
+        load(u, up + i, count, wide);
+        for (int j = 0; j < 8; j++) {
+            float s = fast_rcp(1.0f + expf(-g.v[j]));
+            float slope = s * fmaf(g.v[j], 1.0f - s, 1.0f);
+            u.v[j] = d.v[j] * u.v[j] * slope;
+            d.v[j] = d.v[j] * (g.v[j] * s);
+        }
+        store(dgate + i, u, count, wide);
+        store(dup + i, d, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, swiglu_grad_f32, float *dgate, float *dup, const float *dy, const float *gate, const float *up, i64 n) {
+    swiglu_grad(dgate, dup, dy, gate, up, n);
+}
+KERNEL(ELEMENTWISE_THREADS, swiglu_grad_bf16, bf16 *dgate, bf16 *dup, const bf16 *dy, const bf16 *gate, const bf16 *up, i64 n) {
+    swiglu_grad(dgate, dup, dy, gate, up, n);
+}

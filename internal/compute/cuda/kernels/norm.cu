@@ -1,0 +1,245 @@
+// RMSNorm (arXiv 1910.07467), its gradient, and sums over rows. The comment of
+// each kernel is its loop, in names of which capitals are extents (device.cuh has
+// the legend). Sums are float32, each result is rounded once.
+#include "vec.cuh"
+
+#define NORM_THREADS 512
+#define NORM_WARP 256 // a row of up to so many elements is a warp's, a longer one a block's
+
+// Launch of rmsnorm_* and rmsnorm_grad_*, N >= 1 rows of D >= 1:
+//
+//   threads  D <= 256: 256, else min(512, D/8 rounded up to whole warps)
+//   grid     x: D <= 256: ceil(N/8), else N
+//   shared   128 bytes (D <= 256: none is used)
+//
+// The threads are part of the order of the sums, and so must be a function of D
+// alone. Thread t of the row's T adds the elements 8t to 8t+7, then those 8T further
+// on, and so on; then the threads' sums go through a butterfly. C eights a thread
+// stay in registers between the two passes over a row, later ones are read again.
+struct NormRow {
+    i64 n;       // row
+    int t, step; // first element and distance to the next ones
+};
+DEVICE NormRow norm_row(int D) {
+    int lanes = D <= NORM_WARP ? WARP : blockDim.x;
+    return {(i64)blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes, 8 * (int)(threadIdx.x % lanes), 8 * lanes};
+}
+DEVICE float norm_sum(float x, int D) { return D <= NORM_WARP ? warp_sum(x) : block_sum(x, (float *)shared()); }
+
+// rmsnorm_X_Y: rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*w[d].
+// y may be x.
+template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, float *rstd, const X *x, const float *w, int N, int D, float eps) {
+    NormRow row = norm_row(D);
+    if (row.n >= N) return; // a whole warp, or a whole block
+    x += row.n * D;
+    y += row.n * D;
+    Vec a[C];
+    float sum = 0;
+    auto square = [&](const Vec &v) {
+        for (int j = 0; j < 8; j++) sum = fmaf(v.v[j], v.v[j], sum);
+    };
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        int d = row.t + c * row.step;
+        if (d < D) {
+            load(a[c], x + d, D - d, WIDE);
+            square(a[c]);
+        }
+    }
+    for (int d = row.t + C * row.step; d < D; d += row.step) {
+        Vec b;
+        load(b, x + d, D - d, WIDE);
+        square(b);
+    }
+    float r = 1.0f / sqrtf(norm_sum(sum, D) / D + eps);
+    if (row.t == 0) rstd[row.n] = r;
+    auto finish = [&](const Vec &v, int d) {
+        Vec g;
+        load(g, w + d, D - d, WIDE);
+        for (int j = 0; j < 8; j++) g.v[j] *= v.v[j] * r;
+        store(y + d, g, D - d, WIDE);
+    };
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        int d = row.t + c * row.step;
+        if (d < D) finish(a[c], d);
+    }
+    for (int d = row.t + C * row.step; d < D; d += row.step) {
+        Vec b;
+        load(b, x + d, D - d, WIDE);
+        finish(b, d);
+    }
+}
+template <class X, class Y> DEVICE void rmsnorm(Y *y, float *rstd, const X *x, const float *w, int N, int D, float eps) {
+    if (D % 8 == 0 && aligned(x, y, w))
+        rmsnorm_rows<2, true>(y, rstd, x, w, N, D, eps);
+    else
+        rmsnorm_rows<2, false>(y, rstd, x, w, N, D, eps);
+}
+KERNEL(NORM_THREADS, rmsnorm_f32_f32, float *y, float *rstd, const float *x, const float *w, int N, int D, float eps) {
+    rmsnorm(y, rstd, x, w, N, D, eps);
+}
+KERNEL(NORM_THREADS, rmsnorm_f32_bf16, bf16 *y, float *rstd, const float *x, const float *w, int N, int D, float eps) {
+    rmsnorm(y, rstd, x, w, N, D, eps);
+}
+KERNEL(NORM_THREADS, rmsnorm_bf16_bf16, bf16 *y, float *rstd, const bf16 *x, const float *w, int N, int D, float eps) {
+    rmsnorm(y, rstd, x, w, N, D, eps);
+}
+
+// rmsnorm_grad_DX_DY_X, with g = dy*w and k = rstd[n]²*Σ_d g[n,d]*x[n,d]/D:
+//   dx[n,d] (=, or += if acc) rstd[n]*(g[n,d] - x[n,d]*k)
+// dx may be dy unless acc, and may be x.
+template <int C, bool WIDE, class DX, class DY, class X>
+DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int acc) {
+    NormRow row = norm_row(D);
+    if (row.n >= N) return; // a whole warp, or a whole block
+    dx += row.n * D;
+    dy += row.n * D;
+    x += row.n * D;
+    Vec g[C], a[C];
+    float sum = 0;
+    auto fetch = [&](Vec &gg, Vec &aa, int d) {
+        Vec ww;
+        load(gg, dy + d, D - d, WIDE);
+        load(ww, w + d, D - d, WIDE);
+        load(aa, x + d, D - d, WIDE);
+        for (int j = 0; j < 8; j++) gg.v[j] *= ww.v[j];
+    };
+    auto multiply = [&](const Vec &gg, const Vec &aa) {
+        for (int j = 0; j < 8; j++) sum = fmaf(gg.v[j], aa.v[j], sum);
+    };
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        int d = row.t + c * row.step;
+        if (d < D) {
+            fetch(g[c], a[c], d);
+            multiply(g[c], a[c]);
+        }
+    }
+    for (int d = row.t + C * row.step; d < D; d += row.step) {
+        Vec gg, aa;
+        fetch(gg, aa, d);
+        multiply(gg, aa);
+    }
+    float r = rstd[row.n], k = r * r * (norm_sum(sum, D) / D);
+    auto finish = [&](const Vec &gg, const Vec &aa, int d) {
+        Vec old;
+        if (acc) load(old, dx + d, D - d, WIDE);
+        for (int j = 0; j < 8; j++) {
+            float y = fmaf(-aa.v[j], k, gg.v[j]);
+            old.v[j] = acc ? fmaf(r, y, old.v[j]) : r * y;
+        }
+        store(dx + d, old, D - d, WIDE);
+    };
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        int d = row.t + c * row.step;
+        if (d < D) finish(g[c], a[c], d);
+    }
+    for (int d = row.t + C * row.step; d < D; d += row.step) {
+        Vec gg, aa;
+        fetch(gg, aa, d);
+        finish(gg, aa, d);
+    }
+}
+template <class DX, class DY, class X>
+DEVICE void rmsnorm_grad(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int acc) {
+    if (D % 8 == 0 && aligned(dx, dy, x, w))
+        rmsnorm_grad_rows<1, true>(dx, dy, x, rstd, w, N, D, acc);
+    else
+        rmsnorm_grad_rows<1, false>(dx, dy, x, rstd, w, N, D, acc);
+}
+KERNEL(NORM_THREADS, rmsnorm_grad_f32_f32_f32, float *dx, const float *dy, const float *x, const float *rstd, const float *w, int N, int D, int acc) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, acc);
+}
+KERNEL(NORM_THREADS, rmsnorm_grad_f32_bf16_f32, float *dx, const bf16 *dy, const float *x, const float *rstd, const float *w, int N, int D, int acc) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, acc);
+}
+KERNEL(NORM_THREADS, rmsnorm_grad_bf16_bf16_bf16, bf16 *dx, const bf16 *dy, const bf16 *x, const float *rstd, const float *w, int N, int D, int acc) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, acc);
+}
+
+// Sums down columns, in two steps: of rows b*rows_per_block and on to part[b,d],
+// then add_partials. Launch of rmsnorm_wgrad_* and colsum_*:
+//
+//   threads  256
+//   grid     x: ceil(D/2048), y: ceil(N/rows_per_block), at most 65535
+//   shared   8192 bytes
+//
+// rows_per_block is part of the order of the sums, and so must not depend on
+// anything but shapes. A good choice is 64*max(1, 256/ceil(D/8)), doubled until y is
+// at most 1024: each thread then adds 64 rows or more. part is
+// [ceil(N/rows_per_block), D].
+//
+// Eight columns are a thread's. Narrow rows leave threads over, which make G
+// lanes: lane i takes every G-th row from i on, and the lanes are added in order.
+#define COLUMN_THREADS 256
+
+template <class F> DEVICE void column_sums(float *part, int N, int D, int rows_per_block, bool all, F term) {
+    int first = blockIdx.x * COLUMN_THREADS, eights = min((D + 7) / 8 - first, COLUMN_THREADS);
+    int G = COLUMN_THREADS / eights, lane = threadIdx.x / eights, d = 8 * (first + (int)threadIdx.x % eights);
+    i64 from = (i64)blockIdx.y * rows_per_block, to = min(from + rows_per_block, (i64)N);
+    Vec sum;
+    for (int j = 0; j < 8; j++) sum.v[j] = 0;
+    if (lane < G) {
+        i64 n = from + lane;
+        if (all && D % 8 == 0) {
+#pragma unroll 4
+            for (; n < to; n += G) term(sum, n, d, true);
+        }
+        for (; n < to; n += G) term(sum, n, d, false);
+    }
+    // lanes[lane, column]
+    float *lanes = (float *)shared();
+    int columns = 8 * eights, column = d - 8 * first;
+    if (lane < G)
+        for (int j = 0; j < 8; j++) lanes[lane * columns + column + j] = sum.v[j];
+    __syncthreads();
+    for (int c = threadIdx.x; c < columns && 8 * first + c < D; c += COLUMN_THREADS) {
+        float total = lanes[c];
+        for (int i = 1; i < G; i++) total += lanes[i * columns + c];
+        part[(i64)blockIdx.y * D + 8 * first + c] = total;
+    }
+}
+
+// rmsnorm_wgrad_DY_X: part[b,d] = Σ_n dy[n,d]*x[n,d]*rstd[n].
+template <class DY, class X> DEVICE void rmsnorm_wgrad(float *part, const DY *dy, const X *x, const float *rstd, int N, int D, int rows_per_block) {
+    column_sums(part, N, D, rows_per_block, aligned(dy, x), [&](Vec &sum, i64 n, int d, bool wide) {
+        Vec a, b;
+        float r = rstd[n];
+        load(a, dy + n * D + d, D - d, wide);
+        load(b, x + n * D + d, D - d, wide);
+        for (int j = 0; j < 8; j++) sum.v[j] = fmaf(a.v[j], b.v[j] * r, sum.v[j]);
+    });
+}
+KERNEL(COLUMN_THREADS, rmsnorm_wgrad_f32_f32, float *part, const float *dy, const float *x, const float *rstd, int N, int D, int rows_per_block) {
+    rmsnorm_wgrad(part, dy, x, rstd, N, D, rows_per_block);
+}
+KERNEL(COLUMN_THREADS, rmsnorm_wgrad_bf16_f32, float *part, const bf16 *dy, const float *x, const float *rstd, int N, int D, int rows_per_block) {
+    rmsnorm_wgrad(part, dy, x, rstd, N, D, rows_per_block);
+}
+KERNEL(COLUMN_THREADS, rmsnorm_wgrad_bf16_bf16, float *part, const bf16 *dy, const bf16 *x, const float *rstd, int N, int D, int rows_per_block) {
+    rmsnorm_wgrad(part, dy, x, rstd, N, D, rows_per_block);
+}
+
+// colsum_T: part[b,d] = Σ_n dy[n,d].
+template <class T> DEVICE void colsum(float *part, const T *dy, int N, int D, int rows_per_block) {
+    column_sums(part, N, D, rows_per_block, aligned(dy), [&](Vec &sum, i64 n, int d, bool wide) {
+        Vec a;
+        load(a, dy + n * D + d, D - d, wide);
+        for (int j = 0; j < 8; j++) sum.v[j] += a.v[j];
+    });
+}
+KERNEL(COLUMN_THREADS, colsum_f32, float *part, const float *dy, int N, int D, int rows_per_block) { colsum(part, dy, N, D, rows_per_block); }
+KERNEL(COLUMN_THREADS, colsum_bf16, float *part, const bf16 *dy, int N, int D, int rows_per_block) { colsum(part, dy, N, D, rows_per_block); }
+
+// add_partials: g[d] += Σ_b part[b,d], b ascending, for part [blocks,D].
+// Launch: up to 256 threads (64 spreads a narrow D wider), grid x: any, best ceil(D/threads); no shared memory.
+KERNEL(COLUMN_THREADS, add_partials, float *g, const float *part, int blocks, int D) {
+    for (int d = blockIdx.x * blockDim.x + threadIdx.x; d < D; d += gridDim.x * blockDim.x) {
+        float sum = 0;
+#pragma unroll 16
+        for (int b = 0; b < blocks; b++) sum += part[(i64)b * D + d];
+        g[d] += sum;
+    }
+}

@@ -1,0 +1,492 @@
+//go:build nvidia
+
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"unsafe"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cuda/driver"
+)
+
+// block is one allocation on the device.
+type block struct {
+	p     driver.Ptr
+	bytes int64
+}
+
+// memory is a block of elements of one type, with the copies of it that were
+// derived for parameters in it.
+type memory struct {
+	block
+	t      dtype
+	n      int
+	copies []*derived
+	freed  bool
+}
+
+// Len is the number of elements.
+func (m *memory) Len() int { return m.n }
+
+// derived is a parameter's weights in the other type than W's.
+type derived struct {
+	block
+	t dtype
+}
+
+// view is a tensor on the device.
+type view struct {
+	p driver.Ptr
+	t dtype
+	n int
+}
+
+// from is the address of element i.
+func (v view) from(i int) driver.Ptr { return v.p + driver.Ptr(int64(i)*v.t.size()) }
+
+// aligned reports whether p is at 16 bytes.
+func aligned(p driver.Ptr) bool { return p%16 == 0 }
+
+// take is t on the device; it panics unless there are n elements.
+func take(op, name string, t compute.Tensor, n int) view {
+	if t.Len() != n {
+		panic(fmt.Sprintf("cuda: %s: %s has %d elements, want %d", op, name, t.Len(), n))
+	}
+	if t.Absent() {
+		return view{}
+	}
+	m := t.Mem().(*memory)
+	if m.freed {
+		panic(fmt.Sprintf("cuda: %s: %s was freed", op, name))
+	}
+	return view{m.p + driver.Ptr(int64(t.Off())*m.t.size()), m.t, n}
+}
+
+// opt is take, or the zero view for an absent tensor.
+func opt(op, name string, t compute.Tensor, n int) view {
+	if t.Absent() {
+		return view{}
+	}
+	return take(op, name, t, n)
+}
+
+// typed is take of a tensor whose elements must be of type t.
+func typed(op, name string, x compute.Tensor, n int, t dtype) view {
+	v := take(op, name, x, n)
+	if !x.Absent() && v.t != t {
+		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in the other class", op, name, v.t, t))
+	}
+	return v
+}
+
+// narrowed is take of a Narrow tensor, wide of a Wide one.
+func (b *Backend) narrowed(op, name string, x compute.Tensor, n int) view {
+	return typed(op, name, x, n, b.narrow)
+}
+
+func wide(op, name string, x compute.Tensor, n int) view { return typed(op, name, x, n, f32) }
+
+// rowsOf is how many rows of width elements t holds.
+func rowsOf(op, name string, t compute.Tensor, width int) int {
+	if width <= 0 || t.Len()%width != 0 {
+		panic(fmt.Sprintf("cuda: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
+	}
+	return t.Len() / width
+}
+
+// within panics unless every index is one of n: kernels do not check.
+func within(op, name string, index []int32, n int) {
+	for i, v := range index {
+		if v < 0 || int(v) >= n {
+			panic(fmt.Sprintf("cuda: %s: %s[%d] is %d, of %d", op, name, i, v, n))
+		}
+	}
+}
+
+// packOf panics unless start cuts a pack of N tokens into sequences.
+func packOf(op string, start []int32, N int) {
+	if len(start) == 0 && N == 0 {
+		return
+	}
+	if len(start) == 0 || start[0] != 0 || int(start[len(start)-1]) != N {
+		panic(fmt.Sprintf("cuda: %s: start %v does not cut %d tokens", op, start, N))
+	}
+	for s := 1; s < len(start); s++ {
+		if start[s] < start[s-1] {
+			panic(fmt.Sprintf("cuda: %s: start %v falls", op, start))
+		}
+	}
+}
+
+// allocate is bytes on the device, counted.
+func (b *Backend) allocate(what string, bytes int64) (block, error) {
+	if bytes == 0 {
+		return block{}, nil
+	}
+	if b.Limit > 0 && bytes > b.Limit-b.inUse {
+		return block{}, fmt.Errorf("cuda: %q: %d bytes: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences, recompute activations, or raise the limit",
+			what, bytes, b.Limit, b.inUse)
+	}
+	p, err := b.dev.Alloc(bytes)
+	if err != nil {
+		free, total := b.dev.Free()
+		return block{}, fmt.Errorf("cuda: %q: %d bytes, with %d of the device's %d free and %d in use here: use a smaller batch or shorter sequences, recompute activations, or a larger GPU: %w",
+			what, bytes, free, total, b.inUse, err)
+	}
+	b.count(bytes)
+	b.blocks[p] = bytes
+	return block{p, bytes}, nil
+}
+
+// count adds to the bytes in use.
+func (b *Backend) count(bytes int64) {
+	b.inUse += bytes
+	b.peak = max(b.peak, b.inUse)
+}
+
+// release gives a block back. What still uses it must be done.
+func (b *Backend) release(k *block) {
+	if k.bytes > 0 {
+		b.dev.Release(k.p)
+		b.count(-k.bytes)
+		delete(b.blocks, k.p)
+	}
+	*k = block{}
+}
+
+// Alloc returns n zeroed elements. It fails when the device, or Options.Limit,
+// has not so much left.
+func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, error) {
+	b.outside("Alloc")
+	if n < 0 {
+		panic(fmt.Sprintf("cuda: Alloc: %q: %d elements", what, n))
+	}
+	defer b.enter()()
+	m := &memory{t: f32, n: n}
+	if c == compute.Narrow {
+		m.t = b.narrow
+	}
+	bytes := (int64(n)*m.t.size() + 3) &^ 3
+	var err error
+	if m.block, err = b.allocate(what, bytes); err != nil {
+		return compute.Tensor{}, err
+	}
+	if bytes > 0 {
+		if err := b.dev.Set32(m.p, 0, bytes/4); err != nil {
+			b.release(&m.block)
+			return compute.Tensor{}, fmt.Errorf("cuda: %q: zero %d bytes: %w", what, bytes, err)
+		}
+	}
+	return compute.View(m), nil
+}
+
+// Free gives t's block back, with what was derived from it, once all operations
+// are done.
+func (b *Backend) Free(t compute.Tensor) {
+	b.outside("Free")
+	if t.Absent() || b.dev == nil { // Close has freed everything
+		return
+	}
+	m := t.Mem().(*memory)
+	if m.freed || t.Len() != m.n {
+		panic("cuda: Free: not a whole block, or freed before")
+	}
+	defer b.enter()()
+	b.wait()
+	for _, d := range m.copies {
+		b.release(&d.block)
+	}
+	b.release(&m.block)
+	m.copies, m.freed = nil, true
+}
+
+// Memory is the number of bytes allocated now, scratch and derived copies
+// included, and the most there ever was.
+func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
+
+// Available is what the device has free, within Options.Limit.
+func (b *Backend) Available() int64 {
+	defer b.enter()()
+	free, _ := b.dev.Free()
+	if b.Limit > 0 {
+		free = min(free, b.Limit-b.inUse)
+	}
+	return max(free, 0)
+}
+
+// scratch cuts the arena for one operation: a place of each size in bytes, of any
+// content. All operations share it, because the device runs them in order.
+// After a failure the places are nil; commands do nothing then.
+func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
+	need := int64(0)
+	for _, n := range bytes {
+		need += padded(n)
+	}
+	places := make([]driver.Ptr, len(bytes))
+	if b.err != nil {
+		return places
+	}
+	if need > b.arena.bytes {
+		if b.graph.fixed() {
+			b.graph.diverged = true // the arena cannot move under a graph
+			return places
+		}
+		b.wait()
+		b.release(&b.arena)
+		var err error
+		if b.arena, err = b.allocate("scratch", need); err != nil {
+			b.err = err
+			return places
+		}
+	}
+	p := b.arena.p
+	for i, n := range bytes {
+		places[i] = p
+		p += driver.Ptr(padded(n))
+	}
+	return places
+}
+
+// weights is the whole of p.W in type t: W itself, or the copy derived from it,
+// which is made when it is asked for first.
+func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
+	w := take(op, "W", p.W, p.Len())
+	if w.t == t || w.n == 0 {
+		return view{w.p, t, w.n}
+	}
+	d, _ := p.Derived.(*derived)
+	if d == nil || d.bytes == 0 {
+		if b.err != nil {
+			return view{t: t, n: w.n}
+		}
+		if b.graph.fixed() {
+			b.graph.diverged = true
+			return view{t: t, n: w.n}
+		}
+		k, err := b.allocate(fmt.Sprintf("%s in %v", p.Name, t), int64(w.n)*t.size())
+		if err != nil {
+			b.err = err
+			return view{t: t, n: w.n}
+		}
+		d = &derived{k, t}
+		p.Derived = d
+		m := p.W.Mem().(*memory)
+		m.copies = append(m.copies, d)
+		b.cast(view{d.p, t, w.n}, w)
+	}
+	return view{d.p, t, w.n}
+}
+
+// Refresh brings the copy of p.W up to date. A matrix gets one if it has none;
+// for a vector it is made by the first product that wants it, because norms do not.
+func (b *Backend) Refresh(p *compute.Param) {
+	defer b.enter()()
+	d, _ := p.Derived.(*derived)
+	if d == nil {
+		if p.Rows > 1 {
+			b.weights("Refresh", p, b.narrow)
+		}
+		return
+	}
+	w := take("Refresh", "W", p.W, p.Len())
+	b.cast(view{d.p, d.t, w.n}, w)
+}
+
+// cast converts all of src to dst's type.
+func (b *Backend) cast(dst, src view) {
+	if dst.t == src.t {
+		b.copyDev(dst.p, src.p, int64(src.n)*src.t.size())
+		return
+	}
+	b.launch(b.k.cast[dst.t], b.flat(src.n), at(dst.p), at(src.p), whole(src.n))
+}
+
+// staging is pinned host memory with a twin on the device, filled from the front.
+type staging struct {
+	host   []byte
+	twin   block
+	used   int
+	recent []staged
+}
+
+// staged is a list that lies in staging.
+type staged struct {
+	what   string
+	off, n int            // bytes
+	list   unsafe.Pointer // what it was copied from
+}
+
+// grow replaces s by a larger one, once the device has read what was staged; after
+// a failure s is what it was.
+func (s *staging) grow(b *Backend, bytes int) error {
+	b.wait()
+	host, err := b.dev.Pinned(bytes)
+	if err != nil {
+		return fmt.Errorf("cuda: %d bytes of pinned memory: %w", bytes, err)
+	}
+	twin, err := b.allocate("staging", int64(bytes))
+	if err != nil {
+		b.dev.Unpin(host)
+		return err
+	}
+	s.release(b)
+	s.host, s.twin = host, twin
+	return nil
+}
+
+func (s *staging) release(b *Backend) {
+	if s.host != nil {
+		b.dev.Unpin(s.host)
+	}
+	b.release(&s.twin)
+	*s = staging{}
+}
+
+// rewind forgets what was staged; the device must have read it.
+func (s *staging) rewind() { s.used, s.recent = 0, s.recent[:0] }
+
+// staging is the ring, or the running graph's own.
+func (b *Backend) staging() *staging {
+	if b.graph.mode != plain {
+		return &b.graph.now.area
+	}
+	return &b.ring
+}
+
+// place is n bytes of staging; off is -1 after a failure.
+func (b *Backend) place(n int) (s *staging, off int) {
+	s = b.staging()
+	if b.err != nil {
+		return s, -1
+	}
+	if s.used+n > len(s.host) {
+		switch {
+		case b.graph.fixed():
+			b.graph.diverged = true
+			return s, -1
+		case b.graph.mode == plain && n <= len(s.host):
+			b.wait()
+			s.rewind()
+		default:
+			if err := s.grow(b, max(2*len(s.host), 2*n, areaBytes)); err != nil {
+				b.err = err
+				return s, -1
+			}
+		}
+	}
+	off = s.used
+	s.used += (n + 255) &^ 255
+	return s, off
+}
+
+// recall is how many lists staging remembers.
+const recall = 16
+
+// stage brings a list of n bytes to the device and returns where it is there. A
+// list under the same name with the same content is not brought again: same
+// compares, and fill writes. Within one call of Repeat the same memory, which list
+// is the beginning of, counts as the same content: each layer brings its own again.
+func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old []byte) bool, fill func(list []byte)) driver.Ptr {
+	if n == 0 {
+		return 0
+	}
+	s := b.staging()
+	for i := len(s.recent) - 1; i >= 0; i-- {
+		if e := s.recent[i]; e.what == what && e.n == n && (e.list == list && b.graph.mode != plain || same(s.host[e.off:e.off+n])) {
+			return s.twin.p + driver.Ptr(e.off)
+		}
+	}
+	s, off := b.place(n)
+	if off < 0 {
+		return 0
+	}
+	fill(s.host[off : off+n])
+	b.copyIn(s.twin.p+driver.Ptr(off), unsafe.Pointer(&s.host[off]), int64(n))
+	if len(s.recent) == recall {
+		s.recent = append(s.recent[:0], s.recent[1:]...)
+	}
+	s.recent = append(s.recent, staged{what, off, n, list})
+	return s.twin.p + driver.Ptr(off)
+}
+
+// index is stage of one list of indices or numbers.
+func index[T int32 | float64](b *Backend, what string, list []T) driver.Ptr {
+	raw := bytesOf(list)
+	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw), func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
+}
+
+// ints is n indices that begin at raw.
+func ints(raw []byte, n int) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(raw))), n)
+}
+
+// bytesOf is the memory of a list.
+func bytesOf[T int32 | float32 | float64](list []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), len(list)*int(unsafe.Sizeof(*new(T))))
+}
+
+// part is how many elements Upload and Download take at a time.
+func (b *Backend) part() int { return len(b.ring.host) / 4 / 4 }
+
+// Upload copies src to dst, rounding what is Narrow.
+func (b *Backend) Upload(dst compute.Tensor, src []float32) {
+	b.outside("Upload")
+	d := take("Upload", "dst", dst, len(src))
+	defer b.enter()()
+	for lo := 0; lo < len(src); lo += b.part() {
+		n := min(b.part(), len(src)-lo)
+		s, off := b.place(4 * n)
+		if off < 0 {
+			return
+		}
+		copy(s.host[off:], bytesOf(src[lo:lo+n]))
+		host, twin := unsafe.Pointer(&s.host[off]), s.twin.p+driver.Ptr(off)
+		if d.t == f32 {
+			b.copyIn(d.from(lo), host, int64(4*n))
+			continue
+		}
+		b.copyIn(twin, host, int64(4*n))
+		b.cast(view{d.from(lo), d.t, n}, view{twin, f32, n})
+	}
+}
+
+// Download copies src to dst, after all operations before it. After a failure,
+// which Sync returns, dst is what it was.
+func (b *Backend) Download(dst []float32, src compute.Tensor) {
+	b.outside("Download")
+	v := take("Download", "src", src, len(dst))
+	defer b.enter()()
+	for lo := 0; lo < len(dst); lo += b.part() {
+		n := min(b.part(), len(dst)-lo)
+		from := v.from(lo)
+		if v.t != f32 {
+			s, off := b.place(4 * n)
+			if off < 0 {
+				return
+			}
+			from = s.twin.p + driver.Ptr(off)
+			b.cast(view{from, f32, n}, view{v.from(lo), v.t, n})
+		}
+		b.readBack(bytesOf(dst[lo:lo+n]), from)
+	}
+}
+
+// readBack copies to host memory from the device, after all operations, and
+// reports whether it could.
+func (b *Backend) readBack(dst []byte, src driver.Ptr) bool {
+	s, off := b.place(len(dst))
+	if off < 0 {
+		return false
+	}
+	if err := b.dev.CopyOut(unsafe.Pointer(&s.host[off]), src, int64(len(dst))); err != nil {
+		b.fail("copy from the device", err)
+	}
+	b.wait()
+	if b.err == nil {
+		copy(dst, s.host[off:])
+	}
+	s.rewind()
+	return b.err == nil
+}

@@ -1,0 +1,337 @@
+//go:build nvidia
+
+package cuda
+
+import (
+	"math"
+	"slices"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cuda/driver"
+)
+
+// kernelSet is the kernels, by the types of their tensors where they have several.
+type kernelSet struct {
+	cast, add, embed, gather, scatterAdd, cacheWrite, rope, swiglu, swigluGrad [2]*driver.Kernel
+	embedGrad                                                                  *driver.Kernel
+	rmsNorm                                                                    [2][2]*driver.Kernel // x, y
+	rmsNormGrad                                                                [2][2]*driver.Kernel // dy, x and dx
+	rmsNormWGrad                                                               [2][2]*driver.Kernel // dy, x
+	colSum                                                                     [2]*driver.Kernel
+	addPartials                                                                *driver.Kernel
+	gemm                                                                       [2][2]*driver.Kernel // a and b, c
+	headStats, headFinish, sample                                              *driver.Kernel
+	headGrad, score, scoreGrad, scoreWGrad                                     [2]*driver.Kernel
+	attnFwd, attnDelta, attnDKV, attnDQ, decode                                [2]*driver.Kernel // head width 64, 128
+	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny, decodeCombine  [2]*driver.Kernel
+	sumSquares                                                                 [2]*driver.Kernel
+	sumPartials, adamW                                                         *driver.Kernel
+}
+
+// loadKernels finds every kernel that the backend uses, so that a module without
+// one of them is refused at the start.
+func loadKernels(dev *driver.Device) (*kernelSet, error) {
+	var first error
+	find := func(name string) *driver.Kernel {
+		k, err := dev.Kernel(name)
+		if err != nil && first == nil {
+			first = err
+		}
+		return k
+	}
+	pair := func(name string) [2]*driver.Kernel {
+		return [2]*driver.Kernel{find(name + "_f32"), find(name + "_bf16")}
+	}
+	wideHeads := func(name string) [2]*driver.Kernel {
+		return [2]*driver.Kernel{find(name + "_E64"), find(name + "_E128")}
+	}
+	k := &kernelSet{
+		cast: [2]*driver.Kernel{find("cast_bf16_f32"), find("cast_f32_bf16")}, // by the result
+		add:  pair("add"), embed: pair("embed"), gather: pair("gather"), scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
+		rope: pair("rope"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), embedGrad: find("embed_grad"),
+		rmsNorm:      [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")}, {nil, find("rmsnorm_bf16_bf16")}},
+		rmsNormGrad:  [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil}, {find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
+		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil}, {find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
+		colSum:       pair("colsum"), addPartials: find("add_partials"),
+		gemm:      [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil}, {find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
+		headStats: find("head_stats"), headFinish: find("head_finish"), sample: find("sample"),
+		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"), scoreWGrad: pair("score_wgrad"),
+		attnFwd: wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"), attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"), decode: wideHeads("decode"),
+		attnFwdAny: pair("attn_fwd_any"), attnDeltaAny: pair("attn_bwd_delta_any"), attnDKVAny: pair("attn_bwd_dkv_any"), attnDQAny: pair("attn_bwd_dq_any"),
+		decodeAny: pair("decode_any"), decodeCombine: pair("decode_combine"),
+		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"), adamW: find("adamw"),
+	}
+	return k, first
+}
+
+// Zero sets t to zero.
+func (b *Backend) Zero(t compute.Tensor) {
+	v := take("Zero", "t", t, t.Len())
+	defer b.enter()()
+	p, end := v.p, v.from(v.n)
+	// The driver sets words; a Narrow view may begin or end inside one.
+	if p%4 != 0 && p < end {
+		b.copyDev(p, b.zeros.p, 2)
+		p += 2
+	}
+	b.set(p, int64(end-p)/4)
+	if (end-p)%4 != 0 {
+		b.copyDev(end-2, b.zeros.p, 2)
+	}
+}
+
+// Copy copies src to dst.
+func (b *Backend) Copy(dst, src compute.Tensor) {
+	s := take("Copy", "src", src, src.Len())
+	d := typed("Copy", "dst", dst, s.n, s.t)
+	defer b.enter()()
+	b.copyDev(d.p, s.p, int64(s.n)*s.t.size())
+}
+
+// Add adds x to y.
+func (b *Backend) Add(y, x compute.Tensor) {
+	xv := take("Add", "x", x, x.Len())
+	yv := typed("Add", "y", y, xv.n, xv.t)
+	defer b.enter()()
+	b.launch(b.k.add[yv.t], b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
+}
+
+// Embed gathers rows of the table.
+func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
+	const op = "Embed"
+	D, N := table.Cols, len(ids)
+	y := wide(op, "y", yND, N*D)
+	within(op, "ids", ids, table.Rows)
+	if N == 0 {
+		return
+	}
+	defer b.enter()()
+	w := b.weights(op, table, b.narrow)
+	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p), at(index(b, "ids", ids)), whole(N), whole(D))
+}
+
+// EmbedGrad adds to rows of the table's gradient: the host groups equal ids, each
+// of which one block then adds in ascending order.
+func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int32) {
+	const op = "EmbedGrad"
+	D, N := table.Cols, len(ids)
+	dy := wide(op, "dy", dyND, N*D)
+	if table.G.Absent() {
+		return
+	}
+	g := wide(op, "G", table.G, table.Len())
+	within(op, "ids", ids, table.Rows)
+	if N == 0 {
+		return
+	}
+	defer b.enter()()
+	order := make([]uint64, N)
+	for n, id := range ids {
+		order[n] = uint64(id)<<32 | uint64(n)
+	}
+	slices.Sort(order)
+	var id, begin []int32
+	member := make([]int32, N)
+	for i, v := range order {
+		member[i] = int32(uint32(v))
+		if i == 0 || order[i-1]>>32 != v>>32 {
+			id, begin = append(id, int32(v>>32)), append(begin, int32(i))
+		}
+	}
+	begin = append(begin, int32(N))
+	b.launch(b.k.embedGrad, b.eachRow(len(id), D), at(g.p), at(dy.p), at(index(b, "embedded", id)), at(index(b, "groups", begin)), at(index(b, "members", member)), whole(len(id)), whole(D))
+}
+
+// RMSNorm normalises rows by their root mean square.
+func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
+	const op = "RMSNorm"
+	D := w.Cols
+	N := rowsOf(op, "x", xND, D)
+	x, y, rstd := take(op, "x", xND, N*D), take(op, "y", yND, N*D), wide(op, "rstd", rstdN, N)
+	if N == 0 {
+		return
+	}
+	k := b.k.rmsNorm[x.t][y.t]
+	if k == nil {
+		panic("cuda: RMSNorm: x is Narrow and y Wide")
+	}
+	defer b.enter()()
+	W := b.weights(op, w, f32)
+	b.launch(k, normGrid(N, D), at(y.p), at(rstd.p), at(x.p), at(W.p), whole(N), whole(D), real(float32(eps)))
+}
+
+// RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
+// because dx may lie over dy.
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+	const op = "RMSNormGrad"
+	D := w.Cols
+	N := rowsOf(op, "x", xND, D)
+	x, dy, rstd := take(op, "x", xND, N*D), take(op, "dy", dyND, N*D), wide(op, "rstd", rstdN, N)
+	dx := typed(op, "dx", dxND, N*D, x.t)
+	k, kw := b.k.rmsNormGrad[dy.t][x.t], b.k.rmsNormWGrad[dy.t][x.t]
+	var g view
+	if !w.G.Absent() {
+		g = wide(op, "G", w.G, D)
+	}
+	if N == 0 {
+		return
+	}
+	if k == nil {
+		panic("cuda: RMSNormGrad: x is Narrow and dy Wide")
+	}
+	defer b.enter()()
+	if g.n > 0 {
+		rows := sumRows(N, D)
+		parts, part := blocks(N, rows), b.scratch(partialBytes(N, D))[0]
+		b.launch(kw, grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), at(x.p), at(rstd.p), whole(N), whole(D), whole(rows))
+		b.addPartials(g, part, parts, D)
+	}
+	W := b.weights(op, w, f32)
+	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N), whole(D), flag(acc))
+}
+
+// columnSums adds the column sums of dy to g; part is scratch for them.
+func (b *Backend) columnSums(g, dy view, N, O int, part driver.Ptr) {
+	rows := sumRows(N, O)
+	parts := blocks(N, rows)
+	b.launch(b.k.colSum[dy.t], grid{blocks(O, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), whole(N), whole(O), whole(rows))
+	b.addPartials(g, part, parts, O)
+}
+
+// addPartials adds parts rows of D sums to g, in ascending order.
+func (b *Backend) addPartials(g view, part driver.Ptr, parts, D int) {
+	b.launch(b.k.addPartials, grid{blocks(D, 64), 1, 1, 64, 0}, at(g.p), at(part), whole(parts), whole(D))
+}
+
+// Rope rotates pairs of a head by their position's angles.
+func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+	const op = "Rope"
+	N, H, E := len(pos), heads, headDim
+	x := b.narrowed(op, "x", xNHE, N*H*E)
+	P := rowsOf(op, "table", table, E)
+	tab := wide(op, "table", table, P*E)
+	within(op, "pos", pos, P)
+	if N == 0 {
+		return
+	}
+	sign := float32(1)
+	if inverse {
+		sign = -1
+	}
+	defer b.enter()()
+	b.launch(b.k.rope[x.t], b.eachRow(N, H*E/2), at(x.p), at(index(b, "pos", pos)), at(tab.p), whole(N), whole(H), whole(E), real(sign))
+}
+
+// CacheWrite copies rows to slots of a cache.
+func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
+	const op = "CacheWrite"
+	N := len(slots)
+	c, x := b.narrowed(op, "cache", cache, cache.Len()), b.narrowed(op, "x", xNW, N*width)
+	within(op, "slots", slots, rowsOf(op, "cache", cache, width))
+	if N == 0 {
+		return
+	}
+	defer b.enter()()
+	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p), at(index(b, "slots", slots)), whole(N), whole(width))
+}
+
+// SwiGLU gates up by silu(gate).
+func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
+	const op = "SwiGLU"
+	n := gateNF.Len()
+	y, gate, up := b.narrowed(op, "y", yNF, n), b.narrowed(op, "gate", gateNF, n), b.narrowed(op, "up", upNF, n)
+	defer b.enter()()
+	b.launch(b.k.swiglu[y.t], b.flat(n), at(y.p), at(gate.p), at(up.p), whole(n))
+}
+
+// SwiGLUGrad is the gradient of SwiGLU.
+func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	const op = "SwiGLUGrad"
+	n := gateNF.Len()
+	dgate, dup, dy := b.narrowed(op, "dgate", dgateNF, n), b.narrowed(op, "dup", dupNF, n), b.narrowed(op, "dy", dyNF, n)
+	gate, up := b.narrowed(op, "gate", gateNF, n), b.narrowed(op, "up", upNF, n)
+	defer b.enter()()
+	b.launch(b.k.swigluGrad[dy.t], b.flat(n), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(n))
+}
+
+// SumSquares is the sum of the squares of all elements, in float64: each block's
+// by itself, then the blocks' in the order of ts.
+func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
+	const op = "SumSquares"
+	b.outside(op)
+	parts := 0
+	for _, t := range ts {
+		parts += blocks(t.Len(), squareBlock)
+	}
+	if parts == 0 {
+		return 0
+	}
+	defer b.enter()()
+	place := b.scratch(8*int64(parts), 8)
+	part := place[0]
+	for _, t := range ts {
+		v := take(op, "t", t, t.Len())
+		n := blocks(v.n, squareBlock)
+		b.launch(b.k.sumSquares[v.t], grid{n, 1, 1, 256, 2048}, at(part), at(v.p), whole(v.n))
+		part += driver.Ptr(8 * n)
+	}
+	b.launch(b.k.sumPartials, grid{1, 1, 1, 1024, 8192}, at(place[1]), at(place[0]), whole(parts))
+	var sum [1]float64
+	b.readBack(bytesOf(sum[:]), place[1])
+	return sum[0]
+}
+
+// AdamW is one optimizer step of p, which also writes the copy that products
+// read. The decay is taken as W - LR*Decay*W: 1 - LR*Decay would round to 1 in
+// float32.
+func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
+	const op = "AdamW"
+	n := p.Len()
+	w, g, m, v := wide(op, "W", p.W, n), wide(op, "G", p.G, n), wide(op, "M", p.M, n), wide(op, "V", p.V, n)
+	defer b.enter()()
+	var copied driver.Ptr
+	if d, _ := p.Derived.(*derived); d != nil {
+		copied = d.p
+	}
+	decay := 0.0
+	if p.Decay {
+		decay = a.LR * a.Decay
+	}
+	step, root := a.LR/(1-math.Pow(a.Beta1, float64(a.Step))), 1/(1-math.Pow(a.Beta2, float64(a.Step)))
+	b.launch(b.k.adamW, b.flat(n), at(w.p), at(g.p), at(m.p), at(v.p), at(copied), whole(n), at(0),
+		real(float32(a.GradScale)), real(float32(a.Beta1)), real(float32(1-a.Beta1)), real(float32(a.Beta2)), real(float32(1-a.Beta2)),
+		real(float32(step)), real(float32(root)), real(float32(a.Eps)), real(float32(decay)))
+}
+
+// set queues zeros for n words.
+func (b *Backend) set(p driver.Ptr, n int64) {
+	if n > 0 && b.follow(tagSet, uint64(p), uint64(n)) {
+		if err := b.dev.Set32(p, 0, n); err != nil {
+			b.fail("zero memory", err)
+		}
+	}
+}
+
+// Grids of the kernels' families. A result never depends on the grid but where
+// the kernel's comment says so, and there the grid is a function of the shapes.
+
+// flat covers n elements, eight to a thread and turn (kernels/elementwise.cu).
+func (b *Backend) flat(n int) grid {
+	return grid{min(blocks(n, 2048), 16*b.sms), 1, 1, 256, 0}
+}
+
+// eachRow covers N rows of D elements.
+func (b *Backend) eachRow(N, D int) grid { return b.flat(N * (D + 7) &^ 7) }
+
+// normGrid is for rows that are reduced: short ones by a warp, long ones by a block
+// (kernels/norm.cu).
+func normGrid(N, D int) grid {
+	if D <= 256 {
+		return grid{blocks(N, 8), 1, 1, 256, 128}
+	}
+	return grid{N, 1, 1, min(512, 32*blocks(D, 8*32)), 128}
+}
+
+// squareBlock is how many elements a block of sum_squares takes (SUM_BLOCK in
+// kernels/optim.cu).
+const squareBlock = 32768

@@ -1,0 +1,29 @@
+package compute
+
+// Footprint is what a plan of memory must know of a backend. It can be had
+// without the device.
+type Footprint interface {
+	// Element is the number of bytes of an element of class c.
+	Element(c Class) int64
+	// Beside is the number of bytes kept beside each element of a weight matrix of
+	// class c, to compute with; lookup says that only Embed reads it.
+	Beside(c Class, lookup bool) int64
+	// Scratch is the most memory, in bytes, that the operations of w use besides
+	// their tensors. It is used again by whatever comes next.
+	Scratch(w Work) int64
+	// Overhead is the number of bytes taken before anything is allocated.
+	Overhead() int64
+}
+
+// Work is how large the largest calls of a model's operations are.
+type Work struct {
+	Tokens    int // of a pack
+	Rows      int // of the head in one call
+	Slots     int // rows that are sampled and decoded in one call
+	Positions int // of the longest sequence that is decoded
+	Hidden    int
+	Vocab     int // 1 for a scorer
+	Heads     int // query heads
+	HeadDim   int
+	Trainable bool
+}

@@ -1,0 +1,372 @@
+//go:build nvidia
+
+package model
+
+import (
+	"errors"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/internal/compute/cuda"
+	"gad/internal/compute/cuda/driver"
+)
+
+// gpu opens a GPU, emulated or not; where there is none the test is skipped,
+// unless GAD_REQUIRE_CUDA says that there must be one.
+func gpu(t testing.TB, precision string) compute.Backend {
+	t.Helper()
+	be, err := cuda.Open(cuda.Options{Precision: precision})
+	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
+		t.Skipf("NOT TESTED: %v", err)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, be.Close()) })
+	return be
+}
+
+func processor(t testing.TB) compute.Backend {
+	t.Helper()
+	be, err := cpu.New(cpu.Options{})
+	must(t, err)
+	t.Cleanup(func() { must(t, be.Close()) })
+	return be
+}
+
+// tensorCore is a configuration whose sizes matrix units and the fast attention
+// kernels take; tiny's sizes go the other ways. Products keep the size of what
+// they multiply: with smaller weights attention is nearly even, and gradients of q
+// and k are differences that bfloat16 loses on any device.
+func tensorCore(arch string, headDim int) Config {
+	c := tiny(arch)
+	c.Hidden, c.HeadDim, c.FFN, c.Vocab, c.InitRange = 2*headDim, headDim, 192, 320, 1.2/math.Sqrt(float64(2*headDim))
+	return c
+}
+
+// narrowed makes a model whose weights are such as bfloat16 holds, so that what
+// is compared is the computing, not the rounding of weights.
+func narrowed(t testing.TB, be compute.Backend, c Config, o Options) *Model {
+	t.Helper()
+	m, err := New(be, c, o)
+	must(t, err)
+	shake(m)
+	for _, p := range m.params {
+		w := make([]float32, p.Len())
+		be.Download(w, p.W)
+		must(t, be.Sync())
+		for i, x := range w {
+			w[i] = math.Float32frombits((math.Float32bits(x) + 0x8000) &^ 0xffff)
+		}
+		be.Upload(p.W, w)
+		be.Refresh(p)
+	}
+	return m
+}
+
+// away is the largest difference of two vectors, as a share of the largest
+// element of b, or of 1 if that is more.
+func away(a, b []float32) (share float64) {
+	largest := 1.0
+	for i := range b {
+		share, largest = max(share, math.Abs(float64(a[i]-b[i]))), max(largest, math.Abs(float64(b[i])))
+	}
+	return share / largest
+}
+
+func cosine(a, b []float32) float64 {
+	var ab, aa, bb float64
+	for i := range a {
+		x, y := float64(a[i]), float64(b[i])
+		ab, aa, bb = ab+x*y, aa+x*x, bb+y*y
+	}
+	if aa == 0 && bb == 0 {
+		return 1
+	}
+	return ab / math.Sqrt(aa*bb)
+}
+
+// The whole model on the GPU and on the CPU: log-probabilities, entropies,
+// scores, and the gradient of every parameter, in both precisions, by the fast
+// kernels and by those that take any size.
+func TestCUDAAgainstCPU(t *testing.T) {
+	shapes := map[string]Config{
+		"Qwen2 E=64": tensorCore("Qwen2", 64), "Qwen3 E=64": tensorCore("Qwen3", 64), "Llama E=128": tensorCore("Llama", 128),
+		"Qwen2 odd": tiny("Qwen2"), "Mistral odd": tiny("Mistral"),
+	}
+	for name, c := range shapes {
+		for _, precision := range []string{cuda.F32, cuda.BF16} {
+			t.Run(name+"/"+precision, func(t *testing.T) {
+				for _, recompute := range []bool{false, true} {
+					againstCPU(t, c, precision, recompute)
+				}
+			})
+		}
+	}
+}
+
+func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
+	tol, angle := 1e-5, 1-1e-9
+	if precision == cuda.BF16 { // 8 bits, through two blocks
+		tol, angle = 0.02, 0.999
+	}
+	seqs := seqsOf(c.Vocab, 70, 5, 33)
+	be, truth := gpu(t, precision), processor(t)
+	var worst struct{ logp, ent, score, cos float64 }
+	worst.cos = 1
+	for _, kind := range []Kind{LM, Scorer} {
+		o := Options{Kind: kind, Trainable: true, Recompute: recompute, Seed: 5, ScoreInit: 0.3}
+		m, want := narrowed(t, be, c, o), narrowed(t, truth, c, o)
+		run := func(m *Model) (logp, ent [][]float32, score []float32) {
+			if kind == Scorer {
+				must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) {
+					score = slices.Clone(s)
+					return []float32{1, -0.5, 0.7}, nil
+				}))
+				return nil, nil, score
+			}
+			must(t, m.LogProbGrad(seqs, 0.8, func(l, e [][]float32) (dl, de [][]float32, err error) {
+				logp, ent = l, e
+				for i := range l {
+					dl, de = append(dl, make([]float32, len(l[i]))), append(de, make([]float32, len(l[i])))
+					for j := range l[i] {
+						dl[i][j], de[i][j] = float32(math.Sin(float64(i+3*j)))-0.3, 0.1
+					}
+				}
+				return dl, de, nil
+			}))
+			return logp, ent, nil
+		}
+		logp, ent, score := run(m)
+		logpW, entW, scoreW := run(want)
+		for i := range logp {
+			worst.logp, worst.ent = max(worst.logp, away(logp[i], logpW[i])), max(worst.ent, away(ent[i], entW[i]))
+		}
+		worst.score = max(worst.score, away(score, scoreW))
+		for i, p := range m.params {
+			g, gW := make([]float32, p.Len()), make([]float32, p.Len())
+			be.Download(g, p.G)
+			truth.Download(gW, want.params[i].G)
+			cos := cosine(g, gW)
+			worst.cos = min(worst.cos, cos)
+			if !(cos > angle) {
+				t.Errorf("gradient of %s: cosine %.9f", p.Name, cos)
+			}
+		}
+		must(t, m.Close())
+		must(t, want.Close())
+	}
+	t.Logf("recompute %v: furthest log-probability %.2g, entropy %.2g, score %.2g; least cosine of a gradient 1 - %.2g", recompute, worst.logp, worst.ent, worst.score, 1-worst.cos)
+	if !(worst.logp <= tol && worst.ent <= tol && worst.score <= tol) {
+		t.Errorf("recompute %v: %+v: want at most %g", recompute, worst, tol)
+	}
+}
+
+// Optimizer steps by cross entropy follow the CPU's.
+func TestCUDATraining(t *testing.T) {
+	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		t.Run(precision, func(t *testing.T) {
+			c := tensorCore("Qwen2", 64)
+			seqs := seqsOf(c.Vocab, 40, 21, 30)
+			losses := func(be compute.Backend) (out []float64) {
+				m := narrowed(t, be, c, Options{Trainable: true, Seed: 2})
+				defer m.Close()
+				o, err := NewOptimizer(m, AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
+				must(t, err)
+				for range 8 {
+					loss := 0.0
+					must(t, m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (dl, _ [][]float32, err error) {
+						n := 0
+						for i := range l {
+							n += len(l[i])
+						}
+						for i := range l {
+							dl = append(dl, make([]float32, len(l[i])))
+							for j := range l[i] {
+								loss -= float64(l[i][j]) / float64(n)
+								dl[i][j] = -1 / float32(n)
+							}
+						}
+						return dl, nil, nil
+					}))
+					_, skipped, err := o.Step(1e-3)
+					must(t, err)
+					if skipped {
+						t.Fatal("a step was skipped")
+					}
+					out = append(out, loss)
+				}
+				return out
+			}
+			got, want := losses(gpu(t, precision)), losses(processor(t))
+			tol := map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.03}[precision]
+			t.Logf("loss %.4f to %.4f, on the CPU %.4f to %.4f", got[0], got[7], want[0], want[7])
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > tol*want[i] {
+					t.Errorf("step %d: loss %g, on the CPU %g", i+1, got[i], want[i])
+				}
+			}
+			if got[7] > 0.8*got[0] {
+				t.Errorf("the loss did not fall: %v", got)
+			}
+		})
+	}
+}
+
+// Sampling: the tokens are the CPU's in float32; log-probabilities are those that
+// the trainer computes; a second call draws the same.
+func TestCUDAGenerate(t *testing.T) {
+	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		t.Run(precision, func(t *testing.T) {
+			be := gpu(t, precision)
+			c := tensorCore("Qwen2", 64)
+			m := narrowed(t, be, c, Options{Seed: 3})
+			defer m.Close()
+			var prompts [][]int32
+			for _, s := range seqsOf(c.Vocab, 4, 17, 1, 32, 6) {
+				prompts = append(prompts, s.IDs)
+			}
+			rows := []uint64{3, 0, 1 << 40, 9, 4}
+			o := SampleOptions{N: 3, MaxNew: 24, Sampling: compute.Sampling{Temperature: 0.9}, EOS: []int32{5, 11, 23, 40, 61, 88, 120, 200}, Seed: 42, Step: 7, Slots: 6}
+			out, err := m.Generate(prompts, rows, o, nil)
+			must(t, err)
+			again, err := m.Generate(prompts, rows, o, nil)
+			must(t, err)
+			sameCompletions(t, "a second time", again, out)
+
+			var seqs []Seq
+			var logp [][]float32
+			for p := range out {
+				for _, c := range out[p] {
+					seqs = append(seqs, Seq{IDs: slices.Concat(prompts[p], c.IDs), Prompt: len(prompts[p])})
+					logp = append(logp, c.Logp)
+				}
+			}
+			want, _, err := m.LogProbs(seqs, o.Sampling.Temperature)
+			must(t, err)
+			worst := 0.0
+			for i := range want {
+				worst = max(worst, away(logp[i], want[i]))
+			}
+			t.Logf("sampler and trainer differ by at most %.2g", worst)
+			if tol := map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.1}[precision]; worst > tol {
+				t.Errorf("sampler and trainer differ by %g", worst)
+			}
+			if precision == cuda.F32 {
+				truth := narrowed(t, processor(t), c, Options{Seed: 3})
+				defer truth.Close()
+				want, err := truth.Generate(prompts, rows, o, nil)
+				must(t, err)
+				for p := range want {
+					for s := range want[p] {
+						if !slices.Equal(out[p][s].IDs, want[p][s].IDs) {
+							t.Errorf("prompt %d sample %d: %v, on the CPU %v", p, s, out[p][s].IDs, want[p][s].IDs)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// Whichever allocation of the device fails, the error comes back, nothing stays
+// allocated and the device can be used again.
+func TestCUDAOutOfMemory(t *testing.T) {
+	gpu(t, cuda.BF16)
+	device := driver.Emulated()
+	if device == nil {
+		t.Skip("NOT TESTED: needs the emulated device, which can be told to fail")
+	}
+	c := tiny("Qwen3")
+	seqs := seqsOf(c.Vocab, 9, 12)
+	before := device.Allocs()
+	n := 0
+	for ; ; n++ {
+		be, err := cuda.Open(cuda.Options{})
+		must(t, err)
+		device.FailAlloc(n)
+		err = func() error {
+			m, err := New(be, c, Options{Trainable: true})
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			if _, err := NewOptimizer(m, adamw()); err != nil {
+				return err
+			}
+			if err := m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }); err != nil {
+				return err
+			}
+			_, err = m.Generate([][]int32{{1, 2}}, []uint64{0}, SampleOptions{N: 2, MaxNew: 3, Sampling: compute.Sampling{Temperature: 1}}, nil)
+			return err
+		}()
+		device.FailAlloc(-1)
+		if err == nil {
+			must(t, be.Close())
+			break
+		}
+		// The same again, with memory: the failure is forgotten.
+		m, err := New(be, c, Options{})
+		if err != nil {
+			t.Fatalf("after the failure of allocation %d: %v", n, err)
+		}
+		if _, _, err := m.LogProbs(seqs, 1); err != nil {
+			t.Fatalf("after the failure of allocation %d: %v", n, err)
+		}
+		must(t, m.Close())
+		must(t, be.Close())
+		if after := device.Allocs(); after != before {
+			t.Fatalf("allocation %d failed: %d blocks stay allocated", n, after-before)
+		}
+	}
+	if n < 50 {
+		t.Errorf("only %d allocations were made: the test shows little", n)
+	}
+	t.Logf("%d allocations failed, one at a time", n)
+}
+
+// The plan is what the model then takes, within 5 %, the copies of its weights
+// and the operations' scratch included.
+func TestCUDAPlan(t *testing.T) {
+	c := tensorCore("Qwen2", 64)
+	c.Hidden, c.Heads, c.FFN, c.Vocab = 512, 8, 1024, 2048
+	seqs := seqsOf(c.Vocab, 60, 68)
+	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		for _, o := range []PlanOptions{
+			{Tokens: 128},
+			{Tokens: 128, Trainable: true},
+			{Tokens: 128, Trainable: true, Recompute: true},
+			{Kind: Scorer, Tokens: 128, Trainable: true},
+			{Slots: 8, N: 8, Prompts: 1, PromptTokens: 48, MaxNew: 8},
+		} {
+			be := gpu(t, precision)
+			_, before := be.Memory()
+			m, err := New(be, c, Options{Kind: o.Kind, Trainable: o.Trainable, Recompute: o.Recompute})
+			must(t, err)
+			if o.Trainable {
+				_, err = NewOptimizer(m, adamw())
+				must(t, err)
+			}
+			switch {
+			case o.Slots > 0:
+				_, err = m.Generate([][]int32{make([]int32, o.PromptTokens)}, []uint64{0}, SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots, Sampling: compute.Sampling{Temperature: 1}}, nil)
+			case o.Kind == Scorer:
+				err = m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil })
+			case o.Trainable:
+				err = m.LogProbGrad(seqs, 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil })
+			default:
+				_, _, err = m.LogProbs(seqs, 1)
+			}
+			must(t, err)
+			_, peak := be.Memory()
+			plan, took := c.Plan(be, o).Total(), peak-before
+			t.Logf("%s %+v: plan %d bytes, took %d: %+.1f %%", precision, o, plan, took, 100*(float64(plan)/float64(took)-1))
+			if r := float64(plan) / float64(took); r < 0.95 || r > 1.05 {
+				t.Errorf("%s %+v: plan of %d bytes, the model took %d", precision, o, plan, took)
+			}
+			must(t, m.Close())
+		}
+	}
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# How fast is the CUDA backend on this machine's GPU? Needs a GPU, its driver,
+# cuBLAS and what scripts/gpu/build.sh built; no Go, no network, no root.
+#
+#   scripts/gpu/bench.sh BUILD             all of it, a quarter of an hour and more
+#   scripts/gpu/bench.sh BUILD gemm step   only these sections:
+#
+#   driver     a launch and a small product, as the host sees them
+#   gemm attention decode head adamw elementwise
+#              each operation at the shapes of Qwen2.5
+#   step       a training step of 16,384 tokens
+#   generate   256 answers of 256 tokens
+#   torch      step and generate in PyTorch, where it is installed, and the ratios;
+#              runs gad's own in the same run if they were not asked for
+#
+# GAD_BENCH_MODELS chooses among the shapes of "0.5B 1.5B 3B", which is also how to
+# keep a run short: one model's torch takes some minutes, most of them torch.compile.
+# Figures stand beside the machine's limits, measured in the same run: %roof is the
+# time that a large matrix product's rate and a large copy's would need over the
+# time taken. Ends non-zero if anything failed; the log is as log.sh describes.
+set -euo pipefail
+. "$(dirname "$0")/log.sh"
+[ $# -ge 1 ] || die "usage: bench.sh BUILD [SECTION...]"
+known driver gemm attention decode head adamw elementwise step generate torch -- "${@:2}"
+begin "$@"
+shift
+sections=("$@")
+[ $# -gt 0 ] || sections=(driver gemm attention decode head adamw elementwise step generate torch)
+export GAD_BENCH_MODELS=${GAD_BENCH_MODELS:-0.5B 1.5B 3B}
+figures=$work/figures.txt
+: >"$figures"
+
+# table FILE turns lines of Go's benchmarks, "name count value unit value unit ...",
+# into Markdown.
+table() {
+  awk '
+    /^Benchmark/ && NF > 3 {
+      name[++rows] = $1; sub(/^Benchmark/, "", name[rows]); sub(/-[0-9]+$/, "", name[rows])
+      for (i = 3; i < NF; i += 2) {
+        v = $i; u = $(i + 1)
+        if (u == "ns/op") { u = "ms"; v = sprintf("%.4g", v / 1e6) }
+        if (!(u in seen)) { seen[u] = 1; unit[++units] = u }
+        cell[rows, u] = v
+      }
+    }
+    END {
+      if (!rows) exit
+      printf "| case |"; for (i = 1; i <= units; i++) printf " %s |", unit[i]
+      printf "\n| --- |"; for (i = 1; i <= units; i++) printf " ---: |"
+      print ""
+      for (r = 1; r <= rows; r++) {
+        printf "| %s |", name[r]
+        for (i = 1; i <= units; i++) printf " %s |", cell[r, unit[i]]
+        print ""
+      }
+      print ""
+    }' "$1" | tee -a "$log"
+  cat "$1" >>"$figures"
+}
+
+# benchmark NAME PACKAGE PATTERN TIME SECONDS
+benchmark() {
+  section "$1" "$5" env -C "$2" ./test -test.run '^$' -test.bench "$3" -test.benchtime "$4" -test.timeout "$5s"
+  table "$raw"
+  quote "$raw" 200
+}
+
+ran=
+for s in "${sections[@]}"; do
+  case $s in
+  driver) benchmark driver internal/compute/cuda/driver . 20000x 60 ;;
+  gemm) benchmark gemm internal/compute/cuda '^BenchmarkGEMM$' 0.2s 200 ;;
+  attention) benchmark attention internal/compute/cuda '^BenchmarkAttention$' 0.2s 200 ;;
+  decode) benchmark decode internal/compute/cuda '^BenchmarkDecode$' 0.2s 200 ;;
+  head) benchmark head internal/compute/cuda '^BenchmarkHead$' 0.2s 200 ;;
+  adamw) benchmark adamw internal/compute/cuda '^BenchmarkAdamW$' 0.2s 100 ;;
+  elementwise) benchmark elementwise internal/compute/cuda '^BenchmarkElementwise$' 0.1s 200 ;;
+  step) benchmark step model '^BenchmarkStep$' 3x 300 && ran+=" step" ;;
+  generate) benchmark generate model '^BenchmarkDecode$' 1x 300 && ran+=" generate" ;;
+  torch)
+    [[ $ran == *step* ]] || benchmark step model '^BenchmarkStep$' 3x 300
+    [[ $ran == *generate* ]] || benchmark generate model '^BenchmarkDecode$' 1x 300
+    grep -o '^Benchmark.*' "$figures" >"$work/ours.txt" || true
+    if ! python3 -c 'import torch' 2>/dev/null; then
+      printf '\n### torch: not run: python3 has no torch\n' | tee -a "$log"
+      continue
+    fi
+    peer=$build/torch_step.py
+    read -r -a models <<<"$GAD_BENCH_MODELS"
+    section torch "${GAD_TORCH_SECONDS:-1500}" python3 "$peer" --models "${models[@]}" --against "$work/ours.txt" ${GAD_TORCH_FLAGS:-}
+    grep '^|' "$raw" | tee -a "$log" || true
+    quote "$raw" 200
+    ;;
+  esac
+done
+finish

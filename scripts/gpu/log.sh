@@ -1,0 +1,107 @@
+# Sourced by check.sh and bench.sh: unpacks what build.sh built, and writes the log.
+#
+# The log is Markdown, $GAD_LOG, or else <date>-<device>.md in $OUT, in doc/gpu of
+# the checkout that the script is in, or in the folder of the build. It is written
+# section by section, so that a run that is cut off leaves what it had; a second
+# run of the day adds to it.
+
+die() { echo "${0##*/}: $*" >&2; exit 2; }
+
+# begin BUILD: unpacks, starts the log and moves to the unpacked folder.
+begin() {
+  [ -f "$1/gad-gpu.tar.gz" ] || die "$1: no gad-gpu.tar.gz: make it with scripts/gpu/build.sh"
+  build=$(cd "$1" && pwd)
+  local here device
+  here=$(cd "$(dirname "$0")" && pwd)
+  device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 | tr -cs 'A-Za-z0-9\n' '-') || true
+  device=${device%-}
+  log=${GAD_LOG:-}
+  if [ -z "$log" ]; then
+    local folder=${OUT:-}
+    if [ -z "$folder" ] && [ -f "$here/../../go.mod" ]; then folder=$here/../../doc/gpu; fi
+    log=${folder:-$build}/$(date -u +%Y-%m-%d)-${device:-no-GPU}.md
+  fi
+  mkdir -p "$(dirname "$log")"
+  log=$(cd "$(dirname "$log")" && pwd)/$(basename "$log")
+
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  tar xzf "$build/gad-gpu.tar.gz" -C "$work"
+  cd "$work"
+  # The driver keeps the kernels' machine code on disk, wherever that may be.
+  if [ ! -w "${HOME:-/}" ]; then export CUDA_CACHE_PATH=$work/cache; fi
+  export GAD_REQUIRE_CUDA=1
+  failed=()
+  if [ ! -s "$log" ]; then
+    printf '# %s, %s\n' "${device:-no GPU}" "$(date -u +%Y-%m-%d)" >"$log"
+  fi
+  {
+    printf '\n## %s %s, %s UTC\n\n```\n' "${0##*/}" "$*" "$(date -u +%H:%M)" | sed "s|$build|BUILD|"
+    cat built.txt
+    nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit --format=csv 2>/dev/null || echo 'no nvidia-smi'
+    printf '%s processors, %s\n```\n' "$(nproc)" "$(uname -sr)"
+  } | tee -a "$log"
+}
+
+# section NAME SECONDS COMMAND...: runs it under a time limit, keeps its output in
+# the file raw, and writes a line with the verdict. Tests that skip because there is
+# no device, and patterns that match no test, are failures.
+section() {
+  local name=$1 limit=$2 code=0 began=$SECONDS verdict=pass
+  shift 2
+  printf '== %s\n' "$name"
+  raw=$work/$name.raw
+  timeout --kill-after=10 "$limit" "$@" >"$raw" 2>&1 || code=$?
+  if [ $code -eq 124 ] || [ $code -eq 137 ]; then
+    verdict="FAIL: not done after $limit s"
+  elif [ $code -ne 0 ]; then
+    verdict="FAIL: exit status $code"
+  elif grep -q 'no tests to run' "$raw"; then
+    verdict='FAIL: no such test'
+  elif grep 'NOT TESTED\|NOT MEASURED' "$raw" | grep -qv emulated; then
+    verdict="FAIL: skipped: $(grep 'NOT TESTED\|NOT MEASURED' "$raw" | grep -v emulated | head -n 1 | cut -c1-200)"
+  fi
+  if [ "$verdict" != pass ]; then failed+=("$name"); fi
+  printf '\n### %s: %s, %s s\n\n' "$name" "$verdict" $((SECONDS - began)) | tee -a "$log"
+}
+
+# quote FILE LINES: appends a file to the log, folded, without the names of parts
+# that passed, and its middle left out if it is long.
+quote() {
+  local n
+  grep -v '^=== \|^  *--- PASS' "$1" | cut -c1-400 >"$1.short" || true
+  n=$(wc -l <"$1.short")
+  {
+    printf '<details><summary>output, %s lines</summary>\n\n```\n' "$n"
+    if [ "$n" -le "$2" ]; then
+      cat "$1.short"
+    else
+      head -n $(($2 / 2)) "$1.short"
+      printf '... %s lines left out\n' $((n - $2 / 2 * 2))
+      tail -n $(($2 / 2)) "$1.short"
+    fi
+    printf '```\n\n</details>\n'
+  } >>"$log"
+}
+
+# known NAME... -- NAME...: fails unless each of the second is one of the first.
+known() {
+  local all=() name
+  while [ "$1" != -- ]; do all+=("$1"); shift; done
+  shift
+  for name in "$@"; do
+    case " ${all[*]} " in
+    *" $name "*) ;;
+    *) die "no section \"$name\": ${all[*]}" ;;
+    esac
+  done
+}
+
+# finish prints where the log is and fails if anything did.
+finish() {
+  if [ ${#failed[@]} -gt 0 ]; then
+    printf '\n**Failed: %s.**\n' "${failed[*]}" | tee -a "$log"
+  fi
+  echo "log: $log"
+  [ ${#failed[@]} -eq 0 ]
+}

@@ -1,0 +1,124 @@
+//go:build nvidia
+
+package trainer
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cuda"
+)
+
+// gpu opens a GPU, emulated or not; where there is none the test is skipped,
+// unless GAD_REQUIRE_CUDA says that there must be one.
+func gpu(t testing.TB, precision string) compute.Backend {
+	t.Helper()
+	be, err := cuda.Open(cuda.Options{Precision: precision})
+	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
+		t.Skipf("NOT TESTED: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { be.Close() })
+	return be
+}
+
+// Every stage on the GPU, beside the same stage on the CPU: the first step's
+// figures agree, as both start from the same weights; in float32 so do the
+// answers that are sampled.
+func TestCUDAStages(t *testing.T) {
+	cpu := ready(t)
+	stages := []struct {
+		stage    Stage
+		settings []string
+		figures  []string // of the first step that has them
+	}{
+		{SFT, []string{"trainer.total_steps=3"}, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
+		{Warmup, []string{"trainer.total_steps=4", "trainer.critic_warmup=2"}, []string{"critic/d_loss", "critic/d_acc_fresh", "critic/grad_norm", "critic/score_gap", "actor/sft_loss"}},
+		{Train, []string{"trainer.total_steps=3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/entropy", "actor/kl_loss", "rollout/len_mean"}},
+	}
+	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		for _, s := range stages {
+			t.Run(precision+"/"+string(s.stage), func(t *testing.T) {
+				be := gpu(t, precision)
+				out := t.TempDir()
+				want := finished(t, cpu, settings(s.stage, filepath.Join(out, "cpu"), s.settings...), s.stage)
+				got := finished(t, be, settings(s.stage, filepath.Join(out, "cuda"), append(s.settings, "trainer.device=cuda", "trainer.precision="+precision)...), s.stage)
+				if len(got) != len(want) {
+					t.Fatalf("%d rows of metrics, on the CPU %d", len(got), len(want))
+				}
+				for i, row := range got {
+					for name, x := range row.Values {
+						if math.IsNaN(x) || math.IsInf(x, 0) {
+							t.Errorf("step %d: %s is %g", row.Step, name, x)
+						}
+						if _, ok := want[i].Values[name]; !ok {
+							t.Errorf("step %d: %s is not there on the CPU", row.Step, name)
+						}
+					}
+				}
+				tol := map[string]float64{cuda.F32: 1e-3, cuda.BF16: 0.1}[precision]
+				for _, name := range s.figures {
+					if precision == cuda.BF16 && name == "rollout/len_mean" {
+						continue // other answers are as good
+					}
+					i := 0
+					for i < len(want) && !has(want[i].Values, name) {
+						i++
+					}
+					if i == len(want) || !has(got[i].Values, name) {
+						t.Errorf("%s: no step has it", name)
+						continue
+					}
+					x, y := got[i].Values[name], want[i].Values[name]
+					t.Logf("step %d: %s %.6g, on the CPU %.6g", want[i].Step, name, x, y)
+					if precision == cuda.BF16 && s.stage != SFT {
+						continue // the answers differ, and all that is computed from them
+					}
+					if math.Abs(x-y) > tol*math.Max(math.Abs(y), 0.01) {
+						t.Errorf("step %d: %s is %g, on the CPU %g", want[i].Step, name, x, y)
+					}
+				}
+				if s.stage == Train {
+					for _, row := range got {
+						if d, tol := row.Values["rollout/logp_diff_max"], map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.1}[precision]; d > tol {
+							t.Errorf("step %d: sampler and trainer differ by %g", row.Step, d)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func has(m map[string]float64, name string) bool { _, ok := m[name]; return ok }
+
+// A run on the GPU that is stopped and gone on with leaves the bits of one that
+// was not.
+func TestCUDAResume(t *testing.T) {
+	ready(t)
+	out := t.TempDir()
+	set := func(dir string) Config {
+		return settings(Warmup, filepath.Join(out, dir), "trainer.total_steps=4", "trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2")
+	}
+	if err := play(gpu(t, cuda.BF16), set("whole"), Warmup); err != nil {
+		t.Fatal(err)
+	}
+	stopped := opened(t, gpu(t, cuda.BF16), set("parts"), Warmup)
+	if err := stopped.Run(&stopAfter{Context: context.Background(), n: 3}); !errors.Is(err, ErrInterrupted) {
+		t.Fatalf("the first part ended with %v", err)
+	}
+	if err := stopped.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := play(gpu(t, cuda.BF16), set("parts"), Warmup); err != nil {
+		t.Fatal(err)
+	}
+	same(t, record(t, filepath.Join(out, "parts"), 4), record(t, filepath.Join(out, "whole"), 4))
+}
