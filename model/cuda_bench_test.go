@@ -148,8 +148,8 @@ func BenchmarkStep(b *testing.B) {
 }
 
 // BenchmarkDecode generates 256 tokens for each of 8 answers to each of 32 prompts
-// of 512 tokens, all at the same time. Bytes are what each token's step must read:
-// the weights, and the keys and values seen.
+// of 512 tokens, all at the same time. Bytes are what each token's step must read
+// once: the weights, and keys and values, a prompt's for all its answers together.
 func BenchmarkDecode(b *testing.B) {
 	cudaBenchmarks(b, func(b *testing.B, be compute.Backend, roof computetest.Roof, c Config, l amount) {
 		m, err := New(be, c, Options{})
@@ -180,7 +180,8 @@ func BenchmarkDecode(b *testing.B) {
 			weights += 2 * float64(p.Len())
 		}
 		seen := float64(slots) * (float64(l.prompt) + float64(l.new)/2) // positions, in the middle
-		each := weights + seen*float64(2*2*c.Layers*c.KVHeads*c.HeadDim)
+		kept := float64(l.prompts*l.prompt) + float64(slots*l.new)/2
+		each := weights + kept*float64(2*2*c.Layers*c.KVHeads*c.HeadDim)
 		fresh := float64(slots * l.new)
 		flops := fresh*c.FLOPsPerToken(seen/float64(slots), true) + float64(l.prompts*l.prompt)*c.FLOPsPerToken(float64(l.prompt)/2, false)
 		roof.Report(b, flops, each*float64(l.new), seconds)

@@ -38,6 +38,7 @@ type Plan struct {
 type Item struct {
 	Name  string
 	Bytes int64
+	Note  string
 }
 
 // Timed is a named stretch of a step.
@@ -179,7 +180,7 @@ func (p *Plan) smaller(f compute.Footprint, shape model.Config, c Config) string
 func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (items []Item) {
 	add := func(name string, n int64) {
 		if n > 0 {
-			items = append(items, Item{name, n})
+			items = append(items, Item{name, n, ""})
 		}
 	}
 	answers, slots := c.Rollout.N, c.Rollout.MaxNumSeqs
@@ -196,6 +197,10 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 		add(name+": gradients", m.Gradients)
 		add(name+": optimizer", m.Moments)
 		add(name+": activations", m.Activations)
+		if o.Trainable {
+			o.Recompute = !o.Recompute
+			items[len(items)-1].Note = fmt.Sprintf("%s with %s.recompute=%t", bytesText(shape.Plan(f, o).Activations), name, o.Recompute)
+		}
 		add(name+": key/value cache", m.Cache)
 	}
 	defer func() { // what the models share, last
@@ -224,9 +229,9 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 	if c.Trainer.KeepBest != "" {
 		keep++
 	}
-	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, bytesText(one)), keep * one}}
+	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, bytesText(one)), keep * one, ""}}
 	if c.needsReference(p.Stage) {
-		p.Disk = append(p.Disk, Item{"reference", 4 * shape.ParamCount(model.LM)})
+		p.Disk = append(p.Disk, Item{"reference", 4 * shape.ParamCount(model.LM), ""})
 	}
 }
 
@@ -333,7 +338,11 @@ func (p *Plan) String() string {
 	items := func(title string, items []Item, free int64) {
 		fmt.Fprintf(&b, "%s\n", title)
 		for _, i := range items {
-			fmt.Fprintf(&b, "  %-44s %10s\n", i.Name, bytesText(i.Bytes))
+			fmt.Fprintf(&b, "  %-44s %10s", i.Name, bytesText(i.Bytes))
+			if i.Note != "" {
+				fmt.Fprintf(&b, "  (%s)", i.Note)
+			}
+			b.WriteByte('\n')
 		}
 		fmt.Fprintf(&b, "  %-44s %10s", "total", bytesText(total(items)))
 		if free > 0 {

@@ -61,7 +61,7 @@ func TestCUDACommands(t *testing.T) {
 			t.Errorf("greedy answers %v, on the CPU %v", x[0].Response, y[0].Response)
 		}
 		var figures [2]map[string]any
-		gpu, cpu = both("eval", "--model", actor, "--data", rows, "--json", "--disc-steps", "2", "--max-new-tokens", "10")
+		gpu, cpu = both("eval", "--model", actor, "--data", rows, "--json", "--disc-steps", "2")
 		for i, text := range []string{gpu, cpu} {
 			if err := json.Unmarshal([]byte(text), &figures[i]); err != nil {
 				t.Fatal(err)

@@ -36,7 +36,7 @@ func Run(t *testing.T, open Open, contract Contract) {
 	names := manifest(t)
 	var first *suite
 	counts := []int{2, 1, 3, 8}
-	if testing.Short() {
+	if testing.Short() || contract.Slow {
 		counts = counts[:1]
 	}
 	for _, workers := range counts {
@@ -550,7 +550,7 @@ func (s *suite) rope() {
 var packs = [][]int32{{0}, {0, 1}, {0, 2}, {0, 7}, {0, 1, 2, 9, 9, 12}, {0, 65}, {0, 40, 41, 105}}
 
 var heads = []compute.AttnShape{
-	{H: 1, K: 1, E: 2}, {H: 2, K: 1, E: 16}, {H: 4, K: 2, E: 33}, {H: 3, K: 3, E: 32}, {H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64},
+	{H: 1, K: 1, E: 2}, {H: 2, K: 1, E: 16}, {H: 4, K: 2, E: 33}, {H: 3, K: 3, E: 32}, {H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64}, {H: 2, K: 1, E: 128},
 }
 
 func (s *suite) attention() {
@@ -593,7 +593,7 @@ func (s *suite) attentionGrad() {
 		for _, start := range packs {
 			N := int(start[len(start)-1])
 			c := s.sample("H=%d K=%d E=%d start=%v", a.H, a.K, a.E, start)
-			c.floor = 1 // of one key, the gradients of q and k are 0
+			c.floor = max(1, math.Sqrt(float64(a.E))/4) // of one key, the gradients of q and k are 0: the difference of two sums over E
 			q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
 			o, lse, do := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*a.H*a.E).narrow()
 			dq, dk, dv := c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(), c.unset("dv", N*a.K*a.E).narrow()

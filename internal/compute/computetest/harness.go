@@ -34,6 +34,8 @@ type Contract struct {
 	// Alone promises a row's bits in matrix products whatever other rows there
 	// are, and the bits of Attention in AttentionDecode.
 	Alone bool
+	// Slow takes one number of workers and fewer draws: for a device that is emulated.
+	Slow bool
 }
 
 // suite is one run of all operations' tests on one backend. Each case runs on

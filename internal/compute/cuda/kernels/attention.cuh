@@ -108,6 +108,7 @@ DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, c
         for (int i = 0; i < ATTN_LANE; i++) acc[i] *= fold;
         m = top;
         int count = min(WARP, j1 - j);
+#pragma unroll 1
         for (int c = 0; c < count; c++) {
             float p_c = __shfl_sync(FULL, p, c);
             const T *value = v + __shfl_sync(FULL, row, c) * stride;

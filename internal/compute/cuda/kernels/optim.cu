@@ -101,11 +101,12 @@ KERNEL(OPTIM_THREADS, adamw, float *w, const float *g, float *m, float *v, bf16 
             float d = gg.v[j] * grad_scale;
             mm.v[j] = fmaf(beta1, mm.v[j], rest1 * d);
             vv.v[j] = fmaf(beta2, vv.v[j], rest2 * d * d);
-            ww.v[j] -= fmaf(decay, ww.v[j], step * mm.v[j] / (sqrtf(vv.v[j] * inv2) + eps));
         }
-        store(w + i, ww, count, wide);
         store(m + i, mm, count, wide);
         store(v + i, vv, count, wide);
+        // A loop of its own: with the division in the other, registers are spilt.
+        for (int j = 0; j < 8; j++) ww.v[j] -= fmaf(decay, ww.v[j], step * mm.v[j] / (sqrtf(vv.v[j] * inv2) + eps));
+        store(w + i, ww, count, wide);
         if (copy) store(copy + i, ww, count, wide);
     });
 }
