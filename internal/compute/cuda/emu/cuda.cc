@@ -9,9 +9,11 @@
 // but not emulated; and emu.h's.
 #include "emu.h"
 
+#include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>

@@ -164,8 +164,8 @@ Running::Running() {
     }
 }
 
-u32 Running::pick(u32 mask) {
-    if (random) {
+inline u32 Running::pick(u32 mask) {
+    if (__builtin_expect(random, 0)) {
         rng = rng * 6364136223846793005ull + 1442695040888963407ull;
         for (int skip = int((rng >> 33) % __builtin_popcount(mask)); skip > 0; skip--) mask &= mask - 1;
         return __builtin_ctz(mask);
@@ -174,8 +174,8 @@ u32 Running::pick(u32 mask) {
 }
 
 // choose takes a ready thread, of warp w if there is one, or returns null.
-Fiber *Running::choose(int w) {
-    if (!warp[w].ready || random) {
+inline Fiber *Running::choose(int w) {
+    if (__builtin_expect(!warp[w].ready || random, 0)) {
         u32 some = 0;
         for (int i = 0; i < warps; i++) some |= u32(warp[i].ready != 0) << i;
         if (!some) return nullptr;
@@ -205,9 +205,9 @@ void Running::start(Fiber *f) {
 }
 
 // leave goes from a thread to another, or to the scheduler if there is none.
-void Running::leave(Fiber *from, Fiber *to) {
+inline void Running::leave(Fiber *from, Fiber *to) {
     if (to == from) return;
-    if (to && !to->sp) start(to);
+    if (to && __builtin_expect(!to->sp, 0)) start(to);
     now = to;
     swap(&from->sp, to ? to->sp : scheduler);
 }

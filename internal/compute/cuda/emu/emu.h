@@ -76,7 +76,7 @@ struct Block;
 // Fiber is a thread of the block that runs on this host thread; Copies its
 // copy_async calls under way.
 struct Copies;
-struct Fiber {
+struct alignas(64) Fiber {
     uint3 thread;
     int warp, lane;
     Block *block;
