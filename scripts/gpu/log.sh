@@ -30,6 +30,13 @@ begin() {
   cd "$work"
   # The driver keeps the kernels' machine code on disk, wherever that may be.
   if [ ! -w "${HOME:-/}" ]; then export CUDA_CACHE_PATH=$work/cache; fi
+  # Where cuBLAS came with Python's packages alone, gad is told where it lies.
+  if [ -z "${GAD_CUBLASLT:-}" ] && ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt\.so\.1[23]' && ! compgen -G '/usr/local/cuda*/lib64/libcublasLt.so.1[23]' >/dev/null; then
+    local packages
+    packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null) || packages=
+    GAD_CUBLASLT=$(compgen -G "${packages:-/nowhere}/nvidia/*/lib/libcublasLt.so.1[23]" | sort | tail -n 1) || true
+    if [ -n "$GAD_CUBLASLT" ] && [ -z "${LD_LIBRARY_PATH:-}" ]; then export GAD_CUBLASLT; else unset GAD_CUBLASLT; fi
+  fi
   export GAD_REQUIRE_CUDA=1
   failed=()
   if [ ! -s "$log" ]; then
@@ -39,7 +46,9 @@ begin() {
     printf '\n## %s %s, %s UTC\n\n```\n' "${0##*/}" "$*" "$(date -u +%H:%M)" | sed "s|$build|BUILD|"
     cat built.txt
     nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit --format=csv 2>/dev/null || echo 'no nvidia-smi'
-    printf '%s processors, %s\n```\n' "$(nproc)" "$(uname -sr)"
+    printf '%s processors, %s\n' "$(nproc)" "$(uname -sr)"
+    if [ -n "${GAD_CUBLASLT:-}" ]; then printf 'cuBLASLt: %s\n' "$GAD_CUBLASLT"; fi
+    printf '```\n'
   } | tee -a "$log"
 }
 

@@ -170,17 +170,26 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	cols := decodeStride(most)
 	table := b.table(pages.Table, cols, k.n/(W*P))
 	splits := blocks(cols*P, decodeSplit)
-	part := b.scratch(decodeBytes(R, splits, a.H, a.E))[0]
-	length, n, H, K, E, scale := index(b, "lengths", pages.Len), whole(R), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale))
-	g := grid{splits, a.K, R, attnThreads, 0}
-	if w := b.fast(a, q.p, k.p, v.p); w >= 0 && a.H/a.K <= 16 {
-		g.shared = 65536
-		b.launch(b.k.decode[w], g, at(part), at(q.p), at(k.p), at(v.p), at(table), at(length), whole(cols), whole(P), n, H, K, scale)
-	} else {
-		b.launch(b.k.decodeAny[b.narrow], g, at(part), at(q.p), at(k.p), at(v.p), at(table), at(length), whole(cols), whole(P), n, H, K, E, scale)
+	part := b.scratch(decodeBytes(min(R, b.rows), splits, a.H, a.E))[0]
+	length, H, K, E, scale := index(b, "lengths", pages.Len), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale))
+	for r := 0; r < R; r += b.rows {
+		rows := min(b.rows, R-r)
+		from, n := r*a.H*a.E, whole(rows)
+		tableAt, lengthAt := at(table+driver.Ptr(4*r*cols)), at(length+driver.Ptr(4*r))
+		g := grid{splits, a.K, rows, attnThreads, 0}
+		if w := b.fast(a, q.p, k.p, v.p); w >= 0 && a.H/a.K <= 16 {
+			g.shared = 65536
+			b.launch(b.k.decode[w], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, scale)
+		} else {
+			b.launch(b.k.decodeAny[b.narrow], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, scale)
+		}
+		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)), at(part), lengthAt, n, whole(splits), H, E)
 	}
-	b.launch(b.k.decodeCombine[b.narrow], grid{a.H, R, 1, attnThreads, 0}, at(o.p), at(part), at(length), n, whole(splits), H, E)
 }
+
+// decodeStride is the length of a row of the page table: the longest row's, rounded
+// up so that it changes seldom.
+func decodeStride(pages int) int { return (pages + 63) &^ 63 }
 
 // table brings page tables to the device as rows of cols pages, each one of so
 // many; what lies behind a row's pages is not read.

@@ -106,7 +106,7 @@ func (o Options) Scratch(w compute.Work) int64 {
 	}
 	if w.Slots > 0 {
 		splits := blocks(w.Positions+64*defaultPage, decodeSplit)
-		use(decodeBytes(w.Slots, splits, w.Heads, w.HeadDim))
+		use(decodeBytes(min(w.Slots, decodeRows), splits, w.Heads, w.HeadDim))
 	}
 	if w.Trainable {
 		use(int64(w.Tokens)*int64(w.Hidden)*narrow, partialBytes(w.Tokens, max(w.Hidden, w.Heads*w.HeadDim))) // a product's Wide gradient, narrowed
@@ -143,9 +143,9 @@ const (
 	defaultPage = 16
 )
 
-// decodeStride is the length of a row of the page table: the longest row's, rounded
-// up so that it changes seldom.
-func decodeStride(pages int) int { return (pages + 63) &^ 63 }
+// decodeRows is how many rows one launch of the decode kernels takes: as many blocks
+// as a grid may have along y and z.
+const decodeRows = 65535
 
 // decodeBytes is the size of the partial softmaxes of R rows.
 func decodeBytes(R, splits, H, E int) int64 {

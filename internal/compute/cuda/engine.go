@@ -23,16 +23,19 @@ type Backend struct {
 	narrow dtype // of Narrow memory
 	sms    int   // multiprocessors
 	head   limits
+	rows   int // that one launch decodes
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
 
 	err   error // first failure since the last Sync
 	ring  staging
-	zeros block // a few
+	zeros block // source of zeros that are less than a word
 	arena block // scratch of the operation that runs
-	lists [2]tileList
-	graph graphs
+
+	retired []block // staging that was too small, which the operation that runs may still read
+	lists   [2]tileList
+	graph   graphs
 
 	words [maxArgs]uint64         // arguments of the kernel that is launched
 	args  [maxArgs]unsafe.Pointer // their addresses
@@ -58,6 +61,7 @@ func Open(o Options) (compute.Backend, error) {
 	return b, nil
 }
 
+// open is Open, for tests that look inside.
 func open(o Options) (*Backend, error) {
 	narrow, err := o.precision()
 	if err != nil {
@@ -72,7 +76,7 @@ func open(o Options) (*Backend, error) {
 		}
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, blocks: map[driver.Ptr]int64{}}
+	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, blocks: map[driver.Ptr]int64{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow], dev.Info().Name)
 	for i := range b.args {
 		b.args[i] = unsafe.Pointer(&b.words[i])
@@ -138,7 +142,7 @@ func (b *Backend) wait() {
 // capture's: the operation is run again without it.
 func (b *Backend) fail(what string, err error) {
 	if b.graph.mode == capturing {
-		b.graph.diverged = true
+		b.graph.failed(what, err)
 		return
 	}
 	if b.err == nil {
@@ -146,15 +150,25 @@ func (b *Backend) fail(what string, err error) {
 	}
 }
 
-// enter makes the device current for the calling goroutine until leave.
+// enter begins an operation: it makes the device current for the calling goroutine
+// until leave.
 func (b *Backend) enter() (leave func()) {
 	if b.graph.mode != plain {
 		return func() {} // Repeat has
 	}
-	return b.dev.Enter()
+	leave = b.dev.Enter()
+	b.ring.begin()
+	if len(b.retired) > 0 {
+		b.wait()
+		for i := range b.retired {
+			b.release(&b.retired[i])
+		}
+		b.retired = b.retired[:0]
+	}
+	return leave
 }
 
-// The commands: all work that an operation queues passes one of these four.
+// The commands: all work that an operation queues passes one of these five.
 
 // grid is a kernel's launch: blocks, threads of a block and dynamic shared memory
 // in bytes.
@@ -194,21 +208,44 @@ func (b *Backend) copyDev(dst, src driver.Ptr, n int64) {
 	}
 }
 
-// matmul queues a product by cuBLASLt: c (=, or += if acc) alpha*op(a)*op(b) + bias.
-func (b *Backend) matmul(c, a, w driver.Mat, transA, transB bool, alpha float32, acc bool, bias driver.Ptr) {
+// set queues zeros for n words.
+func (b *Backend) set(p driver.Ptr, n int64) {
+	if n > 0 && b.follow(tagSet, uint64(p), uint64(n)) {
+		if err := b.dev.Set32(p, 0, n); err != nil {
+			b.fail("zero memory", err)
+		}
+	}
+}
+
+// matmul queues a product by cuBLASLt, c (=, or += if acc) alpha*op(a)*op(b) + bias,
+// and reports whether cuBLASLt has an algorithm for it; if not, nothing is queued.
+func (b *Backend) matmul(c, a, w driver.Mat, transA, transB bool, alpha float32, acc bool, bias driver.Ptr) bool {
+	if b.dev.NoPlan(c, a, w, transA, transB, bias) {
+		return false
+	}
 	beta := float32(0)
 	if acc {
 		beta = 1
 	}
-	if !b.follow(tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols), uint64(c.Ld),
+	words := [...]uint64{tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols), uint64(c.Ld),
 		word(a), uint64(a.P), uint64(a.Rows), uint64(a.Cols), uint64(a.Ld),
 		word(w), uint64(w.P), uint64(w.Rows), uint64(w.Cols), uint64(w.Ld),
-		flag(transA), flag(transB), real(alpha), real(beta), at(bias)) {
-		return
+		flag(transA), flag(transB), real(alpha), real(beta), at(bias)}
+	if !b.follow(words[:]...) {
+		return true
 	}
-	if err := b.dev.Matmul(c, a, w, transA, transB, alpha, beta, bias); err != nil {
+	err := b.dev.Matmul(c, a, w, transA, transB, alpha, beta, bias)
+	if errors.Is(err, driver.ErrNoPlan) && b.graph.mode != capturing {
+		if b.graph.mode == recording { // it is not a command after all
+			r := b.graph.now
+			r.trace = r.trace[:len(r.trace)-len(words)]
+		}
+		return false
+	}
+	if err != nil {
 		b.fail("matrix product", err)
 	}
+	return true
 }
 
 func word(m driver.Mat) uint64 { return uint64(m.Type) }

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"slices"
 
 	"gad/internal/compute/cuda/driver"
@@ -34,8 +35,10 @@ const (
 // maxGraphs is how many keys are kept; the one that was not used for longest goes.
 const maxGraphs = 64
 
-// areaBytes is the least size of a graph's pinned memory.
-const areaBytes = 64 << 10
+// areaBytes is the least size of a graph's pinned memory: the page tables of some
+// thousand rows. Where it has to grow in the middle of a recording, addresses change
+// that are in the trace already, and the first graph comes a call later.
+const areaBytes = 1 << 20
 
 // maxMisses is how often in a row a key's commands may differ before it is no
 // longer tried.
@@ -50,6 +53,38 @@ type graphs struct {
 	epoch    int // counts waits for the device
 	calls    int
 	known    map[string]*repeated
+	stats    GraphStats
+}
+
+// GraphStats counts what Repeat has done.
+type GraphStats struct {
+	Recorded int   // calls that ran command by command and wrote them down
+	Captured int   // graphs that were made, and launched
+	Replayed int   // calls that launched a graph of an earlier call
+	Diverged int   // calls whose commands were others than those written down, or could not be captured; each is recorded again
+	GivenUp  int   // keys that have diverged too often in a row and are no longer tried
+	Failed   int   // captures and launches that the driver refused
+	Err      error // the last of these, or nil
+}
+
+// Graphs is what Repeat has done since Open: a program that runs slower than it
+// should finds here whether graphs ran, and why they did not.
+func (b *Backend) Graphs() GraphStats { return b.graph.stats }
+
+// failed counts what the driver refused; the operation then runs without a graph.
+func (g *graphs) failed(what string, err error) {
+	g.diverged = true
+	g.stats.Failed++
+	g.stats.Err = fmt.Errorf("cuda: %s: %w", what, err)
+}
+
+// largest is the size of the largest area that a key has.
+func (g *graphs) largest() int {
+	most := 0
+	for _, r := range g.known {
+		most = max(most, len(r.area.host))
+	}
+	return most
 }
 
 // repeated is what is known of a key.
@@ -111,7 +146,7 @@ func (b *Backend) outside(op string) {
 // Repeat runs op, from its third call under a key on as one CUDA graph.
 func (b *Backend) Repeat(key string, op func()) {
 	b.outside("Repeat")
-	defer b.dev.Enter()()
+	defer b.enter()()
 	g := &b.graph
 	if b.NoGraphs || b.err != nil {
 		op()
@@ -138,7 +173,7 @@ func (b *Backend) Repeat(key string, op func()) {
 	g.now, g.diverged = r, false
 	defer func() { g.mode, g.now = plain, nil }()
 
-	known := r.trace != nil
+	known, replayed := r.trace != nil, r.graph != nil
 	switch {
 	case r.graph != nil:
 		b.under(comparing, op)
@@ -148,12 +183,18 @@ func (b *Backend) Repeat(key string, op func()) {
 			return nil
 		})
 		if err != nil {
-			g.diverged = true
+			g.failed("capture of a graph", err)
 		}
-		r.graph = graph
+		if r.graph = graph; !g.diverged {
+			g.stats.Captured++
+		}
 	}
 	if known && !g.diverged {
+		if replayed {
+			g.stats.Replayed++
+		}
 		if err := r.graph.Launch(); err != nil {
+			g.failed("launch of a graph", err)
 			b.fail("launch of a graph", err)
 		}
 		r.busy, r.misses = g.epoch, 0
@@ -162,8 +203,13 @@ func (b *Backend) Repeat(key string, op func()) {
 
 	if known {
 		r.misses++
+		g.stats.Diverged++
+		if r.misses == maxMisses {
+			g.stats.GivenUp++
+		}
 	}
 	r.close(b)
+	g.stats.Recorded++
 	r.trace = r.trace[:0]
 	b.under(recording, op)
 	r.busy = g.epoch

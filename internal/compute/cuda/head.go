@@ -144,6 +144,10 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	}
 }
 
+// maxSampled is the size of vocabulary from which on a row's probabilities, as
+// multiples of 2^-44, might overflow when they are added (kernels/sample.cu).
+const maxSampled = 1 << 20
+
 // Sample draws one token a row, from whole rows of logits.
 func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
 	const op = "Sample"
@@ -152,6 +156,9 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	h := b.narrowed(op, "h", hRD, R*D)
 	if len(logp) != R || (s.Temperature > 0 && len(u) != R) {
 		panic(fmt.Sprintf("cuda: Sample: %d ids, %d logp, %d u", R, len(logp), len(u)))
+	}
+	if V >= maxSampled {
+		panic(fmt.Sprintf("cuda: Sample: a vocabulary of %d tokens: the kernel's sums hold less than %d", V, maxSampled))
 	}
 	if R == 0 {
 		return

@@ -303,11 +303,15 @@ func (b *Backend) cast(dst, src view) {
 	b.launch(b.k.cast[dst.t], b.flat(src.n), at(dst.p), at(src.p), whole(src.n))
 }
 
-// staging is pinned host memory with a twin on the device, filled from the front.
+// staging is pinned host memory with a twin on the device, filled from the front,
+// and then from the front again, but not over lists of the operation that runs: its
+// kernels, which are not queued yet, read them.
 type staging struct {
 	host   []byte
 	twin   block
 	used   int
+	end    int // of the room
+	live   int // where the running operation's first list is, or len(host)
 	recent []staged
 }
 
@@ -318,8 +322,8 @@ type staged struct {
 	list   unsafe.Pointer // what it was copied from
 }
 
-// grow replaces s by a larger one, once the device has read what was staged; after
-// a failure s is what it was.
+// grow replaces s by a larger one, once the device has read what was staged. The
+// old twin is kept until the next operation begins. After a failure s is what it was.
 func (s *staging) grow(b *Backend, bytes int) error {
 	b.wait()
 	host, err := b.dev.Pinned(bytes)
@@ -331,10 +335,18 @@ func (s *staging) grow(b *Backend, bytes int) error {
 		b.dev.Unpin(host)
 		return err
 	}
+	if s.twin.bytes > 0 {
+		b.retired = append(b.retired, s.twin)
+		s.twin = block{}
+	}
 	s.release(b)
 	s.host, s.twin = host, twin
+	s.begin()
 	return nil
 }
+
+// begin is called when an operation begins.
+func (s *staging) begin() { s.end, s.live = len(s.host), len(s.host) }
 
 func (s *staging) release(b *Backend) {
 	if s.host != nil {
@@ -345,7 +357,10 @@ func (s *staging) release(b *Backend) {
 }
 
 // rewind forgets what was staged; the device must have read it.
-func (s *staging) rewind() { s.used, s.recent = 0, s.recent[:0] }
+func (s *staging) rewind() {
+	s.used, s.recent = 0, s.recent[:0]
+	s.begin()
+}
 
 // staging is the ring, or the running graph's own.
 func (b *Backend) staging() *staging {
@@ -361,16 +376,20 @@ func (b *Backend) place(n int) (s *staging, off int) {
 	if b.err != nil {
 		return s, -1
 	}
-	if s.used+n > len(s.host) {
+	if s.used+n > s.end {
 		switch {
 		case b.graph.fixed():
 			b.graph.diverged = true
 			return s, -1
-		case b.graph.mode == plain && n <= len(s.host):
+		case b.graph.mode == plain && n <= s.live:
 			b.wait()
+			room := s.live
 			s.rewind()
+			if room < len(s.host) {
+				s.end, s.live = room, 0
+			}
 		default:
-			if err := s.grow(b, max(2*len(s.host), 2*n, areaBytes)); err != nil {
+			if err := s.grow(b, max(2*len(s.host), 2*n, areaBytes, b.graph.largest())); err != nil {
 				b.err = err
 				return s, -1
 			}
@@ -395,6 +414,7 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 	s := b.staging()
 	for i := len(s.recent) - 1; i >= 0; i-- {
 		if e := s.recent[i]; e.what == what && e.n == n && (e.list == list && b.graph.mode != plain || same(s.host[e.off:e.off+n])) {
+			s.live = min(s.live, e.off)
 			return s.twin.p + driver.Ptr(e.off)
 		}
 	}
@@ -402,6 +422,7 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 	if off < 0 {
 		return 0
 	}
+	s.live = min(s.live, off)
 	fill(s.host[off : off+n])
 	b.copyIn(s.twin.p+driver.Ptr(off), unsafe.Pointer(&s.host[off]), int64(n))
 	if len(s.recent) == recall {

@@ -303,15 +303,6 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 		real(float32(step)), real(float32(root)), real(float32(a.Eps)), real(float32(decay)))
 }
 
-// set queues zeros for n words.
-func (b *Backend) set(p driver.Ptr, n int64) {
-	if n > 0 && b.follow(tagSet, uint64(p), uint64(n)) {
-		if err := b.dev.Set32(p, 0, n); err != nil {
-			b.fail("zero memory", err)
-		}
-	}
-}
-
 // Grids of the kernels' families. A result never depends on the grid but where
 // the kernel's comment says so, and there the grid is a function of the shapes.
 
@@ -321,7 +312,7 @@ func (b *Backend) flat(n int) grid {
 }
 
 // eachRow covers N rows of D elements.
-func (b *Backend) eachRow(N, D int) grid { return b.flat(N * (D + 7) &^ 7) }
+func (b *Backend) eachRow(N, D int) grid { return b.flat(N * ((D + 7) &^ 7)) }
 
 // normGrid is for rows that are reduced: short ones by a warp, long ones by a block
 // (kernels/norm.cu).

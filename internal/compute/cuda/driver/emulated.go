@@ -2,10 +2,14 @@
 
 package driver
 
-import "github.com/ebitengine/purego"
+import (
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
 
 // Emulation controls the emulated device, for tests of what happens when the
-// device has no more memory.
+// device has no more memory, or cuBLASLt no algorithm.
 type Emulation struct{ failAlloc, allocs uintptr }
 
 // Emulated is the emulated device's controls, or nil when the driver is a real
@@ -33,6 +37,15 @@ func Emulated() *Emulation {
 // FailAlloc lets the n-th allocation from now on, counted from 0, of device or
 // pinned memory fail; -1 lets none.
 func (e *Emulation) FailAlloc(n int) { purego.SyscallN(e.failAlloc, uintptr(n)) }
+
+// NoPlans lets d's cuBLASLt know no algorithm for any product from now on.
+func (e *Emulation) NoPlans(d *Device) {
+	d.lt.forget()
+	d.lt.heuristic = purego.NewCallback(func(_, _, _, _, _, _, _, _, _, count uintptr) uintptr {
+		*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&count))) = 0
+		return 0
+	})
+}
 
 // Allocs is the number of blocks of device memory that are held.
 func (e *Emulation) Allocs() int {

@@ -40,6 +40,7 @@ type cublasLt struct {
 	space     int64
 	scalars   [2]float32 // alpha and beta of the call that runs
 	plans     map[shape]*plan
+	refused   map[shape]bool // for which there is no plan
 }
 
 // ltCalls are addresses in cuBLASLt's library.
@@ -95,6 +96,12 @@ func (s status) Error() string {
 	return fmt.Sprintf("CUBLAS_STATUS_%s (%d)", name, int(s))
 }
 
+// notSupported is what cuBLASLt says of a product that it has no algorithm for.
+const notSupported status = 15
+
+// ErrNoPlan is wrapped by Matmul's error where cuBLASLt has no algorithm for a product. Nothing is queued then.
+var ErrNoPlan = errors.New("cuBLASLt has no algorithm for this product")
+
 // ltError is the status that a call returned, as an error.
 func ltError(r, _, _ uintptr) error {
 	if s := status(int32(r)); s != 0 {
@@ -145,7 +152,7 @@ func openLt(d *Device) (*cublasLt, error) {
 			tried = append(tried, err.Error())
 			continue
 		}
-		lt := &cublasLt{plans: map[shape]*plan{}}
+		lt := &cublasLt{plans: map[shape]*plan{}, refused: map[shape]bool{}}
 		if err := lt.bind(lib); err != nil {
 			tried = append(tried, fmt.Sprintf("%s: %v", name, err))
 			continue
@@ -234,7 +241,7 @@ type shape struct {
 	m, n, k, lda, ldb, ldc int64 // of the row-major product
 	transA, transB, bias   bool
 	in, out                DType
-	alignA, alignB, alignC uint16 // bytes, powers of two up to 256
+	alignA, alignB, alignC uint16 // bytes, powers of two up to 16
 	alignBias              uint16
 }
 
@@ -249,15 +256,35 @@ type plan struct {
 // starts over now and then.
 const maxPlans = 4096
 
-// alignment is the largest power of two, up to 256, that divides p.
-func alignment(p Ptr) uint16 { return 1 << min(bits.TrailingZeros64(uint64(p)|256), 8) }
+// alignment is the largest power of two, up to 16, that divides p. More is not claimed: a view of a larger
+// tensor has hardly more, and cuBLASLt might choose another algorithm, with other bits, where by chance it has.
+func alignment(p Ptr) uint16 { return 1 << bits.TrailingZeros64(uint64(p)|16) }
+
+// shapeOf is what a plan for a product must fit.
+func shapeOf(c, a, b Mat, transA, transB bool, bias Ptr) shape {
+	s := shape{m: c.Rows, n: c.Cols, k: a.Cols, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: transA, transB: transB, bias: bias != 0,
+		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P), alignC: alignment(c.P)}
+	if transA {
+		s.k = a.Rows
+	}
+	if s.bias {
+		s.alignBias = alignment(bias)
+	}
+	return s
+}
+
+// NoPlan reports whether Matmul has returned ErrNoPlan for such a product, and will again.
+func (d *Device) NoPlan(c, a, b Mat, transA, transB bool, bias Ptr) bool {
+	return len(d.lt.refused) > 0 && d.lt.refused[shapeOf(c, a, b, transA, transB, bias)]
+}
 
 // Matmul queues c = alpha*op(a)*op(b) + beta*c + bias, where op transposes as transA and transB
 // say, c is [M,N], op(a) [M,K], op(b) [K,N], and bias, if not 0, has N elements of c's type that
 // are added to each row. a and b are of one type; c is of that type, or float32. Products and sums
 // are float32. With beta 0, c is only written.
 //
-// The same shapes and alignments give the same algorithm, and with it the same order of each sum.
+// The same shapes and alignments give the same algorithm, and with it the same order of each sum. Where
+// there is none, the error wraps ErrNoPlan.
 func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, bias Ptr) error {
 	m, k := a.Rows, a.Cols
 	if transA {
@@ -275,15 +302,17 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 		return nil
 	}
 	lt := d.lt
-	s := shape{m: m, n: n, k: k, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: transA, transB: transB, bias: bias != 0,
-		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P), alignC: alignment(c.P)}
-	if s.bias {
-		s.alignBias = alignment(bias)
+	s := shapeOf(c, a, b, transA, transB, bias)
+	if lt.refused[s] {
+		return fmt.Errorf("driver: product [%d,%d] over %d: %w", m, n, k, ErrNoPlan)
 	}
 	p := lt.plans[s]
 	if p == nil {
 		var err error
 		if p, err = lt.plan(s, a, b, c, bias); err != nil {
+			if errors.Is(err, ErrNoPlan) {
+				lt.refuse(s)
+			}
 			return fmt.Errorf("driver: %s: product [%d,%d]%s = %s%s x %s, inner %d, rows %d, %d, %d apart, aligned to %d, %d, %d bytes: %w",
 				lt.name, m, n, c.Type, a.Type, mark(transA), mark(transB), k, c.Ld, a.Ld, b.Ld, s.alignC, s.alignA, s.alignB, err)
 		}
@@ -303,10 +332,22 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 		uintptr(unsafe.Pointer(&lt.scalars[0])), uintptr(b.P), p.a, uintptr(a.P), p.b,
 		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.P), p.c, uintptr(c.P), p.c,
 		uintptr(unsafe.Pointer(&p.algo)), uintptr(lt.workspace), uintptr(lt.space), d.streamHandle()))
+	if errors.Is(err, notSupported) {
+		lt.refuse(s)
+		return d.failf(err, "product [%d,%d] over %d: %w", m, n, k, ErrNoPlan)
+	}
 	if err != nil {
 		return d.failf(err, "product [%d,%d] over %d", m, n, k)
 	}
 	return nil
+}
+
+// refuse remembers that there is no plan for s.
+func (lt *cublasLt) refuse(s shape) {
+	if len(lt.refused) >= maxPlans {
+		clear(lt.refused)
+	}
+	lt.refused[s] = true
 }
 
 // plan describes a shape and asks for an algorithm.
@@ -319,7 +360,10 @@ func (lt *cublasLt) plan(s shape, a, b, c Mat, bias Ptr) (*plan, error) {
 	var count int32
 	err = ltError(purego.SyscallN(lt.heuristic, lt.handle, p.op, p.a, p.b, p.c, p.c, lt.pref, 1, uintptr(unsafe.Pointer(&found)), uintptr(unsafe.Pointer(&count))))
 	if err == nil && (count == 0 || found.state != 0) {
-		err = fmt.Errorf("the heuristics know no algorithm: %w", status(15))
+		err = notSupported
+	}
+	if errors.Is(err, notSupported) {
+		err = fmt.Errorf("%w: the heuristics: %w", ErrNoPlan, err)
 	}
 	if err != nil {
 		lt.drop(p)

@@ -187,7 +187,11 @@ func TestMatmulPlans(t *testing.T) {
 	if n := len(d.lt.plans); n != 2 {
 		t.Errorf("%d plans, not 2", n)
 	}
-	run(d.random(t, r, BF16, 16, 32, 0, 8), one) // aligned to 16 bytes only
+	run(d.random(t, r, BF16, 16, 32, 0, 8), one) // aligned to 16 bytes: no more is asked for
+	if n := len(d.lt.plans); n != 2 {
+		t.Errorf("%d plans, not 2", n)
+	}
+	run(d.random(t, r, BF16, 16, 32, 0, 4), one) // to 8 only
 	if n := len(d.lt.plans); n != 3 {
 		t.Errorf("%d plans, not 3", n)
 	}
@@ -203,6 +207,41 @@ func TestMatmulPlans(t *testing.T) {
 		}
 	}
 	must(t, graph.Close())
+}
+
+// A product that the heuristics know nothing for, in either way of saying so, is an ErrNoPlan, which is
+// remembered; others go on.
+func TestNoPlan(t *testing.T) {
+	d := device(t)
+	r := rand.New(rand.NewPCG(7, 8))
+	a, b, c := d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0), d.random(t, r, F32, 16, 8, 0, 0)
+	known := func() { t.Helper(); must(t, d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, 0)) }
+	known()
+	heuristic := d.lt.heuristic
+	for _, answer := range []status{0, notSupported} {
+		asked := 0
+		d.lt.heuristic = purego.NewCallback(func(_, _, _, _, _, _, _, _, _, count uintptr) uintptr {
+			asked++
+			*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&count))) = 0
+			return uintptr(answer)
+		})
+		rows := Mat{P: a.P, Type: BF16, Rows: 8 - int64(answer&1), Cols: a.Cols, Ld: a.Ld}
+		some := Mat{P: c.P, Type: F32, Rows: rows.Rows, Cols: c.Cols, Ld: c.Ld}
+		if d.NoPlan(some, rows, b.Mat, false, false, 0) {
+			t.Error("known before it was asked for")
+		}
+		for range 2 {
+			if err := d.Matmul(some, rows, b.Mat, false, false, 1, 0, 0); !errors.Is(err, ErrNoPlan) {
+				t.Errorf("status %d: %v", answer, err)
+			}
+		}
+		if asked != 1 || !d.NoPlan(some, rows, b.Mat, false, false, 0) || d.NoPlan(c.Mat, a.Mat, b.Mat, false, false, 0) {
+			t.Errorf("status %d: asked %d times; %v", answer, asked, d.lt.refused)
+		}
+		known()
+	}
+	d.lt.heuristic = heuristic
+	must(t, d.Sync())
 }
 
 func TestMatmulRefuses(t *testing.T) {
@@ -246,7 +285,7 @@ func TestDescriptors(t *testing.T) {
 	must(t, lt.newPreference())
 	a, b, c := Mat{256, BF16, 32, 16, 24}, Mat{512, BF16, 8, 32, 40}, Mat{1024, F32, 16, 8, 8}
 	s := shape{m: 16, n: 8, k: 32, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: true, transB: true, bias: true, in: BF16, out: F32,
-		alignA: 256, alignB: 256, alignC: 256, alignBias: 16}
+		alignA: 16, alignB: 16, alignC: 16, alignBias: 16}
 	p, err := lt.describe(s, a, b, c, 4096+16)
 	must(t, err)
 	lt.plans[s] = p
@@ -259,7 +298,7 @@ func TestDescriptors(t *testing.T) {
 }
 
 func TestAlignment(t *testing.T) {
-	for p, want := range map[Ptr]uint16{0: 256, 256: 256, 4096: 256, 4096 + 16: 16, 130: 2, 1: 1, 1 << 40: 256, 64 + 1024: 64} {
+	for p, want := range map[Ptr]uint16{0: 16, 256: 16, 4096 + 16: 16, 4096 + 8: 8, 130: 2, 1: 1, 1 << 40: 16} {
 		if got := alignment(p); got != want {
 			t.Errorf("%d: %d, not %d", p, got, want)
 		}

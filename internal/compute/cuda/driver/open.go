@@ -106,7 +106,7 @@ func Open(ordinal int, ptx func(cc int) []byte) (d *Device, err error) {
 	if image == nil {
 		return d, fmt.Errorf("driver: device %d (%s): %w: no PTX runs on compute capability %d.%d", ordinal, d.info.Name, ErrTooOld, d.info.Major, d.info.Minor)
 	}
-	if d.ctx, err = d.cu.RetainPrimaryCtx(); err != nil {
+	if d.ctx, err = primary(ordinal, d.cu); err != nil {
 		return d, d.failf(err, "making its context")
 	}
 	if err = cu.SetCurrentContext(d.ctx); err != nil {
@@ -123,6 +123,31 @@ func Open(ordinal int, ptx func(cc int) []byte) (d *Device, err error) {
 	}
 	d.info.CuBLAS = d.lt.name
 	return d, nil
+}
+
+// contexts are the primary contexts that the process has, by ordinal. One is kept to the end of the
+// process: to make it takes as long as all else that Open does, and programs open devices more than once.
+var contexts struct {
+	sync.Mutex
+	of map[int]cu.CUContext
+}
+
+// primary is a device's primary context.
+func primary(ordinal int, device cu.Device) (cu.CUContext, error) {
+	contexts.Lock()
+	defer contexts.Unlock()
+	if ctx, ok := contexts.of[ordinal]; ok {
+		return ctx, nil
+	}
+	ctx, err := device.RetainPrimaryCtx()
+	if err != nil {
+		return ctx, err
+	}
+	if contexts.of == nil {
+		contexts.of = map[int]cu.CUContext{}
+	}
+	contexts.of[ordinal] = ctx
+	return ctx, nil
 }
 
 // describe fills d.info.
@@ -170,8 +195,8 @@ func (d *Device) load(image []byte) error {
 	return d.failf(err, "compiling the kernels with the driver (CUDA %s): %s: a newer driver may know this PTX", version(d.info.Driver), text)
 }
 
-// Close waits for queued work and gives back what d holds. Memory that was not released goes with the
-// process's last Device on the GPU.
+// Close waits for queued work and gives back what d holds, all but the context, which the process keeps.
+// Memory that was not released is the process's until its end.
 func (d *Device) Close() error {
 	if d.ctx == (cu.CUContext{}) {
 		return nil
@@ -197,8 +222,6 @@ func (d *Device) Close() error {
 		keep(d.module.Unload())
 		d.module = cu.Module{}
 	}
-	keep(cu.SetCurrentContext(cu.CUContext{}))
-	keep(d.cu.ReleasePrimaryCtx())
 	d.ctx = cu.CUContext{}
 	return err
 }
