@@ -23,7 +23,7 @@ type SampleOptions struct {
 // Completion is one sampled response.
 type Completion struct {
 	IDs       []int32   // the end-of-sequence token included, when it came
-	Logp      []float32 // of each token under the temperature (1 when greedy), before filters, with the bits of LogProbs
+	Logp      []float32 // of each token under the temperature (1 when greedy), before filters; with the bits of LogProbs where products do not depend on the number of rows, as on the CPU
 	Truncated bool      // no end-of-sequence token within MaxNew
 }
 

@@ -87,7 +87,9 @@ func (o Options) Beside(c compute.Class, _ bool) int64 {
 	return 0
 }
 
-// Scratch is the most that one operation takes: all share one block.
+// Scratch is the most that one operation takes: all share one block. Decoding takes
+// its graph's memory beside it; that of the graphs of other batch sizes, 64 MiB at
+// most, is small beside what Overhead leaves.
 func (o Options) Scratch(w compute.Work) int64 {
 	narrow := o.Element(compute.Narrow)
 	var most int64
@@ -113,8 +115,16 @@ func (o Options) Scratch(w compute.Work) int64 {
 		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
 		use(4 * int64(w.Tokens) * int64(w.Heads)) // row sums of the attention's gradient
 	}
+	if w.Slots > 0 {
+		most += areaBytes
+	}
 	return most
 }
+
+// areaBytes is the least size of a graph's pinned memory: the page tables of some
+// thousand rows. Where it has to grow in the middle of a recording, addresses change
+// that are in the trace already, and the first graph comes a call later.
+const areaBytes = 1 << 20
 
 // padded is bytes up to the next boundary that scratch is cut at.
 func padded(bytes int64) int64 { return (bytes + 255) &^ 255 }

@@ -35,11 +35,6 @@ const (
 // maxGraphs is how many keys are kept; the one that was not used for longest goes.
 const maxGraphs = 64
 
-// areaBytes is the least size of a graph's pinned memory: the page tables of some
-// thousand rows. Where it has to grow in the middle of a recording, addresses change
-// that are in the trace already, and the first graph comes a call later.
-const areaBytes = 1 << 20
-
 // maxMisses is how often in a row a key's commands may differ before it is no
 // longer tried.
 const maxMisses = 8
