@@ -26,13 +26,23 @@ type Options struct {
 	Workers int    // goroutines that compute; 0 means GOMAXPROCS
 	Variant string // one of Variants; empty means $GAD_CPU, or else the fastest
 	Limit   int64  // bytes that Alloc may hand out in all; 0 means no limit
+	// Precision is that of matrix products with parameters: F32, or BF16 for
+	// bfloat16 operands and float32 sums. Empty means F32.
+	Precision string
 }
+
+// Precisions of Options.
+const (
+	F32  = "f32"
+	BF16 = "bf16"
+)
 
 // Backend is a compute.Backend on the processor. Its operations are done when
 // they return.
 type Backend struct {
 	Footprint
 	k           *kernels
+	k16         *kernels16 // bfloat16 products; nil for float32
 	pool        *pool
 	workers     []worker
 	limit       int64
@@ -40,6 +50,7 @@ type Backend struct {
 
 	// Scratch of the operations, kept from call to call.
 	hRD, dhRD, zRV, packed []float32
+	a16, at16, b16, z16    []uint32 // packed operands
 	stats                  []stat
 	jobs                   []attnJob
 }
@@ -48,6 +59,7 @@ type Backend struct {
 type worker struct {
 	tile []float32    // a register tile, for the columns that a tile reaches beyond its matrix
 	buf  [4][]float32 // whatever the running operation says
+	wide [2][]float32 // parts of bfloat16 panels, as float32
 	_    [64]byte     // workers do not share a cache line
 }
 
@@ -56,25 +68,31 @@ var _ compute.Backend = (*Backend)(nil)
 // New starts a backend's workers; Close ends them. It fails when the machine
 // cannot run the variant that was asked for.
 func New(o Options) (*Backend, error) {
-	k, err := pick(o.Variant)
+	k, k16, err := pick(o.Variant, o.Precision)
 	if err != nil {
 		return nil, err
 	}
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	b := &Backend{k: k, pool: newPool(o.Workers), workers: make([]worker, o.Workers), limit: o.Limit}
+	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16, pool: newPool(o.Workers), workers: make([]worker, o.Workers), limit: o.Limit}
 	for i := range b.workers {
-		b.workers[i].tile = aligned(k.mr * k.nr)
+		n := k.mr * k.nr
+		if k16 != nil {
+			n = max(n, k16.mr*k16.nr)
+		}
+		b.workers[i].tile = aligned(n)
 	}
 	return b, nil
 }
 
 // memory is a block of elements. derived counts the bytes of the copies that
 // are kept beside a parameter in this block.
+// narrow says that what is uploaded is rounded to bfloat16.
 type memory struct {
 	data    []float32
 	derived int64
+	narrow  bool
 }
 
 // Len is the number of elements.
@@ -85,9 +103,11 @@ func (m *memory) Len() int { return len(m.data) }
 const pad = 64
 
 // aligned is n zeros that begin on a cache line, with pad more behind them.
-func aligned(n int) []float32 {
+func aligned(n int) []float32 { return newAligned[float32](n) }
+
+func newAligned[T float32 | uint32](n int) []T {
 	const line = 64 / 4
-	raw := make([]float32, n+pad+line)
+	raw := make([]T, n+pad+line)
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw)))%64) / 4
 	return raw[skip : skip+n : skip+n+pad]
 }
@@ -143,11 +163,16 @@ func packOf(op string, start []int32, N int) {
 	}
 }
 
-// Name is "cpu/" and the variant.
-func (b *Backend) Name() string { return "cpu/" + b.k.name }
+// Name is "cpu/" and the variant, with bfloat16 that of its products.
+func (b *Backend) Name() string {
+	if b.k16 != nil {
+		return "cpu/" + b.k16.name
+	}
+	return "cpu/" + b.k.name
+}
 
 // Alloc returns n zeroed elements, float32 in either class. It fails when that would pass Options.Limit.
-func (b *Backend) Alloc(what string, _ compute.Class, n int) (compute.Tensor, error) {
+func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("cpu: Alloc: %q: %d elements", what, n))
 	}
@@ -156,7 +181,7 @@ func (b *Backend) Alloc(what string, _ compute.Class, n int) (compute.Tensor, er
 			what, n, bytes, b.limit, b.inUse)
 	}
 	b.count(4 * int64(n))
-	return compute.View(&memory{data: aligned(n)}), nil
+	return compute.View(&memory{data: aligned(n), narrow: b.k16 != nil && c == compute.Narrow}), nil
 }
 
 // count adds to the bytes in use.
@@ -192,11 +217,13 @@ func (b *Backend) Available() int64 {
 }
 
 // grow is n elements of a scratch buffer, of any content.
-func (b *Backend) grow(buf *[]float32, n int) []float32 {
+func (b *Backend) grow(buf *[]float32, n int) []float32 { return grow(b, buf, n) }
+
+func grow[T float32 | uint32](b *Backend, buf *[]T, n int) []T {
 	if cap(*buf)-pad < n {
 		n := n + n/4
 		b.count(4 * int64(n-len(*buf)))
-		*buf = aligned(n)
+		*buf = newAligned[T](n)
 	}
 	return (*buf)[:n]
 }
@@ -210,9 +237,14 @@ func local(buf *[]float32, n int) []float32 {
 	return (*buf)[:n]
 }
 
-// Upload copies src to dst.
+// Upload copies src to dst; to Narrow memory rounded, where products are taken in bfloat16.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
-	copy(f32("Upload", "dst", dst, len(src)), src)
+	x := f32("Upload", "dst", dst, len(src))
+	if len(x) > 0 && dst.Mem().(*memory).narrow {
+		rounded(x, src)
+		return
+	}
+	copy(x, src)
 }
 
 // Download copies src to dst.
@@ -279,7 +311,12 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	within("Embed", "ids", ids, table.Rows)
 	b.eachRow(len(ids), D, func(lo, hi int) {
 		for n := lo; n < hi; n++ {
-			copy(y[n*D:n*D+D], w[int(ids[n])*D:])
+			row := w[int(ids[n])*D : int(ids[n])*D+D]
+			if b.k16 != nil {
+				rounded(y[n*D:n*D+D], row)
+			} else {
+				copy(y[n*D:n*D+D], row)
+			}
 		}
 	})
 }

@@ -20,3 +20,17 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
+
+// Bfloat16 products by each variant: natively, and with its float32 kernels.
+func TestConformance16(t *testing.T) {
+	for _, variant := range []string{"portable", "avx2", "avx512", "avx512bf16"} {
+		t.Run(variant, func(t *testing.T) {
+			if !slices.Contains(Variants16(), variant) {
+				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant, Variants16())
+			}
+			computetest.Run(t, func(workers int) (compute.Backend, error) {
+				return New(Options{Workers: workers, Variant: variant, Precision: BF16})
+			}, computetest.Contract{Tol: 2e-6, NarrowTol: 8e-3, Align: 1, Alone: true})
+		})
+	}
+}

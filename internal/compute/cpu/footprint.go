@@ -9,16 +9,22 @@ import (
 	"gad/internal/compute"
 )
 
-// Footprint is the backend's memory for plans (compute.Footprint).
-type Footprint struct{}
+// Footprint is the backend's memory for plans (compute.Footprint), in a precision
+// of Options.
+type Footprint struct{ Precision string }
 
-// Element is 4: float32 in either class.
+// Element is 4: float32 in either class; bfloat16 are only the packed operands.
 func (Footprint) Element(compute.Class) int64 { return 4 }
 
 // Beside is 4 for the packed transpose of a matrix that products are taken with.
-func (Footprint) Beside(_ compute.Class, lookup bool) int64 {
-	if lookup {
+// In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
+// are computed with, if the matrix is not frozen.
+func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
+	switch {
+	case lookup:
 		return 0
+	case f.Precision == BF16 && c == compute.Narrow:
+		return 2
 	}
 	return 4
 }

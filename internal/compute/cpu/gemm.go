@@ -95,17 +95,17 @@ func (p *product) all(k *kernels, w *worker) {
 // split is how a product is cut into tasks.
 type split struct{ rows, panels, across, tasks int }
 
-// cut chooses tasks that are large enough to be worth handing out and numerous
-// enough to even out the workers.
-func (p *product) cut(k *kernels, workers int) split {
-	panels := (p.n + k.nr - 1) / k.nr
-	s := split{rows: 9 * k.mr, panels: 8}
-	count := func() int { return (p.m + s.rows - 1) / s.rows * ((panels + s.panels - 1) / s.panels) }
-	for count() < 4*workers && s.panels*k.nr*min(s.rows, p.m)*p.k > 2*grain {
+// cut chooses tasks of an m by n product over k that are large enough to be worth
+// handing out and numerous enough to even out the workers. A tile is mr by nr.
+func cut(m, n, k, mr, nr, workers int) split {
+	panels := (n + nr - 1) / nr
+	s := split{rows: 9 * mr, panels: 8}
+	count := func() int { return (m + s.rows - 1) / s.rows * ((panels + s.panels - 1) / s.panels) }
+	for count() < 4*workers && s.panels*nr*min(s.rows, m)*k > 2*grain {
 		if s.panels > 1 {
 			s.panels /= 2
-		} else if s.rows > k.mr {
-			s.rows = max(1, s.rows/k.mr/2) * k.mr
+		} else if s.rows > mr {
+			s.rows = max(1, s.rows/mr/2) * mr
 		} else {
 			break
 		}
@@ -115,14 +115,30 @@ func (p *product) cut(k *kernels, workers int) split {
 	return s
 }
 
+func (p *product) cut(b *Backend) split {
+	return cut(p.m, p.n, p.k, b.k.mr, b.k.nr, b.pool.workers)
+}
+
 // task computes one part of a cut product. Neighbouring tasks share A's rows.
-func (p *product) task(k *kernels, w *worker, s split, t int) {
+func (p *product) task(b *Backend, w *worker, s split, t int) {
 	i, q := t/s.across*s.rows, t%s.across*s.panels
-	p.tiles(k, w, i, min(p.m, i+s.rows), q, min((p.n+k.nr-1)/k.nr, q+s.panels))
+	p.tiles(b.k, w, i, min(p.m, i+s.rows), q, min((p.n+b.k.nr-1)/b.k.nr, q+s.panels))
+}
+
+func (p *product) whole(b *Backend, w *worker) { p.all(b.k, w) }
+
+func (p *product) work() int { return p.m * p.n * p.k }
+
+// multiplication is a product that can be cut into tasks: a product or a product16.
+type multiplication interface {
+	work() int                   // multiply-adds
+	whole(b *Backend, w *worker) // on the calling goroutine
+	cut(b *Backend) split
+	task(b *Backend, w *worker, s split, t int)
 }
 
 // multiply computes products that do not depend on each other.
-func (b *Backend) multiply(ps ...*product) {
+func (b *Backend) multiply(ps ...multiplication) {
 	type part struct {
 		split
 		first int
@@ -130,16 +146,16 @@ func (b *Backend) multiply(ps ...*product) {
 	parts := make([]part, len(ps))
 	tasks, work := 0, 0
 	for i, p := range ps {
-		parts[i] = part{p.cut(b.k, b.pool.workers), tasks}
+		parts[i] = part{p.cut(b), tasks}
 		tasks += parts[i].tasks
-		work += p.m * p.n * p.k
+		work += p.work()
 	}
 	do := func(w, t int) {
 		i := len(ps) - 1
 		for parts[i].first > t {
 			i--
 		}
-		ps[i].task(b.k, &b.workers[w], parts[i].split, t-parts[i].first)
+		ps[i].task(b, &b.workers[w], parts[i].split, t-parts[i].first)
 	}
 	if work < 2*grain {
 		for t := range tasks {
@@ -172,6 +188,10 @@ func (b *Backend) Refresh(p *compute.Param) {
 	if p.Derived == nil {
 		return
 	}
+	if b.k16 != nil {
+		b.refresh16(p)
+		return
+	}
 	w, d, nr, I := f32("Refresh", "W", p.W, p.Len()), p.Derived.(*derived).columns, b.k.nr, p.Cols
 	b.pool.run((p.Rows+nr-1)/nr, func(_, t int) {
 		b.k.transpose(d[t*nr*I:(t+1)*nr*I], nr, w[t*nr*I:], I, min(nr, p.Rows-t*nr), I)
@@ -183,38 +203,53 @@ func (b *Backend) Refresh(p *compute.Param) {
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	O, I := w.Rows, w.Cols
 	N := rowsOf("Linear", "x", xNI, I)
-	p := &product{m: N, n: O, k: I, a: f32("Linear", "x", xNI, N*I), rs: I, cs: 1,
-		c: f32("Linear", "y", yNO, N*O), ldc: O, acc: acc}
+	y, x := f32("Linear", "y", yNO, N*O), f32("Linear", "x", xNI, N*I)
+	var biasO []float32
 	if bias != nil {
-		p.bias = f32("Linear", "b", bias.W, O)
+		biasO = f32("Linear", "b", bias.W, O)
 	}
+	if b.k16 != nil {
+		b.linear16(y, x, N, w, biasO, acc)
+		return
+	}
+	p := &product{m: N, n: O, k: I, a: x, rs: I, cs: 1, c: y, ldc: O, acc: acc, bias: biasO}
 	b.multiply(p.columns(b.k, b.columns(w)))
 }
 
 // LinearGrad is the gradient of Linear. The chains of w.G and b.G start from
 // what is there, so that a batch's gradient has the same bits in one call or
-// in several.
+// in several; in bfloat16, where a step of w.G's chains is a pair of tokens, if
+// all calls but the last have an even number of them.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	O, I := w.Rows, w.Cols
 	N := rowsOf("LinearGrad", "dy", dyNO, O)
 	dy := f32("LinearGrad", "dy", dyNO, N*O)
-	var ps []*product
-	if dx := opt("LinearGrad", "dx", dxNI, N*I); dx != nil {
-		p := &product{m: N, n: I, k: O, a: dy, rs: O, cs: 1, c: dx, ldc: I, acc: acc}
-		ps = append(ps, p.rowMajor(b.k, f32("LinearGrad", "W", w.W, O*I), I))
+	dx, g := opt("LinearGrad", "dx", dxNI, N*I), opt("LinearGrad", "G", w.G, O*I)
+	var x []float32
+	if g != nil {
+		x = f32("LinearGrad", "x", xNI, N*I)
 	}
-	if g := opt("LinearGrad", "G", w.G, O*I); g != nil {
-		p := &product{m: O, n: I, k: N, a: dy, rs: 1, cs: O, c: g, ldc: I, acc: true}
-		ps = append(ps, p.rowMajor(b.k, f32("LinearGrad", "x", xNI, N*I), I))
+	if b.k16 != nil {
+		b.linearGrad16(dx, g, dy, x, N, w, acc)
+	} else {
+		var ps []multiplication
+		if dx != nil {
+			p := &product{m: N, n: I, k: O, a: dy, rs: O, cs: 1, c: dx, ldc: I, acc: acc}
+			ps = append(ps, p.rowMajor(b.k, f32("LinearGrad", "W", w.W, O*I), I))
+		}
+		if g != nil {
+			p := &product{m: O, n: I, k: N, a: dy, rs: 1, cs: O, c: g, ldc: I, acc: true}
+			ps = append(ps, p.rowMajor(b.k, x, I))
+		}
+		b.multiply(ps...)
 	}
-	b.multiply(ps...)
 	if bias == nil || bias.G.Absent() {
 		return
 	}
-	g := f32("LinearGrad", "b.G", bias.G, O)
+	bG := f32("LinearGrad", "b.G", bias.G, O)
 	b.eachSlab(O, func(lo, hi int) {
 		for n := range N {
-			b.k.add(g[lo:hi], dy[n*O+lo:n*O+hi])
+			b.k.add(bG[lo:hi], dy[n*O+lo:n*O+hi])
 		}
 	})
 }

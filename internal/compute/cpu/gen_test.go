@@ -680,6 +680,21 @@ func (g *writer) transpose() {
 		g.in("VMOVUPS (R10), %s", g.r(i))
 		g.in("ADDQ R8, R10")
 	}
+	out := g.turn()
+	for i := range g.w {
+		g.in("VMOVUPS %s, (DI)", g.r(out+i))
+		g.in("ADDQ R9, DI")
+	}
+	g.in("ADDQ $%d, SI", 4*g.w)
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// turn transposes the w registers from 0 on; the columns are in the w registers
+// from the one that it returns.
+func (g *writer) turn() int {
 	// Rows in z, scratch in t. After the two unpackings, z[4q+j] holds, in its
 	// 128-bit part p, column 4p+j of the rows 4q to 4q+3.
 	z, t := 0, g.w
@@ -721,15 +736,7 @@ func (g *writer) transpose() {
 		}
 		out = z
 	}
-	for i := range g.w {
-		g.in("VMOVUPS %s, (DI)", g.r(out+i))
-		g.in("ADDQ R9, DI")
-	}
-	g.in("ADDQ $%d, SI", 4*g.w)
-	g.in("DECQ CX")
-	g.in("JNZ loop")
-	g.in("VZEROUPPER")
-	g.in("RET")
+	return out
 }
 
 // peak writes a loop of nothing but multiply-adds, n times as many as a tile has

@@ -52,6 +52,25 @@ func gather(dst, h []float32, rows []int32, D int) {
 	}
 }
 
+// logits packs h's first n rows, where they are packed, and returns what makes the
+// products of h's rows from lo to hi-1 with W's from v0 to v1-1, as [hi-lo, v1-v0].
+// lo is a whole number of tiles, v0 one of panels.
+func (b *Backend) logits(hRD []float32, n int, w *compute.Param) func(lo, hi, v0, v1 int, z []float32) multiplication {
+	D := w.Cols
+	if b.k16 != nil {
+		h, weights := b.operandA(&b.a16, hRD, D, n, D, false), b.weightRows(w)
+		b.pack(h)
+		return func(lo, hi, v0, v1 int, z []float32) multiplication {
+			return b.k16.of(h.lanes(b.k16, lo, hi), weights.lanes(b.k16, v0, v1), z, v1-v0, false)
+		}
+	}
+	columns := b.columns(w)
+	return func(lo, hi, v0, v1 int, z []float32) multiplication {
+		p := &product{m: hi - lo, n: v1 - v0, k: D, a: hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0}
+		return p.columns(b.k, columns[v0*D:])
+	}
+}
+
 // head checks the arguments of the head's operations.
 func head(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h []float32) {
 	N := rowsOf(op, "h", hND, w.Cols)
@@ -69,13 +88,16 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	D, V, R := w.Cols, w.Rows, len(rows)
 	h := head("LogProb", w, hND, rows, targets)
 	logp, ent, lse := f32("LogProb", "logp", out.LogpR, R), f32("LogProb", "ent", out.EntR, R), f32("LogProb", "lse", out.LseR, R)
-	columns := b.columns(w)
 	chunks := (V + vocabChunk - 1) / vocabChunk
 	rowBlock := 4 * b.k.mr
+	if b.k16 != nil {
+		rowBlock = 4 * b.k16.mr
+	}
 	for r0 := 0; r0 < R; r0 += statRows {
 		n := min(statRows, R-r0)
 		hRD := b.grow(&b.hRD, n*D)
 		gather(hRD, h, rows[r0:r0+n], D)
+		logits := b.logits(hRD, n, w)
 		b.stats = slices.Grow(b.stats[:0], n*chunks)[:n*chunks]
 		blocks := (n + rowBlock - 1) / rowBlock
 		b.pool.run(blocks*chunks, func(wi, t int) {
@@ -84,8 +106,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 			M, v0 := min(rowBlock, n-lo), c*vocabChunk
 			cols := min(vocabChunk, V-v0)
 			z := local(&wk.buf[0], M*cols)
-			p := product{m: M, n: cols, k: D, a: hRD[lo*D:], rs: D, cs: 1, c: z, ldc: cols}
-			p.columns(b.k, columns[v0*D:]).all(b.k, wk)
+			logits(lo, lo+M, v0, v0+cols, z).whole(b, wk)
 			for i := range M {
 				row := z[i*cols : (i+1)*cols]
 				b.stats[(lo+i)*chunks+c] = b.chunkStat(row, float32(invTemp))
@@ -112,7 +133,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	dh, g, wVD := opt(op, "dh", dhND, len(h)), opt(op, "G", w.G, V*D), f32(op, "W", w.W, V*D)
 	ent, lse := f32(op, "ent", out.EntR, R), f32(op, "lse", out.LseR, R)
 	dlogp, dent := f32(op, "dlogp", dlogpR, R), opt(op, "dent", dentR, R)
-	columns, inv := b.columns(w), float32(invTemp)
+	inv := float32(invTemp)
 	for r0 := 0; r0 < R; r0 += headRows {
 		n := min(headRows, R-r0)
 		hRD, dhRD, z := b.grow(&b.hRD, n*D), b.grow(&b.dhRD, n*D), b.grow(&b.zRV, n*min(V, vocabChunk))
@@ -120,10 +141,15 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		if dh != nil {
 			gather(dhRD, dh, rows[r0:r0+n], D)
 		}
+		logits := b.logits(hRD, n, w)
+		var hDown packing
+		if b.k16 != nil && g != nil {
+			hDown = b.operandB(&b.b16, hRD, D, D, n, true)
+			b.pack(hDown)
+		}
 		for v0 := 0; v0 < V; v0 += vocabChunk {
 			cols := min(vocabChunk, V-v0)
-			p := &product{m: n, n: cols, k: D, a: hRD, rs: D, cs: 1, c: z, ldc: cols}
-			b.multiply(p.columns(b.k, columns[v0*D:]))
+			b.multiply(logits(0, n, v0, v0+cols, z))
 			b.eachRow(n, cols, func(lo, hi int) {
 				for i := lo; i < hi; i++ {
 					row, r := z[i*cols:(i+1)*cols], r0+i
@@ -138,14 +164,18 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 					}
 				}
 			})
-			var ps []*product
-			if dh != nil {
-				p := &product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
-				ps = append(ps, p.rowMajor(b.k, wVD[v0*D:], D))
-			}
-			if g != nil {
-				p := &product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D, acc: true}
-				ps = append(ps, p.rowMajor(b.k, hRD, D))
+			var ps []multiplication
+			if b.k16 != nil {
+				ps = b.headGrad16(z, dhRD, g, n, cols, v0, w, hDown, dh != nil)
+			} else {
+				if dh != nil {
+					p := &product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
+					ps = append(ps, p.rowMajor(b.k, wVD[v0*D:], D))
+				}
+				if g != nil {
+					p := &product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D, acc: true}
+					ps = append(ps, p.rowMajor(b.k, hRD, D))
+				}
 			}
 			b.multiply(ps...)
 		}
@@ -169,13 +199,11 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	if s.Temperature > 0 {
 		invTemp = 1 / s.Temperature
 	}
-	columns := b.columns(w)
 	group := max(1, sampleSize/V)
 	for r0 := 0; r0 < R; r0 += group {
 		n := min(group, R-r0)
 		z := b.grow(&b.zRV, n*V)
-		p := &product{m: n, n: V, k: D, a: h[r0*D:], rs: D, cs: 1, c: z, ldc: V}
-		b.multiply(p.columns(b.k, columns))
+		b.multiply(b.logits(h[r0*D:], n, w)(0, n, 0, V, z))
 		b.pool.run(n, func(wi, i int) {
 			wk, row, r := &b.workers[wi], z[i*V:(i+1)*V], r0+i
 			chunks := make([]stat, 0, 8)

@@ -78,21 +78,49 @@ func Variants() []string {
 	return names
 }
 
-// pick is the variant called name; the environment decides when name is
-// empty, and the machine's fastest when that is empty too.
-func pick(name string) (*kernels, error) {
+// Variants16 are the names that Options.Variant can have with BF16: those of
+// Variants, whose float32 kernels then multiply rounded numbers, and those of
+// native bfloat16 products.
+func Variants16() []string {
+	names := Variants()
+	for _, n := range natives() {
+		names = append(names, n.name)
+	}
+	return names
+}
+
+// pick is the variant called name, and with BF16 its way of multiplying; the
+// environment decides when name is empty, and the machine's fastest is taken when
+// that is empty too. In float32, the name of native bfloat16 products stands for
+// the variant that they belong to.
+func pick(name, precision string) (*kernels, *kernels16, error) {
+	if precision != "" && precision != F32 && precision != BF16 {
+		return nil, nil, fmt.Errorf("cpu: precision %q: want %s or %s", precision, F32, BF16)
+	}
 	if name == "" {
 		name = os.Getenv(variantEnv)
 	}
 	all := available()
-	if name == "" {
-		return all[len(all)-1], nil
+	k := all[len(all)-1]
+	if name != "" {
+		k = nil
 	}
-	for _, k := range all {
-		if k.name == name {
-			return k, nil
+	for _, v := range all {
+		if v.name == name {
+			k = v
 		}
 	}
-	return nil, fmt.Errorf("cpu: variant %q: not one that this machine can run: use one of %s (option Variant or environment variable %s)",
-		name, strings.Join(Variants(), ", "), variantEnv)
+	for _, n := range natives() {
+		if n.name == name {
+			k = n.of
+		}
+	}
+	switch {
+	case k == nil:
+		return nil, nil, fmt.Errorf("cpu: variant %q: not one that this machine can run: use one of %s (option Variant or environment variable %s)",
+			name, strings.Join(Variants16(), ", "), variantEnv)
+	case precision == BF16:
+		return k, pick16(k, name), nil
+	}
+	return k, nil, nil
 }

@@ -8,10 +8,14 @@ func available() []*kernels {
 	if xcpu.X86.HasAVX2 && xcpu.X86.HasFMA {
 		all = append(all, avx2)
 	}
-	if xcpu.X86.HasAVX512F && xcpu.X86.HasAVX512BW && xcpu.X86.HasAVX512DQ && xcpu.X86.HasAVX512VL {
+	if hasAVX512() {
 		all = append(all, avx512)
 	}
 	return all
+}
+
+func hasAVX512() bool {
+	return xcpu.X86.HasAVX512F && xcpu.X86.HasAVX512BW && xcpu.X86.HasAVX512DQ && xcpu.X86.HasAVX512VL
 }
 
 // blocked is a transpose kernel made of one for whole blocks of w rows and w

@@ -1,0 +1,358 @@
+package cpu
+
+import "gad/internal/compute"
+
+// product16 is C = A·B, or C += A·B when acc is set, of packed bfloat16 panels with
+// float32 sums: see kernels16.
+//
+// Each element of C is one chain over ascending pairs, begun at zero or, with acc,
+// at C's value; within a pair the kernels' order. Where k is cut, at pairs, the
+// next part goes on from the stored value.
+type product16 struct {
+	m, n, k          int
+	a, b             []uint32
+	strideA, strideB int // from panel to panel
+	c                []float32
+	ldc              int
+	acc              bool
+	bias             []float32 // [n] added last; may be nil
+}
+
+const (
+	// pairBlock is how many pairs a tile goes along k before it moves on.
+	pairBlock = 256
+	// packLimit is how many bytes an operation packs of one operand at a time.
+	packLimit = 16 << 20
+)
+
+// pairs is how many pairs a panel of k elements has.
+func (k *kernels16) pairs(n int) int { return ((n+1)/2 + k.unit - 1) / k.unit * k.unit }
+
+// size is how many numbers the panels of n lanes of k elements take.
+func (k *kernels16) sizeA(n, depth int) int { return (n + k.mr - 1) / k.mr * k.pairs(depth) * k.lanesA }
+func (k *kernels16) sizeB(n, depth int) int { return (n + k.nr - 1) / k.nr * k.pairs(depth) * k.lanesB }
+
+// tilesOf computes a task's tiles with one kernel for each number of rows.
+func (p *product16) tilesOf(k *kernels16, gemm []gemm16Func, w *worker, a0, a1, b0, b1 int) {
+	pairs := k.pairs(p.k)
+	for p0 := 0; p0 == 0 || p0 < pairs; p0 += pairBlock {
+		pn, acc := min(pairBlock, pairs-p0), asInt(p.acc || p0 > 0)
+		for q := b0; q < b1; q++ {
+			b := p.b[q*p.strideB+p0*k.lanesB:]
+			cols := min(k.nr, p.n-q*k.nr)
+			for t := a0; t < a1; t++ {
+				rows := min(k.mr, p.m-t*k.mr)
+				a, c := p.a[t*p.strideA+p0*k.lanesA:], p.c[t*k.mr*p.ldc+q*k.nr:]
+				if cols == k.nr {
+					gemm[rows-1](a, b, c, p.ldc, pn, acc)
+					continue
+				}
+				w.partial(rows, cols, k.nr, c, p.ldc, func(tile []float32) { gemm[rows-1](a, b, tile, k.nr, pn, acc) })
+			}
+		}
+	}
+	p.addBias(k, w, a0, a1, b0, b1)
+}
+
+// partial lets fn go on with a tile of nr columns of which c has cols.
+func (w *worker) partial(rows, cols, nr int, c []float32, ldc int, fn func(tile []float32)) {
+	for r := range rows {
+		copy(w.tile[r*nr:], c[r*ldc:r*ldc+cols])
+	}
+	fn(w.tile)
+	for r := range rows {
+		copy(c[r*ldc:r*ldc+cols], w.tile[r*nr:])
+	}
+}
+
+// tilesRounding computes a task's tiles with the float32 kernels of k, after
+// making float32 of the part of the panels that is at hand.
+func (p *product16) tilesRounding(k16 *kernels16, k *kernels, w *worker, a0, a1, b0, b1 int) {
+	pairs, la, lb := k16.pairs(p.k), k16.lanesA, k16.lanesB
+	for p0 := 0; p0 == 0 || p0 < pairs; p0 += pairBlock {
+		pn, acc := min(pairBlock, pairs-p0), asInt(p.acc || p0 > 0)
+		as, b := local(&w.wide[0], (a1-a0)*2*pn*la), local(&w.wide[1], 2*pn*lb)
+		for t := a0; t < a1 && pn > 0; t++ {
+			k16.expand(as[(t-a0)*2*pn*la:], p.a[t*p.strideA+p0*la:], la, pn)
+		}
+		for q := b0; q < b1; q++ {
+			if pn > 0 {
+				k16.expand(b, p.b[q*p.strideB+p0*lb:], lb, pn)
+			}
+			cols := min(k.nr, p.n-q*k.nr)
+			for t := a0; t < a1; t++ {
+				rows := min(k.mr, p.m-t*k.mr)
+				a, c := as[(t-a0)*2*pn*la:], p.c[t*k.mr*p.ldc+q*k.nr:]
+				if cols == k.nr {
+					k.gemm[rows-1](a, 1, la, b, lb, c, p.ldc, 2*pn, acc)
+					continue
+				}
+				w.partial(rows, cols, k.nr, c, p.ldc, func(tile []float32) { k.gemm[rows-1](a, 1, la, b, lb, tile, k.nr, 2*pn, acc) })
+			}
+		}
+	}
+	p.addBias(k16, w, a0, a1, b0, b1)
+}
+
+func (p *product16) addBias(k *kernels16, w *worker, a0, a1, b0, b1 int) {
+	if p.bias == nil {
+		return
+	}
+	lo, hi := b0*k.nr, min(p.n, b1*k.nr)
+	for i := a0 * k.mr; i < min(p.m, a1*k.mr); i++ {
+		k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
+	}
+}
+
+func (p *product16) whole(b *Backend, w *worker) {
+	mr, nr := b.k16.mr, b.k16.nr
+	b.k16.tiles(p, w, 0, (p.m+mr-1)/mr, 0, (p.n+nr-1)/nr)
+}
+
+func (p *product16) work() int { return p.m * p.n * p.k }
+
+func (p *product16) cut(b *Backend) split {
+	return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers)
+}
+
+func (p *product16) task(b *Backend, w *worker, s split, t int) {
+	mr, nr := b.k16.mr, b.k16.nr
+	i, q := t/s.across*s.rows/mr, t%s.across*s.panels
+	b.k16.tiles(p, w, i, min((p.m+mr-1)/mr, i+s.rows/mr), q, min((p.n+nr-1)/nr, q+s.panels))
+}
+
+// packing is one operand to be packed: n lanes of k elements each, rows of src or,
+// with down, its columns. Panels are stride apart.
+type packing struct {
+	dst    []uint32
+	stride int
+	src    []float32
+	ld     int
+	n, k   int
+	down   bool
+	b      bool // panels of B, not A
+}
+
+const (
+	// packDepth is how many elements of a lane a task packs of rows, packRows how
+	// many rows of all columns.
+	packDepth, packRows = 1 << 11, 32
+	// packGrain is how many elements are worth handing out.
+	packGrain = 1 << 14
+)
+
+func (p *packing) panel(k *kernels16) (width, lanes int) {
+	if p.b {
+		return k.nr, k.lanesB
+	}
+	return k.mr, k.lanesA
+}
+
+// lanes is the operand's lanes lo, where a panel begins, to hi-1; depth its elements
+// x0, where a unit of pairs begins, to x1-1.
+func (p packing) lanes(k *kernels16, lo, hi int) packing {
+	width, _ := p.panel(k)
+	p.dst, p.n = p.dst[lo/width*p.stride:], hi-lo
+	return p
+}
+
+func (p packing) depth(k *kernels16, x0, x1 int) packing {
+	_, lanes := p.panel(k)
+	p.dst, p.k = p.dst[x0/2*lanes:], x1-x0
+	return p
+}
+
+func (p *packing) tasks(k *kernels16) int {
+	width, _ := p.panel(k)
+	if p.down {
+		return (p.k + packRows - 1) / packRows
+	}
+	return (p.n + width - 1) / width * ((p.k + packDepth - 1) / packDepth)
+}
+
+func (p *packing) task(k *kernels16, t int) {
+	width, lanes := p.panel(k)
+	pack := k.packA
+	if p.b {
+		pack = k.packB
+	}
+	if p.down {
+		x := t * packRows
+		for j := 0; j < p.n; j += width {
+			pack(p.dst[j/width*p.stride+x/2*lanes:], p.src[x*p.ld+j:], p.ld, min(width, p.n-j), min(packRows, p.k-x), true)
+		}
+		return
+	}
+	parts := (p.k + packDepth - 1) / packDepth
+	j, x := t/parts*width, t%parts*packDepth
+	pack(p.dst[j/width*p.stride+x/2*lanes:], p.src[j*p.ld+x:], p.ld, min(width, p.n-j), min(packDepth, p.k-x), false)
+}
+
+// pack packs operands, together.
+func (b *Backend) pack(ps ...packing) {
+	tasks, elements := 0, 0
+	for i := range ps {
+		tasks += ps[i].tasks(b.k16)
+		elements += ps[i].n * ps[i].k
+	}
+	do := func(_, t int) {
+		for i := range ps {
+			if n := ps[i].tasks(b.k16); t >= n {
+				t -= n
+			} else {
+				ps[i].task(b.k16, t)
+				return
+			}
+		}
+	}
+	if elements < packGrain {
+		for t := range tasks {
+			do(0, t)
+		}
+		return
+	}
+	b.pool.run(tasks, do)
+}
+
+// derived16 is what the backend keeps beside a parameter: B's panels of W's
+// transpose, whose lanes are W's rows and which forward products read; and of W
+// itself, whose lanes are its columns, for the gradient of a product's input. A
+// frozen matrix, which is Narrow, has the latter only if it is asked for.
+type derived16 struct{ rows, columns []uint32 }
+
+// derive is p's panels, packed at their first use.
+func (b *Backend) derive(p *compute.Param, columns bool) *derived16 {
+	d, _ := p.Derived.(*derived16)
+	var fresh []packing
+	if d == nil {
+		d = &derived16{}
+		p.Derived = d
+		d.rows = b.panels(p, b.k16.sizeB(p.Rows, p.Cols))
+		fresh = append(fresh, b.packingOf(p, d.rows, false))
+	}
+	if d.columns == nil && (columns || !p.W.Mem().(*memory).narrow) {
+		d.columns = b.panels(p, b.k16.sizeB(p.Cols, p.Rows))
+		fresh = append(fresh, b.packingOf(p, d.columns, true))
+	}
+	if fresh != nil {
+		b.pack(fresh...)
+	}
+	return d
+}
+
+func (b *Backend) panels(p *compute.Param, n int) []uint32 {
+	p.W.Mem().(*memory).derived += 4 * int64(n)
+	b.count(4 * int64(n))
+	return newAligned[uint32](n)
+}
+
+// packingOf packs p.W as the panels that dst is.
+func (b *Backend) packingOf(p *compute.Param, dst []uint32, columns bool) packing {
+	n, k := p.Rows, p.Cols
+	if columns {
+		n, k = k, n
+	}
+	return packing{dst: dst, stride: b.k16.pairs(k) * b.k16.lanesB, src: f32("Refresh", "W", p.W, p.Len()), ld: p.Cols, n: n, k: k, down: columns, b: true}
+}
+
+// weightRows is w's packed transpose, weightColumns w itself packed: see derived16.
+func (b *Backend) weightRows(w *compute.Param) packing {
+	return b.packingOf(w, b.derive(w, false).rows, false)
+}
+
+func (b *Backend) weightColumns(w *compute.Param) packing {
+	return b.packingOf(w, b.derive(w, true).columns, true)
+}
+
+// refresh16 packs p.W anew.
+func (b *Backend) refresh16(p *compute.Param) {
+	d := p.Derived.(*derived16)
+	ps := []packing{b.packingOf(p, d.rows, false)}
+	if d.columns != nil {
+		ps = append(ps, b.packingOf(p, d.columns, true))
+	}
+	b.pack(ps...)
+}
+
+// operandA packs n rows of k elements, ld apart, as A; operandDown packs columns,
+// of k rows, as A or as B. The packing itself is the caller's to start.
+func (b *Backend) operandA(buf *[]uint32, src []float32, ld, n, k int, down bool) packing {
+	return packing{dst: grow(b, buf, b.k16.sizeA(n, k)), stride: b.k16.pairs(k) * b.k16.lanesA, src: src, ld: ld, n: n, k: k, down: down}
+}
+
+func (b *Backend) operandB(buf *[]uint32, src []float32, ld, n, k int, down bool) packing {
+	return packing{dst: grow(b, buf, b.k16.sizeB(n, k)), stride: b.k16.pairs(k) * b.k16.lanesB, src: src, ld: ld, n: n, k: k, down: down, b: true}
+}
+
+// of is the product of what a and b pack, as C.
+func (k *kernels16) of(a, b packing, c []float32, ldc int, acc bool) *product16 {
+	return &product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc}
+}
+
+// chunk is how many of N rows of width elements are packed at a time: whole tiles,
+// and an even number.
+func (k *kernels16) chunk(N, width int) int {
+	unit := 2 * k.mr * k.unit
+	return min(N, max(1, packLimit/2/max(1, width)/unit)*unit)
+}
+
+// linear16 is Linear.
+func (b *Backend) linear16(y, x []float32, N int, w *compute.Param, bias []float32, acc bool) {
+	O, I := w.Rows, w.Cols
+	weights := b.weightRows(w)
+	step := b.k16.chunk(N, I)
+	for n := 0; n < N; n += step {
+		a := b.operandA(&b.a16, x[n*I:], I, min(step, N-n), I, false)
+		b.pack(a)
+		p := b.k16.of(a, weights, y[n*O:], O, acc)
+		p.bias = bias
+		b.multiply(p)
+	}
+}
+
+// linearGrad16 is LinearGrad, but for the bias. Its sums over tokens go on from
+// pair to pair of tokens of the call.
+func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, acc bool) {
+	O, I := w.Rows, w.Cols
+	var weights packing
+	if dx != nil {
+		weights = b.weightColumns(w)
+	}
+	step := b.k16.chunk(N, max(O, I))
+	for n := 0; n < N; n += step {
+		rows := min(step, N-n)
+		var packs []packing
+		var ps []multiplication
+		if dx != nil {
+			a := b.operandA(&b.a16, dy[n*O:], O, rows, O, false)
+			packs = append(packs, a)
+			ps = append(ps, b.k16.of(a, weights, dx[n*I:], I, acc))
+		}
+		if g != nil {
+			a, c := b.operandA(&b.at16, dy[n*O:], O, O, rows, true), b.operandB(&b.b16, x[n*I:], I, I, rows, true)
+			packs = append(packs, a, c)
+			ps = append(ps, b.k16.of(a, c, g, I, true))
+		}
+		b.pack(packs...)
+		b.multiply(ps...)
+	}
+}
+
+// headGrad16 is the products of LogProbGrad with the gradients z of n rows' logits
+// v0 to v0+cols-1; hDown is h packed as B.
+func (b *Backend) headGrad16(z, dhRD, g []float32, n, cols, v0 int, w *compute.Param, hDown packing, dh bool) (ps []multiplication) {
+	D := w.Cols
+	var packs []packing
+	if dh {
+		a := b.operandA(&b.z16, z, cols, n, cols, false)
+		packs = append(packs, a)
+		ps = append(ps, b.k16.of(a, b.weightColumns(w).depth(b.k16, v0, v0+cols), dhRD, D, true))
+	}
+	if g != nil {
+		a := b.operandA(&b.at16, z, cols, cols, n, true)
+		packs = append(packs, a)
+		ps = append(ps, b.k16.of(a, hDown, g[v0*D:], D, true))
+	}
+	b.pack(packs...)
+	return ps
+}

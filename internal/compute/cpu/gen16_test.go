@@ -1,0 +1,264 @@
+package cpu
+
+import (
+	"bytes"
+	"fmt"
+	"go/format"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The assembly of bfloat16 products is written here, with the writer of
+// gen_test.go; -update rewrites it with the rest.
+
+func TestAssembly16(t *testing.T) {
+	asm, stubs := assemble16()
+	for name, want := range map[string][]byte{"kernels16_amd64.s": asm, "stubs16_amd64.go": stubs} {
+		if *update {
+			if err := os.WriteFile(name, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(bytes.ReplaceAll(got, []byte("\r\n"), []byte("\n")), want) {
+			t.Errorf("%s is not what gen16_test.go writes: run this test with -update", name)
+		}
+	}
+}
+
+// evex writes an instruction of map 0F38, W0, on 512-bit registers, byte by byte:
+// Go's assembler does not know the AVX512-BF16 extension (Intel's Architecture
+// Instruction Set Extensions, 319433, chapter 5). prefix is 2 for F3 and 3 for F2.
+func (g *writer) evex(mnemonic string, prefix, opcode byte, dst, src1, src2 int) {
+	inverted := func(r, bit int, mask byte) byte {
+		if r>>bit&1 == 0 {
+			return mask
+		}
+		return 0
+	}
+	p0 := 2 | inverted(dst, 3, 0x80) | inverted(src2, 4, 0x40) | inverted(src2, 3, 0x20) | inverted(dst, 4, 0x10)
+	p1 := byte(^src1&15)<<3 | 4 | prefix
+	p2 := 0x40 | inverted(src1, 4, 8)
+	var s []string
+	for _, b := range []byte{0x62, p0, p1, p2, opcode, 0xc0 | byte(dst&7)<<3 | byte(src2&7)} {
+		s = append(s, fmt.Sprintf("BYTE $%#02x", b))
+	}
+	g.in("%s // %s Z%d, Z%d, Z%d", strings.Join(s, "; "), mnemonic, src2, src1, dst)
+}
+
+// dot16 adds to the lanes of acc the products of pairs of a and b.
+func (g *writer) dot16(acc, a, b int) { g.evex("VDPBF16PS", 2, 0x52, acc, a, b) }
+
+// narrow rounds lo to the lower 16 words of dst and hi to the upper.
+func (g *writer) narrow(dst, hi, lo int) { g.evex("VCVTNE2PS2BF16", 3, 0x72, dst, hi, lo) }
+
+// begin16 writes a function's head: arguments that are slices take three words.
+func (g *writer) begin16(name, args string, moves ...string) {
+	size := 0
+	for _, a := range strings.Split(args, ", ") {
+		size += 8
+		if strings.Contains(a, "[]") || a == "a" || a == "dst" {
+			size += 16
+		}
+	}
+	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, name, size)
+	for _, s := range moves {
+		g.in("MOVQ %s", s)
+	}
+}
+
+// gemm16 writes the tile of m rows and 32 columns. A's panel has a line of 16
+// pairs, B's two, for each step.
+func (g *writer) gemm16(m int) {
+	const b0, b1, cast = 28, 29, 30
+	g.begin16(fmt.Sprintf("gemm16x%d", m), "a, b []uint32, c []float32, ldc, pairs, acc int",
+		"a_base+0(FP), SI", "b_base+24(FP), DI", "c_base+48(FP), DX", "ldc+72(FP), R11", "pairs+80(FP), CX", "acc+88(FP), AX")
+	g.in("SHLQ $2, R11")
+	g.comment("The chains start from c, or from zero.")
+	g.in("MOVQ DX, R8")
+	g.in("TESTQ AX, AX")
+	g.in("JZ clear")
+	for i := range m {
+		g.in("VMOVUPS (R8), %s", g.r(2*i))
+		g.in("VMOVUPS 64(R8), %s", g.r(2*i+1))
+		if i < m-1 {
+			g.in("ADDQ R11, R8")
+		}
+	}
+	g.in("JMP start")
+	g.label("clear")
+	for i := range 2 * m {
+		g.zero(i)
+	}
+	g.label("start")
+	g.in("TESTQ CX, CX")
+	g.in("JZ store")
+	g.in("PCALIGN $64")
+	g.label("loop")
+	g.in("VMOVUPS (DI), %s", g.r(b0))
+	g.in("VMOVUPS 64(DI), %s", g.r(b1))
+	for i := range m {
+		br := cast + i%2
+		g.in("VBROADCASTSS %d(SI), %s", 4*i, g.r(br))
+		g.dot16(2*i, b0, br)
+		g.dot16(2*i+1, b1, br)
+	}
+	g.in("ADDQ $128, DI")
+	g.in("ADDQ $64, SI")
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.label("store")
+	for i := range m {
+		g.in("VMOVUPS %s, (DX)", g.r(2*i))
+		g.in("VMOVUPS %s, 64(DX)", g.r(2*i+1))
+		if i < m-1 {
+			g.in("ADDQ R11, DX")
+		}
+	}
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// pack16 writes the two kernels that make panels of pairs out of float32.
+func (g *writer) pack16() {
+	g.begin16("packRows16", "dst []uint32, ldd int, src []float32, lds, rows, blocks int",
+		"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI", "lds+56(FP), R8", "rows+64(FP), R11", "blocks+72(FP), CX")
+	g.in("SHLQ $2, R8")
+	g.in("SHLQ $2, R9")
+	g.in("XORQ BX, BX")
+	g.label("loop")
+	g.in("MOVQ SI, R10")
+	for i := range 16 {
+		g.in("VMOVUPS (R10), %s", g.r(i))
+		g.in("VMOVUPS 64(R10), Z16")
+		g.narrow(i, 16, i)
+		if i < 15 {
+			g.comment("Beyond the last row, the last row again.")
+			g.in("MOVQ R8, R12")
+			g.in("CMPQ R11, $%d", i+1)
+			g.in("CMOVQLE BX, R12")
+			g.in("ADDQ R12, R10")
+		}
+	}
+	out := g.turn()
+	for i := range 16 {
+		g.in("VMOVUPS %s, (DI)", g.r(out+i))
+		g.in("ADDQ R9, DI")
+	}
+	g.in("ADDQ $128, SI")
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+
+	g.begin16("packColumns16", "dst []uint32, ldd int, src []float32, lds, columns, pairs int",
+		"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI", "lds+56(FP), R8", "columns+64(FP), CX")
+	g.in("SHLQ $2, R8")
+	g.in("SHLQ $2, R9")
+	g.comment("K1: the columns that are there.")
+	g.in("MOVQ $1, R10")
+	g.in("SHLQ CX, R10")
+	g.in("DECQ R10")
+	g.in("KMOVW R10, K1")
+	g.in("VMOVUPS interleave<>(SB), Z3")
+	g.in("MOVQ pairs+72(FP), CX")
+	g.label("loop")
+	g.in("VMOVUPS.Z (SI), K1, Z0")
+	g.in("VMOVUPS.Z (SI)(R8*1), K1, Z1")
+	g.narrow(0, 1, 0)
+	g.in("VPERMW Z0, Z3, Z0")
+	g.in("VMOVUPS Z0, (DI)")
+	g.in("LEAQ (SI)(R8*2), SI")
+	g.in("ADDQ R9, DI")
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// peak16 writes a loop of nothing but pairs' products, as many as a tile has chains.
+func (g *writer) peak16() {
+	fmt.Fprintf(&g.stubs, "\nfunc peak16(n int)\n")
+	fmt.Fprintf(&g.asm, "\n// func peak16(n int)\nTEXT ·peak16(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")
+	for i := range 29 {
+		g.zero(i)
+	}
+	g.label("loop")
+	for i := range 28 {
+		g.dot16(i, 28, 28)
+	}
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// expand16 writes the kernel that makes float32 of a panel's pairs.
+func (g *writer) expand16() {
+	name := "expand16" + strings.ToUpper(g.name[:1]) + g.name[1:]
+	g.begin16(name, "dst []float32, src []uint32, lanes, pairs int",
+		"dst_base+0(FP), DI", "src_base+24(FP), SI", "lanes+48(FP), R8", "pairs+56(FP), CX")
+	g.comment("A step's lanes are one vector or several.")
+	g.in("SHLQ $2, R8")
+	if g.reg == "Z" {
+		g.in("VPTERNLOGD $0xff, Z2, Z2, Z2")
+	} else {
+		g.in("VPCMPEQD Y2, Y2, Y2")
+	}
+	g.in("VPSLLD $16, %s, %s", g.r(2), g.r(2))
+	g.label("loop")
+	g.in("XORQ AX, AX")
+	g.label("lanes")
+	g.in("VMOVUPS (SI)(AX*1), %s", g.r(0))
+	g.in("VPSLLD $16, %s, %s", g.r(0), g.r(1))
+	if g.reg == "Z" {
+		g.op("VPANDD", 2, 0, 0)
+	} else {
+		g.op("VPAND", 2, 0, 0)
+	}
+	g.in("VMOVUPS %s, (DI)(AX*1)", g.r(1))
+	g.in("LEAQ (DI)(R8*1), R9")
+	g.in("VMOVUPS %s, (R9)(AX*1)", g.r(0))
+	g.in("ADDQ $%d, AX", 4*g.w)
+	g.in("CMPQ AX, R8")
+	g.in("JLT lanes")
+	g.in("ADDQ R8, SI")
+	g.in("LEAQ (DI)(R8*2), DI")
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// assemble16 is the assembly file and the file of its declarations.
+func assemble16() (asm, stubs []byte) {
+	g := &writer{}
+	g.asm.WriteString("// Code generated by gen16_test.go. DO NOT EDIT.\n\n#include \"textflag.h\"\n\n")
+	for i := range 16 { // the words i and 16+i side by side
+		fmt.Fprintf(&g.asm, "DATA interleave<>+%d(SB)/4, $%#x\n", 4*i, (16+i)<<16|i)
+	}
+	g.asm.WriteString("GLOBL interleave<>(SB), RODATA|NOPTR, $64\n")
+	g.stubs.WriteString("// Code generated by gen16_test.go. DO NOT EDIT.\n\npackage cpu\n")
+	for _, set := range isas {
+		g.isa = set
+		g.expand16()
+	}
+	var names []string
+	for m := 1; m <= g.mr; m++ {
+		g.gemm16(m)
+		names = append(names, fmt.Sprintf("gemm16x%d", m))
+	}
+	g.pack16()
+	g.peak16()
+	fmt.Fprintf(&g.stubs, "\nvar gemms16 = []gemm16Func{%s}\n", strings.Join(names, ", "))
+	stubs, err := format.Source(g.stubs.Bytes())
+	if err != nil {
+		panic(err)
+	}
+	return g.asm.Bytes(), stubs
+}

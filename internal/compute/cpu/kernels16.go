@@ -1,0 +1,149 @@
+package cpu
+
+import (
+	"math"
+	"slices"
+)
+
+// kernels16 is one way of multiplying bfloat16 numbers with float32 sums. Two
+// matrices that are multiplied are packed first, rounded to nearest, ties to even,
+// into panels of pairs:
+//
+//	panel[x/2*lanes + i] = the elements x (lower half) and x+1 (upper half) of lane i
+//
+// A lane is a row of C in A's panels, and a column of C in B's. What k has too few
+// elements for is zero, what a panel has too many lanes for is arbitrary.
+type kernels16 struct {
+	name string
+	// mr and nr are the rows and columns of a tile: how many lanes of a panel are in use.
+	mr, nr int
+	// lanesA and lanesB are how many lanes a panel has.
+	lanesA, lanesB int
+	// unit is what the number of pairs in a panel is a multiple of.
+	unit int
+	// packA and packB fill one panel with n lanes of k elements: lane i is row i of
+	// src, whose rows are ld apart, or its column i if down is set.
+	packA, packB func(dst []uint32, src []float32, ld, n, k int, down bool)
+	// expand makes float32 of panels, for kernels that multiply those: for p < pairs
+	// and i < lanes, dst[2*p*lanes+i] and dst[(2*p+1)*lanes+i] are src[p*lanes+i]'s halves.
+	expand func(dst []float32, src []uint32, lanes, pairs int)
+	add    func(y, x []float32) // y[i] += x[i]
+	// tiles computes the panels [a0, a1) of A times [b0, b1) of B, on the calling goroutine.
+	tiles func(p *product16, w *worker, a0, a1, b0, b1 int)
+}
+
+// gemm16Func computes a tile of so many rows and 32 columns, from panels of 16
+// and 32 lanes:
+//
+//	c[i*ldc+j] (=, or += if acc is not 0) Σ_{p<pairs} a[p*16+i]*b[p*32+j]
+//
+// where a pair's upper product is added first and the lower then, each fused, and
+// denormal inputs, products and sums are zeros of their sign: dotPair.
+type gemm16Func func(a, b []uint32, c []float32, ldc, pairs, acc int)
+
+// dotPair is the arithmetic of VDPBF16PS: c + a's upper half times b's, rounded, +
+// a's lower half times b's, rounded. Each sum is rounded once (a product of two
+// bfloat16 numbers is exact in float32 but for its range, and in float64 the sum
+// of it and a float32 is rounded far below float32's last place). Denormal numbers
+// are taken as zeros, and become zeros.
+//
+// Intel documents the order and the zeros (Architecture Instruction Set Extensions,
+// 319433, VDPBF16PS); that no product is rounded by itself is what AMD's Zen 5 does.
+func dotPair(c float32, a, b uint32) float32 {
+	at := func(bits uint32) float64 { return float64(flush(math.Float32frombits(bits))) }
+	c = flush(float32(math.FMA(at(a&0xffff0000), at(b&0xffff0000), float64(flush(c)))))
+	return flush(float32(math.FMA(at(a<<16), at(b<<16), float64(c))))
+}
+
+// flush is x, or a zero of its sign for a denormal x.
+func flush(x float32) float32 {
+	if bits := math.Float32bits(x); bits&0x7f800000 == 0 {
+		return math.Float32frombits(bits & 0x80000000)
+	}
+	return x
+}
+
+// round16 is x rounded to bfloat16: to nearest, ties to even; denormals are zeros.
+func round16(x float32) uint32 {
+	bits := math.Float32bits(x)
+	switch {
+	case bits&0x7f800000 == 0:
+		return bits >> 16 & 0x8000
+	case x != x:
+		return bits>>16 | 0x40 // quiet
+	}
+	return (bits + 0x7fff + bits>>16&1) >> 16
+}
+
+// rounded makes y[i] = x[i] rounded to bfloat16.
+func rounded(y, x []float32) {
+	y = y[:len(x)]
+	for i, v := range x {
+		y[i] = math.Float32frombits(round16(v) << 16)
+	}
+}
+
+// packGo packs the lanes first to n-1 of a panel of lanes lanes, from element 2*p0 on.
+func packGo(dst []uint32, lanes int, src []float32, ld, first, n, p0, k int, down bool) {
+	ri, rx := ld, 1
+	if down {
+		ri, rx = 1, ld
+	}
+	for p := p0; 2*p < k; p++ {
+		for i := first; i < n; i++ {
+			pair := round16(src[i*ri+2*p*rx])
+			if 2*p+1 < k {
+				pair |= round16(src[i*ri+(2*p+1)*rx]) << 16
+			}
+			dst[p*lanes+i] = pair
+		}
+	}
+}
+
+// expandGo makes float32 of pairs: dst[(2*p)*lanes+i] and dst[(2*p+1)*lanes+i].
+func expandGo(dst []float32, src []uint32, lanes, pairs int) {
+	for p := range pairs {
+		for i, v := range src[p*lanes : (p+1)*lanes] {
+			dst[2*p*lanes+i] = math.Float32frombits(v << 16)
+			dst[(2*p+1)*lanes+i] = math.Float32frombits(v & 0xffff0000)
+		}
+	}
+}
+
+// rounding is bfloat16 products by a variant that has no instruction for them:
+// operands are rounded and multiplied by its float32 kernels.
+func rounding(k *kernels) *kernels16 {
+	half := k.nr / 2 // a vector: what expand takes lanes by
+	r := &kernels16{
+		name: k.name + "-rounded", mr: k.mr, nr: k.nr, lanesA: (k.mr + half - 1) / half * half, lanesB: k.nr, unit: 1,
+		expand: expanders[k.name], add: k.add,
+	}
+	if r.expand == nil {
+		r.expand = expandGo
+	}
+	r.packA = func(dst []uint32, src []float32, ld, n, depth int, down bool) {
+		packGo(dst, r.lanesA, src, ld, 0, n, 0, depth, down)
+	}
+	r.packB = func(dst []uint32, src []float32, ld, n, depth int, down bool) {
+		packGo(dst, r.lanesB, src, ld, 0, n, 0, depth, down)
+	}
+	r.tiles = func(p *product16, w *worker, a0, a1, b0, b1 int) { p.tilesRounding(r, k, w, a0, a1, b0, b1) }
+	return r
+}
+
+// pick16 is how the variant k multiplies bfloat16 numbers: as name says, or if it
+// says nothing, natively where the machine can.
+func pick16(k *kernels, name string) *kernels16 {
+	for _, n := range slices.Backward(natives()) {
+		if n.of == k && (name == "" || name == n.name) {
+			return n.kernels16
+		}
+	}
+	return rounding(k)
+}
+
+// native is kernels of a variant that multiply bfloat16 numbers.
+type native struct {
+	of *kernels
+	*kernels16
+}

@@ -1,0 +1,9 @@
+//go:build !amd64
+
+package cpu
+
+// expanders are the variants' kernels16.expand.
+var expanders map[string]func(dst []float32, src []uint32, lanes, pairs int)
+
+// natives is what this machine can multiply bfloat16 numbers with, slowest first.
+func natives() []native { return nil }
