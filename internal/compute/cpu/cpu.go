@@ -1,6 +1,6 @@
 // Package cpu is the float32 backend for the processor: assembly where the
-// machine has AVX-512 or AVX2 with FMA, plain Go everywhere else, over a pool of
-// workers.
+// machine has AVX-512, AVX2 with FMA or NEON, plain Go everywhere else, over a
+// pool of workers.
 //
 // Within a variant a row's result has the same bits alone, in any batch, at any
 // position and for any number of workers. Three rules make it so: each element

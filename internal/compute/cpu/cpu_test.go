@@ -9,7 +9,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for _, variant := range []string{"portable", "avx2", "avx512"} {
+	for _, variant := range []string{"portable", "avx2", "avx512", "neon"} {
 		t.Run(variant, func(t *testing.T) {
 			if !slices.Contains(Variants(), variant) {
 				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant, Variants())

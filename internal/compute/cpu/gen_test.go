@@ -23,7 +23,13 @@ var update = flag.Bool("update", false, "rewrite the generated assembly")
 
 func TestAssembly(t *testing.T) {
 	asm, stubs := assemble()
-	for name, want := range map[string][]byte{"kernels_amd64.s": asm, "stubs_amd64.go": stubs} {
+	compareGenerated(t, "gen_test.go", map[string][]byte{"kernels_amd64.s": asm, "stubs_amd64.go": stubs})
+}
+
+// compareGenerated compares files with what generator writes, and rewrites them
+// first if -update is set.
+func compareGenerated(t *testing.T, generator string, files map[string][]byte) {
+	for name, want := range files {
 		if *update {
 			if err := os.WriteFile(name, want, 0o644); err != nil {
 				t.Fatal(err)
@@ -35,7 +41,7 @@ func TestAssembly(t *testing.T) {
 		}
 		// A checkout may have written line ends as the system likes them.
 		if !bytes.Equal(bytes.ReplaceAll(got, []byte("\r\n"), []byte("\n")), want) {
-			t.Errorf("%s is not what gen_test.go writes: run this test with -update", name)
+			t.Errorf("%s is not what %s writes: run this test with -update", name, generator)
 		}
 	}
 }
@@ -758,6 +764,10 @@ func (g *writer) peak() {
 	g.in("RET")
 }
 
+// vectorKernels are the fields of kernels that are kernels over slices.
+var vectorKernels = []string{"add", "scale", "axpy", "dot", "sumSquares", "mulScale", "dot3", "normGrad", "mulAcc", "rotate",
+	"scaleMax", "expSum", "expStats", "headGrad", "softGrad", "swiglu", "swigluGrad", "adamW"}
+
 // assemble is the assembly file and the file of its declarations.
 func assemble() (asm, stubs []byte) {
 	g := &writer{}
@@ -786,8 +796,7 @@ func assemble() (asm, stubs []byte) {
 		}
 		fmt.Fprintf(&g.stubs, "\nvar %s = &kernels{\nname: %q, mr: %d, nr: %d,\ngemm: []gemmFunc{%s},\n", g.name, g.name, g.mr, 2*g.w, strings.Join(names, ", "))
 		fmt.Fprintf(&g.stubs, "transpose: blocked(%d, transpose%s),\n", g.w, title)
-		for _, f := range []string{"add", "scale", "axpy", "dot", "sumSquares", "mulScale", "dot3", "normGrad", "mulAcc", "rotate",
-			"scaleMax", "expSum", "expStats", "headGrad", "softGrad", "swiglu", "swigluGrad", "adamW"} {
+		for _, f := range vectorKernels {
 			fmt.Fprintf(&g.stubs, "%s: %s%s,\n", f, f, title)
 		}
 		g.stubs.WriteString("}\n")

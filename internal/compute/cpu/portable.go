@@ -64,6 +64,23 @@ func transposeGo(dst []float32, ldd int, src []float32, lds, rows, k int) {
 	}
 }
 
+// blocked is a transpose kernel made of one for whole blocks of w rows and w
+// columns; what is left over goes element by element.
+func blocked(w int, block func(dst []float32, ldd int, src []float32, lds, blocks int)) func([]float32, int, []float32, int, int, int) {
+	return func(dst []float32, ldd int, src []float32, lds, rows, k int) {
+		r, whole := 0, k/w*w
+		for ; whole > 0 && r+w <= rows; r += w {
+			block(dst[r:], ldd, src[r*lds:], lds, k/w)
+			if whole < k {
+				transposeGo(dst[whole*ldd+r:], ldd, src[r*lds+whole:], lds, w, k-whole)
+			}
+		}
+		if r < rows {
+			transposeGo(dst[r:], ldd, src[r*lds:], lds, rows-r, k)
+		}
+	}
+}
+
 func addGo(y, x []float32) {
 	for i, v := range x {
 		y[i] += v

@@ -1,0 +1,3 @@
+package cpu
+
+var peaks = map[string]func(n int){"neon": peakNeon}
