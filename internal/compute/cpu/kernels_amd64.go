@@ -13,6 +13,7 @@ func available() []*kernels {
 	}
 	return all
 }
+
 func hasAVX512() bool {
 	return xcpu.X86.HasAVX512F && xcpu.X86.HasAVX512BW && xcpu.X86.HasAVX512DQ && xcpu.X86.HasAVX512VL
 }
