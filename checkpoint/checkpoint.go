@@ -145,14 +145,18 @@ func tracker(fsys vfs.FS, run string) (int, error) {
 	return n, nil
 }
 
-// Prune removes checkpoints, except the newest keepLast, those that keep asks
-// for (keep may be nil), and always the newest that verifies. A crash leaves
-// each of them whole or gone: a folder is renamed away, that is synced, and then
-// its files are removed.
+// Prune removes checkpoints, except the newest keepLast that verify, those that
+// keep asks for (keep may be nil), and always the newest that verifies. One that
+// does not verify counts for nothing: it goes once keepLast newer ones do. A crash
+// leaves each of them whole or gone: a folder is renamed away, that is synced, and
+// then its files are removed.
 //
-// If there is anything to remove, the newest checkpoint is read in full to know
-// that it verifies. If none does, nothing is removed: ErrCorrupt.
-func Prune(fsys vfs.FS, run string, keepLast int, keep func(step int) bool) error {
+// good, which may be nil, are the steps that this process has committed or read:
+// they are not read again, and what Prune verifies is added. Any other is read in full before it is
+// counted, once, and only if there may be something to remove. If none verifies,
+// nothing is removed: ErrCorrupt. An I/O error, or a format of a newer version,
+// removes nothing either.
+func Prune(fsys vfs.FS, run string, keepLast int, keep func(step int) bool, good map[int]bool) error {
 	if keepLast < 0 {
 		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: it must be 0 or more", run, keepLast)
 	}
@@ -160,29 +164,47 @@ func Prune(fsys vfs.FS, run string, keepLast int, keep func(step int) bool) erro
 	if err != nil {
 		return err
 	}
+	if keep == nil {
+		keep = func(int) bool { return false }
+	}
+	if good == nil {
+		good = map[int]bool{}
+	}
+	if !slices.ContainsFunc(steps[:max(0, len(steps)-keepLast)], func(s int) bool { return !keep(s) }) {
+		return nil // nothing to remove, whatever verifies
+	}
 	var doomed []int
-	for _, s := range steps[:max(0, len(steps)-keepLast)] {
-		if keep == nil || !keep(s) {
-			doomed = append(doomed, s)
-		}
-	}
-	if len(doomed) == 0 {
-		return nil
-	}
-	good, _, _, err := Latest(fsys, run)
-	if err != nil {
-		return fmt.Errorf("checkpoint: %s: prune: nothing removed: %w", run, err)
-	}
-	var away []string
-	for _, s := range doomed {
-		if s == good {
+	kept, want := 0, max(1, keepLast)
+	for _, s := range slices.Backward(steps) {
+		if kept >= want {
+			if !keep(s) {
+				doomed = append(doomed, s)
+			}
 			continue
 		}
+		if !good[s] {
+			err := Verify(fsys, stepDir(run, s))
+			if errors.Is(err, ErrCorrupt) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("checkpoint: %s: prune: nothing removed: %w", run, err)
+			}
+			good[s] = true
+		}
+		kept++
+	}
+	if kept == 0 {
+		return fmt.Errorf("checkpoint: %s: prune: nothing removed: none of %d checkpoints verifies: %w", run, len(steps), ErrCorrupt)
+	}
+	var away []string
+	for _, s := range slices.Backward(doomed) { // the oldest first
 		to, err := moveAway(fsys, run, s)
 		if err != nil {
 			return err
 		}
 		away = append(away, to)
+		delete(good, s)
 	}
 	if len(away) == 0 {
 		return nil
@@ -211,6 +233,33 @@ func moveAway(fsys vfs.FS, run string, step int) (string, error) {
 		return "", fmt.Errorf("checkpoint: %s: rename away: %w", dir, err)
 	}
 	return to, nil
+}
+
+// Recover makes a run folder ready to go on with, as the holder of its lock: it
+// removes what a killed Commit or Prune left, finds the checkpoint to go on from as
+// Latest does, and makes the tracker name it. So a tracker never outlives the
+// damage of the checkpoint that it names by more than the next start. Errors and
+// warnings are Latest's.
+func Recover(fsys vfs.FS, run string) (step int, dir string, warnings []string, err error) {
+	if err := Clean(fsys, run); err != nil {
+		return 0, "", nil, err
+	}
+	if step, dir, warnings, err = Latest(fsys, run); err != nil {
+		return step, dir, warnings, err
+	}
+	tracked, err := tracker(fsys, run)
+	if err == nil && tracked != step {
+		err = writeTracker(fsys, run, step)
+	}
+	if err != nil {
+		return 0, "", warnings, ExplainFull(fsys, run, 0, fmt.Errorf("checkpoint: %s: %w", run, err))
+	}
+	return step, dir, warnings, nil
+}
+
+// writeTracker replaces the tracker file.
+func writeTracker(fsys vfs.FS, run string, step int) error {
+	return vfs.WriteFile(fsys, filepath.Join(run, trackerName), []byte(strconv.Itoa(step)))
 }
 
 // Clean removes what a killed Commit or Prune left in the run folder. The caller
@@ -252,10 +301,11 @@ func CheckSpace(fsys vfs.FS, path string, need int64) error {
 	return nil
 }
 
-// explainFull adds to the error of a full disk what the user needs to know:
-// bytes that were needed at least, and bytes free once the attempt was removed.
-func explainFull(fsys vfs.FS, path string, needed int64, err error) error {
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+// ExplainFull makes the error of a full disk ErrSpace and adds what the user needs
+// to know: bytes that were needed at least, and bytes free once the attempt was
+// removed. Any other error, and one that says so already, is returned as it is.
+func ExplainFull(fsys vfs.FS, path string, needed int64, err error) error {
+	if errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
 	free := "unknown"

@@ -142,13 +142,13 @@ func TestCommitLatestPrune(t *testing.T) {
 		if b, err := fsys.ReadFile(filepath.Join(run, trackerName)); string(b) != "11" || err != nil {
 			t.Errorf("tracker %q, %v", b, err)
 		}
-		if err := Prune(fsys, run, 2, func(s int) bool { return s == 4 }); err != nil {
+		if err := Prune(fsys, run, 2, func(s int) bool { return s == 4 }, nil); err != nil {
 			t.Fatal(err)
 		}
 		if steps, err := Steps(fsys, run); fmt.Sprint(steps) != "[4 10 11]" || err != nil {
 			t.Errorf("after Prune: %v %v", steps, err)
 		}
-		if err := Prune(fsys, run, 0, nil); err != nil {
+		if err := Prune(fsys, run, 0, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if steps, err := Steps(fsys, run); fmt.Sprint(steps) != "[11]" || err != nil {
@@ -158,7 +158,7 @@ func TestCommitLatestPrune(t *testing.T) {
 		if err != nil || len(list) != 2 {
 			t.Errorf("the run folder holds %v, %v", list, err)
 		}
-		if err := Prune(fsys, run, -1, nil); err == nil {
+		if err := Prune(fsys, run, -1, nil, nil); err == nil {
 			t.Error("Prune accepted -1")
 		}
 		if err := Commit(fsys, run, -1, fill(1)); err == nil {
@@ -313,14 +313,14 @@ func TestLatestGoesBack(t *testing.T) {
 	if step != 2 || len(warnings) != 1 || !strings.Contains(warnings[0], "global_step_3") || err != nil {
 		t.Errorf("%d %q %v", step, warnings, err)
 	}
-	// Prune keeps the newest that verifies, even beyond keepLast.
-	if err := Prune(fsys, "/r", 1, nil); err != nil {
+	// The damaged one is not one of those that Prune keeps: 2 is, and stays.
+	if err := Prune(fsys, "/r", 1, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if steps, _ := Steps(fsys, "/r"); fmt.Sprint(steps) != "[2 3]" {
 		t.Errorf("after Prune: %v", steps)
 	}
-	if err := Prune(fsys, "/r", 0, nil); err != nil {
+	if err := fsys.RemoveAll("/r/global_step_3"); err != nil {
 		t.Fatal(err)
 	}
 	step, _, warnings, err = Latest(fsys, "/r")
@@ -331,7 +331,7 @@ func TestLatestGoesBack(t *testing.T) {
 	if _, _, _, err = Latest(fsys, "/r"); !errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNone) {
 		t.Errorf("none verifies: %v", err)
 	}
-	if err := Prune(fsys, "/r", 0, nil); !errors.Is(err, ErrCorrupt) {
+	if err := Prune(fsys, "/r", 0, nil, nil); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("Prune with none that verifies: %v", err)
 	}
 	if steps, _ := Steps(fsys, "/r"); fmt.Sprint(steps) != "[2]" {
@@ -689,4 +689,82 @@ func BenchmarkCommitVerify(b *testing.B) {
 			}
 		}
 	})
+}
+
+// Prune counts checkpoints that verify, reads none that this process committed,
+// and each other one once.
+func TestPruneCountsWhatVerifies(t *testing.T) {
+	fsys := vfstest.NewCrash()
+	commitSteps(t, fsys, "/r", 1, 2, 3, 4, 5)
+	overwrite(t, fsys, "/r/global_step_4/actor/config.json", []byte(`{"step":9}`))
+	good := map[int]bool{5: true}
+	counted := vfstest.NewError(fsys, -1, false)
+	if err := Prune(counted, "/r", 2, nil, good); err != nil {
+		t.Fatal(err)
+	}
+	// 5 and 3 are the two that verify; 4 is between them and waits for its turn.
+	if steps, _ := Steps(fsys, "/r"); fmt.Sprint(steps) != "[3 4 5]" {
+		t.Errorf("kept %v", steps)
+	}
+	if !good[3] || !good[5] || good[4] || len(good) != 2 {
+		t.Errorf("known to verify: %v", good)
+	}
+	for i := range counted.Ops() {
+		if op := counted.Op(i); strings.HasPrefix(op, "open /r/global_step_5/") {
+			t.Errorf("read again: %s", op)
+		}
+	}
+	commitSteps(t, fsys, "/r", 6)
+	good[6] = true
+	counted = vfstest.NewError(fsys, -1, false)
+	if err := Prune(counted, "/r", 2, nil, good); err != nil {
+		t.Fatal(err)
+	}
+	for i := range counted.Ops() {
+		if op := counted.Op(i); strings.HasPrefix(op, "open ") {
+			t.Errorf("known checkpoints are read: %s", op)
+		}
+	}
+	if steps, _ := Steps(fsys, "/r"); fmt.Sprint(steps) != "[5 6]" {
+		t.Errorf("kept %v", steps)
+	}
+}
+
+// The tracker names a checkpoint that verifies once a run has been gone on with,
+// whatever happened to the one that it named: damage, removal, a garbled tracker.
+func TestRecover(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm func(c *vfstest.CrashFS)
+		step int
+		warn string
+	}{
+		"nothing":            {func(*vfstest.CrashFS) {}, 3, ""},
+		"a flipped byte":     {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/global_step_3/actor/config.json", []byte(`{"step":4}`)) }, 2, "global_step_3"},
+		"a file is gone":     {func(c *vfstest.CrashFS) { _ = c.Remove("/r/global_step_3/actor/config.json") }, 2, "it is missing"},
+		"the folder is gone": {func(c *vfstest.CrashFS) { _ = c.RemoveAll("/r/global_step_3") }, 2, "step 3, whose folder is missing"},
+		"no tracker":         {func(c *vfstest.CrashFS) { _ = c.Remove("/r/" + trackerName) }, 3, ""},
+		"a garbled tracker":  {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/"+trackerName, []byte("1e3")) }, 3, ""},
+		"an older tracker":   {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/"+trackerName, []byte("1")) }, 3, ""},
+	} {
+		fsys := vfstest.NewCrash()
+		commitSteps(t, fsys, "/r", 1, 2, 3)
+		c.harm(fsys)
+		if err := fsys.MkdirAll("/r/" + commitPrefix + "global_step_4"); err != nil {
+			t.Fatal(err)
+		}
+		step, dir, warnings, err := Recover(fsys, "/r")
+		if step != c.step || dir != stepDir("/r", c.step) || err != nil || len(warnings) > 1 || (len(warnings) == 1) != (c.warn != "") || !strings.Contains(strings.Join(warnings, ""), c.warn) {
+			t.Errorf("%s: step %d, %q, %v", name, step, warnings, err)
+		}
+		if b, err := fsys.ReadFile("/r/" + trackerName); string(b) != fmt.Sprint(c.step) || err != nil {
+			t.Errorf("%s: the tracker says %q, %v", name, b, err)
+		}
+		if _, err := fsys.Stat("/r/" + commitPrefix + "global_step_4"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: what a kill left is still there: %v", name, err)
+		}
+		// A loss of power right after takes nothing of that back.
+		if b, err := fsys.CrashClone(0, 1).ReadFile("/r/" + trackerName); string(b) != fmt.Sprint(c.step) || err != nil {
+			t.Errorf("%s: after a loss of power the tracker says %q, %v", name, b, err)
+		}
+	}
 }

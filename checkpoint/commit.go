@@ -13,7 +13,6 @@ import (
 	"path"
 	"path/filepath"
 	"sort"
-	"strconv"
 	"sync"
 
 	"gad/internal/vfs"
@@ -42,13 +41,13 @@ func newDir(fsys vfs.FS, root string) *Dir {
 // their names are not.
 func (d *Dir) fill(f func(*Dir) error) error {
 	if err := vfs.MakeDirs(d.fsys, filepath.Dir(d.root)); err != nil {
-		return err
+		return vfs.Target(err)
 	}
 	if err := d.fsys.RemoveAll(d.root); err != nil { // left by a kill
-		return err
+		return vfs.Target(err)
 	}
 	if err := d.fsys.Mkdir(d.root); err != nil {
-		return err
+		return vfs.Target(err)
 	}
 	if err := f(d); err != nil {
 		return err
@@ -229,7 +228,7 @@ func Commit(fsys vfs.FS, run string, step int, fill func(*Dir) error) error {
 	if err != nil {
 		// Best effort: Clean does it again, and err is the one to report.
 		_ = fsys.RemoveAll(tmp)
-		return explainFull(fsys, final, d.written, fmt.Errorf("checkpoint: %s: commit: %w", final, err))
+		return ExplainFull(fsys, final, d.written, fmt.Errorf("checkpoint: %s: commit: %w", final, err))
 	}
 	return nil
 }
@@ -263,7 +262,7 @@ func (d *Dir) commit(run string, step int) error {
 	if err != nil {
 		return err
 	}
-	if err := vfs.WriteFile(d.fsys, filepath.Join(run, trackerName), []byte(strconv.Itoa(step))); err != nil {
+	if err := writeTracker(d.fsys, run, step); err != nil {
 		return err
 	}
 	if !placed {

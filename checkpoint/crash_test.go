@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"path"
@@ -159,7 +160,7 @@ func scenarios(t *testing.T) []scenario {
 			return c
 		}, commit3, committed(2), true, func(op string) bool { return op == "syncdir "+run }},
 		{"prune", started(t, 1, 2, 3, 4, 5), func(fsys vfs.FS) error {
-			return Prune(fsys, run, 2, func(s int) bool { return s == 2 })
+			return Prune(fsys, run, 2, func(s int) bool { return s == 2 }, nil)
 		}, func(c *vfstest.CrashFS, acked bool) error {
 			if err := errors.Join(sound(c, 5), tracks(c, 5)); err != nil {
 				return err
@@ -174,6 +175,25 @@ func scenarios(t *testing.T) []scenario {
 				return fmt.Errorf("pruned steps are back: %v", steps)
 			}
 			return nil
+		}, true, all},
+		{"recovery from a damaged checkpoint", func() *vfstest.CrashFS {
+			c := started(t, 1, 2, 3)()
+			if err := errors.Join(c.Remove("/runs/r/global_step_3/optimizer.safetensors"), c.SyncDir("/runs/r/global_step_3")); err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}, func(fsys vfs.FS) error {
+			_, _, _, err := Recover(fsys, run)
+			return err
+		}, func(c *vfstest.CrashFS, acked bool) error {
+			step, dir, warnings, err := Latest(c, run)
+			if err != nil || step != 2 || len(warnings) != 1 {
+				return fmt.Errorf("step %d: %q: %v", step, warnings, err)
+			}
+			if acked {
+				err = tracks(c, 2)
+			}
+			return errors.Join(err, holds(c, dir, content(2)))
 		}, true, all},
 		{"export of a checkpoint", started(t, 3), func(fsys vfs.FS) error { return Export(fsys, stepDir(run, 3), out) },
 			func(c *vfstest.CrashFS, acked bool) error {
@@ -199,7 +219,7 @@ func scenarios(t *testing.T) []scenario {
 }
 
 // seeds is how many clones are looked at where chance plays a part.
-const seeds = 6
+var seeds = flag.Int("seeds", 6, "crashed states to look at for each operation and share of unsynced data kept")
 
 // sweep stops the scenario before each of its operations in turn, and at its
 // end, and checks what each crash may leave.
@@ -231,7 +251,7 @@ func (s scenario) crash(at, skip int, again bool) (states int, done bool, err er
 	faulty := vfstest.NewError(vfstest.NewForgetful(mem, skip), at, true)
 	acked := s.do(faulty) == nil
 	for _, keep := range []int{0, 10, 50, 100} {
-		for seed := range uint64(seeds) {
+		for seed := range uint64(*seeds) {
 			states++
 			c := mem.CrashClone(keep, seed)
 			err := s.check(c, acked)
@@ -259,7 +279,9 @@ func (s scenario) crash(at, skip int, again bool) (states int, done bool, err er
 // left out, and the same sweep must find that something breaks: no sync is for
 // nothing, and none is missing.
 func TestPowerLoss(t *testing.T) {
-	for _, s := range scenarios(t) {
+	var points, clones, syncs int
+	all := scenarios(t)
+	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
 			states, ops, err := s.sweep()
 			if err != nil {
@@ -286,13 +308,17 @@ func TestPowerLoss(t *testing.T) {
 				shown++
 			}
 			t.Logf("%d operations, %d crashed states, 0 wrong; %d of %d syncs looked at shown to be needed", ops, states, shown, needed)
+			points, clones, syncs = points+ops+1, clones+states, syncs+shown
 		})
 	}
+	t.Logf("row 2: power loss: %d crash points of %d scenarios, 4 shares of unsynced data kept, %d crashed states, 0 lost; %d syncs left out one at a time, %d noticed",
+		points, len(all), clones, syncs, syncs)
 }
 
 // Every operation fails in turn, once and from then on: the error is reported,
 // with its cause, and the checkpoints from before load.
 func TestEveryFaultIsReported(t *testing.T) {
+	sumInjected, sumReported := 0, 0
 	for _, s := range scenarios(t) {
 		for _, forever := range []bool{false, true} {
 			injected, reported := 0, 0
@@ -322,14 +348,16 @@ func TestEveryFaultIsReported(t *testing.T) {
 				}
 			}
 			t.Logf("%s: %d faults injected (for ever: %v), %d reported", s.name, injected, forever, reported)
+			sumInjected, sumReported = sumInjected+injected, sumReported+reported
 		}
 	}
 	// The readers too.
 	for name, do := range map[string]func(vfs.FS) error{
-		"Latest": func(f vfs.FS) error { _, _, _, err := Latest(f, run); return err },
-		"Steps":  func(f vfs.FS) error { _, err := Steps(f, run); return err },
-		"Verify": func(f vfs.FS) error { return Verify(f, stepDir(run, 2)) },
-		"Clean":  func(f vfs.FS) error { return Clean(f, run) },
+		"Latest":  func(f vfs.FS) error { _, _, _, err := Latest(f, run); return err },
+		"Steps":   func(f vfs.FS) error { _, err := Steps(f, run); return err },
+		"Verify":  func(f vfs.FS) error { return Verify(f, stepDir(run, 2)) },
+		"Clean":   func(f vfs.FS) error { return Clean(f, run) },
+		"Recover": func(f vfs.FS) error { _, _, _, err := Recover(f, run); return err },
 		"CheckSpace": func(f vfs.FS) error {
 			return CheckSpace(f, run, 1)
 		},
@@ -347,17 +375,20 @@ func TestEveryFaultIsReported(t *testing.T) {
 			}
 			injected++
 			if !errors.Is(err, vfstest.ErrInjected) || errors.Is(err, ErrNone) || errors.Is(err, ErrCorrupt) {
+				sumReported--
 				t.Errorf("%s: operation %d (%s): error %v", name, at, faulty.Op(at), err)
 			}
 		}
-		t.Logf("%s: %d faults injected, all reported", name, injected)
+		sumInjected, sumReported = sumInjected+injected, sumReported+injected
 	}
+	t.Logf("row 3: I/O errors: %d injected, once and for ever, %d reported, the checkpoint before intact each time", sumInjected, sumReported)
 }
 
 // The disk fills up at every point of a commit and of an export, byte by byte
 // in 256 steps: ErrSpace with path, bytes needed and bytes free, and the last
 // checkpoint is what it was.
 func TestDiskFull(t *testing.T) {
+	total, kinds := 0, 0
 	for _, s := range scenarios(t) {
 		if s.name == "prune" {
 			continue // writes nothing
@@ -396,9 +427,11 @@ func TestDiskFull(t *testing.T) {
 				t.Errorf("%s: %d of %d bytes: %v", s.name, budget, need, err)
 			}
 		}
-		t.Logf("%s: needs %d bytes; refused %d times with less, the checkpoint before it intact each time", s.name, need, refused)
+		t.Logf("%s: needs %d bytes; refused %d times with less", s.name, need, refused)
+		total, kinds = total+refused, kinds+1
 	}
-	err := explainFull(vfs.OS, t.TempDir(), 7, fmt.Errorf("write: %w", syscall.ENOSPC))
+	t.Logf("row 4: full disk: %d budgets below what is needed, 256 steps each of %d scenarios, refused each time, the checkpoint before intact each time", total, kinds)
+	err := ExplainFull(vfs.OS, t.TempDir(), 7, fmt.Errorf("write: %w", syscall.ENOSPC))
 	if !errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "more than 7 bytes needed") {
 		t.Error(err)
 	}

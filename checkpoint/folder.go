@@ -27,7 +27,7 @@ func WriteFolder(fsys vfs.FS, dst string, fill func(*Dir) error) error {
 	}
 	if err != nil {
 		_ = fsys.RemoveAll(d.root) // best effort: the next attempt does it again
-		return explainFull(fsys, dst, d.written, fmt.Errorf("checkpoint: %s: %w", dst, err))
+		return ExplainFull(fsys, dst, d.written, fmt.Errorf("checkpoint: %s: %w", dst, err))
 	}
 	return nil
 }

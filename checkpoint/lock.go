@@ -35,15 +35,16 @@ type Lock struct {
 
 // LockRun takes the lock of a run folder, which is made if it is missing. If
 // another process, or another Lock of this one, has it, it is ErrLocked at once,
-// the message names who, and nothing is written.
+// the message names who, and nothing is written. It is vfs.ErrTarget where nothing can
+// be written, ErrSpace where the disk is full.
 func LockRun(dir string) (*Lock, error) {
 	if err := vfs.MakeDirs(vfs.OS, dir); err != nil {
-		return nil, err
+		return nil, lockFailed(dir, err)
 	}
 	l := &Lock{flock: flock.New(filepath.Join(dir, lockName)), dir: dir}
 	ok, err := l.flock.TryLock()
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %s: lock: %w", dir, err)
+		return nil, lockFailed(dir, err)
 	}
 	if !ok {
 		return nil, fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another folder", dir, ErrLocked, readHolder(dir))
@@ -55,9 +56,37 @@ func LockRun(dir string) (*Lock, error) {
 	// Two numbers and a string: it cannot fail.
 	text, _ := json.Marshal(holder{os.Getpid(), host})
 	if err := vfs.WriteFile(vfs.OS, filepath.Join(dir, holderName), append(text, '\n')); err != nil {
-		return nil, cmp.Or(fmt.Errorf("checkpoint: %s: lock: %w", dir, err), l.flock.Unlock())
+		_ = l.flock.Unlock() // err is the one to report
+		return nil, lockFailed(dir, err)
 	}
 	return l, nil
+}
+
+func lockFailed(dir string, err error) error {
+	return ExplainFull(vfs.OS, dir, 0, fmt.Errorf("checkpoint: %s: lock: %w", dir, vfs.Target(err)))
+}
+
+// Holder returns who works in a run folder, "" if nobody does. It writes nothing;
+// a LockRun of another process in the same moment may be refused.
+func Holder(dir string) (who string, err error) {
+	if _, err := os.Stat(filepath.Join(dir, lockName)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil // never locked
+		}
+		return "", fmt.Errorf("checkpoint: %s: lock: %w", dir, err)
+	}
+	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_RDONLY))
+	free, err := l.TryRLock() // shared: two who ask do not see each other
+	if err == nil && free {
+		err = l.Unlock()
+	} else if err == nil {
+		who = readHolder(dir)
+		err = l.Close()
+	}
+	if err != nil {
+		return "", fmt.Errorf("checkpoint: %s: lock: %w", dir, err)
+	}
+	return who, nil
 }
 
 // readHolder names the process that holds the lock of dir. It may be writing

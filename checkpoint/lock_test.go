@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gad/internal/vfs"
 )
 
 // holdEnv makes the test binary a process that holds a lock until it is killed.
@@ -69,7 +71,7 @@ func listing(t *testing.T, dir string) string {
 // While one process holds a run, a second is refused at once, learns who holds
 // it, and writes nothing. Once the first is killed, the run is free.
 func TestTwoProcesses(t *testing.T) {
-	rounds := 20
+	rounds := 100
 	if testing.Short() {
 		rounds = 3
 	}
@@ -93,6 +95,9 @@ func TestTwoProcesses(t *testing.T) {
 				t.Errorf("%q lacks %q", err, part)
 			}
 		}
+		if who, err := Holder(dir); err != nil || !strings.HasPrefix(who, fmt.Sprintf("process %d ", other.Process.Pid)) {
+			t.Errorf("Holder says %q, %v", who, err)
+		}
 		if after := listing(t, dir); after != before {
 			t.Errorf("the refused process wrote:\n%s%s", before, after)
 		}
@@ -100,6 +105,9 @@ func TestTwoProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = other.Wait()
+		if who, err := Holder(dir); who != "" || err != nil {
+			t.Errorf("after kill -9 Holder says %q, %v", who, err)
+		}
 		lock, err = LockRun(dir)
 		if err != nil {
 			t.Fatalf("after kill -9: %v", err)
@@ -111,7 +119,7 @@ func TestTwoProcesses(t *testing.T) {
 	if slowest > time.Second {
 		t.Errorf("refused after %v", slowest)
 	}
-	t.Logf("%d rounds: refused within %v, free after each kill -9", rounds, slowest)
+	t.Logf("row 11: one process a folder: %d rounds: refused within %v, %d of %d free after kill -9", rounds, slowest, rounds, rounds)
 }
 
 func TestLockWithinAProcess(t *testing.T) {
@@ -140,7 +148,10 @@ func TestLockWithinAProcess(t *testing.T) {
 	if err := b.Unlock(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LockRun(filepath.Join(dir, lockName)); err == nil {
-		t.Error("a file was locked as a folder")
+	if _, err := LockRun(filepath.Join(dir, lockName)); !errors.Is(err, vfs.ErrTarget) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a file was locked as a folder: %v", err)
+	}
+	if who, err := Holder(filepath.Join(dir, "none")); who != "" || err != nil {
+		t.Errorf("a folder that is not there: %q, %v", who, err)
 	}
 }

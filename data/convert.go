@@ -200,7 +200,7 @@ func commitFile(fsys vfs.FS, path string, write func(io.Writer) error) error {
 func writeSynced(fsys vfs.FS, path string, write func(io.Writer) error) error {
 	f, err := fsys.Create(path)
 	if err != nil {
-		return err
+		return vfs.Target(err)
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
 	if err = guard(func() error { return write(w) }); err == nil {

@@ -123,7 +123,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if sick {
 		return nil // older checkpoints may be the better ones
 	}
-	err := checkpoint.Prune(t.fs, run, c.MaxToKeep, func(step int) bool { return t.best.Metric != "" && step == t.best.Step })
+	err := checkpoint.Prune(t.fs, run, c.MaxToKeep, func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
 	t.saveTime = time.Since(begun).Seconds()
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"syscall"
 )
 
 // File is an open file. A file from Create or OpenAppend is for writing, one
@@ -81,6 +82,19 @@ type FS interface {
 	// system of path, or of its nearest parent that exists. It is
 	// [errors.ErrUnsupported] where the system does not say.
 	Free(path string) (int64, error)
+}
+
+// ErrTarget is wrapped by the error of an output that cannot be made where it was
+// asked for: a mistake in the path or its permissions, not a fault of the disk.
+var ErrTarget = errors.New("cannot be written")
+
+// Target makes the error of the first operation on an output one that is ErrTarget,
+// unless it is the disk that is full.
+func Target(err error) error {
+	if err == nil || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return fmt.Errorf("%w: choose another place: %w", ErrTarget, err)
 }
 
 // OS is the file system of the operating system.
