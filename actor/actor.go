@@ -16,6 +16,8 @@ import (
 
 // Actor is the student with its optimizer.
 type Actor struct {
+	Stop func() bool // asked while Rollout samples: true ends it with model.ErrStopped; nil is never
+
 	cfg    Config
 	roll   RolloutConfig
 	m      *model.Model
@@ -119,7 +121,7 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 		rows[i] = uint64(r)
 	}
 	out, err := a.m.Generate(prompts, rows, model.SampleOptions{
-		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed, Step: uint64(key.Step),
+		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: a.Stop,
 		Sampling: compute.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP, MinP: a.roll.MinP},
 	}, progress)
 	if err != nil {

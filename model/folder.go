@@ -151,7 +151,8 @@ func (m *Model) upload(dst compute.Tensor, t *safetensors.Tensor) error {
 	})
 }
 
-// source streams t into a file as elements of type dt.
+// source streams t into a file as elements of type dt. A value that is not finite
+// is ErrNotFinite: no sick weights leave the model.
 func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensors.DType) safetensors.Source {
 	return safetensors.Source{Name: name, DType: dt, Shape: shape, Write: func(w io.Writer) error {
 		buf := make([]float32, min(chunk, t.Len()))
@@ -160,6 +161,11 @@ func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensor
 			m.be.Download(b, t.Slice(lo, lo+len(b)))
 			if err := m.be.Sync(); err != nil {
 				return err
+			}
+			for i, x := range b {
+				if x-x != 0 {
+					return fmt.Errorf("tensor %q: element %d: %g: %w: it is not saved: go back to an earlier checkpoint", name, lo+i, x, ErrNotFinite)
+				}
 			}
 			if err := safetensors.EncodeFloat32(w, dt, b); err != nil {
 				return err

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,7 +19,11 @@ type SampleOptions struct {
 	Seed, Step uint64           // keys of the draws
 	Slots      int              // sequences that are sampled at the same time; 0 is 64
 	PageTokens int              // positions in a page of the cache; 0 is 16
+	Stop       func() bool      // asked before each token of the sequences under way: true ends the call with ErrStopped; nil is never
 }
+
+// ErrStopped is the error of a Generate that SampleOptions.Stop has ended.
+var ErrStopped = errors.New("model: generate: stopped")
 
 // Completion is one sampled response.
 type Completion struct {
@@ -69,6 +74,9 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions, prog
 		return nil, err
 	}
 	for {
+		if o.Stop != nil && o.Stop() {
+			return nil, ErrStopped
+		}
 		if err := g.admit(); err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 	"gad/data"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
+	"gad/model"
 )
 
 // What a checkpoint holds beside actor/ and critic/.
@@ -117,9 +118,12 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if err := checkpoint.CheckSpace(t.fs, run, t.checkpointBytes()); err != nil {
 		return err
 	}
-	if err := checkpoint.Commit(t.fs, run, t.step, t.fill); err != nil {
+	if err := checkpoint.Commit(t.fs, run, t.step, t.fill); errors.Is(err, model.ErrNotFinite) {
+		return fmt.Errorf("%w: nothing is saved: lower the learning rates and %s", err, t.wayBack())
+	} else if err != nil {
 		return err
 	}
+	t.saved, t.verified[t.step] = t.step, true
 	if sick {
 		return nil // older checkpoints may be the better ones
 	}

@@ -353,13 +353,17 @@ func (t *Trainer) skips(who string, updates, skipped, streak int, m Metrics) err
 		t.log.Warn(fmt.Sprintf("%s: a score, loss or gradient is not finite: update skipped, weights unchanged", who))
 	}
 	if t.skipped[who] >= t.cfg.Trainer.MaxSkips {
-		from := "start anew with another --output"
-		if t.good > 0 {
-			from = fmt.Sprintf("go on from global_step_%d, the last one saved before updates were skipped", t.good)
-		}
-		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.skipped[who], who, from)
+		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.skipped[who], who, t.wayBack())
 	}
 	return nil
+}
+
+// wayBack says where to go on from when the numbers have broken down.
+func (t *Trainer) wayBack() string {
+	if t.good > 0 {
+		return fmt.Sprintf("go on from global_step_%d, the last one saved before updates were skipped", t.good)
+	}
+	return "start anew with another --output"
 }
 
 // Metrics are one step's figures by name.

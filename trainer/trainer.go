@@ -81,13 +81,15 @@ type Trainer struct {
 	log       *zap.Logger
 	lock      *checkpoint.Lock
 
-	stepRows    []int   // of the step under way
-	done        work    // of the last step
-	peak        float64 // floating-point operations a second; what perf/mfu is a share of
-	step, total int     // steps done, steps to do
-	free        int64   // bytes of memory that were available when the run began; 0 is unknown
-	good        int     // step of the last commit with no update skipped just before; 0 is none
-	saveTime    float64 // seconds of a save that no step has reported yet
+	stepRows    []int        // of the step under way
+	done        work         // of the last step
+	peak        float64      // floating-point operations a second; what perf/mfu is a share of
+	step, total int          // steps done, steps to do
+	free        int64        // bytes of memory that were available when the run began; 0 is unknown
+	saved       int          // step of the newest checkpoint
+	verified    map[int]bool // checkpoints that this process has written or read
+	good        int          // step of the last commit with no update skipped just before; 0 is none
+	saveTime    float64      // seconds of a save that no step has reported yet
 	before      updates
 	best        best
 	skipped     map[string]int
@@ -114,7 +116,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, free: o.Backend.Available()}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available()}
 	defer func() {
 		if err != nil {
 			t.Close()
@@ -160,7 +162,9 @@ func (t *Trainer) claim(run string) error {
 	if err != nil || !isRun {
 		return err
 	}
-	t.lock, err = checkpoint.LockRun(run)
+	if t.lock, err = checkpoint.LockRun(run); errors.Is(err, vfs.ErrTarget) {
+		err = fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	return err
 }
 
@@ -194,7 +198,9 @@ const configName = "config.yaml"
 func (t *Trainer) settle(s start) (err error) {
 	run := t.cfg.Trainer.Output
 	if t.lock == nil {
-		if t.lock, err = checkpoint.LockRun(run); err != nil {
+		if t.lock, err = checkpoint.LockRun(run); errors.Is(err, vfs.ErrTarget) {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		} else if err != nil {
 			return err
 		}
 		if began, err := t.isRun(run); err != nil {
@@ -223,16 +229,15 @@ type start struct {
 }
 
 func (t *Trainer) findStart(run string) (s start, err error) {
+	find := checkpoint.Latest // a folder without a run is not written to
 	if t.lock != nil {
-		if err := checkpoint.Clean(t.fs, run); err != nil {
-			return s, err
-		}
+		find = checkpoint.Recover
 	}
-	_, dir, notes, err := checkpoint.Latest(t.fs, run)
+	step, dir, notes, err := find(t.fs, run)
 	s.notes = notes
 	switch {
 	case err == nil:
-		s.dir, s.inPlace = dir, true
+		s.dir, s.inPlace, t.saved, t.verified[step] = dir, true, step, true
 	case !errors.Is(err, checkpoint.ErrNone):
 		return s, err
 	case t.cfg.Trainer.Resume != "":
@@ -488,37 +493,96 @@ func (t *Trainer) answers() string {
 	return fmt.Sprintf(" x %d answers", t.cfg.Rollout.N)
 }
 
-// Run takes the remaining steps. When ctx ends, the step under way is finished,
-// the run is saved, and the error is ErrInterrupted.
+// Run takes the remaining steps. When ctx ends, sampling ends before its next token
+// and the step that it belongs to is given up; any other part of a step, and a
+// validation, is finished first. Then the run is saved, and the error is
+// ErrInterrupted. The last entry of log.jsonl says how the run ended.
 func (t *Trainer) Run(ctx context.Context) error {
 	if t.step >= t.total {
 		return t.rec.Sync()
 	}
+	t.actor.Stop = func() bool {
+		select { // not ctx.Err: it is asked once a step
+		case <-ctx.Done():
+			return true
+		default:
+			return false
+		}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			t.rec.End(report.Failed, fmt.Sprintf("step %d: panic: %v", t.step+1, r))
+			panic(r)
+		}
+	}()
 	for t.step < t.total {
 		stopped, err := t.advance(ctx)
 		if err != nil {
-			t.log.Error(fmt.Sprintf("step %d: %v", t.step+1, err))
-			return errors.Join(err, t.rec.Sync())
+			t.rec.End(endOf(err), err.Error())
+			if failed := t.rec.Sync(); failed != nil && !errors.Is(err, failed) {
+				err = errors.Join(err, failed)
+			}
+			return err
 		}
 		if stopped && t.step < t.total {
-			t.log.Info(fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to go on", t.step, t.total))
+			done := fmt.Sprintf("stopped and saved after step %d of %d", t.step, t.total)
+			if t.step == 0 {
+				done = fmt.Sprintf("stopped before step 1 of %d was done", t.total)
+			}
+			t.rec.End(report.Interrupted, done+": run the same command again to go on")
 			return ErrInterrupted
 		}
 	}
-	t.log.Info(fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
+	t.rec.End(report.Finished, fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
 	return t.rec.Sync()
+}
+
+// Abort notes in log.jsonl that the run is about to be ended without a save. It may
+// be called from another goroutine than Run's.
+func (t *Trainer) Abort(why string) { t.rec.End(report.Aborted, why) }
+
+// endOf is how a run ends with the error err.
+func endOf(err error) report.End {
+	switch {
+	case errors.Is(err, checkpoint.ErrSpace):
+		return report.DiskFull
+	case errors.Is(err, ErrNumerical):
+		return report.Numerical
+	case errors.Is(err, compute.ErrMemory):
+		return report.OutOfMemory
+	}
+	return report.Failed
 }
 
 // advance takes one step, records it, and validates and saves where that is due;
 // stopped reports that ctx has ended and the run is saved.
 func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	begun := time.Now()
-	m, err := t.next()
-	if errors.Is(err, model.ErrNotFinite) {
-		err = fmt.Errorf("%w: %w", ErrNumerical, err)
-	}
-	if errors.Is(err, ErrNumerical) {
-		return false, errors.Join(err, t.dump(m, err))
+	step, cursor := t.step+1, t.order.State()
+	var m Metrics
+	defer func() {
+		if err == nil {
+			return
+		}
+		if errors.Is(err, model.ErrNotFinite) && !errors.Is(err, ErrNumerical) {
+			err = fmt.Errorf("%w: %w", ErrNumerical, err)
+		}
+		err = checkpoint.ExplainFull(t.fs, t.cfg.Trainer.Output, t.checkpointBytes(), fmt.Errorf("trainer: step %d: %w", step, err))
+		if errors.Is(err, ErrNumerical) {
+			if failed := t.dump(step, m, err); failed != nil {
+				err = errors.Join(err, failed)
+			}
+		}
+	}()
+	m, err = t.next()
+	if errors.Is(err, model.ErrStopped) { // nothing has been learned in this step
+		if err := t.order.Restore(cursor); err != nil {
+			return false, err
+		}
+		if t.step == t.saved {
+			return true, nil
+		}
+		return true, t.save(nil, false)
 	}
 	if err != nil {
 		return false, err
@@ -556,9 +620,9 @@ func (t *Trainer) next() (m Metrics, err error) {
 }
 
 // dump writes down what is known of the step at which the numbers broke down.
-func (t *Trainer) dump(m Metrics, cause error) error {
+func (t *Trainer) dump(step int, m Metrics, cause error) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "step %d\n%v\ndata rows %v\n", t.step+1, cause, t.stepRows)
+	fmt.Fprintf(&b, "step %d\n%v\ndata rows %v\n", step, cause, t.stepRows)
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		fmt.Fprintf(&b, "%s %g\n", name, m[name])
 	}

@@ -154,7 +154,7 @@ func (d *demoRun) prepare() error {
 	}
 	fmt.Fprintf(d.p.err, "%s: %d training rows, %d held-out rows, a student of its own\n", d.dir, d.size.trainRows, d.size.testRows)
 	if err := vfs.MakeDirs(files(), d.path("data")); err != nil {
-		return err
+		return vfs.Target(err)
 	}
 	for _, split := range []struct {
 		name string

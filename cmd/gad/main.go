@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
@@ -145,18 +146,20 @@ func status(err error) int {
 		return exitInterrupted
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
-	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists):
+	case errors.Is(err, errRunning):
+		return exitFailed
+	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget):
 		return exitUsage
-	case errors.Is(err, errRunning), errors.Is(err, checkpoint.ErrSpace):
+	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, compute.ErrMemory):
 		return exitFailed
 	}
 	return exitInput
 }
 
 // interruptible is a context for a training run, which ends at the first SIGINT,
-// SIGTERM or SIGHUP, so that the run can save; the second ends the process. Whatever has
-// nothing to save is left to the signals' own effect.
-func (p *program) interruptible() (context.Context, func()) {
+// SIGTERM or SIGHUP, so that the run can save; the second ends the process, once
+// abort has noted it. Whatever has nothing to save is left to the signals' own effect.
+func (p *program) interruptible(abort func(why string)) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -168,10 +171,19 @@ func (p *program) interruptible() (context.Context, func()) {
 		case <-done:
 			return
 		}
-		fmt.Fprintln(p.err, "stopping after this step; once more to stop at once")
+		fmt.Fprintln(p.err, "stopping and saving; once more to stop at once")
 		cancel()
 		select {
 		case <-signals:
+			noted := make(chan struct{})
+			go func() {
+				abort("stopped at once by a second signal: what came after the last checkpoint is taken again")
+				close(noted)
+			}()
+			select {
+			case <-noted:
+			case <-time.After(300 * time.Millisecond): // a disk that hangs must not keep the process
+			}
 			os.Exit(exitFailed)
 		case <-done:
 		}
@@ -220,10 +232,12 @@ func (d device) open() (compute.Backend, error) {
 		if d.precision == "bf16" {
 			return nil, usage("--precision bf16: the CPU computes in float32: use --precision f32, or --device cuda")
 		}
-		if free := cpu.MemoryAvailable(); free > 0 {
+		free := cpu.MemoryAvailable()
+		if free > 0 {
 			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
 		}
-		be, err := cpu.New(cpu.Options{Workers: d.threads})
+		// Beyond what there is, an allocation fails and says so; without the limit the system would kill.
+		be, err := cpu.New(cpu.Options{Workers: d.threads, Limit: free})
 		if err != nil {
 			return nil, marked{errUsage, err} // GAD_CPU names what is not there
 		}

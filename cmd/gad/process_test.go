@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -112,92 +113,185 @@ func lines(path string) int {
 var stateful = []string{"critic.replay.size=16", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "actor.ppo_epochs=2",
 	"actor.optim.lr_scheduler=cosine", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"}
 
-// A run that is killed at random times, and started again with the same command
-// until it is done, equals one that was not (RELIABILITY 1).
+// The sizes of the tests that deal with processes; scripts/soak.sh raises them.
+var (
+	kills   = flag.Int("kills", 50, "processes that TestKill kills")
+	signals = flag.Int("signals", 12, "processes that TestInterrupt interrupts")
+	steady  = flag.Int("steady", 400, "steps of TestSteadyMemory")
+)
+
+// killable is the command line of a run that saves after each step, with
+// everything on that has state.
+func killable(f *fixture, run string, steps int) []string {
+	return append([]string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps)}, stateful...)
+}
+
+// saving reports whether a save or a prune is under way in a run folder, or was
+// when its process died.
+func saving(run string) bool {
+	list, _ := os.ReadDir(run)
+	for _, e := range list {
+		if n := e.Name(); strings.HasPrefix(n, ".commit-") || strings.HasPrefix(n, ".prune-") || strings.HasPrefix(n, ".latest") {
+			return true
+		}
+	}
+	return false
+}
+
+// A run that is killed at random times, at least a quarter of them inside a save or
+// a prune, and started again with the same command until it is done, equals one
+// that was not: metrics and weights byte for byte (RELIABILITY 1).
 func TestKill(t *testing.T) {
 	path, f := built(t), ready(t)
 	const steps = 12
-	args := func(run string) []string {
-		return append([]string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps)}, stateful...)
-	}
-	whole, run := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
+	whole := filepath.Join(t.TempDir(), "whole")
 	begun := time.Now()
-	p := start(t, path, args(whole)...)
+	p := start(t, path, killable(f, whole, steps)...)
 	if code := p.end(t, time.Minute); code != exitDone {
 		t.Fatalf("exit status %d\n%s", code, p.said.String())
 	}
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
-	killed := 0
-	for try := range 40 {
-		p := start(t, path, args(run)...)
-		if try < 8 {
-			time.Sleep(time.Duration(r.Int64N(int64(took)/3)) + took/20)
-			p.Process.Kill()
+	killed, inside, runs := 0, 0, 0
+	for ; killed < *kills && !t.Failed(); runs++ {
+		run := filepath.Join(t.TempDir(), "run")
+		for try := 0; ; try++ {
+			if try > 200 {
+				t.Fatalf("seed %d: no end after %d starts", seed, try)
+			}
+			p := start(t, path, killable(f, run, steps)...)
+			if killed < *kills && try < 40 {
+				killAt(p, r, run, took)
+			}
+			code := p.end(t, time.Minute)
+			if code == exitDone {
+				break
+			}
+			if code != -1 {
+				t.Fatalf("seed %d: start %d: exit status %d\n%s", seed, try, code, p.said.String())
+			}
+			killed++
+			if saving(run) {
+				inside++
+			}
 		}
-		code := p.end(t, time.Minute)
-		if code == exitDone {
-			break
+		equalRuns(t, run, whole, steps)
+		if saving(run) {
+			t.Errorf("seed %d: something is left over in %s", seed, run)
 		}
-		if code != -1 {
-			t.Fatalf("seed %d: start %d: exit status %d\n%s", seed, try, code, p.said.String())
+		if t.Failed() {
+			t.Logf("seed %d", seed)
 		}
-		killed++
+		os.RemoveAll(run)
 	}
-	t.Logf("seed %d: killed %d times; a run takes %s", seed, killed, took.Round(time.Millisecond))
-	if killed == 0 {
-		t.Error("nothing was killed: the test shows nothing")
-	}
-	equalRuns(t, run, whole, steps)
-	for name := range tree(t, run) {
-		if strings.HasPrefix(name, ".commit") || strings.HasPrefix(name, ".prune") {
-			t.Errorf("%s is left over", name)
-		}
+	t.Logf("row 1: kill -9: %d kills in %d runs of %d steps, %d of them inside a save or prune, 0 divergences (a run takes %s; seed %d)",
+		killed, runs, steps, inside, took.Round(time.Millisecond), seed)
+	if 4*inside < killed {
+		t.Errorf("only %d of %d kills came inside a save or prune: the test shows too little", inside, killed)
 	}
 }
 
-// SIGINT and SIGTERM end the run after its step, saved, with exit status 75; the
-// same command goes on, and the result is that of a run that was left alone
-// (RELIABILITY 10).
+// killAt kills p at a random time, or a moment after it is seen to save for the
+// first, second or third time.
+func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
+	if r.IntN(5) < 2 {
+		time.Sleep(took/12 + time.Duration(r.Int64N(int64(took)/2)))
+		p.Process.Kill()
+		return
+	}
+	pass, within := r.IntN(3), time.Duration(r.Int64N(int64(2*time.Millisecond)))
+	deadline := time.Now().Add(took)
+	for was := false; time.Now().Before(deadline); {
+		now := saving(run)
+		if now && !was {
+			if pass--; pass < 0 {
+				break
+			}
+		}
+		was = now
+		time.Sleep(30 * time.Microsecond)
+	}
+	time.Sleep(within)
+	p.Process.Kill()
+}
+
+// SIGINT and SIGTERM at random times end the run within one step, saved, with exit
+// status 75; the same command goes on, and the result is that of a run that was left
+// alone (RELIABILITY 10). Before it takes its first step a run has nothing to save,
+// and a signal has its usual effect.
 func TestInterrupt(t *testing.T) {
 	path, f := built(t), ready(t)
 	const steps = 30
 	args := func(run string) []string {
-		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3")
+		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3", "trainer.save_freq=10")
 	}
-	whole, run := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
+	whole := filepath.Join(t.TempDir(), "whole")
+	begun := time.Now()
 	must(t, args(whole)...)
-	for i, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		at := lines(filepath.Join(run, "metrics.jsonl"))
-		p := start(t, path, args(run)...)
-		wait(t, "two steps more", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) >= at+2 })
-		if err := p.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-		code := p.end(t, 20*time.Second)
-		if code == exitDone && i == 1 {
-			t.Log("the run was done before the second signal came")
-			break
-		}
-		if code != exitInterrupted {
-			t.Fatalf("%v: exit status %d, want %d\n%s", sig, code, exitInterrupted, p.said.String())
-		}
-		n := lines(filepath.Join(run, "metrics.jsonl"))
-		for _, text := range []string{"stopping after this step; once more to stop at once", fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to go on", n, steps)} {
-			if !strings.Contains(p.said.String(), text) {
-				t.Errorf("%v: does not say %q:\n%s", sig, text, p.said.String())
+	took := time.Since(begun)
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 0))
+	sent, saved, early, runs := 0, 0, 0, 0
+	var slowest time.Duration
+	for ; sent < *signals && !t.Failed(); runs++ {
+		run := filepath.Join(t.TempDir(), "run")
+		for try := 0; ; try++ {
+			if try > 200 {
+				t.Fatalf("seed %d: no end after %d starts", seed, try)
+			}
+			p := start(t, path, args(run)...)
+			sig := []os.Signal{os.Interrupt, syscall.SIGTERM}[r.IntN(2)]
+			interrupted := sent < *signals
+			var at time.Time
+			if interrupted {
+				time.Sleep(time.Duration(r.Int64N(int64(took))))
+				at = time.Now()
+				if p.Process.Signal(sig) != nil {
+					interrupted = false // it had ended
+				}
+			}
+			code := p.end(t, time.Minute)
+			if code == exitDone {
+				break
+			}
+			if !interrupted {
+				t.Fatalf("seed %d: start %d: exit status %d\n%s", seed, try, code, p.said.String())
+			}
+			sent++
+			slowest = max(slowest, time.Since(at))
+			if code == -1 && !strings.Contains(p.said.String(), "parameters;") {
+				early++
+				continue
+			}
+			if code != exitInterrupted {
+				t.Fatalf("seed %d: %v: exit status %d, want %d\n%s", seed, sig, code, exitInterrupted, p.said.String())
+			}
+			saved++
+			n := lines(filepath.Join(run, "metrics.jsonl"))
+			want := fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to go on", n, steps)
+			if n == 0 {
+				want = fmt.Sprintf("stopped before step 1 of %d was done: run the same command again to go on", steps)
+			} else if _, err := os.Stat(filepath.Join(run, fmt.Sprintf("global_step_%d", n), "manifest.json")); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+			for _, text := range []string{"stopping and saving; once more to stop at once", want} {
+				if !strings.Contains(p.said.String(), text) {
+					t.Errorf("seed %d: %v: does not say %q:\n%s", seed, sig, text, p.said.String())
+				}
+			}
+			if last := lastLine(fileText(filepath.Join(run, "log.jsonl"))); !strings.Contains(last, `"end":"interrupted"`) {
+				t.Errorf("seed %d: the log's last line: %s", seed, last)
 			}
 		}
-		if _, err := os.Stat(filepath.Join(run, fmt.Sprintf("global_step_%d", n), "manifest.json")); err != nil {
-			t.Error(err)
-		}
+		equalRuns(t, run, whole, steps)
+		os.RemoveAll(run)
 	}
-	p := start(t, path, args(run)...)
-	if code := p.end(t, time.Minute); code != exitDone {
-		t.Fatalf("exit status %d\n%s", code, p.said.String())
+	t.Logf("row 10: SIGINT and SIGTERM: %d signals in %d runs, %d saved with exit status 75, %d came before there was anything to save, the slowest end %s, 0 divergences (seed %d)",
+		sent, runs, saved, early, slowest.Round(time.Millisecond), seed)
+	if 2*saved < sent {
+		t.Errorf("only %d of %d signals came to a run under way: the test shows too little", saved, sent)
 	}
-	equalRuns(t, run, whole, steps)
 }
 
 // A second signal ends the process at once, in the middle of a long step, and a
@@ -205,8 +299,8 @@ func TestInterrupt(t *testing.T) {
 func TestSecondSignalAndSecondProcess(t *testing.T) {
 	path, f := built(t), ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	long := append(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2"),
-		"data.train_batch_size=40", "rollout.n=200", "data.max_response_length=60")
+	// One step of the teacher's answers: it cannot be left in the middle, as sampling can.
+	long := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2"), "data.train_batch_size=30000")
 	p := start(t, path, long...)
 	wait(t, "the first step", func() bool { return strings.Contains(fileText(filepath.Join(run, "log.jsonl")), "parameters;") })
 
@@ -226,9 +320,20 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 	wait(t, "the answer to the first signal", func() bool { return strings.Contains(p.said.String(), "once more") })
 	p.Process.Signal(os.Interrupt)
 	begun = time.Now()
-	if code := p.end(t, 10*time.Second); code != exitFailed || time.Since(begun) > time.Second {
-		t.Errorf("after the second signal: exit status %d after %s\n%s", code, time.Since(begun), p.said.String())
+	code = p.end(t, 10*time.Second)
+	took := time.Since(begun)
+	if code != exitFailed || took > time.Second {
+		t.Errorf("after the second signal: exit status %d after %s\n%s", code, took, p.said.String())
 	}
+	if last := lastLine(fileText(filepath.Join(run, "log.jsonl"))); !strings.Contains(last, `"end":"aborted"`) || !strings.Contains(last, "second signal") {
+		t.Errorf("the log's last line: %s", last)
+	}
+	t.Logf("row 10: second signal: ended after %s", took.Round(time.Microsecond))
+}
+
+func lastLine(s string) string {
+	s = strings.TrimSuffix(s, "\n")
+	return s[strings.LastIndexByte(s, '\n')+1:]
 }
 
 func fileText(path string) string {

@@ -20,7 +20,14 @@
 // programmer's error and panic.
 package compute
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrMemory is wrapped by the error of an allocation that the device, or the limit
+// set for it, has no room for.
+var ErrMemory = errors.New("out of memory")
 
 // Class says how precisely a block's elements are kept. An operation's comment
 // names the class of each tensor that is not Wide; where it names two, a call

@@ -164,6 +164,33 @@ func (r *Recorder) note(level zapcore.Level, msg string, fields ...zap.Field) {
 // Log is the run's logger: to the console for people, to log.jsonl as JSON.
 func (r *Recorder) Log() *zap.Logger { return r.log }
 
+// End is how a run ended: the field "end" of the last entry of log.jsonl. A log
+// without one was cut off: kill -9, a loss of power, or the system's memory killer.
+type End string
+
+// The ends of a run.
+const (
+	Finished    End = "finished"
+	Interrupted End = "interrupted" // by a signal; saved
+	Aborted     End = "aborted"     // by a second signal; not saved
+	DiskFull    End = "disk full"
+	Numerical   End = "numbers broke down"
+	OutOfMemory End = "out of memory"
+	Failed      End = "failed" // anything else
+)
+
+// End writes the run's last word. How it ended well goes to the console too; an
+// error goes to log.jsonl alone, since the program prints it when it exits.
+func (r *Recorder) End(how End, text string) {
+	level := zap.InfoLevel
+	if how != Finished && how != Interrupted {
+		level = zap.ErrorLevel
+	} else {
+		r.con.print(level, r.opt.Now(), text)
+	}
+	r.note(level, text, zap.String("end", string(how)))
+}
+
 // Err returns the first error of a write to a file, nil when there was none.
 func (r *Recorder) Err() error { return r.failure.note(nil) }
 

@@ -177,8 +177,8 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 		panic(fmt.Sprintf("cpu: Alloc: %q: %d elements", what, n))
 	}
 	if bytes := 4 * int64(n); b.limit > 0 && bytes > b.limit-b.inUse {
-		return compute.Tensor{}, fmt.Errorf("cpu: %q: %d elements, %d bytes: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences",
-			what, n, bytes, b.limit, b.inUse)
+		return compute.Tensor{}, fmt.Errorf("cpu: %q: %d elements, %d bytes: %w: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences",
+			what, n, bytes, compute.ErrMemory, b.limit, b.inUse)
 	}
 	b.count(4 * int64(n))
 	return compute.View(&memory{data: aligned(n), narrow: b.k16 != nil && c == compute.Narrow}), nil

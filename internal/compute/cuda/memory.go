@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -126,11 +127,14 @@ func (b *Backend) allocate(what string, bytes int64) (block, error) {
 		return block{}, nil
 	}
 	if b.Limit > 0 && bytes > b.Limit-b.inUse {
-		return block{}, fmt.Errorf("cuda: %q: %d bytes: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences, recompute activations, or raise the limit",
-			what, bytes, b.Limit, b.inUse)
+		return block{}, fmt.Errorf("cuda: %q: %d bytes: %w: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences, recompute activations, or raise the limit",
+			what, bytes, compute.ErrMemory, b.Limit, b.inUse)
 	}
 	p, err := b.dev.Alloc(bytes)
 	if err != nil {
+		if errors.Is(err, driver.ErrMemory) {
+			err = fmt.Errorf("%w: %w", compute.ErrMemory, err)
+		}
 		free, total := b.dev.Free()
 		return block{}, fmt.Errorf("cuda: %q: %d bytes, with %d of the device's %d free and %d in use here: use a smaller batch or shorter sequences, recompute activations, or a larger GPU: %w",
 			what, bytes, free, total, b.inUse, err)
