@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The long run behind doc/reliability.md: what `go test` does in small, here in
+# large. It needs Go and time, and nothing else; it stops at the first part that
+# fails, and prints the figures that a part measured.
+#
+#   scripts/soak.sh                every part
+#   scripts/soak.sh hostile fuzz   only these parts: see `parts` below
+#
+#   GAD_CASES=1000000   hostile: damaged files for each format
+#   GAD_FUZZ=10m        fuzz: time for each target, or a number of executions: 1000000x
+#   GAD_FUZZ_ONLY=Arrow fuzz: only targets whose name matches this expression
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CGO_ENABLED=0
+
+# The names of the parts, in the order in which they run: a part is a function.
+parts=(hostile fuzz)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+say() { printf '\n== %s\n' "$*"; }
+
+# rows EXPRESSION PACKAGE...: runs the tests of that name without a time limit and
+# prints their lines that begin with a row of doc/reliability.md.
+rows() {
+  local expression=$1
+  shift
+  if ! go test -count=1 -timeout 0 -v -run "$expression" "$@" >"$work/log" 2>&1; then
+    cat "$work/log"
+    return 1
+  fi
+  if ! grep -o 'row [0-9]*: .*' "$work/log"; then
+    echo "scripts/soak.sh: no test of $* matches $expression and prints a figure" >&2
+    return 1
+  fi
+}
+
+# Rows 12 to 17: damaged files of every format.
+hostile() {
+  export GAD_CASES=${GAD_CASES:-1000000}
+  local package
+  for package in ./checkpoint ./internal/safetensors ./internal/conf ./model ./tokenizer ./data; do
+    rows '^TestHostile' "$package"
+  done
+}
+
+# Row 12: the native fuzz targets of every package, one after another. What one
+# finds stays in testdata/fuzz of its package, and go test runs it from then on.
+fuzz() {
+  local file target
+  grep -rl --include='*_test.go' '^func Fuzz' . | sort | while read -r file; do
+    for target in $(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' "$file"); do
+      if ! [[ $target =~ ${GAD_FUZZ_ONLY:-.} ]]; then continue; fi
+      if ! GOMAXPROCS=1 go test -run '^$' -fuzz "^$target\$" -fuzztime "${GAD_FUZZ:-10m}" -fuzzminimizetime 1x "$(dirname "$file")" >"$work/log" 2>&1; then
+        cat "$work/log"
+        return 1
+      fi
+      echo "row 12: $(dirname "$file"): $target: $(grep -o 'execs: [0-9]*' "$work/log" | tail -n 1), 0 failures"
+    done
+  done
+}
+
+run=("$@")
+[ $# -gt 0 ] || run=("${parts[@]}")
+for part in "${run[@]}"; do
+  if ! [[ " ${parts[*]} " == *" $part "* ]]; then
+    echo "scripts/soak.sh: no part \"$part\": use ${parts[*]}" >&2
+    exit 2
+  fi
+done
+for part in "${run[@]}"; do
+  say "$part"
+  begun=$SECONDS
+  "$part"
+  echo "   $((SECONDS - begun)) s"
+done
+say "all done in $SECONDS s"
