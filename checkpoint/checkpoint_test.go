@@ -17,6 +17,7 @@ import (
 	"sync"
 	"testing"
 
+	"gad/internal/hostile"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 )
@@ -442,7 +443,7 @@ func TestVerifySeesEveryChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	see("extra folder")
-	t.Logf("%d of %d changes detected", seen, tried)
+	t.Logf("row 12: checkpoint: %d of %d changes of a byte, a length or a name detected", seen, tried)
 }
 
 // Links, devices and FIFOs in a checkpoint are refused, and none is opened.
@@ -551,6 +552,30 @@ func FuzzManifest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Row 12: a damaged manifest is refused, each prefix and each flipped bit too.
+func TestHostileFormats(t *testing.T) {
+	sum := strings.Repeat("ab", 32)
+	dir := t.TempDir()
+	hostile.Format{
+		Name:   "manifest",
+		Small:  encodeManifest([]fileEntry{{"b", 2, sum}, {"a/c", 1, sum}}),
+		Whole:  true,
+		Seeds:  [][]byte{encodeManifest(nil)},
+		Words:  []string{`{`, `}`, `[`, `]`, `"`, `,`, "null", `"format_version": 2`, `"../x"`, `"size": -1`, "\n"},
+		Prefix: "checkpoint: ",
+		Read: func(text []byte) error {
+			if err := os.WriteFile(filepath.Join(dir, manifestName), text, 0o666); err != nil {
+				return err
+			}
+			files, err := readManifest(vfs.OS, dir)
+			if err == nil && !bytes.Equal(encodeManifest(files), text) {
+				t.Errorf("accepted in a second spelling: %q", text)
+			}
+			return err
+		},
+	}.Try(t)
 }
 
 // A manifest full of files costs a bounded multiple of itself.

@@ -5,17 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
+
+	"gad/internal/hostile"
 )
 
 // tryFile writes text to path, opens it as a set and reads all of it. It must
@@ -38,42 +38,6 @@ func tryFile(t testing.TB, path string, text []byte) error {
 	return nil
 }
 
-// mutate damages text: cuts, flipped bits, extreme integers, blocks moved.
-func mutate(r *rand.Rand, text []byte) []byte {
-	text = bytes.Clone(text)
-	switch r.IntN(8) {
-	case 0, 1:
-		return text[:r.IntN(len(text))]
-	case 2:
-		for range 1 + r.IntN(8) {
-			text[r.IntN(len(text))] ^= 1 << r.IntN(8)
-		}
-	case 3:
-		for range 1 + r.IntN(4) {
-			text[r.IntN(len(text))] = byte(r.Uint32())
-		}
-	case 4:
-		if at := r.IntN(len(text)) &^ 3; at+8 <= len(text) {
-			extremes := []uint64{1<<63 - 1, 1 << 40, 1<<64 - 1, 1<<31 - 1, 1 << 31, 0}
-			binary.LittleEndian.PutUint64(text[at:], extremes[r.IntN(len(extremes))])
-		}
-	case 5:
-		if at := r.IntN(len(text)) &^ 3; at+4 <= len(text) {
-			extremes := []uint32{1<<31 - 1, 1<<32 - 1, 1 << 31, 0, 1 << 20, uint32(len(text))}
-			binary.LittleEndian.PutUint32(text[at:], extremes[r.IntN(len(extremes))])
-		}
-	case 6:
-		a, b := r.IntN(len(text)), r.IntN(len(text))
-		n := min(1+r.IntN(64), len(text)-max(a, b))
-		copy(text[a:a+n], bytes.Clone(text[b:b+n]))
-	case 7:
-		a := r.IntN(len(text))
-		n := min(1+r.IntN(64), len(text)-a)
-		return append(text[:a:a], text[a+n:]...)
-	}
-	return text
-}
-
 // hostileSeeds are the single-file fixtures.
 func hostileSeeds(t testing.TB) map[string][]byte {
 	seeds := map[string][]byte{}
@@ -93,59 +57,81 @@ func hostileSeeds(t testing.TB) map[string][]byte {
 	return seeds
 }
 
-// RELIABILITY promise 12: damaged files are refused or read, never fatal, slow
-// or costly. GAD_MUTATIONS sets the number of damaged files.
-func TestDamagedFiles(t *testing.T) {
-	total := 2400
-	if testing.Short() {
-		total = 600
-	}
-	if v := os.Getenv("GAD_MUTATIONS"); v != "" {
-		total, _ = strconv.Atoi(v)
-	}
-	seeds := hostileSeeds(t)
+// Row 12: damaged files are refused or read, never fatal, slow or costly.
+func TestHostileFormats(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "damaged")
-	refused, read := 0, 0
-	var slowest time.Duration
-	var most uint64
-	n := 0
-	for name, text := range seeds {
-		r := rand.New(rand.NewPCG(uint64(len(text)), uint64(total)))
-		for i := range total / len(seeds) {
-			bad := mutate(r, text)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			start := time.Now()
-			err := tryFile(t, path, bad)
-			took := time.Since(start)
-			runtime.ReadMemStats(&after)
-			for try := 0; try < 3 && took > time.Second; try++ { // unless the machine was busy
-				start = time.Now()
-				tryFile(t, path, bad)
-				took = min(took, time.Since(start))
-			}
-			n++
-			if err != nil {
-				refused++
-				if !strings.HasPrefix(err.Error(), "data: ") || strings.Contains(err.Error(), "\n") {
-					t.Errorf("%s, mutation %d: error is not one line of ours: %q", name, i, err)
+	seeds := map[string][][]byte{}
+	for _, text := range hostileSeeds(t) {
+		seeds[formatOf(text)] = append(seeds[formatOf(text)], bytes.TrimSpace(text))
+	}
+	ids := openTest(t, filepath.Join(fixtures, "ids.jsonl"))
+	json := []string{`{`, `}`, `[`, `]`, `"`, `,`, `:`, "null", `\u0000`, `\ud800`, "\n", `"content":[]`, `"content":"x"`, `"role":"user"`, `"prompt_ids":[1]`, "\xff", "1e9"}
+	for _, f := range []hostile.Format{
+		{Name: "arrow file", Whole: true},
+		{Name: "arrow stream", Whole: true},
+		{Name: "parquet", Whole: true},
+		{Name: "jsonl", Words: json},
+		{Name: "json", Whole: true, Words: json, Small: []byte(`[{"content":[{"role":"user","content":"Hi é"}],"teacher_response":"Ho","id":"a"},{"content":"x"}]`)},
+	} {
+		t.Run(f.Name, func(t *testing.T) {
+			if suffix, ok := map[string]string{"arrow file": "arrow", "arrow stream": "arrows", "parquet": "parquet", "jsonl": "jsonl"}[f.Name]; ok {
+				small := filepath.Join(t.TempDir(), "ids."+suffix)
+				if err := Convert(ids, small); err != nil {
+					t.Fatal(err)
 				}
-			} else {
-				read++
+				text, err := os.ReadFile(small)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Small = text
 			}
-			if slowest = max(slowest, took); took > time.Second {
-				t.Errorf("%s, mutation %d: took %v", name, i, took)
-			}
-			used := after.TotalAlloc - before.TotalAlloc
-			if most = max(most, used); used > 64<<20+2*uint64(len(bad)) {
-				t.Errorf("%s, mutation %d: allocated %d bytes for a file of %d", name, i, used, len(bad))
-			}
+			f.Seeds, f.Prefix = seeds[f.Name], "data: "
+			f.Read = func(text []byte) error { return tryFile(t, path, text) }
+			f.Try(t)
+		})
+	}
+	// The files that describe a folder.
+	saved := filepath.Join(t.TempDir(), "saved")
+	if err := os.CopyFS(saved, os.DirFS(filepath.Join(fixtures, "saved"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"state.json", "dataset_info.json"} {
+		text, err := os.ReadFile(filepath.Join(saved, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hostile.Format{
+			Name: name, Small: bytes.TrimSpace(text), Whole: true, Words: append(json, `"filename":"../x"`, "/dev/zero"), Prefix: "data: ",
+			Read: func(text []byte) error {
+				if err := os.WriteFile(filepath.Join(saved, name), text, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				s, err := Open(saved, DefaultColumns())
+				if err == nil {
+					err = s.Close()
+				}
+				return err
+			},
+		}.Try(t)
+		if err := os.WriteFile(filepath.Join(saved, name), text, 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	t.Logf("%d damaged files: %d refused, %d read, slowest %v, at most %d KiB allocated", n, refused, read, slowest, most>>10)
-	if refused == 0 || read == 0 {
-		t.Error("the mutations do not test both ways")
+}
+
+// formatOf is the format that a file's first bytes stand for.
+func formatOf(text []byte) string {
+	switch {
+	case bytes.HasPrefix(text, []byte("ARROW1")):
+		return "arrow file"
+	case bytes.HasPrefix(text, []byte("PAR1")):
+		return "parquet"
+	case bytes.HasPrefix(text, []byte("[")):
+		return "json"
+	case bytes.HasPrefix(text, []byte("{")):
+		return "jsonl"
 	}
+	return "arrow stream"
 }
 
 // Where the format marks its end, no file that is cut short may pass for a
@@ -273,17 +259,28 @@ func TestCountRuns(t *testing.T) {
 
 // Run with -fuzzminimizetime 1x: coverage differs from run to run, by caches and
 // map order, and the fuzzer would spend its time on minimising.
-func FuzzOpen(f *testing.F) {
+func fuzzFormat(f *testing.F, names ...string) {
 	for _, text := range hostileSeeds(f) {
-		f.Add(text)
+		if slices.Contains(names, formatOf(text)) {
+			f.Add(text)
+		}
 	}
+	path := filepath.Join(f.TempDir(), "fuzz")
 	f.Fuzz(func(t *testing.T, text []byte) {
-		err := tryFile(t, filepath.Join(t.TempDir(), "fuzz"), text)
-		if err != nil && !strings.HasPrefix(err.Error(), "data: ") {
+		before := hostile.Allocated()
+		err := tryFile(t, path, text)
+		if err != nil && (!strings.HasPrefix(err.Error(), "data: ") || strings.Contains(err.Error(), "\n")) {
 			t.Error(err)
+		}
+		if used := hostile.Allocated() - before; used > 64<<20+2*uint64(len(text)) {
+			t.Errorf("allocated %d bytes for a file of %d", used, len(text))
 		}
 	})
 }
+
+func FuzzArrow(f *testing.F)   { fuzzFormat(f, "arrow file", "arrow stream") }
+func FuzzParquet(f *testing.F) { fuzzFormat(f, "parquet") }
+func FuzzJSON(f *testing.F)    { fuzzFormat(f, "jsonl", "json") }
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\x05\x10hello"), int64(5), codecSnappy)

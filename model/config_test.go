@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"gad/internal/compute/ref"
+	"gad/internal/hostile"
 )
 
 // edited is a fixture's config.json with keys set (or, with nil, removed), as a folder.
@@ -197,6 +199,37 @@ func TestConfigKeys(t *testing.T) {
 			t.Errorf("%s: %+v became %+v", name, c, again)
 		}
 	}
+}
+
+// Row 12: a damaged config.json is refused or read as a sound configuration.
+func TestHostileFormats(t *testing.T) {
+	var seeds [][]byte
+	for _, name := range append(lmFolders, "qwen2_scorer") {
+		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
+		must(t, err)
+		seeds = append(seeds, bytes.TrimSpace(b))
+	}
+	dir := t.TempDir()
+	hostile.Format{
+		Name:   "config.json",
+		Small:  seeds[0],
+		Whole:  true,
+		Seeds:  seeds[1:],
+		Words:  []string{`{`, `}`, `[`, `]`, `"`, `,`, `:`, "null", "true", "1e999", `"hidden_size": 1`, `"num_hidden_layers": 1024`, `"rope_scaling": {`, "\xff"},
+		Prefix: "model: ",
+		Read: func(text []byte) error {
+			must(t, os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600))
+			c, err := ReadConfig(dir)
+			if err == nil {
+				err = c.Validate()
+				if err != nil {
+					t.Errorf("%q: read as what is not valid: %v", text, err)
+				}
+				_, err = c.encode(LM, "float32")
+			}
+			return err
+		},
+	}.Try(t)
 }
 
 func FuzzConfig(f *testing.F) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gad/internal/hostile"
 )
 
 // minimal is a whole tokenizer.json with one merge, for tests to spoil.
@@ -233,35 +235,73 @@ func TestLyingID(t *testing.T) {
 	}
 }
 
-// TestTruncatedAndFlipped damages a real file everywhere: an error or a
-// tokenizer, never a panic.
-func TestTruncatedAndFlipped(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(testdata, "other", fileTokenizer))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The pattern of this file goes to the backtracking engine, which is slow
-	// to probe; the damage is done to the rest.
-	data = bytes.Replace(data, []byte(`"pre_tokenizer":{"type":"Sequence"`), []byte(`"pre_tokenizer":{"type":"ByteLevel"`), 1)
-	config := []byte(`{"eos_token": "<|endoftext|>"}`)
-	if _, err := parse(map[string][]byte{fileTokenizer: data, fileConfig: config}); err != nil {
-		t.Fatal(err)
-	}
-	step := 23
-	if testing.Short() {
-		step = 211
-	}
-	for n := 0; n < len(data); n += step {
-		if _, err := parse(map[string][]byte{fileTokenizer: data[:n], fileConfig: config}); err == nil {
-			t.Errorf("the first %d of %d bytes were accepted", n, len(data))
+// Row 12: a damaged folder is refused or read as a tokenizer whose ids are all in
+// range.
+func TestHostileFormats(t *testing.T) {
+	read := func(name string, others map[string][]byte) func(text []byte) error {
+		dir := t.TempDir()
+		for file, data := range others {
+			if err := os.WriteFile(filepath.Join(dir, file), data, 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
-		bad := bytes.Clone(data)
-		bad[n] ^= 1 << (n % 8)
-		if tok, err := parse(map[string][]byte{fileTokenizer: bad, fileConfig: config}); err == nil {
-			tok.Decode(tok.Encode("a text of <|endoftext|> 123"), true)
+		return func(text []byte) error {
+			if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			tok, err := Load(dir)
+			if err != nil {
+				return err
+			}
+			ids := tok.EncodeSpecial("ab <end> é😀\x00 12")
+			chat, err := tok.ChatPrompt([]Message{{"system", "Be kind."}, {"user", "Hi <end>"}})
+			if errors.Is(err, ErrNoChatTemplate) {
+				err = nil
+			}
+			for _, id := range append(ids, chat...) {
+				if id < 0 || int(id) >= tok.Size() {
+					t.Errorf("%q: id %d outside 0..%d", text, id, tok.Size()-1)
+				}
+			}
+			return err
 		}
 	}
+	fixture := func(shape, file string) []byte {
+		data, err := os.ReadFile(filepath.Join(testdata, shape, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.TrimSpace(data)
+	}
+	small := filesOf(t, minimal())[fileTokenizer]
+	from, to := bytes.Index(small, []byte(`"vocab":{`))+100, bytes.LastIndex(small, []byte(`},"normalizer"`))-50
+	words := []string{`{`, `}`, `[`, `]`, `"`, `,`, `:`, "null", "true", `\u0000`, `"Sequence"`, `"Split"`, `{"Regex":"(a+)+b"}`, `"merges":["a b"]`, `"id":2147483647`, `"special":true`}
+	hostile.Format{
+		Name: "tokenizer.json", Small: small, Whole: true, Words: words, Prefix: "tokenizer: ",
+		Flip:  [][2]int{{0, from}, {to, len(small)}}, // and some of the vocabulary
+		Seeds: [][]byte{fixture("qwen2", fileTokenizer), fixture("llama3", fileTokenizer)},
+		Read:  read(fileTokenizer, map[string][]byte{fileGeneration: []byte(`{"eos_token_id":257}`)}),
+	}.Try(t)
+	config := []byte(`{"eos_token":{"content":"<|im_end|>"},"bos_token":"<|im_start|>","chat_template":[{"name":"default","template":"{{ messages[0].content }}<|im_end|>"}]}`)
+	hostile.Format{
+		Name: "tokenizer_config.json", Small: config, Whole: true, Prefix: "tokenizer: ",
+		Words: append(words, `{{`, `}}`, `{%`, `"eos_token":null`, `"chat_template":"`),
+		Seeds: [][]byte{fixture("qwen2", fileConfig)},
+		Read:  read(fileConfig, map[string][]byte{fileTokenizer: fixture("qwen2", fileTokenizer)}),
+	}.Try(t)
+	hostile.Format{
+		Name: "chat template", Small: fixture("qwen2", fileTemplate), Prefix: "tokenizer: ",
+		Seeds: [][]byte{fixture("llama3", fileTemplate), []byte(`{% macro f(n) %}{{ n * 2 }}{% endmacro %}{% set ns = namespace(s='a') %}{% for i in range(9) %}{% set ns.s = ns.s ~ f(i) | string %}{% endfor %}{{ ns.s.replace('a', 'b') | tojson }}`)},
+		Words: templateWords,
+		Read:  read(fileTemplate, map[string][]byte{fileTokenizer: fixture("qwen2", fileTokenizer), fileConfig: fixture("qwen2", fileConfig)}),
+	}.Try(t)
 }
+
+// templateWords are pieces of Jinja.
+var templateWords = []string{"{{", "}}", "{%", "%}", "{#", "#}", "-%}", "{%-", "for m in messages", "endfor", "if true", "endif", "else", "set x = ", "macro f(x)", "endmacro",
+	"f(f(x))", "range(99999)", "messages", "loop.index", "namespace(a=1)", ".content", ".strip()", ".split('a')", ".__class__", "['role']", "[0:2]", "[::-1]", " * 4096", " ~ x", " + x",
+	" | join(',')", " | length", " | tojson", " | replace('a', 'aaaa')", " | indent(9999)", " is defined", " in ", "not ", "raise_exception('x')", "strftime_now('%Y')",
+	"include 'x'", "import 'x' as y", "extends 'x'", "generation", "recursive", "break", "{'a': 1}", "'", "\"", "(", ")", "[", "]"}
 
 func TestWordCacheIsBounded(t *testing.T) {
 	tok, err := parse(filesOf(t, minimal()))

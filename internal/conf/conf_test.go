@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gad/internal/hostile"
 )
 
 type optim struct {
@@ -358,6 +360,35 @@ func TestHostileFiles(t *testing.T) {
 	if got := load(t, defaults(), strings.Repeat("k: 1\n", 200), nil, nil); strings.Count(got, "\n") != maxProblems || !strings.HasSuffix(got, ": and more: mend these first") {
 		t.Errorf("problems are not capped:\n%s", got)
 	}
+}
+
+// Row 12: damaged settings are refused or read, and what is read keeps to the rules.
+func TestHostileFormats(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.yaml")
+	whole, err := Marshal(defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostile.Format{
+		Name:   "settings",
+		Small:  []byte("name: a\nactor: {optim: {lr: 1e-5}, tags: [a, 'b']}\ncritic:\n  levels: [.5]\n  kinds:\n  - bt\n"),
+		Seeds:  [][]byte{whole, []byte("# none\nactor:\n  small: 7\n  use_kl_loss: true\n  loss_mode: \"gspo\"\ntrainer:\n  seed: 18446744073709551615\n")},
+		Words:  []string{"&a ", "*a", "<<: ", "!!int ", "---\n", "- ", "? ", ": ", "{", "[", "|\n", ">\n", "\t", "'", "\"", "#", "%", "@", "null", "~", "010", "1e999", "\x00", "\ufeff", "actor.optim.lr: 1\n"},
+		Prefix: "conf: ",
+		Read: func(text []byte) error {
+			if err := os.WriteFile(path, text, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			c := defaults()
+			err := Load(c, path, nil, nil)
+			if err == nil {
+				if bad := Check(c); bad != nil {
+					t.Errorf("%q: read as what breaks the rules: %v", text, bad)
+				}
+			}
+			return err
+		},
+	}.Try(t)
 }
 
 func TestDescribe(t *testing.T) {

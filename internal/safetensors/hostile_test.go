@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"gad/internal/hostile"
 )
 
 // file joins a header, its length in front, and data bytes.
@@ -25,8 +27,8 @@ func file(header string, data int) []byte {
 // one is a header with one tensor described by these keys.
 func one(keys string) string { return `{"a":{` + keys + `}}` }
 
-// hostile are files that must be refused, each with a message of its own.
-var hostile = []struct {
+// refused are files that must be refused, each with a message of its own.
+var refused = []struct {
 	name string
 	data []byte
 	want string // part of the message, unlike that of any other file
@@ -117,7 +119,7 @@ func TestHostileFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	messages := map[string]string{}
 	var most uint64
-	for _, h := range hostile {
+	for _, h := range refused {
 		path := put(t, dir, "f", h.data)
 		var f *File
 		var err error
@@ -145,7 +147,7 @@ func TestHostileFilesAreRefused(t *testing.T) {
 	if most >= 1<<20 {
 		t.Errorf("refusing a file of 200 bytes allocated %d", most)
 	}
-	t.Logf("%d hostile files refused, at most %d bytes allocated for one of 200 bytes or less", len(hostile), most)
+	t.Logf("%d hostile files refused, at most %d bytes allocated for one of 200 bytes or less", len(refused), most)
 }
 
 // The rules above must not refuse what is merely unusual.
@@ -213,63 +215,70 @@ func consistent(h *header, dataLen int64) error {
 	return nil
 }
 
-// Every prefix of a file is refused; every bit flip and 2,000 random changes of
-// its header are refused or read as a file that is sound. Nothing panics.
-func TestBrokenFiles(t *testing.T) {
+// Row 12: every prefix of a file is refused; every bit flip and random change of
+// its header is refused or read as a file that is sound.
+func TestHostileFormats(t *testing.T) {
 	good := sample(t)
-	headerLen := 8 + int(binary.LittleEndian.Uint64(good))
-	dir := t.TempDir()
-	for n := range good {
-		if f, err := Open(put(t, dir, "f", good[:n])); err == nil {
-			f.Close()
-			t.Fatalf("the first %d of %d bytes were accepted", n, len(good))
-		}
+	path := filepath.Join(t.TempDir(), "f")
+	dtypes, err := os.ReadFile(filepath.Join(fixtures, "dtypes.safetensors"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	accepted, tried := 0, 0
-	var slowest time.Duration
-	try := func(b []byte) {
-		tried++
-		start := time.Now()
-		defer func() { slowest = max(slowest, time.Since(start)) }()
-		n := binary.LittleEndian.Uint64(b)
-		if n > uint64(len(b)-8) {
-			return // refused before the header: TestHostileFilesAreRefused
-		}
-		dataLen := int64(len(b)-8) - int64(n)
-		h, err := parseHeader(string(b[8:8+n]), dataLen)
-		if err != nil {
-			return
-		}
-		accepted++
-		if err := consistent(h, dataLen); err != nil {
-			t.Errorf("%q: %v", b[8:8+n], err)
-		}
-	}
-	for i := range 8 * headerLen {
-		b := bytes.Clone(good)
-		b[i/8] ^= 1 << (i % 8)
-		try(b)
-	}
-	r := rand.New(rand.NewPCG(3, 4))
-	for range 2000 {
-		b := bytes.Clone(good)
-		for range 1 + r.IntN(4) {
-			switch at := 8 + r.IntN(headerLen-8); r.IntN(3) {
-			case 0:
-				b[at] = byte(r.Uint32())
-			case 1: // a copy of a part of the header elsewhere
-				from := 8 + r.IntN(headerLen-8)
-				copy(b[at:headerLen], b[from:min(from+r.IntN(20), headerLen)])
-			case 2:
-				b[at] = `{}[]",:0123456789-\ `[r.IntN(20)]
+	hostile.Format{
+		Name:   "safetensors",
+		Small:  good,
+		Flip:   [][2]int{{0, 8 + int(binary.LittleEndian.Uint64(good))}},
+		Whole:  true,
+		Seeds:  [][]byte{dtypes},
+		Words:  []string{`{`, `}`, `[`, `]`, `"`, `,`, `:`, `\u0061`, `"dtype":"F32"`, `"shape":[2,3]`, `"data_offsets":[0,12]`, `"__metadata__":{}`, "null"},
+		Prefix: "safetensors: ",
+		Read: func(text []byte) error {
+			if err := os.WriteFile(path, text, 0o666); err != nil {
+				return err
 			}
-		}
-		try(b)
+			f, err := Open(path)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			if err := consistent(&f.header, int64(len(text))-8-int64(binary.LittleEndian.Uint64(text))); err != nil {
+				t.Errorf("%q: %v", text, err)
+			}
+			for i := range f.tensors {
+				x := &f.tensors[i]
+				if int64(len(x.Data)) != x.end-x.begin {
+					t.Errorf("%q: tensor %q: %d bytes", text, x.Name, len(x.Data))
+				}
+			}
+			return nil
+		},
+	}.Try(t)
+
+	files := map[string][]byte{
+		"1.safetensors": file(one(`"dtype":"U8","shape":[],"data_offsets":[0,1]`), 1),
+		"2.safetensors": file(`{"b":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, 1),
 	}
-	if slowest > time.Second {
-		t.Errorf("one took %v", slowest)
-	}
-	t.Logf("%d prefixes refused; of %d changed headers %d refused, %d sound (a name or a string changed), slowest %v", len(good), tried, tried-accepted, accepted, slowest)
+	index := `{"metadata":{"total_size":2},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}`
+	dir := folderWith(t, index, files)
+	hostile.Format{
+		Name:   "safetensors index",
+		Small:  []byte(index),
+		Whole:  true,
+		Seeds:  [][]byte{[]byte(`{"metadata":{"x":[null,true,-1e4,{"y":"z"}]},"weight_map":{"a":"1.safetensors","\u0062":"2.safetensors"}}`)},
+		Words:  []string{`{`, `}`, `[`, `]`, `"`, `,`, `:`, `\u0000`, `../`, `/dev/zero`, `"weight_map":{}`, "null", ".", `"a":"1.safetensors"`},
+		Prefix: "safetensors: ",
+		Read: func(text []byte) error {
+			put(t, dir, IndexName, text)
+			f, err := OpenFolder(dir)
+			if err != nil {
+				return err
+			}
+			if got := fmt.Sprint(f.Names()); !slices.Contains([]string{"[a]", "[b]", "[a b]"}, got) {
+				t.Errorf("%q: tensors %s", text, got)
+			}
+			return f.Close()
+		},
+	}.Try(t)
 }
 
 // Lengths that lie cost nothing; a header full of the smallest tensors, or of
@@ -463,7 +472,7 @@ func TestOpenRefusesDevices(t *testing.T) {
 }
 
 func FuzzHeader(f *testing.F) {
-	for _, h := range hostile {
+	for _, h := range refused {
 		if len(h.data) > 8 && len(h.data) < 1000 {
 			f.Add(h.data)
 		}

@@ -1,0 +1,279 @@
+// Package hostile damages files and feeds them to a reader in tests: row 12 of
+// doc/reliability.md. A reader refuses a damaged file or reads it; it never
+// panics, and what it takes is bounded.
+package hostile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The bounds of row 12.
+const (
+	maxTime = time.Second
+	maxHeap = 64 << 20 // bytes, and twice the file
+)
+
+// Format is a file format and its reader.
+type Format struct {
+	Name string // in the line that gives the figures
+
+	// Small is a good file. Every proper prefix of it is read, and every file
+	// with one bit of Flip changed; where they are very many, go test takes every
+	// so manieth.
+	Small []byte
+	Flip  [][2]int // ranges of bytes of Small, [begin, end); nil: all of it
+
+	// Whole says that no proper prefix of Small may pass for a file. Where a
+	// format has optional white space at its end, Small must not.
+	Whole bool
+
+	Seeds [][]byte // more good files, to be damaged at random along with Small
+	Words []string // pieces of the format's syntax, to be written over a seed
+
+	// Read reads a file from its text, as far as a caller of the package does, and
+	// returns the reader's error. What is wrong with a file that was accepted it
+	// reports itself.
+	Read func(text []byte) error
+
+	Prefix string // with which each line of each error begins
+}
+
+// cases is the number of random changes for a format, and the number of prefixes
+// and of bit flips above which some are left out: 1,300, 300 with -short, or for
+// a long run GAD_CASES and none.
+func cases() (random, systematic int) {
+	if n, err := strconv.Atoi(os.Getenv("GAD_CASES")); err == nil {
+		return n, math.MaxInt
+	}
+	if testing.Short() {
+		return 300, 300
+	}
+	return 1300, 1300
+}
+
+// stride is the step with which n things are no more than most. It is odd, so
+// that with bits all eight of them take their turn.
+func stride(n, most int) int {
+	if n <= most {
+		return 1
+	}
+	return (n+most-1)/most | 1
+}
+
+// Try feeds the reader every prefix, every bit flip and the random changes. It
+// reports each case that panics, is slow, allocates too much, or is refused in
+// another form than one line that begins with Prefix, and logs the figures.
+func (f Format) Try(t *testing.T) {
+	t.Helper()
+	for i, seed := range append([][]byte{f.Small}, f.Seeds...) {
+		if err := f.Read(seed); err != nil {
+			t.Fatalf("%s: good file %d: %v", f.Name, i, err)
+		}
+	}
+	c := counts{Format: f, t: t}
+	random, most := cases()
+	for n := 0; n < len(f.Small); n += stride(len(f.Small), most) {
+		if c.try(f.Small[:n], "prefix", n) == nil && f.Whole {
+			t.Errorf("%s: the first %d of %d bytes were read as a whole file", f.Name, n, len(f.Small))
+		}
+	}
+	flip := f.Flip
+	if flip == nil {
+		flip = [][2]int{{0, len(f.Small)}}
+	}
+	bits := 0
+	for _, span := range flip {
+		bits += 8 * (span[1] - span[0])
+	}
+	bad := bytes.Clone(f.Small)
+	for _, span := range flip {
+		for bit := 8 * span[0]; bit < 8*span[1]; bit += stride(bits, most) {
+			bad[bit/8] ^= 1 << (bit % 8)
+			_ = c.try(bad, "bit", bit)
+			bad[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+	seeds := append([][]byte{f.Small}, f.Seeds...)
+	refused, read := c.refused, c.read
+	for i := range random {
+		r := rand.New(rand.NewPCG(uint64(i), 12)) // case i is the same whatever their number
+		_ = c.try(Mutate(r, seeds[i%len(seeds)], seeds, f.Words), "change", i)
+	}
+	if random >= 300 && (c.refused == refused || c.read == read) {
+		t.Errorf("%s: of %d random changes %d were refused and %d read: they do not test both ways", f.Name, random, c.refused-refused, c.read-read)
+	}
+	t.Logf("row 12: %s: %s cases, %d panics, slowest %v, heap %.1f MiB (%s refused, %s read)", f.Name, thousands(c.refused+c.read+c.panics),
+		c.panics, c.slowest.Round(100*time.Microsecond), float64(c.most)/(1<<20), thousands(c.refused), thousands(c.read))
+}
+
+// counts is what has been seen of one format.
+type counts struct {
+	Format
+	t                     *testing.T
+	refused, read, panics int
+	slowest               time.Duration
+	most                  uint64 // bytes allocated by one case
+}
+
+// try reads one damaged file; kind and number say which.
+func (c *counts) try(text []byte, kind string, number int) error {
+	c.t.Helper()
+	before := Allocated()
+	took, err := c.once(text)
+	used := Allocated() - before
+	// A machine that is busy, and a collection that comes between, are no fault of
+	// the reader.
+	for again := 0; again < 3 && took > maxTime; again++ {
+		runtime.GC()
+		retook, _ := c.once(text)
+		took = min(took, retook)
+	}
+	c.slowest, c.most = max(c.slowest, took), max(c.most, used)
+	complain := func(format string, args ...any) {
+		c.t.Helper()
+		c.t.Errorf("%s: %s %d: %s: %.300q", c.Name, kind, number, fmt.Sprintf(format, args...), text)
+	}
+	var p *panicked
+	switch {
+	case err == nil:
+		c.read++
+	case isPanic(err, &p):
+		c.panics++
+		complain("panic: %v\n%s", p.value, p.stack)
+	default:
+		c.refused++
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			if !strings.HasPrefix(line, c.Prefix) {
+				complain("the error is not one line of %q: %q", c.Prefix, err)
+				break
+			}
+		}
+		if n := len(err.Error()); n > 32<<10 {
+			complain("an error of %d bytes", n)
+		}
+	}
+	if took > maxTime {
+		complain("took %v", took)
+	}
+	if used > maxHeap+2*uint64(len(text)) {
+		complain("allocated %d bytes for a file of %d", used, len(text))
+	}
+	return err
+}
+
+// panicked is a panic as an error.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprint(p.value) }
+
+// isPanic does not look into an error that wraps others: one that a reader
+// returns must not be taken for a panic because it wraps one.
+func isPanic(err error, p **panicked) (ok bool) {
+	*p, ok = err.(*panicked)
+	return ok
+}
+
+func (c *counts) once(text []byte) (took time.Duration, err error) {
+	defer func(start time.Time) { took = time.Since(start) }(time.Now())
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicked{v, debug.Stack()}
+		}
+	}()
+	return 0, c.Read(text)
+}
+
+// Allocated is the number of bytes that the process has allocated on its heap so
+// far. The difference over a call is an upper bound of what the call held at any
+// time; it is exact to some kilobytes.
+func Allocated() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
+
+// Mutate returns a damaged copy of seed: cut, bits flipped, bytes changed,
+// extreme integers in binary or in digits, a part moved, removed, or taken from
+// another seed, or one of words written into it.
+func Mutate(r *rand.Rand, seed []byte, seeds [][]byte, words []string) []byte {
+	text := bytes.Clone(seed)
+	if len(text) == 0 {
+		return text
+	}
+	for range 1 + r.IntN(3) {
+		at := r.IntN(len(text))
+		n := min(1+r.IntN(64), len(text)-at)
+		switch r.IntN(11) {
+		case 0:
+			text = text[:at]
+		case 1:
+			text = text[at:]
+		case 2, 3:
+			for range 1 + r.IntN(8) {
+				text[r.IntN(len(text))] ^= 1 << r.IntN(8)
+			}
+		case 4:
+			text[at] = byte(r.Uint32())
+		case 5:
+			if at &^= 3; at+8 <= len(text) {
+				binary.LittleEndian.PutUint64(text[at:], pick(r, []uint64{1<<63 - 1, 1 << 40, 1<<64 - 1, 1<<31 - 1, 1 << 31, 0}))
+			}
+		case 6:
+			if at &^= 3; at+4 <= len(text) {
+				binary.LittleEndian.PutUint32(text[at:], pick(r, []uint32{1<<31 - 1, 1<<32 - 1, 1 << 31, 0, 1 << 20, uint32(len(text))}))
+			}
+		case 7:
+			other := pick(r, seeds)
+			from := r.IntN(len(other))
+			text = splice(text, at, min(n, r.IntN(n+1)), other[from:min(from+n, len(other))])
+		case 8:
+			text = splice(text, at, n, nil)
+		case 9:
+			if i := bytes.IndexAny(text[at:], "0123456789"); i >= 0 { // a number, from here on
+				at += i
+				for n = 0; at+n < len(text) && text[at+n] >= '0' && text[at+n] <= '9'; n++ {
+				}
+				text = splice(text, at, n, []byte(pick(r, []string{"9223372036854775807", "9223372036854775808", "1099511627776", "-1", "0", "1e9", "1.5", "4294967296", "00"})))
+			}
+		case 10:
+			if len(words) > 0 {
+				text = splice(text, at, r.IntN(2)*n, []byte(pick(r, words)))
+			}
+		}
+		if len(text) == 0 {
+			break
+		}
+	}
+	return text
+}
+
+func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+
+// splice replaces n bytes at a place.
+func splice(text []byte, at, n int, with []byte) []byte {
+	return append(append(text[:at:at], with...), text[at+n:]...)
+}
+
+// thousands writes 2417 as 2,417.
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
