@@ -368,3 +368,41 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// FuzzTemplate feeds chat templates: an error or a prompt, in time, and no
+// control token that stands in the messages alone.
+func FuzzTemplate(f *testing.F) {
+	for _, shape := range []string{"qwen2", "llama3"} {
+		source, err := os.ReadFile(filepath.Join(testdata, shape, fileTemplate))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(source))
+	}
+	for _, word := range templateWords {
+		f.Add("{% for m in messages %}{{ m.content }}{% " + word + " %}{{ x" + word + " }}{% endfor %}")
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		tok, err := withTemplate(t, source)
+		if err != nil {
+			return
+		}
+		start, before := time.Now(), hostile.Allocated()
+		ids, err := tok.ChatPrompt([]Message{{"user", "a <end> b"}, {"assistant", "c"}, {"user", "d"}})
+		if took := time.Since(start); took > renderTime+time.Second {
+			t.Errorf("took %v", took)
+		}
+		if used := hostile.Allocated() - before; used > 2<<30 {
+			t.Errorf("allocated %d bytes", used)
+		}
+		if err == nil && slices.Contains(ids, 257) && !strings.Contains(source, "<end>") && !couldWrite(source) {
+			t.Errorf("control token from a message: %v", ids)
+		}
+	})
+}
+
+// couldWrite says that a template could put <end> together from parts, or name
+// it: that is its right.
+func couldWrite(source string) bool {
+	return strings.ContainsAny(source, "<>") || strings.Contains(source, "eos_token")
+}
