@@ -49,7 +49,7 @@ func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
 		sizes[what] = max(sizes[what], f.Element(class)*int64(n))
 		return compute.Tensor{}
 	}
-	work := compute.Work{Hidden: c.Hidden, Vocab: all.head.Rows, Heads: c.Heads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
+	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim), Vocab: all.head.Rows, Heads: c.Heads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
 	if o.Tokens > 0 {
 		k := keepNothing
 		switch {

@@ -97,7 +97,7 @@ type RunConfig struct {
 	MaxSkips       int    `yaml:"max_skips" min:"1" doc:"optimizer steps in a row with a non-finite gradient before the run stops"`
 	Seed           uint64 `yaml:"seed" doc:"seed of data order, sampling and fresh weights"`
 	Device         string `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
-	Precision      string `yaml:"precision" choices:"auto,bf16,f32" doc:"what activations and matrix products are computed in: bfloat16 with float32 sums, or float32; auto is bf16 on cuda, f32 on cpu, which has no other. Weights and moments in training are float32 always"`
+	Precision      string `yaml:"precision" choices:"auto,bf16,f32" doc:"what matrix products are computed in, on cuda activations also: bfloat16 with float32 sums, or float32; auto is bf16 on cuda, f32 on cpu. Weights and moments in training are float32 always"`
 	Threads        int    `yaml:"threads" min:"0" doc:"CPU workers; 0 is one per core. Results do not depend on it"`
 	MaxShardSizeMB int    `yaml:"max_shard_size_mb" min:"1" doc:"size of one safetensors file in a checkpoint"`
 }

@@ -212,12 +212,20 @@ func (d device) cuda() cuda.Options {
 	return o
 }
 
+// cpu is the precision on the CPU.
+func (d device) cpu() string {
+	if d.precision == cpu.BF16 {
+		return cpu.BF16
+	}
+	return cpu.F32
+}
+
 // footprint is what a plan must know of the device, which need not be there.
 func (d device) footprint() compute.Footprint {
 	if d.name == "cuda" {
 		return d.cuda()
 	}
-	return cpu.Footprint{}
+	return cpu.Footprint{Precision: d.cpu()}
 }
 
 // open starts the device.
@@ -229,15 +237,12 @@ func (d device) open() (compute.Backend, error) {
 	}
 	switch d.name {
 	case "cpu":
-		if d.precision == "bf16" {
-			return nil, usage("--precision bf16: the CPU computes in float32: use --precision f32, or --device cuda")
-		}
 		free := cpu.MemoryAvailable()
 		if free > 0 {
 			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
 		}
 		// Beyond what there is, an allocation fails and says so; without the limit the system would kill.
-		be, err := cpu.New(cpu.Options{Workers: d.threads, Limit: free})
+		be, err := cpu.New(cpu.Options{Workers: d.threads, Precision: d.cpu(), Limit: free})
 		if err != nil {
 			return nil, marked{errUsage, err} // GAD_CPU names what is not there
 		}

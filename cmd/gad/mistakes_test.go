@@ -66,7 +66,6 @@ func TestMistakes(t *testing.T) {
 		{"sft --model student --output run", 2, `config: data.train_files: no training data: give --data FILE`},
 		{"sft --data rows.jsonl --output run", 2, `config: model.path: no student: give --model DIR`},
 		{"generate --precision f16 --model student --prompt x", 2, `--precision "f16": use auto, bf16 or f32`},
-		{"generate --precision bf16 --model student --prompt x", 2, `--precision bf16: the CPU computes in float32: use --precision f32, or --device cuda`},
 		{"plan --stage sft --memory -1", 2, `plan: --memory -1: must be a number of GB`},
 		{"generate --device tpu --model student --prompt x", 2, `--device "tpu": use cpu or cuda`},
 		{"sft --steps many --model student --data rows.jsonl --output run", 2, `conf: flag --steps: setting "trainer.total_steps": "many": want an integer in decimal digits`},

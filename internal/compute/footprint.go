@@ -22,6 +22,7 @@ type Work struct {
 	Slots     int // rows that are sampled and decoded in one call
 	Positions int // of the longest sequence that is decoded
 	Hidden    int
+	Widest    int // inputs or outputs of the largest matrix product but the head's
 	Vocab     int // 1 for a scorer
 	Heads     int // query heads
 	HeadDim   int

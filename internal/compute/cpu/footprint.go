@@ -29,10 +29,15 @@ func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
 	return 4
 }
 
-// Scratch is the head's rows, gathered, and their gradients; what workers keep
-// is small.
-func (Footprint) Scratch(w compute.Work) int64 {
-	return 4 * 2 * int64(w.Rows) * int64(w.Hidden)
+// Scratch is the head's rows, gathered, and their gradients, and in bfloat16 the
+// packed operands, of which there are three at the most; what workers keep is small.
+func (f Footprint) Scratch(w compute.Work) int64 {
+	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
+	if f.Precision == BF16 {
+		one := min(packLimit, 3*int64(w.Tokens)*int64(w.Widest))
+		bytes += 3 * one
+	}
+	return bytes
 }
 
 // Overhead is 0.
