@@ -158,6 +158,9 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"data/bad.go", "package data\nimport disk \"os\"\nvar f = disk.WriteFile", "data/bad.go:3: os.WriteFile"},
 		{"data/bad.go", "package data\nimport \"syscall\"\nvar f = syscall.Unlink", "data/bad.go:3: syscall.Unlink"},
 		{"data/bad.go", "package data\nimport \"os\"\nfunc f() {\nr, _ := os.OpenRoot(\".\")\nr.Remove(\"a\")\n}", "data/bad.go:5: Remove"},
+		{"data/bad.go", "package data\nimport \"io/ioutil\"\nvar f = ioutil.WriteFile", "data/bad.go:3: io/ioutil.WriteFile"},
+		{"cmd/gad/bad.go", "package main\nimport _ \"os/exec\"", "cmd/gad/bad.go: imports os/exec"},
+		{"internal/report/bad.go", "package report\nimport \"os\"\nvar f = os.OpenFile", "internal/report/bad.go:3: os.OpenFile"},
 		{"data/bad.go", "package data\nimport . \"os\"", "data/bad.go: imports os without a name"},
 		{"data/bad.go", "package data\nimport _ \"unsafe\"", "data/bad.go: imports unsafe"},
 		{"data/bad.s", "TEXT f(SB), 0, $0", "data/bad.s: assembly"},
@@ -336,6 +339,8 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File, gpu b
 			if !ok || strings.HasPrefix(what, notParquet) {
 				in.complain("%s: imports %s: its role is in %q: use it there, or change roles and say why", name, what, roles[role])
 			}
+		case what == "os/exec" && !test:
+			in.complain("%s: imports os/exec: other programs change files past internal/vfs: do it in Go", name)
 		case what == "os" && spec.Name != nil && spec.Name.Name == ".":
 			in.complain("%s: imports os without a name: what it calls would not be seen", name)
 		}
@@ -386,7 +391,9 @@ func (in *inspection) writes(pos *token.FileSet, file *ast.File) {
 		}
 		packages[name] = what
 	}
-	watched := func(p string) bool { return p == "os" || p == "syscall" || strings.HasPrefix(p, "golang.org/x/sys/") }
+	watched := func(p string) bool {
+		return p == "os" || p == "io/ioutil" || p == "syscall" || strings.HasPrefix(p, "golang.org/x/sys/")
+	}
 	// The methods of an *os.Root have the same names. Which variable is one is not
 	// looked into: a file that opens a root may not use these names on anything.
 	root := false

@@ -39,7 +39,7 @@ func absent(fsys vfs.FS, dst string) error {
 	case err == nil:
 		return fmt.Errorf("checkpoint: %s: %w: choose another folder, or remove this one", dst, ErrExists)
 	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("checkpoint: %s: %w", dst, err)
+		return fmt.Errorf("checkpoint: %s: %w", dst, vfs.Target(err))
 	}
 	return nil
 }

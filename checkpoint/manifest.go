@@ -137,19 +137,29 @@ func readSmall(fsys vfs.FS, name string, max int64) ([]byte, error) {
 // ErrCorrupt if not. Other errors say that it could not be told: an I/O error,
 // or a format of a newer version.
 func Verify(fsys vfs.FS, dir string) error {
+	_, _, err := Inspect(fsys, dir)
+	return err
+}
+
+// Inspect is Verify, and says what it found: the SHA-256 of the manifest in
+// hexadecimal, which stands for every byte of the checkpoint, and its size in bytes.
+func Inspect(fsys vfs.FS, dir string) (digest string, size int64, err error) {
 	files, err := readManifest(fsys, dir)
 	if err != nil {
-		return err
+		return "", 0, err
 	}
 	if err := checkListing(fsys, dir, files); err != nil {
-		return err
+		return "", 0, err
 	}
 	for _, f := range files {
 		if err := copyFile(fsys, dir, f, io.Discard); err != nil {
-			return err
+			return "", 0, err
 		}
+		size += f.Size
 	}
-	return nil
+	m := encodeManifest(files) // byte for byte what was read: see parseManifest
+	sum := sha256.Sum256(m)
+	return hex.EncodeToString(sum[:]), size + int64(len(m)), nil
 }
 
 // readManifest reads the manifest of a checkpoint.

@@ -169,7 +169,7 @@ func checkFree(fsys vfs.FS, path string) error {
 	if _, err := fsys.Stat(path); err == nil {
 		return fmt.Errorf("data: %s: %w: nothing is overwritten: remove it or name another file", path, ErrExists)
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("data: %w", err)
+		return fmt.Errorf("data: %w", vfs.Target(err))
 	}
 	return nil
 }

@@ -4,8 +4,12 @@
 # fails, and prints the figures that a part measured.
 #
 #   scripts/soak.sh                every part
-#   scripts/soak.sh hostile fuzz   only these parts: see `parts` below
+#   scripts/soak.sh kill fuzz      only these parts: see `parts` below
 #
+#   GAD_KILLS=2000      kill: processes to kill with signal 9
+#   GAD_SIGNALS=500     signal: processes to interrupt
+#   GAD_STATES=200      crash: crashed states for each operation and share of data kept
+#   GAD_STEPS=5000      memory: steps of one process
 #   GAD_CASES=1000000   hostile: damaged files for each format
 #   GAD_FUZZ=10m        fuzz: time for each target, or a number of executions: 1000000x
 #   GAD_FUZZ_ONLY=Arrow fuzz: only targets whose name matches this expression
@@ -14,7 +18,7 @@ cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 
 # The names of the parts, in the order in which they run: a part is a function.
-parts=(hostile fuzz)
+parts=(kill signal crash disk memory hostile fuzz)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -34,6 +38,38 @@ rows() {
     echo "scripts/soak.sh: no test of $* matches $expression and prints a figure" >&2
     return 1
   fi
+}
+
+# Rows 1 and 11: processes killed with signal 9 at random times, at least a quarter
+# inside a save or prune; locks after them.
+kill() {
+  rows '^TestKill$' ./cmd/gad -kills "${GAD_KILLS:-2000}"
+  rows '^TestTwoProcesses$' ./checkpoint
+}
+
+# Row 10: SIGINT and SIGTERM at random times, a second signal, stops while sampling.
+signal() {
+  rows '^(TestInterrupt|TestSecondSignal.*)$' ./cmd/gad -signals "${GAD_SIGNALS:-500}"
+  rows '^TestStopWhileSampling$' ./trainer
+}
+
+# Rows 2, 3 and 18: loss of power and I/O errors at every operation.
+crash() {
+  rows '^(TestPowerLoss|TestEveryFaultIsReported)$' ./checkpoint -seeds "${GAD_STATES:-200}"
+  rows '^(TestRunReportsFaults|TestExportIsWholeOrAbsent)$' ./trainer -faultevery 1
+}
+
+# Row 4: every size of disk, in memory and real.
+disk() {
+  rows '^(TestDiskFull|TestRealDiskFull)$' ./checkpoint
+  rows '^TestRunOnAFullDisk$' ./trainer -budgets 256
+  rows '^TestDoctorDiskFull$' ./cmd/gad
+}
+
+# Row 19: one process for many steps.
+memory() {
+  rows '^TestSteadyMemory$' ./cmd/gad -steady "${GAD_STEPS:-5000}"
+  rows '^TestRunOutOfMemory$' ./trainer
 }
 
 # Rows 12 to 17: damaged files of every format.

@@ -89,6 +89,7 @@ func TestMetricsOfStages(t *testing.T) {
 			t.Errorf("step %d: sampler and trainer differ by %g", r.Step, r.Values["rollout/logp_diff_max"])
 		}
 	}
+	t.Logf("row 7: rollout against update: %d steps: log-probabilities of sampler and trainer bit-equal, the first update's ratio exactly 1", len(rows))
 	if kl := rows[0].Values["actor/kl_loss"]; !(kl >= 0 && kl < 0.1) {
 		t.Errorf("KL to the reference in the first step: %g, want near 0: it is the student as it was", kl)
 	}

@@ -119,6 +119,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available()}
 	defer func() {
 		if err != nil {
+			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
 			t.Close()
 			t = nil
 		}

@@ -30,7 +30,7 @@ import (
 // Exit statuses.
 const (
 	exitDone        = 0
-	exitFailed      = 1 // the run broke: a full disk, memory
+	exitFailed      = 1 // the run broke: a full disk, memory; or the doctor found one sick
 	exitUsage       = 2 // usage or configuration
 	exitInput       = 3 // data or model files
 	exitNumerical   = 5
@@ -58,7 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	if !errors.Is(err, trainer.ErrInterrupted) {
+	if !errors.Is(err, trainer.ErrInterrupted) && !errors.Is(err, errSick) { // both have been told
 		for line := range strings.Lines(strings.TrimSpace(err.Error())) {
 			fmt.Fprintln(stderr, "gad: "+strings.TrimSuffix(line, "\n"))
 		}
@@ -95,7 +95,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.planCommand(), p.exportCommand(),
+			p.planCommand(), p.doctorCommand(), p.exportCommand(),
 		},
 	}
 	for _, c := range app.Commands {
@@ -146,7 +146,7 @@ func status(err error) int {
 		return exitInterrupted
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
-	case errors.Is(err, errRunning):
+	case errors.Is(err, errRunning), errors.Is(err, errSick):
 		return exitFailed
 	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget):
 		return exitUsage

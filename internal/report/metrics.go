@@ -116,7 +116,8 @@ func Timing(name string) bool {
 	return strings.HasPrefix(name, "timing_s/") || strings.HasPrefix(name, "perf/") || strings.HasSuffix(name, "/tokens_per_s")
 }
 
-// Markdown describes every metric: one table for each group.
+// Markdown describes every metric, one table for each group, and every sign of a
+// sick run.
 func Markdown() string {
 	var b strings.Builder
 	group := ""
@@ -131,5 +132,5 @@ func Markdown() string {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", m.Name, m.Unit, strings.ReplaceAll(m.Doc, "|", `\|`))
 	}
-	return b.String()
+	return b.String() + signsMarkdown()
 }

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/internal/compute/cpu"
+	"gad/internal/compute/cuda"
+	"gad/trainer"
+)
+
+// errSick marks a run that the doctor found sick.
+var errSick = errors.New("sick")
+
+// doctorCommand is gad doctor.
+func (p *program) doctorCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "doctor",
+		Usage:     "how a run ended, whether it can go on, and what is wrong with it; without RUN: what this machine has",
+		ArgsUsage: "[RUN]",
+		Description: "Reads a run folder, all bytes of its checkpoints included, and changes nothing.\n" +
+			"Exit status 0: going on as it is is sound. 1: it is sick, the last lines say why.\n" +
+			"The signs that it looks for in the metrics are described in doc/metrics.md.",
+		Action: func(c *cli.Context) error {
+			switch c.NArg() {
+			case 0:
+				return p.examineMachine()
+			case 1:
+				x, err := trainer.Examine(files(), c.Args().First())
+				if err != nil {
+					return err
+				}
+				fmt.Fprint(p.out, x)
+				if len(x.Sick) > 0 {
+					return errSick
+				}
+				return nil
+			}
+			return usage("doctor: unexpected argument %q: give one run folder, or none", c.Args().Get(1))
+		},
+	}
+}
+
+// examineMachine prints what runs would find here.
+func (p *program) examineMachine() error {
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(p.out, "%-9s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	gb := func(n int64) string { return fmt.Sprintf("%.1f GB", float64(n)/1e9) }
+	field("system", "%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	be, err := device{name: "cpu", precision: "auto"}.open()
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	field("cpu", "%s; this machine has %s", be.Name(), strings.Join(cpu.Variants(), ", "))
+	if free := cpu.MemoryAvailable(); free > 0 {
+		field("memory", "%s available", gb(free))
+	} else {
+		field("memory", "the system does not say what is available")
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("doctor: %w", err)
+	}
+	if free, err := files().Free(dir); err == nil {
+		field("disk", "%s free in %s", gb(free), dir)
+	} else {
+		field("disk", "%v", err)
+	}
+	if gpu, err := cuda.Open(cuda.Options{}); err != nil {
+		field("cuda", "%v", err)
+	} else {
+		field("cuda", "%s, %s free", gpu.Name(), gb(gpu.Available()))
+		return gpu.Close()
+	}
+	return nil
+}

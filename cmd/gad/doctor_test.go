@@ -1,0 +1,141 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gad/checkpoint"
+)
+
+// doctor examines a run and wants an exit status and texts.
+func doctor(t *testing.T, what, run string, code int, texts ...string) string {
+	t.Helper()
+	got, out, said := gad("doctor", run)
+	if got != code || said != "" {
+		t.Errorf("%s: exit status %d, want %d\n%s%s", what, got, code, out, said)
+	}
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			t.Errorf("%s: does not say %q:\n%s", what, text, out)
+		}
+	}
+	if n := strings.Count(out, "\n"); n > 40 {
+		t.Errorf("%s: %d lines are more than a screen", what, n)
+	}
+	return out
+}
+
+// ends wants the run's log to end with an entry of this kind.
+func ends(t *testing.T, run, end string) {
+	t.Helper()
+	if last := lastLine(fileText(filepath.Join(run, "log.jsonl"))); !strings.Contains(last, fmt.Sprintf(`"end":%q`, end)) {
+		t.Errorf("the log's last line says no %q: %s", end, last)
+	}
+}
+
+// A run says in its last line why it ended, and the doctor says it again, for each
+// way to end; it changes nothing.
+func TestDoctor(t *testing.T) {
+	path, f := built(t), ready(t)
+	long := func(run string) []string {
+		return stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "100000", "trainer.save_freq=5")
+	}
+	causes := 0
+
+	before := tree(t, f.path("train"))
+	out := doctor(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished", "global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n", "too few to judge", "\nhealthy\n")
+	ends(t, f.path("train"), "finished")
+	if after := tree(t, f.path("train")); len(after) != len(before) {
+		t.Errorf("the doctor left %d files, there were %d", len(after), len(before))
+	}
+	t.Logf("finished:\n%s", strings.ReplaceAll(out, f.root, "RUNS"))
+	causes++
+
+	run := filepath.Join(t.TempDir(), "run")
+	p := start(t, path, long(run)...)
+	wait(t, "some steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > 7 })
+	doctor(t, "running", run, exitDone, fmt.Sprintf("by process %d on host", p.Process.Pid))
+	if code, _, said := gad(long(run)...); code != exitUsage || !strings.Contains(said, "run folder in use by process") {
+		t.Errorf("lock held: exit status %d: %s", code, said)
+	}
+	p.Process.Signal(syscall.SIGTERM)
+	p.end(t, 20*time.Second)
+	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command goes on after step", "\nhealthy\n")
+	ends(t, run, "interrupted")
+	causes += 2
+
+	at := lines(filepath.Join(run, "metrics.jsonl"))
+	p = start(t, path, long(run)...)
+	wait(t, "some steps more", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
+	p.Process.Kill()
+	p.end(t, 20*time.Second)
+	out = doctor(t, "killed", run, exitDone, "without a last word: kill -9, a loss of power", "the same command goes on after step", "\nhealthy\n")
+	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
+	causes++
+
+	// Damage: an older one would be resumed.
+	steps, err := checkpoint.Steps(files(), run)
+	if err != nil || len(steps) < 2 {
+		t.Fatalf("checkpoints %v, %v", steps, err)
+	}
+	newest, older := steps[len(steps)-1], steps[len(steps)-2]
+	harmed := filepath.Join(run, fmt.Sprintf("global_step_%d", newest), "trainer.json")
+	whole := fileText(harmed)
+	if err := os.WriteFile(harmed, []byte(strings.Replace(whole, "1", "2", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	doctor(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest), fmt.Sprintf("step %d of 100000\n", older), fmt.Sprintf("sick: global_step_%d does not verify", newest))
+	if err := os.WriteFile(harmed, []byte(whole), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// A gap in the metrics.
+	metrics := filepath.Join(run, "metrics.jsonl")
+	text := fileText(metrics)
+	all := strings.SplitAfter(text, "\n")
+	if err := os.WriteFile(metrics, []byte(strings.Join(append(append([]string{}, all[:2]...), all[3:]...), "")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	doctor(t, "gap", run, exitFailed, "the metrics have a gap: step 3 is missing")
+
+	broken := filepath.Join(t.TempDir(), "broken")
+	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
+	code, _, said := gad(args...)
+	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 {
+		t.Errorf("numerical stop: exit status %d, must be said once:\n%s", code, said)
+	}
+	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "sick: it ended with an error that may come again")
+	ends(t, broken, "numbers broke down")
+	t.Logf("numerical stop:\n%s", strings.ReplaceAll(out, filepath.Dir(broken), "RUNS"))
+	causes++
+
+	t.Logf("row 10: last words: %d ways to end, each told by the log's last entry (killed: by its absence) and by gad doctor; full disk and memory: TestDoctorDiskFull, TestRunOutOfMemory", causes)
+
+	for what, args := range map[string][]string{
+		`trainer: ` + f.path("student") + `: holds no run`: {f.path("student")},
+		"unexpected argument \"b\"":                        {"a", "b"},
+	} {
+		code, out, said := gad(append([]string{"doctor"}, args...)...)
+		if code != exitUsage || out != "" || !strings.Contains(said, what) || strings.Count(said, "\n") != 1 {
+			t.Errorf("doctor %v: exit status %d: %s%s", args, code, out, said)
+		}
+	}
+}
+
+// Without a run, the doctor says what the machine has.
+func TestDoctorOfMachine(t *testing.T) {
+	out, _ := must(t, "doctor")
+	for _, text := range []string{runtime.GOOS + "/" + runtime.GOARCH, "\ncpu      cpu/", "\nmemory   ", "\ndisk     ", "\ncuda     "} {
+		if !strings.Contains(out, text) {
+			t.Errorf("does not say %q:\n%s", text, out)
+		}
+	}
+	t.Logf("\n%s", out)
+}

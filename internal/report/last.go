@@ -1,0 +1,44 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"gad/internal/vfs"
+)
+
+// LastWord is what log.jsonl says of a run's last session.
+type LastWord struct {
+	End     End       // "" where the session was cut off, or goes on
+	Text    string    // the entry that says the end, or else the last entry
+	At      time.Time // when
+	Command string    // that began the session
+}
+
+// ReadLastWord reads log.jsonl of the run folder dir. Lines that are no entries are
+// passed over. A missing file is fs.ErrNotExist.
+func ReadLastWord(fsys vfs.FS, dir string) (w LastWord, err error) {
+	path := filepath.Join(dir, logName)
+	err = eachLine(fsys, path, func(line []byte, _ int64) error {
+		var e struct {
+			Time    time.Time
+			Msg     string
+			Command string
+			End     End
+		}
+		switch {
+		case json.Unmarshal(line, &e) != nil:
+		case e.Command != "" && (e.Msg == "start" || e.Msg == "resume"):
+			w = LastWord{Text: e.Msg, At: e.Time, Command: e.Command}
+		case e.End != "" || w.End == "":
+			w.End, w.Text, w.At = e.End, e.Msg, e.Time
+		}
+		return nil
+	})
+	if err != nil {
+		return w, fmt.Errorf("report: %s: %w", path, err)
+	}
+	return w, nil
+}

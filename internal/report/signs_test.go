@@ -1,0 +1,133 @@
+package report
+
+import (
+	"errors"
+	"io/fs"
+	"math"
+	"strings"
+	"testing"
+
+	"gad/internal/vfs"
+)
+
+// healthy is a run of n steps of the game as it should be, after ten of warm-up.
+func healthy(n int) (rows []Row) {
+	for i := range n {
+		wave := math.Sin(float64(i))
+		r := Row{Step: i + 1, Values: map[string]float64{"critic/d_acc_fresh": 0.75 + 0.1*wave, "rollout/len_mean": 100 + 5*wave, "teacher/len_mean": 105,
+			"rollout/truncated_frac": 0.1 + 0.05*wave, "rollout/repeat_frac": 0.05, "adv/std": 0.9, "adv/zero_var_groups_frac": 0.1, "critic/d_loss": 0.5}}
+		if i < 10 {
+			r.Values["critic/d_acc_fresh"] = 0.5 // the discriminator begins at chance
+		} else {
+			for name, x := range map[string]float64{"actor/pg_loss": wave, "actor/pg_clipfrac": 0.2 + 0.05*wave, "actor/ratio_max": 1.01, "actor/kl_loss": 0.02 * float64(i) / float64(n),
+				"actor/kl_share": 0.3, "actor/entropy": 1 - 0.5*float64(i)/float64(n)} {
+				r.Values[name] = x
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// A healthy run shows no sign; each sickness shows its own, and only that one.
+func TestJudge(t *testing.T) {
+	for _, n := range []int{0, 1, 19, 20, 60, 100} {
+		found, enough := Judge(healthy(n))
+		if len(found) > 0 || enough != (n >= 20) {
+			t.Errorf("%d healthy steps: %v, enough %v", n, found, enough)
+		}
+	}
+	set := func(name string, from int, x func(i int) float64) func([]Row) {
+		return func(rows []Row) {
+			for i := from; i < len(rows); i++ {
+				rows[i].Values[name] = x(i)
+			}
+		}
+	}
+	constant := func(x float64) func(int) float64 { return func(int) float64 { return x } }
+	shown := map[string]bool{}
+	for _, c := range []struct {
+		sign string
+		harm func([]Row)
+	}{
+		{"numbers break down", set("actor/skipped_updates", 99, constant(1))},
+		{"numbers break down", set("critic/skipped_updates", 85, constant(2))},
+		{"numbers break down", set("critic/d_loss", 99, constant(math.NaN()))},
+		{"discriminator at chance", set("critic/d_acc_fresh", 70, constant(0.51))},
+		{"discriminator always right", set("critic/d_acc_fresh", 80, constant(0.99))},
+		{"clip never acts", set("actor/pg_clipfrac", 80, constant(0))},
+		{"clip acts on most tokens", set("actor/pg_clipfrac", 80, constant(0.7))},
+		{"KL runs away", set("actor/kl_loss", 80, constant(1.5))},
+		{"KL runs away", set("actor/kl_loss", 60, func(i int) float64 { return 0.02 * math.Exp2(float64(max(0, i-70))/4) })},
+		{"KL runs away", set("reward/kl_mean", 10, constant(3))},
+		{"KL leads the loss", set("actor/kl_share", 80, constant(0.92))},
+		{"entropy collapses", set("actor/entropy", 80, constant(0.01))},
+		{"entropy collapses", set("actor/entropy", 80, constant(0.07))},
+		{"advantages vanish", set("adv/std", 80, constant(0.01))},
+		{"advantages vanish", set("adv/zero_var_groups_frac", 80, constant(0.6))},
+		{"answers end at the limit", set("rollout/truncated_frac", 79, constant(0.6))},
+		{"collapse after an update", set("rollout/repeat_frac", 95, constant(0.6))},
+		{"length is gamed", set("rollout/len_mean", 60, constant(180))},
+	} {
+		rows := healthy(100)
+		c.harm(rows)
+		found, _ := Judge(rows)
+		var names []string
+		for _, f := range found {
+			names = append(names, f.Name)
+			if f.Seen == "" || f.Doc == "" || f.Advice == "" {
+				t.Errorf("%s: %+v: something is empty", c.sign, f)
+			}
+		}
+		if got := strings.Join(names, ", "); got != c.sign {
+			t.Errorf("%s: found %q", c.sign, got)
+		}
+		shown[c.sign] = true
+	}
+	for _, s := range Signs() {
+		if !shown[s.Name] {
+			t.Errorf("%s: no test shows it", s.Name)
+		}
+	}
+	// A batch that is used in one update cannot be clipped.
+	rows := healthy(100)
+	set("actor/pg_clipfrac", 0, constant(0))(rows)
+	set("actor/ratio_max", 0, constant(1))(rows)
+	if found, _ := Judge(rows); len(found) > 0 {
+		t.Errorf("one update a batch: %v", found)
+	}
+}
+
+// The last word is that of the last session; a session that was cut off has none.
+func TestLastWord(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ReadLastWord(vfs.OS, dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no log: %v", err)
+	}
+	session := func(end End, text string) LastWord {
+		r, err := Open(vfs.OS, dir, Options{Command: "gad train " + text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Log().Info("student of some size")
+		if end != "" {
+			r.End(end, text)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w, err := ReadLastWord(vfs.OS, dir)
+		if err != nil || w.At.IsZero() || w.Command != "gad train "+text {
+			t.Errorf("%s: %+v, %v", text, w, err)
+		}
+		return w
+	}
+	for _, end := range []End{Finished, Interrupted, Aborted, DiskFull, Numerical, OutOfMemory, Failed} {
+		if w := session(end, "because"); w.End != end || w.Text != "because" {
+			t.Errorf("%s: %+v", end, w)
+		}
+		if w := session("", "cut off"); w.End != "" || w.Text != "student of some size" {
+			t.Errorf("cut off after %s: %+v", end, w)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gad/checkpoint"
+	"gad/internal/report"
+	"gad/internal/vfs"
+)
+
+// Examination is what a run's folder says of the run: how it ended, whether it can
+// go on, and whether its metrics are those of a healthy one.
+type Examination struct {
+	Run         string
+	Stage       Stage
+	Step, Total int // of the checkpoint that would be resumed
+	Last        report.LastWord
+	Holder      string // who works in the folder now
+	Checkpoints []Examined
+	Resume      string // name of the checkpoint that would be resumed
+	Need, Free  int64  // bytes of the next save, and of the disk; Need 0 is unknown, Free -1 not told
+	Steps       int    // in the metrics
+	Enough      bool   // steps to judge the metrics by
+	Findings    []report.Finding
+
+	// Sick are the reasons for which going on as it is would go wrong.
+	Sick []string
+}
+
+// Examined is one checkpoint of an examined run.
+type Examined struct {
+	Name   string
+	Digest string // SHA-256 of its manifest
+	Bytes  int64
+	Err    error
+}
+
+// Examine reads a run folder and changes nothing in it. All bytes of all its
+// checkpoints are read.
+func Examine(fsys vfs.FS, run string) (*Examination, error) {
+	x := &Examination{Run: run, Free: -1}
+	if _, err := fsys.Stat(filepath.Join(run, configName)); err != nil {
+		steps, lerr := checkpoint.Steps(fsys, run)
+		if err := errors.Join(lerr, err); lerr != nil || len(steps) == 0 {
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("%w: trainer: %s: holds no run: give the --output of gad sft, warmup or train", ErrConfig, run)
+			}
+			return nil, err
+		}
+	}
+	var err error
+	if x.Holder, err = checkpoint.Holder(run); err != nil {
+		return nil, err
+	}
+	if x.Last, err = report.ReadLastWord(fsys, run); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := x.examineCheckpoints(fsys); err != nil {
+		return nil, err
+	}
+	x.examineEnd()
+	if x.Free, err = fsys.Free(run); errors.Is(err, errors.ErrUnsupported) {
+		x.Free = -1
+	} else if err != nil {
+		return nil, fmt.Errorf("trainer: %w", err)
+	} else if x.Need > x.Free {
+		x.sick("the disk has too little room for the next save: free %s", bytesText(x.Need-x.Free))
+	}
+	return x, x.examineMetrics(fsys)
+}
+
+func (x *Examination) sick(format string, args ...any) {
+	x.Sick = append(x.Sick, fmt.Sprintf(format, args...))
+}
+
+// examineCheckpoints verifies each and finds the one to go on from.
+func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
+	steps, err := checkpoint.Steps(fsys, x.Run)
+	if err != nil {
+		return err
+	}
+	for _, step := range steps {
+		e := Examined{Name: fmt.Sprintf("global_step_%d", step)}
+		dir := filepath.Join(x.Run, e.Name)
+		e.Digest, e.Bytes, e.Err = checkpoint.Inspect(fsys, dir)
+		if errors.Is(e.Err, fs.ErrNotExist) && x.Holder != "" {
+			continue // pruned while it was read
+		}
+		if e.Err == nil {
+			s, err := readState(fsys, dir)
+			if err != nil {
+				return err
+			}
+			x.Resume, x.Stage, x.Step, x.Total = e.Name, s.Stage, s.Step, s.Total
+			x.Need = e.Bytes + 1<<20 // as checkpointBytes, from above
+		} else {
+			x.sick("%s does not verify", e.Name)
+		}
+		x.Checkpoints = append(x.Checkpoints, e)
+	}
+	return nil
+}
+
+// examineEnd adds the ends that would come again.
+func (x *Examination) examineEnd() {
+	if x.Holder != "" {
+		return
+	}
+	switch x.Last.End {
+	case report.Numerical, report.OutOfMemory, report.Failed:
+		x.sick("it ended with an error that may come again: %s", x.Last.End)
+	}
+}
+
+// examineMetrics looks for gaps and for the signs of sickness.
+func (x *Examination) examineMetrics(fsys vfs.FS) error {
+	rows, err := report.ReadMetrics(fsys, x.Run)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		x.sick("the metrics are damaged: %v", err)
+		return nil
+	}
+	x.Steps = len(rows)
+	for i, r := range rows {
+		if r.Step != i+1 {
+			x.sick("the metrics have a gap: step %d is missing", i+1)
+			break
+		}
+	}
+	if x.Steps < x.Step {
+		x.sick("the metrics end at step %d, the checkpoint is of step %d", x.Steps, x.Step)
+	}
+	if x.Findings, x.Enough = report.Judge(rows); len(x.Findings) > 0 {
+		for _, f := range x.Findings {
+			x.sick("%s", f.Name)
+		}
+	}
+	return nil
+}
+
+// String lays it out for a person, on one screen.
+func (x *Examination) String() string {
+	var b strings.Builder
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-13s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	stage := "no checkpoint yet"
+	if x.Resume != "" {
+		stage = fmt.Sprintf("%s, step %d of %d", x.Stage, x.Step, x.Total)
+	}
+	field("run", "%s: %s", x.Run, stage)
+	switch {
+	case x.Holder != "":
+		field("running", "by %s", x.Holder)
+		field("last said", "%s  %s", clock(x.Last.At), x.Last.Text)
+	case x.Last.End != "":
+		field("ended", "%s  %s", clock(x.Last.At), x.Last.End)
+		field("last said", "%s", x.Last.Text)
+	case x.Last.At.IsZero():
+		field("ended", "it has no log")
+	default:
+		field("ended", "without a last word: kill -9, a loss of power, or the system's memory killer")
+		field("last said", "%s  %s", clock(x.Last.At), x.Last.Text)
+	}
+	switch {
+	case x.Holder != "" || x.Last.End == report.Finished:
+	case x.Resume == "":
+		field("to go on", "the same command begins anew")
+	default:
+		field("to go on", "the same command goes on after step %d of %d", x.Step, x.Total)
+	}
+	const most = 8 // a screen
+	shown := x.Checkpoints[max(0, len(x.Checkpoints)-most):]
+	for i, c := range shown {
+		name := ""
+		if i == 0 {
+			name = "checkpoints"
+			if len(shown) < len(x.Checkpoints) {
+				name = fmt.Sprintf("newest %d/%d", len(shown), len(x.Checkpoints))
+			}
+		}
+		switch {
+		case c.Err != nil:
+			field(name, "%-17s DAMAGED   %v", c.Name, c.Err)
+		case c.Name == x.Resume:
+			field(name, "%-17s verified  %.12s  %s  <- would be resumed", c.Name, c.Digest, bytesText(c.Bytes))
+		default:
+			field(name, "%-17s verified  %.12s  %s", c.Name, c.Digest, bytesText(c.Bytes))
+		}
+	}
+	if len(shown) == 0 {
+		field("checkpoints", "none")
+	}
+	switch {
+	case x.Free < 0:
+		field("disk", "the system does not say what is free")
+	case x.Need == 0:
+		field("disk", "%s free", bytesText(x.Free))
+	default:
+		field("disk", "%s for the next save, %s free", bytesText(x.Need), bytesText(x.Free))
+	}
+	again := ""
+	if n := x.Steps - x.Step; n > 0 && x.Holder == "" {
+		again = fmt.Sprintf(", the last %d to be taken again", n)
+	}
+	field("metrics", "%d steps%s", x.Steps, again)
+	switch {
+	case len(x.Findings) > 0:
+		for _, f := range x.Findings {
+			field("sign", "%s: %s", f.Name, f.Seen)
+			field("", "rule: %s", f.Doc)
+			field("", "look first at: %s", f.Advice)
+		}
+	case !x.Enough:
+		field("signs", "none, but the metrics are too few to judge")
+	default:
+		field("signs", "none")
+	}
+	if len(x.Sick) == 0 {
+		b.WriteString("\nhealthy\n")
+		return b.String()
+	}
+	b.WriteString("\nsick: " + strings.Join(x.Sick, "\n      ") + "\n")
+	return b.String()
+}
+
+func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
