@@ -338,6 +338,24 @@ func TestRunReportsFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What the checkpoint builds on is on the disk before the checkpoint is: no kill
+	// would show it if it were not.
+	safe, commits := false, 0
+	for _, op := range ops(clean) {
+		switch {
+		case op == "write "+filepath.Join(dir, "run", "metrics.jsonl"):
+			safe = false
+		case op == "sync "+filepath.Join(dir, "run", "metrics.jsonl"):
+			safe = true
+		case strings.HasPrefix(op, "rename "+filepath.Join(dir, "run", ".commit-")):
+			if commits++; !safe {
+				t.Error("a checkpoint is committed before its metrics are synced")
+			}
+		}
+	}
+	if commits != 3 {
+		t.Errorf("%d commits, want 3", commits)
+	}
 	injected, reported := 0, 0
 	for _, forever := range []bool{false, true} {
 		for at := 0; at < clean.Ops(); at += *faultEvery {

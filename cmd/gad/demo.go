@@ -145,7 +145,7 @@ func (d *demoRun) prepare() error {
 		}
 		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return vfs.Target(err)
 	}
 	if entries, err := files().ReadDir(d.dir); err == nil && len(entries) > 0 {
 		if _, err := files().Stat(d.path("data")); err != nil {

@@ -59,7 +59,9 @@ func TestSteadyMemory(t *testing.T) {
 	if *steady >= 5000 {
 		limit = 1
 	}
-	t.Logf("row 19: steady memory: %d steps, resident %.1f MB after step %d, %.1f MB at the end: %+.2f %%", *steady, first/1e3, warm, last/1e3, change)
+	q := len(kb) / 4
+	t.Logf("row 19: steady memory: %d steps, resident %.1f MB after step %d, %.1f MB at the end: %+.2f %%; means of quarters %.2f %.2f %.2f %.2f MB", *steady, first/1e3, warm, last/1e3, change,
+		mean(kb[:q])/1e3, mean(kb[q:2*q])/1e3, mean(kb[2*q:3*q])/1e3, mean(kb[3*q:])/1e3)
 	if math.Abs(change) > limit {
 		t.Errorf("memory changed by %+.2f %%, more than %g %%", change, limit)
 	}
