@@ -31,9 +31,9 @@ var house = map[string]string{
 	"actor":      "algos internal/compute model",
 	"critic":     "algos internal/compute internal/philox model",
 	"reference":  "internal/compute model",
-	"model":      "internal/compute internal/philox internal/safetensors",
-	"data":       "internal/vfs",
-	"tokenizer":  "",
+	"model":      "internal/compute internal/folder internal/philox internal/safetensors",
+	"data":       "internal/folder internal/vfs",
+	"tokenizer":  "internal/folder",
 	"algos":      "",
 	"checkpoint": "internal/vfs",
 
@@ -46,10 +46,11 @@ var house = map[string]string{
 	"internal/compute/computetest":  "internal/compute internal/compute/ref",
 	"internal/conf":                 "",
 	"internal/demo":                 "internal/philox",
+	"internal/folder":               "",
 	"internal/hostile":              "",
 	"internal/philox":               "",
 	"internal/report":               "internal/vfs",
-	"internal/safetensors":          "",
+	"internal/safetensors":          "internal/folder",
 	"internal/textmetrics":          "",
 	"internal/vfs":                  "",
 	"internal/vfs/vfstest":          "internal/vfs",
@@ -109,6 +110,10 @@ var writers = map[string]string{
 	"internal/vfs": "is the seam itself",
 }
 
+// reaching are packages that open connections, start programs or load code, and
+// those below them. None of gad's own may, outside of tests.
+var reaching = []string{"net", "os/exec", "plugin"}
+
 // unsafes may import unsafe, or hold assembly, for the reason given.
 var unsafes = map[string]string{
 	"internal/compute/cpu":          "aligns its blocks to cache lines and hands slices to assembly",
@@ -162,6 +167,8 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"cmd/gad/bad.go", "package main\nimport _ \"os/exec\"", "cmd/gad/bad.go: imports os/exec"},
 		{"internal/report/bad.go", "package report\nimport \"os\"\nvar f = os.OpenFile", "internal/report/bad.go:3: os.OpenFile"},
 		{"data/bad.go", "package data\nimport . \"os\"", "data/bad.go: imports os without a name"},
+		{"data/bad.go", "package data\nimport _ \"net/http\"", "data/bad.go: imports net/http"},
+		{"data/bad.go", "package data\nimport _ \"os/exec\"", "data/bad.go: imports os/exec"},
 		{"data/bad.go", "package data\nimport _ \"unsafe\"", "data/bad.go: imports unsafe"},
 		{"data/bad.s", "TEXT f(SB), 0, $0", "data/bad.s: assembly"},
 		{"data/util/a.go", "// Package util is.\npackage util", "data/util: \"util\""},
@@ -325,6 +332,8 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File, gpu b
 			if _, ok := unsafes[pkg]; !ok {
 				in.complain("%s: imports unsafe: only %s may", name, names(unsafes))
 			}
+		case !test && slices.Contains(reaching, strings.Split(what, "/")[0]) || !test && slices.Contains(reaching, what):
+			in.complain("%s: imports %s: the program fetches nothing and starts nothing: see SECURITY.md", name, what)
 		case isOurs:
 			if !test {
 				in.used[pkg+" "+ours] = true

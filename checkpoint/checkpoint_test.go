@@ -612,6 +612,7 @@ func TestReleasedFormats(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	t.Logf("row 17: checkpoints of formats 1 to %d are read; format %d is refused in TestManifestRefuses", formatVersion, formatVersion+1)
 }
 
 func TestExport(t *testing.T) {

@@ -64,7 +64,8 @@ func TestErrors(t *testing.T) {
 		{"saved: absolute", saved("abs", `{"_data_files":[{"filename":"/etc/passwd"}]}`), cols, nil, []string{"inside the folder"}},
 		{"saved: file is gone", saved("gone", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, fs.ErrNotExist, []string{"data.arrow"}},
 		{"saved: indices", saved("idx", `{"_data_files":[{"filename":"x"}],"_indices_data_files":[{}]}`), cols, nil, []string{"flatten_indices()"}},
-		{"saved: link out", saved("link", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, nil, []string{"data.arrow", "escapes"}},
+		{"saved: link out", saved("link", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, nil, []string{"data.arrow", "leads out of the folder"}},
+		{"folder: link out", filepath.Dir(linkOut(t, file("outside.jsonl", good))), cols, nil, []string{"a.jsonl", "leads out of the folder", "cp -rL"}},
 		{"saved: bad state", saved("bad", `{`), cols, ErrCorrupt, []string{"state.json"}},
 		{"json array cut", file("cut.json", `[{"content":"q"},{"content":`), cols, ErrTruncated, []string{"row 1"}},
 		{"json array, more behind", file("more.json", `[{"content":"q"}] x`), cols, ErrCorrupt, []string{"behind the array"}},
@@ -124,6 +125,34 @@ func TestErrors(t *testing.T) {
 	s.Close()
 	if _, err := s.Row(0); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closed set: %v", err)
+	}
+}
+
+// linkOut is a file of a folder that is a link to another file.
+func linkOut(t *testing.T, to string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.jsonl")
+	if err := os.Symlink(to, path); err != nil {
+		t.Skip(err)
+	}
+	return path
+}
+
+// The cache of Hugging Face lays a data set out as links; it is read as it lies.
+func TestHuggingFaceCache(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "datasets--a--b")
+	dir := filepath.Join(top, "snapshots", "0123", "data")
+	for _, d := range []string{dir, filepath.Join(top, "blobs")} {
+		if err := os.MkdirAll(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeTest(t, filepath.Join(top, "blobs", "aa"), `{"content":"q","teacher_response":"a"}`+"\n")
+	if err := os.Symlink("../../../blobs/aa", filepath.Join(dir, "train.jsonl")); err != nil {
+		t.Skip(err)
+	}
+	if rows := readAll(t, openTest(t, dir)); len(rows) != 1 || rows[0].Teacher != "a" {
+		t.Errorf("%+v", rows)
 	}
 }
 

@@ -14,21 +14,23 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"gad/internal/folder"
 )
 
 // dataFile is a file to be opened: by name, or inside a root that it must not
 // leave.
 type dataFile struct {
-	name string   // path for messages
-	root *os.Root // nil: open name itself
-	rel  string   // name inside root
+	name string         // path for messages
+	root *folder.Folder // nil: open name itself
+	rel  string         // name inside root
 }
 
 // listing is what a path stands for.
 type listing struct {
 	files    []dataFile
-	rows     int      // as the folder's own description says, -1 for unknown
-	root     *os.Root // of the files, nil for none; the caller closes it
+	rows     int            // as the folder's own description says, -1 for unknown
+	root     *folder.Folder // of the files, nil for none; the caller closes it
 	warnings []string
 }
 
@@ -71,26 +73,17 @@ const maxDescription = 16 << 20
 
 // readDescription decodes one of a folder's JSON files.
 func readDescription(dir, name string, into any) error {
-	root, err := os.OpenRoot(dir)
+	root, err := folder.Open(dir)
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	defer root.Close()
-	path := filepath.Join(dir, name)
-	f, err := openRegular(dataFile{name: path, root: root, rel: name})
+	defer root.Close() // only read from
+	text, err := root.ReadFile(name, maxDescription)
 	if err != nil {
-		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxDescription+1))
-	if err != nil {
-		return fmt.Errorf("data: %s: %w", path, err)
-	}
-	if len(text) > maxDescription {
-		return fmt.Errorf("data: %s: larger than %d MiB: not the description of a data set", path, maxDescription>>20)
+		return fmt.Errorf("data: %w", err)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("data: %s: %v: %w: save the data set again", path, err, ErrCorrupt)
+		return fmt.Errorf("data: %s: %v: %w: save the data set again", filepath.Join(dir, name), err, ErrCorrupt)
 	}
 	return nil
 }
@@ -127,7 +120,7 @@ func listSaved(path string) (listing, error) {
 	if len(state.Files) == 0 {
 		return listing{}, fmt.Errorf("data: %s: state.json: names no data files: the set is empty: save it again", path)
 	}
-	root, err := os.OpenRoot(path)
+	root, err := folder.Open(path)
 	if err != nil {
 		return listing{}, fmt.Errorf("data: %w", err)
 	}
@@ -192,27 +185,27 @@ func listShards(path string, entries []fs.DirEntry) (listing, error) {
 	if slices.Sort(keys); len(keys) > 1 {
 		return listing{}, fmt.Errorf("data: %s: holds the splits %q: one must be chosen: list its files, joined by %q", path, keys, string(os.PathListSeparator))
 	}
+	root, err := folder.Open(path)
+	if err != nil {
+		return listing{}, fmt.Errorf("data: %w", err)
+	}
+	list.root = root
+	for i := range list.files {
+		list.files[i].root, list.files[i].rel = root, filepath.Base(list.files[i].name)
+	}
 	return list, nil
 }
 
-// openRegular opens a file after making sure that it is one: a pipe or a
-// device would block or never end.
-func openRegular(f dataFile) (*os.File, error) {
-	stat, open := os.Stat, os.Open
-	name := f.name
+// open opens the file after making sure that it is one: a pipe or a device would
+// block or never end.
+func (f dataFile) open() (file *os.File, err error) {
 	if f.root != nil {
-		stat, open, name = f.root.Stat, f.root.Open, f.rel
+		file, err = f.root.Open(f.rel)
+	} else {
+		file, err = folder.File(f.name)
 	}
-	info, err := stat(name)
 	if err != nil {
-		return nil, fmt.Errorf("data: %s: %w", f.name, err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("data: %s: %s: not a regular file: copy the data to a file", f.name, info.Mode().Type())
-	}
-	file, err := open(name)
-	if err != nil {
-		return nil, fmt.Errorf("data: %s: %w", f.name, err)
+		return nil, fmt.Errorf("data: %w", err)
 	}
 	return file, nil
 }
@@ -220,7 +213,7 @@ func openRegular(f dataFile) (*os.File, error) {
 // openSource opens a file with the reader its first bytes ask for. size is the
 // file's length in bytes.
 func openSource(f dataFile, cols Columns) (src source, size int64, err error) {
-	file, err := openRegular(f)
+	file, err := f.open()
 	if err != nil {
 		return nil, 0, err
 	}

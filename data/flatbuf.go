@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -225,7 +226,7 @@ func checkKeyValues(t fbTable, i int) error {
 		return fmt.Errorf("%d metadata pairs", len(pairs))
 	}
 	for _, p := range pairs {
-		if err := errors.Join(p.checkString(0), p.checkString(1)); err != nil {
+		if err := cmp.Or(p.checkString(0), p.checkString(1)); err != nil {
 			return err
 		}
 	}

@@ -8,11 +8,12 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+
+	"gad/internal/folder"
 )
 
 // ErrUnsupported is wrapped by the errors about models that gad reads correctly
@@ -82,22 +83,18 @@ const maxConfigBytes = 1 << 20
 // "llama3", biases on other projections, activations but silu, quantized
 // weights. Such errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
-	path := filepath.Join(dir, "config.json")
-	f, err := os.Open(path)
+	root, err := folder.Open(dir)
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %w", err)
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
+	defer root.Close() // only read from
+	b, err := root.ReadFile("config.json", maxConfigBytes)
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %w", err)
-	}
-	if len(b) > maxConfigBytes {
-		return Config{}, fmt.Errorf("model: %s: file of more than %d bytes: not a model's configuration", path, maxConfigBytes)
 	}
 	c, err := parseConfig(b)
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %s: %w", path, err)
+		return Config{}, fmt.Errorf("model: %s: %w", filepath.Join(dir, "config.json"), err)
 	}
 	return c, nil
 }

@@ -204,6 +204,40 @@ func rewritten(t *testing.T, name string, f func(ts []safetensors.Source) []safe
 	return d
 }
 
+// The cache of Hugging Face lays a model out as links; it is read as it lies, and
+// a link that leads out of the model's own part of the cache is refused.
+func TestHuggingFaceCache(t *testing.T) {
+	hub := t.TempDir()
+	top := filepath.Join(hub, "models--a--b")
+	dir := filepath.Join(top, "snapshots", "0123")
+	must(t, os.MkdirAll(dir, 0o777))
+	must(t, os.CopyFS(filepath.Join(top, "blobs"), os.DirFS(filepath.Join(fixtures, "llama3_sharded"))))
+	entries, err := os.ReadDir(filepath.Join(top, "blobs"))
+	must(t, err)
+	for _, e := range entries {
+		if err := os.Symlink("../../blobs/"+e.Name(), filepath.Join(dir, e.Name())); err != nil {
+			t.Skip(err)
+		}
+	}
+	m, err := Load(ref.New(), dir, Options{})
+	must(t, err)
+	want, err := Load(ref.New(), filepath.Join(fixtures, "llama3_sharded"), Options{})
+	must(t, err)
+	sameWeights(t, "from the cache", m, want)
+	for _, name := range []string{"config.json", "model.safetensors.index.json", "model-00002-of-00003.safetensors"} {
+		link := filepath.Join(dir, name)
+		must(t, os.Rename(filepath.Join(top, "blobs", name), filepath.Join(hub, name)))
+		must(t, os.Remove(link))
+		must(t, os.Symlink("../../../"+name, link))
+		if _, err := Load(ref.New(), dir, Options{}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "cp -rL") {
+			t.Errorf("%s outside: %v", name, err)
+		}
+		must(t, os.Rename(filepath.Join(hub, name), filepath.Join(top, "blobs", name)))
+		must(t, os.Remove(link))
+		must(t, os.Symlink("../../blobs/"+name, link))
+	}
+}
+
 func TestLoadRefuses(t *testing.T) {
 	be := ref.New()
 	floats := func(name string, shape []int, v float32) safetensors.Source {

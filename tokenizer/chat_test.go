@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nikolalohinski/gonja/v2/builtins"
 	controlStructures "github.com/nikolalohinski/gonja/v2/builtins/control_structures"
@@ -232,6 +233,68 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 	if _, err := tok.ChatPrompt([]Message{{"user", all.String() + "<end>"}}); err == nil {
 		t.Error("messages with every noncharacter and a control token were accepted")
 	}
+}
+
+// Row 16: every control token of every fixture, written in every role, alone, in
+// a sentence, at the end, in halves over two messages, and with its neighbours:
+// the prompt holds the control tokens that it has without it, and no more.
+func TestNoMessageBecomesAControlToken(t *testing.T) {
+	cases := 0
+	for _, shape := range []string{"gpt2", "qwen2", "llama3", "other"} {
+		tok, _ := readExpected(t, shape)
+		if tok.chat == nil {
+			var err error // a template of our own where the folder has none
+			if tok.chat, err = newChatTemplate(`{% for m in messages %}{{ m.role + ': ' + m.content | trim + '\n' }}{% endfor %}`, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		controls := func(msgs []Message) (ids []int32) {
+			t.Helper()
+			all, err := tok.ChatPrompt(msgs)
+			if err != nil {
+				t.Fatalf("%s: %q: %v", shape, msgs, err)
+			}
+			for _, id := range all {
+				if tok.special[id] {
+					ids = append(ids, id)
+				}
+			}
+			return ids
+		}
+		specials := 0
+		for _, a := range tok.added {
+			if !a.Special {
+				continue
+			}
+			specials++
+			half := len(a.Content) / 2
+			for !utf8.RuneStart(a.Content[half]) {
+				half--
+			}
+			for _, role := range []string{"system", "user", "assistant"} {
+				for _, content := range []string{a.Content, "x" + a.Content + "y", "say " + a.Content, a.Content + a.Content, "<" + a.Content, a.Content[:half], a.Content[:half] + a.Content, " " + a.Content + "\n", a.Content[half:]} {
+					msgs := func(text string) []Message {
+						list := []Message{{"system", "s"}, {"user", "u"}, {"assistant", "a"}, {"user", "v"}}
+						for i := range list {
+							if list[i].Role == role {
+								list[i].Content = text
+								break
+							}
+						}
+						return list
+					}
+					cases++
+					if got, want := controls(msgs(content)), controls(msgs("harmless")); !slices.Equal(got, want) {
+						t.Errorf("%s: %s says %q: control tokens %v, want %v", shape, role, content, got, want)
+					}
+				}
+			}
+		}
+		if specials == 0 {
+			t.Errorf("%s: no control token in the fixture", shape)
+		}
+	}
+	t.Logf("row 16: %d messages with control tokens in them, none encoded as one", cases)
 }
 
 // TestRestoredTextIsNormalized: a mark behind a control token of one character

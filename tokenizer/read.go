@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/text/unicode/norm"
+
+	"gad/internal/folder"
 )
 
 // The files of a tokenizer folder. All but the first may be absent.
@@ -40,15 +40,20 @@ var fileLimits = map[string]int64{
 // generation_config.json and config.json. Every error names the file, the
 // object and the rule that it breaks.
 func Load(dir string) (*Tokenizer, error) {
+	root, err := folder.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w: give the folder of a Hugging Face model with a fast tokenizer, or train one", err)
+	}
+	defer root.Close() // only read from
 	files := map[string][]byte{}
 	for name, limit := range fileLimits {
-		data, err := readFile(filepath.Join(dir, name), limit)
+		data, err := root.ReadFile(name, limit)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && name != fileTokenizer:
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("tokenizer: %s: %s is missing: give the folder of a Hugging Face model with a fast tokenizer, or train one: %w", dir, name, err)
+			return nil, fmt.Errorf("tokenizer: %w: give the folder of a Hugging Face model with a fast tokenizer, or train one", err)
 		case err != nil:
-			return nil, fmt.Errorf("tokenizer: %s: %w", dir, err)
+			return nil, fmt.Errorf("tokenizer: %w", err)
 		default:
 			files[name] = data
 		}
@@ -58,30 +63,6 @@ func Load(dir string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: %s: %w", dir, err)
 	}
 	return t, nil
-}
-
-// readFile reads a regular file of at most limit bytes.
-func readFile(path string, limit int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file: put the file itself there", filepath.Base(path))
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("%s: more than %d bytes: the limit for this file: is it the right file?", filepath.Base(path), limit)
-	}
-	return data, nil
 }
 
 // object decodes a JSON object. Unlike encoding/json it tells keys apart by

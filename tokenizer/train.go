@@ -102,7 +102,7 @@ func Train(corpus io.Reader, opt TrainOptions) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: train: the corpus is empty: give a text")
 	}
 	names, merges := learn(counts, opt.VocabSize-len(opt.Special))
-	files, err := folder(names, merges, opt)
+	files, err := folderFiles(names, merges, opt)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: train: %w", err)
 	}
@@ -303,9 +303,9 @@ func learn(counts map[string]int64, size int) (names []string, merges [][2]int32
 	return names, merges
 }
 
-// folder writes the files of a trained tokenizer. Only maps with sorted keys
+// folderFiles writes the files of a trained tokenizer. Only maps with sorted keys
 // go through encoding/json, and the vocabulary is written in order of id.
-func folder(names []string, merges [][2]int32, opt TrainOptions) (map[string][]byte, error) {
+func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[string][]byte, error) {
 	quote := func(s string) string {
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)

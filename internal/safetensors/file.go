@@ -14,10 +14,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"sort"
+
+	"gad/internal/folder"
 )
 
 // File is one open file.
@@ -34,15 +35,7 @@ type File struct {
 // elsewhere. Who cuts a mapped file short while it is in use takes its bytes
 // away: replace model files by renaming.
 func Open(path string) (*File, error) {
-	// Stat comes first because opening a FIFO waits for a writer.
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("safetensors: %s: not a regular file", path)
-	}
-	f, err := os.Open(path)
+	f, err := folder.File(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
@@ -143,17 +136,4 @@ func (f *File) Close() error {
 		return fmt.Errorf("safetensors: %s: unmap: %w", f.path, err)
 	}
 	return nil
-}
-
-// openRegular opens a file of a folder, but nothing that leaves the folder and
-// nothing that is not a regular file.
-func openRegular(root *os.Root, name string) (*os.File, error) {
-	info, err := root.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
-	}
-	return root.Open(name)
 }

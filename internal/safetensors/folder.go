@@ -3,13 +3,13 @@ package safetensors
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sort"
 	"strings"
 	"unicode/utf8"
+
+	"gad/internal/folder"
 )
 
 // The names under which a model folder keeps its weights.
@@ -33,24 +33,24 @@ type Folder struct {
 // is there, else the shards that model.safetensors.index.json lists. The index
 // and the shards must name the same tensors, each once. Files are opened below
 // dir only: a name with a separator is refused, and so is a symbolic link that
-// leads out of dir (a folder of Hugging Face's cache consists of such links:
-// copy it with the links followed).
+// leads out of dir, but for folders in the cache of Hugging Face: see
+// internal/folder.
 func OpenFolder(dir string) (*Folder, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := folder.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
-	defer root.Close()
-	folder := &Folder{path: dir}
-	if err := folder.open(root); err != nil {
-		_ = folder.Close() // the first error is the one to report
+	defer root.Close() // the files stay open
+	f := &Folder{path: dir}
+	if err := f.open(root); err != nil {
+		_ = f.Close() // the first error is the one to report
 		return nil, err
 	}
-	return folder, nil
+	return f, nil
 }
 
-func (f *Folder) open(root *os.Root) error {
-	single, err := openRegular(root, SingleName)
+func (f *Folder) open(root *folder.Folder) error {
+	single, err := root.Open(SingleName)
 	if err == nil {
 		file, err := load(single, filepath.Join(f.path, SingleName))
 		if err != nil {
@@ -60,38 +60,24 @@ func (f *Folder) open(root *os.Root) error {
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return f.refuse(SingleName, err)
+		return fmt.Errorf("safetensors: %w", err)
 	}
-	index, err := openRegular(root, IndexName)
+	text, err := root.ReadFile(IndexName, maxIndex)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("safetensors: %s: neither %s nor %s is there: %w", f.path, SingleName, IndexName, fs.ErrNotExist)
 	}
 	if err != nil {
-		return f.refuse(IndexName, err)
-	}
-	defer index.Close() // only read from
-	text, err := io.ReadAll(io.LimitReader(index, maxIndex+1))
-	if err != nil {
-		return f.refuse(IndexName, err)
+		return fmt.Errorf("safetensors: %w", err)
 	}
 	weights, err := parseIndex(text)
 	if err != nil {
-		return f.refuse(IndexName, err)
+		return fmt.Errorf("safetensors: %s: %w", filepath.Join(f.path, IndexName), err)
 	}
 	return f.shards(root, weights)
 }
 
-// refuse words an error about one file of the folder.
-func (f *Folder) refuse(name string, err error) error {
-	hint := ""
-	if link, lerr := os.Lstat(filepath.Join(f.path, name)); lerr == nil && link.Mode()&fs.ModeSymlink != 0 {
-		hint = ": it is a symbolic link, copy the folder with its links followed"
-	}
-	return fmt.Errorf("safetensors: %s: %w%s", filepath.Join(f.path, name), err, hint)
-}
-
 // shards opens the files that the index names and holds both against each other.
-func (f *Folder) shards(root *os.Root, weights []entry) error {
+func (f *Folder) shards(root *folder.Folder, weights []entry) error {
 	number := map[string]int32{}
 	f.names = make([]string, len(weights))
 	f.from = make([]int32, len(weights))
@@ -100,9 +86,9 @@ func (f *Folder) shards(root *os.Root, weights []entry) error {
 		n, ok := number[w.value]
 		if !ok {
 			n = int32(len(f.files))
-			shard, err := openRegular(root, w.value)
+			shard, err := root.Open(w.value)
 			if err != nil {
-				return f.refuse(w.value, err)
+				return fmt.Errorf("safetensors: %w", err)
 			}
 			file, err := load(shard, filepath.Join(f.path, w.value))
 			if err != nil {

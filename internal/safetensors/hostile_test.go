@@ -147,7 +147,7 @@ func TestHostileFilesAreRefused(t *testing.T) {
 	if most >= 1<<20 {
 		t.Errorf("refusing a file of 200 bytes allocated %d", most)
 	}
-	t.Logf("%d hostile files refused, at most %d bytes allocated for one of 200 bytes or less", len(refused), most)
+	t.Logf("row 14: safetensors: %d hostile files refused, each with a message of its own, at most %d bytes allocated for one of 200 bytes or less", len(refused), most)
 }
 
 // The rules above must not refuse what is merely unusual.
@@ -328,7 +328,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if ofNames > 5 || ofIndex > 20 || ofMeta > 20 {
 		t.Errorf("allocated %.1f, %.1f, %.1f times the text", ofNames, ofIndex, ofMeta)
 	}
-	t.Logf("lying lengths: %d bytes; allocated in all, times the text: %.1f (names), %.1f (index), %.1f (metadata)", lies, ofNames, ofIndex, ofMeta)
+	t.Logf("row 13: safetensors: lying lengths allocate %d bytes; allocated in all, times the text: %.1f (names), %.1f (index), %.1f (metadata)", lies, ofNames, ofIndex, ofMeta)
 }
 
 // A header as large as the cap is refused or read in bounded time.

@@ -1,0 +1,140 @@
+// Package folder opens files of a folder that somebody else made: regular files
+// inside it, and nothing else. A name or a symbolic link that leads out of the
+// folder is refused before anything is opened, and so are pipes, devices and
+// folders, of which opening may wait and reading never end.
+//
+// One exception makes the cache of Hugging Face usable as it lies. In it a model's
+// folder, models--NAME/snapshots/REVISION, consists of links to
+// models--NAME/blobs. For a folder of this shape, or inside one, the border is
+// models--NAME (or datasets--NAME), which holds only files of that model.
+package folder
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+var (
+	errNotRegular = errors.New("not a regular file")
+	errLeaves     = errors.New("its symbolic link leads out of the folder, or nowhere: copy the folder with its links followed (cp -rL)")
+)
+
+// Folder is an open folder.
+type Folder struct {
+	path  string // as the caller gave it, for messages
+	root  *os.Root
+	below string // the folder within root
+}
+
+// Open opens a folder. The path itself is the user's own word: it may be, or pass
+// through, a symbolic link.
+func Open(path string) (*Folder, error) {
+	f := &Folder{path: path, below: "."}
+	border := path
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		if abs, err := filepath.Abs(real); err == nil {
+			if b, rel, ok := cached(abs); ok {
+				border, f.below = b, rel
+			}
+		}
+	}
+	root, err := os.OpenRoot(border)
+	if err != nil {
+		return nil, reason(path, err)
+	}
+	f.root = root
+	return f, nil
+}
+
+// cached splits a path .../models--NAME/snapshots/REVISION[/...] behind
+// models--NAME.
+func cached(path string) (border, below string, ok bool) {
+	for at := path; ; at = filepath.Dir(at) {
+		snapshots := filepath.Dir(at)
+		border = filepath.Dir(snapshots)
+		if border == snapshots {
+			return "", "", false // the top
+		}
+		name := filepath.Base(border)
+		if filepath.Base(snapshots) == "snapshots" && (strings.HasPrefix(name, "models--") || strings.HasPrefix(name, "datasets--")) {
+			below, err := filepath.Rel(border, path)
+			return border, below, err == nil
+		}
+	}
+}
+
+// Open opens a regular file of the folder for reading. The error names the file.
+func (f *Folder) Open(name string) (*os.File, error) {
+	path := filepath.Join(f.path, name)
+	if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
+		return nil, fmt.Errorf("%q: not a name inside the folder %s", name, f.path)
+	}
+	inside := filepath.Join(f.below, name)
+	// Stat comes first because opening a FIFO waits for a writer.
+	info, err := f.root.Stat(inside)
+	if err != nil {
+		if link, lerr := f.root.Lstat(inside); lerr == nil && link.Mode()&fs.ModeSymlink != 0 {
+			return nil, fmt.Errorf("%s: %w", path, errLeaves)
+		}
+		return nil, reason(path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w", path, errNotRegular)
+	}
+	file, err := f.root.Open(inside)
+	if err != nil {
+		return nil, reason(path, err)
+	}
+	return file, nil
+}
+
+// ReadFile reads a regular file of the folder of at most limit bytes.
+func (f *Folder) ReadFile(name string, limit int64) ([]byte, error) {
+	file, err := f.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() // only read from
+	path := filepath.Join(f.path, name)
+	text, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err != nil {
+		return nil, reason(path, err)
+	}
+	if int64(len(text)) > limit {
+		return nil, fmt.Errorf("%s: more than %d bytes, the limit for this file: is it the right file?", path, limit)
+	}
+	return text, nil
+}
+
+// Close closes the folder, not the files that were opened through it.
+func (f *Folder) Close() error { return f.root.Close() }
+
+// File opens a regular file by a path that the user gave.
+func File(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, reason(path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w", path, errNotRegular)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, reason(path, err)
+	}
+	return file, nil
+}
+
+// reason words an error of the file system with the path as the caller knows it.
+func reason(path string, err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
