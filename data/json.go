@@ -285,6 +285,11 @@ func jsonText(column string, value json.RawMessage) (text, error) {
 	if value[0] != '"' {
 		return text{}, &rowFault{column, preview(string(value), 20), "not a string", "write it as text"}
 	}
+	// The decoder has seen that value is a string. Most are as they are written:
+	// to read them again for escapes takes a quarter of the time of a row.
+	if bytes.IndexByte(value, '\\') < 0 && utf8.Valid(value) {
+		return text{string(value[1 : len(value)-1]), true}, nil
+	}
 	if err := json.Unmarshal(value, &s); err != nil {
 		return text{}, &rowFault{column, "", err.Error(), ""}
 	}
