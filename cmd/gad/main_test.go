@@ -327,7 +327,7 @@ func TestPlan(t *testing.T) {
 		t.Errorf("plan of sft:\n%s", printed)
 	}
 	code, _, said := gad(append(stage("plan", append(args, "--stage", "warmup")...), "rollout.max_num_seqs=1000000", "rollout.n=60000", "data.train_batch_size=60000", "actor.max_token_len=2000000000")...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 it needs ") {
+	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 ") || !strings.Contains(said, " it needs ") {
 		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
