@@ -210,6 +210,8 @@ func TestLyingLengths(t *testing.T) {
 		n, codec int64
 	}{
 		"zstd header":       {frames, 5, codecZstd},
+		"zstd empty block":  {append(bytes.Clone(frames), 1, 0, 0), 5, codecZstd},
+		"zstd one block":    {append(bytes.Clone(frames), 0x29, 0, 0, 'h', 'e', 'l', 'l', 'o'), 5, codecZstd},
 		"zstd second frame": {append(bytes.Clone(good), frames...), 5, codecZstd},
 		"zstd too few":      {good, 6, codecZstd},
 		"snappy":            {binary.AppendUvarint(nil, 1<<32-1), 5, codecSnappy},

@@ -128,14 +128,18 @@ func TestReadConfigRefuses(t *testing.T) {
 			t.Errorf("%s: %s = %v: %v: is ErrUnsupported: %t", c.folder, c.key, c.value, err, !c.unsupported)
 		}
 	}
-	for name, text := range map[string]string{
-		"empty": "", "not an object": "[1]", "cut": `{"model_type":"qwen2"`, "twice": `{"model_type":"qwen2","model_type":"llama"}`,
-		"more": `{} {}`, "large": "{" + strings.Repeat(" ", maxConfigBytes) + "}",
+	whole, err := os.ReadFile(filepath.Join(fixtures, qwen, "config.json"))
+	must(t, err)
+	good := strings.TrimSpace(string(whole))
+	for says, text := range map[string]string{
+		"not a JSON object": "[1]", "more than 1048576 bytes": "{" + strings.Repeat(" ", maxConfigBytes) + "}",
+		`key "model_type": comes twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
+		"unexpected end":                good[:len(good)-1], "bytes after the JSON object": good + "{}",
 	} {
 		d := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(d, "config.json"), []byte(text), 0o600))
-		if _, err := ReadConfig(d); err == nil {
-			t.Errorf("%s: accepted", name)
+		if _, err := ReadConfig(d); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
 		}
 	}
 	if _, err := ReadConfig(t.TempDir()); !errors.Is(err, os.ErrNotExist) {

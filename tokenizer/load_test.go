@@ -285,18 +285,18 @@ func TestHostileFormats(t *testing.T) {
 		Seeds: [][]byte{fixture("qwen2", fileTokenizer), fixture("llama3", fileTokenizer)},
 		Read:  read(fileTokenizer, map[string][]byte{fileGeneration: []byte(`{"eos_token_id":257}`)}),
 	}.Try(t)
-	config := []byte(`{"eos_token":{"content":"<|im_end|>"},"bos_token":"<|im_start|>","chat_template":[{"name":"default","template":"{{ messages[0].content }}<|im_end|>"}]}`)
+	config := []byte(`{"eos_token":{"content":"<end>"},"bos_token":"<end>","chat_template":[{"name":"default","template":"{{ messages[0].content }}<end>"}]}`)
 	hostile.Format{
 		Name: "tokenizer_config.json", Small: config, Whole: true, Prefix: "tokenizer: ",
 		Words: append(words, `{{`, `}}`, `{%`, `"eos_token":null`, `"chat_template":"`),
-		Seeds: [][]byte{fixture("qwen2", fileConfig)},
-		Read:  read(fileConfig, map[string][]byte{fileTokenizer: fixture("qwen2", fileTokenizer)}),
+		Seeds: [][]byte{[]byte(`{"eos_token": "<end>", "pad_token": "<end>", "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}`)},
+		Read:  read(fileConfig, map[string][]byte{fileTokenizer: small}),
 	}.Try(t)
 	hostile.Format{
 		Name: "chat template", Small: fixture("qwen2", fileTemplate), Prefix: "tokenizer: ",
 		Seeds: [][]byte{fixture("llama3", fileTemplate), []byte(`{% macro f(n) %}{{ n * 2 }}{% endmacro %}{% set ns = namespace(s='a') %}{% for i in range(9) %}{% set ns.s = ns.s ~ f(i) | string %}{% endfor %}{{ ns.s.replace('a', 'b') | tojson }}`)},
 		Words: templateWords,
-		Read:  read(fileTemplate, map[string][]byte{fileTokenizer: fixture("qwen2", fileTokenizer), fileConfig: fixture("qwen2", fileConfig)}),
+		Read:  read(fileTemplate, map[string][]byte{fileTokenizer: small, fileConfig: []byte(`{"eos_token":"<end>"}`)}),
 	}.Try(t)
 }
 
