@@ -183,7 +183,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 		m[k] = v
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the JSON object does not end: %w: is it cut short?", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("bytes after the JSON object")

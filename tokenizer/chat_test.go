@@ -100,6 +100,25 @@ func TestTemplateIsData(t *testing.T) {
 	}
 }
 
+// TestTemplateBudgets holds that the limits on depth and output end a render
+// themselves: the clock would end it as well, but only where the stack and the
+// memory last that long.
+func TestTemplateBudgets(t *testing.T) {
+	for source, want := range map[string]string{
+		`{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}`:                             "nests more than 100 deep",
+		`{% set s = 'a' * 4096 %}{% for i in range(600) %}{{ s }}{% endfor %}`:               "writes more than",
+		`{% set s = 'a' * 4096 %}{% for i in range(90000) %}{% set x = s + s %}{% endfor %}`: "handles more than",
+	} {
+		tok, err := withTemplate(t, source)
+		if err == nil {
+			_, err = tok.ChatPrompt([]Message{{"user", "a question"}})
+		}
+		if !errors.Is(err, ErrTemplate) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", source, err, want)
+		}
+	}
+}
+
 // TestDeepTemplates: the parser is recursive and Go cannot recover from a
 // stack overflow, so the size of a template must bound its depth.
 func TestDeepTemplates(t *testing.T) {

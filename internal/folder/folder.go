@@ -36,11 +36,15 @@ type Folder struct {
 func Open(path string) (*Folder, error) {
 	f := &Folder{path: path, below: "."}
 	border := path
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		if abs, err := filepath.Abs(real); err == nil {
-			if b, rel, ok := cached(abs); ok {
-				border, f.below = b, rel
-			}
+	real := path
+	if to, err := os.Readlink(path); err == nil && to != "" { // a link to a folder of the cache
+		if real, err = filepath.EvalSymlinks(path); err != nil {
+			return nil, reason(path, err)
+		}
+	}
+	if abs, err := filepath.Abs(real); err == nil {
+		if b, rel, ok := cached(abs); ok {
+			border, f.below = b, rel
 		}
 	}
 	root, err := os.OpenRoot(border)
