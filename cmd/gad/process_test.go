@@ -87,7 +87,12 @@ func (p *process) end(t *testing.T, limit time.Duration) int {
 		}
 		return p.ProcessState.ExitCode()
 	case <-time.After(limit):
-		t.Fatalf("has not ended after %s", limit)
+		p.Process.Signal(syscall.SIGQUIT) // it says where it stands
+		select {
+		case <-p.done:
+		case <-time.After(10 * time.Second):
+		}
+		t.Fatalf("has not ended after %s\n%s", limit, p.said.String())
 	}
 	return 0
 }
