@@ -213,7 +213,9 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 		return
 	}
 	p := &product{m: N, n: O, k: I, a: x, rs: I, cs: 1, c: y, ldc: O, acc: acc, bias: biasO}
-	b.multiply(p.columns(b.k, b.columns(w)))
+	if !b.streams(p.columns(b.k, b.columns(w))) {
+		b.multiply(p)
+	}
 }
 
 // LinearGrad is the gradient of Linear. The chains of w.G and b.G start from

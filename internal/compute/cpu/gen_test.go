@@ -583,12 +583,16 @@ func (g *writer) vectors() {
 		}})
 }
 
-// gemm writes the tile of m rows and two vectors of columns.
-func (g *writer) gemm(m int) {
-	name := fmt.Sprintf("gemm%d%s%s", m, strings.ToUpper(g.name[:1]), g.name[1:])
-	const args = "a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int"
+// gemm writes the tile of m rows and two vectors of columns; with ahead, the one
+// that fetches as it goes.
+func (g *writer) gemm(m int, ahead bool) {
+	kind, args, size := "gemm", "a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int", 120
+	if ahead {
+		kind, args, size = "stream", args+", next, step int", 136
+	}
+	name := fmt.Sprintf("%s%d%s%s", kind, m, strings.ToUpper(g.name[:1]), g.name[1:])
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
-	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-120\n", name, args, name)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, name, size)
 	b0, b1, cast := 12, 13, 14
 	if g.reg == "Z" {
 		b0, b1, cast = 28, 29, 30
@@ -640,8 +644,21 @@ func (g *writer) gemm(m int) {
 	g.label("start")
 	g.in("TESTQ CX, CX")
 	g.in("JZ store")
+	if ahead {
+		g.comment("What is fetched begins at b[next] and moves by step elements a turn.")
+		g.in("MOVQ next+120(FP), AX")
+		g.in("LEAQ (DI)(AX*4), AX")
+		g.in("MOVQ step+128(FP), R15")
+		g.in("SHLQ $2, R15")
+	}
 	g.in("PCALIGN $64")
 	g.label("loop")
+	if ahead {
+		for line := range g.w / 8 {
+			g.in("PREFETCHT0 %d(AX)", 64*line)
+		}
+		g.in("ADDQ R15, AX")
+	}
 	g.in("VMOVUPS (DI), %s", g.r(b0))
 	g.in("VMOVUPS %d(DI), %s", 4*g.w, g.r(b1))
 	g.in("ADDQ R10, DI")
@@ -789,12 +806,14 @@ func assemble() (asm, stubs []byte) {
 		g.transpose()
 		g.peak()
 		title := strings.ToUpper(g.name[:1]) + g.name[1:]
-		var names []string
+		var names, streams []string
 		for m := 1; m <= g.mr; m++ {
-			g.gemm(m)
+			g.gemm(m, false)
+			g.gemm(m, true)
 			names = append(names, fmt.Sprintf("gemm%d%s", m, title))
+			streams = append(streams, fmt.Sprintf("stream%d%s", m, title))
 		}
-		fmt.Fprintf(&g.stubs, "\nvar %s = &kernels{\nname: %q, mr: %d, nr: %d,\ngemm: []gemmFunc{%s},\n", g.name, g.name, g.mr, 2*g.w, strings.Join(names, ", "))
+		fmt.Fprintf(&g.stubs, "\nvar %s = &kernels{\nname: %q, mr: %d, nr: %d,\ngemm: []gemmFunc{%s},\nstream: []streamFunc{%s},\n", g.name, g.name, g.mr, 2*g.w, strings.Join(names, ", "), strings.Join(streams, ", "))
 		fmt.Fprintf(&g.stubs, "transpose: blocked(%d, transpose%s),\n", g.w, title)
 		for _, f := range vectorKernels {
 			fmt.Fprintf(&g.stubs, "%s: %s%s,\n", f, f, title)

@@ -203,7 +203,10 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	for r0 := 0; r0 < R; r0 += group {
 		n := min(group, R-r0)
 		z := b.grow(&b.zRV, n*V)
-		b.multiply(b.logits(h[r0*D:], n, w)(0, n, 0, V, z))
+		logits := b.logits(h[r0*D:], n, w)(0, n, 0, V, z)
+		if p, ok := logits.(*product); !ok || !b.streams(p) {
+			b.multiply(logits)
+		}
 		b.pool.run(n, func(wi, i int) {
 			wk, row, r := &b.workers[wi], z[i*V:(i+1)*V], r0+i
 			chunks := make([]stat, 0, 8)

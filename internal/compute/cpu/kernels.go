@@ -20,6 +20,9 @@ type kernels struct {
 	//   c[i*ldc+j] (=, or += if acc is not 0: the chain starts from c) Σ_{x<k} a[i*rs+x*cs]*b[x*ldb+j]
 	// k may be 0.
 	gemm []gemmFunc
+	// stream[m-1] is gemm[m-1] that also asks memory for what lies from b[next] on,
+	// nr elements at x*step for each x. nil where a variant has no such kernels.
+	stream []streamFunc
 	// transpose, for r < rows and x < k: dst[x*ldd+r] = src[r*lds+x].
 	transpose func(dst []float32, ldd int, src []float32, lds, rows, k int)
 
@@ -60,6 +63,8 @@ type kernels struct {
 }
 
 type gemmFunc func(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+type streamFunc func(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc, next, step int)
 
 // adamConsts are a step's constants; the assembly reads them by offset.
 type adamConsts struct {

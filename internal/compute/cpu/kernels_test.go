@@ -66,7 +66,7 @@ func guarded(n, off int) (all, part []float32) {
 // all short lengths and all offsets of a cache line. Nothing outside may be
 // written or read into a sum; an element's bits may not depend on its index.
 func TestKernels(t *testing.T) {
-	fields := reflect.TypeFor[kernels]()
+	fields := reflect.TypeFor[kernels]() // those in slices of functions: TestChain, TestStream
 	for i := range fields.NumField() {
 		f := fields.Field(i)
 		if _, ok := lanes[f.Name]; !ok && f.Type.Kind() == reflect.Func && f.Name != "transpose" {
@@ -230,6 +230,51 @@ func TestChain(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestStream: a product that streams its weights has the bits of one that does
+// not, whatever its rows, columns and depth, and writes nothing beyond it.
+func TestStream(t *testing.T) {
+	for _, variant := range Variants() {
+		b, err := New(Options{Workers: 2, Variant: variant})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if b.k.stream == nil {
+			continue
+		}
+		for _, s := range [][3]int{{1, 1, 1}, {1, 70, 33}, {3, 32, 300}, {13, 100, 500}, {14, 97, 145}, {15, 64, 144}, {29, 161, 289}, {32, 200, 1000}, {128, 40, 7}} {
+			M, N, K := s[0], s[1], s[2]
+			x, bias := random(b, M*K), random(b, N)
+			w := &compute.Param{Rows: N, Cols: K, W: random(b, N*K)}
+			for _, acc := range []bool{false, true} {
+				made := func(c []float32) *product {
+					p := &product{m: M, n: N, k: K, a: f32("t", "x", x, M*K), rs: K, cs: 1, c: c, ldc: N + 3, acc: acc, bias: f32("t", "b", bias, N)}
+					return p.columns(b.k, b.columns(w))
+				}
+				_, want := guarded(M*(N+3), 0)
+				for i := range M {
+					for j := range N {
+						want[i*(N+3)+j] = float32(i - j)
+					}
+				}
+				got := slices.Clone(want)
+				made(want).all(b.k, &b.workers[0])
+				if !b.streams(made(got)) {
+					t.Fatalf("%s: %v: not streamed", variant, s)
+				}
+				for i := range want {
+					if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+						t.Fatalf("%s: %v: acc %t: element %d,%d is %v, want %v", variant, s, acc, i/(N+3), i%(N+3), got[i], want[i])
+					}
+				}
+			}
+		}
+		if p := (&product{m: streamRows + 1, n: 1, k: 1}); b.streams(p) {
+			t.Errorf("%s: %d rows are streamed", variant, p.m)
 		}
 	}
 }

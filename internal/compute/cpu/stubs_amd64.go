@@ -65,23 +65,42 @@ func peakAvx2(n int)
 func gemm1Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream1Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm2Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream2Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm3Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream3Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm4Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream4Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm5Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream5Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm6Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream6Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 var avx2 = &kernels{
 	name: "avx2", mr: 6, nr: 16,
 	gemm:       []gemmFunc{gemm1Avx2, gemm2Avx2, gemm3Avx2, gemm4Avx2, gemm5Avx2, gemm6Avx2},
+	stream:     []streamFunc{stream1Avx2, stream2Avx2, stream3Avx2, stream4Avx2, stream5Avx2, stream6Avx2},
 	transpose:  blocked(8, transposeAvx2),
 	add:        addAvx2,
 	scale:      scaleAvx2,
@@ -166,47 +185,90 @@ func peakAvx512(n int)
 func gemm1Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream1Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm2Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream2Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm3Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream3Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm4Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream4Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm5Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream5Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm6Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream6Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm7Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream7Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm8Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream8Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm9Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream9Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm10Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream10Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm11Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream11Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm12Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream12Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 //go:noescape
 func gemm13Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
 //go:noescape
+func stream13Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
+
+//go:noescape
 func gemm14Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
+
+//go:noescape
+func stream14Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int, next, step int)
 
 var avx512 = &kernels{
 	name: "avx512", mr: 14, nr: 32,
 	gemm:       []gemmFunc{gemm1Avx512, gemm2Avx512, gemm3Avx512, gemm4Avx512, gemm5Avx512, gemm6Avx512, gemm7Avx512, gemm8Avx512, gemm9Avx512, gemm10Avx512, gemm11Avx512, gemm12Avx512, gemm13Avx512, gemm14Avx512},
+	stream:     []streamFunc{stream1Avx512, stream2Avx512, stream3Avx512, stream4Avx512, stream5Avx512, stream6Avx512, stream7Avx512, stream8Avx512, stream9Avx512, stream10Avx512, stream11Avx512, stream12Avx512, stream13Avx512, stream14Avx512},
 	transpose:  blocked(16, transposeAvx512),
 	add:        addAvx512,
 	scale:      scaleAvx512,

@@ -1,0 +1,80 @@
+package cpu
+
+// A product of a few rows with a parameter, as decoding makes them, reads every
+// weight from memory and does little with it. stream takes the packed weights in
+// the order in which they lie and asks for the next part while it multiplies with
+// this one: the processor's own look-ahead ends at each page of 4 KiB, a
+// panel's every 32 steps, and a register tile waits at each.
+
+const (
+	// streamRows is up to how many rows a product streams its weights; with
+	// more, reading them is little of the work.
+	streamRows = 128
+	// streamBlock is about how far rows that need several tiles go along k before
+	// the next tile uses the first one's weights: 16 KiB of a panel, so that it and
+	// the next fit the first-level cache.
+	streamBlock = 144
+	// streamAhead is how far ahead, in elements, a product of one tile fetches.
+	streamAhead = 2048
+)
+
+// streams computes the product p of packed columns with the chains of tiles, and
+// reports whether it did: p must have few rows.
+func (b *Backend) streams(p *product) bool {
+	if p.m > streamRows || b.k.stream == nil {
+		return false
+	}
+	panels := (p.n + b.k.nr - 1) / b.k.nr
+	tasks := min(panels, 8*b.pool.workers)
+	if p.m*p.n*p.k < grain {
+		tasks = 1
+	}
+	b.pool.run(tasks, func(w, t int) {
+		p.stream(b.k, &b.workers[w], panels*t/tasks, panels*(t+1)/tasks)
+	})
+	return true
+}
+
+// stream computes the column panels p0 to p1-1 of C.
+func (p *product) stream(k *kernels, w *worker, p0, p1 int) {
+	b := p.b[:cap(p.b)]
+	blocks := (p.m + k.mr - 1) / k.mr
+	deep, next, step := p.k, streamAhead, k.nr
+	if blocks > 1 {
+		parts := max(1, (p.k+streamBlock-1)/streamBlock) // equal ones: short ones would be all stores
+		deep = max(1, (p.k+parts-1)/parts)
+	}
+	for q := p0; q < p1; q++ {
+		j := q * k.nr
+		cols := min(k.nr, p.n-j)
+		for k0 := 0; k0 == 0 || k0 < p.k; k0 += deep {
+			kn, acc := min(deep, p.k-k0), asInt(p.acc || k0 > 0)
+			bq := b[min(q*p.panel+k0*p.ldb, len(b)):]
+			for t := range blocks {
+				if blocks > 1 { // each tile fetches its share of the next block
+					next, step = kn*k.nr+kn*k.nr*t/blocks, (k.nr+blocks-1)/blocks
+				}
+				i, end := p.m*t/blocks, p.m*(t+1)/blocks
+				a := p.a[i*p.rs+k0*p.cs:]
+				c := p.c[i*p.ldc+j:]
+				if cols == k.nr {
+					k.stream[end-i-1](a, p.rs, p.cs, bq, p.ldb, c, p.ldc, kn, acc, next, step)
+					continue
+				}
+				for r := range end - i {
+					copy(w.tile[r*k.nr:], c[r*p.ldc:r*p.ldc+cols])
+				}
+				k.stream[end-i-1](a, p.rs, p.cs, bq, p.ldb, w.tile, k.nr, kn, acc, next, step)
+				for r := range end - i {
+					copy(c[r*p.ldc:r*p.ldc+cols], w.tile[r*k.nr:])
+				}
+			}
+		}
+	}
+	if p.bias != nil {
+		lo, hi := p0*k.nr, min(p.n, p1*k.nr)
+		for i := range p.m {
+			k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
+		}
+	}
+}
