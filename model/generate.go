@@ -205,7 +205,7 @@ func (g *generation) allocate() error {
 	}
 	g.promptH = m.ws.get("outputs at prompts' ends [P,D]", compute.Narrow, (slots+1)*c.Hidden)
 	g.firstH = m.ws.get("outputs before first tokens [R,D]", compute.Narrow, slots*c.Hidden)
-	for i := pages - 1; i >= 0; i-- {
+	for i := range pages { // page takes from the end, so that a sample's pages follow one another
 		g.free = append(g.free, int32(i))
 	}
 	for i := slots; i >= 0; i-- {

@@ -1,35 +1,93 @@
 package cpu
 
 import (
+	"cmp"
 	"fmt"
 	"math"
-	"sort"
+	"slices"
 
 	"gad/internal/compute"
 )
 
-// attnJob is a task of Attention: the queries lo to hi-1, counted within their
-// sequence, of one head. keys is where the head's packed keys begin.
+// attnJob is a task of Attention or AttentionGrad: the queries lo to hi-1, counted
+// within their sequence, of one query head or, packing, of one key/value head.
+// at is where that head's packed keys begin.
 type attnJob struct {
 	first, length int // the sequence's tokens
 	head          int
 	lo, hi        int
-	keys          int
+	at            int
 }
 
-// queryTiles is how many register tiles of queries a task of attention has.
-const queryTiles = 4
+const (
+	// queryTiles is how many register tiles of queries a task of Attention has.
+	queryTiles = 4
+	// gradTiles is how many AttentionGrad takes at a time: the chains of dk and dv
+	// are stored and fetched again as often as there are such blocks.
+	gradTiles = 8
+	// packedKeys is how many keys a task packs.
+	packedKeys = 256
+	// skew lies between the rows of scores, so that the rows of a tile do not fall
+	// into the same few sets of the cache.
+	skew = 16
+)
 
 // up rounds n up to whole column panels.
 func (b *Backend) up(n int) int { return (n + b.k.nr - 1) / b.k.nr * b.k.nr }
 
-// packKeys packs the transpose of length rows of E elements, ld apart, into
-// column panels: [length/nr][E][nr]. What fills up the last panel is arbitrary.
-func (b *Backend) packKeys(dst, src []float32, ld, length, E int) {
-	nr := b.k.nr
-	for j := 0; j < length; j += nr {
-		b.k.transpose(dst[j*E:], nr, src[j*ld:], ld, min(nr, length-j), E)
+// transposed packs the transpose of rows of E elements, ld apart, into lanes of
+// a panel that has width of them: dst[x*width+r] = src[r*ld+x]. It may fill up
+// to nr/2-1 lanes more, with anything, since whole blocks are faster.
+func (b *Backend) transposed(dst []float32, width int, src []float32, ld, rows, E int) {
+	half := b.k.nr / 2
+	if whole := (rows + half - 1) / half * half; (whole-1)*ld+E <= len(src) {
+		rows = whole
 	}
+	b.k.transpose(dst, width, src, ld, rows, E)
+}
+
+// packColumns packs the transpose of the rows lo to hi-1 of E elements, ld apart,
+// into column panels: [length/nr][E][nr]. lo is a multiple of nr. What fills up the
+// last panel is arbitrary.
+func (b *Backend) packColumns(dst, src []float32, ld, lo, hi, E int) {
+	nr := b.k.nr
+	for j := lo; j < hi; j += nr {
+		b.transposed(dst[j*E:], nr, src[j*ld:], ld, min(nr, hi-j), E)
+	}
+}
+
+// packRows packs the rows lo to hi-1, of length, into panels of their columns:
+// [E/nr][length][nr], so that a product finds its rows one behind the other.
+func (b *Backend) packRows(dst, src []float32, ld, lo, hi, length, E int) {
+	nr := b.k.nr
+	for e := 0; e < E; e += nr {
+		n := min(nr, E-e)
+		for j := lo; j < hi; j++ {
+			copy(dst[e*length+j*nr:][:n], src[j*ld+e:])
+		}
+	}
+}
+
+// panels makes b panels of columns that packRows made of length rows.
+func (p *product) panels(k *kernels, b []float32, length int) *product {
+	p.b, p.panel, p.ldb = b, length*k.nr, k.nr
+	return p
+}
+
+// heads lists the jobs that pack keys and values for each key/value head: width
+// is how many elements a key takes, rounded up, and size what all keys take.
+func (b *Backend) heads(start []int32, K, width int) (size int) {
+	b.jobs = b.jobs[:0]
+	for s := 0; s+1 < len(start); s++ {
+		first, length := int(start[s]), int(start[s+1]-start[s])
+		for g := range K {
+			for lo := 0; lo < length; lo += packedKeys {
+				b.jobs = append(b.jobs, attnJob{first, length, g, lo, min(length, lo+packedKeys), size})
+			}
+			size += b.up(length) * width
+		}
+	}
+	return size
 }
 
 // softmax makes scores s of one query into exp(scale*s - most), in place, most
@@ -39,10 +97,11 @@ func (b *Backend) softmax(s []float32, scale float32) (most, sum float32) {
 	return most, b.k.expSum(s, most)
 }
 
-// Attention is causal attention within each sequence. Keys are packed once; a
-// task then takes some queries of one head through scores, softmax and the sum
-// of values. Scores beyond a query's own position become zeros at the chain's
-// end and change nothing.
+// Attention is causal attention within each sequence. Keys and values are packed
+// once; a task then takes some queries of one head, a register tile at a time,
+// through scores, softmax and the sum of values, so that the scores stay in the
+// first-level cache. Panels of keys behind a tile are left out; scores behind a
+// query's own position become zeros at the chain's end and change nothing.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
 	H, K, E := a.H, a.K, a.E
 	N := rowsOf("Attention", "q", qNHE, H*E)
@@ -50,106 +109,67 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	k, v := f32("Attention", "k", kNKE, N*K*E), f32("Attention", "v", vNKE, N*K*E)
 	packOf("Attention", start, N)
 
-	rows := queryTiles * b.k.mr
-	b.jobs = b.jobs[:0]
-	size := 0
+	width := b.up(E)
+	size := b.heads(start, K, width)
+	packed := b.grow(&b.packed, 2*size)
+	keys, values := packed[:size], packed[size:]
+	b.pool.run(len(b.jobs), func(_, t int) {
+		j := b.jobs[t]
+		at := j.first*K*E + j.head*E
+		b.packColumns(keys[j.at:], k[at:], K*E, j.lo, j.hi, E)
+		b.packRows(values[j.at:], v[at:], K*E, j.lo, j.hi, j.length, E)
+	})
+
+	mr, scale := b.k.mr, float32(a.Scale)
+	b.jobs, size = b.jobs[:0], 0
 	for s := 0; s+1 < len(start); s++ {
 		first, length := int(start[s]), int(start[s+1]-start[s])
 		for h := range H {
-			for lo := 0; lo < length; lo += rows {
-				b.jobs = append(b.jobs, attnJob{first, length, h, lo, min(length, lo+rows), size + h/(H/K)*b.up(length)*E})
+			for lo := 0; lo < length; lo += queryTiles * mr {
+				b.jobs = append(b.jobs, attnJob{first, length, h, lo, min(length, lo+queryTiles*mr), size + h/(H/K)*b.up(length)*width})
 			}
 		}
-		size += K * b.up(length) * E
+		size += K * b.up(length) * width
 	}
-	keys := b.grow(&b.packed, size)
-	// One job of each key/value head packs its keys.
-	b.pool.run(len(b.jobs), func(_, t int) {
-		if j := b.jobs[t]; j.lo == 0 && j.head%(H/K) == 0 {
-			b.packKeys(keys[j.keys:], k[j.first*K*E+j.head/(H/K)*E:], K*E, j.length, E)
-		}
-	})
 	// Long ones first: the workers finish together.
-	sort.SliceStable(b.jobs, func(x, y int) bool { return b.jobs[x].hi > b.jobs[y].hi })
+	slices.SortStableFunc(b.jobs, func(x, y attnJob) int { return cmp.Compare(y.hi, x.hi) })
 	b.pool.run(len(b.jobs), func(w, t int) {
 		j := b.jobs[t]
-		wk := &b.workers[w]
-		M, seen := j.hi-j.lo, j.hi
-		ld := b.up(seen)
-		s := local(&wk.buf[0], M*ld)
-		at := (j.first+j.lo)*H*E + j.head*E
-		p := product{m: M, n: ld, k: E, a: q[at:], rs: H * E, cs: 1, c: s, ldc: ld}
-		p.columns(b.k, keys[j.keys:]).all(b.k, wk)
-		norm := local(&wk.buf[1], M)
-		for i := range M {
-			row := s[i*ld : i*ld+seen]
-			own := j.lo + i + 1
-			most, sum := b.softmax(row[:own], float32(a.Scale))
-			lse[(j.first+j.lo+i)*H+j.head], norm[i] = float32(float64(most)+math.Log(float64(sum))), 1/sum
-			clear(row[own:])
-		}
-		p = product{m: M, n: E, k: seen, a: s, rs: ld, cs: 1, c: o[at:], ldc: H * E}
-		p.rowMajor(b.k, v[j.first*K*E+j.head/(H/K)*E:], K*E).all(b.k, wk)
-		for i := range M {
-			b.k.scale(o[at+i*H*E:at+i*H*E+E], norm[i])
-		}
-	})
-}
-
-// AttentionDecode is Attention for one query a row over paged keys and values;
-// a task has the query heads of one key/value head of one row.
-func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
-	H, K, E, P, nr := a.H, a.K, a.E, pages.PageTokens, b.k.nr
-	R, G := len(pages.Len), H/K
-	o, q := f32("AttentionDecode", "o", oRHE, R*H*E), f32("AttentionDecode", "q", qRHE, R*H*E)
-	slots := rowsOf("AttentionDecode", "kCache", kCache, K*E)
-	k, v := f32("AttentionDecode", "kCache", kCache, slots*K*E), f32("AttentionDecode", "vCache", vCache, slots*K*E)
-	for r, n := range pages.Len {
-		if n < 1 || int(n) > len(pages.Table[r])*P {
-			panic(fmt.Sprintf("cpu: AttentionDecode: row %d sees %d positions of %d pages", r, n, len(pages.Table[r])))
-		}
-		within("AttentionDecode", "Table", pages.Table[r][:(int(n)+P-1)/P], slots/P)
-	}
-	b.pool.run(R*K, func(w, t int) {
-		wk, r, g := &b.workers[w], t/K, t%K
-		table, length := pages.Table[r], int(pages.Len[r])
-		ld := b.up(length)
-		s, panel := local(&wk.buf[0], G*ld), local(&wk.buf[1], E*nr)
-		at := (r*H + g*G) * E
-		// row is where position j's keys or values are, and how many more
-		// positions up to end lie behind it in the same page.
-		row := func(j, end int) (off, run int) {
-			return (int(table[j/P])*P+j%P)*K*E + g*E, min(P-j%P, end-j)
-		}
-		for j := 0; j < length; j += nr {
-			for i, end := j, min(length, j+nr); i < end; {
-				off, run := row(i, end)
-				b.k.transpose(panel[i-j:], nr, k[off:], K*E, run, E)
-				i += run
+		wk, ld := &b.workers[w], b.up(j.hi)+skew
+		s := local(&wk.buf[0], mr*ld)
+		var norm [maxTile]float32
+		n := j.hi - j.lo
+		tiles := (n + mr - 1) / mr
+		for t := range tiles {
+			lo, hi := j.lo+n*t/tiles, j.lo+n*(t+1)/tiles
+			at := (j.first+lo)*H*E + j.head*E
+			p := product{m: hi - lo, n: b.up(hi), k: E, a: q[at:], rs: H * E, cs: 1, c: s, ldc: ld}
+			p.columns(b.k, keys[j.at:]).all(b.k, wk)
+			for i := range hi - lo {
+				row, own := s[i*ld:i*ld+hi], lo+i+1
+				most, sum := b.softmax(row[:own], scale)
+				lse[(j.first+lo+i)*H+j.head], norm[i] = float32(float64(most)+math.Log(float64(sum))), 1/sum
+				clear(row[own:])
 			}
-			p := product{m: G, n: nr, k: E, a: q[at:], rs: E, cs: 1, c: s[j:], ldc: ld}
-			p.columns(b.k, panel).all(b.k, wk)
-		}
-		norm := local(&wk.buf[2], G)
-		for h := range G {
-			_, sum := b.softmax(s[h*ld:h*ld+length], float32(a.Scale))
-			norm[h] = 1 / sum
-		}
-		for j := 0; j < length; {
-			off, run := row(j, length)
-			p := product{m: G, n: E, k: run, a: s[j:], rs: ld, cs: 1, c: o[at:], ldc: E, acc: j > 0}
-			p.rowMajor(b.k, v[off:], K*E).all(b.k, wk)
-			j += run
-		}
-		for h := range G {
-			b.k.scale(o[at+h*E:at+h*E+E], norm[h])
+			p = product{m: hi - lo, n: E, k: hi, a: s, rs: ld, cs: 1, c: o[at:], ldc: H * E}
+			p.panels(b.k, values[j.at:], j.length).all(b.k, wk)
+			for i := range hi - lo {
+				b.k.scale(o[at+i*H*E:at+i*H*E+E], norm[i])
+			}
 		}
 	})
 }
 
-// AttentionGrad is the gradient of Attention. A task has one key/value head of
-// one sequence: it owns dk and dv there and dq of the query heads, and takes
-// these heads, and blocks of their queries, in ascending order.
+// maxTile is the most rows that any variant's register tile has.
+const maxTile = 16
+
+// AttentionGrad is the gradient of Attention. The queries of one head are taken in
+// blocks; a block's probabilities and their gradients are made, added to dv and dk
+// of the keys that it sees, and multiplied with these keys to dq. dv and dk are
+// chains over a key/value head's query heads, and over the queries of each, both
+// ascending. A worker has one key/value head of one sequence; where these are
+// too few or too unequal, all workers share a block, each with some of the keys,
+// and then with some of the queries, which moves no chain.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
 	H, K, E := a.H, a.K, a.E
 	G := H / K
@@ -160,51 +180,235 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	q, k, v := f32(op, "q", qNHE, N*H*E), f32(op, "k", kNKE, N*K*E), f32(op, "v", vNKE, N*K*E)
 	packOf(op, start, N)
 
-	b.jobs = b.jobs[:0]
-	for s := 0; s+1 < len(start); s++ {
-		for g := range K {
-			length := int(start[s+1] - start[s])
-			b.jobs = append(b.jobs, attnJob{first: int(start[s]), length: length, head: g})
+	width, nr, mr, scale := b.up(E), b.k.nr, b.k.mr, float32(a.Scale)
+	size := b.heads(start, K, width)
+	packed := b.grow(&b.packed, 3*size+N*H)
+	keys, values, rows, delta := packed[:size], packed[size:2*size], packed[2*size:3*size], packed[3*size:]
+	b.pool.run(len(b.jobs), func(_, t int) {
+		j := b.jobs[t]
+		at := j.first*K*E + j.head*E
+		b.packColumns(keys[j.at:], k[at:], K*E, j.lo, j.hi, E)
+		b.packColumns(values[j.at:], v[at:], K*E, j.lo, j.hi, E)
+		b.packRows(rows[j.at:], k[at:], K*E, j.lo, j.hi, j.length, E)
+		for i := j.lo; i < j.hi; i++ {
+			clear(dk[at+i*K*E : at+i*K*E+E])
+			clear(dv[at+i*K*E : at+i*K*E+E])
+			for h := j.head * G; h < (j.head+1)*G; h++ {
+				n := (j.first+i)*H + h
+				delta[n] = b.k.dot(do[n*E:n*E+E], o[n*E:n*E+E])
+			}
+		}
+	})
+
+	// byKeys takes the block j through the keys k0 to k1-1, all that lie in whole
+	// panels: scores s, their gradients ds, and what these add to dv and dk.
+	byKeys := func(wk *worker, j attnJob, s, ds, doP, qP []float32, k0, k1 int) {
+		M, ld := j.hi-j.lo, b.up(j.hi)+skew
+		tiles := (M + mr - 1) / mr
+		for t := range tiles {
+			lo, hi := M*t/tiles, M*(t+1)/tiles
+			n := min(k1, b.up(j.lo+hi)) - k0
+			if n <= 0 {
+				continue
+			}
+			at := (j.first+j.lo+lo)*H*E + j.head*E
+			p := product{m: hi - lo, n: n, k: E, a: q[at:], rs: H * E, cs: 1, c: s[lo*ld+k0:], ldc: ld}
+			p.columns(b.k, keys[j.at+k0*E:]).all(b.k, wk)
+			p = product{m: hi - lo, n: n, k: E, a: do[at:], rs: H * E, cs: 1, c: ds[lo*ld+k0:], ldc: ld}
+			p.columns(b.k, values[j.at+k0*E:]).all(b.k, wk)
+			for i := lo; i < hi; i++ {
+				own, n := j.lo+i+1, (j.first+j.lo+i)*H+j.head
+				if end := min(own, k1); end > k0 {
+					b.k.softGrad(s[i*ld+k0:i*ld+end], ds[i*ld+k0:i*ld+end], scale, lse[n], delta[n])
+				}
+				// Zeros as far as a tile that has the query's own key may reach.
+				if z0, z1 := max(own, k0), min(own+mr, k1); z1 > z0 {
+					clear(s[i*ld+z0 : i*ld+z1])
+					clear(ds[i*ld+z0 : i*ld+z1])
+				}
+			}
+		}
+		kv := j.first*K*E + j.head/G*E
+		for j0 := k0; j0 < min(k1, j.hi); j0 += mr {
+			m, x := min(mr, k1-j0, j.hi-j0), max(0, j0-j.lo) // queries before x do not see these keys
+			p := product{m: m, n: E, k: M - x, a: s[x*ld+j0:], rs: 1, cs: ld, c: dv[kv+j0*K*E:], ldc: K * E, acc: true}
+			p.panels(b.k, doP[x*nr:], M).all(b.k, wk)
+			p = product{m: m, n: E, k: M - x, a: ds[x*ld+j0:], rs: 1, cs: ld, c: dk[kv+j0*K*E:], ldc: K * E, acc: true}
+			p.panels(b.k, qP[x*nr:], M).all(b.k, wk)
 		}
 	}
-	sort.SliceStable(b.jobs, func(x, y int) bool { return b.jobs[x].length > b.jobs[y].length })
-	rows, scale := queryTiles*b.k.mr, float32(a.Scale)
-	b.pool.run(len(b.jobs), func(w, t int) {
-		j := b.jobs[t]
-		wk, most := &b.workers[w], b.up(j.length)
-		kv := j.first*K*E + j.head*E
-		for i := range j.length {
-			clear(dk[kv+i*K*E : kv+i*K*E+E])
-			clear(dv[kv+i*K*E : kv+i*K*E+E])
-		}
-		keys, values := local(&wk.buf[0], most*E), local(&wk.buf[1], most*E)
-		b.packKeys(keys, k[kv:], K*E, j.length, E)
-		b.packKeys(values, v[kv:], K*E, j.length, E)
-		for h := j.head * G; h < (j.head+1)*G; h++ {
-			for lo := 0; lo < j.length; lo += rows {
-				seen := min(j.length, lo+rows)
-				M, ld := seen-lo, b.up(seen)
+	// byQueries makes dq of the t-th of the block's tiles.
+	byQueries := func(wk *worker, j attnJob, ds []float32, t, tiles int) {
+		M, ld := j.hi-j.lo, b.up(j.hi)+skew
+		lo, hi := M*t/tiles, M*(t+1)/tiles
+		at := (j.first+j.lo+lo)*H*E + j.head*E
+		p := product{m: hi - lo, n: E, k: j.lo + hi, a: ds[lo*ld:], rs: ld, cs: 1, c: dq[at:], ldc: H * E}
+		p.panels(b.k, rows[j.at:], j.length).all(b.k, wk)
+	}
+	// blocks calls fn on the blocks of a head, in order, with the memory for one.
+	blocks := func(g attnJob, buf *[4][]float32, fn func(j attnJob, s, ds, doP, qP []float32)) {
+		step := gradTiles * mr
+		ld := b.up(g.length) + skew
+		s, ds := local(&buf[0], step*ld), local(&buf[1], step*ld)
+		doP, qP := local(&buf[2], step*width), local(&buf[3], step*width)
+		for h := g.head * G; h < (g.head+1)*G; h++ {
+			for lo := 0; lo < g.length; lo += step {
+				j := attnJob{g.first, g.length, h, lo, min(g.length, lo+step), g.at}
 				at := (j.first+lo)*H*E + h*E
-				s, ds := local(&wk.buf[2], M*ld), local(&wk.buf[3], M*ld)
+				b.packRows(doP, do[at:], H*E, 0, j.hi-lo, j.hi-lo, E)
+				b.packRows(qP, q[at:], H*E, 0, j.hi-lo, j.hi-lo, E)
+				fn(j, s, ds, doP, qP)
+			}
+		}
+	}
 
-				p := product{m: M, n: ld, k: E, a: q[at:], rs: H * E, cs: 1, c: s, ldc: ld}
-				p.columns(b.k, keys).all(b.k, wk)
-				p = product{m: M, n: ld, k: E, a: do[at:], rs: H * E, cs: 1, c: ds, ldc: ld}
-				p.columns(b.k, values).all(b.k, wk)
-				for i := range M {
-					at, own := at+i*H*E, i*ld+lo+i+1
-					delta := b.k.dot(do[at:at+E], o[at:at+E])
-					b.k.softGrad(s[i*ld:own], ds[i*ld:own], scale, lse[(j.first+lo+i)*H+h], delta)
-					clear(s[own : i*ld+seen])
-					clear(ds[own : i*ld+seen])
+	// One job a key/value head of a sequence, the longest first.
+	b.jobs = slices.DeleteFunc(b.jobs, func(j attnJob) bool { return j.lo > 0 })
+	slices.SortStableFunc(b.jobs, func(x, y attnJob) int { return cmp.Compare(y.length, x.length) })
+	left := 0
+	for _, j := range b.jobs {
+		left += j.length * j.length
+	}
+	workers, shared := b.pool.workers, 0
+	for ; shared < len(b.jobs) && workers > 1; shared++ {
+		j := b.jobs[shared]
+		work, even := j.length*j.length*workers, (len(b.jobs)-shared)%workers == 0
+		if left >= 3*work || even && 21*left >= 20*work || j.length < 2*nr {
+			break // left to one worker, it is done when the others are
+		}
+		left -= j.length * j.length
+		blocks(j, &b.workers[0].buf, func(j attnJob, s, ds, doP, qP []float32) {
+			panels, tiles := b.up(j.hi)/nr, (j.hi-j.lo+mr-1)/mr
+			parts := min(panels, 2*workers)
+			b.pool.run(parts, func(w, t int) {
+				byKeys(&b.workers[w], j, s, ds, doP, qP, panels*t/parts*nr, panels*(t+1)/parts*nr)
+			})
+			b.pool.run(tiles, func(w, t int) { byQueries(&b.workers[w], j, ds, t, tiles) })
+		})
+	}
+	own := b.jobs[shared:]
+	b.pool.run(len(own), func(w, t int) {
+		wk := &b.workers[w]
+		blocks(own[t], &wk.buf, func(j attnJob, s, ds, doP, qP []float32) {
+			byKeys(wk, j, s, ds, doP, qP, 0, b.up(j.hi))
+			tiles := (j.hi - j.lo + mr - 1) / mr
+			for t := range tiles {
+				byQueries(wk, j, ds, t, tiles)
+			}
+		})
+	})
+}
+
+// decodeRows is the rows r0 to r1-1 of AttentionDecode, whose first shared
+// positions lie in the same pages.
+type decodeRows struct{ r0, r1, shared int }
+
+// alike groups neighbouring rows that share pages: samples of one prompt. A group
+// is cut where workers would go idle.
+func (b *Backend) alike(pages compute.Pages, K int) {
+	P, R := pages.PageTokens, len(pages.Len)
+	most := max(1, R*K/(2*b.pool.workers))
+	b.rows = b.rows[:0]
+	for r := 0; r < R; {
+		g := decodeRows{r, r + 1, int(pages.Len[r])}
+		for ; g.r1 < R && g.r1-r < most; g.r1++ {
+			x, y, n := pages.Table[r], pages.Table[g.r1], 0
+			for n < min(g.shared, int(pages.Len[g.r1]))/P && x[n] == y[n] {
+				n++
+			}
+			if n == 0 {
+				break
+			}
+			g.shared = n * P
+		}
+		if g.r1 == r+1 {
+			g.shared = 0
+		}
+		b.rows = append(b.rows, g)
+		r = g.r1
+	}
+}
+
+// AttentionDecode is Attention for one query a row over paged keys and values. A
+// task has the query heads of one key/value head of rows that share pages: what
+// these rows share is packed and multiplied with once for all of them. Keys are
+// packed into a panel that stays in the first-level cache; values are read where
+// they lie, pages that follow one another as one.
+func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+	H, K, E, P, nr := a.H, a.K, a.E, pages.PageTokens, b.k.nr
+	R, G, scale := len(pages.Len), H/K, float32(a.Scale)
+	o, q := f32("AttentionDecode", "o", oRHE, R*H*E), f32("AttentionDecode", "q", qRHE, R*H*E)
+	slots := rowsOf("AttentionDecode", "kCache", kCache, K*E)
+	k, v := f32("AttentionDecode", "kCache", kCache, slots*K*E), f32("AttentionDecode", "vCache", vCache, slots*K*E)
+	for r, n := range pages.Len {
+		if n < 1 || int(n) > len(pages.Table[r])*P {
+			panic(fmt.Sprintf("cpu: AttentionDecode: row %d sees %d positions of %d pages", r, n, len(pages.Table[r])))
+		}
+		within("AttentionDecode", "Table", pages.Table[r][:(int(n)+P-1)/P], slots/P)
+	}
+	b.alike(pages, K)
+	b.pool.run(len(b.rows)*K, func(w, t int) {
+		wk, rows, g := &b.workers[w], b.rows[t/K], t%K
+		// run is where position j's keys or values are, and how many positions up to
+		// end follow it in memory.
+		run := func(table []int32, j, end int) (off, n int) {
+			page := j / P
+			off, n = (int(table[page])*P+j%P)*K*E+g*E, P-j%P
+			for j+n < end && table[page+1] == table[page]+1 {
+				page, n = page+1, n+P
+			}
+			return off, min(n, end-j)
+		}
+		longest := 0
+		for _, n := range pages.Len[rows.r0:rows.r1] {
+			longest = max(longest, int(n))
+		}
+		M, ld := (rows.r1-rows.r0)*G, b.up(longest)+nr+skew
+		s, wide := local(&wk.buf[0], M*ld), nr+nr/2 // lanes that transposed may fill beyond the panel
+		panel, qM, norm := local(&wk.buf[1], E*wide), local(&wk.buf[2], M*E+M), []float32(nil)
+		qM, norm = qM[:M*E], qM[M*E:]
+		for r := rows.r0; r < rows.r1; r++ {
+			copy(qM[(r-rows.r0)*G*E:], q[(r*H+g*G)*E:(r*H+g*G+G)*E])
+		}
+		// scores are those of m queries from i on with the keys lo to hi-1.
+		scores := func(i, m int, table []int32, lo, hi int) {
+			for j := lo; j < hi; j += nr {
+				for x, end := j, min(hi, j+nr); x < end; {
+					off, n := run(table, x, end)
+					b.transposed(panel[x-j:], wide, k[off:], K*E, n, E)
+					x += n
 				}
-
-				p = product{m: seen, n: E, k: M, a: s, rs: 1, cs: ld, c: dv[kv:], ldc: K * E, acc: true}
-				p.rowMajor(b.k, do[at:], H*E).all(b.k, wk)
-				p = product{m: seen, n: E, k: M, a: ds, rs: 1, cs: ld, c: dk[kv:], ldc: K * E, acc: true}
-				p.rowMajor(b.k, q[at:], H*E).all(b.k, wk)
-				p = product{m: M, n: E, k: seen, a: ds, rs: ld, cs: 1, c: dq[at:], ldc: H * E}
-				p.rowMajor(b.k, k[kv:], K*E).all(b.k, wk)
+				p := product{m: m, n: nr, k: E, a: qM[i*E:], rs: E, cs: 1, c: s[i*ld+j:], ldc: ld, b: panel, ldb: wide}
+				p.all(b.k, wk)
+			}
+		}
+		// sums go on with the m outputs of row r from the values lo to hi-1.
+		sums := func(i, m int, table []int32, lo, hi int, o []float32) {
+			for j := lo; j < hi; {
+				off, n := run(table, j, hi)
+				p := product{m: m, n: E, k: n, a: s[i*ld+j:], rs: ld, cs: 1, c: o, ldc: E, acc: j > 0}
+				p.rowMajor(b.k, v[off:], K*E)
+				p.near(b.k, wk)
+				j += n
+			}
+		}
+		scores(0, M, pages.Table[rows.r0], 0, rows.shared)
+		for r := rows.r0; r < rows.r1; r++ {
+			i, length := (r-rows.r0)*G, int(pages.Len[r])
+			scores(i, G, pages.Table[r], rows.shared, length)
+			for h := i; h < i+G; h++ {
+				_, sum := b.softmax(s[h*ld:h*ld+length], scale)
+				norm[h] = 1 / sum
+			}
+		}
+		// The queries are done with: their place takes the outputs.
+		sums(0, M, pages.Table[rows.r0], 0, rows.shared, qM)
+		for r := rows.r0; r < rows.r1; r++ {
+			i, at := (r-rows.r0)*G, (r*H+g*G)*E
+			sums(i, G, pages.Table[r], rows.shared, int(pages.Len[r]), qM[i*E:])
+			copy(o[at:at+G*E], qM[i*E:])
+			for h := range G {
+				b.k.scale(o[at+h*E:at+h*E+E], norm[i+h])
 			}
 		}
 	})

@@ -121,7 +121,7 @@ func BenchmarkAttention(bm *testing.B) {
 	for _, s := range []struct {
 		S, L    int
 		H, K, E int
-	}{{32, 64, 4, 2, 32}, {8, 256, 4, 2, 32}, {4, 500, 6, 2, 32}, {2, 512, 14, 2, 64}} {
+	}{{32, 64, 4, 2, 32}, {8, 256, 4, 2, 32}, {4, 500, 6, 2, 32}, {2, 512, 14, 2, 64}, {8, 256, 6, 2, 64}, {1, 1024, 1, 1, 64}} {
 		a := compute.AttnShape{H: s.H, K: s.K, E: s.E, Scale: 1 / math.Sqrt(float64(s.E))}
 		N := s.S * s.L
 		flops := 4 * float64(s.S) * float64(s.L) * float64(s.L+1) / 2 * float64(s.H*s.E)

@@ -53,6 +53,7 @@ type Backend struct {
 	a16, at16, b16, z16    []uint32 // packed operands
 	stats                  []stat
 	jobs                   []attnJob
+	rows                   []decodeRows
 }
 
 // worker is the scratch of one goroutine.

@@ -16,6 +16,8 @@ const (
 	streamBlock = 144
 	// streamAhead is how far ahead, in elements, a product of one tile fetches.
 	streamAhead = 2048
+	// nearRows is how many rows ahead a product with a matrix of rows fetches.
+	nearRows = 16
 )
 
 // streams computes the product p of packed columns with the chains of tiles, and
@@ -75,6 +77,35 @@ func (p *product) stream(k *kernels, w *worker, p0, p1 int) {
 		lo, hi := p0*k.nr, min(p.n, p1*k.nr)
 		for i := range p.m {
 			k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
+		}
+	}
+}
+
+// near computes a product with a matrix of rows on the calling goroutine, and
+// fetches rows that come next.
+func (p *product) near(k *kernels, w *worker) {
+	if k.stream == nil {
+		p.all(k, w)
+		return
+	}
+	b := p.b[:cap(p.b)]
+	blocks := (p.m + k.mr - 1) / k.mr
+	for j := 0; j < p.n; j += k.nr {
+		cols := min(k.nr, p.n-j)
+		for t := range blocks {
+			i, end := p.m*t/blocks, p.m*(t+1)/blocks
+			a, c := p.a[i*p.rs:], p.c[i*p.ldc+j:]
+			if cols == k.nr {
+				k.stream[end-i-1](a, p.rs, p.cs, b[j:], p.ldb, c, p.ldc, p.k, asInt(p.acc), nearRows*p.ldb, p.ldb)
+				continue
+			}
+			for r := range end - i {
+				copy(w.tile[r*k.nr:], c[r*p.ldc:r*p.ldc+cols])
+			}
+			k.stream[end-i-1](a, p.rs, p.cs, b[j:], p.ldb, w.tile, k.nr, p.k, asInt(p.acc), nearRows*p.ldb, p.ldb)
+			for r := range end - i {
+				copy(c[r*p.ldc:r*p.ldc+cols], w.tile[r*k.nr:])
+			}
 		}
 	}
 }
