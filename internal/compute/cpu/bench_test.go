@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,26 +15,7 @@ import (
 // there are workers; and for the optimizer, a copy of memory.
 
 // peakGFLOPS is the rate of multiply-adds without any memory.
-func peakGFLOPS(b *Backend) float64 {
-	loop := peaks[b.k.name]
-	if loop == nil {
-		return 0
-	}
-	const n = 200000
-	best := 0.0
-	for range 5 {
-		var wg sync.WaitGroup
-		began := time.Now()
-		for range b.pool.workers {
-			wg.Add(1)
-			go func() { defer wg.Done(); loop(n) }()
-		}
-		wg.Wait()
-		flops := float64(b.pool.workers) * n * float64(b.k.mr*b.k.nr) * 2
-		best = max(best, flops/time.Since(began).Seconds()/1e9)
-	}
-	return best
-}
+func peakGFLOPS(b *Backend) float64 { return b.fma() / 1e9 }
 
 // bench opens a backend for each variant, runs fn and reports the rate of work
 // a call, in units of 1e9 a second: on average, in the fastest call (what a

@@ -1,3 +1,0 @@
-package cpu
-
-var peaks = map[string]func(n int){"neon": peakNeon}
