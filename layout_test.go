@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "checkpoint data internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/demo internal/vfs model tokenizer trainer",
+	"cmd/gad":    "checkpoint data internal/bench internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/demo internal/vfs model tokenizer trainer",
 	"trainer":    "actor algos checkpoint critic data internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos internal/compute model",
 	"critic":     "algos internal/compute internal/philox model",
@@ -37,6 +37,7 @@ var house = map[string]string{
 	"algos":      "",
 	"checkpoint": "internal/vfs",
 
+	"internal/bench":                "actor algos critic internal/compute internal/compute/cpu model reference",
 	"internal/compute":              "",
 	"internal/compute/ref":          "internal/compute",
 	"internal/compute/cpu":          "internal/compute",

@@ -22,8 +22,11 @@ func Open(be compute.Backend, dir string, maxTokens int) (*Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reference: %w", err)
 	}
-	return &Policy{m: m, maxTokens: maxTokens}, nil
+	return New(m, maxTokens), nil
 }
+
+// New wraps a policy that is already there.
+func New(m *model.Model, maxTokens int) *Policy { return &Policy{m: m, maxTokens: maxTokens} }
 
 // Model is the frozen network.
 func (p *Policy) Model() *model.Model { return p.m }

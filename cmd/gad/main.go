@@ -95,7 +95,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.planCommand(), p.doctorCommand(), p.exportCommand(),
+			p.planCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(),
 		},
 	}
 	for _, c := range app.Commands {

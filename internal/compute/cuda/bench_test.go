@@ -86,7 +86,7 @@ func benchmarks(b *testing.B, f func(x *bench)) {
 // random is memory for one case.
 func (x *bench) random(c compute.Class, n int) compute.Tensor {
 	x.Helper()
-	t, err := computetest.Random(x.be, c, n)
+	t, err := compute.Random(x.be, c, n)
 	if err != nil {
 		x.Fatal(err)
 	}

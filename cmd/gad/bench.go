@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/internal/bench"
+	"gad/internal/compute"
+	"gad/model"
+)
+
+// benchCommand is gad bench.
+func (p *program) benchCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "bench",
+		Usage: "what this machine can do, and what share of that operations and stages reach",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", or a folder with config.json; weights are random, nothing is downloaded"},
+			&cli.StringFlag{Name: "what", Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; all unless set"},
+			&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "time to spend, about; a stage that would take longer is named and left out"},
+			&cli.BoolFlag{Name: "json", Usage: "one JSON object"},
+			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one a line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
+		}, deviceFlags()...),
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			seconds := c.Float64("seconds")
+			if !(seconds > 0 && seconds <= 1e6) {
+				return usage("bench: --seconds %g: must be above 0, to 1000000", seconds)
+			}
+			cfg, err := benchShape(c.String("shape"))
+			if err != nil {
+				return err
+			}
+			var what []string
+			if c.IsSet("what") {
+				what = strings.Split(c.String("what"), ",")
+			}
+			if err := bench.Check(what); err != nil {
+				return marked{errUsage, err}
+			}
+			d := flagged(c)
+			if c.Bool("serve") {
+				be, err := d.open()
+				if err != nil {
+					return err
+				}
+				defer be.Close()
+				return bench.Serve(os.Stdin, p.out, be, cfg, bench.DefaultLoad())
+			}
+			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return d.open() }, Name: c.String("shape"), Config: cfg,
+				Load: bench.DefaultLoad(), What: what, Budget: time.Duration(seconds * float64(time.Second))})
+			if err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				enc := json.NewEncoder(p.out)
+				enc.SetIndent("", "  ")
+				return enc.Encode(r)
+			}
+			return r.Print(p.out)
+		},
+	}
+}
+
+// benchShape is the named shape, or that of a model folder.
+func benchShape(name string) (model.Config, error) {
+	if c, ok := bench.Shapes[name]; ok {
+		return c, nil
+	}
+	if info, err := os.Stat(name); err != nil || !info.IsDir() {
+		return model.Config{}, usage("bench: --shape %q: use %s, or a folder with config.json", name, strings.Join(bench.ShapeNames(), ", "))
+	}
+	c, err := model.ReadConfig(name)
+	if err != nil {
+		return c, fmt.Errorf("bench: --shape: %w", err)
+	}
+	return c, nil
+}

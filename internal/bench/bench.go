@@ -1,0 +1,166 @@
+// Package bench measures what a machine can do, and what share of that the
+// operations and the stages of a GAD step reach on it.
+//
+// A share is the least time that the machine needs, by its measured limits, over
+// the time taken: the least time is that of the multiply-adds or that of the bytes
+// that must pass memory once, whichever is longer. Shares are taken of the median
+// time, while limits are the best of some runs, so a busy machine shows.
+//
+// Legend: N tokens of a pack, D hidden width, F feed-forward width, H query heads,
+// K key/value heads, E head width, V vocabulary, I and O a product's inputs and outputs.
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"gad/internal/compute"
+	"gad/model"
+)
+
+// Options say what Run measures.
+type Options struct {
+	// Open starts the device. It is called for each part of the measurement, so that
+	// a peak of memory is that part's own.
+	Open   func() (compute.Backend, error)
+	Name   string       // of the shape, for the report
+	Config model.Config // the shape
+	Load   Load
+	What   []string      // some of Parts; none is all
+	Budget time.Duration // time to spend, about; what cannot be measured in it is named and left out
+}
+
+// Parts are what Run can measure.
+var Parts = []string{"limits", "ops", "stages"}
+
+// Load is how much a stage does.
+type Load struct {
+	Seqs    int // sequences of an SFT step
+	Length  int // tokens of each
+	Samples int // answers generated side by side, one to each of as many prompts
+	Prompts int // prompts of a GAD step
+	N       int // answers to each
+	Prompt  int // tokens of a prompt, there and in generation
+	New     int // tokens of an answer
+}
+
+// DefaultLoad is SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a
+// GAD step of 8 prompts with 8 answers of 128 tokens each.
+func DefaultLoad() Load {
+	return Load{Seqs: 8, Length: 256, Samples: 32, Prompts: 8, N: 8, Prompt: 32, New: 128}
+}
+
+// Report is what Run found.
+type Report struct {
+	Device     string  `json:"device"`
+	Go         string  `json:"go"`
+	Threads    int     `json:"threads"` // GOMAXPROCS
+	Shape      string  `json:"shape"`
+	Parameters int64   `json:"parameters"`
+	Limits     Limits  `json:"limits"`
+	Ops        []Op    `json:"ops,omitempty"`
+	Stages     []Stage `json:"stages,omitempty"`
+	Seconds    float64 `json:"seconds"`
+}
+
+// Stat is the time of what was run several times.
+type Stat struct {
+	Runs    int     `json:"runs"`
+	Seconds float64 `json:"seconds"` // median
+	Best    float64 `json:"best_seconds"`
+}
+
+// Use is what was done in that time, and how much of the machine that took.
+type Use struct {
+	FLOPs float64 `json:"flops"`
+	Bytes float64 `json:"bytes"`           // that pass memory at the least
+	Bound string  `json:"bound,omitempty"` // the limit that takes longest: products, float32 or memory
+	Share float64 `json:"share,omitempty"` // of that limit
+}
+
+// Shapes are the models that can be named.
+var Shapes = map[string]model.Config{
+	"25m":          qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4),
+	"qwen2.5-0.5b": qwen2(896, 24, 14, 2, 64, 4864, 151936, 1e6),
+	"qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 128, 8960, 151936, 1e6),
+	"qwen2.5-3b":   qwen2(2048, 36, 16, 2, 128, 11008, 151936, 1e6),
+}
+
+func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) model.Config {
+	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: headDim, FFN: ffn,
+		Vocab: vocab, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: theta, QKVBias: true, TieEmbeddings: true}
+}
+
+// ShapeNames are the keys of Shapes, smallest model first.
+func ShapeNames() []string {
+	names := slices.Collect(maps.Keys(Shapes))
+	sort.Slice(names, func(i, j int) bool {
+		return Shapes[names[i]].ParamCount(model.LM) < Shapes[names[j]].ParamCount(model.LM)
+	})
+	return names
+}
+
+// Check refuses what is not one of Parts.
+func Check(what []string) error {
+	for _, part := range what {
+		if !slices.Contains(Parts, part) {
+			return fmt.Errorf("bench: part %q: want some of %s", part, strings.Join(Parts, ", "))
+		}
+	}
+	return nil
+}
+
+// Run measures. An error is the device's or the model's; what does not fit in the
+// memory or the time is noted in its place in the report.
+func Run(o Options) (*Report, error) {
+	if err := Check(o.What); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
+	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM)}
+	part := func(f func(be compute.Backend) error) error {
+		be, err := o.Open()
+		if err != nil {
+			return err
+		}
+		r.Device = be.Name()
+		err = errors.Join(f(be), be.Close())
+		runtime.GC() // blocks of this part are no memory of the next
+		return err
+	}
+	err := part(func(be compute.Backend) (err error) {
+		r.Limits, err = measureLimits(be)
+		return err
+	})
+	if err == nil && wanted("ops") {
+		err = part(func(be compute.Backend) (err error) {
+			r.Ops, err = measureOps(be, r.Limits, o.Config, o.Load, o.Budget/4)
+			return err
+		})
+	}
+	if err == nil && wanted("stages") {
+		err = part(func(be compute.Backend) (err error) {
+			r.Stages, err = measureStages(be, r.Limits, o.Config, o.Load, o.Budget-time.Since(began))
+			return err
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Seconds = time.Since(began).Seconds()
+	return r, nil
+}
+
+// summary is the Stat of times in seconds.
+func summary(times []float64) Stat {
+	slices.Sort(times)
+	n := len(times)
+	return Stat{Runs: n, Seconds: (times[(n-1)/2] + times[n/2]) / 2, Best: times[0]}
+}

@@ -1,0 +1,367 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/critic"
+	"gad/internal/compute"
+	"gad/model"
+	"gad/reference"
+)
+
+// Stage is a part of training at the shape's size.
+type Stage struct {
+	Name string `json:"stage"`
+	Size string `json:"size"`
+	Stat
+	Use
+	Tokens    int     `json:"tokens"` // that went through the model, or were sampled
+	PerSecond float64 `json:"tokens_per_second"`
+	Allocs    uint64  `json:"allocs"`      // heap objects of a run after the first
+	AllocB    uint64  `json:"alloc_bytes"` // their size
+	Peak      int64   `json:"peak_bytes"`  // of the device's memory, since the device was opened
+	Cold      bool    `json:"cold,omitempty"`
+	Note      string  `json:"note,omitempty"` // why it was not measured
+
+	Parts []Stage `json:"parts,omitempty"` // of a GAD step, in their order
+	Ops   []Used  `json:"ops,omitempty"`   // of one more run, by operation; CPU
+}
+
+// game is the models and inputs of the stages: a student, later a discriminator and a
+// reference, with random weights, driven as trainer.Step drives them.
+type game struct {
+	be      compute.Backend
+	cfg     model.Config
+	load    Load
+	actor   *actor.Actor
+	critic  *critic.Critic
+	ref     *reference.Policy
+	sft     []model.Seq // of an SFT step; all but the first token is response
+	prompts [][]int32   // [Prompts] or [Samples], whichever is more
+	rows    []uint64
+	teach   []model.Seq // [Prompts]
+	step    int
+}
+
+// newGame makes the student.
+func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
+	g := &game{be: be, cfg: c, load: load}
+	ids := func(n, salt int) []int32 {
+		out := make([]int32, n)
+		for i := range out {
+			out[i] = int32((i*7919 + salt*104729 + 1) % c.Vocab)
+		}
+		return out
+	}
+	for i := range load.Seqs {
+		g.sft = append(g.sft, model.Seq{IDs: ids(load.Length, i), Prompt: 1})
+	}
+	for i := range max(load.Samples, load.Prompts) {
+		g.prompts, g.rows = append(g.prompts, ids(load.Prompt, 1000+i)), append(g.rows, uint64(i))
+	}
+	for i := range load.Prompts {
+		g.teach = append(g.teach, model.Seq{IDs: append(ids(load.Prompt, 1000+i), ids(load.New, 2000+i)...), Prompt: load.Prompt})
+	}
+	m, err := model.New(be, c, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
+	if err != nil {
+		return nil, err
+	}
+	roll := actor.DefaultRollout()
+	roll.N = load.N
+	if g.actor, err = actor.New(m, actor.DefaultConfig(), roll, 1000, load.New); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return g, nil
+}
+
+// complete makes discriminator and reference.
+func (g *game) complete() error {
+	if g.critic != nil && g.ref != nil {
+		return nil
+	}
+	cc := critic.DefaultConfig()
+	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Seed: 2, ScoreInit: cc.ScoreInit})
+	if err != nil {
+		return err
+	}
+	if g.critic, err = critic.New(m, cc, 1000, g.load.Prompts, 1); err != nil {
+		return errors.Join(err, m.Close())
+	}
+	if m, err = model.New(g.be, g.cfg, model.Options{Kind: model.LM, Seed: 1}); err != nil {
+		return err
+	}
+	g.ref = reference.New(m, actor.DefaultConfig().MaxTokenLen)
+	return nil
+}
+
+func (g *game) close() error {
+	errs := []error{g.actor.Close()}
+	if g.critic != nil {
+		errs = append(errs, g.critic.Close())
+	}
+	if g.ref != nil {
+		errs = append(errs, g.ref.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// sftStep is one step of cross entropy.
+func (g *game) sftStep() error {
+	_, err := g.actor.SFT(g.sft)
+	return err
+}
+
+// generate samples one answer to each of Samples prompts, all at the same time.
+func (g *game) generate() error {
+	g.step++
+	_, err := g.actor.Model().Generate(g.prompts[:g.load.Samples], g.rows[:g.load.Samples], model.SampleOptions{N: 1, MaxNew: g.load.New,
+		Slots: g.load.Samples, Seed: 1, Step: uint64(g.step), Sampling: compute.Sampling{Temperature: 1}}, nil)
+	return err
+}
+
+// gadStep is trainer.Step without rows, metrics and checkpoints; done is told each
+// part and its time as it ends.
+func (g *game) gadStep(done func(part string, seconds float64)) error {
+	g.step++
+	var (
+		r              *actor.Rollout
+		scoreS, scoreP []float32
+		refST          [][]float32
+		advST          [][]float64
+		err            error
+	)
+	rows := make([]int, g.load.Prompts)
+	for i := range rows {
+		rows[i] = i
+	}
+	for _, part := range []struct {
+		name string
+		run  func() error
+	}{
+		{"rollout", func() error {
+			r, err = g.actor.Rollout(g.prompts[:g.load.Prompts], nil, actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
+			return err
+		}},
+		{"old log-probabilities", func() error { return g.actor.Old(r) }},
+		{"critic scores", func() error {
+			if scoreS, err = g.critic.Score(r.Seqs); err == nil {
+				scoreP, err = g.critic.Score(g.teach)
+			}
+			return err
+		}},
+		{"reference log-probabilities", func() error {
+			refST, err = g.ref.LogProbs(r.Seqs, actor.DefaultRollout().Temperature)
+			return err
+		}},
+		{"advantages", func() error {
+			_, maskST := r.Mask()
+			scores := make([]float64, len(scoreS))
+			for s, x := range scoreS {
+				scores[s] = float64(x)
+			}
+			advST, err = algos.Advantages(algos.AdvantageConfig{}, algos.AdvantageInput{Scores: scores, Group: r.Group, Mask: maskST})
+			return err
+		}},
+		{"critic update", func() error {
+			_, err = g.critic.Update(critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach,
+				Skip: make([]bool, len(r.Seqs)), FreshS: scoreS, FreshP: scoreP})
+			return err
+		}},
+		{"actor update", func() error {
+			_, err = g.actor.Update(r, advST, refST)
+			return err
+		}},
+	} {
+		began := time.Now()
+		if err := part.run(); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+		done(part.name, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// work is what a stage computes: operations at the least, bytes that pass memory
+// at the least, and tokens.
+type work struct {
+	cost
+	tokens int
+}
+
+// pass is one forward pass over n sequences of length tokens, heads of which have
+// logits; times 3 with the backward pass.
+func (g *game) pass(times float64, n, length, heads int) work {
+	tokens := float64(n * length)
+	f := tokens*g.cfg.FLOPsPerToken(float64(length+1)/2, false) + 2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
+	return work{cost{flops: times * f}, n * length}
+}
+
+// sampling is n answers to each of prompts: prompts once, then New-1 steps of a
+// token for every answer. Each step reads all weights and the keys and values
+// that it attends to, a prompt's once for all its answers.
+func (g *game) sampling(prompts, n int) work {
+	l, c, s := g.load, g.cfg, sizesOf(g.be)
+	w := g.pass(1, prompts, l.Prompt, prompts)
+	answers := float64(prompts * n)
+	steps := float64(l.New - 1)
+	middle := float64(l.Prompt) + float64(l.New)/2 // positions that a token sees, on average
+	w.flops += answers * steps * c.FLOPsPerToken(middle, true)
+	kept := float64(prompts*l.Prompt) + answers*float64(l.New)/2
+	w.bytes = steps * (s.weight*float64(c.ParamCount(model.LM)) + s.narrow*kept*float64(2*c.Layers*c.KVHeads*c.HeadDim))
+	w.tokens = prompts * n * l.New
+	return w
+}
+
+// parts is the work of a GAD step by part.
+func (g *game) parts() map[string]work {
+	l := g.load
+	students, length := l.Prompts*l.N, l.Prompt+l.New
+	lm := g.pass(1, students, length, students*l.New)
+	scores := g.pass(1, students+l.Prompts, length, 0)
+	return map[string]work{
+		"rollout":                     g.sampling(l.Prompts, l.N),
+		"old log-probabilities":       lm,
+		"critic scores":               scores,
+		"reference log-probabilities": lm,
+		"advantages":                  {},
+		"critic update":               g.pass(3, students+l.Prompts, length, 0),
+		"actor update":                g.pass(3, students, length, students*l.New),
+	}
+}
+
+// measureStages times the stages: an SFT step and generation with a fifth of the
+// budget each, a GAD step with the rest.
+func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budget time.Duration) ([]Stage, error) {
+	began := time.Now()
+	left := func() time.Duration { return budget - time.Since(began) }
+	be, prof := profiled(be)
+	sft := Stage{Name: "SFT step", Size: fmt.Sprintf("%d x %d tokens", load.Seqs, load.Length)}
+	gen := Stage{Name: "generation", Size: fmt.Sprintf("%d answers x %d tokens", load.Samples, load.New)}
+	gad := Stage{Name: "GAD step", Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
+
+	longest := load.Prompts * load.N * (load.Prompt + load.New)
+	lm := model.PlanOptions{Trainable: true, Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
+		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
+	needs := c.Plan(be, lm).Total()
+	lm.Tokens = max(lm.Tokens, min(longest, actor.DefaultConfig().MaxTokenLen))
+	whole := c.Plan(be, lm).Total() + c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: lm.Tokens}).Total() +
+		c.Plan(be, model.PlanOptions{Tokens: lm.Tokens}).Total()
+	room := be.Available()
+	note := func(needs int64) string {
+		if room > 0 && needs > room {
+			return fmt.Sprintf("not measured: needs %.1f GB of %.1f GB", float64(needs)/1e9, float64(room)/1e9)
+		}
+		return ""
+	}
+	if sft.Note = note(needs); sft.Note != "" {
+		gen.Note, gad.Note = sft.Note, note(whole)
+		return []Stage{sft, gen, gad}, nil
+	}
+	g, err := newGame(be, c, load)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	err = func() error {
+		sftWork := g.pass(3, load.Seqs, load.Length, load.Seqs*(load.Length-1))
+		if err := sft.measure(g, l, sftWork, budget/5, left(), g.sftStep); err != nil {
+			return err
+		}
+		if err := gen.measure(g, l, g.sampling(load.Samples, 1), budget/5, left(), g.generate); err != nil {
+			return err
+		}
+		for _, s := range []struct {
+			*Stage
+			run func() error
+		}{{&sft, g.sftStep}, {&gen, g.generate}} {
+			if prof != nil && s.Note == "" && s.Seconds < left().Seconds() {
+				var err error
+				if s.Ops, err = prof.during(l, s.run); err != nil {
+					return err
+				}
+			}
+		}
+		if gad.Note = note(whole); gad.Note != "" {
+			return nil
+		}
+		works, all := g.parts(), work{}
+		for _, w := range works {
+			all.flops, all.tokens = all.flops+w.flops, all.tokens+w.tokens
+		}
+		var order []string
+		times := map[string][]float64{}
+		run := func() error {
+			order = order[:0]
+			if err := g.complete(); err != nil {
+				return err
+			}
+			return g.gadStep(func(part string, seconds float64) {
+				order, times[part] = append(order, part), append(times[part], seconds)
+			})
+		}
+		if err := gad.measure(g, l, all, left(), left(), run); err != nil {
+			return err
+		}
+		for _, name := range order {
+			ts := times[name]
+			if !gad.Cold {
+				ts = ts[1:]
+			}
+			part := Stage{Name: name, Stat: summary(ts)}
+			part.count(l, works[name])
+			gad.Parts = append(gad.Parts, part)
+		}
+		return nil
+	}()
+	if err := errors.Join(err, g.close()); err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	return []Stage{sft, gen, gad}, nil
+}
+
+// measure runs a stage once, unless even half of the limit's speed would not end
+// within left, then again as often as share allows, and keeps the later runs'
+// figures; those of the first where there was time for no other.
+func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration, run func() error) error {
+	least, _ := l.least(w.cost)
+	if expected := 2 * least; expected > left.Seconds() {
+		s.Note = fmt.Sprintf("not measured: would take some %.0f s: raise --seconds", expected)
+		return nil
+	}
+	var times []float64
+	var last runtime.MemStats
+	for began := time.Now(); len(times) < 12; {
+		var before runtime.MemStats
+		runtime.ReadMemStats(&before)
+		at := time.Now()
+		if err := run(); err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		took := time.Since(at)
+		runtime.ReadMemStats(&last)
+		s.Allocs, s.AllocB = last.Mallocs-before.Mallocs, last.TotalAlloc-before.TotalAlloc
+		times = append(times, took.Seconds())
+		if time.Since(began)+took > share {
+			break
+		}
+	}
+	if s.Cold = len(times) == 1; !s.Cold {
+		times = times[1:]
+	}
+	s.Stat = summary(times)
+	_, s.Peak = g.be.Memory()
+	s.count(l, w)
+	return nil
+}
+
+// count relates the work to the time.
+func (s *Stage) count(l Limits, w work) {
+	s.Use, s.Tokens = l.use(w.cost, s.Seconds), w.tokens
+	if s.Seconds > 0 {
+		s.PerSecond = float64(w.tokens) / s.Seconds
+	}
+}

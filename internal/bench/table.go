@@ -1,0 +1,129 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Print writes the report as tables.
+func (r *Report) Print(w io.Writer) error {
+	t := &table{}
+	t.line("%s, %d threads, %s; shape %s, %s parameters", r.Device, r.Threads, r.Go, r.Shape, amount(float64(r.Parameters)))
+	t.limits(r.Limits)
+	t.ops(r.Ops)
+	t.stages(r.Stages)
+	_, err := io.WriteString(w, t.b.String())
+	return err
+}
+
+type table struct{ b strings.Builder }
+
+func (t *table) line(format string, args ...any) {
+	t.b.WriteString(strings.TrimRight(fmt.Sprintf(format, args...), " ") + "\n")
+}
+
+func (t *table) limits(l Limits) {
+	t.line("\nlimits of this machine, measured now")
+	row := func(what string, rate float64, unit string) {
+		if rate > 0 {
+			t.line("  %-40s %10s", what, amount(rate)+unit)
+		}
+	}
+	row("float32 multiply-adds on registers", l.F32, "FLOP/s")
+	row("bfloat16 dot products on registers", l.BF16, "FLOP/s")
+	if l.Products != l.F32 && l.Products != l.BF16 {
+		row("a large matrix product", l.Products, "FLOP/s")
+	}
+	row("memory, read", l.Read, "B/s")
+	row("memory, copy (read and written)", l.Copy, "B/s")
+}
+
+func (t *table) ops(ops []Op) {
+	if len(ops) == 0 {
+		return
+	}
+	t.line("\n%-19s %-19s %10s %10s %14s  %s", "operation", "size", "median", "best", "rate", "share of the limit that binds")
+	for _, o := range ops {
+		t.line("%-19s %-19s %10s %10s %14s  %s", o.Name, o.Size, duration(o.Seconds), duration(o.Best), o.rate(o.Seconds), o.share())
+	}
+}
+
+func (t *table) stages(stages []Stage) {
+	for _, s := range stages {
+		t.line("\n%s: %s", s.Name, s.Size)
+		if s.Note != "" {
+			t.line("  %s", s.Note)
+			continue
+		}
+		runs := fmt.Sprintf("median of %d", s.Runs)
+		if s.Cold {
+			runs = "first run, nothing warm"
+		}
+		t.line("  %s (%s, best %s), %s tokens/s, %s", duration(s.Seconds), runs, duration(s.Best), amount(s.PerSecond), s.rate(s.Seconds))
+		t.line("  %s", s.share())
+		t.line("  %d heap objects, %sB a run; device memory %sB at most", s.Allocs, amount(float64(s.AllocB)), amount(float64(s.Peak)))
+		for _, p := range s.Parts {
+			t.line("    %-29s %10s %5.1f %% %14s  %s", p.Name, duration(p.Seconds), 100*p.Seconds/s.Seconds, p.rate(p.Seconds), p.share())
+		}
+		for _, u := range s.Ops {
+			t.line("    %-18s %6d x %10s %5.1f %% %14s  %s", u.Name, max(u.Calls, 1), duration(u.Seconds/float64(max(u.Calls, 1))), 100*u.Part, u.rate(u.Seconds), u.share())
+		}
+	}
+	for _, s := range stages {
+		for _, u := range s.Ops {
+			if u.Share > 1 {
+				t.line("\nabove 100 %%: operands that came from a cache")
+				return
+			}
+		}
+	}
+}
+
+// rate is operations a second, or bytes where memory is what binds.
+func (u Use) rate(seconds float64) string {
+	switch {
+	case u.Bound == "":
+		return ""
+	case u.Bound == boundMemory:
+		return amount(u.Bytes/seconds) + "B/s"
+	}
+	return amount(u.FLOPs/seconds) + "FLOP/s"
+}
+
+// share is a bar of ten, the percentage, and what it is a share of.
+func (u Use) share() string {
+	if u.Bound == "" {
+		return ""
+	}
+	full := min(10, int(10*u.Share+0.5))
+	return fmt.Sprintf("%s%s %3.0f %% of %s", strings.Repeat("█", full), strings.Repeat("·", 10-full), 100*u.Share, u.Bound)
+}
+
+// amount is x with a unit of thousands, to three digits; a unit of measure may follow.
+func amount(x float64) string {
+	units := []string{"", "k", "M", "G", "T", "P"}
+	i := 0
+	for ; x >= 999.5 && i < len(units)-1; i++ {
+		x /= 1000
+	}
+	digits := 0
+	switch {
+	case x < 9.995 && i > 0:
+		digits = 2
+	case x < 99.95 && (i > 0 || x < 9.995):
+		digits = 1
+	}
+	return fmt.Sprintf("%.*f %s", digits, x, units[i])
+}
+
+// duration is seconds in the unit that gives one to three digits before the point.
+func duration(s float64) string {
+	switch {
+	case s < 999.5e-6:
+		return fmt.Sprintf("%.1f µs", s*1e6)
+	case s < 0.9995:
+		return fmt.Sprintf("%.2f ms", s*1e3)
+	}
+	return fmt.Sprintf("%.2f s", s)
+}
