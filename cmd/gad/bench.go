@@ -47,6 +47,9 @@ func (p *program) benchCommand() *cli.Command {
 			}
 			d := flagged(c)
 			if c.Bool("serve") {
+				if c.IsSet("what") || c.Bool("json") {
+					return usage("bench: --serve: takes neither --what nor --json: the cases that it reads say what is measured")
+				}
 				be, err := d.open()
 				if err != nil {
 					return err

@@ -22,6 +22,9 @@ type Op struct {
 // layer has its own.
 const rotated = 128 << 20
 
+// copies is how many sets of operands that is, of so many bytes each.
+func copies(bytes float64) int { return 1 + int(rotated/max(bytes, rotated/64)) }
+
 // bed allocates an operation's operands. err is the first failure.
 type bed struct {
 	be  compute.Backend
@@ -72,10 +75,9 @@ func measureOps(be compute.Backend, l Limits, c model.Config, load Load, budget 
 	trials := append(products(sizesOf(be), be, c, load), others(sizesOf(be), be, c, load)...)
 	var ops []Op
 	for _, t := range trials {
-		copies := 1 + int(rotated/max(t.cost.bytes, rotated/64))
 		b := &bed{be: be}
 		var calls []func()
-		for range copies {
+		for range copies(t.cost.bytes) {
 			calls = append(calls, t.set(b))
 		}
 		op := Op{Name: t.name, Size: t.size}

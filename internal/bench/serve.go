@@ -123,7 +123,7 @@ func (s *server) linear(words []string) (float64, error) {
 	if s.products[key] == nil {
 		bytes := sizesOf(s.be).linear(float64(n), float64(i), float64(o)).bytes
 		b := &bed{be: s.be}
-		for range 1 + int(rotated/max(bytes, rotated/64)) {
+		for range copies(bytes) {
 			x, y, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)
 			s.products[key] = append(s.products[key], func() { s.be.Linear(y, x, w, nil, false) })
 		}

@@ -288,6 +288,9 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 		if gad.Note = note(whole); gad.Note != "" {
 			return nil
 		}
+		if err := g.complete(); err != nil {
+			return err
+		}
 		works, all := g.parts(), work{}
 		for _, w := range works {
 			all.flops, all.tokens = all.flops+w.flops, all.tokens+w.tokens
@@ -296,14 +299,11 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 		times := map[string][]float64{}
 		run := func() error {
 			order = order[:0]
-			if err := g.complete(); err != nil {
-				return err
-			}
 			return g.gadStep(func(part string, seconds float64) {
 				order, times[part] = append(order, part), append(times[part], seconds)
 			})
 		}
-		if err := gad.measure(g, l, all, left(), left(), run); err != nil {
+		if err := gad.measure(g, l, all, left(), left()*5/4, run); err != nil {
 			return err
 		}
 		for _, name := range order {
@@ -323,8 +323,8 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	return []Stage{sft, gen, gad}, nil
 }
 
-// measure runs a stage once, unless even half of the limit's speed would not end
-// within left, then again as often as share allows, and keeps the later runs'
+// measure runs a stage once, unless it would not end within left at half of the
+// limit's speed, then again as often as share allows, and keeps the later runs'
 // figures; those of the first where there was time for no other.
 func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration, run func() error) error {
 	least, _ := l.least(w.cost)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -57,14 +58,20 @@ func Random(b Backend, c Class, n int) (Tensor, error) {
 	if err != nil {
 		return t, err
 	}
-	rng := rand.New(rand.NewPCG(uint64(n), 1))
-	part := make([]float32, min(n, 1<<20))
-	for i := range part {
-		part[i] = float32(0.1 * rng.NormFloat64())
-	}
+	part := normals()[:min(n, 1<<20)]
 	b.Upload(t.Slice(0, len(part)), part)
 	for have := len(part); have < n; have *= 2 {
 		b.Copy(t.Slice(have, min(n, 2*have)), t.Slice(0, min(n-have, have)))
 	}
 	return t, nil
 }
+
+// normals are what Random repeats.
+var normals = sync.OnceValue(func() []float32 {
+	rng := rand.New(rand.NewPCG(1, 1))
+	x := make([]float32, 1<<20)
+	for i := range x {
+		x[i] = float32(0.1 * rng.NormFloat64())
+	}
+	return x
+})

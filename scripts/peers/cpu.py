@@ -22,6 +22,7 @@ autocast:
              written in place and read as far as it is filled
   compile    torch.compile of the training functions; one compiled function for a
              token's step over a static cache
+  frozen     the same with weights packed for good (inductor's freezing): generation alone
   hf         generate() of Hugging Face's transformers
 
 Exit status 1 if gad could run no case.
@@ -43,7 +44,7 @@ PROMPTS, N, MICRO = 8, 8, 16
 PARTS = ["rollout", "old log-probabilities", "critic scores", "reference log-probabilities", "critic update", "actor update"]
 ROTATED = 128 << 20
 PRODUCTS = [(i, o) for i, o in ((384, 384), (384, 2816), (2816, 384), (384, 8192), (896, 896), (896, 4864), (4864, 896))]
-MODES = ["eager-f32", "compile-f32", "hf-f32", "eager-bf16", "compile-bf16", "hf-bf16", "eager-autocast", "compile-autocast"]
+MODES = ["eager-f32", "compile-f32", "frozen-f32", "hf-f32", "eager-bf16", "compile-bf16", "frozen-bf16", "hf-bf16", "eager-autocast", "compile-autocast"]
 
 quiet = contextlib.nullcontext  # around each measurement, for machines where others must be kept still
 
@@ -66,7 +67,11 @@ class Torch:
         torch.manual_seed(1)
         self.torch, self.F, self.step = torch, torch.nn.functional, torch_step
         self.style, self.precision = mode.split("-")
+        self.graph = self.style in ("compile", "frozen")
         self.dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+        if self.style == "frozen":
+            import torch._inductor.config
+            torch._inductor.config.freezing = True
         self.made, self.operands = {}, {}
 
     def cast(self):
@@ -74,7 +79,7 @@ class Torch:
         return t.autocast("cpu", dtype=t.bfloat16) if self.precision == "autocast" else contextlib.nullcontext()
 
     def compiled(self, f):
-        return self.torch.compile(f, fullgraph=True, dynamic=False) if self.style == "compile" else f
+        return self.torch.compile(f, fullgraph=True, dynamic=False) if self.graph else f
 
     # Models by role, made when a case first needs them.
 
@@ -176,7 +181,7 @@ class Torch:
                 return m.norm(x)[:, 0]
 
         if ("token", B) not in self.made:
-            self.made["token", B] = self.compiled(compiled_token) if self.style == "compile" else eager_token
+            self.made["token", B] = self.compiled(compiled_token) if self.graph else eager_token
         token = self.made["token", B]
         with t.inference_mode():
             with self.cast():
@@ -188,7 +193,7 @@ class Torch:
                 h = m.norm(x)[:, -1].repeat_interleave(n, 0)
             out = [self.sample(m, h)]
             for at in range(PROMPT, total - 1):
-                out.append(self.sample(m, token(out[-1], ats[at] if self.style == "compile" else at)))
+                out.append(self.sample(m, token(out[-1], ats[at] if self.graph else at)))
             return t.cat((prompts.repeat_interleave(n, 0), t.stack(out, 1)), 1)
 
     def hf(self):
@@ -288,8 +293,8 @@ class Torch:
             if self.style != "eager" or self.precision == "autocast":
                 raise NotImplementedError("a product is the same as in eager mode")
             return {"seconds": self.linear(*map(int, words[1:]))}
-        if self.style == "hf" and case != "generate":
-            raise NotImplementedError("hf only generates")
+        if self.style in ("hf", "frozen") and case != "generate":
+            raise NotImplementedError(f"{self.style} only generates")
         parts = {}
         began = time.perf_counter()
         getattr(self, "run_" + case)(parts)

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/internal/bench"
+)
+
+// The command on a tiny shape, as JSON and as a table, and its mistakes.
+func TestBench(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tinyConfig), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"bench --shape 7b":                `bench: --shape "7b": use 25m, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, or a folder with config.json`,
+		"bench --device tpu":              `--device "tpu": use cpu or cuda`,
+		"bench --precision f64":           `--precision "f64": use auto, bf16 or f32`,
+		"bench --what speed":              `bench: part "speed": want some of limits, ops, stages`,
+		"bench --seconds 0":               `bench: --seconds 0: must be above 0, to 1000000`,
+		"bench now":                       `bench: unexpected argument "now": this command takes flags only`,
+		"bench --serve --what ops --json": `bench: --serve: takes neither --what nor --json: the cases that it reads say what is measured`,
+	} {
+		code, out, err := gad(strings.Fields(line)...)
+		if code != exitUsage || err != "gad: "+want+"\n" || out != "" {
+			t.Errorf("gad %s: exit status %d\n%s%s", line, code, out, err)
+		}
+	}
+	if code, _, err := gad("bench", "--shape", t.TempDir()); code != exitInput || !strings.Contains(err, "config.json") {
+		t.Errorf("a folder without config.json: exit status %d\n%s", code, err)
+	}
+	if testing.Short() {
+		return // memory's bandwidth
+	}
+	out, _ := must(t, "bench", "--shape", dir, "--what", "limits", "--json", "--threads", "1")
+	var r bench.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Limits.Products <= 0 || len(r.Ops)+len(r.Stages) > 0 || r.Shape != dir {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	if out, _ = must(t, "bench", "--shape", dir, "--what", "limits"); !strings.Contains(out, "memory, read ") || !strings.Contains(out, "FLOP/s") {
+		t.Errorf("the table:\n%s", out)
+	}
+}

@@ -1,0 +1,237 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/model"
+)
+
+var (
+	tiny     = qwen2(64, 2, 2, 1, 32, 160, 96, 1e4)
+	tinyLoad = Load{Seqs: 2, Length: 24, Samples: 4, Prompts: 2, N: 4, Prompt: 5, New: 7}
+)
+
+func open() (compute.Backend, error) { return cpu.New(cpu.Options{Workers: 2}) }
+
+func TestRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures memory's bandwidth")
+	}
+	r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: tinyLoad, Budget: 4 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Limits.Products <= 0 || r.Limits.Read <= 0 || r.Limits.Copy <= 0 || !strings.HasPrefix(r.Device, "cpu/") || r.Parameters != tiny.ParamCount(model.LM) {
+		t.Errorf("limits %+v, device %q, %d parameters", r.Limits, r.Device, r.Parameters)
+	}
+	share := func(what string, s Stat, u Use) {
+		if s.Runs < 1 || s.Best <= 0 || s.Best > s.Seconds {
+			t.Errorf("%s: %+v: want 0 < best <= median", what, s)
+		}
+		if !(u.Share > 0 && u.Share <= 1.2) {
+			t.Errorf("%s: share %g of %s", what, u.Share, u.Bound)
+		}
+	}
+	seen := map[string]bool{}
+	for _, o := range r.Ops {
+		seen[o.Name] = true
+		// An operand that the machine prefetched or that stayed in a large cache comes
+		// faster than memory's limit; nothing computes faster than the registers.
+		if u := o.Use; o.Bound == boundMemory && u.Share > 1.2 {
+			u.Share = 1.2
+			share(o.Name+" "+o.Size, o.Stat, u)
+			continue
+		}
+		share(o.Name+" "+o.Size, o.Stat, o.Use)
+	}
+	for _, name := range []string{"Linear", "LinearGrad, input", "LinearGrad, weight", "Attention", "AttentionGrad", "AttentionDecode", "RMSNorm",
+		"RMSNormGrad", "SwiGLU", "SwiGLUGrad", "Rope", "LogProb", "LogProbGrad", "Sample", "AdamW"} {
+		if !seen[name] {
+			t.Errorf("operation %s was not measured", name)
+		}
+	}
+	if len(r.Stages) != 3 {
+		t.Fatalf("%d stages", len(r.Stages))
+	}
+	for _, s := range r.Stages {
+		if s.Note != "" {
+			t.Errorf("%s: %s", s.Name, s.Note)
+			continue
+		}
+		share(s.Name, s.Stat, s.Use)
+		if s.Peak <= 0 || s.Allocs == 0 || s.PerSecond <= 0 {
+			t.Errorf("%s: peak %d, %d allocations, %g tokens a second", s.Name, s.Peak, s.Allocs, s.PerSecond)
+		}
+	}
+	// What operations took and what lies between them is the whole stage.
+	for _, s := range r.Stages[:2] {
+		part := 0.0
+		for _, u := range s.Ops {
+			part += u.Part
+		}
+		if len(s.Ops) < 8 || part < 0.999 || part > 1.001 {
+			t.Errorf("%s: %d operations, %g of the time", s.Name, len(s.Ops), part)
+		}
+	}
+	gad := r.Stages[2]
+	flops, seconds := 0.0, 0.0
+	for _, p := range gad.Parts {
+		flops, seconds = flops+p.FLOPs, seconds+p.Seconds
+	}
+	if len(gad.Parts) != 7 || flops != gad.FLOPs || seconds > 1.5*gad.Seconds {
+		t.Errorf("parts of a GAD step: %d, %g of %g operations, %g of %g s", len(gad.Parts), flops, gad.FLOPs, seconds, gad.Seconds)
+	}
+
+	var text bytes.Buffer
+	if err := r.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"limits of this machine", "AttentionDecode", "SFT step: 2 x 24 tokens", "critic update", "between operations"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, text.String())
+		}
+	}
+	raw, err := json.Marshal(r)
+	var back Report
+	if err != nil || json.Unmarshal(raw, &back) != nil || back.Stages[0].Seconds != r.Stages[0].Seconds {
+		t.Errorf("JSON %s: %v", raw, err)
+	}
+}
+
+// A profile's counts are those of the formula: an SFT step has three products'
+// worth of the operations that FLOPsPerToken has for the forward pass.
+func TestProfileCountsTheStage(t *testing.T) {
+	be, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	wrapped, prof := profiled(be)
+	g, err := newGame(wrapped, tiny, tinyLoad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	l := Limits{F32: 1e9, Products: 1e9, Read: 1e9, Copy: 1e9}
+	for _, c := range []struct {
+		name      string
+		run       func() error
+		want, per float64 // operations, and how much more the backend may compute
+	}{
+		// The backward pass of attention and the head compute probabilities and logits again.
+		{"SFT step", g.sftStep, g.pass(3, tinyLoad.Seqs, tinyLoad.Length, tinyLoad.Seqs*(tinyLoad.Length-1)).flops, 1.2},
+		{"generation", g.generate, g.sampling(tinyLoad.Samples, 1).flops, 1.02},
+	} {
+		ops, err := prof.during(l, c.run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0.0
+		for _, u := range ops {
+			got += u.FLOPs
+		}
+		if got < 0.98*c.want || got > c.per*c.want {
+			t.Errorf("%s: operations of the profile %g, of the stage %g", c.name, got, c.want)
+		}
+	}
+}
+
+// What does not fit in the time or the memory is left out and said.
+func TestLeftOut(t *testing.T) {
+	be, err := cpu.New(cpu.Options{Workers: 1, Limit: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	l := Limits{F32: 1e9, Products: 1e9, Read: 1e9, Copy: 1e9}
+	stages, err := measureStages(be, l, tiny, tinyLoad, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range stages {
+		if !strings.Contains(s.Note, "needs 0.0 GB of 0.0 GB") {
+			t.Errorf("%s: note %q", s.Name, s.Note)
+		}
+	}
+	var text bytes.Buffer
+	if err := (&Report{Stages: stages}).Print(&text); err != nil || !strings.Contains(text.String(), "not measured") {
+		t.Errorf("%v:\n%s", err, text.String())
+	}
+	s := Stage{Name: "slow"}
+	err = s.measure(nil, Limits{Products: 1}, work{cost: cost{flops: 100}}, time.Second, time.Second, func() error { panic("was run") })
+	if err != nil || !strings.Contains(s.Note, "some 200 s") {
+		t.Errorf("%v, %q", err, s.Note)
+	}
+}
+
+func TestServe(t *testing.T) {
+	be, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	in := "sft\ngenerate\ngad\nlinear 3 64 32\nlinear 3 64\nlinear 3 64 x\nlunch\n\n"
+	var out bytes.Buffer
+	if err := Serve(strings.NewReader(in), &out, be, tiny, tinyLoad); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 8 {
+		t.Fatalf("%d answers:\n%s", len(lines), out.String())
+	}
+	for i, line := range lines {
+		var a Answer
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatal(err)
+		}
+		if good := i < 4; good != (a.Error == "" && a.Seconds > 0) {
+			t.Errorf("answer %d: %s", i, line)
+		}
+		if i == 2 && len(a.Parts) != 7 {
+			t.Errorf("%d parts of a GAD step", len(a.Parts))
+		}
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	if _, err := Run(Options{Open: open, Config: tiny, Load: tinyLoad, What: []string{"limits", "op"}}); err == nil || !strings.Contains(err.Error(), `"op": want some of limits, ops, stages`) {
+		t.Errorf("unknown part: %v", err)
+	}
+	if _, err := Run(Options{Open: func() (compute.Backend, error) { return nil, os.ErrNotExist }, Config: tiny, Load: tinyLoad}); err != os.ErrNotExist {
+		t.Errorf("no device: %v", err)
+	}
+}
+
+// The named shapes are valid, and have the parameters of their names.
+func TestShapes(t *testing.T) {
+	want := map[string]float64{"25m": 25e6, "qwen2.5-0.5b": 494e6, "qwen2.5-1.5b": 1544e6, "qwen2.5-3b": 3086e6}
+	for _, name := range ShapeNames() {
+		c := Shapes[name]
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := float64(c.ParamCount(model.LM)); n < 0.99*want[name] || n > 1.01*want[name] {
+			t.Errorf("%s has %g parameters, want about %g", name, n, want[name])
+		}
+	}
+}
+
+func TestFormats(t *testing.T) {
+	for want, got := range map[string]string{
+		"10 ": amount(9.999), "1.00 k": amount(1000), "46.0 k": amount(46014), "475 G": amount(474.8e9),
+		"1.00 M": amount(999.6e3), "5.70 M": amount(5.7e6), "12.3 µs": duration(12.34e-6), "1.00 ms": duration(999.6e-6), "1.05 s": duration(1.049),
+		"█████····· 48 % of memory":  strings.ReplaceAll(Use{Bound: boundMemory, Share: 0.48}.share(), "  ", " "),
+		"██████████ 113 % of memory": Use{Bound: boundMemory, Share: 1.13}.share(),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
