@@ -37,7 +37,8 @@ func measureLimits(be compute.Backend) (Limits, error) {
 	return l, nil
 }
 
-// narrowProducts reports whether be multiplies bfloat16: its name says so.
+// narrowProducts reports whether be multiplies bfloat16: its name says so. A CPU
+// that only rounds to it is called -rounded, and multiplies float32.
 func narrowProducts(be compute.Backend) bool { return strings.Contains(be.Name(), "bf16") }
 
 // The limits by name, as Use.Bound has them.
@@ -84,7 +85,7 @@ type sizes struct{ narrow, wide, weight float64 }
 
 func sizesOf(be compute.Backend) sizes {
 	s := sizes{narrow: float64(be.Element(compute.Narrow)), wide: float64(be.Element(compute.Wide))}
-	if s.weight = s.wide; narrowProducts(be) {
+	if s.weight = s.wide; narrowProducts(be) || strings.HasSuffix(be.Name(), "-rounded") {
 		s.weight = 2
 	}
 	return s
