@@ -40,7 +40,8 @@ const (
 	// that has one element a row.
 	Wide Class = iota
 	// Narrow is what the backend computes in: float32, or bfloat16 where its
-	// matrix products take that. Activations and their gradients, caches, and
+	// matrix products take that (a CPU's memory is float32 all the same: there
+	// operands are rounded, and uploads). Activations and their gradients, caches, and
 	// matrices that are frozen.
 	Narrow
 )
@@ -192,12 +193,14 @@ type Backend interface {
 	RMSNormGrad(dxND Tensor, w *Param, dyND, xND, rstdN Tensor, acc bool)
 
 	// Linear: y[n,o] (=, or += if acc) Σ_i x[n,i]*w.W[o,i] + b.W[o]; b may be nil.
-	// Each sum is one chain over i ascending; the bias is added last.
+	// Each sum is one chain over i ascending, in pairs where a CPU multiplies
+	// bfloat16; the bias is added last.
 	// x is Narrow; y is Narrow, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
 	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G is absent or b nil.
-	// dx and x are Narrow, dy Narrow or Wide.
+	// dx and x are Narrow, dy Narrow or Wide. Where a CPU multiplies bfloat16, w.G's sums go
+	// over pairs of the call's tokens: an odd number of them ends with half a pair.
 	LinearGrad(dxNI Tensor, w, b *Param, dyNO, xNI Tensor, acc bool)
 
 	// Rope rotates, in place, each head's pair (e, e+E/2) by the angle of its position:

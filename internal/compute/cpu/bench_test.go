@@ -15,16 +15,25 @@ import (
 // there are workers; and for the optimizer, a copy of memory.
 
 // peakGFLOPS is the rate of multiply-adds without any memory.
-func peakGFLOPS(b *Backend) float64 { return b.fma() / 1e9 }
+func peakGFLOPS(b *Backend) float64 {
+	if loop, flops := dots(); b.k16 != nil && loop != nil {
+		return b.rate(loop, float64(flops)) / 1e9
+	}
+	return b.fma() / 1e9
+}
 
-// bench opens a backend for each variant, runs fn and reports the rate of work
+// bench opens a backend for each variant, and for native bfloat16 products, runs fn and reports the rate of work
 // a call, in units of 1e9 a second: on average, in the fastest call (what a
 // machine shared with others can be judged by), and the peak; and tokens a second,
 // where a call has so many.
 func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *Backend) (work float64, op func()), tokens ...int) {
-	for _, variant := range Variants() {
+	for i, variant := range Variants16() {
 		bm.Run(variant, func(bm *testing.B) {
-			b, err := New(Options{Variant: variant})
+			o := Options{Variant: variant}
+			if i >= len(Variants()) {
+				o.Precision = BF16
+			}
+			b, err := New(o)
 			if err != nil {
 				bm.Fatal(err)
 			}
@@ -71,6 +80,7 @@ func fill(b *Backend, n int, v float32) compute.Tensor {
 func BenchmarkLinear(bm *testing.B) {
 	for _, s := range [][3]int{
 		{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128}, {32, 128, 384}, {1, 128, 384}, {8, 192, 512}, // small models: training, decoding
+		{2048, 384, 384}, {2048, 384, 2816}, {2048, 2816, 384}, {2048, 384, 8192}, {256, 384, 2816}, {1, 384, 8192}, // 25M
 		{1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}, {32, 896, 4864}, {1, 896, 4864}, // 0.5B
 	} {
 		N, I, O := s[0], s[1], s[2]

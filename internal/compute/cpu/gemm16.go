@@ -21,8 +21,9 @@ type product16 struct {
 const (
 	// pairBlock is how many pairs a tile goes along k before it moves on.
 	pairBlock = 256
-	// packLimit is how many bytes an operation packs of one operand at a time.
-	packLimit = 16 << 20
+	// packLimit is how many bytes an operation packs of one operand at a time: what
+	// is packed should be in a cache still when it is multiplied.
+	packLimit = 4 << 20
 )
 
 // pairs is how many pairs a panel of k elements has.
@@ -290,10 +291,10 @@ func (k *kernels16) of(a, b packing, c []float32, ldc int, acc bool) *product16 
 }
 
 // chunk is how many of N rows of width elements are packed at a time: whole tiles,
-// and an even number.
+// and an even number. An element takes 2 bytes, and what fills A's lanes up.
 func (k *kernels16) chunk(N, width int) int {
 	unit := 2 * k.mr * k.unit
-	return min(N, max(1, packLimit/2/max(1, width)/unit)*unit)
+	return min(N, max(1, packLimit/3/max(1, width)/unit)*unit)
 }
 
 // linear16 is Linear.
