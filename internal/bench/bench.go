@@ -82,6 +82,9 @@ type Use struct {
 	Bytes float64 `json:"bytes"`           // that pass memory at the least
 	Bound string  `json:"bound,omitempty"` // the limit that takes longest: products, float32 or memory
 	Share float64 `json:"share,omitempty"` // of that limit
+
+	cost    cost
+	seconds float64
 }
 
 // Shapes are the models that can be named.
@@ -135,22 +138,27 @@ func Run(o Options) (*Report, error) {
 		runtime.GC() // blocks of this part are no memory of the next
 		return err
 	}
-	err := part(func(be compute.Backend) (err error) {
-		r.Limits, err = measureLimits(be)
-		return err
-	})
+	limits := func() error {
+		return part(func(be compute.Backend) error {
+			l, err := measureLimits(be)
+			r.Limits = r.Limits.best(l)
+			return err
+		})
+	}
+	err := limits()
 	if err == nil && wanted("ops") {
-		err = part(func(be compute.Backend) (err error) {
+		err = errors.Join(part(func(be compute.Backend) (err error) {
 			r.Ops, err = measureOps(be, r.Limits, o.Config, o.Load, o.Budget/4)
 			return err
-		})
+		}), limits())
 	}
 	if err == nil && wanted("stages") {
-		err = part(func(be compute.Backend) (err error) {
+		err = errors.Join(part(func(be compute.Backend) (err error) {
 			r.Stages, err = measureStages(be, r.Limits, o.Config, o.Load, o.Budget-time.Since(began))
 			return err
-		})
+		}), limits())
 	}
+	r.judge()
 	if err != nil {
 		return nil, err
 	}

@@ -70,15 +70,43 @@ func (l Limits) least(c cost) (seconds float64, bound string) {
 	return seconds, bound
 }
 
+// best is the better of two measurements, limit by limit: a shared machine's change
+// from minute to minute, and what it could do once is the limit.
+func (l Limits) best(m Limits) Limits {
+	return Limits{F32: max(l.F32, m.F32), BF16: max(l.BF16, m.BF16), Products: max(l.Products, m.Products), Read: max(l.Read, m.Read), Copy: max(l.Copy, m.Copy)}
+}
+
 // use is c done in so many seconds.
 func (l Limits) use(c cost, seconds float64) Use {
 	least, bound := l.least(c)
-	u := Use{FLOPs: c.flops, Bytes: c.bytes}
+	u := Use{FLOPs: c.flops, Bytes: c.bytes, cost: c, seconds: seconds}
 	if least > 0 && seconds > 0 {
 		u.Bound, u.Share = bound, least/seconds
 	}
 	return u
 }
+
+// judge relates everything that was measured to the report's limits.
+func (r *Report) judge() {
+	for i := range r.Ops {
+		r.Limits.judge(&r.Ops[i].Use)
+	}
+	for i := range r.Stages {
+		r.Stages[i].judge(r.Limits)
+	}
+}
+
+func (s *Stage) judge(l Limits) {
+	l.judge(&s.Use)
+	for i := range s.Ops {
+		l.judge(&s.Ops[i].Use)
+	}
+	for i := range s.Parts {
+		s.Parts[i].judge(l)
+	}
+}
+
+func (l Limits) judge(u *Use) { *u = l.use(u.cost, u.seconds) }
 
 // sizes are bytes an element, by which costs are counted.
 type sizes struct{ narrow, wide, weight float64 }
