@@ -89,8 +89,10 @@ func (s *server) run(a *Answer) (err error) {
 			return err
 		}
 	}
-	if err := s.g.complete(); err != nil {
-		return err
+	if words[0] == "gad" {
+		if err := s.g.complete(); err != nil {
+			return err
+		}
 	}
 	began := time.Now()
 	switch words[0] {

@@ -73,7 +73,9 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	}
 	roll := actor.DefaultRollout()
 	roll.N = load.N
-	if g.actor, err = actor.New(m, actor.DefaultConfig(), roll, 1000, load.New); err != nil {
+	ac := actor.DefaultConfig()
+	ac.MaxTokenLen = load.Micro
+	if g.actor, err = actor.New(m, ac, roll, 1000, load.New); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return g, nil
@@ -85,6 +87,7 @@ func (g *game) complete() error {
 		return nil
 	}
 	cc := critic.DefaultConfig()
+	cc.MaxTokenLen = g.load.Micro
 	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Seed: 2, ScoreInit: cc.ScoreInit})
 	if err != nil {
 		return err
@@ -95,7 +98,7 @@ func (g *game) complete() error {
 	if m, err = model.New(g.be, g.cfg, model.Options{Kind: model.LM, Seed: 1}); err != nil {
 		return err
 	}
-	g.ref = reference.New(m, actor.DefaultConfig().MaxTokenLen)
+	g.ref = reference.New(m, g.load.Micro)
 	return nil
 }
 
@@ -248,7 +251,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	lm := model.PlanOptions{Trainable: true, Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
 		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
 	needs := c.Plan(be, lm).Total()
-	lm.Tokens = max(lm.Tokens, min(longest, actor.DefaultConfig().MaxTokenLen))
+	lm.Tokens = max(lm.Tokens, min(longest, load.Micro))
 	whole := c.Plan(be, lm).Total() + c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: lm.Tokens}).Total() +
 		c.Plan(be, model.PlanOptions{Tokens: lm.Tokens}).Total()
 	room := be.Available()

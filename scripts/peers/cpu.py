@@ -331,6 +331,14 @@ class Server:
         self.device = a.get("device", self.device)
         return a
 
+    def peak(self):
+        """Bytes that were resident at the most, or 0 where that cannot be had."""
+        with contextlib.suppress(OSError), open(f"/proc/{self.p.pid}/status") as f:
+            for line in f:
+                if line.startswith("VmHWM:"):
+                    return 1024 * int(line.split()[1])
+        return 0
+
     def close(self):
         with contextlib.suppress(BrokenPipeError):
             self.p.stdin.close()
@@ -341,7 +349,7 @@ def precision(name):
     return "f32" if name.endswith("f32") else "bf16"
 
 
-def table(times, parts, notes):
+def table(times, parts, peaks, notes):
     """One line a case and program; ratios against the fastest peer of the same precision."""
     print(f"\n{'case':<22} {'program':<18} {'rounds':>6} {'median':>11} {'best':>11}   gad is x times as fast")
     for case, by in times.items():
@@ -362,6 +370,8 @@ def table(times, parts, notes):
         print(f"\n{'part of the GAD step':<30}" + "".join(f"{p:>18}" for p in programs))
         for part in PARTS:
             print(f"{part:<30}" + "".join(f"{1e3 * statistics.median(parts[p][part]):>15.0f} ms" if part in parts[p] else f"{'-':>18}" for p in programs))
+    if any(peaks.values()):
+        print("\npeak of resident memory: " + ", ".join(f"{name} {b / 1e6:.0f} MB" for name, b in peaks.items()))
     for n in notes:
         print(n)
 
@@ -416,16 +426,17 @@ def main():
                 print(f"{case}: " + ", ".join(f"{s.name} {1e3 * statistics.median(times[case][s.name]):.3f} ms" for s in asked), file=sys.stderr, flush=True)
         with quiet():
             limits = servers[0].ask("limits").get("limits", {})
+        peaks = {s.name: s.peak() for s in servers}
     finally:
         for s in servers:
             s.close()
     print("; ".join(f"{s.name}: {s.device}" for s in servers) + f"; {o.threads} threads; Python {sys.version.split()[0]}")
     if limits:
         print("limits: " + ", ".join(f"{k} {v / 1e9:.1f} G" for k, v in limits.items()))
-    table(times, parts, notes)
+    table(times, parts, peaks, notes)
     if o.json:
         with open(o.json, "w") as f:
-            json.dump({"times": times, "parts": parts, "notes": notes, "limits": limits}, f)
+            json.dump({"times": times, "parts": parts, "peaks": peaks, "notes": notes, "limits": limits}, f)
     if not any(n.startswith("gad") for by in times.values() for n in by):
         sys.exit(1)
 
