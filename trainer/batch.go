@@ -2,7 +2,10 @@ package trainer
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"gad/critic"
 	"gad/data"
@@ -140,35 +143,70 @@ func promptText(r data.Row) string {
 	return ""
 }
 
+// window is how many rows are judged side by side, and at the most beyond the last
+// that is wanted.
+const window = 1024
+
 // usable lists the first most rows that a run can take: all of the set's, or without
-// those that the overlong_prompts and truncated_teachers settings filter out.
+// those that the overlong_prompts and truncated_teachers settings filter out. All
+// cores encode; the answer, and which row's fault is told, are as in row order.
 func (e encoder) usable(set *data.Set, path string, c DataConfig, most int) (rows []int, dropped int, err error) {
-	for i := 0; i < set.Len() && len(rows) < most; i++ {
-		r, err := set.Row(i)
-		if err != nil {
-			return nil, 0, err
+	var (
+		fits [window]bool
+		errs [window]error
+	)
+	for first := 0; first < set.Len() && len(rows) < most; first += window {
+		n := min(window, set.Len()-first)
+		var (
+			wg   sync.WaitGroup
+			next atomic.Int64
+		)
+		for range runtime.GOMAXPROCS(0) {
+			wg.Go(func() {
+				for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+					fits[i], errs[i] = e.fits(set, first+i, c)
+				}
+			})
 		}
-		prompt, err := e.prompt(r)
-		if err != nil {
-			return nil, 0, err
-		}
-		if len(prompt) > e.maxPrompt && c.Overlong == "filter" {
-			dropped++
-			continue
-		}
-		if err := e.check(set, r, prompt); err != nil {
-			return nil, 0, err
-		}
-		if c.TruncTeacher == "filter" {
-			if _, cut := e.answer(r.Teacher); cut {
+		wg.Wait()
+		for i := 0; i < n && len(rows) < most; i++ {
+			switch {
+			case errs[i] != nil:
+				return nil, 0, errs[i]
+			case fits[i]:
+				rows = append(rows, first+i)
+			default:
 				dropped++
-				continue
 			}
 		}
-		rows = append(rows, i)
 	}
 	if len(rows) == 0 {
 		return nil, dropped, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", path, set.Len(), c.MaxPrompt, c.MaxResponse)
 	}
 	return rows, dropped, nil
+}
+
+// fits reports whether the settings keep row i, and fails for one that no step
+// could use.
+func (e encoder) fits(set *data.Set, i int, c DataConfig) (bool, error) {
+	r, err := set.Row(i)
+	if err != nil {
+		return false, err
+	}
+	prompt, err := e.prompt(r)
+	if err != nil {
+		return false, err
+	}
+	if len(prompt) > e.maxPrompt && c.Overlong == "filter" {
+		return false, nil
+	}
+	if err := e.check(set, r, prompt); err != nil {
+		return false, err
+	}
+	if c.TruncTeacher == "filter" {
+		if _, cut := e.answer(r.Teacher); cut {
+			return false, nil
+		}
+	}
+	return true, nil
 }

@@ -1,0 +1,75 @@
+package trainer
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gad/data"
+)
+
+// Rows are encoded side by side, and chosen as if they came one after the other: in
+// their order, as many as are wanted, and of several faults the first row's is told.
+func TestUsable(t *testing.T) {
+	ready(t)
+	const n = 3*window + 17
+	long := strings.Repeat("Add 1+1+1 ", 40)
+	set := func(unanswered ...int) *data.Set {
+		var b strings.Builder
+		for i := range n {
+			content, teacher := fmt.Sprintf("Add %d+1+1", i), "It is 3."
+			if i%7 == 3 {
+				content = long
+			}
+			if slices.Contains(unanswered, i) {
+				content, teacher = "Add 1+1+1", ""
+			}
+			fmt.Fprintf(&b, "{\"content\":%q,\"teacher_response\":%q}\n", content, teacher)
+		}
+		path := filepath.Join(t.TempDir(), "rows.jsonl")
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s, err := data.Open(path, data.DefaultColumns())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	e := encoder{tok: fixed.tok, maxPrompt: 64, maxResponse: 32}
+	filter := DataConfig{Overlong: "filter", TruncTeacher: "keep"}
+
+	whole := set()
+	for _, most := range []int{1, window - 1, window, window + 1, 2*window + 5, n} {
+		var want []int
+		dropped := 0
+		for i := 0; i < n && len(want) < most; i++ {
+			if i%7 == 3 {
+				dropped++
+			} else {
+				want = append(want, i)
+			}
+		}
+		began := time.Now()
+		rows, d, err := e.usable(whole, "rows.jsonl", filter, most)
+		if err != nil || d != dropped || !slices.Equal(rows, want) {
+			t.Errorf("%d wanted: %d rows, %d dropped (%v); want %d and %d", most, len(rows), d, err, len(want), dropped)
+		}
+		if most == n {
+			t.Logf("%d rows in %v", n, time.Since(began))
+		}
+	}
+
+	faulty := set(window+40, window+50, 2*window+1)
+	if _, _, err := e.usable(faulty, "rows.jsonl", filter, n); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("row %d:", window+40)) {
+		t.Errorf("three rows without an answer: %v: want row %d named", err, window+40)
+	}
+	if rows, _, err := e.usable(faulty, "rows.jsonl", filter, window/2); err != nil || len(rows) != window/2 {
+		t.Errorf("enough rows before the faulty ones: %d rows, %v", len(rows), err)
+	}
+}
