@@ -32,6 +32,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -397,7 +398,8 @@ def main():
     servers = [Server("gad-" + p, [gad, "bench", "--serve", "--threads", str(o.threads), "--precision", p]) for p in o.precisions]
     env = [sys.executable, os.path.abspath(__file__), "--threads", str(o.threads), "--serve"]
     servers += [Server(m, env + [m]) for m in o.modes]
-    times, parts, notes = {}, {}, []
+    times, parts, notes, limits = {}, {}, [], {}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for group in o.cases:
             for case in CASES[group]:
@@ -427,6 +429,11 @@ def main():
         with quiet():
             limits = servers[0].ask("limits").get("limits", {})
         peaks = {s.name: s.peak() for s in servers}
+    except KeyboardInterrupt:  # what has been measured is printed all the same
+        notes.append("interrupted")
+        peaks = {s.name: s.peak() for s in servers}
+        for s in servers:
+            s.p.kill()
     finally:
         for s in servers:
             s.close()
