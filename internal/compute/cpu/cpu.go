@@ -59,10 +59,11 @@ type Backend struct {
 
 // worker is the scratch of one goroutine.
 type worker struct {
-	tile []float32    // a register tile, for the columns that a tile reaches beyond its matrix
-	buf  [4][]float32 // whatever the running operation says
-	wide [2][]float32 // parts of bfloat16 panels, as float32
-	_    [64]byte     // workers do not share a cache line
+	tile   []float32    // a register tile, for the columns that a tile reaches beyond its matrix
+	buf    [4][]float32 // whatever the running operation says
+	panels []uint32     // the rows that a bfloat16 product multiplies next
+	wide   [2][]float32 // parts of bfloat16 panels, as float32
+	_      [64]byte     // workers do not share a cache line
 }
 
 var _ compute.Backend = (*Backend)(nil)
@@ -232,9 +233,9 @@ func grow[T float32 | uint32](b *Backend, buf *[]T, n int) []T {
 
 // local is a worker's scratch: as grow, but called by the worker itself, so
 // that it is not counted as memory in use.
-func local(buf *[]float32, n int) []float32 {
+func local[T float32 | uint32](buf *[]T, n int) []T {
 	if cap(*buf)-pad < n {
-		*buf = aligned(n + n/4)
+		*buf = newAligned[T](n + n/4)
 	}
 	return (*buf)[:n]
 }

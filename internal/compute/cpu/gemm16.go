@@ -16,6 +16,7 @@ type product16 struct {
 	ldc              int
 	acc              bool
 	bias             []float32 // [n] added last; may be nil
+	unpacked         *packing  // in a's place, if each task packs its own rows; else nil
 }
 
 const (
@@ -24,6 +25,13 @@ const (
 	// packLimit is how many bytes an operation packs of one operand at a time: what
 	// is packed should be in a cache still when it is multiplied.
 	packLimit = 4 << 20
+	// taskTiles is how many tiles of rows a task packs itself, if it does, and taskPairs
+	// how many pairs of them at a time. They stay in the second-level cache, 288 KiB with
+	// 16 lanes, as do the columns of C that taskPanels of B's panels have, which follow.
+	taskTiles, taskPairs, taskPanels = 9, 2 * pairBlock, 8
+	// tokenBlock is how many of many tokens a weight's gradient takes up at a time, whole
+	// pairs: its elements are read and written again for each block.
+	tokenBlock = 2048
 )
 
 // pairs is how many pairs a panel of k elements has.
@@ -32,6 +40,39 @@ func (k *kernels16) pairs(n int) int { return ((n+1)/2 + k.unit - 1) / k.unit * 
 // size is how many numbers the panels of n lanes of k elements take.
 func (k *kernels16) sizeA(n, depth int) int { return (n + k.mr - 1) / k.mr * k.pairs(depth) * k.lanesA }
 func (k *kernels16) sizeB(n, depth int) int { return (n + k.nr - 1) / k.nr * k.pairs(depth) * k.lanesB }
+
+// compute is the panels [a0, a1) of A times [b0, b1) of B, on the calling goroutine.
+// Rows that are not packed yet are, part by part along k.
+func (p *product16) compute(k *kernels16, w *worker, a0, a1, b0, b1 int) {
+	if p.unpacked == nil {
+		k.tiles(p, w, a0, a1, b0, b1)
+		return
+	}
+	i := a0 * k.mr
+	part, rows := *p, *p.unpacked
+	part.m, part.c = min(p.m, a1*k.mr)-i, p.c[i*p.ldc:]
+	for x := 0; x == 0 || x < p.k; x += 2 * taskPairs {
+		rows.n, rows.k = part.m, min(2*taskPairs, p.k-x)
+		rows.stride = k.pairs(rows.k) * k.lanesA
+		rows.dst = local(&w.panels, (a1-a0)*rows.stride)
+		if rows.down {
+			rows.src = p.unpacked.src[x*rows.ld+i:]
+		} else {
+			rows.src = p.unpacked.src[i*rows.ld+x:]
+		}
+		for t := range rows.tasks(k) {
+			rows.task(k, t)
+		}
+		part.k, part.a, part.strideA = rows.k, rows.dst, rows.stride
+		part.b, part.acc, part.bias = p.b[x/2*k.lanesB:], p.acc || x > 0, nil
+		if x+rows.k == p.k {
+			part.bias = p.bias
+		}
+		for q := b0; q < b1; q += taskPanels {
+			k.tiles(&part, w, 0, a1-a0, q, min(b1, q+taskPanels))
+		}
+	}
+}
 
 // tilesOf computes a task's tiles with one kernel for each number of rows.
 func (p *product16) tilesOf(k *kernels16, gemm []gemm16Func, w *worker, a0, a1, b0, b1 int) {
@@ -107,19 +148,30 @@ func (p *product16) addBias(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 
 func (p *product16) whole(b *Backend, w *worker) {
 	mr, nr := b.k16.mr, b.k16.nr
-	b.k16.tiles(p, w, 0, (p.m+mr-1)/mr, 0, (p.n+nr-1)/nr)
+	p.compute(b.k16, w, 0, (p.m+mr-1)/mr, 0, (p.n+nr-1)/nr)
 }
 
 func (p *product16) work() int { return p.m * p.n * p.k }
 
+// cut makes tasks of all columns where they pack their rows, so that nothing is
+// packed twice: as many for each worker, of equally many tiles, to within one.
 func (p *product16) cut(b *Backend) split {
-	return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers)
+	if p.unpacked == nil {
+		return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers)
+	}
+	each := taskTiles * b.pool.workers * b.k16.mr
+	return split{tasks: (p.m + each - 1) / each * b.pool.workers}
 }
 
 func (p *product16) task(b *Backend, w *worker, s split, t int) {
 	mr, nr := b.k16.mr, b.k16.nr
+	tiles, panels := (p.m+mr-1)/mr, (p.n+nr-1)/nr
+	if p.unpacked != nil {
+		p.compute(b.k16, w, t*tiles/s.tasks, (t+1)*tiles/s.tasks, 0, panels)
+		return
+	}
 	i, q := t/s.across*s.rows/mr, t%s.across*s.panels
-	b.k16.tiles(p, w, i, min((p.m+mr-1)/mr, i+s.rows/mr), q, min((p.n+nr-1)/nr, q+s.panels))
+	p.compute(b.k16, w, i, min(tiles, i+s.rows/mr), q, min(panels, q+s.panels))
 }
 
 // packing is one operand to be packed: n lanes of k elements each, rows of src or,
@@ -285,9 +337,14 @@ func (b *Backend) operandB(buf *[]uint32, src []float32, ld, n, k int, down bool
 	return packing{dst: grow(b, buf, b.k16.sizeB(n, k)), stride: b.k16.pairs(k) * b.k16.lanesB, src: src, ld: ld, n: n, k: k, down: down, b: true}
 }
 
-// of is the product of what a and b pack, as C.
+// of is the product of what a and b pack, as C. If a has nowhere to pack to, tasks do
+// that.
 func (k *kernels16) of(a, b packing, c []float32, ldc int, acc bool) *product16 {
-	return &product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc}
+	p := &product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc}
+	if a.dst == nil {
+		p.unpacked = &a
+	}
+	return p
 }
 
 // chunk is how many of N rows of width elements are packed at a time: whole tiles,
@@ -297,10 +354,19 @@ func (k *kernels16) chunk(N, width int) int {
 	return min(N, max(1, packLimit/3/max(1, width)/unit)*unit)
 }
 
+// tasksPack says whether n rows of A are so many that tasks can pack their own.
+func (b *Backend) tasksPack(n int) bool { return n >= 4*b.pool.workers*taskTiles*b.k16.mr }
+
 // linear16 is Linear.
 func (b *Backend) linear16(y, x []float32, N int, w *compute.Param, bias []float32, acc bool) {
 	O, I := w.Rows, w.Cols
 	weights := b.weightRows(w)
+	if b.tasksPack(N) {
+		p := b.k16.of(packing{src: x, ld: I, n: N, k: I}, weights, y, O, acc)
+		p.bias = bias
+		b.multiply(p)
+		return
+	}
 	step := b.k16.chunk(N, I)
 	for n := 0; n < N; n += step {
 		a := b.operandA(&b.a16, x[n*I:], I, min(step, N-n), I, false)
@@ -319,6 +385,15 @@ func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, 
 	if dx != nil {
 		weights = b.weightColumns(w)
 	}
+	if b.tasksPack(N) {
+		if dx != nil {
+			b.multiply(b.k16.of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I, acc))
+		}
+		if g != nil {
+			b.weightGrad16(g, dy, x, N, O, I)
+		}
+		return
+	}
 	step := b.k16.chunk(N, max(O, I))
 	for n := 0; n < N; n += step {
 		rows := min(step, N-n)
@@ -336,6 +411,28 @@ func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, 
 		}
 		b.pack(packs...)
 		b.multiply(ps...)
+	}
+}
+
+// weightGrad16 is linearGrad16's g, of many tokens: as few blocks of them as can be
+// packed of x in parts, and of dy, unless tasks do that, whole.
+func (b *Backend) weightGrad16(g, dy, x []float32, N, O, I int) {
+	step, late := min(N, tokenBlock), b.tasksPack(O)
+	if !late {
+		step = min(step, b.k16.chunk(N, O))
+	}
+	cols := max(1, packLimit/2/step/b.k16.nr) * b.k16.nr
+	for n := 0; n < N; n += step {
+		a := packing{src: dy[n*O:], ld: O, n: O, k: min(step, N-n), down: true}
+		if !late {
+			a = b.operandA(&b.at16, a.src, O, O, a.k, true)
+			b.pack(a)
+		}
+		for i := 0; i < I; i += cols {
+			c := b.operandB(&b.b16, x[n*I+i:], I, min(cols, I-i), a.k, true)
+			b.pack(c)
+			b.multiply(b.k16.of(a, c, g[i:], I, true))
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gad/internal/compute"
 )
 
 // odd are numbers whose rounding or arithmetic is a case of its own.
@@ -297,5 +299,56 @@ func TestVariants16(t *testing.T) {
 			t.Errorf("got %s, want %s", b.Name(), want)
 		}
 		b.Close()
+	}
+}
+
+// Tasks pack their own rows, for one worker of these; for 16 they do not, and the bits
+// are the same. So they are where k, columns and tokens are cut.
+func TestPackedByTasks(t *testing.T) {
+	variants := Variants16()
+	for i, variant := range variants {
+		shapes := [][3]int{{4*taskTiles*14 + 5, 4*taskPairs + 37, 70}}
+		if i == len(variants)-1 && !testing.Short() {
+			shapes = append(shapes, [3]int{tokenBlock + 3, packLimit/2/tokenBlock + 40, 4*taskTiles*14 + 3})
+		}
+		for _, s := range shapes {
+			N, I, O := s[0], s[1], s[2]
+			var want [][]float32
+			for _, workers := range []int{16, 1} {
+				b, err := New(Options{Workers: workers, Variant: variant, Precision: BF16})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if b.tasksPack(N) != (workers == 1) {
+					t.Fatalf("%s: %d workers: tasks pack %d rows: %v", variant, workers, N, workers != 1)
+				}
+				rng := rand.New(rand.NewPCG(13, 14))
+				some := func(n int) compute.Tensor {
+					x := fill(b, n, 0)
+					for i, data := 0, f32("test", "x", x, n); i < n; i++ {
+						data[i] = rng.Float32() - 0.5
+					}
+					return x
+				}
+				x, dy, y, dx := some(N*I), some(N*O), some(N*O), some(N*I)
+				w := &compute.Param{Rows: O, Cols: I, W: some(O * I), G: some(O * I)}
+				bias := &compute.Param{Rows: 1, Cols: O, W: some(O)}
+				b.Linear(y, x, w, bias, false)
+				b.LinearGrad(dx, w, nil, dy, x, true)
+				got := [][]float32{f32("test", "y", y, N*O), f32("test", "dx", dx, N*I), f32("test", "G", w.G, O*I)}
+				b.Close()
+				if want == nil {
+					want = got
+					continue
+				}
+				for i, name := range []string{"y", "dx", "G"} {
+					for j := range got[i] {
+						if math.Float32bits(got[i][j]) != math.Float32bits(want[i][j]) {
+							t.Fatalf("%s: %v: %s[%d] is %v packed by tasks, %v before", variant, s, name, j, got[i][j], want[i][j])
+						}
+					}
+				}
+			}
+		}
 	}
 }
