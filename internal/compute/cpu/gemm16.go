@@ -22,6 +22,9 @@ type product16 struct {
 const (
 	// pairBlock is how many pairs a tile goes along k before it moves on.
 	pairBlock = 256
+	// aheadTiles is how many tiles of rows a panel of B is multiplied with at least where
+	// the next is fetched meanwhile: fewer take no longer than it takes to fetch.
+	aheadTiles = 4
 	// packLimit is how many bytes an operation packs of one operand at a time: what
 	// is packed should be in a cache still when it is multiplied.
 	packLimit = 4 << 20
@@ -81,15 +84,18 @@ func (p *product16) tilesOf(k *kernels16, gemm []gemm16Func, w *worker, a0, a1, 
 		pn, acc := min(pairBlock, pairs-p0), asInt(p.acc || p0 > 0)
 		for q := b0; q < b1; q++ {
 			b := p.b[q*p.strideB+p0*k.lanesB:]
-			cols := min(k.nr, p.n-q*k.nr)
+			cols, ahead := min(k.nr, p.n-q*k.nr), 0
+			if q+1 < b1 && a1-a0 >= aheadTiles {
+				ahead = p.strideB
+			}
 			for t := a0; t < a1; t++ {
 				rows := min(k.mr, p.m-t*k.mr)
 				a, c := p.a[t*p.strideA+p0*k.lanesA:], p.c[t*k.mr*p.ldc+q*k.nr:]
 				if cols == k.nr {
-					gemm[rows-1](a, b, c, p.ldc, pn, acc)
+					gemm[rows-1](a, b, c, p.ldc, pn, acc, ahead)
 					continue
 				}
-				w.partial(rows, cols, k.nr, c, p.ldc, func(tile []float32) { gemm[rows-1](a, b, tile, k.nr, pn, acc) })
+				w.partial(rows, cols, k.nr, c, p.ldc, func(tile []float32) { gemm[rows-1](a, b, tile, k.nr, pn, acc, ahead) })
 			}
 		}
 	}

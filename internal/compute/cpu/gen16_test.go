@@ -76,9 +76,13 @@ func (g *writer) begin16(name, args string, moves ...string) {
 // pairs, B's two, for each step.
 func (g *writer) gemm16(m int) {
 	const b0, b1, cast = 28, 29, 30
-	g.begin16(fmt.Sprintf("gemm16x%d", m), "a, b []uint32, c []float32, ldc, pairs, acc int",
+	g.begin16(fmt.Sprintf("gemm16x%d", m), "a, b []uint32, c []float32, ldc, pairs, acc, ahead int",
 		"a_base+0(FP), SI", "b_base+24(FP), DI", "c_base+48(FP), DX", "ldc+72(FP), R11", "pairs+80(FP), CX", "acc+88(FP), AX")
 	g.in("SHLQ $2, R11")
+	if m == g.mr {
+		g.in("MOVQ ahead+96(FP), R12")
+		g.in("SHLQ $2, R12")
+	}
 	g.comment("The chains start from c, or from zero.")
 	g.in("MOVQ DX, R8")
 	g.in("TESTQ AX, AX")
@@ -100,6 +104,11 @@ func (g *writer) gemm16(m int) {
 	g.in("JZ store")
 	g.in("PCALIGN $64")
 	g.label("loop")
+	if m == g.mr {
+		g.comment("The panel that is multiplied next: it is waited for now, while there is something to do.")
+		g.in("PREFETCHT1 (DI)(R12*1)")
+		g.in("PREFETCHT1 64(DI)(R12*1)")
+	}
 	g.in("VMOVUPS (DI), %s", g.r(b0))
 	g.in("VMOVUPS 64(DI), %s", g.r(b1))
 	for i := range m {

@@ -38,8 +38,10 @@ type kernels16 struct {
 //	c[i*ldc+j] (=, or += if acc is not 0) Σ_{p<pairs} a[p*16+i]*b[p*32+j]
 //
 // where a pair's upper product is added first and the lower then, each fused, and
-// denormal inputs, products and sums are zeros of their sign: dotPair.
-type gemm16Func func(a, b []uint32, c []float32, ldc, pairs, acc int)
+// denormal inputs, products and sums are zeros of their sign: dotPair. Meanwhile a
+// whole tile's kernel fetches the pairs that lie ahead numbers further than b's into
+// the second-level cache.
+type gemm16Func func(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 // dotPair is the arithmetic of VDPBF16PS: c + a's upper half times b's, rounded, +
 // a's lower half times b's, rounded. Each sum is rounded once (a product of two

@@ -78,8 +78,8 @@ lanes:
 	VZEROUPPER
 	RET
 
-// func gemm16x1(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x1(SB), NOSPLIT, $0-96
+// func gemm16x1(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x1(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -117,8 +117,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x2(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x2(SB), NOSPLIT, $0-96
+// func gemm16x2(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x2(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -167,8 +167,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x3(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x3(SB), NOSPLIT, $0-96
+// func gemm16x3(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x3(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -228,8 +228,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x4(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x4(SB), NOSPLIT, $0-96
+// func gemm16x4(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x4(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -300,8 +300,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x5(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x5(SB), NOSPLIT, $0-96
+// func gemm16x5(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x5(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -383,8 +383,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x6(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x6(SB), NOSPLIT, $0-96
+// func gemm16x6(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x6(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -477,8 +477,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x7(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x7(SB), NOSPLIT, $0-96
+// func gemm16x7(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x7(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -582,8 +582,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x8(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x8(SB), NOSPLIT, $0-96
+// func gemm16x8(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x8(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -698,8 +698,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x9(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x9(SB), NOSPLIT, $0-96
+// func gemm16x9(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x9(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -825,8 +825,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x10(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x10(SB), NOSPLIT, $0-96
+// func gemm16x10(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x10(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -963,8 +963,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x11(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x11(SB), NOSPLIT, $0-96
+// func gemm16x11(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x11(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -1112,8 +1112,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x12(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x12(SB), NOSPLIT, $0-96
+// func gemm16x12(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x12(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -1272,8 +1272,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x13(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x13(SB), NOSPLIT, $0-96
+// func gemm16x13(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x13(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -1443,8 +1443,8 @@ store:
 	VZEROUPPER
 	RET
 
-// func gemm16x14(a, b []uint32, c []float32, ldc, pairs, acc int)
-TEXT ·gemm16x14(SB), NOSPLIT, $0-96
+// func gemm16x14(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
+TEXT ·gemm16x14(SB), NOSPLIT, $0-104
 	MOVQ a_base+0(FP), SI
 	MOVQ b_base+24(FP), DI
 	MOVQ c_base+48(FP), DX
@@ -1452,6 +1452,8 @@ TEXT ·gemm16x14(SB), NOSPLIT, $0-96
 	MOVQ pairs+80(FP), CX
 	MOVQ acc+88(FP), AX
 	SHLQ $2, R11
+	MOVQ ahead+96(FP), R12
+	SHLQ $2, R12
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
@@ -1532,6 +1534,9 @@ start:
 	JZ store
 	PCALIGN $64
 loop:
+	// The panel that is multiplied next: it is waited for now, while there is something to do.
+	PREFETCHT1 (DI)(R12*1)
+	PREFETCHT1 64(DI)(R12*1)
 	VMOVUPS (DI), Z28
 	VMOVUPS 64(DI), Z29
 	VBROADCASTSS 0(SI), Z30

@@ -9,46 +9,46 @@ func expand16Avx2(dst []float32, src []uint32, lanes, pairs int)
 func expand16Avx512(dst []float32, src []uint32, lanes, pairs int)
 
 //go:noescape
-func gemm16x1(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x1(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x2(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x2(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x3(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x3(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x4(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x4(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x5(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x5(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x6(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x6(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x7(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x7(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x8(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x8(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x9(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x9(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x10(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x10(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x11(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x11(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x12(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x12(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x13(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x13(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
-func gemm16x14(a, b []uint32, c []float32, ldc, pairs, acc int)
+func gemm16x14(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
 func packRows16(dst []uint32, ldd int, src []float32, lds, rows, blocks int)
