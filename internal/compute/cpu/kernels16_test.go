@@ -302,19 +302,24 @@ func TestVariants16(t *testing.T) {
 	}
 }
 
-// Tasks pack their own rows, for one worker of these; for 16 they do not, and the bits
+// Tasks pack their own rows, for one worker of these; for 32 they do not, and the bits
 // are the same. So they are where k, columns and tokens are cut.
 func TestPackedByTasks(t *testing.T) {
 	variants := Variants16()
 	for i, variant := range variants {
-		shapes := [][3]int{{4*taskTiles*14 + 5, 4*taskPairs + 37, 70}}
+		_, k16, err := pick(variant, BF16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		many := 4 * taskTiles * k16.mr
+		shapes := [][3]int{{many + 5, 4*taskPairs + 37, 70}}
 		if i == len(variants)-1 && !testing.Short() {
-			shapes = append(shapes, [3]int{tokenBlock + 3, packLimit/2/tokenBlock + 40, 4*taskTiles*14 + 3})
+			shapes = append(shapes, [3]int{tokenBlock + 3, packLimit/2/tokenBlock + 40, many + 3})
 		}
 		for _, s := range shapes {
 			N, I, O := s[0], s[1], s[2]
 			var want [][]float32
-			for _, workers := range []int{16, 1} {
+			for _, workers := range []int{32, 1} {
 				b, err := New(Options{Workers: workers, Variant: variant, Precision: BF16})
 				if err != nil {
 					t.Fatal(err)
