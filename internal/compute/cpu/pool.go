@@ -13,20 +13,23 @@ import (
 // for any number of workers.
 type pool struct {
 	workers int
-	job     atomic.Pointer[job]
+	round   atomic.Uint64 // counts the calls of run: a worker looks here for work
+	job     job
+	quit    atomic.Bool
 	parked  []atomic.Bool
 	wake    []chan struct{}
 	done    sync.WaitGroup
 }
 
-// job is one call of run.
+// job is the call of run that is under way. There is one, used again and again, so
+// that a call allocates nothing: whoever has taken a task keeps run from returning,
+// and a worker that comes late finds no task left, or one of the next call.
 type job struct {
-	fn       func(worker, task int)
-	tasks    int64
-	next     atomic.Int64 // task to hand out
-	finished atomic.Int64
-	failure  atomic.Pointer[any] // first panic of a task, thrown again by run
-	quit     bool
+	fn         func(worker, task int) // these two are read by those who have taken a task
+	tasks      int64
+	left       atomic.Int64        // tasks not yet handed out; 0 or less is none
+	unfinished atomic.Int64        // tasks not yet done
+	failure    atomic.Pointer[any] // first panic of a task, thrown again by run
 }
 
 // spins is how often an idle worker looks for a job before it sleeps: some 20
@@ -51,14 +54,17 @@ func (p *pool) run(tasks int, fn func(worker, task int)) {
 		}
 		return
 	}
-	j := &job{fn: fn, tasks: int64(tasks)}
-	p.job.Store(j)
+	j := &p.job
+	j.fn, j.tasks = fn, int64(tasks)
+	j.unfinished.Store(j.tasks)
+	j.left.Store(j.tasks)
+	p.round.Add(1)
 	p.rouse(min(p.workers, tasks))
 	j.work(0)
-	for j.finished.Load() < j.tasks {
+	for j.unfinished.Load() > 0 {
 		runtime.Gosched()
 	}
-	if f := j.failure.Load(); f != nil {
+	if f := j.failure.Swap(nil); f != nil {
 		panic(*f)
 	}
 }
@@ -74,21 +80,22 @@ func (p *pool) rouse(n int) {
 
 // close ends the workers and waits for them.
 func (p *pool) close() {
-	p.job.Store(&job{quit: true})
+	p.quit.Store(true)
+	p.round.Add(1)
 	p.rouse(p.workers)
 	p.done.Wait()
 }
 
 func (p *pool) worker(w int) {
 	defer p.done.Done()
-	var last *job
+	last := uint64(0)
 	for idle := 0; ; idle++ {
-		if j := p.job.Load(); j != last {
-			if j.quit {
+		if r := p.round.Load(); r != last {
+			if p.quit.Load() {
 				return
 			}
-			j.work(w)
-			last, idle = j, 0
+			p.job.work(w)
+			last, idle = r, 0
 			continue
 		}
 		if idle < spins {
@@ -98,7 +105,7 @@ func (p *pool) worker(w int) {
 		// Announce the sleep, then look once more: a job stored before the
 		// announcement would otherwise be slept through.
 		p.parked[w].Store(true)
-		if p.job.Load() != last && p.parked[w].CompareAndSwap(true, false) {
+		if p.round.Load() != last && p.parked[w].CompareAndSwap(true, false) {
 			continue
 		}
 		<-p.wake[w]
@@ -109,20 +116,21 @@ func (p *pool) worker(w int) {
 // work runs tasks until none is left.
 func (j *job) work(w int) {
 	for {
-		t := j.next.Add(1) - 1
-		if t >= j.tasks {
+		left := j.left.Add(-1)
+		if left < 0 {
 			return
 		}
-		j.do(w, int(t))
+		j.do(w, int(j.tasks-1-left))
 	}
 }
 
 func (j *job) do(w, t int) {
 	defer func() {
 		if v := recover(); v != nil {
-			j.failure.CompareAndSwap(nil, &v)
+			first := v // v itself would be allocated for every task
+			j.failure.CompareAndSwap(nil, &first)
 		}
-		j.finished.Add(1)
+		j.unfinished.Add(-1)
 	}()
 	j.fn(w, t)
 }
