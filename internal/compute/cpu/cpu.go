@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"gad/internal/compute"
@@ -49,12 +50,49 @@ type Backend struct {
 	limit       int64
 	inUse, peak int64
 
+	args                        // of the running operation
+	task taskFunc               // what run is running
+	do   func(worker, task int) // runs it
+
 	// Scratch of the operations, kept from call to call.
 	hRD, dhRD, zRV, packed []float32
 	a16, at16, b16, z16    []uint32 // packed operands
 	stats                  []stat
+	sums                   []float64
 	jobs                   []attnJob
 	rows                   []decodeRows
+}
+
+// args is what the tasks of the running operation read. Tasks are functions that
+// capture nothing, and find here what a closure would hold: a closure that other
+// goroutines run is allocated, at every call of an operation.
+type args struct {
+	y, x, w, g, m, v, u []float32 // operands, named as in the operation
+	dy, rstd            []float32
+	index               []int32
+	N, H, E, D          int
+	sign, acc           int
+	eps                 float64
+	adam                adamConsts
+
+	n, size int       // each and its kind: elements, and how many of them a task has
+	part    rangeFunc // and what is done with them
+
+	attn attnArgs
+	head headArgs
+	multArgs
+}
+
+// taskFunc does a task, rangeFunc the elements, rows or columns lo to hi-1.
+type (
+	taskFunc  func(b *Backend, w *worker, t int)
+	rangeFunc func(b *Backend, lo, hi int)
+)
+
+// run calls fn, which should capture nothing, once for each task.
+func (b *Backend) run(tasks int, fn taskFunc) {
+	b.task = fn
+	b.pool.run(tasks, b.do)
 }
 
 // worker is the scratch of one goroutine.
@@ -63,7 +101,11 @@ type worker struct {
 	buf    [4][]float32 // whatever the running operation says
 	panels []uint32     // the rows that a bfloat16 product multiplies next
 	wide   [2][]float32 // parts of bfloat16 panels, as float32
-	_      [64]byte     // workers do not share a cache line
+	kept   []int32      // tokens that pass Sample's filters
+	heap   []int32      // tokens that it ranks
+	p      product      // of the running task
+	p16    product16
+	_      [64]byte // workers do not share a cache line
 }
 
 var _ compute.Backend = (*Backend)(nil)
@@ -79,6 +121,7 @@ func New(o Options) (*Backend, error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16, pool: newPool(o.Workers), workers: make([]worker, o.Workers), limit: o.Limit}
+	b.do = func(w, t int) { b.task(b, &b.workers[w], t) }
 	for i := range b.workers {
 		n := k.mr * k.nr
 		if k16 != nil {
@@ -204,6 +247,10 @@ func (b *Backend) Free(t compute.Tensor) {
 	}
 	b.count(-4*int64(len(m.data)) - m.derived)
 	m.data, m.derived = nil, 0
+	b.args = args{} // no operand outlives its memory
+	for w := range b.workers {
+		b.workers[w].p, b.workers[w].p16 = product{}, product16{}
+	}
 }
 
 // Memory is the number of bytes allocated now, scratch and packed weights
@@ -231,13 +278,24 @@ func grow[T float32 | uint32](b *Backend, buf *[]T, n int) []T {
 	return (*buf)[:n]
 }
 
-// local is a worker's scratch: as grow, but called by the worker itself, so
-// that it is not counted as memory in use.
+// local is a worker's scratch: as grow, but not counted as memory in use, since a
+// worker may call it.
 func local[T float32 | uint32](buf *[]T, n int) []T {
 	if cap(*buf)-pad < n {
 		*buf = newAligned[T](n + n/4)
 	}
 	return (*buf)[:n]
+}
+
+// room gives each worker scratch of at least these sizes, before there are tasks that
+// use it. Made by the workers themselves, it would come with the first large task that
+// chance hands to each, at whatever step.
+func (b *Backend) room(sizes ...int) {
+	for w := range b.workers {
+		for i, n := range sizes {
+			local(&b.workers[w].buf[i], n)
+		}
+	}
 }
 
 // Upload copies src to dst; to Narrow memory rounded, where products are taken in bfloat16.
@@ -268,22 +326,20 @@ func (b *Backend) Close() error {
 const block = 8192
 
 // each calls fn on the blocks of n elements.
-func (b *Backend) each(n int, fn func(lo, hi int)) {
-	b.pool.run((n+block-1)/block, func(_, t int) { fn(t*block, min(n, (t+1)*block)) })
-}
+func (b *Backend) each(n int, fn rangeFunc) { b.parts(n, block, fn) }
 
 // eachRow calls fn on groups of the N rows of width elements.
-func (b *Backend) eachRow(N, width int, fn func(lo, hi int)) {
-	group := max(1, block/max(1, width))
-	b.pool.run((N+group-1)/group, func(_, t int) { fn(t*group, min(N, (t+1)*group)) })
-}
+func (b *Backend) eachRow(N, width int, fn rangeFunc) { b.parts(N, max(1, block/max(1, width)), fn) }
 
 // slab is how many columns a task has where sums run down the columns.
 const slab = 64
 
 // eachSlab calls fn on groups of D columns.
-func (b *Backend) eachSlab(D int, fn func(lo, hi int)) {
-	b.pool.run((D+slab-1)/slab, func(_, t int) { fn(t*slab, min(D, (t+1)*slab)) })
+func (b *Backend) eachSlab(D int, fn rangeFunc) { b.parts(D, slab, fn) }
+
+func (b *Backend) parts(n, size int, fn rangeFunc) {
+	b.n, b.size, b.part = n, size, fn
+	b.run((n+size-1)/size, func(b *Backend, _ *worker, t int) { b.part(b, t*b.size, min(b.n, (t+1)*b.size)) })
 }
 
 // Repeat runs op.
@@ -291,34 +347,36 @@ func (b *Backend) Repeat(_ string, op func()) { op() }
 
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {
-	x := f32("Zero", "t", t, t.Len())
-	b.each(len(x), func(lo, hi int) { clear(x[lo:hi]) })
+	b.y = f32("Zero", "t", t, t.Len())
+	b.each(len(b.y), func(b *Backend, lo, hi int) { clear(b.y[lo:hi]) })
 }
 
 // Copy copies src to dst.
 func (b *Backend) Copy(dst, src compute.Tensor) {
-	d, s := f32("Copy", "dst", dst, src.Len()), f32("Copy", "src", src, src.Len())
-	b.each(len(s), func(lo, hi int) { copy(d[lo:hi], s[lo:hi]) })
+	b.y, b.x = f32("Copy", "dst", dst, src.Len()), f32("Copy", "src", src, src.Len())
+	b.each(len(b.x), func(b *Backend, lo, hi int) { copy(b.y[lo:hi], b.x[lo:hi]) })
 }
 
 // Add adds x to y.
 func (b *Backend) Add(y, x compute.Tensor) {
-	yy, xx := f32("Add", "y", y, x.Len()), f32("Add", "x", x, x.Len())
-	b.each(len(xx), func(lo, hi int) { b.k.add(yy[lo:hi], xx[lo:hi]) })
+	b.y, b.x = f32("Add", "y", y, x.Len()), f32("Add", "x", x, x.Len())
+	b.each(len(b.x), func(b *Backend, lo, hi int) { b.k.add(b.y[lo:hi], b.x[lo:hi]) })
 }
 
 // Embed gathers rows of the table.
 func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	D := table.Cols
-	y, w := f32("Embed", "y", yND, len(ids)*D), f32("Embed", "W", table.W, table.Len())
+	b.y, b.w = f32("Embed", "y", yND, len(ids)*D), f32("Embed", "W", table.W, table.Len())
 	within("Embed", "ids", ids, table.Rows)
-	b.eachRow(len(ids), D, func(lo, hi int) {
+	b.index, b.D = ids, D
+	b.eachRow(len(ids), D, func(b *Backend, lo, hi int) {
+		D := b.D
 		for n := lo; n < hi; n++ {
-			row := w[int(ids[n])*D : int(ids[n])*D+D]
+			row := b.w[int(b.index[n])*D : int(b.index[n])*D+D]
 			if b.k16 != nil {
-				rounded(y[n*D:n*D+D], row)
+				rounded(b.y[n*D:n*D+D], row)
 			} else {
-				copy(y[n*D:n*D+D], row)
+				copy(b.y[n*D:n*D+D], row)
 			}
 		}
 	})
@@ -327,15 +385,17 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 // EmbedGrad adds to rows of the table's gradient, n ascending: tasks own columns.
 func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int32) {
 	D := table.Cols
-	dy, g := f32("EmbedGrad", "dy", dyND, len(ids)*D), opt("EmbedGrad", "G", table.G, table.Len())
-	if g == nil {
+	b.dy, b.g = f32("EmbedGrad", "dy", dyND, len(ids)*D), opt("EmbedGrad", "G", table.G, table.Len())
+	if b.g == nil {
 		return
 	}
 	within("EmbedGrad", "ids", ids, table.Rows)
-	b.eachSlab(D, func(lo, hi int) {
-		for n, id := range ids {
+	b.index, b.D = ids, D
+	b.eachSlab(D, func(b *Backend, lo, hi int) {
+		D := b.D
+		for n, id := range b.index {
 			at := int(id) * D
-			b.k.add(g[at+lo:at+hi], dy[n*D+lo:n*D+hi])
+			b.k.add(b.g[at+lo:at+hi], b.dy[n*D+lo:n*D+hi])
 		}
 	})
 }
@@ -344,38 +404,43 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
 	D := w.Cols
 	N := rowsOf("RMSNorm", "x", xND, D)
-	y, rstd := f32("RMSNorm", "y", yND, N*D), f32("RMSNorm", "rstd", rstdN, N)
-	x, wD := f32("RMSNorm", "x", xND, N*D), f32("RMSNorm", "W", w.W, D)
-	b.eachRow(N, D, func(lo, hi int) {
+	b.y, b.rstd = f32("RMSNorm", "y", yND, N*D), f32("RMSNorm", "rstd", rstdN, N)
+	b.x, b.w = f32("RMSNorm", "x", xND, N*D), f32("RMSNorm", "W", w.W, D)
+	b.D, b.eps = D, eps
+	b.eachRow(N, D, func(b *Backend, lo, hi int) {
+		D := b.D
 		for n := lo; n < hi; n++ {
-			row := x[n*D : n*D+D]
-			r := float32(1 / math.Sqrt(float64(b.k.dot(row, row))/float64(D)+eps))
-			rstd[n] = r
-			b.k.mulScale(y[n*D:n*D+D], row, wD, r)
+			row := b.x[n*D : n*D+D]
+			r := float32(1 / math.Sqrt(float64(b.k.dot(row, row))/float64(D)+b.eps))
+			b.rstd[n] = r
+			b.k.mulScale(b.y[n*D:n*D+D], row, b.w, r)
 		}
 	})
 }
 
 // RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
-// because dx may lie over dy.
+// because dx, here y, may lie over dy.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
 	D := w.Cols
 	N := rowsOf("RMSNormGrad", "x", xND, D)
-	dx, dy := f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
-	x, rstd := f32("RMSNormGrad", "x", xND, N*D), f32("RMSNormGrad", "rstd", rstdN, N)
-	wD, gD := f32("RMSNormGrad", "W", w.W, D), opt("RMSNormGrad", "G", w.G, D)
-	if gD != nil {
-		b.eachSlab(D, func(lo, hi int) {
-			for n := range N {
-				b.k.mulAcc(gD[lo:hi], dy[n*D+lo:n*D+hi], x[n*D+lo:n*D+hi], rstd[n])
+	b.y, b.dy = f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
+	b.x, b.rstd = f32("RMSNormGrad", "x", xND, N*D), f32("RMSNormGrad", "rstd", rstdN, N)
+	b.w, b.g = f32("RMSNormGrad", "W", w.W, D), opt("RMSNormGrad", "G", w.G, D)
+	b.N, b.D, b.acc = N, D, asInt(acc)
+	if b.g != nil {
+		b.eachSlab(D, func(b *Backend, lo, hi int) {
+			D := b.D
+			for n := range b.N {
+				b.k.mulAcc(b.g[lo:hi], b.dy[n*D+lo:n*D+hi], b.x[n*D+lo:n*D+hi], b.rstd[n])
 			}
 		})
 	}
-	b.eachRow(N, D, func(lo, hi int) {
+	b.eachRow(N, D, func(b *Backend, lo, hi int) {
+		D := b.D
 		for n := lo; n < hi; n++ {
-			dyD, xD, r := dy[n*D:n*D+D], x[n*D:n*D+D], rstd[n]
-			c := r * r * (b.k.dot3(dyD, wD, xD) / float32(D))
-			b.k.normGrad(dx[n*D:n*D+D], dyD, wD, xD, r, c, asInt(acc))
+			dyD, xD, r := b.dy[n*D:n*D+D], b.x[n*D:n*D+D], b.rstd[n]
+			c := r * r * (b.k.dot3(dyD, b.w, xD) / float32(D))
+			b.k.normGrad(b.y[n*D:n*D+D], dyD, b.w, xD, r, c, b.acc)
 		}
 	})
 }
@@ -388,41 +453,43 @@ func asInt(b bool) int {
 	return 0
 }
 
-// Rope rotates pairs of a head by their position's angles.
+// Rope rotates pairs of a head by their position's angles, here w.
 func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
 	H, E := heads, headDim
-	x := f32("Rope", "x", xNHE, len(pos)*H*E)
 	P := rowsOf("Rope", "table", table, E)
-	tab := f32("Rope", "table", table, P*E)
+	b.x, b.w = f32("Rope", "x", xNHE, len(pos)*H*E), f32("Rope", "table", table, P*E)
 	within("Rope", "pos", pos, P)
-	sign := float32(1)
+	b.index, b.H, b.E, b.sign = pos, H, E, 1
 	if inverse {
-		sign = -1
+		b.sign = -1
 	}
-	b.eachRow(len(pos), H*E, func(lo, hi int) {
+	b.eachRow(len(pos), H*E, func(b *Backend, lo, hi int) {
+		H, E, sign := b.H, b.E, float32(b.sign)
 		for n := lo; n < hi; n++ {
-			angle := tab[int(pos[n])*E : int(pos[n])*E+E]
+			angle := b.w[int(b.index[n])*E : int(b.index[n])*E+E]
 			for h := range H {
-				head := x[(n*H+h)*E : (n*H+h+1)*E]
+				head := b.x[(n*H+h)*E : (n*H+h+1)*E]
 				b.k.rotate(head[:E/2], head[E/2:], angle[:E/2], angle[E/2:], sign)
 			}
 		}
 	})
 }
 
-// SwiGLU gates up by silu(gate).
+// SwiGLU gates up, here u, by silu(gate), here g.
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
-	y, gate, up := f32("SwiGLU", "y", yNF, n), f32("SwiGLU", "gate", gateNF, n), f32("SwiGLU", "up", upNF, n)
-	b.each(n, func(lo, hi int) { b.k.swiglu(y[lo:hi], gate[lo:hi], up[lo:hi]) })
+	b.y, b.g, b.u = f32("SwiGLU", "y", yNF, n), f32("SwiGLU", "gate", gateNF, n), f32("SwiGLU", "up", upNF, n)
+	b.each(n, func(b *Backend, lo, hi int) { b.k.swiglu(b.y[lo:hi], b.g[lo:hi], b.u[lo:hi]) })
 }
 
-// SwiGLUGrad is the gradient of SwiGLU.
+// SwiGLUGrad is the gradient of SwiGLU: y is that of gate, x that of up.
 func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
-	dgate, dup := f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
-	dy, gate, up := f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n), f32("SwiGLUGrad", "up", upNF, n)
-	b.each(n, func(lo, hi int) { b.k.swigluGrad(dgate[lo:hi], dup[lo:hi], dy[lo:hi], gate[lo:hi], up[lo:hi]) })
+	b.y, b.x = f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
+	b.dy, b.g, b.u = f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n), f32("SwiGLUGrad", "up", upNF, n)
+	b.each(n, func(b *Backend, lo, hi int) {
+		b.k.swigluGrad(b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.g[lo:hi], b.u[lo:hi])
+	})
 }
 
 // Score is the value head.
@@ -458,12 +525,12 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 // float64 and the blocks' in order.
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	total := 0.0
-	var sums []float64
 	for _, t := range ts {
-		x := f32("SumSquares", "t", t, t.Len())
-		sums = append(sums[:0], make([]float64, (len(x)+block-1)/block)...)
-		b.each(len(x), func(lo, hi int) { sums[lo/block] = b.k.sumSquares(x[lo:hi]) })
-		for _, s := range sums {
+		b.x = f32("SumSquares", "t", t, t.Len())
+		blocks := (len(b.x) + block - 1) / block
+		b.sums = slices.Grow(b.sums[:0], blocks)[:blocks]
+		b.each(len(b.x), func(b *Backend, lo, hi int) { b.sums[lo/block] = b.k.sumSquares(b.x[lo:hi]) })
+		for _, s := range b.sums {
 			total += s
 		}
 	}
@@ -474,9 +541,9 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 // 1 - LR*Decay would round to 1 in float32.
 func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 	n := p.Len()
-	w, g := f32("AdamW", "W", p.W, n), f32("AdamW", "G", p.G, n)
-	m, v := f32("AdamW", "M", p.M, n), f32("AdamW", "V", p.V, n)
-	c := &adamConsts{
+	b.w, b.g = f32("AdamW", "W", p.W, n), f32("AdamW", "G", p.G, n)
+	b.m, b.v = f32("AdamW", "M", p.M, n), f32("AdamW", "V", p.V, n)
+	b.adam = adamConsts{
 		gradScale: float32(a.GradScale),
 		beta1:     float32(a.Beta1), rest1: float32(1 - a.Beta1),
 		beta2: float32(a.Beta2), rest2: float32(1 - a.Beta2),
@@ -485,8 +552,8 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 		eps:  float32(a.Eps),
 	}
 	if p.Decay {
-		c.decay = float32(a.LR * a.Decay)
+		b.adam.decay = float32(a.LR * a.Decay)
 	}
-	b.each(n, func(lo, hi int) { b.k.adamW(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi], c) })
+	b.each(n, func(b *Backend, lo, hi int) { b.k.adamW(b.w[lo:hi], b.g[lo:hi], b.m[lo:hi], b.v[lo:hi], &b.adam) })
 	b.Refresh(p)
 }

@@ -27,12 +27,13 @@ func (b *Backend) streams(p *product) bool {
 		return false
 	}
 	panels := (p.n + b.k.nr - 1) / b.k.nr
-	tasks := min(panels, 8*b.pool.workers)
+	b.streamed, b.tasks = p, min(panels, 8*b.pool.workers)
 	if p.m*p.n*p.k < grain {
-		tasks = 1
+		b.tasks = 1
 	}
-	b.pool.run(tasks, func(w, t int) {
-		p.stream(b.k, &b.workers[w], panels*t/tasks, panels*(t+1)/tasks)
+	b.run(b.tasks, func(b *Backend, w *worker, t int) {
+		panels := (b.streamed.n + b.k.nr - 1) / b.k.nr
+		b.streamed.stream(b.k, w, panels*t/b.tasks, panels*(t+1)/b.tasks)
 	})
 	return true
 }

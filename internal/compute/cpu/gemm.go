@@ -137,33 +137,41 @@ type multiplication interface {
 	task(b *Backend, w *worker, s split, t int)
 }
 
-// multiply computes products that do not depend on each other.
+// multArgs is what the tasks of multiply and streams read.
+type multArgs struct {
+	products   [2]product // of the running operation
+	products16 [2]product16
+	ps         []multiplication // that multiply computes
+	cuts       [2]split         // and their tasks
+	first      [2]int           // of the tasks
+	streamed   *product         // that streams computes
+	tasks      int              // of it
+}
+
+// multiply computes one or two products that do not depend on each other.
 func (b *Backend) multiply(ps ...multiplication) {
-	type part struct {
-		split
-		first int
-	}
-	parts := make([]part, len(ps))
+	b.ps = append(b.ps[:0], ps...)
 	tasks, work := 0, 0
 	for i, p := range ps {
-		parts[i] = part{p.cut(b), tasks}
-		tasks += parts[i].tasks
+		b.cuts[i], b.first[i] = p.cut(b), tasks
+		tasks += b.cuts[i].tasks
 		work += p.work()
-	}
-	do := func(w, t int) {
-		i := len(ps) - 1
-		for parts[i].first > t {
-			i--
-		}
-		ps[i].task(b, &b.workers[w], parts[i].split, t-parts[i].first)
 	}
 	if work < 2*grain {
 		for t := range tasks {
-			do(0, t)
+			b.multiplyTask(&b.workers[0], t)
 		}
 		return
 	}
-	b.pool.run(tasks, do)
+	b.run(tasks, (*Backend).multiplyTask)
+}
+
+func (b *Backend) multiplyTask(w *worker, t int) {
+	i := len(b.ps) - 1
+	for b.first[i] > t {
+		i--
+	}
+	b.ps[i].task(b, w, b.cuts[i], t-b.first[i])
 }
 
 // derived is what the backend keeps beside a parameter that Linear or the head
@@ -192,9 +200,11 @@ func (b *Backend) Refresh(p *compute.Param) {
 		b.refresh16(p)
 		return
 	}
-	w, d, nr, I := f32("Refresh", "W", p.W, p.Len()), p.Derived.(*derived).columns, b.k.nr, p.Cols
-	b.pool.run((p.Rows+nr-1)/nr, func(_, t int) {
-		b.k.transpose(d[t*nr*I:(t+1)*nr*I], nr, w[t*nr*I:], I, min(nr, p.Rows-t*nr), I)
+	b.w, b.y = f32("Refresh", "W", p.W, p.Len()), p.Derived.(*derived).columns
+	b.N, b.D = p.Rows, p.Cols
+	b.run((p.Rows+b.k.nr-1)/b.k.nr, func(b *Backend, _ *worker, t int) {
+		nr, I := b.k.nr, b.D
+		b.k.transpose(b.y[t*nr*I:(t+1)*nr*I], nr, b.w[t*nr*I:], I, min(nr, b.N-t*nr), I)
 	})
 }
 
@@ -212,7 +222,8 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 		b.linear16(y, x, N, w, biasO, acc)
 		return
 	}
-	p := &product{m: N, n: O, k: I, a: x, rs: I, cs: 1, c: y, ldc: O, acc: acc, bias: biasO}
+	p := &b.products[0]
+	*p = product{m: N, n: O, k: I, a: x, rs: I, cs: 1, c: y, ldc: O, acc: acc, bias: biasO}
 	if !b.streams(p.columns(b.k, b.columns(w))) {
 		b.multiply(p)
 	}
@@ -234,13 +245,15 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	if b.k16 != nil {
 		b.linearGrad16(dx, g, dy, x, N, w, acc)
 	} else {
-		var ps []multiplication
+		ps := make([]multiplication, 0, 2)
 		if dx != nil {
-			p := &product{m: N, n: I, k: O, a: dy, rs: O, cs: 1, c: dx, ldc: I, acc: acc}
+			p := &b.products[0]
+			*p = product{m: N, n: I, k: O, a: dy, rs: O, cs: 1, c: dx, ldc: I, acc: acc}
 			ps = append(ps, p.rowMajor(b.k, f32("LinearGrad", "W", w.W, O*I), I))
 		}
 		if g != nil {
-			p := &product{m: O, n: I, k: N, a: dy, rs: 1, cs: O, c: g, ldc: I, acc: true}
+			p := &b.products[1]
+			*p = product{m: O, n: I, k: N, a: dy, rs: 1, cs: O, c: g, ldc: I, acc: true}
 			ps = append(ps, p.rowMajor(b.k, x, I))
 		}
 		b.multiply(ps...)
@@ -248,10 +261,10 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	if bias == nil || bias.G.Absent() {
 		return
 	}
-	bG := f32("LinearGrad", "b.G", bias.G, O)
-	b.eachSlab(O, func(lo, hi int) {
-		for n := range N {
-			b.k.add(bG[lo:hi], dy[n*O+lo:n*O+hi])
+	b.g, b.dy, b.N, b.D = f32("LinearGrad", "b.G", bias.G, O), dy, N, O
+	b.eachSlab(O, func(b *Backend, lo, hi int) {
+		for n := range b.N {
+			b.k.add(b.g[lo:hi], b.dy[n*b.D+lo:n*b.D+hi])
 		}
 	})
 }

@@ -52,27 +52,52 @@ func gather(dst, h []float32, rows []int32, D int) {
 	}
 }
 
-// logits packs h's first n rows, where they are packed, and returns what makes the
-// products of h's rows from lo to hi-1 with W's from v0 to v1-1, as [hi-lo, v1-v0].
-// lo is a whole number of tiles, v0 one of panels.
-func (b *Backend) logits(hRD []float32, n int, w *compute.Param) func(lo, hi, v0, v1 int, z []float32) multiplication {
-	D := w.Cols
-	if b.k16 != nil {
-		h, weights := b.operandA(&b.a16, hRD, D, n, D, false), b.weightRows(w)
-		b.pack(h)
-		return func(lo, hi, v0, v1 int, z []float32) multiplication {
-			return b.k16.of(h.lanes(b.k16, lo, hi), weights.lanes(b.k16, v0, v1), z, v1-v0, false)
-		}
-	}
-	columns := b.columns(w)
-	return func(lo, hi, v0, v1 int, z []float32) multiplication {
-		p := &product{m: hi - lo, n: v1 - v0, k: D, a: hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0}
-		return p.columns(b.k, columns[v0*D:])
-	}
+// headArgs is what the tasks of the head's operations read.
+type headArgs struct {
+	out            struct{ logp, ent, lse []float32 }
+	dlogp, dent    []float32
+	targets        []int32
+	hRD, z         []float32 // some rows of h, and their logits
+	columns        []float32 // W's, packed
+	h16, w16       packing   // both, in bfloat16
+	r0, n          int       // the first of them, and how many
+	V, D, chunks   int       // of the vocabulary: tokens, elements of a row, chunks
+	blocks, height int       // of rows: how many, of how many rows
+	v0, cols       int       // a chunk
+	inv            float32
+
+	ids      []int32 // Sample's arguments
+	logp     []float32
+	u        []float64
+	sampling compute.Sampling
 }
 
-// head checks the arguments of the head's operations.
-func head(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h []float32) {
+// logits packs h's first n rows, where they are packed, for logitsOf.
+func (b *Backend) logits(hRD []float32, n int, w *compute.Param) {
+	a := &b.head
+	a.hRD, a.D = hRD, w.Cols
+	if b.k16 != nil {
+		a.h16, a.w16 = b.operandA(&b.a16, hRD, a.D, n, a.D, false), b.weightRows(w)
+		b.pack(a.h16)
+		return
+	}
+	a.columns = b.columns(w)
+}
+
+// logitsOf is the product of h's rows lo to hi-1 with W's v0 to v1-1, as [hi-lo,
+// v1-v0], in p or in p16. lo is a whole number of tiles, v0 one of panels.
+func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int, z []float32) multiplication {
+	a, D := &b.head, b.head.D
+	if b.k16 != nil {
+		*p16 = *b.k16.of(a.h16.lanes(b.k16, lo, hi), a.w16.lanes(b.k16, v0, v1), z, v1-v0, false)
+		return p16
+	}
+	*p = product{m: hi - lo, n: v1 - v0, k: D, a: a.hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0}
+	return p.columns(b.k, a.columns[v0*D:])
+}
+
+// headOf checks the arguments of the head's operations.
+func headOf(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h []float32) {
 	N := rowsOf(op, "h", hND, w.Cols)
 	if len(targets) != len(rows) {
 		panic(fmt.Sprintf("cpu: %s: %d targets for %d rows", op, len(targets), len(rows)))
@@ -86,39 +111,41 @@ func head(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32
 // has some rows and one chunk.
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
 	D, V, R := w.Cols, w.Rows, len(rows)
-	h := head("LogProb", w, hND, rows, targets)
-	logp, ent, lse := f32("LogProb", "logp", out.LogpR, R), f32("LogProb", "ent", out.EntR, R), f32("LogProb", "lse", out.LseR, R)
-	chunks := (V + vocabChunk - 1) / vocabChunk
-	rowBlock := 4 * b.k.mr
+	h := headOf("LogProb", w, hND, rows, targets)
+	a := &b.head
+	a.out.logp, a.out.ent, a.out.lse = f32("LogProb", "logp", out.LogpR, R), f32("LogProb", "ent", out.EntR, R), f32("LogProb", "lse", out.LseR, R)
+	a.targets, a.inv, a.V = targets, float32(invTemp), V
+	a.chunks, a.height = (V+vocabChunk-1)/vocabChunk, 4*b.k.mr
 	if b.k16 != nil {
-		rowBlock = 4 * b.k16.mr
+		a.height = 4 * b.k16.mr
 	}
 	for r0 := 0; r0 < R; r0 += statRows {
 		n := min(statRows, R-r0)
 		hRD := b.grow(&b.hRD, n*D)
 		gather(hRD, h, rows[r0:r0+n], D)
-		logits := b.logits(hRD, n, w)
-		b.stats = slices.Grow(b.stats[:0], n*chunks)[:n*chunks]
-		blocks := (n + rowBlock - 1) / rowBlock
-		b.pool.run(blocks*chunks, func(wi, t int) {
-			wk := &b.workers[wi]
-			lo, c := t%blocks*rowBlock, t/blocks
-			M, v0 := min(rowBlock, n-lo), c*vocabChunk
-			cols := min(vocabChunk, V-v0)
-			z := local(&wk.buf[0], M*cols)
-			logits(lo, lo+M, v0, v0+cols, z).whole(b, wk)
+		b.logits(hRD, n, w)
+		b.stats = slices.Grow(b.stats[:0], n*a.chunks)[:n*a.chunks]
+		a.r0, a.n, a.blocks = r0, n, (n+a.height-1)/a.height
+		b.room(min(a.height, n) * min(vocabChunk, V))
+		b.run(a.blocks*a.chunks, func(b *Backend, wk *worker, t int) {
+			a := &b.head
+			lo, c := t%a.blocks*a.height, t/a.blocks
+			M, v0 := min(a.height, a.n-lo), c*vocabChunk
+			cols := min(vocabChunk, a.V-v0)
+			z := wk.buf[0][:M*cols]
+			b.logitsOf(&wk.p, &wk.p16, lo, lo+M, v0, v0+cols, z).whole(b, wk)
 			for i := range M {
 				row := z[i*cols : (i+1)*cols]
-				b.stats[(lo+i)*chunks+c] = b.chunkStat(row, float32(invTemp))
-				if target := int(targets[r0+lo+i]) - v0; target >= 0 && target < cols {
-					logp[r0+lo+i] = row[target] // the logit, until all chunks are known
+				b.stats[(lo+i)*a.chunks+c] = b.chunkStat(row, a.inv)
+				if target := int(a.targets[a.r0+lo+i]) - v0; target >= 0 && target < cols {
+					a.out.logp[a.r0+lo+i] = row[target] // the logit, until all chunks are known
 				}
 			}
 		})
 		for i := range n {
-			l, e := fold(b.stats[i*chunks : (i+1)*chunks])
-			r := r0 + i
-			logp[r], ent[r], lse[r] = float32(float64(logp[r])-l), float32(e), float32(l)
+			l, e := fold(b.stats[i*a.chunks : (i+1)*a.chunks])
+			o, r := &a.out, r0+i
+			o.logp[r], o.ent[r], o.lse[r] = float32(float64(o.logp[r])-l), float32(e), float32(l)
 		}
 	}
 }
@@ -129,11 +156,12 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR, dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
 	D, V, R := w.Cols, w.Rows, len(rows)
-	h := head(op, w, hND, rows, targets)
+	h := headOf(op, w, hND, rows, targets)
 	dh, g, wVD := opt(op, "dh", dhND, len(h)), opt(op, "G", w.G, V*D), f32(op, "W", w.W, V*D)
-	ent, lse := f32(op, "ent", out.EntR, R), f32(op, "lse", out.LseR, R)
-	dlogp, dent := f32(op, "dlogp", dlogpR, R), opt(op, "dent", dentR, R)
-	inv := float32(invTemp)
+	a := &b.head
+	a.out.ent, a.out.lse = f32(op, "ent", out.EntR, R), f32(op, "lse", out.LseR, R)
+	a.dlogp, a.dent = f32(op, "dlogp", dlogpR, R), opt(op, "dent", dentR, R)
+	a.targets, a.inv = targets, float32(invTemp)
 	for r0 := 0; r0 < R; r0 += headRows {
 		n := min(headRows, R-r0)
 		hRD, dhRD, z := b.grow(&b.hRD, n*D), b.grow(&b.dhRD, n*D), b.grow(&b.zRV, n*min(V, vocabChunk))
@@ -141,7 +169,8 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		if dh != nil {
 			gather(dhRD, dh, rows[r0:r0+n], D)
 		}
-		logits := b.logits(hRD, n, w)
+		a.r0, a.z = r0, z
+		b.logits(hRD, n, w)
 		var hDown packing
 		if b.k16 != nil && g != nil {
 			hDown = b.operandB(&b.b16, hRD, D, D, n, true)
@@ -149,31 +178,35 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		}
 		for v0 := 0; v0 < V; v0 += vocabChunk {
 			cols := min(vocabChunk, V-v0)
-			b.multiply(logits(0, n, v0, v0+cols, z))
-			b.eachRow(n, cols, func(lo, hi int) {
+			a.v0, a.cols = v0, cols
+			b.multiply(b.logitsOf(&b.products[0], &b.products16[0], 0, n, v0, v0+cols, z))
+			b.eachRow(n, cols, func(b *Backend, lo, hi int) {
+				a := &b.head
 				for i := lo; i < hi; i++ {
-					row, r := z[i*cols:(i+1)*cols], r0+i
-					b.k.scale(row, inv)
-					alpha, beta := -dlogp[r], float32(0)
-					if dent != nil {
-						alpha, beta = alpha-float32(dent[r]*ent[r]), -dent[r]
+					row, r := a.z[i*a.cols:(i+1)*a.cols], a.r0+i
+					b.k.scale(row, a.inv)
+					alpha, beta := -a.dlogp[r], float32(0)
+					if a.dent != nil {
+						alpha, beta = alpha-float32(a.dent[r]*a.out.ent[r]), -a.dent[r]
 					}
-					b.k.headGrad(row, lse[r], inv*alpha, inv*beta)
-					if target := int(targets[r]) - v0; target >= 0 && target < cols {
-						row[target] += float32(inv * dlogp[r])
+					b.k.headGrad(row, a.out.lse[r], a.inv*alpha, a.inv*beta)
+					if target := int(a.targets[r]) - a.v0; target >= 0 && target < a.cols {
+						row[target] += float32(a.inv * a.dlogp[r])
 					}
 				}
 			})
-			var ps []multiplication
+			ps := make([]multiplication, 0, 2)
 			if b.k16 != nil {
 				ps = b.headGrad16(z, dhRD, g, n, cols, v0, w, hDown, dh != nil)
 			} else {
 				if dh != nil {
-					p := &product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
+					p := &b.products[0]
+					*p = product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
 					ps = append(ps, p.rowMajor(b.k, wVD[v0*D:], D))
 				}
 				if g != nil {
-					p := &product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D, acc: true}
+					p := &b.products[1]
+					*p = product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D, acc: true}
 					ps = append(ps, p.rowMajor(b.k, hRD, D))
 				}
 			}
@@ -200,31 +233,49 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 		invTemp = 1 / s.Temperature
 	}
 	group := max(1, sampleSize/V)
+	if s.Temperature > 0 {
+		b.room(V)
+	}
+	if s.TopK > 0 || s.TopP > 0 || s.MinP > 0 {
+		for w := range b.workers {
+			b.workers[w].kept, b.workers[w].heap = slices.Grow(b.workers[w].kept, V), slices.Grow(b.workers[w].heap, V)
+		}
+	}
 	for r0 := 0; r0 < R; r0 += group {
 		n := min(group, R-r0)
 		z := b.grow(&b.zRV, n*V)
-		logits := b.logits(h[r0*D:], n, w)(0, n, 0, V, z)
+		b.logits(h[r0*D:], n, w)
+		logits := b.logitsOf(&b.products[0], &b.products16[0], 0, n, 0, V, z)
 		if p, ok := logits.(*product); !ok || !b.streams(p) {
 			b.multiply(logits)
 		}
-		b.pool.run(n, func(wi, i int) {
-			wk, row, r := &b.workers[wi], z[i*V:(i+1)*V], r0+i
-			chunks := make([]stat, 0, 8)
-			for v0 := 0; v0 < V; v0 += vocabChunk {
-				chunks = append(chunks, b.chunkStat(row[v0:min(V, v0+vocabChunk)], float32(invTemp)))
-			}
-			lse, _ := fold(chunks)
-			if s.Temperature == 0 {
-				ids[r] = largest(row)
-			} else {
-				prob := local(&wk.buf[0], V)
-				copy(prob, row)
-				b.k.expSum(prob, float32(lse))
-				ids[r] = draw(prob, s, u[r])
-			}
-			logp[r] = float32(float64(row[ids[r]]) - lse)
-		})
+		a := &b.head
+		a.ids, a.logp, a.u, a.sampling, a.inv = ids, logp, u, s, float32(invTemp)
+		a.r0, a.z, a.V, a.chunks = r0, z, V, (V+vocabChunk-1)/vocabChunk
+		b.stats = slices.Grow(b.stats[:0], n*a.chunks)[:n*a.chunks]
+		b.run(n, (*Backend).sampleTask)
 	}
+}
+
+// sampleTask draws the token of one row.
+func (b *Backend) sampleTask(wk *worker, i int) {
+	a := &b.head
+	V, r := a.V, a.r0+i
+	row := a.z[i*V : (i+1)*V]
+	chunks := b.stats[i*a.chunks : (i+1)*a.chunks]
+	for c := range chunks {
+		chunks[c] = b.chunkStat(row[c*vocabChunk:min(V, (c+1)*vocabChunk)], a.inv)
+	}
+	lse, _ := fold(chunks)
+	if a.sampling.Temperature == 0 {
+		a.ids[r] = largest(row)
+	} else {
+		prob := wk.buf[0][:V]
+		copy(prob, row)
+		b.k.expSum(prob, float32(lse))
+		a.ids[r] = wk.draw(prob, a.sampling, a.u[r])
+	}
+	a.logp[r] = float32(float64(row[a.ids[r]]) - lse)
 }
 
 // largest is the index of the largest element, the first of equal ones.
@@ -239,12 +290,12 @@ func largest(x []float32) int32 {
 }
 
 // draw is the token that u picks from probabilities after the filters of s.
-func draw(prob []float32, s compute.Sampling, u float64) int32 {
+func (w *worker) draw(prob []float32, s compute.Sampling, u float64) int32 {
 	V := len(prob)
-	var kept []int32 // nil stands for all
+	kept := w.kept[:0] // none stands for all
 	topK, topP := s.TopK > 0 && s.TopK < V, s.TopP > 0 && s.TopP < 1
 	if topK || topP {
-		order := newRanking(prob)
+		order := newRanking(prob, w.heap[:V])
 		if topK {
 			for range s.TopK {
 				kept = append(kept, order.next())
@@ -265,7 +316,7 @@ func draw(prob []float32, s compute.Sampling, u float64) int32 {
 		}
 	}
 	if s.MinP > 0 {
-		if kept == nil {
+		if len(kept) == 0 {
 			least := s.MinP * float64(prob[largest(prob)])
 			for v, p := range prob {
 				if float64(p) >= least {
@@ -279,7 +330,7 @@ func draw(prob []float32, s compute.Sampling, u float64) int32 {
 	}
 	slices.Sort(kept)
 	need, sum, last := u*total(prob, kept), 0.0, int32(V-1)
-	if kept == nil {
+	if len(kept) == 0 {
 		for v, p := range prob {
 			if sum += float64(p); sum > need {
 				return int32(v)
@@ -295,9 +346,9 @@ func draw(prob []float32, s compute.Sampling, u float64) int32 {
 	return last
 }
 
-// total is the kept tokens' probability, all tokens' if kept is nil.
+// total is the kept tokens' probability, all tokens' if there are none.
 func total(prob []float32, kept []int32) (sum float64) {
-	if kept == nil {
+	if len(kept) == 0 {
 		for _, p := range prob {
 			sum += float64(p)
 		}
@@ -315,8 +366,8 @@ type ranking struct {
 	heap []int32
 }
 
-func newRanking(prob []float32) *ranking {
-	r := &ranking{prob, make([]int32, len(prob))}
+func newRanking(prob []float32, heap []int32) ranking {
+	r := ranking{prob, heap}
 	for v := range r.heap {
 		r.heap[v] = int32(v)
 	}

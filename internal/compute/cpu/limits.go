@@ -73,12 +73,12 @@ func peakGo(n int) {
 // the other: each the best of some runs.
 func (b *Backend) bandwidth(n int) (read, copied float64) {
 	x, y := aligned(n), aligned(n)
-	b.each(n, func(lo, hi int) { // pages that were never written are not memory yet
+	b.each(n, func(_ *Backend, lo, hi int) { // pages that were never written are not memory yet
 		for i := lo; i < hi; i++ {
 			x[i], y[i] = 1, 1
 		}
 	})
-	best := func(pass func(lo, hi int)) float64 {
+	best := func(pass rangeFunc) float64 {
 		rate := 0.0
 		for range 5 {
 			began := time.Now()
@@ -87,10 +87,10 @@ func (b *Backend) bandwidth(n int) (read, copied float64) {
 		}
 		return rate
 	}
-	read = best(func(lo, hi int) {
+	read = best(func(b *Backend, lo, hi int) {
 		if b.k.dot(x[lo:hi], y[lo:hi]) < 0 {
 			panic("cpu: ones have a negative product")
 		}
 	})
-	return read, best(func(lo, hi int) { copy(x[lo:hi], y[lo:hi]) })
+	return read, best(func(_ *Backend, lo, hi int) { copy(x[lo:hi], y[lo:hi]) })
 }
