@@ -11,15 +11,36 @@ import (
 // allocated once and again only when more is asked for.
 type workspace struct {
 	be    compute.Backend
-	bufs  map[string]compute.Tensor
+	bufs  map[purpose]compute.Tensor
 	rope  compute.Tensor // [positions, E]
 	ropeN int            // positions in rope
 	err   error          // first failure since take
 }
 
-// get is n elements for a purpose. After a failure it returns absent tensors;
-// take tells.
+// purpose is what memory is for, in one layer or for all.
+type purpose struct {
+	layer int // or all
+	what  string
+}
+
+// all is the layer of what all layers share.
+const all = -1
+
+func (p purpose) String() string {
+	if p.layer == all {
+		return p.what
+	}
+	return fmt.Sprintf("layer %d: %s", p.layer, p.what)
+}
+
+// get is n elements for a purpose that has no layer.
 func (w *workspace) get(what string, c compute.Class, n int) compute.Tensor {
+	return w.in(purpose{all, what}, c, n)
+}
+
+// in is n elements for a purpose. After a failure it returns absent tensors;
+// take tells.
+func (w *workspace) in(what purpose, c compute.Class, n int) compute.Tensor {
 	if w.err != nil || n == 0 {
 		return compute.Tensor{}
 	}
@@ -29,11 +50,11 @@ func (w *workspace) get(what string, c compute.Class, n int) compute.Tensor {
 			w.be.Free(t)
 			delete(w.bufs, what)
 		}
-		if t, w.err = w.be.Alloc(what, c, n); w.err != nil {
+		if t, w.err = w.be.Alloc(what.String(), c, n); w.err != nil {
 			return compute.Tensor{}
 		}
 		if w.bufs == nil {
-			w.bufs = map[string]compute.Tensor{}
+			w.bufs = map[purpose]compute.Tensor{}
 		}
 		w.bufs[what] = t
 	}
@@ -119,22 +140,26 @@ const (
 	keepBlocks              // training
 )
 
-// acts lays out the activations of n tokens; get is the workspace's, or a
+// activations lays out those of n tokens in the workspace, in place of the pass
+// before's.
+func (m *Model) activations(n int, k keep) *acts {
+	m.cfg.acts(&m.acts, n, k, m.ws.in)
+	return &m.acts
+}
+
+// acts lays out the activations of n tokens in a; get is the workspace's, or a
 // counter's when only the size is wanted. What a norm or SwiGLU puts out is
 // computed again in the backward pass instead of being kept: it costs no matrix
 // product and is a third of the memory.
-func (c Config) acts(n int, k keep, get func(what string, c compute.Class, n int) compute.Tensor) *acts {
+func (c *Config) acts(a *acts, n int, k keep, get func(what purpose, c compute.Class, n int) compute.Tensor) {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
-	a := &acts{n: n}
-	const each = -1 // one for all layers
-	mk := func(class compute.Class, layer int, what string, width int) compute.Tensor {
-		if layer != each {
-			what = fmt.Sprintf("layer %d: %s", layer, what)
-		}
-		return get(what, class, n*width)
+	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0]}
+	wide := func(layer int, what string, width int) compute.Tensor {
+		return get(purpose{layer, what}, compute.Wide, n*width)
 	}
-	wide := func(layer int, what string, width int) compute.Tensor { return mk(compute.Wide, layer, what, width) }
-	narrow := func(layer int, what string, width int) compute.Tensor { return mk(compute.Narrow, layer, what, width) }
+	narrow := func(layer int, what string, width int) compute.Tensor {
+		return get(purpose{layer, what}, compute.Narrow, n*width)
+	}
 	inputs, kept := 1, 1
 	if k != keepNothing {
 		inputs = c.Layers + 1
@@ -168,20 +193,19 @@ func (c Config) acts(n int, k keep, get func(what string, c compute.Class, n int
 		}
 		a.blocks = append(a.blocks, b)
 	}
-	a.hND = narrow(each, "normed [N,D]", d)
-	a.actNF = narrow(each, "SwiGLU [N,F]", f)
-	a.rstdN = wide(each, "final norm [N]", 1)
+	a.hND = narrow(all, "normed [N,D]", d)
+	a.actNF = narrow(all, "SwiGLU [N,F]", f)
+	a.rstdN = wide(all, "final norm [N]", 1)
 	if k != keepNothing {
-		a.dxND = wide(each, "gradient of the residual stream [N,D]", d)
-		a.dhND = narrow(each, "gradient of a norm [N,D]", d)
-		a.dqNHE = narrow(each, "gradient of queries [N,H,E]", h*e)
-		a.dkNKE = narrow(each, "gradient of keys [N,K,E]", kv*e)
-		a.dvNKE = narrow(each, "gradient of values [N,K,E]", kv*e)
-		a.doNHE = narrow(each, "gradient of attention [N,H,E]", h*e)
-		a.dgNF = narrow(each, "gradient of the gate [N,F]", f)
-		a.duNF = narrow(each, "gradient of up [N,F]", f)
+		a.dxND = wide(all, "gradient of the residual stream [N,D]", d)
+		a.dhND = narrow(all, "gradient of a norm [N,D]", d)
+		a.dqNHE = narrow(all, "gradient of queries [N,H,E]", h*e)
+		a.dkNKE = narrow(all, "gradient of keys [N,K,E]", kv*e)
+		a.dvNKE = narrow(all, "gradient of values [N,K,E]", kv*e)
+		a.doNHE = narrow(all, "gradient of attention [N,H,E]", h*e)
+		a.dgNF = narrow(all, "gradient of the gate [N,F]", f)
+		a.duNF = narrow(all, "gradient of up [N,F]", f)
 	}
-	return a
 }
 
 // block is the memory for layer i, with the input that belongs to it.

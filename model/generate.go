@@ -140,7 +140,8 @@ type sample struct {
 	s     int
 	own   []int32 // pages after the shared ones
 	table []int32 // shared and own
-	c     *Completion
+	ids   []int32 // drawn so far
+	logp  []float32
 }
 
 // generation is one call of Generate.
@@ -161,6 +162,18 @@ type generation struct {
 	next int       // sample to start next, prompt-major
 	last *resident // of the sample before next
 	live []*sample
+	idle []*sample // ended ones, whose memory the next use
+
+	// Of the running step, kept from step to step.
+	acts            *acts
+	ids, pos, slots []int32
+	pages           compute.Pages
+	logp            []float32
+	u               []float64
+	fresh           []*resident
+	started, drawn  []*sample
+	pass            func()         // what decode repeats
+	keys            map[int]string // the keys to that, by the number of rows
 }
 
 // pagesFor is the number of pages of size pt that hold n positions.
@@ -200,9 +213,11 @@ func (g *generation) allocate() error {
 	}
 	n := pages * g.o.PageTokens * c.KVHeads * c.HeadDim
 	for i := range c.Layers {
-		g.k = append(g.k, m.ws.get(fmt.Sprintf("layer %d: key cache [slots,K,E]", i), compute.Narrow, n))
-		g.v = append(g.v, m.ws.get(fmt.Sprintf("layer %d: value cache [slots,K,E]", i), compute.Narrow, n))
+		g.k = append(g.k, m.ws.in(purpose{i, "key cache [slots,K,E]"}, compute.Narrow, n))
+		g.v = append(g.v, m.ws.in(purpose{i, "value cache [slots,K,E]"}, compute.Narrow, n))
 	}
+	g.pages.PageTokens, g.keys = g.o.PageTokens, map[int]string{}
+	g.pass = func() { m.forward(g.acts, g.ids, g.pos, g.attend) }
 	g.promptH = m.ws.get("outputs at prompts' ends [P,D]", compute.Narrow, (slots+1)*c.Hidden)
 	g.firstH = m.ws.get("outputs before first tokens [R,D]", compute.Narrow, slots*c.Hidden)
 	for i := range pages { // page takes from the end, so that a sample's pages follow one another
@@ -214,9 +229,10 @@ func (g *generation) allocate() error {
 	return m.ws.take()
 }
 
-func (g *generation) page(n int) []int32 {
+// page appends n free pages to p.
+func (g *generation) page(p []int32, n int) []int32 {
 	at := len(g.free) - n
-	p := slices.Clone(g.free[at:])
+	p = append(p, g.free[at:]...)
 	g.free = g.free[:at]
 	return p
 }
@@ -228,8 +244,7 @@ func (g *generation) slot(table []int32, pos int) int32 {
 
 // admit starts samples while slots and pages last, and draws their first tokens.
 func (g *generation) admit() error {
-	var fresh []*resident
-	var started []*sample
+	fresh, started := g.fresh[:0], g.started[:0]
 	for g.next < len(g.prompts)*g.o.N && len(g.live)+len(started) < min(g.o.Slots, len(g.prompts)*g.o.N) {
 		p, s := g.next/g.o.N, g.next%g.o.N
 		need := g.ownPages(p)
@@ -239,15 +254,24 @@ func (g *generation) admit() error {
 			}
 			row := g.freeRow[len(g.freeRow)-1]
 			g.freeRow = g.freeRow[:len(g.freeRow)-1]
-			g.last = &resident{p: p, pages: g.page(g.promptPages(p)), row: row, left: g.o.N}
+			g.last = &resident{p: p, pages: g.page(nil, g.promptPages(p)), row: row, left: g.o.N}
 			fresh = append(fresh, g.last)
 		} else if need > len(g.free) {
 			break
 		}
 		g.last.started++
-		started = append(started, &sample{of: g.last, s: s, own: g.page(g.ownPages(p)), c: &g.out[p][s]})
+		sm := &sample{}
+		if n := len(g.idle); n > 0 {
+			sm, g.idle = g.idle[n-1], g.idle[:n-1]
+		}
+		*sm = sample{
+			of: g.last, s: s, own: g.page(sm.own[:0], g.ownPages(p)), table: sm.table[:0],
+			ids: slices.Grow(sm.ids[:0], g.o.MaxNew), logp: slices.Grow(sm.logp[:0], g.o.MaxNew),
+		}
+		started = append(started, sm)
 		g.next++
 	}
+	g.fresh, g.started = fresh, started
 	if len(started) == 0 {
 		return nil
 	}
@@ -278,7 +302,7 @@ func (g *generation) admit() error {
 func (g *generation) share(sm *sample) {
 	n, pt := len(g.prompts[sm.of.p]), g.o.PageTokens
 	full := n / pt
-	sm.table = slices.Concat(sm.of.pages[:full], sm.own)
+	sm.table = append(append(sm.table, sm.of.pages[:full]...), sm.own...)
 	part := n % pt
 	if part == 0 || len(sm.own) == 0 {
 		return
@@ -313,13 +337,12 @@ func (g *generation) prefill(fresh []*resident) error {
 		if err != nil {
 			return err
 		}
-		a := m.cfg.acts(len(p.ids), keepNothing, m.ws.get)
+		a := m.activations(len(p.ids), keepNothing)
 		if err := m.ws.take(); err != nil {
 			return err
 		}
-		att := m.packed(p)
 		m.forward(a, p.ids, p.pos, func(i int, b *block) {
-			att(i, b)
+			m.packed(i, b)
 			g.cache(i, b, slots)
 		})
 		for j, i := range members {
@@ -337,60 +360,63 @@ func (g *generation) cache(layer int, b *block, slots []int32) {
 	g.m.be.CacheWrite(g.v[layer], b.vNKE, w, slots)
 }
 
+// attend is the attention of decode.
+func (g *generation) attend(i int, b *block) {
+	g.cache(i, b, g.slots)
+	g.m.be.AttentionDecode(b.oNHE, b.qNHE, g.k[i], g.v[i], g.m.attnShape(), g.pages)
+}
+
 // decode runs the live samples' newest tokens through the model and draws the next.
 func (g *generation) decode() error {
 	m, n := g.m, len(g.live)
-	ids, pos, slots := make([]int32, n), make([]int32, n), make([]int32, n)
-	pages := compute.Pages{PageTokens: g.o.PageTokens, Table: make([][]int32, n), Len: make([]int32, n)}
-	for i, sm := range g.live {
-		at := len(g.prompts[sm.of.p]) + len(sm.c.IDs) - 1
-		ids[i], pos[i], slots[i] = sm.c.IDs[len(sm.c.IDs)-1], int32(at), g.slot(sm.table, at)
-		pages.Table[i], pages.Len[i] = sm.table[:pagesFor(at+1, g.o.PageTokens)], int32(at+1)
+	g.ids, g.pos, g.slots = g.ids[:0], g.pos[:0], g.slots[:0]
+	g.pages.Table, g.pages.Len = g.pages.Table[:0], g.pages.Len[:0]
+	for _, sm := range g.live {
+		at := len(g.prompts[sm.of.p]) + len(sm.ids) - 1
+		g.ids, g.pos, g.slots = append(g.ids, sm.ids[len(sm.ids)-1]), append(g.pos, int32(at)), append(g.slots, g.slot(sm.table, at))
+		g.pages.Table, g.pages.Len = append(g.pages.Table, sm.table[:pagesFor(at+1, g.o.PageTokens)]), append(g.pages.Len, int32(at+1))
 	}
-	a := m.cfg.acts(n, keepNothing, m.ws.get)
+	g.acts = m.activations(n, keepNothing)
 	if err := m.ws.take(); err != nil {
 		return err
 	}
-	shape := m.attnShape()
-	m.be.Repeat(fmt.Sprintf("%p: decode %d", m, n), func() {
-		m.forward(a, ids, pos, func(i int, b *block) {
-			g.cache(i, b, slots)
-			m.be.AttentionDecode(b.oNHE, b.qNHE, g.k[i], g.v[i], shape, pages)
-		})
-	})
-	live := g.live
-	g.live = nil
-	return g.draw(live, a.hND)
+	if g.keys[n] == "" {
+		g.keys[n] = fmt.Sprintf("%p: decode %d", m, n)
+	}
+	m.be.Repeat(g.keys[n], g.pass)
+	g.live, g.drawn = g.drawn[:0], g.live
+	return g.draw(g.drawn, g.acts.hND)
 }
 
 // draw samples the next token of each of samples from the rows of h, and keeps
 // those that go on among the live.
 func (g *generation) draw(samples []*sample, hRD compute.Tensor) error {
 	n := len(samples)
-	ids, logp, u := make([]int32, n), make([]float32, n), make([]float64, n)
-	for i, sm := range samples {
-		u[i] = philox.Float64(g.o.Seed, philox.Rollout, g.o.Step, g.rows[sm.of.p]<<16|uint64(sm.s), uint64(len(sm.c.IDs)))
+	g.ids, g.logp, g.u = slices.Grow(g.ids[:0], n)[:n], slices.Grow(g.logp[:0], n)[:n], g.u[:0]
+	for _, sm := range samples {
+		g.u = append(g.u, philox.Float64(g.o.Seed, philox.Rollout, g.o.Step, g.rows[sm.of.p]<<16|uint64(sm.s), uint64(len(sm.ids))))
 	}
-	g.m.be.Sample(ids, logp, hRD, g.m.head, g.o.Sampling, u)
+	ids, logp := g.ids, g.logp
+	g.m.be.Sample(ids, logp, hRD, g.m.head, g.o.Sampling, g.u)
 	if err := g.m.be.Sync(); err != nil {
 		return fmt.Errorf("model: generate: %w", err)
 	}
 	for i, sm := range samples {
 		if math.IsNaN(float64(logp[i])) || ids[i] < 0 || int(ids[i]) >= g.m.cfg.Vocab {
-			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", sm.of.p, sm.s, len(sm.c.IDs), logp[i], ErrNotFinite)
+			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", sm.of.p, sm.s, len(sm.ids), logp[i], ErrNotFinite)
 		}
-		c := sm.c
-		c.IDs, c.Logp = append(c.IDs, ids[i]), append(c.Logp, logp[i])
+		sm.ids, sm.logp = append(sm.ids, ids[i]), append(sm.logp, logp[i])
 		ended := slices.Contains(g.o.EOS, ids[i])
-		if !ended && len(c.IDs) < g.o.MaxNew {
+		if !ended && len(sm.ids) < g.o.MaxNew {
 			g.live = append(g.live, sm)
 			continue
 		}
-		c.Truncated = !ended
+		g.out[sm.of.p][sm.s] = Completion{IDs: slices.Clone(sm.ids), Logp: slices.Clone(sm.logp), Truncated: !ended}
 		g.free = append(g.free, sm.own...)
 		if sm.of.left--; sm.of.left == 0 {
 			g.free = append(g.free, sm.of.pages...)
 		}
+		g.idle = append(g.idle, sm)
 	}
 	if g.progress != nil {
 		g.progress(n)

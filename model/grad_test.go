@@ -29,12 +29,12 @@ func TestFiniteDifferences(t *testing.T) {
 			loss := func() float64 {
 				p, err := m.pack(seqs, true)
 				must(t, err)
-				a, out := m.cfg.acts(len(p.ids), keepNothing, m.ws.get), m.heads(p)
+				a, out := m.activations(len(p.ids), keepNothing), m.heads(p)
 				must(t, m.ws.take())
-				m.forward(a, p.ids, p.pos, m.packed(p))
+				m.forward(a, p.ids, p.pos, m.packed)
 				m.be.LogProb(out, a.hND, m.head, p.rows, p.targets, 2)
-				wl, _ := p.join("", dlogp)
-				we, _ := p.join("", dent)
+				wl, _ := p.join(nil, "", dlogp)
+				we, _ := p.join(nil, "", dent)
 				sum := 0.0
 				for r := range p.rows {
 					sum += float64(wl[r])*ref.F64(out.LogpR)[r] + float64(we[r])*ref.F64(out.EntR)[r]
@@ -54,9 +54,9 @@ func TestFiniteDifferences(t *testing.T) {
 		differences(t, m, func() float64 {
 			p, err := m.pack(seqs, false)
 			must(t, err)
-			a, s := m.cfg.acts(len(p.ids), keepNothing, m.ws.get), m.ws.get("scores [S]", compute.Wide, len(seqs))
+			a, s := m.activations(len(p.ids), keepNothing), m.ws.get("scores [S]", compute.Wide, len(seqs))
 			must(t, m.ws.take())
-			m.forward(a, p.ids, p.pos, m.packed(p))
+			m.forward(a, p.ids, p.pos, m.packed)
 			m.be.Score(s, a.hND, m.head, p.last)
 			sum := 0.0
 			for i, x := range ref.F64(s) {

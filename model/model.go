@@ -46,6 +46,15 @@ type Model struct {
 	mem []compute.Tensor // of the parameters, to be freed
 	ws  workspace
 
+	// Host memory of the running pass, kept from call to call.
+	acts acts
+	pk   pack
+	host struct {
+		logp, ent, d  []float32 // of LogProbGrad
+		logpST, entST [][]float32
+		scoreS        []float32 // of ScoreGrad
+	}
+
 	watch func(tokens int) // told of each pack as its pass begins; nil is nobody
 }
 

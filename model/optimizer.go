@@ -27,6 +27,7 @@ type Optimizer struct {
 	c       AdamWConfig
 	steps   int
 	skipped int
+	gs      []compute.Tensor // the gradients
 }
 
 // NewOptimizer allocates the moments. Their memory belongs to m.
@@ -60,11 +61,11 @@ func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error)
 		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: want a finite number of at least 0", lr)
 	}
 	be, ps := o.m.be, o.m.params
-	gs := make([]compute.Tensor, len(ps))
-	for i, p := range ps {
-		gs[i] = p.G
+	o.gs = o.gs[:0]
+	for _, p := range ps {
+		o.gs = append(o.gs, p.G)
 	}
-	gradNorm = math.Sqrt(be.SumSquares(gs))
+	gradNorm = math.Sqrt(be.SumSquares(o.gs))
 	if err := be.Sync(); err != nil {
 		return 0, false, fmt.Errorf("model: optimizer: gradient norm: %w", err)
 	}

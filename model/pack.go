@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"gad/internal/compute"
 )
@@ -37,10 +38,11 @@ type pack struct {
 	last            []int32 // [S] row of each sequence's last token
 }
 
-// pack checks and lays out sequences. response asks for the response tokens'
-// rows, which need a prompt to follow.
+// pack checks and lays out sequences, in place of the pack before. response asks for
+// the response tokens' rows, which need a prompt to follow.
 func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
-	p := &pack{start: []int32{0}}
+	p := &m.pk
+	*p = pack{ids: p.ids[:0], pos: p.pos[:0], start: append(p.start[:0], 0), rows: p.rows[:0], targets: p.targets[:0], counts: p.counts[:0], last: p.last[:0]}
 	longest := 0
 	for i, s := range seqs {
 		n := len(s.IDs)
@@ -88,21 +90,21 @@ func (m *Model) checkIDs(ids []int32) error {
 	return nil
 }
 
-// split cuts a row of all response tokens into the sequences' rows.
-func (p *pack) split(x []float32) [][]float32 {
-	out := make([][]float32, len(p.counts))
-	for i, n := range p.counts {
-		out[i], x = x[:n:n], x[n:]
+// split cuts a row of all response tokens into the sequences' rows, in out.
+func (p *pack) split(out [][]float32, x []float32) [][]float32 {
+	out = slices.Grow(out[:0], len(p.counts))
+	for _, n := range p.counts {
+		out, x = append(out, x[:n:n]), x[n:]
 	}
 	return out
 }
 
 // join is split's inverse; what names the values in errors.
-func (p *pack) join(what string, x [][]float32) ([]float32, error) {
+func (p *pack) join(out []float32, what string, x [][]float32) ([]float32, error) {
 	if len(x) != len(p.counts) {
 		return nil, fmt.Errorf("model: %s of %d sequences: the pack has %d", what, len(x), len(p.counts))
 	}
-	out := make([]float32, 0, len(p.rows))
+	out = slices.Grow(out[:0], len(p.rows))
 	for i, r := range x {
 		if len(r) != p.counts[i] {
 			return nil, fmt.Errorf("model: %s of sequence %d: %d values: its response has %d tokens", what, i, len(r), p.counts[i])
@@ -129,12 +131,9 @@ func invTemp(temperature float64) (float64, error) {
 	return 1 / temperature, nil
 }
 
-// packed is Attention over the sequences of p.
-func (m *Model) packed(p *pack) attend {
-	shape := m.attnShape()
-	return func(_ int, b *block) {
-		m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, p.start)
-	}
+// packed is Attention over the sequences of the pack.
+func (m *Model) packed(_ int, b *block) {
+	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(), m.pk.start)
 }
 
 // heads is the language-model head's memory for the pack's response rows.
@@ -171,33 +170,38 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 		return nil, nil, err
 	}
 	if len(p.rows) == 0 {
-		return p.split(nil), p.split(nil), nil
+		return p.split(nil, nil), p.split(nil, nil), nil
 	}
-	a := m.cfg.acts(len(p.ids), keepNothing, m.ws.get)
+	a := m.activations(len(p.ids), keepNothing)
 	out := m.heads(p)
 	if err := m.ws.take(); err != nil {
 		return nil, nil, err
 	}
-	m.forward(a, p.ids, p.pos, m.packed(p))
-	return m.logProbs(a, p, out, inv)
+	m.forward(a, p.ids, p.pos, m.packed)
+	r := len(p.rows)
+	logp, ent := make([]float32, r), make([]float32, r)
+	if err := m.logProbs(logp, ent, out, inv); err != nil {
+		return nil, nil, err
+	}
+	return p.split(nil, logp), p.split(nil, ent), nil
 }
 
 // logProbs is the head over a finished forward pass.
-func (m *Model) logProbs(a *acts, p *pack, out compute.HeadOut, inv float64) (logpST, entST [][]float32, err error) {
-	m.be.LogProb(out, a.hND, m.head, p.rows, p.targets, inv)
-	logp, ent := make([]float32, len(p.rows)), make([]float32, len(p.rows))
+func (m *Model) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) error {
+	m.be.LogProb(out, m.acts.hND, m.head, m.pk.rows, m.pk.targets, inv)
 	m.be.Download(logp, out.LogpR)
 	m.be.Download(ent, out.EntR)
 	if err := m.be.Sync(); err != nil {
-		return nil, nil, fmt.Errorf("model: log-probabilities: %w", err)
+		return fmt.Errorf("model: log-probabilities: %w", err)
 	}
-	return p.split(logp), p.split(ent), nil
+	return nil
 }
 
 // LogProbGrad runs forward, hands log-probabilities and entropies (as LogProbs
-// gives them) to seed, takes from it the loss's gradient with respect to both,
-// of the same shapes (dent may be nil), and runs backward. Gradients are added
-// to Param.G. After an error Param.G may hold a part; the caller clears it.
+// gives them, but only until the model's next call) to seed, takes from it the
+// loss's gradient with respect to both, of the same shapes (dent may be nil), and
+// runs backward. Gradients are added to Param.G. After an error Param.G may hold a
+// part; the caller clears it.
 func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
 	if err := m.need(LM, true); err != nil {
 		return err
@@ -212,42 +216,41 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 	}
 	r := len(p.rows)
 	if r == 0 {
-		_, _, err := seed(p.split(nil), p.split(nil))
+		_, _, err := seed(p.split(nil, nil), p.split(nil, nil))
 		return err
 	}
-	a := m.cfg.acts(len(p.ids), m.keeps(), m.ws.get)
+	a := m.activations(len(p.ids), m.keeps())
 	out := m.heads(p)
 	dlogp, dent := m.ws.get("gradient of log-probabilities [R]", compute.Wide, r), m.ws.get("gradient of entropies [R]", compute.Wide, r)
 	if err := m.ws.take(); err != nil {
 		return err
 	}
-	att := m.packed(p)
-	m.forward(a, p.ids, p.pos, att)
-	logpST, entST, err := m.logProbs(a, p, out, inv)
+	m.forward(a, p.ids, p.pos, m.packed)
+	h := &m.host
+	h.logp, h.ent = slices.Grow(h.logp[:0], r)[:r], slices.Grow(h.ent[:0], r)[:r]
+	if err := m.logProbs(h.logp, h.ent, out, inv); err != nil {
+		return err
+	}
+	h.logpST, h.entST = p.split(h.logpST, h.logp), p.split(h.entST, h.ent)
+	dlogpST, dentST, err := seed(h.logpST, h.entST)
 	if err != nil {
 		return err
 	}
-	dlogpST, dentST, err := seed(logpST, entST)
-	if err != nil {
+	if h.d, err = p.join(h.d, "gradient of log-probabilities", dlogpST); err != nil {
 		return err
 	}
-	dl, err := p.join("gradient of log-probabilities", dlogpST)
-	if err != nil {
-		return err
-	}
-	m.be.Upload(dlogp, dl)
+	m.be.Upload(dlogp, h.d)
 	if dentST == nil {
 		dent = compute.Tensor{}
 	} else {
-		de, err := p.join("gradient of entropies", dentST)
-		if err != nil {
+		if h.d, err = p.join(h.d, "gradient of entropies", dentST); err != nil {
 			return err
 		}
-		m.be.Upload(dent, de)
+		m.be.Upload(dent, h.d)
 	}
 	m.be.Zero(a.dhND)
 	m.be.LogProbGrad(a.dhND, m.head, out, dlogp, dent, a.hND, p.rows, p.targets, inv)
-	m.backward(a, p.ids, p.pos, p.start, att)
+	m.backward(a, p.ids, p.pos, p.start, m.packed)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradient of log-probabilities: %w", err)
 	}
@@ -264,27 +267,28 @@ func (m *Model) Scores(seqs []Seq) ([]float32, error) {
 	if err != nil || len(seqs) == 0 {
 		return nil, err
 	}
-	a := m.cfg.acts(len(p.ids), keepNothing, m.ws.get)
+	a := m.activations(len(p.ids), keepNothing)
 	s := m.ws.get("scores [S]", compute.Wide, len(seqs))
 	if err := m.ws.take(); err != nil {
 		return nil, err
 	}
-	m.forward(a, p.ids, p.pos, m.packed(p))
-	return m.scores(a, p, s)
+	m.forward(a, p.ids, p.pos, m.packed)
+	scoreS := make([]float32, len(seqs))
+	return scoreS, m.scores(scoreS, s)
 }
 
-func (m *Model) scores(a *acts, p *pack, s compute.Tensor) ([]float32, error) {
-	m.be.Score(s, a.hND, m.head, p.last)
-	scoreS := make([]float32, len(p.last))
+// scores is the head over a finished forward pass.
+func (m *Model) scores(scoreS []float32, s compute.Tensor) error {
+	m.be.Score(s, m.acts.hND, m.head, m.pk.last)
 	m.be.Download(scoreS, s)
 	if err := m.be.Sync(); err != nil {
-		return nil, fmt.Errorf("model: scores: %w", err)
+		return fmt.Errorf("model: scores: %w", err)
 	}
-	return scoreS, nil
+	return nil
 }
 
-// ScoreGrad is LogProbGrad for a Scorer: seed turns the scores into the loss's
-// gradient with respect to them.
+// ScoreGrad is LogProbGrad for a Scorer: seed turns the scores, which it has until
+// the model's next call, into the loss's gradient with respect to them.
 func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []float32, err error)) error {
 	if err := m.need(Scorer, true); err != nil {
 		return err
@@ -293,18 +297,18 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 	if err != nil || len(seqs) == 0 {
 		return err
 	}
-	a := m.cfg.acts(len(p.ids), m.keeps(), m.ws.get)
+	a := m.activations(len(p.ids), m.keeps())
 	s, ds := m.ws.get("scores [S]", compute.Wide, len(seqs)), m.ws.get("gradient of scores [S]", compute.Wide, len(seqs))
 	if err := m.ws.take(); err != nil {
 		return err
 	}
-	att := m.packed(p)
-	m.forward(a, p.ids, p.pos, att)
-	scoreS, err := m.scores(a, p, s)
-	if err != nil {
+	m.forward(a, p.ids, p.pos, m.packed)
+	h := &m.host
+	h.scoreS = slices.Grow(h.scoreS[:0], len(seqs))[:len(seqs)]
+	if err := m.scores(h.scoreS, s); err != nil {
 		return err
 	}
-	dscoreS, err := seed(scoreS)
+	dscoreS, err := seed(h.scoreS)
 	if err != nil {
 		return err
 	}
@@ -314,7 +318,7 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 	m.be.Upload(ds, dscoreS)
 	m.be.Zero(a.dhND)
 	m.be.ScoreGrad(a.dhND, m.head, ds, a.hND, p.last)
-	m.backward(a, p.ids, p.pos, p.start, att)
+	m.backward(a, p.ids, p.pos, p.start, m.packed)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradient of scores: %w", err)
 	}

@@ -43,12 +43,13 @@ func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
 			p.Moments += 2 * f.Element(compute.Wide) * int64(w.Len())
 		}
 	}
-	// The workspace keeps the most that was asked for under each name.
-	sizes := map[string]int64{}
-	count := func(what string, class compute.Class, n int) compute.Tensor {
+	// The workspace keeps the most that was asked for for each purpose.
+	sizes := map[purpose]int64{}
+	count := func(what purpose, class compute.Class, n int) compute.Tensor {
 		sizes[what] = max(sizes[what], f.Element(class)*int64(n))
 		return compute.Tensor{}
 	}
+	var a acts
 	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim), Vocab: all.head.Rows, Heads: c.Heads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
 	if o.Tokens > 0 {
 		k := keepNothing
@@ -58,7 +59,7 @@ func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
 		case o.Trainable:
 			k = keepBlocks
 		}
-		c.acts(o.Tokens, k, count)
+		c.acts(&a, o.Tokens, k, count)
 	}
 	if o.Slots > 0 {
 		pt := o.PageTokens
@@ -67,8 +68,8 @@ func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
 		}
 		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
-		c.acts(prefill, keepNothing, count)
-		c.acts(slots, keepNothing, count)
+		c.acts(&a, prefill, keepNothing, count)
+		c.acts(&a, slots, keepNothing, count)
 		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
 		p.Cache = f.Element(compute.Narrow) * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
 		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
