@@ -21,16 +21,29 @@ func TestNoAllocation(t *testing.T) {
 	}
 	for _, variant := range variants {
 		for _, workers := range []int{1, 3} {
-			t.Run(fmt.Sprintf("%s, %d workers", variant, workers), func(t *testing.T) {
-				be, err := cpu.New(cpu.Options{Variant: variant, Workers: workers})
-				must(t, err)
-				defer be.Close()
-				t.Run("train", func(t *testing.T) { allocTrain(t, be) })
-				t.Run("score", func(t *testing.T) { allocScore(t, be) })
-				t.Run("generate", func(t *testing.T) { allocGenerate(t, be) })
-			})
+			allocates(t, cpu.Options{Variant: variant, Workers: workers, Precision: cpu.F32})
 		}
 	}
+	// Of several workers each makes the panels that it rounds or packs itself when it
+	// first has such a task, at whatever step.
+	variants = cpu.Variants16()
+	if testing.Short() {
+		variants = variants[len(variants)-1:]
+	}
+	for _, variant := range variants {
+		allocates(t, cpu.Options{Variant: variant, Workers: 1, Precision: cpu.BF16})
+	}
+}
+
+func allocates(t *testing.T, o cpu.Options) {
+	t.Run(fmt.Sprintf("%s %s, %d workers", o.Variant, o.Precision, o.Workers), func(t *testing.T) {
+		be, err := cpu.New(o)
+		must(t, err)
+		defer be.Close()
+		t.Run("train", func(t *testing.T) { allocTrain(t, be) })
+		t.Run("score", func(t *testing.T) { allocScore(t, be) })
+		t.Run("generate", func(t *testing.T) { allocGenerate(t, be) })
+	})
 }
 
 // objects is how many each line of this module, tests aside, has allocated since all

@@ -105,7 +105,8 @@ type worker struct {
 	heap   []int32      // tokens that it ranks
 	p      product      // of the running task
 	p16    product16
-	_      [64]byte // workers do not share a cache line
+	part   product16 // of that, with rows that it has packed
+	_      [64]byte  // workers do not share a cache line
 }
 
 var _ compute.Backend = (*Backend)(nil)
@@ -249,7 +250,7 @@ func (b *Backend) Free(t compute.Tensor) {
 	m.data, m.derived = nil, 0
 	b.args = args{} // no operand outlives its memory
 	for w := range b.workers {
-		b.workers[w].p, b.workers[w].p16 = product{}, product16{}
+		b.workers[w].p, b.workers[w].p16, b.workers[w].part = product{}, product16{}, product16{}
 	}
 }
 

@@ -144,6 +144,7 @@ type multArgs struct {
 	ps         []multiplication // that multiply computes
 	cuts       [2]split         // and their tasks
 	first      [2]int           // of the tasks
+	packs      []packing        // that pack packs
 	streamed   *product         // that streams computes
 	tasks      int              // of it
 }

@@ -16,7 +16,7 @@ type product16 struct {
 	ldc              int
 	acc              bool
 	bias             []float32 // [n] added last; may be nil
-	unpacked         *packing  // in a's place, if each task packs its own rows; else nil
+	unpacked         packing   // in a's place, if that is nil: each task packs its own rows
 }
 
 const (
@@ -47,12 +47,13 @@ func (k *kernels16) sizeB(n, depth int) int { return (n + k.nr - 1) / k.nr * k.p
 // compute is the panels [a0, a1) of A times [b0, b1) of B, on the calling goroutine.
 // Rows that are not packed yet are, part by part along k.
 func (p *product16) compute(k *kernels16, w *worker, a0, a1, b0, b1 int) {
-	if p.unpacked == nil {
+	if p.a != nil {
 		k.tiles(p, w, a0, a1, b0, b1)
 		return
 	}
 	i := a0 * k.mr
-	part, rows := *p, *p.unpacked
+	part, rows := &w.part, p.unpacked
+	*part = *p
 	part.m, part.c = min(p.m, a1*k.mr)-i, p.c[i*p.ldc:]
 	for x := 0; x == 0 || x < p.k; x += 2 * taskPairs {
 		rows.n, rows.k = part.m, min(2*taskPairs, p.k-x)
@@ -72,7 +73,7 @@ func (p *product16) compute(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 			part.bias = p.bias
 		}
 		for q := b0; q < b1; q += taskPanels {
-			k.tiles(&part, w, 0, a1-a0, q, min(b1, q+taskPanels))
+			k.tiles(part, w, 0, a1-a0, q, min(b1, q+taskPanels))
 		}
 	}
 }
@@ -162,7 +163,7 @@ func (p *product16) work() int { return p.m * p.n * p.k }
 // cut makes tasks of all columns where they pack their rows, so that nothing is
 // packed twice: as many for each worker, of equally many tiles, to within one.
 func (p *product16) cut(b *Backend) split {
-	if p.unpacked == nil {
+	if p.a != nil {
 		return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers)
 	}
 	each := taskTiles * b.pool.workers * b.k16.mr
@@ -172,7 +173,7 @@ func (p *product16) cut(b *Backend) split {
 func (p *product16) task(b *Backend, w *worker, s split, t int) {
 	mr, nr := b.k16.mr, b.k16.nr
 	tiles, panels := (p.m+mr-1)/mr, (p.n+nr-1)/nr
-	if p.unpacked != nil {
+	if p.a == nil {
 		p.compute(b.k16, w, t*tiles/s.tasks, (t+1)*tiles/s.tasks, 0, panels)
 		return
 	}
@@ -254,23 +255,25 @@ func (b *Backend) pack(ps ...packing) {
 		tasks += ps[i].tasks(b.k16)
 		elements += ps[i].n * ps[i].k
 	}
-	do := func(_, t int) {
-		for i := range ps {
-			if n := ps[i].tasks(b.k16); t >= n {
-				t -= n
-			} else {
-				ps[i].task(b.k16, t)
-				return
-			}
-		}
-	}
+	b.packs = append(b.packs[:0], ps...)
 	if elements < packGrain {
 		for t := range tasks {
-			do(0, t)
+			b.packTask(nil, t)
 		}
 		return
 	}
-	b.pool.run(tasks, do)
+	b.run(tasks, (*Backend).packTask)
+}
+
+func (b *Backend) packTask(_ *worker, t int) {
+	for i := range b.packs {
+		if n := b.packs[i].tasks(b.k16); t >= n {
+			t -= n
+		} else {
+			b.packs[i].task(b.k16, t)
+			return
+		}
+	}
 }
 
 // derived16 is what the backend keeps beside a parameter: B's panels of W's
@@ -282,7 +285,7 @@ type derived16 struct{ rows, columns []uint32 }
 // derive is p's panels, packed at their first use.
 func (b *Backend) derive(p *compute.Param, columns bool) *derived16 {
 	d, _ := p.Derived.(*derived16)
-	var fresh []packing
+	fresh := make([]packing, 0, 2)
 	if d == nil {
 		d = &derived16{}
 		p.Derived = d
@@ -293,7 +296,7 @@ func (b *Backend) derive(p *compute.Param, columns bool) *derived16 {
 		d.columns = b.panels(p, b.k16.sizeB(p.Cols, p.Rows))
 		fresh = append(fresh, b.packingOf(p, d.columns, true))
 	}
-	if fresh != nil {
+	if len(fresh) > 0 {
 		b.pack(fresh...)
 	}
 	return d
@@ -326,7 +329,7 @@ func (b *Backend) weightColumns(w *compute.Param) packing {
 // refresh16 packs p.W anew.
 func (b *Backend) refresh16(p *compute.Param) {
 	d := p.Derived.(*derived16)
-	ps := []packing{b.packingOf(p, d.rows, false)}
+	ps := append(make([]packing, 0, 2), b.packingOf(p, d.rows, false))
 	if d.columns != nil {
 		ps = append(ps, b.packingOf(p, d.columns, true))
 	}
@@ -343,13 +346,10 @@ func (b *Backend) operandB(buf *[]uint32, src []float32, ld, n, k int, down bool
 	return packing{dst: grow(b, buf, b.k16.sizeB(n, k)), stride: b.k16.pairs(k) * b.k16.lanesB, src: src, ld: ld, n: n, k: k, down: down, b: true}
 }
 
-// of is the product of what a and b pack, as C. If a has nowhere to pack to, tasks do
-// that.
-func (k *kernels16) of(a, b packing, c []float32, ldc int, acc bool) *product16 {
-	p := &product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc}
-	if a.dst == nil {
-		p.unpacked = &a
-	}
+// of makes p the product of what a and b pack, as C. If a has nowhere to pack to,
+// tasks do that.
+func (p *product16) of(a, b packing, c []float32, ldc int, acc bool) *product16 {
+	*p = product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc, unpacked: a}
 	return p
 }
 
@@ -368,7 +368,7 @@ func (b *Backend) linear16(y, x []float32, N int, w *compute.Param, bias []float
 	O, I := w.Rows, w.Cols
 	weights := b.weightRows(w)
 	if b.tasksPack(N) {
-		p := b.k16.of(packing{src: x, ld: I, n: N, k: I}, weights, y, O, acc)
+		p := b.products16[0].of(packing{src: x, ld: I, n: N, k: I}, weights, y, O, acc)
 		p.bias = bias
 		b.multiply(p)
 		return
@@ -377,7 +377,7 @@ func (b *Backend) linear16(y, x []float32, N int, w *compute.Param, bias []float
 	for n := 0; n < N; n += step {
 		a := b.operandA(&b.a16, x[n*I:], I, min(step, N-n), I, false)
 		b.pack(a)
-		p := b.k16.of(a, weights, y[n*O:], O, acc)
+		p := b.products16[0].of(a, weights, y[n*O:], O, acc)
 		p.bias = bias
 		b.multiply(p)
 	}
@@ -393,7 +393,7 @@ func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, 
 	}
 	if b.tasksPack(N) {
 		if dx != nil {
-			b.multiply(b.k16.of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I, acc))
+			b.multiply(b.products16[0].of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I, acc))
 		}
 		if g != nil {
 			b.weightGrad16(g, dy, x, N, O, I)
@@ -403,17 +403,16 @@ func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, 
 	step := b.k16.chunk(N, max(O, I))
 	for n := 0; n < N; n += step {
 		rows := min(step, N-n)
-		var packs []packing
-		var ps []multiplication
+		packs, ps := make([]packing, 0, 3), make([]multiplication, 0, 2)
 		if dx != nil {
 			a := b.operandA(&b.a16, dy[n*O:], O, rows, O, false)
 			packs = append(packs, a)
-			ps = append(ps, b.k16.of(a, weights, dx[n*I:], I, acc))
+			ps = append(ps, b.products16[0].of(a, weights, dx[n*I:], I, acc))
 		}
 		if g != nil {
 			a, c := b.operandA(&b.at16, dy[n*O:], O, O, rows, true), b.operandB(&b.b16, x[n*I:], I, I, rows, true)
 			packs = append(packs, a, c)
-			ps = append(ps, b.k16.of(a, c, g, I, true))
+			ps = append(ps, b.products16[1].of(a, c, g, I, true))
 		}
 		b.pack(packs...)
 		b.multiply(ps...)
@@ -437,25 +436,24 @@ func (b *Backend) weightGrad16(g, dy, x []float32, N, O, I int) {
 		for i := 0; i < I; i += cols {
 			c := b.operandB(&b.b16, x[n*I+i:], I, min(cols, I-i), a.k, true)
 			b.pack(c)
-			b.multiply(b.k16.of(a, c, g[i:], I, true))
+			b.multiply(b.products16[0].of(a, c, g[i:], I, true))
 		}
 	}
 }
 
-// headGrad16 is the products of LogProbGrad with the gradients z of n rows' logits
-// v0 to v0+cols-1; hDown is h packed as B.
-func (b *Backend) headGrad16(z, dhRD, g []float32, n, cols, v0 int, w *compute.Param, hDown packing, dh bool) (ps []multiplication) {
-	D := w.Cols
-	var packs []packing
+// headGrad16 appends to ps the products of LogProbGrad with the gradients z of n rows'
+// logits v0 to v0+cols-1; hDown is h packed as B.
+func (b *Backend) headGrad16(ps []multiplication, z, dhRD, g []float32, n, cols, v0 int, w *compute.Param, hDown packing, dh bool) []multiplication {
+	D, packs := w.Cols, make([]packing, 0, 2)
 	if dh {
 		a := b.operandA(&b.z16, z, cols, n, cols, false)
 		packs = append(packs, a)
-		ps = append(ps, b.k16.of(a, b.weightColumns(w).depth(b.k16, v0, v0+cols), dhRD, D, true))
+		ps = append(ps, b.products16[0].of(a, b.weightColumns(w).depth(b.k16, v0, v0+cols), dhRD, D, true))
 	}
 	if g != nil {
 		a := b.operandA(&b.at16, z, cols, cols, n, true)
 		packs = append(packs, a)
-		ps = append(ps, b.k16.of(a, hDown, g[v0*D:], D, true))
+		ps = append(ps, b.products16[1].of(a, hDown, g[v0*D:], D, true))
 	}
 	b.pack(packs...)
 	return ps

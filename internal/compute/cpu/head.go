@@ -89,8 +89,7 @@ func (b *Backend) logits(hRD []float32, n int, w *compute.Param) {
 func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int, z []float32) multiplication {
 	a, D := &b.head, b.head.D
 	if b.k16 != nil {
-		*p16 = *b.k16.of(a.h16.lanes(b.k16, lo, hi), a.w16.lanes(b.k16, v0, v1), z, v1-v0, false)
-		return p16
+		return p16.of(a.h16.lanes(b.k16, lo, hi), a.w16.lanes(b.k16, v0, v1), z, v1-v0, false)
 	}
 	*p = product{m: hi - lo, n: v1 - v0, k: D, a: a.hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0}
 	return p.columns(b.k, a.columns[v0*D:])
@@ -197,7 +196,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			})
 			ps := make([]multiplication, 0, 2)
 			if b.k16 != nil {
-				ps = b.headGrad16(z, dhRD, g, n, cols, v0, w, hDown, dh != nil)
+				ps = b.headGrad16(ps, z, dhRD, g, n, cols, v0, w, hDown, dh != nil)
 			} else {
 				if dh != nil {
 					p := &b.products[0]

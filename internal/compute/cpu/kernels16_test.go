@@ -191,7 +191,7 @@ func TestChain16(t *testing.T) {
 						}
 					}
 					before := slices.Clone(c)
-					native.tiles(native.of(pa, pb, c, ldc, acc), w, 0, (m+native.mr-1)/native.mr, 0, (n+native.nr-1)/native.nr)
+					native.tiles(new(product16).of(pa, pb, c, ldc, acc), w, 0, (m+native.mr-1)/native.mr, 0, (n+native.nr-1)/native.nr)
 					for i := range m {
 						for j := range ldc {
 							if j >= n {
