@@ -242,7 +242,7 @@ func BenchmarkElementwise(bm *testing.B) {
 
 // BenchmarkPool is the price of handing out nothing.
 func BenchmarkPool(bm *testing.B) {
-	p := newPool(2)
+	p := newPool(2, idleSpins)
 	defer p.close()
 	for bm.Loop() {
 		p.run(2, func(_, _ int) {})

@@ -121,7 +121,7 @@ func New(o Options) (*Backend, error) {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16, pool: newPool(o.Workers), workers: make([]worker, o.Workers), limit: o.Limit}
+	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16, pool: newPool(o.Workers, idleSpins), workers: make([]worker, o.Workers), limit: o.Limit}
 	b.do = func(w, t int) { b.task(b, &b.workers[w], t) }
 	for i := range b.workers {
 		n := k.mr * k.nr

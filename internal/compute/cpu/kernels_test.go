@@ -313,7 +313,7 @@ func TestTranspose(t *testing.T) {
 func TestPool(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, workers := range []int{1, 2, 5} {
-		p := newPool(workers)
+		p := newPool(workers, idleSpins)
 		for round := range 300 {
 			tasks := round % 17
 			counts := make([]atomic.Int32, tasks)

@@ -13,6 +13,7 @@ import (
 // for any number of workers.
 type pool struct {
 	workers int
+	spins   int           // how often an idle worker looks for a job before it sleeps
 	round   atomic.Uint64 // counts the calls of run: a worker looks here for work
 	job     job
 	quit    atomic.Bool
@@ -32,12 +33,12 @@ type job struct {
 	failure    atomic.Pointer[any] // first panic of a task, thrown again by run
 }
 
-// spins is how often an idle worker looks for a job before it sleeps: some 20
-// microseconds, longer than the gap between two operations of a step.
-const spins = 200
+// idleSpins are some 20 microseconds, longer than the gap between two operations of
+// a step.
+const idleSpins = 200
 
-func newPool(workers int) *pool {
-	p := &pool{workers: workers, parked: make([]atomic.Bool, workers), wake: make([]chan struct{}, workers)}
+func newPool(workers, spins int) *pool {
+	p := &pool{workers: workers, spins: spins, parked: make([]atomic.Bool, workers), wake: make([]chan struct{}, workers)}
 	for w := 1; w < workers; w++ {
 		p.wake[w] = make(chan struct{}, 1)
 		p.done.Add(1)
@@ -98,19 +99,29 @@ func (p *pool) worker(w int) {
 			last, idle = r, 0
 			continue
 		}
-		if idle < spins {
+		if idle < p.spins {
 			runtime.Gosched()
 			continue
 		}
-		// Announce the sleep, then look once more: a job stored before the
-		// announcement would otherwise be slept through.
-		p.parked[w].Store(true)
-		if p.round.Load() != last && p.parked[w].CompareAndSwap(true, false) {
-			continue
-		}
-		<-p.wake[w]
+		p.sleep(w, last)
 		idle = 0
 	}
+}
+
+// sleep returns once there may be another round than last.
+//
+// No wake-up is lost: a worker announces its sleep and then looks for a job, rouse
+// comes after the count of a round and then looks for announcements, and atomics have one
+// order, so one of the two sees the other. Whoever takes the announcement back
+// decides: the worker goes on, or rouse sends one token and the worker takes it. So a
+// worker that is awake has no token waiting and no announcement standing, and rouse
+// never blocks.
+func (p *pool) sleep(w int, last uint64) {
+	p.parked[w].Store(true)
+	if p.round.Load() != last && p.parked[w].CompareAndSwap(true, false) {
+		return
+	}
+	<-p.wake[w]
 }
 
 // work runs tasks until none is left.
