@@ -178,6 +178,7 @@ func TestLyingLengths(t *testing.T) {
 	var frames []byte // zstd: a frame header that claims 2^40 bytes
 	frames = append(frames, 0x28, 0xb5, 0x2f, 0xfd, 0xe0)
 	frames = binary.LittleEndian.AppendUint64(frames, 1<<40)
+	large := binary.LittleEndian.AppendUint64([]byte{0x28, 0xb5, 0x2f, 0xfd, 0xc0, 0x38}, 1<<30) // the same of 2^30, with a small window
 	cases := map[string][]byte{
 		"arrow stream, metadata 2^31-1": []byte("\xff\xff\xff\xff\xff\xff\xff\x7f"),
 		"arrow stream, metadata -1":     []byte("\xff\xff\xff\xff\xff\xff\xff\xff"),
@@ -214,11 +215,17 @@ func TestLyingLengths(t *testing.T) {
 		"zstd one block":    {append(bytes.Clone(frames), 0x29, 0, 0, 'h', 'e', 'l', 'l', 'o'), 5, codecZstd},
 		"zstd second frame": {append(bytes.Clone(good), frames...), 5, codecZstd},
 		"zstd too few":      {good, 6, codecZstd},
-		"snappy":            {binary.AppendUvarint(nil, 1<<32-1), 5, codecSnappy},
-		"snappy too many":   {snappy.Encode(nil, []byte("hello")), 4, codecSnappy},
-		"lz4 raw":           {[]byte{0xff, 0xff, 0xff}, 5, codecLZ4Raw},
-		"lz4":               {[]byte{4, 0x22, 0x4d, 0x18, 0x40, 0x40, 0xc0}, 5, codecLZ4},
-		"gzip":              {[]byte{0x1f, 0x8b}, 5, codecGzip},
+		// What follows the library itself would take.
+		"zstd 1 GiB":               {append(bytes.Clone(large), 1, 0, 0), 5, codecZstd},
+		"zstd 1 GiB, second frame": {slices.Concat(good, large, []byte{1, 0, 0}), 5, codecZstd},
+		"zstd skippable frame":     {[]byte{0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 0, 0}, 0, codecZstd},
+		"zstd window of 32 MiB":    {[]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x78, 0x29, 0, 0, 'h', 'e', 'l', 'l', 'o'}, 5, codecZstd},
+		"zstd 1000 long blocks":    {slices.Concat([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x38}, bytes.Repeat([]byte{2, 0, 0x10, 'a'}, 1000), []byte{1, 0, 0}), 5, codecZstd},
+		"snappy":                   {binary.AppendUvarint(nil, 1<<32-1), 5, codecSnappy},
+		"snappy too many":          {snappy.Encode(nil, []byte("hello")), 4, codecSnappy},
+		"lz4 raw":                  {[]byte{0xff, 0xff, 0xff}, 5, codecLZ4Raw},
+		"lz4":                      {[]byte{4, 0x22, 0x4d, 0x18, 0x40, 0x40, 0xc0}, 5, codecLZ4},
+		"gzip":                     {[]byte{0x1f, 0x8b}, 5, codecGzip},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -36,7 +36,6 @@ import (
 const (
 	templateLimit = 128 << 10 // bytes of a template
 	tagLimit      = 2000      // words and signs in one tag
-	stepLimit     = 2_000_000 // statements executed in one render
 	depthLimit    = 100       // statements inside each other, macro calls included
 	rangeLimit    = 100_000   // numbers of one range()
 	factorLimit   = 4096      // bytes and times of 'text' * number
@@ -44,9 +43,11 @@ const (
 	workLimit     = 128       // times as many bytes may go through operators, filters and calls
 )
 
-// renderTime bounds parsing and one render, which take a millisecond; tests
-// lower it.
-var renderTime = 2 * time.Second
+// Tests change these.
+var (
+	renderTime = 2 * time.Second // for parsing and for one render, which take a millisecond
+	stepLimit  = 2_000_000       // statements executed in one render
+)
 
 // chatTemplate is a compiled template, safe for concurrent use.
 type chatTemplate struct {

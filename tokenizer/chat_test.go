@@ -104,10 +104,15 @@ func TestTemplateIsData(t *testing.T) {
 // themselves: the clock would end it as well, but only where the stack and the
 // memory last that long.
 func TestTemplateBudgets(t *testing.T) {
+	defer func(d time.Duration, n int) { renderTime, stepLimit = d, n }(renderTime, stepLimit)
+	renderTime, stepLimit = time.Minute, 100_000
 	for source, want := range map[string]string{
-		`{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}`:                             "nests more than 100 deep",
-		`{% set s = 'a' * 4096 %}{% for i in range(600) %}{{ s }}{% endfor %}`:               "writes more than",
-		`{% set s = 'a' * 4096 %}{% for i in range(90000) %}{% set x = s + s %}{% endfor %}`: "handles more than",
+		`{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}`:                                                      "nests more than 100 deep",
+		`{% set s = 'a' * 4096 %}{% for i in range(600) %}{{ s }}{% endfor %}`:                                        "writes more than",
+		`{% set s = 'a' * 4096 %}{% for i in range(90000) %}{% set x = s + s %}{% endfor %}`:                          "handles more than",
+		`{% set x %}{% for i in range(600) %}{{ 'a' * 4096 }}{% endfor %}{% endset %}`:                                "writes more than",
+		`{% for i in range(400) %}{% for j in range(400) %}{% set x = j %}{% endfor %}{% endfor %}`:                   "takes more than 100000 steps",
+		`{% set ns = namespace(l=[]) %}{% for i in range(102) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l | join }}`: "a value nested more than 100 deep",
 	} {
 		tok, err := withTemplate(t, source)
 		if err == nil {

@@ -19,6 +19,7 @@ import (
 	"gad/checkpoint"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/report"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
@@ -307,6 +308,35 @@ func TestStopWhileSampling(t *testing.T) {
 		stops++
 	}
 	t.Logf("row 10: stop while sampling: %d stops among a run's %d draws of tokens, each before the next but one, 0 divergences", stops, counter.samples)
+}
+
+// A run that a panic ends says so in its last word, and the panic goes on.
+func TestLastWordOfAPanic(t *testing.T) {
+	be := &saboteur{Backend: ready(t)}
+	be.onSample = func(n int) {
+		if n == 20 {
+			panic("planted")
+		}
+	}
+	run := filepath.Join(t.TempDir(), "run")
+	tr, err := Open(settings(Train, run, "trainer.total_steps=2"), Train, Options{FS: vfs.OS, Backend: be})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	func() {
+		defer func() {
+			if r := recover(); r != "planted" {
+				t.Errorf("the panic went on as %v", r)
+			}
+		}()
+		err = tr.Run(context.Background())
+		t.Errorf("the run came back with %v", err)
+	}()
+	word, err := report.ReadLastWord(vfs.OS, run)
+	if want := fmt.Sprintf("step %d: panic: planted", tr.step+1); err != nil || word.End != report.Failed || word.Text != want {
+		t.Errorf("last word %+v, %v; want %q", word, err, want)
+	}
 }
 
 // ops are the operations that a file system was asked for.
