@@ -13,9 +13,56 @@ import (
 
 var poolRuns = flag.Int("poolruns", 40000, "runs of TestPoolEnds for each number of threads")
 
-// A pool's run and close return, and each task is run once, however they fall on the
-// moment at which a worker goes to sleep. Half of the pools go to sleep at once. A
-// wake-up that is lost shows in close: run does itself what no worker takes.
+// A job that comes in the very moment at which a worker goes to sleep, some
+// nanoseconds earlier or later, wakes it, and nothing is left over.
+func TestPoolSleep(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
+	rounds := *poolRuns / 8
+	p := newPool(1, 0)
+	p.parked, p.wake = make([]atomic.Bool, 2), []chan struct{}{nil, make(chan struct{}, 1)}
+	var begun, over atomic.Int64
+	go func() {
+		var last *job
+		for r := range int64(rounds) {
+			for n := 1; begun.Load() <= r; n++ {
+				if n%5000 == 0 { // before that it would cost the overlap
+					runtime.Gosched()
+				}
+			}
+			p.sleep(1, last)
+			last = p.job.Load()
+			over.Store(r + 1)
+		}
+	}()
+	late := 0 // rounds in which the worker was asleep first
+	for r := range int64(rounds) {
+		at := time.Now()
+		begun.Store(r + 1)
+		for k := r * 7919 % 256; k > 0; k-- { // up to 100 ns
+		}
+		if p.parked[1].Load() {
+			late++
+		}
+		p.job.Store(&job{})
+		p.rouse(2)
+		for n := 1; over.Load() <= r; n++ {
+			if n%5000 != 0 {
+				continue
+			}
+			if runtime.Gosched(); time.Since(at) > 20*time.Second {
+				t.Fatalf("round %d of %d: asleep although there is a job; announced %v", r, rounds, p.parked[1].Load())
+			}
+		}
+		if p.parked[1].Load() || len(p.wake[1]) != 0 {
+			t.Fatalf("round %d: awake, announced %v, %d tokens", r, p.parked[1].Load(), len(p.wake[1]))
+		}
+	}
+	t.Logf("%d rounds, the sleep came first in %d", rounds, late)
+}
+
+// A pool's run and close return, and each task is run once, at any number of threads.
+// Half of the pools go to sleep at once. A wake-up that is lost shows in close: run does
+// itself what no worker takes.
 func TestPoolEnds(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, threads := range []int{1, 2, 3, 8} {
