@@ -66,9 +66,9 @@ disk() {
   rows '^TestDoctorDiskFull$' ./cmd/gad
 }
 
-# Row 19: one process for many steps.
+# Row 19: many steps without a stop.
 memory() {
-  rows '^TestSteadyMemory$' ./cmd/gad -steady "${GAD_STEPS:-5000}"
+  rows '^TestSteady(Heap|Memory)$' ./cmd/gad -steady "${GAD_STEPS:-5000}"
   rows '^TestRunOutOfMemory$' ./trainer
 }
 

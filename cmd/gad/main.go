@@ -159,6 +159,9 @@ func status(err error) int {
 // interruptible is a context for a training run, which ends at the first SIGINT,
 // SIGTERM or SIGHUP, so that the run can save; the second ends the process, once
 // abort has noted it. Whatever has nothing to save is left to the signals' own effect.
+//
+// The function that it returns is called when the run has ended. How is decided then, so
+// that a signal no longer has an effect, unless the process hangs on its way out.
 func (p *program) interruptible(abort func(why string)) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -188,7 +191,11 @@ func (p *program) interruptible(abort func(why string)) (context.Context, func()
 		case <-done:
 		}
 	}()
-	return ctx, func() { signal.Stop(signals); close(done); cancel() }
+	return ctx, func() {
+		close(done)
+		cancel()
+		time.AfterFunc(10*time.Second, func() { signal.Stop(signals) })
+	}
 }
 
 // device is where a command computes.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -265,7 +266,7 @@ func TestInterrupt(t *testing.T) {
 			}
 			sent++
 			slowest = max(slowest, time.Since(at))
-			if code == -1 && !strings.Contains(p.said.String(), "parameters;") {
+			if code == -1 && !strings.Contains(p.said.String(), "  step ") && !strings.Contains(p.said.String(), "stopping") {
 				early++
 				continue
 			}
@@ -334,6 +335,21 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 		t.Errorf("the log's last line: %s", last)
 	}
 	t.Logf("row 10: second signal: ended after %s", took.Round(time.Microsecond))
+}
+
+// A signal that comes when the run has ended, saved or not, and the process is on its
+// way out, does not end it with another exit status. If it did, it would end this test.
+func TestSignalAfterTheEnd(t *testing.T) {
+	p := &program{err: io.Discard}
+	ctx, stop := p.interruptible(func(why string) { t.Error(why) })
+	stop()
+	<-ctx.Done()
+	for range 3 {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 func lastLine(s string) string {
