@@ -328,6 +328,22 @@ func TestBeginAgain(t *testing.T) {
 	}
 	l.Unlock()
 	finished(t, be, settings(SFT, lock, "trainer.total_steps=1"), SFT)
+
+	// Killed while it wrote who holds the lock, or config.yaml.
+	for _, names := range [][]string{{".lock", "..lock.holder.tmp"}, {".lock", ".lock.holder", ".config.yaml.tmp"}} {
+		run := t.TempDir()
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(run, name), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		finished(t, be, settings(SFT, run, "trainer.total_steps=1"), SFT)
+		for _, name := range names[1:] {
+			if _, err := os.Stat(filepath.Join(run, name)); err == nil {
+				t.Errorf("%s is left over", name)
+			}
+		}
+	}
 }
 
 // Train goes on from a copy of the reference: where it was resumed from may go away.

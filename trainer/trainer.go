@@ -183,7 +183,7 @@ func (t *Trainer) isRun(run string) (bool, error) {
 		switch name := e.Name(); {
 		case name == configName || strings.HasPrefix(name, "global_step_"):
 			return true, nil
-		case !strings.HasPrefix(name, ".lock"): // a lock alone: a run that ended before it began
+		case !slices.Contains(unborn, name):
 			foreign = name
 		}
 	}
@@ -194,6 +194,10 @@ func (t *Trainer) isRun(run string) (bool, error) {
 }
 
 const configName = "config.yaml"
+
+// unborn are the files of a run that was ended before it began, be it in the middle of
+// writing them.
+var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"), vfs.TempName(configName)}
 
 // settle writes the first files of the run, once nothing but the disk can fail.
 func (t *Trainer) settle(s start) (err error) {
