@@ -22,7 +22,7 @@ func TestPoolSleep(t *testing.T) {
 	p.parked, p.wake = make([]atomic.Bool, 2), []chan struct{}{nil, make(chan struct{}, 1)}
 	var begun, over atomic.Int64
 	go func() {
-		var last *job
+		var last uint64
 		for r := range int64(rounds) {
 			for n := 1; begun.Load() <= r; n++ {
 				if n%5000 == 0 { // before that it would cost the overlap
@@ -30,7 +30,7 @@ func TestPoolSleep(t *testing.T) {
 				}
 			}
 			p.sleep(1, last)
-			last = p.job.Load()
+			last = p.round.Load()
 			over.Store(r + 1)
 		}
 	}()
@@ -43,7 +43,7 @@ func TestPoolSleep(t *testing.T) {
 		if p.parked[1].Load() {
 			late++
 		}
-		p.job.Store(&job{})
+		p.round.Add(1)
 		p.rouse(2)
 		for n := 1; over.Load() <= r; n++ {
 			if n%5000 != 0 {
