@@ -113,7 +113,7 @@ func TestSteadyMemory(t *testing.T) {
 	}
 	first, last := mean(kb[:tenth]), mean(kb[len(kb)-tenth:])
 	change := 100 * (last/first - 1)
-	limit := 10.0
+	limit := 8e3 / first * 100 // a small heap swings by its own size, 4 MB, between collections
 	if *steady >= 5000 {
 		limit = 3
 	}
@@ -121,6 +121,6 @@ func TestSteadyMemory(t *testing.T) {
 	t.Logf("row 19: steady memory: %d steps, resident %.1f MB after step %d, %.1f MB at the end: %+.2f %%; means of quarters %.2f %.2f %.2f %.2f MB", *steady, first/1e3, warm, last/1e3, change,
 		mean(kb[:q])/1e3, mean(kb[q:2*q])/1e3, mean(kb[2*q:3*q])/1e3, mean(kb[3*q:])/1e3)
 	if math.Abs(change) > limit {
-		t.Errorf("memory changed by %+.2f %%, more than %g %%", change, limit)
+		t.Errorf("memory changed by %+.2f %%, more than %.3g %%", change, limit)
 	}
 }
