@@ -61,6 +61,7 @@ type budget struct {
 	steps, depth int
 	work         int // bytes that went through operators, filters and calls
 	text         int // bytes allowed
+	most         int // steps allowed
 	limit        time.Duration
 	deadline     time.Time
 }
@@ -139,7 +140,7 @@ func checkTags(source string, cfg *config.Config) error {
 
 // render runs the template.
 func (c *chatTemplate) render(msgs []Message, addGenerationPrompt bool) (string, error) {
-	b := &budget{text: textLimit, limit: renderTime, deadline: time.Now().Add(renderTime)}
+	b := &budget{text: textLimit, most: stepLimit, limit: renderTime, deadline: time.Now().Add(renderTime)}
 	list := make(list, len(msgs))
 	for i, m := range msgs {
 		b.text += 4 * len(m.Content)
@@ -237,8 +238,8 @@ func (g *guard) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) error 
 	b := budgetOf(r.Environment)
 	b.depth++
 	defer func() { b.depth-- }()
-	if b.steps++; b.steps > stepLimit {
-		refuseRender("takes more than %d steps", stepLimit)
+	if b.steps++; b.steps > b.most {
+		refuseRender("takes more than %d steps", b.most)
 	}
 	if b.depth > depthLimit {
 		refuseRender("nests more than %d deep", depthLimit)
