@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 
 // Bfloat16 products by each variant: natively, and with its float32 kernels.
 func TestConformance16(t *testing.T) {
-	for _, variant := range []string{"portable", "avx2", "avx512", "avx512bf16", "neon"} {
+	for _, variant := range []string{"portable", "avx2", "avx512", "avx512bf16", "amx", "neon"} {
 		t.Run(variant, func(t *testing.T) {
 			if !slices.Contains(Variants16(), variant) {
 				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant, Variants16())

@@ -56,6 +56,64 @@ func (g *writer) dot16(acc, a, b int) { g.evex("VDPBF16PS", 2, 0x52, acc, a, b) 
 // narrow rounds lo to the lower 16 words of dst and hi to the upper.
 func (g *writer) narrow(dst, hi, lo int) { g.evex("VCVTNE2PS2BF16", 3, 0x72, dst, hi, lo) }
 
+// vex writes a tile instruction of map 0F38, W0, byte by byte: Go's assembler does
+// not know AMX either. prefix is 1 for 66, 2 for F3 and 3 for F2; vvvv is the second
+// source; rest is ModRM and what follows it. No register is above 7 but vvvv.
+func (g *writer) vex(text string, prefix, opcode byte, vvvv int, index int, rest ...byte) {
+	p0 := byte(0xa2)
+	if index < 8 {
+		p0 |= 0x40
+	}
+	var s []string
+	for _, b := range append([]byte{0xc4, p0, byte(^vvvv&15)<<3 | prefix, opcode}, rest...) {
+		s = append(s, fmt.Sprintf("BYTE $%#02x", b))
+	}
+	g.in("%s // %s", strings.Join(s, "; "), text)
+}
+
+// general are the general registers' numbers.
+var general = map[string]int{"AX": 0, "CX": 1, "DX": 2, "BX": 3, "SI": 6, "DI": 7, "R8": 8, "R9": 9}
+
+// tileMemory writes a load or a store of a tile whose rows are stride bytes apart.
+func (g *writer) tileMemory(mnemonic string, prefix byte, tile int, base, stride string, at int) {
+	sib := byte(general[stride]&7)<<3 | byte(general[base])
+	rest := []byte{0x44 | byte(tile)<<3, sib, byte(at)}
+	switch {
+	case at == 0:
+		rest = []byte{0x04 | byte(tile)<<3, sib}
+	case at > 127:
+		rest = []byte{0x84 | byte(tile)<<3, sib, byte(at), byte(at >> 8), byte(at >> 16), byte(at >> 24)}
+	}
+	text := fmt.Sprintf("%s %d(%s)(%s*1), TMM%d", mnemonic, at, base, stride, tile)
+	if prefix == 2 {
+		text = fmt.Sprintf("%s TMM%d, %d(%s)(%s*1)", mnemonic, tile, at, base, stride)
+	}
+	g.vex(text, prefix, 0x4b, 0, general[stride], rest...)
+}
+
+func (g *writer) tileLoad(tile int, base, stride string, at int) {
+	g.tileMemory("TILELOADD", 3, tile, base, stride, at)
+}
+
+func (g *writer) tileStore(tile int, base, stride string, at int) {
+	g.tileMemory("TILESTORED", 2, tile, base, stride, at)
+}
+
+func (g *writer) tileZero(tile int) {
+	g.vex(fmt.Sprintf("TILEZERO TMM%d", tile), 3, 0x49, 0, 0, 0xc0|byte(tile)<<3)
+}
+
+func (g *writer) tileConfig(base string) {
+	g.vex("LDTILECFG ("+base+")", 0, 0x49, 0, 0, byte(general[base]))
+}
+
+func (g *writer) tileRelease() { g.vex("TILERELEASE", 0, 0x49, 0, 0, 0xc0) }
+
+// tileDot adds to the tile c the product of a's rows of pairs and b's columns of pairs.
+func (g *writer) tileDot(c, a, b int) {
+	g.vex(fmt.Sprintf("TDPBF16PS TMM%d, TMM%d, TMM%d", b, a, c), 2, 0x5c, b, 0, 0xc0|byte(c)<<3|byte(a))
+}
+
 // begin16 writes a function's head: arguments that are slices take three words.
 func (g *writer) begin16(name, args string, moves ...string) {
 	size := 0
@@ -190,6 +248,183 @@ func (g *writer) pack16() {
 	g.in("RET")
 }
 
+// gemmAMX writes the kernel of panels of 32 rows by one of 32 columns. The tiles 0
+// to 3 are C's, two side by side; 4 and 5 A's, 6 and 7 B's. A panel of at most 16
+// rows leaves 2, 3 and 5 out.
+func (g *writer) gemmAMX() {
+	g.begin16("gemmAMX", "a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc int",
+		"a_base+0(FP), SI", "c_base+48(FP), DX", "scratch_base+72(FP), BX", "ldc+96(FP), R11", "strideA+112(FP), R12", "rows+120(FP), R13")
+	g.in("SHLQ $2, R11")
+	g.in("SHLQ $2, R12")
+	g.comment("K1 and K2: the columns that are there.")
+	g.in("MOVQ cols+128(FP), CX")
+	g.in("MOVQ $1, R10")
+	g.in("SHLQ CX, R10")
+	g.in("DECQ R10")
+	g.in("KMOVW R10, K1")
+	g.in("SHRQ $16, R10")
+	g.in("KMOVW R10, K2")
+	g.in("LEAQ tiles<>(SB), AX")
+	g.tileConfig("AX")
+	g.in("MOVQ $64, R8")
+	g.in("MOVQ $128, R9")
+	// copyRows writes a loop over the panel's rows, of C at R10 and of the scratch at AX.
+	copyRows := func(name string, row ...string) {
+		g.in("MOVQ DX, R10")
+		g.in("MOVQ BX, AX")
+		g.in("MOVQ $32, CX")
+		g.in("CMPQ R13, CX")
+		g.in("CMOVQLT R13, CX")
+		g.label(name)
+		for _, s := range row {
+			g.in("%s", s)
+		}
+		g.in("ADDQ R11, R10")
+		g.in("ADDQ $128, AX")
+		g.in("DECQ CX")
+		g.in("JNZ %s", name)
+	}
+	g.label("panel")
+	g.in("MOVQ acc+136(FP), AX")
+	g.in("TESTQ AX, AX")
+	g.in("JZ clear")
+	g.comment("The chains start from c, or from zero.")
+	copyRows("fetch", "VMOVUPS.Z (R10), K1, Z0", "VMOVUPS.Z 64(R10), K2, Z1", "VMOVUPS Z0, (AX)", "VMOVUPS Z1, 64(AX)")
+	for t := range 4 {
+		g.tileLoad(t, "BX", "R9", t/2*16*128+t%2*64)
+	}
+	g.in("JMP start")
+	g.label("clear")
+	for t := range 4 {
+		g.tileZero(t)
+	}
+	g.label("start")
+	g.in("MOVQ SI, AX")
+	g.in("MOVQ b_base+24(FP), DI")
+	g.in("MOVQ steps+104(FP), CX")
+	g.in("TESTQ CX, CX")
+	g.in("JZ store")
+	g.in("CMPQ R13, $16")
+	g.in("JLE low")
+	for _, high := range []bool{true, false} {
+		name := "low"
+		if high {
+			name = "high"
+		}
+		g.label(name)
+		g.tileLoad(4, "AX", "R8", 0)
+		g.tileLoad(6, "DI", "R9", 0)
+		g.tileLoad(7, "DI", "R9", 64)
+		if high {
+			g.tileLoad(5, "AX", "R8", 1024)
+		}
+		g.tileDot(0, 4, 6)
+		g.tileDot(1, 4, 7)
+		if high {
+			g.tileDot(2, 5, 6)
+			g.tileDot(3, 5, 7)
+		}
+		g.in("ADDQ $2048, AX")
+		g.in("ADDQ $2048, DI")
+		g.in("DECQ CX")
+		g.in("JNZ %s", name)
+		if high {
+			g.in("JMP store")
+		}
+	}
+	g.label("store")
+	for t := range 4 {
+		g.tileStore(t, "BX", "R9", t/2*16*128+t%2*64)
+	}
+	copyRows("put", "VMOVUPS (AX), Z0", "VMOVUPS 64(AX), Z1", "VMOVUPS Z0, K1, (R10)", "VMOVUPS Z1, K2, 64(R10)")
+	g.in("MOVQ R10, DX")
+	g.in("ADDQ R12, SI")
+	g.in("SUBQ $32, R13")
+	g.in("JGT panel")
+	g.tileRelease()
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// packAMX writes the two kernels that make A's panels for gemmAMX: a line of 64
+// bytes is 16 pairs of a lane, and a block has 32 lanes.
+func (g *writer) packAMX() {
+	g.begin16("packRowsAMX", "dst []uint32, src []float32, lds, rows, blocks int",
+		"dst_base+0(FP), DI", "src_base+24(FP), SI", "lds+48(FP), R8", "blocks+64(FP), CX")
+	g.in("SHLQ $2, R8")
+	g.label("loop")
+	g.in("MOVQ SI, R10")
+	g.in("MOVQ DI, R9")
+	g.in("MOVQ rows+56(FP), R11")
+	g.label("row")
+	g.in("VMOVUPS (R10), Z0")
+	g.in("VMOVUPS 64(R10), Z1")
+	g.narrow(0, 1, 0)
+	g.in("VMOVUPS Z0, (R9)")
+	g.in("ADDQ R8, R10")
+	g.in("ADDQ $64, R9")
+	g.in("DECQ R11")
+	g.in("JNZ row")
+	g.in("ADDQ $128, SI")
+	g.in("ADDQ $2048, DI")
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+
+	g.begin16("packColumnsAMX", "dst []uint32, src []float32, lds, columns int",
+		"dst_base+0(FP), DI", "src_base+24(FP), SI", "lds+48(FP), R8", "columns+56(FP), CX")
+	g.in("SHLQ $2, R8")
+	g.comment("K1: the columns that are there.")
+	g.in("MOVQ $1, R10")
+	g.in("SHLQ CX, R10")
+	g.in("DECQ R10")
+	g.in("KMOVW R10, K1")
+	g.in("VMOVUPS interleave<>(SB), Z18")
+	for i := range 16 {
+		g.in("VMOVUPS.Z (SI), K1, Z16")
+		g.in("VMOVUPS.Z (SI)(R8*1), K1, Z17")
+		g.narrow(i, 17, 16)
+		g.in("VPERMW %[1]s, Z18, %[1]s", g.r(i))
+		if i < 15 {
+			g.in("LEAQ (SI)(R8*2), SI")
+		}
+	}
+	out := g.turn()
+	for i := range 16 {
+		g.in("VMOVUPS %s, %d(DI)", g.r(out+i), 64*i)
+	}
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// peakAMX writes a loop of nothing but tiles' products, as many as gemmAMX has
+// chains. xcr0 is the state that the system saves, by its bits.
+func (g *writer) peakAMX() {
+	fmt.Fprintf(&g.stubs, "\nfunc peakAMX(n int)\n")
+	fmt.Fprintf(&g.asm, "\n// func peakAMX(n int)\nTEXT ·peakAMX(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")
+	g.in("LEAQ tiles<>(SB), AX")
+	g.tileConfig("AX")
+	for t := range 8 {
+		g.tileZero(t)
+	}
+	g.label("loop")
+	for t := range 4 {
+		g.tileDot(t, 4+t/2, 6+t%2)
+	}
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.tileRelease()
+	g.in("RET")
+
+	fmt.Fprintf(&g.stubs, "\nfunc xcr0() uint32\n")
+	fmt.Fprintf(&g.asm, "\n// func xcr0() uint32\nTEXT ·xcr0(SB), NOSPLIT, $0-4\n")
+	g.in("XORL CX, CX")
+	g.in("XGETBV")
+	g.in("MOVL AX, ret+0(FP)")
+	g.in("RET")
+}
+
 // peak16 writes a loop of nothing but pairs' products, as many as a tile has chains.
 func (g *writer) peak16() {
 	fmt.Fprintf(&g.stubs, "\nfunc peak16(n int)\n")
@@ -251,7 +486,12 @@ func assemble16() (asm, stubs []byte) {
 	for i := range 16 { // the words i and 16+i side by side
 		fmt.Fprintf(&g.asm, "DATA interleave<>+%d(SB)/4, $%#x\n", 4*i, (16+i)<<16|i)
 	}
-	g.asm.WriteString("GLOBL interleave<>(SB), RODATA|NOPTR, $64\n")
+	g.asm.WriteString("GLOBL interleave<>(SB), RODATA|NOPTR, $64\n\n")
+	// What LDTILECFG reads: palette 1; from byte 16 the bytes of a row, from 48 the rows, of eight tiles.
+	for i, word := range []uint64{0: 1, 2: 0x0040004000400040, 3: 0x0040004000400040, 6: 0x1010101010101010, 7: 0} {
+		fmt.Fprintf(&g.asm, "DATA tiles<>+%d(SB)/8, $%#x\n", 8*i, word)
+	}
+	g.asm.WriteString("GLOBL tiles<>(SB), RODATA|NOPTR, $64\n")
 	g.stubs.WriteString("// Code generated by gen16_test.go. DO NOT EDIT.\n\npackage cpu\n")
 	for _, set := range isas {
 		g.isa = set
@@ -264,6 +504,9 @@ func assemble16() (asm, stubs []byte) {
 	}
 	g.pack16()
 	g.peak16()
+	g.gemmAMX()
+	g.packAMX()
+	g.peakAMX()
 	fmt.Fprintf(&g.stubs, "\nvar gemms16 = []gemm16Func{%s}\n", strings.Join(names, ", "))
 	stubs, err := format.Source(g.stubs.Bytes())
 	if err != nil {

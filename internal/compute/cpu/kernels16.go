@@ -13,6 +13,11 @@ import (
 //
 // A lane is a row of C in A's panels, and a column of C in B's. What k has too few
 // elements for is zero, what a panel has too many lanes for is arbitrary.
+//
+// AMX (lines is set) wants the left side otherwise: blocks of tilePairs pairs, in each a
+// line for every lane,
+//
+//	panel[(x/2/tilePairs*lanes+i)*tilePairs + x/2%tilePairs]
 type kernels16 struct {
 	name string
 	// mr and nr are the rows and columns of a tile: how many lanes of a panel are in use.
@@ -20,7 +25,8 @@ type kernels16 struct {
 	// lanesA and lanesB are how many lanes a panel has.
 	lanesA, lanesB int
 	// unit is what the number of pairs in a panel is a multiple of.
-	unit int
+	unit  int
+	lines bool // A's panels are of lines
 	// packA and packB fill one panel with n lanes of k elements: lane i is row i of
 	// src, whose rows are ld apart, or its column i if down is set.
 	packA, packB func(dst []uint32, src []float32, ld, n, k int, down bool)
@@ -52,9 +58,32 @@ type gemm16Func func(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 // Intel documents the order and the zeros (Architecture Instruction Set Extensions,
 // 319433, VDPBF16PS); that no product is rounded by itself is what AMD's Zen 5 does.
 func dotPair(c float32, a, b uint32) float32 {
+	return fma16(fma16(c, a&0xffff0000, b&0xffff0000), a<<16, b<<16)
+}
+
+// fma16 is a step of it: c + a*b of a's and b's bits as float32.
+func fma16(c float32, a, b uint32) float32 {
 	at := func(bits uint32) float64 { return float64(flush(math.Float32frombits(bits))) }
-	c = flush(float32(math.FMA(at(a&0xffff0000), at(b&0xffff0000), float64(flush(c)))))
-	return flush(float32(math.FMA(at(a<<16), at(b<<16), float64(c))))
+	return flush(float32(math.FMA(at(a), at(b), float64(flush(c)))))
+}
+
+// tilePairs is how many pairs of a row a tile has: one TDPBF16PS takes them all.
+const tilePairs = 16
+
+// dotTile is the arithmetic of TDPBF16PS for one element: c + (the sum of the lower
+// halves' products + that of the upper halves'), each sum begun at zero, over ascending
+// pairs, rounded as dotPair's are. So where an inner dimension is cut shows in no bit if
+// it is at a whole number of tilePairs.
+//
+// Intel documents it (Software Developer's Manual, volume 2, TDPBF16PS), that denormal
+// numbers are zeros as well.
+func dotTile(c float32, a, b []uint32) float32 {
+	var lower, upper float32
+	for p := range a {
+		lower = fma16(lower, a[p]<<16, b[p]<<16)
+		upper = fma16(upper, a[p]&0xffff0000, b[p]&0xffff0000)
+	}
+	return flush(flush(c) + flush(lower+upper))
 }
 
 // flush is x, or a zero of its sign for a denormal x.
@@ -98,6 +127,24 @@ func packGo(dst []uint32, lanes int, src []float32, ld, first, n, p0, k int, dow
 				pair |= round16(src[i*ri+(2*p+1)*rx]) << 16
 			}
 			dst[p*lanes+i] = pair
+		}
+	}
+}
+
+// packLines is packGo for panels of lines, from the pair p0 on, where a block begins,
+// to the last block's end.
+func packLines(dst []uint32, lanes int, src []float32, ld, n, p0, k int, down bool) {
+	ri, rx := ld, 1
+	if down {
+		ri, rx = 1, ld
+	}
+	for x0 := 2 * p0; x0 < k; x0 += 2 * tilePairs {
+		for i := range n {
+			line := dst[(x0/2/tilePairs*lanes+i)*tilePairs:][:tilePairs]
+			clear(line)
+			for x := x0; x < min(k, x0+2*tilePairs); x++ {
+				line[(x-x0)/2] |= round16(src[i*ri+x*rx]) << (x % 2 * 16)
+			}
 		}
 	}
 }

@@ -10,7 +10,11 @@ func natives() []native {
 	if !xcpu.X86.HasAVX512BF16 || !hasAVX512() {
 		return nil
 	}
-	return []native{{avx512, avx512bf16}}
+	all := []native{{avx512, avx512bf16}}
+	if amxRefused() == nil {
+		all = append(all, native{avx512, amx})
+	}
+	return all
 }
 
 // avx512bf16 is VDPBF16PS, on tiles of 14 rows and 32 columns.

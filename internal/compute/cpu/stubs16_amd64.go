@@ -58,4 +58,17 @@ func packColumns16(dst []uint32, ldd int, src []float32, lds, columns, pairs int
 
 func peak16(n int)
 
+//go:noescape
+func gemmAMX(a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc int)
+
+//go:noescape
+func packRowsAMX(dst []uint32, src []float32, lds, rows, blocks int)
+
+//go:noescape
+func packColumnsAMX(dst []uint32, src []float32, lds, columns int)
+
+func peakAMX(n int)
+
+func xcr0() uint32
+
 var gemms16 = []gemm16Func{gemm16x1, gemm16x2, gemm16x3, gemm16x4, gemm16x5, gemm16x6, gemm16x7, gemm16x8, gemm16x9, gemm16x10, gemm16x11, gemm16x12, gemm16x13, gemm16x14}

@@ -1,0 +1,77 @@
+package cpu
+
+import (
+	"errors"
+	"sync"
+
+	xcpu "golang.org/x/sys/cpu"
+)
+
+// amx is TDPBF16PS on tiles of 16 rows of 64 bytes, two by two of them, so that a
+// panel has 32 rows or columns. A line of A's panels is 16 pairs of one row, the
+// next line the next row's; B's are as avx512bf16 has them.
+//
+// It has been run on an emulated processor only: bits are known, speed is not.
+var amx = &kernels16{
+	name: "amx", mr: tileLanes, nr: tileLanes, lanesA: tileLanes, lanesB: tileLanes, unit: tilePairs, lines: true, add: addAvx512,
+	packA: packTiles,
+	packB: func(dst []uint32, src []float32, ld, n, k int, down bool) {
+		avx512bf16.packB(dst, src, ld, n, k, down)
+		clear(dst[(k+1)/2*tileLanes : (k+2*tilePairs-1)/(2*tilePairs)*tilePairs*tileLanes])
+	},
+}
+
+// tileLanes is how many rows, and columns, gemmAMX keeps: two tiles.
+const tileLanes = 32
+
+func init() {
+	amx.tiles = func(p *product16, w *worker, a0, a1, b0, b1 int) { p.tilesAMX(w, a0, a1, b0, b1) }
+}
+
+// tilesAMX computes a task's tiles.
+func (p *product16) tilesAMX(w *worker, a0, a1, b0, b1 int) {
+	pairs, rows := amx.pairs(p.k), min(p.m, a1*amx.mr)-a0*amx.mr
+	for p0 := 0; p0 == 0 || p0 < pairs; p0 += pairBlock {
+		pn, acc := min(pairBlock, pairs-p0), asInt(p.acc || p0 > 0)
+		for q := b0; q < b1; q++ {
+			gemmAMX(p.a[a0*p.strideA+p0*amx.lanesA:], p.b[q*p.strideB+p0*amx.lanesB:], p.c[a0*amx.mr*p.ldc+q*amx.nr:], w.tile,
+				p.ldc, pn/tilePairs, p.strideA, rows, min(amx.nr, p.n-q*amx.nr), acc)
+		}
+	}
+	p.addBias(amx, w, a0, a1, b0, b1)
+}
+
+// packTiles packs n lanes of A.
+func packTiles(dst []uint32, src []float32, ld, n, k int, down bool) {
+	whole := k / (2 * tilePairs)
+	switch {
+	case whole == 0:
+	case down:
+		for u := range whole {
+			for i := 0; i < n; i += 16 {
+				packColumnsAMX(dst[(u*tileLanes+i)*tilePairs:], src[u*2*tilePairs*ld+i:], ld, min(16, n-i))
+			}
+		}
+	default:
+		packRowsAMX(dst, src, ld, n, whole)
+	}
+	packLines(dst, tileLanes, src, ld, n, whole*tilePairs, k, down)
+}
+
+// amxState is what XCR0 says of a system that saves tiles: their configuration and
+// their data.
+const amxState = 1<<17 | 1<<18
+
+// amxRefused is why AMX cannot be used, or nil. The first call asks the system for
+// leave, once for the whole process.
+var amxRefused = sync.OnceValue(func() error {
+	switch x := xcpu.X86; {
+	case !x.HasAMXTile || !x.HasAMXBF16:
+		return errors.New("this processor has no AMX-BF16 (CPUID leaf 7, EDX bits 22 and 24)")
+	case !hasAVX512() || !x.HasAVX512BF16:
+		return errors.New("this processor has no AVX512-BF16, which packs its operands")
+	case !x.HasOSXSAVE || xcr0()&amxState != amxState:
+		return errors.New("the system does not save AMX's tiles (XCR0 bits 17 and 18)")
+	}
+	return allowTiles()
+})
