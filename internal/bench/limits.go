@@ -39,7 +39,9 @@ func measureLimits(be compute.Backend) (Limits, error) {
 
 // narrowProducts reports whether be multiplies bfloat16: its name says so. A CPU
 // that only rounds to it is called -rounded, and multiplies float32.
-func narrowProducts(be compute.Backend) bool { return strings.Contains(be.Name(), "bf16") }
+func narrowProducts(be compute.Backend) bool {
+	return strings.Contains(be.Name(), "bf16") || be.Name() == "cpu/amx"
+}
 
 // The limits by name, as Use.Bound has them.
 const (

@@ -11,7 +11,8 @@ import (
 // panel has 32 rows or columns. A line of A's panels is 16 pairs of one row, the
 // next line the next row's; B's are as avx512bf16 has them.
 //
-// It has been run on an emulated processor only: bits are known, speed is not.
+// These kernels have been run on an emulated processor only, never on one of silicon:
+// their bits are known, their speed is not.
 var amx = &kernels16{
 	name: "amx", mr: tileLanes, nr: tileLanes, lanesA: tileLanes, lanesB: tileLanes, unit: tilePairs, lines: true, add: addAvx512,
 	packA: packTiles,

@@ -16,7 +16,7 @@ import (
 
 // peakGFLOPS is the rate of multiply-adds without any memory.
 func peakGFLOPS(b *Backend) float64 {
-	if loop, flops := dots(); b.k16 != nil && loop != nil {
+	if loop, flops := dots(b.Name()); b.k16 != nil && loop != nil {
 		return b.rate(loop, float64(flops)) / 1e9
 	}
 	return b.fma() / 1e9

@@ -6,7 +6,7 @@
 // Within a variant a row's result has the same bits alone, in any batch, at any
 // position and for any number of workers. Three rules make it so: each element
 // of a matrix product is one chain of multiply-adds over ascending indices,
-// whatever the tile (see gemm.go; of bfloat16, pairs); every other sum is taken over one row by one
+// whatever the tile (see gemm.go; of bfloat16, pairs or sixteens of them); every other sum is taken over one row by one
 // kernel, whose order depends on the row's length alone; no sum is split over
 // tasks, except into fixed blocks whose results are added in order.
 //

@@ -232,8 +232,8 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 
 // LinearGrad is the gradient of Linear. The chains of w.G and b.G start from
 // what is there, so that a batch's gradient has the same bits in one call or
-// in several; in bfloat16, where a step of w.G's chains is a pair of tokens, if
-// all calls but the last have an even number of them.
+// in several; in bfloat16, where a step of w.G's chains is a pair of tokens or with
+// AMX 32 of them, if all calls but the last have whole steps.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	O, I := w.Rows, w.Cols
 	N := rowsOf("LinearGrad", "dy", dyNO, O)

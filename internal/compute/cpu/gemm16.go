@@ -6,8 +6,8 @@ import "gad/internal/compute"
 // float32 sums: see kernels16.
 //
 // Each element of C is one chain over ascending pairs, begun at zero or, with acc,
-// at C's value; within a pair the kernels' order. Where k is cut, at pairs, the
-// next part goes on from the stored value.
+// at C's value; within a pair, or as many as the kernels' unit, their order. Where k is
+// cut, at pairs or units, the next part goes on from the stored value.
 type product16 struct {
 	m, n, k          int
 	a, b             []uint32

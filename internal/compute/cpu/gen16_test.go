@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"go/format"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -27,6 +30,65 @@ func TestAssembly16(t *testing.T) {
 		if !bytes.Equal(bytes.ReplaceAll(got, []byte("\r\n"), []byte("\n")), want) {
 			t.Errorf("%s is not what gen16_test.go writes: run this test with -update", name)
 		}
+	}
+}
+
+// TestEncodings16: the bytes of each instruction that Go's assembler does not know are
+// those that GNU's writes for it.
+func TestEncodings16(t *testing.T) {
+	for _, tool := range []string{"as", "objcopy"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("NOT TESTED: %v", err)
+		}
+	}
+	asm, err := os.ReadFile("kernels16_amd64.s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An instruction's comment is in Go's syntax, with sources first as GNU's has them.
+	toGNU := []struct{ from, to string }{
+		{`\bTMM(\d)`, `%tmm$1`}, {`\bZ(\d+)`, `%zmm$1`},
+		{`\((\w+)\)\((\w+)\*1\)`, `(%r$1,%r$2,1)`}, {`\((\w+)\)`, `(%r$1)`}, {`%rR`, `%r`},
+	}
+	var source strings.Builder
+	var want []byte
+	seen := map[string]bool{}
+	for _, line := range regexp.MustCompile(`(?m)^\tBYTE (.*) // (.*)$`).FindAllStringSubmatch(string(asm), -1) {
+		if seen[line[2]] {
+			continue
+		}
+		seen[line[2]] = true
+		text := line[2]
+		for _, c := range toGNU {
+			text = regexp.MustCompile(c.from).ReplaceAllString(text, c.to)
+		}
+		fmt.Fprintln(&source, strings.ToLower(text))
+		for _, b := range strings.Split(line[1], "; ") {
+			var x byte
+			if _, err := fmt.Sscanf(b, "BYTE $%v", &x); err != nil {
+				if _, err := fmt.Sscanf(b, "$%v", &x); err != nil {
+					t.Fatalf("%q: %v", line[0], err)
+				}
+			}
+			want = append(want, x)
+		}
+	}
+	dir := t.TempDir()
+	in, object, out := filepath.Join(dir, "in.s"), filepath.Join(dir, "out.o"), filepath.Join(dir, "out.bin")
+	if err := os.WriteFile(in, []byte(source.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"as", "--64", "-o", object, in}, {"objcopy", "-O", "binary", "-j", ".text", object, out}} {
+		if text, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("NOT TESTED: %s does not know these instructions: %v\n%s", args[0], err, text)
+		}
+	}
+	got, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) < 50 || !bytes.Equal(got, want) {
+		t.Errorf("%d instructions:\n%s as says\n% x, the file has\n% x", len(seen), source.String(), got, want)
 	}
 }
 
@@ -399,7 +461,7 @@ func (g *writer) packAMX() {
 }
 
 // peakAMX writes a loop of nothing but tiles' products, as many as gemmAMX has
-// chains. xcr0 is the state that the system saves, by its bits.
+// chains; and xcr0, the lower half of that register.
 func (g *writer) peakAMX() {
 	fmt.Fprintf(&g.stubs, "\nfunc peakAMX(n int)\n")
 	fmt.Fprintf(&g.asm, "\n// func peakAMX(n int)\nTEXT ·peakAMX(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")

@@ -122,8 +122,12 @@ func pick(name, precision string) (*kernels, *kernels16, error) {
 	}
 	switch {
 	case k == nil:
-		return nil, nil, fmt.Errorf("cpu: variant %q: not one that this machine can run: use one of %s (option Variant or environment variable %s)",
-			name, strings.Join(Variants16(), ", "), variantEnv)
+		why := ""
+		if name == "amx" {
+			why = ": " + amxRefused().Error()
+		}
+		return nil, nil, fmt.Errorf("cpu: variant %q: not one that this machine can run%s: use one of %s (option Variant or environment variable %s)",
+			name, why, strings.Join(Variants16(), ", "), variantEnv)
 	case precision == BF16:
 		return k, pick16(k, name), nil
 	}

@@ -12,7 +12,7 @@ import (
 // with them.
 type Limits struct {
 	F32  float64 // float32 multiply-adds on registers in the backend's variant, operations a second, two each
-	BF16 float64 // the same of bfloat16 dot products, whatever the variant; 0 where the processor has none
+	BF16 float64 // the same of bfloat16 dot products: the variant's, or the processor's fastest; 0 where it has none
 	Read float64 // bytes a second that come from memory
 	Copy float64 // bytes a second, read and written, of a copy in memory
 }
@@ -20,7 +20,7 @@ type Limits struct {
 // Limits measures them, in about a quarter of a second, on two blocks of 128 MiB.
 func (b *Backend) Limits() Limits {
 	l := Limits{F32: b.fma()}
-	if loop, flops := dots(); loop != nil {
+	if loop, flops := dots(b.Name()); loop != nil {
 		l.BF16 = b.rate(loop, float64(flops))
 	}
 	l.Read, l.Copy = b.bandwidth(1 << 25)

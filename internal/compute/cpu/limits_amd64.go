@@ -6,8 +6,11 @@ import xcpu "golang.org/x/sys/cpu"
 var peaks = map[string]func(n int){"avx2": peakAvx2, "avx512": peakAvx512}
 
 // dots is such a loop of bfloat16 dot products, and the operations of one turn of
-// it; nil where the processor has none. A processor with AMX would have another.
-func dots() (loop func(n int), flops int) {
+// it: AMX's unless the backend is one of AVX512-BF16; nil where the processor has none.
+func dots(name string) (loop func(n int), flops int) {
+	if name != "cpu/avx512bf16" && amxRefused() == nil {
+		return peakAMX, 2 * tileLanes * tileLanes * 2 * tilePairs
+	}
 	if xcpu.X86.HasAVX512BF16 && xcpu.X86.HasAVX512F {
 		return peak16, 2 * 32 * 2 * avx512.mr
 	}

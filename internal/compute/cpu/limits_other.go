@@ -6,4 +6,4 @@ package cpu
 var peaks map[string]func(n int)
 
 // dots is such a loop of bfloat16 dot products: there is none.
-func dots() (loop func(n int), flops int) { return nil, 0 }
+func dots(string) (loop func(n int), flops int) { return nil, 0 }

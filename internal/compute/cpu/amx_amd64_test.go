@@ -1,0 +1,78 @@
+package cpu
+
+import (
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Products on more threads than there are processors, while the collector runs all
+// the time and a profile's timer sends signals, have the bits of one that is left
+// alone: tiles are saved with everything else.
+func TestTilesInterrupted(t *testing.T) {
+	if err := amxRefused(); err != nil {
+		t.Skipf("NOT TESTED: %v", err)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 3))
+	const m, n, k = 96, 160, 1024
+	a, b := make([]float32, m*k), make([]float32, n*k)
+	for _, x := range [][]float32{a, b} {
+		for i := range x {
+			x[i] = float32(rand.NormFloat64())
+		}
+	}
+	pa := packing{dst: make([]uint32, amx.sizeA(m, k)), stride: amx.pairs(k) * amx.lanesA, src: a, ld: k, n: m, k: k}
+	pb := packing{dst: make([]uint32, amx.sizeB(n, k)), stride: amx.pairs(k) * amx.lanesB, src: b, ld: k, n: n, k: k, b: true}
+	for _, p := range []packing{pa, pb} {
+		for i := range p.tasks(amx) {
+			p.task(amx, i)
+		}
+	}
+	product := func() []float32 {
+		c := make([]float32, m*n)
+		amx.tiles(new(product16).of(pa, pb, c, n, false), &worker{tile: aligned(amx.mr * amx.nr)}, 0, m/amx.mr, 0, n/amx.nr)
+		return c
+	}
+	want := product()
+	if err := pprof.StartCPUProfile(io.Discard); err == nil { // a profile may be running already
+		defer pprof.StopCPUProfile()
+	}
+	until := time.Now().Add(time.Second / 2)
+	var group sync.WaitGroup
+	var done [4]int
+	for g := range done {
+		group.Go(func() {
+			for ; time.Now().Before(until); done[g]++ {
+				if !slices.Equal(product(), want) {
+					t.Errorf("product %d of goroutine %d is another", done[g], g)
+					return
+				}
+			}
+		})
+	}
+	group.Go(func() {
+		for time.Now().Before(until) {
+			runtime.GC()
+		}
+	})
+	group.Wait()
+	t.Log(done, "products")
+}
+
+// The name amx says what is missing where it cannot be used.
+func TestRefusedAMX(t *testing.T) {
+	why := amxRefused()
+	_, err := New(Options{Workers: 1, Variant: "amx", Precision: BF16})
+	switch {
+	case why == nil && err != nil:
+		t.Error(err)
+	case why != nil && (err == nil || !strings.Contains(err.Error(), why.Error())):
+		t.Errorf("error %v does not say %q", err, why)
+	}
+}
