@@ -209,6 +209,7 @@ func TestChain16(t *testing.T) {
 
 func testChain16(t *testing.T, native *kernels16) {
 	rng := rand.New(rand.NewPCG(11, 12))
+	many := odd[:11]
 	number := func() float32 { // some far apart, so that each rounding shows
 		x := float32(rng.NormFloat64())
 		switch rng.IntN(12) {
@@ -217,7 +218,7 @@ func testChain16(t *testing.T, native *kernels16) {
 		case 1:
 			x *= 1e-38
 		case 2:
-			x = odd[rng.IntN(11)]
+			x = many[rng.IntN(len(many))]
 		}
 		return x
 	}
@@ -233,6 +234,10 @@ func testChain16(t *testing.T, native *kernels16) {
 						continue
 					}
 					pairs := native.pairs(depth)
+					many = odd[:11]
+					if depth == 2 { // infinities and what is no number, but not where all would be
+						many = odd
+					}
 					a, b := make([]float32, m*depth), make([]float32, n*depth)
 					for _, x := range [][]float32{a, b} {
 						for i := range x {
@@ -275,7 +280,7 @@ func testChain16(t *testing.T, native *kernels16) {
 								want = before[i*ldc+j]
 							}
 							want = chains[native.name](want, lanesA[i], lanesB[j])
-							if math.Float32bits(c[i*ldc+j]) != math.Float32bits(want) {
+							if got := c[i*ldc+j]; math.Float32bits(got) != math.Float32bits(want) && (got == got || want == want) {
 								t.Fatalf("%d x %d, depth %d, acc %v: c[%d,%d] is %v, want %v", m, n, depth, acc, i, j, c[i*ldc+j], want)
 							}
 						}
