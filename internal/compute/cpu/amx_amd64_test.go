@@ -56,6 +56,12 @@ func TestTilesInterrupted(t *testing.T) {
 			}
 		})
 	}
+	group.Go(func() { // with zeros in its tiles
+		for time.Now().Before(until) {
+			peakAMX(20)
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
 	group.Go(func() {
 		for time.Now().Before(until) {
 			runtime.GC()
