@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	xcpu "golang.org/x/sys/cpu"
 )
 
 // Products on more threads than there are processors, while the collector runs all
@@ -69,6 +71,14 @@ func TestTilesInterrupted(t *testing.T) {
 	})
 	group.Wait()
 	t.Log(done, "products")
+}
+
+// TestPackAMX is TestPack16 of AMX's panels, which AVX512-BF16 is enough for.
+func TestPackAMX(t *testing.T) {
+	if !hasAVX512() || !xcpu.X86.HasAVX512BF16 {
+		t.Skip("NOT TESTED: this machine has no AVX512-BF16")
+	}
+	testPack16(t, amx)
 }
 
 // The name amx says what is missing where it cannot be used.

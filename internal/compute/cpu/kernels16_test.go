@@ -56,50 +56,54 @@ func (k *kernels16) lane(panel []uint32, b bool, i, pairs int) []uint32 {
 // TestPack16: panels of each way of multiplying hold what packGo says, whatever
 // the number of lanes and elements; nothing outside is written, or read into them.
 func TestPack16(t *testing.T) {
-	rng := rand.New(rand.NewPCG(9, 10))
 	for _, k := range sets() {
-		for _, b := range []bool{false, true} {
-			width, lanes, pack := k.mr, k.lanesA, k.packA
-			if b {
-				width, lanes, pack = k.nr, k.lanesB, k.packB
-			}
-			for _, down := range []bool{false, true} {
-				for _, n := range []int{1, 2, width/2 + 1, width - 1, width} {
-					for _, depth := range []int{0, 1, 2, 31, 32, 33, 64, 97} {
-						if n < 1 {
-							continue
-						}
-						rows, cols := n, depth
-						if down {
-							rows, cols = depth, n
-						}
-						ld := cols + 3
-						_, src := guarded(max(1, rows)*ld, rng.IntN(16))
-						for i := range rows {
-							for j := range cols {
-								src[i*ld+j] = float32(rng.NormFloat64())
-								if rng.IntN(8) == 0 {
-									src[i*ld+j] = odd[rng.IntN(len(odd))]
-								}
+		testPack16(t, k)
+	}
+}
+
+func testPack16(t *testing.T, k *kernels16) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	for _, b := range []bool{false, true} {
+		width, lanes, pack := k.mr, k.lanesA, k.packA
+		if b {
+			width, lanes, pack = k.nr, k.lanesB, k.packB
+		}
+		for _, down := range []bool{false, true} {
+			for _, n := range []int{1, 2, width/2 + 1, width - 1, width} {
+				for _, depth := range []int{0, 1, 2, 31, 32, 33, 64, 97} {
+					if n < 1 {
+						continue
+					}
+					rows, cols := n, depth
+					if down {
+						rows, cols = depth, n
+					}
+					ld := cols + 3
+					_, src := guarded(max(1, rows)*ld, rng.IntN(16))
+					for i := range rows {
+						for j := range cols {
+							src[i*ld+j] = float32(rng.NormFloat64())
+							if rng.IntN(8) == 0 {
+								src[i*ld+j] = odd[rng.IntN(len(odd))]
 							}
 						}
-						pairs := k.pairs(depth)
-						const guard = 0xdeadbeef
-						all := slices.Repeat([]uint32{guard}, pairs*lanes+32)
-						want := make([]uint32, pairs*lanes)
-						pack(all, src, ld, n, depth, down)
-						packGo(want, lanes, src, ld, 0, n, 0, depth, down)
-						for i := range n {
-							for p, pair := range k.lane(all, b, i, pairs) {
-								if pair != want[p*lanes+i] {
-									t.Fatalf("%s: B %v, %d lanes of %d, down %v: pair %d of lane %d is %x, want %x", k.name, b, n, depth, down, p, i, pair, want[p*lanes+i])
-								}
+					}
+					pairs := k.pairs(depth)
+					const guard = 0xdeadbeef
+					all := slices.Repeat([]uint32{guard}, pairs*lanes+32)
+					want := make([]uint32, pairs*lanes)
+					pack(all, src, ld, n, depth, down)
+					packGo(want, lanes, src, ld, 0, n, 0, depth, down)
+					for i := range n {
+						for p, pair := range k.lane(all, b, i, pairs) {
+							if pair != want[p*lanes+i] {
+								t.Fatalf("%s: B %v, %d lanes of %d, down %v: pair %d of lane %d is %x, want %x", k.name, b, n, depth, down, p, i, pair, want[p*lanes+i])
 							}
 						}
-						for _, x := range all[pairs*lanes:] {
-							if x != guard {
-								t.Fatalf("%s: B %v, %d lanes of %d, down %v: wrote outside", k.name, b, n, depth, down)
-							}
+					}
+					for _, x := range all[pairs*lanes:] {
+						if x != guard {
+							t.Fatalf("%s: B %v, %d lanes of %d, down %v: wrote outside", k.name, b, n, depth, down)
 						}
 					}
 				}
