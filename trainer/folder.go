@@ -28,6 +28,8 @@ func CheckModelFolder(fsys vfs.FS, path string) error {
 	}
 	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
 		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("model: %w", err)
 	}
 	if _, err := fsys.Stat(filepath.Join(path, "actor", "config.json")); err == nil {
 		return fmt.Errorf("model: %s: is a checkpoint: give %s", path, filepath.Join(path, "actor"))

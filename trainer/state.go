@@ -76,6 +76,11 @@ func (b best) better(metric string, value float64) bool {
 
 const maxState = 1 << 20
 
+// foreignState is the error of a file that has the name of a run's state and is none.
+type foreignState struct{ error }
+
+func (f foreignState) Unwrap() error { return f.error }
+
 func readState(fsys vfs.FS, dir string) (s state, err error) {
 	path := filepath.Join(dir, stateName)
 	info, err := fsys.Stat(path)
@@ -83,17 +88,17 @@ func readState(fsys vfs.FS, dir string) (s state, err error) {
 		return s, fmt.Errorf("trainer: %w", err)
 	}
 	if info.Size() > maxState {
-		return s, fmt.Errorf("trainer: %s: %d bytes: more than a state can have: the checkpoint is damaged", path, info.Size())
+		return s, foreignState{fmt.Errorf("trainer: %s: %d bytes: more than a state can have: the checkpoint is damaged", path, info.Size())}
 	}
 	raw, err := fsys.ReadFile(path)
 	if err != nil {
 		return s, fmt.Errorf("trainer: %w", err)
 	}
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return s, fmt.Errorf("trainer: %s: %w", path, err)
+		return s, foreignState{fmt.Errorf("trainer: %s: %w", path, err)}
 	}
 	if s.Format != stateFormat {
-		return s, fmt.Errorf("trainer: %s: format %d: this gad reads format %d: use the gad that wrote it", path, s.Format, stateFormat)
+		return s, foreignState{fmt.Errorf("trainer: %s: format %d: this gad reads format %d: use the gad that wrote it", path, s.Format, stateFormat)}
 	}
 	return s, nil
 }

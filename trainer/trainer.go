@@ -374,6 +374,8 @@ func (t *Trainer) openModels(s start) (err error) {
 		t.baseDType = s.state.BaseDType
 	} else if earlier, err := readState(t.fs, filepath.Dir(filepath.Clean(from))); err == nil {
 		t.baseDType = earlier.BaseDType // from is the actor of another run's checkpoint
+	} else if !errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(foreignState)) {
+		return err
 	}
 	perStep := 1 // the teacher's answers take one optimizer step
 	if !t.learnsTeacher() {
