@@ -8,13 +8,12 @@ import (
 )
 
 // workspace is memory by purpose, reused between calls: a purpose's block is
-// allocated once and again only when more is asked for.
+// allocated once and again only when more is asked for. What is in it is of use
+// until the next call of any model that has it.
 type workspace struct {
-	be    compute.Backend
-	bufs  map[purpose]compute.Tensor
-	rope  compute.Tensor // [positions, E]
-	ropeN int            // positions in rope
-	err   error          // first failure since take
+	be   compute.Backend
+	bufs map[purpose]compute.Tensor
+	err  error // first failure since take
 }
 
 // purpose is what memory is for, in one layer or for all.
@@ -71,36 +70,36 @@ func (w *workspace) take() error {
 	return nil
 }
 
+// free leaves nothing; who asks again gets new blocks.
 func (w *workspace) free() {
 	for what, t := range w.bufs {
 		w.be.Free(t)
 		delete(w.bufs, what)
 	}
-	if w.ropeN > 0 {
-		w.be.Free(w.rope)
-	}
-	w.rope, w.ropeN = compute.Tensor{}, 0
 }
 
 // angles makes sure that the rotary table has n positions.
 func (m *Model) angles(n int) error {
-	w := &m.ws
-	if n <= w.ropeN {
+	if n <= m.ropeN {
 		return nil
 	}
 	// Doubled, so that growing sequences do not build it at every step.
-	n = min(max(n, 2*w.ropeN, 256), max(n, m.cfg.MaxPosition))
-	if w.ropeN > 0 {
-		w.be.Free(w.rope)
-		w.ropeN = 0
-	}
-	t, err := w.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n, m.cfg.HeadDim), compute.Wide, n*m.cfg.HeadDim)
+	n = min(max(n, 2*m.ropeN, 256), max(n, m.cfg.MaxPosition))
+	m.freeAngles()
+	t, err := m.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n, m.cfg.HeadDim), compute.Wide, n*m.cfg.HeadDim)
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	w.rope, w.ropeN = t, n
-	w.be.Upload(t, m.cfg.ropeTable(n))
+	m.rope, m.ropeN = t, n
+	m.be.Upload(t, m.cfg.ropeTable(n))
 	return nil
+}
+
+func (m *Model) freeAngles() {
+	if m.ropeN > 0 {
+		m.be.Free(m.rope)
+	}
+	m.rope, m.ropeN = compute.Tensor{}, 0
 }
 
 // block is what the forward pass of one block leaves for its backward pass.
@@ -248,8 +247,8 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, c.RMSEps)
 		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, c.RMSEps)
 	}
-	be.Rope(b.qNHE, c.Heads, c.HeadDim, posN, m.ws.rope, false)
-	be.Rope(b.kNKE, c.KVHeads, c.HeadDim, posN, m.ws.rope, false)
+	be.Rope(b.qNHE, c.Heads, c.HeadDim, posN, m.rope, false)
+	be.Rope(b.kNKE, c.KVHeads, c.HeadDim, posN, m.rope, false)
 	att(i, b)
 	if !a.inPlace() {
 		be.Copy(b.x2ND, b.xND)
@@ -300,8 +299,8 @@ func (m *Model) backward(a *acts, ids, posN, start []int32, att attend) {
 		// x2 = x + o(attention(rope(q(h)), rope(k(h)), v(h))), h = norm1(x)
 		be.LinearGrad(a.doNHE, p.wo, nil, a.dxND, b.oNHE, false)
 		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, start)
-		be.Rope(a.dqNHE, c.Heads, c.HeadDim, posN, m.ws.rope, true)
-		be.Rope(a.dkNKE, c.KVHeads, c.HeadDim, posN, m.ws.rope, true)
+		be.Rope(a.dqNHE, c.Heads, c.HeadDim, posN, m.rope, true)
+		be.Rope(a.dkNKE, c.KVHeads, c.HeadDim, posN, m.rope, true)
 		if c.QKNorm {
 			be.RMSNormGrad(a.dqNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
 			be.RMSNormGrad(a.dkNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)

@@ -43,8 +43,10 @@ type Model struct {
 	cfg Config
 	opt Options
 	layout
-	mem []compute.Tensor // of the parameters, to be freed
-	ws  workspace
+	mem   []compute.Tensor // of the parameters, to be freed
+	ws    *workspace
+	rope  compute.Tensor // [positions, E]
+	ropeN int            // positions in rope
 
 	// Host memory of the running pass, kept from call to call.
 	acts acts
@@ -146,7 +148,7 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{be: be, cfg: c, opt: o, layout: c.arrange(o.Kind)}
-	m.ws.be = be
+	m.ws = &workspace{be: be}
 	for _, p := range m.params {
 		var err error
 		if p.W, err = m.paramMem("weight", weightClass(p, o.Trainable), p); err != nil {
@@ -288,11 +290,26 @@ func (m *Model) CopyWeights(src *Model) error {
 // Weights, gradients and moments stay.
 func (m *Model) Release() { m.ws.free() }
 
+// Share makes m compute in the memory that other has for activations and caches, so
+// that models which take turns have it once. Both must be on the same backend and
+// called from the same goroutine; what a call of one left on the device is gone with
+// the next call of the other. Either may be closed first.
+func (m *Model) Share(other *Model) {
+	if m.be != other.be {
+		panic("model: Share: models on two backends")
+	}
+	if m.ws != other.ws {
+		m.ws.free()
+		m.ws = other.ws
+	}
+}
+
 // Close frees the model's memory; the model is of no use afterwards. A second
 // Close does nothing.
 func (m *Model) Close() error {
 	err := m.be.Sync()
 	m.ws.free()
+	m.freeAngles()
 	for _, t := range m.mem {
 		m.be.Free(t)
 	}

@@ -21,6 +21,20 @@ type Plan struct {
 	Activations                 int64 // the workspace, gradients of activations included
 	Cache                       int64 // keys and values of generation
 	Scratch                     int64 // of operations; models on one backend share it
+
+	purposes map[purpose]int64 // what Activations adds up
+}
+
+// SharedActivations is the Activations of models that share them (Model.Share).
+func SharedActivations(plans ...Plan) (bytes int64) {
+	most := map[purpose]int64{}
+	for _, p := range plans {
+		for what, n := range p.purposes {
+			bytes += max(0, n-most[what])
+			most[what] = max(most[what], n)
+		}
+	}
+	return bytes
 }
 
 // Total is the sum.
@@ -44,9 +58,9 @@ func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
 		}
 	}
 	// The workspace keeps the most that was asked for for each purpose.
-	sizes := map[purpose]int64{}
+	p.purposes = map[purpose]int64{}
 	count := func(what purpose, class compute.Class, n int) compute.Tensor {
-		sizes[what] = max(sizes[what], f.Element(class)*int64(n))
+		p.purposes[what] = max(p.purposes[what], f.Element(class)*int64(n))
 		return compute.Tensor{}
 	}
 	var a acts
@@ -74,9 +88,7 @@ func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
 		p.Cache = f.Element(compute.Narrow) * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
 		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
 	}
-	for _, bytes := range sizes {
-		p.Activations += bytes
-	}
+	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)
 	return p
 }

@@ -189,21 +189,27 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 	}
 	longest := max(c.Actor.MaxTokenLen, int(p.PromptMean+p.AnswerMean))
 	var scratch int64
+	var parts, others []model.Plan // as set, and with recompute as the note says
+	recompute := !c.Actor.Recompute || p.Stage != SFT && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
+		parts = append(parts, m)
+		o.Recompute = recompute
+		others = append(others, shape.Plan(f, o))
 		add(name+": weights", m.Weights)
 		add(name+": weights as products read them", m.Copies)
 		add(name+": gradients", m.Gradients)
 		add(name+": optimizer", m.Moments)
-		add(name+": activations", m.Activations)
-		if o.Trainable {
-			o.Recompute = !o.Recompute
-			items[len(items)-1].Note = fmt.Sprintf("%s with %s.recompute=%t", bytesText(shape.Plan(f, o).Activations), name, o.Recompute)
-		}
 		add(name+": key/value cache", m.Cache)
 	}
 	defer func() { // what the models share, last
+		add("activations", model.SharedActivations(parts...))
+		note := fmt.Sprintf("actor.recompute=%t", recompute)
+		if p.Stage != SFT {
+			note += fmt.Sprintf(" critic.recompute=%t", recompute)
+		}
+		items[len(items)-1].Note = fmt.Sprintf("%s with %s", bytesText(model.SharedActivations(others...)), note)
 		add("scratch of operations", scratch)
 		add("the device itself", f.Overhead())
 	}()

@@ -411,6 +411,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.total, batch, t.seed()); err != nil {
 		return err
 	}
+	t.critic.Model().Share(t.actor.Model()) // they take turns
 	if v := t.critic.Model().Config().Vocab; t.tok.Size() > v {
 		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the discriminator reads the student's tokens: give a --reward-model with the same tokenizer", scorer, v, t.tok.Size())
 	}
@@ -459,8 +460,11 @@ func (t *Trainer) openReference(s start) (err error) {
 			return err
 		}
 	}
-	t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen)
-	return err
+	if t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen); err != nil {
+		return err
+	}
+	t.reference.Model().Share(t.actor.Model())
+	return nil
 }
 
 // introduce says what the run is about to do.

@@ -314,7 +314,7 @@ func TestPlan(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
 	args := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", out}
 	printed, _ := must(t, stage("warmup", append(args, "--dry-run")...)...)
-	for _, text := range []string{"train_batch_size: 4", "critic:", "memory\n", "critic: optimizer", "with actor.recompute=true)", "disk\n", "over 40 rows", "time of a step", "10 steps"} {
+	for _, text := range []string{"train_batch_size: 4", "critic:", "memory\n", "critic: optimizer", "with actor.recompute=true critic.recompute=true)", "disk\n", "over 40 rows", "time of a step", "10 steps"} {
 		if !strings.Contains(printed, text) {
 			t.Errorf("--dry-run does not print %q:\n%s", text, printed)
 		}

@@ -92,12 +92,14 @@ func (g *game) complete() error {
 	if err != nil {
 		return err
 	}
+	m.Share(g.actor.Model())
 	if g.critic, err = critic.New(m, cc, 1000, g.load.Prompts, 1); err != nil {
 		return errors.Join(err, m.Close())
 	}
 	if m, err = model.New(g.be, g.cfg, model.Options{Kind: model.LM, Seed: 1}); err != nil {
 		return err
 	}
+	m.Share(g.actor.Model())
 	g.ref = reference.New(m, g.load.Micro)
 	return nil
 }
@@ -252,8 +254,11 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
 	needs := c.Plan(be, lm).Total()
 	lm.Tokens = max(lm.Tokens, min(longest, load.Micro))
-	whole := c.Plan(be, lm).Total() + c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: lm.Tokens}).Total() +
-		c.Plan(be, model.PlanOptions{Tokens: lm.Tokens}).Total()
+	plans := []model.Plan{c.Plan(be, lm), c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: lm.Tokens}), c.Plan(be, model.PlanOptions{Tokens: lm.Tokens})}
+	whole := model.SharedActivations(plans...)
+	for _, p := range plans {
+		whole += p.Total() - p.Activations
+	}
 	room := be.Available()
 	note := func(needs int64) string {
 		if room > 0 && needs > room {
