@@ -16,6 +16,7 @@ import (
 
 // benchCommand is gad bench.
 func (p *program) benchCommand() *cli.Command {
+	load := bench.DefaultLoad()
 	return &cli.Command{
 		Name:  "bench",
 		Usage: "what this machine can do, and what share of that operations and stages reach",
@@ -23,6 +24,12 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", or a folder with config.json; weights are random, nothing is downloaded"},
 			&cli.StringFlag{Name: "what", Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; all unless set"},
 			&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "time to spend, about; a stage that would take longer is named and left out"},
+			&cli.IntFlag{Name: "prompts", Value: load.Prompts, Usage: "of a GAD step"},
+			&cli.IntFlag{Name: "answers", Value: load.N, Usage: "to each of them"},
+			&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt, Usage: "of each prompt, there and in generation"},
+			&cli.IntFlag{Name: "new-tokens", Value: load.New, Usage: "of each answer"},
+			&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens of a micro-batch of a GAD step"},
+			&cli.BoolFlag{Name: "recompute", Usage: "activations in the backward pass"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one a line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
 		}, deviceFlags()...),
@@ -34,6 +41,15 @@ func (p *program) benchCommand() *cli.Command {
 			if !(seconds > 0 && seconds <= 1e6) {
 				return usage("bench: --seconds %g: must be above 0, to 1000000", seconds)
 			}
+			for _, f := range []struct {
+				name string
+				n    *int
+			}{{"prompts", &load.Prompts}, {"answers", &load.N}, {"prompt-tokens", &load.Prompt}, {"new-tokens", &load.New}, {"micro", &load.Micro}} {
+				if *f.n = c.Int(f.name); *f.n < 1 || *f.n > 1<<20 {
+					return usage("bench: --%s %d: must be from 1 to %d", f.name, *f.n, 1<<20)
+				}
+			}
+			load.Recompute = c.Bool("recompute")
 			cfg, err := benchShape(c.String("shape"))
 			if err != nil {
 				return err
@@ -55,10 +71,10 @@ func (p *program) benchCommand() *cli.Command {
 					return err
 				}
 				defer be.Close()
-				return bench.Serve(os.Stdin, p.out, be, cfg, bench.DefaultLoad())
+				return bench.Serve(os.Stdin, p.out, be, cfg, load)
 			}
 			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return d.open() }, Name: c.String("shape"), Config: cfg,
-				Load: bench.DefaultLoad(), What: what, Budget: time.Duration(seconds * float64(time.Second))})
+				Load: load, What: what, Budget: time.Duration(seconds * float64(time.Second))})
 			if err != nil {
 				return err
 			}

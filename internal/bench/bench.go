@@ -49,6 +49,8 @@ type Load struct {
 	Prompt  int // tokens of a prompt, there and in generation
 	New     int // tokens of an answer
 	Micro   int // tokens of a micro-batch of the GAD step
+
+	Recompute bool // activations in the backward pass
 }
 
 // DefaultLoad is SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a
@@ -95,6 +97,12 @@ var Shapes = map[string]model.Config{
 	"qwen2.5-0.5b": qwen2(896, 24, 14, 2, 64, 4864, 151936, 1e6),
 	"qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 128, 8960, 151936, 1e6),
 	"qwen2.5-3b":   qwen2(2048, 36, 16, 2, 128, 11008, 151936, 1e6),
+	"qwen2.5-7b":   untied(qwen2(3584, 28, 28, 4, 128, 18944, 152064, 1e6)),
+}
+
+func untied(c model.Config) model.Config {
+	c.TieEmbeddings = false
+	return c
 }
 
 func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) model.Config {

@@ -69,6 +69,9 @@ func TestRun(t *testing.T) {
 			continue
 		}
 		share(s.Name, s.Stat, s.Use)
+		if s.Planned < s.Peak/2 || s.Planned > 2*s.Peak { // a tiny model's small blocks are in no plan
+			t.Errorf("%s: %d bytes planned, %d taken", s.Name, s.Planned, s.Peak)
+		}
 		if s.Peak <= 0 || s.PerSecond <= 0 {
 			t.Errorf("%s: peak %d, %d allocations, %g tokens a second", s.Name, s.Peak, s.Allocs, s.PerSecond)
 		}
@@ -217,7 +220,7 @@ func TestMistakes(t *testing.T) {
 
 // The named shapes are valid, and have the parameters of their names.
 func TestShapes(t *testing.T) {
-	want := map[string]float64{"25m": 25e6, "qwen2.5-0.5b": 494e6, "qwen2.5-1.5b": 1544e6, "qwen2.5-3b": 3086e6}
+	want := map[string]float64{"25m": 25e6, "qwen2.5-0.5b": 494e6, "qwen2.5-1.5b": 1544e6, "qwen2.5-3b": 3086e6, "qwen2.5-7b": 7616e6}
 	for _, name := range ShapeNames() {
 		c := Shapes[name]
 		if err := c.Validate(); err != nil {

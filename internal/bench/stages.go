@@ -25,6 +25,7 @@ type Stage struct {
 	Allocs    uint64  `json:"allocs"`      // heap objects of a run after the first
 	AllocB    uint64  `json:"alloc_bytes"` // their size
 	Peak      int64   `json:"peak_bytes"`  // of the device's memory, since the device was opened
+	Planned   int64   `json:"plan_bytes"`  // what Config.Plan says that it is
 	Cold      bool    `json:"cold,omitempty"`
 	Note      string  `json:"note,omitempty"` // why it was not measured
 
@@ -67,7 +68,7 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	for i := range load.Prompts {
 		g.teach = append(g.teach, model.Seq{IDs: append(ids(load.Prompt, 1000+i), ids(load.New, 2000+i)...), Prompt: load.Prompt})
 	}
-	m, err := model.New(be, c, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
+	m, err := model.New(be, c, model.Options{Kind: model.LM, Trainable: true, Recompute: load.Recompute, Seed: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func (g *game) complete() error {
 	}
 	cc := critic.DefaultConfig()
 	cc.MaxTokenLen = g.load.Micro
-	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Seed: 2, ScoreInit: cc.ScoreInit})
+	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit})
 	if err != nil {
 		return err
 	}
@@ -250,15 +251,17 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	gad := Stage{Name: "GAD step", Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
 
 	longest := load.Prompts * load.N * (load.Prompt + load.New)
-	lm := model.PlanOptions{Trainable: true, Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
+	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
 		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
 	needs := c.Plan(be, lm).Total()
 	lm.Tokens = max(lm.Tokens, min(longest, load.Micro))
-	plans := []model.Plan{c.Plan(be, lm), c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: lm.Tokens}), c.Plan(be, model.PlanOptions{Tokens: lm.Tokens})}
-	whole := model.SharedActivations(plans...)
+	plans := []model.Plan{c.Plan(be, lm), c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: load.Recompute, Tokens: lm.Tokens}), c.Plan(be, model.PlanOptions{Tokens: lm.Tokens})}
+	whole, scratch := model.SharedActivations(plans...), int64(0)
 	for _, p := range plans {
-		whole += p.Total() - p.Activations
+		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
 	}
+	whole += scratch
+	sft.Planned, gen.Planned, gad.Planned = needs, needs, whole
 	room := be.Available()
 	note := func(needs int64) string {
 		if room > 0 && needs > room {

@@ -10,22 +10,24 @@
 #              each operation at the shapes of Qwen2.5
 #   step       a training step of 16,384 tokens
 #   generate   256 answers of 256 tokens
+#   stages     a whole GAD step, 64 prompts x 8 answers x 512 tokens at the 1.5B shape
+#              (GAD_BENCH_STAGES), its parts, and the memory planned and taken
 #   torch      step and generate in PyTorch, where it is installed, and the ratios;
 #              runs gad's own in the same run if they were not asked for
 #
-# GAD_BENCH_MODELS chooses among the shapes of "0.5B 1.5B 3B", which is also how to
-# keep a run short: one model's torch takes some minutes, most of them torch.compile.
+# GAD_BENCH_MODELS chooses among the shapes of "0.5B 1.5B 3B", 7B for single
+# operations alone, which is also how to keep a run short: one model's torch takes some minutes, most of them torch.compile.
 # Figures stand beside the machine's limits, measured in the same run: %roof is the
 # time that a large matrix product's rate and a large copy's would need over the
 # time taken. Ends non-zero if anything failed; the log is as log.sh describes.
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: bench.sh BUILD [SECTION...]"
-known driver gemm attention decode head adamw elementwise step generate torch -- "${@:2}"
+known driver gemm attention decode head adamw elementwise step generate stages torch -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(driver gemm attention decode head adamw elementwise step generate torch)
+[ $# -gt 0 ] || sections=(driver gemm attention decode head adamw elementwise step generate stages torch)
 export GAD_BENCH_MODELS=${GAD_BENCH_MODELS:-0.5B 1.5B 3B}
 figures=$work/figures.txt
 : >"$figures"
@@ -77,6 +79,11 @@ for s in "${sections[@]}"; do
   elementwise) benchmark elementwise internal/compute/cuda '^BenchmarkElementwise$' 0.1s 200 ;;
   step) benchmark step model '^BenchmarkStep$' 3x 300 && ran+=" step" ;;
   generate) benchmark generate model '^BenchmarkDecode$' 1x 300 && ran+=" generate" ;;
+  stages)
+    section stages 400 ./gad bench --device cuda ${GAD_BENCH_STAGES:---shape qwen2.5-1.5b --prompts 64 --prompt-tokens 256 --new-tokens 512 --micro 16384 --recompute} \
+      --what limits,stages --seconds 300
+    quote "$raw" 200
+    ;;
   torch)
     [[ $ran == *step* ]] || benchmark step model '^BenchmarkStep$' 3x 300
     [[ $ran == *generate* ]] || benchmark generate model '^BenchmarkDecode$' 1x 300

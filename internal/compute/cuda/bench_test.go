@@ -32,6 +32,7 @@ var shapes = map[string]widths{
 	"0.5B": {896, 14, 2, 64, 4864, 151936},
 	"1.5B": {1536, 12, 2, 128, 8960, 151936},
 	"3B":   {2048, 16, 2, 128, 11008, 151936},
+	"7B":   {3584, 28, 4, 128, 18944, 152064},
 }
 
 // bench is a benchmark's state for one model.
@@ -71,7 +72,7 @@ func benchmarks(b *testing.B, f func(x *bench)) {
 	for _, model := range models {
 		w, ok := shapes[model]
 		if !ok {
-			b.Fatalf("GAD_BENCH_MODELS: %q: want some of tiny, 0.5B, 1.5B and 3B", model)
+			b.Fatalf("GAD_BENCH_MODELS: %q: want some of tiny, 0.5B, 1.5B, 3B and 7B", model)
 		}
 		b.Run(model, func(b *testing.B) {
 			x := &bench{B: b, be: be, roof: roof, widths: w, N: 16384, L: 4096, R: 256}
