@@ -58,7 +58,7 @@ func (p *program) examineMachine() error {
 		return err
 	}
 	defer be.Close()
-	field("cpu", "%s; this machine has %s", be.Name(), strings.Join(cpu.Variants(), ", "))
+	field("cpu", "%s; this machine has %s", be.Name(), strings.Join(cpu.Variants16(), ", "))
 	if free := cpu.MemoryAvailable(); free > 0 {
 		field("memory", "%s available", gb(free))
 	} else {
