@@ -115,9 +115,11 @@ func (p *pool) worker(w int) {
 // order, so one of the two sees the other. Whoever takes the announcement back
 // decides: the worker goes on, or rouse sends one token and the worker takes it. So a
 // worker that is awake has no token waiting and no announcement standing, and rouse
-// never blocks.
+// never blocks. The announcement is a Swap because an emulated arm64 lets a load pass
+// a store before it, which that processor's own store-release does not: seen, once in
+// some thousand sleeps.
 func (p *pool) sleep(w int, last uint64) {
-	p.parked[w].Store(true)
+	p.parked[w].Swap(true)
 	if p.round.Load() != last && p.parked[w].CompareAndSwap(true, false) {
 		return
 	}
