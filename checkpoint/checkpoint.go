@@ -152,10 +152,10 @@ func tracker(fsys vfs.FS, run string) (int, error) {
 // then its files are removed.
 //
 // good, which may be nil, are the steps that this process has committed or read:
-// they are not read again, and what Prune verifies is added. Any other is read in full before it is
-// counted, once, and only if there may be something to remove. If none verifies,
-// nothing is removed: ErrCorrupt. An I/O error, or a format of a newer version,
-// removes nothing either.
+// they are not read again, and what Prune verifies is added. Any other is read in
+// full before it is counted, once, and only if there may be something to remove. If
+// none verifies, nothing is removed: ErrCorrupt. An I/O error, or a format of a newer
+// version, removes nothing either.
 func Prune(fsys vfs.FS, run string, keepLast int, keep func(step int) bool, good map[int]bool) error {
 	if keepLast < 0 {
 		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: it must be 0 or more", run, keepLast)

@@ -286,10 +286,6 @@ func (m *Model) CopyWeights(src *Model) error {
 	return nil
 }
 
-// Release frees activations and caches, which the next call allocates again.
-// Weights, gradients and moments stay.
-func (m *Model) Release() { m.ws.free() }
-
 // Share makes m compute in the memory that other has for activations and caches, so
 // that models which take turns have it once. Both must be on the same backend and
 // called from the same goroutine; what a call of one left on the device is gone with

@@ -1,14 +1,15 @@
 // Package cpu is the backend for the processor: assembly where the machine has
 // AVX-512, AVX2 with FMA or NEON, plain Go everywhere else, over a pool of
-// workers. It computes in float32; matrix products with parameters can take bfloat16 operands
-// (Options.Precision, gemm16.go).
+// workers. It computes in float32; matrix products with parameters can take
+// bfloat16 operands (Options.Precision, gemm16.go).
 //
 // Within a variant a row's result has the same bits alone, in any batch, at any
 // position and for any number of workers. Three rules make it so: each element
 // of a matrix product is one chain of multiply-adds over ascending indices,
-// whatever the tile (see gemm.go; of bfloat16, pairs or sixteens of them); every other sum is taken over one row by one
-// kernel, whose order depends on the row's length alone; no sum is split over
-// tasks, except into fixed blocks whose results are added in order.
+// whatever the tile (see gemm.go; of bfloat16, pairs or sixteens of them); every
+// other sum is taken over one row by one kernel, whose order depends on the row's
+// length alone; no sum is split over tasks, except into fixed blocks whose results
+// are added in order.
 //
 // Names end in their shapes; the legend is that of package compute.
 package cpu
