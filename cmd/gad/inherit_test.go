@@ -13,7 +13,7 @@ func TestSchedulesAreNotInherited(t *testing.T) {
 	warm := filepath.Join(t.TempDir(), "warm")
 	must(t, append(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", warm, "--steps", "10", "--critic-warmup", "2"),
 		"critic.optim.lr=3e-4", "critic.optim.lr_warmup_steps=7", "critic.optim.lr_scheduler=linear", "critic.optim.min_lr_ratio=0.25",
-			"actor.optim.lr_scheduler=cosine", "actor.optim.lr_warmup_steps=5", "trainer.critic_warmup_until=0.1", "trainer.critic_warmup_max=2")...)
+		"actor.optim.lr_scheduler=cosine", "actor.optim.lr_warmup_steps=5", "trainer.critic_warmup_until=0.1", "trainer.critic_warmup_max=2")...)
 	args := []string{"train", "--resume", warm, "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "run"), "--dry-run"}
 	settled := func(args []string) string {
 		out, _ := must(t, args...)
