@@ -16,8 +16,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/internal/conf"
-	"gad/internal/demo"
 	"gad/internal/report"
+	"gad/internal/task"
 	"gad/trainer"
 )
 
@@ -80,11 +80,19 @@ func TestMain(m *testing.M) {
 var build = sync.OnceValue(func() error {
 	f := &fixed
 	var rows bytes.Buffer
-	for _, r := range demo.Rows(1, "train", 50) {
-		line, _ := json.Marshal(map[string]string{"content": r.Prompt, "teacher_response": "It is " + r.Solution + "."})
+	kind, err := task.Find("two-forms")
+	if err != nil {
+		return err
+	}
+	corpus, err := kind.Make(1, task.Train, 400)
+	if err != nil {
+		return err
+	}
+	for _, r := range corpus[:50] {
+		line, _ := json.Marshal(map[string]string{"content": r.Prompt, "teacher_response": "It is " + r.Result + "."})
 		rows.Write(append(line, '\n'))
 	}
-	for name, content := range map[string]string{"config.json": tinyConfig, "corpus.txt": demo.Corpus(1, 400), "rows.jsonl": rows.String()} {
+	for name, content := range map[string]string{"config.json": tinyConfig, "corpus.txt": task.Corpus(corpus), "rows.jsonl": rows.String()} {
 		if err := os.WriteFile(f.path(name), []byte(content), 0o644); err != nil {
 			return err
 		}
