@@ -15,6 +15,11 @@ type AdvantageConfig struct {
 	ClipAbs     float64 // advantages are clipped to +-ClipAbs; default 0: not clipped
 	StepWeight  float64 // weight of gigpo's step part; default 1
 	MeanOnly    bool    // grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
+
+	// Power is GRGC's gamma (arXiv 2609.39757): scores are first standardised within
+	// their group and raised, sign(z)|z|^Power, so that the best and the worst count
+	// for more than the middle; default 1: scores as they are. Not for TokenRewards.
+	Power float64
 }
 
 // TurnStep is one step of a multi-turn response, for gigpo.
@@ -76,6 +81,12 @@ func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 	if c.StepWeight == 0 {
 		c.StepWeight = 1
 	}
+	if c.Power == 0 {
+		c.Power = 1
+	}
+	if !(c.Power > 0) || math.IsInf(c.Power, 0) {
+		return nil, fmt.Errorf("algos: advantage estimator %q: power %g: must be above 0: %w", c.Name, c.Power, ErrConfig)
+	}
 	if !(c.Gamma > 0 && c.Gamma <= 1) || !(c.ZScoreFloor > 0) || !(c.ClipAbs >= 0) || math.IsNaN(c.StepWeight) || math.IsInf(c.StepWeight, 0) {
 		return nil, fmt.Errorf("algos: advantage estimator %q: gamma %g must be in (0, 1], z-score floor %g above 0, clip %g 0 or above, step weight %g finite: %w",
 			c.Name, c.Gamma, c.ZScoreFloor, c.ClipAbs, c.StepWeight, ErrConfig)
@@ -84,6 +95,14 @@ func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 		return nil, err
 	}
 	groups := groupRows(in.Group)
+	if c.Power != 1 {
+		if in.TokenRewards != nil && est.tokens != nil {
+			return nil, fmt.Errorf("algos: advantage estimator %q: power %g: is of whole responses' scores, and this one reads token rewards: use grpo: %w", c.Name, c.Power, ErrConfig)
+		}
+		if in.Scores, err = power(c.Power, in, groups); err != nil {
+			return nil, err
+		}
+	}
 	var advST [][]float64
 	if est.tokens != nil {
 		advST, err = est.tokens(c, in, groups)
@@ -237,8 +256,8 @@ func moments(x []float64) (mu, sigma float64) {
 	return mu, math.Sqrt(sigma / float64(len(x)-1))
 }
 
-func pick(x []float64, rows []int) []float64 {
-	y := make([]float64, len(rows))
+func pick[T any](x []T, rows []int) []T {
+	y := make([]T, len(rows))
 	for i, r := range rows {
 		y[i] = x[r]
 	}
@@ -283,6 +302,14 @@ func grpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, erro
 		}
 		return mapped(s, func(v float64) float64 { return (v - mu) / by })
 	})
+}
+
+// power is GRGC's reshaping of the scores (arXiv 2609.39757) before any estimator:
+//
+//	z = (s-mu)/(sigma+1e-6),  s' = sign(z)|z|^gamma        within each group
+func power(gamma float64, in AdvantageInput, groups [][]int) ([]float64, error) {
+	z, err := grpo(AdvantageConfig{}, in, groups)
+	return mapped(z, func(v float64) float64 { return math.Copysign(math.Pow(math.Abs(v), gamma), v) }), err
 }
 
 // drGRPO is s-mu: no division, so no bias towards easy prompts (arXiv 2503.20783).

@@ -9,6 +9,8 @@ package critic
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"gad/algos"
 	"gad/internal/compute"
@@ -17,12 +19,13 @@ import (
 
 // Critic is the discriminator with its optimizer.
 type Critic struct {
-	Replay *Buffer // past student sequences; nil when off
+	Replay *Buffer // the pool of past negatives; nil when off
 
 	cfg   Config
 	m     *model.Model
 	opt   *model.Optimizer
 	loss  *algos.Discriminator[float32]
+	group algos.GroupSpread[float32]
 	lr    model.Schedule
 	first int // optimizer steps taken before the schedule began
 	seed  uint64
@@ -32,8 +35,12 @@ type Critic struct {
 // language model, whose head is then replaced by a fresh value head drawn from
 // seed. steps is the number of trainer steps planned, batch their prompts.
 func Open(be compute.Backend, dir string, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
+	shape, err := model.ReadConfig(dir)
+	if err != nil {
+		return nil, fmt.Errorf("critic: %w", err)
+	}
 	m, err := model.Load(be, dir, model.Options{Kind: model.Scorer, Trainable: true,
-		Recompute: cfg.Recompute, Seed: seed, ScoreInit: cfg.ScoreInit})
+		Recompute: cfg.Recompute, Seed: seed, ScoreInit: cfg.HeadStd(shape.Hidden)})
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
@@ -73,7 +80,7 @@ func (c *Critic) Optimizer() *model.Optimizer { return c.opt }
 func (c *Critic) ScheduleFrom(updates int) { c.first = updates }
 
 // Close frees the weights.
-func (c *Critic) Close() error { return errors.Join(c.loss.Close(), c.m.Close()) }
+func (c *Critic) Close() error { return errors.Join(c.loss.Close(), c.group.Close(), c.m.Close()) }
 
 // Score is the discriminator's value at the last token of each sequence.
 func (c *Critic) Score(seqs []model.Seq) (scoreS []float32, err error) {
@@ -93,7 +100,7 @@ type Batch struct {
 	FreshS, FreshP []float32
 }
 
-// Pairs is the number of pairs in b.
+// Pairs is the number of pairs in b, ties included.
 func (b *Batch) Pairs() (n int) {
 	for _, skip := range b.Skip {
 		if !skip {
@@ -103,9 +110,17 @@ func (b *Batch) Pairs() (n int) {
 	return n
 }
 
+// Tie reports whether student sequence s is the teacher's, token by token: then both
+// have the same score, whatever the discriminator is, and nothing can be learned.
+func (b *Batch) Tie(s int) bool {
+	return slices.Equal(b.Students[s].IDs, b.Teachers[b.Group[s]].IDs)
+}
+
 // Stats are means over the pairs of an update, taken before each optimizer step.
 type Stats struct {
-	Loss, Acc float64
+	Loss, Acc float64 // over all pairs; a tie counts as ln 2 (bt), and as wrong
+	GroupTerm float64 // GRGC's, before its weight
+	Pooled    float64 // share of the pairs that came from the pool
 	GradNorm  float64 // before clipping, mean over optimizer steps
 	LR        float64 // of the last optimizer step
 	Updates   int     // optimizer steps taken
@@ -113,29 +128,11 @@ type Stats struct {
 	Streak    int     // those since the last optimizer step taken
 }
 
-// Accuracy is d_acc, mean over pairs of [D(teacher) > D(student)], and the mean
-// scores of both sides over the pairs. Without pairs all are 0.
-func (b *Batch) Accuracy() (acc, studentMean, teacherMean float64) {
-	n := float64(max(b.Pairs(), 1))
-	for s, skip := range b.Skip {
-		if skip {
-			continue
-		}
-		d, t := b.FreshS[s], b.FreshP[b.Group[s]]
-		if t > d {
-			acc++
-		}
-		studentMean += float64(d)
-		teacherMean += float64(t)
-	}
-	return acc / n, studentMean / n, teacherMean / n
-}
-
 // Update takes the discriminator's optimizer steps on b: for each mini-batch of
 // prompts, scores under the present weights, loss and d loss/d score over all
 // its pairs, then one backward pass with those seeds. A teacher's gradient
-// collects from all its pairs. Afterwards the student sequences enter the replay
-// buffer.
+// collects from all its pairs. Ties are left out where their gradient is zero; they
+// still count in the mean. Afterwards the student sequences enter the pool.
 func (c *Critic) Update(b Batch) (Stats, error) {
 	var st Stats
 	prompts := len(b.Teachers)
@@ -145,7 +142,10 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 	for range c.cfg.PPOEpochs {
 		for lo := 0; lo < prompts; lo += mini {
 			set := c.gather(b, lo, min(lo+mini, prompts), st.Updates+st.Skipped, fresh)
+			n := float64(len(set.student) + set.ties)
 			if len(set.student) == 0 {
+				pairs += n
+				st.Loss += math.Ln2 * n
 				continue
 			}
 			res, err := c.learn(set)
@@ -160,10 +160,11 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 			if err != nil {
 				return st, err
 			}
-			n := float64(len(set.student))
 			pairs += n
-			st.Loss += n * res.Loss
+			st.Loss += n*res.Loss + math.Ln2*float64(set.ties)
 			st.Acc += n * res.Acc
+			st.GroupTerm += n * res.groupTerm
+			st.Pooled += float64(set.pooled)
 			lr := c.lr.LR(c.cfg.Optim.LR, c.opt.Steps()-c.first+1)
 			norm, skipped, err := c.opt.Step(lr)
 			if err != nil {
@@ -182,7 +183,7 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 		}
 	}
 	if pairs > 0 {
-		st.Loss, st.Acc = st.Loss/pairs, st.Acc/pairs
+		st.Loss, st.Acc, st.GroupTerm, st.Pooled = st.Loss/pairs, st.Acc/pairs, st.GroupTerm/pairs, st.Pooled/pairs
 	}
 	st.GradNorm /= float64(max(st.Updates, 1))
 	if c.Replay != nil {
@@ -197,6 +198,9 @@ type pairSet struct {
 	score            []float32 // score[i] of seqs[i] where known
 	known            []bool
 	student, teacher []int // [n] pair: seqs[student[i]] against seqs[teacher[i]]
+	group            []int // [n] prompt of a fresh pair, -1 for one out of the pool
+	ties             int   // pairs left out, for they are equal
+	pooled           int   // pairs out of the pool
 }
 
 func (p *pairSet) add(s model.Seq, score []float32, i int) int {
@@ -210,17 +214,30 @@ func (p *pairSet) add(s model.Seq, score []float32, i int) int {
 	return len(p.seqs) - 1
 }
 
-// gather collects the pairs of prompts lo to hi-1 and their share of replayed ones.
+// tiesTeach reports whether a pair of equal sequences has a gradient: Bradley-Terry
+// sees a difference of scores, which is 0 whatever the weights are.
+func (c Config) tiesTeach() bool { return c.Loss != "bt" || c.ScoreL2 > 0 || c.GroupOT > 0 }
+
+// gather collects the pairs of prompts lo to hi-1. Where there is a pool, a share of
+// those prompts gives way to it: as many of its pairs stand in their place.
 func (c *Critic) gather(b Batch, lo, hi, update int, fresh bool) *pairSet {
 	freshS, freshP := b.FreshS, b.FreshP
 	if !fresh {
 		freshS, freshP = nil, nil
 	}
 	set := &pairSet{}
+	give := c.Replay.gives(lo, hi, c.cfg.Replay.Share, c.seed, b.Step, update)
 	at := map[int]int{} // prompt -> its teacher in set.seqs
 	for s, seq := range b.Students {
 		p := b.Group[s]
-		if p < lo || p >= hi || b.Skip[s] {
+		switch {
+		case p < lo || p >= hi || b.Skip[s]:
+			continue
+		case give[p]:
+			set.pooled++
+			continue
+		case b.Tie(s) && !c.cfg.tiesTeach():
+			set.ties++
 			continue
 		}
 		if _, ok := at[p]; !ok {
@@ -228,25 +245,29 @@ func (c *Critic) gather(b Batch, lo, hi, update int, fresh bool) *pairSet {
 		}
 		set.teacher = append(set.teacher, at[p])
 		set.student = append(set.student, set.add(seq, freshS, s))
+		set.group = append(set.group, p)
 	}
-	if c.Replay != nil {
-		share := c.cfg.Replay.Share
-		n := int(float64(len(set.student))*share/(1-share) + 0.5)
-		again := map[string]int{} // a teacher's tokens -> its place in set.seqs: scored once
-		for _, old := range c.Replay.Draw(n, c.seed, b.Step, update) {
-			key := fmt.Sprint(old.Teacher.IDs)
-			if _, ok := again[key]; !ok {
-				again[key] = set.add(old.Teacher, nil, 0)
-			}
-			set.teacher = append(set.teacher, again[key])
-			set.student = append(set.student, set.add(old.Student, nil, 0))
+	again := map[string]int{} // a teacher's tokens -> its place in set.seqs: scored once
+	for _, old := range c.Replay.Draw(set.pooled, c.seed, b.Step, update) {
+		key := fmt.Sprint(old.Teacher.IDs)
+		if _, ok := again[key]; !ok {
+			again[key] = set.add(old.Teacher, nil, 0)
 		}
+		set.teacher = append(set.teacher, again[key])
+		set.student = append(set.student, set.add(old.Student, nil, 0))
+		set.group = append(set.group, -1)
 	}
 	return set
 }
 
+// learned is what a mini-batch contributed.
+type learned struct {
+	algos.DiscResult[float32]
+	groupTerm float64
+}
+
 // learn accumulates the gradient of one mini-batch.
-func (c *Critic) learn(set *pairSet) (algos.DiscResult[float32], error) {
+func (c *Critic) learn(set *pairSet) (res learned, err error) {
 	var todo []int
 	for i, known := range set.known {
 		if !known {
@@ -255,18 +276,35 @@ func (c *Critic) learn(set *pairSet) (algos.DiscResult[float32], error) {
 	}
 	scores, err := c.Score(model.Pick(set.seqs, todo))
 	if err != nil {
-		return algos.DiscResult[float32]{}, fmt.Errorf("critic: %w", err)
+		return res, fmt.Errorf("critic: %w", err)
 	}
 	for k, i := range todo {
 		set.score[i] = scores[k]
 	}
-	res, err := c.loss.Step(model.Pick(set.score, set.student), set.score, set.teacher, nil)
-	if err != nil {
+	studentN := model.Pick(set.score, set.student)
+	if res.DiscResult, err = c.loss.Step(studentN, set.score, set.teacher, nil); err != nil {
 		return res, fmt.Errorf("critic: %w", err)
 	}
 	seed := res.DTeacher // [len(seqs)]; a sequence is a student's or a teacher's, never both
 	for k, i := range set.student {
 		seed[i] += res.DStudent[k]
+	}
+	if set.ties > 0 { // they count in the mean
+		share := float64(len(set.student)) / float64(len(set.student)+set.ties)
+		res.Loss, res.Acc = share*res.Loss, share*res.Acc
+		for i := range seed {
+			seed[i] *= float32(share)
+		}
+	}
+	if c.cfg.GroupOT > 0 {
+		term, dStudentN, err := c.group.Step(studentN, set.group, c.cfg.GroupOT)
+		if err != nil {
+			return res, fmt.Errorf("critic: %w", err)
+		}
+		res.groupTerm = term
+		for k, i := range set.student {
+			seed[i] += dStudentN[k]
+		}
 	}
 	for _, pack := range model.Packs(set.seqs, c.cfg.MaxTokenLen) {
 		err := c.m.ScoreGrad(model.Pick(set.seqs, pack), func([]float32) ([]float32, error) {

@@ -131,7 +131,7 @@ func TestUpdateIsBradleyTerry(t *testing.T) {
 			acc += 1.0 / 6
 		}
 	}
-	got, _, _ := b.Accuracy()
+	got := b.Signal().Acc
 	spy.scored = 0
 	st := update(t, c, b)
 	if spy.scored != 8 {
@@ -254,8 +254,8 @@ func TestSkippedPairs(t *testing.T) {
 	if st.Updates != 0 || c.Optimizer().Steps() != steps {
 		t.Error("a batch without pairs has taken a step")
 	}
-	if acc, s, te := b.Accuracy(); acc != 0 || s != 0 || te != 0 || b.Pairs() != 0 {
-		t.Errorf("accuracy of no pairs is %g, %g, %g", acc, s, te)
+	if g := b.Signal(); g != (Signal{}) || b.Pairs() != 0 {
+		t.Errorf("the signal of no pairs is %+v", g)
 	}
 }
 
@@ -379,26 +379,187 @@ func TestReplayBuffer(t *testing.T) {
 	}
 }
 
-// A share of the update's pairs comes from the buffer; d_acc_fresh is taken on
-// the fresh ones alone; what was learned from enters the buffer afterwards.
-func TestReplayJoinsTheUpdate(t *testing.T) {
+// A share of the prompts of an update gives way to pairs out of the pool: no more
+// pairs than without one. What was learned from enters the pool afterwards.
+func TestPoolReplacesAShare(t *testing.T) {
 	c, spy := judge(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5} })
 	b := batch()
 	fresh(t, c, &b)
-	update(t, c, b)
+	if st := update(t, c, b); st.Pooled != 0 {
+		t.Errorf("a share of %g out of an empty pool", st.Pooled)
+	}
 	if len(c.Replay.Pairs) != 6 {
-		t.Fatalf("%d pairs in the buffer, want 6", len(c.Replay.Pairs))
+		t.Fatalf("%d pairs in the pool, want 6", len(c.Replay.Pairs))
 	}
 	b = batch()
 	b.Step = 1
 	fresh(t, c, &b)
 	spy.scored = 0
-	update(t, c, b)
-	// 6 replayed sequences and their 2 teachers, once each, are scored and learned from; 8 fresh sequences are learned from.
-	if spy.scored != 8+8+8 {
-		t.Errorf("%d sequences ran forward, want 24", spy.scored)
+	st := update(t, c, b)
+	if st.Pooled != 0.5 {
+		t.Errorf("a share of %g out of the pool, want one prompt of two", st.Pooled)
+	}
+	// Of one prompt the three fresh answers and their teacher are learned from, already
+	// scored; in the other's place stand three drawn pairs, scored and learned from, of
+	// at most two teachers.
+	if spy.scored < 4+2*4 || spy.scored > 4+2*5 {
+		t.Errorf("%d sequences ran forward, want 12 to 14", spy.scored)
 	}
 	if len(c.Replay.Pairs) != 12 {
-		t.Errorf("%d pairs in the buffer, want 12", len(c.Replay.Pairs))
+		t.Errorf("%d pairs in the pool, want 12", len(c.Replay.Pairs))
+	}
+}
+
+// How many prompts give way is the share on average, whatever the mini-batch, and
+// which ones is a function of the key.
+func TestPoolShare(t *testing.T) {
+	r := &Buffer{Cap: 1, Pairs: make([]Pair, 1)}
+	for _, c := range []struct {
+		prompts int
+		share   float64
+	}{{1, 0.25}, {3, 0.5}, {4, 0.25}, {32, 0.3}} {
+		given, each := 0, make([]int, c.prompts)
+		const updates = 4000
+		for u := range updates {
+			give := r.gives(10, 10+c.prompts, c.share, 7, 3, u)
+			given += len(give)
+			for p := range give {
+				each[p-10]++
+			}
+			if want := c.share * float64(c.prompts); math.Abs(float64(len(give))-want) >= 1 {
+				t.Fatalf("%d of %d prompts give way at a share of %g", len(give), c.prompts, c.share)
+			}
+		}
+		for p, n := range append(each, given) {
+			want := c.share * updates
+			if p == c.prompts {
+				want *= float64(c.prompts)
+			}
+			if math.Abs(float64(n)-want) > 5*math.Sqrt(want) {
+				t.Errorf("%d prompts, share %g: prompt %d gave way %d times, want about %g", c.prompts, c.share, p, n, want)
+			}
+		}
+	}
+	if fmt.Sprint(r.gives(0, 32, .5, 1, 2, 3)) != fmt.Sprint(r.gives(0, 32, .5, 1, 2, 3)) {
+		t.Error("which prompts give way is not a function of the key")
+	}
+}
+
+// A pair of equal sequences has no gradient, costs no pass, and counts as wrong in
+// d_acc and as ln 2 in the loss.
+func TestTies(t *testing.T) {
+	tied := func() Batch {
+		b := batch()
+		b.Students[1] = seq(slices.Clone(b.Teachers[0].IDs)...)
+		b.Students[4] = seq(slices.Clone(b.Teachers[1].IDs)...)
+		return b
+	}
+	c, spy := judge(t, nil)
+	b := tied()
+	fresh(t, c, &b)
+	if b.FreshS[1] != b.FreshP[0] {
+		t.Fatalf("equal texts score %g and %g", b.FreshS[1], b.FreshP[0])
+	}
+	g := b.Signal()
+	if math.Abs(g.Ties-2.0/6) > 1e-12 || g.Distinct != 4 || math.Abs(g.Acc-g.DistinctAcc*4/6) > 1e-12 {
+		t.Errorf("signal %+v: want two ties of six pairs", g)
+	}
+	spy.scored = 0
+	st := update(t, c, b)
+	if spy.scored != 6 {
+		t.Errorf("%d sequences ran forward, want 6: four answers, two teachers", spy.scored)
+	}
+	// The same with the ties learned from: a penalty too small to be seen keeps them in.
+	whole, spyWhole := judge(t, func(c *Config) { c.ScoreL2 = 1e-12 })
+	b = tied()
+	fresh(t, whole, &b)
+	spyWhole.scored = 0
+	want := update(t, whole, b)
+	if spyWhole.scored != 8 {
+		t.Errorf("%d sequences ran forward with a penalty on the scores, want all 8", spyWhole.scored)
+	}
+	if math.Abs(st.Loss-want.Loss) > 1e-6 || math.Abs(st.Acc-want.Acc) > 1e-6 {
+		t.Errorf("loss %g, d_acc %g without the ties' passes, %g, %g with them", st.Loss, st.Acc, want.Loss, want.Acc)
+	}
+	if d := distance(t, spyWhole.grads, spy.grads); d > 1e-5 {
+		t.Errorf("leaving ties out changes the gradient by %g", d)
+	}
+	b = tied()
+	b.Skip = []bool{true, false, true, true, false, true}
+	fresh(t, c, &b)
+	steps := c.Optimizer().Steps()
+	if st := update(t, c, b); st.Updates != 0 || c.Optimizer().Steps() != steps || math.Abs(st.Loss-math.Ln2) > 1e-12 || st.Acc != 0 {
+		t.Errorf("a batch of ties: %+v, want no step, a loss of ln 2", st)
+	}
+}
+
+// With GRGC's term the gradient is that of both losses, and only the student's
+// scores of one prompt have a part in it; those out of the pool have none.
+func TestGroupTerm(t *testing.T) {
+	const weight = 0.3
+	c, spy := judge(t, func(c *Config) { c.GroupOT = weight })
+	plain, spyPlain := judge(t, nil)
+	b, pb := batch(), batch()
+	fresh(t, c, &b)
+	fresh(t, plain, &pb)
+	st, was := update(t, c, b), update(t, plain, pb)
+	if st.Loss != was.Loss || st.GroupTerm <= 0 {
+		t.Errorf("loss %g, group term %g: want the Bradley-Terry loss %g as it was, and a term", st.Loss, st.GroupTerm, was.Loss)
+	}
+	if d := distance(t, spyPlain.grads, spy.grads); d < 1e-3 {
+		t.Error("the term has no gradient")
+	}
+	// Spread, relative to where it would be without the term, grows.
+	steps := func(weight float64) float64 {
+		c, _ := judge(t, func(c *Config) { c.GroupOT = weight })
+		for range 30 {
+			b := batch()
+			fresh(t, c, &b)
+			update(t, c, b)
+		}
+		b := batch()
+		fresh(t, c, &b)
+		return b.Signal().RelStd
+	}
+	if with, without := steps(weight), steps(0); with <= without {
+		t.Errorf("relative spread %g with the term, %g without", with, without)
+	}
+}
+
+// The figures of a batch, by hand: scores [1,2,3] against a teacher's 6, and [5,5,9]
+// against 5, the last left out.
+func TestSignal(t *testing.T) {
+	b := batch()
+	b.FreshS, b.FreshP = []float32{1, 2, 3, 5, 5, 9}, []float32{6, 5}
+	b.Skip[5] = true
+	g := b.Signal()
+	softplus := func(x float64) float64 { return math.Log1p(math.Exp(x)) }
+	for name, x := range map[string][2]float64{
+		"acc":           {g.Acc, 3.0 / 5},
+		"student mean":  {g.StudentMean, 16.0 / 5},
+		"teacher mean":  {g.TeacherMean, 28.0 / 5},
+		"distinct loss": {g.DistinctLoss, (softplus(-5) + softplus(-4) + softplus(-3) + 2*math.Ln2) / 5},
+		"group std":     {g.GroupStd, 0.5},
+		"rel std":       {g.RelStd, 0.25}, // the second group has no gap
+		"collapsed":     {g.Collapsed, 0},
+		"top gap":       {g.TopGap, 0.5}, // the second group has no spread
+	} {
+		if math.Abs(x[0]-x[1]) > 1e-12 {
+			t.Errorf("%s is %g, want %g", name, x[0], x[1])
+		}
+	}
+	b.FreshP[0] = 100
+	if g := b.Signal(); g.Collapsed != 1 {
+		t.Errorf("a spread of 1 at a distance of 98: %g collapsed groups, want 1", g.Collapsed)
+	}
+}
+
+// The fresh head follows the width, unless it is told.
+func TestHeadStd(t *testing.T) {
+	if got := DefaultConfig().HeadStd(128); math.Abs(got-0.5) > 1e-3 {
+		t.Errorf("width 128: %g, want 0.5", got)
+	}
+	if got := (Config{ScoreInit: 0.02}).HeadStd(128); got != 0.02 {
+		t.Errorf("told 0.02: %g", got)
 	}
 }

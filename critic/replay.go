@@ -7,9 +7,10 @@ import (
 	"gad/model"
 )
 
-// Buffer holds the last Cap student sequences with their teachers': an old
-// student is a second opponent, without which the discriminator forgets what it
-// has already learned to reject.
+// Buffer is a pool of past negatives (arXiv 2609.30864): the last Cap student
+// sequences with their teachers'. Old students are opponents too, without whom the
+// discriminator forgets what it has already learned to reject: at its optimum it is
+// log p_teacher/p_N with N the mixture of students in its batches.
 type Buffer struct {
 	Cap   int
 	Pairs []Pair // oldest first
@@ -18,10 +19,10 @@ type Buffer struct {
 // Pair is a student's sequence and the teacher's for the same prompt.
 type Pair struct{ Student, Teacher model.Seq }
 
-// Add appends the pairs of b and forgets the oldest.
+// Add appends the pairs of b, ties apart, and forgets the oldest.
 func (r *Buffer) Add(b Batch) {
 	for s, seq := range b.Students {
-		if !b.Skip[s] {
+		if !b.Skip[s] && !b.Tie(s) {
 			r.Pairs = append(r.Pairs, Pair{seq, b.Teachers[b.Group[s]]})
 		}
 	}
@@ -30,15 +31,44 @@ func (r *Buffer) Add(b Batch) {
 	}
 }
 
-// Draw picks n pairs with replacement, none while the buffer is empty: a
-// function of seed, step and update alone.
+// gives picks the prompts of lo to hi-1 whose pairs give way to the pool: share of
+// them, what is left of a whole number by chance. It is a function of seed, step and
+// update alone, and picks none while the pool is empty.
+func (r *Buffer) gives(lo, hi int, share float64, seed uint64, step, update int) map[int]bool {
+	if r == nil || len(r.Pairs) == 0 {
+		return nil
+	}
+	// Draws of Draw have the even numbers of an update, these the odd ones.
+	key := func(i int) (uint64, uint64, uint64) { return uint64(step), uint64(update)<<1 | 1, uint64(i) }
+	prompts := make([]int, 0, hi-lo)
+	for p := lo; p < hi; p++ {
+		prompts = append(prompts, p)
+	}
+	want := share * float64(hi-lo)
+	n := int(want)
+	a, b, c := key(0)
+	if philox.Float64(seed, philox.Replay, a, b, c) < want-float64(n) {
+		n++
+	}
+	give := map[int]bool{}
+	for i := range n { // the first n of a shuffle
+		a, b, c := key(i + 1)
+		j := i + philox.IntN(len(prompts)-i, seed, philox.Replay, a, b, c)
+		prompts[i], prompts[j] = prompts[j], prompts[i]
+		give[prompts[i]] = true
+	}
+	return give
+}
+
+// Draw picks n pairs with replacement, none while the pool is empty: a function of
+// seed, step and update alone.
 func (r *Buffer) Draw(n int, seed uint64, step, update int) []Pair {
-	if len(r.Pairs) == 0 {
+	if r == nil || len(r.Pairs) == 0 {
 		return nil
 	}
 	out := make([]Pair, n)
 	for i := range out {
-		out[i] = r.Pairs[philox.IntN(len(r.Pairs), seed, philox.Replay, uint64(step), uint64(update), uint64(i))]
+		out[i] = r.Pairs[philox.IntN(len(r.Pairs), seed, philox.Replay, uint64(step), uint64(update)<<1, uint64(i))]
 	}
 	return out
 }
@@ -57,7 +87,7 @@ func (r *Buffer) Flat() (ids, lens []int32) {
 // SetFlat restores what Flat gave.
 func (r *Buffer) SetFlat(ids, lens []int32) error {
 	if len(lens)%4 != 0 {
-		return fmt.Errorf("critic: replay buffer: %d lengths: must be four a pair: the checkpoint is damaged", len(lens))
+		return fmt.Errorf("critic: pool of negatives: %d lengths: must be four a pair: the checkpoint is damaged", len(lens))
 	}
 	r.Pairs = nil
 	take := func(n, prompt int32) (s model.Seq, ok bool) {
@@ -72,12 +102,12 @@ func (r *Buffer) SetFlat(ids, lens []int32) error {
 		stu, ok1 := take(lens[i], lens[i+2])
 		tea, ok2 := take(lens[i+1], lens[i+3])
 		if !ok1 || !ok2 {
-			return fmt.Errorf("critic: replay buffer: pair %d: lengths %v do not fit: the checkpoint is damaged", i/4, lens[i:i+4])
+			return fmt.Errorf("critic: pool of negatives: pair %d: lengths %v do not fit: the checkpoint is damaged", i/4, lens[i:i+4])
 		}
 		r.Pairs = append(r.Pairs, Pair{stu, tea})
 	}
 	if len(ids) != 0 {
-		return fmt.Errorf("critic: replay buffer: %d ids left over: the checkpoint is damaged", len(ids))
+		return fmt.Errorf("critic: pool of negatives: %d ids left over: the checkpoint is damaged", len(ids))
 	}
 	return nil
 }

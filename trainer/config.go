@@ -3,7 +3,9 @@ package trainer
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gad/actor"
@@ -48,6 +50,7 @@ type AlgorithmConfig struct {
 	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the group's standard deviation; false turns grpo into dr_grpo"`
 	Gamma         float64       `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
 	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"smallest standard deviation that zscore divides by"`
+	AdvPower      float64       `yaml:"adv_power" min:"0" doc:"rewards are standardised within their group and raised to this power before the estimator (GRGC, arXiv 2609.39757: 1.5), so that the best and the worst answers count for more; 1 leaves them"`
 	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"advantages are clipped to plus or minus this; 0 is no clip"`
 	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward, without gradient"`
 	KLPenalty     string        `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
@@ -81,25 +84,27 @@ type OverlongPunct struct {
 
 // RunConfig is the `trainer` section.
 type RunConfig struct {
-	Output         string `yaml:"default_local_dir" doc:"run folder (flag --output)"`
-	Resume         string `yaml:"resume_from" doc:"run or checkpoint folder to start from (flag --resume)"`
-	ResumeOptim    string `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which AdamW states train takes over from the warm-up checkpoint"`
-	CriticWarmup   int    `yaml:"critic_warmup" min:"0" doc:"first steps of a stage in which only the discriminator learns (flag --critic-warmup)"`
-	WarmupActor    string `yaml:"warmup_objective" choices:"sft,policy" doc:"what the actor learns by in warm-up: the teacher's answers, or the policy objective"`
-	TotalEpochs    int    `yaml:"total_epochs" min:"1" doc:"passes over the data, where total_steps is 0"`
-	TotalSteps     int    `yaml:"total_steps" min:"0" doc:"steps to run; 0 is as many as total_epochs takes"`
-	SaveFreq       int    `yaml:"save_freq" min:"0" doc:"steps between checkpoints; 0 is only at the end"`
-	TestFreq       int    `yaml:"test_freq" min:"0" doc:"steps between evaluations on data.val_files; 0 is only at the end"`
-	ValRows        int    `yaml:"val_rows" min:"1" doc:"rows of data.val_files that an evaluation uses"`
-	MaxToKeep      int    `yaml:"max_ckpt_to_keep" min:"1" doc:"how many of the newest checkpoints are kept"`
-	KeepBest       string `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll" doc:"also keep the checkpoint that was best by this metric; empty is none"`
-	SaveSamples    int    `yaml:"save_samples" min:"0" doc:"prompts of each step whose samples go to samples/step_N.jsonl"`
-	MaxSkips       int    `yaml:"max_skips" min:"1" doc:"optimizer steps in a row with a non-finite gradient before the run stops"`
-	Seed           uint64 `yaml:"seed" doc:"seed of data order, sampling and fresh weights"`
-	Device         string `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
-	Precision      string `yaml:"precision" choices:"auto,bf16,f32" doc:"what matrix products are computed in, on cuda activations also: bfloat16 with float32 sums, or float32; auto is bf16 on cuda, f32 on cpu. Weights and moments in training are float32 always"`
-	Threads        int    `yaml:"threads" min:"0" doc:"CPU workers; 0 is one per core. Results do not depend on it"`
-	MaxShardSizeMB int    `yaml:"max_shard_size_mb" min:"1" doc:"size of one safetensors file in a checkpoint"`
+	Output            string  `yaml:"default_local_dir" doc:"run folder (flag --output)"`
+	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from (flag --resume)"`
+	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which AdamW states train takes over from the warm-up checkpoint"`
+	CriticWarmup      int     `yaml:"critic_warmup" min:"0" doc:"first steps of a stage in which only the discriminator learns (flag --critic-warmup)"`
+	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"those steps go on until the discriminator has learned: until its smoothed loss over pairs that differ (critic/d_loss_distinct; guessing is 0.693) is below this; the steps of the run grow by as many; 0 is by trainer.critic_warmup alone"`
+	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" doc:"most of those steps, where they end by what the discriminator has learned"`
+	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"what the actor learns by in warm-up: the teacher's answers, or the policy objective"`
+	TotalEpochs       int     `yaml:"total_epochs" min:"1" doc:"passes over the data, where total_steps is 0"`
+	TotalSteps        int     `yaml:"total_steps" min:"0" doc:"steps to run; 0 is as many as total_epochs takes"`
+	SaveFreq          int     `yaml:"save_freq" min:"0" doc:"steps between checkpoints; 0 is only at the end"`
+	TestFreq          int     `yaml:"test_freq" min:"0" doc:"steps between evaluations on data.val_files; 0 is only at the end"`
+	ValRows           int     `yaml:"val_rows" min:"1" doc:"rows of data.val_files that an evaluation uses"`
+	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" doc:"how many of the newest checkpoints are kept"`
+	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll" doc:"also keep the checkpoint that was best by this metric; empty is none"`
+	SaveSamples       int     `yaml:"save_samples" min:"0" doc:"prompts of each step whose samples go to samples/step_N.jsonl"`
+	MaxSkips          int     `yaml:"max_skips" min:"1" doc:"optimizer steps in a row with a non-finite gradient before the run stops"`
+	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and fresh weights"`
+	Device            string  `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
+	Precision         string  `yaml:"precision" choices:"auto,bf16,f32" doc:"what matrix products are computed in, on cuda activations also: bfloat16 with float32 sums, or float32; auto is bf16 on cuda, f32 on cpu. Weights and moments in training are float32 always"`
+	Threads           int     `yaml:"threads" min:"0" doc:"CPU workers; 0 is one per core. Results do not depend on it"`
+	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" doc:"size of one safetensors file in a checkpoint"`
 }
 
 // DefaultConfig is the paper's recipe (arXiv 2511.10643, section 3.1 and appendix)
@@ -110,12 +115,12 @@ func DefaultConfig() Config {
 		Data: DataConfig{ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
 			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep"},
 		Rollout: actor.DefaultRollout(),
-		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1,
+		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, AdvPower: 1,
 			KLPenalty: "low_var_kl", KLCtrl: KLCtrl{Type: "fixed", KLCoef: 1e-3, TargetKL: 0.1, Horizon: 10000},
 			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongPunct{Factor: 1}, TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
-		Trainer: RunConfig{ResumeOptim: "critic", WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2,
+		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2,
 			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", MaxShardSizeMB: 5000},
 	}
 }
@@ -151,6 +156,14 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	if c.Algorithm.AdvEstimator == "grpo_passk" && c.Rollout.N < 2 {
 		bad("algorithm.adv_estimator grpo_passk needs rollout.n of at least 2, not %d", c.Rollout.N)
+	}
+	if p := c.Algorithm.AdvPower; !(p > 0) {
+		bad("algorithm.adv_power is %g: must be above 0; 1 leaves the rewards as they are", p)
+	} else if p != 1 && strings.HasPrefix(c.Algorithm.AdvEstimator, "reinforce_plus_plus") && c.Algorithm.UseKLInReward {
+		bad("algorithm.adv_power %g is of whole answers' rewards, %s with algorithm.use_kl_in_reward reads token rewards: use grpo, or take the KL into the loss", p, c.Algorithm.AdvEstimator)
+	}
+	if t := c.Trainer; t.CriticWarmupUntil > 0 && t.CriticWarmupMax < t.CriticWarmup {
+		bad("trainer.critic_warmup_max %d is below trainer.critic_warmup %d: raise it", t.CriticWarmupMax, t.CriticWarmup)
 	}
 	if b := c.Algorithm.Overlong.Len; b >= c.Data.MaxResponse {
 		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
@@ -209,6 +222,26 @@ func StageDefaults(stage Stage) Config {
 	return c
 }
 
+// presets are the settings in which published methods differ from each other, by name.
+var presets = map[string][]string{
+	// GAD, arXiv 2511.10643: the defaults.
+	"gad": {"critic.group_ot=0", "algorithm.adv_power=1"},
+	// GRGC, arXiv 2609.39757: a discriminator that keeps a group's scores spread, and
+	// rewards that favour the best.
+	"grgc": {"critic.group_ot=0.01", "algorithm.adv_power=1.5"},
+}
+
+// PresetNames lists the presets.
+func PresetNames() []string { return slices.Sorted(maps.Keys(presets)) }
+
+// Preset is a method's settings as overrides; "" has none.
+func Preset(name string) ([]string, error) {
+	if p, ok := presets[name]; ok || name == "" {
+		return p, nil
+	}
+	return nil, fmt.Errorf("%q: use %s", name, strings.Join(PresetNames(), " or "))
+}
+
 // absolute is c with paths that hold from any folder: a run's own settings are
 // kept so, since it may be gone on with from another one.
 func (c Config) absolute() Config {
@@ -242,6 +275,7 @@ func CheckChange(before, after *Config) error {
 		{"data.max_response_length", was.Data.MaxResponse, now.Data.MaxResponse},
 		{"data.overlong_prompts", was.Data.Overlong, now.Data.Overlong},
 		{"data.truncated_teachers", was.Data.TruncTeacher, now.Data.TruncTeacher},
+		{"trainer.critic_warmup_until", was.Trainer.CriticWarmupUntil, now.Trainer.CriticWarmupUntil},
 	} {
 		if s.was != s.now {
 			return fmt.Errorf("%w: %s was %v when the run in %s began, now it is %v: a run keeps it: give another --output", ErrConfig, s.key, s.was, now.Trainer.Output, s.now)

@@ -138,7 +138,7 @@ func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float
 		cr, err = critic.Open(be, o.From, c, o.Steps, o.Batch, o.Seed)
 	} else {
 		var m *model.Model
-		if m, err = model.New(be, o.Shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: o.Seed, ScoreInit: c.ScoreInit}); err == nil {
+		if m, err = model.New(be, o.Shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: o.Seed, ScoreInit: c.HeadStd(o.Shape.Hidden)}); err == nil {
 			cr, err = critic.New(m, c, o.Steps, o.Batch, o.Seed)
 		}
 	}
@@ -178,8 +178,7 @@ func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float
 	if err := score(cr, &b); err != nil {
 		return 0, err
 	}
-	acc, _, _ = b.Accuracy()
-	return acc, nil
+	return b.Signal().Acc, nil
 }
 
 func score(cr *critic.Critic, b *critic.Batch) (err error) {

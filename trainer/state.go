@@ -46,6 +46,8 @@ type state struct {
 	// Good is the last checkpoint that was saved while there were none.
 	Skipped map[string]int `json:"skipped,omitempty"`
 	Good    int            `json:"good_step"`
+
+	Disc discriminator `json:"discriminator"`
 }
 
 // updates are the optimizer steps that each side had taken when the stage began:
@@ -172,7 +174,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		}
 	}
 	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good}, "", "  ")
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc}, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (t *Trainer) Step() (m Metrics, err error) {
 	if err := t.updateCritic(m, r); err != nil {
 		return m, err
 	}
-	if t.step >= t.cfg.Trainer.CriticWarmup {
+	if !t.criticAlone() {
 		if err := t.updateActor(m, r.batch, r.roll, advST, refST); err != nil {
 			return m, err
 		}
@@ -186,7 +186,7 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 		return nil, err
 	}
 	advST, err = algos.Advantages(algos.AdvantageConfig{Name: c.AdvEstimator, Gamma: c.Gamma, ZScoreFloor: c.ZScoreFloor,
-		ClipAbs: c.AdvClip, MeanOnly: !c.NormByStd}, in)
+		ClipAbs: c.AdvClip, MeanOnly: !c.NormByStd, Power: c.AdvPower}, in)
 	if errors.Is(err, algos.ErrNotFinite) {
 		return nil, nil
 	}
@@ -215,8 +215,7 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	}
 	m["critic/pairs"] = float64(cb.Pairs())
 	if cb.Pairs() > 0 {
-		m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] = cb.Accuracy()
-		m["critic/score_gap"] = m["critic/teacher_value_mean"] - m["critic/student_value_mean"]
+		t.heed(m, cb.Signal())
 	}
 	var st critic.Stats
 	passes := t.cfg.Critic.PPOEpochs
@@ -231,7 +230,13 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 		return err
 	}
 	if cb.Pairs() > 0 {
-		m["critic/d_loss"], m["critic/d_acc"] = st.Loss, st.Acc
+		m["critic/d_loss"], m["critic/d_acc"], m["critic/updates"] = st.Loss, st.Acc, float64(st.Updates)
+		if t.cfg.Critic.GroupOT > 0 {
+			m["critic/group_term"] = st.GroupTerm
+		}
+		if t.critic.Replay != nil {
+			m["critic/pool_frac"] = st.Pooled
+		}
 	}
 	if st.Updates > 0 {
 		m["critic/grad_norm"], m["critic/lr"] = st.GradNorm, st.LR
@@ -339,6 +344,9 @@ func (t *Trainer) describeTeacher(m Metrics, b *Batch) {
 		}
 	}
 	m["teacher/len_mean"], m["teacher/truncated_frac"] = lens/float64(len(b.Rows)), cut/float64(len(b.Rows))
+	if x, ok := m["rollout/len_mean"]; ok {
+		m["rollout/len_ratio"] = x / m["teacher/len_mean"]
+	}
 }
 
 // skips counts optimizer steps left out because the gradient was not finite, and

@@ -81,10 +81,12 @@ type Trainer struct {
 	log       *zap.Logger
 	lock      *checkpoint.Lock
 
-	stepRows    []int        // of the step under way
-	done        work         // of the last step
-	peak        float64      // floating-point operations a second; what perf/mfu is a share of
-	step, total int          // steps done, steps to do
+	stepRows    []int   // of the step under way
+	done        work    // of the last step
+	peak        float64 // floating-point operations a second; what perf/mfu is a share of
+	step, total int     // steps done, steps to do
+	planned     int     // steps asked for: total, unless the discriminator's time alone ends by what it has learned
+	disc        discriminator
 	free        int64        // bytes of memory that were available when the run began; 0 is unknown
 	saved       int          // step of the newest checkpoint
 	verified    map[int]bool // checkpoints that this process has written or read
@@ -335,10 +337,14 @@ func (t *Trainer) openData(s *start) (err error) {
 		}
 	}
 	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
-	t.total = c.Trainer.TotalSteps
-	if t.total == 0 {
-		t.total = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
+	t.planned = c.Trainer.TotalSteps
+	if t.planned == 0 {
+		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
 	}
+	if s.inPlace {
+		t.disc = s.state.Disc
+	}
+	t.stretch()
 	if s.inPlace {
 		t.step = s.state.Step
 		t.best, t.good = s.state.Best, s.state.Good
@@ -381,7 +387,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if !t.learnsTeacher() {
 		perStep = c.Actor.Updates(batch)
 	}
-	updates := max(t.total-c.Trainer.CriticWarmup, 1) * perStep
+	updates := max(t.planned-c.Trainer.CriticWarmup, 1) * perStep
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
 	}
@@ -408,7 +414,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	case c.Model.RewardPath != "":
 		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
-	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.total, batch, t.seed()); err != nil {
+	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.planned, batch, t.seed()); err != nil {
 		return err
 	}
 	t.critic.Model().Share(t.actor.Model()) // they take turns
@@ -473,8 +479,11 @@ func (t *Trainer) introduce(s start) {
 		t.log.Warn(note)
 	}
 	run := t.cfg.Trainer.Output
-	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.total {
-		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not learn", t.cfg.Trainer.CriticWarmup, t.total))
+	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
+		t.log.Warn(w)
+	}
+	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.planned {
+		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not learn", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
 	p := Plan{Stage: t.Stage, PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
 	p.Memory = p.planMemory(t.be, t.actor.Model().Config(), t.cfg)
@@ -544,6 +553,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return ErrInterrupted
 		}
 	}
+	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == Warmup {
+		t.log.Warn(w)
+	}
 	t.rec.End(report.Finished, fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
 	return t.rec.Sync()
 }
@@ -599,6 +611,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 		return false, err
 	}
 	t.step++
+	t.endAlone()
 	c, last := t.cfg.Trainer, t.step == t.total
 	planned := t.due(c.SaveFreq, last)
 	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
@@ -730,7 +743,7 @@ func (t *Trainer) stepWork(b *Batch, r *actor.Rollout) (w work) {
 	w.add(c, r.Seqs, critic, false)
 	w.add(c, b.Teachers, critic, false)
 	switch {
-	case t.step < t.cfg.Trainer.CriticWarmup:
+	case t.criticAlone():
 	case t.learnsTeacher():
 		w.add(c, b.Teachers, 3, true)
 	default:

@@ -42,6 +42,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 	}
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
+		&cli.StringFlag{Name: "preset", Usage: "settings of a method, before those of the file: " + strings.Join(trainer.PresetNames(), " or ") + " (see doc/the-game.md)"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
 	}
 	for _, f := range stageFlags {
@@ -104,6 +105,13 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		}
 	}
 	before := cfg
+	preset, err := trainer.Preset(c.String("preset"))
+	if err != nil {
+		return cfg, usage("%s: --preset: %v", typed(c), err)
+	}
+	if err := conf.Load(&cfg, "", preset, nil); err != nil {
+		return cfg, err
+	}
 	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
 		return cfg, err
 	}
@@ -118,9 +126,13 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	return cfg, nil
 }
 
-// notInherited are settings that belong to one run, not to what it learns.
+// notInherited are settings that belong to one run, not to what it learns, and the
+// schedules of learning rates: a rate that has risen or fallen in one stage does not do
+// so again in the next unless that is asked for.
 var notInherited = []string{"model.path", "model.reward_path", "trainer.default_local_dir", "trainer.resume_from",
-	"trainer.critic_warmup", "trainer.total_epochs", "trainer.total_steps"}
+	"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.total_epochs", "trainer.total_steps",
+	"actor.optim.lr_scheduler", "actor.optim.lr_warmup_steps", "actor.optim.min_lr_ratio",
+	"critic.optim.lr_scheduler", "critic.optim.lr_warmup_steps", "critic.optim.min_lr_ratio"}
 
 // inherit takes over what the run that resume names was told: the settings that
 // differ from its stage's defaults, those of notInherited apart.

@@ -349,6 +349,9 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 	}
 	show("sft_loss", "actor/sft_loss")
 	show("d_acc", "critic/d_acc")
+	if ties := values["critic/tie_frac"]; ties > 0 {
+		show("of distinct", "critic/d_acc_distinct")
+	}
 	show("d_loss", "critic/d_loss")
 	show("clip", "actor/pg_clipfrac")
 	if _, ok := values["actor/kl_loss"]; ok {

@@ -191,6 +191,13 @@ func (r *Recorder) End(how End, text string) {
 	r.note(level, text, zap.String("end", string(how)))
 }
 
+// Total changes the number of steps that the run has in all.
+func (r *Recorder) Total(steps int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.opt.TotalSteps = steps
+}
+
 // Err returns the first error of a write to a file, nil when there was none.
 func (r *Recorder) Err() error { return r.failure.note(nil) }
 

@@ -1,0 +1,118 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+
+	"gad/critic"
+)
+
+// discriminator is what a run knows of its discriminator's start, and what the next
+// stage is told of it.
+type discriminator struct {
+	Steps    int     `json:"steps"` // that the figures below have seen
+	Loss     float64 `json:"loss"`  // smoothed, over pairs that differ, before they are learned from
+	Acc      float64 `json:"acc"`   // likewise
+	AloneFor int     `json:"alone"` // steps that it learned alone, once that is over; 0 is not yet
+}
+
+// smoothing is the weight of the present step in a smoothed figure: about the last
+// ten steps count.
+const smoothing = 0.2
+
+// guessing is the smoothed loss over pairs that differ above which, and half the
+// smoothed accuracy below which, a discriminator has learned nothing. ln 2 = 0.693 and 0.5
+// are those of a coin.
+const (
+	guessing     = 0.66
+	guessingAcc  = 0.55
+	enoughToTell = 5 // steps
+)
+
+// heed notes what the discriminator knew of a batch.
+func (t *Trainer) heed(m Metrics, g critic.Signal) {
+	m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] = g.Acc, g.StudentMean, g.TeacherMean
+	m["critic/score_gap"] = g.TeacherMean - g.StudentMean
+	m["critic/tie_frac"] = g.Ties
+	m["critic/group_std"], m["critic/group_rel_std"] = g.GroupStd, g.RelStd
+	m["critic/collapsed_groups_frac"], m["critic/top_gap"] = g.Collapsed, g.TopGap
+	if g.Distinct == 0 {
+		return
+	}
+	m["critic/d_acc_distinct"], m["critic/d_loss_distinct"] = g.DistinctAcc, g.DistinctLoss
+	if d := &t.disc; !math.IsNaN(g.DistinctLoss) && !math.IsInf(g.DistinctLoss, 0) {
+		if d.Steps++; d.Steps == 1 {
+			d.Loss, d.Acc = g.DistinctLoss, g.DistinctAcc
+		}
+		d.Loss += smoothing * (g.DistinctLoss - d.Loss)
+		d.Acc += smoothing * (g.DistinctAcc - d.Acc)
+	}
+}
+
+// criticAlone reports whether the discriminator learns alone in the present step:
+// for trainer.critic_warmup steps, and then, where trainer.critic_warmup_until is set,
+// until it has learned enough.
+func (t *Trainer) criticAlone() bool {
+	if c := t.cfg.Trainer; c.CriticWarmupUntil > 0 {
+		return t.disc.AloneFor == 0 && t.lastAlone() > 0
+	}
+	return t.step < t.cfg.Trainer.CriticWarmup
+}
+
+// lastAlone is the most steps that the discriminator may learn alone.
+func (t *Trainer) lastAlone() int {
+	c := t.cfg.Trainer
+	if c.CriticWarmupUntil > 0 {
+		return c.CriticWarmupMax
+	}
+	return c.CriticWarmup
+}
+
+// endAlone ends the discriminator's time alone after the step just taken, if that is
+// due. The steps of the run that follow are as many as they would be after
+// trainer.critic_warmup steps alone.
+func (t *Trainer) endAlone() {
+	c := t.cfg.Trainer
+	if c.CriticWarmupUntil <= 0 || t.disc.AloneFor > 0 || t.step < c.CriticWarmup {
+		return
+	}
+	learned := t.disc.Steps > 0 && t.disc.Loss < c.CriticWarmupUntil
+	if !learned && t.step < c.CriticWarmupMax {
+		return
+	}
+	t.disc.AloneFor = max(t.step, 1)
+	t.stretch()
+	if learned {
+		t.log.Info(fmt.Sprintf("the discriminator has learned after %d steps: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", t.step, t.disc.Loss, c.CriticWarmupUntil))
+	} else {
+		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %d steps (trainer.critic_warmup_max): smoothed loss %.3f over pairs that differ, trainer.critic_warmup_until is %g, a coin's is 0.693: %s", t.step, t.disc.Loss, c.CriticWarmupUntil, startAdvice))
+	}
+}
+
+// stretch sets the steps of the run: those asked for, and those that the
+// discriminator learns alone beyond trainer.critic_warmup.
+func (t *Trainer) stretch() {
+	t.total = t.planned
+	if c := t.cfg.Trainer; c.CriticWarmupUntil > 0 {
+		alone := t.lastAlone()
+		if t.disc.AloneFor > 0 {
+			alone = t.disc.AloneFor
+		}
+		t.total += alone - c.CriticWarmup
+	}
+	if t.rec != nil {
+		t.rec.Total(t.total)
+	}
+}
+
+const startAdvice = "take many small updates (critic.ppo_mini_batch_size of a few prompts), a learning rate that rises (critic.optim.lr_warmup_steps), another critic.optim.lr, more steps"
+
+// deaf is a warning about a discriminator that cannot tell the two sides apart, ""
+// where it can or nothing is known of it.
+func (d discriminator) deaf(where string) string {
+	if d.Steps < enoughToTell || d.Loss < guessing || d.Acc > guessingAcc {
+		return ""
+	}
+	return fmt.Sprintf("the discriminator of %s has not learned: smoothed over its last steps it is right on %.0f %% of the pairs that differ and its loss is %.3f, a coin's 0.693: the game would be noise: warm it up again, until it has learned (gad warmup ... trainer.critic_warmup_until=0.5): %s",
+		where, 100*d.Acc, d.Loss, startAdvice)
+}
