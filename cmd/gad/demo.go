@@ -54,19 +54,19 @@ var demoCommon = []string{"data.max_prompt_length=48", "data.max_response_length
 var (
 	demoLearn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=30",
 		"actor.optim.lr_scheduler=cosine", "actor.optim.min_lr_ratio=0.03"}
-	demoJudge = []string{"data.train_batch_size=32", "rollout.n=4", "critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=100", "critic.optim.beta2=0.98",
-		"critic.score_init=0.5", "critic.grad_clip=1", "critic.ppo_mini_batch_size=4"}
+	demoJudge = []string{"--critic-warmup", "20", "--steps", "21", "trainer.critic_warmup_until=0.45", "trainer.critic_warmup_max=200", "data.train_batch_size=32", "rollout.n=4",
+		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=100", "critic.optim.beta2=0.98", "critic.grad_clip=1", "critic.ppo_mini_batch_size=4"}
 	demoPlay = []string{"data.train_batch_size=16", "rollout.n=8", "actor.optim.lr=5e-5", "actor.optim.beta2=0.95", "actor.grad_clip=1", "actor.kl_loss_coef=0.02"}
 )
 
 var demoSizes = map[bool]demoSize{
 	false: {rows: 20000, testRows: 1000,
 		sft:    append([]string{"--steps", "800", "trainer.save_freq=400"}, demoLearn...),
-		warmup: append([]string{"--critic-warmup", "100", "--steps", "100", "trainer.save_freq=50"}, demoJudge...),
+		warmup: demoJudge,
 		train:  append([]string{"--steps", "100", "trainer.save_freq=50"}, demoPlay...)},
 	true: {rows: 20000, testRows: 600,
 		sft:    append([]string{"--steps", "400", "trainer.save_freq=200"}, demoLearn...),
-		warmup: append([]string{"--critic-warmup", "50", "--steps", "50", "trainer.save_freq=0"}, demoJudge...),
+		warmup: demoJudge,
 		train:  append([]string{"--steps", "20", "trainer.save_freq=0"}, demoPlay...)},
 }
 
