@@ -27,14 +27,15 @@ type Config struct {
 // Replay is the `critic.replay` section: a pool of past negatives (arXiv 2609.30864).
 type Replay struct {
 	Size  int     `yaml:"size" min:"0" doc:"how many triples of prompt, teacher's answer and past student's answer are kept as the discriminator's pool of negatives, the latest ones; 0 is no pool"`
-	Share float64 `yaml:"share" min:"0" max:"0.95" doc:"share of the prompts of each discriminator batch whose pairs are replaced by as many out of the pool; the student's own batch is always fresh"`
+	Share float64 `yaml:"share" min:"0" max:"1" doc:"share of the prompts of each discriminator batch whose pairs are replaced by as many out of the pool; the student's own batch is always fresh"`
+	Live  bool    `yaml:"live" doc:"whether the student's answers enter the pool as it learns; false keeps the pool that the earlier stage left: a discriminator trained off-policy, for ablations"`
 }
 
 // DefaultConfig is the paper's discriminator.
 func DefaultConfig() Config {
 	return Config{
 		Loss: "bt", Optim: model.DefaultOptim(), GradClip: 0.2, PPOEpochs: 1, MaxTokenLen: 8192,
-		Truncated: "exclude", Replay: Replay{Share: 0.5},
+		Truncated: "exclude", Replay: Replay{Share: 0.5, Live: true},
 	}
 }
 

@@ -186,7 +186,7 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 		st.Loss, st.Acc, st.GroupTerm, st.Pooled = st.Loss/pairs, st.Acc/pairs, st.GroupTerm/pairs, st.Pooled/pairs
 	}
 	st.GradNorm /= float64(max(st.Updates, 1))
-	if c.Replay != nil {
+	if c.Replay != nil && c.cfg.Replay.Live {
 		c.Replay.Add(b)
 	}
 	return st, nil

@@ -382,7 +382,7 @@ func TestReplayBuffer(t *testing.T) {
 // A share of the prompts of an update gives way to pairs out of the pool: no more
 // pairs than without one. What was learned from enters the pool afterwards.
 func TestPoolReplacesAShare(t *testing.T) {
-	c, spy := judge(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5} })
+	c, spy := judge(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
 	b := batch()
 	fresh(t, c, &b)
 	if st := update(t, c, b); st.Pooled != 0 {
@@ -407,6 +407,15 @@ func TestPoolReplacesAShare(t *testing.T) {
 	}
 	if len(c.Replay.Pairs) != 12 {
 		t.Errorf("%d pairs in the pool, want 12", len(c.Replay.Pairs))
+	}
+
+	// Off-policy: all of it out of the pool, which stays as it is.
+	c.cfg.Replay = Replay{Size: 100, Share: 1}
+	b = batch()
+	b.Step = 2
+	fresh(t, c, &b)
+	if st := update(t, c, b); st.Pooled != 1 || len(c.Replay.Pairs) != 12 {
+		t.Errorf("a share of %g out of a pool of %d, want all of it, and 12", st.Pooled, len(c.Replay.Pairs))
 	}
 }
 

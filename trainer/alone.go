@@ -20,12 +20,12 @@ type discriminator struct {
 // ten steps count.
 const smoothing = 0.2
 
-// guessing is the smoothed loss over pairs that differ above which, and half the
-// smoothed accuracy below which, a discriminator has learned nothing. ln 2 = 0.693 and 0.5
-// are those of a coin.
+// A discriminator has learned nothing if its smoothed loss over pairs that differ is
+// above guessing and its smoothed accuracy below guessingAcc. A coin's are ln 2 = 0.693
+// and 0.5, give or take what a few pairs a step allow.
 const (
 	guessing     = 0.66
-	guessingAcc  = 0.55
+	guessingAcc  = 0.65
 	enoughToTell = 5 // steps
 )
 

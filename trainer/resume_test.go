@@ -62,7 +62,6 @@ var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "alg
 // (issue "Measures", RELIABILITY 1).
 func TestResumeEqualsUninterrupted(t *testing.T) {
 	be := ready(t)
-	const total = 7
 	for _, c := range []struct {
 		stage Stage
 		extra []string
@@ -70,16 +69,20 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		{SFT, nil},
 		{Warmup, []string{"trainer.critic_warmup=2"}},
 		{Warmup, []string{"trainer.critic_warmup=1", "trainer.warmup_objective=policy"}},
+		{Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6", "trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
 		{Train, nil},
 	} {
 		name := string(c.stage)
 		if len(c.extra) > 1 {
-			name += " by policy"
+			name += " " + c.extra[1]
 		}
 		t.Run(name, func(t *testing.T) {
-			overrides := append(append([]string{fmt.Sprintf("trainer.total_steps=%d", total), "data.val_files=" + fixed.val}, stateful...), c.extra...)
+			overrides := append(append([]string{"trainer.total_steps=7", "data.val_files=" + fixed.val}, stateful...), c.extra...)
 			whole := filepath.Join(t.TempDir(), "whole")
-			finished(t, be, settings(c.stage, whole, overrides...), c.stage)
+			total := len(finished(t, be, settings(c.stage, whole, overrides...), c.stage))
+			if total < 6 {
+				t.Fatalf("%d steps: too few for the stops", total)
+			}
 			want := record(t, whole, total)
 			stops := [][]int{{3}, {4}, {1, 1, 3}}
 			kills := []int{1, 5}

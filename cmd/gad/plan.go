@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -15,7 +14,7 @@ import (
 func (p *program) planCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
-		&cli.StringFlag{Name: "preset", Usage: "settings of a method, before those of the file: " + strings.Join(trainer.PresetNames(), " or ")},
+		presetFlag(),
 		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with so many GB free (default: what it has now)"},
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup or train"},
 	}

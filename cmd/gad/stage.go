@@ -42,8 +42,10 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 	}
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
-		&cli.StringFlag{Name: "preset", Usage: "settings of a method, before those of the file: " + strings.Join(trainer.PresetNames(), " or ") + " (see doc/the-game.md)"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
+	}
+	if stage != trainer.SFT {
+		flags = append(flags, presetFlag())
 	}
 	for _, f := range stageFlags {
 		if stage == trainer.SFT && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
@@ -64,6 +66,11 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 			return p.runStage(c, cfg, stage)
 		},
 	}
+}
+
+// presetFlag chooses one of the published methods.
+func presetFlag() cli.Flag {
+	return &cli.StringFlag{Name: "preset", Usage: "settings of a method, before those of the file: " + strings.Join(trainer.PresetNames(), " or ")}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run

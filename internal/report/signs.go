@@ -25,16 +25,55 @@ const signWindow = 20
 var signs = []Sign{
 	{"numbers break down", "an update was skipped, or a metric is not finite, in the last 20 steps",
 		"lower the learning rate of the side that skips; go on from a checkpoint before the first skip", brokenNumbers},
-	{"discriminator at chance", "mean of critic/d_acc_fresh below 0.55 over the last 20 steps after the warm-up",
+	{"discriminator has not started", "over the last 20 steps, in which it learned alone, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: a coin's are 0.693 and 0.5",
+		"a longer warm-up that ends by what it has learned (trainer.critic_warmup_until=0.5), another critic.optim.lr; see the signs below for more",
+		notStarted},
+	{"discriminator takes few updates", "it has not started, and takes one optimizer step in each of the last 20 steps (critic/updates)",
+		"critic.ppo_mini_batch_size of a few prompts: many small updates",
+		func(rows []Row) string {
+			if notStarted(rows) == "" {
+				return ""
+			}
+			return each(rows, "critic/updates", func(x float64) bool { return x <= 1 })
+		}},
+	{"discriminator was shaken", "it has not started, its learning rate was at its largest from the first step, and critic/d_loss_distinct was above 0.75, worse than a coin, in one of the first 20 steps or more",
+		"critic.optim.lr_warmup_steps=100, or a lower critic.optim.lr", shaken},
+	{"value head is flat", "it has not started, and in the first step critic/group_std is below 0.01: its scores hardly differ",
+		"critic.score_init: 0 follows the model's width",
+		func(rows []Row) string {
+			xs := series(rows, "critic/group_std")
+			if notStarted(rows) == "" || len(xs) == 0 || xs[0] >= 0.01 {
+				return ""
+			}
+			return fmt.Sprintf("critic/group_std %.2g in the first step", xs[0])
+		}},
+	{"game began with a deaf discriminator", "over the first 20 steps of the game the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: what the student learned there was noise",
+		"start again from a warm-up in which the discriminator has learned (trainer.critic_warmup_until=0.5)",
+		func(rows []Row) string {
+			if game := playing(rows); len(game) >= signWindow {
+				return deaf(game[:signWindow])
+			}
+			return ""
+		}},
+	{"discriminator at chance", "mean of critic/d_acc_distinct below 0.55 over the last 20 steps after the warm-up (of critic/d_acc_fresh in runs that have no other)",
 		"the end of the game if val/ is as good as the teacher; else look at the teacher's answers, then raise critic.optim.lr",
 		func(rows []Row) string {
 			learning := slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return !hasPrefix(r, "actor/") })
-			return mean(learning, "critic/d_acc_fresh", func(x float64) bool { return x < 0.55 })
+			return mean(learning, accuracy(rows), func(x float64) bool { return x < 0.55 })
 		}},
-	{"discriminator always right", "critic/d_acc_fresh above 0.95 in each of the last 20 steps",
+	{"discriminator always right", "critic/d_acc_distinct above 0.99 in each of the last 20 steps (critic/d_acc_fresh above 0.95 in runs that have no other)",
 		"look first whether both sides' answers end alike (rollout/truncated_frac, teacher/truncated_frac, samples/); then lower critic.optim.lr, or turn on critic.replay",
 		func(rows []Row) string {
-			return each(rows, "critic/d_acc_fresh", func(x float64) bool { return x > 0.95 })
+			limit := 0.95
+			if accuracy(rows) == distinct {
+				limit = 0.99
+			}
+			return each(rows, accuracy(rows), func(x float64) bool { return x > limit })
+		}},
+	{"everything is a tie", "mean of critic/tie_frac above 0.9 over the last 20 steps",
+		"the student writes the teacher's own texts: nothing is left to learn from this data, or the data are the student's",
+		func(rows []Row) string {
+			return mean(rows, "critic/tie_frac", func(x float64) bool { return x > 0.9 })
 		}},
 	{"clip never acts", "actor/pg_clipfrac 0 in each of the last 20 steps although a batch is used in several updates (actor/ratio_max is not 1)",
 		"narrow actor.clip_ratio_low and actor.clip_ratio_high, or raise actor.optim.lr: the policy hardly moves",
@@ -142,6 +181,53 @@ func each(rows []Row, name string, sick func(float64) bool) string {
 	return fmt.Sprintf("%s %.3g to %.3g in the last %d steps", name, slices.Min(xs), slices.Max(xs), signWindow)
 }
 
+// distinct is the honest accuracy: equal texts, which no discriminator can tell apart,
+// are left out of it.
+const distinct = "critic/d_acc_distinct"
+
+// accuracy names the accuracy that a run's metrics have.
+func accuracy(rows []Row) string {
+	if len(series(rows, distinct)) > 0 {
+		return distinct
+	}
+	return "critic/d_acc_fresh"
+}
+
+// deaf says that the discriminator cannot tell the sides apart in the last steps.
+func deaf(rows []Row) string {
+	loss := mean(rows, "critic/d_loss_distinct", func(x float64) bool { return x > 0.66 })
+	acc := mean(rows, distinct, func(x float64) bool { return x < 0.65 })
+	if loss == "" || acc == "" {
+		return ""
+	}
+	return loss + ", " + acc
+}
+
+// playing is the steps in which the student learned by its scores.
+func playing(rows []Row) []Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
+}
+
+// notStarted looks at a discriminator that is still learning alone.
+func notStarted(rows []Row) string {
+	if len(rows) < signWindow || slices.ContainsFunc(rows[len(rows)-signWindow:], func(r Row) bool { return hasPrefix(r, "actor/") }) {
+		return ""
+	}
+	return deaf(rows)
+}
+
+func shaken(rows []Row) string {
+	rates, losses := series(rows, "critic/lr"), series(rows, "critic/d_loss_distinct")
+	if notStarted(rows) == "" || len(rates) == 0 || rates[0] < slices.Max(rates) {
+		return ""
+	}
+	worst := slices.Max(losses[:min(signWindow, len(losses))])
+	if worst <= 0.75 {
+		return ""
+	}
+	return fmt.Sprintf("critic/lr %.2g from the first step, critic/d_loss_distinct up to %.3g in the first %d", rates[0], worst, signWindow)
+}
+
 func hasPrefix(r Row, prefix string) bool {
 	for name := range r.Values {
 		if strings.HasPrefix(name, prefix) {
@@ -198,8 +284,7 @@ func runawayKL(rows []Row) string {
 
 func collapsedEntropy(rows []Row) string {
 	const name = "actor/entropy"
-	game := slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
-	xs := series(game, name)
+	xs := series(playing(rows), name)
 	if len(xs) < signWindow {
 		return ""
 	}

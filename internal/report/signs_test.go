@@ -14,10 +14,11 @@ import (
 func healthy(n int) (rows []Row) {
 	for i := range n {
 		wave := math.Sin(float64(i))
-		r := Row{Step: i + 1, Values: map[string]float64{"critic/d_acc_fresh": 0.75 + 0.1*wave, "rollout/len_mean": 100 + 5*wave, "teacher/len_mean": 105,
+		r := Row{Step: i + 1, Values: map[string]float64{"critic/d_acc_fresh": 0.75 + 0.1*wave,
+			"critic/d_acc_distinct": 0.85 + 0.1*wave, "critic/d_loss_distinct": 0.4 + 0.1*wave, "critic/tie_frac": 0.2, "critic/updates": 8, "critic/group_std": 0.1, "critic/lr": 1e-4 * float64(min(i+1, 10)), "rollout/len_mean": 100 + 5*wave, "teacher/len_mean": 105,
 			"rollout/truncated_frac": 0.1 + 0.05*wave, "rollout/repeat_frac": 0.05, "adv/std": 0.9, "adv/zero_var_groups_frac": 0.1, "critic/d_loss": 0.5}}
 		if i < 10 {
-			r.Values["critic/d_acc_fresh"] = 0.5 // the discriminator begins at chance
+			r.Values["critic/d_acc_fresh"], r.Values["critic/d_acc_distinct"], r.Values["critic/d_loss_distinct"] = 0.5, 0.5, 0.69 // the discriminator begins at chance
 		} else {
 			for name, x := range map[string]float64{"actor/pg_loss": wave, "actor/pg_clipfrac": 0.2 + 0.05*wave, "actor/ratio_max": 1.01, "actor/kl_loss": 0.02 * float64(i) / float64(n),
 				"actor/kl_share": 0.3, "actor/entropy": 1 - 0.5*float64(i)/float64(n)} {
@@ -44,6 +45,29 @@ func TestJudge(t *testing.T) {
 			}
 		}
 	}
+	without := func(name string, then func([]Row)) func([]Row) { // a run of an earlier version
+		return func(rows []Row) {
+			for _, r := range rows {
+				delete(r.Values, name)
+			}
+			then(rows)
+		}
+	}
+	alone := func(harms ...func([]Row)) func([]Row) { // a discriminator that has not started
+		return func(rows []Row) {
+			for i, r := range rows {
+				for name := range r.Values {
+					if strings.HasPrefix(name, "actor/") {
+						delete(r.Values, name)
+					}
+				}
+				r.Values["critic/d_loss_distinct"], r.Values["critic/d_acc_distinct"] = 0.69+0.01*math.Sin(float64(i)), 0.5
+			}
+			for _, harm := range harms {
+				harm(rows)
+			}
+		}
+	}
 	constant := func(x float64) func(int) float64 { return func(int) float64 { return x } }
 	shown := map[string]bool{}
 	for _, c := range []struct {
@@ -53,8 +77,20 @@ func TestJudge(t *testing.T) {
 		{"numbers break down", set("actor/skipped_updates", 99, constant(1))},
 		{"numbers break down", set("critic/skipped_updates", 85, constant(2))},
 		{"numbers break down", set("critic/d_loss", 99, constant(math.NaN()))},
-		{"discriminator at chance", set("critic/d_acc_fresh", 70, constant(0.51))},
-		{"discriminator always right", set("critic/d_acc_fresh", 80, constant(0.99))},
+		{"discriminator has not started", alone()},
+		{"discriminator has not started, discriminator takes few updates", alone(set("critic/updates", 0, constant(1)))},
+		{"discriminator has not started, discriminator was shaken", alone(set("critic/lr", 0, constant(1e-3)), set("critic/d_loss_distinct", 3, func(i int) float64 { return 0.69 + 0.2/float64(i) }))},
+		{"discriminator has not started, value head is flat", alone(set("critic/group_std", 0, constant(1e-3)))},
+		{"game began with a deaf discriminator", func(rows []Row) {
+			for i := 10; i < 35; i++ {
+				rows[i].Values["critic/d_loss_distinct"], rows[i].Values["critic/d_acc_distinct"] = 0.69, 0.5
+			}
+		}},
+		{"discriminator at chance", set("critic/d_acc_distinct", 70, constant(0.51))},
+		{"discriminator at chance", without("critic/d_acc_distinct", set("critic/d_acc_fresh", 70, constant(0.51)))},
+		{"discriminator always right", set("critic/d_acc_distinct", 80, constant(0.995))},
+		{"discriminator always right", without("critic/d_acc_distinct", set("critic/d_acc_fresh", 80, constant(0.99)))},
+		{"everything is a tie", set("critic/tie_frac", 80, constant(0.95))},
 		{"clip never acts", set("actor/pg_clipfrac", 80, constant(0))},
 		{"clip acts on most tokens", set("actor/pg_clipfrac", 80, constant(0.7))},
 		{"KL runs away", set("actor/kl_loss", 80, constant(1.5))},
@@ -82,7 +118,9 @@ func TestJudge(t *testing.T) {
 		if got := strings.Join(names, ", "); got != c.sign {
 			t.Errorf("%s: found %q", c.sign, got)
 		}
-		shown[c.sign] = true
+		for _, name := range names {
+			shown[name] = true
+		}
 	}
 	for _, s := range Signs() {
 		if !shown[s.Name] {

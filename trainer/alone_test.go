@@ -1,0 +1,139 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"gad/internal/report"
+	"gad/internal/vfs"
+)
+
+// alone counts the steps of a run before the student first learns.
+func alone(rows []report.Row) (n int) {
+	for _, r := range rows {
+		if _, ok := r.Values["actor/grad_norm"]; ok {
+			return n
+		}
+		n++
+	}
+	return n
+}
+
+// The discriminator's time alone ends by its smoothed loss over pairs that differ, at
+// the least after trainer.critic_warmup steps and at the most after
+// trainer.critic_warmup_max; the student then has as many steps as it would have had.
+func TestWarmupUntil(t *testing.T) {
+	be := ready(t)
+	const least, most, total = 2, 30, 4
+	for name, c := range map[string]struct {
+		until float64
+		alone func(rows []report.Row) int
+	}{
+		"at once": {10, func([]report.Row) int { return least }},
+		"never":   {1e-9, func([]report.Row) int { return most }},
+		"between": {0.65, func(rows []report.Row) int {
+			smooth := 0.0
+			for i, r := range rows {
+				x := r.Values["critic/d_loss_distinct"]
+				if i == 0 {
+					smooth = x
+				}
+				if smooth += 0.2 * (x - smooth); i+1 >= least && smooth < 0.65 {
+					return i + 1
+				}
+			}
+			return most
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := filepath.Join(t.TempDir(), "run")
+			var said lines
+			cfg := settings(Warmup, run, fmt.Sprintf("trainer.total_steps=%d", total), fmt.Sprintf("trainer.critic_warmup=%d", least),
+				fmt.Sprintf("trainer.critic_warmup_max=%d", most), fmt.Sprintf("trainer.critic_warmup_until=%g", c.until), "critic.score_init=0.02", "critic.ppo_mini_batch_size=1")
+			tr, err := Open(cfg, Warmup, Options{FS: vfs.OS, Backend: be, Console: &said})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tr.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := tr.Close(); err != nil {
+				t.Fatal(err)
+			}
+			rows, err := report.ReadMetrics(vfs.OS, run)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := c.alone(rows)
+			if got := alone(rows); got != want || len(rows) != want+total-least {
+				t.Errorf("%d steps alone of %d, want %d of %d", got, len(rows), want, want+total-least)
+			}
+			if name == "between" && (want == least || want == most) {
+				t.Errorf("it ended after %d steps: the test shows nothing", want)
+			}
+			if learned := want < most; said.have("the discriminator has learned after") != learned || said.have("has not learned in") == learned {
+				t.Errorf("console:\n%s", said.String())
+			}
+		})
+	}
+}
+
+// A discriminator that has learned nothing is said so, loudly, when the warm-up ends
+// and before the game begins; of one that has learned nothing is said.
+func TestDeafDiscriminatorIsSaid(t *testing.T) {
+	be := ready(t)
+	for lr, deaf := range map[string]bool{"0": true, "2e-3": false} {
+		dir := t.TempDir()
+		var said lines
+		warm := settings(Warmup, filepath.Join(dir, "warm"), "trainer.total_steps=30", "trainer.critic_warmup=30", "critic.optim.lr="+lr, "critic.score_init=1e-4", "critic.ppo_mini_batch_size=1")
+		tr := func(c Config, stage Stage) {
+			t.Helper()
+			r, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Console: &said})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+		}
+		tr(warm, Warmup)
+		if said.have("the game would be noise") != deaf {
+			t.Errorf("critic.optim.lr=%s, end of the warm-up:\n%s", lr, said.String())
+		}
+		said.Reset()
+		tr(settings(Train, filepath.Join(dir, "train"), "trainer.resume_from="+filepath.Join(dir, "warm"), "trainer.total_steps=1"), Train)
+		if said.have("the game would be noise") != deaf {
+			t.Errorf("critic.optim.lr=%s, begin of the game:\n%s", lr, said.String())
+		}
+	}
+}
+
+// Under --preset grgc the group term and the power are on, and the metrics of the
+// groups are there; under gad they are what they were.
+func TestPresets(t *testing.T) {
+	be := ready(t)
+	for _, name := range PresetNames() {
+		told, err := Preset(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := finished(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), append(told, "trainer.total_steps=2")...), Train)
+		for _, r := range rows {
+			term, on := r.Values["critic/group_term"]
+			if on != (name == "grgc") || on && !(term > 0) {
+				t.Errorf("%s: step %d: group term %g, %t", name, r.Step, term, on)
+			}
+			for _, metric := range []string{"critic/group_rel_std", "critic/collapsed_groups_frac", "critic/top_gap", "critic/tie_frac", "critic/d_acc_distinct", "rollout/len_ratio"} {
+				if x, ok := r.Values[metric]; !ok || math.IsNaN(x) {
+					t.Errorf("%s: step %d: %s is %g, %t", name, r.Step, metric, x, ok)
+				}
+			}
+		}
+	}
+	if _, err := Preset("gan"); err == nil {
+		t.Error("an unknown preset is taken")
+	}
+}
