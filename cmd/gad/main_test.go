@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 
 	"gad/internal/conf"
 	"gad/internal/report"
-	"gad/internal/task"
 	"gad/trainer"
 )
 
@@ -79,20 +77,15 @@ func TestMain(m *testing.M) {
 
 var build = sync.OnceValue(func() error {
 	f := &fixed
-	var rows bytes.Buffer
-	kind, err := task.Find("two-forms")
-	if err != nil {
-		return err
+	files := map[string]string{"config.json": tinyConfig}
+	for name, from := range map[string]string{"corpus.txt": "corpus.txt", "rows.jsonl": "train.jsonl"} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", "testdata", "letters", from))
+		if err != nil {
+			return err
+		}
+		files[name] = string(raw)
 	}
-	corpus, err := kind.Make(1, task.Train, 400)
-	if err != nil {
-		return err
-	}
-	for _, r := range corpus[:50] {
-		line, _ := json.Marshal(map[string]string{"content": r.Prompt, "teacher_response": "It is " + r.Result + "."})
-		rows.Write(append(line, '\n'))
-	}
-	for name, content := range map[string]string{"config.json": tinyConfig, "corpus.txt": task.Corpus(corpus), "rows.jsonl": rows.String()} {
+	for name, content := range files {
 		if err := os.WriteFile(f.path(name), []byte(content), 0o644); err != nil {
 			return err
 		}
