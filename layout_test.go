@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "checkpoint data internal/bench internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/demo internal/vfs model tokenizer trainer",
+	"cmd/gad":    "checkpoint data internal/bench internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/task internal/vfs model tokenizer trainer",
 	"trainer":    "actor algos checkpoint critic data internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos internal/compute model",
 	"critic":     "algos internal/compute internal/philox model",
@@ -46,19 +46,19 @@ var house = map[string]string{
 	"internal/compute/cuda/kernels": "",
 	"internal/compute/computetest":  "internal/compute internal/compute/ref",
 	"internal/conf":                 "",
-	"internal/demo":                 "internal/philox",
 	"internal/folder":               "",
 	"internal/hostile":              "",
 	"internal/philox":               "",
 	"internal/report":               "internal/vfs",
 	"internal/safetensors":          "internal/folder",
+	"internal/task":                 "internal/philox",
 	"internal/textmetrics":          "",
 	"internal/vfs":                  "",
 	"internal/vfs/vfstest":          "internal/vfs",
 }
 
-// doubles are the implementations and test doubles of an interface, and a task to
-// train on, for the tests of whoever works with the package that is named.
+// doubles are the implementations and test doubles of an interface, for the tests
+// of whoever works with the package that is named.
 var doubles = map[string]string{
 	"internal/compute/ref":          "internal/compute",
 	"internal/compute/cpu":          "internal/compute",
@@ -67,7 +67,6 @@ var doubles = map[string]string{
 	"internal/compute/computetest":  "internal/compute",
 	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
 	"internal/vfs/vfstest":          "internal/vfs",
-	"internal/demo":                 "trainer",
 	"internal/hostile":              everyone, // damages files for the tests of any reader
 }
 

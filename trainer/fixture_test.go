@@ -3,7 +3,6 @@ package trainer
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
-	"gad/internal/demo"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
@@ -36,6 +34,10 @@ type fixture struct {
 }
 
 var fixed *fixture
+
+// letters holds questions that a teacher answers in a few words, and a text for
+// the tokenizer: see its README.md.
+var letters = filepath.Join("..", "testdata", "letters")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -55,12 +57,20 @@ var shape32 = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 
 var build = sync.OnceValue(func() error {
 	f := fixed
 	f.student, f.data, f.val = filepath.Join(f.root, "student"), filepath.Join(f.root, "train.jsonl"), filepath.Join(f.root, "val.jsonl")
-	var err error
-	if f.tok, err = tokenizer.Train(strings.NewReader(demo.Corpus(1, 400)), tokenizer.TrainOptions{VocabSize: 300}); err != nil {
+	corpus, err := os.Open(filepath.Join(letters, "corpus.txt"))
+	if err != nil {
 		return err
 	}
-	for path, split := range map[string]string{f.data: "train", f.val: "test"} {
-		if err := os.WriteFile(path, rowsJSON(demo.Rows(1, split, 40)), 0o644); err != nil {
+	defer corpus.Close()
+	if f.tok, err = tokenizer.Train(corpus, tokenizer.TrainOptions{VocabSize: 300}); err != nil {
+		return err
+	}
+	for path, name := range map[string]string{f.data: "train.jsonl", f.val: "test.jsonl"} {
+		rows, err := os.ReadFile(filepath.Join(letters, name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, bytes.Join(bytes.SplitAfter(rows, []byte("\n"))[:40], nil), 0o644); err != nil {
 			return err
 		}
 	}
@@ -98,16 +108,6 @@ var build = sync.OnceValue(func() error {
 
 func newBackend(workers int) (compute.Backend, error) {
 	return cpu.New(cpu.Options{Workers: workers})
-}
-
-// rowsJSON asks the demo's questions; the teacher answers in a few words.
-func rowsJSON(rows []demo.Row) []byte {
-	var b bytes.Buffer
-	for _, r := range rows {
-		line, _ := json.Marshal(map[string]string{"content": r.Prompt, "teacher_response": "It is " + r.Solution + "."})
-		b.Write(append(line, '\n'))
-	}
-	return b.Bytes()
 }
 
 // settings are a small run's, with overrides as on the command line.

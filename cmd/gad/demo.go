@@ -1,67 +1,84 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"gad/data"
 	"gad/internal/compute"
-	"gad/internal/demo"
+	"gad/internal/task"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer"
 )
 
+// demoKind is the task of the demo.
+const demoKind = "two-forms"
+
+// The stages of the demo, by the names of their folders and of the rows of
+// demo.json.
+const (
+	demoSFT    = "sft"
+	demoEqual  = "sft-equal-compute"
+	demoWarmup = "warmup"
+	demoGAD    = "gad"
+)
+
 // demoSize is how much of everything a demo takes.
 type demoSize struct {
-	trainRows, testRows, vocab int
-	shape                      model.Config
-	sft, warmup, train         []string // overrides of the three stages
-	discSteps                  int
+	rows               int      // to train on
+	testRows           int      // of the table
+	sft, warmup, train []string // overrides of the three stages
 }
 
-var demoShape = model.Config{Architecture: "Qwen2", Hidden: 128, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 32, FFN: 384,
-	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
-
 // Lengths and sampling are common to the stages.
-var demoCommon = []string{"data.max_prompt_length=32", "data.max_response_length=40", "trainer.val_rows=100", "rollout.temperature=1", "rollout.max_num_seqs=128"}
+var demoCommon = []string{"data.max_prompt_length=48", "data.max_response_length=40", "rollout.temperature=1", "rollout.max_num_seqs=128"}
 
-// The game's figures were found by trial (doc/LOG.md): the discriminator needs
-// many small updates, the student few and small ones.
+// The figures are those of doc/LOG.md: SFT until nothing is gained by more of
+// it, a discriminator that is trained until it can tell, GSPO's own clip.
 var (
-	demoSFT  = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=50"}
-	demoWarm = []string{"actor.optim.lr=5e-4", "actor.optim.beta2=0.95", "critic.optim.lr=8e-4", "critic.optim.beta2=0.98", "critic.ppo_mini_batch_size=2"}
-	demoGame = []string{"actor.optim.lr=5e-5", "critic.optim.lr=5e-4", "actor.clip_ratio_low=0.002", "actor.clip_ratio_high=0.003"}
+	demoLearn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=30",
+		"actor.optim.lr_scheduler=cosine", "actor.optim.min_lr_ratio=0.03"}
+	demoJudge = []string{"--critic-warmup", "20", "--steps", "21", "trainer.critic_warmup_until=0.45", "trainer.critic_warmup_max=200", "data.train_batch_size=32", "rollout.n=4",
+		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=100", "critic.optim.beta2=0.98", "critic.grad_clip=1", "critic.ppo_mini_batch_size=4"}
+	demoPlay = []string{"data.train_batch_size=16", "rollout.n=8", "actor.optim.lr=5e-5", "actor.optim.beta2=0.95", "actor.grad_clip=1", "actor.kl_loss_coef=0.02"}
 )
 
 var demoSizes = map[bool]demoSize{
-	false: {trainRows: 12000, testRows: 500, vocab: 512, shape: demoShape, discSteps: 150,
-		sft:    append([]string{"--steps", "500", "trainer.test_freq=100", "trainer.save_freq=250"}, demoSFT...),
-		warmup: append([]string{"--critic-warmup", "30", "--steps", "40", "data.train_batch_size=32", "trainer.test_freq=20", "trainer.save_freq=20"}, demoWarm...),
-		train:  append([]string{"--steps", "120", "data.train_batch_size=32", "trainer.test_freq=20", "trainer.save_freq=40"}, demoGame...)},
-	true: {trainRows: 4000, testRows: 100, vocab: 512, shape: demoShape, discSteps: 60,
-		sft:    append([]string{"--steps", "300", "trainer.test_freq=100", "trainer.save_freq=150"}, demoSFT...),
-		warmup: append([]string{"--critic-warmup", "10", "--steps", "14", "data.train_batch_size=16", "trainer.test_freq=0", "trainer.save_freq=10"}, demoWarm...),
-		train:  append([]string{"--steps", "10", "data.train_batch_size=16", "trainer.test_freq=0", "trainer.save_freq=5"}, demoGame...)},
+	false: {rows: 20000, testRows: 1000,
+		sft:    append([]string{"--steps", "800", "trainer.save_freq=400"}, demoLearn...),
+		warmup: demoJudge,
+		train:  append([]string{"--steps", "100", "trainer.save_freq=50"}, demoPlay...)},
+	true: {rows: 20000, testRows: 600,
+		sft:    append([]string{"--steps", "400", "trainer.save_freq=200"}, demoLearn...),
+		warmup: demoJudge,
+		train:  append([]string{"--steps", "20", "trainer.save_freq=0"}, demoPlay...)},
 }
 
 // demoCommand is gad demo.
 func (p *program) demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
-		Usage: "a student, a data set, warm-up, training, evaluation: the whole story on the CPU, in minutes",
+		Usage: "a task, a student, SFT, warm-up, the game, evaluation: the whole story on the CPU, in minutes",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "dir", Usage: "folder that everything is written to (default: gad-demo, with --fast gad-demo-fast)"},
-			&cli.BoolFlag{Name: "fast", Usage: "a smaller one, in about a minute"},
+			&cli.BoolFlag{Name: "fast", Usage: "a smaller one, in a minute"},
+			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows, the student, data order and sampling"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -71,8 +88,8 @@ func (p *program) demoCommand() *cli.Command {
 			if dir == "" {
 				dir = map[bool]string{false: "gad-demo", true: "gad-demo-fast"}[c.Bool("fast")]
 			}
-			d := demoRun{p: p, dir: dir, fast: c.Bool("fast"), size: demoSizes[c.Bool("fast")], begun: time.Now(),
-				flags: []string{"--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}}
+			d := demoRun{p: &program{out: p.out, err: &thinned{w: p.err, now: time.Now}, command: p.command}, dir: dir, fast: c.Bool("fast"), seed: c.Uint64("seed"), size: demoSizes[c.Bool("fast")], begun: time.Now(),
+				flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}}
 			be, err := flagged(c).open()
 			if err != nil {
 				return err
@@ -88,6 +105,7 @@ type demoRun struct {
 	p     *program
 	dir   string
 	fast  bool
+	seed  uint64
 	size  demoSize
 	flags []string
 	be    compute.Backend
@@ -98,230 +116,261 @@ func (d *demoRun) path(parts ...string) string {
 	return filepath.Join(append([]string{d.dir}, parts...)...)
 }
 
-// run makes what is not there yet, then the same commands that a user would type.
+// run is the commands that a user would type, in this order. What is there from
+// an earlier try they find themselves.
 func (d *demoRun) run(ctx context.Context) error {
-	if err := d.prepare(); err != nil {
+	if err := d.claim(); err != nil {
 		return err
 	}
-	stages := []struct {
-		name string
-		args []string
-	}{
-		{"sft", append([]string{"--model", d.path("student")}, d.size.sft...)},
-		{"warmup", d.size.warmup},
-		{"train", append([]string{"--resume", d.path("warmup")}, d.size.train...)},
+	if err := d.invoke(ctx, "task", "make", demoKind, "--output", d.path("task"), "--seed", fmt.Sprint(d.seed), "--rows", fmt.Sprint(d.size.rows)); err != nil {
+		return err
 	}
-	last := ""
-	for _, s := range stages {
-		args := []string{"--data", d.path("data", "train.arrow"), "--val-data", d.path("data", "test.arrow"), "--output", d.path(s.name)}
-		if s.name == "warmup" {
-			args = append(args, "--model", last)
-		}
-		args = append(args, d.flags...)
-		args = append(append(args, s.args...), demoCommon...)
-		fmt.Fprintf(d.p.err, "\n$ gad %s %s\n", s.name, strings.Join(args, " "))
-		if err := d.p.invoke(ctx, append([]string{"gad", s.name}, args...)); err != nil {
-			return err
-		}
-		ckpt, _, err := trainer.FindCheckpoint(files(), d.path(s.name))
-		if err != nil {
-			return err
-		}
-		last = filepath.Join(ckpt, "actor")
+	arms := []*arm{{Stage: demoSFT, name: "SFT"}, {Stage: demoEqual, name: "SFT, equal compute"}, {Stage: demoWarmup, name: "after the warm-up"}, {Stage: demoGAD, name: "GAD"}}
+	sft, equal, warmup, gad := arms[0], arms[1], arms[2], arms[3]
+	if err := d.stage(ctx, sft, trainer.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.size.sft...)); err != nil {
+		return err
 	}
-	return d.compare(last)
+	if err := d.stage(ctx, warmup, trainer.Warmup, sft, append([]string{"--model", sft.Folder}, d.size.warmup...)); err != nil {
+		return err
+	}
+	if err := d.stage(ctx, gad, trainer.Train, warmup, append([]string{"--resume", d.path(demoWarmup)}, d.size.train...)); err != nil {
+		return err
+	}
+	// As much SFT as all three stages cost. A step costs what one of the first SFT
+	// cost on the average.
+	steps := int(math.Round(gad.TFLOP / (sft.TFLOP / float64(sft.steps))))
+	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps), "trainer.save_freq=800"}, demoLearn...)
+	if err := d.stage(ctx, equal, trainer.SFT, nil, more); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.p.err, "\n%s: %.2f TFLOP in %d steps; SFT, warm-up and game: %.2f TFLOP\n", demoEqual, equal.TFLOP, equal.steps, gad.TFLOP)
+	return d.compare(arms)
 }
 
-// prepare writes data, tokenizer and the untrained student.
-func (d *demoRun) prepare() error {
-	if _, err := files().Stat(d.path("student")); err == nil { // an earlier demo: go on with it
-		set, err := data.Open(d.path("data", "train.arrow"), data.DefaultColumns())
-		if err != nil {
-			return err
-		}
-		defer set.Close()
-		if set.Len() != d.size.trainRows {
-			return usage("demo: %s: holds a demo of %d rows, this one has %d (--fast is %v): give another --dir", d.dir, set.Len(), d.size.trainRows, d.fast)
-		}
+// claim refuses a folder that holds something else.
+func (d *demoRun) claim() error {
+	about := []byte(fmt.Sprintf("This folder is written by gad demo --seed %d --fast=%v.\n", d.seed, d.fast))
+	switch was, err := os.ReadFile(d.path("demo.txt")); {
+	case err == nil && string(was) != string(about):
+		return usage("demo: %s: holds another demo, with another --seed or --fast: nothing is overwritten: give another --dir", d.dir)
+	case err == nil:
 		return nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	case !errors.Is(err, fs.ErrNotExist):
 		return vfs.Target(err)
 	}
 	if entries, err := files().ReadDir(d.dir); err == nil && len(entries) > 0 {
-		if _, err := files().Stat(d.path("data")); err != nil {
-			return usage("demo: %s: holds files that are not a demo's: nothing is overwritten: give another --dir", d.dir)
-		}
+		return usage("demo: %s: holds files that are not a demo's: nothing is overwritten: give another --dir", d.dir)
 	}
-	fmt.Fprintf(d.p.err, "%s: %d training rows, %d held-out rows, a student of its own\n", d.dir, d.size.trainRows, d.size.testRows)
-	if err := vfs.MakeDirs(files(), d.path("data")); err != nil {
+	if err := vfs.MakeDirs(files(), d.dir); err != nil {
 		return vfs.Target(err)
 	}
-	for _, split := range []struct {
-		name string
-		n    int
-	}{{"train", d.size.trainRows}, {"test", d.size.testRows}} {
-		if err := d.writeRows(split.name, demo.Rows(1, split.name, split.n)); err != nil {
-			return err
-		}
-	}
-	if err := vfs.WriteFile(files(), d.path("README.md"), []byte(demo.Readme)); err != nil {
-		return err
-	}
-	tok, err := tokenizer.Train(strings.NewReader(demo.Corpus(1, d.size.trainRows)), tokenizer.TrainOptions{VocabSize: d.size.vocab})
-	if err != nil {
-		return err
-	}
-	shape := d.size.shape
-	shape.Vocab = (tok.Size() + 7) / 8 * 8
-	if shape, err = withTokens(shape, tok); err != nil {
-		return err
-	}
-	m, err := model.New(d.be, shape, model.Options{Kind: model.LM, Seed: 1})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	return trainer.WriteFolder(files(), d.path("student"), m, tok, "float32")
+	return vfs.WriteFile(files(), d.path("demo.txt"), about)
 }
 
-// writeRows writes one split as JSON lines and as an Arrow file.
-func (d *demoRun) writeRows(split string, rows []demo.Row) error {
-	arrow := d.path("data", split+".arrow")
-	if _, err := files().Stat(arrow); err == nil {
-		return nil
-	}
-	var b strings.Builder
-	for _, r := range rows {
-		line, err := json.Marshal(map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
-		if err != nil {
-			return err
-		}
-		b.Write(append(line, '\n'))
-	}
-	jsonl := d.path("data", split+".jsonl")
-	if err := vfs.WriteFile(files(), jsonl, []byte(b.String())); err != nil {
-		return err
-	}
-	set, err := data.Open(jsonl, data.DefaultColumns())
-	if err != nil {
-		return err
-	}
-	defer set.Close()
-	return data.Convert(set, arrow)
+// invoke says what it runs and runs it.
+func (d *demoRun) invoke(ctx context.Context, args ...string) error {
+	fmt.Fprintf(d.p.err, "\n$ gad %s\n", strings.Join(args, " "))
+	return d.p.invoke(ctx, append([]string{"gad"}, args...))
 }
 
-// arm is one line of the closing table.
-type arm struct {
-	Name   string             `json:"name"`
-	Exact  float64            `json:"exact"`
-	Format float64            `json:"format"`
-	Greedy float64            `json:"exact_greedy"`
-	Eval   trainer.Evaluation `json:"eval"`
-}
-
-// compare evaluates the student before, after SFT, after warm-up (which goes on
-// with SFT beside the discriminator) and after the game, on held-out prompts, and
-// prints the table.
-func (d *demoRun) compare(trained string) error {
-	fmt.Fprintf(d.p.err, "\nevaluating on %d held-out prompts\n", d.size.testRows)
-	after := map[string]string{}
-	for _, stage := range []string{"sft", "warmup"} {
-		ckpt, _, err := trainer.FindCheckpoint(files(), d.path(stage))
-		if err != nil {
-			return err
-		}
-		after[stage] = filepath.Join(ckpt, "actor")
+// stage runs one stage and notes the student that came out and what it has cost,
+// with all that came before it.
+func (d *demoRun) stage(ctx context.Context, a *arm, stage trainer.Stage, before *arm, overrides []string) error {
+	args := append([]string{string(stage), "--data", d.path("task", task.Train+".arrow"), "--output", d.path(a.Stage)}, d.flags...)
+	if err := d.invoke(ctx, append(append(args, overrides...), demoCommon...)...); err != nil {
+		return err
 	}
-	set, err := data.Open(d.path("data", "test.arrow"), data.DefaultColumns())
+	ckpt, _, err := trainer.FindCheckpoint(files(), d.path(a.Stage))
 	if err != nil {
 		return err
 	}
-	defer set.Close()
-	rows := demo.Rows(1, "test", d.size.testRows)
-	var arms []arm
-	for _, a := range []struct{ name, dir string }{
-		{"before", d.path("student")}, {"after SFT", after["sft"]}, {"after warm-up", after["warmup"]}, {"after GAD", trained}} {
-		fmt.Fprintf(d.p.err, "  %s: %s\n", a.name, a.dir)
-		got, err := d.evaluate(a.name, a.dir, set, rows)
-		if err != nil {
-			return err
-		}
-		arms = append(arms, got)
-	}
-	raw, err := json.MarshalIndent(arms, "", "  ")
+	cost, err := trainer.CostOf(files(), d.path(a.Stage))
 	if err != nil {
 		return err
 	}
-	if err := vfs.WriteFile(files(), d.path("results.json"), append(raw, '\n')); err != nil {
-		return err
+	a.Folder, a.TFLOP, a.Seconds, a.steps = filepath.Join(ckpt, "actor"), cost.FLOP/1e12, cost.Seconds, cost.Steps
+	if before != nil {
+		a.TFLOP, a.Seconds = a.TFLOP+before.TFLOP, a.Seconds+before.Seconds
 	}
-	fmt.Fprint(d.p.out, "\n"+table(arms))
-	fmt.Fprintf(d.p.out, "\nThe student is %s (a folder that transformers loads). Took %s.\n", trained, time.Since(d.begun).Round(time.Second))
 	return nil
 }
 
-func (d *demoRun) evaluate(name, dir string, set *data.Set, rows []demo.Row) (a arm, err error) {
-	tok, err := tokenizer.Load(dir)
-	if err != nil {
-		return a, err
-	}
-	m, err := model.Load(d.be, dir, model.Options{Kind: model.LM})
-	if err != nil {
-		return a, err
-	}
-	defer m.Close()
-	all := make([]int, len(rows))
-	for i := range all {
-		all[i] = i
-	}
-	a.Name = name
-	for _, temperature := range []float64{0, 1} {
-		j, err := trainer.Evaluate(m, tok, set, all, trainer.EvalOptions{MaxPrompt: 64, MaxResponse: 40, Temperature: temperature, Seed: 1, Slots: 128, MaxTokens: 4096})
-		if err != nil {
-			return a, err
-		}
-		exact, format := 0.0, 0.0
-		for i, answer := range j.Answers {
-			g := demo.Check(rows[i], answer)
-			if g.Exact && !j.Truncated[i] {
-				exact += 1 / float64(len(rows))
-			}
-			if g.Format && !j.Truncated[i] {
-				format += 1 / float64(len(rows))
-			}
-		}
-		if temperature == 0 {
-			a.Greedy = exact
-			continue
-		}
-		a.Exact, a.Format, a.Eval = exact, format, j.Eval
-		acc, err := trainer.FreshDiscriminator(d.be, trainer.DiscOptions{Shape: m.Config(), Steps: d.size.discSteps, Batch: 32, LR: 1e-3, Seed: 1}, j)
-		if err != nil {
-			return a, err
-		}
-		a.Eval.FreshDAcc = &acc
-	}
-	return a, nil
+// arm is one row of the closing table, and of demo.json.
+type arm struct {
+	name  string
+	steps int
+
+	Stage  string `json:"stage"`
+	Folder string `json:"folder"` // of the student
+
+	Valid       float64    `json:"valid_t1"` // shares are of all prompts, 0 to 1
+	ValidCI     [2]float64 `json:"valid_t1_ci95"`
+	Greedy      float64    `json:"valid_greedy"`
+	GreedyCI    [2]float64 `json:"valid_greedy_ci95"`
+	ResultFirst float64    `json:"result_first"` // shares of the forms at temperature 1
+	WalkFirst   float64    `json:"walk_first"`
+	Other       float64    `json:"other"`
+	RougeL      float64    `json:"rouge_l"` // these at temperature 1 as well
+	LenRatio    float64    `json:"len_ratio"`
+	TeacherNLL  float64    `json:"teacher_nll"`
+
+	TFLOP   float64 `json:"tflop"`   // to get there from the untrained student
+	Seconds float64 `json:"seconds"` // likewise
 }
 
-// table lays the arms side by side.
-func table(arms []arm) string {
-	var b strings.Builder
-	line := func(name string, value func(a arm) string) {
-		fmt.Fprintf(&b, "%-34s", name)
-		for _, a := range arms {
-			fmt.Fprintf(&b, "%14s", value(a))
-		}
-		b.WriteByte('\n')
+// demoResult is demo.json.
+type demoResult struct {
+	Kind    string `json:"kind"`
+	Seed    uint64 `json:"seed"`
+	Fast    bool   `json:"fast"`
+	Prompts int    `json:"prompts"` // held out; not looked at while the demo was tuned
+	Rows    []*arm `json:"rows"`
+}
+
+// demoWhy closes the table.
+const demoWhy = `The teacher is always right, and three times in four it states the result before it has worked it out: so can a large model, but not this student, which guesses there.
+SFT has to copy both forms as often as the teacher uses them, guesses included, however long it runs; the game asks only whether what the student writes could be the teacher's, so the student may choose the form that it can do.
+The task was made to show this: where a student can do all that its teacher does, SFT is as good and costs less.
+`
+
+// compare evaluates the students on held-out prompts, prints the table and writes
+// demo.json.
+func (d *demoRun) compare(arms []*arm) error {
+	fmt.Fprintf(d.p.err, "\nevaluating on %d held-out prompts\n", d.size.testRows)
+	set, err := data.Open(d.path("task", task.Test+".arrow"), data.DefaultColumns())
+	if err != nil {
+		return err
 	}
-	percent := func(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
-	line("held-out prompts, temperature 1", func(a arm) string { return a.Name })
-	line("exact answers", func(a arm) string { return percent(a.Exact) })
-	line("exact answers, greedy", func(a arm) string { return percent(a.Greedy) })
-	line("teacher's format", func(a arm) string { return percent(a.Format) })
-	line("ROUGE-L", func(a arm) string { return fmt.Sprintf("%.3f", a.Eval.RougeL) })
-	line("teacher NLL, nats per token", func(a arm) string { return fmt.Sprintf("%.3f", a.Eval.TeacherNLL) })
-	line("length ratio", func(a arm) string { return fmt.Sprintf("%.2f", a.Eval.LenRatio) })
-	line("fresh discriminator's accuracy", func(a arm) string { return percent(*a.Eval.FreshDAcc) })
+	defer set.Close()
+	for _, a := range arms {
+		fmt.Fprintf(d.p.err, "  %s: %s\n", a.name, a.Folder)
+		if err := d.evaluate(a, set); err != nil {
+			return err
+		}
+	}
+	raw, err := json.MarshalIndent(demoResult{demoKind, d.seed, d.fast, d.size.testRows, arms}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := vfs.WriteFile(files(), d.path("demo.json"), append(raw, '\n')); err != nil {
+		return err
+	}
+	first, err := set.Row(0)
+	if err != nil {
+		return err
+	}
+	prompt, trained := first.Messages[0].Content, arms[len(arms)-1].Folder
+	fmt.Fprintf(d.p.out, "\n%s\n%s\n", table(arms, d.size.testRows), demoWhy)
+	if d.fast {
+		fmt.Fprint(d.p.out, "With --fast each stage is cut short and the game is not at its end: read the direction, not the size. Without it the demo takes some minutes.\n")
+	}
+	fmt.Fprintf(d.p.out, "The student is %s, a folder that transformers loads. Took %s. Ask it, then the one before the game:\n", trained, time.Since(d.begun).Round(time.Second))
+	for _, m := range []string{trained, arms[0].Folder} {
+		fmt.Fprintf(d.p.out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m, prompt)
+	}
+	return nil
+}
+
+// evaluate fills an arm's shares.
+func (d *demoRun) evaluate(a *arm, set *data.Set) error {
+	tok, err := tokenizer.Load(a.Folder)
+	if err != nil {
+		return err
+	}
+	m, err := model.Load(d.be, a.Folder, model.Options{Kind: model.LM})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	rows := make([]int, d.size.testRows)
+	for i := range rows {
+		rows[i] = i
+	}
+	n := float64(len(rows))
+	for _, temperature := range []float64{0, 1} {
+		j, err := trainer.Evaluate(m, tok, set, rows, trainer.EvalOptions{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.seed, Slots: 128, MaxTokens: 4096})
+		if err != nil {
+			return err
+		}
+		valid, forms := 0, map[string]float64{}
+		for i, answer := range j.Answers {
+			row, err := set.Row(rows[i])
+			if err != nil {
+				return err
+			}
+			g, err := task.Check(row.Messages[0].Content, answer)
+			if err != nil {
+				return err
+			}
+			if j.Truncated[i] {
+				g = task.Grade{Form: task.Other}
+			}
+			if g.Valid {
+				valid++
+			}
+			forms[g.Form] += 1 / n
+		}
+		if temperature == 0 {
+			a.Greedy, a.GreedyCI = float64(valid)/n, wilson(valid, len(rows))
+			continue
+		}
+		a.Valid, a.ValidCI = float64(valid)/n, wilson(valid, len(rows))
+		a.ResultFirst, a.WalkFirst, a.Other = forms[task.ResultFirst], forms[task.WalkFirst], forms[task.Other]
+		a.RougeL, a.LenRatio, a.TeacherNLL = j.Eval.RougeL, j.Eval.LenRatio, j.Eval.TeacherNLL
+	}
+	return nil
+}
+
+// wilson is the 95 % interval of a share of k in n (Wilson 1927): unlike the
+// normal one it stays within 0 and 1, and says something of n in n.
+func wilson(k, n int) [2]float64 {
+	const z = 1.959963984540054
+	p, N := float64(k)/float64(n), float64(n)
+	centre := (p + z*z/(2*N)) / (1 + z*z/N)
+	half := z / (1 + z*z/N) * math.Sqrt(p*(1-p)/N+z*z/(4*N*N))
+	return [2]float64{max(0, centre-half), min(1, centre+half)}
+}
+
+// thinned is the console of the demo: of the lines about steps, of which there are
+// thousands, one in demoPause is let through, and the last of a stage.
+type thinned struct {
+	w    io.Writer
+	now  func() time.Time
+	last time.Time
+	mu   sync.Mutex
+}
+
+// demoPause is the time between two lines about steps.
+const demoPause = 2 * time.Second
+
+var stepLine = regexp.MustCompile(`^[0-9:]{8}  step ([0-9]+)/([0-9]+) `)
+
+// Write expects whole lines.
+func (t *thinned) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := stepLine.FindSubmatch(b); m != nil && !bytes.Equal(m[1], m[2]) {
+		if t.now().Sub(t.last) < demoPause {
+			return len(b), nil
+		}
+		t.last = t.now()
+	}
+	return t.w.Write(b)
+}
+
+// table has a line for each arm.
+func table(arms []*arm, prompts int) string {
+	var b strings.Builder
+	const line = "%-22s%-22s%-22s%8s%8s%8s%9s%8s%8s%7s\n"
+	fmt.Fprintf(&b, line, fmt.Sprintf("%d held-out prompts", prompts), "valid, temperature 1", "valid, greedy", "result", "walk", "other", "ROUGE-L", "length", "TFLOP", "time")
+	fmt.Fprintf(&b, line, "", "with 95 % interval", "with 95 % interval", "first", "first", "form", "", "ratio", "", "")
+	percent := func(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
+	interval := func(x float64, ci [2]float64) string {
+		return fmt.Sprintf("%5.1f %% (%.1f-%.1f)", 100*x, 100*ci[0], 100*ci[1])
+	}
+	for _, a := range arms {
+		fmt.Fprintf(&b, line, a.name, interval(a.Valid, a.ValidCI), interval(a.Greedy, a.GreedyCI), percent(a.ResultFirst), percent(a.WalkFirst), percent(a.Other),
+			fmt.Sprintf("%.3f", a.RougeL), fmt.Sprintf("%.2f", a.LenRatio), fmt.Sprintf("%.1f", a.TFLOP), fmt.Sprintf("%.0f s", a.Seconds))
+	}
 	return b.String()
 }

@@ -92,7 +92,7 @@ func (p *program) app() *cli.App {
 			return usage("%v: see gad --help", err)
 		},
 		Commands: []*cli.Command{
-			p.demoCommand(), p.dataCommand(), p.initCommand(),
+			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
 			p.planCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(),

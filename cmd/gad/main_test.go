@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/internal/conf"
-	"gad/internal/demo"
 	"gad/internal/report"
 	"gad/trainer"
 )
@@ -79,12 +77,15 @@ func TestMain(m *testing.M) {
 
 var build = sync.OnceValue(func() error {
 	f := &fixed
-	var rows bytes.Buffer
-	for _, r := range demo.Rows(1, "train", 50) {
-		line, _ := json.Marshal(map[string]string{"content": r.Prompt, "teacher_response": "It is " + r.Solution + "."})
-		rows.Write(append(line, '\n'))
+	files := map[string]string{"config.json": tinyConfig}
+	for name, from := range map[string]string{"corpus.txt": "corpus.txt", "rows.jsonl": "train.jsonl"} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", "testdata", "letters", from))
+		if err != nil {
+			return err
+		}
+		files[name] = string(raw)
 	}
-	for name, content := range map[string]string{"config.json": tinyConfig, "corpus.txt": demo.Corpus(1, 400), "rows.jsonl": rows.String()} {
+	for name, content := range files {
 		if err := os.WriteFile(f.path(name), []byte(content), 0o644); err != nil {
 			return err
 		}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gad/internal/compute/cpu"
+)
+
+// tinyDemo is a demo of a few steps in dir; it returns what it prints.
+func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
+	t.Helper()
+	be, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	var stdout, stderr bytes.Buffer
+	d := demoRun{p: &program{out: &stdout, err: &stderr}, dir: dir, seed: 2, be: be, begun: time.Now(), flags: []string{"--seed", "2"},
+		size: demoSize{rows: 100, testRows: 20,
+			sft:    append([]string{"--steps", "40"}, demoLearn...),
+			warmup: append(slices.Clone(demoJudge), "data.train_batch_size=4", "trainer.critic_warmup_max=20"),
+			train:  append(append([]string{"--steps", "1"}, demoPlay...), "data.train_batch_size=4")}}
+	err = d.run(context.Background())
+	return stdout.String(), stderr.String(), err
+}
+
+// The demo's stages are commands, its table says what demo.json says, and the same
+// command again finds everything done.
+func TestDemo(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "demo")
+	out, said, err := tinyDemo(t, dir)
+	if err != nil {
+		t.Fatal(err, said)
+	}
+	for _, text := range []string{"$ gad task make two-forms --output " + dir, "$ gad sft --data ", "$ gad warmup --data ", "$ gad train --data ", "evaluating on 20 held-out prompts"} {
+		if !strings.Contains(said, text) {
+			t.Errorf("does not say %q:\n%s", text, said)
+		}
+	}
+	for _, text := range []string{"20 held-out prompts", "\nSFT  ", "\nSFT, equal compute  ", "\nafter the warm-up  ", "\nGAD  ", demoWhy, "  gad generate --model " + dir, "task was made to show this"} {
+		if !strings.Contains(out, text) {
+			t.Errorf("does not print %q:\n%s", text, out)
+		}
+	}
+	if n := strings.Count(demoWhy, ".\n"); n != 3 {
+		t.Errorf("%d sentences under the table, want 3", n)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "demo.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Rows []map[string]any `json:"rows"`
+	}
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	var stages []string
+	for _, row := range got.Rows {
+		stages = append(stages, row["stage"].(string))
+		forms := 0.0
+		for _, key := range []string{"valid_t1", "valid_greedy", "result_first", "walk_first", "other"} {
+			x, ok := row[key].(float64)
+			if !ok || x < 0 || x > 1+1e-9 {
+				t.Errorf("%s: %s is %v, want 0 to 1", row["stage"], key, row[key])
+			}
+			if !strings.HasPrefix(key, "valid") {
+				forms += x
+			}
+		}
+		if math.Abs(forms-1) > 1e-9 {
+			t.Errorf("%s: the shares of the forms add up to %g", row["stage"], forms)
+		}
+		if info, err := os.Stat(filepath.Join(row["folder"].(string), "model.safetensors")); err != nil || info.Size() == 0 {
+			t.Errorf("%s: no student: %v", row["stage"], err)
+		}
+	}
+	if want := []string{"sft", "sft-equal-compute", "warmup", "gad"}; !slices.Equal(stages, want) {
+		t.Fatalf("rows are %q, want %q", stages, want)
+	}
+	equal, game := got.Rows[1]["tflop"].(float64), got.Rows[3]["tflop"].(float64)
+	if step := got.Rows[0]["tflop"].(float64) / 40; math.Abs(equal-game) > step {
+		t.Errorf("SFT at equal compute takes %g TFLOP, the game %g, a step %g", equal, game, step)
+	}
+
+	again, said, err := tinyDemo(t, dir)
+	if err != nil || strings.Count(said, "already finished") != 4 {
+		t.Errorf("again: %v\n%s", err, said)
+	}
+	lines := func(s string) []string { return strings.Split(s, "\n")[:8] }
+	if !slices.Equal(lines(again), lines(out)) {
+		t.Errorf("again:\n%s\nwas\n%s", again, out)
+	}
+	for _, flags := range [][]string{{}, {"--seed", "2", "--fast"}} {
+		code, _, said := gad(append([]string{"demo", "--dir", dir}, flags...)...)
+		if code != exitUsage || said != "gad: demo: "+dir+": holds another demo, with another --seed or --fast: nothing is overwritten: give another --dir\n" {
+			t.Errorf("%q in that folder: exit status %d, %s", flags, code, said)
+		}
+	}
+}
+
+// Wilson's interval against worked cases.
+func TestWilson(t *testing.T) {
+	for _, c := range []struct {
+		k, n      int
+		low, high float64
+	}{
+		{0, 10, 0, 0.2775}, // Brown, Cai and DasGupta 2001: z^2/(n+z^2)
+		{10, 10, 0.7225, 1},
+		{15, 60, 0.1577, 0.3723},
+		{500, 1000, 0.4691, 0.5309},
+	} {
+		if ci := wilson(c.k, c.n); math.Abs(ci[0]-c.low) > 1e-3 || math.Abs(ci[1]-c.high) > 1e-3 {
+			t.Errorf("%d of %d: %.4f, want %g %g", c.k, c.n, ci, c.low, c.high)
+		}
+	}
+}
+
+// Of the lines about steps one in demoPause is printed, and the last; all others are.
+func TestThinned(t *testing.T) {
+	var out bytes.Buffer
+	now := time.Unix(100, 0)
+	w := &thinned{w: &out, now: func() time.Time { return now }}
+	for _, c := range []struct {
+		wait time.Duration
+		line string
+		kept bool
+	}{
+		{0, "10:00:00  step 1/3  sft_loss 1\n", true},
+		{demoPause / 2, "10:00:00  step 2/3  sft_loss 1\n", false},
+		{0, "10:00:00  done\n", true},
+		{demoPause / 2, "10:00:00  step 2/3  sft_loss 1\n", true},
+		{0, "10:00:00  step 3/3  sft_loss 1\n", true},
+		{0, "$ gad sft\n", true},
+	} {
+		now = now.Add(c.wait)
+		before := out.Len()
+		if n, err := w.Write([]byte(c.line)); err != nil || n != len(c.line) || (out.Len() > before) != c.kept {
+			t.Errorf("%q: kept %v, want %v (%d, %v)", c.line, out.Len() > before, c.kept, n, err)
+		}
+	}
+}

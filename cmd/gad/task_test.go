@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/data"
+	"gad/internal/task"
+)
+
+// Each kind's folder: the files, their rows, a student that generates, and the
+// same bytes from the same command.
+func TestTaskMake(t *testing.T) {
+	for _, k := range task.Kinds() {
+		dir := filepath.Join(t.TempDir(), "task")
+		args := []string{"task", "make", k.Name, "--output", dir, "--seed", "3", "--rows", "50"}
+		out, _ := must(t, args...)
+		if !strings.Contains(out, dir+": "+k.Name+", 50 training rows") {
+			t.Errorf("says %q", out)
+		}
+		want := map[string]int{task.Train: 50}
+		for split, n := range k.Rows {
+			if split != task.Train {
+				want[split] = n
+			}
+		}
+		for _, split := range task.Splits {
+			for _, ext := range []string{".arrow", ".jsonl"} {
+				set, err := data.Open(filepath.Join(dir, split+ext), data.DefaultColumns())
+				if n, ok := want[split]; !ok {
+					if err == nil {
+						t.Errorf("%s: %s%s was made", k.Name, split, ext)
+					}
+				} else if err != nil || set.Len() != n {
+					t.Errorf("%s: %s%s: %v, want %d rows", k.Name, split, ext, err, n)
+				}
+			}
+		}
+		before := tree(t, dir)
+		must(t, args...) // again: nothing is left to do
+		if err := os.RemoveAll(filepath.Join(dir, "student")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(dir, "test.arrow")); err != nil {
+			t.Fatal(err)
+		}
+		must(t, args...) // interrupted: the rest is made
+		after := tree(t, dir)
+		if len(before) < 10 || len(after) != len(before) {
+			t.Errorf("%d files, were %d", len(after), len(before))
+		}
+		for name := range before {
+			if before[name] != after[name] {
+				t.Errorf("%s: %s differs", k.Name, name)
+			}
+		}
+	}
+}
+
+func TestTaskMakeRefuses(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "task")
+	must(t, "task", "make", "few-rows", "--output", dir, "--rows", "20")
+	foreign := t.TempDir()
+	if err := os.WriteFile(filepath.Join(foreign, "notes"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		line, want string
+	}{
+		{"task make few-rows --output " + dir + " --rows 21", "task make: " + dir + ": holds another task, or this one with another seed or other rows: nothing is overwritten: give another --output"},
+		{"task make few-rows --output " + dir + " --rows 20 --student-seed 2", "task make: " + dir + ": holds another task"},
+		{"task make few-rows --output " + foreign, "task make: " + foreign + ": holds files that are not a task's: nothing is overwritten: give another --output"},
+		{"task make few-rows --output x --rows 0", "task make: --rows 0: must be 1 to "},
+		{"task make few-rows --output x --rows 30000", "so that no question comes twice"},
+		{"task make few-rows", "task make few-rows: --output is missing: see gad task make few-rows --help"},
+		{"task make riddle --output x", `task make: kind "riddle": unknown: use two-forms, few-rows, unlearned`},
+		{"task check riddle", `task check: kind "riddle": unknown: use two-forms, few-rows, unlearned`},
+		{"task check few-rows x", `task check few-rows: unexpected argument "x"`},
+		{"task", "task: say make or check: see gad task --help"},
+	} {
+		code, out, said := gad(strings.Fields(c.line)...)
+		if code != exitUsage || out != "" || !strings.HasPrefix(said, "gad: ") || !strings.Contains(said, c.want) || strings.Count(said, "\n") != 1 {
+			t.Errorf("%s: exit status %d\n got %swant %s", c.line, code, said, c.want)
+		}
+	}
+}
+
+// The checker's protocol: a line for a line, in order.
+func TestTaskCheck(t *testing.T) {
+	k, err := task.Find("two-forms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := k.Make(1, task.Test, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in strings.Builder
+	var want []string
+	line := func(prompt, response string, truncated bool, score int, label string) {
+		raw, _ := json.Marshal(map[string]any{"row": len(want), "prompt": prompt, "content": []data.Message{{Role: "user", Content: prompt}},
+			"response": response, "teacher_response": "", "truncated": truncated})
+		fmt.Fprintf(&in, "%s\n", raw)
+		want = append(want, fmt.Sprintf(`{"label":%q,"score":%d}`, label, score))
+	}
+	for _, r := range rows {
+		line(r.Prompt, r.Answer, false, 1, r.Form)
+		line(r.Prompt, r.Answer, true, 0, r.Form)
+		line(r.Prompt, strings.Replace(r.Answer, "way of", "way of "+r.Result, 1), false, 0, r.Form)
+		line(r.Prompt, "", false, 0, task.Other)
+	}
+	var out strings.Builder
+	if err := checkRows(strings.NewReader(in.String()), &out); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), strings.Join(want, "\n"))
+	}
+	for _, c := range []struct{ in, want string }{
+		{in.String() + "no json\n", "task check: row 161 of the standard input: invalid character 'o' in literal null (expecting 'u'): give one JSON object a line"},
+		{`{"prompt":"Facing north, go left"}`, "task check: row 1 of the standard input: lacks prompt or response: each row needs both"},
+		{`{"prompt":"What is 1+1?","response":"2"}`, `task check: row 1 of the standard input: task: question "What is 1+1?": not one of these tasks`},
+	} {
+		if err := checkRows(strings.NewReader(c.in), &out); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+}

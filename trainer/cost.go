@@ -1,0 +1,29 @@
+package trainer
+
+import (
+	"gad/internal/report"
+	"gad/internal/vfs"
+)
+
+// Cost is what a run has spent so far.
+type Cost struct {
+	Steps   int
+	FLOP    float64 // of its steps by the model's shape, evaluations apart; equal on every machine
+	Seconds float64 // of its steps
+}
+
+// CostOf sums the metrics of a run: perf/tflops times timing_s/step is what a
+// step computed.
+func CostOf(fsys vfs.FS, run string) (c Cost, err error) {
+	rows, err := report.ReadMetrics(fsys, run)
+	if err != nil {
+		return c, err
+	}
+	for _, r := range rows {
+		seconds := r.Values["timing_s/step"]
+		c.Steps++
+		c.FLOP += r.Values["perf/tflops"] * 1e12 * seconds
+		c.Seconds += seconds
+	}
+	return c, nil
+}
