@@ -71,6 +71,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		{Warmup, []string{"trainer.critic_warmup=2"}},
 		{Warmup, []string{"trainer.critic_warmup=1", "trainer.warmup_objective=policy"}},
 		{Train, nil},
+		{DPO, nil},
 	} {
 		name := string(c.stage)
 		if len(c.extra) > 1 {

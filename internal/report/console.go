@@ -348,6 +348,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 		parts = append(parts, text)
 	}
 	show("sft_loss", "actor/sft_loss")
+	show("dpo_loss", "dpo/loss")
+	show("acc", "dpo/acc")
 	show("d_acc", "critic/d_acc")
 	show("d_loss", "critic/d_loss")
 	show("clip", "actor/pg_clipfrac")
