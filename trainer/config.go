@@ -22,6 +22,7 @@ type Config struct {
 	Algorithm AlgorithmConfig     `yaml:"algorithm"`
 	Actor     actor.Config        `yaml:"actor"`
 	Critic    critic.Config       `yaml:"critic"`
+	DPO       DPOConfig           `yaml:"dpo"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
 
@@ -120,6 +121,7 @@ func DefaultConfig() Config {
 			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongPunct{Factor: 1}, TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
+		DPO:    DefaultDPO(),
 		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2,
 			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", MaxShardSizeMB: 5000},
 	}
@@ -169,8 +171,11 @@ func (c *Config) Validate(stage Stage) error {
 		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
 	}
 	errs = append(errs, c.Actor.Validate())
-	if stage != SFT {
+	if stage.hasCritic() {
 		errs = append(errs, c.Critic.Validate())
+	}
+	if stage == DPO {
+		errs = append(errs, c.DPO.Validate())
 	}
 	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0", k.TargetKL)
@@ -186,7 +191,7 @@ func (c *Config) Validate(stage Stage) error {
 
 // Warnings are settings that are allowed and rarely right.
 func (c *Config) Warnings(stage Stage) (warnings []string) {
-	if stage == SFT {
+	if !stage.hasCritic() {
 		return nil
 	}
 	if c.Rollout.N < 4 {
@@ -205,16 +210,18 @@ func (c *Config) learnsTeacher(stage Stage) bool {
 
 // needsReference reports whether a stage compares the student with what it was.
 func (c *Config) needsReference(stage Stage) bool {
-	return (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.learnsTeacher(stage)
+	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.learnsTeacher(stage)
 }
 
 // StageDefaults is DefaultConfig with what the paper sets differently by stage:
-// SeqKD learns at 5e-6, warm-up takes one epoch, the game two.
+// SeqKD learns at 5e-6, warm-up takes one epoch, the game two. DPO clips at TRL's 1.
 func StageDefaults(stage Stage) Config {
 	c := DefaultConfig()
 	switch stage {
 	case SFT:
 		c.Actor.Optim.LR = 5e-6
+		c.Actor.GradClip = 1
+	case DPO:
 		c.Actor.GradClip = 1
 	case Train:
 		c.Trainer.TotalEpochs = 2

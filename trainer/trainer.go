@@ -1,4 +1,4 @@
-// Package trainer runs the stages of the game: sft, warmup and train. step.go is
+// Package trainer runs the stages: sft, warmup, train and dpo. step.go is
 // the loop's body; this file opens a run, goes on with one, and closes it.
 package trainer
 
@@ -74,9 +74,10 @@ type Trainer struct {
 	valRows   []int // rows of val that an evaluation takes
 	order     *data.Order
 	actor     *actor.Actor
-	critic    *critic.Critic    // nil in SFT
+	critic    *critic.Critic    // nil in SFT and DPO
 	reference *reference.Policy // nil where no KL is on
 	kl        algos.AdaptiveKL
+	dpo       *algos.DPO[float64] // nil but in DPO
 	rec       *report.Recorder
 	log       *zap.Logger
 	lock      *checkpoint.Lock
@@ -101,7 +102,7 @@ type Trainer struct {
 // seed is the run's, made different for each stage: train does not draw the
 // rows and the answers of the warm-up again.
 func (t *Trainer) seed() uint64 {
-	stage := map[Stage]uint64{SFT: 0, Warmup: 1, Train: 2}[t.Stage]
+	stage := map[Stage]uint64{SFT: 0, Warmup: 1, Train: 2, DPO: 3}[t.Stage]
 	return t.cfg.Trainer.Seed + stage<<56
 }
 
@@ -266,8 +267,8 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	if s.inPlace && s.state.Stage != t.Stage {
 		return s, fmt.Errorf("%w: trainer: %s: holds a run of stage %s, not %s: give another --output", ErrConfig, run, s.state.Stage, t.Stage)
 	}
-	if !s.inPlace && t.Stage == Train && s.state.Stage == SFT {
-		return s, fmt.Errorf("%w: trainer: %s: is an sft run and has no discriminator: run gad warmup --model %s first", ErrConfig, t.cfg.Trainer.Resume, filepath.Join(s.dir, "actor"))
+	if !s.inPlace && t.Stage == Train && !s.state.Stage.hasCritic() {
+		return s, fmt.Errorf("%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first", ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.aRun(), filepath.Join(s.dir, "actor"))
 	}
 	return s, nil
 }
@@ -383,8 +384,8 @@ func (t *Trainer) openModels(s start) (err error) {
 	} else if !errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(foreignState)) {
 		return err
 	}
-	perStep := 1 // the teacher's answers take one optimizer step
-	if !t.learnsTeacher() {
+	perStep := 1 // the teacher's answers, and pairs, take one optimizer step
+	if !t.learnsTeacher() && t.Stage != DPO {
 		perStep = c.Actor.Updates(batch)
 	}
 	updates := max(t.planned-c.Trainer.CriticWarmup, 1) * perStep
@@ -394,7 +395,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
 		return err
 	}
-	if s.inPlace || s.dir != "" && (t.Stage != Train || c.Trainer.ResumeOptim == "both") {
+	if s.inPlace || s.dir != "" && (t.Stage != Train && t.Stage != DPO || c.Trainer.ResumeOptim == "both") {
 		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, actorOptimizer)); err != nil {
 			return err
 		}
@@ -403,11 +404,14 @@ func (t *Trainer) openModels(s start) (err error) {
 		t.before.Actor = t.actor.Optimizer().Steps()
 	}
 	t.actor.ScheduleFrom(t.before.Actor)
-	if t.Stage == SFT {
-		return nil
+	if t.Stage == DPO {
+		t.dpo, err = algos.NewDPO[float64](c.DPO.objective())
+	}
+	if !t.Stage.hasCritic() {
+		return err
 	}
 	scorer := from
-	carried := s.dir != "" && s.state.Stage != SFT && (s.inPlace || c.Model.RewardPath == "")
+	carried := s.dir != "" && s.state.Stage.hasCritic() && (s.inPlace || c.Model.RewardPath == "")
 	switch {
 	case carried:
 		scorer = filepath.Join(s.dir, "critic")
@@ -507,7 +511,7 @@ func (t *Trainer) introduce(s start) {
 }
 
 func (t *Trainer) answers() string {
-	if t.Stage == SFT {
+	if !t.Stage.hasCritic() {
 		return ""
 	}
 	return fmt.Sprintf(" x %d answers", t.cfg.Rollout.N)
@@ -631,9 +635,12 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 }
 
 func (t *Trainer) next() (m Metrics, err error) {
-	if t.Stage == SFT {
+	switch t.Stage {
+	case SFT:
 		m, err = t.sftStep()
-	} else {
+	case DPO:
+		m, err = t.dpoStep()
+	default:
 		m, err = t.Step()
 	}
 	if err != nil {
@@ -806,6 +813,9 @@ func (t *Trainer) Close() error {
 	}
 	if t.reference != nil {
 		errs = append(errs, t.reference.Close())
+	}
+	if t.dpo != nil {
+		errs = append(errs, t.dpo.Close())
 	}
 	for _, set := range []*data.Set{t.set, t.val} {
 		if set != nil {

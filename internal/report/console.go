@@ -348,6 +348,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 		parts = append(parts, text)
 	}
 	show("sft_loss", "actor/sft_loss")
+	show("dpo_loss", "dpo/loss")
+	show("acc", "dpo/acc")
 	show("d_acc", "critic/d_acc")
 	if ties := values["critic/tie_frac"]; ties > 0 {
 		show("of distinct", "critic/d_acc_distinct")

@@ -70,6 +70,14 @@ var table = []Metric{
 	{"actor/lr", "", "learning rate of the actor", "%.2e"},
 	{"actor/sft_loss", "nats", "cross entropy on the teacher's tokens, mean per token", "%.3g"},
 
+	{"dpo/loss", "nats", "preference loss of gad dpo (dpo.loss_type), mean over the pairs before the update; the sigmoid's is ln 2 = 0.693 while the student is as it began", "%.3g"},
+	{"dpo/acc", "share", "pairs in which the teacher's answer has the larger reward beta*(log-probability - reference's), strictly: 0 in the first step, where all rewards are 0", "%.2f"},
+	{"dpo/margin", "", "mean of the teacher's reward - the sample's", "%.3g"},
+	{"dpo/chosen_reward", "", "mean reward of the teacher's answers; below 0 they have become less probable than they were", "%.3g"},
+	{"dpo/rejected_reward", "", "mean reward of the starting student's samples", "%.3g"},
+	{"dpo/pairs", "pairs", "pairs of the step; ties and truncated answers are left out", "%.0f"},
+	{"dpo/tie_frac", "share", "prompts whose sample is the teacher's very text, which are left out", "%.2f"},
+
 	{"rollout/len_mean", "tokens", "mean length of the student's responses, end token included", "%.0f"},
 	{"rollout/len_max", "tokens", "longest response", "%.0f"},
 	{"rollout/len_ratio", "", "len_mean by teacher/len_mean", "%.2f"},
