@@ -75,7 +75,7 @@ func TestDeclared(t *testing.T) {
 		"rollout":  "len_mean len_max truncated_frac repeat_frac logp_diff_max tokens_per_s",
 		"teacher":  "len_mean truncated_frac",
 		"val":      "rouge_l teacher_nll len_ratio",
-		"timing_s": "rollout old_logp ref_logp score update_critic update_actor save step",
+		"timing_s": "rollout old_logp ref_logp score check update_critic update_actor save step",
 		"perf":     "tokens_per_s tflops mfu mem_peak_bytes",
 		"train":    "epoch prompts",
 		"reward":   "kl_coef",
