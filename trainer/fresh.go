@@ -149,15 +149,27 @@ func (j *Judged) pairs() pairSet {
 }
 
 // control are the teacher's answers against themselves with one token replaced by
-// one that another answer has: drawn from all tokens of all answers, each as often
-// as it stands there.
+// one that fits: that stands between the same two tokens in an answer, else after the
+// same token, else anywhere, each as often as it does. A token that does not fit would
+// be told without reading the prompt, or with no more than the pairs of neighbours.
 func (j *Judged) control(seed uint64) pairSet {
 	teachers := j.Batch.Teachers
 	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: slices.Clone(j.Batch.TeacherCut)}
-	var all []int32
+	type context struct{ before, after int32 }
+	const start, any = -1, -2
+	fits := func(ids []int32, i, first int) [3]context { // of the token at i, the closest first
+		before := int32(start)
+		if i > first {
+			before = ids[i-1]
+		}
+		return [3]context{{before, ids[i+1]}, {before, any}, {any, any}}
+	}
+	seen := map[context][]int32{}
 	for p, seq := range teachers {
-		if !s.skip[p] {
-			all = append(all, seq.IDs[seq.Prompt:len(seq.IDs)-1]...) // without the end
+		for i := seq.Prompt; i < len(seq.IDs)-1 && !s.skip[p]; i++ { // without the end
+			for _, c := range fits(seq.IDs, i, seq.Prompt) {
+				seen[c] = append(seen[c], seq.IDs[i])
+			}
 		}
 	}
 	for p, seq := range teachers {
@@ -167,12 +179,15 @@ func (j *Judged) control(seed uint64) pairSet {
 		}
 		at := seq.Prompt + philox.IntN(n, seed, philox.Data, uint64(p), 0, 0)
 		ids := slices.Clone(seq.IDs)
-		const tries = 100 // all tokens of all answers may be one
-		for try := 1; try <= tries && ids[at] == seq.IDs[at]; try++ {
-			ids[at] = all[philox.IntN(len(all), seed, philox.Data, uint64(p), uint64(try), 0)]
+		for near, c := range fits(ids, at, seq.Prompt) {
+			others := slices.DeleteFunc(slices.Clone(seen[c]), func(id int32) bool { return id == seq.IDs[at] })
+			if len(others) > 0 {
+				ids[at] = others[philox.IntN(len(others), seed, philox.Data, uint64(p), 1+uint64(near), 0)]
+				break
+			}
 		}
 		s.worse[p] = model.Seq{IDs: ids, Prompt: seq.Prompt}
-		s.skip[p] = ids[at] == seq.IDs[at]
+		s.skip[p] = ids[at] == seq.IDs[at] // all answers are one token again and again
 	}
 	return s
 }

@@ -134,3 +134,26 @@ func TestFreshInterval(t *testing.T) {
 		t.Errorf("interval %v where all is right", ci)
 	}
 }
+
+// The token that the control puts in fits where there is one that does.
+func TestControlFits(t *testing.T) {
+	j := planted(60, []int32{5, 5, 5, 5})
+	for p := range j.Batch.Teachers {
+		if p%2 == 1 {
+			j.Batch.Teachers[p].IDs[3] = 9 // 5 9 7 8
+		}
+	}
+	s := j.control(2)
+	swapped := 0
+	for p := range s.worse {
+		if got, was := s.worse[p].IDs[3], s.better[p].IDs[3]; got != was {
+			swapped++
+			if got != 6+9-was {
+				t.Errorf("row %d: %d stands where %d was, want %d: it stands between the same two", p, got, was, 6+9-was)
+			}
+		}
+	}
+	if swapped < 5 {
+		t.Errorf("%d rows damaged in that place: the test shows nothing", swapped)
+	}
+}
