@@ -213,6 +213,12 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 		add("scratch of operations", scratch)
 		add("the device itself", f.Overhead())
 	}()
+	defer func() { // the last of the models
+		if c.Trainer.HeldOutCritic != "" {
+			shape = c.heldOutShape(shape)
+			part("held-out critic", model.PlanOptions{Kind: model.Scorer, Tokens: longest})
+		}
+	}()
 	part("actor", model.PlanOptions{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, Tokens: longest,
 		Slots: slots, N: answers, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
 	if p.Stage == SFT {

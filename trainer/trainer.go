@@ -22,6 +22,7 @@ import (
 	"gad/checkpoint"
 	"gad/critic"
 	"gad/data"
+	"gad/internal/checker"
 	"gad/internal/compute"
 	"gad/internal/conf"
 	"gad/internal/report"
@@ -76,6 +77,9 @@ type Trainer struct {
 	actor     *actor.Actor
 	critic    *critic.Critic    // nil in SFT and DPO
 	reference *reference.Policy // nil where no KL is on
+	heldOut   *model.Model      // a discriminator that does not play; nil without one
+	checker   *checker.Checker  // nil without one
+	ctx       context.Context   // of Run; nil outside of it
 	kl        algos.AdaptiveKL
 	dpo       *algos.DPO[float64] // nil but in DPO
 	rec       *report.Recorder
@@ -139,6 +143,9 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 		return t, err
 	}
 	if err := t.openModels(start); err != nil {
+		return t, err
+	}
+	if err := t.openJudges(); err != nil {
 		return t, err
 	}
 	if start.inPlace && t.step >= t.total {
@@ -525,6 +532,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	if t.step >= t.total {
 		return t.rec.Sync()
 	}
+	t.ctx = ctx
 	t.actor.Stop = func() bool {
 		select { // not ctx.Err: it is asked once a step
 		case <-ctx.Done():
@@ -566,7 +574,12 @@ func (t *Trainer) Run(ctx context.Context) error {
 
 // Abort notes in log.jsonl that the run is about to be ended without a save. It may
 // be called from another goroutine than Run's.
-func (t *Trainer) Abort(why string) { t.rec.End(report.Aborted, why) }
+func (t *Trainer) Abort(why string) {
+	if t.checker != nil {
+		t.checker.Kill()
+	}
+	t.rec.End(report.Aborted, why)
+}
 
 // endOf is how a run ends with the error err.
 func endOf(err error) report.End {
@@ -817,6 +830,7 @@ func (t *Trainer) Close() error {
 	if t.dpo != nil {
 		errs = append(errs, t.dpo.Close())
 	}
+	errs = append(errs, t.closeJudges())
 	for _, set := range []*data.Set{t.set, t.val} {
 		if set != nil {
 			errs = append(errs, set.Close())

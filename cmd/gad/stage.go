@@ -25,6 +25,7 @@ var stageFlags = []stageFlag{
 	{"val-data", "data.val_files", "held-out data for the val/ metrics"},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
+	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},
 	{"critic-warmup", "trainer.critic_warmup", "steps in which only the discriminator learns"},
 	{"steps", "trainer.total_steps", "steps to run (default: as many as trainer.total_epochs takes)"},
 	{"seed", "trainer.seed", "seed of data order, sampling and fresh weights"},

@@ -362,6 +362,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 		show("ppo_kl", "actor/ppo_kl")
 	}
 	show("len", "rollout/len_mean")
+	show("check", "val/check")
+	show("held_out", "val/held_out_d")
 	show("rouge_l", "val/rouge_l")
 	show("nll", "val/teacher_nll")
 	if n := values["critic/skipped_updates"] + values["actor/skipped_updates"]; n > 0 {
