@@ -13,6 +13,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gad/internal/conf"
@@ -249,9 +250,10 @@ func (r *reader) stage(n *conf.Node) *Stage {
 	}
 	r.choice(n.Get("run"), s.Run, commands)
 	if steps := n.Get("steps"); steps != nil {
-		if s.Fill = steps.IsText() && conf.Value[string](steps) == "fill"; !s.Fill {
-			if s.Steps = conf.Value[int](steps); s.Steps < 1 {
-				steps.Bad("want a number of steps, or fill")
+		text, err := conf.Value[string](steps), error(nil)
+		if s.Fill = text == "fill"; !s.Fill && steps.IsText() {
+			if s.Steps, err = strconv.Atoi(text); err != nil || s.Steps < 1 {
+				steps.Bad("%q: want a number of steps, or fill", text)
 			}
 		}
 		if s.Fill && s.Run == "warmup" {
