@@ -26,7 +26,8 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "checkpoint data internal/bench internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/task internal/vfs model tokenizer trainer",
+	"cmd/gad":    "checkpoint data internal/bench internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/task internal/vfs model study tokenizer trainer",
+	"study":      "internal/conf internal/vfs",
 	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos internal/compute model",
 	"critic":     "algos internal/compute internal/philox model",
@@ -91,6 +92,7 @@ var roles = map[string]string{
 	"go.uber.org/zap":                    "internal/report trainer",
 	"github.com/vbauerster/mpb/v8":       "internal/report",
 	"golang.org/x/term":                  "internal/report cmd/gad",
+	"gonum.org/v1/gonum/stat/distuv":     "study", // quantiles of Student's t
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
