@@ -169,6 +169,9 @@ func (f *fake) Plan(args []string, timed bool) (Needs, error) {
 			return Needs{}, errors.New("wrong is no setting")
 		}
 	}
+	if _, err := f.fs.Stat(flag(args, "output")); err == nil {
+		return Needs{}, errors.New("a run is there, and was told otherwise")
+	}
 	return f.needs, nil
 }
 

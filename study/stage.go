@@ -336,10 +336,11 @@ func (p *Plan) device() (a []string) {
 
 // planned is the command line that gad is asked to plan in the node's place: before
 // the stages that it comes after have run there is only the student, and a stage of
-// the game would take over what the stage before it was told.
+// the game would take over what the stage before it was told. The folder is one that
+// is never there: a run under way would insist on its own settings.
 func (n *node) planned(threads int) []string {
 	a := []string{n.stage.Run, "--model", n.chain()[0].model()}
-	own := n.common(n.run(), n.stage.Steps, threads)
+	own := n.common(n.file("planned"), n.stage.Steps, threads)
 	flags := own[:len(own)-len(n.settings())]
 	a = append(a, flags...)
 	if n.stage.Run == "train" {
