@@ -571,6 +571,9 @@ func (s *session) stage(ctx context.Context, t *task) error {
 		d.TFLOP += r.tflop()
 		d.Seconds += r.seconds()
 	}
+	if d.Warnings, err = warnings(s.FS, n.run()); err != nil {
+		return err
+	}
 	return writeJSON(s.FS, n.file(doneName), d)
 }
 
