@@ -28,7 +28,7 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 		size: demoSize{rows: 100, testRows: 20,
 			sft:    append([]string{"--steps", "40"}, demoLearn...),
 			warmup: append(slices.Clone(demoJudge), "data.train_batch_size=4", "trainer.critic_warmup_max=20"),
-			train:  append(append([]string{"--steps", "1"}, demoPlay...), "data.train_batch_size=4")}}
+			train:  append(append([]string{"--steps", "1"}, demoSteady...), "data.train_batch_size=4")}}
 	err = d.run(context.Background())
 	return stdout.String(), stderr.String(), err
 }
