@@ -131,13 +131,13 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	if err := conf.Check(&defaults); err != nil {
 		t.Error(err)
 	}
-	settings := "# Settings\n\nEvery setting of `gad sft`, `gad warmup` and `gad train`, with the default of the game. A YAML file nests them by their dots; " +
-		"on the command line they are written `actor.optim.lr=1e-6`. `gad sft` has other defaults for `actor.optim.lr` (5e-06) and `actor.grad_clip` (1), `gad train` for `trainer.total_epochs` (2).\n\n" +
+	settings := "# Settings\n\nEvery setting of `gad sft`, `gad warmup`, `gad train` and `gad dpo`, with the default of the game. A YAML file nests them by their dots; " +
+		"on the command line they are written `actor.optim.lr=1e-6`. `gad sft` has other defaults for `actor.optim.lr` (5e-06) and `actor.grad_clip` (1), `gad train` for `trainer.total_epochs` (2), `gad dpo` for `actor.grad_clip` (1).\n\n" +
 		conf.Markdown(&defaults)
 	golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
 	metrics := "# Metrics\n\nEvery number that a step writes to `metrics.jsonl` and to TensorBoard. A step has those that it measured.\n\n" + report.Markdown()
 	golden(t, filepath.Join("..", "doc", "metrics.md"), []byte(metrics))
-	for stage, want := range map[Stage][3]float64{SFT: {5e-6, 1, 1}, Warmup: {1e-6, 0.2, 1}, Train: {1e-6, 0.2, 2}} {
+	for stage, want := range map[Stage][3]float64{SFT: {5e-6, 1, 1}, Warmup: {1e-6, 0.2, 1}, Train: {1e-6, 0.2, 2}, DPO: {1e-6, 1, 1}} {
 		c := StageDefaults(stage)
 		if got := [3]float64{c.Actor.Optim.LR, c.Actor.GradClip, float64(c.Trainer.TotalEpochs)}; got != want {
 			t.Errorf("%s: learning rate, clip and epochs %v, want %v as doc/settings.md says", stage, got, want)

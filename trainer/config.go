@@ -22,6 +22,7 @@ type Config struct {
 	Algorithm AlgorithmConfig     `yaml:"algorithm"`
 	Actor     actor.Config        `yaml:"actor"`
 	Critic    critic.Config       `yaml:"critic"`
+	DPO       DPOConfig           `yaml:"dpo"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
 
@@ -59,6 +60,7 @@ type AlgorithmConfig struct {
 	ScoreClip     float64       `yaml:"score_clip" min:"0" doc:"scores are clipped to plus or minus this in the reward; 0 is no clip"`
 	LengthCoef    float64       `yaml:"length_coef" doc:"beta of beta*log(1+length), subtracted from the reward: above 0 favours short answers"`
 	Overlong      OverlongPunct `yaml:"overlong_buffer"`
+	CheckerWeight float64       `yaml:"checker_weight" min:"0" max:"1" doc:"share w of trainer.checker in the reward, which becomes (1-w)*z(score) + w*z(check) before the shaping, with z standardised within the prompt's answers; 0 is the score as it is"`
 	TruncReward   string        `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the limit: its group's smallest score, or its own"`
 }
 
@@ -97,7 +99,10 @@ type RunConfig struct {
 	TestFreq          int     `yaml:"test_freq" min:"0" doc:"steps between evaluations on data.val_files; 0 is only at the end"`
 	ValRows           int     `yaml:"val_rows" min:"1" doc:"rows of data.val_files that an evaluation uses"`
 	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" doc:"how many of the newest checkpoints are kept"`
-	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll" doc:"also keep the checkpoint that was best by this metric; empty is none"`
+	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d" doc:"also keep the checkpoint that was best by this metric: the smallest val/teacher_nll, the largest of any other; empty is none"`
+	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, for sh -c: doc/the-game.md has its protocol; gives val/check; empty is none (flag --checker)"`
+	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"seconds after which the checker is ended and the run with it"`
+	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that does not play, such as the critic of a warm-up on other rows or another seed; gives val/held_out_d; empty is none"`
 	SaveSamples       int     `yaml:"save_samples" min:"0" doc:"prompts of each step whose samples go to samples/step_N.jsonl"`
 	MaxSkips          int     `yaml:"max_skips" min:"1" doc:"optimizer steps in a row with a non-finite gradient before the run stops"`
 	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and fresh weights"`
@@ -120,7 +125,8 @@ func DefaultConfig() Config {
 			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongPunct{Factor: 1}, TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
-		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2,
+		DPO:    DefaultDPO(),
+		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2, CheckerTimeout: 60,
 			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", MaxShardSizeMB: 5000},
 	}
 }
@@ -169,8 +175,11 @@ func (c *Config) Validate(stage Stage) error {
 		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
 	}
 	errs = append(errs, c.Actor.Validate())
-	if stage != SFT {
+	if stage.hasCritic() {
 		errs = append(errs, c.Critic.Validate())
+	}
+	if stage == DPO {
+		errs = append(errs, c.DPO.Validate())
 	}
 	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0", k.TargetKL)
@@ -181,13 +190,15 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Trainer.KeepBest != "" && c.Data.ValFiles == "" {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
 	}
+	errs = append(errs, c.validateJudges(stage)...)
 	return errors.Join(errs...)
 }
 
 // Warnings are settings that are allowed and rarely right.
 func (c *Config) Warnings(stage Stage) (warnings []string) {
-	if stage == SFT {
-		return nil
+	warnings = c.judgeWarnings()
+	if !stage.hasCritic() {
+		return warnings
 	}
 	if c.Rollout.N < 4 {
 		warnings = append(warnings, fmt.Sprintf("rollout.n is %d: with fewer than 4 answers a group's statistics say little (with 2, grpo's advantages are the same size whatever the scores): 8 is usual", c.Rollout.N))
@@ -205,16 +216,18 @@ func (c *Config) learnsTeacher(stage Stage) bool {
 
 // needsReference reports whether a stage compares the student with what it was.
 func (c *Config) needsReference(stage Stage) bool {
-	return (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.learnsTeacher(stage)
+	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.learnsTeacher(stage)
 }
 
 // StageDefaults is DefaultConfig with what the paper sets differently by stage:
-// SeqKD learns at 5e-6, warm-up takes one epoch, the game two.
+// SeqKD learns at 5e-6, warm-up takes one epoch, the game two. DPO clips at TRL's 1.
 func StageDefaults(stage Stage) Config {
 	c := DefaultConfig()
 	switch stage {
 	case SFT:
 		c.Actor.Optim.LR = 5e-6
+		c.Actor.GradClip = 1
+	case DPO:
 		c.Actor.GradClip = 1
 	case Train:
 		c.Trainer.TotalEpochs = 2
@@ -245,7 +258,7 @@ func Preset(name string) ([]string, error) {
 // absolute is c with paths that hold from any folder: a run's own settings are
 // kept so, since it may be gone on with from another one.
 func (c Config) absolute() Config {
-	for _, path := range []*string{&c.Model.Path, &c.Model.RewardPath, &c.Data.TrainFiles, &c.Data.ValFiles, &c.Trainer.Output, &c.Trainer.Resume} {
+	for _, path := range []*string{&c.Model.Path, &c.Model.RewardPath, &c.Data.TrainFiles, &c.Data.ValFiles, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic} {
 		list := filepath.SplitList(*path)
 		for i, p := range list {
 			if abs, err := filepath.Abs(p); err == nil {

@@ -48,7 +48,7 @@ func Examine(fsys vfs.FS, run string) (*Examination, error) {
 		steps, lerr := checkpoint.Steps(fsys, run)
 		if err := errors.Join(lerr, err); lerr != nil || len(steps) == 0 {
 			if errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("%w: trainer: %s: holds no run: give the --output of gad sft, warmup or train", ErrConfig, run)
+				err = fmt.Errorf("%w: trainer: %s: holds no run: give the --output of gad sft, warmup, train or dpo", ErrConfig, run)
 			}
 			return nil, err
 		}

@@ -3,10 +3,8 @@ package trainer
 import (
 	"fmt"
 
-	"gad/critic"
 	"gad/data"
 	"gad/internal/compute"
-	"gad/internal/philox"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
@@ -33,9 +31,23 @@ type Evaluation struct {
 	TruncatedFrac float64 `json:"truncated_frac"`
 	RepeatFrac    float64 `json:"repeat_frac"`
 
-	// FreshDAcc is the held-out accuracy of a discriminator trained from scratch
-	// on this student's answers; 0.5 is indistinguishable. Absent where none was.
-	FreshDAcc *float64 `json:"fresh_d_acc,omitempty"`
+	RougeLCI95   *[2]float64 `json:"rouge_l_ci95,omitempty"`   // bootstrap over prompts, as all intervals here
+	LenRatioCI95 *[2]float64 `json:"len_ratio_ci95,omitempty"` // absent where an end is not finite
+
+	// Of a checker; absent without one.
+	Check     *float64           `json:"check,omitempty"` // mean score
+	CheckCI95 *[2]float64        `json:"check_ci95,omitempty"`
+	Labels    map[string]float64 `json:"labels,omitempty"` // share of the rows by label
+
+	// Of fresh discriminators; absent where none was trained. FreshDAcc is the held-out
+	// accuracy over pairs that differ, mean over seeds; 0.5 is indistinguishable. It and
+	// its interval are absent where the control (Fresh) says that the training cannot
+	// rank, or where no pair differs.
+	FreshDAcc     *float64    `json:"fresh_d_acc,omitempty"`
+	FreshDCI95    *[2]float64 `json:"fresh_d_acc_ci95,omitempty"`
+	FreshDControl *float64    `json:"fresh_d_control,omitempty"`
+	FreshDTies    *float64    `json:"fresh_d_ties,omitempty"`    // share of the rows whose two answers are the same
+	FreshDLearned *bool       `json:"fresh_d_learned,omitempty"` // what the control says
 }
 
 // EvalOptions say how a student is evaluated.
@@ -66,21 +78,25 @@ func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []in
 	j.Eval = Evaluation{Rows: len(rows), Temperature: o.Temperature}
 	e, n := &j.Eval, float64(len(rows))
 	var studentTokens, teacherTokens float64
+	rouge, lenS, lenP := make([]float64, len(rows)), make([]float64, len(rows)), make([]float64, len(rows)) // for the intervals
 	for p, answers := range out {
 		c := answers[0]
 		text := tok.Decode(c.IDs, true)
 		j.Answers = append(j.Answers, text)
 		j.Truncated = append(j.Truncated, c.Truncated)
 		j.Seqs = append(j.Seqs, enc.ending().Seq(b.Prompts[p], c.IDs, c.Truncated))
-		e.RougeL += textmetrics.RougeL(text, b.TeacherText[p]) / n
+		rouge[p] = textmetrics.RougeL(text, b.TeacherText[p])
+		lenS[p], lenP[p] = float64(len(c.IDs)), float64(len(b.Teachers[p].IDs)-b.Teachers[p].Prompt)
+		e.RougeL += rouge[p] / n
 		e.RepeatFrac += textmetrics.RepeatFrac(c.IDs) / n
 		if c.Truncated {
 			e.TruncatedFrac += 1 / n
 		}
-		studentTokens += float64(len(c.IDs))
-		teacherTokens += float64(len(b.Teachers[p].IDs) - b.Teachers[p].Prompt)
+		studentTokens += lenS[p]
+		teacherTokens += lenP[p]
 	}
 	e.LenRatio = studentTokens / teacherTokens
+	e.RougeLCI95, e.LenRatioCI95 = finite(textmetrics.MeanInterval(rouge, o.Seed)), finite(textmetrics.RatioInterval(lenS, lenP, o.Seed))
 	e.Distinct1, e.Distinct2 = textmetrics.DistinctN(j.Answers, 1), textmetrics.DistinctN(j.Answers, 2)
 	e.TeacherNLL, err = teacherNLL(m, b.Teachers, o.MaxTokens)
 	return j, err
@@ -111,82 +127,10 @@ func (t *Trainer) validate(m Metrics) error {
 		return fmt.Errorf("validation: %w", err)
 	}
 	m["val/rouge_l"], m["val/teacher_nll"], m["val/len_ratio"] = j.Eval.RougeL, j.Eval.TeacherNLL, j.Eval.LenRatio
+	if err := t.judge(m, j); err != nil {
+		return fmt.Errorf("validation: %w", err)
+	}
 	return nil
-}
-
-// DiscOptions say how a fresh discriminator is trained.
-type DiscOptions struct {
-	From  string       // folder of a model to start from; empty: random weights of Shape
-	Shape model.Config // architecture, where From is empty
-	Steps int
-	Batch int // pairs a step
-	LR    float64
-	Seed  uint64
-}
-
-// FreshDiscriminator trains a new discriminator on the first half of the pairs
-// and returns its accuracy on the second half: how well the student's answers
-// can still be told from the teacher's by someone who did not train against it.
-func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
-	if o.Steps < 1 || o.Batch < 1 {
-		return 0, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs: both must be at least 1", o.Steps, o.Batch)
-	}
-	c := critic.DefaultConfig()
-	c.Optim.LR, c.Optim.WarmupSteps, c.Optim.LRScheduler, c.GradClip = o.LR, o.Steps/10, "linear", 1
-	var cr *critic.Critic
-	if o.From != "" {
-		cr, err = critic.Open(be, o.From, c, o.Steps, o.Batch, o.Seed)
-	} else {
-		var m *model.Model
-		if m, err = model.New(be, o.Shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: o.Seed, ScoreInit: c.HeadStd(o.Shape.Hidden)}); err == nil {
-			cr, err = critic.New(m, c, o.Steps, o.Batch, o.Seed)
-		}
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer cr.Close()
-	half := len(j.Seqs) / 2
-	if half == 0 {
-		return 0, fmt.Errorf("trainer: fresh discriminator: %d rows: needs at least 2", len(j.Seqs))
-	}
-	pairs := func(at []int) critic.Batch {
-		b := critic.Batch{Students: model.Pick(j.Seqs, at), Teachers: model.Pick(j.Batch.Teachers, at), Group: allGroups(len(at)), Skip: make([]bool, len(at))}
-		for i, p := range at {
-			b.Skip[i] = j.Batch.TeacherCut[p] // cut by our limit: told apart by the missing end alone
-		}
-		return b
-	}
-	for step := range o.Steps {
-		at := make([]int, o.Batch)
-		for i := range at {
-			at[i] = philox.IntN(half, o.Seed, philox.Replay, uint64(step), uint64(i), 1)
-		}
-		b := pairs(at)
-		if err := score(cr, &b); err != nil {
-			return 0, err
-		}
-		if _, err := cr.Update(b); err != nil {
-			return 0, err
-		}
-	}
-	var rest []int
-	for i := half; i < len(j.Seqs); i++ {
-		rest = append(rest, i)
-	}
-	b := pairs(rest)
-	if err := score(cr, &b); err != nil {
-		return 0, err
-	}
-	return b.Signal().Acc, nil
-}
-
-func score(cr *critic.Critic, b *critic.Batch) (err error) {
-	if b.FreshS, err = cr.Score(b.Students); err != nil {
-		return err
-	}
-	b.FreshP, err = cr.Score(b.Teachers)
-	return err
 }
 
 // Given is one row of a data set as token ids, for LogProbs and Scores.

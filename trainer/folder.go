@@ -65,8 +65,8 @@ func Export(fsys vfs.FS, dir, part, dst, dtype string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if part == "critic" && s.Stage == SFT {
-		return "", fmt.Errorf("%w: export: %s: of an sft run, which has no discriminator: export the actor", ErrConfig, dir)
+	if part == "critic" && !s.Stage.hasCritic() {
+		return "", fmt.Errorf("%w: export: %s: of %s, which has no discriminator: export the actor", ErrConfig, dir, s.Stage.aRun())
 	}
 	src := filepath.Join(dir, part)
 	cfg, err := model.ReadConfig(src)

@@ -184,13 +184,13 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 		}
 	}
 	answers, slots := c.Rollout.N, c.Rollout.MaxNumSeqs
-	if p.Stage == SFT {
+	if !p.Stage.hasCritic() {
 		slots = 0
 	}
 	longest := max(c.Actor.MaxTokenLen, int(p.PromptMean+p.AnswerMean))
 	var scratch int64
 	var parts, others []model.Plan // as set, and with recompute as the note says
-	recompute := !c.Actor.Recompute || p.Stage != SFT && !c.Critic.Recompute
+	recompute := !c.Actor.Recompute || p.Stage.hasCritic() && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
@@ -206,16 +206,27 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 	defer func() { // what the models share, last
 		add("activations", model.SharedActivations(parts...))
 		note := fmt.Sprintf("actor.recompute=%t", recompute)
-		if p.Stage != SFT {
+		if p.Stage.hasCritic() {
 			note += fmt.Sprintf(" critic.recompute=%t", recompute)
 		}
 		items[len(items)-1].Note = fmt.Sprintf("%s with %s", bytesText(model.SharedActivations(others...)), note)
 		add("scratch of operations", scratch)
 		add("the device itself", f.Overhead())
 	}()
+	defer func() { // the last of the models
+		if c.Trainer.HeldOutCritic != "" {
+			shape = c.heldOutShape(shape)
+			part("held-out critic", model.PlanOptions{Kind: model.Scorer, Tokens: longest})
+		}
+	}()
 	part("actor", model.PlanOptions{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, Tokens: longest,
 		Slots: slots, N: answers, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
 	if p.Stage == SFT {
+		return items
+	}
+	if p.Stage == DPO { // the reference answers, once a prompt
+		part("reference", model.PlanOptions{Kind: model.LM, Tokens: longest,
+			Slots: c.Rollout.MaxNumSeqs, N: 1, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
 		return items
 	}
 	part("critic", model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute, Tokens: max(c.Critic.MaxTokenLen, int(p.PromptMean+p.AnswerMean))})
@@ -227,7 +238,7 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
 	models := shape.ParamCount(model.LM)
-	if p.Stage != SFT {
+	if p.Stage.hasCritic() {
 		models += shape.ParamCount(model.Scorer)
 	}
 	one := 12 * models // weights and two moments, float32
@@ -306,6 +317,10 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 	p.Measured = fmt.Sprintf("%s, %d of %d layers, %d tokens", be.Name(), small.Layers, shape.Layers, int(trained))
 	if p.Stage == SFT {
 		p.StepTime = []Timed{{"update_actor", prompts * whole * perTrained}}
+		return nil
+	}
+	if p.Stage == DPO {
+		p.StepTime = p.pairTime(c, perForward, perDecoded, perTrained)
 		return nil
 	}
 	p.StepTime = []Timed{

@@ -107,6 +107,9 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 			[]string{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"}},
 		{"log-probability Inf", Train, func(s *saboteur) { s.logp = inf }, "actor", nil},
 		{"log-probability of SFT", SFT, func(s *saboteur) { s.logp = nan }, "actor", nil},
+		{"gradient of DPO", DPO, func(s *saboteur) { s.gradient = nan }, "actor", nil},
+		{"log-probability of DPO", DPO, func(s *saboteur) { s.logp = nan }, "actor", nil},
+		{"log-probability of DPO, in several packs", DPO, func(s *saboteur) { s.logp = -inf }, "actor", []string{"actor.max_token_len=64"}},
 		{"loss", Train, func(s *saboteur) { s.score = func(i int) float32 { return 3e38 * float32(1-2*(i%2)) } }, "actor critic",
 			[]string{"algorithm.norm_adv_by_std_in_grpo=false", "algorithm.adv_clip=0"}},
 	} {

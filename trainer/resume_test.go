@@ -71,6 +71,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		{Warmup, []string{"trainer.critic_warmup=1", "trainer.warmup_objective=policy"}},
 		{Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6", "trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
 		{Train, nil},
+		{DPO, nil},
 	} {
 		name := string(c.stage)
 		if len(c.extra) > 1 {

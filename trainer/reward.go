@@ -115,6 +115,9 @@ func (r *round) take(from *round, keep []int) {
 	a.EntST = append(a.EntST, model.Pick(fa.EntST, seqs)...)
 	r.judged = append(r.judged, model.Pick(from.judged, seqs)...)
 	r.scoreS = append(r.scoreS, model.Pick(from.scoreS, seqs)...)
+	if from.checkS != nil {
+		r.checkS = append(r.checkS, model.Pick(from.checkS, seqs)...)
+	}
 }
 
 func float64s(x []float32) []float64 {

@@ -33,7 +33,7 @@ func (t *Trainer) Step() (m Metrics, err error) {
 			return nil, err
 		}
 	}
-	advST, err := t.advantages(m, r.roll, r.scoreS, refST)
+	advST, err := t.advantages(m, r.roll, t.rewarded(m, r), refST)
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +57,7 @@ type round struct {
 	judged []model.Seq // [S] the answers on the discriminator's path
 	scoreS []float32   // [S]
 	scoreP []float32   // [P] of the teacher's answers
+	checkS []float64   // [S] the checker's scores; nil where the reward has none of them
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the
@@ -74,7 +75,7 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 		last := !filter.Enable || try >= filter.MaxGenBatches
 		if !last {
 			lenS, _ := r.roll.Mask()
-			rewardS, err := shape(t.cfg.Algorithm, r.scoreS, lenS, r.roll.Truncated, r.roll.Group, t.cfg.Data.MaxResponse)
+			rewardS, err := shape(t.cfg.Algorithm, t.rewarded(m, r), lenS, r.roll.Truncated, r.roll.Group, t.cfg.Data.MaxResponse)
 			if err != nil {
 				return nil, err
 			}
@@ -97,6 +98,9 @@ func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err e
 		return nil, err
 	}
 	if r.roll, err = t.rollout(m, r.batch, drawn); err != nil {
+		return nil, err
+	}
+	if err = t.checkRound(m, r); err != nil {
 		return nil, err
 	}
 	r.judged = t.judged(r.roll)

@@ -1,4 +1,4 @@
-// Package trainer runs the stages of the game: sft, warmup and train. step.go is
+// Package trainer runs the stages: sft, warmup, train and dpo. step.go is
 // the loop's body; this file opens a run, goes on with one, and closes it.
 package trainer
 
@@ -22,6 +22,7 @@ import (
 	"gad/checkpoint"
 	"gad/critic"
 	"gad/data"
+	"gad/internal/checker"
 	"gad/internal/compute"
 	"gad/internal/conf"
 	"gad/internal/report"
@@ -74,9 +75,13 @@ type Trainer struct {
 	valRows   []int // rows of val that an evaluation takes
 	order     *data.Order
 	actor     *actor.Actor
-	critic    *critic.Critic    // nil in SFT
+	critic    *critic.Critic    // nil in SFT and DPO
 	reference *reference.Policy // nil where no KL is on
+	heldOut   *model.Model      // a discriminator that does not play; nil without one
+	checker   *checker.Checker  // nil without one
+	ctx       context.Context   // of Run; nil outside of it
 	kl        algos.AdaptiveKL
+	dpo       *algos.DPO[float64] // nil but in DPO
 	rec       *report.Recorder
 	log       *zap.Logger
 	lock      *checkpoint.Lock
@@ -101,7 +106,7 @@ type Trainer struct {
 // seed is the run's, made different for each stage: train does not draw the
 // rows and the answers of the warm-up again.
 func (t *Trainer) seed() uint64 {
-	stage := map[Stage]uint64{SFT: 0, Warmup: 1, Train: 2}[t.Stage]
+	stage := map[Stage]uint64{SFT: 0, Warmup: 1, Train: 2, DPO: 3}[t.Stage]
 	return t.cfg.Trainer.Seed + stage<<56
 }
 
@@ -138,6 +143,9 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 		return t, err
 	}
 	if err := t.openModels(start); err != nil {
+		return t, err
+	}
+	if err := t.openJudges(); err != nil {
 		return t, err
 	}
 	if start.inPlace && t.step >= t.total {
@@ -266,8 +274,8 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	if s.inPlace && s.state.Stage != t.Stage {
 		return s, fmt.Errorf("%w: trainer: %s: holds a run of stage %s, not %s: give another --output", ErrConfig, run, s.state.Stage, t.Stage)
 	}
-	if !s.inPlace && t.Stage == Train && s.state.Stage == SFT {
-		return s, fmt.Errorf("%w: trainer: %s: is an sft run and has no discriminator: run gad warmup --model %s first", ErrConfig, t.cfg.Trainer.Resume, filepath.Join(s.dir, "actor"))
+	if !s.inPlace && t.Stage == Train && !s.state.Stage.hasCritic() {
+		return s, fmt.Errorf("%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first", ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.aRun(), filepath.Join(s.dir, "actor"))
 	}
 	return s, nil
 }
@@ -383,8 +391,8 @@ func (t *Trainer) openModels(s start) (err error) {
 	} else if !errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(foreignState)) {
 		return err
 	}
-	perStep := 1 // the teacher's answers take one optimizer step
-	if !t.learnsTeacher() {
+	perStep := 1 // the teacher's answers, and pairs, take one optimizer step
+	if !t.learnsTeacher() && t.Stage != DPO {
 		perStep = c.Actor.Updates(batch)
 	}
 	updates := max(t.planned-c.Trainer.CriticWarmup, 1) * perStep
@@ -394,7 +402,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
 		return err
 	}
-	if s.inPlace || s.dir != "" && (t.Stage != Train || c.Trainer.ResumeOptim == "both") {
+	if s.inPlace || s.dir != "" && (t.Stage != Train && t.Stage != DPO || c.Trainer.ResumeOptim == "both") {
 		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, actorOptimizer)); err != nil {
 			return err
 		}
@@ -403,11 +411,14 @@ func (t *Trainer) openModels(s start) (err error) {
 		t.before.Actor = t.actor.Optimizer().Steps()
 	}
 	t.actor.ScheduleFrom(t.before.Actor)
-	if t.Stage == SFT {
-		return nil
+	if t.Stage == DPO {
+		t.dpo, err = algos.NewDPO[float64](c.DPO.objective())
+	}
+	if !t.Stage.hasCritic() {
+		return err
 	}
 	scorer := from
-	carried := s.dir != "" && s.state.Stage != SFT && (s.inPlace || c.Model.RewardPath == "")
+	carried := s.dir != "" && s.state.Stage.hasCritic() && (s.inPlace || c.Model.RewardPath == "")
 	switch {
 	case carried:
 		scorer = filepath.Join(s.dir, "critic")
@@ -507,7 +518,7 @@ func (t *Trainer) introduce(s start) {
 }
 
 func (t *Trainer) answers() string {
-	if t.Stage == SFT {
+	if !t.Stage.hasCritic() {
 		return ""
 	}
 	return fmt.Sprintf(" x %d answers", t.cfg.Rollout.N)
@@ -521,6 +532,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	if t.step >= t.total {
 		return t.rec.Sync()
 	}
+	t.ctx = ctx
 	t.actor.Stop = func() bool {
 		select { // not ctx.Err: it is asked once a step
 		case <-ctx.Done():
@@ -562,7 +574,12 @@ func (t *Trainer) Run(ctx context.Context) error {
 
 // Abort notes in log.jsonl that the run is about to be ended without a save. It may
 // be called from another goroutine than Run's.
-func (t *Trainer) Abort(why string) { t.rec.End(report.Aborted, why) }
+func (t *Trainer) Abort(why string) {
+	if t.checker != nil {
+		t.checker.Kill()
+	}
+	t.rec.End(report.Aborted, why)
+}
 
 // endOf is how a run ends with the error err.
 func endOf(err error) report.End {
@@ -631,9 +648,12 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 }
 
 func (t *Trainer) next() (m Metrics, err error) {
-	if t.Stage == SFT {
+	switch t.Stage {
+	case SFT:
 		m, err = t.sftStep()
-	} else {
+	case DPO:
+		m, err = t.dpoStep()
+	default:
 		m, err = t.Step()
 	}
 	if err != nil {
@@ -807,6 +827,10 @@ func (t *Trainer) Close() error {
 	if t.reference != nil {
 		errs = append(errs, t.reference.Close())
 	}
+	if t.dpo != nil {
+		errs = append(errs, t.dpo.Close())
+	}
+	errs = append(errs, t.closeJudges())
 	for _, set := range []*data.Set{t.set, t.val} {
 		if set != nil {
 			errs = append(errs, set.Close())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -24,6 +25,7 @@ import (
 	"gad/internal/compute/cuda"
 	"gad/internal/conf"
 	"gad/internal/vfs"
+	"gad/study"
 	"gad/trainer"
 )
 
@@ -46,6 +48,8 @@ type program struct {
 	out, err io.Writer
 	tty      bool // err is a terminal
 	command  string
+	beside   *jobs    // the others of a study, which is one process; nil outside of one
+	planning *planned // takes the plan in the place of out; nil prints it
 }
 
 // run is gad with the given arguments; it returns the exit status.
@@ -93,9 +97,9 @@ func (p *program) app() *cli.App {
 		},
 		Commands: []*cli.Command{
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
-			p.stageCommand(trainer.SFT), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
+			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.planCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(),
+			p.studyCommand(), p.planCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(),
 		},
 	}
 	for _, c := range app.Commands {
@@ -142,13 +146,13 @@ func (m marked) Is(target error) bool { return target == m.mark }
 func status(err error) int {
 	var problems conf.Problems
 	switch {
-	case errors.Is(err, trainer.ErrInterrupted):
+	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
 	case errors.Is(err, errRunning), errors.Is(err, errSick):
 		return exitFailed
-	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget):
+	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, compute.ErrMemory):
 		return exitFailed
@@ -163,6 +167,9 @@ func status(err error) int {
 // The function that it returns is called when the run has ended. How is decided then, so
 // that a signal no longer has an effect, unless the process hangs on its way out.
 func (p *program) interruptible(abort func(why string)) (context.Context, func()) {
+	if p.beside != nil {
+		return p.beside.join(abort) // one signal for all of them
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -245,7 +252,7 @@ func (d device) open() (compute.Backend, error) {
 	switch d.name {
 	case "cpu":
 		free := cpu.MemoryAvailable()
-		if free > 0 {
+		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 { // later, what this process holds is not free
 			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
 		}
 		// Beyond what there is, an allocation fails and says so; without the limit the system would kill.

@@ -97,6 +97,7 @@ var build = sync.OnceValue(func() error {
 		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),
 		stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", f.path("warmup"), "--steps", "4", "--critic-warmup", "2"),
 		{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", f.path("train"), "--steps", "3"},
+		stage("dpo", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("dpo"), "--steps", "2"),
 	} {
 		if args[0] == "sft" {
 			args = append(args, "actor.optim.lr=5e-3", "data.train_batch_size=8")
@@ -215,6 +216,7 @@ func TestPipeline(t *testing.T) {
 		"sft":    {"sft of", "step 60/60", "sft_loss", "rouge_l", "done: "},
 		"warmup": {"prompts a step x 4 answers", "step 1/4  d_acc", "d_loss", "step 4/4  sft_loss"},
 		"train":  {"train from", "clip ", "kl ", "tok/s"},
+		"dpo":    {"dpo of", "step 1/2  dpo_loss 0.693  acc 0.00", "step 2/2  dpo_loss", "rouge_l", "done: "},
 	} {
 		for _, text := range texts {
 			if !strings.Contains(f.printed[command], text) {
@@ -326,6 +328,15 @@ func TestPlan(t *testing.T) {
 	printed, _ = must(t, stage("plan", append(args, "--stage", "sft")...)...)
 	if strings.Contains(printed, "critic") || !strings.Contains(printed, "actor: weights") {
 		t.Errorf("plan of sft:\n%s", printed)
+	}
+	printed, _ = must(t, stage("plan", append(args, "--stage", "dpo")...)...)
+	for _, text := range []string{"actor: optimizer", "reference: weights", "reference: key/value cache", "rollout", "ref_logp", "update_actor", "10 steps"} {
+		if !strings.Contains(printed, text) {
+			t.Errorf("plan of dpo does not print %q:\n%s", text, printed)
+		}
+	}
+	if strings.Contains(printed, "critic") || strings.Contains(printed, "actor: key/value cache") {
+		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s", printed)
 	}
 	code, _, said := gad(append(stage("plan", append(args, "--stage", "warmup")...), "rollout.max_num_seqs=1000000", "rollout.n=60000", "data.train_batch_size=60000", "actor.max_token_len=2000000000")...)
 	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 ") || !strings.Contains(said, " it needs ") {

@@ -21,7 +21,7 @@ func TestMistakes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"student", "warmup", "sft"} {
+	for _, dir := range []string{"student", "warmup", "sft", "dpo"} {
 		if err := os.Symlink(f.path(dir), dir); err != nil {
 			t.Fatal(err)
 		}
@@ -84,6 +84,12 @@ func TestMistakes(t *testing.T) {
 		{"sft --output sft --data rows.jsonl", 3, ``},
 		{"train --data rows.jsonl --output run", 2, `configuration: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)`},
 		{"train --resume sft --data rows.jsonl --output run", 2, `configuration: trainer: sft: is an sft run and has no discriminator: run gad warmup --model sft/global_step_60/actor first`},
+		{"train --resume dpo --data rows.jsonl --output run", 2, `configuration: trainer: dpo: is a dpo run and has no discriminator: run gad warmup --model dpo/global_step_2/actor first`},
+		{"train --resume dpo", 2, `configuration: trainer: dpo: holds a run of stage dpo, not train: give another --output`},
+		{"dpo --resume sft --data rows.jsonl --output run", 2, `dpo: unknown flag --resume: see gad dpo --help`},
+		{"dpo --model student --data rows.jsonl --output run SET dpo.beta=0", 2, `config: dpo.beta is 0: must be above 0`},
+		{"dpo --model student --data rows.jsonl --output run SET dpo.loss_type=simpo", 2, `conf: override "dpo.loss_type=simpo": setting "dpo.loss_type": "simpo": want one of: sigmoid, hinge, ipo, exo_pair, nca_pair, robust, bco_pair, sppo_hard, aot, aot_unpaired, apo_zero, apo_down, discopop, sigmoid_norm, sft`},
+		{"export --run dpo --output run --part critic", 2, `configuration: export: dpo/global_step_2: of a dpo run, which has no discriminator: export the actor`},
 		{"train --resume warmup", 2, `configuration: trainer: warmup: holds a run of stage warmup, not train: give another --output`},
 		{"train --resume nowhere --data rows.jsonl --output run", 3, `checkpoint: nowhere: no checkpoint: give a run folder that holds a global_step_N, or one of those`},
 		{"generate --model student", 2, `generate: --prompt is missing: see gad generate --help`},
@@ -104,7 +110,7 @@ func TestMistakes(t *testing.T) {
 		{"init --config notok --corpus rows.jsonl --output foreign", 2, `checkpoint: foreign: already exists: choose another folder, or remove this one`},
 		{"init --config notok --corpus none.txt --output run", 3, `tokenizer: open none.txt: no such file or directory`},
 		{"init --corpus rows.jsonl --output run", 2, `init: --config is missing: see gad init --help`},
-		{"plan --stage x", 2, `plan: --stage "x": must be sft, warmup or train`},
+		{"plan --stage x", 2, `plan: --stage "x": must be sft, warmup, train or dpo`},
 		{"plan --stage sft", 2, `configuration: plan: no student: give model.path (flag --model)`},
 		{"demo --dir foreign --fast", 2, `demo: foreign: holds files that are not a demo's: nothing is overwritten: give another --dir`},
 	} {

@@ -16,7 +16,7 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
 		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with so many GB free (default: what it has now)"},
-		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup or train"},
+		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train or dpo"},
 	}
 	for _, f := range stageFlags {
 		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
@@ -28,8 +28,8 @@ func (p *program) planCommand() *cli.Command {
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
 			stage := trainer.Stage(c.String("stage"))
-			if stage != trainer.SFT && stage != trainer.Warmup && stage != trainer.Train {
-				return usage("plan: --stage %q: must be sft, warmup or train", stage)
+			if stage != trainer.SFT && stage != trainer.Warmup && stage != trainer.Train && stage != trainer.DPO {
+				return usage("plan: --stage %q: must be sft, warmup, train or dpo", stage)
 			}
 			cfg, err := p.configure(c, stage)
 			if err != nil {
@@ -48,6 +48,9 @@ func (p *program) planCommand() *cli.Command {
 // planned all the same.
 func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) error {
 	d := deviceOf(cfg)
+	if p.planning != nil {
+		return p.planning.take(d, cfg, stage)
+	}
 	be, missing := d.open()
 	switch {
 	case missing == nil:

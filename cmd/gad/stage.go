@@ -25,6 +25,7 @@ var stageFlags = []stageFlag{
 	{"val-data", "data.val_files", "held-out data for the val/ metrics"},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
+	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},
 	{"critic-warmup", "trainer.critic_warmup", "steps in which only the discriminator learns"},
 	{"steps", "trainer.total_steps", "steps to run (default: as many as trainer.total_epochs takes)"},
 	{"seed", "trainer.seed", "seed of data order, sampling and fresh weights"},
@@ -33,11 +34,12 @@ var stageFlags = []stageFlag{
 	{"threads", "trainer.threads", "CPU workers; 0 is one per core"},
 }
 
-// stageCommand is gad sft, gad warmup or gad train.
+// stageCommand is gad sft, gad warmup, gad train or gad dpo.
 func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 	var about = map[trainer.Stage]string{
 		trainer.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
 		trainer.Warmup: "train the discriminator first, then the student beside it",
+		trainer.DPO:    "prefer the teacher's answers to samples of the starting student (SODA): no discriminator",
 		trainer.Train:  "play the game from a warm-up checkpoint, or go on with an interrupted run",
 	}
 	flags := []cli.Flag{
@@ -48,7 +50,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 		flags = append(flags, presetFlag())
 	}
 	for _, f := range stageFlags {
-		if stage == trainer.SFT && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
+		if (stage == trainer.SFT || stage == trainer.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
 			continue
 		}
 		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})

@@ -357,17 +357,20 @@ func (p *program) evalCommand() *cli.Command {
 			&cli.Float64Flag{Name: "temperature", Usage: "of the answers; 0 is greedy"},
 			&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, Usage: "longer prompts are refused, tokens"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling and of the fresh discriminator"},
-			&cli.IntFlag{Name: "disc-steps", Value: 100, Usage: "steps of a fresh discriminator on the first half of the rows; 0 is none"},
-			&cli.IntFlag{Name: "disc-batch", Value: 32, Usage: "pairs of one such step"},
-			&cli.Float64Flag{Name: "disc-lr", Value: 1e-3, Usage: "its learning rate"},
-			&cli.StringFlag{Name: "disc-from", Usage: "folder that it starts from (default: random weights of the student's shape)"},
+			&cli.StringFlag{Name: "checker", Usage: "program that scores the answers, for sh -c (see doc/the-game.md)"},
+			&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "seconds after which it is ended"},
+			&cli.IntFlag{Name: "disc-steps", Value: trainer.DefaultDiscSteps, Usage: "optimizer steps of a fresh discriminator on half of the rows; 0 is none"},
+			&cli.IntFlag{Name: "disc-batch", Value: 8, Usage: "pairs of one such step"},
+			&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0256/hidden width", Usage: "its peak learning rate"},
+			&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with a split and a head of its own"},
+			&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: "folder that they start from, or random: random weights of the student's shape"},
 		}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "model", "data"), inRange(c, "temperature", 1e6)); err != nil {
 				return err
 			}
-			if c.Int("disc-steps") < 0 || c.Int("disc-batch") < 1 || !(c.Float64("disc-lr") > 0) {
-				return usage("eval: --disc-steps %d, --disc-batch %d, --disc-lr %g: must be at least 0, at least 1, above 0", c.Int("disc-steps"), c.Int("disc-batch"), c.Float64("disc-lr"))
+			if err := checkEvalFlags(c); err != nil {
+				return err
 			}
 			set, rows, err := openRows(c)
 			if err != nil {
@@ -384,23 +387,16 @@ func (p *program) evalCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if steps := c.Int("disc-steps"); steps > 0 && len(rows) > 1 {
-				acc, err := trainer.FreshDiscriminator(l.be, trainer.DiscOptions{From: c.String("disc-from"), Shape: l.m.Config(),
-					Steps: steps, Batch: c.Int("disc-batch"), LR: c.Float64("disc-lr"), Seed: c.Uint64("seed")}, j)
-				if err != nil {
-					return err
-				}
-				j.Eval.FreshDAcc = &acc
+			if err := checkAnswers(c, j, set); err != nil {
+				return err
+			}
+			if err := judgeFresh(c, l, j); err != nil {
+				return err
 			}
 			if c.Bool("json") {
 				return printJSON(p.out, j.Eval)
 			}
-			e := j.Eval
-			fmt.Fprintf(p.out, "rows                          %d (temperature %g)\nROUGE-L                       %.4f\nteacher NLL, nats per token   %.4f\nlength ratio                  %.3f\ndistinct-1, distinct-2        %.3f %.3f\ntruncated                     %.3f\nrepeated 4-grams              %.3f\n",
-				e.Rows, e.Temperature, e.RougeL, e.TeacherNLL, e.LenRatio, e.Distinct1, e.Distinct2, e.TruncatedFrac, e.RepeatFrac)
-			if e.FreshDAcc != nil {
-				fmt.Fprintf(p.out, "fresh discriminator accuracy  %.3f (0.5 cannot tell)\n", *e.FreshDAcc)
-			}
+			printEvaluation(p.out, j.Eval)
 			return nil
 		},
 	}

@@ -109,21 +109,9 @@ func (ld *loader) bad(where, format string, args ...any) {
 }
 
 func (ld *loader) file(path string) {
-	b, err := readBounded(path)
-	if err != nil {
-		ld.bad(path, "%v", err)
-		return
-	}
-	root, err := parse(b)
-	if err != nil {
-		line, msg := "", strings.TrimPrefix(err.Error(), "yaml: ")
-		if m := yamlLine.FindStringSubmatch(msg); m != nil {
-			line, msg = ":"+m[1], m[2]
-		}
-		if strings.Contains(msg, "cannot start any token") && bytes.Contains(b, []byte("\t")) {
-			msg += ": indent with spaces, not tabs"
-		}
-		ld.bad(path+line, "not YAML: %s", msg)
+	root, problem := document(path)
+	if problem != nil {
+		ld.bad(problem.Where, "%s", problem.Msg)
 		return
 	}
 	if root == nil {
@@ -138,6 +126,26 @@ func (ld *loader) file(path string) {
 		return
 	}
 	ld.group(path, "", root)
+}
+
+// document reads the file at path: its root node, nil for an empty one, or what is wrong with it.
+func document(path string) (*yaml.Node, *Problem) {
+	b, err := readBounded(path)
+	if err != nil {
+		return nil, &Problem{path, err.Error()}
+	}
+	root, err := parse(b)
+	if err != nil {
+		line, msg := "", strings.TrimPrefix(err.Error(), "yaml: ")
+		if m := yamlLine.FindStringSubmatch(msg); m != nil {
+			line, msg = ":"+m[1], m[2]
+		}
+		if strings.Contains(msg, "cannot start any token") && bytes.Contains(b, []byte("\t")) {
+			msg += ": indent with spaces, not tabs"
+		}
+		return nil, &Problem{path + line, "not YAML: " + msg}
+	}
+	return root, nil
 }
 
 var yamlLine = regexp.MustCompile(`^line (\d+): (.*)$`)

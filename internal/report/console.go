@@ -348,6 +348,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 		parts = append(parts, text)
 	}
 	show("sft_loss", "actor/sft_loss")
+	show("dpo_loss", "dpo/loss")
+	show("acc", "dpo/acc")
 	show("d_acc", "critic/d_acc")
 	if ties := values["critic/tie_frac"]; ties > 0 {
 		show("of distinct", "critic/d_acc_distinct")
@@ -360,6 +362,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 		show("ppo_kl", "actor/ppo_kl")
 	}
 	show("len", "rollout/len_mean")
+	show("check", "val/check")
+	show("held_out", "val/held_out_d")
 	show("rouge_l", "val/rouge_l")
 	show("nll", "val/teacher_nll")
 	if n := values["critic/skipped_updates"] + values["actor/skipped_updates"]; n > 0 {

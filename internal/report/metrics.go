@@ -46,6 +46,7 @@ var table = []Metric{
 	{"critic/lr", "", "learning rate of the discriminator", "%.2e"},
 
 	{"reward/mean", "", "mean over the responses of what the advantages are computed from: score, shaping and KL term together", "%.3g"},
+	{"reward/check_mean", "", "mean over the responses of what the checker says (trainer.checker), as it printed it", "%.3g"},
 	{"reward/kl_coef", "", "coefficient of the KL term in the reward (it moves when the controller is adaptive)", "%.2e"},
 	{"reward/kl_mean", "nats", "masked mean of the KL estimate that the reward pays for, before the coefficient", "%.2g"},
 
@@ -70,6 +71,14 @@ var table = []Metric{
 	{"actor/lr", "", "learning rate of the actor", "%.2e"},
 	{"actor/sft_loss", "nats", "cross entropy on the teacher's tokens, mean per token", "%.3g"},
 
+	{"dpo/loss", "nats", "preference loss of gad dpo (dpo.loss_type), mean over the pairs before the update; the sigmoid's is ln 2 = 0.693 while the student is as it began", "%.3g"},
+	{"dpo/acc", "share", "pairs in which the teacher's answer has the larger reward beta*(log-probability - reference's), strictly: 0 in the first step, where all rewards are 0", "%.2f"},
+	{"dpo/margin", "", "mean of the teacher's reward - the sample's", "%.3g"},
+	{"dpo/chosen_reward", "", "mean reward of the teacher's answers; below 0 they have become less probable than they were", "%.3g"},
+	{"dpo/rejected_reward", "", "mean reward of the starting student's samples", "%.3g"},
+	{"dpo/pairs", "pairs", "pairs of the step; ties and truncated answers are left out", "%.0f"},
+	{"dpo/tie_frac", "share", "prompts whose sample is the teacher's very text, which are left out", "%.2f"},
+
 	{"rollout/len_mean", "tokens", "mean length of the student's responses, end token included", "%.0f"},
 	{"rollout/len_max", "tokens", "longest response", "%.0f"},
 	{"rollout/len_ratio", "", "len_mean by teacher/len_mean", "%.2f"},
@@ -84,11 +93,14 @@ var table = []Metric{
 	{"val/rouge_l", "", "mean ROUGE-L F1 of the student's answers against the teacher's, on held-out rows", "%.3f"},
 	{"val/teacher_nll", "nats", "mean negative log-probability per token that the student gives the teacher's answers", "%.3g"},
 	{"val/len_ratio", "", "tokens of the student's answers by tokens of the teacher's", "%.2f"},
+	{"val/check", "", "mean score that the checker (trainer.checker) gives the student's greedy answers", "%.3f"},
+	{"val/held_out_d", "share", "held-out rows on which a discriminator that does not play (trainer.held_out_critic) scores the student's greedy answer at least as high as the teacher's; the very same answer counts one half", "%.2f"},
 
 	{"timing_s/rollout", "s", "sampling the responses", "%.2f"},
 	{"timing_s/old_logp", "s", "log-probabilities under the sampling weights", "%.2f"},
 	{"timing_s/ref_logp", "s", "log-probabilities under the frozen reference", "%.2f"},
 	{"timing_s/score", "s", "discriminator scores of both paths", "%.2f"},
+	{"timing_s/check", "s", "the checker's scores of the responses", "%.2f"},
 	{"timing_s/update_critic", "s", "discriminator update", "%.2f"},
 	{"timing_s/update_actor", "s", "actor update", "%.2f"},
 	{"timing_s/val", "s", "validation", "%.2f"},

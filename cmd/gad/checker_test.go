@@ -1,0 +1,65 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A checker in gad eval: mean, interval and labels, for programs and for people; one
+// that fails is a failure of the run, on one line.
+func TestEvalChecker(t *testing.T) {
+	f := ready(t)
+	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0"}
+	checker := `n=0; while read -r line; do n=$((n+1)); if test $n -le 4; then echo '{"score":1,"label":"good"}'; else echo '{"score":0,"label":"bad"}'; fi; done`
+	printed, _ := must(t, append(args, "--json", "--checker", checker)...)
+	e := objects[struct {
+		evalFigures
+		Check  float64            `json:"check"`
+		CI     [2]float64         `json:"check_ci95"`
+		Labels map[string]float64 `json:"labels"`
+	}](t, printed)[0]
+	near := func(x, y float64) bool { return x > y-1e-9 && x < y+1e-9 }
+	if !near(e.Check, 0.4) || !(e.CI[0] > 0 && e.CI[0] < 0.3 && e.CI[1] > 0.5 && e.CI[1] < 1) || len(e.Labels) != 2 || !near(e.Labels["good"], 0.4) || !near(e.Labels["bad"], 0.6) {
+		t.Errorf("%s", printed)
+	}
+	text, _ := must(t, append(args, "--checker", checker)...)
+	if !strings.Contains(text, "checker's score               0.4000  (95 % of resamples: ") || !strings.Contains(text, "\n  bad                         0.600\n  good                        0.400\n") {
+		t.Errorf("prints\n%s", text)
+	}
+	for command, want := range map[string]string{
+		"exit 2":                     `gad: checker: "exit 2": row 0 has no score: printed 0 of 10: it ended with exit status 2: it must end with exit status 0`,
+		"head -n 9 | sed 's/.*/1/'":  `gad: checker: "head -n 9 | sed 's/.*/1/'": row 9 has no score: printed 9 of 10: print one line a row, in order`,
+		"sleep 60 --checker-timeout": "",
+	} {
+		if want == "" {
+			command, want = "sleep 60", `gad: checker: "sleep 60": row 0 has no score: printed 0 of 10: not done after 1s, and ended: make it faster, or raise the deadline (trainer.checker_timeout, --checker-timeout)`
+		}
+		code, out, said := gad(append(args, "--checker-timeout", "1", "--checker", command)...)
+		if code != exitFailed || said != want+"\n" || out != "" {
+			t.Errorf("%s: exit status %d\n%s%swant %s", command, code, out, said, want)
+		}
+	}
+	if code, _, said := gad(append(args, "--checker-timeout", "0", "--checker", "true")...); code != exitUsage {
+		t.Errorf("--checker-timeout 0: exit status %d, %s", code, said)
+	}
+}
+
+// --checker on a stage: the figure of each validation, and a run that ends with exit
+// status 1 and can go on where the program fails.
+func TestStageChecker(t *testing.T) {
+	f := ready(t)
+	out := t.TempDir() + "/sft"
+	args := func(checker string) []string {
+		return append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", out, "--steps", "2",
+			"--checker", checker), "trainer.save_freq=1", "trainer.test_freq=2", "trainer.keep_best=val/check")
+	}
+	code, _, said := gad(args("exit 7")...)
+	if code != exitFailed || !strings.Contains(said, `checker: "exit 7": row 0 has no score`) {
+		t.Errorf("exit status %d\n%s", code, said)
+	}
+	if _, said = must(t, args("sed 's/.*/0.25/'")...); !strings.Contains(said, "step 2/2") {
+		t.Errorf("prints\n%s", said)
+	}
+}

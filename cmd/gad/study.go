@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/checkpoint"
+	"gad/internal/compute"
+	"gad/study"
+	"gad/trainer"
+)
+
+// studyCommand is gad study.
+func (p *program) studyCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "study",
+		Usage:     "arms x seeds from one file: trains, evaluates, and says means, 95 % intervals, paired differences and cost",
+		ArgsUsage: "FILE",
+		Flags: []cli.Flag{
+			&cli.IntFlag{Name: "jobs", Usage: "commands at a time; 0 is as many as cores and memory allow, on cuda one"},
+			&cli.BoolFlag{Name: "table", Usage: "make the tables from what is there, and run nothing"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print the command lines and the time that they may take, and stop"},
+		},
+		Action: func(c *cli.Context) error {
+			file := c.Args().First()
+			if file == "" {
+				return usage("study: no file: say gad study FILE: see doc/study.md")
+			}
+			if rest := c.Args().Tail(); len(rest) > 0 && strings.HasPrefix(rest[0], "-") { // flags behind the file
+				args := append([]string{"gad", "study"}, rest...)
+				for _, name := range []string{"jobs", "table", "dry-run"} {
+					if c.IsSet(name) {
+						args = append(args, fmt.Sprintf("--%s=%v", name, c.Value(name)))
+					}
+				}
+				return p.invoke(c.Context, append(args, file))
+			} else if len(rest) > 0 {
+				return usage("study: unexpected argument %q: this command takes one file", rest[0])
+			}
+			if c.Int("jobs") < 0 {
+				return usage("study: --jobs %d: must be at least 0", c.Int("jobs"))
+			}
+			plan, err := study.Read(file)
+			if err != nil {
+				return err
+			}
+			return p.study(plan, c.Int("jobs"), c.Bool("table"), c.Bool("dry-run"))
+		},
+	}
+}
+
+func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
+	all := &jobs{aborts: map[int]func(string){}}
+	o := study.Options{FS: files(), Gad: inProcess{p, all}, Jobs: n, Cores: runtime.GOMAXPROCS(0), Log: p.err, Now: time.Now}
+	if dry {
+		return studied(study.DryRun(plan, o, p.out))
+	}
+	lock, err := checkpoint.LockRun(plan.Dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	var report *study.Report
+	if table {
+		report, err = study.Tables(plan, o)
+	} else {
+		var stop func()
+		all.ctx, stop = p.interruptible(all.abort)
+		report, err = study.Run(all.ctx, plan, o)
+		stop()
+	}
+	switch {
+	case errors.Is(err, study.ErrInterrupted):
+		fmt.Fprintf(p.err, "stopped: run the same command again to go on; tables of what is there: %s\n", filepath.Join(plan.Dir, study.TablesName))
+		return fmt.Errorf("%w: %w", trainer.ErrInterrupted, err)
+	case report != nil:
+		fmt.Fprint(p.out, report.Markdown())
+		fmt.Fprintf(p.err, "%s and %s in %s\n", study.TablesName, study.JSONName, plan.Dir)
+	}
+	return studied(err)
+}
+
+// studied marks the errors of a study for the exit status.
+func studied(err error) error {
+	if err != nil && errors.Is(err, errRunning) {
+		return marked{errRunning, err}
+	}
+	return err
+}
+
+// jobs are the training commands that run side by side in this process. A signal
+// stops all of them.
+type jobs struct {
+	ctx    context.Context
+	mu     sync.Mutex
+	next   int
+	aborts map[int]func(why string)
+}
+
+// join adds one, as interruptible does for a command of its own.
+func (j *jobs) join(abort func(why string)) (context.Context, func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	id := j.next
+	j.next++
+	j.aborts[id] = abort
+	return j.ctx, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		delete(j.aborts, id)
+	}
+}
+
+// abort notes in the log of each that it is stopped at once.
+func (j *jobs) abort(why string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var told sync.WaitGroup
+	for _, abort := range j.aborts {
+		told.Go(func() { abort(why) })
+	}
+	told.Wait()
+}
+
+// inProcess runs gad's command lines within this process.
+type inProcess struct {
+	p    *program
+	jobs *jobs
+}
+
+// Run runs one command line.
+func (g inProcess) Run(ctx context.Context, args []string, out, log io.Writer) error {
+	if ctx.Err() != nil {
+		return study.ErrInterrupted
+	}
+	args = append([]string{"gad"}, args...)
+	one := &program{out: out, err: log, command: strings.Join(args, " "), beside: g.jobs}
+	err := one.invoke(ctx, args)
+	switch {
+	case errors.Is(err, trainer.ErrInterrupted):
+		return fmt.Errorf("%w: %w", study.ErrInterrupted, err)
+	case errors.Is(err, trainer.ErrNumerical):
+		return marked{study.ErrFinal, err}
+	}
+	return err
+}
+
+// Checkpoint is the newest checkpoint of a run that verifies.
+func (g inProcess) Checkpoint(run string) (string, error) {
+	dir, _, err := trainer.FindCheckpoint(files(), run)
+	return dir, err
+}
+
+// Plan asks gad plan.
+func (g inProcess) Plan(args []string, timed bool) (study.Needs, error) {
+	take := &planned{timed: timed}
+	one := &program{out: io.Discard, err: io.Discard, planning: take}
+	err := one.invoke(context.Background(), append([]string{"gad", "plan", "--stage", args[0]}, args[1:]...))
+	return take.needs, err
+}
+
+// planned takes what gad plan would print.
+type planned struct {
+	timed bool
+	needs study.Needs
+}
+
+func (t *planned) take(d device, cfg trainer.Config, stage trainer.Stage) error {
+	if err := cfg.Validate(stage); err != nil {
+		return marked{errUsage, err}
+	}
+	be, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	free := be.Available()
+	var timer compute.Backend
+	if t.timed {
+		timer = be
+	}
+	plan, err := trainer.NewPlan(timer, be, free, files(), cfg, stage)
+	if err != nil {
+		return err
+	}
+	t.needs = study.Needs{Free: free, Steps: plan.Steps}
+	for _, i := range plan.Memory {
+		t.needs.Bytes += i.Bytes
+	}
+	for _, s := range plan.StepTime {
+		t.needs.StepSeconds += s.Seconds
+	}
+	return plan.Check(cfg)
+}

@@ -1,0 +1,67 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// A study that runs two commands at a time is interrupted, and killed, at random times
+// and run again until it is done: one that was left alone has the same bits.
+func TestStudyProcess(t *testing.T) {
+	path, f := built(t), ready(t)
+	whole, dir := t.TempDir(), t.TempDir()
+	must(t, "study", "--jobs", "2", tiny(t, f, whole))
+	file := tiny(t, f, dir)
+	stopped, killed := 0, 0
+	for try := 0; ; try++ {
+		if try > 60 {
+			t.Fatal("no end after 60 starts")
+		}
+		p := start(t, path, "study", "--jobs", "2", file)
+		want := fmt.Sprintf("(start %d)", try)
+		switch {
+		case try%2 == 0 && stopped < 3: // in the middle of two commands
+			wait(t, "two commands "+want, func() bool { return strings.Count(p.said.String(), " --threads ") > 1 || ended(p) })
+			p.Process.Signal(os.Interrupt)
+		case try%2 == 1 && killed < 3:
+			wait(t, "a command "+want, func() bool { return strings.Count(p.said.String(), " --threads ") > 0 || ended(p) })
+			p.Process.Kill()
+		}
+		code := p.end(t, patience)
+		said := p.said.String()
+		if code == exitDone {
+			break
+		}
+		switch code {
+		case exitInterrupted:
+			stopped++
+			if strings.Count(said, "stopping and saving; once more to stop at once\n") != 1 || !strings.Contains(said, "stopped: run the same command again to go on") || strings.Contains(said, "failed") {
+				t.Errorf("interrupted, says\n%s", said)
+			}
+		case -1:
+			killed++
+		default:
+			t.Fatalf("exit status %d\n%s", code, said)
+		}
+	}
+	equalStudies(t, dir, whole)
+	if stopped == 0 || killed == 0 {
+		t.Errorf("%d interrupted, %d killed: the test shows too little", stopped, killed)
+	}
+	t.Logf("%d interrupted, %d killed", stopped, killed)
+}
+
+// ended reports whether a process has ended; its status is still to be had.
+func ended(p *process) bool {
+	select {
+	case err := <-p.done:
+		p.done <- err
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/study"
+)
+
+// tiny writes the file of a study of two arms that share a stage, with two seeds.
+func tiny(t *testing.T, f *fixture, dir string) (file string) {
+	t.Helper()
+	text := fmt.Sprintf(`name: tiny
+output: out
+data: %q
+model: %q
+seeds: [1, 2]
+common: [%s, trainer.save_freq=2]
+eval: {data: %q, temperatures: [1, 0], rows: 6}
+budget: {like: GAD}
+stages:
+  sft: {run: sft, steps: 6, set: [actor.optim.lr=1e-3]}
+arms:
+  SeqKD: [{run: sft, steps: fill, set: [actor.optim.lr=1e-3, actor.optim.lr_scheduler=cosine, actor.optim.lr_warmup_steps=10]}]
+  GAD: [sft, {run: warmup, steps: 3, critic_warmup: 2}, {run: train, steps: 3, set: [actor.optim.lr=1e-4]}]
+`, f.path("train.arrow"), f.path("student"), strings.Join(small, ", "), f.path("test.jsonl"))
+	file = filepath.Join(dir, "tiny.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// stages are the folders of a study's stages: name to run folder.
+func stages(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	list, err := os.ReadDir(filepath.Join(dir, "out", "stages"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := map[string]string{}
+	for _, e := range list {
+		runs[e.Name()] = filepath.Join(dir, "out", "stages", e.Name(), "run")
+	}
+	return runs
+}
+
+// equalStudies wants the same stages with the same metrics and checkpoints.
+func equalStudies(t *testing.T, got, want string) {
+	t.Helper()
+	a, b := stages(t, got), stages(t, want)
+	if len(a) != len(b) || len(b) != 8 {
+		t.Fatalf("%d stages, want %d", len(a), len(b))
+	}
+	for name, run := range b {
+		equalRuns(t, a[name], run, lines(filepath.Join(run, "metrics.jsonl")))
+	}
+	var evals [2]map[string]string
+	for i, dir := range []string{got, want} {
+		evals[i] = tree(t, filepath.Join(dir, "out", "evals"))
+		delete(evals[i], ".")
+		for name, text := range evals[i] {
+			_, result, ok := strings.Cut(text, `"result"`)
+			if !ok {
+				t.Errorf("evals/%s: %q", name, text)
+			}
+			evals[i][name] = result
+		}
+	}
+	if len(evals[1]) != 2*2*2 {
+		t.Errorf("%d evaluations", len(evals[1]))
+	}
+	for name := range evals[1] {
+		if evals[0][name] != evals[1][name] {
+			t.Errorf("%s: %s, want %s", name, evals[0][name], evals[1][name])
+		}
+	}
+}
+
+// A study of real runs: side by side it comes to the same bits as one after the other,
+// the fill comes near its budget, and the tables can be made again.
+func TestStudy(t *testing.T) {
+	f := ready(t)
+	one, two := t.TempDir(), t.TempDir()
+	printed, said := must(t, "study", tiny(t, f, one), "--jobs", "1")
+	for _, text := range []string{"# tiny\n\n4 of 4 runs (2 arms x 2 seeds: 1 2)", "## test, temperature 1", "## test, greedy", "| arm | rouge_l | len_ratio | teacher_nll | truncated_frac |",
+		"| GAD - SeqKD | ", "critic/d_acc", "6 + 3 + 3", "```sh\ngad study "} {
+		if !strings.Contains(printed, text) {
+			t.Errorf("does not print %q:\n%s", text, printed)
+		}
+	}
+	for _, text := range []string{"GAD, seed 1: warmup: gad warmup --model ", "steps fill the budget of ", "GAD, seed 2: train: 3 steps, ", "eta ", "16 of 16, "} {
+		if !strings.Contains(said, text) {
+			t.Errorf("does not say %q:\n%s", text, said)
+		}
+	}
+	must(t, "study", "--jobs", "2", tiny(t, f, two))
+	equalStudies(t, two, one)
+
+	plan, err := study.Read(filepath.Join(one, "tiny.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := study.Tables(plan, study.Options{FS: files()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// GAD's own share is 1; a step more or less of so small a budget is some percent.
+	if c := report.Costs[0]; c.MinShare < 0.95 || c.MaxShare > 1.05 || report.Costs[1].MinShare != 1 {
+		t.Errorf("shares of the budget: %+v", report.Costs)
+	}
+	before := tree(t, filepath.Join(one, "out"))
+	again, said := must(t, "study", filepath.Join(one, "tiny.yaml"), "--table")
+	if again != printed || strings.Count(said, "\n") != 1 {
+		t.Errorf("--table prints\n%s\nand says\n%s", again, said)
+	}
+	must(t, "study", filepath.Join(one, "tiny.yaml"))
+	for name, text := range tree(t, filepath.Join(one, "out")) {
+		if before[name] != text {
+			t.Errorf("a finished study writes %s", name)
+		}
+	}
+}
+
+// What is wrong with a study's file is found before anything is written.
+func TestStudyMistakes(t *testing.T) {
+	f := ready(t)
+	dir := t.TempDir()
+	file := tiny(t, f, dir)
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		old, new string
+		code     int
+		want     string
+	}{
+		{"steps: 6", "stepz: 6", exitUsage, `gad: conf: ` + file + `:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
+		{"actor.optim.lr=1e-4", "actor.optim.lrr=1e-4", exitUsage, `gad: study: arm "GAD", stage train: conf: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
+		{"critic_warmup: 2}", "critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}", exitUsage, `gad: study: arm "GAD", stage warmup: config: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`},
+		{"test.jsonl", "none.jsonl", exitInput, "gad: study: eval: test: " + f.path("none.jsonl") + ": no such file or folder: paths are relative to the study's file: cannot be read"},
+	} {
+		if err := os.WriteFile(file, []byte(strings.Replace(string(raw), c.old, c.new, 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, _, said := gad("study", file)
+		if code != c.code || !strings.HasPrefix(said, c.want+"\n") {
+			t.Errorf("%s: exit status %d: %s\nwant %s", c.new, code, said, c.want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "out", "stages")); err == nil {
+		t.Error("a stage was begun")
+	}
+	for args, want := range map[string]string{
+		"":          "gad: study: no file: say gad study FILE: see doc/study.md\n",
+		"a b":       "gad: study: unexpected argument \"b\": this command takes one file\n",
+		"--jobs -1": "gad: study: no file: say gad study FILE: see doc/study.md\n",
+	} {
+		if code, _, said := gad(append([]string{"study"}, strings.Fields(args)...)...); code != exitUsage || said != want {
+			t.Errorf("%q: exit status %d: %s", args, code, said)
+		}
+	}
+}

@@ -1,0 +1,313 @@
+// Package checker runs a program of the user's that scores answers: the one program
+// that gad starts, and only where a setting or a flag names it.
+//
+// The protocol: the program gets one JSON object a line on its standard input (Row),
+// then end of file. It prints one line a row, in order: a number, or
+// {"score":0.5,"label":"short"}. Scores are finite, larger is better, 0 to 1 is
+// usual; a label names what sort of answer it is. It ends with exit status 0.
+package checker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Row is what the program is told of one answer.
+type Row struct {
+	Row       int       `json:"row"`     // in the data set, from 0
+	Prompt    string    `json:"prompt"`  // the last turn before the answer
+	Content   []Message `json:"content"` // the whole conversation before it
+	Response  string    `json:"response"`
+	Teacher   string    `json:"teacher_response"`
+	Truncated bool      `json:"truncated"` // the response was cut at the length limit
+}
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// Verdict is what the program says of one answer.
+type Verdict struct {
+	Score float64 // finite
+	Label string  // "" is none
+}
+
+// ErrFailed is wrapped by every error of a program that did not keep to the protocol.
+// An error of a context that ended wraps that of the context instead.
+var ErrFailed = errors.New("checker")
+
+// What a program may print: a line of so many bytes, a label of so many characters,
+// and of its standard error the last bytes are kept.
+const (
+	maxLine   = 64 << 10
+	maxLabel  = 100
+	keptError = 4 << 10
+)
+
+// Checker is a command, run once for each Check. Its methods may be called from
+// several goroutines.
+type Checker struct {
+	Command string        // for sh -c
+	Timeout time.Duration // of one Check
+
+	mu      sync.Mutex
+	running map[*exec.Cmd]bool
+}
+
+// New is a checker that runs command with a deadline for each Check.
+func New(command string, timeout time.Duration) *Checker {
+	return &Checker{Command: command, Timeout: timeout, running: map[*exec.Cmd]bool{}}
+}
+
+// Check has the program score rows: one verdict each, in order. When ctx or the
+// deadline ends, the program and all that it started are killed.
+func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	var in bytes.Buffer
+	enc := json.NewEncoder(&in)
+	enc.SetEscapeHTML(false)
+	for _, r := range rows {
+		if r.Content == nil {
+			r.Content = []Message{}
+		}
+		if err := enc.Encode(r); err != nil {
+			return nil, c.failed("row %d: %v", r.Row, err)
+		}
+	}
+	deadline, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	deadline, stop := context.WithCancel(deadline) // by the program's own fault
+	defer stop()
+	out, said := &answers{rows: rows, broke: stop}, &tail{}
+	cmd := command(deadline, c.Command)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, out, said
+	cmd.Env = os.Environ()
+	if self, err := os.Executable(); err == nil {
+		cmd.Env = append(cmd.Env, "GAD="+self)
+	}
+	cmd.Cancel = func() error { return kill(cmd) }
+	cmd.WaitDelay = time.Second // for whoever has inherited its output and lives on
+	if err := c.start(cmd); err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
+		}
+		return nil, c.failed("cannot be started: %v", err)
+	}
+	err := cmd.Wait()
+	c.mu.Lock()
+	delete(c.running, cmd)
+	c.mu.Unlock()
+	_, ended := errors.AsType[*exec.ExitError](err)
+	switch {
+	case out.err != nil:
+		return nil, c.failed("%v%s", out.err, said)
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
+	case deadline.Err() != nil && (ended || errors.Is(err, context.DeadlineExceeded)):
+		return nil, c.failed("%s: not done after %v, and ended: make it faster, or raise the deadline (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		return nil, c.failed("%s: it ended with %v: it must end with exit status 0%s", out.missing(), err, said)
+	}
+	if len(out.line) > 0 { // the last line may lack its end
+		if out.end(); out.err != nil {
+			return nil, c.failed("%v%s", out.err, said)
+		}
+	}
+	if len(out.verdicts) < len(rows) {
+		return nil, c.failed("%s: print one line a row, in order%s", out.missing(), said)
+	}
+	return out.verdicts, nil
+}
+
+// start starts cmd, and notes it for Kill.
+func (c *Checker) start(cmd *exec.Cmd) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := cmd.Start()
+	if err == nil {
+		c.running[cmd] = true
+	}
+	return err
+}
+
+// Kill ends what is running now, for a process that is about to end without waiting.
+func (c *Checker) Kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for cmd := range c.running {
+		_ = kill(cmd) // it may have ended just now
+	}
+}
+
+func (c *Checker) failed(format string, args ...any) error {
+	return fmt.Errorf("%w: %q: %s", ErrFailed, c.Command, fmt.Sprintf(format, args...))
+}
+
+// answers reads what the program prints, line by line as it comes, so that neither a
+// line nor their number can fill the memory. The first fault ends the program.
+type answers struct {
+	rows     []Row
+	verdicts []Verdict
+	line     []byte // begun
+	err      error
+	broke    func()
+}
+
+var errBroken = errors.New("the output breaks the protocol")
+
+// Write takes output; after a fault it takes no more.
+func (a *answers) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0 && a.err == nil; {
+		text, after, whole := bytes.Cut(rest, []byte("\n"))
+		switch {
+		case len(a.verdicts) == len(a.rows):
+			a.err = fmt.Errorf("printed more than the %d lines for %d rows: print one line a row and nothing else; what is for people goes to standard error", len(a.rows), len(a.rows))
+		case len(a.line)+len(text) > maxLine:
+			a.err = fmt.Errorf("%s: a line of more than %d bytes: print a number or a small object", a.here(), maxLine)
+		default:
+			a.line, rest = append(a.line, text...), after
+			if whole {
+				a.end()
+			}
+		}
+	}
+	if a.err != nil {
+		a.broke()
+		return 0, errBroken
+	}
+	return len(p), nil
+}
+
+// end takes the line that has been begun as a whole one.
+func (a *answers) end() {
+	v, err := parse(string(a.line))
+	if err != nil {
+		a.err = fmt.Errorf("%s: %w", a.here(), err)
+	}
+	a.verdicts, a.line = append(a.verdicts, v), a.line[:0]
+}
+
+// here names the row that the next line is for.
+func (a *answers) here() string {
+	return fmt.Sprintf("row %d (line %d)", a.rows[len(a.verdicts)].Row, len(a.verdicts)+1)
+}
+
+// missing says how far the program came.
+func (a *answers) missing() string {
+	n := len(a.verdicts)
+	if n == len(a.rows) {
+		return fmt.Sprintf("printed all of %d scores", n)
+	}
+	return fmt.Sprintf("row %d has no score: printed %d of %d", a.rows[n].Row, n, len(a.rows))
+}
+
+// parse reads one line.
+func parse(line string) (v Verdict, err error) {
+	const want = `print a finite number, or {"score":0.5,"label":"a word"}`
+	text := strings.TrimSpace(line)
+	if !strings.HasPrefix(text, "{") {
+		x, err := strconv.ParseFloat(text, 64)
+		if errors.Is(err, strconv.ErrSyntax) {
+			return v, fmt.Errorf("%s is not a score: %s", shown(text), want)
+		}
+		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+			return v, fmt.Errorf("score %s is not finite: %s", shown(text), want)
+		}
+		return Verdict{Score: x}, nil
+	}
+	var o struct {
+		Score *float64 `json:"score"`
+		Label string   `json:"label"`
+	}
+	if err := json.Unmarshal([]byte(text), &o); err != nil || o.Score == nil {
+		return v, fmt.Errorf("%s is not a score: %s", shown(text), want)
+	}
+	if utf8.RuneCountInString(o.Label) > maxLabel || strings.ContainsFunc(o.Label, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return v, fmt.Errorf("label %s: must be printable and at most %d characters: name a sort of answer, not one answer", shown(o.Label), maxLabel)
+	}
+	return Verdict{*o.Score, o.Label}, nil
+}
+
+// shown is text in quotes, cut short.
+func shown(text string) string {
+	const most = 60
+	if r := []rune(text); len(r) > most {
+		text = string(r[:most]) + "..."
+	}
+	return strconv.Quote(text)
+}
+
+// tail keeps the last bytes that are written to it.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+}
+
+// Write takes everything and keeps the end.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p[max(0, len(p)-keptError):]...)
+	t.kept = t.kept[max(0, len(t.kept)-keptError):]
+	return len(p), nil
+}
+
+// String is the last lines on one line, "" where nothing was said.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	const lines, most = 3, 300
+	var last []string
+	for line := range strings.Lines(string(t.kept)) {
+		if line = strings.TrimSpace(line); line != "" {
+			last = append(last, line)
+		}
+	}
+	if len(last) == 0 {
+		return ""
+	}
+	text := []rune(strings.ToValidUTF8(strings.Join(last[max(0, len(last)-lines):], " | "), "?"))
+	return "; it said " + strconv.Quote(string(text[max(0, len(text)-most):]))
+}
+
+var _ io.Writer = (*answers)(nil)
+
+// Mean is the mean score of verdicts, NaN without any.
+func Mean(vs []Verdict) float64 {
+	sum := 0.0
+	for _, v := range vs {
+		sum += v.Score
+	}
+	return sum / float64(len(vs))
+}
+
+// Shares are the shares of the labels, those without one apart; nil where there is none.
+func Shares(vs []Verdict) map[string]float64 {
+	var shares map[string]float64
+	for _, v := range vs {
+		if v.Label != "" {
+			if shares == nil {
+				shares = map[string]float64{}
+			}
+			shares[v.Label] += 1 / float64(len(vs))
+		}
+	}
+	return shares
+}

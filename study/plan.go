@@ -1,0 +1,389 @@
+// Package study compares ways of training: arms x seeds from one YAML file. Each
+// arm is a list of stages, each stage one command line of gad; what arms share is run
+// once; a killed study goes on with the same command; the tables say means, intervals
+// over seeds, paired differences and what each arm cost.
+//
+// plan.go reads the file, stage.go turns it into command lines, run.go runs them,
+// stats.go and table.go say what came out. The package knows no model and no
+// trainer: it is handed a [Gad].
+package study
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gad/internal/conf"
+)
+
+// Plan is a study as its file describes it. Paths are as gad is to be given them.
+type Plan struct {
+	File      string // that it was read from
+	Name      string
+	Dir       string // that everything is written to
+	Data      string // training data; {seed} stands for the seed
+	ValData   string // of the val/ metrics, "" for none
+	Model     string // the student's folder; {seed} stands for the seed
+	Device    string // cpu or cuda, "" for gad's default
+	Precision string
+	Seeds     []uint64
+	Common    []string // settings of every stage, KEY=VALUE
+	Eval      Eval
+	Budget    Budget
+	Arms      []Arm
+	Compare   []string // arms that all others are compared with
+	Metrics   []string // of training, that the tables show
+}
+
+// Eval says how what an arm ends with is evaluated.
+type Eval struct {
+	Sets         []Set
+	Checker      string // command, "" for none
+	Temperatures []float64
+	Rows         int // of each set, 0 for all
+}
+
+// Set is held-out data.
+type Set struct{ Name, Path string }
+
+// Budget is what every arm may cost; one of its fields is set, or none.
+type Budget struct {
+	TFLOP   float64 // 1e12 floating-point operations
+	Seconds float64
+	Like    string // as many floating-point operations as this arm takes with the same seed
+}
+
+func (b Budget) given() bool { return b != Budget{} }
+
+// Arm is one way of training.
+type Arm struct {
+	Name   string
+	Stages []*Stage
+}
+
+// Stage is one command of gad.
+type Stage struct {
+	Name         string // under stages, "" where it stands in an arm
+	Run          string // sft, dpo, warmup or train
+	Steps        int    // 0 is what the settings say
+	Fill         bool   // as many steps as the budget leaves
+	CriticWarmup int    // -1 is what the settings say
+	Preset       string
+	Data         string // in the place of the plan's
+	Set          []string
+}
+
+var stageKeys = []string{"run", "steps", "set", "preset", "critic_warmup", "data"}
+
+// Commands that a stage can be.
+var commands = []string{"sft", "dpo", "warmup", "train"}
+
+// DefaultMetrics are those that say whether the game was alive: see doc/metrics.md.
+var DefaultMetrics = []string{"critic/d_acc", "critic/d_acc_distinct", "critic/tie_frac", "critic/collapsed_groups_frac"}
+
+// Read reads a study's file. The error is [conf.Problems], each with file, line and column.
+func Read(path string) (*Plan, error) {
+	root, err := conf.ReadTree(path)
+	if err != nil {
+		return nil, err
+	}
+	r := reader{path: path}
+	p := r.plan(root)
+	if err := root.Err(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+type reader struct {
+	path   string
+	stages map[string]*Stage
+	names  []string // of stages
+}
+
+// file is a path of the study's file, which is relative to it.
+func (r *reader) file(n *conf.Node) string {
+	p := conf.Value[string](n)
+	if n != nil && p == "" {
+		n.Bad("empty: give a path")
+	}
+	if p == "" || filepath.IsAbs(p) {
+		return p
+	}
+	return filepath.Join(filepath.Dir(r.path), filepath.FromSlash(p))
+}
+
+func (r *reader) plan(root *conf.Node) *Plan {
+	root.Group("name", "output", "data", "val_data", "model", "device", "precision", "seeds", "common", "eval", "budget", "stages", "arms", "compare", "metrics")
+	stem := strings.TrimSuffix(filepath.Base(r.path), filepath.Ext(r.path))
+	p := &Plan{File: r.path, Name: conf.Value[string](root.Get("name")), Dir: r.file(root.Get("output")),
+		Data: r.file(root.Get("data")), ValData: r.file(root.Get("val_data")), Model: r.file(root.Get("model")),
+		Device: conf.Value[string](root.Get("device")), Precision: conf.Value[string](root.Get("precision")),
+		Seeds: conf.Values[uint64](root.Get("seeds")), Common: r.settings(root.Get("common")),
+		Compare: conf.Values[string](root.Get("compare")), Metrics: DefaultMetrics}
+	if p.Name == "" {
+		p.Name = stem
+	}
+	if p.Dir == "" {
+		p.Dir = filepath.Join(filepath.Dir(r.path), stem+".study")
+	}
+	for _, key := range []string{"data", "model", "seeds", "arms", "eval"} {
+		if root.Get(key) == nil {
+			root.Bad("%q is missing", key)
+		}
+	}
+	r.choice(root.Get("device"), p.Device, []string{"cpu", "cuda"})
+	r.choice(root.Get("precision"), p.Precision, []string{"auto", "bf16", "f32"})
+	if n := root.Get("seeds"); n != nil && len(p.Seeds) == 0 {
+		n.Bad("want at least one seed, such as [1, 2, 3]")
+	}
+	for i, s := range p.Seeds {
+		if slices.Contains(p.Seeds[:i], s) {
+			root.Get("seeds").Bad("seed %d stands twice", s)
+		}
+	}
+	if n := root.Get("metrics"); n != nil {
+		p.Metrics = conf.Values[string](n)
+	}
+	p.Eval = r.eval(root.Get("eval"))
+	p.Budget = r.budget(root.Get("budget"))
+	r.stages = map[string]*Stage{}
+	if n := root.Get("stages"); n != nil {
+		for _, name := range n.Group() {
+			s := r.stage(n.Get(name))
+			s.Name = name
+			r.stages[name], r.names = s, append(r.names, name)
+		}
+	}
+	r.arms(p, root)
+	return p
+}
+
+func (r *reader) choice(n *conf.Node, value string, of []string) {
+	if n == nil || slices.Contains(of, value) {
+		return
+	}
+	if near := conf.Nearest(value, of); near != "" {
+		n.Bad("%q: did you mean %q?", value, near)
+		return
+	}
+	n.Bad("%q: want one of: %s", value, strings.Join(of, ", "))
+}
+
+// settings are KEY=VALUE; whether gad knows them is asked of gad.
+func (r *reader) settings(n *conf.Node) (list []string) {
+	for _, e := range n.List() {
+		s := conf.Value[string](e)
+		key, _, ok := strings.Cut(s, "=")
+		switch {
+		case !ok || key == "" || strings.HasPrefix(s, "-"):
+			e.Bad("%q: want SETTING=VALUE, such as actor.optim.lr=3e-3", s)
+		case slices.Contains([]string{"trainer.seed", "trainer.default_local_dir", "trainer.resume_from", "model.path", "data.train_files", "trainer.threads", "trainer.device", "trainer.precision"}, key):
+			e.Bad("%q: the study sets it: see seeds, output, model, data, device and precision, and the flag --jobs", key)
+		case key == "trainer.total_steps":
+			e.Bad("%q: write steps: N in the stage", key)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func (r *reader) eval(n *conf.Node) (e Eval) {
+	if n == nil {
+		return e
+	}
+	n.Group("data", "checker", "temperatures", "rows", "also")
+	if n.Get("data") == nil {
+		n.Bad("%q is missing", "data")
+	}
+	e = Eval{Sets: []Set{{"test", r.file(n.Get("data"))}}, Checker: conf.Value[string](n.Get("checker")),
+		Temperatures: []float64{1}, Rows: conf.Value[int](n.Get("rows"))}
+	if e.Rows < 0 {
+		n.Get("rows").Bad("%d: below the minimum 0", e.Rows)
+	}
+	if t := n.Get("temperatures"); t != nil {
+		if e.Temperatures = conf.Values[float64](t); len(e.Temperatures) == 0 {
+			t.Bad("want at least one, such as [1, 0]")
+		}
+		for _, x := range e.Temperatures {
+			if x < 0 {
+				t.Bad("%g: below the minimum 0", x)
+			}
+		}
+	}
+	if also := n.Get("also"); also != nil {
+		for _, name := range also.Group() {
+			if name == "test" {
+				also.Get(name).Bad("is the name of eval.data: choose another")
+			}
+			e.Sets = append(e.Sets, Set{name, r.file(also.Get(name))})
+		}
+	}
+	return e
+}
+
+func (r *reader) budget(n *conf.Node) (b Budget) {
+	if n == nil {
+		return b
+	}
+	if names := n.Group("tflop", "seconds", "like"); len(names) != 1 {
+		n.Bad("want one of tflop, seconds and like")
+	}
+	b = Budget{conf.Value[float64](n.Get("tflop")), conf.Value[float64](n.Get("seconds")), conf.Value[string](n.Get("like"))}
+	for _, key := range []string{"tflop", "seconds"} {
+		if m := n.Get(key); m != nil && !(conf.Value[float64](m) > 0) {
+			m.Bad("must be above 0")
+		}
+	}
+	return b
+}
+
+func (r *reader) stage(n *conf.Node) *Stage {
+	n.Group(stageKeys...)
+	s := &Stage{Run: conf.Value[string](n.Get("run")), Preset: conf.Value[string](n.Get("preset")),
+		Data: r.file(n.Get("data")), Set: r.settings(n.Get("set")), CriticWarmup: -1}
+	if n.Get("run") == nil {
+		n.Bad("%q is missing: one of: %s", "run", strings.Join(commands, ", "))
+	}
+	r.choice(n.Get("run"), s.Run, commands)
+	if steps := n.Get("steps"); steps != nil {
+		text, err := conf.Value[string](steps), error(nil)
+		if s.Fill = text == "fill"; !s.Fill && steps.IsText() {
+			if s.Steps, err = strconv.Atoi(text); err != nil || s.Steps < 1 {
+				steps.Bad("%q: want a number of steps, or fill", text)
+			}
+		}
+		if s.Fill && s.Run == "warmup" {
+			steps.Bad("fill is for sft, dpo and train: a warm-up's steps differ in what they cost")
+		}
+	}
+	if w := n.Get("critic_warmup"); w != nil {
+		if s.CriticWarmup = conf.Value[int](w); s.CriticWarmup < 0 {
+			w.Bad("%d: below the minimum 0", s.CriticWarmup)
+		}
+		if s.Run == "sft" || s.Run == "dpo" {
+			w.Bad("%s has no discriminator", s.Run)
+		}
+	}
+	return s
+}
+
+func (r *reader) arms(p *Plan, root *conf.Node) {
+	arms := root.Get("arms")
+	names := arms.Group()
+	filled := map[string]bool{}
+	for _, name := range names {
+		arm, n := Arm{Name: name}, arms.Get(name)
+		list := n.List()
+		if len(list) == 0 {
+			n.Bad("want at least one stage")
+		}
+		for i, e := range list {
+			s := r.member(e)
+			if s == nil {
+				continue
+			}
+			before := ""
+			if i > 0 && len(arm.Stages) > 0 {
+				before = arm.Stages[len(arm.Stages)-1].Run
+			}
+			if s.Run == "train" && before != "warmup" && before != "train" {
+				e.Bad("train needs a discriminator: put a warmup before it")
+			}
+			if s.Fill {
+				filled[name] = true
+				if i < len(list)-1 {
+					e.Bad("steps: fill is for the last stage of an arm: what comes after it has no budget left")
+				}
+				if !p.Budget.given() {
+					e.Bad("steps: fill needs a budget, such as budget: {tflop: 8} or {like: %s}", names[0])
+				}
+			}
+			arm.Stages = append(arm.Stages, s)
+		}
+		p.Arms = append(p.Arms, arm)
+	}
+	known := func(n *conf.Node, name string) {
+		if near := conf.Nearest(name, names); near != "" && !slices.Contains(names, name) {
+			n.Bad("%q: no such arm: did you mean %q?", name, near)
+		} else if !slices.Contains(names, name) {
+			n.Bad("%q: no such arm: there are: %s", name, strings.Join(names, ", "))
+		}
+	}
+	if n := root.Get("budget").Get("like"); n != nil {
+		known(n, p.Budget.Like)
+		if filled[p.Budget.Like] {
+			n.Bad("%q itself has steps: fill", p.Budget.Like)
+		}
+	}
+	for _, c := range p.Compare {
+		known(root.Get("compare"), c)
+	}
+	if len(p.Compare) == 0 && len(p.Arms) > 0 {
+		p.Compare = []string{p.Arms[0].Name}
+	}
+}
+
+// member is an element of an arm: the name of a stage, or a stage.
+func (r *reader) member(n *conf.Node) *Stage {
+	if !n.IsText() {
+		return r.stage(n)
+	}
+	name := conf.Value[string](n)
+	if s := r.stages[name]; s != nil {
+		return s
+	}
+	if near := conf.Nearest(name, r.names); near != "" {
+		n.Bad("%q: no such stage: did you mean %q?", name, near)
+	} else {
+		n.Bad("%q: no such stage: name one under stages, or write {run: %s, ...}", name, "sft")
+	}
+	return nil
+}
+
+// limit is the longest answer that the settings of every stage allow, 0 if they do not say.
+func (p *Plan) limit() string { return told(p.Common, "data.max_response_length") }
+
+// told is the last value that settings give a key, "" for none.
+func told(settings []string, key string) (value string) {
+	for _, s := range settings {
+		if v, ok := strings.CutPrefix(s, key+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+func (p *Plan) arm(name string) *Arm {
+	i := slices.IndexFunc(p.Arms, func(a Arm) bool { return a.Name == name })
+	return &p.Arms[i]
+}
+
+// withSeed fills {seed} in.
+func withSeed(path string, seed uint64) string {
+	return strings.ReplaceAll(path, "{seed}", fmt.Sprint(seed))
+}
+
+// text is a budget in words.
+func (b Budget) text() string {
+	switch {
+	case b.TFLOP > 0:
+		return number(b.TFLOP) + " TFLOP"
+	case b.Seconds > 0:
+		return number(b.Seconds) + " s"
+	case b.Like != "":
+		return "as many FLOPs as " + b.Like
+	}
+	return "none"
+}
+
+// number is x with three significant digits.
+func number(x float64) string {
+	if math.Abs(x) >= 999.5 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
+}

@@ -1,0 +1,148 @@
+package study
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"gad/internal/conf"
+	"gad/internal/hostile"
+)
+
+const example = `name: two forms
+output: runs/two-forms
+data: task/train.arrow
+model: task/{seed}/student
+seeds: [1, 2]
+common: [data.max_prompt_length=48, data.max_response_length=40]
+eval: {data: task/test.arrow, checker: '"$GAD" task check two-forms', temperatures: [1, 0], rows: 600, also: {shifted: /data/shifted.arrow}}
+budget: {like: GAD}
+stages:
+  sft: {run: sft, steps: 400, set: [actor.optim.lr=3e-3]}
+arms:
+  SeqKD: [sft]
+  SeqKD, equal compute: [{run: sft, steps: fill, set: [actor.optim.lr=3e-3]}]
+  GAD: [sft, {run: warmup, critic_warmup: 0, preset: gad}, {run: train, steps: 80}]
+compare: [SeqKD, GAD]
+`
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "two.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRead(t *testing.T) {
+	path := write(t, example)
+	got, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(filepath.Dir(path), filepath.FromSlash(name)) }
+	sft := &Stage{Name: "sft", Run: "sft", Steps: 400, Set: []string{"actor.optim.lr=3e-3"}, CriticWarmup: -1}
+	want := &Plan{File: path, Name: "two forms", Dir: at("runs/two-forms"), Data: at("task/train.arrow"), Model: at("task/{seed}/student"),
+		Seeds: []uint64{1, 2}, Common: []string{"data.max_prompt_length=48", "data.max_response_length=40"},
+		Eval: Eval{Sets: []Set{{"test", at("task/test.arrow")}, {"shifted", "/data/shifted.arrow"}}, Checker: `"$GAD" task check two-forms`,
+			Temperatures: []float64{1, 0}, Rows: 600},
+		Budget: Budget{Like: "GAD"}, Metrics: DefaultMetrics, Compare: []string{"SeqKD", "GAD"},
+		Arms: []Arm{{"SeqKD", []*Stage{sft}},
+			{"SeqKD, equal compute", []*Stage{{Run: "sft", Fill: true, Set: sft.Set, CriticWarmup: -1}}},
+			{"GAD", []*Stage{sft, {Run: "warmup", Preset: "gad"}, {Run: "train", Steps: 80, CriticWarmup: -1}}}}}
+	if !reflect.DeepEqual(got, want) {
+		a, _ := json.MarshalIndent(got, "", " ")
+		b, _ := json.MarshalIndent(want, "", " ")
+		t.Errorf("got %s\nwant %s", a, b)
+	}
+	if got.Arms[0].Stages[0] != got.Arms[2].Stages[0] {
+		t.Error("a named stage is not shared")
+	}
+}
+
+// The least that a study needs, and what it takes for the rest.
+func TestDefaults(t *testing.T) {
+	p, err := Read(write(t, "data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: sft}]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Name != "two" || filepath.Base(p.Dir) != "two.study" || !reflect.DeepEqual(p.Eval.Temperatures, []float64{1}) || !reflect.DeepEqual(p.Compare, []string{"one"}) {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	swap := func(old, new string) string {
+		if !strings.Contains(example, old) {
+			t.Fatalf("the example has no %q", old)
+		}
+		return strings.Replace(example, old, new, 1)
+	}
+	for _, c := range []struct{ text, want string }{
+		{swap("seeds:", "sedes:"), `conf: two.yaml:5:1: setting "sedes": unknown: did you mean "seeds"?` + "\n" + `conf: two.yaml:1:1: "seeds" is missing`},
+		{swap("rows: 600", "row: 600"), `conf: two.yaml:7:93: setting "eval.row": unknown: did you mean "rows"?`},
+		{swap("steps: 400", "stepz: 400"), `conf: two.yaml:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
+		{swap("steps: 80", "zzz: 80"), `conf: two.yaml:14:73: setting "arms.GAD[2].zzz": unknown: known here: run, steps, set, preset, critic_warmup, data`},
+		{swap("run: train", "run: trian"), `conf: two.yaml:14:66: setting "arms.GAD[2].run": "trian": did you mean "train"?`},
+		{swap("steps: 400", "steps: 0"), `conf: two.yaml:10:26: setting "stages.sft.steps": "0": want a number of steps, or fill`},
+		{swap("steps: 400", "steps: many"), `conf: two.yaml:10:26: setting "stages.sft.steps": "many": want a number of steps, or fill`},
+		{swap("[sft]", "[stf]"), `conf: two.yaml:12:11: setting "arms.SeqKD[0]": "stf": no such stage: did you mean "sft"?`},
+		{swap("[sft]", "[]"), `conf: two.yaml:12:10: setting "arms.SeqKD": want at least one stage`},
+		{swap("{like: GAD}", "{like: GAAD}"), `conf: two.yaml:8:16: setting "budget.like": "GAAD": no such arm: did you mean "GAD"?`},
+		{swap("{like: GAD}", "{like: 'SeqKD, equal compute'}"), `conf: two.yaml:8:16: setting "budget.like": "SeqKD, equal compute" itself has steps: fill`},
+		{swap("{like: GAD}", "{tflop: 1, seconds: 2}"), `conf: two.yaml:8:9: setting "budget": want one of tflop, seconds and like`},
+		{swap("{like: GAD}", "{tflop: -1}"), `conf: two.yaml:8:17: setting "budget.tflop": must be above 0`},
+		{swap("budget: {like: GAD}\n", ""), `conf: two.yaml:12:26: setting "arms.SeqKD, equal compute[0]": steps: fill needs a budget, such as budget: {tflop: 8} or {like: SeqKD}`},
+		{swap("steps: fill, set: [actor.optim.lr=3e-3]}", "steps: fill}, sft"), `conf: two.yaml:13:26: setting "arms.SeqKD, equal compute[0]": steps: fill is for the last stage of an arm: what comes after it has no budget left`},
+		{swap("run: warmup", "run: sft"), `conf: two.yaml:14:40: setting "arms.GAD[1].critic_warmup": sft has no discriminator` + "\n" + `conf: two.yaml:14:57: setting "arms.GAD[2]": train needs a discriminator: put a warmup before it`},
+		{swap("actor.optim.lr=3e-3", "actor.optim.lr"), `conf: two.yaml:10:37: setting "stages.sft.set[0]": "actor.optim.lr": want SETTING=VALUE, such as actor.optim.lr=3e-3`},
+		{swap("actor.optim.lr=3e-3", "trainer.seed=3"), `conf: two.yaml:10:37: setting "stages.sft.set[0]": "trainer.seed": the study sets it: see seeds, output, model, data, device and precision, and the flag --jobs`},
+		{swap("actor.optim.lr=3e-3", "trainer.total_steps=3"), `conf: two.yaml:10:37: setting "stages.sft.set[0]": "trainer.total_steps": write steps: N in the stage`},
+		{swap("[1, 2]", "[1, 1]"), `conf: two.yaml:5:8: setting "seeds": seed 1 stands twice`},
+		{swap("[1, 2]", "[]"), `conf: two.yaml:5:8: setting "seeds": want at least one seed, such as [1, 2, 3]`},
+		{swap("[1, 2]", "2"), `conf: two.yaml:5:8: setting "seeds": want a list, such as [a, b]` + "\n" + `conf: two.yaml:5:8: setting "seeds": want at least one seed, such as [1, 2, 3]`},
+		{swap("shifted:", "test:"), `conf: two.yaml:7:117: setting "eval.also.test": is the name of eval.data: choose another`},
+		{swap("[SeqKD, GAD]", "[SeqK]"), `conf: two.yaml:15:10: setting "compare": "SeqK": no such arm: did you mean "SeqKD"?`},
+		{swap("rows: 600", "rows: '600'"), `conf: two.yaml:7:99: setting "eval.rows": "600": want an integer: write it without quotes`},
+		{swap("name: two forms", "name: &a two forms"), `conf: two.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`},
+		{swap("  GAD:", "  SeqKD:"), `conf: two.yaml:14:3: setting "arms.SeqKD": given twice, first at 12:10: keep one` + "\n"},
+		{"", "conf: two.yaml: empty: want groups and settings"},
+		{"a: [", "conf: two.yaml:1: not YAML: did not find expected node content"},
+	} {
+		path := write(t, c.text)
+		_, err := Read(path)
+		var problems conf.Problems
+		if !errors.As(err, &problems) {
+			t.Errorf("%q: %v", c.text, err)
+			continue
+		}
+		got := strings.ReplaceAll(err.Error(), path, "two.yaml")
+		if more := strings.HasSuffix(c.want, "\n"); !more && got != c.want || more && !strings.HasPrefix(got, c.want) {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+// Damaged files are refused or read; none ends the program.
+func TestHostileFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.yaml")
+	hostile.Format{
+		Name:   "study",
+		Small:  []byte("data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: sft}]}\n"),
+		Seeds:  [][]byte{[]byte(example)},
+		Words:  []string{"&a ", "*a", "<<: ", "!!int ", "- ", "? ", ": ", "{", "[", "~", "fill", "{}", "[]", "null", "\x00"},
+		Prefix: "conf: ",
+		Read: func(text []byte) error {
+			if err := os.WriteFile(path, text, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Read(path)
+			return err
+		},
+	}.Try(t)
+}

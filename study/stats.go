@@ -1,0 +1,105 @@
+package study
+
+import (
+	"math"
+
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// Interval is a mean over seeds and its 95 % interval by Student's t:
+//
+//	mean -/+ t(0.975, n-1) * s / sqrt(n),  s^2 = sum (x - mean)^2 / (n - 1)
+//
+// One seed has no interval. What it says is how far another set of seeds may be from
+// these, the data and the recipe being the same; with few seeds it leans on the values
+// being about normal.
+type Interval struct {
+	Seeds  int      `json:"seeds"`
+	Mean   float64  `json:"mean"`
+	Low    *float64 `json:"low,omitempty"`
+	High   *float64 `json:"high,omitempty"`
+	Values []Value  `json:"values"`
+}
+
+// Value is what one seed came to.
+type Value struct {
+	Seed  uint64  `json:"seed"`
+	Value float64 `json:"value"`
+}
+
+// confidence is the share of intervals that hold the true mean.
+const confidence = 0.95
+
+// moments are the mean and the standard deviation over x, by n - 1; 0 of one value.
+func moments(x []float64) (mean, sd float64) {
+	n := float64(len(x))
+	if n == 0 {
+		return math.NaN(), math.NaN()
+	}
+	for _, v := range x {
+		mean += v / n
+	}
+	if n < 2 {
+		return mean, 0
+	}
+	for _, v := range x {
+		sd += (v - mean) * (v - mean) / (n - 1)
+	}
+	return mean, math.Sqrt(sd)
+}
+
+// interval is the mean over seeds with its interval; nil of no values.
+func interval(values []Value) *Interval {
+	if len(values) == 0 {
+		return nil
+	}
+	x := make([]float64, len(values))
+	for i, v := range values {
+		x[i] = v.Value
+	}
+	mean, sd := moments(x)
+	iv := &Interval{Seeds: len(x), Mean: mean, Values: values}
+	if n := float64(len(x)); n > 1 {
+		half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(1-(1-confidence)/2) * sd / math.Sqrt(n)
+		low, high := mean-half, mean+half
+		iv.Low, iv.High = &low, &high
+	}
+	return iv
+}
+
+// Paired is the difference of two arms seed by seed (paired t): what the seeds have in
+// common, the student and the order of the data, is in both.
+type Paired struct {
+	Interval
+	Wins *int `json:"wins,omitempty"` // seeds in which it is the better one, where better is known
+}
+
+// paired is a - b over the seeds that both have; nil without one. better is 1 where more
+// is better, -1 where less is, 0 where neither.
+func paired(a, b *Interval, better int) *Paired {
+	if a == nil || b == nil {
+		return nil
+	}
+	var diff []Value
+	wins := 0
+	for _, x := range a.Values {
+		for _, y := range b.Values {
+			if x.Seed == y.Seed {
+				d := x.Value - y.Value
+				diff = append(diff, Value{x.Seed, d})
+				if d*float64(better) > 0 {
+					wins++
+				}
+			}
+		}
+	}
+	iv := interval(diff)
+	if iv == nil {
+		return nil
+	}
+	p := &Paired{Interval: *iv}
+	if better != 0 {
+		p.Wins = &wins
+	}
+	return p
+}

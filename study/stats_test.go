@@ -1,0 +1,109 @@
+package study
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+func values(x ...float64) (list []Value) {
+	for i, v := range x {
+		list = append(list, Value{uint64(i + 1), v})
+	}
+	return list
+}
+
+// By hand: 1, 2, 3, 4, 5 have mean 3 and s^2 = 2.5; t(0.975, 4) = 2.776445 (tables), so
+// the half width is 2.776445*sqrt(2.5/5) = 1.963243.
+func TestInterval(t *testing.T) {
+	for _, c := range []struct {
+		x              []float64
+		mean, low, top float64
+	}{
+		{[]float64{1, 2, 3, 4, 5}, 3, 3 - 1.963243, 3 + 1.963243},
+		{[]float64{0.5, 0.7}, 0.6, 0.6 - 12.706205*0.1, 0.6 + 12.706205*0.1},                  // s = 0.1*sqrt 2, t(1)
+		{[]float64{2, 4, 9}, 5, 5 - 4.302653*math.Sqrt(13./3), 5 + 4.302653*math.Sqrt(13./3)}, // s^2 = 13, t(2)
+		{[]float64{0.98, 0.98, 0.98}, 0.98, 0.98, 0.98},
+	} {
+		iv := interval(values(c.x...))
+		if math.Abs(iv.Mean-c.mean) > 1e-12 || math.Abs(*iv.Low-c.low) > 1e-5 || math.Abs(*iv.High-c.top) > 1e-5 || iv.Seeds != len(c.x) {
+			t.Errorf("%v: %g [%g, %g] of %d, want %g [%g, %g]", c.x, iv.Mean, *iv.Low, *iv.High, iv.Seeds, c.mean, c.low, c.top)
+		}
+	}
+	if iv := interval(values(0.4)); iv.Low != nil || iv.High != nil || iv.Mean != 0.4 {
+		t.Errorf("one seed: %+v", iv)
+	}
+	if interval(nil) != nil {
+		t.Error("no seed has an interval")
+	}
+}
+
+// Differences are taken seed by seed: where all seeds gain the same the interval is a
+// point, however much the seeds differ. By hand: 3, 1, 2 have mean 2, s = 1,
+// t(0.975, 2) = 4.302653, half width 4.302653/sqrt 3 = 2.484138.
+func TestPaired(t *testing.T) {
+	a, b := interval(values(11, 52, 93)), interval(values(8, 51, 91))
+	p := paired(a, b, 1)
+	if math.Abs(p.Mean-2) > 1e-12 || math.Abs(*p.Low-(2-2.484138)) > 1e-5 || math.Abs(*p.High-(2+2.484138)) > 1e-5 || *p.Wins != 3 {
+		t.Errorf("%+v", p)
+	}
+	if p := paired(a, b, -1); *p.Wins != 0 {
+		t.Errorf("less is better: %d wins", *p.Wins)
+	}
+	if p := paired(a, b, 0); p.Wins != nil {
+		t.Error("wins of what has no better")
+	}
+	if p := paired(interval(values(0.5, 0.7)), interval(values(0.5, 0.5)), 1); *p.Wins != 1 {
+		t.Errorf("a tie is counted: %d wins", *p.Wins)
+	}
+	// Only seeds that both have.
+	some := interval([]Value{{3, 90}, {9, 1}})
+	if p := paired(some, b, 1); p.Seeds != 1 || p.Mean != -1 || p.Low != nil {
+		t.Errorf("%+v", p)
+	}
+	if paired(interval([]Value{{9, 1}}), b, 1) != nil || paired(nil, b, 1) != nil {
+		t.Error("no seed in common")
+	}
+}
+
+// The tables as people see them.
+func TestMarkdown(t *testing.T) {
+	r := try(t)
+	r.must(t)
+	got := r.tables(t)
+	for _, want := range []string{
+		"# two arms\n\n6 of 6 runs (3 arms x 2 seeds: 1 2). ",
+		"\n## test, temperature 1\n\n| arm | check | label: good | rouge_l | len_ratio | teacher_nll |\n|---|---:|---:|---:|---:|---:|\n| SeqKD | ",
+		"\n## test, greedy\n",
+		"\n| difference | check | label: good | rouge_l | len_ratio | teacher_nll |\n",
+		"\n| GAD - SeqKD | +0.", ", 2/2 | +0.", // wins of check and of rouge_l
+		"| +0.000 [+0.000, +0.000] |", // the length ratio knows no better
+		"\n## Training, last 20 steps\n\n| arm | critic/d_acc |\n",
+		"| GAD | 0.503 [0.503, 0.503] |\n", // .501 to .505
+		"Budget: as many FLOPs as GAD.",
+		"| arm | steps | TFLOP | seconds | share of the budget |\n|---|---:|---:|---:|---:|\n| SeqKD | 4 | 0.04 | 8 | 7.4 % |\n| SeqKD, filled | 54 | 0.54 | 108 | 100.0 % |\n| GAD | 4 + 3 + 5 | 0.54 | 24 | 100.0 % |\n",
+		"```sh\ngad study two.yaml\n```",
+		"# SeqKD\ngad sft --model /w/student ",
+		`"confidence": 0.95`, `"state": "done"`, `"wins": 2`, `"share_of_budget": 1`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("lacks %q:\n%s", want, got)
+		}
+	}
+	for _, unwanted := range []string{"distinct_1 |", "--seed 2\n", "(2)", "NaN |"} {
+		if strings.Contains(got, unwanted) {
+			t.Errorf("holds %q", unwanted)
+		}
+	}
+	// A pipe in a name stays in its cell, a label that a seed lacks is 0 there.
+	v := map[string][]Value{"check": values(1, 2), labelPrefix + "x": {{2, 0.5}}}
+	fillLabels(v, []string{"check", labelPrefix + "x"})
+	if iv := interval(v[labelPrefix+"x"]); iv.Mean != 0.25 || iv.Seeds != 2 {
+		t.Errorf("%+v", iv)
+	}
+	var b strings.Builder
+	line(&b, "a|b", "c")
+	if b.String() != "| a\\|b | c |\n" {
+		t.Errorf("%q", &b)
+	}
+}

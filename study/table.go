@@ -1,0 +1,599 @@
+package study
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
+	"gad/internal/vfs"
+)
+
+// Report is what came out of a study; study.json holds it.
+type Report struct {
+	Name       string       `json:"name"`
+	Command    string       `json:"command"`
+	Seeds      []uint64     `json:"seeds"`
+	Budget     string       `json:"budget"`
+	Confidence float64      `json:"confidence"`
+	Tables     []Table      `json:"tables"`
+	Training   []Row        `json:"training"` // metrics, means over the last steps
+	Costs      []Cost       `json:"costs"`
+	Runs       []RunSummary `json:"runs"`
+	Missing    int          `json:"missing"` // runs of Runs that are neither done nor failed
+}
+
+// RunSummary is an arm with a seed.
+type RunSummary struct {
+	Arm     string             `json:"arm"`
+	Seed    uint64             `json:"seed"`
+	State   string             `json:"state"` // done, failed, or missing
+	Why     string             `json:"why,omitempty"`
+	TFLOP   float64            `json:"tflop,omitempty"`
+	Seconds float64            `json:"seconds,omitempty"`
+	Share   float64            `json:"share_of_budget,omitempty"`
+	Student string             `json:"student,omitempty"` // folder
+	Stages  []StageSummary     `json:"stages"`
+	Metrics map[string]float64 `json:"metrics,omitempty"` // training's, see Report.Training
+}
+
+// StageSummary is a stage that has been run.
+type StageSummary struct {
+	Command string  `json:"command"`
+	Steps   int     `json:"steps"`
+	TFLOP   float64 `json:"tflop"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Table is a set at a temperature.
+type Table struct {
+	Set         string       `json:"set"`
+	Data        string       `json:"data"`
+	Temperature float64      `json:"temperature"`
+	Measures    []string     `json:"measures"`
+	Rows        []Row        `json:"rows"`
+	Differences []Difference `json:"differences"`
+}
+
+// Row is an arm's measures over the seeds that have them.
+type Row struct {
+	Arm   string               `json:"arm"`
+	Cells map[string]*Interval `json:"cells"`
+}
+
+// Difference is an arm minus another, seed by seed.
+type Difference struct {
+	Arm     string             `json:"arm"`
+	Against string             `json:"against"`
+	Cells   map[string]*Paired `json:"cells"`
+}
+
+// Cost is what an arm took, means over the seeds that are done.
+type Cost struct {
+	Arm      string    `json:"arm"`
+	Steps    string    `json:"steps"`
+	TFLOP    *Interval `json:"tflop,omitempty"`
+	Seconds  *Interval `json:"seconds,omitempty"`
+	MinShare float64   `json:"min_share_of_budget,omitempty"`
+	MaxShare float64   `json:"max_share_of_budget,omitempty"`
+}
+
+// lastSteps are those of an arm's last stage over which metrics of training are averaged.
+const lastSteps = 20
+
+// Whether more of a measure is better, 1, or less, -1; of others neither is known.
+var better = map[string]int{"check": 1, "rouge_l": 1, "teacher_nll": -1}
+
+// Measures of an evaluation that tables show first, in this order; labels come after
+// check. What an evaluation says of itself is left out.
+var (
+	order     = []string{"check", "label", "rouge_l", "len_ratio", "teacher_nll", "truncated_frac"}
+	ofNothing = []string{"rows", "temperature"}
+	only      = map[string]bool{"distinct_1": true, "distinct_2": true, "repeat_frac": true} // in study.json alone
+)
+
+const labelPrefix = "label: "
+
+// report gathers what is there.
+func (s *session) report() (*Report, error) {
+	p := s.plan
+	r := &Report{Name: p.Name, Command: shell([]string{"study", p.File}), Seeds: p.Seeds, Budget: p.Budget.text(), Confidence: confidence}
+	training := map[string]map[string][]Value{} // arm, metric
+	for _, c := range s.cells {
+		run, err := s.summary(c)
+		if err != nil {
+			return nil, err
+		}
+		if run.State == "missing" {
+			r.Missing++
+		}
+		r.Runs = append(r.Runs, run)
+		for name, x := range run.Metrics {
+			add(training, c.arm.Name, name, Value{c.seed, x})
+		}
+	}
+	for _, a := range p.Arms {
+		if m := training[a.Name]; m != nil {
+			r.Training = append(r.Training, rowOf(a.Name, m))
+		}
+		r.Costs = append(r.Costs, costOf(a.Name, r.Runs))
+	}
+	for i, set := range p.Eval.Sets {
+		for k, temperature := range p.Eval.Temperatures {
+			t, err := s.table(set, temperature, i*len(p.Eval.Temperatures)+k)
+			if err != nil {
+				return nil, err
+			}
+			r.Tables = append(r.Tables, t)
+		}
+	}
+	return r, nil
+}
+
+func add(into map[string]map[string][]Value, arm, name string, v Value) {
+	if into[arm] == nil {
+		into[arm] = map[string][]Value{}
+	}
+	into[arm][name] = append(into[arm][name], v)
+}
+
+func rowOf(arm string, values map[string][]Value) Row {
+	row := Row{Arm: arm, Cells: map[string]*Interval{}}
+	for name, v := range values {
+		row.Cells[name] = interval(v)
+	}
+	return row
+}
+
+// summary is how far an arm with a seed has come.
+func (s *session) summary(c *cell) (r RunSummary, err error) {
+	r = RunSummary{Arm: c.arm.Name, Seed: c.seed, State: "done"}
+	for _, n := range c.last.chain() {
+		d, ok, err := s.done(n)
+		if err != nil {
+			return r, err
+		}
+		if !ok {
+			if r.State == "done" {
+				if r.State, r.Why, err = s.stuck(n); err != nil {
+					return r, err
+				}
+			}
+			continue
+		}
+		r.Stages = append(r.Stages, StageSummary{d.Command, d.Steps, d.TFLOP, d.Seconds})
+		r.TFLOP, r.Seconds = r.TFLOP+d.TFLOP, r.Seconds+d.Seconds
+		if n == c.last {
+			r.Student = filepath.Join(n.dir(), filepath.FromSlash(d.Actor))
+		}
+	}
+	if r.State != "done" {
+		return r, nil
+	}
+	if r.Share, err = s.share(c, r); err != nil {
+		return r, err
+	}
+	if rows, err := metrics(s.FS, c.last.run()); err == nil { // whoever is short of disk may remove a run
+		r.Metrics = means(rows[max(0, len(rows)-lastSteps):], s.plan.Metrics)
+	}
+	for _, e := range s.evaluations(c.last) {
+		if err := s.identify(e); err != nil {
+			return r, err
+		}
+		if _, ok, err := s.evaluated(e); err != nil {
+			return r, err
+		} else if !ok {
+			if r.State == "done" {
+				r.State = "missing"
+			}
+			for _, t := range s.tasks {
+				if t.eval != nil && t.eval.id == e.id && t.state == broken {
+					r.State, r.Why = "failed", "evaluation: "+oneLine(t.err)
+				}
+			}
+		}
+	}
+	return r, nil
+}
+
+// stuck says why a stage is not done.
+func (s *session) stuck(n *node) (state, why string, err error) {
+	for _, t := range s.tasks {
+		if t.node == n && t.eval == nil && t.state == broken {
+			return "failed", n.label + ": " + oneLine(t.err), nil
+		}
+	}
+	var f failed
+	if ok, err := readJSON(s.FS, n.file(failedName), &f); err != nil {
+		return "", "", err
+	} else if ok {
+		return "failed", n.label + ": " + f.Why, nil
+	}
+	return "missing", "", nil
+}
+
+// share is what part of the budget a run took; 0 is unknown.
+func (s *session) share(c *cell, r RunSummary) (float64, error) {
+	b := s.plan.Budget
+	cost := r.TFLOP
+	if b.Seconds > 0 {
+		cost = r.Seconds
+	}
+	whole := max(b.TFLOP, b.Seconds)
+	if b.Like != "" {
+		for _, other := range s.cells {
+			if other.arm.Name == b.Like && other.seed == c.seed {
+				var ok bool
+				var err error
+				if whole, ok, err = s.spent(other.last, b); err != nil || !ok {
+					return 0, err
+				}
+			}
+		}
+	}
+	if whole == 0 {
+		return 0, nil
+	}
+	return cost / whole, nil
+}
+
+// means are the means of the named metrics over the rows that have them.
+func means(rows []row, names []string) map[string]float64 {
+	m := map[string]float64{}
+	for _, name := range names {
+		var x []float64
+		for _, r := range rows {
+			if v, ok := r[name]; ok {
+				x = append(x, v)
+			}
+		}
+		if len(x) > 0 {
+			m[name], _ = moments(x)
+		}
+	}
+	return m
+}
+
+func costOf(arm string, runs []RunSummary) Cost {
+	c := Cost{Arm: arm}
+	var tflop, seconds []Value
+	var steps []string // of each seed
+	for _, r := range runs {
+		if r.Arm != arm || r.Student == "" {
+			continue
+		}
+		tflop, seconds = append(tflop, Value{r.Seed, r.TFLOP}), append(seconds, Value{r.Seed, r.Seconds})
+		var list []string
+		for _, st := range r.Stages {
+			list = append(list, fmt.Sprint(st.Steps))
+		}
+		if text := strings.Join(list, " + "); !slices.Contains(steps, text) {
+			steps = append(steps, text)
+		}
+		if r.Share > 0 {
+			c.MaxShare = max(c.MaxShare, r.Share)
+			if c.MinShare == 0 || r.Share < c.MinShare {
+				c.MinShare = r.Share
+			}
+		}
+	}
+	c.Steps, c.TFLOP, c.Seconds = strings.Join(steps, ", "), interval(tflop), interval(seconds)
+	return c
+}
+
+// table is the evaluations of one set at one temperature; nth is its place in
+// evaluations.
+func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
+	t := Table{Set: set.Name, Data: set.Path, Temperature: temperature}
+	byArm := map[string]map[string][]Value{}
+	names := map[string]bool{}
+	for _, c := range s.cells {
+		e := s.evaluations(c.last)[nth]
+		if err := s.identify(e); err != nil {
+			return t, err
+		}
+		a, ok, err := s.evaluated(e)
+		if err != nil {
+			return t, err
+		}
+		if !ok {
+			continue
+		}
+		for name, x := range measures(a.Result) {
+			names[name] = true
+			add(byArm, c.arm.Name, name, Value{c.seed, x})
+		}
+		if labels, ok := a.Result["labels"].(map[string]any); ok { // a label that a seed lacks has the share 0 there
+			for label := range labels {
+				names[labelPrefix+label] = true
+			}
+		}
+	}
+	for name := range names {
+		t.Measures = append(t.Measures, name)
+	}
+	sort.Slice(t.Measures, func(i, j int) bool {
+		a, b := place(t.Measures[i]), place(t.Measures[j])
+		return a < b || a == b && t.Measures[i] < t.Measures[j]
+	})
+	rows := map[string]Row{}
+	for _, a := range s.plan.Arms {
+		if v := byArm[a.Name]; v != nil {
+			fillLabels(v, t.Measures)
+			rows[a.Name] = rowOf(a.Name, v)
+			t.Rows = append(t.Rows, rows[a.Name])
+		}
+	}
+	for _, against := range s.plan.Compare {
+		base, ok := rows[against]
+		if !ok {
+			continue
+		}
+		for _, r := range t.Rows {
+			if r.Arm == against {
+				continue
+			}
+			d := Difference{Arm: r.Arm, Against: against, Cells: map[string]*Paired{}}
+			for _, m := range t.Measures {
+				if p := paired(r.Cells[m], base.Cells[m], better[m]); p != nil {
+					d.Cells[m] = p
+				}
+			}
+			if len(d.Cells) > 0 {
+				t.Differences = append(t.Differences, d)
+			}
+		}
+	}
+	return t, nil
+}
+
+// fillLabels gives each seed that was checked a share of every label, 0 where no answer
+// had it.
+func fillLabels(values map[string][]Value, names []string) {
+	for _, name := range names {
+		if !strings.HasPrefix(name, labelPrefix) {
+			continue
+		}
+		var all []Value
+		for _, v := range values["check"] {
+			share := Value{Seed: v.Seed}
+			for _, have := range values[name] {
+				if have.Seed == v.Seed {
+					share = have
+				}
+			}
+			all = append(all, share)
+		}
+		if len(all) > 0 {
+			values[name] = all
+		}
+	}
+}
+
+// place is where a measure stands in a table.
+func place(name string) int {
+	if strings.HasPrefix(name, labelPrefix) {
+		name = "label"
+	}
+	if i := slices.Index(order, name); i >= 0 {
+		return i
+	}
+	return len(order)
+}
+
+// measures are the numbers of an evaluation.
+func measures(result map[string]any) map[string]float64 {
+	m := map[string]float64{}
+	for name, v := range result {
+		switch v := v.(type) {
+		case float64:
+			if !slices.Contains(ofNothing, name) {
+				m[name] = v
+			}
+		case map[string]any:
+			if name != "labels" {
+				continue
+			}
+			for label, share := range v {
+				if x, ok := share.(float64); ok {
+					m[labelPrefix+label] = x
+				}
+			}
+		}
+	}
+	return m
+}
+
+// write writes the report below the study's folder.
+func (s *session) write(r *Report) error {
+	if err := writeJSON(s.FS, filepath.Join(s.plan.Dir, JSONName), r); err != nil {
+		return err
+	}
+	return vfs.WriteFile(s.FS, filepath.Join(s.plan.Dir, TablesName), []byte(r.Markdown()))
+}
+
+// Markdown is the report for people.
+func (r *Report) Markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n", r.Name)
+	done := 0
+	for _, run := range r.Runs {
+		if run.State == "done" {
+			done++
+		}
+	}
+	fmt.Fprintf(&b, "%d of %d runs (%d arms x %d seeds: %s). ", done, len(r.Runs), len(r.Costs), len(r.Seeds), strings.Trim(fmt.Sprint(r.Seeds), "[]"))
+	b.WriteString("Mean over seeds [95 % interval by Student's t]; a number in brackets behind it says how many seeds there are, where that is not all of them. Differences are paired by seed; behind them in how many seeds the arm is the better one, for measures of which that is known.\n")
+	for _, t := range r.Tables {
+		t.markdown(&b, len(r.Seeds))
+	}
+	r.training(&b)
+	r.costs(&b)
+	r.failures(&b)
+	r.commands(&b)
+	return b.String()
+}
+
+// line is a row of a Markdown table.
+func line(b *strings.Builder, cells ...string) {
+	for i, c := range cells {
+		cells[i] = strings.ReplaceAll(c, "|", `\|`)
+	}
+	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+}
+
+func head(b *strings.Builder, cells ...string) {
+	line(b, cells...)
+	b.WriteString("|---|" + strings.Repeat("---:|", len(cells)-1) + "\n")
+}
+
+func (t Table) markdown(b *strings.Builder, seeds int) {
+	how := fmt.Sprintf("temperature %g", t.Temperature)
+	if t.Temperature == 0 {
+		how = "greedy"
+	}
+	fmt.Fprintf(b, "\n## %s, %s\n\n", t.Set, how)
+	if len(t.Rows) == 0 {
+		b.WriteString("Nothing has been evaluated yet.\n")
+		return
+	}
+	var shown []string
+	for _, m := range t.Measures {
+		if !only[m] {
+			shown = append(shown, m)
+		}
+	}
+	head(b, append([]string{"arm"}, shown...)...)
+	for _, r := range t.Rows {
+		cells := []string{r.Arm}
+		for _, m := range shown {
+			cells = append(cells, r.Cells[m].text(seeds, "%.3f"))
+		}
+		line(b, cells...)
+	}
+	if len(t.Differences) == 0 {
+		return
+	}
+	b.WriteByte('\n')
+	head(b, append([]string{"difference"}, shown...)...)
+	for _, d := range t.Differences {
+		cells := []string{fmt.Sprintf("%s - %s", d.Arm, d.Against)}
+		for _, m := range shown {
+			cells = append(cells, d.Cells[m].text(seeds))
+		}
+		line(b, cells...)
+	}
+}
+
+// text is an interval as a cell of a table.
+func (iv *Interval) text(seeds int, format string) string {
+	if iv == nil {
+		return ""
+	}
+	s := fmt.Sprintf(format, iv.Mean)
+	if iv.Low != nil {
+		s += fmt.Sprintf(" ["+format+", "+format+"]", *iv.Low, *iv.High)
+	}
+	if iv.Seeds != seeds {
+		s += fmt.Sprintf(" (%d)", iv.Seeds)
+	}
+	return s
+}
+
+func (p *Paired) text(seeds int) string {
+	if p == nil {
+		return ""
+	}
+	s := p.Interval.text(seeds, "%+.3f")
+	if p.Wins != nil {
+		s += fmt.Sprintf(", %d/%d", *p.Wins, p.Seeds)
+	}
+	return s
+}
+
+func (r *Report) training(b *strings.Builder) {
+	var names []string
+	for _, row := range r.Training {
+		for name := range row.Cells {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	slices.Sort(names)
+	fmt.Fprintf(b, "\n## Training, last %d steps\n\n", lastSteps)
+	head(b, append([]string{"arm"}, names...)...)
+	for _, row := range r.Training {
+		cells := []string{row.Arm}
+		for _, name := range names {
+			cells = append(cells, row.Cells[name].text(len(r.Seeds), "%.3f"))
+		}
+		line(b, cells...)
+	}
+}
+
+func (r *Report) costs(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## Cost\n\nOf the training steps, evaluations and probes apart. Budget: %s. Seconds are those of this machine, with what else it did.\n\n", r.Budget)
+	head(b, "arm", "steps", "TFLOP", "seconds", "share of the budget")
+	for _, c := range r.Costs {
+		share := ""
+		if c.MaxShare > 0 {
+			share = fmt.Sprintf("%.1f %%", 100*c.MinShare)
+			if math.Abs(c.MaxShare-c.MinShare) > 5e-4 {
+				share = fmt.Sprintf("%.1f to %.1f %%", 100*c.MinShare, 100*c.MaxShare)
+			}
+		}
+		mean := func(iv *Interval) string {
+			if iv == nil {
+				return ""
+			}
+			if s := number(iv.Mean); iv.Seeds == len(r.Seeds) {
+				return s
+			}
+			return fmt.Sprintf("%s (%d)", number(iv.Mean), iv.Seeds)
+		}
+		line(b, c.Arm, c.Steps, mean(c.TFLOP), mean(c.Seconds), share)
+	}
+}
+
+func (r *Report) failures(b *strings.Builder) {
+	first := true
+	for _, run := range r.Runs {
+		if run.State == "failed" {
+			if first {
+				b.WriteString("\n## Failed\n\n")
+				head(b, "arm", "seed", "why")
+			}
+			first = false
+			line(b, run.Arm, fmt.Sprint(run.Seed), run.Why)
+		}
+	}
+	if r.Missing > 0 {
+		fmt.Fprintf(b, "\n%d of %d runs are not done yet: run the study's command again.\n", r.Missing, len(r.Runs))
+	}
+}
+
+// commands are those of the first seed; study.json has all of them.
+func (r *Report) commands(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## Commands\n\nAll of it:\n\n```sh\n%s\n```\n\nWhat that runs for seed %d (study.json has every seed):\n\n```sh\n", r.Command, r.Seeds[0])
+	var told []string
+	for _, run := range r.Runs {
+		if run.Seed != r.Seeds[0] {
+			continue
+		}
+		fmt.Fprintf(b, "# %s\n", run.Arm)
+		for _, st := range run.Stages {
+			if slices.Contains(told, st.Command) {
+				continue // shared
+			}
+			told = append(told, st.Command)
+			fmt.Fprintln(b, st.Command)
+		}
+	}
+	b.WriteString("```\n")
+}

@@ -1,0 +1,290 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"gad/data"
+	"gad/internal/checker"
+	"gad/internal/textmetrics"
+	"gad/model"
+)
+
+// This file is the judges that do not play: the user's own program, and a
+// discriminator that is held out of the game. Neither learns, so neither has a state.
+
+// checkRows are answers to rows of set as a checker is told of them.
+func checkRows(set *data.Set, rows []int, answers []string, truncated []bool) ([]checker.Row, error) {
+	out := make([]checker.Row, len(rows))
+	for i, at := range rows {
+		r, err := set.Row(at)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = checker.Row{Row: at, Prompt: promptText(r), Response: answers[i], Teacher: r.Teacher, Truncated: truncated[i]}
+		for _, m := range r.Messages {
+			out[i].Content = append(out[i].Content, checker.Message(m))
+		}
+	}
+	return out, nil
+}
+
+// Check has command score j's answers to rows of set, within the deadline, and notes
+// the mean score, its interval and the shares of labels in j.Eval.
+func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration, seed uint64) error {
+	rows, err := checkRows(set, j.Batch.Rows, j.Answers, j.Truncated)
+	if err != nil {
+		return err
+	}
+	verdicts, err := checker.New(command, deadline).Check(ctx, rows)
+	if err != nil {
+		return err
+	}
+	scores := make([]float64, len(verdicts))
+	for p, v := range verdicts {
+		scores[p] = v.Score
+	}
+	mean, ci := checker.Mean(verdicts), textmetrics.MeanInterval(scores, seed)
+	j.Eval.Check, j.Eval.CheckCI95, j.Eval.Labels = &mean, &ci, checker.Shares(verdicts)
+	return nil
+}
+
+// openJudges opens what the settings name beside the run's own discriminator.
+func (t *Trainer) openJudges() error {
+	c := t.cfg
+	if c.Trainer.Checker != "" {
+		t.checker = checker.New(c.Trainer.Checker, time.Duration(c.Trainer.CheckerTimeout)*time.Second)
+	}
+	dir := c.Trainer.HeldOutCritic
+	if dir == "" {
+		return nil
+	}
+	cfg, err := readHeldOut(dir)
+	if err != nil {
+		return err
+	}
+	if t.tok.Size() > cfg.Vocab {
+		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the held-out discriminator reads the student's tokens: give a trainer.held_out_critic with the same tokenizer", dir, cfg.Vocab, t.tok.Size())
+	}
+	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, cfg.MaxPosition)
+	}
+	if t.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
+		return fmt.Errorf("trainer.held_out_critic: %w", err)
+	}
+	t.heldOut.Share(t.actor.Model()) // they take turns
+	return nil
+}
+
+// readHeldOut is the shape of a held-out discriminator, which must have a head
+// already: a fresh one would judge by chance.
+func readHeldOut(dir string) (model.Config, error) {
+	cfg, err := model.ReadConfig(dir)
+	if err == nil && cfg.Kind() != model.Scorer {
+		err = fmt.Errorf("model: %s: trainer.held_out_critic: is a language model, not a discriminator: give the critic folder of a checkpoint", dir)
+	}
+	return cfg, err
+}
+
+func (t *Trainer) closeJudges() error {
+	if t.heldOut == nil {
+		return nil
+	}
+	return t.heldOut.Close()
+}
+
+// judge adds the judges' figures of the validation answers j.
+//
+// A validation is always finished, so that a run that was stopped has the figures of
+// one that was not: the checker's deadline bounds the wait.
+func (t *Trainer) judge(m Metrics, j *Judged) error {
+	if t.checker != nil {
+		rows, err := checkRows(t.val, j.Batch.Rows, j.Answers, j.Truncated)
+		if err != nil {
+			return err
+		}
+		verdicts, err := t.checker.Check(context.Background(), rows)
+		if err != nil {
+			return err
+		}
+		m["val/check"] = checker.Mean(verdicts)
+	}
+	if t.heldOut != nil {
+		return t.heldOutShare(m, j)
+	}
+	return nil
+}
+
+// heldOutShare is val/held_out_d: the share of rows for which the held-out
+// discriminator scores the student's answer at least as high as the teacher's; the
+// very same answer counts one half. Rows whose teacher is cut by our own limit are
+// left out: the missing end alone would decide.
+func (t *Trainer) heldOutShare(m Metrics, j *Judged) error {
+	limit := t.cfg.Actor.MaxTokenLen
+	scoreS, err := t.heldOut.AllScores(j.Seqs, limit)
+	if err != nil {
+		return err
+	}
+	scoreP, err := t.heldOut.AllScores(j.Batch.Teachers, limit)
+	if err != nil {
+		return err
+	}
+	sum, n := 0.0, 0.0
+	for p := range scoreP {
+		if j.Batch.TeacherCut[p] {
+			continue
+		}
+		n++
+		switch {
+		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
+			sum += 0.5
+		case scoreS[p] >= scoreP[p]:
+			sum++
+		}
+	}
+	if n > 0 {
+		m["val/held_out_d"] = sum / n
+	}
+	return nil
+}
+
+// checkRound has the checker score a round's answers, where the reward has a share of
+// it. An interruption ends the program and gives up the step: model.ErrStopped.
+func (t *Trainer) checkRound(m Metrics, r *round) error {
+	if !(t.cfg.Algorithm.CheckerWeight > 0) {
+		return nil
+	}
+	rowS, answers := model.Pick(r.batch.Rows, r.roll.Group), make([]string, len(r.roll.Seqs))
+	for s, seq := range r.roll.Seqs {
+		answers[s] = t.tok.Decode(seq.IDs[seq.Prompt:], true)
+	}
+	rows, err := checkRows(t.set, rowS, answers, r.roll.Truncated)
+	if err != nil {
+		return err
+	}
+	ctx := t.ctx
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	var verdicts []checker.Verdict
+	err = m.time("timing_s/check", func() error {
+		verdicts, err = t.checker.Check(ctx, rows)
+		return err
+	})
+	if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", model.ErrStopped, err)
+	}
+	if err != nil {
+		return err
+	}
+	for _, v := range verdicts {
+		r.checkS = append(r.checkS, v.Score)
+	}
+	return nil
+}
+
+// rewarded are the scores [S] that rewards are made of: the discriminator's, or with
+// w = algorithm.checker_weight above 0
+//
+//	(1-w) z(score) + w z(check),  z(x) = (x - mean) / (std + 1e-6) within the prompt's group
+//
+// so that w is the checker's share whatever the discriminator's scale.
+func (t *Trainer) rewarded(m Metrics, r *round) []float32 {
+	w := t.cfg.Algorithm.CheckerWeight
+	if r.checkS == nil {
+		return r.scoreS
+	}
+	m["reward/check_mean"], _, _ = moments(r.checkS)
+	return mixed(w, zWithin(float64s(r.scoreS), r.roll.Group), zWithin(r.checkS, r.roll.Group))
+}
+
+func mixed(w float64, scoreZ, checkZ []float64) []float32 {
+	out := make([]float32, len(scoreZ))
+	for s := range out {
+		out[s] = float32(float64((1-w)*scoreZ[s]) + w*checkZ[s])
+	}
+	return out
+}
+
+// zWithin is x standardised within its group, by the unbiased standard deviation; a
+// group whose values are all equal is 0.
+func zWithin(xS []float64, group []int) []float64 {
+	members := map[int][]int{}
+	for s, p := range group {
+		members[p] = append(members[p], s)
+	}
+	z := make([]float64, len(xS))
+	for _, at := range members {
+		xs := model.Pick(xS, at)
+		mean, std, _ := moments(xs)
+		flat := !slices.ContainsFunc(xs, func(x float64) bool { return x != xs[0] })
+		for _, s := range at {
+			if !flat {
+				z[s] = (xS[s] - mean) / (std + 1e-6)
+			}
+		}
+	}
+	return z
+}
+
+// validateJudges checks the settings of the judges.
+func (c *Config) validateJudges(stage Stage) (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	w, r := c.Algorithm.CheckerWeight, c.Trainer
+	if w > 0 && r.Checker == "" {
+		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
+	}
+	if r.Checker != "" && c.Data.ValFiles == "" && !(w > 0 && stage != SFT) {
+		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
+	}
+	if r.HeldOutCritic != "" && c.Data.ValFiles == "" {
+		bad("trainer.held_out_critic needs data.val_files")
+	}
+	if r.KeepBest == "val/check" && r.Checker == "" {
+		bad("trainer.keep_best val/check needs trainer.checker: give --checker CMD")
+	}
+	if r.KeepBest == "val/held_out_d" && r.HeldOutCritic == "" {
+		bad("trainer.keep_best val/held_out_d needs trainer.held_out_critic")
+	}
+	return errs
+}
+
+// judgeWarnings are settings of the judges that are allowed and rarely right.
+func (c *Config) judgeWarnings() []string {
+	held := c.Trainer.HeldOutCritic
+	if held == "" {
+		return nil
+	}
+	for _, own := range []string{c.Trainer.Resume, c.Trainer.Output, c.Model.RewardPath} {
+		if own == "" {
+			continue
+		}
+		if rel, err := filepath.Rel(own, held); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+			return []string{fmt.Sprintf("trainer.held_out_critic %s is this run's own discriminator, at an earlier step: it has played, and what fools one fools the other: give one of other rows or another seed", held)}
+		}
+	}
+	return nil
+}
+
+// heldOutShape is the shape that a plan counts for the held-out discriminator; shape
+// where its folder cannot be read, which opening the run will tell.
+func (c *Config) heldOutShape(shape model.Config) model.Config {
+	if cfg, err := readHeldOut(c.Trainer.HeldOutCritic); err == nil {
+		return cfg
+	}
+	return shape
+}
+
+// finite is a pair of finite numbers, or nil: JSON has no others.
+func finite(x [2]float64) *[2]float64 {
+	if math.IsNaN(x[0]) || math.IsNaN(x[1]) || math.IsInf(x[0], 0) || math.IsInf(x[1], 0) {
+		return nil
+	}
+	return &x
+}

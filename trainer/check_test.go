@@ -1,0 +1,298 @@
+//go:build unix
+
+package trainer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gad/checkpoint"
+	"gad/internal/report"
+	"gad/internal/vfs"
+)
+
+// byLength is a checker in the shell: a row's score is the length of its JSON line,
+// modulo 7.
+const byLength = `while IFS= read -r line; do echo $((${#line} % 7)); done`
+
+// nth is a checker that gives every row one score a run: score[i] in its i-th run.
+func nth(t *testing.T, score ...int) string {
+	t.Helper()
+	count := filepath.Join(t.TempDir(), "count")
+	list := strings.Trim(fmt.Sprint(score), "[]")
+	return fmt.Sprintf(`n=$(($(cat %s 2>/dev/null || echo 0)+1)); echo $n > %s; set -- %s; shift $((n-1)); while read -r line; do echo '{"score":'$1'}'; done`, count, count, list)
+}
+
+// The checkpoint that the checker likes best is kept, where the other metrics would
+// keep another.
+func TestKeepBestByChecker(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/check",
+		"data.val_files="+fixed.val, "trainer.checker="+nth(t, 1, 3, 9, 2, 4)), SFT)
+	for i, want := range []float64{1, 3, 9, 2, 4} {
+		if got := rows[i].Values["val/check"]; got != want {
+			t.Errorf("step %d: val/check %g, want %g", i+1, got, want)
+		}
+	}
+	if got := steps(t, run); !slices.Equal(got, []int{3, 5}) {
+		t.Errorf("checkpoints %v, want the one that was checked best, 3, and the last", got)
+	}
+}
+
+// By hand: groups of two, three and one answer; the second is flat.
+func TestCheckersShare(t *testing.T) {
+	group := []int{0, 1, 0, 1, 1, 2}
+	z := zWithin([]float64{1, 0.1, 3, 0.1, 0.1, 7}, group)
+	r2 := math.Sqrt(0.5) // (1-2)/sqrt(2)
+	want := []float64{-r2, 0, r2, 0, 0, 0}
+	for s := range want {
+		if math.Abs(z[s]-want[s]) > 1e-6 {
+			t.Errorf("z %v, want %v", z, want)
+		}
+	}
+	got := mixed(0.25, []float64{-1, 0, 1}, []float64{1, 4, -1})
+	if want := []float32{-0.5, 1, 0.5}; !slices.Equal(got, want) {
+		t.Errorf("mixed %v, want %v", got, want)
+	}
+}
+
+// With a checker_weight of 1 the reward is the check's z, and the advantages do not
+// depend on the discriminator; with less they do; with 0 nothing is asked.
+func TestCheckerWeight(t *testing.T) {
+	be := ready(t)
+	for _, w := range []float64{0, 0.5, 1} {
+		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", fmt.Sprint("algorithm.checker_weight=", w),
+			"trainer.checker="+byLength, "data.val_files="+fixed.val), Train)
+		m := Metrics{}
+		r, err := tr.play(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reward := tr.rewarded(m, r)
+		if w == 0 {
+			if _, ok := m["reward/check_mean"]; ok || r.checkS != nil || !slices.Equal(reward, r.scoreS) {
+				t.Errorf("weight 0: reward %v of scores %v, metrics %v", reward, r.scoreS, m)
+			}
+			continue
+		}
+		sum := 0.0
+		for s, seq := range r.roll.Seqs {
+			p := r.roll.Group[s]
+			answer := strings.ReplaceAll(tr.tok.Decode(seq.IDs[seq.Prompt:], true), `"`, `\"`)
+			if strings.ContainsFunc(answer, func(c rune) bool { return c < ' ' || c > '~' || c == '\\' }) {
+				continue // escaped in ways that this test does not repeat
+			}
+			line := fmt.Sprintf(`{"row":%d,"prompt":%q,"content":[{"role":"user","content":%q}],"response":"%s","teacher_response":%q,"truncated":%v}`,
+				r.batch.Rows[p], r.batch.PromptText[p], r.batch.PromptText[p], answer, r.batch.TeacherText[p], r.roll.Truncated[s])
+			if want := float64(len(line) % 7); r.checkS[s] != want {
+				t.Errorf("answer %d: checked %g, want %g for %s", s, r.checkS[s], want, line)
+			}
+		}
+		for _, x := range r.checkS {
+			sum += x
+		}
+		if got, want := m["reward/check_mean"], sum/float64(len(r.checkS)); math.Abs(got-want) > 1e-12 || len(r.checkS) != 16 {
+			t.Errorf("reward/check_mean %g, want %g", got, want)
+		}
+		if w == 1 {
+			for s, z := range zWithin(r.checkS, r.roll.Group) {
+				if reward[s] != float32(z) {
+					t.Errorf("answer %d: reward %g, want the check's z %g", s, reward[s], z)
+				}
+			}
+		}
+		before := slices.Clone(reward)
+		for s := range r.scoreS {
+			r.scoreS[s] = float32(s * s % 11)
+		}
+		if after := tr.rewarded(m, r); slices.Equal(after, before) != (w == 1) {
+			t.Errorf("weight %g: rewards %v, with other scores %v", w, before, after)
+		}
+	}
+}
+
+// A run whose reward has a checker in it, stopped, killed, or broken off by the
+// checker's failure, and gone on with, equals one that was not.
+func TestResumeWithChecker(t *testing.T) {
+	be := ready(t)
+	broken := filepath.Join(t.TempDir(), "broken")
+	slow := filepath.Join(t.TempDir(), "slow")
+	command := fmt.Sprintf(`if test -e %s; then echo 'no licence' >&2; exit 4; fi; if test -e %s; then echo 1 > %s.begun; sleep 60; fi; %s`, broken, slow, slow, byLength)
+	overrides := []string{"trainer.total_steps=5", "trainer.save_freq=2", "trainer.test_freq=1", "trainer.keep_best=val/check", "trainer.max_ckpt_to_keep=2", "data.val_files=" + fixed.val,
+		"algorithm.checker_weight=0.5", "algorithm.filter_groups.enable=true", "trainer.checker=" + command}
+	whole := filepath.Join(t.TempDir(), "whole")
+	finished(t, be, settings(Train, whole, overrides...), Train)
+	want := record(t, whole, 5)
+
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(Train, run, overrides...)
+	if err := part(t, cfg, Train, 1, false); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	if err := part(t, cfg, Train, 2, true); err != nil { // dies after the third step
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(broken, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := play(be, cfg, Train)
+	wantError(t, err, nil, "trainer: step ", fmt.Sprintf("checker: %q: row ", command), "has no score: printed 0 of ", "it ended with exit status 4: it must end with exit status 0; it said \"no licence\"")
+	if strings.Contains(err.Error(), "\n") || errors.Is(err, ErrNumerical) || errors.Is(err, ErrInterrupted) {
+		t.Errorf("a failed checker: %v", err)
+	}
+	if err := errors.Join(os.Remove(broken), os.WriteFile(slow, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		for range 2000 {
+			if _, err := os.Stat(slow + ".begun"); err == nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		cancel()
+	}()
+	tr := opened(t, be, cfg, Train)
+	begun := time.Now()
+	if err := tr.Run(ctx); !errors.Is(err, ErrInterrupted) {
+		t.Fatalf("interrupted while a checker runs: %v, want ErrInterrupted", err)
+	}
+	if d := time.Since(begun); d > 20*time.Second {
+		t.Errorf("interrupted after %v", d)
+	}
+	if err := errors.Join(tr.Close(), os.Remove(slow)); err != nil {
+		t.Fatal(err)
+	}
+	finished(t, be, cfg, Train)
+	same(t, record(t, run, 5), want)
+}
+
+// A checker that fails in a validation, or answers garbage in a step, stops the run
+// and leaves its last checkpoint good.
+func TestCheckerFailureSavesNothing(t *testing.T) {
+	be := ready(t)
+	for name, c := range map[string]struct {
+		overrides []string
+		want      string
+	}{
+		"validation": {[]string{"trainer.checker=" + nth(t, 1, 2) + "; test $n -lt 2 || exit 9"}, "trainer: step 2: validation: checker: "},
+		"step":       {[]string{"algorithm.checker_weight=1", "trainer.test_freq=0", "trainer.checker=" + nth(t, 1, 2) + "; test $n -lt 2 || echo NaN"}, "trainer: step 2: checker: "},
+	} {
+		run := filepath.Join(t.TempDir(), "run")
+		cfg := settings(Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "data.val_files=" + fixed.val}, c.overrides...)...)
+		if name == "step" {
+			cfg.Data.ValFiles = ""
+		}
+		err := play(be, cfg, Train)
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+		if _, dir, notes, err := checkpoint.Latest(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+			t.Errorf("%s: latest checkpoint %s, %v, %v, want the one of step 1", name, dir, notes, err)
+		}
+	}
+}
+
+// val/held_out_d by hand from the answers and the scores; the figure can choose the
+// checkpoint, and a plan counts the memory.
+func TestHeldOutCritic(t *testing.T) {
+	be := ready(t)
+	held := filepath.Join(fixed.warmup, "global_step_3", "critic")
+	cfg := settings(SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20", "trainer.held_out_critic="+held)
+	tr := opened(t, be, cfg, SFT)
+	m := Metrics{}
+	if err := tr.validate(m); err != nil {
+		t.Fatal(err)
+	}
+	j, err := Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, EvalOptions{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "model.reward_path="+held), Warmup)
+	scoreS, scoreP := scoresOf(t, judge, j.Seqs), scoresOf(t, judge, j.Batch.Teachers)
+	sum, n, better := 0.0, 0.0, 0
+	for p := range scoreS {
+		if j.Batch.TeacherCut[p] {
+			continue
+		}
+		n++
+		if slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs) {
+			sum += 0.5
+		} else if scoreS[p] >= scoreP[p] {
+			sum++
+			better++
+		}
+	}
+	if got := m["val/held_out_d"]; got != sum/n || better == 0 || better == 20 {
+		t.Errorf("val/held_out_d %g, want %g of %g rows (%d better)", got, sum/n, n, better)
+	}
+
+	// The very same answers count one half each.
+	j.Seqs = slices.Clone(j.Batch.Teachers)
+	if err := tr.heldOutShare(m, j); err != nil || m["val/held_out_d"] != 0.5 {
+		t.Errorf("a student that says what the teacher says: %g, %v, want 0.5", m["val/held_out_d"], err)
+	}
+
+	run := filepath.Join(t.TempDir(), "best")
+	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/held_out_d",
+		"data.val_files="+fixed.val, "trainer.val_rows=40", "trainer.held_out_critic="+held, "actor.optim.lr=0.03"), SFT)
+	best := slices.MaxFunc(rows, func(a, b report.Row) int { // the first of the largest
+		return cmp.Compare(a.Values["val/held_out_d"], b.Values["val/held_out_d"])
+	})
+	kept := []int{best.Step, 3}
+	if got := steps(t, run); !slices.Equal(got, slices.Compact(kept)) {
+		t.Errorf("checkpoints %v, want the best by val/held_out_d, %d, and the last", got, best.Step)
+	}
+
+	plan, err := NewPlan(nil, be, 1<<40, vfs.OS, cfg, SFT)
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := cfg
+	without.Trainer.HeldOutCritic = ""
+	less, err := NewPlan(nil, be, 1<<40, vfs.OS, without, SFT)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(plan.Memory, func(i Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || total(plan.Memory) <= total(less.Memory) {
+		t.Errorf("the plan does not count the held-out discriminator:\n%s", plan)
+	}
+}
+
+// Settings of the judges that cannot be meant, and one that is rarely right.
+func TestJudgeSettings(t *testing.T) {
+	ready(t)
+	critic := filepath.Join(fixed.warmup, "global_step_3", "critic")
+	for want, overrides := range map[string][]string{
+		"algorithm.checker_weight 0.5 needs trainer.checker":                  {"algorithm.checker_weight=0.5"},
+		"trainer.checker has nothing to check":                                {"trainer.checker=true"},
+		"trainer.held_out_critic needs data.val_files":                        {"trainer.held_out_critic=" + critic},
+		"trainer.keep_best val/check needs trainer.checker":                   {"trainer.keep_best=val/check", "data.val_files=" + fixed.val},
+		"trainer.keep_best val/held_out_d needs trainer.held_out_critic":      {"trainer.keep_best=val/held_out_d", "data.val_files=" + fixed.val},
+		"is a language model, not a discriminator: give the critic folder of": {"trainer.held_out_critic=" + fixed.student, "data.val_files=" + fixed.val},
+	} {
+		run := filepath.Join(t.TempDir(), "run")
+		err := openError(t, settings(Train, run, append(overrides, "trainer.total_steps=1")...), Train)
+		wantError(t, err, nil, want)
+		absent(t, run)
+	}
+	c := settings(Train, "run", "trainer.held_out_critic="+critic)
+	if w := c.judgeWarnings(); len(w) != 1 || !strings.Contains(w[0], "this run's own discriminator") {
+		t.Errorf("a held-out discriminator of the run itself: warnings %q", w)
+	}
+	c.Trainer.Resume = filepath.Join(fixed.root, "elsewhere")
+	if w := c.judgeWarnings(); w != nil {
+		t.Errorf("a held-out discriminator of another run: warnings %q", w)
+	}
+}

@@ -1,0 +1,246 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/internal/compute"
+	"gad/internal/report"
+	"gad/internal/textmetrics"
+	"gad/model"
+)
+
+// DPO is the stage that learns from fixed pairs, without a discriminator (SODA, arXiv
+// 2604.03873): to each prompt the teacher's answer is preferred to one sample of the
+// student as it was when the stage began.
+const DPO Stage = "dpo"
+
+// DPOConfig is the `dpo` section: the preference objective of gad dpo.
+type DPOConfig struct {
+	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names"`
+	Beta           float64 `yaml:"beta" doc:"how far the student may go from where it began: small is far. Above 0"`
+	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"share of pairs taken to be the wrong way round, of sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 is its paper's 1e-3"`
+	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0"`
+	Truncated      string  `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in pairs"`
+}
+
+// DefaultDPO is SODA's loss under TRL's settings.
+func DefaultDPO() DPOConfig {
+	return DPOConfig{LossType: "sigmoid", Beta: 0.1, Tau: 0.05, Truncated: "exclude"}
+}
+
+func (c DPOConfig) objective() algos.DPOConfig {
+	return algos.DPOConfig{Loss: c.LossType, Beta: c.Beta, LabelSmoothing: c.LabelSmoothing, Tau: c.Tau}
+}
+
+// Validate checks what the tags cannot say.
+func (c DPOConfig) Validate() error {
+	for _, s := range []struct {
+		key string
+		v   float64
+	}{{"beta", c.Beta}, {"discopop_tau", c.Tau}} {
+		if !(s.v > 0) {
+			return fmt.Errorf("config: dpo.%s is %g: must be above 0", s.key, s.v)
+		}
+	}
+	if _, err := algos.NewDPO[float64](c.objective()); err != nil {
+		return fmt.Errorf("config: dpo: %w", err)
+	}
+	return nil
+}
+
+// hasCritic reports whether the stage trains a discriminator.
+func (s Stage) hasCritic() bool { return s == Warmup || s == Train }
+
+// aRun names a run of the stage: "an sft run".
+func (s Stage) aRun() string {
+	if s == SFT {
+		return "an sft run"
+	}
+	return fmt.Sprintf("a %s run", s)
+}
+
+// pairs are a step's prompts with an answer of each side.
+type pairs struct {
+	batch     *Batch
+	rejected  []model.Seq // [P] the starting student's, ended as the teacher's
+	truncated []bool      // [P]
+	texts     []string    // [P]
+	kept      []int       // prompts that give a pair
+	ties      int         // those whose sample is the teacher's very text
+}
+
+// dpoStep is one step of SODA: one optimizer step on the next prompts' pairs.
+func (t *Trainer) dpoStep() (Metrics, error) {
+	m := Metrics{}
+	batch, err := t.enc.batch(t.set, t.nextRows(t.cfg.Data.TrainBatchSize))
+	if err != nil {
+		return nil, err
+	}
+	t.stepRows = batch.Rows
+	p, err := t.pairUp(m, batch)
+	if err != nil {
+		return nil, err
+	}
+	pref := actor.Preferences{Chosen: model.Pick(batch.Teachers, p.kept), Rejected: model.Pick(p.rejected, p.kept)}
+	both := slices.Concat(pref.Chosen, pref.Rejected)
+	var refST [][]float32
+	err = t.phase(m, "ref_logp", t.reference.Model(), both, 1, func() (err error) {
+		refST, err = t.reference.LogProbs(both, 1)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	refS := actor.SeqLogp(refST)
+	pref.RefChosen, pref.RefRejected = refS[:len(p.kept)], refS[len(p.kept):]
+	st, err := t.updateByPairs(m, pref)
+	if err != nil {
+		return m, err
+	}
+	t.describePairs(m, p)
+	t.describeTeacher(m, batch)
+	t.done = t.pairWork(p, both, st.Passes)
+	return m, t.pairSamples(p, pref, st)
+}
+
+// pairUp draws the rejected answers. The starting student draws them again whenever a row
+// comes up, with randomness that depends on the seed and the row alone: they are the same
+// in every epoch and after a resume, so that none is stored.
+func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
+	p := &pairs{batch: b}
+	keys := make([]uint64, len(b.Rows))
+	for i, row := range b.Rows {
+		keys[i] = uint64(row)
+	}
+	c := t.cfg.Rollout
+	tokens := 0
+	err := m.time("timing_s/rollout", func() error {
+		advance, done := t.rec.Stage("rollout", len(b.Rows)*t.cfg.Data.MaxResponse)
+		defer done()
+		out, err := t.reference.Model().Generate(b.Prompts, keys, model.SampleOptions{
+			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,
+			Sampling: compute.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP},
+		}, func(n int) {
+			tokens += n
+			advance(n)
+		})
+		if err != nil {
+			return fmt.Errorf("reference: rollout: %w", err)
+		}
+		for i, answers := range out {
+			p.rejected = append(p.rejected, t.enc.ending().Seq(b.Prompts[i], answers[0].IDs, answers[0].Truncated))
+			p.truncated = append(p.truncated, answers[0].Truncated)
+			p.texts = append(p.texts, t.tok.Decode(answers[0].IDs, true))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"], 1e-9)
+	for i, teacher := range b.Teachers {
+		cut := p.truncated[i] || b.TeacherCut[i]
+		said := strings.TrimRight(p.texts[i], " \t\r\n") // as encoder.answer trims the teacher's
+		switch {
+		case said == strings.TrimRight(b.TeacherText[i], " \t\r\n"), said == t.tok.Decode(teacher.IDs[teacher.Prompt:], true):
+			p.ties++ // nothing to prefer
+		case cut && t.cfg.DPO.Truncated == "exclude":
+		default:
+			p.kept = append(p.kept, i)
+		}
+	}
+	return p, nil
+}
+
+// updateByPairs takes the optimizer step; where there are no pairs there is none.
+func (t *Trainer) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPOStats, err error) {
+	m["dpo/pairs"] = float64(len(pref.Chosen))
+	if len(pref.Chosen) == 0 {
+		return st, nil
+	}
+	err = t.phase(m, "update_actor", t.actor.Model(), slices.Concat(pref.Chosen, pref.Rejected), 1, func() (err error) {
+		st, err = t.actor.DPO(t.dpo, pref)
+		return err
+	})
+	if err != nil {
+		return st, err
+	}
+	if st.Pairs > 0 {
+		m["dpo/loss"], m["dpo/acc"], m["dpo/margin"] = st.Loss, st.Acc, st.Margin
+		m["dpo/chosen_reward"], m["dpo/rejected_reward"] = st.ChosenReward, st.RejectedReward
+		m["actor/entropy"] = st.Entropy
+	}
+	if st.Updates > 0 {
+		m["actor/grad_norm"], m["actor/lr"] = st.GradNorm, st.LR
+	}
+	return st, t.skips("actor", st.Updates, st.Skipped, st.Skipped, m)
+}
+
+// describePairs adds the figures of the sampled side.
+func (t *Trainer) describePairs(m Metrics, p *pairs) {
+	var lens, cut, repeat float64
+	longest, n := 0, float64(len(p.rejected))
+	for i, seq := range p.rejected {
+		ids := seq.IDs[seq.Prompt:]
+		lens += float64(len(ids))
+		longest = max(longest, len(ids))
+		if p.truncated[i] {
+			cut++
+		}
+		repeat += textmetrics.RepeatFrac(ids)
+	}
+	m["train/prompts"], m["dpo/tie_frac"] = n, float64(p.ties)/n
+	m["rollout/len_mean"], m["rollout/len_max"] = lens/n, float64(longest)
+	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
+}
+
+// pairWork counts a step: the samples, then both sides under the reference and the student.
+func (t *Trainer) pairWork(p *pairs, both []model.Seq, passes int) (w work) {
+	for _, s := range slices.Concat(p.batch.Teachers, p.rejected) {
+		w.tokens += len(s.IDs)
+	}
+	c := t.actor.Model().Config()
+	w.add(c, p.rejected, 1, true)
+	w.add(c, both, 1+float64(passes), true)
+	return w
+}
+
+// pairSamples writes what the step's first prompts were answered. The scores are the rewards
+// beta*(logp-ref), NaN where a prompt gave no pair; the advantage is the teacher's over the
+// student's.
+func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStats) error {
+	n := min(t.cfg.Trainer.SaveSamples, len(p.rejected))
+	if n == 0 {
+		return nil
+	}
+	out := make([]report.Sample, n)
+	for i := range out {
+		out[i] = report.Sample{Row: p.batch.Rows[i], Prompt: p.batch.PromptText[i], Teacher: p.batch.TeacherText[i], Student: p.texts[i],
+			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN()}
+		if k := slices.Index(p.kept, i); k >= 0 && st.Pairs > 0 {
+			out[i].TeacherScore = t.cfg.DPO.Beta * (st.Chosen[k] - pref.RefChosen[k])
+			out[i].StudentScore = t.cfg.DPO.Beta * (st.Rejected[k] - pref.RefRejected[k])
+			out[i].Advantage = out[i].TeacherScore - out[i].StudentScore
+		}
+	}
+	return t.rec.Samples(t.step+1, out)
+}
+
+// pairTime estimates a step's stretches from times per token.
+func (p *Plan) pairTime(c Config, perForward, perDecoded, perTrained float64) []Timed {
+	prompts, whole := float64(c.Data.TrainBatchSize), p.PromptMean+p.AnswerMean
+	update := perTrained
+	if 2*prompts*whole > float64(c.Actor.MaxTokenLen) {
+		update += perForward // several packs: the sums come first
+	}
+	return []Timed{
+		{"rollout", prompts * (p.PromptMean*perForward + p.AnswerMean*perDecoded)},
+		{"ref_logp", 2 * prompts * whole * perForward},
+		{"update_actor", 2 * prompts * whole * update},
+	}
+}

@@ -1,0 +1,350 @@
+package trainer
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"gad/critic"
+	"gad/internal/compute"
+	"gad/internal/philox"
+	"gad/internal/textmetrics"
+	"gad/model"
+)
+
+// DiscOptions say how a fresh discriminator is trained. A zero field takes the
+// default that its comment states.
+type DiscOptions struct {
+	From  string       // folder of a model to start from; empty: random weights of Shape
+	Shape model.Config // architecture, where From is empty
+	Steps int          // optimizer steps
+	Batch int          // pairs of one optimizer step; default 8
+	LR    float64      // peak learning rate; default 0.0256/hidden width: 2e-4 at 128
+	Seed  uint64       // of the first of Seeds trainings; the others count up
+	Seeds int          // trainings, each with its own split, head and order; default 1
+}
+
+// DefaultDiscSteps is the number of optimizer steps at which the control's
+// accuracy had stopped to rise on the task that they were chosen on (doc/LOG.md).
+const DefaultDiscSteps = 400
+
+// Fresh is what discriminators that never played against the student say of it.
+type Fresh struct {
+	// Acc is the share of held-out pairs that differ in which the teacher's answer
+	// scores higher, an equal score counting one half; mean over the seeds. 0.5
+	// cannot tell. NaN where no held-out pair differs.
+	Acc  float64
+	CI95 [2]float64 // of Acc: bootstrap over seeds and prompts
+	// Control is the same figure for pairs of the teacher's answer and the same
+	// answer with one token replaced, under the same budget: what the training can
+	// rank where it is known that something can be ranked.
+	Control float64
+	Pairs   int     // pairs that differ, of all rows
+	Ties    float64 // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
+	Seeds   int
+	Learned bool // the control is above chance by enough for Acc to mean something: learnedControl
+}
+
+// learnedControl is where the interval of the control must begin for a training to
+// count as one that ranks what can be ranked.
+const learnedControl = 0.6
+
+// FreshDiscriminator trains a new discriminator on half of the pairs and returns
+// its accuracy on the others that differ: how well the student's answers can still
+// be told from the teacher's by someone who did not train against it; 0.5 where none
+// differs. Without a control, 0.5 may also say that nothing was learned: JudgeFresh knows.
+func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
+	o, err = o.withDefaults(j)
+	if err != nil {
+		return 0, err
+	}
+	told, err := o.trials(be, j.pairs())
+	if acc = told.mean(); err == nil && math.IsNaN(acc) {
+		acc = 0.5
+	}
+	return acc, err
+}
+
+// JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
+// as many on the control, each on half of the rows, and says how well they tell
+// the other half.
+func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err error) {
+	o, err = o.withDefaults(j)
+	if err != nil {
+		return f, err
+	}
+	real, control := j.pairs(), j.control(o.Seed)
+	f = Fresh{Seeds: o.Seeds}
+	ties := 0
+	for p := range j.Seqs {
+		switch {
+		case j.Batch.TeacherCut[p]:
+		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
+			ties++
+		default:
+			f.Pairs++
+		}
+	}
+	f.Ties = float64(ties) / float64(max(1, ties+f.Pairs))
+	told, err := o.trials(be, real)
+	if err != nil {
+		return f, err
+	}
+	f.Acc, f.CI95 = told.mean(), told.interval(o.Seed)
+	c, err := o.trials(be, control)
+	if err != nil {
+		return f, err
+	}
+	f.Control = c.mean()
+	f.Learned = c.interval(o.Seed)[0] >= learnedControl && !math.IsNaN(f.Acc)
+	return f, nil
+}
+
+// SetFresh notes what fresh discriminators say in e, unless they have not learned.
+func (e *Evaluation) SetFresh(f Fresh) {
+	e.FreshDTies, e.FreshDLearned = &f.Ties, &f.Learned
+	if !math.IsNaN(f.Control) {
+		e.FreshDControl = &f.Control
+	}
+	if f.Learned {
+		e.FreshDAcc, e.FreshDCI95 = &f.Acc, finite(f.CI95)
+	}
+}
+
+func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
+	o.Batch, o.Seeds = cmp.Or(o.Batch, 8), cmp.Or(o.Seeds, 1)
+	if o.Steps < 1 || o.Batch < 1 || o.Seeds < 1 {
+		return o, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs, %d seeds: each must be at least 1", o.Steps, o.Batch, o.Seeds)
+	}
+	if len(j.Seqs) < 2 {
+		return o, fmt.Errorf("trainer: fresh discriminator: %d rows: needs at least 2", len(j.Seqs))
+	}
+	if o.From != "" {
+		shape, err := model.ReadConfig(o.From)
+		if err != nil {
+			return o, err
+		}
+		o.Shape = shape
+	}
+	return o, nil
+}
+
+// pairSet is one pair of sequences a row; skip leaves a row out of training and
+// figure alike.
+type pairSet struct {
+	worse, better []model.Seq
+	skip          []bool
+}
+
+// pairs are the student's answers against the teacher's. Left out are equal ones,
+// which nobody can tell, and teachers cut by our own limit, which are told by the
+// missing end alone.
+func (j *Judged) pairs() pairSet {
+	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers, skip: slices.Clone(j.Batch.TeacherCut)}
+	for p := range s.worse {
+		s.skip[p] = s.skip[p] || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
+	}
+	return s
+}
+
+// control are the teacher's answers against themselves with one token replaced by
+// one that fits: that stands between the same two tokens in an answer, else after the
+// same token, else anywhere, each as often as it does. A token that does not fit would
+// be told without reading the prompt, or with no more than the pairs of neighbours.
+func (j *Judged) control(seed uint64) pairSet {
+	teachers := j.Batch.Teachers
+	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: slices.Clone(j.Batch.TeacherCut)}
+	type context struct{ before, after int32 }
+	const start, any = -1, -2
+	fits := func(ids []int32, i, first int) [3]context { // of the token at i, the closest first
+		before := int32(start)
+		if i > first {
+			before = ids[i-1]
+		}
+		return [3]context{{before, ids[i+1]}, {before, any}, {any, any}}
+	}
+	seen := map[context][]int32{}
+	for p, seq := range teachers {
+		for i := seq.Prompt; i < len(seq.IDs)-1 && !s.skip[p]; i++ { // without the end
+			for _, c := range fits(seq.IDs, i, seq.Prompt) {
+				seen[c] = append(seen[c], seq.IDs[i])
+			}
+		}
+	}
+	for p, seq := range teachers {
+		n := len(seq.IDs) - 1 - seq.Prompt
+		if s.skip[p] = s.skip[p] || n < 1; s.skip[p] {
+			continue
+		}
+		at := seq.Prompt + philox.IntN(n, seed, philox.Data, uint64(p), 0, 0)
+		ids := slices.Clone(seq.IDs)
+		for near, c := range fits(ids, at, seq.Prompt) {
+			others := slices.DeleteFunc(slices.Clone(seen[c]), func(id int32) bool { return id == seq.IDs[at] })
+			if len(others) > 0 {
+				ids[at] = others[philox.IntN(len(others), seed, philox.Data, uint64(p), 1+uint64(near), 0)]
+				break
+			}
+		}
+		s.worse[p] = model.Seq{IDs: ids, Prompt: seq.Prompt}
+		s.skip[p] = ids[at] == seq.IDs[at] // all answers are one token again and again
+	}
+	return s
+}
+
+// verdicts are, by seed and row, 1 where the discriminator of that seed ranks the
+// row's pair rightly, 0 where not, one half where the scores are equal; NaN where
+// the row was not asked.
+type verdicts [][]float64
+
+// trials trains one discriminator for each seed.
+func (o DiscOptions) trials(be compute.Backend, s pairSet) (v verdicts, err error) {
+	for k := range o.Seeds {
+		told, err := o.trial(be, s, o.Seed+uint64(k))
+		if err != nil {
+			return nil, err
+		}
+		v = append(v, told)
+	}
+	return v, nil
+}
+
+// trial trains one discriminator on half of the rows, drawn by seed, and asks it
+// for the others.
+func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64) (told []float64, err error) {
+	rows := len(s.skip)
+	told = make([]float64, rows)
+	for p := range told {
+		told[p] = math.NaN()
+	}
+	// What pairs remain is split, not the rows: a half without any would teach nothing.
+	order := shuffled(rows, seed, 0)
+	order = slices.DeleteFunc(order, func(p int) bool { return s.skip[p] })
+	learn, asked := order[:len(order)/2], order[len(order)/2:]
+	if len(learn) == 0 {
+		return told, nil
+	}
+	cr, err := o.open(be, seed)
+	if err != nil {
+		return nil, err
+	}
+	defer cr.Close()
+	batch := func(at []int) (b critic.Batch, err error) {
+		b = critic.Batch{Students: model.Pick(s.worse, at), Teachers: model.Pick(s.better, at), Group: allGroups(len(at)), Skip: make([]bool, len(at))}
+		if b.FreshS, err = cr.Score(b.Students); err == nil {
+			b.FreshP, err = cr.Score(b.Teachers)
+		}
+		return b, err
+	}
+	var pass []int
+	for step := range o.Steps {
+		at := make([]int, 0, o.Batch)
+		for i := step * o.Batch; len(at) < o.Batch; i++ {
+			if i%len(learn) == 0 || pass == nil {
+				pass = shuffled(len(learn), seed, 1+uint64(i/len(learn)))
+			}
+			at = append(at, learn[pass[i%len(learn)]])
+		}
+		b, err := batch(at)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := cr.Update(b); err != nil {
+			return nil, err
+		}
+	}
+	b, err := batch(asked)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range asked {
+		switch {
+		case b.FreshP[i] > b.FreshS[i]:
+			told[p] = 1
+		case b.FreshP[i] == b.FreshS[i]:
+			told[p] = 0.5
+		default:
+			told[p] = 0
+		}
+	}
+	return told, nil
+}
+
+// open is the discriminator before its first step. Its settings are those under
+// which a discriminator of small width learned to read answers at all: a head whose
+// scores are of order 1, a slow start, a short memory of squared gradients.
+func (o DiscOptions) open(be compute.Backend, seed uint64) (*critic.Critic, error) {
+	c := critic.DefaultConfig()
+	width := float64(o.Shape.Hidden)
+	c.Optim.LR = o.LR
+	if o.LR == 0 {
+		c.Optim.LR = 0.0256 / width
+	}
+	c.Optim.LRScheduler, c.Optim.WarmupSteps, c.Optim.Beta2, c.GradClip = "linear", min(100, o.Steps/4), 0.98, 1
+	c.ScoreInit = 5.66 / math.Sqrt(width)
+	if o.From != "" {
+		return critic.Open(be, o.From, c, o.Steps, o.Batch, seed)
+	}
+	m, err := model.New(be, o.Shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: seed, ScoreInit: c.ScoreInit})
+	if err != nil {
+		return nil, err
+	}
+	return critic.New(m, c, o.Steps, o.Batch, seed)
+}
+
+// shuffled are the numbers 0 to n-1 in an order drawn by the key.
+func shuffled(n int, seed, pass uint64) []int {
+	order := allGroups(n)
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(philox.Uint64(seed, philox.Replay, pass, uint64(a), 1), philox.Uint64(seed, philox.Replay, pass, uint64(b), 1)), a-b)
+	})
+	return order
+}
+
+// mean is the accuracy, mean over the seeds that were asked anything.
+func (v verdicts) mean() float64 {
+	weight := make([]float64, v.rows())
+	for p := range weight {
+		weight[p] = 1
+	}
+	return v.weighted(weight, allGroups(len(v)))
+}
+
+func (v verdicts) rows() int {
+	if len(v) == 0 {
+		return 0
+	}
+	return len(v[0])
+}
+
+// weighted is the mean over the given seeds of the accuracy with rows weighted.
+func (v verdicts) weighted(weight []float64, seeds []int) float64 {
+	var sum, n float64
+	for _, k := range seeds {
+		var right, of float64
+		for p, x := range v[k] {
+			if !math.IsNaN(x) {
+				right += weight[p] * x
+				of += weight[p]
+			}
+		}
+		if of > 0 {
+			sum += right / of
+			n++
+		}
+	}
+	return sum / n
+}
+
+// interval is the 95 % bootstrap interval of the mean. Seeds and prompts are drawn
+// each for themselves, since every seed is asked the same prompts (Owen 2007, "The
+// pigeonhole bootstrap").
+func (v verdicts) interval(seed uint64) [2]float64 {
+	drawn := make([]int, len(v))
+	return textmetrics.Interval(v.rows(), seed, func(replicate int, weight []float64) float64 {
+		for i := range drawn {
+			drawn[i] = philox.IntN(len(v), seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
+		}
+		return v.weighted(weight, drawn)
+	})
+}

@@ -1,0 +1,159 @@
+package trainer
+
+import (
+	"math"
+	"testing"
+
+	"gad/model"
+)
+
+// planted are n rows whose teacher always says 5 6 7 8 and whose student says wrong
+// in its place, or the same in every fifth row.
+func planted(n int, wrong []int32) *Judged {
+	j := &Judged{Batch: &Batch{}}
+	end := int32(2)
+	for p := range n {
+		prompt := []int32{10 + int32(p%7), 20 + int32(p%3)}
+		seq := func(answer ...int32) model.Seq {
+			return model.Seq{IDs: append(append(append([]int32{}, prompt...), answer...), end), Prompt: len(prompt)}
+		}
+		j.Batch.Teachers = append(j.Batch.Teachers, seq(5, 6, 7, 8))
+		j.Batch.TeacherCut = append(j.Batch.TeacherCut, false)
+		answer := wrong
+		if p%5 == 0 {
+			answer = []int32{5, 6, 7, 8}
+		}
+		j.Seqs = append(j.Seqs, seq(answer...))
+	}
+	return j
+}
+
+// A fresh discriminator learns a difference that was planted, and its control says
+// that it can; equal answers are counted apart. Where the training is too short, or
+// the control has nothing to show, nothing is reported.
+func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
+	be := ready(t)
+	j := planted(100, []int32{5, 6, 6, 8})
+	o := DiscOptions{From: fixed.student, Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2}
+	f, err := JudgeFresh(be, o, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.Learned || f.Acc < 0.9 || f.Control < 0.8 || f.Pairs != 80 || f.Ties != 0.2 || f.Seeds != 2 || !(f.CI95[0] <= f.Acc && f.Acc <= f.CI95[1]) {
+		t.Errorf("planted: %+v", f)
+	}
+	again, err := JudgeFresh(be, o, j)
+	if err != nil || again != f {
+		t.Errorf("the same again: %+v, %v, was %+v", again, err, f)
+	}
+	var e Evaluation
+	if e.SetFresh(f); e.FreshDAcc == nil || *e.FreshDAcc != f.Acc || *e.FreshDTies != 0.2 || !*e.FreshDLearned {
+		t.Errorf("evaluation %+v", e)
+	}
+
+	short := o
+	short.Steps = 1
+	f, err = JudgeFresh(be, short, j)
+	if err != nil || f.Learned {
+		t.Errorf("one step: %+v, %v: want not learned", f, err)
+	}
+	e = Evaluation{}
+	if e.SetFresh(f); e.FreshDAcc != nil || e.FreshDCI95 != nil || e.FreshDControl == nil || *e.FreshDLearned {
+		t.Errorf("one step: evaluation %+v: reports what was not learned", e)
+	}
+
+	acc, err := FreshDiscriminator(be, DiscOptions{From: fixed.student, Steps: 1, Seed: 1}, j)
+	if err != nil || math.IsNaN(acc) {
+		t.Errorf("without a control: %g, %v", acc, err)
+	}
+
+	// Nothing differs: no training, no figure.
+	same := planted(10, []int32{5, 6, 7, 8})
+	f, err = JudgeFresh(be, short, same)
+	if err != nil || f.Learned || !math.IsNaN(f.Acc) || f.Ties != 1 || f.Pairs != 0 {
+		t.Errorf("nothing differs: %+v, %v", f, err)
+	}
+	// No token could replace another: no control.
+	mute := planted(10, []int32{9, 9, 9, 9})
+	for p := range mute.Batch.Teachers {
+		ids := mute.Batch.Teachers[p].IDs
+		for i := 2; i < 6; i++ {
+			ids[i] = 4
+		}
+	}
+	f, err = JudgeFresh(be, short, mute)
+	if err != nil || f.Learned || !math.IsNaN(f.Control) {
+		t.Errorf("no control: %+v, %v", f, err)
+	}
+	for _, bad := range []DiscOptions{{From: fixed.student}, {From: fixed.student, Steps: 1, Batch: -1}, {From: fixed.student, Steps: 1, Seeds: -1}} {
+		if _, err := JudgeFresh(be, bad, j); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+}
+
+// The control damages one token of each answer, never its end nor its prompt.
+func TestControlDamagesOneToken(t *testing.T) {
+	j := planted(50, []int32{5, 5, 5, 5})
+	j.Batch.TeacherCut[3] = true
+	s := j.control(1)
+	where := map[int]int{}
+	for p := range s.worse {
+		a, b := s.worse[p], s.better[p]
+		differ := 0
+		for i := range b.IDs {
+			if a.IDs[i] != b.IDs[i] {
+				differ++
+				where[i]++
+				if i < b.Prompt || i == len(b.IDs)-1 {
+					t.Errorf("row %d: place %d of prompt or end is damaged", p, i)
+				}
+			}
+		}
+		if want := map[bool]int{true: 0, false: 1}[p == 3]; differ != want || s.skip[p] != (p == 3) {
+			t.Errorf("row %d: %d places differ, left out %v", p, differ, s.skip[p])
+		}
+	}
+	if len(where) != 4 {
+		t.Errorf("places damaged: %v, want all four", where)
+	}
+}
+
+// The interval covers what seeds and prompts do to the mean, and needs both.
+func TestFreshInterval(t *testing.T) {
+	nan := math.NaN()
+	v := verdicts{{1, 1, 0, nan}, {0, nan, 0, 1}}
+	if got, want := v.mean(), (2./3+1./3)/2; math.Abs(got-want) > 1e-12 {
+		t.Errorf("mean %g, want %g", got, want)
+	}
+	ci := v.interval(1)
+	if !(ci[0] < 0.2 && ci[1] > 0.8) {
+		t.Errorf("interval %v of a handful of verdicts: too narrow", ci)
+	}
+	if ci := (verdicts{{1, 1, 1}, {1, 1, nan}}).interval(1); ci != [2]float64{1, 1} {
+		t.Errorf("interval %v where all is right", ci)
+	}
+}
+
+// The token that the control puts in fits where there is one that does.
+func TestControlFits(t *testing.T) {
+	j := planted(60, []int32{5, 5, 5, 5})
+	for p := range j.Batch.Teachers {
+		if p%2 == 1 {
+			j.Batch.Teachers[p].IDs[3] = 9 // 5 9 7 8
+		}
+	}
+	s := j.control(2)
+	swapped := 0
+	for p := range s.worse {
+		if got, was := s.worse[p].IDs[3], s.better[p].IDs[3]; got != was {
+			swapped++
+			if got != 6+9-was {
+				t.Errorf("row %d: %d stands where %d was, want %d: it stands between the same two", p, got, was, 6+9-was)
+			}
+		}
+	}
+	if swapped < 5 {
+		t.Errorf("%d rows damaged in that place: the test shows nothing", swapped)
+	}
+}
