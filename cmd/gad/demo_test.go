@@ -27,8 +27,8 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	d := demoRun{p: &program{out: &stdout, err: &stderr}, dir: dir, seed: 2, be: be, begun: time.Now(), flags: []string{"--seed", "2"},
 		size: demoSize{rows: 100, testRows: 20,
 			sft:    append([]string{"--steps", "40"}, demoLearn...),
-			warmup: append(slices.Clone(demoJudge), "data.train_batch_size=4", "trainer.critic_warmup_max=20"),
-			train:  append(append([]string{"--steps", "1"}, demoPlay...), "data.train_batch_size=4")}}
+			warmup: append(slices.Clone(demoJudge), "data.train_batch_size=4", "trainer.critic_warmup_until=0.45", "trainer.critic_warmup_max=20"),
+			train:  append(append([]string{"--steps", "1"}, demoSteady...), "data.train_batch_size=4")}}
 	err = d.run(context.Background())
 	return stdout.String(), stderr.String(), err
 }

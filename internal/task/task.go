@@ -72,8 +72,8 @@ var kinds = []Kind{{
 }, {
 	Name:  "few-rows",
 	About: "few teacher's answers, and test prompts distributed like them and otherwise",
-	First: 0.5,
-	Rows:  map[string]int{Train: 1000, Test: 2000, Tune: 1000, Shifted: 1000},
+	First: 0.6,
+	Rows:  map[string]int{Train: 500, Test: 2000, Tune: 1000, Shifted: 1000},
 }, {
 	Name:  "unlearned",
 	About: "the form that the student could do is so rare that the usual SFT has not learned it: the game should not win",
