@@ -142,6 +142,12 @@ func (f *fake) train(ctx context.Context, args []string) error {
 	if err := vfs.WriteFile(f.fs, filepath.Join(run, "metrics.jsonl"), kept); err != nil {
 		return err
 	}
+	if args[0] == "warmup" && seed == "2" {
+		said := `{"level":"warn","msg":"the discriminator has not learned"}` + "\n" + `{"level":"info","msg":"done"}` + "\n"
+		if err := vfs.WriteFile(f.fs, filepath.Join(run, "log.jsonl"), []byte(said+said+`{"level":"wa`)); err != nil {
+			return err
+		}
+	}
 	actor := filepath.Join(run, fmt.Sprintf("global_step_%d", total), "actor")
 	if err := vfs.MakeDirs(f.fs, actor); err != nil {
 		return err
@@ -168,6 +174,9 @@ func (f *fake) Plan(args []string, timed bool) (Needs, error) {
 		if strings.HasPrefix(a, "wrong=") {
 			return Needs{}, errors.New("wrong is no setting")
 		}
+	}
+	if _, err := f.fs.Stat(flag(args, "output")); err == nil {
+		return Needs{}, errors.New("a run is there, and was told otherwise")
 	}
 	return f.needs, nil
 }

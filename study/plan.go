@@ -10,6 +10,7 @@ package study
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -101,7 +102,8 @@ func Read(path string) (*Plan, error) {
 type reader struct {
 	path   string
 	stages map[string]*Stage
-	names  []string // of stages
+	names  []string            // of stages
+	named  map[string][]string // lists of settings
 }
 
 // file is a path of the study's file, which is relative to it.
@@ -117,7 +119,8 @@ func (r *reader) file(n *conf.Node) string {
 }
 
 func (r *reader) plan(root *conf.Node) *Plan {
-	root.Group("name", "output", "data", "val_data", "model", "device", "precision", "seeds", "common", "eval", "budget", "stages", "arms", "compare", "metrics")
+	root.Group("name", "output", "data", "val_data", "model", "device", "precision", "seeds", "common", "eval", "budget", "settings", "stages", "arms", "compare", "metrics")
+	r.lists(root.Get("settings"))
 	stem := strings.TrimSuffix(filepath.Base(r.path), filepath.Ext(r.path))
 	p := &Plan{File: r.path, Name: conf.Value[string](root.Get("name")), Dir: r.file(root.Get("output")),
 		Data: r.file(root.Get("data")), ValData: r.file(root.Get("val_data")), Model: r.file(root.Get("model")),
@@ -173,11 +176,35 @@ func (r *reader) choice(n *conf.Node, value string, of []string) {
 	n.Bad("%q: want one of: %s", value, strings.Join(of, ", "))
 }
 
-// settings are KEY=VALUE; whether gad knows them is asked of gad.
+// lists reads the named lists of settings, which others may hold by name: each only
+// those above it.
+func (r *reader) lists(n *conf.Node) {
+	r.named = map[string][]string{}
+	if n == nil {
+		return
+	}
+	for _, name := range n.Group() {
+		if strings.Contains(name, "=") {
+			n.Get(name).Bad("%q: a name has no =", name)
+		}
+		r.named[name] = r.settings(n.Get(name))
+	}
+}
+
+// settings are KEY=VALUE, or names of lists of them; whether gad knows them is asked
+// of gad.
 func (r *reader) settings(n *conf.Node) (list []string) {
 	for _, e := range n.List() {
 		s := conf.Value[string](e)
 		key, _, ok := strings.Cut(s, "=")
+		if named, known := r.named[s]; known {
+			list = append(list, named...)
+			continue
+		}
+		if near := conf.Nearest(s, slices.Sorted(maps.Keys(r.named))); !ok && near != "" {
+			e.Bad("%q: no such list of settings: did you mean %q?", s, near)
+			continue
+		}
 		switch {
 		case !ok || key == "" || strings.HasPrefix(s, "-"):
 			e.Bad("%q: want SETTING=VALUE, such as actor.optim.lr=3e-3", s)

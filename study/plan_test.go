@@ -65,6 +65,22 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// Lists of settings stand in others by their names; a misspelt one is refused.
+func TestNamedSettings(t *testing.T) {
+	text := "data: a\nmodel: b\nseeds: [7]\neval: {data: c}\nsettings: {rate: [actor.optim.lr=1e-3], learn: [rate, actor.grad_clip=1]}\ncommon: [rate]\narms: {one: [{run: sft, set: [learn, rollout.n=4]}]}\n"
+	p, err := Read(write(t, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"actor.optim.lr=1e-3", "actor.grad_clip=1", "rollout.n=4"}
+	if got := p.Arms[0].Stages[0].Set; !reflect.DeepEqual(got, want) || !reflect.DeepEqual(p.Common, want[:1]) {
+		t.Errorf("%q and %q, want %q", got, p.Common, want)
+	}
+	if _, err := Read(write(t, strings.Replace(text, "set: [learn", "set: [laern", 1))); err == nil || !strings.Contains(err.Error(), `did you mean "learn"?`) {
+		t.Errorf("a misspelt list: %v", err)
+	}
+}
+
 // The least that a study needs, and what it takes for the rest.
 func TestDefaults(t *testing.T) {
 	p, err := Read(write(t, "data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: sft}]}\n"))

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"gad/internal/vfs"
@@ -42,7 +43,7 @@ type session struct {
 	plan    *Plan
 	threads int
 	tasks   []*task // in the order in which they are begun, if they can be
-	why     map[*task]string
+	saying  sync.Mutex
 }
 
 // task is a stage or an evaluation.
@@ -76,7 +77,7 @@ func open(p *Plan, o Options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{graph: g, Options: o, plan: p, threads: 1, why: map[*task]string{}}
+	s := &session{graph: g, Options: o, plan: p, threads: 1}
 	byNode := map[*node]*task{}
 	for _, n := range g.nodes {
 		t := &task{node: n, prio: n.prio}
@@ -335,7 +336,12 @@ func (s *session) answers(ctx context.Context, args []string) (result map[string
 
 // loop begins tasks as soon as what they need is done, at most Jobs at a time.
 func (s *session) loop(ctx context.Context) error {
-	results := make(chan *task, len(s.tasks))
+	type outcome struct {
+		*task
+		err  error
+		took time.Duration
+	}
+	results := make(chan outcome, len(s.tasks))
 	begun := s.Now()
 	stop, busy, saving := ctx.Done(), 0, 0
 	for {
@@ -351,9 +357,8 @@ func (s *session) loop(ctx context.Context) error {
 			}
 			go func() {
 				from := s.Now()
-				t.err = s.do(ctx, t)
-				t.took = s.Now().Sub(from)
-				results <- t
+				err := s.do(ctx, t)
+				results <- outcome{t, err, s.Now().Sub(from)}
 			}()
 		}
 		if ctx.Err() != nil && saving == 0 {
@@ -365,7 +370,9 @@ func (s *session) loop(ctx context.Context) error {
 		select {
 		case <-stop:
 			stop = nil
-		case t := <-results:
+		case ended := <-results:
+			t := ended.task
+			t.err, t.took = ended.err, ended.took
 			busy--
 			if t.eval == nil {
 				saving--
@@ -433,6 +440,8 @@ func (s *session) who(t *task) string {
 }
 
 func (s *session) say(format string, args ...any) {
+	s.saying.Lock()
+	defer s.saying.Unlock()
 	fmt.Fprintf(s.Log, "%s  %s\n", s.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
 }
 
@@ -561,6 +570,9 @@ func (s *session) stage(ctx context.Context, t *task) error {
 	for _, r := range rows {
 		d.TFLOP += r.tflop()
 		d.Seconds += r.seconds()
+	}
+	if d.Warnings, err = warnings(s.FS, n.run()); err != nil {
+		return err
 	}
 	return writeJSON(s.FS, n.file(doneName), d)
 }

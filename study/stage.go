@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gad/internal/vfs"
@@ -91,6 +92,8 @@ type done struct {
 	Actor   string  `json:"actor"` // the student, below the stage's folder
 	TFLOP   float64 `json:"tflop"`
 	Seconds float64 `json:"seconds"` // of its steps and saves
+
+	Warnings []string `json:"warnings,omitempty"` // of its log, each once: a discriminator that has not learned, for one
 }
 
 // failed is what the study keeps of a stage that would fail again.
@@ -336,10 +339,11 @@ func (p *Plan) device() (a []string) {
 
 // planned is the command line that gad is asked to plan in the node's place: before
 // the stages that it comes after have run there is only the student, and a stage of
-// the game would take over what the stage before it was told.
+// the game would take over what the stage before it was told. The folder is one that
+// is never there: a run under way would insist on its own settings.
 func (n *node) planned(threads int) []string {
 	a := []string{n.stage.Run, "--model", n.chain()[0].model()}
-	own := n.common(n.run(), n.stage.Steps, threads)
+	own := n.common(n.file("planned"), n.stage.Steps, threads)
 	flags := own[:len(own)-len(n.settings())]
 	a = append(a, flags...)
 	if n.stage.Run == "train" {
@@ -395,6 +399,31 @@ func metrics(fsys vfs.FS, run string) (rows []row, err error) {
 		return nil, fmt.Errorf("study: %s: %w", path, err)
 	}
 	return rows, nil
+}
+
+// warnings are those of a run's log.jsonl, each once; none where there is no log.
+func warnings(fsys vfs.FS, run string) (list []string, err error) {
+	path := filepath.Join(run, "log.jsonl")
+	f, err := fsys.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("study: %w", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Level == "warn" && !slices.Contains(list, entry.Msg) { // a kill may cut a line short
+			list = append(list, entry.Msg)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("study: %s: %w", path, err)
+	}
+	return list, nil
 }
 
 // tflop is what a step computed, in 1e12 floating-point operations.

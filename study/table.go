@@ -45,6 +45,8 @@ type StageSummary struct {
 	Steps   int     `json:"steps"`
 	TFLOP   float64 `json:"tflop"`
 	Seconds float64 `json:"seconds"`
+
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Table is a set at a temperature.
@@ -163,7 +165,7 @@ func (s *session) summary(c *cell) (r RunSummary, err error) {
 			}
 			continue
 		}
-		r.Stages = append(r.Stages, StageSummary{d.Command, d.Steps, d.TFLOP, d.Seconds})
+		r.Stages = append(r.Stages, StageSummary{d.Command, d.Steps, d.TFLOP, d.Seconds, d.Warnings})
 		r.TFLOP, r.Seconds = r.TFLOP+d.TFLOP, r.Seconds+d.Seconds
 		if n == c.last {
 			r.Student = filepath.Join(n.dir(), filepath.FromSlash(d.Actor))
@@ -432,6 +434,7 @@ func (r *Report) Markdown() string {
 	r.training(&b)
 	r.costs(&b)
 	r.failures(&b)
+	r.warnings(&b)
 	r.commands(&b)
 	return b.String()
 }
@@ -575,6 +578,29 @@ func (r *Report) failures(b *strings.Builder) {
 	}
 	if r.Missing > 0 {
 		fmt.Fprintf(b, "\n%d of %d runs are not done yet: run the study's command again.\n", r.Missing, len(r.Runs))
+	}
+}
+
+// warnings are what the stages warned of, and whose they were.
+func (r *Report) warnings(b *strings.Builder) {
+	var order []string
+	whose := map[string][]string{}
+	for _, run := range r.Runs {
+		for _, st := range run.Stages {
+			for _, w := range st.Warnings {
+				if whose[w] == nil {
+					order = append(order, w)
+				}
+				whose[w] = append(whose[w], fmt.Sprintf("%s %d", run.Arm, run.Seed))
+			}
+		}
+	}
+	if len(order) == 0 {
+		return
+	}
+	b.WriteString("\n## Warnings\n\n| warning | arm and seed |\n|---|---|\n")
+	for _, w := range order {
+		line(b, w, strings.Join(whose[w], ", "))
 	}
 }
 

@@ -101,7 +101,7 @@ func TestMistakes(t *testing.T) {
 		{"generate --model sft/global_step_60 --prompt x", 3, `model: sft/global_step_60: is a checkpoint: give sft/global_step_60/actor`},
 		{"logprobs --model student --data rows.jsonl --temperature 0", 2, `logprobs: --temperature 0: must be above 0`},
 		{"score --critic student --data rows.jsonl", 3, `model: student: is a language model, not a discriminator: give the critic folder of a checkpoint`},
-		{"eval --model student --data rows.jsonl --disc-steps -1", 2, `eval: --disc-steps -1, --disc-batch 32, --disc-lr 0.001: must be at least 0, at least 1, above 0`},
+		{"eval --model student --data rows.jsonl --disc-steps -1", 2, `eval: --disc-steps -1, --disc-batch 8, --disc-seeds 3, --disc-lr 0: must be at least 0, 1, 1 and 0`},
 		{"export --run warmup --output run --dtype int8", 2, `configuration: export: dtype "int8": must be base, float32, bfloat16 or float16`},
 		{"export --run warmup --output foreign", 2, `checkpoint: foreign: already exists: choose another folder, or remove this one`},
 		{"export --run warmup --output run --part both", 2, `export: --part "both": must be actor or critic`},

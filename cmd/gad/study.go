@@ -144,7 +144,9 @@ func (g inProcess) Run(ctx context.Context, args []string, out, log io.Writer) e
 	}
 	args = append([]string{"gad"}, args...)
 	one := &program{out: out, err: log, command: strings.Join(args, " "), beside: g.jobs}
-	err := one.invoke(ctx, args)
+	app := one.app()
+	helpless(app)
+	err := app.RunContext(ctx, args)
 	switch {
 	case errors.Is(err, trainer.ErrInterrupted):
 		return fmt.Errorf("%w: %w", study.ErrInterrupted, err)
@@ -152,6 +154,15 @@ func (g inProcess) Run(ctx context.Context, args []string, out, log io.Writer) e
 		return marked{study.ErrFinal, err}
 	}
 	return err
+}
+
+// helpless takes the help away from a command line that is run beside others: the flag
+// and the command for it are variables of the library, which every parse writes to.
+func helpless(app *cli.App) {
+	app.HideHelp, app.HideHelpCommand = true, true
+	for _, c := range app.Commands {
+		c.HideHelp, c.HideHelpCommand = true, true
+	}
 }
 
 // Checkpoint is the newest checkpoint of a run that verifies.

@@ -56,7 +56,11 @@ func equalStudies(t *testing.T, got, want string) {
 		t.Fatalf("%d stages, want %d", len(a), len(b))
 	}
 	for name, run := range b {
-		equalRuns(t, a[name], run, lines(filepath.Join(run, "metrics.jsonl")))
+		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		equalRuns(t, a[name], run, strings.Count(string(raw), "\n"))
 	}
 	var evals [2]map[string]string
 	for i, dir := range []string{got, want} {
@@ -117,7 +121,15 @@ func TestStudy(t *testing.T) {
 	if again != printed || strings.Count(said, "\n") != 1 {
 		t.Errorf("--table prints\n%s\nand says\n%s", again, said)
 	}
-	must(t, "study", filepath.Join(one, "tiny.yaml"))
+	for name := range before { // one thing is left to do, and everything is asked for again
+		if strings.HasPrefix(name, "evals") && name > "evals"+string(filepath.Separator) {
+			if err := os.Remove(filepath.Join(one, "out", name)); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	must(t, "study", "--jobs", "1", filepath.Join(one, "tiny.yaml"))
 	for name, text := range tree(t, filepath.Join(one, "out")) {
 		if before[name] != text {
 			t.Errorf("a finished study writes %s", name)

@@ -306,8 +306,11 @@ func Shares(vs []Verdict) map[string]float64 {
 			if shares == nil {
 				shares = map[string]float64{}
 			}
-			shares[v.Label] += 1 / float64(len(vs))
+			shares[v.Label]++
 		}
+	}
+	for label := range shares {
+		shares[label] /= float64(len(vs))
 	}
 	return shares
 }
