@@ -233,8 +233,8 @@ type demoResult struct {
 }
 
 // demoWhy closes the table.
-const demoWhy = `The teacher is always right, and three times in four it states the result before it has worked it out: so can a large model, but not this student, which guesses there.
-SFT has to copy both forms as often as the teacher uses them, guesses included, however long it runs; the game asks only whether what the student writes could be the teacher's, so the student may choose the form that it can do.
+const demoWhy = `The teacher is always right, and three times in four it answers before it works, as a large model can; this student cannot, and guesses there.
+SFT (SeqKD) has to copy both forms as often as the teacher uses them, guesses included, however long it runs; the game asks only whether what the student writes could be the teacher's, so the student may choose the form that it can do.
 The task was made to show this: where a student can do all that its teacher does, SFT is as good and costs less.
 `
 
