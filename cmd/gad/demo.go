@@ -58,8 +58,8 @@ var (
 	demoLearn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=30",
 		"actor.optim.lr_scheduler=cosine", "actor.optim.min_lr_ratio=0.03"}
 	demoJudge = []string{"--critic-warmup", "20", "--steps", "21", "trainer.critic_warmup_max=200", "data.train_batch_size=32", "rollout.n=4",
-		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=100", "critic.optim.beta2=0.98", "critic.grad_clip=1", "critic.ppo_mini_batch_size=4"}
-	demoPlay   = []string{"data.train_batch_size=16", "rollout.n=8", "actor.optim.beta2=0.95", "actor.grad_clip=1"}
+		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=200", "critic.optim.beta2=0.98", "critic.grad_clip=1", "critic.ppo_mini_batch_size=1"}
+	demoPlay   = []string{"critic.ppo_mini_batch_size=4", "data.train_batch_size=16", "rollout.n=8", "actor.optim.beta2=0.95", "actor.grad_clip=1"}
 	demoSteady = append(slices.Clone(demoPlay), "actor.optim.lr=5e-5", "actor.kl_loss_coef=0.02")
 	demoQuick  = append(slices.Clone(demoPlay), "actor.optim.lr=1e-4", "actor.kl_loss_coef=0.05", "actor.clip_ratio_low=0.02", "actor.clip_ratio_high=0.03")
 )
