@@ -7,7 +7,7 @@
 #   scripts/paper.sh --dry-run     the same commands on a generated task, in tiny shapes, on the CPU
 #
 # JUDGE is a checker: a program that reads answers as JSON lines and writes a score for
-# each (doc/checker.md). The paper's judge writes a reference answer first, scores
+# each (doc/the-game.md has its protocol). The paper's judge writes a reference answer first, scores
 # student s and reference r, and gives s/(s+r): 0.5 is as good as the reference.
 #
 # Killed or interrupted? Run the same command again: finished stages say so and

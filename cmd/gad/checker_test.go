@@ -3,6 +3,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -61,5 +63,47 @@ func TestStageChecker(t *testing.T) {
 	}
 	if _, said = must(t, args("sed 's/.*/0.25/'")...); !strings.Contains(said, "step 2/2") {
 		t.Errorf("prints\n%s", said)
+	}
+}
+
+// A run's folder may be a stranger's: the checker in its settings is not started
+// unless the command line names one, or says that there is none.
+func TestFolderNamesNoChecker(t *testing.T) {
+	f := ready(t)
+	dir := t.TempDir()
+	trace := filepath.Join(dir, "started")
+	checker := "touch " + trace + "; sed 's/.*/1/'"
+	warm, run := filepath.Join(dir, "warm"), filepath.Join(dir, "run")
+	must(t, append(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", warm, "--steps", "2", "--critic-warmup", "2",
+		"--checker", checker), "trainer.critic_warmup=1")...)
+	if _, err := os.Stat(trace); err != nil {
+		t.Fatal("the checker that was named has not been started")
+	}
+	for _, resumed := range []string{warm, run} {
+		if err := os.Remove(trace); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"train", "--resume", warm, "--data", f.path("train.arrow"), "--output", run, "--steps", "1"}
+		if resumed == run {
+			args = []string{"train", "--resume", run, "--steps", "2"}
+		}
+		code, _, said := gad(args...)
+		if code != exitUsage || !strings.Contains(said, "a folder starts no program: give it again, --checker ") || strings.Count(said, "\n") != 1 {
+			t.Errorf("gad %s: exit status %d\n%s", strings.Join(args, " "), code, said)
+		}
+		if _, err := os.Stat(trace); err == nil {
+			t.Errorf("gad %s has started the folder's checker", strings.Join(args, " "))
+		}
+		must(t, append(args, "--checker", checker)...)
+		if _, err := os.Stat(trace); err != nil {
+			t.Errorf("gad %s --checker: not started", strings.Join(args, " "))
+		}
+	}
+	if err := os.Remove(trace); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "train", "--resume", run, "--steps", "3", "trainer.checker=")
+	if _, err := os.Stat(trace); err == nil {
+		t.Error("started although there is to be none")
 	}
 }

@@ -114,6 +114,7 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		}
 	}
 	before := cfg
+	cfg.Trainer.Checker = "" // a folder starts no program: see named
 	preset, err := trainer.Preset(c.String("preset"))
 	if err != nil {
 		return cfg, usage("%s: --preset: %v", typed(c), err)
@@ -122,6 +123,9 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		return cfg, err
 	}
 	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
+		return cfg, err
+	}
+	if err := named(c, before.Trainer.Checker, cfg.Trainer.Checker); err != nil {
 		return cfg, err
 	}
 	if going && filepath.Clean(cfg.Trainer.Resume) == filepath.Clean(cfg.Trainer.Output) {
@@ -133,6 +137,16 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		}
 	}
 	return cfg, nil
+}
+
+// named refuses a checker that only a run's own folder names: the folder may be a
+// stranger's, and a checker is a program. So it is said anew on each command line, were
+// it to say that there is to be none.
+func named(c *cli.Context, was, is string) error {
+	if was == "" || is != "" || slices.Contains(c.Args().Slice(), "trainer.checker=") {
+		return nil
+	}
+	return usage("%s: the run's settings name a checker, %q: a folder starts no program: give it again, --checker %q, or trainer.checker= for none", typed(c), was, was)
 }
 
 // notInherited are settings that belong to one run, not to what it learns, and the
