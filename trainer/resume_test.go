@@ -52,7 +52,7 @@ func part(t *testing.T, c Config, stage Stage, n int, kill bool) (err error) {
 
 // Everything that has state: replay, adaptive KL in the reward, schedules,
 // several epochs over the rollouts, dynamic sampling, the best checkpoint.
-var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
+var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "critic.group_ot=0.01", "algorithm.adv_power=1.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
 	"algorithm.kl_ctrl.horizon=20", "actor.optim.lr_scheduler=cosine", "critic.optim.lr_scheduler=linear", "critic.optim.lr_warmup_steps=3",
 	"actor.ppo_epochs=2", "critic.ppo_epochs=2", "algorithm.filter_groups.enable=true", "trainer.save_freq=3", "trainer.test_freq=1",
 	"trainer.keep_best=val/teacher_nll", "trainer.max_ckpt_to_keep=1"}

@@ -120,7 +120,7 @@ func lines(path string) int {
 }
 
 // Everything that has state is on.
-var stateful = []string{"critic.replay.size=16", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "actor.ppo_epochs=2",
+var stateful = []string{"critic.replay.size=16", "critic.group_ot=0.01", "algorithm.adv_power=1.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "actor.ppo_epochs=2",
 	"actor.optim.lr_scheduler=cosine", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"}
 
 // The sizes of the tests that deal with processes; scripts/soak.sh raises them.
