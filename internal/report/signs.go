@@ -70,6 +70,11 @@ var signs = []Sign{
 			}
 			return each(rows, accuracy(rows), func(x float64) bool { return x > limit })
 		}},
+	{"scores of a prompt collapse", "mean of critic/collapsed_groups_frac above 0.5 over the last 20 steps: the discriminator knows student from teacher and hardly one answer from another",
+		"--preset grgc, or its critic.group_ot=0.01 alone; a higher rollout.temperature",
+		func(rows []Row) string {
+			return mean(rows, "critic/collapsed_groups_frac", func(x float64) bool { return x > 0.5 })
+		}},
 	{"everything is a tie", "mean of critic/tie_frac above 0.9 over the last 20 steps",
 		"the student writes the teacher's own texts: nothing is left to learn from this data, or the data are the student's",
 		func(rows []Row) string {

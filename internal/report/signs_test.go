@@ -90,6 +90,7 @@ func TestJudge(t *testing.T) {
 		{"discriminator at chance", without("critic/d_acc_distinct", set("critic/d_acc_fresh", 70, constant(0.51)))},
 		{"discriminator always right", set("critic/d_acc_distinct", 80, constant(0.995))},
 		{"discriminator always right", without("critic/d_acc_distinct", set("critic/d_acc_fresh", 80, constant(0.99)))},
+		{"scores of a prompt collapse", set("critic/collapsed_groups_frac", 75, constant(0.7))},
 		{"everything is a tie", set("critic/tie_frac", 80, constant(0.95))},
 		{"clip never acts", set("actor/pg_clipfrac", 80, constant(0))},
 		{"clip acts on most tokens", set("actor/pg_clipfrac", 80, constant(0.7))},
