@@ -328,14 +328,14 @@ func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 			t.Rows = append(t.Rows, rows[a.Name])
 		}
 	}
-	for _, against := range s.plan.Compare {
+	for i, against := range s.plan.Compare {
 		base, ok := rows[against]
 		if !ok {
 			continue
 		}
 		for _, r := range t.Rows {
-			if r.Arm == against {
-				continue
+			if r.Arm == against || slices.Contains(s.plan.Compare[:i], r.Arm) {
+				continue // the latter stands above, the other way round
 			}
 			d := Difference{Arm: r.Arm, Against: against, Cells: map[string]*Paired{}}
 			for _, m := range t.Measures {

@@ -493,7 +493,7 @@ func (t *Trainer) introduce(s start) {
 	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
 	}
-	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.planned {
+	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
 		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not learn", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
 	p := Plan{Stage: t.Stage, PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
