@@ -50,8 +50,8 @@ func (c Config) Validate() error {
 // HeadStd is the standard deviation of a fresh value head on a backbone of the given
 // width. Scores of unit-size features then have a standard deviation of 5.66 whatever
 // the width. With a small head the score moves little at first, and AdamW's full-size
-// steps wear away the backbone's features before the head can read them: of ten
-// seeds a head of 0.02 at width 128 started fewer (doc/study.md).
+// steps wear away the backbone's features before the head can read them; the larger
+// the first spread of the scores, the earlier a discriminator started (doc/LOG.md).
 func (c Config) HeadStd(hidden int) float64 {
 	if c.ScoreInit > 0 {
 		return c.ScoreInit

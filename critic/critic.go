@@ -61,8 +61,7 @@ func New(m *model.Model, cfg Config, steps, batch int, seed uint64) (*Critic, er
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
-	updates := steps * cfg.PPOEpochs * ceilDiv(batch, cfg.miniBatch(batch))
-	c := &Critic{cfg: cfg, m: m, opt: opt, loss: loss, lr: cfg.Optim.Schedule(updates), seed: seed}
+	c := &Critic{cfg: cfg, m: m, opt: opt, loss: loss, lr: cfg.Schedule(steps, batch), seed: seed}
 	if cfg.Replay.Size > 0 {
 		c.Replay = &Buffer{Cap: cfg.Replay.Size}
 	}
@@ -118,6 +117,7 @@ func (b *Batch) Tie(s int) bool {
 
 // Stats are means over the pairs of an update, taken before each optimizer step.
 type Stats struct {
+	Pairs     float64 // that Loss, Acc, GroupTerm and Pooled are means over
 	Loss, Acc float64 // over all pairs; a tie counts as ln 2 (bt), and as wrong
 	GroupTerm float64 // GRGC's, before its weight
 	Pooled    float64 // share of the pairs that came from the pool
@@ -139,9 +139,11 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 	mini := c.cfg.miniBatch(prompts)
 	fresh := true // FreshS and FreshP still hold for the present weights
 	var pairs float64
+	batches := 0 // mini-batches begun: the key of what is drawn for each
 	for range c.cfg.PPOEpochs {
 		for lo := 0; lo < prompts; lo += mini {
-			set := c.gather(b, lo, min(lo+mini, prompts), st.Updates+st.Skipped, fresh)
+			set := c.gather(b, lo, min(lo+mini, prompts), batches, fresh)
+			batches++
 			n := float64(len(set.student) + set.ties)
 			if len(set.student) == 0 {
 				pairs += n
@@ -182,6 +184,7 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 			fresh = false
 		}
 	}
+	st.Pairs = pairs
 	if pairs > 0 {
 		st.Loss, st.Acc, st.GroupTerm, st.Pooled = st.Loss/pairs, st.Acc/pairs, st.GroupTerm/pairs, st.Pooled/pairs
 	}
@@ -315,6 +318,12 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 		}
 	}
 	return res, nil
+}
+
+// Schedule is the learning rate over the optimizer steps of the given number of
+// trainer steps, of batch prompts each.
+func (c Config) Schedule(steps, batch int) model.Schedule {
+	return c.Optim.Schedule(steps * c.PPOEpochs * ceilDiv(batch, c.miniBatch(batch)))
 }
 
 func (c Config) miniBatch(prompts int) int {

@@ -109,5 +109,8 @@ func (r *Buffer) SetFlat(ids, lens []int32) error {
 	if len(ids) != 0 {
 		return fmt.Errorf("critic: pool of negatives: %d ids left over: the checkpoint is damaged", len(ids))
 	}
+	if n := len(r.Pairs) - r.Cap; n > 0 && r.Cap > 0 { // it was larger in the stage before
+		r.Pairs = r.Pairs[n:]
+	}
 	return nil
 }

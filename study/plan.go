@@ -276,6 +276,12 @@ func (r *reader) stage(n *conf.Node) *Stage {
 		n.Bad("%q is missing: one of: %s", "run", strings.Join(commands, ", "))
 	}
 	r.choice(n.Get("run"), s.Run, commands)
+	if s.Preset != "" && (s.Run == "sft" || s.Run == "dpo") {
+		n.Get("preset").Bad("is for warmup and train: %s has nothing that the methods differ in", s.Run)
+	}
+	if told(s.Set, "trainer.checker") != "" {
+		n.Get("set").Bad("trainer.checker: say it in common: a stage takes no checker from the one before it")
+	}
 	if steps := n.Get("steps"); steps != nil {
 		text, err := conf.Value[string](steps), error(nil)
 		if s.Fill = text == "fill"; !s.Fill && steps.IsText() {
@@ -294,6 +300,9 @@ func (r *reader) stage(n *conf.Node) *Stage {
 		if s.Run == "sft" || s.Run == "dpo" {
 			w.Bad("%s has no discriminator", s.Run)
 		}
+	}
+	if s.Fill && (s.CriticWarmup > 0 || told(s.Set, "trainer.critic_warmup") != "" || told(s.Set, "trainer.critic_warmup_until") != "") {
+		n.Get("steps").Bad("fill is for stages whose steps cost the same: leave out the discriminator's time alone")
 	}
 	return s
 }

@@ -430,7 +430,7 @@ func warnings(fsys vfs.FS, run string) (list []string, err error) {
 func (r row) tflop() float64 { return r["perf/tflops"] * r["timing_s/step"] }
 
 // seconds is what a step took, with the checkpoint before it.
-func (r row) seconds() float64 { return r["timing_s/step"] + r["timing_s/save"] }
+func (r row) seconds() float64 { return r["timing_s/step"] - r["timing_s/val"] + r["timing_s/save"] }
 
 // costs are what each step cost in the budget's unit.
 func (b Budget) costs(rows []row) (list []float64) {

@@ -271,15 +271,16 @@ func costOf(arm string, runs []RunSummary) Cost {
 		for _, st := range r.Stages {
 			list = append(list, fmt.Sprint(st.Steps))
 		}
-		if text := strings.Join(list, " + "); !slices.Contains(steps, text) {
-			steps = append(steps, text)
-		}
+		steps = append(steps, strings.Join(list, " + "))
 		if r.Share > 0 {
 			c.MaxShare = max(c.MaxShare, r.Share)
 			if c.MinShare == 0 || r.Share < c.MinShare {
 				c.MinShare = r.Share
 			}
 		}
+	}
+	if len(slices.Compact(slices.Clone(steps))) == 1 { // the same for every seed
+		steps = steps[:1]
 	}
 	c.Steps, c.TFLOP, c.Seconds = strings.Join(steps, ", "), interval(tflop), interval(seconds)
 	return c

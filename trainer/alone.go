@@ -44,8 +44,9 @@ func (t *Trainer) heed(m Metrics, g critic.Signal) {
 		if d.Steps++; d.Steps == 1 {
 			d.Loss, d.Acc = g.DistinctLoss, g.DistinctAcc
 		}
-		d.Loss += smoothing * (g.DistinctLoss - d.Loss)
-		d.Acc += smoothing * (g.DistinctAcc - d.Acc)
+		// Rounded before the sum on every architecture: the warm-up ends by it.
+		d.Loss += float64(smoothing * (g.DistinctLoss - d.Loss))
+		d.Acc += float64(smoothing * (g.DistinctAcc - d.Acc))
 	}
 }
 
@@ -53,19 +54,27 @@ func (t *Trainer) heed(m Metrics, g critic.Signal) {
 // for trainer.critic_warmup steps, and then, where trainer.critic_warmup_until is set,
 // until it has learned enough.
 func (t *Trainer) criticAlone() bool {
-	if c := t.cfg.Trainer; c.CriticWarmupUntil > 0 {
-		return t.disc.AloneFor == 0 && t.lastAlone() > 0
+	if t.until() > 0 {
+		return t.disc.AloneFor == 0
 	}
 	return t.step < t.cfg.Trainer.CriticWarmup
 }
 
+// until is the bound on the smoothed loss at which the discriminator's time alone
+// ends; 0 is none, as in stages without a discriminator.
+func (t *Trainer) until() float64 {
+	if !t.Stage.hasCritic() {
+		return 0
+	}
+	return t.cfg.Trainer.CriticWarmupUntil
+}
+
 // lastAlone is the most steps that the discriminator may learn alone.
 func (t *Trainer) lastAlone() int {
-	c := t.cfg.Trainer
-	if c.CriticWarmupUntil > 0 {
-		return c.CriticWarmupMax
+	if t.until() > 0 {
+		return t.cfg.Trainer.CriticWarmupMax
 	}
-	return c.CriticWarmup
+	return t.cfg.Trainer.CriticWarmup
 }
 
 // endAlone ends the discriminator's time alone after the step just taken, if that is
@@ -73,7 +82,7 @@ func (t *Trainer) lastAlone() int {
 // trainer.critic_warmup steps alone.
 func (t *Trainer) endAlone() {
 	c := t.cfg.Trainer
-	if c.CriticWarmupUntil <= 0 || t.disc.AloneFor > 0 || t.step < c.CriticWarmup {
+	if t.until() == 0 || t.disc.AloneFor > 0 || t.step < c.CriticWarmup {
 		return
 	}
 	learned := t.disc.Steps > 0 && t.disc.Loss < c.CriticWarmupUntil
@@ -93,12 +102,12 @@ func (t *Trainer) endAlone() {
 // discriminator learns alone beyond trainer.critic_warmup.
 func (t *Trainer) stretch() {
 	t.total = t.planned
-	if c := t.cfg.Trainer; c.CriticWarmupUntil > 0 {
-		alone := t.lastAlone()
+	if t.until() > 0 {
+		alone, least := t.lastAlone(), t.cfg.Trainer.CriticWarmup
 		if t.disc.AloneFor > 0 {
 			alone = t.disc.AloneFor
 		}
-		t.total += alone - c.CriticWarmup
+		t.total = max(t.planned, least) + alone - least
 	}
 	if t.rec != nil {
 		t.rec.Total(t.total)

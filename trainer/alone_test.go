@@ -1,9 +1,11 @@
 package trainer
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"gad/internal/report"
@@ -77,6 +79,52 @@ func TestWarmupUntil(t *testing.T) {
 				t.Errorf("console:\n%s", said.String())
 			}
 		})
+	}
+}
+
+// A run that is shorter than the discriminator's least time alone is as long as that,
+// and is saved at its end; stages without a discriminator know no such time.
+func TestWarmupUntilOfOtherRuns(t *testing.T) {
+	be := ready(t)
+	for _, c := range []struct {
+		stage Stage
+		steps int
+		told  []string
+	}{
+		{Warmup, 4, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=10", "trainer.critic_warmup_max=8"}},
+		{Warmup, 8, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=1e-9", "trainer.critic_warmup_max=8"}},
+		{SFT, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
+		{DPO, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
+	} {
+		run := filepath.Join(t.TempDir(), "run")
+		rows := finished(t, be, settings(c.stage, run, c.told...), c.stage)
+		dir, _, err := FindCheckpoint(vfs.OS, run)
+		if len(rows) != c.steps || err != nil || filepath.Base(dir) != fmt.Sprintf("global_step_%d", c.steps) {
+			t.Errorf("%s %v: %d steps, last checkpoint %s, %v: want %d", c.stage, c.told, len(rows), dir, err, c.steps)
+		}
+	}
+}
+
+// A discriminator's schedule lasts as long as it may learn alone.
+func TestWarmupUntilSchedule(t *testing.T) {
+	be := ready(t)
+	rows := finished(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=3", "trainer.critic_warmup=2", "trainer.critic_warmup_until=1e-9",
+		"trainer.critic_warmup_max=9", "critic.optim.lr_scheduler=linear"), Warmup)
+	for _, r := range rows[:len(rows)-1] {
+		if lr := r.Values["critic/lr"]; !(lr > 0) {
+			t.Errorf("step %d of %d: the rate is %g", r.Step, len(rows), lr)
+		}
+	}
+}
+
+// A discriminator that is to learn off-policy needs the pool of an earlier stage.
+func TestOffPolicyNeedsAPool(t *testing.T) {
+	be := ready(t)
+	for _, size := range []string{"0", "100"} {
+		_, err := Open(settings(Train, filepath.Join(t.TempDir(), "run"), "critic.replay.live=false", "critic.replay.size="+size), Train, Options{FS: vfs.OS, Backend: be})
+		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "keep one in the warm-up") {
+			t.Errorf("critic.replay.size=%s: %v", size, err)
+		}
 	}
 }
 

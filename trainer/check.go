@@ -207,7 +207,7 @@ func (t *Trainer) rewarded(m Metrics, r *round) []float32 {
 func mixed(w float64, scoreZ, checkZ []float64) []float32 {
 	out := make([]float32, len(scoreZ))
 	for s := range out {
-		out[s] = float32(float64((1-w)*scoreZ[s]) + w*checkZ[s])
+		out[s] = float32(float64((1-w)*scoreZ[s]) + float64(w*checkZ[s]))
 	}
 	return out
 }
@@ -240,7 +240,7 @@ func (c *Config) validateJudges(stage Stage) (errs []error) {
 	if w > 0 && r.Checker == "" {
 		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
 	}
-	if r.Checker != "" && c.Data.ValFiles == "" && !(w > 0 && stage != SFT) {
+	if r.Checker != "" && c.Data.ValFiles == "" && !(w > 0 && stage.hasCritic()) {
 		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
 	}
 	if r.HeldOutCritic != "" && c.Data.ValFiles == "" {

@@ -288,6 +288,8 @@ func CheckChange(before, after *Config) error {
 		{"data.max_response_length", was.Data.MaxResponse, now.Data.MaxResponse},
 		{"data.overlong_prompts", was.Data.Overlong, now.Data.Overlong},
 		{"data.truncated_teachers", was.Data.TruncTeacher, now.Data.TruncTeacher},
+		{"critic.group_ot", was.Critic.GroupOT, now.Critic.GroupOT},
+		{"algorithm.adv_power", was.Algorithm.AdvPower, now.Algorithm.AdvPower},
 		{"trainer.critic_warmup_until", was.Trainer.CriticWarmupUntil, now.Trainer.CriticWarmupUntil},
 	} {
 		if s.was != s.now {

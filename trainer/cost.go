@@ -9,7 +9,7 @@ import (
 type Cost struct {
 	Steps   int
 	FLOP    float64 // of its steps by the model's shape, evaluations apart; equal on every machine
-	Seconds float64 // of its steps
+	Seconds float64 // of its steps, validations apart
 }
 
 // CostOf sums the metrics of a run: perf/tflops times timing_s/step is what a
@@ -23,7 +23,7 @@ func CostOf(fsys vfs.FS, run string) (c Cost, err error) {
 		seconds := r.Values["timing_s/step"]
 		c.Steps++
 		c.FLOP += r.Values["perf/tflops"] * 1e12 * seconds
-		c.Seconds += seconds
+		c.Seconds += seconds - r.Values["timing_s/val"]
 	}
 	return c, nil
 }

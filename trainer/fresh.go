@@ -98,7 +98,7 @@ func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err erro
 		return f, err
 	}
 	f.Control = c.mean()
-	f.Learned = c.interval(o.Seed)[0] >= learnedControl && !math.IsNaN(f.Acc)
+	f.Learned = c.interval(o.Seed)[0] >= learnedControl
 	return f, nil
 }
 
@@ -108,7 +108,7 @@ func (e *Evaluation) SetFresh(f Fresh) {
 	if !math.IsNaN(f.Control) {
 		e.FreshDControl = &f.Control
 	}
-	if f.Learned {
+	if f.Learned && !math.IsNaN(f.Acc) {
 		e.FreshDAcc, e.FreshDCI95 = &f.Acc, finite(f.CI95)
 	}
 }

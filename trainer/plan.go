@@ -89,6 +89,9 @@ func NewPlan(be compute.Backend, f compute.Footprint, free int64, fsys vfs.FS, c
 			p.MemoryFree = be.Available()
 		}
 	}
+	if t := c.Trainer; stage.hasCritic() && t.CriticWarmupUntil > 0 { // at the most
+		p.Steps = max(p.Steps, t.CriticWarmup) + max(0, t.CriticWarmupMax-t.CriticWarmup)
+	}
 	p.Memory = p.planMemory(f, shape, c)
 	if p.tooLarge() {
 		p.Fits = p.smaller(f, shape, c)

@@ -233,7 +233,7 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	if err != nil {
 		return err
 	}
-	if cb.Pairs() > 0 {
+	if st.Pairs > 0 {
 		m["critic/d_loss"], m["critic/d_acc"], m["critic/updates"] = st.Loss, st.Acc, float64(st.Updates)
 		if t.cfg.Critic.GroupOT > 0 {
 			m["critic/group_term"] = st.GroupTerm

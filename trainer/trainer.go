@@ -395,7 +395,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	if !t.learnsTeacher() && t.Stage != DPO {
 		perStep = c.Actor.Updates(batch)
 	}
-	updates := max(t.planned-c.Trainer.CriticWarmup, 1) * perStep
+	learning := t.planned // steps in which the student learns
+	if t.Stage.hasCritic() {
+		learning -= c.Trainer.CriticWarmup
+	}
+	updates := max(learning, 1) * perStep
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
 	}
@@ -425,7 +429,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	case c.Model.RewardPath != "":
 		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
-	if t.critic, err = critic.Open(t.be, scorer, c.Critic, t.planned, batch, t.seed()); err != nil {
+	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup) // whenever its time alone ends: a schedule is fixed beforehand
+	if err := c.Critic.Schedule(steps, batch).Validate(); err != nil {
+		return fmt.Errorf("%w: critic.optim: %w", ErrConfig, err)
+	}
+	if t.critic, err = critic.Open(t.be, scorer, c.Critic, steps, batch, t.seed()); err != nil {
 		return err
 	}
 	t.critic.Model().Share(t.actor.Model()) // they take turns
@@ -447,6 +455,9 @@ func (t *Trainer) openModels(s start) (err error) {
 				return err
 			}
 		}
+	}
+	if !c.Critic.Replay.Live && (t.critic.Replay == nil || len(t.critic.Replay.Pairs) == 0) {
+		return fmt.Errorf("%w: critic.replay.live=false wants the pool of an earlier stage, and there is none: keep one in the warm-up (critic.replay.size=4096) and here", ErrConfig)
 	}
 	if s.inPlace {
 		t.kl.Coef = s.state.KLCoef
@@ -629,7 +640,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	}
 	t.step++
 	t.endAlone()
-	c, last := t.cfg.Trainer, t.step == t.total
+	c, last := t.cfg.Trainer, t.step >= t.total
 	planned := t.due(c.SaveFreq, last)
 	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
 		if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {

@@ -99,6 +99,8 @@ func printEvaluation(w io.Writer, e trainer.Evaluation) {
 	case *e.FreshDTies == 1:
 		line("fresh discriminator accuracy", "no answer differs from the teacher's")
 		return
+	case *e.FreshDLearned:
+		line("fresh discriminator accuracy", "too few answers differ from the teacher's to ask about")
 	default:
 		line("fresh discriminator accuracy", "not learned: no finding; give more rows, --disc-steps or another --disc-lr")
 	}

@@ -46,7 +46,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
 	}
-	if stage != trainer.SFT {
+	if stage != trainer.SFT && stage != trainer.DPO { // what the methods differ in is the game's
 		flags = append(flags, presetFlag())
 	}
 	for _, f := range stageFlags {
@@ -143,10 +143,11 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 // stranger's, and a checker is a program. So it is said anew on each command line, were
 // it to say that there is to be none.
 func named(c *cli.Context, was, is string) error {
-	if was == "" || is != "" || slices.Contains(c.Args().Slice(), "trainer.checker=") {
+	said := c.IsSet("checker") || slices.ContainsFunc(c.Args().Slice(), func(s string) bool { return strings.HasPrefix(s, "trainer.checker=") })
+	if was == "" || is != "" || said {
 		return nil
 	}
-	return usage("%s: the run's settings name a checker, %q: a folder starts no program: give it again, --checker %q, or trainer.checker= for none", typed(c), was, was)
+	return usage("%s: the run's settings name a checker, %q: a folder starts no program: give it again, --checker %q, or trainer.checker= for none (and trainer.keep_best= if it chose the best)", typed(c), was, was)
 }
 
 // notInherited are settings that belong to one run, not to what it learns, and the

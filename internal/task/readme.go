@@ -49,7 +49,7 @@ question was ever trained on. No question comes twice.
 Valid: the whole text is one of the two right answers, byte for byte. The teacher itself is at 100 %. The form is the
 wording of the whole text, right or wrong; what has neither wording is "other".
 
-    gad eval --model STUDENT --data test.arrow --checker '$GAD task check ` + k.Name + `'
+    gad eval --model STUDENT --data test.arrow --checker '"$GAD" task check ` + k.Name + `'
 `)
 	return b.String()
 }
