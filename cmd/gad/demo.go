@@ -69,10 +69,10 @@ var demoSizes = map[bool]demoSize{
 		sft:    append([]string{"--steps", "800", "trainer.save_freq=400"}, demoLearn...),
 		warmup: append(slices.Clone(demoJudge), "trainer.critic_warmup_until=0.45"),
 		train:  append([]string{"--steps", "120", "trainer.save_freq=40"}, demoSteady...)},
-	true: {rows: 10000, testRows: 400,
-		sft:    append([]string{"--steps", "400", "trainer.save_freq=0"}, demoLearn...),
+	true: {rows: 10000, testRows: 300,
+		sft:    append([]string{"--steps", "260", "trainer.save_freq=0"}, demoLearn...),
 		warmup: append(slices.Clone(demoJudge), "trainer.critic_warmup_until=0.5"),
-		train:  append([]string{"--steps", "12", "trainer.save_freq=0"}, demoQuick...)},
+		train:  append([]string{"--steps", "10", "trainer.save_freq=0"}, demoQuick...)},
 }
 
 // demoCommand is gad demo.
