@@ -338,6 +338,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	case c.Model.RewardPath != "":
 		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
+	if !carried && c.Model.RewardPath != "" {
+		if err := sameTokens(t.tok, scorer, "model.reward_path"); err != nil {
+			return err
+		}
+	}
 	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup) // whenever its time alone ends: a schedule is fixed beforehand
 	if err := c.Critic.Schedule(steps, batch).Validate(); err != nil {
 		return fmt.Errorf("%w: critic.optim: %w", ErrConfig, err)
@@ -346,9 +351,6 @@ func (t *Trainer) openModels(s start) (err error) {
 		return err
 	}
 	t.critic.Model().Share(t.actor.Model()) // they take turns
-	if v := t.critic.Model().Config().Vocab; t.tok.Size() > v {
-		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the discriminator reads the student's tokens: give a --reward-model with the same tokenizer", scorer, v, t.tok.Size())
-	}
 	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
 	if n, v := c.Data.MaxPrompt+c.Data.MaxResponse, t.critic.Model().Config().MaxPosition; v > 0 && n > v {
 		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, scorer, n, v)
