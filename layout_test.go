@@ -71,7 +71,8 @@ var doubles = map[string]string{
 	"internal/compute/computetest":  "internal/compute",
 	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
 	"internal/vfs/vfstest":          "internal/vfs",
-	"internal/hostile":              everyone, // damages files for the tests of any reader
+	"device":                        "internal/compute", // opens one of them, for the examples
+	"internal/hostile":              everyone,           // damages files for the tests of any reader
 }
 
 // everyone, as the package of a double, is any.
