@@ -15,7 +15,8 @@ import (
 
 // CheckModelFolder says what is wrong with a path given for a model folder, where
 // a person is likely to have meant another.
-func CheckModelFolder(fsys vfs.FS, path string) error {
+func CheckModelFolder(fsys checkpoint.FS, path string) error {
+	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("model: %s: no such folder", path)
@@ -42,7 +43,8 @@ func CheckModelFolder(fsys vfs.FS, path string) error {
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
 // or not at all; a folder that is there is refused.
-func WriteFolder(fsys vfs.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer, dtype string) error {
+func WriteFolder(fsys checkpoint.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer, dtype string) error {
+	fsys = vfs.OrDisk(fsys)
 	return checkpoint.WriteFolder(fsys, dst, func(d *checkpoint.Dir) error {
 		if err := m.Save(d.Create, dtype, 5_000_000_000); err != nil {
 			return err
@@ -60,7 +62,8 @@ func WriteFolder(fsys vfs.FS, dst string, m *model.Model, tok *tokenizer.Tokeniz
 // dtype is "float32", "bfloat16", "float16", or "base", what the student had
 // before training. It returns the dtype written. What needs no conversion is a
 // verified copy.
-func Export(fsys vfs.FS, dir, part, dst, dtype string) (string, error) {
+func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
+	fsys = vfs.OrDisk(fsys)
 	s, err := readState(fsys, dir)
 	if err != nil {
 		return "", err

@@ -26,6 +26,10 @@ import (
 // of the same stage, it is gone on with; a folder with anything else in it is
 // refused. Nothing is written before all inputs have been read and checked.
 func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
+	if o.Backend == nil {
+		return nil, fmt.Errorf("%w: trainer: Options.Backend is nil: open one with device.Open", ErrConfig)
+	}
+	o.FS = vfs.OrDisk(o.FS)
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -191,7 +195,8 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 
 // FindCheckpoint is path itself if it is a checkpoint, else the newest one of
 // the run path that verifies; notes say which newer ones did not.
-func FindCheckpoint(fsys vfs.FS, path string) (dir string, notes []string, err error) {
+func FindCheckpoint(fsys checkpoint.FS, path string) (dir string, notes []string, err error) {
+	fsys = vfs.OrDisk(fsys)
 	if strings.HasPrefix(filepath.Base(filepath.Clean(path)), "global_step_") {
 		return path, nil, checkpoint.Verify(fsys, path)
 	}
@@ -203,7 +208,8 @@ func FindCheckpoint(fsys vfs.FS, path string) (dir string, notes []string, err e
 }
 
 // StageOf is the stage that made the run or checkpoint at path.
-func StageOf(fsys vfs.FS, path string) (Stage, error) {
+func StageOf(fsys checkpoint.FS, path string) (Stage, error) {
+	fsys = vfs.OrDisk(fsys)
 	dir := filepath.Clean(path)
 	if !strings.HasPrefix(filepath.Base(dir), "global_step_") {
 		steps, err := checkpoint.Steps(fsys, dir)

@@ -47,9 +47,9 @@ var (
 
 // Options are what a run needs from the process around it.
 type Options struct {
-	FS      vfs.FS
-	Backend compute.Backend
-	Console io.Writer // for people; nil is silent
+	FS      checkpoint.FS // nil is the disk
+	Backend model.Backend // where to compute, from device.Open
+	Console io.Writer     // for people; nil is silent
 	TTY     bool
 	Command string // as typed, for the log
 }

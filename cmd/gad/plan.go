@@ -6,7 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/internal/compute/cuda"
+	dev "gad/device"
 	"gad/trainer"
 )
 
@@ -55,7 +55,7 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 	switch {
 	case missing == nil:
 		defer be.Close()
-	case !errors.Is(missing, cuda.ErrUnavailable):
+	case !errors.Is(missing, dev.ErrUnavailable):
 		return missing
 	}
 	plan, err := trainer.NewPlan(be, d.footprint(), free, files(), cfg, stage)
