@@ -33,7 +33,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY)}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
@@ -414,7 +414,7 @@ func (t *Trainer) openReference(s start) (err error) {
 
 // introduce says what the run is about to do.
 func (t *Trainer) introduce(s start) {
-	for _, note := range append(s.notes, t.cfg.Warnings(t.Stage)...) {
+	for _, note := range slices.Concat(s.notes, t.notes, t.cfg.Warnings(t.Stage)) {
 		t.log.Warn(note)
 	}
 	run := t.cfg.Trainer.Output

@@ -71,14 +71,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
-	unknown := ""
 	app := p.app()
-	app.CommandNotFound = func(_ *cli.Context, name string) { unknown = name }
-	err := app.RunContext(ctx, args)
-	if err == nil && unknown != "" {
-		return usage("unknown command %q: see gad --help", unknown)
+	args, err := arrange(app, args)
+	if err != nil {
+		return err
 	}
-	return err
+	return app.RunContext(ctx, args)
 }
 
 // app is the table of commands.
@@ -87,6 +85,7 @@ func (p *program) app() *cli.App {
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
 		HideVersion:               true,
+		HideHelpCommand:           true,
 		Writer:                    p.out,
 		ErrWriter:                 p.err,
 		DisableSliceFlagSeparator: true,
@@ -98,7 +97,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.studyCommand(), p.planCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(),
+			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.helpCommand(),
 		},
 	}
 	for _, c := range app.Commands {
@@ -109,12 +108,9 @@ func (p *program) app() *cli.App {
 
 // quiet keeps cli from printing help over an error: the error is one line.
 func quiet(c *cli.Command) {
+	c.HideHelpCommand = true // there is one: gad help
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
-		text := err.Error()
-		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
-			text = "unknown flag --" + strings.TrimPrefix(name, "-")
-		}
-		return usage("%s: %s: see gad %s --help", typed(ctx), text, typed(ctx))
+		return usage("%s: %v: see gad %s --help", typed(ctx), err, typed(ctx))
 	}
 	for _, sub := range c.Subcommands {
 		quiet(sub)

@@ -27,13 +27,16 @@ func (p *program) planCommand() *cli.Command {
 		ArgsUsage: "[KEY=VALUE ...]",
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
-			stage := trainer.Stage(c.String("stage"))
-			if stage != trainer.SFT && stage != trainer.Warmup && stage != trainer.Train && stage != trainer.DPO {
-				return usage("plan: --stage %q: must be sft, warmup, train or dpo", stage)
-			}
-			cfg, err := p.configure(c, stage)
+			stage, err := stageNamed(c)
 			if err != nil {
 				return err
+			}
+			cfg, notes, err := p.configure(c, stage)
+			if err != nil {
+				return err
+			}
+			for _, note := range notes {
+				fmt.Fprintln(p.err, "gad: warning: "+note)
 			}
 			gb := c.Float64("memory")
 			if !(gb >= 0 && gb < 1e6) {
