@@ -86,7 +86,7 @@ func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
-		HideVersion:               true,
+		Version:                   versionText(),
 		Writer:                    p.out,
 		ErrWriter:                 p.err,
 		DisableSliceFlagSeparator: true,
