@@ -84,8 +84,8 @@ func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
-		HideVersion:               true,
 		HideHelpCommand:           true,
+		Version:                   versionText(),
 		Writer:                    p.out,
 		ErrWriter:                 p.err,
 		DisableSliceFlagSeparator: true,
