@@ -200,7 +200,7 @@ func TestRewardRefusals(t *testing.T) {
 	refused("NaN", err, ErrNotFinite)
 }
 
-// ALGORITHMS.md section 1: score regularisation, and section 8: weighted terms.
+// doc/algorithms.md, "Rewards": clip and length term; and weighted sums of scores.
 func TestScoreShaping(t *testing.T) {
 	got, err := ShapeScores(ScoreTerm{2, []float64{1, -30}}, ScoreTerm{-.5, []float64{4, 2}})
 	if err != nil {
