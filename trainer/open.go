@@ -68,9 +68,11 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 		return t, err
 	}
 	t.log = t.rec.Log()
-	_, done := t.con.Busy("timing a matrix product", 0)
-	t.peak, err = measurePeak(t.be)
-	if done(); err != nil {
+	err = t.busy("timing a matrix product", func() (err error) {
+		t.peak, err = measurePeak(t.be)
+		return err
+	})
+	if err != nil {
 		return t, err
 	}
 	t.introduce(start)
@@ -231,7 +233,11 @@ func (t *Trainer) openData(s *start) (err error) {
 	if err := CheckModelFolder(t.fs, t.actorDir(*s)); err != nil {
 		return err
 	}
-	if t.tok, err = tokenizer.Load(t.actorDir(*s)); err != nil {
+	err = t.busy("reading the tokenizer", func() (err error) {
+		t.tok, err = tokenizer.Load(t.actorDir(*s))
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	t.enc = encoder{tok: t.tok, maxPrompt: c.Data.MaxPrompt, maxResponse: c.Data.MaxResponse}
@@ -318,7 +324,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
 	}
-	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
+	err = t.busy("loading the student", func() (err error) {
+		t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if s.inPlace || s.dir != "" && (t.Stage != Train && t.Stage != DPO || c.Trainer.ResumeOptim == "both") {
@@ -353,7 +363,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	if err := c.Critic.Schedule(steps, batch).Validate(); err != nil {
 		return fmt.Errorf("%w: critic.optim: %w", ErrConfig, err)
 	}
-	if t.critic, err = critic.Open(t.be, scorer, c.Critic, steps, batch, t.seed()); err != nil {
+	err = t.busy("loading the discriminator", func() (err error) {
+		t.critic, err = critic.Open(t.be, scorer, c.Critic, steps, batch, t.seed())
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	t.critic.Model().Share(t.actor.Model()) // they take turns
@@ -401,15 +415,29 @@ func (t *Trainer) openReference(s start) (err error) {
 		if err := t.fs.RemoveAll(dir); err != nil {
 			return fmt.Errorf("reference: %w", err)
 		}
-		if err := WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32"); err != nil {
+		err := t.busy("writing the reference", func() error {
+			return WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32")
+		})
+		if err != nil {
 			return err
 		}
 	}
-	if t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen); err != nil {
+	err = t.busy("loading the reference", func() (err error) {
+		t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	t.reference.Model().Share(t.actor.Model())
 	return nil
+}
+
+// busy runs f, and shows its name if it takes its time.
+func (t *Trainer) busy(name string, f func() error) error {
+	_, done := t.con.Busy(name, 0)
+	defer done()
+	return f()
 }
 
 // introduce says what the run is about to do.

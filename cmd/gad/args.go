@@ -151,6 +151,9 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 	for _, f := range c.Flags {
 		names = append(names, f.Names()...)
 	}
+	if key == "resume" && takesSettings(c) {
+		return usage("%s: unknown flag --resume: repeat the command that began the run, or say gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor", command)
+	}
 	if takesSettings(c) {
 		if value == "" {
 			value = "VALUE"

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"gad/checkpoint"
 	"gad/internal/conf"
 	"gad/trainer"
 )
@@ -143,8 +145,10 @@ func (p *program) resumeCommand() *cli.Command {
 				return usage("resume: %s: no such folder: give the --output of gad sft, warmup, train or dpo", run)
 			}
 			stage, err := trainer.StageOf(files(), run)
-			if err != nil {
-				return fmt.Errorf("%w: no checkpoint to resume from: repeat the command that began the run", err)
+			if errors.Is(err, checkpoint.ErrNone) {
+				return usage("resume: %s: holds no checkpoint to resume from: repeat the command that began the run", run)
+			} else if err != nil {
+				return err
 			}
 			args := []string{"gad", string(stage), "--output", run}
 			for _, name := range []string{"steps", "checker", "device", "threads"} {
