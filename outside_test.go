@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -19,7 +20,13 @@ func TestOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := map[string]string{"go.mod": fmt.Sprintf("module outside\n\ngo 1.26.0\n\nrequire gad v0.0.0\n\nreplace gad => %s\n", root)}
+	mod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(mod), "\n")
+	gad := strings.TrimPrefix(first, "module ")
+	files := map[string]string{"go.mod": fmt.Sprintf("module outside\n\ngo 1.26.0\n\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", gad, root)}
 	for name, from := range map[string]string{"main.go": "testdata/outside/main.go", "go.sum": "go.sum"} {
 		text, err := os.ReadFile(from)
 		if err != nil {
