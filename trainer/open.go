@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"gad/actor"
 	"gad/algos"
@@ -469,8 +470,8 @@ func (t *Trainer) introduce(s start) {
 		t.log.Info(fmt.Sprintf("%s: %s of %s, %d steps", run, t.Stage, t.cfg.Model.Path, t.total))
 	}
 	c := t.actor.Model().Config()
-	t.log.Info(fmt.Sprintf("student %s, %s parameters; %d rows, %d prompts a step%s; %s",
-		c.Architecture, human(float64(c.ParamCount(model.LM))), len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
+	t.log.Info(fmt.Sprintf("%s; student %s, %s parameters; %d rows, %d prompts a step%s; %s",
+		time.Now().Format(time.DateOnly), c.Architecture, human(float64(c.ParamCount(model.LM))), len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
 }
 
 func (t *Trainer) answers() string {

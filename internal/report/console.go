@@ -41,6 +41,7 @@ type Console struct {
 	bars   *mpb.Progress
 	shown  int // bars in it
 	stages map[*stage]bool
+	day    string // of the last line
 }
 
 // NewConsole writes to w, which may be nil. tty says that w is a terminal: bars are
@@ -90,6 +91,12 @@ func (c *Console) print(level zapcore.Level, t time.Time, text string) {
 		line += c.paint(dim, "debug: ")
 	}
 	c.mu.Lock()
+	if day := t.Format(time.DateOnly); day != c.day {
+		if c.day != "" {
+			line = c.paint(dim, day) + "\n" + line // a new day
+		}
+		c.day = day
+	}
 	err := c.write(line + text + "\n")
 	c.mu.Unlock()
 	if err != nil && c.failed != nil {

@@ -113,6 +113,21 @@ TIME step 3/3  d_acc 0.75
 	}
 }
 
+// A line carries the time of day; the date is said when it changes.
+func TestNewDay(t *testing.T) {
+	var b bytes.Buffer
+	c := NewConsole(&b, false)
+	now := time.Date(2026, 1, 2, 23, 59, 59, 0, time.UTC)
+	c.now = func() time.Time { return now }
+	c.Print("late")
+	now = now.Add(2 * time.Second)
+	c.Print("early")
+	c.Print("still")
+	if want := "23:59:59  late\n2026-01-03\n00:00:01  early\n00:00:01  still\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
 func TestVerbose(t *testing.T) {
 	var b bytes.Buffer
 	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), Verbose: true})
