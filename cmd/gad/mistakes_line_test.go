@@ -13,7 +13,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 	work := t.TempDir()
 	t.Chdir(work)
 	for name, content := range map[string]string{
-		"lora/adapter_config.json": "{}",
+		"lora/adapter_config.json":             "{}",
 		"cache/snapshots/0123abcd/config.json": "{}", "cache/refs/main": "0123abcd",
 		"m.gguf": "GGUF", "m.bin": "x", "dir/notes.txt": "x",
 	} {
