@@ -101,8 +101,8 @@ var roles = map[string]string{
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test", // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test",      // the test mounts a small disk
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own
