@@ -7,6 +7,52 @@ import (
 	"testing"
 )
 
+// mistake is a command and what it is answered.
+type mistake struct {
+	line string // appended to gad; sft: stands for a whole sft command, SET for settings that fit the model
+	code int
+	want string // the whole error, of one line; empty is any
+}
+
+// mistaken runs the commands. Each must give its exit status and its error, print
+// nothing else, and leave the folders as they are.
+func mistaken(t *testing.T, folders []string, mistakes []mistake) {
+	t.Helper()
+	const (
+		whole    = "sft --model student --data rows.jsonl --output run"
+		settings = "data.max_prompt_length=64 data.max_response_length=14"
+	)
+	for _, c := range mistakes {
+		t.Run(c.line, func(t *testing.T) {
+			line := strings.ReplaceAll(c.line, "SET", settings)
+			if rest, ok := strings.CutPrefix(line, "sft:"); ok {
+				line = whole + rest
+			}
+			before := make([]map[string]string, len(folders))
+			for i, dir := range folders {
+				before[i] = tree(t, dir)
+			}
+			code, out, said := gad(strings.Fields(line)...)
+			if code != c.code || (said != "gad: "+c.want+"\n" && c.want != "") || strings.Count(said, "\n") != 1 {
+				t.Errorf("exit status %d, want %d\n got %swant gad: %s", code, c.code, said, c.want)
+			}
+			if out != "" {
+				t.Errorf("prints %q", out)
+			}
+			for i, dir := range folders {
+				now := tree(t, dir)
+				for name := range now {
+					if _, ok := before[i][name]; !ok {
+						t.Errorf("%s was made", filepath.Join(dir, name))
+					} else if now[name] != before[i][name] {
+						t.Errorf("%s was changed", filepath.Join(dir, name))
+					}
+				}
+			}
+		})
+	}
+}
+
 // A newcomer's mistakes: one line that says what and how out of it, exit status
 // 2 (usage, configuration) or 3 (data, model), and nothing written.
 func TestMistakes(t *testing.T) {
@@ -39,15 +85,7 @@ func TestMistakes(t *testing.T) {
 	write("notok/config.json", tinyConfig)
 	write("plain/readme.txt", "no model")
 
-	sft := func(extra ...string) []string {
-		return append([]string{"sft", "--model", "student", "--data", "rows.jsonl", "--output", "run"}, extra...)
-	}
-	settings := " data.max_prompt_length=64 data.max_response_length=14"
-	for _, c := range []struct {
-		line string // appended to gad; sft: stands for a whole sft command, SET for settings that fit the model
-		code int
-		want string // the whole error
-	}{
+	mistaken(t, []string{work, f.path("sft")}, []mistake{
 		{"frobnicate", 2, `unknown command "frobnicate": see gad --help`},
 		{"sft --frob", 2, `sft: unknown flag --frob: see gad sft --help`},
 		{"data split --frob", 2, `data split: unknown flag --frob: see gad data split --help`},
@@ -113,32 +151,7 @@ func TestMistakes(t *testing.T) {
 		{"plan --stage x", 2, `plan: --stage "x": must be sft, warmup, train or dpo`},
 		{"plan --stage sft", 2, `configuration: plan: no student: give model.path (flag --model)`},
 		{"demo --dir foreign --fast", 2, `demo: foreign: holds files that are not a demo's: nothing is overwritten: give another --dir`},
-	} {
-		t.Run(c.line, func(t *testing.T) {
-			args := strings.Fields(strings.ReplaceAll(c.line, "SET", settings))
-			if args[0] == "sft:" {
-				args = sft(args[1:]...)
-			}
-			before, runs := tree(t, work), tree(t, f.path("sft"))
-			code, out, said := gad(args...)
-			if code != c.code || (said != "gad: "+c.want+"\n" && c.want != "") || strings.Count(said, "\n") != 1 {
-				t.Errorf("exit status %d, want %d\n got %swant gad: %s", code, c.code, said, c.want)
-			}
-			if out != "" {
-				t.Errorf("prints %q", out)
-			}
-			for dir, was := range map[string]map[string]string{work: before, f.path("sft"): runs} {
-				now := tree(t, dir)
-				for name := range now {
-					if _, ok := was[name]; !ok {
-						t.Errorf("%s was made", filepath.Join(dir, name))
-					} else if now[name] != was[name] {
-						t.Errorf("%s was changed", filepath.Join(dir, name))
-					}
-				}
-			}
-		})
-	}
+	})
 }
 
 // All that is wrong is said at once, a line each.
