@@ -298,7 +298,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\x05\x10hello"), int64(5), codecSnappy)
 	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 4, 0, 41, 0, 0, 'h', 'e', 'l', 'l', 'o'}, int64(5), codecZstd)
 	f.Fuzz(func(t *testing.T, src []byte, n, codec int64) {
-		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecLZ4Raw {
+		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecBrotli {
 			return
 		}
 		_ = guard(func() error {
