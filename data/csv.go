@@ -13,7 +13,7 @@ import (
 )
 
 // csvSource reads CSV, or TSV: a header with the columns' names, then rows of
-// text. It keeps where each batch of rows begins; rows are parsed when asked for.
+// text, in which "\r\n" becomes "\n". It keeps where each batch of rows begins; rows are parsed when asked for.
 type csvSource struct {
 	file   *os.File
 	size   int64

@@ -183,6 +183,9 @@ func listSaved(path, split string) (listing, error) {
 	if err := readDescription(path, "state.json", &state); err != nil {
 		return listing{}, err
 	}
+	if state.Split == "" {
+		state.Split = filepath.Base(path) // as a dict's folders are named
+	}
 	if split != "" && split != state.Split {
 		_, err := oneSplit(path, split, []string{state.Split})
 		return listing{}, err
@@ -367,6 +370,8 @@ func openByMagic(file *os.File, size int64, head []byte) (source, error) {
 		return openArrow(file, size, false)
 	case starts("PAR1"):
 		return openParquet(file, size)
+	case len(blank) > 1 && (blank[0] == '{' || blank[0] == '[') && blank[1] == 0:
+		return nil, errors.New("is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW")
 	case len(blank) > 0 && blank[0] == '{':
 		return openLines(file, size)
 	case len(blank) > 0 && blank[0] == '[':
@@ -414,8 +419,6 @@ func foreign(size int64, head, blank []byte) error {
 		return errors.New("is a web page, not the data: the download went wrong, so fetch the file itself")
 	case len(head) > 9 && head[8] == '{' && binary.LittleEndian.Uint64(head) < uint64(size):
 		return errors.New("is a safetensors model file, not data: give rows with --data, the model's folder with --model")
-	case bytes.Count(head, []byte{0}) > len(head)/3 && json.Valid(bytes.TrimSpace(bytes.ReplaceAll(head, []byte{0}, nil))):
-		return errors.New("is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW")
 	case len(head) >= 262 && string(head[257:262]) == "ustar":
 		return errors.New("is a tar archive: unpack it first (tar -xf)")
 	case size <= int64(len(head)) && json.Valid(blank):

@@ -210,7 +210,7 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 	s.lay = l
 	for _, c := range s.root.Columns() {
 		var f parquetField
-		want := ""
+		want, optional := "", false
 		switch c.Name() {
 		case "":
 			continue
@@ -226,7 +226,7 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 			if f = textOf(c); f.kind == 0 && isLeaf(c, parquet.Int32, parquet.Int64) {
 				f = parquetField{kind: numberField, leaves: [2]*parquet.Column{c}}
 			}
-			want = "a string or an integer"
+			want, optional = "a string or an integer", true
 		case l.PromptIDs, l.ResponseIDs:
 			f, want = idsOf(c), "a list of integers"
 		default:
@@ -237,7 +237,7 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		} else {
 			err = s.readable(f)
 		}
-		if err != nil && c.Name() == l.ID {
+		if err != nil && optional {
 			note, err = fmt.Sprintf("%v: left out", err), nil
 			s.lay.ID = ""
 			continue
