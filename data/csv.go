@@ -99,7 +99,7 @@ func (s *csvSource) reader(r io.Reader) *csv.Reader {
 func csvFault(err error) error {
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
-		return fmt.Errorf("line %d: %v: %w: quote texts as RFC 4180 says, or write JSON lines", parse.StartLine, parse.Err, ErrCorrupt)
+		return damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines", parse.StartLine, parse.Err)
 	}
 	return err
 }

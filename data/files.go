@@ -61,7 +61,7 @@ func expand(path string) (paths []string, err error) {
 			return nil, fmt.Errorf("data: %s: pattern: %w", part, err)
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("data: %s: the pattern matches no file: %w", part, fs.ErrNotExist)
+			return nil, fmt.Errorf("data: %s: %w", part, &sentinelError{"the pattern matches no file: check it, and quote it so that the shell leaves it alone", fs.ErrNotExist})
 		}
 		slices.Sort(found)
 		paths = append(paths, found...)
@@ -268,7 +268,14 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 		if slices.Contains(folders, "data") { // as the Hugging Face hub lays a set out
 			return listFiles(filepath.Join(path, "data"), split)
 		}
-		return listing{}, fmt.Errorf("data: %s: holds no data files (%s) and is no folder of datasets.save_to_disk; its folders are %q: name the folder with the files", path, strings.Join(dataSuffixes, " "), folders)
+		if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "tokenizer.json" || e.Name() == "config.json" }) {
+			return listing{}, fmt.Errorf("data: %s: is a model's folder, not data: give rows with --data, this with --model", path)
+		}
+		hint := "give a data file, or a folder of them"
+		if len(folders) > 0 {
+			hint = fmt.Sprintf("its folders are %s: name the folder with the files", quoted(folders))
+		}
+		return listing{}, fmt.Errorf("data: %s: holds no data files (%s) and is no folder of datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
 	}
 	slices.Sort(splits)
 	if len(splits) > 1 || split != "" {
@@ -299,7 +306,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	}
 	for _, s := range slices.Sorted(maps.Keys(of)) {
 		if counts[s] < of[s] {
-			return listing{}, fmt.Errorf("data: %s: %d of %d shards of %q are there: %w: fetch the missing files", path, counts[s], of[s], s, ErrTruncated)
+			return listing{}, fmt.Errorf("data: %s: %w", path, truncated("%d of %d shards of %q are there: fetch the missing files", counts[s], of[s], s))
 		}
 	}
 	root, err := folder.Open(path)
@@ -363,7 +370,7 @@ func openByMagic(file *os.File, size int64, head []byte) (source, error) {
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case size == 0:
-		return nil, fmt.Errorf("file is empty: %w: write it again", ErrTruncated)
+		return nil, truncated("file is empty: write it again")
 	case starts("ARROW1"):
 		return openArrow(file, size, true)
 	case starts("\xff\xff\xff\xff"):
@@ -383,7 +390,7 @@ func openByMagic(file *os.File, size int64, head []byte) (source, error) {
 	if isCSV(file.Name()) {
 		return openCSV(file, size)
 	}
-	return nil, fmt.Errorf("first bytes %q: neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file: %w: convert the data to one of these", head[:min(len(head), 8)], ErrCorrupt)
+	return nil, damaged("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
 }
 
 // foreign names a file that is no data, or not as it is, and the way out.
@@ -414,7 +421,7 @@ func foreign(size int64, head, blank []byte) error {
 	lower := bytes.ToLower(blank[:min(len(blank), 16)])
 	switch {
 	case len(blank) == 0 && size <= int64(len(head)):
-		return fmt.Errorf("file is blank: %w: write it again", ErrTruncated)
+		return truncated("file is blank: write it again")
 	case bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
 		return errors.New("is a web page, not the data: the download went wrong, so fetch the file itself")
 	case len(head) > 9 && head[8] == '{' && binary.LittleEndian.Uint64(head) < uint64(size):
@@ -422,7 +429,7 @@ func foreign(size int64, head, blank []byte) error {
 	case len(head) >= 262 && string(head[257:262]) == "ustar":
 		return errors.New("is a tar archive: unpack it first (tar -xf)")
 	case size <= int64(len(head)) && json.Valid(blank):
-		return fmt.Errorf("is JSON, but no rows: %w: write one object a line, or an array of objects", ErrCorrupt)
+		return damaged("is JSON, but no rows: write one object a line, or an array of objects")
 	}
 	return nil
 }

@@ -167,19 +167,19 @@ func TestForeignFiles(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"a.jsonl", "\xff\xfe" + utf16(`{"content":"q"}`), "is UTF-16 text: convert it, iconv -f UTF-16 -t UTF-8 OLD > NEW"},
 		{"b.jsonl", utf16(`{"content":"q"}`), "is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW"},
-		{"c.jsonl", " \n\n\t", "file is blank: file is cut short: write it again"},
+		{"c.jsonl", " \n\n\t", "file is blank: write it again"},
 		{"d.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a Git LFS pointer, not the data: fetch it with git lfs pull"},
-		{"e.json", `"text"`, "is JSON, but no rows: file is corrupt: write one object a line, or an array of objects"},
+		{"e.json", `"text"`, "is JSON, but no rows: write one object a line, or an array of objects"},
 		{"f.safetensors", "\x08\x00\x00\x00\x00\x00\x00\x00{\"a\":{}} and the weights", "is a safetensors model file, not data: give rows with --data, the model's folder with --model"},
 		{"g.gguf", "GGUF\x03\x00\x00\x00", "is a GGUF model, not data: give rows with --data"},
 		{"h.zip", "PK\x03\x04\x14", "is a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
 		{"i.html", "\n<!DOCTYPE html><html>", "is a web page, not the data: the download went wrong, so fetch the file itself"},
 		{"j.jsonl.zst", "\x28\xb5\x2f\xfd\x04", "is a zstd file: decompress it first (unzstd)"},
 		{"k.tar", strings.Repeat("a", 257) + "ustar", "is a tar archive: unpack it first (tar -xf)"},
-		{"l.jsonl", "{\n \"content\": \"q\"\n}\n", "row 0: the object does not end on its line: file is cut short: write one object a line (jq -c . OLD > NEW)"},
-		{"m.csv", "content,teacher_response\n\"q,a\n", "line 2: extraneous or missing \" in quoted-field: file is corrupt: quote texts as RFC 4180 says, or write JSON lines"},
-		{"n.csv", "content,teacher_response\nq,a,b\n", "line 2: wrong number of fields: file is corrupt: quote texts as RFC 4180 says, or write JSON lines"},
-		{"o.txt", "content,teacher_response\nq,a\n", `first bytes "content,": neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file: file is corrupt: convert the data to one of these`},
+		{"l.jsonl", "{\n \"content\": \"q\"\n}\n", "row 0: the object does not end on its line: write one object a line (jq -c . OLD > NEW)"},
+		{"m.csv", "content,teacher_response\n\"q,a\n", "line 2: extraneous or missing \" in quoted-field: quote texts as RFC 4180 says, or write JSON lines"},
+		{"n.csv", "content,teacher_response\nq,a,b\n", "line 2: wrong number of fields: quote texts as RFC 4180 says, or write JSON lines"},
+		{"o.txt", "content,teacher_response\nq,a\n", `is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes "content,"): convert it to one of these`},
 		{"p.jsonl", `{"conversations":[{"from":"human","value":"q"}],"messages":[{"role":"user","content":"q"}]}`, `columns "messages", "conversations": each may be the conversation: choose with --content-key messages (data.content_key)`},
 		{"q.jsonl", `{"question":"q","answer":"a"}`, `columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question (data.content_key=question)?`},
 		{"r.jsonl", `{"a":"q","b":"a"}`, `columns "a", "b": no "content" among them, and they are no known format of rows: name the column of the conversations with --content-key NAME (data.content_key)`},
@@ -200,7 +200,7 @@ func TestForeignFiles(t *testing.T) {
 	if _, err := OpenFiles([]string{path}, Options{Format: FormatMessages}); err == nil || !strings.HasSuffix(err.Error(), `column "content": its turns have the keys "from", "value", not "role" and "content": give --format sharegpt (data.format=sharegpt)`) {
 		t.Error(err)
 	}
-	if _, err := OpenFiles([]string{path}, Options{Format: FormatAlpaca}); err == nil || !strings.HasSuffix(err.Error(), `column "content": its turns have the keys "from", "value", not "role" and "content": give --format sharegpt (data.format=sharegpt)`) {
+	if _, err := OpenFiles([]string{path}, Options{Format: FormatAlpaca}); err == nil || !strings.HasSuffix(err.Error(), `columns "content": no "instruction" among them, which data.format=alpaca reads: leave out --format, or name the column with --content-key NAME (data.content_key)`) {
 		t.Error(err)
 	}
 }
@@ -247,7 +247,7 @@ func TestSeveralFiles(t *testing.T) {
 		paths []string
 	}{
 		{at("a.jsonl") + ": given twice: its rows would count twice: give it once", nil, []string{at("a.jsonl"), at("*.jsonl")}},
-		{at("*.arrow") + ": the pattern matches no file: file does not exist", fs.ErrNotExist, []string{at("*.arrow")}},
+		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell leaves it alone", fs.ErrNotExist, []string{at("*.arrow")}},
 		{"for several files give --data once for each", fs.ErrNotExist, []string{at("a.jsonl") + "," + at("b.jsonl")}},
 		{"gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder", fs.ErrNotExist, []string{"org/some-set"}},
 	} {
@@ -284,7 +284,7 @@ func TestSplits(t *testing.T) {
 		{filepath.Join(dir, "one"), "", 1, ""},
 		{filepath.Join(dir, "one"), "train", 0, `holds no split "train": its files name none: leave out --split (data.split, data.val_split)`},
 		{filepath.Join(dir, "one", "rows.jsonl"), "train", 0, `is one file and has no split "train": leave out --split (data.split, data.val_split)`},
-		{filepath.Join(dir, "half"), "train", 0, `1 of 2 shards of "train" are there: file is cut short: fetch the missing files`},
+		{filepath.Join(dir, "half"), "train", 0, `1 of 2 shards of "train" are there: fetch the missing files`},
 		{dict, "train", 8, ""},
 		{dict, "test", 4, ""},
 		{dict, "", 0, `holds the splits "train", "test": give one, such as --split train (data.split; data.val_split for validation)`},

@@ -140,7 +140,7 @@ func (s *jsonSource) index() error {
 		switch {
 		case err == nil || i > 0:
 		case errors.Is(err, ErrTruncated) && len(s.at) > 1:
-			return fmt.Errorf("row 0: the object does not end on its line: %w: write one object a line (jq -c . OLD > NEW)", ErrTruncated)
+			return truncated("row 0: the object does not end on its line: write one object a line (jq -c . OLD > NEW)")
 		default:
 			return fmt.Errorf("row 0: %w: one JSON object a line is wanted", err)
 		}
@@ -245,7 +245,7 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 	if !utf8.Valid(line) {
 		return raw, &rowFault{cols.Content, "", "not valid UTF-8", "re-encode the text"}
 	}
-	return raw, eachKey(line, func(key string, value json.RawMessage) (err error) {
+	err := eachKey(line, func(key string, value json.RawMessage) (err error) {
 		if string(value) == "null" {
 			return nil
 		}
@@ -279,6 +279,10 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 		}
 		return err
 	})
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) {
+		err = fmt.Errorf("%w: correct or remove the row", err)
+	}
+	return raw, err
 }
 
 // eachKey calls f for every key of a JSON object, with the key exactly as it

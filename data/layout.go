@@ -78,16 +78,11 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	has := func(name string) bool { return name != "" && slices.Contains(names, name) }
 	defaults := DefaultColumns()
 	l = layout{Columns: o.Columns, format: o.Format, role: "role", text: "content"}
-	// other takes a column that the format names for one that was not named in the settings.
-	other := func(column *string, was string, now ...string) {
-		if *column != was || has(was) {
-			return
-		}
-		for _, name := range now {
-			if has(name) {
-				*column = name
-				return
-			}
+	// instead takes the first of the format's own columns that is there, or the
+	// first, for one that was not named in the settings.
+	instead := func(column *string, was string, own ...string) {
+		if *column == was {
+			*column = append(among(names, own...), own[0])[0]
 		}
 	}
 	found := false
@@ -114,22 +109,22 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	}
 	switch l.format {
 	case FormatMessages:
-		other(&l.Content, defaults.Content, "messages")
+		instead(&l.Content, defaults.Content, "content", "messages")
 	case FormatShareGPT:
 		l.role, l.text, l.system = "from", "value", "system"
-		other(&l.Content, defaults.Content, "conversations", "conversation")
+		instead(&l.Content, defaults.Content, "conversations", "conversation", "content")
 	case FormatAlpaca:
 		l.input, l.system = "input", "system"
-		other(&l.Content, defaults.Content, "instruction")
-		other(&l.Teacher, defaults.Teacher, "output")
+		instead(&l.Content, defaults.Content, "instruction")
+		instead(&l.Teacher, defaults.Teacher, "teacher_response", "output")
 	case FormatPromptCompletion:
-		other(&l.Content, defaults.Content, "prompt")
-		other(&l.Teacher, defaults.Teacher, "completion")
+		instead(&l.Content, defaults.Content, "prompt")
+		instead(&l.Teacher, defaults.Teacher, "teacher_response", "completion")
 	default:
 		return l, "", fmt.Errorf("format %q: use %s (setting data.format)", l.format, strings.Join(RowFormats, ", "))
 	}
 	if !has(l.Content) && (l.format != FormatMessages || !has(l.PromptIDs)) {
-		return l, "", o.noContent(l, names)
+		return l, "", o.noContent(l, src)
 	}
 	if keys := src.turnKeys(l.Content); len(keys) > 0 && !slices.Contains(keys, l.role) && !slices.Contains(keys, l.text) {
 		hint := "rename them"
@@ -177,21 +172,34 @@ func among(names []string, wanted ...string) (found []string) {
 }
 
 // noContent is the refusal of columns among which the conversation is not.
-func (o Options) noContent(l layout, names []string) error {
+func (o Options) noContent(l layout, src source) error {
+	var names []string
+	inside := ""
+	for _, c := range src.schema() {
+		if names = append(names, c.Name); c.Type == "list" && inside == "" {
+			inside = c.Name
+		}
+	}
 	hint := "name the column of the conversations with --content-key NAME (data.content_key)"
 	if near := among(names, nearContent...); len(near) > 0 {
 		hint = fmt.Sprintf("did you mean --content-key %s (data.content_key=%s)?", near[0], near[0])
 	}
-	if o.Format == FormatAuto {
-		return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s", quoted(names), l.Content, hint)
+	if o.Format != FormatAuto {
+		return fmt.Errorf("columns %s: no %q among them, which data.format=%s reads: leave out --format, or name the column with --content-key NAME (data.content_key)", quoted(names), l.Content, l.format)
 	}
-	return fmt.Errorf("columns %s: no %q among them, which data.format=%s reads: %s", quoted(names), l.Content, l.format, hint)
+	if inside != "" && rowsIn(src) == 1 && src.format() == "jsonl" && len(among(names, nearContent...)) == 0 {
+		hint = fmt.Sprintf("if the rows are inside of %q: jq -c '.%s[]' OLD > NEW", inside, inside)
+	}
+	return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s", quoted(names), l.Content, hint)
 }
 
 // NeedTeacher refuses a set whose rows carry no teacher answers.
 func (s *Set) NeedTeacher() error {
 	if s.HasTeacher() {
 		return nil
+	}
+	if l := s.layouts[0]; l.format == FormatShareGPT {
+		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt, which is the teacher's answer", s.path, l.Content)
 	}
 	var names []string
 	for _, c := range s.columns {

@@ -205,7 +205,7 @@ func (s *Set) add(f dataFile) error {
 			continue
 		}
 		if a, b := was.carried(), l.carried(); a != b {
-			return fmt.Errorf("data: %s: columns %s: %s has %s: all files of a set must have the same columns: open them one by one", f.name, b, s.names[k], a)
+			return fmt.Errorf("data: %s: has the columns %s, but %s has %s: all files of a set must have the same columns", f.name, b, s.names[k], a)
 		}
 		break
 	}
@@ -299,13 +299,17 @@ func (s *Set) Stage(name string, total int) (advance func(n int), done func()) {
 }
 
 // HasTeacher says whether the rows carry teacher answers: as a column, or as
-// the last turn of the first conversation.
+// the last turn of one of the first conversations.
 func (s *Set) HasTeacher() bool {
 	if s.has.Teacher != "" {
 		return true
 	}
-	row, err := s.Row(0)
-	return err == nil && row.Teacher != ""
+	for i := range min(s.n, jsonSample) {
+		if row, err := s.Row(i); err == nil && row.Teacher != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // HasResponse says whether the rows carry given student answers, as text or as
