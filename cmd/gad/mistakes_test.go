@@ -110,7 +110,7 @@ func TestMistakes(t *testing.T) {
 		{"sft --model plain --data rows.jsonl --output run SET", 3, `tokenizer: plain/tokenizer.json: no such file or directory: give the folder of a Hugging Face model with a fast tokenizer, or train one`},
 		{"sft --model notok --data rows.jsonl --output run SET", 3, `tokenizer: notok/tokenizer.json: no such file or directory: give the folder of a Hugging Face model with a fast tokenizer, or train one`},
 		{"sft: SET data.teacher_key=answer", 3, `data: rows.jsonl: column "answer" is missing: name the teacher's column with data.teacher_key`},
-		{"sft --model student --data empty.jsonl --output run SET", 3, `data: empty.jsonl: row 1: teacher_response is empty: run gad data validate, then mend or drop the row`},
+		{"sft --model student --data empty.jsonl --output run SET", 3, `data: empty.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row`},
 		{"sft --model student --data long.jsonl --output run SET", 3, `data: long.jsonl: row 1: prompt has 417 tokens, data.max_prompt_length is 64: raise it, or set data.overlong_prompts=filter`},
 		{"sft:", 2, `configuration: model: student: data.max_prompt_length + data.max_response_length = 3584, but max_position_embeddings is 128: lower them`},
 		{"sft --model student --data rows.jsonl --output foreign SET", 2, `configuration: trainer: foreign: holds "thesis.tex" and no run: nothing is overwritten: give another --output`},
