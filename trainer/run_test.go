@@ -223,7 +223,7 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 		"no tokenizer":      {SFT, []string{"model.path=" + noTokenizer}, nil, []string{noTokenizer, "tokenizer.json"}},
 		"no teacher column": {SFT, []string{"data.teacher_key=answer"}, nil, []string{fixed.data, `"answer"`, "data.teacher_key"}},
 		"empty answer": {SFT, []string{"data.train_files=" + write("empty.jsonl", good, `{"content":"Add 1+1+2","teacher_response":""}`)}, nil,
-			[]string{"row 1", "teacher_response is empty", "gad data validate"}},
+			[]string{"row 1", "no teacher answer in column \"teacher_response\"", "gad data validate"}},
 		"long prompt": {SFT, []string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
 			[]string{"row 2", "data.max_prompt_length is 64", "data.overlong_prompts=filter"}},
 		"all rows too long":                 {SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
@@ -232,7 +232,7 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 		"resume nothing":                    {Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
 		"resume sft":                        {Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
 		"no reward model":                   {Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
-		"val without answers":               {SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "teacher_response is empty"}},
+		"val without answers":               {SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "no teacher answer in column \"teacher_response\""}},
 		"reward model of another tokenizer": {Warmup, []string{"model.reward_path=" + smallVocabulary(t)}, nil, []string{"vocabulary of 299", "300 tokens", "--reward-model"}},
 		"temperature 0":                     {Warmup, []string{"rollout.temperature=0"}, ErrConfig, []string{"rollout.temperature"}},
 	} {
