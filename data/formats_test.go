@@ -354,6 +354,29 @@ func TestEqualProblemsAreOne(t *testing.T) {
 	}
 }
 
+// The digest of a set stands in checkpoints: it must not change with the code.
+func TestDigestStays(t *testing.T) {
+	for path, want := range map[string]string{
+		"rows.jsonl":     "e0f092bdca65028d97e5395cf055697f3e00fb56a8d23f3931d099bd8e8918cb",
+		"snappy.parquet": "e0f092bdca65028d97e5395cf055697f3e00fb56a8d23f3931d099bd8e8918cb",
+		"ids.jsonl":      "e53676129090f28102dcd853ac70c9125234b93d4f27f0c7defbace4c61ca901",
+	} {
+		if got := openTest(t, filepath.Join(fixtures, path)).Digest(); got != want {
+			t.Errorf("%s: digest %s, want %s", path, got, want)
+		}
+	}
+}
+
+// A limit that cuts every answer is told of the set, not of its rows alone.
+func TestEveryAnswerCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.jsonl")
+	writeTest(t, path, `{"content":"q","teacher_response":"1 2 3"}`+"\n"+`{"content":"p","teacher_response":"1 2 3 4"}`)
+	r, err := Validate(openTest(t, path), words{}, Limits{MaxResponse: 2})
+	if err != nil || !r.OK() || !slices.Equal(r.Notes, []string{"every answer is over the limit of 2 tokens and no row can make a pair: warmup, train and dpo refuse the set; 5 would keep all answers, 5 99 %"}) {
+		t.Errorf("%v %q", err, r.Notes)
+	}
+}
+
 // doc/data.md names every kind of problem.
 func TestKindsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../doc/data.md")

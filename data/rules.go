@@ -79,7 +79,7 @@ type RowError struct {
 }
 
 func (e *RowError) Error() string {
-	return fmt.Sprintf("data: %s: row %d: %s", e.File, e.Row, e.text)
+	return fmt.Sprintf("data: %s: row %d: %s (gad data validate lists all such rows)", e.File, e.Row, e.text)
 }
 
 func (e *RowError) Unwrap() error { return e.err }

@@ -174,6 +174,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	if noTeacher == s.Len() && !training {
 		r.Notes = append(r.Notes, "no row has a teacher answer: the set is good for logprobs and score, not for training")
 	}
+	if training && r.Answers > 0 && r.CutAnswers == r.Answers {
+		r.Notes = append(r.Notes, fmt.Sprintf("every answer is over the limit of %d tokens and no row can make a pair: warmup, train and dpo refuse the set; %d would keep all answers, %d 99 %%", lim.MaxResponse, r.Answer.Max, r.Answer.P99))
+	}
 	r.Digest = s.Digest()
 	return r, nil
 }
@@ -260,6 +263,14 @@ func (r *Report) String() string {
 	for _, kind := range kinds {
 		fmt.Fprintf(&b, "... and %d more: %s\n", r.Counts[kind]-shown[kind], kind)
 	}
-	fmt.Fprintf(&b, "%d errors, %d warnings\n", r.Errors, r.Warnings)
+	fmt.Fprintf(&b, "%s, %s\n", countOf(r.Errors, "error"), countOf(r.Warnings, "warning"))
 	return b.String()
+}
+
+// countOf writes a number of things.
+func countOf(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }

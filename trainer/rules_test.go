@@ -73,7 +73,7 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 			says := ""
 			for _, p := range report.Problems {
 				if p.Severity == data.SeverityError && says == "" {
-					says = fmt.Sprintf("data: %s: row 1: %s", path, p.Detail)
+					says = fmt.Sprintf("data: %s: row 1: %s (gad data validate lists all such rows)", path, p.Detail)
 				}
 			}
 			for stage, model := range map[Stage]string{SFT: fixed.student, Warmup: fixed.student, DPO: fixed.student, Train: ""} {

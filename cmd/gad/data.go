@@ -106,7 +106,7 @@ func (p *program) dataCommand() *cli.Command {
 						_, err = fmt.Fprintln(p.out, strings.TrimRight(report.String(), "\n"))
 					}
 					if err == nil && report.Errors > 0 {
-						err = fmt.Errorf("data: %s: %d errors: training refuses these rows: correct or remove them", namedData(c), report.Errors)
+						err = fmt.Errorf("data: %s: training refuses rows (errors: %d): correct or remove them", namedData(c), report.Errors)
 					}
 					return err
 				},

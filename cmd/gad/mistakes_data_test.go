@@ -89,22 +89,22 @@ func TestDataMistakes(t *testing.T) {
 
 	mistaken(t, []string{work, f.path("sft"), f.path("warmup")}, []mistake{
 		// rows
-		{"sft --model student --data role.jsonl --output run SET", 3, `data: role.jsonl: row 1: turn 0 of column "content" has the unknown role "human": use system, developer, user, assistant, tool`},
-		{"warmup --model student --data role.jsonl --output run SET", 3, `data: role.jsonl: row 1: turn 0 of column "content" has the unknown role "human": use system, developer, user, assistant, tool`},
-		{"dpo --model student --data nouser.jsonl --output run SET", 3, `data: nouser.jsonl: row 1: the conversation in column "content" has no user turn: add one or remove the row`},
-		{"train --resume warmup --data nouser.jsonl --output run SET", 3, `data: nouser.jsonl: row 1: the conversation in column "content" has no user turn: add one or remove the row`},
-		{"sft --model student --data noturns.jsonl --output run SET", 3, `data: noturns.jsonl: row 1: the conversation in column "content" has no user turn: add one or remove the row`},
-		{"sft --model student --data blank.jsonl --output run SET", 3, `data: blank.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row`},
-		{"sft --model student --data noanswer.jsonl --output run SET", 3, `data: noanswer.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row`},
-		{"sft --model student --data noprompt.jsonl --output run SET", 3, `data: noprompt.jsonl: row 1: column "content": null: the row has no prompt: remove the row`},
-		{"sft --model student --data twice.jsonl --output run SET", 3, `data: twice.jsonl: row 1: column "teacher_response": "b": differs from the last assistant turn "a": keep the teacher's answer in one place only`},
-		{"sft --model student --data number.jsonl --output run SET", 3, `data: number.jsonl: row 1: column "teacher_response": "14": not a string: write it as text`},
-		{"sft --model student --data nocontent.jsonl --output run SET", 3, `data: nocontent.jsonl: row 1: column "content": turn 0: has no content: each turn needs role and content`},
-		{"sft --model student --data latin.jsonl --output run SET", 3, `data: latin.jsonl: row 1: column "content": not valid UTF-8: re-encode the text`},
-		{"sft --model student --data cutline.jsonl --output run SET", 3, `data: cutline.jsonl: row 1: invalid character '\n' in string literal: file is corrupt: correct or remove the row`},
-		{"sft --model student --data tokens.jsonl --output run SET", 3, `data: tokens.jsonl: row 1: prompt_ids[1] is 99999, not a token of this tokenizer (0 to 299)`},
-		{"sft --model student --data rows.jsonl --val-data blank.jsonl --output run SET", 3, `data.val_files: data: blank.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row`},
-		{"eval --model student --data role.jsonl --disc-steps 0 --max-response-length 14 --max-prompt-length 64", 3, `data: role.jsonl: row 1: turn 0 of column "content" has the unknown role "human": use system, developer, user, assistant, tool`},
+		{"sft --model student --data role.jsonl --output run SET", 3, `data: role.jsonl: row 1: turn 0 of column "content" has the unknown role "human": use system, developer, user, assistant, tool (gad data validate lists all such rows)`},
+		{"warmup --model student --data role.jsonl --output run SET", 3, `data: role.jsonl: row 1: turn 0 of column "content" has the unknown role "human": use system, developer, user, assistant, tool (gad data validate lists all such rows)`},
+		{"dpo --model student --data nouser.jsonl --output run SET", 3, `data: nouser.jsonl: row 1: the conversation in column "content" has no user turn: add one or remove the row (gad data validate lists all such rows)`},
+		{"train --resume warmup --data nouser.jsonl --output run SET", 3, `data: nouser.jsonl: row 1: the conversation in column "content" has no user turn: add one or remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data noturns.jsonl --output run SET", 3, `data: noturns.jsonl: row 1: the conversation in column "content" has no user turn: add one or remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data blank.jsonl --output run SET", 3, `data: blank.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data noanswer.jsonl --output run SET", 3, `data: noanswer.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data noprompt.jsonl --output run SET", 3, `data: noprompt.jsonl: row 1: column "content": null: the row has no prompt: remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data twice.jsonl --output run SET", 3, `data: twice.jsonl: row 1: column "teacher_response": "b": differs from the last assistant turn "a": keep the teacher's answer in one place only (gad data validate lists all such rows)`},
+		{"sft --model student --data number.jsonl --output run SET", 3, `data: number.jsonl: row 1: column "teacher_response": "14": not a string: write it as text (gad data validate lists all such rows)`},
+		{"sft --model student --data nocontent.jsonl --output run SET", 3, `data: nocontent.jsonl: row 1: column "content": turn 0: has no content: each turn needs role and content (gad data validate lists all such rows)`},
+		{"sft --model student --data latin.jsonl --output run SET", 3, `data: latin.jsonl: row 1: column "content": not valid UTF-8: re-encode the text (gad data validate lists all such rows)`},
+		{"sft --model student --data cutline.jsonl --output run SET", 3, `data: cutline.jsonl: row 1: invalid character '\n' in string literal: file is corrupt: correct or remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data tokens.jsonl --output run SET", 3, `data: tokens.jsonl: row 1: prompt_ids[1] is 99999, not a token of this tokenizer (0 to 299) (gad data validate lists all such rows)`},
+		{"sft --model student --data rows.jsonl --val-data blank.jsonl --output run SET", 3, `data.val_files: data: blank.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row (gad data validate lists all such rows)`},
+		{"eval --model student --data role.jsonl --disc-steps 0 --max-response-length 14 --max-prompt-length 64", 3, `data: role.jsonl: row 1: turn 0 of column "content" has the unknown role "human": use system, developer, user, assistant, tool (gad data validate lists all such rows)`},
 		{"sft --model student --data long.jsonl --output run SET data.overlong_prompts=filter", 3, `data: long.jsonl: none of 1 rows is within data.max_prompt_length 64 and data.max_response_length 14: raise them`},
 		{"warmup --model student --data allcut.jsonl --output run SET", 2, `configuration: data: allcut.jsonl: none of 5 rows can make a pair, since every teacher answer is over data.max_response_length 14: data.max_response_length=55 would keep all; or set critic.truncated=include`},
 		{"train --resume warmup --data allcut.jsonl --output run SET", 2, `configuration: data: allcut.jsonl: none of 5 rows can make a pair, since every teacher answer is over data.max_response_length 14: data.max_response_length=55 would keep all; or set critic.truncated=include`},
@@ -167,4 +167,114 @@ func TestDataMistakes(t *testing.T) {
 		{"data convert --data question.jsonl --output new.jsonl", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question (data.content_key=question)?`},
 		{"data convert --data rows.jsonl --output new.csv", 3, `data: new.csv: suffix ".csv": names no format: use .arrow, .arrows, .stream, .parquet or .jsonl`},
 	})
+}
+
+// What the data commands print of sets that are odd: the report, then the error.
+func TestDataReports(t *testing.T) {
+	f := ready(t)
+	rows, err := filepath.Abs("../../testdata/rows")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := os.Symlink(f.path("student"), "student"); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"bad.jsonl": strings.Repeat(`{"content":[{"role":"human","content":"q"},{"role":"user","content":"q"}],"teacher_response":"a"}`+"\n", 3000),
+		"cut.jsonl": strings.Repeat(`{"content":"Add 1+1+1","teacher_response":"`+strings.Repeat("It is 3. ", 9)+`"}`+"\n", 2),
+		"val.jsonl": `{"content":"Add 1+1+1","teacher_response":"It is 3."}` + "\n",
+		"more.csv":  "id,score,content,teacher_response\n1,0.5,Add 1+1+1,\"It is, I say, 3.\"\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		line    string
+		code    int
+		printed []string // lines
+		err     string
+	}{
+		{"data validate --data bad.jsonl", exitInput, []string{
+			`error: bad.jsonl: rows 0, 1, 2, 3, 4 and 2995 more: turn 0 of column "content" has the unknown role "human": use system, developer, user, assistant, tool`,
+			`warning: bad.jsonl: rows 1, 2, 3, 4, 5 and 2994 more: same prompt and answer as row 0 of bad.jsonl`,
+			`3000 errors, 2999 warnings`,
+		}, "data: bad.jsonl: training refuses rows (errors: 3000): correct or remove them"},
+		{"data validate --data cut.jsonl --model student --max-prompt-length 64 --max-response-length 14 --val-data val.jsonl", exitDone, []string{
+			`note: every answer is over the limit of 14 tokens and no row can make a pair: warmup, train and dpo refuse the set; 55 would keep all answers, 55 99 %`,
+			`note: 1 of the 1 validation rows have a prompt that is also in the training data, 0 the same answer too`,
+			`warning: cut.jsonl: rows 0 and 1: answer in column "teacher_response" has 55 tokens and is cut at data.max_response_length 14`,
+		}, ""},
+		{"data convert --data more.csv --data val.jsonl --output new.jsonl", exitDone, []string{`new.jsonl: 2 rows`, `columns left out: score`}, ""},
+		{"data validate --data new.jsonl", exitDone, []string{`0 errors, 0 warnings`}, ""},
+		{"data convert --data " + rows + "/sharegpt.parquet --output share.arrow", exitDone, []string{`share.arrow: 12 rows`,
+			`note: ` + rows + `/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`}, ""},
+		{"data validate --data share.arrow --data " + rows + "/*.tsv", exitDone, []string{`0 errors, 13 warnings`}, ""},
+		{"data inspect --data " + rows + "/id_struct.parquet", exitDone, []string{
+			`warning: ` + rows + `/id_struct.parquet: column "id": type struct<a: int64>: want a string or an integer: convert the column: left out`}, ""},
+	} {
+		code, out, said := gad(strings.Fields(c.line)...)
+		if want := "gad: " + c.err + "\n"; code != c.code || c.err != "" && said != want || c.err == "" && said != "" {
+			t.Errorf("%s: exit status %d, says %swant %d %s", c.line, code, said, c.code, c.err)
+		}
+		for _, want := range c.printed {
+			if !strings.Contains("\n"+out, "\n"+want+"\n") {
+				t.Errorf("%s\nprints\n%s\nwithout %s", c.line, out, want)
+			}
+		}
+	}
+}
+
+// Settings of the data that are lists: flags, overrides and files, and what an older
+// run wrote as one text.
+func TestDataSettings(t *testing.T) {
+	f := ready(t)
+	t.Chdir(t.TempDir())
+	if err := os.Symlink(f.path("student"), "student"); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(f.path("test.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(raw), "\n")
+	for name, text := range map[string]string{"a.jsonl": strings.Join(lines[:5], ""), "b.jsonl": strings.Join(lines[5:], ""),
+		"old.yaml": "data:\n  train_files: a.jsonl" + string(filepath.ListSeparator) + "b.jsonl\n  val_files: \"\"\n", "new.yaml": "data:\n  train_files: [a.jsonl, b.jsonl]\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := ""
+	for i, given := range []string{"--data a.jsonl --data b.jsonl", "--data [ab].jsonl", "--config old.yaml", "--config new.yaml", "data.train_files=[a.jsonl,b.jsonl]"} {
+		flags, overrides := given, ""
+		if !strings.HasPrefix(given, "--") {
+			flags, overrides = "", given
+		}
+		run := filepath.Join("runs", string(rune('a'+i)))
+		line := "sft --model student " + flags + " --output " + run + " --steps 2 data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=4 " + overrides
+		if code, _, said := gad(strings.Fields(line)...); code != exitDone {
+			t.Fatalf("%s: exit status %d\n%s", line, code, said)
+		}
+		model, err := os.ReadFile(filepath.Join(run, "global_step_2", "actor", "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = string(model)
+		} else if string(model) != first {
+			t.Errorf("%s: another student than by --data a.jsonl --data b.jsonl", given)
+		}
+		// the run's own settings load, from another folder too
+		t.Run(given, func(t *testing.T) {
+			abs, err := filepath.Abs(run)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir(t.TempDir())
+			if code, _, said := gad("sft", "--output", abs, "--steps", "3"); code != exitDone || !strings.Contains(said, "step 3/3") {
+				t.Errorf("exit status %d\n%s", code, said)
+			}
+		})
+	}
 }

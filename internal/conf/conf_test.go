@@ -153,6 +153,7 @@ func TestValues(t *testing.T) {
 		{"actor.tags=[1, 'null', yes]", func(c *config) any { return c.Actor.Tags }, []string{"1", "null", "yes"}},
 		{"actor.tags=a.arrow", func(c *config) any { return c.Actor.Tags }, []string{"a.arrow"}}, // one text is a list of it
 		{"actor.tags=a: b, &c", func(c *config) any { return c.Actor.Tags }, []string{"a: b, &c"}},
+		{"actor.tags=[ab].jsonl", func(c *config) any { return c.Actor.Tags }, []string{"[ab].jsonl"}},
 		{"actor.tags=", func(c *config) any { return c.Actor.Tags }, []string(nil)},
 		{"critic.levels=[0, 1e-3]", func(c *config) any { return c.Critic.Levels }, []float64{0, 1e-3}},
 		{"trainer.seed=-0", func(c *config) any { return c.Trainer.Shared.Seed }, uint64(0)},

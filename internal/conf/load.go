@@ -342,6 +342,13 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 	return good
 }
 
+// isList tells [a, b] from one text, which may begin with a bracket too: a pattern
+// such as [ab].jsonl does.
+func isList(l *leaf, val string) bool {
+	val = strings.TrimSpace(val)
+	return elem(l.typ).Kind() != reflect.String || strings.HasPrefix(val, "[") && (strings.HasSuffix(val, "]") || !strings.Contains(val, "]"))
+}
+
 // one reads a text into a list of texts.
 func (ld *loader) one(where string, l *leaf, n *yaml.Node) bool {
 	v, ok := ld.scalar(where, l, n)
@@ -488,7 +495,7 @@ func (ld *loader) override(o string) {
 		return
 	}
 	if l.typ.Kind() == reflect.Slice {
-		if elem(l.typ).Kind() == reflect.String && !strings.HasPrefix(strings.TrimSpace(val), "[") { // as it stands
+		if !isList(l, val) { // as it stands
 			ld.one(where, l, &yaml.Node{Kind: yaml.ScalarNode, Value: val, Style: yaml.DoubleQuotedStyle})
 			return
 		}
@@ -553,7 +560,7 @@ func (ld *loader) flag(f Flag, added map[string]bool) {
 	if added[l.Key] {
 		before = reflect.ValueOf(field.Interface())
 	}
-	if strings.HasPrefix(f.Value, "[") {
+	if isList(l, f.Value) && strings.HasPrefix(f.Value, "[") {
 		if !ld.flow(where, l, f.Value) {
 			return
 		}
