@@ -26,8 +26,11 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "checkpoint data internal/bench internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/task internal/vfs model study tokenizer trainer",
-	"study":      "internal/conf internal/vfs",
+	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/vfs model tokenizer trainer",
+	"apps/bench": "actor algos critic internal/compute internal/compute/cpu model reference",
+	"apps/demo":  "apps/task data internal/compute internal/vfs model tokenizer trainer",
+	"apps/study": "internal/conf internal/vfs",
+	"apps/task":  "internal/philox",
 	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos internal/compute model",
 	"critic":     "algos internal/compute internal/philox model",
@@ -38,7 +41,6 @@ var house = map[string]string{
 	"algos":      "",
 	"checkpoint": "internal/vfs",
 
-	"internal/bench":                "actor algos critic internal/compute internal/compute/cpu model reference",
 	"internal/checker":              "",
 	"internal/compute":              "",
 	"internal/compute/ref":          "internal/compute",
@@ -53,7 +55,6 @@ var house = map[string]string{
 	"internal/philox":               "",
 	"internal/report":               "internal/vfs",
 	"internal/safetensors":          "internal/folder",
-	"internal/task":                 "internal/philox",
 	"internal/textmetrics":          "internal/philox",
 	"internal/vfs":                  "",
 	"internal/vfs/vfstest":          "internal/vfs",
@@ -92,7 +93,7 @@ var roles = map[string]string{
 	"go.uber.org/zap":                    "internal/report trainer",
 	"github.com/vbauerster/mpb/v8":       "internal/report",
 	"golang.org/x/term":                  "internal/report cmd/gad",
-	"gonum.org/v1/gonum/stat/distuv":     "study", // quantiles of Student's t
+	"gonum.org/v1/gonum/stat/distuv":     "apps/study", // quantiles of Student's t
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",

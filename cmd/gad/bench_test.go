@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"gad/internal/bench"
+	"gad/apps/bench"
 )
 
 // The command on a tiny shape, as JSON and as a table, and its mistakes.

@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"gad/apps/study"
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/compute"
@@ -25,7 +26,6 @@ import (
 	"gad/internal/compute/cuda"
 	"gad/internal/conf"
 	"gad/internal/vfs"
-	"gad/study"
 	"gad/trainer"
 )
 

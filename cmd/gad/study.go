@@ -13,9 +13,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/study"
 	"gad/checkpoint"
 	"gad/internal/compute"
-	"gad/study"
 	"gad/trainer"
 )
 

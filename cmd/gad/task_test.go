@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/task"
 	"gad/data"
-	"gad/internal/task"
 )
 
 // Each kind's folder: the files, their rows, a student that generates, and the
