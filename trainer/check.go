@@ -51,6 +51,7 @@ func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadl
 		scores[p] = v.Score
 	}
 	mean, ci := checker.Mean(verdicts), textmetrics.MeanInterval(scores, seed)
+	j.checks = verdicts
 	j.Eval.Check, j.Eval.CheckCI95, j.Eval.Labels = &mean, &ci, checker.Shares(verdicts)
 	return nil
 }

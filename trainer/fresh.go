@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"gad/critic"
 	"gad/internal/compute"
@@ -23,6 +24,9 @@ type DiscOptions struct {
 	LR    float64      // peak learning rate; default 0.0512/hidden width: 4e-4 at 128
 	Seed  uint64       // of the first of Seeds trainings; the others count up
 	Seeds int          // trainings, each with its own split, head and order; default 1
+
+	Stages Stages      // nil shows nothing
+	Stop   func() bool // asked before each step: true ends with ErrInterrupted; nil is never
 }
 
 // DefaultDiscSteps, with the defaults of DiscOptions, is where every seed had learned
@@ -41,15 +45,29 @@ type Fresh struct {
 	// answer with one token replaced, under the same budget: what the training can
 	// rank where it is known that something can be ranked.
 	Control float64
+	// Trained is the accuracy on pairs that the discriminators learned from, up to
+	// trainedPairs of each, mean over the seeds.
+	Trained float64
 	Pairs   int     // pairs that differ, of all rows
 	Ties    float64 // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
 	Seeds   int
-	Learned bool // the control is above chance by enough for Acc to mean something: learnedControl
+	// Learned says that Acc means something: the control is above chance by enough
+	// (learnedControl), and the discriminators rank the pairs that they learned from
+	// (learnedTrained). One that does not rank even those has not learned, and its 0.5
+	// says nothing of the student.
+	Learned bool
 }
 
 // learnedControl is where the interval of the control must begin for a training to
-// count as one that ranks what can be ranked.
-const learnedControl = 0.6
+// count as one that ranks what can be ranked; learnedTrained is the accuracy that it
+// must have on its own pairs.
+const (
+	learnedControl = 0.6
+	learnedTrained = 0.6
+)
+
+// trainedPairs bounds the pairs of a training that are scored again at its end.
+const trainedPairs = 128
 
 // FreshDiscriminator trains a new discriminator on half of the pairs and returns
 // its accuracy on the others that differ: how well the student's answers can still
@@ -60,7 +78,7 @@ func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float
 	if err != nil {
 		return 0, err
 	}
-	told, err := o.trials(be, j.pairs())
+	told, _, err := o.trials(be, j.pairs(), "")
 	if acc = told.mean(); err == nil && math.IsNaN(acc) {
 		acc = 0.5
 	}
@@ -88,26 +106,26 @@ func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err erro
 		}
 	}
 	f.Ties = float64(ties) / float64(max(1, ties+f.Pairs))
-	told, err := o.trials(be, real)
+	told, trained, err := o.trials(be, real, "")
 	if err != nil {
 		return f, err
 	}
-	f.Acc, f.CI95 = told.mean(), told.interval(o.Seed)
-	c, err := o.trials(be, control)
+	f.Acc, f.CI95, f.Trained = told.mean(), told.interval(o.Seed), trained
+	c, _, err := o.trials(be, control, ", control")
 	if err != nil {
 		return f, err
 	}
 	f.Control = c.mean()
-	f.Learned = c.interval(o.Seed)[0] >= learnedControl
+	f.Learned = c.interval(o.Seed)[0] >= learnedControl && !(f.Trained < learnedTrained)
+	j.told = told
+	j.Eval.FreshDSteps, j.Eval.FreshDSeeds = o.Steps, o.Seeds
 	return f, nil
 }
 
 // SetFresh notes what fresh discriminators say in e, unless they have not learned.
 func (e *Evaluation) SetFresh(f Fresh) {
 	e.FreshDTies, e.FreshDLearned = &f.Ties, &f.Learned
-	if !math.IsNaN(f.Control) {
-		e.FreshDControl = &f.Control
-	}
+	e.FreshDControl, e.FreshDTrained = finiteOr(f.Control), finiteOr(f.Trained)
 	if f.Learned && !math.IsNaN(f.Acc) {
 		e.FreshDAcc, e.FreshDCI95 = &f.Acc, finite(f.CI95)
 	}
@@ -198,21 +216,24 @@ func (j *Judged) control(seed uint64) pairSet {
 // the row was not asked.
 type verdicts [][]float64
 
-// trials trains one discriminator for each seed.
-func (o DiscOptions) trials(be compute.Backend, s pairSet) (v verdicts, err error) {
+// trials trains one discriminator for each seed. trained is the accuracy on pairs
+// that they learned from, mean over the seeds; NaN where there were none.
+func (o DiscOptions) trials(be compute.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
-		told, err := o.trial(be, s, o.Seed+uint64(k))
+		advance, done := o.Stages.begin(fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind), o.Steps)
+		told, right, err := o.trial(be, s, o.Seed+uint64(k), advance)
+		done()
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		v = append(v, told)
+		v, trained = append(v, told), trained+right/float64(o.Seeds)
 	}
-	return v, nil
+	return v, trained, nil
 }
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
-// for the others.
-func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64) (told []float64, err error) {
+// for the others, and for those that it has learned from.
+func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64, advance func(int)) (told []float64, trained float64, err error) {
 	rows := len(s.skip)
 	told = make([]float64, rows)
 	for p := range told {
@@ -223,11 +244,11 @@ func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64) (told []f
 	order = slices.DeleteFunc(order, func(p int) bool { return s.skip[p] })
 	learn, asked := order[:len(order)/2], order[len(order)/2:]
 	if len(learn) == 0 {
-		return told, nil
+		return told, math.NaN(), nil
 	}
 	cr, err := o.open(be, seed)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer cr.Close()
 	batch := func(at []int) (b critic.Batch, err error) {
@@ -238,37 +259,55 @@ func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64) (told []f
 		return b, err
 	}
 	var pass []int
+	seen := map[int]bool{}
 	for step := range o.Steps {
+		if o.Stop != nil && o.Stop() {
+			return nil, 0, ErrInterrupted
+		}
 		at := make([]int, 0, o.Batch)
 		for i := step * o.Batch; len(at) < o.Batch; i++ {
 			if i%len(learn) == 0 || pass == nil {
 				pass = shuffled(len(learn), seed, 1+uint64(i/len(learn)))
 			}
 			at = append(at, learn[pass[i%len(learn)]])
+			seen[at[len(at)-1]] = true
 		}
 		b, err := batch(at)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if _, err := cr.Update(b); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
+		advance(1)
 	}
-	b, err := batch(asked)
+	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
+	known = known[:min(len(known), trainedPairs)]
+	b, err := batch(known)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	for i := range known {
+		trained += ranked(b.FreshP[i], b.FreshS[i]) / float64(len(known))
+	}
+	if b, err = batch(asked); err != nil {
+		return nil, 0, err
 	}
 	for i, p := range asked {
-		switch {
-		case b.FreshP[i] > b.FreshS[i]:
-			told[p] = 1
-		case b.FreshP[i] == b.FreshS[i]:
-			told[p] = 0.5
-		default:
-			told[p] = 0
-		}
+		told[p] = ranked(b.FreshP[i], b.FreshS[i])
 	}
-	return told, nil
+	return told, trained, nil
+}
+
+// ranked is 1 where the better one scores higher, one half where both score alike.
+func ranked(better, worse float32) float64 {
+	switch {
+	case better > worse:
+		return 1
+	case better == worse:
+		return 0.5
+	}
+	return 0
 }
 
 // open is the discriminator before its first step. Its settings are those under
@@ -349,3 +388,75 @@ func (v verdicts) interval(seed uint64) [2]float64 {
 		return v.weighted(weight, drawn)
 	})
 }
+
+// minus is the 95 % interval of the difference of two means, from the same draws of
+// prompts for both. The seeds are paired too: seed k begins alike in both.
+func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
+	if len(v) == 0 || len(other) == 0 || v.rows() != other.rows() {
+		return [2]float64{math.NaN(), math.NaN()}
+	}
+	seeds := min(len(v), len(other))
+	drawn := make([]int, seeds)
+	return textmetrics.Interval(v.rows(), seed, func(replicate int, weight []float64) float64 {
+		for i := range drawn {
+			drawn[i] = philox.IntN(seeds, seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
+		}
+		return v.weighted(weight, drawn) - other.weighted(weight, drawn)
+	})
+}
+
+// What DiscOptions.Fit keeps to.
+const (
+	discPasses = 40 // over the pairs that are learned from: more of them teach their texts by heart
+	discLeast  = 50 // steps: no discriminator that was tried had learned in fewer (doc/LOG.md)
+	discWell   = 100
+)
+
+// discGrid are the numbers of steps that a time may shorten a training to: few, so
+// that a machine that is a little slower gives the same figures.
+var discGrid = []int{50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400, 3200}
+
+// DiscCost is what one training takes, in seconds.
+type DiscCost struct{ Once, Step float64 }
+
+func (c DiscCost) of(steps, seeds int) float64 {
+	return float64(2*seeds) * (c.Once + float64(steps)*c.Step) // and as many controls
+}
+
+// Fit lowers steps, and then seeds, to what so many pairs can use and so much time
+// allows; no budget is any time. told says what was lowered, for people. Where less
+// than a useful training is left, why says so, and there is none.
+func (o DiscOptions) Fit(pairs int, cost DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
+	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
+	if pairs < 2 {
+		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is asked about the others", pairs)
+	}
+	asked, seeds := o.Steps, o.Seeds
+	var notes []string
+	if most := max(discLeast, (discPasses*(pairs/2)+o.Batch-1)/o.Batch); !fixed && o.Steps > most {
+		o.Steps = most
+		notes = append(notes, fmt.Sprintf("%d of %d steps, which are %d passes over %d pairs", o.Steps, asked, o.Steps*o.Batch/(pairs/2), pairs/2))
+	}
+	if seconds <= 0 || cost.of(o.Steps, o.Seeds) <= seconds {
+		return o, strings.Join(notes, "; "), ""
+	}
+	least, well := min(o.Steps, discLeast), min(o.Steps, discWell)
+	for ; ; o.Seeds-- {
+		steps := 0
+		for _, n := range append(discGrid, o.Steps) {
+			if n <= o.Steps && n > steps && cost.of(n, o.Seeds) <= seconds {
+				steps = n
+			}
+		}
+		if steps >= well || o.Seeds == 1 {
+			if steps < least {
+				return o, "", fmt.Sprintf("%s pay for fewer than the %d steps that a training needs: give --disc-minutes %.0f, or fewer or shorter rows", minutes(seconds), least, math.Ceil(cost.of(least, 1)/60))
+			}
+			notes = append(notes, fmt.Sprintf("%d of %d steps and %d of %d seeds, to stay within %s (--disc-minutes)", steps, o.Steps, o.Seeds, seeds, minutes(seconds)))
+			o.Steps = steps
+			return o, strings.Join(notes, "; then "), ""
+		}
+	}
+}
+
+func minutes(seconds float64) string { return fmt.Sprintf("%.3g minutes", seconds/60) }
