@@ -29,7 +29,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available()}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY)}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
@@ -59,12 +59,14 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	} else if err := t.settle(start); err != nil {
 		return t, err
 	}
-	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: o.Console, TTY: o.TTY})
+	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: t.con})
 	if err != nil {
 		return t, err
 	}
 	t.log = t.rec.Log()
-	if t.peak, err = measurePeak(t.be); err != nil {
+	_, done := t.con.Busy("timing a matrix product", 0)
+	t.peak, err = measurePeak(t.be)
+	if done(); err != nil {
 		return t, err
 	}
 	t.introduce(start)
@@ -158,7 +160,8 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	s.notes = notes
 	switch {
 	case err == nil:
-		s.dir, s.inPlace, t.saved, t.verified[step] = dir, true, step, true
+		s.dir, s.inPlace, t.verified[step] = dir, true, true
+		t.saved.Store(int64(step))
 	case !errors.Is(err, checkpoint.ErrNone):
 		return s, err
 	case t.cfg.Trainer.Resume != "":

@@ -166,7 +166,10 @@ func status(err error) int {
 //
 // The function that it returns is called when the run has ended. How is decided then, so
 // that a signal no longer has an effect, unless the process hangs on its way out.
-func (p *program) interruptible(abort func(why string)) (context.Context, func()) {
+//
+// say prints a line above whatever bars are on the screen; abort takes them away and
+// says what the second signal did.
+func (p *program) interruptible(say, abort func(text string)) (context.Context, func()) {
 	if p.beside != nil {
 		return p.beside.join(abort) // one signal for all of them
 	}
@@ -181,13 +184,13 @@ func (p *program) interruptible(abort func(why string)) (context.Context, func()
 		case <-done:
 			return
 		}
-		fmt.Fprintln(p.err, "stopping and saving; once more to stop at once")
+		say("stopping: the step under way is finished and saved; a second Ctrl-C stops at once, without saving")
 		cancel()
 		select {
 		case <-signals:
 			noted := make(chan struct{})
 			go func() {
-				abort("stopped at once by a second signal: what came after the last checkpoint is taken again")
+				abort("stopped at once by a second signal, without saving")
 				close(noted)
 			}()
 			select {

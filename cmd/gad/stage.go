@@ -213,7 +213,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			err = marked{errRunning, failed}
 		}
 	}()
-	ctx, stop := p.interruptible(t.Abort)
+	ctx, stop := p.interruptible(t.Say, t.Abort)
 	defer stop()
 	if err := t.Run(ctx); err != nil {
 		if errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) {

@@ -77,10 +77,17 @@ func TestETA(t *testing.T) {
 	}
 }
 
+// shown is a console on the tests' clock.
+func shown(w io.Writer, tty bool) *Console {
+	c := NewConsole(w, tty)
+	c.now = steady(0)
+	return c
+}
+
 // TestPipe drives the console as a pipe sees it: whole lines, no colour, no cursor movement.
 func TestPipe(t *testing.T) {
 	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: &b, TotalSteps: 3, Now: steady(time.Second), Command: "gad train"})
+	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), TotalSteps: 3, Now: steady(time.Second), Command: "gad train"})
 	log := r.Log()
 	log.Debug("not shown")
 	log.Info("model loaded", zap.String("path", "a b"), zap.Int("layers", 24), zap.Duration("took", 1500*time.Millisecond), zap.Float64("gib", 1.0/3), zap.Strings("files", []string{"x"}))
@@ -106,7 +113,7 @@ TIME step 3/3  d_acc 0.75
 
 func TestVerbose(t *testing.T) {
 	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: &b, Verbose: true})
+	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), Verbose: true})
 	r.Log().Debug("detail")
 	if got := b.String(); got != "03:04:05  debug: detail\n" {
 		t.Errorf("%q", got)
@@ -123,7 +130,7 @@ func TestColour(t *testing.T) {
 		t.Setenv("NO_COLOR", c.noColor)
 		t.Setenv("TERM", c.term)
 		var b bytes.Buffer
-		r := open(t, vfs.OS, "", Options{Console: &b, TTY: c.tty})
+		r := open(t, vfs.OS, "", Options{Console: shown(&b, c.tty)})
 		r.Log().Warn("careful")
 		must(t, r.Step(1, nil))
 		must(t, r.Close())
@@ -167,7 +174,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // TestStageInPipe: a long stage prints a line every so often, also while nothing advances; a short one prints nothing.
 func TestStageInPipe(t *testing.T) {
 	b := &safeBuffer{}
-	r := open(t, vfs.OS, "", Options{Console: b, Every: time.Hour})
+	r := open(t, vfs.OS, "", Options{Console: shown(b, false)})
 	advance, done := r.Stage("short", 3)
 	advance(3)
 	done()
@@ -178,9 +185,12 @@ func TestStageInPipe(t *testing.T) {
 	must(t, r.Close())
 
 	began := time.Now()
-	r = open(t, vfs.OS, "", Options{Console: b, Every: 20 * time.Millisecond, Now: func() time.Time {
+	c := NewConsole(b, false)
+	c.every = 20 * time.Millisecond
+	c.now = func() time.Time {
 		return began.Add(100 * time.Millisecond * time.Duration(strings.Count(b.String(), "\n")))
-	}})
+	}
+	r = open(t, vfs.OS, "", Options{Console: c})
 	advance, done = r.Stage("rollout", 8)
 	eventually(t, "a line without progress", func() bool { return strings.Contains(b.String(), "  rollout 0/8\n") })
 	advance(1)
@@ -209,7 +219,7 @@ func TestBar(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "1")
 	b := &safeBuffer{}
-	r := open(t, vfs.OS, "", Options{Console: b, TTY: true, Now: time.Now})
+	r := open(t, vfs.OS, "", Options{Console: NewConsole(b, true)})
 	advance, done := r.Stage("rollout", 400)
 	inner, innerDone := r.Stage("unbounded", 0)
 	eventually(t, "the bars", func() bool {
@@ -270,7 +280,7 @@ func (p *brokenPipe) Write(b []byte) (int, error) {
 func TestConsoleGone(t *testing.T) {
 	fsys := vfstest.NewCrash()
 	p := &brokenPipe{}
-	r := open(t, fsys, "/run", Options{Console: p})
+	r := open(t, fsys, "/run", Options{Console: NewConsole(p, false)})
 	for step := 1; step <= 4; step++ {
 		must(t, r.Step(step, nil))
 	}

@@ -637,7 +637,7 @@ func TestSyncKeepsAll(t *testing.T) {
 
 func TestConsoleOnly(t *testing.T) {
 	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: &b})
+	r := open(t, vfs.OS, "", Options{Console: NewConsole(&b, false)})
 	r.Log().Info("hello")
 	must(t, r.Step(1, map[string]float64{"critic/d_acc": 1}))
 	must(t, r.Samples(1, []Sample{{}}))
