@@ -522,3 +522,12 @@ func (l lengths) PromptLen(msgs []data.Message) (int, error) {
 func (l lengths) AnswerLen(text string) int {
 	return len(encoder{tok: l.tok}.whole(text))
 }
+
+// EncodePrompt is the conversation of a row up to where the answer begins, as token ids.
+func EncodePrompt(tok *tokenizer.Tokenizer, set *data.Set, row int) ([]int32, error) {
+	r, err := set.Row(row)
+	if err != nil {
+		return nil, err
+	}
+	return encoder{tok: tok}.prompt(r)
+}

@@ -15,7 +15,11 @@ import (
 
 // CheckModelFolder says what is wrong with a path given for a model folder, where
 // a person is likely to have meant another.
-func CheckModelFolder(fsys vfs.FS, path string) error {
+func CheckModelFolder(fsys vfs.FS, path string) error { return CheckPart(fsys, path, "actor") }
+
+// CheckPart is CheckModelFolder for a model that a checkpoint holds as part: actor or
+// critic.
+func CheckPart(fsys vfs.FS, path, part string) error {
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("model: %s: no such folder", path)
@@ -31,13 +35,17 @@ func CheckModelFolder(fsys vfs.FS, path string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("model: %w", err)
 	}
-	if _, err := fsys.Stat(filepath.Join(path, "actor", "config.json")); err == nil {
-		return fmt.Errorf("model: %s: is a checkpoint: give %s", path, filepath.Join(path, "actor"))
+	dir, what := path, "checkpoint"
+	if _, err := fsys.Stat(filepath.Join(path, "actor", "config.json")); err != nil {
+		if dir, _, err = FindCheckpoint(fsys, path); err != nil {
+			return nil
+		}
+		what = "run"
 	}
-	if dir, _, err := FindCheckpoint(fsys, path); err == nil {
-		return fmt.Errorf("model: %s: is a run: give %s", path, filepath.Join(dir, "actor"))
+	if _, err := fsys.Stat(filepath.Join(dir, part, "config.json")); err != nil {
+		return fmt.Errorf("model: %s: is a %s without a %s: give one of a warm-up or a game", path, what, map[string]string{"critic": "discriminator"}[part])
 	}
-	return nil
+	return fmt.Errorf("model: %s: is a %s: give %s", path, what, filepath.Join(dir, part))
 }
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole

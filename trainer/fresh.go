@@ -95,17 +95,7 @@ func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err erro
 	}
 	real, control := j.pairs(), j.control(o.Seed)
 	f = Fresh{Seeds: o.Seeds}
-	ties := 0
-	for p := range j.Seqs {
-		switch {
-		case j.Batch.TeacherCut[p]:
-		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
-			ties++
-		default:
-			f.Pairs++
-		}
-	}
-	f.Ties = float64(ties) / float64(max(1, ties+f.Pairs))
+	f.Pairs, f.Ties = j.ties()
 	told, trained, err := o.trials(be, real, "")
 	if err != nil {
 		return f, err
@@ -120,6 +110,27 @@ func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err erro
 	j.told = told
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds = o.Steps, o.Seeds
 	return f, nil
+}
+
+// ties counts the pairs that differ, and the share of the others.
+func (j *Judged) ties() (pairs int, share float64) {
+	ties := 0
+	for p := range j.Seqs {
+		switch {
+		case j.Batch.TeacherCut[p]:
+		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
+			ties++
+		default:
+			pairs++
+		}
+	}
+	return pairs, float64(ties) / float64(max(1, ties+pairs))
+}
+
+// SetTies notes the share of ties where no discriminator is trained.
+func (j *Judged) SetTies() {
+	_, share := j.ties()
+	j.Eval.FreshDTies = &share
 }
 
 // SetFresh notes what fresh discriminators say in e, unless they have not learned.

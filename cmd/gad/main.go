@@ -36,7 +36,8 @@ const (
 	exitUsage       = 2 // usage or configuration
 	exitInput       = 3 // data or model files
 	exitNumerical   = 5
-	exitInterrupted = 75 // saved: run the same command again
+	exitInterrupted = 75  // saved: run the same command again
+	exitStopped     = 130 // by Ctrl-C, with nothing to resume
 )
 
 func main() {
@@ -128,6 +129,9 @@ func typed(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName
 // errUsage marks what the user typed wrong.
 var errUsage = errors.New("usage")
 
+// errStopped marks what a signal has ended and no command resumes.
+var errStopped = errors.New("stopped")
+
 // errRunning marks a failure after everything had been read and checked.
 var errRunning = errors.New("run failed")
 
@@ -148,6 +152,8 @@ func status(err error) int {
 	switch {
 	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
+	case errors.Is(err, errStopped):
+		return exitStopped
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
 	case errors.Is(err, errRunning), errors.Is(err, errSick):

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -16,7 +17,7 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
 		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with so many GB free (default: what it has now)"},
-		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train or dpo"},
+		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
 	}
 	for _, f := range stageFlags {
 		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
@@ -28,8 +29,11 @@ func (p *program) planCommand() *cli.Command {
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
 			stage := trainer.Stage(c.String("stage"))
+			if stage == "eval" {
+				return p.planEval(c)
+			}
 			if stage != trainer.SFT && stage != trainer.Warmup && stage != trainer.Train && stage != trainer.DPO {
-				return usage("plan: --stage %q: must be sft, warmup, train or dpo", stage)
+				return usage("plan: --stage %q: must be sft, warmup, train, dpo or eval", stage)
 			}
 			cfg, err := p.configure(c, stage)
 			if err != nil {
@@ -67,4 +71,23 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 		fmt.Fprintf(p.out, "not timed, and compared with no memory but what --memory says: %v\n", missing)
 	}
 	return plan.Check(cfg)
+}
+
+// planEval is gad eval --dry-run under the flags that both have.
+func (p *program) planEval(c *cli.Context) error {
+	shared := []string{"model", "data", "checker", "seed", "device", "precision", "threads"}
+	args := []string{"gad", "eval", "--dry-run"}
+	for _, name := range c.LocalFlagNames() {
+		switch {
+		case name == "stage":
+		case slices.Contains(shared, name):
+			args = append(args, "--"+name, c.String(name))
+		default:
+			return usage("plan: --%s: not with --stage eval: use gad eval --dry-run, which takes all flags of eval", name)
+		}
+	}
+	if c.Args().Present() {
+		return usage("plan: %q: not with --stage eval, which has no settings: use gad eval --dry-run", c.Args().First())
+	}
+	return p.invoke(c.Context, args)
 }
