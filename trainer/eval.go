@@ -85,6 +85,7 @@ type Evaluation struct {
 	FreshDLearned *bool       `json:"fresh_d_learned,omitempty"`
 	FreshDSteps   int         `json:"fresh_d_steps,omitempty"` // of each training
 	FreshDSeeds   int         `json:"fresh_d_seeds,omitempty"`
+	FreshDRead    int         `json:"fresh_d_read,omitempty"` // tokens of an answer that it reads; absent: all
 	FreshDNote    string      `json:"fresh_d_note,omitempty"` // what was shortened, or why there is none
 }
 

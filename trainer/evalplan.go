@@ -177,18 +177,36 @@ func (p Pace) answers(c model.Config, prompts, lengths []int, slots int) float64
 		context += float64(n) * (float64(prompts[i]) + float64(n)/2)
 	}
 	steps := max(float64(longest), float64(tokens)/float64(slots))
-	scale := c.FLOPsPerToken(context/max(float64(tokens), 1), true) / c.FLOPsPerToken(probeDecode/2, true)
-	return p.passOf(c, prompts, false) + steps*p.Decode + float64(tokens)*p.Slot*scale
+	mean := context / max(float64(tokens), 1)
+	scale := c.FLOPsPerToken(mean, true) / c.FLOPsPerToken(probeDecode/2, true)
+	// A step for one answer reads the weights; keys and values are read at the same rate.
+	cache := mean * float64(2*c.Layers*c.KVHeads*c.HeadDim) / float64(c.ParamCount(model.LM)) * p.Decode
+	return p.passOf(c, prompts, false) + steps*p.Decode + float64(tokens)*(p.Slot*scale+cache)
 }
 
-// training is what one training of a discriminator of shape c takes on pairs of
-// these mean lengths: each half of the pairs is asked about at the end.
-func (p Pace) training(c model.Config, o DiscOptions, pairs int, student, teacher float64) DiscCost {
-	pair := student*c.FLOPsPerToken(student/2, false) + teacher*c.FLOPsPerToken(teacher/2, false)
-	known := min(pairs/2, trainedPairs)
-	return DiscCost{
-		Once: p.Load + float64(known+(pairs+1)/2)*pair*p.Forward,
-		Step: float64(cmp.Or(o.Batch, 4))*pair*p.Train + float64(c.ParamCount(model.Scorer))*p.Update,
+// pairLength is the tokens of a pair.
+type pairLength struct{ prompt, student, teacher int }
+
+// training is what one training of a discriminator of shape c takes on such pairs, by
+// the tokens of an answer that it reads, 0 for all. At its end half of the pairs are
+// asked about, and some of the others again.
+func (p Pace) training(c model.Config, o DiscOptions, pairs []pairLength) func(read int) DiscCost {
+	return func(read int) DiscCost {
+		pair := 0.0 // operations of both forward passes, mean
+		for _, l := range pairs {
+			for _, n := range []int{l.student, l.teacher} {
+				if read > 0 {
+					n = min(n, read)
+				}
+				whole := float64(l.prompt + n)
+				pair += whole * c.FLOPsPerToken(whole/2, false) / float64(len(pairs))
+			}
+		}
+		known := min(len(pairs)/2, trainedPairs)
+		return DiscCost{
+			Once: p.Load + float64(known+(len(pairs)+1)/2)*pair*p.Forward,
+			Step: float64(cmp.Or(o.Batch, 4))*pair*p.Train + float64(c.ParamCount(model.Scorer))*p.Update,
+		}
 	}
 }
 
@@ -224,7 +242,7 @@ func PlanEval(f compute.Footprint, free int64, c model.Config, b *Batch, pace Pa
 	plan := EvalPlan{Pace: pace, Rows: len(b.Rows), Limit: o.MaxResponse, Free: free}
 	n := len(b.Rows)
 	prompts, whole, expected, most := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
-	var prompt, teacher, answer float64
+	var prompt, answer float64
 	for i := range n {
 		prompts[i], whole[i], most[i] = len(b.Prompts[i]), len(b.Teachers[i].IDs), o.MaxResponse
 		if b.TeacherCut[i] {
@@ -234,7 +252,7 @@ func PlanEval(f compute.Footprint, free int64, c model.Config, b *Batch, pace Pa
 		if pace.Ends >= endsAt {
 			expected[i] = min(whole[i]-prompts[i], o.MaxResponse)
 		}
-		prompt, teacher, answer = prompt+float64(prompts[i])/float64(n), teacher+float64(whole[i])/float64(n), answer+float64(expected[i])/float64(n)
+		prompt, answer = prompt+float64(prompts[i])/float64(n), answer+float64(expected[i])/float64(n)
 	}
 	plan.PromptMean, plan.AnswerMean = prompt, answer
 	sampling := pace.answers(c, prompts, expected, o.Slots)
@@ -246,8 +264,14 @@ func PlanEval(f compute.Footprint, free int64, c model.Config, b *Batch, pace Pa
 		shape := disc.Shape
 		both := int(float64(2*cmp.Or(disc.Batch, 4)) * (prompt + float64(o.MaxResponse)))
 		m := shape.Plan(f, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: min(critic.DefaultConfig().MaxTokenLen, both)})
-		cost := pace.training(shape, disc, n-plan.TeacherCut, prompt+answer, teacher)
-		plan.Disc, plan.DiscNote, plan.DiscWhy = disc.Fit(n-plan.TeacherCut, cost, budget.Seconds, budget.Fixed)
+		var pairs []pairLength
+		for i := range n {
+			if !b.TeacherCut[i] {
+				pairs = append(pairs, pairLength{prompts[i], expected[i], whole[i] - prompts[i]})
+			}
+		}
+		cost := pace.training(shape, disc, pairs)
+		plan.Disc, plan.DiscNote, plan.DiscWhy = disc.Fit(len(pairs), cost, budget.Seconds, budget.Fixed)
 		switch {
 		case n == 1:
 			plan.DiscWhy = "1 row: a discriminator learns from half of the rows and is asked about the others"
@@ -255,7 +279,7 @@ func PlanEval(f compute.Footprint, free int64, c model.Config, b *Batch, pace Pa
 			plan.DiscWhy = fmt.Sprintf("it needs %s of memory, %s are available: give --disc-steps 0, or --disc-from a smaller model", bytesText(m.Total()), bytesText(free))
 		}
 		if plan.DiscWhy == "" {
-			plan.Parts = append(plan.Parts, Timed{fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", plan.Disc.Seeds, plan.Disc.Steps), cost.of(plan.Disc.Steps, plan.Disc.Seeds)})
+			plan.Parts = append(plan.Parts, Timed{fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", plan.Disc.Seeds, plan.Disc.Steps), cost(plan.Disc.Read).of(plan.Disc.Steps, plan.Disc.Seeds)})
 			if m.Total() > used.Total() { // the student is closed before
 				plan.Memory = evalMemory("fresh discriminator", m)
 			}
@@ -352,13 +376,13 @@ func (p EvalPlan) Refit(j *Judged, disc DiscOptions, budget DiscBudget) EvalPlan
 	if disc.Steps == 0 || p.DiscWhy != "" {
 		return p
 	}
-	s := j.pairs()
-	var student, teacher, n float64
-	for i := range s.skip {
-		if !s.skip[i] {
-			student, teacher, n = student+float64(len(s.worse[i].IDs)), teacher+float64(len(s.better[i].IDs)), n+1
+	set := j.pairs()
+	var pairs []pairLength
+	for i, skip := range set.skip {
+		if a, b := set.worse[i], set.better[i]; !skip {
+			pairs = append(pairs, pairLength{a.Prompt, len(a.IDs) - a.Prompt, len(b.IDs) - b.Prompt})
 		}
 	}
-	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(int(n), p.training(disc.Shape, disc, int(n), student/max(n, 1), teacher/max(n, 1)), budget.Seconds, budget.Fixed)
+	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(len(pairs), p.training(disc.Shape, disc, pairs), budget.Seconds, budget.Fixed)
 	return p
 }

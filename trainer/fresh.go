@@ -24,6 +24,7 @@ type DiscOptions struct {
 	LR    float64      // peak learning rate; default 0.0512/hidden width: 4e-4 at 128
 	Seed  uint64       // of the first of Seeds trainings; the others count up
 	Seeds int          // trainings, each with its own split, head and order; default 1
+	Read  int          // tokens of an answer that the discriminator reads, the first ones; default all
 
 	Stages Stages      // nil shows nothing
 	Stop   func() bool // asked before each step: true ends with ErrInterrupted; nil is never
@@ -93,9 +94,10 @@ func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err erro
 	if err != nil {
 		return f, err
 	}
-	real, control := j.pairs(), j.control(o.Seed)
+	read := j.read(o.Read)
+	real, control := read.pairs(), read.control(o.Seed)
 	f = Fresh{Seeds: o.Seeds}
-	f.Pairs, f.Ties = j.ties()
+	f.Pairs, f.Ties = read.ties()
 	told, trained, err := o.trials(be, real, "")
 	if err != nil {
 		return f, err
@@ -108,7 +110,7 @@ func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err erro
 	f.Control = c.mean()
 	f.Learned = c.interval(o.Seed)[0] >= learnedControl && !(f.Trained < learnedTrained)
 	j.told = told
-	j.Eval.FreshDSteps, j.Eval.FreshDSeeds = o.Steps, o.Seeds
+	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
 }
 
@@ -158,6 +160,22 @@ func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
 		o.Shape = shape
 	}
 	return o, nil
+}
+
+// read is j with answers of at most so many tokens, 0 for all, for a discriminator to
+// read. Both sides are cut alike.
+func (j *Judged) read(tokens int) *Judged {
+	if tokens == 0 {
+		return j
+	}
+	cut := func(seqs []model.Seq) []model.Seq {
+		out := slices.Clone(seqs)
+		for i, s := range out {
+			out[i].IDs = s.IDs[:min(len(s.IDs), s.Prompt+tokens)]
+		}
+		return out
+	}
+	return &Judged{Seqs: cut(j.Seqs), Batch: &Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
 }
 
 // pairSet is one pair of sequences a row; skip leaves a row out of training and
@@ -418,14 +436,17 @@ func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
 
 // What DiscOptions.Fit keeps to.
 const (
-	discPasses = 40 // over the pairs that are learned from: more of them teach their texts by heart
-	discLeast  = 50 // steps: no discriminator that was tried had learned in fewer (doc/LOG.md)
-	discWell   = 100
+	discPasses = 40  // over the pairs that are learned from: more of them teach their texts by heart
+	discWell   = 100 // steps; before fewer seeds or shorter texts give fewer than these, something else is lowered
+	discLeast  = 50  // steps: no discriminator that was tried had learned in fewer (doc/LOG.md)
 )
 
-// discGrid are the numbers of steps that a time may shorten a training to: few, so
-// that a machine that is a little slower gives the same figures.
-var discGrid = []int{50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400, 3200}
+// discGrid and readGrid are the numbers of steps and of tokens that a time may shorten
+// a training to: few, so that a machine that is a little slower gives the same figures.
+var (
+	discGrid = []int{50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400, 3200}
+	readGrid = []int{0, 512, 256, 128, 64}
+)
 
 // DiscCost is what one training takes, in seconds.
 type DiscCost struct{ Once, Step float64 }
@@ -434,10 +455,12 @@ func (c DiscCost) of(steps, seeds int) float64 {
 	return float64(2*seeds) * (c.Once + float64(steps)*c.Step) // and as many controls
 }
 
-// Fit lowers steps, and then seeds, to what so many pairs can use and so much time
-// allows; no budget is any time. told says what was lowered, for people. Where less
-// than a useful training is left, why says so, and there is none.
-func (o DiscOptions) Fit(pairs int, cost DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
+// Fit lowers the steps to what so many pairs can use, and steps, seeds and tokens to
+// what a time allows, in seconds; 0 is any time. cost is that of one training that
+// reads so many tokens of an answer, 0 for all. fixed keeps the steps from being
+// lowered for the pairs. told says what was lowered, for people. Where less than a
+// useful training is left, why says so, and there is none.
+func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if pairs < 2 {
 		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is asked about the others", pairs)
@@ -448,26 +471,47 @@ func (o DiscOptions) Fit(pairs int, cost DiscCost, seconds float64, fixed bool) 
 		o.Steps = most
 		notes = append(notes, fmt.Sprintf("%d of %d steps, which are %d passes over %d pairs", o.Steps, asked, o.Steps*o.Batch/(pairs/2), pairs/2))
 	}
-	if seconds <= 0 || cost.of(o.Steps, o.Seeds) <= seconds {
+	if seconds <= 0 || cost(0).of(o.Steps, o.Seeds) <= seconds {
 		return o, strings.Join(notes, "; "), ""
 	}
-	least, well := min(o.Steps, discLeast), min(o.Steps, discWell)
-	for ; ; o.Seeds-- {
-		steps := 0
+	affords := func(c DiscCost, seeds int) (steps int) {
 		for _, n := range append(discGrid, o.Steps) {
-			if n <= o.Steps && n > steps && cost.of(n, o.Seeds) <= seconds {
-				steps = n
+			if n <= o.Steps && c.of(n, seeds) <= seconds {
+				steps = max(steps, n)
 			}
 		}
-		if steps >= well || o.Seeds == 1 {
-			if steps < least {
-				return o, "", fmt.Sprintf("%s pay for fewer than the %d steps that a training needs: give --disc-minutes %.0f, or fewer or shorter rows", minutes(seconds), least, math.Ceil(cost.of(least, 1)/60))
+		return steps
+	}
+	for _, enough := range []int{min(o.Steps, discWell), min(o.Steps, discLeast)} {
+		for _, read := range readGrid {
+			for n := seeds; n > 0; n-- {
+				steps := affords(cost(read), n)
+				if steps < enough {
+					continue
+				}
+				var kept []string
+				if steps < o.Steps {
+					kept = append(kept, fmt.Sprintf("%d of %d steps", steps, o.Steps))
+				}
+				if n < seeds {
+					kept = append(kept, fmt.Sprintf("%d of %d seeds", n, seeds))
+				}
+				if read > 0 {
+					kept = append(kept, fmt.Sprintf("the first %d tokens of each answer", read))
+				}
+				o.Steps, o.Seeds, o.Read = steps, n, read
+				notes = append(notes, strings.Join(kept, ", ")+", to stay within "+minutes(seconds)+" (--disc-minutes)")
+				return o, strings.Join(notes, "; then "), ""
 			}
-			notes = append(notes, fmt.Sprintf("%d of %d steps and %d of %d seeds, to stay within %s (--disc-minutes)", steps, o.Steps, o.Seeds, seeds, minutes(seconds)))
-			o.Steps = steps
-			return o, strings.Join(notes, "; then "), ""
 		}
 	}
+	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
+	return o, "", fmt.Sprintf("%s are too short for %d steps, fewer of which teach nothing: give --disc-minutes %.0f, or train it on a GPU", minutes(seconds), min(o.Steps, discLeast), math.Ceil(least/60))
 }
 
-func minutes(seconds float64) string { return fmt.Sprintf("%.3g minutes", seconds/60) }
+func minutes(seconds float64) string {
+	if seconds == 60 {
+		return "1 minute"
+	}
+	return fmt.Sprintf("%.3g minutes", seconds/60)
+}

@@ -664,7 +664,11 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		if e.FreshDSteps == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%d x %d steps", e.FreshDSeeds, e.FreshDSteps)
+		text := fmt.Sprintf("%d x %d steps", e.FreshDSeeds, e.FreshDSteps)
+		if e.FreshDRead > 0 {
+			text += fmt.Sprintf(", %d tokens", e.FreshDRead)
+		}
+		return text
 	})
 	notes := map[string]bool{}
 	for _, e := range all.Models {

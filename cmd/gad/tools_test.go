@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"gad/trainer"
 )
 
 // objects reads JSON lines strictly.
