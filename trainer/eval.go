@@ -9,7 +9,6 @@ import (
 
 	"gad/data"
 	"gad/internal/checker"
-	"gad/internal/compute"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
@@ -162,7 +161,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *Batch, o EvalOptions) (
 	defer done()
 	ending := encoder{tok: tok}.ending()
 	_, err := m.Generate(b.Prompts, keys, model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed, Slots: o.Slots,
-		Sampling: compute.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
+		Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
 		Done: func(p, _ int, c model.Completion) {
 			j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
 			j.Answers[p] = tok.Decode(c.IDs, true)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"gad/critic"
-	"gad/internal/compute"
 	"gad/model"
 	"gad/tokenizer"
 )
@@ -43,7 +42,7 @@ const endsAt = 0.05
 
 // MeasurePace times m on the first rows of b: forward passes, decoding of so many
 // answers at a time, and the training of a discriminator of the same width.
-func MeasurePace(be compute.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *Batch, slots int) (p Pace, err error) {
+func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *Batch, slots int) (p Pace, err error) {
 	begun := time.Now()
 	c := m.Config()
 	p.Device = be.Name()
@@ -102,7 +101,7 @@ func MeasurePace(be compute.Backend, m *model.Model, tok *tokenizer.Tokenizer, b
 		run := func(tokens int) func() error {
 			return func() error {
 				_, err := m.Generate([][]int32{seqs[0].IDs[:1]}, []uint64{0}, model.SampleOptions{N: answers, MaxNew: tokens, Slots: answers,
-					Sampling: compute.Sampling{Temperature: 1, TopP: 1}}, nil)
+					Sampling: model.Sampling{Temperature: 1, TopP: 1}}, nil)
 				return err
 			}
 		}
@@ -238,7 +237,7 @@ type DiscBudget struct {
 
 // PlanEval says what the evaluation of the student c on the rows of b will take.
 // disc.Steps of 0 is no discriminator.
-func PlanEval(f compute.Footprint, free int64, c model.Config, b *Batch, pace Pace, o EvalOptions, disc DiscOptions, budget DiscBudget) EvalPlan {
+func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace, o EvalOptions, disc DiscOptions, budget DiscBudget) EvalPlan {
 	plan := EvalPlan{Pace: pace, Rows: len(b.Rows), Limit: o.MaxResponse, Free: free}
 	n := len(b.Rows)
 	prompts, whole, expected, most := make([]int, n), make([]int, n), make([]int, n), make([]int, n)

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"gad/critic"
-	"gad/internal/compute"
 	"gad/internal/philox"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -74,7 +73,7 @@ const trainedPairs = 128
 // its accuracy on the others that differ: how well the student's answers can still
 // be told from the teacher's by someone who did not train against it; 0.5 where none
 // differs. Without a control, 0.5 may also say that nothing was learned: JudgeFresh knows.
-func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
+func FreshDiscriminator(be model.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
 	o, err = o.withDefaults(j)
 	if err != nil {
 		return 0, err
@@ -89,7 +88,7 @@ func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float
 // JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
 // as many on the control, each on half of the rows, and says how well they tell
 // the other half.
-func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err error) {
+func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error) {
 	o, err = o.withDefaults(j)
 	if err != nil {
 		return f, err
@@ -247,7 +246,7 @@ type verdicts [][]float64
 
 // trials trains one discriminator for each seed. trained is the accuracy on pairs
 // that they learned from, mean over the seeds; NaN where there were none.
-func (o DiscOptions) trials(be compute.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
+func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
 		advance, done := o.Stages.begin(fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind), o.Steps)
 		told, right, err := o.trial(be, s, o.Seed+uint64(k), advance)
@@ -262,7 +261,7 @@ func (o DiscOptions) trials(be compute.Backend, s pairSet, kind string) (v verdi
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
 // for the others, and for those that it has learned from.
-func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64, advance func(int)) (told []float64, trained float64, err error) {
+func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance func(int)) (told []float64, trained float64, err error) {
 	rows := len(s.skip)
 	told = make([]float64, rows)
 	for p := range told {
@@ -342,7 +341,7 @@ func ranked(better, worse float32) float64 {
 // open is the discriminator before its first step. Its settings are those under
 // which a discriminator of small width learned to read answers at all: a head whose
 // scores are of order 1, a slow start, a short memory of squared gradients.
-func (o DiscOptions) open(be compute.Backend, seed uint64) (*critic.Critic, error) {
+func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error) {
 	c := critic.DefaultConfig()
 	width := float64(o.Shape.Hidden)
 	c.Optim.LR = o.LR

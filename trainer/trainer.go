@@ -47,11 +47,12 @@ var (
 
 // Options are what a run needs from the process around it.
 type Options struct {
-	FS      vfs.FS
-	Backend compute.Backend
-	Console io.Writer // for people; nil is silent
+	FS      checkpoint.FS // nil is the disk
+	Backend model.Backend // where to compute, from device.Open
+	Console io.Writer     // for people; nil is silent
 	TTY     bool
-	Command string // as typed, for the log
+	Command string   // as typed, for the log
+	Notes   []string // warnings that are given when the run begins
 }
 
 // Trainer is one run of one stage.
@@ -76,6 +77,7 @@ type Trainer struct {
 	kl        algos.AdaptiveKL
 	dpo       *algos.DPO[float64] // nil but in DPO
 	con       *report.Console
+	notes     []string
 	rec       *report.Recorder
 	log       *zap.Logger
 	lock      *checkpoint.Lock

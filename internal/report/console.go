@@ -41,6 +41,7 @@ type Console struct {
 	bars   *mpb.Progress
 	shown  int // bars in it
 	stages map[*stage]bool
+	day    string // of the last line
 }
 
 // NewConsole writes to w, which may be nil. tty says that w is a terminal: bars are
@@ -90,6 +91,12 @@ func (c *Console) print(level zapcore.Level, t time.Time, text string) {
 		line += c.paint(dim, "debug: ")
 	}
 	c.mu.Lock()
+	if day := t.Format(time.DateOnly); day != c.day {
+		if c.day != "" {
+			line = c.paint(dim, day) + "\n" + line // a new day
+		}
+		c.day = day
+	}
 	err := c.write(line + text + "\n")
 	c.mu.Unlock()
 	if err != nil && c.failed != nil {
@@ -133,6 +140,7 @@ type stage struct {
 	name  string
 	total int
 	n     atomic.Int64
+	at    atomic.Int64 // nanoseconds from began to the last advance
 	began time.Time
 	once  sync.Once
 	stop  chan struct{} // closed by done
@@ -176,6 +184,7 @@ func (c *Console) stage(name string, total int, delay, first time.Duration) (adv
 
 func (s *stage) advance(n int) {
 	at := s.n.Add(int64(n))
+	s.at.Store(int64(s.con.now().Sub(s.began)))
 	if s.timer == nil {
 		return
 	}
@@ -211,7 +220,7 @@ func (s *stage) done() {
 
 // barWidth keeps a bar with its figures within some 60 columns: a terminal that is made
 // narrower than what stands on it wraps the line, and the rest of it stays behind.
-const barWidth = 18
+const barWidth = 16
 
 func (s *stage) showBar() {
 	c := s.con
@@ -270,10 +279,12 @@ func (s *stage) count() string {
 // status is "37/512  3.1/s  eta 2m33s".
 func (s *stage) status() string {
 	out, n := s.count(), float64(s.n.Load())
-	if took := s.con.now().Sub(s.began).Seconds(); took > 0 && n > 0 {
+	// Until the last advance: a rate that sags between two of them says nothing.
+	at := time.Duration(s.at.Load())
+	if took := at.Seconds(); took > 0 && n > 0 {
 		out += "  " + human(n/took) + "/s"
 		if left := float64(s.total) - n; left > 0 {
-			out += "  eta " + span(time.Duration(left/(n/took)*float64(time.Second)))
+			out += "  eta " + span(time.Duration(left/(n/took)*float64(time.Second))-(s.con.now().Sub(s.began)-at))
 		}
 	}
 	return out
@@ -383,7 +394,14 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 	show("sft_loss", "actor/sft_loss")
 	show("dpo_loss", "dpo/loss")
 	show("acc", "dpo/acc")
-	show("d_acc", "critic/d_acc")
+	if n, ok := values["critic/pairs"]; ok && n == 0 {
+		parts = append(parts, paint(red, "no pairs"))
+	}
+	if _, ok := values["critic/d_acc_fresh"]; ok {
+		show("d_acc_fresh", "critic/d_acc_fresh")
+	} else {
+		show("d_acc", "critic/d_acc")
+	}
 	if ties := values["critic/tie_frac"]; ties > 0 {
 		show("of distinct", "critic/d_acc_distinct")
 	}

@@ -29,6 +29,8 @@ func TestStepLine(t *testing.T) {
 		want        string
 	}{
 		{12, 200, full, 250 * time.Second, "step 12/200  d_acc 0.71  d_loss 0.521  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s  eta 4m10s"},
+		{13, 200, map[string]float64{"critic/d_acc": 0.9, "critic/d_acc_fresh": 0.62, "critic/d_acc_distinct": 0.7, "critic/tie_frac": 0.1, "critic/pairs": 4}, 0, "step 13/200  d_acc_fresh 0.62  of distinct 0.70"},
+		{14, 200, map[string]float64{"critic/pairs": 0, "rollout/len_mean": 9}, 0, "step 14/200  no pairs  len 9"},
 		{1, 200, map[string]float64{"critic/d_acc": 0.5, "critic/d_loss": 0.693147, "rollout/len_mean": 20, "rollout/truncated_frac": 0}, 0, "step 1/200  d_acc 0.50  d_loss 0.693  len 20"},
 		{7, 0, map[string]float64{"actor/sft_loss": 2.3456, "perf/tokens_per_s": 88}, 0, "step 7  sft_loss 2.35  88 tok/s"},
 		{8, 9, map[string]float64{"val/check": 0.75, "val/held_out_d": 0.5, "val/rouge_l": 0.3123, "val/teacher_nll": 1.5, "actor/skipped_updates": 2}, time.Hour, "step 8/9  check 0.750  held_out 0.50  rouge_l 0.312  nll 1.5  skipped 2  eta 1h00m"},
@@ -108,6 +110,21 @@ TIME step 3/3  d_acc 0.75
 	// The clock is read twice a step (the line and log.jsonl), so a step takes two of its seconds.
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// A line carries the time of day; the date is said when it changes.
+func TestNewDay(t *testing.T) {
+	var b bytes.Buffer
+	c := NewConsole(&b, false)
+	now := time.Date(2026, 1, 2, 23, 59, 59, 0, time.UTC)
+	c.now = func() time.Time { return now }
+	c.Print("late")
+	now = now.Add(2 * time.Second)
+	c.Print("early")
+	c.Print("still")
+	if want := "23:59:59  late\n2026-01-03\n00:00:01  early\n00:00:01  still\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
 	}
 }
 

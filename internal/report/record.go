@@ -1,7 +1,7 @@
 // Package report is what a run writes down and shows: the declaration of every metric, the files of a run folder that
 // people and other programs read, and the console.
 //
-//	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name last}
+//	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name, time}
 //	log.jsonl             what the console said and more, one JSON object an entry (zap)
 //	tb/                   the metrics as TensorBoard events
 //	samples/step_N.jsonl  prompts, answers and scores of a step
@@ -227,8 +227,9 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	case step <= r.last:
 		return fmt.Errorf("report: step %d after step %d: each step is recorded once", step, r.last)
 	}
+	now := r.opt.Now()
 	if r.metrics != nil {
-		if _, err := r.metrics.Write(appendRow(nil, Row{step, values})); err != nil {
+		if _, err := r.metrics.Write(appendRow(nil, Row{step, values, now.UTC()})); err != nil {
 			return r.failure.note(fmt.Errorf("report: %s: step %d: %w", filepath.Join(r.dir, metricsName), step, err))
 		}
 		if err := r.events.scalars(step, values); err != nil {
@@ -236,7 +237,6 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 		}
 	}
 	r.last = step
-	now := r.opt.Now()
 	r.eta.add(step, now)
 	left := r.eta.left(r.opt.TotalSteps)
 	r.con.print(zap.InfoLevel, now, stepLine(step, r.opt.TotalSteps, values, left, r.con.paint))
