@@ -44,7 +44,8 @@ type Console struct {
 	bars   *mpb.Progress
 	shown  int // bars in it
 	stages map[*stage]bool
-	day    string // of the last line
+	day    string    // of the last line
+	spoke  time.Time // when something was last shown, or the console was made
 }
 
 // NewConsole writes to w, which may be nil. tty says that w is a terminal: bars are
@@ -56,7 +57,7 @@ func NewConsole(w io.Writer, tty bool) *Console {
 		w, h, err := term.GetSize(int(f.Fd()))
 		bar = err == nil && w > 0 && h > 1
 	}
-	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, stages: map[*stage]bool{}}
+	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, stages: map[*stage]bool{}, spoke: time.Now()}
 }
 
 // Print writes one line of text for people, with the time of day.
@@ -112,6 +113,7 @@ func (c *Console) write(s string) error {
 	if c.w == nil {
 		return nil
 	}
+	c.spoke = time.Now()
 	if c.bars != nil {
 		if _, err := c.bars.Write([]byte(s)); err == nil {
 			return nil
@@ -163,7 +165,10 @@ func (c *Console) Stage(name string, total int) (advance func(n int), done func(
 // Busy is Stage for what a command does before and beside a run: it is shown at once,
 // or nearly so.
 func (c *Console) Busy(name string, total int) (advance func(n int), done func()) {
-	return c.stage(name, total, BusyDelay, BusyDelay)
+	c.mu.Lock()
+	delay := max(BusyDelay-time.Since(c.spoke), BusyDelay/10) // several short ones are a wait too
+	c.mu.Unlock()
+	return c.stage(name, total, delay, delay)
 }
 
 // stage shows its bar after the delay, or its first line after first.
@@ -245,6 +250,7 @@ func (s *stage) showBar() {
 	bar.SetCurrent(s.n.Load())
 	s.bar = bar
 	c.shown++
+	c.spoke = time.Now()
 }
 
 // lines prints the state after first and then every so often until done, and once more then if it has printed before.
