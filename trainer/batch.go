@@ -259,7 +259,7 @@ func (s *sightings) look(v verdict) {
 // can draw, and notes what the settings do to them.
 func (t *Trainer) openSets(s *start) (err error) {
 	c := t.cfg
-	options := c.Data.Options(t.stages)
+	options := c.Data.Options(t.con.Busy)
 	if t.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
 		return err
 	}

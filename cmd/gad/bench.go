@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/internal/bench"
+	"gad/apps/bench"
 	"gad/internal/compute"
 	"gad/model"
 )

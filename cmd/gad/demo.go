@@ -1,79 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"math"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
-	"strings"
-	"sync"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"gad/data"
-	"gad/internal/compute"
-	"gad/internal/task"
-	"gad/internal/vfs"
-	"gad/model"
-	"gad/tokenizer"
-	"gad/trainer"
+	"gad/apps/demo"
 )
-
-// demoKind is the task of the demo.
-const demoKind = "two-forms"
-
-// The stages of the demo, by the names of their folders and of the rows of
-// demo.json.
-const (
-	demoSFT    = "sft"
-	demoEqual  = "sft-equal-compute"
-	demoWarmup = "warmup"
-	demoGAD    = "gad"
-)
-
-// demoSize is how much of everything a demo takes.
-type demoSize struct {
-	rows               int      // to train on
-	testRows           int      // of the table: the last of the test split, since its first were looked at while settings were chosen
-	sft, warmup, train []string // overrides of the three stages
-}
-
-// Lengths and sampling are common to the stages.
-var demoCommon = []string{"data.max_prompt_length=48", "data.max_response_length=40", "rollout.temperature=1", "rollout.max_num_seqs=128"}
-
-// The figures are those of doc/LOG.md: SFT until nothing is gained by more of it,
-// a discriminator that learns alone until it can tell, many small updates for it
-// and few and small ones for the student. GSPO's own clip is the steadier of the two
-// games; the faster one takes a fifth of the steps and would drift in many more.
-var (
-	demoLearn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=30",
-		"actor.optim.lr_scheduler=cosine", "actor.optim.min_lr_ratio=0.03"}
-	demoJudge = []string{"--critic-warmup", "20", "--steps", "21", "trainer.critic_warmup_max=200", "data.train_batch_size=32", "rollout.n=4",
-		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=200", "critic.optim.beta2=0.98", "critic.grad_clip=1", "critic.ppo_mini_batch_size=1"}
-	demoPlay   = []string{"critic.ppo_mini_batch_size=4", "data.train_batch_size=16", "rollout.n=8", "actor.optim.beta2=0.95", "actor.grad_clip=1"}
-	demoSteady = append(slices.Clone(demoPlay), "actor.optim.lr=5e-5", "actor.kl_loss_coef=0.02")
-	demoQuick  = append(slices.Clone(demoPlay), "actor.optim.lr=1e-4", "actor.kl_loss_coef=0.05", "actor.clip_ratio_low=0.02", "actor.clip_ratio_high=0.03")
-)
-
-var demoSizes = map[bool]demoSize{
-	false: {rows: 20000, testRows: 1000,
-		sft:    append([]string{"--steps", "800", "trainer.save_freq=400"}, demoLearn...),
-		warmup: append(slices.Clone(demoJudge), "trainer.critic_warmup_until=0.45"),
-		train:  append([]string{"--steps", "120", "trainer.save_freq=40"}, demoSteady...)},
-	true: {rows: 10000, testRows: 300,
-		sft:    append([]string{"--steps", "260", "trainer.save_freq=0"}, demoLearn...),
-		warmup: append(slices.Clone(demoJudge), "trainer.critic_warmup_until=0.5"),
-		train:  append([]string{"--steps", "10", "trainer.save_freq=0"}, demoQuick...)},
-}
 
 // demoCommand is gad demo.
 func (p *program) demoCommand() *cli.Command {
@@ -93,289 +29,23 @@ func (p *program) demoCommand() *cli.Command {
 			if dir == "" {
 				dir = map[bool]string{false: "gad-demo", true: "gad-demo-fast"}[c.Bool("fast")]
 			}
-			d := demoRun{p: &program{out: p.out, err: &thinned{w: p.err, now: time.Now}, command: p.command}, dir: dir, fast: c.Bool("fast"), seed: c.Uint64("seed"), size: demoSizes[c.Bool("fast")], begun: time.Now(),
-				flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}}
 			be, err := flagged(c).open()
 			if err != nil {
 				return err
 			}
 			defer be.Close()
-			d.be = be
-			return d.run(c.Context)
+			err = demo.Run(c.Context, demo.Options{Dir: dir, Fast: c.Bool("fast"), Seed: c.Uint64("seed"), Size: demo.SizeOf(c.Bool("fast")), Backend: be, FS: files(), Gad: p.again, Out: p.out, Console: p.err,
+				Flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}})
+			if _, ok := errors.AsType[*demo.FolderError](err); ok {
+				return marked{errUsage, err}
+			}
+			return err
 		},
 	}
 }
 
-type demoRun struct {
-	p     *program
-	dir   string
-	fast  bool
-	seed  uint64
-	size  demoSize
-	flags []string
-	be    compute.Backend
-	begun time.Time
-}
-
-func (d *demoRun) path(parts ...string) string {
-	return filepath.Join(append([]string{d.dir}, parts...)...)
-}
-
-// run is the commands that a user would type, in this order. What is there from
-// an earlier try they find themselves.
-func (d *demoRun) run(ctx context.Context) error {
-	if err := d.claim(); err != nil {
-		return err
-	}
-	if err := d.invoke(ctx, "task", "make", demoKind, "--output", d.path("task"), "--seed", fmt.Sprint(d.seed), "--rows", fmt.Sprint(d.size.rows)); err != nil {
-		return err
-	}
-	arms := []*arm{{Stage: demoSFT, name: "SFT"}, {Stage: demoEqual, name: "SFT, equal compute"}, {Stage: demoWarmup, name: "after the warm-up"}, {Stage: demoGAD, name: "GAD"}}
-	sft, equal, warmup, gad := arms[0], arms[1], arms[2], arms[3]
-	if err := d.stage(ctx, sft, trainer.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.size.sft...)); err != nil {
-		return err
-	}
-	if err := d.stage(ctx, warmup, trainer.Warmup, sft, append([]string{"--model", sft.Folder}, d.size.warmup...)); err != nil {
-		return err
-	}
-	if err := d.stage(ctx, gad, trainer.Train, warmup, append([]string{"--resume", d.path(demoWarmup)}, d.size.train...)); err != nil {
-		return err
-	}
-	// As much SFT as all three stages cost. A step costs what one of the first SFT
-	// cost on the average.
-	steps := int(math.Round(gad.TFLOP / (sft.TFLOP / float64(sft.steps))))
-	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps), "trainer.save_freq=800"}, demoLearn...)
-	if err := d.stage(ctx, equal, trainer.SFT, nil, more); err != nil {
-		return err
-	}
-	fmt.Fprintf(d.p.err, "\n%s: %.2f TFLOP in %d steps; SFT, warm-up and game: %.2f TFLOP\n", demoEqual, equal.TFLOP, equal.steps, gad.TFLOP)
-	return d.compare(arms)
-}
-
-// claim refuses a folder that holds something else.
-func (d *demoRun) claim() error {
-	about := []byte(fmt.Sprintf("This folder is written by gad demo --seed %d --fast=%v.\n", d.seed, d.fast))
-	switch was, err := os.ReadFile(d.path("demo.txt")); {
-	case err == nil && string(was) != string(about):
-		return usage("demo: %s: holds another demo, with another --seed or --fast: nothing is overwritten: give another --dir", d.dir)
-	case err == nil:
-		return nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return vfs.Target(err)
-	}
-	if entries, err := files().ReadDir(d.dir); err == nil && len(entries) > 0 {
-		return usage("demo: %s: holds files that are not a demo's: nothing is overwritten: give another --dir", d.dir)
-	}
-	if err := vfs.MakeDirs(files(), d.dir); err != nil {
-		return vfs.Target(err)
-	}
-	return vfs.WriteFile(files(), d.path("demo.txt"), about)
-}
-
-// invoke says what it runs and runs it.
-func (d *demoRun) invoke(ctx context.Context, args ...string) error {
-	fmt.Fprintf(d.p.err, "\n$ gad %s\n", strings.Join(args, " "))
-	return d.p.invoke(ctx, append([]string{"gad"}, args...))
-}
-
-// stage runs one stage and notes the student that came out and what it has cost,
-// with all that came before it.
-func (d *demoRun) stage(ctx context.Context, a *arm, stage trainer.Stage, before *arm, overrides []string) error {
-	args := append([]string{string(stage), "--data", d.path("task", task.Train+".arrow"), "--output", d.path(a.Stage)}, d.flags...)
-	if err := d.invoke(ctx, append(append(args, overrides...), demoCommon...)...); err != nil {
-		return err
-	}
-	ckpt, _, err := trainer.FindCheckpoint(files(), d.path(a.Stage))
-	if err != nil {
-		return err
-	}
-	cost, err := trainer.CostOf(files(), d.path(a.Stage))
-	if err != nil {
-		return err
-	}
-	a.Folder, a.TFLOP, a.Seconds, a.steps = filepath.Join(ckpt, "actor"), cost.FLOP/1e12, cost.Seconds, cost.Steps
-	if before != nil {
-		a.TFLOP, a.Seconds = a.TFLOP+before.TFLOP, a.Seconds+before.Seconds
-	}
-	return nil
-}
-
-// arm is one row of the closing table, and of demo.json.
-type arm struct {
-	name  string
-	steps int
-
-	Stage  string `json:"stage"`
-	Folder string `json:"folder"` // of the student
-
-	Valid       float64    `json:"valid_t1"` // shares are of all prompts, 0 to 1
-	ValidCI     [2]float64 `json:"valid_t1_ci95"`
-	Greedy      float64    `json:"valid_greedy"`
-	GreedyCI    [2]float64 `json:"valid_greedy_ci95"`
-	ResultFirst float64    `json:"result_first"` // shares of the forms at temperature 1
-	WalkFirst   float64    `json:"walk_first"`
-	Other       float64    `json:"other"`
-	RougeL      float64    `json:"rouge_l"` // these at temperature 1 as well
-	LenRatio    float64    `json:"len_ratio"`
-	TeacherNLL  float64    `json:"teacher_nll"`
-
-	TFLOP   float64 `json:"tflop"`   // to get there from the untrained student
-	Seconds float64 `json:"seconds"` // likewise
-}
-
-// demoResult is demo.json.
-type demoResult struct {
-	Kind    string `json:"kind"`
-	Seed    uint64 `json:"seed"`
-	Fast    bool   `json:"fast"`
-	Prompts int    `json:"prompts"` // held out; not looked at while the demo was tuned
-	Rows    []*arm `json:"rows"`
-}
-
-// demoWhy closes the table.
-const demoWhy = `The teacher is always right, and three times in four it answers before it works, as a large model can; this student cannot, and guesses there.
-SFT (SeqKD) has to copy both forms as often as the teacher uses them, guesses included, however long it runs; the game asks only whether what the student writes could be the teacher's, so the student may choose the form that it can do.
-The task was made to show this: where a student can do all that its teacher does, SFT is as good and costs less.
-`
-
-// compare evaluates the students on held-out prompts, prints the table and writes
-// demo.json.
-func (d *demoRun) compare(arms []*arm) error {
-	fmt.Fprintf(d.p.err, "\nevaluating on %d held-out prompts\n", d.size.testRows)
-	set, err := data.Open(d.path("task", task.Test+".arrow"), data.DefaultColumns())
-	if err != nil {
-		return err
-	}
-	defer set.Close()
-	for _, a := range arms {
-		fmt.Fprintf(d.p.err, "  %s: %s\n", a.name, a.Folder)
-		if err := d.evaluate(a, set); err != nil {
-			return err
-		}
-	}
-	raw, err := json.MarshalIndent(demoResult{demoKind, d.seed, d.fast, d.size.testRows, arms}, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := vfs.WriteFile(files(), d.path("demo.json"), append(raw, '\n')); err != nil {
-		return err
-	}
-	first, err := set.Row(0)
-	if err != nil {
-		return err
-	}
-	prompt, trained := first.Messages[0].Content, arms[len(arms)-1].Folder
-	fmt.Fprintf(d.p.out, "\n%s\n%s\n", table(arms, d.size.testRows), demoWhy)
-	if d.fast {
-		fmt.Fprint(d.p.out, "With --fast each stage is cut short and the game is not at its end: read the direction, not the size. Without it the demo takes some minutes.\n")
-	}
-	fmt.Fprintf(d.p.out, "The student is %s, a folder that transformers loads. Took %s. Ask it, then the one before the game:\n", trained, time.Since(d.begun).Round(time.Second))
-	for _, m := range []string{trained, arms[0].Folder} {
-		fmt.Fprintf(d.p.out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m, prompt)
-	}
-	return nil
-}
-
-// evaluate fills an arm's shares.
-func (d *demoRun) evaluate(a *arm, set *data.Set) error {
-	tok, err := tokenizer.Load(a.Folder)
-	if err != nil {
-		return err
-	}
-	m, err := model.Load(d.be, a.Folder, model.Options{Kind: model.LM})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	rows := make([]int, d.size.testRows)
-	for i := range rows {
-		rows[i] = set.Len() - len(rows) + i
-	}
-	n := float64(len(rows))
-	for _, temperature := range []float64{0, 1} {
-		j, err := trainer.Evaluate(m, tok, set, rows, trainer.EvalOptions{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.seed, Slots: 128, MaxTokens: 4096})
-		if err != nil {
-			return err
-		}
-		valid, forms := 0, map[string]float64{}
-		for i, answer := range j.Answers {
-			row, err := set.Row(rows[i])
-			if err != nil {
-				return err
-			}
-			g, err := task.Check(row.Messages[0].Content, answer)
-			if err != nil {
-				return err
-			}
-			if j.Truncated[i] {
-				g = task.Grade{Form: task.Other}
-			}
-			if g.Valid {
-				valid++
-			}
-			forms[g.Form] += 1 / n
-		}
-		if temperature == 0 {
-			a.Greedy, a.GreedyCI = float64(valid)/n, wilson(valid, len(rows))
-			continue
-		}
-		a.Valid, a.ValidCI = float64(valid)/n, wilson(valid, len(rows))
-		a.ResultFirst, a.WalkFirst, a.Other = forms[task.ResultFirst], forms[task.WalkFirst], forms[task.Other]
-		a.RougeL, a.LenRatio, a.TeacherNLL = j.Eval.RougeL, j.Eval.LenRatio, j.Eval.TeacherNLL
-	}
-	return nil
-}
-
-// wilson is the 95 % interval of a share of k in n (Wilson 1927): unlike the
-// normal one it stays within 0 and 1, and says something of n in n.
-func wilson(k, n int) [2]float64 {
-	const z = 1.959963984540054
-	p, N := float64(k)/float64(n), float64(n)
-	centre := (p + z*z/(2*N)) / (1 + z*z/N)
-	half := z / (1 + z*z/N) * math.Sqrt(p*(1-p)/N+z*z/(4*N*N))
-	return [2]float64{max(0, centre-half), min(1, centre+half)}
-}
-
-// thinned is the console of the demo: of the lines about steps, of which there are
-// thousands, one in demoPause is let through, and the last of a stage.
-type thinned struct {
-	w    io.Writer
-	now  func() time.Time
-	last time.Time
-	mu   sync.Mutex
-}
-
-// demoPause is the time between two lines about steps.
-const demoPause = 2 * time.Second
-
-var stepLine = regexp.MustCompile(`^[0-9:]{8}  step ([0-9]+)/([0-9]+) `)
-
-// Write expects whole lines.
-func (t *thinned) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if m := stepLine.FindSubmatch(b); m != nil && !bytes.Equal(m[1], m[2]) {
-		if t.now().Sub(t.last) < demoPause {
-			return len(b), nil
-		}
-		t.last = t.now()
-	}
-	return t.w.Write(b)
-}
-
-// table has a line for each arm.
-func table(arms []*arm, prompts int) string {
-	var b strings.Builder
-	const line = "%-22s%-22s%-22s%8s%8s%8s%9s%8s%8s%7s\n"
-	fmt.Fprintf(&b, line, fmt.Sprintf("%d held-out prompts", prompts), "valid, temperature 1", "valid, greedy", "result", "walk", "other", "ROUGE-L", "length", "TFLOP", "time")
-	fmt.Fprintf(&b, line, "", "with 95 % interval", "with 95 % interval", "first", "first", "form", "", "ratio", "", "")
-	percent := func(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
-	interval := func(x float64, ci [2]float64) string {
-		return fmt.Sprintf("%5.1f %% (%.1f-%.1f)", 100*x, 100*ci[0], 100*ci[1])
-	}
-	for _, a := range arms {
-		fmt.Fprintf(&b, line, a.name, interval(a.Valid, a.ValidCI), interval(a.Greedy, a.GreedyCI), percent(a.ResultFirst), percent(a.WalkFirst), percent(a.Other),
-			fmt.Sprintf("%.3f", a.RougeL), fmt.Sprintf("%.2f", a.LenRatio), fmt.Sprintf("%.1f", a.TFLOP), fmt.Sprintf("%.0f s", a.Seconds))
-	}
-	return b.String()
+// again runs a command line of gad as part of another, with another console.
+func (p *program) again(ctx context.Context, console io.Writer, args ...string) error {
+	inner := &program{out: p.out, err: console, command: p.command}
+	return inner.invoke(ctx, append([]string{"gad"}, args...))
 }

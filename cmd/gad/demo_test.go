@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"gad/apps/demo"
 	"gad/internal/compute/cpu"
 )
 
@@ -24,13 +24,23 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	}
 	defer be.Close()
 	var stdout, stderr bytes.Buffer
-	d := demoRun{p: &program{out: &stdout, err: &stderr}, dir: dir, seed: 2, be: be, begun: time.Now(), flags: []string{"--seed", "2"},
-		size: demoSize{rows: 100, testRows: 20,
-			sft:    append([]string{"--steps", "40"}, demoLearn...),
-			warmup: append(slices.Clone(demoJudge), "data.train_batch_size=4", "trainer.critic_warmup_until=0.45", "trainer.critic_warmup_max=20"),
-			train:  append(append([]string{"--steps", "1"}, demoSteady...), "data.train_batch_size=4")}}
-	err = d.run(context.Background())
+	size := demo.SizeOf(false)
+	size.Rows, size.TestRows = 100, 20
+	size.SFT = told(size.SFT, "--steps", "40")
+	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4", "trainer.critic_warmup_max=20")
+	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=4")
+	p := &program{out: &stdout}
+	err = demo.Run(context.Background(), demo.Options{Dir: dir, Seed: 2, Size: size, Backend: be, FS: files(), Gad: p.again, Out: &stdout, Console: &stderr, Flags: []string{"--seed", "2"}})
 	return stdout.String(), stderr.String(), err
+}
+
+// told are the settings with the value of one flag replaced.
+func told(settings []string, flag ...string) []string {
+	settings = slices.Clone(settings)
+	if len(flag) > 0 {
+		settings[slices.Index(settings, flag[0])+1] = flag[1]
+	}
+	return settings
 }
 
 // The demo's stages are commands, its table says what demo.json says, and the same
@@ -46,12 +56,12 @@ func TestDemo(t *testing.T) {
 			t.Errorf("does not say %q:\n%s", text, said)
 		}
 	}
-	for _, text := range []string{"20 held-out prompts", "\nSFT  ", "\nSFT, equal compute  ", "\nafter the warm-up  ", "\nGAD  ", demoWhy, "  gad generate --model " + dir, "task was made to show this"} {
+	for _, text := range []string{"20 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ", "\nafter the warm-up  ", "\nGAD  ", "  gad generate --model " + dir, "within noise", "\nGAD                  the game: "} {
 		if !strings.Contains(out, text) {
 			t.Errorf("does not print %q:\n%s", text, out)
 		}
 	}
-	if n := strings.Count(demoWhy, ".\n"); n != 3 {
+	if n := strings.Count(demo.Why, ".\n"); n != 3 {
 		t.Errorf("%d sentences under the table, want 3", n)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "demo.json"))
@@ -104,48 +114,6 @@ func TestDemo(t *testing.T) {
 		code, _, said := gad(append([]string{"demo", "--dir", dir}, flags...)...)
 		if code != exitUsage || said != "gad: demo: "+dir+": holds another demo, with another --seed or --fast: nothing is overwritten: give another --dir\n" {
 			t.Errorf("%q in that folder: exit status %d, %s", flags, code, said)
-		}
-	}
-}
-
-// Wilson's interval against worked cases.
-func TestWilson(t *testing.T) {
-	for _, c := range []struct {
-		k, n      int
-		low, high float64
-	}{
-		{0, 10, 0, 0.2775}, // Brown, Cai and DasGupta 2001: z^2/(n+z^2)
-		{10, 10, 0.7225, 1},
-		{15, 60, 0.1577, 0.3723},
-		{500, 1000, 0.4691, 0.5309},
-	} {
-		if ci := wilson(c.k, c.n); math.Abs(ci[0]-c.low) > 1e-3 || math.Abs(ci[1]-c.high) > 1e-3 {
-			t.Errorf("%d of %d: %.4f, want %g %g", c.k, c.n, ci, c.low, c.high)
-		}
-	}
-}
-
-// Of the lines about steps one in demoPause is printed, and the last; all others are.
-func TestThinned(t *testing.T) {
-	var out bytes.Buffer
-	now := time.Unix(100, 0)
-	w := &thinned{w: &out, now: func() time.Time { return now }}
-	for _, c := range []struct {
-		wait time.Duration
-		line string
-		kept bool
-	}{
-		{0, "10:00:00  step 1/3  sft_loss 1\n", true},
-		{demoPause / 2, "10:00:00  step 2/3  sft_loss 1\n", false},
-		{0, "10:00:00  done\n", true},
-		{demoPause / 2, "10:00:00  step 2/3  sft_loss 1\n", true},
-		{0, "10:00:00  step 3/3  sft_loss 1\n", true},
-		{0, "$ gad sft\n", true},
-	} {
-		now = now.Add(c.wait)
-		before := out.Len()
-		if n, err := w.Write([]byte(c.line)); err != nil || n != len(c.line) || (out.Len() > before) != c.kept {
-			t.Errorf("%q: kept %v, want %v (%d, %v)", c.line, out.Len() > before, c.kept, n, err)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"gad/study"
+	"gad/apps/study"
 )
 
 // tiny writes the file of a study of two arms that share a stage, with two seeds.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/task"
 	"gad/data"
-	"gad/internal/task"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"

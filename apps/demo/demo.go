@@ -1,0 +1,442 @@
+// Package demo is gad demo: a task, a student, SFT, the warm-up, the game and their
+// comparison, as the commands that a user would type.
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gad/apps/task"
+	"gad/data"
+	"gad/internal/compute"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
+	"gad/trainer"
+)
+
+// kind is the task of the demo.
+const kind = "two-forms"
+
+// The stages of the demo, by the names of their folders and of the rows of
+// demo.json.
+const (
+	stageSFT    = "sft"
+	stageEqual  = "sft-equal-compute"
+	stageWarmup = "warmup"
+	stageGAD    = "gad"
+)
+
+// Size is how much of everything a demo takes.
+type Size struct {
+	Rows               int      // to train on
+	TestRows           int      // of the table: the last of the test split, since its first were looked at while settings were chosen
+	SFT, Warmup, Train []string // overrides of the three stages
+}
+
+// Lengths and sampling are common to the stages.
+var common = []string{"data.max_prompt_length=48", "data.max_response_length=40", "rollout.temperature=1", "rollout.max_num_seqs=128"}
+
+// The figures are those of doc/LOG.md: SFT until nothing is gained by more of it,
+// a discriminator that learns alone until it can tell, many small updates for it
+// and few and small ones for the student. GSPO's own clip is the steadier of the two
+// games; the faster one takes a fifth of the steps and would drift in many more.
+var (
+	learn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=30",
+		"actor.optim.lr_scheduler=cosine", "actor.optim.min_lr_ratio=0.03"}
+	judge = []string{"--critic-warmup", "20", "--steps", "21", "trainer.critic_warmup_max=200", "data.train_batch_size=32", "rollout.n=4",
+		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=200", "critic.optim.beta2=0.98", "critic.grad_clip=1", "critic.ppo_mini_batch_size=1"}
+	play   = []string{"critic.ppo_mini_batch_size=4", "data.train_batch_size=16", "rollout.n=8", "actor.optim.beta2=0.95", "actor.grad_clip=1"}
+	steady = append(slices.Clone(play), "actor.optim.lr=5e-5", "actor.kl_loss_coef=0.02")
+	quick  = append(slices.Clone(play), "actor.optim.lr=1e-4", "actor.kl_loss_coef=0.05", "actor.clip_ratio_low=0.02", "actor.clip_ratio_high=0.03")
+)
+
+var sizes = map[bool]Size{
+	false: {Rows: 20000, TestRows: 1000,
+		SFT:    append([]string{"--steps", "800", "trainer.save_freq=400"}, learn...),
+		Warmup: append(slices.Clone(judge), "trainer.critic_warmup_until=0.45"),
+		Train:  append([]string{"--steps", "120", "trainer.save_freq=40"}, steady...)},
+	true: {Rows: 10000, TestRows: 300,
+		SFT:    append([]string{"--steps", "260", "trainer.save_freq=0"}, learn...),
+		Warmup: append(slices.Clone(judge), "trainer.critic_warmup_until=0.5"),
+		Train:  append([]string{"--steps", "10", "trainer.save_freq=0"}, quick...)},
+}
+
+// Options are one demo.
+type Options struct {
+	Dir     string // folder that everything is written to
+	Fast    bool
+	Seed    uint64   // of the rows, the student, data order and sampling
+	Size    Size     // SizeOf(Fast)
+	Flags   []string // of every stage: the seed and the device
+	Backend compute.Backend
+	FS      vfs.FS
+
+	// Gad runs one command line, without the program's name, and says what it has to
+	// say on console.
+	Gad     func(ctx context.Context, console io.Writer, args ...string) error
+	Out     io.Writer // the closing table
+	Console io.Writer // everything else
+}
+
+// FolderError is a folder that holds something else than this demo.
+type FolderError struct{ Dir, Holds string }
+
+// Error says what is there and the way out.
+func (e *FolderError) Error() string {
+	return fmt.Sprintf("demo: %s: holds %s: nothing is overwritten: give another --dir", e.Dir, e.Holds)
+}
+
+// SizeOf is the size of the demo, or of the fast one.
+func SizeOf(fast bool) Size { return sizes[fast] }
+
+// Run makes the task and the student, trains it in all stages and compares what came
+// out. What an earlier Run with the same options finished is taken as it is.
+func Run(ctx context.Context, o Options) error {
+	d := &run{Options: o, begun: time.Now()}
+	d.Console = &thinned{w: o.Console, now: time.Now}
+	return d.all(ctx)
+}
+
+type run struct {
+	Options
+	begun time.Time
+}
+
+func (d *run) path(parts ...string) string {
+	return filepath.Join(append([]string{d.Dir}, parts...)...)
+}
+
+// all is the commands that a user would type, in this order. What is there from
+// an earlier try they find themselves.
+func (d *run) all(ctx context.Context) error {
+	if err := d.claim(); err != nil {
+		return err
+	}
+	if err := d.invoke(ctx, "task", "make", kind, "--output", d.path("task"), "--seed", fmt.Sprint(d.Seed), "--rows", fmt.Sprint(d.Size.Rows)); err != nil {
+		return err
+	}
+	arms := []*arm{
+		{Stage: stageSFT, name: "SFT", about: "cross entropy on the teacher's answers (SeqKD), from an untrained student"},
+		{Stage: stageEqual, name: "SFT, equal compute", about: "the same, for as many FLOPs as SFT, warm-up and game together: what more SFT would have given"},
+		{Stage: stageWarmup, name: "after the warm-up", about: "the first row's student; the discriminator has learned to tell its answers from the teacher's"},
+		{Stage: stageGAD, name: "GAD", about: "the game: the student learns from the discriminator's scores, and the discriminator from both sides' answers"},
+	}
+	sft, equal, warmup, gad := arms[0], arms[1], arms[2], arms[3]
+	if err := d.stage(ctx, sft, trainer.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.Size.SFT...)); err != nil {
+		return err
+	}
+	if err := d.stage(ctx, warmup, trainer.Warmup, sft, append([]string{"--model", sft.Folder}, d.Size.Warmup...)); err != nil {
+		return err
+	}
+	if err := d.stage(ctx, gad, trainer.Train, warmup, append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
+		return err
+	}
+	// As much SFT as all three stages cost. A step costs what one of the first SFT
+	// cost on the average.
+	steps := int(math.Round(gad.TFLOP / (sft.TFLOP / float64(sft.steps))))
+	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps), "trainer.save_freq=800"}, learn...)
+	if err := d.stage(ctx, equal, trainer.SFT, nil, more); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.Console, "\n%s: %.2f TFLOP in %d steps; SFT, warm-up and game: %.2f TFLOP\n", stageEqual, equal.TFLOP, equal.steps, gad.TFLOP)
+	return d.compare(arms)
+}
+
+// claim refuses a folder that holds something else.
+func (d *run) claim() error {
+	about := []byte(fmt.Sprintf("This folder is written by gad demo --seed %d --fast=%v.\n", d.Seed, d.Fast))
+	switch was, err := os.ReadFile(d.path("demo.txt")); {
+	case err == nil && string(was) != string(about):
+		return &FolderError{d.Dir, "another demo, with another --seed or --fast"}
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return vfs.Target(err)
+	}
+	if entries, err := d.FS.ReadDir(d.Dir); err == nil && len(entries) > 0 {
+		return &FolderError{d.Dir, "files that are not a demo's"}
+	}
+	if err := vfs.MakeDirs(d.FS, d.Dir); err != nil {
+		return vfs.Target(err)
+	}
+	return vfs.WriteFile(d.FS, d.path("demo.txt"), about)
+}
+
+// invoke says what it runs and runs it.
+func (d *run) invoke(ctx context.Context, args ...string) error {
+	fmt.Fprintf(d.Console, "\n$ gad %s\n", strings.Join(args, " "))
+	return d.Gad(ctx, d.Console, args...)
+}
+
+// stage runs one stage and notes the student that came out and what it has cost,
+// with all that came before it.
+func (d *run) stage(ctx context.Context, a *arm, stage trainer.Stage, before *arm, overrides []string) error {
+	args := append([]string{string(stage), "--data", d.path("task", task.Train+".arrow"), "--output", d.path(a.Stage)}, d.Flags...)
+	if err := d.invoke(ctx, append(append(args, overrides...), common...)...); err != nil {
+		return err
+	}
+	ckpt, _, err := trainer.FindCheckpoint(d.FS, d.path(a.Stage))
+	if err != nil {
+		return err
+	}
+	cost, err := trainer.CostOf(d.FS, d.path(a.Stage))
+	if err != nil {
+		return err
+	}
+	a.Folder, a.TFLOP, a.Seconds, a.steps = filepath.Join(ckpt, "actor"), cost.FLOP/1e12, cost.Seconds, cost.Steps
+	if before != nil {
+		a.TFLOP, a.Seconds = a.TFLOP+before.TFLOP, a.Seconds+before.Seconds
+	}
+	return nil
+}
+
+// arm is one row of the closing table, and of demo.json.
+type arm struct {
+	name  string
+	about string // in one line
+	steps int
+
+	right, rightGreedy []bool // by prompt
+
+	Stage  string `json:"stage"`
+	Folder string `json:"folder"` // of the student
+
+	Valid       float64    `json:"valid_t1"` // shares are of all prompts, 0 to 1
+	ValidCI     [2]float64 `json:"valid_t1_ci95"`
+	Greedy      float64    `json:"valid_greedy"`
+	GreedyCI    [2]float64 `json:"valid_greedy_ci95"`
+	ResultFirst float64    `json:"result_first"` // shares of the forms at temperature 1
+	WalkFirst   float64    `json:"walk_first"`
+	Other       float64    `json:"other"`
+	RougeL      float64    `json:"rouge_l"` // these at temperature 1 as well
+	LenRatio    float64    `json:"len_ratio"`
+	TeacherNLL  float64    `json:"teacher_nll"`
+
+	TFLOP   float64 `json:"tflop"`   // to get there from the untrained student
+	Seconds float64 `json:"seconds"` // likewise
+}
+
+// result is demo.json.
+type result struct {
+	Kind    string `json:"kind"`
+	Seed    uint64 `json:"seed"`
+	Fast    bool   `json:"fast"`
+	Prompts int    `json:"prompts"` // held out; not looked at while the demo was tuned
+	Rows    []*arm `json:"rows"`
+}
+
+// Why closes the table where the game has won.
+const Why = `The teacher is always right, and three times in four it answers before it works, as a large model can; this student cannot, and guesses there.
+SFT (SeqKD) has to copy both forms as often as the teacher uses them, guesses included, however long it runs; the game asks only whether what the student writes could be the teacher's, so the student may choose the form that it can do.
+The task was made to show this: where a student can do all that its teacher does, SFT is as good and costs less.
+`
+
+// compare evaluates the students on held-out prompts, prints the table and writes
+// demo.json.
+func (d *run) compare(arms []*arm) error {
+	fmt.Fprintf(d.Console, "\nevaluating on %d held-out prompts\n", d.Size.TestRows)
+	set, err := data.Open(d.path("task", task.Test+".arrow"), data.DefaultColumns())
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	for _, a := range arms {
+		fmt.Fprintf(d.Console, "  %s: %s\n", a.name, a.Folder)
+		if err := d.evaluate(a, set); err != nil {
+			return err
+		}
+	}
+	raw, err := json.MarshalIndent(result{kind, d.Seed, d.Fast, d.Size.TestRows, arms}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := vfs.WriteFile(d.FS, d.path("demo.json"), append(raw, '\n')); err != nil {
+		return err
+	}
+	first, err := set.Row(0)
+	if err != nil {
+		return err
+	}
+	prompt, trained := first.Messages[0].Content, arms[len(arms)-1].Folder
+	fmt.Fprintf(d.Out, "\n%s\n%s\n", table(arms, d.Size.TestRows), d.why(arms))
+	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Ask it, then the one before the game:\n", trained, time.Since(d.begun).Round(time.Second))
+	for _, m := range []string{trained, arms[0].Folder} {
+		fmt.Fprintf(d.Out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m, prompt)
+	}
+	return nil
+}
+
+// why says what to make of the table.
+func (d *run) why(arms []*arm) string {
+	equal, gad := arms[1], arms[3]
+	won := differs(gad.right, equal.right) == better
+	switch {
+	case won && d.Fast:
+		return Why + "With --fast each stage is cut short and the game has not ended: read the direction, not the size. The whole demo takes some minutes.\n"
+	case won:
+		return Why
+	case d.Fast:
+		return "The game is not ahead of SFT here. With --fast it takes few steps, and a discriminator that starts late leaves none to win in:\nthe whole demo (without --fast, some minutes) plays it to the end. gad doctor " + d.path(stageGAD) + " looks for what went wrong.\n"
+	}
+	return "The game is not ahead of SFT here, although it usually is on this task: another --seed will tell. gad doctor " + d.path(stageGAD) + " looks for what went wrong;\nd_acc_fresh of distinct pairs should have passed 0.7 in the warm-up.\n"
+}
+
+// How one share compares with another.
+const (
+	better = "▲"
+	worse  = "▼"
+	noise  = "≈"
+)
+
+// differs compares two students on the same prompts: by the normal 95 % interval of the
+// mean of the paired differences. It is noise where that holds 0.
+func differs(a, b []bool) string {
+	var sum, squares float64
+	for i := range a {
+		d := 0.0
+		switch {
+		case a[i] && !b[i]:
+			d = 1
+		case b[i] && !a[i]:
+			d = -1
+		}
+		sum, squares = sum+d, squares+d*d
+	}
+	n := float64(len(a))
+	mean := sum / n
+	half := 1.959963984540054 * math.Sqrt(max(0, squares/n-mean*mean)/n)
+	switch {
+	case mean-half > 0:
+		return better
+	case mean+half < 0:
+		return worse
+	}
+	return noise
+}
+
+// evaluate fills an arm's shares.
+func (d *run) evaluate(a *arm, set *data.Set) error {
+	tok, err := tokenizer.Load(a.Folder)
+	if err != nil {
+		return err
+	}
+	m, err := model.Load(d.Backend, a.Folder, model.Options{Kind: model.LM})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	rows := make([]int, d.Size.TestRows)
+	for i := range rows {
+		rows[i] = set.Len() - len(rows) + i
+	}
+	n := float64(len(rows))
+	for _, temperature := range []float64{0, 1} {
+		j, err := trainer.Evaluate(m, tok, set, rows, trainer.EvalOptions{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
+		if err != nil {
+			return err
+		}
+		valid, right, forms := 0, make([]bool, len(rows)), map[string]float64{}
+		for i, answer := range j.Answers {
+			row, err := set.Row(rows[i])
+			if err != nil {
+				return err
+			}
+			g, err := task.Check(row.Messages[0].Content, answer)
+			if err != nil {
+				return err
+			}
+			if j.Truncated[i] {
+				g = task.Grade{Form: task.Other}
+			}
+			if g.Valid {
+				valid++
+			}
+			right[i] = g.Valid
+			forms[g.Form] += 1 / n
+		}
+		if temperature == 0 {
+			a.rightGreedy, a.Greedy, a.GreedyCI = right, float64(valid)/n, wilson(valid, len(rows))
+			continue
+		}
+		a.right, a.Valid, a.ValidCI = right, float64(valid)/n, wilson(valid, len(rows))
+		a.ResultFirst, a.WalkFirst, a.Other = forms[task.ResultFirst], forms[task.WalkFirst], forms[task.Other]
+		a.RougeL, a.LenRatio, a.TeacherNLL = j.Eval.RougeL, j.Eval.LenRatio, j.Eval.TeacherNLL
+	}
+	return nil
+}
+
+// wilson is the 95 % interval of a share of k in n (Wilson 1927): unlike the
+// normal one it stays within 0 and 1, and says something of n in n.
+func wilson(k, n int) [2]float64 {
+	const z = 1.959963984540054
+	p, N := float64(k)/float64(n), float64(n)
+	centre := (p + z*z/(2*N)) / (1 + z*z/N)
+	half := z / (1 + z*z/N) * math.Sqrt(p*(1-p)/N+z*z/(4*N*N))
+	return [2]float64{max(0, centre-half), min(1, centre+half)}
+}
+
+// thinned is the console of the demo: of the lines about steps, of which there are
+// thousands, one in pause is let through, and the last of a stage.
+type thinned struct {
+	w    io.Writer
+	now  func() time.Time
+	last time.Time
+	mu   sync.Mutex
+}
+
+// pause is the time between two lines about steps.
+const pause = 2 * time.Second
+
+var stepLine = regexp.MustCompile(`^[0-9:]{8}  step ([0-9]+)/([0-9]+) `)
+
+// Write expects whole lines.
+func (t *thinned) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := stepLine.FindSubmatch(b); m != nil && !bytes.Equal(m[1], m[2]) {
+		if t.now().Sub(t.last) < pause {
+			return len(b), nil
+		}
+		t.last = t.now()
+	}
+	return t.w.Write(b)
+}
+
+// table has a line for each arm, and below it what each is.
+func table(arms []*arm, prompts int) string {
+	var b strings.Builder
+	const line = "%-20s %-22s %-23s%8s%7s%7s%9s%8s%7s%7s\n"
+	fmt.Fprintf(&b, line, fmt.Sprintf("%d unseen prompts", prompts), "right, temperature 1", "right, greedy", "result", "walk", "other", "ROUGE-L", "length", "TFLOP", "time")
+	fmt.Fprintf(&b, line, "", "with 95 % interval", "with 95 % interval", "first", "first", "form", "", "ratio", "", "")
+	percent := func(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
+	for i, a := range arms {
+		share := func(x float64, ci [2]float64, right, first []bool) string {
+			text := fmt.Sprintf("%5.1f %% (%.1f-%.1f)", 100*x, 100*ci[0], 100*ci[1])
+			if i > 0 {
+				text += " " + differs(right, first)
+			}
+			return text
+		}
+		fmt.Fprintf(&b, line, a.name, share(a.Valid, a.ValidCI, a.right, arms[0].right), share(a.Greedy, a.GreedyCI, a.rightGreedy, arms[0].rightGreedy),
+			percent(a.ResultFirst), percent(a.WalkFirst), percent(a.Other), fmt.Sprintf("%.3f", a.RougeL), fmt.Sprintf("%.2f", a.LenRatio), fmt.Sprintf("%.1f", a.TFLOP), fmt.Sprintf("%.0f s", a.Seconds))
+	}
+	fmt.Fprintf(&b, "\n%s better than SFT on the same prompts, %s worse, %s within noise (95 %%). Higher is better; result first and walk first are the teacher's two forms.\n", better, worse, noise)
+	for _, a := range arms {
+		fmt.Fprintf(&b, "%-20s %s\n", a.name, a.about)
+	}
+	return b.String()
+}

@@ -1,0 +1,152 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"gad/actor"
+	"gad/checkpoint"
+	"gad/internal/compute"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+)
+
+// performance adds speed and memory. work is what the step computed.
+func (t *Trainer) performance(m Metrics, w work, seconds float64) {
+	m["timing_s/step"] = seconds
+	if t.saveTime > 0 { // the checkpoint after the step before: a step's line is written before its checkpoint
+		m["timing_s/save"], t.saveTime = t.saveTime, 0
+	}
+	m["perf/tokens_per_s"] = float64(w.tokens) / seconds
+	m["perf/tflops"] = w.flops / seconds / 1e12
+	if t.peak > 0 {
+		m["perf/mfu"] = w.flops / seconds / t.peak
+	}
+	_, peak := t.be.Memory()
+	m["perf/mem_peak_bytes"] = float64(peak)
+}
+
+// work counts a step's tokens and the floating-point operations that they need.
+type work struct {
+	tokens int
+	flops  float64
+}
+
+// add counts passes over seqs: 1 for a forward pass, 3 for forward and backward.
+func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) {
+	for _, s := range seqs {
+		n := float64(len(s.IDs))
+		w.flops += passes * n * c.FLOPsPerToken(n/2, head)
+	}
+}
+
+// stepWork counts a step of the game; r is nil in SFT.
+func (t *Trainer) stepWork(b *Batch, r *actor.Rollout) (w work) {
+	c := t.actor.Model().Config()
+	for _, s := range b.Teachers {
+		w.tokens += len(s.IDs)
+	}
+	if r == nil {
+		w.add(c, b.Teachers, 3, true)
+		return w
+	}
+	for _, s := range r.Seqs {
+		w.tokens += len(s.IDs)
+	}
+	forward := 2.0 // rollout and old
+	if t.reference != nil {
+		forward++
+	}
+	w.add(c, r.Seqs, forward, true)
+	critic := 1 + 3*float64(t.cfg.Critic.PPOEpochs)
+	w.add(c, r.Seqs, critic, false)
+	w.add(c, b.Teachers, critic, false)
+	switch {
+	case t.criticAlone():
+	case t.learnsTeacher():
+		w.add(c, b.Teachers, 3, true)
+	default:
+		w.add(c, r.Seqs, 3*float64(t.cfg.Actor.PPOEpochs), true)
+	}
+	return w
+}
+
+// measurePeak is the speed of a large matrix product, in floating-point
+// operations a second: what perf/mfu is a share of. The product is made larger
+// until it takes a millisecond: a GPU is not busy with less.
+func measurePeak(be compute.Backend) (peak float64, err error) {
+	for n := 768; n <= 8192; n *= 2 {
+		best, err := timeProduct(be, n)
+		if err != nil {
+			return 0, err
+		}
+		peak = 2 * math.Pow(float64(n), 3) / best.Seconds()
+		if best > time.Millisecond {
+			break
+		}
+	}
+	return peak, nil
+}
+
+// timeProduct is the shortest time of a product of two matrices [n, n].
+func timeProduct(be compute.Backend, n int) (best time.Duration, err error) {
+	var t [3]compute.Tensor
+	for i := range t {
+		if t[i], err = be.Alloc("peak measurement", compute.Narrow, n*n); err != nil {
+			return 0, err
+		}
+		defer be.Free(t[i])
+	}
+	w := &compute.Param{Name: "peak measurement", Shape: []int{n, n}, Rows: n, Cols: n, W: t[0]}
+	be.Refresh(w)
+	best = math.MaxInt64
+	for range 4 {
+		start := time.Now()
+		be.Linear(t[1], t[2], w, nil, false)
+		if err := be.Sync(); err != nil {
+			return 0, err
+		}
+		best = min(best, time.Since(start))
+	}
+	return best, nil
+}
+
+// human is n with a unit of thousands.
+func human(n float64) string {
+	for _, unit := range []string{"", "k", "M", "G", "T"} {
+		if math.Abs(n) < 999.5 {
+			if unit == "" {
+				return fmt.Sprintf("%.0f", n)
+			}
+			return fmt.Sprintf("%.3g%s", n, unit)
+		}
+		n /= 1000
+	}
+	return fmt.Sprintf("%.3gP", n)
+}
+
+// Cost is what a run has spent so far.
+type Cost struct {
+	Steps   int
+	FLOP    float64 // of its steps by the model's shape, evaluations apart; equal on every machine
+	Seconds float64 // of its steps, validations apart
+}
+
+// CostOf sums the metrics of a run: perf/tflops times timing_s/step is what a
+// step computed.
+func CostOf(fsys checkpoint.FS, run string) (c Cost, err error) {
+	fsys = vfs.OrDisk(fsys)
+	rows, err := report.ReadMetrics(fsys, run)
+	if err != nil {
+		return c, err
+	}
+	for _, r := range rows {
+		seconds := r.Values["timing_s/step"]
+		c.Steps++
+		c.FLOP += r.Values["perf/tflops"] * 1e12 * seconds
+		c.Seconds += seconds - r.Values["timing_s/val"]
+	}
+	return c, nil
+}

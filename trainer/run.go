@@ -1,0 +1,221 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"gad/checkpoint"
+	"gad/internal/compute"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+)
+
+// Run takes the remaining steps. When ctx ends, sampling ends before its next token
+// and the step that it belongs to is given up; any other part of a step, and a
+// validation, is finished first. Then the run is saved, and the error is
+// ErrInterrupted. The last entry of log.jsonl says how the run ended.
+func (t *Trainer) Run(ctx context.Context) error {
+	if t.step >= t.total {
+		return t.rec.Sync()
+	}
+	t.ctx = ctx
+	t.actor.Stop = func() bool {
+		select { // not ctx.Err: it is asked once a step
+		case <-ctx.Done():
+			return true
+		default:
+			return false
+		}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			t.rec.End(report.Failed, fmt.Sprintf("step %d: panic: %v", t.step+1, r))
+			panic(r)
+		}
+	}()
+	for t.step < t.total {
+		stopped, err := t.advance(ctx)
+		if err != nil {
+			t.rec.End(endOf(err), err.Error())
+			if failed := t.rec.Sync(); failed != nil && !errors.Is(err, failed) {
+				err = errors.Join(err, failed)
+			}
+			return err
+		}
+		if stopped && t.step < t.total {
+			done := fmt.Sprintf("stopped and saved after step %d of %d", t.step, t.total)
+			if t.step == 0 {
+				done = fmt.Sprintf("stopped before step 1 of %d was done", t.total)
+			}
+			t.rec.End(report.Interrupted, done+": run the same command again to go on")
+			return ErrInterrupted
+		}
+	}
+	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == Warmup {
+		t.log.Warn(w)
+	}
+	t.rec.End(report.Finished, fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
+	return t.rec.Sync()
+}
+
+// Say prints a line on the console, above its bars. It may be called from another
+// goroutine than Run's.
+func (t *Trainer) Say(text string) { t.con.Print(text) }
+
+// Abort notes in log.jsonl that the run is about to be ended without a save, and says
+// where it stands. It may be called from another goroutine than Run's.
+func (t *Trainer) Abort(why string) {
+	if t.checker != nil {
+		t.checker.Kill()
+	}
+	saved := int(t.saved.Load())
+	where := fmt.Sprintf("%s: the same command resumes after step %d, the last checkpoint", why, saved)
+	if saved == 0 {
+		where = why + ": there is no checkpoint yet: the same command starts again at step 1"
+	}
+	t.rec.End(report.Aborted, where)
+	t.con.Close() // its bars would stay on the screen
+	t.con.Print(where)
+}
+
+// endOf is how a run ends with the error err.
+func endOf(err error) report.End {
+	switch {
+	case errors.Is(err, checkpoint.ErrSpace):
+		return report.DiskFull
+	case errors.Is(err, ErrNumerical):
+		return report.Numerical
+	case errors.Is(err, compute.ErrMemory):
+		return report.OutOfMemory
+	}
+	return report.Failed
+}
+
+// advance takes one step, records it, and validates and saves where that is due;
+// stopped reports that ctx has ended and the run is saved.
+func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
+	begun := time.Now()
+	step, cursor := t.step+1, t.order.State()
+	var m Metrics
+	defer func() {
+		if err == nil {
+			return
+		}
+		if errors.Is(err, model.ErrNotFinite) && !errors.Is(err, ErrNumerical) {
+			err = fmt.Errorf("%w: %w", ErrNumerical, err)
+		}
+		err = checkpoint.ExplainFull(t.fs, t.cfg.Trainer.Output, t.checkpointBytes(), fmt.Errorf("trainer: step %d: %w", step, err))
+		if errors.Is(err, ErrNumerical) {
+			if failed := t.dump(step, m, err); failed != nil {
+				err = errors.Join(err, failed)
+			}
+		}
+	}()
+	m, err = t.next()
+	if errors.Is(err, model.ErrStopped) { // nothing has been learned in this step
+		if err := t.order.Restore(cursor); err != nil {
+			return false, err
+		}
+		if t.step == int(t.saved.Load()) {
+			return true, nil
+		}
+		return true, t.save(nil, false)
+	}
+	if err != nil {
+		return false, err
+	}
+	t.step++
+	t.endAlone()
+	c, last := t.cfg.Trainer, t.step >= t.total
+	planned := t.due(c.SaveFreq, last)
+	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
+		if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
+			return false, err
+		}
+	}
+	t.performance(m, t.done, time.Since(begun).Seconds())
+	if err := t.rec.Step(t.step, m); err != nil {
+		return false, err
+	}
+	stopped = ctx.Err() != nil
+	if planned || stopped {
+		return stopped, t.save(m, planned)
+	}
+	return false, nil
+}
+
+func (t *Trainer) next() (m Metrics, err error) {
+	switch t.Stage {
+	case SFT:
+		m, err = t.sftStep()
+	case DPO:
+		m, err = t.dpoStep()
+	default:
+		m, err = t.Step()
+	}
+	if err != nil {
+		return m, err
+	}
+	m["train/epoch"] = t.order.Epoch()
+	return m, nil
+}
+
+// dump writes down what is known of the step at which the numbers broke down.
+func (t *Trainer) dump(step int, m Metrics, cause error) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "step %d\n%v\ndata rows %v\n", step, cause, t.stepRows)
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(&b, "%s %g\n", name, m[name])
+	}
+	return vfs.WriteFile(t.fs, filepath.Join(t.cfg.Trainer.Output, "numerical_stop.txt"), []byte(b.String()))
+}
+
+func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.step%freq == 0 }
+
+// nextRows is the next n rows in the data's keyed order.
+func (t *Trainer) nextRows(n int) []int {
+	return model.Pick(t.rows, t.order.Next(n))
+}
+
+// phase runs f as a timed stretch of the step with a bar of its own: passes times
+// the tokens of seqs through m.
+func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.Seq, passes int, f func() error) error {
+	tokens := 0
+	for _, s := range seqs {
+		tokens += passes * len(s.IDs)
+	}
+	advance, done := t.rec.Stage(name, tokens)
+	pack := 0
+	m.Watch(func(n int) { // told as a pack begins: the one before it is done
+		advance(pack)
+		pack = n
+	})
+	defer func() { m.Watch(nil); done() }()
+	return into.time("timing_s/"+name, f)
+}
+
+// samples writes what the step's first prompts were answered.
+func (t *Trainer) samples(r *round, advS []float64) error {
+	n := min(t.cfg.Trainer.SaveSamples, len(r.batch.Rows))
+	if n == 0 {
+		return nil
+	}
+	var out []report.Sample
+	for s, seq := range r.roll.Seqs {
+		p := r.roll.Group[s]
+		if p >= n {
+			continue
+		}
+		out = append(out, report.Sample{Row: r.batch.Rows[p], Prompt: r.batch.PromptText[p], Teacher: r.batch.TeacherText[p],
+			Student:      t.tok.Decode(seq.IDs[seq.Prompt:], true),
+			StudentScore: float64(r.scoreS[s]), TeacherScore: float64(r.scoreP[p]), Advantage: advS[s]})
+	}
+	return t.rec.Samples(t.step+1, out)
+}
