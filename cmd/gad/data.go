@@ -127,12 +127,7 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					fmt.Fprintf(p.out, "%s: %d rows\n", c.String("output"), set.Len())
-					if left := set.Unread(); len(left) > 0 {
-						fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
-					}
-					for _, note := range slices.Concat(set.Notes(), set.Warnings()) {
-						fmt.Fprintf(p.out, "note: %s\n", note)
-					}
+					p.noteSet(set)
 					return nil
 				},
 			},
@@ -161,6 +156,7 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					fmt.Fprintf(p.out, "%s: %d rows\n%s: %d rows\n", c.String("first"), a, c.String("second"), b)
+					p.noteSet(set)
 					return nil
 				},
 			},
@@ -181,4 +177,14 @@ func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) er
 	}
 	report.Notes = append(report.Notes, fmt.Sprintf("%d of the %d validation rows have a prompt that is also in the training data, %d the same answer too", prompts, val.Len(), rows))
 	return nil
+}
+
+// noteSet prints what a copy of the set does not carry, and what is odd about it.
+func (p *program) noteSet(set *data.Set) {
+	if left := set.Unread(); len(left) > 0 {
+		fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
+	}
+	for _, note := range slices.Concat(set.Notes(), set.Warnings()) {
+		fmt.Fprintf(p.out, "note: %s\n", note)
+	}
 }
