@@ -26,15 +26,16 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/vfs model tokenizer trainer",
+	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/vfs",
 	"apps/task":  "internal/philox",
 	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
-	"actor":      "algos internal/compute model",
-	"critic":     "algos internal/compute internal/philox model",
-	"reference":  "internal/compute model",
+	"actor":      "algos model",
+	"critic":     "algos internal/philox model",
+	"reference":  "model",
+	"device":     "internal/compute/cpu internal/compute/cuda model",
 	"model":      "internal/compute internal/folder internal/philox internal/safetensors",
 	"data":       "internal/folder internal/vfs",
 	"tokenizer":  "internal/folder",
@@ -70,7 +71,8 @@ var doubles = map[string]string{
 	"internal/compute/computetest":  "internal/compute",
 	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
 	"internal/vfs/vfstest":          "internal/vfs",
-	"internal/hostile":              everyone, // damages files for the tests of any reader
+	"device":                        "internal/compute", // opens one of them, for the examples
+	"internal/hostile":              everyone,           // damages files for the tests of any reader
 }
 
 // everyone, as the package of a double, is any.
@@ -99,8 +101,8 @@ var roles = map[string]string{
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test", // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test",      // the test mounts a small disk
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"gad/algos"
-	"gad/internal/compute"
 	"gad/model"
 )
 
@@ -32,7 +31,7 @@ type Actor struct {
 // Open loads the student from the model folder dir. updates is the number of
 // optimizer steps planned, over which the learning rate is scheduled, maxNew the
 // longest answer in tokens.
-func Open(be compute.Backend, dir string, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
+func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
 	m, err := model.Load(be, dir, model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute})
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
@@ -122,7 +121,7 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 	}
 	out, err := a.m.Generate(prompts, rows, model.SampleOptions{
 		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: a.Stop,
-		Sampling: compute.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP, MinP: a.roll.MinP},
+		Sampling: model.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP, MinP: a.roll.MinP},
 	}, progress)
 	if err != nil {
 		return nil, fmt.Errorf("actor: rollout: %w", err)

@@ -165,11 +165,7 @@ func TestRewardRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := ShapeScores()
-	refused("no terms", err, ErrShape)
-	_, err = ShapeScores(ScoreTerm{1, []float64{1}}, ScoreTerm{1, nil})
-	refused("uneven terms", err, ErrShape)
-	_, err = ScoreReg{LengthBeta: 1}.Apply([]float64{1}, nil)
+	_, err := ScoreReg{LengthBeta: 1}.Apply([]float64{1}, nil)
 	refused("no lengths", err, ErrShape)
 	_, err = KLPenalty("k9", nil, nil)
 	refused("unknown estimator", err, ErrUnknownName)
@@ -191,23 +187,11 @@ func TestRewardRefusals(t *testing.T) {
 	refused("no tokens", err, ErrShape)
 	_, err = GTPO{}.Apply([]float64{1}, [][]int{{1, 2}}, []float64{0}, []int{0}, 1)
 	refused("long response", err, ErrShape)
-	var r Ranking[float64]
-	_, err = r.Step([]float64{1}, []float64{1}, []int{0}, 0, 1)
-	refused("tau", err, ErrConfig)
-	_, err = r.Step([]float64{1, 2}, []float64{1, 2}, []int{0, 1}, 1, 1)
-	refused("too few groups", err, ErrShape)
-	_, err = r.Step([]float64{math.NaN()}, []float64{1}, []int{0}, 1, 1)
-	refused("NaN", err, ErrNotFinite)
 }
 
-// doc/algorithms.md, "Rewards": clip and length term; and weighted sums of scores.
+// doc/algorithms.md, "Rewards": clip and length term.
 func TestScoreShaping(t *testing.T) {
-	got, err := ShapeScores(ScoreTerm{2, []float64{1, -30}}, ScoreTerm{-.5, []float64{4, 2}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	near(t, "weighted sum", golden64, got, []float64{0, -61})
-	got, err = ScoreReg{ClipAbs: 5, LengthBeta: .1}.Apply([]float64{1, -61}, []int{0, 9})
+	got, err := ScoreReg{ClipAbs: 5, LengthBeta: .1}.Apply([]float64{1, -61}, []int{0, 9})
 	if err != nil {
 		t.Fatal(err)
 	}

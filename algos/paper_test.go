@@ -405,23 +405,6 @@ func TestPaperRolloutCorrection(t *testing.T) {
 	near(t, "sequence", golden64, w, []float64{math.Exp(.4), math.Exp(.4), 1, 2, 2, 2})
 }
 
-// ListNet (Cao et al., ICML 2007): cross entropy of softmax(log-probabilities) against softmax(score/tau).
-func TestPaperListwiseRanking(t *testing.T) {
-	var r Ranking[float64]
-	defer r.Close()
-	const tau = .5
-	got, err := r.Step([]float64{-10, -40, -11, -300}, []float64{1, 0, 1.5, 2}, []int{0, 1, 0, 1}, tau, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q0, p0 := sigmoid((1-1.5)/tau), sigmoid(1)
-	q1, p1 := sigmoid(-2/tau), sigmoid(260)
-	loss := -(q0*math.Log(p0) + (1-q0)*math.Log(1-p0) + q1*math.Log(p1) + (1-q1)*-260) / 4
-	near(t, "loss", golden64, []float64{got.Loss}, []float64{loss})
-	near(t, "gradient", golden64, got.DSeqLogp, []float64{(p0 - q0) / 4, (p1 - q1) / 4, (q0 - p0) / 4, (q1 - p1) / 4})
-	near(t, "tau", golden64, []float64{AnnealTau(0, 10), AnnealTau(9, 10), AnnealTau(99, 10)}, []float64{1, .1, .1})
-}
-
 // doc/algorithms.md, "Aggregation", worked on rows of 1 and 3 tokens with losses 4 and 1, 2, 3.
 func TestPaperAggregation(t *testing.T) {
 	b := PolicyBatch[float64]{B: 3, T: 3, Logp: []float64{-4, 0, 0, -1, -2, -3, 0, 0, 0}, Mask: []float64{1, 0, 0, 1, 1, 1, 0, 0, 0}}

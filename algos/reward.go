@@ -5,29 +5,6 @@ import (
 	"math"
 )
 
-// ScoreTerm is one ingredient of a shaped score.
-type ScoreTerm struct {
-	Weight float64
-	Scores []float64 // [S]
-}
-
-// ShapeScores is the weighted sum of the terms: scoreS. Errors wrap ErrShape.
-func ShapeScores(terms ...ScoreTerm) ([]float64, error) {
-	if len(terms) == 0 {
-		return nil, fmt.Errorf("algos: score shaping: no terms: %w", ErrShape)
-	}
-	scoreS := make([]float64, len(terms[0].Scores))
-	for i, term := range terms {
-		if len(term.Scores) != len(scoreS) {
-			return nil, fmt.Errorf("algos: score shaping: term %d has %d scores, term 0 has %d: %w", i, len(term.Scores), len(scoreS), ErrShape)
-		}
-		for s, v := range term.Scores {
-			scoreS[s] += term.Weight * v
-		}
-	}
-	return scoreS, nil
-}
-
 // ScoreReg keeps the scores of the critic within bounds before they become
 // rewards. (Its third form, L2 on the scores, belongs to the critic's loss:
 // DiscConfig.) The zero value does nothing.

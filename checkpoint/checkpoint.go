@@ -71,7 +71,8 @@ func stepOf(name string) (int, bool) {
 
 // Steps returns the steps that have a folder, verified or not, in rising order.
 // A run folder that is missing has none. Symbolic links are not followed.
-func Steps(fsys vfs.FS, run string) ([]int, error) {
+func Steps(fsys FS, run string) ([]int, error) {
+	fsys = vfs.OrDisk(fsys)
 	entries, err := fsys.ReadDir(run)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -95,7 +96,8 @@ func Steps(fsys vfs.FS, run string) ([]int, error) {
 // It is ErrNone if the run has no checkpoint, ErrCorrupt if it has some and none
 // verifies. A checkpoint that could not be read (an I/O error, a format of a
 // newer version) is an error too, not a reason to go back to an older one.
-func Latest(fsys vfs.FS, run string) (step int, dir string, warnings []string, err error) {
+func Latest(fsys FS, run string) (step int, dir string, warnings []string, err error) {
+	fsys = vfs.OrDisk(fsys)
 	steps, err := Steps(fsys, run)
 	if err != nil {
 		return 0, "", nil, err
@@ -156,7 +158,8 @@ func tracker(fsys vfs.FS, run string) (int, error) {
 // full before it is counted, once, and only if there may be something to remove. If
 // none verifies, nothing is removed: ErrCorrupt. An I/O error, or a format of a newer
 // version, removes nothing either.
-func Prune(fsys vfs.FS, run string, keepLast int, keep func(step int) bool, good map[int]bool) error {
+func Prune(fsys FS, run string, keepLast int, keep func(step int) bool, good map[int]bool) error {
+	fsys = vfs.OrDisk(fsys)
 	if keepLast < 0 {
 		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: it must be 0 or more", run, keepLast)
 	}
@@ -240,7 +243,8 @@ func moveAway(fsys vfs.FS, run string, step int) (string, error) {
 // Latest does, and makes the tracker name it. So a tracker never outlives the
 // damage of the checkpoint that it names by more than the next start. Errors and
 // warnings are Latest's.
-func Recover(fsys vfs.FS, run string) (step int, dir string, warnings []string, err error) {
+func Recover(fsys FS, run string) (step int, dir string, warnings []string, err error) {
+	fsys = vfs.OrDisk(fsys)
 	if err := Clean(fsys, run); err != nil {
 		return 0, "", nil, err
 	}
@@ -264,7 +268,8 @@ func writeTracker(fsys vfs.FS, run string, step int) error {
 
 // Clean removes what a killed Commit or Prune left in the run folder. The caller
 // holds the run's lock.
-func Clean(fsys vfs.FS, run string) error {
+func Clean(fsys FS, run string) error {
+	fsys = vfs.OrDisk(fsys)
 	entries, err := fsys.ReadDir(run)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -287,7 +292,8 @@ func Clean(fsys vfs.FS, run string) error {
 
 // CheckSpace returns ErrSpace if the disk that holds path (which need not exist
 // yet) has less than need bytes free for this user.
-func CheckSpace(fsys vfs.FS, path string, need int64) error {
+func CheckSpace(fsys FS, path string, need int64) error {
+	fsys = vfs.OrDisk(fsys)
 	free, err := fsys.Free(path)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil // the write itself will tell
@@ -304,7 +310,8 @@ func CheckSpace(fsys vfs.FS, path string, need int64) error {
 // ExplainFull makes the error of a full disk ErrSpace and adds what the user needs
 // to know: bytes that were needed at least, and bytes free once the attempt was
 // removed. Any other error, and one that says so already, is returned as it is.
-func ExplainFull(fsys vfs.FS, path string, needed int64, err error) error {
+func ExplainFull(fsys FS, path string, needed int64, err error) error {
+	fsys = vfs.OrDisk(fsys)
 	if errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}

@@ -211,7 +211,8 @@ func (w *writer) Close() error {
 //
 // A full disk is ErrSpace. The caller holds the run's lock; the run folder is
 // made if it is missing.
-func Commit(fsys vfs.FS, run string, step int, fill func(*Dir) error) error {
+func Commit(fsys FS, run string, step int, fill func(*Dir) error) error {
+	fsys = vfs.OrDisk(fsys)
 	if step < 0 {
 		return fmt.Errorf("checkpoint: %s: step %d: it must be 0 or more", run, step)
 	}

@@ -21,7 +21,8 @@ import (
 // It is ErrExists if dst is there, ErrCorrupt if src is not what was committed,
 // ErrSpace if the disk is too small. Two exports to one dst at a time are not
 // meant to be.
-func Export(fsys vfs.FS, src, dst string) error {
+func Export(fsys FS, src, dst string) error {
+	fsys = vfs.OrDisk(fsys)
 	src, dst = filepath.Clean(src), filepath.Clean(dst)
 	// Before the copy is prepared: WriteFolder asks again.
 	if err := absent(fsys, dst); err != nil {

@@ -15,7 +15,8 @@ import (
 //
 // It is ErrExists if dst is there, ErrSpace if the disk fills up. Two writers of
 // one dst at a time are not meant to be.
-func WriteFolder(fsys vfs.FS, dst string, fill func(*Dir) error) error {
+func WriteFolder(fsys FS, dst string, fill func(*Dir) error) error {
+	fsys = vfs.OrDisk(fsys)
 	dst = filepath.Clean(dst)
 	if err := absent(fsys, dst); err != nil {
 		return err

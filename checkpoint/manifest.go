@@ -136,14 +136,16 @@ func readSmall(fsys vfs.FS, name string, max int64) ([]byte, error) {
 // manifest with the sizes and digests given there, and nothing else. It is
 // ErrCorrupt if not. Other errors say that it could not be told: an I/O error,
 // or a format of a newer version.
-func Verify(fsys vfs.FS, dir string) error {
+func Verify(fsys FS, dir string) error {
+	fsys = vfs.OrDisk(fsys)
 	_, _, err := Inspect(fsys, dir)
 	return err
 }
 
 // Inspect is Verify, and says what it found: the SHA-256 of the manifest in
 // hexadecimal, which stands for every byte of the checkpoint, and its size in bytes.
-func Inspect(fsys vfs.FS, dir string) (digest string, size int64, err error) {
+func Inspect(fsys FS, dir string) (digest string, size int64, err error) {
+	fsys = vfs.OrDisk(fsys)
 	files, err := readManifest(fsys, dir)
 	if err != nil {
 		return "", 0, err

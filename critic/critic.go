@@ -13,7 +13,6 @@ import (
 	"slices"
 
 	"gad/algos"
-	"gad/internal/compute"
 	"gad/model"
 )
 
@@ -34,7 +33,7 @@ type Critic struct {
 // Open loads the discriminator from dir: a scorer as a checkpoint holds it, or a
 // language model, whose head is then replaced by a fresh value head drawn from
 // seed. steps is the number of trainer steps planned, batch their prompts.
-func Open(be compute.Backend, dir string, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
+func Open(be model.Backend, dir string, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
 	shape, err := model.ReadConfig(dir)
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)

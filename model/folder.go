@@ -22,7 +22,10 @@ var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat
 // whose score head is new (see Options.ScoreInit). Names and shapes of all
 // tensors are checked before memory is allocated; values must be finite.
 // Config().DType is then the type of the folder's tensors.
-func Load(be compute.Backend, dir string, o Options) (*Model, error) {
+func Load(be Backend, dir string, o Options) (*Model, error) {
+	if be == nil {
+		return nil, errNoBackend
+	}
 	c, err := ReadConfig(dir)
 	if err != nil {
 		return nil, err

@@ -12,14 +12,14 @@ import (
 
 // SampleOptions configure Generate.
 type SampleOptions struct {
-	N          int              // responses to each prompt
-	MaxNew     int              // tokens of a response at most, the end-of-sequence token included
-	Sampling   compute.Sampling // temperature and filters
-	EOS        []int32          // tokens that end a response
-	Seed, Step uint64           // keys of the draws
-	Slots      int              // sequences that are sampled at the same time; 0 is 64
-	PageTokens int              // positions in a page of the cache; 0 is 16
-	Stop       func() bool      // asked before each token of the sequences under way: true ends the call with ErrStopped; nil is never
+	N          int         // responses to each prompt
+	MaxNew     int         // tokens of a response at most, the end-of-sequence token included
+	Sampling   Sampling    // temperature and filters
+	EOS        []int32     // tokens that end a response
+	Seed, Step uint64      // keys of the draws
+	Slots      int         // sequences that are sampled at the same time; 0 is 64
+	PageTokens int         // positions in a page of the cache; 0 is 16
+	Stop       func() bool // asked before each token of the sequences under way: true ends the call with ErrStopped; nil is never
 }
 
 // ErrStopped is the error of a Generate that SampleOptions.Stop has ended.

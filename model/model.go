@@ -187,7 +187,10 @@ func (m *Model) paramMem(what string, c compute.Class, p *compute.Param) (comput
 // New makes a model with random weights: matrices normal with standard deviation
 // c.InitRange, norms one, biases zero, a Scorer's head by o.ScoreInit. The
 // weights are a function of c and o.Seed alone.
-func New(be compute.Backend, c Config, o Options) (*Model, error) {
+func New(be Backend, c Config, o Options) (*Model, error) {
+	if be == nil {
+		return nil, errNoBackend
+	}
 	m, err := alloc(be, c, o)
 	if err != nil {
 		return nil, err
@@ -249,7 +252,7 @@ func (m *Model) Config() Config { return m.cfg }
 
 // Params are the parameters in a fixed order: embedding, blocks, final norm, head.
 // Tied weights appear once.
-func (m *Model) Params() []*compute.Param { return m.params }
+func (m *Model) Params() []*Param { return m.params }
 
 // Kind is what stands on top of the backbone.
 func (m *Model) Kind() Kind { return m.opt.Kind }

@@ -32,6 +32,9 @@ type Optimizer struct {
 
 // NewOptimizer allocates the moments. Their memory belongs to m.
 func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
+	if m == nil {
+		return nil, errors.New("model: optimizer: the model is nil: load one with Trainable")
+	}
 	if !m.opt.Trainable {
 		return nil, errors.New("model: optimizer: a frozen model has no gradients: load it with Trainable")
 	}

@@ -43,7 +43,7 @@ func (p Plan) Total() int64 {
 }
 
 // Plan estimates the memory that a model of this architecture takes on a backend.
-func (c Config) Plan(f compute.Footprint, o PlanOptions) Plan {
+func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	var p Plan
 	all := c.arrange(o.Kind)
 	for _, w := range all.params {

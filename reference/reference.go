@@ -5,7 +5,6 @@ package reference
 import (
 	"fmt"
 
-	"gad/internal/compute"
 	"gad/model"
 )
 
@@ -17,7 +16,7 @@ type Policy struct {
 
 // Open loads the model folder dir without gradients or optimizer state;
 // maxTokens bounds the tokens of one forward pass.
-func Open(be compute.Backend, dir string, maxTokens int) (*Policy, error) {
+func Open(be model.Backend, dir string, maxTokens int) (*Policy, error) {
 	m, err := model.Load(be, dir, model.Options{Kind: model.LM})
 	if err != nil {
 		return nil, fmt.Errorf("reference: %w", err)

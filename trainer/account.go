@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gad/actor"
+	"gad/checkpoint"
 	"gad/internal/compute"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -135,7 +136,8 @@ type Cost struct {
 
 // CostOf sums the metrics of a run: perf/tflops times timing_s/step is what a
 // step computed.
-func CostOf(fsys vfs.FS, run string) (c Cost, err error) {
+func CostOf(fsys checkpoint.FS, run string) (c Cost, err error) {
+	fsys = vfs.OrDisk(fsys)
 	rows, err := report.ReadMetrics(fsys, run)
 	if err != nil {
 		return c, err

@@ -13,7 +13,9 @@ import (
 	"gad/data"
 	"gad/internal/checker"
 	"gad/internal/textmetrics"
+	"gad/internal/vfs"
 	"gad/model"
+	"gad/tokenizer"
 )
 
 // This file is the judges that do not play: the user's own program, and a
@@ -69,8 +71,8 @@ func (t *Trainer) openJudges() error {
 	if err != nil {
 		return err
 	}
-	if t.tok.Size() > cfg.Vocab {
-		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the held-out discriminator reads the student's tokens: give a trainer.held_out_critic with the same tokenizer", dir, cfg.Vocab, t.tok.Size())
+	if err := sameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
+		return err
 	}
 	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
 		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, cfg.MaxPosition)
@@ -90,6 +92,29 @@ func readHeldOut(dir string) (model.Config, error) {
 		err = fmt.Errorf("model: %s: trainer.held_out_critic: is a language model, not a discriminator: give the critic folder of a checkpoint", dir)
 	}
 	return cfg, err
+}
+
+// sameTokens refuses a discriminator, the model in dir, that does not know the student's
+// tokens by the same ids: it is given ids and would read another text. setting names dir.
+func sameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
+	if err := CheckModelFolder(vfs.OS, dir); err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	cfg, err := model.ReadConfig(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	other, err := tokenizer.Load(dir)
+	if err != nil {
+		return fmt.Errorf("%s: its tokenizer must be the student's: %w", setting, err)
+	}
+	if what := tok.Missing(other); what != "" {
+		return fmt.Errorf("tokenizer: %s: is not the student's tokenizer: %s: the discriminator reads the student's token ids: give a %s with the same tokenizer", dir, what, setting)
+	}
+	if tok.Size() > cfg.Vocab {
+		return fmt.Errorf("model: %s: vocabulary of %d, but its tokenizer has %d tokens: they do not belong together", dir, cfg.Vocab, tok.Size())
+	}
+	return nil
 }
 
 func (t *Trainer) closeJudges() error {

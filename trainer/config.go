@@ -11,6 +11,7 @@ import (
 	"gad/actor"
 	"gad/critic"
 	"gad/data"
+	"gad/internal/conf"
 )
 
 // Config is everything that a run can be told, in the sections of the YAML
@@ -138,8 +139,17 @@ func (c DataConfig) Columns() data.Columns {
 	return cols
 }
 
-// Validate finds every combination of settings that cannot be meant.
+// Load sets what the YAML file at path says ("" is no file) and then the overrides, such
+// as "actor.optim.lr=1e-5". Every problem has a line in the error, and then c is as it was.
+func (c *Config) Load(path string, overrides ...string) error {
+	return conf.Load(c, path, overrides, nil)
+}
+
+// Validate finds every value, and every combination of settings, that cannot be meant.
 func (c *Config) Validate(stage Stage) error {
+	if err := conf.Validate(c); err != nil {
+		return err
+	}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
 	if c.Data.TrainFiles == "" {

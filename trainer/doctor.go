@@ -13,20 +13,30 @@ import (
 	"gad/internal/vfs"
 )
 
+// LastWord is what a run's log says of its last session: how it ended (End: "finished",
+// "interrupted", "aborted", "disk full", "numbers broke down", "out of memory" or
+// "failed"; empty where the session was cut off or is not over), the entry's Text, the
+// time (At) and the Command that began the session.
+type LastWord = report.LastWord
+
+// Finding is a sign of a sick run that its metrics show: its Name, When it is seen, what
+// to Do, and the figures (Seen).
+type Finding = report.Finding
+
 // Examination is what a run's folder says of the run: how it ended, whether it can
 // go on, and whether its metrics are those of a healthy one.
 type Examination struct {
 	Run         string
 	Stage       Stage
 	Step, Total int // of the checkpoint that would be resumed
-	Last        report.LastWord
+	Last        LastWord
 	Holder      string // who works in the folder now
 	Checkpoints []Examined
 	Resume      string // name of the checkpoint that would be resumed
 	Need, Free  int64  // bytes of the next save, and of the disk; Need 0 is unknown, Free -1 not told
 	Steps       int    // in the metrics
 	Enough      bool   // steps to judge the metrics by
-	Findings    []report.Finding
+	Findings    []Finding
 
 	// Sick are the reasons for which going on as it is would go wrong.
 	Sick []string
@@ -42,7 +52,8 @@ type Examined struct {
 
 // Examine reads a run folder and changes nothing in it. All bytes of all its
 // checkpoints are read.
-func Examine(fsys vfs.FS, run string) (*Examination, error) {
+func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
+	fsys = vfs.OrDisk(fsys)
 	x := &Examination{Run: run, Free: -1}
 	if _, err := fsys.Stat(filepath.Join(run, configName)); err != nil {
 		steps, lerr := checkpoint.Steps(fsys, run)

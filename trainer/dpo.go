@@ -8,7 +8,6 @@ import (
 
 	"gad/actor"
 	"gad/algos"
-	"gad/internal/compute"
 	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -124,7 +123,7 @@ func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
 		defer done()
 		out, err := t.reference.Model().Generate(b.Prompts, keys, model.SampleOptions{
 			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,
-			Sampling: compute.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP},
+			Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP},
 		}, func(n int) {
 			tokens += n
 			advance(n)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"gad/data"
-	"gad/internal/compute"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
@@ -70,7 +69,7 @@ func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []in
 		keys[i] = uint64(r)
 	}
 	out, err := m.Generate(b.Prompts, keys, model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed, Slots: o.Slots,
-		Sampling: compute.Sampling{Temperature: o.Temperature, TopP: 1}}, nil)
+		Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}}, nil)
 	if err != nil {
 		return nil, err
 	}

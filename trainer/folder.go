@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"gad/checkpoint"
 	"gad/internal/compute/cpu"
@@ -15,15 +17,25 @@ import (
 
 // CheckModelFolder says what is wrong with a path given for a model folder, where
 // a person is likely to have meant another.
-func CheckModelFolder(fsys vfs.FS, path string) error {
+func CheckModelFolder(fsys checkpoint.FS, path string) error {
+	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("model: %s: no such folder", path)
+		if hubID.MatchString(path) {
+			return fmt.Errorf("model: %s: no such folder, and gad downloads nothing: fetch it with: hf download %s --local-dir %s, then give %[3]s", path, path, filepath.Base(path))
+		}
+		return fmt.Errorf("model: %s: no such folder: give a Hugging Face model folder", path)
 	}
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
 	if !info.IsDir() {
+		switch strings.ToLower(filepath.Ext(path)) {
+		case ".arrow", ".arrows", ".parquet", ".jsonl", ".csv":
+			return fmt.Errorf("model: %s: is a data file: give a Hugging Face model folder here, and data with --data", path)
+		case ".gguf":
+			return fmt.Errorf("model: %s: is a GGUF file: give the Hugging Face folder that it was made from", path)
+		}
 		return fmt.Errorf("model: %s: is a file: give the folder that holds it", path)
 	}
 	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
@@ -37,12 +49,22 @@ func CheckModelFolder(fsys vfs.FS, path string) error {
 	if dir, _, err := FindCheckpoint(fsys, path); err == nil {
 		return fmt.Errorf("model: %s: is a run: give %s", path, filepath.Join(dir, "actor"))
 	}
+	if _, err := fsys.Stat(filepath.Join(path, "adapter_config.json")); err == nil {
+		return fmt.Errorf("model: %s: is a LoRA adapter: merge it into its base model first (peft: merge_and_unload)", path)
+	}
+	if entries, err := fsys.ReadDir(filepath.Join(path, "snapshots")); err == nil && len(entries) > 0 {
+		return fmt.Errorf("model: %s: is a folder of the Hugging Face cache: give %s", path, filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
+	}
 	return nil
 }
 
+// hubID is what a name on the Hugging Face hub looks like: ORG/NAME.
+var hubID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
 // or not at all; a folder that is there is refused.
-func WriteFolder(fsys vfs.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer, dtype string) error {
+func WriteFolder(fsys checkpoint.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer, dtype string) error {
+	fsys = vfs.OrDisk(fsys)
 	return checkpoint.WriteFolder(fsys, dst, func(d *checkpoint.Dir) error {
 		if err := m.Save(d.Create, dtype, 5_000_000_000); err != nil {
 			return err
@@ -60,7 +82,8 @@ func WriteFolder(fsys vfs.FS, dst string, m *model.Model, tok *tokenizer.Tokeniz
 // dtype is "float32", "bfloat16", "float16", or "base", what the student had
 // before training. It returns the dtype written. What needs no conversion is a
 // verified copy.
-func Export(fsys vfs.FS, dir, part, dst, dtype string) (string, error) {
+func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
+	fsys = vfs.OrDisk(fsys)
 	s, err := readState(fsys, dir)
 	if err != nil {
 		return "", err

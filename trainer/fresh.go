@@ -55,7 +55,7 @@ const learnedControl = 0.6
 // its accuracy on the others that differ: how well the student's answers can still
 // be told from the teacher's by someone who did not train against it; 0.5 where none
 // differs. Without a control, 0.5 may also say that nothing was learned: JudgeFresh knows.
-func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
+func FreshDiscriminator(be model.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
 	o, err = o.withDefaults(j)
 	if err != nil {
 		return 0, err
@@ -70,7 +70,7 @@ func FreshDiscriminator(be compute.Backend, o DiscOptions, j *Judged) (acc float
 // JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
 // as many on the control, each on half of the rows, and says how well they tell
 // the other half.
-func JudgeFresh(be compute.Backend, o DiscOptions, j *Judged) (f Fresh, err error) {
+func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error) {
 	o, err = o.withDefaults(j)
 	if err != nil {
 		return f, err

@@ -58,7 +58,11 @@ func total(items []Item) (n int64) {
 // model on be, and adds up what a run of the stage takes there. Without the
 // device, be is nil: then the memory is f's, and nothing is timed. free, unless 0,
 // is the memory to plan for in the place of what the device has, in bytes.
-func NewPlan(be compute.Backend, f compute.Footprint, free int64, fsys vfs.FS, c Config, stage Stage) (*Plan, error) {
+func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage) (*Plan, error) {
+	fsys = vfs.OrDisk(fsys)
+	if be == nil && f == nil {
+		return nil, fmt.Errorf("%w: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint", ErrConfig)
+	}
 	dir := c.Model.Path
 	if c.Trainer.Resume != "" {
 		ckpt, _, err := FindCheckpoint(fsys, c.Trainer.Resume)
@@ -307,7 +311,7 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 	slots, fresh := min(c.Rollout.MaxNumSeqs, c.Data.TrainBatchSize*c.Rollout.N), 8
 	decode, err := best(func() error {
 		_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0}, model.SampleOptions{N: slots, MaxNew: fresh, Slots: slots,
-			Sampling: compute.Sampling{Temperature: 1, TopP: 1}}, nil)
+			Sampling: model.Sampling{Temperature: 1, TopP: 1}}, nil)
 		return err
 	})
 	if err != nil {

@@ -130,7 +130,8 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	} else if err != nil {
 		return err
 	}
-	t.saved, t.verified[t.step] = t.step, true
+	t.verified[t.step] = true
+	t.saved.Store(int64(t.step))
 	if sick {
 		return nil // older checkpoints may be the better ones
 	}

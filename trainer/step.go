@@ -218,6 +218,7 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 		}
 	}
 	m["critic/pairs"] = float64(cb.Pairs())
+	m["critic/pairs_frac"] = float64(cb.Pairs()) / float64(len(cb.Skip))
 	if cb.Pairs() > 0 {
 		t.heed(m, cb.Signal())
 	}

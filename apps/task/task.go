@@ -84,18 +84,6 @@ var kinds = []Kind{{
 // Kinds are all kinds.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
-// Find is the kind of a name.
-func Find(name string) (Kind, error) {
-	names := make([]string, len(kinds))
-	for i, k := range kinds {
-		if k.Name == name {
-			return k, nil
-		}
-		names[i] = k.Name
-	}
-	return Kind{}, fmt.Errorf("task: kind %q: unknown: use %s", name, strings.Join(names, ", "))
-}
-
 // Row is one question with the teacher's answer.
 type Row struct {
 	Prompt string

@@ -8,13 +8,18 @@ import (
 	"testing"
 )
 
+func find(t *testing.T, kind string) Kind {
+	t.Helper()
+	i := slices.IndexFunc(Kinds(), func(k Kind) bool { return k.Name == kind })
+	if i < 0 {
+		t.Fatalf("no kind %q", kind)
+	}
+	return Kinds()[i]
+}
+
 func rowsOf(t *testing.T, kind string, seed uint64, split string, n int) []Row {
 	t.Helper()
-	k, err := Find(kind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, err := k.Make(seed, split, n)
+	rows, err := find(t, kind).Make(seed, split, n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,11 +272,7 @@ func flip(c byte) string {
 }
 
 func TestErrors(t *testing.T) {
-	two, err := Find("two-forms")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, unknown := Find("riddle")
+	two := find(t, "two-forms")
 	_, split := two.Make(1, "validation", 1)
 	_, few := two.Make(1, Test, -1)
 	_, many := two.Make(1, Test, Max(Test)+1)
@@ -281,7 +282,6 @@ func TestErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		{unknown, `task: kind "riddle": unknown: use two-forms, few-rows, unlearned`},
 		{split, `task: split "validation": unknown: use train, test, tune, shifted`},
 		{few, `task: split "test": -1 rows: must be 0 to `},
 		{many, `so that no question comes twice`},

@@ -15,7 +15,7 @@ func TestNoCUDA(t *testing.T) {
 	flags := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--device", "cuda"}
 	const missing = "cuda: CUDA is not to be had: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU"
 	code, out, said := gad(stage("sft", flags...)...)
-	if code != exitUsage || out != "" || said != "gad: --device cuda: "+missing+"\n" {
+	if code != exitUsage || out != "" || said != "gad: "+missing+"\n" {
 		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
 	}
 	if len(tree(t, run)) > 0 {

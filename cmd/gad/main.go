@@ -21,11 +21,10 @@ import (
 	"gad/apps/study"
 	"gad/checkpoint"
 	"gad/data"
-	"gad/internal/compute"
-	"gad/internal/compute/cpu"
-	"gad/internal/compute/cuda"
+	dev "gad/device"
 	"gad/internal/conf"
 	"gad/internal/vfs"
+	"gad/model"
 	"gad/trainer"
 )
 
@@ -72,14 +71,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
-	unknown := ""
 	app := p.app()
-	app.CommandNotFound = func(_ *cli.Context, name string) { unknown = name }
-	err := app.RunContext(ctx, args)
-	if err == nil && unknown != "" {
-		return usage("unknown command %q: see gad --help", unknown)
+	args, err := arrange(app, args)
+	if err != nil {
+		return err
 	}
-	return err
+	return app.RunContext(ctx, args)
 }
 
 // app is the table of commands.
@@ -87,7 +84,8 @@ func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
-		HideVersion:               true,
+		HideHelpCommand:           true,
+		Version:                   versionText(),
 		Writer:                    p.out,
 		ErrWriter:                 p.err,
 		DisableSliceFlagSeparator: true,
@@ -99,7 +97,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.studyCommand(), p.planCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(),
+			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.helpCommand(),
 		},
 	}
 	for _, c := range app.Commands {
@@ -110,12 +108,9 @@ func (p *program) app() *cli.App {
 
 // quiet keeps cli from printing help over an error: the error is one line.
 func quiet(c *cli.Command) {
+	c.HideHelpCommand = true // there is one: gad help
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
-		text := err.Error()
-		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
-			text = "unknown flag --" + strings.TrimPrefix(name, "-")
-		}
-		return usage("%s: %s: see gad %s --help", typed(ctx), text, typed(ctx))
+		return usage("%s: %v: see gad %s --help", typed(ctx), err, typed(ctx))
 	}
 	for _, sub := range c.Subcommands {
 		quiet(sub)
@@ -154,7 +149,7 @@ func status(err error) int {
 		return exitFailed
 	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
-	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, compute.ErrMemory):
+	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):
 		return exitFailed
 	}
 	return exitInput
@@ -166,7 +161,10 @@ func status(err error) int {
 //
 // The function that it returns is called when the run has ended. How is decided then, so
 // that a signal no longer has an effect, unless the process hangs on its way out.
-func (p *program) interruptible(abort func(why string)) (context.Context, func()) {
+//
+// say prints a line above whatever bars are on the screen; abort takes them away and
+// says what the second signal did.
+func (p *program) interruptible(say, abort func(text string)) (context.Context, func()) {
 	if p.beside != nil {
 		return p.beside.join(abort) // one signal for all of them
 	}
@@ -181,13 +179,13 @@ func (p *program) interruptible(abort func(why string)) (context.Context, func()
 		case <-done:
 			return
 		}
-		fmt.Fprintln(p.err, "stopping and saving; once more to stop at once")
+		say("stopping: the step under way is finished and saved; a second Ctrl-C stops at once, without saving")
 		cancel()
 		select {
 		case <-signals:
 			noted := make(chan struct{})
 			go func() {
-				abort("stopped at once by a second signal: what came after the last checkpoint is taken again")
+				abort("stopped at once by a second signal, without saving")
 				close(noted)
 			}()
 			select {
@@ -217,58 +215,30 @@ func deviceOf(c trainer.Config) device {
 	return device{c.Trainer.Device, c.Trainer.Precision, c.Trainer.Threads}
 }
 
-// cuda is the GPU backend's options.
-func (d device) cuda() cuda.Options {
-	o := cuda.Options{Precision: d.precision}
-	if o.Precision == "auto" {
-		o.Precision = cuda.BF16
-	}
-	return o
-}
-
-// cpu is the precision on the CPU.
-func (d device) cpu() string {
-	if d.precision == cpu.BF16 {
-		return cpu.BF16
-	}
-	return cpu.F32
+// options are the device's in the library.
+func (d device) options() dev.Options {
+	return dev.Options{Name: d.name, Precision: d.precision, Threads: d.threads}
 }
 
 // footprint is what a plan must know of the device, which need not be there.
-func (d device) footprint() compute.Footprint {
-	if d.name == "cuda" {
-		return d.cuda()
-	}
-	return cpu.Footprint{Precision: d.cpu()}
-}
+func (d device) footprint() model.Footprint { return d.options().Footprint() }
 
 // open starts the device.
-func (d device) open() (compute.Backend, error) {
-	switch d.precision {
-	case "auto", "bf16", "f32":
-	default:
-		return nil, usage("--precision %q: use auto, bf16 or f32", d.precision)
+func (d device) open() (model.Backend, error) {
+	if err := d.options().Validate(); err != nil {
+		return nil, marked{errUsage, err}
 	}
-	switch d.name {
-	case "cpu":
-		free := cpu.MemoryAvailable()
+	if d.name == dev.CPU {
+		free := dev.FreeMemory()
 		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 { // later, what this process holds is not free
 			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
 		}
-		// Beyond what there is, an allocation fails and says so; without the limit the system would kill.
-		be, err := cpu.New(cpu.Options{Workers: d.threads, Precision: d.cpu(), Limit: free})
-		if err != nil {
-			return nil, marked{errUsage, err} // GAD_CPU names what is not there
-		}
-		return be, nil
-	case "cuda":
-		be, err := cuda.Open(d.cuda())
-		if err != nil {
-			return nil, marked{errUsage, fmt.Errorf("--device cuda: %w", err)}
-		}
-		return be, nil
 	}
-	return nil, usage("--device %q: use cpu or cuda", d.name)
+	be, err := dev.Open(d.options())
+	if err != nil { // no GPU, or GAD_CPU names what this processor does not have
+		return nil, marked{errUsage, err}
+	}
+	return be, nil
 }
 
 // deviceFlags are common to every command that computes.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/internal/compute/cuda"
+	dev "gad/device"
 	"gad/trainer"
 )
 
@@ -27,13 +27,16 @@ func (p *program) planCommand() *cli.Command {
 		ArgsUsage: "[KEY=VALUE ...]",
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
-			stage := trainer.Stage(c.String("stage"))
-			if stage != trainer.SFT && stage != trainer.Warmup && stage != trainer.Train && stage != trainer.DPO {
-				return usage("plan: --stage %q: must be sft, warmup, train or dpo", stage)
-			}
-			cfg, err := p.configure(c, stage)
+			stage, err := stageNamed(c)
 			if err != nil {
 				return err
+			}
+			cfg, notes, err := p.configure(c, stage)
+			if err != nil {
+				return err
+			}
+			for _, note := range notes {
+				fmt.Fprintln(p.err, "gad: warning: "+note)
 			}
 			gb := c.Float64("memory")
 			if !(gb >= 0 && gb < 1e6) {
@@ -55,7 +58,7 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 	switch {
 	case missing == nil:
 		defer be.Close()
-	case !errors.Is(missing, cuda.ErrUnavailable):
+	case !errors.Is(missing, dev.ErrUnavailable):
 		return missing
 	}
 	plan, err := trainer.NewPlan(be, d.footprint(), free, files(), cfg, stage)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
@@ -36,11 +35,7 @@ func (p *program) initCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "config", "corpus", "output")); err != nil {
 				return err
 			}
-			dir := c.String("config")
-			if filepath.Base(dir) == "config.json" {
-				dir = filepath.Dir(dir)
-			}
-			cfg, err := model.ReadConfig(dir)
+			cfg, err := model.ReadConfig(c.String("config"))
 			if err != nil {
 				return err
 			}

@@ -1,7 +1,9 @@
 package conf
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"reflect"
 	"regexp"
@@ -170,28 +172,48 @@ func Check(v any) error {
 		if l.Doc == "" {
 			ps = append(ps, Problem{where, fmt.Sprintf("setting %q: no doc tag", l.Key)})
 		}
-		fv := rv.FieldByIndex(l.index)
-		items := []reflect.Value{fv}
-		if fv.Kind() == reflect.Slice {
-			items = items[:0]
-			for i := range fv.Len() {
-				items = append(items, fv.Index(i))
-			}
-		}
-		for _, it := range items {
-			rule := l.rule(it)
-			if rule == "" {
-				rule = unwritable(it)
-			}
-			if rule != "" {
-				ps = append(ps, Problem{where, fmt.Sprintf("setting %q: default %s: %s", l.Key, format(it), rule)})
-			}
+		for it, rule := range l.broken(rv.FieldByIndex(l.index)) {
+			ps = append(ps, Problem{where, fmt.Sprintf("setting %q: default %s: %s", l.Key, format(it), rule)})
 		}
 	}
 	if len(ps) > 0 {
 		return ps
 	}
 	return nil
+}
+
+// Validate reports the values in v that Load would refuse: a program that fills the struct itself has not gone through
+// Load.
+func Validate(v any) error {
+	rv := structOf(v)
+	var ps Problems
+	for _, l := range schemaOf(rv.Type()).leaves {
+		for it, rule := range l.broken(rv.FieldByIndex(l.index)) {
+			ps = append(ps, Problem{l.Key, fmt.Sprintf("%s: %s", format(it), rule)})
+		}
+	}
+	if len(ps) > 0 {
+		return ps
+	}
+	return nil
+}
+
+// broken yields the values of a field, one for each element of a list, that break a rule, with the rule.
+func (l *leaf) broken(field reflect.Value) iter.Seq2[reflect.Value, string] {
+	return func(yield func(reflect.Value, string) bool) {
+		items := []reflect.Value{field}
+		if field.Kind() == reflect.Slice {
+			items = items[:0]
+			for i := range field.Len() {
+				items = append(items, field.Index(i))
+			}
+		}
+		for _, it := range items {
+			if rule := cmp.Or(l.rule(it), unwritable(it)); rule != "" && !yield(it, rule) {
+				return
+			}
+		}
+	}
 }
 
 // rule says which of min, max and choices the value v (one element, for a list) breaks; "" when none.

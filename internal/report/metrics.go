@@ -34,6 +34,7 @@ var table = []Metric{
 	{"critic/teacher_value_mean", "", "mean score of the teacher's responses", "%.3g"},
 	{"critic/score_gap", "", "teacher_value_mean - student_value_mean", "%.3g"},
 	{"critic/pairs", "pairs", "pairs of a student's and a teacher's response in the step, equal ones included; truncated ones are left out", "%.0f"},
+	{"critic/pairs_frac", "share", "critic/pairs as a share of all answers of the step: the others were left out, since they or the teacher's answer were cut at the limit", "%.2f"},
 	{"critic/group_std", "", "standard deviation of the fresh scores of one prompt's answers, mean over the prompts", "%.3g"},
 	{"critic/group_rel_std", "", "that standard deviation by the distance between D(teacher) and the mean D(student) of the prompt, mean over the prompts", "%.3g"},
 	{"critic/collapsed_groups_frac", "share", "prompts for which that is below 0.15: the discriminator hardly ranks their answers", "%.2f"},

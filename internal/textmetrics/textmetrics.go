@@ -175,22 +175,6 @@ func RepeatFrac(ids []int32) float64 {
 	return float64(repeated) / float64(len(ids))
 }
 
-// LengthRatio is the total length of the candidates by the total length of the references: of totals, so that one short
-// reference cannot lead it. It is NaN when the references have no length.
-func LengthRatio(candidates, references []int) float64 {
-	var c, r int
-	for _, n := range candidates {
-		c += n
-	}
-	for _, n := range references {
-		r += n
-	}
-	if r == 0 {
-		return math.NaN()
-	}
-	return float64(c) / float64(r)
-}
-
 // Percentiles returns the percentiles ps (0 to 100) of xs, linear between the closest ranks: with the values sorted,
 // percentile p stands at the index p/100*(len-1) (type 7 of Hyndman and Fan 1996). xs is not changed. All are NaN when
 // xs is empty or holds a NaN. A p outside 0 to 100 panics.

@@ -164,14 +164,6 @@ func TestRepeatFrac(t *testing.T) {
 	}
 }
 
-func TestLengthRatio(t *testing.T) {
-	near(t, "ratio", LengthRatio([]int{10, 20}, []int{5, 15}), 1.5)
-	near(t, "no answer", LengthRatio([]int{0}, []int{7}), 0)
-	if got := LengthRatio([]int{3}, nil); !math.IsNaN(got) {
-		t.Errorf("without a reference: %v, want NaN", got)
-	}
-}
-
 func TestPercentiles(t *testing.T) {
 	xs := []float64{40, 10, 30, 20}
 	want := []float64{10, 17.5, 25, 38.5, 40}

@@ -100,6 +100,14 @@ func Target(err error) error {
 // OS is the file system of the operating system.
 var OS FS = osFS{}
 
+// OrDisk is fsys, or OS where it is nil.
+func OrDisk(fsys FS) FS {
+	if fsys == nil {
+		return OS
+	}
+	return fsys
+}
+
 // TempName returns the name under which [WriteFile] writes path before it is
 // renamed: one name per path, so that what a killed process leaves behind is
 // overwritten by the next one and can be found by who cleans up.

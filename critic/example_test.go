@@ -1,0 +1,47 @@
+package critic_test
+
+import (
+	"fmt"
+
+	"gad/critic"
+	"gad/device"
+	"gad/model"
+)
+
+// A discriminator learns to prefer the teacher's answer to the student's.
+func Example() {
+	be, err := device.Open(device.Options{Threads: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer be.Close()
+	cfg := critic.DefaultConfig()
+	cfg.Optim.LR = 1e-3
+	const steps, prompts, seed = 20, 1, 1
+	disc, err := critic.Open(be, "../testdata/model/qwen2_tied", cfg, steps, prompts, seed)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer disc.Close()
+
+	student := model.Seq{IDs: []int32{5, 17, 42, 8, 2}, Prompt: 3}
+	teacher := model.Seq{IDs: []int32{5, 17, 42, 9, 9, 2}, Prompt: 3}
+	for step := range steps {
+		_, err := disc.Update(critic.Batch{Step: step, Students: []model.Seq{student}, Teachers: []model.Seq{teacher},
+			Group: []int{0}, Skip: []bool{false}})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	scores, err := disc.Score([]model.Seq{student, teacher})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("the teacher's scores higher:", scores[1] > scores[0])
+	// Output:
+	// the teacher's scores higher: true
+}

@@ -1,0 +1,55 @@
+package gad_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestOutside builds testdata/outside as a module of its own and runs it: what it uses
+// can be used from there.
+func TestOutside(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a module: left out with -short")
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	mod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(mod), "\n")
+	gad := strings.TrimPrefix(first, "module ")
+	files := map[string]string{"go.mod": fmt.Sprintf("module outside\n\ngo 1.26.0\n\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", gad, root)}
+	for name, from := range map[string]string{"main.go": "testdata/outside/main.go", "go.sum": "go.sum"} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = string(text)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command("go", "build", "-o", "outside", ".")
+	build.Dir = dir
+	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off", "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, said)
+	}
+	program := exec.Command(filepath.Join(dir, "outside"))
+	program.Dir = root
+	said, err := program.CombinedOutput()
+	want := "round: 8 answers, 8 pairs, 1 and 2 updates\nrun: step 2 is saved\n"
+	if err != nil || string(said) != want {
+		t.Errorf("the program says %q, %v; want %q", said, err, want)
+	}
+}
