@@ -41,17 +41,19 @@ func tryFile(t testing.TB, path string, text []byte) error {
 // hostileSeeds are the single-file fixtures.
 func hostileSeeds(t testing.TB) map[string][]byte {
 	seeds := map[string][]byte{}
-	entries, err := os.ReadDir(fixtures)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if !e.IsDir() && e.Name() != "VERSIONS" {
-			text, err := os.ReadFile(filepath.Join(fixtures, e.Name()))
-			if err != nil {
-				t.Fatal(err)
+	for _, dir := range []string{fixtures, rowFixtures} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if !e.IsDir() && e.Name() != "VERSIONS" && !isCSV(e.Name()) {
+				text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				seeds[e.Name()] = text
 			}
-			seeds[e.Name()] = text
 		}
 	}
 	return seeds
@@ -90,6 +92,18 @@ func TestHostileFormats(t *testing.T) {
 			f.Try(t)
 		})
 	}
+	t.Run("csv", func(t *testing.T) {
+		text, err := os.ReadFile(filepath.Join(rowFixtures, "rows.csv"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := path + ".csv"
+		hostile.Format{
+			Name: "csv", Small: []byte("content,teacher_response\nq,\"a, \"\"b\"\"\""), Seeds: [][]byte{text},
+			Words: []string{`"`, `""`, ",", "\n", "\r\n", "\x00", "\xff", ";", "\t"}, Prefix: "data: ",
+			Read: func(text []byte) error { return tryFile(t, path, text) },
+		}.Try(t)
+	})
 	// The files that describe a folder.
 	saved := filepath.Join(t.TempDir(), "saved")
 	if err := os.CopyFS(saved, os.DirFS(filepath.Join(fixtures, "saved"))); err != nil {
@@ -296,9 +310,10 @@ func FuzzJSON(f *testing.F)    { fuzzFormat(f, "jsonl", "json") }
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\x05\x10hello"), int64(5), codecSnappy)
+	f.Add([]byte("\x8f\x02\x80hello\x03"), int64(5), codecBrotli)
 	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 4, 0, 41, 0, 0, 'h', 'e', 'l', 'l', 'o'}, int64(5), codecZstd)
 	f.Fuzz(func(t *testing.T, src []byte, n, codec int64) {
-		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecLZ4Raw {
+		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecBrotli {
 			return
 		}
 		_ = guard(func() error {

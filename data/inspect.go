@@ -17,6 +17,7 @@ type Info struct {
 	Teacher  bool       `json:"teacher"`  // rows carry teacher answers
 	First    *Row       `json:"first"`    // row 0; nil where it cannot be used
 	FirstErr string     `json:"firstErr"` // why not
+	Notes    []string   `json:"notes"`    // how the files are read, where that was not asked for
 	Warnings []string   `json:"warnings"`
 }
 
@@ -31,7 +32,7 @@ type FileInfo struct {
 func Inspect(s *Set) Info {
 	info := Info{
 		Path: s.path, Format: s.Format(), Rows: s.Len(), Bytes: s.bytes,
-		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Warnings: s.Warnings(),
+		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Notes: s.Notes(), Warnings: s.Warnings(),
 	}
 	for i, f := range s.files {
 		n := 0
@@ -85,6 +86,9 @@ func (in Info) String() string {
 		if in.First.Response != "" {
 			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", preview(in.First.Response, 100))
 		}
+	}
+	for _, n := range in.Notes {
+		fmt.Fprintf(&b, "note: %s\n", n)
 	}
 	for _, w := range in.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)

@@ -265,10 +265,10 @@ func (c *Config) validateJudges(stage Stage) (errs []error) {
 	if w > 0 && r.Checker == "" {
 		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
 	}
-	if r.Checker != "" && c.Data.ValFiles == "" && !(w > 0 && stage.hasCritic()) {
+	if r.Checker != "" && len(c.Data.ValFiles) == 0 && !(w > 0 && stage.hasCritic()) {
 		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
 	}
-	if r.HeldOutCritic != "" && c.Data.ValFiles == "" {
+	if r.HeldOutCritic != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.held_out_critic needs data.val_files")
 	}
 	if r.KeepBest == "val/check" && r.Checker == "" {

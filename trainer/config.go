@@ -35,15 +35,18 @@ type ModelConfig struct {
 
 // DataConfig is the `data` section.
 type DataConfig struct {
-	TrainFiles     string `yaml:"train_files" doc:"training data: Arrow IPC, Parquet, JSONL or a datasets folder (flag --data)"`
-	ValFiles       string `yaml:"val_files" doc:"held-out data for the val/ metrics; empty is none"`
-	ContentKey     string `yaml:"content_key" doc:"column with the conversation or the prompt"`
-	TeacherKey     string `yaml:"teacher_key" doc:"column with the teacher's answer"`
-	TrainBatchSize int    `yaml:"train_batch_size" min:"1" doc:"prompts per step"`
-	MaxPrompt      int    `yaml:"max_prompt_length" min:"1" doc:"longest prompt in tokens"`
-	MaxResponse    int    `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
-	Overlong       string `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
-	TruncTeacher   string `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+	TrainFiles     []string `yaml:"train_files" doc:"training data: files (Arrow IPC, Parquet, JSON lines, CSV), folders of them or patterns such as shards/*.arrow, read as one set in this order (flag --data)"`
+	ValFiles       []string `yaml:"val_files" doc:"held-out data for the val/ metrics, as train_files; empty is none (flag --val-data)"`
+	Split          string   `yaml:"split" doc:"which split of train_files, where a folder has several, such as train; empty is the only one (flag --split)"`
+	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
+	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,prompt_completion" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
+	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own"`
+	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
+	TrainBatchSize int      `yaml:"train_batch_size" min:"1" doc:"prompts per step"`
+	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" doc:"longest prompt in tokens"`
+	MaxResponse    int      `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
+	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
+	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
 }
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
@@ -118,7 +121,7 @@ type RunConfig struct {
 func DefaultConfig() Config {
 	cols := data.DefaultColumns()
 	return Config{
-		Data: DataConfig{ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
+		Data: DataConfig{Format: data.FormatAuto, ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
 			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep"},
 		Rollout: actor.DefaultRollout(),
 		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, AdvPower: 1,
@@ -132,11 +135,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// Columns are the data set's columns under this configuration.
-func (c DataConfig) Columns() data.Columns {
+// Options say how the training data is read.
+func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
-	return cols
+	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Stages: stages}
 }
 
 // Load sets what the YAML file at path says ("" is no file) and then the overrides, such
@@ -152,7 +155,7 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
-	if c.Data.TrainFiles == "" {
+	if len(c.Data.TrainFiles) == 0 {
 		bad("data.train_files: no training data: give --data FILE")
 	}
 	if c.Trainer.Output == "" {
@@ -197,7 +200,7 @@ func (c *Config) Validate(stage Stage) error {
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
 		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2 for a group to be replaced", f.MaxGenBatches)
 	}
-	if c.Trainer.KeepBest != "" && c.Data.ValFiles == "" {
+	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
 	}
 	errs = append(errs, c.validateJudges(stage)...)
@@ -268,7 +271,14 @@ func Preset(name string) ([]string, error) {
 // absolute is c with paths that hold from any folder: a run's own settings are
 // kept so, since it may be gone on with from another one.
 func (c Config) absolute() Config {
-	for _, path := range []*string{&c.Model.Path, &c.Model.RewardPath, &c.Data.TrainFiles, &c.Data.ValFiles, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic} {
+	c.Data.TrainFiles, c.Data.ValFiles = slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
+	paths := []*string{&c.Model.Path, &c.Model.RewardPath, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic}
+	for _, files := range [][]string{c.Data.TrainFiles, c.Data.ValFiles} {
+		for i := range files {
+			paths = append(paths, &files[i])
+		}
+	}
+	for _, path := range paths {
 		list := filepath.SplitList(*path)
 		for i, p := range list {
 			if abs, err := filepath.Abs(p); err == nil {

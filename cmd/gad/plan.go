@@ -19,7 +19,7 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train or dpo"},
 	}
 	for _, f := range stageFlags {
-		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
+		flags = append(flags, f.flag())
 	}
 	return &cli.Command{
 		Name:      "plan",

@@ -197,22 +197,16 @@ func inRange(c *cli.Context, name string, high float64) error {
 
 // rowFlags are common to the commands that read a data file's rows.
 func rowFlags() []cli.Flag {
-	cols := data.DefaultColumns()
-	return []cli.Flag{
-		&cli.StringFlag{Name: "data", Usage: "data file; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"},
-		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
-		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
+	return append(setFlags("data; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"),
 		&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"},
 		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longer answers are cut there, tokens"},
 		&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"},
 		&cli.BoolFlag{Name: "json", Usage: "JSON; logprobs and score print nothing else"},
-	}
+	)
 }
 
 func openRows(c *cli.Context) (*data.Set, []int, error) {
-	cols := data.DefaultColumns()
-	cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
-	set, err := data.Open(c.String("data"), cols)
+	set, err := openSet(c, c.StringSlice("data"), c.String("split"))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,13 +19,16 @@ import (
 	"golang.org/x/term"
 )
 
-// How long something must last before it is shown: shorter stages of a step would only
-// flicker, or fill a log; before a run nobody should look at nothing.
+// How long a stage of a step must last before it is shown: shorter ones would only
+// flicker, or fill a log; and the time between two lines of one where there are no bars.
 const (
 	stageDelay = 400 * time.Millisecond
-	busyDelay  = 200 * time.Millisecond
-	pipeEvery  = 10 * time.Second // between two lines of one where there are no bars
+	pipeEvery  = 10 * time.Second
 )
+
+// BusyDelay is how long something must last before Busy shows it: before a run nobody
+// should look at nothing. Tests that compare what a program says raise it.
+var BusyDelay = 200 * time.Millisecond
 
 // Console is what people read: lines, and bars while something long is under way. It
 // serialises both on one writer. While bars are shown, lines go through the bars' own
@@ -160,7 +163,7 @@ func (c *Console) Stage(name string, total int) (advance func(n int), done func(
 // Busy is Stage for what a command does before and beside a run: it is shown at once,
 // or nearly so.
 func (c *Console) Busy(name string, total int) (advance func(n int), done func()) {
-	return c.stage(name, total, busyDelay, busyDelay)
+	return c.stage(name, total, BusyDelay, BusyDelay)
 }
 
 // stage shows its bar after the delay, or its first line after first.
