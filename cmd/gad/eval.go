@@ -307,16 +307,22 @@ func (e *evaluation) load(s *student) (err error) {
 func (e *evaluation) plan() error {
 	o, total := e.options(), 0.0
 	for _, s := range e.students {
+		tok, err := tokenizer.Load(s.dir)
+		if err != nil {
+			return err
+		}
+		s.tokens = string(tok.Files()["tokenizer.json"])
+		if s.batch, err = trainer.EncodeRows(tok, e.set, e.rows, o); err != nil {
+			return err
+		}
+		if err := fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, s.shape.MaxPosition); err != nil {
+			return err
+		}
 		from := time.Now()
 		if err := e.load(s); err != nil {
 			return err
 		}
 		took := time.Since(from).Seconds()
-		s.tokens = string(s.l.tok.Files()["tokenizer.json"])
-		var err error
-		if s.batch, err = trainer.EncodeRows(s.l.tok, e.set, e.rows, o); err != nil {
-			return err
-		}
 		_, done := e.con.Busy("measuring", 0)
 		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots)
 		done()
