@@ -273,6 +273,17 @@ func TestSplits(t *testing.T) {
 		}
 		writeTest(t, path, `{"content":"q","teacher_response":"a"}`+"\n")
 	}
+	for _, name := range []string{"tables/a.csv", "tables/notes.md", "both/a.csv", "both/a.jsonl"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := "content,teacher_response\nq,a\np,b\n"
+		if strings.HasSuffix(name, "l") {
+			text = `{"content":"q","teacher_response":"a"}`
+		}
+		writeTest(t, path, text)
+	}
 	dict := filepath.Join(fixtures, "saved_dict")
 	for _, c := range []struct {
 		path, split string
@@ -287,6 +298,8 @@ func TestSplits(t *testing.T) {
 		{filepath.Join(dir, "plain"), "train", 1, ""},
 		{filepath.Join(dir, "plain"), "", 0, `holds the splits "train", "validation": give one, such as --split train (data.split; data.val_split for validation)`},
 		{filepath.Join(dir, "one"), "", 1, ""},
+		{filepath.Join(dir, "tables"), "", 2, ""},
+		{filepath.Join(dir, "both"), "", 1, ""},
 		{filepath.Join(dir, "one"), "train", 0, `holds no split "train": its files name none: leave out --split (data.split, data.val_split)`},
 		{filepath.Join(dir, "one", "rows.jsonl"), "train", 0, `is one file and has no split "train": leave out --split (data.split, data.val_split)`},
 		{filepath.Join(dir, "half"), "train", 0, `1 of 2 shards of "train" are there: fetch the missing files`},
