@@ -26,6 +26,9 @@ const (
 	pipeEvery  = 10 * time.Second
 )
 
+// barPause is the time between two looks of a bar at a count: rows are counted one by one.
+const barPause = 50 * time.Millisecond
+
 // BusyDelay is how long something must last before Busy shows it: before a run nobody
 // should look at nothing. Tests that compare what a program says raise it.
 var BusyDelay = 200 * time.Millisecond
@@ -146,6 +149,7 @@ type stage struct {
 	total int
 	n     atomic.Int64
 	at    atomic.Int64 // nanoseconds from began to the last advance
+	drawn atomic.Int64 // and to the last time that the bar was told
 	began time.Time
 	once  sync.Once
 	stop  chan struct{} // closed by done
@@ -191,9 +195,9 @@ func (c *Console) stage(name string, total int, delay, first time.Duration) (adv
 }
 
 func (s *stage) advance(n int) {
-	at := s.n.Add(int64(n))
-	s.at.Store(int64(s.con.now().Sub(s.began)))
-	if s.timer == nil {
+	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.began))
+	s.at.Store(now)
+	if drawn := s.drawn.Load(); s.timer == nil || now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now) {
 		return
 	}
 	s.con.mu.Lock()
