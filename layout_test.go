@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/vfs model tokenizer trainer",
+	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/vfs",

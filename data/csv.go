@@ -43,7 +43,7 @@ func (l *lineFeed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func openCSV(file *os.File, size int64) (source, error) {
+func openCSV(file *os.File, size int64, advance func(bytes int)) (source, error) {
 	s := &csvSource{file: file, size: size, comma: ','}
 	head := make([]byte, min(size, 1<<16))
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -59,7 +59,7 @@ func openCSV(file *os.File, size int64) (source, error) {
 			s.comma = c
 		}
 	}
-	feed := &lineFeed{r: io.NewSectionReader(file, skip, size-skip)}
+	feed := &lineFeed{r: scan(file, skip, size, advance)}
 	r := s.reader(feed)
 	names, err := r.Read()
 	if err != nil {

@@ -335,8 +335,8 @@ func (f dataFile) open() (file *os.File, err error) {
 }
 
 // openSource opens a file with the reader its first bytes ask for. size is the
-// file's length in bytes.
-func openSource(f dataFile) (src source, size int64, err error) {
+// file's length in bytes. stages hears of the formats that are read whole for it.
+func openSource(f dataFile, stages Stages) (src source, size int64, err error) {
 	file, err := f.open()
 	if err != nil {
 		return nil, 0, err
@@ -356,7 +356,11 @@ func openSource(f dataFile) (src source, size int64, err error) {
 		return nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
 	err = guard(func() error {
-		src, err = openByMagic(file, size, head)
+		src, err = openByMagic(file, size, head, func(open func(*os.File, int64, func(int)) (source, error)) (source, error) {
+			advance, done := stages.Begin(f.name+": finding rows", int(size))
+			defer done()
+			return open(file, size, advance)
+		})
 		return err
 	})
 	if err != nil {
@@ -365,7 +369,9 @@ func openSource(f dataFile) (src source, size int64, err error) {
 	return src, size, nil
 }
 
-func openByMagic(file *os.File, size int64, head []byte) (source, error) {
+// openByMagic opens a file by its first bytes; formats that must be read to their
+// end for it go through whole.
+func openByMagic(file *os.File, size int64, head []byte, whole func(func(*os.File, int64, func(int)) (source, error)) (source, error)) (source, error) {
 	starts := func(magic string) bool { return bytes.HasPrefix(head, []byte(magic)) }
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
@@ -380,15 +386,15 @@ func openByMagic(file *os.File, size int64, head []byte) (source, error) {
 	case len(blank) > 1 && (blank[0] == '{' || blank[0] == '[') && blank[1] == 0:
 		return nil, errors.New("is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW")
 	case len(blank) > 0 && blank[0] == '{':
-		return openLines(file, size)
+		return whole(openLines)
 	case len(blank) > 0 && blank[0] == '[':
-		return openArray(file, size)
+		return whole(openArray)
 	}
 	if err := foreign(size, head, blank); err != nil {
 		return nil, err
 	}
 	if isCSV(file.Name()) {
-		return openCSV(file, size)
+		return whole(openCSV)
 	}
 	return nil, damaged("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
 }
@@ -432,6 +438,22 @@ func foreign(size int64, head, blank []byte) error {
 		return damaged("is JSON, but no rows: write one object a line, or an array of objects")
 	}
 	return nil
+}
+
+// scan is a file that is read from its start to its end, byte skip and on.
+func scan(file *os.File, skip, size int64, advance func(bytes int)) io.Reader {
+	return &scanner{io.NewSectionReader(file, skip, size-skip), advance}
+}
+
+type scanner struct {
+	io.Reader
+	advance func(bytes int)
+}
+
+func (s *scanner) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	s.advance(n)
+	return n, err
 }
 
 // guard runs f and turns its panic into an error. The libraries that read

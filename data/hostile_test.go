@@ -14,6 +14,7 @@ import (
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go/format"
 
 	"gad/internal/hostile"
 )
@@ -257,6 +258,52 @@ func TestLyingLengths(t *testing.T) {
 	}
 }
 
+// A few bytes of DELTA_BYTE_ARRAY can stand for as many values as they like, each
+// a byte longer than the one before: the size is known before anything is copied.
+func TestDeltaBomb(t *testing.T) {
+	lengths := func(n int, first, step uint64) []byte {
+		b := binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(nil, 128), 4), uint64(n))
+		b = binary.AppendUvarint(b, 2*first)
+		for left := n - 1; left > 0; left -= 128 {
+			b = append(binary.AppendUvarint(b, 2*step), 0, 0, 0, 0) // differences of no bits
+		}
+		return b
+	}
+	page := func(n int) []byte { // values of 1, 2, 3, ... letters
+		return slices.Concat(lengths(n, 0, 1), lengths(n, 1, 0), bytes.Repeat([]byte("x"), n))
+	}
+	header := func(n int) *format.PageHeader {
+		h := &format.PageHeader{Type: format.DataPageV2}
+		h.DataPageHeaderV2.V.NumValues = int32(n)
+		return h
+	}
+	out, err := plainDelta(header(3), nil, page(3), 1<<20)
+	if want := "\x01\x00\x00\x00x\x02\x00\x00\x00xx\x03\x00\x00\x00xxx"; err != nil || string(out) != want {
+		t.Errorf("%q, %v: want %q", out, err, want)
+	}
+	before := hostile.Allocated()
+	_, err = plainDelta(header(200000), nil, page(200000), maxDecoded(1<<20))
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "expand to") {
+		t.Errorf("20 GB of values: %v", err)
+	}
+	if used := hostile.Allocated() - before; used > 32<<20 {
+		t.Errorf("allocated %d bytes", used)
+	}
+	for name, bad := range map[string][]byte{
+		"shares more than there is": slices.Concat(lengths(2, 3, 0), lengths(2, 1, 0), []byte("xx")),
+		"fewer suffixes":            slices.Concat(lengths(3, 0, 1), lengths(2, 1, 0), []byte("xx")),
+		"letters are missing":       slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0), []byte("x")),
+		"more letters":              slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0), []byte("xxx")),
+		"negative length":           slices.Concat([]byte{128, 1, 4, 1, 1}, lengths(1, 1, 0), []byte("x")),
+		"empty":                     nil,
+	} {
+		err := guard(func() error { _, err := plainDelta(header(3), nil, bad, 1<<20); return err })
+		if !errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), "runtime error") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // Runs that state more values than the page has must not reach the library.
 func TestCountRuns(t *testing.T) {
 	for _, c := range []struct {
@@ -291,7 +338,11 @@ func fuzzFormat(f *testing.F, names ...string) {
 			f.Add(text)
 		}
 	}
-	path := filepath.Join(f.TempDir(), "fuzz")
+	fuzzFile(f, "fuzz")
+}
+
+func fuzzFile(f *testing.F, name string) {
+	path := filepath.Join(f.TempDir(), name)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		before := hostile.Allocated()
 		err := tryFile(t, path, text)
@@ -307,6 +358,12 @@ func fuzzFormat(f *testing.F, names ...string) {
 func FuzzArrow(f *testing.F)   { fuzzFormat(f, "arrow file", "arrow stream") }
 func FuzzParquet(f *testing.F) { fuzzFormat(f, "parquet") }
 func FuzzJSON(f *testing.F)    { fuzzFormat(f, "jsonl", "json") }
+
+func FuzzCSV(f *testing.F) {
+	f.Add([]byte("content,teacher_response\nq,\"a, \"\"b\"\"\"\n"))
+	f.Add([]byte("content;id\r\n\"two\r\nlines\";1\r\n"))
+	fuzzFile(f, "fuzz.csv")
+}
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\x05\x10hello"), int64(5), codecSnappy)

@@ -14,6 +14,7 @@ type Info struct {
 	Files    []FileInfo `json:"files"`
 	Columns  []Column   `json:"columns"`  // of the first file
 	Read     Columns    `json:"read"`     // those that are read; "" where the set has none
+	More     []string   `json:"more"`     // other columns that are read, as Alpaca's input
 	Teacher  bool       `json:"teacher"`  // rows carry teacher answers
 	First    *Row       `json:"first"`    // row 0; nil where it cannot be used
 	FirstErr string     `json:"firstErr"` // why not
@@ -35,11 +36,12 @@ func Inspect(s *Set) Info {
 		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Notes: s.Notes(), Warnings: s.Warnings(),
 	}
 	for i, f := range s.files {
-		n := 0
-		for _, k := range f.batchRows() {
-			n += k
+		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
+	}
+	for _, column := range []string{s.layouts[0].input, s.layouts[0].system} {
+		if column != "" {
+			info.More = append(info.More, column)
 		}
-		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), n})
 	}
 	if row, err := s.Row(0); err != nil {
 		info.FirstErr = err.Error()
@@ -62,6 +64,9 @@ func (in Info) String() string {
 	used := map[string]string{
 		in.Read.Content: "conversation", in.Read.Teacher: "teacher's answer", in.Read.Response: "given answer",
 		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens", in.Read.ID: "name of the row",
+	}
+	for _, column := range in.More {
+		used[column] = "more of the prompt"
 	}
 	for _, c := range in.Columns {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)

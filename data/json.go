@@ -36,9 +36,9 @@ type jsonSource struct {
 
 // openLines indexes a file with one JSON object a line. Empty lines do not
 // count.
-func openLines(file *os.File, size int64) (source, error) {
+func openLines(file *os.File, size int64, advance func(bytes int)) (source, error) {
 	s := &jsonSource{file: file, name: "jsonl"}
-	r := bufio.NewReaderSize(io.NewSectionReader(file, 0, size), 1<<20)
+	r := bufio.NewReaderSize(scan(file, 0, size, advance), 1<<20)
 	var pos, start int64
 	blank := true
 	for pos < size {
@@ -70,14 +70,14 @@ func openLines(file *os.File, size int64) (source, error) {
 }
 
 // openArray indexes a file with one JSON array of objects.
-func openArray(file *os.File, size int64) (source, error) {
+func openArray(file *os.File, size int64, advance func(bytes int)) (source, error) {
 	s := &jsonSource{file: file, name: "json"}
 	skip := int64(0)
 	var bom [3]byte
 	if n, _ := file.ReadAt(bom[:], 0); n == 3 && string(bom[:]) == "\ufeff" {
 		skip = 3
 	}
-	d := json.NewDecoder(io.NewSectionReader(file, skip, size-skip))
+	d := json.NewDecoder(scan(file, skip, size, advance))
 	if _, err := d.Token(); err != nil {
 		return nil, fmt.Errorf("%v: %w", err, ErrCorrupt)
 	}

@@ -174,7 +174,7 @@ func (s *Set) add(f dataFile) error {
 	if slices.Contains(s.names, f.name) {
 		return fmt.Errorf("data: %s: given twice: its rows would count twice: give it once", f.name)
 	}
-	src, size, err := openSource(f)
+	src, size, err := openSource(f, s.opt.Stages)
 	if err != nil {
 		return err
 	}

@@ -131,9 +131,8 @@ const window = 1024
 // usable are the rows of a set that a run takes.
 type usable struct {
 	rows    []int
-	dropped int   // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
-	lengths []int // [rows] tokens of the teacher's whole answer
-	cut     int   // of rows, those whose answer is over the limit
+	dropped int // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
+	cut     int // of rows, those whose teacher's answer is over the limit
 
 	// What data.max_response_length would keep all answers, and 99 in 100, of the
 	// rows and of those that were dropped for their answer.
@@ -185,7 +184,7 @@ func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings)
 				}
 				u.cut++
 			}
-			u.rows, u.lengths = append(u.rows, first+i), append(u.lengths, taken[i].answer)
+			u.rows = append(u.rows, first+i)
 			known.look(taken[i])
 		}
 	}

@@ -57,7 +57,7 @@ func TestUsable(t *testing.T) {
 		}
 		began := time.Now()
 		u, err := e.usable(whole, filter, most, nil)
-		if err != nil || u.dropped != dropped || !slices.Equal(u.rows, want) || u.cut != 0 || len(u.lengths) != len(want) {
+		if err != nil || u.dropped != dropped || !slices.Equal(u.rows, want) || u.cut != 0 {
 			t.Errorf("%d wanted: %d rows, %d dropped, %d cut (%v); want %d, %d and 0", most, len(u.rows), u.dropped, u.cut, err, len(want), dropped)
 		}
 		if most == n {

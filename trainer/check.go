@@ -53,6 +53,7 @@ func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadl
 		scores[p] = v.Score
 	}
 	mean, ci := checker.Mean(verdicts), textmetrics.MeanInterval(scores, seed)
+	j.checks = verdicts
 	j.Eval.Check, j.Eval.CheckCI95, j.Eval.Labels = &mean, &ci, checker.Shares(verdicts)
 	return nil
 }
@@ -71,7 +72,7 @@ func (t *Trainer) openJudges() error {
 	if err != nil {
 		return err
 	}
-	if err := sameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
+	if err := SameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
 		return err
 	}
 	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
@@ -94,9 +95,9 @@ func readHeldOut(dir string) (model.Config, error) {
 	return cfg, err
 }
 
-// sameTokens refuses a discriminator, the model in dir, that does not know the student's
+// SameTokens refuses a discriminator, the model in dir, that does not know the student's
 // tokens by the same ids: it is given ids and would read another text. setting names dir.
-func sameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
+func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
 	if err := CheckModelFolder(vfs.OS, dir); err != nil {
 		return fmt.Errorf("%s: %w", setting, err)
 	}

@@ -335,7 +335,7 @@ func (t *Trainer) openModels(s start) (err error) {
 		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
 	if !carried && c.Model.RewardPath != "" {
-		if err := sameTokens(t.tok, scorer, "model.reward_path"); err != nil {
+		if err := SameTokens(t.tok, scorer, "model.reward_path"); err != nil {
 			return err
 		}
 	}

@@ -26,13 +26,13 @@ func setFlags(what string) []cli.Flag {
 }
 
 // openSet opens the files under the flags of setFlags.
-func openSet(c *cli.Context, paths []string, split string) (*data.Set, error) {
+func (p *program) openSet(c *cli.Context, paths []string, split string) (*data.Set, error) {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
 	if f := c.String("format"); !slices.Contains(data.RowFormats, f) {
 		return nil, usage("%s: --format %q: use %s", typed(c), f, strings.Join(data.RowFormats, ", "))
 	}
-	return data.OpenFiles(paths, data.Options{Columns: cols, Format: c.String("format"), Split: split})
+	return data.OpenFiles(paths, data.Options{Columns: cols, Format: c.String("format"), Split: split, Stages: p.console().Busy})
 }
 
 // namedData are the files of --data as messages name them.
@@ -45,7 +45,7 @@ func (p *program) dataCommand() *cli.Command {
 		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
 			return nil, err
 		}
-		return openSet(c, c.StringSlice("data"), c.String("split"))
+		return p.openSet(c, c.StringSlice("data"), c.String("split"))
 	}
 	limits := trainer.DefaultConfig().Data
 	return &cli.Command{
@@ -96,7 +96,7 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					if c.IsSet("val-data") {
-						if err := compare(c, set, report); err != nil {
+						if err := p.compare(c, set, report); err != nil {
 							return err
 						}
 					}
@@ -127,12 +127,7 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					fmt.Fprintf(p.out, "%s: %d rows\n", c.String("output"), set.Len())
-					if left := set.Unread(); len(left) > 0 {
-						fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
-					}
-					for _, note := range slices.Concat(set.Notes(), set.Warnings()) {
-						fmt.Fprintf(p.out, "note: %s\n", note)
-					}
+					p.noteSet(set)
 					return nil
 				},
 			},
@@ -161,6 +156,7 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					fmt.Fprintf(p.out, "%s: %d rows\n%s: %d rows\n", c.String("first"), a, c.String("second"), b)
+					p.noteSet(set)
 					return nil
 				},
 			},
@@ -169,8 +165,8 @@ func (p *program) dataCommand() *cli.Command {
 }
 
 // compare notes which rows of --val-data are rows of the set too.
-func compare(c *cli.Context, set *data.Set, report *data.Report) error {
-	val, err := openSet(c, c.StringSlice("val-data"), c.String("val-split"))
+func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) error {
+	val, err := p.openSet(c, c.StringSlice("val-data"), c.String("val-split"))
 	if err != nil {
 		return err
 	}
@@ -181,4 +177,14 @@ func compare(c *cli.Context, set *data.Set, report *data.Report) error {
 	}
 	report.Notes = append(report.Notes, fmt.Sprintf("%d of the %d validation rows have a prompt that is also in the training data, %d the same answer too", prompts, val.Len(), rows))
 	return nil
+}
+
+// noteSet prints what a copy of the set does not carry, and what is odd about it.
+func (p *program) noteSet(set *data.Set) {
+	if left := set.Unread(); len(left) > 0 {
+		fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
+	}
+	for _, note := range slices.Concat(set.Notes(), set.Warnings()) {
+		fmt.Fprintf(p.out, "note: %s\n", note)
+	}
 }

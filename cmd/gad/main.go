@@ -23,6 +23,7 @@ import (
 	"gad/data"
 	dev "gad/device"
 	"gad/internal/conf"
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
@@ -35,7 +36,8 @@ const (
 	exitUsage       = 2 // usage or configuration
 	exitInput       = 3 // data or model files
 	exitNumerical   = 5
-	exitInterrupted = 75 // saved: run the same command again
+	exitInterrupted = 75  // saved: run the same command again
+	exitStopped     = 130 // by Ctrl-C, with nothing to resume
 )
 
 func main() {
@@ -49,6 +51,15 @@ type program struct {
 	command  string
 	beside   *jobs    // the others of a study, which is one process; nil outside of one
 	planning *planned // takes the plan in the place of out; nil prints it
+	con      *report.Console
+}
+
+// console shows what a command does before it prints its result.
+func (p *program) console() *report.Console {
+	if p.con == nil {
+		p.con = report.NewConsole(p.err, p.tty)
+	}
+	return p.con
 }
 
 // run is gad with the given arguments; it returns the exit status.
@@ -58,6 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
 	err := p.invoke(context.Background(), args)
+	p.console().Close()
 	if err == nil {
 		return exitDone
 	}
@@ -123,6 +135,9 @@ func typed(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName
 // errUsage marks what the user typed wrong.
 var errUsage = errors.New("usage")
 
+// errStopped marks what a signal has ended and no command resumes.
+var errStopped = errors.New("stopped")
+
 // errRunning marks a failure after everything had been read and checked.
 var errRunning = errors.New("run failed")
 
@@ -143,6 +158,8 @@ func status(err error) int {
 	switch {
 	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
+	case errors.Is(err, errStopped):
+		return exitStopped
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
 	case errors.Is(err, errRunning), errors.Is(err, errSick):
