@@ -264,14 +264,15 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 		o.From = ""
 		return o, nil
 	}
-	if o.Shape, err = model.ReadConfig(o.From); err != nil {
-		return o, err
-	}
 	mine, err := tokenizer.Load(dir)
 	if err != nil {
 		return o, err
 	}
-	return o, trainer.SameTokens(mine, o.From, "--disc-from")
+	if err := trainer.SameTokens(mine, o.From, "--disc-from"); err != nil {
+		return o, err
+	}
+	o.Shape, err = model.ReadConfig(o.From)
+	return o, err
 }
 
 func (e *evaluation) budget() trainer.DiscBudget {
@@ -297,16 +298,22 @@ func (e *evaluation) load(s *student) (err error) {
 func (e *evaluation) plan() error {
 	o, total := e.options(), 0.0
 	for _, s := range e.students {
+		tok, err := tokenizer.Load(s.dir)
+		if err != nil {
+			return err
+		}
+		s.tokens = string(tok.Files()["tokenizer.json"])
+		if s.batch, err = trainer.EncodeRows(tok, e.set, e.rows, o); err != nil {
+			return err
+		}
+		if err := fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, s.shape.MaxPosition); err != nil {
+			return err
+		}
 		from := time.Now()
 		if err := e.load(s); err != nil {
 			return err
 		}
 		took := time.Since(from).Seconds()
-		s.tokens = string(s.l.tok.Files()["tokenizer.json"])
-		var err error
-		if s.batch, err = trainer.EncodeRows(s.l.tok, e.set, e.rows, o); err != nil {
-			return err
-		}
 		_, done := e.con.Busy("measuring", 0)
 		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots)
 		done()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,8 @@ type evalFigures struct {
 // Every figure has an interval that holds it; the estimate comes before the work.
 func TestEval(t *testing.T) {
 	f := ready(t)
-	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "5"}
+	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14"}
+	plain, args := args, append(slices.Clone(args), "--disc-steps", "5")
 	printed, said := must(t, append(args, "--json")...)
 	e := objects[evalFigures](t, printed)[0]
 	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) || !(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Ties == nil || e.Control == nil || e.Trained == nil ||
@@ -73,7 +75,7 @@ func TestEval(t *testing.T) {
 			t.Errorf("does not print %q:\n%s", name, text)
 		}
 	}
-	printed, _ = must(t, append(args, "--json", "--disc-steps", "0", "--limit", "3")...)
+	printed, _ = must(t, append(plain, "--json", "--disc-steps", "0", "--limit", "3")...)
 	if strings.Contains(printed, "fresh_d_") || !strings.Contains(printed, `"rows":3`) {
 		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
 	}
@@ -260,21 +262,7 @@ func TestGenerateData(t *testing.T) {
 	}
 
 	// From any part of the journal the same bytes come.
-	sum, err := modelDigest(actor)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := data.Open(rows, data.DefaultColumns())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close()
-	var first bytes.Buffer
-	if err := printJSON(&first, batchSettings{Model: sum, Data: set.Digest(), ContentKey: "content", TeacherKey: "teacher_response", N: 3, MaxNew: 12,
-		Temperature: 1, TopP: 1, Seed: 1, Device: "cpu", Precision: "auto"}); err != nil {
-		t.Fatal(err)
-	}
-	head, lines := first.String(), strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
+	head, lines := journalOf(t, actor, rows, 12, func(s *batchSettings) { s.N, s.Temperature = 3, 1 }), strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
 	for k, part := range map[string]string{
 		"nothing":               head,
 		"some, out of order":    head + lines[7] + lines[2] + lines[0] + lines[1],
@@ -294,6 +282,31 @@ func TestGenerateData(t *testing.T) {
 			t.Errorf("%s: does not say that it resumes: %s", k, said)
 		}
 	}
+}
+
+// journalOf is the first line of the journal of gad generate --data with its defaults,
+// but for what change sets.
+func journalOf(t *testing.T, dir, rows string, limit int, change ...func(*batchSettings)) string {
+	t.Helper()
+	sum, err := modelDigest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := data.Open(rows, data.DefaultColumns())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	settings := batchSettings{Model: sum, Data: set.Digest(), ContentKey: "content", TeacherKey: "teacher_response", N: 1, MaxNew: limit,
+		Temperature: 0.8, TopP: 1, Seed: 1, Device: "cpu", Precision: "auto"}
+	for _, f := range change {
+		f(&settings)
+	}
+	var line bytes.Buffer
+	if err := printJSON(&line, settings); err != nil {
+		t.Fatal(err)
+	}
+	return line.String()
 }
 
 // Token by token the same text comes as at once, characters whole.

@@ -84,8 +84,14 @@ func checkGenerateFlags(c *cli.Context) error {
 		other = []string{"output", "limit", "split", "format", "content-key", "teacher-key"}
 	}
 	for _, name := range other {
-		if c.IsSet(name) {
-			return usage("generate: --%s goes with %s: leave one of them out", name, map[bool]string{true: "--prompt, not with --data", false: "--data, not with --prompt"}[c.IsSet("data")])
+		switch {
+		case !c.IsSet(name):
+		case name == "prompt":
+			return usage("generate: --prompt and --data: give one of them")
+		case c.IsSet("data"):
+			return usage("generate: --%s goes with --prompt, not with --data: leave it out", name)
+		default:
+			return usage("generate: --%s goes with --data, not with --prompt: leave it out", name)
 		}
 	}
 	if n := c.Int("n"); n < 1 || n > 1<<16-1 {
@@ -291,9 +297,9 @@ func (s batchSettings) differs(was batchSettings) string {
 	}
 	switch {
 	case was.Model != s.Model:
-		return "it was another model"
+		return "the model is not the same"
 	case was.Data != s.Data:
-		return "the data were others"
+		return "the data are not the same"
 	}
 	return ""
 }
@@ -347,15 +353,19 @@ func (p *program) answerData(c *cli.Context) (err error) {
 	if err := b.resume(); err != nil {
 		return err
 	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return err
+	}
+	prompts, todo, err := b.encode(tok, set, rows, limit, cfg.MaxPosition)
+	if err != nil {
+		return err
+	}
 	l, err := p.load(c, dir, model.LM)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	prompts, todo, err := b.encode(l, set, rows, limit)
-	if err != nil {
-		return err
-	}
 	if err := b.begin(); err != nil {
 		return err
 	}
@@ -457,7 +467,7 @@ func (b *batchRun) resume() error {
 }
 
 // encode are the prompts of the rows that have answers to come.
-func (b *batchRun) encode(l *loaded, set *data.Set, rows []int, limit int) (prompts [][]int32, todo []int, err error) {
+func (b *batchRun) encode(tok *tokenizer.Tokenizer, set *data.Set, rows []int, limit, most int) (prompts [][]int32, todo []int, err error) {
 	advance, done := b.con.Busy("encoding", len(rows))
 	defer done()
 	for i, row := range rows {
@@ -467,19 +477,32 @@ func (b *batchRun) encode(l *loaded, set *data.Set, rows []int, limit int) (prom
 		if b.complete(row) {
 			continue
 		}
-		ids, err := trainer.EncodePrompt(l.tok, set, row)
+		ids, err := trainer.EncodePrompt(tok, set, row)
 		if err != nil {
 			return nil, nil, err
 		}
-		if most := l.m.Config().MaxPosition; most > 0 && len(ids)+limit > most {
-			if len(ids) >= most {
-				return nil, nil, fmt.Errorf("data: row %d: prompt has %d tokens, the model takes %d: drop the row", row, len(ids), most)
-			}
-			return nil, nil, usage("generate: row %d: prompt has %d tokens, with an answer of %d that is more than the model's %d: give --max-new-tokens %d", row, len(ids), limit, most, most-len(ids))
-		}
 		prompts, todo = append(prompts, ids), append(todo, row)
 	}
-	return prompts, todo, nil
+	return prompts, todo, fitting("generate", "max-new-tokens", prompts, todo, limit, most)
+}
+
+// fitting refuses prompts that leave no room for an answer of so many tokens in what
+// the model takes, 0 for any.
+func fitting(command, flag string, prompts [][]int32, rows []int, limit, most int) error {
+	longest := 0
+	for i, ids := range prompts {
+		if len(ids) > len(prompts[longest]) {
+			longest = i
+		}
+	}
+	if len(prompts) == 0 || most == 0 || len(prompts[longest])+limit <= most {
+		return nil
+	}
+	n := len(prompts[longest])
+	if n >= most {
+		return fmt.Errorf("data: row %d: prompt has %d tokens, the model takes %d: drop the row", rows[longest], n, most)
+	}
+	return usage("%s: row %d: prompt has %d tokens, with an answer of %d that is more than the model's %d: give --%s %d", command, rows[longest], n, limit, most, flag, most-n)
 }
 
 func (b *batchRun) complete(row int) bool {
