@@ -66,6 +66,12 @@ const (
 	learnedTrained = 0.6
 )
 
+// learned reports whether a training with this interval of its control and this accuracy
+// on its own pairs (NaN where there were none) has learned.
+func learned(control [2]float64, trained float64) bool {
+	return control[0] >= learnedControl && !(trained < learnedTrained)
+}
+
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
 
@@ -107,7 +113,7 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 		return f, err
 	}
 	f.Control = c.mean()
-	f.Learned = c.interval(o.Seed)[0] >= learnedControl && !(f.Trained < learnedTrained)
+	f.Learned = learned(c.interval(o.Seed), f.Trained)
 	j.told = told
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
@@ -254,9 +260,9 @@ func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdict
 		if err != nil {
 			return nil, 0, err
 		}
-		v, trained = append(v, told), trained+right/float64(o.Seeds)
+		v, trained = append(v, told), trained+right
 	}
-	return v, trained, nil
+	return v, trained / float64(o.Seeds), nil
 }
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
@@ -316,8 +322,9 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance fun
 		return nil, 0, err
 	}
 	for i := range known {
-		trained += ranked(b.FreshP[i], b.FreshS[i]) / float64(len(known))
+		trained += ranked(b.FreshP[i], b.FreshS[i])
 	}
+	trained /= float64(len(known))
 	if b, err = batch(asked); err != nil {
 		return nil, 0, err
 	}
