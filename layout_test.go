@@ -88,6 +88,7 @@ var roles = map[string]string{
 	"github.com/apache/arrow/go/v15":     "data",  // IPC only: see notParquet
 	"github.com/parquet-go/parquet-go":   "data",
 	"github.com/klauspost/compress":      "data",
+	"github.com/andybalholm/brotli":      "data", // pages of Parquet; comes with parquet-go
 	"github.com/pierrec/lz4/v4":          "data", // frames of Arrow IPC; comes with arrow
 	"github.com/nikolalohinski/gonja/v2": "tokenizer",
 	"github.com/dlclark/regexp2":         "tokenizer",

@@ -74,6 +74,17 @@ var families = map[string]family{
 	"Mistral": {modelType: "mistral"},
 }
 
+// modelTypes lists the types of families for an error: "llama, mistral, qwen2 or qwen3".
+func modelTypes() string {
+	var types []string
+	for _, f := range families {
+		types = append(types, f.modelType)
+	}
+	slices.Sort(types)
+	last := len(types) - 1
+	return strings.Join(types[:last], ", ") + " or " + types[last]
+}
+
 // The classes of transformers, by Kind, as suffixes of the family's name.
 var classSuffix = [...]string{LM: "ForCausalLM", Scorer: "ForSequenceClassification"}
 
@@ -119,7 +130,7 @@ func parseConfig(b []byte) (Config, error) {
 		}
 	}
 	if r.err == nil && c.Architecture == "" {
-		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: use a model of type qwen2, qwen3, llama or mistral", modelType, ErrUnsupported)
+		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: use a model of type %s", modelType, ErrUnsupported, modelTypes())
 	}
 	if a, ok := r.get("architectures"); ok {
 		var classes []string

@@ -172,7 +172,20 @@ func values(be compute.Backend, x compute.Tensor) []float32 {
 	return v
 }
 
-var lmFolders = []string{"qwen2_tied", "qwen2_untied", "qwen2_bf16", "qwen3", "llama3_sharded", "mistral"}
+// lmFolders are the language models of testdata/model, all that scripts/fixtures_model.py
+// has written: a new architecture is tested once its folder is there.
+var lmFolders = func() (names []string) {
+	entries, err := os.ReadDir(fixtures)
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range entries {
+		if e.Name() != "qwen2_scorer" {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}()
 
 // Log-probabilities, entropies and gradients against transformers, per
 // architecture and way of storing weights.

@@ -72,7 +72,7 @@ func (t *Trainer) openJudges() error {
 	if err != nil {
 		return err
 	}
-	if err := sameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
+	if err := SameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
 		return err
 	}
 	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
@@ -95,9 +95,9 @@ func readHeldOut(dir string) (model.Config, error) {
 	return cfg, err
 }
 
-// sameTokens refuses a discriminator, the model in dir, that does not know the student's
+// SameTokens refuses a discriminator, the model in dir, that does not know the student's
 // tokens by the same ids: it is given ids and would read another text. setting names dir.
-func sameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
+func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
 	if err := CheckModelFolder(vfs.OS, dir); err != nil {
 		return fmt.Errorf("%s: %w", setting, err)
 	}
@@ -266,10 +266,10 @@ func (c *Config) validateJudges(stage Stage) (errs []error) {
 	if w > 0 && r.Checker == "" {
 		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
 	}
-	if r.Checker != "" && c.Data.ValFiles == "" && !(w > 0 && stage.hasCritic()) {
+	if r.Checker != "" && len(c.Data.ValFiles) == 0 && !(w > 0 && stage.hasCritic()) {
 		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
 	}
-	if r.HeldOutCritic != "" && c.Data.ValFiles == "" {
+	if r.HeldOutCritic != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.held_out_critic needs data.val_files")
 	}
 	if r.KeepBest == "val/check" && r.Checker == "" {

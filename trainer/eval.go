@@ -488,9 +488,9 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, maxResponse 
 		if err != nil {
 			return nil, err
 		}
-		prompt, err := enc.prompt(r)
+		prompt, err := enc.Prompt(r)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
 		ids, cut, _, err := enc.given(r)
 		if err != nil {
@@ -506,22 +506,8 @@ func (g Given) Judge(tok *tokenizer.Tokenizer) model.Seq {
 	return encoder{tok: tok}.ending().Seq(g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], g.Truncated)
 }
 
-// lengths measures rows in tokens for data.Validate.
-type lengths struct{ tok *tokenizer.Tokenizer }
-
-// Lengths measures prompts and answers with tok.
-func Lengths(tok *tokenizer.Tokenizer) data.Encoder { return lengths{tok} }
-
-// PromptLen is the number of tokens of a rendered prompt.
-func (l lengths) PromptLen(msgs []data.Message) (int, error) {
-	ids, err := encoder{tok: l.tok}.prompt(data.Row{Messages: msgs})
-	return len(ids), err
-}
-
-// AnswerLen is the number of tokens of an answer with its end.
-func (l lengths) AnswerLen(text string) int {
-	return len(encoder{tok: l.tok}.whole(text))
-}
+// Encoding is how a run with this tokenizer turns rows into tokens, without limits.
+func Encoding(tok *tokenizer.Tokenizer) data.Encoder { return encoder{tok: tok} }
 
 // EncodePrompt is the conversation of a row up to where the answer begins, as token ids.
 func EncodePrompt(tok *tokenizer.Tokenizer, set *data.Set, row int) ([]int32, error) {
@@ -529,5 +515,9 @@ func EncodePrompt(tok *tokenizer.Tokenizer, set *data.Set, row int) ([]int32, er
 	if err != nil {
 		return nil, err
 	}
-	return encoder{tok: tok}.prompt(r)
+	ids, err := encoder{tok: tok}.Prompt(r)
+	if err != nil {
+		return nil, fmt.Errorf("data: row %d: %w", row, err)
+	}
+	return ids, nil
 }

@@ -27,7 +27,7 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if hubID.MatchString(path) {
+		if _, err := fsys.Stat(filepath.Dir(path)); err != nil && hubID.MatchString(path) {
 			return fmt.Errorf("model: %s: no such folder, and gad downloads nothing: fetch it with: hf download %s --local-dir %s, then give %[3]s", path, path, filepath.Base(path))
 		}
 		return fmt.Errorf("model: %s: no such folder: give a Hugging Face model folder", path)

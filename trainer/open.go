@@ -242,29 +242,8 @@ func (t *Trainer) openData(s *start) (err error) {
 		return err
 	}
 	t.enc = encoder{tok: t.tok, maxPrompt: c.Data.MaxPrompt, maxResponse: c.Data.MaxResponse}
-	if t.set, err = data.Open(c.Data.TrainFiles, c.Data.Columns()); err != nil {
+	if err := t.openSets(s); err != nil {
 		return err
-	}
-	if !t.set.HasTeacher() {
-		return fmt.Errorf("data: %s: column %q is missing: name the teacher's column with data.teacher_key", c.Data.TrainFiles, c.Data.TeacherKey)
-	}
-	if s.inPlace && s.state.DataDigest != t.set.Digest() {
-		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or start a new --output", c.Data.TrainFiles, t.set.Digest(), s.state.DataDigest)
-	}
-	var dropped int
-	if t.rows, dropped, err = t.enc.usable(t.set, c.Data.TrainFiles, c.Data, t.set.Len()); err != nil {
-		return err
-	}
-	if dropped > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are over the length limits and left out", dropped, t.set.Len()))
-	}
-	if c.Data.ValFiles != "" {
-		if t.val, err = data.Open(c.Data.ValFiles, c.Data.Columns()); err != nil {
-			return fmt.Errorf("data.val_files: %w", err)
-		}
-		if t.valRows, _, err = t.enc.usable(t.val, c.Data.ValFiles, c.Data, c.Trainer.ValRows); err != nil {
-			return err
-		}
 	}
 	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
 	t.planned = c.Trainer.TotalSteps
@@ -356,7 +335,7 @@ func (t *Trainer) openModels(s start) (err error) {
 		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
 	if !carried && c.Model.RewardPath != "" {
-		if err := sameTokens(t.tok, scorer, "model.reward_path"); err != nil {
+		if err := SameTokens(t.tok, scorer, "model.reward_path"); err != nil {
 			return err
 		}
 	}

@@ -58,7 +58,7 @@ func (p *program) evalCommand() *cli.Command {
 			if err := checkEvalFlags(c); err != nil {
 				return err
 			}
-			e := &evaluation{p: p, c: c, con: report.NewConsole(p.err, p.tty)}
+			e := &evaluation{p: p, c: c, con: p.console()}
 			defer e.close()
 			return e.run()
 		},
@@ -219,7 +219,7 @@ func (e *evaluation) run() (err error) {
 
 // open reads all that can be wrong before anything is computed.
 func (e *evaluation) open() (err error) {
-	if e.set, e.rows, err = openRows(e.c); err != nil {
+	if e.set, e.rows, err = e.p.openRows(e.c); err != nil {
 		return err
 	}
 	e.limit = e.c.Int("max-response-length")
@@ -264,9 +264,6 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 		o.From = ""
 		return o, nil
 	}
-	if err := trainer.CheckModelFolder(files(), o.From); err != nil {
-		return o, err
-	}
 	if o.Shape, err = model.ReadConfig(o.From); err != nil {
 		return o, err
 	}
@@ -274,14 +271,7 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 	if err != nil {
 		return o, err
 	}
-	its, err := tokenizer.Load(o.From)
-	if err != nil {
-		return o, err
-	}
-	if !bytes.Equal(mine.Files()["tokenizer.json"], its.Files()["tokenizer.json"]) {
-		return o, usage("eval: --disc-from %s: its tokenizer is not that of %s: a discriminator reads the student's tokens", o.From, dir)
-	}
-	return o, nil
+	return o, trainer.SameTokens(mine, o.From, "--disc-from")
 }
 
 func (e *evaluation) budget() trainer.DiscBudget {

@@ -31,7 +31,6 @@ import (
 
 // generateCommand is gad generate.
 func (p *program) generateCommand() *cli.Command {
-	cols := data.DefaultColumns()
 	return &cli.Command{
 		Name:  "generate",
 		Usage: "answer a prompt, or every prompt of a data file",
@@ -40,11 +39,8 @@ func (p *program) generateCommand() *cli.Command {
 			&cli.StringFlag{Name: "prompt", Usage: "what the user says, within the chat template; - reads it from standard input"},
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
 			&cli.BoolFlag{Name: "raw", Usage: "take --prompt as it is, without a chat template"},
-			&cli.StringFlag{Name: "data", Usage: "data file or folder: its conversations are answered, in the place of --prompt"},
 			&cli.StringFlag{Name: "output", Usage: "file to make for --data: a JSON line for each answer. Interrupted, the same command resumes"},
 			&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"},
-			&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column of --data with the conversation or the prompt"},
-			&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column of --data with the teacher's answer, which is copied"},
 			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers to each prompt"},
 			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or half of what the model takes with --data, or what is left of it", Usage: "longest answer, tokens"},
 			&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "sampling temperature; 0 is greedy"},
@@ -54,7 +50,7 @@ func (p *program) generateCommand() *cli.Command {
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds give equal answers"},
 			&cli.BoolFlag{Name: "stream", Usage: "print the answer as it is decoded (default: on a terminal)"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object for each answer to --prompt, with token ids and log-probabilities"},
-		}, deviceFlags()...),
+		}, append(setFlags("conversations to answer, in the place of --prompt"), deviceFlags()...)...),
 		Action: func(c *cli.Context) error {
 			if err := checkGenerateFlags(c); err != nil {
 				return err
@@ -85,7 +81,7 @@ func checkGenerateFlags(c *cli.Context) error {
 		if err := need(c, "prompt"); err != nil {
 			return err
 		}
-		other = []string{"output", "limit", "content-key", "teacher-key"}
+		other = []string{"output", "limit", "split", "format", "content-key", "teacher-key"}
 	}
 	for _, name := range other {
 		switch {
@@ -156,7 +152,7 @@ func (p *program) answerPrompt(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := load(c, c.String("model"), model.LM)
+	l, err := p.load(c, c.String("model"), model.LM)
 	if err != nil {
 		return err
 	}
@@ -189,7 +185,7 @@ func (p *program) answerPrompt(c *cli.Context) error {
 		}
 		return s.end()
 	}
-	con := report.NewConsole(p.err, p.tty)
+	con := p.console()
 	defer con.Close()
 	advance, done := con.Stage("tokens", 0)
 	out, err := l.m.Generate([][]int32{prompt}, []uint64{0}, o, advance)
@@ -329,12 +325,12 @@ const chunkRows = 1024
 // ends; when all are there they are sorted into the output, which therefore has the
 // same bytes whether the command was interrupted or not.
 func (p *program) answerData(c *cli.Context) (err error) {
-	b := &batchRun{c: c, con: report.NewConsole(p.err, p.tty), path: c.String("output"), lines: map[[2]int][]byte{}}
+	b := &batchRun{c: c, con: p.console(), path: c.String("output"), lines: map[[2]int][]byte{}}
 	defer b.con.Close()
 	if err := freeOutput("generate", b.path); err != nil {
 		return err
 	}
-	set, rows, err := openRows(c)
+	set, rows, err := p.openRows(c)
 	if err != nil {
 		return err
 	}
@@ -365,9 +361,7 @@ func (p *program) answerData(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	_, done := b.con.Busy("loading "+dir, 0)
-	l, err := load(c, dir, model.LM)
-	done()
+	l, err := p.load(c, dir, model.LM)
 	if err != nil {
 		return err
 	}
@@ -405,7 +399,7 @@ func (b *batchRun) describe(dir string, set *data.Set, limit int) (s batchSettin
 	if err != nil {
 		return s, err
 	}
-	_, done = b.con.Busy("reading "+c.String("data"), 0)
+	_, done = b.con.Busy("reading "+namedData(c), 0)
 	defer done()
 	if err := set.Verify(); err != nil {
 		return s, err

@@ -23,6 +23,7 @@ import (
 	"gad/data"
 	dev "gad/device"
 	"gad/internal/conf"
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
@@ -50,6 +51,15 @@ type program struct {
 	command  string
 	beside   *jobs    // the others of a study, which is one process; nil outside of one
 	planning *planned // takes the plan in the place of out; nil prints it
+	con      *report.Console
+}
+
+// console shows what a command does before it prints its result.
+func (p *program) console() *report.Console {
+	if p.con == nil {
+		p.con = report.NewConsole(p.err, p.tty)
+	}
+	return p.con
 }
 
 // run is gad with the given arguments; it returns the exit status.
@@ -59,6 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
 	err := p.invoke(context.Background(), args)
+	p.console().Close()
 	if err == nil {
 		return exitDone
 	}
@@ -274,7 +285,7 @@ func noArguments(c *cli.Context) error {
 // need refuses a missing flag.
 func need(c *cli.Context, names ...string) error {
 	for _, name := range names {
-		if c.String(name) == "" {
+		if !c.IsSet(name) || c.String(name) == "" {
 			return usage("%s: --%s is missing: see gad %s --help", typed(c), name, typed(c))
 		}
 	}

@@ -20,7 +20,7 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
 	}
 	for _, f := range stageFlags {
-		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
+		flags = append(flags, f.flag())
 	}
 	return &cli.Command{
 		Name:      "plan",
@@ -65,7 +65,9 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 	case !errors.Is(missing, dev.ErrUnavailable):
 		return missing
 	}
+	_, done := p.console().Busy("reading and timing", 0)
 	plan, err := trainer.NewPlan(be, d.footprint(), free, files(), cfg, stage)
+	done()
 	if err != nil {
 		return err
 	}
@@ -78,11 +80,15 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 
 // planEval is gad eval --dry-run under the flags that both have.
 func (p *program) planEval(c *cli.Context) error {
-	shared := []string{"model", "data", "checker", "seed", "device", "precision", "threads"}
+	shared := []string{"model", "split", "format", "checker", "seed", "device", "precision", "threads"}
 	args := []string{"gad", "eval", "--dry-run"}
 	for _, name := range c.LocalFlagNames() {
 		switch {
 		case name == "stage":
+		case name == "data":
+			for _, file := range c.StringSlice(name) {
+				args = append(args, "--"+name, file)
+			}
 		case slices.Contains(shared, name):
 			args = append(args, "--"+name, c.String(name))
 		default:

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/checkpoint"
+	"gad/data"
 	"gad/internal/conf"
 	"gad/trainer"
 )
@@ -21,8 +22,11 @@ type stageFlag struct{ name, key, usage string }
 var stageFlags = []stageFlag{
 	{"model", "model.path", "student: a Hugging Face model folder"},
 	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
-	{"data", "data.train_files", "training data: Arrow IPC, Parquet, JSONL or a datasets folder"},
-	{"val-data", "data.val_files", "held-out data for the val/ metrics"},
+	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
+	{"val-data", "data.val_files", "held-out data for the val/ metrics, as --data"},
+	{"split", "data.split", "which split of --data, where a folder has several"},
+	{"val-split", "data.val_split", "which split of --val-data"},
+	{"format", "data.format", "of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},
@@ -32,6 +36,31 @@ var stageFlags = []stageFlag{
 	{"device", "trainer.device", "where to compute: cpu or cuda"},
 	{"precision", "trainer.precision", "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
 	{"threads", "trainer.threads", "CPU workers; 0 is one per core"},
+}
+
+// lists are the flags of stageFlags that may be given several times.
+var lists = []string{"data", "val-data"}
+
+func (f stageFlag) flag() cli.Flag {
+	if slices.Contains(lists, f.name) {
+		return &cli.StringSliceFlag{Name: f.name, Usage: f.usage}
+	}
+	return &cli.StringFlag{Name: f.name, Usage: f.usage}
+}
+
+// settings are the settings that the flag's values make; none where it is not given.
+func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
+	if !c.IsSet(f.name) {
+		return nil
+	}
+	values := []string{c.String(f.name)}
+	if slices.Contains(lists, f.name) {
+		values = c.StringSlice(f.name)
+	}
+	for _, v := range values {
+		set = append(set, conf.Flag{Key: f.key, Value: v, Name: "--" + f.name})
+	}
+	return set
 }
 
 // stageCommand is gad sft, gad warmup, gad train or gad dpo.
@@ -53,7 +82,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 		if (stage == trainer.SFT || stage == trainer.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
 			continue
 		}
-		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
+		flags = append(flags, f.flag())
 	}
 	return &cli.Command{
 		Name:        string(stage),
@@ -85,9 +114,7 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	}
 	var set []conf.Flag
 	for _, f := range stageFlags {
-		if c.IsSet(f.name) {
-			set = append(set, conf.Flag{Key: f.key, Value: c.String(f.name), Name: "--" + f.name})
-		}
+		set = append(set, f.settings(c)...)
 	}
 	// The folders decide what the settings start from, so they are resolved first.
 	probe := trainer.StageDefaults(stage)

@@ -86,7 +86,7 @@ type loaded struct {
 	tok *tokenizer.Tokenizer
 }
 
-func load(c *cli.Context, dir string, kind model.Kind) (l *loaded, err error) {
+func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, err error) {
 	part := "actor"
 	if kind == model.Scorer {
 		part = "critic"
@@ -98,6 +98,8 @@ func load(c *cli.Context, dir string, kind model.Kind) (l *loaded, err error) {
 	if err != nil {
 		return nil, err
 	}
+	_, done := p.console().Busy("loading "+dir, 0)
+	defer done()
 	if l, err = loadOn(be, dir, kind); err != nil {
 		be.Close()
 	}
@@ -128,22 +130,16 @@ func inRange(c *cli.Context, name string, high float64) error {
 
 // rowFlags are common to the commands that read a data file's rows.
 func rowFlags() []cli.Flag {
-	cols := data.DefaultColumns()
-	return []cli.Flag{
-		&cli.StringFlag{Name: "data", Usage: "data file; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"},
-		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
-		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
+	return append(setFlags("data; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"),
 		&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"},
 		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longer answers are cut there, tokens"},
 		&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"},
 		&cli.BoolFlag{Name: "json", Usage: "JSON; logprobs and score print nothing else"},
-	}
+	)
 }
 
-func openRows(c *cli.Context) (*data.Set, []int, error) {
-	cols := data.DefaultColumns()
-	cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
-	set, err := data.Open(c.String("data"), cols)
+func (p *program) openRows(c *cli.Context) (*data.Set, []int, error) {
+	set, err := p.openSet(c, c.StringSlice("data"), c.String("split"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -249,12 +245,12 @@ func (p *program) scoreCommand() *cli.Command {
 // eachGiven loads a model and hands it the rows of --data, some at a time, so
 // that output flows and memory stays bounded.
 func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func(*loaded, io.Writer, []trainer.Given) error) error {
-	set, rows, err := openRows(c)
+	set, rows, err := p.openRows(c)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	l, err := load(c, dir, kind)
+	l, err := p.load(c, dir, kind)
 	if err != nil {
 		return err
 	}

@@ -187,7 +187,7 @@ func TestData(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, printed, said := gad("data", "validate", "--data", bad)
-	if code != exitInput || !strings.Contains(printed, `row 1: column "teacher_response"`) || said != "gad: data: "+bad+": 1 errors: mend or drop those rows\n" {
+	if code != exitInput || !strings.Contains(printed, `row 1: no teacher answer in column "teacher_response"`) || said != "gad: data: "+bad+": training refuses rows (errors: 1): correct or remove them\n" {
 		t.Errorf("exit status %d\n%s%s", code, printed, said)
 	}
 }

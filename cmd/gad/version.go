@@ -37,7 +37,10 @@ func describeBuild(info *debug.BuildInfo, version, commit string) string {
 	}
 	about := []string{}
 	if commit != "" {
-		about = append(about, "commit "+commit[:min(12, len(commit))])
+		if len(commit) == 40 {
+			commit = commit[:12]
+		}
+		about = append(about, "commit "+commit)
 	}
 	if settings["vcs.modified"] == "true" {
 		about = append(about, "modified")

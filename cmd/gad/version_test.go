@@ -31,7 +31,7 @@ func TestDescribeBuild(t *testing.T) {
 		{"v0.0.0-20261122095407-0917cb0d6f5e+dirty", set(append(linux, "vcs.revision", hash, "vcs.modified", "true")...), "", "",
 			"development build (commit 0917cb0d6f5e, modified, go1.26.0, linux/arm64)"},
 		{"v1.2.3", set(linux...), "", "", "v1.2.3 (go1.26.0, linux/arm64)"},
-		{"(devel)", set(append(linux, "-tags", "nvidia")...), "v2.0.0", "abc", "v2.0.0 (commit abc, go1.26.0, linux/arm64, with CUDA)"},
+		{"(devel)", set(append(linux, "-tags", "nvidia")...), "v2.0.0", "0917cb0d6f5e-modified", "v2.0.0 (commit 0917cb0d6f5e-modified, go1.26.0, linux/arm64, with CUDA)"},
 	} {
 		info := &debug.BuildInfo{GoVersion: "go1.26.0", Settings: c.settings}
 		info.Main.Version = c.main
@@ -61,7 +61,7 @@ func TestVersionOfRelease(t *testing.T) {
 		t.Skip("builds the program: left out with -short")
 	}
 	binary := filepath.Join(t.TempDir(), "gad")
-	build := exec.Command("go", "build", "-ldflags", "-X main.version=v9.8.7 -X main.commit=0123456789abcdef", "-o", binary, ".")
+	build := exec.Command("go", "build", "-ldflags", "-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456789abcdef01234567", "-o", binary, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)

@@ -19,13 +19,19 @@ import (
 	"golang.org/x/term"
 )
 
-// How long something must last before it is shown: shorter stages of a step would only
-// flicker, or fill a log; before a run nobody should look at nothing.
+// How long a stage of a step must last before it is shown: shorter ones would only
+// flicker, or fill a log; and the time between two lines of one where there are no bars.
 const (
 	stageDelay = 400 * time.Millisecond
-	busyDelay  = 200 * time.Millisecond
-	pipeEvery  = 10 * time.Second // between two lines of one where there are no bars
+	pipeEvery  = 10 * time.Second
 )
+
+// barPause is the time between two looks of a bar at a count: rows are counted one by one.
+const barPause = 50 * time.Millisecond
+
+// BusyDelay is how long something must last before Busy shows it: before a run nobody
+// should look at nothing. Tests that compare what a program says raise it.
+var BusyDelay = 200 * time.Millisecond
 
 // Console is what people read: lines, and bars while something long is under way. It
 // serialises both on one writer. While bars are shown, lines go through the bars' own
@@ -41,7 +47,8 @@ type Console struct {
 	bars   *mpb.Progress
 	shown  int // bars in it
 	stages map[*stage]bool
-	day    string // of the last line
+	day    string    // of the last line
+	spoke  time.Time // when something was last shown, or the console was made
 }
 
 // NewConsole writes to w, which may be nil. tty says that w is a terminal: bars are
@@ -53,7 +60,7 @@ func NewConsole(w io.Writer, tty bool) *Console {
 		w, h, err := term.GetSize(int(f.Fd()))
 		bar = err == nil && w > 0 && h > 1
 	}
-	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, stages: map[*stage]bool{}}
+	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, stages: map[*stage]bool{}, spoke: time.Now()}
 }
 
 // Print writes one line of text for people, with the time of day.
@@ -109,6 +116,7 @@ func (c *Console) write(s string) error {
 	if c.w == nil {
 		return nil
 	}
+	c.spoke = time.Now()
 	if c.bars != nil {
 		if _, err := c.bars.Write([]byte(s)); err == nil {
 			return nil
@@ -141,6 +149,7 @@ type stage struct {
 	total int
 	n     atomic.Int64
 	at    atomic.Int64 // nanoseconds from began to the last advance
+	drawn atomic.Int64 // and to the last time that the bar was told
 	began time.Time
 	once  sync.Once
 	stop  chan struct{} // closed by done
@@ -160,7 +169,10 @@ func (c *Console) Stage(name string, total int) (advance func(n int), done func(
 // Busy is Stage for what a command does before and beside a run: it is shown at once,
 // or nearly so.
 func (c *Console) Busy(name string, total int) (advance func(n int), done func()) {
-	return c.stage(name, total, busyDelay, busyDelay)
+	c.mu.Lock()
+	delay := max(BusyDelay-time.Since(c.spoke), BusyDelay/10) // several short ones are a wait too
+	c.mu.Unlock()
+	return c.stage(name, total, delay, delay)
 }
 
 // stage shows its bar after the delay, or its first line after first.
@@ -183,9 +195,9 @@ func (c *Console) stage(name string, total int, delay, first time.Duration) (adv
 }
 
 func (s *stage) advance(n int) {
-	at := s.n.Add(int64(n))
-	s.at.Store(int64(s.con.now().Sub(s.began)))
-	if s.timer == nil {
+	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.began))
+	s.at.Store(now)
+	if drawn := s.drawn.Load(); s.timer == nil || now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now) {
 		return
 	}
 	s.con.mu.Lock()
@@ -242,6 +254,7 @@ func (s *stage) showBar() {
 	bar.SetCurrent(s.n.Load())
 	s.bar = bar
 	c.shown++
+	c.spoke = time.Now()
 }
 
 // lines prints the state after first and then every so often until done, and once more then if it has printed before.
