@@ -264,6 +264,9 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 		o.From = ""
 		return o, nil
 	}
+	if err := trainer.CheckModelFolder(files(), o.From); err != nil {
+		return o, err
+	}
 	if o.Shape, err = model.ReadConfig(o.From); err != nil {
 		return o, err
 	}
