@@ -443,8 +443,8 @@ func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
 // What DiscOptions.Fit keeps to.
 const (
 	discPasses = 40  // over the pairs that are learned from: more of them teach their texts by heart
-	discWell   = 100 // steps; before fewer seeds or shorter texts give fewer than these, something else is lowered
-	discLeast  = 50  // steps: no discriminator that was tried had learned in fewer (doc/LOG.md)
+	discWell   = 100 // steps, the fewest that were seen to learn (doc/LOG.md): seeds and tokens are lowered before fewer are taken
+	discLeast  = 50  // steps, the fewest that are tried
 )
 
 // discGrid and readGrid are the numbers of steps and of tokens that a time may shorten
@@ -512,7 +512,7 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 		}
 	}
 	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
-	return o, "", fmt.Sprintf("%s are too short for %d steps, fewer of which teach nothing: give --disc-minutes %.0f, or train it on a GPU", minutes(seconds), min(o.Steps, discLeast), math.Ceil(least/60))
+	return o, "", fmt.Sprintf("it takes at least %d steps, for which %s are too short here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
 }
 
 func minutes(seconds float64) string {
