@@ -159,6 +159,14 @@ func TestPlanEval(t *testing.T) {
 	if got, want := len(ended.Parts), 3; got != want || ended.Disc.Steps != 100 || ended.Disc.Seeds != 3 {
 		t.Errorf("%+v", ended)
 	}
+	// What the second part took corrects the pace, by a factor of 4 at the most; where the
+	// plan had no discriminator there is none.
+	if fast := ended.Calibrate(1e6); fast.Train != 4*ended.Train || fast.Forward != 4*ended.Forward {
+		t.Errorf("calibrated %+v, was %+v", fast.Pace, ended.Pace)
+	}
+	if same := ended.Calibrate(0.5); same.Pace != ended.Pace {
+		t.Errorf("half a second changes the pace: %+v, was %+v", same.Pace, ended.Pace)
+	}
 	// By hand: one step for all answers takes Decode, and each token Slot and its cache.
 	c := model.Config{Layers: 1, Hidden: 4, Heads: 1, KVHeads: 1, HeadDim: 4, FFN: 4, Vocab: 10}
 	seconds := Pace{Decode: 2, Slot: 0.5}.answers(c, []int{0, 0}, []int{10, 4}, 2)
