@@ -159,8 +159,7 @@ func TestPlanEval(t *testing.T) {
 	if got, want := len(ended.Parts), 3; got != want || ended.Disc.Steps != 100 || ended.Disc.Seeds != 3 {
 		t.Errorf("%+v", ended)
 	}
-	// What the second part took corrects the pace, by a factor of 4 at the most; where the
-	// plan had no discriminator there is none.
+	// What the second part took corrects the pace, by a factor of 4 at most.
 	if fast := ended.Calibrate(1e6); fast.Train != 4*ended.Train || fast.Forward != 4*ended.Forward {
 		t.Errorf("calibrated %+v, was %+v", fast.Pace, ended.Pace)
 	}
