@@ -14,16 +14,8 @@ import (
 	"gad/tokenizer"
 )
 
-// Stages shows the progress of a long part of an evaluation: advance is told of
-// work that has been done, done of its end. A nil Stages shows nothing.
-type Stages func(name string, total int) (advance func(n int), done func())
-
-func (s Stages) begin(name string, total int) (advance func(n int), done func()) {
-	if s == nil {
-		return func(int) {}, func() {}
-	}
-	return s(name, total)
-}
+// Stages shows the progress of a long part of an evaluation, as data.Stages does of one of a data set.
+type Stages = data.Stages
 
 // Judged is a student's answers to held-out rows beside the teacher's, with the
 // figures of each row. A row that is not Done has none.
@@ -116,7 +108,7 @@ func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []in
 // EncodeRows are the given rows as token ids.
 func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, o EvalOptions) (*Batch, error) {
 	enc := encoder{tok: tok, maxPrompt: o.MaxPrompt, maxResponse: o.MaxResponse}
-	advance, done := o.Stages.begin("encoding", len(rows))
+	advance, done := o.Stages.Begin("encoding", len(rows))
 	defer done()
 	all := &Batch{}
 	const some = 64 // rows between two looks at the bar
@@ -157,7 +149,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *Batch, o EvalOptions) (
 	}
 	// Counted in tokens, so that the bar moves before the first answer has ended; the
 	// rest of one that ends early counts as done.
-	advance, done := o.Stages.begin("answers, tokens", n*o.MaxResponse)
+	advance, done := o.Stages.Begin("answers, tokens", n*o.MaxResponse)
 	defer done()
 	ending := encoder{tok: tok}.ending()
 	_, err := m.Generate(b.Prompts, keys, model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed, Slots: o.Slots,
@@ -210,7 +202,7 @@ func (j *Judged) TeacherNLL(m *model.Model, o EvalOptions) error {
 	for _, s := range seqs {
 		all += len(s.IDs)
 	}
-	advance, done := o.Stages.begin("teacher NLL, tokens", all)
+	advance, done := o.Stages.Begin("teacher NLL, tokens", all)
 	defer done()
 	logpST := make([][]float32, len(seqs))
 	for _, pack := range model.Packs(seqs, limit) {
@@ -461,7 +453,8 @@ func finiteOr(x float64) *float64 {
 func (t *Trainer) validate(m Metrics) error {
 	j, err := Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, EvalOptions{
 		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse, Seed: t.cfg.Trainer.Seed,
-		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen})
+		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,
+		Stages: func(name string, total int) (func(int), func()) { return t.rec.Stage("validation: "+name, total) }})
 	if err != nil {
 		return fmt.Errorf("validation: %w", err)
 	}

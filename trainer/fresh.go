@@ -254,7 +254,7 @@ type verdicts [][]float64
 // that they learned from, mean over the seeds; NaN where there were none.
 func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
-		advance, done := o.Stages.begin(fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind), o.Steps)
+		advance, done := o.Stages.Begin(fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind), o.Steps)
 		told, right, err := o.trial(be, s, o.Seed+uint64(k), advance)
 		done()
 		if err != nil {

@@ -163,7 +163,9 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	if t.lock != nil {
 		find = checkpoint.Recover
 	}
+	_, done := t.con.Busy("verifying checkpoints", 0)
 	step, dir, notes, err := find(t.fs, run)
+	done()
 	s.notes = notes
 	switch {
 	case err == nil:

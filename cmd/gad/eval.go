@@ -264,17 +264,15 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 		o.From = ""
 		return o, nil
 	}
-	if err := trainer.CheckModelFolder(files(), o.From); err != nil {
-		return o, err
-	}
-	if o.Shape, err = model.ReadConfig(o.From); err != nil {
-		return o, err
-	}
 	mine, err := tokenizer.Load(dir)
 	if err != nil {
 		return o, err
 	}
-	return o, trainer.SameTokens(mine, o.From, "--disc-from")
+	if err := trainer.SameTokens(mine, o.From, "--disc-from"); err != nil {
+		return o, err
+	}
+	o.Shape, err = model.ReadConfig(o.From)
+	return o, err
 }
 
 func (e *evaluation) budget() trainer.DiscBudget {

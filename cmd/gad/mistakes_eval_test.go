@@ -78,7 +78,7 @@ func TestMistakesOfEval(t *testing.T) {
 		{ev + " --dry-run --output out.jsonl", 2, `eval: --dry-run writes nothing: leave --output out`},
 		{ev + " --disc-minutes -1", 2, `eval: --disc-minutes -1: must be from 0 to 1e+06`},
 		{ev + " --disc-seeds 0", 2, `eval: --disc-steps 800, --disc-batch 4, --disc-seeds 0, --disc-lr 0: must be at least 0, 1, 1 and 0`},
-		{ev + " --disc-from nowhere", 3, `model: nowhere: no such folder: give a Hugging Face model folder`},
+		{ev + " --disc-from nowhere", 3, `--disc-from: model: nowhere: no such folder: give a Hugging Face model folder`},
 		{ev + " --disc-from foreign", 3, `tokenizer: foreign: is not the student's tokenizer: token 256 is "er", and the student's is " i": the discriminator reads the student's token ids: give a --disc-from with the same tokenizer`},
 		{ev + " --limit -1", 2, `eval: --limit -1: must be at least 0`},
 		{ev + " --max-response-length 0", 2, `eval: --max-response-length 0: must be at least 1`},

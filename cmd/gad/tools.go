@@ -44,7 +44,9 @@ func (p *program) initCommand() *cli.Command {
 				return fmt.Errorf("tokenizer: %w", err)
 			}
 			defer f.Close()
+			_, done := p.console().Busy("training the tokenizer", 0)
 			tok, err := tokenizer.Train(io.LimitReader(f, maxCorpusBytes), tokenizer.TrainOptions{VocabSize: cfg.Vocab})
+			done()
 			if err != nil {
 				return err
 			}
@@ -56,6 +58,8 @@ func (p *program) initCommand() *cli.Command {
 			if cfg, err = withTokens(cfg, tok); err != nil {
 				return err
 			}
+			_, done = p.console().Busy("drawing and writing weights", 0)
+			defer done()
 			m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
 			if err != nil {
 				return err
@@ -297,7 +301,9 @@ func (p *program) exportCommand() *cli.Command {
 			for _, n := range notes {
 				fmt.Fprintln(p.err, "gad: warning: "+n)
 			}
+			_, done := p.console().Busy("writing "+c.String("output"), 0)
 			dtype, err := trainer.Export(files(), dir, c.String("part"), c.String("output"), c.String("dtype"))
+			done()
 			if err != nil {
 				return err
 			}
