@@ -106,7 +106,7 @@ func readHolder(dir string) string {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return "a process that has not said its name"
+	return "an unknown process"
 }
 
 // Unlock gives the lock back. The lock file itself stays: to remove it would let

@@ -443,7 +443,7 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 		switch h.Type {
 		case format.DictionaryPage:
 			if dict != 0 || values > 0 {
-				return nil, 0, fmt.Errorf("dictionary page in the midst of the column: %w", ErrCorrupt)
+				return nil, 0, fmt.Errorf("dictionary page in the middle of the column: %w", ErrCorrupt)
 			}
 			count, encoding = h.DictionaryPageHeader.V.NumValues, h.DictionaryPageHeader.V.Encoding
 			if encoding != format.Plain && encoding != format.PlainDictionary {

@@ -190,7 +190,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 		}
 		k := t.(string) // the decoder accepts only strings here
 		if _, ok := m[k]; ok {
-			return nil, fmt.Errorf("key %q: comes twice", k)
+			return nil, fmt.Errorf("key %q: appears twice", k)
 		}
 		var v json.RawMessage
 		if err := d.Decode(&v); err != nil {
@@ -199,7 +199,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 		m[k] = v
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("the JSON object does not end: %w: is it cut short?", err)
+		return nil, fmt.Errorf("the JSON object is incomplete: %w: is the file cut short?", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("bytes after the JSON object")
@@ -238,7 +238,7 @@ func (r *reader) value(key, want string, p any) {
 // int reads a whole number; def 0 makes the key required.
 func (r *reader) int(key string, def int) int {
 	if _, ok := r.get(key); !ok && def == 0 {
-		r.fail("key %q: missing: the architecture needs it", key)
+		r.fail("key %q: is missing: this architecture needs it", key)
 	}
 	r.value(key, "a whole number", &def)
 	return def
@@ -296,7 +296,7 @@ func (r *reader) rope(c *Config) {
 		case "rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings":
 		case "partial_rotary_factor":
 			if s.float(k, 1) != 1 {
-				s.fail("key %q: %s: %w: only a full rotation is computed", k, raw[k], ErrUnsupported)
+				s.fail("key %q: %s: %w: only full rotation is implemented", k, raw[k], ErrUnsupported)
 			}
 		default:
 			s.fail("key %q: %w: unknown to the rope types default and llama3", k, ErrUnsupported)
@@ -313,15 +313,15 @@ func (r *reader) refuse(arch string) {
 		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32", v, ErrUnsupported)
 	}
 	if a := r.str("hidden_act", "silu"); a != "silu" {
-		r.fail("key \"hidden_act\": %q: %w: only silu is computed", a, ErrUnsupported)
+		r.fail("key \"hidden_act\": %q: %w: only silu is implemented", a, ErrUnsupported)
 	}
 	for _, k := range []string{"attention_bias", "mlp_bias"} {
 		if r.bool(k, false) {
-			r.fail("key %q: true: %w: no %s model of this kind is computed with these biases", k, ErrUnsupported, arch)
+			r.fail("key %q: true: %w: %s with these biases is not implemented", k, ErrUnsupported, arch)
 		}
 	}
 	if r.float("partial_rotary_factor", 1) != 1 {
-		r.fail("key \"partial_rotary_factor\": %s: %w: only a full rotation is computed", r.raw["partial_rotary_factor"], ErrUnsupported)
+		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented", r.raw["partial_rotary_factor"], ErrUnsupported)
 	}
 	// Mistral's window is in use whenever it is given; Qwen's only with its switch.
 	window := r.int("sliding_window", -1) >= 0
@@ -338,7 +338,7 @@ func (r *reader) refuse(arch string) {
 		}
 		for i, t := range types {
 			if t != "full_attention" {
-				r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is computed", i, t, ErrUnsupported)
+				r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented", i, t, ErrUnsupported)
 			}
 		}
 	}
@@ -403,7 +403,7 @@ func (c Config) validate() error {
 		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights", c.DType, ErrUnsupported)
 	}
 	if n := c.ParamCount(LM); n > 1<<40 {
-		return fmt.Errorf("%d parameters: more than any machine holds: check the sizes", n)
+		return fmt.Errorf("%d parameters: too many for any machine: check the sizes", n)
 	}
 	return nil
 }

@@ -133,7 +133,7 @@ func TestReadConfigRefuses(t *testing.T) {
 	good := strings.TrimSpace(string(whole))
 	for says, text := range map[string]string{
 		"not a JSON object": "[1]", "more than 1048576 bytes": "{" + strings.Repeat(" ", maxConfigBytes) + "}",
-		`key "model_type": comes twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
+		`key "model_type": appears twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
 		"is it cut short":               good[:len(good)-1], "bytes after the JSON object": good + "{}",
 	} {
 		d := t.TempDir()

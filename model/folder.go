@@ -136,7 +136,7 @@ func chunks(t *safetensors.Tensor, f func(lo int, part []float32) error) error {
 		}
 		for i, x := range b {
 			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-				return fmt.Errorf("tensor %q: element %d: %g: not finite: take the file from its source or an earlier checkpoint again", t.Name, lo+i, x)
+				return fmt.Errorf("tensor %q: element %d: %g: not finite: get the file again from its source, or use an earlier checkpoint", t.Name, lo+i, x)
 			}
 		}
 		if err := f(lo, b); err != nil {

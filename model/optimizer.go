@@ -147,7 +147,7 @@ func (o *Optimizer) Load(path string) error {
 func (o *Optimizer) load(f *safetensors.File) error {
 	meta := f.Metadata()
 	if meta["format"] != optimizerFormat {
-		return fmt.Errorf("format %q: want %s: not an optimizer's state, or of a later version", meta["format"], optimizerFormat)
+		return fmt.Errorf("format %q: want %s: not an optimizer state, or written by a later version", meta["format"], optimizerFormat)
 	}
 	steps, err1 := strconv.ParseUint(meta["steps"], 10, 40)
 	skipped, err2 := strconv.ParseUint(meta["skipped"], 10, 40)
@@ -204,7 +204,7 @@ func checkState(t *safetensors.Tensor, squares bool) error {
 	return chunks(t, func(lo int, part []float32) error {
 		for i, x := range part {
 			if squares && x < 0 {
-				return fmt.Errorf("tensor %q: element %d: %g: a mean of squares is not negative: take an earlier checkpoint", t.Name, lo+i, x)
+				return fmt.Errorf("tensor %q: element %d: %g: a second moment cannot be negative: use an earlier checkpoint", t.Name, lo+i, x)
 			}
 		}
 		return nil

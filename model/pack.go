@@ -116,7 +116,7 @@ func (p *pack) join(out []float32, what string, x [][]float32) ([]float32, error
 
 func (m *Model) need(k Kind, train bool) error {
 	if m.opt.Kind != k {
-		return fmt.Errorf("model: a %s model where a %s model is wanted", m.opt.Kind, k)
+		return fmt.Errorf("model: a %s model where a %s model is needed", m.opt.Kind, k)
 	}
 	if train && !m.opt.Trainable {
 		return fmt.Errorf("model: a frozen model has no gradients: load it with Trainable")

@@ -99,7 +99,7 @@ func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
 		return "", err
 	}
 	if part == "critic" && !s.Stage.hasCritic() {
-		return "", fmt.Errorf("%w: export: %s: of %s, which has no discriminator: export the actor", ErrConfig, dir, s.Stage.aRun())
+		return "", fmt.Errorf("%w: export: %s: %s has no discriminator: export the actor", ErrConfig, dir, s.Stage.aRun())
 	}
 	src := filepath.Join(dir, part)
 	cfg, err := model.ReadConfig(src)

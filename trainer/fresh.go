@@ -152,7 +152,7 @@ func (e *Evaluation) SetFresh(f Fresh) {
 func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if o.Steps < 1 || o.Batch < 1 || o.Seeds < 1 {
-		return o, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs, %d seeds: each must be at least 1", o.Steps, o.Batch, o.Seeds)
+		return o, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs, %d seeds: steps, pairs and seeds must each be at least 1", o.Steps, o.Batch, o.Seeds)
 	}
 	if len(j.Seqs) < 2 {
 		return o, fmt.Errorf("trainer: fresh discriminator: %d rows: needs at least 2", len(j.Seqs))
@@ -469,7 +469,7 @@ func (c DiscCost) of(steps, seeds int) float64 {
 func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if pairs < 2 {
-		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is asked about the others", pairs)
+		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is tested on the others", pairs)
 	}
 	asked, seeds := o.Steps, o.Seeds
 	var notes []string
@@ -512,7 +512,7 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 		}
 	}
 	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
-	return o, "", fmt.Sprintf("it takes at least %d steps, for which %s are too short here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
+	return o, "", fmt.Sprintf("it needs at least %d steps, which take longer than %s here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
 }
 
 func minutes(seconds float64) string {

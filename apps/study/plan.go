@@ -145,7 +145,7 @@ func (r *reader) plan(root *conf.Node) *Plan {
 	}
 	for i, s := range p.Seeds {
 		if slices.Contains(p.Seeds[:i], s) {
-			root.Get("seeds").Bad("seed %d stands twice", s)
+			root.Get("seeds").Bad("seed %d appears twice", s)
 		}
 	}
 	if n := root.Get("metrics"); n != nil {
@@ -277,10 +277,10 @@ func (r *reader) stage(n *conf.Node) *Stage {
 	}
 	r.choice(n.Get("run"), s.Run, commands)
 	if s.Preset != "" && (s.Run == "sft" || s.Run == "dpo") {
-		n.Get("preset").Bad("is for warmup and train: %s has nothing that the methods differ in", s.Run)
+		n.Get("preset").Bad("is for warmup and train: it changes nothing in %s", s.Run)
 	}
 	if told(s.Set, "trainer.checker") != "" {
-		n.Get("set").Bad("trainer.checker: say it in common: a stage takes no checker from the one before it")
+		n.Get("set").Bad("trainer.checker: give it in common: a stage takes no checker from the one before it")
 	}
 	if steps := n.Get("steps"); steps != nil {
 		text, err := conf.Value[string](steps), error(nil)
@@ -290,7 +290,7 @@ func (r *reader) stage(n *conf.Node) *Stage {
 			}
 		}
 		if s.Fill && s.Run == "warmup" {
-			steps.Bad("fill is for sft, dpo and train: a warm-up's steps differ in what they cost")
+			steps.Bad("fill is for sft, dpo and train: the steps of a warm-up do not cost the same")
 		}
 	}
 	if w := n.Get("critic_warmup"); w != nil {
@@ -302,7 +302,7 @@ func (r *reader) stage(n *conf.Node) *Stage {
 		}
 	}
 	if s.Fill && (s.CriticWarmup > 0 || told(s.Set, "trainer.critic_warmup") != "" || told(s.Set, "trainer.critic_warmup_until") != "") {
-		n.Get("steps").Bad("fill is for stages whose steps cost the same: leave out the discriminator's time alone")
+		n.Get("steps").Bad("fill is for stages whose steps cost the same: leave out the steps that train the discriminator alone")
 	}
 	return s
 }

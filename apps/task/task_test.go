@@ -284,7 +284,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{split, `task: split "validation": unknown: use train, test, tune, shifted`},
 		{few, `task: split "test": -1 rows: must be 0 to `},
-		{many, `so that no question comes twice`},
+		{many, `so that no question appears twice`},
 		{foreign, `task: question "What is 1+1?": not one of these tasks`},
 		{way, `task: question "Facing up, go left": not one of these tasks`},
 	} {

@@ -155,7 +155,7 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		names = append(names, f.Names()...)
 	}
 	if key == "resume" && takesSettings(c) {
-		return usage("%s: unknown flag --resume: repeat the command that began the run, or say gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor", command)
+		return usage("%s: unknown flag --resume: repeat the command that began the run, or use gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor", command)
 	}
 	if takesSettings(c) {
 		if value == "" {
@@ -163,13 +163,13 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		}
 		snake := strings.ReplaceAll(key, "-", "_")
 		if strings.Contains(key, ".") {
-			return usage("%s: unknown flag --%s: settings stand without dashes: %s=%s", command, key, snake, value)
+			return usage("%s: unknown flag --%s: a setting has no dashes: give %s=%s", command, key, snake, value)
 		}
 		if keys := settingsNamed(snake); len(keys) > 0 {
 			for i, k := range keys {
 				keys[i] = k + "=" + value
 			}
-			return usage("%s: unknown flag --%s: say the setting %s", command, key, strings.Join(keys, " or "))
+			return usage("%s: unknown flag --%s: give the setting %s", command, key, strings.Join(keys, " or "))
 		}
 	}
 	if near := conf.Nearest(key, names); near != "" {

@@ -24,7 +24,7 @@ func TestBench(t *testing.T) {
 		"bench --seconds 0":               `bench: --seconds 0: must be above 0, to 1000000`,
 		"bench --answers 0":               `bench: --answers 0: must be from 1 to 1048576`,
 		"bench now":                       `bench: unexpected argument "now": this command takes flags only`,
-		"bench --serve --what ops --json": `bench: --serve: takes neither --what nor --json: the cases that it reads say what is measured`,
+		"bench --serve --what ops --json": `bench: --serve: takes neither --what nor --json: the cases on standard input decide what is measured`,
 	} {
 		code, out, err := gad(strings.Fields(line)...)
 		if code != exitUsage || err != "gad: "+want+"\n" || out != "" {

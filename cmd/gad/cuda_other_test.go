@@ -13,7 +13,7 @@ func TestNoCUDA(t *testing.T) {
 	f := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	flags := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--device", "cuda"}
-	const missing = "cuda: CUDA is not to be had: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU"
+	const missing = "cuda: CUDA is not available: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU"
 	code, out, said := gad(stage("sft", flags...)...)
 	if code != exitUsage || out != "" || said != "gad: "+missing+"\n" {
 		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
@@ -22,7 +22,7 @@ func TestNoCUDA(t *testing.T) {
 		t.Error("the run folder was made")
 	}
 	printed, _ := must(t, stage("plan", flags...)...)
-	for _, want := range []string{"actor: weights as products read them", "the device itself", "not timed", missing} {
+	for _, want := range []string{"actor: packed copy of the weights", "CUDA context and libraries", "not timed", missing} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, printed)
 		}

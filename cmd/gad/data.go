@@ -52,7 +52,7 @@ func (p *program) dataCommand() *cli.Command {
 		Name:  "data",
 		Usage: "inspect, validate, convert or split a data set",
 		Action: func(c *cli.Context) error {
-			return usage("data: say inspect, validate, convert or split: see gad data --help")
+			return usage("data: a subcommand is missing: inspect, validate, convert or split (see gad data --help)")
 		},
 		Subcommands: []*cli.Command{
 			{
@@ -73,9 +73,9 @@ func (p *program) dataCommand() *cli.Command {
 					&cli.StringFlag{Name: "model", Usage: "folder whose tokenizer measures lengths; without it they are not measured in tokens"},
 					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt, Usage: "tokens"},
 					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "tokens, end token included"},
-					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are training rows too"},
+					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are also training rows"},
 					&cli.StringFlag{Name: "val-split", Usage: "which split of --val-data"},
-					&cli.BoolFlag{Name: "json", Usage: "the report as JSON"},
+					&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 				}, columns...),
 				Action: func(c *cli.Context) error {
 					set, err := open(c)
@@ -113,7 +113,7 @@ func (p *program) dataCommand() *cli.Command {
 			},
 			{
 				Name: "convert", Usage: "write the set in another file format, as messages: .arrow, .arrows, .parquet or .jsonl, by the output's name",
-				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "file to make"}}, columns...),
+				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "output file"}}, columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "output"); err != nil {
 						return err
@@ -132,12 +132,12 @@ func (p *program) dataCommand() *cli.Command {
 				},
 			},
 			{
-				Name: "split", Usage: "two sets by a keyed shuffle; equal prompts stay together",
+				Name: "split", Usage: "split a data set into two by a shuffle with a seed; equal prompts stay together",
 				Flags: append([]cli.Flag{
 					&cli.Float64Flag{Name: "fraction", Value: 0.95, Usage: "share of the first part"},
 					&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the shuffle"},
-					&cli.StringFlag{Name: "first", Usage: "file to make"},
-					&cli.StringFlag{Name: "second", Usage: "file to make"},
+					&cli.StringFlag{Name: "first", Usage: "output file"},
+					&cli.StringFlag{Name: "second", Usage: "output file"},
 				}, columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "first", "second"); err != nil {
@@ -175,7 +175,7 @@ func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) er
 	if err != nil {
 		return err
 	}
-	report.Notes = append(report.Notes, fmt.Sprintf("%d of the %d validation rows have a prompt that is also in the training data, %d the same answer too", prompts, val.Len(), rows))
+	report.Notes = append(report.Notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data, %d of them also the same answer", prompts, val.Len(), rows))
 	return nil
 }
 

@@ -68,7 +68,7 @@ func TestDoctor(t *testing.T) {
 	}
 	p.Process.Signal(syscall.SIGTERM)
 	p.end(t, 20*time.Second)
-	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command goes on after step", "\nhealthy\n")
+	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command continues after step", "\nhealthy\n")
 	ends(t, run, "interrupted")
 	causes += 2
 
@@ -77,7 +77,7 @@ func TestDoctor(t *testing.T) {
 	wait(t, "some steps more", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
 	p.Process.Kill()
 	p.end(t, 20*time.Second)
-	out = doctor(t, "killed", run, exitDone, "without a last word: kill -9, a loss of power", "the same command goes on after step", "\nhealthy\n")
+	out = doctor(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power", "the same command continues after step", "\nhealthy\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 	causes++
 

@@ -271,7 +271,7 @@ func TestGoOn(t *testing.T) {
 		t.Errorf("%d files in the checkpoint, were %d", len(after), len(before))
 	}
 	_, said := must(t, "train", "--resume", run, "--steps", "4")
-	if !strings.Contains(said, "going on after step 2 of 4") {
+	if !strings.Contains(said, "resuming after step 2 of 4") {
 		t.Errorf("says\n%s", said)
 	}
 	equalRuns(t, run, whole, 4)
@@ -313,7 +313,7 @@ func TestNumericalStop(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "20")
 	code, _, said := gad(append(args, "actor.optim.lr=1e38", "trainer.max_skips=3")...)
-	if code != exitNumerical || !strings.Contains(said, "(trainer.max_skips): lower actor.optim.lr and start anew with another --output") {
+	if code != exitNumerical || !strings.Contains(said, "(trainer.max_skips): lower actor.optim.lr and start again with another --output") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	if _, err := os.Stat(filepath.Join(run, "numerical_stop.txt")); err != nil {

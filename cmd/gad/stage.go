@@ -69,13 +69,13 @@ func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 	var about = map[trainer.Stage]string{
 		trainer.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
-		trainer.Warmup: "train the discriminator first, then the student beside it",
-		trainer.DPO:    "prefer the teacher's answers to samples of the starting student (SODA): no discriminator",
-		trainer.Train:  "play the game from a warm-up checkpoint, or go on with an interrupted run",
+		trainer.Warmup: "train the discriminator alone, then together with the student, which learns by SFT",
+		trainer.DPO:    "train the student to prefer the teacher's answers to its own first samples (SODA): no discriminator",
+		trainer.Train:  "play the game from a warm-up checkpoint, or resume an interrupted run",
 	}
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "print all settings and the plan, and stop"},
 	}
 	if stage != trainer.SFT && stage != trainer.DPO { // what the methods differ in is the game's
 		flags = append(flags, presetFlag())
@@ -104,7 +104,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 
 // presetFlag chooses one of the published methods.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "settings of a method, before those of the file: " + strings.Join(trainer.PresetNames(), " or ")}
+	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a published method: " + strings.Join(trainer.PresetNames(), " or ")}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is
@@ -136,10 +136,10 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		if _, err := files().Stat(saved); err == nil {
 			going = true
 			if err := conf.Load(&cfg, saved, nil, nil); err != nil {
-				return cfg, nil, fmt.Errorf("%w: the run's own settings do not load", err)
+				return cfg, nil, fmt.Errorf("%w: the run's config.yaml cannot be read", err)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return cfg, nil, usage("trainer: %s: cannot be the run folder: %v: give another --output", out, err)
+			return cfg, nil, usage("trainer: %s: cannot be used as run folder: %v: give another --output", out, err)
 		}
 	}
 	if resume != "" && !going {
@@ -184,7 +184,7 @@ func named(c *cli.Context, was, is string) error {
 	if was == "" || is != "" || said {
 		return nil
 	}
-	return usage("%s: the run's settings name a checker, %q: a folder starts no program: give it again, --checker %q, or trainer.checker= for none (and trainer.keep_best= if it chose the best)", typed(c), was, was)
+	return usage("%s: the run's settings name a checker, %q: gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none (and trainer.keep_best= if it uses the checker)", typed(c), was, was)
 }
 
 // notInherited are settings that belong to one run, not to what it learns, and the

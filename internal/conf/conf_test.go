@@ -366,7 +366,7 @@ func TestHostileFiles(t *testing.T) {
 			t.Errorf("%s: a message of %d bytes", name, len(got))
 		}
 	}
-	if got := load(t, defaults(), strings.Repeat("k: 1\n", 200), nil, nil); strings.Count(got, "\n") != maxProblems || !strings.HasSuffix(got, ": and more: mend these first") {
+	if got := load(t, defaults(), strings.Repeat("k: 1\n", 200), nil, nil); strings.Count(got, "\n") != maxProblems || !strings.HasSuffix(got, ": and more: fix these first") {
 		t.Errorf("problems are not capped:\n%s", got)
 	}
 }
@@ -449,7 +449,7 @@ func TestProgrammersErrors(t *testing.T) {
 			A map[string]int `yaml:"a"`
 		}{},
 		`conf: struct { A int }.A: want a yaml tag of lower-case letters, digits and _, or ",inline" on a struct`: struct{ A int }{},
-		`conf: struct { A int "yaml:\"a\""; B int "yaml:\"a\"" }.B: yaml name "a" stands twice`: struct {
+		`conf: struct { A int "yaml:\"a\""; B int "yaml:\"a\"" }.B: yaml name "a" appears twice`: struct {
 			A int `yaml:"a"`
 			B int `yaml:"a"`
 		}{},

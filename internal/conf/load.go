@@ -104,7 +104,7 @@ func (ld *loader) bad(where, format string, args ...any) {
 	case n < maxProblems:
 		ld.problems = append(ld.problems, Problem{where, fmt.Sprintf(format, args...)})
 	case n == maxProblems:
-		ld.problems = append(ld.problems, Problem{where, "and more: mend these first"})
+		ld.problems = append(ld.problems, Problem{where, "and more: fix these first"})
 	}
 }
 

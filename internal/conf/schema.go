@@ -83,7 +83,7 @@ func (s *schema) walk(t reflect.Type, group string, index []int) {
 			bad(`want a yaml tag of lower-case letters, digits and _, or ",inline" on a struct`)
 		}
 		if slices.Contains(s.groups[group], name) {
-			bad(fmt.Sprintf("yaml name %q stands twice", name))
+			bad(fmt.Sprintf("yaml name %q appears twice", name))
 		}
 		s.groups[group] = append(s.groups[group], name)
 		key := join(group, name)

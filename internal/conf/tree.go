@@ -66,7 +66,7 @@ func (n *Node) note(where, msg string) {
 	case len(*p) < maxProblems:
 		*p = append(*p, Problem{where, msg})
 	case len(*p) == maxProblems:
-		*p = append(*p, Problem{where, "and more: mend these first"})
+		*p = append(*p, Problem{where, "and more: fix these first"})
 	}
 }
 

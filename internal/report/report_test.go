@@ -236,9 +236,9 @@ func clip(s string) string { return s[:min(len(s), 300)] }
 // TestResumeRefuses: damage in the middle would cost records that cannot be made again.
 func TestResumeRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"{\"step\":1}\ngarbage\n{\"step\":2}\n":      `report: /run: metrics.jsonl: line 2: not a JSON object: step 2 follows: move the file away to go on without its records`,
-		"{\"step\":1}\n{\"step\":9}\n{\"step\":2}\n": `report: /run: metrics.jsonl: line 2: step 9: step 2 follows: move the file away to go on without its records`,
-		"{\"step\":2}\n{\"step\":2}\n":               `report: /run: metrics.jsonl: line 2: step 2 after step 2: move the file away to go on without its records`,
+		"{\"step\":1}\ngarbage\n{\"step\":2}\n":      `report: /run: metrics.jsonl: line 2: not a JSON object: step 2 follows: move the file away to continue without its records`,
+		"{\"step\":1}\n{\"step\":9}\n{\"step\":2}\n": `report: /run: metrics.jsonl: line 2: step 9: step 2 follows: move the file away to continue without its records`,
+		"{\"step\":2}\n{\"step\":2}\n":               `report: /run: metrics.jsonl: line 2: step 2 after step 2: move the file away to continue without its records`,
 	} {
 		fsys := vfstest.NewCrash()
 		put(t, fsys, "/run/metrics.jsonl", text)

@@ -105,7 +105,7 @@ func parseRow(line []byte) (Row, error) {
 			continue
 		}
 		if _, twice := r.Values[key]; twice {
-			return Row{}, fmt.Errorf("%q: stands twice", key)
+			return Row{}, fmt.Errorf("%q: appears twice", key)
 		}
 		switch v := v.(type) {
 		case json.Number:
@@ -236,9 +236,9 @@ func cutMetrics(fsys vfs.FS, path string, last int) error {
 			}
 			return nil
 		case over != "":
-			return fmt.Errorf("%s: step %d follows: move the file away to go on without its records", over, r.Step)
+			return fmt.Errorf("%s: step %d follows: move the file away to continue without its records", over, r.Step)
 		case r.Step <= step:
-			return fmt.Errorf("line %d: step %d after step %d: move the file away to go on without its records", n, r.Step, step)
+			return fmt.Errorf("line %d: step %d after step %d: move the file away to continue without its records", n, r.Step, step)
 		}
 		step, keep = r.Step, end
 		return nil
