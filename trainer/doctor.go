@@ -124,7 +124,7 @@ func (x *Examination) examineEnd() {
 	}
 	switch x.Last.End {
 	case report.Numerical, report.OutOfMemory, report.Failed:
-		x.sick("it ended with an error that may come again: %s", x.Last.End)
+		x.sick("it ended with an error that may happen again: %s", x.Last.End)
 	}
 }
 

@@ -218,7 +218,7 @@ func TestFill(t *testing.T) {
 	r.plan.Budget = Budget{TFLOP: 0.02}
 	r.plan.Arms[1].Stages = append(r.plan.Arms[0].Stages, r.plan.Arms[1].Stages...)
 	report := r.must(t)
-	if why := report.Runs[1].Why; report.Runs[1].State != "failed" || !strings.Contains(why, "the stages before have taken 0.04 of a budget of 0.02") {
+	if why := report.Runs[1].Why; report.Runs[1].State != "failed" || !strings.Contains(why, "earlier stages used 0.04 of the budget of 0.02") {
 		t.Errorf("%s: %s", report.Runs[1].State, why)
 	}
 }
@@ -246,7 +246,7 @@ func TestFailures(t *testing.T) {
 		if c.final != (err == nil) || report == nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if !c.final && !strings.Contains(err.Error(), "run the same command again to try them again") {
+		if !c.final && !strings.Contains(err.Error(), "run the same command to try them again") {
 			t.Errorf("%s: %v", name, err)
 		}
 		failed := 0

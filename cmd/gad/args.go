@@ -122,6 +122,15 @@ func unknownCommand(before, name string, commands []*cli.Command) error {
 	return usage("unknown command %q: see gad %s--help", before+name, before)
 }
 
+// noSubcommand refuses a command that has subcommands and was given none of them.
+func noSubcommand(c *cli.Context, names string) error {
+	name := c.Command.Name
+	if arg := c.Args().First(); arg != "" {
+		return usage("%s: unknown subcommand %q: use %s (see gad %s --help)", name, arg, names, name)
+	}
+	return usage("%s: a subcommand is missing: use %s (see gad %s --help)", name, names, name)
+}
+
 // elsewhere are names that other trainers have for a setting, where the last part of
 // gad's own name does not give it away.
 var elsewhere = map[string]string{

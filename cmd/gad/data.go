@@ -49,11 +49,9 @@ func (p *program) dataCommand() *cli.Command {
 	}
 	limits := trainer.DefaultConfig().Data
 	return &cli.Command{
-		Name:  "data",
-		Usage: "inspect, validate, convert or split a data set",
-		Action: func(c *cli.Context) error {
-			return usage("data: a subcommand is missing: inspect, validate, convert or split (see gad data --help)")
-		},
+		Name:   "data",
+		Usage:  "inspect, validate, convert or split a data set",
+		Action: func(c *cli.Context) error { return noSubcommand(c, "inspect, validate, convert or split") },
 		Subcommands: []*cli.Command{
 			{
 				Name: "inspect", Usage: "format, columns, size and a first row", Flags: columns,

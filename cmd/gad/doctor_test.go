@@ -111,7 +111,7 @@ func TestDoctor(t *testing.T) {
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 {
 		t.Errorf("numerical stop: exit status %d, must be said once:\n%s", code, said)
 	}
-	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "sick: it ended with an error that may come again")
+	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "sick: it ended with an error that may happen again")
 	ends(t, broken, "numbers broke down")
 	t.Logf("numerical stop:\n%s", strings.ReplaceAll(out, filepath.Dir(broken), "RUNS"))
 	causes++

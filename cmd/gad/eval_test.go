@@ -278,7 +278,7 @@ func TestGenerateData(t *testing.T) {
 		if read(name) != all {
 			t.Errorf("%s: other bytes than without an interruption", k)
 		}
-		if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "answers are there already") {
+		if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "resuming, answers done so far: ") {
 			t.Errorf("%s: does not say that it resumes: %s", k, said)
 		}
 	}

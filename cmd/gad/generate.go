@@ -525,7 +525,7 @@ func (b *batchRun) begin() error {
 		return vfs.Target(err)
 	}
 	if n := len(b.lines); n > 0 {
-		b.con.Print(fmt.Sprintf("%s: %d answers already exist", b.partial(), n))
+		b.con.Print(fmt.Sprintf("%s: resuming, answers done so far: %d", b.partial(), n))
 	}
 	var err error
 	if b.journal, err = files().OpenAppend(b.partial()); err != nil {

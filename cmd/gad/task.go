@@ -83,7 +83,7 @@ func (p *program) taskCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "task",
 		Usage:       "generated tasks with an exact checker: what the demo and the studies are made of",
-		Action:      func(c *cli.Context) error { return usage("task: a subcommand is missing: make or check (see gad task --help)") },
+		Action:      func(c *cli.Context) error { return noSubcommand(c, "make or check") },
 		Subcommands: verbs,
 	}
 }

@@ -262,7 +262,7 @@ func TestReadMetricsRefuses(t *testing.T) {
 		`{"step":1.5}`:           `"step": want one positive integer`,
 		`{"step":"1"}`:           `"step": want one positive integer`,
 		`{"step":1,"step":2}`:    `"step": want one positive integer`,
-		`{"step":1,"a":1,"a":2}`: `"a": stands twice`,
+		`{"step":1,"a":1,"a":2}`: `"a": appears twice`,
 		`{"step":1,"a":"x"}`:     `"a": want a number`,
 		`{"step":1,"time":5}`:    `"time": want one time, such as "2006-01-02T15:04:05.000Z"`,
 		`{"step":1,"a":null}`:    `"a": want a number`,

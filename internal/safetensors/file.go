@@ -68,7 +68,7 @@ func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error
 	case !info.Mode().IsRegular():
 		return nil, nil, nil, errors.New("not a regular file")
 	case size < 8:
-		return nil, nil, nil, fmt.Errorf("file: %d bytes is too short for a safetensors file", size)
+		return nil, nil, nil, fmt.Errorf("file: %d bytes: too short for a safetensors file", size)
 	case size > math.MaxInt:
 		return nil, nil, nil, fmt.Errorf("file: %d bytes are too many for this machine", size)
 	}

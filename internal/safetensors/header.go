@@ -332,9 +332,9 @@ func (h *header) check(dataLen int64) error {
 	for i := range ts {
 		switch t := &ts[i]; {
 		case t.begin > at:
-			return fmt.Errorf("tensor %q: it starts at %d, %d unused bytes before it", clip(t.Name), t.begin, t.begin-at)
+			return fmt.Errorf("tensor %q: starts at %d, %d unused bytes before it", clip(t.Name), t.begin, t.begin-at)
 		case t.begin < at:
-			return fmt.Errorf("tensor %q: it starts at %d, inside the previous tensor, which ends at %d", clip(t.Name), t.begin, at)
+			return fmt.Errorf("tensor %q: starts at %d, inside the previous tensor, which ends at %d", clip(t.Name), t.begin, at)
 		}
 		at = ts[i].end
 	}
@@ -344,7 +344,7 @@ func (h *header) check(dataLen int64) error {
 	sort.Slice(ts, func(i, j int) bool { return ts[i].Name < ts[j].Name })
 	for i := 1; i < len(ts); i++ {
 		if ts[i].Name == ts[i-1].Name {
-			return fmt.Errorf("tensor %q: it is there twice", clip(ts[i].Name))
+			return fmt.Errorf("tensor %q: appears twice", clip(ts[i].Name))
 		}
 	}
 	return nil
