@@ -134,7 +134,7 @@ func TestReadConfigRefuses(t *testing.T) {
 	for says, text := range map[string]string{
 		"not a JSON object": "[1]", "more than 1048576 bytes": "{" + strings.Repeat(" ", maxConfigBytes) + "}",
 		`key "model_type": appears twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
-		"is the file cut short":                 good[:len(good)-1], "bytes after the JSON object": good + "{}",
+		"is the file cut short":           good[:len(good)-1], "bytes after the JSON object": good + "{}",
 	} {
 		d := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(d, "config.json"), []byte(text), 0o600))

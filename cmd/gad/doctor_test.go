@@ -119,8 +119,8 @@ func TestDoctor(t *testing.T) {
 	t.Logf("row 10: last words: %d ways to end, each told by the log's last entry (killed: by its absence) and by gad doctor; full disk and memory: TestDoctorDiskFull, TestRunOutOfMemory", causes)
 
 	for what, args := range map[string][]string{
-		`trainer: ` + f.path("student") + `: holds no run`: {f.path("student")},
-		"unexpected argument \"b\"":                        {"a", "b"},
+		`trainer: ` + f.path("student") + `: contains no run`: {f.path("student")},
+		"unexpected argument \"b\"":                           {"a", "b"},
 	} {
 		code, out, said := gad(append([]string{"doctor"}, args...)...)
 		if code != exitUsage || out != "" || !strings.Contains(said, what) || strings.Count(said, "\n") != 1 {
