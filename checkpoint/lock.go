@@ -81,7 +81,7 @@ func Holder(dir string) (who string, err error) {
 		if _, err := os.Stat(filepath.Join(dir, holderName)); err != nil {
 			return "", nil // whoever works in a folder has left its name there
 		}
-		return readHolder(dir) + ", if that still runs: the lock is another user's and cannot be read", nil
+		return readHolder(dir) + ", if it is still running: the lock belongs to another user and cannot be read", nil
 	}
 	if err == nil && free {
 		err = l.Unlock()

@@ -147,7 +147,7 @@ func (s *arrowSource) scanStream() error {
 		}
 		if end {
 			if at+8 != s.size {
-				return fmt.Errorf("%d bytes after the end mark: %w: want one stream per file", s.size-at-8, ErrCorrupt)
+				return fmt.Errorf("%d bytes after the end mark: %w: expected one stream per file", s.size-at-8, ErrCorrupt)
 			}
 			return nil
 		}
@@ -636,7 +636,7 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 			ok, want = f.Type.ID() == arrow.NULL || isList && arrow.IsInteger(list.Elem().ID()), "a list of integers"
 		}
 		if !ok {
-			return "", fmt.Errorf("column %q: type %s: want %s: convert the column", f.Name, f.Type, want)
+			return "", fmt.Errorf("column %q: type %s: expected %s: convert the column", f.Name, f.Type, want)
 		}
 	}
 	return note, nil
@@ -787,7 +787,7 @@ func (l layout) arrowTurns(column string, a arrow.Array, i int) ([]Message, bool
 			return nil, false, err
 		}
 		if total += len(m.Role) + len(m.Content); total > maxRowBytes {
-			return nil, false, fmt.Errorf("column %q: more than %d MiB of text in a row: %w", column, maxRowBytes>>20, ErrCorrupt)
+			return nil, false, fmt.Errorf("column %q: more than %d MiB of text in one row: %w", column, maxRowBytes>>20, ErrCorrupt)
 		}
 		turns = append(turns, m)
 	}

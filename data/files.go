@@ -61,7 +61,7 @@ func expand(path string) (paths []string, err error) {
 			return nil, fmt.Errorf("data: %s: pattern: %w", part, err)
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("data: %s: %w", part, &sentinelError{"the pattern matches no file: check it, and quote it so that the shell leaves it alone", fs.ErrNotExist})
+			return nil, fmt.Errorf("data: %s: %w", part, &sentinelError{"the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist})
 		}
 		slices.Sort(found)
 		paths = append(paths, found...)

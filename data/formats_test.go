@@ -103,7 +103,7 @@ func TestUnreadableColumns(t *testing.T) {
 	want := readAll(t, openTest(t, filepath.Join(fixtures, "rows.jsonl")))
 	for name, warning := range map[string]string{
 		"id_stream_split.parquet": `column "id": encoded as BYTE_STREAM_SPLIT, which is not read: write it with plain, dictionary or delta encoding: left out`,
-		"id_struct.parquet":       `column "id": type struct<a: int64>: want a string or an integer: convert the column: left out`,
+		"id_struct.parquet":       `column "id": type struct<a: int64>: expected a string or an integer: convert the column: left out`,
 		"id_struct.arrow":         `column "id": type struct<a: int64> is not read as the rows' name: left out`,
 	} {
 		path := filepath.Join(rowFixtures, name)
@@ -119,7 +119,7 @@ func TestUnreadableColumns(t *testing.T) {
 	}
 	cols := DefaultColumns()
 	cols.Teacher = "id"
-	if _, err := Open(filepath.Join(rowFixtures, "id_struct.parquet"), cols); err == nil || !strings.Contains(err.Error(), `column "id": type struct<a: int64>: want a string`) {
+	if _, err := Open(filepath.Join(rowFixtures, "id_struct.parquet"), cols); err == nil || !strings.Contains(err.Error(), `column "id": type struct<a: int64>: expected a string`) {
 		t.Errorf("an answer that is a struct: %v", err)
 	}
 }
@@ -252,7 +252,7 @@ func TestSeveralFiles(t *testing.T) {
 		paths []string
 	}{
 		{at("a.jsonl") + ": given twice: its rows would count twice: give it once", nil, []string{at("a.jsonl"), at("*.jsonl")}},
-		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell leaves it alone", fs.ErrNotExist, []string{at("*.arrow")}},
+		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist, []string{at("*.arrow")}},
 		{"for several files give --data once for each", fs.ErrNotExist, []string{at("a.jsonl") + "," + at("b.jsonl")}},
 		{"gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder", fs.ErrNotExist, []string{"org/some-set"}},
 	} {

@@ -142,7 +142,7 @@ func (s *jsonSource) index() error {
 		case errors.Is(err, ErrTruncated) && len(s.at) > 1:
 			return truncated("row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)")
 		default:
-			return fmt.Errorf("row 0: %w: want one JSON object per line", err)
+			return fmt.Errorf("row 0: %w: expected one JSON object per line", err)
 		}
 	}
 	return nil

@@ -136,7 +136,7 @@ func parseConfig(b []byte) (Config, error) {
 		var classes []string
 		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 ||
 			classes[0] != c.Architecture+classSuffix[LM] && classes[0] != c.Architecture+classSuffix[Scorer] {
-			r.fail("key \"architectures\": %.200s: %w: want [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.Architecture+classSuffix[LM], c.Architecture+classSuffix[Scorer])
+			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.Architecture+classSuffix[LM], c.Architecture+classSuffix[Scorer])
 		}
 	}
 	c.raw = raw
@@ -231,7 +231,7 @@ func (r *reader) value(key, want string, p any) {
 		if len(v) > 40 {
 			v = append(v[:40:40], "..."...)
 		}
-		r.fail("key %q: %s: want %s", key, v, want)
+		r.fail("key %q: %s: expected %s", key, v, want)
 	}
 }
 
@@ -334,7 +334,7 @@ func (r *reader) refuse(arch string) {
 	if v, ok := r.get("layer_types"); ok {
 		var types []string
 		if json.Unmarshal(v, &types) != nil {
-			r.fail("key \"layer_types\": want a list of strings")
+			r.fail("key \"layer_types\": expected a list of strings")
 		}
 		for i, t := range types {
 			if t != "full_attention" {
@@ -375,7 +375,7 @@ func (c Config) validate() error {
 		{"max_position_embeddings", c.MaxPosition, 1 << 26},
 	} {
 		if f.v < 1 || f.v > f.most {
-			return fmt.Errorf("key %q: %d: want 1 to %d", f.name, f.v, f.most)
+			return fmt.Errorf("key %q: %d: expected 1 to %d", f.name, f.v, f.most)
 		}
 	}
 	if c.Heads%c.KVHeads != 0 {
@@ -385,18 +385,18 @@ func (c Config) validate() error {
 		return fmt.Errorf("key \"head_dim\": %d: odd: rotary positions need pairs", c.HeadDim)
 	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
-		return fmt.Errorf("key \"rms_norm_eps\": %g: want a number between 0 and 1", c.RMSEps)
+		return fmt.Errorf("key \"rms_norm_eps\": %g: expected a number between 0 and 1", c.RMSEps)
 	}
 	if !(c.RopeTheta >= 1 && c.RopeTheta <= 1e12) {
-		return fmt.Errorf("key \"rope_theta\": %g: want 1 to 1e12", c.RopeTheta)
+		return fmt.Errorf("key \"rope_theta\": %g: expected 1 to 1e12", c.RopeTheta)
 	}
 	if !(c.InitRange >= 0 && c.InitRange <= 10) {
-		return fmt.Errorf("key \"initializer_range\": %g: want 0 to 10", c.InitRange)
+		return fmt.Errorf("key \"initializer_range\": %g: expected 0 to 10", c.InitRange)
 	}
 	if s := c.RopeScaling; s != nil {
 		if !(s.Factor >= 1 && s.Factor <= 1e6) || !(s.LowFreqFactor > 0 && s.LowFreqFactor < s.HighFreqFactor && s.HighFreqFactor <= 1e6) ||
 			s.OriginalMaxPosition < 1 || s.OriginalMaxPosition > 1<<26 {
-			return fmt.Errorf("rope scaling %+v: want factor >= 1, 0 < low_freq_factor < high_freq_factor and a positive original_max_position_embeddings", *s)
+			return fmt.Errorf("rope scaling %+v: expected factor >= 1, 0 < low_freq_factor < high_freq_factor and a positive original_max_position_embeddings", *s)
 		}
 	}
 	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" {

@@ -383,7 +383,7 @@ func (t *Tokenizer) guard(msgs []Message) ([]Message, *strings.Replacer, error) 
 			next++
 		}
 		if next > 0xFDEF {
-			full = fmt.Errorf("tokenizer: chat: the messages hold all noncharacters U+FDD0 to U+FDEF, so control tokens in them cannot be marked: remove these characters")
+			full = fmt.Errorf("tokenizer: chat: the messages contain all noncharacters U+FDD0 to U+FDEF, so control tokens in them cannot be marked: remove these characters")
 			return r
 		}
 		standIns[r] = next

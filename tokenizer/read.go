@@ -89,7 +89,7 @@ func pairs(data []byte, f func(d *json.Decoder, key string) error) error {
 	if tok, err := d.Token(); err != nil {
 		return badJSON(err)
 	} else if tok != json.Delim('{') {
-		return fmt.Errorf("not a JSON object: the file must hold { ... }")
+		return fmt.Errorf("not a JSON object: the file must contain { ... }")
 	}
 	for d.More() {
 		key, err := d.Token()
@@ -481,7 +481,7 @@ func (t *Tokenizer) setTemplate(p component) error {
 		}
 	}
 	if texts != 1 {
-		return fmt.Errorf("single: holds the text %d times: must be once", texts)
+		return fmt.Errorf("single: contains the text %d times: must be once", texts)
 	}
 	return nil
 }

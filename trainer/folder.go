@@ -42,7 +42,7 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 		case ".gguf":
 			return fmt.Errorf("model: %s: is a GGUF file: give the Hugging Face folder that it was made from", path)
 		}
-		return fmt.Errorf("model: %s: is a file: give the folder that holds it", path)
+		return fmt.Errorf("model: %s: is a file: give the folder that contains it", path)
 	}
 	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
 		return nil

@@ -32,7 +32,7 @@ func TestEvalChecker(t *testing.T) {
 		t.Errorf("prints\n%s", text)
 	}
 	for command, want := range map[string]string{
-		"exit 2":                     `gad: checker: "exit 2": row 0 has no score: printed 0 of 10: it ended with exit status 2: it must end with exit status 0`,
+		"exit 2":                     `gad: checker: "exit 2": row 0 has no score: printed 0 of 10: ended with exit status 2: must end with exit status 0`,
 		"head -n 9 | sed 's/.*/1/'":  `gad: checker: "head -n 9 | sed 's/.*/1/'": row 9 has no score: printed 9 of 10: print one line per row, in order`,
 		"sleep 60 --checker-timeout": "",
 	} {

@@ -657,7 +657,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 	}
 	line(cells...)
 	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
-	row("  control", "the same training, told apart: the teacher's answer with one token replaced", func(e trainer.Evaluation) string { return number(e.FreshDControl) })
+	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return number(e.FreshDControl) })
 	row("  ties", "answers equal to the teacher's, left out", func(e trainer.Evaluation) string { return number(e.FreshDTies) })
 	row("  trained", "", func(e trainer.Evaluation) string {
 		if e.FreshDSteps == 0 {

@@ -119,7 +119,7 @@ func TestDataMistakes(t *testing.T) {
 		{"sft --model student --data rows.jsonl --format sharegpt --output run SET", 3, `data: rows.jsonl: column "content": its turns have the keys "role", "content", not "from" and "value": give --format messages (data.format=messages)`},
 		{"sft --model student --data rows.jsonl --format alpaca --output run SET", 3, `data: rows.jsonl: columns "content", "teacher_response": no "instruction" among them, which data.format=alpaca reads: leave out --format, or name the column with --content-key NAME (data.content_key)`},
 		{"sft --model student --data unanswered.jsonl --output run SET", 3, `data: unanswered.jsonl: no conversation in column "conversations" ends with a turn of gpt, which is the teacher's answer`},
-		{"sft --model student --data rows.jsonl --format share --output run SET", 2, `conf: flag --format: setting "data.format": "share": want one of: auto, messages, sharegpt, alpaca, prompt_completion`},
+		{"sft --model student --data rows.jsonl --format share --output run SET", 2, `conf: flag --format: setting "data.format": "share": expected one of: auto, messages, sharegpt, alpaca, prompt_completion`},
 		{"data inspect --data rows.jsonl --format share", 2, `data inspect: --format "share": use auto, messages, sharegpt, alpaca, prompt_completion`},
 		{"data inspect --data sharegpt.jsonl --format prompt_completion", 3, `data: sharegpt.jsonl: columns "conversations": no "prompt" among them, which data.format=prompt_completion reads: leave out --format, or name the column with --content-key NAME (data.content_key)`},
 		{"data inspect --data columns.csv", 3, `data: columns.csv: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
@@ -144,10 +144,10 @@ func TestDataMistakes(t *testing.T) {
 		{"data inspect --data notes.txt", 3, `data: notes.txt: is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes "content,"): convert it to one of these`},
 		{"data inspect --data student", 3, `data: student: is a model's folder, not data: give rows with --data, this with --model`},
 		{"data inspect --data papers", 3, `data: papers: contains no data files (.arrow .arrows .stream .ipc .feather .parquet .jsonl .ndjson) and was not written by datasets.save_to_disk: give a data file, or a folder of them`},
-		{"data inspect --teacher-key id --data " + filepath.Join(rowFixtures, "id_struct.parquet"), 3, `data: ` + rowFixtures + `/id_struct.parquet: column "id": type struct<a: int64>: want a string: convert the column`},
-		{"data inspect --teacher-key id --data " + filepath.Join(rowFixtures, "id_stream_split.parquet"), 3, `data: ` + rowFixtures + `/id_stream_split.parquet: column "id": type int64: want a string: convert the column`},
+		{"data inspect --teacher-key id --data " + filepath.Join(rowFixtures, "id_struct.parquet"), 3, `data: ` + rowFixtures + `/id_struct.parquet: column "id": type struct<a: int64>: expected a string: convert the column`},
+		{"data inspect --teacher-key id --data " + filepath.Join(rowFixtures, "id_stream_split.parquet"), 3, `data: ` + rowFixtures + `/id_stream_split.parquet: column "id": type int64: expected a string: convert the column`},
 		// several files and splits
-		{"sft --model student --data *.arrow --output run SET", 3, `data: *.arrow: the pattern matches no file: check it, and quote it so that the shell leaves it alone`},
+		{"sft --model student --data *.arrow --output run SET", 3, `data: *.arrow: the pattern matches no file: check it, and quote it so that the shell does not expand it`},
 		{"sft --model student --data rows.jsonl,other.jsonl --output run SET", 3, `data: stat rows.jsonl,other.jsonl: no such file or directory: for several files give --data once for each`},
 		{"sft --model student --data org/some-set --output run SET", 3, `data: stat org/some-set: no such file or directory: gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder`},
 		{"sft --model student --data rows.jsonl --data nowhere.jsonl --output run SET", 3, `data: stat nowhere.jsonl: no such file or directory: give a data file or a folder`},
@@ -162,7 +162,7 @@ func TestDataMistakes(t *testing.T) {
 		{"data validate --data rows.jsonl --val-data nowhere.jsonl", 3, `data: stat nowhere.jsonl: no such file or directory: give a data file or a folder`},
 		{"data validate --split train", 2, `data validate: --data is missing: see gad data validate --help`},
 		{"sft --model student --output run SET data.train_files=[]", 2, `config: data.train_files: no training data: give --data FILE`},
-		{"sft --model student --output run SET data.train_files=[rows.jsonl", 2, `conf: override "data.train_files=[rows.jsonl": setting "data.train_files": want a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
+		{"sft --model student --output run SET data.train_files=[rows.jsonl", 2, `conf: override "data.train_files=[rows.jsonl": setting "data.train_files": expected a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
 		{"data split --data hub --first a.jsonl --second b.jsonl", 3, `data: hub/data: contains the splits "test", "train": give one, such as --split train (data.split; data.val_split for validation)`},
 		{"data convert --data question.jsonl --output new.jsonl", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
 		{"data convert --data rows.jsonl --output new.csv", 3, `data: new.csv: suffix ".csv": names no format: use .arrow, .arrows, .stream, .parquet or .jsonl`},
@@ -212,7 +212,7 @@ func TestDataReports(t *testing.T) {
 			`note: ` + rows + `/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`}, ""},
 		{"data validate --data share.arrow --data " + rows + "/*.tsv", exitDone, []string{`0 errors, 13 warnings`}, ""},
 		{"data inspect --data " + rows + "/id_struct.parquet", exitDone, []string{
-			`warning: ` + rows + `/id_struct.parquet: column "id": type struct<a: int64>: want a string or an integer: convert the column: left out`}, ""},
+			`warning: ` + rows + `/id_struct.parquet: column "id": type struct<a: int64>: expected a string or an integer: convert the column: left out`}, ""},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
 		if want := "gad: " + c.err + "\n"; code != c.code || c.err != "" && said != want || c.err == "" && said != "" {

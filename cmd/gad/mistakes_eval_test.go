@@ -61,8 +61,8 @@ func TestMistakesOfEval(t *testing.T) {
 		{"generate --model sft/global_step_60/actor --data rows.jsonl --output begun.jsonl --max-new-tokens 3", 2, `generate: begun.jsonl.partial: cannot be resumed: the model is not the same: give the same settings, or another --output`},
 		{"generate --model student --data rows.jsonl --output diary.jsonl", 2, `generate: diary.jsonl.partial: is not an interrupted output of gad generate: remove it or give another --output`},
 		{"generate --model sft --data rows.jsonl --output out.jsonl", 3, `model: sft: is a run: give sft/global_step_60/actor`},
-		{"generate --model " + critic + " --data rows.jsonl --output out.jsonl", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: want a Qwen2ForCausalLM folder`},
-		{"generate --model " + critic + " --prompt x", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: want a Qwen2ForCausalLM folder`},
+		{"generate --model " + critic + " --data rows.jsonl --output out.jsonl", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder`},
+		{"generate --model " + critic + " --prompt x", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder`},
 		{"generate --model student --prompt x --output out.jsonl", 2, `generate: --output is for --data, not for --prompt: leave it out`},
 		{"generate --model student --prompt x --limit 3", 2, `generate: --limit is for --data, not for --prompt: leave it out`},
 		{"generate --model student --prompt x --stream -n 2", 2, `generate: --stream prints one answer as text: leave out -n and --json`},
@@ -89,7 +89,7 @@ func TestMistakesOfEval(t *testing.T) {
 		{"eval --model sft --data rows.jsonl", 3, `model: sft: is a run: give sft/global_step_60/actor`},
 		{"eval --model student --data nowhere.jsonl", 3, `data: stat nowhere.jsonl: no such file or directory: give a data file or a folder`},
 		{"eval --model student --data long.jsonl", 3, `data: row 1: prompt has 417 tokens, the model takes 128: drop the row`},
-		{"eval --model " + critic + " --data rows.jsonl", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: want a Qwen2ForCausalLM folder`},
+		{"eval --model " + critic + " --data rows.jsonl", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder`},
 		{"plan --stage eval --data rows.jsonl", 2, `eval: --model is missing: see gad eval --help`},
 		{"plan --stage eval --model student --data rows.jsonl --output run", 2, `plan: --output: not with --stage eval: use gad eval --dry-run, which takes all flags of eval`},
 		{"plan --stage eval --model student --data rows.jsonl rollout.n=4", 2, `plan: "rollout.n=4": not with --stage eval, which has no settings: use gad eval --dry-run`},
@@ -99,6 +99,6 @@ func TestMistakesOfEval(t *testing.T) {
 		{"score --critic sft --data rows.jsonl", 3, `model: sft: is a run without a discriminator: give one of a warm-up or a game`},
 		{"score --critic nowhere --data rows.jsonl", 3, `model: nowhere: no such folder: give a Hugging Face model folder`},
 		{"logprobs --model warmup --data rows.jsonl", 3, `model: warmup: is a run: give warmup/global_step_4/actor`},
-		{"logprobs --model " + critic + " --data rows.jsonl", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: want a Qwen2ForCausalLM folder`},
+		{"logprobs --model " + critic + " --data rows.jsonl", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder`},
 	})
 }

@@ -130,7 +130,7 @@ func (m *taskMaker) run() error {
 	if err := m.student(train); err != nil {
 		return err
 	}
-	fmt.Fprintf(m.p.out, "%s: %s, %d training rows, a student of its own; README.md there says what it is\n", m.dir, m.kind.Name, m.rows)
+	fmt.Fprintf(m.p.out, "%s: %s, %d training rows and an untrained student; README.md there describes it\n", m.dir, m.kind.Name, m.rows)
 	return nil
 }
 

@@ -134,7 +134,7 @@ func inRange(c *cli.Context, name string, high float64) error {
 
 // rowFlags are common to the commands that read a data file's rows.
 func rowFlags() []cli.Flag {
-	return append(setFlags("data; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"),
+	return append(setFlags("data; a row may have prompt_ids and response_ids, or response, instead of teacher_response"),
 		&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"},
 		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longest answer, tokens; longer ones are cut"},
 		&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"},

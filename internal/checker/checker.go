@@ -123,7 +123,7 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	case deadline.Err() != nil && (ended || errors.Is(err, context.DeadlineExceeded)):
 		return nil, c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return nil, c.failed("%s: it ended with %v: it must end with exit status 0%s", out.missing(), err, said)
+		return nil, c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err, said)
 	}
 	if len(out.line) > 0 { // the last line may lack its end
 		if out.end(); out.err != nil {

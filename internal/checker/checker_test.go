@@ -85,11 +85,11 @@ func TestMisbehavingPrograms(t *testing.T) {
 		"will not be ended": {"trap '' TERM INT HUP PIPE; echo hm >&2; while :; do sleep 1; done",
 			`row 10 has no score: printed 0 of 3: not finished after 500ms, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout); it said "hm"`},
 		"crashes": {"echo 1; echo Traceback >&2; echo 'KeyError: 7' >&2; kill -SEGV $$",
-			`row 11 has no score: printed 1 of 3: it ended with signal: segmentation fault: it must end with exit status 0; it said "Traceback | KeyError: 7"`},
+			`row 11 has no score: printed 1 of 3: ended with signal: segmentation fault: must end with exit status 0; it said "Traceback | KeyError: 7"`},
 		"fails after good output": {"echo 1; echo 2; echo 3; exit 3",
-			`printed all of 3 scores: it ended with exit status 3: it must end with exit status 0`},
+			`printed all of 3 scores: ended with exit status 3: must end with exit status 0`},
 		"is not there": {"./no-such-program-here 2>/dev/null",
-			`row 10 has no score: printed 0 of 3: it ended with exit status 127: it must end with exit status 0`},
+			`row 10 has no score: printed 0 of 3: ended with exit status 127: must end with exit status 0`},
 		"NaN":             {"echo 1; echo NaN; echo 1", `row 11 (line 2): score "NaN" is not finite: print a finite number, or {"score":0.5,"label":"a word"}`},
 		"infinite":        {"echo -inf", `row 10 (line 1): score "-inf" is not finite: print a finite number, or {"score":0.5,"label":"a word"}`},
 		"too large":       {"echo 1e999", `row 10 (line 1): score "1e999" is not finite: print a finite number, or {"score":0.5,"label":"a word"}`},
@@ -107,7 +107,7 @@ func TestMisbehavingPrograms(t *testing.T) {
 			`printed more than the 3 lines for 3 rows: print exactly one line per row; messages for people go to standard error`},
 		"without end":  {"yes 1", `printed more than the 3 lines for 3 rows: print exactly one line per row; messages for people go to standard error`},
 		"a huge line":  {"echo 1; cat /dev/zero", `row 11 (line 2): a line of more than 65536 bytes: print a number or a small object`},
-		"a huge error": {"yes problem | head -c 1000000 >&2; exit 1", `row 10 has no score: printed 0 of 3: it ended with exit status 1: it must end with exit status 0; it said "problem | problem | problem"`},
+		"a huge error": {"yes problem | head -c 1000000 >&2; exit 1", `row 10 has no score: printed 0 of 3: ended with exit status 1: must end with exit status 0; it said "problem | problem | problem"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limit, begun := 20*time.Second, time.Now()

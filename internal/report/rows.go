@@ -90,7 +90,7 @@ func parseRow(line []byte) (Row, error) {
 			n, ok := v.(json.Number)
 			step, err := strconv.Atoi(string(n))
 			if !ok || err != nil || step < 1 || r.Step != 0 {
-				return Row{}, errors.New(`"step": want one positive integer`)
+				return Row{}, errors.New(`"step": expected one positive integer`)
 			}
 			r.Step = step
 			continue
@@ -99,7 +99,7 @@ func parseRow(line []byte) (Row, error) {
 			text, _ := v.(string)
 			at, err := time.Parse(rowTime, text)
 			if err != nil || !r.Time.IsZero() {
-				return Row{}, errors.New(`"time": want one time, such as "` + rowTime + `"`)
+				return Row{}, errors.New(`"time": expected one time, such as "` + rowTime + `"`)
 			}
 			r.Time = at
 			continue
@@ -114,11 +114,11 @@ func parseRow(line []byte) (Row, error) {
 			}
 		case string:
 			if v != "NaN" && v != "+Inf" && v != "-Inf" {
-				return Row{}, fmt.Errorf("%q: want a number", key)
+				return Row{}, fmt.Errorf("%q: expected a number", key)
 			}
 			r.Values[key], _ = strconv.ParseFloat(v, 64)
 		default:
-			return Row{}, fmt.Errorf("%q: want a number", key)
+			return Row{}, fmt.Errorf("%q: expected a number", key)
 		}
 	}
 	if _, err := dec.Token(); err != nil {

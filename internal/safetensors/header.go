@@ -313,7 +313,7 @@ func (h *header) check(dataLen int64) error {
 		case t.begin > t.end:
 			err = fmt.Errorf("offsets [%d %d]: end before start", t.begin, t.end)
 		case t.end-t.begin != want:
-			err = fmt.Errorf("%s %v needs %d bytes, offsets [%d %d] hold %d", t.DType, t.Shape, want, t.begin, t.end, t.end-t.begin)
+			err = fmt.Errorf("%s %v needs %d bytes, offsets [%d %d] span %d", t.DType, t.Shape, want, t.begin, t.end, t.end-t.begin)
 		case t.end > dataLen:
 			err = fmt.Errorf("offsets [%d %d]: beyond the file's end, it has %d bytes of data: is it cut short?", t.begin, t.end, dataLen)
 		}
@@ -339,7 +339,7 @@ func (h *header) check(dataLen int64) error {
 		at = ts[i].end
 	}
 	if at != dataLen {
-		return fmt.Errorf("file: %d bytes stand after the last tensor", dataLen-at)
+		return fmt.Errorf("file: %d bytes after the last tensor", dataLen-at)
 	}
 	sort.Slice(ts, func(i, j int) bool { return ts[i].Name < ts[j].Name })
 	for i := 1; i < len(ts); i++ {

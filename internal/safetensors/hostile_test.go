@@ -37,9 +37,9 @@ var refused = []struct {
 	{"seven bytes", make([]byte, 7), "7 bytes: too short"},
 	{"header of no bytes", file("", 0), "is empty"},
 	{"length past the end", binary.LittleEndian.AppendUint64(nil, 17), "its length says 17 bytes, the file has 0"},
-	{"length 2^63-1", binary.LittleEndian.AppendUint64(nil, math.MaxInt64), "says 9223372036854775807 bytes: the most is"},
-	{"length 2^64-1", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "says 18446744073709551615 bytes"},
-	{"length 2^40", binary.LittleEndian.AppendUint64(nil, 1<<40), "says 1099511627776 bytes"},
+	{"length 2^63-1", binary.LittleEndian.AppendUint64(nil, math.MaxInt64), "length of 9223372036854775807 bytes, the limit is"},
+	{"length 2^64-1", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "length of 18446744073709551615 bytes"},
+	{"length 2^40", binary.LittleEndian.AppendUint64(nil, 1<<40), "length of 1099511627776 bytes"},
 	{"not UTF-8", file("{\"\xff\":0}", 0), "not valid UTF-8"},
 	{"an array", file(`[1]`, 0), `starts with "["`},
 	{"space before the object", file(` {}`, 0), `starts with " "`},
@@ -77,14 +77,14 @@ var refused = []struct {
 	{"bytes that overflow", file(one(`"dtype":"I64","shape":[2305843009213693952],"data_offsets":[0,0]`), 0), "of I64: its bytes overflow"},
 	{"a million dimensions", file(one(`"dtype":"U8","shape":[1`+strings.Repeat(",1", 1_000_000-1)+`],"data_offsets":[0,1]`), 1), "more than 16 dimensions"},
 	{"end before start", file(one(`"dtype":"U8","shape":[4],"data_offsets":[8,4]`), 8), "offsets [8 4]: end before start"},
-	{"fewer bytes than the shape", file(one(`"dtype":"F32","shape":[2],"data_offsets":[0,4]`), 4), "F32 [2] needs 8 bytes, offsets [0 4] hold 4"},
+	{"fewer bytes than the shape", file(one(`"dtype":"F32","shape":[2],"data_offsets":[0,4]`), 4), "F32 [2] needs 8 bytes, offsets [0 4] span 4"},
 	{"truncated data", file(one(`"dtype":"U8","shape":[4],"data_offsets":[0,4]`), 3), "beyond the file's end, it has 3 bytes"},
 	{"a hole", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}}`, 5), "1 unused bytes before it"},
 	{"a hole at the start", file(one(`"dtype":"U8","shape":[2],"data_offsets":[2,4]`), 4), "2 unused bytes before it"},
 	{"an overlap", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 3), "inside the previous tensor, which ends at 2"},
 	{"one tensor over another", file(`{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}`, 3), "inside the previous tensor, which ends at 3"},
-	{"trailing bytes", file(one(`"dtype":"U8","shape":[2],"data_offsets":[0,2]`), 5), "3 bytes stand after the last tensor"},
-	{"bytes and no tensor", file(`{}`, 4), "4 bytes stand after the last tensor"},
+	{"trailing bytes", file(one(`"dtype":"U8","shape":[2],"data_offsets":[0,2]`), 5), "3 bytes after the last tensor"},
+	{"bytes and no tensor", file(`{}`, 4), "4 bytes after the last tensor"},
 	{"metadata a number", file(`{"__metadata__":{"format":1}}`, 0), `value of "format": only strings`},
 	{"metadata nested", file(`{"__metadata__":{"config":{}}}`, 0), `value of "config": only strings`},
 	{"metadata a string", file(`{"__metadata__":"pt"}`, 0), `"\"" where '{' should be`},
@@ -354,7 +354,7 @@ func TestLargestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	var err error
-	if used := allocated(func() { _, err = Open(path) }); err == nil || used > 1<<20 || !strings.Contains(err.Error(), "the most is 100000000") {
+	if used := allocated(func() { _, err = Open(path) }); err == nil || used > 1<<20 || !strings.Contains(err.Error(), "the limit is 100000000") {
 		t.Errorf("a header over the cap: %v, %d bytes allocated", err, used)
 	}
 }
