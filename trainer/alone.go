@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"gad/critic"
+	"gad/internal/report"
 )
 
 // discriminator is what a run knows of its discriminator's start, and what the next
@@ -92,9 +93,9 @@ func (t *Trainer) endAlone() {
 	t.disc.AloneFor = max(t.step, 1)
 	t.stretch()
 	if learned {
-		t.log.Info(fmt.Sprintf("the discriminator has learned after %d steps: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", t.step, t.disc.Loss, c.CriticWarmupUntil))
+		t.log.Info(fmt.Sprintf("the discriminator has learned after %s: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil))
 	} else {
-		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %d steps (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", t.step, t.disc.Loss, c.CriticWarmupUntil, startAdvice))
+		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %s (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil, startAdvice))
 	}
 }
 

@@ -216,9 +216,9 @@ func (x *Examination) String() string {
 	}
 	again := ""
 	if n := x.Steps - x.Step; n > 0 && x.Holder == "" {
-		again = fmt.Sprintf(", the last %d will be repeated", n)
+		again = fmt.Sprintf(", the last %d to be repeated", n)
 	}
-	field("metrics", "%d steps%s", x.Steps, again)
+	field("metrics", "%s%s", report.Count(x.Steps, "step"), again)
 	switch {
 	case len(x.Findings) > 0:
 		for _, f := range x.Findings {

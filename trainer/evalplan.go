@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gad/critic"
+	"gad/internal/report"
 	"gad/model"
 	"gad/tokenizer"
 )
@@ -318,7 +319,7 @@ func (p EvalPlan) Total() (s float64) {
 // Time is the estimate for people.
 func (p EvalPlan) Time() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d rows; prompts of %.0f tokens on average; answers ", p.Rows, p.PromptMean)
+	fmt.Fprintf(&b, "%s; prompts of %.0f tokens on average; answers ", report.Count(p.Rows, "row"), p.PromptMean)
 	if p.Ends >= endsAt {
 		fmt.Fprintf(&b, "of about %.0f tokens are expected, at most %d", p.AnswerMean, p.Limit)
 	} else {

@@ -446,9 +446,9 @@ func (t *Trainer) introduce(s start) {
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))
 	case s.dir != "":
-		t.log.Info(fmt.Sprintf("%s: %s from %s, %d steps", run, t.Stage, s.dir, t.total))
+		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, report.Count(t.total, "step")))
 	default:
-		t.log.Info(fmt.Sprintf("%s: %s of %s, %d steps", run, t.Stage, t.cfg.Model.Path, t.total))
+		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, report.Count(t.total, "step")))
 	}
 	c := t.actor.Model().Config()
 	t.log.Info(fmt.Sprintf("%s; student %s, %s parameters; %d rows, %d prompts per step%s; %s",

@@ -11,6 +11,7 @@ import (
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/compute"
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -382,7 +383,7 @@ func (p *Plan) String() string {
 	items("disk", p.Disk, p.DiskFree)
 	fmt.Fprintf(&b, "tokens\n  mean prompt %.0f, mean answer %.0f", p.PromptMean, p.AnswerMean)
 	if p.Rows > 0 {
-		fmt.Fprintf(&b, " (teacher's, over %d rows)", p.Rows)
+		fmt.Fprintf(&b, " (teacher's, over %s)", report.Count(p.Rows, "row"))
 	} else {
 		b.WriteString(" (the length limits, because no --data is given)")
 	}

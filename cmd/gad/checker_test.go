@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,7 +90,7 @@ func TestFolderNamesNoChecker(t *testing.T) {
 			args = []string{"train", "--resume", run, "--steps", "2"}
 		}
 		code, _, said := gad(args...)
-		if code != exitUsage || !strings.Contains(said, "a folder starts no program: give it again, --checker ") || strings.Count(said, "\n") != 1 {
+		if code != exitUsage || !strings.Contains(said, fmt.Sprintf("gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none", checker)) || strings.Count(said, "\n") != 1 {
 			t.Errorf("gad %s: exit status %d\n%s", strings.Join(args, " "), code, said)
 		}
 		if _, err := os.Stat(trace); err == nil {

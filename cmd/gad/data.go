@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/data"
+	"gad/internal/report"
 	"gad/tokenizer"
 	"gad/trainer"
 )
@@ -124,7 +125,7 @@ func (p *program) dataCommand() *cli.Command {
 					if err := data.Convert(set, c.String("output")); err != nil {
 						return err
 					}
-					fmt.Fprintf(p.out, "%s: %d rows\n", c.String("output"), set.Len())
+					fmt.Fprintf(p.out, "%s: %s\n", c.String("output"), report.Count(set.Len(), "row"))
 					p.noteSet(set)
 					return nil
 				},
@@ -153,7 +154,7 @@ func (p *program) dataCommand() *cli.Command {
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(p.out, "%s: %d rows\n%s: %d rows\n", c.String("first"), a, c.String("second"), b)
+					fmt.Fprintf(p.out, "%s: %s\n%s: %s\n", c.String("first"), report.Count(a, "row"), c.String("second"), report.Count(b, "row"))
 					p.noteSet(set)
 					return nil
 				},

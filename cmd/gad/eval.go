@@ -505,7 +505,7 @@ func (e *evaluation) print() error {
 	}
 	printEvaluations(e.p.out, all)
 	if out := e.c.String("output"); out != "" {
-		fmt.Fprintf(e.p.out, "%s: %d answers\n", out, len(e.rows)*len(e.students))
+		fmt.Fprintf(e.p.out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))
 	}
 	return nil
 }
@@ -518,7 +518,7 @@ func printEvaluations(w io.Writer, all compared) {
 	if first.Temperature > 0 {
 		how = fmt.Sprintf("temperature %g", first.Temperature)
 	}
-	fmt.Fprintf(w, "%d rows, %s; 95 %% intervals in brackets\n", first.Rows, how)
+	fmt.Fprintf(w, "%s, %s; 95 %% intervals in brackets\n", report.Count(first.Rows, "row"), how)
 	const name, column = 30, 26
 	line := func(cells ...string) {
 		var b strings.Builder

@@ -623,6 +623,6 @@ func (b *batchRun) finish(w io.Writer, rows int) error {
 		}
 	}
 	n := len(b.lines)
-	fmt.Fprintf(w, "%s: %d answers to %d rows, %.0f tokens on average, %d cut at %d tokens\n", b.path, n, rows, float64(tokens)/float64(max(n, 1)), cut, b.settings.MaxNew)
+	fmt.Fprintf(w, "%s: %s to %s, %.0f tokens on average, %d cut at %d tokens\n", b.path, report.Count(n, "answer"), report.Count(rows, "row"), float64(tokens)/float64(max(n, 1)), cut, b.settings.MaxNew)
 	return nil
 }

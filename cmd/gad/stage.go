@@ -177,8 +177,8 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 }
 
 // named refuses a checker that only a run's own folder names: the folder may be a
-// stranger's, and a checker is a program. So it is said anew on each command line, were
-// it to say that there is to be none.
+// stranger's, and a checker is a program. So it must be given on each command line,
+// even to say that there is none.
 func named(c *cli.Context, was, is string) error {
 	said := c.IsSet("checker") || slices.ContainsFunc(c.Args().Slice(), func(s string) bool { return strings.HasPrefix(s, "trainer.checker=") })
 	if was == "" || is != "" || said {
@@ -218,10 +218,11 @@ func inherit(cfg *trainer.Config, resume string) error {
 	var told []string
 	for i, s := range conf.Describe(&was) {
 		if s.Default != byDefault[i].Default && !slices.Contains(notInherited, s.Key) {
-			told = append(told, s.Key+"="+s.Default)
+			told = append(told, s.Key)
 		}
 	}
-	return conf.Load(cfg, "", told, nil)
+	conf.Copy(cfg, &was, told)
+	return nil
 }
 
 func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage, notes []string) (err error) {

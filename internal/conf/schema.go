@@ -162,6 +162,17 @@ func Describe(v any) []Setting {
 	return out
 }
 
+// Copy sets the named settings of dst, a pointer to a struct, to their values in src, of the same type. Settings that
+// were loaded once go over as they are: text written as YAML and read as an override would keep its quotes.
+func Copy(dst, src any, keys []string) {
+	to, from := structOf(dst), structOf(src)
+	for _, l := range schemaOf(to.Type()).leaves {
+		if slices.Contains(keys, l.Key) {
+			to.FieldByIndex(l.index).Set(from.FieldByIndex(l.index))
+		}
+	}
+}
+
 // Check reports what is wrong with the declaration of v itself, for a test of the package that owns it: a setting
 // without a doc tag, and a default that Load would refuse.
 func Check(v any) error {
