@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/vfs model tokenizer trainer",
+	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/vfs",
@@ -88,6 +88,7 @@ var roles = map[string]string{
 	"github.com/apache/arrow/go/v15":     "data",  // IPC only: see notParquet
 	"github.com/parquet-go/parquet-go":   "data",
 	"github.com/klauspost/compress":      "data",
+	"github.com/andybalholm/brotli":      "data", // pages of Parquet; comes with parquet-go
 	"github.com/pierrec/lz4/v4":          "data", // frames of Arrow IPC; comes with arrow
 	"github.com/nikolalohinski/gonja/v2": "tokenizer",
 	"github.com/dlclark/regexp2":         "tokenizer",
@@ -101,8 +102,8 @@ var roles = map[string]string{
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test", // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test",      // the test mounts a small disk
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own

@@ -172,7 +172,7 @@ func TestSignsOfAdvantages(t *testing.T) {
 }
 
 // What is learned depends on the response and on the prompt, token by token (a
-// loss on the prompt alone was seen elsewhere: ALGORITHMS section 7).
+// loss on the prompt alone was seen elsewhere: doc/algorithms.md, "Policy losses").
 func TestLearnsFromTheResponse(t *testing.T) {
 	base := model.Seq{IDs: []int32{5, 6, 7, 20, 21, 22, 1}, Prompt: 3}
 	learn := func(seq model.Seq, adv []float64) (float64, map[string][]float32) {
@@ -222,7 +222,7 @@ func TestLearnsFromTheResponse(t *testing.T) {
 }
 
 // How sequences are packed into micro-batches changes loss and gradient by
-// rounding alone, whatever the aggregation (ALGORITHMS section 5).
+// rounding alone, whatever the aggregation (doc/algorithms.md, "Aggregation").
 func TestMicroBatchesDoNotMatter(t *testing.T) {
 	for _, agg := range []string{"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"} {
 		t.Run(agg, func(t *testing.T) {

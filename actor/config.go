@@ -12,20 +12,20 @@ type Config struct {
 	PolicyLoss      PolicyLoss          `yaml:"policy_loss"`
 	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss"`
 	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss"`
-	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+" doc:"KL estimator; a trailing + keeps the value and takes k2's gradient"`
-	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0 takes the loss's own default (gspo 3e-4, others 0.2)"`
-	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0 takes the loss's own default (gspo 4e-4, dapo 0.28, others 0.2)"`
-	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"dual clip of the vanilla loss for negative advantages"`
-	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm" doc:"how token losses become one number; gspo always takes seq-mean-token-mean"`
+	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's"`
+	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)"`
+	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)"`
+	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo, gtpo)"`
+	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm" doc:"how token losses are aggregated; gspo always uses seq-mean-token-mean"`
 	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss"`
 	Optim           model.OptimSettings `yaml:"optim"`
-	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"global gradient norm is clipped to this; 0 is no clipping"`
-	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0 is a quarter of data.train_batch_size, so that the clip has work to do"`
+	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
+	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps"`
 	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
-	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" doc:"tokens of one micro-batch; results do not depend on it, memory does"`
-	Recompute       bool                `yaml:"recompute" doc:"recompute each block's activations in the backward pass: less memory, a third more work"`
-	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights between sampler and trainer"`
-	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"where those weights are cut"`
+	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch; a larger one needs more memory, results agree to rounding"`
+	Recompute       bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
+	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence"`
+	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight"`
 }
 
 // PolicyLoss is the `actor.policy_loss` section.
@@ -47,12 +47,12 @@ func DefaultConfig() Config {
 
 // RolloutConfig is the `rollout` section: how answers are sampled.
 type RolloutConfig struct {
-	N           int     `yaml:"n" min:"1" doc:"answers per prompt; below 4 the group's statistics say little"`
-	Temperature float64 `yaml:"temperature" min:"0" doc:"sampling temperature; old, reference and current log-probabilities use it too"`
-	TopK        int     `yaml:"top_k" min:"0" doc:"keep the k most probable tokens; 0 is all"`
-	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"keep the smallest set of this probability; 1 is all"`
-	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens less probable than this share of the most probable; 0 is none"`
-	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" doc:"sequences generated side by side; results do not depend on it"`
+	N           int     `yaml:"n" min:"1" doc:"answers per prompt; with fewer than 4 the statistics of a group are poor"`
+	Temperature float64 `yaml:"temperature" min:"0" doc:"sampling temperature; also used for old, reference and current log-probabilities"`
+	TopK        int     `yaml:"top_k" min:"0" doc:"sample from the k most probable tokens; 0: all"`
+	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"sample from the smallest set of tokens with at least this probability; 1: all"`
+	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens with less than this share of the largest probability; 0: none"`
+	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
 
 // DefaultRollout is the paper's: eight answers at temperature 0.8.

@@ -189,7 +189,7 @@ func TestRewardRefusals(t *testing.T) {
 	refused("long response", err, ErrShape)
 }
 
-// ALGORITHMS.md section 1: score regularisation.
+// doc/algorithms.md, "Rewards": clip and length term.
 func TestScoreShaping(t *testing.T) {
 	got, err := ScoreReg{ClipAbs: 5, LengthBeta: .1}.Apply([]float64{1, -61}, []int{0, 9})
 	if err != nil {

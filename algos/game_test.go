@@ -147,7 +147,7 @@ func (d *tabular) train(t *testing.T, p, q [answers]float64, steps int) (worst f
 	return worst
 }
 
-// ALGORITHMS.md section 9: maximum likelihood covers both modes, from any start.
+// doc/algorithms.md, "Worked examples": maximum likelihood covers both modes, from any start.
 func TestGameSeqKD(t *testing.T) {
 	p := teacherMixture()
 	for _, start := range [][2]float64{{2.5, 1.5}, {7, 1}} {
@@ -163,11 +163,11 @@ func TestGameSeqKD(t *testing.T) {
 	}
 }
 
-// ALGORITHMS.md section 9: the game settles on the nearer mode: reverse KL. The
-// minimum of KL(q||p) itself is found beside it, by differences; the game must
-// come within 1e-4 of that. Section 9 prints sigmas .0003 larger: the
-// discriminator of that run took one plain gradient step per student step and
-// still lagged on the rarest answers.
+// doc/algorithms.md, "Worked examples": the game settles on the nearer mode: reverse
+// KL. The minimum of KL(q||p) itself is found beside it, by differences; the game must
+// come within 1e-4 of that. The sigmas in c.want are .0003 larger: they come from a run
+// whose discriminator took one plain gradient step per student step and still lagged on
+// the rarest answers.
 func TestGameAdversarial(t *testing.T) {
 	p := teacherMixture()
 	for _, c := range []struct{ start, want []float64 }{
@@ -216,7 +216,7 @@ func reverseMinimum(p [answers]float64, mu, sigma float64) []float64 {
 	return []float64{mu, math.Exp(ls), f(mu, ls)}
 }
 
-// ALGORITHMS.md section 1: at a fixed student the optimal discriminator is log(p/q) + c.
+// doc/algorithms.md, "The game": at a fixed student the optimal discriminator is log(p/q) + c.
 func TestGameTabularOptimum(t *testing.T) {
 	p := teacherMixture()
 	q, _ := gaussian(4, 2.5)

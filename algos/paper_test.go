@@ -1,8 +1,9 @@
 package algos
 
 // One test per equation: each cites its source and works an example small
-// enough to check by hand. The numbers are those of ALGORITHMS.md, section 9,
-// printed there to six digits or so, or follow from the formula in the comment.
+// enough to check by hand. The numbers are those of doc/algorithms.md,
+// "Worked examples", printed there to six digits or so, or follow from the formula
+// in the comment.
 
 import (
 	"math"
@@ -404,7 +405,7 @@ func TestPaperRolloutCorrection(t *testing.T) {
 	near(t, "sequence", golden64, w, []float64{math.Exp(.4), math.Exp(.4), 1, 2, 2, 2})
 }
 
-// ALGORITHMS.md section 5, worked on rows of 1 and 3 tokens with losses 4 and 1, 2, 3.
+// doc/algorithms.md, "Aggregation", worked on rows of 1 and 3 tokens with losses 4 and 1, 2, 3.
 func TestPaperAggregation(t *testing.T) {
 	b := PolicyBatch[float64]{B: 3, T: 3, Logp: []float64{-4, 0, 0, -1, -2, -3, 0, 0, 0}, Mask: []float64{1, 0, 0, 1, 1, 1, 0, 0, 0}}
 	n := normOf(b)

@@ -95,7 +95,7 @@ func TestObjectivesAgainstDifferences(t *testing.T) {
 	}
 }
 
-// ALGORITHMS.md section 5: the result does not depend on how rows are packed. The
+// doc/algorithms.md, "Aggregation": the result does not depend on how rows are packed. The
 // averaging of micro-batch means, which the reference does, does depend on it.
 func TestPackingDoesNotMatter(t *testing.T) {
 	packings := [][][]int{
@@ -260,7 +260,7 @@ func TestRepeatedRunsGiveTheSameBits(t *testing.T) {
 	}
 }
 
-// ALGORITHMS.md section 7, "prompt-only loss": every response token carries gradient,
+// doc/algorithms.md, "Policy losses": every response token carries gradient,
 // and the better of two responses to one prompt is pushed up, the worse down.
 func TestGradientReachesEveryResponseToken(t *testing.T) {
 	adv, err := Advantages(AdvantageConfig{}, AdvantageInput{
@@ -398,7 +398,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// The defaults are part of what a configuration means: ALGORITHMS.md section 3.
+// The defaults are part of what a configuration means: doc/algorithms.md, "Policy losses".
 func TestPolicyDefaults(t *testing.T) {
 	for loss, clip := range map[string][2]float64{
 		"vanilla": {.2, .2}, "dapo": {.2, .28}, "gtpo": {.2, .2}, "gspo": {3e-4, 4e-4}, "gspo_token": {3e-4, 4e-4},

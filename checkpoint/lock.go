@@ -41,7 +41,7 @@ func LockRun(dir string) (*Lock, error) {
 	if err := vfs.MakeDirs(vfs.OS, dir); err != nil {
 		return nil, lockFailed(dir, err)
 	}
-	l := &Lock{flock: flock.New(filepath.Join(dir, lockName)), dir: dir}
+	l := &Lock{flock: flock.New(filepath.Join(dir, lockName), flock.SetPermissions(0o644)), dir: dir} // gad doctor of another user reads it
 	ok, err := l.flock.TryLock()
 	if err != nil {
 		return nil, lockFailed(dir, err)
@@ -76,7 +76,13 @@ func Holder(dir string) (who string, err error) {
 		return "", fmt.Errorf("checkpoint: %s: lock: %w", dir, err)
 	}
 	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_RDONLY))
-	free, err := l.TryRLock() // shared: two who ask do not see each other
+	free, err := l.TryRLock()             // shared: two who ask do not see each other
+	if errors.Is(err, fs.ErrPermission) { // another user's, of an earlier version of gad
+		if _, err := os.Stat(filepath.Join(dir, holderName)); err != nil {
+			return "", nil // whoever works in a folder has left its name there
+		}
+		return readHolder(dir) + ", if that still runs: the lock is another user's and cannot be read", nil
+	}
 	if err == nil && free {
 		err = l.Unlock()
 	} else if err == nil {

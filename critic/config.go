@@ -10,25 +10,25 @@ import (
 
 // Config is the `critic` section: the discriminator's objective and optimizer.
 type Config struct {
-	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"Bradley-Terry on the score difference, or binary cross entropy on each score"`
+	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"bt: Bradley-Terry on the difference of scores; bce: binary cross entropy on each score"`
 	Optim        model.OptimSettings `yaml:"optim"`
-	GradClip     float64             `yaml:"grad_clip" min:"0" doc:"global gradient norm is clipped to this; 0 is no clipping"`
-	PPOMiniBatch int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0 is the whole batch. A discriminator that does not start wants many small steps"`
+	GradClip     float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
+	PPOMiniBatch int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: the whole batch. If the discriminator does not start to learn, use many small steps"`
 	PPOEpochs    int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
-	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" doc:"tokens of one micro-batch; results do not depend on it, memory does"`
-	Recompute    bool                `yaml:"recompute" doc:"recompute each block's activations in the backward pass"`
-	ScoreInit    float64             `yaml:"score_init" min:"0" doc:"standard deviation of the fresh value head; 0 follows the model's width, 5.66/sqrt(hidden)"`
-	Truncated    string              `yaml:"truncated" choices:"exclude,include" doc:"whether responses cut at the length limit take part in the discriminator's pairs"`
+	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch; a larger one needs more memory, results agree to rounding"`
+	Recompute    bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
+	ScoreInit    float64             `yaml:"score_init" min:"0" doc:"standard deviation of the new score head; 0: 5.66/sqrt(hidden size)"`
+	Truncated    string              `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in the discriminator's pairs"`
 	ScoreL2      float64             `yaml:"score_l2" min:"0" doc:"weight of an L2 penalty on the scores in the discriminator's loss"`
-	GroupOT      float64             `yaml:"group_ot" min:"0" doc:"weight of GRGC's group term (arXiv 2609.39757), which keeps the scores of one prompt's answers spread; 0 is none, 0.01 its authors'"`
+	GroupOT      float64             `yaml:"group_ot" min:"0" doc:"weight of GRGC's group term (arXiv 2609.39757, which uses 0.01): it keeps the scores of a prompt's answers apart; 0: none"`
 	Replay       Replay              `yaml:"replay"`
 }
 
 // Replay is the `critic.replay` section: a pool of past negatives (arXiv 2609.30864).
 type Replay struct {
-	Size  int     `yaml:"size" min:"0" doc:"how many triples of prompt, teacher's answer and past student's answer are kept as the discriminator's pool of negatives, the latest ones; 0 is no pool"`
-	Share float64 `yaml:"share" min:"0" max:"1" doc:"share of the prompts of each discriminator batch whose pairs are replaced by as many out of the pool; the student's own batch is always fresh"`
-	Live  bool    `yaml:"live" doc:"whether the student's answers enter the pool as it learns; false keeps the pool that the earlier stage left: a discriminator trained off-policy, for ablations"`
+	Size  int     `yaml:"size" min:"0" doc:"size of the pool of past negatives: the latest triples of prompt, teacher's answer and student's answer; 0: no pool"`
+	Share float64 `yaml:"share" min:"0" max:"1" doc:"share of the prompts in each discriminator batch whose pairs are replaced by pairs from the pool; the student's own batch is always fresh"`
+	Live  bool    `yaml:"live" doc:"true: the student's new answers enter the pool; false: the pool of the earlier stage is kept unchanged (an off-policy discriminator, for ablations)"`
 }
 
 // DefaultConfig is the paper's discriminator.

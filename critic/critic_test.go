@@ -114,7 +114,7 @@ func distance(t *testing.T, a, b map[string][]float32) float64 {
 }
 
 // Loss and accuracy are those of the Bradley-Terry objective under the weights
-// before the update (ALGORITHMS section 1); the teacher is scored once for all
+// before the update (doc/algorithms.md, "Discriminator"); the teacher is scored once for all
 // its pairs, and learned from once.
 func TestUpdateIsBradleyTerry(t *testing.T) {
 	c, spy := judge(t, nil)
@@ -299,7 +299,7 @@ func bits(c *Critic, be compute.Backend) (out []uint32) {
 }
 
 // Both paths end in one way: whatever ids end the answer, one end of turn
-// stands there; what was cut has none (ALGORITHMS section 1, "EOS is the trap").
+// stands there; what was cut has none (doc/algorithms.md, "Endings").
 func TestEnding(t *testing.T) {
 	e := Ending{EOS: []int32{1, 2}, Turn: 2}
 	for name, c := range map[string]struct {

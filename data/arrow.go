@@ -23,7 +23,7 @@ type arrowSource struct {
 	file    *os.File
 	size    int64
 	isFile  bool
-	cols    Columns
+	lay     layout
 	schemaM arrowMessage
 	batches []arrowMessage
 	dicts   []arrowMessage // in file order
@@ -54,8 +54,8 @@ const (
 
 var errNoEnd = fmt.Errorf("no end mark behind the last message: %w: write it again and close the writer", ErrTruncated)
 
-func openArrow(file *os.File, size int64, isFile bool, cols Columns) (source, error) {
-	s := &arrowSource{file: file, size: size, isFile: isFile, cols: cols}
+func openArrow(file *os.File, size int64, isFile bool) (source, error) {
+	s := &arrowSource{file: file, size: size, isFile: isFile}
 	scan := s.scanStream
 	if isFile {
 		scan = s.scanFile
@@ -69,7 +69,7 @@ func openArrow(file *os.File, size int64, isFile bool, cols Columns) (source, er
 	if s.sch = s.reader.Schema(); s.sch == nil {
 		return nil, fmt.Errorf("schema: %w", corrupt(fmt.Errorf("not read (%w)", s.reader.Err())))
 	}
-	return s, s.checkTypes()
+	return s, nil
 }
 
 func (s *arrowSource) readAt(at, n int64) ([]byte, error) {
@@ -547,23 +547,27 @@ func (s *arrowSource) load(b int) (rows, error) {
 	if rec.NumRows() != s.batches[b].rows {
 		return nil, fmt.Errorf("batch %d: %d rows, not %d: %w", b, rec.NumRows(), s.batches[b].rows, ErrCorrupt)
 	}
-	r := &arrowRows{cols: s.cols, bytes: s.batches[b].bodyLen}
+	r := &arrowRows{lay: s.lay, bytes: s.batches[b].bodyLen}
 	for i, f := range s.sch.Fields() {
 		col := rec.Column(i)
 		switch f.Name {
 		case "":
-		case s.cols.Content:
+		case s.lay.Content:
 			r.content = col
-		case s.cols.Teacher:
+		case s.lay.Teacher:
 			r.teacher = col
-		case s.cols.Response:
+		case s.lay.Response:
 			r.response = col
-		case s.cols.ID:
+		case s.lay.ID:
 			r.id = col
-		case s.cols.PromptIDs:
+		case s.lay.PromptIDs:
 			r.promptIDs = col
-		case s.cols.ResponseIDs:
+		case s.lay.ResponseIDs:
 			r.responseIDs = col
+		case s.lay.input:
+			r.input = col
+		case s.lay.system:
+			r.system = col
 		}
 	}
 	return r, nil
@@ -595,27 +599,47 @@ func (s *arrowSource) batchRows() []int {
 
 func (s *arrowSource) close() error { return s.file.Close() }
 
-// checkTypes refuses columns whose type cannot be read.
-func (s *arrowSource) checkTypes() error {
+// turnKeys are the names of a turn's parts, where a list of structs holds them.
+func (s *arrowSource) turnKeys(column string) (keys []string) {
+	for _, f := range s.sch.Fields() {
+		if list, ok := f.Type.(arrow.ListLikeType); ok && f.Name == column && f.Type.ID() != arrow.MAP {
+			if e, ok := list.Elem().(*arrow.StructType); ok {
+				for _, part := range e.Fields() {
+					keys = append(keys, part.Name)
+				}
+			}
+		}
+	}
+	return keys
+}
+
+// bind refuses columns whose type cannot be read; an id is left out then.
+func (s *arrowSource) bind(l layout) (note string, err error) {
+	s.lay = l
 	for _, f := range s.sch.Fields() {
 		ok, want := true, ""
 		switch f.Name {
 		case "":
-		case s.cols.Content:
-			ok, want = isText(f.Type) || isTurns(f.Type), "a list of struct{role, content} or a string"
-		case s.cols.Teacher, s.cols.Response:
+		case l.Content:
+			ok, want = isText(f.Type) || l.isTurns(f.Type), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
+		case l.Teacher:
+			ok, want = isText(f.Type) || l.format == FormatPromptCompletion && l.isTurns(f.Type), "a string"
+		case l.Response, l.input, l.system:
 			ok, want = isText(f.Type), "a string"
-		case s.cols.ID:
-			ok, want = isText(f.Type) || arrow.IsInteger(f.Type.ID()), "a string or an integer"
-		case s.cols.PromptIDs, s.cols.ResponseIDs:
+		case l.ID:
+			if !isText(f.Type) && !arrow.IsInteger(f.Type.ID()) {
+				note = fmt.Sprintf("column %q: type %s is not read as the rows' name: left out", f.Name, f.Type)
+				s.lay.ID = ""
+			}
+		case l.PromptIDs, l.ResponseIDs:
 			list, isList := f.Type.(arrow.ListLikeType)
 			ok, want = f.Type.ID() == arrow.NULL || isList && arrow.IsInteger(list.Elem().ID()), "a list of integers"
 		}
 		if !ok {
-			return fmt.Errorf("column %q: type %s: want %s: convert the column", f.Name, f.Type, want)
+			return "", fmt.Errorf("column %q: type %s: want %s: convert the column", f.Name, f.Type, want)
 		}
 	}
-	return nil
+	return note, nil
 }
 
 func isText(t arrow.DataType) bool {
@@ -630,15 +654,15 @@ func isText(t arrow.DataType) bool {
 	return false
 }
 
-func isTurns(t arrow.DataType) bool {
+func (l layout) isTurns(t arrow.DataType) bool {
 	list, ok := t.(arrow.ListLikeType)
 	if !ok || t.ID() == arrow.MAP {
 		return false
 	}
 	switch e := list.Elem().(type) {
 	case *arrow.StructType:
-		role, ok1 := e.FieldByName("role")
-		content, ok2 := e.FieldByName("content")
+		role, ok1 := e.FieldByName(l.role)
+		content, ok2 := e.FieldByName(l.text)
 		return ok1 && ok2 && isText(role.Type) && isText(content.Type)
 	case *arrow.MapType:
 		return isText(e.KeyType()) && isText(e.ItemType())
@@ -648,10 +672,10 @@ func isTurns(t arrow.DataType) bool {
 
 // arrowRows is a record batch.
 type arrowRows struct {
-	cols  Columns
+	lay   layout
 	bytes int64
 
-	content, teacher, response, id, promptIDs, responseIDs arrow.Array
+	content, teacher, response, id, promptIDs, responseIDs, input, system arrow.Array
 }
 
 func (r *arrowRows) size() int64 { return r.bytes }
@@ -661,10 +685,17 @@ func (r *arrowRows) size() int64 { return r.bytes }
 const maxRowBytes = 64 << 20
 
 func (r *arrowRows) at(i int) (raw rawRow, err error) {
-	if raw.turns, raw.turnsOK, err = arrowTurns(r.cols.Content, r.content, i); err != nil {
+	if raw.turns, raw.turnsOK, err = r.lay.arrowTurns(r.lay.Content, r.content, i); err != nil {
 		return raw, err
 	}
-	raw.teacher = arrowText(r.teacher, i)
+	if _, turns := r.teacher.(array.ListLike); turns {
+		if raw.answer, raw.answerOK, err = r.lay.arrowTurns(r.lay.Teacher, r.teacher, i); err != nil {
+			return raw, err
+		}
+	} else {
+		raw.teacher = arrowText(r.teacher, i)
+	}
+	raw.input, raw.system = arrowText(r.input, i), arrowText(r.system, i)
 	raw.response = arrowText(r.response, i)
 	if r.id != nil && arrow.IsInteger(r.id.DataType().ID()) {
 		if !r.id.IsNull(i) {
@@ -673,10 +704,10 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 	} else {
 		raw.id = arrowText(r.id, i)
 	}
-	if raw.promptIDs, err = arrowIDs(r.cols.PromptIDs, r.promptIDs, i); err != nil {
+	if raw.promptIDs, err = arrowIDs(r.lay.PromptIDs, r.promptIDs, i); err != nil {
 		return raw, err
 	}
-	raw.responseIDs, err = arrowIDs(r.cols.ResponseIDs, r.responseIDs, i)
+	raw.responseIDs, err = arrowIDs(r.lay.ResponseIDs, r.responseIDs, i)
 	return raw, err
 }
 
@@ -715,7 +746,7 @@ func arrowText(a arrow.Array, i int) text {
 	return text{strings.Clone(s), true}
 }
 
-func arrowTurns(column string, a arrow.Array, i int) ([]Message, bool, error) {
+func (l layout) arrowTurns(column string, a arrow.Array, i int) ([]Message, bool, error) {
 	if a == nil || a.IsNull(i) {
 		return nil, false, nil
 	}
@@ -725,7 +756,7 @@ func arrowTurns(column string, a arrow.Array, i int) ([]Message, bool, error) {
 		if !s.ok {
 			return nil, false, nil
 		}
-		return stringTurns(s.s), true, nil
+		return l.stringTurns(s.s), true, nil
 	}
 	start, end := listRange(list, i)
 	turns := make([]Message, 0, end-start)
@@ -736,22 +767,22 @@ func arrowTurns(column string, a arrow.Array, i int) ([]Message, bool, error) {
 		case *array.Struct:
 			if !elems.IsNull(j) {
 				typ := elems.DataType().(*arrow.StructType)
-				r, _ := typ.FieldIdx("role")
-				c, _ := typ.FieldIdx("content")
+				r, _ := typ.FieldIdx(l.role)
+				c, _ := typ.FieldIdx(l.text)
 				role, content = arrowText(elems.Field(r), j), arrowText(elems.Field(c), j)
 			}
 		case *array.Map:
 			first, last := listRange(elems, j)
 			for k := first; k < last; k++ {
 				switch arrowText(elems.Keys(), k).s {
-				case "role":
+				case l.role:
 					role = arrowText(elems.Items(), k)
-				case "content":
+				case l.text:
 					content = arrowText(elems.Items(), k)
 				}
 			}
 		}
-		m, err := makeTurn(column, j-start, role, content)
+		m, err := l.makeTurn(column, j-start, role, content)
 		if err != nil {
 			return nil, false, err
 		}

@@ -57,11 +57,14 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string
 		rows []int
 	}
 	groups := map[[sha256.Size]byte]*group{}
+	advance, done := s.Stage("looking for equal prompts", s.Len())
 	for i := range s.Len() {
 		row, err := s.Row(i)
 		if err != nil {
+			done()
 			return 0, 0, err
 		}
+		advance(1)
 		h := sha256.New()
 		h.Write(binary.LittleEndian.AppendUint64([]byte("gad data split 1"), seed))
 		hashPrompt(h, row)
@@ -71,6 +74,7 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string
 		}
 		groups[key].rows = append(groups[key].rows, i)
 	}
+	done()
 	var order []*group
 	for _, g := range groups {
 		order = append(order, g)
@@ -147,6 +151,8 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 		if err != nil {
 			return err
 		}
+		advance, done := s.opt.Stages.Begin("writing "+path, n)
+		defer done()
 		for k := range n {
 			i := k
 			if indices != nil {
@@ -159,6 +165,7 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 			if err := out.write(row); err != nil {
 				return err
 			}
+			advance(1)
 		}
 		return out.finish()
 	})

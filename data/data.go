@@ -13,7 +13,10 @@
 // checksum over its text, though: a flipped letter is only seen by Digest.
 package data
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // ErrTruncated marks a file that ends before its own marks say it should.
 var ErrTruncated = errors.New("file is cut short")
@@ -23,6 +26,24 @@ var ErrCorrupt = errors.New("file is corrupt")
 
 // ErrExists marks an output that is already there: nothing is overwritten.
 var ErrExists = errors.New("output exists")
+
+// sentinelError is an error with a text of its own that is also a sentinel: the
+// text says the same in the words of the case.
+type sentinelError struct {
+	text     string
+	sentinel error
+}
+
+func (e *sentinelError) Error() string        { return e.text }
+func (e *sentinelError) Is(target error) bool { return target == e.sentinel }
+
+func truncated(format string, args ...any) error {
+	return &sentinelError{fmt.Sprintf(format, args...), ErrTruncated}
+}
+
+func damaged(format string, args ...any) error {
+	return &sentinelError{fmt.Sprintf(format, args...), ErrCorrupt}
+}
 
 // Message is one turn of a conversation.
 type Message struct {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
@@ -21,6 +22,7 @@ const (
 	codecSnappy
 	codecGzip
 	codecLZ4Raw // block format
+	codecBrotli
 )
 
 // maxExpansion is how much more than its compressed size a count may claim.
@@ -46,6 +48,8 @@ func decode(dst, src []byte, n, codec int64) ([]byte, error) {
 		if r, err = gzip.NewReader(bytes.NewReader(src)); err == nil {
 			dst, err = readExactly(dst, r, n)
 		}
+	case codecBrotli:
+		dst, err = readExactly(dst, brotli.NewReader(bytes.NewReader(src)), n)
 	case codecZstd:
 		dst, err = decodeZstd(dst, src, n)
 	case codecSnappy:

@@ -31,3 +31,24 @@ func Example() {
 	// row-3: "naïve café: ½ ≠ ⅓ — 😀👩\u200d👩\u200d👧" -> "Zażółć gęślą jaźń\nline two\ttabbed \"quoted\" \\ back"
 	// {Seed:42 Epoch:0 Offset:2 Rank:0 World:1}
 }
+
+// Rows in ShareGPT's form, from two files of different formats, are one set; a row
+// that training would refuse is an error.
+func ExampleOpenFiles() {
+	set, err := data.OpenFiles([]string{"../testdata/rows/sharegpt.parquet", "../testdata/rows/rows.csv"}, data.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer set.Close()
+	row, err := set.Example(13, nil, data.Limits{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(set.Len(), row.Messages, row.Teacher)
+	fmt.Println(set.Notes())
+	// Output:
+	// 24 [{system Answer in one word.} {user Capital of France?}] Paris
+	// [../testdata/rows/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)]
+}

@@ -2,11 +2,13 @@ package data
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,13 +44,59 @@ var dataSuffixes = []string{".arrow", ".arrows", ".stream", ".ipc", ".feather", 
 // also with a fingerprint behind.
 var shardName = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})(?:[-.].*)?$`)
 
-// listFiles finds the data files that path stands for.
-func listFiles(path string) (listing, error) {
+// expand returns the paths that a path stands for: itself, the files that it
+// matches as a pattern, or the parts of a list.
+func expand(path string) (paths []string, err error) {
+	if _, err := os.Lstat(path); err == nil {
+		return []string{path}, nil
+	}
+	for _, part := range filepath.SplitList(path) {
+		_, err := os.Lstat(part)
+		if err == nil || !strings.ContainsAny(part, "*?[") {
+			paths = append(paths, part)
+			continue
+		}
+		found, err := filepath.Glob(part)
+		if err != nil {
+			return nil, fmt.Errorf("data: %s: pattern: %w", part, err)
+		}
+		if len(found) == 0 {
+			return nil, fmt.Errorf("data: %s: %w", part, &sentinelError{"the pattern matches no file: check it, and quote it so that the shell leaves it alone", fs.ErrNotExist})
+		}
+		slices.Sort(found)
+		paths = append(paths, found...)
+	}
+	return paths, nil
+}
+
+// hubName is the form of a name on the Hugging Face hub.
+var hubName = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
+
+// notThere explains a path that cannot be opened.
+func notThere(path string, err error) error {
+	hint := "give a data file or a folder"
+	_, top := os.Stat(filepath.Dir(path))
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+	case strings.Contains(path, ","):
+		hint = "for several files give --data once for each"
+	case hubName.MatchString(path) && top != nil && !slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(path))):
+		hint = fmt.Sprintf("gad downloads nothing: hf download --repo-type dataset %s --local-dir %s, then give that folder", path, filepath.Base(path))
+	}
+	return fmt.Errorf("data: %w: %s", err, hint)
+}
+
+// listFiles finds the data files that path stands for, those of split where one
+// is named.
+func listFiles(path, split string) (listing, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return listing{}, fmt.Errorf("data: %w: give a data file or a folder", err)
+		return listing{}, notThere(path, err)
 	}
 	if !info.IsDir() {
+		if split != "" {
+			return listing{}, fmt.Errorf("data: %s: is one file and has no split %q: leave out --split (data.split, data.val_split)", path, split)
+		}
 		return listing{files: []dataFile{{name: path}}, rows: -1}, nil
 	}
 	entries, err := os.ReadDir(path)
@@ -61,11 +109,46 @@ func listFiles(path string) (listing, error) {
 	}
 	switch {
 	case slices.Contains(names, "dataset_dict.json"):
-		return listing{}, splitsError(path)
+		return listDict(path, split)
 	case slices.Contains(names, "state.json") && slices.Contains(names, "dataset_info.json"):
-		return listSaved(path)
+		return listSaved(path, split)
 	}
-	return listShards(path, entries)
+	return listShards(path, split, entries)
+}
+
+// oneSplit chooses a split by name, or the only one.
+func oneSplit(path, split string, splits []string) (string, error) {
+	switch i := slices.IndexFunc(splits, func(s string) bool { return s == split || strings.HasSuffix(s, "-"+split) }); {
+	case split == "" && len(splits) == 1:
+		return splits[0], nil
+	case split == "":
+		such := splits[0]
+		if i := slices.IndexFunc(splits, func(s string) bool { return strings.HasSuffix(s, "train") }); i >= 0 {
+			such = splits[i]
+		}
+		return "", fmt.Errorf("data: %s: holds the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, quoted(splits), such)
+	case i >= 0:
+		return splits[i], nil
+	}
+	return "", fmt.Errorf("data: %s: holds no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, quoted(splits))
+}
+
+// listDict lists a folder with several saved sets.
+func listDict(path, split string) (listing, error) {
+	var dict struct {
+		Splits []string `json:"splits"`
+	}
+	if err := readDescription(path, "dataset_dict.json", &dict); err != nil {
+		return listing{}, err
+	}
+	if len(dict.Splits) == 0 {
+		return listing{}, fmt.Errorf("data: %s: dataset_dict.json: names no splits: %w", path, ErrCorrupt)
+	}
+	name, err := oneSplit(path, split, dict.Splits)
+	if err != nil {
+		return listing{}, err
+	}
+	return listSaved(filepath.Join(path, filepath.Base(name)), "")
 }
 
 // maxDescription bounds the JSON files that describe a folder.
@@ -88,22 +171,8 @@ func readDescription(dir, name string, into any) error {
 	return nil
 }
 
-// splitsError explains that a folder holds several splits and one must be named.
-func splitsError(path string) error {
-	var dict struct {
-		Splits []string `json:"splits"`
-	}
-	if err := readDescription(path, "dataset_dict.json", &dict); err != nil {
-		return err
-	}
-	if len(dict.Splits) == 0 {
-		return fmt.Errorf("data: %s: dataset_dict.json: names no splits: %w", path, ErrCorrupt)
-	}
-	return fmt.Errorf("data: %s: holds the splits %q: one must be chosen: name its folder, as %s", path, dict.Splits, filepath.Join(path, filepath.Base(dict.Splits[0])))
-}
-
 // listSaved lists a folder that datasets.save_to_disk wrote.
-func listSaved(path string) (listing, error) {
+func listSaved(path, split string) (listing, error) {
 	var state struct {
 		Files []struct {
 			Name string `json:"filename"`
@@ -112,6 +181,13 @@ func listSaved(path string) (listing, error) {
 		Split   string `json:"_split"`
 	}
 	if err := readDescription(path, "state.json", &state); err != nil {
+		return listing{}, err
+	}
+	if state.Split == "" {
+		state.Split = filepath.Base(path) // as a dict's folders are named
+	}
+	if split != "" && split != state.Split {
+		_, err := oneSplit(path, split, []string{state.Split})
 		return listing{}, err
 	}
 	if len(state.Indices) > 0 {
@@ -149,11 +225,28 @@ func listSaved(path string) (listing, error) {
 	return list, nil
 }
 
+// splitNames are the usual names of splits, for files that are not shards.
+var splitNames = []string{"train", "test", "validation", "valid", "val", "dev", "eval"}
+
+// splitOf is the split that a file's name tells, "" for none, and of how many
+// shards it is number shard; shards is 0 for a file that is no shard.
+func splitOf(name string) (split string, shard, shards int) {
+	if m := shardName.FindStringSubmatch(name); m != nil {
+		shard, _ = strconv.Atoi(m[2])
+		shards, _ = strconv.Atoi(m[3])
+		return m[1], shard, shards
+	}
+	stem := strings.TrimSuffix(name, filepath.Ext(name))
+	if last := stem[strings.LastIndexAny(stem, "-_.")+1:]; slices.Contains(splitNames, strings.ToLower(last)) {
+		return last, 0, 0
+	}
+	return "", 0, 0
+}
+
 // listShards lists the data files of a plain folder, by name.
-func listShards(path string, entries []fs.DirEntry) (listing, error) {
+func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	list := listing{rows: -1}
-	var folders []string
-	splits := map[string][]string{} // "split-of-count" -> names
+	var folders, splits []string
 	for _, e := range entries {
 		name := e.Name()
 		if strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
@@ -166,24 +259,55 @@ func listShards(path string, entries []fs.DirEntry) (listing, error) {
 		if !slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(name))) {
 			continue
 		}
-		list.files = append(list.files, dataFile{name: filepath.Join(path, name)})
-		if m := shardName.FindStringSubmatch(name); m != nil {
-			splits[m[1]+"-of-"+m[3]] = append(splits[m[1]+"-of-"+m[3]], m[2])
+		list.files = append(list.files, dataFile{name: filepath.Join(path, name), rel: name})
+		if s, _, _ := splitOf(name); s != "" && !slices.Contains(splits, s) {
+			splits = append(splits, s)
 		}
 	}
 	if len(list.files) == 0 {
-		return listing{}, fmt.Errorf("data: %s: holds no data files (%s) and is no folder of datasets.save_to_disk; its folders are %q: name the folder with the files", path, strings.Join(dataSuffixes, " "), folders)
-	}
-	var keys []string
-	for k, shards := range splits {
-		keys = append(keys, k)
-		count, _ := strconv.Atoi(k[len(k)-5:])
-		if len(shards) < count {
-			return listing{}, fmt.Errorf("data: %s: %d of %d shards of %q are there: %w: fetch the missing files", path, len(shards), count, k[:len(k)-9], ErrTruncated)
+		if slices.Contains(folders, "data") { // as the Hugging Face hub lays a set out
+			return listFiles(filepath.Join(path, "data"), split)
 		}
+		if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "tokenizer.json" || e.Name() == "config.json" }) {
+			return listing{}, fmt.Errorf("data: %s: is a model's folder, not data: give rows with --data, this with --model", path)
+		}
+		hint := "give a data file, or a folder of them"
+		if len(folders) > 0 {
+			hint = fmt.Sprintf("its folders are %s: name the folder with the files", quoted(folders))
+		}
+		return listing{}, fmt.Errorf("data: %s: holds no data files (%s) and is no folder of datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
 	}
-	if slices.Sort(keys); len(keys) > 1 {
-		return listing{}, fmt.Errorf("data: %s: holds the splits %q: one must be chosen: list its files, joined by %q", path, keys, string(os.PathListSeparator))
+	slices.Sort(splits)
+	if len(splits) > 1 || split != "" {
+		if len(splits) == 0 {
+			return listing{}, fmt.Errorf("data: %s: holds no split %q: its files name none: leave out --split (data.split, data.val_split)", path, split)
+		}
+		chosen, err := oneSplit(path, split, splits)
+		if err != nil {
+			return listing{}, err
+		}
+		list.files = slices.DeleteFunc(list.files, func(f dataFile) bool {
+			s, _, _ := splitOf(f.rel)
+			return s != chosen
+		})
+	}
+	counts := map[string]int{} // "split, of shards" -> shards that are there
+	of := map[string]int{}     // split -> shards
+	for _, f := range list.files {
+		s, _, shards := splitOf(f.rel)
+		if shards == 0 && of[s] == 0 {
+			continue
+		}
+		if before, ok := of[s]; ok && before != shards {
+			return listing{}, fmt.Errorf("data: %s: holds shards of %q in %d and in %d files: two versions of one set: keep one", path, s, before, shards)
+		}
+		of[s] = shards
+		counts[s]++
+	}
+	for _, s := range slices.Sorted(maps.Keys(of)) {
+		if counts[s] < of[s] {
+			return listing{}, fmt.Errorf("data: %s: %w", path, truncated("%d of %d shards of %q are there: fetch the missing files", counts[s], of[s], s))
+		}
 	}
 	root, err := folder.Open(path)
 	if err != nil {
@@ -191,7 +315,7 @@ func listShards(path string, entries []fs.DirEntry) (listing, error) {
 	}
 	list.root = root
 	for i := range list.files {
-		list.files[i].root, list.files[i].rel = root, filepath.Base(list.files[i].name)
+		list.files[i].root = root
 	}
 	return list, nil
 }
@@ -211,8 +335,8 @@ func (f dataFile) open() (file *os.File, err error) {
 }
 
 // openSource opens a file with the reader its first bytes ask for. size is the
-// file's length in bytes.
-func openSource(f dataFile, cols Columns) (src source, size int64, err error) {
+// file's length in bytes. stages hears of the formats that are read whole for it.
+func openSource(f dataFile, stages Stages) (src source, size int64, err error) {
 	file, err := f.open()
 	if err != nil {
 		return nil, 0, err
@@ -227,12 +351,16 @@ func openSource(f dataFile, cols Columns) (src source, size int64, err error) {
 		return nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
 	size = info.Size()
-	head := make([]byte, min(size, 64))
+	head := make([]byte, min(size, 512))
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
 	err = guard(func() error {
-		src, err = openByMagic(file, size, head, cols)
+		src, err = openByMagic(file, size, head, func(open func(*os.File, int64, func(int)) (source, error)) (source, error) {
+			advance, done := stages.Begin(f.name+": finding rows", int(size))
+			defer done()
+			return open(file, size, advance)
+		})
 		return err
 	})
 	if err != nil {
@@ -241,30 +369,91 @@ func openSource(f dataFile, cols Columns) (src source, size int64, err error) {
 	return src, size, nil
 }
 
-func openByMagic(file *os.File, size int64, head []byte, cols Columns) (source, error) {
+// openByMagic opens a file by its first bytes; formats that must be read to their
+// end for it go through whole.
+func openByMagic(file *os.File, size int64, head []byte, whole func(func(*os.File, int64, func(int)) (source, error)) (source, error)) (source, error) {
 	starts := func(magic string) bool { return bytes.HasPrefix(head, []byte(magic)) }
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case size == 0:
-		return nil, fmt.Errorf("file is empty: %w: write it again", ErrTruncated)
+		return nil, truncated("file is empty: write it again")
 	case starts("ARROW1"):
-		return openArrow(file, size, true, cols)
+		return openArrow(file, size, true)
 	case starts("\xff\xff\xff\xff"):
-		return openArrow(file, size, false, cols)
+		return openArrow(file, size, false)
 	case starts("PAR1"):
-		return openParquet(file, size, cols)
-	case starts("PARE"):
-		return nil, errors.New("encrypted Parquet: not read: write it without encryption")
-	case starts("FEA1"):
-		return nil, errors.New("Feather version 1: not read: write it as Arrow IPC (Feather version 2)")
-	case starts("\x1f\x8b"), starts("\x28\xb5\x2f\xfd"), starts("BZh"), starts("PK\x03\x04"):
-		return nil, errors.New("a compressed file: not read as it is: decompress it first")
+		return openParquet(file, size)
+	case len(blank) > 1 && (blank[0] == '{' || blank[0] == '[') && blank[1] == 0:
+		return nil, errors.New("is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW")
 	case len(blank) > 0 && blank[0] == '{':
-		return openLines(file, size, cols)
+		return whole(openLines)
 	case len(blank) > 0 && blank[0] == '[':
-		return openArray(file, size, cols)
+		return whole(openArray)
 	}
-	return nil, fmt.Errorf("first bytes %q: neither Arrow IPC, Parquet nor JSON: %w: convert the data to one of these", head[:min(len(head), 8)], ErrCorrupt)
+	if err := foreign(size, head, blank); err != nil {
+		return nil, err
+	}
+	if isCSV(file.Name()) {
+		return whole(openCSV)
+	}
+	return nil, damaged("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
+}
+
+// foreign names a file that is no data, or not as it is, and the way out.
+func foreign(size int64, head, blank []byte) error {
+	for _, f := range []struct{ magic, what string }{
+		{"PARE", "encrypted Parquet: write it without encryption"},
+		{"FEA1", "Feather version 1: write it as Arrow IPC (Feather version 2)"},
+		{"\x1f\x8b", "a gzip file: decompress it first (gunzip)"},
+		{"\x28\xb5\x2f\xfd", "a zstd file: decompress it first (unzstd)"},
+		{"BZh", "a bzip2 file: decompress it first (bunzip2)"},
+		{"\xfd7zXZ", "an xz file: decompress it first (unxz)"},
+		{"7z\xbc\xaf", "a 7z archive: unpack it first"},
+		{"PK\x03\x04", "a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
+		{"\xff\xfe", "UTF-16 text: convert it, iconv -f UTF-16 -t UTF-8 OLD > NEW"},
+		{"\xfe\xff", "UTF-16 text: convert it, iconv -f UTF-16 -t UTF-8 OLD > NEW"},
+		{"version https://git-lfs", "a Git LFS pointer, not the data: fetch it with git lfs pull"},
+		{"GGUF", "a GGUF model, not data: give rows with --data"},
+		{"SQLite format 3\x00", "an SQLite database: export the table as CSV or JSON lines"},
+		{"%PDF", "a PDF, not data: give rows with --data"},
+		{"\x93NUMPY", "a NumPy array: write the rows as Parquet or JSON lines"},
+		{"Obj\x01", "an Avro file: write it as Parquet or JSON lines"},
+		{"ORC", "an ORC file: write it as Parquet"},
+	} {
+		if bytes.HasPrefix(head, []byte(f.magic)) {
+			return errors.New("is " + f.what)
+		}
+	}
+	lower := bytes.ToLower(blank[:min(len(blank), 16)])
+	switch {
+	case len(blank) == 0 && size <= int64(len(head)):
+		return truncated("file is blank: write it again")
+	case bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
+		return errors.New("is a web page, not the data: the download went wrong, so fetch the file itself")
+	case len(head) > 9 && head[8] == '{' && binary.LittleEndian.Uint64(head) < uint64(size):
+		return errors.New("is a safetensors model file, not data: give rows with --data, the model's folder with --model")
+	case len(head) >= 262 && string(head[257:262]) == "ustar":
+		return errors.New("is a tar archive: unpack it first (tar -xf)")
+	case size <= int64(len(head)) && json.Valid(blank):
+		return damaged("is JSON, but no rows: write one object a line, or an array of objects")
+	}
+	return nil
+}
+
+// scan is a file that is read from its start to its end, byte skip and on.
+func scan(file *os.File, skip, size int64, advance func(bytes int)) io.Reader {
+	return &scanner{io.NewSectionReader(file, skip, size-skip), advance}
+}
+
+type scanner struct {
+	io.Reader
+	advance func(bytes int)
+}
+
+func (s *scanner) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	s.advance(n)
+	return n, err
 }
 
 // guard runs f and turns its panic into an error. The libraries that read

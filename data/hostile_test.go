@@ -14,6 +14,7 @@ import (
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go/format"
 
 	"gad/internal/hostile"
 )
@@ -41,17 +42,19 @@ func tryFile(t testing.TB, path string, text []byte) error {
 // hostileSeeds are the single-file fixtures.
 func hostileSeeds(t testing.TB) map[string][]byte {
 	seeds := map[string][]byte{}
-	entries, err := os.ReadDir(fixtures)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if !e.IsDir() && e.Name() != "VERSIONS" {
-			text, err := os.ReadFile(filepath.Join(fixtures, e.Name()))
-			if err != nil {
-				t.Fatal(err)
+	for _, dir := range []string{fixtures, rowFixtures} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if !e.IsDir() && e.Name() != "VERSIONS" && !isCSV(e.Name()) {
+				text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				seeds[e.Name()] = text
 			}
-			seeds[e.Name()] = text
 		}
 	}
 	return seeds
@@ -90,6 +93,18 @@ func TestHostileFormats(t *testing.T) {
 			f.Try(t)
 		})
 	}
+	t.Run("csv", func(t *testing.T) {
+		text, err := os.ReadFile(filepath.Join(rowFixtures, "rows.csv"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := path + ".csv"
+		hostile.Format{
+			Name: "csv", Small: []byte("content,teacher_response\nq,\"a, \"\"b\"\"\""), Seeds: [][]byte{text},
+			Words: []string{`"`, `""`, ",", "\n", "\r\n", "\x00", "\xff", ";", "\t"}, Prefix: "data: ",
+			Read: func(text []byte) error { return tryFile(t, path, text) },
+		}.Try(t)
+	})
 	// The files that describe a folder.
 	saved := filepath.Join(t.TempDir(), "saved")
 	if err := os.CopyFS(saved, os.DirFS(filepath.Join(fixtures, "saved"))); err != nil {
@@ -243,6 +258,52 @@ func TestLyingLengths(t *testing.T) {
 	}
 }
 
+// A few bytes of DELTA_BYTE_ARRAY can stand for as many values as they like, each
+// a byte longer than the one before: the size is known before anything is copied.
+func TestDeltaBomb(t *testing.T) {
+	lengths := func(n int, first, step uint64) []byte {
+		b := binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(nil, 128), 4), uint64(n))
+		b = binary.AppendUvarint(b, 2*first)
+		for left := n - 1; left > 0; left -= 128 {
+			b = append(binary.AppendUvarint(b, 2*step), 0, 0, 0, 0) // differences of no bits
+		}
+		return b
+	}
+	page := func(n int) []byte { // values of 1, 2, 3, ... letters
+		return slices.Concat(lengths(n, 0, 1), lengths(n, 1, 0), bytes.Repeat([]byte("x"), n))
+	}
+	header := func(n int) *format.PageHeader {
+		h := &format.PageHeader{Type: format.DataPageV2}
+		h.DataPageHeaderV2.V.NumValues = int32(n)
+		return h
+	}
+	out, err := plainDelta(header(3), nil, page(3), 1<<20)
+	if want := "\x01\x00\x00\x00x\x02\x00\x00\x00xx\x03\x00\x00\x00xxx"; err != nil || string(out) != want {
+		t.Errorf("%q, %v: want %q", out, err, want)
+	}
+	before := hostile.Allocated()
+	_, err = plainDelta(header(200000), nil, page(200000), maxDecoded(1<<20))
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "expand to") {
+		t.Errorf("20 GB of values: %v", err)
+	}
+	if used := hostile.Allocated() - before; used > 32<<20 {
+		t.Errorf("allocated %d bytes", used)
+	}
+	for name, bad := range map[string][]byte{
+		"shares more than there is": slices.Concat(lengths(2, 3, 0), lengths(2, 1, 0), []byte("xx")),
+		"fewer suffixes":            slices.Concat(lengths(3, 0, 1), lengths(2, 1, 0), []byte("xx")),
+		"letters are missing":       slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0), []byte("x")),
+		"more letters":              slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0), []byte("xxx")),
+		"negative length":           slices.Concat([]byte{128, 1, 4, 1, 1}, lengths(1, 1, 0), []byte("x")),
+		"empty":                     nil,
+	} {
+		err := guard(func() error { _, err := plainDelta(header(3), nil, bad, 1<<20); return err })
+		if !errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), "runtime error") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // Runs that state more values than the page has must not reach the library.
 func TestCountRuns(t *testing.T) {
 	for _, c := range []struct {
@@ -277,7 +338,11 @@ func fuzzFormat(f *testing.F, names ...string) {
 			f.Add(text)
 		}
 	}
-	path := filepath.Join(f.TempDir(), "fuzz")
+	fuzzFile(f, "fuzz")
+}
+
+func fuzzFile(f *testing.F, name string) {
+	path := filepath.Join(f.TempDir(), name)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		before := hostile.Allocated()
 		err := tryFile(t, path, text)
@@ -294,11 +359,18 @@ func FuzzArrow(f *testing.F)   { fuzzFormat(f, "arrow file", "arrow stream") }
 func FuzzParquet(f *testing.F) { fuzzFormat(f, "parquet") }
 func FuzzJSON(f *testing.F)    { fuzzFormat(f, "jsonl", "json") }
 
+func FuzzCSV(f *testing.F) {
+	f.Add([]byte("content,teacher_response\nq,\"a, \"\"b\"\"\"\n"))
+	f.Add([]byte("content;id\r\n\"two\r\nlines\";1\r\n"))
+	fuzzFile(f, "fuzz.csv")
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\x05\x10hello"), int64(5), codecSnappy)
+	f.Add([]byte("\x8f\x02\x80hello\x03"), int64(5), codecBrotli)
 	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 4, 0, 41, 0, 0, 'h', 'e', 'l', 'l', 'o'}, int64(5), codecZstd)
 	f.Fuzz(func(t *testing.T, src []byte, n, codec int64) {
-		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecLZ4Raw {
+		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecBrotli {
 			return
 		}
 		_ = guard(func() error {

@@ -14,9 +14,11 @@ type Info struct {
 	Files    []FileInfo `json:"files"`
 	Columns  []Column   `json:"columns"`  // of the first file
 	Read     Columns    `json:"read"`     // those that are read; "" where the set has none
+	More     []string   `json:"more"`     // other columns that are read, as Alpaca's input
 	Teacher  bool       `json:"teacher"`  // rows carry teacher answers
 	First    *Row       `json:"first"`    // row 0; nil where it cannot be used
 	FirstErr string     `json:"firstErr"` // why not
+	Notes    []string   `json:"notes"`    // how the files are read, where that was not asked for
 	Warnings []string   `json:"warnings"`
 }
 
@@ -31,14 +33,15 @@ type FileInfo struct {
 func Inspect(s *Set) Info {
 	info := Info{
 		Path: s.path, Format: s.Format(), Rows: s.Len(), Bytes: s.bytes,
-		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Warnings: s.Warnings(),
+		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Notes: s.Notes(), Warnings: s.Warnings(),
 	}
 	for i, f := range s.files {
-		n := 0
-		for _, k := range f.batchRows() {
-			n += k
+		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
+	}
+	for _, column := range []string{s.layouts[0].input, s.layouts[0].system} {
+		if column != "" {
+			info.More = append(info.More, column)
 		}
-		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), n})
 	}
 	if row, err := s.Row(0); err != nil {
 		info.FirstErr = err.Error()
@@ -61,6 +64,9 @@ func (in Info) String() string {
 	used := map[string]string{
 		in.Read.Content: "conversation", in.Read.Teacher: "teacher's answer", in.Read.Response: "given answer",
 		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens", in.Read.ID: "name of the row",
+	}
+	for _, column := range in.More {
+		used[column] = "more of the prompt"
 	}
 	for _, c := range in.Columns {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)
@@ -85,6 +91,9 @@ func (in Info) String() string {
 		if in.First.Response != "" {
 			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", preview(in.First.Response, 100))
 		}
+	}
+	for _, n := range in.Notes {
+		fmt.Fprintf(&b, "note: %s\n", n)
 	}
 	for _, w := range in.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)

@@ -30,14 +30,15 @@ type jsonSource struct {
 	len     []int32
 	batches []int // first row of each batch
 	columns []Column
-	cols    Columns
+	turns   map[string][]string // keys of turns in the sample, by column
+	lay     layout
 }
 
 // openLines indexes a file with one JSON object a line. Empty lines do not
 // count.
-func openLines(file *os.File, size int64, cols Columns) (source, error) {
-	s := &jsonSource{file: file, name: "jsonl", cols: cols}
-	r := bufio.NewReaderSize(io.NewSectionReader(file, 0, size), 1<<20)
+func openLines(file *os.File, size int64, advance func(bytes int)) (source, error) {
+	s := &jsonSource{file: file, name: "jsonl"}
+	r := bufio.NewReaderSize(scan(file, 0, size, advance), 1<<20)
 	var pos, start int64
 	blank := true
 	for pos < size {
@@ -69,14 +70,14 @@ func openLines(file *os.File, size int64, cols Columns) (source, error) {
 }
 
 // openArray indexes a file with one JSON array of objects.
-func openArray(file *os.File, size int64, cols Columns) (source, error) {
-	s := &jsonSource{file: file, name: "json", cols: cols}
+func openArray(file *os.File, size int64, advance func(bytes int)) (source, error) {
+	s := &jsonSource{file: file, name: "json"}
 	skip := int64(0)
 	var bom [3]byte
 	if n, _ := file.ReadAt(bom[:], 0); n == 3 && string(bom[:]) == "\ufeff" {
 		skip = 3
 	}
-	d := json.NewDecoder(io.NewSectionReader(file, skip, size-skip))
+	d := json.NewDecoder(scan(file, skip, size, advance))
 	if _, err := d.Token(); err != nil {
 		return nil, fmt.Errorf("%v: %w", err, ErrCorrupt)
 	}
@@ -131,13 +132,45 @@ func (s *jsonSource) index() error {
 			if !slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == key }) && string(value) != "null" {
 				s.columns = append(s.columns, Column{Name: key, Type: jsonType(value)})
 			}
+			if value[0] == '[' {
+				s.noteTurn(key, value)
+			}
 			return nil
 		})
-		if err != nil && i == 0 {
+		switch {
+		case err == nil || i > 0:
+		case errors.Is(err, ErrTruncated) && len(s.at) > 1:
+			return truncated("row 0: the object does not end on its line: write one object a line (jq -c . OLD > NEW)")
+		default:
 			return fmt.Errorf("row 0: %w: one JSON object a line is wanted", err)
 		}
 	}
 	return nil
+}
+
+// noteTurn adds the keys of a list's first element, if that is an object, to
+// those of the column's turns.
+func (s *jsonSource) noteTurn(column string, value json.RawMessage) {
+	var list []json.RawMessage
+	if json.Unmarshal(value, &list) != nil || len(list) == 0 || list[0][0] != '{' {
+		return
+	}
+	if s.turns == nil {
+		s.turns = map[string][]string{}
+	}
+	_ = eachKey(list[0], func(key string, _ json.RawMessage) error { // a fault is told with its row
+		if !slices.Contains(s.turns[column], key) {
+			s.turns[column] = append(s.turns[column], key)
+		}
+		return nil
+	})
+}
+
+func (s *jsonSource) turnKeys(column string) []string { return s.turns[column] }
+
+func (s *jsonSource) bind(l layout) (string, error) {
+	s.lay = l
+	return "", nil
 }
 
 func jsonType(value json.RawMessage) string {
@@ -208,21 +241,30 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 	at := r.src.at[r.first+i] - r.at0
 	line := r.buf[at : at+int64(r.src.len[r.first+i])]
 	var raw rawRow
-	cols := r.src.cols
+	cols := r.src.lay
 	if !utf8.Valid(line) {
 		return raw, &rowFault{cols.Content, "", "not valid UTF-8", "re-encode the text"}
 	}
-	return raw, eachKey(line, func(key string, value json.RawMessage) (err error) {
+	err := eachKey(line, func(key string, value json.RawMessage) (err error) {
 		if string(value) == "null" {
 			return nil
 		}
 		switch key {
 		case "":
 		case cols.Content:
-			raw.turns, err = jsonTurns(key, value)
+			raw.turns, err = cols.jsonTurns(key, value)
 			raw.turnsOK = err == nil
 		case cols.Teacher:
+			if cols.format == FormatPromptCompletion && value[0] == '[' {
+				raw.answer, err = cols.jsonTurns(key, value)
+				raw.answerOK = err == nil
+				break
+			}
 			raw.teacher, err = jsonText(key, value)
+		case cols.input:
+			raw.input, err = jsonText(key, value)
+		case cols.system:
+			raw.system, err = jsonText(key, value)
 		case cols.Response:
 			raw.response, err = jsonText(key, value)
 		case cols.ID:
@@ -237,6 +279,10 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 		}
 		return err
 	})
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) {
+		err = fmt.Errorf("%w: correct or remove the row", err)
+	}
+	return raw, err
 }
 
 // eachKey calls f for every key of a JSON object, with the key exactly as it
@@ -298,14 +344,14 @@ func jsonText(column string, value json.RawMessage) (text, error) {
 
 // jsonTurns reads a conversation: a list of objects with role and content, or
 // one string.
-func jsonTurns(column string, value json.RawMessage) ([]Message, error) {
+func (l layout) jsonTurns(column string, value json.RawMessage) ([]Message, error) {
 	if value[0] == '"' {
 		s, err := jsonText(column, value)
-		return stringTurns(s.s), err
+		return l.stringTurns(s.s), err
 	}
 	var list []json.RawMessage
 	if value[0] != '[' {
-		return nil, &rowFault{column, preview(string(value), 20), "neither a list of turns nor a string", `write [{"role": ..., "content": ...}]`}
+		return nil, &rowFault{column, preview(string(value), 20), "neither a list of turns nor a string", fmt.Sprintf(`write [{"%s": ..., "%s": ...}]`, l.role, l.text)}
 	}
 	if err := json.Unmarshal(value, &list); err != nil {
 		return nil, &rowFault{column, "", err.Error(), ""}
@@ -316,9 +362,9 @@ func jsonTurns(column string, value json.RawMessage) ([]Message, error) {
 		err := eachKey(turn, func(key string, value json.RawMessage) (err error) {
 			switch {
 			case string(value) == "null":
-			case key == "role":
+			case key == l.role:
 				role, err = jsonText(key, value)
-			case key == "content":
+			case key == l.text:
 				content, err = jsonText(key, value)
 			}
 			return err
@@ -326,7 +372,7 @@ func jsonTurns(column string, value json.RawMessage) ([]Message, error) {
 		if err != nil {
 			return nil, &rowFault{column, "turn " + strconv.Itoa(i), err.Error(), ""}
 		}
-		if turns[i], err = makeTurn(column, i, role, content); err != nil {
+		if turns[i], err = l.makeTurn(column, i, role, content); err != nil {
 			return nil, err
 		}
 	}
@@ -334,21 +380,21 @@ func jsonTurns(column string, value json.RawMessage) ([]Message, error) {
 }
 
 // makeTurn builds turn i and refuses one without role or content.
-func makeTurn(column string, i int, role, content text) (Message, error) {
+func (l layout) makeTurn(column string, i int, role, content text) (Message, error) {
 	switch {
 	case !role.ok:
-		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no role", "each turn needs role and content"}
+		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no " + l.role, "each turn needs " + l.role + " and " + l.text}
 	case !content.ok:
-		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no content", "each turn needs role and content"}
+		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no " + l.text, "each turn needs " + l.role + " and " + l.text}
 	}
 	return Message{Role: role.s, Content: content.s}, nil
 }
 
 // stringTurns makes turns of a conversation that is stored as one string: a
 // JSON list of turns, if it is one, and otherwise what the user said.
-func stringTurns(s string) []Message {
+func (l layout) stringTurns(s string) []Message {
 	if t := strings.TrimSpace(s); strings.HasPrefix(t, "[") && json.Valid([]byte(t)) {
-		if turns, err := jsonTurns("", json.RawMessage(t)); err == nil && len(turns) > 0 {
+		if turns, err := l.jsonTurns("", json.RawMessage(t)); err == nil && len(turns) > 0 {
 			return turns
 		}
 	}

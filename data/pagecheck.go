@@ -62,6 +62,8 @@ func checkPage(c *parquet.Column, h *format.PageHeader, plain []byte) error {
 		err = checkDelta(plain, 32, count)
 	case format.DeltaBinaryPacked:
 		err = checkDelta(plain, 64, count)
+	case format.DeltaByteArray: // what follows the first sequence, plainDelta checks
+		err = checkDelta(plain, 32, count)
 	}
 	if err != nil {
 		return fmt.Errorf("values: %w: %w", err, ErrCorrupt)
@@ -141,4 +143,115 @@ func checkDelta(b []byte, width byte, count int) error {
 		}
 	}
 	return nil
+}
+
+// plainDelta decodes the values of a DELTA_BYTE_ARRAY page, each of which repeats
+// the beginning of the one before, and returns the page with plain encoding: a
+// header for it is left in h. The decoded size is known from the lengths before
+// anything is copied, and must be within limit.
+func plainDelta(h *format.PageHeader, c *parquet.Column, page []byte, limit int64) ([]byte, error) {
+	var levels int
+	if h.Type == format.DataPageV2 {
+		v := &h.DataPageHeaderV2.V
+		levels = int(v.RepetitionLevelsByteLength + v.DefinitionLevelsByteLength)
+		v.Encoding = format.Plain
+	} else {
+		for _, max := range []int{c.MaxRepetitionLevel(), c.MaxDefinitionLevel()} {
+			if max > 0 {
+				levels += 4 + int(binary.LittleEndian.Uint32(page[levels:]))
+			}
+		}
+		h.DataPageHeader.V.Encoding = format.Plain
+	}
+	count := int(h.DataPageHeader.V.NumValues + h.DataPageHeaderV2.V.NumValues) // one of the two is 0
+	b := page[levels:]
+	shared, b, err := deltaLengths(b, count)
+	if err != nil {
+		return nil, fmt.Errorf("shared prefixes: %w: %w", err, ErrCorrupt)
+	}
+	own, b, err := deltaLengths(b, count)
+	if err != nil {
+		return nil, fmt.Errorf("suffixes: %w: %w", err, ErrCorrupt)
+	}
+	if len(shared) != len(own) {
+		return nil, fmt.Errorf("%d prefixes, %d suffixes: %w", len(shared), len(own), ErrCorrupt)
+	}
+	size, text, last := int64(levels), int64(0), int64(0)
+	for i := range own {
+		if shared[i] > last {
+			return nil, fmt.Errorf("value %d: shares %d bytes of %d: %w", i, shared[i], last, ErrCorrupt)
+		}
+		last = shared[i] + own[i]
+		text += own[i]
+		if size += 4 + last; size > limit {
+			return nil, fmt.Errorf("%d bytes expand to %d and more: %w: write it with plain encoding", len(page), size, ErrCorrupt)
+		}
+	}
+	if text != int64(len(b)) {
+		return nil, fmt.Errorf("suffixes of %d bytes, %d are there: %w", text, len(b), ErrCorrupt)
+	}
+	out := append(make([]byte, 0, size), page[:levels]...)
+	before := 0 // where the value before begins in out
+	for i := range own {
+		out = binary.LittleEndian.AppendUint32(out, uint32(shared[i]+own[i]))
+		at := len(out)
+		out = append(out, out[before:before+int(shared[i])]...)
+		out = append(out, b[:own[i]]...)
+		before, b = at, b[own[i]:]
+	}
+	return out, nil
+}
+
+// deltaLengths decodes a DELTA_BINARY_PACKED sequence of lengths, at most count,
+// and returns what follows it.
+func deltaLengths(b []byte, count int) (lengths []int64, rest []byte, err error) {
+	if err := checkDelta(b, 32, count); err != nil {
+		return nil, nil, err
+	}
+	next := func() uint64 { // checkDelta has seen that it is there
+		v, n := binary.Uvarint(b)
+		b = b[n:]
+		return v
+	}
+	zigzag := func(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
+	block, minis, total := next(), next(), int(next())
+	value := int32(zigzag(next())) // sums wrap around at 32 bits, as the format has it
+	per := int(block / minis)
+	add := func() error {
+		if value < 0 {
+			return fmt.Errorf("length %d", value)
+		}
+		lengths = append(lengths, int64(value))
+		return nil
+	}
+	if total == 0 {
+		return nil, b, nil
+	}
+	if err := add(); err != nil {
+		return nil, nil, err
+	}
+	for len(lengths) < total {
+		least := int32(zigzag(next()))
+		widths := b[:minis]
+		b = b[minis:]
+		for _, w := range widths {
+			if len(lengths) == total {
+				break
+			}
+			packed := b[:per*int(w)/8]
+			b = b[len(packed):]
+			for k := 0; k < per && len(lengths) < total; k++ {
+				var v uint64
+				for bit := range int(w) {
+					at := k*int(w) + bit
+					v |= uint64(packed[at/8]>>(at%8)&1) << bit
+				}
+				value += least + int32(uint32(v))
+				if err := add(); err != nil {
+					return nil, nil, err
+				}
+			}
+		}
+	}
+	return lengths, b, nil
 }

@@ -29,7 +29,7 @@ type parquetSource struct {
 	file   *os.File
 	size   int64
 	end    int64 // where the footer begins
-	cols   Columns
+	lay    layout
 	meta   format.FileMetaData
 	root   *parquet.Column
 	leaves int
@@ -63,8 +63,8 @@ const (
 	maxParquetDepth   = 16
 )
 
-func openParquet(file *os.File, size int64, cols Columns) (source, error) {
-	s := &parquetSource{file: file, size: size, cols: cols, fields: map[string]parquetField{}}
+func openParquet(file *os.File, size int64) (source, error) {
+	s := &parquetSource{file: file, size: size, fields: map[string]parquetField{}}
 	if size < 12 {
 		return nil, fmt.Errorf("file of %d bytes: %w", size, ErrTruncated)
 	}
@@ -97,7 +97,7 @@ func openParquet(file *os.File, size int64, cols Columns) (source, error) {
 		return nil, err
 	}
 	s.root = f.Root()
-	return s, s.findFields()
+	return s, nil
 }
 
 func (s *parquetSource) readAt(at, n int64) ([]byte, error) {
@@ -182,33 +182,93 @@ func (s *parquetSource) library(g *format.RowGroup, pages []byte) (*parquet.File
 	return f, nil
 }
 
-// findFields finds the leaves of the columns that are wanted and refuses types
-// that cannot be read.
-func (s *parquetSource) findFields() error {
+// turnKeys are the names of a turn's parts, where a list of structs holds them.
+func (s *parquetSource) turnKeys(column string) (keys []string) {
+	c := s.root.Column(column)
+	if c == nil || c.Leaf() {
+		return nil
+	}
+	f, last := descend(c, func(c *parquet.Column) bool { return len(c.Columns()) > 1 })
+	if last == nil || f.repElem != 1 {
+		return nil
+	}
+	for _, part := range last.Columns() {
+		if !part.Leaf() {
+			return nil // a map
+		}
+		keys = append(keys, part.Name())
+	}
+	if slices.Equal(keys, []string{"key", "value"}) {
+		return nil // a map
+	}
+	return keys
+}
+
+// bind finds the leaves of the columns that are wanted and refuses what cannot be
+// read; an id is left out then.
+func (s *parquetSource) bind(l layout) (note string, err error) {
+	s.lay = l
 	for _, c := range s.root.Columns() {
 		var f parquetField
-		want := ""
+		want, optional := "", false
 		switch c.Name() {
 		case "":
 			continue
-		case s.cols.Content:
-			f, want = turnsOf(c), "a list of struct{role, content} or a string"
-		case s.cols.Teacher, s.cols.Response:
+		case l.Content:
+			f, want = l.turnsOf(c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
+		case l.Teacher:
+			if f, want = textOf(c), "a string"; f.kind == 0 && l.format == FormatPromptCompletion {
+				f = l.turnsOf(c)
+			}
+		case l.Response, l.input, l.system:
 			f, want = textOf(c), "a string"
-		case s.cols.ID:
+		case l.ID:
 			if f = textOf(c); f.kind == 0 && isLeaf(c, parquet.Int32, parquet.Int64) {
 				f = parquetField{kind: numberField, leaves: [2]*parquet.Column{c}}
 			}
-			want = "a string or an integer"
-		case s.cols.PromptIDs, s.cols.ResponseIDs:
+			want, optional = "a string or an integer", true
+		case l.PromptIDs, l.ResponseIDs:
 			f, want = idsOf(c), "a list of integers"
 		default:
 			continue
 		}
 		if f.kind == 0 {
-			return fmt.Errorf("column %q: type %s: want %s: convert the column", c.Name(), typeName(c), want)
+			err = fmt.Errorf("column %q: type %s: want %s: convert the column", c.Name(), typeName(c), want)
+		} else {
+			err = s.readable(f)
+		}
+		if err != nil && optional {
+			note, err = fmt.Sprintf("%v: left out", err), nil
+			s.lay.ID = ""
+			continue
+		}
+		if err != nil {
+			return "", err
 		}
 		s.fields[c.Name()] = f
+	}
+	return note, nil
+}
+
+// readable refuses a column whose compression or encoding is not read, by what
+// the footer says of it.
+func (s *parquetSource) readable(f parquetField) error {
+	for _, leaf := range f.leaves {
+		if leaf == nil {
+			continue
+		}
+		for i := range s.meta.RowGroups {
+			m := &s.meta.RowGroups[i].Columns[leaf.Index()].MetaData
+			name := strings.Join(leaf.Path(), ".")
+			if _, ok := pageCodecs[m.Codec]; !ok {
+				return fmt.Errorf("column %q: compressed with %s, which is not read: write it with zstd, snappy, gzip, brotli or lz4_raw", name, m.Codec)
+			}
+			for _, e := range m.Encoding {
+				if e != format.RLE && e != format.BitPacked && !slices.Contains(pageEncodings, e) { // those two are of levels
+					return fmt.Errorf("column %q: encoded as %s, which is not read: write it with plain, dictionary or delta encoding", name, e)
+				}
+			}
+		}
 	}
 	return nil
 }
@@ -245,12 +305,12 @@ func descend(c *parquet.Column, stop func(*parquet.Column) bool) (f parquetField
 	}
 }
 
-func turnsOf(c *parquet.Column) parquetField {
+func (l layout) turnsOf(c *parquet.Column) parquetField {
 	if f := textOf(c); f.kind != 0 {
 		return f
 	}
 	isString := func(c *parquet.Column) bool { return c != nil && c.Leaf() && c.Type().Kind() == parquet.ByteArray }
-	for _, names := range [][2]string{{"role", "content"}, {"key", "value"}} {
+	for _, names := range [][2]string{{l.role, l.text}, {"key", "value"}} {
 		f, last := descend(c, func(c *parquet.Column) bool {
 			return isString(c.Column(names[0])) && isString(c.Column(names[1]))
 		})
@@ -262,7 +322,7 @@ func turnsOf(c *parquet.Column) parquetField {
 		depth := f.leaves[0].MaxRepetitionLevel()
 		switch {
 		case f.leaves[1].MaxRepetitionLevel() != depth:
-		case names[0] == "role" && depth == 1:
+		case names[0] == l.role && depth == 1:
 			f.kind = turnsField
 			return f
 		case names[0] == "key" && depth == 2:
@@ -323,28 +383,21 @@ func (s *parquetSource) batchRows() []int {
 	return n
 }
 
-// pageEncodings are those that are read. DELTA_BYTE_ARRAY is not: its size in
-// memory cannot be bounded before it is decoded.
-var pageEncodings = []format.Encoding{format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaBinaryPacked}
+// pageEncodings are those that are read.
+var pageEncodings = []format.Encoding{format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaBinaryPacked, format.DeltaByteArray}
+
+// pageCodecs are the compressions that are read; -1 is none.
+var pageCodecs = map[format.CompressionCodec]int64{
+	format.Uncompressed: -1, format.Snappy: codecSnappy, format.Gzip: codecGzip, format.Brotli: codecBrotli, format.Zstd: codecZstd, format.Lz4Raw: codecLZ4Raw,
+}
 
 // pages cuts out the pages of a leaf's chunk and returns them uncompressed,
 // with fresh headers, and the size of the dictionary page if there is one.
 func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out []byte, dict int, err error) {
 	m := &c.MetaData
-	var codec int64
-	switch m.Codec {
-	case format.Uncompressed:
-		codec = -1
-	case format.Snappy:
-		codec = codecSnappy
-	case format.Gzip:
-		codec = codecGzip
-	case format.Zstd:
-		codec = codecZstd
-	case format.Lz4Raw:
-		codec = codecLZ4Raw
-	default:
-		return nil, 0, fmt.Errorf("compressed with %s: not read: write it with snappy, gzip, zstd or lz4_raw", m.Codec)
+	codec, ok := pageCodecs[m.Codec]
+	if !ok {
+		return nil, 0, fmt.Errorf("compressed with %s: not read", m.Codec)
 	}
 	if c.FilePath != "" || len(c.EncryptedColumnMetadata) > 0 {
 		return nil, 0, errors.New("stored in another file or encrypted: not read: write the set into one plain file")
@@ -444,9 +497,15 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 		if int64(len(out))+int64(len(plain)) > math.MaxInt32 {
 			return nil, 0, errors.New("more than 2 GiB in one row group: write smaller row groups")
 		}
+		if encoding == format.DeltaByteArray && h.Type != format.DictionaryPage {
+			if plain, err = plainDelta(&h, leaf, plain, limit-total); err != nil {
+				return nil, 0, fmt.Errorf("page: %w", err)
+			}
+			total += int64(len(plain))
+		}
 		// Statistics are of no use here and could hold anything.
 		h.DataPageHeader.V.Statistics, h.DataPageHeaderV2.V.Statistics = format.Statistics{}, format.Statistics{}
-		h.CompressedPageSize, h.CRC = h.UncompressedPageSize, 0
+		h.UncompressedPageSize, h.CompressedPageSize, h.CRC = int32(len(plain)), int32(len(plain)), 0
 		head, err := thrift.Marshal(new(thrift.CompactProtocol), &h)
 		if err != nil {
 			return nil, 0, err
@@ -557,7 +616,7 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 // parquetRows are the columns of a row group. The slices of a list column hold
 // the elements of all rows; first[i] to first[i+1] are those of row i.
 type parquetRows struct {
-	cols  Columns
+	lay   layout
 	text  map[string][]text
 	lists map[string]*parquetList
 	bytes int64
@@ -573,7 +632,7 @@ type parquetList struct {
 
 func (s *parquetSource) load(b int) (rows, error) {
 	n := int(s.meta.RowGroups[b].NumRows)
-	r := &parquetRows{cols: s.cols, text: map[string][]text{}, lists: map[string]*parquetList{}}
+	r := &parquetRows{lay: s.lay, text: map[string][]text{}, lists: map[string]*parquetList{}}
 	for name, f := range s.fields {
 		var err error
 		switch f.kind {
@@ -689,9 +748,9 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 		}
 		if v.def >= f.defEntry && len(list.role) > 0 {
 			switch key.s {
-			case "role":
+			case s.lay.role:
 				list.role[len(list.role)-1] = v.text
-			case "content":
+			case s.lay.text:
 				list.content[len(list.content)-1] = v.text
 			}
 		}
@@ -716,20 +775,34 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		}
 		return text{}
 	}
-	raw.teacher, raw.response, raw.id = str(r.cols.Teacher), str(r.cols.Response), str(r.cols.ID)
-	if s := str(r.cols.Content); s.ok {
-		raw.turns, raw.turnsOK = stringTurns(s.s), true
+	raw.teacher, raw.response, raw.id = str(r.lay.Teacher), str(r.lay.Response), str(r.lay.ID)
+	raw.input, raw.system = str(r.lay.input), str(r.lay.system)
+	if s := str(r.lay.Content); s.ok {
+		raw.turns, raw.turnsOK = r.lay.stringTurns(s.s), true
 	}
-	if list := r.lists[r.cols.Content]; list != nil && !list.null[i] {
-		first, last := list.first[i], list.first[i+1]
-		raw.turns, raw.turnsOK = make([]Message, 0, last-first), true
-		for j := first; j < last; j++ {
-			m, err := makeTurn(r.cols.Content, int(j-first), list.role[j], list.content[j])
-			if err != nil {
-				return raw, err
-			}
-			raw.turns = append(raw.turns, m)
+	turns := func(column string) ([]Message, bool, error) {
+		list := r.lists[column]
+		if list == nil || list.null[i] {
+			return nil, false, nil
 		}
+		first, last := list.first[i], list.first[i+1]
+		turns := make([]Message, 0, last-first)
+		for j := first; j < last; j++ {
+			m, err := r.lay.makeTurn(column, int(j-first), list.role[j], list.content[j])
+			if err != nil {
+				return nil, false, err
+			}
+			turns = append(turns, m)
+		}
+		return turns, true, nil
+	}
+	if !raw.turnsOK {
+		if raw.turns, raw.turnsOK, err = turns(r.lay.Content); err != nil {
+			return raw, err
+		}
+	}
+	if raw.answer, raw.answerOK, err = turns(r.lay.Teacher); err != nil {
+		return raw, err
 	}
 	ids := func(column string) (out []int32) {
 		list := r.lists[column]
@@ -746,6 +819,6 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		}
 		return out
 	}
-	raw.promptIDs, raw.responseIDs = ids(r.cols.PromptIDs), ids(r.cols.ResponseIDs)
+	raw.promptIDs, raw.responseIDs = ids(r.lay.PromptIDs), ids(r.lay.ResponseIDs)
 	return raw, err
 }

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"unicode/utf8"
 )
 
 // cacheBytes bounds the decoded batches that a Set keeps. One batch is always
@@ -31,8 +30,10 @@ type Column struct {
 type source interface {
 	format() string
 	schema() []Column
-	batchRows() []int             // rows of each batch
-	load(batch int) (rows, error) // decodes one batch
+	turnKeys(column string) []string      // of a list of turns; nil where unknown
+	bind(layout) (note string, err error) // chooses the columns, before the first load
+	batchRows() []int                     // rows of each batch
+	load(batch int) (rows, error)         // decodes one batch
 	close() error
 }
 
@@ -52,6 +53,10 @@ type text struct {
 type rawRow struct {
 	turns       []Message
 	turnsOK     bool // the row has a conversation
+	answer      []Message
+	answerOK    bool // the teacher's answer is given as turns
+	input       text
+	system      text
 	teacher     text
 	response    text
 	id          text
@@ -61,14 +66,16 @@ type rawRow struct {
 
 // Set is an open data set. Its methods may be called from several goroutines.
 type Set struct {
-	path    string
+	path    string // for messages
+	opt     Options
 	names   []string // of the files, as shown in messages
 	files   []source
-	cols    Columns
+	layouts []layout // of the files
 	columns []Column // of the first file
-	has     Columns  // like cols, "" where no file has the column
+	has     Columns  // what some file has, by the name in the first that does
 	starts  []span   // of every batch, ascending
 	n       int
+	notes   []string // how the files are read
 	warn    []string
 	bytes   int64 // on disk
 
@@ -90,31 +97,51 @@ type cached struct {
 	used int64
 }
 
-// Open opens a data file, a folder of shards, a folder written by
-// datasets.save_to_disk, or several of these joined by the system's list
-// separator (":" on Unix). It reads indexes and schemas, not the rows; Verify
-// reads those.
+// Open opens one path with the given columns and otherwise default options: see
+// OpenFiles.
+func Open(path string, cols Columns) (*Set, error) {
+	return OpenFiles([]string{path}, Options{Columns: cols})
+}
+
+// OpenFiles opens the files that paths name, in their order, as one set. A path is
+// a data file, a folder of shards, a folder written by datasets.save_to_disk, a
+// pattern such as "shards/*.arrow", whose files come sorted, or several of these
+// joined by the system's list separator (":" on Unix). It reads indexes and
+// schemas, not the rows; Verify reads those.
 //
 // Errors wrap fs.ErrNotExist, ErrCorrupt or ErrTruncated where these apply.
-func Open(path string, cols Columns) (*Set, error) {
-	s := &Set{path: path, cols: cols, cache: map[int]*cached{}}
-	if err := s.open(); err != nil {
+func OpenFiles(paths []string, o Options) (*Set, error) {
+	if o.Columns == (Columns{}) {
+		o.Columns = DefaultColumns()
+	}
+	if o.Format == "" {
+		o.Format = FormatAuto
+	}
+	s := &Set{opt: o, cache: map[int]*cached{}}
+	if err := s.open(paths); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *Set) open() error {
-	parts := []string{s.path}
-	if _, err := os.Lstat(s.path); err != nil {
-		parts = filepath.SplitList(s.path)
+func (s *Set) open(paths []string) error {
+	if s.path = strings.Join(paths, " "); len(paths) > 3 {
+		s.path = fmt.Sprintf("%s and %d more", paths[0], len(paths)-1)
 	}
-	if len(parts) == 0 {
+	if s.path == "" {
 		return errors.New(`data: path "": no data set is named: give a file or a folder`)
 	}
+	var parts []string
+	for _, path := range paths {
+		found, err := expand(path)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, found...)
+	}
 	for _, part := range parts {
-		found, err := listFiles(part)
+		found, err := listFiles(part, s.opt.Split)
 		if err != nil {
 			return err
 		}
@@ -143,21 +170,54 @@ func (s *Set) open() error {
 
 // add opens one file and appends its rows to the set.
 func (s *Set) add(f dataFile) error {
-	src, size, err := openSource(f, s.cols)
+	f.name = filepath.Clean(f.name)
+	if slices.Contains(s.names, f.name) {
+		return fmt.Errorf("data: %s: given twice: its rows would count twice: give it once", f.name)
+	}
+	src, size, err := openSource(f, s.opt.Stages)
 	if err != nil {
 		return err
 	}
 	s.files, s.names = append(s.files, src), append(s.names, f.name)
 	s.bytes += size
 
-	has, err := s.cols.present(src.schema())
+	var l layout
+	var notes [2]string
+	if rowsIn(src) > 0 {
+		if l, notes[0], err = s.opt.layoutFor(src); err == nil {
+			err = guard(func() (err error) {
+				notes[1], err = src.bind(l)
+				return err
+			})
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("data: %s: %w", f.name, err)
 	}
+	if notes[0] != "" && !slices.ContainsFunc(s.notes, func(n string) bool { return strings.HasSuffix(n, notes[0]) }) {
+		s.notes = append(s.notes, f.name+": "+notes[0])
+	}
+	if notes[1] != "" {
+		s.warn = append(s.warn, f.name+": "+notes[1])
+	}
+	for k, was := range s.layouts {
+		if rowsIn(src) == 0 || rowsIn(s.files[k]) == 0 || was.format != l.format {
+			continue
+		}
+		if a, b := was.carried(), l.carried(); a != b {
+			return fmt.Errorf("data: %s: has the columns %s, but %s has %s: all files of a set must have the same columns", f.name, b, s.names[k], a)
+		}
+		break
+	}
+	s.layouts = append(s.layouts, l)
 	if len(s.files) == 1 {
-		s.has, s.columns = has, src.schema()
-	} else if has != s.has {
-		return fmt.Errorf("data: %s: columns %s: %s has %s: all files of a set must have the same columns: open them one by one", f.name, has, s.names[0], s.has)
+		s.columns = src.schema()
+	}
+	for _, c := range [][2]*string{{&s.has.Content, &l.Content}, {&s.has.Teacher, &l.Teacher}, {&s.has.Response, &l.Response},
+		{&s.has.PromptIDs, &l.PromptIDs}, {&s.has.ResponseIDs, &l.ResponseIDs}, {&s.has.ID, &l.ID}} {
+		if *c[0] == "" {
+			*c[0] = *c[1]
+		}
 	}
 	for b, n := range src.batchRows() {
 		if n == 0 {
@@ -172,47 +232,29 @@ func (s *Set) add(f dataFile) error {
 	return nil
 }
 
+// rowsIn is the number of rows of a file.
+func rowsIn(f source) (n int) {
+	for _, k := range f.batchRows() {
+		n += k
+	}
+	return n
+}
+
+// carried names the columns that all files of one format must have or lack
+// together: with one of them missing, rows would change their meaning.
+func (l layout) carried() string {
+	var has []string
+	for _, name := range []string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs} {
+		if name != "" {
+			has = append(has, name)
+		}
+	}
+	return strings.Join(has, ", ")
+}
+
 // maxRows bounds a set, so that a count that lies cannot ask for more memory
 // than its order needs (8 bytes a row).
 const maxRows = 1 << 28
-
-// present returns the columns of c that the schema has.
-func (c Columns) present(schema []Column) (Columns, error) {
-	names := make([]string, len(schema))
-	for i, col := range schema {
-		names[i] = col.Name
-	}
-	keep := func(name string) string {
-		if name == "" || !slices.Contains(names, name) {
-			return ""
-		}
-		return name
-	}
-	has := Columns{keep(c.Content), keep(c.Teacher), keep(c.Response), keep(c.PromptIDs), keep(c.ResponseIDs), keep(c.ID)}
-	if has.Content == "" && has.PromptIDs == "" {
-		return has, fmt.Errorf("columns %q: neither %q nor %q is among them: name the column of the conversations in the settings", names, c.Content, c.PromptIDs)
-	}
-	for _, name := range []string{has.Content, has.Teacher, has.Response, has.PromptIDs, has.ResponseIDs, has.ID} {
-		if name == "" {
-			continue
-		}
-		if first := slices.Index(names, name); slices.Contains(names[first+1:], name) {
-			return has, fmt.Errorf("column %q: appears twice: %w", name, ErrCorrupt)
-		}
-	}
-	return has, nil
-}
-
-// String lists the columns that are there.
-func (c Columns) String() string {
-	var names []string
-	for _, name := range []string{c.Content, c.Teacher, c.Response, c.PromptIDs, c.ResponseIDs, c.ID} {
-		if name != "" {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, ", ")
-}
 
 // Len returns the number of rows.
 func (s *Set) Len() int { return s.n }
@@ -232,17 +274,42 @@ func (s *Set) Format() string {
 // Files returns the paths of the files, in row order.
 func (s *Set) Files() []string { return slices.Clone(s.names) }
 
+// Notes returns how the files are read where that was found out, not asked for.
+func (s *Set) Notes() []string { return slices.Clone(s.notes) }
+
 // Warnings returns what was odd about the set without making it unusable.
 func (s *Set) Warnings() []string { return slices.Clone(s.warn) }
 
+// Unread returns the columns of the files that no row carries, in their order.
+func (s *Set) Unread() []string {
+	var names []string
+	for k, f := range s.files {
+		for _, c := range f.schema() {
+			if !s.layouts[k].reads(c.Name) && !slices.Contains(names, c.Name) {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	return names
+}
+
+// Stage begins a piece of work on the set for those who wait: see Stages.
+func (s *Set) Stage(name string, total int) (advance func(n int), done func()) {
+	return s.opt.Stages.Begin(s.path+": "+name, total)
+}
+
 // HasTeacher says whether the rows carry teacher answers: as a column, or as
-// the last turn of the first conversation.
+// the last turn of one of the first conversations.
 func (s *Set) HasTeacher() bool {
 	if s.has.Teacher != "" {
 		return true
 	}
-	row, err := s.Row(0)
-	return err == nil && row.Teacher != ""
+	for i := range min(s.n, jsonSample) {
+		if row, err := s.Row(i); err == nil && row.Teacher != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // HasResponse says whether the rows carry given student answers, as text or as
@@ -274,7 +341,7 @@ func (s *Set) Row(i int) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
-	row, bad := s.has.assemble(raw)
+	row, bad := s.layoutOf(i).assemble(raw)
 	if bad != nil {
 		return Row{}, s.rowErr(i, bad)
 	}
@@ -297,6 +364,9 @@ func (s *Set) locate(i int) (file string, at int) {
 	}
 	return s.names[s.starts[b].file], at
 }
+
+// layoutOf is the layout of the file that holds row i.
+func (s *Set) layoutOf(i int) layout { return s.layouts[s.starts[s.batchOf(i)].file] }
 
 func (s *Set) batchOf(i int) int {
 	return sort.Search(len(s.starts), func(b int) bool { return s.starts[b].first > i }) - 1
@@ -375,45 +445,6 @@ func (f *rowFault) Error() string {
 	return b.String()
 }
 
-// assemble takes the conversation apart into prompt and answer.
-//
-// A last assistant turn is the teacher's answer when the row has no other. When
-// the teacher column says the same, the turn is dropped from the prompt.
-func (c Columns) assemble(raw rawRow) (Row, *rowFault) {
-	row := Row{
-		Messages: raw.turns, Teacher: raw.teacher.s, Response: raw.response.s,
-		PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s,
-	}
-	if !raw.turnsOK && raw.promptIDs == nil {
-		column := c.Content
-		if column == "" {
-			column = c.PromptIDs
-		}
-		return row, &rowFault{column, "null", "the row has no prompt", "remove the row"}
-	}
-	if n := len(raw.turns); n > 0 && raw.turns[n-1].Role == "assistant" {
-		last := raw.turns[n-1].Content
-		if row.Teacher == "" {
-			row.Teacher = last
-		}
-		if row.Teacher != last {
-			return row, &rowFault{c.Teacher, preview(row.Teacher, 40), "differs from the last assistant turn " + preview(last, 40), "keep the teacher's answer in one place only"}
-		}
-		row.Messages = raw.turns[: n-1 : n-1]
-	}
-	for i, m := range row.Messages {
-		if !utf8.ValidString(m.Content) || !utf8.ValidString(m.Role) {
-			return row, &rowFault{c.Content, "turn " + strconv.Itoa(i), "not valid UTF-8", "re-encode the text"}
-		}
-	}
-	for _, f := range []struct{ column, s string }{{c.Teacher, row.Teacher}, {c.Response, row.Response}, {c.ID, row.ID}} {
-		if !utf8.ValidString(f.s) {
-			return row, &rowFault{f.column, "", "not valid UTF-8", "re-encode the text"}
-		}
-	}
-	return row, nil
-}
-
 // preview shortens s to about n letters for a message, on one line.
 func preview(s string, n int) string {
 	if runes := []rune(s[:min(len(s), 4*n)]); len(runes) > n {
@@ -444,7 +475,10 @@ func (s *Set) Digest() string {
 func (s *Set) computeDigest() {
 	h := sha256.New()
 	h.Write([]byte("gad data set 1\n"))
+	advance, done := s.Stage("digest", s.n)
+	defer done()
 	for i := range s.n {
+		advance(1)
 		raw, err := s.raw(i)
 		var bad *rowFault
 		if err != nil && !errors.As(err, &bad) {
@@ -453,7 +487,7 @@ func (s *Set) computeDigest() {
 		}
 		var row Row
 		if bad == nil {
-			row, bad = s.has.assemble(raw)
+			row, bad = s.layoutOf(i).assemble(raw)
 		}
 		if bad != nil {
 			hashString(h, "fault: "+bad.Error())
@@ -472,6 +506,20 @@ func hashRow(h hash.Hash, row Row) {
 	hashString(h, row.Response)
 	hashIDs(h, row.ResponseIDs)
 	hashString(h, row.ID)
+}
+
+// Key identifies a text, whatever file it stands in.
+type Key [sha256.Size]byte
+
+// Keys identify the row's prompt, and its prompt with the answers.
+func (r Row) Keys() (prompt, whole Key) {
+	h := sha256.New()
+	hashPrompt(h, r)
+	prompt = Key(h.Sum(nil))
+	hashString(h, r.Teacher)
+	hashString(h, r.Response)
+	hashIDs(h, r.ResponseIDs)
+	return prompt, Key(h.Sum(nil))
 }
 
 func hashPrompt(h hash.Hash, row Row) {

@@ -1,77 +1,36 @@
 package data
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
-// Encoder measures text in tokens, as the run will encode it.
-type Encoder interface {
-	// PromptLen returns the tokens of a conversation in the student's chat
-	// template, up to where the answer begins.
-	PromptLen(msgs []Message) (int, error)
-
-	// AnswerLen returns the tokens of an answer with its end-of-sequence token.
-	AnswerLen(text string) int
-}
-
-// Limits are a run's bounds, in tokens. 0 is no bound.
-type Limits struct {
-	MaxPrompt   int `json:"maxPrompt"`   // data.max_prompt_length
-	MaxResponse int `json:"maxResponse"` // data.max_response_length
-}
-
-// Severity says whether a problem makes its row unusable.
-type Severity string
-
-const (
-	SeverityError   Severity = "error"   // the row cannot be used
-	SeverityWarning Severity = "warning" // the row can be used, but look at it
-)
-
-// Problem is something wrong with one row.
+// Problem is something wrong with one row, or with several in the same way.
 type Problem struct {
 	Severity Severity `json:"severity"`
 	Kind     string   `json:"kind"` // one of the Kind constants
 	File     string   `json:"file"`
-	Row      int      `json:"row"`   // in the file, from 0
-	Index    int      `json:"index"` // in the set, from 0
+	Row      int      `json:"row"`   // in the file, from 0; the first of several
+	Index    int      `json:"index"` // of that row in the set, from 0
 	Column   string   `json:"column"`
-	Detail   string   `json:"detail"`
+	Detail   string   `json:"detail"` // of the first row
+	Count    int      `json:"count"`  // rows
+	Rows     []int    `json:"rows"`   // the first of them, in the file
 }
 
-// String is one line: severity, file, row, column and detail.
+// String is one line: severity, file, rows and what is wrong.
 func (p Problem) String() string {
-	return fmt.Sprintf("%s: %s: row %d: column %q: %s: %s", p.Severity, p.File, p.Row, p.Column, p.Kind, p.Detail)
+	return fmt.Sprintf("%s: %s: %s: %s", p.Severity, p.File, rowsText(p.Rows, p.Count), p.Detail)
 }
 
-// Kinds of problems.
 const (
-	KindUnreadable  = "unreadable"        // the file is damaged here
-	KindFault       = "unusable row"      // what Row refuses
-	KindNoTeacher   = "no teacher answer" // missing, empty or blank
-	KindNoUser      = "no user turn"
-	KindRole        = "unknown role"
-	KindLastTurn    = "prompt does not end with the user"
-	KindBlank       = "blank turn"
-	KindTemplate    = "chat template fails"
-	KindLongPrompt  = "prompt over the limit"
-	KindLongAnswer  = "answer over the limit" // it would be cut
-	KindControl     = "control characters"
-	KindReplacement = "replacement characters" // damaged before it came here
-	KindDuplicate   = "duplicate row"
+	maxListed = 20 // problems of one kind that a report lists; all are counted
+	maxNamed  = 5  // rows that a problem names
 )
-
-// maxListed bounds the problems of one kind that a report lists; all are
-// counted.
-const maxListed = 20
 
 // Lengths describes a distribution: nearest-rank percentiles.
 type Lengths struct {
@@ -94,117 +53,112 @@ type Report struct {
 	CutAnswers    int            `json:"cutAnswers"`    // answers over the limit
 	Answers       int            `json:"answers"`       // rows with an answer
 	SharedPrompts int            `json:"sharedPrompts"` // prompts that come with several different answers
-	Errors        int            `json:"errors"`
+	Errors        int            `json:"errors"`        // rows and kinds; a row may have several
 	Warnings      int            `json:"warnings"`
 	Counts        map[string]int `json:"counts"`   // problems by kind
-	Problems      []Problem      `json:"problems"` // at most 20 of each kind
+	Problems      []Problem      `json:"problems"` // at most 20 of each kind; equal ones of several rows are one
 	Notes         []string       `json:"notes"`    // about the set as a whole
 }
 
-// OK says that every row can be used.
+// OK says that training takes every row.
 func (r *Report) OK() bool { return r.Errors == 0 }
 
-var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
-
-// Validate reads every row and reports what is wrong. enc may be nil: lengths
-// are then counted in characters and held against no limit. The error is
-// non-nil only where the set cannot be read at all; what is wrong with rows
-// stands in the report.
+// Validate reads every row and reports what is wrong. Errors are what training
+// refuses, by the same code (Example); warnings are rows that it takes. enc may
+// be nil: lengths are then counted in characters and compared with no limit. The
+// error is non-nil only where the set cannot be read at all.
 func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	if s.Len() == 0 {
 		return nil, fmt.Errorf("data: %s: no rows", s.path)
 	}
-	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: s.Warnings()}
+	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: slices.Concat(s.notes, s.warn)}
 	if enc == nil {
 		r.Unit = "characters"
 	}
 	var promptLens, answerLens []int
 	type answers struct {
-		first   [sha256.Size]byte
+		first   Key
 		several bool
 	}
-	byPrompt := map[[sha256.Size]byte]*answers{}
-	rowOf := map[[sha256.Size]byte]int{}
-	noTeacher := 0
+	byPrompt := map[Key]*answers{}
+	rowOf := map[Key]int{}
+	groups := map[[4]string]int{} // severity, kind, file and group -> index in Problems
+	listed := map[string]int{}    // problems of a kind
+	training, noTeacher := s.forTraining(), 0
+	advance, done := s.Stage("checking rows", s.Len())
+	defer done()
 	for i := range s.Len() {
-		add := func(sev Severity, kind, column, detail string) {
-			if sev == SeverityError {
+		file, at := s.locate(i)
+		add := func(f finding) {
+			if f.severity == SeverityError {
 				r.Errors++
 			} else {
 				r.Warnings++
 			}
-			if r.Counts[kind]++; r.Counts[kind] <= maxListed {
-				file, at := s.locate(i)
-				r.Problems = append(r.Problems, Problem{sev, kind, file, at, i, column, detail})
-			}
-		}
-		row, err := s.Row(i)
-		var bad *rowFault
-		switch {
-		case errors.As(err, &bad):
-			add(SeverityError, KindFault, bad.column, strings.Trim(bad.value+": "+bad.rule, ": "))
-			continue
-		case err != nil:
-			file, at := s.locate(i)
-			add(SeverityError, KindUnreadable, "", strings.TrimPrefix(err.Error(), fmt.Sprintf("data: %s: row %d: ", file, at)))
-			continue
-		}
-
-		if row.Messages != nil {
-			checkTurns(row.Messages, s.has.Content, add)
-			n := 0
-			if enc == nil {
-				for _, m := range row.Messages {
-					n += utf8.RuneCountInString(m.Content)
+			r.Counts[f.kind]++
+			key := [4]string{string(f.severity), f.kind, file, f.group}
+			k, known := groups[key]
+			if !known {
+				if listed[f.kind]++; listed[f.kind] > maxListed {
+					return
 				}
-			} else if n, err = enc.PromptLen(row.Messages); err != nil {
-				add(SeverityError, KindTemplate, s.has.Content, err.Error())
+				k = len(r.Problems)
+				groups[key] = k
+				r.Problems = append(r.Problems, Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i, Column: f.column, Detail: f.text})
 			}
-			promptLens = append(promptLens, n)
-		} else {
-			promptLens = append(promptLens, len(row.PromptIDs))
+			p := &r.Problems[k]
+			if p.Count++; len(p.Rows) < maxNamed {
+				p.Rows = append(p.Rows, at)
+			}
 		}
-		if n := promptLens[len(promptLens)-1]; enc != nil && lim.MaxPrompt > 0 && n > lim.MaxPrompt {
-			r.LongPrompts++
-			add(SeverityError, KindLongPrompt, s.has.Content, fmt.Sprintf("%d tokens, the limit is %d", n, lim.MaxPrompt))
+		ex, err := s.examine(i, enc, lim, training, add)
+		advance(1)
+		if err != nil {
+			continue
 		}
+		row, has := ex.Row, s.layoutOf(i).Columns
 
-		teacher := s.has.Teacher
-		if teacher == "" {
-			teacher = s.has.Content
+		n := len(ex.Prompt)
+		if enc == nil && len(row.PromptIDs) > 0 {
+			n = len(row.PromptIDs)
+		} else if enc == nil {
+			for _, m := range row.Messages {
+				n += utf8.RuneCountInString(m.Content)
+			}
+		}
+		if promptLens = append(promptLens, n); enc != nil && lim.MaxPrompt > 0 && n > lim.MaxPrompt {
+			r.LongPrompts++
+		}
+		count := func(n int) {
+			if answerLens = append(answerLens, n); enc != nil && lim.MaxResponse > 0 && n > lim.MaxResponse {
+				r.CutAnswers++
+			}
+		}
+		measure := func(text string, tokens []int32) int {
+			if enc == nil {
+				return utf8.RuneCountInString(text)
+			}
+			return len(tokens)
 		}
 		if strings.TrimSpace(row.Teacher) == "" {
 			noTeacher++
-			if !s.HasResponse() || s.has.Teacher != "" {
-				add(SeverityError, KindNoTeacher, teacher, "missing, empty or blank")
-			}
+		} else {
+			count(measure(row.Teacher, ex.Answer))
 		}
-		for _, a := range []struct{ column, text string }{{teacher, row.Teacher}, {s.has.Response, row.Response}} {
-			if a.text == "" {
-				continue
-			}
-			checkText(a.text, a.column, "", add)
-			n := utf8.RuneCountInString(a.text)
+		if row.Response != "" {
+			checkText(row.Response, has.Response, add)
+			var ids []int32
 			if enc != nil {
-				n = enc.AnswerLen(a.text)
+				ids = enc.Answer(row.Response)
+				checkAnswer(len(ids), has.Response, lim, add)
 			}
-			answerLens = append(answerLens, n)
-			if enc != nil && lim.MaxResponse > 0 && n > lim.MaxResponse {
-				r.CutAnswers++
-				add(SeverityWarning, KindLongAnswer, a.column, fmt.Sprintf("%d tokens, the limit is %d: it would be cut", n, lim.MaxResponse))
-			}
+			count(measure(row.Response, ids))
 		}
 
-		h := sha256.New()
-		hashPrompt(h, row)
-		prompt := [sha256.Size]byte(h.Sum(nil))
-		hashString(h, row.Teacher)
-		hashString(h, row.Response)
-		hashIDs(h, row.ResponseIDs)
-		whole := [sha256.Size]byte(h.Sum(nil))
+		prompt, whole := row.Keys()
 		if first, ok := rowOf[whole]; ok {
 			file, at := s.locate(first)
-			add(SeverityWarning, KindDuplicate, s.has.Content, fmt.Sprintf("same prompt and answer as row %d of %s", at, file))
+			add(finding{SeverityWarning, KindDuplicate, has.Content, fmt.Sprintf("same prompt and answer as row %d of %s", at, file), ""})
 		} else {
 			rowOf[whole] = i
 		}
@@ -216,55 +170,56 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 	}
 	r.Answers = len(answerLens)
-	r.Prompt, r.Answer = lengths(promptLens), lengths(answerLens)
-	if noTeacher == s.Len() && s.HasResponse() && s.has.Teacher == "" {
+	r.Prompt, r.Answer = MeasureLengths(promptLens), MeasureLengths(answerLens)
+	if noTeacher == s.Len() && !training {
 		r.Notes = append(r.Notes, "no row has a teacher answer: the set is good for logprobs and score, not for training")
+	}
+	if training && r.Answers > 0 && r.CutAnswers == r.Answers {
+		r.Notes = append(r.Notes, fmt.Sprintf("every answer is over the limit of %d tokens and no row can make a pair: warmup, train and dpo refuse the set; %d would keep all answers, %d 99 %%", lim.MaxResponse, r.Answer.Max, r.Answer.P99))
 	}
 	r.Digest = s.Digest()
 	return r, nil
 }
 
-// checkTurns looks at a prompt's turns.
-func checkTurns(turns []Message, column string, add func(Severity, string, string, string)) {
-	users := 0
-	for i, m := range turns {
-		at := "turn " + strconv.Itoa(i)
-		if m.Role == "user" {
-			users++
-			if strings.TrimSpace(m.Content) == "" {
-				add(SeverityWarning, KindBlank, column, at+" of the user says nothing")
+// forTraining says that the rows are meant to carry teacher answers: a set of
+// given answers without any is one for logprobs and score.
+func (s *Set) forTraining() bool { return !s.HasResponse() || s.HasTeacher() }
+
+// Shared counts the rows of val whose prompt, and those whose prompt and answer,
+// are rows of train too. A row that cannot be read does not count.
+func Shared(train, val *Set) (prompts, rows int, err error) {
+	promptsOf, rowsOf := map[Key]int{}, map[Key]int{}
+	each := func(s *Set, f func(prompt, row Key)) error {
+		advance, done := s.Stage("comparing rows", s.Len())
+		defer done()
+		for i := range s.Len() {
+			row, err := s.Row(i)
+			var bad *rowFault
+			if err != nil && !errors.As(err, &bad) {
+				return err
 			}
+			if err == nil {
+				f(row.Keys())
+			}
+			advance(1)
 		}
-		if !slices.Contains(knownRoles, m.Role) {
-			add(SeverityError, KindRole, column, fmt.Sprintf("%s: %s is none of %s", at, preview(m.Role, 20), strings.Join(knownRoles, ", ")))
-		}
-		checkText(m.Content, column, at+": ", add)
+		return nil
 	}
-	switch {
-	case users == 0:
-		add(SeverityError, KindNoUser, column, fmt.Sprintf("%d turns", len(turns)))
-	case turns[len(turns)-1].Role != "user" && turns[len(turns)-1].Role != "tool":
-		add(SeverityWarning, KindLastTurn, column, "its last turn is of "+preview(turns[len(turns)-1].Role, 20))
+	err = each(val, func(prompt, row Key) { promptsOf[prompt]++; rowsOf[row]++ })
+	if err != nil {
+		return 0, 0, err
 	}
-}
-
-// checkText looks for letters that no person wrote.
-func checkText(s, column, at string, add func(Severity, string, string, string)) {
-	control := strings.IndexFunc(s, func(r rune) bool {
-		return unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t'
+	err = each(train, func(prompt, row Key) {
+		prompts, rows = prompts+promptsOf[prompt], rows+rowsOf[row]
+		delete(promptsOf, prompt) // each counts once, however often the training set has it
+		delete(rowsOf, row)
 	})
-	if control >= 0 {
-		r, _ := utf8.DecodeRuneInString(s[control:])
-		add(SeverityWarning, KindControl, column, fmt.Sprintf("%s%U at byte %d", at, r, control))
-	}
-	if i := strings.IndexRune(s, utf8.RuneError); i >= 0 {
-		add(SeverityWarning, KindReplacement, column, fmt.Sprintf("%sU+FFFD at byte %d: the text was damaged when it was made", at, i))
-	}
+	return prompts, rows, err
 }
 
-// lengths returns the nearest-rank percentiles of n: the smallest value that
+// MeasureLengths returns the nearest-rank percentiles of n: the smallest value that
 // at least p percent of the values do not exceed. It sorts n.
-func lengths(n []int) Lengths {
+func MeasureLengths(n []int) Lengths {
 	if len(n) == 0 {
 		return Lengths{}
 	}
@@ -293,21 +248,29 @@ func (r *Report) String() string {
 	for _, note := range r.Notes {
 		fmt.Fprintf(&b, "note: %s\n", note)
 	}
-	listed := map[string]int{}
+	shown := map[string]int{}
 	for _, p := range r.Problems {
 		fmt.Fprintln(&b, p)
-		listed[p.Kind]++
+		shown[p.Kind] += p.Count
 	}
 	var kinds []string
 	for kind, n := range r.Counts {
-		if n > listed[kind] {
+		if n > shown[kind] {
 			kinds = append(kinds, kind)
 		}
 	}
 	slices.Sort(kinds)
 	for _, kind := range kinds {
-		fmt.Fprintf(&b, "... and %d more: %s\n", r.Counts[kind]-listed[kind], kind)
+		fmt.Fprintf(&b, "... and %d more: %s\n", r.Counts[kind]-shown[kind], kind)
 	}
-	fmt.Fprintf(&b, "%d errors, %d warnings\n", r.Errors, r.Warnings)
+	fmt.Fprintf(&b, "%s, %s\n", countOf(r.Errors, "error"), countOf(r.Warnings, "warning"))
 	return b.String()
+}
+
+// countOf writes a number of things.
+func countOf(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }

@@ -9,21 +9,29 @@ import (
 	"testing"
 )
 
-// words counts words; the template refuses prompts that say so.
+// words makes a token of each word; the template refuses prompts that say so.
 type words struct{}
 
-func (words) PromptLen(msgs []Message) (int, error) {
+func (words) Prompt(r Row) ([]int32, error) {
+	if r.PromptIDs != nil {
+		for i, id := range r.PromptIDs {
+			if id > 100 {
+				return nil, fmt.Errorf("prompt_ids[%d] is no token", i)
+			}
+		}
+		return r.PromptIDs, nil
+	}
 	n := 0
-	for _, m := range msgs {
+	for _, m := range r.Messages {
 		if m.Content == "refuse me" {
-			return 0, errors.New("template says no")
+			return nil, errors.New("template says no")
 		}
 		n += len(strings.Fields(m.Content))
 	}
-	return n, nil
+	return make([]int32, n), nil
 }
 
-func (words) AnswerLen(text string) int { return len(strings.Fields(text)) + 1 }
+func (words) Answer(text string) []int32 { return make([]int32, len(strings.Fields(text))+1) }
 
 func TestValidateFindsEachProblem(t *testing.T) {
 	user := func(content string) string {
@@ -38,15 +46,17 @@ func TestValidateFindsEachProblem(t *testing.T) {
 	}{
 		{KindNoTeacher, SeverityError, `{"content":` + user("q") + `}`, "teacher_response", "missing"},
 		{KindNoTeacher, SeverityError, `{"content":` + user("q") + `,"teacher_response":" \n"}`, "teacher_response", "blank"},
-		{KindNoUser, SeverityError, `{"content":[{"role":"system","content":"s"}],"teacher_response":"a"}`, "content", "1 turns"},
-		{KindRole, SeverityError, `{"content":[{"role":"human","content":"h"},{"role":"user","content":"q"}],"teacher_response":"a"}`, "content", `turn 0: "human"`},
+		{KindNoUser, SeverityError, `{"content":[{"role":"system","content":"s"}],"teacher_response":"a"}`, "content", "no user turn"},
+		{KindRole, SeverityError, `{"content":[{"role":"human","content":"h"},{"role":"user","content":"q"}],"teacher_response":"a"}`, "content", `turn 0 of column "content" has the unknown role "human"`},
 		{KindLastTurn, SeverityWarning, `{"content":[{"role":"user","content":"q"},{"role":"system","content":"s"}],"teacher_response":"a"}`, "content", `"system"`},
 		{KindBlank, SeverityWarning, `{"content":` + user(" ") + `,"teacher_response":"a"}`, "content", "turn 0"},
-		{KindLongPrompt, SeverityError, `{"content":` + user("1 2 3 4 5 6") + `,"teacher_response":"a"}`, "content", "6 tokens, the limit is 5"},
-		{KindLongAnswer, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"1 2 3 4"}`, "teacher_response", "5 tokens, the limit is 4"},
+		{KindLongPrompt, SeverityError, `{"content":` + user("1 2 3 4 5 6") + `,"teacher_response":"a"}`, "content", "prompt has 6 tokens, data.max_prompt_length is 5"},
+		{KindLongAnswer, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"1 2 3 4"}`, "teacher_response", "has 5 tokens and is cut at data.max_response_length 4"},
+		{KindTokens, SeverityError, `{"prompt_ids":[1,2000],"teacher_response":"a"}`, "prompt_ids", "prompt_ids[1] is no token"},
+		{KindNoUser, SeverityError, `{"content":[],"teacher_response":"a"}`, "content", "no user turn"},
 		{KindTemplate, SeverityError, `{"content":` + user("refuse me") + `,"teacher_response":"a"}`, "content", "template says no"},
 		{KindControl, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"a\u0007b"}`, "teacher_response", "U+0007 at byte 1"},
-		{KindReplacement, SeverityWarning, `{"content":` + user("a\ufffd") + `,"teacher_response":"a"}`, "content", "turn 0: U+FFFD at byte 1"},
+		{KindReplacement, SeverityWarning, `{"content":` + user("a\ufffd") + `,"teacher_response":"a"}`, "content", "U+FFFD at byte 1"},
 		{KindDuplicate, SeverityWarning, `{"content":` + user("good") + `,"teacher_response":"fine"}`, "content", "as row 0"},
 		{KindFault, SeverityError, "{\"content\":\"\xff\",\"teacher_response\":\"a\"}", "content", "not valid UTF-8"},
 		{KindFault, SeverityError, `{"teacher_response":"a"}`, "content", "no prompt"},
@@ -54,7 +64,7 @@ func TestValidateFindsEachProblem(t *testing.T) {
 	} {
 		t.Run(c.kind, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "x.jsonl")
-			writeTest(t, path, `{"content":`+user("good")+`,"teacher_response":"fine"}`+"\n\n"+c.line+"\n")
+			writeTest(t, path, `{"content":`+user("good")+`,"teacher_response":"fine","prompt_ids":null}`+"\n\n"+c.line+"\n")
 			r, err := Validate(openTest(t, path), words{}, Limits{MaxPrompt: 5, MaxResponse: 4})
 			if err != nil {
 				t.Fatal(err)
@@ -99,10 +109,10 @@ func TestValidateMeasures(t *testing.T) {
 	if r.LongPrompts != 2 || r.CutAnswers != 25 || r.Answers != 101 || r.SharedPrompts != 1 {
 		t.Errorf("%d long prompts, %d cut of %d answers, %d shared prompts", r.LongPrompts, r.CutAnswers, r.Answers, r.SharedPrompts)
 	}
-	if len(r.Problems) != 2+maxListed || r.Counts[KindLongAnswer] != 25 {
+	if len(r.Problems) != 2 || r.Problems[0].Count != 25 || r.Counts[KindLongAnswer] != 25 {
 		t.Errorf("%d problems listed, %v counted", len(r.Problems), r.Counts)
 	}
-	if text := r.String(); !strings.Contains(text, "25 of 101 (24.8 %) over the limit of 150") || !strings.Contains(text, "... and 5 more: "+KindLongAnswer) {
+	if text := r.String(); !strings.Contains(text, "25 of 101 (24.8 %) over the limit of 150") || !strings.Contains(text, "rows 75, 76, 77, 78, 79 and 20 more: answer in column") {
 		t.Errorf("report:\n%s", text)
 	}
 	if r.Digest != s.Digest() {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -94,18 +95,22 @@ const maxConfigBytes = 1 << 20
 // "llama3", biases on other projections, activations but silu, quantized
 // weights. Such errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
+	name := "config.json"
+	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() && strings.HasSuffix(dir, ".json") {
+		dir, name = filepath.Dir(dir), filepath.Base(dir)
+	}
 	root, err := folder.Open(dir)
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %w", err)
 	}
 	defer root.Close() // only read from
-	b, err := root.ReadFile("config.json", maxConfigBytes)
+	b, err := root.ReadFile(name, maxConfigBytes)
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %w", err)
 	}
 	c, err := parseConfig(b)
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %s: %w", filepath.Join(dir, "config.json"), err)
+		return Config{}, fmt.Errorf("model: %s: %w", filepath.Join(dir, name), err)
 	}
 	return c, nil
 }

@@ -20,6 +20,11 @@ type SampleOptions struct {
 	Slots      int         // sequences that are sampled at the same time; 0 is 64
 	PageTokens int         // positions in a page of the cache; 0 is 16
 	Stop       func() bool // asked before each token of the sequences under way: true ends the call with ErrStopped; nil is never
+
+	// Told of what is there while the call goes on; nil is nobody. A call that is
+	// stopped has handed its finished responses to Done, and returns none.
+	Token func(prompt, sample int, id int32)     // each token as it is drawn
+	Done  func(prompt, sample int, c Completion) // each response as it ends
 }
 
 // ErrStopped is the error of a Generate that SampleOptions.Stop has ended.
@@ -406,12 +411,18 @@ func (g *generation) draw(samples []*sample, hRD compute.Tensor) error {
 			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", sm.of.p, sm.s, len(sm.ids), logp[i], ErrNotFinite)
 		}
 		sm.ids, sm.logp = append(sm.ids, ids[i]), append(sm.logp, logp[i])
+		if g.o.Token != nil {
+			g.o.Token(sm.of.p, sm.s, ids[i])
+		}
 		ended := slices.Contains(g.o.EOS, ids[i])
 		if !ended && len(sm.ids) < g.o.MaxNew {
 			g.live = append(g.live, sm)
 			continue
 		}
 		g.out[sm.of.p][sm.s] = Completion{IDs: slices.Clone(sm.ids), Logp: slices.Clone(sm.logp), Truncated: !ended}
+		if g.o.Done != nil {
+			g.o.Done(sm.of.p, sm.s, g.out[sm.of.p][sm.s])
+		}
 		g.free = append(g.free, sm.own...)
 		if sm.of.left--; sm.of.left == 0 {
 			g.free = append(g.free, sm.of.pages...)

@@ -203,3 +203,42 @@ func TestGenerateErrors(t *testing.T) {
 		t.Errorf("weights that are not finite: %v", err)
 	}
 }
+
+// The hooks are told of every token and every response; what was told of a stopped call
+// is the beginning of the whole.
+func TestGenerateHooks(t *testing.T) {
+	m := load(t, ref.New(), "qwen2_tied", Options{})
+	prompts, rows := samplePrompts()
+	o := sampleOptions()
+	want, err := m.Generate(prompts, rows, o, nil)
+	must(t, err)
+	streamed := map[[2]int][]int32{}
+	ended := make([][]Completion, len(prompts))
+	for p := range ended {
+		ended[p] = make([]Completion, o.N)
+	}
+	o.Slots = 3
+	o.Token = func(p, s int, id int32) { streamed[[2]int{p, s}] = append(streamed[[2]int{p, s}], id) }
+	o.Done = func(p, s int, c Completion) { ended[p][s] = c }
+	_, err = m.Generate(prompts, rows, o, nil)
+	must(t, err)
+	sameCompletions(t, "told of at its end", ended, want)
+	for p := range want {
+		for s, c := range want[p] {
+			if got := streamed[[2]int{p, s}]; !slices.Equal(got, c.IDs) {
+				t.Errorf("prompt %d: sample %d: told of %v, want %v", p, s, got, c.IDs)
+			}
+		}
+	}
+	count := 0
+	o.Token, o.Done = nil, func(p, s int, c Completion) {
+		count++
+		if !slices.Equal(c.IDs, want[p][s].IDs) {
+			t.Errorf("prompt %d: sample %d of a stopped call: %v", p, s, c.IDs)
+		}
+	}
+	o.Stop = func() bool { return count >= 4 }
+	if _, err := m.Generate(prompts, rows, o, nil); err != ErrStopped || count < 4 || count >= len(prompts)*o.N {
+		t.Errorf("%v after %d responses", err, count)
+	}
+}

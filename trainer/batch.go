@@ -2,7 +2,9 @@ package trainer
 
 import (
 	"fmt"
+	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,32 +31,31 @@ type encoder struct {
 	maxPrompt, maxResponse int
 }
 
-// prompt is the row's conversation up to where the answer begins.
-func (e encoder) prompt(r data.Row) ([]int32, error) {
+// Prompt is the row's prompt up to where the answer begins: its prompt_ids, or its
+// conversation in the chat template.
+func (e encoder) Prompt(r data.Row) ([]int32, error) {
 	if len(r.PromptIDs) > 0 {
-		return e.checked(r, "prompt_ids", r.PromptIDs)
+		return e.checked("prompt_ids", r.PromptIDs)
 	}
-	ids, err := e.tok.ChatPrompt(messages(r))
-	if err != nil {
-		return nil, fmt.Errorf("data: row %d: %w", r.Index, err)
-	}
-	return ids, nil
+	return e.tok.ChatPrompt(messages(r))
+}
+
+// Answer is text as a finished answer, however long.
+func (e encoder) Answer(text string) []int32 {
+	return append(e.tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.tok.EndOfTurn())
 }
 
 // answer is text as a finished answer: without trailing blanks, which chat
 // templates add and models rarely do, and with the end of turn; cut reports that
 // it was longer than the limit and therefore has none.
-func (e encoder) answer(text string) (ids []int32, cut bool) {
-	ids = e.whole(text)
+func (e encoder) answer(text string) (ids []int32, cut bool) { return e.cut(e.Answer(text)) }
+
+// cut shortens an answer to the limit.
+func (e encoder) cut(ids []int32) ([]int32, bool) {
 	if len(ids) > e.maxResponse {
 		return ids[:e.maxResponse:e.maxResponse], true
 	}
 	return ids, false
-}
-
-// whole is answer without a limit.
-func (e encoder) whole(text string) []int32 {
-	return append(e.tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.tok.EndOfTurn())
 }
 
 // given is the answer that a row carries: response_ids, else response, else
@@ -62,7 +63,9 @@ func (e encoder) whole(text string) []int32 {
 func (e encoder) given(r data.Row) (ids []int32, cut bool, what string, err error) {
 	switch {
 	case len(r.ResponseIDs) > 0:
-		ids, err = e.checked(r, "response_ids", r.ResponseIDs)
+		if ids, err = e.checked("response_ids", r.ResponseIDs); err != nil {
+			err = fmt.Errorf("data: row %d: %w", r.Index, err)
+		}
 		return ids, false, "response_ids", err
 	case r.Response != "":
 		ids, cut = e.answer(r.Response)
@@ -74,10 +77,10 @@ func (e encoder) given(r data.Row) (ids []int32, cut bool, what string, err erro
 	return nil, false, "", fmt.Errorf("data: row %d: has none of response_ids, response and teacher_response: nothing to score", r.Index)
 }
 
-func (e encoder) checked(r data.Row, column string, ids []int32) ([]int32, error) {
+func (e encoder) checked(column string, ids []int32) ([]int32, error) {
 	for i, id := range ids {
 		if id < 0 || int(id) >= e.tok.Size() {
-			return nil, fmt.Errorf("data: row %d: %s[%d] = %d: not a token of this tokenizer (0 to %d)", r.Index, column, i, id, e.tok.Size()-1)
+			return nil, fmt.Errorf("%s[%d] is %d, not a token of this tokenizer (0 to %d)", column, i, id, e.tok.Size()-1)
 		}
 	}
 	return ids, nil
@@ -91,40 +94,18 @@ func (e encoder) ending() critic.Ending {
 func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 	b := &Batch{Rows: rows}
 	for _, i := range rows {
-		r, err := set.Row(i)
+		r, err := set.Example(i, e, data.Limits{MaxPrompt: e.maxPrompt})
 		if err != nil {
 			return nil, err
 		}
-		prompt, err := e.prompt(r)
-		if err != nil {
-			return nil, err
-		}
-		if err := e.check(set, r, prompt); err != nil {
-			return nil, err
-		}
-		answer, cut := e.answer(r.Teacher)
-		b.Prompts = append(b.Prompts, prompt)
-		b.Teachers = append(b.Teachers, e.ending().Seq(prompt, answer, cut))
+		answer, cut := e.cut(r.Answer)
+		b.Prompts = append(b.Prompts, r.Prompt)
+		b.Teachers = append(b.Teachers, e.ending().Seq(r.Prompt, answer, cut))
 		b.TeacherCut = append(b.TeacherCut, cut)
 		b.TeacherText = append(b.TeacherText, r.Teacher)
-		b.PromptText = append(b.PromptText, promptText(r))
+		b.PromptText = append(b.PromptText, promptText(r.Row))
 	}
 	return b, nil
-}
-
-// check refuses a row that no step could use.
-func (e encoder) check(set *data.Set, r data.Row, prompt []int32) error {
-	where := "data: "
-	if files := set.Files(); len(files) == 1 {
-		where += files[0] + ": "
-	}
-	if len(prompt) > e.maxPrompt {
-		return fmt.Errorf("%srow %d: prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", where, r.Index, len(prompt), e.maxPrompt)
-	}
-	if r.Teacher == "" {
-		return fmt.Errorf("%srow %d: teacher_response is empty: run gad data validate, then mend or drop the row", where, r.Index)
-	}
-	return nil
 }
 
 func messages(r data.Row) []tokenizer.Message {
@@ -147,15 +128,32 @@ func promptText(r data.Row) string {
 // that is wanted.
 const window = 1024
 
+// usable are the rows of a set that a run takes.
+type usable struct {
+	rows    []int
+	dropped int // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
+	cut     int // of rows, those whose teacher's answer is over the limit
+
+	// What data.max_response_length would keep all answers, and 99 in 100, of the
+	// rows and of those that were dropped for their answer.
+	forAll, forMost int
+
+	seenPrompts, seenRows int // rows of another set whose prompt, or prompt and answer, are here
+}
+
 // usable lists the first most rows that a run can take: all of the set's, or without
 // those that the overlong_prompts and truncated_teachers settings filter out. All
 // cores encode; the answer, and which row's fault is told, are as in row order.
-func (e encoder) usable(set *data.Set, path string, c DataConfig, most int) (rows []int, dropped int, err error) {
+// known are rows of another set to look for; nil is none.
+func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings) (u usable, err error) {
 	var (
-		fits [window]bool
-		errs [window]error
+		taken [window]verdict
+		errs  [window]error
+		all   []int // answers
 	)
-	for first := 0; first < set.Len() && len(rows) < most; first += window {
+	advance, done := set.Stage("encoding", set.Len())
+	defer done()
+	for first := 0; first < set.Len() && len(u.rows) < most; first += window {
 		n := min(window, set.Len()-first)
 		var (
 			wg   sync.WaitGroup
@@ -164,49 +162,185 @@ func (e encoder) usable(set *data.Set, path string, c DataConfig, most int) (row
 		for range runtime.GOMAXPROCS(0) {
 			wg.Go(func() {
 				for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-					fits[i], errs[i] = e.fits(set, first+i, c)
+					taken[i], errs[i] = e.judge(set, first+i, c, known != nil)
 				}
 			})
 		}
 		wg.Wait()
-		for i := 0; i < n && len(rows) < most; i++ {
-			switch {
-			case errs[i] != nil:
-				return nil, 0, errs[i]
-			case fits[i]:
-				rows = append(rows, first+i)
-			default:
-				dropped++
+		advance(n)
+		for i := 0; i < n && len(u.rows) < most; i++ {
+			if errs[i] != nil {
+				return usable{}, errs[i]
 			}
+			if taken[i].prompt > e.maxPrompt {
+				u.dropped++
+				continue
+			}
+			all = append(all, taken[i].answer)
+			if taken[i].answer > e.maxResponse {
+				if c.TruncTeacher == "filter" {
+					u.dropped++
+					continue
+				}
+				u.cut++
+			}
+			u.rows = append(u.rows, first+i)
+			known.look(taken[i])
 		}
 	}
-	if len(rows) == 0 {
-		return nil, dropped, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", path, set.Len(), c.MaxPrompt, c.MaxResponse)
+	if len(all) > 0 {
+		l := data.MeasureLengths(all)
+		u.forAll, u.forMost = l.Max, l.P99
 	}
-	return rows, dropped, nil
+	if known != nil {
+		u.seenPrompts, u.seenRows = known.prompts, known.rows
+	}
+	if len(u.rows) == 0 {
+		return u, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), set.Len(), c.MaxPrompt, c.MaxResponse)
+	}
+	return u, nil
 }
 
-// fits reports whether the settings keep row i, and fails for one that no step
-// could use.
-func (e encoder) fits(set *data.Set, i int, c DataConfig) (bool, error) {
-	r, err := set.Row(i)
+// verdict is what a run must know of a row before it begins.
+type verdict struct {
+	prompt, answer int // tokens
+	keys           [2]data.Key
+}
+
+// judge measures row i, and fails for one that no step could use.
+func (e encoder) judge(set *data.Set, i int, c DataConfig, keys bool) (v verdict, err error) {
+	lim := data.Limits{MaxPrompt: e.maxPrompt}
+	if c.Overlong == "filter" {
+		lim.MaxPrompt = 0
+	}
+	r, err := set.Example(i, e, lim)
 	if err != nil {
-		return false, err
+		return v, err
 	}
-	prompt, err := e.prompt(r)
-	if err != nil {
-		return false, err
+	v.prompt, v.answer = len(r.Prompt), len(r.Answer)
+	if keys {
+		v.keys[0], v.keys[1] = r.Keys()
 	}
-	if len(prompt) > e.maxPrompt && c.Overlong == "filter" {
-		return false, nil
+	return v, nil
+}
+
+// sightings count the rows of one set that are in another too.
+type sightings struct {
+	wanted        [2]map[data.Key]int // by prompt, by prompt and answer: rows that were not seen yet
+	prompts, rows int
+}
+
+// sight makes sightings of the rows of set.
+func sight(set *data.Set, rows []int) (*sightings, error) {
+	s := &sightings{wanted: [2]map[data.Key]int{{}, {}}}
+	for _, i := range rows {
+		r, err := set.Row(i)
+		if err != nil {
+			return nil, err
+		}
+		prompt, whole := r.Keys()
+		s.wanted[0][prompt]++
+		s.wanted[1][whole]++
 	}
-	if err := e.check(set, r, prompt); err != nil {
-		return false, err
+	return s, nil
+}
+
+func (s *sightings) look(v verdict) {
+	if s == nil {
+		return
 	}
-	if c.TruncTeacher == "filter" {
-		if _, cut := e.answer(r.Teacher); cut {
-			return false, nil
+	s.prompts += s.wanted[0][v.keys[0]]
+	s.rows += s.wanted[1][v.keys[1]]
+	delete(s.wanted[0], v.keys[0]) // each counts once
+	delete(s.wanted[1], v.keys[1])
+}
+
+// openSets opens the training and validation data, checks every row that the run
+// can draw, and notes what the settings do to them.
+func (t *Trainer) openSets(s *start) (err error) {
+	c := t.cfg
+	options := c.Data.Options(t.con.Busy)
+	if t.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
+		return err
+	}
+	if err := t.set.NeedTeacher(); err != nil {
+		return err
+	}
+	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
+	name := strings.Join(c.Data.TrainFiles, " ")
+	if s.inPlace && s.state.DataDigest != t.set.Digest() {
+		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or start a new --output", name, t.set.Digest(), s.state.DataDigest)
+	}
+	var known *sightings
+	if len(c.Data.ValFiles) > 0 {
+		options.Split = c.Data.ValSplit
+		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		if err := t.val.NeedTeacher(); err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		val, err := t.enc.usable(t.val, c.Data, c.Trainer.ValRows, nil)
+		if err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		t.valRows = val.rows
+		if known, err = sight(t.val, t.valRows); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	train, err := t.enc.usable(t.set, c.Data, t.set.Len(), known)
+	if err != nil {
+		return err
+	}
+	t.rows = train.rows
+	if train.dropped > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are over the length limits and left out", train.dropped, t.set.Len()))
+	}
+	note, err := train.pairs(name, c, t.Stage)
+	if err != nil {
+		return err
+	}
+	if note != "" {
+		s.notes = append(s.notes, note)
+	}
+	if train.seenPrompts > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%d of the %d validation rows have a prompt that is also in the training data (%d the same answer too): the val/ metrics are not of unseen prompts: see gad data split", train.seenPrompts, len(t.valRows), train.seenRows))
+	}
+	return nil
+}
+
+// pairs says what the limit of answers means for a stage: in SFT the student does
+// not learn to end an answer that is cut; elsewhere a pair with such an answer is
+// left out, unless the settings include it. A run without a single pair is refused:
+// its discriminator would never learn.
+func (u usable) pairs(name string, c Config, stage Stage) (note string, err error) {
+	if u.cut == 0 {
+		return "", nil
+	}
+	setting, include := "critic.truncated", c.Critic.Truncated == "include"
+	if stage == DPO {
+		setting, include = "dpo.truncated", c.DPO.Truncated == "include"
+	}
+	n, limit := len(u.rows), c.Data.MaxResponse
+	would := fmt.Sprintf("data.max_response_length=%d would keep all", u.forAll)
+	if u.forMost < u.forAll && u.forMost > limit {
+		would += fmt.Sprintf(", %d 99 %%", u.forMost)
+	}
+	if fresh := stage == DPO || stage.hasCritic() && c.Critic.Replay.Live; fresh && !include && u.cut == n {
+		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set %s=include", ErrConfig, name, n, limit, would, setting)
+	}
+	// rounded down to a tenth, so that 100 % is all
+	cut := fmt.Sprintf("%d of %d teacher answers (%.1f %%) are cut at data.max_response_length %d", u.cut, n, math.Floor(1000*float64(u.cut)/float64(n))/10, limit)
+	switch {
+	case stage == SFT && u.cut == n:
+		cut += ": the student never learns to end an answer"
+	case stage == SFT:
+		cut += " and teach no end of an answer"
+	case include:
+		cut += fmt.Sprintf(" and take part in pairs without an end (%s=include)", setting)
+	default:
+		cut += fmt.Sprintf(" and make no pairs (%s=exclude)", setting)
+	}
+	return cut + ": " + would, nil
 }

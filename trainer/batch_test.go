@@ -56,9 +56,9 @@ func TestUsable(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		rows, d, err := e.usable(whole, "rows.jsonl", filter, most)
-		if err != nil || d != dropped || !slices.Equal(rows, want) {
-			t.Errorf("%d wanted: %d rows, %d dropped (%v); want %d and %d", most, len(rows), d, err, len(want), dropped)
+		u, err := e.usable(whole, filter, most, nil)
+		if err != nil || u.dropped != dropped || !slices.Equal(u.rows, want) || u.cut != 0 {
+			t.Errorf("%d wanted: %d rows, %d dropped, %d cut (%v); want %d, %d and 0", most, len(u.rows), u.dropped, u.cut, err, len(want), dropped)
 		}
 		if most == n {
 			t.Logf("%d rows in %v", n, time.Since(began))
@@ -66,10 +66,10 @@ func TestUsable(t *testing.T) {
 	}
 
 	faulty := set(window+40, window+50, 2*window+1)
-	if _, _, err := e.usable(faulty, "rows.jsonl", filter, n); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("row %d:", window+40)) {
+	if _, err := e.usable(faulty, filter, n, nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("row %d:", window+40)) {
 		t.Errorf("three rows without an answer: %v: want row %d named", err, window+40)
 	}
-	if rows, _, err := e.usable(faulty, "rows.jsonl", filter, window/2); err != nil || len(rows) != window/2 {
-		t.Errorf("enough rows before the faulty ones: %d rows, %v", len(rows), err)
+	if u, err := e.usable(faulty, filter, window/2, nil); err != nil || len(u.rows) != window/2 {
+		t.Errorf("enough rows before the faulty ones: %d rows, %v", len(u.rows), err)
 	}
 }

@@ -131,11 +131,11 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	if err := conf.Check(&defaults); err != nil {
 		t.Error(err)
 	}
-	settings := "# Settings\n\nEvery setting of `gad sft`, `gad warmup`, `gad train` and `gad dpo`, with the default of the game. A YAML file nests them by their dots; " +
-		"on the command line they are written `actor.optim.lr=1e-6`. `gad sft` has other defaults for `actor.optim.lr` (5e-06) and `actor.grad_clip` (1), `gad train` for `trainer.total_epochs` (2), `gad dpo` for `actor.grad_clip` (1).\n\n" +
+	settings := "# Settings\n\nAll settings of `gad sft`, `gad warmup`, `gad train` and `gad dpo`. On the command line a setting is written `actor.optim.lr=1e-6`; in a YAML file each dot is a level. " +
+		"The defaults are the paper's where it states them. They differ by command in four places: `actor.optim.lr` (`sft`: 5e-06), `actor.grad_clip` (`sft` and `dpo`: 1), `trainer.total_epochs` (`train`: 2).\n\n" +
 		conf.Markdown(&defaults)
 	golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
-	metrics := "# Metrics\n\nEvery number that a step writes to `metrics.jsonl` and to TensorBoard. A step has those that it measured.\n\n" + report.Markdown()
+	metrics := "# Metrics\n\nAll numbers that a step may write to `metrics.jsonl` and to TensorBoard. A step writes only those that were measured in it: for example, `gad sft` has no `critic/` metrics.\n\n" + report.Markdown()
 	golden(t, filepath.Join("..", "doc", "metrics.md"), []byte(metrics))
 	for stage, want := range map[Stage][3]float64{SFT: {5e-6, 1, 1}, Warmup: {1e-6, 0.2, 1}, Train: {1e-6, 0.2, 2}, DPO: {1e-6, 1, 1}} {
 		c := StageDefaults(stage)

@@ -13,7 +13,9 @@ import (
 	"gad/data"
 	"gad/internal/checker"
 	"gad/internal/textmetrics"
+	"gad/internal/vfs"
 	"gad/model"
+	"gad/tokenizer"
 )
 
 // This file is the judges that do not play: the user's own program, and a
@@ -51,6 +53,7 @@ func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadl
 		scores[p] = v.Score
 	}
 	mean, ci := checker.Mean(verdicts), textmetrics.MeanInterval(scores, seed)
+	j.checks = verdicts
 	j.Eval.Check, j.Eval.CheckCI95, j.Eval.Labels = &mean, &ci, checker.Shares(verdicts)
 	return nil
 }
@@ -69,8 +72,8 @@ func (t *Trainer) openJudges() error {
 	if err != nil {
 		return err
 	}
-	if t.tok.Size() > cfg.Vocab {
-		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the held-out discriminator reads the student's tokens: give a trainer.held_out_critic with the same tokenizer", dir, cfg.Vocab, t.tok.Size())
+	if err := SameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
+		return err
 	}
 	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
 		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, cfg.MaxPosition)
@@ -90,6 +93,29 @@ func readHeldOut(dir string) (model.Config, error) {
 		err = fmt.Errorf("model: %s: trainer.held_out_critic: is a language model, not a discriminator: give the critic folder of a checkpoint", dir)
 	}
 	return cfg, err
+}
+
+// SameTokens refuses a discriminator, the model in dir, that does not know the student's
+// tokens by the same ids: it is given ids and would read another text. setting names dir.
+func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
+	if err := CheckModelFolder(vfs.OS, dir); err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	cfg, err := model.ReadConfig(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	other, err := tokenizer.Load(dir)
+	if err != nil {
+		return fmt.Errorf("%s: its tokenizer must be the student's: %w", setting, err)
+	}
+	if what := tok.Missing(other); what != "" {
+		return fmt.Errorf("tokenizer: %s: is not the student's tokenizer: %s: the discriminator reads the student's token ids: give a %s with the same tokenizer", dir, what, setting)
+	}
+	if tok.Size() > cfg.Vocab {
+		return fmt.Errorf("model: %s: vocabulary of %d, but its tokenizer has %d tokens: they do not belong together", dir, cfg.Vocab, tok.Size())
+	}
+	return nil
 }
 
 func (t *Trainer) closeJudges() error {
@@ -240,10 +266,10 @@ func (c *Config) validateJudges(stage Stage) (errs []error) {
 	if w > 0 && r.Checker == "" {
 		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
 	}
-	if r.Checker != "" && c.Data.ValFiles == "" && !(w > 0 && stage.hasCritic()) {
+	if r.Checker != "" && len(c.Data.ValFiles) == 0 && !(w > 0 && stage.hasCritic()) {
 		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
 	}
-	if r.HeldOutCritic != "" && c.Data.ValFiles == "" {
+	if r.HeldOutCritic != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.held_out_critic needs data.val_files")
 	}
 	if r.KeepBest == "val/check" && r.Checker == "" {

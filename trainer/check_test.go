@@ -193,7 +193,7 @@ func TestCheckerFailureSavesNothing(t *testing.T) {
 		run := filepath.Join(t.TempDir(), "run")
 		cfg := settings(Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "data.val_files=" + fixed.val}, c.overrides...)...)
 		if name == "step" {
-			cfg.Data.ValFiles = ""
+			cfg.Data.ValFiles = nil
 		}
 		err := play(be, cfg, Train)
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {

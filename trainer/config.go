@@ -30,87 +30,90 @@ type Config struct {
 // ModelConfig is the `model` section.
 type ModelConfig struct {
 	Path       string `yaml:"path" doc:"student: a Hugging Face model folder (flag --model)"`
-	RewardPath string `yaml:"reward_path" doc:"folder that the discriminator starts from; empty is the student's, or the run's with --resume (flag --reward-model)"`
+	RewardPath string `yaml:"reward_path" doc:"model folder that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)"`
 }
 
 // DataConfig is the `data` section.
 type DataConfig struct {
-	TrainFiles     string `yaml:"train_files" doc:"training data: Arrow IPC, Parquet, JSONL or a datasets folder (flag --data)"`
-	ValFiles       string `yaml:"val_files" doc:"held-out data for the val/ metrics; empty is none"`
-	ContentKey     string `yaml:"content_key" doc:"column with the conversation or the prompt"`
-	TeacherKey     string `yaml:"teacher_key" doc:"column with the teacher's answer"`
-	TrainBatchSize int    `yaml:"train_batch_size" min:"1" doc:"prompts per step"`
-	MaxPrompt      int    `yaml:"max_prompt_length" min:"1" doc:"longest prompt in tokens"`
-	MaxResponse    int    `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
-	Overlong       string `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
-	TruncTeacher   string `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+	TrainFiles     []string `yaml:"train_files" doc:"training data: files (Arrow IPC, Parquet, JSON lines, CSV), folders of them or patterns such as shards/*.arrow, read as one set in this order (flag --data)"`
+	ValFiles       []string `yaml:"val_files" doc:"held-out data for the val/ metrics, as train_files; empty is none (flag --val-data)"`
+	Split          string   `yaml:"split" doc:"which split of train_files, where a folder has several, such as train; empty is the only one (flag --split)"`
+	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
+	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,prompt_completion" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
+	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own"`
+	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
+	TrainBatchSize int      `yaml:"train_batch_size" min:"1" doc:"prompts per step"`
+	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" doc:"longest prompt in tokens"`
+	MaxResponse    int      `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
+	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
+	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
 }
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
 type AlgorithmConfig struct {
-	AdvEstimator  string        `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore" doc:"advantage estimator; gigpo is not here, since a response is one turn"`
-	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the group's standard deviation; false turns grpo into dr_grpo"`
+	AdvEstimator  string        `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore" doc:"advantage estimator; doc/algorithms.md has the formulas"`
+	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
 	Gamma         float64       `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
-	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"smallest standard deviation that zscore divides by"`
-	AdvPower      float64       `yaml:"adv_power" min:"0" doc:"rewards are standardised within their group and raised to this power before the estimator (GRGC, arXiv 2609.39757: 1.5), so that the best and the worst answers count for more; 1 leaves them"`
-	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"advantages are clipped to plus or minus this; 0 is no clip"`
-	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward, without gradient"`
+	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation"`
+	AdvPower      float64       `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged"`
+	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
+	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
 	KLPenalty     string        `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
 	KLCtrl        KLCtrl        `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups  `yaml:"filter_groups"`
-	ScoreClip     float64       `yaml:"score_clip" min:"0" doc:"scores are clipped to plus or minus this in the reward; 0 is no clip"`
-	LengthCoef    float64       `yaml:"length_coef" doc:"beta of beta*log(1+length), subtracted from the reward: above 0 favours short answers"`
+	ScoreClip     float64       `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
+	LengthCoef    float64       `yaml:"length_coef" doc:"coefficient of log(1+length), which is subtracted from the reward; above 0 favours short answers"`
 	Overlong      OverlongPunct `yaml:"overlong_buffer"`
-	CheckerWeight float64       `yaml:"checker_weight" min:"0" max:"1" doc:"share w of trainer.checker in the reward, which becomes (1-w)*z(score) + w*z(check) before the shaping, with z standardised within the prompt's answers; 0 is the score as it is"`
-	TruncReward   string        `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the limit: its group's smallest score, or its own"`
+	CheckerWeight float64       `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward: (1-w)*z(score) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
+	TruncReward   string        `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the length limit: the smallest of its group, or its own score"`
 }
 
 // KLCtrl is the `algorithm.kl_ctrl` section.
 type KLCtrl struct {
-	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"whether the reward's KL coefficient follows target_kl"`
-	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"coefficient, or its start when adaptive"`
-	TargetKL float64 `yaml:"target_kl" min:"0" doc:"KL that an adaptive coefficient aims at"`
-	Horizon  float64 `yaml:"horizon" min:"1" doc:"samples over which it adapts"`
+	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"fixed: kl_coef does not change; adaptive: it follows target_kl"`
+	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"KL coefficient in the reward; the initial one if adaptive"`
+	TargetKL float64 `yaml:"target_kl" min:"0" doc:"target of the adaptive coefficient, nats per token"`
+	Horizon  float64 `yaml:"horizon" min:"1" doc:"number of answers over which it adapts; larger is slower"`
 }
 
 // FilterGroups is the `algorithm.filter_groups` section: dynamic sampling (arXiv 2503.14476).
 type FilterGroups struct {
-	Enable        bool `yaml:"enable" doc:"drop groups whose scores are all equal and sample other prompts in their place"`
-	MaxGenBatches int  `yaml:"max_num_gen_batches" min:"1" doc:"rollout batches tried in one step before it goes on with what there is"`
+	Enable        bool `yaml:"enable" doc:"drop prompts whose answers all have the same reward and sample other prompts instead (DAPO's dynamic sampling)"`
+	MaxGenBatches int  `yaml:"max_num_gen_batches" min:"1" doc:"rollout batches per step; after the last one the step uses what it has"`
 }
 
 // OverlongPunct is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
 type OverlongPunct struct {
-	Len    int     `yaml:"len" min:"0" doc:"tokens before the length limit over which a penalty grows; 0 is no penalty"`
+	Len    int     `yaml:"len" min:"0" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty"`
 	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit"`
 }
 
 // RunConfig is the `trainer` section.
 type RunConfig struct {
 	Output            string  `yaml:"default_local_dir" doc:"run folder (flag --output)"`
-	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from (flag --resume)"`
-	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which AdamW states train takes over from the warm-up checkpoint"`
-	CriticWarmup      int     `yaml:"critic_warmup" min:"0" doc:"first steps of a stage in which only the discriminator learns (flag --critic-warmup)"`
-	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"those steps go on until the discriminator has learned: until its smoothed loss over pairs that differ (critic/d_loss_distinct; guessing is 0.693) is below this; the steps of the run grow by as many; 0 is by trainer.critic_warmup alone"`
-	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" doc:"most of those steps, where they end by what the discriminator has learned"`
-	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"what the actor learns by in warm-up: the teacher's answers, or the policy objective"`
-	TotalEpochs       int     `yaml:"total_epochs" min:"1" doc:"passes over the data, where total_steps is 0"`
-	TotalSteps        int     `yaml:"total_steps" min:"0" doc:"steps to run; 0 is as many as total_epochs takes"`
-	SaveFreq          int     `yaml:"save_freq" min:"0" doc:"steps between checkpoints; 0 is only at the end"`
-	TestFreq          int     `yaml:"test_freq" min:"0" doc:"steps between evaluations on data.val_files; 0 is only at the end"`
-	ValRows           int     `yaml:"val_rows" min:"1" doc:"rows of data.val_files that an evaluation uses"`
-	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" doc:"how many of the newest checkpoints are kept"`
-	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d" doc:"also keep the checkpoint that was best by this metric: the smallest val/teacher_nll, the largest of any other; empty is none"`
-	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, for sh -c: doc/the-game.md has its protocol; gives val/check; empty is none (flag --checker)"`
-	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"seconds after which the checker is ended and the run with it"`
-	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that does not play, such as the critic of a warm-up on other rows or another seed; gives val/held_out_d; empty is none"`
-	SaveSamples       int     `yaml:"save_samples" min:"0" doc:"prompts of each step whose samples go to samples/step_N.jsonl"`
-	MaxSkips          int     `yaml:"max_skips" min:"1" doc:"optimizer steps in a row with a non-finite gradient before the run stops"`
-	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and fresh weights"`
+	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from or to resume (flag --resume)"`
+	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint"`
+	CriticWarmup      int     `yaml:"critic_warmup" min:"0" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)"`
+	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss (critic/d_loss_distinct; guessing is 0.693) is below this; trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps"`
+	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" doc:"largest number of such steps with trainer.critic_warmup_until"`
+	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy"`
+	TotalEpochs       int     `yaml:"total_epochs" min:"1" doc:"passes over the data, if total_steps is 0"`
+	TotalSteps        int     `yaml:"total_steps" min:"0" doc:"number of steps; 0: as many as total_epochs takes"`
+	SaveFreq          int     `yaml:"save_freq" min:"0" doc:"steps between checkpoints; 0: only at the end"`
+	TestFreq          int     `yaml:"test_freq" min:"0" doc:"steps between evaluations on data.val_files; 0: only at the end"`
+	ValRows           int     `yaml:"val_rows" min:"1" doc:"number of rows of data.val_files that an evaluation uses"`
+	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" doc:"number of newest checkpoints to keep"`
+	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d" doc:"also keep the checkpoint that is best by this metric: the smallest val/teacher_nll, the largest of the others; empty: none"`
+	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, run by sh -c; the protocol is in doc/the-game.md; gives val/check; empty: none (flag --checker)"`
+	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"time limit for one call of the checker in seconds; after it the run stops with an error"`
+	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that takes no part in training, for example the critic of a warm-up on other rows or with another seed; gives val/held_out_d; empty: none"`
+	SaveSamples       int     `yaml:"save_samples" min:"0" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl"`
+	MaxSkips          int     `yaml:"max_skips" min:"1" doc:"the run stops after this many optimizer steps in a row with a gradient that is not finite"`
+	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and new weights"`
 	Device            string  `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
-	Precision         string  `yaml:"precision" choices:"auto,bf16,f32" doc:"what matrix products are computed in, on cuda activations also: bfloat16 with float32 sums, or float32; auto is bf16 on cuda, f32 on cpu. Weights and moments in training are float32 always"`
-	Threads           int     `yaml:"threads" min:"0" doc:"CPU workers; 0 is one per core. Results do not depend on it"`
-	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" doc:"size of one safetensors file in a checkpoint"`
+	Precision         string  `yaml:"precision" choices:"auto,bf16,f32" doc:"precision of matrix products, on cuda also of activations: bfloat16 with float32 sums, or float32; auto: bf16 on cuda, f32 on cpu. Trained weights and optimizer states are always float32"`
+	Threads           int     `yaml:"threads" min:"0" doc:"number of CPU threads; 0: one per core. Results do not depend on it"`
+	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" doc:"largest size of one safetensors file in a checkpoint, MB"`
 }
 
 // DefaultConfig is the paper's recipe (arXiv 2511.10643, section 3.1 and appendix)
@@ -118,7 +121,7 @@ type RunConfig struct {
 func DefaultConfig() Config {
 	cols := data.DefaultColumns()
 	return Config{
-		Data: DataConfig{ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
+		Data: DataConfig{Format: data.FormatAuto, ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
 			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep"},
 		Rollout: actor.DefaultRollout(),
 		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, AdvPower: 1,
@@ -132,11 +135,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// Columns are the data set's columns under this configuration.
-func (c DataConfig) Columns() data.Columns {
+// Options say how the training data is read.
+func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
-	return cols
+	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Stages: stages}
 }
 
 // Load sets what the YAML file at path says ("" is no file) and then the overrides, such
@@ -152,7 +155,7 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
-	if c.Data.TrainFiles == "" {
+	if len(c.Data.TrainFiles) == 0 {
 		bad("data.train_files: no training data: give --data FILE")
 	}
 	if c.Trainer.Output == "" {
@@ -197,7 +200,7 @@ func (c *Config) Validate(stage Stage) error {
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
 		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2 for a group to be replaced", f.MaxGenBatches)
 	}
-	if c.Trainer.KeepBest != "" && c.Data.ValFiles == "" {
+	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
 	}
 	errs = append(errs, c.validateJudges(stage)...)
@@ -268,7 +271,14 @@ func Preset(name string) ([]string, error) {
 // absolute is c with paths that hold from any folder: a run's own settings are
 // kept so, since it may be gone on with from another one.
 func (c Config) absolute() Config {
-	for _, path := range []*string{&c.Model.Path, &c.Model.RewardPath, &c.Data.TrainFiles, &c.Data.ValFiles, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic} {
+	c.Data.TrainFiles, c.Data.ValFiles = slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
+	paths := []*string{&c.Model.Path, &c.Model.RewardPath, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic}
+	for _, files := range [][]string{c.Data.TrainFiles, c.Data.ValFiles} {
+		for i := range files {
+			paths = append(paths, &files[i])
+		}
+	}
+	for _, path := range paths {
 		list := filepath.SplitList(*path)
 		for i, p := range list {
 			if abs, err := filepath.Abs(p); err == nil {

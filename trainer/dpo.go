@@ -21,8 +21,8 @@ const DPO Stage = "dpo"
 // DPOConfig is the `dpo` section: the preference objective of gad dpo.
 type DPOConfig struct {
 	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names"`
-	Beta           float64 `yaml:"beta" doc:"how far the student may go from where it began: small is far. Above 0"`
-	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"share of pairs taken to be the wrong way round, of sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 is its paper's 1e-3"`
+	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0"`
+	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"assumed share of wrongly ordered pairs, for sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 means 1e-3, as in its paper"`
 	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0"`
 	Truncated      string  `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in pairs"`
 }

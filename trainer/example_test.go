@@ -59,7 +59,7 @@ func distil() error {
 
 	// Two steps of SFT.
 	cfg := trainer.StageDefaults(trainer.SFT)
-	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, "../testdata/letters/train.jsonl", run
+	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, []string{"../testdata/letters/train.jsonl"}, run
 	cfg.Data.TrainBatchSize, cfg.Data.MaxPrompt, cfg.Data.MaxResponse = 8, 64, 32
 	if err := cfg.Load("", "trainer.total_steps=2", "actor.optim.lr=1e-3"); err != nil { // as on the command line
 		return err

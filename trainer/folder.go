@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"gad/checkpoint"
 	"gad/internal/compute/cpu"
@@ -16,15 +18,30 @@ import (
 // CheckModelFolder says what is wrong with a path given for a model folder, where
 // a person is likely to have meant another.
 func CheckModelFolder(fsys checkpoint.FS, path string) error {
+	return CheckPart(fsys, path, "actor")
+}
+
+// CheckPart is CheckModelFolder for a model that a checkpoint holds as part: actor or
+// critic.
+func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("model: %s: no such folder", path)
+		if _, err := fsys.Stat(filepath.Dir(path)); err != nil && hubID.MatchString(path) {
+			return fmt.Errorf("model: %s: no such folder, and gad downloads nothing: fetch it with: hf download %s --local-dir %s, then give %[3]s", path, path, filepath.Base(path))
+		}
+		return fmt.Errorf("model: %s: no such folder: give a Hugging Face model folder", path)
 	}
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
 	if !info.IsDir() {
+		switch strings.ToLower(filepath.Ext(path)) {
+		case ".arrow", ".arrows", ".parquet", ".jsonl", ".csv":
+			return fmt.Errorf("model: %s: is a data file: give a Hugging Face model folder here, and data with --data", path)
+		case ".gguf":
+			return fmt.Errorf("model: %s: is a GGUF file: give the Hugging Face folder that it was made from", path)
+		}
 		return fmt.Errorf("model: %s: is a file: give the folder that holds it", path)
 	}
 	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
@@ -32,14 +49,27 @@ func CheckModelFolder(fsys checkpoint.FS, path string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("model: %w", err)
 	}
-	if _, err := fsys.Stat(filepath.Join(path, "actor", "config.json")); err == nil {
-		return fmt.Errorf("model: %s: is a checkpoint: give %s", path, filepath.Join(path, "actor"))
+	if _, err := fsys.Stat(filepath.Join(path, "adapter_config.json")); err == nil {
+		return fmt.Errorf("model: %s: is a LoRA adapter: merge it into its base model first (peft: merge_and_unload)", path)
 	}
-	if dir, _, err := FindCheckpoint(fsys, path); err == nil {
-		return fmt.Errorf("model: %s: is a run: give %s", path, filepath.Join(dir, "actor"))
+	if entries, err := fsys.ReadDir(filepath.Join(path, "snapshots")); err == nil && len(entries) > 0 {
+		return fmt.Errorf("model: %s: is a folder of the Hugging Face cache: give %s", path, filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
 	}
-	return nil
+	dir, what := path, "checkpoint"
+	if _, err := fsys.Stat(filepath.Join(path, "actor", "config.json")); err != nil {
+		if dir, _, err = FindCheckpoint(fsys, path); err != nil {
+			return nil
+		}
+		what = "run"
+	}
+	if _, err := fsys.Stat(filepath.Join(dir, part, "config.json")); err != nil {
+		return fmt.Errorf("model: %s: is a %s without a %s: give one of a warm-up or a game", path, what, map[string]string{"critic": "discriminator"}[part])
+	}
+	return fmt.Errorf("model: %s: is a %s: give %s", path, what, filepath.Join(dir, part))
 }
+
+// hubID is what a name on the Hugging Face hub looks like: ORG/NAME.
+var hubID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
 // or not at all; a folder that is there is refused.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"gad/critic"
-	"gad/internal/compute"
 	"gad/internal/philox"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -23,6 +23,10 @@ type DiscOptions struct {
 	LR    float64      // peak learning rate; default 0.0512/hidden width: 4e-4 at 128
 	Seed  uint64       // of the first of Seeds trainings; the others count up
 	Seeds int          // trainings, each with its own split, head and order; default 1
+	Read  int          // tokens of an answer that the discriminator reads, the first ones; default all
+
+	Stages Stages      // nil shows nothing
+	Stop   func() bool // asked before each step: true ends with ErrInterrupted; nil is never
 }
 
 // DefaultDiscSteps, with the defaults of DiscOptions, is where every seed had learned
@@ -41,15 +45,29 @@ type Fresh struct {
 	// answer with one token replaced, under the same budget: what the training can
 	// rank where it is known that something can be ranked.
 	Control float64
+	// Trained is the accuracy on pairs that the discriminators learned from, up to
+	// trainedPairs of each, mean over the seeds.
+	Trained float64
 	Pairs   int     // pairs that differ, of all rows
 	Ties    float64 // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
 	Seeds   int
-	Learned bool // the control is above chance by enough for Acc to mean something: learnedControl
+	// Learned says that Acc means something: the control is above chance by enough
+	// (learnedControl), and the discriminators rank the pairs that they learned from
+	// (learnedTrained). One that does not rank even those has not learned, and its 0.5
+	// says nothing of the student.
+	Learned bool
 }
 
 // learnedControl is where the interval of the control must begin for a training to
-// count as one that ranks what can be ranked.
-const learnedControl = 0.6
+// count as one that ranks what can be ranked; learnedTrained is the accuracy that it
+// must have on its own pairs.
+const (
+	learnedControl = 0.6
+	learnedTrained = 0.6
+)
+
+// trainedPairs bounds the pairs of a training that are scored again at its end.
+const trainedPairs = 128
 
 // FreshDiscriminator trains a new discriminator on half of the pairs and returns
 // its accuracy on the others that differ: how well the student's answers can still
@@ -60,7 +78,7 @@ func FreshDiscriminator(be model.Backend, o DiscOptions, j *Judged) (acc float64
 	if err != nil {
 		return 0, err
 	}
-	told, err := o.trials(be, j.pairs())
+	told, _, err := o.trials(be, j.pairs(), "")
 	if acc = told.mean(); err == nil && math.IsNaN(acc) {
 		acc = 0.5
 	}
@@ -75,8 +93,28 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 	if err != nil {
 		return f, err
 	}
-	real, control := j.pairs(), j.control(o.Seed)
+	read := j.read(o.Read)
+	real, control := read.pairs(), read.control(o.Seed)
 	f = Fresh{Seeds: o.Seeds}
+	f.Pairs, f.Ties = read.ties()
+	told, trained, err := o.trials(be, real, "")
+	if err != nil {
+		return f, err
+	}
+	f.Acc, f.CI95, f.Trained = told.mean(), told.interval(o.Seed), trained
+	c, _, err := o.trials(be, control, ", control")
+	if err != nil {
+		return f, err
+	}
+	f.Control = c.mean()
+	f.Learned = c.interval(o.Seed)[0] >= learnedControl && !(f.Trained < learnedTrained)
+	j.told = told
+	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
+	return f, nil
+}
+
+// ties counts the pairs that differ, and the share of the others.
+func (j *Judged) ties() (pairs int, share float64) {
 	ties := 0
 	for p := range j.Seqs {
 		switch {
@@ -84,30 +122,22 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
 			ties++
 		default:
-			f.Pairs++
+			pairs++
 		}
 	}
-	f.Ties = float64(ties) / float64(max(1, ties+f.Pairs))
-	told, err := o.trials(be, real)
-	if err != nil {
-		return f, err
-	}
-	f.Acc, f.CI95 = told.mean(), told.interval(o.Seed)
-	c, err := o.trials(be, control)
-	if err != nil {
-		return f, err
-	}
-	f.Control = c.mean()
-	f.Learned = c.interval(o.Seed)[0] >= learnedControl
-	return f, nil
+	return pairs, float64(ties) / float64(max(1, ties+pairs))
+}
+
+// SetTies notes the share of ties where no discriminator is trained.
+func (j *Judged) SetTies() {
+	_, share := j.ties()
+	j.Eval.FreshDTies = &share
 }
 
 // SetFresh notes what fresh discriminators say in e, unless they have not learned.
 func (e *Evaluation) SetFresh(f Fresh) {
 	e.FreshDTies, e.FreshDLearned = &f.Ties, &f.Learned
-	if !math.IsNaN(f.Control) {
-		e.FreshDControl = &f.Control
-	}
+	e.FreshDControl, e.FreshDTrained = finiteOr(f.Control), finiteOr(f.Trained)
 	if f.Learned && !math.IsNaN(f.Acc) {
 		e.FreshDAcc, e.FreshDCI95 = &f.Acc, finite(f.CI95)
 	}
@@ -129,6 +159,22 @@ func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
 		o.Shape = shape
 	}
 	return o, nil
+}
+
+// read is j with answers of at most so many tokens, 0 for all, for a discriminator to
+// read. Both sides are cut alike.
+func (j *Judged) read(tokens int) *Judged {
+	if tokens == 0 {
+		return j
+	}
+	cut := func(seqs []model.Seq) []model.Seq {
+		out := slices.Clone(seqs)
+		for i, s := range out {
+			out[i].IDs = s.IDs[:min(len(s.IDs), s.Prompt+tokens)]
+		}
+		return out
+	}
+	return &Judged{Seqs: cut(j.Seqs), Batch: &Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
 }
 
 // pairSet is one pair of sequences a row; skip leaves a row out of training and
@@ -198,21 +244,24 @@ func (j *Judged) control(seed uint64) pairSet {
 // the row was not asked.
 type verdicts [][]float64
 
-// trials trains one discriminator for each seed.
-func (o DiscOptions) trials(be compute.Backend, s pairSet) (v verdicts, err error) {
+// trials trains one discriminator for each seed. trained is the accuracy on pairs
+// that they learned from, mean over the seeds; NaN where there were none.
+func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
-		told, err := o.trial(be, s, o.Seed+uint64(k))
+		advance, done := o.Stages.Begin(fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind), o.Steps)
+		told, right, err := o.trial(be, s, o.Seed+uint64(k), advance)
+		done()
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		v = append(v, told)
+		v, trained = append(v, told), trained+right/float64(o.Seeds)
 	}
-	return v, nil
+	return v, trained, nil
 }
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
-// for the others.
-func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64) (told []float64, err error) {
+// for the others, and for those that it has learned from.
+func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance func(int)) (told []float64, trained float64, err error) {
 	rows := len(s.skip)
 	told = make([]float64, rows)
 	for p := range told {
@@ -223,11 +272,11 @@ func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64) (told []f
 	order = slices.DeleteFunc(order, func(p int) bool { return s.skip[p] })
 	learn, asked := order[:len(order)/2], order[len(order)/2:]
 	if len(learn) == 0 {
-		return told, nil
+		return told, math.NaN(), nil
 	}
 	cr, err := o.open(be, seed)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer cr.Close()
 	batch := func(at []int) (b critic.Batch, err error) {
@@ -238,43 +287,61 @@ func (o DiscOptions) trial(be compute.Backend, s pairSet, seed uint64) (told []f
 		return b, err
 	}
 	var pass []int
+	seen := map[int]bool{}
 	for step := range o.Steps {
+		if o.Stop != nil && o.Stop() {
+			return nil, 0, ErrInterrupted
+		}
 		at := make([]int, 0, o.Batch)
 		for i := step * o.Batch; len(at) < o.Batch; i++ {
 			if i%len(learn) == 0 || pass == nil {
 				pass = shuffled(len(learn), seed, 1+uint64(i/len(learn)))
 			}
 			at = append(at, learn[pass[i%len(learn)]])
+			seen[at[len(at)-1]] = true
 		}
 		b, err := batch(at)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if _, err := cr.Update(b); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
+		advance(1)
 	}
-	b, err := batch(asked)
+	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
+	known = known[:min(len(known), trainedPairs)]
+	b, err := batch(known)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	for i := range known {
+		trained += ranked(b.FreshP[i], b.FreshS[i]) / float64(len(known))
+	}
+	if b, err = batch(asked); err != nil {
+		return nil, 0, err
 	}
 	for i, p := range asked {
-		switch {
-		case b.FreshP[i] > b.FreshS[i]:
-			told[p] = 1
-		case b.FreshP[i] == b.FreshS[i]:
-			told[p] = 0.5
-		default:
-			told[p] = 0
-		}
+		told[p] = ranked(b.FreshP[i], b.FreshS[i])
 	}
-	return told, nil
+	return told, trained, nil
+}
+
+// ranked is 1 where the better one scores higher, one half where both score alike.
+func ranked(better, worse float32) float64 {
+	switch {
+	case better > worse:
+		return 1
+	case better == worse:
+		return 0.5
+	}
+	return 0
 }
 
 // open is the discriminator before its first step. Its settings are those under
 // which a discriminator of small width learned to read answers at all: a head whose
 // scores are of order 1, a slow start, a short memory of squared gradients.
-func (o DiscOptions) open(be compute.Backend, seed uint64) (*critic.Critic, error) {
+func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error) {
 	c := critic.DefaultConfig()
 	width := float64(o.Shape.Hidden)
 	c.Optim.LR = o.LR
@@ -348,4 +415,102 @@ func (v verdicts) interval(seed uint64) [2]float64 {
 		}
 		return v.weighted(weight, drawn)
 	})
+}
+
+// minus is the 95 % interval of the difference of two means, from the same draws of
+// prompts for both. The seeds are paired too: seed k begins alike in both.
+func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
+	if len(v) == 0 || len(other) == 0 || v.rows() != other.rows() {
+		return [2]float64{math.NaN(), math.NaN()}
+	}
+	seeds := min(len(v), len(other))
+	drawn := make([]int, seeds)
+	return textmetrics.Interval(v.rows(), seed, func(replicate int, weight []float64) float64 {
+		for i := range drawn {
+			drawn[i] = philox.IntN(seeds, seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
+		}
+		return v.weighted(weight, drawn) - other.weighted(weight, drawn)
+	})
+}
+
+// What DiscOptions.Fit keeps to.
+const (
+	discPasses = 40  // over the pairs that are learned from: more of them teach their texts by heart
+	discWell   = 100 // steps; before fewer seeds or shorter texts give fewer than these, something else is lowered
+	discLeast  = 50  // steps: no discriminator that was tried had learned in fewer (doc/LOG.md)
+)
+
+// discGrid and readGrid are the numbers of steps and of tokens that a time may shorten
+// a training to: few, so that a machine that is a little slower gives the same figures.
+var (
+	discGrid = []int{50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400, 3200}
+	readGrid = []int{0, 512, 256, 128, 64}
+)
+
+// DiscCost is what one training takes, in seconds.
+type DiscCost struct{ Once, Step float64 }
+
+func (c DiscCost) of(steps, seeds int) float64 {
+	return float64(2*seeds) * (c.Once + float64(steps)*c.Step) // and as many controls
+}
+
+// Fit lowers the steps to what so many pairs can use, and steps, seeds and tokens to
+// what a time allows, in seconds; 0 is any time. cost is that of one training that
+// reads so many tokens of an answer, 0 for all. fixed keeps the steps from being
+// lowered for the pairs. told says what was lowered, for people. Where less than a
+// useful training is left, why says so, and there is none.
+func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
+	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
+	if pairs < 2 {
+		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is asked about the others", pairs)
+	}
+	asked, seeds := o.Steps, o.Seeds
+	var notes []string
+	if most := max(discLeast, (discPasses*(pairs/2)+o.Batch-1)/o.Batch); !fixed && o.Steps > most {
+		o.Steps = most
+		notes = append(notes, fmt.Sprintf("%d of %d steps, which are %d passes over %d pairs", o.Steps, asked, o.Steps*o.Batch/(pairs/2), pairs/2))
+	}
+	if seconds <= 0 || cost(0).of(o.Steps, o.Seeds) <= seconds {
+		return o, strings.Join(notes, "; "), ""
+	}
+	affords := func(c DiscCost, seeds int) (steps int) {
+		for _, n := range append(discGrid, o.Steps) {
+			if n <= o.Steps && c.of(n, seeds) <= seconds {
+				steps = max(steps, n)
+			}
+		}
+		return steps
+	}
+	for _, enough := range []int{min(o.Steps, discWell), min(o.Steps, discLeast)} {
+		for _, read := range readGrid {
+			for n := seeds; n > 0; n-- {
+				steps := affords(cost(read), n)
+				if steps < enough {
+					continue
+				}
+				var kept []string
+				if steps < o.Steps {
+					kept = append(kept, fmt.Sprintf("%d of %d steps", steps, o.Steps))
+				}
+				if n < seeds {
+					kept = append(kept, fmt.Sprintf("%d of %d seeds", n, seeds))
+				}
+				if read > 0 {
+					kept = append(kept, fmt.Sprintf("the first %d tokens of each answer", read))
+				}
+				o.Steps, o.Seeds, o.Read = steps, n, read
+				notes = append(notes, strings.Join(kept, ", ")+", to stay within "+minutes(seconds)+" (--disc-minutes)")
+				return o, strings.Join(notes, "; then "), ""
+			}
+		}
+	}
+	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
+	return o, "", fmt.Sprintf("%s are too short for %d steps, fewer of which teach nothing: give --disc-minutes %.0f, or train it on a GPU", minutes(seconds), min(o.Steps, discLeast), math.Ceil(least/60))
+}
+
+func minutes(seconds float64) string {
+	if seconds == 60 {
+		return "1 minute"
+	}
+	return fmt.Sprintf("%.3g minutes", seconds/60)
 }

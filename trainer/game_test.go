@@ -39,7 +39,7 @@ func (s *spy) SumSquares(ts []compute.Tensor) float64 {
 
 // One step scores each answer once and each teacher once, before the
 // discriminator's update: d_acc_fresh and the samples' scores are those of the
-// old weights (ALGORITHMS section 1, "One step").
+// old weights (doc/algorithms.md, "The game").
 func TestStepScoresBeforeItsUpdate(t *testing.T) {
 	be := &spy{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")

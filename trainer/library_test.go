@@ -22,7 +22,7 @@ func TestLibraryMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := trainer.StageDefaults(trainer.SFT)
-	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = dir, "../testdata/letters/train.jsonl", filepath.Join(t.TempDir(), "run")
+	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = dir, []string{"../testdata/letters/train.jsonl"}, filepath.Join(t.TempDir(), "run")
 	be, err := device.Open(device.Options{Threads: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"gad/internal/report"
 )
 
-// names of ALGORITHMS section 6 that a step of each sort must have.
+// Metrics that a step of each stage must have (doc/algorithms.md, "Metrics").
 var (
 	gameNames = strings.Fields(`critic/d_loss critic/d_acc critic/d_acc_fresh critic/student_value_mean critic/teacher_value_mean critic/score_gap
 		critic/grad_norm critic/lr adv/mean adv/std adv/max adv/zero_var_groups_frac rollout/len_mean rollout/len_max rollout/truncated_frac

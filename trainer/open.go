@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"gad/actor"
 	"gad/algos"
@@ -33,7 +34,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available()}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
@@ -63,12 +64,16 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	} else if err := t.settle(start); err != nil {
 		return t, err
 	}
-	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: o.Console, TTY: o.TTY})
+	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: t.con})
 	if err != nil {
 		return t, err
 	}
 	t.log = t.rec.Log()
-	if t.peak, err = measurePeak(t.be); err != nil {
+	err = t.busy("timing a matrix product", func() (err error) {
+		t.peak, err = measurePeak(t.be)
+		return err
+	})
+	if err != nil {
 		return t, err
 	}
 	t.introduce(start)
@@ -158,11 +163,14 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	if t.lock != nil {
 		find = checkpoint.Recover
 	}
+	_, done := t.con.Busy("verifying checkpoints", 0)
 	step, dir, notes, err := find(t.fs, run)
+	done()
 	s.notes = notes
 	switch {
 	case err == nil:
-		s.dir, s.inPlace, t.saved, t.verified[step] = dir, true, step, true
+		s.dir, s.inPlace, t.verified[step] = dir, true, true
+		t.saved.Store(int64(step))
 	case !errors.Is(err, checkpoint.ErrNone):
 		return s, err
 	case t.cfg.Trainer.Resume != "":
@@ -228,33 +236,16 @@ func (t *Trainer) openData(s *start) (err error) {
 	if err := CheckModelFolder(t.fs, t.actorDir(*s)); err != nil {
 		return err
 	}
-	if t.tok, err = tokenizer.Load(t.actorDir(*s)); err != nil {
+	err = t.busy("reading the tokenizer", func() (err error) {
+		t.tok, err = tokenizer.Load(t.actorDir(*s))
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	t.enc = encoder{tok: t.tok, maxPrompt: c.Data.MaxPrompt, maxResponse: c.Data.MaxResponse}
-	if t.set, err = data.Open(c.Data.TrainFiles, c.Data.Columns()); err != nil {
+	if err := t.openSets(s); err != nil {
 		return err
-	}
-	if !t.set.HasTeacher() {
-		return fmt.Errorf("data: %s: column %q is missing: name the teacher's column with data.teacher_key", c.Data.TrainFiles, c.Data.TeacherKey)
-	}
-	if s.inPlace && s.state.DataDigest != t.set.Digest() {
-		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or start a new --output", c.Data.TrainFiles, t.set.Digest(), s.state.DataDigest)
-	}
-	var dropped int
-	if t.rows, dropped, err = t.enc.usable(t.set, c.Data.TrainFiles, c.Data, t.set.Len()); err != nil {
-		return err
-	}
-	if dropped > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are over the length limits and left out", dropped, t.set.Len()))
-	}
-	if c.Data.ValFiles != "" {
-		if t.val, err = data.Open(c.Data.ValFiles, c.Data.Columns()); err != nil {
-			return fmt.Errorf("data.val_files: %w", err)
-		}
-		if t.valRows, _, err = t.enc.usable(t.val, c.Data.ValFiles, c.Data, c.Trainer.ValRows); err != nil {
-			return err
-		}
 	}
 	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
 	t.planned = c.Trainer.TotalSteps
@@ -315,7 +306,11 @@ func (t *Trainer) openModels(s start) (err error) {
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
 	}
-	if t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
+	err = t.busy("loading the student", func() (err error) {
+		t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if s.inPlace || s.dir != "" && (t.Stage != Train && t.Stage != DPO || c.Trainer.ResumeOptim == "both") {
@@ -341,17 +336,23 @@ func (t *Trainer) openModels(s start) (err error) {
 	case c.Model.RewardPath != "":
 		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
+	if !carried && c.Model.RewardPath != "" {
+		if err := SameTokens(t.tok, scorer, "model.reward_path"); err != nil {
+			return err
+		}
+	}
 	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup) // whenever its time alone ends: a schedule is fixed beforehand
 	if err := c.Critic.Schedule(steps, batch).Validate(); err != nil {
 		return fmt.Errorf("%w: critic.optim: %w", ErrConfig, err)
 	}
-	if t.critic, err = critic.Open(t.be, scorer, c.Critic, steps, batch, t.seed()); err != nil {
+	err = t.busy("loading the discriminator", func() (err error) {
+		t.critic, err = critic.Open(t.be, scorer, c.Critic, steps, batch, t.seed())
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	t.critic.Model().Share(t.actor.Model()) // they take turns
-	if v := t.critic.Model().Config().Vocab; t.tok.Size() > v {
-		return fmt.Errorf("model: %s: vocabulary of %d, but the student's tokenizer has %d tokens: the discriminator reads the student's tokens: give a --reward-model with the same tokenizer", scorer, v, t.tok.Size())
-	}
 	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
 	if n, v := c.Data.MaxPrompt+c.Data.MaxResponse, t.critic.Model().Config().MaxPosition; v > 0 && n > v {
 		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, scorer, n, v)
@@ -396,20 +397,34 @@ func (t *Trainer) openReference(s start) (err error) {
 		if err := t.fs.RemoveAll(dir); err != nil {
 			return fmt.Errorf("reference: %w", err)
 		}
-		if err := WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32"); err != nil {
+		err := t.busy("writing the reference", func() error {
+			return WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32")
+		})
+		if err != nil {
 			return err
 		}
 	}
-	if t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen); err != nil {
+	err = t.busy("loading the reference", func() (err error) {
+		t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	t.reference.Model().Share(t.actor.Model())
 	return nil
 }
 
+// busy runs f, and shows its name if it takes its time.
+func (t *Trainer) busy(name string, f func() error) error {
+	_, done := t.con.Busy(name, 0)
+	defer done()
+	return f()
+}
+
 // introduce says what the run is about to do.
 func (t *Trainer) introduce(s start) {
-	for _, note := range append(s.notes, t.cfg.Warnings(t.Stage)...) {
+	for _, note := range slices.Concat(s.notes, t.notes, t.cfg.Warnings(t.Stage)) {
 		t.log.Warn(note)
 	}
 	run := t.cfg.Trainer.Output
@@ -436,8 +451,8 @@ func (t *Trainer) introduce(s start) {
 		t.log.Info(fmt.Sprintf("%s: %s of %s, %d steps", run, t.Stage, t.cfg.Model.Path, t.total))
 	}
 	c := t.actor.Model().Config()
-	t.log.Info(fmt.Sprintf("student %s, %s parameters; %d rows, %d prompts a step%s; %s",
-		c.Architecture, human(float64(c.ParamCount(model.LM))), len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
+	t.log.Info(fmt.Sprintf("%s; student %s, %s parameters; %d rows, %d prompts a step%s; %s",
+		time.Now().Format(time.DateOnly), c.Architecture, human(float64(c.ParamCount(model.LM))), len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
 }
 
 func (t *Trainer) answers() string {

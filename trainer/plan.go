@@ -82,7 +82,7 @@ func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		return nil, fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, shape.MaxPosition)
 	}
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps}
-	if c.Data.TrainFiles != "" {
+	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err
 		}
@@ -118,7 +118,7 @@ func (p *Plan) measureData(dir string, c Config) error {
 	if err != nil {
 		return err
 	}
-	set, err := data.Open(c.Data.TrainFiles, c.Data.Columns())
+	set, err := data.OpenFiles(c.Data.TrainFiles, c.Data.Options(nil))
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func (p *Plan) measureData(dir string, c Config) error {
 		if err != nil {
 			return err
 		}
-		ids, err := enc.prompt(r)
+		ids, err := enc.Prompt(r)
 		if err != nil {
-			return err
+			return fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
 		answer, _ := enc.answer(r.Teacher)
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1

@@ -411,12 +411,12 @@ func TestRunReportsFaults(t *testing.T) {
 				continue
 			}
 			reported++
-			if tr == nil || tr.saved == 0 {
+			if tr == nil || tr.saved.Load() == 0 {
 				continue
 			}
 			step, _, warnings, err := checkpoint.Latest(vfs.OS, run)
-			if err != nil || step < tr.saved || len(warnings) > 0 {
-				t.Errorf("operation %d (%s): step %d was acknowledged, %d is there: %v %v", at, e.Op(at), tr.saved, step, warnings, err)
+			if err != nil || step < int(tr.saved.Load()) || len(warnings) > 0 {
+				t.Errorf("operation %d (%s): step %d was acknowledged, %d is there: %v %v", at, e.Op(at), tr.saved.Load(), step, warnings, err)
 			}
 		}
 	}
@@ -462,12 +462,12 @@ func TestRunOnAFullDisk(t *testing.T) {
 		if !errors.Is(err, checkpoint.ErrSpace) || strings.Contains(err.Error(), "\n") || !said.MatchString(err.Error()) {
 			t.Errorf("with %d of %d bytes: %v", room, need, err)
 		}
-		if tr == nil || tr.saved == 0 {
+		if tr == nil || tr.saved.Load() == 0 {
 			continue
 		}
 		begun++
-		if step, _, warnings, err := checkpoint.Latest(vfs.OS, run); err != nil || step < tr.saved || len(warnings) > 0 {
-			t.Errorf("step %d was acknowledged, %d is there: %v %v", tr.saved, step, warnings, err)
+		if step, _, warnings, err := checkpoint.Latest(vfs.OS, run); err != nil || step < int(tr.saved.Load()) || len(warnings) > 0 {
+			t.Errorf("step %d was acknowledged, %d is there: %v %v", tr.saved.Load(), step, warnings, err)
 		}
 	}
 	if begun == 0 {

@@ -65,13 +65,24 @@ func (t *Trainer) Run(ctx context.Context) error {
 	return t.rec.Sync()
 }
 
-// Abort notes in log.jsonl that the run is about to be ended without a save. It may
-// be called from another goroutine than Run's.
+// Say prints a line on the console, above its bars. It may be called from another
+// goroutine than Run's.
+func (t *Trainer) Say(text string) { t.con.Print(text) }
+
+// Abort notes in log.jsonl that the run is about to be ended without a save, and says
+// where it stands. It may be called from another goroutine than Run's.
 func (t *Trainer) Abort(why string) {
 	if t.checker != nil {
 		t.checker.Kill()
 	}
-	t.rec.End(report.Aborted, why)
+	saved := int(t.saved.Load())
+	where := fmt.Sprintf("%s: the same command resumes after step %d, the last checkpoint", why, saved)
+	if saved == 0 {
+		where = why + ": there is no checkpoint yet: the same command starts again at step 1"
+	}
+	t.rec.End(report.Aborted, where)
+	t.con.Close() // its bars would stay on the screen
+	t.con.Print(where)
 }
 
 // endOf is how a run ends with the error err.
@@ -112,7 +123,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 		if err := t.order.Restore(cursor); err != nil {
 			return false, err
 		}
-		if t.step == t.saved {
+		if t.step == int(t.saved.Load()) {
 			return true, nil
 		}
 		return true, t.save(nil, false)
@@ -181,7 +192,11 @@ func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.
 		tokens += passes * len(s.IDs)
 	}
 	advance, done := t.rec.Stage(name, tokens)
-	m.Watch(advance)
+	pack := 0
+	m.Watch(func(n int) { // told as a pack begins: the one before it is done
+		advance(pack)
+		pack = n
+	})
 	defer func() { m.Watch(nil); done() }()
 	return into.time("timing_s/"+name, f)
 }

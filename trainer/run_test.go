@@ -13,6 +13,7 @@ import (
 	"gad/checkpoint"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/tokenizer"
 )
 
 // openError is the error of Open, which must be one line and leave no trace.
@@ -223,7 +224,7 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 		"no tokenizer":      {SFT, []string{"model.path=" + noTokenizer}, nil, []string{noTokenizer, "tokenizer.json"}},
 		"no teacher column": {SFT, []string{"data.teacher_key=answer"}, nil, []string{fixed.data, `"answer"`, "data.teacher_key"}},
 		"empty answer": {SFT, []string{"data.train_files=" + write("empty.jsonl", good, `{"content":"Add 1+1+2","teacher_response":""}`)}, nil,
-			[]string{"row 1", "teacher_response is empty", "gad data validate"}},
+			[]string{"row 1", "no teacher answer in column \"teacher_response\"", "gad data validate"}},
 		"long prompt": {SFT, []string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
 			[]string{"row 2", "data.max_prompt_length is 64", "data.overlong_prompts=filter"}},
 		"all rows too long":                 {SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
@@ -232,8 +233,11 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 		"resume nothing":                    {Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
 		"resume sft":                        {Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
 		"no reward model":                   {Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
-		"val without answers":               {SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "teacher_response is empty"}},
-		"reward model of another tokenizer": {Warmup, []string{"model.reward_path=" + smallVocabulary(t)}, nil, []string{"vocabulary of 299", "300 tokens", "--reward-model"}},
+		"val without answers":               {SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "no teacher answer in column \"teacher_response\""}},
+		"reward model of another tokenizer": {Warmup, []string{"model.reward_path=" + otherTokens(t)}, nil, []string{"is not the student's tokenizer: token ", "model.reward_path with the same tokenizer"}},
+		"reward model without a tokenizer":  {Warmup, []string{"model.reward_path=" + noTokens(t)}, nil, []string{"model.reward_path: its tokenizer must be the student's", "tokenizer.json"}},
+		"reward model of few tokens":        {Warmup, []string{"model.reward_path=" + smallVocabulary(t)}, nil, []string{"vocabulary of 299", "300 tokens", "do not belong together"}},
+		"held-out critic of other tokens":   {Warmup, []string{"trainer.held_out_critic=" + otherTokens(t), "data.val_files=" + write("held.jsonl", good)}, nil, []string{"trainer.held_out_critic"}},
 		"temperature 0":                     {Warmup, []string{"rollout.temperature=0"}, ErrConfig, []string{"rollout.temperature"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,6 +246,40 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 			absent(t, filepath.Dir(run))
 		})
 	}
+}
+
+// otherTokens is a model folder of the fixture's shape with a tokenizer of as many other
+// tokens.
+func otherTokens(t *testing.T) string {
+	t.Helper()
+	be := ready(t)
+	tok, err := tokenizer.Train(strings.NewReader(strings.Repeat("quite another corpus with other words in it ", 50)), tokenizer.TrainOptions{VocabSize: fixed.tok.Size()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := shape32
+	shape.Vocab = fixed.tok.Size()
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "other")
+	if err := errors.Join(WriteFolder(vfs.OS, dir, m, tok, "float32"), m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// noTokens is a model folder without a tokenizer.
+func noTokens(t *testing.T) string {
+	t.Helper()
+	dir := otherTokens(t)
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // smallVocabulary is a model folder with one token too few for the fixture's tokenizer.

@@ -111,6 +111,8 @@ func readState(fsys vfs.FS, dir string) (s state, err error) {
 // interrupted keeps the same one as a run which was not.
 func (t *Trainer) save(m Metrics, planned bool) error {
 	begun := time.Now()
+	_, done := t.rec.Stage("saving", 0)
+	defer done()
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
 	sick := t.skipped["actor"]+t.skipped["critic"] > 0
 	if !sick {
@@ -130,7 +132,8 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	} else if err != nil {
 		return err
 	}
-	t.saved, t.verified[t.step] = t.step, true
+	t.verified[t.step] = true
+	t.saved.Store(int64(t.step))
 	if sick {
 		return nil // older checkpoints may be the better ones
 	}

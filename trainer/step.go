@@ -163,7 +163,7 @@ func (t *Trainer) judged(r *actor.Rollout) []model.Seq {
 }
 
 // advantages turns scores into one advantage for each response token: shaping,
-// KL in the reward, the estimator, the clip (ALGORITHMS section 2, in its order).
+// KL in the reward, the estimator, the clip (doc/algorithms.md, "Rewards" and "Advantages", in that order).
 // It is nil where a score is not finite: then nothing can be learned by it.
 func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refST [][]float32) (advST [][]float64, err error) {
 	c := t.cfg.Algorithm
@@ -218,6 +218,7 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 		}
 	}
 	m["critic/pairs"] = float64(cb.Pairs())
+	m["critic/pairs_frac"] = float64(cb.Pairs()) / float64(len(cb.Skip))
 	if cb.Pairs() > 0 {
 		t.heed(m, cb.Signal())
 	}

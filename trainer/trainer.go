@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -50,7 +51,8 @@ type Options struct {
 	Backend model.Backend // where to compute, from device.Open
 	Console io.Writer     // for people; nil is silent
 	TTY     bool
-	Command string // as typed, for the log
+	Command string   // as typed, for the log
+	Notes   []string // warnings that are given when the run begins
 }
 
 // Trainer is one run of one stage.
@@ -74,6 +76,8 @@ type Trainer struct {
 	ctx       context.Context   // of Run; nil outside of it
 	kl        algos.AdaptiveKL
 	dpo       *algos.DPO[float64] // nil but in DPO
+	con       *report.Console
+	notes     []string
 	rec       *report.Recorder
 	log       *zap.Logger
 	lock      *checkpoint.Lock
@@ -85,7 +89,7 @@ type Trainer struct {
 	planned     int     // steps asked for: total, unless the discriminator's time alone ends by what it has learned
 	disc        discriminator
 	free        int64        // bytes of memory that were available when the run began; 0 is unknown
-	saved       int          // step of the newest checkpoint
+	saved       atomic.Int64 // step of the newest checkpoint; Abort reads it from another goroutine
 	verified    map[int]bool // checkpoints that this process has written or read
 	good        int          // step of the last commit with no update skipped just before; 0 is none
 	saveTime    float64      // seconds of a save that no step has reported yet
@@ -111,6 +115,7 @@ func (t *Trainer) Steps() (done, total int) { return t.step, t.total }
 // Close frees everything and gives the run folder back. It does not save.
 func (t *Trainer) Close() error {
 	var errs []error
+	t.con.Close()
 	if t.rec != nil {
 		errs = append(errs, t.rec.Close())
 	}

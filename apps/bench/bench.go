@@ -34,6 +34,9 @@ type Options struct {
 	Load   Load
 	What   []string      // some of Parts; none is all
 	Budget time.Duration // time to spend, about; what cannot be measured in it is named and left out
+
+	// Shown is told of each part as it begins, and done of its end; nil shows nothing.
+	Shown func(part string, total int) (advance func(n int), done func())
 }
 
 // Parts are what Run can measure.
@@ -138,7 +141,11 @@ func Run(o Options) (*Report, error) {
 	began := time.Now()
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
 	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM)}
-	part := func(f func(be compute.Backend) error) error {
+	part := func(name string, f func(be compute.Backend) error) error {
+		if o.Shown != nil {
+			_, done := o.Shown("measuring "+name, 0)
+			defer done()
+		}
 		be, err := o.Open()
 		if err != nil {
 			return err
@@ -149,7 +156,7 @@ func Run(o Options) (*Report, error) {
 		return err
 	}
 	limits := func() error {
-		return part(func(be compute.Backend) error {
+		return part("the machine's limits", func(be compute.Backend) error {
 			l, err := measureLimits(be)
 			r.Limits = r.Limits.best(l)
 			return err
@@ -157,13 +164,13 @@ func Run(o Options) (*Report, error) {
 	}
 	err := limits()
 	if err == nil && wanted("ops") {
-		err = errors.Join(part(func(be compute.Backend) (err error) {
+		err = errors.Join(part("operations", func(be compute.Backend) (err error) {
 			r.Ops, err = measureOps(be, r.Limits, o.Config, o.Load, o.Budget/4)
 			return err
 		}), limits())
 	}
 	if err == nil && wanted("stages") {
-		err = errors.Join(part(func(be compute.Backend) (err error) {
+		err = errors.Join(part("stages", func(be compute.Backend) (err error) {
 			left := max(o.Budget-time.Since(began), o.Budget/2) // a busy machine's limits take longer
 			r.Stages, err = measureStages(be, r.Limits, o.Config, o.Load, left)
 			return err

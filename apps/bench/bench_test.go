@@ -236,8 +236,9 @@ func TestFormats(t *testing.T) {
 	for want, got := range map[string]string{
 		"10 ": amount(9.999), "1.00 k": amount(1000), "46.0 k": amount(46014), "475 G": amount(474.8e9),
 		"1.00 M": amount(999.6e3), "5.70 M": amount(5.7e6), "12.3 µs": duration(12.34e-6), "1.00 ms": duration(999.6e-6), "1.05 s": duration(1.049),
-		"█████····· 48 % of memory":  strings.ReplaceAll(Use{Bound: boundMemory, Share: 0.48}.share(), "  ", " "),
-		"██████████ 113 % of memory": Use{Bound: boundMemory, Share: 1.13}.share(),
+		"█████····· 48 % of memory":                                                          strings.ReplaceAll(Use{Bound: boundMemory, Share: 0.48}.share(), "  ", " "),
+		"██████████ 113 % of memory (operands came from a cache)":                            Use{Bound: boundMemory, Share: 1.13}.share(),
+		"██████████ 104 % of products (the limit was measured while the machine was busier)": Use{Bound: boundProducts, Share: 1.04}.share(),
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -70,14 +70,6 @@ func (t *table) stages(stages []Stage) {
 			t.line("    %-18s %6d x %10s %5.1f %% %14s  %s", u.Name, max(u.Calls, 1), duration(u.Seconds/float64(max(u.Calls, 1))), 100*u.Part, u.rate(u.Seconds), u.share())
 		}
 	}
-	for _, s := range stages {
-		for _, u := range s.Ops {
-			if u.Share > 1 {
-				t.line("\nabove 100 %%: operands that came from a cache")
-				return
-			}
-		}
-	}
 }
 
 // rate is operations a second, or bytes where memory is what binds.
@@ -97,7 +89,14 @@ func (u Use) share() string {
 		return ""
 	}
 	full := min(10, int(10*u.Share+0.5))
-	return fmt.Sprintf("%s%s %3.0f %% of %s", strings.Repeat("█", full), strings.Repeat("·", 10-full), 100*u.Share, u.Bound)
+	why := ""
+	if u.Share > 1.005 {
+		why = " (operands came from a cache)"
+		if u.Bound != boundMemory {
+			why = " (the limit was measured while the machine was busier)"
+		}
+	}
+	return fmt.Sprintf("%s%s %3.0f %% of %s%s", strings.Repeat("█", full), strings.Repeat("·", 10-full), 100*u.Share, u.Bound, why)
 }
 
 // amount is x with a unit of thousands, to three digits; a unit of measure may follow.

@@ -129,7 +129,12 @@ func (d *run) all(ctx context.Context) error {
 	if err := d.invoke(ctx, "task", "make", kind, "--output", d.path("task"), "--seed", fmt.Sprint(d.Seed), "--rows", fmt.Sprint(d.Size.Rows)); err != nil {
 		return err
 	}
-	arms := []*arm{{Stage: stageSFT, name: "SFT"}, {Stage: stageEqual, name: "SFT, equal compute"}, {Stage: stageWarmup, name: "after the warm-up"}, {Stage: stageGAD, name: "GAD"}}
+	arms := []*arm{
+		{Stage: stageSFT, name: "SFT", about: "cross entropy on the teacher's answers (SeqKD), from an untrained student"},
+		{Stage: stageEqual, name: "SFT, equal compute", about: "the same, for as many FLOPs as SFT, warm-up and game together: what more SFT would have given"},
+		{Stage: stageWarmup, name: "after the warm-up", about: "the first row's student; the discriminator has learned to tell its answers from the teacher's"},
+		{Stage: stageGAD, name: "GAD", about: "the game: the student learns from the discriminator's scores, and the discriminator from both sides' answers"},
+	}
 	sft, equal, warmup, gad := arms[0], arms[1], arms[2], arms[3]
 	if err := d.stage(ctx, sft, trainer.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.Size.SFT...)); err != nil {
 		return err
@@ -202,7 +207,10 @@ func (d *run) stage(ctx context.Context, a *arm, stage trainer.Stage, before *ar
 // arm is one row of the closing table, and of demo.json.
 type arm struct {
 	name  string
+	about string // in one line
 	steps int
+
+	right, rightGreedy []bool // by prompt
 
 	Stage  string `json:"stage"`
 	Folder string `json:"folder"` // of the student
@@ -231,7 +239,7 @@ type result struct {
 	Rows    []*arm `json:"rows"`
 }
 
-// Why closes the table.
+// Why closes the table where the game has won.
 const Why = `The teacher is always right, and three times in four it answers before it works, as a large model can; this student cannot, and guesses there.
 SFT (SeqKD) has to copy both forms as often as the teacher uses them, guesses included, however long it runs; the game asks only whether what the student writes could be the teacher's, so the student may choose the form that it can do.
 The task was made to show this: where a student can do all that its teacher does, SFT is as good and costs less.
@@ -264,15 +272,60 @@ func (d *run) compare(arms []*arm) error {
 		return err
 	}
 	prompt, trained := first.Messages[0].Content, arms[len(arms)-1].Folder
-	fmt.Fprintf(d.Out, "\n%s\n%s\n", table(arms, d.Size.TestRows), Why)
-	if d.Fast {
-		fmt.Fprint(d.Out, "With --fast each stage is cut short and the game is not at its end: read the direction, not the size. Without it the demo takes some minutes.\n")
-	}
+	fmt.Fprintf(d.Out, "\n%s\n%s\n", table(arms, d.Size.TestRows), d.why(arms))
 	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Ask it, then the one before the game:\n", trained, time.Since(d.begun).Round(time.Second))
 	for _, m := range []string{trained, arms[0].Folder} {
 		fmt.Fprintf(d.Out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m, prompt)
 	}
 	return nil
+}
+
+// why says what to make of the table.
+func (d *run) why(arms []*arm) string {
+	equal, gad := arms[1], arms[3]
+	won := differs(gad.right, equal.right) == better
+	switch {
+	case won && d.Fast:
+		return Why + "With --fast each stage is cut short and the game has not ended: read the direction, not the size. The whole demo takes some minutes.\n"
+	case won:
+		return Why
+	case d.Fast:
+		return "The game is not ahead of SFT here. With --fast it takes few steps, and a discriminator that starts late leaves none to win in:\nthe whole demo (without --fast, some minutes) plays it to the end. gad doctor " + d.path(stageGAD) + " looks for what went wrong.\n"
+	}
+	return "The game is not ahead of SFT here, although it usually is on this task: another --seed will tell. gad doctor " + d.path(stageGAD) + " looks for what went wrong;\nd_acc_fresh of distinct pairs should have passed 0.7 in the warm-up.\n"
+}
+
+// How one share compares with another.
+const (
+	better = "▲"
+	worse  = "▼"
+	noise  = "≈"
+)
+
+// differs compares two students on the same prompts: by the normal 95 % interval of the
+// mean of the paired differences. It is noise where that holds 0.
+func differs(a, b []bool) string {
+	var sum, squares float64
+	for i := range a {
+		d := 0.0
+		switch {
+		case a[i] && !b[i]:
+			d = 1
+		case b[i] && !a[i]:
+			d = -1
+		}
+		sum, squares = sum+d, squares+d*d
+	}
+	n := float64(len(a))
+	mean := sum / n
+	half := 1.959963984540054 * math.Sqrt(max(0, squares/n-mean*mean)/n)
+	switch {
+	case mean-half > 0:
+		return better
+	case mean+half < 0:
+		return worse
+	}
+	return noise
 }
 
 // evaluate fills an arm's shares.
@@ -296,7 +349,7 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 		if err != nil {
 			return err
 		}
-		valid, forms := 0, map[string]float64{}
+		valid, right, forms := 0, make([]bool, len(rows)), map[string]float64{}
 		for i, answer := range j.Answers {
 			row, err := set.Row(rows[i])
 			if err != nil {
@@ -312,13 +365,14 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 			if g.Valid {
 				valid++
 			}
+			right[i] = g.Valid
 			forms[g.Form] += 1 / n
 		}
 		if temperature == 0 {
-			a.Greedy, a.GreedyCI = float64(valid)/n, wilson(valid, len(rows))
+			a.rightGreedy, a.Greedy, a.GreedyCI = right, float64(valid)/n, wilson(valid, len(rows))
 			continue
 		}
-		a.Valid, a.ValidCI = float64(valid)/n, wilson(valid, len(rows))
+		a.right, a.Valid, a.ValidCI = right, float64(valid)/n, wilson(valid, len(rows))
 		a.ResultFirst, a.WalkFirst, a.Other = forms[task.ResultFirst], forms[task.WalkFirst], forms[task.Other]
 		a.RougeL, a.LenRatio, a.TeacherNLL = j.Eval.RougeL, j.Eval.LenRatio, j.Eval.TeacherNLL
 	}
@@ -362,19 +416,27 @@ func (t *thinned) Write(b []byte) (int, error) {
 	return t.w.Write(b)
 }
 
-// table has a line for each arm.
+// table has a line for each arm, and below it what each is.
 func table(arms []*arm, prompts int) string {
 	var b strings.Builder
-	const line = "%-22s%-22s%-22s%8s%8s%8s%9s%8s%8s%7s\n"
-	fmt.Fprintf(&b, line, fmt.Sprintf("%d held-out prompts", prompts), "valid, temperature 1", "valid, greedy", "result", "walk", "other", "ROUGE-L", "length", "TFLOP", "time")
+	const line = "%-20s %-22s %-23s%8s%7s%7s%9s%8s%7s%7s\n"
+	fmt.Fprintf(&b, line, fmt.Sprintf("%d unseen prompts", prompts), "right, temperature 1", "right, greedy", "result", "walk", "other", "ROUGE-L", "length", "TFLOP", "time")
 	fmt.Fprintf(&b, line, "", "with 95 % interval", "with 95 % interval", "first", "first", "form", "", "ratio", "", "")
 	percent := func(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
-	interval := func(x float64, ci [2]float64) string {
-		return fmt.Sprintf("%5.1f %% (%.1f-%.1f)", 100*x, 100*ci[0], 100*ci[1])
+	for i, a := range arms {
+		share := func(x float64, ci [2]float64, right, first []bool) string {
+			text := fmt.Sprintf("%5.1f %% (%.1f-%.1f)", 100*x, 100*ci[0], 100*ci[1])
+			if i > 0 {
+				text += " " + differs(right, first)
+			}
+			return text
+		}
+		fmt.Fprintf(&b, line, a.name, share(a.Valid, a.ValidCI, a.right, arms[0].right), share(a.Greedy, a.GreedyCI, a.rightGreedy, arms[0].rightGreedy),
+			percent(a.ResultFirst), percent(a.WalkFirst), percent(a.Other), fmt.Sprintf("%.3f", a.RougeL), fmt.Sprintf("%.2f", a.LenRatio), fmt.Sprintf("%.1f", a.TFLOP), fmt.Sprintf("%.0f s", a.Seconds))
 	}
+	fmt.Fprintf(&b, "\n%s better than SFT on the same prompts, %s worse, %s within noise (95 %%). Higher is better; result first and walk first are the teacher's two forms.\n", better, worse, noise)
 	for _, a := range arms {
-		fmt.Fprintf(&b, line, a.name, interval(a.Valid, a.ValidCI), interval(a.Greedy, a.GreedyCI), percent(a.ResultFirst), percent(a.WalkFirst), percent(a.Other),
-			fmt.Sprintf("%.3f", a.RougeL), fmt.Sprintf("%.2f", a.LenRatio), fmt.Sprintf("%.1f", a.TFLOP), fmt.Sprintf("%.0f s", a.Seconds))
+		fmt.Fprintf(&b, "%-20s %s\n", a.name, a.about)
 	}
 	return b.String()
 }

@@ -74,7 +74,7 @@ func (p *program) benchCommand() *cli.Command {
 				return bench.Serve(os.Stdin, p.out, be, cfg, load)
 			}
 			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return d.open() }, Name: c.String("shape"), Config: cfg,
-				Load: load, What: what, Budget: time.Duration(seconds * float64(time.Second))})
+				Load: load, What: what, Budget: time.Duration(seconds * float64(time.Second)), Shown: p.console().Busy})
 			if err != nil {
 				return err
 			}

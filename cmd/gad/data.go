@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -12,21 +13,39 @@ import (
 	"gad/trainer"
 )
 
-// dataCommand is gad data inspect|validate|convert|split.
-func (p *program) dataCommand() *cli.Command {
+// setFlags name a data set and say how its rows are read.
+func setFlags(what string) []cli.Flag {
 	cols := data.DefaultColumns()
-	columns := []cli.Flag{
-		&cli.StringFlag{Name: "data", Usage: "data file or folder"},
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "data", Usage: what + ": file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
+		&cli.StringFlag{Name: "split", Usage: "which split, where a folder has several"},
+		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "of the rows: " + strings.Join(data.RowFormats, ", ")},
 		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
 		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
 	}
+}
+
+// openSet opens the files under the flags of setFlags.
+func (p *program) openSet(c *cli.Context, paths []string, split string) (*data.Set, error) {
+	cols := data.DefaultColumns()
+	cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
+	if f := c.String("format"); !slices.Contains(data.RowFormats, f) {
+		return nil, usage("%s: --format %q: use %s", typed(c), f, strings.Join(data.RowFormats, ", "))
+	}
+	return data.OpenFiles(paths, data.Options{Columns: cols, Format: c.String("format"), Split: split, Stages: p.console().Busy})
+}
+
+// namedData are the files of --data as messages name them.
+func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"), " ") }
+
+// dataCommand is gad data inspect|validate|convert|split.
+func (p *program) dataCommand() *cli.Command {
+	columns := setFlags("data")
 	open := func(c *cli.Context) (*data.Set, error) {
 		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
 			return nil, err
 		}
-		cols := data.DefaultColumns()
-		cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
-		return data.Open(c.String("data"), cols)
+		return p.openSet(c, c.StringSlice("data"), c.String("split"))
 	}
 	limits := trainer.DefaultConfig().Data
 	return &cli.Command{
@@ -49,11 +68,13 @@ func (p *program) dataCommand() *cli.Command {
 				},
 			},
 			{
-				Name: "validate", Usage: "find rows that training could not use, and measure lengths",
+				Name: "validate", Usage: "find rows that training refuses, and measure lengths",
 				Flags: append([]cli.Flag{
 					&cli.StringFlag{Name: "model", Usage: "folder whose tokenizer measures lengths; without it they are not measured in tokens"},
 					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt, Usage: "tokens"},
 					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "tokens, end token included"},
+					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are training rows too"},
+					&cli.StringFlag{Name: "val-split", Usage: "which split of --val-data"},
 					&cli.BoolFlag{Name: "json", Usage: "the report as JSON"},
 				}, columns...),
 				Action: func(c *cli.Context) error {
@@ -68,11 +89,16 @@ func (p *program) dataCommand() *cli.Command {
 						if err != nil {
 							return err
 						}
-						enc = trainer.Lengths(tok)
+						enc = trainer.Encoding(tok)
 					}
 					report, err := data.Validate(set, enc, data.Limits{MaxPrompt: c.Int("max-prompt-length"), MaxResponse: c.Int("max-response-length")})
 					if err != nil {
 						return err
+					}
+					if c.IsSet("val-data") {
+						if err := p.compare(c, set, report); err != nil {
+							return err
+						}
 					}
 					if c.Bool("json") {
 						err = printJSON(p.out, report)
@@ -80,13 +106,13 @@ func (p *program) dataCommand() *cli.Command {
 						_, err = fmt.Fprintln(p.out, strings.TrimRight(report.String(), "\n"))
 					}
 					if err == nil && report.Errors > 0 {
-						err = fmt.Errorf("data: %s: %d errors: mend or drop those rows", c.String("data"), report.Errors)
+						err = fmt.Errorf("data: %s: training refuses rows (errors: %d): correct or remove them", namedData(c), report.Errors)
 					}
 					return err
 				},
 			},
 			{
-				Name: "convert", Usage: "write the set in another format: .arrow, .arrows, .parquet or .jsonl, by the output's name",
+				Name: "convert", Usage: "write the set in another file format, as messages: .arrow, .arrows, .parquet or .jsonl, by the output's name",
 				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "file to make"}}, columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "output"); err != nil {
@@ -101,6 +127,7 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					fmt.Fprintf(p.out, "%s: %d rows\n", c.String("output"), set.Len())
+					p.noteSet(set)
 					return nil
 				},
 			},
@@ -129,9 +156,35 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					fmt.Fprintf(p.out, "%s: %d rows\n%s: %d rows\n", c.String("first"), a, c.String("second"), b)
+					p.noteSet(set)
 					return nil
 				},
 			},
 		},
+	}
+}
+
+// compare notes which rows of --val-data are rows of the set too.
+func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) error {
+	val, err := p.openSet(c, c.StringSlice("val-data"), c.String("val-split"))
+	if err != nil {
+		return err
+	}
+	defer val.Close()
+	prompts, rows, err := data.Shared(set, val)
+	if err != nil {
+		return err
+	}
+	report.Notes = append(report.Notes, fmt.Sprintf("%d of the %d validation rows have a prompt that is also in the training data, %d the same answer too", prompts, val.Len(), rows))
+	return nil
+}
+
+// noteSet prints what a copy of the set does not carry, and what is odd about it.
+func (p *program) noteSet(set *data.Set) {
+	if left := set.Unread(); len(left) > 0 {
+		fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
+	}
+	for _, note := range slices.Concat(set.Notes(), set.Warnings()) {
+		fmt.Fprintf(p.out, "note: %s\n", note)
 	}
 }

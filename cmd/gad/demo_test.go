@@ -57,7 +57,7 @@ func TestDemo(t *testing.T) {
 			t.Errorf("does not say %q:\n%s", text, said)
 		}
 	}
-	for _, text := range []string{"20 held-out prompts", "\nSFT  ", "\nSFT, equal compute  ", "\nafter the warm-up  ", "\nGAD  ", demo.Why, "  gad generate --model " + dir, "task was made to show this"} {
+	for _, text := range []string{"20 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ", "\nafter the warm-up  ", "\nGAD  ", "  gad generate --model " + dir, "within noise", "\nGAD                  the game: "} {
 		if !strings.Contains(out, text) {
 			t.Errorf("does not print %q:\n%s", text, out)
 		}

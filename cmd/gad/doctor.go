@@ -31,7 +31,9 @@ func (p *program) doctorCommand() *cli.Command {
 			case 0:
 				return p.examineMachine()
 			case 1:
+				_, done := p.console().Busy("verifying checkpoints", 0)
 				x, err := trainer.Examine(files(), c.Args().First())
+				done()
 				if err != nil {
 					return err
 				}

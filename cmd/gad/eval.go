@@ -1,111 +1,695 @@
 package main
 
 import (
-	"cmp"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
-	"math"
-	"os"
-	"os/signal"
+	"path/filepath"
 	"slices"
-	"syscall"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"gad/data"
+	"gad/internal/compute"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
 	"gad/trainer"
 )
 
-// checkEvalFlags refuses numbers that gad eval cannot mean.
+// evalSlots is how many answers are sampled at a time.
+const evalSlots = 64
+
+// evalFlags are those of gad eval; gad plan --stage eval takes their defaults.
+func evalFlags() []cli.Flag {
+	return append(append([]cli.Flag{
+		&cli.StringSliceFlag{Name: "model", Usage: "model folder; give it again for each model to compare: all are compared with the first"},
+		&cli.StringFlag{Name: "output", Usage: "file to make: every answer with its figures, a JSON line for each row and model"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "print the memory and the time that it will take, and stop"},
+		&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the answers; 0 is greedy"},
+		&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit", Usage: "longer prompts are refused, tokens"},
+		&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling, of the intervals and of the fresh discriminators"},
+		&cli.StringFlag{Name: "checker", Usage: "program that scores the answers, for sh -c (see doc/the-game.md)"},
+		&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "seconds after which the checker is ended"},
+		&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time for the fresh discriminators of a model: their steps, then their seeds, are lowered to it; 0 is any time"},
+		&cli.IntFlag{Name: "disc-steps", Value: trainer.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; if given, only a given --disc-minutes lowers it"},
+		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs of one step of a fresh discriminator"},
+		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
+		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
+		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: "model folder that the fresh discriminators start from, or random: random weights of the student's shape"},
+	}, rowFlags()...), deviceFlags()...)
+}
+
+// evalCommand is gad eval.
+func (p *program) evalCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "eval",
+		Usage: "compare students with the teacher, and with each other, on held-out rows",
+		Flags: evalFlags(),
+		Action: func(c *cli.Context) error {
+			if err := checkEvalFlags(c); err != nil {
+				return err
+			}
+			e := &evaluation{p: p, c: c, con: p.console()}
+			defer e.close()
+			return e.run()
+		},
+	}
+}
+
+// checkEvalFlags refuses what gad eval cannot mean.
 func checkEvalFlags(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	models := c.StringSlice("model")
+	if len(models) == 0 || slices.Contains(models, "") {
+		return usage("eval: --model is missing: see gad eval --help")
+	}
+	for i, m := range models {
+		if slices.Contains(models[:i], m) {
+			return usage("eval: --model %s: given twice: name two models to compare", m)
+		}
+	}
+	if err := errors.Join(need(c, "data"), inRange(c, "temperature", 1e6)); err != nil {
+		return err
+	}
 	if c.Int("disc-steps") < 0 || c.Int("disc-batch") < 1 || c.Int("disc-seeds") < 1 || !(c.Float64("disc-lr") >= 0) {
 		return usage("eval: --disc-steps %d, --disc-batch %d, --disc-seeds %d, --disc-lr %g: must be at least 0, 1, 1 and 0",
 			c.Int("disc-steps"), c.Int("disc-batch"), c.Int("disc-seeds"), c.Float64("disc-lr"))
 	}
+	if err := inRange(c, "disc-minutes", 1e6); err != nil {
+		return err
+	}
 	if n := c.Int("checker-timeout"); n < 1 || n > 1e6 {
 		return usage("eval: --checker-timeout %d: must be 1 to 1000000 seconds", n)
+	}
+	for _, name := range []string{"max-response-length", "max-prompt-length", "max-token-len"} {
+		if c.Int(name) < 1 {
+			return usage("eval: --%s %d: must be at least 1", name, c.Int(name))
+		}
+	}
+	if c.Int("limit") < 0 {
+		return usage("eval: --limit %d: must be at least 0", c.Int("limit"))
+	}
+	if c.Bool("dry-run") && c.String("output") != "" {
+		return usage("eval: --dry-run writes nothing: leave --output out")
 	}
 	return nil
 }
 
-// checkAnswers has the program of --checker score the answers.
-func checkAnswers(c *cli.Context, j *trainer.Judged, set *data.Set) error {
-	if c.String("checker") == "" {
+// freeOutput refuses a file that is there, or a place where none can be made: before
+// the work, not after it.
+func freeOutput(command, path string) error {
+	if _, err := files().Stat(path); err == nil {
+		return usage("%s: %s: exists: nothing is overwritten: remove it or give another --output", command, path)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return vfs.Target(fmt.Errorf("%s: %s: %w", command, path, err))
+	}
+	if info, err := files().Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
+		return usage("%s: %s: there is no folder %s: make it or give another --output", command, path, filepath.Dir(path))
+	}
+	probe := vfs.TempName(path)
+	f, err := files().Create(probe)
+	if err != nil {
+		return vfs.Target(err)
+	}
+	return errors.Join(f.Close(), files().Remove(probe))
+}
+
+// evaluation is one gad eval.
+type evaluation struct {
+	p    *program
+	c    *cli.Context
+	con  *report.Console
+	ctx  context.Context
+	be   compute.Backend
+	free int64 // bytes, before anything is loaded
+	set  *data.Set
+	rows []int
+
+	students []*student
+	limit    int // tokens of an answer, the same for all
+}
+
+// student is one of the models.
+type student struct {
+	dir    string
+	shape  model.Config
+	disc   trainer.DiscOptions
+	l      *loaded // nil while it is not in memory
+	tokens string  // tokenizer.json
+	batch  *trainer.Batch
+	plan   trainer.EvalPlan
+	judged *trainer.Judged
+}
+
+func (e *evaluation) close() {
+	e.con.Close()
+	for _, s := range e.students {
+		s.unload()
+	}
+	if e.be != nil {
+		e.be.Close()
+	}
+	if e.set != nil {
+		e.set.Close()
+	}
+}
+
+func (s *student) unload() {
+	if s.l != nil {
+		s.l.m.Close()
+		s.l = nil
+	}
+}
+
+func (e *evaluation) options() trainer.EvalOptions {
+	return trainer.EvalOptions{MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
+		Slots: min(evalSlots, len(e.rows)), MaxTokens: e.c.Int("max-token-len"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
+}
+
+func (e *evaluation) run() (err error) {
+	if out := e.c.String("output"); out != "" {
+		if err := freeOutput("eval", out); err != nil {
+			return err
+		}
+	}
+	if err := e.open(); err != nil {
+		return err
+	}
+	// The step under way is a token, or a step of a discriminator.
+	say := func(string) { e.con.Print("stopping; a second Ctrl-C stops at once") }
+	abort := func(text string) { e.con.Close(); e.con.Print(text) }
+	ctx, stop := e.p.interruptible(say, abort)
+	defer stop()
+	e.ctx = ctx
+	if err := e.plan(); err != nil {
+		return e.stopped(err)
+	}
+	if e.c.Bool("dry-run") {
+		for _, s := range e.students {
+			e.title(e.p.out, s)
+			fmt.Fprint(e.p.out, s.plan)
+		}
+	}
+	for _, s := range e.students {
+		if err := s.plan.Check(); err != nil {
+			return err
+		}
+	}
+	if e.c.Bool("dry-run") {
 		return nil
 	}
-	// The program is in a process group of its own: a signal to gad must be passed on.
-	ctx, stop := signal.NotifyContext(c.Context, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := j.Check(ctx, set, c.String("checker"), time.Duration(c.Int("checker-timeout"))*time.Second, c.Uint64("seed")); err != nil {
+	for _, s := range e.students {
+		if err := e.judge(s); err != nil {
+			return e.stopped(err)
+		}
+	}
+	return e.print()
+}
+
+// open reads all that can be wrong before anything is computed.
+func (e *evaluation) open() (err error) {
+	if e.set, e.rows, err = e.p.openRows(e.c); err != nil {
+		return err
+	}
+	e.limit = e.c.Int("max-response-length")
+	if !e.c.IsSet("max-response-length") {
+		e.limit = 1536
+	}
+	for _, dir := range e.c.StringSlice("model") {
+		if err := trainer.CheckModelFolder(files(), dir); err != nil {
+			return err
+		}
+		shape, err := model.ReadConfig(dir)
+		if err != nil {
+			return err
+		}
+		if shape.MaxPosition > 1 && !e.c.IsSet("max-response-length") {
+			e.limit = min(e.limit, shape.MaxPosition/2)
+		}
+		disc, err := e.discriminator(dir, shape)
+		if err != nil {
+			return err
+		}
+		e.students = append(e.students, &student{dir: dir, shape: shape, disc: disc})
+	}
+	if e.be, err = flagged(e.c).open(); err == nil {
+		e.free = e.be.Available()
+	}
+	return err
+}
+
+// discriminator says how fresh discriminators of a student are trained.
+func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.DiscOptions, err error) {
+	o = trainer.DiscOptions{From: e.c.String("disc-from"), Shape: shape, Steps: e.c.Int("disc-steps"), Batch: e.c.Int("disc-batch"),
+		LR: e.c.Float64("disc-lr"), Seed: e.c.Uint64("seed"), Seeds: e.c.Int("disc-seeds"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
+	if o.Steps == 0 {
+		return o, nil
+	}
+	switch o.From {
+	case "":
+		o.From = dir
+		return o, nil
+	case "random":
+		o.From = ""
+		return o, nil
+	}
+	mine, err := tokenizer.Load(dir)
+	if err != nil {
+		return o, err
+	}
+	if err := trainer.SameTokens(mine, o.From, "--disc-from"); err != nil {
+		return o, err
+	}
+	o.Shape, err = model.ReadConfig(o.From)
+	return o, err
+}
+
+func (e *evaluation) budget() trainer.DiscBudget {
+	b := trainer.DiscBudget{Seconds: 60 * e.c.Float64("disc-minutes"), Fixed: e.c.IsSet("disc-steps")}
+	if b.Fixed && !e.c.IsSet("disc-minutes") {
+		b.Seconds = 0
+	}
+	return b
+}
+
+// load brings a student into memory.
+func (e *evaluation) load(s *student) (err error) {
+	if s.l != nil {
+		return nil
+	}
+	_, done := e.con.Busy("loading "+s.dir, 0)
+	defer done()
+	s.l, err = loadOn(e.be, s.dir, model.LM)
+	return err
+}
+
+// plan encodes the rows, times each student and says how long it will take.
+func (e *evaluation) plan() error {
+	o, total := e.options(), 0.0
+	for _, s := range e.students {
+		tok, err := tokenizer.Load(s.dir)
+		if err != nil {
+			return err
+		}
+		s.tokens = string(tok.Files()["tokenizer.json"])
+		if s.batch, err = trainer.EncodeRows(tok, e.set, e.rows, o); err != nil {
+			return err
+		}
+		if err := fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, s.shape.MaxPosition); err != nil {
+			return err
+		}
+		from := time.Now()
+		if err := e.load(s); err != nil {
+			return err
+		}
+		took := time.Since(from).Seconds()
+		_, done := e.con.Busy("measuring", 0)
+		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots)
+		done()
+		if err != nil {
+			return err
+		}
+		pace.Load = took
+		s.plan = trainer.PlanEval(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.budget())
+		s.plan.Checker = e.c.String("checker") != ""
+		total += s.plan.Total()
+		if len(e.students) > 1 {
+			s.unload()
+		}
+		if !e.c.Bool("dry-run") {
+			e.title(e.p.err, s)
+			fmt.Fprint(e.p.err, s.plan.Time())
+		}
+	}
+	if len(e.students) > 1 {
+		fmt.Fprintf(e.p.err, "%d models: about %s\n", len(e.students), time.Duration(total*float64(time.Second)).Round(time.Second))
+	}
+	return nil
+}
+
+func (e *evaluation) title(w io.Writer, s *student) {
+	if len(e.students) > 1 {
+		fmt.Fprintf(w, "%s\n", s.dir)
+	}
+}
+
+// judge does the work for one student; --output holds after each part what is known.
+func (e *evaluation) judge(s *student) (err error) {
+	if err := e.load(s); err != nil {
+		return err
+	}
+	o := e.options()
+	if s.judged, err = trainer.Answer(s.l.m, s.l.tok, s.batch, o); err != nil {
+		return err
+	}
+	if err := e.save(); err != nil {
+		return err
+	}
+	if err := s.judged.TeacherNLL(s.l.m, o); err != nil {
+		return err
+	}
+	s.unload()
+	if command := e.c.String("checker"); command != "" {
+		_, done := e.con.Busy("checker", 0)
+		err := s.judged.Check(e.ctx, e.set, command, time.Duration(e.c.Int("checker-timeout"))*time.Second, o.Seed)
+		done()
+		if e.ctx.Err() != nil {
+			return trainer.ErrInterrupted
+		}
+		if err != nil {
+			return marked{errRunning, err}
+		}
+	}
+	s.judged.Intervals(o.Seed)
+	if err := e.save(); err != nil {
+		return err
+	}
+	if err := e.fresh(s); err != nil {
+		return err
+	}
+	if len(e.students) > 1 {
+		s.judged.Eval.Model = s.dir
+	}
+	return e.save()
+}
+
+// fresh trains the discriminators.
+func (e *evaluation) fresh(s *student) error {
+	if s.disc.Steps == 0 {
+		return nil
+	}
+	plan := s.plan.Refit(s.judged, s.disc, e.budget())
+	note := &s.judged.Eval.FreshDNote
+	if *note = plan.DiscWhy; *note != "" {
+		if len(e.rows) > 1 { // how many answers are the teacher's own is still worth knowing
+			s.judged.SetTies()
+		}
+		return nil
+	}
+	if *note = plan.DiscNote; *note != "" && *note != s.plan.DiscNote {
+		e.con.Print("fresh discriminators are shortened: " + *note)
+	}
+	f, err := trainer.JudgeFresh(e.be, plan.Disc, s.judged)
+	if err != nil {
+		return err
+	}
+	s.judged.Eval.SetFresh(f)
+	return nil
+}
+
+// save writes what is known of all rows to --output.
+func (e *evaluation) save() error {
+	path := e.c.String("output")
+	if path == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	for _, s := range e.students {
+		if s.judged == nil {
+			continue
+		}
+		rows, err := s.judged.Rows(s.dir, e.set)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			if err := printJSON(&b, r); err != nil {
+				return err
+			}
+		}
+	}
+	if err := vfs.WriteFile(files(), path, b.Bytes()); err != nil {
 		return marked{errRunning, err}
 	}
 	return nil
 }
 
-// judgeFresh trains the fresh discriminators that the flags ask for.
-func judgeFresh(c *cli.Context, l *loaded, j *trainer.Judged) error {
-	if c.Int("disc-steps") == 0 || len(j.Seqs) < 2 {
-		return nil
-	}
-	from := c.String("disc-from")
-	switch from {
-	case "":
-		from = c.String("model")
-	case "random":
-		from = ""
-	}
-	f, err := trainer.JudgeFresh(l.be, trainer.DiscOptions{From: from, Shape: l.m.Config(), Steps: c.Int("disc-steps"), Batch: c.Int("disc-batch"),
-		LR: c.Float64("disc-lr"), Seed: c.Uint64("seed"), Seeds: c.Int("disc-seeds")}, j)
-	if err != nil {
+// stopped keeps what an interrupted evaluation has, and says what that is.
+func (e *evaluation) stopped(err error) error {
+	if !errors.Is(err, trainer.ErrInterrupted) {
 		return err
 	}
-	j.Eval.SetFresh(f)
+	e.con.Close()
+	kept, all := 0, len(e.rows)*len(e.students)
+	for _, s := range e.students {
+		if s.judged != nil {
+			for _, done := range s.judged.Done {
+				if done {
+					kept++
+				}
+			}
+		}
+	}
+	switch out := e.c.String("output"); {
+	case out == "":
+		return marked{errStopped, errors.New("eval: stopped: nothing is kept without --output FILE")}
+	case kept == 0:
+		return marked{errStopped, errors.New("eval: stopped before the first answer was complete: nothing is written")}
+	default:
+		if err := e.save(); err != nil {
+			return err
+		}
+		return marked{errStopped, fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out)}
+	}
+}
+
+// compared is the JSON of several models.
+type compared struct {
+	Models      []trainer.Evaluation `json:"models"`
+	Differences []differences        `json:"differences"`
+}
+
+// differences are the figures of a model minus those of the first.
+type differences struct {
+	model, minus string
+	of           map[string]trainer.Difference
+}
+
+// MarshalJSON puts the names beside the figures.
+func (d differences) MarshalJSON() ([]byte, error) {
+	all := map[string]any{"model": d.model, "minus": d.minus}
+	for key, x := range d.of {
+		all[key] = x
+	}
+	return json.Marshal(all)
+}
+
+// print is the summary.
+func (e *evaluation) print() error {
+	first := e.students[0]
+	var all compared
+	for i, s := range e.students {
+		all.Models = append(all.Models, s.judged.Eval)
+		if i > 0 {
+			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, e.c.Uint64("seed"))})
+		}
+	}
+	switch {
+	case e.c.Bool("json") && len(e.students) == 1:
+		return printJSON(e.p.out, all.Models[0])
+	case e.c.Bool("json"):
+		return printJSON(e.p.out, all)
+	}
+	printEvaluations(e.p.out, all)
+	if out := e.c.String("output"); out != "" {
+		fmt.Fprintf(e.p.out, "%s: %d answers\n", out, len(e.rows)*len(e.students))
+	}
 	return nil
 }
 
-// printEvaluation is the figures for people.
-func printEvaluation(w io.Writer, e trainer.Evaluation) {
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-30s"+format+"\n", append([]any{name}, args...)...)
+// printEvaluations is the table for people: a line for each figure, a column for each
+// model, and one for each difference to the first.
+func printEvaluations(w io.Writer, all compared) {
+	first := all.Models[0]
+	how := "greedy"
+	if first.Temperature > 0 {
+		how = fmt.Sprintf("temperature %g", first.Temperature)
 	}
-	between := func(ci *[2]float64) string {
+	fmt.Fprintf(w, "%d rows, %s; 95 %% intervals in brackets\n", first.Rows, how)
+	const name, column = 30, 26
+	line := func(cells ...string) {
+		var b strings.Builder
+		fmt.Fprintf(&b, "%-*s", name, cells[0])
+		for _, c := range cells[1:] {
+			fmt.Fprintf(&b, "%-*s  ", column, c)
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+	letter := func(i int) string { return string(rune('A' + i%26)) }
+	if len(all.Models) > 1 {
+		head := []string{""}
+		for i, m := range all.Models {
+			fmt.Fprintf(w, "%s  %s\n", letter(i), m.Model)
+			head = append(head, letter(i))
+		}
+		for i := range all.Differences {
+			head = append(head, letter(i+1)+" - A, paired")
+		}
+		line(head...)
+	}
+	cell := func(x float64, ci *[2]float64) string {
 		if ci == nil {
+			return fmt.Sprintf("%.3f", x)
+		}
+		return fmt.Sprintf("%.3f [%.3f, %.3f]", x, ci[0], ci[1])
+	}
+	var keys []trainer.Figure // of any model, labels that only one has included
+	byModel := make([]map[string]trainer.Figure, len(all.Models))
+	for i := range all.Models {
+		byModel[i] = map[string]trainer.Figure{}
+		for _, f := range all.Models[i].Figures() {
+			byModel[i][f.Key] = f
+			if !slices.ContainsFunc(keys, func(k trainer.Figure) bool { return k.Key == f.Key }) {
+				keys = append(keys, f)
+			}
+		}
+	}
+	slices.SortStableFunc(keys, func(a, b trainer.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
+	for _, k := range keys {
+		cells := []string{k.Name}
+		for i := range all.Models {
+			if f, ok := byModel[i][k.Key]; ok {
+				cells = append(cells, cell(f.Value, f.CI95))
+			} else {
+				cells = append(cells, "")
+			}
+		}
+		for _, d := range all.Differences {
+			cells = append(cells, difference(d.of, k.Key, k.Better))
+		}
+		line(cells...)
+	}
+	printFresh(all, line, cell)
+}
+
+// figureRank puts the shares of labels behind the checker's score.
+func figureRank(key string) int {
+	switch {
+	case key == "check":
+		return 0
+	case strings.HasPrefix(key, "label: "):
+		return 1
+	}
+	return 2
+}
+
+// difference is one cell: the difference, its interval, and what it means.
+func difference(of map[string]trainer.Difference, key string, better int) string {
+	d, ok := of[key]
+	if !ok {
+		return ""
+	}
+	if d.CI95 == nil {
+		return fmt.Sprintf("%+.3f", d.Value)
+	}
+	says := "within noise"
+	switch up := d.CI95[0] > 0; {
+	case d.CI95[0] <= 0 && d.CI95[1] >= 0:
+	case better == 0 && up:
+		says = "more"
+	case better == 0:
+		says = "less"
+	case up == (better > 0):
+		says = "better"
+	default:
+		says = "worse"
+	}
+	return fmt.Sprintf("%+.3f [%+.3f, %+.3f] %s", d.Value, d.CI95[0], d.CI95[1], says)
+}
+
+// printFresh is the part of the table about fresh discriminators.
+func printFresh(all compared, line func(...string), cell func(float64, *[2]float64) string) {
+	row := func(name, note string, of func(e trainer.Evaluation) string) {
+		cells, any := []string{name}, false
+		for _, e := range all.Models {
+			cells = append(cells, of(e))
+			any = any || cells[len(cells)-1] != ""
+		}
+		if any {
+			line(append(cells, note)...)
+		}
+	}
+	number := func(x *float64) string {
+		if x == nil {
 			return ""
 		}
-		return fmt.Sprintf("  (95 %% of resamples: %.3f to %.3f)", ci[0], ci[1])
+		return cell(*x, nil)
 	}
-	line("rows", "%d (temperature %g)", e.Rows, e.Temperature)
-	if e.Check != nil {
-		line("checker's score", "%.4f%s", *e.Check, between(e.CheckCI95))
+	cells, any := []string{"fresh discriminator"}, false
+	for _, e := range all.Models {
+		says := ""
+		switch {
+		case e.FreshDAcc != nil:
+			says = cell(*e.FreshDAcc, e.FreshDCI95)
+		case e.FreshDTies != nil && *e.FreshDTies == 1:
+			says = "all answers equal"
+		case e.FreshDLearned != nil && *e.FreshDLearned:
+			says = "too few pairs to ask about"
+		case e.FreshDLearned != nil:
+			says = "not learned: no finding"
+		case e.FreshDNote != "":
+			says = "none"
+		}
+		any = any || says != ""
+		cells = append(cells, says)
 	}
-	for _, label := range slices.SortedFunc(maps.Keys(e.Labels), func(a, b string) int {
-		return cmp.Or(cmp.Compare(e.Labels[b], e.Labels[a]), cmp.Compare(a, b))
-	}) {
-		line("  "+label, "%.3f", e.Labels[label])
-	}
-	line("ROUGE-L", "%.4f%s", e.RougeL, between(e.RougeLCI95))
-	line("teacher NLL, nats per token", "%.4f", e.TeacherNLL)
-	line("length ratio", "%.3f%s", e.LenRatio, between(e.LenRatioCI95))
-	line("distinct-1, distinct-2", "%.3f %.3f", e.Distinct1, e.Distinct2)
-	line("truncated", "%.3f", e.TruncatedFrac)
-	line("repeated 4-grams", "%.3f", e.RepeatFrac)
-	switch {
-	case e.FreshDTies == nil:
+	if !any {
 		return
-	case e.FreshDAcc != nil:
-		line("fresh discriminator accuracy", "%.3f%s (0.5 cannot tell)", *e.FreshDAcc, between(e.FreshDCI95))
-	case *e.FreshDTies == 1:
-		line("fresh discriminator accuracy", "no answer differs from the teacher's")
-		return
-	case *e.FreshDLearned:
-		line("fresh discriminator accuracy", "too few answers differ from the teacher's to ask about")
-	default:
-		line("fresh discriminator accuracy", "not learned: no finding; give more rows, --disc-steps or another --disc-lr")
 	}
-	if e.FreshDControl != nil && !math.IsNaN(*e.FreshDControl) {
-		line("  its control", "%.3f (one token of the teacher's replaced: what this training can tell)", *e.FreshDControl)
+	for _, d := range all.Differences {
+		cells = append(cells, difference(d.of, "fresh_d_acc", -1))
 	}
-	line("  ties", "%.3f (answers equal to the teacher's, not asked about)", *e.FreshDTies)
+	if len(all.Models) == 1 && all.Models[0].FreshDAcc != nil {
+		cells = append(cells, "held-out accuracy; 0.5: cannot tell student from teacher")
+	}
+	line(cells...)
+	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
+	row("  control", "the same training, told apart: the teacher's answer with one token replaced", func(e trainer.Evaluation) string { return number(e.FreshDControl) })
+	row("  ties", "answers equal to the teacher's, left out", func(e trainer.Evaluation) string { return number(e.FreshDTies) })
+	row("  trained", "", func(e trainer.Evaluation) string {
+		if e.FreshDSteps == 0 {
+			return ""
+		}
+		text := fmt.Sprintf("%d x %d steps", e.FreshDSeeds, e.FreshDSteps)
+		if e.FreshDRead > 0 {
+			text += fmt.Sprintf(", %d tokens", e.FreshDRead)
+		}
+		return text
+	})
+	notes := map[string]bool{}
+	for _, e := range all.Models {
+		if e.FreshDLearned != nil && !*e.FreshDLearned && (e.FreshDTies == nil || *e.FreshDTies < 1) && e.FreshDSteps > 0 {
+			notes[whyNotLearned(e)] = true
+		}
+		if e.FreshDNote != "" {
+			text := "fresh discriminators were shortened: " + e.FreshDNote
+			if e.FreshDSteps == 0 {
+				text = "no fresh discriminator: " + e.FreshDNote
+			}
+			notes[text] = true
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(notes)) {
+		line(n)
+	}
+}
+
+// whyNotLearned says why no accuracy is reported, and what to do.
+func whyNotLearned(e trainer.Evaluation) string {
+	why := "the control is not clearly above chance"
+	if e.FreshDTrained != nil && *e.FreshDTrained < 0.6 {
+		why = "it does not even rank the pairs that it learned from"
+	}
+	return "the fresh discriminator has not learned: " + why + ": give more rows, more --disc-minutes or another --disc-lr"
 }

@@ -23,6 +23,7 @@ import (
 	"gad/data"
 	dev "gad/device"
 	"gad/internal/conf"
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
@@ -35,7 +36,8 @@ const (
 	exitUsage       = 2 // usage or configuration
 	exitInput       = 3 // data or model files
 	exitNumerical   = 5
-	exitInterrupted = 75 // saved: run the same command again
+	exitInterrupted = 75  // saved: run the same command again
+	exitStopped     = 130 // by Ctrl-C, with nothing to resume
 )
 
 func main() {
@@ -49,6 +51,15 @@ type program struct {
 	command  string
 	beside   *jobs    // the others of a study, which is one process; nil outside of one
 	planning *planned // takes the plan in the place of out; nil prints it
+	con      *report.Console
+}
+
+// console shows what a command does before it prints its result.
+func (p *program) console() *report.Console {
+	if p.con == nil {
+		p.con = report.NewConsole(p.err, p.tty)
+	}
+	return p.con
 }
 
 // run is gad with the given arguments; it returns the exit status.
@@ -58,6 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
 	err := p.invoke(context.Background(), args)
+	p.console().Close()
 	if err == nil {
 		return exitDone
 	}
@@ -71,14 +83,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
-	unknown := ""
 	app := p.app()
-	app.CommandNotFound = func(_ *cli.Context, name string) { unknown = name }
-	err := app.RunContext(ctx, args)
-	if err == nil && unknown != "" {
-		return usage("unknown command %q: see gad --help", unknown)
+	args, err := arrange(app, args)
+	if err != nil {
+		return err
 	}
-	return err
+	return app.RunContext(ctx, args)
 }
 
 // app is the table of commands.
@@ -86,6 +96,7 @@ func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
+		HideHelpCommand:           true,
 		Version:                   versionText(),
 		Writer:                    p.out,
 		ErrWriter:                 p.err,
@@ -98,7 +109,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.studyCommand(), p.planCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(),
+			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.helpCommand(),
 		},
 	}
 	for _, c := range app.Commands {
@@ -109,12 +120,9 @@ func (p *program) app() *cli.App {
 
 // quiet keeps cli from printing help over an error: the error is one line.
 func quiet(c *cli.Command) {
+	c.HideHelpCommand = true // there is one: gad help
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
-		text := err.Error()
-		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
-			text = "unknown flag --" + strings.TrimPrefix(name, "-")
-		}
-		return usage("%s: %s: see gad %s --help", typed(ctx), text, typed(ctx))
+		return usage("%s: %v: see gad %s --help", typed(ctx), err, typed(ctx))
 	}
 	for _, sub := range c.Subcommands {
 		quiet(sub)
@@ -126,6 +134,9 @@ func typed(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName
 
 // errUsage marks what the user typed wrong.
 var errUsage = errors.New("usage")
+
+// errStopped marks what a signal has ended and no command resumes.
+var errStopped = errors.New("stopped")
 
 // errRunning marks a failure after everything had been read and checked.
 var errRunning = errors.New("run failed")
@@ -147,6 +158,8 @@ func status(err error) int {
 	switch {
 	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
+	case errors.Is(err, errStopped):
+		return exitStopped
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
 	case errors.Is(err, errRunning), errors.Is(err, errSick):
@@ -165,7 +178,10 @@ func status(err error) int {
 //
 // The function that it returns is called when the run has ended. How is decided then, so
 // that a signal no longer has an effect, unless the process hangs on its way out.
-func (p *program) interruptible(abort func(why string)) (context.Context, func()) {
+//
+// say prints a line above whatever bars are on the screen; abort takes them away and
+// says what the second signal did.
+func (p *program) interruptible(say, abort func(text string)) (context.Context, func()) {
 	if p.beside != nil {
 		return p.beside.join(abort) // one signal for all of them
 	}
@@ -180,13 +196,13 @@ func (p *program) interruptible(abort func(why string)) (context.Context, func()
 		case <-done:
 			return
 		}
-		fmt.Fprintln(p.err, "stopping and saving; once more to stop at once")
+		say("stopping: the step under way is finished and saved; a second Ctrl-C stops at once, without saving")
 		cancel()
 		select {
 		case <-signals:
 			noted := make(chan struct{})
 			go func() {
-				abort("stopped at once by a second signal: what came after the last checkpoint is taken again")
+				abort("stopped at once by a second signal, without saving")
 				close(noted)
 			}()
 			select {
@@ -269,7 +285,7 @@ func noArguments(c *cli.Context) error {
 // need refuses a missing flag.
 func need(c *cli.Context, names ...string) error {
 	for _, name := range names {
-		if c.String(name) == "" {
+		if !c.IsSet(name) || c.String(name) == "" {
 			return usage("%s: --%s is missing: see gad %s --help", typed(c), name, typed(c))
 		}
 	}

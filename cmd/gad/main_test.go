@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -73,6 +74,7 @@ const tinyConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	report.BusyDelay = time.Hour // what a slow machine shows is none of what a command says
 	root, err := os.MkdirTemp("", "gad-cmd-")
 	if err != nil {
 		panic(err)

@@ -7,6 +7,52 @@ import (
 	"testing"
 )
 
+// mistake is a command and what it is answered.
+type mistake struct {
+	line string // appended to gad; sft: stands for a whole sft command, SET for settings that fit the model
+	code int
+	want string // the whole error, of one line; empty is any
+}
+
+// mistaken runs the commands. Each must give its exit status and its error, print
+// nothing else, and leave the folders as they are.
+func mistaken(t *testing.T, folders []string, mistakes []mistake) {
+	t.Helper()
+	const (
+		whole    = "sft --model student --data rows.jsonl --output run"
+		settings = "data.max_prompt_length=64 data.max_response_length=14"
+	)
+	for _, c := range mistakes {
+		t.Run(c.line, func(t *testing.T) {
+			line := strings.ReplaceAll(c.line, "SET", settings)
+			if rest, ok := strings.CutPrefix(line, "sft:"); ok {
+				line = whole + rest
+			}
+			before := make([]map[string]string, len(folders))
+			for i, dir := range folders {
+				before[i] = tree(t, dir)
+			}
+			code, out, said := gad(strings.Fields(line)...)
+			if code != c.code || (said != "gad: "+c.want+"\n" && c.want != "") || strings.Count(said, "\n") != 1 {
+				t.Errorf("exit status %d, want %d\n got %swant gad: %s", code, c.code, said, c.want)
+			}
+			if out != "" {
+				t.Errorf("prints %q", out)
+			}
+			for i, dir := range folders {
+				now := tree(t, dir)
+				for name := range now {
+					if _, ok := before[i][name]; !ok {
+						t.Errorf("%s was made", filepath.Join(dir, name))
+					} else if now[name] != before[i][name] {
+						t.Errorf("%s was changed", filepath.Join(dir, name))
+					}
+				}
+			}
+		})
+	}
+}
+
 // A newcomer's mistakes: one line that says what and how out of it, exit status
 // 2 (usage, configuration) or 3 (data, model), and nothing written.
 func TestMistakes(t *testing.T) {
@@ -39,17 +85,9 @@ func TestMistakes(t *testing.T) {
 	write("notok/config.json", tinyConfig)
 	write("plain/readme.txt", "no model")
 
-	sft := func(extra ...string) []string {
-		return append([]string{"sft", "--model", "student", "--data", "rows.jsonl", "--output", "run"}, extra...)
-	}
-	settings := " data.max_prompt_length=64 data.max_response_length=14"
-	for _, c := range []struct {
-		line string // appended to gad; sft: stands for a whole sft command, SET for settings that fit the model
-		code int
-		want string // the whole error
-	}{
+	mistaken(t, []string{work, f.path("sft")}, []mistake{
 		{"frobnicate", 2, `unknown command "frobnicate": see gad --help`},
-		{"sft --frob", 2, `sft: unknown flag --frob: see gad sft --help`},
+		{"sft --frob", 2, `sft: unknown flag --frob: see gad sft --help; gad help settings lists the settings`},
 		{"data split --frob", 2, `data split: unknown flag --frob: see gad data split --help`},
 		{"data", 2, `data: say inspect, validate, convert or split: see gad data --help`},
 		{"data inspect", 2, `data inspect: --data is missing: see gad data inspect --help`},
@@ -59,7 +97,6 @@ func TestMistakes(t *testing.T) {
 		{"data split --data rows.jsonl --first a.jsonl --second b.jsonl --fraction 2", 2, `data split: --fraction 2: must be above 0 and below 1`},
 		{"sft: actor.optim.lrr=1", 2, `conf: override "actor.optim.lrr=1": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
 		{"sft: actor.optim.lr=fast", 2, `conf: override "actor.optim.lr=fast": setting "actor.optim.lr": "fast": want a number, such as 0.2 or 1e-6`},
-		{"sft: rollout.n=8 --dry-run", 2, `conf: override "--dry-run": looks like a flag: flags must stand before the first override`},
 		{"sft --config typo.yaml", 2, `conf: typo.yaml:3:5: setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
 		{"sft --config none.yaml", 2, `conf: none.yaml: no such file or directory`},
 		{"sft --model student --data rows.jsonl", 2, `config: trainer.default_local_dir: no run folder: give --output DIR`},
@@ -73,8 +110,8 @@ func TestMistakes(t *testing.T) {
 		{"sft --model plain --data rows.jsonl --output run SET", 3, `tokenizer: plain/tokenizer.json: no such file or directory: give the folder of a Hugging Face model with a fast tokenizer, or train one`},
 		{"sft --model notok --data rows.jsonl --output run SET", 3, `tokenizer: notok/tokenizer.json: no such file or directory: give the folder of a Hugging Face model with a fast tokenizer, or train one`},
 		{"sft: SET data.teacher_key=answer", 3, `data: rows.jsonl: column "answer" is missing: name the teacher's column with data.teacher_key`},
-		{"sft --model student --data empty.jsonl --output run SET", 3, `data: empty.jsonl: row 1: teacher_response is empty: run gad data validate, then mend or drop the row`},
-		{"sft --model student --data long.jsonl --output run SET", 3, `data: long.jsonl: row 1: prompt has 417 tokens, data.max_prompt_length is 64: raise it, or set data.overlong_prompts=filter`},
+		{"sft --model student --data empty.jsonl --output run SET", 3, `data: empty.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data long.jsonl --output run SET", 3, `data: long.jsonl: row 1: prompt has 417 tokens, data.max_prompt_length is 64: raise it, or set data.overlong_prompts=filter (gad data validate lists all such rows)`},
 		{"sft:", 2, `configuration: model: student: data.max_prompt_length + data.max_response_length = 3584, but max_position_embeddings is 128: lower them`},
 		{"sft --model student --data rows.jsonl --output foreign SET", 2, `configuration: trainer: foreign: holds "thesis.tex" and no run: nothing is overwritten: give another --output`},
 		{"sft --model student --data rows.jsonl --output rows.jsonl SET", 2, `trainer: rows.jsonl: cannot be the run folder: stat rows.jsonl/config.yaml: not a directory: give another --output`},
@@ -86,7 +123,7 @@ func TestMistakes(t *testing.T) {
 		{"train --resume sft --data rows.jsonl --output run", 2, `configuration: trainer: sft: is an sft run and has no discriminator: run gad warmup --model sft/global_step_60/actor first`},
 		{"train --resume dpo --data rows.jsonl --output run", 2, `configuration: trainer: dpo: is a dpo run and has no discriminator: run gad warmup --model dpo/global_step_2/actor first`},
 		{"train --resume dpo", 2, `configuration: trainer: dpo: holds a run of stage dpo, not train: give another --output`},
-		{"dpo --resume sft --data rows.jsonl --output run", 2, `dpo: unknown flag --resume: see gad dpo --help`},
+		{"dpo --resume sft --data rows.jsonl --output run", 2, "dpo: unknown flag --resume: repeat the command that began the run, or say gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor"},
 		{"dpo --model student --data rows.jsonl --output run SET dpo.beta=0", 2, `config: dpo.beta is 0: must be above 0`},
 		{"dpo --model student --data rows.jsonl --output run SET dpo.loss_type=simpo", 2, `conf: override "dpo.loss_type=simpo": setting "dpo.loss_type": "simpo": want one of: sigmoid, hinge, ipo, exo_pair, nca_pair, robust, bco_pair, sppo_hard, aot, aot_unpaired, apo_zero, apo_down, discopop, sigmoid_norm, sft`},
 		{"export --run dpo --output run --part critic", 2, `configuration: export: dpo/global_step_2: of a dpo run, which has no discriminator: export the actor`},
@@ -96,7 +133,7 @@ func TestMistakes(t *testing.T) {
 		{"generate --model student --prompt x -n 0", 2, `generate: --n 0: must be 1 to 65535`},
 		{"generate --model student --prompt x --temperature -1", 2, `generate: --temperature -1: must be from 0 to 1e+06`},
 		{"generate --model student --prompt x --top-p 2", 2, `generate: --top-p 2: must be from 0 to 1`},
-		{"generate --model nowhere --prompt x", 3, `model: nowhere: no such folder`},
+		{"generate --model nowhere --prompt x", 3, `model: nowhere: no such folder: give a Hugging Face model folder`},
 		{"generate --model sft --prompt x", 3, `model: sft: is a run: give sft/global_step_60/actor`},
 		{"generate --model sft/global_step_60 --prompt x", 3, `model: sft/global_step_60: is a checkpoint: give sft/global_step_60/actor`},
 		{"logprobs --model student --data rows.jsonl --temperature 0", 2, `logprobs: --temperature 0: must be above 0`},
@@ -113,32 +150,7 @@ func TestMistakes(t *testing.T) {
 		{"plan --stage x", 2, `plan: --stage "x": must be sft, warmup, train or dpo`},
 		{"plan --stage sft", 2, `configuration: plan: no student: give model.path (flag --model)`},
 		{"demo --dir foreign --fast", 2, `demo: foreign: holds files that are not a demo's: nothing is overwritten: give another --dir`},
-	} {
-		t.Run(c.line, func(t *testing.T) {
-			args := strings.Fields(strings.ReplaceAll(c.line, "SET", settings))
-			if args[0] == "sft:" {
-				args = sft(args[1:]...)
-			}
-			before, runs := tree(t, work), tree(t, f.path("sft"))
-			code, out, said := gad(args...)
-			if code != c.code || (said != "gad: "+c.want+"\n" && c.want != "") || strings.Count(said, "\n") != 1 {
-				t.Errorf("exit status %d, want %d\n got %swant gad: %s", code, c.code, said, c.want)
-			}
-			if out != "" {
-				t.Errorf("prints %q", out)
-			}
-			for dir, was := range map[string]map[string]string{work: before, f.path("sft"): runs} {
-				now := tree(t, dir)
-				for name := range now {
-					if _, ok := was[name]; !ok {
-						t.Errorf("%s was made", filepath.Join(dir, name))
-					} else if now[name] != was[name] {
-						t.Errorf("%s was changed", filepath.Join(dir, name))
-					}
-				}
-			}
-		})
-	}
+	})
 }
 
 // All that is wrong is said at once, a line each.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -16,10 +17,10 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
 		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with so many GB free (default: what it has now)"},
-		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train or dpo"},
+		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
 	}
 	for _, f := range stageFlags {
-		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
+		flags = append(flags, f.flag())
 	}
 	return &cli.Command{
 		Name:      "plan",
@@ -27,13 +28,19 @@ func (p *program) planCommand() *cli.Command {
 		ArgsUsage: "[KEY=VALUE ...]",
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
-			stage := trainer.Stage(c.String("stage"))
-			if stage != trainer.SFT && stage != trainer.Warmup && stage != trainer.Train && stage != trainer.DPO {
-				return usage("plan: --stage %q: must be sft, warmup, train or dpo", stage)
+			if c.String("stage") == "eval" {
+				return p.planEval(c)
 			}
-			cfg, err := p.configure(c, stage)
+			stage, err := stageNamed(c)
 			if err != nil {
 				return err
+			}
+			cfg, notes, err := p.configure(c, stage)
+			if err != nil {
+				return err
+			}
+			for _, note := range notes {
+				fmt.Fprintln(p.err, "gad: warning: "+note)
 			}
 			gb := c.Float64("memory")
 			if !(gb >= 0 && gb < 1e6) {
@@ -58,7 +65,9 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 	case !errors.Is(missing, dev.ErrUnavailable):
 		return missing
 	}
+	_, done := p.console().Busy("reading and timing", 0)
 	plan, err := trainer.NewPlan(be, d.footprint(), free, files(), cfg, stage)
+	done()
 	if err != nil {
 		return err
 	}
@@ -67,4 +76,27 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 		fmt.Fprintf(p.out, "not timed, and compared with no memory but what --memory says: %v\n", missing)
 	}
 	return plan.Check(cfg)
+}
+
+// planEval is gad eval --dry-run under the flags that both have.
+func (p *program) planEval(c *cli.Context) error {
+	shared := []string{"model", "split", "format", "checker", "seed", "device", "precision", "threads"}
+	args := []string{"gad", "eval", "--dry-run"}
+	for _, name := range c.LocalFlagNames() {
+		switch {
+		case name == "stage":
+		case name == "data":
+			for _, file := range c.StringSlice(name) {
+				args = append(args, "--"+name, file)
+			}
+		case slices.Contains(shared, name):
+			args = append(args, "--"+name, c.String(name))
+		default:
+			return usage("plan: --%s: not with --stage eval: use gad eval --dry-run, which takes all flags of eval", name)
+		}
+	}
+	if c.Args().Present() {
+		return usage("plan: %q: not with --stage eval, which has no settings: use gad eval --dry-run", c.Args().First())
+	}
+	return p.invoke(c.Context, args)
 }

@@ -285,7 +285,7 @@ func TestInterrupt(t *testing.T) {
 			} else if _, err := os.Stat(filepath.Join(run, fmt.Sprintf("global_step_%d", n), "manifest.json")); err != nil {
 				t.Errorf("seed %d: %v", seed, err)
 			}
-			for _, text := range []string{"stopping and saving; once more to stop at once", want} {
+			for _, text := range []string{"stopping: the step under way is finished and saved; a second Ctrl-C stops at once, without saving", want} {
 				if !strings.Contains(p.said.String(), text) {
 					t.Errorf("seed %d: %v: does not say %q:\n%s", seed, sig, text, p.said.String())
 				}
@@ -327,7 +327,7 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 	}
 
 	p.Process.Signal(os.Interrupt)
-	wait(t, "the answer to the first signal", func() bool { return strings.Contains(p.said.String(), "once more") })
+	wait(t, "the answer to the first signal", func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C") })
 	p.Process.Signal(os.Interrupt)
 	begun = time.Now()
 	code = p.end(t, 10*time.Second)
@@ -345,7 +345,7 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 // way out, does not end it with another exit status. If it did, it would end this test.
 func TestSignalAfterTheEnd(t *testing.T) {
 	p := &program{err: io.Discard}
-	ctx, stop := p.interruptible(func(why string) { t.Error(why) })
+	ctx, stop := p.interruptible(func(string) {}, func(why string) { t.Error(why) })
 	stop()
 	<-ctx.Done()
 	for range 3 {

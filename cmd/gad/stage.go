@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/checkpoint"
+	"gad/data"
 	"gad/internal/conf"
 	"gad/trainer"
 )
@@ -21,8 +22,11 @@ type stageFlag struct{ name, key, usage string }
 var stageFlags = []stageFlag{
 	{"model", "model.path", "student: a Hugging Face model folder"},
 	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
-	{"data", "data.train_files", "training data: Arrow IPC, Parquet, JSONL or a datasets folder"},
-	{"val-data", "data.val_files", "held-out data for the val/ metrics"},
+	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
+	{"val-data", "data.val_files", "held-out data for the val/ metrics, as --data"},
+	{"split", "data.split", "which split of --data, where a folder has several"},
+	{"val-split", "data.val_split", "which split of --val-data"},
+	{"format", "data.format", "of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},
@@ -32,6 +36,31 @@ var stageFlags = []stageFlag{
 	{"device", "trainer.device", "where to compute: cpu or cuda"},
 	{"precision", "trainer.precision", "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
 	{"threads", "trainer.threads", "CPU workers; 0 is one per core"},
+}
+
+// lists are the flags of stageFlags that may be given several times.
+var lists = []string{"data", "val-data"}
+
+func (f stageFlag) flag() cli.Flag {
+	if slices.Contains(lists, f.name) {
+		return &cli.StringSliceFlag{Name: f.name, Usage: f.usage}
+	}
+	return &cli.StringFlag{Name: f.name, Usage: f.usage}
+}
+
+// settings are the settings that the flag's values make; none where it is not given.
+func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
+	if !c.IsSet(f.name) {
+		return nil
+	}
+	values := []string{c.String(f.name)}
+	if slices.Contains(lists, f.name) {
+		values = c.StringSlice(f.name)
+	}
+	for _, v := range values {
+		set = append(set, conf.Flag{Key: f.key, Value: v, Name: "--" + f.name})
+	}
+	return set
 }
 
 // stageCommand is gad sft, gad warmup, gad train or gad dpo.
@@ -53,19 +82,20 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 		if (stage == trainer.SFT || stage == trainer.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
 			continue
 		}
-		flags = append(flags, &cli.StringFlag{Name: f.name, Usage: f.usage})
+		flags = append(flags, f.flag())
 	}
 	return &cli.Command{
-		Name:      string(stage),
-		Usage:     about[stage],
-		ArgsUsage: "[KEY=VALUE ...]",
-		Flags:     flags,
+		Name:        string(stage),
+		Usage:       about[stage],
+		ArgsUsage:   "[KEY=VALUE ...]",
+		Description: settingsHelp(stage),
+		Flags:       flags,
 		Action: func(c *cli.Context) error {
-			cfg, err := p.configure(c, stage)
+			cfg, notes, err := p.configure(c, stage)
 			if err != nil {
 				return err
 			}
-			return p.runStage(c, cfg, stage)
+			return p.runStage(c, cfg, stage, notes)
 		},
 	}
 }
@@ -75,19 +105,21 @@ func presetFlag() cli.Flag {
 	return &cli.StringFlag{Name: "preset", Usage: "settings of a method, before those of the file: " + strings.Join(trainer.PresetNames(), " or ")}
 }
 
-// configure resolves the settings: the stage's defaults, or those of the run
-// that is gone on with; then the file, the overrides and the flags.
-func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Config, err error) {
+// configure resolves the settings: the stage's defaults, or those of the run that is
+// resumed; then the file, the overrides and the flags. notes say what has changed since
+// the run began, and what was given and is not read.
+func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Config, notes []string, err error) {
+	if c.String("steps") == "0" {
+		return cfg, nil, usage("%s: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes", typed(c))
+	}
 	var set []conf.Flag
 	for _, f := range stageFlags {
-		if c.IsSet(f.name) {
-			set = append(set, conf.Flag{Key: f.key, Value: c.String(f.name), Name: "--" + f.name})
-		}
+		set = append(set, f.settings(c)...)
 	}
 	// The folders decide what the settings start from, so they are resolved first.
 	probe := trainer.StageDefaults(stage)
 	if err := conf.Load(&probe, c.String("config"), c.Args().Slice(), set); err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	cfg = trainer.StageDefaults(stage)
 	out, resume := probe.Trainer.Output, probe.Trainer.Resume
@@ -102,41 +134,44 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		if _, err := files().Stat(saved); err == nil {
 			going = true
 			if err := conf.Load(&cfg, saved, nil, nil); err != nil {
-				return cfg, fmt.Errorf("%w: the run's own settings do not load", err)
+				return cfg, nil, fmt.Errorf("%w: the run's own settings do not load", err)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return cfg, usage("trainer: %s: cannot be the run folder: %v: give another --output", out, err)
+			return cfg, nil, usage("trainer: %s: cannot be the run folder: %v: give another --output", out, err)
 		}
 	}
 	if resume != "" && !going {
 		if err := inherit(&cfg, resume); err != nil {
-			return cfg, err
+			return cfg, nil, err
 		}
 	}
 	before := cfg
 	cfg.Trainer.Checker = "" // a folder starts no program: see named
 	preset, err := trainer.Preset(c.String("preset"))
 	if err != nil {
-		return cfg, usage("%s: --preset: %v", typed(c), err)
+		return cfg, nil, usage("%s: --preset: %v", typed(c), err)
 	}
 	if err := conf.Load(&cfg, "", preset, nil); err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	if err := named(c, before.Trainer.Checker, cfg.Trainer.Checker); err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	if going && filepath.Clean(cfg.Trainer.Resume) == filepath.Clean(cfg.Trainer.Output) {
 		cfg.Trainer.Resume = before.Trainer.Resume // going on with itself is no other start
 	}
 	if going {
 		if err := trainer.CheckChange(&before, &cfg); err != nil {
-			return cfg, err
+			return cfg, nil, err
+		}
+		for _, change := range trainer.Changes(before, cfg) {
+			notes = append(notes, "resumed with another setting: "+change)
 		}
 	}
-	return cfg, nil
+	return cfg, append(notes, ignored(stage, cfg, c.Args().Slice())...), nil
 }
 
 // named refuses a checker that only a run's own folder names: the folder may be a
@@ -187,11 +222,14 @@ func inherit(cfg *trainer.Config, resume string) error {
 	return conf.Load(cfg, "", told, nil)
 }
 
-func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage) (err error) {
+func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage, notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return marked{errUsage, err}
 	}
 	if c.Bool("dry-run") {
+		for _, note := range notes {
+			fmt.Fprintln(p.err, "gad: warning: "+note)
+		}
 		resolved, err := conf.Marshal(&cfg)
 		if err != nil {
 			return err
@@ -204,7 +242,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 		return err
 	}
 	defer be.Close()
-	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command})
+	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command, Notes: notes})
 	if err != nil {
 		return err
 	}
@@ -213,7 +251,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			err = marked{errRunning, failed}
 		}
 	}()
-	ctx, stop := p.interruptible(t.Abort)
+	ctx, stop := p.interruptible(t.Say, t.Abort)
 	defer stop()
 	if err := t.Run(ctx); err != nil {
 		if errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) {

@@ -74,7 +74,7 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 		report, err = study.Tables(plan, o)
 	} else {
 		var stop func()
-		all.ctx, stop = p.interruptible(all.abort)
+		all.ctx, stop = p.interruptible(func(text string) { fmt.Fprintln(p.err, text) }, all.abort)
 		report, err = study.Run(all.ctx, plan, o)
 		stop()
 	}

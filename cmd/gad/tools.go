@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
@@ -36,11 +35,7 @@ func (p *program) initCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "config", "corpus", "output")); err != nil {
 				return err
 			}
-			dir := c.String("config")
-			if filepath.Base(dir) == "config.json" {
-				dir = filepath.Dir(dir)
-			}
-			cfg, err := model.ReadConfig(dir)
+			cfg, err := model.ReadConfig(c.String("config"))
 			if err != nil {
 				return err
 			}
@@ -49,7 +44,9 @@ func (p *program) initCommand() *cli.Command {
 				return fmt.Errorf("tokenizer: %w", err)
 			}
 			defer f.Close()
+			_, done := p.console().Busy("training the tokenizer", 0)
 			tok, err := tokenizer.Train(io.LimitReader(f, maxCorpusBytes), tokenizer.TrainOptions{VocabSize: cfg.Vocab})
+			done()
 			if err != nil {
 				return err
 			}
@@ -61,6 +58,8 @@ func (p *program) initCommand() *cli.Command {
 			if cfg, err = withTokens(cfg, tok); err != nil {
 				return err
 			}
+			_, done = p.console().Busy("drawing and writing weights", 0)
+			defer done()
 			m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
 			if err != nil {
 				return err
@@ -91,106 +90,39 @@ type loaded struct {
 	tok *tokenizer.Tokenizer
 }
 
-func load(c *cli.Context, dir string, kind model.Kind) (l *loaded, err error) {
-	if err := trainer.CheckModelFolder(files(), dir); err != nil {
+func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, err error) {
+	part := "actor"
+	if kind == model.Scorer {
+		part = "critic"
+	}
+	if err := trainer.CheckPart(files(), dir, part); err != nil {
 		return nil, err
 	}
-	l = &loaded{}
-	if l.be, err = flagged(c).open(); err != nil {
+	be, err := flagged(c).open()
+	if err != nil {
 		return nil, err
 	}
-	if l.tok, err = tokenizer.Load(dir); err == nil {
-		if l.m, err = model.Load(l.be, dir, model.Options{Kind: kind}); err == nil {
-			return l, nil
-		}
+	_, done := p.console().Busy("loading "+dir, 0)
+	defer done()
+	if l, err = loadOn(be, dir, kind); err != nil {
+		be.Close()
 	}
-	l.be.Close()
-	return nil, err
+	return l, err
+}
+
+// loadOn loads onto a device that is open.
+func loadOn(be compute.Backend, dir string, kind model.Kind) (l *loaded, err error) {
+	l = &loaded{be: be}
+	if l.tok, err = tokenizer.Load(dir); err != nil {
+		return nil, err
+	}
+	if l.m, err = model.Load(be, dir, model.Options{Kind: kind}); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 func (l *loaded) close() { l.m.Close(); l.be.Close() }
-
-// generateCommand is gad generate.
-func (p *program) generateCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "generate",
-		Usage: "answer a prompt",
-		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "model folder"},
-			&cli.StringFlag{Name: "prompt", Usage: "what the user says; the chat template is put around it"},
-			&cli.StringFlag{Name: "system", Usage: "system message"},
-			&cli.BoolFlag{Name: "raw", Usage: "take the prompt as it is, without a chat template"},
-			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers"},
-			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, Usage: "longest answer, tokens"},
-			&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "0 is greedy"},
-			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the smallest set of this probability"},
-			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens less probable than this share of the best"},
-			&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
-			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed; equal seeds give equal answers"},
-			&cli.BoolFlag{Name: "json", Usage: "one JSON object an answer"},
-		}, deviceFlags()...),
-		Action: func(c *cli.Context) error {
-			if err := errors.Join(noArguments(c), need(c, "model", "prompt")); err != nil {
-				return err
-			}
-			if n := c.Int("n"); n < 1 || n > 1<<16-1 {
-				return usage("generate: --n %d: must be 1 to 65535", n)
-			}
-			if c.Int("max-new-tokens") < 1 {
-				return usage("generate: --max-new-tokens %d: must be at least 1", c.Int("max-new-tokens"))
-			}
-			if err := errors.Join(inRange(c, "temperature", 1e6), inRange(c, "top-p", 1), inRange(c, "min-p", 1)); err != nil {
-				return err
-			}
-			if c.Int("top-k") < 0 {
-				return usage("generate: --top-k %d: must be at least 0", c.Int("top-k"))
-			}
-			l, err := load(c, c.String("model"), model.LM)
-			if err != nil {
-				return err
-			}
-			defer l.close()
-			var prompt []int32
-			if c.Bool("raw") {
-				prompt = l.tok.EncodeSpecial(c.String("prompt"))
-			} else {
-				msgs := []tokenizer.Message{{Role: "user", Content: c.String("prompt")}}
-				if s := c.String("system"); s != "" {
-					msgs = append([]tokenizer.Message{{Role: "system", Content: s}}, msgs...)
-				}
-				if prompt, err = l.tok.ChatPrompt(msgs); err != nil {
-					return err
-				}
-			}
-			limit := c.Int("max-new-tokens")
-			if room := l.m.Config().MaxPosition - len(prompt); l.m.Config().MaxPosition > 0 {
-				if room < 1 {
-					return usage("generate: the prompt has %d tokens, the model takes %d: shorten it", len(prompt), l.m.Config().MaxPosition)
-				}
-				limit = min(limit, room)
-			}
-			out, err := l.m.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{
-				N: c.Int("n"), MaxNew: limit, EOS: l.tok.EOS(), Seed: c.Uint64("seed"), Slots: 64,
-				Sampling: compute.Sampling{Temperature: c.Float64("temperature"), TopK: c.Int("top-k"), TopP: c.Float64("top-p"), MinP: c.Float64("min-p")},
-			}, nil)
-			if err != nil {
-				return err
-			}
-			for i, a := range out[0] {
-				text := l.tok.Decode(a.IDs, true)
-				if !c.Bool("json") {
-					fmt.Fprintln(p.out, text)
-					continue
-				}
-				if err := printJSON(p.out, map[string]any{"sample": i, "text": text, "prompt_ids": prompt, "response_ids": a.IDs,
-					"logprobs": floats(a.Logp), "truncated": a.Truncated}); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-	}
-}
 
 // inRange refuses a number below 0 or above high.
 func inRange(c *cli.Context, name string, high float64) error {
@@ -202,22 +134,16 @@ func inRange(c *cli.Context, name string, high float64) error {
 
 // rowFlags are common to the commands that read a data file's rows.
 func rowFlags() []cli.Flag {
-	cols := data.DefaultColumns()
-	return []cli.Flag{
-		&cli.StringFlag{Name: "data", Usage: "data file; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"},
-		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
-		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
+	return append(setFlags("data; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"),
 		&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"},
 		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longer answers are cut there, tokens"},
 		&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"},
 		&cli.BoolFlag{Name: "json", Usage: "JSON; logprobs and score print nothing else"},
-	}
+	)
 }
 
-func openRows(c *cli.Context) (*data.Set, []int, error) {
-	cols := data.DefaultColumns()
-	cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
-	set, err := data.Open(c.String("data"), cols)
+func (p *program) openRows(c *cli.Context) (*data.Set, []int, error) {
+	set, err := p.openSet(c, c.StringSlice("data"), c.String("split"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -285,6 +211,9 @@ func (p *program) scoreCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
 				return err
 			}
+			if err := trainer.CheckPart(files(), c.String("critic"), "critic"); err != nil {
+				return err
+			}
 			if cfg, err := model.ReadConfig(c.String("critic")); err != nil {
 				return err
 			} else if cfg.Kind() != model.Scorer {
@@ -320,12 +249,12 @@ func (p *program) scoreCommand() *cli.Command {
 // eachGiven loads a model and hands it the rows of --data, some at a time, so
 // that output flows and memory stays bounded.
 func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func(*loaded, io.Writer, []trainer.Given) error) error {
-	set, rows, err := openRows(c)
+	set, rows, err := p.openRows(c)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	l, err := load(c, dir, kind)
+	l, err := p.load(c, dir, kind)
 	if err != nil {
 		return err
 	}
@@ -345,73 +274,6 @@ func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func
 		}
 	}
 	return nil
-}
-
-// evalCommand is gad eval.
-func (p *program) evalCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "eval",
-		Usage: "compare a student with the teacher on held-out rows",
-		Flags: append(append([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "model folder"},
-			&cli.Float64Flag{Name: "temperature", Usage: "of the answers; 0 is greedy"},
-			&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, Usage: "longer prompts are refused, tokens"},
-			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling and of the fresh discriminator"},
-			&cli.StringFlag{Name: "checker", Usage: "program that scores the answers, for sh -c (see doc/the-game.md)"},
-			&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "seconds after which it is ended"},
-			&cli.IntFlag{Name: "disc-steps", Value: trainer.DefaultDiscSteps, Usage: "optimizer steps of a fresh discriminator on half of the rows; 0 is none"},
-			&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs of one such step"},
-			&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "its peak learning rate"},
-			&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with a split and a head of its own"},
-			&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: "folder that they start from, or random: random weights of the student's shape"},
-		}, rowFlags()...), deviceFlags()...),
-		Action: func(c *cli.Context) error {
-			if err := errors.Join(noArguments(c), need(c, "model", "data"), inRange(c, "temperature", 1e6)); err != nil {
-				return err
-			}
-			if err := checkEvalFlags(c); err != nil {
-				return err
-			}
-			set, rows, err := openRows(c)
-			if err != nil {
-				return err
-			}
-			defer set.Close()
-			l, err := load(c, c.String("model"), model.LM)
-			if err != nil {
-				return err
-			}
-			defer l.close()
-			j, err := trainer.Evaluate(l.m, l.tok, set, rows, trainer.EvalOptions{MaxPrompt: c.Int("max-prompt-length"),
-				MaxResponse: evalLimit(c, l.m.Config()), Temperature: c.Float64("temperature"), Seed: c.Uint64("seed"), Slots: 64, MaxTokens: c.Int("max-token-len")})
-			if err != nil {
-				return err
-			}
-			if err := checkAnswers(c, j, set); err != nil {
-				return err
-			}
-			if err := judgeFresh(c, l, j); err != nil {
-				return err
-			}
-			if c.Bool("json") {
-				return printJSON(p.out, j.Eval)
-			}
-			printEvaluation(p.out, j.Eval)
-			return nil
-		},
-	}
-}
-
-// evalLimit is the longest answer of an evaluation: as told, else 1536 tokens or
-// half of what the model can take.
-func evalLimit(c *cli.Context, cfg model.Config) int {
-	if c.IsSet("max-response-length") {
-		return c.Int("max-response-length")
-	}
-	if cfg.MaxPosition > 1 {
-		return min(1536, cfg.MaxPosition/2)
-	}
-	return 1536
 }
 
 // exportCommand is gad export.
@@ -439,7 +301,9 @@ func (p *program) exportCommand() *cli.Command {
 			for _, n := range notes {
 				fmt.Fprintln(p.err, "gad: warning: "+n)
 			}
+			_, done := p.console().Busy("writing "+c.String("output"), 0)
 			dtype, err := trainer.Export(files(), dir, c.String("part"), c.String("output"), c.String("dtype"))
+			done()
 			if err != nil {
 				return err
 			}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"gad/trainer"
 )
 
 // objects reads JSON lines strictly.
@@ -120,67 +118,6 @@ func TestGenerateLogprobsScore(t *testing.T) {
 	}
 }
 
-// evalFigures are what gad eval prints always, and of fresh discriminators.
-type evalFigures struct {
-	Rows        int       `json:"rows"`
-	Temperature float64   `json:"temperature"`
-	RougeL      float64   `json:"rouge_l"`
-	NLL         float64   `json:"teacher_nll"`
-	LenRatio    float64   `json:"len_ratio"`
-	D1          float64   `json:"distinct_1"`
-	D2          float64   `json:"distinct_2"`
-	Truncated   float64   `json:"truncated_frac"`
-	Repeat      float64   `json:"repeat_frac"`
-	RougeCI     []float64 `json:"rouge_l_ci95"`
-	LenCI       []float64 `json:"len_ratio_ci95"`
-	Fresh       *float64  `json:"fresh_d_acc"`
-	FreshCI     []float64 `json:"fresh_d_acc_ci95"`
-	Control     *float64  `json:"fresh_d_control"`
-	Ties        *float64  `json:"fresh_d_ties"`
-	Learned     *bool     `json:"fresh_d_learned"`
-}
-
-func TestEval(t *testing.T) {
-	f := ready(t)
-	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "5"}
-	printed, _ := must(t, append(args, "--json")...)
-	e := objects[evalFigures](t, printed)[0]
-	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) || !(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Ties == nil || e.Control == nil ||
-		e.Learned == nil || *e.Learned != (e.Fresh != nil) || len(e.RougeCI) != 2 || !(e.RougeCI[0] < e.RougeL && e.RougeL < e.RougeCI[1]) || len(e.LenCI) != 2 {
-		t.Errorf("%s", printed)
-	}
-	text, _ := must(t, args...)
-	for _, name := range []string{"ROUGE-L", "teacher NLL", "length ratio", "fresh discriminator"} {
-		if !strings.Contains(text, name) {
-			t.Errorf("does not print %q:\n%s", name, text)
-		}
-	}
-	printed, _ = must(t, append(args, "--json", "--disc-steps", "0", "--limit", "3")...)
-	if strings.Contains(printed, "fresh_d_") || !strings.Contains(printed, `"rows":3`) {
-		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
-	}
-}
-
-// What a fresh discriminator says is printed where its control says that it can tell,
-// and "not learned" where not.
-func TestPrintEvaluation(t *testing.T) {
-	acc, ci, control, ties, check := 0.75, [2]float64{0.7, 0.8}, 0.9, 0.25, 0.5
-	yes, no, one := true, false, 1.0
-	for want, e := range map[string]trainer.Evaluation{
-		"fresh discriminator accuracy  0.750  (95 % of resamples: 0.700 to 0.800) (0.5 cannot tell)\n  its control                 0.900 (": {
-			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTies: &ties, FreshDLearned: &yes},
-		"fresh discriminator accuracy  not learned: no finding": {FreshDControl: &acc, FreshDTies: &ties, FreshDLearned: &no},
-		"fresh discriminator accuracy  no answer differs":       {FreshDTies: &one, FreshDLearned: &no},
-		"checker's score               0.5000  (95 % of resamples: 0.700 to 0.800)\n  walk                        0.600\n  a                           0.200\n  b                           0.200\n": {
-			Check: &check, CheckCI95: &ci, Labels: map[string]float64{"b": 0.2, "a": 0.2, "walk": 0.6}},
-	} {
-		var b strings.Builder
-		if printEvaluation(&b, e); !strings.Contains(b.String(), want) {
-			t.Errorf("prints\n%swant %q", b.String(), want)
-		}
-	}
-}
-
 // Export gives the student as it was stored before training, or in the dtype
 // that is asked for; the folder is complete and loads.
 func TestExport(t *testing.T) {
@@ -250,7 +187,7 @@ func TestData(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, printed, said := gad("data", "validate", "--data", bad)
-	if code != exitInput || !strings.Contains(printed, `row 1: column "teacher_response"`) || said != "gad: data: "+bad+": 1 errors: mend or drop those rows\n" {
+	if code != exitInput || !strings.Contains(printed, `row 1: no teacher answer in column "teacher_response"`) || said != "gad: data: "+bad+": training refuses rows (errors: 1): correct or remove them\n" {
 		t.Errorf("exit status %d\n%s%s", code, printed, said)
 	}
 }

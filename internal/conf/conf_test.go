@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,10 @@ func TestValues(t *testing.T) {
 		{"name=a: b, [c] = 'd' #e", func(c *config) any { return c.Name }, "a: b, [c] = 'd' #e"},
 		{"actor.tags=[]", func(c *config) any { return c.Actor.Tags }, []string(nil)},
 		{"actor.tags=[1, 'null', yes]", func(c *config) any { return c.Actor.Tags }, []string{"1", "null", "yes"}},
+		{"actor.tags=a.arrow", func(c *config) any { return c.Actor.Tags }, []string{"a.arrow"}}, // one text is a list of it
+		{"actor.tags=a: b, &c", func(c *config) any { return c.Actor.Tags }, []string{"a: b, &c"}},
+		{"actor.tags=[ab].jsonl", func(c *config) any { return c.Actor.Tags }, []string{"[ab].jsonl"}},
+		{"actor.tags=", func(c *config) any { return c.Actor.Tags }, []string(nil)},
 		{"critic.levels=[0, 1e-3]", func(c *config) any { return c.Critic.Levels }, []float64{0, 1e-3}},
 		{"trainer.seed=-0", func(c *config) any { return c.Trainer.Shared.Seed }, uint64(0)},
 	} {
@@ -158,6 +163,12 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s: %s", c.override, got)
 		} else if got := c.value(cfg); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %#v, want %#v", c.override, got, c.want)
+		}
+	}
+	for text, want := range map[string][]string{"tags: a b": {"a b"}, `tags: ""`: nil, "tags: [a, b]": {"a", "b"}, "tags:\n    - a": {"a"}} {
+		c := defaults()
+		if got := load(t, c, "actor:\n  "+text, nil, nil); got != "" || !slices.Equal(c.Actor.Tags, want) {
+			t.Errorf("%q: %q %s", text, c.Actor.Tags, got)
 		}
 	}
 	// In a file as well: texts that look like something else, and the ways to write one.
@@ -251,10 +262,8 @@ func TestOverrideProblems(t *testing.T) {
 		{"actor.lr=1", `conf: override "actor.lr=1": setting "actor.lr": unknown: did you mean "actor.optim.lr" or "critic.optim.lr"?`},
 		{"name.x=1", `conf: override "name.x=1": setting "name.x": unknown: "name" is a setting, not a group`},
 		{"actor.small=", `conf: override "actor.small=": setting "actor.small": no value: want an integer`},
-		{"actor.tags=a,b", `conf: override "actor.tags=a,b": setting "actor.tags": "a,b": want a list of texts, such as [a, b]`},
-		{"actor.tags=", `conf: override "actor.tags=": setting "actor.tags": "": want a list of texts, such as [a, b]`},
 		{"actor.tags=[a", `conf: override "actor.tags=[a": setting "actor.tags": want a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
-		{"actor.tags=&x [a]", `conf: override "actor.tags=&x [a]": setting "actor.tags": anchors (&name) are refused: write the value out where it is needed`},
+		{"actor.tags=[&x a]", `conf: override "actor.tags=[&x a]": setting "actor.tags": anchors (&name) are refused: write the value out where it is needed`},
 		{"critic.levels=[1, x]", `conf: override "critic.levels=[1, x]": setting "critic.levels": "x": want a number, such as 0.2 or 1e-6`},
 		{"trainer.total_steps=0", `conf: override "trainer.total_steps=0": setting "trainer.total_steps": "0": below the minimum 1`},
 		{"name=\xff", `conf: override "name=\xff": setting "name": "\xff": not valid UTF-8`},

@@ -308,8 +308,12 @@ func (ld *loader) node(path string, l *leaf, n *yaml.Node) {
 	}
 }
 
-// list reads a YAML sequence into the list leaf l. An empty list becomes nil.
+// list reads a YAML sequence into the list leaf l. An empty list becomes nil. Of a
+// list of texts one text stands for itself, and an empty one for no text.
 func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) string) bool {
+	if n.Kind == yaml.ScalarNode && l.typ.Elem().Kind() == reflect.String {
+		return ld.one(where, l, n)
+	}
 	if n.Kind != yaml.SequenceNode {
 		ld.bad(where, "setting %q: %s: want %s, such as [%s]", l.Key, quote(n.Value), article(l.Type), sample(l.typ.Elem()))
 		return false
@@ -336,6 +340,26 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 		ld.val.FieldByIndex(l.index).Set(all)
 	}
 	return good
+}
+
+// isList tells [a, b] from one text, which may begin with a bracket too: a pattern
+// such as [ab].jsonl does.
+func isList(l *leaf, val string) bool {
+	val = strings.TrimSpace(val)
+	return elem(l.typ).Kind() != reflect.String || strings.HasPrefix(val, "[") && (strings.HasSuffix(val, "]") || !strings.Contains(val, "]"))
+}
+
+// one reads a text into a list of texts.
+func (ld *loader) one(where string, l *leaf, n *yaml.Node) bool {
+	v, ok := ld.scalar(where, l, n)
+	if ok {
+		all := reflect.Zero(l.typ)
+		if v.String() != "" {
+			all = reflect.Append(all, v)
+		}
+		ld.val.FieldByIndex(l.index).Set(all)
+	}
+	return ok
 }
 
 func sample(t reflect.Type) string {
@@ -471,6 +495,10 @@ func (ld *loader) override(o string) {
 		return
 	}
 	if l.typ.Kind() == reflect.Slice {
+		if !isList(l, val) { // as it stands
+			ld.one(where, l, &yaml.Node{Kind: yaml.ScalarNode, Value: val, Style: yaml.DoubleQuotedStyle})
+			return
+		}
 		ld.flow(where, l, val)
 		return
 	}
@@ -532,7 +560,7 @@ func (ld *loader) flag(f Flag, added map[string]bool) {
 	if added[l.Key] {
 		before = reflect.ValueOf(field.Interface())
 	}
-	if strings.HasPrefix(f.Value, "[") {
+	if isList(l, f.Value) && strings.HasPrefix(f.Value, "[") {
 		if !ld.flow(where, l, f.Value) {
 			return
 		}

@@ -11,7 +11,39 @@ import (
 // Marshal writes v (a struct or a pointer to one) as YAML: every setting, in declaration order, the same bytes for the
 // same value. Load of what it wrote gives the value back (an empty list as nil). A number that is not finite and a text
 // that is not UTF-8 are errors.
-func Marshal(v any) ([]byte, error) {
+func Marshal(v any) ([]byte, error) { return marshal(v, func(string, string) string { return "" }) }
+
+// Template is Marshal with a comment above each setting: what it means and what it may
+// be. Load of it gives v back.
+func Template(v any) ([]byte, error) {
+	about := map[string]string{}
+	for _, s := range Describe(v) {
+		about[s.Key] = s.About()
+	}
+	return marshal(v, func(key, indent string) string {
+		return "\n" + wrap(about[key], indent+"# ", 100)
+	})
+}
+
+// wrap is text in lines of at most width columns, each with the prefix and a newline.
+func wrap(text, prefix string, width int) string {
+	var b strings.Builder
+	line := prefix
+	for _, word := range strings.Fields(text) {
+		if len(line) > len(prefix) && len(line)+len(word)+1 > width {
+			b.WriteString(line + "\n")
+			line = prefix
+		}
+		if len(line) > len(prefix) {
+			line += " "
+		}
+		line += word
+	}
+	return b.String() + line + "\n"
+}
+
+// marshal writes before each setting what comment says of its key at its indentation.
+func marshal(v any, comment func(key, indent string) string) ([]byte, error) {
 	rv := structOf(v)
 	var b strings.Builder
 	var open []string // the groups whose headers are written
@@ -30,7 +62,8 @@ func Marshal(v any) ([]byte, error) {
 			fmt.Fprintf(&b, "%s%s:\n", strings.Repeat("  ", same+i), g)
 		}
 		open = groups
-		fmt.Fprintf(&b, "%s%s: %s\n", strings.Repeat("  ", len(groups)), path[len(groups)], format(fv))
+		indent := strings.Repeat("  ", len(groups))
+		fmt.Fprintf(&b, "%s%s%s: %s\n", comment(l.Key, indent), indent, path[len(groups)], format(fv))
 	}
 	return []byte(b.String()), nil
 }
@@ -88,6 +121,21 @@ func Markdown(v any) string {
 			section, first = group, false
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", s.Key, s.Type, cell(s.Default), cell(s.Doc+s.limits()))
+	}
+	return b.String()
+}
+
+// About is what the setting means and what it may be, as plain text.
+func (s Setting) About() string { return strings.ReplaceAll(s.Doc+s.limits(), "`", "") }
+
+// Help describes the settings of v whose keys begin with prefix for a terminal: a line
+// with key and default, and indented below it what it means.
+func Help(v any, prefix string) string {
+	var b strings.Builder
+	for _, s := range Describe(v) {
+		if strings.HasPrefix(s.Key, prefix) {
+			fmt.Fprintf(&b, "%s=%s\n%s", s.Key, s.Default, wrap(s.About(), "    ", 100))
+		}
 	}
 	return b.String()
 }

@@ -19,34 +19,55 @@ import (
 	"golang.org/x/term"
 )
 
-// barDelay is how long a stage must last before it gets a bar: shorter ones would only flicker.
-const barDelay = 400 * time.Millisecond
+// How long a stage of a step must last before it is shown: shorter ones would only
+// flicker, or fill a log; and the time between two lines of one where there are no bars.
+const (
+	stageDelay = 400 * time.Millisecond
+	pipeEvery  = 10 * time.Second
+)
 
-// console serialises lines and progress bars on one writer. While bars are shown, lines go through the bars' own
-// writer, which prints them above.
-type console struct {
+// barPause is the time between two looks of a bar at a count: rows are counted one by one.
+const barPause = 50 * time.Millisecond
+
+// BusyDelay is how long something must last before Busy shows it: before a run nobody
+// should look at nothing. Tests that compare what a program says raise it.
+var BusyDelay = 200 * time.Millisecond
+
+// Console is what people read: lines, and bars while something long is under way. It
+// serialises both on one writer. While bars are shown, lines go through the bars' own
+// writer, which prints them above. All methods may be called from any goroutine.
+type Console struct {
 	bar, colour bool
-	every       time.Duration
+	every       time.Duration // pipeEvery
 	now         func() time.Time
-	failed      func(error) // called once
 
 	mu     sync.Mutex
-	w      io.Writer // nil = silent
+	failed func(error) // called once; nil = nobody is told
+	w      io.Writer   // nil = silent
 	bars   *mpb.Progress
 	shown  int // bars in it
 	stages map[*stage]bool
+	day    string    // of the last line
+	spoke  time.Time // when something was last shown, or the console was made
 }
 
-func newConsole(opt Options, failed func(error)) *console {
-	tty := opt.TTY && os.Getenv("TERM") != "dumb"
+// NewConsole writes to w, which may be nil. tty says that w is a terminal: bars are
+// drawn, and colours unless NO_COLOR is set or TERM is dumb.
+func NewConsole(w io.Writer, tty bool) *Console {
+	tty = tty && os.Getenv("TERM") != "dumb"
 	bar := tty
-	if f, ok := opt.Console.(*os.File); ok && tty { // a terminal that knows no size has no room for a bar
+	if f, ok := w.(*os.File); ok && tty { // a terminal that knows no size has no room for a bar
 		w, h, err := term.GetSize(int(f.Fd()))
 		bar = err == nil && w > 0 && h > 1
 	}
-	return &console{w: opt.Console, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: opt.Every, now: opt.Now,
-		failed: failed, stages: map[*stage]bool{}}
+	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, stages: map[*stage]bool{}, spoke: time.Now()}
 }
+
+// Print writes one line of text for people, with the time of day.
+func (c *Console) Print(text string) { c.print(zapcore.InfoLevel, c.now(), printable(text)) }
+
+// Warn is Print for a warning.
+func (c *Console) Warn(text string) { c.print(zapcore.WarnLevel, c.now(), printable(text)) }
 
 // SGR codes of the few things that are coloured.
 const (
@@ -58,7 +79,7 @@ const (
 
 func plain(_, s string) string { return s }
 
-func (c *console) paint(code, s string) string {
+func (c *Console) paint(code, s string) string {
 	if !c.colour {
 		return s
 	}
@@ -66,7 +87,7 @@ func (c *console) paint(code, s string) string {
 }
 
 // print writes one line: the time of day, the level where it matters, the text.
-func (c *console) print(level zapcore.Level, t time.Time, text string) {
+func (c *Console) print(level zapcore.Level, t time.Time, text string) {
 	line := c.paint(dim, t.Format("15:04:05")) + "  "
 	switch {
 	case level >= zapcore.ErrorLevel:
@@ -77,18 +98,25 @@ func (c *console) print(level zapcore.Level, t time.Time, text string) {
 		line += c.paint(dim, "debug: ")
 	}
 	c.mu.Lock()
+	if day := t.Format(time.DateOnly); day != c.day {
+		if c.day != "" {
+			line = c.paint(dim, day) + "\n" + line // a new day
+		}
+		c.day = day
+	}
 	err := c.write(line + text + "\n")
 	c.mu.Unlock()
-	if err != nil {
+	if err != nil && c.failed != nil {
 		c.failed(err)
 	}
 }
 
 // write needs the lock. After an error the console is silent.
-func (c *console) write(s string) error {
+func (c *Console) write(s string) error {
 	if c.w == nil {
 		return nil
 	}
+	c.spoke = time.Now()
 	if c.bars != nil {
 		if _, err := c.bars.Write([]byte(s)); err == nil {
 			return nil
@@ -101,7 +129,8 @@ func (c *console) write(s string) error {
 	return err
 }
 
-func (c *console) close() {
+// Close ends what is under way and takes its bars away. Lines may still be printed.
+func (c *Console) Close() {
 	c.mu.Lock()
 	open := make([]*stage, 0, len(c.stages))
 	for s := range c.stages {
@@ -115,10 +144,12 @@ func (c *console) close() {
 
 // stage is a long part of a step, counted up to total (0 = unknown).
 type stage struct {
-	con   *console
+	con   *Console
 	name  string
 	total int
 	n     atomic.Int64
+	at    atomic.Int64 // nanoseconds from began to the last advance
+	drawn atomic.Int64 // and to the last time that the bar was told
 	began time.Time
 	once  sync.Once
 	stop  chan struct{} // closed by done
@@ -128,11 +159,24 @@ type stage struct {
 	over  bool          // under con.mu
 }
 
-// Stage shows the progress of a long part of a step: a bar on a terminal, a line every Options.Every elsewhere. Call
-// advance as work is done and done at its end; total 0 means that the end is not known. Both may be called from any
-// goroutine.
-func (r *Recorder) Stage(name string, total int) (advance func(n int), done func()) {
-	c := r.con
+// Stage shows the progress of a long part of a step: a bar on a terminal, a line every
+// ten seconds elsewhere. Call advance as work is done and done at its end; total 0 means
+// that the end is not known. Both may be called from any goroutine.
+func (c *Console) Stage(name string, total int) (advance func(n int), done func()) {
+	return c.stage(name, total, stageDelay, c.every)
+}
+
+// Busy is Stage for what a command does before and beside a run: it is shown at once,
+// or nearly so.
+func (c *Console) Busy(name string, total int) (advance func(n int), done func()) {
+	c.mu.Lock()
+	delay := max(BusyDelay-time.Since(c.spoke), BusyDelay/10) // several short ones are a wait too
+	c.mu.Unlock()
+	return c.stage(name, total, delay, delay)
+}
+
+// stage shows its bar after the delay, or its first line after first.
+func (c *Console) stage(name string, total int, delay, first time.Duration) (advance func(n int), done func()) {
 	s := &stage{con: c, name: name, total: max(total, 0), began: c.now(), stop: make(chan struct{}), idle: make(chan struct{})}
 	c.mu.Lock()
 	silent := c.w == nil
@@ -143,16 +187,17 @@ func (r *Recorder) Stage(name string, total int) (advance func(n int), done func
 		close(s.idle)
 	case c.bar:
 		close(s.idle)
-		s.timer = time.AfterFunc(barDelay, s.showBar)
+		s.timer = time.AfterFunc(delay, s.showBar)
 	default:
-		go s.lines()
+		go s.lines(min(first, c.every))
 	}
 	return s.advance, s.done
 }
 
 func (s *stage) advance(n int) {
-	at := s.n.Add(int64(n))
-	if s.timer == nil {
+	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.began))
+	s.at.Store(now)
+	if drawn := s.drawn.Load(); s.timer == nil || now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now) {
 		return
 	}
 	s.con.mu.Lock()
@@ -185,6 +230,10 @@ func (s *stage) done() {
 	})
 }
 
+// barWidth keeps a bar with its figures within some 60 columns: a terminal that is made
+// narrower than what stands on it wraps the line, and the rest of it stays behind.
+const barWidth = 16
+
 func (s *stage) showBar() {
 	c := s.con
 	c.mu.Lock()
@@ -197,7 +246,7 @@ func (s *stage) showBar() {
 	}
 	text := func(decor.Statistics) string { return " " + s.status() }
 	// Total 0 keeps the bar from ending by itself: done ends it.
-	bar, err := c.bars.Add(0, mpb.BarStyle().Build(), mpb.BarWidth(30), mpb.PrependDecorators(decor.Name("  "+s.name+" ")), mpb.AppendDecorators(decor.Any(text)))
+	bar, err := c.bars.Add(0, mpb.BarStyle().Build(), mpb.BarWidth(barWidth), mpb.PrependDecorators(decor.Name("  "+s.name+" ")), mpb.AppendDecorators(decor.Any(text)))
 	if err != nil {
 		return // the bars have stopped with the terminal; the next line will tell
 	}
@@ -205,12 +254,13 @@ func (s *stage) showBar() {
 	bar.SetCurrent(s.n.Load())
 	s.bar = bar
 	c.shown++
+	c.spoke = time.Now()
 }
 
-// lines prints the state every so often until done, and once more then if it has printed before.
-func (s *stage) lines() {
+// lines prints the state after first and then every so often until done, and once more then if it has printed before.
+func (s *stage) lines(first time.Duration) {
 	defer close(s.idle)
-	tick := time.NewTicker(s.con.every)
+	tick := time.NewTimer(first)
 	defer tick.Stop()
 	printed := false
 	for {
@@ -218,6 +268,7 @@ func (s *stage) lines() {
 		case <-tick.C:
 			s.con.print(zapcore.InfoLevel, s.con.now(), s.name+" "+s.status())
 			printed = true
+			tick.Reset(s.con.every)
 		case <-s.stop:
 			if printed {
 				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(s.con.now().Sub(s.began))))
@@ -227,7 +278,11 @@ func (s *stage) lines() {
 	}
 }
 
+// count is "37/512", "37", or nothing before anything has been counted.
 func (s *stage) count() string {
+	if s.total == 0 && s.n.Load() == 0 {
+		return ""
+	}
 	if s.total > 0 {
 		return fmt.Sprintf("%d/%d", s.n.Load(), s.total)
 	}
@@ -237,10 +292,12 @@ func (s *stage) count() string {
 // status is "37/512  3.1/s  eta 2m33s".
 func (s *stage) status() string {
 	out, n := s.count(), float64(s.n.Load())
-	if took := s.con.now().Sub(s.began).Seconds(); took > 0 && n > 0 {
+	// Until the last advance: a rate that sags between two of them says nothing.
+	at := time.Duration(s.at.Load())
+	if took := at.Seconds(); took > 0 && n > 0 {
 		out += "  " + human(n/took) + "/s"
 		if left := float64(s.total) - n; left > 0 {
-			out += "  eta " + span(time.Duration(left/(n/took)*float64(time.Second)))
+			out += "  eta " + span(time.Duration(left/(n/took)*float64(time.Second))-(s.con.now().Sub(s.began)-at))
 		}
 	}
 	return out
@@ -249,7 +306,7 @@ func (s *stage) status() string {
 // consoleCore is the zapcore.Core that people read: the message and its fields as key=value.
 type consoleCore struct {
 	zapcore.LevelEnabler
-	con    *console
+	con    *Console
 	fields []zapcore.Field
 }
 
@@ -350,7 +407,14 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 	show("sft_loss", "actor/sft_loss")
 	show("dpo_loss", "dpo/loss")
 	show("acc", "dpo/acc")
-	show("d_acc", "critic/d_acc")
+	if n, ok := values["critic/pairs"]; ok && n == 0 {
+		parts = append(parts, paint(red, "no pairs"))
+	}
+	if _, ok := values["critic/d_acc_fresh"]; ok {
+		show("d_acc_fresh", "critic/d_acc_fresh")
+	} else {
+		show("d_acc", "critic/d_acc")
+	}
 	if ties := values["critic/tie_frac"]; ties > 0 {
 		show("of distinct", "critic/d_acc_distinct")
 	}

@@ -29,6 +29,8 @@ func TestStepLine(t *testing.T) {
 		want        string
 	}{
 		{12, 200, full, 250 * time.Second, "step 12/200  d_acc 0.71  d_loss 0.521  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s  eta 4m10s"},
+		{13, 200, map[string]float64{"critic/d_acc": 0.9, "critic/d_acc_fresh": 0.62, "critic/d_acc_distinct": 0.7, "critic/tie_frac": 0.1, "critic/pairs": 4}, 0, "step 13/200  d_acc_fresh 0.62  of distinct 0.70"},
+		{14, 200, map[string]float64{"critic/pairs": 0, "rollout/len_mean": 9}, 0, "step 14/200  no pairs  len 9"},
 		{1, 200, map[string]float64{"critic/d_acc": 0.5, "critic/d_loss": 0.693147, "rollout/len_mean": 20, "rollout/truncated_frac": 0}, 0, "step 1/200  d_acc 0.50  d_loss 0.693  len 20"},
 		{7, 0, map[string]float64{"actor/sft_loss": 2.3456, "perf/tokens_per_s": 88}, 0, "step 7  sft_loss 2.35  88 tok/s"},
 		{8, 9, map[string]float64{"val/check": 0.75, "val/held_out_d": 0.5, "val/rouge_l": 0.3123, "val/teacher_nll": 1.5, "actor/skipped_updates": 2}, time.Hour, "step 8/9  check 0.750  held_out 0.50  rouge_l 0.312  nll 1.5  skipped 2  eta 1h00m"},
@@ -77,10 +79,17 @@ func TestETA(t *testing.T) {
 	}
 }
 
+// shown is a console on the tests' clock.
+func shown(w io.Writer, tty bool) *Console {
+	c := NewConsole(w, tty)
+	c.now = steady(0)
+	return c
+}
+
 // TestPipe drives the console as a pipe sees it: whole lines, no colour, no cursor movement.
 func TestPipe(t *testing.T) {
 	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: &b, TotalSteps: 3, Now: steady(time.Second), Command: "gad train"})
+	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), TotalSteps: 3, Now: steady(time.Second), Command: "gad train"})
 	log := r.Log()
 	log.Debug("not shown")
 	log.Info("model loaded", zap.String("path", "a b"), zap.Int("layers", 24), zap.Duration("took", 1500*time.Millisecond), zap.Float64("gib", 1.0/3), zap.Strings("files", []string{"x"}))
@@ -104,9 +113,24 @@ TIME step 3/3  d_acc 0.75
 	}
 }
 
+// A line carries the time of day; the date is said when it changes.
+func TestNewDay(t *testing.T) {
+	var b bytes.Buffer
+	c := NewConsole(&b, false)
+	now := time.Date(2026, 1, 2, 23, 59, 59, 0, time.UTC)
+	c.now = func() time.Time { return now }
+	c.Print("late")
+	now = now.Add(2 * time.Second)
+	c.Print("early")
+	c.Print("still")
+	if want := "23:59:59  late\n2026-01-03\n00:00:01  early\n00:00:01  still\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
 func TestVerbose(t *testing.T) {
 	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: &b, Verbose: true})
+	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), Verbose: true})
 	r.Log().Debug("detail")
 	if got := b.String(); got != "03:04:05  debug: detail\n" {
 		t.Errorf("%q", got)
@@ -123,7 +147,7 @@ func TestColour(t *testing.T) {
 		t.Setenv("NO_COLOR", c.noColor)
 		t.Setenv("TERM", c.term)
 		var b bytes.Buffer
-		r := open(t, vfs.OS, "", Options{Console: &b, TTY: c.tty})
+		r := open(t, vfs.OS, "", Options{Console: shown(&b, c.tty)})
 		r.Log().Warn("careful")
 		must(t, r.Step(1, nil))
 		must(t, r.Close())
@@ -167,7 +191,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // TestStageInPipe: a long stage prints a line every so often, also while nothing advances; a short one prints nothing.
 func TestStageInPipe(t *testing.T) {
 	b := &safeBuffer{}
-	r := open(t, vfs.OS, "", Options{Console: b, Every: time.Hour})
+	r := open(t, vfs.OS, "", Options{Console: shown(b, false)})
 	advance, done := r.Stage("short", 3)
 	advance(3)
 	done()
@@ -178,9 +202,12 @@ func TestStageInPipe(t *testing.T) {
 	must(t, r.Close())
 
 	began := time.Now()
-	r = open(t, vfs.OS, "", Options{Console: b, Every: 20 * time.Millisecond, Now: func() time.Time {
+	c := NewConsole(b, false)
+	c.every = 20 * time.Millisecond
+	c.now = func() time.Time {
 		return began.Add(100 * time.Millisecond * time.Duration(strings.Count(b.String(), "\n")))
-	}})
+	}
+	r = open(t, vfs.OS, "", Options{Console: c})
 	advance, done = r.Stage("rollout", 8)
 	eventually(t, "a line without progress", func() bool { return strings.Contains(b.String(), "  rollout 0/8\n") })
 	advance(1)
@@ -209,7 +236,7 @@ func TestBar(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "1")
 	b := &safeBuffer{}
-	r := open(t, vfs.OS, "", Options{Console: b, TTY: true, Now: time.Now})
+	r := open(t, vfs.OS, "", Options{Console: NewConsole(b, true)})
 	advance, done := r.Stage("rollout", 400)
 	inner, innerDone := r.Stage("unbounded", 0)
 	eventually(t, "the bars", func() bool {
@@ -270,7 +297,7 @@ func (p *brokenPipe) Write(b []byte) (int, error) {
 func TestConsoleGone(t *testing.T) {
 	fsys := vfstest.NewCrash()
 	p := &brokenPipe{}
-	r := open(t, fsys, "/run", Options{Console: p})
+	r := open(t, fsys, "/run", Options{Console: NewConsole(p, false)})
 	for step := 1; step <= 4; step++ {
 		must(t, r.Step(step, nil))
 	}

@@ -1,7 +1,7 @@
 // Package report is what a run writes down and shows: the declaration of every metric, the files of a run folder that
 // people and other programs read, and the console.
 //
-//	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name last}
+//	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name, time}
 //	log.jsonl             what the console said and more, one JSON object an entry (zap)
 //	tb/                   the metrics as TensorBoard events
 //	samples/step_N.jsonl  prompts, answers and scores of a step
@@ -40,10 +40,8 @@ type Options struct {
 	ResumeStep int              // last step that stands; 0 = the run begins
 	TotalSteps int              // for "step 3/200" and the time left; 0 = unknown
 	Command    string           // the command line, noted in the log
-	Console    io.Writer        // for people; nil = none
-	TTY        bool             // Console is a terminal: progress bar, and colour unless NO_COLOR is set or TERM is dumb
+	Console    *Console         // for people; nil = none
 	Verbose    bool             // debug entries on the console as well; log.jsonl has them always
-	Every      time.Duration    // between two lines of a stage when Console is no terminal; 0 = 10 s
 	Now        func() time.Time // nil = time.Now
 }
 
@@ -56,7 +54,7 @@ type Recorder struct {
 	fs   vfs.FS
 	dir  string
 	opt  Options
-	con  *console
+	con  *Console
 	json zapcore.Core // log.jsonl
 	log  *zap.Logger  // console and log.jsonl
 
@@ -93,9 +91,6 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	if opt.Every == 0 {
-		opt.Every = 10 * time.Second
-	}
 	r := &Recorder{fs: fsys, dir: dir, opt: opt, last: opt.ResumeStep, logFile: &logFile{}}
 	r.logFile.fail = func(err error) { r.failure.note(fmt.Errorf("report: %s: %w", filepath.Join(dir, logName), err)) }
 	if dir != "" {
@@ -109,9 +104,14 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 		EncodeLevel: zapcore.LowercaseLevelEncoder, EncodeTime: zapcore.RFC3339NanoTimeEncoder,
 		EncodeDuration: zapcore.StringDurationEncoder, EncodeName: zapcore.FullNameEncoder,
 	}), r.logFile, zap.DebugLevel)
-	r.con = newConsole(opt, func(err error) {
+	if r.con = opt.Console; r.con == nil {
+		r.con = NewConsole(nil, false)
+	}
+	r.con.mu.Lock()
+	r.con.failed = func(err error) {
 		r.note(zap.WarnLevel, "console failed, silent from here on", zap.Error(err))
-	})
+	}
+	r.con.mu.Unlock()
 	level := zap.InfoLevel
 	if opt.Verbose {
 		level = zap.DebugLevel
@@ -159,6 +159,11 @@ func (r *Recorder) openFiles() (err error) {
 // note logs an entry to log.jsonl alone.
 func (r *Recorder) note(level zapcore.Level, msg string, fields ...zap.Field) {
 	_ = r.json.Write(zapcore.Entry{Level: level, Time: r.opt.Now(), Message: msg}, fields) // logFile keeps the error
+}
+
+// Stage is the console's.
+func (r *Recorder) Stage(name string, total int) (advance func(n int), done func()) {
+	return r.con.Stage(name, total)
 }
 
 // Log is the run's logger: to the console for people, to log.jsonl as JSON.
@@ -222,8 +227,9 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	case step <= r.last:
 		return fmt.Errorf("report: step %d after step %d: each step is recorded once", step, r.last)
 	}
+	now := r.opt.Now()
 	if r.metrics != nil {
-		if _, err := r.metrics.Write(appendRow(nil, Row{step, values})); err != nil {
+		if _, err := r.metrics.Write(appendRow(nil, Row{step, values, now.UTC()})); err != nil {
 			return r.failure.note(fmt.Errorf("report: %s: step %d: %w", filepath.Join(r.dir, metricsName), step, err))
 		}
 		if err := r.events.scalars(step, values); err != nil {
@@ -231,7 +237,6 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 		}
 	}
 	r.last = step
-	now := r.opt.Now()
 	r.eta.add(step, now)
 	left := r.eta.left(r.opt.TotalSteps)
 	r.con.print(zap.InfoLevel, now, stepLine(step, r.opt.TotalSteps, values, left, r.con.paint))
@@ -350,7 +355,7 @@ func (r *Recorder) Sync() error {
 // Close ends open stages and closes the files, without a sync. It returns the first error of a write. The logger may
 // still be used: it speaks to the console alone.
 func (r *Recorder) Close() error {
-	r.con.close()
+	r.con.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true

@@ -126,9 +126,9 @@ func TestMetricsFile(t *testing.T) {
 	must(t, r.Step(4, nil))
 	must(t, r.Sync())
 	must(t, r.Close())
-	want := `{"step":1,"actor/lr":0.000001,"actor/ppo_kl":1e-09,"critic/d_acc":0.30000000000000004,"rollout/len_mean":143,"train/prompts":1,"perf/mem_peak_bytes":1099511627776,"rollout/tokens_per_s":10,"timing_s/step":1.5}
-{"step":3,"adv/max":"+Inf","adv/mean":"-Inf","adv/std":"NaN","reward/kl_mean":1.7976931348623157e+308,"reward/mean":-0}
-{"step":4}
+	want := `{"step":1,"actor/lr":0.000001,"actor/ppo_kl":1e-09,"critic/d_acc":0.30000000000000004,"rollout/len_mean":143,"train/prompts":1,"perf/mem_peak_bytes":1099511627776,"rollout/tokens_per_s":10,"timing_s/step":1.5,` + atNoon + `}
+{"step":3,"adv/max":"+Inf","adv/mean":"-Inf","adv/std":"NaN","reward/kl_mean":1.7976931348623157e+308,"reward/mean":-0,` + atNoon + `}
+{"step":4,` + atNoon + `}
 `
 	got := read(t, vfs.OS, filepath.Join(dir, "metrics.jsonl"))
 	if got != want {
@@ -153,9 +153,12 @@ func TestMetricsFile(t *testing.T) {
 	}
 }
 
+// atNoon is the time of a step on the tests' clock.
+const atNoon = `"time":"2026-01-02T03:04:05.000Z"`
+
 func TestFloatRoundTrip(t *testing.T) {
 	for _, x := range []float64{0, 1, -1, 1e-7, 9.999999e-7, 1e-6, 1e20, 1e21, 1.0 / 3, 5e-324, math.MaxFloat64, 0.1, 123456789, 1 << 53} {
-		row, err := parseRow(appendRow(nil, Row{1, map[string]float64{"train/epoch": x}}))
+		row, err := parseRow(appendRow(nil, Row{Step: 1, Values: map[string]float64{"train/epoch": x}}))
 		if err != nil || row.Values["train/epoch"] != x {
 			t.Errorf("%v read back as %v: %v", x, row.Values, err)
 		}
@@ -187,7 +190,7 @@ func TestStepRefused(t *testing.T) {
 	if err := r.Samples(6, nil); err == nil || err.Error() != "report: samples after Close" {
 		t.Errorf("after Close: %v", err)
 	}
-	if got := read(t, vfs.OS, filepath.Join(dir, "metrics.jsonl")); got != "{\"step\":5}\n" {
+	if got := read(t, vfs.OS, filepath.Join(dir, "metrics.jsonl")); got != "{\"step\":5,"+atNoon+"}\n" {
 		t.Errorf("file %q", got)
 	}
 }
@@ -218,7 +221,7 @@ func TestResumeCuts(t *testing.T) {
 		r := open(t, fsys, "/run", Options{ResumeStep: c.resume})
 		must(t, r.Step(c.resume+1, map[string]float64{"critic/d_acc": 0.25}))
 		must(t, r.Close())
-		want := c.want + fmt.Sprintf("{\"step\":%d,\"critic/d_acc\":0.25}\n", c.resume+1)
+		want := c.want + fmt.Sprintf("{\"step\":%d,\"critic/d_acc\":0.25,%s}\n", c.resume+1, atNoon)
 		if got := read(t, fsys, "/run/metrics.jsonl"); got != want {
 			t.Errorf("%s: got %q, want %q", name, clip(got), want)
 		}
@@ -261,6 +264,7 @@ func TestReadMetricsRefuses(t *testing.T) {
 		`{"step":1,"step":2}`:    `"step": want one positive integer`,
 		`{"step":1,"a":1,"a":2}`: `"a": stands twice`,
 		`{"step":1,"a":"x"}`:     `"a": want a number`,
+		`{"step":1,"time":5}`:    `"time": want one time, such as "2006-01-02T15:04:05.000Z"`,
 		`{"step":1,"a":null}`:    `"a": want a number`,
 		`{"step":1,"a":[1]}`:     `"a": want a number`,
 		`{"step":1,"a":1e999}`:   `"a": 1e999: not a float64`,
@@ -512,7 +516,7 @@ func prior(t *testing.T) *vfstest.CrashFS {
 	return fsys
 }
 
-const fourSteps = "{\"step\":1,\"critic/d_acc\":1}\n{\"step\":2,\"critic/d_acc\":2}\n{\"step\":3,\"critic/d_acc\":3}\n{\"step\":4,\"critic/d_acc\":4}\n"
+const fourSteps = "{\"step\":1,\"critic/d_acc\":1," + atNoon + "}\n{\"step\":2,\"critic/d_acc\":2," + atNoon + "}\n{\"step\":3,\"critic/d_acc\":3," + atNoon + "}\n{\"step\":4,\"critic/d_acc\":4," + atNoon + "}\n"
 
 // TestEveryErrorIsReported: whichever operation fails, once or for ever, the run hears of it; and a run begun again
 // ends with the right records.
@@ -637,7 +641,7 @@ func TestSyncKeepsAll(t *testing.T) {
 
 func TestConsoleOnly(t *testing.T) {
 	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: &b})
+	r := open(t, vfs.OS, "", Options{Console: NewConsole(&b, false)})
 	r.Log().Info("hello")
 	must(t, r.Step(1, map[string]float64{"critic/d_acc": 1}))
 	must(t, r.Samples(1, []Sample{{}}))

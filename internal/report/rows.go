@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strconv"
+	"time"
 
 	"gad/internal/vfs"
 )
@@ -23,10 +24,11 @@ const maxLine = 1 << 20
 type Row struct {
 	Step   int
 	Values map[string]float64
+	Time   time.Time // when the step was recorded, to the millisecond, UTC; zero = not noted
 }
 
 // appendRow writes a row as one JSON object and a newline: the step, the names in alphabetical order, the timings in
-// alphabetical order.
+// alphabetical order, the time.
 func appendRow(b []byte, r Row) []byte {
 	names := make([]string, 0, len(r.Values))
 	for n := range r.Values {
@@ -43,8 +45,15 @@ func appendRow(b []byte, r Row) []byte {
 		b = strconv.AppendQuote(append(b, ','), n) // declared names are plain ASCII
 		b = appendFloat(append(b, ':'), r.Values[n])
 	}
+	if !r.Time.IsZero() {
+		b = r.Time.AppendFormat(append(b, `,"time":"`...), rowTime)
+		b = append(b, '"')
+	}
 	return append(b, "}\n"...)
 }
+
+// rowTime is RFC 3339 in UTC.
+const rowTime = "2006-01-02T15:04:05.000Z"
 
 // appendFloat writes the shortest decimal that reads back as x, laid out as encoding/json does. What JSON has no number
 // for becomes a string: "NaN", "+Inf", "-Inf".
@@ -84,6 +93,15 @@ func parseRow(line []byte) (Row, error) {
 				return Row{}, errors.New(`"step": want one positive integer`)
 			}
 			r.Step = step
+			continue
+		}
+		if key == "time" {
+			text, _ := v.(string)
+			at, err := time.Parse(rowTime, text)
+			if err != nil || !r.Time.IsZero() {
+				return Row{}, errors.New(`"time": want one time, such as "` + rowTime + `"`)
+			}
+			r.Time = at
 			continue
 		}
 		if _, twice := r.Values[key]; twice {
@@ -173,7 +191,8 @@ func ReadMetrics(fsys vfs.FS, dir string) ([]Row, error) {
 	return rows, nil
 }
 
-// WithoutTimings returns the bytes of a metrics.jsonl with the metrics of which Timing is true taken away. What is left
+// WithoutTimings returns the bytes of a metrics.jsonl with the metrics of which Timing is true, and the times of day,
+// taken away. What is left
 // of two runs that compute the same is equal byte for byte.
 func WithoutTimings(b []byte) ([]byte, error) {
 	var out []byte
@@ -190,6 +209,7 @@ func WithoutTimings(b []byte) ([]byte, error) {
 				delete(r.Values, n)
 			}
 		}
+		r.Time = time.Time{}
 		out = appendRow(out, r)
 	}
 	return out, nil

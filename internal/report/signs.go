@@ -18,6 +18,9 @@ type Sign struct {
 	find func(rows []Row) string
 }
 
+// fewSteps are enough for what no noise brings about.
+const fewSteps = 5
+
 // signWindow is how many steps a sign must last, so that noise is none.
 const signWindow = 20
 
@@ -25,6 +28,20 @@ const signWindow = 20
 var signs = []Sign{
 	{"numbers break down", "an update was skipped, or a metric is not finite, in the last 20 steps",
 		"lower the learning rate of the side that skips; go on from a checkpoint before the first skip", brokenNumbers},
+	{"no pairs", "critic/pairs is 0 in each of the last 5 steps that the discriminator took: every pair was left out, since one of its answers was cut at the limit: it learns nothing, and the student learns from its noise",
+		"raise data.max_response_length above the teacher's answers (gad data validate --model has their lengths), or set critic.truncated=include",
+		func(rows []Row) string {
+			xs := series(rows, "critic/pairs")
+			if len(xs) < fewSteps || slices.Max(xs[len(xs)-fewSteps:]) > 0 {
+				return ""
+			}
+			return fmt.Sprintf("critic/pairs 0 in the last %d steps", fewSteps)
+		}},
+	{"few pairs", "mean of critic/pairs_frac below 0.5 over the last 20 steps: more than half of the pairs are left out, since one of their answers was cut at the limit",
+		"data.max_response_length; rollout/truncated_frac and teacher/truncated_frac say which side is cut",
+		func(rows []Row) string {
+			return mean(rows, "critic/pairs_frac", func(x float64) bool { return x < 0.5 && x > 0 })
+		}},
 	{"discriminator has not started", "over the last 20 steps, in which it learned alone, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: a coin's are 0.693 and 0.5",
 		"a longer warm-up that ends by what it has learned (trainer.critic_warmup_until=0.5), another critic.optim.lr; see the signs below for more",
 		notStarted},

@@ -57,3 +57,38 @@ func RatioInterval(xs, ys []float64, seed uint64) [2]float64 {
 		return sum / of
 	})
 }
+
+// z975 is the 97.5th percentile of the normal distribution.
+const z975 = 1.959963984540054
+
+// Wilson is the 95 % interval of a share of k in n (Wilson 1927): unlike the bootstrap's it says something where k is 0
+// or n. It lies within 0 and 1; both ends are NaN when n < 1.
+func Wilson(k, n int) [2]float64 {
+	if n < 1 {
+		return [2]float64{math.NaN(), math.NaN()}
+	}
+	p, N := float64(k)/float64(n), float64(n)
+	centre := (p + z975*z975/(2*N)) / (1 + z975*z975/N)
+	half := z975 / (1 + z975*z975/N) * math.Sqrt(p*(1-p)/N+z975*z975/(4*N*N))
+	return [2]float64{max(0, centre-half), min(1, centre+half)}
+}
+
+// Jackknife is the 95 % interval of a statistic from its value over all units and its values with each unit left out:
+// the value plus and minus 1.96 standard errors, with se^2 = (n-1)/n sum (x_i - mean x)^2 (Efron and Tibshirani 1993,
+// section 11.2). It is for what a bootstrap cannot do: a statistic that counts different things sees a unit that is drawn
+// twice as a repetition. Both ends are NaN when there are fewer than two units.
+func Jackknife(whole float64, without []float64) [2]float64 {
+	n := float64(len(without))
+	if n < 2 {
+		return [2]float64{math.NaN(), math.NaN()}
+	}
+	mean, sum := 0.0, 0.0
+	for _, x := range without {
+		mean += x / n
+	}
+	for _, x := range without {
+		sum += (x - mean) * (x - mean)
+	}
+	half := z975 * math.Sqrt((n-1)/n*sum)
+	return [2]float64{whole - half, whole + half}
+}

@@ -45,3 +45,51 @@ func TestInterval(t *testing.T) {
 		}
 	}
 }
+
+// Wilson's interval by hand, and at the ends where a bootstrap says nothing.
+func TestWilson(t *testing.T) {
+	for _, c := range []struct {
+		k, n int
+		want [2]float64
+	}{{0, 40, [2]float64{0, 0.0876}}, {40, 40, [2]float64{0.9124, 1}}, {81, 263, [2]float64{0.2553, 0.3662}}} { // the last is Newcombe's 1998 example
+		if ci := Wilson(c.k, c.n); math.Abs(ci[0]-c.want[0]) > 5e-4 || math.Abs(ci[1]-c.want[1]) > 5e-4 {
+			t.Errorf("%d of %d: %v, want %v", c.k, c.n, ci, c.want)
+		}
+	}
+	if ci := Wilson(0, 0); !math.IsNaN(ci[0]) {
+		t.Errorf("none of none: %v", ci)
+	}
+}
+
+// The jackknife of a mean is its normal interval; that of distinct n-grams leaves out
+// what only one text holds.
+func TestJackknife(t *testing.T) {
+	xs, sum := make([]float64, 50), 0.0
+	for i := range xs {
+		xs[i] = float64(i % 7)
+		sum += xs[i]
+	}
+	mean, ss := sum/50, 0.0
+	without := make([]float64, 50)
+	for i, x := range xs {
+		without[i] = (sum - x) / 49
+		ss += (x - mean) * (x - mean)
+	}
+	half := 1.959963984540054 * math.Sqrt(ss/49/50)
+	if ci := Jackknife(mean, without); math.Abs(ci[0]-(mean-half)) > 1e-12 || math.Abs(ci[1]-(mean+half)) > 1e-12 {
+		t.Errorf("%v, want %g +- %g", ci, mean, half)
+	}
+	if ci := Jackknife(1, []float64{1}); !math.IsNaN(ci[0]) {
+		t.Errorf("one unit: %v", ci)
+	}
+	texts := []string{"a b a b", "a b c", "", "d"}
+	for n := 1; n <= 2; n++ {
+		got := DistinctWithout(texts, n)
+		for i := range texts {
+			rest := append(append([]string{}, texts[:i]...), texts[i+1:]...)
+			if want := DistinctN(rest, n); got[i] != want {
+				t.Errorf("%d-grams without text %d: %g, want %g", n, i, got[i], want)
+			}
+		}
+	}
+}

@@ -152,6 +152,42 @@ func DistinctN(texts []string, n int) float64 {
 	return float64(len(seen)) / float64(total)
 }
 
+// DistinctWithout is DistinctN of the texts with each in turn left out, for Jackknife.
+func DistinctWithout(texts []string, n int) []float64 {
+	if n < 1 {
+		panic(fmt.Sprintf("textmetrics: DistinctWithout: n %d: want at least 1", n))
+	}
+	const several = -1
+	in := map[string]int{} // n-gram -> the only text that holds it, or several
+	counts, total := make([]int, len(texts)), 0
+	for k, t := range texts {
+		w := words(t, math.MaxInt)
+		for i := 0; i+n <= len(w); i++ {
+			gram := strings.Join(w[i:i+n], " ")
+			if at, seen := in[gram]; !seen {
+				in[gram] = k
+			} else if at != k {
+				in[gram] = several
+			}
+			counts[k]++
+			total++
+		}
+	}
+	alone := make([]int, len(texts))
+	for _, at := range in {
+		if at != several {
+			alone[at]++
+		}
+	}
+	out := make([]float64, len(texts))
+	for k := range texts {
+		if rest := total - counts[k]; rest > 0 {
+			out[k] = float64(len(in)-alone[k]) / float64(rest)
+		}
+	}
+	return out
+}
+
 // repeatN is the length of the runs that RepeatFrac compares: shorter ones repeat in any honest text.
 const repeatN = 4
 

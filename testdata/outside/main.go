@@ -117,7 +117,7 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 // run trains for two steps with the trainer, and resumes nothing.
 func run(be model.Backend, student, dir string) {
 	cfg := trainer.StageDefaults(trainer.SFT)
-	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, "testdata/letters/train.jsonl", dir
+	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, []string{"testdata/letters/train.jsonl"}, dir
 	check(cfg.Load("", "trainer.total_steps=2", "data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=32"))
 	t, err := trainer.Open(cfg, trainer.SFT, trainer.Options{Backend: be})
 	check(err)

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/internal/conf"
+	"gad/trainer"
+)
+
+// arrange puts the flags of a command line before its arguments, where the library wants
+// them: gad sft data.train_batch_size=8 --steps 2. A flag that the command does not have,
+// and a flag given twice that takes one value, are errors that say what was meant.
+func arrange(app *cli.App, args []string) ([]string, error) {
+	at, commands := 1, app.Commands
+	var c *cli.Command
+	for at < len(args) {
+		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(args[at]) })
+		if i < 0 {
+			break
+		}
+		c, commands = commands[i], commands[i].Subcommands
+		at++
+	}
+	name := strings.Join(args[1:at], " ")
+	switch {
+	case c == nil && at < len(args) && !strings.HasPrefix(args[at], "-"):
+		return nil, unknownCommand("", args[at], app.Commands)
+	case c == nil:
+		return args, nil // gad --help
+	case len(c.Subcommands) > 0 && at < len(args) && !strings.HasPrefix(args[at], "-") && c.ArgsUsage == "":
+		return nil, unknownCommand(name+" ", args[at], c.Subcommands)
+	}
+	var flags, rest []string
+	given := map[string]string{} // by the flag's first name: its value
+	for i := at; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			rest = append(rest, args[i:]...)
+			break
+		}
+		if len(a) < 2 || a[0] != '-' {
+			rest = append(rest, a)
+			continue
+		}
+		key, value, inline := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		f := flagOf(c, key)
+		if f == nil {
+			if !inline && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") && !strings.Contains(args[i+1], "=") {
+				value = args[i+1]
+			}
+			return nil, unknownFlag(c, name, key, value)
+		}
+		if f == cli.HelpFlag {
+			return helpOn(c, args[:at], args[at:]), nil
+		}
+		flags = append(flags, a)
+		if _, is := f.(*cli.BoolFlag); !is && !inline {
+			if i+1 == len(args) {
+				return nil, usage("%s: --%s: a value is missing: see gad %s --help", name, key, name)
+			}
+			i++
+			value = args[i]
+			flags = append(flags, value)
+		}
+		first := f.Names()[0]
+		if before, twice := given[first]; twice && !adds(f) {
+			return nil, usage("%s: --%s is given twice, %q and %q: give it once", name, first, before, value)
+		}
+		given[first] = value
+	}
+	return slices.Concat(args[:at], flags, rest), nil
+}
+
+// helpOn is the command line for help on a command; beside it the name of a setting, or
+// of a group of them, asks for those: gad sft --help actor.optim.
+func helpOn(c *cli.Command, command, rest []string) []string {
+	for _, a := range rest {
+		cfg := trainer.DefaultConfig()
+		if takesSettings(c) && !strings.HasPrefix(a, "-") && conf.Help(&cfg, a) != "" {
+			return []string{command[0], "help", "settings", a}
+		}
+	}
+	return append(slices.Clone(command), "--help")
+}
+
+// adds reports whether a flag may be given several times.
+func adds(f cli.Flag) bool {
+	slice, ok := f.(cli.DocGenerationSliceFlag)
+	return ok && slice.IsSliceFlag()
+}
+
+// flagOf is the command's flag of that name; nil is none.
+func flagOf(c *cli.Command, name string) cli.Flag {
+	for _, f := range append(slices.Clone(c.Flags), cli.HelpFlag) {
+		if slices.Contains(f.Names(), name) {
+			return f
+		}
+	}
+	return nil
+}
+
+func unknownCommand(before, name string, commands []*cli.Command) error {
+	var names []string
+	for _, c := range commands {
+		if !c.Hidden {
+			names = append(names, c.Name)
+		}
+	}
+	if before == "" && name != "help" {
+		names = append(names, "help")
+	}
+	if near := conf.Nearest(name, names); near != "" {
+		return usage("unknown command %q: did you mean gad %s%s?", before+name, before, near)
+	}
+	return usage("unknown command %q: see gad %s--help", before+name, before)
+}
+
+// elsewhere are names that other trainers have for a setting, where the last part of
+// gad's own name does not give it away.
+var elsewhere = map[string]string{
+	"learning_rate":               "actor.optim.lr",
+	"per_device_train_batch_size": "data.train_batch_size",
+	"batch_size":                  "data.train_batch_size",
+	"num_train_epochs":            "trainer.total_epochs",
+	"epochs":                      "trainer.total_epochs",
+	"max_steps":                   "trainer.total_steps",
+	"warmup_steps":                "actor.optim.lr_warmup_steps",
+	"lr_scheduler_type":           "actor.optim.lr_scheduler",
+	"max_grad_norm":               "actor.grad_clip",
+	"num_generations":             "rollout.n",
+	"max_completion_length":       "data.max_response_length",
+	"max_length":                  "data.max_response_length",
+	"max_new_tokens":              "data.max_response_length",
+	"beta":                        "actor.kl_loss_coef",
+	"kl_coef":                     "actor.kl_loss_coef",
+	"epsilon":                     "actor.clip_ratio_low",
+	"gradient_checkpointing":      "actor.recompute",
+	"save_steps":                  "trainer.save_freq",
+	"eval_steps":                  "trainer.test_freq",
+	"save_total_limit":            "trainer.max_ckpt_to_keep",
+	"output_dir":                  "trainer.default_local_dir",
+}
+
+// unknownFlag says which flag, or which setting, the user may have meant.
+func unknownFlag(c *cli.Command, command, key, value string) error {
+	var names []string
+	for _, f := range c.Flags {
+		names = append(names, f.Names()...)
+	}
+	if key == "resume" && takesSettings(c) {
+		return usage("%s: unknown flag --resume: repeat the command that began the run, or say gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor", command)
+	}
+	if takesSettings(c) {
+		if value == "" {
+			value = "VALUE"
+		}
+		snake := strings.ReplaceAll(key, "-", "_")
+		if strings.Contains(key, ".") {
+			return usage("%s: unknown flag --%s: settings stand without dashes: %s=%s", command, key, snake, value)
+		}
+		if keys := settingsNamed(snake); len(keys) > 0 {
+			for i, k := range keys {
+				keys[i] = k + "=" + value
+			}
+			return usage("%s: unknown flag --%s: say the setting %s", command, key, strings.Join(keys, " or "))
+		}
+	}
+	if near := conf.Nearest(key, names); near != "" {
+		return usage("%s: unknown flag --%s: did you mean --%s?", command, key, near)
+	}
+	more := ""
+	if takesSettings(c) {
+		more = "; gad help settings lists the settings"
+	}
+	return usage("%s: unknown flag --%s: see gad %s --help%s", command, key, command, more)
+}
+
+// takesSettings reports whether key=value may stand on the command line.
+func takesSettings(c *cli.Command) bool { return strings.Contains(c.ArgsUsage, "KEY=VALUE") }
+
+// settingsNamed are the settings whose name, or another trainer's name for them, ends
+// with name: at most three.
+func settingsNamed(name string) (keys []string) {
+	if key, ok := elsewhere[name]; ok {
+		return []string{key}
+	}
+	cfg := trainer.DefaultConfig()
+	for _, s := range conf.Describe(&cfg) {
+		if s.Key == name || strings.HasSuffix(s.Key, "."+name) {
+			keys = append(keys, s.Key)
+		}
+	}
+	if len(keys) > 3 {
+		return nil
+	}
+	return keys
+}
+
+// ignored are the settings on a command line that the stage does not read, as warnings.
+func ignored(stage trainer.Stage, cfg trainer.Config, overrides []string) (warnings []string) {
+	for _, o := range overrides {
+		key, _, _ := strings.Cut(strings.TrimPrefix(o, "+"), "=")
+		if why := cfg.Ignores(stage, key); why != "" {
+			warnings = append(warnings, fmt.Sprintf("%s has no effect: %s", o, why))
+		}
+	}
+	return warnings
+}

@@ -1,0 +1,349 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/data"
+	"gad/trainer"
+)
+
+// evalFigures are what gad eval prints always, and of fresh discriminators.
+type evalFigures struct {
+	Model       string     `json:"model"`
+	Rows        int        `json:"rows"`
+	Temperature float64    `json:"temperature"`
+	RougeL      float64    `json:"rouge_l"`
+	NLL         float64    `json:"teacher_nll"`
+	LenRatio    float64    `json:"len_ratio"`
+	D1          float64    `json:"distinct_1"`
+	D2          float64    `json:"distinct_2"`
+	Truncated   float64    `json:"truncated_frac"`
+	Repeat      float64    `json:"repeat_frac"`
+	RougeCI     [2]float64 `json:"rouge_l_ci95"`
+	NLLCI       [2]float64 `json:"teacher_nll_ci95"`
+	LenCI       [2]float64 `json:"len_ratio_ci95"`
+	D1CI        [2]float64 `json:"distinct_1_ci95"`
+	D2CI        [2]float64 `json:"distinct_2_ci95"`
+	TruncatedCI [2]float64 `json:"truncated_frac_ci95"`
+	RepeatCI    [2]float64 `json:"repeat_frac_ci95"`
+	Fresh       *float64   `json:"fresh_d_acc"`
+	FreshCI     []float64  `json:"fresh_d_acc_ci95"`
+	Trained     *float64   `json:"fresh_d_trained"`
+	Control     *float64   `json:"fresh_d_control"`
+	Ties        *float64   `json:"fresh_d_ties"`
+	Learned     *bool      `json:"fresh_d_learned"`
+	Steps       int        `json:"fresh_d_steps"`
+	Seeds       int        `json:"fresh_d_seeds"`
+	Read        int        `json:"fresh_d_read"`
+	Note        string     `json:"fresh_d_note"`
+}
+
+// Every figure has an interval that holds it; the estimate comes before the work.
+func TestEval(t *testing.T) {
+	f := ready(t)
+	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14"}
+	plain, args := args, append(slices.Clone(args), "--disc-steps", "5")
+	printed, said := must(t, append(args, "--json")...)
+	e := objects[evalFigures](t, printed)[0]
+	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) || !(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Ties == nil || e.Control == nil || e.Trained == nil ||
+		e.Learned == nil || *e.Learned != (e.Fresh != nil) || e.Steps != 5 || e.Seeds != 3 || e.Model != "" {
+		t.Errorf("%s", printed)
+	}
+	for name, x := range map[string]struct {
+		value float64
+		ci    [2]float64
+	}{"rouge_l": {e.RougeL, e.RougeCI}, "teacher_nll": {e.NLL, e.NLLCI}, "len_ratio": {e.LenRatio, e.LenCI}, "distinct_1": {e.D1, e.D1CI},
+		"distinct_2": {e.D2, e.D2CI}, "truncated_frac": {e.Truncated, e.TruncatedCI}} {
+		if !(x.ci[0] <= x.value && x.value <= x.ci[1]) {
+			t.Errorf("%s: %g is not within its interval %v", name, x.value, x.ci)
+		}
+	}
+	for _, text := range []string{"estimate, from a measurement of", "  answers  ", "  teacher NLL  ", "fresh discriminators (2 x 3 of 5 steps)", "  total  "} {
+		if !strings.Contains(said, text) {
+			t.Errorf("the estimate lacks %q:\n%s", text, said)
+		}
+	}
+	text, _ := must(t, args...)
+	for _, name := range []string{"10 rows, greedy", "ROUGE-L", "teacher NLL", "length ratio", "fresh discriminator", "on pairs it learned from", "control"} {
+		if !strings.Contains(text, name) {
+			t.Errorf("does not print %q:\n%s", name, text)
+		}
+	}
+	printed, _ = must(t, append(plain, "--json", "--disc-steps", "0", "--limit", "3")...)
+	if strings.Contains(printed, "fresh_d_") || !strings.Contains(printed, `"rows":3`) {
+		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
+	}
+	text, said = must(t, append(args, "--limit", "1")...)
+	if want := "no fresh discriminator: 1 row: a discriminator learns from half of the rows and is asked about the others\n"; !strings.Contains(text, want) || !strings.Contains(said, want) {
+		t.Errorf("one row prints\n%sand says\n%s", text, said)
+	}
+	// Steps that are not asked for are lowered to what ten rows can teach.
+	printed, _ = must(t, "eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--json", "--disc-seeds", "1")
+	if e := objects[evalFigures](t, printed)[0]; e.Steps != 50 || !strings.Contains(e.Note, "50 of 800 steps, which are") {
+		t.Errorf("%d steps: %s", e.Steps, printed)
+	}
+}
+
+// gad eval --output has a line for each row and model, whose means are the figures of
+// the summary, and which gad reads as data.
+func TestEvalOutput(t *testing.T) {
+	f := ready(t)
+	out := filepath.Join(t.TempDir(), "rows.jsonl")
+	sft, student := f.path("sft", "global_step_60", "actor"), f.path("student")
+	args := []string{"eval", "--model", student, "--model", sft, "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "5", "--disc-seeds", "2",
+		"--checker", `while read line; do echo '{"score": 0.5, "label": "half"}'; done`}
+	printed, _ := must(t, append(args, "--output", out, "--json")...)
+	var all struct {
+		Models []struct {
+			evalFigures
+			Check   float64            `json:"check"`
+			CheckCI []float64          `json:"check_ci95"`
+			Labels  map[string]float64 `json:"labels"`
+		} `json:"models"`
+		Differences []map[string]json.RawMessage `json:"differences"`
+	}
+	if err := json.Unmarshal([]byte(printed), &all); err != nil || len(all.Models) != 2 || len(all.Differences) != 1 {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	raw, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := objects[trainer.EvalRow](t, string(raw))
+	if len(rows) != 20 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for k, name := range []string{student, sft} {
+		var rouge, asked, right, cut float64
+		for i, r := range rows[10*k : 10*k+10] {
+			if r.Model != name || r.Row != i || r.TeacherNLL == nil || r.Check == nil || *r.Check != 0.5 || r.Label != "half" || len(r.Fresh) != 2 || r.Tokens < 1 || len(r.Content) == 0 || r.Teacher == "" {
+				t.Errorf("line %d: %+v", 10*k+i, r)
+			}
+			rouge += r.RougeL / 10
+			if r.Truncated {
+				cut += 0.1
+			}
+			for _, v := range r.Fresh {
+				if v != nil {
+					asked++
+					right += *v
+				}
+			}
+		}
+		m := all.Models[k]
+		if m.Model != name || !near(rouge, m.RougeL) || !near(cut, m.Truncated) || m.Check != 0.5 || m.Labels["half"] != 1 || asked < 8 || asked > 10 {
+			t.Errorf("%s: rows give ROUGE-L %g, cut %g, %g verdicts; the summary %+v", name, rouge, cut, asked, m)
+		}
+		if m.Fresh != nil && !near(right/asked, *m.Fresh) {
+			t.Errorf("%s: verdicts %g, accuracy %g", name, right/asked, *m.Fresh)
+		}
+	}
+	var d trainer.Difference
+	if err := json.Unmarshal(all.Differences[0]["rouge_l"], &d); err != nil || !near(d.Value, all.Models[1].RougeL-all.Models[0].RougeL) || d.CI95 == nil || d.CI95[0] <= 0 {
+		t.Errorf("difference of ROUGE-L %s: %v; an SFT student is better than an untrained one", all.Differences[0]["rouge_l"], err)
+	}
+	text, _ := must(t, args...)
+	for _, want := range []string{"A  " + student + "\n", "B  " + sft + "\n", "B - A, paired", "better", "[0.500, 0.500]", "+0.000 [+0.000, +0.000] within noise"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+	printed, _ = must(t, "logprobs", "--model", sft, "--data", out)
+	if got := objects[rowOut](t, printed); len(got) != 20 || len(got[13].Response) < 2 {
+		t.Errorf("logprobs of the output: %d rows: %s", len(got), printed)
+	}
+}
+
+func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
+
+// gad plan --stage eval and gad eval --dry-run print the same parts, and write nothing.
+func TestEvalPlan(t *testing.T) {
+	f := ready(t)
+	model, rows := f.path("sft", "global_step_60", "actor"), f.path("test.jsonl")
+	for _, args := range [][]string{{"plan", "--stage", "eval"}, {"eval", "--dry-run"}} {
+		printed, _ := must(t, append(args, "--model", model, "--data", rows)...)
+		for _, text := range []string{"memory\n", "student: key/value cache", "fresh discriminators (2 x 3 of 50 steps)", "estimate, from a measurement", "50 of 800 steps, which are 40 passes over 5 pairs"} {
+			if !strings.Contains(printed, text) {
+				t.Errorf("%v does not print %q:\n%s", args, text, printed)
+			}
+		}
+	}
+}
+
+// What a fresh discriminator says is printed where its control says that it can tell,
+// and "not learned" where not.
+func TestPrintEvaluation(t *testing.T) {
+	acc, ci, control, trained, poor, ties, check := 0.75, [2]float64{0.7, 0.8}, 0.9, 0.98, 0.52, 0.25, 0.5
+	yes, no, one := true, false, 1.0
+	for want, e := range map[string]trainer.Evaluation{
+		"fresh discriminator           0.750 [0.700, 0.800]        held-out accuracy; 0.5: cannot tell student from teacher\n  on pairs it learned from    0.980\n  control                     0.900": {
+			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTrained: &trained, FreshDTies: &ties, FreshDLearned: &yes, FreshDSteps: 100, FreshDSeeds: 2, FreshDRead: 256},
+		"  trained                     2 x 100 steps, 256 tokens\nfresh discriminators were shortened: it was long\n": {
+			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTies: &ties, FreshDLearned: &yes, FreshDSteps: 100, FreshDSeeds: 2, FreshDRead: 256, FreshDNote: "it was long"},
+		"the fresh discriminator has not learned: the control is not clearly above chance: give more rows": {
+			FreshDControl: &acc, FreshDTrained: &trained, FreshDTies: &ties, FreshDLearned: &no, FreshDSteps: 5},
+		"the fresh discriminator has not learned: it does not even rank the pairs that it learned from": {
+			FreshDControl: &acc, FreshDTrained: &poor, FreshDTies: &ties, FreshDLearned: &no, FreshDSteps: 5},
+		"fresh discriminator           all answers equal\n": {FreshDTies: &one, FreshDLearned: &no},
+		"checker's score               0.500 [0.700, 0.800]\n  a                           0.200 [": {
+			Rows: 10, Check: &check, CheckCI95: &ci, Labels: map[string]float64{"b": 0.2, "a": 0.2, "walk": 0.6}},
+		"no fresh discriminator: for a reason\n": {FreshDNote: "for a reason"},
+	} {
+		var b strings.Builder
+		if printEvaluations(&b, compared{Models: []trainer.Evaluation{e}}); !strings.Contains(b.String(), want) {
+			t.Errorf("prints\n%swant %q", b.String(), want)
+		}
+	}
+	// A difference is named by its interval, and by whether more is better.
+	for want, c := range map[string]struct {
+		ci     *[2]float64
+		better int
+	}{
+		"+0.100 [-0.100, +0.300] within noise": {&[2]float64{-0.1, 0.3}, 1}, "+0.100 [+0.050, +0.300] better": {&[2]float64{0.05, 0.3}, 1},
+		"+0.100 [+0.050, +0.300] worse": {&[2]float64{0.05, 0.3}, -1}, "+0.100 [+0.050, +0.300] more": {&[2]float64{0.05, 0.3}, 0}, "+0.100": {nil, 1},
+	} {
+		if got := difference(map[string]trainer.Difference{"x": {Value: 0.1, CI95: c.ci}}, "x", c.better); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// gad generate --data answers every row with every sample; each answer is that of the
+// same row alone, and the file is data for gad score.
+func TestGenerateData(t *testing.T) {
+	f := ready(t)
+	actor, rows := f.path("train", "global_step_3", "actor"), f.path("test.jsonl")
+	dir := t.TempDir()
+	args := func(name string, extra ...string) []string {
+		return append([]string{"generate", "--model", actor, "--data", rows, "--output", filepath.Join(dir, name), "-n", "3", "--max-new-tokens", "12", "--temperature", "1"}, extra...)
+	}
+	printed, _ := must(t, args("all.jsonl")...)
+	if !strings.Contains(printed, "30 answers to 10 rows") {
+		t.Errorf("prints %q", printed)
+	}
+	read := func(name string) string {
+		raw, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	all := read("all.jsonl")
+	answers := objects[answerRow](t, all)
+	if len(answers) != 30 {
+		t.Fatalf("%d answers", len(answers))
+	}
+	for i, a := range answers {
+		if a.Row != i/3 || a.Sample != i%3 || len(a.Content) == 0 || a.Teacher == "" || a.Tokens < 1 || a.Truncated != (a.Finish == "length") || a.Truncated != (a.Tokens == 12 && a.Finish != "stop") {
+			t.Errorf("line %d: %+v", i, a)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "all.jsonl.partial")); !os.IsNotExist(err) {
+		t.Errorf("the journal is left: %v", err)
+	}
+	// The rows before a limit are the same, whatever comes after them.
+	must(t, args("two.jsonl", "--limit", "2")...)
+	if two := read("two.jsonl"); !strings.HasPrefix(all, two) || strings.Count(two, "\n") != 6 {
+		t.Errorf("--limit 2 gives other answers:\n%s", two)
+	}
+	must(t, args("other.jsonl", "--seed", "2")...)
+	if read("other.jsonl") == all {
+		t.Error("another seed gives the same answers")
+	}
+	scores, _ := must(t, "score", "--critic", f.path("train", "global_step_3", "critic"), "--data", filepath.Join(dir, "all.jsonl"))
+	if got := objects[rowOut](t, scores); len(got) != 30 {
+		t.Errorf("%d scores", len(got))
+	}
+
+	// From any part of the journal the same bytes come.
+	head, lines := journalOf(t, actor, rows, 12, func(s *batchSettings) { s.N, s.Temperature = 3, 1 }), strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
+	for k, part := range map[string]string{
+		"nothing":               head,
+		"some, out of order":    head + lines[7] + lines[2] + lines[0] + lines[1],
+		"a line cut short":      head + lines[0] + lines[1][:20],
+		"a last line unended":   head + strings.TrimSuffix(lines[4], "\n"),
+		"the same answer twice": head + lines[4] + lines[4],
+	} {
+		name := strings.ReplaceAll(k, " ", "-") + ".jsonl"
+		if err := os.WriteFile(filepath.Join(dir, name+".partial"), []byte(part), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, said := must(t, args(name)...)
+		if read(name) != all {
+			t.Errorf("%s: other bytes than without an interruption", k)
+		}
+		if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "answers are there already") {
+			t.Errorf("%s: does not say that it resumes: %s", k, said)
+		}
+	}
+}
+
+// journalOf is the first line of the journal of gad generate --data with its defaults,
+// but for what change sets.
+func journalOf(t *testing.T, dir, rows string, limit int, change ...func(*batchSettings)) string {
+	t.Helper()
+	sum, err := modelDigest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := data.Open(rows, data.DefaultColumns())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	settings := batchSettings{Model: sum, Data: set.Digest(), ContentKey: "content", TeacherKey: "teacher_response", N: 1, MaxNew: limit,
+		Temperature: 0.8, TopP: 1, Seed: 1, Device: "cpu", Precision: "auto"}
+	for _, f := range change {
+		f(&settings)
+	}
+	var line bytes.Buffer
+	if err := printJSON(&line, settings); err != nil {
+		t.Fatal(err)
+	}
+	return line.String()
+}
+
+// Token by token the same text comes as at once, characters whole.
+func TestStream(t *testing.T) {
+	f := ready(t)
+	actor := f.path("train", "global_step_3", "actor")
+	for _, seed := range []string{"1", "2", "3", "4"} {
+		args := []string{"generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens", "40", "--temperature", "3", "--seed", seed}
+		whole, _ := must(t, args...)
+		streamed, _ := must(t, append(args, "--stream")...)
+		if streamed != whole {
+			t.Errorf("seed %s: streamed %q, at once %q", seed, streamed, whole)
+		}
+	}
+}
+
+// The prompt may come from standard input.
+func TestPromptFromStdin(t *testing.T) {
+	f := ready(t)
+	actor := f.path("train", "global_step_3", "actor")
+	want, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens", "12", "--temperature", "1")
+	file := filepath.Join(t.TempDir(), "prompt")
+	old := os.Stdin
+	defer func() { os.Stdin = old }()
+	for content, wrong := range map[string]string{"Add 1+2+3\n": "", "\n": "standard input is empty", "\xff\xfe": "standard input is not UTF-8 text"} {
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		in, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdin = in
+		code, got, said := gad("generate", "--model", actor, "--prompt", "-", "--max-new-tokens", "12", "--temperature", "1")
+		in.Close()
+		if wrong == "" && got != want || wrong != "" && (code != exitUsage || said != "gad: generate: --prompt -: "+wrong+"\n") {
+			t.Errorf("%q: exit status %d, prints %q, says %q", content, code, got, said)
+		}
+	}
+}

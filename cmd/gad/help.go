@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/checkpoint"
+	"gad/internal/conf"
+	"gad/trainer"
+)
+
+// helpCommand is gad help.
+func (p *program) helpCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "help",
+		Usage:     "help on a command; gad help settings [PREFIX] describes the settings",
+		ArgsUsage: "[COMMAND ... | settings [PREFIX]]",
+		Action: func(c *cli.Context) error {
+			args := c.Args().Slice()
+			if len(args) == 0 || args[0] != "settings" {
+				return p.invoke(c.Context, append(append([]string{"gad"}, args...), "--help"))
+			}
+			if len(args) > 2 {
+				return usage("help settings: unexpected argument %q: give one prefix, such as actor.optim", args[2])
+			}
+			prefix := ""
+			if len(args) == 2 {
+				prefix = args[1]
+			}
+			cfg := trainer.DefaultConfig()
+			text := conf.Help(&cfg, prefix)
+			if text == "" {
+				return usage("help settings: no setting begins with %q: gad help settings lists all", prefix)
+			}
+			fmt.Fprint(p.out, text)
+			return nil
+		},
+	}
+}
+
+// configCommand is gad config.
+func (p *program) configCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "config",
+		Usage:       "a commented YAML file of all settings, to edit and give to --config",
+		ArgsUsage:   "[KEY=VALUE ...]",
+		Description: "Writes every setting with its meaning and the stage's default: gad config --stage train > run.yaml",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "the stage whose defaults are written: sft, warmup, train or dpo"},
+			presetFlag(),
+		},
+		Action: func(c *cli.Context) error {
+			stage, err := stageNamed(c)
+			if err != nil {
+				return err
+			}
+			preset, err := trainer.Preset(c.String("preset"))
+			if err != nil {
+				return usage("%s: --preset: %v", typed(c), err)
+			}
+			cfg := trainer.StageDefaults(stage)
+			if err := conf.Load(&cfg, "", append(preset, c.Args().Slice()...), nil); err != nil {
+				return err
+			}
+			text, err := conf.Template(&cfg)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.out, "# The settings of gad %s. Delete what you leave as it is: a missing setting keeps its default.\n", stage)
+			_, err = p.out.Write(text)
+			return err
+		},
+	}
+}
+
+// stageNamed is the stage that --stage names.
+func stageNamed(c *cli.Context) (trainer.Stage, error) {
+	stage := trainer.Stage(c.String("stage"))
+	if !slices.Contains([]trainer.Stage{trainer.SFT, trainer.Warmup, trainer.Train, trainer.DPO}, stage) {
+		return "", usage("%s: --stage %q: must be sft, warmup, train or dpo", typed(c), stage)
+	}
+	return stage, nil
+}
+
+// foremost are the settings that most runs of a stage change, for --help.
+var foremost = map[trainer.Stage][]string{
+	trainer.SFT: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "actor.optim.lr", "trainer.total_epochs",
+		"trainer.save_freq", "trainer.test_freq", "actor.max_token_len", "actor.recompute"},
+	trainer.DPO: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "dpo.beta", "dpo.loss_type", "actor.optim.lr",
+		"rollout.temperature", "trainer.total_epochs", "trainer.save_freq", "actor.max_token_len"},
+	trainer.Warmup: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "rollout.n", "rollout.temperature",
+		"critic.optim.lr", "critic.ppo_mini_batch_size", "trainer.critic_warmup_until", "actor.optim.lr", "trainer.total_epochs", "trainer.save_freq"},
+	trainer.Train: {"data.train_batch_size", "data.max_response_length", "rollout.n", "rollout.temperature", "actor.optim.lr", "actor.kl_loss_coef",
+		"actor.clip_ratio_low", "actor.clip_ratio_high", "actor.ppo_mini_batch_size", "critic.optim.lr", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq"},
+}
+
+// settingsHelp is the part of a stage's --help about settings.
+func settingsHelp(stage trainer.Stage) string {
+	cfg := trainer.StageDefaults(stage)
+	all := conf.Describe(&cfg)
+	var b strings.Builder
+	b.WriteString("Settings are KEY=VALUE, before or after the flags, or a YAML file (--config). The ones that most runs change, with their defaults:\n\n")
+	for _, key := range foremost[stage] {
+		s := all[slices.IndexFunc(all, func(s conf.Setting) bool { return s.Key == key })]
+		fmt.Fprintf(&b, "  %-34s %s\n", s.Key+"="+s.Default, brief(s.Doc))
+	}
+	fmt.Fprintf(&b, "\nAll of them: gad help settings [PREFIX]. A commented file to edit: gad config --stage %s > run.yaml", stage)
+	return b.String()
+}
+
+// brief is the first clause of a description.
+func brief(doc string) string {
+	if i := strings.IndexAny(doc, ";:"); i > 0 {
+		doc = doc[:i]
+	}
+	doc, _, _ = strings.Cut(doc, ". ")
+	return doc
+}
+
+// resumeCommand is gad resume.
+func (p *program) resumeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "resume",
+		Usage:     "resume an interrupted run of any stage from its newest checkpoint",
+		ArgsUsage: "RUN [KEY=VALUE ...]",
+		Description: "The same as repeating the command that began the run; all settings are read from the run's folder. " +
+			"Settings that may change in the middle of a run, and --steps, may be given anew.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "steps", Usage: "steps of the run in all: more than before to prolong it"},
+			&cli.StringFlag{Name: "checker", Usage: "the run's checker program, which a folder alone does not start"},
+			&cli.StringFlag{Name: "device", Usage: "where to compute: cpu or cuda"},
+			&cli.StringFlag{Name: "threads", Usage: "CPU workers; 0 is one per core"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
+		},
+		Action: func(c *cli.Context) error {
+			run := c.Args().First()
+			if run == "" || strings.Contains(run, "=") {
+				return usage("resume: no run: say gad resume RUN, the --output of gad sft, warmup, train or dpo")
+			}
+			if info, err := files().Stat(run); err != nil || !info.IsDir() {
+				return usage("resume: %s: no such folder: give the --output of gad sft, warmup, train or dpo", run)
+			}
+			stage, err := trainer.StageOf(files(), run)
+			if errors.Is(err, checkpoint.ErrNone) {
+				return usage("resume: %s: holds no checkpoint to resume from: repeat the command that began the run", run)
+			} else if err != nil {
+				return err
+			}
+			args := []string{"gad", string(stage), "--output", run}
+			for _, name := range []string{"steps", "checker", "device", "threads"} {
+				if c.IsSet(name) {
+					args = append(args, "--"+name, c.String(name))
+				}
+			}
+			if c.Bool("dry-run") {
+				args = append(args, "--dry-run")
+			}
+			return p.invoke(c.Context, append(args, c.Args().Tail()...))
+		},
+	}
+}

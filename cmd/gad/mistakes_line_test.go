@@ -1,0 +1,186 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Mistakes on the command line itself, and folders that are not models.
+func TestMistakesOnTheLine(t *testing.T) {
+	f := ready(t)
+	work := t.TempDir()
+	t.Chdir(work)
+	for name, content := range map[string]string{
+		"lora/adapter_config.json":             "{}",
+		"cache/snapshots/0123abcd/config.json": "{}", "cache/refs/main": "0123abcd",
+		"m.gguf": "GGUF", "m.bin": "x", "dir/notes.txt": "x",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"student", "sft", "warmup", "train"} {
+		if err := os.Symlink(f.path(dir), dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, err := os.ReadFile(f.path("test.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("rows.jsonl", raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mistaken(t, []string{work, f.path("sft"), f.path("warmup")}, []mistake{
+		// commands
+		{"trian", 2, `unknown command "trian": did you mean gad train?`},
+		{"evla --model student", 2, `unknown command "evla": did you mean gad eval?`},
+		{"finetune", 2, `unknown command "finetune": see gad --help`},
+		{"data inspct --data rows.jsonl", 2, `unknown command "data inspct": did you mean gad data inspect?`},
+		{"data frob", 2, `unknown command "data frob": see gad data --help`},
+		{"help settings nothing.like.it", 2, `help settings: no setting begins with "nothing.like.it": gad help settings lists all`},
+		{"help settings actor critic", 2, `help settings: unexpected argument "critic": give one prefix, such as actor.optim`},
+		{"help frob", 2, `unknown command "frob": see gad --help`},
+		// flags that are settings, or another trainer's
+		{"sft --lr 1e-5", 2, `sft: unknown flag --lr: say the setting actor.optim.lr=1e-5 or critic.optim.lr=1e-5`},
+		{"sft --learning-rate=1e-5", 2, `sft: unknown flag --learning-rate: say the setting actor.optim.lr=1e-5`},
+		{"sft --batch-size 8", 2, `sft: unknown flag --batch-size: say the setting data.train_batch_size=8`},
+		{"sft --per_device_train_batch_size 8", 2, `sft: unknown flag --per_device_train_batch_size: say the setting data.train_batch_size=8`},
+		{"sft --epochs 3", 2, `sft: unknown flag --epochs: say the setting trainer.total_epochs=3`},
+		{"train --num-generations 8", 2, `train: unknown flag --num-generations: say the setting rollout.n=8`},
+		{"train --beta 0.1", 2, `train: unknown flag --beta: say the setting actor.kl_loss_coef=0.1`},
+		{"train --actor.optim.lr=1e-5", 2, `train: unknown flag --actor.optim.lr: settings stand without dashes: actor.optim.lr=1e-5`},
+		{"train --rollout.temperature 1", 2, `train: unknown flag --rollout.temperature: settings stand without dashes: rollout.temperature=1`},
+		{"plan --gradient-checkpointing", 2, `plan: unknown flag --gradient-checkpointing: say the setting actor.recompute=VALUE`},
+		{"sft --stpes 5", 2, `sft: unknown flag --stpes: did you mean --steps?`},
+		{"generate --modle student", 2, `generate: unknown flag --modle: did you mean --model?`},
+		{"sft --model student --resume sft", 2, "sft: unknown flag --resume: repeat the command that began the run, or say gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor"},
+		// flags given twice, empty or out of range
+		{"sft --model student --model sft", 2, `sft: --model is given twice, "student" and "sft": give it once`},
+		{"sft: --seed 1 SET --seed 2", 2, `sft: --seed is given twice, "1" and "2": give it once`},
+		{"sft --output=a --output=b", 2, `sft: --output is given twice, "a" and "b": give it once`},
+		{"sft --steps", 2, `sft: --steps: a value is missing: see gad sft --help`},
+		{"sft: SET --steps 0", 2, `sft: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes`},
+		{"sft: SET --steps -3", 2, `conf: flag --steps: setting "trainer.total_steps": "-3": below the minimum 0`},
+		{"sft: SET --threads two", 2, `conf: flag --threads: setting "trainer.threads": "two": want an integer in decimal digits`},
+		{"sft: SET --device gpu", 2, `conf: flag --device: setting "trainer.device": "gpu": did you mean "cpu"? (one of: cpu, cuda)`},
+		{"sft: SET 5", 2, `conf: override "5": want setting=value, such as model.path=...`},
+		{"sft: SET actor=5", 2, `conf: override "actor=5": group "actor": name one of its settings, such as actor.policy_loss.loss_mode`},
+		{"sft: SET data.train_batch_size=0", 2, `conf: override "data.train_batch_size=0": setting "data.train_batch_size": "0": below the minimum 1`},
+		{"sft: SET actor.optim.lr=nan", 2, ``},
+		{"config --stage game", 2, `config: --stage "game": must be sft, warmup, train or dpo`},
+		{"config rollout.nn=2", 2, `conf: override "rollout.nn=2": setting "rollout.nn": unknown: did you mean "rollout.n"?`},
+		{"train --preset fast", 2, `train: --preset: "fast": use gad or grgc`},
+		// runs
+		{"resume", 2, `resume: no run: say gad resume RUN, the --output of gad sft, warmup, train or dpo`},
+		{"resume nowhere", 2, `resume: nowhere: no such folder: give the --output of gad sft, warmup, train or dpo`},
+		{"resume rows.jsonl", 2, `resume: rows.jsonl: no such folder: give the --output of gad sft, warmup, train or dpo`},
+		{"resume dir", 2, `resume: dir: holds no checkpoint to resume from: repeat the command that began the run`},
+		{"resume sft --seed 5", 2, `resume: unknown flag --seed: say the setting trainer.seed=5`},
+		{"resume sft trainer.seed=5", 2, `configuration: trainer.seed was 1 when the run in sft began, now it is 5: a run keeps it: give another --output`},
+		{"doctor dir", 2, `configuration: trainer: dir: holds no run: give the --output of gad sft, warmup, train or dpo`},
+		{"doctor sft warmup", 2, `doctor: unexpected argument "warmup": give one run folder, or none`},
+		// folders that are not models
+		{"generate --model Qwen/Qwen2.5-0.5B-Instruct --prompt x", 3, `model: Qwen/Qwen2.5-0.5B-Instruct: no such folder, and gad downloads nothing: fetch it with: hf download Qwen/Qwen2.5-0.5B-Instruct --local-dir Qwen2.5-0.5B-Instruct, then give Qwen2.5-0.5B-Instruct`},
+		{"sft --model Qwen/Qwen2.5-0.5B --data rows.jsonl --output run SET", 3, `model: Qwen/Qwen2.5-0.5B: no such folder, and gad downloads nothing: fetch it with: hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then give Qwen2.5-0.5B`},
+		{"generate --model ./nowhere --prompt x", 3, `model: ./nowhere: no such folder: give a Hugging Face model folder`},
+		{"generate --model rows.jsonl --prompt x", 3, `model: rows.jsonl: is a data file: give a Hugging Face model folder here, and data with --data`},
+		{"generate --model m.gguf --prompt x", 3, `model: m.gguf: is a GGUF file: give the Hugging Face folder that it was made from`},
+		{"generate --model m.bin --prompt x", 3, `model: m.bin: is a file: give the folder that holds it`},
+		{"generate --model lora --prompt x", 3, `model: lora: is a LoRA adapter: merge it into its base model first (peft: merge_and_unload)`},
+		{"generate --model cache --prompt x", 3, `model: cache: is a folder of the Hugging Face cache: give cache/snapshots/0123abcd`},
+		{"generate --model student/config.json --prompt x", 3, `model: student/config.json: is a file: give the folder that holds it`},
+		{"init --config rows.jsonl --corpus rows.jsonl --output run", 3, ``},
+		{"warmup --model student --data rows.jsonl --output run --reward-model dir SET", 3, ``},
+	})
+}
+
+// What a command line says and the stage does not read is told, and so is a setting that
+// differs from the run's when it is resumed; gad resume takes a run on.
+func TestIgnoredAndChangedSettings(t *testing.T) {
+	f := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	_, said := must(t, append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2"), "trainer.test_freq=1", "actor.optim.lr=1e-3")...)
+	for _, want := range []string{
+		"warning: rollout.n=4 has no effect: gad sft does not read it\n",
+		"warning: critic.optim.lr=1e-3 has no effect: gad sft does not read it\n",
+		"warning: trainer.test_freq=1 has no effect: there are no validation data: give --val-data FILE\n",
+	} {
+		if strings.Count(said, want) != 1 {
+			t.Errorf("does not say once %q:\n%s", want, said)
+		}
+	}
+	if strings.Contains(said, "actor.optim.lr=1e-3 has no effect") || strings.Contains(said, "actor.max_token_len=512 has") {
+		t.Errorf("a setting that is read is said to have no effect:\n%s", said)
+	}
+	_, said = must(t, "resume", run, "--steps", "3", "actor.optim.lr=2e-3")
+	for _, want := range []string{"resumed with another setting: actor.optim.lr was 0.001, now 0.002\n", "resumed with another setting: trainer.total_steps was 2, now 3\n", "step 3/3"} {
+		if strings.Count(said, want) != 1 {
+			t.Errorf("does not say once %q:\n%s", want, said)
+		}
+	}
+	if _, said = must(t, "resume", run); !strings.Contains(said, "already finished") || strings.Contains(said, "another setting") {
+		t.Errorf("gad resume of a finished run says\n%s", said)
+	}
+}
+
+// The settings that a stage is said not to read change nothing in what it computes.
+func TestIgnoredSettingsAreIgnored(t *testing.T) {
+	f := ready(t)
+	weights := func(extra ...string) string {
+		run := filepath.Join(t.TempDir(), "run")
+		must(t, append([]string{"sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2",
+			"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14"}, extra...)...)
+		raw, err := os.ReadFile(filepath.Join(run, "global_step_2", "actor", "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	plain := weights()
+	if weights("rollout.n=3", "rollout.temperature=0.5", "rollout.top_k=3", "algorithm.adv_estimator=rloo", "critic.loss=bce", "dpo.beta=3", "actor.policy_loss.loss_mode=vanilla",
+		"actor.kl_loss_coef=3", "actor.clip_ratio_low=0.1", "actor.ppo_mini_batch_size=1", "actor.ppo_epochs=3", "actor.rollout_is=token", "trainer.critic_warmup=1") != plain {
+		t.Error("a setting that gad sft says it does not read changes the student")
+	}
+	if weights("actor.optim.lr=1e-3") == plain {
+		t.Error("the learning rate changes nothing")
+	}
+}
+
+// Flags and settings may stand in any order, and the template of settings loads.
+func TestOrderAndTemplate(t *testing.T) {
+	f := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	first, _ := must(t, append([]string{"sft", "data.train_batch_size=4", "--dry-run", "--model", f.path("student"), "data.max_prompt_length=64"}, "data.max_response_length=14", "--data="+f.path("train.arrow"), "--output", run)...)
+	last, _ := must(t, "sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--dry-run", "data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14")
+	if a, _, _ := strings.Cut(first, "\nmemory"); !strings.HasPrefix(last, a) || !strings.Contains(a, "train_batch_size: 4") {
+		t.Errorf("flags behind settings resolve to\n%s\nbefore them\n%s", first, last)
+	}
+	template, _ := must(t, "config", "--stage", "sft", "actor.optim.lr=3e-5")
+	if !strings.Contains(template, "\n    # peak learning rate") || !strings.Contains(template, "\n    lr: 3e-05\n") {
+		t.Errorf("the template has no comment, or not the value given:\n%.2000s", template)
+	}
+	file := filepath.Join(t.TempDir(), "run.yaml")
+	if err := os.WriteFile(file, []byte(template), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	from, _ := must(t, "sft", "--config", file, "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--dry-run", "data.max_prompt_length=64", "data.max_response_length=14")
+	if !strings.Contains(from, "lr: 3e-05") {
+		t.Errorf("the template's setting is not taken:\n%.1500s", from)
+	}
+	for _, args := range [][]string{{"help", "settings", "critic.replay"}, {"train", "--help", "critic.replay"}, {"train", "critic.replay", "--help"}} {
+		if out, _ := must(t, args...); !strings.HasPrefix(out, "critic.replay.size=0\n    ") || strings.Contains(out, "actor.") {
+			t.Errorf("gad %s prints\n%s", strings.Join(args, " "), out)
+		}
+	}
+	for _, args := range [][]string{{"help", "sft"}, {"sft", "--help"}, {"sft", "-h", "--model", "x"}} {
+		if out, _ := must(t, args...); !strings.Contains(out, "actor.optim.lr=5e-06") || !strings.Contains(out, "gad help settings") {
+			t.Errorf("gad %s prints\n%s", strings.Join(args, " "), out)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package data
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// csvSource reads CSV, or TSV: a header with the columns' names, then rows of
+// text, in which "\r\n" becomes "\n". It keeps where each batch of rows begins; rows are parsed when asked for.
+type csvSource struct {
+	file   *os.File
+	size   int64
+	comma  rune
+	names  []string
+	at     []int64 // where each batch begins, and where the last ends
+	counts []int
+	lay    layout
+}
+
+// isCSV tells by the name, since first bytes cannot.
+func isCSV(name string) bool {
+	return slices.Contains([]string{".csv", ".tsv"}, strings.ToLower(filepath.Ext(name)))
+}
+
+// lineFeed counts the bytes that are read between rows, to bound one row.
+type lineFeed struct {
+	r     io.Reader
+	since int64 // bytes since the last row ended
+}
+
+func (l *lineFeed) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.since += int64(n); l.since > maxJSONRow+int64(len(p)) {
+		return 0, fmt.Errorf("row longer than %d MiB: is a quote missing?", maxJSONRow>>20)
+	}
+	return n, err
+}
+
+func openCSV(file *os.File, size int64, advance func(bytes int)) (source, error) {
+	s := &csvSource{file: file, size: size, comma: ','}
+	head := make([]byte, min(size, 1<<16))
+	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	skip := int64(0)
+	if bytes.HasPrefix(head, []byte("\ufeff")) {
+		skip = 3
+	}
+	line, _, _ := bytes.Cut(head, []byte("\n"))
+	for _, c := range "\t;" { // the commonest of the header; a comma where there is none
+		if bytes.Count(line, []byte(string(c))) > bytes.Count(line, []byte(string(s.comma))) {
+			s.comma = c
+		}
+	}
+	feed := &lineFeed{r: scan(file, skip, size, advance)}
+	r := s.reader(feed)
+	names, err := r.Read()
+	if err != nil {
+		return nil, csvFault(err)
+	}
+	s.names = slices.Clone(names)
+	s.at = []int64{skip + r.InputOffset()}
+	for {
+		feed.since = 0
+		_, err := r.Read()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, csvFault(err)
+		}
+		last := len(s.at) - 1
+		if len(s.counts) == last {
+			s.counts = append(s.counts, 0)
+		}
+		if s.counts[last]++; s.counts[last] >= jsonBatchRows || skip+r.InputOffset()-s.at[last] >= jsonBatchSize {
+			s.at = append(s.at, skip+r.InputOffset())
+		}
+	}
+	if len(s.at) == len(s.counts) {
+		s.at = append(s.at, size)
+	}
+	return s, nil
+}
+
+func (s *csvSource) reader(r io.Reader) *csv.Reader {
+	c := csv.NewReader(r)
+	c.Comma, c.ReuseRecord, c.FieldsPerRecord = s.comma, true, len(s.names)
+	return c
+}
+
+func csvFault(err error) error {
+	var parse *csv.ParseError
+	if errors.As(err, &parse) {
+		return damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines", parse.StartLine, parse.Err)
+	}
+	return err
+}
+
+func (s *csvSource) format() string           { return "csv" }
+func (s *csvSource) close() error             { return s.file.Close() }
+func (s *csvSource) batchRows() []int         { return s.counts }
+func (s *csvSource) turnKeys(string) []string { return nil }
+
+func (s *csvSource) schema() []Column {
+	out := make([]Column, len(s.names))
+	for i, name := range s.names {
+		out[i] = Column{name, "string"}
+	}
+	return out
+}
+
+func (s *csvSource) bind(l layout) (string, error) {
+	if l.Content == "" {
+		return "", fmt.Errorf("column %q: token ids are not read from CSV: write JSON lines", l.PromptIDs)
+	}
+	l.PromptIDs, l.ResponseIDs = "", ""
+	s.lay = l
+	return "", nil
+}
+
+func (s *csvSource) load(b int) (rows, error) {
+	buf := make([]byte, s.at[b+1]-s.at[b])
+	if _, err := s.file.ReadAt(buf, s.at[b]); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
+		}
+		return nil, err
+	}
+	r := s.reader(bytes.NewReader(buf))
+	r.ReuseRecord = false
+	records, err := r.ReadAll()
+	if err != nil {
+		return nil, csvFault(err)
+	}
+	if len(records) != s.counts[b] {
+		return nil, fmt.Errorf("%d rows, not %d: file changed since it was opened: %w", len(records), s.counts[b], ErrCorrupt)
+	}
+	return &csvRows{s, records, int64(len(buf)) + 16*int64(len(records)*len(s.names))}, nil
+}
+
+type csvRows struct {
+	src     *csvSource
+	records [][]string
+	bytes   int64
+}
+
+func (r *csvRows) size() int64 { return r.bytes }
+
+func (r *csvRows) at(i int) (raw rawRow, err error) {
+	l := r.src.lay
+	for k, name := range r.src.names {
+		s := strings.Clone(r.records[i][k])
+		switch name {
+		case "":
+		case l.Content:
+			raw.turns, raw.turnsOK = l.stringTurns(s), true
+		case l.Teacher:
+			raw.teacher = text{s, true}
+		case l.Response:
+			raw.response = text{s, true}
+		case l.ID:
+			raw.id = text{s, true}
+		case l.input:
+			raw.input = text{s, true}
+		case l.system:
+			raw.system = text{s, true}
+		}
+	}
+	return raw, nil
+}

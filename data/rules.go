@@ -1,0 +1,227 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Encoder turns text into tokens, as the run will.
+type Encoder interface {
+	// Prompt returns the tokens of a row's prompt: its prompt_ids, or its turns in
+	// the student's chat template, up to where the answer begins.
+	Prompt(Row) ([]int32, error)
+
+	// Answer returns the tokens of an answer with its end-of-turn token.
+	Answer(text string) []int32
+}
+
+// Limits are a run's bounds, in tokens. 0 is no bound.
+type Limits struct {
+	MaxPrompt   int `json:"maxPrompt"`   // data.max_prompt_length
+	MaxResponse int `json:"maxResponse"` // data.max_response_length
+}
+
+// Severity says whether a problem makes its row unusable.
+type Severity string
+
+const (
+	SeverityError   Severity = "error"   // training refuses the row
+	SeverityWarning Severity = "warning" // training takes the row, but look at it
+)
+
+// Kinds of problems. doc/data.md lists them with their severity.
+const (
+	KindUnreadable  = "unreadable"        // the file is damaged here
+	KindFault       = "unusable row"      // what Row refuses
+	KindNoTeacher   = "no teacher answer" // missing, empty or blank
+	KindNoUser      = "no user turn"
+	KindRole        = "unknown role"
+	KindTemplate    = "chat template fails"
+	KindTokens      = "prompt_ids are not tokens"
+	KindLongPrompt  = "prompt over the limit"
+	KindLongAnswer  = "answer over the limit" // it is cut
+	KindLastTurn    = "prompt does not end with the user"
+	KindBlank       = "blank turn"
+	KindControl     = "control characters"
+	KindReplacement = "replacement characters" // damaged before it came here
+	KindDuplicate   = "duplicate row"
+)
+
+var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
+
+// Example is a row as training uses it.
+type Example struct {
+	Row
+	Prompt []int32 // tokens; nil without an encoder
+	Answer []int32 // tokens of the whole teacher's answer with its end; nil without an encoder
+}
+
+// finding is one thing that is wrong with a row. The text says what, where and
+// the way out; findings of one group are the same mistake in different rows.
+type finding struct {
+	severity     Severity
+	kind, column string
+	text, group  string
+}
+
+// RowError is why training refuses a row.
+type RowError struct {
+	File string
+	Row  int    // in the file, from 0
+	Kind string // one of the Kind constants
+	text string
+	err  error // what the text was made from; may be nil
+}
+
+func (e *RowError) Error() string {
+	return fmt.Sprintf("data: %s: row %d: %s (gad data validate lists all such rows)", e.File, e.Row, e.text)
+}
+
+func (e *RowError) Unwrap() error { return e.err }
+
+// Example returns row i as training uses it. It refuses, with a RowError, the
+// rows that Validate reports as errors, and no others: the rule for both is
+// examine. Without an encoder the rules about tokens are left out.
+func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
+	var first *finding
+	ex, cause := s.examine(i, enc, lim, true, func(f finding) {
+		if first == nil && f.severity == SeverityError {
+			first = &f
+		}
+	})
+	if first == nil {
+		return ex, nil
+	}
+	file, at := s.locate(i)
+	return Example{}, &RowError{File: file, Row: at, Kind: first.kind, text: first.text, err: cause}
+}
+
+// examine gives add everything that is wrong with row i by itself; training says
+// that it must have a teacher's answer. When the row cannot be read at all, cause
+// is the reason, which add gets too.
+func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(finding)) (ex Example, cause error) {
+	has := s.layoutOf(i).Columns
+	fail := func(kind, column, format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		add(finding{SeverityError, kind, column, text, text})
+	}
+	row, err := s.Row(i)
+	if err != nil {
+		var bad *rowFault
+		if errors.As(err, &bad) {
+			fail(KindFault, bad.column, "%s", bad)
+			return ex, err
+		}
+		file, at := s.locate(i)
+		fail(KindUnreadable, "", "%s", strings.TrimPrefix(err.Error(), fmt.Sprintf("data: %s: row %d: ", file, at)))
+		return ex, err
+	}
+	ex.Row = row
+
+	failed := false
+	if len(row.PromptIDs) == 0 && (training || row.Messages != nil) {
+		failed = checkTurns(row.Messages, has.Content, add)
+	}
+	if enc != nil && !failed {
+		if ex.Prompt, err = enc.Prompt(row); err != nil && len(row.PromptIDs) > 0 {
+			fail(KindTokens, has.PromptIDs, "%v", err)
+		} else if err != nil {
+			fail(KindTemplate, has.Content, "the chat template fails: %v", err)
+		}
+		if n := len(ex.Prompt); lim.MaxPrompt > 0 && n > lim.MaxPrompt {
+			add(finding{SeverityError, KindLongPrompt, has.Content, fmt.Sprintf("prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", n, lim.MaxPrompt), "long"})
+		}
+	}
+
+	column := has.Teacher
+	if column == "" {
+		column = has.Content
+	}
+	if strings.TrimSpace(row.Teacher) == "" {
+		if training {
+			fail(KindNoTeacher, column, "no teacher answer in column %q (missing, empty or blank): write one or remove the row", column)
+		}
+	} else {
+		checkText(row.Teacher, column, add)
+		if enc != nil {
+			ex.Answer = enc.Answer(row.Teacher)
+			checkAnswer(len(ex.Answer), column, lim, add)
+		}
+	}
+	return ex, nil
+}
+
+// checkAnswer warns of an answer that the limit cuts.
+func checkAnswer(n int, column string, lim Limits, add func(finding)) {
+	if lim.MaxResponse > 0 && n > lim.MaxResponse {
+		add(finding{SeverityWarning, KindLongAnswer, column, fmt.Sprintf("answer in column %q has %d tokens and is cut at data.max_response_length %d", column, n, lim.MaxResponse), column})
+	}
+}
+
+// checkTurns looks at a prompt's turns; it reports whether one is an error, after
+// which rendering them would only say the same in other words.
+func checkTurns(turns []Message, column string, add func(finding)) (failed bool) {
+	say := func(severity Severity, kind, format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		failed = failed || severity == SeverityError
+		add(finding{severity, kind, column, text, text})
+	}
+	users := 0
+	for i, m := range turns {
+		if m.Role == "user" {
+			users++
+			if strings.TrimSpace(m.Content) == "" {
+				say(SeverityWarning, KindBlank, "turn %d of column %q is of the user and blank", i, column)
+			}
+		}
+		if !slices.Contains(knownRoles, m.Role) {
+			say(SeverityError, KindRole, "turn %d of column %q has the unknown role %s: use %s", i, column, preview(m.Role, 20), strings.Join(knownRoles, ", "))
+		}
+		checkText(m.Content, column, add)
+	}
+	switch {
+	case users == 0:
+		say(SeverityError, KindNoUser, "the conversation in column %q has no user turn: add one or remove the row", column)
+	case turns[len(turns)-1].Role != "user" && turns[len(turns)-1].Role != "tool":
+		say(SeverityWarning, KindLastTurn, "the prompt in column %q ends with a turn of %s, not of the user", column, preview(turns[len(turns)-1].Role, 20))
+	}
+	return failed
+}
+
+// checkText looks for characters that no person wrote.
+func checkText(s, column string, add func(finding)) {
+	warn := func(kind, format string, args ...any) {
+		add(finding{SeverityWarning, kind, column, fmt.Sprintf(format, args...), column})
+	}
+	control := strings.IndexFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t'
+	})
+	if control >= 0 {
+		r, _ := utf8.DecodeRuneInString(s[control:])
+		warn(KindControl, "control character %U at byte %d of a text in column %q", r, control, column)
+	}
+	if i := strings.IndexRune(s, utf8.RuneError); i >= 0 {
+		warn(KindReplacement, "U+FFFD at byte %d of a text in column %q: the text was damaged when it was made", i, column)
+	}
+}
+
+// rowsText names rows for a message: "row 3", "rows 3, 5 and 9", "rows 3, 5, 9 and 20 more".
+func rowsText(rows []int, count int) string {
+	if count == 1 {
+		return "row " + strconv.Itoa(rows[0])
+	}
+	shown := make([]string, len(rows))
+	for i, r := range rows {
+		shown[i] = strconv.Itoa(r)
+	}
+	if count > len(rows) {
+		return fmt.Sprintf("rows %s and %d more", strings.Join(shown, ", "), count-len(rows))
+	}
+	last := len(shown) - 1
+	return "rows " + strings.Join(shown[:last], ", ") + " and " + shown[last]
+}
