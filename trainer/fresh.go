@@ -72,6 +72,10 @@ func learned(control [2]float64, trained float64) bool {
 	return control[0] >= learnedControl && !(trained < learnedTrained)
 }
 
+// sure is the difference of scores beyond which a pair teaches nothing more: its loss is
+// below 1e-13, and gradients so small are slow to compute (see critic.Update).
+const sure = 30
+
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
 
@@ -309,6 +313,9 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance fun
 		b, err := batch(at)
 		if err != nil {
 			return nil, 0, err
+		}
+		for i := range at {
+			b.Skip[i] = b.FreshP[i]-b.FreshS[i] > sure
 		}
 		if _, err := cr.Update(b); err != nil {
 			return nil, 0, err
