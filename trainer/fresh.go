@@ -51,25 +51,26 @@ type Fresh struct {
 	Pairs   int     // pairs that differ, of all rows
 	Ties    float64 // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
 	Seeds   int
-	// Learned says that Acc means something: the control is above chance by enough
+	// Learned says that Acc means something: Acc or the control is above chance by enough
 	// (learnedControl), and the discriminators rank the pairs that they learned from
 	// (learnedTrained). One that does not rank even those has not learned, and its 0.5
 	// says nothing of the student.
 	Learned bool
 }
 
-// learnedControl is where the interval of the control must begin for a training to
-// count as one that ranks what can be ranked; learnedTrained is the accuracy that it
+// learnedControl is where the interval of the control, or of the accuracy itself, must
+// begin for a training to count as one that ranks what can be ranked; learnedTrained is the accuracy that it
 // must have on its own pairs.
 const (
 	learnedControl = 0.6
 	learnedTrained = 0.6
 )
 
-// learned reports whether a training with this interval of its control and this accuracy
-// on its own pairs (NaN where there were none) has learned.
-func learned(control [2]float64, trained float64) bool {
-	return control[0] >= learnedControl && !(trained < learnedTrained)
+// learned reports whether trainings have learned: by the intervals of their accuracy and
+// of the control's, and by the accuracy on their own pairs (NaN where there were none).
+// One that tells pairs it has not seen needs no control; the control is for a 0.5.
+func learned(asked, control [2]float64, trained float64) bool {
+	return (control[0] >= learnedControl || asked[0] >= learnedControl) && !(trained < learnedTrained)
 }
 
 // sure is the difference of scores beyond which a pair teaches nothing more: its loss is
@@ -117,7 +118,7 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 		return f, err
 	}
 	f.Control = c.mean()
-	f.Learned = learned(c.interval(o.Seed), f.Trained)
+	f.Learned = learned(f.CI95, c.interval(o.Seed), f.Trained)
 	j.told = told
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
