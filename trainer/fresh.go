@@ -272,7 +272,7 @@ func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdict
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
 // for the others, and for those that it has learned from.
-func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance func(int)) (told []float64, trained float64, err error) {
+func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string) (told []float64, trained float64, err error) {
 	rows := len(s.skip)
 	told = make([]float64, rows)
 	for p := range told {
@@ -297,11 +297,47 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance fun
 		}
 		return b, err
 	}
+	seen, err := o.learn(cr, learn, seed, name, batch)
+	if err != nil {
+		return nil, 0, err
+	}
+	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
+	known = known[:min(len(known), trainedPairs)]
+	advance, done := o.Stages.begin(name+", asked", len(known)+len(asked))
+	defer done()
+	ask := func(at []int, tell func(p int, verdict float64)) error {
+		for some := range slices.Chunk(at, 8) {
+			if o.Stop != nil && o.Stop() {
+				return ErrInterrupted
+			}
+			b, err := batch(some)
+			if err != nil {
+				return err
+			}
+			for i, p := range some {
+				tell(p, ranked(b.FreshP[i], b.FreshS[i]))
+			}
+			advance(len(some))
+		}
+		return nil
+	}
+	if err := ask(known, func(_ int, verdict float64) { trained += verdict }); err != nil {
+		return nil, 0, err
+	}
+	trained /= float64(len(known))
+	return told, trained, ask(asked, func(p int, verdict float64) { told[p] = verdict })
+}
+
+// learn takes the steps of a training on the given pairs, and returns those that it
+// has come to.
+func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name string, batch func(at []int) (critic.Batch, error)) (seen map[int]bool, err error) {
+	advance, done := o.Stages.begin(name, o.Steps)
+	defer done()
+	seen = map[int]bool{}
 	var pass []int
-	seen := map[int]bool{}
 	for step := range o.Steps {
 		if o.Stop != nil && o.Stop() {
-			return nil, 0, ErrInterrupted
+			return nil, ErrInterrupted
 		}
 		at := make([]int, 0, o.Batch)
 		for i := step * o.Batch; len(at) < o.Batch; i++ {
@@ -313,33 +349,17 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance fun
 		}
 		b, err := batch(at)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		for i := range at {
 			b.Skip[i] = b.FreshP[i]-b.FreshS[i] > sure
 		}
 		if _, err := cr.Update(b); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		advance(1)
 	}
-	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
-	known = known[:min(len(known), trainedPairs)]
-	b, err := batch(known)
-	if err != nil {
-		return nil, 0, err
-	}
-	for i := range known {
-		trained += ranked(b.FreshP[i], b.FreshS[i])
-	}
-	trained /= float64(len(known))
-	if b, err = batch(asked); err != nil {
-		return nil, 0, err
-	}
-	for i, p := range asked {
-		told[p] = ranked(b.FreshP[i], b.FreshS[i])
-	}
-	return told, trained, nil
+	return seen, nil
 }
 
 // ranked is 1 where the better one scores higher, one half where both score alike.
