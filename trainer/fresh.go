@@ -259,9 +259,7 @@ type verdicts [][]float64
 // that they learned from, mean over the seeds; NaN where there were none.
 func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
-		advance, done := o.Stages.Begin(fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind), o.Steps)
-		told, right, err := o.trial(be, s, o.Seed+uint64(k), advance)
-		done()
+		told, right, err := o.trial(be, s, o.Seed+uint64(k), fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -303,7 +301,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	}
 	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
 	known = known[:min(len(known), trainedPairs)]
-	advance, done := o.Stages.begin(name+", asked", len(known)+len(asked))
+	advance, done := o.Stages.Begin(name+", asked", len(known)+len(asked))
 	defer done()
 	ask := func(at []int, tell func(p int, verdict float64)) error {
 		for some := range slices.Chunk(at, 8) {
@@ -331,7 +329,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 // learn takes the steps of a training on the given pairs, and returns those that it
 // has come to.
 func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name string, batch func(at []int) (critic.Batch, error)) (seen map[int]bool, err error) {
-	advance, done := o.Stages.begin(name, o.Steps)
+	advance, done := o.Stages.Begin(name, o.Steps)
 	defer done()
 	seen = map[int]bool{}
 	var pass []int
