@@ -157,6 +157,9 @@ func TestLayout(t *testing.T) {
 // TestLayoutSeesViolations breaks each rule once, so that a rule that no longer
 // looks is seen.
 func TestLayoutSeesViolations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
 	whole := inspect(t, os.DirFS("."))
 	for _, c := range []struct{ file, source, want string }{
 		{"internal/stray/a.go", "// Package stray is.\npackage stray", "internal/stray: not in the map"},

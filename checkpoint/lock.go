@@ -76,7 +76,7 @@ func Holder(dir string) (who string, err error) {
 		return "", fmt.Errorf("checkpoint: %s: lock: %w", dir, err)
 	}
 	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_RDONLY))
-	free, err := l.TryRLock() // shared: two who ask do not see each other
+	free, err := l.TryRLock()             // shared: two who ask do not see each other
 	if errors.Is(err, fs.ErrPermission) { // another user's, of an earlier version of gad
 		if _, err := os.Stat(filepath.Join(dir, holderName)); err != nil {
 			return "", nil // whoever works in a folder has left its name there

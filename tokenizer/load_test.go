@@ -241,6 +241,9 @@ func TestLyingID(t *testing.T) {
 // Row 12: a damaged folder is refused or read as a tokenizer whose ids are all in
 // range.
 func TestHostileFormats(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
 	read := func(name string, others map[string][]byte) func(text []byte) error {
 		dir := t.TempDir()
 		for file, data := range others {

@@ -85,6 +85,7 @@ func TestWarmupUntil(t *testing.T) {
 // A run that is shorter than the discriminator's least time alone is as long as that,
 // and is saved at its end; stages without a discriminator know no such time.
 func TestWarmupUntilOfOtherRuns(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	for _, c := range []struct {
 		stage Stage
@@ -131,6 +132,7 @@ func TestOffPolicyNeedsAPool(t *testing.T) {
 // A discriminator that has learned nothing is said so, loudly, when the warm-up ends
 // and before the game begins; of one that has learned nothing is said.
 func TestDeafDiscriminatorIsSaid(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	for lr, deaf := range map[string]bool{"0": true, "2e-3": false} {
 		dir := t.TempDir()

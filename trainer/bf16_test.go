@@ -16,6 +16,7 @@ import (
 // on with by other workers and sampling slots, has the bits of one that was not;
 // and the rollout's log-probabilities are the update's.
 func TestBF16Run(t *testing.T) {
+	slow(t)
 	ready(t)
 	const total = 4
 	out := t.TempDir()

@@ -124,6 +124,7 @@ func TestCheckerWeight(t *testing.T) {
 // A run whose reward has a checker in it, stopped, killed, or broken off by the
 // checker's failure, and gone on with, equals one that was not.
 func TestResumeWithChecker(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	broken := filepath.Join(t.TempDir(), "broken")
 	slow := filepath.Join(t.TempDir(), "slow")

@@ -127,6 +127,7 @@ func TestDPOSameBits(t *testing.T) {
 // A sample that is the teacher's very text gives no pair and is counted, and so does, by
 // default, an answer that was cut. Where no pair is left, nothing is learned.
 func TestDPOLeavesOut(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	tr := opened(t, be, settings(DPO, filepath.Join(t.TempDir(), "a"), "data.train_batch_size=40", "trainer.total_steps=1", "trainer.seed=6"), DPO)
 	batch, err := tr.enc.batch(tr.set, tr.rows)

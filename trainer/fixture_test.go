@@ -106,6 +106,14 @@ var build = sync.OnceValue(func() error {
 	return play(be, settings(Warmup, f.warmup, "trainer.total_steps=3", "trainer.critic_warmup=2"), Warmup)
 })
 
+// slow leaves a test out of the quick cycle, go test -short.
+func slow(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+}
+
 func newBackend(workers int) (compute.Backend, error) {
 	return cpu.New(cpu.Options{Workers: workers})
 }

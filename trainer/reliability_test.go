@@ -86,6 +86,7 @@ func (s *saboteur) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *co
 // row the run stops with a dump, and the last good checkpoint is there
 // (RELIABILITY 9).
 func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
+	slow(t)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	cases, skips := 0, 0
 	for _, c := range []struct {
@@ -217,6 +218,7 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 // row and the epochs' ends, each row is learned from exactly once an epoch; also
 // where a batch is larger than the data set (RELIABILITY 5).
 func TestRowsOncePerEpochAcrossStops(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	stopsMade := 0
 	for _, batch := range []int{4, 7, 64} {
@@ -269,6 +271,7 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 // step is given up, the one before is saved, and the run goes on as one that was
 // never stopped (RELIABILITY 10).
 func TestStopWhileSampling(t *testing.T) {
+	slow(t)
 	plain := ready(t)
 	overrides := append(slices.Clone(stateful), "trainer.total_steps=4", "trainer.keep_best=", "trainer.test_freq=0") // a validation is not left
 	whole := filepath.Join(t.TempDir(), "whole")
@@ -353,6 +356,7 @@ func ops(e *vfstest.ErrorFS) (list []string) {
 // Operations of a run fail, once and for ever: the run reports the error, exits in
 // error, and the checkpoint that was acknowledged before loads (RELIABILITY 3).
 func TestRunReportsFaults(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	dir := t.TempDir()
 	attempt := func(at int, forever bool) (e *vfstest.ErrorFS, run string, tr *Trainer, err error) {
@@ -423,6 +427,7 @@ func TestRunReportsFaults(t *testing.T) {
 // free, and the last checkpoint that was acknowledged loads. Where a save cannot
 // fit it is not begun (RELIABILITY 4).
 func TestRunOnAFullDisk(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	dir := t.TempDir()
 	run := filepath.Join(dir, "run")
@@ -506,6 +511,7 @@ func (f *tightFS) Free(path string) (int64, error) {
 // is killed at, the next one succeeds, and names, types and shapes are the base
 // model's (RELIABILITY 18).
 func TestExportIsWholeOrAbsent(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	dir := t.TempDir()
 	base, dst := filepath.Join(dir, "base"), filepath.Join(dir, "out")
@@ -581,6 +587,7 @@ func tensors(t *testing.T, dir string) (list []string) {
 // Where memory ends, a run ends with an error that names what the memory was for,
 // its shape and its bytes (RELIABILITY 19).
 func TestRunOutOfMemory(t *testing.T) {
+	slow(t)
 	ready(t)
 	try := func(limit int64) (int64, error) {
 		be, err := cpu.New(cpu.Options{Workers: 1, Limit: limit})

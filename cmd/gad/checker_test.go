@@ -12,6 +12,7 @@ import (
 // A checker in gad eval: mean, interval and labels, for programs and for people; one
 // that fails is a failure of the run, on one line.
 func TestEvalChecker(t *testing.T) {
+	slow(t)
 	f := ready(t)
 	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0"}
 	checker := `n=0; while read -r line; do n=$((n+1)); if test $n -le 4; then echo '{"score":1,"label":"good"}'; else echo '{"score":0,"label":"bad"}'; fi; done`

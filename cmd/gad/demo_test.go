@@ -46,6 +46,7 @@ func told(settings []string, flag ...string) []string {
 // The demo's stages are commands, its table says what demo.json says, and the same
 // command again finds everything done.
 func TestDemo(t *testing.T) {
+	slow(t)
 	dir := filepath.Join(t.TempDir(), "demo")
 	out, said, err := tinyDemo(t, dir)
 	if err != nil {

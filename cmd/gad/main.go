@@ -97,6 +97,7 @@ func (p *program) app() *cli.App {
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
 		HideHelpCommand:           true,
+		Flags:                     []cli.Flag{cli.HelpFlag}, // cli adds it only beside its own help command
 		Version:                   versionText(),
 		Writer:                    p.out,
 		ErrWriter:                 p.err,
@@ -109,7 +110,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.helpCommand(),
+			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),
 		},
 	}
 	for _, c := range app.Commands {

@@ -39,6 +39,14 @@ func must(t testing.TB, args ...string) (stdout, stderr string) {
 	return out, err
 }
 
+// slow leaves a test out of the quick cycle, go test -short.
+func slow(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+}
+
 // small are the settings of the test's runs.
 var small = []string{"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
 	"actor.max_token_len=512", "critic.max_token_len=512", "critic.optim.lr=1e-3", "trainer.save_samples=1"}

@@ -238,7 +238,9 @@ func TestInterrupt(t *testing.T) {
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
 	begun := time.Now()
-	must(t, args(whole)...)
+	if p := start(t, path, args(whole)...); p.end(t, patience) != exitDone { // a process: its start is part of the time
+		t.Fatal(p.said.String())
+	}
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))

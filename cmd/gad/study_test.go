@@ -87,6 +87,7 @@ func equalStudies(t *testing.T, got, want string) {
 // A study of real runs: side by side it comes to the same bits as one after the other,
 // the fill comes near its budget, and the tables can be made again.
 func TestStudy(t *testing.T) {
+	slow(t)
 	f := ready(t)
 	one, two := t.TempDir(), t.TempDir()
 	printed, said := must(t, "study", tiny(t, f, one), "--jobs", "1")

@@ -16,6 +16,7 @@ import (
 // Each kind's folder: the files, their rows, a student that generates, and the
 // same bytes from the same command.
 func TestTaskMake(t *testing.T) {
+	slow(t)
 	for _, k := range task.Kinds() {
 		dir := filepath.Join(t.TempDir(), "task")
 		args := []string{"task", "make", k.Name, "--output", dir, "--seed", "3", "--rows", "50"}

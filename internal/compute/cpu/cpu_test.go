@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -23,10 +24,19 @@ func TestConformance(t *testing.T) {
 
 // Bfloat16 products by each variant: natively, and with its float32 kernels.
 func TestConformance16(t *testing.T) {
+	be, err := New(Options{Workers: 1, Precision: BF16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fastest := strings.TrimSuffix(strings.TrimPrefix(be.Name(), "cpu/"), "-rounded")
+	be.Close()
 	for _, variant := range []string{"portable", "avx2", "avx512", "avx512bf16", "amx", "neon"} {
 		t.Run(variant, func(t *testing.T) {
 			if !slices.Contains(Variants16(), variant) {
 				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant, Variants16())
+			}
+			if testing.Short() && variant != fastest {
+				t.Skip("slow: left out with -short, but for the variant that this machine computes with")
 			}
 			computetest.Run(t, func(workers int) (compute.Backend, error) {
 				return New(Options{Workers: workers, Variant: variant, Precision: BF16})
