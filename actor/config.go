@@ -30,7 +30,7 @@ type Config struct {
 
 // PolicyLoss is the `actor.policy_loss` section.
 type PolicyLoss struct {
-	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo,gtpo" doc:"policy loss"`
+	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo,gtpo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas"`
 	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages"`
 	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages"`
 }

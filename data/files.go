@@ -247,6 +247,10 @@ func splitOf(name string) (split string, shard, shards int) {
 func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	list := listing{rows: -1}
 	var folders, splits []string
+	suffixes := dataSuffixes
+	if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return slices.Contains(suffixes, strings.ToLower(filepath.Ext(e.Name()))) }) {
+		suffixes = []string{".csv", ".tsv"} // beside other files they are often the same rows again
+	}
 	for _, e := range entries {
 		name := e.Name()
 		if strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
@@ -256,7 +260,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			folders = append(folders, name)
 			continue
 		}
-		if !slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(name))) {
+		if !slices.Contains(suffixes, strings.ToLower(filepath.Ext(name))) {
 			continue
 		}
 		list.files = append(list.files, dataFile{name: filepath.Join(path, name), rel: name})

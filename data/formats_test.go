@@ -138,11 +138,15 @@ func TestFormatRules(t *testing.T) {
 		{FormatAlpaca, `{"question":"q","input":null,"answer":"a"}`, Row{Messages: []Message{{"user", "q"}}, Teacher: "a"}, ""},
 		{FormatPromptCompletion, `{"prompt":"q","completion":"a"}`, Row{Messages: []Message{{"user", "q"}}, Teacher: "a"}, ""},
 		{FormatPromptCompletion, `{"prompt":"q","completion":[{"role":"user","content":"a"}]}`, Row{}, "the answer must be one assistant turn"},
+		{FormatMessages, `{"question":"q","response":"a"}`, Row{Messages: []Message{{"user", "q"}}, Teacher: "a"}, ""}, // by --teacher-key response
 		{FormatMessages, `{"content":"[1, 2]","teacher_response":"a"}`, Row{Messages: []Message{{"user", "[1, 2]"}}, Teacher: "a"}, ""},
 	} {
 		path := filepath.Join(dir, "x.jsonl")
 		writeTest(t, path, c.line)
 		o := Options{Format: c.format, Columns: DefaultColumns()}
+		if strings.Contains(c.line, `"question":"q","response"`) {
+			o.Columns.Content, o.Columns.Teacher = "question", "response"
+		}
 		if c.format == FormatAlpaca {
 			o.Columns.Content, o.Columns.Teacher = "question", "answer"
 		}
@@ -181,7 +185,8 @@ func TestForeignFiles(t *testing.T) {
 		{"n.csv", "content,teacher_response\nq,a,b\n", "line 2: wrong number of fields: quote texts as RFC 4180 says, or write JSON lines"},
 		{"o.txt", "content,teacher_response\nq,a\n", `is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes "content,"): convert it to one of these`},
 		{"p.jsonl", `{"conversations":[{"from":"human","value":"q"}],"messages":[{"role":"user","content":"q"}]}`, `columns "messages", "conversations": each may be the conversation: choose with --content-key messages (data.content_key)`},
-		{"q.jsonl", `{"question":"q","answer":"a"}`, `columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question (data.content_key=question)?`},
+		{"q.jsonl", `{"question":"q","answer":"a"}`, `columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
+		{"t.jsonl", `{"system_prompt":"s","question":"q","response":"a"}`, `columns "system_prompt", "question", "response": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key response (data.content_key=question data.teacher_key=response)?`},
 		{"r.jsonl", `{"a":"q","b":"a"}`, `columns "a", "b": no "content" among them, and they are no known format of rows: name the column of the conversations with --content-key NAME (data.content_key)`},
 	} {
 		path := filepath.Join(dir, c.name)
@@ -268,6 +273,17 @@ func TestSplits(t *testing.T) {
 		}
 		writeTest(t, path, `{"content":"q","teacher_response":"a"}`+"\n")
 	}
+	for _, name := range []string{"tables/a.csv", "tables/notes.md", "both/a.csv", "both/a.jsonl"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := "content,teacher_response\nq,a\np,b\n"
+		if strings.HasSuffix(name, "l") {
+			text = `{"content":"q","teacher_response":"a"}`
+		}
+		writeTest(t, path, text)
+	}
 	dict := filepath.Join(fixtures, "saved_dict")
 	for _, c := range []struct {
 		path, split string
@@ -282,6 +298,8 @@ func TestSplits(t *testing.T) {
 		{filepath.Join(dir, "plain"), "train", 1, ""},
 		{filepath.Join(dir, "plain"), "", 0, `holds the splits "train", "validation": give one, such as --split train (data.split; data.val_split for validation)`},
 		{filepath.Join(dir, "one"), "", 1, ""},
+		{filepath.Join(dir, "tables"), "", 2, ""},
+		{filepath.Join(dir, "both"), "", 1, ""},
 		{filepath.Join(dir, "one"), "train", 0, `holds no split "train": its files name none: leave out --split (data.split, data.val_split)`},
 		{filepath.Join(dir, "one", "rows.jsonl"), "train", 0, `is one file and has no split "train": leave out --split (data.split, data.val_split)`},
 		{filepath.Join(dir, "half"), "train", 0, `1 of 2 shards of "train" are there: fetch the missing files`},

@@ -310,7 +310,7 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 			return fmt.Errorf("key %q: %v: %w", key, err, jsonFault(err))
 		}
 		if seen[key] {
-			return fmt.Errorf("key %q: stands twice: %w", key, ErrCorrupt)
+			return fmt.Errorf("key %q: appears twice: %w", key, ErrCorrupt)
 		}
 		seen[key] = true
 		if err := f(key, value); err != nil {

@@ -182,7 +182,12 @@ func (o Options) noContent(l layout, src source) error {
 	}
 	hint := "name the column of the conversations with --content-key NAME (data.content_key)"
 	if near := among(names, nearContent...); len(near) > 0 {
-		hint = fmt.Sprintf("did you mean --content-key %s (data.content_key=%s)?", near[0], near[0])
+		flags, settings := "--content-key "+near[0], "data.content_key="+near[0]
+		answers := slices.DeleteFunc(among(names, nearTeacher...), func(n string) bool { return n == near[0] })
+		if !slices.Contains(names, l.Teacher) && len(answers) > 0 {
+			flags, settings = flags+" --teacher-key "+answers[0], settings+" data.teacher_key="+answers[0]
+		}
+		hint = fmt.Sprintf("did you mean %s (%s)?", flags, settings)
 	}
 	if o.Format != FormatAuto {
 		return fmt.Errorf("columns %s: no %q among them, which data.format=%s reads: leave out --format, or name the column with --content-key NAME (data.content_key)", quoted(names), l.Content, l.format)
@@ -203,7 +208,7 @@ func (s *Set) NeedTeacher() error {
 	}
 	var names []string
 	for _, c := range s.columns {
-		if !s.layouts[0].reads(c.Name) {
+		if c.Name != s.has.Content {
 			names = append(names, c.Name)
 		}
 	}

@@ -194,11 +194,10 @@ func (s *Set) add(f dataFile) error {
 	if err != nil {
 		return fmt.Errorf("data: %s: %w", f.name, err)
 	}
-	if notes[0] != "" && !slices.ContainsFunc(s.notes, func(n string) bool { return strings.HasSuffix(n, notes[0]) }) {
-		s.notes = append(s.notes, f.name+": "+notes[0])
-	}
-	if notes[1] != "" {
-		s.warn = append(s.warn, f.name+": "+notes[1])
+	for i, list := range []*[]string{&s.notes, &s.warn} { // of many shards the first says it
+		if said := ": " + notes[i]; notes[i] != "" && !slices.ContainsFunc(*list, func(n string) bool { return strings.HasSuffix(n, said) }) {
+			*list = append(*list, f.name+said)
+		}
 	}
 	for k, was := range s.layouts {
 		if rowsIn(src) == 0 || rowsIn(s.files[k]) == 0 || was.format != l.format {

@@ -151,7 +151,7 @@ func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings)
 		errs  [window]error
 		all   []int // answers
 	)
-	advance, done := set.Stage("encoding", set.Len())
+	advance, done := set.Stage("encoding", min(set.Len(), max(most, window))) // more where rows are left out
 	defer done()
 	for first := 0; first < set.Len() && len(u.rows) < most; first += window {
 		n := min(window, set.Len()-first)

@@ -370,6 +370,17 @@ func (p EvalPlan) Check() error {
 	return nil
 }
 
+// Calibrate corrects the pace by what the teacher's NLL took: a longer measurement than
+// that before the start, and a later one.
+func (p EvalPlan) Calibrate(seconds float64) EvalPlan {
+	const least, most = 0.25, 4
+	if planned := p.Parts[1].Seconds; planned > 0 && seconds > 1 { // less says nothing
+		r := min(max(seconds/planned, least), most)
+		p.Forward, p.Train, p.Update = r*p.Forward, r*p.Train, r*p.Update
+	}
+	return p
+}
+
 // Refit fits the fresh discriminators again once the answers of j are known.
 func (p EvalPlan) Refit(j *Judged, disc DiscOptions, budget DiscBudget) EvalPlan {
 	if disc.Steps == 0 || p.DiscWhy != "" {

@@ -66,6 +66,12 @@ const (
 	learnedTrained = 0.6
 )
 
+// learned reports whether a training with this interval of its control and this accuracy
+// on its own pairs (NaN where there were none) has learned.
+func learned(control [2]float64, trained float64) bool {
+	return control[0] >= learnedControl && !(trained < learnedTrained)
+}
+
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
 
@@ -107,7 +113,7 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 		return f, err
 	}
 	f.Control = c.mean()
-	f.Learned = c.interval(o.Seed)[0] >= learnedControl && !(f.Trained < learnedTrained)
+	f.Learned = learned(c.interval(o.Seed), f.Trained)
 	j.told = told
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
@@ -254,9 +260,9 @@ func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdict
 		if err != nil {
 			return nil, 0, err
 		}
-		v, trained = append(v, told), trained+right/float64(o.Seeds)
+		v, trained = append(v, told), trained+right
 	}
-	return v, trained, nil
+	return v, trained / float64(o.Seeds), nil
 }
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
@@ -316,8 +322,9 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance fun
 		return nil, 0, err
 	}
 	for i := range known {
-		trained += ranked(b.FreshP[i], b.FreshS[i]) / float64(len(known))
+		trained += ranked(b.FreshP[i], b.FreshS[i])
 	}
+	trained /= float64(len(known))
 	if b, err = batch(asked); err != nil {
 		return nil, 0, err
 	}
@@ -436,8 +443,8 @@ func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
 // What DiscOptions.Fit keeps to.
 const (
 	discPasses = 40  // over the pairs that are learned from: more of them teach their texts by heart
-	discWell   = 100 // steps; before fewer seeds or shorter texts give fewer than these, something else is lowered
-	discLeast  = 50  // steps: no discriminator that was tried had learned in fewer (doc/LOG.md)
+	discWell   = 100 // steps, the fewest that were seen to learn (doc/LOG.md): seeds and tokens are lowered before fewer are taken
+	discLeast  = 50  // steps, the fewest that are tried
 )
 
 // discGrid and readGrid are the numbers of steps and of tokens that a time may shorten
@@ -505,7 +512,7 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 		}
 	}
 	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
-	return o, "", fmt.Sprintf("%s are too short for %d steps, fewer of which teach nothing: give --disc-minutes %.0f, or train it on a GPU", minutes(seconds), min(o.Steps, discLeast), math.Ceil(least/60))
+	return o, "", fmt.Sprintf("it takes at least %d steps, for which %s are too short here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
 }
 
 func minutes(seconds float64) string {

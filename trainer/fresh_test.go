@@ -157,3 +157,95 @@ func TestControlFits(t *testing.T) {
 		t.Errorf("%d rows damaged in that place: the test shows nothing", swapped)
 	}
 }
+
+// Fit lowers what costs least to lower first, and says it; without a time nothing but
+// the passes counts.
+func TestFreshFit(t *testing.T) {
+	cost := func(once, step float64) func(int) DiscCost {
+		return func(read int) DiscCost { // a training that reads n tokens of 1024 costs their share
+			if read == 0 {
+				read = 1024
+			}
+			return DiscCost{once, step * float64(read) / 1024}
+		}
+	}
+	o := DiscOptions{Steps: 800, Batch: 4, Seeds: 3}
+	for _, c := range []struct {
+		name               string
+		pairs              int
+		step, seconds      float64
+		fixed              bool
+		steps, seeds, read int
+		told, why          string
+	}{
+		{"enough of both", 460, 0.01, 600, false, 800, 3, 0, "", ""},
+		{"any time", 460, 1000, 0, false, 800, 3, 0, "", ""},
+		{"few pairs", 40, 0.01, 600, false, 200, 3, 0, "200 of 800 steps, which are 40 passes over 20 pairs", ""},
+		{"very few pairs", 8, 0.01, 600, false, 50, 3, 0, "50 of 800 steps, which are 50 passes over 4 pairs", ""},
+		{"few pairs, steps as told", 40, 0.01, 600, true, 800, 3, 0, "", ""},
+		{"fewer steps", 460, 0.5, 600, false, 200, 3, 0, "200 of 800 steps, to stay within 10 minutes (--disc-minutes)", ""},
+		{"fewer steps and seeds", 460, 1.2, 600, false, 100, 2, 0, "100 of 800 steps, 2 of 3 seeds, to stay within 10 minutes (--disc-minutes)", ""},
+		{"shorter answers", 460, 6, 600, false, 100, 1, 512, "100 of 800 steps, 1 of 3 seeds, the first 512 tokens of each answer, to stay within 10 minutes (--disc-minutes)", ""},
+		{"the least", 40, 95, 600, false, 50, 1, 64, "200 of 800 steps, which are 40 passes over 20 pairs; then 50 of 200 steps, 1 of 3 seeds, the first 64 tokens of each answer, to stay within 10 minutes (--disc-minutes)", ""},
+		{"too slow", 460, 320, 600, false, 800, 3, 0, "", "it takes at least 50 steps, for which 10 minutes are too short here: give --disc-minutes 34, or use a GPU"},
+		{"one pair", 1, 0.01, 600, false, 800, 3, 0, "", "1 pairs that differ: a discriminator learns from half of them and is asked about the others"},
+	} {
+		got, told, why := o.Fit(c.pairs, cost(0, c.step), c.seconds, c.fixed)
+		if told != c.told || why != c.why || why == "" && (got.Steps != c.steps || got.Seeds != c.seeds || got.Read != c.read) {
+			t.Errorf("%s: %d steps, %d seeds, %d tokens, %q, %q", c.name, got.Steps, got.Seeds, got.Read, told, why)
+		}
+		if why == "" && c.seconds > 0 && cost(0, c.step)(got.Read).of(got.Steps, got.Seeds) > c.seconds {
+			t.Errorf("%s: takes longer than it may", c.name)
+		}
+	}
+}
+
+// A discriminator that reads the first tokens sees what differs there, and nothing of
+// what differs later: those pairs are ties.
+func TestFreshReadsTheFirstTokens(t *testing.T) {
+	be := ready(t)
+	o := DiscOptions{From: fixed.student, Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2, Read: 3}
+	f, err := JudgeFresh(be, o, planted(100, []int32{5, 9, 7, 8}))
+	if err != nil || !f.Learned || f.Acc < 0.9 || f.Trained < 0.9 || f.Pairs != 80 {
+		t.Errorf("a difference at the second token: %+v, %v", f, err)
+	}
+	j := planted(100, []int32{5, 6, 7, 9})
+	f, err = JudgeFresh(be, o, j)
+	if err != nil || f.Ties != 1 || f.Pairs != 0 || !math.IsNaN(f.Acc) {
+		t.Errorf("a difference at the fourth: %+v, %v", f, err)
+	}
+	if n := len(j.Seqs[1].IDs); n != 7 {
+		t.Errorf("the answers themselves are cut: %d tokens", n)
+	}
+}
+
+// A discriminator that does not rank the pairs it learned from has not learned, whatever
+// its control says.
+func TestFreshMustKnowItsOwnPairs(t *testing.T) {
+	be := ready(t)
+	// Student and teacher differ at random in a token: nothing to learn but by heart, for
+	// which there are too few steps. The control is learned: it damages.
+	j := planted(200, []int32{5, 6, 7, 8})
+	for p := range j.Seqs {
+		a, b := int32(20+p%3), int32(20+(p+1)%3)
+		if p%2 == 0 {
+			a, b = b, a
+		}
+		j.Seqs[p].IDs[3], j.Batch.Teachers[p].IDs[3] = a, b
+	}
+	f, err := JudgeFresh(be, DiscOptions{From: fixed.student, Steps: 100, LR: 2e-4, Seed: 3, Seeds: 2}, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Learned || f.Trained >= learnedTrained || f.Trained < 0.3 {
+		t.Errorf("%+v: want not learned, and its own pairs not ranked", f)
+	}
+	for _, c := range []struct {
+		low, trained float64
+		want         bool
+	}{{0.61, 0.9, true}, {0.59, 0.9, false}, {0.9, 0.55, false}, {math.NaN(), 0.9, false}, {0.9, math.NaN(), true}} {
+		if got := learned([2]float64{c.low, 1}, c.trained); got != c.want {
+			t.Errorf("control from %g, own pairs %g: %v", c.low, c.trained, got)
+		}
+	}
+}

@@ -40,8 +40,11 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 		return args, nil
 	case c == nil:
 		return args, nil
-	case len(c.Subcommands) > 0 && at < len(args) && !strings.HasPrefix(args[at], "-") && c.ArgsUsage == "":
-		return nil, unknownCommand(name+" ", args[at], c.Subcommands)
+	case len(c.Subcommands) > 0 && at < len(args) && !strings.HasPrefix(args[at], "-"):
+		if near := nearestCommand(args[at], c.Subcommands); near != "" {
+			return nil, unknownCommand(name+" ", args[at], c.Subcommands)
+		}
+		return args[:at+1], nil // the command says what it takes
 	}
 	var flags, rest []string
 	given := map[string]string{} // by the flag's first name: its value
@@ -112,17 +115,17 @@ func flagOf(c *cli.Command, name string) cli.Flag {
 	return nil
 }
 
-func unknownCommand(before, name string, commands []*cli.Command) error {
+// nearestCommand is the command whose name is spelled almost so; "" is none.
+func nearestCommand(name string, commands []*cli.Command) string {
 	var names []string
 	for _, c := range commands {
-		if !c.Hidden {
-			names = append(names, c.Name)
-		}
+		names = append(names, c.Name)
 	}
-	if before == "" && name != "help" {
-		names = append(names, "help")
-	}
-	if near := conf.Nearest(name, names); near != "" {
+	return conf.Nearest(name, names)
+}
+
+func unknownCommand(before, name string, commands []*cli.Command) error {
+	if near := nearestCommand(name, commands); near != "" {
 		return usage("unknown command %q: did you mean gad %s%s?", before+name, before, near)
 	}
 	return usage("unknown command %q: see gad %s--help", before+name, before)

@@ -356,9 +356,11 @@ func (e *evaluation) judge(s *student) (err error) {
 	if err := e.save(); err != nil {
 		return err
 	}
+	from := time.Now()
 	if err := s.judged.TeacherNLL(s.l.m, o); err != nil {
 		return err
 	}
+	s.plan = s.plan.Calibrate(time.Since(from).Seconds())
 	s.unload()
 	if command := e.c.String("checker"); command != "" {
 		_, done := e.con.Busy("checker", 0)

@@ -97,6 +97,7 @@ func (p *program) app() *cli.App {
 		Name:                      "gad",
 		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
 		HideHelpCommand:           true,
+		Flags:                     []cli.Flag{cli.HelpFlag}, // cli adds it only beside its own help command
 		Version:                   versionText(),
 		Writer:                    p.out,
 		ErrWriter:                 p.err,

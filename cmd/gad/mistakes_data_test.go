@@ -111,7 +111,7 @@ func TestDataMistakes(t *testing.T) {
 		{"dpo --model student --data allcut.jsonl --output run SET", 2, `configuration: data: allcut.jsonl: none of 5 rows can make a pair, since every teacher answer is over data.max_response_length 14: data.max_response_length=55 would keep all; or set dpo.truncated=include`},
 		{"sft --model student --data allcut.jsonl --output run SET data.truncated_teachers=filter", 3, `data: allcut.jsonl: none of 5 rows is within data.max_prompt_length 64 and data.max_response_length 14: raise them`},
 		// columns and formats
-		{"sft --model student --data question.jsonl --output run SET", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question (data.content_key=question)?`},
+		{"sft --model student --data question.jsonl --output run SET", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
 		{"sft --model student --data question.jsonl --output run SET data.content_key=question", 3, `data: question.jsonl: column "teacher_response" is missing: name the teacher's column with data.teacher_key, such as data.teacher_key=answer`},
 		{"sft --model student --data answer.jsonl --output run SET", 3, `data: answer.jsonl: column "teacher_response" is missing: name the teacher's column with data.teacher_key, such as data.teacher_key=answer`},
 		{"sft --model student --data letters.jsonl --output run SET", 3, `data: letters.jsonl: columns "a", "b": no "content" among them, and they are no known format of rows: name the column of the conversations with --content-key NAME (data.content_key)`},
@@ -122,7 +122,7 @@ func TestDataMistakes(t *testing.T) {
 		{"sft --model student --data rows.jsonl --format share --output run SET", 2, `conf: flag --format: setting "data.format": "share": want one of: auto, messages, sharegpt, alpaca, prompt_completion`},
 		{"data inspect --data rows.jsonl --format share", 2, `data inspect: --format "share": use auto, messages, sharegpt, alpaca, prompt_completion`},
 		{"data inspect --data sharegpt.jsonl --format prompt_completion", 3, `data: sharegpt.jsonl: columns "conversations": no "prompt" among them, which data.format=prompt_completion reads: leave out --format, or name the column with --content-key NAME (data.content_key)`},
-		{"data inspect --data columns.csv", 3, `data: columns.csv: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question (data.content_key=question)?`},
+		{"data inspect --data columns.csv", 3, `data: columns.csv: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
 		{"data inspect --data other.jsonl --data rows.jsonl", 3, `data: rows.jsonl: has the columns content, teacher_response, but other.jsonl has content, teacher_response, response: all files of a set must have the same columns`},
 		// files that are something else
 		{"data inspect --data pretty.jsonl", 3, `data: pretty.jsonl: row 0: the object does not end on its line: write one object a line (jq -c . OLD > NEW)`},
@@ -164,7 +164,7 @@ func TestDataMistakes(t *testing.T) {
 		{"sft --model student --output run SET data.train_files=[]", 2, `config: data.train_files: no training data: give --data FILE`},
 		{"sft --model student --output run SET data.train_files=[rows.jsonl", 2, `conf: override "data.train_files=[rows.jsonl": setting "data.train_files": want a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
 		{"data split --data hub --first a.jsonl --second b.jsonl", 3, `data: hub/data: holds the splits "test", "train": give one, such as --split train (data.split; data.val_split for validation)`},
-		{"data convert --data question.jsonl --output new.jsonl", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question (data.content_key=question)?`},
+		{"data convert --data question.jsonl --output new.jsonl", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
 		{"data convert --data rows.jsonl --output new.csv", 3, `data: new.csv: suffix ".csv": names no format: use .arrow, .arrows, .stream, .parquet or .jsonl`},
 	})
 }

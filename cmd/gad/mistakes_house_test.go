@@ -8,7 +8,7 @@ func TestMistakesOfTheHouse(t *testing.T) {
 	t.Chdir(work)
 	mistaken(t, []string{work}, []mistake{
 		{"completion", 2, `completion: say bash, zsh or fish: see gad completion --help`},
-		{"completion powershell", 2, `unknown command "completion powershell": see gad completion --help`},
+		{"completion powershell", 2, `completion: say bash, zsh or fish: see gad completion --help`},
 		{"completion bas", 2, `unknown command "completion bas": did you mean gad completion bash?`},
 		{"completion bash more", 2, `completion bash: unexpected argument "more": this command takes flags only`},
 		{"man sft", 2, `man: unexpected argument "sft": this command takes flags only`},

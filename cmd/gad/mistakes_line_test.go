@@ -42,7 +42,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"evla --model student", 2, `unknown command "evla": did you mean gad eval?`},
 		{"finetune", 2, `unknown command "finetune": see gad --help`},
 		{"data inspct --data rows.jsonl", 2, `unknown command "data inspct": did you mean gad data inspect?`},
-		{"data frob", 2, `unknown command "data frob": see gad data --help`},
+		{"data frob", 2, `data: say inspect, validate, convert or split: see gad data --help`},
 		{"help settings nothing.like.it", 2, `help settings: no setting begins with "nothing.like.it": gad help settings lists all`},
 		{"help settings actor critic", 2, `help settings: unexpected argument "critic": give one prefix, such as actor.optim`},
 		{"help frob", 2, `unknown command "frob": see gad --help`},

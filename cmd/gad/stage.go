@@ -26,6 +26,8 @@ var stageFlags = []stageFlag{
 	{"val-data", "data.val_files", "held-out data for the val/ metrics, as --data"},
 	{"split", "data.split", "which split of --data, where a folder has several"},
 	{"val-split", "data.val_split", "which split of --val-data"},
+	{"content-key", "data.content_key", "column with the conversation or the prompt"},
+	{"teacher-key", "data.teacher_key", "column with the teacher's answer"},
 	{"format", "data.format", "of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},

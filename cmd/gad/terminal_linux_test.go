@@ -153,3 +153,89 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("on the screen stays\n%s", left)
 	}
 }
+
+// slowed runs gad on a terminal with a fifth of its time: it is stopped for 80 ms of each
+// 100. It returns after how long something was first shown, and the longest wait between
+// two things that were.
+func slowed(t *testing.T, path string, args ...string) (first, longest time.Duration) {
+	t.Helper()
+	begun := time.Now()
+	p := onTerminal(t, path, args...)
+	heard, last := 0, begun
+	running, turn := true, begun.Add(20*time.Millisecond)
+	look := func() {
+		n, now := len(p.said.String()), time.Now()
+		if n > heard {
+			if heard == 0 {
+				first = now.Sub(begun)
+			}
+			longest = max(longest, now.Sub(last))
+			heard, last = n, now
+		}
+	}
+	for {
+		select {
+		case err := <-p.done:
+			if look(); err != nil {
+				t.Fatalf("gad %s: %v\n%s", strings.Join(args, " "), err, p.said.String())
+			}
+			if wait := time.Since(last); heard == 0 { // only the result, elsewhere
+				return wait, wait
+			} else {
+				return first, max(longest, wait)
+			}
+		case <-time.After(5 * time.Millisecond):
+		}
+		look()
+		if now := time.Now(); now.After(turn) {
+			if running = !running; running {
+				p.Process.Signal(syscall.SIGCONT)
+				turn = now.Add(20 * time.Millisecond)
+			} else {
+				p.Process.Signal(syscall.SIGSTOP)
+				turn = now.Add(80 * time.Millisecond)
+			}
+		}
+	}
+}
+
+// On a machine, or a disk, of a fifth of this one's speed no command leaves its user
+// before a blank terminal: something is shown within a second and a half (0.3 s here), and
+// no later wait is two seconds long.
+func TestNothingIsSilent(t *testing.T) {
+	path, f := built(t), ready(t)
+	t.Chdir(t.TempDir())
+	rows := fileText(f.path("rows.jsonl"))
+	var many strings.Builder
+	for many.Len() < 1<<20 { // some 10,000 rows
+		many.WriteString(rows)
+	}
+	if err := os.WriteFile("rows.jsonl", []byte(many.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	student := f.path("sft", "global_step_60", "actor")
+	for _, args := range [][]string{
+		{"data", "inspect", "--data", "rows.jsonl"},
+		{"data", "validate", "--data", "rows.jsonl", "--model", student},
+		{"data", "convert", "--data", "rows.jsonl", "--output", "rows.parquet"},
+		{"data", "split", "--data", "rows.parquet", "--first", "a.arrow", "--second", "b.jsonl"},
+		append(stage("plan", "--stage", "train", "--data", "rows.jsonl", "--model", student), "data.train_batch_size=4"),
+		stage("sft", "--model", student, "--data", "a.arrow", "--val-data", "b.jsonl", "--output", "sft", "--steps", "2"),
+		stage("warmup", "--model", student, "--data", "rows.parquet", "--output", "warmup", "--steps", "2", "--critic-warmup", "1"),
+		{"train", "--resume", "warmup", "--data", "rows.parquet", "--output", "train", "--steps", "2"},
+		{"resume", "train", "--steps", "3"},
+		{"eval", "--model", student, "--data", "rows.jsonl", "--limit", "20", "--disc-steps", "4", "--disc-seeds", "1", "--max-response-length", "14"},
+		{"generate", "--model", student, "--data", "rows.jsonl", "--limit", "40", "--output", "answers.jsonl", "--max-new-tokens", "14"},
+		{"score", "--critic", "train/global_step_3/critic", "--data", "answers.jsonl"},
+		{"logprobs", "--model", student, "--data", "answers.jsonl"},
+		{"doctor", "train"},
+		{"export", "--run", "train", "--output", "student"},
+		{"init", "--config", f.path("config.json"), "--corpus", "rows.jsonl", "--output", "fresh"},
+	} {
+		first, longest := slowed(t, path, args...)
+		t.Logf("%-20s first after %.2f s, longest wait %.2f s", strings.Join(args[:2], " "), first.Seconds(), longest.Seconds())
+		if first > 1500*time.Millisecond || longest > 2*time.Second {
+			t.Errorf("gad %s: at a fifth of the speed the first output came after %s, and the longest wait was %s", strings.Join(args, " "), first, longest)
+		}
+	}
+}
