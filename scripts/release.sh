@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the archives of a release: the binary, README, documents, the manual page, shell
-# completion and every licence text, and SHA256SUMS beside them. Equal commits, versions and Go toolchains give equal bytes,
-# on any machine and in any folder.
+# completion and every licence text, and SHA256SUMS beside them. Equal commits, versions
+# and Go toolchains give equal bytes, on any machine and in any folder.
 #
 #   scripts/release.sh OUT [VERSION]   VERSION: by default what git describe says
 #
