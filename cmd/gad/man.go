@@ -37,7 +37,7 @@ var statuses = []struct {
 	{exitInterrupted, "Interrupted and saved: the same command resumes the run."},
 }
 
-// manual is the manual page, in the man macros.
+// manual is the manual page, in the man macros: the same on every machine.
 func manual(app *cli.App) string {
 	var b strings.Builder
 	macro := func(name string, args ...string) {
@@ -65,7 +65,7 @@ func manual(app *cli.App) string {
 		macro("B", term)
 		text(about)
 	}
-	macro("TH", "GAD", "1", "", "gad "+app.Version, "")
+	macro("TH", "GAD", "1", "", strings.TrimSpace("gad "+version), "")
 	macro("SH", "NAME")
 	text("gad - " + app.Usage)
 	macro("SH", "SYNOPSIS")
