@@ -80,22 +80,6 @@ const sure = 30
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
 
-// FreshDiscriminator trains a new discriminator on half of the pairs and returns
-// its accuracy on the others that differ: how well the student's answers can still
-// be told from the teacher's by someone who did not train against it; 0.5 where none
-// differs. Without a control, 0.5 may also say that nothing was learned: JudgeFresh knows.
-func FreshDiscriminator(be model.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
-	o, err = o.withDefaults(j)
-	if err != nil {
-		return 0, err
-	}
-	told, _, err := o.trials(be, j.pairs(), "")
-	if acc = told.mean(); err == nil && math.IsNaN(acc) {
-		acc = 0.5
-	}
-	return acc, err
-}
-
 // JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
 // as many on the control, each on half of the rows, and says how well they tell
 // the other half.
