@@ -102,8 +102,9 @@ fi
 
 const fishScript = `# Completion of gad for fish.
 function __gad_words
-    set -l words (commandline -opc) (commandline -ct)
-    $words[1] completion words -- $words 2>/dev/null
+    set -l words (commandline -opc)
+    set -l word (commandline -ct)
+    $words[1] completion words -- $words "$word" 2>/dev/null
 end
 complete -c gad -a '(__gad_words)'
 `
