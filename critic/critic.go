@@ -308,7 +308,11 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 			seed[i] += dStudentN[k]
 		}
 	}
+	flush(seed)
 	for _, pack := range model.Packs(set.seqs, c.cfg.MaxTokenLen) {
+		if !slices.ContainsFunc(pack, func(i int) bool { return seed[i] != 0 }) {
+			continue
+		}
 		err := c.m.ScoreGrad(model.Pick(set.seqs, pack), func([]float32) ([]float32, error) {
 			return model.Pick(seed, pack), nil
 		})
@@ -317,6 +321,21 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 		}
 	}
 	return res, nil
+}
+
+// least is the smallest d loss/d score that is propagated. A discriminator that is sure
+// of a pair has smaller ones, whose products with weights are subnormal numbers: a
+// processor multiplies those some hundred times slower. AdamW, whose eps is 1e-8, makes
+// nothing of them either way.
+const least = 1e-25
+
+// flush makes seeds zero that are too small to matter.
+func flush(seed []float32) {
+	for i, x := range seed {
+		if x < least && x > -least {
+			seed[i] = 0
+		}
+	}
 }
 
 // Schedule is the learning rate over the optimizer steps of the given number of

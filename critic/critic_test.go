@@ -572,3 +572,48 @@ func TestHeadStd(t *testing.T) {
 		t.Errorf("told 0.02: %g", got)
 	}
 }
+
+// A discriminator that is sure of all pairs has nothing to learn, and no gradient of
+// subnormal numbers, which would take hundreds of times longer.
+func TestSureOfAllPairs(t *testing.T) {
+	c, s := judge(t, func(cfg *Config) { cfg.ScoreInit = 2000 })
+	b := batch()
+	scoreS, err := c.Score(b.Students)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scoreP, err := c.Score(b.Teachers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := 0
+	for i, g := range b.Group {
+		if d := scoreP[g] - scoreS[i]; d < 60 || d > 1e6 {
+			b.Skip[i] = true
+		} else {
+			kept++
+		}
+	}
+	if kept == 0 {
+		t.Fatalf("no pair is sure: students %v, teachers %v", scoreS, scoreP)
+	}
+	st, err := c.Update(b)
+	if err != nil || st.Updates != 1 || st.Pairs != float64(kept) || st.Acc != 1 {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if len(s.grads) == 0 {
+		t.Fatal("no optimizer step")
+	}
+	for name, g := range s.grads {
+		for i, x := range g {
+			if x != 0 {
+				t.Fatalf("%s[%d]: gradient %g, want none", name, i, x)
+			}
+		}
+	}
+	seeds := []float32{1, -1e-3, 1e-24, -1e-24, 9e-26, -1e-38, 0, float32(math.NaN()), float32(math.Inf(1))}
+	want := append(slices.Clone(seeds[:4]), 0, 0, 0)
+	if flush(seeds); !slices.Equal(seeds[:7], want) || seeds[7] == seeds[7] || !math.IsInf(float64(seeds[8]), 1) {
+		t.Errorf("flushed %v", seeds)
+	}
+}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the archives of a release: the binary, README, documents and every licence text,
-# and SHA256SUMS beside them. Equal commits, versions and Go toolchains give equal bytes,
-# on any machine and in any folder.
+# Builds the archives of a release: the binary, README, documents, the manual page, shell
+# completion and every licence text, and SHA256SUMS beside them. Equal commits, versions
+# and Go toolchains give equal bytes, on any machine and in any folder.
 #
 #   scripts/release.sh OUT [VERSION]   VERSION: by default what git describe says
 #
@@ -47,6 +47,13 @@ done
 git ls-files -z 'doc/*.md' | xargs -0 cp --parents -t "$work/common"
 scripts/licences.sh --copy "$work/common/licences"
 
+# From the program itself, built for this machine with the same words.
+flags="-s -w -buildid= -X main.version=$version -X main.commit=$commit"
+GOOS= GOARCH= go build -trimpath -buildvcs=false -ldflags "$flags" -o "$work/gad" ./cmd/gad
+mkdir "$work/common/completion"
+for shell in bash zsh fish; do "$work/gad" completion "$shell" >"$work/common/completion/gad.$shell"; done
+"$work/gad" man >"$work/common/gad.1"
+
 archives=()
 for target in "${targets[@]}"; do
   os=${target%/*} arch=${target#*/}
@@ -55,7 +62,7 @@ for target in "${targets[@]}"; do
   if [ "$os" = windows ]; then binary=gad.exe; fi
   mkdir "$work/$name"
   cp -R "$work/common/." "$work/$name"
-  GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$version -X main.commit=$commit" -o "$work/$name/$binary" ./cmd/gad
+  GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=false -ldflags "$flags" -o "$work/$name/$binary" ./cmd/gad
   find "$work/$name" -type d -exec chmod 755 {} +
   find "$work/$name" -type f -exec chmod 644 {} +
   chmod 755 "$work/$name/$binary"

@@ -51,45 +51,34 @@ type Fresh struct {
 	Pairs   int     // pairs that differ, of all rows
 	Ties    float64 // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
 	Seeds   int
-	// Learned says that Acc means something: the control is above chance by enough
+	// Learned says that Acc means something: Acc or the control is above chance by enough
 	// (learnedControl), and the discriminators rank the pairs that they learned from
 	// (learnedTrained). One that does not rank even those has not learned, and its 0.5
 	// says nothing of the student.
 	Learned bool
 }
 
-// learnedControl is where the interval of the control must begin for a training to
-// count as one that ranks what can be ranked; learnedTrained is the accuracy that it
+// learnedControl is where the interval of the control, or of the accuracy itself, must
+// begin for a training to count as one that ranks what can be ranked; learnedTrained is the accuracy that it
 // must have on its own pairs.
 const (
 	learnedControl = 0.6
 	learnedTrained = 0.6
 )
 
-// learned reports whether a training with this interval of its control and this accuracy
-// on its own pairs (NaN where there were none) has learned.
-func learned(control [2]float64, trained float64) bool {
-	return control[0] >= learnedControl && !(trained < learnedTrained)
+// learned reports whether trainings have learned: by the intervals of their accuracy and
+// of the control's, and by the accuracy on their own pairs (NaN where there were none).
+// One that tells pairs it has not seen needs no control; the control is for a 0.5.
+func learned(asked, control [2]float64, trained float64) bool {
+	return (control[0] >= learnedControl || asked[0] >= learnedControl) && !(trained < learnedTrained)
 }
+
+// sure is the difference of scores beyond which a pair teaches nothing more: its loss is
+// below 1e-13, and gradients so small are slow to compute (see critic.Update).
+const sure = 30
 
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
-
-// FreshDiscriminator trains a new discriminator on half of the pairs and returns
-// its accuracy on the others that differ: how well the student's answers can still
-// be told from the teacher's by someone who did not train against it; 0.5 where none
-// differs. Without a control, 0.5 may also say that nothing was learned: JudgeFresh knows.
-func FreshDiscriminator(be model.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
-	o, err = o.withDefaults(j)
-	if err != nil {
-		return 0, err
-	}
-	told, _, err := o.trials(be, j.pairs(), "")
-	if acc = told.mean(); err == nil && math.IsNaN(acc) {
-		acc = 0.5
-	}
-	return acc, err
-}
 
 // JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
 // as many on the control, each on half of the rows, and says how well they tell
@@ -113,7 +102,7 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 		return f, err
 	}
 	f.Control = c.mean()
-	f.Learned = learned(c.interval(o.Seed), f.Trained)
+	f.Learned = learned(f.CI95, c.interval(o.Seed), f.Trained)
 	j.told = told
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
@@ -254,9 +243,7 @@ type verdicts [][]float64
 // that they learned from, mean over the seeds; NaN where there were none.
 func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
-		advance, done := o.Stages.Begin(fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind), o.Steps)
-		told, right, err := o.trial(be, s, o.Seed+uint64(k), advance)
-		done()
+		told, right, err := o.trial(be, s, o.Seed+uint64(k), fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -267,7 +254,7 @@ func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdict
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
 // for the others, and for those that it has learned from.
-func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance func(int)) (told []float64, trained float64, err error) {
+func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string) (told []float64, trained float64, err error) {
 	rows := len(s.skip)
 	told = make([]float64, rows)
 	for p := range told {
@@ -292,11 +279,47 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance fun
 		}
 		return b, err
 	}
+	seen, err := o.learn(cr, learn, seed, name, batch)
+	if err != nil {
+		return nil, 0, err
+	}
+	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
+	known = known[:min(len(known), trainedPairs)]
+	advance, done := o.Stages.Begin(name+", asked", len(known)+len(asked))
+	defer done()
+	ask := func(at []int, tell func(p int, verdict float64)) error {
+		for some := range slices.Chunk(at, 8) {
+			if o.Stop != nil && o.Stop() {
+				return ErrInterrupted
+			}
+			b, err := batch(some)
+			if err != nil {
+				return err
+			}
+			for i, p := range some {
+				tell(p, ranked(b.FreshP[i], b.FreshS[i]))
+			}
+			advance(len(some))
+		}
+		return nil
+	}
+	if err := ask(known, func(_ int, verdict float64) { trained += verdict }); err != nil {
+		return nil, 0, err
+	}
+	trained /= float64(len(known))
+	return told, trained, ask(asked, func(p int, verdict float64) { told[p] = verdict })
+}
+
+// learn takes the steps of a training on the given pairs, and returns those that it
+// has come to.
+func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name string, batch func(at []int) (critic.Batch, error)) (seen map[int]bool, err error) {
+	advance, done := o.Stages.Begin(name, o.Steps)
+	defer done()
+	seen = map[int]bool{}
 	var pass []int
-	seen := map[int]bool{}
 	for step := range o.Steps {
 		if o.Stop != nil && o.Stop() {
-			return nil, 0, ErrInterrupted
+			return nil, ErrInterrupted
 		}
 		at := make([]int, 0, o.Batch)
 		for i := step * o.Batch; len(at) < o.Batch; i++ {
@@ -308,30 +331,17 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, advance fun
 		}
 		b, err := batch(at)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
+		}
+		for i := range at {
+			b.Skip[i] = b.FreshP[i]-b.FreshS[i] > sure
 		}
 		if _, err := cr.Update(b); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		advance(1)
 	}
-	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
-	known = known[:min(len(known), trainedPairs)]
-	b, err := batch(known)
-	if err != nil {
-		return nil, 0, err
-	}
-	for i := range known {
-		trained += ranked(b.FreshP[i], b.FreshS[i])
-	}
-	trained /= float64(len(known))
-	if b, err = batch(asked); err != nil {
-		return nil, 0, err
-	}
-	for i, p := range asked {
-		told[p] = ranked(b.FreshP[i], b.FreshS[i])
-	}
-	return told, trained, nil
+	return seen, nil
 }
 
 // ranked is 1 where the better one scores higher, one half where both score alike.

@@ -47,8 +47,11 @@ type Size struct {
 	SFT, Warmup, Train []string // overrides of the three stages
 }
 
-// Lengths and sampling are common to the stages.
-var common = []string{"data.max_prompt_length=48", "data.max_response_length=40", "rollout.temperature=1", "rollout.max_num_seqs=128"}
+// Lengths are common to the stages, sampling to those that sample.
+var (
+	common   = []string{"data.max_prompt_length=48", "data.max_response_length=40", "rollout.max_num_seqs=128"}
+	sampling = "rollout.temperature=1"
+)
 
 // The figures are those of doc/LOG.md: SFT until nothing is gained by more of it,
 // a discriminator that learns alone until it can tell, many small updates for it
@@ -186,7 +189,11 @@ func (d *run) invoke(ctx context.Context, args ...string) error {
 // with all that came before it.
 func (d *run) stage(ctx context.Context, a *arm, stage trainer.Stage, before *arm, overrides []string) error {
 	args := append([]string{string(stage), "--data", d.path("task", task.Train+".arrow"), "--output", d.path(a.Stage)}, d.Flags...)
-	if err := d.invoke(ctx, append(append(args, overrides...), common...)...); err != nil {
+	args = append(append(args, overrides...), common...)
+	if stage != trainer.SFT {
+		args = append(args, sampling)
+	}
+	if err := d.invoke(ctx, args...); err != nil {
 		return err
 	}
 	ckpt, _, err := trainer.FindCheckpoint(d.FS, d.path(a.Stage))

@@ -29,6 +29,15 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 	switch {
 	case c == nil && at < len(args) && !strings.HasPrefix(args[at], "-"):
 		return nil, unknownCommand("", args[at], app.Commands)
+	case c == nil && at < len(args):
+		key, _, _ := strings.Cut(strings.TrimLeft(args[at], "-"), "=")
+		names := append(cli.HelpFlag.Names(), cli.VersionFlag.Names()...)
+		if near := conf.Nearest(key, names); !slices.Contains(names, key) && near != "" {
+			return nil, usage("unknown flag --%s: did you mean --%s?", key, near)
+		} else if !slices.Contains(names, key) {
+			return nil, usage("unknown flag --%s: flags stand behind a command: see gad --help", key)
+		}
+		return args, nil
 	case c == nil:
 		return args, nil // gad --help
 	case len(c.Subcommands) > 0 && at < len(args) && !strings.HasPrefix(args[at], "-"):

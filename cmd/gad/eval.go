@@ -689,7 +689,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 
 // whyNotLearned says why no accuracy is reported, and what to do.
 func whyNotLearned(e trainer.Evaluation) string {
-	why := "the control is not clearly above chance"
+	why := "neither its accuracy nor the control is clearly above chance"
 	if e.FreshDTrained != nil && *e.FreshDTrained < 0.6 {
 		why = "it does not even rank the pairs that it learned from"
 	}

@@ -186,7 +186,7 @@ func TestPrintEvaluation(t *testing.T) {
 			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTrained: &trained, FreshDTies: &ties, FreshDLearned: &yes, FreshDSteps: 100, FreshDSeeds: 2, FreshDRead: 256},
 		"  trained                     2 x 100 steps, 256 tokens\nfresh discriminators were shortened: it was long\n": {
 			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTies: &ties, FreshDLearned: &yes, FreshDSteps: 100, FreshDSeeds: 2, FreshDRead: 256, FreshDNote: "it was long"},
-		"the fresh discriminator has not learned: the control is not clearly above chance: give more rows": {
+		"the fresh discriminator has not learned: neither its accuracy nor the control is clearly above chance: give more rows": {
 			FreshDControl: &acc, FreshDTrained: &trained, FreshDTies: &ties, FreshDLearned: &no, FreshDSteps: 5},
 		"the fresh discriminator has not learned: it does not even rank the pairs that it learned from": {
 			FreshDControl: &acc, FreshDTrained: &poor, FreshDTies: &ties, FreshDLearned: &no, FreshDSteps: 5},
@@ -320,6 +320,16 @@ func TestStream(t *testing.T) {
 		if streamed != whole {
 			t.Errorf("seed %s: streamed %q, at once %q", seed, streamed, whole)
 		}
+	}
+}
+
+// What a model writes is no command of a terminal; a pipe gets it as it is.
+func TestHarmless(t *testing.T) {
+	if got := harmless("a\x1b[2J\tb\r\nc\u0085é"); got != "a\uFFFD[2J\tb\uFFFD\nc\uFFFDé" {
+		t.Errorf("%q", got)
+	}
+	if text := "\x1b[2J"; shown(&bytes.Buffer{}, text) != text {
+		t.Error("a pipe gets other text")
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
@@ -196,7 +197,7 @@ func (p *program) answerPrompt(c *cli.Context) error {
 	for i, a := range out[0] {
 		text := l.tok.Decode(a.IDs, true)
 		if !c.Bool("json") {
-			fmt.Fprintln(p.out, text)
+			fmt.Fprintln(p.out, shown(p.out, text))
 			continue
 		}
 		if err := printJSON(p.out, map[string]any{"sample": i, "text": text, "prompt_ids": prompt, "response_ids": a.IDs,
@@ -212,8 +213,30 @@ func streams(c *cli.Context, out io.Writer) bool {
 	if c.IsSet("stream") {
 		return c.Bool("stream")
 	}
-	f, ok := out.(*os.File)
-	return ok && c.Int("n") == 1 && !c.Bool("json") && term.IsTerminal(int(f.Fd()))
+	return c.Int("n") == 1 && !c.Bool("json") && terminal(out)
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// shown is text as it may reach w: no control character of a model is a terminal's.
+func shown(w io.Writer, text string) string {
+	if !terminal(w) {
+		return text
+	}
+	return harmless(text)
+}
+
+// harmless is text without control characters, but for tabs and ends of lines.
+func harmless(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return utf8.RuneError
+		}
+		return r
+	}, text)
 }
 
 // stream prints text token by token. A token may end within a character: such a piece
@@ -237,7 +260,7 @@ func (s *stream) token(id int32) {
 func (s *stream) print(text string) {
 	s.pending = s.pending[:0]
 	if text != "" && s.err == nil {
-		_, s.err = io.WriteString(s.w, text)
+		_, s.err = io.WriteString(s.w, shown(s.w, text))
 	}
 }
 

@@ -77,11 +77,11 @@ func (p *program) configCommand() *cli.Command {
 	}
 }
 
-// stageNamed is the stage that --stage names.
-func stageNamed(c *cli.Context) (trainer.Stage, error) {
+// stageNamed is the stage that --stage names; more are what else it may name.
+func stageNamed(c *cli.Context, more ...string) (trainer.Stage, error) {
 	stage := trainer.Stage(c.String("stage"))
 	if !slices.Contains([]trainer.Stage{trainer.SFT, trainer.Warmup, trainer.Train, trainer.DPO}, stage) {
-		return "", usage("%s: --stage %q: must be sft, warmup, train or dpo", typed(c), stage)
+		return "", usage("%s: --stage %q: must be %s", typed(c), stage, strings.Join(append([]string{"sft", "warmup", "train", "dpo"}, more...), ", "))
 	}
 	return stage, nil
 }

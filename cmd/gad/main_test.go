@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -119,6 +120,27 @@ var build = sync.OnceValue(func() error {
 		f.printed[args[0]] += out + err
 	}
 	return nil
+})
+
+// built is the path of the built program; -short tests do not build it.
+func built(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and starts the program: not with -short")
+	}
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var binary = sync.OnceValues(func() (string, error) {
+	path := fixed.path("gad-binary")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return path, nil
 })
 
 func ready(t testing.TB) *fixture {

@@ -147,7 +147,7 @@ func TestMistakes(t *testing.T) {
 		{"init --config notok --corpus rows.jsonl --output foreign", 2, `checkpoint: foreign: already exists: choose another folder, or remove this one`},
 		{"init --config notok --corpus none.txt --output run", 3, `tokenizer: open none.txt: no such file or directory`},
 		{"init --corpus rows.jsonl --output run", 2, `init: --config is missing: see gad init --help`},
-		{"plan --stage x", 2, `plan: --stage "x": must be sft, warmup, train or dpo`},
+		{"plan --stage x", 2, `plan: --stage "x": must be sft, warmup, train, dpo, eval`},
 		{"plan --stage sft", 2, `configuration: plan: no student: give model.path (flag --model)`},
 		{"demo --dir foreign --fast", 2, `demo: foreign: contains files that are not from a demo: nothing is overwritten: give another --dir`},
 	})

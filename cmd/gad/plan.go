@@ -31,7 +31,7 @@ func (p *program) planCommand() *cli.Command {
 			if c.String("stage") == "eval" {
 				return p.planEval(c)
 			}
-			stage, err := stageNamed(c)
+			stage, err := stageNamed(c, "eval")
 			if err != nil {
 				return err
 			}

@@ -19,27 +19,6 @@ import (
 	"time"
 )
 
-// built is the path of the built program; -short tests do not build it.
-func built(t *testing.T) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("builds and starts the program: not with -short")
-	}
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-var binary = sync.OnceValues(func() (string, error) {
-	path := fixed.path("gad-binary")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
 // process is a started gad.
 type process struct {
 	*exec.Cmd
@@ -238,7 +217,9 @@ func TestInterrupt(t *testing.T) {
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
 	begun := time.Now()
-	must(t, args(whole)...)
+	if p := start(t, path, args(whole)...); p.end(t, patience) != exitDone { // a process: its start is part of the time
+		t.Fatal(p.said.String())
+	}
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/internal/conf"
+	"gad/trainer"
+)
+
+// completionCommand is gad completion: a script for a shell, which asks gad completion
+// words what may stand at the cursor. So the script never is out of date.
+func (p *program) completionCommand() *cli.Command {
+	shell := func(name, where, script string) *cli.Command {
+		return &cli.Command{
+			Name:        name,
+			Usage:       "a script for " + name,
+			Description: where,
+			Action: func(c *cli.Context) error {
+				if err := noArguments(c); err != nil {
+					return err
+				}
+				_, err := io.WriteString(p.out, script)
+				return err
+			},
+		}
+	}
+	return &cli.Command{
+		Name:  "completion",
+		Usage: "shell completion of commands, flags and settings: bash, zsh or fish",
+		Subcommands: []*cli.Command{
+			shell("bash", "Add to ~/.bashrc: source <(gad completion bash)", bashScript),
+			shell("zsh", "Write it to a folder of $fpath: gad completion zsh > ~/.zfunc/_gad", zshScript),
+			shell("fish", "gad completion fish > ~/.config/fish/completions/gad.fish", fishScript),
+			{
+				Name:      "words",
+				Usage:     "what may stand in the place of the last word: a line each, with a tab and what it is",
+				ArgsUsage: "-- gad WORD ...",
+				Hidden:    true,
+				Action: func(c *cli.Context) error {
+					for _, w := range candidates(p.app(), c.Args().Slice()) {
+						fmt.Fprintf(p.out, "%s\t%s\n", w.text, w.about)
+					}
+					return nil
+				},
+			},
+		},
+		Action: func(c *cli.Context) error {
+			return usage("completion: say bash, zsh or fish: see gad completion --help")
+		},
+	}
+}
+
+const bashScript = `# Completion of gad for bash.
+_gad() {
+  local line=${COMP_LINE:0:COMP_POINT} words word about prefix=
+  IFS=$' \t' read -ra words <<<"$line"
+  case $line in *[[:space:]]) words+=('') ;; esac
+  local cur=${words[${#words[@]}-1]}
+  # bash takes = for the end of a word.
+  case $cur in *=*) prefix=${cur%"${cur##*=}"} ;; esac
+  COMPREPLY=()
+  while IFS=$'\t' read -r word about; do
+    case $word in *=) compopt -o nospace 2>/dev/null ;; esac
+    COMPREPLY+=("${word#"$prefix"}")
+  done < <("${words[0]/#\~/$HOME}" completion words -- "${words[@]}" 2>/dev/null)
+}
+complete -o default -F _gad gad
+`
+
+const zshScript = `#compdef gad
+# Completion of gad for zsh.
+_gad() {
+  local -a whole open
+  local line word
+  for line in "${(@f)$("${words[1]}" completion words -- "${(@)words[1,CURRENT]}" 2>/dev/null)}"; do
+    [[ -n $line ]] || continue
+    word=${${line%%$'\t'*}//:/\\:}
+    if [[ $word == *= ]]; then
+      open+=("$word:${line#*$'\t'}")
+    else
+      whole+=("$word:${line#*$'\t'}")
+    fi
+  done
+  if (( ${#whole} + ${#open} == 0 )); then
+    _files
+    return
+  fi
+  (( ${#whole} == 0 )) || _describe -t words word whole
+  (( ${#open} == 0 )) || _describe -t settings setting open -S ''
+}
+if [[ $funcstack[1] == _gad ]]; then
+  _gad "$@"
+else
+  compdef _gad gad
+fi
+`
+
+const fishScript = `# Completion of gad for fish.
+function __gad_words
+    set -l words (commandline -opc)
+    set -l word (commandline -ct)
+    $words[1] completion words -- $words "$word" 2>/dev/null
+end
+complete -c gad -a '(__gad_words)'
+`
+
+// candidate is a word that may stand at the cursor.
+type candidate struct{ text, about string }
+
+// candidates are what may stand in the place of the last of words, of which the first is
+// the program. None means that it is a file, or nothing that can be told.
+func candidates(app *cli.App, words []string) (list []candidate) {
+	if len(words) < 2 {
+		return nil
+	}
+	before, cur := words[1:len(words)-1], words[len(words)-1]
+	offer := func(text, about string) {
+		if strings.HasPrefix(text, cur) {
+			list = append(list, candidate{text, strings.Join(strings.Fields(about), " ")})
+		}
+	}
+	var c *cli.Command
+	commands, at := app.Commands, 0
+	for ; at < len(before); at++ {
+		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(before[at]) })
+		if i < 0 {
+			break
+		}
+		c, commands = commands[i], commands[i].Subcommands
+	}
+	rest := before[at:]
+	flags := []cli.Flag{cli.HelpFlag}
+	if c == nil {
+		flags = append(flags, cli.VersionFlag)
+	} else {
+		flags = append(slices.Clone(c.Flags), flags...)
+	}
+	switch {
+	case len(rest) > 0 && takesValue(c, rest[len(rest)-1]):
+		for _, v := range valuesOf(strings.TrimLeft(rest[len(rest)-1], "-")) {
+			offer(v, "")
+		}
+	case strings.HasPrefix(cur, "-"):
+		for _, f := range flags {
+			about := ""
+			if d, ok := f.(cli.DocGenerationFlag); ok {
+				about = d.GetUsage()
+			}
+			offer("--"+f.Names()[0], about)
+		}
+	case c != nil && c.Name == "help" && len(rest) == 1 && rest[0] == "settings":
+		for _, s := range settings() {
+			offer(s.Key, brief(s.Doc))
+		}
+	case c != nil && c.Name == "help" && len(rest) == 0:
+		offer("settings", "describe the settings")
+		commands = app.Commands
+		fallthrough
+	case len(rest) == 0 && len(commands) > 0:
+		for _, sub := range commands {
+			if !sub.Hidden {
+				offer(sub.Name, sub.Usage)
+			}
+		}
+	case c != nil && takesSettings(c):
+		for _, s := range settings() {
+			if !strings.HasPrefix(cur, s.Key+"=") {
+				offer(s.Key+"=", brief(s.Doc))
+				continue
+			}
+			values := s.Choices
+			if s.Type == "true or false" {
+				values = []string{"true", "false"}
+			}
+			for _, v := range values {
+				offer(s.Key+"="+v, "")
+			}
+		}
+	}
+	return list
+}
+
+// takesValue reports whether word is a flag of c whose value is the next word.
+func takesValue(c *cli.Command, word string) bool {
+	if c == nil || !strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
+		return false
+	}
+	f := flagOf(c, strings.TrimLeft(word, "-"))
+	_, is := f.(*cli.BoolFlag)
+	return f != nil && !is
+}
+
+// valuesOf are the values that a flag may have, where it is one of a few.
+func valuesOf(flag string) []string {
+	key := "trainer." + flag // device, precision
+	switch flag {
+	case "preset":
+		return trainer.PresetNames()
+	case "stage":
+		return []string{string(trainer.SFT), string(trainer.DPO), string(trainer.Warmup), string(trainer.Train)}
+	}
+	for _, f := range stageFlags {
+		if f.name == flag {
+			key = f.key
+		}
+	}
+	for _, s := range settings() {
+		if s.Key == key {
+			return s.Choices
+		}
+	}
+	return nil
+}
+
+// settings are all settings.
+func settings() []conf.Setting {
+	cfg := trainer.DefaultConfig()
+	return conf.Describe(&cfg)
+}
