@@ -285,7 +285,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	}
 	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
 	known = known[:min(len(known), trainedPairs)]
-	advance, done := o.Stages.Begin(name+", asked", len(known)+len(asked))
+	advance, done := o.Stages.Begin(name+", tested", len(known)+len(asked))
 	defer done()
 	ask := func(at []int, tell func(p int, verdict float64)) error {
 		for some := range slices.Chunk(at, 8) {

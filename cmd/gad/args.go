@@ -35,7 +35,7 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 		if near := conf.Nearest(key, names); !slices.Contains(names, key) && near != "" {
 			return nil, usage("unknown flag --%s: did you mean --%s?", key, near)
 		} else if !slices.Contains(names, key) {
-			return nil, usage("unknown flag --%s: flags stand behind a command: see gad --help", key)
+			return nil, usage("unknown flag --%s: flags come after a command: see gad --help", key)
 		}
 		return args, nil
 	case c == nil:

@@ -246,7 +246,7 @@ func TestPipeline(t *testing.T) {
 		"init":   {"Qwen2 with", "tokenizer of 300 tokens"},
 		"data":   {"rows.parquet: 50 rows", "train.arrow: 40 rows", "test.jsonl: 10 rows"},
 		"sft":    {"sft of", "step 60/60", "sft_loss", "rouge_l", "done: "},
-		"warmup": {"prompts a step x 4 answers", "step 1/4  d_acc", "d_loss", "step 4/4  sft_loss"},
+		"warmup": {"prompts per step x 4 answers", "step 1/4  d_acc", "d_loss", "step 4/4  sft_loss"},
 		"train":  {"train from", "clip ", "kl ", "tok/s"},
 		"dpo":    {"dpo of", "step 1/2  dpo_loss 0.693  acc 0.00", "step 2/2  dpo_loss", "rouge_l", "done: "},
 	} {
