@@ -31,7 +31,7 @@ func (p *program) completionCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "completion",
-		Usage: "shell completion of commands, flags and settings: bash, zsh or fish",
+		Usage: "print a script that completes commands, flags and settings in bash, zsh or fish",
 		Subcommands: []*cli.Command{
 			shell("bash", "Add to ~/.bashrc: source <(gad completion bash)", bashScript),
 			shell("zsh", "Write it to a folder in $fpath: gad completion zsh > ~/.zfunc/_gad", zshScript),

@@ -19,8 +19,8 @@ func setFlags(what string) []cli.Flag {
 	cols := data.DefaultColumns()
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "data", Usage: what + ": file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
-		&cli.StringFlag{Name: "split", Usage: "which split, where a folder has several"},
-		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "of the rows: " + strings.Join(data.RowFormats, ", ")},
+		&cli.StringFlag{Name: "split", Usage: "which split, if a folder has several"},
+		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
 		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
 	}
@@ -135,8 +135,8 @@ func (p *program) dataCommand() *cli.Command {
 				Flags: append([]cli.Flag{
 					&cli.Float64Flag{Name: "fraction", Value: 0.95, Usage: "share of the first part"},
 					&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the shuffle"},
-					&cli.StringFlag{Name: "first", Usage: "output file"},
-					&cli.StringFlag{Name: "second", Usage: "output file"},
+					&cli.StringFlag{Name: "first", Usage: "output file of the first part"},
+					&cli.StringFlag{Name: "second", Usage: "output file of the second part"},
 				}, columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "first", "second"); err != nil {

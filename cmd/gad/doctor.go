@@ -21,7 +21,7 @@ var errSick = errors.New("sick")
 func (p *program) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "doctor",
-		Usage:     "how a run ended, whether it can be resumed and what looks wrong; without RUN: what this machine has",
+		Usage:     "report how a run ended, whether it can be resumed and what looks wrong; without RUN: what this machine has",
 		ArgsUsage: "[RUN]",
 		Description: "Reads a run folder, including every byte of its checkpoints, and changes nothing.\n" +
 			"Exit status 0: the run can be resumed as it is. 1: it should not be; the last lines say why.\n" +

@@ -31,11 +31,11 @@ const evalSlots = 64
 // evalFlags are those of gad eval; gad plan --stage eval takes their defaults.
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
-		&cli.StringSliceFlag{Name: "model", Usage: "model folder; give it again for each model to compare: all are compared with the first"},
+		&cli.StringSliceFlag{Name: "model", Usage: "model folder; repeat it for each model to compare: all are compared with the first"},
 		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
 		&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the answers; 0 is greedy"},
-		&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit", Usage: "longer prompts are refused, tokens"},
+		&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit", Usage: "longest prompt, tokens; longer ones are refused"},
 		&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling, of the intervals and of the fresh discriminators"},
 		&cli.StringFlag{Name: "checker", Usage: "program that scores the answers, for sh -c (see doc/the-game.md)"},
 		&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "time limit for the checker, in seconds"},

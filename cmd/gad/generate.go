@@ -39,7 +39,7 @@ func (p *program) generateCommand() *cli.Command {
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
 			&cli.StringFlag{Name: "prompt", Usage: "user message, put into the chat template; - reads it from standard input"},
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
-			&cli.BoolFlag{Name: "raw", Usage: "take --prompt as it is, without a chat template"},
+			&cli.BoolFlag{Name: "raw", Usage: "use --prompt as it is, without a chat template"},
 			&cli.StringFlag{Name: "output", Usage: "output file for --data: one JSON line per answer. After an interruption the same command resumes"},
 			&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"},
 			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
@@ -49,7 +49,7 @@ func (p *program) generateCommand() *cli.Command {
 			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens less probable than this share of the best"},
 			&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds give equal answers"},
-			&cli.BoolFlag{Name: "stream", Usage: "print the answer as it is decoded (default: on a terminal)"},
+			&cli.BoolFlag{Name: "stream", DefaultText: "on a terminal", Usage: "print the answer as it is decoded"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object for each answer to --prompt, with token ids and log-probabilities"},
 		}, append(setFlags("conversations to answer, instead of --prompt"), deviceFlags()...)...),
 		Action: func(c *cli.Context) error {

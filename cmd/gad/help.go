@@ -17,7 +17,7 @@ import (
 func (p *program) helpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "help",
-		Usage:     "help on a command; gad help settings [PREFIX] describes the settings",
+		Usage:     "show help on a command; gad help settings [PREFIX] describes the settings",
 		ArgsUsage: "[COMMAND ... | settings [PREFIX]]",
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
@@ -46,7 +46,7 @@ func (p *program) helpCommand() *cli.Command {
 func (p *program) configCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "config",
-		Usage:       "a commented YAML file of all settings, to edit and give to --config",
+		Usage:       "print a commented YAML file of all settings, to edit and give to --config",
 		ArgsUsage:   "[KEY=VALUE ...]",
 		Description: "Writes every setting with its meaning and the stage's default: gad config --stage train > run.yaml",
 		Flags: []cli.Flag{
@@ -133,7 +133,7 @@ func (p *program) resumeCommand() *cli.Command {
 			&cli.StringFlag{Name: "steps", Usage: "total number of steps; a larger number than before prolongs the run"},
 			&cli.StringFlag{Name: "checker", Usage: "the run's checker program; it must be given again because a folder cannot start a program"},
 			&cli.StringFlag{Name: "device", Usage: "where to compute: cpu or cuda"},
-			&cli.StringFlag{Name: "threads", Usage: "CPU workers; 0 is one per core"},
+			&cli.StringFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
 		},
 		Action: func(c *cli.Context) error {

@@ -264,7 +264,7 @@ func deviceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where to compute: cpu or cuda"},
 		&cli.StringFlag{Name: "precision", Value: "auto", Usage: "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
-		&cli.IntFlag{Name: "threads", Usage: "CPU workers; 0 is one per core"},
+		&cli.IntFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 	}
 }
 

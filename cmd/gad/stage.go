@@ -24,11 +24,11 @@ var stageFlags = []stageFlag{
 	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics, as --data"},
-	{"split", "data.split", "which split of --data, where a folder has several"},
+	{"split", "data.split", "which split of --data, if a folder has several"},
 	{"val-split", "data.val_split", "which split of --val-data"},
 	{"content-key", "data.content_key", "column with the conversation or the prompt"},
 	{"teacher-key", "data.teacher_key", "column with the teacher's answer"},
-	{"format", "data.format", "of the rows: " + strings.Join(data.RowFormats, ", ")},
+	{"format", "data.format", "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},
@@ -37,7 +37,7 @@ var stageFlags = []stageFlag{
 	{"seed", "trainer.seed", "seed of data order, sampling and fresh weights"},
 	{"device", "trainer.device", "where to compute: cpu or cuda"},
 	{"precision", "trainer.precision", "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
-	{"threads", "trainer.threads", "CPU workers; 0 is one per core"},
+	{"threads", "trainer.threads", "CPU threads; 0 is one per core"},
 }
 
 // lists are the flags of stageFlags that may be given several times.

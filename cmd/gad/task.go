@@ -82,7 +82,7 @@ func (p *program) taskCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:        "task",
-		Usage:       "generated tasks with an exact checker: what the demo and the studies are made of",
+		Usage:       "make and check the generated tasks of the demo and the studies",
 		Action:      func(c *cli.Context) error { return noSubcommand(c, "make or check") },
 		Subcommands: verbs,
 	}

@@ -162,7 +162,7 @@ func (p *program) openRows(c *cli.Context) (*data.Set, []int, error) {
 func (p *program) logprobsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "logprobs",
-		Usage: "log-probabilities of given responses, JSON lines",
+		Usage: "print log-probabilities of given responses as JSON lines",
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
 			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "logits are divided by this"},
@@ -205,7 +205,7 @@ type logprobRow struct {
 func (p *program) scoreCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
-		Usage: "discriminator scores of given responses, JSON lines",
+		Usage: "print discriminator scores of given responses as JSON lines",
 		Flags: append(append([]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"}}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
