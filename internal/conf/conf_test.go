@@ -582,7 +582,7 @@ func FuzzLoad(f *testing.F) {
 func TestCopy(t *testing.T) {
 	src, dst := defaults(), defaults()
 	src.Name, src.Actor.Small = `touch "x"; sed 's/a: b/#/'`, 7
-	Copy(&dst, &src, []string{"name"})
+	Copy(dst, src, []string{"name"})
 	if want := defaults(); dst.Name != src.Name || dst.Actor.Small != want.Actor.Small {
 		t.Errorf("copied %q and %d", dst.Name, dst.Actor.Small)
 	}
