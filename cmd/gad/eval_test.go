@@ -79,7 +79,15 @@ func TestEval(t *testing.T) {
 	if strings.Contains(printed, "fresh_d_") || !strings.Contains(printed, `"rows":3`) {
 		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
 	}
+	// One row has no interval, but for the share of truncated rows, which is Wilson's.
+	printed, _ = must(t, append(plain, "--json", "--disc-steps", "0", "--limit", "1")...)
+	if n := strings.Count(printed, "_ci95"); n > 2 || !strings.Contains(printed, `"truncated_frac_ci95":[`) || strings.Contains(printed, "rouge_l_ci95") || strings.Contains(printed, "nll_ci95") {
+		t.Errorf("one row: %s", printed)
+	}
 	text, said = must(t, append(args, "--limit", "1")...)
+	if !strings.Contains(text, " [-]\n") {
+		t.Errorf("one row prints\n%s", text)
+	}
 	if want := "no fresh discriminator: 1 row: a discriminator learns from half of the rows and is tested on the others\n"; !strings.Contains(text, want) || !strings.Contains(said, want) {
 		t.Errorf("one row prints\n%sand says\n%s", text, said)
 	}
@@ -149,7 +157,7 @@ func TestEvalOutput(t *testing.T) {
 		t.Errorf("difference of ROUGE-L %s: %v; an SFT student is better than an untrained one", all.Differences[0]["rouge_l"], err)
 	}
 	text, _ := must(t, args...)
-	for _, want := range []string{"A  " + student + "\n", "B  " + sft + "\n", "B - A, paired", "better", "[0.500, 0.500]", "+0.000 [+0.000, +0.000] within noise"} {
+	for _, want := range []string{"A  " + student + "\n", "B  " + sft + "\n", "B - A, paired", "better", "0.500 [-]  ", "+0.000 [-]\n", "[-]: no interval, because there is one row or all rows are equal\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}
@@ -206,7 +214,7 @@ func TestPrintEvaluation(t *testing.T) {
 		better int
 	}{
 		"+0.100 [-0.100, +0.300] within noise": {&[2]float64{-0.1, 0.3}, 1}, "+0.100 [+0.050, +0.300] better": {&[2]float64{0.05, 0.3}, 1},
-		"+0.100 [+0.050, +0.300] worse": {&[2]float64{0.05, 0.3}, -1}, "+0.100 [+0.050, +0.300] more": {&[2]float64{0.05, 0.3}, 0}, "+0.100": {nil, 1},
+		"+0.100 [+0.050, +0.300] worse": {&[2]float64{0.05, 0.3}, -1}, "+0.100 [+0.050, +0.300] more": {&[2]float64{0.05, 0.3}, 0}, "+0.100 [-]": {nil, 1},
 	} {
 		if got := difference(map[string]trainer.Difference{"x": {Value: 0.1, CI95: c.ci}}, "x", c.better); got != want {
 			t.Errorf("%q, want %q", got, want)
