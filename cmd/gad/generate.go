@@ -645,21 +645,26 @@ func (b *batchRun) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int
 		out.Finish = "length"
 	}
 	var line bytes.Buffer
-	if b.failed = printJSON(&line, out); b.failed != nil {
-		return
-	}
-	if _, b.failed = b.journal.Write(line.Bytes()); b.failed != nil {
-		return
-	}
-	b.lines[key] = line.Bytes()
-	b.kept.Add(1)
-	if time.Since(b.synced) >= syncEvery {
-		b.failed = b.journal.Sync()
-		b.synced = time.Now()
+	if b.failed = printJSON(&line, out); b.failed == nil {
+		b.failed = b.append(key, line.Bytes())
 	}
 }
 
-// syncEvery bounds what a loss of power costs: answers of so long.
+// append writes a line to the journal.
+func (b *batchRun) append(key [2]int, line []byte) error {
+	if _, err := b.journal.Write(line); err != nil {
+		return err
+	}
+	b.lines[key] = line
+	b.kept.Add(1)
+	if time.Since(b.synced) < syncEvery {
+		return nil
+	}
+	b.synced = time.Now()
+	return b.journal.Sync()
+}
+
+// syncEvery bounds what a loss of power costs: the answers of this time.
 const syncEvery = 5 * time.Second
 
 // finish makes the output out of the journal.
