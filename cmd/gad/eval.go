@@ -398,7 +398,11 @@ func (e *evaluation) fresh() error {
 			continue
 		}
 		if *note = plan.DiscNote; *note != "" && *note != s.plan.DiscNote {
-			e.con.Print("fresh discriminators are shortened: " + *note)
+			about := ""
+			if len(e.students) > 1 {
+				about = s.dir + ": "
+			}
+			e.con.Print(about + "fresh discriminators are shortened: " + *note)
 		}
 		f, err := trainer.JudgeFresh(e.be, plan.Disc, s.judged)
 		if err != nil {
@@ -540,7 +544,6 @@ func printEvaluations(w io.Writer, all compared) {
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
-	letter := func(i int) string { return string(rune('A' + i%26)) }
 	if len(all.Models) > 1 {
 		head := []string{""}
 		for i, m := range all.Models {
@@ -589,6 +592,9 @@ func printEvaluations(w io.Writer, all compared) {
 		fmt.Fprintf(w, "%s: no interval, because there is one row or all rows are equal\n", noInterval)
 	}
 }
+
+// letter names a model in the table.
+func letter(i int) string { return string(rune('A' + i%26)) }
 
 // noInterval stands in the table where a figure has no interval.
 const noInterval = "[-]"
@@ -687,20 +693,23 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		}
 		return text
 	})
-	notes := map[string]bool{}
-	for _, e := range all.Models {
+	notes := map[string][]string{} // the models that each is about
+	for i, e := range all.Models {
 		if e.FreshDLearned != nil && !*e.FreshDLearned && (e.FreshDTies == nil || *e.FreshDTies < 1) && e.FreshDSteps > 0 {
-			notes[whyNotLearned(e)] = true
+			notes[whyNotLearned(e)] = append(notes[whyNotLearned(e)], letter(i))
 		}
 		if e.FreshDNote != "" {
 			text := "fresh discriminators were shortened: " + e.FreshDNote
 			if e.FreshDSteps == 0 {
 				text = "no fresh discriminator: " + e.FreshDNote
 			}
-			notes[text] = true
+			notes[text] = append(notes[text], letter(i))
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(notes)) {
+		if about := notes[n]; len(about) < len(all.Models) {
+			n += " (" + strings.Join(about, ", ") + ")"
+		}
 		line(n)
 	}
 }

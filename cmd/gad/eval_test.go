@@ -82,13 +82,13 @@ func TestEval(t *testing.T) {
 	if strings.Contains(printed, "fresh_d_") || !strings.Contains(printed, `"rows":3`) {
 		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
 	}
-	// One row has no interval, but for the share of truncated rows, which is Wilson's.
-	printed, _ = must(t, append(plain, "--json", "--disc-steps", "0", "--limit", "1")...)
-	if n := strings.Count(printed, "_ci95"); n > 2 || !strings.Contains(printed, `"truncated_frac_ci95":[`) || strings.Contains(printed, "rouge_l_ci95") || strings.Contains(printed, "nll_ci95") {
+	// One row has no interval.
+	printed, _ = must(t, append(plain, "--json", "--disc-steps", "0", "--limit", "1", "--checker", `while read line; do echo '{"score": 1, "label": "right"}'; done`)...)
+	if strings.Contains(printed, "_ci95") || !strings.Contains(printed, `"check":1,`) {
 		t.Errorf("one row: %s", printed)
 	}
 	text, said = must(t, append(args, "--limit", "1")...)
-	if !strings.Contains(text, " [-]\n") {
+	if n := strings.Count(text, "[-]"); n != 8 || strings.Count(text, "[") != n {
 		t.Errorf("one row prints\n%s", text)
 	}
 	if want := "no fresh discriminator: 1 row: a discriminator learns from half of the rows and is tested on the others\n"; !strings.Contains(text, want) || !strings.Contains(said, want) {
@@ -210,6 +210,12 @@ func TestPrintEvaluation(t *testing.T) {
 		if printEvaluations(&b, compared{Models: []trainer.Evaluation{e}}); !strings.Contains(b.String(), want) {
 			t.Errorf("prints\n%swant %q", b.String(), want)
 		}
+	}
+	// Of several models a note names those that it is about.
+	var b strings.Builder
+	printEvaluations(&b, compared{Models: []trainer.Evaluation{{Model: "a", FreshDNote: "for a reason"}, {Model: "b", FreshDAcc: &acc, FreshDSteps: 9, FreshDSeeds: 1}}})
+	if want := "no fresh discriminator: for a reason (A)\n"; !strings.Contains(b.String(), want) {
+		t.Errorf("prints\n%swant %q", b.String(), want)
 	}
 	// A difference is named by its interval, and by whether more is better.
 	for want, c := range map[string]struct {

@@ -89,9 +89,9 @@ func weighted(xs, ys, weight []float64) float64 {
 const z975 = 1.959963984540054
 
 // Wilson is the 95 % interval of a share of k in n (Wilson 1927): unlike the bootstrap's it says something where k is 0
-// or n. It lies within 0 and 1; both ends are NaN when n < 1.
+// or n. It lies within 0 and 1. Both ends are NaN when n < 2: of one unit it would be 0.2 to 1, or 0 to 0.8.
 func Wilson(k, n int) [2]float64 {
-	if n < 1 {
+	if n < 2 {
 		return [2]float64{math.NaN(), math.NaN()}
 	}
 	p, N := float64(k)/float64(n), float64(n)
@@ -103,7 +103,7 @@ func Wilson(k, n int) [2]float64 {
 // Newcombe is the 95 % interval of the share of ones in xs minus that in ys, of the same units: Wilson's intervals of both,
 // combined with the correlation of the units (Newcombe 1998, "Improved confidence intervals for the difference between
 // binomial proportions based on paired data", method 10). Unlike the bootstrap's it says something where all units differ
-// alike. Both ends are NaN when there are no units.
+// alike. Both ends are NaN when there are fewer than two units.
 func Newcombe(xs, ys []float64) [2]float64 {
 	var both, onlyX, onlyY, neither float64
 	for i, x := range xs {

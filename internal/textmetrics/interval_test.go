@@ -47,6 +47,7 @@ func TestNoInterval(t *testing.T) {
 	for name, ci := range map[string][2]float64{
 		"no unit": RatioInterval(nil, nil, 1), "one unit": RatioInterval([]float64{0.3}, nil, 1), "one ratio": RatioInterval([]float64{3}, []float64{4}, 1),
 		"equal units": RatioInterval(tenths, nil, 1), "equal ratios": RatioInterval([]float64{1, 2, 3}, []float64{2, 4, 6}, 1),
+		"one share": RatioInterval([]float64{1}, nil, 1), "one difference of shares": RatioDifference([]float64{1}, nil, []float64{0}, nil, 1),
 		"equal differences": RatioDifference([]float64{2.5, 3.5, 4.5}, nil, []float64{1.5, 2.5, 3.5}, nil, 1),
 		"one difference":    RatioDifference([]float64{2.5}, nil, []float64{1.5}, nil, 1),
 		"equal texts":       Jackknife(0.1, tenths),
@@ -129,8 +130,10 @@ func TestWilson(t *testing.T) {
 			t.Errorf("%d of %d: %v, want %v", c.k, c.n, ci, c.want)
 		}
 	}
-	if ci := Wilson(0, 0); !math.IsNaN(ci[0]) {
-		t.Errorf("none of none: %v", ci)
+	for n := range 2 {
+		if ci := Wilson(0, n); !math.IsNaN(ci[0]) || !math.IsNaN(ci[1]) {
+			t.Errorf("none of %d: %v", n, ci)
+		}
 	}
 }
 
