@@ -82,6 +82,11 @@ func TestEval(t *testing.T) {
 	if strings.Contains(printed, "fresh_d_") || !strings.Contains(printed, `"rows":3`) {
 		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
 	}
+	// A checker that says 1 of every row has Wilson's interval, as its label has.
+	text, _ = must(t, append(plain, "--disc-steps", "0", "--checker", `while read line; do echo '{"score": 1, "label": "right"}'; done`)...)
+	if want := "checker's score               1.000 [0.722, 1.000]\n  right                       1.000 [0.722, 1.000]\n"; !strings.Contains(text, want) {
+		t.Errorf("prints\n%swant %q", text, want)
+	}
 	// One row has no interval.
 	printed, _ = must(t, append(plain, "--json", "--disc-steps", "0", "--limit", "1", "--checker", `while read line; do echo '{"score": 1, "label": "right"}'; done`)...)
 	if strings.Contains(printed, "_ci95") || !strings.Contains(printed, `"check":1,`) {
