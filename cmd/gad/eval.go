@@ -171,9 +171,9 @@ func (e *evaluation) options() trainer.EvalOptions {
 
 func (e *evaluation) run() (err error) {
 	if out := e.c.String("output"); out != "" {
-		lock, err := claimOutput("eval", out)
-		if err != nil {
-			return err
+		lock, lockErr := claimOutput("eval", out)
+		if lockErr != nil {
+			return lockErr
 		}
 		defer func() { err = cmp.Or(err, lock.Unlock()) }()
 	}
