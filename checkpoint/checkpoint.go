@@ -41,8 +41,8 @@ var (
 	ErrCorrupt = errors.New("corrupt checkpoint")
 	// ErrExists: the target is there already, and different.
 	ErrExists = errors.New("already exists")
-	// ErrLocked: another process works in the run folder.
-	ErrLocked = errors.New("run folder in use")
+	// ErrLocked: another process works in the run folder, or makes the output file.
+	ErrLocked = errors.New("in use")
 	// ErrSpace: the disk is full, or would be.
 	ErrSpace = errors.New("not enough disk space")
 )

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -17,7 +18,7 @@ import (
 
 const (
 	lockName   = ".lock"
-	holderName = ".lock.holder"
+	holderMark = ".holder" // behind the name of a lock file
 )
 
 // holder is what the file beside the lock says of who holds it.
@@ -26,11 +27,12 @@ type holder struct {
 	Host string `json:"host"`
 }
 
-// Lock is the right to write in a run folder. The operating system takes it
-// back when the process ends, however it ends.
+// Lock is the right to write in a run folder, or to make an output file. The
+// operating system takes it back when the process ends, however it ends.
 type Lock struct {
-	flock *flock.Flock
-	dir   string
+	flock  *flock.Flock
+	what   string // the folder or the output
+	output bool
 }
 
 // LockRun takes the lock of a run folder, which is made if it is missing. If
@@ -41,29 +43,66 @@ func LockRun(dir string) (*Lock, error) {
 	if err := vfs.MakeDirs(vfs.OS, dir); err != nil {
 		return nil, lockFailed(dir, err)
 	}
-	l := &Lock{flock: flock.New(filepath.Join(dir, lockName), flock.SetPermissions(0o644)), dir: dir} // gad doctor of another user reads it
+	l := &Lock{flock: newFlock(filepath.Join(dir, lockName)), what: dir}
 	ok, err := l.flock.TryLock()
 	if err != nil {
 		return nil, lockFailed(dir, err)
 	}
 	if !ok {
-		return nil, fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another folder", dir, ErrLocked, readHolder(dir))
+		return nil, fmt.Errorf("checkpoint: %s: run folder %w by %s: wait until it ends, or choose another folder", dir, ErrLocked, readHolder(l.flock.Path()))
 	}
+	return l.signed()
+}
+
+// LockOutput takes the lock of an output file that is about to be made: a hidden file
+// beside it, which Unlock removes. Errors are those of LockRun. The folder of path must exist.
+func LockOutput(path string) (*Lock, error) {
+	file := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+lockName)
+	for {
+		l := &Lock{flock: newFlock(file), what: path, output: true}
+		ok, err := l.flock.TryLock()
+		if err != nil {
+			return nil, lockFailed(path, err)
+		}
+		if !ok {
+			return nil, fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another file", path, ErrLocked, readHolder(file))
+		}
+		// The holder before may have removed the file between our opening and our locking
+		// it: then the next process would lock another file of this name.
+		held, err := l.flock.Stat()
+		if err == nil {
+			var named fs.FileInfo
+			if named, err = os.Stat(file); err == nil && os.SameFile(held, named) {
+				return l.signed()
+			}
+		}
+		if unlockErr := l.flock.Unlock(); unlockErr != nil || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, lockFailed(path, cmp.Or(unlockErr, err))
+		}
+	}
+}
+
+func newFlock(file string) *flock.Flock {
+	return flock.New(file, flock.SetPermissions(0o644)) // gad doctor of another user reads it
+}
+
+// signed is l once it says beside the lock file who holds it.
+func (l *Lock) signed() (*Lock, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	// Two numbers and a string: it cannot fail.
 	text, _ := json.Marshal(holder{os.Getpid(), host})
-	if err := vfs.WriteFile(vfs.OS, filepath.Join(dir, holderName), append(text, '\n')); err != nil {
-		_ = l.flock.Unlock() // err is the one to report
-		return nil, lockFailed(dir, err)
+	if err := vfs.WriteFile(vfs.OS, l.flock.Path()+holderMark, append(text, '\n')); err != nil {
+		_ = l.Unlock() // err is the one to report
+		return nil, lockFailed(l.what, err)
 	}
 	return l, nil
 }
 
-func lockFailed(dir string, err error) error {
-	return ExplainFull(vfs.OS, dir, 0, fmt.Errorf("checkpoint: %s: lock: %w", dir, vfs.Target(err)))
+func lockFailed(path string, err error) error {
+	return ExplainFull(vfs.OS, path, 0, fmt.Errorf("checkpoint: %s: lock: %w", path, vfs.Target(err)))
 }
 
 // Holder returns who works in a run folder, "" if nobody does. It writes nothing;
@@ -78,15 +117,15 @@ func Holder(dir string) (who string, err error) {
 	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_RDONLY))
 	free, err := l.TryRLock()             // shared: two who ask do not see each other
 	if errors.Is(err, fs.ErrPermission) { // another user's, of an earlier version of gad
-		if _, err := os.Stat(filepath.Join(dir, holderName)); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, lockName+holderMark)); err != nil {
 			return "", nil // whoever works in a folder has left its name there
 		}
-		return readHolder(dir) + ", if it is still running: the lock belongs to another user and cannot be read", nil
+		return readHolder(filepath.Join(dir, lockName)) + ", if it is still running: the lock belongs to another user and cannot be read", nil
 	}
 	if err == nil && free {
 		err = l.Unlock()
 	} else if err == nil {
-		who = readHolder(dir)
+		who = readHolder(filepath.Join(dir, lockName))
 		err = l.Close()
 	}
 	if err != nil {
@@ -95,11 +134,11 @@ func Holder(dir string) (who string, err error) {
 	return who, nil
 }
 
-// readHolder names the process that holds the lock of dir. It may be writing
-// its name just now: wait a little for it.
-func readHolder(dir string) string {
+// readHolder names the process that holds a lock file. It may be writing its name
+// just now: wait a little for it.
+func readHolder(file string) string {
 	for range 20 {
-		data, err := readSmall(vfs.OS, filepath.Join(dir, holderName), 1<<12)
+		data, err := readSmall(vfs.OS, file+holderMark, 1<<12)
 		var h holder
 		if err == nil && json.Unmarshal(data, &h) == nil && h.PID > 0 {
 			return fmt.Sprintf("process %d on host %q", h.PID, h.Host)
@@ -109,15 +148,28 @@ func readHolder(dir string) string {
 	return "an unknown process"
 }
 
-// Unlock gives the lock back. The lock file itself stays: to remove it would let
-// two processes lock two files of one name.
+// Unlock gives the lock back. The lock file of a run stays: to remove it would let two
+// processes lock two files of one name. That of an output is removed: LockOutput looks.
 func (l *Lock) Unlock() error {
-	err := vfs.OS.Remove(filepath.Join(l.dir, holderName))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	file := l.flock.Path()
+	err := missingIsFine(vfs.OS.Remove(file + holderMark))
+	if !l.output {
+		err = cmp.Or(err, l.flock.Unlock())
+	} else if runtime.GOOS == "windows" { // removes no file that is open, so none that another has locked
+		err = cmp.Or(err, l.flock.Unlock())
+		_ = vfs.OS.Remove(file)
+	} else { // while it is held: afterwards it might be another's
+		err = cmp.Or(err, missingIsFine(vfs.OS.Remove(file)), l.flock.Unlock())
 	}
-	if err = cmp.Or(err, l.flock.Unlock()); err != nil {
-		return fmt.Errorf("checkpoint: %s: unlock: %w", l.dir, err)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %s: unlock: %w", l.what, err)
 	}
 	return nil
+}
+
+func missingIsFine(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }

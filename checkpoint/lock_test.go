@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,7 +141,7 @@ func TestLockWithinAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A broken note of the holder is no obstacle.
-	if err := os.WriteFile(filepath.Join(dir, holderName), []byte("{"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, lockName+holderMark), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "by an unknown process") {
@@ -153,5 +155,59 @@ func TestLockWithinAProcess(t *testing.T) {
 	}
 	if who, err := Holder(filepath.Join(dir, "none")); who != "" || err != nil {
 		t.Errorf("a folder that is not there: %q, %v", who, err)
+	}
+}
+
+// One output has one maker, however many try and however often it changes hands; nothing
+// of the lock is left.
+func TestLockOutput(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "answers.jsonl")
+	a, err := LockOutput(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("checkpoint: %s: in use by process %d on host ", out, os.Getpid())
+	if l, err := LockOutput(out); l != nil || !errors.Is(err, ErrLocked) || !strings.HasPrefix(err.Error(), want) || !strings.HasSuffix(err.Error(), ": wait until it ends, or choose another file") {
+		t.Errorf("a second lock: %v", err)
+	}
+	if other, err := LockOutput(filepath.Join(dir, "other.jsonl")); err != nil {
+		t.Errorf("another output in the same folder: %v", err)
+	} else if err := other.Unlock(); err != nil {
+		t.Error(err)
+	}
+	if err := a.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	var inside, got atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for got.Load() < 200 {
+				l, err := LockOutput(out)
+				if errors.Is(err, ErrLocked) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d hold the lock", n)
+				}
+				got.Add(1)
+				inside.Add(-1)
+				if err := l.Unlock(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if left := listing(t, dir); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+	if _, err := LockOutput(filepath.Join(dir, "none", "answers.jsonl")); !errors.Is(err, vfs.ErrTarget) {
+		t.Errorf("in a folder that is not there: %v", err)
 	}
 }

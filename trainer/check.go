@@ -12,7 +12,6 @@ import (
 
 	"gad/data"
 	"gad/internal/checker"
-	"gad/internal/textmetrics"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -38,8 +37,8 @@ func checkRows(set *data.Set, rows []int, answers []string, truncated []bool) ([
 }
 
 // Check has command score j's answers to rows of set, within the deadline, and notes
-// the mean score, its interval and the shares of labels in j.Eval.
-func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration, seed uint64) error {
+// the mean score and the shares of labels in j.Eval.
+func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration) error {
 	rows, err := checkRows(set, j.Batch.Rows, j.Answers, j.Truncated)
 	if err != nil {
 		return err
@@ -48,13 +47,9 @@ func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadl
 	if err != nil {
 		return err
 	}
-	scores := make([]float64, len(verdicts))
-	for p, v := range verdicts {
-		scores[p] = v.Score
-	}
-	mean, ci := checker.Mean(verdicts), textmetrics.MeanInterval(scores, seed)
+	mean := checker.Mean(verdicts)
 	j.checks = verdicts
-	j.Eval.Check, j.Eval.CheckCI95, j.Eval.Labels = &mean, &ci, checker.Shares(verdicts)
+	j.Eval.Check, j.Eval.Labels = &mean, checker.Shares(verdicts)
 	return nil
 }
 

@@ -297,14 +297,6 @@ func (j *Judged) Intervals(seed uint64) {
 		x, ci := m.value(&j.Eval)
 		switch {
 		case x == nil:
-		case m.key == "truncated_frac":
-			cut := 0
-			for _, c := range j.Truncated {
-				if c {
-					cut++
-				}
-			}
-			*ci = finite(textmetrics.Wilson(cut, len(j.Truncated)))
 		case m.without != nil:
 			ends := textmetrics.Jackknife(*x, m.without(j))
 			*ci = finite([2]float64{max(0, ends[0]), min(1, ends[1])})
@@ -323,7 +315,8 @@ type Difference struct {
 
 // Minus are the differences of j's figures to those of first, by the keys of
 // Evaluation. Their intervals are paired: each draw takes the same prompts of both.
-// Students with other tokens have no difference in teacher NLL and length.
+// Students with other tokens have no difference in teacher NLL and length, those whose
+// fresh discriminators were trained otherwise none in their accuracy.
 func (j *Judged) Minus(first *Judged, sameTokens bool, seed uint64) map[string]Difference {
 	out := map[string]Difference{}
 	for _, m := range measures {
@@ -342,30 +335,15 @@ func (j *Judged) Minus(first *Judged, sameTokens bool, seed uint64) map[string]D
 		} else {
 			xa, ya := m.ratio(first)
 			xb, yb := m.ratio(j)
-			d.CI95 = finite(textmetrics.Interval(len(xb), seed, func(_ int, weight []float64) float64 {
-				return weighted(xb, yb, weight) - weighted(xa, ya, weight)
-			}))
+			d.CI95 = finite(textmetrics.RatioDifference(xb, yb, xa, ya, seed))
 		}
 		out[m.key] = d
 	}
-	if a, b := first.Eval.FreshDAcc, j.Eval.FreshDAcc; a != nil && b != nil {
+	same := first.Eval.FreshDSteps == j.Eval.FreshDSteps && first.Eval.FreshDSeeds == j.Eval.FreshDSeeds && first.Eval.FreshDRead == j.Eval.FreshDRead
+	if a, b := first.Eval.FreshDAcc, j.Eval.FreshDAcc; a != nil && b != nil && same {
 		out["fresh_d_acc"] = Difference{*b - *a, finite(j.told.minus(first.told, seed))}
 	}
 	return out
-}
-
-// weighted is sum(w*xs)/sum(w*ys); nil ys are ones.
-func weighted(xs, ys, weight []float64) float64 {
-	var sum, of float64
-	for i, w := range weight {
-		sum += w * xs[i]
-		if ys == nil {
-			of += w
-		} else {
-			of += w * ys[i]
-		}
-	}
-	return sum / of
 }
 
 // Figure is a figure of an evaluation for people.

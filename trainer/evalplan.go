@@ -397,3 +397,44 @@ func (p EvalPlan) Refit(j *Judged, disc DiscOptions, budget DiscBudget) EvalPlan
 	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(len(pairs), p.training(disc.Shape, disc, pairs), budget.Seconds, budget.Fixed)
 	return p
 }
+
+// AlikeDiscriminators lowers the fresh discriminators of several students to the fewest
+// steps, seeds and tokens among them: the accuracies of trainings that differ in these
+// do not compare. A student without any changes nothing.
+func AlikeDiscriminators(plans []EvalPlan) {
+	var least *DiscOptions
+	for i := range plans {
+		if d := plans[i].Disc; plans[i].DiscWhy == "" && d.Steps > 0 {
+			if least == nil {
+				least = &d
+			}
+			least.Steps, least.Seeds = min(least.Steps, d.Steps), min(least.Seeds, d.Seeds)
+			if d.Read > 0 && (least.Read == 0 || d.Read < least.Read) {
+				least.Read = d.Read
+			}
+		}
+	}
+	for i := range plans {
+		p := &plans[i]
+		if p.DiscWhy != "" || p.Disc.Steps == 0 {
+			continue
+		}
+		var kept []string
+		if d := p.Disc; d.Steps > least.Steps {
+			kept = append(kept, fmt.Sprintf("%d of %d steps", least.Steps, d.Steps))
+		}
+		if d := p.Disc; d.Seeds > least.Seeds {
+			kept = append(kept, fmt.Sprintf("%d of %d seeds", least.Seeds, d.Seeds))
+		}
+		if p.Disc.Read != least.Read {
+			kept = append(kept, fmt.Sprintf("the first %d tokens of each answer", least.Read))
+		}
+		if len(kept) > 0 {
+			if p.DiscNote != "" {
+				p.DiscNote += "; then "
+			}
+			p.DiscNote += strings.Join(kept, ", ") + ", to train those of all models alike"
+			p.Disc.Steps, p.Disc.Seeds, p.Disc.Read = least.Steps, least.Seeds, least.Read
+		}
+	}
+}

@@ -423,8 +423,12 @@ func (v verdicts) weighted(weight []float64, seeds []int) float64 {
 
 // interval is the 95 % bootstrap interval of the mean. Seeds and prompts are drawn
 // each for themselves, since every seed is asked the same prompts (Owen 2007, "The
-// pigeonhole bootstrap").
+// pigeonhole bootstrap"). Where all verdicts are right, or all wrong, it is Wilson's
+// over the pairs.
 func (v verdicts) interval(seed uint64) [2]float64 {
+	if k, n := v.unanimous(); n > 0 {
+		return textmetrics.Wilson(k, n)
+	}
 	drawn := make([]int, len(v))
 	return textmetrics.Interval(v.rows(), seed, func(replicate int, weight []float64) float64 {
 		for i := range drawn {
@@ -434,17 +438,42 @@ func (v verdicts) interval(seed uint64) [2]float64 {
 	})
 }
 
+// unanimous is the number of pairs that were asked, by one seed or several, and how many
+// of them are right, if all verdicts are right or all are wrong; else n is 0.
+func (v verdicts) unanimous() (right, n int) {
+	all := math.NaN()
+	for p := range v.rows() {
+		asked := false
+		for _, told := range v {
+			switch x := told[p]; {
+			case math.IsNaN(x):
+				continue
+			case x != 0 && x != 1, !math.IsNaN(all) && x != all:
+				return 0, 0
+			default:
+				all, asked = x, true
+			}
+		}
+		if asked {
+			n++
+		}
+	}
+	if all == 1 {
+		right = n
+	}
+	return right, n
+}
+
 // minus is the 95 % interval of the difference of two means, from the same draws of
 // prompts for both. The seeds are paired too: seed k begins alike in both.
 func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
-	if len(v) == 0 || len(other) == 0 || v.rows() != other.rows() {
+	if len(v) == 0 || len(v) != len(other) || v.rows() != other.rows() {
 		return [2]float64{math.NaN(), math.NaN()}
 	}
-	seeds := min(len(v), len(other))
-	drawn := make([]int, seeds)
+	drawn := make([]int, len(v))
 	return textmetrics.Interval(v.rows(), seed, func(replicate int, weight []float64) float64 {
 		for i := range drawn {
-			drawn[i] = philox.IntN(seeds, seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
+			drawn[i] = philox.IntN(len(v), seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
 		}
 		return v.weighted(weight, drawn) - other.weighted(weight, drawn)
 	})

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"gad/internal/textmetrics"
 	"gad/model"
 )
 
@@ -125,8 +126,16 @@ func TestFreshInterval(t *testing.T) {
 	if !(ci[0] < 0.2 && ci[1] > 0.8) {
 		t.Errorf("interval %v of a handful of verdicts: too narrow", ci)
 	}
-	if ci := (verdicts{{1, 1, 1}, {1, 1, nan}}).interval(1); ci != [2]float64{1, 1} {
-		t.Errorf("interval %v where all is right", ci)
+	// Where all is right, or all wrong, the bootstrap says nothing: Wilson's over the pairs.
+	for x, want := range map[float64][2]float64{1: textmetrics.Wilson(3, 3), 0: textmetrics.Wilson(0, 3)} {
+		if ci := (verdicts{{x, x, x}, {x, x, nan}, {nan, nan, nan}}).interval(1); ci != want {
+			t.Errorf("interval %v where all is %g, want %v", ci, x, want)
+		}
+	}
+	for _, none := range []verdicts{{{0.5, 0.5}}, {{nan, nan}}, {}} {
+		if ci := none.interval(1); !math.IsNaN(ci[0]) {
+			t.Errorf("%v: interval %v", none, ci)
+		}
 	}
 }
 
@@ -246,6 +255,62 @@ func TestFreshMustKnowItsOwnPairs(t *testing.T) {
 	}{{0.4, 0.61, 0.9, true}, {0.4, 0.59, 0.9, false}, {0.9, 0.3, 0.9, true}, {0.9, 0.9, 0.55, false}, {0.4, nan, 0.9, false}, {nan, 0.9, nan, true}, {0.9, nan, 0.9, true}} {
 		if got := learned([2]float64{c.asked, 1}, [2]float64{c.control, 1}, c.trained); got != c.want {
 			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// The fresh discriminators of several students are trained alike, by the one that can
+// afford least; a student without any does not count.
+func TestAlikeDiscriminators(t *testing.T) {
+	plans := []EvalPlan{
+		{Disc: DiscOptions{Steps: 150, Seeds: 3}, DiscNote: "150 of 200 steps"},
+		{Disc: DiscOptions{Steps: 300, Seeds: 1, Read: 512}},
+		{Disc: DiscOptions{Steps: 50, Seeds: 1, Read: 64}, DiscWhy: "there is no time"},
+		{Disc: DiscOptions{Steps: 150, Seeds: 1, Read: 512}},
+	}
+	AlikeDiscriminators(plans)
+	for _, i := range []int{0, 1, 3} {
+		if d := plans[i].Disc; d.Steps != 150 || d.Seeds != 1 || d.Read != 512 {
+			t.Errorf("student %d: %+v", i, d)
+		}
+	}
+	for i, want := range []string{
+		"150 of 200 steps; then 1 of 3 seeds, the first 512 tokens of each answer, to train those of all models alike",
+		"150 of 300 steps, to train those of all models alike", "", "",
+	} {
+		if plans[i].DiscNote != want {
+			t.Errorf("student %d: %q, want %q", i, plans[i].DiscNote, want)
+		}
+	}
+	if d := plans[2].Disc; d.Steps != 50 || d.Read != 64 {
+		t.Errorf("without any: %+v", d)
+	}
+}
+
+// Accuracies of trainings that are not alike are not compared; equal ones have no
+// interval without width.
+func TestFreshDifference(t *testing.T) {
+	of := func(told verdicts, steps, seeds, read int) *Judged {
+		acc := told.mean()
+		j := &Judged{Batch: &Batch{}, told: told}
+		j.Eval = Evaluation{FreshDAcc: &acc, FreshDSteps: steps, FreshDSeeds: seeds, FreshDRead: read}
+		return j
+	}
+	a := of(verdicts{{1, 1, 0, 1}, {1, 0, 0, 1}}, 100, 2, 0)
+	d, ok := of(verdicts{{1, 1, 1, 1}, {1, 0, 1, 1}}, 100, 2, 0).Minus(a, true, 1)["fresh_d_acc"]
+	if !ok || d.Value != 0.25 || d.CI95 == nil || !(d.CI95[0] >= 0 && d.CI95[0] < d.Value && d.CI95[1] > d.Value) {
+		t.Errorf("alike: %+v", d)
+	}
+	if d := a.Minus(a, true, 1)["fresh_d_acc"]; d.Value != 0 || d.CI95 != nil {
+		t.Errorf("the same verdicts: %+v", d)
+	}
+	for name, b := range map[string]*Judged{
+		"steps": of(verdicts{{1, 1, 1, 1}, {1, 0, 1, 1}}, 150, 2, 0),
+		"seeds": of(verdicts{{1, 1, 1, 1}}, 100, 1, 0),
+		"read":  of(verdicts{{1, 1, 1, 1}, {1, 0, 1, 1}}, 100, 2, 512),
+	} {
+		if d, ok := b.Minus(a, true, 1)["fresh_d_acc"]; ok {
+			t.Errorf("other %s: difference %+v", name, d)
 		}
 	}
 }

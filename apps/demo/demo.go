@@ -22,6 +22,7 @@ import (
 	"gad/apps/task"
 	"gad/data"
 	"gad/internal/compute"
+	"gad/internal/textmetrics"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -376,24 +377,14 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 			forms[g.Form] += 1 / n
 		}
 		if temperature == 0 {
-			a.rightGreedy, a.Greedy, a.GreedyCI = right, float64(valid)/n, wilson(valid, len(rows))
+			a.rightGreedy, a.Greedy, a.GreedyCI = right, float64(valid)/n, textmetrics.Wilson(valid, len(rows))
 			continue
 		}
-		a.right, a.Valid, a.ValidCI = right, float64(valid)/n, wilson(valid, len(rows))
+		a.right, a.Valid, a.ValidCI = right, float64(valid)/n, textmetrics.Wilson(valid, len(rows))
 		a.ResultFirst, a.WalkFirst, a.Other = forms[task.ResultFirst], forms[task.WalkFirst], forms[task.Other]
 		a.RougeL, a.LenRatio, a.TeacherNLL = j.Eval.RougeL, j.Eval.LenRatio, j.Eval.TeacherNLL
 	}
 	return nil
-}
-
-// wilson is the 95 % interval of a share of k in n (Wilson 1927): unlike the
-// normal one it stays within 0 and 1, and says something of n in n.
-func wilson(k, n int) [2]float64 {
-	const z = 1.959963984540054
-	p, N := float64(k)/float64(n), float64(n)
-	centre := (p + z*z/(2*N)) / (1 + z*z/N)
-	half := z / (1 + z*z/N) * math.Sqrt(p*(1-p)/N+z*z/(4*N*N))
-	return [2]float64{max(0, centre-half), min(1, centre+half)}
 }
 
 // thinned is the console of the demo: of the lines about steps, of which there are

@@ -2,20 +2,21 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/compute"
 	"gad/internal/report"
@@ -106,25 +107,6 @@ func checkEvalFlags(c *cli.Context) error {
 	return nil
 }
 
-// freeOutput refuses a file that is there, or a place where none can be made: before
-// the work, not after it.
-func freeOutput(command, path string) error {
-	if _, err := files().Stat(path); err == nil {
-		return usage("%s: %s: exists: nothing is overwritten: remove it or give another --output", command, path)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return vfs.Target(fmt.Errorf("%s: %s: %w", command, path, err))
-	}
-	if info, err := files().Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		return usage("%s: %s: there is no folder %s: create it or give another --output", command, path, filepath.Dir(path))
-	}
-	probe := vfs.TempName(path)
-	f, err := files().Create(probe)
-	if err != nil {
-		return vfs.Target(err)
-	}
-	return errors.Join(f.Close(), files().Remove(probe))
-}
-
 // evaluation is one gad eval.
 type evaluation struct {
 	p    *program
@@ -138,6 +120,16 @@ type evaluation struct {
 
 	students []*student
 	limit    int // tokens of an answer, the same for all
+
+	saved atomic.Int64 // answers in --output
+}
+
+// state is what is kept if the process ends now.
+func (e *evaluation) state() string {
+	if n := e.saved.Load(); n > 0 {
+		return fmt.Sprintf("%s has %d answers, as they were before", e.c.String("output"), n)
+	}
+	return "nothing is written"
 }
 
 // student is one of the models.
@@ -179,17 +171,20 @@ func (e *evaluation) options() trainer.EvalOptions {
 
 func (e *evaluation) run() (err error) {
 	if out := e.c.String("output"); out != "" {
-		if err := freeOutput("eval", out); err != nil {
-			return err
+		lock, lockErr := claimOutput("eval", out)
+		if lockErr != nil {
+			return lockErr
 		}
+		defer func() { err = cmp.Or(err, lock.Unlock()) }()
 	}
 	if err := e.open(); err != nil {
 		return err
 	}
-	// The step under way is a token, or a step of a discriminator.
-	say := func(string) { e.con.Print("stopping; a second Ctrl-C stops at once") }
-	abort := func(text string) { e.con.Close(); e.con.Print(text) }
-	ctx, stop := e.p.interruptible(say, abort)
+	first := "stopping; a second Ctrl-C stops at once"
+	if out := e.c.String("output"); out != "" {
+		first = "stopping; complete answers are written to " + out + "; a second Ctrl-C stops at once, without that"
+	}
+	ctx, stop := e.p.stoppable(e.con, first, e.state)
 	defer stop()
 	e.ctx = ctx
 	if err := e.plan(); err != nil {
@@ -213,6 +208,9 @@ func (e *evaluation) run() (err error) {
 		if err := e.judge(s); err != nil {
 			return e.stopped(err)
 		}
+	}
+	if err := e.fresh(); err != nil {
+		return e.stopped(err)
 	}
 	return e.print()
 }
@@ -344,7 +342,7 @@ func (e *evaluation) title(w io.Writer, s *student) {
 	}
 }
 
-// judge does the work for one student; --output holds after each part what is known.
+// judge measures one student, without fresh discriminators; --output holds after each part what is known.
 func (e *evaluation) judge(s *student) (err error) {
 	if err := e.load(s); err != nil {
 		return err
@@ -364,7 +362,7 @@ func (e *evaluation) judge(s *student) (err error) {
 	s.unload()
 	if command := e.c.String("checker"); command != "" {
 		_, done := e.con.Busy("checker", 0)
-		err := s.judged.Check(e.ctx, e.set, command, time.Duration(e.c.Int("checker-timeout"))*time.Second, o.Seed)
+		err := s.judged.Check(e.ctx, e.set, command, time.Duration(e.c.Int("checker-timeout"))*time.Second)
 		done()
 		if e.ctx.Err() != nil {
 			return trainer.ErrInterrupted
@@ -374,39 +372,47 @@ func (e *evaluation) judge(s *student) (err error) {
 		}
 	}
 	s.judged.Intervals(o.Seed)
-	if err := e.save(); err != nil {
-		return err
-	}
-	if err := e.fresh(s); err != nil {
-		return err
-	}
 	if len(e.students) > 1 {
 		s.judged.Eval.Model = s.dir
 	}
 	return e.save()
 }
 
-// fresh trains the discriminators.
-func (e *evaluation) fresh(s *student) error {
-	if s.disc.Steps == 0 {
-		return nil
-	}
-	plan := s.plan.Refit(s.judged, s.disc, e.budget())
-	note := &s.judged.Eval.FreshDNote
-	if *note = plan.DiscWhy; *note != "" {
-		if len(e.rows) > 1 { // how many answers are the teacher's own is still worth knowing
-			s.judged.SetTies()
+// fresh trains the discriminators of all students, under one budget: accuracies compare
+// where the trainings are alike.
+func (e *evaluation) fresh() error {
+	var plans []trainer.EvalPlan
+	for _, s := range e.students {
+		if s.disc.Steps == 0 {
+			return nil
 		}
-		return nil
+		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.budget()))
 	}
-	if *note = plan.DiscNote; *note != "" && *note != s.plan.DiscNote {
-		e.con.Print("fresh discriminators are shortened: " + *note)
+	trainer.AlikeDiscriminators(plans)
+	for i, s := range e.students {
+		plan, note := plans[i], &s.judged.Eval.FreshDNote
+		if *note = plan.DiscWhy; *note != "" {
+			if len(e.rows) > 1 { // how many answers are the teacher's own is still worth knowing
+				s.judged.SetTies()
+			}
+			continue
+		}
+		if *note = plan.DiscNote; *note != "" && *note != s.plan.DiscNote {
+			about := ""
+			if len(e.students) > 1 {
+				about = s.dir + ": "
+			}
+			e.con.Print(about + "fresh discriminators are shortened: " + *note)
+		}
+		f, err := trainer.JudgeFresh(e.be, plan.Disc, s.judged)
+		if err != nil {
+			return err
+		}
+		s.judged.Eval.SetFresh(f)
+		if err := e.save(); err != nil {
+			return err
+		}
 	}
-	f, err := trainer.JudgeFresh(e.be, plan.Disc, s.judged)
-	if err != nil {
-		return err
-	}
-	s.judged.Eval.SetFresh(f)
 	return nil
 }
 
@@ -416,7 +422,13 @@ func (e *evaluation) save() error {
 	if path == "" {
 		return nil
 	}
+	if e.saved.Load() == 0 { // it was not there at the start
+		if err := absent("eval", path); err != nil {
+			return err
+		}
+	}
 	var b bytes.Buffer
+	var n int64
 	for _, s := range e.students {
 		if s.judged == nil {
 			continue
@@ -430,10 +442,12 @@ func (e *evaluation) save() error {
 				return err
 			}
 		}
+		n += int64(len(rows))
 	}
 	if err := vfs.WriteFile(files(), path, b.Bytes()); err != nil {
-		return marked{errRunning, err}
+		return marked{errRunning, checkpoint.ExplainFull(files(), path, int64(b.Len()), fmt.Errorf("eval: %s: %w", e.state(), err))}
 	}
+	e.saved.Store(n)
 	return nil
 }
 
@@ -520,7 +534,9 @@ func printEvaluations(w io.Writer, all compared) {
 	}
 	fmt.Fprintf(w, "%s, %s; 95 %% intervals in brackets\n", report.Count(first.Rows, "row"), how)
 	const name, column = 30, 26
+	lacks := false // an interval
 	line := func(cells ...string) {
+		lacks = lacks || slices.ContainsFunc(cells, func(c string) bool { return strings.HasSuffix(c, noInterval) })
 		var b strings.Builder
 		fmt.Fprintf(&b, "%-*s", name, cells[0])
 		for _, c := range cells[1:] {
@@ -528,7 +544,6 @@ func printEvaluations(w io.Writer, all compared) {
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
-	letter := func(i int) string { return string(rune('A' + i%26)) }
 	if len(all.Models) > 1 {
 		head := []string{""}
 		for i, m := range all.Models {
@@ -542,7 +557,7 @@ func printEvaluations(w io.Writer, all compared) {
 	}
 	cell := func(x float64, ci *[2]float64) string {
 		if ci == nil {
-			return fmt.Sprintf("%.3f", x)
+			return fmt.Sprintf("%.3f %s", x, noInterval)
 		}
 		return fmt.Sprintf("%.3f [%.3f, %.3f]", x, ci[0], ci[1])
 	}
@@ -573,7 +588,16 @@ func printEvaluations(w io.Writer, all compared) {
 		line(cells...)
 	}
 	printFresh(all, line, cell)
+	if lacks {
+		fmt.Fprintf(w, "%s: no interval, because there is one row or all rows are equal\n", noInterval)
+	}
 }
+
+// letter names a model in the table.
+func letter(i int) string { return string(rune('A' + i%26)) }
+
+// noInterval stands in the table where a figure has no interval.
+const noInterval = "[-]"
 
 // figureRank puts the shares of labels behind the checker's score.
 func figureRank(key string) int {
@@ -593,7 +617,7 @@ func difference(of map[string]trainer.Difference, key string, better int) string
 		return ""
 	}
 	if d.CI95 == nil {
-		return fmt.Sprintf("%+.3f", d.Value)
+		return fmt.Sprintf("%+.3f %s", d.Value, noInterval)
 	}
 	says := "within noise"
 	switch up := d.CI95[0] > 0; {
@@ -626,7 +650,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		if x == nil {
 			return ""
 		}
-		return cell(*x, nil)
+		return fmt.Sprintf("%.3f", *x)
 	}
 	cells, any := []string{"fresh discriminator"}, false
 	for _, e := range all.Models {
@@ -669,20 +693,23 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		}
 		return text
 	})
-	notes := map[string]bool{}
-	for _, e := range all.Models {
+	notes := map[string][]string{} // the models that each is about
+	for i, e := range all.Models {
 		if e.FreshDLearned != nil && !*e.FreshDLearned && (e.FreshDTies == nil || *e.FreshDTies < 1) && e.FreshDSteps > 0 {
-			notes[whyNotLearned(e)] = true
+			notes[whyNotLearned(e)] = append(notes[whyNotLearned(e)], letter(i))
 		}
 		if e.FreshDNote != "" {
 			text := "fresh discriminators were shortened: " + e.FreshDNote
 			if e.FreshDSteps == 0 {
 				text = "no fresh discriminator: " + e.FreshDNote
 			}
-			notes[text] = true
+			notes[text] = append(notes[text], letter(i))
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(notes)) {
+		if about := notes[n]; len(about) < len(all.Models) {
+			n += " (" + strings.Join(about, ", ") + ")"
+		}
 		line(n)
 	}
 }

@@ -15,12 +15,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/compute"
 	"gad/internal/report"
@@ -334,8 +337,31 @@ type batchRun struct {
 	path     string // of the output
 	settings batchSettings
 	lines    map[[2]int][]byte // by row and sample
+	want     int               // answers
+	kept     atomic.Int64      // answers in the journal, for signals
 	journal  vfs.File
+	synced   time.Time
 	failed   error // of the journal
+}
+
+// state is how far the command is, for whoever ends it.
+func (b *batchRun) state() string {
+	return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", b.kept.Load(), b.want, b.partial())
+}
+
+// missing is how many bytes are still to be written, by the answers so far: the others,
+// and all of them once more in order.
+func (b *batchRun) missing() int64 {
+	var have int64
+	for _, line := range b.lines {
+		have += int64(len(line))
+	}
+	return have * int64(2*b.want-len(b.lines)) / int64(max(1, len(b.lines)))
+}
+
+// broken is an error of the disk, which needs so many bytes.
+func (b *batchRun) broken(needed int64, err error) error {
+	return marked{errRunning, checkpoint.ExplainFull(files(), b.path, needed, fmt.Errorf("generate: %w", err))}
 }
 
 // partial is where answers go until all are there.
@@ -350,9 +376,11 @@ const chunkRows = 1024
 func (p *program) answerData(c *cli.Context) (err error) {
 	b := &batchRun{c: c, con: p.console(), path: c.String("output"), lines: map[[2]int][]byte{}}
 	defer b.con.Close()
-	if err := freeOutput("generate", b.path); err != nil {
+	lock, err := claimOutput("generate", b.path)
+	if err != nil {
 		return err
 	}
+	defer func() { err = cmp.Or(err, lock.Unlock()) }()
 	set, rows, err := p.openRows(c)
 	if err != nil {
 		return err
@@ -373,7 +401,8 @@ func (p *program) answerData(c *cli.Context) (err error) {
 	if b.settings, err = b.describe(dir, set, limit); err != nil {
 		return err
 	}
-	if err := b.resume(); err != nil {
+	b.want = len(rows) * b.settings.N
+	if err := b.resume(len(rows)); err != nil {
 		return err
 	}
 	tok, err := tokenizer.Load(dir)
@@ -392,16 +421,15 @@ func (p *program) answerData(c *cli.Context) (err error) {
 	if err := b.begin(); err != nil {
 		return err
 	}
-	say := func(string) { b.con.Print("stopping; a second Ctrl-C stops at once") }
-	ctx, stop := p.interruptible(say, func(text string) { b.con.Close(); b.con.Print(text) })
+	ctx, stop := p.stoppable(b.con, "stopping; complete answers are kept, and the same command resumes; a second Ctrl-C stops at once", b.state)
 	defer stop()
 	err = b.generate(ctx, l, set, prompts, todo, limit)
-	if err := errors.Join(b.failed, b.journal.Sync(), b.journal.Close()); err != nil {
-		return marked{errRunning, fmt.Errorf("generate: %w", err)}
+	if err := cmp.Or(b.failed, b.journal.Sync(), b.journal.Close()); err != nil {
+		return b.broken(b.missing(), fmt.Errorf("%d of %d answers are kept: %w", len(b.lines), b.want, err))
 	}
 	if errors.Is(err, model.ErrStopped) {
 		b.con.Close()
-		fmt.Fprintf(p.err, "gad: generate: interrupted: %d of %d answers are in %s: run the same command to resume\n", len(b.lines), len(rows)*c.Int("n"), b.partial())
+		fmt.Fprintf(p.err, "gad: generate: interrupted: %s\n", b.state())
 		return trainer.ErrInterrupted
 	}
 	if err != nil {
@@ -422,9 +450,7 @@ func (b *batchRun) describe(dir string, set *data.Set, limit int) (s batchSettin
 	if err != nil {
 		return s, err
 	}
-	_, done = b.con.Busy("reading "+namedData(c), 0)
-	defer done()
-	if err := set.Verify(); err != nil {
+	if err := set.Verify(); err != nil { // shows itself
 		return s, err
 	}
 	s.Data = set.Digest()
@@ -460,8 +486,9 @@ func modelDigest(dir string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// resume reads what an interrupted command has left.
-func (b *batchRun) resume() error {
+// resume reads what an interrupted command has left. It may have been asked for fewer
+// rows, not for more: answers are not thrown away.
+func (b *batchRun) resume(rows int) error {
 	raw, err := files().ReadFile(b.partial())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -479,13 +506,19 @@ func (b *batchRun) resume() error {
 	if what := b.settings.differs(was); what != "" {
 		return usage("generate: %s: cannot be resumed: %s: give the same settings, or another --output", b.partial(), what)
 	}
+	last := -1
 	for line := range bytes.Lines(rest) {
 		var r answerRow
 		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &r) != nil {
 			break // a kill cut it short: its answer is sampled again
 		}
 		b.lines[[2]int{r.Row, r.Sample}] = bytes.Clone(line)
+		last = max(last, r.Row)
 	}
+	if last >= rows {
+		return usage("generate: %s: has answers up to row %d: --limit %d would drop them: give --limit %d or more, or another --output", b.partial(), last, rows, last+1)
+	}
+	b.kept.Store(int64(len(b.lines)))
 	return nil
 }
 
@@ -545,8 +578,9 @@ func (b *batchRun) begin() error {
 	}
 	b.write(&kept)
 	if err := vfs.WriteFile(files(), b.partial(), kept.Bytes()); err != nil {
-		return vfs.Target(err)
+		return checkpoint.ExplainFull(files(), b.path, int64(kept.Len()), vfs.Target(err))
 	}
+	b.synced = time.Now()
 	if n := len(b.lines); n > 0 {
 		b.con.Print(fmt.Sprintf("%s: resuming, answers done so far: %d", b.partial(), n))
 	}
@@ -611,28 +645,40 @@ func (b *batchRun) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int
 		out.Finish = "length"
 	}
 	var line bytes.Buffer
-	if b.failed = printJSON(&line, out); b.failed != nil {
-		return
-	}
-	if _, b.failed = b.journal.Write(line.Bytes()); b.failed == nil {
-		b.lines[key] = line.Bytes()
+	if b.failed = printJSON(&line, out); b.failed == nil {
+		b.failed = b.append(key, line.Bytes())
 	}
 }
 
+// append writes a line to the journal.
+func (b *batchRun) append(key [2]int, line []byte) error {
+	if _, err := b.journal.Write(line); err != nil {
+		return err
+	}
+	b.lines[key] = line
+	b.kept.Add(1)
+	if time.Since(b.synced) < syncEvery {
+		return nil
+	}
+	b.synced = time.Now()
+	return b.journal.Sync()
+}
+
+// syncEvery bounds what a loss of power costs: the answers of this time.
+const syncEvery = 5 * time.Second
+
 // finish makes the output out of the journal.
 func (b *batchRun) finish(w io.Writer, rows int) error {
-	for key := range b.lines {
-		if key[0] >= rows { // of an earlier command with a higher --limit
-			delete(b.lines, key)
-		}
+	if err := absent("generate", b.path); err != nil { // it was not there at the start
+		return err
 	}
 	var all bytes.Buffer
 	b.write(&all)
 	if err := vfs.WriteFile(files(), b.path, all.Bytes()); err != nil {
-		return marked{errRunning, fmt.Errorf("generate: %w", err)}
+		return b.broken(int64(all.Len()), err)
 	}
 	if err := files().Remove(b.partial()); err != nil {
-		return marked{errRunning, fmt.Errorf("generate: %w", err)}
+		return b.broken(0, err)
 	}
 	tokens, cut := 0, 0
 	for _, line := range b.lines {

@@ -36,6 +36,9 @@ func TestMistakesOfEval(t *testing.T) {
 
 	write("begun.jsonl.partial", journalOf(t, "student", "rows.jsonl", 3)) // of an interrupted command
 
+	settings, answer := journalOf(t, "student", "rows.jsonl", 3), `{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}`
+	write("far.jsonl.partial", settings+answer+"\n")
+
 	const gen, ev = "generate --model student --data rows.jsonl --output out.jsonl", "eval --model student --data rows.jsonl"
 	critic := filepath.Join("warmup", "global_step_4", "critic")
 	mistaken(t, []string{work, f.path("sft"), f.path("warmup")}, []mistake{
@@ -59,6 +62,7 @@ func TestMistakesOfEval(t *testing.T) {
 		{"generate --model student --data rows.jsonl --output begun.jsonl --max-new-tokens 4", 2, `generate: begun.jsonl.partial: cannot be resumed: --max-new-tokens was 3, now it is 4: give the same settings, or another --output`},
 		{"generate --model student --data long.jsonl --output begun.jsonl --max-new-tokens 3", 2, `generate: begun.jsonl.partial: cannot be resumed: the data are not the same: give the same settings, or another --output`},
 		{"generate --model sft/global_step_60/actor --data rows.jsonl --output begun.jsonl --max-new-tokens 3", 2, `generate: begun.jsonl.partial: cannot be resumed: the model is not the same: give the same settings, or another --output`},
+		{"generate --model student --data rows.jsonl --output far.jsonl --max-new-tokens 3 --limit 7", 2, `generate: far.jsonl.partial: has answers up to row 7: --limit 7 would drop them: give --limit 8 or more, or another --output`},
 		{"generate --model student --data rows.jsonl --output diary.jsonl", 2, `generate: diary.jsonl.partial: is not an interrupted output of gad generate: remove it or give another --output`},
 		{"generate --model sft --data rows.jsonl --output out.jsonl", 3, `model: sft: is a run: give sft/global_step_60/actor`},
 		{"generate --model " + critic + " --data rows.jsonl --output out.jsonl", 3, `model: warmup/global_step_4/critic: a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder`},

@@ -174,7 +174,7 @@ func (p *program) logprobsCommand() *cli.Command {
 			if !(c.Float64("temperature") > 0) {
 				return usage("logprobs: --temperature %g: must be above 0", c.Float64("temperature"))
 			}
-			return p.eachGiven(c, c.String("model"), model.LM, func(l *loaded, w io.Writer, given []trainer.Given) error {
+			return p.eachGiven(c, "log-probabilities, rows", c.String("model"), model.LM, func(l *loaded, w io.Writer, given []trainer.Given) error {
 				seqs := make([]model.Seq, len(given))
 				for i, g := range given {
 					seqs[i] = g.Seq
@@ -219,7 +219,7 @@ func (p *program) scoreCommand() *cli.Command {
 			} else if cfg.Kind() != model.Scorer {
 				return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", c.String("critic"))
 			}
-			return p.eachGiven(c, c.String("critic"), model.Scorer, func(l *loaded, w io.Writer, given []trainer.Given) error {
+			return p.eachGiven(c, "scores, rows", c.String("critic"), model.Scorer, func(l *loaded, w io.Writer, given []trainer.Given) error {
 				seqs := make([]model.Seq, len(given))
 				for i, g := range given {
 					seqs[i] = g.Judge(l.tok)
@@ -247,8 +247,8 @@ func (p *program) scoreCommand() *cli.Command {
 }
 
 // eachGiven loads a model and hands it the rows of --data, some at a time, so
-// that output flows and memory stays bounded.
-func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func(*loaded, io.Writer, []trainer.Given) error) error {
+// that output flows and memory stays bounded. name is that of the bar.
+func (p *program) eachGiven(c *cli.Context, name, dir string, kind model.Kind, do func(*loaded, io.Writer, []trainer.Given) error) error {
 	set, rows, err := p.openRows(c)
 	if err != nil {
 		return err
@@ -260,7 +260,12 @@ func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func
 	}
 	defer l.close()
 	w := bufio.NewWriter(p.out)
-	const chunk = 256
+	advance, done := func(int) {}, func() {}
+	if !terminal(p.out) { // where the lines themselves are seen, a bar would only be in their way
+		advance, done = p.console().Busy(name, len(rows))
+	}
+	defer done()
+	const chunk = 64
 	for lo := 0; lo < len(rows); lo += chunk {
 		given, err := trainer.GivenRows(l.tok, set, rows[lo:min(lo+chunk, len(rows))], c.Int("max-response-length"))
 		if err != nil {
@@ -272,6 +277,7 @@ func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func
 		if err := w.Flush(); err != nil {
 			return err
 		}
+		advance(len(given))
 	}
 	return nil
 }

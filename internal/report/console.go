@@ -257,7 +257,8 @@ func (s *stage) showBar() {
 	c.spoke = time.Now()
 }
 
-// lines prints the state after first and then every so often until done, and once more then if it has printed before.
+// lines prints the state after first and then every so often until done, and once more then if it has printed before
+// and its time is worth a line.
 func (s *stage) lines(first time.Duration) {
 	defer close(s.idle)
 	tick := time.NewTimer(first)
@@ -270,8 +271,8 @@ func (s *stage) lines(first time.Duration) {
 			printed = true
 			tick.Reset(s.con.every)
 		case <-s.stop:
-			if printed {
-				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(s.con.now().Sub(s.began))))
+			if took := s.con.now().Sub(s.began); printed && took >= time.Second {
+				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(took)))
 			}
 			return
 		}

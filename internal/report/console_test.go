@@ -205,7 +205,7 @@ func TestStageInPipe(t *testing.T) {
 	c := NewConsole(b, false)
 	c.every = 20 * time.Millisecond
 	c.now = func() time.Time {
-		return began.Add(100 * time.Millisecond * time.Duration(strings.Count(b.String(), "\n")))
+		return began.Add(time.Second * time.Duration(strings.Count(b.String(), "\n")))
 	}
 	r = open(t, vfs.OS, "", Options{Console: c})
 	advance, done = r.Stage("rollout", 8)
@@ -218,6 +218,12 @@ func TestStageInPipe(t *testing.T) {
 	done()
 	if lines := strings.Split(b.String(), "\n"); !regexp.MustCompile(`^\d\d:\d\d:\d\d  rollout 2/8  took \d+s$`).MatchString(lines[len(lines)-2]) {
 		t.Errorf("last line %q", lines[len(lines)-2])
+	}
+	c.now = func() time.Time { return began }
+	_, done = r.Stage("quick", 1)
+	eventually(t, "a line", func() bool { return strings.Contains(b.String(), "  quick 0/1\n") })
+	if done(); strings.Contains(b.String(), "took 0s") {
+		t.Errorf("says that something took no time:\n%s", b.String())
 	}
 	_, _ = r.Stage("left open", 0) // Close ends it
 	must(t, r.Close())

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gad/internal/vfs"
+)
+
+// A disk that fills up under gad generate: one line with the bytes needed and free, and
+// with room again the same command makes the bytes of one that had room.
+func TestGenerateDiskFull(t *testing.T) {
+	f := ready(t)
+	dir, disk := t.TempDir(), t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("gad generate on a full disk: NOT TESTED: no mount here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	rows := filepath.Join(dir, "rows.jsonl")
+	if err := os.WriteFile(rows, []byte(strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 400)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	generate := func(out string) []string {
+		return []string{"generate", "--model", f.path("student"), "--data", rows, "--output", out, "--max-new-tokens", "8", "--temperature", "1"}
+	}
+	out := filepath.Join(disk, "answers.jsonl")
+	code, printed, said := gad(generate(out)...)
+	last := lastLine(said)
+	if code != exitFailed || printed != "" || strings.Count("\n"+said, "\ngad: ") != 1 {
+		t.Fatalf("exit status %d, prints %q\n%s", code, printed, said)
+	}
+	for _, text := range []string{"gad: checkpoint: " + out + ": not enough disk space: more than ", " bytes needed, ", " free: free some space and run the same command again: generate: ", " of 400 answers are kept: ", "no space left on device"} {
+		if !strings.Contains(last, text) {
+			t.Errorf("the last line does not say %q:\n%s", text, said)
+		}
+	}
+	t.Log(strings.ReplaceAll(last, disk, "DISK"))
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	_, said = must(t, generate(out)...)
+	if !strings.Contains(said, "resuming, answers done so far: ") {
+		t.Errorf("does not resume: %s", said)
+	}
+	must(t, generate(filepath.Join(dir, "room.jsonl"))...)
+	got, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(filepath.Join(dir, "room.jsonl"))
+	if err != nil || string(got) != string(want) {
+		t.Errorf("%v: other bytes than where there was room", err)
+	}
+}
+
+// counted is a file that counts its writes and syncs.
+type counted struct {
+	vfs.File
+	writes, syncs int
+}
+
+func (c *counted) Write(b []byte) (int, error) { c.writes++; return len(b), nil }
+func (c *counted) Sync() error                 { c.syncs++; return nil }
+
+// The journal is synced every few seconds, not for each answer.
+func TestJournalIsSynced(t *testing.T) {
+	file := &counted{}
+	b := &batchRun{lines: map[[2]int][]byte{}, journal: file, synced: time.Now().Add(-2 * syncEvery)}
+	for i := range 10 {
+		if i == 5 {
+			b.synced = b.synced.Add(-syncEvery)
+		}
+		if err := b.append([2]int{i, 0}, []byte("{}\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if file.writes != 10 || file.syncs != 2 || b.kept.Load() != 10 {
+		t.Errorf("%d writes, %d syncs, %d kept", file.writes, file.syncs, b.kept.Load())
+	}
+}
