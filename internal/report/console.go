@@ -24,6 +24,7 @@ import (
 const (
 	stageDelay = 400 * time.Millisecond
 	pipeEvery  = 10 * time.Second
+	busyEvery  = 1900 * time.Millisecond // the same of what a command does before its work
 )
 
 // barPause is the time between two looks of a bar at a count: rows are counted one by one.
@@ -163,7 +164,7 @@ type stage struct {
 // ten seconds elsewhere. Call advance as work is done and done at its end; total 0 means
 // that the end is not known. Both may be called from any goroutine.
 func (c *Console) Stage(name string, total int) (advance func(n int), done func()) {
-	return c.stage(name, total, stageDelay, c.every)
+	return c.stage(name, total, stageDelay, c.every, c.every)
 }
 
 // Busy is Stage for what a command does before and beside a run: it is shown at once,
@@ -172,11 +173,11 @@ func (c *Console) Busy(name string, total int) (advance func(n int), done func()
 	c.mu.Lock()
 	delay := max(BusyDelay-time.Since(c.spoke), BusyDelay/10) // several short ones are a wait too
 	c.mu.Unlock()
-	return c.stage(name, total, delay, delay)
+	return c.stage(name, total, delay, delay, min(busyEvery, c.every))
 }
 
-// stage shows its bar after the delay, or its first line after first.
-func (c *Console) stage(name string, total int, delay, first time.Duration) (advance func(n int), done func()) {
+// stage shows its bar after the delay, or its first line after first and then one every so often.
+func (c *Console) stage(name string, total int, delay, first, every time.Duration) (advance func(n int), done func()) {
 	s := &stage{con: c, name: name, total: max(total, 0), began: c.now(), stop: make(chan struct{}), idle: make(chan struct{})}
 	c.mu.Lock()
 	silent := c.w == nil
@@ -189,7 +190,7 @@ func (c *Console) stage(name string, total int, delay, first time.Duration) (adv
 		close(s.idle)
 		s.timer = time.AfterFunc(delay, s.showBar)
 	default:
-		go s.lines(min(first, c.every))
+		go s.lines(min(first, c.every), every)
 	}
 	return s.advance, s.done
 }
@@ -259,7 +260,7 @@ func (s *stage) showBar() {
 
 // lines prints the state after first and then every so often until done, and once more then if it has printed before
 // and its time is worth a line.
-func (s *stage) lines(first time.Duration) {
+func (s *stage) lines(first, every time.Duration) {
 	defer close(s.idle)
 	tick := time.NewTimer(first)
 	defer tick.Stop()
@@ -269,7 +270,7 @@ func (s *stage) lines(first time.Duration) {
 		case <-tick.C:
 			s.con.print(zapcore.InfoLevel, s.con.now(), s.name+" "+s.status())
 			printed = true
-			tick.Reset(s.con.every)
+			tick.Reset(every)
 		case <-s.stop:
 			if took := s.con.now().Sub(s.began); printed && took >= time.Second {
 				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(took)))
