@@ -48,6 +48,8 @@ type state struct {
 	Good    int            `json:"good_step"`
 
 	Disc discriminator `json:"discriminator"`
+
+	OldDiffers bool `json:"old_log_prob_differs,omitempty"`
 }
 
 // updates are the optimizer steps that each side had taken when the stage began:
@@ -177,7 +179,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		}
 	}
 	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc}, "", "  ")
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, OldDiffers: t.oldDiffers}, "", "  ")
 	if err != nil {
 		return err
 	}
