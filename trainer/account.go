@@ -65,12 +65,7 @@ func (t *Trainer) stepWork(r *round) (w work) {
 		forward++
 	}
 	w.add(c, seqs, forward, true)
-	critic := 3 * float64(t.cfg.Critic.PPOEpochs)
-	if n := t.cfg.Critic.PPOMiniBatch; r.scored {
-		critic++
-	} else if n > 0 && n < len(teachers) { // the first mini-batch's scores come of its gradient's pass
-		critic += 1 - float64(n)/float64(len(teachers))
-	}
+	critic := 3*float64(t.cfg.Critic.PPOEpochs) + t.cfg.scoredBefore(len(teachers))
 	w.add(c, seqs, critic, false)
 	w.add(c, teachers, critic, false)
 	switch {
@@ -140,7 +135,7 @@ func human(n float64) string {
 // Cost is what a run has spent so far.
 type Cost struct {
 	Steps   int
-	FLOP    float64 // of its steps by the model's shape, evaluations apart; equal on every machine
+	FLOP    float64 // of its steps by the model's shape, evaluations apart
 	Seconds float64 // of its steps, validations apart
 }
 

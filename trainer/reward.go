@@ -97,7 +97,6 @@ func (r *round) take(from *round, keep []int) {
 	if from.scoreP != nil {
 		r.scoreP = append(r.scoreP, model.Pick(from.scoreP, keep)...)
 	}
-	r.scored = r.scored || from.scored
 
 	at := map[int]int{} // group of from -> group of r
 	for i, p := range keep {

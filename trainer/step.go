@@ -59,8 +59,6 @@ type round struct {
 	scoreP []float32   // [P] of the teacher's answers
 	checkS []float64   // [S] the checker's scores; nil where the reward has none of them
 	refST  [][]float32 // the reference's log-probabilities; nil where nothing reads them
-
-	scored bool // by a pass of their own, before the discriminator's update
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the
