@@ -48,7 +48,7 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, err
 	var st DPOStats
 	n := len(p.Chosen)
 	if n == 0 || len(p.Rejected) != n || len(p.RefChosen) != n || len(p.RefRejected) != n {
-		return st, fmt.Errorf("actor: preferences: %d chosen, %d rejected, reference of %d and %d: want as many of each, and at least one", n, len(p.Rejected), len(p.RefChosen), len(p.RefRejected))
+		return st, fmt.Errorf("actor: preferences: %d chosen, %d rejected, reference of %d and %d: must be equally many, and at least one", n, len(p.Rejected), len(p.RefChosen), len(p.RefRejected))
 	}
 	seqs := slices.Concat(p.Chosen, p.Rejected)
 	var seed []float64 // [2n] d loss/d sequence log-probability

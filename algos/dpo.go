@@ -210,7 +210,7 @@ func NewDPO[F Float](c DPOConfig) (*DPO[F], error) {
 	case !(c.LabelSmoothing >= 0 && c.LabelSmoothing < .5):
 		return bad("label_smoothing = %g: must be at least 0 and below 0.5", c.LabelSmoothing)
 	case c.LabelSmoothing > 0 && !loss.smooths:
-		return bad("label_smoothing = %g: it has none: set 0, or use sigmoid, robust or exo_pair", c.LabelSmoothing)
+		return bad("label_smoothing = %g: this loss has none: set 0, or use sigmoid, robust or exo_pair", c.LabelSmoothing)
 	}
 	return &DPO[F]{c: c, loss: loss}, nil
 }
@@ -265,7 +265,7 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 		return DPOResult[F]{}, fmt.Errorf("algos: preference loss %q: %s: %w", d.c.Loss, fmt.Sprintf(format, args...), ErrShape)
 	}
 	if n == 0 || len(b.Rejected) != n || len(b.RefChosen) != n || len(b.RefRejected) != n {
-		return bad("log-probabilities of %d and %d, reference of %d and %d: want as many of each, and at least one", n, len(b.Rejected), len(b.RefChosen), len(b.RefRejected))
+		return bad("log-probabilities of %d and %d, reference of %d and %d: must be equally many, and at least one", n, len(b.Rejected), len(b.RefChosen), len(b.RefRejected))
 	}
 	share := slices.Repeat([]float64{1 / float64(n)}, n)
 	if d.loss.lengths {

@@ -252,7 +252,7 @@ func TestDPORefusals(t *testing.T) {
 		{DPOConfig{Beta: -1}, ErrConfig, "beta = -1"},
 		{DPOConfig{Tau: math.Inf(1)}, ErrConfig, "tau"},
 		{DPOConfig{LabelSmoothing: .5}, ErrConfig, "below 0.5"},
-		{DPOConfig{Loss: "hinge", LabelSmoothing: .1}, ErrConfig, "it has none"},
+		{DPOConfig{Loss: "hinge", LabelSmoothing: .1}, ErrConfig, "this loss has none"},
 	} {
 		if _, err := NewDPO[float64](c.c); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%+v: %v, want %v with %q", c.c, err, c.want, c.text)

@@ -121,10 +121,10 @@ func Latest(fsys FS, run string) (step int, dir string, warnings []string, err e
 		warnings = append(warnings, fmt.Sprintf("%v: an older checkpoint is used if there is one", err))
 	}
 	if len(steps) > 0 {
-		return 0, "", warnings, fmt.Errorf("checkpoint: %s: none of %d checkpoints verifies: restore one from a copy, or choose another run folder: %w", run, len(steps), ErrCorrupt)
+		return 0, "", warnings, fmt.Errorf("checkpoint: %s: all %d checkpoints are damaged: restore one from a copy, or choose another run folder: %w", run, len(steps), ErrCorrupt)
 	}
 	if tracked >= 0 {
-		return 0, "", warnings, fmt.Errorf("checkpoint: %s: it names step %d, and no checkpoint is there: restore it, or remove this file to start anew: %w", filepath.Join(run, trackerName), tracked, ErrCorrupt)
+		return 0, "", warnings, fmt.Errorf("checkpoint: %s: names step %d, but there is no checkpoint: restore it, or remove this file to start again: %w", filepath.Join(run, trackerName), tracked, ErrCorrupt)
 	}
 	return 0, "", warnings, fmt.Errorf("checkpoint: %s: %w", run, ErrNone)
 }
@@ -161,7 +161,7 @@ func tracker(fsys vfs.FS, run string) (int, error) {
 func Prune(fsys FS, run string, keepLast int, keep func(step int) bool, good map[int]bool) error {
 	fsys = vfs.OrDisk(fsys)
 	if keepLast < 0 {
-		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: it must be 0 or more", run, keepLast)
+		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: must be 0 or more", run, keepLast)
 	}
 	steps, err := Steps(fsys, run)
 	if err != nil {
@@ -302,7 +302,7 @@ func CheckSpace(fsys FS, path string, need int64) error {
 		return fmt.Errorf("checkpoint: %s: free space: %w", path, err)
 	}
 	if free < need {
-		return fmt.Errorf("checkpoint: %s: %w: %d bytes needed, %d free: free some, or choose another disk", path, ErrSpace, need, free)
+		return fmt.Errorf("checkpoint: %s: %w: %d bytes needed, %d free: free some space, or choose another disk", path, ErrSpace, need, free)
 	}
 	return nil
 }
@@ -319,5 +319,5 @@ func ExplainFull(fsys FS, path string, needed int64, err error) error {
 	if n, ferr := fsys.Free(path); ferr == nil {
 		free = strconv.FormatInt(n, 10)
 	}
-	return fmt.Errorf("checkpoint: %s: %w: more than %d bytes needed, %s free: free some and run the same command again: %w", path, ErrSpace, needed, free, err)
+	return fmt.Errorf("checkpoint: %s: %w: more than %d bytes needed, %s free: free some space and run the same command again: %w", path, ErrSpace, needed, free, err)
 }

@@ -505,7 +505,7 @@ func TestManifestRefuses(t *testing.T) {
 		{"digest not hexadecimal", "64 lower-case", replace("ab", "xy")},
 		{"negative size", "size -1", replace(`"size": 1`, `"size": -1`)},
 		{"size 2^64", "not a manifest", replace(`"size": 1`, `"size": 18446744073709551616`)},
-		{"file twice", "there twice", replace(`"b"`, `"a"`)},
+		{"file twice", "listed twice", replace(`"b"`, `"a"`)},
 		{"out of order", "out of order", replace(`"b"`, `"A"`)},
 		{"path out", "not a path below", replace(`"a"`, `"../a"`)},
 		{"bytes after", "not a manifest", append(bytes.Clone(good), "{}"...)},
@@ -766,7 +766,7 @@ func TestRecover(t *testing.T) {
 	}{
 		"nothing":            {func(*vfstest.CrashFS) {}, 3, ""},
 		"a flipped byte":     {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/global_step_3/actor/config.json", []byte(`{"step":4}`)) }, 2, "global_step_3"},
-		"a file is gone":     {func(c *vfstest.CrashFS) { _ = c.Remove("/r/global_step_3/actor/config.json") }, 2, "it is missing"},
+		"a file is gone":     {func(c *vfstest.CrashFS) { _ = c.Remove("/r/global_step_3/actor/config.json") }, 2, "corrupt checkpoint: missing"},
 		"the folder is gone": {func(c *vfstest.CrashFS) { _ = c.RemoveAll("/r/global_step_3") }, 2, "step 3, whose folder is missing"},
 		"no tracker":         {func(c *vfstest.CrashFS) { _ = c.Remove("/r/" + trackerName) }, 3, ""},
 		"a garbled tracker":  {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/"+trackerName, []byte("1e3")) }, 3, ""},

@@ -214,7 +214,7 @@ func (w *writer) Close() error {
 func Commit(fsys FS, run string, step int, fill func(*Dir) error) error {
 	fsys = vfs.OrDisk(fsys)
 	if step < 0 {
-		return fmt.Errorf("checkpoint: %s: step %d: it must be 0 or more", run, step)
+		return fmt.Errorf("checkpoint: %s: step %d: must be 0 or more", run, step)
 	}
 	final := stepDir(run, step)
 	tmp := filepath.Join(run, commitPrefix+filepath.Base(final))
@@ -240,7 +240,7 @@ func (d *Dir) writeManifest() error {
 	defer d.mu.Unlock()
 	m := encodeManifest(d.files)
 	if len(m) > maxManifest {
-		return fmt.Errorf("manifest of %d files: %d bytes: the most is %d", len(d.files), len(m), maxManifest)
+		return fmt.Errorf("manifest of %d files: %d bytes: the limit is %d", len(d.files), len(m), maxManifest)
 	}
 	f, err := d.fsys.Create(filepath.Join(d.root, manifestName))
 	if err != nil {

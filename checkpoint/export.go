@@ -75,7 +75,7 @@ func exported(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error
 	}
 	all, err := readManifest(fsys, filepath.Dir(src))
 	if err != nil {
-		return nil, false, fmt.Errorf("checkpoint: %s: neither a checkpoint nor a folder of one: %w", src, err)
+		return nil, false, fmt.Errorf("checkpoint: %s: is neither a checkpoint nor a folder inside one: %w", src, err)
 	}
 	for _, f := range all {
 		if name, ok := strings.CutPrefix(f.Name, filepath.Base(src)+"/"); ok {
@@ -84,7 +84,7 @@ func exported(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error
 		}
 	}
 	if len(files) == 0 {
-		return nil, false, fmt.Errorf("checkpoint: %s: %w: the manifest above it lists no file of it", src, ErrCorrupt)
+		return nil, false, fmt.Errorf("checkpoint: %s: %w: the manifest of the folder above lists none of its files", src, ErrCorrupt)
 	}
 	return files, false, checkListing(fsys, src, files)
 }

@@ -81,7 +81,7 @@ func Holder(dir string) (who string, err error) {
 		if _, err := os.Stat(filepath.Join(dir, holderName)); err != nil {
 			return "", nil // whoever works in a folder has left its name there
 		}
-		return readHolder(dir) + ", if that still runs: the lock is another user's and cannot be read", nil
+		return readHolder(dir) + ", if it is still running: the lock belongs to another user and cannot be read", nil
 	}
 	if err == nil && free {
 		err = l.Unlock()
@@ -106,7 +106,7 @@ func readHolder(dir string) string {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return "a process that has not said its name"
+	return "an unknown process"
 }
 
 // Unlock gives the lock back. The lock file itself stays: to remove it would let

@@ -142,7 +142,7 @@ func TestLockWithinAProcess(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, holderName), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "not said its name") {
+	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "by an unknown process") {
 		t.Errorf("a second lock: %v", err)
 	}
 	if err := b.Unlock(); err != nil {

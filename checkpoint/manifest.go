@@ -64,7 +64,7 @@ func parseManifest(data []byte) ([]fileEntry, error) {
 		Version *int `json:"format_version"`
 	}
 	if err := json.Unmarshal(data, &v); err != nil || v.Version == nil {
-		return nil, fmt.Errorf("%w: it is not a manifest", ErrCorrupt)
+		return nil, fmt.Errorf("%w: not a manifest", ErrCorrupt)
 	}
 	if *v.Version > formatVersion {
 		return nil, fmt.Errorf("format %d was written by a newer version, this one reads up to %d: upgrade", *v.Version, formatVersion)
@@ -74,14 +74,14 @@ func parseManifest(data []byte) ([]fileEntry, error) {
 	}
 	var m manifest
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("%w: it is not a manifest", ErrCorrupt)
+		return nil, fmt.Errorf("%w: not a manifest", ErrCorrupt)
 	}
 	for i, f := range m.Files {
 		if err := checkName(f.Name); err != nil {
 			return nil, fmt.Errorf("%w: file %q: %w", ErrCorrupt, f.Name, err)
 		}
 		if i > 0 && f.Name <= m.Files[i-1].Name {
-			return nil, fmt.Errorf("%w: file %q: out of order or there twice", ErrCorrupt, f.Name)
+			return nil, fmt.Errorf("%w: file %q: out of order or listed twice", ErrCorrupt, f.Name)
 		}
 		sum, err := hex.DecodeString(f.SHA256)
 		if err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != f.SHA256 {
@@ -92,7 +92,7 @@ func parseManifest(data []byte) ([]fileEntry, error) {
 		}
 	}
 	if !bytes.Equal(encodeManifest(m.Files), data) {
-		return nil, fmt.Errorf("%w: it was changed after it was written", ErrCorrupt)
+		return nil, fmt.Errorf("%w: changed after it was written", ErrCorrupt)
 	}
 	return m.Files, nil
 }
@@ -104,13 +104,13 @@ func checkName(name string) error {
 	case !fs.ValidPath(name) || name == ".":
 		return errors.New("not a path below the checkpoint")
 	case !utf8.ValidString(name) || strings.ContainsAny(name, `\:`):
-		return errors.New(`a name may not hold \ or :`)
+		return errors.New(`a name may not contain \ or :`)
 	case name == manifestName:
 		return errors.New("the name belongs to the manifest")
 	}
 	for _, r := range name {
 		if r < ' ' || r == 0x7f {
-			return errors.New("a name may not hold control characters")
+			return errors.New("a name may not contain control characters")
 		}
 	}
 	return nil
@@ -241,7 +241,7 @@ func checkListing(fsys vfs.FS, dir string, files []fileEntry) error {
 	}
 	for _, f := range files {
 		if missing[f.Name] {
-			return bad(f.Name, "it is missing")
+			return bad(f.Name, "missing")
 		}
 	}
 	return nil
@@ -268,7 +268,7 @@ func copyFile(fsys vfs.FS, dir string, want fileEntry, w io.Writer) error {
 	case n > want.Size:
 		return fmt.Errorf("checkpoint: %s: %w: more than the %d bytes of the manifest", name, ErrCorrupt, want.Size)
 	case hex.EncodeToString(h.Sum(nil)) != want.SHA256:
-		return fmt.Errorf("checkpoint: %s: %w: its SHA-256 is not that of the manifest", name, ErrCorrupt)
+		return fmt.Errorf("checkpoint: %s: %w: its SHA-256 differs from the manifest", name, ErrCorrupt)
 	}
 	return nil
 }

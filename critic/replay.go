@@ -87,7 +87,7 @@ func (r *Buffer) Flat() (ids, lens []int32) {
 // SetFlat restores what Flat gave.
 func (r *Buffer) SetFlat(ids, lens []int32) error {
 	if len(lens)%4 != 0 {
-		return fmt.Errorf("critic: pool of negatives: %d lengths: must be four a pair: the checkpoint is damaged", len(lens))
+		return fmt.Errorf("critic: pool of negatives: %d lengths: must be four per pair: the checkpoint is damaged", len(lens))
 	}
 	r.Pairs = nil
 	take := func(n, prompt int32) (s model.Seq, ok bool) {

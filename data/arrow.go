@@ -52,7 +52,7 @@ const (
 	arrowBatchKind      = 3
 )
 
-var errNoEnd = fmt.Errorf("no end mark behind the last message: %w: write it again and close the writer", ErrTruncated)
+var errNoEnd = fmt.Errorf("no end mark after the last message: %w: write the file again and close the writer", ErrTruncated)
 
 func openArrow(file *os.File, size int64, isFile bool) (source, error) {
 	s := &arrowSource{file: file, size: size, isFile: isFile}
@@ -147,7 +147,7 @@ func (s *arrowSource) scanStream() error {
 		}
 		if end {
 			if at+8 != s.size {
-				return fmt.Errorf("%d bytes behind the end mark: %w: one stream a file is wanted", s.size-at-8, ErrCorrupt)
+				return fmt.Errorf("%d bytes after the end mark: %w: expected one stream per file", s.size-at-8, ErrCorrupt)
 			}
 			return nil
 		}
@@ -169,7 +169,7 @@ func (s *arrowSource) scanFile() error {
 		return err
 	}
 	if string(tail[4:]) != magic {
-		return fmt.Errorf("does not end with %s: %w: write it again and close the writer", magic, ErrTruncated)
+		return fmt.Errorf("does not end with %s: %w: write the file again and close the writer", magic, ErrTruncated)
 	}
 	n := int64(int32(binary.LittleEndian.Uint32(tail)))
 	end := s.size - 10 - n
@@ -636,7 +636,7 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 			ok, want = f.Type.ID() == arrow.NULL || isList && arrow.IsInteger(list.Elem().ID()), "a list of integers"
 		}
 		if !ok {
-			return "", fmt.Errorf("column %q: type %s: want %s: convert the column", f.Name, f.Type, want)
+			return "", fmt.Errorf("column %q: type %s: expected %s: convert the column", f.Name, f.Type, want)
 		}
 	}
 	return note, nil
@@ -787,7 +787,7 @@ func (l layout) arrowTurns(column string, a arrow.Array, i int) ([]Message, bool
 			return nil, false, err
 		}
 		if total += len(m.Role) + len(m.Content); total > maxRowBytes {
-			return nil, false, fmt.Errorf("column %q: more than %d MiB of text in a row: %w", column, maxRowBytes>>20, ErrCorrupt)
+			return nil, false, fmt.Errorf("column %q: more than %d MiB of text in one row: %w", column, maxRowBytes>>20, ErrCorrupt)
 		}
 		turns = append(turns, m)
 	}

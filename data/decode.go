@@ -88,7 +88,7 @@ func readExactly(dst []byte, r io.Reader, n int64) ([]byte, error) {
 	var more [1]byte
 	k, err := r.Read(more[:])
 	if k != 0 {
-		return nil, errors.New("more bytes than said")
+		return nil, errors.New("more bytes than declared")
 	}
 	if err != nil && err != io.EOF {
 		return nil, err
@@ -131,7 +131,7 @@ func decodeZstd(dst, src []byte, n int64) ([]byte, error) {
 				at += 4
 			}
 			if at != len(src) {
-				return nil, fmt.Errorf("%d bytes behind the zstd frame", len(src)-at)
+				return nil, fmt.Errorf("%d bytes after the zstd frame", len(src)-at)
 			}
 		}
 	}

@@ -51,8 +51,8 @@ func TestErrors(t *testing.T) {
 		{"gzip", file("x.jsonl", "\x1f\x8b\x08"), cols, nil, []string{"decompress it first"}},
 		{"no such column", file("c.jsonl", `{"text":"q"}`), cols, nil, []string{"c.jsonl", `"text"`, `"content"`, "data.content_key=text"}},
 		{"column renamed", fixture("snappy.parquet"), odd, nil, []string{"snappy.parquet", `"conversation"`, `"teacher_response"`}},
-		{"type, parquet", fixture("snappy.parquet"), wrongType, nil, []string{"snappy.parquet", `column "score"`, "double", "want a string"}},
-		{"type, arrow", fixture("file_plain.arrow"), wrongType, nil, []string{"file_plain.arrow", `column "score"`, "float64", "want a string"}},
+		{"type, parquet", fixture("snappy.parquet"), wrongType, nil, []string{"snappy.parquet", `column "score"`, "double", "expected a string"}},
+		{"type, arrow", fixture("file_plain.arrow"), wrongType, nil, []string{"file_plain.arrow", `column "score"`, "float64", "expected a string"}},
 		{"list type, parquet", fixture("snappy.parquet"), wrongList, nil, []string{`column "tags"`, "struct{role, content}"}},
 		{"list type, arrow", fixture("file_plain.arrow"), wrongList, nil, []string{`column "tags"`, "struct{role, content}"}},
 		{"several splits", fixture("saved_dict"), cols, nil, []string{"saved_dict", `"train"`, `"test"`, "--split train", "data.split"}},
@@ -64,11 +64,11 @@ func TestErrors(t *testing.T) {
 		{"saved: absolute", saved("abs", `{"_data_files":[{"filename":"/etc/passwd"}]}`), cols, nil, []string{"inside the folder"}},
 		{"saved: file is gone", saved("gone", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, fs.ErrNotExist, []string{"data.arrow"}},
 		{"saved: indices", saved("idx", `{"_data_files":[{"filename":"x"}],"_indices_data_files":[{}]}`), cols, nil, []string{"flatten_indices()"}},
-		{"saved: link out", saved("link", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, nil, []string{"data.arrow", "leads out of the folder"}},
-		{"folder: link out", filepath.Dir(linkOut(t, file("outside.jsonl", good))), cols, nil, []string{"a.jsonl", "leads out of the folder", "cp -rL"}},
+		{"saved: link out", saved("link", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, nil, []string{"data.arrow", "is a symbolic link out of the folder"}},
+		{"folder: link out", filepath.Dir(linkOut(t, file("outside.jsonl", good))), cols, nil, []string{"a.jsonl", "is a symbolic link out of the folder", "cp -rL"}},
 		{"saved: bad state", saved("bad", `{`), cols, ErrCorrupt, []string{"state.json"}},
 		{"json array cut", file("cut.json", `[{"content":"q"},{"content":`), cols, ErrTruncated, []string{"row 1"}},
-		{"json array, more behind", file("more.json", `[{"content":"q"}] x`), cols, ErrCorrupt, []string{"behind the array"}},
+		{"json array, more behind", file("more.json", `[{"content":"q"}] x`), cols, ErrCorrupt, []string{"after the array"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := Open(c.path, c.cols)
@@ -89,7 +89,7 @@ func TestErrors(t *testing.T) {
 		{"key twice", `{"content":"q","content":"p"}`, ErrCorrupt, []string{`"content"`, "twice"}},
 		{"other case", `{"Content":"q"}`, nil, []string{`"content"`, "no prompt", "remove the row"}},
 		{"not json", `{"content":`, ErrTruncated, []string{`key "content"`, "cut short"}},
-		{"two objects", `{"content":"q"}{}`, ErrCorrupt, []string{"behind the object"}},
+		{"two objects", `{"content":"q"}{}`, ErrCorrupt, []string{"after the object"}},
 		{"array", `["q"]`, ErrCorrupt, []string{"not a JSON object"}},
 		{"no role", `{"content":[{"content":"q"}]}`, nil, []string{`"content"`, "turn 0", "has no role"}},
 		{"null content", `{"content":[{"role":"user","content":null}]}`, nil, []string{"turn 0", "has no content"}},
@@ -233,7 +233,7 @@ func TestSavedFolderRowCount(t *testing.T) {
 	for rows, warn := range map[string]bool{"12": false, "13": true} {
 		writeTest(t, filepath.Join(dir, "dataset_info.json"), `{"splits":{"train":{"num_examples":`+rows+`}}}`)
 		w := openTest(t, dir).Warnings()
-		if warn != (len(w) == 1 && strings.Contains(w[0], "13 rows, the files hold 12")) {
+		if warn != (len(w) == 1 && strings.Contains(w[0], "13 rows, the files contain 12")) {
 			t.Errorf("%s rows declared: warnings %q", rows, w)
 		}
 	}

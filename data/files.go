@@ -61,7 +61,7 @@ func expand(path string) (paths []string, err error) {
 			return nil, fmt.Errorf("data: %s: pattern: %w", part, err)
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("data: %s: %w", part, &sentinelError{"the pattern matches no file: check it, and quote it so that the shell leaves it alone", fs.ErrNotExist})
+			return nil, fmt.Errorf("data: %s: %w", part, &sentinelError{"the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist})
 		}
 		slices.Sort(found)
 		paths = append(paths, found...)
@@ -126,11 +126,11 @@ func oneSplit(path, split string, splits []string) (string, error) {
 		if i := slices.IndexFunc(splits, func(s string) bool { return strings.HasSuffix(s, "train") }); i >= 0 {
 			such = splits[i]
 		}
-		return "", fmt.Errorf("data: %s: holds the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, quoted(splits), such)
+		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, quoted(splits), such)
 	case i >= 0:
 		return splits[i], nil
 	}
-	return "", fmt.Errorf("data: %s: holds no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, quoted(splits))
+	return "", fmt.Errorf("data: %s: contains no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, quoted(splits))
 }
 
 // listDict lists a folder with several saved sets.
@@ -191,7 +191,7 @@ func listSaved(path, split string) (listing, error) {
 		return listing{}, err
 	}
 	if len(state.Indices) > 0 {
-		return listing{}, fmt.Errorf("data: %s: state.json: has an indices mapping: the rows stand in an order that only datasets knows: save it again after flatten_indices()", path)
+		return listing{}, fmt.Errorf("data: %s: state.json: has an indices mapping, which only datasets can read: save the set again after flatten_indices()", path)
 	}
 	if len(state.Files) == 0 {
 		return listing{}, fmt.Errorf("data: %s: state.json: names no data files: the set is empty: save it again", path)
@@ -279,12 +279,12 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 		if len(folders) > 0 {
 			hint = fmt.Sprintf("its folders are %s: name the folder with the files", quoted(folders))
 		}
-		return listing{}, fmt.Errorf("data: %s: holds no data files (%s) and is no folder of datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
+		return listing{}, fmt.Errorf("data: %s: contains no data files (%s) and was not written by datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
 	}
 	slices.Sort(splits)
 	if len(splits) > 1 || split != "" {
 		if len(splits) == 0 {
-			return listing{}, fmt.Errorf("data: %s: holds no split %q: its files name none: leave out --split (data.split, data.val_split)", path, split)
+			return listing{}, fmt.Errorf("data: %s: contains no split %q: its files name none: leave out --split (data.split, data.val_split)", path, split)
 		}
 		chosen, err := oneSplit(path, split, splits)
 		if err != nil {
@@ -303,14 +303,14 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			continue
 		}
 		if before, ok := of[s]; ok && before != shards {
-			return listing{}, fmt.Errorf("data: %s: holds shards of %q in %d and in %d files: two versions of one set: keep one", path, s, before, shards)
+			return listing{}, fmt.Errorf("data: %s: contains shards of %q in %d and in %d files, two versions of one set: keep one", path, s, before, shards)
 		}
 		of[s] = shards
 		counts[s]++
 	}
 	for _, s := range slices.Sorted(maps.Keys(of)) {
 		if counts[s] < of[s] {
-			return listing{}, fmt.Errorf("data: %s: %w", path, truncated("%d of %d shards of %q are there: fetch the missing files", counts[s], of[s], s))
+			return listing{}, fmt.Errorf("data: %s: %w", path, truncated("only %d of %d shards of %q are there: fetch the missing files", counts[s], of[s], s))
 		}
 	}
 	root, err := folder.Open(path)
@@ -439,7 +439,7 @@ func foreign(size int64, head, blank []byte) error {
 	case len(head) >= 262 && string(head[257:262]) == "ustar":
 		return errors.New("is a tar archive: unpack it first (tar -xf)")
 	case size <= int64(len(head)) && json.Valid(blank):
-		return damaged("is JSON, but no rows: write one object a line, or an array of objects")
+		return damaged("is JSON, but has no rows: write one object per line, or an array of objects")
 	}
 	return nil
 }

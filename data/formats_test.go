@@ -103,7 +103,7 @@ func TestUnreadableColumns(t *testing.T) {
 	want := readAll(t, openTest(t, filepath.Join(fixtures, "rows.jsonl")))
 	for name, warning := range map[string]string{
 		"id_stream_split.parquet": `column "id": encoded as BYTE_STREAM_SPLIT, which is not read: write it with plain, dictionary or delta encoding: left out`,
-		"id_struct.parquet":       `column "id": type struct<a: int64>: want a string or an integer: convert the column: left out`,
+		"id_struct.parquet":       `column "id": type struct<a: int64>: expected a string or an integer: convert the column: left out`,
 		"id_struct.arrow":         `column "id": type struct<a: int64> is not read as the rows' name: left out`,
 	} {
 		path := filepath.Join(rowFixtures, name)
@@ -119,7 +119,7 @@ func TestUnreadableColumns(t *testing.T) {
 	}
 	cols := DefaultColumns()
 	cols.Teacher = "id"
-	if _, err := Open(filepath.Join(rowFixtures, "id_struct.parquet"), cols); err == nil || !strings.Contains(err.Error(), `column "id": type struct<a: int64>: want a string`) {
+	if _, err := Open(filepath.Join(rowFixtures, "id_struct.parquet"), cols); err == nil || !strings.Contains(err.Error(), `column "id": type struct<a: int64>: expected a string`) {
 		t.Errorf("an answer that is a struct: %v", err)
 	}
 }
@@ -173,14 +173,14 @@ func TestForeignFiles(t *testing.T) {
 		{"b.jsonl", utf16(`{"content":"q"}`), "is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW"},
 		{"c.jsonl", " \n\n\t", "file is blank: write it again"},
 		{"d.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a Git LFS pointer, not the data: fetch it with git lfs pull"},
-		{"e.json", `"text"`, "is JSON, but no rows: write one object a line, or an array of objects"},
+		{"e.json", `"text"`, "is JSON, but has no rows: write one object per line, or an array of objects"},
 		{"f.safetensors", "\x08\x00\x00\x00\x00\x00\x00\x00{\"a\":{}} and the weights", "is a safetensors model file, not data: give rows with --data, the model's folder with --model"},
 		{"g.gguf", "GGUF\x03\x00\x00\x00", "is a GGUF model, not data: give rows with --data"},
 		{"h.zip", "PK\x03\x04\x14", "is a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
 		{"i.html", "\n<!DOCTYPE html><html>", "is a web page, not the data: the download went wrong, so fetch the file itself"},
 		{"j.jsonl.zst", "\x28\xb5\x2f\xfd\x04", "is a zstd file: decompress it first (unzstd)"},
 		{"k.tar", strings.Repeat("a", 257) + "ustar", "is a tar archive: unpack it first (tar -xf)"},
-		{"l.jsonl", "{\n \"content\": \"q\"\n}\n", "row 0: the object does not end on its line: write one object a line (jq -c . OLD > NEW)"},
+		{"l.jsonl", "{\n \"content\": \"q\"\n}\n", "row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)"},
 		{"m.csv", "content,teacher_response\n\"q,a\n", "line 2: extraneous or missing \" in quoted-field: quote texts as RFC 4180 says, or write JSON lines"},
 		{"n.csv", "content,teacher_response\nq,a,b\n", "line 2: wrong number of fields: quote texts as RFC 4180 says, or write JSON lines"},
 		{"o.txt", "content,teacher_response\nq,a\n", `is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes "content,"): convert it to one of these`},
@@ -252,7 +252,7 @@ func TestSeveralFiles(t *testing.T) {
 		paths []string
 	}{
 		{at("a.jsonl") + ": given twice: its rows would count twice: give it once", nil, []string{at("a.jsonl"), at("*.jsonl")}},
-		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell leaves it alone", fs.ErrNotExist, []string{at("*.arrow")}},
+		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist, []string{at("*.arrow")}},
 		{"for several files give --data once for each", fs.ErrNotExist, []string{at("a.jsonl") + "," + at("b.jsonl")}},
 		{"gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder", fs.ErrNotExist, []string{"org/some-set"}},
 	} {
@@ -293,21 +293,21 @@ func TestSplits(t *testing.T) {
 		{filepath.Join(dir, "hub"), "train", 2, ""},
 		{filepath.Join(dir, "hub", "data"), "train", 2, ""},
 		{filepath.Join(dir, "hub", "data"), "test", 1, ""},
-		{filepath.Join(dir, "hub", "data"), "", 0, `holds the splits "test", "train": give one, such as --split train (data.split; data.val_split for validation)`},
-		{filepath.Join(dir, "hub", "data"), "dev", 0, `holds no split "dev": it has "test", "train": give one of them with --split (data.split; data.val_split for validation)`},
+		{filepath.Join(dir, "hub", "data"), "", 0, `contains the splits "test", "train": give one, such as --split train (data.split; data.val_split for validation)`},
+		{filepath.Join(dir, "hub", "data"), "dev", 0, `contains no split "dev": it has "test", "train": give one of them with --split (data.split; data.val_split for validation)`},
 		{filepath.Join(dir, "plain"), "train", 1, ""},
-		{filepath.Join(dir, "plain"), "", 0, `holds the splits "train", "validation": give one, such as --split train (data.split; data.val_split for validation)`},
+		{filepath.Join(dir, "plain"), "", 0, `contains the splits "train", "validation": give one, such as --split train (data.split; data.val_split for validation)`},
 		{filepath.Join(dir, "one"), "", 1, ""},
 		{filepath.Join(dir, "tables"), "", 2, ""},
 		{filepath.Join(dir, "both"), "", 1, ""},
-		{filepath.Join(dir, "one"), "train", 0, `holds no split "train": its files name none: leave out --split (data.split, data.val_split)`},
+		{filepath.Join(dir, "one"), "train", 0, `contains no split "train": its files name none: leave out --split (data.split, data.val_split)`},
 		{filepath.Join(dir, "one", "rows.jsonl"), "train", 0, `is one file and has no split "train": leave out --split (data.split, data.val_split)`},
-		{filepath.Join(dir, "half"), "train", 0, `1 of 2 shards of "train" are there: fetch the missing files`},
+		{filepath.Join(dir, "half"), "train", 0, `only 1 of 2 shards of "train" are there: fetch the missing files`},
 		{dict, "train", 8, ""},
 		{dict, "test", 4, ""},
-		{dict, "", 0, `holds the splits "train", "test": give one, such as --split train (data.split; data.val_split for validation)`},
+		{dict, "", 0, `contains the splits "train", "test": give one, such as --split train (data.split; data.val_split for validation)`},
 		{filepath.Join(dict, "train"), "train", 8, ""},
-		{filepath.Join(dict, "train"), "test", 0, `holds no split "test": it has "train": give one of them with --split (data.split; data.val_split for validation)`},
+		{filepath.Join(dict, "train"), "test", 0, `contains no split "test": it has "train": give one of them with --split (data.split; data.val_split for validation)`},
 	} {
 		s, err := OpenFiles([]string{c.path}, Options{Split: c.split})
 		switch {

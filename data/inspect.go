@@ -54,10 +54,10 @@ func Inspect(s *Set) Info {
 // String lays the description out for a terminal.
 func (in Info) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, %d rows, %s in %d file(s)\n", in.Path, in.Format, in.Rows, byteSize(in.Bytes), len(in.Files))
+	fmt.Fprintf(&b, "%s: %s, %s, %s in %s\n", in.Path, in.Format, countOf(in.Rows, "row"), byteSize(in.Bytes), countOf(len(in.Files), "file"))
 	if len(in.Files) > 1 {
 		for _, f := range in.Files {
-			fmt.Fprintf(&b, "  %s: %s, %d rows\n", f.Name, f.Format, f.Rows)
+			fmt.Fprintf(&b, "  %s: %s, %s\n", f.Name, f.Format, countOf(f.Rows, "row"))
 		}
 	}
 	b.WriteString("columns\n")

@@ -95,7 +95,7 @@ func openArray(file *os.File, size int64, advance func(bytes int)) (source, erro
 		return nil, fmt.Errorf("after row %d: %v: %w: repair the file", len(s.at), err, jsonFault(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("after row %d: text behind the array: %w: repair the file", len(s.at), ErrCorrupt)
+		return nil, fmt.Errorf("after row %d: text after the array: %w: repair the file", len(s.at), ErrCorrupt)
 	}
 	return s, s.index()
 }
@@ -110,7 +110,7 @@ func jsonFault(err error) error {
 
 func (s *jsonSource) checkRow(n int64) error {
 	if n > maxJSONRow {
-		return fmt.Errorf("row %d: longer than %d MiB: is it one object a line?: write JSON lines", len(s.at), maxJSONRow>>20)
+		return fmt.Errorf("row %d: longer than %d MiB: write one JSON object per line", len(s.at), maxJSONRow>>20)
 	}
 	return nil
 }
@@ -140,9 +140,9 @@ func (s *jsonSource) index() error {
 		switch {
 		case err == nil || i > 0:
 		case errors.Is(err, ErrTruncated) && len(s.at) > 1:
-			return truncated("row 0: the object does not end on its line: write one object a line (jq -c . OLD > NEW)")
+			return truncated("row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)")
 		default:
-			return fmt.Errorf("row 0: %w: one JSON object a line is wanted", err)
+			return fmt.Errorf("row 0: %w: expected one JSON object per line", err)
 		}
 	}
 	return nil
@@ -321,7 +321,7 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 		return fmt.Errorf("%v: %w", err, jsonFault(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("text behind the object: %w", ErrCorrupt)
+		return fmt.Errorf("text after the object: %w", ErrCorrupt)
 	}
 	return nil
 }

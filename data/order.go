@@ -83,7 +83,7 @@ func (o *Order) State() Cursor { return o.cur }
 // last row of the old one, so the epoch is still exact.
 func (o *Order) Restore(c Cursor) error {
 	fail := func(value any, rule string) error {
-		return fmt.Errorf("data: cursor: %v: %s: resume with the seed and the data set the run was started with", value, rule)
+		return fmt.Errorf("data: cursor: %v: %s: resume with the seed and the data set that the run began with", value, rule)
 	}
 	switch {
 	case c.Seed != o.cur.Seed:

@@ -119,7 +119,7 @@ func (s *parquetSource) readAt(at, n int64) ([]byte, error) {
 func (s *parquetSource) checkMeta() error {
 	schema := s.meta.Schema
 	if len(schema) == 0 || len(schema) > maxParquetColumns {
-		return fmt.Errorf("schema of %d columns, want 1 to %d: %w", len(schema), maxParquetColumns, ErrCorrupt)
+		return fmt.Errorf("schema of %d columns, expected 1 to %d: %w", len(schema), maxParquetColumns, ErrCorrupt)
 	}
 	next := 0
 	var walk func(depth int) error
@@ -233,7 +233,7 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 			continue
 		}
 		if f.kind == 0 {
-			err = fmt.Errorf("column %q: type %s: want %s: convert the column", c.Name(), typeName(c), want)
+			err = fmt.Errorf("column %q: type %s: expected %s: convert the column", c.Name(), typeName(c), want)
 		} else {
 			err = s.readable(f)
 		}
@@ -443,7 +443,7 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 		switch h.Type {
 		case format.DictionaryPage:
 			if dict != 0 || values > 0 {
-				return nil, 0, fmt.Errorf("dictionary page in the midst of the column: %w", ErrCorrupt)
+				return nil, 0, fmt.Errorf("dictionary page in the middle of the column: %w", ErrCorrupt)
 			}
 			count, encoding = h.DictionaryPageHeader.V.NumValues, h.DictionaryPageHeader.V.Encoding
 			if encoding != format.Plain && encoding != format.PlainDictionary {

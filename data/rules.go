@@ -176,7 +176,7 @@ func checkTurns(turns []Message, column string, add func(finding)) (failed bool)
 		if m.Role == "user" {
 			users++
 			if strings.TrimSpace(m.Content) == "" {
-				say(SeverityWarning, KindBlank, "turn %d of column %q is of the user and blank", i, column)
+				say(SeverityWarning, KindBlank, "turn %d of column %q is a blank user turn", i, column)
 			}
 		}
 		if !slices.Contains(knownRoles, m.Role) {

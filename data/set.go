@@ -159,7 +159,7 @@ func (s *Set) open(paths []string) error {
 			return err
 		}
 		if got := s.n - start; found.rows >= 0 && got != found.rows {
-			s.warn = append(s.warn, fmt.Sprintf("%s: dataset_info.json says %d rows, the files hold %d: rows are missing, or the set was filtered before it was saved", part, found.rows, got))
+			s.warn = append(s.warn, fmt.Sprintf("%s: dataset_info.json says %d rows, the files contain %d: rows are missing, or the set was filtered before it was saved", part, found.rows, got))
 		}
 	}
 	if s.n == 0 {

@@ -231,7 +231,7 @@ func MeasureLengths(n []int) Lengths {
 // String lays the report out for a terminal.
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d rows, digest %s\n", r.Path, r.Rows, r.Digest)
+	fmt.Fprintf(&b, "%s: %s, digest %s\n", r.Path, countOf(r.Rows, "row"), r.Digest)
 	fmt.Fprintf(&b, "%-8s %8s %8s %8s %8s  %s\n", "length", "p50", "p90", "p99", "max", r.Unit)
 	line := func(name string, l Lengths, over, of, limit int) {
 		fmt.Fprintf(&b, "%-8s %8d %8d %8d %8d", name, l.P50, l.P90, l.P99, l.Max)

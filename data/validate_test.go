@@ -161,7 +161,7 @@ func TestInspect(t *testing.T) {
 	}{
 		{"snappy.parquet", []string{"parquet, 12 rows", "teacher_response     string", "list<struct<role: string, content: string>>", "<- teacher's answer", `TEACHER    "4"`, `user       "What is 2+2?"`}},
 		{"file_plain.arrow", []string{"arrow file, 12 rows", "list<", "score"}},
-		{"saved", []string{"arrow stream, 12 rows", "3 file(s)", "data-00002-of-00003.arrow: arrow stream, 4 rows"}},
+		{"saved", []string{"arrow stream, 12 rows", "in 3 files", "data-00002-of-00003.arrow: arrow stream, 4 rows"}},
 		{"ids.arrow", []string{"prompt     3 tokens"}},
 	} {
 		info := Inspect(openTest(t, filepath.Join(fixtures, c.path)))

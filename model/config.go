@@ -136,7 +136,7 @@ func parseConfig(b []byte) (Config, error) {
 		var classes []string
 		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 ||
 			classes[0] != c.Architecture+classSuffix[LM] && classes[0] != c.Architecture+classSuffix[Scorer] {
-			r.fail("key \"architectures\": %.200s: %w: want [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.Architecture+classSuffix[LM], c.Architecture+classSuffix[Scorer])
+			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.Architecture+classSuffix[LM], c.Architecture+classSuffix[Scorer])
 		}
 	}
 	c.raw = raw
@@ -190,7 +190,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 		}
 		k := t.(string) // the decoder accepts only strings here
 		if _, ok := m[k]; ok {
-			return nil, fmt.Errorf("key %q: comes twice", k)
+			return nil, fmt.Errorf("key %q: appears twice", k)
 		}
 		var v json.RawMessage
 		if err := d.Decode(&v); err != nil {
@@ -199,7 +199,7 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 		m[k] = v
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("the JSON object does not end: %w: is it cut short?", err)
+		return nil, fmt.Errorf("the JSON object is incomplete: %w: is the file cut short?", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("bytes after the JSON object")
@@ -231,14 +231,14 @@ func (r *reader) value(key, want string, p any) {
 		if len(v) > 40 {
 			v = append(v[:40:40], "..."...)
 		}
-		r.fail("key %q: %s: want %s", key, v, want)
+		r.fail("key %q: %s: expected %s", key, v, want)
 	}
 }
 
 // int reads a whole number; def 0 makes the key required.
 func (r *reader) int(key string, def int) int {
 	if _, ok := r.get(key); !ok && def == 0 {
-		r.fail("key %q: missing: the architecture needs it", key)
+		r.fail("key %q: is missing: this architecture needs it", key)
 	}
 	r.value(key, "a whole number", &def)
 	return def
@@ -296,7 +296,7 @@ func (r *reader) rope(c *Config) {
 		case "rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings":
 		case "partial_rotary_factor":
 			if s.float(k, 1) != 1 {
-				s.fail("key %q: %s: %w: only a full rotation is computed", k, raw[k], ErrUnsupported)
+				s.fail("key %q: %s: %w: only full rotation is implemented", k, raw[k], ErrUnsupported)
 			}
 		default:
 			s.fail("key %q: %w: unknown to the rope types default and llama3", k, ErrUnsupported)
@@ -313,15 +313,15 @@ func (r *reader) refuse(arch string) {
 		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32", v, ErrUnsupported)
 	}
 	if a := r.str("hidden_act", "silu"); a != "silu" {
-		r.fail("key \"hidden_act\": %q: %w: only silu is computed", a, ErrUnsupported)
+		r.fail("key \"hidden_act\": %q: %w: only silu is implemented", a, ErrUnsupported)
 	}
 	for _, k := range []string{"attention_bias", "mlp_bias"} {
 		if r.bool(k, false) {
-			r.fail("key %q: true: %w: no %s model of this kind is computed with these biases", k, ErrUnsupported, arch)
+			r.fail("key %q: true: %w: %s with these biases is not implemented", k, ErrUnsupported, arch)
 		}
 	}
 	if r.float("partial_rotary_factor", 1) != 1 {
-		r.fail("key \"partial_rotary_factor\": %s: %w: only a full rotation is computed", r.raw["partial_rotary_factor"], ErrUnsupported)
+		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented", r.raw["partial_rotary_factor"], ErrUnsupported)
 	}
 	// Mistral's window is in use whenever it is given; Qwen's only with its switch.
 	window := r.int("sliding_window", -1) >= 0
@@ -334,11 +334,11 @@ func (r *reader) refuse(arch string) {
 	if v, ok := r.get("layer_types"); ok {
 		var types []string
 		if json.Unmarshal(v, &types) != nil {
-			r.fail("key \"layer_types\": want a list of strings")
+			r.fail("key \"layer_types\": expected a list of strings")
 		}
 		for i, t := range types {
 			if t != "full_attention" {
-				r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is computed", i, t, ErrUnsupported)
+				r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented", i, t, ErrUnsupported)
 			}
 		}
 	}
@@ -375,7 +375,7 @@ func (c Config) validate() error {
 		{"max_position_embeddings", c.MaxPosition, 1 << 26},
 	} {
 		if f.v < 1 || f.v > f.most {
-			return fmt.Errorf("key %q: %d: want 1 to %d", f.name, f.v, f.most)
+			return fmt.Errorf("key %q: %d: expected 1 to %d", f.name, f.v, f.most)
 		}
 	}
 	if c.Heads%c.KVHeads != 0 {
@@ -385,25 +385,25 @@ func (c Config) validate() error {
 		return fmt.Errorf("key \"head_dim\": %d: odd: rotary positions need pairs", c.HeadDim)
 	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
-		return fmt.Errorf("key \"rms_norm_eps\": %g: want a number between 0 and 1", c.RMSEps)
+		return fmt.Errorf("key \"rms_norm_eps\": %g: expected a number between 0 and 1", c.RMSEps)
 	}
 	if !(c.RopeTheta >= 1 && c.RopeTheta <= 1e12) {
-		return fmt.Errorf("key \"rope_theta\": %g: want 1 to 1e12", c.RopeTheta)
+		return fmt.Errorf("key \"rope_theta\": %g: expected 1 to 1e12", c.RopeTheta)
 	}
 	if !(c.InitRange >= 0 && c.InitRange <= 10) {
-		return fmt.Errorf("key \"initializer_range\": %g: want 0 to 10", c.InitRange)
+		return fmt.Errorf("key \"initializer_range\": %g: expected 0 to 10", c.InitRange)
 	}
 	if s := c.RopeScaling; s != nil {
 		if !(s.Factor >= 1 && s.Factor <= 1e6) || !(s.LowFreqFactor > 0 && s.LowFreqFactor < s.HighFreqFactor && s.HighFreqFactor <= 1e6) ||
 			s.OriginalMaxPosition < 1 || s.OriginalMaxPosition > 1<<26 {
-			return fmt.Errorf("rope scaling %+v: want factor >= 1, 0 < low_freq_factor < high_freq_factor and a positive original_max_position_embeddings", *s)
+			return fmt.Errorf("rope scaling %+v: expected factor >= 1, 0 < low_freq_factor < high_freq_factor and a positive original_max_position_embeddings", *s)
 		}
 	}
 	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" {
 		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights", c.DType, ErrUnsupported)
 	}
 	if n := c.ParamCount(LM); n > 1<<40 {
-		return fmt.Errorf("%d parameters: more than any machine holds: check the sizes", n)
+		return fmt.Errorf("%d parameters: too many for any machine: check the sizes", n)
 	}
 	return nil
 }

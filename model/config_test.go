@@ -133,8 +133,8 @@ func TestReadConfigRefuses(t *testing.T) {
 	good := strings.TrimSpace(string(whole))
 	for says, text := range map[string]string{
 		"not a JSON object": "[1]", "more than 1048576 bytes": "{" + strings.Repeat(" ", maxConfigBytes) + "}",
-		`key "model_type": comes twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
-		"is it cut short":               good[:len(good)-1], "bytes after the JSON object": good + "{}",
+		`key "model_type": appears twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
+		"is the file cut short":           good[:len(good)-1], "bytes after the JSON object": good + "{}",
 	} {
 		d := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(d, "config.json"), []byte(text), 0o600))

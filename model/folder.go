@@ -32,7 +32,7 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 	}
 	from := c.Kind()
 	if from == Scorer && o.Kind == LM {
-		return nil, fmt.Errorf("model: %s: a %s%s folder has no language-model head: want a %[2]s%[4]s folder", dir, c.Architecture, from, LM)
+		return nil, fmt.Errorf("model: %s: a %s%s folder has no language-model head: expected a %[2]s%[4]s folder", dir, c.Architecture, from, LM)
 	}
 	f, err := safetensors.OpenFolder(dir)
 	if err != nil {
@@ -136,7 +136,7 @@ func chunks(t *safetensors.Tensor, f func(lo int, part []float32) error) error {
 		}
 		for i, x := range b {
 			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-				return fmt.Errorf("tensor %q: element %d: %g: not finite: take the file from its source or an earlier checkpoint again", t.Name, lo+i, x)
+				return fmt.Errorf("tensor %q: element %d: %g: not finite: get the file again from its source, or use an earlier checkpoint", t.Name, lo+i, x)
 			}
 		}
 		if err := f(lo, b); err != nil {
@@ -192,7 +192,7 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	}
 	dt, ok := dtypeCode[dtype]
 	if !ok {
-		return fmt.Errorf("model: save: dtype %q: want float32, bfloat16 or float16", dtype)
+		return fmt.Errorf("model: save: dtype %q: expected float32, bfloat16 or float16", dtype)
 	}
 	b, err := m.cfg.encode(m.opt.Kind, dtype)
 	if err != nil {

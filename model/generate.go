@@ -99,11 +99,11 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions, prog
 
 func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions) error {
 	if o.N < 1 || o.N > 1<<16 || o.MaxNew < 1 || o.Slots < 1 || o.Slots > 1<<16 || o.PageTokens < 1 || o.PageTokens > 1<<12 {
-		return fmt.Errorf("model: generate: n %d, max new %d, slots %d, page of %d tokens: want n and slots from 1 to 65536, at least one new token and pages of 1 to 4096", o.N, o.MaxNew, o.Slots, o.PageTokens)
+		return fmt.Errorf("model: generate: n %d, max new %d, slots %d, page of %d tokens: expected n and slots from 1 to 65536, at least one new token and pages of 1 to 4096", o.N, o.MaxNew, o.Slots, o.PageTokens)
 	}
 	s := o.Sampling
 	if !(s.Temperature >= 0 && s.Temperature <= math.MaxFloat32) || s.TopK < 0 || !(s.TopP >= 0 && s.TopP <= 1) || !(s.MinP >= 0 && s.MinP <= 1) {
-		return fmt.Errorf("model: generate: %+v: want temperature and top-k of at least 0, top-p and min-p from 0 to 1", s)
+		return fmt.Errorf("model: generate: %+v: expected temperature and top-k of at least 0, top-p and min-p from 0 to 1", s)
 	}
 	if err := m.checkIDs(o.EOS); err != nil {
 		return fmt.Errorf("model: generate: end-of-sequence tokens: %w", err)
@@ -114,13 +114,13 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 	longest := 0
 	for p, ids := range prompts {
 		if len(ids) == 0 {
-			return fmt.Errorf("model: generate: prompt %d: empty: want at least one token", p)
+			return fmt.Errorf("model: generate: prompt %d: empty: expected at least one token", p)
 		}
 		if len(ids) > m.cfg.MaxPosition || o.MaxNew > m.cfg.MaxPosition-len(ids) {
 			return fmt.Errorf("model: generate: prompt %d: %d tokens and %d new ones: more than max_position_embeddings %d: lower either", p, len(ids), o.MaxNew, m.cfg.MaxPosition)
 		}
 		if rows[p] >= 1<<48 {
-			return fmt.Errorf("model: generate: prompt %d: row key %d: want less than 2^48", p, rows[p])
+			return fmt.Errorf("model: generate: prompt %d: row key %d: expected less than 2^48", p, rows[p])
 		}
 		if err := m.checkIDs(ids); err != nil {
 			return fmt.Errorf("model: generate: prompt %d: %w", p, err)

@@ -142,7 +142,7 @@ const (
 // alloc makes a model whose weights are zero. On an error nothing stays allocated.
 func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	if o.Kind != LM && o.Kind != Scorer {
-		return nil, fmt.Errorf("model: kind %d: want LM or Scorer", int(o.Kind))
+		return nil, fmt.Errorf("model: kind %d: expected LM or Scorer", int(o.Kind))
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -261,11 +261,11 @@ func (m *Model) Kind() Kind { return m.opt.Kind }
 // live on another backend.
 func (m *Model) CopyWeights(src *Model) error {
 	if len(m.params) != len(src.params) {
-		return fmt.Errorf("model: copy weights: %d parameters from a model of %d: want the same architecture and kind", len(m.params), len(src.params))
+		return fmt.Errorf("model: copy weights: %d parameters from a model of %d: expected the same architecture and kind", len(m.params), len(src.params))
 	}
 	for i, p := range m.params {
 		if q := src.params[i]; p.Name != q.Name || p.Rows != q.Rows || p.Cols != q.Cols {
-			return fmt.Errorf("model: copy weights: %s %v from %s %v: want the same architecture and kind", p.Name, p.Shape, q.Name, q.Shape)
+			return fmt.Errorf("model: copy weights: %s %v from %s %v: expected the same architecture and kind", p.Name, p.Shape, q.Name, q.Shape)
 		}
 	}
 	for i, p := range m.params {

@@ -40,7 +40,7 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	}
 	if !(c.Beta1 >= 0 && c.Beta1 < 1) || !(c.Beta2 >= 0 && c.Beta2 < 1) || !(c.Eps > 0 && c.Eps < 1) ||
 		!(c.WeightDecay >= 0 && c.WeightDecay < 1e3) || !(c.ClipNorm >= 0 && !math.IsInf(c.ClipNorm, 0)) {
-		return nil, fmt.Errorf("model: optimizer: %+v: want betas in [0,1), eps in (0,1), weight decay and clip norm of at least 0", c)
+		return nil, fmt.Errorf("model: optimizer: %+v: expected betas in [0,1), eps in (0,1), weight decay and clip norm of at least 0", c)
 	}
 	for _, p := range m.params {
 		var err error
@@ -61,7 +61,7 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 // true.
 func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error) {
 	if !(lr >= 0 && !math.IsInf(lr, 0)) {
-		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: want a finite number of at least 0", lr)
+		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: expected a finite number of at least 0", lr)
 	}
 	be, ps := o.m.be, o.m.params
 	o.gs = o.gs[:0]
@@ -147,7 +147,7 @@ func (o *Optimizer) Load(path string) error {
 func (o *Optimizer) load(f *safetensors.File) error {
 	meta := f.Metadata()
 	if meta["format"] != optimizerFormat {
-		return fmt.Errorf("format %q: want %s: not an optimizer's state, or of a later version", meta["format"], optimizerFormat)
+		return fmt.Errorf("format %q: expected %s: not an optimizer state, or written by a later version", meta["format"], optimizerFormat)
 	}
 	steps, err1 := strconv.ParseUint(meta["steps"], 10, 40)
 	skipped, err2 := strconv.ParseUint(meta["skipped"], 10, 40)
@@ -204,7 +204,7 @@ func checkState(t *safetensors.Tensor, squares bool) error {
 	return chunks(t, func(lo int, part []float32) error {
 		for i, x := range part {
 			if squares && x < 0 {
-				return fmt.Errorf("tensor %q: element %d: %g: a mean of squares is not negative: take an earlier checkpoint", t.Name, lo+i, x)
+				return fmt.Errorf("tensor %q: element %d: %g: a second moment cannot be negative: use an earlier checkpoint", t.Name, lo+i, x)
 			}
 		}
 		return nil
@@ -225,13 +225,13 @@ func (s Schedule) Validate() error {
 	switch s.Kind {
 	case "", "constant", "cosine", "linear":
 	default:
-		return fmt.Errorf("model: schedule %q: want constant, cosine or linear", s.Kind)
+		return fmt.Errorf("model: schedule %q: expected constant, cosine or linear", s.Kind)
 	}
 	if s.Warmup < 0 || !(s.Floor >= 0 && s.Floor <= 1) {
-		return fmt.Errorf("model: schedule: warm-up of %d steps, floor %g: want at least 0, and 0 to 1", s.Warmup, s.Floor)
+		return fmt.Errorf("model: schedule: warm-up of %d steps, floor %g: expected at least 0, and 0 to 1", s.Warmup, s.Floor)
 	}
 	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
-		return fmt.Errorf("model: schedule %q: %d steps in all, %d of warm-up: want more in all", s.Kind, s.Total, s.Warmup)
+		return fmt.Errorf("model: schedule %q: %d steps in all, %d of warm-up: expected more in all", s.Kind, s.Total, s.Warmup)
 	}
 	return nil
 }

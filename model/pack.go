@@ -47,13 +47,13 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 	for i, s := range seqs {
 		n := len(s.IDs)
 		if n == 0 {
-			return nil, fmt.Errorf("model: sequence %d: empty: want at least one token", i)
+			return nil, fmt.Errorf("model: sequence %d: empty: expected at least one token", i)
 		}
 		if n > m.cfg.MaxPosition {
 			return nil, fmt.Errorf("model: sequence %d: %d tokens: more than max_position_embeddings %d: cut it or drop it", i, n, m.cfg.MaxPosition)
 		}
 		if response && (s.Prompt < 1 || s.Prompt > n) {
-			return nil, fmt.Errorf("model: sequence %d: prompt of %d of %d tokens: want at least one, since the first response token is predicted from it", i, s.Prompt, n)
+			return nil, fmt.Errorf("model: sequence %d: prompt of %d of %d tokens: expected at least one, since the first response token is predicted from it", i, s.Prompt, n)
 		}
 		if err := m.checkIDs(s.IDs); err != nil {
 			return nil, fmt.Errorf("model: sequence %d: %w", i, err)
@@ -116,7 +116,7 @@ func (p *pack) join(out []float32, what string, x [][]float32) ([]float32, error
 
 func (m *Model) need(k Kind, train bool) error {
 	if m.opt.Kind != k {
-		return fmt.Errorf("model: a %s model where a %s model is wanted", m.opt.Kind, k)
+		return fmt.Errorf("model: a %s model where a %s model is needed", m.opt.Kind, k)
 	}
 	if train && !m.opt.Trainable {
 		return fmt.Errorf("model: a frozen model has no gradients: load it with Trainable")
@@ -126,7 +126,7 @@ func (m *Model) need(k Kind, train bool) error {
 
 func invTemp(temperature float64) (float64, error) {
 	if !(temperature > 0 && temperature <= math.MaxFloat32) {
-		return 0, fmt.Errorf("model: temperature %g: want a positive number (1 for the model's own distribution)", temperature)
+		return 0, fmt.Errorf("model: temperature %g: expected a positive number (1 for the model's own distribution)", temperature)
 	}
 	return 1 / temperature, nil
 }

@@ -115,7 +115,7 @@ func newChatTemplate(source string, vars map[string]any) (*chatTemplate, error) 
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: does not parse: %s: correct it, or use a simpler template", ErrTemplate, shorten(err))
+		return nil, fmt.Errorf("%w: cannot be parsed: %s: correct it, or use a simpler template", ErrTemplate, shorten(err))
 	}
 	return c, nil
 }
@@ -133,7 +133,7 @@ func checkTags(source string, cfg *config.Config) error {
 			n = 0
 		}
 		if n > tagLimit {
-			return fmt.Errorf("the tag at line %d holds more than %d words", tok.Line, tagLimit)
+			return fmt.Errorf("the tag at line %d has more than %d words", tok.Line, tagLimit)
 		}
 	}
 }
@@ -383,7 +383,7 @@ func (t *Tokenizer) guard(msgs []Message) ([]Message, *strings.Replacer, error) 
 			next++
 		}
 		if next > 0xFDEF {
-			full = fmt.Errorf("tokenizer: chat: the messages hold all noncharacters U+FDD0 to U+FDEF, so control tokens in them cannot be marked: remove these characters")
+			full = fmt.Errorf("tokenizer: chat: the messages contain all noncharacters U+FDD0 to U+FDEF, so control tokens in them cannot be marked: remove these characters")
 			return r
 		}
 		standIns[r] = next

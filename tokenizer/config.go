@@ -63,7 +63,7 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 		}
 	}
 	if len(t.eos) == 0 {
-		return fmt.Errorf("%s: %q: no end token is declared here, in %s or in %s, so no answer could end: declare it", fileConfig, "eos_token", fileGeneration, fileModel)
+		return fmt.Errorf("%s: %q: no end token here, in %s or in %s: answers could never end: add eos_token", fileConfig, "eos_token", fileGeneration, fileModel)
 	}
 	t.endOfTurn = t.eos[0]
 	t.pad = t.endOfTurn
@@ -117,7 +117,7 @@ func templateOf(raw json.RawMessage) (string, error) {
 			return e.Template, nil
 		}
 	}
-	return "", fmt.Errorf("none of the %d templates is named \"default\": name one so", len(list))
+	return "", fmt.Errorf("none of the %d templates is named \"default\": name one of them \"default\"", len(list))
 }
 
 // setEOS collects the declared end tokens: eos_token_id of

@@ -281,7 +281,7 @@ func argument(p *exec.VarArgs, i int, name string) *exec.Value {
 func replace(s string, p *exec.VarArgs) (any, error) {
 	from, to, count := argument(p, 0, "old"), argument(p, 1, "new"), argument(p, 2, "count")
 	if !from.IsString() || !to.IsString() {
-		return nil, fmt.Errorf("replace: wants two texts")
+		return nil, fmt.Errorf("replace: needs two strings")
 	}
 	n := -1
 	if count.IsInteger() {
@@ -305,7 +305,7 @@ func split(s string, p *exec.VarArgs, cut func(s, sep string, n int) []string) (
 	case sep.IsNil() && n < 0:
 		parts = strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(pythonSpace, r) })
 	case !sep.IsString() || sep.String() == "":
-		return nil, fmt.Errorf("split: wants a separator")
+		return nil, fmt.Errorf("split: needs a separator")
 	default:
 		parts = cut(s, sep.String(), n)
 	}
@@ -357,7 +357,7 @@ func indent(_ *exec.Evaluator, in *exec.Value, p *exec.VarArgs) *exec.Value {
 	case width.IsInteger() && width.Integer() >= 0 && width.Integer() <= 256:
 		pad = strings.Repeat(" ", width.Integer())
 	case !width.IsNil():
-		return exec.AsValue(fmt.Errorf("indent: width %s: wants a text or 0..256", width))
+		return exec.AsValue(fmt.Errorf("indent: width %s: needs a string or 0..256", width))
 	}
 	first, blank := argument(p, 1, "first").IsTrue(), argument(p, 2, "blank").IsTrue()
 	lines := strings.Split(in.String(), "\n")
@@ -376,7 +376,7 @@ func rangeList(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value {
 	bounds := [3]int{0, 0, 1}
 	for i, a := range p.Args {
 		if i > 2 || !a.IsInteger() {
-			return exec.AsValue(fmt.Errorf("range: wants one to three integers"))
+			return exec.AsValue(fmt.Errorf("range: needs one to three integers"))
 		}
 		bounds[i] = a.Integer()
 	}
@@ -385,7 +385,7 @@ func rangeList(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value {
 	}
 	start, stop, step := bounds[0], bounds[1], bounds[2]
 	if len(p.Args) == 0 || step == 0 {
-		return exec.AsValue(fmt.Errorf("range: wants one to three integers, the step not 0"))
+		return exec.AsValue(fmt.Errorf("range: needs one to three integers, the step not 0"))
 	}
 	out := list{}
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
@@ -645,7 +645,7 @@ func parseSet(p, args *parser.Parser) (nodes.ControlStructure, error) {
 		return nil, args.Error("set: if without else", args.Current())
 	}
 	if !args.End() {
-		return nil, args.Error("set: text behind the value", args.Current())
+		return nil, args.Error("set: text after the value", args.Current())
 	}
 	return s, nil
 }

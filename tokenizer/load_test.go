@@ -122,10 +122,10 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct{ file, text, want string }{
-		"duplicate key":         {fileTokenizer, `{"model": {}, "model": {}}`, `"model": comes twice`},
-		"duplicate token":       {fileTokenizer, `{"model": {"type": "BPE", "vocab": {"a": 1, "a": 2}}}`, `"a": comes twice`},
+		"duplicate key":         {fileTokenizer, `{"model": {}, "model": {}}`, `"model": appears twice`},
+		"duplicate token":       {fileTokenizer, `{"model": {"type": "BPE", "vocab": {"a": 1, "a": 2}}}`, `"a": appears twice`},
 		"wrong case":            {fileTokenizer, `{"Model": {}}`, `"model"`},
-		"trailing text":         {fileTokenizer, `{"model": {}} {}`, "behind"},
+		"trailing text":         {fileTokenizer, `{"model": {}} {}`, "after the JSON object"},
 		"array":                 {fileTokenizer, `[]`, "not a JSON object"},
 		"empty":                 {fileTokenizer, ``, "not JSON"},
 		"eos unknown":           {fileConfig, `{"eos_token": "<none>"}`, `"<none>"`},
@@ -134,8 +134,8 @@ func TestRefused(t *testing.T) {
 		"eos id outside":        {fileGeneration, `{"eos_token_id": 999}`, "999"},
 		"eos id negative":       {fileGeneration, `{"eos_token_id": [257, -1]}`, "-1"},
 		"eos id text":           {fileGeneration, `{"eos_token_id": "x"}`, "eos_token_id"},
-		"template unparsable":   {fileTemplate, `{% for %}`, "does not parse"},
-		"template unclosed":     {fileTemplate, `{% if x %}`, "does not parse"},
+		"template unparsable":   {fileTemplate, `{% for %}`, "cannot be parsed"},
+		"template unclosed":     {fileTemplate, `{% if x %}`, "cannot be parsed"},
 		"templates, no default": {fileConfig, `{"eos_token": "<end>", "chat_template": [{"name": "x", "template": "y"}]}`, "default"},
 	} {
 		files := filesOf(t, minimal())

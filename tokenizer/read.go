@@ -42,7 +42,7 @@ var fileLimits = map[string]int64{
 func Load(dir string) (*Tokenizer, error) {
 	root, err := folder.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w: give the folder of a Hugging Face model with a fast tokenizer, or train one", err)
+		return nil, fmt.Errorf("tokenizer: %w: give a Hugging Face model folder with tokenizer.json, or train a tokenizer (gad init)", err)
 	}
 	defer root.Close() // only read from
 	files := map[string][]byte{}
@@ -51,7 +51,7 @@ func Load(dir string) (*Tokenizer, error) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && name != fileTokenizer:
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("tokenizer: %w: give the folder of a Hugging Face model with a fast tokenizer, or train one", err)
+			return nil, fmt.Errorf("tokenizer: %w: give a Hugging Face model folder with tokenizer.json, or train a tokenizer (gad init)", err)
 		case err != nil:
 			return nil, fmt.Errorf("tokenizer: %w", err)
 		default:
@@ -71,7 +71,7 @@ func object(data []byte) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	err := pairs(data, func(d *json.Decoder, key string) error {
 		if _, twice := out[key]; twice {
-			return fmt.Errorf("key %q: comes twice: keep one of them", key)
+			return fmt.Errorf("key %q: appears twice: keep one of them", key)
 		}
 		var v json.RawMessage
 		if err := d.Decode(&v); err != nil {
@@ -89,7 +89,7 @@ func pairs(data []byte, f func(d *json.Decoder, key string) error) error {
 	if tok, err := d.Token(); err != nil {
 		return badJSON(err)
 	} else if tok != json.Delim('{') {
-		return fmt.Errorf("not a JSON object: the file must hold { ... }")
+		return fmt.Errorf("not a JSON object: the file must contain { ... }")
 	}
 	for d.More() {
 		key, err := d.Token()
@@ -104,7 +104,7 @@ func pairs(data []byte, f func(d *json.Decoder, key string) error) error {
 		return badJSON(err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("text behind the JSON object: remove it")
+		return fmt.Errorf("text after the JSON object: remove it")
 	}
 	return nil
 }
@@ -243,7 +243,7 @@ func (t *Tokenizer) parseModel(data []byte) error {
 	case m.Bytes:
 		return fmt.Errorf("byte_fallback true: cannot be read: %s", wayOut)
 	case m.Dropout != nil && *m.Dropout != 0:
-		return fmt.Errorf("dropout %g: makes ids random: set it to null", *m.Dropout)
+		return fmt.Errorf("dropout %g: would make token ids random: set it to null", *m.Dropout)
 	case m.Prefix != nil && *m.Prefix != "":
 		return fmt.Errorf("continuing_subword_prefix %q: cannot be read: %s", *m.Prefix, wayOut)
 	case m.Suffix != nil && *m.Suffix != "":
@@ -277,7 +277,7 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 			return fmt.Errorf("token %q: %w", token, err)
 		}
 		if _, twice := t.ids[token]; twice {
-			return fmt.Errorf("token %q: comes twice: keep one of them", token)
+			return fmt.Errorf("token %q: appears twice: keep one of them", token)
 		}
 		// No file of n bytes holds n entries, so this cuts off only nonsense;
 		// the sharper bound below needs the count.
@@ -399,7 +399,7 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 			// Behind another step the blank would go before each of its pieces.
 			if p.AddPrefixSpace == nil || *p.AddPrefixSpace {
 				if bytesSeen || len(t.splits) > 0 {
-					return fmt.Errorf("add_prefix_space true behind another step: cannot be read: set it to false")
+					return fmt.Errorf("add_prefix_space true after another step: cannot be read: set it to false")
 				}
 				t.prefix = true
 			}
@@ -424,7 +424,7 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 			return refuse("pre-tokenizer", p)
 		}
 		if bytesSeen {
-			return fmt.Errorf("%s behind ByteLevel: would cut encoded bytes: put ByteLevel last", p.Type)
+			return fmt.Errorf("%s after ByteLevel would split encoded bytes: put ByteLevel last", p.Type)
 		}
 	}
 	if !bytesSeen {
@@ -481,7 +481,7 @@ func (t *Tokenizer) setTemplate(p component) error {
 		}
 	}
 	if texts != 1 {
-		return fmt.Errorf("single: holds the text %d times: must be once", texts)
+		return fmt.Errorf("single: contains the text %d times: must be once", texts)
 	}
 	return nil
 }
@@ -495,7 +495,7 @@ func (t *Tokenizer) setDecoder(c *component) error {
 		seen = true
 	}
 	if !seen {
-		return fmt.Errorf("no ByteLevel decoder: texts would come out in the byte alphabet: set the decoder to {\"type\": \"ByteLevel\"}")
+		return fmt.Errorf("no ByteLevel decoder: decoded text would be wrong: set the decoder to {\"type\": \"ByteLevel\"}")
 	}
 	return nil
 }

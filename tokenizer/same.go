@@ -25,7 +25,7 @@ func (t *Tokenizer) Missing(u *Tokenizer) string {
 	for _, a := range t.added {
 		i := slices.IndexFunc(u.added, func(b *addedToken) bool { return a.Content == b.Content })
 		if i < 0 || u.added[i].ID != a.ID {
-			return fmt.Sprintf("added token %q (id %d of the student's) is not there", a.Content, a.ID)
+			return fmt.Sprintf("added token %q (id %d of the student's) is missing", a.Content, a.ID)
 		}
 	}
 	if t.endOfTurn != u.endOfTurn {

@@ -50,7 +50,7 @@ func newSplitter(pattern string) (splitter, error) {
 		for _, tail := range []string{"", "\x00", "a", "!"} {
 			err := splitRegexp(re, strings.Repeat(unit, 1000)+tail, func(string) {})
 			if err != nil || time.Since(start) > probeTime {
-				return nil, fmt.Errorf("pattern %q: takes too long on a run of %q: use a pattern that does not backtrack without bound", pattern, unit)
+				return nil, fmt.Errorf("pattern %q: takes too long on repeated %q: use a pattern without unbounded backtracking", pattern, unit)
 			}
 		}
 	}

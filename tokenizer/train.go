@@ -51,7 +51,7 @@ func (o *TrainOptions) Validate() error {
 	seen := map[string]bool{}
 	for _, s := range o.Special {
 		if utf8.RuneCountInString(s) < 2 || !utf8.ValidString(s) || seen[s] {
-			return fmt.Errorf("tokenizer: train: special token %q: must be valid text of two characters or more, and come once: choose another", s)
+			return fmt.Errorf("tokenizer: train: special token %q: must be valid text of two characters or more, and appear once: choose another", s)
 		}
 		seen[s] = true
 	}
@@ -111,7 +111,7 @@ func Train(corpus io.Reader, opt TrainOptions) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: train: %w", err)
 	}
 	if t.EndOfTurn() != t.ids[opt.EndOfTurn] {
-		return nil, fmt.Errorf("tokenizer: train: chat template: writes %q behind an answer, not %q: give the end of turn that the template writes", t.pieces[t.EndOfTurn()], opt.EndOfTurn)
+		return nil, fmt.Errorf("tokenizer: train: chat template: writes %q after an answer, not %q: give the end of turn that the template writes", t.pieces[t.EndOfTurn()], opt.EndOfTurn)
 	}
 	return t, nil
 }

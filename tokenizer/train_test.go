@@ -144,7 +144,7 @@ func TestTrainRefuses(t *testing.T) {
 		"empty token":       {TrainOptions{VocabSize: 500, Special: []string{""}}, `""`},
 		"foreign end":       {TrainOptions{VocabSize: 500, EndOfTurn: "<end>"}, `"<end>"`},
 		"template's tokens": {TrainOptions{VocabSize: 500, Special: []string{"<a>"}}, turnEnd},
-		"bad template":      {TrainOptions{VocabSize: 500, ChatTemplate: "{% for %}"}, "does not parse"},
+		"bad template":      {TrainOptions{VocabSize: 500, ChatTemplate: "{% for %}"}, "cannot be parsed"},
 		"other end":         {TrainOptions{VocabSize: 500, ChatTemplate: "{% for m in messages %}{{ m.content }}<|endoftext|>{% endfor %}"}, "end of turn"},
 	} {
 		if _, err := Train(strings.NewReader("some text some text"), c.opt); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"gad/critic"
+	"gad/internal/report"
 )
 
 // discriminator is what a run knows of its discriminator's start, and what the next
@@ -92,9 +93,9 @@ func (t *Trainer) endAlone() {
 	t.disc.AloneFor = max(t.step, 1)
 	t.stretch()
 	if learned {
-		t.log.Info(fmt.Sprintf("the discriminator has learned after %d steps: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", t.step, t.disc.Loss, c.CriticWarmupUntil))
+		t.log.Info(fmt.Sprintf("the discriminator has learned after %s: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil))
 	} else {
-		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %d steps (trainer.critic_warmup_max): smoothed loss %.3f over pairs that differ, trainer.critic_warmup_until is %g, a coin's is 0.693: %s", t.step, t.disc.Loss, c.CriticWarmupUntil, startAdvice))
+		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %s (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil, startAdvice))
 	}
 }
 
@@ -114,7 +115,7 @@ func (t *Trainer) stretch() {
 	}
 }
 
-const startAdvice = "take many small updates (critic.ppo_mini_batch_size of a few prompts), a learning rate that rises (critic.optim.lr_warmup_steps), another critic.optim.lr, more steps"
+const startAdvice = "try many small updates (critic.ppo_mini_batch_size=1), a learning-rate warm-up (critic.optim.lr_warmup_steps=200), another critic.optim.lr, or more steps"
 
 // deaf is a warning about a discriminator that cannot tell the two sides apart, ""
 // where it can or nothing is known of it.
@@ -122,6 +123,6 @@ func (d discriminator) deaf(where string) string {
 	if d.Steps < enoughToTell || d.Loss < guessing || d.Acc > guessingAcc {
 		return ""
 	}
-	return fmt.Sprintf("the discriminator of %s has not learned: smoothed over its last steps it is right on %.0f %% of the pairs that differ and its loss is %.3f, a coin's 0.693: the game would be noise: warm it up again, until it has learned (gad warmup ... trainer.critic_warmup_until=0.5): %s",
+	return fmt.Sprintf("the discriminator of %s has not learned: over its last steps it is right on %.0f %% of the pairs that differ, with a loss of %.3f (guessing is 50 %% and 0.693): its rewards would be noise: repeat gad warmup with trainer.critic_warmup_until=0.5: %s",
 		where, 100*d.Acc, d.Loss, startAdvice)
 }

@@ -150,12 +150,12 @@ func TestDeafDiscriminatorIsSaid(t *testing.T) {
 			r.Close()
 		}
 		tr(warm, Warmup)
-		if said.have("the game would be noise") != deaf {
+		if said.have("its rewards would be noise") != deaf {
 			t.Errorf("critic.optim.lr=%s, end of the warm-up:\n%s", lr, said.String())
 		}
 		said.Reset()
 		tr(settings(Train, filepath.Join(dir, "train"), "trainer.resume_from="+filepath.Join(dir, "warm"), "trainer.total_steps=1"), Train)
-		if said.have("the game would be noise") != deaf {
+		if said.have("its rewards would be noise") != deaf {
 			t.Errorf("critic.optim.lr=%s, begin of the game:\n%s", lr, said.String())
 		}
 	}

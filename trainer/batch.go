@@ -305,7 +305,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		s.notes = append(s.notes, note)
 	}
 	if train.seenPrompts > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d of the %d validation rows have a prompt that is also in the training data (%d the same answer too): the val/ metrics are not of unseen prompts: see gad data split", train.seenPrompts, len(t.valRows), train.seenRows))
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data (%d of them also the same answer): the val/ metrics are not for unseen prompts only: see gad data split", train.seenPrompts, len(t.valRows), train.seenRows))
 	}
 	return nil
 }
@@ -336,7 +336,7 @@ func (u usable) pairs(name string, c Config, stage Stage) (note string, err erro
 	case stage == SFT && u.cut == n:
 		cut += ": the student never learns to end an answer"
 	case stage == SFT:
-		cut += " and teach no end of an answer"
+		cut += " and do not teach the student to end an answer"
 	case include:
 		cut += fmt.Sprintf(" and take part in pairs without an end (%s=include)", setting)
 	default:

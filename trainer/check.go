@@ -292,7 +292,7 @@ func (c *Config) judgeWarnings() []string {
 			continue
 		}
 		if rel, err := filepath.Rel(own, held); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
-			return []string{fmt.Sprintf("trainer.held_out_critic %s is this run's own discriminator, at an earlier step: it has played, and what fools one fools the other: give one of other rows or another seed", held)}
+			return []string{fmt.Sprintf("trainer.held_out_critic %s is this run's own discriminator, at an earlier step: an answer that fools one fools the other: give one that was trained on other rows or with another seed", held)}
 		}
 	}
 	return nil

@@ -144,7 +144,7 @@ func TestResumeWithChecker(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := play(be, cfg, Train)
-	wantError(t, err, nil, "trainer: step ", fmt.Sprintf("checker: %q: row ", command), "has no score: printed 0 of ", "it ended with exit status 4: it must end with exit status 0; it said \"no licence\"")
+	wantError(t, err, nil, "trainer: step ", fmt.Sprintf("checker: %q: row ", command), "has no score: printed 0 of ", "ended with exit status 4: must end with exit status 0; it said \"no licence\"")
 	if strings.Contains(err.Error(), "\n") || errors.Is(err, ErrNumerical) || errors.Is(err, ErrInterrupted) {
 		t.Errorf("a failed checker: %v", err)
 	}

@@ -37,7 +37,7 @@ type ModelConfig struct {
 type DataConfig struct {
 	TrainFiles     []string `yaml:"train_files" doc:"training data: files (Arrow IPC, Parquet, JSON lines, CSV), folders of them or patterns such as shards/*.arrow, read as one set in this order (flag --data)"`
 	ValFiles       []string `yaml:"val_files" doc:"held-out data for the val/ metrics, as train_files; empty is none (flag --val-data)"`
-	Split          string   `yaml:"split" doc:"which split of train_files, where a folder has several, such as train; empty is the only one (flag --split)"`
+	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
 	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
 	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,prompt_completion" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
 	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own"`
@@ -177,9 +177,9 @@ func (c *Config) Validate(stage Stage) error {
 		bad("algorithm.adv_estimator grpo_passk needs rollout.n of at least 2, not %d", c.Rollout.N)
 	}
 	if p := c.Algorithm.AdvPower; !(p > 0) {
-		bad("algorithm.adv_power is %g: must be above 0; 1 leaves the rewards as they are", p)
+		bad("algorithm.adv_power is %g: must be above 0; 1 leaves the rewards unchanged", p)
 	} else if p != 1 && strings.HasPrefix(c.Algorithm.AdvEstimator, "reinforce_plus_plus") && c.Algorithm.UseKLInReward {
-		bad("algorithm.adv_power %g is of whole answers' rewards, %s with algorithm.use_kl_in_reward reads token rewards: use grpo, or take the KL into the loss", p, c.Algorithm.AdvEstimator)
+		bad("algorithm.adv_power %g needs one reward per answer, but %s with algorithm.use_kl_in_reward has one per token: use grpo, or put the KL into the loss (actor.use_kl_loss)", p, c.Algorithm.AdvEstimator)
 	}
 	if t := c.Trainer; t.CriticWarmupUntil > 0 && t.CriticWarmupMax < t.CriticWarmup {
 		bad("trainer.critic_warmup_max %d is below trainer.critic_warmup %d: raise it", t.CriticWarmupMax, t.CriticWarmup)
@@ -198,7 +198,7 @@ func (c *Config) Validate(stage Stage) error {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0", k.TargetKL)
 	}
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
-		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2 for a group to be replaced", f.MaxGenBatches)
+		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2, or no group can be replaced", f.MaxGenBatches)
 	}
 	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
@@ -313,7 +313,7 @@ func CheckChange(before, after *Config) error {
 		{"trainer.critic_warmup_until", was.Trainer.CriticWarmupUntil, now.Trainer.CriticWarmupUntil},
 	} {
 		if s.was != s.now {
-			return fmt.Errorf("%w: %s was %v when the run in %s began, now it is %v: a run keeps it: give another --output", ErrConfig, s.key, s.was, now.Trainer.Output, s.now)
+			return fmt.Errorf("%w: %s was %v when the run in %s began, now it is %v: it cannot change within a run: give another --output", ErrConfig, s.key, s.was, now.Trainer.Output, s.now)
 		}
 	}
 	return nil

@@ -59,7 +59,7 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 		steps, lerr := checkpoint.Steps(fsys, run)
 		if err := errors.Join(lerr, err); lerr != nil || len(steps) == 0 {
 			if errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("%w: trainer: %s: holds no run: give the --output of gad sft, warmup, train or dpo", ErrConfig, run)
+				err = fmt.Errorf("%w: trainer: %s: contains no run: give the --output of gad sft, warmup, train or dpo", ErrConfig, run)
 			}
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func (x *Examination) examineEnd() {
 	}
 	switch x.Last.End {
 	case report.Numerical, report.OutOfMemory, report.Failed:
-		x.sick("it ended with an error that may come again: %s", x.Last.End)
+		x.sick("it ended with an error that may happen again: %s", x.Last.End)
 	}
 }
 
@@ -174,15 +174,15 @@ func (x *Examination) String() string {
 	case x.Last.At.IsZero():
 		field("ended", "it has no log")
 	default:
-		field("ended", "without a last word: kill -9, a loss of power, or the system's memory killer")
+		field("ended", "unexpectedly: kill -9, a loss of power, or the system's memory killer")
 		field("last said", "%s  %s", clock(x.Last.At), x.Last.Text)
 	}
 	switch {
 	case x.Holder != "" || x.Last.End == report.Finished:
 	case x.Resume == "":
-		field("to go on", "the same command begins anew")
+		field("to resume", "the same command starts again")
 	default:
-		field("to go on", "the same command goes on after step %d of %d", x.Step, x.Total)
+		field("to resume", "the same command continues after step %d of %d", x.Step, x.Total)
 	}
 	const most = 8 // a screen
 	shown := x.Checkpoints[max(0, len(x.Checkpoints)-most):]
@@ -208,7 +208,7 @@ func (x *Examination) String() string {
 	}
 	switch {
 	case x.Free < 0:
-		field("disk", "the system does not say what is free")
+		field("disk", "free space is not reported by the system")
 	case x.Need == 0:
 		field("disk", "%s free", bytesText(x.Free))
 	default:
@@ -216,9 +216,9 @@ func (x *Examination) String() string {
 	}
 	again := ""
 	if n := x.Steps - x.Step; n > 0 && x.Holder == "" {
-		again = fmt.Sprintf(", the last %d to be taken again", n)
+		again = fmt.Sprintf(", the last %d to be repeated", n)
 	}
-	field("metrics", "%d steps%s", x.Steps, again)
+	field("metrics", "%s%s", report.Count(x.Steps, "step"), again)
 	switch {
 	case len(x.Findings) > 0:
 		for _, f := range x.Findings {

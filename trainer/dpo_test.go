@@ -208,7 +208,7 @@ func TestAfterDPO(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = Export(vfs.OS, filepath.Dir(student), "critic", copied+"2", "base")
-	wantError(t, err, ErrConfig, "of a dpo run, which has no discriminator")
+	wantError(t, err, ErrConfig, "a dpo run has no discriminator")
 	// The reference is the student as it began, not as it is.
 	began, now := tree(t, filepath.Join(run, "reference")), tree(t, student)
 	if began["model.safetensors"] == now["model.safetensors"] || began["tokenizer.json"] != now["tokenizer.json"] {
@@ -217,7 +217,7 @@ func TestAfterDPO(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(run, "reference")); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(DPO, run, "trainer.total_steps=3"), DPO), nil, "reference", "is missing", "a new --output")
+	wantError(t, openError(t, settings(DPO, run, "trainer.total_steps=3"), DPO), nil, "reference", "is missing", "another --output")
 }
 
 // Settings that make no objective are refused in one line, before anything is opened.
@@ -225,7 +225,7 @@ func TestDPOSettings(t *testing.T) {
 	ready(t)
 	for override, text := range map[string]string{
 		"dpo.beta=0": "dpo.beta is 0: must be above 0", "dpo.discopop_tau=0": "dpo.discopop_tau is 0", "rollout.temperature=0": "rollout.temperature is 0",
-		"dpo.loss_type=hinge dpo.label_smoothing=0.1": "label_smoothing = 0.1: it has none",
+		"dpo.loss_type=hinge dpo.label_smoothing=0.1": "label_smoothing = 0.1: this loss has none",
 	} {
 		c := settings(DPO, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)
 		wantError(t, c.Validate(DPO), nil, text)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gad/critic"
+	"gad/internal/report"
 	"gad/model"
 	"gad/tokenizer"
 )
@@ -273,7 +274,7 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 		plan.Disc, plan.DiscNote, plan.DiscWhy = disc.Fit(len(pairs), cost, budget.Seconds, budget.Fixed)
 		switch {
 		case n == 1:
-			plan.DiscWhy = "1 row: a discriminator learns from half of the rows and is asked about the others"
+			plan.DiscWhy = "1 row: a discriminator learns from half of the rows and is tested on the others"
 		case plan.DiscWhy == "" && free > 0 && m.Total() > free:
 			plan.DiscWhy = fmt.Sprintf("it needs %s of memory, %s are available: give --disc-steps 0, or --disc-from a smaller model", bytesText(m.Total()), bytesText(free))
 		}
@@ -298,8 +299,8 @@ func maxOf(xs []int) (most int) {
 }
 
 func evalMemory(name string, p model.Plan) (items []Item) {
-	for _, i := range []Item{{name + ": weights", p.Weights, ""}, {name + ": weights as products read them", p.Copies, ""}, {name + ": gradients", p.Gradients, ""},
-		{name + ": optimizer", p.Moments, ""}, {name + ": key/value cache", p.Cache, ""}, {"activations", p.Activations, ""}, {"scratch of operations", p.Scratch, ""}} {
+	for _, i := range []Item{{name + ": weights", p.Weights, ""}, {name + ": packed copy of the weights", p.Copies, ""}, {name + ": gradients", p.Gradients, ""},
+		{name + ": optimizer", p.Moments, ""}, {name + ": key/value cache", p.Cache, ""}, {"activations", p.Activations, ""}, {"scratch memory", p.Scratch, ""}} {
 		if i.Bytes > 0 {
 			items = append(items, i)
 		}
@@ -318,7 +319,7 @@ func (p EvalPlan) Total() (s float64) {
 // Time is the estimate for people.
 func (p EvalPlan) Time() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d rows; prompts of %.0f tokens on average; answers ", p.Rows, p.PromptMean)
+	fmt.Fprintf(&b, "%s; prompts of %.0f tokens on average; answers ", report.Count(p.Rows, "row"), p.PromptMean)
 	if p.Ends >= endsAt {
 		fmt.Fprintf(&b, "of about %.0f tokens are expected, at most %d", p.AnswerMean, p.Limit)
 	} else {

@@ -42,7 +42,7 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 		case ".gguf":
 			return fmt.Errorf("model: %s: is a GGUF file: give the Hugging Face folder that it was made from", path)
 		}
-		return fmt.Errorf("model: %s: is a file: give the folder that holds it", path)
+		return fmt.Errorf("model: %s: is a file: give the folder that contains it", path)
 	}
 	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
 		return nil
@@ -99,7 +99,7 @@ func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
 		return "", err
 	}
 	if part == "critic" && !s.Stage.hasCritic() {
-		return "", fmt.Errorf("%w: export: %s: of %s, which has no discriminator: export the actor", ErrConfig, dir, s.Stage.aRun())
+		return "", fmt.Errorf("%w: export: %s: %s has no discriminator: export the actor", ErrConfig, dir, s.Stage.aRun())
 	}
 	src := filepath.Join(dir, part)
 	cfg, err := model.ReadConfig(src)

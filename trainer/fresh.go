@@ -80,22 +80,6 @@ const sure = 30
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
 
-// FreshDiscriminator trains a new discriminator on half of the pairs and returns
-// its accuracy on the others that differ: how well the student's answers can still
-// be told from the teacher's by someone who did not train against it; 0.5 where none
-// differs. Without a control, 0.5 may also say that nothing was learned: JudgeFresh knows.
-func FreshDiscriminator(be model.Backend, o DiscOptions, j *Judged) (acc float64, err error) {
-	o, err = o.withDefaults(j)
-	if err != nil {
-		return 0, err
-	}
-	told, _, err := o.trials(be, j.pairs(), "")
-	if acc = told.mean(); err == nil && math.IsNaN(acc) {
-		acc = 0.5
-	}
-	return acc, err
-}
-
 // JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
 // as many on the control, each on half of the rows, and says how well they tell
 // the other half.
@@ -157,7 +141,7 @@ func (e *Evaluation) SetFresh(f Fresh) {
 func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if o.Steps < 1 || o.Batch < 1 || o.Seeds < 1 {
-		return o, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs, %d seeds: each must be at least 1", o.Steps, o.Batch, o.Seeds)
+		return o, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs, %d seeds: steps, pairs and seeds must each be at least 1", o.Steps, o.Batch, o.Seeds)
 	}
 	if len(j.Seqs) < 2 {
 		return o, fmt.Errorf("trainer: fresh discriminator: %d rows: needs at least 2", len(j.Seqs))
@@ -301,7 +285,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	}
 	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
 	known = known[:min(len(known), trainedPairs)]
-	advance, done := o.Stages.Begin(name+", asked", len(known)+len(asked))
+	advance, done := o.Stages.Begin(name+", tested", len(known)+len(asked))
 	defer done()
 	ask := func(at []int, tell func(p int, verdict float64)) error {
 		for some := range slices.Chunk(at, 8) {
@@ -495,7 +479,7 @@ func (c DiscCost) of(steps, seeds int) float64 {
 func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if pairs < 2 {
-		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is asked about the others", pairs)
+		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is tested on the others", pairs)
 	}
 	asked, seeds := o.Steps, o.Seeds
 	var notes []string
@@ -538,7 +522,7 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 		}
 	}
 	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
-	return o, "", fmt.Sprintf("it takes at least %d steps, for which %s are too short here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
+	return o, "", fmt.Sprintf("it needs at least %d steps, which take longer than %s here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
 }
 
 func minutes(seconds float64) string {

@@ -113,7 +113,7 @@ func (t *Trainer) isRun(run string) (bool, error) {
 		}
 	}
 	if foreign != "" {
-		return false, fmt.Errorf("%w: trainer: %s: holds %q and no run: nothing is overwritten: give another --output", ErrConfig, run, foreign)
+		return false, fmt.Errorf("%w: trainer: %s: contains %q but no run: nothing is overwritten: give another --output", ErrConfig, run, foreign)
 	}
 	return false, nil
 }
@@ -184,13 +184,13 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 		return s, nil
 	}
 	if !s.inPlace && t.cfg.Model.Path != "" {
-		return s, fmt.Errorf("%w: trainer: both a student (model.path %s) and a run to start from (trainer.resume_from %s): the student is the run's: leave out --model", ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
+		return s, fmt.Errorf("%w: trainer: model.path %s and trainer.resume_from %s are both set: the student comes from the run: leave out --model", ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
 	}
 	if s.state, err = readState(t.fs, s.dir); err != nil {
 		return s, err
 	}
 	if s.inPlace && s.state.Stage != t.Stage {
-		return s, fmt.Errorf("%w: trainer: %s: holds a run of stage %s, not %s: give another --output", ErrConfig, run, s.state.Stage, t.Stage)
+		return s, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", ErrConfig, run, s.state.Stage, t.Stage)
 	}
 	if !s.inPlace && t.Stage == Train && !s.state.Stage.hasCritic() {
 		return s, fmt.Errorf("%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first", ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.aRun(), filepath.Join(s.dir, "actor"))
@@ -207,7 +207,7 @@ func FindCheckpoint(fsys checkpoint.FS, path string) (dir string, notes []string
 	}
 	_, dir, notes, err = checkpoint.Latest(fsys, path)
 	if errors.Is(err, checkpoint.ErrNone) {
-		err = fmt.Errorf("%w: give a run folder that holds a global_step_N, or one of those", err)
+		err = fmt.Errorf("%w: give a run folder or one of its global_step_N folders", err)
 	}
 	return dir, notes, err
 }
@@ -371,7 +371,7 @@ func (t *Trainer) openModels(s start) (err error) {
 		}
 	}
 	if !c.Critic.Replay.Live && (t.critic.Replay == nil || len(t.critic.Replay.Pairs) == 0) {
-		return fmt.Errorf("%w: critic.replay.live=false wants the pool of an earlier stage, and there is none: keep one in the warm-up (critic.replay.size=4096) and here", ErrConfig)
+		return fmt.Errorf("%w: critic.replay.live=false needs the pool of an earlier stage, which has none: keep one in the warm-up (critic.replay.size=4096) and here", ErrConfig)
 	}
 	if s.inPlace {
 		t.kl.Coef = s.state.KLCoef
@@ -391,7 +391,7 @@ func (t *Trainer) openReference(s start) (err error) {
 	dir := filepath.Join(t.cfg.Trainer.Output, "reference")
 	switch _, err := t.fs.Stat(dir); {
 	case s.inPlace && errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("reference: %s: is missing, and the run has trained since: restore it, or start a new --output", dir)
+		return fmt.Errorf("reference: %s: the frozen reference is missing: restore it, or start again with another --output", dir)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("reference: %w", err)
 	case !s.inPlace: // what an earlier attempt left may be of another student
@@ -433,26 +433,26 @@ func (t *Trainer) introduce(s start) {
 		t.log.Warn(w)
 	}
 	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
-		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not learn", t.cfg.Trainer.CriticWarmup, t.planned))
+		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not be trained", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
 	p := Plan{Stage: t.Stage, PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
 	p.Memory = p.planMemory(t.be, t.actor.Model().Config(), t.cfg)
 	if need, free := total(p.Memory), t.free; free > 0 && need > free {
-		t.log.Warn(fmt.Sprintf("memory: the plan needs up to %s, %s were available: see gad plan for what to lower", bytesText(need), bytesText(free)))
+		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", bytesText(need), bytesText(free)))
 	}
 	switch {
 	case t.step >= t.total:
-		t.log.Info(fmt.Sprintf("%s: already finished: %d steps are done, %d were asked for (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to go on", run, t.step, t.total, s.dir))
+		t.log.Info(fmt.Sprintf("%s: already finished: %d steps are done, %d were asked for (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to continue", run, t.step, t.total, s.dir))
 		return
 	case s.inPlace:
-		t.log.Info(fmt.Sprintf("%s: going on after step %d of %d", run, t.step, t.total))
+		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))
 	case s.dir != "":
-		t.log.Info(fmt.Sprintf("%s: %s from %s, %d steps", run, t.Stage, s.dir, t.total))
+		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, report.Count(t.total, "step")))
 	default:
-		t.log.Info(fmt.Sprintf("%s: %s of %s, %d steps", run, t.Stage, t.cfg.Model.Path, t.total))
+		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, report.Count(t.total, "step")))
 	}
 	c := t.actor.Model().Config()
-	t.log.Info(fmt.Sprintf("%s; student %s, %s parameters; %d rows, %d prompts a step%s; %s",
+	t.log.Info(fmt.Sprintf("%s; student %s, %s parameters; %d rows, %d prompts per step%s; %s",
 		time.Now().Format(time.DateOnly), c.Architecture, human(float64(c.ParamCount(model.LM))), len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
 }
 

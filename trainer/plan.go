@@ -11,6 +11,7 @@ import (
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/compute"
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -180,7 +181,7 @@ func (p *Plan) smaller(f compute.Footprint, shape model.Config, c Config) string
 			told = told[:len(told)-1]
 		}
 	}
-	return fmt.Sprintf("no setting of the batch fits: the least is %s: use a smaller student, shorter answers or more memory", bytesText(total(p.planMemory(f, shape, c))))
+	return fmt.Sprintf("no batch size fits; the smallest needs %s: use a smaller student, shorter answers or more memory", bytesText(total(p.planMemory(f, shape, c))))
 }
 
 // planMemory adds up what the models take.
@@ -205,7 +206,7 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 		o.Recompute = recompute
 		others = append(others, shape.Plan(f, o))
 		add(name+": weights", m.Weights)
-		add(name+": weights as products read them", m.Copies)
+		add(name+": packed copy of the weights", m.Copies)
 		add(name+": gradients", m.Gradients)
 		add(name+": optimizer", m.Moments)
 		add(name+": key/value cache", m.Cache)
@@ -217,8 +218,8 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 			note += fmt.Sprintf(" critic.recompute=%t", recompute)
 		}
 		items[len(items)-1].Note = fmt.Sprintf("%s with %s", bytesText(model.SharedActivations(others...)), note)
-		add("scratch of operations", scratch)
-		add("the device itself", f.Overhead())
+		add("scratch memory", scratch)
+		add("CUDA context and libraries", f.Overhead())
 	}()
 	defer func() { // the last of the models
 		if c.Trainer.HeldOutCritic != "" {
@@ -394,9 +395,9 @@ func (p *Plan) String() string {
 	items("disk", p.Disk, p.DiskFree)
 	fmt.Fprintf(&b, "tokens\n  mean prompt %.0f, mean answer %.0f", p.PromptMean, p.AnswerMean)
 	if p.Rows > 0 {
-		fmt.Fprintf(&b, " (teacher's, over %d rows)", p.Rows)
+		fmt.Fprintf(&b, " (teacher's, over %s)", report.Count(p.Rows, "row"))
 	} else {
-		b.WriteString(" (the limits: no data given)")
+		b.WriteString(" (the length limits, because no --data is given)")
 	}
 	b.WriteByte('\n')
 	if len(p.StepTime) > 0 {

@@ -609,7 +609,7 @@ func TestRunOutOfMemory(t *testing.T) {
 	for i := int64(1); i < sizes; i++ {
 		_, err := try(peak * i / sizes)
 		if err == nil {
-			continue // scratch of operations is counted and not refused
+			continue // scratch memory is counted and not refused
 		}
 		failed++
 		if !errors.Is(err, compute.ErrMemory) || !said.MatchString(err.Error()) || strings.Contains(err.Error(), "\n") {

@@ -134,7 +134,7 @@ func TestCutAnswers(t *testing.T) {
 		err   string
 	}{
 		{SFT, all, "", fmt.Sprintf("30 of 30 teacher answers (100.0 %%) are cut at data.max_response_length %d: the student never learns to end an answer: %s", most, set), ""},
-		{SFT, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and teach no end of an answer: %s", most, set), ""},
+		{SFT, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and do not teach the student to end an answer: %s", most, set), ""},
 		{Warmup, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set critic.truncated=include", all, most, set)},
 		{Train, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set critic.truncated=include", all, most, set)},
 		{DPO, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set dpo.truncated=include", all, most, set)},
@@ -182,7 +182,7 @@ func TestSharedRows(t *testing.T) {
 		tr.Close()
 		return console.String()
 	}
-	if said := open(fixed.data, "trainer.val_rows=10"); !strings.Contains(said, "10 of the 10 validation rows have a prompt that is also in the training data (10 the same answer too)") {
+	if said := open(fixed.data, "trainer.val_rows=10"); !strings.Contains(said, "10 of 10 validation rows have a prompt that is also in the training data (10 of them also the same answer)") {
 		t.Errorf("the training data as validation data:\n%s", said)
 	}
 	if said := open(fixed.val); strings.Contains(said, "validation rows") {

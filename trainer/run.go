@@ -52,9 +52,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 		if stopped && t.step < t.total {
 			done := fmt.Sprintf("stopped and saved after step %d of %d", t.step, t.total)
 			if t.step == 0 {
-				done = fmt.Sprintf("stopped before step 1 of %d was done", t.total)
+				done = fmt.Sprintf("stopped before step 1 of %d was finished, so nothing is saved", t.total)
 			}
-			t.rec.End(report.Interrupted, done+": run the same command again to go on")
+			t.rec.End(report.Interrupted, done+": run the same command again to resume")
 			return ErrInterrupted
 		}
 	}

@@ -118,7 +118,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 	if err := errors.Join(tr.Run(context.Background()), tr.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"global_step_4", "older checkpoint", "going on after step 2 of 5"} {
+	for _, text := range []string{"global_step_4", "older checkpoint", "resuming after step 2 of 5"} {
 		if !console.have(text) {
 			t.Errorf("the console does not say %q:\n%s", text, console.String())
 		}

@@ -92,7 +92,7 @@ func readState(fsys vfs.FS, dir string) (s state, err error) {
 		return s, fmt.Errorf("trainer: %w", err)
 	}
 	if info.Size() > maxState {
-		return s, foreignState{fmt.Errorf("trainer: %s: %d bytes: more than a state can have: the checkpoint is damaged", path, info.Size())}
+		return s, foreignState{fmt.Errorf("trainer: %s: %d bytes: too large for a state file: the checkpoint is damaged", path, info.Size())}
 	}
 	raw, err := fsys.ReadFile(path)
 	if err != nil {
@@ -102,7 +102,7 @@ func readState(fsys vfs.FS, dir string) (s state, err error) {
 		return s, foreignState{fmt.Errorf("trainer: %s: %w", path, err)}
 	}
 	if s.Format != stateFormat {
-		return s, foreignState{fmt.Errorf("trainer: %s: format %d: this gad reads format %d: use the gad that wrote it", path, s.Format, stateFormat)}
+		return s, foreignState{fmt.Errorf("trainer: %s: format %d: this version of gad reads format %d: use the version that wrote it", path, s.Format, stateFormat)}
 	}
 	return s, nil
 }
@@ -130,7 +130,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 		return err
 	}
 	if err := checkpoint.Commit(t.fs, run, t.step, t.fill); errors.Is(err, model.ErrNotFinite) {
-		return fmt.Errorf("%w: nothing is saved: lower the learning rates and %s", err, t.wayBack())
+		return fmt.Errorf("%w: no checkpoint was written: lower the learning rates and %s", err, t.wayBack())
 	} else if err != nil {
 		return err
 	}

@@ -358,7 +358,7 @@ func (t *Trainer) skips(who string, updates, skipped, streak int, m Metrics) err
 		t.log.Warn(fmt.Sprintf("%s: a score, loss or gradient is not finite: update skipped, weights unchanged", who))
 	}
 	if t.skipped[who] >= t.cfg.Trainer.MaxSkips {
-		return fmt.Errorf("%w: %s: %d optimizer steps in a row had a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.skipped[who], who, t.wayBack())
+		return fmt.Errorf("%w: %s: %d optimizer steps in a row with a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.skipped[who], who, t.wayBack())
 	}
 	return nil
 }
@@ -366,9 +366,9 @@ func (t *Trainer) skips(who string, updates, skipped, streak int, m Metrics) err
 // wayBack says where to go on from when the numbers have broken down.
 func (t *Trainer) wayBack() string {
 	if t.good > 0 {
-		return fmt.Sprintf("go on from global_step_%d, the last one saved before updates were skipped", t.good)
+		return fmt.Sprintf("resume from global_step_%d, the last checkpoint before updates were skipped", t.good)
 	}
-	return "start anew with another --output"
+	return "start again with another --output"
 }
 
 // Metrics are one step's figures by name.

@@ -126,7 +126,7 @@ func ShapeNames() []string {
 func Check(what []string) error {
 	for _, part := range what {
 		if !slices.Contains(Parts, part) {
-			return fmt.Errorf("bench: part %q: want some of %s", part, strings.Join(Parts, ", "))
+			return fmt.Errorf("bench: part %q: expected some of %s", part, strings.Join(Parts, ", "))
 		}
 	}
 	return nil

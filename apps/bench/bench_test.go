@@ -175,7 +175,7 @@ func TestLeftOut(t *testing.T) {
 	}
 	s := Stage{Name: "slow"}
 	err = s.measure(nil, Limits{Products: 1}, work{cost: cost{flops: 100}}, time.Second, time.Second, func() error { panic("was run") })
-	if err != nil || !strings.Contains(s.Note, "some 200 s") {
+	if err != nil || !strings.Contains(s.Note, "about 200 s") {
 		t.Errorf("%v, %q", err, s.Note)
 	}
 }
@@ -210,7 +210,7 @@ func TestServe(t *testing.T) {
 }
 
 func TestMistakes(t *testing.T) {
-	if _, err := Run(Options{Open: open, Config: tiny, Load: tinyLoad, What: []string{"limits", "op"}}); err == nil || !strings.Contains(err.Error(), `"op": want some of limits, ops, stages`) {
+	if _, err := Run(Options{Open: open, Config: tiny, Load: tinyLoad, What: []string{"limits", "op"}}); err == nil || !strings.Contains(err.Error(), `"op": expected some of limits, ops, stages`) {
 		t.Errorf("unknown part: %v", err)
 	}
 	if _, err := Run(Options{Open: func() (compute.Backend, error) { return nil, os.ErrNotExist }, Config: tiny, Load: tinyLoad}); err != os.ErrNotExist {

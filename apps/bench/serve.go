@@ -82,7 +82,7 @@ func (s *server) run(a *Answer) (err error) {
 		return err
 	}
 	if !slices.Contains([]string{"sft", "generate", "gad"}, words[0]) || len(words) > 1 {
-		return fmt.Errorf("bench: serve: case %q: want limits, sft, generate, gad or linear N I O", a.Case)
+		return fmt.Errorf("bench: serve: case %q: expected limits, sft, generate, gad or linear N I O", a.Case)
 	}
 	if s.g == nil {
 		if s.g, err = newGame(s.be, s.c, s.load); err != nil {
@@ -112,12 +112,12 @@ func (s *server) run(a *Answer) (err error) {
 func (s *server) linear(words []string) (float64, error) {
 	var d [3]int
 	if len(words) != len(d) {
-		return 0, fmt.Errorf("bench: serve: linear: %d numbers: want N I O", len(words))
+		return 0, fmt.Errorf("bench: serve: linear: %d numbers: expected N I O", len(words))
 	}
 	for i, w := range words {
 		var err error
 		if d[i], err = strconv.Atoi(w); err != nil || d[i] < 1 || d[i] > 1<<20 {
-			return 0, fmt.Errorf("bench: serve: linear: %q: want a number from 1 to %d", w, 1<<20)
+			return 0, fmt.Errorf("bench: serve: linear: %q: expected a number from 1 to %d", w, 1<<20)
 		}
 	}
 	n, i, o := d[0], d[1], d[2]

@@ -338,7 +338,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration, run func() error) error {
 	least, _ := l.least(w.cost)
 	if expected := 2 * least; expected > left.Seconds() {
-		s.Note = fmt.Sprintf("not measured: would take some %.0f s: raise --seconds", expected)
+		s.Note = fmt.Sprintf("not measured: would take about %.0f s: raise --seconds", expected)
 		return nil
 	}
 	var times []float64

@@ -62,7 +62,7 @@ func (t *table) stages(stages []Stage) {
 		}
 		t.line("  %s (%s, best %s), %s tokens/s, %s", duration(s.Seconds), runs, duration(s.Best), amount(s.PerSecond), s.rate(s.Seconds))
 		t.line("  %s", s.share())
-		t.line("  %d heap objects, %sB a run; device memory %sB at most, %sB planned", s.Allocs, amount(float64(s.AllocB)), amount(float64(s.Peak)), amount(float64(s.Planned)))
+		t.line("  %d heap objects, %sB per run; device memory %sB at most, %sB planned", s.Allocs, amount(float64(s.AllocB)), amount(float64(s.Peak)), amount(float64(s.Planned)))
 		for _, p := range s.Parts {
 			t.line("    %-29s %10s %5.1f %% %14s  %s", p.Name, duration(p.Seconds), 100*p.Seconds/s.Seconds, p.rate(p.Seconds), p.share())
 		}

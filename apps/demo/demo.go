@@ -100,7 +100,7 @@ type FolderError struct{ Dir, Holds string }
 
 // Error says what is there and the way out.
 func (e *FolderError) Error() string {
-	return fmt.Sprintf("demo: %s: holds %s: nothing is overwritten: give another --dir", e.Dir, e.Holds)
+	return fmt.Sprintf("demo: %s: contains %s: nothing is overwritten: give another --dir", e.Dir, e.Holds)
 }
 
 // SizeOf is the size of the demo, or of the fast one.
@@ -134,7 +134,7 @@ func (d *run) all(ctx context.Context) error {
 	}
 	arms := []*arm{
 		{Stage: stageSFT, name: "SFT", about: "cross entropy on the teacher's answers (SeqKD), from an untrained student"},
-		{Stage: stageEqual, name: "SFT, equal compute", about: "the same, for as many FLOPs as SFT, warm-up and game together: what more SFT would have given"},
+		{Stage: stageEqual, name: "SFT, equal compute", about: "SFT with as many FLOPs as SFT, warm-up and game together"},
 		{Stage: stageWarmup, name: "after the warm-up", about: "the first row's student; the discriminator has learned to tell its answers from the teacher's"},
 		{Stage: stageGAD, name: "GAD", about: "the game: the student learns from the discriminator's scores, and the discriminator from both sides' answers"},
 	}
@@ -171,7 +171,7 @@ func (d *run) claim() error {
 		return vfs.Target(err)
 	}
 	if entries, err := d.FS.ReadDir(d.Dir); err == nil && len(entries) > 0 {
-		return &FolderError{d.Dir, "files that are not a demo's"}
+		return &FolderError{d.Dir, "files that are not from a demo"}
 	}
 	if err := vfs.MakeDirs(d.FS, d.Dir); err != nil {
 		return vfs.Target(err)
@@ -280,7 +280,7 @@ func (d *run) compare(arms []*arm) error {
 	}
 	prompt, trained := first.Messages[0].Content, arms[len(arms)-1].Folder
 	fmt.Fprintf(d.Out, "\n%s\n%s\n", table(arms, d.Size.TestRows), d.why(arms))
-	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Ask it, then the one before the game:\n", trained, time.Since(d.begun).Round(time.Second))
+	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Compare it with the student before the game:\n", trained, time.Since(d.begun).Round(time.Second))
 	for _, m := range []string{trained, arms[0].Folder} {
 		fmt.Fprintf(d.Out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m, prompt)
 	}
@@ -297,9 +297,9 @@ func (d *run) why(arms []*arm) string {
 	case won:
 		return Why
 	case d.Fast:
-		return "The game is not ahead of SFT here. With --fast it takes few steps, and a discriminator that starts late leaves none to win in:\nthe whole demo (without --fast, some minutes) plays it to the end. gad doctor " + d.path(stageGAD) + " looks for what went wrong.\n"
+		return "The game did not beat SFT here. With --fast it takes few steps, and if the discriminator learns late too few are left:\nthe whole demo (without --fast, some minutes) plays it to the end. gad doctor " + d.path(stageGAD) + " looks for what went wrong.\n"
 	}
-	return "The game is not ahead of SFT here, although it usually is on this task: another --seed will tell. gad doctor " + d.path(stageGAD) + " looks for what went wrong;\nd_acc_fresh of distinct pairs should have passed 0.7 in the warm-up.\n"
+	return "The game did not beat SFT here, although it usually does on this task: try another --seed. gad doctor " + d.path(stageGAD) + " looks for what went wrong;\nd_acc_fresh of distinct pairs should have passed 0.7 in the warm-up.\n"
 }
 
 // How one share compares with another.

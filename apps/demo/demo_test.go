@@ -85,9 +85,9 @@ func TestWhy(t *testing.T) {
 		equal, gad []bool
 		want, not  string
 	}{
-		{false, none, all, "The task was made to show this", "not ahead"},
-		{true, none, all, "read the direction, not the size", "not ahead"},
-		{false, all, all, "another --seed will tell. gad doctor d/gad", "was made to show"},
+		{false, none, all, "The task was made to show this", "did not beat"},
+		{true, none, all, "read the direction, not the size", "did not beat"},
+		{false, all, all, "try another --seed. gad doctor d/gad", "was made to show"},
 		{true, all, none, "the whole demo (without --fast", "was made to show"},
 	} {
 		d := &run{Options: Options{Dir: "d", Fast: c.fast}}

@@ -141,11 +141,11 @@ func (r *reader) plan(root *conf.Node) *Plan {
 	r.choice(root.Get("device"), p.Device, []string{"cpu", "cuda"})
 	r.choice(root.Get("precision"), p.Precision, []string{"auto", "bf16", "f32"})
 	if n := root.Get("seeds"); n != nil && len(p.Seeds) == 0 {
-		n.Bad("want at least one seed, such as [1, 2, 3]")
+		n.Bad("expected at least one seed, such as [1, 2, 3]")
 	}
 	for i, s := range p.Seeds {
 		if slices.Contains(p.Seeds[:i], s) {
-			root.Get("seeds").Bad("seed %d stands twice", s)
+			root.Get("seeds").Bad("seed %d appears twice", s)
 		}
 	}
 	if n := root.Get("metrics"); n != nil {
@@ -173,7 +173,7 @@ func (r *reader) choice(n *conf.Node, value string, of []string) {
 		n.Bad("%q: did you mean %q?", value, near)
 		return
 	}
-	n.Bad("%q: want one of: %s", value, strings.Join(of, ", "))
+	n.Bad("%q: expected one of: %s", value, strings.Join(of, ", "))
 }
 
 // lists reads the named lists of settings, which others may hold by name: each only
@@ -207,7 +207,7 @@ func (r *reader) settings(n *conf.Node) (list []string) {
 		}
 		switch {
 		case !ok || key == "" || strings.HasPrefix(s, "-"):
-			e.Bad("%q: want SETTING=VALUE, such as actor.optim.lr=3e-3", s)
+			e.Bad("%q: expected SETTING=VALUE, such as actor.optim.lr=3e-3", s)
 		case slices.Contains([]string{"trainer.seed", "trainer.default_local_dir", "trainer.resume_from", "model.path", "data.train_files", "trainer.threads", "trainer.device", "trainer.precision"}, key):
 			e.Bad("%q: the study sets it: see seeds, output, model, data, device and precision, and the flag --jobs", key)
 		case key == "trainer.total_steps":
@@ -233,7 +233,7 @@ func (r *reader) eval(n *conf.Node) (e Eval) {
 	}
 	if t := n.Get("temperatures"); t != nil {
 		if e.Temperatures = conf.Values[float64](t); len(e.Temperatures) == 0 {
-			t.Bad("want at least one, such as [1, 0]")
+			t.Bad("expected at least one, such as [1, 0]")
 		}
 		for _, x := range e.Temperatures {
 			if x < 0 {
@@ -257,7 +257,7 @@ func (r *reader) budget(n *conf.Node) (b Budget) {
 		return b
 	}
 	if names := n.Group("tflop", "seconds", "like"); len(names) != 1 {
-		n.Bad("want one of tflop, seconds and like")
+		n.Bad("expected one of tflop, seconds and like")
 	}
 	b = Budget{conf.Value[float64](n.Get("tflop")), conf.Value[float64](n.Get("seconds")), conf.Value[string](n.Get("like"))}
 	for _, key := range []string{"tflop", "seconds"} {
@@ -277,20 +277,20 @@ func (r *reader) stage(n *conf.Node) *Stage {
 	}
 	r.choice(n.Get("run"), s.Run, commands)
 	if s.Preset != "" && (s.Run == "sft" || s.Run == "dpo") {
-		n.Get("preset").Bad("is for warmup and train: %s has nothing that the methods differ in", s.Run)
+		n.Get("preset").Bad("is for warmup and train: it changes nothing in %s", s.Run)
 	}
 	if told(s.Set, "trainer.checker") != "" {
-		n.Get("set").Bad("trainer.checker: say it in common: a stage takes no checker from the one before it")
+		n.Get("set").Bad("trainer.checker: give it in common: a stage takes no checker from the one before it")
 	}
 	if steps := n.Get("steps"); steps != nil {
 		text, err := conf.Value[string](steps), error(nil)
 		if s.Fill = text == "fill"; !s.Fill && steps.IsText() {
 			if s.Steps, err = strconv.Atoi(text); err != nil || s.Steps < 1 {
-				steps.Bad("%q: want a number of steps, or fill", text)
+				steps.Bad("%q: expected a number of steps, or fill", text)
 			}
 		}
 		if s.Fill && s.Run == "warmup" {
-			steps.Bad("fill is for sft, dpo and train: a warm-up's steps differ in what they cost")
+			steps.Bad("fill is for sft, dpo and train: the steps of a warm-up do not cost the same")
 		}
 	}
 	if w := n.Get("critic_warmup"); w != nil {
@@ -302,7 +302,7 @@ func (r *reader) stage(n *conf.Node) *Stage {
 		}
 	}
 	if s.Fill && (s.CriticWarmup > 0 || told(s.Set, "trainer.critic_warmup") != "" || told(s.Set, "trainer.critic_warmup_until") != "") {
-		n.Get("steps").Bad("fill is for stages whose steps cost the same: leave out the discriminator's time alone")
+		n.Get("steps").Bad("fill is for stages whose steps cost the same: leave out the steps that train the discriminator alone")
 	}
 	return s
 }
@@ -315,7 +315,7 @@ func (r *reader) arms(p *Plan, root *conf.Node) {
 		arm, n := Arm{Name: name}, arms.Get(name)
 		list := n.List()
 		if len(list) == 0 {
-			n.Bad("want at least one stage")
+			n.Bad("expected at least one stage")
 		}
 		for i, e := range list {
 			s := r.member(e)

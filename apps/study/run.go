@@ -285,7 +285,7 @@ func (s *session) rehearse(ctx context.Context) error {
 			if errors.Is(err, ErrInterrupted) {
 				return err
 			}
-			return fmt.Errorf("study: eval: %s: tried on two rows before anything is trained: %w", set.Name, err)
+			return fmt.Errorf("study: eval: %s: trial on two rows before any training: %w", set.Name, err)
 		}
 	}
 	return nil
@@ -627,7 +627,7 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 		}
 	}
 	if f.Before >= f.Budget {
-		return 0, fmt.Errorf("the stages before have taken %s of a budget of %s: nothing is left for steps: fill: raise the budget or shorten them: %w", number(f.Before), number(f.Budget), ErrFinal)
+		return 0, fmt.Errorf("earlier stages used %s of the budget of %s, so nothing is left for \"steps: fill\": raise the budget or shorten them: %w", number(f.Before), number(f.Budget), ErrFinal)
 	}
 	for want := probeSteps; ; {
 		args := n.args(probe, from, want, s.threads, probeSettings...)
@@ -645,7 +645,7 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 		}
 		mean, sd := moments(costs)
 		if !(mean > 0) {
-			return 0, fmt.Errorf("steps: fill: the probe of %d steps cost nothing: %s says neither perf/tflops nor timing_s/step", len(rows), filepath.Join(probe, "metrics.jsonl"))
+			return 0, fmt.Errorf("steps: fill: the probe of %d steps cost nothing: %s has neither perf/tflops nor timing_s/step", len(rows), filepath.Join(probe, "metrics.jsonl"))
 		}
 		f.PerStep, f.Probed = mean, len(rows)
 		need := int(math.Ceil(math.Pow(sd/mean/exact, 2)))
@@ -658,7 +658,7 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 	if err := writeJSON(s.FS, n.file(fillName), f); err != nil {
 		return 0, err
 	}
-	s.say("%s: %d steps fill the budget of %s: %s a step, %s before it", s.who(t), f.Steps, number(f.Budget), number(f.PerStep), number(f.Before))
+	s.say("%s: %d steps fill the budget of %s: %s per step, %s before it", s.who(t), f.Steps, number(f.Budget), number(f.PerStep), number(f.Before))
 	return f.Steps, s.FS.RemoveAll(probe)
 }
 
@@ -698,7 +698,7 @@ func (s *session) failures() error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("study: %d of %d parts failed; run the same command again to try them again; the first: %w", n, len(s.tasks), first)
+	return fmt.Errorf("study: %d of %d parts failed: run the same command to try them again; the first error: %w", n, len(s.tasks), first)
 }
 
 // DryRun says what Run would do: the command lines, and the time that they are
@@ -758,7 +758,7 @@ func DryRun(p *Plan, o Options, w io.Writer) error {
 		if filled > 0 && per == 0 {
 			fmt.Fprintf(w, " and %d stages that fill the budget of %s", filled, p.Budget.text())
 		}
-		fmt.Fprint(w, ", evaluations apart")
+		fmt.Fprint(w, ", without evaluations")
 	}
 	fmt.Fprintln(w)
 	return nil

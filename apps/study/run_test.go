@@ -218,7 +218,7 @@ func TestFill(t *testing.T) {
 	r.plan.Budget = Budget{TFLOP: 0.02}
 	r.plan.Arms[1].Stages = append(r.plan.Arms[0].Stages, r.plan.Arms[1].Stages...)
 	report := r.must(t)
-	if why := report.Runs[1].Why; report.Runs[1].State != "failed" || !strings.Contains(why, "the stages before have taken 0.04 of a budget of 0.02") {
+	if why := report.Runs[1].Why; report.Runs[1].State != "failed" || !strings.Contains(why, "earlier stages used 0.04 of the budget of 0.02") {
 		t.Errorf("%s: %s", report.Runs[1].State, why)
 	}
 }
@@ -246,7 +246,7 @@ func TestFailures(t *testing.T) {
 		if c.final != (err == nil) || report == nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if !c.final && !strings.Contains(err.Error(), "run the same command again to try them again") {
+		if !c.final && !strings.Contains(err.Error(), "run the same command to try them again") {
 			t.Errorf("%s: %v", name, err)
 		}
 		failed := 0
@@ -289,7 +289,7 @@ func TestRefused(t *testing.T) {
 				}
 				return nil
 			}
-		}, "study: eval: test: tried on two rows before anything is trained: checker: exit status 1"},
+		}, "study: eval: test: trial on two rows before any training: checker: exit status 1"},
 		"jobs": {func(r *trial) { r.jobs, r.needs = 4, Needs{Bytes: 4e9, Free: 10e9} }, "study: --jobs 4: one command takes up to 4 GB, 10 GB are free: does not fit in memory: use --jobs 2"},
 	} {
 		r := try(t)
@@ -333,7 +333,7 @@ func TestDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"gad sft --model /w/student ", " --steps FILL ", "/run/global_step_4/actor ", "gad train --resume /w/out/stages/s1-warmup-",
-		"8 stages and 12 evaluations to do, 1 at a time with 4 threads each; about 2m0s and 2 stages that fill the budget of as many FLOPs as GAD, evaluations apart\n"} {
+		"8 stages and 12 evaluations to do, 1 at a time with 4 threads each; about 2m0s and 2 stages that fill the budget of as many FLOPs as GAD, without evaluations\n"} {
 		if !strings.Contains(b.String(), text) {
 			t.Errorf("does not say %q:\n%s", text, &b)
 		}

@@ -462,7 +462,7 @@ func readJSON(fsys vfs.FS, path string, into any) (ok bool, err error) {
 		err = json.Unmarshal(raw, into)
 	}
 	if err != nil {
-		return false, fmt.Errorf("study: %s: %w: remove it: it is made again", path, err)
+		return false, fmt.Errorf("study: %s: %w: remove it; it will be written again", path, err)
 	}
 	return true, nil
 }

@@ -428,7 +428,7 @@ func (r *Report) Markdown() string {
 		}
 	}
 	fmt.Fprintf(&b, "%d of %d runs (%d arms x %d seeds: %s). ", done, len(r.Runs), len(r.Costs), len(r.Seeds), strings.Trim(fmt.Sprint(r.Seeds), "[]"))
-	b.WriteString("Mean over seeds [95 % interval by Student's t]; a number in brackets behind it says how many seeds there are, where that is not all of them. Differences are paired by seed; behind them in how many seeds the arm is the better one, for measures of which that is known.\n")
+	b.WriteString("Mean over seeds [95 % interval by Student's t]; a number in brackets after it is the number of seeds, if some are missing. Differences are paired by seed and followed by the number of seeds in which the arm is better, for measures that have a better direction.\n")
 	for _, t := range r.Tables {
 		t.markdown(&b, len(r.Seeds))
 	}
@@ -542,7 +542,7 @@ func (r *Report) training(b *strings.Builder) {
 }
 
 func (r *Report) costs(b *strings.Builder) {
-	fmt.Fprintf(b, "\n## Cost\n\nOf the training steps, evaluations and probes apart. Budget: %s. Seconds are those of this machine, with what else it did.\n\n", r.Budget)
+	fmt.Fprintf(b, "\n## Cost\n\nTraining steps only, without evaluations and probes. Budget: %s. Seconds were measured on this machine, which may have had other work.\n\n", r.Budget)
 	head(b, "arm", "steps", "TFLOP", "seconds", "share of the budget")
 	for _, c := range r.Costs {
 		share := ""

@@ -42,7 +42,7 @@ turns before it has walked: there it guesses, one in four.
 	b.WriteString(`| student/ | | an untrained model folder with its tokenizer |
 
 The problem alone (the way at the start and the turns) decides its file, whatever the seed and the kind: no test
-question was ever trained on. No question comes twice.
+question was ever trained on. No question appears twice.
 
 ## How an answer is graded
 

@@ -66,12 +66,12 @@ type Kind struct {
 
 var kinds = []Kind{{
 	Name:  "two-forms",
-	About: "the commoner of the teacher's two forms is beyond the student: the game should win",
+	About: "the student cannot do the more frequent of the teacher's two forms: the game should win",
 	First: 0.75,
 	Rows:  map[string]int{Train: 20000, Test: 2000, Tune: 1000},
 }, {
 	Name:  "few-rows",
-	About: "few teacher's answers, and test prompts distributed like them and otherwise",
+	About: "few teacher answers; test prompts from the same and from another distribution",
 	First: 0.6,
 	Rows:  map[string]int{Train: 500, Test: 2000, Tune: 1000, Shifted: 1000},
 }, {
@@ -181,7 +181,7 @@ func (k Kind) Make(seed uint64, split string, n int) ([]Row, error) {
 		return nil, fmt.Errorf("task: split %q: unknown: use %s", split, strings.Join(Splits, ", "))
 	}
 	if n < 0 || n > Max(split) {
-		return nil, fmt.Errorf("task: split %q: %d rows: must be 0 to %d, so that no question comes twice", split, n, Max(split))
+		return nil, fmt.Errorf("task: split %q: %d rows: must be 0 to %d, so that no question appears twice", split, n, Max(split))
 	}
 	rows, seen := make([]Row, 0, n), make(map[string]bool, n)
 	for i := range n {
@@ -259,7 +259,7 @@ var question, resultFirst, walkFirst = func() (q, r, w *regexp.Regexp) {
 func Check(prompt, answer string) (Grade, error) {
 	m := question.FindStringSubmatch(prompt)
 	if m == nil {
-		return Grade{}, fmt.Errorf("task: question %q: not one of these tasks: they read %q", prompt, "Facing north, go left stay right ...")
+		return Grade{}, fmt.Errorf("task: question %q: not a question of this task: they look like %q", prompt, "Facing north, go left stay right ...")
 	}
 	p := problem{start: slices.Index(ways, m[1]), ops: strings.Fields(m[2])}
 	switch {

@@ -284,9 +284,9 @@ func TestErrors(t *testing.T) {
 	}{
 		{split, `task: split "validation": unknown: use train, test, tune, shifted`},
 		{few, `task: split "test": -1 rows: must be 0 to `},
-		{many, `so that no question comes twice`},
-		{foreign, `task: question "What is 1+1?": not one of these tasks`},
-		{way, `task: question "Facing up, go left": not one of these tasks`},
+		{many, `so that no question appears twice`},
+		{foreign, `task: question "What is 1+1?": not a question of this task`},
+		{way, `task: question "Facing up, go left": not a question of this task`},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%v, want %q", c.err, c.want)

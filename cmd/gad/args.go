@@ -35,7 +35,7 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 		if near := conf.Nearest(key, names); !slices.Contains(names, key) && near != "" {
 			return nil, usage("unknown flag --%s: did you mean --%s?", key, near)
 		} else if !slices.Contains(names, key) {
-			return nil, usage("unknown flag --%s: flags stand behind a command: see gad --help", key)
+			return nil, usage("unknown flag --%s: flags come after a command: see gad --help", key)
 		}
 		return args, nil
 	case c == nil:
@@ -131,6 +131,15 @@ func unknownCommand(before, name string, commands []*cli.Command) error {
 	return usage("unknown command %q: see gad %s--help", before+name, before)
 }
 
+// noSubcommand refuses a command that has subcommands and was given none of them.
+func noSubcommand(c *cli.Context, names string) error {
+	name := c.Command.Name
+	if arg := c.Args().First(); arg != "" {
+		return usage("%s: unknown subcommand %q: use %s (see gad %s --help)", name, arg, names, name)
+	}
+	return usage("%s: a subcommand is missing: use %s (see gad %s --help)", name, names, name)
+}
+
 // elsewhere are names that other trainers have for a setting, where the last part of
 // gad's own name does not give it away.
 var elsewhere = map[string]string{
@@ -164,7 +173,7 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		names = append(names, f.Names()...)
 	}
 	if key == "resume" && takesSettings(c) {
-		return usage("%s: unknown flag --resume: repeat the command that began the run, or say gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor", command)
+		return usage("%s: unknown flag --resume: repeat the command that began the run, or use gad resume RUN; to start from another run's student give --model RUN/global_step_N/actor", command)
 	}
 	if takesSettings(c) {
 		if value == "" {
@@ -172,13 +181,13 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		}
 		snake := strings.ReplaceAll(key, "-", "_")
 		if strings.Contains(key, ".") {
-			return usage("%s: unknown flag --%s: settings stand without dashes: %s=%s", command, key, snake, value)
+			return usage("%s: unknown flag --%s: a setting has no dashes: give %s=%s", command, key, snake, value)
 		}
 		if keys := settingsNamed(snake); len(keys) > 0 {
 			for i, k := range keys {
 				keys[i] = k + "=" + value
 			}
-			return usage("%s: unknown flag --%s: say the setting %s", command, key, strings.Join(keys, " or "))
+			return usage("%s: unknown flag --%s: give the setting %s", command, key, strings.Join(keys, " or "))
 		}
 	}
 	if near := conf.Nearest(key, names); near != "" {

@@ -19,19 +19,19 @@ func (p *program) benchCommand() *cli.Command {
 	load := bench.DefaultLoad()
 	return &cli.Command{
 		Name:  "bench",
-		Usage: "what this machine can do, and what share of that operations and stages reach",
+		Usage: "measure this machine, and what share of its limits each operation and stage reaches",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", or a folder with config.json; weights are random, nothing is downloaded"},
-			&cli.StringFlag{Name: "what", Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; all unless set"},
-			&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "time to spend, about; a stage that would take longer is named and left out"},
-			&cli.IntFlag{Name: "prompts", Value: load.Prompts, Usage: "of a GAD step"},
-			&cli.IntFlag{Name: "answers", Value: load.N, Usage: "to each of them"},
-			&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt, Usage: "of each prompt, there and in generation"},
-			&cli.IntFlag{Name: "new-tokens", Value: load.New, Usage: "of each answer"},
-			&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens of a micro-batch of a GAD step"},
-			&cli.BoolFlag{Name: "recompute", Usage: "activations in the backward pass"},
-			&cli.BoolFlag{Name: "json", Usage: "one JSON object"},
-			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one a line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
+			&cli.StringFlag{Name: "what", Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; default: all"},
+			&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "approximate time to spend, in seconds; a stage that would take longer is named and skipped"},
+			&cli.IntFlag{Name: "prompts", Value: load.Prompts, Usage: "prompts of a GAD step"},
+			&cli.IntFlag{Name: "answers", Value: load.N, Usage: "answers per prompt"},
+			&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt, Usage: "tokens of each prompt, in the GAD step and in generation"},
+			&cli.IntFlag{Name: "new-tokens", Value: load.New, Usage: "tokens of each answer"},
+			&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"},
+			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
+			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
+			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -64,7 +64,7 @@ func (p *program) benchCommand() *cli.Command {
 			d := flagged(c)
 			if c.Bool("serve") {
 				if c.IsSet("what") || c.Bool("json") {
-					return usage("bench: --serve: takes neither --what nor --json: the cases that it reads say what is measured")
+					return usage("bench: --serve: takes neither --what nor --json: the cases on standard input decide what is measured")
 				}
 				be, err := d.open()
 				if err != nil {

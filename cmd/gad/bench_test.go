@@ -20,11 +20,11 @@ func TestBench(t *testing.T) {
 		"bench --shape 7b":                `bench: --shape "7b": use 25m, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, or a folder with config.json`,
 		"bench --device tpu":              `device: "tpu": use cpu or cuda`,
 		"bench --precision f64":           `device: precision "f64": use auto, bf16 or f32`,
-		"bench --what speed":              `bench: part "speed": want some of limits, ops, stages`,
+		"bench --what speed":              `bench: part "speed": expected some of limits, ops, stages`,
 		"bench --seconds 0":               `bench: --seconds 0: must be above 0, to 1000000`,
 		"bench --answers 0":               `bench: --answers 0: must be from 1 to 1048576`,
 		"bench now":                       `bench: unexpected argument "now": this command takes flags only`,
-		"bench --serve --what ops --json": `bench: --serve: takes neither --what nor --json: the cases that it reads say what is measured`,
+		"bench --serve --what ops --json": `bench: --serve: takes neither --what nor --json: the cases on standard input decide what is measured`,
 	} {
 		code, out, err := gad(strings.Fields(line)...)
 		if code != exitUsage || err != "gad: "+want+"\n" || out != "" {

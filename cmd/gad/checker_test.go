@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,12 +33,12 @@ func TestEvalChecker(t *testing.T) {
 		t.Errorf("prints\n%s", text)
 	}
 	for command, want := range map[string]string{
-		"exit 2":                     `gad: checker: "exit 2": row 0 has no score: printed 0 of 10: it ended with exit status 2: it must end with exit status 0`,
-		"head -n 9 | sed 's/.*/1/'":  `gad: checker: "head -n 9 | sed 's/.*/1/'": row 9 has no score: printed 9 of 10: print one line a row, in order`,
+		"exit 2":                     `gad: checker: "exit 2": row 0 has no score: printed 0 of 10: ended with exit status 2: must end with exit status 0`,
+		"head -n 9 | sed 's/.*/1/'":  `gad: checker: "head -n 9 | sed 's/.*/1/'": row 9 has no score: printed 9 of 10: print one line per row, in order`,
 		"sleep 60 --checker-timeout": "",
 	} {
 		if want == "" {
-			command, want = "sleep 60", `gad: checker: "sleep 60": row 0 has no score: printed 0 of 10: not done after 1s, and ended: make it faster, or raise the deadline (trainer.checker_timeout, --checker-timeout)`
+			command, want = "sleep 60", `gad: checker: "sleep 60": row 0 has no score: printed 0 of 10: not finished after 1s, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)`
 		}
 		code, out, said := gad(append(args, "--checker-timeout", "1", "--checker", command)...)
 		if code != exitFailed || !strings.HasSuffix(said, "\n"+want+"\n") || strings.Count(said, "gad: ") != 1 || out != "" {
@@ -89,7 +90,7 @@ func TestFolderNamesNoChecker(t *testing.T) {
 			args = []string{"train", "--resume", run, "--steps", "2"}
 		}
 		code, _, said := gad(args...)
-		if code != exitUsage || !strings.Contains(said, "a folder starts no program: give it again, --checker ") || strings.Count(said, "\n") != 1 {
+		if code != exitUsage || !strings.Contains(said, fmt.Sprintf("gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none", checker)) || strings.Count(said, "\n") != 1 {
 			t.Errorf("gad %s: exit status %d\n%s", strings.Join(args, " "), code, said)
 		}
 		if _, err := os.Stat(trace); err == nil {

@@ -18,7 +18,7 @@ func (p *program) completionCommand() *cli.Command {
 	shell := func(name, where, script string) *cli.Command {
 		return &cli.Command{
 			Name:        name,
-			Usage:       "a script for " + name,
+			Usage:       "print the completion script for " + name,
 			Description: where,
 			Action: func(c *cli.Context) error {
 				if err := noArguments(c); err != nil {
@@ -31,14 +31,14 @@ func (p *program) completionCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "completion",
-		Usage: "shell completion of commands, flags and settings: bash, zsh or fish",
+		Usage: "print a script that completes commands, flags and settings in bash, zsh or fish",
 		Subcommands: []*cli.Command{
 			shell("bash", "Add to ~/.bashrc: source <(gad completion bash)", bashScript),
-			shell("zsh", "Write it to a folder of $fpath: gad completion zsh > ~/.zfunc/_gad", zshScript),
+			shell("zsh", "Write it to a folder in $fpath: gad completion zsh > ~/.zfunc/_gad", zshScript),
 			shell("fish", "gad completion fish > ~/.config/fish/completions/gad.fish", fishScript),
 			{
 				Name:      "words",
-				Usage:     "what may stand in the place of the last word: a line each, with a tab and what it is",
+				Usage:     "candidates for the last word, one per line: the word, a tab and its description",
 				ArgsUsage: "-- gad WORD ...",
 				Hidden:    true,
 				Action: func(c *cli.Context) error {
@@ -49,9 +49,7 @@ func (p *program) completionCommand() *cli.Command {
 				},
 			},
 		},
-		Action: func(c *cli.Context) error {
-			return usage("completion: say bash, zsh or fish: see gad completion --help")
-		},
+		Action: func(c *cli.Context) error { return noSubcommand(c, "bash, zsh or fish") },
 	}
 }
 
@@ -102,8 +100,9 @@ fi
 
 const fishScript = `# Completion of gad for fish.
 function __gad_words
-    set -l words (commandline -opc) (commandline -ct)
-    $words[1] completion words -- $words 2>/dev/null
+    set -l words (commandline -opc)
+    set -l word (commandline -ct)
+    $words[1] completion words -- $words "$word" 2>/dev/null
 end
 complete -c gad -a '(__gad_words)'
 `

@@ -13,7 +13,7 @@ func TestNoCUDA(t *testing.T) {
 	f := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	flags := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--device", "cuda"}
-	const missing = "cuda: CUDA is not to be had: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU"
+	const missing = "cuda: CUDA is not available: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU"
 	code, out, said := gad(stage("sft", flags...)...)
 	if code != exitUsage || out != "" || said != "gad: "+missing+"\n" {
 		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
@@ -22,13 +22,13 @@ func TestNoCUDA(t *testing.T) {
 		t.Error("the run folder was made")
 	}
 	printed, _ := must(t, stage("plan", flags...)...)
-	for _, want := range []string{"actor: weights as products read them", "the device itself", "not timed", missing} {
+	for _, want := range []string{"actor: packed copy of the weights", "CUDA context and libraries", "no time estimate", missing} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, printed)
 		}
 	}
 	code, _, said = gad(stage("plan", append(flags, "--memory", "0.3")...)...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "300 MB are available: no setting of the batch fits") {
+	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "300 MB are available: no batch size fits; the smallest needs") {
 		t.Errorf("a plan for 300 MB: exit status %d, %s", code, said)
 	}
 }

@@ -72,7 +72,7 @@ func TestCUDACommands(t *testing.T) {
 		}
 	}
 	printed, _ := must(t, stage("plan", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "run"), "--device", "cuda")...)
-	for _, want := range []string{"the device itself", "available", "time of a step", "cuda/bf16"} {
+	for _, want := range []string{"CUDA context and libraries", "available", "time of a step", "cuda/bf16"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, printed)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/data"
+	"gad/internal/report"
 	"gad/tokenizer"
 	"gad/trainer"
 )
@@ -18,8 +19,8 @@ func setFlags(what string) []cli.Flag {
 	cols := data.DefaultColumns()
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "data", Usage: what + ": file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
-		&cli.StringFlag{Name: "split", Usage: "which split, where a folder has several"},
-		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "of the rows: " + strings.Join(data.RowFormats, ", ")},
+		&cli.StringFlag{Name: "split", Usage: "which split, if a folder has several"},
+		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
 		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
 	}
@@ -49,11 +50,9 @@ func (p *program) dataCommand() *cli.Command {
 	}
 	limits := trainer.DefaultConfig().Data
 	return &cli.Command{
-		Name:  "data",
-		Usage: "inspect, validate, convert or split a data set",
-		Action: func(c *cli.Context) error {
-			return usage("data: say inspect, validate, convert or split: see gad data --help")
-		},
+		Name:   "data",
+		Usage:  "inspect, validate, convert or split a data set",
+		Action: func(c *cli.Context) error { return noSubcommand(c, "inspect, validate, convert or split") },
 		Subcommands: []*cli.Command{
 			{
 				Name: "inspect", Usage: "format, columns, size and a first row", Flags: columns,
@@ -73,9 +72,9 @@ func (p *program) dataCommand() *cli.Command {
 					&cli.StringFlag{Name: "model", Usage: "folder whose tokenizer measures lengths; without it they are not measured in tokens"},
 					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt, Usage: "tokens"},
 					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "tokens, end token included"},
-					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are training rows too"},
+					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are also training rows"},
 					&cli.StringFlag{Name: "val-split", Usage: "which split of --val-data"},
-					&cli.BoolFlag{Name: "json", Usage: "the report as JSON"},
+					&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 				}, columns...),
 				Action: func(c *cli.Context) error {
 					set, err := open(c)
@@ -113,7 +112,7 @@ func (p *program) dataCommand() *cli.Command {
 			},
 			{
 				Name: "convert", Usage: "write the set in another file format, as messages: .arrow, .arrows, .parquet or .jsonl, by the output's name",
-				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "file to make"}}, columns...),
+				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "output file"}}, columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "output"); err != nil {
 						return err
@@ -126,18 +125,18 @@ func (p *program) dataCommand() *cli.Command {
 					if err := data.Convert(set, c.String("output")); err != nil {
 						return err
 					}
-					fmt.Fprintf(p.out, "%s: %d rows\n", c.String("output"), set.Len())
+					fmt.Fprintf(p.out, "%s: %s\n", c.String("output"), report.Count(set.Len(), "row"))
 					p.noteSet(set)
 					return nil
 				},
 			},
 			{
-				Name: "split", Usage: "two sets by a keyed shuffle; equal prompts stay together",
+				Name: "split", Usage: "split a data set into two by a shuffle with a seed; equal prompts stay together",
 				Flags: append([]cli.Flag{
 					&cli.Float64Flag{Name: "fraction", Value: 0.95, Usage: "share of the first part"},
 					&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the shuffle"},
-					&cli.StringFlag{Name: "first", Usage: "file to make"},
-					&cli.StringFlag{Name: "second", Usage: "file to make"},
+					&cli.StringFlag{Name: "first", Usage: "output file of the first part"},
+					&cli.StringFlag{Name: "second", Usage: "output file of the second part"},
 				}, columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "first", "second"); err != nil {
@@ -155,7 +154,7 @@ func (p *program) dataCommand() *cli.Command {
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(p.out, "%s: %d rows\n%s: %d rows\n", c.String("first"), a, c.String("second"), b)
+					fmt.Fprintf(p.out, "%s: %s\n%s: %s\n", c.String("first"), report.Count(a, "row"), c.String("second"), report.Count(b, "row"))
 					p.noteSet(set)
 					return nil
 				},
@@ -175,7 +174,7 @@ func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) er
 	if err != nil {
 		return err
 	}
-	report.Notes = append(report.Notes, fmt.Sprintf("%d of the %d validation rows have a prompt that is also in the training data, %d the same answer too", prompts, val.Len(), rows))
+	report.Notes = append(report.Notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data, %d of them also the same answer", prompts, val.Len(), rows))
 	return nil
 }
 

@@ -15,10 +15,10 @@ import (
 func (p *program) demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
-		Usage: "a task, a student, SFT, warm-up, the game, evaluation: the whole story on the CPU, in minutes",
+		Usage: "try the whole method on a small generated task on the CPU, in minutes: SFT, warm-up, game, evaluation",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "dir", Usage: "folder that everything is written to (default: gad-demo, with --fast gad-demo-fast)"},
-			&cli.BoolFlag{Name: "fast", Usage: "a smaller one, in a minute"},
+			&cli.StringFlag{Name: "dir", Usage: "output folder (default: gad-demo, with --fast gad-demo-fast)"},
+			&cli.BoolFlag{Name: "fast", Usage: "a smaller demo, about a minute"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows, the student, data order and sampling"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {

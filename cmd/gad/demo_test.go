@@ -113,7 +113,7 @@ func TestDemo(t *testing.T) {
 	}
 	for _, flags := range [][]string{{}, {"--seed", "2", "--fast"}} {
 		code, _, said := gad(append([]string{"demo", "--dir", dir}, flags...)...)
-		if code != exitUsage || said != "gad: demo: "+dir+": holds another demo, with another --seed or --fast: nothing is overwritten: give another --dir\n" {
+		if code != exitUsage || said != "gad: demo: "+dir+": contains another demo, with another --seed or --fast: nothing is overwritten: give another --dir\n" {
 			t.Errorf("%q in that folder: exit status %d, %s", flags, code, said)
 		}
 	}

@@ -21,10 +21,10 @@ var errSick = errors.New("sick")
 func (p *program) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "doctor",
-		Usage:     "how a run ended, whether it can go on, and what is wrong with it; without RUN: what this machine has",
+		Usage:     "report how a run ended, whether it can be resumed and what looks wrong; without RUN: what this machine has",
 		ArgsUsage: "[RUN]",
-		Description: "Reads a run folder, all bytes of its checkpoints included, and changes nothing.\n" +
-			"Exit status 0: going on as it is is sound. 1: it is sick, the last lines say why.\n" +
+		Description: "Reads a run folder, including every byte of its checkpoints, and changes nothing.\n" +
+			"Exit status 0: the run can be resumed as it is. 1: it should not be; the last lines say why.\n" +
 			"The signs that it looks for in the metrics are described in doc/metrics.md.",
 		Action: func(c *cli.Context) error {
 			switch c.NArg() {
@@ -64,7 +64,7 @@ func (p *program) examineMachine() error {
 	if free := cpu.MemoryAvailable(); free > 0 {
 		field("memory", "%s available", gb(free))
 	} else {
-		field("memory", "the system does not say what is available")
+		field("memory", "not reported by the system")
 	}
 	dir, err := os.Getwd()
 	if err != nil {

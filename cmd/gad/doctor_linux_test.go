@@ -58,7 +58,7 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(run, ".lock.holder"), []byte(`{"pid":4711,"host":"h"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, said := ask(); code != exitDone || !strings.Contains(said, `by process 4711 on host "h", if that still runs: the lock is another user's`) {
+	if code, said := ask(); code != exitDone || !strings.Contains(said, `by process 4711 on host "h", if it is still running: the lock belongs to another user`) {
 		t.Errorf("with a closed lock and a holder: exit status %d\n%s", code, said)
 	}
 	before := tree(t, run)

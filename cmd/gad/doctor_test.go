@@ -68,7 +68,7 @@ func TestDoctor(t *testing.T) {
 	}
 	p.Process.Signal(syscall.SIGTERM)
 	p.end(t, 20*time.Second)
-	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command goes on after step", "\nhealthy\n")
+	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command continues after step", "\nhealthy\n")
 	ends(t, run, "interrupted")
 	causes += 2
 
@@ -77,7 +77,7 @@ func TestDoctor(t *testing.T) {
 	wait(t, "some steps more", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
 	p.Process.Kill()
 	p.end(t, 20*time.Second)
-	out = doctor(t, "killed", run, exitDone, "without a last word: kill -9, a loss of power", "the same command goes on after step", "\nhealthy\n")
+	out = doctor(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power", "the same command continues after step", "\nhealthy\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 	causes++
 
@@ -111,7 +111,7 @@ func TestDoctor(t *testing.T) {
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 {
 		t.Errorf("numerical stop: exit status %d, must be said once:\n%s", code, said)
 	}
-	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "sick: it ended with an error that may come again")
+	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "sick: it ended with an error that may happen again")
 	ends(t, broken, "numbers broke down")
 	t.Logf("numerical stop:\n%s", strings.ReplaceAll(out, filepath.Dir(broken), "RUNS"))
 	causes++
@@ -119,8 +119,8 @@ func TestDoctor(t *testing.T) {
 	t.Logf("row 10: last words: %d ways to end, each told by the log's last entry (killed: by its absence) and by gad doctor; full disk and memory: TestDoctorDiskFull, TestRunOutOfMemory", causes)
 
 	for what, args := range map[string][]string{
-		`trainer: ` + f.path("student") + `: holds no run`: {f.path("student")},
-		"unexpected argument \"b\"":                        {"a", "b"},
+		`trainer: ` + f.path("student") + `: contains no run`: {f.path("student")},
+		"unexpected argument \"b\"":                           {"a", "b"},
 	} {
 		code, out, said := gad(append([]string{"doctor"}, args...)...)
 		if code != exitUsage || out != "" || !strings.Contains(said, what) || strings.Count(said, "\n") != 1 {

@@ -31,17 +31,17 @@ const evalSlots = 64
 // evalFlags are those of gad eval; gad plan --stage eval takes their defaults.
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
-		&cli.StringSliceFlag{Name: "model", Usage: "model folder; give it again for each model to compare: all are compared with the first"},
-		&cli.StringFlag{Name: "output", Usage: "file to make: every answer with its figures, a JSON line for each row and model"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "print the memory and the time that it will take, and stop"},
+		&cli.StringSliceFlag{Name: "model", Usage: "model folder; repeat it for each model to compare: all are compared with the first"},
+		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
 		&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the answers; 0 is greedy"},
-		&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit", Usage: "longer prompts are refused, tokens"},
+		&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit", Usage: "longest prompt, tokens; longer ones are refused"},
 		&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling, of the intervals and of the fresh discriminators"},
 		&cli.StringFlag{Name: "checker", Usage: "program that scores the answers, for sh -c (see doc/the-game.md)"},
-		&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "seconds after which the checker is ended"},
-		&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time for the fresh discriminators of a model: their steps, then their seeds, are lowered to it; 0 is any time"},
-		&cli.IntFlag{Name: "disc-steps", Value: trainer.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; if given, only a given --disc-minutes lowers it"},
-		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs of one step of a fresh discriminator"},
+		&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "time limit for the checker, in seconds"},
+		&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time limit for the fresh discriminators of one model, in minutes: first their steps, then their seeds are reduced to fit; 0 is no limit"},
+		&cli.IntFlag{Name: "disc-steps", Value: trainer.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; if given, it is only reduced to fit a given --disc-minutes"},
+		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs per step of a fresh discriminator"},
 		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
 		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
 		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: "model folder that the fresh discriminators start from, or random: random weights of the student's shape"},
@@ -115,7 +115,7 @@ func freeOutput(command, path string) error {
 		return vfs.Target(fmt.Errorf("%s: %s: %w", command, path, err))
 	}
 	if info, err := files().Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		return usage("%s: %s: there is no folder %s: make it or give another --output", command, path, filepath.Dir(path))
+		return usage("%s: %s: there is no folder %s: create it or give another --output", command, path, filepath.Dir(path))
 	}
 	probe := vfs.TempName(path)
 	f, err := files().Create(probe)
@@ -505,7 +505,7 @@ func (e *evaluation) print() error {
 	}
 	printEvaluations(e.p.out, all)
 	if out := e.c.String("output"); out != "" {
-		fmt.Fprintf(e.p.out, "%s: %d answers\n", out, len(e.rows)*len(e.students))
+		fmt.Fprintf(e.p.out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))
 	}
 	return nil
 }
@@ -518,7 +518,7 @@ func printEvaluations(w io.Writer, all compared) {
 	if first.Temperature > 0 {
 		how = fmt.Sprintf("temperature %g", first.Temperature)
 	}
-	fmt.Fprintf(w, "%d rows, %s; 95 %% intervals in brackets\n", first.Rows, how)
+	fmt.Fprintf(w, "%s, %s; 95 %% intervals in brackets\n", report.Count(first.Rows, "row"), how)
 	const name, column = 30, 26
 	line := func(cells ...string) {
 		var b strings.Builder
@@ -637,7 +637,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		case e.FreshDTies != nil && *e.FreshDTies == 1:
 			says = "all answers equal"
 		case e.FreshDLearned != nil && *e.FreshDLearned:
-			says = "too few pairs to ask about"
+			says = "too few pairs to judge"
 		case e.FreshDLearned != nil:
 			says = "not learned: no finding"
 		case e.FreshDNote != "":
@@ -657,7 +657,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 	}
 	line(cells...)
 	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
-	row("  control", "the same training, told apart: the teacher's answer with one token replaced", func(e trainer.Evaluation) string { return number(e.FreshDControl) })
+	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return number(e.FreshDControl) })
 	row("  ties", "answers equal to the teacher's, left out", func(e trainer.Evaluation) string { return number(e.FreshDTies) })
 	row("  trained", "", func(e trainer.Evaluation) string {
 		if e.FreshDSteps == 0 {

@@ -80,7 +80,7 @@ func TestEval(t *testing.T) {
 		t.Errorf("--disc-steps 0 --limit 3: %s", printed)
 	}
 	text, said = must(t, append(args, "--limit", "1")...)
-	if want := "no fresh discriminator: 1 row: a discriminator learns from half of the rows and is asked about the others\n"; !strings.Contains(text, want) || !strings.Contains(said, want) {
+	if want := "no fresh discriminator: 1 row: a discriminator learns from half of the rows and is tested on the others\n"; !strings.Contains(text, want) || !strings.Contains(said, want) {
 		t.Errorf("one row prints\n%sand says\n%s", text, said)
 	}
 	// Steps that are not asked for are lowered to what ten rows can teach.
@@ -278,7 +278,7 @@ func TestGenerateData(t *testing.T) {
 		if read(name) != all {
 			t.Errorf("%s: other bytes than without an interruption", k)
 		}
-		if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "answers are there already") {
+		if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "resuming, answers done so far: ") {
 			t.Errorf("%s: does not say that it resumes: %s", k, said)
 		}
 	}

@@ -37,21 +37,21 @@ func (p *program) generateCommand() *cli.Command {
 		Usage: "answer a prompt, or every prompt of a data file",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
-			&cli.StringFlag{Name: "prompt", Usage: "what the user says, within the chat template; - reads it from standard input"},
+			&cli.StringFlag{Name: "prompt", Usage: "user message, put into the chat template; - reads it from standard input"},
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
-			&cli.BoolFlag{Name: "raw", Usage: "take --prompt as it is, without a chat template"},
-			&cli.StringFlag{Name: "output", Usage: "file to make for --data: a JSON line for each answer. Interrupted, the same command resumes"},
+			&cli.BoolFlag{Name: "raw", Usage: "use --prompt as it is, without a chat template"},
+			&cli.StringFlag{Name: "output", Usage: "output file for --data: one JSON line per answer. After an interruption the same command resumes"},
 			&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"},
-			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers to each prompt"},
-			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or half of what the model takes with --data, or what is left of it", Usage: "longest answer, tokens"},
+			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
+			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or less if the model's length is too short: what the prompt leaves of it, with --data half of it", Usage: "longest answer, tokens"},
 			&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "sampling temperature; 0 is greedy"},
 			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the smallest set of tokens with this probability"},
 			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens less probable than this share of the best"},
 			&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds give equal answers"},
-			&cli.BoolFlag{Name: "stream", Usage: "print the answer as it is decoded (default: on a terminal)"},
+			&cli.BoolFlag{Name: "stream", DefaultText: "on a terminal", Usage: "print the answer as it is decoded"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object for each answer to --prompt, with token ids and log-probabilities"},
-		}, append(setFlags("conversations to answer, in the place of --prompt"), deviceFlags()...)...),
+		}, append(setFlags("conversations to answer, instead of --prompt"), deviceFlags()...)...),
 		Action: func(c *cli.Context) error {
 			if err := checkGenerateFlags(c); err != nil {
 				return err
@@ -90,9 +90,9 @@ func checkGenerateFlags(c *cli.Context) error {
 		case name == "prompt":
 			return usage("generate: --prompt and --data: give one of them")
 		case c.IsSet("data"):
-			return usage("generate: --%s goes with --prompt, not with --data: leave it out", name)
+			return usage("generate: --%s is for --prompt, not for --data: leave it out", name)
 		default:
-			return usage("generate: --%s goes with --data, not with --prompt: leave it out", name)
+			return usage("generate: --%s is for --data, not for --prompt: leave it out", name)
 		}
 	}
 	if n := c.Int("n"); n < 1 || n > 1<<16-1 {
@@ -525,7 +525,7 @@ func fitting(command, flag string, prompts [][]int32, rows []int, limit, most in
 	if n >= most {
 		return fmt.Errorf("data: row %d: prompt has %d tokens, the model takes %d: drop the row", rows[longest], n, most)
 	}
-	return usage("%s: row %d: prompt has %d tokens, with an answer of %d that is more than the model's %d: give --%s %d", command, rows[longest], n, limit, most, flag, most-n)
+	return usage("%s: row %d: prompt has %d tokens: with an answer of %d that is more than the %d of the model: give --%s %d", command, rows[longest], n, limit, most, flag, most-n)
 }
 
 func (b *batchRun) complete(row int) bool {
@@ -548,7 +548,7 @@ func (b *batchRun) begin() error {
 		return vfs.Target(err)
 	}
 	if n := len(b.lines); n > 0 {
-		b.con.Print(fmt.Sprintf("%s: %d answers are there already", b.partial(), n))
+		b.con.Print(fmt.Sprintf("%s: resuming, answers done so far: %d", b.partial(), n))
 	}
 	var err error
 	if b.journal, err = files().OpenAppend(b.partial()); err != nil {
@@ -646,6 +646,6 @@ func (b *batchRun) finish(w io.Writer, rows int) error {
 		}
 	}
 	n := len(b.lines)
-	fmt.Fprintf(w, "%s: %d answers to %d rows, %.0f tokens on average, %d cut at %d tokens\n", b.path, n, rows, float64(tokens)/float64(max(n, 1)), cut, b.settings.MaxNew)
+	fmt.Fprintf(w, "%s: %s to %s, %.0f tokens on average, %d cut at %d tokens\n", b.path, report.Count(n, "answer"), report.Count(rows, "row"), float64(tokens)/float64(max(n, 1)), cut, b.settings.MaxNew)
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 func (p *program) helpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "help",
-		Usage:     "help on a command; gad help settings [PREFIX] describes the settings",
+		Usage:     "show help on a command; gad help settings [PREFIX] describes the settings",
 		ArgsUsage: "[COMMAND ... | settings [PREFIX]]",
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
@@ -46,7 +46,7 @@ func (p *program) helpCommand() *cli.Command {
 func (p *program) configCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "config",
-		Usage:       "a commented YAML file of all settings, to edit and give to --config",
+		Usage:       "print a commented YAML file of all settings, to edit and give to --config",
 		ArgsUsage:   "[KEY=VALUE ...]",
 		Description: "Writes every setting with its meaning and the stage's default: gad config --stage train > run.yaml",
 		Flags: []cli.Flag{
@@ -70,7 +70,7 @@ func (p *program) configCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "# The settings of gad %s. Delete what you leave as it is: a missing setting keeps its default.\n", stage)
+			fmt.Fprintf(p.out, "# The settings of gad %s. Delete the lines that you do not change: a missing setting keeps its default.\n", stage)
 			_, err = p.out.Write(text)
 			return err
 		},
@@ -128,25 +128,25 @@ func (p *program) resumeCommand() *cli.Command {
 		Usage:     "resume an interrupted run of any stage from its newest checkpoint",
 		ArgsUsage: "RUN [KEY=VALUE ...]",
 		Description: "The same as repeating the command that began the run; all settings are read from the run's folder. " +
-			"Settings that may change in the middle of a run, and --steps, may be given anew.",
+			"Settings that may change within a run, and --steps, can be given.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "steps", Usage: "steps of the run in all: more than before to prolong it"},
-			&cli.StringFlag{Name: "checker", Usage: "the run's checker program, which a folder alone does not start"},
+			&cli.StringFlag{Name: "steps", Usage: "total number of steps; a larger number than before prolongs the run"},
+			&cli.StringFlag{Name: "checker", Usage: "the run's checker program; it must be given again because a folder cannot start a program"},
 			&cli.StringFlag{Name: "device", Usage: "where to compute: cpu or cuda"},
-			&cli.StringFlag{Name: "threads", Usage: "CPU workers; 0 is one per core"},
+			&cli.StringFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
 		},
 		Action: func(c *cli.Context) error {
 			run := c.Args().First()
 			if run == "" || strings.Contains(run, "=") {
-				return usage("resume: no run: say gad resume RUN, the --output of gad sft, warmup, train or dpo")
+				return usage("resume: the run is missing: gad resume RUN, where RUN is the --output of gad sft, warmup, train or dpo")
 			}
 			if info, err := files().Stat(run); err != nil || !info.IsDir() {
 				return usage("resume: %s: no such folder: give the --output of gad sft, warmup, train or dpo", run)
 			}
 			stage, err := trainer.StageOf(files(), run)
 			if errors.Is(err, checkpoint.ErrNone) {
-				return usage("resume: %s: holds no checkpoint to resume from: repeat the command that began the run", run)
+				return usage("resume: %s: contains no checkpoint to resume: repeat the command that began the run", run)
 			} else if err != nil {
 				return err
 			}

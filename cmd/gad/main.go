@@ -95,7 +95,7 @@ func (p *program) invoke(ctx context.Context, args []string) error {
 func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
-		Usage:                     "distil a black-box teacher into a student by an adversarial game (arXiv 2511.10643)",
+		Usage:                     "train a student model on the answers of a black-box teacher (GAD, arXiv 2511.10643)",
 		HideHelpCommand:           true,
 		Flags:                     []cli.Flag{cli.HelpFlag}, // cli adds it only beside its own help command
 		Version:                   versionText(),
@@ -197,7 +197,7 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 		case <-done:
 			return
 		}
-		say("stopping: the step under way is finished and saved; a second Ctrl-C stops at once, without saving")
+		say("stopping after this step, which is saved; a second Ctrl-C stops at once, without saving")
 		cancel()
 		select {
 		case <-signals:
@@ -264,7 +264,7 @@ func deviceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where to compute: cpu or cuda"},
 		&cli.StringFlag{Name: "precision", Value: "auto", Usage: "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
-		&cli.IntFlag{Name: "threads", Usage: "CPU workers; 0 is one per core"},
+		&cli.IntFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 	}
 }
 

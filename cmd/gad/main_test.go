@@ -246,7 +246,7 @@ func TestPipeline(t *testing.T) {
 		"init":   {"Qwen2 with", "tokenizer of 300 tokens"},
 		"data":   {"rows.parquet: 50 rows", "train.arrow: 40 rows", "test.jsonl: 10 rows"},
 		"sft":    {"sft of", "step 60/60", "sft_loss", "rouge_l", "done: "},
-		"warmup": {"prompts a step x 4 answers", "step 1/4  d_acc", "d_loss", "step 4/4  sft_loss"},
+		"warmup": {"prompts per step x 4 answers", "step 1/4  d_acc", "d_loss", "step 4/4  sft_loss"},
 		"train":  {"train from", "clip ", "kl ", "tok/s"},
 		"dpo":    {"dpo of", "step 1/2  dpo_loss 0.693  acc 0.00", "step 2/2  dpo_loss", "rouge_l", "done: "},
 	} {
@@ -293,7 +293,7 @@ func TestGoOn(t *testing.T) {
 		t.Errorf("%d files in the checkpoint, were %d", len(after), len(before))
 	}
 	_, said := must(t, "train", "--resume", run, "--steps", "4")
-	if !strings.Contains(said, "going on after step 2 of 4") {
+	if !strings.Contains(said, "resuming after step 2 of 4") {
 		t.Errorf("says\n%s", said)
 	}
 	equalRuns(t, run, whole, 4)
@@ -335,7 +335,7 @@ func TestNumericalStop(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "20")
 	code, _, said := gad(append(args, "actor.optim.lr=1e38", "trainer.max_skips=3")...)
-	if code != exitNumerical || !strings.Contains(said, "(trainer.max_skips): lower actor.optim.lr and start anew with another --output") {
+	if code != exitNumerical || !strings.Contains(said, "(trainer.max_skips): lower actor.optim.lr and start again with another --output") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	if _, err := os.Stat(filepath.Join(run, "numerical_stop.txt")); err != nil {

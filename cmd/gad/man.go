@@ -12,7 +12,7 @@ import (
 func (p *program) manCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "man",
-		Usage:       "the manual page, in roff: commands, flags, settings, exit statuses",
+		Usage:       "print the manual page in roff format: commands, flags, settings, exit statuses",
 		Description: "gad man > ~/.local/share/man/man1/gad.1",
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -30,7 +30,7 @@ var statuses = []struct {
 	when string
 }{
 	{exitDone, "Done."},
-	{exitFailed, "The run broke, for lack of disk or memory say; or gad doctor found it sick."},
+	{exitFailed, "The command failed, for example because disk space or memory ran out, or gad doctor found that the run should not be resumed."},
 	{exitUsage, "A mistake in the command line or a setting."},
 	{exitInput, "A mistake in data or model files."},
 	{exitNumerical, "The numbers of a training run broke down."},
@@ -114,7 +114,7 @@ func manual(app *cli.App) string {
 		item(fmt.Sprint(s.code), s.when)
 	}
 	macro("SH", "ENVIRONMENT")
-	item("GAD_CPU", "The variant of the CPU's kernels to use, such as avx2, in the place of the fastest.")
+	item("GAD_CPU", "The variant of the CPU's kernels to use, such as avx2, instead of the fastest.")
 	item("NO_COLOR", "If set, output has no colours.")
 	return b.String()
 }

@@ -16,7 +16,7 @@ func (p *program) planCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
-		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with so many GB free (default: what it has now)"},
+		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with this many GB free (default: what this machine has now)"},
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
 	}
 	for _, f := range stageFlags {
@@ -24,7 +24,7 @@ func (p *program) planCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:      "plan",
-		Usage:     "memory, disk, tokens and time of a run before it starts; refuses what cannot fit",
+		Usage:     "estimate memory, disk, tokens and time of a run before it starts; refuses a run that cannot fit",
 		ArgsUsage: "[KEY=VALUE ...]",
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
@@ -73,7 +73,7 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 	}
 	fmt.Fprint(p.out, plan)
 	if missing != nil {
-		fmt.Fprintf(p.out, "not timed, and compared with no memory but what --memory says: %v\n", missing)
+		fmt.Fprintf(p.out, "no time estimate, and no memory limit but --memory: %v\n", missing)
 	}
 	return plan.Check(cfg)
 }

@@ -260,13 +260,13 @@ func TestInterrupt(t *testing.T) {
 			}
 			saved++
 			n := lines(filepath.Join(run, "metrics.jsonl"))
-			want := fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to go on", n, steps)
+			want := fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to resume", n, steps)
 			if n == 0 {
-				want = fmt.Sprintf("stopped before step 1 of %d was done: run the same command again to go on", steps)
+				want = fmt.Sprintf("stopped before step 1 of %d was finished, so nothing is saved: run the same command again to resume", steps)
 			} else if _, err := os.Stat(filepath.Join(run, fmt.Sprintf("global_step_%d", n), "manifest.json")); err != nil {
 				t.Errorf("seed %d: %v", seed, err)
 			}
-			for _, text := range []string{"stopping: the step under way is finished and saved; a second Ctrl-C stops at once, without saving", want} {
+			for _, text := range []string{"stopping after this step, which is saved; a second Ctrl-C stops at once, without saving", want} {
 				if !strings.Contains(p.said.String(), text) {
 					t.Errorf("seed %d: %v: does not say %q:\n%s", seed, sig, text, p.said.String())
 				}

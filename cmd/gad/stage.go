@@ -24,11 +24,11 @@ var stageFlags = []stageFlag{
 	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics, as --data"},
-	{"split", "data.split", "which split of --data, where a folder has several"},
+	{"split", "data.split", "which split of --data, if a folder has several"},
 	{"val-split", "data.val_split", "which split of --val-data"},
 	{"content-key", "data.content_key", "column with the conversation or the prompt"},
 	{"teacher-key", "data.teacher_key", "column with the teacher's answer"},
-	{"format", "data.format", "of the rows: " + strings.Join(data.RowFormats, ", ")},
+	{"format", "data.format", "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},
@@ -37,7 +37,7 @@ var stageFlags = []stageFlag{
 	{"seed", "trainer.seed", "seed of data order, sampling and fresh weights"},
 	{"device", "trainer.device", "where to compute: cpu or cuda"},
 	{"precision", "trainer.precision", "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
-	{"threads", "trainer.threads", "CPU workers; 0 is one per core"},
+	{"threads", "trainer.threads", "CPU threads; 0 is one per core"},
 }
 
 // lists are the flags of stageFlags that may be given several times.
@@ -69,13 +69,13 @@ func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 	var about = map[trainer.Stage]string{
 		trainer.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
-		trainer.Warmup: "train the discriminator first, then the student beside it",
-		trainer.DPO:    "prefer the teacher's answers to samples of the starting student (SODA): no discriminator",
-		trainer.Train:  "play the game from a warm-up checkpoint, or go on with an interrupted run",
+		trainer.Warmup: "train the discriminator alone, then together with the student, which learns by SFT",
+		trainer.DPO:    "train the student to prefer the teacher's answers to its own first samples (SODA): no discriminator",
+		trainer.Train:  "play the game from a warm-up checkpoint, or resume an interrupted run",
 	}
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "print all settings and the plan, and stop"},
 	}
 	if stage != trainer.SFT && stage != trainer.DPO { // what the methods differ in is the game's
 		flags = append(flags, presetFlag())
@@ -104,7 +104,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 
 // presetFlag chooses one of the published methods.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "settings of a method, before those of the file: " + strings.Join(trainer.PresetNames(), " or ")}
+	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a published method: " + strings.Join(trainer.PresetNames(), " or ")}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is
@@ -136,10 +136,10 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		if _, err := files().Stat(saved); err == nil {
 			going = true
 			if err := conf.Load(&cfg, saved, nil, nil); err != nil {
-				return cfg, nil, fmt.Errorf("%w: the run's own settings do not load", err)
+				return cfg, nil, fmt.Errorf("%w: the run's config.yaml cannot be read", err)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return cfg, nil, usage("trainer: %s: cannot be the run folder: %v: give another --output", out, err)
+			return cfg, nil, usage("trainer: %s: cannot be used as run folder: %v: give another --output", out, err)
 		}
 	}
 	if resume != "" && !going {
@@ -177,14 +177,14 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 }
 
 // named refuses a checker that only a run's own folder names: the folder may be a
-// stranger's, and a checker is a program. So it is said anew on each command line, were
-// it to say that there is to be none.
+// stranger's, and a checker is a program. So it must be given on each command line,
+// even to say that there is none.
 func named(c *cli.Context, was, is string) error {
 	said := c.IsSet("checker") || slices.ContainsFunc(c.Args().Slice(), func(s string) bool { return strings.HasPrefix(s, "trainer.checker=") })
 	if was == "" || is != "" || said {
 		return nil
 	}
-	return usage("%s: the run's settings name a checker, %q: a folder starts no program: give it again, --checker %q, or trainer.checker= for none (and trainer.keep_best= if it chose the best)", typed(c), was, was)
+	return usage("%s: the run's settings name a checker, %q: gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none (and trainer.keep_best= if it uses the checker)", typed(c), was, was)
 }
 
 // notInherited are settings that belong to one run, not to what it learns, and the
@@ -218,10 +218,11 @@ func inherit(cfg *trainer.Config, resume string) error {
 	var told []string
 	for i, s := range conf.Describe(&was) {
 		if s.Default != byDefault[i].Default && !slices.Contains(notInherited, s.Key) {
-			told = append(told, s.Key+"="+s.Default)
+			told = append(told, s.Key)
 		}
 	}
-	return conf.Load(cfg, "", told, nil)
+	conf.Copy(cfg, &was, told)
+	return nil
 }
 
 func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage, notes []string) (err error) {

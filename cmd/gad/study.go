@@ -23,17 +23,17 @@ import (
 func (p *program) studyCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "study",
-		Usage:     "arms x seeds from one file: trains, evaluates, and says means, 95 % intervals, paired differences and cost",
+		Usage:     "compare several ways of training over several seeds, from one file: means, 95 % intervals, paired differences, cost",
 		ArgsUsage: "FILE",
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "jobs", Usage: "commands at a time; 0 is as many as cores and memory allow, on cuda one"},
-			&cli.BoolFlag{Name: "table", Usage: "make the tables from what is there, and run nothing"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print the command lines and the time that they may take, and stop"},
+			&cli.IntFlag{Name: "jobs", Usage: "commands that run at the same time; 0 is as many as cores and memory allow, on cuda one"},
+			&cli.BoolFlag{Name: "table", Usage: "write the tables from finished runs, and run nothing"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print the command lines and an estimate of the time, and stop"},
 		},
 		Action: func(c *cli.Context) error {
 			file := c.Args().First()
 			if file == "" {
-				return usage("study: no file: say gad study FILE: see doc/study.md")
+				return usage("study: the study file is missing: gad study FILE (see doc/study.md)")
 			}
 			if rest := c.Args().Tail(); len(rest) > 0 && strings.HasPrefix(rest[0], "-") { // flags behind the file
 				args := append([]string{"gad", "study"}, rest...)
@@ -80,7 +80,7 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 	}
 	switch {
 	case errors.Is(err, study.ErrInterrupted):
-		fmt.Fprintf(p.err, "stopped: run the same command again to go on; tables of what is there: %s\n", filepath.Join(plan.Dir, study.TablesName))
+		fmt.Fprintf(p.err, "stopped: run the same command again to resume; tables of the finished parts: %s\n", filepath.Join(plan.Dir, study.TablesName))
 		return fmt.Errorf("%w: %w", trainer.ErrInterrupted, err)
 	case report != nil:
 		fmt.Fprint(p.out, report.Markdown())

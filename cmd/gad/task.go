@@ -39,7 +39,7 @@ func (p *program) taskCommand() *cli.Command {
 		makes = append(makes, &cli.Command{
 			Name: k.Name, Usage: k.About,
 			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "output", Usage: "folder to make: train.arrow, test.arrow, tune.arrow, student and more"},
+				&cli.StringFlag{Name: "output", Usage: "output folder: train.arrow, test.arrow, tune.arrow, student and more"},
 				&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows"},
 				&cli.Uint64Flag{Name: "student-seed", Usage: "seed of the student's weights", DefaultText: "as --seed"},
 				&cli.IntFlag{Name: "rows", Usage: "training rows", DefaultText: fmt.Sprint(k.Rows[task.Train])},
@@ -56,7 +56,7 @@ func (p *program) taskCommand() *cli.Command {
 					m.rows = c.Int("rows")
 				}
 				if most := task.Max(task.Train); m.rows < 1 || m.rows > most {
-					return usage("task make: --rows %d: must be 1 to %d, so that no question comes twice", m.rows, most)
+					return usage("task make: --rows %d: must be 1 to %d, so that no question appears twice", m.rows, most)
 				}
 				return m.run()
 			},
@@ -73,7 +73,7 @@ func (p *program) taskCommand() *cli.Command {
 	}
 	verbs := []*cli.Command{
 		{Name: "make", Usage: "write a task's rows and an untrained student", Subcommands: makes},
-		{Name: "check", Usage: "a checker for --checker: rows on the standard input, a score and the answer's form for each on the standard output", Subcommands: checks},
+		{Name: "check", Usage: "a checker for --checker: reads rows from standard input, writes a score and the form of each answer to standard output", Subcommands: checks},
 	}
 	for _, v := range verbs {
 		v.Action = func(c *cli.Context) error {
@@ -82,8 +82,8 @@ func (p *program) taskCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:        "task",
-		Usage:       "generated tasks with an exact checker: what the demo and the studies are made of",
-		Action:      func(c *cli.Context) error { return usage("task: say make or check: see gad task --help") },
+		Usage:       "make and check the generated tasks of the demo and the studies",
+		Action:      func(c *cli.Context) error { return noSubcommand(c, "make or check") },
 		Subcommands: verbs,
 	}
 }
@@ -130,7 +130,7 @@ func (m *taskMaker) run() error {
 	if err := m.student(train); err != nil {
 		return err
 	}
-	fmt.Fprintf(m.p.out, "%s: %s, %d training rows, a student of its own; README.md there says what it is\n", m.dir, m.kind.Name, m.rows)
+	fmt.Fprintf(m.p.out, "%s: %s, %d training rows and an untrained student; README.md there describes it\n", m.dir, m.kind.Name, m.rows)
 	return nil
 }
 
@@ -138,14 +138,14 @@ func (m *taskMaker) run() error {
 func (m *taskMaker) claim(readme []byte) error {
 	if was, err := os.ReadFile(m.path("README.md")); err == nil {
 		if !bytes.Equal(was, readme) {
-			return usage("task make: %s: holds another task, or this one with another seed or other rows: nothing is overwritten: give another --output", m.dir)
+			return usage("task make: %s: contains another task, or this one with another seed or number of rows: nothing is overwritten: give another --output", m.dir)
 		}
 		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return vfs.Target(err)
 	}
 	if entries, err := files().ReadDir(m.dir); err == nil && len(entries) > 0 {
-		return usage("task make: %s: holds files that are not a task's: nothing is overwritten: give another --output", m.dir)
+		return usage("task make: %s: contains other files: nothing is overwritten: give another --output", m.dir)
 	}
 	if err := vfs.MakeDirs(files(), m.dir); err != nil {
 		return vfs.Target(err)
@@ -218,13 +218,13 @@ func checkRows(in io.Reader, out io.Writer) error {
 		case errors.Is(err, io.EOF):
 			return w.Flush()
 		case err != nil:
-			return fmt.Errorf("task check: row %d of the standard input: %w: give one JSON object a line", line, err)
+			return fmt.Errorf("task check: row %d of standard input: %w: give one JSON object per line", line, err)
 		case row.Prompt == nil || row.Response == nil:
-			return fmt.Errorf("task check: row %d of the standard input: lacks prompt or response: each row needs both", line)
+			return fmt.Errorf("task check: row %d of standard input: prompt or response is missing: each row needs both", line)
 		}
 		g, err := task.Check(*row.Prompt, *row.Response)
 		if err != nil {
-			return fmt.Errorf("task check: row %d of the standard input: %w", line, err)
+			return fmt.Errorf("task check: row %d of standard input: %w", line, err)
 		}
 		score := 0
 		if g.Valid && !row.Truncated {

@@ -73,16 +73,16 @@ func TestTaskMakeRefuses(t *testing.T) {
 	for _, c := range []struct {
 		line, want string
 	}{
-		{"task make few-rows --output " + dir + " --rows 21", "task make: " + dir + ": holds another task, or this one with another seed or other rows: nothing is overwritten: give another --output"},
-		{"task make few-rows --output " + dir + " --rows 20 --student-seed 2", "task make: " + dir + ": holds another task"},
-		{"task make few-rows --output " + foreign, "task make: " + foreign + ": holds files that are not a task's: nothing is overwritten: give another --output"},
+		{"task make few-rows --output " + dir + " --rows 21", "task make: " + dir + ": contains another task, or this one with another seed or number of rows: nothing is overwritten: give another --output"},
+		{"task make few-rows --output " + dir + " --rows 20 --student-seed 2", "task make: " + dir + ": contains another task"},
+		{"task make few-rows --output " + foreign, "task make: " + foreign + ": contains other files: nothing is overwritten: give another --output"},
 		{"task make few-rows --output x --rows 0", "task make: --rows 0: must be 1 to "},
-		{"task make few-rows --output x --rows 30000", "so that no question comes twice"},
+		{"task make few-rows --output x --rows 30000", "so that no question appears twice"},
 		{"task make few-rows", "task make few-rows: --output is missing: see gad task make few-rows --help"},
 		{"task make riddle --output x", `task make: kind "riddle": unknown: use two-forms, few-rows, unlearned`},
 		{"task check riddle", `task check: kind "riddle": unknown: use two-forms, few-rows, unlearned`},
 		{"task check few-rows x", `task check few-rows: unexpected argument "x"`},
-		{"task", "task: say make or check: see gad task --help"},
+		{"task", "task: a subcommand is missing: use make or check (see gad task --help)"},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
 		if code != exitUsage || out != "" || !strings.HasPrefix(said, "gad: ") || !strings.Contains(said, c.want) || strings.Count(said, "\n") != 1 {
@@ -120,9 +120,9 @@ func TestTaskCheck(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), strings.Join(want, "\n"))
 	}
 	for _, c := range []struct{ in, want string }{
-		{in.String() + "no json\n", "task check: row 161 of the standard input: invalid character 'o' in literal null (expecting 'u'): give one JSON object a line"},
-		{`{"prompt":"Facing north, go left"}`, "task check: row 1 of the standard input: lacks prompt or response: each row needs both"},
-		{`{"prompt":"What is 1+1?","response":"2"}`, `task check: row 1 of the standard input: task: question "What is 1+1?": not one of these tasks`},
+		{in.String() + "no json\n", "task check: row 161 of standard input: invalid character 'o' in literal null (expecting 'u'): give one JSON object per line"},
+		{`{"prompt":"Facing north, go left"}`, "task check: row 1 of standard input: prompt or response is missing: each row needs both"},
+		{`{"prompt":"What is 1+1?","response":"2"}`, `task check: row 1 of standard input: task: question "What is 1+1?": not a question of this task`},
 	} {
 		if err := checkRows(strings.NewReader(c.in), &out); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %s", err, c.want)

@@ -24,11 +24,11 @@ const maxCorpusBytes = 1 << 30
 func (p *program) initCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "init",
-		Usage: "a fresh model folder: random weights, and a BPE tokenizer trained on a text",
+		Usage: "make a new model folder: random weights, and a BPE tokenizer trained on a text",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "config", Usage: "a config.json that gives the architecture, or the folder that holds it"},
+			&cli.StringFlag{Name: "config", Usage: "config.json with the architecture, or the folder that contains it"},
 			&cli.StringFlag{Name: "corpus", Usage: "text file that the tokenizer is trained on"},
-			&cli.StringFlag{Name: "output", Usage: "folder to make"},
+			&cli.StringFlag{Name: "output", Usage: "output folder"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the weights"},
 		},
 		Action: func(c *cli.Context) error {
@@ -134,11 +134,11 @@ func inRange(c *cli.Context, name string, high float64) error {
 
 // rowFlags are common to the commands that read a data file's rows.
 func rowFlags() []cli.Flag {
-	return append(setFlags("data; a row may carry prompt_ids and response_ids, or response, in place of teacher_response"),
+	return append(setFlags("data; a row may have prompt_ids and response_ids, or response, instead of teacher_response"),
 		&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"},
-		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longer answers are cut there, tokens"},
+		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longest answer, tokens; longer ones are cut"},
 		&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"},
-		&cli.BoolFlag{Name: "json", Usage: "JSON; logprobs and score print nothing else"},
+		&cli.BoolFlag{Name: "json", Usage: "print JSON (logprobs and score always do)"},
 	)
 }
 
@@ -162,7 +162,7 @@ func (p *program) openRows(c *cli.Context) (*data.Set, []int, error) {
 func (p *program) logprobsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "logprobs",
-		Usage: "log-probabilities of given responses, JSON lines",
+		Usage: "print log-probabilities of given responses as JSON lines",
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
 			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "logits are divided by this"},
@@ -205,7 +205,7 @@ type logprobRow struct {
 func (p *program) scoreCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
-		Usage: "discriminator scores of given responses, JSON lines",
+		Usage: "print discriminator scores of given responses as JSON lines",
 		Flags: append(append([]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"}}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
@@ -280,10 +280,10 @@ func (p *program) eachGiven(c *cli.Context, dir string, kind model.Kind, do func
 func (p *program) exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
-		Usage: "the student of a run as a Hugging Face folder",
+		Usage: "write the student (or discriminator) of a run as a Hugging Face folder",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "run", Usage: "run folder, or one global_step_N of it"},
-			&cli.StringFlag{Name: "output", Usage: "folder to make"},
+			&cli.StringFlag{Name: "run", Usage: "run folder, or one of its global_step_N folders"},
+			&cli.StringFlag{Name: "output", Usage: "output folder"},
 			&cli.StringFlag{Name: "part", Value: "actor", Usage: "actor or critic"},
 			&cli.StringFlag{Name: "dtype", Value: "base", Usage: "float32, bfloat16, float16, or base: what the student had before training"},
 		},

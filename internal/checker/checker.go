@@ -121,9 +121,9 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	case err != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
 	case deadline.Err() != nil && (ended || errors.Is(err, context.DeadlineExceeded)):
-		return nil, c.failed("%s: not done after %v, and ended: make it faster, or raise the deadline (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
+		return nil, c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return nil, c.failed("%s: it ended with %v: it must end with exit status 0%s", out.missing(), err, said)
+		return nil, c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err, said)
 	}
 	if len(out.line) > 0 { // the last line may lack its end
 		if out.end(); out.err != nil {
@@ -131,7 +131,7 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 		}
 	}
 	if len(out.verdicts) < len(rows) {
-		return nil, c.failed("%s: print one line a row, in order%s", out.missing(), said)
+		return nil, c.failed("%s: print one line per row, in order%s", out.missing(), said)
 	}
 	return out.verdicts, nil
 }
@@ -178,7 +178,7 @@ func (a *answers) Write(p []byte) (int, error) {
 		text, after, whole := bytes.Cut(rest, []byte("\n"))
 		switch {
 		case len(a.verdicts) == len(a.rows):
-			a.err = fmt.Errorf("printed more than the %d lines for %d rows: print one line a row and nothing else; what is for people goes to standard error", len(a.rows), len(a.rows))
+			a.err = fmt.Errorf("printed more than the %d lines for %d rows: print exactly one line per row; messages for people go to standard error", len(a.rows), len(a.rows))
 		case len(a.line)+len(text) > maxLine:
 			a.err = fmt.Errorf("%s: a line of more than %d bytes: print a number or a small object", a.here(), maxLine)
 		default:
@@ -240,7 +240,7 @@ func parse(line string) (v Verdict, err error) {
 		return v, fmt.Errorf("%s is not a score: %s", shown(text), want)
 	}
 	if utf8.RuneCountInString(o.Label) > maxLabel || strings.ContainsFunc(o.Label, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return v, fmt.Errorf("label %s: must be printable and at most %d characters: name a sort of answer, not one answer", shown(o.Label), maxLabel)
+		return v, fmt.Errorf("label %s: must be printable and at most %d characters: a label names a kind of answer", shown(o.Label), maxLabel)
 	}
 	return Verdict{*o.Score, o.Label}, nil
 }

@@ -198,45 +198,45 @@ func TestFileProblems(t *testing.T) {
 		{"actor.optim.lr: 1\n", `conf: run.yaml:1:1: setting "actor.optim.lr": dotted names are for the command line: in a file write one level per line, each indented below the last`},
 		{"name: a\nname: b\n", `conf: run.yaml:2:1: setting "name": given twice, first at 1:1: keep one`},
 		{"actor: {small: 1}\nactor: {small: 2}\n", `conf: run.yaml:2:1: setting "actor": given twice, first at 1:1: keep one`},
-		{"actor: {optim: {lr: fast}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "fast": want a number, such as 0.2 or 1e-6`},
+		{"actor: {optim: {lr: fast}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "fast": expected a number, such as 0.2 or 1e-6`},
 		{"actor: {optim: {lr: 010}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "010": a leading zero, which YAML 1.1 reads as octal: write 10`},
 		{"actor: {small: 010}\n", `conf: run.yaml:1:16: setting "actor.small": "010": a leading zero, which YAML 1.1 reads as octal: write 10`},
 		{"actor: {optim: {lr: -00.5}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "-00.5": a leading zero, which YAML 1.1 reads as octal: write -0.5`},
-		{"actor: {small: 0x10}\n", `conf: run.yaml:1:16: setting "actor.small": "0x10": want an integer in decimal digits`},
-		{"actor: {small: 1_0}\n", `conf: run.yaml:1:16: setting "actor.small": "1_0": want an integer in decimal digits`},
-		{"actor: {small: 1e1}\n", `conf: run.yaml:1:16: setting "actor.small": "1e1": want an integer: write 10`},
-		{"actor: {small: 8.0}\n", `conf: run.yaml:1:16: setting "actor.small": "8.0": want an integer: write 8`},
-		{"actor: {small: 128}\n", `conf: run.yaml:1:16: setting "actor.small": "128": does not fit: want at most 8 bits`},
-		{"trainer: {seed: -1}\n", `conf: run.yaml:1:17: setting "trainer.seed": "-1": want an integer of at least 0`},
-		{"trainer: {seed: 18446744073709551616}\n", `conf: run.yaml:1:17: setting "trainer.seed": "18446744073709551616": does not fit: want at most 64 bits`},
-		{"actor: {optim: {lr: .inf}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": ".inf": want a finite number`},
-		{"actor: {optim: {lr: .nan}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": ".nan": want a finite number`},
-		{"actor: {optim: {lr: 1e999}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "1e999": want a finite number`},
-		{"actor: {optim: {lr: '1'}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "1": want a number: write it without quotes`},
+		{"actor: {small: 0x10}\n", `conf: run.yaml:1:16: setting "actor.small": "0x10": expected an integer in decimal digits`},
+		{"actor: {small: 1_0}\n", `conf: run.yaml:1:16: setting "actor.small": "1_0": expected an integer in decimal digits`},
+		{"actor: {small: 1e1}\n", `conf: run.yaml:1:16: setting "actor.small": "1e1": expected an integer: write 10`},
+		{"actor: {small: 8.0}\n", `conf: run.yaml:1:16: setting "actor.small": "8.0": expected an integer: write 8`},
+		{"actor: {small: 128}\n", `conf: run.yaml:1:16: setting "actor.small": "128": does not fit: expected at most 8 bits`},
+		{"trainer: {seed: -1}\n", `conf: run.yaml:1:17: setting "trainer.seed": "-1": expected an integer of at least 0`},
+		{"trainer: {seed: 18446744073709551616}\n", `conf: run.yaml:1:17: setting "trainer.seed": "18446744073709551616": does not fit: expected at most 64 bits`},
+		{"actor: {optim: {lr: .inf}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": ".inf": expected a finite number`},
+		{"actor: {optim: {lr: .nan}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": ".nan": expected a finite number`},
+		{"actor: {optim: {lr: 1e999}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "1e999": expected a finite number`},
+		{"actor: {optim: {lr: '1'}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "1": expected a number: write it without quotes`},
 		{"actor: {optim: {lr: 2}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "2": above the maximum 1`},
 		{"actor: {optim: {steps: -1}}\n", `conf: run.yaml:1:24: setting "actor.optim.steps": "-1": below the minimum 0`},
-		{"actor: {use_kl_loss: yes}\n", `conf: run.yaml:1:22: setting "actor.use_kl_loss": "yes": want true or false`},
+		{"actor: {use_kl_loss: yes}\n", `conf: run.yaml:1:22: setting "actor.use_kl_loss": "yes": expected true or false`},
 		{"actor: {loss_mode: gsop}\n", `conf: run.yaml:1:20: setting "actor.loss_mode": "gsop": did you mean "gspo"? (one of: vanilla, gspo, cispo)`},
-		{"actor: {loss_mode: x}\n", `conf: run.yaml:1:20: setting "actor.loss_mode": "x": want one of: vanilla, gspo, cispo`},
+		{"actor: {loss_mode: x}\n", `conf: run.yaml:1:20: setting "actor.loss_mode": "x": expected one of: vanilla, gspo, cispo`},
 		{"critic: {kinds: [bt, bcee]}\n", `conf: run.yaml:1:22: setting "critic.kinds": "bcee": did you mean "bce"? (one of: bt, bce)`},
 		{"critic: {levels: [1, -1]}\n", `conf: run.yaml:1:22: setting "critic.levels": "-1": below the minimum 0`},
-		{"critic: {levels: 1}\n", `conf: run.yaml:1:18: setting "critic.levels": "1": want a list of numbers, such as [0.5, 1]`},
-		{"critic: {levels: [[1]]}\n", `conf: run.yaml:1:19: setting "critic.levels": want a list of numbers: an element is itself a list or a group`},
-		{"critic: {levels: {a: 1}}\n", `conf: run.yaml:1:18: setting "critic.levels": is one value, not a group: want a list of numbers`},
-		{"name: {a: 1}\n", `conf: run.yaml:1:7: setting "name": is one value, not a group: want text`},
-		{"name: [a]\n", `conf: run.yaml:1:7: setting "name": is one value, not a list: want text`},
+		{"critic: {levels: 1}\n", `conf: run.yaml:1:18: setting "critic.levels": "1": expected a list of numbers, such as [0.5, 1]`},
+		{"critic: {levels: [[1]]}\n", `conf: run.yaml:1:19: setting "critic.levels": expected a list of numbers: an element is itself a list or a group`},
+		{"critic: {levels: {a: 1}}\n", `conf: run.yaml:1:18: setting "critic.levels": is one value, not a group: expected a list of numbers`},
+		{"name: {a: 1}\n", `conf: run.yaml:1:7: setting "name": is one value, not a group: expected text`},
+		{"name: [a]\n", `conf: run.yaml:1:7: setting "name": is one value, not a list: expected text`},
 		{"name:\n", `conf: run.yaml:1:6: setting "name": no value: write "" for an empty text, or leave the setting out to keep the default`},
 		{"actor: {small: ~}\n", `conf: run.yaml:1:16: setting "actor.small": no value: give one, or leave the setting out to keep the default`},
-		{"actor: 3\n", `conf: run.yaml:1:8: group "actor": want settings below it, such as actor.optim.lr`},
+		{"actor: 3\n", `conf: run.yaml:1:8: group "actor": expected settings below it, such as actor.optim.lr`},
 		{"actor:\ncritic: {}\n", `conf: run.yaml:1:1: group "actor": empty: give it settings or leave it out`},
-		{"- a\n", `conf: run.yaml:1:1: want groups and settings, such as trainer: {seed: 1}`},
-		{"? [a]\n: b\n", `conf: run.yaml:1:3: want a name as key`},
+		{"- a\n", `conf: run.yaml:1:1: expected groups and settings, such as trainer: {seed: 1}`},
+		{"? [a]\n: b\n", `conf: run.yaml:1:3: expected a name as key`},
 		{"name: &x a\n", `conf: run.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`},
 		{"actor: {tags: [&x a, *x]}\n", "conf: run.yaml:1:16: setting \"actor.tags\": anchors (&name) are refused: write the value out where it is needed\n" +
 			`conf: run.yaml:1:22: setting "actor.tags": aliases (*name) are refused: write the value out`},
 		{"actor: {<<: {small: 1}}\n", `conf: run.yaml:1:9: merge keys (<<) are refused: write the settings out`},
 		{"name: !!str a\n", `conf: run.yaml:1:7: setting "name": tags (!name) are refused: the setting's type is known`},
-		{"name: a\n---\nname: b\n", `conf: run.yaml:2: not YAML: a second document: want one`},
+		{"name: a\n---\nname: b\n", `conf: run.yaml:2: not YAML: a second document: only one is allowed`},
 		{"name: [\n", `conf: run.yaml:1: not YAML: did not find expected node content`},
 		{"actor:\n\tsmall: 1\n", `conf: run.yaml:2: not YAML: found character that cannot start any token: indent with spaces, not tabs`},
 	} {
@@ -252,19 +252,19 @@ func TestFileProblems(t *testing.T) {
 
 func TestOverrideProblems(t *testing.T) {
 	for _, c := range []struct{ o, want string }{
-		{"-x", `conf: override "-x": looks like a flag: flags must stand before the first override`},
-		{"--lr=1", `conf: override "--lr=1": looks like a flag: flags must stand before the first override`},
-		{"name", `conf: override "name": want setting=value, such as name=...`},
-		{"=1", `conf: override "=1": want setting=value, such as name=...`},
+		{"-x", `conf: override "-x": looks like a flag: flags must come before the first override`},
+		{"--lr=1", `conf: override "--lr=1": looks like a flag: flags must come before the first override`},
+		{"name", `conf: override "name": expected setting=value, such as name=...`},
+		{"=1", `conf: override "=1": expected setting=value, such as name=...`},
 		{"+name=a", `conf: override "+name=a": a leading + or ~ adds and deletes settings in Hydra; here every setting exists: write name=a`},
 		{"actor={small: 1}", `conf: override "actor={small: 1}": group "actor": name one of its settings, such as actor.optim.lr`},
 		{"actor.optin.lr=1", `conf: override "actor.optin.lr=1": setting "actor.optin.lr": unknown: did you mean "actor.optim.lr"?`},
 		{"actor.lr=1", `conf: override "actor.lr=1": setting "actor.lr": unknown: did you mean "actor.optim.lr" or "critic.optim.lr"?`},
 		{"name.x=1", `conf: override "name.x=1": setting "name.x": unknown: "name" is a setting, not a group`},
-		{"actor.small=", `conf: override "actor.small=": setting "actor.small": no value: want an integer`},
-		{"actor.tags=[a", `conf: override "actor.tags=[a": setting "actor.tags": want a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
+		{"actor.small=", `conf: override "actor.small=": setting "actor.small": no value: expected an integer`},
+		{"actor.tags=[a", `conf: override "actor.tags=[a": setting "actor.tags": expected a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
 		{"actor.tags=[&x a]", `conf: override "actor.tags=[&x a]": setting "actor.tags": anchors (&name) are refused: write the value out where it is needed`},
-		{"critic.levels=[1, x]", `conf: override "critic.levels=[1, x]": setting "critic.levels": "x": want a number, such as 0.2 or 1e-6`},
+		{"critic.levels=[1, x]", `conf: override "critic.levels=[1, x]": setting "critic.levels": "x": expected a number, such as 0.2 or 1e-6`},
 		{"trainer.total_steps=0", `conf: override "trainer.total_steps=0": setting "trainer.total_steps": "0": below the minimum 1`},
 		{"name=\xff", `conf: override "name=\xff": setting "name": "\xff": not valid UTF-8`},
 		{"name=" + strings.Repeat("é", 40) + "\xff", `conf: override "name=` + strings.Repeat("é", 27) + `...": setting "name": "` + strings.Repeat("é", 30) + `...": not valid UTF-8`},
@@ -283,10 +283,10 @@ func TestFlags(t *testing.T) {
 		t.Errorf("%s: %+v", got, c)
 	}
 	got = load(t, defaults(), "", nil, []Flag{{"actor.optim.lr", "x", "--lr"}, {"actor.optim.steps", "-1", "steps"}, {"critic.levels", "q", "-l"}, {"critic.levels", "[", "-l"}, {"nope", "1", "--nope"}})
-	want := `conf: flag --lr: setting "actor.optim.lr": "x": want a number, such as 0.2 or 1e-6
+	want := `conf: flag --lr: setting "actor.optim.lr": "x": expected a number, such as 0.2 or 1e-6
 conf: flag --steps: setting "actor.optim.steps": "-1": below the minimum 0
-conf: flag -l: setting "critic.levels": "q": want a number, such as 0.2 or 1e-6
-conf: flag -l: setting "critic.levels": want a list of numbers, such as [0.5, 1]: line 1: did not find expected node content
+conf: flag -l: setting "critic.levels": "q": expected a number, such as 0.2 or 1e-6
+conf: flag -l: setting "critic.levels": expected a list of numbers, such as [0.5, 1]: line 1: did not find expected node content
 conf: flag --nope: setting "nope": unknown: known here: name, actor, critic, trainer`
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
@@ -296,11 +296,11 @@ conf: flag --nope: setting "nope": unknown: known here: name, actor, critic, tra
 func TestAllAtOnce(t *testing.T) {
 	got := load(t, defaults(), "nam: a\nactor:\n  small: x\n  optim: {lr: 9}\n", []string{"-v", "name=ok", "zzzz=1"}, []Flag{{"trainer.seed", "no", "--seed"}})
 	want := `conf: run.yaml:1:1: setting "nam": unknown: did you mean "name"?
-conf: run.yaml:3:10: setting "actor.small": "x": want an integer in decimal digits
+conf: run.yaml:3:10: setting "actor.small": "x": expected an integer in decimal digits
 conf: run.yaml:4:15: setting "actor.optim.lr": "9": above the maximum 1
-conf: override "-v": looks like a flag: flags must stand before the first override
+conf: override "-v": looks like a flag: flags must come before the first override
 conf: override "zzzz=1": setting "zzzz": unknown: known here: name, actor, critic, trainer
-conf: flag --seed: setting "trainer.seed": "no": want an integer in decimal digits`
+conf: flag --seed: setting "trainer.seed": "no": expected an integer in decimal digits`
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
@@ -366,7 +366,7 @@ func TestHostileFiles(t *testing.T) {
 			t.Errorf("%s: a message of %d bytes", name, len(got))
 		}
 	}
-	if got := load(t, defaults(), strings.Repeat("k: 1\n", 200), nil, nil); strings.Count(got, "\n") != maxProblems || !strings.HasSuffix(got, ": and more: mend these first") {
+	if got := load(t, defaults(), strings.Repeat("k: 1\n", 200), nil, nil); strings.Count(got, "\n") != maxProblems || !strings.HasSuffix(got, ": and more: fix these first") {
 		t.Errorf("problems are not capped:\n%s", got)
 	}
 }
@@ -434,9 +434,9 @@ func TestCheck(t *testing.T) {
 	err := Check(bad{C: []float64{1, 2, math.Inf(-1)}})
 	want := `conf: conf.bad: setting "a": no doc tag
 conf: conf.bad: setting "a": default 0: below the minimum 1
-conf: conf.bad: setting "b": default "": want one of: x, y
+conf: conf.bad: setting "b": default "": expected one of: x, y
 conf: conf.bad: setting "c": default 2: above the maximum 1
-conf: conf.bad: setting "c": default -Inf: want a finite number`
+conf: conf.bad: setting "c": default -Inf: expected a finite number`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -444,19 +444,19 @@ conf: conf.bad: setting "c": default -Inf: want a finite number`
 
 func TestProgrammersErrors(t *testing.T) {
 	for want, v := range map[string]any{
-		"conf: int: want a struct or a pointer to one": 3,
+		"conf: int: expected a struct or a pointer to one": 3,
 		`conf: struct { A map[string]int "yaml:\"a\"" }.A: type map[string]int is not supported`: struct {
 			A map[string]int `yaml:"a"`
 		}{},
-		`conf: struct { A int }.A: want a yaml tag of lower-case letters, digits and _, or ",inline" on a struct`: struct{ A int }{},
-		`conf: struct { A int "yaml:\"a\""; B int "yaml:\"a\"" }.B: yaml name "a" stands twice`: struct {
+		`conf: struct { A int }.A: expected a yaml tag of lower-case letters, digits and _, or ",inline" on a struct`: struct{ A int }{},
+		`conf: struct { A int "yaml:\"a\""; B int "yaml:\"a\"" }.B: yaml name "a" appears twice`: struct {
 			A int `yaml:"a"`
 			B int `yaml:"a"`
 		}{},
-		`conf: struct { A int "yaml:\"a\" min:\"x\"" }.A: bound "x": want a number on a numeric setting`: struct {
+		`conf: struct { A int "yaml:\"a\" min:\"x\"" }.A: bound "x": expected a number on a numeric setting`: struct {
 			A int `yaml:"a" min:"x"`
 		}{},
-		`conf: struct { A string "yaml:\"a\" min:\"1\"" }.A: bound "1": want a number on a numeric setting`: struct {
+		`conf: struct { A string "yaml:\"a\" min:\"1\"" }.A: bound "1": expected a number on a numeric setting`: struct {
 			A string `yaml:"a" min:"1"`
 		}{},
 		`conf: group "": struct {} has no fields`: struct{}{},
@@ -471,7 +471,7 @@ func TestProgrammersErrors(t *testing.T) {
 		}()
 	}
 	defer func() {
-		if got, want := recover(), "conf: Load into conf.config: want a pointer to a struct"; got != want {
+		if got, want := recover(), "conf: Load into conf.config: expected a pointer to a struct"; got != want {
 			t.Errorf("panic %v\nwant  %s", got, want)
 		}
 	}()
@@ -517,8 +517,8 @@ trainer:
 		set  func(*config)
 		want string
 	}{
-		{func(c *config) { c.Actor.Optim.LR = math.NaN() }, `conf: conf.config: setting "actor.optim.lr": want a finite number`},
-		{func(c *config) { c.Critic.Levels = []float64{math.Inf(1)} }, `conf: conf.config: setting "critic.levels": want a finite number`},
+		{func(c *config) { c.Actor.Optim.LR = math.NaN() }, `conf: conf.config: setting "actor.optim.lr": expected a finite number`},
+		{func(c *config) { c.Critic.Levels = []float64{math.Inf(1)} }, `conf: conf.config: setting "critic.levels": expected a finite number`},
 		{func(c *config) { c.Actor.Tags = []string{"\xff"} }, `conf: conf.config: setting "actor.tags": not valid UTF-8`},
 	} {
 		c := defaults()
@@ -576,4 +576,14 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("%+v\nread back %+v\n%s", *c, back, out)
 		}
 	})
+}
+
+// Copy takes values over as they are: a text that YAML quotes keeps no quotes.
+func TestCopy(t *testing.T) {
+	src, dst := defaults(), defaults()
+	src.Name, src.Actor.Small = `touch "x"; sed 's/a: b/#/'`, 7
+	Copy(dst, src, []string{"name"})
+	if want := defaults(); dst.Name != src.Name || dst.Actor.Small != want.Actor.Small {
+		t.Errorf("copied %q and %d", dst.Name, dst.Actor.Small)
+	}
 }

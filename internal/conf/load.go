@@ -71,7 +71,7 @@ func (p Problems) Error() string {
 // A struct that cannot be a configuration panics.
 func Load(out any, path string, overrides []string, flags []Flag) error {
 	if reflect.ValueOf(out).Kind() != reflect.Pointer {
-		panic(fmt.Sprintf("conf: Load into %T: want a pointer to a struct", out))
+		panic(fmt.Sprintf("conf: Load into %T: expected a pointer to a struct", out))
 	}
 	dst := structOf(out)
 	ld := &loader{schema: schemaOf(dst.Type()), val: reflect.New(dst.Type()).Elem()}
@@ -104,7 +104,7 @@ func (ld *loader) bad(where, format string, args ...any) {
 	case n < maxProblems:
 		ld.problems = append(ld.problems, Problem{where, fmt.Sprintf(format, args...)})
 	case n == maxProblems:
-		ld.problems = append(ld.problems, Problem{where, "and more: mend these first"})
+		ld.problems = append(ld.problems, Problem{where, "and more: fix these first"})
 	}
 }
 
@@ -122,7 +122,7 @@ func (ld *loader) file(path string) {
 		return
 	}
 	if root.Kind != yaml.MappingNode {
-		ld.bad(at(path, root), "want groups and settings, such as trainer: {seed: 1}")
+		ld.bad(at(path, root), "expected groups and settings, such as trainer: {seed: 1}")
 		return
 	}
 	ld.group(path, "", root)
@@ -202,7 +202,7 @@ func parse(b []byte) (root *yaml.Node, err error) {
 	}
 	switch err := dec.Decode(&more); {
 	case err == nil:
-		return nil, fmt.Errorf("line %d: a second document: want one", more.Line)
+		return nil, fmt.Errorf("line %d: a second document: only one is allowed", more.Line)
 	case err != io.EOF:
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 			continue
 		}
 		if k.Kind != yaml.ScalarNode {
-			ld.bad(where, "want a name as key")
+			ld.bad(where, "expected a name as key")
 			continue
 		}
 		key := join(name, k.Value)
@@ -269,7 +269,7 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 			if v.Kind == yaml.ScalarNode && v.Tag == "!!null" {
 				ld.bad(where, "group %q: empty: give it settings or leave it out", key)
 			} else {
-				ld.bad(at(path, v), "group %q: want settings below it, such as %s", key, ld.example(key))
+				ld.bad(at(path, v), "group %q: expected settings below it, such as %s", key, ld.example(key))
 			}
 		case ld.byKey[key] != nil:
 			ld.bad(where, "setting %s: dotted names are for the command line: in a file write one level per line, each indented below the last", quote(key))
@@ -292,7 +292,7 @@ func (ld *loader) example(group string) string {
 func (ld *loader) node(path string, l *leaf, n *yaml.Node) {
 	where := at(path, n)
 	if n.Kind == yaml.MappingNode {
-		ld.bad(where, "setting %q: is one value, not a group: want %s", l.Key, article(l.Type))
+		ld.bad(where, "setting %q: is one value, not a group: expected %s", l.Key, article(l.Type))
 		return
 	}
 	if l.typ.Kind() == reflect.Slice {
@@ -300,7 +300,7 @@ func (ld *loader) node(path string, l *leaf, n *yaml.Node) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode {
-		ld.bad(where, "setting %q: is one value, not a list: want %s", l.Key, article(l.Type))
+		ld.bad(where, "setting %q: is one value, not a list: expected %s", l.Key, article(l.Type))
 		return
 	}
 	if v, ok := ld.scalar(where, l, n); ok {
@@ -315,7 +315,7 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 		return ld.one(where, l, n)
 	}
 	if n.Kind != yaml.SequenceNode {
-		ld.bad(where, "setting %q: %s: want %s, such as [%s]", l.Key, quote(n.Value), article(l.Type), sample(l.typ.Elem()))
+		ld.bad(where, "setting %q: %s: expected %s, such as [%s]", l.Key, quote(n.Value), article(l.Type), sample(l.typ.Elem()))
 		return false
 	}
 	all := reflect.Zero(l.typ)
@@ -327,7 +327,7 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 			good = false
 			continue
 		case c.Kind != yaml.ScalarNode:
-			ld.bad(at(c), "setting %q: want %s: an element is itself a list or a group", l.Key, article(l.Type))
+			ld.bad(at(c), "setting %q: expected %s: an element is itself a list or a group", l.Key, article(l.Type))
 			good = false
 			continue
 		}
@@ -381,7 +381,7 @@ func (ld *loader) scalar(where string, l *leaf, n *yaml.Node) (reflect.Value, bo
 		ld.bad(where, "setting %q: %s", l.Key, rule)
 		return reflect.Value{}, false
 	case quoted && !text:
-		ld.bad(where, "setting %q: %s: want %s: write it without quotes", l.Key, quote(n.Value), article(typeName(elem(l.typ))))
+		ld.bad(where, "setting %q: %s: expected %s: write it without quotes", l.Key, quote(n.Value), article(typeName(elem(l.typ))))
 		return reflect.Value{}, false
 	}
 	return ld.parse(where, l, n.Value)
@@ -433,41 +433,41 @@ func set(v reflect.Value, text string) string {
 		case "false", "False", "FALSE":
 			v.SetBool(false)
 		default:
-			return "want true or false"
+			return "expected true or false"
 		}
 	case isInt(t), isUint(t):
 		if !decimal.MatchString(text) {
 			// 1e6 and 8.0 are integers to a reader: say how to write them, up to where float64 is exact.
 			if f, err := strconv.ParseFloat(text, 64); err == nil && number.MatchString(text) && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
-				return fmt.Sprintf("want an integer: write %.0f", f)
+				return fmt.Sprintf("expected an integer: write %.0f", f)
 			}
-			return "want an integer in decimal digits"
+			return "expected an integer in decimal digits"
 		}
 		if isInt(t) {
 			i, err := strconv.ParseInt(text, 10, t.Bits())
 			if err != nil {
-				return fmt.Sprintf("does not fit: want at most %d bits", t.Bits())
+				return fmt.Sprintf("does not fit: expected at most %d bits", t.Bits())
 			}
 			v.SetInt(i)
 			return ""
 		}
 		if text[0] == '-' && strings.Trim(text, "-0") != "" {
-			return "want an integer of at least 0"
+			return "expected an integer of at least 0"
 		}
 		u, err := strconv.ParseUint(strings.TrimLeft(text, "+-"), 10, t.Bits())
 		if err != nil {
-			return fmt.Sprintf("does not fit: want at most %d bits", t.Bits())
+			return fmt.Sprintf("does not fit: expected at most %d bits", t.Bits())
 		}
 		v.SetUint(u)
 	default:
 		f, err := strconv.ParseFloat(text, 64)
 		switch {
 		case strings.Trim(strings.ToLower(text), "+-.") == "inf", strings.Trim(strings.ToLower(text), ".") == "nan":
-			return "want a finite number"
+			return "expected a finite number"
 		case !number.MatchString(text):
-			return "want a number, such as 0.2 or 1e-6"
+			return "expected a number, such as 0.2 or 1e-6"
 		case err != nil:
-			return "want a finite number"
+			return "expected a finite number"
 		}
 		v.SetFloat(f)
 	}
@@ -478,12 +478,12 @@ func set(v reflect.Value, text string) string {
 func (ld *loader) override(o string) {
 	where := "override " + quote(o)
 	if strings.HasPrefix(o, "-") {
-		ld.bad(where, "looks like a flag: flags must stand before the first override")
+		ld.bad(where, "looks like a flag: flags must come before the first override")
 		return
 	}
 	key, val, ok := strings.Cut(o, "=")
 	if !ok || key == "" {
-		ld.bad(where, "want setting=value, such as %s", ld.leaves[0].Key+"=...")
+		ld.bad(where, "expected setting=value, such as %s", ld.leaves[0].Key+"=...")
 		return
 	}
 	if rest := strings.TrimLeft(key, "+~"); rest != key {
@@ -511,7 +511,7 @@ func (ld *loader) override(o string) {
 func (ld *loader) text(where string, l *leaf, val string) (reflect.Value, bool) {
 	if elem(l.typ).Kind() != reflect.String {
 		if val = strings.TrimSpace(val); val == "" {
-			ld.bad(where, "setting %q: no value: want %s", l.Key, article(l.Type))
+			ld.bad(where, "setting %q: no value: expected %s", l.Key, article(l.Type))
 			return reflect.Value{}, false
 		}
 	}
@@ -526,7 +526,7 @@ func (ld *loader) flow(where string, l *leaf, val string) bool {
 	}
 	n, err := parse([]byte(val))
 	if err != nil {
-		ld.bad(where, "setting %q: want %s, such as [%s]: %s", l.Key, article(l.Type), sample(l.typ.Elem()), strings.TrimPrefix(err.Error(), "yaml: "))
+		ld.bad(where, "setting %q: expected %s, such as [%s]: %s", l.Key, article(l.Type), sample(l.typ.Elem()), strings.TrimPrefix(err.Error(), "yaml: "))
 		return false
 	}
 	if n == nil {

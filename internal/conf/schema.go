@@ -47,7 +47,7 @@ func structOf(v any) reflect.Value {
 		rv = rv.Elem()
 	}
 	if rv.Kind() != reflect.Struct {
-		panic(fmt.Sprintf("conf: %T: want a struct or a pointer to one", v))
+		panic(fmt.Sprintf("conf: %T: expected a struct or a pointer to one", v))
 	}
 	return rv
 }
@@ -80,10 +80,10 @@ func (s *schema) walk(t reflect.Type, group string, index []int) {
 			continue
 		}
 		if !keyName.MatchString(name) || opts != "" {
-			bad(`want a yaml tag of lower-case letters, digits and _, or ",inline" on a struct`)
+			bad(`expected a yaml tag of lower-case letters, digits and _, or ",inline" on a struct`)
 		}
 		if slices.Contains(s.groups[group], name) {
-			bad(fmt.Sprintf("yaml name %q stands twice", name))
+			bad(fmt.Sprintf("yaml name %q appears twice", name))
 		}
 		s.groups[group] = append(s.groups[group], name)
 		key := join(group, name)
@@ -102,7 +102,7 @@ func (s *schema) walk(t reflect.Type, group string, index []int) {
 		}
 		for _, b := range []string{l.Min, l.Max} {
 			if _, err := strconv.ParseFloat(b, 64); b != "" && (err != nil || !isNumber(elem(f.Type))) {
-				bad(fmt.Sprintf("bound %q: want a number on a numeric setting", b))
+				bad(fmt.Sprintf("bound %q: expected a number on a numeric setting", b))
 			}
 		}
 		s.leaves = append(s.leaves, l)
@@ -160,6 +160,17 @@ func Describe(v any) []Setting {
 		out = append(out, st)
 	}
 	return out
+}
+
+// Copy sets the named settings of dst, a pointer to a struct, to their values in src, of the same type. Settings that
+// were loaded once go over as they are: text written as YAML and read as an override would keep its quotes.
+func Copy(dst, src any, keys []string) {
+	to, from := structOf(dst), structOf(src)
+	for _, l := range schemaOf(to.Type()).leaves {
+		if slices.Contains(keys, l.Key) {
+			to.FieldByIndex(l.index).Set(from.FieldByIndex(l.index))
+		}
+	}
 }
 
 // Check reports what is wrong with the declaration of v itself, for a test of the package that owns it: a setting
@@ -245,7 +256,7 @@ func (l *leaf) rule(v reflect.Value) string {
 			if near := nearest(text, l.Choices); near != "" {
 				return fmt.Sprintf("did you mean %q? (one of: %s)", near, strings.Join(l.Choices, ", "))
 			}
-			return "want one of: " + strings.Join(l.Choices, ", ")
+			return "expected one of: " + strings.Join(l.Choices, ", ")
 		}
 	}
 	return ""
@@ -256,7 +267,7 @@ func unwritable(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.Float64:
 		if math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0) {
-			return "want a finite number"
+			return "expected a finite number"
 		}
 	case reflect.String:
 		if !utf8.ValidString(v.String()) {

@@ -34,7 +34,7 @@ func ReadTree(path string) (*Node, error) {
 		return nil, Problems{*problem}
 	}
 	if root == nil {
-		return nil, Problems{{path, "empty: want groups and settings"}}
+		return nil, Problems{{path, "empty: expected groups and settings"}}
 	}
 	n := &Node{Where: at(path, root), path: path, yaml: root, problems: &Problems{}}
 	n.plain()
@@ -66,7 +66,7 @@ func (n *Node) note(where, msg string) {
 	case len(*p) < maxProblems:
 		*p = append(*p, Problem{where, msg})
 	case len(*p) == maxProblems:
-		*p = append(*p, Problem{where, "and more: mend these first"})
+		*p = append(*p, Problem{where, "and more: fix these first"})
 	}
 }
 
@@ -95,7 +95,7 @@ func (n *Node) Group(known ...string) (names []string) {
 		if len(known) > 0 {
 			example = known[0] + ": ..."
 		}
-		n.Bad("want a group, such as {%s}", example)
+		n.Bad("expected a group, such as {%s}", example)
 		return nil
 	}
 	n.members = map[string]*Node{}
@@ -107,7 +107,7 @@ func (n *Node) Group(known ...string) (names []string) {
 			n.note(key.Where, "merge keys (<<) are refused: write the settings out")
 			continue
 		case k.Kind != yaml.ScalarNode || k.Value == "":
-			n.note(key.Where, "want a name as key")
+			n.note(key.Where, "expected a name as key")
 			continue
 		case !key.plain():
 			continue
@@ -149,7 +149,7 @@ func (n *Node) List() (list []*Node) {
 		return nil
 	}
 	if n.yaml.Kind != yaml.SequenceNode {
-		n.Bad("want a list, such as [a, b]")
+		n.Bad("expected a list, such as [a, b]")
 		return nil
 	}
 	for i, c := range n.yaml.Content {
@@ -170,11 +170,11 @@ func Value[T string | bool | int | uint64 | float64](n *Node) (v T) {
 	text := rv.Kind() == reflect.String
 	switch {
 	case n.yaml.Kind != yaml.ScalarNode:
-		n.Bad("is one value, not a list or a group: want %s", article(typeName(rv.Type())))
+		n.Bad("is one value, not a list or a group: expected %s", article(typeName(rv.Type())))
 		return v
 	case n.yaml.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0:
 		if !text {
-			n.Bad("%s: want %s: write it without quotes", quote(n.yaml.Value), article(typeName(rv.Type())))
+			n.Bad("%s: expected %s: write it without quotes", quote(n.yaml.Value), article(typeName(rv.Type())))
 			return v
 		}
 	case n.yaml.Tag == "!!null":

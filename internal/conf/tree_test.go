@@ -41,11 +41,11 @@ func TestTree(t *testing.T) {
 	Value[int](n.Get("name"))
 	arms.Get("b").Get("rate").Group()
 	n.Get("name").Bad("is %d letters", 3)
-	want := `conf: run.yaml:4:3: setting "arms": want a list, such as [a, b]
-conf: run.yaml:2:12: setting "sizes[1]": "2e0": want an integer: write 2
-conf: run.yaml:2:8: setting "sizes": is one value, not a list or a group: want text
+	want := `conf: run.yaml:4:3: setting "arms": expected a list, such as [a, b]
+conf: run.yaml:2:12: setting "sizes[1]": "2e0": expected an integer: write 2
+conf: run.yaml:2:8: setting "sizes": is one value, not a list or a group: expected text
 conf: run.yaml:1:7: setting "name": "010": a leading zero, which YAML 1.1 reads as octal: write 10
-conf: run.yaml:4:13: setting "arms.b.rate": want a group, such as {name: value}
+conf: run.yaml:4:13: setting "arms.b.rate": expected a group, such as {name: value}
 conf: run.yaml:1:7: setting "name": is 3 letters`
 	var problems Problems
 	if err := n.Err(); !errors.As(err, &problems) || strings.ReplaceAll(err.Error(), path, "run.yaml") != want {
@@ -61,10 +61,10 @@ func TestTreeProblems(t *testing.T) {
 		"name: *a\n":               `conf: run.yaml: not YAML: unknown anchor 'a' referenced`,
 		"name: &a x\n":             `conf: run.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`,
 		"<<: {name: a}\n":          `conf: run.yaml:1:1: merge keys (<<) are refused: write the settings out`,
-		"? [a]\n: b\n":             `conf: run.yaml:1:3: want a name as key`,
-		"- a\n":                    `conf: run.yaml:1:1: want a group, such as {arms: ...}`,
+		"? [a]\n: b\n":             `conf: run.yaml:1:3: expected a name as key`,
+		"- a\n":                    `conf: run.yaml:1:1: expected a group, such as {arms: ...}`,
 		"name: ~\n":                `conf: run.yaml:1:7: setting "name": no value: give one, or leave the setting out`,
-		"":                         `conf: run.yaml: empty: want groups and settings`,
+		"":                         `conf: run.yaml: empty: expected groups and settings`,
 		"name: [\n":                `conf: run.yaml:1: not YAML: did not find expected node content`,
 		"arms: {a: 1, b: !!str 2}": `conf: run.yaml:1:17: setting "arms.b": tags (!name) are refused: the setting's type is known`,
 	} {

@@ -21,7 +21,7 @@ import (
 
 var (
 	errNotRegular = errors.New("not a regular file")
-	errLeaves     = errors.New("its symbolic link leads out of the folder, or nowhere: copy the folder with its links followed (cp -rL)")
+	errLeaves     = errors.New("is a symbolic link out of the folder, or a broken link: copy the folder with cp -rL")
 )
 
 // Folder is an open folder.

@@ -60,13 +60,13 @@ func TestNoPathLeavesItsFolder(t *testing.T) {
 		{"m", "../outside", "not a name inside"}, {"m", "sub/../../outside", "not a name inside"}, {"m", "..", "not a name inside"},
 		{"m", filepath.Join(dir, "outside"), "not a name inside"}, {"m", "/etc/passwd", "not a name inside"}, {"m", "/dev/zero", "not a name inside"},
 		{"m", "", "not a name inside"}, {"m", "file\x00", "not a name inside"}, {"m", "\x00", "not a name inside"},
-		{"m", "out", "leads out"}, {"m", "far", "leads out"}, {"m", "zero", "leads out"}, {"m", "nowhere", "or nowhere"}, {"m", "loop", "or nowhere"},
-		{"m", "twice", "leads out"}, {"m", "dir/outside", "escapes"},
+		{"m", "out", "a symbolic link out of the folder"}, {"m", "far", "a symbolic link out of the folder"}, {"m", "zero", "a symbolic link out of the folder"}, {"m", "nowhere", "or a broken link"}, {"m", "loop", "or a broken link"},
+		{"m", "twice", "a symbolic link out of the folder"}, {"m", "dir/outside", "escapes"},
 		{"m", "sub", "not a regular file"}, {"m", ".", "not a regular file"}, {"m", "gone", "no such file"},
 		{strings.TrimSuffix(rev, "/"), "config.json", ""}, {rev + "data", "part", ""}, {rev + ".", "data/part", ""}, {"link", "config.json", ""},
-		{rev, "other", "leads out"}, {rev, "out", "leads out"}, {rev, "far", "leads out"}, {rev, "../../blobs/aa", "not a name inside"},
+		{rev, "other", "a symbolic link out of the folder"}, {rev, "out", "a symbolic link out of the folder"}, {rev, "far", "a symbolic link out of the folder"}, {rev, "../../blobs/aa", "not a name inside"},
 		{"cache/datasets--x/snapshots/1", "file", ""},
-		{"cache/plain--a--b/snapshots/0123", "file", "leads out"}, {"cache/models--a--b/refs/0123", "file", "leads out"},
+		{"cache/plain--a--b/snapshots/0123", "file", "a symbolic link out of the folder"}, {"cache/models--a--b/refs/0123", "file", "a symbolic link out of the folder"},
 	} {
 		f, err := Open(filepath.Join(dir, filepath.FromSlash(c.folder)))
 		if err != nil {

@@ -505,3 +505,11 @@ func (e *eta) left(total int) time.Duration {
 	per := e.times[n-1].Sub(e.times[0]).Seconds() / float64(e.steps[n-1]-e.steps[0])
 	return time.Duration(per * float64(total-e.steps[n-1]) * float64(time.Second))
 }
+
+// Count writes a number of things: 1 row, 2 rows.
+func Count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}

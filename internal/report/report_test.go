@@ -236,9 +236,9 @@ func clip(s string) string { return s[:min(len(s), 300)] }
 // TestResumeRefuses: damage in the middle would cost records that cannot be made again.
 func TestResumeRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"{\"step\":1}\ngarbage\n{\"step\":2}\n":      `report: /run: metrics.jsonl: line 2: not a JSON object: step 2 follows: move the file away to go on without its records`,
-		"{\"step\":1}\n{\"step\":9}\n{\"step\":2}\n": `report: /run: metrics.jsonl: line 2: step 9: step 2 follows: move the file away to go on without its records`,
-		"{\"step\":2}\n{\"step\":2}\n":               `report: /run: metrics.jsonl: line 2: step 2 after step 2: move the file away to go on without its records`,
+		"{\"step\":1}\ngarbage\n{\"step\":2}\n":      `report: /run: metrics.jsonl: line 2: not a JSON object: step 2 follows: move the file away to continue without its records`,
+		"{\"step\":1}\n{\"step\":9}\n{\"step\":2}\n": `report: /run: metrics.jsonl: line 2: step 9: step 2 follows: move the file away to continue without its records`,
+		"{\"step\":2}\n{\"step\":2}\n":               `report: /run: metrics.jsonl: line 2: step 2 after step 2: move the file away to continue without its records`,
 	} {
 		fsys := vfstest.NewCrash()
 		put(t, fsys, "/run/metrics.jsonl", text)
@@ -258,15 +258,15 @@ func TestReadMetricsRefuses(t *testing.T) {
 		`{"step":1`:              `not a whole JSON object`,
 		`{"step":1} {}`:          `more than one JSON object`,
 		`{"a":1}`:                `no "step"`,
-		`{"step":0}`:             `"step": want one positive integer`,
-		`{"step":1.5}`:           `"step": want one positive integer`,
-		`{"step":"1"}`:           `"step": want one positive integer`,
-		`{"step":1,"step":2}`:    `"step": want one positive integer`,
-		`{"step":1,"a":1,"a":2}`: `"a": stands twice`,
-		`{"step":1,"a":"x"}`:     `"a": want a number`,
-		`{"step":1,"time":5}`:    `"time": want one time, such as "2006-01-02T15:04:05.000Z"`,
-		`{"step":1,"a":null}`:    `"a": want a number`,
-		`{"step":1,"a":[1]}`:     `"a": want a number`,
+		`{"step":0}`:             `"step": expected one positive integer`,
+		`{"step":1.5}`:           `"step": expected one positive integer`,
+		`{"step":"1"}`:           `"step": expected one positive integer`,
+		`{"step":1,"step":2}`:    `"step": expected one positive integer`,
+		`{"step":1,"a":1,"a":2}`: `"a": appears twice`,
+		`{"step":1,"a":"x"}`:     `"a": expected a number`,
+		`{"step":1,"time":5}`:    `"time": expected one time, such as "2006-01-02T15:04:05.000Z"`,
+		`{"step":1,"a":null}`:    `"a": expected a number`,
+		`{"step":1,"a":[1]}`:     `"a": expected a number`,
 		`{"step":1,"a":1e999}`:   `"a": 1e999: not a float64`,
 		`{"step":4}`:             `step 4 after step 7`,
 	} {

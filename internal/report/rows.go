@@ -90,7 +90,7 @@ func parseRow(line []byte) (Row, error) {
 			n, ok := v.(json.Number)
 			step, err := strconv.Atoi(string(n))
 			if !ok || err != nil || step < 1 || r.Step != 0 {
-				return Row{}, errors.New(`"step": want one positive integer`)
+				return Row{}, errors.New(`"step": expected one positive integer`)
 			}
 			r.Step = step
 			continue
@@ -99,13 +99,13 @@ func parseRow(line []byte) (Row, error) {
 			text, _ := v.(string)
 			at, err := time.Parse(rowTime, text)
 			if err != nil || !r.Time.IsZero() {
-				return Row{}, errors.New(`"time": want one time, such as "` + rowTime + `"`)
+				return Row{}, errors.New(`"time": expected one time, such as "` + rowTime + `"`)
 			}
 			r.Time = at
 			continue
 		}
 		if _, twice := r.Values[key]; twice {
-			return Row{}, fmt.Errorf("%q: stands twice", key)
+			return Row{}, fmt.Errorf("%q: appears twice", key)
 		}
 		switch v := v.(type) {
 		case json.Number:
@@ -114,11 +114,11 @@ func parseRow(line []byte) (Row, error) {
 			}
 		case string:
 			if v != "NaN" && v != "+Inf" && v != "-Inf" {
-				return Row{}, fmt.Errorf("%q: want a number", key)
+				return Row{}, fmt.Errorf("%q: expected a number", key)
 			}
 			r.Values[key], _ = strconv.ParseFloat(v, 64)
 		default:
-			return Row{}, fmt.Errorf("%q: want a number", key)
+			return Row{}, fmt.Errorf("%q: expected a number", key)
 		}
 	}
 	if _, err := dec.Token(); err != nil {
@@ -236,9 +236,9 @@ func cutMetrics(fsys vfs.FS, path string, last int) error {
 			}
 			return nil
 		case over != "":
-			return fmt.Errorf("%s: step %d follows: move the file away to go on without its records", over, r.Step)
+			return fmt.Errorf("%s: step %d follows: move the file away to continue without its records", over, r.Step)
 		case r.Step <= step:
-			return fmt.Errorf("line %d: step %d after step %d: move the file away to go on without its records", n, r.Step, step)
+			return fmt.Errorf("line %d: step %d after step %d: move the file away to continue without its records", n, r.Step, step)
 		}
 		step, keep = r.Step, end
 		return nil

@@ -26,8 +26,8 @@ const signWindow = 20
 
 // signs are looked for in this order.
 var signs = []Sign{
-	{"numbers break down", "an update was skipped, or a metric is not finite, in the last 20 steps",
-		"lower the learning rate of the side that skips; go on from a checkpoint before the first skip", brokenNumbers},
+	{"numerical breakdown", "an update was skipped, or a metric is not finite, in the last 20 steps",
+		"lower the learning rate of the side that skips; resume from a checkpoint before the first skip", brokenNumbers},
 	{"no pairs", "critic/pairs is 0 in each of the last 5 steps that the discriminator took: every pair was left out, since one of its answers was cut at the limit: it learns nothing, and the student learns from its noise",
 		"raise data.max_response_length above the teacher's answers (gad data validate --model has their lengths), or set critic.truncated=include",
 		func(rows []Row) string {
@@ -42,8 +42,8 @@ var signs = []Sign{
 		func(rows []Row) string {
 			return mean(rows, "critic/pairs_frac", func(x float64) bool { return x < 0.5 && x > 0 })
 		}},
-	{"discriminator has not started", "over the last 20 steps, in which it learned alone, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: a coin's are 0.693 and 0.5",
-		"a longer warm-up that ends by what it has learned (trainer.critic_warmup_until=0.5), another critic.optim.lr; see the signs below for more",
+	{"discriminator has not started", "over the last 20 steps, in which it learned alone, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: guessing gives 0.693 and 0.5",
+		"a longer warm-up that ends when the discriminator has learned (trainer.critic_warmup_until=0.5), another critic.optim.lr; see the signs below for more",
 		notStarted},
 	{"discriminator takes few updates", "it has not started, and takes one optimizer step in each of the last 20 steps (critic/updates)",
 		"critic.ppo_mini_batch_size of a few prompts: many small updates",
@@ -53,7 +53,7 @@ var signs = []Sign{
 			}
 			return each(rows, "critic/updates", func(x float64) bool { return x <= 1 })
 		}},
-	{"discriminator was shaken", "it has not started, its learning rate was at its largest from the first step, and critic/d_loss_distinct was above 0.75, worse than a coin, in one of the first 20 steps or more",
+	{"discriminator was disturbed by a large learning rate", "it has not started, its learning rate was at its largest from the first step, and critic/d_loss_distinct was above 0.75, worse than guessing, in at least one of the first 20 steps",
 		"critic.optim.lr_warmup_steps=100, or a lower critic.optim.lr", shaken},
 	{"value head is flat", "it has not started, and in the first step critic/group_std is below 0.01: its scores hardly differ",
 		"critic.score_init: 0 follows the model's width",
@@ -64,7 +64,7 @@ var signs = []Sign{
 			}
 			return fmt.Sprintf("critic/group_std %.2g in the first step", xs[0])
 		}},
-	{"game began with a deaf discriminator", "over the first 20 steps of the game the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: what the student learned there was noise",
+	{"game began with an untrained discriminator", "over the first 20 steps of the game the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: what the student learned there was noise",
 		"start again from a warm-up in which the discriminator has learned (trainer.critic_warmup_until=0.5)",
 		func(rows []Row) string {
 			if game := playing(rows); len(game) >= signWindow {
@@ -72,14 +72,14 @@ var signs = []Sign{
 			}
 			return ""
 		}},
-	{"discriminator at chance", "mean of critic/d_acc_distinct below 0.55 over the last 20 steps after the warm-up (of critic/d_acc_fresh in runs that have no other)",
-		"the end of the game if val/ is as good as the teacher; else look at the teacher's answers, then raise critic.optim.lr",
+	{"discriminator at chance", "mean of critic/d_acc_distinct below 0.55 over the last 20 steps after the warm-up (of critic/d_acc_fresh in runs without that metric)",
+		"if val/ is as good as the teacher, the game is finished; otherwise check the teacher's answers, then raise critic.optim.lr",
 		func(rows []Row) string {
 			learning := slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return !hasPrefix(r, "actor/") })
 			return mean(learning, accuracy(rows), func(x float64) bool { return x < 0.55 })
 		}},
-	{"discriminator always right", "critic/d_acc_distinct above 0.99 in each of the last 20 steps (critic/d_acc_fresh above 0.95 in runs that have no other)",
-		"look first whether both sides' answers end alike (rollout/truncated_frac, teacher/truncated_frac, samples/); then lower critic.optim.lr, or turn on critic.replay",
+	{"discriminator always right", "critic/d_acc_distinct above 0.99 in each of the last 20 steps (critic/d_acc_fresh above 0.95 in runs without that metric)",
+		"first check that the answers of both sides end in the same way (rollout/truncated_frac, teacher/truncated_frac, samples/); then lower critic.optim.lr, or turn on critic.replay",
 		func(rows []Row) string {
 			limit := 0.95
 			if accuracy(rows) == distinct {
@@ -87,13 +87,13 @@ var signs = []Sign{
 			}
 			return each(rows, accuracy(rows), func(x float64) bool { return x > limit })
 		}},
-	{"scores of a prompt collapse", "mean of critic/collapsed_groups_frac above 0.5 over the last 20 steps: the discriminator knows student from teacher and hardly one answer from another",
+	{"scores of a prompt collapse", "mean of critic/collapsed_groups_frac above 0.5 over the last 20 steps: the discriminator separates student and teacher but hardly ranks the student's answers",
 		"--preset grgc, or its critic.group_ot=0.01 alone; a higher rollout.temperature",
 		func(rows []Row) string {
 			return mean(rows, "critic/collapsed_groups_frac", func(x float64) bool { return x > 0.5 })
 		}},
 	{"everything is a tie", "mean of critic/tie_frac above 0.9 over the last 20 steps",
-		"the student writes the teacher's own texts: nothing is left to learn from this data, or the data are the student's",
+		"the student writes the teacher's own texts: nothing is left to learn from this data, or the data were written by the student",
 		func(rows []Row) string {
 			return mean(rows, "critic/tie_frac", func(x float64) bool { return x > 0.9 })
 		}},
@@ -112,7 +112,7 @@ var signs = []Sign{
 		}},
 	{"KL runs away", "mean of actor/kl_loss or reward/kl_mean over the last 20 steps above 1 nat, or above 0.1 and five times that of the 20 steps before",
 		"lower actor.optim.lr, or raise actor.kl_loss_coef", runawayKL},
-	{"KL leads the loss", "actor/kl_share above 0.8 in each of the last 20 steps",
+	{"KL dominates the loss", "actor/kl_share above 0.8 in each of the last 20 steps",
 		"lower actor.kl_loss_coef, or rely on the clip",
 		func(rows []Row) string {
 			return each(rows, "actor/kl_share", func(x float64) bool { return x > 0.8 })
@@ -134,7 +134,7 @@ var signs = []Sign{
 		}},
 	{"collapse after an update", "rollout/repeat_frac or rollout/truncated_frac, over three steps, more than 0.3 above the three before, within the last 20 steps",
 		"lower actor.optim.lr, raise rollout.n, or add a KL term", jump},
-	{"length is gamed", "mean of rollout/len_mean over the last 20 steps above 1.5 times that of the first 20, and above 1.5 times teacher/len_mean",
+	{"answers grow too long", "mean of rollout/len_mean over the last 20 steps above 1.5 times that of the first 20, and above 1.5 times teacher/len_mean",
 		"a length term in the reward (algorithm.length_coef), or a fresh discriminator", gamedLength},
 }
 

@@ -74,17 +74,17 @@ func TestJudge(t *testing.T) {
 		sign string
 		harm func([]Row)
 	}{
-		{"numbers break down", set("actor/skipped_updates", 99, constant(1))},
-		{"numbers break down", set("critic/skipped_updates", 85, constant(2))},
-		{"numbers break down", set("critic/d_loss", 99, constant(math.NaN()))},
+		{"numerical breakdown", set("actor/skipped_updates", 99, constant(1))},
+		{"numerical breakdown", set("critic/skipped_updates", 85, constant(2))},
+		{"numerical breakdown", set("critic/d_loss", 99, constant(math.NaN()))},
 		{"no pairs", set("critic/pairs", 0, constant(0))},
 		{"no pairs", set("critic/pairs", 95, constant(0))},
 		{"few pairs", set("critic/pairs_frac", 80, constant(0.3))},
 		{"discriminator has not started", alone()},
 		{"discriminator has not started, discriminator takes few updates", alone(set("critic/updates", 0, constant(1)))},
-		{"discriminator has not started, discriminator was shaken", alone(set("critic/lr", 0, constant(1e-3)), set("critic/d_loss_distinct", 3, func(i int) float64 { return 0.69 + 0.2/float64(i) }))},
+		{"discriminator has not started, discriminator was disturbed by a large learning rate", alone(set("critic/lr", 0, constant(1e-3)), set("critic/d_loss_distinct", 3, func(i int) float64 { return 0.69 + 0.2/float64(i) }))},
 		{"discriminator has not started, value head is flat", alone(set("critic/group_std", 0, constant(1e-3)))},
-		{"game began with a deaf discriminator", func(rows []Row) {
+		{"game began with an untrained discriminator", func(rows []Row) {
 			for i := 10; i < 35; i++ {
 				rows[i].Values["critic/d_loss_distinct"], rows[i].Values["critic/d_acc_distinct"] = 0.69, 0.5
 			}
@@ -100,14 +100,14 @@ func TestJudge(t *testing.T) {
 		{"KL runs away", set("actor/kl_loss", 80, constant(1.5))},
 		{"KL runs away", set("actor/kl_loss", 60, func(i int) float64 { return 0.02 * math.Exp2(float64(max(0, i-70))/4) })},
 		{"KL runs away", set("reward/kl_mean", 10, constant(3))},
-		{"KL leads the loss", set("actor/kl_share", 80, constant(0.92))},
+		{"KL dominates the loss", set("actor/kl_share", 80, constant(0.92))},
 		{"entropy collapses", set("actor/entropy", 80, constant(0.01))},
 		{"entropy collapses", set("actor/entropy", 80, constant(0.07))},
 		{"advantages vanish", set("adv/std", 80, constant(0.01))},
 		{"advantages vanish", set("adv/zero_var_groups_frac", 80, constant(0.6))},
 		{"answers end at the limit", set("rollout/truncated_frac", 79, constant(0.6))},
 		{"collapse after an update", set("rollout/repeat_frac", 95, constant(0.6))},
-		{"length is gamed", set("rollout/len_mean", 60, constant(180))},
+		{"answers grow too long", set("rollout/len_mean", 60, constant(180))},
 	} {
 		rows := healthy(100)
 		c.harm(rows)

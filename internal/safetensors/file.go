@@ -68,7 +68,7 @@ func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error
 	case !info.Mode().IsRegular():
 		return nil, nil, nil, errors.New("not a regular file")
 	case size < 8:
-		return nil, nil, nil, fmt.Errorf("file: %d bytes are too few: the header's length alone takes 8", size)
+		return nil, nil, nil, fmt.Errorf("file: %d bytes: too short for a safetensors file", size)
 	case size > math.MaxInt:
 		return nil, nil, nil, fmt.Errorf("file: %d bytes are too many for this machine", size)
 	}
@@ -79,7 +79,7 @@ func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error
 	n := binary.LittleEndian.Uint64(length[:])
 	switch {
 	case n > maxHeader:
-		return nil, nil, nil, fmt.Errorf("header: its length says %d bytes: the most is %d: this is no safetensors file", n, maxHeader)
+		return nil, nil, nil, fmt.Errorf("header: length of %d bytes, the limit is %d: not a safetensors file", n, maxHeader)
 	case n > uint64(size-8):
 		return nil, nil, nil, fmt.Errorf("header: its length says %d bytes, the file has %d after it: is it cut short?", n, size-8)
 	}

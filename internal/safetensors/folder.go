@@ -64,7 +64,7 @@ func (f *Folder) open(root *folder.Folder) error {
 	}
 	text, err := root.ReadFile(IndexName, maxIndex)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("safetensors: %s: neither %s nor %s is there: %w", f.path, SingleName, IndexName, fs.ErrNotExist)
+		return fmt.Errorf("safetensors: %s: contains neither %s nor %s: %w", f.path, SingleName, IndexName, fs.ErrNotExist)
 	}
 	if err != nil {
 		return fmt.Errorf("safetensors: %w", err)
@@ -98,7 +98,7 @@ func (f *Folder) shards(root *folder.Folder, weights []entry) error {
 			f.files, listed = append(f.files, file), append(listed, 0)
 		}
 		if _, ok := f.files[n].Tensor(w.key); !ok {
-			return fmt.Errorf("safetensors: %s: tensor %q: the index places it here, the file lacks it", f.files[n].path, clip(w.key))
+			return fmt.Errorf("safetensors: %s: tensor %q: the index says it is here, but the file does not have it", f.files[n].path, clip(w.key))
 		}
 		f.names[i], f.from[i] = w.key, n
 		listed[n]++
@@ -111,7 +111,7 @@ func (f *Folder) shards(root *folder.Folder, weights []entry) error {
 			if i := sort.SearchStrings(f.names, name); i == len(f.names) || f.names[i] != name {
 				return fmt.Errorf("safetensors: %s: tensor %q: the index does not list it", file.path, clip(name))
 			} else if f.from[i] != int32(n) {
-				return fmt.Errorf("safetensors: %s: tensor %q: it is in %s too", file.path, clip(name), filepath.Base(f.files[f.from[i]].path))
+				return fmt.Errorf("safetensors: %s: tensor %q: is also in %s", file.path, clip(name), filepath.Base(f.files[f.from[i]].path))
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func parseIndex(data []byte) ([]entry, error) {
 	}
 	text := string(data)
 	if !utf8.ValidString(text) {
-		return nil, errors.New("index: it is not valid UTF-8")
+		return nil, errors.New("index: not valid UTF-8")
 	}
 	var weights []entry
 	seen := false
@@ -136,7 +136,7 @@ func parseIndex(data []byte) ([]entry, error) {
 			return c.skip(0)
 		}
 		if seen {
-			return c.errorf("weight_map is there twice")
+			return c.errorf("weight_map appears twice")
 		}
 		seen = true
 		return c.object(func(name string) error {
@@ -152,7 +152,7 @@ func parseIndex(data []byte) ([]entry, error) {
 		})
 	})
 	if err == nil && c.peek() != 0 {
-		err = c.errorf("bytes stand after its end")
+		err = c.errorf("bytes after its end")
 	}
 	if err == nil && !seen {
 		err = errors.New("key weight_map is missing")
@@ -164,7 +164,7 @@ func parseIndex(data []byte) ([]entry, error) {
 		return nil, fmt.Errorf("index: %w", err)
 	}
 	if name, dup := sortEntries(weights); dup {
-		return nil, fmt.Errorf("index: tensor %q: it is there twice", clip(name))
+		return nil, fmt.Errorf("index: tensor %q: appears twice", clip(name))
 	}
 	return weights, nil
 }
@@ -176,7 +176,7 @@ func plainName(name string) error {
 	case name == "" || name == "." || name == "..":
 		return errors.New("not the name of a file")
 	case strings.ContainsAny(name, `/\:`) || strings.ContainsRune(name, 0):
-		return errors.New("only a plain name may stand here: shards lie beside their index")
+		return errors.New("must be a plain file name: shards must be in the folder of the index")
 	}
 	return nil
 }

@@ -101,11 +101,11 @@ type header struct {
 func parseHeader(text string, dataLen int64) (*header, error) {
 	switch {
 	case text == "":
-		return nil, fmt.Errorf("header: it is empty: a JSON object should be there")
+		return nil, fmt.Errorf("header: is empty: expected a JSON object")
 	case !utf8.ValidString(text):
-		return nil, fmt.Errorf("header: it is not valid UTF-8")
+		return nil, fmt.Errorf("header: not valid UTF-8")
 	case text[0] != '{':
-		return nil, fmt.Errorf("header: it starts with %q, not with a JSON object", clip(text[:runeLen(text)]))
+		return nil, fmt.Errorf("header: starts with %q, not with a JSON object", clip(text[:runeLen(text)]))
 	}
 	// Each tensor needs this key, in this spelling: an upper bound on the count
 	// that makes one allocation enough.
@@ -116,7 +116,7 @@ func parseHeader(text string, dataLen int64) (*header, error) {
 	err := c.object(func(key string) error {
 		if key == "__metadata__" {
 			if seenMeta {
-				return c.errorf("__metadata__ is there twice")
+				return c.errorf("__metadata__ appears twice")
 			}
 			seenMeta = true
 			return h.metadata(c)
@@ -132,7 +132,7 @@ func parseHeader(text string, dataLen int64) (*header, error) {
 		return nil, fmt.Errorf("header: %w", err)
 	}
 	if rest := strings.TrimLeft(text[c.i:], " "); rest != "" {
-		return nil, fmt.Errorf("header: %d bytes stand after its end: only spaces may", len(rest))
+		return nil, fmt.Errorf("header: %d bytes after its end: only spaces are allowed", len(rest))
 	}
 	if err := h.check(dataLen); err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func (h *header) metadata(c *cursor) error {
 			return c.errorf("more than %d entries", maxMetadata)
 		}
 		if c.peek() != '"' {
-			return c.errorf("value of %q: only strings may be there", clip(key))
+			return c.errorf("value of %q: only strings are allowed", clip(key))
 		}
 		value, err := c.str()
 		h.meta = append(h.meta, entry{key, value})
@@ -171,7 +171,7 @@ func (h *header) metadata(c *cursor) error {
 		return fmt.Errorf("__metadata__: %w", err)
 	}
 	if key, dup := sortEntries(h.meta); dup {
-		return fmt.Errorf("__metadata__: key %q is there twice", clip(key))
+		return fmt.Errorf("__metadata__: key %q appears twice", clip(key))
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func tensor(c *cursor, name string, dims *arena) (Tensor, error) {
 	var seenType, seenShape, seenOffsets bool
 	once := func(seen *bool, key string) error {
 		if *seen {
-			return c.errorf("key %q is there twice", key)
+			return c.errorf("key %q appears twice", key)
 		}
 		*seen = true
 		return nil
@@ -254,7 +254,7 @@ func tensor(c *cursor, name string, dims *arena) (Tensor, error) {
 				return err
 			})
 			if err == nil && n < 2 {
-				err = c.errorf("%d offsets: two should be there", n)
+				err = c.errorf("%d offsets: expected two", n)
 			}
 			if err != nil {
 				return fmt.Errorf("data_offsets: %w", err)
@@ -313,7 +313,7 @@ func (h *header) check(dataLen int64) error {
 		case t.begin > t.end:
 			err = fmt.Errorf("offsets [%d %d]: end before start", t.begin, t.end)
 		case t.end-t.begin != want:
-			err = fmt.Errorf("%s %v needs %d bytes, offsets [%d %d] hold %d", t.DType, t.Shape, want, t.begin, t.end, t.end-t.begin)
+			err = fmt.Errorf("%s %v needs %d bytes, offsets [%d %d] span %d", t.DType, t.Shape, want, t.begin, t.end, t.end-t.begin)
 		case t.end > dataLen:
 			err = fmt.Errorf("offsets [%d %d]: beyond the file's end, it has %d bytes of data: is it cut short?", t.begin, t.end, dataLen)
 		}
@@ -332,19 +332,19 @@ func (h *header) check(dataLen int64) error {
 	for i := range ts {
 		switch t := &ts[i]; {
 		case t.begin > at:
-			return fmt.Errorf("tensor %q: it starts at %d, a hole of %d bytes behind the data before it", clip(t.Name), t.begin, t.begin-at)
+			return fmt.Errorf("tensor %q: starts at %d, %d unused bytes before it", clip(t.Name), t.begin, t.begin-at)
 		case t.begin < at:
-			return fmt.Errorf("tensor %q: it starts at %d, over the data before it, which ends at %d", clip(t.Name), t.begin, at)
+			return fmt.Errorf("tensor %q: starts at %d, inside the previous tensor, which ends at %d", clip(t.Name), t.begin, at)
 		}
 		at = ts[i].end
 	}
 	if at != dataLen {
-		return fmt.Errorf("file: %d bytes stand after the last tensor", dataLen-at)
+		return fmt.Errorf("file: %d bytes after the last tensor", dataLen-at)
 	}
 	sort.Slice(ts, func(i, j int) bool { return ts[i].Name < ts[j].Name })
 	for i := 1; i < len(ts); i++ {
 		if ts[i].Name == ts[i-1].Name {
-			return fmt.Errorf("tensor %q: it is there twice", clip(ts[i].Name))
+			return fmt.Errorf("tensor %q: appears twice", clip(ts[i].Name))
 		}
 	}
 	return nil

@@ -94,7 +94,7 @@ func Target(err error) error {
 	if err == nil || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fmt.Errorf("%w: choose another place: %w", ErrTarget, err)
+	return fmt.Errorf("%w: choose another path: %w", ErrTarget, err)
 }
 
 // OS is the file system of the operating system.

@@ -61,7 +61,7 @@ func (t dtype) String() string { return [...]string{"float32", "bfloat16"}[t] }
 
 // ErrUnavailable is wrapped by Open's error where there is nothing to open: this
 // program is built without CUDA, or the machine has no driver, device or library.
-var ErrUnavailable = errors.New("CUDA is not to be had")
+var ErrUnavailable = errors.New("CUDA is not available")
 
 var _ compute.Footprint = Options{}
 

@@ -136,7 +136,7 @@ func (b *Backend) allocate(what string, bytes int64) (block, error) {
 			err = fmt.Errorf("%w: %w", compute.ErrMemory, err)
 		}
 		free, total := b.dev.Free()
-		return block{}, fmt.Errorf("cuda: %q: %d bytes, with %d of the device's %d free and %d in use here: use a smaller batch or shorter sequences, recompute activations, or a larger GPU: %w",
+		return block{}, fmt.Errorf("cuda: %q: %d bytes, %d of the device's %d are free and gad uses %d: use a smaller batch or shorter sequences, recompute activations, or a larger GPU: %w",
 			what, bytes, free, total, b.inUse, err)
 	}
 	b.count(bytes)
