@@ -91,7 +91,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("config: actor.rollout_is_threshold is %g: must be above 0 with actor.rollout_is %s", c.RolloutISThresh, c.RolloutIS)
 	}
 	if c.OldLogProb == "rollout" && c.RolloutIS != "none" {
-		return fmt.Errorf("config: actor.rollout_is is %s with actor.old_log_prob=rollout: every weight would be 1: set one of them back", c.RolloutIS)
+		return fmt.Errorf("config: actor.rollout_is is %s with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none", c.RolloutIS)
 	}
 	if c.OldLogProb == "rollout" && c.ReadsEntropy() {
 		return fmt.Errorf("config: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto")
