@@ -50,6 +50,9 @@ func expand(path string) (paths []string, err error) {
 	if _, err := os.Lstat(path); err == nil {
 		return []string{path}, nil
 	}
+	if strings.Contains(path, "://") {
+		return nil, fmt.Errorf("data: %s: is an address, and gad downloads nothing: fetch the file first and give its path", path)
+	}
 	for _, part := range filepath.SplitList(path) {
 		_, err := os.Lstat(part)
 		if err == nil || !strings.ContainsAny(part, "*?[") {

@@ -143,7 +143,9 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		column = has.Content
 	}
 	if strings.TrimSpace(row.Teacher) == "" {
-		if training {
+		if training && has.Teacher == "" {
+			fail(KindNoTeacher, column, "no teacher answer: there is no column %q, and the conversation in column %q does not end with one: name the column of the answers (--teacher-key, data.teacher_key)", s.opt.Columns.Teacher, column)
+		} else if training {
 			fail(KindNoTeacher, column, "no teacher answer in column %q (missing, empty or blank): write one or remove the row", column)
 		}
 	} else {

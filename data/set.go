@@ -171,8 +171,12 @@ func (s *Set) open(paths []string) error {
 // add opens one file and appends its rows to the set.
 func (s *Set) add(f dataFile) error {
 	f.name = filepath.Clean(f.name)
-	if slices.Contains(s.names, f.name) {
+	switch as := s.holds(f.name); as {
+	case "":
+	case f.name:
 		return fmt.Errorf("data: %s: given twice: its rows would count twice: give it once", f.name)
+	default:
+		return fmt.Errorf("data: %s: is the same file as %s: its rows would count twice: give it once", f.name, as)
 	}
 	src, size, err := openSource(f, s.opt.Stages)
 	if err != nil {
@@ -229,6 +233,20 @@ func (s *Set) add(f dataFile) error {
 		s.n += n
 	}
 	return nil
+}
+
+// holds is the name under which a file is in the set already; "" if it is not.
+func (s *Set) holds(name string) string {
+	info, err := os.Stat(name)
+	for _, n := range s.names {
+		if n == name {
+			return n
+		}
+		if other, oerr := os.Stat(n); err == nil && oerr == nil && os.SameFile(info, other) {
+			return n
+		}
+	}
+	return ""
 }
 
 // rowsIn is the number of rows of a file.

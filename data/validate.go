@@ -20,10 +20,15 @@ type Problem struct {
 	Detail   string   `json:"detail"` // of the first row
 	Count    int      `json:"count"`  // rows
 	Rows     []int    `json:"rows"`   // the first of them, in the file
+
+	varies bool // Detail is of the first row alone
 }
 
 // String is one line: severity, file, rows and what is wrong.
 func (p Problem) String() string {
+	if p.varies {
+		return fmt.Sprintf("%s: %s: %s, of the same kind; row %d: %s", p.Severity, p.File, rowsText(p.Rows, p.Count), p.Row, p.Detail)
+	}
 	return fmt.Sprintf("%s: %s: %s: %s", p.Severity, p.File, rowsText(p.Rows, p.Count), p.Detail)
 }
 
@@ -107,6 +112,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 				r.Problems = append(r.Problems, Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i, Column: f.column, Detail: f.text})
 			}
 			p := &r.Problems[k]
+			p.varies = p.varies || p.Detail != f.text
 			if p.Count++; len(p.Rows) < maxNamed {
 				p.Rows = append(p.Rows, at)
 			}

@@ -112,7 +112,7 @@ func TestValidateMeasures(t *testing.T) {
 	if len(r.Problems) != 2 || r.Problems[0].Count != 25 || r.Counts[KindLongAnswer] != 25 {
 		t.Errorf("%d problems listed, %v counted", len(r.Problems), r.Counts)
 	}
-	if text := r.String(); !strings.Contains(text, "25 of 101 (24.8 %) over the limit of 150") || !strings.Contains(text, "rows 75, 76, 77, 78, 79 and 20 more: answer in column") {
+	if text := r.String(); !strings.Contains(text, "25 of 101 (24.8 %) over the limit of 150") || !strings.Contains(text, "rows 75, 76, 77, 78, 79 and 20 more, of the same kind; row 75: answer in column") {
 		t.Errorf("report:\n%s", text)
 	}
 	if r.Digest != s.Digest() {

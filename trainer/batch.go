@@ -294,6 +294,12 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	t.rows = train.rows
+	if n := len(t.valRows); n > 0 && n < t.val.Len() {
+		s.said = append(s.said, fmt.Sprintf("validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
+	}
+	if n, b := len(t.rows), c.Data.TrainBatchSize; b > n {
+		s.notes = append(s.notes, fmt.Sprintf("data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it", b, n))
+	}
 	if train.dropped > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are over the length limits and left out", train.dropped, t.set.Len()))
 	}
@@ -327,7 +333,7 @@ func (u usable) pairs(name string, c Config, stage Stage) (note string, err erro
 	if u.forMost < u.forAll && u.forMost > limit {
 		would += fmt.Sprintf(", %d 99 %%", u.forMost)
 	}
-	if fresh := stage == DPO || stage.hasCritic() && c.Critic.Replay.Live; fresh && !include && u.cut == n {
+	if (stage == DPO || stage.hasCritic()) && !include && u.cut == n { // a pool gives pairs in the place of others only
 		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set %s=include", ErrConfig, name, n, limit, would, setting)
 	}
 	// rounded down to a tenth, so that 100 % is all

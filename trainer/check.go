@@ -64,6 +64,9 @@ func (t *Trainer) openJudges() error {
 	if c.Trainer.Checker != "" {
 		t.checker = checker.New(c.Trainer.Checker, time.Duration(c.Trainer.CheckerTimeout)*time.Second)
 	}
+	if err := t.tryChecker(); err != nil {
+		return err
+	}
 	dir := c.Trainer.HeldOutCritic
 	if dir == "" {
 		return nil
@@ -83,6 +86,32 @@ func (t *Trainer) openJudges() error {
 	}
 	t.heldOut.Share(t.actor.Model()) // they take turns
 	return nil
+}
+
+// tryChecker asks the checker for the teacher's answer to one row: a program that cannot
+// be run should not be found out after hours of training.
+func (t *Trainer) tryChecker() error {
+	if t.checker == nil || t.step >= t.total {
+		return nil
+	}
+	set, at := t.val, t.valRows
+	if set == nil {
+		set, at = t.set, t.rows
+	}
+	r, err := set.Row(at[0])
+	if err != nil {
+		return err
+	}
+	rows, err := checkRows(set, at[:1], []string{r.Teacher}, []bool{false})
+	if err != nil {
+		return err
+	}
+	return t.busy("trying the checker", func() error {
+		if _, err := t.checker.Check(context.Background(), rows); err != nil {
+			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", ErrConfig, at[0], err)
+		}
+		return nil
+	})
 }
 
 // readHeldOut is the shape of a held-out discriminator, which must have a head

@@ -207,11 +207,18 @@ func (c *Config) Validate(stage Stage) error {
 	return errors.Join(errs...)
 }
 
+// largeLR is a little more than the largest rate at which a game was seen to win, 2e-4
+// with a narrow clip (doc/study.md, "too fast").
+const largeLR = 3e-4
+
 // Warnings are settings that are allowed and rarely right.
 func (c *Config) Warnings(stage Stage) (warnings []string) {
 	warnings = c.judgeWarnings()
 	if !stage.hasCritic() {
 		return warnings
+	}
+	if lr := c.Actor.Optim.LR; stage == Train && lr > largeLR {
+		warnings = append(warnings, fmt.Sprintf("actor.optim.lr is %g: fit for learning the teacher's answers, and mostly too large for the game (the paper's is 1e-6, gad demo's 5e-5 after 3e-3): if KL runs away, lower it", lr))
 	}
 	if c.Rollout.N < 4 {
 		warnings = append(warnings, fmt.Sprintf("rollout.n is %d: with fewer than 4 answers a group's statistics say little (with 2, grpo's advantages are the same size whatever the scores): 8 is usual", c.Rollout.N))
@@ -290,30 +297,51 @@ func (c Config) absolute() Config {
 	return c
 }
 
-// CheckChange refuses to go on with a run under settings that would make it
-// another run.
+// kept is a setting that cannot change within a run.
+type kept struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// kept are the settings that cannot change within a run, those that name folders apart.
+func (c *Config) kept() []kept {
+	var list []kept
+	for _, s := range []struct {
+		key   string
+		value any
+	}{
+		{"trainer.seed", c.Trainer.Seed},
+		{"data.train_batch_size", c.Data.TrainBatchSize},
+		{"data.max_prompt_length", c.Data.MaxPrompt},
+		{"data.max_response_length", c.Data.MaxResponse},
+		{"data.overlong_prompts", c.Data.Overlong},
+		{"data.truncated_teachers", c.Data.TruncTeacher},
+		{"critic.group_ot", c.Critic.GroupOT},
+		{"algorithm.adv_power", c.Algorithm.AdvPower},
+		{"trainer.critic_warmup_until", c.Trainer.CriticWarmupUntil},
+	} {
+		list = append(list, kept{s.key, fmt.Sprint(s.value)})
+	}
+	return list
+}
+
+// CheckChange refuses to resume a run under settings that would make it another run.
 func CheckChange(before, after *Config) error {
 	was, now := before.absolute(), after.absolute()
-	now.Trainer.Output = after.Trainer.Output
-	for _, s := range []struct {
-		key      string
-		was, now any
-	}{
-		{"trainer.resume_from", was.Trainer.Resume, now.Trainer.Resume},
-		{"model.path", was.Model.Path, now.Model.Path},
-		{"model.reward_path", was.Model.RewardPath, now.Model.RewardPath},
-		{"trainer.seed", was.Trainer.Seed, now.Trainer.Seed},
-		{"data.train_batch_size", was.Data.TrainBatchSize, now.Data.TrainBatchSize},
-		{"data.max_prompt_length", was.Data.MaxPrompt, now.Data.MaxPrompt},
-		{"data.max_response_length", was.Data.MaxResponse, now.Data.MaxResponse},
-		{"data.overlong_prompts", was.Data.Overlong, now.Data.Overlong},
-		{"data.truncated_teachers", was.Data.TruncTeacher, now.Data.TruncTeacher},
-		{"critic.group_ot", was.Critic.GroupOT, now.Critic.GroupOT},
-		{"algorithm.adv_power", was.Algorithm.AdvPower, now.Algorithm.AdvPower},
-		{"trainer.critic_warmup_until", was.Trainer.CriticWarmupUntil, now.Trainer.CriticWarmupUntil},
-	} {
-		if s.was != s.now {
-			return fmt.Errorf("%w: %s was %v when the run in %s began, now it is %v: it cannot change within a run: give another --output", ErrConfig, s.key, s.was, now.Trainer.Output, s.now)
+	paths := func(c Config) []kept {
+		return []kept{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path}, {"model.reward_path", c.Model.RewardPath}}
+	}
+	return changed(slices.Concat(paths(was), was.kept()), slices.Concat(paths(now), now.kept()), after.Trainer.Output)
+}
+
+// changed refuses what is not as it was when the run began. A setting that was not noted
+// then, by an earlier gad, is not compared.
+func changed(was, now []kept, run string) error {
+	for _, w := range was {
+		for _, n := range now {
+			if w.Key == n.Key && w.Value != n.Value {
+				return fmt.Errorf("%w: %s was %s when the run in %s began, now it is %s: it cannot change within a run: give another --output", ErrConfig, w.Key, w.Value, run, n.Value)
+			}
 		}
 	}
 	return nil

@@ -38,6 +38,8 @@ type Examination struct {
 	Enough      bool   // steps to judge the metrics by
 	Findings    []Finding
 
+	kept []kept // settings that the run began with
+
 	// Sick are the reasons for which going on as it is would go wrong.
 	Sick []string
 }
@@ -55,6 +57,12 @@ type Examined struct {
 func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	fsys = vfs.OrDisk(fsys)
 	x := &Examination{Run: run, Free: -1}
+	if strings.HasPrefix(filepath.Base(filepath.Clean(run)), "global_step_") {
+		return nil, fmt.Errorf("%w: trainer: %s: is a checkpoint: give its run, %s", ErrConfig, run, filepath.Dir(filepath.Clean(run)))
+	}
+	if _, err := fsys.Stat(run); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: trainer: %s: no such folder: give the --output of gad sft, warmup, train or dpo", ErrConfig, run)
+	}
 	if _, err := fsys.Stat(filepath.Join(run, configName)); err != nil {
 		steps, lerr := checkpoint.Steps(fsys, run)
 		if err := errors.Join(lerr, err); lerr != nil || len(steps) == 0 {
@@ -63,6 +71,10 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 			}
 			return nil, err
 		}
+	}
+	cfg := DefaultConfig()
+	if err := cfg.Load(filepath.Join(run, configName)); err != nil {
+		x.sick("it cannot be resumed, since its settings cannot be read: %v", err)
 	}
 	var err error
 	if x.Holder, err = checkpoint.Holder(run); err != nil {
@@ -73,6 +85,9 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	}
 	if err := x.examineCheckpoints(fsys); err != nil {
 		return nil, err
+	}
+	if err := changed(x.kept, cfg.kept(), run); err != nil {
+		x.sick("its config.yaml has been edited: %v", err)
 	}
 	x.examineEnd()
 	if x.Free, err = fsys.Free(run); errors.Is(err, errors.ErrUnsupported) {
@@ -107,7 +122,7 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 			if err != nil {
 				return err
 			}
-			x.Resume, x.Stage, x.Step, x.Total = e.Name, s.Stage, s.Step, s.Total
+			x.Resume, x.Stage, x.Step, x.Total, x.kept = e.Name, s.Stage, s.Step, s.Total, s.Kept
 			x.Need = e.Bytes + 1<<20 // as checkpointBytes, from above
 		} else {
 			x.sick("%s does not verify", e.Name)
@@ -136,6 +151,9 @@ func (x *Examination) examineMetrics(fsys vfs.FS) error {
 		return nil
 	}
 	x.Steps = len(rows)
+	if x.Steps > 0 && x.Resume == "" && x.Holder == "" && (x.Last.End == report.Finished || x.Last.End == report.Interrupted) {
+		x.sick("it has saved, and no checkpoint is left")
+	}
 	for i, r := range rows {
 		if r.Step != i+1 {
 			x.sick("the metrics have a gap: step %d is missing", i+1)

@@ -154,8 +154,9 @@ func (t *Trainer) settle(s start) (err error) {
 type start struct {
 	dir     string // checkpoint; empty for a fresh run from model.path
 	state   state
-	inPlace bool // dir lies in the output folder: the run goes on
-	notes   []string
+	inPlace bool     // dir lies in the output folder: the run goes on
+	notes   []string // warnings
+	said    []string // what else is to be known at the start
 }
 
 func (t *Trainer) findStart(run string) (s start, err error) {
@@ -189,6 +190,11 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	if s.state, err = readState(t.fs, s.dir); err != nil {
 		return s, err
 	}
+	if s.inPlace {
+		if err := changed(s.state.Kept, t.cfg.kept(), run); err != nil {
+			return s, err
+		}
+	}
 	if s.inPlace && s.state.Stage != t.Stage {
 		return s, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", ErrConfig, run, s.state.Stage, t.Stage)
 	}
@@ -221,10 +227,18 @@ func StageOf(fsys checkpoint.FS, path string) (Stage, error) {
 		if err != nil {
 			return "", err
 		}
+		// The newest of which the state can be read: all are of one stage, and opening the
+		// run says which are damaged.
+		for _, step := range slices.Backward(steps) {
+			var s state
+			if s, err = readState(fsys, filepath.Join(dir, fmt.Sprintf("global_step_%d", step))); err == nil {
+				return s.Stage, nil
+			}
+		}
 		if len(steps) == 0 {
 			return "", checkpoint.ErrNone
 		}
-		dir = filepath.Join(dir, fmt.Sprintf("global_step_%d", steps[len(steps)-1]))
+		return "", err
 	}
 	s, err := readState(fsys, dir)
 	return s.Stage, err
@@ -416,6 +430,29 @@ func (t *Trainer) openReference(s start) (err error) {
 	return nil
 }
 
+// length is how many steps the run has, as far as that is known.
+func (t *Trainer) length() string {
+	if t.until() > 0 && t.disc.AloneFor == 0 {
+		return fmt.Sprintf("at most %s: up to %d for the discriminator alone (trainer.critic_warmup_max), then %d", report.Count(t.total, "step"), t.lastAlone(), t.total-t.lastAlone())
+	}
+	return report.Count(t.total, "step")
+}
+
+// fewSteps are too few for a student to learn in at the learning rates that are usual.
+const fewSteps = 10
+
+// warnOfFewSteps says that the run's data give the student hardly any step.
+func (t *Trainer) warnOfFewSteps(s start) {
+	learning := t.planned
+	if t.Stage.hasCritic() {
+		learning -= t.cfg.Trainer.CriticWarmup
+	}
+	if s.inPlace || t.cfg.Trainer.TotalSteps > 0 || learning >= fewSteps || learning < 1 {
+		return
+	}
+	t.log.Warn(fmt.Sprintf("%d rows at data.train_batch_size %d are %d steps, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more", len(t.rows), t.cfg.Data.TrainBatchSize, t.planned, learning))
+}
+
 // busy runs f, and shows its name if it takes its time.
 func (t *Trainer) busy(name string, f func() error) error {
 	_, done := t.con.Busy(name, 0)
@@ -428,6 +465,10 @@ func (t *Trainer) introduce(s start) {
 	for _, note := range slices.Concat(s.notes, t.notes, t.cfg.Warnings(t.Stage)) {
 		t.log.Warn(note)
 	}
+	for _, note := range s.said {
+		t.log.Info(note)
+	}
+	t.warnOfFewSteps(s)
 	run := t.cfg.Trainer.Output
 	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
@@ -447,9 +488,9 @@ func (t *Trainer) introduce(s start) {
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))
 	case s.dir != "":
-		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, report.Count(t.total, "step")))
+		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, t.length()))
 	default:
-		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, report.Count(t.total, "step")))
+		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, t.length()))
 	}
 	c := t.actor.Model().Config()
 	t.log.Info(fmt.Sprintf("%s; student %s, %s parameters; %d rows, %d prompts per step%s; %s",

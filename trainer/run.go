@@ -61,8 +61,21 @@ func (t *Trainer) Run(ctx context.Context) error {
 	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == Warmup {
 		t.log.Warn(w)
 	}
+	t.warnOfSigns()
 	t.rec.End(report.Finished, fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
 	return t.rec.Sync()
+}
+
+// warnOfSigns names the signs of sickness in the metrics of a run that has ended.
+func (t *Trainer) warnOfSigns() {
+	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
+	if err != nil {
+		return // what was recorded was checked as it was written; gad doctor says more
+	}
+	found, _ := report.Judge(rows)
+	for _, f := range found {
+		t.log.Warn(fmt.Sprintf("%s: %s: gad doctor %s says what to look at", f.Name, f.Seen, t.cfg.Trainer.Output))
+	}
 }
 
 // Say prints a line on the console, above its bars. It may be called from another
@@ -137,6 +150,9 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	planned := t.due(c.SaveFreq, last)
 	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
 		if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
+			if failed := t.save(nil, false); failed != nil { // a checker that fails costs no step
+				err = errors.Join(err, failed)
+			}
 			return false, err
 		}
 	}

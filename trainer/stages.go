@@ -41,7 +41,7 @@ func Changes(before, now Config) (list []string) {
 	before, now = before.absolute(), now.absolute()
 	was := conf.Describe(&before)
 	for i, s := range conf.Describe(&now) {
-		if s.Default != was[i].Default {
+		if s.Default != was[i].Default && s.Key != "trainer.default_local_dir" { // a run may be moved
 			list = append(list, fmt.Sprintf("%s was %s, now %s", s.Key, was[i].Default, s.Default))
 		}
 	}

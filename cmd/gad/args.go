@@ -47,6 +47,7 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 		return args[:at+1], nil // the command says what it takes
 	}
 	var flags, rest []string
+	help := false
 	given := map[string]string{} // by the flag's first name: its value
 	for i := at; i < len(args); i++ {
 		a := args[i]
@@ -67,7 +68,8 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 			return nil, unknownFlag(c, name, key, value)
 		}
 		if f == cli.HelpFlag {
-			return helpOn(c, args[:at], args[at:]), nil
+			help = true
+			continue
 		}
 		flags = append(flags, a)
 		if _, is := f.(*cli.BoolFlag); !is && !inline {
@@ -79,10 +81,18 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 			flags = append(flags, value)
 		}
 		first := f.Names()[0]
-		if before, twice := given[first]; twice && !adds(f) {
+		if before, twice := given[first]; twice && value == "" && before == "" {
+			return nil, usage("%s: --%s is given twice: give it once", name, first)
+		} else if twice && !adds(f) {
 			return nil, usage("%s: --%s is given twice, %q and %q: give it once", name, first, before, value)
 		}
 		given[first] = value
+	}
+	switch {
+	case help:
+		return helpOn(c, args[:at], rest), nil
+	case slices.Contains(rest, "--"): // an argument after it may look like a flag
+		rest = append([]string{"--"}, slices.DeleteFunc(rest, func(a string) bool { return a == "--" })...)
 	}
 	return slices.Concat(args[:at], flags, rest), nil
 }
@@ -90,9 +100,10 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 // helpOn is the command line for help on a command; beside it the name of a setting, or
 // of a group of them, asks for those: gad sft --help actor.optim.
 func helpOn(c *cli.Command, command, rest []string) []string {
+	cfg := trainer.DefaultConfig()
 	for _, a := range rest {
-		cfg := trainer.DefaultConfig()
-		if takesSettings(c) && !strings.HasPrefix(a, "-") && conf.Help(&cfg, a) != "" {
+		group := strings.TrimSuffix(a, ".")
+		if takesSettings(c) && slices.ContainsFunc(conf.Describe(&cfg), func(s conf.Setting) bool { return s.Key == group || strings.HasPrefix(s.Key, group+".") }) {
 			return []string{command[0], "help", "settings", a}
 		}
 	}
@@ -125,6 +136,14 @@ func nearestCommand(name string, commands []*cli.Command) string {
 }
 
 func unknownCommand(before, name string, commands []*cli.Command) error {
+	for _, c := range commands { // gad validate
+		if before == "" && slices.ContainsFunc(c.Subcommands, func(s *cli.Command) bool { return s.Name == name }) {
+			return usage("unknown command %q: did you mean gad %s %s?", name, c.Name, name)
+		}
+	}
+	if other := map[string]string{"evaluate": "eval", "test": "eval", "finetune": "sft", "chat": "generate", "run": "generate", "infer": "generate", "continue": "resume", "settings": "help settings", "version": "--version"}[name]; before == "" && other != "" {
+		return usage("unknown command %q: did you mean gad %s?", name, other)
+	}
 	if near := nearestCommand(name, commands); near != "" {
 		return usage("unknown command %q: did you mean gad %s%s?", before+name, before, near)
 	}
@@ -219,6 +238,29 @@ func settingsNamed(name string) (keys []string) {
 		return nil
 	}
 	return keys
+}
+
+// checkArguments refuses files where settings belong, and a setting beside the flag that
+// stands for it. Of a setting given twice the last one holds, as in Hydra, which is noted.
+func checkArguments(c *cli.Context, set []conf.Flag) (notes []string, err error) {
+	flags, given := map[string]string{}, map[string]string{}
+	for _, f := range set {
+		flags[f.Key] = f.Name + " " + f.Value
+	}
+	for _, a := range c.Args().Slice() {
+		key, _, ok := strings.Cut(a, "=")
+		if _, err := files().Stat(a); err == nil && (!ok || !strings.Contains(key, ".")) {
+			return nil, usage("%s: unexpected argument %q, which is a file: put a pattern in quotes, --data 'shards/*.arrow', or give --data before each file", typed(c), a)
+		}
+		if flag, twice := flags[key]; ok && twice {
+			return nil, usage("%s: %q and %q are the same setting: give one of them", typed(c), flag, a)
+		}
+		if before, twice := given[key]; ok && twice && before != a {
+			notes = append(notes, fmt.Sprintf("%s is given twice: %s holds, %s does not", key, a, before))
+		}
+		given[key] = a
+	}
+	return notes, nil
 }
 
 // ignored are the settings on a command line that the stage does not read, as warnings.

@@ -50,8 +50,8 @@ func TestEvalChecker(t *testing.T) {
 	}
 }
 
-// --checker on a stage: the figure of each validation, and a run that ends with exit
-// status 1 and can go on where the program fails.
+// --checker on a stage: the figure of each validation; a program that fails when it is
+// tried ends the run before its first step (TestCheckerIsTried has later failures).
 func TestStageChecker(t *testing.T) {
 	f := ready(t)
 	out := t.TempDir() + "/sft"
@@ -60,7 +60,7 @@ func TestStageChecker(t *testing.T) {
 			"--checker", checker), "trainer.save_freq=1", "trainer.test_freq=2", "trainer.keep_best=val/check")
 	}
 	code, _, said := gad(args("exit 7")...)
-	if code != exitFailed || !strings.Contains(said, `checker: "exit 7": row 0 has no score`) {
+	if code != exitUsage || !strings.Contains(said, `checker: "exit 7": row 0 has no score`) {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	if _, said = must(t, args("sed 's/.*/0.25/'")...); !strings.Contains(said, "step 2/2") {

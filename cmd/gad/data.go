@@ -84,6 +84,9 @@ func (p *program) dataCommand() *cli.Command {
 					defer set.Close()
 					var enc data.Encoder
 					if dir := c.String("model"); dir != "" {
+						if err := trainer.CheckModelFolder(files(), dir); err != nil {
+							return err
+						}
 						tok, err := tokenizer.Load(dir)
 						if err != nil {
 							return err

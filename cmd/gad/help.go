@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -33,8 +34,15 @@ func (p *program) helpCommand() *cli.Command {
 			}
 			cfg := trainer.DefaultConfig()
 			text := conf.Help(&cfg, prefix)
+			if text == "" { // then those that have it anywhere in their names
+				for _, s := range conf.Describe(&cfg) {
+					if strings.Contains(s.Key, prefix) {
+						text += conf.Help(&cfg, s.Key)
+					}
+				}
+			}
 			if text == "" {
-				return usage("help settings: no setting begins with %q: gad help settings lists all", prefix)
+				return usage("help settings: no setting has %q in its name: gad help settings lists all", prefix)
 			}
 			fmt.Fprint(p.out, text)
 			return nil
@@ -62,15 +70,19 @@ func (p *program) configCommand() *cli.Command {
 			if err != nil {
 				return usage("%s: --preset: %v", typed(c), err)
 			}
-			cfg := trainer.StageDefaults(stage)
+			defaults, cfg := trainer.StageDefaults(stage), trainer.StageDefaults(stage)
 			if err := conf.Load(&cfg, "", append(preset, c.Args().Slice()...), nil); err != nil {
 				return err
 			}
-			text, err := conf.Template(&cfg)
+			text, err := conf.Template(&cfg, &defaults)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "# The settings of gad %s. Delete the lines that you do not change: a missing setting keeps its default.\n", stage)
+			kept := "keeps its default"
+			if stage == trainer.Train {
+				kept = "is the warm-up's, or has its default"
+			}
+			fmt.Fprintf(p.out, "# The settings of gad %s, with their defaults. Take the # away from a line to change it: a setting that is not given %s.\n", stage, kept)
 			_, err = p.out.Write(text)
 			return err
 		},
@@ -138,11 +150,14 @@ func (p *program) resumeCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			run := c.Args().First()
-			if run == "" || strings.Contains(run, "=") {
+			if _, err := files().Stat(run); run == "" || err != nil && strings.Contains(run, "=") {
 				return usage("resume: the run is missing: gad resume RUN, where RUN is the --output of gad sft, warmup, train or dpo")
 			}
 			if info, err := files().Stat(run); err != nil || !info.IsDir() {
 				return usage("resume: %s: no such folder: give the --output of gad sft, warmup, train or dpo", run)
+			}
+			if strings.HasPrefix(filepath.Base(filepath.Clean(run)), "global_step_") {
+				return usage("resume: %s: is a checkpoint: give its run, %s", run, filepath.Dir(filepath.Clean(run)))
 			}
 			stage, err := trainer.StageOf(files(), run)
 			if errors.Is(err, checkpoint.ErrNone) {

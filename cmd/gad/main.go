@@ -197,7 +197,7 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 		case <-done:
 			return
 		}
-		say("stopping after this step, which is saved; a second Ctrl-C stops at once, without saving")
+		say("stopping: the run is saved after this step, or before it if it is still sampling; a second Ctrl-C stops at once, without saving")
 		cancel()
 		select {
 		case <-signals:

@@ -378,3 +378,13 @@ func TestPlan(t *testing.T) {
 		t.Error("the run folder was made")
 	}
 }
+
+func lines(path string) int {
+	raw, _ := os.ReadFile(path)
+	return bytes.Count(raw, []byte("\n"))
+}
+
+func fileText(path string) string {
+	raw, _ := os.ReadFile(path)
+	return string(raw)
+}

@@ -18,6 +18,6 @@ func TestMistakesOfTheHouse(t *testing.T) {
 		{"--versoin", 2, `unknown flag --versoin: did you mean --version?`},
 		{"--device cuda", 2, `unknown flag --device: flags come after a command: see gad --help`},
 		{"--model=x sft", 2, `unknown flag --model: flags come after a command: see gad --help`},
-		{"version", 2, `unknown command "version": see gad --help`},
+		{"version", 2, `unknown command "version": did you mean gad --version?`},
 	})
 }

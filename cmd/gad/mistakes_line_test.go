@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,17 +35,24 @@ func TestMistakesOnTheLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile("rows.jsonl", raw, 0o644); err != nil {
+	for _, name := range []string{"rows.jsonl", "more.jsonl"} {
+		if err := os.WriteFile(name, raw, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink("rows.jsonl", "link.jsonl"), os.Link("rows.jsonl", "hard.jsonl")); err != nil {
 		t.Fatal(err)
 	}
 	mistaken(t, []string{work, f.path("sft"), f.path("warmup")}, []mistake{
 		// commands
 		{"trian", 2, `unknown command "trian": did you mean gad train?`},
 		{"evla --model student", 2, `unknown command "evla": did you mean gad eval?`},
-		{"finetune", 2, `unknown command "finetune": see gad --help`},
+		{"finetune", 2, `unknown command "finetune": did you mean gad sft?`},
+		{"validate --data rows.jsonl", 2, `unknown command "validate": did you mean gad data validate?`},
+		{"evaluate", 2, `unknown command "evaluate": did you mean gad eval?`},
 		{"data inspct --data rows.jsonl", 2, `unknown command "data inspct": did you mean gad data inspect?`},
 		{"data frob", 2, `data: unknown subcommand "frob": use inspect, validate, convert or split (see gad data --help)`},
-		{"help settings nothing.like.it", 2, `help settings: no setting begins with "nothing.like.it": gad help settings lists all`},
+		{"help settings nothing.like.it", 2, `help settings: no setting has "nothing.like.it" in its name: gad help settings lists all`},
 		{"help settings actor critic", 2, `help settings: unexpected argument "critic": give one prefix, such as actor.optim`},
 		{"help frob", 2, `unknown command "frob": see gad --help`},
 		// flags that are settings, or another trainer's
@@ -68,7 +77,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"sft: SET --steps 0", 2, `sft: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes`},
 		{"sft: SET --steps -3", 2, `conf: flag --steps: setting "trainer.total_steps": "-3": below the minimum 0`},
 		{"sft: SET --threads two", 2, `conf: flag --threads: setting "trainer.threads": "two": expected an integer in decimal digits`},
-		{"sft: SET --device gpu", 2, `conf: flag --device: setting "trainer.device": "gpu": did you mean "cpu"? (one of: cpu, cuda)`},
+		{"sft: SET --device gpu", 2, `conf: flag --device: setting "trainer.device": "gpu": did you mean "cuda"? (one of: cpu, cuda)`},
 		{"sft: SET 5", 2, `conf: override "5": expected setting=value, such as model.path=...`},
 		{"sft: SET actor=5", 2, `conf: override "actor=5": group "actor": name one of its settings, such as actor.policy_loss.loss_mode`},
 		{"sft: SET data.train_batch_size=0", 2, `conf: override "data.train_batch_size=0": setting "data.train_batch_size": "0": below the minimum 1`},
@@ -76,7 +85,23 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"config --stage game", 2, `config: --stage "game": must be sft, warmup, train, dpo`},
 		{"config rollout.nn=2", 2, `conf: override "rollout.nn=2": setting "rollout.nn": unknown: did you mean "rollout.n"?`},
 		{"train --preset fast", 2, `train: --preset: "fast": use gad or grgc`},
+		// flags beside settings, files where a pattern was not quoted
+		{"sft: SET data.train_files=more.jsonl", 2, `sft: "--data rows.jsonl" and "data.train_files=more.jsonl" are the same setting: give one of them`},
+		{"sft: SET --steps 3 trainer.total_steps=4", 2, `sft: "--steps 3" and "trainer.total_steps=4" are the same setting: give one of them`},
+		{"sft: more.jsonl SET", 2, `sft: unexpected argument "more.jsonl", which is a file: put a pattern in quotes, --data 'shards/*.arrow', or give --data before each file`},
+		{"sft: SET --data " + filepath.Join(work, "rows.jsonl"), 3, `data: ` + filepath.Join(work, "rows.jsonl") + `: is the same file as rows.jsonl: its rows would count twice: give it once`},
+		{"data inspect --data rows.jsonl --data link.jsonl", 3, `data: link.jsonl: is the same file as rows.jsonl: its rows would count twice: give it once`},
+		{"data inspect --data rows.jsonl --data hard.jsonl", 3, `data: hard.jsonl: is the same file as rows.jsonl: its rows would count twice: give it once`},
+		{"data inspect --data https://example.com/rows.jsonl", 3, `data: https://example.com/rows.jsonl: is an address, and gad downloads nothing: fetch the file first and give its path`},
+		{"data validate --data rows.jsonl --model Qwen/Qwen2.5-0.5B", 3, `model: Qwen/Qwen2.5-0.5B: no such folder, and gad downloads nothing: fetch it with: hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then give Qwen2.5-0.5B`},
+		{"sft: SET -- --frob", 2, `conf: override "--frob": looks like a flag: a setting is written without dashes, setting=value`},
+		{"sft --dry-run --dry-run", 2, `sft: --dry-run is given twice: give it once`},
+		{"sft: SET --checker ./chek.py trainer.val_rows=4 --val-data more.jsonl", 2, ``},
 		// runs
+		{"resume sft/global_step_60", 2, `resume: sft/global_step_60: is a checkpoint: give its run, sft`},
+		{"doctor sft/global_step_60", 2, `configuration: trainer: sft/global_step_60: is a checkpoint: give its run, sft`},
+		{"doctor nowhere", 2, `configuration: trainer: nowhere: no such folder: give the --output of gad sft, warmup, train or dpo`},
+		{"export sft --output run", 2, `export: unexpected argument "sft": give it as --run sft`},
 		{"resume", 2, `resume: the run is missing: gad resume RUN, where RUN is the --output of gad sft, warmup, train or dpo`},
 		{"resume nowhere", 2, `resume: nowhere: no such folder: give the --output of gad sft, warmup, train or dpo`},
 		{"resume rows.jsonl", 2, `resume: rows.jsonl: no such folder: give the --output of gad sft, warmup, train or dpo`},
@@ -182,5 +207,118 @@ func TestOrderAndTemplate(t *testing.T) {
 		if out, _ := must(t, args...); !strings.Contains(out, "actor.optim.lr=5e-06") || !strings.Contains(out, "gad help settings") {
 			t.Errorf("gad %s prints\n%s", strings.Join(args, " "), out)
 		}
+	}
+}
+
+// Help is of the command, whatever stands before it; a setting given twice is told, and
+// a file of settings that overrides what a stage inherits.
+func TestHelpAndNotes(t *testing.T) {
+	f := ready(t)
+	for _, line := range []string{"config --stage train --help", "plan --stage train --help", "sft --model model --help", "sft --data data -h"} {
+		if out, _ := must(t, strings.Fields(line)...); !strings.Contains(out, "gad "+strings.Fields(line)[0]+" - ") {
+			t.Errorf("gad %s prints\n%s", line, out)
+		}
+	}
+	run := filepath.Join(t.TempDir(), "lr=1e-3")
+	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2"), "actor.optim.lr=1e-3", "actor.optim.lr=2e-3", "trainer.save_freq=1")
+	if _, said := must(t, args...); strings.Count(said, "warning: actor.optim.lr is given twice: actor.optim.lr=2e-3 holds, actor.optim.lr=1e-3 does not\n") != 1 {
+		t.Errorf("a setting given twice:\n%s", said)
+	}
+	// A run whose newest checkpoint is damaged resumes from the one before, in a folder
+	// whose name looks like a setting.
+	for _, name := range []string{"trainer.json", "manifest.json"} {
+		if err := os.WriteFile(filepath.Join(run, "global_step_2", name), []byte("{"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, said := must(t, "resume", run); !strings.Contains(said, "step 2/2") {
+		t.Errorf("a damaged checkpoint:\n%s", said)
+	}
+	// Its settings cannot be changed by an editor either, and the doctor sees it.
+	file := filepath.Join(run, "config.yaml")
+	was := fileText(file)
+	edited := strings.Replace(was, "train_batch_size: 4\n", "train_batch_size: 8\n", 1)
+	const rule = "data.train_batch_size was 4 when the run in "
+	for text, want := range map[string]string{edited: rule, was + "x": "cannot be read", "": rule} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, _ := gad("doctor", run); code != exitFailed || !strings.Contains(out, want) {
+			t.Errorf("doctor with config.yaml changed: exit status %d\n%s", code, out)
+		}
+		if code, _, said := gad("resume", run, "--steps", "3"); text == edited && (code != exitUsage || !strings.Contains(said, want)) {
+			t.Errorf("resume with config.yaml changed: exit status %d\n%s", code, said)
+		}
+	}
+	if err := os.WriteFile(file, []byte(was), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := must(t, "doctor", run); !strings.Contains(out, "\nhealthy\n") {
+		t.Errorf("as it was:\n%s", out)
+	}
+	for _, step := range []string{"global_step_1", "global_step_2"} {
+		if err := os.RemoveAll(filepath.Join(run, step)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, out, _ := gad("doctor", run); code != exitFailed || !strings.Contains(out, "it has saved, and no checkpoint is left") {
+		t.Errorf("without checkpoints: exit status %d\n%s", code, out)
+	}
+	template := filepath.Join(t.TempDir(), "run.yaml")
+	if err := os.WriteFile(template, []byte("data: {max_response_length: 12}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, said := must(t, "train", "--config", template, "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "game"), "--dry-run")
+	if !strings.Contains(said, template+" overrides the settings of "+f.path("warmup")+": data.max_response_length was 14, now 12\n") {
+		t.Errorf("a file that overrides what is inherited:\n%s", said)
+	}
+}
+
+// What is odd about a run is said before it begins: a batch larger than the data, few
+// steps to learn in, a learning rate that is the warm-up's, a length that is not known, a
+// validation on some of the rows.
+func TestOddRuns(t *testing.T) {
+	f := ready(t)
+	rows := lines(f.path("test.jsonl"))
+	_, said := must(t, append(stage("sft", "--model", f.path("student"), "--data", f.path("test.jsonl"), "--val-data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "a")),
+		fmt.Sprintf("data.train_batch_size=%d", rows+1), "trainer.val_rows=3")...)
+	for _, want := range []string{
+		fmt.Sprintf("warning: data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it\n", rows+1, rows),
+		fmt.Sprintf("warning: %d rows at data.train_batch_size %d are 1 steps, and the student learns in 1: ", rows, rows+1),
+		"validation: the first 3 of ",
+	} {
+		if strings.Count(said, want) != 1 {
+			t.Errorf("does not say once %q:\n%s", want, said)
+		}
+	}
+	_, said = must(t, "train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "b"), "--steps", "1", "actor.optim.lr=3e-3", "trainer.critic_warmup=1", "trainer.critic_warmup_until=10", "trainer.critic_warmup_max=2")
+	for _, want := range []string{"warning: actor.optim.lr is 0.003: ", "at most 2 steps: up to 2 for the discriminator alone (trainer.critic_warmup_max), then 0"} {
+		if strings.Count(said, want) != 1 {
+			t.Errorf("does not say once %q:\n%s", want, said)
+		}
+	}
+}
+
+// A checker that cannot be run is found out before the first step; one that fails in a
+// validation costs no step.
+func TestCheckerIsTried(t *testing.T) {
+	f := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	args := func(checker string) []string {
+		return append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", run, "--steps", "2", "--checker", checker), "trainer.save_freq=0")
+	}
+	code, _, said := gad(args("./chek.py")...)
+	if code != exitUsage || !strings.Contains(said, "tried on the teacher's answer to row 0") || strings.Contains(said, "step 1") {
+		t.Errorf("exit status %d\n%s", code, said)
+	}
+	if _, err := os.Stat(run); err == nil {
+		t.Error("the run's folder was made")
+	}
+	code, _, said = gad(args("read line; echo 1; if read line; then exit 3; fi")...) // one row is taken, several are not
+	if code != exitFailed || !strings.Contains(said, "step 2: validation: ") {
+		t.Errorf("exit status %d\n%s", code, said)
+	}
+	if _, err := os.Stat(filepath.Join(run, "global_step_2", "manifest.json")); err != nil {
+		t.Errorf("the trained steps are lost: %v", err)
 	}
 }

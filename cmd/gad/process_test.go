@@ -93,11 +93,6 @@ func wait(t *testing.T, what string, holds func() bool) {
 	t.Fatalf("waited 30 s for %s", what)
 }
 
-func lines(path string) int {
-	raw, _ := os.ReadFile(path)
-	return bytes.Count(raw, []byte("\n"))
-}
-
 // Everything that has state is on.
 var stateful = []string{"critic.replay.size=16", "critic.group_ot=0.01", "algorithm.adv_power=1.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "actor.ppo_epochs=2",
 	"actor.optim.lr_scheduler=cosine", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"}
@@ -266,7 +261,7 @@ func TestInterrupt(t *testing.T) {
 			} else if _, err := os.Stat(filepath.Join(run, fmt.Sprintf("global_step_%d", n), "manifest.json")); err != nil {
 				t.Errorf("seed %d: %v", seed, err)
 			}
-			for _, text := range []string{"stopping after this step, which is saved; a second Ctrl-C stops at once, without saving", want} {
+			for _, text := range []string{"stopping: the run is saved after this step, or before it if it is still sampling; a second Ctrl-C stops at once, without saving", want} {
 				if !strings.Contains(p.said.String(), text) {
 					t.Errorf("seed %d: %v: does not say %q:\n%s", seed, sig, text, p.said.String())
 				}
@@ -340,9 +335,4 @@ func TestSignalAfterTheEnd(t *testing.T) {
 func lastLine(s string) string {
 	s = strings.TrimSuffix(s, "\n")
 	return s[strings.LastIndexByte(s, '\n')+1:]
-}
-
-func fileText(path string) string {
-	raw, _ := os.ReadFile(path)
-	return string(raw)
 }

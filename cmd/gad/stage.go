@@ -118,6 +118,10 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	for _, f := range stageFlags {
 		set = append(set, f.settings(c)...)
 	}
+	notes, err = checkArguments(c, set)
+	if err != nil {
+		return cfg, nil, err
+	}
 	// The folders decide what the settings start from, so they are resolved first.
 	probe := trainer.StageDefaults(stage)
 	if err := conf.Load(&probe, c.String("config"), c.Args().Slice(), set); err != nil {
@@ -145,6 +149,13 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	if resume != "" && !going {
 		if err := inherit(&cfg, resume); err != nil {
 			return cfg, nil, err
+		}
+		file := cfg
+		if err := conf.Load(&file, c.String("config"), nil, nil); err != nil {
+			return cfg, nil, err
+		}
+		for _, change := range trainer.Changes(cfg, file) {
+			notes = append(notes, fmt.Sprintf("%s overrides the settings of %s: %s", c.String("config"), resume, change))
 		}
 	}
 	before := cfg

@@ -39,7 +39,7 @@ func TestStudyProcess(t *testing.T) {
 		switch code {
 		case exitInterrupted:
 			stopped++
-			if strings.Count(said, "stopping after this step, which is saved; a second Ctrl-C stops at once, without saving\n") != 1 || !strings.Contains(said, "stopped: run the same command again to resume") || strings.Contains(said, "failed") {
+			if strings.Count(said, "stopping: the run is saved after this step, or before it if it is still sampling; a second Ctrl-C stops at once, without saving\n") != 1 || !strings.Contains(said, "stopped: run the same command again to resume") || strings.Contains(said, "failed") {
 				t.Errorf("interrupted, says\n%s", said)
 			}
 		case -1:

@@ -288,6 +288,9 @@ func (p *program) exportCommand() *cli.Command {
 			&cli.StringFlag{Name: "dtype", Value: "base", Usage: "float32, bfloat16, float16, or base: what the student had before training"},
 		},
 		Action: func(c *cli.Context) error {
+			if c.NArg() == 1 && !c.IsSet("run") { // gad export RUN, as gad resume RUN
+				return usage("export: unexpected argument %q: give it as --run %s", c.Args().First(), c.Args().First())
+			}
 			if err := errors.Join(noArguments(c), need(c, "run", "output")); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -122,12 +123,45 @@ trainer:
 }
 
 func TestNothingGiven(t *testing.T) {
-	for _, text := range []string{"", "\n", "# only a comment\n", "---\n", "null\n", "{}\n", "\ufeff"} {
+	for _, text := range []string{"", "\n", "actor:\n", "# only a comment\n", "---\n", "null\n", "{}\n", "\ufeff"} {
 		c := defaults()
 		if got := load(t, c, text, nil, nil); got != "" || !reflect.DeepEqual(c, defaults()) {
 			t.Errorf("%q: %s %+v", text, got, c)
 		}
 	}
+}
+
+// A template states what differs from the defaults, and all else in comments; it loads as
+// it stands and with the comments taken away.
+func TestTemplate(t *testing.T) {
+	set := defaults()
+	set.Actor.Optim.LR = 0.25
+	text, err := Template(set, defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\n    lr: 0.25\n") || strings.Count(string(text), "\n    lr: ")+strings.Count(string(text), "\n    #lr: ") != 2 {
+		t.Errorf("template:\n%s", text)
+	}
+	c := defaults()
+	if got := load(t, c, string(text), nil, nil); got != "" || !reflect.DeepEqual(c, set) {
+		t.Errorf("it loads as %+v: %s", c, got)
+	}
+	all := regexp.MustCompile(`(?m)^( *)#([a-z])`).ReplaceAllString(string(text), "$1$2")
+	c = &config{}
+	if got := load(t, c, all, nil, nil); got != "" {
+		t.Errorf("without its comments: %s", got)
+	}
+	if a, b := must(Marshal(c)), must(Marshal(set)); a != b {
+		t.Errorf("without its comments it is\n%swant\n%s", a, b)
+	}
+}
+
+func must(text []byte, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // TestValues: a value is read by the type of its setting.
@@ -228,7 +262,6 @@ func TestFileProblems(t *testing.T) {
 		{"name:\n", `conf: run.yaml:1:6: setting "name": no value: write "" for an empty text, or leave the setting out to keep the default`},
 		{"actor: {small: ~}\n", `conf: run.yaml:1:16: setting "actor.small": no value: give one, or leave the setting out to keep the default`},
 		{"actor: 3\n", `conf: run.yaml:1:8: group "actor": expected settings below it, such as actor.optim.lr`},
-		{"actor:\ncritic: {}\n", `conf: run.yaml:1:1: group "actor": empty: give it settings or leave it out`},
 		{"- a\n", `conf: run.yaml:1:1: expected groups and settings, such as trainer: {seed: 1}`},
 		{"? [a]\n: b\n", `conf: run.yaml:1:3: expected a name as key`},
 		{"name: &x a\n", `conf: run.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`},
@@ -252,8 +285,8 @@ func TestFileProblems(t *testing.T) {
 
 func TestOverrideProblems(t *testing.T) {
 	for _, c := range []struct{ o, want string }{
-		{"-x", `conf: override "-x": looks like a flag: flags must come before the first override`},
-		{"--lr=1", `conf: override "--lr=1": looks like a flag: flags must come before the first override`},
+		{"-x", `conf: override "-x": looks like a flag: a setting is written without dashes, setting=value`},
+		{"--lr=1", `conf: override "--lr=1": looks like a flag: a setting is written without dashes, setting=value`},
 		{"name", `conf: override "name": expected setting=value, such as name=...`},
 		{"=1", `conf: override "=1": expected setting=value, such as name=...`},
 		{"+name=a", `conf: override "+name=a": a leading + or ~ adds and deletes settings in Hydra; here every setting exists: write name=a`},
@@ -298,7 +331,7 @@ func TestAllAtOnce(t *testing.T) {
 	want := `conf: run.yaml:1:1: setting "nam": unknown: did you mean "name"?
 conf: run.yaml:3:10: setting "actor.small": "x": expected an integer in decimal digits
 conf: run.yaml:4:15: setting "actor.optim.lr": "9": above the maximum 1
-conf: override "-v": looks like a flag: flags must come before the first override
+conf: override "-v": looks like a flag: a setting is written without dashes, setting=value
 conf: override "zzzz=1": setting "zzzz": unknown: known here: name, actor, critic, trainer
 conf: flag --seed: setting "trainer.seed": "no": expected an integer in decimal digits`
 	if got != want {

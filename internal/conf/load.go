@@ -266,9 +266,7 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 		case known && v.Kind == yaml.MappingNode:
 			ld.group(path, key, v)
 		case known:
-			if v.Kind == yaml.ScalarNode && v.Tag == "!!null" {
-				ld.bad(where, "group %q: empty: give it settings or leave it out", key)
-			} else {
+			if v.Kind != yaml.ScalarNode || v.Tag != "!!null" { // empty, as where all its settings are comments: see Template
 				ld.bad(at(path, v), "group %q: expected settings below it, such as %s", key, ld.example(key))
 			}
 		case ld.byKey[key] != nil:
@@ -478,7 +476,7 @@ func set(v reflect.Value, text string) string {
 func (ld *loader) override(o string) {
 	where := "override " + quote(o)
 	if strings.HasPrefix(o, "-") {
-		ld.bad(where, "looks like a flag: flags must come before the first override")
+		ld.bad(where, "looks like a flag: a setting is written without dashes, setting=value")
 		return
 	}
 	key, val, ok := strings.Cut(o, "=")

@@ -253,7 +253,11 @@ func (l *leaf) rule(v reflect.Value) string {
 			text = v.String()
 		}
 		if !slices.Contains(l.Choices, text) {
-			if near := nearest(text, l.Choices); near != "" {
+			near := nearest(text, l.Choices)
+			if text == "gpu" && slices.Contains(l.Choices, "cuda") {
+				near = "cuda"
+			}
+			if near != "" {
 				return fmt.Sprintf("did you mean %q? (one of: %s)", near, strings.Join(l.Choices, ", "))
 			}
 			return "expected one of: " + strings.Join(l.Choices, ", ")

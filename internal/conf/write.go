@@ -11,17 +11,28 @@ import (
 // Marshal writes v (a struct or a pointer to one) as YAML: every setting, in declaration order, the same bytes for the
 // same value. Load of what it wrote gives the value back (an empty list as nil). A number that is not finite and a text
 // that is not UTF-8 are errors.
-func Marshal(v any) ([]byte, error) { return marshal(v, func(string, string) string { return "" }) }
+func Marshal(v any) ([]byte, error) {
+	return marshal(v, func(_, indent string) string { return indent })
+}
 
 // Template is Marshal with a comment above each setting: what it means and what it may
-// be. Load of it gives v back.
-func Template(v any) ([]byte, error) {
-	about := map[string]string{}
+// be. A setting that is the same in defaults, a value of v's type, is a comment itself,
+// #lr: 1e-06, since a file that states it would override what a run inherits.
+func Template(v, defaults any) ([]byte, error) {
+	about, was := map[string]string{}, map[string]string{}
+	for _, s := range Describe(defaults) {
+		about[s.Key], was[s.Key] = s.About(), s.Default
+	}
+	same := map[string]bool{}
 	for _, s := range Describe(v) {
-		about[s.Key] = s.About()
+		same[s.Key] = s.Default == was[s.Key]
 	}
 	return marshal(v, func(key, indent string) string {
-		return "\n" + wrap(about[key], indent+"# ", 100)
+		text := "\n" + wrap(about[key], indent+"# ", 100) + indent
+		if same[key] {
+			text += "#"
+		}
+		return text
 	})
 }
 
@@ -42,7 +53,7 @@ func wrap(text, prefix string, width int) string {
 	return b.String() + line + "\n"
 }
 
-// marshal writes before each setting what comment says of its key at its indentation.
+// marshal writes before each setting what comment says of its key, the indentation included.
 func marshal(v any, comment func(key, indent string) string) ([]byte, error) {
 	rv := structOf(v)
 	var b strings.Builder
@@ -63,7 +74,7 @@ func marshal(v any, comment func(key, indent string) string) ([]byte, error) {
 		}
 		open = groups
 		indent := strings.Repeat("  ", len(groups))
-		fmt.Fprintf(&b, "%s%s%s: %s\n", comment(l.Key, indent), indent, path[len(groups)], format(fv))
+		fmt.Fprintf(&b, "%s%s: %s\n", comment(l.Key, indent), path[len(groups)], format(fv))
 	}
 	return []byte(b.String()), nil
 }

@@ -197,7 +197,7 @@ func (c *Console) stage(name string, total int, delay, first time.Duration) (adv
 func (s *stage) advance(n int) {
 	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.began))
 	s.at.Store(now)
-	if drawn := s.drawn.Load(); s.timer == nil || now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now) {
+	if drawn := s.drawn.Load(); s.timer == nil || at != int64(s.total) && (now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now)) {
 		return
 	}
 	s.con.mu.Lock()

@@ -28,6 +28,23 @@ const signWindow = 20
 var signs = []Sign{
 	{"numerical breakdown", "an update was skipped, or a metric is not finite, in the last 20 steps",
 		"lower the learning rate of the side that skips; resume from a checkpoint before the first skip", brokenNumbers},
+	{"SFT loss rises", "mean of actor/sft_loss over the last 20 steps above 1.5 times the smallest mean over 20 steps in a row before",
+		"lower actor.optim.lr, raise actor.optim.lr_warmup_steps; resume from an earlier checkpoint",
+		func(rows []Row) string {
+			const name = "actor/sft_loss"
+			xs := series(rows, name)
+			if len(xs) < 2*signWindow {
+				return ""
+			}
+			least := math.Inf(1)
+			for i := range len(xs) - 2*signWindow + 1 {
+				least = min(least, average(xs[i:i+signWindow]))
+			}
+			if now := average(xs[len(xs)-signWindow:]); now > 1.5*least {
+				return fmt.Sprintf("%s %.3g over the last %d steps, %.3g before", name, now, signWindow, least)
+			}
+			return ""
+		}},
 	{"no pairs", "critic/pairs is 0 in each of the last 5 steps that the discriminator took: every pair was left out, since one of its answers was cut at the limit: it learns nothing, and the student learns from its noise",
 		"raise data.max_response_length above the teacher's answers (gad data validate --model has their lengths), or set critic.truncated=include",
 		func(rows []Row) string {

@@ -77,6 +77,7 @@ func TestJudge(t *testing.T) {
 		{"numerical breakdown", set("actor/skipped_updates", 99, constant(1))},
 		{"numerical breakdown", set("critic/skipped_updates", 85, constant(2))},
 		{"numerical breakdown", set("critic/d_loss", 99, constant(math.NaN()))},
+		{"SFT loss rises", set("actor/sft_loss", 0, func(i int) float64 { return 0.5 + 0.1*float64(max(0, i-50)) })},
 		{"no pairs", set("critic/pairs", 0, constant(0))},
 		{"no pairs", set("critic/pairs", 95, constant(0))},
 		{"few pairs", set("critic/pairs_frac", 80, constant(0.3))},
