@@ -91,7 +91,7 @@ func (t *Trainer) openJudges() error {
 // tryChecker asks the checker for the teacher's answer to one row: a program that cannot
 // be run should not be found out after hours of training.
 func (t *Trainer) tryChecker() error {
-	if t.checker == nil || t.step >= t.total {
+	if t.checker == nil || t.step > 0 { // a run that is resumed has used it
 		return nil
 	}
 	set, at := t.val, t.valRows

@@ -24,7 +24,8 @@ import (
 // modulo 7.
 const byLength = `while IFS= read -r line; do echo $((${#line} % 7)); done`
 
-// nth is a checker that gives every row one score a run: score[i] in its i-th run.
+// nth is a checker that gives every row one score a run: score[i] in its i-th run. The
+// first is the one in which it is tried.
 func nth(t *testing.T, score ...int) string {
 	t.Helper()
 	count := filepath.Join(t.TempDir(), "count")
@@ -38,7 +39,7 @@ func TestKeepBestByChecker(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/check",
-		"data.val_files="+fixed.val, "trainer.checker="+nth(t, 1, 3, 9, 2, 4)), SFT)
+		"data.val_files="+fixed.val, "trainer.checker="+nth(t, 0, 1, 3, 9, 2, 4)), SFT)
 	for i, want := range []float64{1, 3, 9, 2, 4} {
 		if got := rows[i].Values["val/check"]; got != want {
 			t.Errorf("step %d: val/check %g, want %g", i+1, got, want)
@@ -184,8 +185,8 @@ func TestCheckerFailureSavesNothing(t *testing.T) {
 		overrides []string
 		want      string
 	}{
-		"validation": {[]string{"trainer.checker=" + nth(t, 1, 2) + "; test $n -lt 2 || exit 9"}, "trainer: step 2: validation: checker: "},
-		"step":       {[]string{"algorithm.checker_weight=1", "trainer.test_freq=0", "trainer.checker=" + nth(t, 1, 2) + "; test $n -lt 2 || echo NaN"}, "trainer: step 2: checker: "},
+		"validation": {[]string{"trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || exit 9"}, "trainer: step 2: validation: checker: "},
+		"step":       {[]string{"algorithm.checker_weight=1", "trainer.test_freq=0", "trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || echo NaN"}, "trainer: step 2: checker: "},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
 		cfg := settings(Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "data.val_files=" + fixed.val}, c.overrides...)...)

@@ -150,9 +150,6 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	planned := t.due(c.SaveFreq, last)
 	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
 		if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
-			if failed := t.save(nil, false); failed != nil { // a checker that fails costs no step
-				err = errors.Join(err, failed)
-			}
 			return false, err
 		}
 	}
