@@ -82,8 +82,8 @@ type Rollout struct {
 	Group     []int       // [S] prompt of each
 	Truncated []bool      // [S] cut at the limit
 	SampledST [][]float32 // log-probabilities as the sampler saw them
-	OldST     [][]float32 // the same from the trainer's forward pass
-	EntST     [][]float32 // entropies, nats
+	OldST     [][]float32 // what the ratio is taken to: SampledST, until Old is called
+	EntST     [][]float32 // entropies, nats; nil until Old is called
 }
 
 // Mask gives the responses' lengths [S] and their mask [S][T], 1 on response
@@ -135,6 +135,7 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 			r.SampledST = append(r.SampledST, c.Logp)
 		}
 	}
+	r.OldST = r.SampledST
 	return r, nil
 }
 

@@ -24,6 +24,7 @@ type Config struct {
 	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
 	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch; a larger one needs more memory, results agree to rounding"`
 	Recompute       bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
+	OldLogProb      string              `yaml:"old_log_prob" choices:"auto,recompute,rollout" doc:"where old log-probabilities come from: recompute (a forward pass of the trainer), rollout (the sampler's, verl's bypass mode) or auto (the sampler's where the device gives them the trainer's bits, as the CPU does, otherwise recompute; the first three steps and every 50th check it)"`
 	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence"`
 	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight"`
 }
@@ -41,7 +42,7 @@ func DefaultConfig() Config {
 		PolicyLoss: PolicyLoss{LossMode: "gspo", TauPos: 1, TauNeg: 1.05},
 		UseKLLoss:  true, KLLossCoef: 1e-3, KLLossType: "low_var_kl",
 		ClipRatioC: 3, LossAggMode: "token-mean", Optim: model.DefaultOptim(), GradClip: 0.2,
-		PPOEpochs: 1, MaxTokenLen: 8192, RolloutIS: "none", RolloutISThresh: 2,
+		PPOEpochs: 1, MaxTokenLen: 8192, OldLogProb: "auto", RolloutIS: "none", RolloutISThresh: 2,
 	}
 }
 
@@ -89,8 +90,17 @@ func (c Config) Validate() error {
 	if c.RolloutIS != "none" && !(c.RolloutISThresh > 0) {
 		return fmt.Errorf("config: actor.rollout_is_threshold is %g: must be above 0 with actor.rollout_is %s", c.RolloutISThresh, c.RolloutIS)
 	}
+	if c.OldLogProb == "rollout" && c.RolloutIS != "none" {
+		return fmt.Errorf("config: actor.rollout_is is %s with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none", c.RolloutIS)
+	}
+	if c.OldLogProb == "rollout" && c.ReadsEntropy() {
+		return fmt.Errorf("config: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto")
+	}
 	return c.Optim.Validate("actor.optim")
 }
+
+// ReadsEntropy reports whether the objective reads the entropies that Actor.Old gives.
+func (c Config) ReadsEntropy() bool { return c.PolicyLoss.LossMode == "gtpo" }
 
 // MiniBatch is the number of prompts of one optimizer step for batches of the
 // given size: by default a quarter of it, rounded up.

@@ -93,8 +93,8 @@ type Batch struct {
 	Teachers []model.Seq // [P], scored once for all their pairs
 	Skip     []bool      // [S] left out of the pairs
 
-	// Scores under the present weights, as Score gave them for this step; the
-	// first update takes its seeds from them and needs no second forward pass.
+	// Scores under the present weights, as Score gave them for this step, where they
+	// are already known; nil leaves them to Update.
 	FreshS, FreshP []float32
 }
 
@@ -125,23 +125,28 @@ type Stats struct {
 	Updates   int     // optimizer steps taken
 	Skipped   int     // optimizer steps left out for a non-finite gradient
 	Streak    int     // those since the last optimizer step taken
+
+	// The batch's scores under the weights before the first optimizer step: the
+	// batch's own, or those that Update took.
+	FreshS, FreshP []float32
 }
 
 // Update takes the discriminator's optimizer steps on b: for each mini-batch of
 // prompts, scores under the present weights, loss and d loss/d score over all
-// its pairs, then one backward pass with those seeds. A teacher's gradient
-// collects from all its pairs. Ties are left out where their gradient is zero; they
-// still count in the mean. Afterwards the student sequences enter the pool.
-func (c *Critic) Update(b Batch) (Stats, error) {
-	var st Stats
+// its pairs, then one backward pass with those seeds. The forward pass of the gradient
+// gives the scores too, so a sequence passes forward once for each optimizer step. A
+// teacher's gradient collects from all its pairs. Ties are left out where their gradient
+// is zero; they still count in the mean. Afterwards the student sequences enter the pool.
+func (c *Critic) Update(b Batch) (st Stats, err error) {
 	prompts := len(b.Teachers)
 	mini := c.cfg.miniBatch(prompts)
-	fresh := true // FreshS and FreshP still hold for the present weights
+	begin := newScores(b)
+	now := begin // the scores that hold for the present weights; nil where none is known
 	var pairs float64
 	batches := 0 // mini-batches begun: the key of what is drawn for each
 	for range c.cfg.PPOEpochs {
 		for lo := 0; lo < prompts; lo += mini {
-			set := c.gather(b, lo, min(lo+mini, prompts), batches, fresh)
+			set := c.gather(b, lo, min(lo+mini, prompts), batches, now)
 			batches++
 			n := float64(len(set.student) + set.ties)
 			if len(set.student) == 0 {
@@ -150,6 +155,9 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 				continue
 			}
 			res, err := c.learn(set)
+			if now != nil { // before the weights change
+				now.take(set)
+			}
 			if errors.Is(err, algos.ErrNotFinite) {
 				st.Skipped++ // nothing of this mini-batch reaches the weights
 				st.Streak++
@@ -160,6 +168,11 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 			}
 			if err != nil {
 				return st, err
+			}
+			if now != nil {
+				if err := c.complete(now, b); err != nil {
+					return st, err
+				}
 			}
 			pairs += n
 			st.Loss += n*res.Loss + math.Ln2*float64(set.ties)
@@ -180,9 +193,15 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 			st.LR = lr
 			st.GradNorm += norm
 			st.Updates++
-			fresh = false
+			now = nil
 		}
 	}
+	if now != nil { // no step was taken
+		if err := c.complete(now, b); err != nil {
+			return st, err
+		}
+	}
+	st.FreshS, st.FreshP = begin.score[:len(b.Students)], begin.score[len(b.Students):]
 	st.Pairs = pairs
 	if pairs > 0 {
 		st.Loss, st.Acc, st.GroupTerm, st.Pooled = st.Loss/pairs, st.Acc/pairs, st.GroupTerm/pairs, st.Pooled/pairs
@@ -194,24 +213,83 @@ func (c *Critic) Update(b Batch) (Stats, error) {
 	return st, nil
 }
 
+// scores are a batch's scores under one state of the weights, as far as they are known:
+// those of the students, then those of the teachers.
+type scores struct {
+	score []float32
+	known []bool
+}
+
+func newScores(b Batch) *scores {
+	n := len(b.Students) + len(b.Teachers)
+	out := &scores{score: make([]float32, n), known: make([]bool, n)}
+	at := 0
+	for _, side := range []struct {
+		n     int
+		score []float32
+	}{{len(b.Students), b.FreshS}, {len(b.Teachers), b.FreshP}} {
+		for i := range side.score {
+			out.score[at+i], out.known[at+i] = side.score[i], true
+		}
+		at += side.n
+	}
+	return out
+}
+
+// take keeps what is known of the set's sequences.
+func (s *scores) take(set *pairSet) {
+	for i, at := range set.from {
+		if at >= 0 && set.known[i] {
+			s.score[at], s.known[at] = set.score[i], true
+		}
+	}
+}
+
+// complete scores what is not known of the batch: sequences that are in no pair, or in
+// one of a later mini-batch.
+func (c *Critic) complete(s *scores, b Batch) error {
+	return c.scoreUnknown(slices.Concat(b.Students, b.Teachers), s.score, s.known, func(int) bool { return true })
+}
+
+// scoreUnknown scores those of seqs that are wanted and not known, by a forward pass.
+func (c *Critic) scoreUnknown(seqs []model.Seq, score []float32, known []bool, wanted func(i int) bool) error {
+	var todo []int
+	for i := range seqs {
+		if !known[i] && wanted(i) {
+			todo = append(todo, i)
+		}
+	}
+	got, err := c.Score(model.Pick(seqs, todo))
+	if err != nil {
+		return fmt.Errorf("critic: %w", err)
+	}
+	for k, i := range todo {
+		score[i], known[i] = got[k], true
+	}
+	return nil
+}
+
 // pairSet is one mini-batch: sequences, and pairs as indices into them.
 type pairSet struct {
 	seqs             []model.Seq
 	score            []float32 // score[i] of seqs[i] where known
 	known            []bool
+	from             []int // place of seqs[i] in the batch's scores; -1 of one out of the pool
 	student, teacher []int // [n] pair: seqs[student[i]] against seqs[teacher[i]]
 	group            []int // [n] prompt of a fresh pair, -1 for one out of the pool
 	ties             int   // pairs left out, for they are equal
 	pooled           int   // pairs out of the pool
 }
 
-func (p *pairSet) add(s model.Seq, score []float32, i int) int {
+// add appends a sequence that stands at place from of the batch's scores, of which now
+// holds what is known.
+func (p *pairSet) add(s model.Seq, now *scores, from int) int {
 	p.seqs = append(p.seqs, s)
-	p.known = append(p.known, score != nil)
-	if score != nil {
-		p.score = append(p.score, score[i])
+	p.from = append(p.from, from)
+	if from >= 0 && now != nil {
+		p.score, p.known = append(p.score, now.score[from]), append(p.known, now.known[from])
 	} else {
-		p.score = append(p.score, 0)
+		p.score, p.known = append(p.score, 0), append(p.known, false)
 	}
 	return len(p.seqs) - 1
 }
@@ -221,12 +299,9 @@ func (p *pairSet) add(s model.Seq, score []float32, i int) int {
 func (c Config) tiesTeach() bool { return c.Loss != "bt" || c.ScoreL2 > 0 || c.GroupOT > 0 }
 
 // gather collects the pairs of prompts lo to hi-1. Where there is a pool, a share of
-// those prompts gives way to it: as many of its pairs stand in their place.
-func (c *Critic) gather(b Batch, lo, hi, update int, fresh bool) *pairSet {
-	freshS, freshP := b.FreshS, b.FreshP
-	if !fresh {
-		freshS, freshP = nil, nil
-	}
+// those prompts gives way to it: as many of its pairs stand in their place. now are the
+// scores that hold for the present weights.
+func (c *Critic) gather(b Batch, lo, hi, update int, now *scores) *pairSet {
 	set := &pairSet{}
 	give := c.Replay.gives(lo, hi, c.cfg.Replay.Share, c.seed, b.Step, update)
 	at := map[int]int{} // prompt -> its teacher in set.seqs
@@ -243,20 +318,20 @@ func (c *Critic) gather(b Batch, lo, hi, update int, fresh bool) *pairSet {
 			continue
 		}
 		if _, ok := at[p]; !ok {
-			at[p] = set.add(b.Teachers[p], freshP, p)
+			at[p] = set.add(b.Teachers[p], now, len(b.Students)+p)
 		}
 		set.teacher = append(set.teacher, at[p])
-		set.student = append(set.student, set.add(seq, freshS, s))
+		set.student = append(set.student, set.add(seq, now, s))
 		set.group = append(set.group, p)
 	}
 	again := map[string]int{} // a teacher's tokens -> its place in set.seqs: scored once
 	for _, old := range c.Replay.Draw(set.pooled, c.seed, b.Step, update) {
 		key := fmt.Sprint(old.Teacher.IDs)
 		if _, ok := again[key]; !ok {
-			again[key] = set.add(old.Teacher, nil, 0)
+			again[key] = set.add(old.Teacher, nil, -1)
 		}
 		set.teacher = append(set.teacher, again[key])
-		set.student = append(set.student, set.add(old.Student, nil, 0))
+		set.student = append(set.student, set.add(old.Student, nil, -1))
 		set.group = append(set.group, -1)
 	}
 	return set
@@ -268,26 +343,96 @@ type learned struct {
 	groupTerm float64
 }
 
-// learn accumulates the gradient of one mini-batch.
+// learn accumulates the gradient of one mini-batch. A pack's seeds are taken from the
+// scores of the pack's own forward pass; a score that an earlier pack needs comes first,
+// by a forward pass of its own.
 func (c *Critic) learn(set *pairSet) (res learned, err error) {
-	var todo []int
-	for i, known := range set.known {
-		if !known {
-			todo = append(todo, i)
+	packs := model.Packs(set.seqs, c.cfg.MaxTokenLen)
+	early := c.neededEarly(set, packs)
+	if err := c.scoreUnknown(set.seqs, set.score, set.known, func(i int) bool { return early[i] }); err != nil {
+		return res, err
+	}
+	var seed []float32 // [len(seqs)]
+	whole := false     // seed and res are of all pairs
+	if whole = !slices.Contains(set.known, false); whole {
+		if res, seed, err = c.compare(set); err != nil {
+			return res, err
 		}
 	}
-	scores, err := c.Score(model.Pick(set.seqs, todo))
-	if err != nil {
-		return res, fmt.Errorf("critic: %w", err)
+	zero := func(pack []int) bool {
+		return !slices.ContainsFunc(pack, func(i int) bool { return seed[i] != 0 })
 	}
-	for k, i := range todo {
-		set.score[i] = scores[k]
+	for _, pack := range packs {
+		if whole && zero(pack) {
+			continue
+		}
+		err := c.m.ScoreGrad(model.Pick(set.seqs, pack), func(scoreS []float32) ([]float32, error) {
+			for k, i := range pack {
+				if !set.known[i] {
+					set.score[i], set.known[i] = scoreS[k], true
+				}
+			}
+			if !whole {
+				if res, seed, err = c.compare(set); err != nil {
+					return nil, err
+				}
+				whole = !slices.Contains(set.known, false)
+			}
+			if zero(pack) {
+				return nil, nil
+			}
+			return model.Pick(seed, pack), nil
+		})
+		if err != nil {
+			return res, fmt.Errorf("critic: %w", err)
+		}
 	}
+	return res, nil
+}
+
+// neededEarly are the sequences whose score the seeds of an earlier pack need: a
+// teacher's seed needs those of all its pairs, and a student's its teacher's. The group
+// term compares all the answers, and is left for when all of them are known.
+func (c *Critic) neededEarly(set *pairSet, packs [][]int) []bool {
+	early := make([]bool, len(set.seqs))
+	if len(packs) == 1 {
+		return early
+	}
+	packOf := make([]int, len(set.seqs))
+	for k, pack := range packs {
+		for _, i := range pack {
+			packOf[i] = k
+			early[i] = c.cfg.GroupOT > 0
+		}
+	}
+	for n, s := range set.student {
+		switch t := set.teacher[n]; {
+		case packOf[s] > packOf[t]:
+			early[s] = true
+		case packOf[t] > packOf[s]:
+			early[t] = true
+		}
+	}
+	return early
+}
+
+// compare is the loss over the pairs and d loss/d score of each sequence, both as far as
+// the scores are known.
+func (c *Critic) compare(set *pairSet) (res learned, seed []float32, err error) {
 	studentN := model.Pick(set.score, set.student)
-	if res.DiscResult, err = c.loss.Step(studentN, set.score, set.teacher, nil); err != nil {
-		return res, fmt.Errorf("critic: %w", err)
+	var weight []float32 // nil is 1/n
+	if slices.Contains(set.known, false) {
+		weight = make([]float32, len(studentN))
+		for n, s := range set.student {
+			if set.known[s] && set.known[set.teacher[n]] {
+				weight[n] = float32(1 / float64(len(studentN)))
+			}
+		}
 	}
-	seed := res.DTeacher // [len(seqs)]; a sequence is a student's or a teacher's, never both
+	if res.DiscResult, err = c.loss.Step(studentN, set.score, set.teacher, weight); err != nil {
+		return res, nil, fmt.Errorf("critic: %w", err)
+	}
+	seed = res.DTeacher // [len(seqs)]; a sequence is a student's or a teacher's, never both
 	for k, i := range set.student {
 		seed[i] += res.DStudent[k]
 	}
@@ -301,7 +446,7 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 	if c.cfg.GroupOT > 0 {
 		term, dStudentN, err := c.group.Step(studentN, set.group, c.cfg.GroupOT)
 		if err != nil {
-			return res, fmt.Errorf("critic: %w", err)
+			return res, nil, fmt.Errorf("critic: %w", err)
 		}
 		res.groupTerm = term
 		for k, i := range set.student {
@@ -309,18 +454,7 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 		}
 	}
 	flush(seed)
-	for _, pack := range model.Packs(set.seqs, c.cfg.MaxTokenLen) {
-		if !slices.ContainsFunc(pack, func(i int) bool { return seed[i] != 0 }) {
-			continue
-		}
-		err := c.m.ScoreGrad(model.Pick(set.seqs, pack), func([]float32) ([]float32, error) {
-			return model.Pick(seed, pack), nil
-		})
-		if err != nil {
-			return res, fmt.Errorf("critic: %w", err)
-		}
-	}
-	return res, nil
+	return res, seed, nil
 }
 
 // least is the smallest d loss/d score that is propagated. A discriminator that is sure

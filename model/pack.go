@@ -288,7 +288,8 @@ func (m *Model) scores(scoreS []float32, s compute.Tensor) error {
 }
 
 // ScoreGrad is LogProbGrad for a Scorer: seed turns the scores, which it has until
-// the model's next call, into the loss's gradient with respect to them.
+// the model's next call, into the loss's gradient with respect to them; nil is a
+// gradient of zero, and then there is no backward pass.
 func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []float32, err error)) error {
 	if err := m.need(Scorer, true); err != nil {
 		return err
@@ -309,7 +310,7 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 		return err
 	}
 	dscoreS, err := seed(h.scoreS)
-	if err != nil {
+	if err != nil || dscoreS == nil {
 		return err
 	}
 	if len(dscoreS) != len(seqs) {

@@ -3,9 +3,9 @@ package trainer
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
-	"gad/actor"
 	"gad/checkpoint"
 	"gad/internal/compute"
 	"gad/internal/report"
@@ -42,33 +42,38 @@ func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) 
 	}
 }
 
-// stepWork counts a step of the game; r is nil in SFT.
-func (t *Trainer) stepWork(b *Batch, r *actor.Rollout) (w work) {
-	c := t.actor.Model().Config()
+// teacherWork counts a step that learns from the teacher's answers alone.
+func (t *Trainer) teacherWork(b *Batch) (w work) {
 	for _, s := range b.Teachers {
 		w.tokens += len(s.IDs)
 	}
-	if r == nil {
-		w.add(c, b.Teachers, 3, true)
-		return w
-	}
-	for _, s := range r.Seqs {
+	w.add(t.actor.Model().Config(), b.Teachers, 3, true)
+	return w
+}
+
+// stepWork counts a step of the game.
+func (t *Trainer) stepWork(r *round) (w work) {
+	c, seqs, teachers := t.actor.Model().Config(), r.roll.Seqs, r.batch.Teachers
+	for _, s := range slices.Concat(teachers, seqs) {
 		w.tokens += len(s.IDs)
 	}
-	forward := 2.0 // rollout and old
-	if t.reference != nil {
+	forward := 1.0 // rollout
+	if r.roll.EntST != nil {
+		forward++ // old
+	}
+	if r.refST != nil {
 		forward++
 	}
-	w.add(c, r.Seqs, forward, true)
-	critic := 1 + 3*float64(t.cfg.Critic.PPOEpochs)
-	w.add(c, r.Seqs, critic, false)
-	w.add(c, b.Teachers, critic, false)
+	w.add(c, seqs, forward, true)
+	critic := 3*float64(t.cfg.Critic.PPOEpochs) + t.cfg.scoredBefore(len(teachers))
+	w.add(c, seqs, critic, false)
+	w.add(c, teachers, critic, false)
 	switch {
 	case t.criticAlone():
 	case t.learnsTeacher():
-		w.add(c, b.Teachers, 3, true)
+		w.add(c, teachers, 3, true)
 	default:
-		w.add(c, r.Seqs, 3*float64(t.cfg.Actor.PPOEpochs), true)
+		w.add(c, seqs, 3*float64(t.cfg.Actor.PPOEpochs), true)
 	}
 	return w
 }
@@ -130,7 +135,7 @@ func human(n float64) string {
 // Cost is what a run has spent so far.
 type Cost struct {
 	Steps   int
-	FLOP    float64 // of its steps by the model's shape, evaluations apart; equal on every machine
+	FLOP    float64 // of its steps by the model's shape, evaluations apart
 	Seconds float64 // of its steps, validations apart
 }
 

@@ -75,10 +75,7 @@ func TestCheckerWeight(t *testing.T) {
 		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", fmt.Sprint("algorithm.checker_weight=", w),
 			"trainer.checker="+byLength, "data.val_files="+fixed.val), Train)
 		m := Metrics{}
-		r, err := tr.play(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := scored(t, tr, m)
 		reward := tr.rewarded(m, r)
 		if w == 0 {
 			if _, ok := m["reward/check_mean"]; ok || r.checkS != nil || !slices.Equal(reward, r.scoreS) {

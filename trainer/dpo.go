@@ -66,11 +66,57 @@ func (s Stage) aRun() string {
 // pairs are a step's prompts with an answer of each side.
 type pairs struct {
 	batch     *Batch
-	rejected  []model.Seq // [P] the starting student's, ended as the teacher's
-	truncated []bool      // [P]
-	texts     []string    // [P]
-	kept      []int       // prompts that give a pair
-	ties      int         // those whose sample is the teacher's very text
+	rejected  []model.Seq   // [P] the starting student's, ended as the teacher's
+	truncated []bool        // [P]
+	texts     []string      // [P]
+	frozen    []*frozenPair // [P]
+	kept      []int         // prompts that give a pair
+	ties      int           // those whose sample is the teacher's very text
+
+	sampled, compared []model.Seq // that the reference has sampled and given log-probabilities in this step
+}
+
+// frozenPair is what the frozen reference says of a row: the same whenever the row comes up.
+type frozenPair struct {
+	answer           []int32 // the rejected one
+	truncated        bool
+	compared         bool    // the figures below are there
+	chosen, rejected float64 // SeqLogp
+}
+
+// frozenPairs keeps frozenPair by row, for the epochs after the first. It is no part of a
+// run's state: what is not there is computed again, with the same bits. A full one takes no
+// more rows: the order of an epoch is random, so that no row is worth more than another.
+type frozenPairs struct {
+	rows map[int]*frozenPair
+	room int // bytes that answers may still take
+}
+
+// frozenBytes bounds what is kept: ten million tokens of answers and more.
+const frozenBytes = 64 << 20
+
+// newFrozenPairs is nil, which keeps nothing, where no row comes up twice, or where a row's
+// bits depend on its neighbours: there a resumed run would differ from one that kept them.
+func (t *Trainer) newFrozenPairs() *frozenPairs {
+	if t.Stage != DPO || !t.be.Alone() || t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
+		return nil
+	}
+	return &frozenPairs{rows: map[int]*frozenPair{}, room: frozenBytes}
+}
+
+func (f *frozenPairs) get(row int) *frozenPair {
+	if f == nil {
+		return nil
+	}
+	return f.rows[row]
+}
+
+func (f *frozenPairs) put(row int, p *frozenPair) {
+	const entry = 128 // bytes of a row beside its answer
+	if n := 4*len(p.answer) + entry; f != nil && n <= f.room && f.rows[row] == nil {
+		f.rows[row] = p
+		f.room -= n
+	}
 }
 
 // dpoStep is one step of SODA: one optimizer step on the next prompts' pairs.
@@ -85,63 +131,44 @@ func (t *Trainer) dpoStep() (Metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	pref := actor.Preferences{Chosen: model.Pick(batch.Teachers, p.kept), Rejected: model.Pick(p.rejected, p.kept)}
-	both := slices.Concat(pref.Chosen, pref.Rejected)
-	var refST [][]float32
-	err = t.phase(m, "ref_logp", t.reference.Model(), both, 1, func() (err error) {
-		refST, err = t.reference.LogProbs(both, 1)
-		return err
-	})
+	pref, err := t.compareUnderReference(m, p)
 	if err != nil {
 		return nil, err
 	}
-	refS := actor.SeqLogp(refST)
-	pref.RefChosen, pref.RefRejected = refS[:len(p.kept)], refS[len(p.kept):]
 	st, err := t.updateByPairs(m, pref)
 	if err != nil {
 		return m, err
 	}
 	t.describePairs(m, p)
 	t.describeTeacher(m, batch)
-	t.done = t.pairWork(p, both, st.Passes)
+	t.done = t.pairWork(p, slices.Concat(pref.Chosen, pref.Rejected), st.Passes)
 	return m, t.pairSamples(p, pref, st)
 }
 
-// pairUp draws the rejected answers. The starting student draws them again whenever a row
-// comes up, with randomness that depends on the seed and the row alone: they are the same
-// in every epoch and after a resume, so that none is stored.
+// pairUp draws the rejected answers. The starting student draws them with randomness that
+// depends on the seed and the row alone: they are the same in every epoch and after a
+// resume, so that none is stored.
 func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
-	p := &pairs{batch: b}
-	keys := make([]uint64, len(b.Rows))
+	p := &pairs{batch: b, frozen: make([]*frozenPair, len(b.Rows))}
+	var unknown []int
 	for i, row := range b.Rows {
-		keys[i] = uint64(row)
-	}
-	c := t.cfg.Rollout
-	tokens := 0
-	err := m.time("timing_s/rollout", func() error {
-		advance, done := t.rec.Stage("rollout", len(b.Rows)*t.cfg.Data.MaxResponse)
-		defer done()
-		out, err := t.reference.Model().Generate(b.Prompts, keys, model.SampleOptions{
-			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,
-			Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP},
-		}, func(n int) {
-			tokens += n
-			advance(n)
-		})
-		if err != nil {
-			return fmt.Errorf("reference: rollout: %w", err)
+		if p.frozen[i] = t.frozen.get(row); p.frozen[i] == nil {
+			unknown = append(unknown, i)
 		}
-		for i, answers := range out {
-			p.rejected = append(p.rejected, t.enc.ending().Seq(b.Prompts[i], answers[0].IDs, answers[0].Truncated))
-			p.truncated = append(p.truncated, answers[0].Truncated)
-			p.texts = append(p.texts, t.tok.Decode(answers[0].IDs, true))
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
 	}
-	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"], 1e-9)
+	if len(unknown) > 0 {
+		if err := t.sampleRejected(m, p, unknown); err != nil {
+			return nil, err
+		}
+	}
+	for i, f := range p.frozen {
+		p.rejected = append(p.rejected, t.enc.ending().Seq(b.Prompts[i], f.answer, f.truncated))
+		p.truncated = append(p.truncated, f.truncated)
+		p.texts = append(p.texts, t.tok.Decode(f.answer, true))
+	}
+	for _, i := range unknown {
+		p.sampled = append(p.sampled, p.rejected[i])
+	}
 	for i, teacher := range b.Teachers {
 		cut := p.truncated[i] || b.TeacherCut[i]
 		said := strings.TrimRight(p.texts[i], " \t\r\n") // as encoder.answer trims the teacher's
@@ -154,6 +181,73 @@ func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
 		}
 	}
 	return p, nil
+}
+
+// sampleRejected draws the answers to the batch's prompts that the indices name.
+func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
+	b, c := p.batch, t.cfg.Rollout
+	keys := make([]uint64, len(indices))
+	for k, i := range indices {
+		keys[k] = uint64(b.Rows[i])
+	}
+	tokens := 0
+	err := m.time("timing_s/rollout", func() error {
+		advance, done := t.rec.Stage("rollout", len(indices)*t.cfg.Data.MaxResponse)
+		defer done()
+		out, err := t.reference.Model().Generate(model.Pick(b.Prompts, indices), keys, model.SampleOptions{
+			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,
+			Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP},
+		}, func(n int) {
+			tokens += n
+			advance(n)
+		})
+		if err != nil {
+			return fmt.Errorf("reference: rollout: %w", err)
+		}
+		for k, i := range indices {
+			p.frozen[i] = &frozenPair{answer: out[k][0].IDs, truncated: out[k][0].Truncated}
+			t.frozen.put(b.Rows[i], p.frozen[i])
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"], 1e-9)
+	return nil
+}
+
+// compareUnderReference gives both sides of the pairs and what the reference gives them.
+func (t *Trainer) compareUnderReference(m Metrics, p *pairs) (pref actor.Preferences, err error) {
+	pref = actor.Preferences{Chosen: model.Pick(p.batch.Teachers, p.kept), Rejected: model.Pick(p.rejected, p.kept)}
+	var unknown []int
+	for _, i := range p.kept {
+		if !p.frozen[i].compared {
+			unknown = append(unknown, i)
+		}
+	}
+	if n := len(unknown); n > 0 {
+		p.compared = slices.Concat(model.Pick(p.batch.Teachers, unknown), model.Pick(p.rejected, unknown))
+		err := t.phase(m, "ref_logp", t.reference.Model(), p.compared, 1, func() error {
+			refST, err := t.reference.LogProbs(p.compared, 1)
+			if err != nil {
+				return err
+			}
+			refS := actor.SeqLogp(refST)
+			for k, i := range unknown {
+				f := p.frozen[i]
+				f.compared, f.chosen, f.rejected = true, refS[k], refS[n+k]
+			}
+			return nil
+		})
+		if err != nil {
+			return pref, err
+		}
+	}
+	for _, i := range p.kept {
+		pref.RefChosen, pref.RefRejected = append(pref.RefChosen, p.frozen[i].chosen), append(pref.RefRejected, p.frozen[i].rejected)
+	}
+	return pref, nil
 }
 
 // updateByPairs takes the optimizer step; where there are no pairs there is none.
@@ -198,14 +292,16 @@ func (t *Trainer) describePairs(m Metrics, p *pairs) {
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
 }
 
-// pairWork counts a step: the samples, then both sides under the reference and the student.
+// pairWork counts a step: what was sampled and compared under the reference, then both
+// sides under the student.
 func (t *Trainer) pairWork(p *pairs, both []model.Seq, passes int) (w work) {
 	for _, s := range slices.Concat(p.batch.Teachers, p.rejected) {
 		w.tokens += len(s.IDs)
 	}
 	c := t.actor.Model().Config()
-	w.add(c, p.rejected, 1, true)
-	w.add(c, both, 1+float64(passes), true)
+	w.add(c, p.sampled, 1, true)
+	w.add(c, p.compared, 1, true)
+	w.add(c, both, float64(passes), true)
 	return w
 }
 

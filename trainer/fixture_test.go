@@ -170,6 +170,19 @@ func opened(t testing.TB, be compute.Backend, c Config, stage Stage) *Trainer {
 	return tr
 }
 
+// scored plays a round and takes its scores, which a step takes as it learns from them.
+func scored(t testing.TB, tr *Trainer, m Metrics) *round {
+	t.Helper()
+	r, err := tr.play(m)
+	if err == nil && r.scoreS == nil {
+		err = tr.score(m, r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // finished plays a run and returns its metrics.
 func finished(t testing.TB, be compute.Backend, c Config, stage Stage) []report.Row {
 	t.Helper()

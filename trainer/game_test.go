@@ -37,13 +37,13 @@ func (s *spy) SumSquares(ts []compute.Tensor) float64 {
 	return s.Backend.SumSquares(ts)
 }
 
-// One step scores each answer once and each teacher once, before the
-// discriminator's update: d_acc_fresh and the samples' scores are those of the
+// One step scores each answer once and each teacher once, and the forward pass of the
+// discriminator's update does it: d_acc_fresh and the samples' scores are those of the
 // old weights (doc/algorithms.md, "The game").
 func TestStepScoresBeforeItsUpdate(t *testing.T) {
 	be := &spy{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")
-	tr := opened(t, be, settings(Warmup, run, "trainer.total_steps=4", "trainer.critic_warmup=9", "trainer.save_samples=4", "critic.optim.lr=2e-2"), Warmup)
+	tr := opened(t, be, settings(Warmup, run, "trainer.total_steps=4", "trainer.critic_warmup=9", "trainer.save_samples=4", "critic.optim.lr=2e-2", "critic.max_token_len=4096"), Warmup)
 	for step := range 2 {
 		be.scored = 0
 		m, err := tr.next()
@@ -52,17 +52,14 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 		}
 		tr.step++
 		cut := m["rollout/truncated_frac"] * 16
-		if fresh, learned := be.scored-20, m["critic/pairs"]; float64(fresh) < learned+1 || float64(fresh) > learned+4 {
-			t.Errorf("step %d: %d sequences scored for 16 answers, 4 teachers and %g pairs (%g answers cut)", step, be.scored, learned, cut)
+		if be.scored != 20 || m["critic/pairs"] != 16-cut {
+			t.Errorf("step %d: %d sequences scored for 16 answers, 4 teachers and %g pairs (%g answers cut)", step, be.scored, m["critic/pairs"], cut)
 		}
 	}
 	// The same step under weights that were never updated gives the first step's scores again.
 	again := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "again"), "trainer.total_steps=4", "trainer.critic_warmup=9"), Warmup)
 	m := Metrics{}
-	played, err := again.play(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	played := scored(t, again, m)
 	roll, scoreS, scoreP := played.roll, played.scoreS, played.scoreP
 	raw, err := os.ReadFile(filepath.Join(run, "samples", "step_1.jsonl"))
 	if err != nil {
@@ -102,10 +99,7 @@ func TestTruncatedAnswers(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "data.max_response_length=7", "data.train_batch_size=8", "trainer.total_steps=1"), Warmup)
 	m := Metrics{}
-	played, err := tr.play(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	played := scored(t, tr, m)
 	b, r := played.batch, played.roll
 	turn := fixed.tok.EndOfTurn()
 	cut := 0
@@ -173,19 +167,14 @@ func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "data.train_batch_size=1", "rollout.n=2", "actor.use_kl_loss=false", "trainer.total_steps=9", "actor.optim.lr=1e-4"), Train)
 	m := Metrics{}
-	played, err := tr.play(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	played := scored(t, tr, m)
 	r := played.roll
 	for range 8 { // a prompt whose two answers differ and have both ended
 		if !slices.Equal(r.Seqs[0].IDs, r.Seqs[1].IDs) {
 			break
 		}
 		tr.step++
-		if played, err = tr.play(m); err != nil {
-			t.Fatal(err)
-		}
+		played = scored(t, tr, m)
 		r = played.roll
 	}
 	r.Truncated = []bool{false, false}
@@ -288,10 +277,7 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 	for _, enable := range []bool{false, true} {
 		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), fmt.Sprintf("algorithm.filter_groups.enable=%v", enable),
 			"algorithm.filter_groups.max_num_gen_batches=200", "rollout.n=2", "rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"), Train)
-		played, err := tr.play(Metrics{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		played := scored(t, tr, Metrics{})
 		b, r, scoreS, scoreP := played.batch, played.roll, played.scoreS, played.scoreP
 		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 || r.Group[15] != 7 {
 			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b.Rows), len(r.Seqs), len(scoreS), len(scoreP), r.Group[15])

@@ -13,8 +13,8 @@ import (
 var (
 	gameNames = strings.Fields(`critic/d_loss critic/d_acc critic/d_acc_fresh critic/student_value_mean critic/teacher_value_mean critic/score_gap
 		critic/grad_norm critic/lr adv/mean adv/std adv/max adv/zero_var_groups_frac rollout/len_mean rollout/len_max rollout/truncated_frac
-		rollout/repeat_frac rollout/logp_diff_max rollout/tokens_per_s teacher/len_mean teacher/truncated_frac timing_s/rollout
-		timing_s/old_logp timing_s/score timing_s/update_critic timing_s/step perf/tokens_per_s perf/tflops perf/mfu perf/mem_peak_bytes
+		rollout/repeat_frac rollout/tokens_per_s teacher/len_mean teacher/truncated_frac timing_s/rollout
+		timing_s/update_critic timing_s/step perf/tokens_per_s perf/tflops perf/mfu perf/mem_peak_bytes
 		reward/mean train/epoch train/prompts critic/pairs`)
 	policyNames = strings.Fields(`actor/pg_loss actor/pg_clipfrac actor/ppo_kl actor/kl_loss actor/kl_share actor/entropy actor/grad_norm
 		actor/lr timing_s/update_actor timing_s/ref_logp actor/first_ratio_min actor/first_ratio_max`)
@@ -54,6 +54,12 @@ func TestMetricsOfStages(t *testing.T) {
 	}
 	for _, r := range rows {
 		wantNames(t, r, gameNames)
+		wantNone(t, r, "timing_s/score", "timing_s/ref_logp")
+		if r.Step <= checkFirst {
+			wantNames(t, r, []string{"rollout/logp_diff_max", "timing_s/old_logp"})
+		} else {
+			wantNone(t, r, "rollout/logp_diff_max", "timing_s/old_logp")
+		}
 		if r.Values["rollout/logp_diff_max"] != 0 {
 			t.Errorf("step %d: sampler and trainer differ by %g", r.Step, r.Values["rollout/logp_diff_max"])
 		}
@@ -79,7 +85,7 @@ func TestMetricsOfStages(t *testing.T) {
 	rows = finished(t, be, settings(Train, run2, "trainer.resume_from="+run, "trainer.total_steps=2"), Train)
 	for _, r := range rows {
 		wantNames(t, r, gameNames)
-		wantNames(t, r, policyNames)
+		wantNames(t, r, append(policyNames, "rollout/logp_diff_max"))
 		for _, name := range []string{"actor/first_ratio_min", "actor/first_ratio_max"} {
 			if r.Values[name] != 1 {
 				t.Errorf("step %d: %s is %v, want exactly 1", r.Step, name, r.Values[name])

@@ -272,7 +272,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	t.stretch()
 	if s.inPlace {
 		t.step = s.state.Step
-		t.best, t.good = s.state.Best, s.state.Good
+		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
 		maps.Copy(t.skipped, s.state.Skipped)
 		return t.order.Restore(s.state.Order)
 	}
@@ -337,6 +337,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	}
 	t.actor.ScheduleFrom(t.before.Actor)
 	if t.Stage == DPO {
+		t.frozen = t.newFrozenPairs()
 		t.dpo, err = algos.NewDPO[float64](c.DPO.objective())
 	}
 	if !t.Stage.hasCritic() {

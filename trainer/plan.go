@@ -331,20 +331,32 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 		p.StepTime = p.pairTime(c, perForward, perDecoded, perTrained)
 		return nil
 	}
-	p.StepTime = []Timed{
-		{"rollout", prompts*p.PromptMean*perForward + seqsPerStep*p.AnswerMean*perDecoded},
-		{"old_logp", seqsPerStep * whole * perForward},
-		{"score", (seqsPerStep + prompts) * whole * perForward},
-		{"update_critic", (seqsPerStep + prompts) * whole * perTrained * float64(c.Critic.PPOEpochs)},
+	add := func(name string, seconds float64) {
+		if seconds > 0 {
+			p.StepTime = append(p.StepTime, Timed{name, seconds})
+		}
 	}
-	if c.learnsTeacher(p.Stage) {
-		p.StepTime = append(p.StepTime, Timed{"update_actor", prompts * whole * perTrained})
+	add("rollout", prompts*p.PromptMean*perForward+seqsPerStep*p.AnswerMean*perDecoded)
+	teacher := c.learnsTeacher(p.Stage)
+	if c.Actor.ReadsEntropy() || !teacher && c.Actor.OldLogProb != "rollout" && (c.Actor.OldLogProb == "recompute" || !be.Alone()) {
+		add("old_logp", seqsPerStep*whole*perForward)
+	}
+	judged := (seqsPerStep + prompts) * whole
+	critic, scores := judged*perTrained*float64(c.Critic.PPOEpochs), judged*perForward*c.scoredBefore(c.Data.TrainBatchSize)
+	if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
+		add("score", scores)
+		add("update_critic", critic)
+	} else {
+		add("update_critic", critic+scores)
+	}
+	if teacher {
+		add("update_actor", prompts*whole*perTrained)
 		return nil
 	}
 	if c.needsReference(p.Stage) {
-		p.StepTime = append(p.StepTime, Timed{"ref_logp", seqsPerStep * whole * perForward})
+		add("ref_logp", seqsPerStep*whole*perForward)
 	}
-	p.StepTime = append(p.StepTime, Timed{"update_actor", seqsPerStep * whole * perTrained * float64(c.Actor.PPOEpochs)})
+	add("update_actor", seqsPerStep*whole*perTrained*float64(c.Actor.PPOEpochs))
 	return nil
 }
 

@@ -111,7 +111,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 		{"gradient of DPO", DPO, func(s *saboteur) { s.gradient = nan }, "actor", nil},
 		{"log-probability of DPO", DPO, func(s *saboteur) { s.logp = nan }, "actor", nil},
 		{"log-probability of DPO, in several packs", DPO, func(s *saboteur) { s.logp = -inf }, "actor", []string{"actor.max_token_len=64"}},
-		{"loss", Train, func(s *saboteur) { s.score = func(i int) float32 { return 3e38 * float32(1-2*(i%2)) } }, "actor critic",
+		{"loss", Train, func(s *saboteur) { s.score = func(i int) float32 { return 3e38 * float32(2*(i%2)-1) } }, "actor critic", // a teacher comes first
 			[]string{"algorithm.norm_adv_by_std_in_grpo=false", "algorithm.adv_clip=0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -94,7 +94,9 @@ func (r *round) take(from *round, keep []int) {
 	b.TeacherCut = append(b.TeacherCut, model.Pick(fb.TeacherCut, keep)...)
 	b.TeacherText = append(b.TeacherText, model.Pick(fb.TeacherText, keep)...)
 	b.PromptText = append(b.PromptText, model.Pick(fb.PromptText, keep)...)
-	r.scoreP = append(r.scoreP, model.Pick(from.scoreP, keep)...)
+	if from.scoreP != nil {
+		r.scoreP = append(r.scoreP, model.Pick(from.scoreP, keep)...)
+	}
 
 	at := map[int]int{} // group of from -> group of r
 	for i, p := range keep {
@@ -112,9 +114,13 @@ func (r *round) take(from *round, keep []int) {
 	a.Truncated = append(a.Truncated, model.Pick(fa.Truncated, seqs)...)
 	a.SampledST = append(a.SampledST, model.Pick(fa.SampledST, seqs)...)
 	a.OldST = append(a.OldST, model.Pick(fa.OldST, seqs)...)
-	a.EntST = append(a.EntST, model.Pick(fa.EntST, seqs)...)
+	if fa.EntST != nil {
+		a.EntST = append(a.EntST, model.Pick(fa.EntST, seqs)...)
+	}
 	r.judged = append(r.judged, model.Pick(from.judged, seqs)...)
-	r.scoreS = append(r.scoreS, model.Pick(from.scoreS, seqs)...)
+	if from.scoreS != nil {
+		r.scoreS = append(r.scoreS, model.Pick(from.scoreS, seqs)...)
+	}
 	if from.checkS != nil {
 		r.checkS = append(r.checkS, model.Pick(from.checkS, seqs)...)
 	}

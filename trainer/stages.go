@@ -13,11 +13,11 @@ import (
 var unread = map[Stage][]string{
 	SFT: {"model.reward_path", "algorithm.", "critic.", "dpo.", "rollout.n", "rollout.temperature", "rollout.top_k", "rollout.top_p", "rollout.min_p",
 		"actor.policy_loss.", "actor.use_kl_loss", "actor.kl_loss_coef", "actor.kl_loss_type", "actor.clip_ratio_low", "actor.clip_ratio_high", "actor.clip_ratio_c",
-		"actor.ppo_mini_batch_size", "actor.ppo_epochs", "actor.rollout_is", "actor.rollout_is_threshold",
+		"actor.ppo_mini_batch_size", "actor.ppo_epochs", "actor.old_log_prob", "actor.rollout_is", "actor.rollout_is_threshold",
 		"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.warmup_actor", "trainer.save_samples"},
 	DPO: {"model.reward_path", "algorithm.", "critic.", "rollout.n",
 		"actor.policy_loss.", "actor.use_kl_loss", "actor.kl_loss_coef", "actor.kl_loss_type", "actor.clip_ratio_low", "actor.clip_ratio_high", "actor.clip_ratio_c",
-		"actor.ppo_mini_batch_size", "actor.ppo_epochs", "actor.rollout_is", "actor.rollout_is_threshold",
+		"actor.ppo_mini_batch_size", "actor.ppo_epochs", "actor.old_log_prob", "actor.rollout_is", "actor.rollout_is_threshold",
 		"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.warmup_actor"},
 	Warmup: {"dpo."},
 	Train:  {"dpo.", "trainer.warmup_actor"},

@@ -49,6 +49,9 @@ type state struct {
 
 	Disc discriminator `json:"discriminator"`
 
+	// OldDiffers: a check has found that the sampler's log-probabilities are not the trainer's.
+	OldDiffers bool `json:"old_log_prob_differs,omitempty"`
+
 	// Kept are the settings that cannot change within the run: its config.yaml may be
 	// edited.
 	Kept []kept `json:"settings,omitempty"`
@@ -181,7 +184,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		}
 	}
 	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, Kept: t.cfg.kept()}, "", "  ")
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, OldDiffers: t.oldDiffers, Kept: t.cfg.kept()}, "", "  ")
 	if err != nil {
 		return err
 	}

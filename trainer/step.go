@@ -19,33 +19,33 @@ import (
 // P prompts, G answers each, S = P*G sequences, T response tokens.
 func (t *Trainer) Step() (m Metrics, err error) {
 	m = Metrics{}
-	r, err := t.play(m) // answers, and their scores before this step's discriminator update
+	r, err := t.play(m) // answers
 	if err != nil {
 		return nil, err
 	}
-	var refST [][]float32
-	if t.reference != nil {
-		err = t.phase(m, "ref_logp", t.reference.Model(), r.roll.Seqs, 1, func() error {
-			refST, err = t.reference.LogProbs(r.roll.Seqs, t.cfg.Rollout.Temperature)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	advST, err := t.advantages(m, r.roll, t.rewarded(m, r), refST)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.updateCritic(m, r); err != nil {
+	if err := t.updateCritic(m, r); err != nil { // gives the scores of the weights before it too
 		return m, err
 	}
-	if !t.criticAlone() {
-		if err := t.updateActor(m, r.batch, r.roll, advST, refST); err != nil {
+	if t.cfg.Algorithm.UseKLInReward {
+		if err := t.refLogProbs(m, r); err != nil {
 			return m, err
 		}
 	}
-	t.done = t.stepWork(r.batch, r.roll)
+	advST, err := t.advantages(m, r.roll, t.rewarded(m, r), r.refST)
+	if err != nil {
+		return m, err
+	}
+	if !t.criticAlone() {
+		if advST != nil && t.actor.NeedsReference() {
+			if err := t.refLogProbs(m, r); err != nil {
+				return m, err
+			}
+		}
+		if err := t.updateActor(m, r.batch, r.roll, advST, r.refST); err != nil {
+			return m, err
+		}
+	}
+	t.done = t.stepWork(r)
 	return m, t.describe(m, r, advST)
 }
 
@@ -55,13 +55,15 @@ type round struct {
 	batch  *Batch
 	roll   *actor.Rollout
 	judged []model.Seq // [S] the answers on the discriminator's path
-	scoreS []float32   // [S]
+	scoreS []float32   // [S]; nil before they are known
 	scoreP []float32   // [P] of the teacher's answers
 	checkS []float64   // [S] the checker's scores; nil where the reward has none of them
+	refST  [][]float32 // the reference's log-probabilities; nil where nothing reads them
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the
-// same reward are replaced (DAPO, arXiv 2503.14476, section 3.2).
+// same reward are replaced (DAPO, arXiv 2503.14476, section 3.2); the discriminator then
+// scores them here, otherwise as it learns from them.
 func (t *Trainer) play(m Metrics) (*round, error) {
 	want, filter := t.cfg.Data.TrainBatchSize, t.cfg.Algorithm.FilterGroups
 	whole := &round{batch: &Batch{}, roll: &actor.Rollout{}}
@@ -73,6 +75,11 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 		}
 		keep := allGroups(len(r.batch.Rows))
 		last := !filter.Enable || try >= filter.MaxGenBatches
+		if filter.Enable {
+			if err := t.score(m, r); err != nil {
+				return nil, err
+			}
+		}
 		if !last {
 			lenS, _ := r.roll.Mask()
 			rewardS, err := shape(t.cfg.Algorithm, t.rewarded(m, r), lenS, r.roll.Truncated, r.roll.Group, t.cfg.Data.MaxResponse)
@@ -91,7 +98,7 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 	}
 }
 
-// playOnce samples answers to the next n prompts and scores both sides.
+// playOnce samples answers to the next n prompts.
 func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err error) {
 	r = &round{}
 	if r.batch, err = t.enc.batch(t.set, t.nextRows(n)); err != nil {
@@ -104,13 +111,7 @@ func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err e
 		return nil, err
 	}
 	r.judged = t.judged(r.roll)
-	err = t.phase(m, "score", t.critic.Model(), slices.Concat(r.judged, r.batch.Teachers), 1, func() (err error) {
-		if r.scoreS, err = t.critic.Score(r.judged); err == nil {
-			r.scoreP, err = t.critic.Score(r.batch.Teachers)
-		}
-		return err
-	})
-	return r, err
+	return r, nil
 }
 
 func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollout, error) {
@@ -128,18 +129,8 @@ func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollou
 	if err != nil {
 		return nil, err
 	}
-	if err := t.phase(m, "old_logp", t.actor.Model(), r.Seqs, 1, func() error { return t.actor.Old(r) }); err != nil {
-		return nil, err
-	}
-	diff := m["rollout/logp_diff_max"]
-	for s := range r.OldST {
-		for i, x := range r.OldST[s] {
-			diff = math.Max(diff, math.Abs(float64(x)-float64(r.SampledST[s][i])))
-		}
-	}
-	m["rollout/logp_diff_max"] = diff
 	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"]-before, 1e-9)
-	return r, nil
+	return r, t.oldLogProbs(m, r)
 }
 
 // keys name rows for the sampler: a row's number, or, where a step draws the row
@@ -202,7 +193,7 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 		advS[s] = row[0]
 	}
 	m["adv/mean"], m["adv/std"], m["adv/max"] = moments(advS)
-	if t.cfg.Actor.PolicyLoss.LossMode == "gtpo" {
+	if t.cfg.Actor.ReadsEntropy() {
 		return gtpo(advS, r, len(maskST[0]))
 	}
 	return advST, nil
@@ -219,13 +210,10 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	}
 	m["critic/pairs"] = float64(cb.Pairs())
 	m["critic/pairs_frac"] = float64(cb.Pairs()) / float64(len(cb.Skip))
-	if cb.Pairs() > 0 {
-		t.heed(m, cb.Signal())
-	}
 	var st critic.Stats
 	passes := t.cfg.Critic.PPOEpochs
-	if n := t.cfg.Critic.PPOMiniBatch; passes > 1 || n > 0 && n < len(b.Rows) {
-		passes *= 2 // later mini-batches are scored again before they are learned from
+	if n := t.cfg.Critic.PPOMiniBatch; r.scoreS == nil && n > 0 && n < len(b.Rows) {
+		passes++ // later mini-batches are scored before the first one is learned from
 	}
 	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, b.Teachers), passes, func() (err error) {
 		st, err = t.critic.Update(cb)
@@ -233,6 +221,10 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	})
 	if err != nil {
 		return err
+	}
+	r.scoreS, r.scoreP = st.FreshS, st.FreshP
+	if cb.FreshS, cb.FreshP = st.FreshS, st.FreshP; cb.Pairs() > 0 {
+		t.heed(m, cb.Signal())
 	}
 	if st.Pairs > 0 {
 		m["critic/d_loss"], m["critic/d_acc"], m["critic/updates"] = st.Loss, st.Acc, float64(st.Updates)
@@ -305,7 +297,7 @@ func (t *Trainer) sftStep() (Metrics, error) {
 	if err := t.updateActor(m, batch, nil, nil, nil); err != nil {
 		return m, err
 	}
-	t.done = t.stepWork(batch, nil)
+	t.done = t.teacherWork(batch)
 	t.describeTeacher(m, batch)
 	return m, nil
 }

@@ -76,6 +76,7 @@ type Trainer struct {
 	ctx       context.Context   // of Run; nil outside of it
 	kl        algos.AdaptiveKL
 	dpo       *algos.DPO[float64] // nil but in DPO
+	frozen    *frozenPairs        // of DPO; nil keeps none
 	con       *report.Console
 	notes     []string
 	rec       *report.Recorder
@@ -95,6 +96,7 @@ type Trainer struct {
 	saveTime    float64      // seconds of a save that no step has reported yet
 	before      updates
 	best        best
+	oldDiffers  bool // a check has found the sampler's log-probabilities to differ from the trainer's
 	skipped     map[string]int
 	baseDType   string // the student's, before training
 }

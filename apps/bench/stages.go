@@ -135,11 +135,11 @@ func (g *game) generate() error {
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
 	var (
-		r              *actor.Rollout
-		scoreS, scoreP []float32
-		refST          [][]float32
-		advST          [][]float64
-		err            error
+		r      *actor.Rollout
+		scoreS []float32
+		refST  [][]float32
+		advST  [][]float64
+		err    error
 	)
 	rows := make([]int, g.load.Prompts)
 	for i := range rows {
@@ -154,10 +154,9 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 			return err
 		}},
 		{"old log-probabilities", func() error { return g.actor.Old(r) }},
-		{"critic scores", func() error {
-			if scoreS, err = g.critic.Score(r.Seqs); err == nil {
-				scoreP, err = g.critic.Score(g.teach)
-			}
+		{"critic update", func() error {
+			st, err := g.critic.Update(critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach, Skip: make([]bool, len(r.Seqs))})
+			scoreS = st.FreshS
 			return err
 		}},
 		{"reference log-probabilities", func() error {
@@ -173,16 +172,14 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 			advST, err = algos.Advantages(algos.AdvantageConfig{}, algos.AdvantageInput{Scores: scores, Group: r.Group, Mask: maskST})
 			return err
 		}},
-		{"critic update", func() error {
-			_, err = g.critic.Update(critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach,
-				Skip: make([]bool, len(r.Seqs)), FreshS: scoreS, FreshP: scoreP})
-			return err
-		}},
 		{"actor update", func() error {
 			_, err = g.actor.Update(r, advST, refST)
 			return err
 		}},
 	} {
+		if part.name == "old log-probabilities" && g.be.Alone() {
+			continue // the sampler's are the same
+		}
 		began := time.Now()
 		if err := part.run(); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
@@ -228,16 +225,17 @@ func (g *game) parts() map[string]work {
 	l := g.load
 	students, length := l.Prompts*l.N, l.Prompt+l.New
 	lm := g.pass(1, students, length, students*l.New)
-	scores := g.pass(1, students+l.Prompts, length, 0)
-	return map[string]work{
+	works := map[string]work{
 		"rollout":                     g.sampling(l.Prompts, l.N),
-		"old log-probabilities":       lm,
-		"critic scores":               scores,
 		"reference log-probabilities": lm,
 		"advantages":                  {},
 		"critic update":               g.pass(3, students+l.Prompts, length, 0),
 		"actor update":                g.pass(3, students, length, students*l.New),
 	}
+	if !g.be.Alone() {
+		works["old log-probabilities"] = lm
+	}
+	return works
 }
 
 // measureStages times the stages: an SFT step and generation with a fifth of the

@@ -154,6 +154,10 @@ type Backend interface {
 	Memory() (inUse, peak int64)
 	// Available is the number of bytes that Alloc can still hand out; 0 is unknown.
 	Available() int64
+	// Alone reports whether a row's results have the same bits whatever other rows are
+	// in the call, and AttentionDecode the bits of Attention. Then what generation gave
+	// a token, or another pack a sequence, need not be computed again.
+	Alone() bool
 	// Upload copies src to dst, Download src to dst; the lengths are equal. What is
 	// uploaded to Narrow memory is rounded to nearest, ties to even.
 	Upload(dst Tensor, src []float32)

@@ -15,6 +15,7 @@ import (
 // ops has a test for each method of compute.Backend.
 var ops = map[string]func(s *suite){
 	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "Available": (*suite).available,
+	"Alone":   (*suite).promise,
 	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint,
 	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Refresh": (*suite).refresh,
@@ -150,6 +151,13 @@ func (s *suite) available() {
 		s.t.Errorf("%d bytes available, %d after 16 MiB were allocated", before, after)
 	}
 	s.dev.Free(x)
+}
+
+// promise: a backend says of itself what its contract promises and its other tests show.
+func (s *suite) promise() {
+	if got := s.dev.Alone(); got != s.Contract.Alone {
+		s.t.Errorf("Alone is %v, the contract says %v", got, s.Contract.Alone)
+	}
 }
 
 // footprint: what a plan counts is what Memory counts.

@@ -259,6 +259,9 @@ func (b *Backend) Free(t compute.Tensor) {
 // included, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
+// Alone is true: a sum is one chain, whatever rows are beside its own.
+func (b *Backend) Alone() bool { return true }
+
 // Available is what Options.Limit leaves, or else what the system says a program
 // can have.
 func (b *Backend) Available() int64 {

@@ -210,6 +210,10 @@ func (b *Backend) Free(t compute.Tensor) {
 // included, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
+// Alone is false: cuBLASLt chooses the order of a product's sums by the call's shape,
+// and generation has an attention kernel of its own.
+func (b *Backend) Alone() bool { return false }
+
 // Available is what the device has free, within Options.Limit.
 func (b *Backend) Available() int64 {
 	defer b.enter()()

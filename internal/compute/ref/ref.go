@@ -85,6 +85,9 @@ func (b *Backend) Free(t compute.Tensor) {
 // Memory is the number of bytes allocated now, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
+// Alone is true: every row has a loop of its own.
+func (b *Backend) Alone() bool { return true }
+
 // Available is 0: nothing here knows.
 func (b *Backend) Available() int64 { return 0 }
 

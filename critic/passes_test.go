@@ -1,0 +1,156 @@
+package critic
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"gad/internal/compute"
+)
+
+// passes counts the tokens that pass forward.
+type passes struct {
+	compute.Backend
+	forward int
+}
+
+func (p *passes) Embed(y compute.Tensor, table *compute.Param, ids []int32) {
+	p.forward += len(ids)
+	p.Backend.Embed(y, table, ids)
+}
+
+// An update that takes the scores from the gradient's forward pass has the scores, the
+// figures and the weights of one that was given them, to the bit, and each sequence
+// passes forward once; only where a pair lies in two packs, the sequence of the later one
+// passes twice.
+func TestScoresOfTheUpdate(t *testing.T) {
+	seqs := batch()
+	all, longest := 0, 0
+	for _, s := range slices.Concat(seqs.Students, seqs.Teachers) {
+		all += len(s.IDs)
+		longest = max(longest, len(s.IDs))
+	}
+	first := len(seqs.Teachers[0].IDs) // of the first prompt, which then fill a pack
+	for s, p := range seqs.Group {
+		if p == 0 {
+			first += len(seqs.Students[s].IDs)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		set   func(*Config)
+		batch func(*Batch)
+		// Tokens that pass forward without fresh scores: all, and so many twice.
+		twice int
+	}{
+		{"one pack", nil, nil, 0},
+		{"recomputed", func(c *Config) { c.Recompute = true }, nil, 0},
+		{"a pack for each prompt", func(c *Config) { c.MaxTokenLen = first }, nil, 0},
+		{"a pack for each sequence", func(c *Config) { c.MaxTokenLen = 1 }, nil, all - len(seqs.Teachers[0].IDs) - len(seqs.Teachers[1].IDs)},
+		{"cross entropy with a penalty", func(c *Config) { c.Loss, c.ScoreL2, c.MaxTokenLen = "bce", 0.01, first }, nil, 0},
+		{"group term", func(c *Config) { c.GroupOT = 0.01 }, nil, 0},
+		{"group term in two packs", func(c *Config) { c.GroupOT, c.MaxTokenLen = 0.01, first }, nil, all},
+		{"left out", nil, func(b *Batch) { b.Skip[1], b.Skip[4] = true, true }, 0},
+		{"a prompt left out", nil, func(b *Batch) { b.Skip[3], b.Skip[4], b.Skip[5] = true, true, true }, 0},
+		{"no pairs", nil, func(b *Batch) { b.Skip = []bool{true, true, true, true, true, true} }, 0},
+		{"a tie", nil, func(b *Batch) { b.Students[4] = b.Teachers[1] }, len(seqs.Teachers[1].IDs) - len(seqs.Students[4].IDs)}, // as many tokens more
+		{"two mini-batches", func(c *Config) { c.PPOMiniBatch = 1 }, nil, all - first},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var weights [][]uint32
+			var stats []string
+			var scores [][]float32
+			for _, given := range []bool{true, false} {
+				d, s := judge(t, c.set)
+				p := &passes{Backend: s.Backend}
+				s.Backend = p
+				b := batch()
+				if c.batch != nil {
+					c.batch(&b)
+				}
+				if given {
+					fresh(t, d, &b)
+				}
+				want := slices.Clone(slices.Concat(b.FreshS, b.FreshP))
+				p.forward = 0
+				st := update(t, d, b)
+				got := slices.Concat(st.FreshS, st.FreshP)
+				if given && !slices.Equal(got, want) {
+					t.Errorf("scores %v, given %v", got, want)
+				}
+				if !given && p.forward != all+c.twice {
+					t.Errorf("%d tokens pass forward, want %d and %d again", p.forward, all, c.twice)
+				}
+				st.FreshS, st.FreshP = nil, nil
+				weights, stats, scores = append(weights, bits(d, s)), append(stats, fmt.Sprintf("%+v", st)), append(scores, got)
+			}
+			if !slices.Equal(weights[0], weights[1]) || stats[0] != stats[1] || !slices.Equal(scores[0], scores[1]) {
+				t.Errorf("the update's own scores %v, statistics %s; given %v, %s; weights equal: %v", scores[1], stats[1], scores[0], stats[0], slices.Equal(weights[0], weights[1]))
+			}
+		})
+	}
+}
+
+// With a pool of earlier answers too each sequence of an update passes forward once, and
+// what has given way to the pool is scored all the same.
+func TestScoresOfTheUpdateWithAPool(t *testing.T) {
+	var weights [][]uint32
+	var scores [][]float32
+	for _, given := range []bool{true, false} {
+		d, s := judge(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
+		update(t, d, batch())
+		b := batch()
+		b.Step = 1
+		before, err := d.Score(slices.Concat(b.Students, b.Teachers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if given {
+			fresh(t, d, &b)
+		}
+		st := update(t, d, b)
+		if got := slices.Concat(st.FreshS, st.FreshP); !slices.Equal(got, before) || st.Pooled != 0.5 {
+			t.Errorf("given %v: scores %v, want %v of the weights before the update; share of the pool %g", given, got, before, st.Pooled)
+		}
+		weights, scores = append(weights, bits(d, s)), append(scores, before)
+	}
+	if !slices.Equal(weights[0], weights[1]) || !slices.Equal(scores[0], scores[1]) {
+		t.Error("scores from the update's own pass give other weights")
+	}
+}
+
+// A score that is not finite, found in the middle of an update, leaves weights and moments,
+// and the other sequences have their scores.
+func TestScoresOfTheUpdateNotFinite(t *testing.T) {
+	d, s := judge(t, func(c *Config) { c.MaxTokenLen = 1 })
+	update(t, d, batch())
+	before := bits(d, s)
+	bad := &poison{Backend: s.Backend}
+	s.Backend = bad
+	bad.on = true
+	st := update(t, d, batch())
+	bad.on = false
+	if st.Skipped != 1 || st.Updates != 0 || !slices.Equal(bits(d, s), before) {
+		t.Errorf("%d skipped, %d updates, weights unchanged: %v", st.Skipped, st.Updates, slices.Equal(bits(d, s), before))
+	}
+	if len(st.FreshS) != 6 || len(st.FreshP) != 2 {
+		t.Errorf("%d and %d scores", len(st.FreshS), len(st.FreshP))
+	}
+	if clean := update(t, d, batch()); clean.Updates != 1 {
+		t.Errorf("after it %+v, want an update", clean)
+	}
+}
+
+// poison makes the score of a pack of one sequence infinite.
+type poison struct {
+	compute.Backend
+	on bool
+}
+
+func (p *poison) Download(dst []float32, src compute.Tensor) {
+	p.Backend.Download(dst, src)
+	if p.on && len(dst) == 1 {
+		dst[0] = float32(math.Inf(1))
+	}
+}

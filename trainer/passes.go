@@ -1,0 +1,106 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gad/actor"
+)
+
+// A step takes only the forward passes whose results are read and not known already. This
+// file says which those are; doc/performance.md has the table.
+
+// The first steps of a run, and every checkEvery-th, compare the sampler's
+// log-probabilities with the trainer's. The number of the step decides, so that a resumed
+// run does as one that was not interrupted.
+const (
+	checkFirst = 3
+	checkEvery = 50
+)
+
+// checksOld reports whether the present step compares them.
+func (t *Trainer) checksOld() bool {
+	step := t.step + 1
+	return step <= checkFirst || step%checkEvery == 0
+}
+
+// readsOld reports whether the present step reads old log-probabilities: for the ratio, or
+// for the KL in the reward.
+func (t *Trainer) readsOld() bool {
+	return !t.criticAlone() && !t.learnsTeacher() || t.reference != nil && t.cfg.Algorithm.UseKLInReward
+}
+
+// recomputesOld reports whether the trainer's own pass gives the old log-probabilities.
+func (t *Trainer) recomputesOld() bool {
+	switch t.cfg.Actor.OldLogProb {
+	case "recompute":
+		return true
+	case "rollout":
+		return false
+	}
+	return t.oldDiffers || !t.be.Alone() || t.cfg.Actor.ReadsEntropy()
+}
+
+// oldLogProbs sets the log-probabilities that ratios are taken to: the sampler's, or those
+// of the trainer's own forward pass. A sampler that should have the trainer's bits and has
+// not is no longer believed.
+func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
+	own := t.recomputesOld()
+	if !t.checksOld() && !(own && (t.readsOld() || t.cfg.Actor.ReadsEntropy())) {
+		return nil // r has the sampler's
+	}
+	if err := t.phase(m, "old_logp", t.actor.Model(), r.Seqs, 1, func() error { return t.actor.Old(r) }); err != nil {
+		return err
+	}
+	diff := m["rollout/logp_diff_max"]
+	for s := range r.OldST {
+		for i, x := range r.OldST[s] {
+			diff = math.Max(diff, math.Abs(float64(x)-float64(r.SampledST[s][i])))
+		}
+	}
+	m["rollout/logp_diff_max"] = diff
+	switch {
+	case t.cfg.Actor.OldLogProb == "rollout":
+		r.OldST = r.SampledST
+	case t.cfg.Actor.OldLogProb == "auto" && t.be.Alone() && diff != 0 && !t.oldDiffers:
+		t.oldDiffers = true
+		t.log.Warn(fmt.Sprintf("rollout/logp_diff_max is %g and should be 0 on %s: from here on a forward pass of the trainer gives the old log-probabilities (as actor.old_log_prob=recompute): please report it", diff, t.be.Name()))
+	}
+	return nil
+}
+
+// scoredBefore is the share of a batch of prompts whose scores come from a forward pass of
+// their own: all with dynamic sampling, otherwise those that the discriminator's first
+// mini-batch does not have.
+func (c *Config) scoredBefore(prompts int) float64 {
+	switch n := c.Critic.PPOMiniBatch; {
+	case c.Algorithm.FilterGroups.Enable:
+		return 1
+	case n > 0 && n < prompts:
+		return 1 - float64(n)/float64(prompts)
+	}
+	return 0
+}
+
+// score takes the discriminator's scores of both sides, by a pass of their own.
+func (t *Trainer) score(m Metrics, r *round) error {
+	return t.phase(m, "score", t.critic.Model(), slices.Concat(r.judged, r.batch.Teachers), 1, func() (err error) {
+		if r.scoreS, err = t.critic.Score(r.judged); err == nil {
+			r.scoreP, err = t.critic.Score(r.batch.Teachers)
+		}
+		return err
+	})
+}
+
+// refLogProbs takes the reference's log-probabilities, if the run has a reference and they
+// are not known.
+func (t *Trainer) refLogProbs(m Metrics, r *round) error {
+	if t.reference == nil || r.refST != nil {
+		return nil
+	}
+	return t.phase(m, "ref_logp", t.reference.Model(), r.roll.Seqs, 1, func() (err error) {
+		r.refST, err = t.reference.LogProbs(r.roll.Seqs, t.cfg.Rollout.Temperature)
+		return err
+	})
+}

@@ -1,0 +1,393 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+)
+
+// forwarded is one forward pass of a network.
+type forwarded struct {
+	table  *compute.Param // names the network
+	state  int            // optimizer steps that it had taken
+	ids    []int32
+	pos    []int32 // of each token in its sequence
+	learns bool    // a backward pass followed
+}
+
+// passSpy records every forward pass, by what is looked up in the embedding table.
+type passSpy struct {
+	compute.Backend
+	passes []*forwarded
+	steps  map[*compute.Param]int
+
+	neighbours bool    // says that a row's bits depend on its neighbours, as a GPU's
+	skew       float32 // added to the sampler's log-probabilities
+}
+
+func (s *passSpy) Alone() bool { return !s.neighbours }
+
+func (s *passSpy) Embed(y compute.Tensor, table *compute.Param, ids []int32) {
+	s.passes = append(s.passes, &forwarded{table: table, state: s.steps[table], ids: slices.Clone(ids)})
+	s.Backend.Embed(y, table, ids)
+}
+
+func (s *passSpy) Rope(x compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+	if p := s.passes[len(s.passes)-1]; p.pos == nil {
+		p.pos = slices.Clone(pos)
+	}
+	s.Backend.Rope(x, heads, headDim, pos, table, inverse)
+}
+
+func (s *passSpy) EmbedGrad(table *compute.Param, dy compute.Tensor, ids []int32) {
+	p := s.passes[len(s.passes)-1]
+	if p.table != table || !slices.Equal(p.ids, ids) || p.learns {
+		panic("a backward pass without its own forward pass")
+	}
+	p.learns = true
+	s.Backend.EmbedGrad(table, dy, ids)
+}
+
+func (s *passSpy) AdamW(p *compute.Param, a compute.AdamW) {
+	s.steps[p]++
+	s.Backend.AdamW(p, a)
+}
+
+func (s *passSpy) Sample(ids []int32, logp []float32, h compute.Tensor, w *compute.Param, o compute.Sampling, u []float64) {
+	s.Backend.Sample(ids, logp, h, w, o, u)
+	for i := range logp {
+		logp[i] += s.skew
+	}
+}
+
+// tokens are those of one network's passes under one state of its weights.
+type tokens struct{ prompt, answer int }
+
+func (t tokens) plus(o tokens, times int) tokens {
+	return tokens{t.prompt + times*o.prompt, t.answer + times*o.answer}
+}
+
+// taken sorts what was recorded in a step: by network, optimizer steps that it had taken
+// in it, and whether a gradient was wanted.
+func (s *passSpy) taken(t *testing.T, tr *Trainer, b *Batch) map[string]tokens {
+	t.Helper()
+	networks := map[string]*model.Model{"actor": tr.actor.Model()}
+	if tr.critic != nil {
+		networks["critic"] = tr.critic.Model()
+	}
+	if tr.reference != nil {
+		networks["reference"] = tr.reference.Model()
+	}
+	out := map[string]tokens{}
+	for _, p := range s.passes {
+		name := ""
+		for n, m := range networks {
+			if slices.Contains(m.Params(), p.table) {
+				name = n
+			}
+		}
+		if name == "" {
+			t.Fatal("a pass of a network that the run does not have")
+		}
+		key := fmt.Sprintf("%s %d", name, p.state)
+		if p.learns {
+			key += " gradient"
+		}
+		x := out[key]
+		if p.pos[0] > 0 { // one token of each of several answers
+			x.answer += len(p.ids)
+			out[key] = x
+			continue
+		}
+		for lo := 0; lo < len(p.ids); {
+			hi := lo + 1
+			for hi < len(p.ids) && p.pos[hi] > 0 {
+				hi++
+			}
+			ids := p.ids[lo:hi]
+			k := slices.IndexFunc(b.Prompts, func(prompt []int32) bool {
+				return len(ids) >= len(prompt) && slices.Equal(ids[:len(prompt)], prompt)
+			})
+			if k < 0 {
+				t.Fatalf("%s: a sequence that begins with no prompt of the step: %v", key, ids)
+			}
+			n := len(b.Prompts[k])
+			x.prompt += n
+			x.answer += len(ids) - n
+			lo = hi
+		}
+		out[key] = x
+	}
+	return out
+}
+
+// How often each prompt token and each answer token passes through each network, for each
+// state of its weights: a pass that is added to a step fails here.
+func TestPassesOfAStep(t *testing.T) {
+	// How often: the answers as they are sampled, all that the student answered, all that
+	// the teacher did.
+	type often struct{ sampled, students, teachers int }
+	sampled := often{sampled: 1}
+	const (
+		unchecked = 4  // the number of a step that compares no log-probabilities
+		checked   = 50 // of one that does
+	)
+	discriminator := often{students: 1, teachers: 1} // scores and gradient together
+	game := func(more map[string]often) map[string]often {
+		all := map[string]often{"actor 0": sampled, "critic 0 gradient": discriminator}
+		maps.Copy(all, more)
+		return all
+	}
+	policy := map[string]often{"actor 0 gradient": {students: 1}}
+	withReference := map[string]often{"actor 0 gradient": {students: 1}, "reference 0": {students: 1}}
+	again := often{sampled: 1, students: 1}
+	noKL := "actor.use_kl_loss=false"
+	for _, c := range []struct {
+		name     string
+		stage    Stage
+		settings string
+		step     int
+		gpu      bool
+		want     map[string]often
+	}{
+		{"sft", SFT, "", unchecked, false, map[string]often{"actor 0 gradient": {teachers: 1}}},
+
+		{"warmup", Warmup, "", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, on a GPU too", Warmup, "", unchecked, true, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, recompute is for what is read", Warmup, "actor.old_log_prob=recompute", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, checked", Warmup, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {teachers: 1}})},
+		{"warmup, the discriminator alone", Warmup, "trainer.critic_warmup=90", unchecked, false, game(nil)},
+		{"warmup, policy", Warmup, "trainer.warmup_objective=policy", unchecked, false, game(withReference)},
+		{"warmup, policy, the discriminator alone", Warmup, "trainer.warmup_objective=policy trainer.critic_warmup=90", unchecked, false, game(nil)},
+
+		{"train, KL in the loss", Train, "", unchecked, false, game(withReference)},
+		{"train, KL in the loss, checked", Train, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}, "reference 0": {students: 1}})},
+		{"train, KL in the loss, the discriminator alone", Train, "trainer.critic_warmup=90", unchecked, false, game(nil)},
+		{"train, no KL", Train, noKL, unchecked, false, game(policy)},
+		{"train, a KL of no weight", Train, "actor.kl_loss_coef=0", unchecked, false, game(policy)},
+		{"train, KL in the reward", Train, "algorithm.use_kl_in_reward=true " + noKL, unchecked, false, game(withReference)},
+		{"train, KL in both", Train, "algorithm.use_kl_in_reward=true", unchecked, false, game(withReference)},
+		{"train, KL in the reward, the discriminator alone", Train, "algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false, game(map[string]often{"reference 0": {students: 1}})},
+		{"train, on a GPU", Train, noKL, unchecked, true, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, recompute", Train, "actor.old_log_prob=recompute " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, rollout on a GPU", Train, "actor.old_log_prob=rollout " + noKL, unchecked, true, game(policy)},
+		{"train, gtpo reads entropies", Train, "actor.policy_loss.loss_mode=gtpo " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, two epochs", Train, "actor.ppo_epochs=2 critic.ppo_epochs=2 " + noKL, unchecked, false,
+			game(map[string]often{"actor 0 gradient": {students: 1}, "actor 1 gradient": {students: 1}, "critic 1 gradient": discriminator})},
+		{"train, dynamic sampling scores first", Train, "algorithm.filter_groups.enable=true " + noKL, unchecked, false,
+			game(map[string]often{"actor 0 gradient": {students: 1}, "critic 0": discriminator})},
+
+		{"dpo", DPO, "", unchecked, false, map[string]often{"reference 0": {1, 1, 1}, "actor 0 gradient": {students: 1, teachers: 1}}},
+		{"dpo, several packs: the sums come first", DPO, "actor.max_token_len=64", unchecked, false,
+			map[string]often{"reference 0": {1, 1, 1}, "actor 0": {students: 1, teachers: 1}, "actor 0 gradient": {students: 1, teachers: 1}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}, neighbours: c.gpu}
+			more := strings.Fields("trainer.total_steps=60 actor.ppo_mini_batch_size=4 critic.truncated=include dpo.truncated=include critic.loss=bce critic.max_token_len=4096 actor.max_token_len=4096 " + c.settings)
+			var tr *Trainer
+			var m Metrics
+			for seed := 1; seed == 1 || c.stage == DPO && m["dpo/pairs"] < 4; seed++ { // without a tie, which gives no pair
+				tr = opened(t, be, settings(c.stage, filepath.Join(t.TempDir(), "run"), append(more, fmt.Sprintf("trainer.seed=%d", seed))...), c.stage)
+				be.passes = nil
+				clear(be.steps)
+				tr.step = c.step - 1
+				var err error
+				if m, err = tr.next(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b, err := tr.enc.batch(tr.set, tr.stepRows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers := 1 // to a prompt
+			if c.stage.hasCritic() {
+				answers = tr.cfg.Rollout.N
+			}
+			var prompts, taught int
+			for i, seq := range b.Teachers {
+				prompts += len(b.Prompts[i])
+				taught += len(seq.IDs) - seq.Prompt
+			}
+			said := int(m["rollout/len_mean"]*float64(answers*len(b.Rows)) + 0.5)
+			unit := map[string]tokens{ // of one pass
+				"sampled":  {prompts, said - answers*len(b.Rows)}, // a prompt once; the last token of an answer is not read
+				"students": {answers * prompts, said},
+				"teachers": {prompts, taught},
+			}
+			if prompts == 0 || taught == 0 || c.stage != SFT && said == 0 {
+				t.Fatal("nothing is counted")
+			}
+			want := map[string]tokens{}
+			for key, n := range c.want {
+				want[key] = tokens{}.plus(unit["sampled"], n.sampled).plus(unit["students"], n.students).plus(unit["teachers"], n.teachers)
+			}
+			if got := be.taken(t, tr, b); !maps.Equal(got, want) {
+				t.Errorf("passes\n%v\nwant\n%v\nunits %v", got, want, unit)
+			}
+		})
+	}
+}
+
+// Whether old log-probabilities come from the sampler or from a pass of their own changes
+// no bit of the run, at a temperature and with filters too: the sampler's are those of the
+// whole distribution, as the trainer's.
+func TestOldLogProbsChangeNoBit(t *testing.T) {
+	be := ready(t)
+	for _, how := range []string{"rollout.temperature=0.7", "rollout.temperature=1.3 rollout.top_k=20 rollout.top_p=0.9 rollout.min_p=0.01", "algorithm.use_kl_in_reward=true algorithm.filter_groups.enable=true"} {
+		var want map[string]string
+		for _, mode := range []string{"recompute", "auto", "rollout"} {
+			run := filepath.Join(t.TempDir(), "run")
+			rows := finished(t, be, settings(Train, run, append(strings.Fields(how), "trainer.total_steps=5", "actor.old_log_prob="+mode)...), Train)
+			for _, r := range rows {
+				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 || ok != (mode == "recompute" || r.Step <= checkFirst) {
+					t.Errorf("%s, %s: step %d: difference %g, measured %v", how, mode, r.Step, d, ok)
+				}
+			}
+			got := record(t, run, 5)
+			got["metrics.jsonl"] = strings.ReplaceAll(got["metrics.jsonl"], `"rollout/logp_diff_max":0,`, "")
+			if want == nil {
+				want = got
+			}
+			same(t, got, want)
+		}
+	}
+}
+
+// A sampler that should have the trainer's bits and is found not to have them is no longer
+// believed: the run says so, takes the trainer's pass from then on, and, resumed, goes on
+// like that, with the bits of a run that was not interrupted.
+func TestOldLogProbsFallBack(t *testing.T) {
+	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
+	var said lines
+	tr, err := Open(settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=60"), Train, Options{FS: vfs.OS, Backend: be, Console: &said})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	for _, c := range []struct {
+		step     int
+		skew     float32
+		measured bool
+		differs  bool
+	}{{3, 0, true, false}, {4, 0.25, false, false}, {50, 0.25, true, true}, {51, 0.25, true, true}, {52, 0, true, true}} {
+		tr.step, be.skew = c.step-1, c.skew
+		m, err := tr.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := m["rollout/logp_diff_max"]; ok != c.measured || tr.oldDiffers != c.differs {
+			t.Errorf("step %d: measured %v, fell back %v, want %v and %v", c.step, ok, tr.oldDiffers, c.measured, c.differs)
+		}
+		if ratio := m["actor/first_ratio_max"]; c.measured && ratio != 1 {
+			t.Errorf("step %d: the first ratio is %g: it is not taken to the trainer's own", c.step, ratio)
+		}
+	}
+	if want := "a forward pass of the trainer gives the old log-probabilities"; strings.Count(said.String(), want) != 1 || !said.have("rollout/logp_diff_max is 0.25") {
+		t.Errorf("the console does not say once %q:\n%s", want, said.String())
+	}
+
+	cfg := func(name string) Config {
+		return settings(Train, filepath.Join(fixed.root, "fall-back-"+name), "trainer.total_steps=6", "trainer.save_freq=2")
+	}
+	be.skew = 0.25
+	rows := finished(t, be, cfg("whole"), Train)
+	for _, r := range rows {
+		if r.Values["rollout/logp_diff_max"] < 0.2 {
+			t.Errorf("step %d: difference %g, want some 0.25 in every step", r.Step, r.Values["rollout/logp_diff_max"])
+		}
+	}
+	stopped := opened(t, be, cfg("parts"), Train)
+	if err := errors.Join(stopped.Run(&stopAfter{Context: context.Background(), n: 4})); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	stopped.Close()
+	finished(t, be, cfg("parts"), Train)
+	same(t, record(t, cfg("parts").Trainer.Output, 6), record(t, cfg("whole").Trainer.Output, 6))
+}
+
+// In later epochs DPO reads what the reference has already said of a row: no pass, and no
+// bit of the run changes, whether all is kept, a part, or nothing, and where a run is
+// stopped in between.
+func TestDPOKeepsWhatIsFrozen(t *testing.T) {
+	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
+	cfg := func(t *testing.T) Config { // three epochs of ten steps
+		return settings(DPO, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=30", "trainer.save_freq=7", "dpo.truncated=include")
+	}
+	read := func(tr *Trainer) (n int) { // tokens under the reference
+		for _, p := range be.passes {
+			if slices.Contains(tr.reference.Model().Params(), p.table) {
+				n += len(p.ids)
+			}
+		}
+		return n
+	}
+	play := func(t *testing.T, edit func(*Trainer)) (map[string]string, int) {
+		c := cfg(t)
+		tr := opened(t, be, c, DPO)
+		edit(tr)
+		be.passes = nil
+		if err := tr.Run(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		return record(t, c.Trainer.Output, 30), read(tr)
+	}
+	want, whole := play(t, func(tr *Trainer) { tr.frozen = nil })
+	kept, once := play(t, func(*Trainer) {})
+	same(t, kept, want)
+	if 3*once != whole || once == 0 {
+		t.Errorf("%d tokens passed through the reference, without the store %d: want a third", once, whole)
+	}
+	part, some := play(t, func(tr *Trainer) { tr.frozen.room = 2000 })
+	same(t, part, want)
+	if some <= once || some >= whole {
+		t.Errorf("%d tokens passed through the reference with a store that is full, %d and %d with and without one: want between", some, once, whole)
+	}
+	c := cfg(t)
+	stopped := opened(t, be, c, DPO)
+	if err := stopped.Run(&stopAfter{Context: context.Background(), n: 14}); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	stopped.Close()
+	rows := finished(t, be, c, DPO)
+	same(t, record(t, c.Trainer.Output, 30), want)
+	sampledIn := func(r report.Row) bool { _, ok := r.Values["timing_s/rollout"]; return ok }
+	if sampledIn(rows[13]) || !sampledIn(rows[14]) {
+		t.Error("the rows are sampled again before the stop, or not after it")
+	}
+	be.neighbours = true
+	if tr := opened(t, be, cfg(t), DPO); tr.frozen != nil {
+		t.Error("what depends on its neighbours is kept: a resumed run would have other bits")
+	}
+	be.neighbours = false
+	if tr := opened(t, be, settings(DPO, filepath.Join(t.TempDir(), "short"), "trainer.total_steps=10"), DPO); tr.frozen != nil {
+		t.Error("one epoch keeps what never comes again")
+	}
+}
+
+// Settings of old log-probabilities that cannot be meant are refused in one line.
+func TestOldLogProbSettings(t *testing.T) {
+	ready(t)
+	for override, text := range map[string]string{
+		"actor.old_log_prob=rollout actor.rollout_is=token":               "config: actor.rollout_is is token with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none",
+		"actor.old_log_prob=rollout actor.policy_loss.loss_mode=gtpo":     "config: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto",
+		"actor.old_log_prob=auto actor.policy_loss.loss_mode=gtpo":        "",
+		"actor.old_log_prob=recompute actor.rollout_is=token rollout.n=4": "",
+	} {
+		c := settings(Train, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)
+		err := c.Validate(Train)
+		if text == "" && err != nil || text != "" && (err == nil || err.Error() != text) {
+			t.Errorf("%s: %v, want %q", override, err, text)
+		}
+	}
+}
