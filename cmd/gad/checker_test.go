@@ -76,8 +76,8 @@ func TestFolderNamesNoChecker(t *testing.T) {
 	trace := filepath.Join(dir, "started")
 	checker := "touch " + trace + "; sed 's/.*/1/'"
 	warm, run := filepath.Join(dir, "warm"), filepath.Join(dir, "run")
-	must(t, append(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", warm, "--steps", "2", "--critic-warmup", "2",
-		"--checker", checker), "trainer.critic_warmup=1")...)
+	must(t, stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", warm, "--steps", "2", "--critic-warmup", "1",
+		"--checker", checker)...)
 	if _, err := os.Stat(trace); err != nil {
 		t.Fatal("the checker that was named has not been started")
 	}
