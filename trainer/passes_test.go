@@ -134,6 +134,7 @@ func (s *passSpy) taken(t *testing.T, tr *Trainer, b *Batch) map[string]tokens {
 // How often each prompt token and each answer token passes through each network, for each
 // state of its weights: a pass that is added to a step fails here.
 func TestPassesOfAStep(t *testing.T) {
+	slow(t)
 	// How often: the answers as they are sampled, all that the student answered, all that
 	// the teacher did.
 	type often struct{ sampled, students, teachers int }
@@ -243,6 +244,7 @@ func TestPassesOfAStep(t *testing.T) {
 // no bit of the run, at a temperature and with filters too: the sampler's are those of the
 // whole distribution, as the trainer's.
 func TestOldLogProbsChangeNoBit(t *testing.T) {
+	slow(t)
 	be := ready(t)
 	for _, how := range []string{"rollout.temperature=0.7", "rollout.temperature=1.3 rollout.top_k=20 rollout.top_p=0.9 rollout.min_p=0.01", "algorithm.use_kl_in_reward=true algorithm.filter_groups.enable=true"} {
 		var want map[string]string
@@ -320,6 +322,7 @@ func TestOldLogProbsFallBack(t *testing.T) {
 // bit of the run changes, whether all is kept, a part, or nothing, and where a run is
 // stopped in between.
 func TestDPOKeepsWhatIsFrozen(t *testing.T) {
+	slow(t)
 	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
 	cfg := func(t *testing.T) Config { // three epochs of ten steps
 		return settings(DPO, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=30", "trainer.save_freq=7", "dpo.truncated=include")
