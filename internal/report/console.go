@@ -264,15 +264,17 @@ func (s *stage) lines(first, every time.Duration) {
 	defer close(s.idle)
 	tick := time.NewTimer(first)
 	defer tick.Stop()
-	printed := false
+	printed := 0
 	for {
 		select {
 		case <-tick.C:
 			s.con.print(zapcore.InfoLevel, s.con.now(), s.name+" "+s.status())
-			printed = true
+			if printed++; printed > 10 {
+				every = s.con.every // a log is not to be filled either
+			}
 			tick.Reset(every)
 		case <-s.stop:
-			if took := s.con.now().Sub(s.began); printed && took >= time.Second {
+			if took := s.con.now().Sub(s.began); printed > 0 && took >= time.Second {
 				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(took)))
 			}
 			return
