@@ -29,7 +29,7 @@ var house = map[string]string{
 	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
-	"apps/study": "internal/conf internal/vfs",
+	"apps/study": "internal/conf internal/report internal/vfs",
 	"apps/task":  "internal/philox",
 	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos model",

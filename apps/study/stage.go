@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"gad/internal/report"
 	"gad/internal/vfs"
 )
 
@@ -372,31 +374,15 @@ func shell(args []string) string {
 // row is the metrics of a step.
 type row map[string]float64
 
-// metrics reads a run's metrics.jsonl.
+// metrics are those of a run, without what is not finite.
 func metrics(fsys vfs.FS, run string) (rows []row, err error) {
-	path := filepath.Join(run, "metrics.jsonl")
-	f, err := fsys.Open(path)
+	recorded, err := report.ReadMetrics(fsys, run)
 	if err != nil {
 		return nil, fmt.Errorf("study: %w", err)
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var values map[string]any // what is not finite is a text
-		if err := json.Unmarshal(lines.Bytes(), &values); err != nil {
-			return nil, fmt.Errorf("study: %s: line %d: %w", path, len(rows)+1, err)
-		}
-		r := row{}
-		for name, v := range values {
-			if x, ok := v.(float64); ok {
-				r[name] = x
-			}
-		}
-		rows = append(rows, r)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("study: %s: %w", path, err)
+	for _, r := range recorded {
+		maps.DeleteFunc(r.Values, func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
+		rows = append(rows, r.Values)
 	}
 	return rows, nil
 }
