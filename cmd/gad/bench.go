@@ -66,14 +66,14 @@ func (p *program) benchCommand() *cli.Command {
 				if c.IsSet("what") || c.Bool("json") {
 					return usage("bench: --serve: takes neither --what nor --json: the cases on standard input decide what is measured")
 				}
-				be, err := d.open()
+				be, err := openDevice(d)
 				if err != nil {
 					return err
 				}
 				defer be.Close()
 				return bench.Serve(os.Stdin, p.out, be, cfg, load)
 			}
-			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return d.open() }, Name: c.String("shape"), Config: cfg,
+			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return openDevice(d) }, Name: c.String("shape"), Config: cfg,
 				Load: load, What: what, Budget: time.Duration(seconds * float64(time.Second)), Shown: p.console().Busy})
 			if err != nil {
 				return err

@@ -29,7 +29,7 @@ func (p *program) demoCommand() *cli.Command {
 			if dir == "" {
 				dir = map[bool]string{false: "gad-demo", true: "gad-demo-fast"}[c.Bool("fast")]
 			}
-			be, err := flagged(c).open()
+			be, err := openDevice(flagged(c))
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/device"
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
 	"gad/trainer"
@@ -55,7 +56,7 @@ func (p *program) examineMachine() error {
 	}
 	gb := func(n int64) string { return fmt.Sprintf("%.1f GB", float64(n)/1e9) }
 	field("system", "%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
-	be, err := device{name: "cpu", precision: "auto"}.open()
+	be, err := openDevice(device.Options{})
 	if err != nil {
 		return err
 	}

@@ -241,7 +241,7 @@ func (e *evaluation) open() (err error) {
 		}
 		e.students = append(e.students, &student{dir: dir, shape: shape, disc: disc})
 	}
-	if e.be, err = flagged(e.c).open(); err == nil {
+	if e.be, err = openDevice(flagged(e.c)); err == nil {
 		e.free = e.be.Available()
 	}
 	return err

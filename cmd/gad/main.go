@@ -21,7 +21,7 @@ import (
 	"gad/apps/study"
 	"gad/checkpoint"
 	"gad/data"
-	dev "gad/device"
+	"gad/device"
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -221,38 +221,23 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 	}
 }
 
-// device is where a command computes.
-type device struct {
-	name      string // cpu or cuda
-	precision string // auto, bf16 or f32
-	threads   int    // of the CPU; 0 is one per core
+// deviceOf is the device that the settings name.
+func deviceOf(c trainer.Config) device.Options {
+	return device.Options{Name: c.Trainer.Device, Precision: c.Trainer.Precision, Threads: c.Trainer.Threads}
 }
 
-// device is the device that the settings name.
-func deviceOf(c trainer.Config) device {
-	return device{c.Trainer.Device, c.Trainer.Precision, c.Trainer.Threads}
-}
-
-// options are the device's in the library.
-func (d device) options() dev.Options {
-	return dev.Options{Name: d.name, Precision: d.precision, Threads: d.threads}
-}
-
-// footprint is what a plan must know of the device, which need not be there.
-func (d device) footprint() model.Footprint { return d.options().Footprint() }
-
-// open starts the device.
-func (d device) open() (model.Backend, error) {
-	if err := d.options().Validate(); err != nil {
+// openDevice starts a device.
+func openDevice(o device.Options) (model.Backend, error) {
+	if err := o.Validate(); err != nil {
 		return nil, marked{errUsage, err}
 	}
-	if d.name == dev.CPU {
-		free := dev.FreeMemory()
+	if o.Name != device.CUDA {
+		free := device.FreeMemory()
 		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 { // later, what this process holds is not free
 			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
 		}
 	}
-	be, err := dev.Open(d.options())
+	be, err := device.Open(o)
 	if err != nil { // no GPU, or GAD_CPU names what this processor does not have
 		return nil, marked{errUsage, err}
 	}
@@ -269,8 +254,8 @@ func deviceFlags() []cli.Flag {
 }
 
 // flagged is the device that the flags name.
-func flagged(c *cli.Context) device {
-	return device{c.String("device"), c.String("precision"), c.Int("threads")}
+func flagged(c *cli.Context) device.Options {
+	return device.Options{Name: c.String("device"), Precision: c.String("precision"), Threads: c.Int("threads")}
 }
 
 func files() vfs.FS { return vfs.OS }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	dev "gad/device"
+	"gad/device"
 	"gad/trainer"
 )
 
@@ -58,15 +58,15 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 	if p.planning != nil {
 		return p.planning.take(d, cfg, stage)
 	}
-	be, missing := d.open()
+	be, missing := openDevice(d)
 	switch {
 	case missing == nil:
 		defer be.Close()
-	case !errors.Is(missing, dev.ErrUnavailable):
+	case !errors.Is(missing, device.ErrUnavailable):
 		return missing
 	}
 	_, done := p.console().Busy("reading and timing", 0)
-	plan, err := trainer.NewPlan(be, d.footprint(), free, files(), cfg, stage)
+	plan, err := trainer.NewPlan(be, d.Footprint(), free, files(), cfg, stage)
 	done()
 	if err != nil {
 		return err

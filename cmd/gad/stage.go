@@ -251,7 +251,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 		fmt.Fprintf(p.out, "%s\n", resolved)
 		return p.plan(cfg, stage, 0)
 	}
-	be, err := deviceOf(cfg).open()
+	be, err := openDevice(deviceOf(cfg))
 	if err != nil {
 		return err
 	}

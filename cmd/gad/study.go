@@ -15,6 +15,7 @@ import (
 
 	"gad/apps/study"
 	"gad/checkpoint"
+	"gad/device"
 	"gad/internal/compute"
 	"gad/trainer"
 )
@@ -185,11 +186,11 @@ type planned struct {
 	needs study.Needs
 }
 
-func (t *planned) take(d device, cfg trainer.Config, stage trainer.Stage) error {
+func (t *planned) take(d device.Options, cfg trainer.Config, stage trainer.Stage) error {
 	if err := cfg.Validate(stage); err != nil {
 		return marked{errUsage, err}
 	}
-	be, err := d.open()
+	be, err := openDevice(d)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"gad/apps/task"
 	"gad/data"
+	"gad/device"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -191,7 +192,7 @@ func (m *taskMaker) student(train []task.Row) error {
 	if shape, err = withTokens(shape, tok); err != nil {
 		return err
 	}
-	be, err := device{name: "cpu", precision: "f32"}.open()
+	be, err := openDevice(device.Options{})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/data"
+	"gad/device"
 	"gad/internal/compute"
 	"gad/model"
 	"gad/tokenizer"
@@ -50,7 +51,7 @@ func (p *program) initCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			be, err := device{name: "cpu", precision: "f32"}.open()
+			be, err := openDevice(device.Options{})
 			if err != nil {
 				return err
 			}
@@ -98,7 +99,7 @@ func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, 
 	if err := trainer.CheckPart(files(), dir, part); err != nil {
 		return nil, err
 	}
-	be, err := flagged(c).open()
+	be, err := openDevice(flagged(c))
 	if err != nil {
 		return nil, err
 	}
