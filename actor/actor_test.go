@@ -119,7 +119,7 @@ func distance(t *testing.T, a, b map[string][]float32, sign float32) float64 {
 }
 
 // The sampler's log-probabilities are the trainer's to the bit, and the first
-// ratio of an update is exactly 1 (issue "Measures", RELIABILITY 7).
+// ratio of an update is exactly 1 (doc/reliability.md, row 7).
 func TestFirstRatioIsOne(t *testing.T) {
 	a, _ := student(t, nil)
 	r := rolled(t, a)
@@ -252,7 +252,7 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 }
 
 // A number that is not finite reaches neither weights nor moments nor the count
-// of steps (RELIABILITY 9), wherever it comes from.
+// of steps (doc/reliability.md, row 9), wherever it comes from.
 func TestNotFiniteIsSkipped(t *testing.T) {
 	nan := float32(math.NaN())
 	for name, plant := range map[string]func(*spy, *Rollout, [][]float64){

@@ -187,7 +187,7 @@ func TestEveryPrefixIsRefused(t *testing.T) {
 	}
 }
 
-// RELIABILITY promise 13: counts that lie cost nothing.
+// doc/reliability.md, row 13: counts that lie cost nothing.
 func TestLyingLengths(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "liar")
 	var frames []byte // zstd: a frame header that claims 2^40 bytes

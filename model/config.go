@@ -96,7 +96,10 @@ const maxConfigBytes = 1 << 20
 // weights. Such errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
 	name := "config.json"
-	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() && strings.HasSuffix(dir, ".json") {
+	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
+		if !strings.HasSuffix(dir, ".json") {
+			return Config{}, fmt.Errorf("model: %s: is no config.json: give that file, or the folder that holds it", dir)
+		}
 		dir, name = filepath.Dir(dir), filepath.Base(dir)
 	}
 	root, err := folder.Open(dir)

@@ -19,7 +19,7 @@ import (
 )
 
 // The number of threads and of sequences sampled side by side change no bit
-// (RELIABILITY 6 and 7), in any variant that the machine has.
+// (doc/reliability.md, rows 6 and 7), in any variant that the machine has.
 func TestSameBits(t *testing.T) {
 	ready(t)
 	variants := cpu.Variants()
@@ -56,8 +56,8 @@ const goldenSteps = 20
 
 // A change that should not change the numbers must leave this curve as it is, to
 // the last bit: 20 steps of warm-up, then 20 of the game, from random weights,
-// by the portable variant, whose arithmetic the Go compiler fixes (RELIABILITY
-// 8). It holds on amd64: elsewhere the compiler may fuse a multiplication and an
+// by the portable variant, whose arithmetic the Go compiler fixes
+// (doc/reliability.md, row 8). It holds on amd64: elsewhere the compiler may fuse a multiplication and an
 // addition, and math.Exp and math.Log have other implementations.
 //
 // Commit a rewritten file (go test ./trainer -run Golden -update) only if you

@@ -306,7 +306,7 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 
 // What is not finite is skipped and counted; weights, moments and steps stay;
 // after max_skips in a row the run stops with ErrNumerical, and the last
-// checkpoint is good (RELIABILITY 9).
+// checkpoint is good (doc/reliability.md, row 9).
 func TestNumericalStop(t *testing.T) {
 	be := &spy{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")

@@ -84,7 +84,7 @@ func (s *saboteur) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *co
 // NaN and Inf, planted into gradient, reward, log-probability and loss, change no
 // bit of parameters, moments and step counts; each skip is counted; after ten in a
 // row the run stops with a dump, and the last good checkpoint is there
-// (RELIABILITY 9).
+// (doc/reliability.md, row 9).
 func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 	slow(t)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
@@ -179,7 +179,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 }
 
 // A save of weights or moments that are not finite is impossible: the run stops,
-// names the tensor, and the checkpoint before is the newest (RELIABILITY 9).
+// names the tensor, and the checkpoint before is the newest (doc/reliability.md, row 9).
 func TestSickWeightsAreNotSaved(t *testing.T) {
 	tensors := 0
 	for _, side := range []string{"actor", "critic"} {
@@ -216,7 +216,7 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 
 // Over three epochs with twenty random stops, and stops at the first row, the last
 // row and the epochs' ends, each row is learned from exactly once an epoch; also
-// where a batch is larger than the data set (RELIABILITY 5).
+// where a batch is larger than the data set (doc/reliability.md, row 5).
 func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 	slow(t)
 	be := ready(t)
@@ -269,7 +269,7 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 
 // A signal while answers are sampled ends the sampling before its next token. The
 // step is given up, the one before is saved, and the run goes on as one that was
-// never stopped (RELIABILITY 10).
+// never stopped (doc/reliability.md, row 10).
 func TestStopWhileSampling(t *testing.T) {
 	slow(t)
 	plain := ready(t)
@@ -354,7 +354,7 @@ func ops(e *vfstest.ErrorFS) (list []string) {
 }
 
 // Operations of a run fail, once and for ever: the run reports the error, exits in
-// error, and the checkpoint that was acknowledged before loads (RELIABILITY 3).
+// error, and the checkpoint that was acknowledged before loads (doc/reliability.md, row 3).
 func TestRunReportsFaults(t *testing.T) {
 	slow(t)
 	be := ready(t)
@@ -425,7 +425,7 @@ func TestRunReportsFaults(t *testing.T) {
 
 // A disk fills up at any point of a run: the run says path, bytes needed and bytes
 // free, and the last checkpoint that was acknowledged loads. Where a save cannot
-// fit it is not begun (RELIABILITY 4).
+// fit it is not begun (doc/reliability.md, row 4).
 func TestRunOnAFullDisk(t *testing.T) {
 	slow(t)
 	be := ready(t)
@@ -509,7 +509,7 @@ func (f *tightFS) Free(path string) (int64, error) {
 
 // An export, a copy as it is or narrowed, is whole or absent whichever operation it
 // is killed at, the next one succeeds, and names, types and shapes are the base
-// model's (RELIABILITY 18).
+// model's (doc/reliability.md, row 18).
 func TestExportIsWholeOrAbsent(t *testing.T) {
 	slow(t)
 	be := ready(t)
@@ -585,7 +585,7 @@ func tensors(t *testing.T, dir string) (list []string) {
 }
 
 // Where memory ends, a run ends with an error that names what the memory was for,
-// its shape and its bytes (RELIABILITY 19).
+// its shape and its bytes (doc/reliability.md, row 19).
 func TestRunOutOfMemory(t *testing.T) {
 	slow(t)
 	ready(t)

@@ -59,7 +59,7 @@ var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "cri
 
 // A run that was stopped, or killed, and gone on with equals one that was not,
 // byte for byte: metrics without timings, samples, weights, optimizers, state
-// (issue "Measures", RELIABILITY 1).
+// (doc/reliability.md, row 1).
 func TestResumeEqualsUninterrupted(t *testing.T) {
 	be := ready(t)
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 
 // A real disk that fills up under a real process: exit status 1, one line with path,
 // bytes needed and free, the checkpoint before loads, and with room again the same
-// command goes on (RELIABILITY 4). The output of a path that cannot be made is a
+// command goes on (doc/reliability.md, row 4). The output of a path that cannot be made is a
 // mistake, not a fault.
 func TestDoctorDiskFull(t *testing.T) {
 	path, f := built(t), ready(t)

@@ -81,7 +81,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"sft: SET 5", 2, `conf: override "5": expected setting=value, such as model.path=...`},
 		{"sft: SET actor=5", 2, `conf: override "actor=5": group "actor": name one of its settings, such as actor.policy_loss.loss_mode`},
 		{"sft: SET data.train_batch_size=0", 2, `conf: override "data.train_batch_size=0": setting "data.train_batch_size": "0": below the minimum 1`},
-		{"sft: SET actor.optim.lr=nan", 2, ``},
+		{"sft: SET actor.optim.lr=nan", 2, `conf: override "actor.optim.lr=nan": setting "actor.optim.lr": "nan": expected a finite number`},
 		{"config --stage game", 2, `config: --stage "game": must be sft, warmup, train, dpo`},
 		{"config rollout.nn=2", 2, `conf: override "rollout.nn=2": setting "rollout.nn": unknown: did you mean "rollout.n"?`},
 		{"train --preset fast", 2, `train: --preset: "fast": use gad or grgc`},
@@ -96,7 +96,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"data validate --data rows.jsonl --model Qwen/Qwen2.5-0.5B", 3, `model: Qwen/Qwen2.5-0.5B: no such folder, and gad downloads nothing: fetch it with: hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then give Qwen2.5-0.5B`},
 		{"sft: SET -- --frob", 2, `conf: override "--frob": looks like a flag: a setting is written without dashes, setting=value`},
 		{"sft --dry-run --dry-run", 2, `sft: --dry-run is given twice: give it once`},
-		{"sft: SET --checker ./chek.py trainer.val_rows=4 --val-data more.jsonl", 2, ``},
+		{"sft: SET --checker false trainer.val_rows=4 --val-data more.jsonl", 2, `configuration: tried on the teacher's answer to row 0: checker: "false": row 0 has no score: printed 0 of 1: ended with exit status 1: must end with exit status 0`},
 		// runs
 		{"resume sft/global_step_60", 2, `resume: sft/global_step_60: is a checkpoint: give its run, sft`},
 		{"doctor sft/global_step_60", 2, `configuration: trainer: sft/global_step_60: is a checkpoint: give its run, sft`},
@@ -120,8 +120,8 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"generate --model lora --prompt x", 3, `model: lora: is a LoRA adapter: merge it into its base model first (peft: merge_and_unload)`},
 		{"generate --model cache --prompt x", 3, `model: cache: is a folder of the Hugging Face cache: give cache/snapshots/0123abcd`},
 		{"generate --model student/config.json --prompt x", 3, `model: student/config.json: is a file: give the folder that contains it`},
-		{"init --config rows.jsonl --corpus rows.jsonl --output run", 3, ``},
-		{"warmup --model student --data rows.jsonl --output run --reward-model dir SET", 3, ``},
+		{"init --config rows.jsonl --corpus rows.jsonl --output run", 3, `model: rows.jsonl: is no config.json: give that file, or the folder that holds it`},
+		{"warmup --model student --data rows.jsonl --output run --reward-model dir SET", 3, `model.reward_path: model: dir/config.json: no such file or directory`},
 	})
 }
 

@@ -124,7 +124,7 @@ func saving(run string) bool {
 
 // A run that is killed at random times, at least a quarter of them inside a save or
 // a prune, and started again with the same command until it is done, equals one
-// that was not: metrics and weights byte for byte (RELIABILITY 1).
+// that was not: metrics and weights byte for byte (doc/reliability.md, row 1).
 func TestKill(t *testing.T) {
 	path, f := built(t), ready(t)
 	const steps = 12
@@ -202,7 +202,7 @@ func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
 
 // SIGINT and SIGTERM at random times end the run within one step, saved, with exit
 // status 75; the same command goes on, and the result is that of a run that was left
-// alone (RELIABILITY 10). Before it takes its first step a run has nothing to save,
+// alone (doc/reliability.md, row 10). Before it takes its first step a run has nothing to save,
 // and a signal has its usual effect.
 func TestInterrupt(t *testing.T) {
 	path, f := built(t), ready(t)

@@ -26,7 +26,7 @@ func resident(pid int) float64 {
 	return 0
 }
 
-// The program holds as much after many steps as after a few (RELIABILITY 19): bytes
+// The program holds as much after many steps as after a few (doc/reliability.md, row 19): bytes
 // that a collection leaves, at the same place of a step.
 func TestSteadyHeap(t *testing.T) {
 	if testing.Short() {
@@ -79,7 +79,7 @@ func many(f *fixture, run string) []string {
 		"trainer.save_freq=0", "trainer.save_samples=0", "critic.replay.size=16"}
 }
 
-// A process has as much memory after many steps as after a hundred (RELIABILITY 19),
+// A process has as much memory after many steps as after a hundred (doc/reliability.md, row 19),
 // but for the collector: how far it lets the heap grow depends on the moments at
 // which it gets to run.
 func TestSteadyMemory(t *testing.T) {
