@@ -98,7 +98,7 @@ func ReadConfig(dir string) (Config, error) {
 	name := "config.json"
 	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
 		if !strings.HasSuffix(dir, ".json") {
-			return Config{}, fmt.Errorf("model: %s: is no config.json: give that file, or the folder that holds it", dir)
+			return Config{}, fmt.Errorf("model: %s: is not a config.json: give that file, or the folder that contains it", dir)
 		}
 		dir, name = filepath.Dir(dir), filepath.Base(dir)
 	}

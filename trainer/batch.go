@@ -269,7 +269,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
 	name := strings.Join(c.Data.TrainFiles, " ")
 	if s.inPlace && s.state.DataDigest != t.set.Digest() {
-		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or start a new --output", name, t.set.Digest(), s.state.DataDigest)
+		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.set.Digest(), s.state.DataDigest)
 	}
 	var known *sightings
 	if len(c.Data.ValFiles) > 0 {

@@ -94,7 +94,7 @@ type RunConfig struct {
 	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from or to resume (flag --resume)"`
 	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint"`
 	CriticWarmup      int     `yaml:"critic_warmup" min:"0" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)"`
-	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss (critic/d_loss_distinct; guessing is 0.693) is below this; trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps"`
+	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps"`
 	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" doc:"largest number of such steps with trainer.critic_warmup_until"`
 	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy"`
 	TotalEpochs       int     `yaml:"total_epochs" min:"1" doc:"passes over the data, if total_steps is 0"`
@@ -208,7 +208,7 @@ func (c *Config) Validate(stage Stage) error {
 }
 
 // largeLR is a little more than the largest rate at which a game was seen to win, 2e-4
-// with a narrow clip (doc/study.md, "too fast").
+// with a narrow clip (doc/study.md, "Ablations and a student that is too fast").
 const largeLR = 3e-4
 
 // Warnings are settings that are allowed and rarely right.

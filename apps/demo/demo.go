@@ -137,7 +137,7 @@ func (d *run) all(ctx context.Context) error {
 		{Stage: stageSFT, name: "SFT", about: "cross entropy on the teacher's answers (SeqKD), from an untrained student"},
 		{Stage: stageEqual, name: "SFT, equal compute", about: "SFT with as many FLOPs as SFT, warm-up and game together"},
 		{Stage: stageWarmup, name: "after the warm-up", about: "the first row's student; the discriminator has learned to tell its answers from the teacher's"},
-		{Stage: stageGAD, name: "GAD", about: "the game: the student learns from the discriminator's scores, and the discriminator from both sides' answers"},
+		{Stage: stageGAD, name: "GAD", about: "the game: the student learns from the discriminator's scores, and the discriminator from the answers of student and teacher"},
 	}
 	sft, equal, warmup, gad := arms[0], arms[1], arms[2], arms[3]
 	if err := d.stage(ctx, sft, trainer.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.Size.SFT...)); err != nil {

@@ -51,7 +51,8 @@ func TestEvalChecker(t *testing.T) {
 }
 
 // --checker on a stage: the figure of each validation; a program that fails when it is
-// tried ends the run before its first step (TestCheckerIsTried has later failures).
+// tried ends the run before its first step, and one that fails later ends it with exit
+// status 1: the same command resumes.
 func TestStageChecker(t *testing.T) {
 	f := ready(t)
 	out := t.TempDir() + "/sft"
@@ -61,6 +62,11 @@ func TestStageChecker(t *testing.T) {
 	}
 	code, _, said := gad(args("exit 7")...)
 	if code != exitUsage || !strings.Contains(said, `checker: "exit 7": row 0 has no score`) {
+		t.Errorf("exit status %d\n%s", code, said)
+	}
+	tried := filepath.Join(t.TempDir(), "tried") // it is well while it is tried, and fails in the first validation
+	code, _, said = gad(args("if test -e " + tried + "; then exit 7; fi; touch " + tried + "; sed 's/.*/0.25/'")...)
+	if code != exitFailed || !strings.Contains(said, "step 1: validation: checker: ") || strings.Contains(said, "tried on") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	if _, said = must(t, args("sed 's/.*/0.25/'")...); !strings.Contains(said, "step 2/2") {

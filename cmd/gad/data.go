@@ -114,7 +114,7 @@ func (p *program) dataCommand() *cli.Command {
 				},
 			},
 			{
-				Name: "convert", Usage: "write the set in another file format, as messages: .arrow, .arrows, .parquet or .jsonl, by the output's name",
+				Name: "convert", Usage: "write the set in another file format, rows as messages; the extension of --output says which: .arrow, .arrows, .parquet or .jsonl",
 				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "output file"}}, columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "output"); err != nil {

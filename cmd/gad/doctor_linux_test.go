@@ -14,7 +14,7 @@ import (
 func TestDoctorOfAnotherUser(t *testing.T) {
 	path := built(t)
 	if os.Getuid() != 0 {
-		t.Skip("only root can be another user")
+		t.Skip("NOT TESTED: only root can be another user")
 	}
 	f := ready(t)
 	dir := filepath.Join(t.TempDir(), "open")

@@ -53,7 +53,9 @@ func TestInterruptedAnswers(t *testing.T) {
 		p.Process.Signal(syscall.SIGINT)
 		code := p.end(t, patience)
 		if code == exitDone {
-			if try < 3 {
+			if try == 0 {
+				t.Error("done before the first signal: nothing was interrupted")
+			} else if try < 3 {
 				t.Logf("done after %d interruptions", try)
 			}
 			break

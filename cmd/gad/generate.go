@@ -46,7 +46,7 @@ func (p *program) generateCommand() *cli.Command {
 			&cli.StringFlag{Name: "output", Usage: "output file for --data: one JSON line per answer. After an interruption the same command resumes"},
 			&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"},
 			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
-			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or less if the model's length is too short: what the prompt leaves of it, with --data half of it", Usage: "longest answer, tokens"},
+			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or what the model's context leaves after the prompt; with --data at most half of the context", Usage: "longest answer, tokens"},
 			&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "sampling temperature; 0 is greedy"},
 			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the smallest set of tokens with this probability"},
 			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens less probable than this share of the best"},
@@ -99,7 +99,7 @@ func checkGenerateFlags(c *cli.Context) error {
 		}
 	}
 	if n := c.Int("n"); n < 1 || n > 1<<16-1 {
-		return usage("generate: --n %d: must be 1 to 65535", n)
+		return usage("generate: -n %d: must be 1 to 65535", n)
 	}
 	if c.Int("max-new-tokens") < 1 {
 		return usage("generate: --max-new-tokens %d: must be at least 1", c.Int("max-new-tokens"))

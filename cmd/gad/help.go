@@ -142,8 +142,8 @@ func (p *program) resumeCommand() *cli.Command {
 		Description: "The same as repeating the command that began the run; all settings are read from the run's folder. " +
 			"Settings that may change within a run, and --steps, can be given.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "steps", Usage: "total number of steps; a larger number than before prolongs the run"},
-			&cli.StringFlag{Name: "checker", Usage: "the run's checker program; it must be given again because a folder cannot start a program"},
+			&cli.StringFlag{Name: "steps", Usage: "total number of steps; a larger number than before extends the run"},
+			&cli.StringFlag{Name: "checker", Usage: "the run's checker program; it must be given again, since gad starts no program that only a folder names"},
 			&cli.StringFlag{Name: "device", Usage: "where to compute: cpu or cuda"},
 			&cli.StringFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},

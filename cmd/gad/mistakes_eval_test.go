@@ -48,7 +48,7 @@ func TestMistakesOfEval(t *testing.T) {
 		{gen + " --stream", 2, `generate: --stream is for --prompt, not for --data: leave it out`},
 		{gen + " --system s", 2, `generate: --system is for --prompt, not for --data: leave it out`},
 		{gen + " --raw", 2, `generate: --raw is for --prompt, not for --data: leave it out`},
-		{gen + " -n 70000", 2, `generate: --n 70000: must be 1 to 65535`},
+		{gen + " -n 70000", 2, `generate: -n 70000: must be 1 to 65535`},
 		{gen + " --limit -1", 2, `generate: --limit -1: must be at least 0`},
 		{gen + " --min-p 2", 2, `generate: --min-p 2: must be from 0 to 1`},
 		{gen + " --max-new-tokens 0", 2, `generate: --max-new-tokens 0: must be at least 1`},

@@ -120,7 +120,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"generate --model lora --prompt x", 3, `model: lora: is a LoRA adapter: merge it into its base model first (peft: merge_and_unload)`},
 		{"generate --model cache --prompt x", 3, `model: cache: is a folder of the Hugging Face cache: give cache/snapshots/0123abcd`},
 		{"generate --model student/config.json --prompt x", 3, `model: student/config.json: is a file: give the folder that contains it`},
-		{"init --config rows.jsonl --corpus rows.jsonl --output run", 3, `model: rows.jsonl: is no config.json: give that file, or the folder that holds it`},
+		{"init --config rows.jsonl --corpus rows.jsonl --output run", 3, `model: rows.jsonl: is not a config.json: give that file, or the folder that contains it`},
 		{"warmup --model student --data rows.jsonl --output run --reward-model dir SET", 3, `model.reward_path: model: dir/config.json: no such file or directory`},
 	})
 }

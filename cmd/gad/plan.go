@@ -16,7 +16,7 @@ func (p *program) planCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
-		&cli.Float64Flag{Name: "memory", Usage: "plan for a device with this many GB free (default: what this machine has now)"},
+		&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now", Usage: "plan for a device with this many GB free"},
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
 	}
 	for _, f := range stageFlags {

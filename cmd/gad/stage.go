@@ -23,7 +23,7 @@ var stageFlags = []stageFlag{
 	{"model", "model.path", "student: a Hugging Face model folder"},
 	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
-	{"val-data", "data.val_files", "held-out data for the val/ metrics, as --data"},
+	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
 	{"split", "data.split", "which split of --data, if a folder has several"},
 	{"val-split", "data.val_split", "which split of --val-data"},
 	{"content-key", "data.content_key", "column with the conversation or the prompt"},
@@ -71,7 +71,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 		trainer.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
 		trainer.Warmup: "train the discriminator alone, then together with the student, which learns by SFT",
 		trainer.DPO:    "train the student to prefer the teacher's answers to its own first samples (SODA): no discriminator",
-		trainer.Train:  "play the game from a warm-up checkpoint, or resume an interrupted run",
+		trainer.Train:  "train student and discriminator against each other (the game), from a warm-up checkpoint; or resume an interrupted run",
 	}
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},

@@ -137,9 +137,9 @@ func inRange(c *cli.Context, name string, high float64) error {
 func rowFlags() []cli.Flag {
 	return append(setFlags("data; a row may have prompt_ids and response_ids, or response, instead of teacher_response"),
 		&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"},
-		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536", Usage: "longest answer, tokens; longer ones are cut"},
+		&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536 or half of the context", Usage: "longest answer, tokens; longer ones are cut"},
 		&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"},
-		&cli.BoolFlag{Name: "json", Usage: "print JSON (logprobs and score always do)"},
+		&cli.BoolFlag{Name: "json", Usage: "print the summary as JSON; logprobs and score print JSON lines in any case"},
 	)
 }
 
@@ -234,9 +234,10 @@ func (p *program) scoreCommand() *cli.Command {
 						Row       int             `json:"row"`
 						Score     json.RawMessage `json:"score"`
 						Truncated bool            `json:"truncated,omitempty"`
+						Text      string          `json:"text"`
 						Prompt    []int32         `json:"prompt_ids"`
 						Response  []int32         `json:"response_ids"`
-					}{g.Row, number(scores[i]), g.Truncated, seqs[i].IDs[:seqs[i].Prompt], seqs[i].IDs[seqs[i].Prompt:]}
+					}{g.Row, number(scores[i]), g.Truncated, l.tok.Decode(g.Seq.IDs[g.Seq.Prompt:], true), seqs[i].IDs[:seqs[i].Prompt], seqs[i].IDs[seqs[i].Prompt:]}
 					if err := printJSON(w, row); err != nil {
 						return err
 					}

@@ -66,7 +66,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestDeclared: every name of section 6 of the algorithms is declared, once, with a text and a format that works.
+// TestDeclared: every name of doc/algorithms.md, "Metrics" is declared, once, with a text and a format that works.
 func TestDeclared(t *testing.T) {
 	for group, names := range map[string]string{
 		"critic":   "d_loss d_acc d_acc_fresh student_value_mean teacher_value_mean score_gap grad_norm lr",
