@@ -68,16 +68,18 @@ type Evaluation struct {
 	// accuracy over pairs that differ, mean over seeds; 0.5 is indistinguishable. It and
 	// its interval are absent where the trainings did not learn (Fresh.Learned), or
 	// where no pair differs.
-	FreshDAcc     *float64    `json:"fresh_d_acc,omitempty"`
-	FreshDCI95    *[2]float64 `json:"fresh_d_acc_ci95,omitempty"`
-	FreshDTrained *float64    `json:"fresh_d_trained,omitempty"` // accuracy on the pairs that it learned from
-	FreshDControl *float64    `json:"fresh_d_control,omitempty"`
-	FreshDTies    *float64    `json:"fresh_d_ties,omitempty"` // share of the rows whose two answers are the same
-	FreshDLearned *bool       `json:"fresh_d_learned,omitempty"`
-	FreshDSteps   int         `json:"fresh_d_steps,omitempty"` // of each training
-	FreshDSeeds   int         `json:"fresh_d_seeds,omitempty"`
-	FreshDRead    int         `json:"fresh_d_read,omitempty"` // tokens of an answer that it reads; absent: all
-	FreshDNote    string      `json:"fresh_d_note,omitempty"` // what was shortened, or why there is none
+	FreshDAcc         *float64    `json:"fresh_d_acc,omitempty"`
+	FreshDCI95        *[2]float64 `json:"fresh_d_acc_ci95,omitempty"`
+	FreshDTrained     *float64    `json:"fresh_d_trained,omitempty"` // accuracy on the pairs that it learned from: no sample of others, so no interval
+	FreshDControl     *float64    `json:"fresh_d_control,omitempty"`
+	FreshDControlCI95 *[2]float64 `json:"fresh_d_control_ci95,omitempty"`
+	FreshDTies        *float64    `json:"fresh_d_ties,omitempty"` // share of the rows whose two answers are the same
+	FreshDTiesCI95    *[2]float64 `json:"fresh_d_ties_ci95,omitempty"`
+	FreshDLearned     *bool       `json:"fresh_d_learned,omitempty"`
+	FreshDSteps       int         `json:"fresh_d_steps,omitempty"` // of each training
+	FreshDSeeds       int         `json:"fresh_d_seeds,omitempty"`
+	FreshDRead        int         `json:"fresh_d_read,omitempty"` // tokens of an answer that it reads; absent: all
+	FreshDNote        string      `json:"fresh_d_note,omitempty"` // what was shortened, or why there is none
 }
 
 // EvalOptions say how a student is evaluated.

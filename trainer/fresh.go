@@ -44,13 +44,15 @@ type Fresh struct {
 	// Control is the same figure for pairs of the teacher's answer and the same
 	// answer with one token replaced, under the same budget: what the training can
 	// rank where it is known that something can be ranked.
-	Control float64
+	Control     float64
+	ControlCI95 [2]float64 // of Control, likewise
 	// Trained is the accuracy on pairs that the discriminators learned from, up to
 	// trainedPairs of each, mean over the seeds.
-	Trained float64
-	Pairs   int     // pairs that differ, of all rows
-	Ties    float64 // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
-	Seeds   int
+	Trained  float64
+	Pairs    int        // pairs that differ, of all rows
+	Ties     float64    // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
+	TiesCI95 [2]float64 // of Ties: Wilson
+	Seeds    int
 	// Learned says that Acc means something: Acc or the control is above chance by enough
 	// (learnedControl), and the discriminators rank the pairs that they learned from
 	// (learnedTrained). One that does not rank even those has not learned, and its 0.5
@@ -91,7 +93,7 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 	read := j.read(o.Read)
 	real, control := read.pairs(), read.control(o.Seed)
 	f = Fresh{Seeds: o.Seeds}
-	f.Pairs, f.Ties = read.ties()
+	f.Pairs, f.Ties, f.TiesCI95 = read.ties()
 	told, trained, err := o.trials(be, real, "")
 	if err != nil {
 		return f, err
@@ -101,15 +103,15 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 	if err != nil {
 		return f, err
 	}
-	f.Control = c.mean()
-	f.Learned = learned(f.CI95, c.interval(o.Seed), f.Trained)
+	f.Control, f.ControlCI95 = c.mean(), c.interval(o.Seed)
+	f.Learned = learned(f.CI95, f.ControlCI95, f.Trained)
 	j.told = told
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
 }
 
-// ties counts the pairs that differ, and the share of the others.
-func (j *Judged) ties() (pairs int, share float64) {
+// ties counts the pairs that differ, and the share of the others with its interval.
+func (j *Judged) ties() (pairs int, share float64, ci [2]float64) {
 	ties := 0
 	for p := range j.Seqs {
 		switch {
@@ -120,18 +122,19 @@ func (j *Judged) ties() (pairs int, share float64) {
 			pairs++
 		}
 	}
-	return pairs, float64(ties) / float64(max(1, ties+pairs))
+	return pairs, float64(ties) / float64(max(1, ties+pairs)), textmetrics.Wilson(ties, ties+pairs)
 }
 
 // SetTies notes the share of ties where no discriminator is trained.
 func (j *Judged) SetTies() {
-	_, share := j.ties()
-	j.Eval.FreshDTies = &share
+	_, share, ci := j.ties()
+	j.Eval.FreshDTies, j.Eval.FreshDTiesCI95 = &share, finite(ci)
 }
 
 // SetFresh notes what fresh discriminators say in e, unless they have not learned.
 func (e *Evaluation) SetFresh(f Fresh) {
 	e.FreshDTies, e.FreshDLearned = &f.Ties, &f.Learned
+	e.FreshDTiesCI95, e.FreshDControlCI95 = finite(f.TiesCI95), finite(f.ControlCI95)
 	e.FreshDControl, e.FreshDTrained = finiteOr(f.Control), finiteOr(f.Trained)
 	if f.Learned && !math.IsNaN(f.Acc) {
 		e.FreshDAcc, e.FreshDCI95 = &f.Acc, finite(f.CI95)

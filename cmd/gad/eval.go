@@ -302,6 +302,9 @@ func (e *evaluation) plan() error {
 		}
 		s.tokens = string(tok.Files()["tokenizer.json"])
 		if s.batch, err = trainer.EncodeRows(tok, e.set, e.rows, o); err != nil {
+			if row, ok := errors.AsType[*data.RowError](err); ok && row.Kind == data.KindLongPrompt {
+				return usage("eval: %s: row %d: the prompt is longer than --max-prompt-length %d: raise it, or leave it out", row.File, row.Row, o.MaxPrompt)
+			}
 			return err
 		}
 		if err := fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, s.shape.MaxPosition); err != nil {
@@ -518,6 +521,11 @@ func (e *evaluation) print() error {
 		return printJSON(e.p.out, all)
 	}
 	printEvaluations(e.p.out, all)
+	for _, s := range e.students[1:] {
+		if s.tokens != first.tokens {
+			fmt.Fprintf(e.p.out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, first.dir)
+		}
+	}
 	if out := e.c.String("output"); out != "" {
 		fmt.Fprintf(e.p.out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))
 	}
@@ -646,6 +654,12 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 			line(append(cells, note)...)
 		}
 	}
+	interval := func(x *float64, ci *[2]float64) string {
+		if x == nil {
+			return ""
+		}
+		return cell(*x, ci)
+	}
 	number := func(x *float64) string {
 		if x == nil {
 			return ""
@@ -681,8 +695,8 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 	}
 	line(cells...)
 	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
-	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return number(e.FreshDControl) })
-	row("  ties", "answers equal to the teacher's, left out", func(e trainer.Evaluation) string { return number(e.FreshDTies) })
+	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
+	row("  ties", "answers equal to the teacher's, left out", func(e trainer.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
 	row("  trained", "", func(e trainer.Evaluation) string {
 		if e.FreshDSteps == 0 {
 			return ""

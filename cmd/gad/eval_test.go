@@ -36,7 +36,9 @@ type evalFigures struct {
 	FreshCI     []float64  `json:"fresh_d_acc_ci95"`
 	Trained     *float64   `json:"fresh_d_trained"`
 	Control     *float64   `json:"fresh_d_control"`
+	ControlCI   []float64  `json:"fresh_d_control_ci95"`
 	Ties        *float64   `json:"fresh_d_ties"`
+	TiesCI      []float64  `json:"fresh_d_ties_ci95"`
 	Learned     *bool      `json:"fresh_d_learned"`
 	Steps       int        `json:"fresh_d_steps"`
 	Seeds       int        `json:"fresh_d_seeds"`
@@ -52,7 +54,7 @@ func TestEval(t *testing.T) {
 	printed, said := must(t, append(args, "--json")...)
 	e := objects[evalFigures](t, printed)[0]
 	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) || !(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Ties == nil || e.Control == nil || e.Trained == nil ||
-		e.Learned == nil || *e.Learned != (e.Fresh != nil) || e.Steps != 5 || e.Seeds != 3 || e.Model != "" {
+		e.Learned == nil || *e.Learned != (e.Fresh != nil) || len(e.ControlCI) != 2 || len(e.TiesCI) != 2 || e.Steps != 5 || e.Seeds != 3 || e.Model != "" {
 		t.Errorf("%s", printed)
 	}
 	for name, x := range map[string]struct {

@@ -184,10 +184,11 @@ func (p *program) answerPrompt(c *cli.Context) error {
 	if streams(c, p.out) {
 		s := &stream{w: p.out, tok: l.tok}
 		o.Token = func(_, _ int, id int32) { s.token(id) }
-		if _, err := l.m.Generate([][]int32{prompt}, []uint64{0}, o, nil); err != nil {
-			return err
+		out, err := l.m.Generate([][]int32{prompt}, []uint64{0}, o, nil)
+		if err = errors.Join(err, s.end()); err == nil {
+			p.sayCut(out[0], limit)
 		}
-		return s.end()
+		return err
 	}
 	con := p.console()
 	defer con.Close()
@@ -208,7 +209,21 @@ func (p *program) answerPrompt(c *cli.Context) error {
 			return err
 		}
 	}
+	p.sayCut(out[0], limit)
 	return nil
+}
+
+// sayCut says that answers have no end.
+func (p *program) sayCut(answers []model.Completion, limit int) {
+	cut := 0
+	for _, a := range answers {
+		if a.Truncated {
+			cut++
+		}
+	}
+	if cut > 0 {
+		fmt.Fprintf(p.err, "gad: note: %d of %s cut at %s\n", cut, report.Count(len(answers), "answer"), report.Count(limit, "token"))
+	}
 }
 
 // streams reports whether an answer is printed as it is decoded.

@@ -11,6 +11,7 @@ import (
 
 	"gad/checkpoint"
 	"gad/internal/conf"
+	"gad/internal/report"
 	"gad/trainer"
 )
 
@@ -161,7 +162,11 @@ func (p *program) resumeCommand() *cli.Command {
 			}
 			stage, err := trainer.StageOf(files(), run)
 			if errors.Is(err, checkpoint.ErrNone) {
-				return usage("resume: %s: contains no checkpoint to resume: repeat the command that began the run", run)
+				again := ""
+				if w, err := report.ReadLastWord(files(), run); err == nil && w.Command != "" && !strings.Contains(w.Command, " resume ") {
+					again = ": " + w.Command
+				}
+				return usage("resume: %s: contains no checkpoint to resume: repeat the command that began the run%s", run, again)
 			} else if err != nil {
 				return err
 			}

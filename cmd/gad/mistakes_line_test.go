@@ -105,6 +105,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"resume", 2, `resume: the run is missing: gad resume RUN, where RUN is the --output of gad sft, warmup, train or dpo`},
 		{"resume nowhere", 2, `resume: nowhere: no such folder: give the --output of gad sft, warmup, train or dpo`},
 		{"resume rows.jsonl", 2, `resume: rows.jsonl: no such folder: give the --output of gad sft, warmup, train or dpo`},
+		{"eval --model student --data rows.jsonl --max-prompt-length 3 --disc-steps 0", 2, `eval: rows.jsonl: row 0: the prompt is longer than --max-prompt-length 3: raise it, or leave it out`},
 		{"resume dir", 2, `resume: dir: contains no checkpoint to resume: repeat the command that began the run`},
 		{"resume sft --seed 5", 2, `resume: unknown flag --seed: give the setting trainer.seed=5`},
 		{"resume sft trainer.seed=5", 2, `configuration: trainer.seed was 1 when the run in sft began, now it is 5: it cannot change within a run: give another --output`},
@@ -263,6 +264,20 @@ func TestHelpAndNotes(t *testing.T) {
 	}
 	if code, out, _ := gad("doctor", run); code != exitFailed || !strings.Contains(out, "it has saved, and no checkpoint is left") {
 		t.Errorf("without checkpoints: exit status %d\n%s", code, out)
+	}
+	began := filepath.Join(t.TempDir(), "began")
+	must(t, stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", began, "--steps", "1")...)
+	if err := os.RemoveAll(filepath.Join(began, "global_step_1")); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{run: "began the run\n", began: "began the run: gad sft --model "} {
+		if code, _, said := gad("resume", dir); code != exitUsage || !strings.Contains(said, "repeat the command that "+want) {
+			t.Errorf("resume without checkpoints: exit status %d\n%s", code, said)
+		}
+	}
+	// An answer that is cut is told so.
+	if _, said := must(t, "generate", "--model", f.path("student"), "--prompt", "Add 1+1", "-n", "3", "--max-new-tokens", "1"); said != "gad: note: 3 of 3 answers cut at 1 token\n" {
+		t.Errorf("cut answers: %q", said)
 	}
 	template := filepath.Join(t.TempDir(), "run.yaml")
 	if err := os.WriteFile(template, []byte("data: {max_response_length: 12}\n"), 0o644); err != nil {

@@ -39,6 +39,7 @@ type rowOut struct {
 	Response  []int32   `json:"response_ids"`
 	LogProbs  []float32 `json:"logprobs"`
 	Score     float32   `json:"score"`
+	Text      string    `json:"text"`
 	Truncated bool      `json:"truncated"`
 }
 
@@ -88,7 +89,7 @@ func TestGenerateLogprobsScore(t *testing.T) {
 
 	printed, _ = must(t, "score", "--critic", critic, "--data", path, "--json")
 	scores := objects[rowOut](t, printed)
-	if len(scores) != 3 || len(scores[0].Prompt)+len(scores[0].Response) < 10 || scores[0].Score == 0 {
+	if len(scores) != 3 || len(scores[0].Prompt)+len(scores[0].Response) < 10 || scores[0].Score == 0 || scores[0].Text == "" {
 		t.Errorf("scores %s", printed)
 	}
 
