@@ -202,7 +202,8 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		if strings.Contains(key, ".") {
 			return usage("%s: unknown flag --%s: a setting has no dashes: give %s=%s", command, key, snake, value)
 		}
-		if keys := settingsNamed(snake); len(keys) > 0 {
+		cfg := trainer.DefaultConfig()
+		if keys := slices.DeleteFunc(settingsNamed(snake), func(k string) bool { return cfg.Ignores(trainer.Stage(command), k) != "" }); len(keys) > 0 {
 			for i, k := range keys {
 				keys[i] = k + "=" + value
 			}

@@ -597,7 +597,7 @@ func printEvaluations(w io.Writer, all compared) {
 	}
 	printFresh(all, line, cell)
 	if lacks {
-		fmt.Fprintf(w, "%s: no interval, because there is one row or all rows are equal\n", noInterval)
+		fmt.Fprintf(w, "%s: no interval, because there is one row, or all rows are equal and the figure is no share of rows\n", noInterval)
 	}
 }
 

@@ -167,7 +167,7 @@ func TestEvalOutput(t *testing.T) {
 		t.Errorf("difference of ROUGE-L %s: %v; an SFT student is better than an untrained one", all.Differences[0]["rouge_l"], err)
 	}
 	text, _ := must(t, args...)
-	for _, want := range []string{"A  " + student + "\n", "B  " + sft + "\n", "B - A, paired", "better", "0.500 [-]  ", "+0.000 [-]\n", "[-]: no interval, because there is one row or all rows are equal\n"} {
+	for _, want := range []string{"A  " + student + "\n", "B  " + sft + "\n", "B - A, paired", "better", "0.500 [-]  ", "+0.000 [-]\n", "[-]: no interval, because there is one row, or all rows are equal and the figure is no share of rows\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}

@@ -56,7 +56,8 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"help settings actor critic", 2, `help settings: unexpected argument "critic": give one prefix, such as actor.optim`},
 		{"help frob", 2, `unknown command "frob": see gad --help`},
 		// flags that are settings, or another trainer's
-		{"sft --lr 1e-5", 2, `sft: unknown flag --lr: give the setting actor.optim.lr=1e-5 or critic.optim.lr=1e-5`},
+		{"sft --lr 1e-5", 2, `sft: unknown flag --lr: give the setting actor.optim.lr=1e-5`},
+		{"warmup --lr 1e-5", 2, `warmup: unknown flag --lr: give the setting actor.optim.lr=1e-5 or critic.optim.lr=1e-5`},
 		{"sft --learning-rate=1e-5", 2, `sft: unknown flag --learning-rate: give the setting actor.optim.lr=1e-5`},
 		{"sft --batch-size 8", 2, `sft: unknown flag --batch-size: give the setting data.train_batch_size=8`},
 		{"sft --per_device_train_batch_size 8", 2, `sft: unknown flag --per_device_train_batch_size: give the setting data.train_batch_size=8`},

@@ -268,7 +268,7 @@ func (s *stage) lines(first, every time.Duration) {
 	for {
 		select {
 		case <-tick.C:
-			s.con.print(zapcore.InfoLevel, s.con.now(), s.name+" "+s.status())
+			s.con.print(zapcore.InfoLevel, s.con.now(), strings.TrimRight(s.name+" "+s.status(), " "))
 			if printed++; printed > 10 {
 				every = s.con.every // a log is not to be filled either
 			}
