@@ -125,9 +125,10 @@ type acts struct {
 	hND    compute.Tensor   // scratch: a norm's output, the final one's at the end
 	actNF  compute.Tensor   // scratch: SwiGLU's output
 	rstdN  compute.Tensor   // of the final norm
+	lowNR  compute.Tensor   // scratch: what an adapter's A puts out
 
 	// Gradients, in training only.
-	dxND, dhND, dqNHE, dkNKE, dvNKE, doNHE, dgNF, duNF compute.Tensor
+	dxND, dhND, dqNHE, dkNKE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
 }
 
 // What a pass keeps.
@@ -142,15 +143,16 @@ const (
 // activations lays out those of n tokens in the workspace, in place of the pass
 // before's.
 func (m *Model) activations(n int, k keep) *acts {
-	m.cfg.acts(&m.acts, n, k, m.ws.in)
+	m.cfg.acts(&m.acts, n, k, m.opt.LoRA.Rank, m.ws.in)
 	return &m.acts
 }
 
-// acts lays out the activations of n tokens in a; get is the workspace's, or a
+// acts lays out the activations of n tokens in a, with adapters of the given rank (0:
+// none); get is the workspace's, or a
 // counter's when only the size is wanted. What a norm or SwiGLU puts out is
 // computed again in the backward pass instead of being kept: it costs no matrix
 // product and is a third of the memory.
-func (c *Config) acts(a *acts, n int, k keep, get func(what purpose, c compute.Class, n int) compute.Tensor) {
+func (c *Config) acts(a *acts, n int, k keep, rank int, get func(what purpose, c compute.Class, n int) compute.Tensor) {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
 	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0]}
 	wide := func(layer int, what string, width int) compute.Tensor {
@@ -195,6 +197,9 @@ func (c *Config) acts(a *acts, n int, k keep, get func(what purpose, c compute.C
 	a.hND = narrow(all, "normed [N,D]", d)
 	a.actNF = narrow(all, "SwiGLU [N,F]", f)
 	a.rstdN = wide(all, "final norm [N]", 1)
+	if rank > 0 {
+		a.lowNR = narrow(all, "adapter [N,r]", rank)
+	}
 	if k != keepNothing {
 		a.dxND = wide(all, "gradient of the residual stream [N,D]", d)
 		a.dhND = narrow(all, "gradient of a norm [N,D]", d)
@@ -204,6 +209,9 @@ func (c *Config) acts(a *acts, n int, k keep, get func(what purpose, c compute.C
 		a.doNHE = narrow(all, "gradient of attention [N,H,E]", h*e)
 		a.dgNF = narrow(all, "gradient of the gate [N,F]", f)
 		a.duNF = narrow(all, "gradient of up [N,F]", f)
+		if rank > 0 {
+			a.dlowNR = narrow(all, "gradient of the adapter [N,r]", rank)
+		}
 	}
 }
 
@@ -240,9 +248,9 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	if c.QKNorm {
 		qr, kr = b.qrNHE, b.krNKE
 	}
-	be.Linear(qr, a.hND, p.wq, p.bq, false)
-	be.Linear(kr, a.hND, p.wk, p.bk, false)
-	be.Linear(b.vNKE, a.hND, p.wv, p.bv, false)
+	m.linear(qr, a.hND, p.wq, p.bq, false)
+	m.linear(kr, a.hND, p.wk, p.bk, false)
+	m.linear(b.vNKE, a.hND, p.wv, p.bv, false)
 	if c.QKNorm {
 		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, c.RMSEps)
 		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, c.RMSEps)
@@ -253,10 +261,10 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	if !a.inPlace() {
 		be.Copy(b.x2ND, b.xND)
 	}
-	be.Linear(b.x2ND, b.oNHE, p.wo, nil, true)
+	m.linear(b.x2ND, b.oNHE, p.wo, nil, true)
 	be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
-	be.Linear(b.gateNF, a.hND, p.gate, nil, false)
-	be.Linear(b.upNF, a.hND, p.up, nil, false)
+	m.linear(b.gateNF, a.hND, p.gate, nil, false)
+	m.linear(b.upNF, a.hND, p.up, nil, false)
 	be.SwiGLU(a.actNF, b.gateNF, b.upNF)
 }
 
@@ -270,7 +278,7 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 		if !a.inPlace() {
 			be.Copy(y, b.x2ND)
 		}
-		be.Linear(y, a.actNF, m.blocks[i].down, nil, true)
+		m.linear(y, a.actNF, m.blocks[i].down, nil, true)
 	}
 	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
 }
@@ -290,14 +298,14 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		}
 
 		// y = x2 + down(silu(gate(h)) * up(h)), h = norm2(x2)
-		be.LinearGrad(a.dgNF, p.down, nil, a.dxND, a.actNF, false)
+		m.linearGrad(a.dgNF, p.down, nil, a.dxND, a.actNF, false)
 		be.SwiGLUGrad(a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
-		be.LinearGrad(a.dhND, p.gate, nil, a.dgNF, a.hND, false)
-		be.LinearGrad(a.dhND, p.up, nil, a.duNF, a.hND, true)
+		m.linearGrad(a.dhND, p.gate, nil, a.dgNF, a.hND, false)
+		m.linearGrad(a.dhND, p.up, nil, a.duNF, a.hND, true)
 		be.RMSNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N, true)
 
 		// x2 = x + o(attention(rope(q(h)), rope(k(h)), v(h))), h = norm1(x)
-		be.LinearGrad(a.doNHE, p.wo, nil, a.dxND, b.oNHE, false)
+		m.linearGrad(a.doNHE, p.wo, nil, a.dxND, b.oNHE, false)
 		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, pack)
 		be.Rope(a.dqNHE, c.Heads, c.HeadDim, posN, m.rope, true)
 		be.Rope(a.dkNKE, c.KVHeads, c.HeadDim, posN, m.rope, true)
@@ -306,10 +314,12 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 			be.RMSNormGrad(a.dkNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
 		}
 		be.RMSNorm(a.hND, b.rstd1N, b.xND, p.norm1, c.RMSEps)
-		be.LinearGrad(a.dhND, p.wq, p.bq, a.dqNHE, a.hND, false)
-		be.LinearGrad(a.dhND, p.wk, p.bk, a.dkNKE, a.hND, true)
-		be.LinearGrad(a.dhND, p.wv, p.bv, a.dvNKE, a.hND, true)
+		m.linearGrad(a.dhND, p.wq, p.bq, a.dqNHE, a.hND, false)
+		m.linearGrad(a.dhND, p.wk, p.bk, a.dkNKE, a.hND, true)
+		m.linearGrad(a.dhND, p.wv, p.bv, a.dvNKE, a.hND, true)
 		be.RMSNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N, true)
 	}
-	be.EmbedGrad(m.embed, a.dxND, ids)
+	if !m.embed.G.Absent() {
+		be.EmbedGrad(m.embed, a.dxND, ids)
+	}
 }

@@ -8,6 +8,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -35,6 +36,7 @@ type Options struct {
 	Recompute bool    // keep only each block's input, and compute the block again in the backward pass
 	Seed      uint64  // for what is drawn: all weights in New, a Scorer's new head in Load
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
+	LoRA      LoRA    // of Adapt: the adapters
 }
 
 // Model is a transformer on a backend. Its methods are called from one goroutine.
@@ -43,10 +45,14 @@ type Model struct {
 	cfg Config
 	opt Options
 	layout
-	mem   []compute.Tensor // of the parameters, to be freed
-	ws    *workspace
-	rope  compute.Tensor // [positions, E]
-	ropeN int            // positions in rope
+	base     *Model                      // whose weights these are, of a model made by Adapt
+	adapters map[*compute.Param]*adapter // by the base's weight
+	users    int                         // models made of this one, which keep its memory
+	closed   bool
+	mem      []compute.Tensor // of the parameters, to be freed
+	ws       *workspace
+	rope     compute.Tensor // [positions, E]
+	ropeN    int            // positions in rope
 
 	// Host memory of the running pass, kept from call to call.
 	acts acts
@@ -68,7 +74,7 @@ func (m *Model) Watch(f func(tokens int)) { m.watch = f }
 
 // layout is the parameters by role. Names are those of Hugging Face folders.
 type layout struct {
-	params []*compute.Param // fixed order: embedding, blocks, final norm, head
+	params []*compute.Param // the model's own, in a fixed order: embedding, blocks, final norm, head; with a base, adapters and score head
 	embed  *compute.Param   // [V,D]
 	blocks []blockParams
 	norm   *compute.Param // [D]
@@ -253,7 +259,8 @@ func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 func (m *Model) Config() Config { return m.cfg }
 
 // Params are the parameters in a fixed order: embedding, blocks, final norm, head.
-// Tied weights appear once.
+// Tied weights appear once. Of a model made by Adapt they are the adapters and a Scorer's
+// head.
 func (m *Model) Params() []*Param { return m.params }
 
 // Kind is what stands on top of the backbone.
@@ -311,13 +318,22 @@ func (m *Model) Close() error {
 	err := m.be.Sync()
 	m.ws.free()
 	m.freeAngles()
-	for _, t := range m.mem {
-		m.be.Free(t)
+	first := !m.closed
+	m.closed = true
+	if m.users == 0 {
+		for _, t := range m.mem {
+			m.be.Free(t)
+		}
+		for _, p := range m.params {
+			p.Derived = nil
+		}
+		m.mem = nil
 	}
-	for _, p := range m.params {
-		p.Derived = nil
+	if m.base != nil && first {
+		if m.base.users--; m.base.closed {
+			err = errors.Join(err, m.base.Close())
+		}
 	}
-	m.mem = nil
 	if err != nil {
 		return fmt.Errorf("model: close: %w", err)
 	}

@@ -7,7 +7,8 @@ type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
 	Recompute bool
-	Tokens    int // of the largest pack
+	LoRA      LoRA // adapters on frozen weights, which Plan counts; see Plan.Base
+	Tokens    int  // of the largest pack
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
@@ -73,7 +74,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		case o.Trainable:
 			k = keepBlocks
 		}
-		c.acts(&a, o.Tokens, k, count)
+		c.acts(&a, o.Tokens, k, o.LoRA.Rank, count)
 	}
 	if o.Slots > 0 {
 		pt := o.PageTokens
@@ -82,8 +83,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		}
 		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
-		c.acts(&a, prefill, keepNothing, count)
-		c.acts(&a, slots, keepNothing, count)
+		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
+		c.acts(&a, slots, keepNothing, o.LoRA.Rank, count)
 		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
 		p.Cache = f.Element(compute.Narrow) * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
 		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew

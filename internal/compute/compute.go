@@ -173,10 +173,12 @@ type Backend interface {
 	// twice: what it overwrites it does not read.
 	Repeat(key string, op func())
 
-	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. All of any one class.
+	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. Scale: t[i] *= s, s as a
+	// float32. All of any one class.
 	Zero(t Tensor)
 	Copy(dst, src Tensor)
 	Add(y, x Tensor)
+	Scale(t Tensor, s float64)
 
 	// Refresh brings p.Derived up to date after p.W was written.
 	Refresh(p *Param)

@@ -19,7 +19,7 @@ var ops = map[string]func(s *suite){
 	"Alone":   (*suite).promise,
 	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint,
 	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
-	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Refresh": (*suite).refresh,
+	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
 	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
 	"Linear": (*suite).linear, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
@@ -299,6 +299,14 @@ func (s *suite) add() {
 		c := s.sample("%v n=%d", class, n)
 		y, x := c.random("y", n).in(class), c.random("x", n).in(class)
 		c.run(func(s *side) { s.b.Add(s.t(y), s.t(x)) })
+	})
+}
+
+func (s *suite) scale() {
+	s.eachClass(func(class compute.Class, n int) {
+		c := s.sample("%v n=%d", class, n)
+		t := c.random("t", n).in(class)
+		c.run(func(s *side) { s.b.Scale(s.t(t), 2.0/3) })
 	})
 }
 

@@ -353,6 +353,12 @@ func (b *Backend) Add(y, x compute.Tensor) {
 	b.each(len(b.x), func(b *Backend, lo, hi int) { b.k.add(b.y[lo:hi], b.x[lo:hi]) })
 }
 
+// Scale multiplies t by s.
+func (b *Backend) Scale(t compute.Tensor, s float64) {
+	b.y, b.eps = f32("Scale", "t", t, t.Len()), s
+	b.each(len(b.y), func(b *Backend, lo, hi int) { b.k.scale(b.y[lo:hi], float32(b.eps)) })
+}
+
 // Embed gathers rows of the table.
 func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	D := table.Cols

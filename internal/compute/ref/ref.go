@@ -143,6 +143,13 @@ func (b *Backend) Add(y, x compute.Tensor) {
 // Refresh has nothing to do: this backend computes with W.
 func (b *Backend) Refresh(p *compute.Param) {}
 
+// Scale multiplies t by s.
+func (b *Backend) Scale(t compute.Tensor, s float64) {
+	for i, x := range F64(t) {
+		F64(t)[i] = x * float64(float32(s))
+	}
+}
+
 // Embed gathers rows of the table.
 func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	D := table.Cols

@@ -1,0 +1,296 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gad/internal/compute"
+	"gad/internal/folder"
+	"gad/internal/safetensors"
+)
+
+// The files of an adapter's folder, as peft names them.
+const (
+	AdapterConfigName = "adapter_config.json"
+	adapterWeights    = "adapter_model.safetensors"
+)
+
+// baseDigest is the metadata key of an adapter's weights that names its base's.
+const baseDigest = "base_sha256"
+
+// AdapterConfig is what adapter_config.json says, as far as gad computes with it.
+type AdapterConfig struct {
+	LoRA LoRA
+	Kind Kind   // Scorer for a task of sequence classification
+	Base string // base_model_name_or_path: a folder, or a name on the hub
+}
+
+// peftConfig is adapter_config.json.
+type peftConfig struct {
+	Type    string          `json:"peft_type"`
+	Task    *string         `json:"task_type"`
+	Base    *string         `json:"base_model_name_or_path"`
+	Rank    int             `json:"r"`
+	Alpha   float64         `json:"lora_alpha"`
+	Dropout float64         `json:"lora_dropout"`
+	Targets json.RawMessage `json:"target_modules"`
+	Bias    string          `json:"bias"`
+	RSLoRA  bool            `json:"use_rslora"`
+	Save    []string        `json:"modules_to_save"`
+}
+
+// notComputed are keys that change what is computed: they must be absent, null, false or
+// empty.
+var notComputed = []string{"use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layers_to_transform", "layer_replication", "lora_bias",
+	"target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora", "alora_invocation_tokens"}
+
+// task is peft's name of a kind.
+var task = map[Kind]string{LM: "CAUSAL_LM", Scorer: "SEQ_CLS"}
+
+// ReadAdapterConfig reads adapter_config.json of the folder dir, as peft writes it for
+// LoRA. What gad would compute wrongly is refused: other methods, trained biases, ranks
+// that differ by layer, layers left out.
+func ReadAdapterConfig(dir string) (AdapterConfig, error) {
+	root, err := folder.Open(dir)
+	if err != nil {
+		return AdapterConfig{}, fmt.Errorf("model: %w", err)
+	}
+	defer root.Close() // only read from
+	b, err := root.ReadFile(AdapterConfigName, maxConfigBytes)
+	if err != nil {
+		return AdapterConfig{}, fmt.Errorf("model: %w", err)
+	}
+	a, err := parseAdapterConfig(b)
+	if err != nil {
+		return a, fmt.Errorf("model: %s: %w", filepath.Join(dir, AdapterConfigName), err)
+	}
+	return a, nil
+}
+
+func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
+	var p peftConfig
+	if err := json.Unmarshal(b, &p); err != nil {
+		return a, err
+	}
+	refuse := func(key string, value any, way string) error {
+		return fmt.Errorf("key %q: %v: %w: %s", key, value, ErrUnsupported, way)
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return a, err
+	}
+	for _, key := range notComputed {
+		if v := string(raw[key]); !slices.Contains([]string{"", "null", "false", "{}", "[]"}, v) {
+			return a, refuse(key, v, "merge the adapter into its base (peft: merge_and_unload)")
+		}
+	}
+	switch {
+	case p.Type != "LORA":
+		return a, refuse("peft_type", p.Type, "gad reads adapters of LoRA")
+	case p.Rank < 1 || p.Rank > 1<<16:
+		return a, fmt.Errorf("key \"r\": %d: expected 1 to 65536", p.Rank)
+	case !(p.Alpha > 0) || math.IsInf(p.Alpha, 0):
+		return a, fmt.Errorf("key \"lora_alpha\": %g: expected a positive number", p.Alpha)
+	case p.Bias != "" && p.Bias != "none":
+		return a, refuse("bias", p.Bias, "merge the adapter into its base (peft: merge_and_unload)")
+	}
+	for _, name := range p.Save {
+		if name != "score" && name != "classifier" { // peft adds both to every classifier
+			return a, refuse("modules_to_save", name, "merge the adapter into its base (peft: merge_and_unload)")
+		}
+	}
+	if p.Task != nil && *p.Task == task[Scorer] {
+		a.Kind = Scorer
+	}
+	if p.Base != nil {
+		a.Base = *p.Base
+	}
+	a.LoRA = LoRA{Rank: p.Rank, Alpha: p.Alpha, RSLoRA: p.RSLoRA}
+	var names []string
+	if err := json.Unmarshal(p.Targets, &a.LoRA.Targets); err != nil { // not one string, which peft takes for a pattern
+		if err := json.Unmarshal(p.Targets, &names); err != nil || len(names) == 0 {
+			return a, fmt.Errorf("key \"target_modules\": expected a list of layers")
+		}
+		for i, name := range names { // peft may list each layer's modules
+			names[i] = name[strings.LastIndexByte(name, '.')+1:]
+		}
+		slices.Sort(names)
+		a.LoRA.Targets = strings.Join(slices.Compact(names), ",")
+	}
+	if err := a.LoRA.Validate("adapter"); err != nil {
+		return a, refuse("target_modules", a.LoRA.Targets, "gad has adapters on "+strings.Join(linearLayers, ", "))
+	}
+	return a, nil
+}
+
+// SaveAdapter writes m's adapters, and a Scorer's head, as peft does: adapter_config.json
+// and adapter_model.safetensors in float32. base is the folder of the base, and digest what
+// FolderDigest gives for it.
+func (m *Model) SaveAdapter(create func(name string) (io.WriteCloser, error), base, digest string) error {
+	if m.base == nil {
+		return fmt.Errorf("model: save: no adapters: the model was not made by Adapt")
+	}
+	l, taskName := m.opt.LoRA, task[m.opt.Kind]
+	p := map[string]any{
+		"peft_type": "LORA", "task_type": taskName, "base_model_name_or_path": base, "r": l.Rank, "lora_alpha": l.alpha(), "lora_dropout": 0.0,
+		"target_modules": l.targets(), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false, "fan_in_fan_out": false, "inference_mode": true,
+		"modules_to_save": nil, "rank_pattern": map[string]int{}, "alpha_pattern": map[string]int{}, "layers_to_transform": nil,
+		"layers_pattern": nil, "init_lora_weights": true, "revision": nil,
+	}
+	if m.opt.Kind == Scorer {
+		p["modules_to_save"] = []string{"score"}
+	}
+	b, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return fmt.Errorf("model: save: %w", err)
+	}
+	w, err := create(AdapterConfigName)
+	if err != nil {
+		return fmt.Errorf("model: save: %w", err)
+	}
+	_, err = w.Write(append(b, '\n'))
+	if err = errors.Join(err, w.Close()); err != nil {
+		return fmt.Errorf("model: save: %s: %w", AdapterConfigName, err)
+	}
+	var ts []safetensors.Source
+	for _, p := range m.params {
+		ts = append(ts, m.source(peftName(p), p.Shape, p.W, safetensors.F32))
+	}
+	if w, err = create(adapterWeights); err != nil {
+		return fmt.Errorf("model: save: %w", err)
+	}
+	err = safetensors.Write(w, ts, map[string]string{"format": "pt", baseDigest: digest})
+	if err = errors.Join(err, w.Close()); err != nil {
+		return fmt.Errorf("model: save: %s: %w", adapterWeights, err)
+	}
+	return nil
+}
+
+// peftName is the name of a parameter of an adapted model in peft's file.
+func peftName(p *compute.Param) string {
+	if p.Name == scoreName {
+		return peftPrefix + scoreName
+	}
+	return p.Name
+}
+
+// LoadAdapter reads m's adapters, and a Scorer's head, from a folder that peft or
+// SaveAdapter wrote for the same LoRA. digest is FolderDigest of the base; an adapter that
+// names another is refused, "" compares nothing. A Scorer takes a language model's adapters
+// too, and keeps its head.
+func (m *Model) LoadAdapter(dir, digest string) error {
+	if m.base == nil {
+		return fmt.Errorf("model: %s: no adapters: the model was not made by Adapt", dir)
+	}
+	path := filepath.Join(dir, adapterWeights)
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	defer f.Close()
+	if was := f.Metadata()[baseDigest]; was != "" && digest != "" && was != digest {
+		return fmt.Errorf("model: %s: was trained on a base of SHA-256 %.12s, this one has %.12s: give the base that it was trained on", path, was, digest)
+	}
+	known := map[string]bool{}
+	for _, p := range m.params {
+		name := peftName(p)
+		t, ok := f.Tensor(name)
+		if !ok && p == m.head && m.opt.Kind == Scorer {
+			continue
+		}
+		if !ok || !slices.Equal(t.Shape, p.Shape) {
+			have := "missing"
+			if ok {
+				have = fmt.Sprint("of shape ", t.Shape)
+			}
+			return fmt.Errorf("model: %s: tensor %q: %s: expected %v: the adapter is of another base or other settings", path, name, have, p.Shape)
+		}
+		known[name] = true
+	}
+	for _, name := range f.Names() {
+		if !known[name] {
+			return fmt.Errorf("model: %s: tensor %q: not of the layers that %s names: the folder is damaged", path, name, AdapterConfigName)
+		}
+	}
+	for _, p := range m.params {
+		if t, ok := f.Tensor(peftName(p)); ok {
+			if err := m.upload(p.W, t); err != nil {
+				return fmt.Errorf("model: %s: %w", path, err)
+			}
+			m.be.Refresh(p)
+		}
+	}
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("model: %s: %w", path, err)
+	}
+	return nil
+}
+
+// mergeRows is how many elements of a weight are merged at a time.
+const mergeRows = 1 << 22
+
+// merge adds to dst, of the class of w's weights and with their values, what the adapter
+// beside w computes: s B A.
+func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
+	ad := m.adapters[w]
+	if ad == nil {
+		return nil
+	}
+	frozen := *ad.a
+	frozen.G = compute.Tensor{}
+	step := max(1, mergeRows/w.Cols)
+	for lo := 0; lo < w.Rows; lo += step {
+		hi := min(w.Rows, lo+step)
+		part := m.ws.get("merged rows", compute.Narrow, (hi-lo)*w.Cols)
+		if err := m.ws.take(); err != nil {
+			return err
+		}
+		m.be.LinearGrad(part, &frozen, nil, ad.b.W.Slice(lo*ad.b.Cols, hi*ad.b.Cols), compute.Tensor{}, false)
+		m.be.Scale(part, ad.scale)
+		m.be.Add(dst.Slice(lo*w.Cols, hi*w.Cols), part)
+	}
+	ad.a.Derived = frozen.Derived
+	return nil
+}
+
+// Merged is a frozen language model or Scorer of m's base with the adapters added to its
+// weights, in memory of its own: what sampling may read faster. It does not follow m's
+// training; Remerge brings it up to date.
+func (m *Model) Merged() (*Model, error) {
+	if m.base == nil {
+		return nil, fmt.Errorf("model: merge: no adapters: the model was not made by Adapt")
+	}
+	out, err := alloc(m.be, m.cfg, Options{Kind: m.opt.Kind})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Remerge(out); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	return out, nil
+}
+
+// Remerge writes m's weights, adapters added, into dst, which Merged made.
+func (m *Model) Remerge(dst *Model) error {
+	for i, p := range dst.params {
+		if p.Name == scoreName {
+			m.be.Copy(p.W, m.head.W)
+		} else {
+			m.be.Copy(p.W, m.base.params[i].W)
+			if err := m.merge(p.W, m.base.params[i]); err != nil {
+				return fmt.Errorf("model: merge: %w", err)
+			}
+		}
+		m.be.Refresh(p)
+	}
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("model: merge: %w", err)
+	}
+	return nil
+}

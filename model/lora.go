@@ -1,0 +1,219 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"gad/internal/compute"
+	"gad/internal/philox"
+)
+
+// LoRA gives linear layers low-rank adapters (arXiv 2106.09685, equation 3): beside the
+// frozen W [O,I] stand A [r,I] and B [O,r], and the layer computes
+//
+//	y = x Wᵀ + bias + s (x Aᵀ) Bᵀ    s = Alpha/r, or Alpha/sqrt(r) with RSLoRA (arXiv 2312.03732)
+//
+// A begins uniform within ±1/sqrt(I) and B at zero, as peft begins: before the first step
+// the model is its base.
+type LoRA struct {
+	Rank    int     `yaml:"rank" min:"0" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained"`
+	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank"`
+	RSLoRA  bool    `yaml:"rslora" doc:"multiply by alpha/sqrt(rank) instead (rank-stabilised LoRA, arXiv 2312.03732)"`
+	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, separated by commas"`
+}
+
+// linearLayers are the layers that can have adapters, by peft's names, in a block's order.
+var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+// allLinear is peft's word for all of them.
+const allLinear = "all-linear"
+
+// DefaultLoRA is no adapter, and, with a rank, one on every linear layer.
+func DefaultLoRA() LoRA { return LoRA{Targets: allLinear} }
+
+// On reports whether there are adapters.
+func (l LoRA) On() bool { return l.Rank > 0 }
+
+// Scaling is s.
+func (l LoRA) Scaling() float64 {
+	alpha := l.alpha()
+	if l.RSLoRA {
+		return alpha / math.Sqrt(float64(l.Rank))
+	}
+	return alpha / float64(l.Rank)
+}
+
+func (l LoRA) alpha() float64 {
+	if l.Alpha == 0 {
+		return 2 * float64(l.Rank)
+	}
+	return l.Alpha
+}
+
+// targets are the layers with adapters, in a block's order.
+func (l LoRA) targets() []string {
+	if l.Targets == "" || l.Targets == allLinear {
+		return linearLayers
+	}
+	asked := strings.Split(l.Targets, ",")
+	for i := range asked {
+		asked[i] = strings.TrimSpace(asked[i])
+	}
+	return slices.DeleteFunc(slices.Clone(linearLayers), func(name string) bool { return !slices.Contains(asked, name) })
+}
+
+// Validate checks what the tags cannot say; at is the section's name.
+func (l LoRA) Validate(at string) error {
+	if !l.On() {
+		return nil
+	}
+	if s := l.Scaling(); math.IsInf(s, 0) || math.IsNaN(s) {
+		return fmt.Errorf("config: %s.alpha is %g: expected a finite number", at, l.Alpha)
+	}
+	if l.Targets == "" || l.Targets == allLinear {
+		return nil
+	}
+	for _, name := range strings.Split(l.Targets, ",") {
+		if name = strings.TrimSpace(name); !slices.Contains(linearLayers, name) {
+			return fmt.Errorf("config: %s.targets: %q: expected %s, or some of %s", at, name, allLinear, strings.Join(linearLayers, ", "))
+		}
+	}
+	return nil
+}
+
+// adapter is what a layer has beside its frozen weight.
+type adapter struct {
+	a, b  *compute.Param // [r,I], [O,r]
+	scale float64
+}
+
+// peftPrefix is before a module's name in peft's files.
+const peftPrefix = "base_model.model."
+
+// adapted are the adapters of a model of this architecture, by the weight that each stands
+// beside, and their parameters in a fixed order: layer by layer, A before B. l has the
+// weights.
+func (l layout) adapted(o LoRA) (params []*compute.Param, adapters map[*compute.Param]*adapter) {
+	adapters = map[*compute.Param]*adapter{}
+	for i := range l.blocks {
+		for _, name := range o.targets() {
+			w := l.blocks[i].linear(name)
+			module := peftPrefix + strings.TrimSuffix(w.Name, ".weight")
+			matrix := func(which string, rows, cols int) *compute.Param {
+				return &compute.Param{Name: module + which, Shape: []int{rows, cols}, Rows: rows, Cols: cols, Decay: true}
+			}
+			ad := &adapter{matrix(".lora_A.weight", o.Rank, w.Cols), matrix(".lora_B.weight", w.Rows, o.Rank), o.Scaling()}
+			adapters[w] = ad
+			params = append(params, ad.a, ad.b)
+		}
+	}
+	return params, adapters
+}
+
+// linear is the weight of the layer that peft calls name.
+func (b *blockParams) linear(name string) *compute.Param {
+	return map[string]*compute.Param{"q_proj": b.wq, "k_proj": b.wk, "v_proj": b.wv, "o_proj": b.wo,
+		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down}[name]
+}
+
+// Adapt makes a model of m's frozen weights and adapters of its own: m is the base, in
+// memory once for all that are made of it. A Scorer gets a head too (o.ScoreInit). m must
+// be a frozen language model; it may be closed before what was made of it. Without o.LoRA
+// the model is m's weights alone.
+func (m *Model) Adapt(o Options) (*Model, error) {
+	if m.opt.Trainable || m.opt.Kind != LM || m.base != nil {
+		return nil, fmt.Errorf("model: adapt: the base must be a frozen language model without adapters: load it without Trainable")
+	}
+	if o.Trainable && !o.LoRA.On() {
+		return nil, fmt.Errorf("model: adapt: nothing to train: give LoRA a rank")
+	}
+	if err := o.LoRA.Validate("lora"); err != nil {
+		return nil, err
+	}
+	a := &Model{be: m.be, cfg: m.cfg, opt: o, layout: m.layout, base: m, ws: &workspace{be: m.be}}
+	a.params = nil
+	if o.LoRA.On() {
+		a.params, a.adapters = m.adapted(o.LoRA)
+	}
+	if o.Kind == Scorer {
+		d := m.cfg.Hidden
+		a.head = &compute.Param{Name: scoreName, Shape: []int{1, d}, Rows: 1, Cols: d, Decay: true}
+		a.params = append(a.params, a.head)
+	}
+	m.users++
+	for i, p := range a.params {
+		var err error
+		if p.W, err = a.paramMem("weight", compute.Wide, p); err != nil {
+			return nil, err
+		}
+		if o.Trainable {
+			if p.G, err = a.paramMem("gradient", compute.Wide, p); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case p == a.head && o.Kind == Scorer:
+			a.draw(p, i, o.ScoreInit)
+		case strings.HasSuffix(p.Name, ".lora_A.weight"):
+			limit := 1 / math.Sqrt(float64(p.Cols))
+			a.fill(p, func(j int) float32 {
+				return float32(limit * (2*philox.Float64(o.Seed, philox.Init, uint64(i), uint64(j), 0) - 1))
+			})
+		default:
+			a.fill(p, func(int) float32 { return 0 })
+		}
+	}
+	if err := a.be.Sync(); err != nil {
+		a.Close()
+		return nil, fmt.Errorf("model: adapt: %w", err)
+	}
+	return a, nil
+}
+
+// Base is the frozen model that m was made of by Adapt, nil for others.
+func (m *Model) Base() *Model { return m.base }
+
+// LoRA is what adapters m has.
+func (m *Model) LoRA() LoRA { return m.opt.LoRA }
+
+// linear is a linear layer, with its adapter if it has one:
+//
+//	y (=, or += if acc) x wᵀ + b;  y += s (x Aᵀ) Bᵀ
+func (m *Model) linear(y, x compute.Tensor, w, b *compute.Param, acc bool) {
+	m.be.Linear(y, x, w, b, acc)
+	ad := m.adapters[w]
+	if ad == nil {
+		return
+	}
+	m.be.Linear(m.low(ad, x), x, ad.a, nil, false)
+	m.be.Scale(m.low(ad, x), ad.scale)
+	m.be.Linear(y, m.low(ad, x), ad.b, nil, true)
+}
+
+// low is the memory for x Aᵀ, and dlow that for its gradient.
+func (m *Model) low(ad *adapter, x compute.Tensor) compute.Tensor {
+	return m.acts.lowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
+}
+
+func (m *Model) dlow(ad *adapter, x compute.Tensor) compute.Tensor {
+	return m.acts.dlowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
+}
+
+// linearGrad is the gradient of linear; x Aᵀ is computed again.
+//
+//	t = s x Aᵀ;  B.G += dyᵀ t;  dt = s dy B;  A.G += dtᵀ x;  dx (=, or += if acc) dy w + dt A
+func (m *Model) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
+	m.be.LinearGrad(dx, w, b, dy, x, acc)
+	ad := m.adapters[w]
+	if ad == nil {
+		return
+	}
+	t, dt := m.low(ad, x), m.dlow(ad, x)
+	m.be.Linear(t, x, ad.a, nil, false)
+	m.be.Scale(t, ad.scale)
+	m.be.LinearGrad(dt, ad.b, nil, dy, t, false)
+	m.be.Scale(dt, ad.scale)
+	m.be.LinearGrad(dx, ad.a, nil, dt, x, true)
+}

@@ -1,0 +1,281 @@
+package model
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/safetensors"
+)
+
+// adaptedOn makes a frozen base and models of it, with adapters that are not zero.
+func adaptedOn(t *testing.T, be compute.Backend, arch string, l LoRA) (base, lm, scorer *Model) {
+	t.Helper()
+	base, err := New(be, tiny(arch), Options{Seed: 3})
+	must(t, err)
+	shake(base)
+	lm, err = base.Adapt(Options{Trainable: true, LoRA: l, Seed: 5})
+	must(t, err)
+	scorer, err = base.Adapt(Options{Kind: Scorer, Trainable: true, LoRA: l, Seed: 6, ScoreInit: 1})
+	must(t, err)
+	return base, lm, scorer
+}
+
+// Before it is trained an adapted model has its base's bits; afterwards the base has not
+// moved, and the merged weights give the adapted model's values.
+func TestAdapt(t *testing.T) {
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		for _, l := range []LoRA{{Rank: 4}, {Rank: 3, Alpha: 5, RSLoRA: true, Targets: "q_proj, down_proj"}} {
+			base, lm, scorer := adaptedOn(t, be, "Qwen3", l)
+			seqs := seqsOf(29, 9, 21, 4)
+			was, _, err := base.LogProbs(seqs, 0.7)
+			must(t, err)
+			got, _, err := lm.LogProbs(seqs, 0.7)
+			must(t, err)
+			for i := range was {
+				same(t, "an adapter whose B is zero", got[i], was[i])
+			}
+			var before [][]float32
+			for _, p := range base.params {
+				before = append(before, values(be, p.W))
+			}
+			if want := 2 * len(l.targets()) * 2; len(lm.Params()) != want || len(scorer.Params()) != want+1 {
+				t.Fatalf("%d and %d parameters, want %d and one more", len(lm.Params()), len(scorer.Params()), want)
+			}
+			for _, m := range []*Model{lm, scorer} {
+				opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
+				must(t, err)
+				for range 3 {
+					if m == lm {
+						must(t, lm.LogProbGrad(seqs, 0.7, func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, nil, nil }))
+					} else {
+						must(t, scorer.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil }))
+					}
+					_, _, err = opt.Step(0.05)
+					must(t, err)
+				}
+			}
+			for i, p := range base.params {
+				same(t, "the base's "+p.Name, values(be, p.W), before[i])
+			}
+			trained, _, err := lm.LogProbs(seqs, 0.7)
+			must(t, err)
+			if math.Abs(float64(trained[0][0]-was[0][0])) < 1e-3 {
+				t.Error("three steps changed nothing")
+			}
+			merged, err := lm.Merged()
+			must(t, err)
+			one, _, err := merged.LogProbs(seqs, 0.7)
+			must(t, err)
+			for i := range one {
+				for j := range one[i] {
+					if d := math.Abs(float64(one[i][j] - trained[i][j])); d > 1e-5 {
+						t.Fatalf("sequence %d: token %d: merged %g, unmerged %g", i, j, one[i][j], trained[i][j])
+					}
+				}
+			}
+			scores, err := scorer.Scores(seqs)
+			must(t, err)
+			judge, err := scorer.Merged()
+			must(t, err)
+			flat, err := judge.Scores(seqs)
+			must(t, err)
+			for i := range scores {
+				if math.Abs(float64(scores[i]-flat[i])) > 1e-5 {
+					t.Errorf("merged score %g, unmerged %g", flat[i], scores[i])
+				}
+			}
+			// A folder of the adapter gives the bits again, whoever is closed first.
+			dir := t.TempDir()
+			create := func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name)) }
+			must(t, lm.SaveAdapter(create, "base", "d1"))
+			c, err := ReadAdapterConfig(dir)
+			must(t, err)
+			if c.Base != "base" || c.Kind != LM || c.LoRA.Rank != l.Rank || c.LoRA.Scaling() != l.Scaling() || len(c.LoRA.targets()) != len(l.targets()) {
+				t.Errorf("read %+v of %+v", c, l)
+			}
+			again, err := base.Adapt(Options{LoRA: c.LoRA})
+			must(t, err)
+			if err := again.LoadAdapter(dir, "d2"); err == nil {
+				t.Error("an adapter of another base loads")
+			}
+			must(t, again.LoadAdapter(dir, "d1"))
+			must(t, base.Close())
+			back, _, err := again.LogProbs(seqs, 0.7)
+			must(t, err)
+			for i := range back {
+				for j := range back[i] { // the reference backend has more digits than a file
+					if d := math.Abs(float64(back[i][j] - trained[i][j])); d > 0 && (be.Name() != "ref" || d > 1e-6) {
+						t.Fatalf("saved and loaded: sequence %d: token %d: %g, was %g", i, j, back[i][j], trained[i][j])
+					}
+				}
+			}
+			for _, m := range []*Model{again, merged, judge, scorer, lm} {
+				must(t, m.Close())
+			}
+		}
+	})
+}
+
+// The gradients of adapters and head are the loss's, by finite differences.
+func TestAdaptGradients(t *testing.T) {
+	be := backends[0].new()
+	defer be.Close()
+	_, lm, scorer := adaptedOn(t, be, "Qwen2", LoRA{Rank: 2, Alpha: 3})
+	seqs := seqsOf(29, 6, 9)
+	for _, m := range []*Model{lm, scorer} {
+		for _, p := range m.params { // B is zero, and then A has no gradient
+			x := values(be, p.W)
+			for i := range x {
+				x[i] += float32(0.1 * math.Sin(float64(3*i+len(p.Name))))
+			}
+			be.Upload(p.W, x)
+			be.Refresh(p)
+		}
+		loss := func() (sum float64) {
+			if m == lm {
+				l, _, err := m.LogProbs(seqs, 1)
+				must(t, err)
+				for _, row := range l {
+					for _, x := range row {
+						sum += float64(x)
+					}
+				}
+				return sum
+			}
+			s, err := m.Scores(seqs)
+			must(t, err)
+			for _, x := range s {
+				sum += float64(x)
+			}
+			return sum
+		}
+		if m == lm {
+			must(t, m.LogProbGrad(seqs, 1, func(logp, _ [][]float32) (d, _ [][]float32, err error) {
+				for _, row := range logp {
+					one := make([]float32, len(row))
+					for i := range one {
+						one[i] = 1
+					}
+					d = append(d, one)
+				}
+				return d, nil, nil
+			}))
+		} else {
+			must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return []float32{1, 1}, nil }))
+		}
+		for _, p := range m.params {
+			x, g := values(be, p.W), values(be, p.G)
+			for _, i := range []int{0, len(x) / 2, len(x) - 1} {
+				const h = 1e-2
+				was := x[i]
+				at := func(v float32) float64 {
+					x[i] = v
+					be.Upload(p.W, x)
+					be.Refresh(p)
+					return loss()
+				}
+				slope := (at(was+h) - at(was-h)) / (2 * h)
+				at(was)
+				if math.Abs(slope-float64(g[i])) > 2e-3*(1+math.Abs(slope)) {
+					t.Errorf("%s %s[%d]: gradient %g, slope %g", m.opt.Kind, p.Name, i, g[i], slope)
+				}
+			}
+		}
+	}
+}
+
+// Log-probabilities, scores, gradients and a step of AdamW against peft, on adapters that
+// peft saved (scripts/fixtures_lora.py).
+func TestAgainstPeft(t *testing.T) {
+	const dir = "../testdata/lora"
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		for _, entry := range entries {
+			t.Run(entry.Name(), func(t *testing.T) {
+				folder := filepath.Join(dir, entry.Name())
+				c, err := ReadAdapterConfig(folder)
+				must(t, err)
+				base, err := Load(be, filepath.Join(folder, c.Base), Options{})
+				must(t, err)
+				defer base.Close()
+				m, err := base.Adapt(Options{Kind: c.Kind, Trainable: true, LoRA: c.LoRA})
+				must(t, err)
+				defer m.Close()
+				must(t, m.LoadAdapter(folder, ""))
+				var e struct {
+					Sequences []struct {
+						IDs    []int32
+						Prompt int
+						Logp   []float32
+						Score  float32
+					}
+				}
+				b, err := os.ReadFile(filepath.Join(folder, "expected.json"))
+				must(t, err)
+				must(t, json.Unmarshal(b, &e))
+				var seqs []Seq
+				var logp [][]float32
+				var score []float32
+				n := 0
+				for _, s := range e.Sequences {
+					seqs, logp, score = append(seqs, Seq{s.IDs, s.Prompt}), append(logp, s.Logp), append(score, s.Score)
+					n += len(s.Logp)
+				}
+				if c.Kind == LM {
+					must(t, m.LogProbGrad(seqs, 1, func(got, _ [][]float32) (d, _ [][]float32, err error) {
+						near(t, "log-probability", got, logp, 1e-4) // of some 10 nats: 1e-5 of them
+						for _, r := range got {
+							d = append(d, slices.Repeat([]float32{-1 / float32(n)}, len(r)))
+						}
+						return d, nil, nil
+					}))
+				} else {
+					must(t, m.ScoreGrad(seqs, func(got []float32) ([]float32, error) {
+						near(t, "score", [][]float32{got}, [][]float32{score}, 1e-5)
+						return []float32{1, 2, 3}, nil
+					}))
+				}
+				f, err := safetensors.Open(filepath.Join(folder, "expected_step.safetensors"))
+				must(t, err)
+				defer f.Close()
+				if len(f.Names()) != 2*len(m.params) {
+					t.Errorf("%d tensors expected of %d parameters", len(f.Names()), len(m.params))
+				}
+				compare := func(what string, of func(p *compute.Param) compute.Tensor) {
+					worst := 0.0
+					for _, p := range m.params {
+						x, ok := f.Tensor(what + peftName(p))
+						if !ok {
+							t.Fatalf("no %s%s is expected", what, peftName(p))
+						}
+						want := make([]float32, p.Len())
+						must(t, x.Float32(want))
+						var diff, norm float64
+						for i, g := range values(be, of(p)) {
+							d := float64(g) - float64(want[i])
+							diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
+						}
+						worst = max(worst, math.Sqrt(diff/norm))
+					}
+					t.Logf("%s largest relative difference %.2g", what, worst)
+					if !(worst <= 1e-5) {
+						t.Errorf("%s: off by %.3g of the norm", what, worst)
+					}
+				}
+				compare("grad.", func(p *compute.Param) compute.Tensor { return p.G })
+				opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
+				must(t, err)
+				_, _, err = opt.Step(1e-2)
+				must(t, err)
+				compare("step.", func(p *compute.Param) compute.Tensor { return p.W })
+			})
+		}
+	})
+}
