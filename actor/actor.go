@@ -32,7 +32,7 @@ type Actor struct {
 // optimizer steps planned, over which the learning rate is scheduled, maxNew the
 // longest answer in tokens.
 func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
-	m, err := model.Load(be, dir, model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute})
+	m, err := model.Load(be, dir, model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute, LoRA: cfg.LoRA})
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}

@@ -19,6 +19,7 @@ type Config struct {
 	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm" doc:"how token losses are aggregated; gspo always uses seq-mean-token-mean"`
 	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss"`
 	Optim           model.OptimSettings `yaml:"optim"`
+	LoRA            model.LoRA          `yaml:"lora"`
 	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
 	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps"`
 	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
@@ -42,7 +43,7 @@ func DefaultConfig() Config {
 		PolicyLoss: PolicyLoss{LossMode: "gspo", TauPos: 1, TauNeg: 1.05},
 		UseKLLoss:  true, KLLossCoef: 1e-3, KLLossType: "low_var_kl",
 		ClipRatioC: 3, LossAggMode: "token-mean", Optim: model.DefaultOptim(), GradClip: 0.2,
-		PPOEpochs: 1, MaxTokenLen: 8192, OldLogProb: "auto", RolloutIS: "none", RolloutISThresh: 2,
+		PPOEpochs: 1, MaxTokenLen: 8192, OldLogProb: "auto", RolloutIS: "none", RolloutISThresh: 2, LoRA: model.DefaultLoRA(),
 	}
 }
 
@@ -95,6 +96,9 @@ func (c Config) Validate() error {
 	}
 	if c.OldLogProb == "rollout" && c.ReadsEntropy() {
 		return fmt.Errorf("config: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto")
+	}
+	if err := c.LoRA.Validate("actor.lora"); err != nil {
+		return err
 	}
 	return c.Optim.Validate("actor.optim")
 }

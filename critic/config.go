@@ -12,6 +12,7 @@ import (
 type Config struct {
 	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"bt: Bradley-Terry on the difference of scores; bce: binary cross entropy on each score"`
 	Optim        model.OptimSettings `yaml:"optim"`
+	LoRA         model.LoRA          `yaml:"lora"`
 	GradClip     float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
 	PPOMiniBatch int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: the whole batch. If the discriminator does not start to learn, use many small steps"`
 	PPOEpochs    int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
@@ -35,7 +36,7 @@ type Replay struct {
 func DefaultConfig() Config {
 	return Config{
 		Loss: "bt", Optim: model.DefaultOptim(), GradClip: 0.2, PPOEpochs: 1, MaxTokenLen: 8192,
-		Truncated: "exclude", Replay: Replay{Share: 0.5, Live: true},
+		LoRA: model.DefaultLoRA(), Truncated: "exclude", Replay: Replay{Share: 0.5, Live: true},
 	}
 }
 
@@ -43,6 +44,9 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	if _, err := algos.NewDiscriminator[float32](c.objective()); err != nil {
 		return fmt.Errorf("config: critic: %w", err)
+	}
+	if err := c.LoRA.Validate("critic.lora"); err != nil {
+		return err
 	}
 	return c.Optim.Validate("critic.optim")
 }

@@ -39,7 +39,7 @@ func Open(be model.Backend, dir string, cfg Config, steps, batch int, seed uint6
 		return nil, fmt.Errorf("critic: %w", err)
 	}
 	m, err := model.Load(be, dir, model.Options{Kind: model.Scorer, Trainable: true,
-		Recompute: cfg.Recompute, Seed: seed, ScoreInit: cfg.HeadStd(shape.Hidden)})
+		Recompute: cfg.Recompute, LoRA: cfg.LoRA, Seed: seed, ScoreInit: cfg.HeadStd(shape.Hidden)})
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}

@@ -1,14 +1,17 @@
 package model
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"gad/internal/compute"
 	"gad/internal/folder"
@@ -129,12 +132,19 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 	return a, nil
 }
 
-// SaveAdapter writes m's adapters, and a Scorer's head, as peft does: adapter_config.json
-// and adapter_model.safetensors in float32. base is the folder of the base, and digest what
-// FolderDigest gives for it.
-func (m *Model) SaveAdapter(create func(name string) (io.WriteCloser, error), base, digest string) error {
-	if m.base == nil {
-		return fmt.Errorf("model: save: no adapters: the model was not made by Adapt")
+// saveAdapter writes m's adapters, and a Scorer's head, as peft does: adapter_config.json
+// and adapter_model.safetensors. They name the folder of the base and the digest of its
+// weights.
+func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) error {
+	base, digest := m.base.dir, ""
+	if base != "" {
+		var err error
+		if base, err = filepath.Abs(base); err != nil {
+			return fmt.Errorf("model: save: %w", err)
+		}
+		if digest, err = m.base.Digest(); err != nil {
+			return err
+		}
 	}
 	l, taskName := m.opt.LoRA, task[m.opt.Kind]
 	p := map[string]any{
@@ -180,13 +190,12 @@ func peftName(p *compute.Param) string {
 	return p.Name
 }
 
-// LoadAdapter reads m's adapters, and a Scorer's head, from a folder that peft or
-// SaveAdapter wrote for the same LoRA. digest is FolderDigest of the base; an adapter that
-// names another is refused, "" compares nothing. A Scorer takes a language model's adapters
-// too, and keeps its head.
-func (m *Model) LoadAdapter(dir, digest string) error {
-	if m.base == nil {
-		return fmt.Errorf("model: %s: no adapters: the model was not made by Adapt", dir)
+// loadAdapter reads m's adapters, and a Scorer's head, from a folder of adapters of the
+// given kind. One that names a base of other weights is refused. A Scorer takes a language
+// model's adapters too, and keeps its new head.
+func (m *Model) loadAdapter(dir string, kind Kind) error {
+	if kind == Scorer && m.opt.Kind == LM {
+		return fmt.Errorf("model: %s: is an adapter of a scorer (task_type %s): expected one of a language model", dir, task[Scorer])
 	}
 	path := filepath.Join(dir, adapterWeights)
 	f, err := safetensors.Open(path)
@@ -194,14 +203,20 @@ func (m *Model) LoadAdapter(dir, digest string) error {
 		return fmt.Errorf("model: %w", err)
 	}
 	defer f.Close()
-	if was := f.Metadata()[baseDigest]; was != "" && digest != "" && was != digest {
-		return fmt.Errorf("model: %s: was trained on a base of SHA-256 %.12s, this one has %.12s: give the base that it was trained on", path, was, digest)
+	if was := f.Metadata()[baseDigest]; was != "" && m.base.dir != "" {
+		digest, err := m.base.Digest()
+		if err != nil {
+			return err
+		}
+		if was != digest {
+			return fmt.Errorf("model: %s: was trained on a base whose weights have SHA-256 %.12s..., those of %s have %.12s...: give the base that it was trained on", path, was, m.base.dir, digest)
+		}
 	}
 	known := map[string]bool{}
 	for _, p := range m.params {
 		name := peftName(p)
 		t, ok := f.Tensor(name)
-		if !ok && p == m.head && m.opt.Kind == Scorer {
+		if !ok && p.Name == scoreName && kind == LM {
 			continue
 		}
 		if !ok || !slices.Equal(t.Shape, p.Shape) {
@@ -234,6 +249,83 @@ func (m *Model) LoadAdapter(dir, digest string) error {
 
 // mergeRows is how many elements of a weight are merged at a time.
 const mergeRows = 1 << 22
+
+// adapterOf is the adapters' configuration of a folder that has adapters and no model.
+func adapterOf(dir string) (a AdapterConfig, has bool, err error) {
+	if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
+		return a, false, nil
+	}
+	if _, err := os.Stat(filepath.Join(dir, AdapterConfigName)); err != nil {
+		return a, false, nil // what is wrong with the folder is said when it is read
+	}
+	a, err = ReadAdapterConfig(dir)
+	return a, true, err
+}
+
+// IsAdapter reports whether dir is a folder of adapters and not a whole model.
+func IsAdapter(dir string) bool {
+	_, has, _ := adapterOf(dir)
+	return has
+}
+
+// baseDir is the folder of the base that the adapters in dir name: an absolute path, or
+// one from dir, or from the working directory.
+func baseDir(dir string, a AdapterConfig) (string, error) {
+	if a.Base == "" {
+		return "", fmt.Errorf("model: %s: names no base (base_model_name_or_path): give the base with --model and this folder with --adapter", filepath.Join(dir, AdapterConfigName))
+	}
+	for _, path := range []string{filepath.Join(dir, a.Base), a.Base} {
+		if filepath.IsAbs(a.Base) {
+			path = a.Base
+		}
+		if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("model: %s: the base %s is no folder here: fetch it, and give it with --model and this folder with --adapter", filepath.Join(dir, AdapterConfigName), a.Base)
+}
+
+// BaseDir is the folder that has the weights, configuration and tokenizer of the model in
+// dir: dir itself, or the base that its adapters name.
+func BaseDir(dir string) (string, error) {
+	a, has, err := adapterOf(dir)
+	if err != nil || !has {
+		return dir, err
+	}
+	return baseDir(dir, a)
+}
+
+// Digest is the SHA-256 of the weights in the folder that m was loaded from: of its files'
+// own, in the order of their names. It is computed once.
+func (m *Model) Digest() (string, error) {
+	if m.digest != "" {
+		return m.digest, nil
+	}
+	names, err := filepath.Glob(filepath.Join(m.dir, "*.safetensors"))
+	if err != nil || len(names) == 0 {
+		return "", fmt.Errorf("model: %s: digest: no weights there", m.dir)
+	}
+	slices.Sort(names)
+	sums, errs := make([]string, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			h := sha256.New()
+			f, err := os.Open(name)
+			if err == nil {
+				_, err = io.Copy(h, f)
+				err = errors.Join(err, f.Close())
+			}
+			sums[i], errs[i] = fmt.Sprintf("%s %x\n", filepath.Base(name), h.Sum(nil)), err
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return "", fmt.Errorf("model: digest: %w", err)
+	}
+	m.digest = fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(sums, ""))))
+	return m.digest, nil
+}
 
 // merge adds to dst, of the class of w's weights and with their values, what the adapter
 // beside w computes: s B A.

@@ -95,6 +95,19 @@ const maxConfigBytes = 1 << 20
 // "llama3", biases on other projections, activations but silu, quantized
 // weights. Such errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
+	if a, has, err := adapterOf(dir); err != nil {
+		return Config{}, err
+	} else if has {
+		base, err := baseDir(dir, a)
+		if err != nil {
+			return Config{}, err
+		}
+		c, err := ReadConfig(base)
+		if err == nil && a.Kind == Scorer {
+			return c.With("architectures", []string{c.Architecture + classSuffix[Scorer]})
+		}
+		return c, err
+	}
 	name := "config.json"
 	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
 		if !strings.HasSuffix(dir, ".json") {

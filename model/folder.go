@@ -16,16 +16,60 @@ import (
 // dtypeCode gives the safetensors code of a dtype name of config.json.
 var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat16": safetensors.BF16, "float16": safetensors.F16}
 
-// Load reads a Hugging Face folder: config.json and model.safetensors, or shards
+// Load reads a model folder: a Hugging Face folder, or one of LoRA adapters as peft writes
+// it (see ReadAdapterConfig). Adapters stand on the folder that they name, or on o.Base, a
+// frozen language model that several share. With o.LoRA a Hugging Face folder is the base
+// of new adapters, and adapters must have these settings.
+func Load(be Backend, dir string, o Options) (*Model, error) {
+	if be == nil {
+		return nil, errNoBackend
+	}
+	adapter, has, err := adapterOf(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case !has && !o.LoRA.On():
+		return loadFull(be, dir, o)
+	case has && !o.LoRA.On() && o.Trainable:
+		return nil, fmt.Errorf("model: %s: is a LoRA adapter, and all weights are to be trained: train adapters with %s, or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings())
+	case has && o.LoRA.On() && !o.LoRA.same(adapter.LoRA):
+		return nil, fmt.Errorf("model: %s: the adapter has %s, the settings are %s: make them the same, or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings(), o.LoRA.settings())
+	}
+	base := o.Base
+	if base == nil {
+		from := dir
+		if has {
+			if from, err = baseDir(dir, adapter); err != nil {
+				return nil, err
+			}
+		}
+		if base, err = loadFull(be, from, Options{}); err != nil {
+			return nil, err
+		}
+		defer base.Close() // what is made of it keeps its memory
+	}
+	if has {
+		o.LoRA = adapter.LoRA
+	}
+	m, err := base.Adapt(o)
+	if err != nil {
+		return nil, err
+	}
+	if has {
+		if err := m.loadAdapter(dir, adapter.Kind); err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
+	}
+	return m, nil
+}
+
+// loadFull reads a Hugging Face folder: config.json and model.safetensors, or shards
 // with their index. A Scorer comes from a *ForSequenceClassification folder with
 // one label, or from a *ForCausalLM folder, whose lm_head is then left aside and
 // whose score head is new (see Options.ScoreInit). Names and shapes of all
 // tensors are checked before memory is allocated; values must be finite.
 // Config().DType is then the type of the folder's tensors.
-func Load(be Backend, dir string, o Options) (*Model, error) {
-	if be == nil {
-		return nil, errNoBackend
-	}
+func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	c, err := ReadConfig(dir)
 	if err != nil {
 		return nil, err
@@ -46,6 +90,7 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.dir = dir
 	for i, p := range m.params {
 		if p.Name == scoreName && from == LM {
 			m.draw(p, i, o.ScoreInit)
@@ -183,7 +228,13 @@ func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensor
 // and their index. dtype is "float32", "bfloat16" or "float16"; "" is the type of
 // the folder that the model came from. Weights are rounded to the nearest, ties
 // to even. Tied weights are written once. The tokenizer's files are not written.
+//
+// Of a model with adapters these alone are written, in float32, as peft writes them; what
+// Merged makes of it is written whole.
 func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype string, maxShard int64) error {
+	if m.base != nil {
+		return m.saveAdapter(create)
+	}
 	if dtype == "" {
 		dtype = m.cfg.DType
 	}

@@ -83,6 +83,31 @@ func (l LoRA) Validate(at string) error {
 	return nil
 }
 
+// same reports whether both give the same layers the same adapters.
+func (l LoRA) same(o LoRA) bool {
+	return l.Rank == o.Rank && l.Scaling() == o.Scaling() && slices.Equal(l.targets(), o.targets())
+}
+
+// String is the settings, or none.
+func (l LoRA) String() string {
+	if !l.On() {
+		return "none"
+	}
+	return l.settings()
+}
+
+// settings is how l is written in a configuration's section lora.
+func (l LoRA) settings() string {
+	s := fmt.Sprintf("lora.rank=%d lora.alpha=%g", l.Rank, l.alpha())
+	if l.RSLoRA {
+		s += " lora.rslora=true"
+	}
+	if t := l.targets(); len(t) < len(linearLayers) {
+		s += " lora.targets=" + strings.Join(t, ",")
+	}
+	return s
+}
+
 // adapter is what a layer has beside its frozen weight.
 type adapter struct {
 	a, b  *compute.Param // [r,I], [O,r]
@@ -110,6 +135,22 @@ func (l layout) adapted(o LoRA) (params []*compute.Param, adapters map[*compute.
 		}
 	}
 	return params, adapters
+}
+
+// TrainedCount is how many parameters a model of kind k trains: those of its adapters and
+// a Scorer's head, or all without adapters.
+func (c Config) TrainedCount(k Kind, o LoRA) (n int64) {
+	if !o.On() {
+		return c.ParamCount(k)
+	}
+	params, _ := c.arrange(k).adapted(o)
+	for _, p := range params {
+		n += int64(p.Len())
+	}
+	if k == Scorer {
+		n += int64(c.Hidden)
+	}
+	return n
 }
 
 // linear is the weight of the layer that peft calls name.

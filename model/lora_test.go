@@ -93,18 +93,14 @@ func TestAdapt(t *testing.T) {
 			// A folder of the adapter gives the bits again, whoever is closed first.
 			dir := t.TempDir()
 			create := func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name)) }
-			must(t, lm.SaveAdapter(create, "base", "d1"))
+			must(t, lm.Save(create, "", 0))
 			c, err := ReadAdapterConfig(dir)
 			must(t, err)
-			if c.Base != "base" || c.Kind != LM || c.LoRA.Rank != l.Rank || c.LoRA.Scaling() != l.Scaling() || len(c.LoRA.targets()) != len(l.targets()) {
+			if c.Base != "" || c.Kind != LM || c.LoRA.Rank != l.Rank || c.LoRA.Scaling() != l.Scaling() || len(c.LoRA.targets()) != len(l.targets()) {
 				t.Errorf("read %+v of %+v", c, l)
 			}
-			again, err := base.Adapt(Options{LoRA: c.LoRA})
+			again, err := Load(be, dir, Options{Base: base})
 			must(t, err)
-			if err := again.LoadAdapter(dir, "d2"); err == nil {
-				t.Error("an adapter of another base loads")
-			}
-			must(t, again.LoadAdapter(dir, "d1"))
 			must(t, base.Close())
 			back, _, err := again.LogProbs(seqs, 0.7)
 			must(t, err)
@@ -202,13 +198,9 @@ func TestAgainstPeft(t *testing.T) {
 				folder := filepath.Join(dir, entry.Name())
 				c, err := ReadAdapterConfig(folder)
 				must(t, err)
-				base, err := Load(be, filepath.Join(folder, c.Base), Options{})
-				must(t, err)
-				defer base.Close()
-				m, err := base.Adapt(Options{Kind: c.Kind, Trainable: true, LoRA: c.LoRA})
+				m, err := Load(be, folder, Options{Kind: c.Kind, Trainable: true, LoRA: c.LoRA})
 				must(t, err)
 				defer m.Close()
-				must(t, m.LoadAdapter(folder, ""))
 				var e struct {
 					Sequences []struct {
 						IDs    []int32

@@ -36,7 +36,8 @@ type Options struct {
 	Recompute bool    // keep only each block's input, and compute the block again in the backward pass
 	Seed      uint64  // for what is drawn: all weights in New, a Scorer's new head in Load
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
-	LoRA      LoRA    // of Adapt: the adapters
+	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
+	Base      *Model  // the frozen weights, where they are loaded already; see Load
 }
 
 // Model is a transformer on a backend. Its methods are called from one goroutine.
@@ -49,6 +50,8 @@ type Model struct {
 	adapters map[*compute.Param]*adapter // by the base's weight
 	users    int                         // models made of this one, which keep its memory
 	closed   bool
+	dir      string           // the folder it was loaded from
+	digest   string           // of the folder's weights, once asked for
 	mem      []compute.Tensor // of the parameters, to be freed
 	ws       *workspace
 	rope     compute.Tensor // [positions, E]

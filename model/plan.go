@@ -7,7 +7,7 @@ type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
 	Recompute bool
-	LoRA      LoRA // adapters on frozen weights, which Plan counts; see Plan.Base
+	LoRA      LoRA // adapters alone are counted: their base is a frozen model's Plan
 	Tokens    int  // of the largest pack
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
@@ -47,8 +47,15 @@ func (p Plan) Total() int64 {
 func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	var p Plan
 	all := c.arrange(o.Kind)
-	for _, w := range all.params {
-		class := weightClass(w, o.Trainable)
+	own := all.params
+	if o.LoRA.On() {
+		own, _ = all.adapted(o.LoRA)
+		if o.Kind == Scorer {
+			own = append(own, all.head)
+		}
+	}
+	for _, w := range own {
+		class := weightClass(w, o.Trainable || o.LoRA.On())
 		p.Weights += f.Element(class) * int64(w.Len())
 		if len(w.Shape) == 2 && w.Rows > 1 {
 			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())

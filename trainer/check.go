@@ -129,7 +129,7 @@ func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", setting, err)
 	}
-	other, err := tokenizer.Load(dir)
+	other, err := LoadTokenizer(dir)
 	if err != nil {
 		return fmt.Errorf("%s: its tokenizer must be the student's: %w", setting, err)
 	}

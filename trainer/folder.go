@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -49,23 +50,46 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("model: %w", err)
 	}
-	if _, err := fsys.Stat(filepath.Join(path, "adapter_config.json")); err == nil {
-		return fmt.Errorf("model: %s: is a LoRA adapter: merge it into its base model first (peft: merge_and_unload)", path)
+	if _, err := fsys.Stat(filepath.Join(path, model.AdapterConfigName)); err == nil {
+		_, err := model.BaseDir(path)
+		return err
 	}
 	if entries, err := fsys.ReadDir(filepath.Join(path, "snapshots")); err == nil && len(entries) > 0 {
 		return fmt.Errorf("model: %s: is a folder of the Hugging Face cache: give %s", path, filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
 	}
 	dir, what := path, "checkpoint"
-	if _, err := fsys.Stat(filepath.Join(path, "actor", "config.json")); err != nil {
+	if !isModel(fsys, filepath.Join(path, "actor")) {
 		if dir, _, err = FindCheckpoint(fsys, path); err != nil {
 			return nil
 		}
 		what = "run"
 	}
-	if _, err := fsys.Stat(filepath.Join(dir, part, "config.json")); err != nil {
+	if !isModel(fsys, filepath.Join(dir, part)) {
 		return fmt.Errorf("model: %s: is a %s without a %s: give one of a warm-up or a game", path, what, map[string]string{"critic": "discriminator"}[part])
 	}
 	return fmt.Errorf("model: %s: is a %s: give %s", path, what, filepath.Join(dir, part))
+}
+
+// isModel reports whether a folder holds a model or adapters.
+func isModel(fsys checkpoint.FS, dir string) bool {
+	for _, name := range []string{"config.json", model.AdapterConfigName} {
+		if _, err := fsys.Stat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// LoadTokenizer is the tokenizer of a model folder; for adapters without one, their base's.
+func LoadTokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); err != nil && model.IsAdapter(dir) {
+		base, err := model.BaseDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		dir = base
+	}
+	return tokenizer.Load(dir)
 }
 
 // hubID is what a name on the Hugging Face hub looks like: ORG/NAME.
@@ -91,8 +115,18 @@ func WriteFolder(fsys checkpoint.FS, dst string, m *model.Model, tok *tokenizer.
 // Export copies one part ("actor" or "critic") of the checkpoint dir to dst.
 // dtype is "float32", "bfloat16", "float16", or "base", what the student had
 // before training. It returns the dtype written. What needs no conversion is a
-// verified copy.
+// verified copy; so are adapters.
 func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
+	return export(fsys, dir, part, dst, dtype, false)
+}
+
+// ExportMerged is Export of a part with adapters as a whole model: their base's weights
+// with them added.
+func ExportMerged(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
+	return export(fsys, dir, part, dst, dtype, true)
+}
+
+func export(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string, error) {
 	fsys = vfs.OrDisk(fsys)
 	s, err := readState(fsys, dir)
 	if err != nil {
@@ -109,9 +143,16 @@ func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
 	if dtype == "base" {
 		dtype = s.BaseDType
 	}
-	switch dtype {
-	case cfg.DType:
+	adapter := model.IsAdapter(src)
+	switch {
+	case merge && !adapter:
+		return "", fmt.Errorf("%w: export: %s: was trained in full and has no adapters: leave out --merge", ErrConfig, src)
+	case adapter && !merge:
+		return "float32", checkpoint.Export(fsys, src, dst)
+	case dtype == cfg.DType && !merge:
 		return dtype, checkpoint.Export(fsys, src, dst)
+	}
+	switch dtype {
 	case "float32", "bfloat16", "float16":
 	default:
 		return "", fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16", ErrConfig, dtype)
@@ -119,7 +160,7 @@ func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
 	if err := checkpoint.Verify(fsys, dir); err != nil {
 		return "", err
 	}
-	tok, err := tokenizer.Load(src)
+	tok, err := LoadTokenizer(src)
 	if err != nil {
 		return "", err
 	}
@@ -133,5 +174,13 @@ func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
 		return "", err
 	}
 	defer m.Close()
+	if merge {
+		whole, err := m.Merged()
+		if err != nil {
+			return "", err
+		}
+		defer whole.Close()
+		m = whole
+	}
 	return dtype, WriteFolder(fsys, dst, m, tok, dtype)
 }

@@ -20,7 +20,6 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/reference"
-	"gad/tokenizer"
 )
 
 // Open prepares a run. If the output folder holds an unfinished or finished run
@@ -251,7 +250,7 @@ func (t *Trainer) openData(s *start) (err error) {
 		return err
 	}
 	err = t.busy("reading the tokenizer", func() (err error) {
-		t.tok, err = tokenizer.Load(t.actorDir(*s))
+		t.tok, err = LoadTokenizer(t.actorDir(*s))
 		return err
 	})
 	if err != nil {
@@ -320,9 +319,25 @@ func (t *Trainer) openModels(s start) (err error) {
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
 	}
+	student, o := from, model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, LoRA: c.Actor.LoRA, Seed: t.seed()}
 	err = t.busy("loading the student", func() (err error) {
-		t.actor, err = actor.Open(t.be, from, c.Actor, c.Rollout, updates, c.Data.MaxResponse)
-		return err
+		if s.dir == "" && c.Model.Adapter != "" {
+			if student = c.Model.Adapter; !model.IsAdapter(student) {
+				return fmt.Errorf("%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s", ErrConfig, student, model.AdapterConfigName)
+			}
+			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM}); err != nil {
+				return err
+			}
+			defer o.Base.Close() // the student keeps its weights
+		}
+		m, err := model.Load(t.be, student, o)
+		if err != nil {
+			return fmt.Errorf("actor: %w", err)
+		}
+		if t.actor, err = actor.New(m, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
+			return errors.Join(err, m.Close())
+		}
+		return nil
 	})
 	if err != nil {
 		return err
@@ -343,7 +358,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if !t.Stage.hasCritic() {
 		return err
 	}
-	scorer := from
+	scorer := student
 	carried := s.dir != "" && s.state.Stage.hasCritic() && (s.inPlace || c.Model.RewardPath == "")
 	switch {
 	case carried:
@@ -361,8 +376,16 @@ func (t *Trainer) openModels(s start) (err error) {
 		return fmt.Errorf("%w: critic.optim: %w", ErrConfig, err)
 	}
 	err = t.busy("loading the discriminator", func() (err error) {
-		t.critic, err = critic.Open(t.be, scorer, c.Critic, steps, batch, t.seed())
-		return err
+		// With adapters on both it stands on the student's base.
+		m, err := model.Load(t.be, scorer, model.Options{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute,
+			LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Seed: t.seed(), ScoreInit: c.Critic.HeadStd(cfg.Hidden)})
+		if err != nil {
+			return fmt.Errorf("critic: %w", err)
+		}
+		if t.critic, err = critic.New(m, c.Critic, steps, batch, t.seed()); err != nil {
+			return errors.Join(err, m.Close())
+		}
+		return nil
 	})
 	if err != nil {
 		return err
@@ -420,8 +443,12 @@ func (t *Trainer) openReference(s start) (err error) {
 		}
 	}
 	err = t.busy("loading the reference", func() (err error) {
-		t.reference, err = reference.Open(t.be, dir, t.cfg.Actor.MaxTokenLen)
-		return err
+		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Base: t.actor.Model().Base()})
+		if err != nil {
+			return fmt.Errorf("reference: %w", err)
+		}
+		t.reference = reference.New(m, t.cfg.Actor.MaxTokenLen)
+		return nil
 	})
 	if err != nil {
 		return err

@@ -14,7 +14,6 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
-	"gad/tokenizer"
 )
 
 // ErrTooLarge reports a run that cannot fit this machine.
@@ -115,7 +114,7 @@ func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 
 // measureData reads up to 512 rows for their mean lengths.
 func (p *Plan) measureData(dir string, c Config) error {
-	tok, err := tokenizer.Load(dir)
+	tok, err := LoadTokenizer(dir)
 	if err != nil {
 		return err
 	}
@@ -191,6 +190,11 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 			items = append(items, Item{name, n, ""})
 		}
 	}
+	if c.Actor.LoRA.On() || p.Stage.hasCritic() && c.Critic.LoRA.On() {
+		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
+		add("base: frozen weights, for all roles", base.Weights)
+		add("base: packed copy of the weights", base.Copies)
+	}
 	answers, slots := c.Rollout.N, c.Rollout.MaxNumSeqs
 	if !p.Stage.hasCritic() {
 		slots = 0
@@ -227,27 +231,27 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 			part("held-out critic", model.PlanOptions{Kind: model.Scorer, Tokens: longest})
 		}
 	}()
-	part("actor", model.PlanOptions{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, Tokens: longest,
+	part("actor", model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA, Recompute: c.Actor.Recompute, Tokens: longest,
 		Slots: slots, N: answers, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
 	if p.Stage == SFT {
 		return items
 	}
 	if p.Stage == DPO { // the reference answers, once a prompt
-		part("reference", model.PlanOptions{Kind: model.LM, Tokens: longest,
+		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: longest,
 			Slots: c.Rollout.MaxNumSeqs, N: 1, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
 		return items
 	}
-	part("critic", model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute, Tokens: max(c.Critic.MaxTokenLen, int(p.PromptMean+p.AnswerMean))})
+	part("critic", model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA, Recompute: c.Critic.Recompute, Tokens: max(c.Critic.MaxTokenLen, int(p.PromptMean+p.AnswerMean))})
 	if c.needsReference(p.Stage) {
-		part("reference", model.PlanOptions{Kind: model.LM, Tokens: longest})
+		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: longest})
 	}
 	return items
 }
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
-	models := shape.ParamCount(model.LM)
+	models := shape.TrainedCount(model.LM, c.Actor.LoRA)
 	if p.Stage.hasCritic() {
-		models += shape.ParamCount(model.Scorer)
+		models += shape.TrainedCount(model.Scorer, c.Critic.LoRA)
 	}
 	one := 12 * models // weights and two moments, float32
 	keep := int64(c.Trainer.MaxToKeep) + 1
@@ -256,7 +260,7 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 	}
 	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, bytesText(one)), keep * one, ""}}
 	if c.needsReference(p.Stage) {
-		p.Disk = append(p.Disk, Item{"reference", 4 * shape.ParamCount(model.LM), ""})
+		p.Disk = append(p.Disk, Item{"reference", 4 * shape.TrainedCount(model.LM, c.Actor.LoRA), ""})
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"gad/data"
 	"gad/internal/report"
-	"gad/tokenizer"
 	"gad/trainer"
 )
 
@@ -87,7 +86,7 @@ func (p *program) dataCommand() *cli.Command {
 						if err := trainer.CheckModelFolder(files(), dir); err != nil {
 							return err
 						}
-						tok, err := tokenizer.Load(dir)
+						tok, err := trainer.LoadTokenizer(dir)
 						if err != nil {
 							return err
 						}

@@ -22,7 +22,6 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
-	"gad/tokenizer"
 	"gad/trainer"
 )
 
@@ -262,7 +261,7 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 		o.From = ""
 		return o, nil
 	}
-	mine, err := tokenizer.Load(dir)
+	mine, err := trainer.LoadTokenizer(dir)
 	if err != nil {
 		return o, err
 	}
@@ -296,7 +295,7 @@ func (e *evaluation) load(s *student) (err error) {
 func (e *evaluation) plan() error {
 	o, total := e.options(), 0.0
 	for _, s := range e.students {
-		tok, err := tokenizer.Load(s.dir)
+		tok, err := trainer.LoadTokenizer(s.dir)
 		if err != nil {
 			return err
 		}

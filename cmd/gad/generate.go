@@ -420,7 +420,7 @@ func (p *program) answerData(c *cli.Context) (err error) {
 	if err := b.resume(len(rows)); err != nil {
 		return err
 	}
-	tok, err := tokenizer.Load(dir)
+	tok, err := trainer.LoadTokenizer(dir)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, 
 // loadOn loads onto a device that is open.
 func loadOn(be compute.Backend, dir string, kind model.Kind) (l *loaded, err error) {
 	l = &loaded{be: be}
-	if l.tok, err = tokenizer.Load(dir); err != nil {
+	if l.tok, err = trainer.LoadTokenizer(dir); err != nil {
 		return nil, err
 	}
 	if l.m, err = model.Load(be, dir, model.Options{Kind: kind}); err != nil {
@@ -294,6 +294,7 @@ func (p *program) exportCommand() *cli.Command {
 			&cli.StringFlag{Name: "output", Usage: "output folder"},
 			&cli.StringFlag{Name: "part", Value: "actor", Usage: "actor or critic"},
 			&cli.StringFlag{Name: "dtype", Value: "base", Usage: "float32, bfloat16, float16, or base: what the student had before training"},
+			&cli.BoolFlag{Name: "merge", Usage: "of a run with LoRA: add the adapters to their base and write the whole model; without it the adapters are written, for peft"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 1 && !c.IsSet("run") { // gad export RUN, as gad resume RUN
@@ -313,7 +314,11 @@ func (p *program) exportCommand() *cli.Command {
 				fmt.Fprintln(p.err, "gad: warning: "+n)
 			}
 			_, done := p.console().Busy("writing "+c.String("output"), 0)
-			dtype, err := trainer.Export(files(), dir, c.String("part"), c.String("output"), c.String("dtype"))
+			export := trainer.Export
+			if c.Bool("merge") {
+				export = trainer.ExportMerged
+			}
+			dtype, err := export(files(), dir, c.String("part"), c.String("output"), c.String("dtype"))
 			done()
 			if err != nil {
 				return err

@@ -1,0 +1,178 @@
+package trainer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/vfs"
+	"gad/model"
+)
+
+// lora are settings that give both networks adapters.
+var lora = []string{"actor.lora.rank=4", "critic.lora.rank=3", "critic.lora.rslora=true", "critic.lora.targets=q_proj,v_proj,down_proj", "actor.optim.lr=1e-2", "critic.optim.lr=1e-2"}
+
+// SFT, a warm-up and a game with LoRA, each from the one before: all roles stand on the
+// same weights, which stay as they are on the disk and in memory; checkpoints hold adapters
+// alone; stopped or killed and resumed, each ends with the bits of an undisturbed run; and
+// the exported student is the trained one.
+func TestLoRARun(t *testing.T) {
+	slow(t)
+	be := ready(t)
+	before, err := os.ReadFile(filepath.Join(fixed.student, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	var last string
+	for _, stage := range []Stage{SFT, Warmup, Train} {
+		more := append([]string{"trainer.total_steps=5", "trainer.save_freq=1", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.1"}, lora...)
+		switch stage {
+		case Warmup:
+			// The student's adapters come from the first stage, and the discriminator begins at
+			// the base.
+			more = append(more, "trainer.critic_warmup=2", "trainer.warmup_objective=policy", "model.adapter_path="+filepath.Join(last, "global_step_5", "actor"), "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")
+		case Train:
+			more = append(more, "trainer.resume_from="+last, "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")
+		}
+		whole := filepath.Join(root, string(stage))
+		finished(t, be, settings(stage, whole, more...), stage)
+		want := record(t, whole, 5)
+		for _, kill := range []bool{false, true} {
+			run := filepath.Join(t.TempDir(), "run")
+			cfg := settings(stage, run, more...)
+			if err := part(t, cfg, stage, 3, kill); err != nil && !errors.Is(err, ErrInterrupted) {
+				t.Fatal(err)
+			}
+			finished(t, be, cfg, stage)
+			same(t, record(t, run, 5), want)
+		}
+		files := tree(t, filepath.Join(whole, "global_step_5"))
+		for name := range files {
+			if base := filepath.Base(name); base == "config.json" || base == "model.safetensors" {
+				t.Errorf("%s: the checkpoint has %s: it should hold adapters alone", stage, name)
+			}
+		}
+		if stage == Train && !strings.Contains(strings.Join(keys(tree(t, filepath.Join(whole, "reference"))), " "), "adapter_model.safetensors") {
+			t.Error("the reference is not written as adapters")
+		}
+		last = whole
+	}
+	after, err := os.ReadFile(filepath.Join(fixed.student, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, after) {
+		t.Error("the base's file has changed")
+	}
+
+	tr := opened(t, be, settings(Train, filepath.Join(root, "more"), append(lora, "trainer.resume_from="+last, "trainer.total_steps=2", "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")...), Train)
+	base := tr.actor.Model().Base()
+	if base == nil || tr.critic.Model().Base() != base || tr.reference.Model().Base() != base {
+		t.Error("the three roles do not stand on one base")
+	}
+	digest := bits(be, base)
+	if _, err := tr.next(); err != nil {
+		t.Fatal(err)
+	}
+	if got := bits(be, base); got != digest {
+		t.Error("a step of the game changed the base's weights")
+	}
+	seqs := []model.Seq{{IDs: []int32{4, 5, 6, 7, 8}, Prompt: 2}}
+	tr.Close()
+
+	dir := filepath.Join(last, "global_step_5")
+	adapters, merged := filepath.Join(root, "adapters"), filepath.Join(root, "merged")
+	if _, err := Export(vfs.OS, dir, "actor", adapters, "base"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ExportMerged(vfs.OS, dir, "actor", merged, "base"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ExportMerged(vfs.OS, filepath.Join(fixed.warmup, "global_step_3"), "actor", filepath.Join(root, "no"), "base"); err == nil || !strings.Contains(err.Error(), "has no adapters: leave out --merge") {
+		t.Errorf("merging a student without adapters: %v", err)
+	}
+	var logps [][]float32
+	for _, folder := range []string{adapters, merged, fixed.student} {
+		m, err := model.Load(be, folder, model.Options{Kind: model.LM})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, _, err := m.LogProbs(seqs, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logps = append(logps, l[0])
+		m.Close()
+	}
+	for i := range logps[0] {
+		if d := logps[0][i] - logps[1][i]; d > 1e-4 || d < -1e-4 {
+			t.Errorf("token %d: %g by the adapters, %g merged", i, logps[0][i], logps[1][i])
+		}
+	}
+	if d := logps[0][0] - logps[2][0]; d < 1e-3 && d > -1e-3 {
+		t.Error("training changed nothing")
+	}
+}
+
+// Adapters and settings that do not belong together are refused, each with the way out.
+func TestLoRARefused(t *testing.T) {
+	be := ready(t)
+	root := t.TempDir()
+	run := filepath.Join(root, "sft")
+	finished(t, be, settings(SFT, run, append(lora, "trainer.total_steps=1")...), SFT)
+	adapters := filepath.Join(run, "global_step_1", "actor")
+	other := filepath.Join(root, "other")
+	copyTree(t, fixed.student, other)
+	raw, err := os.ReadFile(filepath.Join(other, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)-5] ^= 1
+	if err := os.WriteFile(filepath.Join(other, "model.safetensors"), raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ settings, want string }{
+		{"actor.lora.rank=4 actor.lora.targets=q_proj,head", `actor.lora.targets: "head": expected all-linear, or some of q_proj`},
+		{"model.path=" + adapters, "is a LoRA adapter, and all weights are to be trained: train adapters with lora.rank=4 lora.alpha=8, or merge it into its base first"},
+		{"actor.lora.rank=8 model.adapter_path=" + adapters, "the adapter has lora.rank=4 lora.alpha=8, the settings are lora.rank=8 lora.alpha=16: make them the same"},
+		{"actor.lora.rank=4 model.adapter_path=" + fixed.student, "is no folder of LoRA adapters: it has no adapter_config.json"},
+		{"actor.lora.rank=4 model.path=" + other + " model.adapter_path=" + adapters, "was trained on a base whose weights have SHA-256"},
+	} {
+		_, err := Open(settings(SFT, filepath.Join(root, "run"), strings.Fields(c.settings)...), SFT, Options{FS: vfs.OS, Backend: be})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.settings, err, c.want)
+		}
+	}
+	// A run's own settings stay.
+	_, err = Open(settings(SFT, run, append(lora, "trainer.total_steps=3", "actor.lora.alpha=3")...), SFT, Options{FS: vfs.OS, Backend: be})
+	if err == nil || !strings.Contains(err.Error(), "actor.lora was lora.rank=4 lora.alpha=8 when the run in") {
+		t.Errorf("another alpha within a run: %v", err)
+	}
+}
+
+// bits are a model's weights, to the last one.
+func bits(be compute.Backend, m *model.Model) string {
+	var b strings.Builder
+	for _, p := range m.Params() {
+		x := make([]float32, p.Len())
+		be.Download(x, p.W)
+		for _, v := range x {
+			fmt.Fprintf(&b, "%08x", math.Float32bits(v))
+		}
+	}
+	return b.String()
+}
+
+func keys(m map[string]string) (names []string) {
+	for name := range m {
+		names = append(names, name)
+	}
+	return names
+}
