@@ -26,6 +26,8 @@ type Actor struct {
 	lr     model.Schedule
 	first  int // optimizer steps taken before the schedule began
 	maxNew int
+	merges bool         // sampling reads merged weights
+	merged *model.Model // those, once there are any
 }
 
 // Open loads the student from the model folder dir. updates is the number of
@@ -57,7 +59,8 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, lr: cfg.Optim.Schedule(updates), maxNew: maxNew}, nil
+	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
+	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, lr: cfg.Optim.Schedule(updates), maxNew: maxNew, merges: merges}, nil
 }
 
 // ScheduleFrom begins the learning rate's schedule after the given number of
@@ -72,7 +75,37 @@ func (a *Actor) Optimizer() *model.Optimizer { return a.opt }
 
 // Close frees weights and compiled objectives.
 func (a *Actor) Close() error {
-	return errors.Join(a.policy.Close(), a.sft.Close(), a.m.Close())
+	errs := []error{a.policy.Close(), a.sft.Close()}
+	if a.merged != nil {
+		errs = append(errs, a.merged.Close())
+	}
+	return errors.Join(append(errs, a.m.Close())...)
+}
+
+// Merges reports whether sampling reads weights with the adapters added: then its
+// log-probabilities are the trainer's to rounding alone.
+func (a *Actor) Merges() bool { return a.merges }
+
+// sampler is the model that sampling reads: the student, or its merged weights as they are
+// now.
+func (a *Actor) sampler() (*model.Model, error) {
+	if !a.merges {
+		return a.m, nil
+	}
+	if a.merged != nil {
+		return a.merged, a.m.Remerge(a.merged)
+	}
+	merged, err := a.m.Merged()
+	if errors.Is(err, model.ErrMemory) && a.roll.Merged == "auto" {
+		a.merges = false
+		return a.m, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	merged.Share(a.m)
+	a.merged = merged
+	return merged, nil
 }
 
 // Rollout is what the student answered: G answers to each of P prompts, answer
@@ -119,7 +152,11 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 	for i, r := range key.Rows {
 		rows[i] = uint64(r)
 	}
-	out, err := a.m.Generate(prompts, rows, model.SampleOptions{
+	m, err := a.sampler()
+	if err != nil {
+		return nil, fmt.Errorf("actor: rollout: %w", err)
+	}
+	out, err := m.Generate(prompts, rows, model.SampleOptions{
 		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: a.Stop,
 		Sampling: model.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP, MinP: a.roll.MinP},
 	}, progress)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -81,8 +82,8 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 	if err := json.Unmarshal(b, &p); err != nil {
 		return a, err
 	}
-	refuse := func(key string, value any, way string) error {
-		return fmt.Errorf("key %q: %v: %w: %s", key, value, ErrUnsupported, way)
+	refuse := func(key, value, way string) error {
+		return fmt.Errorf("key %q: %s: %w: %s", key, value, ErrUnsupported, way)
 	}
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(b, &raw); err != nil {
@@ -95,17 +96,17 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 	}
 	switch {
 	case p.Type != "LORA":
-		return a, refuse("peft_type", p.Type, "gad reads adapters of LoRA")
+		return a, refuse("peft_type", strconv.Quote(p.Type), "gad reads adapters of LoRA only")
 	case p.Rank < 1 || p.Rank > 1<<16:
 		return a, fmt.Errorf("key \"r\": %d: expected 1 to 65536", p.Rank)
 	case !(p.Alpha > 0) || math.IsInf(p.Alpha, 0):
 		return a, fmt.Errorf("key \"lora_alpha\": %g: expected a positive number", p.Alpha)
 	case p.Bias != "" && p.Bias != "none":
-		return a, refuse("bias", p.Bias, "merge the adapter into its base (peft: merge_and_unload)")
+		return a, refuse("bias", strconv.Quote(p.Bias), "merge the adapter into its base (peft: merge_and_unload)")
 	}
 	for _, name := range p.Save {
 		if name != "score" && name != "classifier" { // peft adds both to every classifier
-			return a, refuse("modules_to_save", name, "merge the adapter into its base (peft: merge_and_unload)")
+			return a, refuse("modules_to_save", strconv.Quote(name), "merge the adapter into its base (peft: merge_and_unload)")
 		}
 	}
 	if p.Task != nil && *p.Task == task[Scorer] {
@@ -127,7 +128,7 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 		a.LoRA.Targets = strings.Join(slices.Compact(names), ",")
 	}
 	if err := a.LoRA.Validate("adapter"); err != nil {
-		return a, refuse("target_modules", a.LoRA.Targets, "gad has adapters on "+strings.Join(linearLayers, ", "))
+		return a, refuse("target_modules", strconv.Quote(a.LoRA.Targets), "gad has adapters on "+strings.Join(linearLayers, ", "))
 	}
 	return a, nil
 }

@@ -216,6 +216,10 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 // Base is the frozen model that m was made of by Adapt, nil for others.
 func (m *Model) Base() *Model { return m.base }
 
+// Alone reports whether m's backend gives a token the same bits whatever is computed beside
+// it, and sampling those of the trainer's passes.
+func (m *Model) Alone() bool { return m.be.Alone() }
+
 // LoRA is what adapters m has.
 func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 

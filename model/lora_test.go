@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"gad/internal/compute"
+	"gad/internal/compute/cpu"
 	"gad/internal/safetensors"
 )
 
@@ -270,4 +271,58 @@ func TestAgainstPeft(t *testing.T) {
 			})
 		}
 	})
+}
+
+// Three roles on one base take at most a quarter more than the base and the activations
+// that they share, at the shape of gad bench; and what Plan says.
+func TestAdaptMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+	be, err := cpu.New(cpu.Options{})
+	must(t, err)
+	defer be.Close()
+	c := Config{Architecture: "Qwen2", Vocab: 8192, Hidden: 384, Layers: 6, Heads: 6, KVHeads: 2, HeadDim: 64, FFN: 2816, MaxPosition: 512,
+		RMSEps: 1e-6, RopeTheta: 1e6, TieEmbeddings: true, QKVBias: true, DType: "float32"}
+	l := LoRA{Rank: 8} // 16 is 1.28 times the base: the adapters of so narrow a model are a twentieth of it each
+	base, err := New(be, c, Options{Seed: 1})
+	must(t, err)
+	lm, err := base.Adapt(Options{Trainable: true, LoRA: l})
+	must(t, err)
+	scorer, err := base.Adapt(Options{Kind: Scorer, Trainable: true, LoRA: l})
+	must(t, err)
+	frozen, err := base.Adapt(Options{LoRA: l})
+	must(t, err)
+	scorer.Share(lm)
+	frozen.Share(lm)
+	for _, m := range []*Model{lm, scorer} {
+		_, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8})
+		must(t, err)
+	}
+	seqs := seqsOf(c.Vocab, 200, 200, 112)
+	must(t, lm.LogProbGrad(seqs, 1, func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, nil, nil }))
+	must(t, scorer.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return []float32{1, 1, 1}, nil }))
+	_, _, err = frozen.LogProbs(seqs, 1)
+	must(t, err)
+	_, peak := be.Memory()
+	const n = 512
+	of := c.Plan(be, PlanOptions{Kind: LM})
+	one := of.Weights + of.Copies
+	plans := []Plan{c.Plan(be, PlanOptions{Kind: LM, Trainable: true, LoRA: l, Tokens: n}), c.Plan(be, PlanOptions{Kind: Scorer, Trainable: true, LoRA: l, Tokens: n}), c.Plan(be, PlanOptions{Kind: LM, LoRA: l, Tokens: n})}
+	whole, scratch := one+SharedActivations(plans...), int64(0)
+	for _, p := range plans {
+		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
+	}
+	whole += scratch
+	limit := one*5/4 + SharedActivations(plans...) + scratch
+	t.Logf("base %.1f MB, peak %.1f MB, planned %.1f MB, limit %.1f MB", float64(one)/1e6, float64(peak)/1e6, float64(whole)/1e6, float64(limit)/1e6)
+	if peak > limit {
+		t.Errorf("peak of %d bytes, more than %d", peak, limit)
+	}
+	if d := float64(peak)/float64(whole) - 1; d > 0.05 || d < -0.1 {
+		t.Errorf("peak of %d bytes, planned %d", peak, whole)
+	}
+	for _, m := range []*Model{lm, scorer, frozen, base} {
+		must(t, m.Close())
+	}
 }

@@ -273,18 +273,23 @@ var presets = map[string][]string{
 // PresetNames lists the presets.
 func PresetNames() []string { return slices.Sorted(maps.Keys(presets)) }
 
-// Preset is the settings of one or several presets, separated by commas, as overrides; ""
-// has none.
-func Preset(names string) (overrides []string, err error) {
+// Preset is the settings of one or several presets, separated by commas, as overrides for
+// a stage, which has those that it reads; "" has none.
+func Preset(names string, stage Stage) (overrides []string, err error) {
 	if names == "" {
 		return nil, nil
 	}
 	for _, name := range strings.Split(names, ",") {
 		p, ok := presets[name]
 		if !ok {
-			return nil, fmt.Errorf("%q: use %s", name, strings.Join(PresetNames(), " or "))
+			all := PresetNames()
+			return nil, fmt.Errorf("%q: use %s or %s", name, strings.Join(all[:len(all)-1], ", "), all[len(all)-1])
 		}
-		overrides = append(overrides, p...)
+		for _, set := range p {
+			if stage.hasCritic() || strings.HasPrefix(set, "actor.") {
+				overrides = append(overrides, set)
+			}
+		}
 	}
 	return overrides, nil
 }

@@ -87,6 +87,14 @@ func TestLoRARun(t *testing.T) {
 	seqs := []model.Seq{{IDs: []int32{4, 5, 6, 7, 8}, Prompt: 2}}
 	tr.Close()
 
+	// Sampled from merged weights, log-probabilities are the trainer's to rounding, and the
+	// ratios are taken to the trainer's own.
+	for _, r := range finished(t, be, settings(Train, filepath.Join(root, "merging"), append(lora, "trainer.resume_from="+last, "trainer.total_steps=5", "rollout.merged=true", "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")...), Train) {
+		if d, ok := r.Values["rollout/logp_diff_max"]; !ok || !(d > 0 && d < 1e-4) || r.Values["actor/first_ratio_max"] != 1 {
+			t.Errorf("merged, step %d: log-probabilities differ by %g, %t, first ratio %g", r.Step, d, ok, r.Values["actor/first_ratio_max"])
+		}
+	}
+
 	dir := filepath.Join(last, "global_step_5")
 	adapters, merged := filepath.Join(root, "adapters"), filepath.Join(root, "merged")
 	if _, err := Export(vfs.OS, dir, "actor", adapters, "base"); err != nil {

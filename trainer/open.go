@@ -319,6 +319,9 @@ func (t *Trainer) openModels(s start) (err error) {
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
 	}
+	if s.dir != "" && !s.inPlace && c.Actor.LoRA.On() && !model.IsAdapter(from) {
+		return fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", ErrConfig, c.Actor.LoRA.Rank, s.dir)
+	}
 	student, o := from, model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, LoRA: c.Actor.LoRA, Seed: t.seed()}
 	err = t.busy("loading the student", func() (err error) {
 		if s.dir == "" && c.Model.Adapter != "" {

@@ -40,7 +40,7 @@ func (t *Trainer) recomputesOld() bool {
 	case "rollout":
 		return false
 	}
-	return t.oldDiffers || !t.be.Alone() || t.cfg.Actor.ReadsEntropy()
+	return t.oldDiffers || t.actor.Merges() || !t.be.Alone() || t.cfg.Actor.ReadsEntropy()
 }
 
 // oldLogProbs sets the log-probabilities that ratios are taken to: the sampler's, or those
@@ -64,7 +64,7 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 	switch {
 	case t.cfg.Actor.OldLogProb == "rollout":
 		r.OldST = r.SampledST
-	case t.cfg.Actor.OldLogProb == "auto" && t.be.Alone() && diff != 0 && !t.oldDiffers:
+	case t.cfg.Actor.OldLogProb == "auto" && t.be.Alone() && !t.actor.Merges() && diff != 0 && !t.oldDiffers:
 		t.oldDiffers = true
 		t.log.Warn(fmt.Sprintf("rollout/logp_diff_max is %g and should be 0 on %s: from here on a forward pass of the trainer gives the old log-probabilities (as actor.old_log_prob=recompute): please report it", diff, t.be.Name()))
 	}

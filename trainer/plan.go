@@ -194,6 +194,9 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: packed copy of the weights", base.Copies)
+		if c.Actor.LoRA.On() && p.Stage.hasCritic() && (c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda") {
+			add("sampling: weights with the adapters added", base.Weights+base.Copies)
+		}
 	}
 	answers, slots := c.Rollout.N, c.Rollout.MaxNumSeqs
 	if !p.Stage.hasCritic() {

@@ -31,6 +31,7 @@ const evalSlots = 64
 // evalFlags are those of gad eval; gad plan --stage eval takes their defaults.
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
+		adapterFlag("model"),
 		&cli.StringSliceFlag{Name: "model", Usage: "model folder; repeat it for each model to compare: all are compared with the first"},
 		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
@@ -223,6 +224,9 @@ func (e *evaluation) open() (err error) {
 	if !e.c.IsSet("max-response-length") {
 		e.limit = 1536
 	}
+	if models := e.c.StringSlice("model"); len(models) > 1 && e.c.IsSet("adapter") {
+		return usage("eval: --adapter goes with one --model, %d are given: give folders of adapters that name their base as --model", len(models))
+	}
 	for _, dir := range e.c.StringSlice("model") {
 		if err := trainer.CheckModelFolder(files(), dir); err != nil {
 			return err
@@ -255,8 +259,8 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 	}
 	switch o.From {
 	case "":
-		o.From = dir
-		return o, nil
+		o.From, err = model.BaseDir(dir) // of adapters: a discriminator trains all weights
+		return o, err
 	case "random":
 		o.From = ""
 		return o, nil
@@ -287,7 +291,7 @@ func (e *evaluation) load(s *student) (err error) {
 	}
 	_, done := e.con.Busy("loading "+s.dir, 0)
 	defer done()
-	s.l, err = loadOn(e.be, s.dir, model.LM)
+	s.l, err = loadOn(e.be, s.dir, e.c.String("adapter"), model.LM)
 	return err
 }
 

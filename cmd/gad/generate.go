@@ -40,6 +40,7 @@ func (p *program) generateCommand() *cli.Command {
 		Usage: "answer a prompt, or every prompt of a data file",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			adapterFlag("model"),
 			&cli.StringFlag{Name: "prompt", Usage: "user message, put into the chat template; - reads it from standard input"},
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
 			&cli.BoolFlag{Name: "raw", Usage: "use --prompt as it is, without a chat template"},
@@ -461,8 +462,14 @@ func (b *batchRun) describe(dir string, set *data.Set, limit int) (s batchSettin
 		Device: c.String("device"), Precision: c.String("precision")}
 	_, done := b.con.Busy("reading "+dir, 0)
 	s.Model, err = modelDigest(dir)
+	base, err1 := model.BaseDir(dir)
+	if other := cmp.Or(c.String("adapter"), base); other != dir && errors.Join(err, err1) == nil { // adapters, and what they stand on
+		var and string
+		and, err = modelDigest(other)
+		s.Model += "+" + and
+	}
 	done()
-	if err != nil {
+	if err := errors.Join(err, err1); err != nil {
 		return s, err
 	}
 	if err := set.Verify(); err != nil { // shows itself

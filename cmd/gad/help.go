@@ -67,7 +67,7 @@ func (p *program) configCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			preset, err := trainer.Preset(c.String("preset"))
+			preset, err := trainer.Preset(c.String("preset"), stage)
 			if err != nil {
 				return usage("%s: --preset: %v", typed(c), err)
 			}

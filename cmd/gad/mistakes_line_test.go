@@ -16,6 +16,8 @@ func TestMistakesOnTheLine(t *testing.T) {
 	t.Chdir(work)
 	for name, content := range map[string]string{
 		"lora/adapter_config.json":             "{}",
+		"hubbase/adapter_config.json":          `{"peft_type":"LORA","r":4,"lora_alpha":8,"target_modules":["q_proj"],"base_model_name_or_path":"Qwen/Qwen2.5-0.5B"}`,
+		"dora/adapter_config.json":             `{"peft_type":"LORA","r":4,"lora_alpha":8,"target_modules":["q_proj"],"use_dora":true}`,
 		"cache/snapshots/0123abcd/config.json": "{}", "cache/refs/main": "0123abcd",
 		"m.gguf": "GGUF", "m.bin": "x", "dir/notes.txt": "x",
 	} {
@@ -85,7 +87,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"sft: SET actor.optim.lr=nan", 2, `conf: override "actor.optim.lr=nan": setting "actor.optim.lr": "nan": expected a finite number`},
 		{"config --stage game", 2, `config: --stage "game": must be sft, warmup, train, dpo`},
 		{"config rollout.nn=2", 2, `conf: override "rollout.nn=2": setting "rollout.nn": unknown: did you mean "rollout.n"?`},
-		{"train --preset fast", 2, `train: --preset: "fast": use gad or grgc`},
+		{"train --preset fast", 2, `train: --preset: "fast": use gad, grgc, lora or paper`},
 		// flags beside settings, files where a pattern was not quoted
 		{"sft: SET data.train_files=more.jsonl", 2, `sft: "--data rows.jsonl" and "data.train_files=more.jsonl" are the same setting: give one of them`},
 		{"sft: SET --steps 3 trainer.total_steps=4", 2, `sft: "--steps 3" and "trainer.total_steps=4" are the same setting: give one of them`},
@@ -119,7 +121,14 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"generate --model rows.jsonl --prompt x", 3, `model: rows.jsonl: is a data file: give a Hugging Face model folder here, and data with --data`},
 		{"generate --model m.gguf --prompt x", 3, `model: m.gguf: is a GGUF file: give the Hugging Face folder that it was made from`},
 		{"generate --model m.bin --prompt x", 3, `model: m.bin: is a file: give the folder that contains it`},
-		{"generate --model lora --prompt x", 3, `model: lora: is a LoRA adapter: merge it into its base model first (peft: merge_and_unload)`},
+		{"generate --model lora --prompt x", 3, `model: lora/adapter_config.json: key "peft_type": "": not supported: gad reads adapters of LoRA only`},
+		{"generate --model student --adapter student --prompt x", 2, `--adapter student: is no folder of LoRA adapters: it has no adapter_config.json`},
+		{"generate --model hubbase --prompt x", 3, `model: hubbase/adapter_config.json: the base Qwen/Qwen2.5-0.5B is no folder here: fetch it, and give it with --model and this folder with --adapter`},
+		{"generate --model dora --prompt x", 3, `model: dora/adapter_config.json: key "use_dora": true: not supported: merge the adapter into its base (peft: merge_and_unload)`},
+		{"eval --model student --model dora --adapter hubbase --data rows.jsonl", 2, `eval: --adapter goes with one --model, 2 are given: give folders of adapters that name their base as --model`},
+		{"sft --model student --adapter student --data rows.jsonl --output run SET actor.lora.rank=4", 2, `configuration: model.adapter_path student: is no folder of LoRA adapters: it has no adapter_config.json`},
+		{"sft --model student --data rows.jsonl --output run SET actor.lora.rank=4 actor.lora.targets=lm_head", 2, `config: actor.lora.targets: "lm_head": expected all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj`},
+		{"export --run sft --output run --merge", 2, `configuration: export: sft/global_step_60/actor: was trained in full and has no adapters: leave out --merge`},
 		{"generate --model cache --prompt x", 3, `model: cache: is a folder of the Hugging Face cache: give cache/snapshots/0123abcd`},
 		{"generate --model student/config.json --prompt x", 3, `model: student/config.json: is a file: give the folder that contains it`},
 		{"init --config rows.jsonl --corpus rows.jsonl --output run", 3, `model: rows.jsonl: is not a config.json: give that file, or the folder that contains it`},

@@ -21,6 +21,7 @@ type stageFlag struct{ name, key, usage string }
 
 var stageFlags = []stageFlag{
 	{"model", "model.path", "student: a Hugging Face model folder"},
+	{"adapter", "model.adapter_path", "LoRA adapters to go on with, for the weights of --model: a folder as peft writes it (with actor.lora.rank as there)"},
 	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
@@ -77,9 +78,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print all settings and the plan, and stop"},
 	}
-	if stage != trainer.SFT && stage != trainer.DPO { // what the methods differ in is the game's
-		flags = append(flags, presetFlag())
-	}
+	flags = append(flags, presetFlag())
 	for _, f := range stageFlags {
 		if (stage == trainer.SFT || stage == trainer.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
 			continue
@@ -102,9 +101,9 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 	}
 }
 
-// presetFlag chooses one of the published methods.
+// presetFlag chooses among the published methods, and LoRA.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a published method: " + strings.Join(trainer.PresetNames(), " or ")}
+	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, or of several, as grgc,lora: " + strings.Join(trainer.PresetNames(), ", ")}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is
@@ -160,7 +159,7 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	}
 	before := cfg
 	cfg.Trainer.Checker = "" // a folder starts no program: see named
-	preset, err := trainer.Preset(c.String("preset"))
+	preset, err := trainer.Preset(c.String("preset"), stage)
 	if err != nil {
 		return cfg, nil, usage("%s: --preset: %v", typed(c), err)
 	}

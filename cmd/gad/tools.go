@@ -105,22 +105,39 @@ func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, 
 	}
 	_, done := p.console().Busy("loading "+dir, 0)
 	defer done()
-	if l, err = loadOn(be, dir, kind); err != nil {
+	if l, err = loadOn(be, dir, c.String("adapter"), kind); err != nil {
 		be.Close()
 	}
 	return l, err
 }
 
-// loadOn loads onto a device that is open.
-func loadOn(be compute.Backend, dir string, kind model.Kind) (l *loaded, err error) {
+// loadOn loads onto a device that is open. adapter, unless empty, is a folder of LoRA
+// adapters for the weights in dir.
+func loadOn(be compute.Backend, dir, adapter string, kind model.Kind) (l *loaded, err error) {
 	l = &loaded{be: be}
 	if l.tok, err = trainer.LoadTokenizer(dir); err != nil {
 		return nil, err
 	}
-	if l.m, err = model.Load(be, dir, model.Options{Kind: kind}); err != nil {
+	o := model.Options{Kind: kind}
+	if adapter != "" {
+		if !model.IsAdapter(adapter) {
+			return nil, usage("--adapter %s: is no folder of LoRA adapters: it has no %s", adapter, model.AdapterConfigName)
+		}
+		if o.Base, err = model.Load(be, dir, model.Options{Kind: model.LM}); err != nil {
+			return nil, err
+		}
+		defer o.Base.Close() // what stands on it keeps its weights
+		dir = adapter
+	}
+	if l.m, err = model.Load(be, dir, o); err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// adapterFlag names LoRA adapters beside the flag of the weights that they are for.
+func adapterFlag(weights string) cli.Flag {
+	return &cli.StringFlag{Name: "adapter", Usage: "LoRA adapters for the weights of --" + weights + ": a folder as peft writes it; without it --" + weights + " itself may be such a folder, if it names its base"}
 }
 
 func (l *loaded) close() { l.m.Close(); l.be.Close() }
@@ -166,6 +183,7 @@ func (p *program) logprobsCommand() *cli.Command {
 		Usage: "print log-probabilities of given responses as JSON lines",
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			adapterFlag("model"),
 			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "logits are divided by this"},
 		}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
@@ -207,7 +225,7 @@ func (p *program) scoreCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
 		Usage: "print discriminator scores of given responses as JSON lines",
-		Flags: append(append([]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"}}, rowFlags()...), deviceFlags()...),
+		Flags: append(append([]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"}, adapterFlag("critic")}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
 				return err
@@ -217,7 +235,7 @@ func (p *program) scoreCommand() *cli.Command {
 			}
 			if cfg, err := model.ReadConfig(c.String("critic")); err != nil {
 				return err
-			} else if cfg.Kind() != model.Scorer {
+			} else if cfg.Kind() != model.Scorer && !c.IsSet("adapter") {
 				return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", c.String("critic"))
 			}
 			return p.eachGiven(c, "scores, rows", c.String("critic"), model.Scorer, func(l *loaded, w io.Writer, given []trainer.Given) error {
