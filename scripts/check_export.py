@@ -1,5 +1,6 @@
 """Checks a model folder that gad wrote: transformers loads it without a missing
-or unexpected tensor, and finds the log-probabilities that gad reported.
+or unexpected tensor, and finds the log-probabilities that gad reported. A folder
+of LoRA adapters is loaded by peft, on the base that it names.
 
     gad logprobs --model DIR --data FILE --json > LINES
     python scripts/check_export.py DIR LINES [--temperature 1] [--tolerance 1e-3]
@@ -11,7 +12,9 @@ Exit status 0: all within the tolerance; 1: not; 2: nothing was compared.
 
 import argparse
 import json
+import os
 import sys
+import warnings
 
 import torch
 import transformers
@@ -25,10 +28,26 @@ def main():
     a.add_argument("--tolerance", type=float, default=1e-3)
     a = a.parse_args()
 
-    config = transformers.AutoConfig.from_pretrained(a.dir)
-    scorer = config.architectures[0].endswith("ForSequenceClassification")
+    adapter = os.path.exists(os.path.join(a.dir, "adapter_config.json"))
+    if adapter:
+        import peft
+        lora = peft.PeftConfig.from_pretrained(a.dir)
+        kind, base = lora.task_type, lora.base_model_name_or_path
+        scorer = kind == "SEQ_CLS"
+    else:
+        base = a.dir
+        kind = transformers.AutoConfig.from_pretrained(a.dir).architectures[0]
+        scorer = kind.endswith("ForSequenceClassification")
     auto = transformers.AutoModelForSequenceClassification if scorer else transformers.AutoModelForCausalLM
-    model, info = auto.from_pretrained(a.dir, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    more = dict(num_labels=1) if adapter and scorer else {}
+    model, info = auto.from_pretrained(base, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **more)
+    if adapter:
+        if scorer:
+            info["missing_keys"] = set(info["missing_keys"]) - {"score.weight"}  # the adapter has it
+            model.config.pad_token_id = 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # peft warns of adapter keys that are missing
+            model = peft.PeftModel.from_pretrained(model, a.dir)
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if info.get(key):
             print(f"{a.dir}: {key}: {info[key]}")
@@ -56,7 +75,7 @@ def main():
             if not diff <= a.tolerance:
                 print(f"{a.lines}:{number}: differs by {diff:.3g}")
             worst, count = max(worst, diff if diff == diff else float("inf")), count + len(got)
-    print(f"{a.dir}: {config.architectures[0]}, {count} values, largest difference {worst:.3g} "
+    print(f"{a.dir}: {kind}, {count} values, largest difference {worst:.3g} "
           f"(tolerance {a.tolerance:g}; transformers {transformers.__version__}, torch {torch.__version__})")
     if count == 0:
         return 2

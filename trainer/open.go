@@ -523,8 +523,12 @@ func (t *Trainer) introduce(s start) {
 		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, t.length()))
 	}
 	c := t.actor.Model().Config()
-	t.log.Info(fmt.Sprintf("%s; student %s, %s parameters; %d rows, %d prompts per step%s; %s",
-		time.Now().Format(time.DateOnly), c.Architecture, human(float64(c.ParamCount(model.LM))), len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
+	size := human(float64(c.ParamCount(model.LM))) + " parameters"
+	if l := t.actor.Model().LoRA(); l.On() {
+		size += fmt.Sprintf(", frozen, and LoRA adapters of %s", human(float64(c.TrainedCount(model.LM, l))))
+	}
+	t.log.Info(fmt.Sprintf("%s; student %s, %s; %d rows, %d prompts per step%s; %s",
+		time.Now().Format(time.DateOnly), c.Architecture, size, len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
 }
 
 func (t *Trainer) answers() string {
