@@ -139,14 +139,17 @@ type multiplication interface {
 
 // multArgs is what the tasks of multiply and streams read.
 type multArgs struct {
-	products   [2]product // of the running operation
-	products16 [2]product16
-	ps         []multiplication // that multiply computes
-	cuts       [2]split         // and their tasks
-	first      [2]int           // of the tasks
-	packs      []packing        // that pack packs
-	streamed   *product         // that streams computes
-	tasks      int              // of it
+	products    [3]product // of the running operation
+	products16  [3]product16
+	ps          []multiplication // that multiply computes
+	cuts        [3]split         // and their tasks
+	first       [3]int           // of the tasks
+	packs       []packing        // that pack packs
+	rows16      []uint32         // that roundRows makes
+	streamed    *product         // that streams computes
+	streaming16 int              // of products16, that stream16 computes
+	panels16    int              // of these
+	tasks       int              // of either
 }
 
 // multiply computes one or two products that do not depend on each other.

@@ -367,6 +367,12 @@ func (b *Backend) tasksPack(n int) bool { return n >= 4*b.pool.workers*taskTiles
 func (b *Backend) linear16(y, x []float32, N int, w *compute.Param, bias []float32, acc bool) {
 	O, I := w.Rows, w.Cols
 	weights := b.weightRows(w)
+	if b.streams16(N) {
+		a, lda := b.rounded16(x, N, I)
+		b.products16[0].streamed(a, lda, N, weights, y, acc, bias)
+		b.stream16(1)
+		return
+	}
 	if b.tasksPack(N) {
 		p := b.products16[0].of(packing{src: x, ld: I, n: N, k: I}, weights, y, O, acc)
 		p.bias = bias
