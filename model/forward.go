@@ -126,6 +126,8 @@ type acts struct {
 	actNF  compute.Tensor   // scratch: SwiGLU's output
 	rstdN  compute.Tensor   // of the final norm
 
+	ps []compute.Projection // of the running operation
+
 	// Gradients, in training only.
 	dxND, dhND, dqNHE, dkNKE, dvNKE, doNHE, dgNF, duNF compute.Tensor
 }
@@ -152,7 +154,7 @@ func (m *Model) activations(n int, k keep) *acts {
 // product and is a third of the memory.
 func (c *Config) acts(a *acts, n int, k keep, get func(what purpose, c compute.Class, n int) compute.Tensor) {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
-	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0]}
+	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
 	wide := func(layer int, what string, width int) compute.Tensor {
 		return get(purpose{layer, what}, compute.Wide, n*width)
 	}
@@ -240,9 +242,8 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	if c.QKNorm {
 		qr, kr = b.qrNHE, b.krNKE
 	}
-	be.Linear(qr, a.hND, p.wq, p.bq, false)
-	be.Linear(kr, a.hND, p.wk, p.bk, false)
-	be.Linear(b.vNKE, a.hND, p.wv, p.bv, false)
+	a.ps = append(a.ps[:0], compute.Projection{Y: qr, W: p.wq, B: p.bq}, compute.Projection{Y: kr, W: p.wk, B: p.bk}, compute.Projection{Y: b.vNKE, W: p.wv, B: p.bv})
+	be.Linears(a.ps, a.hND)
 	if c.QKNorm {
 		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, c.RMSEps)
 		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, c.RMSEps)
@@ -255,8 +256,8 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	}
 	be.Linear(b.x2ND, b.oNHE, p.wo, nil, true)
 	be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
-	be.Linear(b.gateNF, a.hND, p.gate, nil, false)
-	be.Linear(b.upNF, a.hND, p.up, nil, false)
+	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate}, compute.Projection{Y: b.upNF, W: p.up})
+	be.Linears(a.ps, a.hND)
 	be.SwiGLU(a.actNF, b.gateNF, b.upNF)
 }
 

@@ -13,11 +13,6 @@ var (
 	streamAhead16 = 2048
 )
 
-// streams16 says whether products of n rows stream their weights.
-func (b *Backend) streams16(n int) bool {
-	return b.k16 != nil && b.k16.stream != nil && n <= streamRows16
-}
-
 // rounded16 is N rows of I elements rounded to pairs, lda apart.
 func (b *Backend) rounded16(x []float32, N, I int) (a []uint32, lda int) {
 	lda = b.k16.pairs(I)
@@ -50,37 +45,9 @@ func roundRow(dst []uint32, src []float32, round func(dst []uint32, src []float3
 	}
 }
 
-// stream16 computes the first n of products16, which have the same rows of pairs as A.
-func (b *Backend) stream16(n int) {
-	b.streaming16, b.panels16 = n, 0
-	work, nr := 0, b.k16.nr
-	for i := range b.products16[:n] {
-		p := &b.products16[i]
-		b.first[i] = b.panels16
-		b.panels16 += (p.n + nr - 1) / nr
-		work += p.work()
-	}
-	b.tasks = min(b.panels16, 8*b.pool.workers)
-	if work < grain {
-		b.tasks = min(1, b.tasks)
-	}
-	b.run(b.tasks, (*Backend).streamTask16)
-}
-
-// streamTask16 computes some of the panels, counted through all products.
-func (b *Backend) streamTask16(w *worker, t int) {
-	nr := b.k16.nr
-	lo, hi := b.panels16*t/b.tasks, b.panels16*(t+1)/b.tasks
-	for i := range b.products16[:b.streaming16] {
-		p := &b.products16[i]
-		if q0, q1 := max(0, lo-b.first[i]), min((p.n+nr-1)/nr, hi-b.first[i]); q0 < q1 {
-			p.stream(b.k16, w, q0, q1)
-		}
-	}
-}
-
 // stream computes the column panels q0 to q1-1 of C, of A's rows.
-func (p *product16) stream(k *kernels16, w *worker, q0, q1 int) {
+func (p *product16) stream(b *Backend, w *worker, q0, q1 int) {
+	k := b.k16
 	pairs, blocks := k.pairs(p.k), (p.m+k.mr-1)/k.mr
 	deep, next, step := pairs, streamAhead16, k.nr
 	if blocks > 1 {
@@ -114,9 +81,4 @@ func (p *product16) stream(k *kernels16, w *worker, q0, q1 int) {
 			k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
 		}
 	}
-}
-
-// streamed makes p the product of a's m rows of pairs and the weights, as C.
-func (p *product16) streamed(a []uint32, lda, m int, weights packing, c []float32, acc bool, bias []float32) {
-	*p = product16{m: m, n: weights.n, k: weights.k, a: a, strideA: lda, b: weights.dst, strideB: weights.stride, c: c, ldc: weights.n, acc: acc, bias: bias}
 }

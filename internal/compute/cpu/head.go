@@ -243,11 +243,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	for r0 := 0; r0 < R; r0 += group {
 		n := min(group, R-r0)
 		z := b.grow(&b.zRV, n*V)
-		b.logits(h[r0*D:], n, w)
-		logits := b.logitsOf(&b.products[0], &b.products16[0], 0, n, 0, V, z)
-		if p, ok := logits.(*product); !ok || !b.streams(p) {
-			b.multiply(logits)
-		}
+		b.forward(h[r0*D:(r0+n)*D], n, D, b.linear(0, z, h[r0*D:(r0+n)*D], n, w, nil, false))
 		a := &b.head
 		a.ids, a.logp, a.u, a.sampling, a.inv = ids, logp, u, s, float32(invTemp)
 		a.r0, a.z, a.V, a.chunks = r0, z, V, (V+vocabChunk-1)/vocabChunk
