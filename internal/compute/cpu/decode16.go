@@ -49,7 +49,7 @@ func roundRow(dst []uint32, src []float32, round func(dst []uint32, src []float3
 func (p *product16) stream(b *Backend, w *worker, q0, q1 int) {
 	k := b.k16
 	pairs, blocks := k.pairs(p.k), (p.m+k.mr-1)/k.mr
-	deep, next, step := pairs, streamAhead16, k.nr
+	deep, next, step := max(1, pairs), streamAhead16, k.nr
 	if blocks > 1 {
 		parts := max(1, (pairs+streamBlock16-1)/streamBlock16) // equal ones: short ones would be all stores
 		deep = max(k.unit, ((pairs+parts-1)/parts+k.unit-1)/k.unit*k.unit)
