@@ -27,8 +27,8 @@ const tileLanes = 32
 
 func init() {
 	amx.round = roundRow16
-	amx.stream = func(rows int, a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int) {
-		streamAMX(a, lda, b, c, ldc, pairs/tilePairs, rows, acc, next, step*tilePairs)
+	amx.stream = func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int) {
+		streamAMX(a, lda, b, panels, c, ldc, pairs/tilePairs, rows, acc, next, step)
 	}
 	amx.tiles = func(p *product16, w *worker, a0, a1, b0, b1 int) { p.tilesAMX(w, a0, a1, b0, b1) }
 }

@@ -56,6 +56,11 @@ func (p *product16) stream(b *Backend, w *worker, q0, q1 int) {
 	}
 	for q := q0; q < q1; q++ {
 		cols := min(k.nr, p.n-q*k.nr)
+		if whole := min(q1, p.n/k.nr) - q; blocks == 1 && whole > 1 {
+			k.stream(p.m, p.a, p.strideA, p.b[q*p.strideB:], whole, p.c[q*k.nr:], p.ldc, pairs, asInt(p.acc), next, step)
+			q += whole - 1
+			continue
+		}
 		for x := 0; x == 0 || x < pairs; x += deep {
 			n, acc := min(deep, pairs-x), asInt(p.acc || x > 0)
 			panel := p.b[q*p.strideB+x*k.lanesB:]
@@ -66,11 +71,11 @@ func (p *product16) stream(b *Backend, w *worker, q0, q1 int) {
 				i, end := p.m*t/blocks, p.m*(t+1)/blocks
 				a, c := p.a[i*p.strideA+x:], p.c[i*p.ldc+q*k.nr:]
 				if cols == k.nr {
-					k.stream(end-i, a, p.strideA, panel, c, p.ldc, n, acc, next, step)
+					k.stream(end-i, a, p.strideA, panel, 1, c, p.ldc, n, acc, next, step)
 					continue
 				}
 				w.partial(end-i, cols, k.nr, c, p.ldc, func(tile []float32) {
-					k.stream(end-i, a, p.strideA, panel, tile, k.nr, n, acc, next, step)
+					k.stream(end-i, a, p.strideA, panel, 1, tile, k.nr, n, acc, next, step)
 				})
 			}
 		}

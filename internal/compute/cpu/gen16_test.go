@@ -333,12 +333,13 @@ func (g *writer) round16() {
 	g.in("RET")
 }
 
-// streamAMX writes stream16 for tiles: at most 32 rows by one panel of 32 columns. The
-// tiles are gemmAMX's, with as many rows as there are.
+// streamAMX writes stream16 for tiles: at most 32 rows by panels of 32 columns that
+// follow one another. The tiles are gemmAMX's, with as many rows as there are. They are
+// configured once for all panels: that waits until everything before it is done.
 func (g *writer) streamAMX() {
 	g.frame = 64
-	g.begin16("streamAMX", "a []uint32, lda int, b []uint32, c []float32, ldc, steps, rows, acc, next, step int",
-		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+56(FP), DX", "ldc+80(FP), R11", "steps+88(FP), CX", "rows+96(FP), R13")
+	g.begin16("streamAMX", "a []uint32, lda int, b []uint32, panels int, c []float32, ldc, steps, rows, acc, next, step int",
+		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+64(FP), DX", "ldc+88(FP), R11", "rows+104(FP), R13")
 	g.frame = 0
 	g.in("SHLQ $2, R8")
 	g.in("SHLQ $2, R11")
@@ -363,15 +364,22 @@ func (g *writer) streamAMX() {
 	g.in("LEAQ config-64(SP), AX")
 	g.tileConfig("AX")
 	g.in("MOVQ $128, R9")
+	g.comment("What is fetched begins at b[next] and moves by step numbers a pair.")
+	g.in("MOVQ next+120(FP), R12")
+	g.in("LEAQ (DI)(R12*4), R12")
+	g.in("MOVQ step+128(FP), R15")
+	g.in("SHLQ $6, R15")
+	g.in("MOVQ panels+56(FP), R10")
+	g.label("panel")
 	g.comment("A's rows from AX on, and C's from BX on, are those of the lower tiles.")
+	g.in("MOVQ a_base+0(FP), SI")
 	g.in("MOVQ R8, AX")
 	g.in("SHLQ $4, AX")
 	g.in("ADDQ SI, AX")
 	g.in("MOVQ R11, BX")
 	g.in("SHLQ $4, BX")
 	g.in("ADDQ DX, BX")
-	base := func(t int) string { return []string{"DX", "BX"}[t/2] }
-	g.in("CMPQ acc+104(FP), $0")
+	g.in("CMPQ acc+112(FP), $0")
 	g.in("JZ clear")
 	g.comment("The chains start from c, or from zero.")
 	g.tileLoad(0, "DX", "R11", 0)
@@ -386,13 +394,9 @@ func (g *writer) streamAMX() {
 		g.tileZero(t)
 	}
 	g.label("start")
+	g.in("MOVQ steps+96(FP), CX")
 	g.in("TESTQ CX, CX")
 	g.in("JZ store")
-	g.comment("What is fetched begins at b[next] and moves by step numbers a turn; nothing if that is 0.")
-	g.in("MOVQ next+112(FP), R12")
-	g.in("LEAQ (DI)(R12*4), R12")
-	g.in("MOVQ step+120(FP), R15")
-	g.in("SHLQ $2, R15")
 	g.in("CMPQ R13, $16")
 	g.in("JLE low")
 	for _, high := range []bool{true, false} {
@@ -400,21 +404,21 @@ func (g *writer) streamAMX() {
 		if high {
 			name = "high"
 		}
-		g.label(name)
-		g.in("TESTQ R15, R15")
-		g.in("JZ %sNear", name)
-		for line := range 2 * tilePairs {
-			g.in("PREFETCHT0 %d(R12)", 64*line)
+		fetch := func(first int) {
+			for line := range tilePairs {
+				g.in("PREFETCHT0 %d(R12)", 64*(first+line))
+			}
 		}
-		g.in("ADDQ R15, R12")
-		g.label(name + "Near")
+		g.label(name)
 		g.tileLoad(4, "SI", "R8", 0)
 		g.tileLoad(6, "DI", "R9", 0)
+		fetch(0)
+		g.tileDot(0, 4, 6)
 		g.tileLoad(7, "DI", "R9", 64)
+		fetch(tilePairs)
 		if high {
 			g.tileLoad(5, "AX", "R8", 0)
 		}
-		g.tileDot(0, 4, 6)
 		g.tileDot(1, 4, 7)
 		if high {
 			g.tileDot(2, 5, 6)
@@ -423,6 +427,7 @@ func (g *writer) streamAMX() {
 		}
 		g.in("ADDQ $64, SI")
 		g.in("ADDQ $2048, DI")
+		g.in("ADDQ R15, R12")
 		g.in("DECQ CX")
 		g.in("JNZ %s", name)
 		if high {
@@ -435,9 +440,12 @@ func (g *writer) streamAMX() {
 			g.in("CMPQ R13, $16")
 			g.in("JLE done")
 		}
-		g.tileStore(t, base(t), "R11", t%2*64)
+		g.tileStore(t, []string{"DX", "BX"}[t/2], "R11", t%2*64)
 	}
 	g.label("done")
+	g.in("ADDQ $128, DX")
+	g.in("DECQ R10")
+	g.in("JNZ panel")
 	g.tileRelease()
 	g.in("VZEROUPPER")
 	g.in("RET")

@@ -36,9 +36,10 @@ type kernels16 struct {
 	add    func(y, x []float32) // y[i] += x[i]
 	// tiles computes the panels [a0, a1) of A times [b0, b1) of B, on the calling goroutine.
 	tiles func(p *product16, w *worker, a0, a1, b0, b1 int)
-	// stream is streams16's kernel of so many rows, at most mr, and round makes rows of
-	// pairs: dst[i] = src[2*i] and src[2*i+1] for i < 16*blocks. nil where a variant has none.
-	stream func(rows int, a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+	// stream is stream16Func for so many rows, at most mr, and panels that follow one
+	// another, and round makes rows of pairs: dst[i] = src[2*i] and src[2*i+1] for
+	// i < 16*blocks. nil where a variant has none.
+	stream func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int)
 	round  func(dst []uint32, src []float32, blocks int)
 }
 

@@ -3840,15 +3840,14 @@ put:
 	VZEROUPPER
 	RET
 
-// func streamAMX(a []uint32, lda int, b []uint32, c []float32, ldc, steps, rows, acc, next, step int)
-TEXT ·streamAMX(SB), NOSPLIT, $64-128
+// func streamAMX(a []uint32, lda int, b []uint32, panels int, c []float32, ldc, steps, rows, acc, next, step int)
+TEXT ·streamAMX(SB), NOSPLIT, $64-136
 	MOVQ a_base+0(FP), SI
 	MOVQ lda+24(FP), R8
 	MOVQ b_base+32(FP), DI
-	MOVQ c_base+56(FP), DX
-	MOVQ ldc+80(FP), R11
-	MOVQ steps+88(FP), CX
-	MOVQ rows+96(FP), R13
+	MOVQ c_base+64(FP), DX
+	MOVQ ldc+88(FP), R11
+	MOVQ rows+104(FP), R13
 	SHLQ $2, R8
 	SHLQ $2, R11
 	// R10 and R12: the rows of the upper tiles and of the lower ones, which have 16 if they are not used.
@@ -3872,14 +3871,22 @@ TEXT ·streamAMX(SB), NOSPLIT, $64-128
 	LEAQ config-64(SP), AX
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00 // LDTILECFG (AX)
 	MOVQ $128, R9
+	// What is fetched begins at b[next] and moves by step numbers a pair.
+	MOVQ next+120(FP), R12
+	LEAQ (DI)(R12*4), R12
+	MOVQ step+128(FP), R15
+	SHLQ $6, R15
+	MOVQ panels+56(FP), R10
+panel:
 	// A's rows from AX on, and C's from BX on, are those of the lower tiles.
+	MOVQ a_base+0(FP), SI
 	MOVQ R8, AX
 	SHLQ $4, AX
 	ADDQ SI, AX
 	MOVQ R11, BX
 	SHLQ $4, BX
 	ADDQ DX, BX
-	CMPQ acc+104(FP), $0
+	CMPQ acc+112(FP), $0
 	JZ clear
 	// The chains start from c, or from zero.
 	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x04; BYTE $0x1a // TILELOADD 0(DX)(R11*1), TMM0
@@ -3895,18 +3902,14 @@ clear:
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd0 // TILEZERO TMM2
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd8 // TILEZERO TMM3
 start:
+	MOVQ steps+96(FP), CX
 	TESTQ CX, CX
 	JZ store
-	// What is fetched begins at b[next] and moves by step numbers a turn; nothing if that is 0.
-	MOVQ next+112(FP), R12
-	LEAQ (DI)(R12*4), R12
-	MOVQ step+120(FP), R15
-	SHLQ $2, R15
 	CMPQ R13, $16
 	JLE low
 high:
-	TESTQ R15, R15
-	JZ highNear
+	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x06 // TILELOADD 0(SI)(R8*1), TMM4
+	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x0f // TILELOADD 0(DI)(R9*1), TMM6
 	PREFETCHT0 0(R12)
 	PREFETCHT0 64(R12)
 	PREFETCHT0 128(R12)
@@ -3923,6 +3926,8 @@ high:
 	PREFETCHT0 832(R12)
 	PREFETCHT0 896(R12)
 	PREFETCHT0 960(R12)
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xc4 // TDPBF16PS TMM6, TMM4, TMM0
+	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x7c; BYTE $0x0f; BYTE $0x40 // TILELOADD 64(DI)(R9*1), TMM7
 	PREFETCHT0 1024(R12)
 	PREFETCHT0 1088(R12)
 	PREFETCHT0 1152(R12)
@@ -3939,25 +3944,20 @@ high:
 	PREFETCHT0 1856(R12)
 	PREFETCHT0 1920(R12)
 	PREFETCHT0 1984(R12)
-	ADDQ R15, R12
-highNear:
-	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x06 // TILELOADD 0(SI)(R8*1), TMM4
-	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x0f // TILELOADD 0(DI)(R9*1), TMM6
-	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x7c; BYTE $0x0f; BYTE $0x40 // TILELOADD 64(DI)(R9*1), TMM7
 	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x2c; BYTE $0x00 // TILELOADD 0(AX)(R8*1), TMM5
-	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xc4 // TDPBF16PS TMM6, TMM4, TMM0
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xcc // TDPBF16PS TMM7, TMM4, TMM1
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xd5 // TDPBF16PS TMM6, TMM5, TMM2
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xdd // TDPBF16PS TMM7, TMM5, TMM3
 	ADDQ $64, AX
 	ADDQ $64, SI
 	ADDQ $2048, DI
+	ADDQ R15, R12
 	DECQ CX
 	JNZ high
 	JMP store
 low:
-	TESTQ R15, R15
-	JZ lowNear
+	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x06 // TILELOADD 0(SI)(R8*1), TMM4
+	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x0f // TILELOADD 0(DI)(R9*1), TMM6
 	PREFETCHT0 0(R12)
 	PREFETCHT0 64(R12)
 	PREFETCHT0 128(R12)
@@ -3974,6 +3974,8 @@ low:
 	PREFETCHT0 832(R12)
 	PREFETCHT0 896(R12)
 	PREFETCHT0 960(R12)
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xc4 // TDPBF16PS TMM6, TMM4, TMM0
+	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x7c; BYTE $0x0f; BYTE $0x40 // TILELOADD 64(DI)(R9*1), TMM7
 	PREFETCHT0 1024(R12)
 	PREFETCHT0 1088(R12)
 	PREFETCHT0 1152(R12)
@@ -3990,15 +3992,10 @@ low:
 	PREFETCHT0 1856(R12)
 	PREFETCHT0 1920(R12)
 	PREFETCHT0 1984(R12)
-	ADDQ R15, R12
-lowNear:
-	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x06 // TILELOADD 0(SI)(R8*1), TMM4
-	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x0f // TILELOADD 0(DI)(R9*1), TMM6
-	BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $0x7c; BYTE $0x0f; BYTE $0x40 // TILELOADD 64(DI)(R9*1), TMM7
-	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xc4 // TDPBF16PS TMM6, TMM4, TMM0
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xcc // TDPBF16PS TMM7, TMM4, TMM1
 	ADDQ $64, SI
 	ADDQ $2048, DI
+	ADDQ R15, R12
 	DECQ CX
 	JNZ low
 store:
@@ -4009,6 +4006,9 @@ store:
 	BYTE $0xc4; BYTE $0xa2; BYTE $0x7a; BYTE $0x4b; BYTE $0x14; BYTE $0x1b // TILESTORED TMM2, 0(BX)(R11*1)
 	BYTE $0xc4; BYTE $0xa2; BYTE $0x7a; BYTE $0x4b; BYTE $0x5c; BYTE $0x1b; BYTE $0x40 // TILESTORED TMM3, 64(BX)(R11*1)
 done:
+	ADDQ $128, DX
+	DECQ R10
+	JNZ panel
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0 // TILERELEASE
 	VZEROUPPER
 	RET

@@ -107,7 +107,7 @@ func peak16(n int)
 func gemmAMX(a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc int)
 
 //go:noescape
-func streamAMX(a []uint32, lda int, b []uint32, c []float32, ldc, steps, rows, acc, next, step int)
+func streamAMX(a []uint32, lda int, b []uint32, panels int, c []float32, ldc, steps, rows, acc, next, step int)
 
 //go:noescape
 func packRowsAMX(dst []uint32, src []float32, lds, rows, blocks int)
