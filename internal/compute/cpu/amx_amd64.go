@@ -10,9 +10,6 @@ import (
 // amx is TDPBF16PS on tiles of 16 rows of 64 bytes, two by two of them, so that a
 // panel has 32 rows or columns. A line of A's panels is 16 pairs of one row, the
 // next line the next row's; B's are as avx512bf16 has them.
-//
-// These kernels have been run on an emulated processor only, never on one of silicon:
-// their bits are known, their speed is not.
 var amx = &kernels16{
 	name: "amx", mr: tileLanes, nr: tileLanes, lanesA: tileLanes, lanesB: tileLanes, unit: tilePairs, lines: true, add: addAvx512,
 	packA: packTiles,

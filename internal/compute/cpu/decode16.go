@@ -4,7 +4,7 @@ package cpu
 // decode.go). Their left side is not packed into panels but only rounded, row by row: with
 // one row, fifteen of a panel's sixteen lanes would be read for nothing.
 
-var (
+const (
 	// streamRows16 is up to how many rows a bfloat16 product streams its weights.
 	streamRows16 = 128
 	// streamBlock16 is streamBlock in pairs.
