@@ -127,6 +127,8 @@ type acts struct {
 	rstdN  compute.Tensor   // of the final norm
 	lowNR  compute.Tensor   // scratch: what an adapter's A puts out
 
+	ps []compute.Projection // of the running operation
+
 	// Gradients, in training only.
 	dxND, dhND, dqNHE, dkNKE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
 }
@@ -154,7 +156,7 @@ func (m *Model) activations(n int, k keep) *acts {
 // product and is a third of the memory.
 func (c *Config) acts(a *acts, n int, k keep, rank int, get func(what purpose, c compute.Class, n int) compute.Tensor) {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
-	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0]}
+	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
 	wide := func(layer int, what string, width int) compute.Tensor {
 		return get(purpose{layer, what}, compute.Wide, n*width)
 	}
@@ -248,9 +250,8 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	if c.QKNorm {
 		qr, kr = b.qrNHE, b.krNKE
 	}
-	m.linear(qr, a.hND, p.wq, p.bq, false)
-	m.linear(kr, a.hND, p.wk, p.bk, false)
-	m.linear(b.vNKE, a.hND, p.wv, p.bv, false)
+	a.ps = append(a.ps[:0], compute.Projection{Y: qr, W: p.wq, B: p.bq}, compute.Projection{Y: kr, W: p.wk, B: p.bk}, compute.Projection{Y: b.vNKE, W: p.wv, B: p.bv})
+	m.linears(a.ps, a.hND)
 	if c.QKNorm {
 		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, c.RMSEps)
 		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, c.RMSEps)
@@ -263,8 +264,8 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	}
 	m.linear(b.x2ND, b.oNHE, p.wo, nil, true)
 	be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
-	m.linear(b.gateNF, a.hND, p.gate, nil, false)
-	m.linear(b.upNF, a.hND, p.up, nil, false)
+	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate}, compute.Projection{Y: b.upNF, W: p.up})
+	m.linears(a.ps, a.hND)
 	be.SwiGLU(a.actNF, b.gateNF, b.upNF)
 }
 

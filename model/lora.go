@@ -228,13 +228,27 @@ func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 //	y (=, or += if acc) x wᵀ + b;  y += s (x Aᵀ) Bᵀ
 func (m *Model) linear(y, x compute.Tensor, w, b *compute.Param, acc bool) {
 	m.be.Linear(y, x, w, b, acc)
+	m.adapt(y, x, w)
+}
+
+// linears is linear, without acc, for several layers of one input.
+func (m *Model) linears(ps []compute.Projection, x compute.Tensor) {
+	m.be.Linears(ps, x)
+	for _, p := range ps {
+		m.adapt(p.Y, x, p.W)
+	}
+}
+
+// adapt adds what the adapter beside w computes.
+func (m *Model) adapt(y, x compute.Tensor, w *compute.Param) {
 	ad := m.adapters[w]
 	if ad == nil {
 		return
 	}
-	m.be.Linear(m.low(ad, x), x, ad.a, nil, false)
-	m.be.Scale(m.low(ad, x), ad.scale)
-	m.be.Linear(y, m.low(ad, x), ad.b, nil, true)
+	t := m.low(ad, x)
+	m.be.Linear(t, x, ad.a, nil, false)
+	m.be.Scale(t, ad.scale)
+	m.be.Linear(y, t, ad.b, nil, true)
 }
 
 // low is the memory for x Aᵀ, and dlow that for its gradient.

@@ -110,6 +110,14 @@ func (p *profile) Linear(y, x compute.Tensor, w, b *compute.Param, acc bool) {
 	p.op("Linear", c, func() { p.Backend.Linear(y, x, w, b, acc) })
 }
 
+func (p *profile) Linears(ps []compute.Projection, x compute.Tensor) {
+	var c cost
+	for _, q := range ps {
+		c = c.plus(p.s.linear(float64(x.Len()/q.W.Cols), float64(q.W.Cols), float64(q.W.Rows)))
+	}
+	p.op("Linear", c, func() { p.Backend.Linears(ps, x) })
+}
+
 func (p *profile) LinearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
 	n, i, o := float64(dy.Len()/w.Rows), float64(w.Cols), float64(w.Rows)
 	var c cost

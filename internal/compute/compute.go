@@ -102,6 +102,13 @@ type Param struct {
 // Len is the number of elements.
 func (p *Param) Len() int { return p.Rows * p.Cols }
 
+// Projection is one of several matrix products that have the same input: y of Linear,
+// its parameter and its bias, which may be nil.
+type Projection struct {
+	Y    Tensor
+	W, B *Param
+}
+
 // HeadOut is what the language-model head leaves for R rows.
 type HeadOut struct {
 	LogpR Tensor // log-probability of the target token (natural logarithm)
@@ -203,6 +210,8 @@ type Backend interface {
 	// bfloat16; the bias is added last.
 	// x is Narrow; y is Narrow, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
+	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
+	Linears(ps []Projection, xNI Tensor)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
 	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G is absent or b nil.
 	// dx and x are Narrow, dy Narrow or Wide. Where a CPU multiplies bfloat16, w.G's sums go

@@ -22,7 +22,7 @@ var ops = map[string]func(s *suite){
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
 	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
-	"Linear": (*suite).linear, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
+	"Linear": (*suite).linear, "Linears": (*suite).linears, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
 	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
 	"CacheWrite": (*suite).cacheWrite, "AttentionDecode": (*suite).attentionDecode,
 	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad,
@@ -499,6 +499,41 @@ func (s *suite) linear() {
 		s.rowsAlone("Linear", 129, []int{I}, []int{O}, [][]float32{x}, false, func(in, out []compute.Tensor) {
 			s.dev.Linear(out[0], in[0], w, b, false)
 		})
+	}
+}
+
+// linears: several products of one input, as many as they are, have Linear's bits.
+func (s *suite) linears() {
+	for _, N := range []int{0, 1, 5, 32, 33, 200} {
+		for _, outs := range [][]int{{40}, {128, 32, 32}, {97, 1}, {33, 64, 7, 130}} {
+			I := 70
+			c := s.sample("N=%d I=%d O=%v", N, I, outs)
+			x := c.random("x", N*I).narrow()
+			var ws, bs []*param
+			var ys, alone []*value
+			for i, O := range outs {
+				ws = append(ws, c.param(fmt.Sprintf("w%d", i), O, I, false))
+				bs = append(bs, nil)
+				if i%2 == 0 {
+					bs[i] = c.param(fmt.Sprintf("b%d", i), 1, O, false)
+				}
+				ys = append(ys, c.unset(fmt.Sprintf("y%d", i), N*O).narrow())
+				alone = append(alone, c.unset(fmt.Sprintf("y%d by Linear", i), N*O).narrow())
+			}
+			c.run(func(s *side) {
+				var ps []compute.Projection
+				for i := range outs {
+					ps = append(ps, compute.Projection{Y: s.t(ys[i]), W: s.p(ws[i]), B: s.p(bs[i])})
+				}
+				s.b.Linears(ps, s.t(x))
+				for i := range outs {
+					s.b.Linear(s.t(alone[i]), s.t(x), s.p(ws[i]), s.p(bs[i]), false)
+				}
+			})
+			for i := range outs {
+				s.equal(c.name+": "+ys[i].name, ys[i].out, alone[i].out)
+			}
+		}
 	}
 }
 

@@ -10,9 +10,6 @@ import (
 // amx is TDPBF16PS on tiles of 16 rows of 64 bytes, two by two of them, so that a
 // panel has 32 rows or columns. A line of A's panels is 16 pairs of one row, the
 // next line the next row's; B's are as avx512bf16 has them.
-//
-// These kernels have been run on an emulated processor only, never on one of silicon:
-// their bits are known, their speed is not.
 var amx = &kernels16{
 	name: "amx", mr: tileLanes, nr: tileLanes, lanesA: tileLanes, lanesB: tileLanes, unit: tilePairs, lines: true, add: addAvx512,
 	packA: packTiles,
@@ -26,6 +23,10 @@ var amx = &kernels16{
 const tileLanes = 32
 
 func init() {
+	amx.round = roundRow16
+	amx.stream = func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int) {
+		streamAMX(a, lda, b, panels, c, ldc, pairs/tilePairs, rows, acc, next, step)
+	}
 	amx.tiles = func(p *product16, w *worker, a0, a1, b0, b1 int) { p.tilesAMX(w, a0, a1, b0, b1) }
 }
 

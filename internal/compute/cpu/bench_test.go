@@ -93,6 +93,38 @@ func BenchmarkLinear(bm *testing.B) {
 	}
 }
 
+// BenchmarkFewRows is products as decoding makes them: the weights, packed, rotate through
+// 64 MiB, and the rate is that at which they are read, beside that of reading alone.
+func BenchmarkFewRows(bm *testing.B) {
+	for _, s := range [][2]int{{384, 2816}, {2816, 384}, {896, 4864}, {4864, 896}} {
+		for _, N := range []int{1, 8, 32} {
+			I, O := s[0], s[1]
+			bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d", N, I, O), func(bm *testing.B) {
+				peak := func(b *Backend) float64 {
+					read, _ := b.bandwidth(1 << 24)
+					return read / 1e9
+				}
+				bench(bm, "GB/s", peak, func(b *Backend) (float64, func()) {
+					bytes := 4 * I * O
+					if b.k16 != nil {
+						bytes = 2 * I * O
+					}
+					ws := make([]*compute.Param, 64<<20/bytes)
+					for i := range ws {
+						ws[i] = &compute.Param{Rows: O, Cols: I, W: random(b, O*I)}
+						b.linear(0, nil, nil, 0, ws[i], nil, false) // packs it
+					}
+					x, y, next := random(b, N*I), random(b, N*O), 0
+					return float64(bytes), func() {
+						b.Linear(y, x, ws[next%len(ws)], nil, false)
+						next++
+					}
+				})
+			})
+		}
+	}
+}
+
 func BenchmarkLinearGrad(bm *testing.B) {
 	for _, s := range [][3]int{{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128}, {1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}} {
 		N, I, O := s[0], s[1], s[2]

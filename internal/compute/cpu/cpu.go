@@ -104,7 +104,8 @@ type worker struct {
 	wide   [2][]float32 // parts of bfloat16 panels, as float32
 	kept   []int32      // tokens that pass Sample's filters
 	heap   []int32      // tokens that it ranks
-	p      product      // of the running task
+	marks  [][drawRows]float64
+	p      product // of the running task
 	p16    product16
 	part   product16 // of that, with rows that it has packed
 	_      [64]byte  // workers do not share a cache line

@@ -20,26 +20,43 @@ const (
 	nearRows = 16
 )
 
-// streams computes the product p of packed columns with the chains of tiles, and
-// reports whether it did: p must have few rows.
-func (b *Backend) streams(p *product) bool {
-	if p.m > streamRows || b.k.stream == nil {
-		return false
+// streams says whether products of n rows stream their weights.
+func (b *Backend) streams(n int) bool {
+	if b.k16 != nil {
+		return n <= streamRows16 && b.k16.stream != nil
 	}
-	panels := (p.n + b.k.nr - 1) / b.k.nr
-	b.streamed, b.tasks = p, min(panels, 8*b.pool.workers)
-	if p.m*p.n*p.k < grain {
-		b.tasks = 1
+	return n <= streamRows && b.k.stream != nil
+}
+
+// stream computes products for which streams is true, as one run of tasks.
+func (b *Backend) stream(ps ...multiplication) {
+	b.ps, b.across = append(b.ps[:0], ps...), 0
+	work := 0
+	for i, p := range ps {
+		b.first[i] = b.across
+		b.across += p.width(b)
+		work += p.work()
 	}
-	b.run(b.tasks, func(b *Backend, w *worker, t int) {
-		panels := (b.streamed.n + b.k.nr - 1) / b.k.nr
-		b.streamed.stream(b.k, w, panels*t/b.tasks, panels*(t+1)/b.tasks)
-	})
-	return true
+	b.tasks = min(b.across, 8*b.pool.workers)
+	if work < grain {
+		b.tasks = min(1, b.across)
+	}
+	b.run(b.tasks, (*Backend).streamTask)
+}
+
+// streamTask computes some of the panels, counted through all products.
+func (b *Backend) streamTask(w *worker, t int) {
+	lo, hi := b.across*t/b.tasks, b.across*(t+1)/b.tasks
+	for i, p := range b.ps {
+		if q0, q1 := max(0, lo-b.first[i]), min(p.width(b), hi-b.first[i]); q0 < q1 {
+			p.stream(b, w, q0, q1)
+		}
+	}
 }
 
 // stream computes the column panels p0 to p1-1 of C.
-func (p *product) stream(k *kernels, w *worker, p0, p1 int) {
+func (p *product) stream(bk *Backend, w *worker, p0, p1 int) {
+	k := bk.k
 	b := p.b[:cap(p.b)]
 	blocks := (p.m + k.mr - 1) / k.mr
 	deep, next, step := p.k, streamAhead, k.nr

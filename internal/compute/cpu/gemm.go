@@ -1,6 +1,10 @@
 package cpu
 
-import "gad/internal/compute"
+import (
+	"fmt"
+
+	"gad/internal/compute"
+)
 
 // product is C = A·B, or C += A·B when acc is set, with
 //
@@ -129,23 +133,28 @@ func (p *product) whole(b *Backend, w *worker) { p.all(b.k, w) }
 
 func (p *product) work() int { return p.m * p.n * p.k }
 
+func (p *product) width(b *Backend) int { return (p.n + b.k.nr - 1) / b.k.nr }
+
 // multiplication is a product that can be cut into tasks: a product or a product16.
 type multiplication interface {
 	work() int                   // multiply-adds
 	whole(b *Backend, w *worker) // on the calling goroutine
 	cut(b *Backend) split
 	task(b *Backend, w *worker, s split, t int)
+	width(b *Backend) int                     // panels of columns
+	stream(b *Backend, w *worker, q0, q1 int) // some of them, if the product has few rows
 }
 
-// multArgs is what the tasks of multiply and streams read.
+// multArgs is what the tasks of multiply and stream read.
 type multArgs struct {
-	products   [2]product // of the running operation
-	products16 [2]product16
-	ps         []multiplication // that multiply computes
-	cuts       [2]split         // and their tasks
-	first      [2]int           // of the tasks
+	products   [3]product // of the running operation
+	products16 [3]product16
+	ps         []multiplication // that multiply or stream computes
+	cuts       [3]split         // and their tasks
+	first      [3]int           // of the tasks
 	packs      []packing        // that pack packs
-	streamed   *product         // that streams computes
+	rows16     []uint32         // that roundRows makes
+	across     int              // of columns, of what stream computes
 	tasks      int              // of it
 }
 
@@ -212,21 +221,58 @@ func (b *Backend) Refresh(p *compute.Param) {
 // Linear is the product with a parameter's transpose. With acc the chain starts
 // from y.
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
-	O, I := w.Rows, w.Cols
-	N := rowsOf("Linear", "x", xNI, I)
-	y, x := f32("Linear", "y", yNO, N*O), f32("Linear", "x", xNI, N*I)
-	var biasO []float32
-	if bias != nil {
-		biasO = f32("Linear", "b", bias.W, O)
+	b.linears("Linear", xNI, acc, compute.Projection{Y: yNO, W: w, B: bias})
+}
+
+// Linears is Linear for each of ps: one run of tasks, and in bfloat16 one rounding of x.
+func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
+	for len(ps) > 0 {
+		n := min(len(ps), len(b.products))
+		b.linears("Linears", xNI, false, ps[:n]...)
+		ps = ps[n:]
 	}
+}
+
+func (b *Backend) linears(op string, xNI compute.Tensor, acc bool, ps ...compute.Projection) {
+	I := ps[0].W.Cols
+	N := rowsOf(op, "x", xNI, I)
+	x := f32(op, "x", xNI, N*I)
+	all := make([]multiplication, 0, len(b.products))
+	for i, p := range ps {
+		if p.W.Cols != I {
+			panic(fmt.Sprintf("cpu: %s: W has %d columns, and x %d", op, p.W.Cols, I))
+		}
+		O, bias := p.W.Rows, []float32(nil)
+		if p.B != nil {
+			bias = f32(op, "b", p.B.W, O)
+		}
+		all = append(all, b.linear(i, f32(op, "y", p.Y, N*O), x, N, p.W, bias, acc))
+	}
+	b.forward(x, N, I, all...)
+}
+
+// linear makes y the product of N rows x and w's transpose, in products[i], or in
+// products16[i] without A.
+func (b *Backend) linear(i int, y, x []float32, N int, w *compute.Param, bias []float32, acc bool) multiplication {
 	if b.k16 != nil {
-		b.linear16(y, x, N, w, biasO, acc)
-		return
+		p, weights := &b.products16[i], b.weightRows(w)
+		*p = product16{m: N, n: w.Rows, k: w.Cols, b: weights.dst, strideB: weights.stride, c: y, ldc: w.Rows, acc: acc, bias: bias}
+		return p
 	}
-	p := &b.products[0]
-	*p = product{m: N, n: O, k: I, a: x, rs: I, cs: 1, c: y, ldc: O, acc: acc, bias: biasO}
-	if !b.streams(p.columns(b.k, b.columns(w))) {
-		b.multiply(p)
+	p := &b.products[i]
+	*p = product{m: N, n: w.Rows, k: w.Cols, a: x, rs: w.Cols, cs: 1, c: y, ldc: w.Rows, acc: acc, bias: bias}
+	return p.columns(b.k, b.columns(w))
+}
+
+// forward computes products that linear made of the same N rows x of I elements.
+func (b *Backend) forward(x []float32, N, I int, ps ...multiplication) {
+	switch {
+	case b.k16 != nil:
+		b.forward16(x, N, I, ps)
+	case b.streams(N):
+		b.stream(ps...)
+	default:
+		b.multiply(ps...)
 	}
 }
 

@@ -160,6 +160,8 @@ func (p *product16) whole(b *Backend, w *worker) {
 
 func (p *product16) work() int { return p.m * p.n * p.k }
 
+func (p *product16) width(b *Backend) int { return (p.n + b.k16.nr - 1) / b.k16.nr }
+
 // cut makes tasks of all columns where they pack their rows, so that nothing is
 // packed twice: as many for each worker, of equally many tiles, to within one.
 func (p *product16) cut(b *Backend) split {
@@ -363,23 +365,35 @@ func (k *kernels16) chunk(N, width int) int {
 // tasksPack says whether n rows of A are so many that tasks can pack their own.
 func (b *Backend) tasksPack(n int) bool { return n >= 4*b.pool.workers*taskTiles*b.k16.mr }
 
-// linear16 is Linear.
-func (b *Backend) linear16(y, x []float32, N int, w *compute.Param, bias []float32, acc bool) {
-	O, I := w.Rows, w.Cols
-	weights := b.weightRows(w)
-	if b.tasksPack(N) {
-		p := b.products16[0].of(packing{src: x, ld: I, n: N, k: I}, weights, y, O, acc)
-		p.bias = bias
-		b.multiply(p)
-		return
-	}
-	step := b.k16.chunk(N, I)
-	for n := 0; n < N; n += step {
-		a := b.operandA(&b.a16, x[n*I:], I, min(step, N-n), I, false)
-		b.pack(a)
-		p := b.products16[0].of(a, weights, y[n*O:], O, acc)
-		p.bias = bias
-		b.multiply(p)
+// forward16 is forward, for the first of products16.
+func (b *Backend) forward16(x []float32, N, I int, all []multiplication) {
+	ps := b.products16[:len(all)]
+	switch {
+	case b.streams(N):
+		a, lda := b.rounded16(x, N, I)
+		for i := range ps {
+			ps[i].a, ps[i].strideA = a, lda
+		}
+		b.stream(all...)
+	case b.tasksPack(N):
+		for i := range ps {
+			ps[i].unpacked = packing{src: x, ld: I, n: N, k: I}
+			b.multiply(&ps[i])
+		}
+	default:
+		step := b.k16.chunk(N, I)
+		for n := 0; n < N; n += step {
+			a := b.operandA(&b.a16, x[n*I:], I, min(step, N-n), I, false)
+			b.pack(a)
+			for i := range ps {
+				p := &ps[i]
+				p.m, p.a, p.strideA = a.n, a.dst, a.stride
+				if n > 0 {
+					p.c = p.c[step*p.ldc:]
+				}
+			}
+			b.multiply(all...)
+		}
 	}
 }
 

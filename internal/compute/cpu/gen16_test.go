@@ -134,7 +134,7 @@ func (g *writer) vex(text string, prefix, opcode byte, vvvv int, index int, rest
 }
 
 // general are the general registers' numbers.
-var general = map[string]int{"AX": 0, "CX": 1, "DX": 2, "BX": 3, "SI": 6, "DI": 7, "R8": 8, "R9": 9}
+var general = map[string]int{"AX": 0, "CX": 1, "DX": 2, "BX": 3, "SI": 6, "DI": 7, "R8": 8, "R9": 9, "R11": 11}
 
 // tileMemory writes a load or a store of a tile whose rows are stride bytes apart.
 func (g *writer) tileMemory(mnemonic string, prefix byte, tile int, base, stride string, at int) {
@@ -186,7 +186,7 @@ func (g *writer) begin16(name, args string, moves ...string) {
 		}
 	}
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
-	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, name, size)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n", name, args, name, g.frame, size)
 	for _, s := range moves {
 		g.in("MOVQ %s", s)
 	}
@@ -249,6 +249,204 @@ func (g *writer) gemm16(m int) {
 			g.in("ADDQ R11, DX")
 		}
 	}
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// stream16 writes the tile of m rows and 32 columns for few rows: A is rows of pairs,
+// and the part of B that comes later is fetched while this one is multiplied.
+func (g *writer) stream16(m int) {
+	const b0, b1, cast = 28, 29, 30
+	g.begin16(fmt.Sprintf("stream16x%d", m), "a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int",
+		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+56(FP), DX", "ldc+80(FP), R11", "pairs+88(FP), CX", "acc+96(FP), AX")
+	g.in("SHLQ $2, R8")
+	g.in("SHLQ $2, R11")
+	address := g.rowAddresses(m)
+	g.comment("The chains start from c, or from zero.")
+	g.in("TESTQ AX, AX")
+	g.in("JZ clear")
+	g.in("MOVQ DX, AX")
+	for i := range m {
+		g.in("VMOVUPS (AX), %s", g.r(2*i))
+		g.in("VMOVUPS 64(AX), %s", g.r(2*i+1))
+		if i < m-1 {
+			g.in("ADDQ R11, AX")
+		}
+	}
+	g.in("JMP start")
+	g.label("clear")
+	for i := range 2 * m {
+		g.zero(i)
+	}
+	g.label("start")
+	g.in("TESTQ CX, CX")
+	g.in("JZ store")
+	g.comment("What is fetched begins at b[next] and moves by step numbers a turn.")
+	g.in("MOVQ next+104(FP), AX")
+	g.in("LEAQ (DI)(AX*4), AX")
+	g.in("MOVQ step+112(FP), R15")
+	g.in("SHLQ $2, R15")
+	g.in("PCALIGN $64")
+	g.label("loop")
+	g.in("PREFETCHT0 (AX)")
+	g.in("PREFETCHT0 64(AX)")
+	g.in("ADDQ R15, AX")
+	g.in("VMOVUPS (DI), %s", g.r(b0))
+	g.in("VMOVUPS 64(DI), %s", g.r(b1))
+	g.in("ADDQ $128, DI")
+	for i := range m {
+		br := cast + i%2
+		g.in("VBROADCASTSS %s, %s", address(i), g.r(br))
+		g.dot16(2*i, b0, br)
+		g.dot16(2*i+1, b1, br)
+	}
+	for i := 0; i < m; i += 5 {
+		g.in("ADDQ $4, %s", rowBases[i/5])
+	}
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.label("store")
+	for i := range m {
+		g.in("VMOVUPS %s, (DX)", g.r(2*i))
+		g.in("VMOVUPS %s, 64(DX)", g.r(2*i+1))
+		if i < m-1 {
+			g.in("ADDQ R11, DX")
+		}
+	}
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// round16 writes the kernel that makes pairs of one row's elements.
+func (g *writer) round16() {
+	g.begin16("roundRow16", "dst []uint32, src []float32, blocks int", "dst_base+0(FP), DI", "src_base+24(FP), SI", "blocks+48(FP), CX")
+	g.label("loop")
+	g.in("VMOVUPS (SI), Z0")
+	g.in("VMOVUPS 64(SI), Z1")
+	g.narrow(0, 1, 0)
+	g.in("VMOVUPS Z0, (DI)")
+	g.in("ADDQ $128, SI")
+	g.in("ADDQ $64, DI")
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
+// streamAMX writes stream16 for tiles: at most 32 rows by panels of 32 columns that
+// follow one another. The tiles are gemmAMX's, with as many rows as there are. They are
+// configured once for all panels: that waits until everything before it is done.
+func (g *writer) streamAMX() {
+	g.frame = 64
+	g.begin16("streamAMX", "a []uint32, lda int, b []uint32, panels int, c []float32, ldc, steps, rows, acc, next, step int",
+		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+64(FP), DX", "ldc+88(FP), R11", "rows+104(FP), R13")
+	g.frame = 0
+	g.in("SHLQ $2, R8")
+	g.in("SHLQ $2, R11")
+	g.comment("R10 and R12: the rows of the upper tiles and of the lower ones, which have 16 if they are not used.")
+	g.in("MOVQ $16, R10")
+	g.in("MOVQ $16, R12")
+	g.in("CMPQ R13, R10")
+	g.in("CMOVQLT R13, R10")
+	g.in("LEAQ -16(R13), AX")
+	g.in("CMPQ AX, $0")
+	g.in("CMOVQGT AX, R12")
+	g.in("MOVQ $0x0000000100000101, AX")
+	g.in("IMULQ AX, R10")
+	g.in("MOVQ $0x0000010001010000, AX")
+	g.in("IMULQ AX, R12")
+	g.in("MOVQ $0x1010000000000000, AX")
+	g.in("ORQ AX, R10")
+	g.in("ORQ R12, R10")
+	g.in("VMOVUPS tiles<>(SB), Z0")
+	g.in("VMOVUPS Z0, config-64(SP)")
+	g.in("MOVQ R10, config-16(SP)")
+	g.in("LEAQ config-64(SP), AX")
+	g.tileConfig("AX")
+	g.in("MOVQ $128, R9")
+	g.comment("What is fetched begins at b[next] and moves by step numbers a pair.")
+	g.in("MOVQ next+120(FP), R12")
+	g.in("LEAQ (DI)(R12*4), R12")
+	g.in("MOVQ step+128(FP), R15")
+	g.in("SHLQ $6, R15")
+	g.in("MOVQ panels+56(FP), R10")
+	g.label("panel")
+	g.comment("A's rows from AX on, and C's from BX on, are those of the lower tiles.")
+	g.in("MOVQ a_base+0(FP), SI")
+	g.in("MOVQ R8, AX")
+	g.in("SHLQ $4, AX")
+	g.in("ADDQ SI, AX")
+	g.in("MOVQ R11, BX")
+	g.in("SHLQ $4, BX")
+	g.in("ADDQ DX, BX")
+	g.in("CMPQ acc+112(FP), $0")
+	g.in("JZ clear")
+	g.comment("The chains start from c, or from zero.")
+	g.tileLoad(0, "DX", "R11", 0)
+	g.tileLoad(1, "DX", "R11", 64)
+	g.in("CMPQ R13, $16")
+	g.in("JLE start")
+	g.tileLoad(2, "BX", "R11", 0)
+	g.tileLoad(3, "BX", "R11", 64)
+	g.in("JMP start")
+	g.label("clear")
+	for t := range 4 {
+		g.tileZero(t)
+	}
+	g.label("start")
+	g.in("MOVQ steps+96(FP), CX")
+	g.in("TESTQ CX, CX")
+	g.in("JZ store")
+	g.in("CMPQ R13, $16")
+	g.in("JLE low")
+	for _, high := range []bool{true, false} {
+		name := "low"
+		if high {
+			name = "high"
+		}
+		fetch := func(first int) {
+			for line := range tilePairs {
+				g.in("PREFETCHT0 %d(R12)", 64*(first+line))
+			}
+		}
+		g.label(name)
+		g.tileLoad(4, "SI", "R8", 0)
+		g.tileLoad(6, "DI", "R9", 0)
+		fetch(0)
+		g.tileDot(0, 4, 6)
+		g.tileLoad(7, "DI", "R9", 64)
+		fetch(tilePairs)
+		if high {
+			g.tileLoad(5, "AX", "R8", 0)
+		}
+		g.tileDot(1, 4, 7)
+		if high {
+			g.tileDot(2, 5, 6)
+			g.tileDot(3, 5, 7)
+			g.in("ADDQ $64, AX")
+		}
+		g.in("ADDQ $64, SI")
+		g.in("ADDQ $2048, DI")
+		g.in("ADDQ R15, R12")
+		g.in("DECQ CX")
+		g.in("JNZ %s", name)
+		if high {
+			g.in("JMP store")
+		}
+	}
+	g.label("store")
+	for t := range 4 {
+		if t == 2 {
+			g.in("CMPQ R13, $16")
+			g.in("JLE done")
+		}
+		g.tileStore(t, []string{"DX", "BX"}[t/2], "R11", t%2*64)
+	}
+	g.label("done")
+	g.in("ADDQ $128, DX")
+	g.in("DECQ R10")
+	g.in("JNZ panel")
+	g.tileRelease()
 	g.in("VZEROUPPER")
 	g.in("RET")
 }
@@ -564,12 +762,20 @@ func assemble16() (asm, stubs []byte) {
 		g.gemm16(m)
 		names = append(names, fmt.Sprintf("gemm16x%d", m))
 	}
+	var streams []string
+	for m := 1; m <= g.mr; m++ {
+		g.stream16(m)
+		streams = append(streams, fmt.Sprintf("stream16x%d", m))
+	}
+	g.round16()
 	g.pack16()
 	g.peak16()
 	g.gemmAMX()
+	g.streamAMX()
 	g.packAMX()
 	g.peakAMX()
 	fmt.Fprintf(&g.stubs, "\nvar gemms16 = []gemm16Func{%s}\n", strings.Join(names, ", "))
+	fmt.Fprintf(&g.stubs, "\nvar streams16 = []stream16Func{%s}\n", strings.Join(streams, ", "))
 	stubs, err := format.Source(g.stubs.Bytes())
 	if err != nil {
 		panic(err)

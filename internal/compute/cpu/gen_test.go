@@ -66,6 +66,7 @@ type writer struct {
 	isa
 	asm, stubs bytes.Buffer
 	labels     int
+	frame      int               // bytes of the next function's own on the stack
 	bases      map[string]string // slice argument -> register of its first element
 }
 
@@ -583,6 +584,34 @@ func (g *writer) vectors() {
 		}})
 }
 
+// rowBases are the registers from which A's rows are addressed: 0 to 4 from SI, 5 to 9
+// from R13, 10 to 13 from BX.
+var rowBases = []string{"SI", "R13", "BX"}
+
+// rowAddresses sets rowBases for m rows from SI on that are R8 bytes apart, and R12; it
+// returns the address of row i.
+func (g *writer) rowAddresses(m int) func(i int) string {
+	g.in("LEAQ (R8)(R8*2), R12")
+	if m > 5 {
+		g.in("LEAQ (SI)(R8*4), R13")
+		g.in("ADDQ R8, R13")
+	}
+	if m > 10 {
+		g.in("LEAQ (R13)(R8*4), BX")
+		g.in("ADDQ R8, BX")
+	}
+	return func(i int) string {
+		base := "(" + rowBases[i/5] + ")"
+		switch i % 5 {
+		case 0:
+			return base
+		case 3:
+			return base + "(R12*1)"
+		}
+		return base + fmt.Sprintf("(R8*%d)", i%5)
+	}
+}
+
 // gemm writes the tile of m rows and two vectors of columns; with ahead, the one
 // that fetches as it goes.
 func (g *writer) gemm(m int, ahead bool) {
@@ -604,27 +633,7 @@ func (g *writer) gemm(m int, ahead bool) {
 	for _, r := range []string{"R8", "R9", "R10", "R11"} {
 		g.in("SHLQ $2, %s", r)
 	}
-	// Rows 0 to 4 are addressed from SI, 5 to 9 from R13, 10 to 13 from BX.
-	bases := []string{"SI", "R13", "BX"}[:(m+4)/5]
-	g.in("LEAQ (R8)(R8*2), R12")
-	if m > 5 {
-		g.in("LEAQ (SI)(R8*4), R13")
-		g.in("ADDQ R8, R13")
-	}
-	if m > 10 {
-		g.in("LEAQ (R13)(R8*4), BX")
-		g.in("ADDQ R8, BX")
-	}
-	address := func(i int) string {
-		base := "(" + bases[i/5] + ")"
-		switch i % 5 {
-		case 0:
-			return base
-		case 3:
-			return base + "(R12*1)"
-		}
-		return base + fmt.Sprintf("(R8*%d)", i%5)
-	}
+	bases, address := rowBases[:(m+4)/5], g.rowAddresses(m)
 	g.comment("The chains start from c, or from zero.")
 	g.in("TESTQ AX, AX")
 	g.in("JZ clear")

@@ -247,7 +247,10 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	}
 	group := max(1, sampleSize/V)
 	if s.Temperature > 0 {
-		b.room(V)
+		b.room(drawRows * V)
+		for w := range b.workers {
+			b.workers[w].marks = slices.Grow(b.workers[w].marks[:0], (V+markEvery-1)/markEvery+1)
+		}
 	}
 	if s.TopK > 0 || s.TopP > 0 || s.MinP > 0 {
 		for w := range b.workers {
@@ -257,38 +260,98 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	for r0 := 0; r0 < R; r0 += group {
 		n := min(group, R-r0)
 		z := b.grow(&b.zRV, n*V)
-		b.logits(h[r0*D:], n, w)
-		logits := b.logitsOf(&b.products[0], &b.products16[0], 0, n, 0, V, z)
-		if p, ok := logits.(*product); !ok || !b.streams(p) {
-			b.multiply(logits)
-		}
+		b.forward(h[r0*D:(r0+n)*D], n, D, b.linear(0, z, h[r0*D:(r0+n)*D], n, w, nil, false))
 		a := &b.head
 		a.ids, a.logp, a.u, a.sampling, a.inv = ids, logp, u, s, float32(invTemp)
 		a.r0, a.z, a.V, a.chunks = r0, z, V, (V+vocabChunk-1)/vocabChunk
 		b.stats = slices.Grow(b.stats[:0], n*a.chunks)[:n*a.chunks]
-		b.run(n, (*Backend).sampleTask)
+		a.n, a.height = n, min(drawRows, max(1, n/(2*b.pool.workers)))
+		b.run((n+a.height-1)/a.height, (*Backend).sampleTask)
 	}
 }
 
-// sampleTask draws the token of one row.
-func (b *Backend) sampleTask(wk *worker, i int) {
+// sampleTask draws the tokens of some rows.
+func (b *Backend) sampleTask(wk *worker, t int) {
 	a := &b.head
-	V, r := a.V, a.r0+i
-	row := a.z[i*V : (i+1)*V]
-	chunks := b.stats[i*a.chunks : (i+1)*a.chunks]
-	for c := range chunks {
-		chunks[c] = b.chunkStat(row[c*vocabChunk:min(V, (c+1)*vocabChunk)], a.inv)
+	V, lo, hi := a.V, t*a.height, min(a.n, (t+1)*a.height)
+	ids, prob := a.ids[a.r0+lo:a.r0+hi], wk.buf[0]
+	var lse [drawRows]float64
+	for i := range ids {
+		row := a.z[(lo+i)*V : (lo+i+1)*V]
+		chunks := b.stats[(lo+i)*a.chunks : (lo+i+1)*a.chunks]
+		for c := range chunks {
+			chunks[c] = b.chunkStat(row[c*vocabChunk:min(V, (c+1)*vocabChunk)], a.inv)
+		}
+		lse[i], _ = fold(chunks)
+		if a.sampling.Temperature == 0 {
+			ids[i] = largest(row)
+			continue
+		}
+		copy(prob[i*V:(i+1)*V], row)
+		b.k.expSum(prob[i*V:(i+1)*V], float32(lse[i]))
 	}
-	lse, _ := fold(chunks)
-	if a.sampling.Temperature == 0 {
-		a.ids[r] = largest(row)
-	} else {
-		prob := wk.buf[0][:V]
-		copy(prob, row)
-		b.k.expSum(prob, float32(lse))
-		a.ids[r] = wk.draw(prob, a.sampling, a.u[r])
+	switch s, u := a.sampling, a.u; {
+	case s.Temperature == 0:
+	case s.TopK > 0 || s.TopP > 0 || s.MinP > 0:
+		for i := range ids {
+			ids[i] = wk.draw(prob[i*V:(i+1)*V], s, u[a.r0+lo+i])
+		}
+	default:
+		wk.pick(ids, prob, V, u[a.r0+lo:a.r0+hi])
 	}
-	a.logp[r] = float32(float64(row[a.ids[r]]) - lse)
+	for i, id := range ids {
+		a.logp[a.r0+lo+i] = float32(float64(a.z[(lo+i)*V+int(id)]) - lse[i])
+	}
+}
+
+const (
+	// drawRows is how many rows a task of Sample has at most: an addition waits for the
+	// one before it, and four rows' additions do not wait for one another.
+	drawRows = 4
+	// markEvery is after how many tokens pick keeps the sums so far.
+	markEvery = 256
+)
+
+// pick makes ids[i] the first token at which the cumulative probability of row i, of V
+// tokens, exceeds u[i] times the row's total. Sums are taken over ascending tokens.
+func (w *worker) pick(ids []int32, prob []float32, V int, u []float64) {
+	var p [drawRows][]float32
+	for i := range p {
+		row := min(i, len(ids)-1)
+		p[i] = prob[row*V : (row+1)*V]
+	}
+	var s0, s1, s2, s3 float64
+	w.marks = w.marks[:0]
+	for v := 0; v < V; v += markEvery {
+		w.marks = append(w.marks, [drawRows]float64{s0, s1, s2, s3})
+		end := min(V, v+markEvery)
+		p1, p2, p3 := p[1][v:end], p[2][v:end], p[3][v:end]
+		for j, x := range p[0][v:end] {
+			s0 += float64(x)
+			s1 += float64(p1[j])
+			s2 += float64(p2[j])
+			s3 += float64(p3[j])
+		}
+	}
+	w.marks = append(w.marks, [drawRows]float64{s0, s1, s2, s3})
+	for i := range ids {
+		last := len(w.marks) - 1
+		need, at := u[i]*w.marks[last][i], 0
+		for at < last && !(w.marks[at+1][i] > need) {
+			at++
+		}
+		ids[i] = int32(V - 1)
+		if at == last {
+			continue
+		}
+		sum := w.marks[at][i]
+		for v := at * markEvery; v < V; v++ {
+			if sum += float64(p[i][v]); sum > need {
+				ids[i] = int32(v)
+				break
+			}
+		}
+	}
 }
 
 // largest is the index of the largest element, the first of equal ones.

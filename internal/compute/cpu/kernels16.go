@@ -36,6 +36,11 @@ type kernels16 struct {
 	add    func(y, x []float32) // y[i] += x[i]
 	// tiles computes the panels [a0, a1) of A times [b0, b1) of B, on the calling goroutine.
 	tiles func(p *product16, w *worker, a0, a1, b0, b1 int)
+	// stream is stream16Func for so many rows, at most mr, and panels that follow one
+	// another, and round makes rows of pairs: dst[i] = src[2*i] and src[2*i+1] for
+	// i < 16*blocks. nil where a variant has none.
+	stream func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int)
+	round  func(dst []uint32, src []float32, blocks int)
 }
 
 // gemm16Func computes a tile of so many rows and 32 columns, from panels of 16
@@ -196,3 +201,11 @@ type native struct {
 	of *kernels
 	*kernels16
 }
+
+// stream16Func computes a tile of so many rows and 32 columns, of A's rows of pairs:
+//
+//	c[i*ldc+j] (=, or += if acc is not 0) Σ_{p<pairs} a[i*lda+p]*b[p*32+j]
+//
+// with gemm16Func's arithmetic. Meanwhile it asks memory for what lies from b[next] on,
+// 32 numbers at p*step for each p.
+type stream16Func func(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)

@@ -32,6 +32,12 @@ var avx512bf16 = &kernels16{
 }
 
 func init() {
+	avx512bf16.round = roundRow16
+	avx512bf16.stream = func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int) {
+		for q := range panels {
+			streams16[rows-1](a, lda, b[q*pairs*32:], c[q*32:], ldc, pairs, acc, next, step)
+		}
+	}
 	avx512bf16.tiles = func(p *product16, w *worker, a0, a1, b0, b1 int) { p.tilesOf(avx512bf16, gemms16, w, a0, a1, b0, b1) }
 }
 

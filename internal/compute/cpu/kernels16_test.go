@@ -112,6 +112,37 @@ func testPack16(t *testing.T, k *kernels16) {
 	}
 }
 
+// TestRoundRow: rows of pairs are what packGo makes of one lane, with zeros behind them.
+func TestRoundRow(t *testing.T) {
+	for _, k := range sets() {
+		if k.round == nil {
+			continue
+		}
+		for _, n := range []int{0, 1, 2, 31, 32, 33, 64, 97, 128} {
+			_, src := guarded(n, n%16)
+			for i := range src {
+				src[i] = float32(rand.NormFloat64())
+				if i%5 == 0 {
+					src[i] = odd[rand.IntN(len(odd))]
+				}
+			}
+			const guard = 0xdeadbeef
+			pairs := k.pairs(n)
+			got, want := slices.Repeat([]uint32{guard}, pairs+16), make([]uint32, pairs)
+			roundRow(got[:pairs], src, k.round)
+			packGo(want, 1, src, n, 0, 1, 0, n, false)
+			for i, x := range got {
+				if i < pairs && x != want[i] {
+					t.Fatalf("%s: %d elements: pair %d is %x, want %x", k.name, n, i, x, want[i])
+				}
+				if i >= pairs && x != guard {
+					t.Fatalf("%s: %d elements: wrote outside", k.name, n)
+				}
+			}
+		}
+	}
+}
+
 func TestExpand16(t *testing.T) {
 	for _, k := range sets() {
 		if k.expand == nil {
@@ -196,7 +227,7 @@ var chains = map[string]func(c float32, a, b []uint32) float32{
 
 // TestChain16: each element of a native product is one chain of dotPair over
 // ascending pairs, or of dotTile over ascending tiles, from zero or from c, to the
-// bit; nothing outside is written.
+// bit, in panels and streamed; nothing outside is written.
 func TestChain16(t *testing.T) {
 	for name := range chains {
 		t.Run(name, func(t *testing.T) {
@@ -270,30 +301,42 @@ func testChain16(t *testing.T, native *kernels16) {
 					for j := range n {
 						lanesB = append(lanesB, native.lane(pb.dst[j/native.nr*pb.stride:], true, j%native.nr, pairs))
 					}
-					native.tiles(new(product16).of(pa, pb, c, ldc, acc), w, 0, (m+native.mr-1)/native.mr, 0, (n+native.nr-1)/native.nr)
-					for i := range m {
-						for j := range ldc {
-							if j >= n {
-								if x := c[i*ldc+j]; x == x {
-									t.Fatalf("%d x %d: wrote beyond the last column", m, n)
+					check := func(how string) {
+						t.Helper()
+						for i := range m {
+							for j := range ldc {
+								if j >= n {
+									if x := c[i*ldc+j]; x == x {
+										t.Fatalf("%s: %d x %d: wrote beyond the last column", how, m, n)
+									}
+									continue
 								}
-								continue
+								want := float32(0)
+								if acc {
+									want = before[i*ldc+j]
+								}
+								want = chains[native.name](want, lanesA[i], lanesB[j])
+								if got := c[i*ldc+j]; math.Float32bits(got) != math.Float32bits(want) && (got == got || want == want) {
+									t.Fatalf("%s: %d x %d, depth %d, acc %v: c[%d,%d] is %v, want %v", how, m, n, depth, acc, i, j, c[i*ldc+j], want)
+								}
 							}
-							want := float32(0)
-							if acc {
-								want = before[i*ldc+j]
-							}
-							want = chains[native.name](want, lanesA[i], lanesB[j])
-							if got := c[i*ldc+j]; math.Float32bits(got) != math.Float32bits(want) && (got == got || want == want) {
-								t.Fatalf("%d x %d, depth %d, acc %v: c[%d,%d] is %v, want %v", m, n, depth, acc, i, j, c[i*ldc+j], want)
+						}
+						for _, x := range slices.Concat(all[:len(all)-len(c)-20], all[len(all)-20:]) {
+							if x == x {
+								t.Fatalf("%s: %d x %d: wrote outside", how, m, n)
 							}
 						}
 					}
-					for _, x := range slices.Concat(all[:len(all)-len(c)-20], all[len(all)-20:]) {
-						if x == x {
-							t.Fatalf("%d x %d: wrote outside", m, n)
-						}
+					p := new(product16).of(pa, pb, c, ldc, acc)
+					native.tiles(p, w, 0, (m+native.mr-1)/native.mr, 0, (n+native.nr-1)/native.nr)
+					check("in panels")
+					copy(c, before)
+					p.a, p.strideA = make([]uint32, m*pairs), pairs
+					for i := range m {
+						roundRow(p.a[i*pairs:(i+1)*pairs], a[i*depth:(i+1)*depth], native.round)
 					}
+					p.stream(&Backend{k16: native}, w, 0, (n+native.nr-1)/native.nr)
+					check("streamed")
 				}
 			}
 		}

@@ -51,6 +51,51 @@ func gemm16x13(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 func gemm16x14(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 //go:noescape
+func stream16x1(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x2(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x3(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x4(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x5(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x6(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x7(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x8(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x9(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x10(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x11(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x12(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x13(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func stream16x14(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+
+//go:noescape
+func roundRow16(dst []uint32, src []float32, blocks int)
+
+//go:noescape
 func packRows16(dst []uint32, ldd int, src []float32, lds, rows, blocks int)
 
 //go:noescape
@@ -60,6 +105,9 @@ func peak16(n int)
 
 //go:noescape
 func gemmAMX(a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc int)
+
+//go:noescape
+func streamAMX(a []uint32, lda int, b []uint32, panels int, c []float32, ldc, steps, rows, acc, next, step int)
 
 //go:noescape
 func packRowsAMX(dst []uint32, src []float32, lds, rows, blocks int)
@@ -72,3 +120,5 @@ func peakAMX(n int)
 func xcr0() uint32
 
 var gemms16 = []gemm16Func{gemm16x1, gemm16x2, gemm16x3, gemm16x4, gemm16x5, gemm16x6, gemm16x7, gemm16x8, gemm16x9, gemm16x10, gemm16x11, gemm16x12, gemm16x13, gemm16x14}
+
+var streams16 = []stream16Func{stream16x1, stream16x2, stream16x3, stream16x4, stream16x5, stream16x6, stream16x7, stream16x8, stream16x9, stream16x10, stream16x11, stream16x12, stream16x13, stream16x14}

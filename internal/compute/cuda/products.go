@@ -98,6 +98,13 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	b.multiply(op, dense(y, N, O), dense(x, N, I), dense(W, O, I).transposed(), 1, acc, bias)
 }
 
+// Linears is Linear for each of ps.
+func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
+	for _, p := range ps {
+		b.Linear(p.Y, xNI, p.W, p.B, false)
+	}
+}
+
 // LinearGrad is the gradient of Linear. A Wide dy is rounded once, for both
 // products; the bias's gradient sums it unrounded.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {

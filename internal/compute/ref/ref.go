@@ -239,6 +239,13 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	}
 }
 
+// Linears is Linear for each of ps.
+func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
+	for _, p := range ps {
+		b.Linear(p.Y, xNI, p.W, p.B, false)
+	}
+}
+
 // LinearGrad is the gradient of Linear.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	O, I := w.Rows, w.Cols
