@@ -639,12 +639,13 @@ DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, c
     if (i >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = i / H, h = i % H, kv = h / (H / K);
     Segment g = attn_segment(segments, S, n);
-    int len = n + 1 - attn_own(g);
+    int own = attn_own(g), len = n + 1 - own, before = g.before, jump = g.prefix - own; // attn_row takes more registers here
+    i64 ks = (i64)K * E, base = own * ks + kv * E;
     float m = -INF, l = 0.0f, acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
     for (int j = 0; j < len; j += ATTN_SPLIT) {
         float m1, l1, acc1[ATTN_LANE], a, b;
-        attn_span(m1, l1, acc1, q + i * E, k + kv * E, v + kv * E, (i64)K * E, [&](int p) { return attn_row(g, p); }, E, scale, j, min(len, j + ATTN_SPLIT));
+        attn_span(m1, l1, acc1, q + i * E, k + base, v + base, ks, [&](int p) { return p + (p < before ? jump : 0); }, E, scale, j, min(len, j + ATTN_SPLIT));
         attn_merge(m, l, m1, l1, a, b);
         for (int c = 0; c < ATTN_LANE; c++) acc[c] = fmaf(acc[c], a, acc1[c] * b);
     }

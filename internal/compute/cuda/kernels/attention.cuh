@@ -33,10 +33,20 @@ template <int E, int ROWS, int THREADS> DEVICE void attn_load(bf16 *tile, const 
     int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
     src += (row + (row < split ? jump : 0)) * stride + chunk * 8;
     tile += attn_at<E>(row, chunk);
+    if (split <= 0 || split >= ROWS) { // no row jumps back, as in most tiles
 #pragma unroll
+        for (int n = 0; n < ROWS / rows; n++) {
+            copy_async(tile, src, row < valid);
+            src += rows * stride;
+            tile += rows * E;
+            row += rows;
+        }
+        return;
+    }
+#pragma unroll 1
     for (int n = 0; n < ROWS / rows; n++) {
         copy_async(tile, src, row < valid);
-        src += (row < split && row + rows >= split ? rows - jump : rows) * stride; // a choice of pointers takes more registers
+        src += (row < split && row + rows >= split ? rows - jump : rows) * stride;
         tile += rows * E;
         row += rows;
     }
