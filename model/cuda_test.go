@@ -4,6 +4,7 @@ package model
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -107,12 +108,25 @@ func TestCUDAAgainstCPU(t *testing.T) {
 	}
 }
 
+// answered puts further answers, of so many tokens, to the first sequence's prompt behind
+// that: they share it in a pack.
+func answered(seqs []Seq, lengths ...int) []Seq {
+	for k, n := range lengths {
+		s := Seq{IDs: slices.Clone(seqs[0].IDs[:seqs[0].Prompt]), Prompt: seqs[0].Prompt}
+		for j := range n {
+			s.IDs = append(s.IDs, int32((11*j+k+3)%29)) // ids that every shape has
+		}
+		seqs = slices.Insert(seqs, 1+k, s)
+	}
+	return seqs
+}
+
 func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 	tol, angle := 1e-5, 1-1e-9
 	if precision == cuda.BF16 { // 8 bits, through two blocks
-		tol, angle = 0.02, 0.999
+		tol, angle = 0.02, 0.998
 	}
-	seqs := seqsOf(c.Vocab, 70, 5, 33)
+	seqs := answered(seqsOf(c.Vocab, 70, 5, 33), 1, 60)
 	be, truth := gpu(t, precision), processor(t)
 	var worst struct{ logp, ent, score, cos float64 }
 	worst.cos = 1
@@ -123,7 +137,7 @@ func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 			if kind == Scorer {
 				must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) {
 					score = slices.Clone(s)
-					return []float32{1, -0.5, 0.7}, nil
+					return []float32{1, -0.5, 0.7, 0.2, -1}, nil
 				}))
 				return nil, nil, score
 			}
@@ -161,6 +175,72 @@ func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 	t.Logf("recompute %v: furthest log-probability %.2g, entropy %.2g, score %.2g; least cosine of a gradient 1 - %.2g", recompute, worst.logp, worst.ent, worst.score, 1-worst.cos)
 	if !(worst.logp <= tol && worst.ent <= tol && worst.score <= tol) {
 		t.Errorf("recompute %v: %+v: want at most %g", recompute, worst, tol)
+	}
+}
+
+// Answers that share their prompt's rows have the values that they have with a prompt
+// each: on the emulated device, whose products do not depend on the number of rows, to
+// the bit. Gradients are sums in another order.
+func TestCUDASharedPrompts(t *testing.T) {
+	for _, headDim := range []int{64, 128} {
+		for _, precision := range []string{cuda.F32, cuda.BF16} {
+			t.Run(fmt.Sprintf("E=%d/%s", headDim, precision), func(t *testing.T) {
+				c := tensorCore("Qwen2", headDim)
+				c.MaxPosition = 256
+				seqs := answered(seqsOf(c.Vocab, 200, 9), 1, 70, 3)
+				be := gpu(t, precision)
+				tol, angle := 1e-5, 1-1e-9
+				if precision == cuda.BF16 {
+					tol, angle = 0.02, 0.999
+				}
+				if driver.Emulated() != nil {
+					tol = 0
+				}
+				m := narrowed(t, be, c, Options{Trainable: true, Seed: 5})
+				defer m.Close()
+				run := func(apart bool) (logp, grad [][]float32) {
+					m.apart = apart
+					for _, p := range m.params {
+						be.Zero(p.G)
+					}
+					must(t, m.LogProbGrad(seqs, 0.8, func(l, _ [][]float32) (dl, _ [][]float32, err error) {
+						for i := range l {
+							logp, dl = append(logp, slices.Clone(l[i])), append(dl, make([]float32, len(l[i])))
+							for j := range l[i] {
+								dl[i][j] = float32(math.Sin(float64(i+3*j))) - 0.3
+							}
+						}
+						return dl, nil, nil
+					}))
+					for _, p := range m.params {
+						g := make([]float32, p.Len())
+						be.Download(g, p.G)
+						grad = append(grad, g)
+					}
+					must(t, be.Sync())
+					return logp, grad
+				}
+				logp, grad := run(false)
+				rows := len(m.pk.ids)
+				logpW, gradW := run(true)
+				if want := len(m.pk.ids) - 3*seqs[0].Prompt; rows != want {
+					t.Errorf("a pass of %d tokens, want %d: each prompt once", rows, want)
+				}
+				for i := range logpW {
+					if x := away(logp[i], logpW[i]); !(x <= tol) {
+						t.Errorf("log-probabilities of sequence %d: off by %g, want at most %g", i, x, tol)
+					}
+				}
+				least := 1.0
+				for i, p := range m.params {
+					cos := cosine(grad[i], gradW[i])
+					if least = min(least, cos); !(cos > angle) {
+						t.Errorf("gradient of %s: cosine %.9f", p.Name, cos)
+					}
+				}
+				t.Logf("least cosine of a gradient 1 - %.2g", 1-least)
+			})
+		}
 	}
 }
 

@@ -20,37 +20,73 @@ const (
 	genericHeads = attnThreads / 32 // (token, head) pairs of a block of the generic kernels
 )
 
-// tileList is the tiles of a pack for the fast kernels: pairs (sequence, tile), in
-// descending order of the tile, so that the longest begin first.
+// layout is a pack as the kernels read it. The last pack's is remembered, because each
+// layer asks for it.
+type layout struct {
+	start, parent []int32 // of the pack
+	segments      []compute.Segment
+	table         []int32 // the same, five numbers to a segment
+	branched      bool
+	queries, keys tileList
+}
+
+// tileList is the tiles of a pack for the fast kernels: pairs (segment, tile), those
+// with most work first.
 type tileList struct {
-	start []int32
-	rows  int
+	rows  int // of a tile; 0 is not made yet
 	pairs []int32
 }
 
-// tiles is the list for a pack; the last pack's lists are remembered, because each
-// layer asks for them.
-func (b *Backend) tiles(start []int32, rows int) []int32 {
-	l := &b.lists[0]
-	if rows != tileRows {
-		l = &b.lists[1]
+func (b *Backend) layout(p compute.Pack) *layout {
+	l := &b.pack
+	if slices.Equal(l.start, p.Start) && slices.Equal(l.parent, p.Parent) {
+		return l
 	}
-	if l.rows == rows && slices.Equal(l.start, start) {
-		return l.pairs
+	l.start, l.parent = append(l.start[:0], p.Start...), append(l.parent[:0], p.Parent...)
+	l.segments, l.table, l.branched = l.segments[:0], l.table[:0], false
+	l.queries.rows, l.keys.rows = 0, 0
+	for s := range p.Segments() {
+		g := p.Segment(s)
+		l.segments = append(l.segments, g)
+		l.table = append(l.table, int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before), int32(g.Branches))
+		l.branched = l.branched || p.Branched(s)
 	}
-	l.rows, l.start, l.pairs = rows, append(l.start[:0], start...), l.pairs[:0]
+	return l
+}
+
+// queryTiles is the tiles of queries: a tile's work grows with the keys before it.
+func (l *layout) queryTiles() []int32 {
+	return l.tiles(&l.queries, tileRows, func(g compute.Segment) int { return g.Before })
+}
+
+// keyTiles is the tiles of keys, counted from a segment's end: a tile's work grows with
+// the queries behind it.
+func (l *layout) keyTiles(rows int) []int32 {
+	if rows == tileRows && !l.branched {
+		return l.queryTiles()
+	}
+	return l.tiles(&l.keys, rows, func(g compute.Segment) int { return g.Branches })
+}
+
+// tiles makes a list, unless it is made: more is what a segment's tiles have to do with
+// besides its own tokens.
+func (l *layout) tiles(list *tileList, rows int, more func(compute.Segment) int) []int32 {
+	if list.rows == rows {
+		return list.pairs
+	}
+	list.rows, list.pairs = rows, list.pairs[:0]
 	most := 0
-	for s := 1; s < len(start); s++ {
-		most = max(most, blocks(int(start[s]-start[s-1]), rows))
+	for _, g := range l.segments {
+		most = max(most, more(g)/rows+blocks(g.Len, rows))
 	}
-	for t := most - 1; t >= 0; t-- {
-		for s := 1; s < len(start); s++ {
-			if t < blocks(int(start[s]-start[s-1]), rows) {
-				l.pairs = append(l.pairs, int32(s-1), int32(t))
+	for work := most - 1; work >= 0; work-- {
+		for s, g := range l.segments {
+			if t := work - more(g)/rows; t >= 0 && t < blocks(g.Len, rows) {
+				list.pairs = append(list.pairs, int32(s), int32(t))
 			}
 		}
 	}
-	return l.pairs
+	return list.pairs
 }
 
 // fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
@@ -81,32 +117,33 @@ func heads(op string, a compute.AttnShape) {
 }
 
 // Attention is causal attention within each sequence.
-func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "Attention"
 	heads(op, a)
 	N := rowsOf(op, "q", qNHE, a.H*a.E)
 	o, q := b.narrowed(op, "o", oNHE, N*a.H*a.E), b.narrowed(op, "q", qNHE, N*a.H*a.E)
 	k, v := b.narrowed(op, "k", kNKE, N*a.K*a.E), b.narrowed(op, "v", vNKE, N*a.K*a.E)
 	lse := wide(op, "lse", lseNH, N*a.H)
-	packOf(op, start, N)
+	p.Check(op, N)
 	if N == 0 {
 		return
 	}
 	defer b.enter()()
-	first := index(b, "start", start)
+	l := b.layout(p)
+	segments := at(index(b, "segments", l.table))
 	if w := b.fast(a, o.p, q.p, k.p, v.p); w >= 0 {
-		pairs := b.tiles(start, tileRows)
+		pairs := l.queryTiles()
 		b.launch(b.k.attnFwd[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{40960, 81920}[w]},
-			at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), at(first), at(index(b, "tiles", pairs)), whole(a.H), whole(a.K), real(float32(a.Scale)))
+			at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, at(index(b, "tiles", pairs)), whole(a.H), whole(a.K), real(float32(a.Scale)))
 		return
 	}
 	b.launch(b.k.attnFwdAny[b.narrow], grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0},
-		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), at(first), whole(len(start)-1), whole(N), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale)))
+		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, whole(p.Segments()), whole(N), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale)))
 }
 
 // AttentionGrad is the gradient of Attention, in three launches: the row sums of
 // do*o, then dk and dv over tiles of keys, and dq over tiles of queries.
-func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "AttentionGrad"
 	heads(op, a)
 	N := rowsOf(op, "q", qNHE, a.H*a.E)
@@ -114,34 +151,33 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	dq, dk, dv := b.narrowed(op, "dq", dqNHE, nq), b.narrowed(op, "dk", dkNKE, nk), b.narrowed(op, "dv", dvNKE, nk)
 	do, o, q := b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq), b.narrowed(op, "q", qNHE, nq)
 	k, v, lse := b.narrowed(op, "k", kNKE, nk), b.narrowed(op, "v", vNKE, nk), wide(op, "lse", lseNH, N*a.H)
-	packOf(op, start, N)
+	p.Check(op, N)
 	if N == 0 {
 		return
 	}
 	defer b.enter()()
 	delta := b.scratch(4 * int64(N*a.H))[0]
-	first, H, K, scale := index(b, "start", start), whole(a.H), whole(a.K), real(float32(a.Scale))
+	l := b.layout(p)
+	segments, H, K, scale := at(index(b, "segments", l.table)), whole(a.H), whole(a.K), real(float32(a.Scale))
 	if w := b.fast(a, dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p); w >= 0 {
-		pairs := b.tiles(start, tileRows)
+		pairs := l.queryTiles()
 		tiles := index(b, "tiles", pairs)
 		b.launch(b.k.attnDelta[w], grid{blocks(N*a.H, [2]int{16, 8}[w]), 1, 1, attnThreads, 0}, at(delta), at(do.p), at(o.p), whole(N), H)
 		b.launch(b.k.attnDQ[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{65536, 98304}[w]},
-			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), at(first), at(tiles), H, K, scale)
-		if w == 1 {
-			pairs = b.tiles(start, tileRowsdKV)
-			tiles = index(b, "small tiles", pairs)
-		}
+			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), H, K, scale)
+		pairs = l.keyTiles([2]int{tileRows, tileRowsdKV}[w])
+		tiles = index(b, "tiles", pairs)
 		b.launch(b.k.attnDKV[w], grid{len(pairs) / 2, a.K, 1, attnThreads, [2]int{66560, 99328}[w]},
-			at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), at(first), at(tiles), H, K, scale)
+			at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), H, K, scale)
 		return
 	}
-	S, n, E := whole(len(start)-1), whole(N), whole(a.E)
+	S, n, E := whole(p.Segments()), whole(N), whole(a.E)
 	perQuery, perKey := grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0}, grid{blocks(N*a.K, genericHeads), 1, 1, attnThreads, 0}
 	b.launch(b.k.attnDeltaAny[b.narrow], perQuery, at(delta), at(do.p), at(o.p), n, H, E)
 	b.launch(b.k.attnDQAny[b.narrow], perQuery,
-		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), at(first), S, n, H, K, E, scale)
+		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, scale)
 	b.launch(b.k.attnDKVAny[b.narrow], perKey,
-		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), at(first), S, n, H, K, E, scale)
+		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, scale)
 }
 
 // AttentionDecode is attention of one query a row over paged caches. The page

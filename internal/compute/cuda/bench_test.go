@@ -184,44 +184,65 @@ func BenchmarkGEMM(b *testing.B) {
 	})
 }
 
-// packs are ways to fill a pack: sequences of one length, and of lengths from 1/32
-// of it to the whole, as answers have.
-func (x *bench) packs() map[string][]int32 {
-	equal, mixed := []int32{0}, []int32{0}
-	for at := 0; at < x.N; {
-		at += x.L
-		equal = append(equal, int32(at))
+// packs are ways to fill a pack: sequences of one length; of lengths from 1/32 of it to
+// the whole, as answers have; and prompts of 1/8 of it with eight answers of 1/32 each,
+// which share their prompt or, as many tokens more, have it each.
+func (x *bench) packs() map[string]compute.Pack {
+	var equal, mixed, shared, apart compute.Pack
+	add := func(p *compute.Pack, tokens int, parent int32) {
+		if p.Start == nil {
+			p.Start = []int32{0}
+		}
+		p.Start, p.Parent = append(p.Start, p.Start[len(p.Start)-1]+int32(tokens)), append(p.Parent, parent)
+	}
+	for range x.N / x.L {
+		add(&equal, x.L, -1)
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for at := 0; at < x.N; {
-		at = min(x.N, at+x.L/32+rng.IntN(x.L-x.L/32))
-		mixed = append(mixed, int32(at))
+		n := min(x.N-at, x.L/32+rng.IntN(x.L-x.L/32))
+		add(&mixed, n, -1)
+		at += n
 	}
-	return map[string][]int32{fmt.Sprintf("%dx%d", x.N/x.L, x.L): equal, fmt.Sprintf("%d mixed", len(mixed)-1): mixed}
+	const answers = 8
+	prompt, answer := x.L/8, x.L/32
+	for range x.N / (prompt + answers*answer) {
+		parent := int32(shared.Segments())
+		add(&shared, prompt, -1)
+		for range answers {
+			add(&shared, answer, parent)
+			add(&apart, prompt+answer, -1)
+		}
+	}
+	of := fmt.Sprintf("%d x %dx%d on %d", x.N/(prompt+answers*answer), answers, answer, prompt)
+	return map[string]compute.Pack{fmt.Sprintf("%dx%d", x.N/x.L, x.L): equal, fmt.Sprintf("%d mixed", mixed.Segments()): mixed,
+		of + " shared": shared, of + " apart": apart}
 }
 
-// BenchmarkAttention counts the multiply-adds below the diagonal: two products
-// forward, five backward.
+// BenchmarkAttention counts the multiply-adds of the pairs of a query and a key that it
+// sees: two products forward, five backward.
 func BenchmarkAttention(b *testing.B) {
 	benchmarks(b, func(x *bench) {
 		a := compute.AttnShape{H: x.H, K: x.K, E: x.E, Scale: 1 / math.Sqrt(float64(x.E))}
-		nq, nk := x.N*x.H*x.E, x.N*x.K*x.E
-		for name, start := range x.packs() {
+		for name, pack := range x.packs() {
 			pairs := 0.0
-			for s := 1; s < len(start); s++ {
-				n := float64(start[s] - start[s-1])
-				pairs += n * (n + 1) / 2
+			for s := range pack.Segments() {
+				g := pack.Segment(s)
+				n := float64(g.Len)
+				pairs += n*(n+1)/2 + n*float64(g.Before)
 			}
 			flops := 4 * pairs * float64(x.H*x.E)
+			N := int(pack.Start[pack.Segments()])
+			nq, nk := N*x.H*x.E, N*x.K*x.E
 			x.measure("forward/"+name, func(x *bench) (float64, float64, func()) {
-				q, o, k, v, lse := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(x.N*x.H)
-				return flops, 4 * float64(nq+nk), func() { x.be.Attention(o, lse, q, k, v, a, start) }
+				q, o, k, v, lse := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(N*x.H)
+				return flops, 4 * float64(nq+nk), func() { x.be.Attention(o, lse, q, k, v, a, pack) }
 			})
 			x.measure("backward/"+name, func(x *bench) (float64, float64, func()) {
-				q, o, k, v, lse := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(x.N*x.H)
+				q, o, k, v, lse := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(N*x.H)
 				dq, do, dk, dv := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk)
-				x.be.Attention(o, lse, q, k, v, a, start)
-				return 2.5 * flops, 8 * float64(nq+nk), func() { x.be.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, start) }
+				x.be.Attention(o, lse, q, k, v, a, pack)
+				return 2.5 * flops, 8 * float64(nq+nk), func() { x.be.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, pack) }
 			})
 		}
 	})

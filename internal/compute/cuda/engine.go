@@ -34,7 +34,7 @@ type Backend struct {
 	arena block // scratch of the operation that runs
 
 	retired []block // staging that was too small, which the operation that runs may still read
-	lists   [2]tileList
+	pack    layout
 	graph   graphs
 
 	words [maxArgs]uint64         // arguments of the kernel that is launched

@@ -67,8 +67,8 @@ func TestFastAttention(t *testing.T) {
 			qt, kt, vt, dot := s.put(n, q), s.put(n, k), s.put(n, v), s.put(n, do)
 			o, lse := s.empty(n, nq), s.empty(compute.Wide, N*a.H)
 			dq, dk, dv := s.empty(n, nq), s.empty(n, nk), s.empty(n, nk)
-			s.b.Attention(o, lse, qt, kt, vt, a, start)
-			s.b.AttentionGrad(dq, dk, dv, dot, o, lse, qt, kt, vt, a, start)
+			s.b.Attention(o, lse, qt, kt, vt, a, compute.Pack{Start: start})
+			s.b.AttentionGrad(dq, dk, dv, dot, o, lse, qt, kt, vt, a, compute.Pack{Start: start})
 			return [][]float32{s.down(o), s.down(lse), s.down(dq), s.down(dk), s.down(dv)}
 		}
 		// Rows of one cache, the longest over three splits, with the pages scrambled.
@@ -549,7 +549,7 @@ func TestHeadChunks(t *testing.T) {
 			s := set(t, b)
 			const N, R, D = 9, 7, 16
 			h, w := s.put(compute.Narrow, s.normal(N*D)), s.param(V, D)
-			rows, targets := []int32{8, 1, 0, 5, 3, 7, 2}, s.draws(R, V)
+			rows, targets := []int32{8, 1, 1, 1, 1, 7, 2}, s.draws(R, V) // equal rows lie across chunks
 			dlogp, dent := s.put(compute.Wide, s.normal(R)), s.put(compute.Wide, s.normal(R))
 			u := []float64{0.1, 0.9, 0.4, 0.99, 0.5, 0, 0.7}
 			draw := func(l limits, shift float64) (lp []float32, ids []int32) {
@@ -678,7 +678,12 @@ func TestMisuse(t *testing.T) {
 		"a part freed":   func() { b.Free(x.Slice(0, 4)) },
 		"a length":       func() { b.Add(x, x.Slice(0, 4)) },
 		"an index":       func() { b.Embed(x, w, []int32{0, 2}) },
-		"start beyond":   func() { b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1}, []int32{0, 9}) },
+		"start beyond": func() {
+			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1}, compute.Pack{Start: []int32{0, 9}})
+		},
+		"a branch of a branch": func() {
+			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1}, compute.Pack{Start: []int32{0, 4, 6, 8}, Parent: []int32{-1, 0, 1}})
+		},
 		"a page beyond": func() {
 			b.AttentionDecode(y, y, y, y, compute.AttnShape{H: 1, K: 1, E: 8, Scale: 1}, compute.Pages{PageTokens: 1, Table: [][]int32{{1}}, Len: []int32{1}})
 		},
@@ -689,7 +694,7 @@ func TestMisuse(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if what := recover(); what == nil || !strings.HasPrefix(fmt.Sprint(what), "cuda: ") {
+				if what := recover(); what == nil || !strings.HasPrefix(fmt.Sprint(what), "cuda: ") && !strings.HasPrefix(fmt.Sprint(what), "compute: Attention: ") {
 					t.Errorf("%s: %v", name, what)
 				}
 			}()

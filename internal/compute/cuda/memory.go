@@ -106,21 +106,6 @@ func within(op, name string, index []int32, n int) {
 	}
 }
 
-// packOf panics unless start cuts a pack of N tokens into sequences.
-func packOf(op string, start []int32, N int) {
-	if len(start) == 0 && N == 0 {
-		return
-	}
-	if len(start) == 0 || start[0] != 0 || int(start[len(start)-1]) != N {
-		panic(fmt.Sprintf("cuda: %s: start %v does not cut %d tokens", op, start, N))
-	}
-	for s := 1; s < len(start); s++ {
-		if start[s] < start[s-1] {
-			panic(fmt.Sprintf("cuda: %s: start %v falls", op, start))
-		}
-	}
-}
-
 // allocate is bytes on the device, counted.
 func (b *Backend) allocate(what string, bytes int64) (block, error) {
 	if bytes == 0 {

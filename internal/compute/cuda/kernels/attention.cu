@@ -1,18 +1,27 @@
 // Causal attention over packs of sequences, forward and backward.
 //
-// Head h reads key/value head h/(H/K). For the tokens j <= i of i's sequence:
+// A pack lies in segments (compute.Pack): sequences, and branches, which follow
+// another segment, their parent, as the answers to a prompt do. Query i sees the
+// tokens j <= i of its segment, and all of the parent's before them; i and j are
+// positions: a segment's tokens are counted on from its parent's.
+//
+// Head h reads key/value head h/(H/K). For the tokens j that i sees:
 //   s_ij = scale*sum_e q[i,h,e]*k[j,.,e];  lse[i,h] = log sum_j exp(s_ij);  p_ij = exp(s_ij - lse)
 //   o[i,h,e] = sum_j p_ij*v[j,.,e]
 //   delta[i,h] = sum_e do[i,h,e]*o[i,h,e];  ds_ij = p_ij*(sum_e do[i,h,e]*v[j,.,e] - delta[i,h])
 //   dq_i = scale*sum_j ds_ij*k_j;  dk_j = scale*sum_i ds_ij*q_i;  dv_j = sum_i p_ij*do_i
-// with dk and dv summed over the query heads of a key/value head, h ascending, then i.
+// with dk and dv summed over the query heads of a key/value head, h ascending, then
+// over the rows i that see j, ascending: the segment's own, then its branches', which
+// lie directly behind it, so that these are rows without a gap.
 // The method is FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2), with the
 // backward pass as two, so that no sum needs an atomic: one for dk and dv, one for
-// dq. Tiles count from a sequence's first token and no order depends on what else
-// is in the pack, so a sequence's results have the same bits alone and in any pack.
+// dq. Tiles of keys count from position 0 and no order depends on what else is in
+// the pack, so o, lse and dq have the same bits whether a sequence lies alone, in any
+// pack, or in two segments. dk and dv of a segment depend on its own rows and on all
+// of its branches' together.
 //
-// Shapes: q, o, do, dq [N,H,E]; k, v, dk, dv [N,K,E]; lse, delta [N,H] float; start
-// [S+1]. Everything is overwritten, nothing accumulated.
+// Shapes: q, o, do, dq [N,H,E]; k, v, dk, dv [N,K,E]; lse, delta [N,H] float;
+// segments [S]. Everything is overwritten, nothing accumulated.
 //
 // The fast kernels (bf16, E 64 and 128) need scale > 0 and all of q, k, v, o, do,
 // dq, dk, dv at 16-byte aligned addresses. 128 threads a block; grid (tiles, heads):
@@ -23,11 +32,11 @@
 //   attn_bwd_dkv_E128 (tiles, K)              64          99328
 //   attn_bwd_dq_E64   (tiles, H)             128          65536
 //   attn_bwd_dq_E128  (tiles, H)             128          98304
-// tiles lists (sequence, tile) for each tile of so many rows in each sequence, all
-// in descending order of the tile's number: the longest first (the dkv kernels
-// count tiles from the sequence's end, so the same order serves them). One list of
-// 128-row tiles serves five kernels; attn_bwd_dkv_E128 has its own of 64-row tiles.
-// Empty sequences have no tile.
+// tiles lists (segment, tile) for each tile of so many rows in each segment, those
+// with most work first. The dkv kernels count tiles from the segment's end, so that
+// one list serves all kernels whose tiles have 128 rows where no segment has branches;
+// where one has, the dkv kernels have a list of their own, since their work grows with
+// the branches and the others' with the parent. Empty segments have no tile.
 //
 // Backward is three launches in this order: delta, then dkv and dq in any order.
 //
@@ -41,6 +50,19 @@
 #include "attention.cuh"
 
 #define ATTN_THREADS 128
+
+// Segment is compute.Segment: rows first to first+len-1, before them the parent's
+// rows prefix to prefix+before-1, and from first+len on the branches'.
+struct Segment {
+    int first, len, prefix, before, branches;
+};
+
+// attn_own is the row at which the segment's position 0 would be, if its parent's
+// tokens lay before its own: its own position i is row attn_own+i.
+DEVICE int attn_own(const Segment &g) { return g.first - g.before; }
+
+// attn_row is the row of position j, of the parent or of the segment.
+DEVICE int attn_row(const Segment &g, int j) { return j + (j < g.before ? g.prefix : attn_own(g)); }
 
 // attn_mask takes out, in a 16x8 product whose rows are queries from i0 on and
 // whose columns are keys from j0 on, the keys after each query. They also cover
@@ -85,21 +107,23 @@ DEVICE void attn_store(bf16 *dst, i64 stride, int valid, bf16 *tile, int row, co
 // values take turns in a ring of three, two of them under way while the third is
 // used: 80 KB at E 128, so that two blocks fit a processor of either generation.
 template <int E>
-DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const int *start, const int2 *tiles, int H, int K, float scale) {
+DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, float scale) {
     const int BQ = 128, BK = 64, MT = 2;
     const bool keep = E <= 64; // q's fragments stay in registers where these suffice
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int2 at = tiles[blockIdx.x];
-    int h = blockIdx.y, kv = h / (H / K), first = start[at.x], len = start[at.x + 1] - first;
-    int q0 = at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
+    Segment g = segments[at.x];
+    int h = blockIdx.y, kv = h / (H / K), own = attn_own(g), len = g.before + g.len;
+    int q0 = g.before + at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
     int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
-    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (first + q0) * qs + h * E, keys = first * ks + kv * E;
+    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (own + q0) * qs + h * E, keys = own * ks + kv * E;
+    int jump = g.prefix - own; // from where the parent's rows would be before the segment's to where they are
 
     bf16 *q_tile = (bf16 *)shared(), *ring = q_tile + BQ * E;
     attn_load<E, BQ, ATTN_THREADS>(q_tile, q + queries, qs, len - q0);
-    attn_load<E, BK, ATTN_THREADS>(ring, k + keys, ks, len);
+    attn_load<E, BK, ATTN_THREADS>(ring, k + keys, ks, len, g.before, jump);
     copy_commit();
-    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + keys, ks, len);
+    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + keys, ks, len, g.before, jump);
     copy_commit();
 
     u32 q_frag[keep ? MT : 1][keep ? E / 16 : 1][4];
@@ -119,7 +143,7 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
         bool live = j0 < i0 + 16 * MT && i0 < len; // this warp has a query that sees a key of this tile
         copy_wait<1>();
         __syncthreads();
-        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + free_slot * BK * E, k + keys + (j0 + BK) * ks, ks, len - j0 - BK);
+        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + free_slot * BK * E, k + keys + (j0 + BK) * ks, ks, len - j0 - BK, g.before - j0 - BK, jump);
         copy_commit();
 
         float s[MT][BK / 8][4];
@@ -211,7 +235,7 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
 
         copy_wait<1>();
         __syncthreads();
-        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + slot * BK * E, v + keys + (j0 + BK) * ks, ks, len - j0 - BK);
+        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + slot * BK * E, v + keys + (j0 + BK) * ks, ks, len - j0 - BK, g.before - j0 - BK, jump);
         copy_commit();
         if (live) {
             const bf16 *v_tile = ring + v_slot * BK * E;
@@ -243,17 +267,17 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
             sum += __shfl_xor_sync(FULL, sum, 2);
             inverse[t][half] = 1.0f / sum;
             int i = i0 + 16 * t + 8 * half + lane / 4;
-            if (lane % 4 == 0 && i < len) lse[(i64)(first + i) * H + h] = fmaf(m[t][half], scale, logf(sum));
+            if (lane % 4 == 0 && i < len) lse[(i64)(own + i) * H + h] = fmaf(m[t][half], scale, logf(sum));
         }
     }
     attn_store<E, MT>(o + queries, qs, len - q0, q_tile, row0, acc, inverse);
 }
 
-KERNEL(ATTN_THREADS, attn_fwd_E64, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const int *start, const int2 *tiles, int H, int K, float scale) {
-    attn_fwd<64>(o, lse, q, k, v, start, tiles, H, K, scale);
+KERNEL(ATTN_THREADS, attn_fwd_E64, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, float scale) {
+    attn_fwd<64>(o, lse, q, k, v, segments, tiles, H, K, scale);
 }
-KERNEL(ATTN_THREADS, attn_fwd_E128, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const int *start, const int2 *tiles, int H, int K, float scale) {
-    attn_fwd<128>(o, lse, q, k, v, start, tiles, H, K, scale);
+KERNEL(ATTN_THREADS, attn_fwd_E128, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, float scale) {
+    attn_fwd<128>(o, lse, q, k, v, segments, tiles, H, K, scale);
 }
 
 // delta: E/8 lanes to a (token, head), each 8 elements, then a butterfly.
@@ -285,14 +309,15 @@ KERNEL(ATTN_THREADS, attn_bwd_delta_E128, float *delta, const bf16 *dout, const 
 // operands of dv += p*do and dk += ds*q. A tile's queries are taken NS at a time,
 // as registers allow. Queries, their do, lse and delta are double-buffered.
 template <int E, int MT, int NS>
-DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const int *start,
+DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const Segment *segments,
                          const int2 *tiles, int H, int K, float scale) {
     const int BK = 64 * MT, BQ = 64;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int2 at = tiles[blockIdx.x];
-    int kv = blockIdx.y, group = H / K, first = start[at.x], len = start[at.x + 1] - first;
+    Segment g = segments[at.x];
+    int kv = blockIdx.y, group = H / K, first = g.first, len = g.len, seen_by = len + g.branches; // keys, and the rows that see the first of them
     int j0 = ((len + BK - 1) / BK - 1 - at.y) * BK, row0 = warp * 16 * MT;
-    int q_first = j0 / BQ, n_q = (len + BQ - 1) / BQ;
+    int q_first = j0 / BQ, n_q = (seen_by + BQ - 1) / BQ;
     i64 qs = (i64)H * E, ks = (i64)K * E;
     i64 keys = (first + j0) * ks + kv * E;
 
@@ -309,9 +334,9 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, co
     auto load = [&](bf16 *to, int h, int tile) {
         int i = tile * BQ, mine = threadIdx.x % BQ;
         i64 row = (i64)(first + i) * H + h;
-        attn_load<E, BQ, ATTN_THREADS>(to, q + row * E, qs, len - i);
-        attn_load<E, BQ, ATTN_THREADS>(to + BQ * E, dout + row * E, qs, len - i);
-        if (i + mine < len) return of_row[row + (i64)mine * H] * (has_lse ? ATTN_LOG2E : 1.0f);
+        attn_load<E, BQ, ATTN_THREADS>(to, q + row * E, qs, seen_by - i);
+        attn_load<E, BQ, ATTN_THREADS>(to + BQ * E, dout + row * E, qs, seen_by - i);
+        if (i + mine < seen_by) return of_row[row + (i64)mine * H] * (has_lse ? ATTN_LOG2E : 1.0f);
         return has_lse ? INF : 0.0f;
     };
     int h = kv * group, tile = q_first, now = 0; // query head, its tile of queries, the buffer of that
@@ -447,33 +472,35 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, co
 }
 
 KERNEL(ATTN_THREADS, attn_bwd_dkv_E64, bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const int *start, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dkv<64, 2, 32>(dk, dv, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dkv<64, 2, 32>(dk, dv, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
 }
 KERNEL(ATTN_THREADS, attn_bwd_dkv_E128, bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const int *start, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dkv<128, 1, 64>(dk, dv, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dkv<128, 1, 64>(dk, dv, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
 }
 
 // dq: a block has 128 queries of one head, a warp 32 of them with dq in registers,
 // and goes through the tiles of BK keys up to the diagonal, 32 keys at a time.
 // Keys and values are double-buffered.
 template <int E, int BK>
-DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const int *start,
+DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const Segment *segments,
                         const int2 *tiles, int H, int K, float scale) {
     const int BQ = 128, MT = 2, NS = 32;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int2 at = tiles[blockIdx.x];
-    int h = blockIdx.y, kv = h / (H / K), first = start[at.x], len = start[at.x + 1] - first;
-    int q0 = at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
+    Segment g = segments[at.x];
+    int h = blockIdx.y, kv = h / (H / K), own = attn_own(g), len = g.before + g.len;
+    int q0 = g.before + at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
     int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
-    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (first + q0) * qs + h * E, keys = first * ks + kv * E;
+    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (own + q0) * qs + h * E;
+    int jump = g.prefix - own; // as in attn_fwd
 
     bf16 *q_tile = (bf16 *)shared(), *do_tile = q_tile + BQ * E, *ring = do_tile + BQ * E;
     attn_load<E, BQ, ATTN_THREADS>(q_tile, q + queries, qs, len - q0);
     attn_load<E, BQ, ATTN_THREADS>(do_tile, dout + queries, qs, len - q0);
-    attn_load<E, BK, ATTN_THREADS>(ring, k + keys, ks, len);
-    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + keys, ks, len);
+    attn_load<E, BK, ATTN_THREADS>(ring, k + own * ks + kv * E, ks, len, g.before, jump);
+    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + own * ks + kv * E, ks, len, g.before, jump);
     copy_commit();
 
     float acc[MT][E / 8][4], lse2[MT][2], d[MT][2], factor[MT][2];
@@ -482,7 +509,7 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int i = i0 + 16 * t + 8 * half + lane / 4;
-            i64 row = (i64)(first + i) * H + h;
+            i64 row = (i64)(own + i) * H + h;
             lse2[t][half] = i < len ? lse[row] * ATTN_LOG2E : INF; // so that p is 0
             d[t][half] = i < len ? delta[row] : 0.0f;
             factor[t][half] = scale;
@@ -499,8 +526,8 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
         if (j + 1 < n_k) {
             int n0 = (j + 1) * BK;
             bf16 *to = ring + (now ^ 1) * 2 * BK * E;
-            attn_load<E, BK, ATTN_THREADS>(to, k + keys + n0 * ks, ks, len - n0);
-            attn_load<E, BK, ATTN_THREADS>(to + BK * E, v + keys + n0 * ks, ks, len - n0);
+            attn_load<E, BK, ATTN_THREADS>(to, k + (own + n0) * ks + kv * E, ks, len - n0, g.before - n0, jump);
+            attn_load<E, BK, ATTN_THREADS>(to + BK * E, v + (own + n0) * ks + kv * E, ks, len - n0, g.before - n0, jump);
         }
         copy_commit();
         const bf16 *k_tile = ring + now * 2 * BK * E, *v_tile = k_tile + BK * E;
@@ -575,25 +602,25 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
 }
 
 KERNEL(ATTN_THREADS, attn_bwd_dq_E64, bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const int *start, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dq<64, 64>(dq, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dq<64, 64>(dq, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
 }
 KERNEL(ATTN_THREADS, attn_bwd_dq_E128, bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const int *start, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dq<128, 32>(dq, dout, q, k, v, lse, delta, start, tiles, H, K, scale);
+       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
+    attn_bwd_dq<128, 32>(dq, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
 }
 
 // The generic kernels.
 
-// attn_sequence is the sequence that token n lies in.
-DEVICE int attn_sequence(const int *start, int S, int n) {
-    int lo = 0, hi = S; // start[lo] <= n < start[hi]
+// attn_segment is the segment that row n lies in.
+DEVICE Segment attn_segment(const Segment *segments, int S, int n) {
+    int lo = 0, hi = S; // segment lo begins at or before n, segment hi behind
     while (hi - lo > 1) {
         int mid = lo + (hi - lo) / 2;
-        if (start[mid] <= n) lo = mid;
+        if (segments[mid].first <= n) lo = mid;
         else hi = mid;
     }
-    return lo;
+    return segments[lo];
 }
 
 // attn_warp is this warp's number in the grid.
@@ -607,17 +634,18 @@ template <class T> DEVICE float attn_dot(const T *x, const T *y, int E) {
 }
 
 template <class T>
-DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, const int *start, int S, int N, int H, int K, int E, float scale) {
+DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E, float scale) {
     i64 i = attn_warp();
     if (i >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = i / H, h = i % H, kv = h / (H / K);
-    int first = start[attn_sequence(start, S, n)], len = n + 1 - first;
-    i64 ks = (i64)K * E, base = first * ks + kv * E;
+    Segment g = attn_segment(segments, S, n);
+    int own = attn_own(g), len = n + 1 - own, before = g.before, jump = g.prefix - own; // attn_row takes more registers here
+    i64 ks = (i64)K * E, base = own * ks + kv * E;
     float m = -INF, l = 0.0f, acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
     for (int j = 0; j < len; j += ATTN_SPLIT) {
         float m1, l1, acc1[ATTN_LANE], a, b;
-        attn_span(m1, l1, acc1, q + i * E, k + base, v + base, ks, (const int *)0, 1, E, scale, j, min(len, j + ATTN_SPLIT));
+        attn_span(m1, l1, acc1, q + i * E, k + base, v + base, ks, [&](int p) { return p + (p < before ? jump : 0); }, E, scale, j, min(len, j + ATTN_SPLIT));
         attn_merge(m, l, m1, l1, a, b);
         for (int c = 0; c < ATTN_LANE; c++) acc[c] = fmaf(acc[c], a, acc1[c] * b);
     }
@@ -639,11 +667,13 @@ template <class T> DEVICE void attn_bwd_delta_any(float *delta, const T *dout, c
 // One warp to a key: 32 queries at a time, one to a lane, for p and ds; then the
 // lanes share the width of the head.
 template <class T>
-DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const int *start, int S, int N,
+DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N,
                              int H, int K, int E, float scale) {
     i64 at = attn_warp();
     if (at >= (i64)N * K) return;
-    int lane = threadIdx.x % WARP, n = at / K, kv = at % K, group = H / K, end = start[attn_sequence(start, S, n) + 1];
+    int lane = threadIdx.x % WARP, n = at / K, kv = at % K, group = H / K;
+    Segment g = attn_segment(segments, S, n);
+    int end = g.first + g.len + g.branches;
     float dk_acc[ATTN_LANE], dv_acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) dk_acc[c] = dv_acc[c] = 0.0f;
     for (int h = kv * group; h < (kv + 1) * group; h++) {
@@ -676,24 +706,26 @@ DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k
 }
 
 template <class T>
-DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const int *start, int S, int N, int H,
+DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N, int H,
                             int K, int E, float scale) {
     i64 at = attn_warp();
     if (at >= (i64)N * H) return;
-    int lane = threadIdx.x % WARP, n = at / H, h = at % H, kv = h / (H / K), first = start[attn_sequence(start, S, n)];
+    int lane = threadIdx.x % WARP, n = at / H, h = at % H, kv = h / (H / K);
+    Segment g = attn_segment(segments, S, n);
+    int len = n + 1 - attn_own(g);
     float acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
-    for (int j0 = first; j0 <= n; j0 += WARP) {
+    for (int j0 = 0; j0 < len; j0 += WARP) {
         float ds = 0.0f;
-        if (j0 + lane <= n) {
-            i64 row = ((i64)(j0 + lane) * K + kv) * E;
+        if (j0 + lane < len) {
+            i64 row = ((i64)attn_row(g, j0 + lane) * K + kv) * E;
             float p = expf(scale * attn_dot(q + at * E, k + row, E) - lse[at]);
             ds = p * (attn_dot(dout + at * E, v + row, E) - delta[at]);
         }
-        int count = min(WARP, n + 1 - j0);
+        int count = min(WARP, len - j0);
         for (int c = 0; c < count; c++) {
             float ds_c = __shfl_sync(FULL, ds, c);
-            i64 row = ((i64)(j0 + c) * K + kv) * E;
+            i64 row = ((i64)attn_row(g, j0 + c) * K + kv) * E;
             for (int x = 0; x < ATTN_LANE; x++) {
                 int e = lane + WARP * x;
                 if (e < E) acc[x] = fmaf(ds_c, to_float(k[row + e]), acc[x]);
@@ -707,18 +739,18 @@ DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const 
 }
 
 #define ATTN_ANY(T, SUFFIX)                                                                                                                                     \
-    KERNEL(ATTN_THREADS, attn_fwd_any_##SUFFIX, T *o, float *lse, const T *q, const T *k, const T *v, const int *start, int S, int N, int H, int K, int E,       \
+    KERNEL(ATTN_THREADS, attn_fwd_any_##SUFFIX, T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E,       \
            float scale) {                                                                                                                                       \
-        attn_fwd_any(o, lse, q, k, v, start, S, N, H, K, E, scale);                                                                                             \
+        attn_fwd_any(o, lse, q, k, v, segments, S, N, H, K, E, scale);                                                                                             \
     }                                                                                                                                                           \
     KERNEL(ATTN_THREADS, attn_bwd_delta_any_##SUFFIX, float *delta, const T *dout, const T *o, int N, int H, int E) { attn_bwd_delta_any(delta, dout, o, N, H, E); } \
     KERNEL(ATTN_THREADS, attn_bwd_dkv_any_##SUFFIX, T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,       \
-           const int *start, int S, int N, int H, int K, int E, float scale) {                                                                                  \
-        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, start, S, N, H, K, E, scale);                                                                       \
+           const Segment *segments, int S, int N, int H, int K, int E, float scale) {                                                                                  \
+        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, segments, S, N, H, K, E, scale);                                                                       \
     }                                                                                                                                                           \
     KERNEL(ATTN_THREADS, attn_bwd_dq_any_##SUFFIX, T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,               \
-           const int *start, int S, int N, int H, int K, int E, float scale) {                                                                                  \
-        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, start, S, N, H, K, E, scale);                                                                            \
+           const Segment *segments, int S, int N, int H, int K, int E, float scale) {                                                                                  \
+        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, segments, S, N, H, K, E, scale);                                                                            \
     }
 ATTN_ANY(float, f32)
 ATTN_ANY(bf16, bf16)

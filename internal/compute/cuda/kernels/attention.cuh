@@ -26,16 +26,27 @@
 template <int E> DEVICE int attn_at(int row, int chunk) { return row * E + ((chunk ^ (row & 7)) << 3); }
 
 // attn_load starts the copy of ROWS rows, stride elements apart, into a tile;
-// rows from valid on become zeros and are not read.
-template <int E, int ROWS, int THREADS> DEVICE void attn_load(bf16 *tile, const bf16 *src, i64 stride, int valid) {
+// rows from valid on become zeros and are not read. The rows before split lie jump
+// rows away from their place in src.
+template <int E, int ROWS, int THREADS> DEVICE void attn_load(bf16 *tile, const bf16 *src, i64 stride, int valid, int split = 0, int jump = 0) {
     const int chunks = E / 8, rows = THREADS / chunks; // rows is a multiple of 8: the permutation stays the same
     int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
-    src += row * stride + chunk * 8;
+    src += (row + (row < split ? jump : 0)) * stride + chunk * 8;
     tile += attn_at<E>(row, chunk);
+    if (split <= 0 || split >= ROWS) { // no row jumps back, as in most tiles
 #pragma unroll
+        for (int n = 0; n < ROWS / rows; n++) {
+            copy_async(tile, src, row < valid);
+            src += rows * stride;
+            tile += rows * E;
+            row += rows;
+        }
+        return;
+    }
+#pragma unroll 1
     for (int n = 0; n < ROWS / rows; n++) {
         copy_async(tile, src, row < valid);
-        src += rows * stride;
+        src += (row < split && row + rows >= split ? rows - jump : rows) * stride;
         tile += rows * E;
         row += rows;
     }
@@ -76,18 +87,14 @@ DEVICE void attn_pack(u32 (&a)[4], const float (&c0)[4], const float (&c1)[4]) {
     a[3] = pack2(c1[2], c1[3]);
 }
 
-// attn_row is the row of a position in a cache: through the row's page table, or
-// the position itself where there is none.
-DEVICE int attn_row(const int *table, int page, int j) { return table ? table[j / page] * page + j % page : j; }
-
 // attn_span is one query's softmax over the positions j0 to j1-1, by one warp:
 //   s_j = scale * sum_e q[e]*k[row_j,e], e ascending;  m = max s_j
 //   l = sum_j exp(s_j - m);  acc[e] = sum_j exp(s_j - m)*v[row_j,e], j ascending
-// 32 positions at a time, one to a lane; acc[i] is element lane+32*i. k and v
+// where row_j is row_of(j). 32 positions at a time, one to a lane; acc[i] is element lane+32*i. k and v
 // point at their head in row 0; rows are stride elements apart.
-template <class T>
-DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, const T *k, const T *v, i64 stride, const int *table, int page, int E,
-                      float scale, int j0, int j1) {
+template <class T, class Row>
+DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, const T *k, const T *v, i64 stride, Row row_of, int E, float scale, int j0,
+                      int j1) {
     int lane = threadIdx.x % WARP;
     m = -INF;
     l = 0.0f;
@@ -96,7 +103,7 @@ DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, c
         int row = 0;
         float s = -INF;
         if (j + lane < j1) {
-            row = attn_row(table, page, j + lane);
+            row = row_of(j + lane);
             const T *key = k + row * stride;
             s = 0.0f;
             for (int e = 0; e < E; e++) s = fmaf(to_float(q[e]), to_float(key[e]), s);

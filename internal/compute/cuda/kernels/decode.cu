@@ -25,6 +25,9 @@
 
 #define DECODE_THREADS 128
 
+// decode_row is the row of the caches that holds position p.
+DEVICE int decode_row(const int *table, int page, int p) { return table[p / page] * page + p % page; }
+
 // A block has one split of one row and key/value head; the query heads of the group
 // are the rows, up to 16, of one product, so that each key and value is read once
 // for all of them. Warp w has the positions 16w to 16w+15 of every 64 and its own
@@ -49,7 +52,7 @@ DEVICE void decode(float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, c
 
     // The row of the cache for position lane%16 of a step is looked up one step before its copy.
     int row = 0;
-    if (p0 + lane % BK < hi) row = attn_row(table, page, p0 + lane % BK);
+    if (p0 + lane % BK < hi) row = decode_row(table, page, p0 + lane % BK);
     auto copy = [&](int step) {
         if (step < steps) {
             bf16 *k_tile = tiles + step % STAGES * 2 * BK * E, *v_tile = k_tile + BK * E;
@@ -63,7 +66,7 @@ DEVICE void decode(float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, c
                 copy_async(v_tile + attn_at<E>(i, lane % CHUNKS), vc + from, valid);
             }
             p += STEP + lane % BK;
-            row = p < hi ? attn_row(table, page, p) : 0;
+            row = p < hi ? decode_row(table, page, p) : 0;
         }
         copy_commit();
     };
@@ -195,10 +198,11 @@ DEVICE void decode_any(float *part, const T *q, const T *kc, const T *vc, const 
     int lo = split * ATTN_SPLIT, hi = min(len[r], lo + ATTN_SPLIT);
     if (lo >= hi) return;
     float *state = part + (i64)R * splits * H * E;
+    const int *mine = table + (i64)r * stride;
     for (int g = threadIdx.x / WARP; g < group; g += DECODE_THREADS / WARP) {
         int h = kv * group + g;
         float m, l, acc[ATTN_LANE];
-        attn_span(m, l, acc, q + ((i64)r * H + h) * E, kc + kv * E, vc + kv * E, (i64)K * E, table + (i64)r * stride, page, E, scale, lo, hi);
+        attn_span(m, l, acc, q + ((i64)r * H + h) * E, kc + kv * E, vc + kv * E, (i64)K * E, [&](int p) { return decode_row(mine, page, p); }, E, scale, lo, hi);
         i64 at = ((i64)r * splits + split) * H + h;
         for (int i = 0; i < ATTN_LANE; i++)
             if (lane + WARP * i < E) part[at * E + lane + WARP * i] = acc[i];

@@ -50,14 +50,19 @@ KERNEL(ELEMENTWISE_THREADS, gather_bf16, bf16 *y, const bf16 *x, const int *rows
 KERNEL(ELEMENTWISE_THREADS, embed_f32, float *y, const float *table, const int *ids, int N, int D) { gather(y, table, ids, N, D); }
 KERNEL(ELEMENTWISE_THREADS, embed_bf16, float *y, const bf16 *table, const int *ids, int N, int D) { gather(y, table, ids, N, D); }
 
-// scatter_add: y[rows[r],d] += x[r,d]; rows are distinct.
+// scatter_add: y[rows[r],d] += x[r,d]. Equal rows are neighbours: whoever has the
+// first of them adds all, r ascending, in float32, and rounds once.
 template <class T> DEVICE void scatter_add(T *y, const float *x, const int *rows, int R, int D) {
     sweep_rows(R, D, aligned(y, x), [&](i64 r, int d, int count, bool wide) {
+        int row = rows[r];
+        if (r > 0 && rows[r - 1] == row) return;
         Vec a, b;
-        T *at = y + (i64)rows[r] * D + d;
+        T *at = y + (i64)row * D + d;
         load(a, at, count, wide);
-        load(b, x + r * D + d, count, wide);
-        for (int j = 0; j < 8; j++) a.v[j] += b.v[j];
+        do {
+            load(b, x + r * D + d, count, wide);
+            for (int j = 0; j < 8; j++) a.v[j] += b.v[j];
+        } while (++r < R && rows[r] == row);
         store(at, a, count, wide);
     });
 }

@@ -1,0 +1,221 @@
+//go:build nvidia
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/ref"
+)
+
+// attended is what the attention operations of one backend make of a pack.
+type attended struct{ o, lse, dq, dk, dv []float32 }
+
+// attend runs Attention and AttentionGrad, and frees what they took.
+func attend(t testing.TB, b compute.Backend, a compute.AttnShape, p compute.Pack, q, k, v, do []float32) attended {
+	t.Helper()
+	var all []compute.Tensor
+	put := func(c compute.Class, host []float32) compute.Tensor {
+		x, err := b.Alloc("test", c, len(host))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Upload(x, host)
+		all = append(all, x)
+		return x
+	}
+	empty := func(c compute.Class, n int) compute.Tensor { // nothing of what is there may be left
+		return put(c, slices.Repeat([]float32{float32(math.NaN())}, n))
+	}
+	n := compute.Narrow
+	qt, kt, vt, dot := put(n, q), put(n, k), put(n, v), put(n, do)
+	o, lse := empty(n, len(q)), empty(compute.Wide, len(q)/a.E)
+	dq, dk, dv := empty(n, len(q)), empty(n, len(k)), empty(n, len(k))
+	b.Attention(o, lse, qt, kt, vt, a, p)
+	b.AttentionGrad(dq, dk, dv, dot, o, lse, qt, kt, vt, a, p)
+	down := func(x compute.Tensor) []float32 {
+		host := make([]float32, x.Len())
+		b.Download(host, x)
+		return host
+	}
+	out := attended{down(o), down(lse), down(dq), down(dk), down(dv)}
+	if err := b.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range all {
+		b.Free(x)
+	}
+	return out
+}
+
+// family is a prompt's length and those of its answers.
+type family struct {
+	prompt  int
+	answers []int
+}
+
+// sharing lays families out twice: each prompt once, and each sequence by itself, whose
+// tokens are rows of the first.
+func sharing(families []family) (shared, apart compute.Pack, rows []int) {
+	shared, apart = compute.Pack{Start: []int32{0}}, compute.Pack{Start: []int32{0}}
+	at := 0
+	add := func(n int, parent int32) {
+		at += n
+		shared.Start, shared.Parent = append(shared.Start, int32(at)), append(shared.Parent, parent)
+	}
+	for _, f := range families {
+		first, parent := at, int32(shared.Segments())
+		add(f.prompt, -1)
+		for _, n := range f.answers {
+			for i := range f.prompt {
+				rows = append(rows, first+i)
+			}
+			for i := range n {
+				rows = append(rows, at+i)
+			}
+			add(n, parent)
+			apart.Start = append(apart.Start, int32(len(rows)))
+		}
+	}
+	return shared, apart, rows
+}
+
+// pick is rows of x, of so many elements each.
+func pick(x []float32, rows []int, width int) (out []float32) {
+	for _, r := range rows {
+		out = append(out, x[r*width:(r+1)*width]...)
+	}
+	return out
+}
+
+// Prompts that several answers share, shorter and longer than tiles, on the fast
+// kernels: the values of the reference; and each answer's o, lse and dq have the bits
+// that they have where it has its prompt to itself.
+func TestSharedPrompts(t *testing.T) {
+	answers := []int{129, 1, 300, 64}
+	families := []family{{63, answers}, {64, answers}, {65, answers}, {128, answers}, {200, answers}, {7, []int{0, 300, 0}}, {0, []int{5, 70}}}
+	for _, a := range []compute.AttnShape{{H: 2, K: 1, E: 64}, {H: 3, K: 1, E: 128}, {H: 4, K: 2, E: 64}} {
+		if a.K > 1 {
+			families = families[2:3]
+		}
+		t.Run(fmt.Sprintf("H=%d,K=%d,E=%d", a.H, a.K, a.E), func(t *testing.T) {
+			a.Scale = 1 / math.Sqrt(float64(a.E))
+			s := set(t, start(t, Options{}))
+			shared, apart, rows := sharing(families)
+			N := int(shared.Start[shared.Segments()])
+			q, k, v, do := s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
+			for _, x := range [][]float32{q, k, v, do} {
+				copy(x, s.down(s.put(compute.Narrow, x))) // rounded
+			}
+			wq, wk := a.H*a.E, a.K*a.E
+			got := attend(t, s.b, a, shared, q, k, v, do)
+			want := attend(t, ref.New(), a, shared, q, k, v, do)
+			for _, c := range []struct {
+				name      string
+				width     int
+				got, want []float32
+			}{{"o", wq, got.o, want.o}, {"lse", a.H, got.lse, want.lse}, {"dq", wq, got.dq, want.dq}, {"dk", wk, got.dk, want.dk}, {"dv", wk, got.dv, want.dv}} {
+				// Each segment's error as a share of its values: a query that is missing in dv shows.
+				worst := 0.0
+				for n := range shared.Segments() {
+					lo, hi := int(shared.Start[n])*c.width, int(shared.Start[n+1])*c.width
+					var off, all float64
+					for i := lo; i < hi; i++ {
+						off, all = off+math.Pow(float64(c.got[i]-c.want[i]), 2), all+math.Pow(float64(c.want[i]), 2)
+					}
+					share := math.Sqrt(off / max(all, 1e-300))
+					if worst = max(worst, share); !(share <= 0.008) {
+						t.Errorf("%s of segment %d, %+v: off by %.2g of its values", c.name, n, shared.Segment(n), share)
+					}
+				}
+				t.Logf("%s: off by %.2g at the most", c.name, worst)
+			}
+			alone := attend(t, s.b, a, apart, pick(q, rows, wq), pick(k, rows, wk), pick(v, rows, wk), pick(do, rows, wq))
+			s.same("o with the prompt shared and apart", pick(got.o, rows, wq), alone.o)
+			s.same("lse with the prompt shared and apart", pick(got.lse, rows, a.H), alone.lse)
+			s.same("dq with the prompt shared and apart", pick(got.dq, rows, wq), alone.dq)
+		})
+	}
+}
+
+// The tiles of a pack's lists are all of its tiles, each once, those with most work
+// first; and a pack that only differs in who follows whom is another pack.
+func TestLayout(t *testing.T) {
+	start := []int32{0, 130, 130, 500, 501, 757, 1000, 1129}
+	var b Backend
+	for _, parent := range [][]int32{nil, {-1, 0, 0, -1, -1, 4, 4}, {-1, -1, -1, -1, -1, -1, -1}, {-1, 0, -1, -1, -1, 4, 4}, nil} {
+		p := compute.Pack{Start: start, Parent: parent}
+		l := b.layout(p)
+		for s := range p.Segments() {
+			g := p.Segment(s)
+			if want := []int32{int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before), int32(g.Branches)}; !slices.Equal(l.table[5*s:5*s+5], want) {
+				t.Errorf("parents %v: segment %d is %v, want %v", parent, s, l.table[5*s:5*s+5], want)
+			}
+		}
+		check := func(what string, pairs []int32, rows int, work func(g compute.Segment, tile int) int) {
+			t.Helper()
+			seen, last := map[[2]int32]bool{}, math.MaxInt
+			for i := 0; i < len(pairs); i += 2 {
+				g, tile := p.Segment(int(pairs[i])), int(pairs[i+1])
+				n := work(g, tile)
+				if tile < 0 || tile >= blocks(g.Len, rows) || seen[[2]int32(pairs[i:i+2])] {
+					t.Errorf("parents %v: %s of %d: tile %d of segment %+v is not one of its tiles, or stands twice", parent, what, rows, tile, g)
+				}
+				if n/rows > last {
+					t.Errorf("parents %v: %s of %d: tile %d of segment %+v has more work than the one before", parent, what, rows, tile, g)
+				}
+				seen[[2]int32(pairs[i:i+2])], last = true, n/rows
+			}
+			all := 0
+			for s := range p.Segments() {
+				all += blocks(p.Segment(s).Len, rows)
+			}
+			if len(seen) != all {
+				t.Errorf("parents %v: %s of %d: %d tiles, want %d", parent, what, rows, len(seen), all)
+			}
+		}
+		check("queries", l.queryTiles(), tileRows, func(g compute.Segment, tile int) int { return g.Before/tileRows*tileRows + tile*tileRows })
+		for _, rows := range []int{tileRows, tileRowsdKV, tileRows} {
+			check("keys", l.keyTiles(rows), rows, func(g compute.Segment, tile int) int { return g.Branches/rows*rows + tile*rows })
+		}
+	}
+}
+
+// Rows of a gradient that go to the same row of dh are added in their order, in
+// float32, and what is Narrow is rounded once; over more rows than a block has.
+func TestEqualRows(t *testing.T) {
+	for _, precision := range []string{F32, BF16} {
+		for _, D := range []int{8, 20, 264} {
+			b := start(t, Options{Precision: precision})
+			s := set(t, b)
+			const N = 50
+			var rows []int32
+			for _, r := range s.rng.Perm(N) {
+				for range []int{1, 1, 1, 2, 3, 8, 40}[s.rng.IntN(7)] {
+					rows = append(rows, int32(r))
+				}
+			}
+			x := s.normal(len(rows) * D)
+			for i := range x { // so that the order shows
+				x[i] *= float32(math.Exp2(float64(s.rng.IntN(24))))
+			}
+			dh, xt := s.put(compute.Narrow, s.normal(N*D)), s.put(compute.Wide, x)
+			want := s.down(dh)
+			for i, r := range rows {
+				for d := range D {
+					want[int(r)*D+d] += x[i*D+d]
+				}
+			}
+			if precision == BF16 {
+				want = s.down(s.put(compute.Narrow, want))
+			}
+			to, from := b.narrowed("test", "dh", dh, N*D), wide("test", "x", xt, len(x))
+			b.launch(b.k.scatterAdd[to.t], b.eachRow(len(rows), D), at(to.p), at(from.p), at(index(b, "rows", rows)), whole(len(rows)), whole(D))
+			s.same(fmt.Sprintf("%s: %d rows of %d added to %d", precision, len(rows), D, N), s.down(dh), want)
+		}
+	}
+}
