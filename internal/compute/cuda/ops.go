@@ -12,20 +12,20 @@ import (
 
 // kernelSet is the kernels, by the types of their tensors where they have several.
 type kernelSet struct {
-	cast, add, embed, gather, scatterAdd, cacheWrite, rope, swiglu, swigluGrad [2]*driver.Kernel
-	embedGrad                                                                  *driver.Kernel
-	rmsNorm                                                                    [2][2]*driver.Kernel // x, y
-	rmsNormGrad                                                                [2][2]*driver.Kernel // dy, x and dx
-	rmsNormWGrad                                                               [2][2]*driver.Kernel // dy, x
-	colSum                                                                     [2]*driver.Kernel
-	addPartials                                                                *driver.Kernel
-	gemm                                                                       [2][2]*driver.Kernel // a and b, c
-	headStats, headFinish, sample                                              *driver.Kernel
-	headGrad, score, scoreGrad, scoreWGrad                                     [2]*driver.Kernel
-	attnFwd, attnDelta, attnDKV, attnDQ, decode                                [2]*driver.Kernel // head width 64, 128
-	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny, decodeCombine  [2]*driver.Kernel
-	sumSquares                                                                 [2]*driver.Kernel
-	sumPartials, adamW                                                         *driver.Kernel
+	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope, swiglu, swigluGrad [2]*driver.Kernel
+	embedGrad                                                                         *driver.Kernel
+	rmsNorm                                                                           [2][2]*driver.Kernel // x, y
+	rmsNormGrad                                                                       [2][2]*driver.Kernel // dy, x and dx
+	rmsNormWGrad                                                                      [2][2]*driver.Kernel // dy, x
+	colSum                                                                            [2]*driver.Kernel
+	addPartials                                                                       *driver.Kernel
+	gemm                                                                              [2][2]*driver.Kernel // a and b, c
+	headStats, headFinish, sample                                                     *driver.Kernel
+	headGrad, score, scoreGrad, scoreWGrad                                            [2]*driver.Kernel
+	attnFwd, attnDelta, attnDKV, attnDQ, decode                                       [2]*driver.Kernel // head width 64, 128
+	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny, decodeCombine         [2]*driver.Kernel
+	sumSquares                                                                        [2]*driver.Kernel
+	sumPartials, adamW                                                                *driver.Kernel
 }
 
 // loadKernels finds every kernel that the backend uses, so that a module without
@@ -47,7 +47,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 	}
 	k := &kernelSet{
 		cast: [2]*driver.Kernel{find("cast_bf16_f32"), find("cast_f32_bf16")}, // by the result
-		add:  pair("add"), embed: pair("embed"), gather: pair("gather"), scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
+		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"), scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
 		rope: pair("rope"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), embedGrad: find("embed_grad"),
 		rmsNorm:      [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")}, {nil, find("rmsnorm_bf16_bf16")}},
 		rmsNormGrad:  [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil}, {find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
@@ -94,6 +94,13 @@ func (b *Backend) Add(y, x compute.Tensor) {
 	yv := typed("Add", "y", y, xv.n, xv.t)
 	defer b.enter()()
 	b.launch(b.k.add[yv.t], b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
+}
+
+// Scale multiplies t by s.
+func (b *Backend) Scale(t compute.Tensor, s float64) {
+	v := take("Scale", "t", t, t.Len())
+	defer b.enter()()
+	b.launch(b.k.scale[v.t], b.flat(v.n), at(v.p), real(float32(s)), whole(v.n))
 }
 
 // Embed gathers rows of the table.

@@ -26,6 +26,18 @@ template <class T> DEVICE void add(T *y, const T *x, i64 n) {
 KERNEL(ELEMENTWISE_THREADS, add_f32, float *y, const float *x, i64 n) { add(y, x, n); }
 KERNEL(ELEMENTWISE_THREADS, add_bf16, bf16 *y, const bf16 *x, i64 n) { add(y, x, n); }
 
+// scale: t[i] *= s.
+template <class T> DEVICE void scale(T *t, float s, i64 n) {
+    sweep(n, aligned(t), [&](i64 i, int count, bool wide) {
+        Vec a;
+        load(a, t + i, count, wide);
+        for (int j = 0; j < 8; j++) a.v[j] *= s;
+        store(t + i, a, count, wide);
+    });
+}
+KERNEL(ELEMENTWISE_THREADS, scale_f32, float *t, float s, i64 n) { scale(t, s, n); }
+KERNEL(ELEMENTWISE_THREADS, scale_bf16, bf16 *t, float s, i64 n) { scale(t, s, n); }
+
 // cast: y[i] = x[i].
 template <class Y, class X> DEVICE void cast(Y *y, const X *x, i64 n) {
     sweep(n, aligned(y, x), [&](i64 i, int count, bool wide) {
