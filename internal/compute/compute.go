@@ -214,8 +214,9 @@ type Backend interface {
 	Linears(ps []Projection, xNI Tensor)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
 	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G is absent or b nil.
-	// dx and x are Narrow, dy Narrow or Wide. Where a CPU multiplies bfloat16, w.G's sums go
-	// over pairs of the call's tokens: an odd number of them ends with half a pair.
+	// dx and x are Narrow, dy Narrow or Wide; x may be absent where w.G is. Where a CPU
+	// multiplies bfloat16, w.G's sums go over pairs of the call's tokens: an odd number
+	// of them ends with half a pair.
 	LinearGrad(dxNI Tensor, w, b *Param, dyNO, xNI Tensor, acc bool)
 
 	// Rope rotates, in place, each head's pair (e, e+E/2) by the angle of its position:

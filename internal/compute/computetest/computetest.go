@@ -327,6 +327,10 @@ func (s *suite) refresh() {
 	s.dev.Refresh(frozen)
 	s.dev.Linear(y, xt, frozen, nil, false)
 	s.equal("product with frozen, Narrow weights", download(s.t, s.dev, y), download(s.t, s.dev, want))
+	dy, dx, dxWant := s.wide(s.normal(N*O)), s.empty(compute.Narrow, N*I), s.empty(compute.Narrow, N*I)
+	s.dev.LinearGrad(dx, frozen, nil, dy, compute.Tensor{}, false)
+	s.dev.LinearGrad(dxWant, s.weights(two, O, I), nil, dy, xt, false)
+	s.equal("gradient through frozen, Narrow weights", download(s.t, s.dev, dx), download(s.t, s.dev, dxWant))
 	rows, frozenRows := s.empty(compute.Wide, 2*I), s.empty(compute.Wide, 2*I)
 	s.dev.Embed(rows, w, []int32{3, O - 1})
 	s.dev.Embed(frozenRows, frozen, []int32{3, O - 1})
@@ -562,6 +566,9 @@ func (s *suite) linearGrad() {
 			var dx *value
 			if !dxAbsent {
 				dx = c.output("dx", N*I, acc).narrow()
+			}
+			if wFrozen {
+				x = nil
 			}
 			c.run(func(s *side) { s.b.LinearGrad(s.t(dx), s.p(w), s.p(b), s.t(dy), s.t(x), acc) })
 		}

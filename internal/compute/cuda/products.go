@@ -110,14 +110,14 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	const op = "LinearGrad"
 	I, O := w.Cols, w.Rows
-	N := rowsOf(op, "x", xNI, I)
-	x, dy := b.narrowed(op, "x", xNI, N*I), take(op, "dy", dyNO, N*O)
-	var dx, g, gb view
+	N := rowsOf(op, "dy", dyNO, O)
+	dy := take(op, "dy", dyNO, N*O)
+	var x, dx, g, gb view
 	if !dxNI.Absent() {
 		dx = b.narrowed(op, "dx", dxNI, N*I)
 	}
 	if !w.G.Absent() {
-		g = wide(op, "G", w.G, O*I)
+		x, g = b.narrowed(op, "x", xNI, N*I), wide(op, "G", w.G, O*I)
 	}
 	if bias != nil && !bias.G.Absent() {
 		gb = wide(op, "bias.G", bias.G, O)
