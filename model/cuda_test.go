@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -54,17 +55,16 @@ func narrowed(t testing.TB, be compute.Backend, c Config, o Options) *Model {
 	m, err := New(be, c, o)
 	must(t, err)
 	shake(m)
-	for _, p := range m.params {
-		w := make([]float32, p.Len())
-		be.Download(w, p.W)
-		must(t, be.Sync())
-		for i, x := range w {
-			w[i] = math.Float32frombits((math.Float32bits(x) + 0x8000) &^ 0xffff)
-		}
-		be.Upload(p.W, w)
-		be.Refresh(p)
-	}
+	narrow(m)
 	return m
+}
+
+// narrow rounds m's own weights to values of bfloat16.
+func narrow(m *Model) {
+	for _, p := range m.params {
+		w := values(m.be, p.W)
+		m.fill(p, func(j int) float32 { return math.Float32frombits((math.Float32bits(w[j]) + 0x8000) &^ 0xffff) })
+	}
 }
 
 // away is the largest difference of two vectors, as a share of the largest
@@ -242,6 +242,161 @@ func TestCUDASharedPrompts(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Adapters on the GPU and on the CPU, beside frozen weights that are Narrow:
+// log-probabilities, scores, gradients, sampling, and the weights with the adapters
+// added, before and after a step.
+func TestCUDALoRA(t *testing.T) {
+	for name, shape := range map[string]struct {
+		c Config
+		l LoRA
+	}{
+		"Qwen2 E=64": {tensorCore("Qwen2", 64), LoRA{Rank: 8}},
+		"Llama odd":  {tiny("Llama"), LoRA{Rank: 3, Alpha: 5, RSLoRA: true}},
+		"Qwen3 some": {tensorCore("Qwen3", 64), LoRA{Rank: 1, Targets: "q_proj,o_proj,down_proj"}},
+	} {
+		for _, precision := range []string{cuda.F32, cuda.BF16} {
+			t.Run(name+"/"+precision, func(t *testing.T) {
+				be, truth := gpu(t, precision), processor(t)
+				base, baseW := narrowed(t, be, shape.c, Options{Seed: 5}), narrowed(t, truth, shape.c, Options{Seed: 5})
+				var frozen [][]float32
+				for _, p := range base.params {
+					frozen = append(frozen, values(be, p.W))
+				}
+				for _, kind := range []Kind{LM, Scorer} {
+					for _, recompute := range []bool{false, true} {
+						o := Options{Kind: kind, Trainable: true, Recompute: recompute, LoRA: shape.l, Seed: 7, ScoreInit: 0.3}
+						m, err := base.Adapt(o)
+						must(t, err)
+						want, err := baseW.Adapt(o)
+						must(t, err)
+						adaptersAgainstCPU(t, m, want, precision)
+						must(t, m.Close())
+						must(t, want.Close())
+					}
+				}
+				for i, p := range base.params {
+					same(t, "the base's "+p.Name, values(be, p.W), frozen[i])
+				}
+				must(t, base.Close())
+				must(t, baseW.Close())
+			})
+		}
+	}
+}
+
+func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
+	tol, angle := 1e-5, 1-1e-9
+	if precision == cuda.BF16 {
+		tol, angle = 0.02, 0.998
+	}
+	kind, c := m.opt.Kind, m.cfg
+	seqs := answered(seqsOf(c.Vocab, 70, 5, 33), 1, 60)
+	// read is the log-probabilities, or the scores, of all sequences.
+	read := func(m *Model) (out []float32) {
+		if kind == Scorer {
+			out, err := m.Scores(seqs)
+			must(t, err)
+			return out
+		}
+		logp, _, err := m.LogProbs(seqs, 0.8)
+		must(t, err)
+		return slices.Concat(logp...)
+	}
+	train := func(m *Model) (out []float32) {
+		if kind == Scorer {
+			must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) {
+				out = slices.Clone(s)
+				return []float32{1, -0.5, 0.7, 0.2, -1}, nil
+			}))
+			return out
+		}
+		must(t, m.LogProbGrad(seqs, 0.8, func(l, _ [][]float32) (dl, _ [][]float32, err error) {
+			out = slices.Concat(l...)
+			for i := range l {
+				dl = append(dl, make([]float32, len(l[i])))
+				for j := range l[i] {
+					dl[i][j] = float32(math.Sin(float64(i+3*j))) - 0.3
+				}
+			}
+			return dl, nil, nil
+		}))
+		return out
+	}
+	near := func(what string, got, want []float32) {
+		t.Helper()
+		x := away(got, want)
+		t.Logf("%v recompute %v: %s: off by %.2g", kind, m.opt.Recompute, what, x)
+		if len(got) != len(want) || !(x <= tol) {
+			t.Errorf("%v recompute %v: %s: off by %g, want at most %g", kind, m.opt.Recompute, what, x, tol)
+		}
+	}
+	was := read(m)
+	if kind == LM {
+		same(t, "an adapter whose B is zero", was, read(m.base))
+	}
+	for _, m := range []*Model{m, want} {
+		for i, p := range m.params {
+			if strings.HasSuffix(p.Name, ".lora_B.weight") {
+				m.fill(p, func(j int) float32 { return float32(0.2 * math.Sin(float64(3*i+7*j+1))) })
+			}
+		}
+		narrow(m)
+	}
+	out, outW := train(m), train(want)
+	near("adapted", out, outW)
+	if x := away(out, was); !(x > 3*tol) {
+		t.Errorf("%v: the adapters change the values by %g only: the test shows little", kind, x)
+	}
+	least := 1.0
+	for i, p := range m.params {
+		cos := cosine(values(m.be, p.G), values(want.be, want.params[i].G))
+		if least = min(least, cos); !(cos > angle) {
+			t.Errorf("gradient of %s: cosine %.9f", p.Name, cos)
+		}
+	}
+	t.Logf("%v recompute %v: least cosine of a gradient 1 - %.2g", kind, m.opt.Recompute, 1-least)
+	if m.opt.Recompute {
+		return
+	}
+
+	merged, err := m.Merged()
+	must(t, err)
+	defer merged.Close()
+	mergedW, err := want.Merged()
+	must(t, err)
+	defer mergedW.Close()
+	near("merged", read(merged), read(mergedW))
+	if kind == LM {
+		o := SampleOptions{N: 3, MaxNew: 24, Sampling: compute.Sampling{Temperature: 0.9}, Seed: 42, Step: 7, Slots: 3}
+		prompt := seqs[0].IDs[:17]
+		for _, m := range []*Model{m, merged} {
+			out, err := m.Generate([][]int32{prompt}, []uint64{3}, o, nil)
+			must(t, err)
+			var drawn []Seq
+			var logp []float32
+			for _, c := range out[0] {
+				drawn, logp = append(drawn, Seq{IDs: slices.Concat(prompt, c.IDs), Prompt: len(prompt)}), append(logp, c.Logp...)
+			}
+			again, _, err := m.LogProbs(drawn, 0.9)
+			must(t, err)
+			bound := map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.1}[precision]
+			if x := away(logp, slices.Concat(again...)); !(x <= bound) {
+				t.Errorf("sampler and trainer differ by %g, want at most %g", x, bound)
+			}
+		}
+	}
+	opt, err := NewOptimizer(m, adamw())
+	must(t, err)
+	_, _, err = opt.Step(0.02)
+	must(t, err)
+	stepped := read(m)
+	if x := away(stepped, out); !(x > 3*tol) {
+		t.Errorf("%v: the step changes the values by %g only: the test shows little", kind, x)
+	}
+	must(t, m.Remerge(merged))
+	near("merged again", read(merged), stepped)
 }
 
 // Optimizer steps by cross entropy follow the CPU's.
