@@ -254,7 +254,7 @@ func TestCUDALoRA(t *testing.T) {
 	}{
 		"Qwen2 E=64": {tensorCore("Qwen2", 64), LoRA{Rank: 8}},
 		"Llama odd":  {tiny("Llama"), LoRA{Rank: 3, Alpha: 5, RSLoRA: true}},
-		"Qwen3 some": {tensorCore("Qwen3", 64), LoRA{Rank: 1, Targets: "q_proj,o_proj,down_proj"}},
+		"Qwen3 some": {tensorCore("Qwen3", 64), LoRA{Rank: 1, Alpha: 5, Targets: "q_proj,o_proj,down_proj"}},
 	} {
 		for _, precision := range []string{cuda.F32, cuda.BF16} {
 			t.Run(name+"/"+precision, func(t *testing.T) {
@@ -338,8 +338,8 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 	}
 	for _, m := range []*Model{m, want} {
 		for i, p := range m.params {
-			if strings.HasSuffix(p.Name, ".lora_B.weight") {
-				m.fill(p, func(j int) float32 { return float32(0.2 * math.Sin(float64(3*i+7*j+1))) })
+			if strings.HasSuffix(p.Name, ".lora_B.weight") { // larger ones lose k's gradients in bfloat16, as tensorCore says
+				m.fill(p, func(j int) float32 { return float32(0.1 * math.Sin(float64(3*i+7*j+1))) })
 			}
 		}
 		narrow(m)
@@ -575,10 +575,26 @@ func TestCUDAPlan(t *testing.T) {
 			{Tokens: 128, Trainable: true, Recompute: true},
 			{Kind: Scorer, Tokens: 128, Trainable: true},
 			{Slots: 8, N: 8, Prompts: 1, PromptTokens: 48, MaxNew: 8},
+			{Tokens: 128, Trainable: true, LoRA: LoRA{Rank: 16}},
+			{Kind: Scorer, Tokens: 128, Trainable: true, Recompute: true, LoRA: LoRA{Rank: 16}},
+			{Slots: 8, N: 8, Prompts: 1, PromptTokens: 48, MaxNew: 8, LoRA: LoRA{Rank: 16}},
 		} {
 			be := gpu(t, precision)
 			_, before := be.Memory()
-			m, err := New(be, c, Options{Kind: o.Kind, Trainable: o.Trainable, Recompute: o.Recompute})
+			plan := c.Plan(be, o).Total()
+			opt := Options{Kind: o.Kind, Trainable: o.Trainable, Recompute: o.Recompute, LoRA: o.LoRA}
+			var m *Model
+			var err error
+			if o.LoRA.On() {
+				base, errBase := New(be, c, Options{})
+				must(t, errBase)
+				of := c.Plan(be, PlanOptions{})
+				plan += of.Weights + of.Copies
+				m, err = base.Adapt(opt)
+				must(t, base.Close()) // once m is closed
+			} else {
+				m, err = New(be, c, opt)
+			}
 			must(t, err)
 			if o.Trainable {
 				_, err = NewOptimizer(m, adamw())
@@ -596,7 +612,7 @@ func TestCUDAPlan(t *testing.T) {
 			}
 			must(t, err)
 			_, peak := be.Memory()
-			plan, took := c.Plan(be, o).Total(), peak-before
+			took := peak - before
 			t.Logf("%s %+v: plan %d bytes, took %d: %+.1f %%", precision, o, plan, took, 100*(float64(plan)/float64(took)-1))
 			if r := float64(plan) / float64(took); r < 0.95 || r > 1.05 {
 				t.Errorf("%s %+v: plan of %d bytes, the model took %d", precision, o, plan, took)
