@@ -244,6 +244,9 @@ func TestCUDASharedPrompts(t *testing.T) {
 	}
 }
 
+// Adapters that peft saved, and its figures, on the GPU.
+func TestCUDAAgainstPeft(t *testing.T) { againstPeft(t, gpu(t, cuda.F32)) }
+
 // Adapters on the GPU and on the CPU, beside frozen weights that are Narrow:
 // log-probabilities, scores, gradients, sampling, and the weights with the adapters
 // added, before and after a step.

@@ -189,88 +189,88 @@ func TestAdaptGradients(t *testing.T) {
 
 // Log-probabilities, scores, gradients and a step of AdamW against peft, on adapters that
 // peft saved (scripts/fixtures_lora.py).
-func TestAgainstPeft(t *testing.T) {
+func TestAgainstPeft(t *testing.T) { onBackends(t, againstPeft) }
+
+func againstPeft(t *testing.T, be compute.Backend) {
 	const dir = "../testdata/lora"
 	entries, err := os.ReadDir(dir)
 	must(t, err)
-	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, entry := range entries {
-			t.Run(entry.Name(), func(t *testing.T) {
-				folder := filepath.Join(dir, entry.Name())
-				c, err := ReadAdapterConfig(folder)
-				must(t, err)
-				m, err := Load(be, folder, Options{Kind: c.Kind, Trainable: true, LoRA: c.LoRA})
-				must(t, err)
-				defer m.Close()
-				var e struct {
-					Sequences []struct {
-						IDs    []int32
-						Prompt int
-						Logp   []float32
-						Score  float32
+	for _, entry := range entries {
+		t.Run(entry.Name(), func(t *testing.T) {
+			folder := filepath.Join(dir, entry.Name())
+			c, err := ReadAdapterConfig(folder)
+			must(t, err)
+			m, err := Load(be, folder, Options{Kind: c.Kind, Trainable: true, LoRA: c.LoRA})
+			must(t, err)
+			defer m.Close()
+			var e struct {
+				Sequences []struct {
+					IDs    []int32
+					Prompt int
+					Logp   []float32
+					Score  float32
+				}
+			}
+			b, err := os.ReadFile(filepath.Join(folder, "expected.json"))
+			must(t, err)
+			must(t, json.Unmarshal(b, &e))
+			var seqs []Seq
+			var logp [][]float32
+			var score []float32
+			n := 0
+			for _, s := range e.Sequences {
+				seqs, logp, score = append(seqs, Seq{s.IDs, s.Prompt}), append(logp, s.Logp), append(score, s.Score)
+				n += len(s.Logp)
+			}
+			if c.Kind == LM {
+				must(t, m.LogProbGrad(seqs, 1, func(got, _ [][]float32) (d, _ [][]float32, err error) {
+					near(t, "log-probability", got, logp, 1e-4) // of some 10 nats: 1e-5 of them
+					for _, r := range got {
+						d = append(d, slices.Repeat([]float32{-1 / float32(n)}, len(r)))
 					}
-				}
-				b, err := os.ReadFile(filepath.Join(folder, "expected.json"))
-				must(t, err)
-				must(t, json.Unmarshal(b, &e))
-				var seqs []Seq
-				var logp [][]float32
-				var score []float32
-				n := 0
-				for _, s := range e.Sequences {
-					seqs, logp, score = append(seqs, Seq{s.IDs, s.Prompt}), append(logp, s.Logp), append(score, s.Score)
-					n += len(s.Logp)
-				}
-				if c.Kind == LM {
-					must(t, m.LogProbGrad(seqs, 1, func(got, _ [][]float32) (d, _ [][]float32, err error) {
-						near(t, "log-probability", got, logp, 1e-4) // of some 10 nats: 1e-5 of them
-						for _, r := range got {
-							d = append(d, slices.Repeat([]float32{-1 / float32(n)}, len(r)))
-						}
-						return d, nil, nil
-					}))
-				} else {
-					must(t, m.ScoreGrad(seqs, func(got []float32) ([]float32, error) {
-						near(t, "score", [][]float32{got}, [][]float32{score}, 1e-5)
-						return []float32{1, 2, 3}, nil
-					}))
-				}
-				f, err := safetensors.Open(filepath.Join(folder, "expected_step.safetensors"))
-				must(t, err)
-				defer f.Close()
-				if len(f.Names()) != 2*len(m.params) {
-					t.Errorf("%d tensors expected of %d parameters", len(f.Names()), len(m.params))
-				}
-				compare := func(what string, of func(p *compute.Param) compute.Tensor) {
-					worst := 0.0
-					for _, p := range m.params {
-						x, ok := f.Tensor(what + peftName(p))
-						if !ok {
-							t.Fatalf("no %s%s is expected", what, peftName(p))
-						}
-						want := make([]float32, p.Len())
-						must(t, x.Float32(want))
-						var diff, norm float64
-						for i, g := range values(be, of(p)) {
-							d := float64(g) - float64(want[i])
-							diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
-						}
-						worst = max(worst, math.Sqrt(diff/norm))
+					return d, nil, nil
+				}))
+			} else {
+				must(t, m.ScoreGrad(seqs, func(got []float32) ([]float32, error) {
+					near(t, "score", [][]float32{got}, [][]float32{score}, 1e-5)
+					return []float32{1, 2, 3}, nil
+				}))
+			}
+			f, err := safetensors.Open(filepath.Join(folder, "expected_step.safetensors"))
+			must(t, err)
+			defer f.Close()
+			if len(f.Names()) != 2*len(m.params) {
+				t.Errorf("%d tensors expected of %d parameters", len(f.Names()), len(m.params))
+			}
+			compare := func(what string, of func(p *compute.Param) compute.Tensor) {
+				worst := 0.0
+				for _, p := range m.params {
+					x, ok := f.Tensor(what + peftName(p))
+					if !ok {
+						t.Fatalf("no %s%s is expected", what, peftName(p))
 					}
-					t.Logf("%s largest relative difference %.2g", what, worst)
-					if !(worst <= 1e-5) {
-						t.Errorf("%s: off by %.3g of the norm", what, worst)
+					want := make([]float32, p.Len())
+					must(t, x.Float32(want))
+					var diff, norm float64
+					for i, g := range values(be, of(p)) {
+						d := float64(g) - float64(want[i])
+						diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
 					}
+					worst = max(worst, math.Sqrt(diff/norm))
 				}
-				compare("grad.", func(p *compute.Param) compute.Tensor { return p.G })
-				opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
-				must(t, err)
-				_, _, err = opt.Step(1e-2)
-				must(t, err)
-				compare("step.", func(p *compute.Param) compute.Tensor { return p.W })
-			})
-		}
-	})
+				t.Logf("%s largest relative difference %.2g", what, worst)
+				if !(worst <= 1e-5) {
+					t.Errorf("%s: off by %.3g of the norm", what, worst)
+				}
+			}
+			compare("grad.", func(p *compute.Param) compute.Tensor { return p.G })
+			opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
+			must(t, err)
+			_, _, err = opt.Step(1e-2)
+			must(t, err)
+			compare("step.", func(p *compute.Param) compute.Tensor { return p.W })
+		})
+	}
 }
 
 // Three roles on one base take at most a quarter more than the base and the activations
