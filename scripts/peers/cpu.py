@@ -481,16 +481,16 @@ def running(servers):
             s.close()
 
 
-def interleaved(servers, cases, rounds, warm, note):
-    """Answers by case and server's name: some unmeasured ones, then rounds in which every server is asked in turn."""
+def interleaved(servers, cases, rounds, note, warm=lambda server, case: [case]):
+    """Answers by case and server's name: those to warm's cases are not measured, then rounds in which every server is asked in turn."""
     out = {}
     for case in cases:
         asked = []
         for s in servers:
-            for _ in range(warm):
-                r = s.ask(case)
+            for first in warm(s, case):
+                r = s.ask(first)
                 if "error" in r:
-                    note(f"{s.name}: {case}: {r['error']}")
+                    note(f"{s.name}: {first}: {r['error']}")
                     break
             else:
                 asked.append(s)
@@ -505,6 +505,14 @@ def interleaved(servers, cases, rounds, warm, note):
                     out.setdefault(case, {}).setdefault(s.name, []).append(r)
         print(f"{case}: " + ", ".join(f"{n} {1e3 * statistics.median(r['seconds'] for r in rs):.3f} ms" for n, rs in out.get(case, {}).items()), file=sys.stderr, flush=True)
     return out
+
+
+def warm(group, name, case):
+    """What a server is asked before it is measured. A long GAD step would take minutes: an SFT step
+    starts threads and makes memory and libraries ready too, but compiles nothing."""
+    if group == "gad-long" and "compile" not in name:
+        return ["sft"]
+    return [case] if group.startswith("gad") else [case, case]
 
 
 def precision(name):
@@ -610,7 +618,7 @@ def main():
                     if precision(mode) == p and does(mode, group):
                         servers.append(Server(mode, [sys.executable, os.path.abspath(__file__), "--threads", str(o.threads), "--prompt", str(prompt), "--serve", mode] + ["--tiny"] * o.tiny))
                 with running(servers):
-                    found = interleaved(servers, CASES[group], o.rounds, 2, notes.append)
+                    found = interleaved(servers, CASES[group], o.rounds, notes.append, lambda s, case: warm(group, s.name, case))
                     for case, by in found.items():
                         key = case if case.startswith("linear") else group
                         for name, rs in by.items():

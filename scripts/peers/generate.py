@@ -12,7 +12,7 @@ once per program, the time from starting its process to the first token of one a
   gad           gad bench --serve
   llama.cpp     through its C interface (llama-cpp-python, built from its source
                 package for this processor): one batch with a token of every sequence,
-                its own samplers, a cache of float16, which is its default
+                its own samplers, a cache of float32 or its default, float16
   openvino      openvino-genai's LLMPipeline with paged attention, a cache of the
                 model's precision, and no prefix cache, since prompts come again
   transformers  generate()
@@ -164,7 +164,7 @@ def model_of(program, precision, folder, python):
 class LlamaCpp:
     def __init__(self, path, precision, threads):
         import llama_cpp as c
-        self.c, self.threads = c, threads
+        self.c, self.precision, self.threads = c, precision, threads
         self.device = f"llama-cpp-python {c.__version__}: {c.llama_print_system_info().decode()}"
         self.silent = c.llama_log_callback(lambda *_: None)
         c.llama_log_set(self.silent, ctypes.c_void_p(0))
@@ -184,6 +184,8 @@ class LlamaCpp:
             p = c.llama_context_default_params()
             p.n_ctx, p.n_seq_max, p.n_batch = B * -(-length // 256) * 256, B, max(512, B * PROMPT)
             p.n_threads = p.n_threads_batch = self.threads
+            if self.precision == "f32":
+                p.type_k = p.type_v = c.GGML_TYPE_F32
             self.made = {(B, length): c.llama_init_from_model(self.model, p)}
         return self.made[B, length]
 
@@ -377,7 +379,7 @@ def measure(shape, precision, o, note, devices):
     """Answers by case and program, peaks by program."""
     cases = [f"sample {b} {PROMPT} {o.new} {t}" for t in o.temperatures for b in o.batches]
     with cpu.running([start() for start in spawners(shape, precision, o, note)]) as servers:
-        found = cpu.interleaved(servers, cases, o.rounds, 1, note)
+        found = cpu.interleaved(servers, cases, o.rounds, note, lambda _, case: [case.replace(f" {o.new} ", f" {min(o.new, 8)} ")])
         devices.update((s.name, s.device) for s in servers)
         return found, {s.name: (s.peak(), s.libraries) for s in servers}
 
@@ -401,13 +403,13 @@ def first_tokens(shape, precision, o, note):
 
 
 def table(title, found, peaks, gad, temperature, o):
-    """A row a program: for each batch size the tokens a second of decoding, how many times as many gad has, and the time to the first tokens."""
+    """A row for each program: for each batch size the tokens per second of decoding, how many times as many gad has, and the time to the first tokens."""
     def speeds(case, name, decode=True):
         b = int(case.split()[1])
         return [b * (o.new - 1) / (r["seconds"] - r["first"]) if decode else b * o.new / r["seconds"] for r in found[case][name]]
     cases = [c for c in (f"sample {b} {PROMPT} {o.new} {temperature}" for b in o.batches) if c in found]
     print(f"\n{title}, {'greedy' if temperature == 0 else f'sampled at temperature {temperature}'} ({o.rounds} rounds):\n")
-    print(cpu.rows("", *(h for c in cases for h in (f"{c.split()[1]} at once: tokens/s (best)", "gad is", "first token")), "peak memory (libraries)"))
+    print(cpu.rows("", *(h for c in cases for h in (f"{c.split()[1]}: tokens/s (best)", "gad", "first")), "memory (libraries)"))
     print("|---" + "|---:" * (3 * len(cases) + 1) + "|")
     for name in dict.fromkeys(n for c in cases for n in found[c]):
         cells = [name]
