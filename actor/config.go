@@ -22,7 +22,7 @@ type Config struct {
 	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
 	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps"`
 	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
-	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch; a larger one needs more memory, results agree to rounding"`
+	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding"`
 	Recompute       bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
 	OldLogProb      string              `yaml:"old_log_prob" choices:"auto,recompute,rollout" doc:"where old log-probabilities come from: recompute (a forward pass of the trainer), rollout (the sampler's, verl's bypass mode) or auto (the sampler's where the device gives them the trainer's bits, as the CPU does, otherwise recompute; the first three steps and every 50th check it)"`
 	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence"`

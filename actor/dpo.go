@@ -81,8 +81,12 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, err
 	}
 	for _, pack := range packs {
 		err := a.m.LogProbGrad(model.Pick(seqs, pack), 1, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-			if seed == nil {
-				if err := compare(logpST, entST); err != nil {
+			if seed == nil { // one pack, which has both sides of a prompt together
+				logps, ents := make([][]float32, len(seqs)), make([][]float32, len(seqs))
+				for i, s := range pack {
+					logps[s], ents[s] = logpST[i], entST[i]
+				}
+				if err := compare(logps, ents); err != nil {
 					return nil, nil, err
 				}
 			}

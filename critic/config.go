@@ -15,7 +15,7 @@ type Config struct {
 	GradClip     float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
 	PPOMiniBatch int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: the whole batch. If the discriminator does not start to learn, use many small steps"`
 	PPOEpochs    int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
-	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch; a larger one needs more memory, results agree to rounding"`
+	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding"`
 	Recompute    bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
 	ScoreInit    float64             `yaml:"score_init" min:"0" doc:"standard deviation of the new score head; 0: 5.66/sqrt(hidden size)"`
 	Truncated    string              `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in the discriminator's pairs"`

@@ -85,6 +85,16 @@ func (c *Critic) Score(seqs []model.Seq) (scoreS []float32, err error) {
 	return c.m.AllScores(seqs, c.cfg.MaxTokenLen)
 }
 
+// ScoreBoth fills in FreshS and FreshP of b, in passes that both sides of a prompt share.
+func (c *Critic) ScoreBoth(b *Batch) error {
+	score, err := c.Score(slices.Concat(b.Students, b.Teachers))
+	if err != nil {
+		return err
+	}
+	b.FreshS, b.FreshP = score[:len(b.Students):len(b.Students)], score[len(b.Students):]
+	return nil
+}
+
 // Batch is what the discriminator learns from in one step.
 type Batch struct {
 	Step     int

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gad/internal/compute"
+	"gad/model"
 )
 
 // passes counts the tokens that pass forward.
@@ -21,40 +22,46 @@ func (p *passes) Embed(y compute.Tensor, table *compute.Param, ids []int32) {
 }
 
 // An update that takes the scores from the gradient's forward pass has the scores, the
-// figures and the weights of one that was given them, to the bit, and each sequence
-// passes forward once; only where a pair lies in two packs, the sequence of the later one
-// passes twice.
+// figures and the weights of one that was given them, to the bit, and each answer passes
+// forward once, its prompt once for all of them; only where a pair lies in two packs, the
+// sequence of the later one passes twice, and an answer that is in no pair passes later,
+// with its prompt.
 func TestScoresOfTheUpdate(t *testing.T) {
 	seqs := batch()
-	all, longest := 0, 0
-	for _, s := range slices.Concat(seqs.Students, seqs.Teachers) {
-		all += len(s.IDs)
-		longest = max(longest, len(s.IDs))
-	}
-	first := len(seqs.Teachers[0].IDs) // of the first prompt, which then fill a pack
-	for s, p := range seqs.Group {
-		if p == 0 {
-			first += len(seqs.Students[s].IDs)
+	rows := func(seqs ...model.Seq) (n int) {
+		for _, s := range model.Stretches(seqs) {
+			n += s.Tokens
 		}
+		return n
+	}
+	apart := 0
+	for _, s := range slices.Concat(seqs.Students, seqs.Teachers) {
+		apart += len(s.IDs)
+	}
+	const prompt = 2
+	all := rows(slices.Concat(seqs.Students, seqs.Teachers)...)
+	first := rows(append(seqs.Students[:3:3], seqs.Teachers[0])...) // of the first prompt, which then fill a pack
+	if all != apart-2*3*prompt {
+		t.Fatalf("%d tokens, %d with a prompt for each answer", all, apart)
 	}
 	for _, c := range []struct {
 		name  string
 		set   func(*Config)
 		batch func(*Batch)
-		// Tokens that pass forward without fresh scores: all, and so many twice.
-		twice int
+		// Tokens that pass forward without fresh scores: all, and so many more.
+		more int
 	}{
 		{"one pack", nil, nil, 0},
 		{"recomputed", func(c *Config) { c.Recompute = true }, nil, 0},
 		{"a pack for each prompt", func(c *Config) { c.MaxTokenLen = first }, nil, 0},
-		{"a pack for each sequence", func(c *Config) { c.MaxTokenLen = 1 }, nil, all - len(seqs.Teachers[0].IDs) - len(seqs.Teachers[1].IDs)},
+		{"a pack for each sequence", func(c *Config) { c.MaxTokenLen = 1 }, nil, 2*apart - len(seqs.Teachers[0].IDs) - len(seqs.Teachers[1].IDs) - all},
 		{"cross entropy with a penalty", func(c *Config) { c.Loss, c.ScoreL2, c.MaxTokenLen = "bce", 0.01, first }, nil, 0},
 		{"group term", func(c *Config) { c.GroupOT = 0.01 }, nil, 0},
 		{"group term in two packs", func(c *Config) { c.GroupOT, c.MaxTokenLen = 0.01, first }, nil, all},
-		{"left out", nil, func(b *Batch) { b.Skip[1], b.Skip[4] = true, true }, 0},
+		{"left out", nil, func(b *Batch) { b.Skip[1], b.Skip[4] = true, true }, 2 * prompt},
 		{"a prompt left out", nil, func(b *Batch) { b.Skip[3], b.Skip[4], b.Skip[5] = true, true, true }, 0},
 		{"no pairs", nil, func(b *Batch) { b.Skip = []bool{true, true, true, true, true, true} }, 0},
-		{"a tie", nil, func(b *Batch) { b.Students[4] = b.Teachers[1] }, len(seqs.Teachers[1].IDs) - len(seqs.Students[4].IDs)}, // as many tokens more
+		{"a tie", nil, func(b *Batch) { b.Students[4] = b.Teachers[1] }, len(seqs.Teachers[1].IDs) - len(seqs.Students[4].IDs) + prompt},
 		{"two mini-batches", func(c *Config) { c.PPOMiniBatch = 1 }, nil, all - first},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -79,8 +86,8 @@ func TestScoresOfTheUpdate(t *testing.T) {
 				if given && !slices.Equal(got, want) {
 					t.Errorf("scores %v, given %v", got, want)
 				}
-				if !given && p.forward != all+c.twice {
-					t.Errorf("%d tokens pass forward, want %d and %d again", p.forward, all, c.twice)
+				if !given && p.forward != all+c.more {
+					t.Errorf("%d tokens pass forward, want %d and %d more", p.forward, all, c.more)
 				}
 				st.FreshS, st.FreshP = nil, nil
 				weights, stats, scores = append(weights, bits(d, s)), append(stats, fmt.Sprintf("%+v", st)), append(scores, got)

@@ -277,7 +277,7 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 
 // backward takes the gradient of the final norm's output in a.dhND and adds the
 // gradients of all parameters below the head.
-func (m *Model) backward(a *acts, ids, posN, start []int32, att attend) {
+func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
 	be, c, shape := m.be, &m.cfg, m.attnShape()
 	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.out(len(m.blocks)-1), a.rstdN, false)
 	for i := len(m.blocks) - 1; i >= 0; i-- {
@@ -298,7 +298,7 @@ func (m *Model) backward(a *acts, ids, posN, start []int32, att attend) {
 
 		// x2 = x + o(attention(rope(q(h)), rope(k(h)), v(h))), h = norm1(x)
 		be.LinearGrad(a.doNHE, p.wo, nil, a.dxND, b.oNHE, false)
-		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, start)
+		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, pack)
 		be.Rope(a.dqNHE, c.Heads, c.HeadDim, posN, m.rope, true)
 		be.Rope(a.dkNKE, c.KVHeads, c.HeadDim, posN, m.rope, true)
 		if c.QKNorm {

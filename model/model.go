@@ -52,11 +52,13 @@ type Model struct {
 	acts acts
 	pk   pack
 	host struct {
-		logp, ent, d  []float32 // of LogProbGrad
-		logpST, entST [][]float32
-		scoreS        []float32 // of ScoreGrad
+		logp, ent, d      []float32 // [R] of LogProbGrad
+		logpFlat, entFlat []float32 // the same, sequence by sequence
+		logpST, entST     [][]float32
+		scoreS            []float32 // of ScoreGrad
 	}
 
+	apart bool             // each sequence has its prompt to itself: what tests compare with
 	watch func(tokens int) // told of each pack as its pass begins; nil is nobody
 }
 

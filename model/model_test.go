@@ -3,11 +3,13 @@ package model
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"gad/internal/compute"
@@ -284,6 +286,125 @@ func TestPacks(t *testing.T) {
 	if p := Packs(nil, 7); len(p) != 0 {
 		t.Errorf("packs of nothing: %v", p)
 	}
+}
+
+// Sequences with the same prompt are neighbours, and its tokens count once; only where
+// they alone are more than a pack are they divided, whatever else there is.
+func TestPacksShare(t *testing.T) {
+	answers := func(prompt int32, length int, answers ...int) (seqs []Seq) {
+		for _, n := range answers {
+			s := Seq{IDs: make([]int32, length+n), Prompt: length}
+			s.IDs[0] = prompt
+			seqs = append(seqs, s)
+		}
+		return seqs
+	}
+	for _, c := range []struct {
+		name string
+		seqs []Seq
+		want string
+	}{
+		{"a prompt of five, three answers: ten tokens", answers(1, 5, 1, 2, 2), "[[0,1,2]]"},
+		{"two prompts", slices.Concat(answers(1, 3, 1, 1), answers(2, 3, 1, 1)), "[[0,1,2,3]]"},
+		{"the second does not fit", slices.Concat(answers(1, 3, 1, 1), answers(2, 3, 1, 2)), "[[0,1],[2,3]]"},
+		{"gathered where the first stands", slices.Concat(answers(1, 4, 1), answers(2, 2, 1), answers(1, 4, 1)), "[[0,2,1]]"},
+		{"more than a pack: by themselves", slices.Concat(answers(9, 1, 1), answers(1, 4, 3, 3, 3, 3), answers(8, 1, 1)), "[[0],[1,2],[3,4],[5]]"},
+		{"the rest of it has room", slices.Concat(answers(1, 4, 3, 3, 3), answers(8, 1, 1)), "[[0,1],[2,3]]"},
+		{"no answer: the prompt's last token is its own", answers(1, 5, 0, 3), "[[0,1]]"}, // 4 + 1 + 4
+		{"the same first token of another length", slices.Concat(answers(1, 5, 1), answers(1, 4, 2)), "[[0],[1]]"},
+	} {
+		if got, _ := json.Marshal(Packs(c.seqs, 10)); string(got) != c.want {
+			t.Errorf("%s: packs %s, want %s", c.name, got, c.want)
+		}
+	}
+	if got := fmt.Sprint(Stretches(slices.Concat(answers(1, 5, 1, 0), answers(2, 3, 2)))); got != "[{4 0} {2 4} {1 4} {5 0}]" {
+		t.Errorf("stretches %s", got)
+	}
+}
+
+// What shares a prompt has the bits of what does not, and gradients equal but for the
+// order of the sums over those that share it.
+func TestSharedPrompts(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	var seqs []Seq
+	for _, g := range [][]int{{40, 9, 1, 30}, {1, 5, 7}, {3, 0, 4}, {12, 6}, {70, 33, 2, 0, 19}} { // a prompt's length, and its answers'
+		prompt := make([]int32, g[0])
+		for i := range prompt {
+			prompt[i] = int32(r.IntN(29))
+		}
+		for _, n := range g[1:] {
+			s := Seq{IDs: slices.Clone(prompt), Prompt: len(prompt)}
+			for range n {
+				s.IDs = append(s.IDs, int32(r.IntN(29)))
+			}
+			seqs = append(seqs, s)
+		}
+	}
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		for _, arch := range []string{"Qwen2", "Qwen3"} {
+			lm, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
+			must(t, err)
+			defer lm.Close()
+			scorer, err := New(be, tiny(arch), Options{Kind: Scorer, Trainable: true, Seed: 4, ScoreInit: 1})
+			must(t, err)
+			defer scorer.Close()
+			shake(lm)
+			shake(scorer)
+			var tokens []int
+			lm.Watch(func(n int) { tokens = append(tokens, n) })
+			type result struct{ values, grads [][]float32 }
+			pass := func(apart bool) (out result) {
+				lm.apart, scorer.apart = apart, apart
+				l, e, err := lm.LogProbs(seqs, 0.8)
+				must(t, err)
+				v, err := scorer.Scores(seqs)
+				must(t, err)
+				out.values = append(append(append(out.values, l...), e...), v)
+				must(t, lm.LogProbGrad(seqs, 0.8, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+					for i := range logp {
+						same(t, "log-probability with a gradient", logp[i], l[i])
+						same(t, "entropy with a gradient", ent[i], e[i])
+					}
+					return logp, ent, nil
+				}))
+				must(t, scorer.ScoreGrad(seqs, func(score []float32) ([]float32, error) {
+					same(t, "score with a gradient", score, v)
+					return score, nil
+				}))
+				for _, m := range []*Model{lm, scorer} {
+					for _, p := range m.params {
+						out.grads = append(out.grads, values(be, p.G))
+						be.Zero(p.G)
+					}
+				}
+				return out
+			}
+			want, got := pass(true), pass(false)
+			for i := range want.values {
+				same(t, "value", got.values[i], want.values[i])
+			}
+			worst := 0.0
+			for i := range want.grads {
+				var diff, norm float64
+				for j, w := range want.grads[i] {
+					d := float64(got.grads[i][j]) - float64(w)
+					diff, norm = diff+d*d, norm+float64(w)*float64(w)
+				}
+				worst = max(worst, math.Sqrt(diff)/(math.Sqrt(norm)+1e-3))
+			}
+			limit := 1e-5
+			if be.Name() == "ref" {
+				limit = 1e-12 // but for the rounding of what is read
+			}
+			if worst > limit {
+				t.Errorf("%s: a gradient is off by %.3g of its norm", be.Name(), worst)
+			}
+			if sum := tokens[2]; tokens[0] <= sum || tokens[1] <= sum {
+				t.Errorf("tokens of the passes %v: want fewer with shared prompts", tokens)
+			}
+			t.Logf("%s, %s: gradients off by %.2g, tokens %v", be.Name(), arch, worst, tokens)
+		}
+	})
 }
 
 // A sequence has the same bits alone, in any pack, at any place in it.

@@ -14,35 +14,23 @@ type Seq struct {
 	Prompt int
 }
 
-// Packs groups sequences, in their order, into micro-batches of at most maxTokens
-// tokens; a longer sequence stands alone. Entries are indices into seqs.
-func Packs(seqs []Seq, maxTokens int) [][]int {
-	var packs [][]int
-	room := 0
-	for i, s := range seqs {
-		if len(packs) == 0 || len(s.IDs) > room {
-			packs = append(packs, nil)
-			room = maxTokens
-		}
-		packs[len(packs)-1] = append(packs[len(packs)-1], i)
-		room -= len(s.IDs)
-	}
-	return packs
-}
-
-// pack is sequences laid end to end.
+// pack is sequences laid end to end. Neighbours with the same prompt share its tokens:
+// their answers are branches of it.
 type pack struct {
-	ids, pos, start []int32
-	rows, targets   []int32 // of the response tokens: row t-1 predicts token t
-	counts          []int   // [S] response tokens
-	last            []int32 // [S] row of each sequence's last token
+	compute.Pack
+	ids, pos      []int32
+	rows, targets []int32 // [R] of the response tokens: the row that predicts a token, and the token
+	place         []int32 // [R] where in rows the response tokens are, sequence by sequence
+	counts        []int   // [S] response tokens
+	last          []int32 // [S] row of each sequence's last token
 }
 
 // pack checks and lays out sequences, in place of the pack before. response asks for
 // the response tokens' rows, which need a prompt to follow.
 func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 	p := &m.pk
-	*p = pack{ids: p.ids[:0], pos: p.pos[:0], start: append(p.start[:0], 0), rows: p.rows[:0], targets: p.targets[:0], counts: p.counts[:0], last: p.last[:0]}
+	*p = pack{Pack: compute.Pack{Start: append(p.Start[:0], 0), Parent: p.Parent[:0]}, ids: p.ids[:0], pos: p.pos[:0],
+		rows: p.rows[:0], targets: p.targets[:0], place: p.place[:0], counts: p.counts[:0], last: p.last[:0]}
 	longest := 0
 	for i, s := range seqs {
 		n := len(s.IDs)
@@ -58,27 +46,65 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 		if err := m.checkIDs(s.IDs); err != nil {
 			return nil, fmt.Errorf("model: sequence %d: %w", i, err)
 		}
-		if len(p.ids)+n > math.MaxInt32 {
-			return nil, fmt.Errorf("model: sequence %d: pack of more than %d tokens: make packs smaller", i, math.MaxInt32)
-		}
-		at := int32(len(p.ids))
-		for t, id := range s.IDs {
-			p.ids = append(p.ids, id)
-			p.pos = append(p.pos, int32(t))
-			if response && t >= s.Prompt {
-				p.rows = append(p.rows, at+int32(t)-1)
-				p.targets = append(p.targets, id)
-			}
-		}
-		p.counts = append(p.counts, max(n-s.Prompt, 0))
-		p.last = append(p.last, at+int32(n)-1)
-		p.start = append(p.start, at+int32(n))
 		longest = max(longest, n)
+	}
+	for lo := 0; lo < len(seqs); {
+		hi := lo + 1
+		for hi < len(seqs) && !m.apart && sharePrompt(seqs[lo], seqs[hi]) {
+			hi++
+		}
+		p.lay(seqs[lo:hi], response)
+		if len(p.ids) > math.MaxInt32 {
+			return nil, fmt.Errorf("model: sequence %d: pack of more than %d tokens: make packs smaller", lo, math.MaxInt32)
+		}
+		lo = hi
 	}
 	if m.watch != nil {
 		m.watch(len(p.ids))
 	}
 	return p, m.angles(longest)
+}
+
+// lay appends the sequences of one prompt. The first response tokens of all of them are
+// predicted from the prompt's last row: they are neighbours in rows.
+func (p *pack) lay(group []Seq, response bool) {
+	shared, parent, first := beginning(group), int32(-1), len(p.rows)
+	if shared > 0 {
+		parent = int32(len(p.Parent))
+		p.segment(group[0].IDs[:shared], 0, -1)
+	}
+	ends := int32(len(p.ids)) - 1 // the last row of what is shared
+	if response && shared > 0 && shared == group[0].Prompt {
+		for _, s := range group {
+			p.rows, p.targets = append(p.rows, ends), append(p.targets, s.IDs[shared])
+		}
+	}
+	for _, s := range group {
+		at, n := len(p.ids)-shared, len(s.IDs) // token t is in row at+t, if it is not shared
+		p.segment(s.IDs[shared:], shared, parent)
+		p.counts, p.last = append(p.counts, max(n-s.Prompt, 0)), append(p.last, int32(at+n-1))
+		if !response {
+			continue
+		}
+		for t := s.Prompt; t < n; t++ {
+			if t == shared {
+				p.place = append(p.place, int32(first))
+				first++
+				continue
+			}
+			p.place = append(p.place, int32(len(p.rows)))
+			p.rows, p.targets = append(p.rows, int32(at+t-1)), append(p.targets, s.IDs[t])
+		}
+	}
+}
+
+// segment appends tokens whose first is at position pos.
+func (p *pack) segment(ids []int32, pos int, parent int32) {
+	for t := range ids {
+		p.pos = append(p.pos, int32(pos+t))
+	}
+	p.ids = append(p.ids, ids...)
+	p.Start, p.Parent = append(p.Start, int32(len(p.ids))), append(p.Parent, parent)
 }
 
 func (m *Model) checkIDs(ids []int32) error {
@@ -90,11 +116,15 @@ func (m *Model) checkIDs(ids []int32) error {
 	return nil
 }
 
-// split cuts a row of all response tokens into the sequences' rows, in out.
-func (p *pack) split(out [][]float32, x []float32) [][]float32 {
+// split cuts a row of all response tokens into the sequences' rows, in out; their values
+// are in flat.
+func (p *pack) split(out [][]float32, flat, x []float32) [][]float32 {
 	out = slices.Grow(out[:0], len(p.counts))
+	for k, r := range p.place {
+		flat[k] = x[r]
+	}
 	for _, n := range p.counts {
-		out, x = append(out, x[:n:n]), x[n:]
+		out, flat = append(out, flat[:n:n]), flat[n:]
 	}
 	return out
 }
@@ -104,12 +134,16 @@ func (p *pack) join(out []float32, what string, x [][]float32) ([]float32, error
 	if len(x) != len(p.counts) {
 		return nil, fmt.Errorf("model: %s of %d sequences: the pack has %d", what, len(x), len(p.counts))
 	}
-	out = slices.Grow(out[:0], len(p.rows))
+	out = slices.Grow(out[:0], len(p.rows))[:len(p.rows)]
+	place := p.place
 	for i, r := range x {
 		if len(r) != p.counts[i] {
 			return nil, fmt.Errorf("model: %s of sequence %d: %d values: its response has %d tokens", what, i, len(r), p.counts[i])
 		}
-		out = append(out, r...)
+		for t, v := range r {
+			out[place[t]] = v
+		}
+		place = place[len(r):]
 	}
 	return out, nil
 }
@@ -133,7 +167,7 @@ func invTemp(temperature float64) (float64, error) {
 
 // packed is Attention over the sequences of the pack.
 func (m *Model) packed(_ int, b *block) {
-	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(), m.pk.start)
+	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(), m.pk.Pack)
 }
 
 // heads is the language-model head's memory for the pack's response rows.
@@ -156,7 +190,8 @@ func (m *Model) keeps() keep {
 // LogProbs gives, for each sequence's response tokens, the natural logarithm of
 // their probability at the given temperature, and the entropy in nats of the
 // distribution they were drawn from. The sequences are one pack; no gradient is
-// kept. A sequence's values have the same bits whatever else is in the pack.
+// kept. A sequence's values have the same bits whatever else is in the pack, and whether
+// its prompt is shared.
 func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]float32, err error) {
 	if err := m.need(LM, false); err != nil {
 		return nil, nil, err
@@ -170,7 +205,7 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 		return nil, nil, err
 	}
 	if len(p.rows) == 0 {
-		return p.split(nil, nil), p.split(nil, nil), nil
+		return p.split(nil, nil, nil), p.split(nil, nil, nil), nil
 	}
 	a := m.activations(len(p.ids), keepNothing)
 	out := m.heads(p)
@@ -183,7 +218,7 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 	if err := m.logProbs(logp, ent, out, inv); err != nil {
 		return nil, nil, err
 	}
-	return p.split(nil, logp), p.split(nil, ent), nil
+	return p.split(nil, make([]float32, r), logp), p.split(nil, make([]float32, r), ent), nil
 }
 
 // logProbs is the head over a finished forward pass.
@@ -216,7 +251,7 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 	}
 	r := len(p.rows)
 	if r == 0 {
-		_, _, err := seed(p.split(nil, nil), p.split(nil, nil))
+		_, _, err := seed(p.split(nil, nil, nil), p.split(nil, nil, nil))
 		return err
 	}
 	a := m.activations(len(p.ids), m.keeps())
@@ -231,7 +266,8 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 	if err := m.logProbs(h.logp, h.ent, out, inv); err != nil {
 		return err
 	}
-	h.logpST, h.entST = p.split(h.logpST, h.logp), p.split(h.entST, h.ent)
+	h.logpFlat, h.entFlat = slices.Grow(h.logpFlat[:0], r)[:r], slices.Grow(h.entFlat[:0], r)[:r]
+	h.logpST, h.entST = p.split(h.logpST, h.logpFlat, h.logp), p.split(h.entST, h.entFlat, h.ent)
 	dlogpST, dentST, err := seed(h.logpST, h.entST)
 	if err != nil {
 		return err
@@ -250,7 +286,7 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 	}
 	m.be.Zero(a.dhND)
 	m.be.LogProbGrad(a.dhND, m.head, out, dlogp, dent, a.hND, p.rows, p.targets, inv)
-	m.backward(a, p.ids, p.pos, p.start, m.packed)
+	m.backward(a, p.ids, p.pos, p.Pack, m.packed)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradient of log-probabilities: %w", err)
 	}
@@ -258,7 +294,7 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 }
 
 // Scores gives a Scorer's value at each sequence's last token. The sequences are
-// one pack; Prompt is not used.
+// one pack; Prompt only says what those with the same prompt share.
 func (m *Model) Scores(seqs []Seq) ([]float32, error) {
 	if err := m.need(Scorer, false); err != nil {
 		return nil, err
@@ -319,7 +355,7 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 	m.be.Upload(ds, dscoreS)
 	m.be.Zero(a.dhND)
 	m.be.ScoreGrad(a.dhND, m.head, ds, a.hND, p.last)
-	m.backward(a, p.ids, p.pos, p.start, m.packed)
+	m.backward(a, p.ids, p.pos, p.Pack, m.packed)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradient of scores: %w", err)
 	}

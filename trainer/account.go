@@ -34,11 +34,12 @@ type work struct {
 	flops  float64
 }
 
-// add counts passes over seqs: 1 for a forward pass, 3 for forward and backward.
+// add counts passes over seqs, a prompt that several of them have once: 1 for a forward
+// pass, 3 for forward and backward.
 func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) {
-	for _, s := range seqs {
-		n := float64(len(s.IDs))
-		w.flops += passes * n * c.FLOPsPerToken(n/2, head)
+	for _, s := range model.Stretches(seqs) {
+		n := float64(s.Tokens)
+		w.flops += passes * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
 	}
 }
 
@@ -54,7 +55,8 @@ func (t *Trainer) teacherWork(b *Batch) (w work) {
 // stepWork counts a step of the game.
 func (t *Trainer) stepWork(r *round) (w work) {
 	c, seqs, teachers := t.actor.Model().Config(), r.roll.Seqs, r.batch.Teachers
-	for _, s := range slices.Concat(teachers, seqs) {
+	both := slices.Concat(teachers, seqs)
+	for _, s := range both {
 		w.tokens += len(s.IDs)
 	}
 	forward := 1.0 // rollout
@@ -65,9 +67,7 @@ func (t *Trainer) stepWork(r *round) (w work) {
 		forward++
 	}
 	w.add(c, seqs, forward, true)
-	critic := 3*float64(t.cfg.Critic.PPOEpochs) + t.cfg.scoredBefore(len(teachers))
-	w.add(c, seqs, critic, false)
-	w.add(c, teachers, critic, false)
+	w.add(c, both, 3*float64(t.cfg.Critic.PPOEpochs)+t.cfg.scoredBefore(len(teachers)), false)
 	switch {
 	case t.criticAlone():
 	case t.learnsTeacher():

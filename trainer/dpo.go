@@ -328,14 +328,15 @@ func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStat
 
 // pairTime estimates a step's stretches from times per token.
 func (p *Plan) pairTime(c Config, perForward, perDecoded, perTrained float64) []Timed {
-	prompts, whole := float64(c.Data.TrainBatchSize), p.PromptMean+p.AnswerMean
+	prompts := float64(c.Data.TrainBatchSize)
+	both := prompts * (p.PromptMean + 2*p.AnswerMean) // of a prompt's two sides, which pass with it once
 	update := perTrained
-	if 2*prompts*whole > float64(c.Actor.MaxTokenLen) {
+	if both > float64(c.Actor.MaxTokenLen) {
 		update += perForward // several packs: the sums come first
 	}
 	return []Timed{
 		{"rollout", prompts * (p.PromptMean*perForward + p.AnswerMean*perDecoded)},
-		{"ref_logp", 2 * prompts * whole * perForward},
-		{"update_actor", 2 * prompts * whole * update},
+		{"ref_logp", both * perForward},
+		{"update_actor", both * update},
 	}
 }

@@ -277,10 +277,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	defer cr.Close()
 	batch := func(at []int) (b critic.Batch, err error) {
 		b = critic.Batch{Students: model.Pick(s.worse, at), Teachers: model.Pick(s.better, at), Group: allGroups(len(at)), Skip: make([]bool, len(at))}
-		if b.FreshS, err = cr.Score(b.Students); err == nil {
-			b.FreshP, err = cr.Score(b.Teachers)
-		}
-		return b, err
+		return b, cr.ScoreBoth(&b)
 	}
 	seen, err := o.learn(cr, learn, seed, name, batch)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gad/actor"
+	"gad/critic"
 )
 
 // A step takes only the forward passes whose results are read and not known already. This
@@ -85,12 +86,10 @@ func (c *Config) scoredBefore(prompts int) float64 {
 
 // score takes the discriminator's scores of both sides, by a pass of their own.
 func (t *Trainer) score(m Metrics, r *round) error {
-	return t.phase(m, "score", t.critic.Model(), slices.Concat(r.judged, r.batch.Teachers), 1, func() (err error) {
-		if r.scoreS, err = t.critic.Score(r.judged); err == nil {
-			r.scoreP, err = t.critic.Score(r.batch.Teachers)
-		}
-		return err
-	})
+	b := critic.Batch{Students: r.judged, Teachers: r.batch.Teachers}
+	err := t.phase(m, "score", t.critic.Model(), slices.Concat(b.Students, b.Teachers), 1, func() error { return t.critic.ScoreBoth(&b) })
+	r.scoreS, r.scoreP = b.FreshS, b.FreshP
+	return err
 }
 
 // refLogProbs takes the reference's log-probabilities, if the run has a reference and they

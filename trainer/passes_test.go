@@ -223,15 +223,16 @@ func TestPassesOfAStep(t *testing.T) {
 			said := int(m["rollout/len_mean"]*float64(answers*len(b.Rows)) + 0.5)
 			unit := map[string]tokens{ // of one pass
 				"sampled":  {prompts, said - answers*len(b.Rows)}, // a prompt once; the last token of an answer is not read
-				"students": {answers * prompts, said},
-				"teachers": {prompts, taught},
+				"students": {0, said},
+				"teachers": {0, taught},
+				"prompts":  {prompts, 0}, // with the answers of both sides, once
 			}
 			if prompts == 0 || taught == 0 || c.stage != SFT && said == 0 {
 				t.Fatal("nothing is counted")
 			}
 			want := map[string]tokens{}
 			for key, n := range c.want {
-				want[key] = tokens{}.plus(unit["sampled"], n.sampled).plus(unit["students"], n.students).plus(unit["teachers"], n.teachers)
+				want[key] = tokens{}.plus(unit["sampled"], n.sampled).plus(unit["students"], n.students).plus(unit["teachers"], n.teachers).plus(unit["prompts"], max(n.students, n.teachers))
 			}
 			if got := be.taken(t, tr, b); !maps.Equal(got, want) {
 				t.Errorf("passes\n%v\nwant\n%v\nunits %v", got, want, unit)

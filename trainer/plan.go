@@ -337,11 +337,13 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 		}
 	}
 	add("rollout", prompts*p.PromptMean*perForward+seqsPerStep*p.AnswerMean*perDecoded)
+	// The answers to a prompt pass with it once.
+	answers := prompts*p.PromptMean + seqsPerStep*p.AnswerMean
 	teacher := c.learnsTeacher(p.Stage)
 	if c.Actor.ReadsEntropy() || !teacher && c.Actor.OldLogProb != "rollout" && (c.Actor.OldLogProb == "recompute" || !be.Alone()) {
-		add("old_logp", seqsPerStep*whole*perForward)
+		add("old_logp", answers*perForward)
 	}
-	judged := (seqsPerStep + prompts) * whole
+	judged := answers + prompts*p.AnswerMean
 	critic, scores := judged*perTrained*float64(c.Critic.PPOEpochs), judged*perForward*c.scoredBefore(c.Data.TrainBatchSize)
 	if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
 		add("score", scores)
@@ -354,9 +356,9 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 		return nil
 	}
 	if c.needsReference(p.Stage) {
-		add("ref_logp", seqsPerStep*whole*perForward)
+		add("ref_logp", answers*perForward)
 	}
-	add("update_actor", seqsPerStep*whole*perTrained*float64(c.Actor.PPOEpochs))
+	add("update_actor", answers*perTrained*float64(c.Actor.PPOEpochs))
 	return nil
 }
 

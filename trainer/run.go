@@ -201,8 +201,8 @@ func (t *Trainer) nextRows(n int) []int {
 // the tokens of seqs through m.
 func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.Seq, passes int, f func() error) error {
 	tokens := 0
-	for _, s := range seqs {
-		tokens += passes * len(s.IDs)
+	for _, s := range model.Stretches(seqs) {
+		tokens += passes * s.Tokens
 	}
 	advance, done := t.rec.Stage(name, tokens)
 	pack := 0

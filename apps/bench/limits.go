@@ -131,19 +131,20 @@ func (s sizes) weightGrad(n, i, o float64) cost {
 	return cost{flops: 2 * n * i * o, bytes: s.narrow*n*(i+o) + 2*s.wide*i*o}
 }
 
-// attention over sequences of the given lengths: two products below the diagonal.
-func (s sizes) attention(a compute.AttnShape, start []int32) cost {
+// attention over a pack: two products for each pair of a query and a key that it sees.
+func (s sizes) attention(a compute.AttnShape, pack compute.Pack) cost {
 	var pairs, n float64
-	for i := 1; i < len(start); i++ {
-		l := float64(start[i] - start[i-1])
-		pairs, n = pairs+l*(l+1)/2, n+l
+	for i := range pack.Segments() {
+		g := pack.Segment(i)
+		l := float64(g.Len)
+		pairs, n = pairs+l*(l+1)/2+l*float64(g.Before), n+l
 	}
 	return cost{flops: 4 * pairs * float64(a.H*a.E), bytes: s.narrow * 2 * n * float64((a.H+a.K)*a.E), wide: true}
 }
 
 // attentionGrad is five products, and twice the tensors.
-func (s sizes) attentionGrad(a compute.AttnShape, start []int32) cost {
-	c := s.attention(a, start)
+func (s sizes) attentionGrad(a compute.AttnShape, pack compute.Pack) cost {
+	c := s.attention(a, pack)
 	return cost{flops: 2.5 * c.flops, bytes: 2 * c.bytes, wide: true}
 }
 

@@ -161,9 +161,9 @@ func products(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 	n, q, kv, rows := load.Seqs*load.Length, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, load.Samples
 	a := compute.AttnShape{H: c.Heads, K: c.KVHeads, E: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
-	start := make([]int32, load.Seqs+1)
-	for i := range start {
-		start[i] = int32(i * load.Length)
+	pack := compute.Pack{Start: make([]int32, load.Seqs+1)}
+	for i := range pack.Start {
+		pack.Start[i] = int32(i * load.Length)
 	}
 	const page = 16
 	each := (load.Prompt + load.New + page - 1) / page // pages of a row
@@ -189,17 +189,17 @@ func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 	head := func(rows int) string { return fmt.Sprintf("%d x %d -> %d", rows, c.Hidden, c.Vocab) }
 	N, W := compute.Narrow, compute.Wide
 	return []trial{
-		{"Attention", tokens, s.attention(a, start), func(b *bed) func() {
+		{"Attention", tokens, s.attention(a, pack), func(b *bed) func() {
 			o, lse, qq, k, v := b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
-			return func() { be.Attention(o, lse, qq, k, v, a, start) }
+			return func() { be.Attention(o, lse, qq, k, v, a, pack) }
 		}},
-		{"AttentionGrad", tokens, s.attentionGrad(a, start), func(b *bed) func() {
+		{"AttentionGrad", tokens, s.attentionGrad(a, pack), func(b *bed) func() {
 			o, lse, qq, k, v := b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
 			dq, dk, dv, do := b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv), b.t(N, n*q)
 			if b.err == nil {
-				be.Attention(o, lse, qq, k, v, a, start)
+				be.Attention(o, lse, qq, k, v, a, pack)
 			}
-			return func() { be.AttentionGrad(dq, dk, dv, do, o, lse, qq, k, v, a, start) }
+			return func() { be.AttentionGrad(dq, dk, dv, do, o, lse, qq, k, v, a, pack) }
 		}},
 		{"AttentionDecode", fmt.Sprintf("%d x %d", rows, load.Prompt+load.New), s.decode(a, pages.Len), func(b *bed) func() {
 			o, qq, k, v := b.t(N, rows*q), b.t(N, rows*q), b.t(N, rows*each*page*kv), b.t(N, rows*each*page*kv)

@@ -126,12 +126,12 @@ func (p *profile) Rope(x compute.Tensor, heads, headDim int, pos []int32, table 
 	p.op("Rope", p.s.rope(float64(x.Len())), func() { p.Backend.Rope(x, heads, headDim, pos, table, inverse) })
 }
 
-func (p *profile) Attention(o, lse, q, k, v compute.Tensor, a compute.AttnShape, start []int32) {
-	p.op("Attention", p.s.attention(a, start), func() { p.Backend.Attention(o, lse, q, k, v, a, start) })
+func (p *profile) Attention(o, lse, q, k, v compute.Tensor, a compute.AttnShape, pack compute.Pack) {
+	p.op("Attention", p.s.attention(a, pack), func() { p.Backend.Attention(o, lse, q, k, v, a, pack) })
 }
 
-func (p *profile) AttentionGrad(dq, dk, dv, do, o, lse, q, k, v compute.Tensor, a compute.AttnShape, start []int32) {
-	p.op("AttentionGrad", p.s.attentionGrad(a, start), func() { p.Backend.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, start) })
+func (p *profile) AttentionGrad(dq, dk, dv, do, o, lse, q, k, v compute.Tensor, a compute.AttnShape, pack compute.Pack) {
+	p.op("AttentionGrad", p.s.attentionGrad(a, pack), func() { p.Backend.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, pack) })
 }
 
 func (p *profile) CacheWrite(cache, x compute.Tensor, width int, slots []int32) {

@@ -201,8 +201,13 @@ type work struct {
 // pass is one forward pass over n sequences of length tokens, heads of which have
 // logits; times 3 with the backward pass.
 func (g *game) pass(times float64, n, length, heads int) work {
+	return g.after(times, 0, n, length, heads)
+}
+
+// after is pass for sequences that each follow before tokens, which the pass has already.
+func (g *game) after(times float64, before, n, length, heads int) work {
 	tokens := float64(n * length)
-	f := tokens*g.cfg.FLOPsPerToken(float64(length+1)/2, false) + 2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
+	f := tokens*g.cfg.FLOPsPerToken(float64(before)+float64(length+1)/2, false) + 2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
 	return work{cost{flops: times * f}, n * length}
 }
 
@@ -225,14 +230,18 @@ func (g *game) sampling(prompts, n int) work {
 // parts is the work of a GAD step by part.
 func (g *game) parts() map[string]work {
 	l := g.load
-	students, length := l.Prompts*l.N, l.Prompt+l.New
-	lm := g.pass(1, students, length, students*l.New)
+	students := l.Prompts * l.N
+	answers := func(times float64, n, heads int) work { // prompts pass once for all their answers
+		w, a := g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
+		return work{w.plus(a.cost), w.tokens + a.tokens}
+	}
+	lm := answers(1, students, students*l.New)
 	works := map[string]work{
 		"rollout":                     g.sampling(l.Prompts, l.N),
 		"reference log-probabilities": lm,
 		"advantages":                  {},
-		"critic update":               g.pass(3, students+l.Prompts, length, 0),
-		"actor update":                g.pass(3, students, length, students*l.New),
+		"critic update":               answers(3, students+l.Prompts, 0),
+		"actor update":                answers(3, students, students*l.New),
 	}
 	if !g.be.Alone() {
 		works["old log-probabilities"] = lm
@@ -250,7 +259,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	gen := Stage{Name: "generation", Size: fmt.Sprintf("%d answers x %d tokens", load.Samples, load.New)}
 	gad := Stage{Name: "GAD step", Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
 
-	longest := load.Prompts * load.N * (load.Prompt + load.New)
+	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // of a pass: the discriminator's
 	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
 		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
 	needs := c.Plan(be, lm).Total()

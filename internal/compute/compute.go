@@ -8,13 +8,13 @@
 // row's result has the same bits alone and in any batch; where a vendor's matrix
 // products choose their order by the call's shape, it is a function of that shape.
 //
-// Legend: N tokens of a pack, S sequences, R selected rows, D hidden width,
+// Legend: N tokens of a pack, S segments of it, R selected rows, D hidden width,
 // I and O a matrix product's inputs and outputs, H query heads, K key/value
 // heads (H is a multiple of K), E width of one head, F feed-forward width,
 // V vocabulary.
 //
-// A pack is S sequences laid end to end without padding; sequence s holds the
-// tokens start[s] to start[s+1]-1. Index slices (ids, rows, start, ...) are host
+// A pack is sequences laid end to end without padding; those that begin alike may
+// share their beginning (Pack). Index slices (ids, rows, Pack.Start, ...) are host
 // memory. Operations may be asynchronous: results are there after Download or
 // Sync, and a failure on the device surfaces there. Wrong shapes are a
 // programmer's error and panic.
@@ -214,15 +214,19 @@ type Backend interface {
 	Rope(xNHE Tensor, heads, headDim int, pos []int32, table Tensor, inverse bool)
 
 	// Attention, causal within each sequence; head h reads key/value head h/(H/K):
-	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j <= i of i's sequence
+	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j that i sees: j <= i of i's segment,
+	//   and before them all tokens of the segment that it follows
 	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
-	// lse is [N,H]; all else is Narrow.
-	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, start []int32)
+	// lse is [N,H]; all else is Narrow. A row has the same bits whether its sequence
+	// shares its beginning or not.
+	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// AttentionGrad overwrites dq, dk and dv:
 	//   p_ij = exp(s_ij - lse_i);  dv_j = Σ p_ij*do_i;  dp_ij = do_i·v_j
 	//   ds_ij = p_ij*(dp_ij - do_i·o_i);  dq_i = Scale*Σ_j ds_ij*k_j;  dk_j = Scale*Σ_i ds_ij*q_i
-	// with dk and dv summed over the query heads that share a key/value head. All but lse is Narrow.
-	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, start []int32)
+	// with dk and dv summed over the query heads that share a key/value head, and over the
+	// queries i that see j, ascending: those of its segment, then those of its branches.
+	// All but lse is Narrow.
+	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements, all Narrow.
 	CacheWrite(cache, xNW Tensor, width int, slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values:
@@ -244,7 +248,8 @@ type Backend interface {
 	// LogProbGrad, from LogProb's out; dent may be absent:
 	//   p_v = exp(z_v - lse);  dz_v = dlogp*(1[v=target] - p_v) - dent*p_v*(z_v - lse + ent)
 	//   dh[rows[r],d] += invTemp*Σ_v dz_v*w.W[v,d];  w.G[v,d] += invTemp*Σ_r dz_v*h[rows[r],d]
-	// rows are distinct; dh, Narrow, is absent or accumulated into.
+	// dh, Narrow, is absent or accumulated into. Equal rows, from which several tokens are
+	// predicted, are neighbours, and are added to dh one by one.
 	LogProbGrad(dhND Tensor, w *Param, out HeadOut, dlogpR, dentR, hND Tensor, rows, targets []int32, invTemp float64)
 	// Sample draws one token for each of R rows of h. ids[r] is the first token, in the
 	// order of ids, at which the cumulative probability of the kept tokens exceeds

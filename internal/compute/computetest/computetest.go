@@ -2,6 +2,7 @@ package computetest
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -46,13 +47,18 @@ func Run(t *testing.T, open Open, contract Contract) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &suite{dev: dev, Contract: contract, rng: rand.New(rand.NewPCG(1, 2))}
+			s := &suite{dev: dev, Contract: contract}
 			if first == nil {
 				s.ref = ref.New()
 			}
 			for _, name := range names {
 				if ops[name] != nil {
-					t.Run(name, func(t *testing.T) { s.t = t; ops[name](s) })
+					t.Run(name, func(t *testing.T) {
+						h := fnv.New64a()
+						h.Write([]byte(name)) // each has its own numbers, whatever the others draw
+						s.t, s.rng = t, rand.New(rand.NewPCG(1, h.Sum64()))
+						ops[name](s)
+					})
 				}
 			}
 			s.t = t
@@ -420,7 +426,7 @@ func (s *suite) rmsNormGrad() {
 					class = compute.Narrow
 				}
 				c := s.sample("%v N=%d D=%d acc=%v grad=%v in place=%v", class, N, D, acc, grad, inPlace)
-				c.floor = 1 // the gradient's two terms cancel
+				c.floor = max(1, math.Sqrt(float64(N))/2) // the gradient's two terms cancel, and w.G's N
 				if D == 1 {
 					c.floor = 100 // and leave nothing, of terms as large as rstd
 				}
@@ -555,7 +561,34 @@ func (s *suite) rope() {
 	}
 }
 
-var packs = [][]int32{{0}, {0, 1}, {0, 2}, {0, 7}, {0, 1, 2, 9, 9, 12}, {0, 65}, {0, 40, 41, 105}}
+var packs = []compute.Pack{
+	{Start: []int32{0}}, {Start: []int32{0, 1}}, {Start: []int32{0, 2}}, {Start: []int32{0, 7}},
+	{Start: []int32{0, 1, 2, 9, 9, 12}}, {Start: []int32{0, 65}}, {Start: []int32{0, 40, 41, 105}},
+	// Beginnings that several share: short, empty, and longer than tiles of any backend.
+	{Start: []int32{0, 2, 3}, Parent: []int32{-1, 0}},
+	{Start: []int32{0, 3, 8, 8, 9, 16, 20, 25, 25, 27}, Parent: []int32{-1, 0, 0, 0, -1, 4, 4, -1, 7}},
+	{Start: []int32{0, 70, 205, 206, 239}, Parent: []int32{-1, 0, 0, 0}},
+}
+
+// apart is the rows of the sequence that ends with segment n: all that its last token sees.
+func apart(p compute.Pack, n int) (rows []int) {
+	g := p.Segment(n)
+	for i := range g.Before {
+		rows = append(rows, g.Prefix+i)
+	}
+	for i := range g.Len {
+		rows = append(rows, g.First+i)
+	}
+	return rows
+}
+
+// pick is rows of x, of so many elements each.
+func pick(x []float32, rows []int, width int) (out []float32) {
+	for _, r := range rows {
+		out = append(out, x[r*width:(r+1)*width]...)
+	}
+	return out
+}
 
 var heads = []compute.AttnShape{
 	{H: 1, K: 1, E: 2}, {H: 2, K: 1, E: 16}, {H: 4, K: 2, E: 33}, {H: 3, K: 3, E: 32}, {H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64}, {H: 2, K: 1, E: 128},
@@ -564,23 +597,24 @@ var heads = []compute.AttnShape{
 func (s *suite) attention() {
 	for _, a := range heads {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
-		for _, start := range packs {
-			N := int(start[len(start)-1])
-			c := s.sample("H=%d K=%d E=%d start=%v", a.H, a.K, a.E, start)
+		for _, p := range packs {
+			N := int(p.Start[p.Segments()])
+			c := s.sample("H=%d K=%d E=%d pack=%v", a.H, a.K, a.E, p)
 			q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
 			o, lse := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact()
-			c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start) })
-			if len(start) < 3 {
+			c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p) })
+			if p.Segments() < 2 {
 				continue
 			}
-			// Each sequence by itself: the same bits.
-			for i := 1; i < len(start); i++ {
-				lo, hi := int(start[i-1]), int(start[i])
-				part := func(v *value, width int) compute.Tensor { return s.narrow(v.data[lo*width : hi*width]) }
-				os, ls := s.empty(compute.Narrow, (hi-lo)*a.H*a.E), s.empty(compute.Wide, (hi-lo)*a.H)
-				s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a, []int32{0, int32(hi - lo)})
-				s.equal(c.name+": o of a sequence by itself", download(s.t, s.dev, os), o.out[lo*a.H*a.E:hi*a.H*a.E])
-				s.equal(c.name+": lse of a sequence by itself", download(s.t, s.dev, ls), lse.out[lo*a.H:hi*a.H])
+			// Each sequence by itself, its beginning included: the same bits.
+			for n := range p.Segments() {
+				rows := apart(p, n)
+				part := func(v *value, width int) compute.Tensor { return s.narrow(pick(v.data, rows, width)) }
+				os, ls := s.empty(compute.Narrow, len(rows)*a.H*a.E), s.empty(compute.Wide, len(rows)*a.H)
+				s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a, compute.Pack{Start: []int32{0, int32(len(rows))}})
+				what := fmt.Sprintf("%s: segment %d by itself", c.name, n)
+				s.equal(what+": o", download(s.t, s.dev, os), pick(o.out, rows, a.H*a.E))
+				s.equal(what+": lse", download(s.t, s.dev, ls), pick(lse.out, rows, a.H))
 			}
 		}
 	}
@@ -592,22 +626,24 @@ func (s *suite) attention() {
 		q.data[i] *= 64
 	}
 	o, lse := c.unset("o", 40).narrow(), c.unset("lse", 10).exact()
-	c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, []int32{0, 10}) })
+	c.run(func(s *side) {
+		s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, compute.Pack{Start: []int32{0, 10}})
+	})
 }
 
 func (s *suite) attentionGrad() {
 	for _, a := range heads {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
-		for _, start := range packs {
-			N := int(start[len(start)-1])
-			c := s.sample("H=%d K=%d E=%d start=%v", a.H, a.K, a.E, start)
+		for _, p := range packs {
+			N := int(p.Start[p.Segments()])
+			c := s.sample("H=%d K=%d E=%d pack=%v", a.H, a.K, a.E, p)
 			c.floor = max(1, math.Sqrt(float64(a.E))/4) // of one key, the gradients of q and k are 0: the difference of two sums over E
 			q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
 			o, lse, do := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*a.H*a.E).narrow()
 			dq, dk, dv := c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(), c.unset("dv", N*a.K*a.E).narrow()
 			c.run(func(s *side) {
-				s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start)
-				s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, start)
+				s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
+				s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
 			})
 		}
 	}
@@ -644,7 +680,7 @@ func (s *suite) attentionDecode() {
 			N := int(start[len(start)-1])
 			o, lse := s.empty(compute.Narrow, N*QW), s.empty(compute.Wide, N*a.H)
 			kt, vt := s.narrow(k), s.narrow(v)
-			s.dev.Attention(o, lse, s.narrow(q), kt, vt, a, start)
+			s.dev.Attention(o, lse, s.narrow(q), kt, vt, a, compute.Pack{Start: start})
 			all := download(s.t, s.dev, o)
 
 			// Pages in a scrambled order; what no row wrote is NaN.
@@ -807,6 +843,27 @@ func (s *suite) logProbGrad() {
 			})
 		}
 	}
+	// Rows from which several tokens are predicted, within a backend's block and across two.
+	for _, shape := range [][4]int{{9, 14, 16, 50}, {540, 600, 16, 33}} {
+		N, R, D, V := shape[0], shape[1], shape[2], shape[3]
+		c := s.sample("equal rows: N=%d R=%d D=%d V=%d", N, R, D, V)
+		c.factor = 4
+		h, w, dlogp, dent := c.random("h", N*D).narrow(), c.param("w", V, D, true), c.random("dlogp", R), c.random("dent", R)
+		dh := c.random("dh", N*D).narrow()
+		logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
+		rows := s.perm(N, N)
+		for _, i := range []int{N - 1, min(N-1, 500), 2} { // that row stands several times
+			rows = slices.Insert(rows, i, slices.Repeat(rows[i:i+1], min(20, (R-N+2)/3))...)
+		}
+		rows = rows[:min(R, len(rows))]
+		targets := s.draws(len(rows), V)
+		part := func(t compute.Tensor) compute.Tensor { return t.Slice(0, len(rows)) }
+		c.run(func(s *side) {
+			out := compute.HeadOut{LogpR: part(s.t(logp)), EntR: part(s.t(ent)), LseR: part(s.t(lse))}
+			s.b.LogProb(out, s.t(h), s.p(w), rows, targets, 1.25)
+			s.b.LogProbGrad(s.t(dh), s.p(w), out, part(s.t(dlogp)), part(s.t(dent)), s.t(h), rows, targets, 1.25)
+		})
+	}
 }
 
 func (s *suite) score() {
@@ -829,6 +886,7 @@ func (s *suite) scoreGrad() {
 		for _, D := range widths {
 			for mode := range 3 {
 				c := s.sample("N=%d D=%d mode %d", N, D, mode)
+				c.floor = math.Sqrt(float64(N)) / 2 // w.G's terms cancel
 				h, w, rows := c.random("h", N*D).narrow(), c.param("w", 1, D, mode != 1), s.perm((N+1)/2, N)
 				ds := c.random("ds", len(rows))
 				var dh *value

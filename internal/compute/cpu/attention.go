@@ -10,13 +10,21 @@ import (
 )
 
 // attnJob is a task of Attention or AttentionGrad: the queries lo to hi-1, counted
-// within their sequence, of one query head or, packing, of one key/value head.
-// at is where that head's packed keys begin.
+// within their segment, of one query head or, packing, of one key/value head. at is
+// where that head's packed keys begin, and before where those of the segment do that
+// this one follows.
 type attnJob struct {
-	first, length int // the sequence's tokens
-	head          int
-	lo, hi        int
-	at            int
+	compute.Segment
+	head       int
+	lo, hi     int
+	at, before int
+}
+
+// family is a task of AttentionGrad: one key/value head of the segments s0 to s1-1, a
+// sequence, or a beginning and what follows it.
+type family struct {
+	head, s0, s1 int
+	pairs        int // about twice the number of pairs of query and key
 }
 
 // attnArgs is what the tasks of the attention operations read.
@@ -27,7 +35,10 @@ type attnArgs struct {
 	keys, values, rows []float32 // packed: columns, and rows of keys
 	delta              []float32 // [N,H] do·o
 	block              gradBlock // that all workers share
-	own                []attnJob // heads that a worker has alone
+	families           []family  // of AttentionGrad
+	own                []family  // those that a worker has alone
+	pack               compute.Pack
+	base               []int // [S] where a segment's packed keys begin
 	pages              compute.Pages
 }
 
@@ -95,19 +106,36 @@ func (p *product) panels(k *kernels, b []float32, length int) *product {
 
 // heads lists the jobs that pack keys and values for each key/value head: width
 // is how many elements a key takes, rounded up, and size what all keys take.
-func (b *Backend) heads(start []int32, K, width int) (size int) {
-	b.jobs = b.jobs[:0]
-	for s := 0; s+1 < len(start); s++ {
-		first, length := int(start[s]), int(start[s+1]-start[s])
-		for g := range K {
-			for lo := 0; lo < length; lo += packedKeys {
-				b.jobs = append(b.jobs, attnJob{first, length, g, lo, min(length, lo+packedKeys), size})
+func (b *Backend) heads(p compute.Pack, K, width int) (size int) {
+	a := &b.attn
+	b.jobs, a.pack, a.base = b.jobs[:0], p, a.base[:0]
+	for n := range p.Segments() {
+		g := p.Segment(n)
+		a.base = append(a.base, size)
+		for head := range K {
+			for lo := 0; lo < g.Len; lo += packedKeys {
+				b.jobs = append(b.jobs, attnJob{Segment: g, head: head, lo: lo, hi: min(g.Len, lo+packedKeys), at: size})
 			}
-			size += b.up(length) * width
+			size += b.up(g.Len) * width
 		}
 	}
 	return size
 }
+
+// job is the queries lo to hi-1 of segment n, whose Segment is g, and query head h.
+func (b *Backend) job(n int, g compute.Segment, h, lo, hi int) attnJob {
+	a := &b.attn
+	kv, width := h/(a.H/a.K), b.up(a.E)
+	j := attnJob{Segment: g, head: h, lo: lo, hi: hi, at: a.base[n] + kv*b.up(g.Len)*width}
+	if g.Before > 0 {
+		j.before = a.base[a.pack.Parent[n]] + kv*b.up(g.Before)*width
+	}
+	return j
+}
+
+// ld is the distance of the job's rows of scores: those with the keys before its
+// segment, then with the segment's own.
+func (b *Backend) ld(j attnJob) int { return b.up(j.Before+b.up(j.hi)) + skew }
 
 // softmax makes scores s of one query into exp(scale*s - most), in place, most
 // being the largest scaled score; it returns that and the exponentials' sum.
@@ -120,43 +148,44 @@ func (b *Backend) softmax(s []float32, scale float32) (most, sum float32) {
 // once; a task then takes some queries of one head, a register tile at a time,
 // through scores, softmax and the sum of values, so that the scores stay in the
 // first-level cache. Panels of keys behind a tile are left out; scores behind a
-// query's own position become zeros at the chain's end and change nothing.
-func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+// query's own position become zeros at the chain's end and change nothing. What a
+// segment follows is one part of each chain, and the segment's own tokens go on from
+// it: the same bits as in one piece.
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
 	N := rowsOf("Attention", "q", qNHE, H*E)
 	at := &b.attn
 	at.AttnShape = a
 	at.o, at.lse, at.q = f32("Attention", "o", oNHE, N*H*E), f32("Attention", "lse", lseNH, N*H), f32("Attention", "q", qNHE, N*H*E)
 	at.k, at.v = f32("Attention", "k", kNKE, N*K*E), f32("Attention", "v", vNKE, N*K*E)
-	packOf("Attention", start, N)
+	p.Check("Attention", N)
 
-	width := b.up(E)
-	size := b.heads(start, K, width)
+	size := b.heads(p, K, b.up(E))
 	packed := b.grow(&b.packed, 2*size)
 	at.keys, at.values = packed[:size], packed[size:]
 	b.run(len(b.jobs), func(b *Backend, _ *worker, t int) {
 		j, a := b.jobs[t], &b.attn
 		K, E := a.K, a.E
-		at := j.first*K*E + j.head*E
+		at := j.First*K*E + j.head*E
 		b.packColumns(a.keys[j.at:], a.k[at:], K*E, j.lo, j.hi, E)
-		b.packRows(a.values[j.at:], a.v[at:], K*E, j.lo, j.hi, j.length, E)
+		b.packRows(a.values[j.at:], a.v[at:], K*E, j.lo, j.hi, j.Len, E)
 	})
 
 	mr := b.k.mr
-	b.jobs, size = b.jobs[:0], 0
-	for s := 0; s+1 < len(start); s++ {
-		first, length := int(start[s]), int(start[s+1]-start[s])
+	b.jobs = b.jobs[:0]
+	for n := range p.Segments() {
+		g := p.Segment(n)
 		for h := range H {
-			for lo := 0; lo < length; lo += queryTiles * mr {
-				b.jobs = append(b.jobs, attnJob{first, length, h, lo, min(length, lo+queryTiles*mr), size + h/(H/K)*b.up(length)*width})
+			for lo := 0; lo < g.Len; lo += queryTiles * mr {
+				b.jobs = append(b.jobs, b.job(n, g, h, lo, min(g.Len, lo+queryTiles*mr)))
 			}
 		}
-		size += K * b.up(length) * width
 	}
 	// Long ones first: the workers finish together.
-	slices.SortStableFunc(b.jobs, func(x, y attnJob) int { return cmp.Compare(y.hi, x.hi) })
+	slices.SortStableFunc(b.jobs, func(x, y attnJob) int { return cmp.Compare(y.Before+y.hi, x.Before+x.hi) })
 	if len(b.jobs) > 0 {
-		b.room(mr * (b.up(b.jobs[0].hi) + skew))
+		j := b.jobs[0]
+		b.room(mr * (b.up(j.Before+j.hi) + 2*b.k.nr + skew))
 	}
 	b.run(len(b.jobs), (*Backend).attend)
 }
@@ -165,24 +194,32 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 func (b *Backend) attend(wk *worker, t int) {
 	j, a := b.jobs[t], &b.attn
 	H, E, mr, scale := a.H, a.E, b.k.mr, float32(a.Scale)
-	ld := b.up(j.hi) + skew
+	ld := b.ld(j)
 	s := wk.buf[0][:mr*ld]
 	var norm [maxTile]float32
 	n := j.hi - j.lo
 	tiles := (n + mr - 1) / mr
 	for t := range tiles {
 		lo, hi := j.lo+n*t/tiles, j.lo+n*(t+1)/tiles
-		at := (j.first+lo)*H*E + j.head*E
-		p := product{m: hi - lo, n: b.up(hi), k: E, a: a.q[at:], rs: H * E, cs: 1, c: s, ldc: ld}
+		at := (j.First+lo)*H*E + j.head*E
+		if j.Before > 0 {
+			p := product{m: hi - lo, n: b.up(j.Before), k: E, a: a.q[at:], rs: H * E, cs: 1, c: s, ldc: ld}
+			p.columns(b.k, a.keys[j.before:]).all(b.k, wk)
+		}
+		p := product{m: hi - lo, n: b.up(hi), k: E, a: a.q[at:], rs: H * E, cs: 1, c: s[j.Before:], ldc: ld}
 		p.columns(b.k, a.keys[j.at:]).all(b.k, wk)
 		for i := range hi - lo {
-			row, own := s[i*ld:i*ld+hi], lo+i+1
+			row, own := s[i*ld:i*ld+j.Before+hi], j.Before+lo+i+1
 			most, sum := b.softmax(row[:own], scale)
-			a.lse[(j.first+lo+i)*H+j.head], norm[i] = float32(float64(most)+math.Log(float64(sum))), 1/sum
+			a.lse[(j.First+lo+i)*H+j.head], norm[i] = float32(float64(most)+math.Log(float64(sum))), 1/sum
 			clear(row[own:])
 		}
-		p = product{m: hi - lo, n: E, k: hi, a: s, rs: ld, cs: 1, c: a.o[at:], ldc: H * E}
-		p.panels(b.k, a.values[j.at:], j.length).all(b.k, wk)
+		if j.Before > 0 {
+			p = product{m: hi - lo, n: E, k: j.Before, a: s, rs: ld, cs: 1, c: a.o[at:], ldc: H * E}
+			p.panels(b.k, a.values[j.before:], j.Before).all(b.k, wk)
+		}
+		p = product{m: hi - lo, n: E, k: hi, a: s[j.Before:], rs: ld, cs: 1, c: a.o[at:], ldc: H * E, acc: j.Before > 0}
+		p.panels(b.k, a.values[j.at:], j.Len).all(b.k, wk)
 		for i := range hi - lo {
 			b.k.scale(a.o[at+i*H*E:at+i*H*E+E], norm[i])
 		}
@@ -196,10 +233,11 @@ const maxTile = 16
 // blocks; a block's probabilities and their gradients are made, added to dv and dk
 // of the keys that it sees, and multiplied with these keys to dq. dv and dk are
 // chains over a key/value head's query heads, and over the queries of each, both
-// ascending. A worker has one key/value head of one sequence; where these are
-// too few or too unequal, all workers share a block, each with some of the keys,
-// and then with some of the queries, which moves no chain.
-func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+// ascending: those of a segment, then those of its branches. A worker has one
+// key/value head of one family; where these are too few or too unequal, all workers
+// share a block, each with some of the keys, and then with some of the queries, which
+// moves no chain.
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
 	const op = "AttentionGrad"
 	N := rowsOf(op, "q", qNHE, H*E)
@@ -208,61 +246,57 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	at.dq, at.dk, at.dv = f32(op, "dq", dqNHE, N*H*E), f32(op, "dk", dkNKE, N*K*E), f32(op, "dv", dvNKE, N*K*E)
 	at.do, at.o, at.lse = f32(op, "do", doNHE, N*H*E), f32(op, "o", oNHE, N*H*E), f32(op, "lse", lseNH, N*H)
 	at.q, at.k, at.v = f32(op, "q", qNHE, N*H*E), f32(op, "k", kNKE, N*K*E), f32(op, "v", vNKE, N*K*E)
-	packOf(op, start, N)
+	p.Check(op, N)
 
 	width, nr, mr := b.up(E), b.k.nr, b.k.mr
-	size := b.heads(start, K, width)
+	size := b.heads(p, K, width)
 	packed := b.grow(&b.packed, 3*size+N*H)
 	at.keys, at.values, at.rows, at.delta = packed[:size], packed[size:2*size], packed[2*size:3*size], packed[3*size:]
 	b.run(len(b.jobs), func(b *Backend, _ *worker, t int) {
 		j, a := b.jobs[t], &b.attn
 		H, K, E, G := a.H, a.K, a.E, a.H/a.K
-		at := j.first*K*E + j.head*E
+		at := j.First*K*E + j.head*E
 		b.packColumns(a.keys[j.at:], a.k[at:], K*E, j.lo, j.hi, E)
 		b.packColumns(a.values[j.at:], a.v[at:], K*E, j.lo, j.hi, E)
-		b.packRows(a.rows[j.at:], a.k[at:], K*E, j.lo, j.hi, j.length, E)
+		b.packRows(a.rows[j.at:], a.k[at:], K*E, j.lo, j.hi, j.Len, E)
 		for i := j.lo; i < j.hi; i++ {
 			clear(a.dk[at+i*K*E : at+i*K*E+E])
 			clear(a.dv[at+i*K*E : at+i*K*E+E])
 			for h := j.head * G; h < (j.head+1)*G; h++ {
-				n := (j.first+i)*H + h
+				n := (j.First+i)*H + h
 				a.delta[n] = b.k.dot(a.do[n*E:n*E+E], a.o[n*E:n*E+E])
 			}
 		}
 	})
 
-	// One job a key/value head of a sequence, the longest first.
-	b.jobs = slices.DeleteFunc(b.jobs, func(j attnJob) bool { return j.lo > 0 })
-	slices.SortStableFunc(b.jobs, func(x, y attnJob) int { return cmp.Compare(y.length, x.length) })
-	if len(b.jobs) > 0 {
-		step, ld := gradTiles*mr, b.up(b.jobs[0].length)+skew
-		b.room(step*ld, step*ld, step*width, step*width)
-	}
-	left := 0
-	for _, j := range b.jobs {
-		left += j.length * j.length
-	}
+	// The largest families first.
+	left, longest := b.divide(p)
+	step, ld := gradTiles*mr, b.up(longest)+2*nr+skew
+	b.room(step*ld, step*ld, step*width, step*width)
 	workers, shared := b.pool.workers, 0
-	for ; shared < len(b.jobs) && workers > 1; shared++ {
-		j := b.jobs[shared]
-		work, even := j.length*j.length*workers, (len(b.jobs)-shared)%workers == 0
-		if left >= 3*work || even && 21*left >= 20*work || j.length < 2*nr {
+	for ; shared < len(at.families) && workers > 1; shared++ {
+		f := at.families[shared]
+		work, even := f.pairs*workers, (len(at.families)-shared)%workers == 0
+		if left >= 3*work || even && 21*left >= 20*work || f.pairs < 4*nr*nr {
 			break // left to one worker, it is done when the others are
 		}
-		left -= j.length * j.length
-		b.blocks(j, &b.workers[0].buf, func(j gradBlock) {
+		left -= f.pairs
+		b.blocks(f, &b.workers[0].buf, func(j gradBlock) {
 			b.attn.block = j
 			b.run(b.gradParts(j), func(b *Backend, w *worker, t int) {
 				j := b.attn.block
-				nr, panels, parts := b.k.nr, b.up(j.hi)/b.k.nr, b.gradParts(j)
-				b.byKeys(w, j, panels*t/parts*nr, panels*(t+1)/parts*nr)
+				before, all, parts := b.up(j.Before)/b.k.nr, b.gradPanels(j), b.gradParts(j)
+				lo, hi := all*t/parts, all*(t+1)/parts
+				b.byKeysBefore(w, j, min(lo, before)*b.k.nr, min(hi, before)*b.k.nr)
+				b.byKeys(w, j, max(lo-before, 0)*b.k.nr, max(hi-before, 0)*b.k.nr)
 			})
 			b.run((j.hi-j.lo+mr-1)/mr, func(b *Backend, w *worker, t int) { b.byQueries(w, b.attn.block, t) })
 		})
 	}
-	at.own = b.jobs[shared:]
+	at.own = at.families[shared:]
 	b.run(len(at.own), func(b *Backend, w *worker, t int) {
 		b.blocks(b.attn.own[t], &w.buf, func(j gradBlock) {
+			b.byKeysBefore(w, j, 0, b.up(j.Before))
 			b.byKeys(w, j, 0, b.up(j.hi))
 			for t := range (j.hi - j.lo + b.k.mr - 1) / b.k.mr {
 				b.byQueries(w, j, t)
@@ -271,15 +305,67 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	})
 }
 
-// gradParts is how many tasks share a block's keys.
-func (b *Backend) gradParts(j gradBlock) int { return min(b.up(j.hi)/b.k.nr, 2*b.pool.workers) }
+// divide makes the families of a pack, the largest first. left is the pairs of all, and
+// longest the most keys that a query sees.
+func (b *Backend) divide(p compute.Pack) (left, longest int) {
+	a := &b.attn
+	a.families = a.families[:0]
+	for n := 0; n < p.Segments(); {
+		f := family{s0: n, s1: n + 1}
+		for ; f.s1 < p.Segments() && p.Branched(f.s1); f.s1++ {
+		}
+		for n = f.s0; n < f.s1; n++ {
+			g := p.Segment(n)
+			f.pairs += g.Len * (2*g.Before + g.Len)
+			longest = max(longest, g.Before+g.Len)
+		}
+		for f.head = range a.K {
+			a.families = append(a.families, f)
+			left += f.pairs
+		}
+	}
+	slices.SortStableFunc(a.families, func(x, y family) int { return cmp.Compare(y.pairs, x.pairs) })
+	return left, longest
+}
 
-// byKeys takes the block j through the keys k0 to k1-1, all that lie in whole
-// panels: scores s, their gradients ds, and what these add to dv and dk.
+// gradPanels is how many panels of keys a block sees, and gradParts how many tasks share
+// them.
+func (b *Backend) gradPanels(j gradBlock) int { return (b.up(j.Before) + b.up(j.hi)) / b.k.nr }
+func (b *Backend) gradParts(j gradBlock) int  { return min(b.gradPanels(j), 2*b.pool.workers) }
+
+// byKeysBefore takes the block j through the keys k0 to k1-1 of the segment that its own
+// follows, from the first of a panel on: scores s, their gradients ds, and what these add
+// to dv and dk. All queries see all of them. The next columns of s and ds may be another
+// worker's.
+func (b *Backend) byKeysBefore(wk *worker, j gradBlock, k0, k1 int) {
+	k1 = min(k1, j.Before)
+	if k0 >= k1 {
+		return
+	}
+	a, mr := &b.attn, b.k.mr
+	H, scale := a.H, float32(a.Scale)
+	M, ld := j.hi-j.lo, b.ld(j.attnJob)
+	tiles := (M + mr - 1) / mr
+	for t := range tiles {
+		lo, hi := M*t/tiles, M*(t+1)/tiles
+		b.gradScores(wk, j, lo, hi, j.before, k0, k1-k0, k0)
+		for i := lo; i < hi; i++ {
+			n := (j.First+j.lo+i)*H + j.head
+			b.k.softGrad(j.s[i*ld+k0:i*ld+k1], j.ds[i*ld+k0:i*ld+k1], scale, a.lse[n], a.delta[n])
+		}
+	}
+	for j0 := k0; j0 < k1; j0 += mr {
+		b.gradKeys(wk, j, j.Prefix+j0, min(mr, k1-j0), j0, 0)
+	}
+}
+
+// byKeys takes the block j through the keys k0 to k1-1 of its own segment, all that lie
+// in whole panels.
 func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
-	a, s, ds, nr, mr := &b.attn, j.s, j.ds, b.k.nr, b.k.mr
-	H, K, E, scale := a.H, a.K, a.E, float32(a.Scale)
-	M, ld := j.hi-j.lo, b.up(j.hi)+skew
+	a, mr := &b.attn, b.k.mr
+	H, scale := a.H, float32(a.Scale)
+	M, ld := j.hi-j.lo, b.ld(j.attnJob)
+	s, ds := j.s[j.Before:], j.ds[j.Before:]
 	tiles := (M + mr - 1) / mr
 	for t := range tiles {
 		lo, hi := M*t/tiles, M*(t+1)/tiles
@@ -287,13 +373,9 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 		if n <= 0 {
 			continue
 		}
-		at := (j.first+j.lo+lo)*H*E + j.head*E
-		p := product{m: hi - lo, n: n, k: E, a: a.q[at:], rs: H * E, cs: 1, c: s[lo*ld+k0:], ldc: ld}
-		p.columns(b.k, a.keys[j.at+k0*E:]).all(b.k, wk)
-		p = product{m: hi - lo, n: n, k: E, a: a.do[at:], rs: H * E, cs: 1, c: ds[lo*ld+k0:], ldc: ld}
-		p.columns(b.k, a.values[j.at+k0*E:]).all(b.k, wk)
+		b.gradScores(wk, j, lo, hi, j.at, k0, n, j.Before+k0)
 		for i := lo; i < hi; i++ {
-			own, n := j.lo+i+1, (j.first+j.lo+i)*H+j.head
+			own, n := j.lo+i+1, (j.First+j.lo+i)*H+j.head
 			if end := min(own, k1); end > k0 {
 				b.k.softGrad(s[i*ld+k0:i*ld+end], ds[i*ld+k0:i*ld+end], scale, a.lse[n], a.delta[n])
 			}
@@ -304,40 +386,66 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 			}
 		}
 	}
-	kv := j.first*K*E + j.head/(H/K)*E
 	for j0 := k0; j0 < min(k1, j.hi); j0 += mr {
-		m, x := min(mr, k1-j0, j.hi-j0), max(0, j0-j.lo) // queries before x do not see these keys
-		p := product{m: m, n: E, k: M - x, a: s[x*ld+j0:], rs: 1, cs: ld, c: a.dv[kv+j0*K*E:], ldc: K * E, acc: true}
-		p.panels(b.k, j.doP[x*nr:], M).all(b.k, wk)
-		p = product{m: m, n: E, k: M - x, a: ds[x*ld+j0:], rs: 1, cs: ld, c: a.dk[kv+j0*K*E:], ldc: K * E, acc: true}
-		p.panels(b.k, j.qP[x*nr:], M).all(b.k, wk)
+		b.gradKeys(wk, j, j.First+j0, min(mr, k1-j0, j.hi-j0), j.Before+j0, max(0, j0-j.lo)) // queries before do not see these keys
 	}
+}
+
+// gradScores makes the scores of the block's queries lo to hi-1 with n keys, of which the
+// first is the k0-th of those packed at keys, and do·v of the same: the columns of s and
+// ds from col on.
+func (b *Backend) gradScores(wk *worker, j gradBlock, lo, hi, keys, k0, n, col int) {
+	a, ld := &b.attn, b.ld(j.attnJob)
+	H, E := a.H, a.E
+	at := (j.First+j.lo+lo)*H*E + j.head*E
+	p := product{m: hi - lo, n: n, k: E, a: a.q[at:], rs: H * E, cs: 1, c: j.s[lo*ld+col:], ldc: ld}
+	p.columns(b.k, a.keys[keys+k0*E:]).all(b.k, wk)
+	p = product{m: hi - lo, n: n, k: E, a: a.do[at:], rs: H * E, cs: 1, c: j.ds[lo*ld+col:], ldc: ld}
+	p.columns(b.k, a.values[keys+k0*E:]).all(b.k, wk)
+}
+
+// gradKeys adds what the block's queries from x on give to dv and dk of the m keys whose
+// first is token n and column col of s and ds.
+func (b *Backend) gradKeys(wk *worker, j gradBlock, n, m, col, x int) {
+	a, M, ld, nr := &b.attn, j.hi-j.lo, b.ld(j.attnJob), b.k.nr
+	H, K, E := a.H, a.K, a.E
+	at := n*K*E + j.head/(H/K)*E
+	p := product{m: m, n: E, k: M - x, a: j.s[x*ld+col:], rs: 1, cs: ld, c: a.dv[at:], ldc: K * E, acc: true}
+	p.panels(b.k, j.doP[x*nr:], M).all(b.k, wk)
+	p = product{m: m, n: E, k: M - x, a: j.ds[x*ld+col:], rs: 1, cs: ld, c: a.dk[at:], ldc: K * E, acc: true}
+	p.panels(b.k, j.qP[x*nr:], M).all(b.k, wk)
 }
 
 // byQueries makes dq of the t-th of the block's tiles.
 func (b *Backend) byQueries(wk *worker, j gradBlock, t int) {
-	a, M, ld, mr := &b.attn, j.hi-j.lo, b.up(j.hi)+skew, b.k.mr
+	a, M, ld, mr := &b.attn, j.hi-j.lo, b.ld(j.attnJob), b.k.mr
 	H, E, tiles := a.H, a.E, (M+mr-1)/mr
 	lo, hi := M*t/tiles, M*(t+1)/tiles
-	at := (j.first+j.lo+lo)*H*E + j.head*E
-	p := product{m: hi - lo, n: E, k: j.lo + hi, a: j.ds[lo*ld:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E}
-	p.panels(b.k, a.rows[j.at:], j.length).all(b.k, wk)
+	at := (j.First+j.lo+lo)*H*E + j.head*E
+	if j.Before > 0 {
+		p := product{m: hi - lo, n: E, k: j.Before, a: j.ds[lo*ld:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E}
+		p.panels(b.k, a.rows[j.before:], j.Before).all(b.k, wk)
+	}
+	p := product{m: hi - lo, n: E, k: j.lo + hi, a: j.ds[lo*ld+j.Before:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E, acc: j.Before > 0}
+	p.panels(b.k, a.rows[j.at:], j.Len).all(b.k, wk)
 }
 
-// blocks calls fn on the blocks of a head, in order, with the memory for one.
-func (b *Backend) blocks(g attnJob, buf *[4][]float32, fn func(j gradBlock)) {
+// blocks calls fn on the blocks of a family, in order, with the memory for one.
+func (b *Backend) blocks(f family, buf *[4][]float32, fn func(j gradBlock)) {
 	a := &b.attn
 	H, E, G := a.H, a.E, a.H/a.K
 	step, width := gradTiles*b.k.mr, b.up(E)
-	ld := b.up(g.length) + skew
-	s, ds, doP, qP := buf[0][:step*ld], buf[1][:step*ld], buf[2][:step*width], buf[3][:step*width]
-	for h := g.head * G; h < (g.head+1)*G; h++ {
-		for lo := 0; lo < g.length; lo += step {
-			j := attnJob{g.first, g.length, h, lo, min(g.length, lo+step), g.at}
-			at := (j.first+lo)*H*E + h*E
-			b.packRows(doP, a.do[at:], H*E, 0, j.hi-lo, j.hi-lo, E)
-			b.packRows(qP, a.q[at:], H*E, 0, j.hi-lo, j.hi-lo, E)
-			fn(gradBlock{j, s, ds, doP, qP})
+	doP, qP := buf[2][:step*width], buf[3][:step*width]
+	for h := f.head * G; h < (f.head+1)*G; h++ {
+		for n := f.s0; n < f.s1; n++ {
+			g := a.pack.Segment(n)
+			for lo := 0; lo < g.Len; lo += step {
+				j := b.job(n, g, h, lo, min(g.Len, lo+step))
+				at, size := (g.First+lo)*H*E+h*E, step*b.ld(j)
+				b.packRows(doP, a.do[at:], H*E, 0, j.hi-lo, j.hi-lo, E)
+				b.packRows(qP, a.q[at:], H*E, 0, j.hi-lo, j.hi-lo, E)
+				fn(gradBlock{j, buf[0][:size], buf[1][:size], doP, qP})
+			}
 		}
 	}
 }

@@ -127,14 +127,14 @@ func BenchmarkAttention(bm *testing.B) {
 		bm.Run("forward/"+name, func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
 				q, k, v, o, lse, _, _, _ := make8(b)
-				return flops, func() { b.Attention(o, lse, q, k, v, a, start) }
+				return flops, func() { b.Attention(o, lse, q, k, v, a, compute.Pack{Start: start}) }
 			}, N)
 		})
 		bm.Run("backward/"+name, func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
 				q, k, v, o, lse, dq, dk, dv := make8(b)
-				b.Attention(o, lse, q, k, v, a, start)
-				return flops * 2.5, func() { b.AttentionGrad(dq, dk, dv, q, o, lse, q, k, v, a, start) }
+				b.Attention(o, lse, q, k, v, a, compute.Pack{Start: start})
+				return flops * 2.5, func() { b.AttentionGrad(dq, dk, dv, q, o, lse, q, k, v, a, compute.Pack{Start: start}) }
 			}, N)
 		})
 		bm.Run("decode/"+name, func(bm *testing.B) {

@@ -196,21 +196,6 @@ func within(op, name string, index []int32, n int) {
 	}
 }
 
-// packOf panics unless start cuts a pack of N tokens into sequences.
-func packOf(op string, start []int32, N int) {
-	if len(start) == 0 && N == 0 {
-		return
-	}
-	if len(start) == 0 || start[0] != 0 || int(start[len(start)-1]) != N {
-		panic(fmt.Sprintf("cpu: %s: start %v does not cut %d tokens", op, start, N))
-	}
-	for s := 1; s < len(start); s++ {
-		if start[s] < start[s-1] {
-			panic(fmt.Sprintf("cpu: %s: start %v falls", op, start))
-		}
-	}
-}
-
 // Name is "cpu/" and the variant, with bfloat16 that of its products.
 func (b *Backend) Name() string {
 	if b.k16 != nil {

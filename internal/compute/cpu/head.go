@@ -52,6 +52,9 @@ func gather(dst, h []float32, rows []int32, D int) {
 	}
 }
 
+// again reports whether row i is the one before it once more.
+func again(rows []int32, i int) bool { return i > 0 && rows[i] == rows[i-1] }
+
 // headArgs is what the tasks of the head's operations read.
 type headArgs struct {
 	out            struct{ logp, ent, lse []float32 }
@@ -166,7 +169,13 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		hRD, dhRD, z := b.grow(&b.hRD, n*D), b.grow(&b.dhRD, n*D), b.grow(&b.zRV, n*min(V, vocabChunk))
 		gather(hRD, h, rows[r0:r0+n], D)
 		if dh != nil {
-			gather(dhRD, dh, rows[r0:r0+n], D)
+			for i := range n { // of equal rows the first goes on from dh, and the others are added to it
+				if row := dhRD[i*D : (i+1)*D]; again(rows, r0+i) {
+					clear(row)
+				} else {
+					copy(row, dh[int(rows[r0+i])*D:])
+				}
+			}
 		}
 		a.r0, a.z = r0, z
 		b.logits(hRD, n, w)
@@ -212,8 +221,13 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			b.multiply(ps...)
 		}
 		if dh != nil {
-			for i, r := range rows[r0 : r0+n] {
-				copy(dh[int(r)*D:int(r)*D+D], dhRD[i*D:])
+			for i := range n {
+				r := int(rows[r0+i])
+				if row := dhRD[i*D : (i+1)*D]; again(rows, r0+i) {
+					b.k.add(dh[r*D:(r+1)*D], row)
+				} else {
+					copy(dh[r*D:(r+1)*D], row)
+				}
 			}
 		}
 	}

@@ -420,7 +420,7 @@ func TestSteadyState(t *testing.T) {
 	step := func() {
 		b.Linear(y, x, w, nil, false)
 		b.LinearGrad(x, w, nil, y, y, false)
-		b.Attention(y, lse, x, kv, kv, compute.AttnShape{H: H, K: K, E: E, Scale: 0.25}, []int32{0, 50, N})
+		b.Attention(y, lse, x, kv, kv, compute.AttnShape{H: H, K: K, E: E, Scale: 0.25}, compute.Pack{Start: []int32{0, 50, N}})
 		b.LogProb(out, x, w, rows, targets, 1)
 		b.LogProbGrad(y, w, out, out.LogpR, out.EntR, x, rows, targets, 1)
 		b.AdamW(w, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 1})
@@ -481,7 +481,9 @@ func TestWrongShapesPanic(t *testing.T) {
 		"Linear: y has 63 elements, want 64": func() { b.Linear(x.Slice(0, 63), x, w, nil, false) },
 		"Embed: ids[1] is 8, of 8":           func() { b.Embed(x.Slice(0, 16), w, []int32{0, 8}) },
 		"EmbedGrad: ids[0] is -1, of 8":      func() { b.EmbedGrad(w, x.Slice(0, 8), []int32{-1}) },
-		"does not cut 8 tokens":              func() { b.Attention(x, x.Slice(0, 8), x, x, x, compute.AttnShape{H: 1, K: 1, E: 8}, []int32{0, 7}) },
+		"does not cut 8 tokens": func() {
+			b.Attention(x, x.Slice(0, 8), x, x, x, compute.AttnShape{H: 1, K: 1, E: 8}, compute.Pack{Start: []int32{0, 7}})
+		},
 		"LogProb: targets[0] is 8, of 8": func() {
 			b.LogProb(compute.HeadOut{LogpR: x.Slice(0, 1), EntR: x.Slice(0, 1), LseR: x.Slice(0, 1)}, x, w, []int32{0}, []int32{8}, 1)
 		},

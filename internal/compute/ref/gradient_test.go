@@ -110,15 +110,21 @@ func TestRopeInverse(t *testing.T) {
 }
 
 func TestAttentionGrad(t *testing.T) {
+	t.Run("apart", func(t *testing.T) { attentionGrad(t, compute.Pack{Start: []int32{0, 4, 4, 5, 8}}) })
+	t.Run("branches", func(t *testing.T) {
+		attentionGrad(t, compute.Pack{Start: []int32{0, 3, 5, 6, 8}, Parent: []int32{-1, 0, 0, -1}})
+	})
+}
+
+func attentionGrad(t *testing.T, p compute.Pack) {
 	a := compute.AttnShape{H: 4, K: 2, E: 3, Scale: 0.7}
-	start := []int32{0, 4, 4, 5, 8}
 	const N = 8
 	b, q, k, v := New(), normal(N*a.H*a.E), normal(N*a.K*a.E), normal(N*a.K*a.E)
 	o, lse, c := zeros(N*a.H*a.E), zeros(N*a.H), normal(N*a.H*a.E)
 	dq, dk, dv := zeros(q.Len()), zeros(k.Len()), zeros(v.Len())
-	loss := func() float64 { b.Attention(o, lse, q, k, v, a, start); return weigh(c, o) }
+	loss := func() float64 { b.Attention(o, lse, q, k, v, a, p); return weigh(c, o) }
 	loss()
-	b.AttentionGrad(dq, dk, dv, c, o, lse, q, k, v, a, start)
+	b.AttentionGrad(dq, dk, dv, c, o, lse, q, k, v, a, p)
 	differ(t, "q", q, dq, loss)
 	differ(t, "k", k, dk, loss)
 	differ(t, "v", v, dv, loss)
@@ -135,10 +141,10 @@ func TestSwiGLUGrad(t *testing.T) {
 
 func TestLogProbGrad(t *testing.T) {
 	const N, D, V = 5, 4, 9
-	rows, targets := []int32{3, 0, 4}, []int32{8, 2, 2}
+	rows, targets := []int32{3, 0, 0, 4}, []int32{8, 2, 3, 2}
 	b, h, w, dh := New(), normal(N*D), newParam(V, D), zeros(N*D)
-	out := compute.HeadOut{LogpR: zeros(3), EntR: zeros(3), LseR: zeros(3)}
-	dlogp, dent := normal(3), normal(3)
+	out := compute.HeadOut{LogpR: zeros(4), EntR: zeros(4), LseR: zeros(4)}
+	dlogp, dent := normal(4), normal(4)
 	loss := func() float64 {
 		b.LogProb(out, h, w, rows, targets, 1.3)
 		return weigh(dlogp, out.LogpR) + weigh(dent, out.EntR)

@@ -325,18 +325,19 @@ func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []flo
 }
 
 // Attention is causal attention within each sequence.
-func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
 	N := rowsOf("Attention", "q", qNHE, H*E)
 	o, lse, q := size("Attention", "o", oNHE, N*H*E), size("Attention", "lse", lseNH, N*H), F64(qNHE)
 	k, v := size("Attention", "k", kNKE, N*K*E), size("Attention", "v", vNKE, N*K*E)
-	for s := 0; s+1 < len(start); s++ {
-		first := int(start[s])
-		for i := first; i < int(start[s+1]); i++ {
+	p.Check("Attention", N)
+	for n := range p.Segments() {
+		g := p.Segment(n)
+		for i := range g.Len {
 			for h := range H {
-				at := i*H*E + h*E
-				lse[i*H+h] = attend(o[at:at+E], q[at:at+E], i-first+1, a.Scale, func(j int) (kE, vE []float64) {
-					at := (first+j)*K*E + h/(H/K)*E
+				at := (g.First+i)*H*E + h*E
+				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1, a.Scale, func(j int) (kE, vE []float64) {
+					at := seen(g, j)*K*E + h/(H/K)*E
 					return k[at : at+E], v[at : at+E]
 				})
 			}
@@ -344,8 +345,16 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	}
 }
 
+// seen is the row of the j-th token that the tokens of g see.
+func seen(g compute.Segment, j int) int {
+	if j < g.Before {
+		return g.Prefix + j
+	}
+	return g.First + j - g.Before
+}
+
 // AttentionGrad is the gradient of Attention.
-func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, start []int32) {
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
 	N := rowsOf("AttentionGrad", "q", qNHE, H*E)
 	q, do := F64(qNHE), size("AttentionGrad", "do", doNHE, N*H*E)
@@ -356,16 +365,18 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	clear(dq)
 	clear(dk)
 	clear(dv)
-	for s := 0; s+1 < len(start); s++ {
-		for i := int(start[s]); i < int(start[s+1]); i++ {
+	p.Check("AttentionGrad", N)
+	for n := range p.Segments() {
+		g := p.Segment(n)
+		for i := g.First; i < g.First+g.Len; i++ {
 			for h := range H {
 				qi := i*H*E + h*E
 				delta := 0.0
 				for e := range E {
 					delta += do[qi+e] * o[qi+e]
 				}
-				for j := int(start[s]); j <= i; j++ {
-					kj := j*K*E + h/(H/K)*E
+				for j := range g.Before + i - g.First + 1 {
+					kj := seen(g, j)*K*E + h/(H/K)*E
 					dot, dp := 0.0, 0.0
 					for e := range E {
 						dot += q[qi+e] * k[kj+e]

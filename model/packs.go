@@ -1,0 +1,107 @@
+package model
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// Packs groups sequences into micro-batches of at most maxTokens tokens; a longer
+// sequence stands alone. Entries are indices into seqs. Sequences with the same prompt are
+// neighbours, at the place of the first of them, and stay together unless they alone are
+// more than maxTokens: a pack computes their prompt once, and its tokens count once.
+func Packs(seqs []Seq, maxTokens int) [][]int {
+	var packs [][]int
+	room := 0
+	begin := func() { packs, room = append(packs, nil), maxTokens }
+	for _, group := range byPrompt(seqs) {
+		for rest := group; len(rest) > 0; {
+			// As many as fit a pack of their own; all of them if they can.
+			n := len(rest)
+			for n > 1 && rowsOf(seqs, rest[:n]) > maxTokens {
+				n--
+			}
+			if need := rowsOf(seqs, rest[:n]); len(packs) == 0 || need > room || n < len(rest) && len(packs[len(packs)-1]) > 0 {
+				begin()
+			}
+			packs[len(packs)-1] = append(packs[len(packs)-1], rest[:n]...)
+			room -= rowsOf(seqs, rest[:n])
+			rest = rest[n:]
+		}
+	}
+	return packs
+}
+
+// byPrompt is the indices of seqs, those with the same prompt together, each group where
+// its first stands. A sequence without a prompt is a group of its own.
+func byPrompt(seqs []Seq) (groups [][]int) {
+	at := make(map[string]int, len(seqs))
+	var key []byte
+	for i, s := range seqs {
+		if i > 0 && len(groups) > 0 && sharePrompt(seqs[groups[len(groups)-1][0]], s) {
+			groups[len(groups)-1] = append(groups[len(groups)-1], i)
+			continue
+		}
+		if s.Prompt > 0 {
+			key = key[:0]
+			for _, id := range s.IDs[:min(s.Prompt, len(s.IDs))] {
+				key = binary.NativeEndian.AppendUint32(key, uint32(id))
+			}
+			if g, ok := at[string(key)]; ok {
+				groups[g] = append(groups[g], i)
+				continue
+			}
+			at[string(key)] = len(groups)
+		}
+		groups = append(groups, []int{i})
+	}
+	return groups
+}
+
+// sharePrompt reports whether two sequences have the same prompt.
+func sharePrompt(a, b Seq) bool {
+	return a.Prompt > 0 && a.Prompt == b.Prompt && len(a.IDs) >= a.Prompt && len(b.IDs) >= b.Prompt && slices.Equal(a.IDs[:a.Prompt], b.IDs[:b.Prompt])
+}
+
+// beginning is how many tokens a pack computes once for sequences of one prompt: all of
+// the prompt, but each sequence has at least one token of its own.
+func beginning(group []Seq) int {
+	if len(group) < 2 {
+		return 0
+	}
+	n := group[0].Prompt
+	for _, s := range group {
+		n = min(n, len(s.IDs)-1)
+	}
+	return n
+}
+
+// rowsOf is the tokens that a pack computes for the sequences of one prompt that the
+// indices name.
+func rowsOf(seqs []Seq, group []int) (n int) {
+	shared := beginning(Pick(seqs, group))
+	for _, i := range group {
+		n += len(seqs[i].IDs) - shared
+	}
+	return n + shared
+}
+
+// Stretch is tokens that a pass computes one behind the other.
+type Stretch struct {
+	Tokens int
+	Before int // tokens that the first of them follows
+}
+
+// Stretches is what one pass over seqs computes, prompts that several share once, if each
+// prompt's sequences fit one pack.
+func Stretches(seqs []Seq) (out []Stretch) {
+	for _, group := range byPrompt(seqs) {
+		shared := beginning(Pick(seqs, group))
+		if shared > 0 {
+			out = append(out, Stretch{Tokens: shared})
+		}
+		for _, i := range group {
+			out = append(out, Stretch{Tokens: len(seqs[i].IDs) - shared, Before: shared})
+		}
+	}
+	return out
+}
