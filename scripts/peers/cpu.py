@@ -530,6 +530,14 @@ def machine():
     return f"{os.cpu_count()} cores, {model} ({', '.join(known)})"
 
 
+def programs(devices, threads):
+    """A line about the programs that were measured, those of one description together."""
+    by = {}
+    for name, device in devices.items():
+        by.setdefault(device, []).append(name)
+    return f"{threads} threads. " + "; ".join(f"{', '.join(names)}: {device}" for device, names in by.items())
+
+
 def rows(*cells):
     return "| " + " | ".join(cells) + " |"
 
@@ -632,7 +640,7 @@ def main():
                     devices.update((s.name, s.device) for s in servers)
     except KeyboardInterrupt:  # what has been measured is printed all the same
         notes.append("interrupted")
-    print(f"{machine()}; {o.threads} threads; Python {sys.version.split()[0]}; " + "; ".join(f"{n}: {d}" for n, d in devices.items()))
+    print(f"{machine()}, {programs(devices, o.threads)}")
     for group, by in times.items():
         if group in TITLES:
             step_table(TITLES[group], by[group], peaks.get(group, {}))

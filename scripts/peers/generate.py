@@ -165,7 +165,7 @@ class LlamaCpp:
     def __init__(self, path, precision, threads):
         import llama_cpp as c
         self.c, self.precision, self.threads = c, precision, threads
-        self.device = f"llama-cpp-python {c.__version__}: {c.llama_print_system_info().decode()}"
+        self.device = f"llama-cpp-python {c.__version__} ({', '.join(w.split()[0] for w in c.llama_print_system_info().decode().replace('CPU : ', '').split('|') if '= 1' in w)})"
         self.silent = c.llama_log_callback(lambda *_: None)
         c.llama_log_set(self.silent, ctypes.c_void_p(0))
         self.path, self.model, self.made = path, None, {}
@@ -519,7 +519,7 @@ def main():
     finally:
         if scratch:
             scratch.cleanup()
-    print(f"\n{cpu.machine()}; {o.threads} threads; " + "; ".join(f"{n}: {d}" for n, d in devices.items()))
+    print(f"\n{cpu.machine()}, {cpu.programs(devices, o.threads)}")
     for n in notes:
         print(n)
     if o.json:

@@ -12,6 +12,7 @@
 #   PEERS_WORK=              folder for models, 8 GB, kept; without it a temporary one
 #   PEERS_GAD=               the gad binary; without it the repository is built
 #   PEERS_ROUNDS=            rounds of each part, instead of the numbers below
+#   PEERS_TINY=1             tiny shapes, to test this script
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 parts=(sft generate gad gad-long products decode start check)
@@ -33,11 +34,13 @@ if [ -z "$gad" ]; then
 fi
 
 # steps ROUNDS ARGUMENT...: training, and generation as training does it.
-steps() { "$python" "$here/cpu.py" --gad "$gad" --rounds "${PEERS_ROUNDS:-$1}" "${@:2}"; }
+steps() { "$python" "$here/cpu.py" --gad "$gad" --rounds "${PEERS_ROUNDS:-$1}" ${PEERS_TINY:+--tiny} "${@:2}"; }
 
-# language ROUNDS ARGUMENT...: generation by programs that only generate.
+# language ROUNDS SHAPE ARGUMENT...: generation by programs that only generate.
 language() {
-  "$python" "$here/generate.py" --gad "$gad" --work "$work" ${PEERS_OPENVINO_PYTHON:+--openvino-python "$PEERS_OPENVINO_PYTHON"} --rounds "${PEERS_ROUNDS:-$1}" "${@:2}"
+  local shape=$2
+  [ -z "${PEERS_TINY:-}" ] || shape=tiny
+  "$python" "$here/generate.py" --gad "$gad" --work "$work" ${PEERS_OPENVINO_PYTHON:+--openvino-python "$PEERS_OPENVINO_PYTHON"} --rounds "${PEERS_ROUNDS:-$1}" --shapes "$shape" "${@:3}"
 }
 
 # Minutes are those of two idle cores, about.
@@ -48,17 +51,17 @@ gad-long() { steps 2 --cases gad-long --modes eager-f32 lean-f32 eager-bf16 lean
 products() { steps 5 --cases linear rows --modes eager-f32 eager-bf16; }                                               # 2
 decode() {                                                                                                             # 10
   local failed=0
-  language 3 --shapes 25m || failed=1
-  language 2 --shapes 361m --temperatures 0 --programs gad llama.cpp openvino || failed=1
-  language 2 --shapes 361m --temperatures 1 --programs gad llama.cpp openvino --new 32 || failed=1
+  language 3 25m || failed=1
+  language 2 361m --temperatures 0 --programs gad llama.cpp openvino || failed=1
+  language 2 361m --temperatures 1 --programs gad llama.cpp openvino --new 32 || failed=1
   return $failed
 }
-start() { language 3 --shapes 361m --start; }                                                                          # 3
-check() { language 1 --shapes 25m --check; }                                                                           # 1
+start() { language 3 361m --start; }                                                                          # 3
+check() { language 1 25m --check; }                                                                           # 1
 
 # about says what was measured, and on what.
 about() {
-  echo "# Peers, $(date -u +%F), gad $("$gad" --version | head -n 1)"
+  echo "# Peers, $(date -u +%F), $("$gad" --version | head -n 1)"
   echo
   "$python" - "$here" <<'PYTHON'
 import sys
