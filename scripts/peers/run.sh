@@ -57,7 +57,12 @@ decode() {                                                                      
   return $failed
 }
 start() { language 3 361m --start; }                                                                          # 3
-check() { language 1 25m --check; }                                                                           # 1
+check() {                                                                                                              # 2
+  local failed=0
+  language 1 25m --check || failed=1
+  language 1 361m --check --precisions f32 --programs gad llama.cpp openvino || failed=1
+  return $failed
+}
 
 # about says what was measured, and on what.
 about() {
