@@ -5,15 +5,15 @@
 the same precision and answers B prompts of 32 tokens with 128 new tokens each, on the
 same number of threads. Nothing ends an answer early. Programs are servers that take
 turns, as in cpu.py. For each batch size, greedy and sampled (temperature 1, no filter),
-the tables have tokens per second of decoding (after the first token of every answer),
-tokens per second of the whole call, and the time to the first token of every answer;
-once per program, the time from starting its process to the first token of one answer.
+the tables have tokens per second of decoding (after the first token of every answer)
+and the time to those first tokens; with --start, the time from starting a process to
+the first token of one answer.
 
   gad           gad bench --serve
   llama.cpp     through its C interface (llama-cpp-python, built from its source
                 package for this processor): one batch with a token of every sequence,
                 its own samplers; flash attention and a cache of float16, its defaults,
-                but in float32, where both would round
+                but in float32, where they would change the answers
   openvino      openvino-genai's LLMPipeline with paged attention, a cache of the
                 model's precision, and no prefix cache, since prompts come again
   transformers  generate()
@@ -185,7 +185,7 @@ class LlamaCpp:
             p = c.llama_context_default_params()
             p.n_ctx, p.n_seq_max, p.n_batch = B * -(-length // 256) * 256, B, max(512, B * PROMPT)
             p.n_threads = p.n_threads_batch = self.threads
-            if self.precision == "f32":  # its flash attention rounds to float16, and is not faster
+            if self.precision == "f32":  # with its flash attention, answers differ from everyone else's; and it is not faster
                 p.type_k = p.type_v = c.GGML_TYPE_F32
                 p.flash_attn_type = c.LLAMA_FLASH_ATTN_TYPE_DISABLED
             self.made = {(B, length): c.llama_init_from_model(self.model, p)}
@@ -405,9 +405,8 @@ def first_tokens(shape, precision, o, note):
 
 def table(title, found, peaks, gad, temperature, o):
     """A row for each program: for each batch size the tokens per second of decoding, how many times as many gad has, and the time to the first tokens."""
-    def speeds(case, name, decode=True):
-        b = int(case.split()[1])
-        return [b * (o.new - 1) / (r["seconds"] - r["first"]) if decode else b * o.new / r["seconds"] for r in found[case][name]]
+    def speeds(case, name):
+        return [int(case.split()[1]) * (o.new - 1) / (r["seconds"] - r["first"]) for r in found[case][name]]
     cases = [c for c in (f"sample {b} {PROMPT} {o.new} {temperature}" for b in o.batches) if c in found]
     print(f"\n{title}, {'greedy' if temperature == 0 else f'sampled at temperature {temperature}'} ({o.rounds} rounds):\n")
     print(cpu.rows("", *(h for c in cases for h in (f"{c.split()[1]}: tokens/s (best)", "gad", "first")), "memory (libraries)"))
