@@ -58,8 +58,8 @@ func (k Keep) warn(format string, args ...any) {
 const (
 	keptSuffix = ".rows"
 	keptMagic  = "gadrows\x01" // the last byte is the version: raise it when rows are read or kept otherwise
-	entrySize  = 48
-	footSize   = 96
+	entrySize  = 44
+	footSize   = 92
 	keepFree   = 1 << 30 // bytes of the disk that are left to others
 	staleAfter = 24 * time.Hour
 	hashChunk  = 4 << 20
@@ -86,8 +86,7 @@ func appendEntry(b []byte, e entry) []byte {
 	b = le.AppendUint32(b, uint32(e.Answer))
 	b = le.AppendUint64(b, e.PromptKey)
 	b = le.AppendUint64(b, e.RowKey)
-	b = le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
-	return le.AppendUint32(b, 0)
+	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
 func readEntry(b []byte) (e entry, err error) {
@@ -123,10 +122,19 @@ func appendRecord(b []byte, ex Example) []byte {
 	return b
 }
 
+// appendIDs writes the number of ids, the bytes that each takes, and the ids.
 func appendIDs(b []byte, ids []int32) []byte {
-	b = binary.AppendUvarint(b, uint64(len(ids)))
+	width := byte(2)
 	for _, id := range ids {
-		b = binary.LittleEndian.AppendUint32(b, uint32(id))
+		for id>>(8*width) != 0 && width < 4 {
+			width++
+		}
+	}
+	b = append(binary.AppendUvarint(b, uint64(len(ids))), width)
+	for _, id := range ids {
+		for k := range width {
+			b = append(b, byte(id>>(8*k)))
+		}
 	}
 	return b
 }
@@ -143,12 +151,16 @@ func readRecord(b []byte) (ex Example) {
 		return int(v)
 	}
 	ids := func() (ids []int32) {
-		if k := n(4); k > 0 {
-			ids = make([]int32, k)
-			for i := range ids {
-				ids[i] = int32(binary.LittleEndian.Uint32(b[at+4*i:]))
+		k, width := n(2), int(b[at])
+		if at++; k == 0 {
+			return nil
+		}
+		ids = make([]int32, k)
+		for i := range ids {
+			for k, c := range b[at : at+width] {
+				ids[i] |= int32(c) << (8 * k)
 			}
-			at += 4 * k
+			at += width
 		}
 		return ids
 	}
@@ -214,7 +226,7 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	switch {
 	case string(foot[:8]) != keptMagic:
 		return nil, damaged("does not end as a file of rows does")
-	case crc32.Checksum(end[:len(end)-8], castagnoli) != le.Uint32(foot[88:]):
+	case crc32.Checksum(end[:len(end)-4], castagnoli) != le.Uint32(foot[88:]):
 		return nil, damaged("its checksum is wrong")
 	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) || le.Uint64(foot[80:]) != uint64(table):
 		return nil, damaged("holds other rows than its name says")
@@ -449,7 +461,7 @@ func (b *keeping) begin() error {
 // room says whether there is room for more.
 func (b *keeping) room() error {
 	if b.keep.Most > 0 && b.at > b.keep.Most {
-		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise it", b.set.path, float64(b.keep.Most)/1e9)
+		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise that", b.set.path, float64(b.keep.Most)/1e9)
 	}
 	// Encoded rows take two to four times the bytes of the data.
 	want := int64(keepFree)
@@ -476,9 +488,6 @@ func (b *keeping) add(m Measure, row Row, record []byte) {
 	b.write(record)
 	if b.n++; b.n%window == 0 {
 		b.endBlock()
-		if err := b.room(); err != nil && b.n%(64*window) == 0 {
-			b.fail(err)
-		}
 	}
 }
 
@@ -487,6 +496,9 @@ func (b *keeping) endBlock() {
 		b.table = binary.LittleEndian.AppendUint64(b.table, uint64(b.at))
 		b.write(b.entries)
 		b.entries = b.entries[:0]
+		if err := b.room(); err != nil && !b.failed {
+			b.fail(err)
+		}
 	}
 }
 
@@ -508,8 +520,7 @@ func (b *keeping) finish() *keptRows {
 	end = append(end, b.key[:]...)
 	end = b.digest.Sum(end)
 	end = le.AppendUint64(le.AppendUint64(end, uint64(b.n)), uint64(table))
-	end = le.AppendUint32(end, crc32.Checksum(end, castagnoli))
-	b.write(le.AppendUint32(end, 0))
+	b.write(le.AppendUint32(end, crc32.Checksum(end, castagnoli)))
 	if b.failed {
 		return nil
 	}
