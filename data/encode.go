@@ -83,7 +83,7 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 		if build != nil {
 			build.add(e.m, e.row, e.record)
 		}
-		all = take(i, e.m)
+		all = take(i, e.m) || i == s.n-1
 		return all
 	})
 	if err == nil && all && build != nil {

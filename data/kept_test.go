@@ -97,7 +97,7 @@ func pass(t *testing.T, path string, o EncodeOptions, then func(*Set)) (p passed
 			t.Fatalf("row %d comes after %d others", i, len(p.measures))
 		}
 		p.measures = append(p.measures, m)
-		return true
+		return len(p.measures) < keptTestRows // as a run that takes all
 	})
 	p.calls = enc.calls.Load()
 	if err != nil {
