@@ -39,9 +39,12 @@ import (
 // So nothing need be synced either: a file that a loss of power has damaged is found
 // out, and the rows are encoded again.
 
+// FS is where files are written; nil is the disk.
+type FS = vfs.FS
+
 // Keep says where encoded rows are kept.
 type Keep struct {
-	FS      vfs.FS       // nil is the disk
+	FS      FS           // nil is the disk
 	Dir     string       // of the files; "" keeps none
 	Encoder string       // digest of all that the encoder's tokens depend on; "" keeps none
 	Least   int64        // bytes of data from which on it is worth a file

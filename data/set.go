@@ -98,7 +98,7 @@ type Set struct {
 	digestErr  error
 }
 
-type span struct{ first, n, file, batch int }
+type span struct{ first, n, file, batch, at int } // at: rows of the file before it
 
 type cached struct {
 	rows rows
@@ -230,6 +230,7 @@ func (s *Set) add(f dataFile) error {
 			*c[0] = *c[1]
 		}
 	}
+	at := 0
 	for b, n := range src.batchRows() {
 		if n == 0 {
 			continue
@@ -237,8 +238,8 @@ func (s *Set) add(f dataFile) error {
 		if n > maxRows-s.n {
 			return fmt.Errorf("data: %s: more than %d rows: too many for one set: split it", f.name, maxRows)
 		}
-		s.starts = append(s.starts, span{first: s.n, n: n, file: len(s.files) - 1, batch: b})
-		s.n += n
+		s.starts = append(s.starts, span{first: s.n, n: n, file: len(s.files) - 1, batch: b, at: at})
+		s.n, at = s.n+n, at+n
 	}
 	return nil
 }
@@ -388,12 +389,8 @@ func (s *Set) rowErr(i int, bad *rowFault) error {
 
 // locate returns the file that holds row i and the row's number in that file.
 func (s *Set) locate(i int) (file string, at int) {
-	b := s.batchOf(i)
-	at = i - s.starts[b].first
-	for j := b - 1; j >= 0 && s.starts[j].file == s.starts[b].file; j-- {
-		at += s.starts[j].n
-	}
-	return s.names[s.starts[b].file], at
+	b := s.starts[s.batchOf(i)]
+	return s.names[b.file], b.at + i - b.first
 }
 
 // layoutOf is the layout of the file that holds row i.
