@@ -118,6 +118,26 @@ func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions, take func(i 
 	return nil
 }
 
+// Examples returns rows as Example does, of all cores' work; the error is that of the
+// first that is refused.
+func (s *Set) Examples(rows []int, enc Encoder, lim Limits) (list []Example, err error) {
+	type one struct {
+		Example
+		err error
+	}
+	inOrder(len(rows), func(i int) (o one) {
+		o.Example, o.err = s.Example(rows[i], enc, lim)
+		return o
+	}, func(_ int, o one) bool {
+		list, err = append(list, o.Example), o.err
+		return err == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
 // inOrder calls do for 0 to n-1 on all cores, a window at a time, and take with the
 // results in order, until that returns false.
 func inOrder[T any](n int, do func(i int) T, take func(i int, v T) bool) {

@@ -93,11 +93,11 @@ func (e encoder) ending() critic.Ending {
 // batch encodes the given rows of set.
 func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 	b := &Batch{Rows: rows}
-	for _, i := range rows {
-		r, err := set.Example(i, e, data.Limits{MaxPrompt: e.maxPrompt})
-		if err != nil {
-			return nil, err
-		}
+	examples, err := set.Examples(rows, e, data.Limits{MaxPrompt: e.maxPrompt})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range examples {
 		answer, cut := e.cut(r.Answer)
 		b.Prompts = append(b.Prompts, r.Prompt)
 		b.Teachers = append(b.Teachers, e.ending().Seq(r.Prompt, answer, cut))
