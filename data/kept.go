@@ -13,6 +13,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -67,6 +68,9 @@ const (
 	staleAfter = 24 * time.Hour
 	hashChunk  = 4 << 20
 )
+
+// keptName is the name of a file of rows, or of a part of one.
+var keptName = regexp.MustCompile(`^[0-9a-f]{32}\.rows(\.[0-9]+-[0-9]+\.tmp)?$`)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -591,12 +595,14 @@ func (b *keeping) evict() {
 			continue
 		}
 		path := filepath.Join(b.keep.Dir, e.Name())
+		m := keptName.FindStringSubmatch(e.Name())
 		switch {
-		case strings.HasSuffix(e.Name(), ".tmp") && strings.Contains(e.Name(), keptSuffix+"."):
+		case m == nil: // not of gad
+		case m[1] != "":
 			if time.Since(info.ModTime()) > staleAfter {
 				_ = b.keep.FS.Remove(path) // another day
 			}
-		case strings.HasSuffix(e.Name(), keptSuffix):
+		default:
 			total += info.Size()
 			if path != b.path {
 				files = append(files, old{path, info.Size(), info.ModTime()})

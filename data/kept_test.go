@@ -346,7 +346,7 @@ func TestKeptRowsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := info.Size()
-	left, mine, young := filepath.Join(dir, "x.rows.1-1.tmp"), filepath.Join(dir, "notes.txt"), filepath.Join(dir, "y.rows.2-2.tmp")
+	left, mine, young := first+".1-1.tmp", filepath.Join(dir, "my.rows"), first+".2-2.tmp"
 	old := time.Now().Add(-48 * time.Hour)
 	for _, name := range []string{left, mine, young} {
 		if err := os.WriteFile(name, []byte("x"), 0o644); err != nil {
