@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -370,5 +371,54 @@ func TestKeptRowsAreBounded(t *testing.T) {
 	p := keep("d", size/2)
 	if len(p.warnings) != 1 || !strings.Contains(p.warnings[0], "raise that") || len(keptFiles(t, dir)) != 4 {
 		t.Errorf("too large: %q, files %v", p.warnings, keptFiles(t, dir))
+	}
+}
+
+// A set whose rows are kept holds next to nothing for each of them, also after many were read.
+func TestKeptRowsHoldNoMemory(t *testing.T) {
+	held := func(n int) (bytes int64) {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "{\"content\":%q,\"teacher_response\":%q}\n", fmt.Sprint("question ", i), strings.Repeat("answer ", 40))
+		}
+		path, dir := filepath.Join(t.TempDir(), "rows.jsonl"), t.TempDir()
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		b.Reset()
+		keep := EncodeOptions{Keep: Keep{Dir: dir, Encoder: "bytes"}}
+		all := func(int, Measure) bool { return true }
+		cold := openTest(t, path)
+		if err := cold.Encode(&counted{}, keep, all); err != nil {
+			t.Fatal(err)
+		}
+		cold.Close()
+		heap := func() int64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		before := heap()
+		s, enc := openTest(t, path), &counted{}
+		if err := s.Encode(enc, keep, all); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2000 {
+			if _, err := s.Example(i*7919%n, enc, Limits{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		bytes = heap() - before
+		if enc.calls.Load() != 0 {
+			t.Errorf("%d rows encoded", enc.calls.Load())
+		}
+		return bytes
+	}
+	few, many := held(1000), held(30000)
+	t.Logf("%d bytes for 1000 rows, %d for 30000", few, many)
+	if many-few > 29000 {
+		t.Errorf("%d bytes for 1000 rows, %d for 30000: more than one byte for each", few, many)
 	}
 }
