@@ -64,8 +64,8 @@ const (
 	keptMagic  = "gadrows\x01" // the last byte is the version: raise it when rows are read or kept otherwise
 	entrySize  = 44
 	footSize   = 92
-	keepFree   = 1 << 30 // bytes of the disk that are left to others
-	staleAfter = 24 * time.Hour
+	keepFree   = 1 << 30   // bytes of the disk that are left to others
+	staleAfter = time.Hour // since the last write to a part: its process has ended
 	hashChunk  = 4 << 20
 )
 
@@ -569,7 +569,7 @@ func (b *keeping) drop() {
 		b.file = nil
 	}
 	if b.tmp != "" {
-		_ = b.keep.FS.Remove(b.tmp) // if it stays, evict finds it a day later
+		_ = b.keep.FS.Remove(b.tmp) // if it stays, evict finds it an hour later
 		b.tmp = ""
 	}
 }
@@ -600,7 +600,7 @@ func (b *keeping) evict() {
 		case m == nil: // not of gad
 		case m[1] != "":
 			if time.Since(info.ModTime()) > staleAfter {
-				_ = b.keep.FS.Remove(path) // another day
+				_ = b.keep.FS.Remove(path) // another time
 			}
 		default:
 			total += info.Size()
