@@ -82,6 +82,10 @@ def chatml(row):
     return "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in row["content"]) + "<|im_start|>assistant\n"
 
 
+def answer(text):
+    return text.rstrip(" \t\r\n") + "<|im_end|>"  # as gad reads a teacher's answer
+
+
 def lengths(encodings):
     return sum(len(e.ids) for e in encodings)
 
@@ -95,7 +99,7 @@ def peer_tokenizers(work):
     for lo in range(0, len(rows), 1000):
         some = rows[lo:lo + 1000]
         tokens += lengths(tok.encode_batch([chatml(r) for r in some]))
-        tokens += lengths(tok.encode_batch([r["teacher_response"] + "<|im_end|>" for r in some]))
+        tokens += lengths(tok.encode_batch([answer(r["teacher_response"]) for r in some]))
     return begun, f"{tokens} tokens"
 
 
@@ -109,7 +113,7 @@ def peer_datasets(work):
     def encode(some):
         rows = [dict(content=c) for c in some["content"]]
         return {"prompt": [e.ids for e in tok.encode_batch([chatml(r) for r in rows])],
-                "answer": [e.ids for e in tok.encode_batch([a + "<|im_end|>" for a in some["teacher_response"]])]}
+                "answer": [e.ids for e in tok.encode_batch([answer(a) for a in some["teacher_response"]])]}
     rows = datasets.load_dataset("json", data_files=f"{work}/rows.jsonl", split="train", cache_dir=f"{work}/datasets")
     rows = rows.map(encode, batched=True, new_fingerprint="encoded")
     return begun, f"{sum(len(rows[i]['prompt']) for i in range(0, len(rows), len(rows) // 8))} tokens of 9 rows"
@@ -127,7 +131,7 @@ def peer_safetensors(work):
 def encoded(work, name, tok):
     out = []
     for r in rows_of(f"{work}/{name}.jsonl"):
-        p, a = tok(chatml(r), add_special_tokens=False).input_ids, tok(r["teacher_response"] + "<|im_end|>", add_special_tokens=False).input_ids
+        p, a = tok(chatml(r), add_special_tokens=False).input_ids, tok(answer(r["teacher_response"]), add_special_tokens=False).input_ids
         out.append((p, a))
     return out
 
@@ -168,7 +172,7 @@ def peer_transformers_eval(work):
     begun = time.perf_counter()
     tok = transformers.AutoTokenizer.from_pretrained(f"{work}/small")
     m = transformers.AutoModelForCausalLM.from_pretrained(f"{work}/small", dtype=torch.float32).eval()
-    pairs = encoded(work, "few", tok)
+    pairs = [(p, a[:NEW]) for p, a in encoded(work, "few", tok)]  # longer answers are cut, as gad cuts them
     width = max(len(p) for p, _ in pairs)
     ids, mask = torch.zeros(len(pairs), width, dtype=torch.long), torch.zeros(len(pairs), width, dtype=torch.long)
     for i, (p, _) in enumerate(pairs):
