@@ -203,6 +203,17 @@ type keptRows struct {
 	n      int
 	blocks []int64 // where the entries of each begin
 	digest string  // of the set
+	size   int64
+	made   bool // by this set
+}
+
+// Kept names the file that the set's encoded rows are read from, "" for none, and says
+// whether this set made it.
+func (s *Set) Kept() (path string, bytes int64, made bool) {
+	if k := s.kept.Load(); k != nil {
+		return k.path, k.size, k.made
+	}
+	return "", 0, false
 }
 
 // openKept opens the file at path if it holds the n rows that key names.
@@ -238,7 +249,7 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) || le.Uint64(foot[80:]) != uint64(table):
 		return nil, damaged("holds other rows than its name says")
 	}
-	k = &keptRows{keep: keep, path: path, file: f, n: n, digest: hex.EncodeToString(foot[40:72])}
+	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(), digest: hex.EncodeToString(foot[40:72])}
 	for b := range blocks {
 		k.blocks = append(k.blocks, int64(le.Uint64(end[8*b:])))
 	}
@@ -549,7 +560,9 @@ func (b *keeping) finish() *keptRows {
 	k, err := openKept(b.keep, b.path, b.key, b.n)
 	if err != nil {
 		b.fail(err)
+		return nil
 	}
+	k.made = true
 	return k
 }
 

@@ -257,6 +257,11 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	t.rows = train.rows
+	if path, bytes, made := t.set.Kept(); made {
+		s.said = append(s.said, fmt.Sprintf("encoded rows are kept for the next run in %s, %s (data.cache_dir)", path, bytesText(bytes)))
+	} else if path != "" {
+		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
+	}
 	if n := len(t.valRows); n > 0 && n < t.val.Len() {
 		s.said = append(s.said, fmt.Sprintf("validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
 	}

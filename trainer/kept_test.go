@@ -38,6 +38,12 @@ func TestKeptRowsChangeNoBit(t *testing.T) {
 	}
 	file := filepath.Join(cache, files[0].Name())
 
+	for name, said := range map[string]string{"cold-sft": "encoded rows are kept for the next run in " + file + ", ", "warm-sft": "encoded rows are read from " + file + " ", "cold-dpo": "encoded rows are read from " + file + " "} {
+		if log, err := os.ReadFile(filepath.Join(dir, name, "log.jsonl")); err != nil || !strings.Contains(string(log), said) {
+			t.Errorf("%s: %q is not in the log (%v)", name, said, err)
+		}
+	}
+
 	// Resumed from kept rows, and from none.
 	want := run("whole", Train, "data.cache_dir=none", "trainer.save_freq=2")
 	for name, then := range map[string]string{"warm": cached, "none": "data.cache_dir=none"} {
