@@ -170,27 +170,63 @@ func (c *chatTemplate) render(msgs []Message, addGenerationPrompt bool) (string,
 // bounded runs f under the time limit and turns a panic into an error. Where
 // the limit is hit f is left behind, to end at its next check.
 func bounded(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			switch p := recover().(type) {
-			case nil:
-			case refusal:
-				done <- p.error
-			default:
-				done <- fmt.Errorf("the template engine failed: %v", p)
-			}
-		}()
-		done <- f()
-	}()
+	t := trial{f, make(chan error, 1)}
+	select {
+	case idle <- t:
+	default:
+		go try(t)
+	}
 	limit := time.NewTimer(renderTime)
 	defer limit.Stop()
 	select {
-	case err := <-done:
+	case err := <-t.done:
 		return err
 	case <-limit.C:
 		return fmt.Errorf("took over %v", renderTime)
 	}
+}
+
+// trial is a function that is run for bounded.
+type trial struct {
+	f    func() error
+	done chan error
+}
+
+// idle hands trials to goroutines that wait for the next: a render nests deep, and a
+// new goroutine would have to grow its stack each time, which takes longer than a
+// short template.
+var idle = make(chan trial)
+
+// idleTime is how long such a goroutine waits.
+const idleTime = time.Second
+
+// try runs t, and what comes within idleTime after it.
+func try(t trial) {
+	wait := time.NewTimer(idleTime)
+	defer wait.Stop()
+	for {
+		t.done <- caught(t.f)
+		wait.Reset(idleTime)
+		select {
+		case t = <-idle:
+		case <-wait.C:
+			return
+		}
+	}
+}
+
+// caught is f's error, or that of its panic.
+func caught(f func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case refusal:
+			err = p.error
+		default:
+			err = fmt.Errorf("the template engine failed: %v", p)
+		}
+	}()
+	return f()
 }
 
 // shorten keeps the end of an engine's message, which is the cause; the

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync"
 
 	"github.com/urfave/cli/v2"
 
@@ -114,10 +115,20 @@ func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, 
 // loadOn loads onto a device that is open.
 func loadOn(be compute.Backend, dir string, kind model.Kind) (l *loaded, err error) {
 	l = &loaded{be: be}
-	if l.tok, err = tokenizer.Load(dir); err != nil {
-		return nil, err
+	var (
+		wg     sync.WaitGroup
+		tokErr error
+	)
+	wg.Go(func() { l.tok, tokErr = tokenizer.Load(dir) }) // one core's work, the weights are that of all
+	l.m, err = model.Load(be, dir, model.Options{Kind: kind})
+	wg.Wait()
+	if tokErr != nil {
+		if err == nil {
+			l.m.Close()
+		}
+		return nil, tokErr
 	}
-	if l.m, err = model.Load(be, dir, model.Options{Kind: kind}); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return l, nil
