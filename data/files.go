@@ -343,10 +343,10 @@ func (f dataFile) open() (file *os.File, err error) {
 
 // openSource opens a file with the reader its first bytes ask for. size is the
 // file's length in bytes. stages hears of the formats that are read whole for it.
-func openSource(f dataFile, stages Stages) (src source, size int64, err error) {
-	file, err := f.open()
+func openSource(f dataFile, stages Stages) (src source, file *os.File, size int64, err error) {
+	file, err = f.open()
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	defer func() {
 		if err != nil {
@@ -355,12 +355,12 @@ func openSource(f dataFile, stages Stages) (src source, size int64, err error) {
 	}()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
+		return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
 	size = info.Size()
 	head := make([]byte, min(size, 512))
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
+		return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
 	err = guard(func() error {
 		src, err = openByMagic(file, size, head, func(open func(*os.File, int64, func(int)) (source, error)) (source, error) {
@@ -371,9 +371,9 @@ func openSource(f dataFile, stages Stages) (src source, size int64, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
+		return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
-	return src, size, nil
+	return src, file, size, nil
 }
 
 // openByMagic opens a file by its first bytes; formats that must be read to their

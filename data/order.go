@@ -27,8 +27,8 @@ type Cursor struct {
 type Order struct {
 	n    int
 	cur  Cursor
-	perm []int // permutation of epoch permEpoch
-	at   int   // the epoch perm belongs to, -1 for none
+	perm []int32 // permutation of epoch permEpoch
+	at   int     // the epoch perm belongs to, -1 for none
 }
 
 // NewOrder returns the order of n rows for one of world ranks, at its start.
@@ -68,7 +68,7 @@ func (o *Order) Next(k int) []int {
 		if o.at != o.cur.Epoch {
 			o.perm, o.at = permutation(o.perm, o.n, o.cur.Seed, uint64(o.cur.Epoch)), o.cur.Epoch
 		}
-		out[i] = o.perm[o.cur.Offset]
+		out[i] = int(o.perm[o.cur.Offset])
 		o.advance(o.cur.World)
 	}
 	return out
@@ -117,13 +117,13 @@ func (o *Order) Epoch() float64 {
 // (seed, epoch): Fisher and Yates' shuffle with ChaCha8 keyed by the two. The
 // shuffle is written out here because math/rand/v2 promises the stream of
 // ChaCha8 across Go versions, but not how Shuffle uses it.
-func permutation(perm []int, n int, seed, epoch uint64) []int {
+func permutation(perm []int32, n int, seed, epoch uint64) []int32 {
 	if cap(perm) < n {
-		perm = make([]int, n)
+		perm = make([]int32, n)
 	}
 	perm = perm[:n]
 	for i := range perm {
-		perm[i] = i
+		perm[i] = int32(i)
 	}
 	src := keyedSource("gad data order", seed, epoch)
 	for i := n - 1; i > 0; i-- {

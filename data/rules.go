@@ -88,6 +88,11 @@ func (e *RowError) Unwrap() error { return e.err }
 // rows that Validate reports as errors, and no others: the rule for both is
 // examine. Without an encoder the rules about tokens are left out.
 func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
+	if enc != nil {
+		if ex, ok := s.keptExample(i); ok && (lim.MaxPrompt <= 0 || len(ex.Prompt) <= lim.MaxPrompt) {
+			return ex, nil
+		}
+	}
 	var first *finding
 	ex, cause := s.examine(i, enc, lim, true, func(f finding) {
 		if first == nil && f.severity == SeverityError {

@@ -14,11 +14,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // cacheBytes bounds the decoded batches that a Set keeps. One batch is always
 // kept, whatever its size.
 const cacheBytes = 512 << 20
+
+// passBytes bounds them in a pass over all rows in order.
+const passBytes = 16 << 20
 
 // Column is one column of a file, as the file declares it.
 type Column struct {
@@ -39,8 +43,8 @@ type source interface {
 
 // rows is a decoded batch. at copies what it returns out of the batch.
 type rows interface {
-	at(i int) (rawRow, error)
-	size() int64 // bytes held
+	at(i int) (rawRow, error) // may be called from several goroutines
+	size() int64              // bytes held
 }
 
 // text is a string that may be absent (null, or no such column).
@@ -81,16 +85,20 @@ type Set struct {
 
 	mu     sync.Mutex
 	cache  map[int]*cached // by index into starts
+	room   int64           // bytes that cache may hold
 	held   int64
 	tick   int64
 	closed bool
+
+	handles []*os.File // of files, which close them
+	kept    atomic.Pointer[keptRows]
 
 	digestOnce sync.Once
 	digest     string
 	digestErr  error
 }
 
-type span struct{ first, n, file, batch int }
+type span struct{ first, n, file, batch, at int } // at: rows of the file before it
 
 type cached struct {
 	rows rows
@@ -117,7 +125,7 @@ func OpenFiles(paths []string, o Options) (*Set, error) {
 	if o.Format == "" {
 		o.Format = FormatAuto
 	}
-	s := &Set{opt: o, cache: map[int]*cached{}}
+	s := &Set{opt: o, cache: map[int]*cached{}, room: cacheBytes}
 	if err := s.open(paths); err != nil {
 		s.Close()
 		return nil, err
@@ -178,11 +186,11 @@ func (s *Set) add(f dataFile) error {
 	default:
 		return fmt.Errorf("data: %s: is the same file as %s: its rows would count twice: give it once", f.name, as)
 	}
-	src, size, err := openSource(f, s.opt.Stages)
+	src, file, size, err := openSource(f, s.opt.Stages)
 	if err != nil {
 		return err
 	}
-	s.files, s.names = append(s.files, src), append(s.names, f.name)
+	s.files, s.names, s.handles = append(s.files, src), append(s.names, f.name), append(s.handles, file)
 	s.bytes += size
 
 	var l layout
@@ -222,6 +230,7 @@ func (s *Set) add(f dataFile) error {
 			*c[0] = *c[1]
 		}
 	}
+	at := 0
 	for b, n := range src.batchRows() {
 		if n == 0 {
 			continue
@@ -229,8 +238,8 @@ func (s *Set) add(f dataFile) error {
 		if n > maxRows-s.n {
 			return fmt.Errorf("data: %s: more than %d rows: too many for one set: split it", f.name, maxRows)
 		}
-		s.starts = append(s.starts, span{first: s.n, n: n, file: len(s.files) - 1, batch: b})
-		s.n += n
+		s.starts = append(s.starts, span{first: s.n, n: n, file: len(s.files) - 1, batch: b, at: at})
+		s.n, at = s.n+n, at+n
 	}
 	return nil
 }
@@ -343,6 +352,9 @@ func (s *Set) Close() error {
 	s.closed = true
 	s.cache = nil
 	var errs []error
+	if k := s.kept.Swap(nil); k != nil {
+		errs = append(errs, k.close())
+	}
 	for _, f := range s.files {
 		errs = append(errs, f.close())
 	}
@@ -354,6 +366,9 @@ func (s *Set) Close() error {
 // stands twice in different words. A missing teacher answer is no error here;
 // Validate reports it.
 func (s *Set) Row(i int) (Row, error) {
+	if ex, ok := s.keptExample(i); ok {
+		return ex.Row, nil
+	}
 	raw, err := s.raw(i)
 	if err != nil {
 		return Row{}, err
@@ -374,12 +389,8 @@ func (s *Set) rowErr(i int, bad *rowFault) error {
 
 // locate returns the file that holds row i and the row's number in that file.
 func (s *Set) locate(i int) (file string, at int) {
-	b := s.batchOf(i)
-	at = i - s.starts[b].first
-	for j := b - 1; j >= 0 && s.starts[j].file == s.starts[b].file; j-- {
-		at += s.starts[j].n
-	}
-	return s.names[s.starts[b].file], at
+	b := s.starts[s.batchOf(i)]
+	return s.names[b.file], b.at + i - b.first
 }
 
 // layoutOf is the layout of the file that holds row i.
@@ -393,27 +404,44 @@ func (s *Set) raw(i int) (rawRow, error) {
 	if i < 0 || i >= s.n {
 		return rawRow{}, fmt.Errorf("data: %s: row %d: the set has rows 0 to %d", s.path, i, s.n-1)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", s.path, i, os.ErrClosed)
-	}
 	b := s.batchOf(i)
-	at := s.starts[b]
 	var raw rawRow
 	err := guard(func() error {
-		batch, err := s.batch(b)
+		batch, err := s.loaded(b)
 		if err != nil {
 			return err
 		}
-		raw, err = batch.at(i - at.first)
+		raw, err = batch.at(i - s.starts[b].first)
 		return err
 	})
+	if errors.Is(err, os.ErrClosed) {
+		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", s.path, i, err)
+	}
 	if err != nil {
 		file, row := s.locate(i)
 		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", file, row, err)
 	}
 	return raw, nil
+}
+
+// loaded is batch b. Several goroutines may read the rows of one, but not load.
+func (s *Set) loaded(b int) (rows, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, os.ErrClosed
+	}
+	return s.batch(b)
+}
+
+// sequential says that rows are read in order for now: a batch that was passed is
+// not asked for again, and is not held.
+func (s *Set) sequential(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room = cacheBytes; yes {
+		s.room = passBytes
+	}
 }
 
 // batch returns decoded batch b, from the cache where it is there. When the
@@ -430,7 +458,7 @@ func (s *Set) batch(b int) (rows, error) {
 		return nil, err
 	}
 	s.held += loaded.size()
-	for s.held > cacheBytes && len(s.cache) > 0 {
+	for s.held > s.room && len(s.cache) > 0 {
 		oldest, used := -1, int64(0)
 		for k, c := range s.cache {
 			if oldest < 0 || c.used < used {
@@ -490,29 +518,41 @@ func (s *Set) Digest() string {
 }
 
 func (s *Set) computeDigest() {
-	h := sha256.New()
-	h.Write([]byte("gad data set 1\n"))
+	if k := s.kept.Load(); k != nil {
+		s.digest = k.digest
+		return
+	}
+	h := newDigest()
 	advance, done := s.Stage("digest", s.n)
 	defer done()
-	for i := range s.n {
+	s.sequential(true)
+	defer s.sequential(false)
+	inOrder(s.n, s.toDigest, func(_ int, d digested) bool {
 		advance(1)
-		raw, err := s.raw(i)
-		var bad *rowFault
-		if err != nil && !errors.As(err, &bad) {
-			s.digestErr = err
-			return
+		if d.err != nil {
+			s.digestErr = d.err
+			return false
 		}
-		var row Row
-		if bad == nil {
-			row, bad = s.layoutOf(i).assemble(raw)
+		if d.fault != "" {
+			hashString(h, d.fault)
 		}
-		if bad != nil {
-			hashString(h, "fault: "+bad.Error())
-			row.Messages = raw.turns
-		}
-		hashRow(h, row)
-	}
+		hashRow(h, d.row)
+		return true
+	})
 	s.digest = hex.EncodeToString(h.Sum(nil))
+}
+
+// newDigest begins the digest of a set.
+func newDigest() hash.Hash {
+	h := sha256.New()
+	h.Write([]byte("gad data set 1\n"))
+	return h
+}
+
+// Measure is what the row measures without an encoder: its keys.
+func (r Row) Measure() Measure {
+	prompt, row := r.Keys()
+	return Measure{PromptKey: binary.LittleEndian.Uint64(prompt[:]), RowKey: binary.LittleEndian.Uint64(row[:])}
 }
 
 // hashRow writes a row so that no two different rows write the same bytes:

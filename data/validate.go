@@ -92,7 +92,24 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	training, noTeacher := s.forTraining(), 0
 	advance, done := s.Stage("checking rows", s.Len())
 	defer done()
-	for i := range s.Len() {
+	s.sequential(true)
+	defer s.sequential(false)
+	inOrder(s.Len(), func(i int) (e examined) {
+		add := func(f finding) { e.findings = append(e.findings, f) }
+		if e.Example, e.err = s.examine(i, enc, lim, training, add); e.err != nil {
+			return e
+		}
+		if e.Row.Response != "" {
+			column := s.layoutOf(i).Response
+			checkText(e.Row.Response, column, add)
+			if enc != nil {
+				e.response = enc.Answer(e.Row.Response)
+				checkAnswer(len(e.response), column, lim, add)
+			}
+		}
+		e.prompt, e.whole = e.Row.Keys()
+		return e
+	}, func(i int, e examined) bool {
 		file, at := s.locate(i)
 		add := func(f finding) {
 			if f.severity == SeverityError {
@@ -117,14 +134,16 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 				p.Rows = append(p.Rows, at)
 			}
 		}
-		ex, err := s.examine(i, enc, lim, training, add)
-		advance(1)
-		if err != nil {
-			continue
+		for _, f := range e.findings {
+			add(f)
 		}
-		row, has := ex.Row, s.layoutOf(i).Columns
+		advance(1)
+		if e.err != nil {
+			return true
+		}
+		row := e.Row
 
-		n := len(ex.Prompt)
+		n := len(e.Example.Prompt)
 		if enc == nil && len(row.PromptIDs) > 0 {
 			n = len(row.PromptIDs)
 		} else if enc == nil {
@@ -149,32 +168,26 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		if strings.TrimSpace(row.Teacher) == "" {
 			noTeacher++
 		} else {
-			count(measure(row.Teacher, ex.Answer))
+			count(measure(row.Teacher, e.Answer))
 		}
 		if row.Response != "" {
-			checkText(row.Response, has.Response, add)
-			var ids []int32
-			if enc != nil {
-				ids = enc.Answer(row.Response)
-				checkAnswer(len(ids), has.Response, lim, add)
-			}
-			count(measure(row.Response, ids))
+			count(measure(row.Response, e.response))
 		}
 
-		prompt, whole := row.Keys()
-		if first, ok := rowOf[whole]; ok {
+		if first, ok := rowOf[e.whole]; ok {
 			file, at := s.locate(first)
-			add(finding{SeverityWarning, KindDuplicate, has.Content, fmt.Sprintf("same prompt and answer as row %d of %s", at, file), ""})
+			add(finding{SeverityWarning, KindDuplicate, s.layoutOf(i).Content, fmt.Sprintf("same prompt and answer as row %d of %s", at, file), ""})
 		} else {
-			rowOf[whole] = i
+			rowOf[e.whole] = i
 		}
-		if p := byPrompt[prompt]; p == nil {
-			byPrompt[prompt] = &answers{first: whole}
-		} else if p.first != whole && !p.several {
+		if p := byPrompt[e.prompt]; p == nil {
+			byPrompt[e.prompt] = &answers{first: e.whole}
+		} else if p.first != e.whole && !p.several {
 			p.several = true
 			r.SharedPrompts++
 		}
-	}
+		return true
+	})
 	r.Answers = len(answerLens)
 	r.Prompt, r.Answer = MeasureLengths(promptLens), MeasureLengths(answerLens)
 	if noTeacher == s.Len() && !training {
@@ -221,6 +234,15 @@ func Shared(train, val *Set) (prompts, rows int, err error) {
 		delete(rowsOf, row)
 	})
 	return prompts, rows, err
+}
+
+// examined is what Validate finds out of a row by itself.
+type examined struct {
+	Example
+	prompt, whole Key
+	response      []int32
+	findings      []finding
+	err           error
 }
 
 // MeasureLengths returns the nearest-rank percentiles of n: the smallest value that

@@ -234,13 +234,17 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 			return fmt.Errorf("model: %s: tensor %q: not of the layers that %s names: the folder is damaged", path, name, AdapterConfigName)
 		}
 	}
+	var list []transfer
 	for _, p := range m.params {
 		if t, ok := f.Tensor(peftName(p)); ok {
-			if err := m.upload(p.W, t); err != nil {
-				return fmt.Errorf("model: %s: %w", path, err)
-			}
-			m.be.Refresh(p)
+			list = append(list, transfer{t, p.W})
 		}
+	}
+	if err := m.upload(list); err != nil {
+		return fmt.Errorf("model: %s: %w", path, err)
+	}
+	for _, p := range m.params {
+		m.be.Refresh(p)
 	}
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: %s: %w", path, err)

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"gad/internal/compute"
 	"gad/internal/safetensors"
@@ -91,17 +93,24 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		return nil, err
 	}
 	m.dir = dir
-	for i, p := range m.params {
+	var list []transfer
+	for _, p := range m.params {
 		if p.Name == scoreName && from == LM {
-			m.draw(p, i, o.ScoreInit)
 			continue
 		}
 		t, _ := f.Tensor(p.Name)
-		if err := m.upload(p.W, t); err != nil {
-			m.Close()
-			return nil, fmt.Errorf("model: %s: %w", dir, err)
+		list = append(list, transfer{t, p.W})
+	}
+	if err := m.upload(list); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("model: %s: %w", dir, err)
+	}
+	for i, p := range m.params {
+		if p.Name == scoreName && from == LM {
+			m.draw(p, i, o.ScoreInit)
+		} else {
+			be.Refresh(p)
 		}
-		be.Refresh(p)
 	}
 	if err := be.Sync(); err != nil {
 		m.Close()
@@ -167,36 +176,96 @@ func checkTensors(f *safetensors.Folder, c Config, from, want Kind) (string, err
 	return "", fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", embedName, dtype, ErrUnsupported)
 }
 
-// chunks widens t part by part and hands each part on with the index of its
-// first element. A value that is not finite is an error.
-func chunks(t *safetensors.Tensor, f func(lo int, part []float32) error) error {
-	width := t.DType.Size()
-	n := len(t.Data) / width
-	buf := make([]float32, min(chunk, n))
-	for lo := 0; lo < n; lo += chunk {
-		b := buf[:min(chunk, n-lo)]
-		part := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{len(b)}, Data: t.Data[lo*width : (lo+len(b))*width]}
-		if err := part.Float32(b); err != nil {
-			return err
-		}
-		for i, x := range b {
-			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-				return fmt.Errorf("tensor %q: element %d: %g: not finite: get the file again from its source, or use an earlier checkpoint", t.Name, lo+i, x)
+// transfer is a tensor of a file and where it belongs.
+type transfer struct {
+	from *safetensors.Tensor
+	to   compute.Tensor
+}
+
+// upload widens tensors into their places, on all cores.
+func (m *Model) upload(list []transfer) error {
+	var (
+		mu   sync.Mutex // of a backend with memory of its own
+		from []*safetensors.Tensor
+	)
+	for _, t := range list {
+		from = append(from, t.from)
+	}
+	host, ok := m.be.(interface {
+		Host(t compute.Tensor) []float32
+	})
+	return widen(from, func(i, lo, n int) []float32 {
+		if ok {
+			if all := host.Host(list[i].to); all != nil {
+				return all[lo : lo+n]
 			}
 		}
-		if err := f(lo, b); err != nil {
+		return nil
+	}, func(i, lo int, part []float32, placed bool) error {
+		if !placed {
+			mu.Lock()
+			defer mu.Unlock()
+			m.be.Upload(list[i].to.Slice(lo, lo+len(part)), part)
+		}
+		return nil
+	})
+}
+
+// widen widens tensors part by part, on all cores: into the place that where names for
+// n elements of tensor i from lo on, or into memory that is used again. f gets each part,
+// from several goroutines. A value that is not finite is an error; of several errors
+// the first in the tensors' order is returned.
+func widen(list []*safetensors.Tensor, where func(i, lo, n int) []float32, f func(i, lo int, part []float32, placed bool) error) error {
+	type piece struct{ i, lo, n int }
+	var pieces []piece
+	for i, t := range list {
+		n := len(t.Data) / t.DType.Size()
+		for lo := 0; lo < n; lo += chunk {
+			pieces = append(pieces, piece{i, lo, min(chunk, n-lo)})
+		}
+	}
+	one := func(p piece, buf []float32) error {
+		t, width := list[p.i], list[p.i].DType.Size()
+		part, placed := where(p.i, p.lo, p.n), true
+		if part == nil {
+			part, placed = buf[:p.n], false
+		}
+		some := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{p.n}, Data: t.Data[p.lo*width : (p.lo+p.n)*width]}
+		if err := some.Float32(part); err != nil {
+			return err
+		}
+		for k, x := range part {
+			if x-x != 0 {
+				return fmt.Errorf("tensor %q: element %d: %g: not finite: get the file again from its source, or use an earlier checkpoint", t.Name, p.lo+k, x)
+			}
+		}
+		return f(p.i, p.lo, part, placed)
+	}
+	var (
+		wg     sync.WaitGroup
+		next   atomic.Int64
+		failed atomic.Bool
+		errs   = make([]error, len(pieces))
+	)
+	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
+		wg.Go(func() {
+			buf := make([]float32, chunk)
+			// Pieces are begun in order, and one that is begun is ended: before the first
+			// error there is none that was not looked at.
+			for k := int(next.Add(1)) - 1; k < len(pieces) && !failed.Load(); k = int(next.Add(1)) - 1 {
+				if errs[k] = one(pieces[k], buf); errs[k] != nil {
+					failed.Store(true)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// upload widens t into dst.
-func (m *Model) upload(dst compute.Tensor, t *safetensors.Tensor) error {
-	return chunks(t, func(lo int, part []float32) error {
-		m.be.Upload(dst.Slice(lo, lo+len(part)), part)
-		return nil
-	})
 }
 
 // source streams t into a file as elements of type dt. A value that is not finite

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"gad/internal/compute"
 	"gad/internal/safetensors"
@@ -154,11 +155,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("counts: %w", err)
 	}
-	type place struct {
-		t   *safetensors.Tensor
-		dst compute.Tensor
-	}
-	var places []place
+	var places []transfer
 	ps := o.m.params
 	master := len(f.Names()) == 3*len(ps)
 	if !master && len(f.Names()) != 2*len(ps) {
@@ -176,16 +173,14 @@ func (o *Optimizer) load(f *safetensors.File) error {
 			if !ok || t.DType != safetensors.F32 || !slices.Equal(t.Shape, p.Shape) {
 				return fmt.Errorf("tensor %q: missing, or not F32 %v: the state of another model", s.name+p.Name, p.Shape)
 			}
-			if err := checkState(t, s.name == "v."); err != nil {
-				return err
-			}
-			places = append(places, place{t, s.dst})
+			places = append(places, transfer{t, s.dst})
 		}
 	}
-	for _, pl := range places {
-		if err := o.m.upload(pl.dst, pl.t); err != nil {
-			return err
-		}
+	if err := checkState(places); err != nil {
+		return err
+	}
+	if err := o.m.upload(places); err != nil {
+		return err
 	}
 	if master {
 		for _, p := range ps {
@@ -200,11 +195,19 @@ func (o *Optimizer) load(f *safetensors.File) error {
 }
 
 // checkState wants finite values, and no negative ones where they are sums of squares.
-func checkState(t *safetensors.Tensor, squares bool) error {
-	return chunks(t, func(lo int, part []float32) error {
-		for i, x := range part {
-			if squares && x < 0 {
-				return fmt.Errorf("tensor %q: element %d: %g: a second moment cannot be negative: use an earlier checkpoint", t.Name, lo+i, x)
+func checkState(places []transfer) error {
+	var list []*safetensors.Tensor
+	for _, p := range places {
+		list = append(list, p.from)
+	}
+	nowhere := func(_, _, _ int) []float32 { return nil }
+	return widen(list, nowhere, func(i, lo int, part []float32, _ bool) error {
+		if !strings.HasPrefix(list[i].Name, "v.") {
+			return nil
+		}
+		for k, x := range part {
+			if x < 0 {
+				return fmt.Errorf("tensor %q: element %d: %g: a second moment cannot be negative: use an earlier checkpoint", list[i].Name, lo+k, x)
 			}
 		}
 		return nil

@@ -1,8 +1,10 @@
 package tokenizer
 
 import (
+	"hash/maphash"
+	"math"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 )
 
@@ -14,7 +16,7 @@ type bpe struct {
 	words        map[string]int32 // raw bytes -> id, for ignoreMerges
 	merges       map[uint64]merge // left<<32 | right
 	ignoreMerges bool             // a word in the vocabulary is its own token
-	cache        atomic.Pointer[wordCache]
+	cache        *wordCache
 }
 
 type merge struct{ rank, id int32 }
@@ -22,17 +24,24 @@ type merge struct{ rank, id int32 }
 func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
 const (
-	cacheWords    = 1 << 16 // entries of a cache before it is dropped and begun anew
-	cacheWordLen  = 64      // bytes of the longest cached word, so one cache is a few tens of MB at most
+	cacheWords    = 1 << 16 // entries of the cache
+	cacheWordLen  = 64      // bytes of the longest cached word, so the cache is some MB at most
 	shortMergeLen = 64      // bytes up to which scanning beats the heap
 )
 
-// wordCache maps words to their ids. It is replaced when full, so that memory
-// is bounded and a change of language costs one refill.
+// wordCache maps words to their ids. A word has two places, and a new one takes that of
+// the older: memory is bounded, nothing is ever dropped at once, and reading takes no lock.
 type wordCache struct {
-	ids sync.Map // string -> []int32
-	n   atomic.Int32
+	seed  maphash.Seed
+	slots [cacheWords]atomic.Pointer[cachedWord]
 }
+
+type cachedWord struct {
+	word string
+	ids  []int32
+}
+
+func newWordCache() *wordCache { return &wordCache{seed: maphash.MakeSeed()} }
 
 // word appends the ids of one pre-token.
 func (b *bpe) word(w string, ids []int32) []int32 {
@@ -47,44 +56,64 @@ func (b *bpe) word(w string, ids []int32) []int32 {
 	if len(w) > cacheWordLen {
 		return b.mergeLong(w, ids)
 	}
-	cache := b.cache.Load()
-	if v, ok := cache.ids.Load(w); ok {
-		return append(ids, v.([]int32)...)
+	at := maphash.String(b.cache.seed, w) % cacheWords
+	newer, older := &b.cache.slots[at], &b.cache.slots[at^1]
+	for _, slot := range [2]*atomic.Pointer[cachedWord]{newer, older} {
+		if c := slot.Load(); c != nil && c.word == w {
+			return append(ids, c.ids...)
+		}
 	}
 	n0 := len(ids)
 	ids = b.mergeShort(w, ids)
+	older.Store(newer.Load())
 	// Clone: w is a slice of the whole text, which the cache must not hold on to.
-	if _, had := cache.ids.LoadOrStore(strings.Clone(w), append([]int32(nil), ids[n0:]...)); !had {
-		if cache.n.Add(1) >= cacheWords {
-			b.cache.CompareAndSwap(cache, new(wordCache))
-		}
-	}
+	newer.Store(&cachedWord{strings.Clone(w), slices.Clone(ids[n0:])})
 	return ids
 }
 
-// mergeShort joins pairs by scanning for the lowest rank: O(n^2), with no
-// allocation, for words of at most shortMergeLen bytes.
+// mergeShort joins pairs by scanning for the lowest rank, with no allocation, for words
+// of at most shortMergeLen bytes. Each pair is looked up once, when it comes about.
 func (b *bpe) mergeShort(w string, ids []int32) []int32 {
-	var buf [shortMergeLen]int32
-	sym := buf[:len(w)]
+	var symbols [shortMergeLen]int32
+	var joins [shortMergeLen]merge // of symbols i and i+1
+	sym, join := symbols[:len(w)], joins[:max(len(w)-1, 0)]
 	for i := range sym {
 		sym[i] = b.byteID[w[i]]
 	}
-	for len(sym) > 1 {
-		at := -1
-		var best merge
-		for i := 0; i+1 < len(sym); i++ {
-			if m, ok := b.merges[pairKey(sym[i], sym[i+1])]; ok && (at < 0 || m.rank < best.rank) {
-				best, at = m, i
+	for i := range join {
+		join[i] = b.join(sym[i], sym[i+1])
+	}
+	for len(join) > 0 {
+		at := 0
+		for i := range join {
+			if join[i].rank < join[at].rank {
+				at = i
 			}
 		}
-		if at < 0 {
+		if join[at].rank == noMerge {
 			break
 		}
-		sym[at] = best.id
+		sym[at] = join[at].id
 		sym = append(sym[:at+1], sym[at+2:]...)
+		join = append(join[:at], join[at+1:]...)
+		if at > 0 {
+			join[at-1] = b.join(sym[at-1], sym[at])
+		}
+		if at < len(join) {
+			join[at] = b.join(sym[at], sym[at+1])
+		}
 	}
 	return append(ids, sym...)
+}
+
+// noMerge is the rank of a pair that is not in the table.
+const noMerge = math.MaxInt32
+
+func (b *bpe) join(left, right int32) merge {
+	if m, ok := b.merges[pairKey(left, right)]; ok {
+		return m
+	}
+	return merge{rank: noMerge}
 }
 
 // candidate is a pair that could be joined: by rank, then by position.

@@ -47,6 +47,10 @@ const (
 var (
 	renderTime = 2 * time.Second // for parsing and for one render, which take a millisecond
 	stepLimit  = 2_000_000       // statements executed in one render
+
+	// processTime is the processor time that the program has had, negative where the
+	// system does not say.
+	processTime = usedTime
 )
 
 // chatTemplate is a compiled template, safe for concurrent use.
@@ -62,8 +66,26 @@ type budget struct {
 	work         int // bytes that went through operators, filters and calls
 	text         int // bytes allowed
 	most         int // steps allowed
-	limit        time.Duration
-	deadline     time.Time
+	clock        stopwatch
+}
+
+// stopwatch is the time limit of a parse or a render. The clock on the wall alone would
+// refuse a sound template on a machine so busy that the program is not run for a while:
+// the program must have computed for as long, too.
+type stopwatch struct {
+	begun time.Time
+	spent time.Duration // of the processor, by the program
+}
+
+func startWatch() stopwatch { return stopwatch{time.Now(), processTime()} }
+
+// left is how much of the limit there is at least; it is over at 0.
+func (s stopwatch) left() time.Duration {
+	wall := renderTime - time.Since(s.begun)
+	if wall > 0 || s.spent < 0 {
+		return max(wall, 0)
+	}
+	return max(renderTime-(processTime()-s.spent), 0)
 }
 
 // refusal ends a render. It is thrown as a panic, which bounded turns into an
@@ -78,8 +100,8 @@ func (b *budget) charge(work int) {
 	if b.work += work; b.work/workLimit > b.text {
 		refuseRender("handles more than %d bytes in all", workLimit*b.text)
 	}
-	if time.Now().After(b.deadline) {
-		refuseRender("took over %v", b.limit)
+	if b.clock.left() == 0 {
+		refuseRender("took over %v", renderTime)
 	}
 }
 
@@ -140,7 +162,7 @@ func checkTags(source string, cfg *config.Config) error {
 
 // render runs the template.
 func (c *chatTemplate) render(msgs []Message, addGenerationPrompt bool) (string, error) {
-	b := &budget{text: textLimit, most: stepLimit, limit: renderTime, deadline: time.Now().Add(renderTime)}
+	b := &budget{text: textLimit, most: stepLimit, clock: startWatch()}
 	list := make(list, len(msgs))
 	for i, m := range msgs {
 		b.text += 4 * len(m.Content)
@@ -170,27 +192,70 @@ func (c *chatTemplate) render(msgs []Message, addGenerationPrompt bool) (string,
 // bounded runs f under the time limit and turns a panic into an error. Where
 // the limit is hit f is left behind, to end at its next check.
 func bounded(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			switch p := recover().(type) {
-			case nil:
-			case refusal:
-				done <- p.error
-			default:
-				done <- fmt.Errorf("the template engine failed: %v", p)
-			}
-		}()
-		done <- f()
-	}()
+	t := trial{f, make(chan error, 1)}
+	select {
+	case idle <- t:
+	default:
+		go try(t)
+	}
+	clock := startWatch()
 	limit := time.NewTimer(renderTime)
 	defer limit.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-limit.C:
-		return fmt.Errorf("took over %v", renderTime)
+	for {
+		select {
+		case err := <-t.done:
+			return err
+		case <-limit.C:
+		}
+		left := clock.left()
+		if left == 0 {
+			return fmt.Errorf("took over %v", renderTime)
+		}
+		limit.Reset(max(left, time.Millisecond))
 	}
+}
+
+// trial is a function that is run for bounded.
+type trial struct {
+	f    func() error
+	done chan error
+}
+
+// idle hands trials to goroutines that wait for the next: a render nests deep, and a
+// new goroutine would have to grow its stack each time, which takes longer than a
+// short template.
+var idle = make(chan trial)
+
+// idleTime is how long such a goroutine waits.
+const idleTime = time.Second
+
+// try runs t, and what comes within idleTime after it.
+func try(t trial) {
+	wait := time.NewTimer(idleTime)
+	defer wait.Stop()
+	for {
+		t.done <- caught(t.f)
+		wait.Reset(idleTime)
+		select {
+		case t = <-idle:
+		case <-wait.C:
+			return
+		}
+	}
+}
+
+// caught is f's error, or that of its panic.
+func caught(f func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case refusal:
+			err = p.error
+		default:
+			err = fmt.Errorf("the template engine failed: %v", p)
+		}
+	}()
+	return f()
 }
 
 // shorten keeps the end of an engine's message, which is the cause; the

@@ -391,3 +391,28 @@ func TestLongChats(t *testing.T) {
 		}
 	}
 }
+
+// A program that the system does not run for a while, on a machine that is too busy, does
+// not refuse a sound template; one that computes for that long is refused.
+func TestTemplateOnABusyMachine(t *testing.T) {
+	defer func(d time.Duration, f func() time.Duration) { renderTime, processTime = d, f }(renderTime, processTime)
+	renderTime = time.Millisecond
+	tpl, err := newChatTemplate("{% for i in range(3000) %}{{ i }} {% endfor %}", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	processTime = func() time.Duration { return 0 } // it has not been run
+	begun := time.Now()
+	if _, err := tpl.render(nil, false); err != nil {
+		t.Errorf("not run: %v", err)
+	}
+	if d := time.Since(begun); d < 2*renderTime {
+		t.Skipf("rendered in %v: too fast to show anything", d)
+	}
+	for _, f := range []func() time.Duration{usedTime, func() time.Duration { return -1 }} {
+		processTime = f
+		if _, err := tpl.render(nil, false); err == nil {
+			t.Error("a render over its limit is not refused")
+		}
+	}
+}

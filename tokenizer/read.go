@@ -165,7 +165,7 @@ func readComponent(top map[string]json.RawMessage, name string) (*component, err
 // parse builds a tokenizer of the files of a folder.
 func parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, special: map[int32]bool{}}
-	t.model.cache.Store(new(wordCache))
+	t.model.cache = newWordCache()
 	for name, data := range files {
 		if name != fileModel {
 			t.files[name] = data

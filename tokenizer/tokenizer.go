@@ -13,11 +13,14 @@
 package tokenizer
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -81,6 +84,26 @@ func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
 // Files returns the files of the folder as they were read, by name, so that a
 // checkpoint can carry them unchanged. The bytes must not be changed.
 func (t *Tokenizer) Files() map[string][]byte { return maps.Clone(t.files) }
+
+// Digest names all that Encode and ChatPrompt depend on, so that their results can be
+// kept: the folder's files, and today's date where the chat template asks for it. It
+// is "" where the template asks for the time of day, since nothing can be kept then.
+func (t *Tokenizer) Digest() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(t.files)) {
+		fmt.Fprintf(h, "%q %d\n", name, len(t.files[name]))
+		h.Write(t.files[name])
+	}
+	if t.chat != nil && strings.Contains(t.chat.source, "strftime_now") {
+		for _, part := range []string{"%H", "%I", "%M", "%S"} {
+			if strings.Contains(t.chat.source, part) {
+				return ""
+			}
+		}
+		fmt.Fprintln(h, now().Format(time.DateOnly))
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
 
 // Encode returns the ids of text. Control tokens written in the text become
 // control tokens; the post-processor's tokens (BOS) are not added. Bytes that

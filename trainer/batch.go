@@ -2,12 +2,12 @@ package trainer
 
 import (
 	"fmt"
+	"maps"
 	"math"
-	"runtime"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"gad/critic"
 	"gad/data"
@@ -93,11 +93,11 @@ func (e encoder) ending() critic.Ending {
 // batch encodes the given rows of set.
 func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 	b := &Batch{Rows: rows}
-	for _, i := range rows {
-		r, err := set.Example(i, e, data.Limits{MaxPrompt: e.maxPrompt})
-		if err != nil {
-			return nil, err
-		}
+	examples, err := set.Examples(rows, e, data.Limits{MaxPrompt: e.maxPrompt})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range examples {
 		answer, cut := e.cut(r.Answer)
 		b.Prompts = append(b.Prompts, r.Prompt)
 		b.Teachers = append(b.Teachers, e.ending().Seq(r.Prompt, answer, cut))
@@ -124,13 +124,9 @@ func promptText(r data.Row) string {
 	return ""
 }
 
-// window is how many rows are judged side by side, and at the most beyond the last
-// that is wanted.
-const window = 1024
-
 // usable are the rows of a set that a run takes.
 type usable struct {
-	rows    []int
+	rows    []int32
 	dropped int // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
 	cut     int // of rows, those whose teacher's answer is over the limit
 
@@ -142,55 +138,43 @@ type usable struct {
 }
 
 // usable lists the first most rows that a run can take: all of the set's, or without
-// those that the overlong_prompts and truncated_teachers settings filter out. All
-// cores encode; the answer, and which row's fault is told, are as in row order.
-// known are rows of another set to look for; nil is none.
-func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings) (u usable, err error) {
-	var (
-		taken [window]verdict
-		errs  [window]error
-		all   []int // answers
-	)
-	advance, done := set.Stage("encoding", min(set.Len(), max(most, window))) // more where rows are left out
-	defer done()
-	for first := 0; first < set.Len() && len(u.rows) < most; first += window {
-		n := min(window, set.Len()-first)
-		var (
-			wg   sync.WaitGroup
-			next atomic.Int64
-		)
-		for range runtime.GOMAXPROCS(0) {
-			wg.Go(func() {
-				for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-					taken[i], errs[i] = e.judge(set, first+i, c, known != nil)
-				}
-			})
-		}
-		wg.Wait()
-		advance(n)
-		for i := 0; i < n && len(u.rows) < most; i++ {
-			if errs[i] != nil {
-				return usable{}, errs[i]
-			}
-			if taken[i].prompt > e.maxPrompt {
-				u.dropped++
-				continue
-			}
-			all = append(all, taken[i].answer)
-			if taken[i].answer > e.maxResponse {
-				if c.TruncTeacher == "filter" {
-					u.dropped++
-					continue
-				}
-				u.cut++
-			}
-			u.rows = append(u.rows, first+i)
-			known.look(taken[i])
-		}
+// those that the overlong_prompts and truncated_teachers settings filter out. known
+// are rows of another set to look for; nil is none.
+func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings, keep data.Keep) (u usable, err error) {
+	lengths := map[int]int{} // answers by length
+	answers := 0
+	o := data.EncodeOptions{Limits: data.Limits{MaxPrompt: e.maxPrompt}, Keys: known != nil, Most: most, Keep: keep}
+	if c.Overlong == "filter" {
+		o.Limits.MaxPrompt = 0
 	}
-	if len(all) > 0 {
-		l := data.MeasureLengths(all)
-		u.forAll, u.forMost = l.Max, l.P99
+	err = set.Encode(e, o, func(i int, m data.Measure) bool {
+		if m.Prompt > e.maxPrompt {
+			u.dropped++
+			return true
+		}
+		lengths[m.Answer]++
+		answers++
+		if m.Answer > e.maxResponse {
+			if c.TruncTeacher == "filter" {
+				u.dropped++
+				return true
+			}
+			u.cut++
+		}
+		u.rows = append(u.rows, int32(i))
+		known.look(m)
+		return len(u.rows) < most
+	})
+	if err != nil {
+		return usable{}, err
+	}
+	u.rows = slices.Clip(u.rows)
+	seen := 0
+	for _, n := range slices.Sorted(maps.Keys(lengths)) {
+		if u.forAll = n; seen < (99*answers+99)/100 {
+			u.forMost = n
+		}
+		seen += lengths[n]
 	}
 	if known != nil {
 		u.seenPrompts, u.seenRows = known.prompts, known.rows
@@ -201,58 +185,35 @@ func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings)
 	return u, nil
 }
 
-// verdict is what a run must know of a row before it begins.
-type verdict struct {
-	prompt, answer int // tokens
-	keys           [2]data.Key
-}
-
-// judge measures row i, and fails for one that no step could use.
-func (e encoder) judge(set *data.Set, i int, c DataConfig, keys bool) (v verdict, err error) {
-	lim := data.Limits{MaxPrompt: e.maxPrompt}
-	if c.Overlong == "filter" {
-		lim.MaxPrompt = 0
-	}
-	r, err := set.Example(i, e, lim)
-	if err != nil {
-		return v, err
-	}
-	v.prompt, v.answer = len(r.Prompt), len(r.Answer)
-	if keys {
-		v.keys[0], v.keys[1] = r.Keys()
-	}
-	return v, nil
-}
-
 // sightings count the rows of one set that are in another too.
 type sightings struct {
-	wanted        [2]map[data.Key]int // by prompt, by prompt and answer: rows that were not seen yet
+	wanted        [2]map[uint64]int // by prompt, by prompt and answer: rows that were not seen yet
 	prompts, rows int
 }
 
 // sight makes sightings of the rows of set.
 func sight(set *data.Set, rows []int) (*sightings, error) {
-	s := &sightings{wanted: [2]map[data.Key]int{{}, {}}}
+	s := &sightings{wanted: [2]map[uint64]int{{}, {}}}
 	for _, i := range rows {
 		r, err := set.Row(i)
 		if err != nil {
 			return nil, err
 		}
-		prompt, whole := r.Keys()
-		s.wanted[0][prompt]++
-		s.wanted[1][whole]++
+		m := r.Measure()
+		s.wanted[0][m.PromptKey]++
+		s.wanted[1][m.RowKey]++
 	}
 	return s, nil
 }
 
-func (s *sightings) look(v verdict) {
+func (s *sightings) look(m data.Measure) {
 	if s == nil {
 		return
 	}
-	s.prompts += s.wanted[0][v.keys[0]]
-	s.rows += s.wanted[1][v.keys[1]]
-	delete(s.wanted[0], v.keys[0]) // each counts once
-	delete(s.wanted[1], v.keys[1])
+	s.prompts += s.wanted[0][m.PromptKey]
+	s.rows += s.wanted[1][m.RowKey]
+	delete(s.wanted[0], m.PromptKey) // each counts once
+	delete(s.wanted[1], m.RowKey)
 }
 
 // openSets opens the training and validation data, checks every row that the run
@@ -268,9 +229,6 @@ func (t *Trainer) openSets(s *start) (err error) {
 	}
 	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
 	name := strings.Join(c.Data.TrainFiles, " ")
-	if s.inPlace && s.state.DataDigest != t.set.Digest() {
-		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.set.Digest(), s.state.DataDigest)
-	}
 	var known *sightings
 	if len(c.Data.ValFiles) > 0 {
 		options.Split = c.Data.ValSplit
@@ -280,20 +238,30 @@ func (t *Trainer) openSets(s *start) (err error) {
 		if err := t.val.NeedTeacher(); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
-		val, err := t.enc.usable(t.val, c.Data, c.Trainer.ValRows, nil)
+		val, err := t.enc.usable(t.val, c.Data, c.Trainer.ValRows, nil, data.Keep{})
 		if err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
-		t.valRows = val.rows
+		for _, row := range val.rows {
+			t.valRows = append(t.valRows, int(row))
+		}
 		if known, err = sight(t.val, t.valRows); err != nil {
 			return err
 		}
 	}
-	train, err := t.enc.usable(t.set, c.Data, t.set.Len(), known)
+	train, err := t.enc.usable(t.set, c.Data, t.set.Len(), known, t.keepRows(s))
+	if s.inPlace && s.state.DataDigest != t.set.Digest() { // of rows that are kept it is known now
+		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.set.Digest(), s.state.DataDigest)
+	}
 	if err != nil {
 		return err
 	}
 	t.rows = train.rows
+	if path, bytes, made := t.set.Kept(); made {
+		s.said = append(s.said, fmt.Sprintf("encoded rows are kept for the next run in %s, %s (data.cache_dir)", path, bytesText(bytes)))
+	} else if path != "" {
+		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
+	}
 	if n := len(t.valRows); n > 0 && n < t.val.Len() {
 		s.said = append(s.said, fmt.Sprintf("validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
 	}
@@ -314,6 +282,32 @@ func (t *Trainer) openSets(s *start) (err error) {
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data (%d of them also the same answer): the val/ metrics are not for unseen prompts only: see gad data split", train.seenPrompts, len(t.valRows), train.seenRows))
 	}
 	return nil
+}
+
+// keptLeast are the bytes of data from which on encoded rows are worth a file: fewer
+// are encoded within a second.
+var keptLeast int64 = 4 << 20
+
+// keepRows says where the training data's encoded rows are kept.
+func (t *Trainer) keepRows(s *start) data.Keep {
+	c := t.cfg.Data
+	k := data.Keep{FS: t.fs, Dir: c.CacheDir, Encoder: t.tok.Digest(), Least: keptLeast, Most: int64(c.CacheGB) * 1e9, Warn: func(text string) {
+		if t.log == nil { // the run has not begun
+			s.notes = append(s.notes, text)
+			return
+		}
+		t.log.Warn(text)
+	}}
+	switch c.CacheDir {
+	case "none":
+		k.Dir = ""
+	case "auto":
+		k.Dir = ""
+		if dir, err := os.UserCacheDir(); err == nil { // there may be none for a service
+			k.Dir = filepath.Join(dir, "gad")
+		}
+	}
+	return k
 }
 
 // pairs says what the limit of answers means for a stage: in SFT the student does

@@ -16,6 +16,7 @@ import (
 // their order, as many as are wanted, and of several faults the first row's is told.
 func TestUsable(t *testing.T) {
 	ready(t)
+	const window = 1024 // as data.Encode works
 	const n = 3*window + 17
 	long := strings.Repeat("Add 1+1+1 ", 40)
 	set := func(unanswered ...int) *data.Set {
@@ -46,17 +47,17 @@ func TestUsable(t *testing.T) {
 
 	whole := set()
 	for _, most := range []int{1, window - 1, window, window + 1, 2*window + 5, n} {
-		var want []int
+		var want []int32
 		dropped := 0
 		for i := 0; i < n && len(want) < most; i++ {
 			if i%7 == 3 {
 				dropped++
 			} else {
-				want = append(want, i)
+				want = append(want, int32(i))
 			}
 		}
 		began := time.Now()
-		u, err := e.usable(whole, filter, most, nil)
+		u, err := e.usable(whole, filter, most, nil, data.Keep{})
 		if err != nil || u.dropped != dropped || !slices.Equal(u.rows, want) || u.cut != 0 {
 			t.Errorf("%d wanted: %d rows, %d dropped, %d cut (%v); want %d, %d and 0", most, len(u.rows), u.dropped, u.cut, err, len(want), dropped)
 		}
@@ -66,10 +67,10 @@ func TestUsable(t *testing.T) {
 	}
 
 	faulty := set(window+40, window+50, 2*window+1)
-	if _, err := e.usable(faulty, filter, n, nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("row %d:", window+40)) {
+	if _, err := e.usable(faulty, filter, n, nil, data.Keep{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("row %d:", window+40)) {
 		t.Errorf("three rows without an answer: %v: want row %d named", err, window+40)
 	}
-	if u, err := e.usable(faulty, filter, window/2, nil); err != nil || len(u.rows) != window/2 {
+	if u, err := e.usable(faulty, filter, window/2, nil, data.Keep{}); err != nil || len(u.rows) != window/2 {
 		t.Errorf("enough rows before the faulty ones: %d rows, %v", len(u.rows), err)
 	}
 }

@@ -91,7 +91,7 @@ func (t *Trainer) tryChecker() error {
 	}
 	set, at := t.val, t.valRows
 	if set == nil {
-		set, at = t.set, t.rows
+		set, at = t.set, []int{int(t.rows[0])}
 	}
 	r, err := set.Row(at[0])
 	if err != nil {

@@ -48,6 +48,8 @@ type DataConfig struct {
 	MaxResponse    int      `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
 	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
 	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+	CacheDir       string   `yaml:"cache_dir" doc:"folder for encoded training rows, so that the next run on the same data and tokenizer need not encode them again (data of 4 MB and more); auto: gad in the user's cache folder, on Linux $XDG_CACHE_HOME or ~/.cache; none: rows are encoded in each run. Results do not depend on it"`
+	CacheGB        int      `yaml:"cache_gb" min:"1" doc:"largest size of that folder, GB; the oldest files are removed first"`
 }
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
@@ -123,7 +125,7 @@ func DefaultConfig() Config {
 	cols := data.DefaultColumns()
 	return Config{
 		Data: DataConfig{Format: data.FormatAuto, ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
-			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep"},
+			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep", CacheDir: "auto", CacheGB: 20},
 		Rollout: actor.DefaultRollout(),
 		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, AdvPower: 1,
 			KLPenalty: "low_var_kl", KLCtrl: KLCtrl{Type: "fixed", KLCoef: 1e-3, TargetKL: 0.1, Horizon: 10000},
@@ -158,6 +160,9 @@ func (c *Config) Validate(stage Stage) error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
 	if len(c.Data.TrainFiles) == 0 {
 		bad("data.train_files: no training data: give --data FILE")
+	}
+	if c.Data.CacheDir == "" {
+		bad("data.cache_dir is empty: name a folder, auto or none")
 	}
 	if c.Trainer.Output == "" {
 		bad("trainer.default_local_dir: no run folder: give --output DIR")
@@ -299,6 +304,9 @@ func Preset(names string, stage Stage) (overrides []string, err error) {
 func (c Config) absolute() Config {
 	c.Data.TrainFiles, c.Data.ValFiles = slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
 	paths := []*string{&c.Model.Path, &c.Model.Adapter, &c.Model.RewardPath, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic}
+	if dir := c.Data.CacheDir; dir != "auto" && dir != "none" {
+		paths = append(paths, &c.Data.CacheDir)
+	}
 	for _, files := range [][]string{c.Data.TrainFiles, c.Data.ValFiles} {
 		for i := range files {
 			paths = append(paths, &files[i])

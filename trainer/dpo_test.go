@@ -135,7 +135,11 @@ func TestDPOLeavesOut(t *testing.T) {
 	slow(t)
 	be := ready(t)
 	tr := opened(t, be, settings(DPO, filepath.Join(t.TempDir(), "a"), "data.train_batch_size=40", "trainer.total_steps=1", "trainer.seed=6"), DPO)
-	batch, err := tr.enc.batch(tr.set, tr.rows)
+	rows := make([]int, len(tr.rows))
+	for i, row := range tr.rows {
+		rows[i] = int(row)
+	}
+	batch, err := tr.enc.batch(tr.set, rows)
 	if err != nil {
 		t.Fatal(err)
 	}

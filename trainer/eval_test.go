@@ -134,7 +134,7 @@ func TestPlanEval(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pace, err := MeasurePace(be, m, tr.tok, b, o.Slots)
+	pace, err := MeasurePace(be, m, tr.tok, b, o.Slots, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,9 +42,10 @@ const (
 const endsAt = 0.05
 
 // MeasurePace times m on the first rows of b: forward passes, decoding of so many
-// answers at a time, and the training of a discriminator of the same width.
-func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *Batch, slots int) (p Pace, err error) {
+// answers at a time, and, for fresh discriminators, the training of one of the same width.
+func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *Batch, slots int, fresh bool) (p Pace, err error) {
 	begun := time.Now()
+	defer func() { p.Seconds = time.Since(begun).Seconds() }()
 	c := m.Config()
 	p.Device = be.Name()
 	limit := int(min(max(probeFLOP/c.FLOPsPerToken(128, true), probeLeast), probeMost))
@@ -126,6 +127,9 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 		p.Slot = max(0, all-one) / float64(slots-1)
 		p.Decode = max(0, one-p.Slot)
 	}
+	if !fresh {
+		return p, nil
+	}
 
 	small := c
 	small.Layers, small.Vocab = min(probeLayers, c.Layers), min(c.Vocab, 1024)
@@ -157,7 +161,6 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 	}
 	update, err := timed(func() error { _, _, err := opt.Step(0); return err })
 	p.Update = update / float64(small.ParamCount(model.Scorer))
-	p.Seconds = time.Since(begun).Seconds()
 	return p, err
 }
 

@@ -429,8 +429,8 @@ func (v verdicts) interval(seed uint64) [2]float64 {
 	if k, n := v.unanimous(); n > 0 {
 		return textmetrics.Wilson(k, n)
 	}
-	drawn := make([]int, len(v))
 	return textmetrics.Interval(v.rows(), seed, func(replicate int, weight []float64) float64 {
+		drawn := make([]int, len(v))
 		for i := range drawn {
 			drawn[i] = philox.IntN(len(v), seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
 		}
@@ -470,8 +470,8 @@ func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
 	if len(v) == 0 || len(v) != len(other) || v.rows() != other.rows() {
 		return [2]float64{math.NaN(), math.NaN()}
 	}
-	drawn := make([]int, len(v))
 	return textmetrics.Interval(v.rows(), seed, func(replicate int, weight []float64) float64 {
+		drawn := make([]int, len(v))
 		for i := range drawn {
 			drawn[i] = philox.IntN(len(v), seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
 		}

@@ -194,7 +194,11 @@ func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.s
 
 // nextRows is the next n rows in the data's keyed order.
 func (t *Trainer) nextRows(n int) []int {
-	return model.Pick(t.rows, t.order.Next(n))
+	rows := t.order.Next(n)
+	for i, at := range rows {
+		rows[i] = int(t.rows[at])
+	}
+	return rows
 }
 
 // phase runs f as a timed stretch of the step with a bar of its own: passes times

@@ -65,8 +65,8 @@ type Trainer struct {
 	tok       *tokenizer.Tokenizer
 	enc       encoder
 	set, val  *data.Set
-	rows      []int // usable rows of set
-	valRows   []int // rows of val that an evaluation takes
+	rows      []int32 // usable rows of set
+	valRows   []int   // rows of val that an evaluation takes
 	order     *data.Order
 	actor     *actor.Actor
 	critic    *critic.Critic    // nil in SFT and DPO

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -205,6 +207,61 @@ func TestServe(t *testing.T) {
 		}
 		if i == 2 && len(a.Parts) != 5 {
 			t.Errorf("%d parts of a GAD step", len(a.Parts))
+		}
+	}
+}
+
+// The case sample gives the tokens of the folder's model, the same each time when greedy.
+func TestServeSample(t *testing.T) {
+	be, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	const folder = "../../testdata/model/qwen2_tied"
+	var out bytes.Buffer
+	if err := Serve(strings.NewReader("sample 3 4 5 0 "+folder+"\nsample 3 4 5 1 "+folder+"\nsample 3 4 5 1 "+folder+"\nsample 3 4 5 0 "+folder+"\n"), &out, be, tiny, tinyLoad); err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.Load(be, folder, model.Options{Kind: model.LM})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var prompts [][]int32
+	for i := range 3 {
+		prompts = append(prompts, ids(4, 1000+i, m.Config().Vocab))
+	}
+	want, err := m.Generate(prompts, []uint64{0, 1, 2}, model.SampleOptions{N: 1, MaxNew: 5}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make([]Answer, 4)
+	for i, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+		if err := json.Unmarshal([]byte(line), &answers[i]); err != nil || answers[i].Error != "" || !(0 < answers[i].First && answers[i].First < answers[i].Seconds) || len(answers[i].Tokens) != 3 {
+			t.Fatalf("%v: %s", err, line)
+		}
+	}
+	for i := range 3 {
+		if !slices.Equal(answers[0].Tokens[i], want[i][0].IDs) || !slices.Equal(answers[3].Tokens[i], want[i][0].IDs) {
+			t.Errorf("sequence %d: %v and %v, want %v", i, answers[0].Tokens[i], answers[3].Tokens[i], want[i][0].IDs)
+		}
+	}
+	if reflect.DeepEqual(answers[1].Tokens, answers[2].Tokens) {
+		t.Error("two sampled cases drew the same tokens")
+	}
+
+	for line, want := range map[string]string{
+		"sample 3 4 5 0":                  "bench: serve: sample: 5 words: expected sample B P N T F",
+		"sample 3 0 5 0 " + folder:        `bench: serve: sample: "0": expected a number from 1 to 65536`,
+		"sample 3 4 5 warm " + folder:     `bench: serve: sample: temperature "warm": expected a number of at least 0`,
+		"sample 3 4 5 -1 " + folder:       "expected temperature and top-k of at least 0",
+		"sample 3 4 5 0 a folder of none": "a folder of none",
+	} {
+		out.Reset()
+		var a Answer
+		if err := Serve(strings.NewReader(line+"\n"), &out, be, tiny, tinyLoad); err != nil || json.Unmarshal(out.Bytes(), &a) != nil || !strings.Contains(a.Error, want) {
+			t.Errorf("%s: %v: %s, want %q", line, err, out.String(), want)
 		}
 	}
 }

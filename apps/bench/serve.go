@@ -19,6 +19,8 @@ import (
 type Answer struct {
 	Case    string             `json:"case"`
 	Seconds float64            `json:"seconds,omitempty"`
+	First   float64            `json:"first,omitempty"`  // sample: seconds until every sequence had its first token
+	Tokens  [][]int32          `json:"tokens,omitempty"` // sample: of each sequence
 	Parts   map[string]float64 `json:"parts,omitempty"`
 	Limits  *Limits            `json:"limits,omitempty"`
 	Device  string             `json:"device,omitempty"`
@@ -34,6 +36,9 @@ type Answer struct {
 //	generate          one answer to each of Samples prompts
 //	gad               a GAD step
 //	linear N I O      a product of N rows, I inputs, O outputs; the median of some
+//	sample B P N T F  one answer of N tokens to each of B prompts of P tokens at
+//	                  temperature T (0: greedy), by the model of folder F; nothing
+//	                  ends an answer early. Loading F is not timed
 //
 // A case that cannot be run is answered with the reason.
 func Serve(in io.Reader, out io.Writer, be compute.Backend, c model.Config, load Load) (err error) {
@@ -41,6 +46,9 @@ func Serve(in io.Reader, out io.Writer, be compute.Backend, c model.Config, load
 	defer func() {
 		if s.g != nil {
 			err = errors.Join(err, s.g.close())
+		}
+		if s.lm != nil {
+			err = errors.Join(err, s.lm.Close())
 		}
 	}()
 	enc := json.NewEncoder(out)
@@ -65,6 +73,10 @@ type server struct {
 	load     Load
 	g        *game
 	products map[string][]func()
+
+	lm     *model.Model // of the sample case
+	folder string       // that lm was loaded from
+	draws  uint64       // sample cases so far: each draws other tokens
 }
 
 func (s *server) run(a *Answer) (err error) {
@@ -81,8 +93,11 @@ func (s *server) run(a *Answer) (err error) {
 		a.Seconds, err = s.linear(words[1:])
 		return err
 	}
+	if words[0] == "sample" {
+		return s.sample(a)
+	}
 	if !slices.Contains([]string{"sft", "generate", "gad"}, words[0]) || len(words) > 1 {
-		return fmt.Errorf("bench: serve: case %q: expected limits, sft, generate, gad or linear N I O", a.Case)
+		return fmt.Errorf("bench: serve: case %q: expected limits, sft, generate, gad, linear N I O or sample B P N T F", a.Case)
 	}
 	if s.g == nil {
 		if s.g, err = newGame(s.be, s.c, s.load); err != nil {
@@ -137,4 +152,52 @@ func (s *server) linear(words []string) (float64, error) {
 	}
 	st, err := measure(s.be, s.products[key], 100*time.Millisecond)
 	return st.Seconds, err
+}
+
+// sample answers B prompts at the same time.
+func (s *server) sample(a *Answer) error {
+	words := strings.SplitN(a.Case, " ", 6) // a folder's name may contain spaces
+	if len(words) != 6 {
+		return fmt.Errorf("bench: serve: sample: %d words: expected sample B P N T F", len(words))
+	}
+	var d [3]int
+	for i, w := range words[1:4] {
+		var err error
+		if d[i], err = strconv.Atoi(w); err != nil || d[i] < 1 || d[i] > 1<<16 {
+			return fmt.Errorf("bench: serve: sample: %q: expected a number from 1 to %d", w, 1<<16)
+		}
+	}
+	temperature, err := strconv.ParseFloat(words[4], 64)
+	if err != nil {
+		return fmt.Errorf("bench: serve: sample: temperature %q: expected a number of at least 0", words[4])
+	}
+	if s.lm == nil || s.folder != words[5] {
+		if s.lm != nil {
+			if err := s.lm.Close(); err != nil {
+				return err
+			}
+			s.lm = nil
+		}
+		if s.lm, err = model.Load(s.be, words[5], model.Options{Kind: model.LM}); err != nil {
+			return err
+		}
+		s.folder = words[5]
+	}
+	prompts, rows := make([][]int32, d[0]), make([]uint64, d[0])
+	for i := range prompts {
+		prompts[i], rows[i] = ids(d[1], 1000+i, s.lm.Config().Vocab), uint64(i)
+	}
+	s.draws++
+	begun, began := 0, time.Now()
+	out, err := s.lm.Generate(prompts, rows, model.SampleOptions{N: 1, MaxNew: d[2], Slots: d[0], Seed: 1, Step: s.draws, Sampling: compute.Sampling{Temperature: temperature},
+		Token: func(_, _ int, _ int32) {
+			if begun++; begun == d[0] {
+				a.First = time.Since(began).Seconds()
+			}
+		}}, nil)
+	a.Seconds = time.Since(began).Seconds()
+	for _, c := range out {
+		a.Tokens = append(a.Tokens, c[0].IDs)
+	}
+	return err
 }

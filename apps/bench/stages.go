@@ -49,24 +49,26 @@ type game struct {
 	step    int
 }
 
+// ids are n tokens; every salt has its own.
+func ids(n, salt, vocab int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32((i*7919 + salt*104729 + 1) % vocab)
+	}
+	return out
+}
+
 // newGame makes the student.
 func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	g := &game{be: be, cfg: c, load: load}
-	ids := func(n, salt int) []int32 {
-		out := make([]int32, n)
-		for i := range out {
-			out[i] = int32((i*7919 + salt*104729 + 1) % c.Vocab)
-		}
-		return out
-	}
 	for i := range load.Seqs {
-		g.sft = append(g.sft, model.Seq{IDs: ids(load.Length, i), Prompt: 1})
+		g.sft = append(g.sft, model.Seq{IDs: ids(load.Length, i, c.Vocab), Prompt: 1})
 	}
 	for i := range max(load.Samples, load.Prompts) {
-		g.prompts, g.rows = append(g.prompts, ids(load.Prompt, 1000+i)), append(g.rows, uint64(i))
+		g.prompts, g.rows = append(g.prompts, ids(load.Prompt, 1000+i, c.Vocab)), append(g.rows, uint64(i))
 	}
 	for i := range load.Prompts {
-		g.teach = append(g.teach, model.Seq{IDs: append(ids(load.Prompt, 1000+i), ids(load.New, 2000+i)...), Prompt: load.Prompt})
+		g.teach = append(g.teach, model.Seq{IDs: append(ids(load.Prompt, 1000+i, c.Vocab), ids(load.New, 2000+i, c.Vocab)...), Prompt: load.Prompt})
 	}
 	m, err := model.New(be, c, model.Options{Kind: model.LM, Trainable: true, Recompute: load.Recompute, Seed: 1})
 	if err != nil {

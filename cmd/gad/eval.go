@@ -319,7 +319,7 @@ func (e *evaluation) plan() error {
 		}
 		took := time.Since(from).Seconds()
 		_, done := e.con.Busy("measuring", 0)
-		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots)
+		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0)
 		done()
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync"
 
 	"github.com/urfave/cli/v2"
 
@@ -115,10 +116,11 @@ func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, 
 // adapters for the weights in dir.
 func loadOn(be compute.Backend, dir, adapter string, kind model.Kind) (l *loaded, err error) {
 	l = &loaded{be: be}
-	if l.tok, err = trainer.LoadTokenizer(dir); err != nil {
-		return nil, err
-	}
-	o := model.Options{Kind: kind}
+	var (
+		wg     sync.WaitGroup
+		tokErr error
+	)
+	weights, o := dir, model.Options{Kind: kind}
 	if adapter != "" {
 		if !model.IsAdapter(adapter) {
 			return nil, usage("--adapter %s: is no folder of LoRA adapters: it has no %s", adapter, model.AdapterConfigName)
@@ -127,9 +129,18 @@ func loadOn(be compute.Backend, dir, adapter string, kind model.Kind) (l *loaded
 			return nil, err
 		}
 		defer o.Base.Close() // what stands on it keeps its weights
-		dir = adapter
+		weights = adapter
 	}
-	if l.m, err = model.Load(be, dir, o); err != nil {
+	wg.Go(func() { l.tok, tokErr = trainer.LoadTokenizer(dir) }) // one core's work, the weights are that of all
+	l.m, err = model.Load(be, weights, o)
+	wg.Wait()
+	if tokErr != nil {
+		if err == nil {
+			l.m.Close()
+		}
+		return nil, tokErr
+	}
+	if err != nil {
 		return nil, err
 	}
 	return l, nil

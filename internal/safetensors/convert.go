@@ -40,11 +40,23 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 	}()
 	d := t.Data
 	switch t.DType {
-	case F32:
+	case F32: // two at a time, and slices that are cut: the loops then check no index
+		for len(dst) >= 4 && len(d) >= 16 {
+			a, b := binary.LittleEndian.Uint64(d), binary.LittleEndian.Uint64(d[8:])
+			dst[0], dst[1] = math.Float32frombits(uint32(a)), math.Float32frombits(uint32(a>>32))
+			dst[2], dst[3] = math.Float32frombits(uint32(b)), math.Float32frombits(uint32(b>>32))
+			dst, d = dst[4:], d[16:]
+		}
 		for i := range dst {
 			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(d[4*i : 4*i+4]))
 		}
 	case BF16:
+		for len(dst) >= 4 && len(d) >= 8 {
+			a := binary.LittleEndian.Uint64(d)
+			dst[0], dst[1] = math.Float32frombits(uint32(a)<<16), math.Float32frombits(uint32(a)&0xffff0000)
+			dst[2], dst[3] = math.Float32frombits(uint32(a>>32)<<16), math.Float32frombits(uint32(a>>32)&0xffff0000)
+			dst, d = dst[4:], d[8:]
+		}
 		for i := range dst {
 			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(d[2*i:2*i+2])) << 16)
 		}

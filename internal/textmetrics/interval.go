@@ -2,7 +2,10 @@ package textmetrics
 
 import (
 	"math"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"gad/internal/philox"
 )
@@ -14,23 +17,32 @@ const replicates = 1000
 // with replacement, statistic is told how often each was drawn, and the interval goes from the 2.5th to the 97.5th
 // percentile of what it answers (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3). The draws are
 // a function of seed. Replicates for which the statistic is NaN are left out. Both ends are NaN when all are, when n < 2, and
-// when all replicates are equal: units that do not differ say nothing about others. statistic must not keep weight.
+// when all replicates are equal: units that do not differ say nothing about others. statistic must not keep weight, and
+// is called from several goroutines.
 func Interval(n int, seed uint64, statistic func(replicate int, weight []float64) float64) [2]float64 {
 	nowhere := [2]float64{math.NaN(), math.NaN()}
 	if n < 2 {
 		return nowhere
 	}
-	var got []float64
-	weight := make([]float64, n)
-	for r := range replicates {
-		clear(weight)
-		for i := range n {
-			weight[philox.IntN(n, seed, philox.Bootstrap, uint64(r), uint64(i), 0)]++
-		}
-		if x := statistic(r, weight); !math.IsNaN(x) {
-			got = append(got, x)
-		}
+	var (
+		all  [replicates]float64
+		wg   sync.WaitGroup
+		next atomic.Int64
+	)
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			weight := make([]float64, n)
+			for r := int(next.Add(1)) - 1; r < replicates; r = int(next.Add(1)) - 1 {
+				clear(weight)
+				for i := range n {
+					weight[philox.IntN(n, seed, philox.Bootstrap, uint64(r), uint64(i), 0)]++
+				}
+				all[r] = statistic(r, weight)
+			}
+		})
 	}
+	wg.Wait()
+	got := slices.DeleteFunc(all[:], math.IsNaN)
 	if len(got) == 0 {
 		return nowhere
 	}

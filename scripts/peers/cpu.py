@@ -1,29 +1,38 @@
 #!/usr/bin/env python3
 """gad and PyTorch side by side on the CPU: the same work, in turn.
 
-Every program is a server that keeps its models warm and runs the case that its
+Every program is a server that keeps its models loaded and runs the case that its
 standard input names: gad as `gad bench --serve`, PyTorch as this file with
 --serve MODE. A round asks all of them for one case, so that all meet the same
-machine; the table has medians and bests over the rounds, and how many times as
-fast as the fastest peer of the same precision gad is. Nothing is downloaded:
-weights are random. The cases, on the 25M shape of gad bench:
+machine; each case and precision starts its servers afresh, so that a peak of memory
+is that case's own. The tables (Markdown) have medians and bests over the rounds, and
+how many times as fast as each peer of the same precision gad is. Nothing is
+downloaded: weights are random. The cases, on the 25M shape of gad bench:
 
   sft        forward, backward, clip, AdamW: 8 x 256 tokens
   generate   32 prompts of 32 tokens, 128 new tokens each, key/value cache
-  gad        8 prompts x 8 answers x 128 tokens: rollout, old and reference
-             log-probabilities, scores, critic update, four actor updates (GSPO + KL)
+  gad        8 prompts of 32 tokens x 8 answers x 128 tokens: rollout, critic update,
+             reference log-probabilities, four actor updates (GSPO + KL)
+  gad-long   the same with prompts of 512 tokens
   linear     products of N rows, of this shape and Qwen2.5-0.5B's; operands rotate
              through 128 MiB
+  rows       the same with 1 and 32 rows, as in decoding
 
 and the modes, for float32 (f32), bfloat16 weights with float32 masters (bf16) and
 autocast:
 
-  eager      as written; scaled_dot_product_attention, fused AdamW, a cache that is
-             written in place and read as far as it is filled
-  compile    torch.compile of the training functions; one compiled function for a
-             token's step over a static cache
-  frozen     the same with weights packed for good (inductor's freezing): generation alone
-  hf         generate() of Hugging Face's transformers
+  eager         as verl or TRL would do it: scaled_dot_product_attention, fused AdamW,
+                a cache that is written in place and read as far as it is filled; a
+                GAD step takes every pass (old log-probabilities, scores, reference,
+                both updates) over whole sequences
+  compile       torch.compile of the training functions; one compiled function for a
+                token's step over a static cache
+  lean          a GAD step with everything that gad does: a prompt passes each network
+                once for all its answers, old log-probabilities are the sampler's, and
+                scores are those of the critic update's own forward pass
+  lean-compile  the same with torch.compile
+  frozen        weights packed for good (inductor's freezing): generation alone
+  hf            generate() of Hugging Face's transformers
 
 Exit status 1 if gad could run no case.
 """
@@ -36,39 +45,70 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 SHAPE = dict(D=384, L=6, H=6, K=2, E=64, M=2816, V=8192)
 SEQS, LENGTH = 8, 256
 SAMPLES, PROMPT, NEW = 32, 32, 128
 PROMPTS, N, MICRO = 8, 8, 16
-PARTS = ["rollout", "old log-probabilities", "critic scores", "reference log-probabilities", "critic update", "actor update"]
+LONG = 512  # tokens of a prompt in gad-long
+TINY = dict(D=64, L=2, H=2, K=1, E=32, M=160, V=96), 16, 64  # shape, tokens of an answer, of a long prompt
+if "--tiny" in sys.argv:
+    SHAPE, NEW, LONG = TINY
+LONG_MICRO = MICRO // N * (LONG + (N + 1) * NEW)  # gad's pack there: as many groups as the peers', the teacher's answers too
+PARTS = ["rollout", "old log-probabilities", "critic scores", "critic update", "reference log-probabilities", "actor update"]
 ROTATED = 128 << 20
 PRODUCTS = [(i, o) for i, o in ((384, 384), (384, 2816), (2816, 384), (384, 8192), (896, 896), (896, 4864), (4864, 896))]
-MODES = ["eager-f32", "compile-f32", "frozen-f32", "hf-f32", "eager-bf16", "compile-bf16", "frozen-bf16", "hf-bf16", "eager-autocast", "compile-autocast"]
+MODES = ["eager-f32", "compile-f32", "lean-f32", "lean-compile-f32", "frozen-f32", "hf-f32",
+         "eager-bf16", "compile-bf16", "lean-bf16", "lean-compile-bf16", "frozen-bf16", "hf-bf16", "eager-autocast", "compile-autocast"]
 
 quiet = contextlib.nullcontext  # around each measurement, for machines where others must be kept still
+
+
+def config(s):
+    """config.json of a Qwen2 of this shape."""
+    return {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": s["D"], "num_hidden_layers": s["L"], "num_attention_heads": s["H"],
+            "num_key_value_heads": s["K"], "intermediate_size": s["M"], "vocab_size": s["V"], "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+            "rope_theta": 1e6, "tie_word_embeddings": True, "torch_dtype": "float32", "hidden_act": "silu"}
 
 
 def linears(rows):
     return [f"linear {n} {i} {o}" for n in rows for i, o in PRODUCTS]
 
 
-CASES = {"sft": ["sft"], "generate": ["generate"], "gad": ["gad"], "linear": linears((256, 1024, 2048)), "rows": linears((1, 32))}
+# What a group of cases is called in the tables, and the lines that its servers are asked.
+CASES = {"sft": ["sft"], "generate": ["generate"], "gad": ["gad"], "gad-long": ["gad"], "linear": linears((256, 1024, 2048)), "rows": linears((1, 32))}
+TITLES = {"sft": f"SFT step, {SEQS} x {LENGTH} tokens", "generate": f"generation, {SAMPLES} x {NEW} tokens",
+          "gad": f"GAD step, {PROMPTS} prompts of {PROMPT} tokens x {N} answers x {NEW} tokens",
+          "gad-long": f"GAD step, {PROMPTS} prompts of {LONG} tokens x {N} answers x {NEW} tokens"}
+
+
+def does(mode, group):
+    """Whether a mode has something of its own to do in a group of cases."""
+    style, kind = mode.rsplit("-", 1)
+    if group in ("linear", "rows"):
+        return style == "eager" and kind != "autocast"
+    if style in ("hf", "frozen"):
+        return group == "generate"
+    if style.startswith("lean"):
+        return group.startswith("gad")
+    return True
 
 
 class Torch:
     """The cases in PyTorch. Weights that are trained have float32 masters in every mode."""
 
-    def __init__(self, mode, threads):
+    def __init__(self, mode, threads, shape=SHAPE, prompt=PROMPT, new=NEW):
         import torch
         sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
         import torch_step
         torch.set_num_threads(threads)
         torch.manual_seed(1)
         self.torch, self.F, self.step = torch, torch.nn.functional, torch_step
-        self.style, self.precision = mode.split("-")
-        self.graph = self.style in ("compile", "frozen")
+        self.shape, self.prompt, self.new = shape, prompt, new
+        self.style, self.precision = mode.rsplit("-", 1)
+        self.graph = self.style in ("compile", "lean-compile", "frozen")
         self.dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
         if self.style == "frozen":
             import torch._inductor.config
@@ -88,8 +128,9 @@ class Torch:
         t, F = self.torch, self.F
         if role in self.made:
             return self.made[role]
-        m = self.step.Qwen2(SHAPE).to(self.dtype)
-        m.score = t.nn.Linear(SHAPE["D"], 1, bias=False, dtype=self.dtype) if role == "critic" else None
+        s = self.shape
+        m = self.step.Qwen2(s).to(self.dtype)
+        m.score = t.nn.Linear(s["D"], 1, bias=False, dtype=self.dtype) if role == "critic" else None
         params = [p for n, p in m.named_parameters()]
         if role != "reference":
             masters = [p.detach().float().clone() for p in params] if self.precision == "bf16" else params
@@ -112,15 +153,52 @@ class Torch:
         def nll(ids):
             return -loglik(ids, 1).mean()
 
-        def gspo(ids, old, ref, adv):
+        def shared(prompts, answers):
+            """Hidden states of prompts [G,D], the last token's, and of answers [G*n,T,D]: a prompt's rows pass once for its n answers."""
+            (G, P), (_, n, T) = prompts.shape, answers.shape
+            x = m.embed(t.cat((prompts.flatten(), answers.flatten())))  # all tokens are rows of the same products
+            c, z = m.angles(P + T, "cpu")
+            c, z = (t.cat((a[:P].repeat(G, 1), a[P:].repeat(G * n, 1)))[:, None] for a in (c, z))
+            seen = t.cat((t.ones(T, P, dtype=t.bool), t.ones(T, T, dtype=t.bool).tril()), 1)
+            for b in m.blocks:
+                q, k, v = b.qkv(b.norm1(x)).split([s["H"] * s["E"], s["K"] * s["E"], s["K"] * s["E"]], -1)
+                q, k, v = (y.unflatten(-1, (-1, s["E"])) for y in (q, k, v))
+                q, k = self.step.rotate(q, c, z), self.step.rotate(k, c, z)
+                (qp, kp, vp), (qa, ka, va) = ([y[at].unflatten(0, (-1, length)).transpose(1, 2) for y in (q, k, v)]
+                                              for at, length in ((slice(0, G * P), P), (slice(G * P, None), T)))
+                op = F.scaled_dot_product_attention(qp, kp, vp, is_causal=True, enable_gqa=True)
+                kp, vp = (t.cat((y.repeat_interleave(n, 0), a), 2) for y, a in ((kp, ka), (vp, va)))
+                oa = F.scaled_dot_product_attention(qa, kp, vp, attn_mask=seen, enable_gqa=True)
+                x = x + b.o(t.cat([y.transpose(1, 2).flatten(2).flatten(0, 1) for y in (op, oa)]))
+                gate, up = b.gate_up(b.norm2(x)).chunk(2, -1)
+                x = x + b.down(F.silu(gate) * up)
+            h = m.norm(t.cat((x[P - 1:G * P:P], x[G * P:])))
+            return h[:G], h[G:].view(G * n, T, -1)
+
+        def lean_loglik(prompts, answers):
+            """As loglik, of the answers [G,n,T] to each of prompts [G,P]: [G*n,T]."""
+            hp, ha = shared(prompts, answers)
+            z = F.linear(t.cat((hp.repeat_interleave(answers.shape[1], 0)[:, None], ha[:, :-1]), 1), m.embed.weight)
+            return -F.cross_entropy(z.float().flatten(0, 1), answers.flatten(), reduction="none").view(-1, answers.shape[2])
+
+        def lean_values(prompts, answers):
+            return m.score(shared(prompts, answers)[1][:, -1]).float().squeeze(-1)
+
+        def objective(logp, old, ref, adv):
             """The sequence ratio's clipped objective and the KL to the reference, as gad's defaults are."""
-            logp = loglik(ids, PROMPT)
             ratio = t.exp((logp - old).mean(-1))
             pg = t.maximum(-adv * ratio, -adv * ratio.clamp(1 - 3e-4, 1 + 4e-4)).mean()
             d = ref - logp
             return pg + 1e-3 * (t.exp(d) - d - 1).mean()
 
-        m.loglik, m.values, m.nll, m.gspo = self.compiled(loglik), self.compiled(values), self.compiled(nll), self.compiled(gspo)
+        def gspo(ids, old, ref, adv):
+            return objective(loglik(ids, self.prompt), old, ref, adv)
+
+        def lean_gspo(prompts, answers, old, ref, adv):
+            return objective(lean_loglik(prompts, answers), old, ref, adv)
+
+        for f in (loglik, values, nll, gspo, lean_loglik, lean_values, lean_gspo):
+            setattr(m, f.__name__, self.compiled(f))
         self.made[role] = m
         return m
 
@@ -138,78 +216,106 @@ class Torch:
                 p.grad = None
 
     def ids(self, *shape):
-        return self.torch.randint(SHAPE["V"], shape)
+        return self.torch.randint(self.shape["V"], shape)
 
     # Generation.
 
-    def sample(self, m, h, temperature=1.0):
-        t, F = self.torch, self.F
+    def draw(self, m, h, temperature):
+        """Tokens [B] after hidden states [B,D], and their log-probabilities; the likeliest tokens at temperature 0."""
+        t = self.torch
         with self.cast():
-            z = F.linear(h, m.embed.weight).float() / temperature
-        return t.multinomial(t.softmax(z, -1), 1).squeeze(-1)
+            z = self.F.linear(h, m.embed.weight).float()
+        if temperature == 0:
+            return z.argmax(-1), None
+        p = t.softmax(z / temperature, -1)
+        ids = t.multinomial(p, 1)
+        return ids.squeeze(-1), p.gather(1, ids).log().squeeze(-1)
 
-    def generate(self, m, prompts, n):
-        """NEW tokens for each of n answers to each prompt: one loop, a key/value cache."""
-        t, F, s = self.torch, self.F, SHAPE
-        B, total = prompts.shape[0] * n, PROMPT + NEW
-        key = ("cache", B)
+    def generate(self, m, prompts, n, new, temperature=1.0, first=lambda: None):
+        """new tokens for each of n answers to each of prompts [G,P], and their log-probabilities, [G*n,new]: one loop, a
+        key/value cache. A prompt passes once. first is called when every answer has its first token."""
+        t, F, s = self.torch, self.F, self.shape
+        (G, P), R = prompts.shape, s["H"] // s["K"]
+        B, total = G * n, P + new
         narrow = t.float32 if self.precision == "f32" else t.bfloat16
+        lean = self.style.startswith("lean")  # a prompt's keys are read once for its answers
+        begin = P if lean else 0  # position of the first row of an answer's own cache
+        key = ("cache", G, n, P, new)
         if key not in self.made:
             cos, sin = m.angles(total, "cpu")
-            self.made[key] = [t.zeros(2, B, s["K"], total, s["E"], dtype=narrow) for _ in m.blocks], cos, sin, [t.tensor([i]) for i in range(total)]
+            self.made[key] = [(t.zeros(2, B, s["K"], total - begin, s["E"], dtype=narrow), t.zeros(2, G, s["K"], P, s["E"], dtype=narrow) if lean else None)
+                              for _ in m.blocks], cos, sin, [t.tensor([i]) for i in range(total)]
         kv, cos, sin, ats = self.made[key]
-        places = t.arange(total)
+        places = t.arange(begin, total)
+
+        def attend(q, own, prompt, seen):
+            if prompt is None:
+                return F.scaled_dot_product_attention(q, own[0], own[1], attn_mask=seen, enable_gqa=True)
+            E, K = s["E"], s["K"]
+            z = q.view(G, n, K, R, E).transpose(1, 2).reshape(G, K, n * R, E) @ prompt[0].transpose(-1, -2)
+            z = z.view(G, K, n, R, P).transpose(1, 2).reshape(B, K, R, P)
+            y = q.view(B, K, R, E) @ own[0].transpose(-1, -2)
+            z = t.cat((z, y if seen is None else y.masked_fill(~seen, -math.inf)), -1).float() / math.sqrt(E)
+            p = t.softmax(z, -1).to(q.dtype)
+            y = p[..., :P].view(G, n, K, R, P).transpose(1, 2).reshape(G, K, n * R, P) @ prompt[1]
+            y = y.view(G, K, n, R, E).transpose(1, 2).reshape(B, K, R, E) + p[..., P:] @ own[1]
+            return y.view(B, s["H"], 1, E)
 
         def compiled_token(ids, at):
             with self.cast():
                 x = m.embed(ids)[:, None]
                 c, z = cos.index_select(0, at), sin.index_select(0, at)
-                seen = (places <= at).view(1, 1, 1, total)
-                for b, cache in zip(m.blocks, kv):
+                seen = (places <= at).view(1, 1, 1, total - begin)
+                for b, (own, prompt) in zip(m.blocks, kv):
                     q, k, v = b.heads(x, c, z)
-                    cache[0].index_copy_(2, at, k.to(narrow))
-                    cache[1].index_copy_(2, at, v.to(narrow))
-                    x = b.rest(x, F.scaled_dot_product_attention(q.to(narrow), cache[0], cache[1], attn_mask=seen, enable_gqa=True))
+                    own[0].index_copy_(2, at - begin, k.to(narrow))
+                    own[1].index_copy_(2, at - begin, v.to(narrow))
+                    x = b.rest(x, attend(q.to(narrow), own, prompt, seen))
                 return m.norm(x)[:, 0]
 
         def eager_token(ids, at):
             with self.cast():
-                x, end = m.embed(ids)[:, None], at + 1
-                for b, cache in zip(m.blocks, kv):
-                    q, k, v = b.heads(x, cos[at:end], sin[at:end])
-                    cache[0][:, :, at:end], cache[1][:, :, at:end] = k, v
-                    x = b.rest(x, F.scaled_dot_product_attention(q.to(narrow), cache[0][:, :, :end], cache[1][:, :, :end], enable_gqa=True))
+                x, end = m.embed(ids)[:, None], at + 1 - begin
+                for b, (own, prompt) in zip(m.blocks, kv):
+                    q, k, v = b.heads(x, cos[at:at + 1], sin[at:at + 1])
+                    own[0][:, :, end - 1:end], own[1][:, :, end - 1:end] = k, v
+                    x = b.rest(x, attend(q.to(narrow), own[:, :, :, :end], prompt, None))
                 return m.norm(x)[:, 0]
 
-        if ("token", B) not in self.made:
-            self.made["token", B] = self.compiled(compiled_token) if self.graph else eager_token
-        token = self.made["token", B]
+        if ("token", key) not in self.made:
+            self.made["token", key] = self.compiled(compiled_token) if self.graph else eager_token
+        token = self.made["token", key]
         with t.inference_mode():
             with self.cast():
                 x = m.embed(prompts)
-                for b, cache in zip(m.blocks, kv):
-                    x, k, v = b(x, cos[:PROMPT], sin[:PROMPT])
-                    for c, y in zip(cache, (k, v)):
-                        c[:, :, :PROMPT] = y.repeat_interleave(n, 0)
+                for b, (own, prompt) in zip(m.blocks, kv):
+                    x, k, v = b(x, cos[:P], sin[:P])
+                    for i, y in enumerate((k, v)):
+                        if lean:
+                            prompt[i].copy_(y)
+                        else:
+                            own[i][:, :, :P] = y.repeat_interleave(n, 0)
                 h = m.norm(x)[:, -1].repeat_interleave(n, 0)
-            out = [self.sample(m, h)]
-            for at in range(PROMPT, total - 1):
-                out.append(self.sample(m, token(out[-1], ats[at] if self.graph else at)))
-            return t.cat((prompts.repeat_interleave(n, 0), t.stack(out, 1)), 1)
+            drawn = [self.draw(m, h, temperature)]
+            first()
+            for at in range(P, total - 1):
+                drawn.append(self.draw(m, token(drawn[-1][0], ats[at] if self.graph else at), temperature))
+            ids, logp = zip(*drawn)
+            return t.stack(ids, 1), None if temperature == 0 else t.stack(logp, 1)
 
     def hf(self):
         t = self.torch
         if "hf" not in self.made:
             import transformers
-            s = SHAPE
+            s = self.shape
             c = transformers.Qwen2Config(hidden_size=s["D"], num_hidden_layers=s["L"], num_attention_heads=s["H"], num_key_value_heads=s["K"],
                                          intermediate_size=s["M"], vocab_size=s["V"], tie_word_embeddings=True, eos_token_id=None, bos_token_id=None, pad_token_id=None)
             self.made["hf"] = transformers.Qwen2ForCausalLM(c).to(self.dtype).eval()
-        ids = self.ids(SAMPLES, PROMPT)
+        ids = self.ids(SAMPLES, self.prompt)
         with t.inference_mode():
             out = self.made["hf"].generate(ids, attention_mask=t.ones_like(ids), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-                                           max_new_tokens=NEW, min_new_tokens=NEW, eos_token_id=None, pad_token_id=0)
-        if out.shape != (SAMPLES, PROMPT + NEW):
+                                           max_new_tokens=self.new, min_new_tokens=self.new, eos_token_id=None, pad_token_id=0)
+        if out.shape != (SAMPLES, self.prompt + self.new):
             raise ValueError(f"answers of shape {tuple(out.shape)}")
 
     # Cases.
@@ -225,47 +331,57 @@ class Torch:
     def run_generate(self, parts):
         if self.style == "hf":
             return self.hf()
-        out = self.generate(self.model("actor"), self.ids(SAMPLES, PROMPT), 1)
-        if out.shape != (SAMPLES, PROMPT + NEW):
+        out, _ = self.generate(self.model("actor"), self.ids(SAMPLES, self.prompt), 1, self.new)
+        if out.shape != (SAMPLES, self.new):
             raise ValueError(f"answers of shape {tuple(out.shape)}")
 
     def run_gad(self, parts):
-        t = self.torch
+        """A GAD step. Each kind of pass takes MICRO answers, those of MICRO/N prompts, at a time."""
+        t, k, lean = self.torch, MICRO // N, self.style.startswith("lean")
         actor, critic, ref = self.model("actor"), self.model("critic"), self.model("reference")
-        prompts, at = self.ids(PROMPTS, PROMPT), [time.perf_counter()]
-        teachers = t.cat((prompts, self.ids(PROMPTS, NEW)), 1)
+        prompts, teachers = self.ids(PROMPTS, self.prompt), self.ids(PROMPTS, 1, self.new)
+        at = [time.perf_counter()]
 
         def done(part):
             at.append(time.perf_counter())
             parts[part] = at[-1] - at[-2]
 
-        seqs = self.generate(actor, prompts, N)
-        done(PARTS[0])
+        answers, old = self.generate(actor, prompts, N, self.new)
+        answers, old = answers.clone().view(PROMPTS, N, self.new), old.clone()  # no tensors of inference mode
+        seqs = t.cat((prompts.repeat_interleave(N, 0), answers.flatten(0, 1)), 1)
+        taught = t.cat((prompts, teachers[:, 0]), 1)
+        done("rollout")
         with t.inference_mode():
-            old = t.cat([actor.loglik(b, PROMPT) for b in seqs.split(MICRO)])
-            done(PARTS[1])
-            score = t.cat([critic.values(b) for b in t.cat((seqs, teachers)).split(MICRO + MICRO // N)])[:PROMPTS * N]
-            done(PARTS[2])
-            refs = t.cat([ref.loglik(b, PROMPT) for b in seqs.split(MICRO)])
-            done(PARTS[3])
-            g = score.view(PROMPTS, N)
-            adv = ((g - g.mean(1, keepdim=True)) / (g.std(1, keepdim=True) + 1e-6)).flatten()
-        seqs, old, refs, adv = seqs.clone(), old.clone(), refs.clone(), adv.clone()  # no longer tensors of inference
-        at.append(time.perf_counter())
-        k = MICRO // N  # prompts of a part: their answers and teachers in one batch
-        for s, p in zip(seqs.split(MICRO), teachers.split(k)):
-            v = critic.values(t.cat((s, p)))
-            loss = -self.F.logsigmoid(v[MICRO:].repeat_interleave(N) - v[:MICRO]).sum() / (PROMPTS * N)
+            if not lean:
+                old = t.cat([actor.loglik(b, self.prompt) for b in seqs.split(MICRO)]).clone()
+                done("old log-probabilities")
+                score = t.cat([critic.values(b) for b in t.cat((seqs, taught)).split(MICRO + k)])[:PROMPTS * N].clone()
+                done("critic scores")
+        fresh = []  # the scores before the update, from its own forward passes
+        for p, a, s, y in zip(prompts.split(k), t.cat((teachers, answers), 1).split(k), seqs.split(MICRO), taught.split(k)):
+            if lean:
+                v = critic.lean_values(p, a).view(k, N + 1)
+            else:
+                v = critic.values(t.cat((y, s)))
+                v = t.cat((v[:k, None], v[k:].view(k, N)), 1)
+            fresh.append(v[:, 1:].detach())
+            loss = -self.F.logsigmoid(v[:, :1] - v[:, 1:]).sum() / (PROMPTS * N)
             loss.backward()
         critic.update()
-        done(PARTS[4])
-        for b in zip(*(x.split(MICRO) for x in (seqs, old, refs, adv))):
-            loss = actor.gspo(*b)
+        done("critic update")
+        with t.inference_mode():
+            refs = t.cat([ref.lean_loglik(*b) for b in zip(prompts.split(k), answers.split(k))] if lean else [ref.loglik(b, self.prompt) for b in seqs.split(MICRO)])
+        refs = refs.clone()
+        done("reference log-probabilities")
+        g = t.cat(fresh) if lean else score.view(PROMPTS, N)
+        adv = ((g - g.mean(1, keepdim=True)) / (g.std(1, keepdim=True) + 1e-6)).flatten()
+        for b in zip(*(x.split(MICRO) for x in (seqs, old, refs, adv)), prompts.split(k), answers.split(k)):
+            loss = actor.lean_gspo(*b[4:], *b[1:4]) if lean else actor.gspo(*b[:4])
             loss.backward()
             actor.update()
         if not math.isfinite(loss.item()):
             raise ValueError("the loss is not finite")
-        done(PARTS[5])
+        done("actor update")
 
     def linear(self, n, i, o):
         t, F = self.torch, self.F
@@ -291,33 +407,35 @@ class Torch:
     def answer(self, case):
         words = case.split()
         if words[0] == "linear":
-            if self.style != "eager" or self.precision == "autocast":
-                raise NotImplementedError("a product is the same as in eager mode")
             return {"seconds": self.linear(*map(int, words[1:]))}
-        if self.style in ("hf", "frozen") and case != "generate":
-            raise NotImplementedError(f"{self.style} only generates")
         parts = {}
         began = time.perf_counter()
         getattr(self, "run_" + case)(parts)
         return {"seconds": time.perf_counter() - began, "parts": parts}
 
 
-def serve(mode, threads):
-    torch = Torch(mode, threads)
-    version = torch.torch.__version__
+def answers(device, answer):
+    """A server: a case a line of standard input, a line of JSON for each."""
     for line in sys.stdin:
-        a = {"case": line.strip(), "device": f"torch {version} {mode}"}
+        a = {"case": line.strip(), "device": device}
         try:
-            a |= torch.answer(line.strip())
-        except Exception as e:  # whatever a library throws, the other cases go on
+            a |= answer(line.strip())
+        except Exception as e:  # whatever a library throws, the other cases are still run
             a["error"] = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:200]
         print(json.dumps(a), flush=True)
 
 
+def serve(mode, threads, prompt):
+    torch = Torch(mode, threads, prompt=prompt)
+    answers(f"PyTorch {torch.torch.__version__}, {torch.torch.backends.cpu.get_cpu_capability()}", torch.answer)
+
+
 class Server:
-    def __init__(self, name, command):
-        self.name, self.device = name, "?"
-        self.p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """A program that is asked for cases. Its name ends in its precision."""
+
+    def __init__(self, name, command, **env):
+        self.name, self.device, self.libraries = name, "did not answer", 0
+        self.p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | env)
 
     def ask(self, case):
         try:
@@ -346,105 +464,196 @@ class Server:
         self.p.wait()
 
 
+@contextlib.contextmanager
+def running(servers):
+    """Servers that are ended with the block. What is resident before the first case are libraries."""
+    try:
+        for s in servers:
+            s.ask("hello")
+            s.libraries = s.peak()
+        yield servers
+    except BaseException:
+        for s in servers:
+            s.p.kill()
+        raise
+    finally:
+        for s in servers:
+            s.close()
+
+
+def interleaved(servers, cases, rounds, note, warm=lambda server, case: [case]):
+    """Answers by case and server's name: those to warm's cases are not measured, then rounds in which every server is asked in turn."""
+    out = {}
+    for case in cases:
+        asked = []
+        for s in servers:
+            for first in warm(s, case):
+                r = s.ask(first)
+                if "error" in r:
+                    note(f"{s.name}: {first}: {r['error']}")
+                    break
+            else:
+                asked.append(s)
+        for k in range(rounds):
+            for s in asked if k % 2 == 0 else asked[::-1]:
+                with quiet():
+                    time.sleep(0.05)  # the one before lets its threads sleep
+                    r = s.ask(case)
+                if "error" in r:
+                    note(f"{s.name}: {case}: round {k + 1}: {r['error']}")
+                else:
+                    out.setdefault(case, {}).setdefault(s.name, []).append(r)
+        print(f"{case}: " + ", ".join(f"{n} {1e3 * statistics.median(r['seconds'] for r in rs):.3f} ms" for n, rs in out.get(case, {}).items()), file=sys.stderr, flush=True)
+    return out
+
+
+def warm(group, name, case):
+    """What a server is asked before it is measured. A long GAD step would take minutes: an SFT step
+    starts threads and makes memory and libraries ready too, but compiles nothing."""
+    if group == "gad-long" and "compile" not in name:
+        return ["sft"]
+    return [case] if group.startswith("gad") else [case, case]
+
+
 def precision(name):
-    return "f32" if name.endswith("f32") else "bf16"
+    return "f32" if name.endswith("f32") else "f16" if name.endswith("f16") and not name.endswith("bf16") else "bf16"
 
 
-def table(times, parts, peaks, notes):
-    """One line a case and program; ratios against the fastest peer of the same precision."""
-    print(f"\n{'case':<22} {'program':<18} {'rounds':>6} {'median':>11} {'best':>11}   gad is x times as fast")
+def machine():
+    """A line about this machine."""
+    model, flags = "?", ""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as f:
+        for line in f:
+            key, _, value = line.partition(":")
+            model, flags = (value.strip() if key.strip() == "model name" else model), (value if key.strip() == "flags" else flags)
+    known = [f for f in ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16") if f in flags.split()]
+    return f"{os.cpu_count()} cores, {model} ({', '.join(known)})"
+
+
+def programs(devices, threads):
+    """A line about the programs that were measured, those of one description together."""
+    by = {}
+    for name, device in devices.items():
+        by.setdefault(device, []).append(name)
+    return f"{threads} threads. " + "; ".join(f"{', '.join(names)}: {device}" for device, names in by.items())
+
+
+def rows(*cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def step_table(title, by, peaks):
+    """Medians and bests of a case by program. Peaks are pairs: resident memory, and that of libraries alone."""
+    rounds = max(len(ts) for ts in by.values())
+    print(f"\n{title} ({rounds} rounds):\n")
+    print(rows("", "median", "best", "speed of gad relative to it", "peak memory", "of it libraries", "gad's memory relative to it", "libraries left out"))
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for name, ts in by.items():
+        gad, speed, whole, rest = "gad-" + precision(name), "", "", ""
+        peak, libraries = peaks.get(name, (0, 0))
+        if gad in by and name != gad:
+            speed = f"{statistics.median(ts) / statistics.median(by[gad]):.2f} (best against best {min(ts) / min(by[gad]):.2f})"
+            ours, own = peaks.get(gad, (0, 0))
+            if peak and ours:
+                whole, rest = f"{ours / peak:.2f}", f"{(ours - own) / max(peak - libraries, 1):.2f}"
+        print(rows(name, f"{1e3 * statistics.median(ts):.0f} ms", f"{1e3 * min(ts):.0f} ms", speed, f"{peak / 1e6:.0f} MB", f"{libraries / 1e6:.0f} MB", whole, rest))
+
+
+def part_table(parts):
+    print("\n" + rows("part", *parts))
+    print("|---" + "|---:" * len(parts) + "|")
+    for part in PARTS:
+        print(rows(part, *(f"{1e3 * statistics.median(p[part]):.0f} ms" if part in p else "" for p in parts.values())))
+
+
+def product_table(times, limits):
+    """Products: gad's times and shares of the limits, and PyTorch's. A product of one row is limited by memory."""
+    print("\nLimits: " + "; ".join(f"{p}: {l['product_flops'] / 1e9:.0f} GFLOP/s, memory {l['read_bytes'] / 1e9:.0f} GB/s" for p, l in limits.items()))
+    print("\n" + rows("rows x in -> out", *(h for p in ("float32", "bfloat16") for h in (p, "share", "PyTorch", "ratio"))))
+    print("|---" + "|---:" * 8 + "|")
     for case, by in times.items():
-        for name, ts in by.items():
-            gad = by.get("gad-" + precision(name))
-            ratio = ""
-            if gad and not name.startswith("gad"):
-                ratio = f"{statistics.median(ts) / statistics.median(gad):5.2f}  (best against best {min(ts) / min(gad):.2f})"
-            print(f"{case:<22} {name:<18} {len(ts):>6} {1e3 * statistics.median(ts):>8.3f} ms {1e3 * min(ts):>8.3f} ms   {ratio}")
-        for p in ("f32", "bf16"):
-            peers = {n: statistics.median(ts) for n, ts in by.items() if precision(n) == p and not n.startswith("gad")}
-            if peers and "gad-" + p in by:
-                best = min(peers, key=peers.get)
-                print(f"{case:<22} {p}: gad / {best}: {peers[best] / statistics.median(by['gad-' + p]):.2f}")
-    if parts:
-        names = list(next(iter(parts.values())))
-        programs = list(parts)
-        print(f"\n{'part of the GAD step':<30}" + "".join(f"{p:>18}" for p in programs))
-        for part in PARTS:
-            print(f"{part:<30}" + "".join(f"{1e3 * statistics.median(parts[p][part]):>15.0f} ms" if part in parts[p] else f"{'-':>18}" for p in programs))
-    if any(peaks.values()):
-        print("\npeak of resident memory: " + ", ".join(f"{name} {b / 1e6:.0f} MB" for name, b in peaks.items()))
-    for n in notes:
-        print(n)
+        n, i, o = map(int, case.split()[1:])
+        cells = [f"{n} x {i} -> {o}"]
+        for p, size in (("f32", 4), ("bf16", 2)):
+            gad, torch = (statistics.median(by[k]) if k in by else 0 for k in ("gad-" + p, "eager-" + p))
+            least = 0
+            if p in limits:
+                least = size * (n * (i + o) + i * o) / limits[p]["read_bytes"] if n == 1 else 2 * n * i * o / limits[p]["product_flops"]
+            cells += [f"{1e3 * gad:.3f} ms", f"{100 * least / gad:.0f} %" if gad else "", f"{1e3 * torch:.3f} ms", f"{torch / gad:.2f}" if gad and torch else ""]
+        print(rows(*cells))
+
+
+def build():
+    """The repository's gad, built."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    gad = os.path.join(tempfile.mkdtemp(prefix="gad-peers-"), "gad")
+    subprocess.run(["go", "build", "-o", gad, "./cmd/gad"], check=True, cwd=root)
+    return gad
 
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--serve", choices=MODES, help="be PyTorch's server")
+    a.add_argument("--prompt", type=int, default=PROMPT, help="tokens of a prompt, of --serve")
     a.add_argument("--gad", help="the gad binary; without it the repository is built")
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     a.add_argument("--modes", nargs="+", default=MODES, choices=MODES)
-    a.add_argument("--precisions", nargs="+", default=["f32", "bf16"], choices=["f32", "bf16"], help="of gad")
+    a.add_argument("--precisions", nargs="+", default=["f32", "bf16"], choices=["f32", "bf16"])
+    a.add_argument("--micro", type=int, help=f"tokens of a pack in gad's GAD steps; without it gad's own default, and {LONG_MICRO} in gad-long")
+    a.add_argument("--tiny", action="store_true", help="a tiny shape, to test this script")
     a.add_argument("--json", help="file for all times")
     o = a.parse_args()
     if o.serve:
-        return serve(o.serve, o.threads)
-    here = os.path.dirname(os.path.abspath(__file__))
-    gad = o.gad
-    if not gad:
-        gad = os.path.join(here, "gad-for-peers")
-        subprocess.run(["go", "build", "-o", gad, "./cmd/gad"], check=True, cwd=os.path.join(here, "..", ".."))
-    servers = [Server("gad-" + p, [gad, "bench", "--serve", "--threads", str(o.threads), "--precision", p]) for p in o.precisions]
-    env = [sys.executable, os.path.abspath(__file__), "--threads", str(o.threads), "--serve"]
-    servers += [Server(m, env + [m]) for m in o.modes]
-    times, parts, notes, limits = {}, {}, [], {}
+        return serve(o.serve, o.threads, o.prompt)
+    gad = o.gad or build()
+    sizes = ["--new-tokens", str(NEW)]
+    if o.tiny:
+        folder = tempfile.mkdtemp(prefix="gad-peers-")
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump(config(SHAPE), f)
+        sizes += ["--shape", folder]
+    times, parts, peaks, limits, notes, devices = {}, {}, {}, {}, [], {}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for group in o.cases:
-            for case in CASES[group]:
-                asked = []
-                for s in servers:  # warm: models, compilation, caches
-                    for _ in range(2):
-                        r = s.ask(case)
-                        if "error" in r:
-                            break
-                    if "error" not in r:
-                        asked.append(s)
-                    elif "NotImplemented" not in r["error"]:
-                        notes.append(f"{case}: {s.name}: {r['error']}")
-                for k in range(o.rounds):
-                    for s in asked if k % 2 == 0 else asked[::-1]:
+            for p in o.precisions:
+                prompt, micro = (LONG, o.micro or LONG_MICRO) if group == "gad-long" else (PROMPT, o.micro)
+                command = [gad, "bench", "--serve", "--threads", str(o.threads), "--precision", p, "--prompt-tokens", str(prompt)] + sizes
+                servers = [Server("gad-" + p, command + (["--micro", str(micro)] if micro else []))]
+                for mode in o.modes:
+                    if precision(mode) == p and does(mode, group):
+                        servers.append(Server(mode, [sys.executable, os.path.abspath(__file__), "--threads", str(o.threads), "--prompt", str(prompt), "--serve", mode] + ["--tiny"] * o.tiny))
+                with running(servers):
+                    found = interleaved(servers, CASES[group], o.rounds, notes.append, lambda s, case: warm(group, s.name, case))
+                    for case, by in found.items():
+                        key = case if case.startswith("linear") else group
+                        for name, rs in by.items():
+                            times.setdefault(group, {}).setdefault(key, {})[name] = [r["seconds"] for r in rs]
+                            for part in rs[0].get("parts", {}) if key == group else ():
+                                parts.setdefault(group, {}).setdefault(name, {})[part] = [r["parts"][part] for r in rs]
+                    if group in ("linear", "rows"):
                         with quiet():
-                            time.sleep(0.05)  # the one before lets its threads sleep
-                            r = s.ask(case)
-                        if "error" in r:
-                            notes.append(f"{case}: {s.name}: round {k}: {r['error']}")
-                            continue
-                        times.setdefault(case, {}).setdefault(s.name, []).append(r["seconds"])
-                        if case == "gad":
-                            for part, t in r["parts"].items():
-                                parts.setdefault(s.name, {}).setdefault(part, []).append(t)
-                print(f"{case}: " + ", ".join(f"{s.name} {1e3 * statistics.median(times[case][s.name]):.3f} ms" for s in asked), file=sys.stderr, flush=True)
-        with quiet():
-            limits = servers[0].ask("limits").get("limits", {})
-        peaks = {s.name: s.peak() for s in servers}
+                            limits.setdefault(group, {})[p] = servers[0].ask("limits").get("limits", {})
+                    peaks.setdefault(group, {}).update((s.name, (s.peak(), s.libraries)) for s in servers)
+                    devices.update((s.name, s.device) for s in servers)
     except KeyboardInterrupt:  # what has been measured is printed all the same
         notes.append("interrupted")
-        peaks = {s.name: s.peak() for s in servers}
-        for s in servers:
-            s.p.kill()
-    finally:
-        for s in servers:
-            s.close()
-    print("; ".join(f"{s.name}: {s.device}" for s in servers) + f"; {o.threads} threads; Python {sys.version.split()[0]}")
-    if limits:
-        print("limits: " + ", ".join(f"{k} {v / 1e9:.1f} G" for k, v in limits.items()))
-    table(times, parts, peaks, notes)
+    print(f"{machine()}, {programs(devices, o.threads)}")
+    for group, by in times.items():
+        if group in TITLES:
+            step_table(TITLES[group], by[group], peaks.get(group, {}))
+            if any(len(p) > 1 for p in parts.get(group, {}).values()):
+                part_table(parts[group])
+        else:
+            product_table(by, limits.get(group, {}))
+    for n in notes:
+        print(n)
     if o.json:
         with open(o.json, "w") as f:
-            json.dump({"times": times, "parts": parts, "peaks": peaks, "notes": notes, "limits": limits}, f)
-    if not any(n.startswith("gad") for by in times.values() for n in by):
+            json.dump({"times": times, "parts": parts, "peaks": peaks, "notes": notes, "limits": limits, "devices": devices}, f)
+    if not any(n.startswith("gad") for by in times.values() for at in by.values() for n in at):
         sys.exit(1)
 
 

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os"
+	"testing"
+)
+
+// Mistakes with the settings that say where encoded rows are kept.
+func TestMistakesOfStart(t *testing.T) {
+	f := ready(t)
+	work := t.TempDir()
+	t.Chdir(work)
+	if err := os.Symlink(f.path("test.jsonl"), "rows.jsonl"); err != nil {
+		t.Fatal(err)
+	}
+	const sft = "sft --model MODEL --data rows.jsonl --output run SET "
+	mistaken(t, []string{work, f.path("warmup")}, []mistake{
+		{sft + "data.cache_dir=", 2, `config: data.cache_dir is empty: name a folder, auto or none`},
+		{sft + "data.cache_gb=0", 2, `conf: override "data.cache_gb=0": setting "data.cache_gb": "0": below the minimum 1`},
+	})
+}

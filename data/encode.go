@@ -1,0 +1,188 @@
+package data
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// window is how many rows are worked on side by side, and at the most beyond the
+// last that is wanted.
+const window = 1024
+
+// Measure is what a run must know of a row before it begins.
+type Measure struct {
+	Prompt, Answer int // tokens, the answer's whole with its end
+
+	// The beginnings of the row's Keys: they tell whether two rows have the same
+	// prompt, and the same prompt and answers. 0 where EncodeOptions.Keys is not set.
+	PromptKey, RowKey uint64
+}
+
+// EncodeOptions say how Encode works.
+type EncodeOptions struct {
+	Limits Limits // as for Example
+	Keys   bool   // Measure has the keys too
+	Most   int    // rows that the caller will take, for the bar; 0 is all
+	Keep   Keep   // where the encoded rows are kept; zero keeps none
+}
+
+// Encode calls take with the measures of each row in order, until take returns
+// false. All cores encode; the error is that of the first row that Example refuses,
+// as if rows were encoded one after the other.
+//
+// With o.Keep, a pass over all rows keeps them in a file, and a later one, of this
+// process or another, reads the file instead of encoding. Row and Example then
+// read it too: the encoder of all calls must be the same. They give what they gave
+// without it, byte by byte.
+func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) bool) (err error) {
+	build := s.keep(o.Keep)
+	if k := s.kept.Load(); k != nil {
+		return s.encodeKept(k, enc, o, take)
+	}
+	if build != nil {
+		defer build.drop()
+	}
+	s.sequential(true)
+	defer s.sequential(false)
+	most := o.Most
+	if most == 0 {
+		most = s.n
+	}
+	type encoded struct {
+		m      Measure
+		row    Row
+		record []byte
+		err    error
+	}
+	advance, done := s.Stage("encoding", min(s.n, max(most, window))) // more where rows are left out
+	defer done()
+	all := true
+	inOrder(s.n, func(i int) (e encoded) {
+		ex, err := s.Example(i, enc, o.Limits)
+		if err != nil {
+			return encoded{err: err}
+		}
+		if o.Keys || build != nil {
+			e.m = ex.Row.Measure()
+		}
+		e.m.Prompt, e.m.Answer = len(ex.Prompt), len(ex.Answer)
+		if build != nil {
+			e.row, e.record = ex.Row, appendRecord(nil, ex)
+		}
+		return e
+	}, func(i int, e encoded) bool {
+		if i%window == 0 {
+			advance(min(window, s.n-i))
+		}
+		if e.err != nil {
+			err, all = e.err, false
+			return false
+		}
+		if build != nil {
+			build.add(e.m, e.row, e.record)
+		}
+		all = take(i, e.m) || i == s.n-1
+		return all
+	})
+	if err == nil && all && build != nil {
+		s.attach(build.finish())
+	}
+	return err
+}
+
+// encodeKept is Encode over rows that are kept. A row that is refused for its length
+// is encoded again, for the error.
+func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions, take func(i int, m Measure) bool) error {
+	for b := range k.blocks {
+		entries, err := k.entries(b)
+		if err != nil {
+			s.distrust(k, err)
+			return s.Encode(enc, EncodeOptions{Limits: o.Limits, Keys: o.Keys, Most: o.Most}, func(i int, m Measure) bool {
+				return i < b*window || take(i, m) // those before were told already
+			})
+		}
+		for r, e := range entries {
+			i := b*window + r
+			if max := o.Limits.MaxPrompt; max > 0 && e.Prompt > max {
+				if _, err := s.Example(i, enc, o.Limits); err != nil {
+					return err
+				}
+			}
+			if !take(i, e.Measure) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// Examples returns rows as Example does, of all cores' work; the error is that of the
+// first that is refused.
+func (s *Set) Examples(rows []int, enc Encoder, lim Limits) (list []Example, err error) {
+	type one struct {
+		Example
+		err error
+	}
+	inOrder(len(rows), func(i int) (o one) {
+		o.Example, o.err = s.Example(rows[i], enc, lim)
+		return o
+	}, func(_ int, o one) bool {
+		list, err = append(list, o.Example), o.err
+		return err == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// inOrder calls do for 0 to n-1 on all cores, a window at a time, and take with the
+// results in order, until that returns false.
+func inOrder[T any](n int, do func(i int) T, take func(i int, v T) bool) {
+	got := make([]T, min(n, window))
+	for first := 0; first < n; first += window {
+		k := min(window, n-first)
+		var (
+			wg   sync.WaitGroup
+			next atomic.Int64
+		)
+		for range runtime.GOMAXPROCS(0) {
+			wg.Go(func() {
+				for i := int(next.Add(1)) - 1; i < k; i = int(next.Add(1)) - 1 {
+					got[i] = do(first + i)
+				}
+			})
+		}
+		wg.Wait()
+		for i := range k {
+			if !take(first+i, got[i]) {
+				return
+			}
+		}
+	}
+}
+
+// digested is what a row adds to the digest of a set.
+type digested struct {
+	row   Row
+	fault string
+	err   error
+}
+
+// toDigest reads row i for the digest.
+func (s *Set) toDigest(i int) (d digested) {
+	raw, err := s.raw(i)
+	var bad *rowFault
+	if err != nil && !errors.As(err, &bad) {
+		return digested{err: err}
+	}
+	if bad == nil {
+		d.row, bad = s.layoutOf(i).assemble(raw)
+	}
+	if bad != nil {
+		d.fault, d.row.Messages = "fault: "+bad.Error(), raw.turns
+	}
+	return d
+}

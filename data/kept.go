@@ -1,0 +1,634 @@
+package data
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gad/internal/folder"
+	"gad/internal/vfs"
+)
+
+// This file keeps encoded rows from run to run. A file holds the rows of one set under
+// one encoder, and is named by a digest of all that they depend on:
+//
+//	blocks of 1024 rows: the records, one behind the other, then an entry for each
+//	where the entries of each block begin, 8 bytes each
+//	a foot of fixed size
+//
+// The rows are read, not mapped. A mapped page counts as the process's memory, so that
+// a run would seem to grow to the size of the file, and who cuts a mapped file short
+// ends the program; a row is two reads of some microseconds.
+//
+// Nothing in the file is trusted: foot and table are checked at the start, an entry
+// and its record when they are read. A file of gigabytes is not read whole for that.
+// So nothing need be synced either: a file that a loss of power has damaged is found
+// out, and the rows are encoded again.
+
+// FS is where files are written; nil is the disk.
+type FS = vfs.FS
+
+// Keep says where encoded rows are kept.
+type Keep struct {
+	FS      FS           // nil is the disk
+	Dir     string       // of the files; "" keeps none
+	Encoder string       // digest of all that the encoder's tokens depend on; "" keeps none
+	Least   int64        // bytes of data from which on it is worth a file
+	Most    int64        // bytes of all files in Dir: the oldest ones go first
+	Warn    func(string) // hears why rows are not kept or not read; nil is silent
+}
+
+func (k Keep) warn(format string, args ...any) {
+	if k.Warn != nil {
+		k.Warn(fmt.Sprintf(format, args...))
+	}
+}
+
+const (
+	keptSuffix = ".rows"
+	keptMagic  = "gadrows\x01" // the last byte is the version: raise it when rows are read or kept otherwise
+	entrySize  = 44
+	footSize   = 92
+	keepFree   = 1 << 30   // bytes of the disk that are left to others
+	staleAfter = time.Hour // since the last write to a part: its process has ended
+	hashChunk  = 4 << 20
+)
+
+// keptName is the name of a file of rows, or of a part of one.
+var keptName = regexp.MustCompile(`^[0-9a-f]{32}\.rows(\.[0-9]+-[0-9]+\.tmp)?$`)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// entry is where a row stands in the file, and what it measures.
+type entry struct {
+	Measure
+	at   int64
+	size int
+	sum  uint32 // of the record
+}
+
+// appendEntry writes e with a checksum of its own.
+func appendEntry(b []byte, e entry) []byte {
+	start := len(b)
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, uint64(e.at))
+	b = le.AppendUint32(b, uint32(e.size))
+	b = le.AppendUint32(b, e.sum)
+	b = le.AppendUint32(b, uint32(e.Prompt))
+	b = le.AppendUint32(b, uint32(e.Answer))
+	b = le.AppendUint64(b, e.PromptKey)
+	b = le.AppendUint64(b, e.RowKey)
+	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+}
+
+func readEntry(b []byte) (e entry, err error) {
+	le := binary.LittleEndian
+	if crc32.Checksum(b[:40], castagnoli) != le.Uint32(b[40:]) {
+		return e, damaged("an entry's checksum is wrong")
+	}
+	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
+	e.Prompt, e.Answer = int(le.Uint32(b[16:])), int(le.Uint32(b[20:]))
+	e.PromptKey, e.RowKey = le.Uint64(b[24:]), le.Uint64(b[32:])
+	return e, nil
+}
+
+// appendRecord writes a row: the tokens of prompt and answer, then its texts, each
+// with its length before it.
+func appendRecord(b []byte, ex Example) []byte {
+	b = slices.Grow(b, 4*(len(ex.Prompt)+len(ex.Answer)+len(ex.ResponseIDs))+len(ex.Teacher)+len(ex.Response)+256)
+	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	b = appendIDs(appendIDs(b, ex.Prompt), ex.Answer)
+	given := byte(0) // the prompt came as tokens
+	if len(ex.PromptIDs) > 0 {
+		given = 1
+	}
+	b = appendIDs(append(b, given), ex.ResponseIDs)
+	b = binary.AppendUvarint(b, uint64(len(ex.Messages)))
+	for _, m := range ex.Messages {
+		str(m.Role)
+		str(m.Content)
+	}
+	str(ex.Teacher)
+	str(ex.Response)
+	str(ex.ID)
+	return b
+}
+
+// appendIDs writes the number of ids, the bytes that each takes, and the ids.
+func appendIDs(b []byte, ids []int32) []byte {
+	width := byte(2)
+	for _, id := range ids {
+		for id>>(8*width) != 0 && width < 4 {
+			width++
+		}
+	}
+	b = append(binary.AppendUvarint(b, uint64(len(ids))), width)
+	for _, id := range ids {
+		for k := range width {
+			b = append(b, byte(id>>(8*k)))
+		}
+	}
+	return b
+}
+
+// readRecord is the inverse of appendRecord. It panics on a record that is none, as
+// guard expects.
+func readRecord(b []byte) (ex Example) {
+	at := 0
+	n := func(unit int) int {
+		v, k := binary.Uvarint(b[at:])
+		if at += max(k, 0); k <= 0 || v > uint64(len(b)-at)/uint64(unit) {
+			panic("a length is wrong")
+		}
+		return int(v)
+	}
+	ids := func() (ids []int32) {
+		k, width := n(2), int(b[at])
+		if at++; k == 0 {
+			return nil
+		}
+		ids = make([]int32, k)
+		for i := range ids {
+			for k, c := range b[at : at+width] {
+				ids[i] |= int32(c) << (8 * k)
+			}
+			at += width
+		}
+		return ids
+	}
+	ex.Prompt, ex.Answer = ids(), ids()
+	if at++; b[at-1] == 1 {
+		ex.PromptIDs = ex.Prompt
+	}
+	ex.ResponseIDs = ids()
+	texts, from := string(b[at:]), at // one copy for all of them
+	str := func() string {
+		k := n(1)
+		at += k
+		return texts[at-k-from : at-from]
+	}
+	if k := n(2); k > 0 {
+		ex.Messages = make([]Message, k)
+		for i := range ex.Messages {
+			ex.Messages[i] = Message{Role: str(), Content: str()}
+		}
+	}
+	ex.Teacher, ex.Response, ex.ID = str(), str(), str()
+	if at != len(b) {
+		panic("bytes after its end")
+	}
+	return ex
+}
+
+// keptRows is a file of encoded rows, open for reading.
+type keptRows struct {
+	keep   Keep
+	path   string
+	file   *os.File
+	n      int
+	blocks []int64 // where the entries of each begin
+	digest string  // of the set
+	size   int64
+	made   bool // by this set
+}
+
+// Kept names the file that the set's encoded rows are read from, "" for none, and says
+// whether this set made it.
+func (s *Set) Kept() (path string, bytes int64, made bool) {
+	if k := s.kept.Load(); k != nil {
+		return k.path, k.size, k.made
+	}
+	return "", 0, false
+}
+
+// openKept opens the file at path if it holds the n rows that key names.
+func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows, err error) {
+	f, err := folder.File(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	blocks := int64((n + window - 1) / window)
+	end := make([]byte, 8*blocks+footSize)
+	table := info.Size() - int64(len(end))
+	if table < 0 {
+		return nil, truncated("is cut short")
+	}
+	if _, err := f.ReadAt(end, table); err != nil {
+		return nil, err
+	}
+	foot, le := end[8*blocks:], binary.LittleEndian
+	switch {
+	case string(foot[:8]) != keptMagic:
+		return nil, damaged("does not end as a file of rows does")
+	case crc32.Checksum(end[:len(end)-4], castagnoli) != le.Uint32(foot[88:]):
+		return nil, damaged("its checksum is wrong")
+	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) || le.Uint64(foot[80:]) != uint64(table):
+		return nil, damaged("holds other rows than its name says")
+	}
+	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(), digest: hex.EncodeToString(foot[40:72])}
+	for b := range blocks {
+		k.blocks = append(k.blocks, int64(le.Uint64(end[8*b:])))
+	}
+	return k, nil
+}
+
+func (k *keptRows) close() error { return k.file.Close() }
+
+// entries are those of block b.
+func (k *keptRows) entries(b int) ([]entry, error) {
+	out := make([]entry, min(window, k.n-b*window))
+	buf := make([]byte, entrySize*len(out))
+	if _, err := k.file.ReadAt(buf, k.blocks[b]); err != nil {
+		return nil, err
+	}
+	for r := range out {
+		var err error
+		if out[r], err = readEntry(buf[entrySize*r:]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// example reads row i.
+func (k *keptRows) example(i int) (ex Example, err error) {
+	block := k.blocks[i/window]
+	var buf [entrySize]byte
+	if _, err := k.file.ReadAt(buf[:], block+int64(i%window)*entrySize); err != nil {
+		return ex, err
+	}
+	e, err := readEntry(buf[:])
+	if err != nil {
+		return ex, err
+	}
+	if e.at < 0 || e.at > block-int64(e.size) {
+		return ex, damaged("row %d lies outside of its block", i)
+	}
+	record := make([]byte, e.size)
+	if _, err := k.file.ReadAt(record, e.at); err != nil {
+		return ex, err
+	}
+	if crc32.Checksum(record, castagnoli) != e.sum {
+		return ex, damaged("the checksum of row %d is wrong", i)
+	}
+	err = guard(func() error {
+		ex = readRecord(record)
+		return nil
+	})
+	ex.Index = i
+	return ex, err
+}
+
+// keptExample is row i as it is kept; ok is false where it is not.
+func (s *Set) keptExample(i int) (ex Example, ok bool) {
+	k := s.kept.Load()
+	if k == nil || i < 0 || i >= s.n {
+		return ex, false
+	}
+	ex, err := k.example(i)
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		s.distrust(k, err)
+	}
+	return ex, err == nil
+}
+
+// attach has the set read its rows from k; nil changes nothing.
+func (s *Set) attach(k *keptRows) {
+	if k == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.cache)
+	s.held = 0
+	s.kept.Store(k)
+}
+
+// distrust has the set encode its rows from now on, and removes the file.
+func (s *Set) distrust(k *keptRows, err error) {
+	if !s.kept.CompareAndSwap(k, nil) {
+		return // another goroutine was first
+	}
+	k.keep.warn("%s: %v: rows are encoded again", k.path, err)
+	k.close()
+	_ = k.keep.FS.Remove(k.path) // if it stays, the next run finds the same
+}
+
+// keep attaches the file with the set's encoded rows, or, where there is none, begins
+// one. Both may be impossible: then the rows are encoded, and a warning says why.
+func (s *Set) keep(k Keep) *keeping {
+	if k.Dir == "" || k.Encoder == "" || s.bytes < k.Least || s.kept.Load() != nil {
+		return nil
+	}
+	k.FS = vfs.OrDisk(k.FS)
+	stamp := s.stamp()
+	key, err := s.keptKey(k.Encoder)
+	if err != nil {
+		return nil // the data cannot be read: encoding says so
+	}
+	path := filepath.Join(k.Dir, hex.EncodeToString(key[:16])+keptSuffix)
+	found, err := openKept(k, path, key, s.n)
+	if err == nil {
+		s.attach(found)
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		k.warn("%s: %v: rows are encoded again", path, err)
+	}
+	b := &keeping{set: s, keep: k, path: path, stamp: stamp, key: key, digest: newDigest()}
+	if err := b.begin(); err != nil {
+		b.fail(err)
+		return nil
+	}
+	return b
+}
+
+// stamp tells whether a file was written to meanwhile.
+func (s *Set) stamp() (stamp []string) {
+	for _, f := range s.handles {
+		if info, err := f.Stat(); err == nil {
+			stamp = append(stamp, fmt.Sprint(info.Size(), info.ModTime().UnixNano()))
+		}
+	}
+	return stamp
+}
+
+// keptKey is a digest of all that encoded rows depend on: the bytes of the files, how
+// they are read, the encoder, and the program.
+func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
+	h := sha256.New()
+	for _, text := range append([]string{keptMagic, encoder, fmt.Sprintf("%+v %s", s.opt.Columns, s.opt.Format)}, program()...) {
+		hashString(h, text)
+	}
+	type chunk struct {
+		file *os.File
+		at   int64
+		size int
+	}
+	var chunks []chunk
+	for i, f := range s.handles {
+		info, err := f.Stat()
+		if err != nil {
+			return key, err
+		}
+		hashString(h, strings.ToLower(filepath.Ext(s.names[i]))) // CSV is told by its name
+		hashInt(h, int(info.Size()))
+		for at := int64(0); at < info.Size(); at += hashChunk {
+			chunks = append(chunks, chunk{f, at, int(min(hashChunk, info.Size()-at))})
+		}
+	}
+	type sum struct {
+		sum [sha256.Size]byte
+		err error
+	}
+	buffers := sync.Pool{New: func() any { return new([hashChunk]byte) }}
+	advance, done := s.Stage("checking data", int(s.bytes))
+	defer done()
+	inOrder(len(chunks), func(i int) (out sum) {
+		buf := buffers.Get().(*[hashChunk]byte)
+		defer buffers.Put(buf)
+		c := chunks[i]
+		if _, err := c.file.ReadAt(buf[:c.size], c.at); err != nil {
+			return sum{err: err}
+		}
+		return sum{sum: sha256.Sum256(buf[:c.size])}
+	}, func(i int, v sum) bool {
+		advance(chunks[i].size)
+		h.Write(v.sum[:])
+		err = v.err
+		return err == nil
+	})
+	return [sha256.Size]byte(h.Sum(nil)), err
+}
+
+// program names this build: another may read or encode otherwise.
+func program() (names []string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	names = append(names, info.Main.Version)
+	for _, s := range info.Settings {
+		if strings.HasPrefix(s.Key, "vcs.") {
+			names = append(names, s.Value)
+		}
+	}
+	return names
+}
+
+// keeping is a file of encoded rows that is being written.
+type keeping struct {
+	set     *Set
+	keep    Keep
+	path    string
+	stamp   []string
+	key     [sha256.Size]byte
+	digest  hash.Hash
+	tmp     string
+	file    vfs.File
+	w       *bufio.Writer
+	at      int64
+	n       int
+	entries []byte // of the present block
+	table   []byte
+	failed  bool
+}
+
+func (b *keeping) begin() error {
+	if err := vfs.MakeDirs(b.keep.FS, b.keep.Dir); err != nil {
+		return err
+	}
+	if err := b.room(); err != nil {
+		return err
+	}
+	// A name of its own for each process and set: two runs that keep the same rows do
+	// not meet, and the last to end puts its file in the place of the other's equal one.
+	tmp := fmt.Sprintf("%s.%d-%d.tmp", b.path, os.Getpid(), time.Now().UnixNano())
+	f, err := b.keep.FS.Create(tmp)
+	if err != nil {
+		return err
+	}
+	b.file, b.tmp, b.w = f, tmp, bufio.NewWriterSize(f, 1<<20)
+	return nil
+}
+
+// room says whether there is room for more.
+func (b *keeping) room() error {
+	if b.keep.Most > 0 && b.at > b.keep.Most {
+		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise that", b.set.path, float64(b.keep.Most)/1e9)
+	}
+	// Encoded rows take two to four times the bytes of the data.
+	want := int64(keepFree)
+	if b.at == 0 {
+		want += 3 * b.set.bytes
+	}
+	if free, err := b.keep.FS.Free(b.keep.Dir); err == nil && free < want {
+		return fmt.Errorf("%s are free, which is too little: name a folder on another disk with data.cache_dir, or none", byteSize(free))
+	}
+	return nil
+}
+
+// add appends a row.
+func (b *keeping) add(m Measure, row Row, record []byte) {
+	if b.failed {
+		return
+	}
+	if len(record) > math.MaxUint32 || m.Prompt > math.MaxUint32 || m.Answer > math.MaxUint32 {
+		b.fail(errors.New("a row is too long"))
+		return
+	}
+	hashRow(b.digest, row)
+	b.entries = appendEntry(b.entries, entry{m, b.at, len(record), crc32.Checksum(record, castagnoli)})
+	b.write(record)
+	if b.n++; b.n%window == 0 {
+		b.endBlock()
+	}
+}
+
+func (b *keeping) endBlock() {
+	if len(b.entries) > 0 {
+		b.table = binary.LittleEndian.AppendUint64(b.table, uint64(b.at))
+		b.write(b.entries)
+		b.entries = b.entries[:0]
+		if err := b.room(); err != nil && !b.failed {
+			b.fail(err)
+		}
+	}
+}
+
+func (b *keeping) write(p []byte) {
+	if b.failed {
+		return
+	}
+	b.at += int64(len(p))
+	if _, err := b.w.Write(p); err != nil {
+		b.fail(err)
+	}
+}
+
+// finish completes the file and opens it; nil where it failed.
+func (b *keeping) finish() *keptRows {
+	b.endBlock()
+	le, table := binary.LittleEndian, b.at
+	end := append(b.table, keptMagic...)
+	end = append(end, b.key[:]...)
+	end = b.digest.Sum(end)
+	end = le.AppendUint64(le.AppendUint64(end, uint64(b.n)), uint64(table))
+	b.write(le.AppendUint32(end, crc32.Checksum(end, castagnoli)))
+	if b.failed {
+		return nil
+	}
+	if !slices.Equal(b.stamp, b.set.stamp()) {
+		b.fail(fmt.Errorf("%s was written to while it was read", b.set.path))
+		return nil
+	}
+	err := errors.Join(b.w.Flush(), b.file.Close())
+	b.file = nil
+	if err == nil {
+		err = b.keep.FS.Rename(b.tmp, b.path)
+	}
+	if err != nil {
+		b.fail(err)
+		return nil
+	}
+	b.tmp = ""
+	b.evict()
+	k, err := openKept(b.keep, b.path, b.key, b.n)
+	if err != nil {
+		b.fail(err)
+		return nil
+	}
+	k.made = true
+	return k
+}
+
+// fail gives up: the rows are encoded, and not kept.
+func (b *keeping) fail(err error) {
+	if !b.failed {
+		b.failed = true
+		b.keep.warn("data.cache_dir %s: encoded rows are not kept: %v", b.keep.Dir, err)
+	}
+	b.drop()
+}
+
+// drop removes what is not complete.
+func (b *keeping) drop() {
+	if b.file != nil {
+		_ = b.file.Close() // it is removed
+		b.file = nil
+	}
+	if b.tmp != "" {
+		_ = b.keep.FS.Remove(b.tmp) // if it stays, evict finds it an hour later
+		b.tmp = ""
+	}
+}
+
+// evict removes the oldest files until the others are within the limit, and what
+// processes that were killed have left. A run that reads one of them goes on reading
+// it, or encodes.
+func (b *keeping) evict() {
+	entries, err := b.keep.FS.ReadDir(b.keep.Dir)
+	if err != nil {
+		return
+	}
+	type old struct {
+		path string
+		size int64
+		time time.Time
+	}
+	var files []old
+	total := int64(0)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		path := filepath.Join(b.keep.Dir, e.Name())
+		m := keptName.FindStringSubmatch(e.Name())
+		switch {
+		case m == nil: // not of gad
+		case m[1] != "":
+			if time.Since(info.ModTime()) > staleAfter {
+				_ = b.keep.FS.Remove(path) // another time
+			}
+		default:
+			total += info.Size()
+			if path != b.path {
+				files = append(files, old{path, info.Size(), info.ModTime()})
+			}
+		}
+	}
+	slices.SortFunc(files, func(a, b old) int { return a.time.Compare(b.time) })
+	for _, f := range files {
+		if b.keep.Most <= 0 || total <= b.keep.Most {
+			return
+		}
+		if b.keep.FS.Remove(f.path) == nil {
+			total -= f.size
+		}
+	}
+}

@@ -1,0 +1,17 @@
+//go:build unix
+
+package tokenizer
+
+import (
+	"syscall"
+	"time"
+)
+
+// usedTime is processTime.
+func usedTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return -1
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
