@@ -101,7 +101,7 @@ var stateful = []string{"critic.replay.size=16", "critic.group_ot=0.01", "algori
 var (
 	kills   = flag.Int("kills", 50, "processes that TestKill kills")
 	signals = flag.Int("signals", 12, "processes that TestInterrupt interrupts")
-	steady  = flag.Int("steady", 250, "steps of TestSteadyMemory")
+	steady  = flag.Int("steady", 500, "steps of TestSteadyMemory")
 )
 
 // killable is the command line of a run that saves after each step, with

@@ -32,7 +32,8 @@ func TestSteadyHeap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes hundreds of steps: not with -short")
 	}
-	p := &heap{from: max(100, *steady/10), to: *steady}
+	// After the first steps: by then the objectives of all shapes that come up are compiled.
+	p := &heap{from: max(300, *steady/10), to: *steady}
 	f := ready(t)
 	code := run(append([]string{"gad"}, many(f, filepath.Join(t.TempDir(), "run"))...), io.Discard, p)
 	if code != exitDone {
