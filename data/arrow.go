@@ -569,6 +569,7 @@ func (s *arrowSource) load(b int) (rows, error) {
 		case s.lay.system:
 			r.system = col
 		}
+		settle(col)
 	}
 	return r, nil
 }
@@ -709,6 +710,24 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 	}
 	raw.responseIDs, err = arrowIDs(r.lay.ResponseIDs, r.responseIDs, i)
 	return raw, err
+}
+
+// settle has the library make the dictionaries in a column. It makes each when it is first
+// asked for, and rows are read by several goroutines.
+func settle(a arrow.Array) {
+	if a == nil || a.Len() == 0 {
+		return
+	}
+	switch a := a.(type) {
+	case *array.Dictionary:
+		settle(a.Dictionary())
+	case array.ListLike: // a map too
+		settle(a.ListValues())
+	case *array.Struct:
+		for i := range a.NumField() {
+			settle(a.Field(i))
+		}
+	}
 }
 
 // arrowText copies string i of a column; nil is a column that is not there.

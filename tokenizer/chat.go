@@ -74,18 +74,22 @@ type budget struct {
 // the program must have computed for as long, too.
 type stopwatch struct {
 	begun time.Time
-	spent time.Duration // of the processor, by the program
+	limit time.Duration
+	used  func() time.Duration // processTime
+	spent time.Duration        // what that said at the beginning
 }
 
-func startWatch() stopwatch { return stopwatch{time.Now(), processTime()} }
+func startWatch() stopwatch {
+	return stopwatch{time.Now(), renderTime, processTime, processTime()}
+}
 
 // left is how much of the limit there is at least; it is over at 0.
 func (s stopwatch) left() time.Duration {
-	wall := renderTime - time.Since(s.begun)
+	wall := s.limit - time.Since(s.begun)
 	if wall > 0 || s.spent < 0 {
 		return max(wall, 0)
 	}
-	return max(renderTime-(processTime()-s.spent), 0)
+	return max(s.limit-(s.used()-s.spent), 0)
 }
 
 // refusal ends a render. It is thrown as a panic, which bounded turns into an
@@ -101,7 +105,7 @@ func (b *budget) charge(work int) {
 		refuseRender("handles more than %d bytes in all", workLimit*b.text)
 	}
 	if b.clock.left() == 0 {
-		refuseRender("took over %v", renderTime)
+		refuseRender("took over %v", b.clock.limit)
 	}
 }
 
@@ -199,7 +203,7 @@ func bounded(f func() error) error {
 		go try(t)
 	}
 	clock := startWatch()
-	limit := time.NewTimer(renderTime)
+	limit := time.NewTimer(clock.limit)
 	defer limit.Stop()
 	for {
 		select {
@@ -209,7 +213,7 @@ func bounded(f func() error) error {
 		}
 		left := clock.left()
 		if left == 0 {
-			return fmt.Errorf("took over %v", renderTime)
+			return fmt.Errorf("took over %v", clock.limit)
 		}
 		limit.Reset(max(left, time.Millisecond))
 	}
