@@ -425,19 +425,33 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(h.Sum(nil)), err
 }
 
-// program names this build: another may read or encode otherwise.
+// program names this build: another may read or encode otherwise. A released version or
+// a clean revision is named by that; any other build, as while gad is worked on, by its
+// file's size and time.
 func program() (names []string) {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return nil
-	}
-	names = append(names, info.Main.Version)
-	for _, s := range info.Settings {
-		if strings.HasPrefix(s.Key, "vcs.") {
-			names = append(names, s.Value)
+	clean := false
+	if info, ok := debug.ReadBuildInfo(); ok {
+		v := info.Main.Version
+		names, clean = append(names, v), v != "" && v != "(devel)" && !strings.Contains(v, "dirty")
+		for _, s := range info.Settings {
+			if strings.HasPrefix(s.Key, "vcs.") {
+				names = append(names, s.Value)
+				clean = clean && !(s.Key == "vcs.modified" && s.Value == "true")
+			}
 		}
 	}
-	return names
+	if clean {
+		return names
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return append(names, fmt.Sprint(time.Now().UnixNano())) // no other run's
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return append(names, fmt.Sprint(time.Now().UnixNano()))
+	}
+	return append(names, fmt.Sprint(info.Size(), info.ModTime().UnixNano()))
 }
 
 // keeping is a file of encoded rows that is being written.

@@ -422,3 +422,28 @@ func TestKeptRowsHoldNoMemory(t *testing.T) {
 		t.Errorf("%d bytes for 1000 rows, %d for 30000: more than one byte for each", few, many)
 	}
 }
+
+// A build that no version names is told from another by its file: what it kept is not read
+// by the next one, which may encode otherwise.
+func TestKeptRowsAreOfThisBuild(t *testing.T) {
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := program()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := program(); !slices.Equal(before, again) {
+		t.Fatalf("%q and then %q", before, again)
+	}
+	later := info.ModTime().Add(-time.Hour)
+	if err := os.Chtimes(path, later, later); err != nil {
+		t.Skipf("the test's own file cannot be touched: %v", err)
+	}
+	defer os.Chtimes(path, info.ModTime(), info.ModTime())
+	if slices.Equal(before, program()) {
+		t.Errorf("%q for both builds", before)
+	}
+}

@@ -67,6 +67,9 @@ func (l LoRA) targets() []string {
 // Validate checks what the tags cannot say; at is the section's name.
 func (l LoRA) Validate(at string) error {
 	if !l.On() {
+		if l.Alpha != 0 || l.RSLoRA || l.Targets != "" && l.Targets != allLinear {
+			return fmt.Errorf("config: %s.rank is 0, which is no LoRA, but other settings of %[1]s are given: set a rank, or leave them out", at)
+		}
 		return nil
 	}
 	if s := l.Scaling(); math.IsInf(s, 0) || math.IsNaN(s) {

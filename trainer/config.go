@@ -193,6 +193,9 @@ func (c *Config) Validate(stage Stage) error {
 	if b := c.Algorithm.Overlong.Len; b >= c.Data.MaxResponse {
 		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
 	}
+	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
+		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
+	}
 	errs = append(errs, c.Actor.Validate())
 	if stage.hasCritic() {
 		errs = append(errs, c.Critic.Validate())
@@ -358,7 +361,7 @@ func (c *Config) kept() []kept {
 func CheckChange(before, after *Config) error {
 	was, now := before.absolute(), after.absolute()
 	paths := func(c Config) []kept {
-		return []kept{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path}, {"model.reward_path", c.Model.RewardPath}}
+		return []kept{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path}, {"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath}}
 	}
 	return changed(slices.Concat(paths(was), was.kept()), slices.Concat(paths(now), now.kept()), after.Trainer.Output)
 }

@@ -186,6 +186,9 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	if !s.inPlace && t.cfg.Model.Path != "" {
 		return s, fmt.Errorf("%w: trainer: model.path %s and trainer.resume_from %s are both set: the student comes from the run: leave out --model", ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
 	}
+	if !s.inPlace && t.cfg.Model.Adapter != "" {
+		return s, fmt.Errorf("%w: trainer: model.adapter_path %s and trainer.resume_from %s are both set: the adapters come from the run: leave out --adapter", ErrConfig, t.cfg.Model.Adapter, t.cfg.Trainer.Resume)
+	}
 	if s.state, err = readState(t.fs, s.dir); err != nil {
 		return s, err
 	}

@@ -200,7 +200,7 @@ func named(c *cli.Context, was, is string) error {
 // notInherited are settings that belong to one run, not to what it learns, and the
 // schedules of learning rates: a rate that has risen or fallen in one stage does not do
 // so again in the next unless that is asked for.
-var notInherited = []string{"model.path", "model.reward_path", "trainer.default_local_dir", "trainer.resume_from",
+var notInherited = []string{"model.path", "model.adapter_path", "model.reward_path", "trainer.default_local_dir", "trainer.resume_from",
 	"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.total_epochs", "trainer.total_steps",
 	"actor.optim.lr_scheduler", "actor.optim.lr_warmup_steps", "actor.optim.min_lr_ratio",
 	"critic.optim.lr_scheduler", "critic.optim.lr_warmup_steps", "critic.optim.min_lr_ratio"}
