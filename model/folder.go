@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -38,6 +39,9 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 		return nil, fmt.Errorf("model: %s: the adapter has %s, the settings are %s: make them the same, or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings(), o.LoRA.settings())
 	}
 	base := o.Base
+	if base != nil && !has && !sameFolder(dir, base.dir) {
+		return nil, fmt.Errorf("model: %s: new adapters would stand on %s, which is in memory, and not on this: give adapters for that, the same folder, or lora.rank=0", dir, base.dir)
+	}
 	if base == nil {
 		from := dir
 		if has {
@@ -63,6 +67,13 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 		}
 	}
 	return m, nil
+}
+
+// sameFolder reports whether two paths name one folder.
+func sameFolder(a, b string) bool {
+	x, err1 := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
 // loadFull reads a Hugging Face folder: config.json and model.safetensors, or shards

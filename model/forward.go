@@ -150,10 +150,9 @@ func (m *Model) activations(n int, k keep) *acts {
 }
 
 // acts lays out the activations of n tokens in a, with adapters of the given rank (0:
-// none); get is the workspace's, or a
-// counter's when only the size is wanted. What a norm or SwiGLU puts out is
-// computed again in the backward pass instead of being kept: it costs no matrix
-// product and is a third of the memory.
+// none); get is the workspace's, or a counter's when only the size is wanted. What a
+// norm or SwiGLU puts out is computed again in the backward pass instead of being kept:
+// it costs no matrix product and is a third of the memory.
 func (c *Config) acts(a *acts, n int, k keep, rank int, get func(what purpose, c compute.Class, n int) compute.Tensor) {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
 	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}

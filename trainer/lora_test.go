@@ -158,6 +158,11 @@ func TestLoRARefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.settings, err, c.want)
 		}
 	}
+	// A discriminator of another model is not taken for adapters on the student's.
+	_, err = Open(settings(Warmup, filepath.Join(root, "run"), "actor.lora.rank=4", "critic.lora.rank=4", "model.reward_path="+other), Warmup, Options{FS: vfs.OS, Backend: be})
+	if err == nil || !strings.Contains(err.Error(), other+": new adapters would stand on "+fixed.student) {
+		t.Errorf("a discriminator of another base: %v", err)
+	}
 	// A run's own settings stay.
 	_, err = Open(settings(SFT, run, append(lora, "trainer.total_steps=3", "actor.lora.alpha=3")...), SFT, Options{FS: vfs.OS, Backend: be})
 	if err == nil || !strings.Contains(err.Error(), "actor.lora was lora.rank=4 lora.alpha=8 when the run in") {
