@@ -363,7 +363,7 @@ func (m *Model) Merged() (*Model, error) {
 	if m.base == nil {
 		return nil, fmt.Errorf("model: merge: no adapters: the model was not made by Adapt")
 	}
-	out, err := alloc(m.be, m.cfg, Options{Kind: m.opt.Kind})
+	out, err := alloc(m.be, m.cfg, Options{Kind: m.opt.Kind, rewritten: true})
 	if err != nil {
 		return nil, err
 	}

@@ -189,11 +189,11 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	m.users++
 	for i, p := range a.params {
 		var err error
-		if p.W, err = a.paramMem("weight", compute.Wide, p); err != nil {
+		if p.W, err = a.paramMem("weight", compute.Wide, p, p.Len()); err != nil {
 			return nil, err
 		}
 		if o.Trainable {
-			if p.G, err = a.paramMem("gradient", compute.Wide, p); err != nil {
+			if p.G, err = a.paramMem("gradient", compute.Wide, p, p.Len()); err != nil {
 				return nil, err
 			}
 		}

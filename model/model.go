@@ -38,6 +38,8 @@ type Options struct {
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
 	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
 	Base      *Model  // the frozen weights, where they are loaded already; see Load
+
+	rewritten bool // frozen weights that Remerge writes
 }
 
 // Model is a transformer on a backend. Its methods are called from one goroutine.
@@ -162,31 +164,37 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	m.ws = &workspace{be: be}
 	for _, p := range m.params {
 		var err error
-		if p.W, err = m.paramMem("weight", weightClass(p, o.Trainable), p); err != nil {
+		class := weightClass(p, o.Trainable)
+		if class == compute.Frozen && o.rewritten {
+			class = compute.Narrow
+		}
+		if p.W, err = m.paramMem("weight", class, p, p.Len()); err != nil {
 			return nil, err
 		}
 		if !o.Trainable {
 			continue
 		}
-		if p.G, err = m.paramMem("gradient", compute.Wide, p); err != nil {
+		if p.G, err = m.paramMem("gradient", compute.Wide, p, p.Len()); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
-// weightClass is how p is kept: a matrix that is not trained as narrow as products
-// take it, everything else wide. The scorer's head computes in float32.
+// weightClass is how p is kept. Vectors and the scorer's head compute in float32.
 func weightClass(p *compute.Param, trainable bool) compute.Class {
-	if trainable || len(p.Shape) == 1 || p.Name == scoreName {
+	switch {
+	case len(p.Shape) == 1 || p.Name == scoreName:
 		return compute.Wide
+	case trainable:
+		return compute.Master
 	}
-	return compute.Narrow
+	return compute.Frozen
 }
 
-// paramMem allocates memory of p's size; if there is none, the model is closed.
-func (m *Model) paramMem(what string, c compute.Class, p *compute.Param) (compute.Tensor, error) {
-	t, err := m.be.Alloc(fmt.Sprintf("%s of %s %v", what, p.Name, p.Shape), c, p.Len())
+// paramMem allocates n elements of memory for p; if there is none, the model is closed.
+func (m *Model) paramMem(what string, c compute.Class, p *compute.Param, n int) (compute.Tensor, error) {
+	t, err := m.be.Alloc(fmt.Sprintf("%s of %s %v", what, p.Name, p.Shape), c, n)
 	if err != nil {
 		m.Close()
 		return compute.Tensor{}, fmt.Errorf("model: %w", err)

@@ -20,6 +20,15 @@ type AdamWConfig struct {
 	Eps          float64 // added to the root of the second moment; 1e-8 is usual
 	WeightDecay  float64 // decoupled; on matrices, not on norms and biases
 	ClipNorm     float64 // largest norm of all gradients together; 0 is no clip
+	Moments8     bool    // keep the moments of large matrices in 8 bits (compute.Moments)
+	Offload      bool    // keep the moments in the host's memory
+}
+
+// coded reports whether p's moments are kept in 8 bits, where that is set: not those of
+// embeddings and the head, whose rows are stepped at very different rates, nor what is
+// small (Dettmers et al., arXiv 2110.02861, section 2.3).
+func coded(p *compute.Param) bool {
+	return len(p.Shape) == 2 && p.Len() >= 4096 && p.Name != embedName && p.Name != headName && p.Name != scoreName
 }
 
 // Optimizer is AdamW (arXiv 1711.05101) over a model's parameters.
@@ -43,13 +52,29 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 		!(c.WeightDecay >= 0 && c.WeightDecay < 1e3) || !(c.ClipNorm >= 0 && !math.IsInf(c.ClipNorm, 0)) {
 		return nil, fmt.Errorf("model: optimizer: %+v: expected betas in [0,1), eps in (0,1), weight decay and clip norm of at least 0", c)
 	}
+	host := compute.Class(0)
+	if c.Offload {
+		host = compute.Host
+	}
 	for _, p := range m.params {
-		var err error
-		if p.M, err = m.paramMem("first moment", compute.Wide, p); err != nil {
-			return nil, err
+		class := compute.Wide
+		if c.Moments8 && coded(p) {
+			class = compute.Code
 		}
-		if p.V, err = m.paramMem("second moment", compute.Wide, p); err != nil {
-			return nil, err
+		for _, moment := range []struct {
+			what     string
+			t, scale *compute.Tensor
+		}{{"first moment", &p.M, &p.MScale}, {"second moment", &p.V, &p.VScale}} {
+			var err error
+			if *moment.t, err = m.paramMem(moment.what, class|host, p, p.Len()); err != nil {
+				return nil, err
+			}
+			if class != compute.Code {
+				continue
+			}
+			if *moment.scale, err = m.paramMem("scales of the "+moment.what, compute.Wide|host, p, compute.Blocks(p.Len())); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return &Optimizer{m: m, c: c}, nil

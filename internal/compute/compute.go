@@ -42,11 +42,33 @@ const (
 	// Narrow is what the backend computes in: float32, or bfloat16 where its
 	// matrix products take that (a CPU's memory is float32 all the same: there
 	// operands are rounded, and uploads). Activations and their gradients, caches, and
-	// matrices that are frozen.
+	// frozen matrices that are written now and then.
 	Narrow
+	// Master is for the weights of a matrix that is trained: all bits of a float32. A
+	// backend that computes in narrower memory may keep them as the copy that it computes
+	// with and what that copy lacks.
+	Master
+	// Frozen is for the weights of a matrix that is not trained, with the values of Narrow.
+	// Once Refresh has seen them a backend may keep them as its products read them, and
+	// nothing beside. They are for Upload, Download, Refresh, lookups and products, and the
+	// source of Copy.
+	Frozen
+	// Code is for whole numbers from 0 to 255, as which Upload and Download carry them:
+	// AdamW's moments in 8 bits.
+	Code
+
+	// Host, added to Wide or Code, is memory of the host that a device reaches over the
+	// bus: for AdamW's moments, Zero, Upload and Download.
+	Host Class = 1 << 7
 )
 
-func (c Class) String() string { return [...]string{"wide", "narrow"}[c] }
+func (c Class) String() string {
+	s := [...]string{"wide", "narrow", "master", "frozen", "code"}[c&^Host]
+	if c&Host != 0 {
+		s += " on the host"
+	}
+	return s
+}
 
 // Memory is a block of elements that a backend allocated.
 type Memory interface {
@@ -89,10 +111,12 @@ type Param struct {
 	Name       string // Hugging Face tensor name
 	Shape      []int  // shape in a file: [Rows, Cols], or [Cols] for a vector
 	Rows, Cols int
-	W          Tensor // weights: Wide; a frozen matrix's may be Narrow
+	W          Tensor // weights: Wide; a trained matrix's may be Master, a frozen one's Narrow or Frozen
 	G          Tensor // gradient, accumulated until zeroed; absent when frozen
-	M, V       Tensor // AdamW moments; absent when frozen
-	Decay      bool   // weight decay applies: matrices, not norms and biases
+	M, V       Tensor // AdamW moments, Wide or Code; absent when frozen
+	MScale     Tensor // [Blocks(Len)] of M where that is Code; VScale of V. In the same memory as M
+	VScale     Tensor
+	Decay      bool // weight decay applies: matrices, not norms and biases
 
 	// Derived is what a backend keeps beside W to compute with (packed or
 	// narrowed copies). Backend.Refresh and Backend.AdamW bring it up to date.
@@ -157,6 +181,10 @@ type Backend interface {
 	Alloc(what string, c Class, n int) (Tensor, error)
 	// Free gives t's whole block back; t must be as Alloc returned it.
 	Free(t Tensor)
+	// As is n elements of class c, Wide or Narrow, in the memory that t begins with: of any
+	// content, and t's is gone once they are written. They are not freed. It panics if they
+	// do not fit.
+	As(t Tensor, c Class, n int) Tensor
 	// Memory is the number of bytes allocated now, and the most there ever was.
 	Memory() (inUse, peak int64)
 	// Available is the number of bytes that Alloc can still hand out; 0 is unknown.
@@ -283,6 +311,7 @@ type Backend interface {
 	// AdamW steps p and refreshes p.Derived:
 	//   g = G*GradScale;  M = β1*M + (1-β1)*g;  V = β2*V + (1-β2)*g²
 	//   W = W*(1 - LR*Decay) - LR/(1-β1^Step) * M/(sqrt(V/(1-β2^Step)) + Eps)
-	// and leaves G as it is.
+	// and leaves G as it is. M and V of class Code are decoded, stepped and encoded again as
+	// Moments says; W is stepped by the values before they are encoded.
 	AdamW(p *Param, a AdamW)
 }

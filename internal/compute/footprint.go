@@ -3,10 +3,12 @@ package compute
 // Footprint is what a plan of memory must know of a backend. It can be had
 // without the device.
 type Footprint interface {
-	// Element is the number of bytes of an element of class c.
+	// Element is the number of bytes of an element of class c in the backend's memory: none
+	// of one in the host's memory, if that is another.
 	Element(c Class) int64
 	// Beside is the number of bytes kept beside each element of a weight matrix of
-	// class c, to compute with; lookup says that only Embed reads it.
+	// class c, to compute with; lookup says that only Embed reads it. Of a trained matrix
+	// c is Wide or Master.
 	Beside(c Class, lookup bool) int64
 	// Scratch is the most memory, in bytes, that the operations of w use besides
 	// their tensors. It is used again by whatever comes next.

@@ -15,7 +15,7 @@ import (
 
 // ops has a test for each method of compute.Backend.
 var ops = map[string]func(s *suite){
-	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "Available": (*suite).available,
+	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "As": (*suite).alloc, "Available": (*suite).available,
 	"Alone":   (*suite).promise,
 	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint,
 	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself

@@ -215,7 +215,7 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 			what, n, bytes, compute.ErrMemory, b.limit, b.inUse)
 	}
 	b.count(4 * int64(n))
-	return compute.View(&memory{data: aligned(n), narrow: b.k16 != nil && c == compute.Narrow}), nil
+	return compute.View(&memory{data: aligned(n), narrow: b.k16 != nil && (c == compute.Narrow || c == compute.Frozen)}), nil
 }
 
 // count adds to the bytes in use.
@@ -240,6 +240,10 @@ func (b *Backend) Free(t compute.Tensor) {
 		b.workers[w].p, b.workers[w].p16, b.workers[w].part = product{}, product16{}, product16{}
 	}
 }
+
+// As is t's first n elements: Wide and Narrow are one type. What is uploaded to them is
+// rounded or not as in t.
+func (b *Backend) As(t compute.Tensor, _ compute.Class, n int) compute.Tensor { return t.Slice(0, n) }
 
 // Memory is the number of bytes allocated now, scratch and packed weights
 // included, and the most there ever was.

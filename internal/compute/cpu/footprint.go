@@ -23,7 +23,7 @@ func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
 	switch {
 	case lookup:
 		return 0
-	case f.Precision == BF16 && c == compute.Narrow:
+	case f.Precision == BF16 && (c == compute.Narrow || c == compute.Frozen):
 		return 2
 	}
 	return 4

@@ -72,7 +72,7 @@ func (Options) Overhead() int64 { return 768 << 20 }
 
 // Element is the number of bytes of an element of class c.
 func (o Options) Element(c compute.Class) int64 {
-	if p, _ := o.precision(); c == compute.Narrow {
+	if p, _ := o.precision(); c == compute.Narrow || c == compute.Frozen {
 		return p.size()
 	}
 	return f32.size()

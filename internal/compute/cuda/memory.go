@@ -26,6 +26,7 @@ type memory struct {
 	n      int
 	copies []*derived
 	freed  bool
+	lent   bool // another block's memory
 }
 
 // Len is the number of elements.
@@ -154,7 +155,7 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	}
 	defer b.enter()()
 	m := &memory{t: f32, n: n}
-	if c == compute.Narrow {
+	if c == compute.Narrow || c == compute.Frozen {
 		m.t = b.narrow
 	}
 	bytes := (int64(n)*m.t.size() + 3) &^ 3
@@ -171,6 +172,19 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	return compute.View(m), nil
 }
 
+// As is n elements of class c at the beginning of t's memory.
+func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
+	v := take("As", "t", t, t.Len())
+	m := &memory{block: block{p: v.p}, t: f32, n: n, lent: true}
+	if c == compute.Narrow {
+		m.t = b.narrow
+	}
+	if int64(n)*m.t.size() > int64(v.n)*v.t.size() {
+		panic(fmt.Sprintf("cuda: As: %d elements of %v do not fit into %d of %v", n, m.t, v.n, v.t))
+	}
+	return compute.View(m)
+}
+
 // Free gives t's block back, with what was derived from it, once all operations
 // are done.
 func (b *Backend) Free(t compute.Tensor) {
@@ -179,7 +193,7 @@ func (b *Backend) Free(t compute.Tensor) {
 		return
 	}
 	m := t.Mem().(*memory)
-	if m.freed || t.Len() != m.n {
+	if m.freed || m.lent || t.Len() != m.n {
 		panic("cuda: Free: not a whole block, or freed before")
 	}
 	defer b.enter()()

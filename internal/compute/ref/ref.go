@@ -59,7 +59,7 @@ func rowsOf(op, name string, t compute.Tensor, width int) int {
 // Name is "ref".
 func (b *Backend) Name() string { return "ref" }
 
-// Alloc returns n zeroed elements, float64 in either class; it does not fail.
+// Alloc returns n zeroed elements, float64 in any class; it does not fail.
 func (b *Backend) Alloc(what string, _ compute.Class, n int) (compute.Tensor, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("ref: Alloc: %q: %d elements", what, n))
@@ -81,6 +81,9 @@ func (b *Backend) Free(t compute.Tensor) {
 	b.inUse -= 8 * int64(len(m.data))
 	m.data = nil
 }
+
+// As is t's first n elements: they have one type.
+func (b *Backend) As(t compute.Tensor, _ compute.Class, n int) compute.Tensor { return t.Slice(0, n) }
 
 // Memory is the number of bytes allocated now, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
