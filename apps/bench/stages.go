@@ -91,7 +91,7 @@ func (g *game) complete() error {
 	}
 	cc := critic.DefaultConfig()
 	cc.MaxTokenLen = g.load.Micro
-	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit})
+	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
 	if err != nil {
 		return err
 	}
