@@ -1,7 +1,9 @@
 package compute
 
 import (
+	"encoding/json"
 	"math"
+	"os"
 	"slices"
 	"testing"
 )
@@ -61,5 +63,49 @@ func TestMoments(t *testing.T) {
 	}
 	if c := Squares.Encode(0); c != 0 {
 		t.Errorf("the code of a second moment of zero is %d", c)
+	}
+}
+
+// The maps, and codes of shares of a scale, are those of torchao and bitsandbytes.
+func TestMomentsAgainstTorchao(t *testing.T) {
+	text, err := os.ReadFile("../../testdata/golden/moments.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Maps []struct {
+			Name      string
+			Values, Y []float64
+			Codes     []int
+		}
+	}
+	if err := json.Unmarshal(text, &golden); err != nil {
+		t.Fatal(err)
+	}
+	if len(golden.Maps) != 2 {
+		t.Fatalf("%d maps", len(golden.Maps))
+	}
+	for _, g := range golden.Maps {
+		m := map[string]*Moments{"first": Signed, "second": Squares}[g.Name]
+		if len(g.Values) != 256 || len(g.Y) < 100 || len(g.Y) != len(g.Codes) {
+			t.Fatalf("%s: %d values, %d numbers, %d codes", g.Name, len(g.Values), len(g.Y), len(g.Codes))
+		}
+		for c, want := range g.Values {
+			if got := float64(m.Value[c]); math.Abs(got-want) > 1e-6*math.Abs(want) {
+				t.Errorf("%s: value %d is %v, torchao's %v", g.Name, c, got, want)
+			}
+		}
+		for i, y := range g.Y {
+			got, want := int(m.Encode(float32(y))), g.Codes[i]
+			if m == Squares && want == 0 && y > 0 {
+				want = 1 // see Moments
+			}
+			if got == want {
+				continue
+			}
+			if mid := float64(m.Mid[min(got, want)]); got-want != 1 && want-got != 1 || math.Abs(y-mid) > 1e-6*math.Abs(mid) {
+				t.Errorf("%s: code of %v is %d, torchao's %d", g.Name, y, got, want)
+			}
+		}
 	}
 }
