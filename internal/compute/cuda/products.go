@@ -106,12 +106,18 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 }
 
 // LinearGrad is the gradient of Linear. A Wide dy is rounded once, for both
-// products; the bias's gradient sums it unrounded.
+// products; the bias's gradient sums it unrounded. A Master dy, such as the weights of an
+// adapter that is multiplied with another, counts as its bfloat16 plane.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	const op = "LinearGrad"
 	I, O := w.Cols, w.Rows
 	N := rowsOf(op, "dy", dyNO, O)
-	dy := take(op, "dy", dyNO, N*O)
+	dy := local(op, "dy", dyNO, N*O)
+	if dy.t == master {
+		dy = view{p: dy.p, t: bf16, n: dy.n}
+	} else {
+		dy = take(op, "dy", dyNO, N*O)
+	}
 	var x, dx, g, gb view
 	if !dxNI.Absent() {
 		dx = b.narrowed(op, "dx", dxNI, N*I)
@@ -135,7 +141,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 		b.columnSums(gb, dy, N, O, place[1])
 	}
 	if dy.t != b.narrow && dx.n+g.n > 0 {
-		short := view{place[0], b.narrow, N * O}
+		short := view{p: place[0], t: b.narrow, n: N * O}
 		b.cast(short, dy)
 		dy = short
 	}
