@@ -36,6 +36,16 @@ func DefaultLoRA() LoRA { return LoRA{Targets: allLinear} }
 // On reports whether there are adapters.
 func (l LoRA) On() bool { return l.Rank > 0 }
 
+// TrainPasses is what a forward and a backward pass cost, in forward passes: two for the
+// backward pass, of which the weights' gradients are one, that frozen weights do not take.
+// What the adapters themselves compute is not counted.
+func (l LoRA) TrainPasses() float64 {
+	if l.On() {
+		return 2
+	}
+	return 3
+}
+
 // Scaling is s.
 func (l LoRA) Scaling() float64 {
 	alpha := l.alpha()
@@ -192,11 +202,6 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		if p.W, err = a.paramMem("weight", compute.Wide, p, p.Len()); err != nil {
 			return nil, err
 		}
-		if o.Trainable {
-			if p.G, err = a.paramMem("gradient", compute.Wide, p, p.Len()); err != nil {
-				return nil, err
-			}
-		}
 		switch {
 		case p == a.head && o.Kind == Scorer:
 			a.draw(p, i, o.ScoreInit)
@@ -209,7 +214,11 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 			a.fill(p, func(int) float32 { return 0 })
 		}
 	}
-	if err := a.be.Sync(); err != nil {
+	err := a.be.Sync()
+	if err == nil && o.Trainable {
+		err = a.takeGradients()
+	}
+	if err != nil {
 		a.Close()
 		return nil, fmt.Errorf("model: adapt: %w", err)
 	}

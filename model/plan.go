@@ -61,9 +61,11 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())
 		}
 		if o.Trainable {
-			p.Gradients += f.Element(compute.Wide) * int64(w.Len())
 			p.Moments += 2 * f.Element(compute.Wide) * int64(w.Len())
 		}
+	}
+	if o.Trainable {
+		p.Gradients = f.Element(compute.Wide) * int64(extent(own))
 	}
 	// The workspace keeps the most that was asked for for each purpose.
 	p.purposes = map[purpose]int64{}
