@@ -122,22 +122,6 @@ func TestMasterArithmetic(t *testing.T) {
 	}
 }
 
-// The weights of an adapter may be the first factor of a product.
-func TestMasterTimesMaster(t *testing.T) {
-	b := start(t, Options{})
-	s := set(t, b)
-	const I, O, N = 24, 16, 5
-	a := &compute.Param{Name: "a", Rows: O, Cols: I, W: s.put(compute.Master, s.normal(O*I))}
-	x := s.normal(N * O)
-	for i := range x {
-		x[i] = twin(x[i])
-	}
-	got, want := s.empty(compute.Narrow, N*I), s.empty(compute.Narrow, N*I)
-	b.LinearGrad(got, a, nil, s.put(compute.Master, x), compute.Tensor{}, false)
-	b.LinearGrad(want, a, nil, s.put(compute.Narrow, x), compute.Tensor{}, false)
-	s.same("product", s.down(got), s.down(want))
-}
-
 // optimized is a parameter with all that AdamW reads and writes, from off on in its blocks.
 func (s *setting) optimized(w, moments compute.Class, off int, data [4][]float32) *compute.Param {
 	n := len(data[0])

@@ -106,18 +106,12 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 }
 
 // LinearGrad is the gradient of Linear. A Wide dy is rounded once, for both
-// products; the bias's gradient sums it unrounded. A Master dy, such as the weights of an
-// adapter that is multiplied with another, counts as its bfloat16 plane.
+// products; the bias's gradient sums it unrounded.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	const op = "LinearGrad"
 	I, O := w.Cols, w.Rows
 	N := rowsOf(op, "dy", dyNO, O)
-	dy := local(op, "dy", dyNO, N*O)
-	if dy.t == master {
-		dy = view{p: dy.p, t: bf16, n: dy.n}
-	} else {
-		dy = take(op, "dy", dyNO, N*O)
-	}
+	dy := take(op, "dy", dyNO, N*O)
 	var x, dx, g, gb view
 	if !dxNI.Absent() {
 		dx = b.narrowed(op, "dx", dxNI, N*I)
