@@ -235,7 +235,7 @@ func (b *Backend) pin(what string, m *memory) error {
 		if errors.Is(err, driver.ErrMemory) {
 			err = fmt.Errorf("%w: %w", compute.ErrMemory, err)
 		}
-		return fmt.Errorf("cuda: %q: %d bytes of the host's memory, of which gad has pinned %d for the GPU: keep it on the GPU, use 8-bit moments, or give the machine, or its container, more memory: %w",
+		return fmt.Errorf("cuda: %q: %d bytes of pinned host memory, beside %d that gad has pinned: keep the moments on the GPU (optim.offload=false) or in 8 bits (optim.moments=8bit), or give the host, or its container, more memory: %w",
 			what, bytes, b.onHost, err)
 	}
 	clear(host)

@@ -217,35 +217,80 @@ func TestAdamWClasses(t *testing.T) {
 	}
 }
 
+// decoded are the moments that codes and their blocks' scales stand for.
+func decoded(m *compute.Moments, codes, scales []float32) []float32 {
+	x := make([]float32, len(codes))
+	for i, c := range codes {
+		x[i] = m.Value[int(c)] * scales[i/compute.MomentBlock]
+	}
+	return x
+}
+
+// encoded is what compute.Moments says of x.
+func encoded(m *compute.Moments, x []float32) (codes, scales []float32) {
+	for lo := 0; lo < len(x); lo += compute.MomentBlock {
+		block, scale := x[lo:min(len(x), lo+compute.MomentBlock)], float32(0)
+		for _, v := range block {
+			scale = max(scale, float32(math.Abs(float64(v))))
+		}
+		for _, v := range block {
+			y := float32(0)
+			if scale > 0 {
+				y = v / scale
+			}
+			codes = append(codes, float32(m.Encode(y)))
+		}
+		scales = append(scales, scale)
+	}
+	return codes, scales
+}
+
+// Moments at the edges between two codes, and beside them, at scales of all sizes, get the
+// codes that an exact quotient gives: the moments are the gradients and their squares here.
+func TestAdamWCodeEdges(t *testing.T) {
+	b := start(t, Options{})
+	s := set(t, b)
+	for _, scale := range []float32{1, 0.7, 5, 3e-3, 1.1e-20, 1.1e-30, 7e4} {
+		var g []float32
+		beside := func(x float64) {
+			for _, to := range []float32{float32(math.Inf(-1)), float32(x), float32(math.Inf(1))} {
+				if len(g)%compute.MomentBlock == 0 {
+					g = append(g, scale)
+				}
+				g = append(g, math.Nextafter32(float32(x), to))
+			}
+		}
+		for c := range compute.Signed.Mid {
+			beside(float64(compute.Signed.Mid[c]) * float64(scale))
+			beside(math.Sqrt(float64(compute.Squares.Mid[c])) * float64(scale))
+		}
+		for c := range compute.Signed.Value {
+			beside(float64(compute.Signed.Value[c]) * float64(scale))
+		}
+		n := len(g)
+		none := make([]float32, n)
+		p := s.optimized(compute.Master, compute.Code, 0, [4][]float32{none, g, none, none})
+		a := compute.AdamW{LR: 1e-3, Eps: 1e-8, GradScale: 1, Step: 1}
+		b.AdamW(p, a)
+		squares := make([]float32, n)
+		for i, x := range g {
+			squares[i] = x * x
+		}
+		wantM, scaleM := encoded(compute.Signed, g)
+		wantV, scaleV := encoded(compute.Squares, squares)
+		what := fmt.Sprintf("scale %g: ", scale)
+		s.same(what+"scales of M", s.down(p.MScale), scaleM)
+		s.same(what+"scales of V", s.down(p.VScale), scaleV)
+		s.same(what+"codes of M", s.down(p.M), wantM)
+		s.same(what+"codes of V", s.down(p.V), wantV)
+	}
+}
+
 // Moments in 8 bits: a step has the bits of one with the decoded moments in float32, and
 // what it leaves is encoded by the rules of compute.Moments.
 func TestAdamWCodes(t *testing.T) {
 	b := start(t, Options{})
 	s := set(t, b)
-	decoded := func(m *compute.Moments, codes, scales []float32) []float32 {
-		x := make([]float32, len(codes))
-		for i, c := range codes {
-			x[i] = m.Value[int(c)] * scales[i/compute.MomentBlock]
-		}
-		return x
-	}
-	encoded := func(m *compute.Moments, x []float32) (codes, scales []float32) {
-		for lo := 0; lo < len(x); lo += compute.MomentBlock {
-			block, scale := x[lo:min(len(x), lo+compute.MomentBlock)], float32(0)
-			for _, v := range block {
-				scale = max(scale, float32(math.Abs(float64(v))))
-			}
-			for _, v := range block {
-				y := float32(0)
-				if scale > 0 {
-					y = v / scale
-				}
-				codes = append(codes, float32(m.Encode(y)))
-			}
-			scales = append(scales, scale)
-		}
-		return codes, scales
-	}
 	for _, n := range []int{1, 255, 256, 257, 1000, 20001} {
 		for _, off := range []int{0, 3} {
 			// Begin with every code, so that all are decoded.
@@ -406,7 +451,7 @@ func TestHost(t *testing.T) {
 	emulated.FailAlloc(0)
 	_, err := b.Alloc("first moment", compute.Code|compute.Host, 100)
 	emulated.FailAlloc(-1)
-	if !errors.Is(err, compute.ErrMemory) || !strings.HasPrefix(err.Error(), `cuda: "first moment": 100 bytes of the host's memory, of which gad has pinned 4194304 for the GPU: keep it on the GPU, use 8-bit moments, or give the machine, or its container, more memory: out of memory`) {
+	if !errors.Is(err, compute.ErrMemory) || !strings.HasPrefix(err.Error(), `cuda: "first moment": 100 bytes of pinned host memory, beside 4194304 that gad has pinned: keep the moments on the GPU (optim.offload=false) or in 8 bits (optim.moments=8bit), or give the host, or its container, more memory: out of memory`) {
 		t.Errorf("the host has no more: %v", err)
 	}
 	pins := emulated.Pinned()
