@@ -201,6 +201,9 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	if n < 0 {
 		panic(fmt.Sprintf("cuda: Alloc: %q: %d elements", what, n))
 	}
+	if c&compute.Host != 0 && c != compute.Wide|compute.Host && c != compute.Code|compute.Host {
+		panic(fmt.Sprintf("cuda: Alloc: %q: class %v: only Wide and Code are on the host", what, c))
+	}
 	defer b.enter()()
 	m := &memory{t: kept(c, b.narrow), n: n}
 	var err error

@@ -440,6 +440,7 @@ func TestHost(t *testing.T) {
 	if none := s.empty(compute.Code|compute.Host, 0); none.Len() != 0 {
 		t.Error("no elements are some")
 	}
+	panics(t, "class master on the host: only Wide and Code are", func() { b.Alloc("w", compute.Master|compute.Host, 8) })
 	if b.onHost != 4*n {
 		t.Errorf("%d bytes of the host's are counted", b.onHost)
 	}
