@@ -142,6 +142,63 @@ func TestSharedPrompts(t *testing.T) {
 	}
 }
 
+// The gradients of keys and values, in each number of parts that a group of query heads
+// can be divided into: the values of the reference, and what is not divided keeps its bits.
+func TestKeyParts(t *testing.T) {
+	for _, a := range []compute.AttnShape{{H: 14, K: 2, E: 64}, {H: 3, K: 1, E: 128}, {H: 5, K: 1, E: 128}} {
+		t.Run(fmt.Sprintf("H=%d,K=%d,E=%d", a.H, a.K, a.E), func(t *testing.T) {
+			a.Scale = 1.5 / math.Sqrt(float64(a.E))
+			b := start(t, Options{})
+			s := set(t, b)
+			p := compute.Pack{Start: []int32{0, 5, 140, 190, 193}, Parent: []int32{-1, -1, 1, 1}}
+			N := int(p.Start[p.Segments()])
+			q, k, v, do := s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
+			for _, x := range [][]float32{q, k, v, do} {
+				copy(x, s.down(s.put(compute.Narrow, x))) // rounded
+			}
+			want := attend(t, ref.New(), a, p, q, k, v, do)
+			var whole attended
+			seen, group := map[int]bool{}, a.H/a.K
+			for most := range group + 1 { // none at all is as one
+				b.parts = 8 * int64(most) * int64(N*a.K*a.E)
+				got := attend(t, b, a, p, q, k, v, do)
+				parts := b.pack.split.parts
+				seen[parts] = true
+				if parts > max(1, most) || blocks(group, parts) != blocks(group, max(1, most)) {
+					t.Errorf("%d query heads in at most %d parts: %d", group, most, parts)
+				}
+				if most == 0 {
+					whole = got
+				}
+				s.same(fmt.Sprintf("o of %d parts", parts), got.o, whole.o)
+				s.same(fmt.Sprintf("dq of %d parts", parts), got.dq, whole.dq)
+				if parts == 1 {
+					s.same("dk of one part", got.dk, whole.dk)
+					s.same("dv of one part", got.dv, whole.dv)
+				}
+				for name, pair := range map[string][2][]float32{"dk": {got.dk, want.dk}, "dv": {got.dv, want.dv}} {
+					for seg := range p.Segments() {
+						for kv := range a.K {
+							var off, all float64
+							for n := int(p.Start[seg]); n < int(p.Start[seg+1]); n++ {
+								for i := (n*a.K + kv) * a.E; i < (n*a.K+kv+1)*a.E; i++ {
+									off, all = off+math.Pow(float64(pair[0][i]-pair[1][i]), 2), all+math.Pow(float64(pair[1][i]), 2)
+								}
+							}
+							if share := math.Sqrt(off / max(all, 1e-300)); !(share <= 0.008) {
+								t.Errorf("%d parts: %s of segment %d and key/value head %d: off by %.2g of its values", parts, name, seg, kv, share)
+							}
+						}
+					}
+				}
+			}
+			if !seen[1] || !seen[group] {
+				t.Errorf("parts tried: %v, want 1 and %d among them", seen, group)
+			}
+		})
+	}
+}
+
 // The tiles of a pack's lists are all of its tiles, each once, those with most work
 // first; and a pack that only differs in who follows whom is another pack.
 func TestLayout(t *testing.T) {

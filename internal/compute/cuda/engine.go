@@ -23,7 +23,8 @@ type Backend struct {
 	narrow dtype // of Narrow memory
 	sms    int   // multiprocessors
 	head   limits
-	rows   int // that one launch decodes
+	rows   int   // that one launch decodes
+	parts  int64 // the most bytes that parts of dk and dv take
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
@@ -78,7 +79,7 @@ func open(o Options) (*Backend, error) {
 		}
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
+	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, parts: dkvPartBytes, blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow], dev.Info().Name)
 	for i := range b.args {
 		b.args[i] = unsafe.Pointer(&b.words[i])

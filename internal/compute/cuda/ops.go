@@ -25,6 +25,7 @@ type kernelSet struct {
 	headGrad, score, scoreGrad, scoreWGrad                                            [2]*driver.Kernel
 	attnFwd, attnDelta, attnDKV, attnDQ, decode                                       [2]*driver.Kernel // head width 64, 128
 	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny, decodeCombine         [2]*driver.Kernel
+	attnDKVSum                                                                        *driver.Kernel
 	sumSquares                                                                        [2]*driver.Kernel
 	sumPartials                                                                       *driver.Kernel
 	castMaster, castOfMaster, addMaster, scaleMaster                                  *driver.Kernel
@@ -59,7 +60,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		gemm:      [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil}, {find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
 		headStats: find("head_stats"), headFinish: find("head_finish"), sample: find("sample"),
 		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"), scoreWGrad: pair("score_wgrad"),
-		attnFwd: wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"), attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"), decode: wideHeads("decode"),
+		attnFwd: wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"), attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"), attnDKVSum: find("attn_bwd_dkv_sum"), decode: wideHeads("decode"),
 		attnFwdAny: pair("attn_fwd_any"), attnDeltaAny: pair("attn_bwd_delta_any"), attnDKVAny: pair("attn_bwd_dkv_any"), attnDQAny: pair("attn_bwd_dq_any"),
 		decodeAny: pair("decode_any"), decodeCombine: pair("decode_combine"),
 		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"),
