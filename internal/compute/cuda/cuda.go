@@ -127,10 +127,13 @@ func (o Options) Scratch(w compute.Work) int64 {
 		most = max(most, sum)
 	}
 	if w.Vocab > 1 && w.Rows > 0 {
-		use(headLimits.chunks(w.Rows, w.Vocab).bytes(w.Hidden, w.Vocab, narrow, w.Trainable)...)
+		use(headLimits.stats.chunks(w.Rows, w.Vocab).bytes(w.Hidden, w.Vocab, narrow, false)...)
+		if w.Trainable {
+			use(headLimits.grad.chunks(w.Rows, w.Vocab).bytes(w.Hidden, w.Vocab, narrow, true)...)
+		}
 	}
 	if w.Vocab > 1 && w.Slots > 0 {
-		use(append(headLimits.whole(w.Slots, w.Vocab).bytes(0, w.Vocab, narrow, false), 8*int64(w.Slots))...)
+		use(append(headLimits.sample.whole(w.Slots, w.Vocab).bytes(0, w.Vocab, narrow, false), 8*int64(w.Slots))...)
 	}
 	if w.Slots > 0 {
 		splits := blocks(w.Positions+64*defaultPage, decodeSplit)
@@ -236,8 +239,20 @@ type limits struct {
 	logits int64 // bytes of logits, unless one row's chunk has more
 }
 
-// headLimits suit a GPU: chunks that its matrix units fill.
-var headLimits = limits{rows: 8192, vocab: 8192, logits: 256 << 20}
+// bounds are the limits of the head's operations.
+type bounds struct{ stats, grad, sample limits }
+
+// headLimits suit a GPU. LogProb only writes its logits and reads them, so a chunk fits
+// the second-level cache, 50 MB on a Hopper GPU, together with what it is computed from.
+// LogProbGrad adds each chunk of rows to all of the weights' gradient, and the output of
+// two of its products is only rows or chunk by D: larger chunks save more there than the
+// cache could, and fill the matrix units. Sample reads all weights for each chunk of rows,
+// which are not to be more than one.
+var headLimits = bounds{
+	stats:  limits{rows: 2048, vocab: headTile, logits: 32 << 20},
+	grad:   limits{rows: 8192, vocab: 2 * headTile, logits: 256 << 20},
+	sample: limits{rows: 8192, vocab: 2 * headTile, logits: 256 << 20},
+}
 
 // chunks cuts the head's work on R rows and V tokens into parts.
 type chunks struct {

@@ -22,7 +22,7 @@ type Backend struct {
 	name   string
 	narrow dtype // of Narrow memory
 	sms    int   // multiprocessors
-	head   limits
+	head   bounds
 	rows   int   // that one launch decodes
 	parts  int64 // the most bytes that parts of dk and dv take
 

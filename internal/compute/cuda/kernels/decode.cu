@@ -146,8 +146,11 @@ DEVICE void decode(float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, c
         __syncwarp(); // the next copy overwrites what other lanes have read
     }
 
-    // Each warp leaves its sums [16,E] in its own part of shared memory, (m, l) behind all of them.
-    float *sums = (float *)shared(), *states = sums + DECODE_THREADS / WARP * 16 * E;
+    // Each warp leaves its sums [16,E] in its own part of shared memory, (m, l) behind all of
+    // them. A row is 8 longer than E, so that the four rows that half a warp writes at once
+    // lie in different banks.
+    const int LD = E + 8;
+    float *sums = (float *)shared(), *states = sums + DECODE_THREADS / WARP * 16 * LD;
     __syncthreads();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -160,21 +163,21 @@ DEVICE void decode(float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, c
             states[2 * g + 1] = sum;
         }
 #pragma unroll
-        for (int n = 0; n < E / 8; n++) *(float2 *)(sums + g * E + 8 * n + 2 * (lane % 4)) = make_float2(acc[n][2 * half], acc[n][2 * half + 1]);
+        for (int n = 0; n < E / 8; n++) *(float2 *)(sums + g * LD + 8 * n + 2 * (lane % 4)) = make_float2(acc[n][2 * half], acc[n][2 * half + 1]);
     }
     __syncthreads();
     float *state = part + (i64)R * splits * H * E;
     i64 at = ((i64)r * splits + split) * H + kv * group;
     for (int i = threadIdx.x; i < group * E; i += DECODE_THREADS) {
-        int g = i / E;
+        int g = i / E, e = i % E;
         float top = -INF, total = 0.0f, sum = 0.0f;
         for (int w = 0; w < DECODE_THREADS / WARP; w++) {
             float a, b;
             attn_merge(top, total, states[2 * (16 * w + g)], states[2 * (16 * w + g) + 1], a, b);
-            sum = fmaf(sum, a, sums[16 * w * E + i] * b);
+            sum = fmaf(sum, a, sums[(16 * w + g) * LD + e] * b);
         }
         part[at * E + i] = sum;
-        if (i % E == 0) {
+        if (e == 0) {
             state[2 * (at + g)] = top;
             state[2 * (at + g) + 1] = total;
         }
