@@ -14,6 +14,7 @@ import (
 // kernelSet is the kernels, by the types of their tensors where they have several.
 type kernelSet struct {
 	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope, swiglu, swigluGrad [2]*driver.Kernel
+	ropeCache                                                                         [2]*driver.Kernel
 	embedGrad                                                                         *driver.Kernel
 	rmsNorm                                                                           [2][2]*driver.Kernel // x, y
 	rmsNormGrad                                                                       [2][2]*driver.Kernel // dy, x and dx
@@ -52,7 +53,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 	k := &kernelSet{
 		cast: [2]*driver.Kernel{find("cast_bf16_f32"), find("cast_f32_bf16")}, // by the result
 		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"), scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
-		rope: pair("rope"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), embedGrad: find("embed_grad"),
+		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), embedGrad: find("embed_grad"),
 		rmsNorm:      [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")}, {nil, find("rmsnorm_bf16_bf16")}},
 		rmsNormGrad:  [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil}, {find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
 		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil}, {find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
@@ -272,6 +273,29 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p), at(index(b, "slots", slots)), whole(N), whole(width))
 }
 
+// RopeCache rotates q and k, writes k and v to slots of the caches, in one launch.
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+	const op = "RopeCache"
+	heads(op, a)
+	N, W, E := len(pos), a.K*a.E, a.E
+	q := b.narrowed(op, "q", qNHE, N*a.H*E)
+	k, v := b.narrowed(op, "k", kNKE, N*W), b.narrowed(op, "v", vNKE, N*W)
+	kc, vc := b.narrowed(op, "kCache", kCache, kCache.Len()), b.narrowed(op, "vCache", vCache, kCache.Len())
+	P := rowsOf(op, "table", table, E)
+	tab := wide(op, "table", table, P*E)
+	if len(slots) != N || E%2 != 0 {
+		panic(fmt.Sprintf("cuda: %s: %d slots for %d positions, heads of width %d: want as many, and an even width", op, len(slots), N, E))
+	}
+	within(op, "pos", pos, P)
+	within(op, "slots", slots, rowsOf(op, "kCache", kCache, W))
+	if N == 0 {
+		return
+	}
+	defer b.enter()()
+	b.launch(b.k.ropeCache[q.t], b.eachRow(N*(a.H+2*a.K), E/2), at(q.p), at(k.p), at(v.p), at(kc.p), at(vc.p),
+		at(index(b, "pos", pos)), at(index(b, "slots", slots)), at(tab.p), whole(N), whole(a.H), whole(a.K), whole(E))
+}
+
 // SwiGLU gates up by silu(gate).
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	const op = "SwiGLU"
@@ -281,14 +305,18 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	b.launch(b.k.swiglu[y.t], b.flat(n), at(y.p), at(gate.p), at(up.p), whole(n))
 }
 
-// SwiGLUGrad is the gradient of SwiGLU.
-func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+// SwiGLUGrad is the gradient of SwiGLU, and its output again.
+func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	const op = "SwiGLUGrad"
 	n := gateNF.Len()
 	dgate, dup, dy := b.narrowed(op, "dgate", dgateNF, n), b.narrowed(op, "dup", dupNF, n), b.narrowed(op, "dy", dyNF, n)
 	gate, up := b.narrowed(op, "gate", gateNF, n), b.narrowed(op, "up", upNF, n)
+	var y view
+	if !yNF.Absent() {
+		y = b.narrowed(op, "y", yNF, n)
+	}
 	defer b.enter()()
-	b.launch(b.k.swigluGrad[dy.t], b.flat(n), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(n))
+	b.launch(b.k.swigluGrad[dy.t], b.flat(n), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(n))
 }
 
 // SumSquares is the sum of the squares of all elements, in float64: each block's
