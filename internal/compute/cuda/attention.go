@@ -238,20 +238,49 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	table := b.table(pages.Table, cols, k.n/(W*P))
 	splits := blocks(cols*P, decodeSplit)
 	part := b.scratch(decodeBytes(min(R, b.rows), splits, a.H, a.E))[0]
+	fast := -1
+	var done driver.Ptr
+	if a.H/a.K <= 16 {
+		if fast = b.fast(a, q.p, k.p, v.p); fast >= 0 {
+			done = b.counters(min(R, b.rows) * a.K)
+		}
+	}
 	length, H, K, E, scale := index(b, "lengths", pages.Len), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale))
 	for r := 0; r < R; r += b.rows {
 		rows := min(b.rows, R-r)
 		from, n := r*a.H*a.E, whole(rows)
 		tableAt, lengthAt := at(table+driver.Ptr(4*r*cols)), at(length+driver.Ptr(4*r))
 		g := grid{splits, a.K, rows, attnThreads, 0}
-		if w := b.fast(a, q.p, k.p, v.p); w >= 0 && a.H/a.K <= 16 {
+		if fast >= 0 {
 			g.shared = 65536
-			b.launch(b.k.decode[w], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, scale)
-		} else {
-			b.launch(b.k.decodeAny[b.narrow], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, scale)
+			b.launch(b.k.decode[fast], g, at(o.from(from)), at(part), at(done), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, scale)
+			continue
 		}
+		b.launch(b.k.decodeAny[b.narrow], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, scale)
 		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)), at(part), lengthAt, n, whole(splits), H, E)
 	}
+}
+
+// counters is n zeros for kernels that count their blocks and leave zeros behind.
+func (b *Backend) counters(n int) driver.Ptr {
+	bytes := counterBytes(n)
+	if bytes <= b.counts.bytes || b.err != nil {
+		return b.counts.p
+	}
+	if b.graph.fixed() {
+		b.graph.diverged = true // they cannot move under a graph
+		return 0
+	}
+	b.wait()
+	b.release(&b.counts)
+	var err error
+	if b.counts, err = b.allocate("counters", bytes); err == nil {
+		err = b.dev.Set32(b.counts.p, 0, bytes/4) // no command: it is not repeated
+	}
+	if err != nil && b.err == nil {
+		b.err = err
+	}
+	return b.counts.p
 }
 
 // decodeStride is the length of a row of the page table: the longest row's, rounded

@@ -199,6 +199,58 @@ func TestKeyParts(t *testing.T) {
 	}
 }
 
+// Rows of none, one and several splits, in groups of query heads, against the plain kernels
+// in float32: each row's values within its own size, the same bits again, alone and in
+// several launches, and the counters of blocks as they were.
+func TestDecodeSplits(t *testing.T) {
+	fast, plain := set(t, start(t, Options{})), set(t, start(t, Options{Precision: F32}))
+	for _, a := range []compute.AttnShape{{H: 4, K: 2, E: 64}, {H: 3, K: 1, E: 128}, {H: 16, K: 1, E: 64}} {
+		a.Scale = 1 / math.Sqrt(float64(a.E))
+		const P = 16
+		lengths := []int32{0, 1, 511, 512, 513, 0, 1024, 1025, 1600}
+		pages := 1 + blocks(int(slices.Max(lengths)), P)
+		all := fast.perm(pages)
+		paged := compute.Pages{PageTokens: P}
+		for _, n := range lengths {
+			paged.Table, paged.Len = append(paged.Table, all[:blocks(int(n), P)]), append(paged.Len, n)
+		}
+		R := len(lengths)
+		q, cache := fast.normal(R*a.H*a.E), fast.normal(2*pages*P*a.K*a.E)
+		for _, x := range [][]float32{q, cache} {
+			copy(x, fast.down(fast.put(compute.Narrow, x))) // rounded
+		}
+		decode := func(s *setting, rows, lo, hi int) []float32 {
+			defer func(all int) { s.b.rows = all }(s.b.rows)
+			s.b.rows = rows
+			W, half := a.H*a.E, len(cache)/2
+			kv, o := s.put(compute.Narrow, cache), s.put(compute.Narrow, slices.Repeat([]float32{float32(math.NaN())}, (hi-lo)*W))
+			s.b.AttentionDecode(o, s.put(compute.Narrow, q[lo*W:hi*W]), kv.Slice(0, half), kv.Slice(half, 2*half), a,
+				compute.Pages{PageTokens: P, Table: paged.Table[lo:hi], Len: paged.Len[lo:hi]})
+			return s.down(o)
+		}
+		got, want := decode(fast, decodeRows, 0, R), decode(plain, decodeRows, 0, R)
+		for r := range R {
+			for h := range a.H {
+				var off, size float64
+				for i := (r*a.H + h) * a.E; i < (r*a.H+h+1)*a.E; i++ {
+					off, size = off+math.Pow(float64(got[i]-want[i]), 2), size+math.Pow(float64(want[i]), 2)
+				}
+				if share := math.Sqrt(off / max(size, 1e-300)); !(share <= 0.01) {
+					t.Errorf("width %d: head %d of the row of %d positions: off by %.2g of its values", a.E, h, lengths[r], share)
+				}
+			}
+		}
+		what := fmt.Sprintf("width %d: ", a.E)
+		fast.same(what+"again", decode(fast, decodeRows, 0, R), got)
+		fast.same(what+"in launches of four rows", decode(fast, 4, 0, R), got)
+		fast.same(what+"a row by itself", decode(fast, decodeRows, R-2, R-1), got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
+		counts := make([]int32, R*a.K)
+		if !fast.b.readBack(bytesOf(counts), fast.b.counts.p) || slices.Max(counts) != 0 {
+			t.Errorf("width %d: counters %v, want zeros", a.E, counts)
+		}
+	}
+}
+
 // The tiles of a pack's lists are all of its tiles, each once, those with most work
 // first; and a pack that only differs in who follows whom is another pack.
 func TestLayout(t *testing.T) {

@@ -146,7 +146,7 @@ func (o Options) Scratch(w compute.Work) int64 {
 		use(4*int64(w.Tokens)*int64(w.Heads), min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
 	}
 	if w.Slots > 0 {
-		most += areaBytes
+		most += areaBytes + counterBytes(min(w.Slots, decodeRows)*w.Heads)
 	}
 	return most
 }
@@ -186,6 +186,10 @@ const (
 // decodeRows is how many rows one launch of the decode kernels takes: as many blocks
 // as a grid may have along y and z.
 const decodeRows = 65535
+
+// counterBytes is the size of n counters, and of more than most calls need, so that it
+// seldom grows.
+func counterBytes(n int) int64 { return max(16<<10, 4*int64(n)) }
 
 // decodeBytes is the size of the partial softmaxes of R rows.
 func decodeBytes(R, splits, H, E int) int64 {

@@ -141,6 +141,14 @@ func (s *setting) param(rows, cols int) *compute.Param {
 	return p
 }
 
+func (s *setting) perm(n int) []int32 {
+	x := make([]int32, n)
+	for i, p := range s.rng.Perm(n) {
+		x[i] = int32(p)
+	}
+	return x
+}
+
 func (s *setting) draws(n, of int) []int32 {
 	x := make([]int32, n)
 	for i := range x {
