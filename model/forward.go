@@ -301,12 +301,18 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		}
 
 		// y = x2 + down(silu(gate(h)) * up(h)), h = norm2(x2)
-		m.inputGrad(a.dgNF, p.down, a.dxND)
+		dy, act := a.dxND, compute.Tensor{}
 		if m.trains(p.down) {
-			be.SwiGLUGrad(a.actNF, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
-			m.weightGrad(p.down, a.dxND, a.actNF)
-		} else {
-			be.SwiGLUGrad(compute.Tensor{}, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
+			act = a.actNF
+			if be.Element(compute.Narrow) < be.Element(compute.Wide) { // for two products, which would round it each
+				dy = a.dhND
+				be.Copy(dy, a.dxND)
+			}
+		}
+		m.inputGrad(a.dgNF, p.down, dy)
+		be.SwiGLUGrad(act, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
+		if !act.Absent() {
+			m.weightGrad(p.down, dy, act)
 		}
 		m.linearGrad(a.dhND, p.gate, nil, a.dgNF, a.hND, false)
 		m.linearGrad(a.dhND, p.up, nil, a.duNF, a.hND, true)

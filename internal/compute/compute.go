@@ -209,7 +209,8 @@ type Backend interface {
 	Repeat(key string, op func())
 
 	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. Scale: t[i] *= s, s as a
-	// float32. All of any one class.
+	// float32. All of any one class; Copy also takes Wide to Narrow, and rounds
+	// where Narrow memory is narrower.
 	Zero(t Tensor)
 	Copy(dst, src Tensor)
 	Add(y, x Tensor)

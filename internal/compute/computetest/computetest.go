@@ -320,6 +320,17 @@ func (s *suite) copy() {
 		y, x := c.unset("y", n).in(class).exact(), c.random("x", n).in(class)
 		c.run(func(s *side) { s.b.Copy(s.t(y), s.t(x)) })
 	})
+	for _, n := range lengths {
+		c := s.sample("wide to narrow n=%d", n)
+		x, y := c.random("x", n), c.unset("y", n)
+		y.class = compute.Narrow
+		c.run(func(s *side) { s.b.Copy(s.t(y), s.t(x)) })
+		want := slices.Clone(x.data)
+		if s.dev.Element(compute.Narrow) < s.dev.Element(compute.Wide) {
+			s.round(want)
+		}
+		s.equal(c.name+": y", y.out, want)
+	}
 }
 
 func (s *suite) add() {

@@ -99,8 +99,10 @@ func (b *Backend) zero(p driver.Ptr, bytes int64) {
 
 // Copy copies src to dst.
 func (b *Backend) Copy(dst, src compute.Tensor) {
-	s := local("Copy", "src", src, src.Len())
-	d := typed("Copy", "dst", dst, s.n, s.t)
+	s, d := local("Copy", "src", src, src.Len()), local("Copy", "dst", dst, src.Len())
+	if d.t != s.t && (s.t != f32 || d.t != bf16) {
+		panic(fmt.Sprintf("cuda: Copy: dst is %v, want %v: allocate it in the other class", d.t, s.t))
+	}
 	defer b.enter()()
 	b.cast(d, s)
 }
