@@ -8,19 +8,24 @@ type PlanOptions struct {
 	Trainable bool // gradients and moments
 	Recompute bool
 	LoRA      LoRA // adapters alone are counted: their base is a frozen model's Plan
+	Moments8  bool // AdamWConfig's
+	Offload   bool // AdamWConfig's
+	Merged    bool // frozen weights that are written again and again (Model.Merged)
 	Tokens    int  // of the largest pack
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
 	PageTokens           int // 0 is 16
+	Lent                 int // elements of the gradient buffer that the cache may lie in
 }
 
 // Plan is memory in bytes.
 type Plan struct {
 	Weights, Gradients, Moments int64
+	HostMoments                 int64 // in the host's memory, beside Total
 	Copies                      int64 // of weights, that a backend computes with
 	Activations                 int64 // the workspace, gradients of activations included
-	Cache                       int64 // keys and values of generation
+	Cache                       int64 // keys and values of generation, beyond what is lent
 	Scratch                     int64 // of operations; models on one backend share it
 
 	purposes map[purpose]int64 // what Activations adds up
@@ -38,7 +43,7 @@ func SharedActivations(plans ...Plan) (bytes int64) {
 	return bytes
 }
 
-// Total is the sum.
+// Total is the sum, in the device's memory.
 func (p Plan) Total() int64 {
 	return p.Weights + p.Copies + p.Gradients + p.Moments + p.Activations + p.Cache + p.Scratch
 }
@@ -55,14 +60,20 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		}
 	}
 	for _, w := range own {
-		class := weightClass(w, o.Trainable || o.LoRA.On())
+		class := weightClass(w, o.Trainable)
+		switch {
+		case o.LoRA.On():
+			class = compute.Wide
+		case o.Merged && class == compute.Frozen:
+			class = compute.Narrow
+		}
 		p.Weights += f.Element(class) * int64(w.Len())
 		if len(w.Shape) == 2 && w.Rows > 1 {
 			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())
 		}
 		if o.Trainable {
 			p.Gradients += f.Element(compute.Wide) * int64(w.Len())
-			p.Moments += 2 * f.Element(compute.Wide) * int64(w.Len())
+			p.addMoments(f, w, o)
 		}
 	}
 	// The workspace keeps the most that was asked for for each purpose.
@@ -93,10 +104,47 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
 		c.acts(&a, slots, keepNothing, o.LoRA.Rank, count)
 		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
-		p.Cache = f.Element(compute.Narrow) * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
+		p.Cache = beyond(f, o.Lent, 2*c.Layers, pages*pt*c.KVHeads*c.HeadDim)
 		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
 	}
 	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)
 	return p
+}
+
+// addMoments counts the moments that NewOptimizer makes for w.
+func (p *Plan) addMoments(f Footprint, w *compute.Param, o PlanOptions) {
+	count := func(class compute.Class, n int) {
+		bytes := 2 * f.Element(class) * int64(n)
+		if o.Offload && f.Element(class|compute.Host) == 0 {
+			p.HostMoments += bytes
+		} else {
+			p.Moments += bytes
+		}
+	}
+	if !o.Moments8 || !coded(w) {
+		count(compute.Wide, w.Len())
+		return
+	}
+	count(compute.Code, w.Len())
+	count(compute.Wide, compute.Blocks(w.Len()))
+}
+
+// lentAlign is what each cache's first element in a gradient buffer is a multiple of.
+const lentAlign = 64
+
+// beyond is the memory of tensors caches of n Narrow elements each, those apart that lie in
+// a gradient buffer of lent Wide elements: one after another, as long as they fit.
+func beyond(f Footprint, lent, tensors, n int) (bytes int64) {
+	one := f.Element(compute.Narrow) * int64(n)
+	wide := int((one + f.Element(compute.Wide) - 1) / f.Element(compute.Wide))
+	at := 0
+	for range tensors {
+		if at+wide > lent {
+			bytes += one
+			continue
+		}
+		at = (at + wide + lentAlign - 1) / lentAlign * lentAlign
+	}
+	return bytes
 }

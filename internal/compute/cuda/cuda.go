@@ -70,18 +70,24 @@ var _ compute.Footprint = Options{}
 // side of what a Hopper GPU takes.
 func (Options) Overhead() int64 { return 768 << 20 }
 
-// Element is the number of bytes of an element of class c.
+// Element is the number of bytes of an element of class c: none of one in the host's memory.
 func (o Options) Element(c compute.Class) int64 {
-	if p, _ := o.precision(); c == compute.Narrow || c == compute.Frozen {
+	switch p, _ := o.precision(); {
+	case c&compute.Host != 0:
+		return 0
+	case c == compute.Code:
+		return 1
+	case c == compute.Narrow || c == compute.Frozen:
 		return p.size()
 	}
 	return f32.size()
 }
 
 // Beside is the number of bytes of the copy that products and lookups read, where
-// the weights are of the other type.
+// the weights are Wide and that is the other type. A Master's bfloat16 copy is the upper
+// half of its weights.
 func (o Options) Beside(c compute.Class, _ bool) int64 {
-	if narrow := o.Element(compute.Narrow); o.Element(c) != narrow {
+	if narrow := o.Element(compute.Narrow); c == compute.Wide && narrow != f32.size() {
 		return narrow
 	}
 	return 0
