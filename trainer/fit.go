@@ -237,16 +237,29 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c Config, exact bool) 
 		return cmp.Or(cmp.Compare(a.rounds, b.rounds), cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.added, b.added))
 	})
 	fit := &Fit{Tried: len(all), free: p.MemoryFree, rates: pace.rates}
-	needs := func(c Config) (memory, host int64) {
-		return total(p.planMemory(f, shape, c)), total(p.planHost(f, shape, c))
+	needs := func(x combination) (memory, host int64) {
+		return total(p.planMemory(f, shape, x.config)), total(p.planHost(f, shape, x.config))
 	}
 	chosen := p.combine(pace, dims, c, smallest)
-	if fit.memory, fit.host = needs(chosen.config); fit.memory <= p.MemoryFree || p.MemoryFree == 0 {
+	if fit.memory, fit.host = needs(chosen); fit.memory <= p.MemoryFree || p.MemoryFree == 0 {
 		for i, x := range all {
-			memory, host := needs(x.config)
+			memory, host := needs(x)
 			if (p.MemoryFree == 0 || memory <= p.MemoryFree) && (p.HostFree == 0 || host <= p.HostFree) {
 				fit.fits, fit.Cheaper, fit.memory, fit.host, chosen = true, i, memory, host, x
 				break
+			}
+		}
+	}
+	if !fit.fits { // without what makes it no smaller
+		for d := len(dims) - 1; d >= 0; d-- {
+			for l := range chosen.at[d] {
+				at := slices.Clone(chosen.at)
+				at[d] = l
+				x := p.combine(pace, dims, c, at)
+				if memory, host := needs(x); memory <= fit.memory && (p.HostFree == 0 || host <= max(p.HostFree, fit.host)) {
+					fit.host, chosen = host, x
+					break
+				}
 			}
 		}
 	}
@@ -258,7 +271,7 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c Config, exact bool) 
 			other[d] = 1
 		}
 		y := p.combine(pace, dims, c, other)
-		memory, _ := needs(y.config)
+		memory, _ := needs(y)
 		l := dim.levels[max(chosen.at[d], 1)]
 		choice := Choice{Settings: l.settings, Taken: taken, Saves: fit.memory - memory, Seconds: y.seconds - chosen.seconds, Why: dim.why, short: l.short}
 		if taken {
@@ -432,21 +445,21 @@ func (f *Fit) String() string {
 		}
 		fmt.Fprintf(&b, "  %-9s  %s\n             %s\n", name, strings.Join(c.Settings, " "), c.price())
 	}
-	fmt.Fprintf(&b, "  seconds are those of %s: they compare prices and predict nothing\n", f.rates)
+	fmt.Fprintf(&b, "  the seconds assume %s: for comparing prices, not for predicting a step's time\n", f.rates)
 	return b.String()
 }
 
 // price is what c saves and costs.
 func (c Choice) price() string {
-	if c.Seconds == 0 {
-		return fmt.Sprintf("saves %s, no time: %s", bytesText(max(0, c.Saves)), c.Why)
+	saves, cost := "would save ", ", at no time"
+	if c.Taken {
+		saves = "saves "
 	}
-	return fmt.Sprintf("saves %s for %s a step (%+.1f %%): %s", bytesText(max(0, c.Saves)), signedSeconds(c.Seconds), 100*c.Share, c.Why)
-}
-
-func signedSeconds(s float64) string {
-	if s < 0 {
-		return "-" + secondsText(-s)
+	switch {
+	case c.Seconds > 0:
+		cost = fmt.Sprintf(", for %s a step (+%.1f %%)", secondsText(c.Seconds), 100*c.Share)
+	case c.Seconds < 0:
+		cost = fmt.Sprintf(", and %s a step", secondsText(-c.Seconds))
 	}
-	return secondsText(s)
+	return saves + bytesText(max(0, c.Saves)) + cost + ": " + c.Why
 }
