@@ -237,7 +237,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	var list []transfer
 	for _, p := range m.params {
 		if t, ok := f.Tensor(peftName(p)); ok {
-			list = append(list, transfer{t, p.W})
+			list = append(list, transfer{from: t, to: p.W})
 		}
 	}
 	if err := m.upload(list); err != nil {

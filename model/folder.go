@@ -110,7 +110,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 			continue
 		}
 		t, _ := f.Tensor(p.Name)
-		list = append(list, transfer{t, p.W})
+		list = append(list, transfer{from: t, to: p.W})
 	}
 	if err := m.upload(list); err != nil {
 		m.Close()
@@ -191,6 +191,7 @@ func checkTensors(f *safetensors.Folder, c Config, from, want Kind) (string, err
 type transfer struct {
 	from *safetensors.Tensor
 	to   compute.Tensor
+	code bool // codes of 8 bits, which no weights are
 }
 
 // upload widens tensors into their places, on all cores.
@@ -200,7 +201,9 @@ func (m *Model) upload(list []transfer) error {
 		from []*safetensors.Tensor
 	)
 	for _, t := range list {
-		from = append(from, t.from)
+		if from = append(from, t.from); (t.from.DType == safetensors.U8) != t.code {
+			return fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", t.from.Name, t.from.DType, ErrUnsupported)
+		}
 	}
 	host, ok := m.be.(interface {
 		Host(t compute.Tensor) []float32

@@ -74,7 +74,8 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions, prog
 	if len(prompts) == 0 {
 		return out, nil
 	}
-	g := &generation{m: m, o: o, prompts: prompts, rows: rows, out: out, progress: progress}
+	g := &generation{m: m, o: o, prompts: prompts, rows: rows, out: out, progress: progress, grads: m.lend()}
+	defer g.grads.back()
 	if err := g.allocate(); err != nil {
 		return nil, err
 	}
@@ -158,6 +159,7 @@ type generation struct {
 	out      [][]Completion
 	progress func(int)
 
+	grads   *lender          // memory for the caches
 	k, v    []compute.Tensor // [layers] caches [pages*PageTokens, K*E]
 	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
 	firstH  compute.Tensor   // [slots, D] of samples that start
@@ -217,9 +219,15 @@ func (g *generation) allocate() error {
 		return fmt.Errorf("model: generate: cache of %d pages of %d tokens: too large: lower the slots", pages, g.o.PageTokens)
 	}
 	n := pages * g.o.PageTokens * c.KVHeads * c.HeadDim
+	cache := func(layer int, what string) compute.Tensor {
+		if t, ok := g.grads.get(compute.Narrow, n); ok {
+			return t
+		}
+		return m.ws.in(purpose{layer, what}, compute.Narrow, n)
+	}
 	for i := range c.Layers {
-		g.k = append(g.k, m.ws.in(purpose{i, "key cache [slots,K,E]"}, compute.Narrow, n))
-		g.v = append(g.v, m.ws.in(purpose{i, "value cache [slots,K,E]"}, compute.Narrow, n))
+		g.k = append(g.k, cache(i, "key cache [slots,K,E]"))
+		g.v = append(g.v, cache(i, "value cache [slots,K,E]"))
 	}
 	g.pages.PageTokens, g.keys = g.o.PageTokens, map[int]string{}
 	g.pass = func() { m.forward(g.acts, g.ids, g.pos, g.attend) }

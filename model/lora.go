@@ -192,11 +192,6 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		if p.W, err = a.paramMem("weight", compute.Wide, p, p.Len()); err != nil {
 			return nil, err
 		}
-		if o.Trainable {
-			if p.G, err = a.paramMem("gradient", compute.Wide, p, p.Len()); err != nil {
-				return nil, err
-			}
-		}
 		switch {
 		case p == a.head && o.Kind == Scorer:
 			a.draw(p, i, o.ScoreInit)
@@ -209,7 +204,11 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 			a.fill(p, func(int) float32 { return 0 })
 		}
 	}
-	if err := a.be.Sync(); err != nil {
+	err := a.be.Sync()
+	if err == nil && o.Trainable {
+		err = a.takeGradients()
+	}
+	if err != nil {
 		a.Close()
 		return nil, fmt.Errorf("model: adapt: %w", err)
 	}

@@ -32,12 +32,16 @@ func (k Kind) String() string { return classSuffix[k] }
 // Options are the choices of Load and New.
 type Options struct {
 	Kind      Kind
-	Trainable bool    // allocate gradients
+	Trainable bool    // with gradients
 	Recompute bool    // keep only each block's input, and compute the block again in the backward pass
 	Seed      uint64  // for what is drawn: all weights in New, a Scorer's new head in Load
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
 	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
 	Base      *Model  // the frozen weights, where they are loaded already; see Load
+	// Turns is a model that never learns while this one does: between a gradient of one and
+	// one of the other stands a step of the optimizer. Both have one block of memory for
+	// their gradients.
+	Turns *Model
 
 	rewritten bool // frozen weights that Remerge writes
 }
@@ -56,6 +60,7 @@ type Model struct {
 	digest   string           // of the folder's weights, once asked for
 	mem      []compute.Tensor // of the parameters, to be freed
 	ws       *workspace
+	grads    *gradMemory    // nil: frozen
 	rope     compute.Tensor // [positions, E]
 	ropeN    int            // positions in rope
 
@@ -171,10 +176,10 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 		if p.W, err = m.paramMem("weight", class, p, p.Len()); err != nil {
 			return nil, err
 		}
-		if !o.Trainable {
-			continue
-		}
-		if p.G, err = m.paramMem("gradient", compute.Wide, p, p.Len()); err != nil {
+	}
+	if o.Trainable {
+		if err := m.takeGradients(); err != nil {
+			m.Close()
 			return nil, err
 		}
 	}
@@ -329,6 +334,7 @@ func (m *Model) Close() error {
 	err := m.be.Sync()
 	m.ws.free()
 	m.freeAngles()
+	m.leaveGradients()
 	first := !m.closed
 	m.closed = true
 	if m.users == 0 {

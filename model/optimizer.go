@@ -119,9 +119,7 @@ func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error)
 
 // ZeroGrad zeroes the gradients, as after an error in a backward pass.
 func (o *Optimizer) ZeroGrad() error {
-	for _, p := range o.m.params {
-		o.m.be.Zero(p.G)
-	}
+	o.m.grads.zero(o.m)
 	if err := o.m.be.Sync(); err != nil {
 		return fmt.Errorf("model: optimizer: %w", err)
 	}
@@ -136,14 +134,51 @@ func (o *Optimizer) Skipped() int { return o.skipped }
 
 const optimizerFormat = "gad-optimizer-1"
 
-// Save writes the state as one safetensors file of float32: the moments
-// "m.<parameter>" and "v.<parameter>", the counts in the metadata and, if master,
-// the weights "w.<parameter>", which a folder of a narrower dtype does not hold
-// in full: with them a resumed run has the same bits.
+// stored is a tensor of a saved state.
+type stored struct {
+	name  string
+	shape []int
+	t     compute.Tensor
+	dtype safetensors.DType
+}
+
+// stored are the tensors of p's state: the moments "m.<parameter>" and "v.<parameter>";
+// of moments in 8 bits the codes, and their scales, "m.scale.<parameter>".
+func (o *Optimizer) stored(p *compute.Param) (list []stored) {
+	for _, s := range []struct {
+		name     string
+		t, scale compute.Tensor
+	}{{"m.", p.M, p.MScale}, {"v.", p.V, p.VScale}} {
+		if s.scale.Absent() {
+			list = append(list, stored{s.name + p.Name, p.Shape, s.t, safetensors.F32})
+			continue
+		}
+		list = append(list, stored{s.name + p.Name, p.Shape, s.t, safetensors.U8},
+			stored{s.name + "scale." + p.Name, []int{s.scale.Len()}, s.scale, safetensors.F32})
+	}
+	return list
+}
+
+// Bytes is the size of what Save writes without the master weights, headers apart.
+func (o *Optimizer) Bytes() (n int64) {
+	for _, p := range o.m.params {
+		for _, s := range o.stored(p) {
+			n += int64(s.dtype.Size()) * int64(s.t.Len())
+		}
+	}
+	return n
+}
+
+// Save writes the state as one safetensors file: the moments, in float32 or as codes of 8
+// bits with their scales, the counts in the metadata and, if master, the weights
+// "w.<parameter>", which a folder of a narrower dtype does not hold in full: with them a
+// resumed run has the same bits.
 func (o *Optimizer) Save(w io.Writer, master bool) error {
 	var ts []safetensors.Source
 	for _, p := range o.m.params {
-		ts = append(ts, o.m.source("m."+p.Name, p.Shape, p.M, safetensors.F32), o.m.source("v."+p.Name, p.Shape, p.V, safetensors.F32))
+		for _, s := range o.stored(p) {
+			ts = append(ts, o.m.source(s.name, s.shape, s.t, s.dtype))
+		}
 		if master {
 			ts = append(ts, o.m.source("w."+p.Name, p.Shape, p.W, safetensors.F32))
 		}
@@ -181,25 +216,32 @@ func (o *Optimizer) load(f *safetensors.File) error {
 		return fmt.Errorf("counts: %w", err)
 	}
 	var places []transfer
+	var want []stored
 	ps := o.m.params
-	master := len(f.Names()) == 3*len(ps)
-	if !master && len(f.Names()) != 2*len(ps) {
-		return fmt.Errorf("%d tensors for %d parameters: the state of another model", len(f.Names()), len(ps))
-	}
 	for _, p := range ps {
-		for _, s := range []struct {
-			name string
-			dst  compute.Tensor
-		}{{"m.", p.M}, {"v.", p.V}, {"w.", p.W}} {
-			if s.name == "w." && !master {
-				continue
-			}
-			t, ok := f.Tensor(s.name + p.Name)
-			if !ok || t.DType != safetensors.F32 || !slices.Equal(t.Shape, p.Shape) {
-				return fmt.Errorf("tensor %q: missing, or not F32 %v: the state of another model", s.name+p.Name, p.Shape)
-			}
-			places = append(places, transfer{t, s.dst})
+		want = append(want, o.stored(p)...)
+	}
+	own := len(want)
+	for _, p := range ps {
+		want = append(want, stored{"w." + p.Name, p.Shape, p.W, safetensors.F32})
+	}
+	_, master := f.Tensor(want[own].name)
+	if !master {
+		want = want[:own]
+	}
+	for _, s := range want {
+		t, ok := f.Tensor(s.name)
+		if ok && t.DType != s.dtype && slices.Equal(t.Shape, s.shape) {
+			moments := map[safetensors.DType]string{safetensors.F32: "float32", safetensors.U8: "8bit"}
+			return fmt.Errorf("tensor %q: %s, want %s: its moments are not kept as here: set optim.moments to %s, as when it was written", s.name, t.DType, s.dtype, moments[t.DType])
 		}
+		if !ok || t.DType != s.dtype || !slices.Equal(t.Shape, s.shape) {
+			return fmt.Errorf("tensor %q: missing, or not %s %v: the state of another model", s.name, s.dtype, s.shape)
+		}
+		places = append(places, transfer{from: t, to: s.t, code: s.dtype == safetensors.U8})
+	}
+	if n := len(f.Names()); n != len(want) {
+		return fmt.Errorf("%d tensors, of which %d belong to this model: the state of another model", n, len(want))
 	}
 	if err := checkState(places); err != nil {
 		return err
@@ -219,7 +261,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	return nil
 }
 
-// checkState wants finite values, and no negative ones where they are sums of squares.
+// checkState wants finite values, and no negative ones where they are sums of squares or scales.
 func checkState(places []transfer) error {
 	var list []*safetensors.Tensor
 	for _, p := range places {
@@ -227,12 +269,12 @@ func checkState(places []transfer) error {
 	}
 	nowhere := func(_, _, _ int) []float32 { return nil }
 	return widen(list, nowhere, func(i, lo int, part []float32, _ bool) error {
-		if !strings.HasPrefix(list[i].Name, "v.") {
+		if !strings.HasPrefix(list[i].Name, "v.") && !strings.HasPrefix(list[i].Name, "m.scale.") {
 			return nil
 		}
 		for k, x := range part {
 			if x < 0 {
-				return fmt.Errorf("tensor %q: element %d: %g: a second moment cannot be negative: use an earlier checkpoint", list[i].Name, lo+k, x)
+				return fmt.Errorf("tensor %q: element %d: %g: a second moment or a scale cannot be negative: use an earlier checkpoint", list[i].Name, lo+k, x)
 			}
 		}
 		return nil

@@ -284,6 +284,9 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 		}
 		m.be.Upload(dent, h.d)
 	}
+	if err := m.grads.begin(m); err != nil {
+		return err
+	}
 	m.be.Zero(a.dhND)
 	m.be.LogProbGrad(a.dhND, m.head, out, dlogp, dent, a.hND, p.rows, p.targets, inv)
 	m.backward(a, p.ids, p.pos, p.Pack, m.packed)
@@ -353,6 +356,9 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 		return fmt.Errorf("model: gradient of scores: %d values: the pack has %d sequences", len(dscoreS), len(seqs))
 	}
 	m.be.Upload(ds, dscoreS)
+	if err := m.grads.begin(m); err != nil {
+		return err
+	}
 	m.be.Zero(a.dhND)
 	m.be.ScoreGrad(a.dhND, m.head, ds, a.hND, p.last)
 	m.backward(a, p.ids, p.pos, p.Pack, m.packed)

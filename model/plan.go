@@ -7,25 +7,26 @@ type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
 	Recompute bool
-	LoRA      LoRA // adapters alone are counted: their base is a frozen model's Plan
-	Moments8  bool // AdamWConfig's
-	Offload   bool // AdamWConfig's
-	Merged    bool // frozen weights that are written again and again (Model.Merged)
-	Tokens    int  // of the largest pack
+	LoRA      LoRA  // adapters alone are counted: their base is a frozen model's Plan
+	Moments8  bool  // AdamWConfig's
+	Offload   bool  // AdamWConfig's
+	Turns     int64 // bytes of the gradients of a model that learns in turn with this one (Options.Turns): both have one block
+	Merged    bool  // frozen weights that are written again and again (Model.Merged)
+	Tokens    int   // of the largest pack
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
 	PageTokens           int // 0 is 16
-	Lent                 int // elements of the gradient buffer that the cache may lie in
 }
 
 // Plan is memory in bytes.
 type Plan struct {
-	Weights, Gradients, Moments int64
+	Weights, Gradients, Moments int64 // gradients of its own: two models that learn in turn have the larger ones
 	HostMoments                 int64 // in the host's memory, beside Total
 	Copies                      int64 // of weights, that a backend computes with
 	Activations                 int64 // the workspace, gradients of activations included
-	Cache                       int64 // keys and values of generation, beyond what is lent
+	Cache                       int64 // keys and values of generation
+	Lent                        int64 // more of them, in the memory of gradients
 	Scratch                     int64 // of operations; models on one backend share it
 
 	purposes map[purpose]int64 // what Activations adds up
@@ -72,9 +73,11 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())
 		}
 		if o.Trainable {
-			p.Gradients += f.Element(compute.Wide) * int64(w.Len())
 			p.addMoments(f, w, o)
 		}
+	}
+	if o.Trainable {
+		p.Gradients = f.Element(compute.Wide) * int64(extent(own))
 	}
 	// The workspace keeps the most that was asked for for each purpose.
 	p.purposes = map[purpose]int64{}
@@ -104,7 +107,12 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
 		c.acts(&a, slots, keepNothing, o.LoRA.Rank, count)
 		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
-		p.Cache = beyond(f, o.Lent, 2*c.Layers, pages*pt*c.KVHeads*c.HeadDim)
+		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
+		if o.Trainable {
+			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
+		}
+		p.Cache = beyond(f, room, 2*c.Layers, one)
+		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
 		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
 	}
 	p.Activations = SharedActivations(p)
@@ -130,21 +138,16 @@ func (p *Plan) addMoments(f Footprint, w *compute.Param, o PlanOptions) {
 	count(compute.Wide, compute.Blocks(w.Len()))
 }
 
-// lentAlign is what each cache's first element in a gradient buffer is a multiple of.
-const lentAlign = 64
-
-// beyond is the memory of tensors caches of n Narrow elements each, those apart that lie in
-// a gradient buffer of lent Wide elements: one after another, as long as they fit.
-func beyond(f Footprint, lent, tensors, n int) (bytes int64) {
-	one := f.Element(compute.Narrow) * int64(n)
-	wide := int((one + f.Element(compute.Wide) - 1) / f.Element(compute.Wide))
-	at := 0
-	for range tensors {
-		if at+wide > lent {
-			bytes += one
-			continue
+// beyond is the memory of a number of caches of n Narrow elements each, but of those that a
+// block of gradients, of room elements, has room for (lender).
+func beyond(f Footprint, room, caches, n int) (bytes int64) {
+	used := lent(f, compute.Narrow, n)
+	for range caches {
+		if used <= room {
+			room -= used
+		} else {
+			bytes += f.Element(compute.Narrow) * int64(n)
 		}
-		at = (at + wide + lentAlign - 1) / lentAlign * lentAlign
 	}
 	return bytes
 }

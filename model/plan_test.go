@@ -42,7 +42,7 @@ func TestPlanOfMoments(t *testing.T) {
 		if p.Moments != c.moments || p.HostMoments != c.host {
 			t.Errorf("%+v: moments of %d bytes and %d on the host, want %d and %d", c.o, p.Moments, p.HostMoments, c.moments, c.host)
 		}
-		if p.Weights != 4*n || p.Copies != 0 || p.Gradients != 4*n {
+		if p.Weights != 4*n || p.Copies != 0 || p.Gradients < 4*n || p.Gradients > 4*n+28*12*256 {
 			t.Errorf("%+v: weights %d, copies %d, gradients %d, want 4, 0 and 4 bytes a parameter", c.o, p.Weights, p.Copies, p.Gradients)
 		}
 	}
@@ -64,28 +64,67 @@ func TestPlanOfMoments(t *testing.T) {
 func TestPlanOfLentCache(t *testing.T) {
 	f := cuda.Options{} // 2 bytes in a cache, 4 in the buffer
 	for _, c := range []struct {
-		lent, tensors, n int
-		want             int64
+		room, caches, n int
+		want            int64
 	}{
 		{0, 4, 100, 800},
-		{49, 4, 100, 800},
-		{50, 4, 100, 600},
-		{113, 4, 100, 600}, // the second begins at 64
-		{114, 4, 100, 400},
-		{64*3 + 50, 4, 100, 0},
-		{64*3 + 49, 4, 100, 200},
-		{51, 1, 101, 0}, // half an element more
-		{50, 1, 101, 202},
+		{64, 4, 100, 600},
+		{128, 4, 100, 400},
+		{192, 4, 100, 200},
+		{256, 4, 100, 0},
+		{64, 1, 128, 0},
+		{64, 1, 129, 258}, // half an element more
 	} {
-		if got := beyond(f, c.lent, c.tensors, c.n); got != c.want {
-			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.tensors, c.n, c.lent, got, c.want)
+		if got := beyond(f, c.room, c.caches, c.n); got != c.want {
+			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.caches, c.n, c.room, got, c.want)
 		}
 	}
 	o := PlanOptions{Slots: 64, N: 8, Prompts: 128, PromptTokens: 2048, MaxNew: 1536}
-	whole := qwen7B.Plan(f, o)
-	one := whole.Cache / int64(2*qwen7B.Layers)
-	o.Lent = int(one) // at 4 bytes an element
-	if got := qwen7B.Plan(f, o); got.Cache != whole.Cache-4*one || got.Total() != whole.Total()-4*one {
-		t.Errorf("lent the memory of four: %d bytes of %d are left", got.Cache, whole.Cache)
+	frozen := qwen7B.Plan(f, o)
+	o.Trainable = true
+	if p := qwen7B.Plan(f, o); frozen.Lent != 0 || p.Cache != 0 || p.Lent != frozen.Cache {
+		t.Errorf("trained: %d bytes of cache and %d in the gradients, frozen %d and %d", p.Cache, p.Lent, frozen.Cache, frozen.Lent)
 	}
+	// Adapters' gradients take no more than four of the caches, and a model's that learns in
+	// turn all of them.
+	o.LoRA = LoRA{Rank: 64}
+	one := frozen.Cache / int64(2*qwen7B.Layers)
+	if p := qwen7B.Plan(f, o); p.Lent != p.Gradients/one*one || p.Lent != 4*one || p.Cache != frozen.Cache-p.Lent {
+		t.Errorf("adapters with %d bytes of gradients: %d bytes of cache and %d in the gradients", p.Gradients, p.Cache, p.Lent)
+	}
+	o.Turns = 4 * qwen7B.ParamCount(Scorer)
+	if p := qwen7B.Plan(f, o); p.Cache != 0 || p.Lent != frozen.Cache {
+		t.Errorf("adapters, in turn with a whole model: %d bytes of cache and %d in the gradients", p.Cache, p.Lent)
+	}
+}
+
+// The plan is what two models take that learn in turn, and whose caches lie in their
+// gradients.
+func TestPlanOfTurns(t *testing.T) {
+	be := ref.New()
+	defer be.Close()
+	c := tiny("Qwen3")
+	student, err := New(be, c, Options{Trainable: true})
+	must(t, err)
+	scorer, err := New(be, c, Options{Kind: Scorer, Trainable: true, Turns: student})
+	must(t, err)
+	scorer.Share(student)
+	for _, m := range []*Model{student, scorer} {
+		_, err := NewOptimizer(m, adamw())
+		must(t, err)
+	}
+	o := PlanOptions{Trainable: true, Slots: 12, N: 6, Prompts: 2, PromptTokens: 21, MaxNew: 9}
+	o.Turns = c.Plan(be, PlanOptions{Kind: Scorer, Trainable: true}).Gradients
+	plan, other := c.Plan(be, o), c.Plan(be, PlanOptions{Kind: Scorer, Trainable: true})
+	prompt := make([]int32, o.PromptTokens)
+	_, err = student.Generate([][]int32{prompt, prompt}, []uint64{0, 1}, SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots}, nil)
+	must(t, err)
+	_, peak := be.Memory()
+	want := plan.Total() + other.Total() - min(plan.Gradients, other.Gradients)
+	small := int64(8 * (128*c.HeadDim + 82*c.Hidden)) // the rotary table, outputs at prompts' ends
+	if peak < want || peak > want+small || plan.Lent == 0 || plan.Cache == 0 {
+		t.Errorf("planned %d bytes, %d of cache in the gradients and %d beside them; took %d", want, plan.Lent, plan.Cache, peak)
+	}
+	must(t, scorer.Close())
+	must(t, student.Close())
 }

@@ -372,6 +372,8 @@ func (c *Config) kept() []kept {
 		{"trainer.critic_warmup_until", c.Trainer.CriticWarmupUntil},
 		{"actor.lora", c.Actor.LoRA},
 		{"critic.lora", c.Critic.LoRA},
+		{"actor.optim.moments", c.Actor.Optim.Moments},
+		{"critic.optim.moments", c.Critic.Optim.Moments},
 	} {
 		list = append(list, kept{s.key, fmt.Sprint(s.value)})
 	}

@@ -384,7 +384,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	err = t.busy("loading the discriminator", func() (err error) {
 		// With adapters on both it stands on the student's base.
 		m, err := model.Load(t.be, scorer, model.Options{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute,
-			LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Seed: t.seed(), ScoreInit: c.Critic.HeadStd(cfg.Hidden)})
+			LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(), Seed: t.seed(), ScoreInit: c.Critic.HeadStd(cfg.Hidden)})
 		if err != nil {
 			return fmt.Errorf("critic: %w", err)
 		}

@@ -223,10 +223,6 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: packed copy of the weights", base.Copies)
-		if c.merges(p.Stage) {
-			merged := shape.Plan(f, model.PlanOptions{Kind: model.LM, Merged: true})
-			add("sampling: weights with the adapters added", merged.Weights+merged.Copies)
-		}
 	}
 	longest := int(p.PromptMean + p.AnswerMean)
 	actorTokens, criticTokens := max(c.Actor.MaxTokenLen, longest), max(c.Critic.MaxTokenLen, longest)
@@ -253,17 +249,21 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	}
 	student, discriminator := c.student(), c.discriminator()
 	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
-	if game { // they never learn at once, nor while answers are sampled
-		student = sampled(student, c.Rollout.N)
-		cache := shape.Plan(f, student).Cache
-		buffer := max(shape.Plan(f, c.student()).Gradients, shape.Plan(f, c.discriminator()).Gradients)
-		student.Lent = int(buffer / f.Element(compute.Wide))
-		add("gradients: one buffer for student and discriminator", buffer)
-		if lent := cache - shape.Plan(f, student).Cache; lent > 0 {
-			items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache lie there", bytesText(lent))
+	if game { // they learn in turn
+		own, other := shape.Plan(f, c.student()).Gradients, shape.Plan(f, discriminator).Gradients
+		add("gradients: one buffer for student and discriminator", max(own, other))
+		student.Turns = other
+		if !c.merges(p.Stage) {
+			student = sampled(student, c.Rollout.N)
+			if lent := shape.Plan(f, student).Lent; lent > 0 {
+				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache lie there", bytesText(lent))
+			}
 		}
 	}
 	part("actor", student)
+	if c.merges(p.Stage) {
+		part("sampling, adapters merged", sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Rollout.N))
+	}
 	if game {
 		part("critic", discriminator)
 	}

@@ -193,14 +193,16 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 
 // checkpointBytes is the size of a checkpoint, from above.
 func (t *Trainer) checkpointBytes() (n int64) {
-	const perParam = 12 // weights and two moments, float32
-	for _, p := range t.actor.Model().Params() {
-		n += perParam * int64(p.Len())
-	}
-	if t.critic != nil {
-		for _, p := range t.critic.Model().Params() {
-			n += perParam * int64(p.Len())
+	weights := func(m *model.Model) {
+		for _, p := range m.Params() {
+			n += 4 * int64(p.Len())
 		}
+	}
+	weights(t.actor.Model())
+	n += t.actor.Optimizer().Bytes()
+	if t.critic != nil {
+		weights(t.critic.Model())
+		n += t.critic.Optimizer().Bytes()
 	}
 	for _, content := range t.tok.Files() {
 		n += 2 * int64(len(content))

@@ -91,7 +91,7 @@ func (g *game) complete() error {
 	}
 	cc := critic.DefaultConfig()
 	cc.MaxTokenLen = g.load.Micro
-	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit})
+	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
 	}
-	whole += scratch
+	whole += scratch - min(plans[0].Gradients, plans[1].Gradients) // they learn in turn
 	sft.Planned, gen.Planned, gad.Planned = needs, needs, whole
 	room := be.Available()
 	note := func(needs int64) string {

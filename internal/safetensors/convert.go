@@ -9,7 +9,7 @@ import (
 )
 
 // Float32 widens the tensor into dst, element by element in row-major order.
-// BF16, F16 and F32 are exact; F64 is rounded to the nearest float32 and may
+// U8, BF16, F16 and F32 are exact; F64 is rounded to the nearest float32 and may
 // become infinite. len(dst) must be the number of elements. If the mapped file
 // has been cut short under the reader, that is an error.
 func (t *Tensor) Float32(dst []float32) (err error) {
@@ -20,9 +20,9 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 	}()
 	width := t.DType.Size()
 	switch t.DType {
-	case F32, BF16, F16, F64:
+	case F32, BF16, F16, F64, U8:
 	default:
-		return fmt.Errorf("%s cannot be widened to float32: BF16, F16, F32 and F64 can", t.DType)
+		return fmt.Errorf("%s cannot be widened to float32: U8, BF16, F16, F32 and F64 can", t.DType)
 	}
 	if len(t.Data) != width*len(dst) {
 		return fmt.Errorf("%v has %d elements, the destination %d", t.Shape, len(t.Data)/width, len(dst))
@@ -63,6 +63,10 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 	case F16:
 		for i := range dst {
 			dst[i] = fromHalf(binary.LittleEndian.Uint16(d[2*i : 2*i+2]))
+		}
+	case U8:
+		for i := range dst {
+			dst[i] = float32(d[i])
 		}
 	case F64:
 		for i := range dst {
@@ -115,13 +119,14 @@ func toBF16(f float32) uint16 {
 }
 
 // EncodeFloat32 writes src to w as elements of type dt: F32 as they are, BF16
-// and F16 rounded to the nearest, ties to even. It is what a [Source] needs.
+// and F16 rounded to the nearest, ties to even, U8 the whole numbers from 0 to 255 that
+// src must then hold. It is what a [Source] needs.
 func EncodeFloat32(w io.Writer, dt DType, src []float32) error {
 	width := dt.Size()
 	switch dt {
-	case F32, BF16, F16:
+	case F32, BF16, F16, U8:
 	default:
-		return fmt.Errorf("safetensors: float32 cannot be written as %q: F32, BF16 and F16 can", string(dt))
+		return fmt.Errorf("safetensors: float32 cannot be written as %q: F32, BF16, F16 and U8 can", string(dt))
 	}
 	const chunk = 1 << 14 // elements
 	buf := make([]byte, 0, width*min(chunk, len(src)))
@@ -141,6 +146,12 @@ func EncodeFloat32(w io.Writer, dt DType, src []float32) error {
 		case F16:
 			for i, v := range part {
 				binary.LittleEndian.PutUint16(buf[2*i:2*i+2], toHalf(v))
+			}
+		case U8:
+			for i, v := range part {
+				if buf[i] = uint8(max(0, min(v, 255))); float32(buf[i]) != v {
+					return fmt.Errorf("safetensors: %g cannot be written as U8: expected a whole number from 0 to 255", v)
+				}
 			}
 		}
 		if n, err := w.Write(buf); err != nil {

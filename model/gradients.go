@@ -1,0 +1,151 @@
+package model
+
+import (
+	"fmt"
+
+	"gad/internal/compute"
+)
+
+// gradMemory is one block of memory for the gradients of models that learn in turn
+// (Options.Turns): of one at a time. It is zero but while a step's gradient gathers, and
+// while it is lent to the key/value cache.
+type gradMemory struct {
+	be    compute.Backend
+	block compute.Tensor
+	users []*Model
+	of    *Model // whose gradient it holds; nil is nobody's: zeros
+}
+
+// gradAlign is the multiple of elements at which each parameter's gradient begins.
+const gradAlign = 64
+
+// extent is how many elements the gradients of params take in a block.
+func extent(params []*compute.Param) (n int) {
+	for _, p := range params {
+		n += (p.Len() + gradAlign - 1) / gradAlign * gradAlign
+	}
+	return n
+}
+
+// takeGradients gives m's parameters their gradients: in memory of its own, or in that of
+// o.Turns. On an error nothing has changed for other models.
+func (m *Model) takeGradients() error {
+	g := &gradMemory{be: m.be}
+	if t := m.opt.Turns; t != nil {
+		if t.grads == nil || t.be != m.be {
+			return fmt.Errorf("model: a model can only learn in turn with one that is trained, on the same backend")
+		}
+		if g = t.grads; g.of != nil {
+			return fmt.Errorf("model: a model cannot begin to share gradients that hold something: step the optimizer first, or zero them")
+		}
+	}
+	if n := extent(m.params); n > g.block.Len() {
+		old := g.block.Len()
+		resize := func(n int) (err error) {
+			g.be.Free(g.block)
+			g.block, err = g.be.Alloc(fmt.Sprintf("gradients of %d parameters", n), compute.Wide, n)
+			return err
+		}
+		if err := resize(n); err != nil {
+			if old > 0 && resize(old) == nil { // as it was
+				g.place()
+			}
+			return fmt.Errorf("model: %w", err)
+		}
+	}
+	m.grads, g.users = g, append(g.users, m)
+	g.place()
+	return nil
+}
+
+// place points the parameters of all users to their gradients.
+func (g *gradMemory) place() {
+	for _, m := range g.users {
+		at := 0
+		for _, p := range m.params {
+			p.G = g.block.Slice(at, at+p.Len())
+			at += extent([]*compute.Param{p})
+		}
+	}
+}
+
+// leave frees the block with its last user.
+func (m *Model) leaveGradients() {
+	g := m.grads
+	if g == nil {
+		return
+	}
+	for i, u := range g.users {
+		if u == m {
+			g.users = append(g.users[:i], g.users[i+1:]...)
+			break
+		}
+	}
+	if g.of == m {
+		g.of = nil
+	}
+	if m.grads = nil; len(g.users) == 0 {
+		g.be.Free(g.block)
+	}
+}
+
+// begin is called before m adds to its gradients.
+func (g *gradMemory) begin(m *Model) error {
+	if g.of != nil && g.of != m {
+		return fmt.Errorf("model: the gradients that this model shares with another hold the other's: step its optimizer first, or zero them")
+	}
+	g.of = m
+	return nil
+}
+
+// zero clears m's gradients.
+func (g *gradMemory) zero(m *Model) {
+	if g.of == m || g.of == nil {
+		g.be.Zero(g.block.Slice(0, extent(m.params)))
+		g.of = nil
+	}
+}
+
+// lender hands out the memory of gradients that are zero until it is given back.
+type lender struct {
+	g    *gradMemory
+	used int // elements of the block
+}
+
+// lend is a lender of m's gradients; it has nothing where there are none, or where they
+// hold something.
+func (m *Model) lend() *lender {
+	if m.grads == nil || m.grads.of != nil {
+		return &lender{}
+	}
+	return &lender{g: m.grads}
+}
+
+// get is n elements of class c, if they are left.
+func (l *lender) get(c compute.Class, n int) (t compute.Tensor, ok bool) {
+	if l.g == nil {
+		return t, false
+	}
+	used := lent(l.g.be, c, n)
+	if used > l.g.block.Len()-l.used {
+		return t, false
+	}
+	t = l.g.be.As(l.g.block.Slice(l.used, l.used+used), c, n)
+	l.used += used
+	return t, true
+}
+
+// lent is how many elements of a block of gradients n elements of class c take.
+func lent(f Footprint, c compute.Class, n int) int {
+	const align = gradAlign
+	bytes, one := f.Element(c)*int64(n), f.Element(compute.Wide)
+	return int((bytes+align*one-1)/(align*one)) * align
+}
+
+// back returns what was lent, zeroed.
+func (l *lender) back() {
+	if l.used > 0 {
+		l.g.be.Zero(l.g.block.Slice(0, l.used))
+	}
+	l.g, l.used = nil, 0
+}
