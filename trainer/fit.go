@@ -240,26 +240,26 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c Config, exact bool) 
 	needs := func(x combination) (memory, host int64) {
 		return total(p.planMemory(f, shape, x.config)), total(p.planHost(f, shape, x.config))
 	}
+	// What takes least, without settings that make it no smaller.
 	chosen := p.combine(pace, dims, c, smallest)
-	if fit.memory, fit.host = needs(chosen); fit.memory <= p.MemoryFree || p.MemoryFree == 0 {
+	fit.memory, fit.host = needs(chosen)
+	for d := len(dims) - 1; d >= 0; d-- {
+		for l := range chosen.at[d] {
+			at := slices.Clone(chosen.at)
+			at[d] = l
+			x := p.combine(pace, dims, c, at)
+			if memory, host := needs(x); memory <= fit.memory && (p.HostFree == 0 || host <= max(p.HostFree, fit.host)) {
+				fit.memory, fit.host, chosen = memory, host, x
+				break
+			}
+		}
+	}
+	if fit.memory <= p.MemoryFree || p.MemoryFree == 0 {
 		for i, x := range all {
 			memory, host := needs(x)
 			if (p.MemoryFree == 0 || memory <= p.MemoryFree) && (p.HostFree == 0 || host <= p.HostFree) {
 				fit.fits, fit.Cheaper, fit.memory, fit.host, chosen = true, i, memory, host, x
 				break
-			}
-		}
-	}
-	if !fit.fits { // without what makes it no smaller
-		for d := len(dims) - 1; d >= 0; d-- {
-			for l := range chosen.at[d] {
-				at := slices.Clone(chosen.at)
-				at[d] = l
-				x := p.combine(pace, dims, c, at)
-				if memory, host := needs(x); memory <= fit.memory && (p.HostFree == 0 || host <= max(p.HostFree, fit.host)) {
-					fit.host, chosen = host, x
-					break
-				}
 			}
 		}
 	}
