@@ -241,18 +241,25 @@ func TestPlanOfGradients(t *testing.T) {
 	}
 }
 
-// doc/memory.md has the table that gad plan --cards prints.
+// doc/memory.md has what gad plan --cards prints, and gad plan --fit.
 func TestDocumentsAreTheCards(t *testing.T) {
+	f, shape := cuda.Options{}, qwen25[1].c
+	c := cardConfig()
+	p := cardPlan(c, 24e9)
+	text := "```\n$ gad plan --model Qwen2.5-1.5B --output runs/game --device cuda --memory 24 --fit\n" + p.fit(f, shape, c, false).String() + "...\n```\n"
 	path := filepath.Join("..", "doc", "memory.md")
-	raw, err := os.ReadFile(path)
+	doc, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- gad plan --cards -->\n", "<!-- /gad plan --cards -->\n"
-	before, rest, ok := bytes.Cut(raw, []byte(begin))
-	_, after, closed := bytes.Cut(rest, []byte(end))
-	if !ok || !closed {
-		t.Fatalf("%s: no %s and %s", path, strings.TrimSpace(begin), strings.TrimSpace(end))
+	for command, text := range map[string]string{"gad plan --fit": text, "gad plan --cards": Cards(f)} {
+		begin, end := "<!-- "+command+" -->\n", "<!-- /"+command+" -->\n"
+		before, rest, ok := bytes.Cut(doc, []byte(begin))
+		_, after, closed := bytes.Cut(rest, []byte(end))
+		if !ok || !closed {
+			t.Fatalf("%s: no %s%s", path, begin, end)
+		}
+		doc = slices.Concat(before, []byte(begin+text+end), after)
 	}
-	golden(t, path, slices.Concat(before, []byte(begin+Cards(cuda.Options{})+end), after))
+	golden(t, path, doc)
 }
