@@ -235,7 +235,8 @@ func (c *Config) offloads(stage Stage) (complaint string) {
 }
 
 // largeLR is a little more than the largest rate at which a game was seen to win, 2e-4
-// with a narrow clip (doc/study.md, "Ablations and a student that is too fast").
+// with a narrow clip (doc/study.md, "Ablations and a student that is too fast"). Adapters
+// take ten times as much.
 const largeLR = 3e-4
 
 // Warnings are settings that are allowed and rarely right.
@@ -244,7 +245,11 @@ func (c *Config) Warnings(stage Stage) (warnings []string) {
 	if !stage.hasCritic() {
 		return warnings
 	}
-	if lr := c.Actor.Optim.LR; stage == Train && lr > largeLR {
+	large := largeLR
+	if c.Actor.LoRA.On() {
+		large *= 10
+	}
+	if lr := c.Actor.Optim.LR; stage == Train && lr > large {
 		warnings = append(warnings, fmt.Sprintf("actor.optim.lr is %g: fit for learning the teacher's answers, and mostly too large for the game (the paper's is 1e-6, gad demo's 5e-5 after 3e-3): if KL runs away, lower it", lr))
 	}
 	if c.Rollout.N < 4 {

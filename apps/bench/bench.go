@@ -54,6 +54,14 @@ type Load struct {
 	Micro   int // tokens of a micro-batch of the GAD step
 
 	Recompute bool // activations in the backward pass
+	Rank      int  // of LoRA adapters, which student and discriminator train on one base; 0 is none
+}
+
+// lora are the adapters of l.
+func (l Load) lora() model.LoRA {
+	o := model.DefaultLoRA()
+	o.Rank = l.Rank
+	return o
 }
 
 // DefaultLoad is SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a
@@ -70,6 +78,7 @@ type Report struct {
 	Threads    int     `json:"threads"` // GOMAXPROCS
 	Shape      string  `json:"shape"`
 	Parameters int64   `json:"parameters"`
+	Rank       int     `json:"lora_rank,omitempty"`
 	Limits     Limits  `json:"limits"`
 	Ops        []Op    `json:"ops,omitempty"`
 	Stages     []Stage `json:"stages,omitempty"`
@@ -140,7 +149,7 @@ func Run(o Options) (*Report, error) {
 	}
 	began := time.Now()
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
-	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM)}
+	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank}
 	part := func(name string, f func(be compute.Backend) error) error {
 		if o.Shown != nil {
 			_, done := o.Shown("measuring "+name, 0)

@@ -73,6 +73,11 @@ const tinyConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":300,"max_position_embeddings":128,"rms_norm_eps":1e-6,"rope_theta":10000,
 "tie_word_embeddings":true,"torch_dtype":"bfloat16","hidden_act":"silu"}`
 
+// wideConfig is of a model whose layers are large enough for moments in 8 bits.
+const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,
+"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":300,"max_position_embeddings":128,"rms_norm_eps":1e-6,"rope_theta":10000,
+"tie_word_embeddings":true,"torch_dtype":"float32","hidden_act":"silu"}`
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	report.BusyDelay = time.Hour // what a slow machine shows is none of what a command says
@@ -88,7 +93,7 @@ func TestMain(m *testing.M) {
 
 var build = sync.OnceValue(func() error {
 	f := &fixed
-	files := map[string]string{"config.json": tinyConfig}
+	files := map[string]string{"config.json": tinyConfig, "wide.json": wideConfig}
 	for name, from := range map[string]string{"corpus.txt": "corpus.txt", "rows.jsonl": "train.jsonl"} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", "testdata", "letters", from))
 		if err != nil {
@@ -103,6 +108,7 @@ var build = sync.OnceValue(func() error {
 	}
 	for _, args := range [][]string{
 		{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output", f.path("student")},
+		{"init", "--config", f.path("wide.json"), "--corpus", f.path("corpus.txt"), "--output", f.path("wide")},
 		{"data", "convert", "--data", f.path("rows.jsonl"), "--output", f.path("rows.parquet")},
 		{"data", "split", "--data", f.path("rows.parquet"), "--first", f.path("train.arrow"), "--second", f.path("test.jsonl"), "--fraction", "0.8"},
 		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),

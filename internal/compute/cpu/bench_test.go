@@ -244,6 +244,26 @@ func BenchmarkAdamW(bm *testing.B) {
 	})
 }
 
+// BenchmarkMoments is AdamW's step of 25M parameters by the ways to keep the moments, in
+// nanoseconds a parameter.
+func BenchmarkMoments(bm *testing.B) {
+	for _, class := range []compute.Class{compute.Wide, compute.Code} {
+		bm.Run(class.String(), func(bm *testing.B) {
+			bench(bm, "parameters/ns", func(*Backend) float64 { return 0 }, func(b *Backend) (float64, func()) {
+				p := &compute.Param{Rows: 5000, Cols: 5000, W: random(b, 25e6), G: random(b, 25e6)}
+				p.M, _ = b.Alloc("bench", class, p.Len())
+				p.V, _ = b.Alloc("bench", class, p.Len())
+				if class == compute.Code {
+					p.MScale, p.VScale = fill(b, compute.Blocks(p.Len()), 0), fill(b, compute.Blocks(p.Len()), 0)
+				}
+				return float64(p.Len()), func() {
+					b.AdamW(p, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
+				}
+			})
+		})
+	}
+}
+
 func BenchmarkElementwise(bm *testing.B) {
 	const N, D = 2048, 384
 	for name, op := range map[string]func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()){

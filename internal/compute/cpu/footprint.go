@@ -13,8 +13,14 @@ import (
 // of Options.
 type Footprint struct{ Precision string }
 
-// Element is 4: float32 in either class; bfloat16 are only the packed operands.
-func (Footprint) Element(compute.Class) int64 { return 4 }
+// Element is 4: float32 in every class but Code, whose elements are bytes. The host's memory
+// is the backend's.
+func (Footprint) Element(c compute.Class) int64 {
+	if c&^compute.Host == compute.Code {
+		return 1
+	}
+	return 4
+}
 
 // Beside is 4 for the packed transpose of a matrix that products are taken with.
 // In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
