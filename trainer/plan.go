@@ -134,7 +134,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 			return nil, fmt.Errorf("plan: %w", err)
 		}
 	}
-	if be == nil || p.tooLarge() {
+	if be == nil || p.tooLarge() || be.Available() > 0 && total(p.Memory) > be.Available() {
 		return p, nil // nothing to time it on, or the measurement itself might not fit
 	}
 	return p, p.measureTime(be, shape, c)
