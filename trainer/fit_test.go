@@ -241,6 +241,29 @@ func TestPlanOfGradients(t *testing.T) {
 	}
 }
 
+// A checkpoint holds weights in float32 and moments as they are kept, wherever they are.
+func TestPlanOfDisk(t *testing.T) {
+	shape := qwen25[0].c
+	n := shape.ParamCount(model.LM) + shape.ParamCount(model.Scorer)
+	disk := func(set ...string) int64 {
+		c := cardConfig()
+		if err := c.Load("", set...); err != nil {
+			t.Fatal(err)
+		}
+		p := cardPlan(c, 0)
+		p.planDisk(shape, c)
+		return p.Disk[0].Bytes / int64(c.Trainer.MaxToKeep+1)
+	}
+	whole := disk()
+	if whole != 12*n || disk("actor.optim.offload=true", "critic.optim.offload=true") != whole {
+		t.Errorf("a checkpoint of %d bytes, want %d", whole, 12*n)
+	}
+	linear := int64(24 * (2*896*896 + 2*128*896 + 3*4864*896)) // of each network: 6 bytes less, and two scales of 256
+	if got, want := disk("actor.optim.moments=8bit", "critic.optim.moments=8bit"), whole-2*(6*linear-linear/32); got != want {
+		t.Errorf("moments in 8 bits: a checkpoint of %d bytes, want %d", got, want)
+	}
+}
+
 // doc/memory.md has what gad plan --cards prints, and gad plan --fit.
 func TestDocumentsAreTheCards(t *testing.T) {
 	f, shape := cuda.Options{}, qwen25[1].c

@@ -290,11 +290,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 }
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
-	models := shape.TrainedCount(model.LM, c.Actor.LoRA)
+	// Weights in float32, and the moments as they are in memory.
+	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) + shape.Plan(cpu.Footprint{}, c.student()).Moments
 	if p.Stage.hasCritic() {
-		models += shape.TrainedCount(model.Scorer, c.Critic.LoRA)
+		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) + shape.Plan(cpu.Footprint{}, c.discriminator()).Moments
 	}
-	one := 12 * models // weights and two moments, float32
 	keep := int64(c.Trainer.MaxToKeep) + 1
 	if c.Trainer.KeepBest != "" {
 		keep++
