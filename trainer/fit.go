@@ -414,7 +414,7 @@ func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c Con
 		}
 	}
 	way := "use a smaller student, shorter answers or more memory"
-	if !c.Actor.LoRA.On() {
+	if !c.Actor.LoRA.On() && c.Trainer.Resume == "" {
 		lora := c
 		lora.Actor.LoRA.Rank = presetRank
 		if p.Stage.hasCritic() {

@@ -121,7 +121,8 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	}
 	p.take(f, shape, c)
 	if p.tooLarge() || fit {
-		found := p.fit(f, shape, c, false)
+		// What an earlier stage kept in float32 is read in float32.
+		found := p.fit(f, shape, c, c.Trainer.Resume != "")
 		p.Fits = p.sentence(found, f, shape, c)
 		if fit && found.fits {
 			p.Fit, c = found, found.config
