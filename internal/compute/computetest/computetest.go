@@ -189,11 +189,14 @@ func (s *suite) footprint() {
 		}
 	}
 	for _, class := range []compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen} {
-		for mode := 1; mode <= 3; mode++ {
-			lookup, product := mode&1 > 0, mode&2 > 0
-			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v", class, lookup, product)
+		for mode := 1; mode <= 4; mode++ {
+			lookup, product, through := mode&1 > 0, mode != 1, mode == 4
+			if through && class == compute.Narrow {
+				continue // no gradient passes through what is written now and then
+			}
+			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v", class, lookup, product, through)
 			want := rows * cols * (s.dev.Element(class) + s.dev.Beside(class, !product))
-			count(what, want, func() []compute.Tensor {
+			use := func() []compute.Tensor {
 				p := s.ofClass(class, s.normal(rows*cols), rows, cols)
 				for range 2 {
 					if lookup {
@@ -204,12 +207,17 @@ func (s *suite) footprint() {
 					if product {
 						x, y := s.empty(compute.Narrow, cols), s.empty(compute.Narrow, rows)
 						s.dev.Linear(y, x, p, nil, false)
+						if through {
+							s.dev.LinearGrad(x, p, nil, y, compute.Tensor{}, false)
+						}
 						s.dev.Free(x)
 						s.dev.Free(y)
 					}
 				}
 				return []compute.Tensor{p.W}
-			})
+			}
+			s.dev.Free(use()[0]) // what operations keep is not the matrix's
+			count(what, want, use)
 		}
 	}
 	for _, class := range []compute.Class{compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {

@@ -137,6 +137,27 @@ func BenchmarkLinearGrad(bm *testing.B) {
 	}
 }
 
+// BenchmarkInputGrad is the gradient of a product's input alone, through weights that are
+// kept as it reads them, and frozen ones, which are unpacked for it at each call.
+func BenchmarkInputGrad(bm *testing.B) {
+	for _, s := range [][3]int{{256, 384, 2816}, {1024, 384, 2816}, {2048, 384, 384}, {256, 896, 4864}, {1024, 896, 4864}, {1024, 4864, 896}, {4096, 896, 4864}} {
+		N, I, O := s[0], s[1], s[2]
+		for _, class := range []compute.Class{compute.Narrow, compute.Frozen} {
+			bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d/%v", N, I, O, class), func(bm *testing.B) {
+				bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+					dx, dy, w := random(b, N*I), random(b, N*O), randomParam(b, O, I)
+					w.G = compute.Tensor{}
+					values := make([]float32, O*I)
+					b.Download(values, w.W)
+					w.W, _ = b.Alloc("bench", class, O*I)
+					b.Upload(w.W, values)
+					return 2 * float64(N) * float64(I) * float64(O), func() { b.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false) }
+				})
+			})
+		}
+	}
+}
+
 // BenchmarkAttention counts the multiply-adds below the diagonal: two products
 // forward, five backward.
 func BenchmarkAttention(bm *testing.B) {

@@ -19,6 +19,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 	"unsafe"
 
 	"gad/internal/compute"
@@ -50,6 +51,8 @@ type Backend struct {
 	workers     []worker
 	limit       int64
 	inUse, peak int64
+	mu          sync.Mutex                                          // of frozen weights that are uploaded
+	expand      func(dst []float32, src []uint32, lanes, pairs int) // of kernels16, of any way to multiply
 
 	args                        // of the running operation
 	task taskFunc               // what run is running
@@ -57,7 +60,9 @@ type Backend struct {
 
 	// Scratch of the operations, kept from call to call.
 	hRD, dhRD, zRV, packed []float32
-	a16, at16, b16, z16    []uint32 // packed operands
+	a16, at16, b16, z16    []uint32  // packed operands
+	unpacked               []float32 // of a frozen matrix
+	unpacked16             []uint32
 	stats                  []stat
 	sums                   []float64
 	jobs                   []attnJob
@@ -82,6 +87,7 @@ type args struct {
 	attn  attnArgs
 	head  headArgs
 	coded codedArgs
+	froze frozenArgs
 	multArgs
 }
 
@@ -125,6 +131,9 @@ func New(o Options) (*Backend, error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16, pool: newPool(o.Workers, idleSpins), workers: make([]worker, o.Workers), limit: o.Limit}
+	if b.expand = expanders[k.name]; b.expand == nil {
+		b.expand = expandGo
+	}
 	b.do = func(w, t int) { b.task(b, &b.workers[w], t) }
 	for i := range b.workers {
 		n := k.mr * k.nr
@@ -136,7 +145,7 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// memory is a block of n elements: float32 or, of class Code, bytes. derived counts the
+// memory is a block of n elements: float32 or, of class Code, bytes, or frozen. derived counts the
 // bytes of the copies that are kept beside a parameter in this block.
 // narrow says that what is uploaded is rounded to bfloat16, lent that the memory is
 // another block's.
@@ -144,6 +153,7 @@ type memory struct {
 	n            int
 	data         []float32
 	codes        []uint8
+	frozen       *frozen
 	derived      int64
 	narrow, lent bool
 }
@@ -167,9 +177,7 @@ func newAligned[T float32 | uint32](n int) []T {
 
 // f32 is t's elements; it panics unless there are n.
 func f32(op, name string, t compute.Tensor, n int) []float32 {
-	if t.Len() != n {
-		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d", op, name, t.Len(), n))
-	}
+	same(op, name, t, n)
 	if t.Absent() {
 		return nil
 	}
@@ -189,10 +197,26 @@ func u8(op, name string, t compute.Tensor, n int) []uint8 {
 	return m.codes[t.Off() : t.Off()+n]
 }
 
+// frozenIn is t's block where that is Frozen, or else nil.
+func frozenIn(t compute.Tensor) *frozen {
+	m, _ := t.Mem().(*memory)
+	if m == nil {
+		return nil
+	}
+	return m.frozen
+}
+
 // inCodes reports whether t is of class Code.
 func inCodes(t compute.Tensor) bool {
 	m, _ := t.Mem().(*memory)
 	return m != nil && m.codes != nil
+}
+
+// same panics unless t has n elements.
+func same(op, name string, t compute.Tensor, n int) {
+	if t.Len() != n {
+		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d", op, name, t.Len(), n))
+	}
 }
 
 // opt is f32, or nil for an absent tensor.
@@ -239,21 +263,30 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 		return compute.Tensor{}, fmt.Errorf("cpu: %q: %d elements, %d bytes: %w: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences",
 			what, n, bytes, compute.ErrMemory, b.limit, b.inUse)
 	}
-	b.count(bytes)
 	m := &memory{n: n}
 	switch c &^ compute.Host {
 	case compute.Code:
 		m.codes = make([]uint8, n)
+	case compute.Frozen:
+		m.frozen = newFrozen(n, b.k16 != nil)
 	default:
 		m.data, m.narrow = aligned(n), b.rounds(c)
 	}
+	b.count(m.bytes())
 	return compute.View(m), nil
 }
 
-// rounds reports whether what is uploaded to memory of class c is rounded.
-func (b *Backend) rounds(c compute.Class) bool {
-	return b.k16 != nil && (c == compute.Narrow || c == compute.Frozen)
+// bytes is what m takes.
+func (m *memory) bytes() int64 {
+	bytes := 4*int64(len(m.data)) + int64(len(m.codes)) + m.derived
+	if m.frozen != nil {
+		bytes += 4 * int64(len(m.frozen.words))
+	}
+	return bytes
 }
+
+// rounds reports whether what is uploaded to memory of class c is rounded.
+func (b *Backend) rounds(c compute.Class) bool { return b.k16 != nil && c == compute.Narrow }
 
 // count adds to the bytes in use.
 func (b *Backend) count(bytes int64) {
@@ -267,11 +300,11 @@ func (b *Backend) Free(t compute.Tensor) {
 		return
 	}
 	m := t.Mem().(*memory)
-	if t.Len() != m.n || m.lent || m.data == nil && m.codes == nil {
+	if t.Len() != m.n || m.lent || m.data == nil && m.codes == nil && m.frozen == nil {
 		panic("cpu: Free: not a whole block, or freed before")
 	}
-	b.count(-4*int64(len(m.data)) - int64(len(m.codes)) - m.derived)
-	m.data, m.codes, m.derived = nil, nil, 0
+	b.count(-m.bytes())
+	m.data, m.codes, m.frozen, m.derived = nil, nil, nil, 0
 	b.args = args{} // no operand outlives its memory
 	for w := range b.workers {
 		b.workers[w].p, b.workers[w].p16, b.workers[w].part = product{}, product16{}, product16{}
@@ -343,6 +376,10 @@ func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 		}
 		return
 	}
+	if f := frozenIn(dst); f != nil {
+		b.uploadFrozen(f, dst, src)
+		return
+	}
 	x := f32("Upload", "dst", dst, len(src))
 	if len(x) > 0 && dst.Mem().(*memory).narrow {
 		rounded(x, src)
@@ -357,6 +394,11 @@ func (b *Backend) Download(dst []float32, src compute.Tensor) {
 		for i, c := range u8("Download", "src", src, len(dst)) {
 			dst[i] = float32(c)
 		}
+		return
+	}
+	if f := frozenIn(src); f != nil {
+		same("Download", "src", src, len(dst))
+		b.readFrozen(dst, f, src.Off())
 		return
 	}
 	copy(dst, f32("Download", "src", src, len(dst)))
@@ -410,7 +452,18 @@ func (b *Backend) Copy(dst, src compute.Tensor) {
 		copy(u8("Copy", "dst", dst, src.Len()), u8("Copy", "src", src, src.Len()))
 		return
 	}
-	b.y, b.x = f32("Copy", "dst", dst, src.Len()), f32("Copy", "src", src, src.Len())
+	if f := frozenIn(dst); f != nil { // now and then, and by way of the host
+		x := make([]float32, src.Len())
+		b.Download(x, src)
+		b.Upload(dst, x)
+		return
+	}
+	b.y = f32("Copy", "dst", dst, src.Len())
+	if f := frozenIn(src); f != nil {
+		b.readFrozen(b.y, f, src.Off())
+		return
+	}
+	b.x = f32("Copy", "src", src, src.Len())
 	b.each(len(b.x), func(b *Backend, lo, hi int) { copy(b.y[lo:hi], b.x[lo:hi]) })
 }
 
@@ -429,8 +482,13 @@ func (b *Backend) Scale(t compute.Tensor, s float64) {
 // Embed gathers rows of the table.
 func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	D := table.Cols
-	b.y, b.w = f32("Embed", "y", yND, len(ids)*D), f32("Embed", "W", table.W, table.Len())
+	b.y = f32("Embed", "y", yND, len(ids)*D)
 	within("Embed", "ids", ids, table.Rows)
+	if f := frozenOf("Embed", table); f != nil {
+		b.embedFrozen(f, ids, D)
+		return
+	}
+	b.w = f32("Embed", "W", table.W, table.Len())
 	b.index, b.D = ids, D
 	b.eachRow(len(ids), D, func(b *Backend, lo, hi int) {
 		D := b.D

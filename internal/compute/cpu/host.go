@@ -8,5 +8,12 @@ func (b *Backend) Host(t compute.Tensor) []float32 {
 	if t.Absent() || t.Mem().(*memory).narrow || inCodes(t) {
 		return nil
 	}
+	if f := frozenIn(t); f != nil {
+		if f.half {
+			return nil
+		}
+		b.rowMajor(f, false)
+		return floats(f.words[t.Off() : t.Off()+t.Len()])
+	}
 	return f32("Host", "t", t, t.Len())
 }

@@ -253,7 +253,7 @@ func TestStream(t *testing.T) {
 			for _, acc := range []bool{false, true} {
 				made := func(c []float32) *product {
 					p := &product{m: M, n: N, k: K, a: f32("t", "x", x, M*K), rs: K, cs: 1, c: c, ldc: N + 3, acc: acc, bias: f32("t", "b", bias, N)}
-					return p.columns(b.k, b.columns(w))
+					return p.weights(b.k, b.columns(w), w.Rows)
 				}
 				_, want := guarded(M*(N+3), 0)
 				for i := range M {
