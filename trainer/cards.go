@@ -8,23 +8,6 @@ import (
 	"gad/model"
 )
 
-// qwen25 are the shapes of Qwen2.5 (arXiv 2412.15115), as config.json of
-// Qwen/Qwen2.5-0.5B, -1.5B, -3B and -7B on the Hugging Face hub has them.
-var qwen25 = []struct {
-	name string
-	c    model.Config
-}{
-	{"Qwen2.5-0.5B", qwen2(896, 24, 14, 2, 4864, 151936, true)},
-	{"Qwen2.5-1.5B", qwen2(1536, 28, 12, 2, 8960, 151936, true)},
-	{"Qwen2.5-3B", qwen2(2048, 36, 16, 2, 11008, 151936, true)},
-	{"Qwen2.5-7B", qwen2(3584, 28, 28, 4, 18944, 152064, false)},
-}
-
-func qwen2(hidden, layers, heads, kv, ffn, vocab int, tied bool) model.Config {
-	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: hidden / heads, FFN: ffn, Vocab: vocab,
-		MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6, TieEmbeddings: tied, QKVBias: true}
-}
-
 // trainings are the rows of a student. Only what a row says is added to the defaults, but
 // for what --fit adds; moments are in 8 bits in their own row alone.
 var trainings = []struct {
@@ -54,13 +37,13 @@ func Cards(f model.Footprint) string {
 		fmt.Fprintf(&b, " %d GB |", gb)
 	}
 	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(cardSizes)) + "\n")
-	for _, student := range qwen25 {
+	for _, student := range model.Qwen25 {
 		for _, training := range trainings {
-			fmt.Fprintf(&b, "| %s | %s |", student.name, training.name)
+			fmt.Fprintf(&b, "| %s | %s |", student.Name, training.name)
 			for _, gb := range cardSizes {
 				c := cardConfig()
 				training.set(&c)
-				fmt.Fprintf(&b, " %s |", card(f, student.c, c, gb*1e9))
+				fmt.Fprintf(&b, " %s |", card(f, student.Config, c, gb*1e9))
 			}
 			b.WriteByte('\n')
 		}

@@ -17,11 +17,11 @@ import (
 // The shapes are those of the published models: their sizes are known.
 func TestQwenShapes(t *testing.T) {
 	for i, want := range []int64{494_032_768, 1_543_714_304, 3_085_938_688, 7_615_616_512} {
-		if err := qwen25[i].c.Validate(); err != nil {
+		if err := model.Qwen25[i].Config.Validate(); err != nil {
 			t.Error(err)
 		}
-		if got := qwen25[i].c.ParamCount(model.LM); got != want {
-			t.Errorf("%s: %d parameters, want %d", qwen25[i].name, got, want)
+		if got := model.Qwen25[i].Config.ParamCount(model.LM); got != want {
+			t.Errorf("%s: %d parameters, want %d", model.Qwen25[i].Name, got, want)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func fitting(f model.Footprint, shape model.Config, c Config, stage Stage, free,
 // What fit finds is what a search over all settings finds, as a user would write them: it
 // fits, and nothing that fits costs less.
 func TestFitIsTheCheapest(t *testing.T) {
-	shape := qwen25[1].c
+	shape := model.Qwen25[1].Config
 	shape.Layers = 4
 	for _, device := range []struct {
 		name string
@@ -146,7 +146,7 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 
 // Moments are rounded only where nothing else is enough.
 func TestFitRoundsLast(t *testing.T) {
-	shape, f := qwen25[3].c, cuda.Options{}
+	shape, f := model.Qwen25[3].Config, cuda.Options{}
 	c := cardConfig()
 	for _, x := range []struct {
 		host int64
@@ -169,7 +169,7 @@ func TestFitRoundsLast(t *testing.T) {
 
 // A host that is too small for the moments is an error that names it.
 func TestHostMemory(t *testing.T) {
-	shape, f := qwen25[0].c, cuda.Options{}
+	shape, f := model.Qwen25[0].Config, cuda.Options{}
 	c := cardConfig()
 	c.Actor.Optim.Offload, c.Critic.Optim.Offload = true, true
 	p := cardPlan(c, 80e9)
@@ -187,7 +187,7 @@ func TestHostMemory(t *testing.T) {
 
 // Issue 13: a game of 7B with LoRA in 60 GB, and in full in 141 GB.
 func TestSevenBillionFits(t *testing.T) {
-	shape, f := qwen25[3].c, cuda.Options{}
+	shape, f := model.Qwen25[3].Config, cuda.Options{}
 	for i, limit := range map[int]int64{2: 60e9, 0: 141e9, 1: 141e9} {
 		c := cardConfig()
 		trainings[i].set(&c)
@@ -201,7 +201,7 @@ func TestSevenBillionFits(t *testing.T) {
 
 // The two networks of the game have one buffer for gradients, which other stages do not.
 func TestPlanOfGradients(t *testing.T) {
-	shape, f := qwen25[0].c, cuda.Options{}
+	shape, f := model.Qwen25[0].Config, cuda.Options{}
 	rows := func(stage Stage, set ...string) map[string]int64 {
 		c := StageDefaults(stage)
 		c.Trainer.Device = "cuda"
@@ -243,7 +243,7 @@ func TestPlanOfGradients(t *testing.T) {
 
 // A checkpoint holds weights in float32 and moments as they are kept, wherever they are.
 func TestPlanOfDisk(t *testing.T) {
-	shape := qwen25[0].c
+	shape := model.Qwen25[0].Config
 	n := shape.ParamCount(model.LM) + shape.ParamCount(model.Scorer)
 	disk := func(set ...string) int64 {
 		c := cardConfig()
@@ -266,7 +266,7 @@ func TestPlanOfDisk(t *testing.T) {
 
 // doc/memory.md has what gad plan --cards prints, and gad plan --fit.
 func TestDocumentsAreTheCards(t *testing.T) {
-	f, shape := cuda.Options{}, qwen25[1].c
+	f, shape := cuda.Options{}, model.Qwen25[1].Config
 	c := cardConfig()
 	p := cardPlan(c, 24e9)
 	text := "```\n$ gad plan --model Qwen2.5-1.5B --output runs/game --device cuda --memory 24 --fit\n" + p.fit(f, shape, c, false).String() + "...\n```\n"
