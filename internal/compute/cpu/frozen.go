@@ -20,8 +20,10 @@ type frozen struct {
 }
 
 // unpackLimit is how many bytes of a frozen matrix are unpacked at a time for the gradient
-// of a product's input; a variable for tests.
-var unpackLimit = 8 << 20
+// of a product's input; variables for tests. Parts of a float32 matrix are read from a cache,
+// and the product is faster than with the whole; for each of a bfloat16 matrix the other
+// operand is packed again.
+var unpackLimit, unpackLimit16 = 8 << 20, 32 << 20
 
 // expandColumns is how many columns of bfloat16 panels are made float32 at a time.
 const expandColumns = 512
@@ -333,11 +335,11 @@ func (b *Backend) embedFrozen(f *frozen, ids []int32, D int) {
 // unpackColumns is how many columns of a matrix of so many rows are unpacked at a time:
 // whole panels of them, about equally many.
 func (b *Backend) unpackColumns(rows, cols int, half bool) int {
-	size, nr := 4, b.k.nr
+	size, nr, limit := 4, b.k.nr, unpackLimit
 	if half {
-		size, nr = 2, b.k16.nr
+		size, nr, limit = 2, b.k16.nr, unpackLimit16
 	}
-	parts := max(1, (rows*cols*size+unpackLimit-1)/unpackLimit)
+	parts := max(1, (rows*cols*size+limit-1)/limit)
 	return max(1, (cols+parts*nr-1)/(parts*nr)) * nr
 }
 
@@ -367,13 +369,37 @@ func (b *Backend) weightPart16(f *frozen, w *compute.Param, o0, o1, i0, i1 int) 
 	b.run((o1-o0+k.nr-1)/k.nr, func(b *Backend, w *worker, t int) {
 		a, k := &b.froze, b.k16
 		nr, o := k.nr, a.o0+t*k.nr
-		panel := a.f.words[o/nr*a.tiling.stride:]
-		block := w.buf[1]
+		panel, rows, block := a.f.words[o/nr*a.tiling.stride:], min(nr, a.o1-o), w.buf[1]
 		for i := a.i0; i < a.i1; i += nr {
-			n := min(nr, a.i1-i)
+			dst, n := a.into.dst[(i-a.i0)/nr*a.into.stride+(o-a.o0)/2*k.lanesB:], min(nr, a.i1-i)
+			if k.round == nil {
+				turnPairs(dst, panel[i/2*nr:], nr, n, rows)
+				continue
+			}
 			b.expand(block, panel[i/2*nr:], nr, (n+1)/2)
-			k.packB(a.into.dst[(i-a.i0)/nr*a.into.stride+(o-a.o0)/2*k.lanesB:], block, nr, n, min(nr, a.o1-o), false)
+			k.packB(dst, block, nr, n, rows, false)
 		}
 	})
 	return a.into
+}
+
+// turnPairs makes a block of columns lanes and rows elements of a panel's block of rows
+// lanes and columns elements, where there is no assembly that packs. Both panels have nr
+// lanes, an even number.
+func turnPairs(dst, src []uint32, nr, columns, rows int) {
+	for o := 0; o < rows; o += 2 {
+		to := dst[o/2*nr:][:nr]
+		last := o + 1
+		if last == rows {
+			last = o
+		}
+		for i := 0; i < columns; i += 2 {
+			from := src[i/2*nr:][:nr]
+			x, y := from[o], from[last]
+			if last == o {
+				y = 0
+			}
+			to[i], to[i+1] = x&0xffff|y<<16, x>>16|y&0xffff0000
+		}
+	}
 }
