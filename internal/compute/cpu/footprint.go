@@ -44,9 +44,12 @@ func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
 func (f Footprint) Scratch(w compute.Work) int64 {
 	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
 	if w.Trainable {
-		size, chunk := f.Element(compute.Frozen), int64(min(w.Vocab, vocabChunk))
+		size, limit, chunk := int64(4), unpackLimit, int64(min(w.Vocab, vocabChunk))
+		if f.Precision == BF16 {
+			size, limit = 2, unpackLimit16
+		}
 		more := 4 * int64(min(w.Rows, headRows)) * chunk
-		more += max(min(int64(unpackLimit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk)
+		more += max(min(int64(limit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk)
 		bytes += more + more/4 // as grow does
 	}
 	if f.Precision == BF16 {
