@@ -1,0 +1,338 @@
+package gguf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// values is a tensor's Read over numbers in memory.
+func values(x []float32) func([]float32, int) error {
+	return func(dst []float32, lo int) error {
+		if copy(dst, x[lo:]) != len(dst) {
+			return io.ErrUnexpectedEOF
+		}
+		return nil
+	}
+}
+
+// parsed is a file as a reader of the format sees it: written from its description,
+// with nothing of the writer's.
+type parsed struct {
+	pairs   map[string]any
+	order   []string
+	tensors map[string]parsedTensor
+}
+
+type parsedTensor struct {
+	kind  uint32
+	shape []int // as in the file: the adjacent dimension first
+	data  []byte
+}
+
+type reader struct {
+	b  []byte
+	at int
+}
+
+func (r *reader) take(n int) []byte {
+	out := r.b[r.at : r.at+n]
+	r.at += n
+	return out
+}
+func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
+func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
+func (r *reader) str() string { return string(r.take(int(r.u64()))) }
+
+func (r *reader) value(kind uint32) any {
+	switch kind {
+	case 4:
+		return r.u32()
+	case 5:
+		return int32(r.u32())
+	case 6:
+		return math.Float32frombits(r.u32())
+	case 7:
+		return r.take(1)[0] != 0
+	case 8:
+		return r.str()
+	case 10:
+		return r.u64()
+	case 9:
+		elem, n := r.u32(), int(r.u64())
+		var texts []string
+		var ints []int32
+		for range n {
+			switch x := r.value(elem).(type) {
+			case string:
+				texts = append(texts, x)
+			case int32:
+				ints = append(ints, x)
+			}
+		}
+		if elem == 8 {
+			return texts
+		}
+		return ints
+	}
+	panic(fmt.Sprint("type ", kind))
+}
+
+func parse(t *testing.T, b []byte) parsed {
+	t.Helper()
+	r := &reader{b: b}
+	if string(r.take(4)) != "GGUF" || r.u32() != 3 {
+		t.Fatalf("header % x", b[:8])
+	}
+	nt, np := int(r.u64()), int(r.u64())
+	p := parsed{pairs: map[string]any{}, tensors: map[string]parsedTensor{}}
+	for range np {
+		key := r.str()
+		p.pairs[key] = r.value(r.u32())
+	}
+	type info struct {
+		name string
+		parsedTensor
+		at int
+	}
+	var list []info
+	for range nt {
+		var i info
+		i.name = r.str()
+		for range r.u32() {
+			i.shape = append(i.shape, 0)
+		}
+		for d := range i.shape {
+			i.shape[d] = int(r.u64())
+		}
+		i.kind, i.at = r.u32(), int(r.u64())
+		list = append(list, i)
+	}
+	start := (r.at + 31) / 32 * 32
+	if slices.ContainsFunc(b[r.at:start], func(c byte) bool { return c != 0 }) {
+		t.Error("the padding in front of the tensors is not zero")
+	}
+	end := start
+	for _, i := range list {
+		if i.at%32 != 0 || start+i.at != end {
+			t.Errorf("tensor %s is at %d, expected %d", i.name, i.at, end-start)
+		}
+		n := 1
+		for _, d := range i.shape {
+			n *= d
+		}
+		size := map[uint32]int{0: 4 * n, 1: 2 * n, 30: 2 * n, 8: n / 32 * 34}[i.kind]
+		i.data = b[end : end+size]
+		end += (size + 31) / 32 * 32
+		p.order = append(p.order, i.name)
+		p.tensors[i.name] = i.parsedTensor
+	}
+	if end != len(b) {
+		t.Errorf("%d bytes, expected %d", len(b), end)
+	}
+	return p
+}
+
+func write(t *testing.T, f File) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := f.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	size, err := f.Size()
+	if err != nil || size != int64(b.Len()) {
+		t.Errorf("Size says %d (%v), written %d", size, err, b.Len())
+	}
+	return b.Bytes()
+}
+
+// The bytes of a tiny file, put together by hand from the description of the format.
+func TestGolden(t *testing.T) {
+	got := write(t, File{
+		Pairs:   []Pair{{"a", uint32(7)}, {"b", []string{"x", ""}}, {"c", true}},
+		Tensors: []Tensor{{"t", F16, []int{2, 3}, values([]float32{0, 1, -2, 0.5, 65504, 1e-8})}},
+	})
+	want := strings.Join([]string{
+		"47475546 03000000 0100000000000000 0300000000000000",
+		"0100000000000000 61 04000000 07000000",
+		"0100000000000000 62 09000000 08000000 0200000000000000 0100000000000000 78 0000000000000000",
+		"0100000000000000 63 07000000 01",
+		"0100000000000000 74 02000000 0300000000000000 0200000000000000 01000000 0000000000000000",
+		strings.Repeat("00", 22),
+		"0000 003c 00c0 0038 ff7b 0000", strings.Repeat("00", 20),
+	}, "")
+	if g, w := hex.EncodeToString(got), strings.ReplaceAll(want, " ", ""); g != w {
+		t.Errorf("got  %s\nwant %s", g, w)
+	}
+	if len(got)%32 != 0 {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
+// Every type of value and tensor, read back, with tensors longer than a chunk.
+func TestRoundTrip(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	x := make([]float32, 3*chunk+2*blockElems)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	f := File{
+		Pairs: []Pair{{"s", "text ▁ \x00"}, {"u", uint32(1 << 31)}, {"i", int32(-5)}, {"l", uint64(1 << 40)}, {"f", float32(1e-6)},
+			{"t", true}, {"n", false}, {"ss", []string{"a", "", "ü"}}, {"is", []int32{-1, 0, 7}}, {"none", []string(nil)}},
+	}
+	for i, k := range []Type{F32, F16, BF16, Q8_0} {
+		f.Tensors = append(f.Tensors, Tensor{"m" + k.String(), k, []int{len(x) / blockElems, blockElems}, values(x)},
+			Tensor{"v" + k.String(), k, []int{blockElems}, values(x[i:])})
+	}
+	f.Tensors = append(f.Tensors, Tensor{"odd", F32, []int{3}, values(x)})
+	p := parse(t, write(t, f))
+	for _, pair := range f.Pairs {
+		if got := p.pairs[pair.Key]; !reflect.DeepEqual(got, pair.Value) {
+			t.Errorf("%s: %#v, expected %#v", pair.Key, got, pair.Value)
+		}
+	}
+	for _, w := range f.Tensors {
+		got := p.tensors[w.Name]
+		shape := slices.Clone(got.shape)
+		slices.Reverse(shape)
+		if got.kind != uint32(w.Type) || !slices.Equal(shape, w.Shape) {
+			t.Fatalf("%s: type %d shape %v", w.Name, got.kind, got.shape)
+		}
+		want := make([]float32, w.Len())
+		if err := w.Read(want, 0); err != nil {
+			t.Fatal(err)
+		}
+		for i, y := range decode(got) {
+			bound := map[Type]float64{F32: 0, F16: 0x1p-11, BF16: 0x1p-8, Q8_0: 0}[w.Type] * math.Abs(float64(want[i]))
+			if w.Type == Q8_0 { // half a step, and the scale's rounding
+				var most float64
+				for _, v := range want[i/32*32:][:32] {
+					most = max(most, math.Abs(float64(v)))
+				}
+				bound = most/127*0.5 + most*0x1p-11
+			}
+			if math.Abs(float64(y)-float64(want[i])) > bound+1e-7*float64(min(1, w.Type)) {
+				t.Fatalf("%s: element %d: %g, expected %g", w.Name, i, y, want[i])
+			}
+		}
+	}
+}
+
+// decode gives the numbers of a tensor by the definition of its type.
+func decode(p parsedTensor) (out []float32) {
+	half := func(b []byte) float32 {
+		h := binary.LittleEndian.Uint16(b)
+		e, m := int(h>>10&31), float64(h&1023)
+		v := math.Ldexp(1+m/1024, e-15)
+		if e == 0 {
+			v = math.Ldexp(m, -24)
+		}
+		if h>>15 == 1 {
+			v = -v
+		}
+		return float32(v)
+	}
+	switch Type(p.kind) {
+	case F32:
+		for i := 0; i < len(p.data); i += 4 {
+			out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(p.data[i:])))
+		}
+	case F16:
+		for i := 0; i < len(p.data); i += 2 {
+			out = append(out, half(p.data[i:]))
+		}
+	case BF16:
+		for i := 0; i < len(p.data); i += 2 {
+			out = append(out, math.Float32frombits(uint32(binary.LittleEndian.Uint16(p.data[i:]))<<16))
+		}
+	case Q8_0:
+		for i := 0; i < len(p.data); i += 34 {
+			d := half(p.data[i:])
+			for _, q := range p.data[i+2 : i+34] {
+				out = append(out, d*float32(int8(q)))
+			}
+		}
+	}
+	return out
+}
+
+// q8_0 against its definition, with ties: max|x| is 127, so that the scale is 1 and
+// halves stay halves.
+func TestQ8Rounding(t *testing.T) {
+	x := []float32{127, -127, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 0.49999997, -0.49999997, 126.5, -126.5, 63, -64.5, 0, float32(math.Copysign(0, -1))}
+	want := []int8{127, -127, 1, -1, 2, -2, 3, -3, 0, 0, 127, -127, 63, -65, 0, 0}
+	x, want = append(x, make([]float32, 16)...), append(want, make([]int8, 16)...)
+	tiny := make([]float32, 32)
+	tiny[3] = math.SmallestNonzeroFloat32
+	low := make([]float32, 32)
+	low[0], low[1] = 127*0x1p-20, -63.5*0x1p-20 // a scale that is subnormal in binary16
+	all := slices.Concat(x, make([]float32, 32), tiny, low)
+	p := parse(t, write(t, File{Tensors: []Tensor{{"q", Q8_0, []int{4, 32}, values(all)}}})).tensors["q"].data
+	if d := binary.LittleEndian.Uint16(p); d != 0x3c00 {
+		t.Errorf("scale %04x, expected 1", d)
+	}
+	for i, q := range p[2:34] {
+		if int8(q) != want[i] {
+			t.Errorf("%g became %d, expected %d", x[i], int8(q), want[i])
+		}
+	}
+	if rest := p[34 : 34*3]; slices.ContainsFunc(rest, func(b byte) bool { return b != 0 }) {
+		t.Errorf("blocks of zeros, and of what no scale can hold: % x", rest)
+	}
+	if b := p[34*3:]; binary.LittleEndian.Uint16(b) != 0x10 || int8(b[2]) != 127 || int8(b[3]) != -64 {
+		t.Errorf("a small scale: % x", b[:4])
+	}
+}
+
+func TestRefused(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
+	block := func(x float32) []float32 { return append([]float32{1, x}, make([]float32, 30)...) }
+	one := func(k Type, x float32) File {
+		return File{Tensors: []Tensor{{"w", k, []int{1, 32}, values(block(x))}}}
+	}
+	for _, c := range []struct {
+		file File
+		want string
+	}{
+		{one(F16, 65520), `gguf: tensor "w": element 1: 65520: cannot be written as f16`},
+		{one(F16, nan), `gguf: tensor "w": element 1: NaN: cannot be written as f16`},
+		{one(F32, inf), `gguf: tensor "w": element 1: -Inf: cannot be written as f32`},
+		{one(BF16, math.MaxFloat32), `gguf: tensor "w": element 1: 3.4028235e+38: cannot be written as bf16`},
+		{one(Q8_0, -127*65520), `gguf: tensor "w": element 1: -8.32104e+06: cannot be written as q8_0`},
+		{one(Q8_0, nan), `gguf: tensor "w": element 1: NaN: cannot be written as q8_0`},
+		{one(Type(2), 0), `gguf: tensor "w": type 2: cannot be written: use f32, f16, bf16 or q8_0`},
+		{File{Tensors: []Tensor{{Name: "w", Type: Q8_0, Shape: []int{2, 48}}}}, `gguf: tensor "w": rows of 48 elements: q8_0 needs a multiple of 32`},
+		{File{Tensors: []Tensor{{Name: "w", Type: F32, Shape: []int{1 << 40, 1 << 40}}}}, `gguf: tensor "w": shape [1099511627776 1099511627776]: a dimension is below 1, or the size overflows`},
+		{File{Tensors: []Tensor{{Name: "w", Type: F32}}}, `gguf: tensor "w": 0 dimensions: expected 1 to 4`},
+		{File{Tensors: []Tensor{{Name: strings.Repeat("n", 64), Type: F32, Shape: []int{1}}}}, `gguf: tensor "` + strings.Repeat("n", 64) + `": a name of 64 bytes: expected 1 to 63`},
+		{File{Tensors: []Tensor{{Name: "w", Shape: []int{1}}, {Name: "w", Shape: []int{1}}}}, `gguf: tensor "w": given twice`},
+		{File{Pairs: []Pair{{"k", 1}}}, `gguf: key "k": a value of type int: cannot be written`},
+		{File{Pairs: []Pair{{"k", true}, {"k", true}}}, `gguf: key "k": empty or given twice`},
+	} {
+		if err := c.file.Write(io.Discard); err == nil || err.Error() != c.want {
+			t.Errorf("%v\nwant %s", err, c.want)
+		}
+	}
+	broken := errors.New("broken")
+	f := File{Tensors: []Tensor{{"w", F32, []int{1}, func([]float32, int) error { return broken }}}}
+	if err := f.Write(io.Discard); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	for _, k := range []Type{F16, BF16, Q8_0} { // the largest that round to finite numbers
+		x := map[Type]float32{F16: 65519, BF16: 0x1.fep127, Q8_0: 127 * 65519}[k]
+		for i, y := range decode(parse(t, write(t, one(k, x))).tensors["w"])[:2] {
+			if y-y != 0 {
+				t.Errorf("%s: element %d of %g is %g", k, i, x, y)
+			}
+		}
+	}
+}
