@@ -53,6 +53,7 @@ var house = map[string]string{
 	"internal/conf":                 "",
 	"internal/folder":               "",
 	"internal/gguf":                 "internal/safetensors",
+	"internal/gguf/gguftest":        "",
 	"internal/hostile":              "",
 	"internal/philox":               "",
 	"internal/report":               "internal/vfs",
@@ -71,6 +72,7 @@ var doubles = map[string]string{
 	"internal/compute/cuda/driver":  "internal/compute", // to tell an emulated device to fail
 	"internal/compute/computetest":  "internal/compute",
 	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
+	"internal/gguf/gguftest":        "internal/gguf",
 	"internal/vfs/vfstest":          "internal/vfs",
 	"device":                        "internal/compute", // opens one of them, for the examples
 	"internal/hostile":              everyone,           // damages files for the tests of any reader

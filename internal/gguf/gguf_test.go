@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gad/internal/gguf/gguftest"
 )
 
 // values is a tensor's Read over numbers in memory.
@@ -25,121 +26,13 @@ func values(x []float32) func([]float32, int) error {
 	}
 }
 
-// parsed is a file as a reader of the format sees it: written from its description,
-// with nothing of the writer's.
-type parsed struct {
-	pairs   map[string]any
-	order   []string
-	tensors map[string]parsedTensor
-}
-
-type parsedTensor struct {
-	kind  uint32
-	shape []int // as in the file: the adjacent dimension first
-	data  []byte
-}
-
-type reader struct {
-	b  []byte
-	at int
-}
-
-func (r *reader) take(n int) []byte {
-	out := r.b[r.at : r.at+n]
-	r.at += n
-	return out
-}
-func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
-func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
-func (r *reader) str() string { return string(r.take(int(r.u64()))) }
-
-func (r *reader) value(kind uint32) any {
-	switch kind {
-	case 4:
-		return r.u32()
-	case 5:
-		return int32(r.u32())
-	case 6:
-		return math.Float32frombits(r.u32())
-	case 7:
-		return r.take(1)[0] != 0
-	case 8:
-		return r.str()
-	case 10:
-		return r.u64()
-	case 9:
-		elem, n := r.u32(), int(r.u64())
-		var texts []string
-		var ints []int32
-		for range n {
-			switch x := r.value(elem).(type) {
-			case string:
-				texts = append(texts, x)
-			case int32:
-				ints = append(ints, x)
-			}
-		}
-		if elem == 8 {
-			return texts
-		}
-		return ints
-	}
-	panic(fmt.Sprint("type ", kind))
-}
-
-func parse(t *testing.T, b []byte) parsed {
+func parse(t *testing.T, b []byte) gguftest.File {
 	t.Helper()
-	r := &reader{b: b}
-	if string(r.take(4)) != "GGUF" || r.u32() != 3 {
-		t.Fatalf("header % x", b[:8])
+	f, err := gguftest.Parse(b)
+	if err != nil {
+		t.Fatal(err)
 	}
-	nt, np := int(r.u64()), int(r.u64())
-	p := parsed{pairs: map[string]any{}, tensors: map[string]parsedTensor{}}
-	for range np {
-		key := r.str()
-		p.pairs[key] = r.value(r.u32())
-	}
-	type info struct {
-		name string
-		parsedTensor
-		at int
-	}
-	var list []info
-	for range nt {
-		var i info
-		i.name = r.str()
-		for range r.u32() {
-			i.shape = append(i.shape, 0)
-		}
-		for d := range i.shape {
-			i.shape[d] = int(r.u64())
-		}
-		i.kind, i.at = r.u32(), int(r.u64())
-		list = append(list, i)
-	}
-	start := (r.at + 31) / 32 * 32
-	if slices.ContainsFunc(b[r.at:start], func(c byte) bool { return c != 0 }) {
-		t.Error("the padding in front of the tensors is not zero")
-	}
-	end := start
-	for _, i := range list {
-		if i.at%32 != 0 || start+i.at != end {
-			t.Errorf("tensor %s is at %d, expected %d", i.name, i.at, end-start)
-		}
-		n := 1
-		for _, d := range i.shape {
-			n *= d
-		}
-		size := map[uint32]int{0: 4 * n, 1: 2 * n, 30: 2 * n, 8: n / 32 * 34}[i.kind]
-		i.data = b[end : end+size]
-		end += (size + 31) / 32 * 32
-		p.order = append(p.order, i.name)
-		p.tensors[i.name] = i.parsedTensor
-	}
-	if end != len(b) {
-		t.Errorf("%d bytes, expected %d", len(b), end)
-	}
-	return p
+	return f
 }
 
 func write(t *testing.T, f File) []byte {
@@ -196,22 +89,20 @@ func TestRoundTrip(t *testing.T) {
 	f.Tensors = append(f.Tensors, Tensor{"odd", F32, []int{3}, values(x)})
 	p := parse(t, write(t, f))
 	for _, pair := range f.Pairs {
-		if got := p.pairs[pair.Key]; !reflect.DeepEqual(got, pair.Value) {
+		if got := p.Pairs[pair.Key]; !reflect.DeepEqual(got, pair.Value) {
 			t.Errorf("%s: %#v, expected %#v", pair.Key, got, pair.Value)
 		}
 	}
 	for _, w := range f.Tensors {
-		got := p.tensors[w.Name]
-		shape := slices.Clone(got.shape)
-		slices.Reverse(shape)
-		if got.kind != uint32(w.Type) || !slices.Equal(shape, w.Shape) {
-			t.Fatalf("%s: type %d shape %v", w.Name, got.kind, got.shape)
+		got := p.Tensors[w.Name]
+		if got.Type != uint32(w.Type) || !slices.Equal(got.Shape, w.Shape) {
+			t.Fatalf("%s: type %d shape %v", w.Name, got.Type, got.Shape)
 		}
 		want := make([]float32, w.Len())
 		if err := w.Read(want, 0); err != nil {
 			t.Fatal(err)
 		}
-		for i, y := range decode(got) {
+		for i, y := range got.Values() {
 			bound := map[Type]float64{F32: 0, F16: 0x1p-11, BF16: 0x1p-8, Q8_0: 0}[w.Type] * math.Abs(float64(want[i]))
 			if w.Type == Q8_0 { // half a step, and the scale's rounding
 				var most float64
@@ -227,44 +118,6 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// decode gives the numbers of a tensor by the definition of its type.
-func decode(p parsedTensor) (out []float32) {
-	half := func(b []byte) float32 {
-		h := binary.LittleEndian.Uint16(b)
-		e, m := int(h>>10&31), float64(h&1023)
-		v := math.Ldexp(1+m/1024, e-15)
-		if e == 0 {
-			v = math.Ldexp(m, -24)
-		}
-		if h>>15 == 1 {
-			v = -v
-		}
-		return float32(v)
-	}
-	switch Type(p.kind) {
-	case F32:
-		for i := 0; i < len(p.data); i += 4 {
-			out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(p.data[i:])))
-		}
-	case F16:
-		for i := 0; i < len(p.data); i += 2 {
-			out = append(out, half(p.data[i:]))
-		}
-	case BF16:
-		for i := 0; i < len(p.data); i += 2 {
-			out = append(out, math.Float32frombits(uint32(binary.LittleEndian.Uint16(p.data[i:]))<<16))
-		}
-	case Q8_0:
-		for i := 0; i < len(p.data); i += 34 {
-			d := half(p.data[i:])
-			for _, q := range p.data[i+2 : i+34] {
-				out = append(out, d*float32(int8(q)))
-			}
-		}
-	}
-	return out
-}
-
 // q8_0 against its definition, with ties: max|x| is 127, so that the scale is 1 and
 // halves stay halves.
 func TestQ8Rounding(t *testing.T) {
@@ -276,7 +129,7 @@ func TestQ8Rounding(t *testing.T) {
 	low := make([]float32, 32)
 	low[0], low[1] = 127*0x1p-20, -63.5*0x1p-20 // a scale that is subnormal in binary16
 	all := slices.Concat(x, make([]float32, 32), tiny, low)
-	p := parse(t, write(t, File{Tensors: []Tensor{{"q", Q8_0, []int{4, 32}, values(all)}}})).tensors["q"].data
+	p := parse(t, write(t, File{Tensors: []Tensor{{"q", Q8_0, []int{4, 32}, values(all)}}})).Tensors["q"].Data
 	if d := binary.LittleEndian.Uint16(p); d != 0x3c00 {
 		t.Errorf("scale %04x, expected 1", d)
 	}
@@ -329,7 +182,7 @@ func TestRefused(t *testing.T) {
 	}
 	for _, k := range []Type{F16, BF16, Q8_0} { // the largest that round to finite numbers
 		x := map[Type]float32{F16: 65519, BF16: 0x1.fep127, Q8_0: 127 * 65519}[k]
-		for i, y := range decode(parse(t, write(t, one(k, x))).tensors["w"])[:2] {
+		for i, y := range parse(t, write(t, one(k, x))).Tensors["w"].Values()[:2] {
 			if y-y != 0 {
 				t.Errorf("%s: element %d of %g is %g", k, i, x, y)
 			}

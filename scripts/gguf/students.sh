@@ -36,7 +36,7 @@ config() {
 train() {
   rm -rf "$work/$1.run"
   "$gad" sft --model "${3:-$work/$1}" --data "$work/rows.jsonl" --output "$work/$1.run" --steps "$2" \
-    data.train_batch_size=8 actor.optim.lr="${4:-2e-3}" actor.optim.lr_warmup_steps=10 actor.optim.lr_scheduler=cosine actor.grad_clip=1 \
+    data.train_batch_size=8 actor.optim.lr="${4:-3e-3}" actor.optim.lr_warmup_steps=10 actor.optim.lr_scheduler=cosine actor.grad_clip=1 \
     data.max_prompt_length=64 data.max_response_length=256 data.overlong_prompts=filter actor.max_token_len=2048 trainer.total_epochs=100 ${5:-} > "$work/$1.log" 2>&1
 }
 # finish NAME FLAGS: exports, and what gad itself says of the tokens and the greedy answers
