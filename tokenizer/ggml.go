@@ -76,7 +76,7 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 		}
 	}
 	if t.prefix {
-		return nil, cannot("pre_tokenizer", "add_prefix_space true", "")
+		return nil, cannot("pre_tokenizer", "has add_prefix_space true", "")
 	}
 	names := ggmlPre[strings.Join(t.patterns, "\n")]
 	g := &GGML{Pre: names.merges, BOS: -1, EOS: t.endOfTurn, EOT: t.endOfTurn, EOM: -1, Unknown: -1, Pad: t.pad, Ends: t.EOS()}
@@ -85,9 +85,9 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	}
 	switch {
 	case names.merges == "" && names.ignores == "":
-		return nil, cannot("pre_tokenizer", fmt.Sprintf("pattern %s", clip(fmt.Sprintf("%q", strings.Join(t.patterns, ", ")))), "")
+		return nil, cannot("pre_tokenizer", fmt.Sprintf("has the pattern %s", clip(fmt.Sprintf("%q", strings.Join(t.patterns, ", ")))), "")
 	case g.Pre == "":
-		return nil, cannot("model", fmt.Sprintf("ignore_merges %v with this pre_tokenizer", t.model.ignoreMerges), "")
+		return nil, cannot("model", fmt.Sprintf("has ignore_merges %v with this pre_tokenizer", t.model.ignoreMerges), "")
 	}
 	if err := t.ggmlTokens(g, vocab); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 
 // cannot is the error of a part of tokenizer.json that llama.cpp does not have.
 func cannot(part, what, way string) error {
-	return fmt.Errorf("%q: %s: %w: %s", part, what, ErrGGML, cmp.Or(way, "use the Hugging Face folder (gad export without --gguf)"))
+	return fmt.Errorf("%q %s: %w: %s", part, what, ErrGGML, cmp.Or(way, "use the Hugging Face folder (gad export without --gguf)"))
 }
 
 // ggmlTokens lists vocabulary and merges.
@@ -115,9 +115,9 @@ func (t *Tokenizer) ggmlTokens(g *GGML, vocab int) error {
 	for _, a := range t.added {
 		switch {
 		case a.LStrip || a.RStrip:
-			return cannot("added_tokens", fmt.Sprintf("%q takes the blanks beside it (lstrip, rstrip)", a.Content), "")
+			return cannot("added_tokens", fmt.Sprintf("has %q, which takes the blanks beside it (lstrip, rstrip)", a.Content), "")
 		case a.SingleWord:
-			return cannot("added_tokens", fmt.Sprintf("%q is found between blanks only (single_word)", a.Content), "")
+			return cannot("added_tokens", fmt.Sprintf("has %q, which is found between blanks only (single_word)", a.Content), "")
 		}
 		g.Types[a.ID] = GGMLAdded
 		if a.Special {
@@ -164,7 +164,7 @@ func (t *Tokenizer) ggmlEdges(g *GGML) error {
 	case len(t.before) == 1:
 		g.BOS, g.AddBOS = t.before[0], true
 	case len(t.before) > 1:
-		return cannot("post_processor", fmt.Sprintf("%d tokens before a text", len(t.before)), "")
+		return cannot("post_processor", fmt.Sprintf("puts %d tokens before a text", len(t.before)), "")
 	case g.BOS < 0:
 		// llama.cpp has a token 11 for a file that names none. It is not put before texts,
 		// but seen by chat templates; Qwen's files name the token that ends a text.
@@ -182,7 +182,7 @@ func (t *Tokenizer) ggmlEdges(g *GGML) error {
 		case g.EOM < 0:
 			g.EOM = id // the third place for an end that there is
 		default:
-			return cannot("eos_token_id", fmt.Sprintf("%q and %q also end an answer", g.Tokens[g.EOM], g.Tokens[id]), "remove all but two of eos_token_id in generation_config.json")
+			return cannot("eos_token_id", fmt.Sprintf("has %q and %q beside the end of turn", g.Tokens[g.EOM], g.Tokens[id]), "remove all but two of eos_token_id in generation_config.json")
 		}
 	}
 	return nil
