@@ -8,7 +8,7 @@ the folder to one of the file and leave none; the bytes must be those that gguf-
 of the folder's float32 weights (quantize), with Llama's rows of q and k in llama.cpp's
 order. Metadata: the sizes of config.json; the vocabulary, types, merges and end tokens of
 tokenizer.json, tokenizer_config.json and generation_config.json; the chat template.
-Exit status 0 if all is equal. Needs gguf, numpy, safetensors, torch.
+Exit status 0 if all is equal. Needs gguf, numpy, safetensors.
 """
 import glob
 import json
@@ -30,16 +30,14 @@ def want(what, got, expected):
         print(f"  {what}: {str(got)[:200]}, expected {str(expected)[:200]}")
 
 
-def value(field):
-    v = field.contents()
-    return v
-
-
 def check(path, folder):
     print(path)
     reader = gguf.GGUFReader(path)
-    kv = {k: f for k, f in reader.fields.items()}
-    get = lambda key: value(kv[key]) if key in kv else None
+    kv = reader.fields
+
+    def get(key):
+        return kv[key].contents() if key in kv else None
+
     config = json.load(open(f"{folder}/config.json"))
     arch = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
     heads, groups, layers = config["num_attention_heads"], config["num_key_value_heads"], config["num_hidden_layers"]

@@ -17,7 +17,7 @@ perplexity  of HELD by each file, and by transformers in float32; the largest di
 template    what gad's folder renders for a chat (transformers), and what the file holds
 
 Exit status 0 if the tokens are equal, greedy answers part at near ties only (0.02 nat) and
-q8_0's perplexity is within 1 % of float32's. Needs llama-cpp-python built from its source,
+q8_0's perplexity is within 1 % of float32's. With --tokens the first part alone. Needs llama-cpp-python built from its source,
 torch, transformers, tokenizers.
 """
 import json
@@ -169,12 +169,18 @@ def perplexity(student, reference, held):
 
 def main():
     torch.set_num_threads(1)
+    only = "--tokens" in sys.argv
+    if only:
+        sys.argv.remove("--tokens")
     if len(sys.argv) < 4:
         sys.exit(__doc__)
     gad, held = os.path.abspath(sys.argv[1]), open(sys.argv[2], encoding="utf-8").read()
     print(f"llama-cpp-python {llama_cpp.__version__}, transformers {transformers.__version__}")
     for student in sys.argv[3:]:
         print(os.path.basename(student))
+        if only:
+            same_tokens(student, llama(f"{student}.f16.gguf"), held)
+            continue
         reference = transformers.AutoModelForCausalLM.from_pretrained(f"{student}.hf", dtype=torch.float32, attn_implementation="eager").eval()
         model = llama(f"{student}.f16.gguf")
         same_tokens(student, model, held)

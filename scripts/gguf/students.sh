@@ -6,12 +6,13 @@
 #
 # GAD is the binary, TEXT are text files: their paragraphs become rows (the beginning is
 # the prompt, the rest the answer), the tokenizers' corpus and, every tenth of them, the
-# held-out text WORK/held.txt. Needs Python and jq for the rows; some minutes.
+# held-out text WORK/held.txt. STEPS is how long they train, ARCHS which ones. Needs
+# Python for the rows; some minutes.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 gad=$(realpath "$1") work=${*: -1}
 texts=("${@:2:$#-2}")
-steps=${STEPS:-150}
+steps=${STEPS:-300}
 mkdir -p "$work"
 python3 - "$work" "${texts[@]}" <<'PY'
 import json, re, sys
@@ -39,7 +40,7 @@ train() {
     data.train_batch_size=8 actor.optim.lr="${4:-3e-3}" actor.optim.lr_warmup_steps=10 actor.optim.lr_scheduler=cosine actor.grad_clip=1 \
     data.max_prompt_length=64 data.max_response_length=256 data.overlong_prompts=filter actor.max_token_len=2048 trainer.total_epochs=100 ${5:-} > "$work/$1.log" 2>&1
 }
-# finish NAME FLAGS: exports, and what gad itself says of the tokens and the greedy answers
+# finish NAME FLAGS: exports
 finish() {
   rm -rf "$work/$1.hf" "$work/$1".*.gguf
   "$gad" export --run "$work/$1.run" --output "$work/$1.hf" --dtype float32 ${2:-}
@@ -48,7 +49,7 @@ finish() {
 config Qwen2 qwen2 '"rope_theta":1000000.0,"tie_word_embeddings":true' > "$work/qwen2.json"
 config Qwen3 qwen3 '"rope_theta":1000000.0,"tie_word_embeddings":false,"head_dim":64' > "$work/qwen3.json"
 config Llama llama '"rope_theta":500000.0,"tie_word_embeddings":false,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":64}' > "$work/llama.json"
-for arch in qwen2 qwen3 llama; do
+for arch in ${ARCHS:-qwen2 qwen3 llama}; do
   rm -rf "${work:?}/$arch"
   "$gad" init --config "$work/$arch.json" --corpus "$work/corpus.txt" --output "$work/$arch"
   if [ $arch = llama ]; then # the tokenizer of Llama 3's kind: groups of three digits, whole words first, a token before texts
