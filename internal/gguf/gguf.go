@@ -221,7 +221,14 @@ func (t Tensor) write(w io.Writer) error {
 			return err
 		}
 		if i := slices.IndexFunc(part, func(x float32) bool { return !t.Type.holds(x) }); i >= 0 {
-			return fmt.Errorf("element %d: %g: cannot be written as %s", lo+i, part[i], t.Type)
+			if x := part[i]; x-x != 0 {
+				return fmt.Errorf("element %d is %g: not finite: use an earlier checkpoint", lo+i, x)
+			}
+			wider := BF16
+			if t.Type == BF16 {
+				wider = F32
+			}
+			return fmt.Errorf("element %d is %g, too large for %s: use %s", lo+i, part[i], t.Type, wider)
 		}
 		var err error
 		switch t.Type {
