@@ -114,17 +114,15 @@ def same_tokens(student, model, held):
     print(f"  of {len(NOT_NFC)} strings that are not in NFC {len(other)} differ")
 
 
-def greedy(student, gad, model, reference, held, prompts=20, new=64):
-    hf = tokenizers.Tokenizer.from_file(f"{student}.hf/tokenizer.json")
-    rng, parted, total, margins = random.Random(2), 0, 0, []
+def greedy(student, gad, model, reference, held, prompts=40, new=64):
+    rng, total, margins = random.Random(2), 0, []
     ends = set(json.load(open(f"{student}.hf/generation_config.json"))["eos_token_id"])
     for _ in range(prompts):
         at = rng.randrange(len(held) - 200)
         prompt = held[at:at + rng.randrange(20, 120)]
-        ids = hf.encode(prompt, add_special_tokens=False).ids
         line = subprocess.run([gad, "generate", "--model", f"{student}.hf", "--raw", "--json", "--temperature", "0", "--max-new-tokens", str(new), "--prompt", prompt],
                               check=True, capture_output=True, text=True).stdout
-        answer = json.loads(line)["response_ids"]
+        ids, answer = json.loads(line)["prompt_ids"], json.loads(line)["response_ids"]
         model.reset()
         model.eval(ids)
         mine = []
