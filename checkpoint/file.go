@@ -19,7 +19,7 @@ import (
 func WriteFile(fsys FS, dst string, size int64, fill func(io.Writer) error) error {
 	fsys = vfs.OrDisk(fsys)
 	dst = filepath.Clean(dst)
-	if err := absent(fsys, dst, "file"); err != nil {
+	if err := Absent(fsys, dst, "file"); err != nil {
 		return err
 	}
 	if err := CheckSpace(fsys, dst, size); err != nil {

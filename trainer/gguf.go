@@ -46,6 +46,9 @@ func ExportGGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	if err := CheckGGUF(dst, kind); err != nil {
 		return err
 	}
+	if err := checkpoint.Absent(fsys, dst, "file"); err != nil { // before the model is read; WriteFile asks again
+		return err
+	}
 	if _, err := readState(fsys, dir); err != nil {
 		return err
 	}
