@@ -59,9 +59,6 @@ const (
 // size is in bytes.
 func (t dtype) size() int64 { return [...]int64{4, 2, 4, 1}[t] }
 
-// step is the distance of neighbouring elements in bytes; those of master are in each plane.
-func (t dtype) step() int64 { return [...]int64{4, 2, 2, 1}[t] }
-
 func (t dtype) String() string {
 	return [...]string{"float32", "bfloat16", "float32 in two halves", "codes of 8 bits"}[t]
 }

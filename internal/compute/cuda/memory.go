@@ -50,6 +50,9 @@ type view struct {
 	lo driver.Ptr // the second plane of master
 }
 
+// step is the distance of neighbouring elements in bytes; those of master are in each plane.
+func (t dtype) step() int64 { return [...]int64{4, 2, 2, 1}[t] }
+
 // from is the address of element i, in the first plane of master.
 func (v view) from(i int) driver.Ptr { return v.p + driver.Ptr(int64(i)*v.t.step()) }
 
