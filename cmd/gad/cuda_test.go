@@ -13,43 +13,7 @@ import (
 	"testing"
 
 	"gad/internal/compute/cuda"
-	"gad/internal/compute/cuda/driver"
 )
-
-// gad bench says how many decode steps were replayed, and, where cuBLASLt has no
-// algorithm, that it has none.
-func TestCUDABench(t *testing.T) {
-	be, err := cuda.Open(cuda.Options{})
-	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
-		t.Skipf("NOT TESTED: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	be.Close()
-	f := ready(t)
-	args := []string{"bench", "--device", "cuda", "--shape", f.path("student"), "--what", "stages", "--seconds", "5", "--prompts", "2", "--answers", "2",
-		"--prompt-tokens", "5", "--new-tokens", "8", "--micro", "60"}
-	printed, _ := must(t, args...)
-	if !strings.Contains(printed, "decode steps were replayed as a CUDA graph") || strings.Contains(printed, "declined") {
-		t.Errorf("bench printed\n%s", printed)
-	}
-	if driver.Emulated() == nil {
-		return
-	}
-	t.Setenv("GAD_EMU_NO_PLANS", "1")
-	if printed, _ = must(t, args...); !strings.Contains(printed, "cuBLASLt declined ") {
-		t.Errorf("where it has no algorithm, bench printed\n%s", printed)
-	}
-	var r struct {
-		Declined string  `json:"declined"`
-		Replayed float64 `json:"replayed_frac"`
-	}
-	printed, _ = must(t, append(args, "--json")...)
-	if err := json.Unmarshal([]byte(printed), &r); err != nil || r.Replayed <= 0 || r.Replayed >= 1 || !strings.HasPrefix(r.Declined, "cuBLASLt declined ") {
-		t.Errorf("%+v, %v", r, err)
-	}
-}
 
 // Every command that computes, on the GPU and on the CPU, on the same models.
 func TestCUDACommands(t *testing.T) {
