@@ -19,7 +19,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-fast="13 14 16 17 21 29 30"
+main() { # read as a whole before it runs, so that the script may change meanwhile
+
+fast="12 14 17 29 30"
 table=doc/gpu/mutants.md
 
 die() { echo "mutants.sh: $*" >&2; exit 2; }
@@ -144,3 +146,6 @@ if [ $failed -gt 0 ]; then
   exit 1
 fi
 say "all of ${#patches[@]} bugs are caught, in $SECONDS s"
+}
+
+main "$@"
