@@ -395,3 +395,125 @@ func TestDecodePTX(t *testing.T) {
 		}
 	}
 }
+
+// The attention kernels of the text, forward and backward, over one sequence of more
+// than a tile, against float64.
+func TestAttentionPTX(t *testing.T) {
+	for _, c := range []struct{ E, dkvRows, fwd, dkv, dq int }{{64, 128, 40960, 66560, 65536}, {128, 64, 81920, 99328, 98304}} {
+		const H, K, N = 2, 1, 133
+		text := string(kernels.PTX(80))
+		kernel := func(name string) *ptxKernel {
+			k, err := parsePTX(text, fmt.Sprintf("%s_E%d", name, c.E))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		}
+		rng := rand.New(rand.NewPCG(7, 8))
+		m := &ptxMachine{}
+		normal := func(n int) (x []float64, at uint64) {
+			var b []byte
+			for range n {
+				h := bf16Bits(float32(rng.NormFloat64()))
+				x, b = append(x, float64(bf16Value(h))), binary.LittleEndian.AppendUint16(b, uint16(h))
+			}
+			return x, m.put(b)
+		}
+		empty := func(n int) (b []byte, at uint64) {
+			b = make([]byte, n)
+			return b, m.put(b)
+		}
+		q, qAt := normal(N * H * c.E)
+		k, kAt := normal(N * K * c.E)
+		v, vAt := normal(N * K * c.E)
+		do, doAt := normal(N * H * c.E)
+		o, oAt := empty(2 * N * H * c.E)
+		lse, lseAt := empty(4 * N * H)
+		dq, dqAt := empty(2 * N * H * c.E)
+		dk, dkAt := empty(2 * N * K * c.E)
+		dv, dvAt := empty(2 * N * K * c.E)
+		segments := m.put(littleEndian([]uint32{0, N, 0, 0, 0}))
+		tiles := func(rows int) (n int, at uint64) {
+			var list []uint32
+			for i := range blocks(N, rows) {
+				list = append(list, 0, uint32(i))
+			}
+			return blocks(N, rows), m.put(littleEndian(list))
+		}
+		queries, queryTiles := tiles(128)
+		keys, keyTiles := tiles(c.dkvRows)
+		s32 := float32(1 / math.Sqrt(float64(c.E)))
+		scale := float64(s32)
+
+		// The reference, and what backward reads of it.
+		want := map[string][]float64{"o": make([]float64, N*H*c.E), "dq": make([]float64, N*H*c.E), "dk": make([]float64, N*c.E), "dv": make([]float64, N*c.E)}
+		dot := func(x, y []float64) (sum float64) {
+			for i := range x {
+				sum += x[i] * y[i]
+			}
+			return sum
+		}
+		row := func(x []float64, i int) []float64 { return x[i*c.E : (i+1)*c.E] }
+		add := func(to, x []float64, by float64) {
+			for i := range to {
+				to[i] += x[i] * by
+			}
+		}
+		var lses []float64
+		var deltas []uint32
+		for i := range N {
+			for h := range H {
+				n := i*H + h
+				total := 0.0
+				for j := range i + 1 {
+					total += math.Exp(scale * dot(row(q, n), row(k, j)))
+				}
+				for j := range i + 1 {
+					add(row(want["o"], n), row(v, j), math.Exp(scale*dot(row(q, n), row(k, j)))/total)
+				}
+				delta := dot(row(do, n), row(want["o"], n))
+				lses, deltas = append(lses, math.Log(total)), append(deltas, math.Float32bits(float32(delta)))
+				for j := range i + 1 {
+					p := math.Exp(scale*dot(row(q, n), row(k, j))) / total
+					ds := p * (dot(row(do, n), row(v, j)) - delta)
+					add(row(want["dq"], n), row(k, j), scale*ds)
+					add(row(want["dk"], j), row(q, n), scale*ds)
+					add(row(want["dv"], j), row(do, n), p)
+				}
+			}
+		}
+		deltaAt := m.put(littleEndian(deltas))
+		if err := m.launch(kernel("attn_fwd"), [3]int{queries, H, 1}, 128, c.fwd, oAt, lseAt, qAt, kAt, vAt, segments, queryTiles, H, K, fromF(s32)); err != nil {
+			t.Fatal(err)
+		}
+		for n, x := range wordsOf(lse) {
+			if got := float64(math.Float32frombits(x)); !(math.Abs(got-lses[n]) < 1e-4) {
+				t.Fatalf("width %d: lse[%d] is %v, want %v", c.E, n, got, lses[n])
+			}
+		}
+		for _, run := range []struct {
+			name         string
+			grid, shared int
+			heads        int
+			tiles        uint64
+			to           []uint64
+		}{{"attn_bwd_dkv", keys, c.dkv, K, keyTiles, []uint64{dkAt, dvAt}}, {"attn_bwd_dq", queries, c.dq, H, queryTiles, []uint64{dqAt}}} {
+			args := append(run.to, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, run.tiles, H, K, fromF(s32))
+			if err := m.launch(kernel(run.name), [3]int{run.grid, run.heads, 1}, 128, run.shared, args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, b := range map[string][]byte{"o": o, "dq": dq, "dk": dk, "dv": dv} {
+			var size, off, worst float64
+			for i, x := range want[name] {
+				d := math.Abs(float64(bf16Value(little(b[2*i:2*i+2]))) - x)
+				size, off, worst = size+x*x, off+d*d, max(worst, d)
+			}
+			size, off, worst = math.Sqrt(size), math.Sqrt(off), worst*math.Sqrt(float64(len(want[name])))
+			t.Logf("width %d: %s: off by %.2g of its size, at worst by %.2g", c.E, name, off/size, worst/size)
+			if !(off <= 0.008*size) || !(worst <= 0.1*size) {
+				t.Errorf("width %d: %s is off by %.2g of its size, one element by %.2g", c.E, name, off/size, worst/size)
+			}
+		}
+	}
+}

@@ -383,6 +383,12 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 			}
 			return a
 		})
+	case "rcp.rn.f32":
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return fromF(1 / asF(a(t))) })
+	case "cvt.rn.f32.s32":
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return fromF(float32(signed(a(t), 32))) })
 	case "neg.f32":
 		a := val(1)
 		set(func(t *ptxThread) uint64 { return cut(a(t)^0x80000000, 32) })
