@@ -402,41 +402,50 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 	near("merged again", read(merged), stepped)
 }
 
+// overfit is n AdamW steps of m by cross entropy on seqs: the losses.
+func overfit(t testing.TB, m *Model, c AdamWConfig, seqs []Seq, n int) (out []float64) {
+	t.Helper()
+	o, err := NewOptimizer(m, c)
+	must(t, err)
+	for range n {
+		loss := 0.0
+		must(t, m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (dl, _ [][]float32, err error) {
+			n := 0
+			for i := range l {
+				n += len(l[i])
+			}
+			for i := range l {
+				dl = append(dl, make([]float32, len(l[i])))
+				for j := range l[i] {
+					loss -= float64(l[i][j]) / float64(n)
+					dl[i][j] = -1 / float32(n)
+				}
+			}
+			return dl, nil, nil
+		}))
+		_, skipped, err := o.Step(1e-3)
+		must(t, err)
+		if skipped {
+			t.Fatal("a step was skipped")
+		}
+		out = append(out, loss)
+	}
+	return out
+}
+
+// overfitting is overfit's optimizer.
+var overfitting = AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1}
+
 // Optimizer steps by cross entropy follow the CPU's.
 func TestCUDATraining(t *testing.T) {
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		t.Run(precision, func(t *testing.T) {
 			c := tensorCore("Qwen2", 64)
 			seqs := seqsOf(c.Vocab, 40, 21, 30)
-			losses := func(be compute.Backend) (out []float64) {
+			losses := func(be compute.Backend) []float64 {
 				m := narrowed(t, be, c, Options{Trainable: true, Seed: 2})
 				defer m.Close()
-				o, err := NewOptimizer(m, AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
-				must(t, err)
-				for range 8 {
-					loss := 0.0
-					must(t, m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (dl, _ [][]float32, err error) {
-						n := 0
-						for i := range l {
-							n += len(l[i])
-						}
-						for i := range l {
-							dl = append(dl, make([]float32, len(l[i])))
-							for j := range l[i] {
-								loss -= float64(l[i][j]) / float64(n)
-								dl[i][j] = -1 / float32(n)
-							}
-						}
-						return dl, nil, nil
-					}))
-					_, skipped, err := o.Step(1e-3)
-					must(t, err)
-					if skipped {
-						t.Fatal("a step was skipped")
-					}
-					out = append(out, loss)
-				}
-				return out
+				return overfit(t, m, overfitting, seqs, 8)
 			}
 			got, want := losses(gpu(t, precision)), losses(processor(t))
 			tol := map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.03}[precision]
@@ -451,6 +460,83 @@ func TestCUDATraining(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Training with moments in 8 bits follows float32's, and the CPU's; with moments in the
+// host's memory it has the same bits, and the device holds less by just the moments.
+func TestCUDAMoments(t *testing.T) {
+	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		t.Run(precision, func(t *testing.T) {
+			c := tensorCore("Qwen2", 64)
+			seqs := seqsOf(c.Vocab, 40, 21, 30)
+			losses := map[bool][]float64{}
+			for _, eight := range []bool{false, true} {
+				var bits []float32
+				var took int64
+				for _, offload := range []bool{false, true} {
+					be := gpu(t, precision)
+					m := narrowed(t, be, c, Options{Trainable: true, Seed: 2})
+					o := overfitting
+					o.Moments8, o.Offload = eight, offload
+					got := overfit(t, m, o, seqs, 8)
+					var state []float32
+					for _, p := range m.params {
+						for _, x := range []compute.Tensor{p.W, p.M, p.V, p.MScale, p.VScale} {
+							if !x.Absent() {
+								state = append(state, values(be, x)...)
+							}
+						}
+					}
+					inUse, _ := be.Memory()
+					if !offload {
+						losses[eight], bits, took = got, state, inUse
+					} else {
+						if !slices.Equal(got, losses[eight]) || !slices.Equal(state, bits) {
+							t.Errorf("8 bits %v: other losses or other bits with moments on the host: %v, want %v", eight, got, losses[eight])
+						}
+						if want := moments(m, be, o) - moments(m, be, AdamWConfig{Moments8: eight}); inUse-took != want {
+							t.Errorf("8 bits %v: moments on the host change the device's memory by %d bytes, want %d", eight, inUse-took, want)
+						}
+					}
+					must(t, m.Close())
+				}
+			}
+			m := narrowed(t, processor(t), c, Options{Trainable: true, Seed: 2})
+			defer m.Close()
+			o := overfitting
+			o.Moments8 = true
+			want := overfit(t, m, o, seqs, 8)
+			t.Logf("loss %.4f to %.4f, with moments in 8 bits %.4f, on the CPU %.4f", losses[false][0], losses[false][7], losses[true][7], want[7])
+			tol := map[string]float64{cuda.F32: 1e-3, cuda.BF16: 0.03}[precision]
+			for i, x := range losses[true] {
+				if math.Abs(x-want[i]) > tol*want[i] {
+					t.Errorf("step %d: loss %g with moments in 8 bits, on the CPU %g", i+1, x, want[i])
+				}
+				if math.Abs(x-losses[false][i]) > 0.05*x {
+					t.Errorf("step %d: loss %g with moments in 8 bits, %g with float32", i+1, x, losses[false][i])
+				}
+			}
+			if slices.Equal(losses[true], losses[false]) {
+				t.Error("moments in 8 bits change nothing")
+			}
+		})
+	}
+}
+
+// moments are the bytes that NewOptimizer takes of the device for m.
+func moments(m *Model, f Footprint, o AdamWConfig) (bytes int64) {
+	host := compute.Class(0)
+	if o.Offload {
+		host = compute.Host
+	}
+	for _, p := range m.params {
+		if n := int64(p.Len()); o.Moments8 && coded(p) {
+			bytes += 2*n*f.Element(compute.Code|host) + 2*int64(compute.Blocks(p.Len()))*f.Element(compute.Wide|host)
+		} else {
+			bytes += 2 * n * f.Element(compute.Wide|host)
+		}
+	}
+	return bytes
 }
 
 // Sampling: the tokens are the CPU's in float32; log-probabilities are those that
@@ -572,6 +658,11 @@ func TestCUDAPlan(t *testing.T) {
 	c.Hidden, c.Heads, c.FFN, c.Vocab = 512, 8, 1024, 2048
 	seqs := seqsOf(c.Vocab, 60, 68)
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		type planned struct {
+			PlanOptions
+			AdamWConfig // Moments8 and Offload
+		}
+		var all []planned
 		for _, o := range []PlanOptions{
 			{Tokens: 128},
 			{Tokens: 128, Trainable: true},
@@ -582,9 +673,21 @@ func TestCUDAPlan(t *testing.T) {
 			{Kind: Scorer, Tokens: 128, Trainable: true, Recompute: true, LoRA: LoRA{Rank: 16}},
 			{Slots: 8, N: 8, Prompts: 1, PromptTokens: 48, MaxNew: 8, LoRA: LoRA{Rank: 16}},
 		} {
+			all = append(all, planned{o, adamw()})
+			for _, eight := range []bool{false, true} {
+				for _, offload := range []bool{false, true} {
+					if a := adamw(); o.Trainable && !o.Recompute && o.Kind == LM && (eight || offload) {
+						o.Moments8, o.Offload = eight, offload
+						a.Moments8, a.Offload = eight, offload
+						all = append(all, planned{o, a})
+					}
+				}
+			}
+		}
+		for _, o := range all {
 			be := gpu(t, precision)
 			_, before := be.Memory()
-			plan := c.Plan(be, o).Total()
+			plan := c.Plan(be, o.PlanOptions).Total()
 			opt := Options{Kind: o.Kind, Trainable: o.Trainable, Recompute: o.Recompute, LoRA: o.LoRA}
 			var m *Model
 			var err error
@@ -600,8 +703,11 @@ func TestCUDAPlan(t *testing.T) {
 			}
 			must(t, err)
 			if o.Trainable {
-				_, err = NewOptimizer(m, adamw())
+				_, err = NewOptimizer(m, o.AdamWConfig)
 				must(t, err)
+				if parts := c.Plan(be, o.PlanOptions); parts.Moments != moments(m, be, o.AdamWConfig) {
+					t.Errorf("%+v: %d bytes of moments planned, want %d", o.PlanOptions, parts.Moments, moments(m, be, o.AdamWConfig))
+				}
 			}
 			switch {
 			case o.Slots > 0:
@@ -616,9 +722,9 @@ func TestCUDAPlan(t *testing.T) {
 			must(t, err)
 			_, peak := be.Memory()
 			took := peak - before
-			t.Logf("%s %+v: plan %d bytes, took %d: %+.1f %%", precision, o, plan, took, 100*(float64(plan)/float64(took)-1))
+			t.Logf("%s %+v 8 bits %v offload %v: plan %d bytes, took %d: %+.1f %%", precision, o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan, took, 100*(float64(plan)/float64(took)-1))
 			if r := float64(plan) / float64(took); r < 0.95 || r > 1.05 {
-				t.Errorf("%s %+v: plan of %d bytes, the model took %d", precision, o, plan, took)
+				t.Errorf("%s %+v 8 bits %v offload %v: plan of %d bytes, the model took %d", precision, o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan, took)
 			}
 			must(t, m.Close())
 		}

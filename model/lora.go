@@ -36,6 +36,16 @@ func DefaultLoRA() LoRA { return LoRA{Targets: allLinear} }
 // On reports whether there are adapters.
 func (l LoRA) On() bool { return l.Rank > 0 }
 
+// TrainPasses is what a forward and a backward pass cost, in forward passes: two for the
+// backward pass, of which the weights' gradients are one, that frozen weights do not take.
+// What the adapters themselves compute is not counted.
+func (l LoRA) TrainPasses() float64 {
+	if l.On() {
+		return 2
+	}
+	return 3
+}
+
 // Scaling is s.
 func (l LoRA) Scaling() float64 {
 	alpha := l.alpha()

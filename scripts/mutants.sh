@@ -70,7 +70,7 @@ by() {
   name=$(sed -n 's/^ *--- FAIL: \([^ ]*\).*/\1/p' "$1" | head -n 1)
   [ -n "$name" ] || name=$(grep -o '^=== RUN .*' "$1" | tail -n 1 | awk '{print $3}')
   local said
-  said=$(grep -o 'emu: kernel [a-zA-Z0-9_]*:.*' "$1" | head -n 1 | sed 's/block (.*thread ([0-9,]*): //; s/emu: kernel //' | cut -c1-110 || true)
+  said=$(grep -o 'emu: kernel [a-zA-Z0-9_]*:.*' "$1" | head -n 1 | sed 's/block (.*thread ([0-9,]*): //; s/emu: kernel //; s/ at address .*//; s/ at \.\.[^ ]*//; s/, without a barrier.*/, without a barrier/' || true)
   printf '`%s`' "$name"
   if [ -n "$said" ]; then printf ', emulated device: %s' "$said"; fi
 }

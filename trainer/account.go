@@ -54,7 +54,7 @@ type work struct {
 }
 
 // add counts passes over seqs, a prompt that several of them have once: 1 for a forward
-// pass, 3 for forward and backward.
+// pass, LoRA.TrainPasses for forward and backward.
 func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) {
 	for _, s := range model.Stretches(seqs) {
 		n := float64(s.Tokens)
@@ -67,7 +67,7 @@ func (t *Trainer) teacherWork(b *Batch) (w work) {
 	for _, s := range b.Teachers {
 		w.tokens += len(s.IDs)
 	}
-	w.add(t.actor.Model().Config(), b.Teachers, 3, true)
+	w.add(t.actor.Model().Config(), b.Teachers, t.cfg.Actor.LoRA.TrainPasses(), true)
 	return w
 }
 
@@ -86,13 +86,13 @@ func (t *Trainer) stepWork(r *round) (w work) {
 		forward++
 	}
 	w.add(c, seqs, forward, true)
-	w.add(c, both, 3*float64(t.cfg.Critic.PPOEpochs)+t.cfg.scoredBefore(len(teachers)), false)
+	w.add(c, both, t.cfg.Critic.LoRA.TrainPasses()*float64(t.cfg.Critic.PPOEpochs)+t.cfg.scoredBefore(len(teachers)), false)
 	switch {
 	case t.criticAlone():
 	case t.learnsTeacher():
-		w.add(c, teachers, 3, true)
+		w.add(c, teachers, t.cfg.Actor.LoRA.TrainPasses(), true)
 	default:
-		w.add(c, seqs, 3*float64(t.cfg.Actor.PPOEpochs), true)
+		w.add(c, seqs, t.cfg.Actor.LoRA.TrainPasses()*float64(t.cfg.Actor.PPOEpochs), true)
 	}
 	return w
 }

@@ -212,12 +212,31 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
 	}
+	if complaint := c.offloads(stage); complaint != "" {
+		bad("%s", complaint)
+	}
 	errs = append(errs, c.validateJudges(stage)...)
 	return errors.Join(errs...)
 }
 
+// offloads is what is wrong with moments that are to leave a device's memory for the same.
+func (c *Config) offloads(stage Stage) (complaint string) {
+	key := "actor.optim.offload"
+	switch {
+	case c.Trainer.Device == "cuda":
+		return ""
+	case c.Actor.Optim.Offload:
+	case c.Critic.Optim.Offload && stage.hasCritic():
+		key = "critic.optim.offload"
+	default:
+		return ""
+	}
+	return fmt.Sprintf("%s is true, but trainer.device is %s: there is no other memory: leave it out", key, c.Trainer.Device)
+}
+
 // largeLR is a little more than the largest rate at which a game was seen to win, 2e-4
-// with a narrow clip (doc/study.md, "Ablations and a student that is too fast").
+// with a narrow clip (doc/study.md, "Ablations and a student that is too fast"). Adapters
+// take ten times as much.
 const largeLR = 3e-4
 
 // Warnings are settings that are allowed and rarely right.
@@ -226,7 +245,11 @@ func (c *Config) Warnings(stage Stage) (warnings []string) {
 	if !stage.hasCritic() {
 		return warnings
 	}
-	if lr := c.Actor.Optim.LR; stage == Train && lr > largeLR {
+	large := largeLR
+	if c.Actor.LoRA.On() {
+		large *= 10
+	}
+	if lr := c.Actor.Optim.LR; stage == Train && lr > large {
 		warnings = append(warnings, fmt.Sprintf("actor.optim.lr is %g: fit for learning the teacher's answers, and mostly too large for the game (the paper's is 1e-6, gad demo's 5e-5 after 3e-3): if KL runs away, lower it", lr))
 	}
 	if c.Rollout.N < 4 {
@@ -264,6 +287,9 @@ func StageDefaults(stage Stage) Config {
 	return c
 }
 
+// presetRank is the rank of the preset lora.
+const presetRank = 64
+
 // presets are the settings in which published methods differ from each other, by name.
 var presets = map[string][]string{
 	// GAD, arXiv 2511.10643: the defaults.
@@ -275,7 +301,7 @@ var presets = map[string][]string{
 	"paper": {},
 	// LoRA of rank 64 on every linear layer of both networks at ten times the learning
 	// rates, as "LoRA without regret" found for policy gradients (doc/lora.md).
-	"lora": {"actor.lora.rank=64", "critic.lora.rank=64", "actor.optim.lr=1e-5", "critic.optim.lr=1e-5"},
+	"lora": {fmt.Sprintf("actor.lora.rank=%d", presetRank), fmt.Sprintf("critic.lora.rank=%d", presetRank), "actor.optim.lr=1e-5", "critic.optim.lr=1e-5"},
 }
 
 // PresetNames lists the presets.

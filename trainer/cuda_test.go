@@ -3,17 +3,21 @@
 package trainer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/cuda/driver"
+	"gad/internal/vfs"
+	"gad/model"
 )
 
 // gpu opens a GPU, emulated or not; where there is none the test is skipped,
@@ -135,25 +139,65 @@ func TestCUDADeclined(t *testing.T) {
 func has(m map[string]float64, name string) bool { _, ok := m[name]; return ok }
 
 // A run on the GPU that is stopped and gone on with leaves the bits of one that
-// was not.
+// was not; also with moments in 8 bits, and with moments in the host's memory, which
+// change no bit. A master's rest is in the checkpoint.
 func TestCUDAResume(t *testing.T) {
-	ready(t)
-	out := t.TempDir()
-	set := func(dir string) Config {
-		return settings(Warmup, filepath.Join(out, dir), "trainer.total_steps=4", "trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2")
-	}
-	if err := play(gpu(t, cuda.BF16), set("whole"), Warmup); err != nil {
+	cpu := ready(t)
+	shape := shape32
+	shape.Vocab, shape.Hidden, shape.FFN, shape.HeadDim = fixed.tok.Size(), 64, 128, 16 // large enough for 8 bits
+	m, err := model.New(cpu, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
 		t.Fatal(err)
 	}
-	stopped := opened(t, gpu(t, cuda.BF16), set("parts"), Warmup)
-	if err := stopped.Run(&stopAfter{Context: context.Background(), n: 3}); !errors.Is(err, ErrInterrupted) {
-		t.Fatalf("the first part ended with %v", err)
-	}
-	if err := stopped.Close(); err != nil {
+	student := filepath.Join(t.TempDir(), "student")
+	if err := errors.Join(WriteFolder(vfs.OS, student, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := play(gpu(t, cuda.BF16), set("parts"), Warmup); err != nil {
-		t.Fatal(err)
+	var wide [][]byte
+	for _, moments := range []string{"float32", "8bit"} {
+		for _, offload := range []string{"false", "true"} {
+			t.Run(moments+" "+offload, func(t *testing.T) {
+				out := t.TempDir()
+				set := func(dir string) Config {
+					return settings(Warmup, filepath.Join(out, dir), "trainer.total_steps=4", "trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2", "model.path="+student,
+						"actor.optim.moments="+moments, "critic.optim.moments="+moments, "actor.optim.offload="+offload, "critic.optim.offload="+offload)
+				}
+				if err := play(gpu(t, cuda.BF16), set("whole"), Warmup); err != nil {
+					t.Fatal(err)
+				}
+				stopped := opened(t, gpu(t, cuda.BF16), set("parts"), Warmup)
+				if err := stopped.Run(&stopAfter{Context: context.Background(), n: 3}); !errors.Is(err, ErrInterrupted) {
+					t.Fatalf("the first part ended with %v", err)
+				}
+				if err := stopped.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if err := play(gpu(t, cuda.BF16), set("parts"), Warmup); err != nil {
+					t.Fatal(err)
+				}
+				same(t, record(t, filepath.Join(out, "parts"), 4), record(t, filepath.Join(out, "whole"), 4))
+				state, err := os.ReadFile(filepath.Join(out, "whole", "global_step_4", actorOptimizer))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if wide = append(wide, state); offload == "true" && !bytes.Equal(state, wide[len(wide)-2]) {
+					t.Error("the moments on the host change the actor's optimizer state")
+				}
+			})
+		}
 	}
-	same(t, record(t, filepath.Join(out, "parts"), 4), record(t, filepath.Join(out, "whole"), 4))
+	if len(wide) == 4 && bytes.Equal(wide[0], wide[2]) {
+		t.Error("moments in 8 bits change nothing")
+	}
+}
+
+// What a whole game takes at its peak is what its plan says, for each way to take less.
+func TestCUDAPeakIsThePlan(t *testing.T) {
+	var sets [][]string
+	for _, set := range append(slices.Clone(smaller), []string{"actor.optim.offload=true"}, []string{"critic.optim.offload=true", "critic.optim.moments=8bit"}) {
+		sets = append(sets, append(slices.Clone(set), "trainer.device=cuda"))
+	}
+	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		peaks(t, func(precision string) compute.Backend { return gpu(t, precision) }, precision, 0, sets)
+	}
 }

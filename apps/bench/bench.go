@@ -54,6 +54,14 @@ type Load struct {
 	Micro   int // tokens of a micro-batch of the GAD step
 
 	Recompute bool // activations in the backward pass
+	Rank      int  // of LoRA adapters, which student and discriminator train on one base; 0 is none
+}
+
+// lora are the adapters of l.
+func (l Load) lora() model.LoRA {
+	o := model.DefaultLoRA()
+	o.Rank = l.Rank
+	return o
 }
 
 // DefaultLoad is SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a
@@ -70,6 +78,7 @@ type Report struct {
 	Threads    int     `json:"threads"` // GOMAXPROCS
 	Shape      string  `json:"shape"`
 	Parameters int64   `json:"parameters"`
+	Rank       int     `json:"lora_rank,omitempty"`
 	Limits     Limits  `json:"limits"`
 	Ops        []Op    `json:"ops,omitempty"`
 	Stages     []Stage `json:"stages,omitempty"`
@@ -100,18 +109,13 @@ type Use struct {
 }
 
 // Shapes are the models that can be named.
-var Shapes = map[string]model.Config{
-	"25m":          qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4),
-	"qwen2.5-0.5b": qwen2(896, 24, 14, 2, 64, 4864, 151936, 1e6),
-	"qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 128, 8960, 151936, 1e6),
-	"qwen2.5-3b":   qwen2(2048, 36, 16, 2, 128, 11008, 151936, 1e6),
-	"qwen2.5-7b":   untied(qwen2(3584, 28, 28, 4, 128, 18944, 152064, 1e6)),
-}
-
-func untied(c model.Config) model.Config {
-	c.TieEmbeddings = false
-	return c
-}
+var Shapes = func() map[string]model.Config {
+	shapes := map[string]model.Config{"25m": qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4)}
+	for _, s := range model.Qwen25 {
+		shapes[strings.ToLower(s.Name)] = s.Config
+	}
+	return shapes
+}()
 
 func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) model.Config {
 	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: headDim, FFN: ffn,
@@ -145,7 +149,7 @@ func Run(o Options) (*Report, error) {
 	}
 	began := time.Now()
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
-	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM)}
+	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank}
 	var counts compute.Counts
 	part := func(name string, f func(be compute.Backend) error) error {
 		if o.Shown != nil {

@@ -113,6 +113,31 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// With LoRA the stages train adapters on one base: less work and less memory.
+func TestRunLoRA(t *testing.T) {
+	stages := func(rank int) []Stage {
+		load := tinyLoad
+		load.Rank = rank
+		r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: load, What: []string{"stages"}, Budget: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Stages
+	}
+	full, lora := stages(0), stages(4)
+	for i, s := range lora {
+		if s.Note != "" || s.Planned < s.Peak/2 || s.Planned > 2*s.Peak {
+			t.Errorf("%s %s: %d bytes planned, %d taken", s.Name, s.Note, s.Planned, s.Peak)
+		}
+		if share := s.FLOPs / full[i].FLOPs; s.Name == "SFT step" && (share < 0.66 || share > 0.67) || s.Name == "generation" && share != 1 {
+			t.Errorf("%s: %g of the operations of full training", s.Name, share)
+		}
+	}
+	if l, f := lora[2].Planned, full[2].Planned; l > f*2/3 {
+		t.Errorf("a GAD step: %d bytes planned, %d with all weights trained", l, f)
+	}
+}
+
 // A profile counts, operation by operation, what the formula for the stage says:
 // Config.FLOPsPerToken three times for a training step. Beyond that the backward
 // pass computes attention's scores and the head's logits again.

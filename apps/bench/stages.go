@@ -39,6 +39,7 @@ type game struct {
 	be      compute.Backend
 	cfg     model.Config
 	load    Load
+	base    *model.Model // frozen, for all roles; nil without LoRA
 	actor   *actor.Actor
 	critic  *critic.Critic
 	ref     *reference.Policy
@@ -70,18 +71,33 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	for i := range load.Prompts {
 		g.teach = append(g.teach, model.Seq{IDs: append(ids(load.Prompt, 1000+i, c.Vocab), ids(load.New, 2000+i, c.Vocab)...), Prompt: load.Prompt})
 	}
-	m, err := model.New(be, c, model.Options{Kind: model.LM, Trainable: true, Recompute: load.Recompute, Seed: 1})
+	if load.Rank > 0 {
+		var err error
+		if g.base, err = model.New(be, c, model.Options{Kind: model.LM, Seed: 1}); err != nil {
+			return nil, err
+		}
+	}
+	m, err := g.model(model.Options{Kind: model.LM, Trainable: true, Recompute: load.Recompute, Seed: 1})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, g.close())
 	}
 	roll := actor.DefaultRollout()
 	roll.N = load.N
 	ac := actor.DefaultConfig()
 	ac.MaxTokenLen = load.Micro
 	if g.actor, err = actor.New(m, ac, roll, 1000, load.New); err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, errors.Join(err, m.Close(), g.close())
 	}
 	return g, nil
+}
+
+// model is one with weights of its own, or adapters on the base.
+func (g *game) model(o model.Options) (*model.Model, error) {
+	if g.base == nil {
+		return model.New(g.be, g.cfg, o)
+	}
+	o.LoRA = g.load.lora()
+	return g.base.Adapt(o)
 }
 
 // complete makes discriminator and reference.
@@ -91,7 +107,7 @@ func (g *game) complete() error {
 	}
 	cc := critic.DefaultConfig()
 	cc.MaxTokenLen = g.load.Micro
-	m, err := model.New(g.be, g.cfg, model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
+	m, err := g.model(model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
 	if err != nil {
 		return err
 	}
@@ -99,7 +115,7 @@ func (g *game) complete() error {
 	if g.critic, err = critic.New(m, cc, 1000, g.load.Prompts, 1); err != nil {
 		return errors.Join(err, m.Close())
 	}
-	if m, err = model.New(g.be, g.cfg, model.Options{Kind: model.LM, Seed: 1}); err != nil {
+	if m, err = g.model(model.Options{Kind: model.LM, Seed: 1}); err != nil {
 		return err
 	}
 	m.Share(g.actor.Model())
@@ -108,12 +124,18 @@ func (g *game) complete() error {
 }
 
 func (g *game) close() error {
-	errs := []error{g.actor.Close()}
+	var errs []error
+	if g.actor != nil {
+		errs = append(errs, g.actor.Close())
+	}
 	if g.critic != nil {
 		errs = append(errs, g.critic.Close())
 	}
 	if g.ref != nil {
 		errs = append(errs, g.ref.Close())
+	}
+	if g.base != nil {
+		errs = append(errs, g.base.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -230,7 +252,7 @@ func (g *game) sampling(prompts, n int) work {
 // parts is the work of a GAD step by part.
 func (g *game) parts() map[string]work {
 	l := g.load
-	students := l.Prompts * l.N
+	students, train := l.Prompts*l.N, l.lora().TrainPasses()
 	answers := func(times float64, n, heads int) work { // prompts pass once for all their answers
 		w, a := g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
 		return work{w.plus(a.cost), w.tokens + a.tokens}
@@ -240,8 +262,8 @@ func (g *game) parts() map[string]work {
 		"rollout":                     g.sampling(l.Prompts, l.N),
 		"reference log-probabilities": lm,
 		"advantages":                  {},
-		"critic update":               answers(3, students+l.Prompts, 0),
-		"actor update":                answers(3, students, students*l.New),
+		"critic update":               answers(train, students+l.Prompts, 0),
+		"actor update":                answers(train, students, students*l.New),
 	}
 	if !g.be.Alone() {
 		works["old log-probabilities"] = lm
@@ -260,16 +282,20 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	gad := Stage{Name: "GAD step", Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
 
 	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // of a pass: the discriminator's
-	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
+	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(), Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
 		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
-	needs := c.Plan(be, lm).Total()
+	var base int64
+	if load.Rank > 0 {
+		base = c.Plan(be, model.PlanOptions{}).Total()
+	}
+	needs := base + c.Plan(be, lm).Total()
 	lm.Tokens = max(lm.Tokens, min(longest, load.Micro))
-	plans := []model.Plan{c.Plan(be, lm), c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: load.Recompute, Tokens: lm.Tokens}), c.Plan(be, model.PlanOptions{Tokens: lm.Tokens})}
-	whole, scratch := model.SharedActivations(plans...), int64(0)
+	plans := []model.Plan{c.Plan(be, lm), c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: load.Recompute, LoRA: lm.LoRA, Tokens: lm.Tokens}), c.Plan(be, model.PlanOptions{LoRA: lm.LoRA, Tokens: lm.Tokens})}
+	whole, scratch := base+model.SharedActivations(plans...), int64(0)
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
 	}
-	whole += scratch
+	whole += scratch - min(plans[0].Gradients, plans[1].Gradients) // they learn in turn
 	sft.Planned, gen.Planned, gad.Planned = needs, needs, whole
 	room := be.Available()
 	note := func(needs int64) string {
@@ -287,7 +313,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	err = func() error {
-		sftWork := g.pass(3, load.Seqs, load.Length, load.Seqs*(load.Length-1))
+		sftWork := g.pass(load.lora().TrainPasses(), load.Seqs, load.Length, load.Seqs*(load.Length-1))
 		if err := sft.measure(g, l, sftWork, budget/5, left(), g.sftStep); err != nil {
 			return err
 		}

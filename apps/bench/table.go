@@ -9,7 +9,11 @@ import (
 // Print writes the report as tables.
 func (r *Report) Print(w io.Writer) error {
 	t := &table{}
-	t.line("%s, %d threads, %s; shape %s, %s parameters", r.Device, r.Threads, r.Go, r.Shape, amount(float64(r.Parameters)))
+	lora := ""
+	if r.Rank > 0 {
+		lora = fmt.Sprintf(", frozen, LoRA of rank %d", r.Rank)
+	}
+	t.line("%s, %d threads, %s; shape %s, %s parameters%s", r.Device, r.Threads, r.Go, r.Shape, amount(float64(r.Parameters)), lora)
 	t.limits(r.Limits)
 	t.ops(r.Ops)
 	t.stages(r.Stages)

@@ -30,6 +30,7 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "new-tokens", Value: load.New, Usage: "tokens of each answer"},
 			&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"},
 			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
+			&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
 		}, deviceFlags()...),
@@ -50,6 +51,9 @@ func (p *program) benchCommand() *cli.Command {
 				}
 			}
 			load.Recompute = c.Bool("recompute")
+			if load.Rank = c.Int("lora-rank"); load.Rank < 0 || load.Rank > 1<<12 {
+				return usage("bench: --lora-rank %d: must be from 0 to %d", load.Rank, 1<<12)
+			}
 			cfg, err := benchShape(c.String("shape"))
 			if err != nil {
 				return err

@@ -73,6 +73,11 @@ const tinyConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":300,"max_position_embeddings":128,"rms_norm_eps":1e-6,"rope_theta":10000,
 "tie_word_embeddings":true,"torch_dtype":"bfloat16","hidden_act":"silu"}`
 
+// wideConfig is of a model whose layers are large enough for moments in 8 bits.
+const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,
+"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":300,"max_position_embeddings":128,"rms_norm_eps":1e-6,"rope_theta":10000,
+"tie_word_embeddings":true,"torch_dtype":"float32","hidden_act":"silu"}`
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	report.BusyDelay = time.Hour // what a slow machine shows is none of what a command says
@@ -88,7 +93,7 @@ func TestMain(m *testing.M) {
 
 var build = sync.OnceValue(func() error {
 	f := &fixed
-	files := map[string]string{"config.json": tinyConfig}
+	files := map[string]string{"config.json": tinyConfig, "wide.json": wideConfig}
 	for name, from := range map[string]string{"corpus.txt": "corpus.txt", "rows.jsonl": "train.jsonl"} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", "testdata", "letters", from))
 		if err != nil {
@@ -103,6 +108,7 @@ var build = sync.OnceValue(func() error {
 	}
 	for _, args := range [][]string{
 		{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output", f.path("student")},
+		{"init", "--config", f.path("wide.json"), "--corpus", f.path("corpus.txt"), "--output", f.path("wide")},
 		{"data", "convert", "--data", f.path("rows.jsonl"), "--output", f.path("rows.parquet")},
 		{"data", "split", "--data", f.path("rows.parquet"), "--first", f.path("train.arrow"), "--second", f.path("test.jsonl"), "--fraction", "0.8"},
 		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),
@@ -370,9 +376,28 @@ func TestPlan(t *testing.T) {
 	if strings.Contains(printed, "critic") || strings.Contains(printed, "actor: key/value cache") {
 		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s", printed)
 	}
-	code, _, said := gad(append(stage("plan", append(args, "--stage", "warmup")...), "rollout.max_num_seqs=1000000", "rollout.n=60000", "data.train_batch_size=60000", "actor.max_token_len=2000000000")...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 ") || !strings.Contains(said, " it needs ") {
+	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "24")...), "actor.max_token_len=2000000000")
+	code, _, said := gad(huge...)
+	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "24 GB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
 		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
+	}
+	// With the settings that --fit adds it fits, and a plan with them is the same.
+	printed, _ = must(t, append(huge, "--fit")...)
+	added, _, ok := strings.Cut(printed[strings.Index(printed, "\n")+1:], "\n")
+	if !ok || strings.TrimSpace(added) != "actor.max_token_len=120 critic.max_token_len=120" || strings.Count(printed, "  taken ") != 1 || strings.Count(printed, "  not taken ") != 3 {
+		t.Errorf("plan --fit:\n%s", printed)
+	}
+	again, _ := must(t, append(huge, strings.Fields(added)...)...)
+	memory := func(plan string) string {
+		_, plan, _ = strings.Cut(plan, "memory\n")
+		plan, _, _ = strings.Cut(plan, "disk\n")
+		return plan
+	}
+	if memory(printed) != memory(again) || memory(again) == "" {
+		t.Errorf("with the settings added:\n%s\n--fit said\n%s", memory(again), memory(printed))
+	}
+	if printed, _ = must(t, append(stage("plan", args...), "--fit", "--memory", "24")...); !strings.HasPrefix(printed, "fits 24 GB as it is: no settings to add\nmemory\n") {
+		t.Errorf("plan --fit of what fits:\n%s", printed)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("the run folder was made")

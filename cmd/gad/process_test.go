@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -104,10 +105,28 @@ var (
 	steady  = flag.Int("steady", 500, "steps of TestSteadyMemory")
 )
 
-// killable is the command line of a run that saves after each step, with
-// everything on that has state.
-func killable(f *fixture, run string, steps int) []string {
-	return append([]string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps)}, stateful...)
+// A killable is a way to start a run that saves after each step, with everything on that
+// has state. share is its part of the kills.
+type killable struct {
+	name  string
+	share int // one of so many
+	args  func(f *fixture, run string, steps int) []string
+}
+
+// ofBoth is a run in which both networks learn, from the given student.
+func ofBoth(student string, more ...string) func(f *fixture, run string, steps int) []string {
+	return func(f *fixture, run string, steps int) []string {
+		args := stage("warmup", "--model", f.path(student), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "1", "trainer.warmup_objective=policy")
+		return slices.Concat(args, stateful, more)
+	}
+}
+
+var killables = []killable{
+	{"game", 1, func(f *fixture, run string, steps int) []string {
+		return append([]string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps)}, stateful...)
+	}},
+	{"lora", 5, ofBoth("student", "actor.lora.rank=4", "critic.lora.rank=4", "actor.use_kl_loss=true")},
+	{"moments in 8 bits", 5, ofBoth("wide", "actor.optim.moments=8bit", "critic.optim.moments=8bit")},
 }
 
 // saving reports whether a save or a prune is under way in a run folder, or was
@@ -128,51 +147,56 @@ func saving(run string) bool {
 func TestKill(t *testing.T) {
 	path, f := built(t), ready(t)
 	const steps = 12
-	whole := filepath.Join(t.TempDir(), "whole")
-	begun := time.Now()
-	p := start(t, path, killable(f, whole, steps)...)
-	if code := p.end(t, patience); code != exitDone {
-		t.Fatalf("exit status %d\n%s", code, p.said.String())
-	}
-	took := time.Since(begun)
-	seed := uint64(time.Now().UnixNano())
-	r := rand.New(rand.NewPCG(seed, 0))
-	killed, inside, runs := 0, 0, 0
-	for ; killed < *kills && !t.Failed(); runs++ {
-		run := filepath.Join(t.TempDir(), "run")
-		for try := 0; ; try++ {
-			if try > 200 {
-				t.Fatalf("seed %d: no end after %d starts", seed, try)
+	for _, k := range killables {
+		t.Run(k.name, func(t *testing.T) {
+			whole := filepath.Join(t.TempDir(), "whole")
+			begun := time.Now()
+			p := start(t, path, k.args(f, whole, steps)...)
+			if code := p.end(t, patience); code != exitDone {
+				t.Fatalf("exit status %d\n%s", code, p.said.String())
 			}
-			p := start(t, path, killable(f, run, steps)...)
-			if killed < *kills && try < 40 {
-				killAt(p, r, run, took)
+			took := time.Since(begun)
+			seed := uint64(time.Now().UnixNano())
+			r := rand.New(rand.NewPCG(seed, 0))
+			most := (*kills + k.share - 1) / k.share
+			killed, inside, runs := 0, 0, 0
+			for ; killed < most && !t.Failed(); runs++ {
+				run := filepath.Join(t.TempDir(), "run")
+				for try := 0; ; try++ {
+					if try > 200 {
+						t.Fatalf("seed %d: no end after %d starts", seed, try)
+					}
+					p := start(t, path, k.args(f, run, steps)...)
+					if killed < most && try < 40 {
+						killAt(p, r, run, took)
+					}
+					code := p.end(t, patience)
+					if code == exitDone {
+						break
+					}
+					if code != -1 {
+						t.Fatalf("seed %d: start %d: exit status %d\n%s", seed, try, code, p.said.String())
+					}
+					killed++
+					if saving(run) {
+						inside++
+					}
+				}
+				equalRuns(t, run, whole, steps)
+				if saving(run) {
+					t.Errorf("seed %d: something is left over in %s", seed, run)
+				}
+				if t.Failed() {
+					t.Logf("seed %d", seed)
+				}
+				os.RemoveAll(run)
 			}
-			code := p.end(t, patience)
-			if code == exitDone {
-				break
+			t.Logf("row 1: kill -9: %s: %d kills in %d runs of %d steps, %d of them inside a save or prune, 0 divergences (a run takes %s; seed %d)",
+				k.name, killed, runs, steps, inside, took.Round(time.Millisecond), seed)
+			if 4*inside < killed {
+				t.Errorf("only %d of %d kills came inside a save or prune: the test shows too little", inside, killed)
 			}
-			if code != -1 {
-				t.Fatalf("seed %d: start %d: exit status %d\n%s", seed, try, code, p.said.String())
-			}
-			killed++
-			if saving(run) {
-				inside++
-			}
-		}
-		equalRuns(t, run, whole, steps)
-		if saving(run) {
-			t.Errorf("seed %d: something is left over in %s", seed, run)
-		}
-		if t.Failed() {
-			t.Logf("seed %d", seed)
-		}
-		os.RemoveAll(run)
-	}
-	t.Logf("row 1: kill -9: %d kills in %d runs of %d steps, %d of them inside a save or prune, 0 divergences (a run takes %s; seed %d)",
-		killed, runs, steps, inside, took.Round(time.Millisecond), seed)
-	if 4*inside < killed {
-		t.Errorf("only %d of %d kills came inside a save or prune: the test shows too little", inside, killed)
+		})
 	}
 }
 

@@ -353,6 +353,15 @@ func TestWriteRefuses(t *testing.T) {
 	if err := EncodeFloat32(io.Discard, I32, []float32{1}); err == nil {
 		t.Error("EncodeFloat32 to I32 passed")
 	}
+	var codes bytes.Buffer
+	if err := EncodeFloat32(&codes, U8, []float32{0, 1, 254, 255}); err != nil || !bytes.Equal(codes.Bytes(), []byte{0, 1, 254, 255}) {
+		t.Errorf("whole numbers as U8: %v, %v", codes.Bytes(), err)
+	}
+	for _, x := range []float32{-1, 0.5, 256, float32(math.NaN()), float32(math.Inf(1))} {
+		if err := EncodeFloat32(io.Discard, U8, []float32{x}); err == nil || !strings.Contains(err.Error(), "expected a whole number from 0 to 255") {
+			t.Errorf("%g as U8: %v", x, err)
+		}
+	}
 }
 
 // shortWriter fails after n bytes.

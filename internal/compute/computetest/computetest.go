@@ -3,8 +3,8 @@ package computetest
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -15,7 +15,7 @@ import (
 
 // ops has a test for each method of compute.Backend.
 var ops = map[string]func(s *suite){
-	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "As": (*suite).alloc, "Available": (*suite).available,
+	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "As": (*suite).as, "Available": (*suite).available,
 	"Alone":   (*suite).promise,
 	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint,
 	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
@@ -51,15 +51,22 @@ func Run(t *testing.T, open Open, contract Contract) {
 			if first == nil {
 				s.ref = ref.New()
 			}
+			run := func(name string, test func(s *suite)) {
+				t.Run(name, func(t *testing.T) {
+					h := fnv.New64a()
+					h.Write([]byte(name)) // each has its own numbers, whatever the others draw
+					s.t = t
+					s.seed(h.Sum64())
+					test(s)
+				})
+			}
 			for _, name := range names {
 				if ops[name] != nil {
-					t.Run(name, func(t *testing.T) {
-						h := fnv.New64a()
-						h.Write([]byte(name)) // each has its own numbers, whatever the others draw
-						s.t, s.rng = t, rand.New(rand.NewPCG(1, h.Sum64()))
-						ops[name](s)
-					})
+					run(name, ops[name])
 				}
+			}
+			for _, name := range slices.Sorted(maps.Keys(classes)) {
+				run(name, classes[name])
 			}
 			s.t = t
 			if err := dev.Close(); err != nil {
@@ -168,34 +175,55 @@ func (s *suite) promise() {
 
 // footprint: what a plan counts is what Memory counts.
 func (s *suite) footprint() {
-	for _, class := range []compute.Class{compute.Wide, compute.Narrow} {
-		for _, lookup := range []bool{false, true} {
-			const rows, cols = 512, 512
-			before, _ := s.dev.Memory()
-			p := &compute.Param{Name: "w", Shape: []int{rows, cols}, Rows: rows, Cols: cols}
-			var err error
-			if p.W, err = s.dev.Alloc("w", class, rows*cols); err != nil {
-				s.t.Fatal(err)
-			}
-			s.dev.Refresh(p)
-			one := compute.Narrow
-			if lookup {
-				y := s.empty(compute.Wide, cols)
-				s.dev.Embed(y, p, []int32{1})
-				s.dev.Free(y)
-			} else {
-				x, y := s.empty(one, cols), s.empty(one, rows)
-				s.dev.Linear(y, x, p, nil, false)
-				s.dev.Free(x)
-				s.dev.Free(y)
-			}
-			after, _ := s.dev.Memory()
-			got, want := after-before, rows*cols*(s.dev.Element(class)+s.dev.Beside(class, lookup))
-			if slack := want / 16; got < want-slack || got > want+slack {
-				s.t.Errorf("a %v matrix, looked up %v: takes %d bytes, planned %d", class, lookup, got, want)
-			}
-			s.dev.Free(p.W)
+	const rows, cols = 512, 512
+	count := func(what string, want int64, op func() []compute.Tensor) {
+		s.t.Helper()
+		before, _ := s.dev.Memory()
+		ts := op()
+		after, _ := s.dev.Memory()
+		if got, slack := after-before, want/16; got < want-slack || got > want+slack {
+			s.t.Errorf("%s: takes %d bytes, planned %d", what, got, want)
 		}
+		for _, t := range ts {
+			s.dev.Free(t)
+		}
+	}
+	for _, class := range []compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen} {
+		for mode := 1; mode <= 4; mode++ {
+			lookup, product, through := mode&1 > 0, mode != 1, mode == 4
+			if through && class == compute.Narrow {
+				continue // no gradient passes through what is written now and then
+			}
+			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v", class, lookup, product, through)
+			want := rows * cols * (s.dev.Element(class) + s.dev.Beside(class, !product))
+			use := func() []compute.Tensor {
+				p := s.ofClass(class, s.normal(rows*cols), rows, cols)
+				for range 2 {
+					if lookup {
+						y := s.empty(compute.Wide, cols)
+						s.dev.Embed(y, p, []int32{1})
+						s.dev.Free(y)
+					}
+					if product {
+						x, y := s.empty(compute.Narrow, cols), s.empty(compute.Narrow, rows)
+						s.dev.Linear(y, x, p, nil, false)
+						if through {
+							s.dev.LinearGrad(x, p, nil, y, compute.Tensor{}, false)
+						}
+						s.dev.Free(x)
+						s.dev.Free(y)
+					}
+				}
+				return []compute.Tensor{p.W}
+			}
+			s.dev.Free(use()[0]) // what operations keep is not the matrix's
+			count(what, want, use)
+		}
+	}
+	for _, class := range []compute.Class{compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
+		count(fmt.Sprintf("%d elements %v", rows*cols, class), rows*cols*s.dev.Element(class), func() []compute.Tensor {
+			return []compute.Tensor{s.empty(class, rows*cols)}
+		})
 	}
 	small := compute.Work{Tokens: 64, Rows: 64, Slots: 4, Positions: 64, Hidden: 32, Vocab: 100, Heads: 2, HeadDim: 16}
 	large := compute.Work{Tokens: 4096, Rows: 4096, Slots: 256, Positions: 4096, Hidden: 896, Vocab: 151936, Heads: 14, HeadDim: 64, Trainable: true}

@@ -360,6 +360,9 @@ func (s *suite) weights(host []float32, rows, cols int) *compute.Param {
 	return p
 }
 
+// seed begins the random numbers again.
+func (s *suite) seed(n uint64) { s.rng = rand.New(rand.NewPCG(1, n)) }
+
 func (s *suite) normal(n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {

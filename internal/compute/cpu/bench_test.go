@@ -137,6 +137,27 @@ func BenchmarkLinearGrad(bm *testing.B) {
 	}
 }
 
+// BenchmarkInputGrad is the gradient of a product's input alone, through weights that are
+// kept as it reads them, and frozen ones, which are unpacked for it at each call.
+func BenchmarkInputGrad(bm *testing.B) {
+	for _, s := range [][3]int{{256, 384, 2816}, {1024, 384, 2816}, {2048, 384, 384}, {256, 896, 4864}, {1024, 896, 4864}, {1024, 4864, 896}, {4096, 896, 4864}} {
+		N, I, O := s[0], s[1], s[2]
+		for _, class := range []compute.Class{compute.Narrow, compute.Frozen} {
+			bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d/%v", N, I, O, class), func(bm *testing.B) {
+				bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+					dx, dy, w := random(b, N*I), random(b, N*O), randomParam(b, O, I)
+					w.G = compute.Tensor{}
+					values := make([]float32, O*I)
+					b.Download(values, w.W)
+					w.W, _ = b.Alloc("bench", class, O*I)
+					b.Upload(w.W, values)
+					return 2 * float64(N) * float64(I) * float64(O), func() { b.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false) }
+				})
+			})
+		}
+	}
+}
+
 // BenchmarkAttention counts the multiply-adds below the diagonal: two products
 // forward, five backward.
 func BenchmarkAttention(bm *testing.B) {
@@ -242,6 +263,26 @@ func BenchmarkAdamW(bm *testing.B) {
 			b.AdamW(p, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
 		}
 	})
+}
+
+// BenchmarkMoments is AdamW's step of 25M parameters by the ways to keep the moments, in
+// nanoseconds a parameter.
+func BenchmarkMoments(bm *testing.B) {
+	for _, class := range []compute.Class{compute.Wide, compute.Code} {
+		bm.Run(class.String(), func(bm *testing.B) {
+			bench(bm, "parameters/ns", func(*Backend) float64 { return 0 }, func(b *Backend) (float64, func()) {
+				p := &compute.Param{Rows: 5000, Cols: 5000, W: random(b, 25e6), G: random(b, 25e6)}
+				p.M, _ = b.Alloc("bench", class, p.Len())
+				p.V, _ = b.Alloc("bench", class, p.Len())
+				if class == compute.Code {
+					p.MScale, p.VScale = fill(b, compute.Blocks(p.Len()), 0), fill(b, compute.Blocks(p.Len()), 0)
+				}
+				return float64(p.Len()), func() {
+					b.AdamW(p, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
+				}
+			})
+		})
+	}
 }
 
 func BenchmarkElementwise(bm *testing.B) {

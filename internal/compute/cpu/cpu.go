@@ -19,6 +19,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 	"unsafe"
 
 	"gad/internal/compute"
@@ -50,6 +51,8 @@ type Backend struct {
 	workers     []worker
 	limit       int64
 	inUse, peak int64
+	mu          sync.Mutex                                          // of frozen weights that are uploaded
+	expand      func(dst []float32, src []uint32, lanes, pairs int) // of kernels16, of any way to multiply
 
 	args                        // of the running operation
 	task taskFunc               // what run is running
@@ -57,7 +60,9 @@ type Backend struct {
 
 	// Scratch of the operations, kept from call to call.
 	hRD, dhRD, zRV, packed []float32
-	a16, at16, b16, z16    []uint32 // packed operands
+	a16, at16, b16, z16    []uint32  // packed operands
+	unpacked               []float32 // of a frozen matrix
+	unpacked16             []uint32
 	stats                  []stat
 	sums                   []float64
 	jobs                   []attnJob
@@ -79,8 +84,10 @@ type args struct {
 	n, size int       // each and its kind: elements, and how many of them a task has
 	part    rangeFunc // and what is done with them
 
-	attn attnArgs
-	head headArgs
+	attn  attnArgs
+	head  headArgs
+	coded codedArgs
+	froze frozenArgs
 	multArgs
 }
 
@@ -124,6 +131,9 @@ func New(o Options) (*Backend, error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16, pool: newPool(o.Workers, idleSpins), workers: make([]worker, o.Workers), limit: o.Limit}
+	if b.expand = expanders[k.name]; b.expand == nil {
+		b.expand = expandGo
+	}
 	b.do = func(w, t int) { b.task(b, &b.workers[w], t) }
 	for i := range b.workers {
 		n := k.mr * k.nr
@@ -135,17 +145,21 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// memory is a block of elements. derived counts the bytes of the copies that
-// are kept beside a parameter in this block.
-// narrow says that what is uploaded is rounded to bfloat16.
+// memory is a block of n elements: float32 or, of class Code, bytes, or frozen. derived counts the
+// bytes of the copies that are kept beside a parameter in this block.
+// narrow says that what is uploaded is rounded to bfloat16, lent that the memory is
+// another block's.
 type memory struct {
-	data    []float32
-	derived int64
-	narrow  bool
+	n            int
+	data         []float32
+	codes        []uint8
+	frozen       *frozen
+	derived      int64
+	narrow, lent bool
 }
 
 // Len is the number of elements.
-func (m *memory) Len() int { return len(m.data) }
+func (m *memory) Len() int { return m.n }
 
 // pad is how many elements lie beyond every block's end, so that a register
 // tile may read past its matrix; no kernel writes there.
@@ -163,13 +177,46 @@ func newAligned[T float32 | uint32](n int) []T {
 
 // f32 is t's elements; it panics unless there are n.
 func f32(op, name string, t compute.Tensor, n int) []float32 {
-	if t.Len() != n {
-		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d", op, name, t.Len(), n))
-	}
+	same(op, name, t, n)
 	if t.Absent() {
 		return nil
 	}
-	return t.Mem().(*memory).data[t.Off() : t.Off()+n]
+	m := t.Mem().(*memory)
+	if m.data == nil {
+		panic(fmt.Sprintf("cpu: %s: %s is in memory of another class than the operation takes", op, name))
+	}
+	return m.data[t.Off() : t.Off()+n]
+}
+
+// u8 is f32 for memory of class Code.
+func u8(op, name string, t compute.Tensor, n int) []uint8 {
+	m, _ := t.Mem().(*memory)
+	if t.Len() != n || m == nil || m.codes == nil {
+		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d in 8 bits", op, name, t.Len(), n))
+	}
+	return m.codes[t.Off() : t.Off()+n]
+}
+
+// frozenIn is t's block where that is Frozen, or else nil.
+func frozenIn(t compute.Tensor) *frozen {
+	m, _ := t.Mem().(*memory)
+	if m == nil {
+		return nil
+	}
+	return m.frozen
+}
+
+// inCodes reports whether t is of class Code.
+func inCodes(t compute.Tensor) bool {
+	m, _ := t.Mem().(*memory)
+	return m != nil && m.codes != nil
+}
+
+// same panics unless t has n elements.
+func same(op, name string, t compute.Tensor, n int) {
+	if t.Len() != n {
+		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d", op, name, t.Len(), n))
+	}
 }
 
 // opt is f32, or nil for an absent tensor.
@@ -205,18 +252,41 @@ func (b *Backend) Name() string {
 	return "cpu/" + b.k.name
 }
 
-// Alloc returns n zeroed elements, float32 in either class. It fails when that would pass Options.Limit.
+// Alloc returns n zeroed elements, float32 in every class but Code. It fails when that would
+// pass Options.Limit.
 func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("cpu: Alloc: %q: %d elements", what, n))
 	}
-	if bytes := 4 * int64(n); b.limit > 0 && bytes > b.limit-b.inUse {
+	bytes := b.Element(c) * int64(n)
+	if b.limit > 0 && bytes > b.limit-b.inUse {
 		return compute.Tensor{}, fmt.Errorf("cpu: %q: %d elements, %d bytes: %w: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences",
 			what, n, bytes, compute.ErrMemory, b.limit, b.inUse)
 	}
-	b.count(4 * int64(n))
-	return compute.View(&memory{data: aligned(n), narrow: b.k16 != nil && (c == compute.Narrow || c == compute.Frozen)}), nil
+	m := &memory{n: n}
+	switch c &^ compute.Host {
+	case compute.Code:
+		m.codes = make([]uint8, n)
+	case compute.Frozen:
+		m.frozen = newFrozen(n, b.k16 != nil)
+	default:
+		m.data, m.narrow = aligned(n), b.rounds(c)
+	}
+	b.count(m.bytes())
+	return compute.View(m), nil
 }
+
+// bytes is what m takes.
+func (m *memory) bytes() int64 {
+	bytes := 4*int64(len(m.data)) + int64(len(m.codes)) + m.derived
+	if m.frozen != nil {
+		bytes += 4 * int64(len(m.frozen.words))
+	}
+	return bytes
+}
+
+// rounds reports whether what is uploaded to memory of class c is rounded.
+func (b *Backend) rounds(c compute.Class) bool { return b.k16 != nil && c == compute.Narrow }
 
 // count adds to the bytes in use.
 func (b *Backend) count(bytes int64) {
@@ -230,20 +300,24 @@ func (b *Backend) Free(t compute.Tensor) {
 		return
 	}
 	m := t.Mem().(*memory)
-	if t.Len() != len(m.data) {
+	if t.Len() != m.n || m.lent || m.data == nil && m.codes == nil && m.frozen == nil {
 		panic("cpu: Free: not a whole block, or freed before")
 	}
-	b.count(-4*int64(len(m.data)) - m.derived)
-	m.data, m.derived = nil, 0
+	b.count(-m.bytes())
+	m.data, m.codes, m.frozen, m.derived = nil, nil, nil, 0
 	b.args = args{} // no operand outlives its memory
 	for w := range b.workers {
 		b.workers[w].p, b.workers[w].p16, b.workers[w].part = product{}, product16{}, product16{}
 	}
 }
 
-// As is t's first n elements: Wide and Narrow are one type. What is uploaded to them is
-// rounded or not as in t.
-func (b *Backend) As(t compute.Tensor, _ compute.Class, n int) compute.Tensor { return t.Slice(0, n) }
+// As is t's first n elements, which have one type: Wide and Narrow differ in what Upload does.
+func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
+	if n > t.Len() {
+		panic(fmt.Sprintf("cpu: As: %d elements do not fit into %d", n, t.Len()))
+	}
+	return compute.View(&memory{n: n, data: f32("As", "t", t, t.Len())[:n], narrow: b.rounds(c), lent: true})
+}
 
 // Memory is the number of bytes allocated now, scratch and packed weights
 // included, and the most there ever was.
@@ -295,6 +369,17 @@ func (b *Backend) room(sizes ...int) {
 
 // Upload copies src to dst; to Narrow memory rounded, where products are taken in bfloat16.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
+	if inCodes(dst) {
+		x := u8("Upload", "dst", dst, len(src))
+		for i, c := range src {
+			x[i] = uint8(int32(c))
+		}
+		return
+	}
+	if f := frozenIn(dst); f != nil {
+		b.uploadFrozen(f, dst, src)
+		return
+	}
 	x := f32("Upload", "dst", dst, len(src))
 	if len(x) > 0 && dst.Mem().(*memory).narrow {
 		rounded(x, src)
@@ -305,6 +390,17 @@ func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 
 // Download copies src to dst.
 func (b *Backend) Download(dst []float32, src compute.Tensor) {
+	if inCodes(src) {
+		for i, c := range u8("Download", "src", src, len(dst)) {
+			dst[i] = float32(c)
+		}
+		return
+	}
+	if f := frozenIn(src); f != nil {
+		same("Download", "src", src, len(dst))
+		b.readFrozen(dst, f, src.Off())
+		return
+	}
 	copy(dst, f32("Download", "src", src, len(dst)))
 }
 
@@ -342,13 +438,32 @@ func (b *Backend) Repeat(_ string, op func()) { op() }
 
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {
+	if inCodes(t) {
+		clear(u8("Zero", "t", t, t.Len()))
+		return
+	}
 	b.y = f32("Zero", "t", t, t.Len())
 	b.each(len(b.y), func(b *Backend, lo, hi int) { clear(b.y[lo:hi]) })
 }
 
 // Copy copies src to dst.
 func (b *Backend) Copy(dst, src compute.Tensor) {
-	b.y, b.x = f32("Copy", "dst", dst, src.Len()), f32("Copy", "src", src, src.Len())
+	if inCodes(src) {
+		copy(u8("Copy", "dst", dst, src.Len()), u8("Copy", "src", src, src.Len()))
+		return
+	}
+	if f := frozenIn(dst); f != nil { // now and then, and by way of the host
+		x := make([]float32, src.Len())
+		b.Download(x, src)
+		b.Upload(dst, x)
+		return
+	}
+	b.y = f32("Copy", "dst", dst, src.Len())
+	if f := frozenIn(src); f != nil {
+		b.readFrozen(b.y, f, src.Off())
+		return
+	}
+	b.x = f32("Copy", "src", src, src.Len())
 	b.each(len(b.x), func(b *Backend, lo, hi int) { copy(b.y[lo:hi], b.x[lo:hi]) })
 }
 
@@ -367,8 +482,13 @@ func (b *Backend) Scale(t compute.Tensor, s float64) {
 // Embed gathers rows of the table.
 func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	D := table.Cols
-	b.y, b.w = f32("Embed", "y", yND, len(ids)*D), f32("Embed", "W", table.W, table.Len())
+	b.y = f32("Embed", "y", yND, len(ids)*D)
 	within("Embed", "ids", ids, table.Rows)
+	if f := frozenOf("Embed", table); f != nil {
+		b.embedFrozen(f, ids, D)
+		return
+	}
+	b.w = f32("Embed", "W", table.W, table.Len())
 	b.index, b.D = ids, D
 	b.eachRow(len(ids), D, func(b *Backend, lo, hi int) {
 		D := b.D
@@ -543,7 +663,6 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 	n := p.Len()
 	b.w, b.g = f32("AdamW", "W", p.W, n), f32("AdamW", "G", p.G, n)
-	b.m, b.v = f32("AdamW", "M", p.M, n), f32("AdamW", "V", p.V, n)
 	b.adam = adamConsts{
 		gradScale: float32(a.GradScale),
 		beta1:     float32(a.Beta1), rest1: float32(1 - a.Beta1),
@@ -555,6 +674,11 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 	if p.Decay {
 		b.adam.decay = float32(a.LR * a.Decay)
 	}
-	b.each(n, func(b *Backend, lo, hi int) { b.k.adamW(b.w[lo:hi], b.g[lo:hi], b.m[lo:hi], b.v[lo:hi], &b.adam) })
+	if inCodes(p.M) {
+		b.adamW8(p)
+	} else {
+		b.m, b.v = f32("AdamW", "M", p.M, n), f32("AdamW", "V", p.V, n)
+		b.each(n, func(b *Backend, lo, hi int) { b.k.adamW(b.w[lo:hi], b.g[lo:hi], b.m[lo:hi], b.v[lo:hi], &b.adam) })
+	}
 	b.Refresh(p)
 }

@@ -13,26 +13,45 @@ import (
 // of Options.
 type Footprint struct{ Precision string }
 
-// Element is 4: float32 in either class; bfloat16 are only the packed operands.
-func (Footprint) Element(compute.Class) int64 { return 4 }
-
-// Beside is 4 for the packed transpose of a matrix that products are taken with.
-// In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
-// are computed with, if the matrix is not frozen.
-func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
+// Element is 4, float32, but for Code, whose elements are bytes, and in bfloat16 for Frozen.
+// The host's memory is the backend's.
+func (f Footprint) Element(c compute.Class) int64 {
 	switch {
-	case lookup:
-		return 0
-	case f.Precision == BF16 && (c == compute.Narrow || c == compute.Frozen):
+	case c&^compute.Host == compute.Code:
+		return 1
+	case c == compute.Frozen && f.Precision == BF16:
 		return 2
 	}
 	return 4
 }
 
-// Scratch is the head's rows, gathered, and their gradients, and in bfloat16 the
-// packed operands, of which there are three at the most; what workers keep is small.
+// Beside is 4 for the packed transpose of a matrix that products are taken with.
+// In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
+// are computed with, if the matrix is trained. A frozen one is packed in its own place.
+func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
+	switch {
+	case lookup || c == compute.Frozen:
+		return 0
+	case f.Precision == BF16 && c == compute.Narrow:
+		return 2
+	}
+	return 4
+}
+
+// Scratch is the head's rows, gathered, and their gradients, in bfloat16 the packed
+// operands, of which there are three at the most, and where gradients are taken some logits
+// and what is unpacked of a frozen matrix; what workers keep is small.
 func (f Footprint) Scratch(w compute.Work) int64 {
 	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
+	if w.Trainable {
+		size, limit, chunk := int64(4), unpackLimit, int64(min(w.Vocab, vocabChunk))
+		if f.Precision == BF16 {
+			size, limit = 2, unpackLimit16
+		}
+		more := 4 * int64(min(w.Rows, headRows)) * chunk
+		more += max(min(int64(limit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk)
+		bytes += more + more/4 // as grow does
+	}
 	if f.Precision == BF16 {
 		one := min(packLimit, 3*int64(w.Tokens)*int64(w.Widest))
 		bytes += 3 * one

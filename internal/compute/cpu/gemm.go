@@ -51,6 +51,16 @@ func (p *product) columns(k *kernels, b []float32) *product {
 	return p
 }
 
+// weights makes b the packed transpose of a parameter of so many rows.
+func (p *product) weights(k *kernels, b []float32, rows int) *product {
+	p.columns(k, b).ldb = k.wide(rows)
+	return p
+}
+
+// wide is how many columns the panels of n columns have: a single panel has no more than
+// there are. Of the others, that a tile reads all the same, nothing is kept.
+func (k *kernels) wide(n int) int { return min(k.nr, n) }
+
 // tiles computes the rows m0 to m1-1 and the column panels p0 to p1-1 of C, on
 // the calling goroutine.
 func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
@@ -186,13 +196,17 @@ func (b *Backend) multiplyTask(w *worker, t int) {
 
 // derived is what the backend keeps beside a parameter that Linear or the head
 // multiplies with: W's transpose in packed column panels, [O/nr][I][nr], the
-// last panel filled up with zeros.
+// last panel filled up with zeros, unless it is the only one.
 type derived struct{ columns []float32 }
 
 // columns is p's packed transpose, made at its first use.
 func (b *Backend) columns(p *compute.Param) []float32 {
+	if f := frozenOf("product", p); f != nil {
+		return floats(b.panelsOf(f, p))
+	}
 	if p.Derived == nil {
-		n := (p.Rows + b.k.nr - 1) / b.k.nr * b.k.nr * p.Cols
+		nr := b.k.wide(p.Rows)
+		n := (p.Rows + nr - 1) / nr * nr * p.Cols
 		p.Derived = &derived{aligned(n)}
 		p.W.Mem().(*memory).derived += 4 * int64(n)
 		b.count(4 * int64(n))
@@ -213,7 +227,7 @@ func (b *Backend) Refresh(p *compute.Param) {
 	b.w, b.y = f32("Refresh", "W", p.W, p.Len()), p.Derived.(*derived).columns
 	b.N, b.D = p.Rows, p.Cols
 	b.run((p.Rows+b.k.nr-1)/b.k.nr, func(b *Backend, _ *worker, t int) {
-		nr, I := b.k.nr, b.D
+		nr, I := b.k.wide(b.N), b.D
 		b.k.transpose(b.y[t*nr*I:(t+1)*nr*I], nr, b.w[t*nr*I:], I, min(nr, b.N-t*nr), I)
 	})
 }
@@ -261,7 +275,7 @@ func (b *Backend) linear(i int, y, x []float32, N int, w *compute.Param, bias []
 	}
 	p := &b.products[i]
 	*p = product{m: N, n: w.Rows, k: w.Cols, a: x, rs: w.Cols, cs: 1, c: y, ldc: w.Rows, acc: acc, bias: bias}
-	return p.columns(b.k, b.columns(w))
+	return p.weights(b.k, b.columns(w), w.Rows)
 }
 
 // forward computes products that linear made of the same N rows x of I elements.
@@ -289,6 +303,11 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	if g != nil {
 		x = f32("LinearGrad", "x", xNI, N*I)
 	}
+	f := frozenOf("LinearGrad", w)
+	if f != nil && dx != nil {
+		b.inputGrad(f, dx, dy, N, w, acc)
+		dx = nil
+	}
 	if b.k16 != nil {
 		b.linearGrad16(dx, g, dy, x, N, w, acc)
 	} else {
@@ -314,4 +333,22 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 			b.k.add(b.g[lo:hi], b.dy[n*b.D+lo:n*b.D+hi])
 		}
 	})
+}
+
+// inputGrad is LinearGrad's dx of Frozen weights, which are unpacked some columns at a time:
+// no sum is cut.
+func (b *Backend) inputGrad(f *frozen, dx, dy []float32, N int, w *compute.Param, acc bool) {
+	O, I := w.Rows, w.Cols
+	step := b.unpackColumns(O, I, f.half)
+	for i := 0; i < I; i += step {
+		end := min(I, i+step)
+		if f.half {
+			b.rowsGrad16(b.weightPart16(f, w, 0, O, i, end), dx[i:], nil, dy, nil, N, O, I, acc)
+			continue
+		}
+		p := &b.products[0]
+		*p = product{m: N, n: end - i, k: O, a: dy, rs: O, cs: 1, c: dx[i:], ldc: I, acc: acc}
+		part, ld := b.weightPart(f, w, 0, O, i, end)
+		b.multiply(p.rowMajor(b.k, part, ld))
+	}
 }

@@ -321,6 +321,9 @@ func (b *Backend) packingOf(p *compute.Param, dst []uint32, columns bool) packin
 
 // weightRows is w's packed transpose, weightColumns w itself packed: see derived16.
 func (b *Backend) weightRows(w *compute.Param) packing {
+	if f := frozenOf("product", w); f != nil {
+		return packing{dst: b.panelsOf(f, w), stride: b.k16.pairs(w.Cols) * b.k16.lanesB, n: w.Rows, k: w.Cols, b: true}
+	}
 	return b.packingOf(w, b.derive(w, false).rows, false)
 }
 
@@ -397,14 +400,19 @@ func (b *Backend) forward16(x []float32, N, I int, all []multiplication) {
 	}
 }
 
-// linearGrad16 is LinearGrad, but for the bias. Its sums over tokens go on from
-// pair to pair of tokens of the call.
+// linearGrad16 is LinearGrad, but for the bias.
 func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, acc bool) {
-	O, I := w.Rows, w.Cols
 	var weights packing
 	if dx != nil {
 		weights = b.weightColumns(w)
 	}
+	b.rowsGrad16(weights, dx, g, dy, x, N, w.Rows, w.Cols, acc)
+}
+
+// rowsGrad16 is linearGrad16 with a matrix of O rows and I columns, some columns of which
+// are in weights; dx begins at the first of them. Its sums over tokens go on from pair to
+// pair of tokens of the call.
+func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I int, acc bool) {
 	if b.tasksPack(N) {
 		if dx != nil {
 			b.multiply(b.products16[0].of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I, acc))
@@ -462,7 +470,7 @@ func (b *Backend) headGrad16(ps []multiplication, z, dhRD, g []float32, n, cols,
 	if dh {
 		a := b.operandA(&b.z16, z, cols, n, cols, false)
 		packs = append(packs, a)
-		ps = append(ps, b.products16[0].of(a, b.weightColumns(w).depth(b.k16, v0, v0+cols), dhRD, D, true))
+		ps = append(ps, b.products16[0].of(a, b.headColumns(w, v0, cols), dhRD, D, true))
 	}
 	if g != nil {
 		a := b.operandA(&b.at16, z, cols, cols, n, true)
@@ -471,4 +479,12 @@ func (b *Backend) headGrad16(ps []multiplication, z, dhRD, g []float32, n, cols,
 	}
 	b.pack(packs...)
 	return ps
+}
+
+// headColumns is weightColumns of the rows v0 to v0+cols-1.
+func (b *Backend) headColumns(w *compute.Param, v0, cols int) packing {
+	if f := frozenOf("LogProbGrad", w); f != nil {
+		return b.weightPart16(f, w, v0, v0+cols, 0, w.Cols)
+	}
+	return b.weightColumns(w).depth(b.k16, v0, v0+cols)
 }

@@ -62,6 +62,7 @@ type headArgs struct {
 	targets        []int32
 	hRD, z         []float32 // some rows of h, and their logits
 	columns        []float32 // W's, packed
+	outputs        int       // of W
 	h16, w16       packing   // both, in bfloat16
 	r0, n          int       // the first of them, and how many
 	V, D, chunks   int       // of the vocabulary: tokens, elements of a row, chunks
@@ -84,7 +85,7 @@ func (b *Backend) logits(hRD []float32, n int, w *compute.Param) {
 		b.pack(a.h16)
 		return
 	}
-	a.columns = b.columns(w)
+	a.columns, a.outputs = b.columns(w), w.Rows
 }
 
 // logitsOf is the product of h's rows lo to hi-1 with W's v0 to v1-1, as [hi-lo,
@@ -95,7 +96,7 @@ func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int, z []f
 		return p16.of(a.h16.lanes(b.k16, lo, hi), a.w16.lanes(b.k16, v0, v1), z, v1-v0, false)
 	}
 	*p = product{m: hi - lo, n: v1 - v0, k: D, a: a.hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0}
-	return p.columns(b.k, a.columns[v0*D:])
+	return p.weights(b.k, a.columns[v0*D:], a.outputs)
 }
 
 // headOf checks the arguments of the head's operations.
@@ -159,7 +160,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	const op = "LogProbGrad"
 	D, V, R := w.Cols, w.Rows, len(rows)
 	h := headOf(op, w, hND, rows, targets)
-	dh, g, wVD := opt(op, "dh", dhND, len(h)), opt(op, "G", w.G, V*D), f32(op, "W", w.W, V*D)
+	dh, g := opt(op, "dh", dhND, len(h)), opt(op, "G", w.G, V*D)
 	a := &b.head
 	a.out.ent, a.out.lse = f32(op, "ent", out.EntR, R), f32(op, "lse", out.LseR, R)
 	a.dlogp, a.dent = f32(op, "dlogp", dlogpR, R), opt(op, "dent", dentR, R)
@@ -210,7 +211,12 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 				if dh != nil {
 					p := &b.products[0]
 					*p = product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
-					ps = append(ps, p.rowMajor(b.k, wVD[v0*D:], D))
+					if f := frozenOf(op, w); f != nil {
+						part, ld := b.weightPart(f, w, v0, v0+cols, 0, D)
+						ps = append(ps, p.rowMajor(b.k, part, ld))
+					} else {
+						ps = append(ps, p.rowMajor(b.k, f32(op, "W", w.W, V*D)[v0*D:], D))
+					}
 				}
 				if g != nil {
 					p := &b.products[1]

@@ -101,9 +101,12 @@ func (x *bench) wide(n int) compute.Tensor   { return x.random(compute.Wide, n) 
 // param is a matrix, or a vector if rows is 1, with a gradient and moments if trained.
 func (x *bench) param(rows, cols int, trained bool) *compute.Param {
 	p := &compute.Param{Name: "bench", Shape: []int{rows, cols}, Rows: rows, Cols: cols, Decay: true}
-	class := compute.Narrow
-	if trained || rows == 1 {
+	class := compute.Frozen
+	switch {
+	case rows == 1:
 		class = compute.Wide
+	case trained:
+		class = compute.Master
 	}
 	p.W = x.random(class, rows*cols)
 	if trained {
@@ -315,17 +318,32 @@ func BenchmarkHead(b *testing.B) {
 	})
 }
 
-// BenchmarkAdamW is the optimizer's step of the largest matrix, and the norm of
-// its gradient.
+// BenchmarkAdamW is the optimizer's step of the largest matrix, with its moments in each
+// class, and the norm of its gradient. Bytes that cross the bus to the host's memory count
+// as the device's: the rate says how fast the bus is.
 func BenchmarkAdamW(b *testing.B) {
 	benchmarks(b, func(x *bench) {
 		n := float64(x.V) * float64(x.D)
-		x.measure("step", func(x *bench) (float64, float64, func()) {
-			p := x.param(x.V, x.D, true)
-			return 0, 30 * n, func() {
-				x.be.AdamW(p, compute.AdamW{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 3})
-			}
-		})
+		for _, c := range []compute.Class{compute.Wide, compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
+			x.measure(fmt.Sprint("step, moments ", c), func(x *bench) (float64, float64, func()) {
+				p := x.param(x.V, x.D, true)
+				bytes := 28 * n
+				if host := c & compute.Host; c != compute.Wide {
+					p.M, p.V = x.random(c, p.Len()), x.random(c, p.Len())
+					x.be.Zero(p.M)
+					x.be.Zero(p.V)
+					if c&^compute.Host == compute.Code {
+						bytes = 16 * n
+						p.MScale, p.VScale = x.random(compute.Wide|host, compute.Blocks(p.Len())), x.random(compute.Wide|host, compute.Blocks(p.Len()))
+						x.be.Zero(p.MScale)
+						x.be.Zero(p.VScale)
+					}
+				}
+				return 0, bytes, func() {
+					x.be.AdamW(p, compute.AdamW{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 3})
+				}
+			})
+		}
 		x.measure("norm", func(x *bench) (float64, float64, func()) {
 			g := []compute.Tensor{x.wide(x.V * x.D)}
 			return 0, 4 * n, func() { x.be.SumSquares(g) }

@@ -52,12 +52,34 @@ type dtype uint8
 const (
 	f32 dtype = iota
 	bf16
+	master // float32 in two planes: bfloat16, and what it lacks (Master in kernels/vec.cuh)
+	code   // a byte
 )
 
 // size is in bytes.
-func (t dtype) size() int64 { return 4 >> t }
+func (t dtype) size() int64 { return [...]int64{4, 2, 4, 1}[t] }
 
-func (t dtype) String() string { return [...]string{"float32", "bfloat16"}[t] }
+// step is the distance of neighbouring elements in bytes; those of master are in each plane.
+func (t dtype) step() int64 { return [...]int64{4, 2, 2, 1}[t] }
+
+func (t dtype) String() string {
+	return [...]string{"float32", "bfloat16", "float32 in two halves", "codes of 8 bits"}[t]
+}
+
+// kept is how elements of class c are kept where Narrow memory is narrow.
+func kept(c compute.Class, narrow dtype) dtype {
+	switch c &^ compute.Host {
+	case compute.Narrow, compute.Frozen:
+		return narrow
+	case compute.Master:
+		if narrow == bf16 {
+			return master
+		}
+	case compute.Code:
+		return code
+	}
+	return f32
+}
 
 // ErrUnavailable is wrapped by Open's error where there is nothing to open: this
 // program is built without CUDA, or the machine has no driver, device or library.
@@ -70,19 +92,20 @@ var _ compute.Footprint = Options{}
 // side of what a Hopper GPU takes.
 func (Options) Overhead() int64 { return 768 << 20 }
 
-// Element is the number of bytes of an element of class c.
+// Element is the number of bytes of an element of class c on the device.
 func (o Options) Element(c compute.Class) int64 {
-	if p, _ := o.precision(); c == compute.Narrow || c == compute.Frozen {
-		return p.size()
+	if c&compute.Host != 0 {
+		return 0
 	}
-	return f32.size()
+	narrow, _ := o.precision()
+	return kept(c, narrow).size()
 }
 
-// Beside is the number of bytes of the copy that products and lookups read, where
-// the weights are of the other type.
+// Beside is the number of bytes of the copy that products and lookups read: Wide weights
+// have one in bfloat16.
 func (o Options) Beside(c compute.Class, _ bool) int64 {
-	if narrow := o.Element(compute.Narrow); o.Element(c) != narrow {
-		return narrow
+	if narrow, _ := o.precision(); c == compute.Wide && narrow != f32 {
+		return narrow.size()
 	}
 	return 0
 }

@@ -16,12 +16,15 @@ func TestPrecision(t *testing.T) {
 		if got := o.Element(compute.Narrow); got != c.narrow || o.Element(compute.Wide) != 4 {
 			t.Errorf("%q: elements of %d and %d bytes, want %d and 4", c.precision, got, o.Element(compute.Wide), c.narrow)
 		}
-		want := int64(2)
-		if c.narrow == 4 {
-			want = 0
-		}
-		if got := o.Beside(compute.Wide, true); got != want || o.Beside(compute.Narrow, false) != 0 {
-			t.Errorf("%q: %d bytes beside a Wide weight and %d beside a Narrow one, want %d and 0", c.precision, got, o.Beside(compute.Narrow, false), want)
+		for class, want := range map[compute.Class][2]int64{
+			compute.Wide: {4, c.narrow % 4}, compute.Narrow: {c.narrow, 0}, compute.Frozen: {c.narrow, 0}, compute.Master: {4, 0}, compute.Code: {1, 0},
+			compute.Wide | compute.Host: {0, 0}, compute.Code | compute.Host: {0, 0},
+		} {
+			for _, lookup := range []bool{false, true} {
+				if got := [2]int64{o.Element(class), o.Beside(class, lookup)}; got != want {
+					t.Errorf("%q: %v: %d bytes an element and %d beside it, want %d", c.precision, class, got[0], got[1], want)
+				}
+			}
 		}
 	}
 	if _, err := (Options{Precision: "f16"}).precision(); err == nil || !strings.Contains(err.Error(), `"f16"`) {

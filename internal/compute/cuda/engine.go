@@ -27,6 +27,8 @@ type Backend struct {
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
+	onHost      int64                // bytes of Host memory
+	pins        map[driver.Ptr][]byte
 
 	err   error // first failure since the last Sync
 	ring  staging
@@ -80,7 +82,7 @@ func open(o Options) (*Backend, error) {
 		}
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, blocks: map[driver.Ptr]int64{}}
+	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow], dev.Info().Name)
 	for i := range b.args {
 		b.args[i] = unsafe.Pointer(&b.words[i])
@@ -124,6 +126,9 @@ func (b *Backend) Close() error {
 	b.ring.release(b)
 	for p, bytes := range b.blocks { // that the caller has not freed
 		b.release(&block{p, bytes})
+	}
+	for _, host := range b.pins {
+		b.dev.Unpin(host)
 	}
 	leave()
 	err = errors.Join(err, b.dev.Close())

@@ -742,8 +742,10 @@ func everything(b *Backend) (result []float32, err error) {
 	square := &compute.Param{Name: "square", Rows: D, Cols: D, W: alloc(compute.Wide, D*D), G: alloc(compute.Wide, D*D)}
 	bias := &compute.Param{Name: "bias", Rows: 1, Cols: D, W: alloc(compute.Wide, D), G: alloc(compute.Wide, D)}
 	stats := alloc(compute.Wide, 4*R)
+	trained := &compute.Param{Name: "trained", Rows: D, Cols: D, W: alloc(compute.Master, D*D), G: alloc(compute.Wide, D*D), M: alloc(compute.Code, D*D), V: alloc(compute.Code|compute.Host, D*D),
+		MScale: alloc(compute.Wide, 1), VScale: alloc(compute.Wide|compute.Host, 1)}
 	defer func() {
-		for _, x := range []compute.Tensor{h, g, y, w.W, w.G, square.W, square.G, bias.W, bias.G, stats} {
+		for _, x := range []compute.Tensor{h, g, y, w.W, w.G, square.W, square.G, bias.W, bias.G, stats, trained.W, trained.G, trained.M, trained.V, trained.MScale, trained.VScale} {
 			b.Free(x)
 		}
 	}()
@@ -771,6 +773,9 @@ func everything(b *Backend) (result []float32, err error) {
 	ids, logp := make([]int32, N), make([]float32, N)
 	b.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, make([]float64, N))
 	sum := b.SumSquares([]compute.Tensor{w.G, square.G, bias.G})
+	b.LinearGrad(g, trained, nil, y, h, true)
+	b.AdamW(trained, compute.AdamW{LR: 1, Beta1: 0.5, Beta2: 0.5, Eps: 1, GradScale: 1, Step: 1})
+	b.Linear(g, h, trained, nil, true)
 	host := make([]float32, N*D)
 	b.Download(host, g)
 	if err := b.Sync(); err != nil {

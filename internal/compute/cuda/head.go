@@ -34,9 +34,9 @@ func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
 // logits queues z = invTemp*h·W for n rows and the columns lo to hi-1.
 func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int, invTemp float32) {
 	cols := hi - lo
-	z := matrix{view{k.z, f32, n * k.ld}, n, cols, k.ld, false}
-	part := dense(view{W.from(lo * D), W.t, cols * D}, cols, D)
-	b.multiply(op, z, dense(view{h, b.narrow, n * D}, n, D), part.transposed(), invTemp, false, nil)
+	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false}
+	part := dense(W.slice(lo*D, cols*D), cols, D)
+	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transposed(), invTemp, false, nil)
 }
 
 // stats queues the statistics of the n rows' logits of the columns lo to hi-1.
@@ -119,7 +119,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
 		b.gather(k.h, h, row+skip, n, D)
-		hRD, dhRD := dense(view{k.h, b.narrow, n * D}, n, D), dense(view{k.dh, f32, n * D}, n, D)
+		hRD, dhRD := dense(view{p: k.h, t: b.narrow, n: n * D}, n, D), dense(view{p: k.dh, t: f32, n: n * D}, n, D)
 		for lo := 0; lo < V; lo += k.cols {
 			hi := min(V, lo+k.cols)
 			cols := hi - lo
@@ -130,12 +130,12 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			}
 			b.launch(b.k.headGrad[b.narrow], grid{n, blocks(cols, 4096), 1, 256, 0}, at(k.dz), at(k.z), at(lse.from(r)), at(ent.from(r)),
 				at(dlogp.from(r)), at(dentAt), at(target+skip), whole(cols), whole(k.ld), whole(k.ld), whole(lo))
-			dz := matrix{view{k.dz, b.narrow, n * k.ld}, n, cols, k.ld, false}
+			dz := matrix{view{p: k.dz, t: b.narrow, n: n * k.ld}, n, cols, k.ld, false}
 			if dh.n > 0 {
-				b.multiply(op, dhRD, dz, dense(view{W.from(lo * D), W.t, cols * D}, cols, D), inv, lo > 0, nil)
+				b.multiply(op, dhRD, dz, dense(W.slice(lo*D, cols*D), cols, D), inv, lo > 0, nil)
 			}
 			if g.n > 0 {
-				b.multiply(op, dense(view{g.from(lo * D), f32, cols * D}, cols, D), dz.transposed(), hRD, inv, true, nil)
+				b.multiply(op, dense(g.slice(lo*D, cols*D), cols, D), dz.transposed(), hRD, inv, true, nil)
 			}
 		}
 		if dh.n > 0 {

@@ -24,10 +24,14 @@ type memory struct {
 	block
 	t      dtype
 	n      int
+	host   []byte // the block, where it is pinned memory of the host
 	copies []*derived
 	freed  bool
-	lent   bool // another block's memory
+	of     *memory // whose memory it is, where As lent it
 }
+
+// gone reports whether m, or what it was lent from, was freed.
+func (m *memory) gone() bool { return m != nil && (m.freed || m.of.gone()) }
 
 // Len is the number of elements.
 func (m *memory) Len() int { return m.n }
@@ -38,21 +42,31 @@ type derived struct {
 	t dtype
 }
 
-// view is a tensor on the device.
+// view is a tensor that the device reads and writes.
 type view struct {
-	p driver.Ptr
-	t dtype
-	n int
+	p  driver.Ptr
+	t  dtype
+	n  int
+	lo driver.Ptr // the second plane of master
 }
 
-// from is the address of element i.
-func (v view) from(i int) driver.Ptr { return v.p + driver.Ptr(int64(i)*v.t.size()) }
+// from is the address of element i, in the first plane of master.
+func (v view) from(i int) driver.Ptr { return v.p + driver.Ptr(int64(i)*v.t.step()) }
+
+// slice is v from element lo on, n elements.
+func (v view) slice(lo, n int) view {
+	s := view{p: v.from(lo), t: v.t, n: n}
+	if v.t == master {
+		s.lo = v.lo + driver.Ptr(2*lo)
+	}
+	return s
+}
 
 // aligned reports whether p is at 16 bytes.
 func aligned(p driver.Ptr) bool { return p%16 == 0 }
 
-// take is t on the device; it panics unless there are n elements.
-func take(op, name string, t compute.Tensor, n int) view {
+// reach is t, of any class, on the device or on the host; it panics unless there are n elements.
+func reach(op, name string, t compute.Tensor, n int) view {
 	if t.Len() != n {
 		panic(fmt.Sprintf("cuda: %s: %s has %d elements, want %d", op, name, t.Len(), n))
 	}
@@ -60,10 +74,44 @@ func take(op, name string, t compute.Tensor, n int) view {
 		return view{}
 	}
 	m := t.Mem().(*memory)
-	if m.freed {
+	if m.gone() {
 		panic(fmt.Sprintf("cuda: %s: %s was freed", op, name))
 	}
-	return view{m.p + driver.Ptr(int64(t.Off())*m.t.size()), m.t, n}
+	v := view{p: m.p, t: m.t, n: m.n}
+	if m.t == master {
+		v.lo = m.p + driver.Ptr(2*m.n)
+	}
+	return v.slice(t.Off(), n)
+}
+
+// pinned is t's memory if that is the host's, or else nil.
+func pinned(t compute.Tensor) []byte {
+	if t.Absent() {
+		return nil
+	}
+	m := t.Mem().(*memory)
+	if m.host == nil {
+		return nil
+	}
+	return m.host[int64(t.Off())*m.t.size():][:int64(t.Len())*m.t.size()]
+}
+
+// local is reach of a tensor on the device.
+func local(op, name string, t compute.Tensor, n int) view {
+	v := reach(op, name, t, n)
+	if !t.Absent() && t.Mem().(*memory).host != nil {
+		panic(fmt.Sprintf("cuda: %s: %s is in the host's memory, which only AdamW, Zero, Upload and Download take", op, name))
+	}
+	return v
+}
+
+// take is t on the device, float32 or bfloat16; it panics unless there are n elements.
+func take(op, name string, t compute.Tensor, n int) view {
+	v := local(op, name, t, n)
+	if v.t > bf16 {
+		panic(fmt.Sprintf("cuda: %s: %s is %v, want float32 or bfloat16", op, name, v.t))
+	}
+	return v
 }
 
 // opt is take, or the zero view for an absent tensor.
@@ -76,7 +124,7 @@ func opt(op, name string, t compute.Tensor, n int) view {
 
 // typed is take of a tensor whose elements must be of type t.
 func typed(op, name string, x compute.Tensor, n int, t dtype) view {
-	v := take(op, name, x, n)
+	v := local(op, name, x, n)
 	if !x.Absent() && v.t != t {
 		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in the other class", op, name, v.t, t))
 	}
@@ -153,13 +201,19 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	if n < 0 {
 		panic(fmt.Sprintf("cuda: Alloc: %q: %d elements", what, n))
 	}
+	if c&compute.Host != 0 && c != compute.Wide|compute.Host && c != compute.Code|compute.Host {
+		panic(fmt.Sprintf("cuda: Alloc: %q: class %v: only Wide and Code are on the host", what, c))
+	}
 	defer b.enter()()
-	m := &memory{t: f32, n: n}
-	if c == compute.Narrow || c == compute.Frozen {
-		m.t = b.narrow
+	m := &memory{t: kept(c, b.narrow), n: n}
+	var err error
+	if c&compute.Host != 0 {
+		if err = b.pin(what, m); err != nil {
+			return compute.Tensor{}, err
+		}
+		return compute.View(m), nil
 	}
 	bytes := (int64(n)*m.t.size() + 3) &^ 3
-	var err error
 	if m.block, err = b.allocate(what, bytes); err != nil {
 		return compute.Tensor{}, err
 	}
@@ -172,15 +226,51 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	return compute.View(m), nil
 }
 
+// pin gives m zeroed memory of the host, which the device reads and writes by the same
+// address.
+func (b *Backend) pin(what string, m *memory) error {
+	bytes := int64(m.n) * m.t.size()
+	if bytes == 0 {
+		return nil
+	}
+	host, err := b.dev.Pinned(int(bytes))
+	if err != nil {
+		if errors.Is(err, driver.ErrMemory) {
+			err = fmt.Errorf("%w: %w", compute.ErrMemory, err)
+		}
+		return fmt.Errorf("cuda: %q: %d bytes of pinned host memory, beside %d that gad has pinned: keep the moments on the GPU (optim.offload=false) or in 8 bits (optim.moments=8bit), or give the host, or its container, more memory: %w",
+			what, bytes, b.onHost, err)
+	}
+	clear(host)
+	m.host, m.block = host, block{driver.Ptr(uintptr(unsafe.Pointer(&host[0]))), bytes}
+	b.pins[m.p] = host
+	b.onHost += bytes
+	return nil
+}
+
+// unpin gives m's memory of the host back. What still uses it must be done.
+func (b *Backend) unpin(m *memory) {
+	b.dev.Unpin(m.host)
+	b.onHost -= m.bytes
+	delete(b.pins, m.p)
+	m.host, m.block = nil, block{}
+}
+
 // As is n elements of class c at the beginning of t's memory.
 func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
-	v := take("As", "t", t, t.Len())
-	m := &memory{block: block{p: v.p}, t: f32, n: n, lent: true}
-	if c == compute.Narrow {
-		m.t = b.narrow
+	if c != compute.Wide && c != compute.Narrow || n < 0 {
+		panic(fmt.Sprintf("cuda: As: %d elements of class %v: want Wide or Narrow ones", n, c))
 	}
+	v := take("As", "t", t, t.Len())
+	m := &memory{block: block{p: v.p}, t: kept(c, b.narrow), n: n}
 	if int64(n)*m.t.size() > int64(v.n)*v.t.size() {
 		panic(fmt.Sprintf("cuda: As: %d elements of %v do not fit into %d of %v", n, m.t, v.n, v.t))
+	}
+	if int64(v.p)%m.t.size() != 0 {
+		panic(fmt.Sprintf("cuda: As: t begins in the middle of a %v", m.t))
+	}
+	if !t.Absent() {
+		m.of = t.Mem().(*memory)
 	}
 	return compute.View(m)
 }
@@ -193,20 +283,24 @@ func (b *Backend) Free(t compute.Tensor) {
 		return
 	}
 	m := t.Mem().(*memory)
-	if m.freed || m.lent || t.Len() != m.n {
-		panic("cuda: Free: not a whole block, or freed before")
+	if m.freed || m.of != nil || t.Len() != m.n {
+		panic("cuda: Free: not a whole block, lent, or freed before")
 	}
 	defer b.enter()()
 	b.wait()
 	for _, d := range m.copies {
 		b.release(&d.block)
 	}
-	b.release(&m.block)
+	if m.host != nil {
+		b.unpin(m)
+	} else {
+		b.release(&m.block)
+	}
 	m.copies, m.freed = nil, true
 }
 
-// Memory is the number of bytes allocated now, scratch and derived copies
-// included, and the most there ever was.
+// Memory is the number of bytes of the device that are allocated now, scratch and derived
+// copies included, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
 // Alone is false: cuBLASLt chooses the order of a product's sums by the call's shape,
@@ -256,12 +350,15 @@ func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	return places
 }
 
-// weights is the whole of p.W in type t: W itself, or the copy derived from it,
-// which is made when it is asked for first.
+// weights is the whole of p.W in type t: W itself, the bfloat16 plane of a master, or the
+// copy derived from W, which is made when it is asked for first.
 func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
-	w := take(op, "W", p.W, p.Len())
-	if w.t == t || w.n == 0 {
-		return view{w.p, t, w.n}
+	w := local(op, "W", p.W, p.Len())
+	if w.t == t || w.n == 0 || w.t == master && t == bf16 {
+		return view{p: w.p, t: t, n: w.n}
+	}
+	if w.t > bf16 {
+		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in another class", op, p.Name, w.t, t))
 	}
 	d, _ := p.Derived.(*derived)
 	if d == nil || d.bytes == 0 {
@@ -281,12 +378,12 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 		p.Derived = d
 		m := p.W.Mem().(*memory)
 		m.copies = append(m.copies, d)
-		b.cast(view{d.p, t, w.n}, w)
+		b.cast(view{p: d.p, t: t, n: w.n}, w)
 	}
-	return view{d.p, t, w.n}
+	return view{p: d.p, t: t, n: w.n}
 }
 
-// Refresh brings the copy of p.W up to date. A matrix gets one if it has none;
+// Refresh brings the copy of p.W up to date. A matrix gets one if it needs one and has none;
 // for a vector it is made by the first product that wants it, because norms do not.
 func (b *Backend) Refresh(p *compute.Param) {
 	defer b.enter()()
@@ -298,16 +395,24 @@ func (b *Backend) Refresh(p *compute.Param) {
 		return
 	}
 	w := take("Refresh", "W", p.W, p.Len())
-	b.cast(view{d.p, d.t, w.n}, w)
+	b.cast(view{p: d.p, t: d.t, n: w.n}, w)
 }
 
-// cast converts all of src to dst's type.
+// cast converts all of src to dst's type; one of two types is float32.
 func (b *Backend) cast(dst, src view) {
-	if dst.t == src.t {
-		b.copyDev(dst.p, src.p, int64(src.n)*src.t.size())
-		return
+	switch {
+	case dst.t == src.t:
+		b.copyDev(dst.p, src.p, int64(src.n)*src.t.step())
+		if src.t == master {
+			b.copyDev(dst.lo, src.lo, int64(src.n)*src.t.step())
+		}
+	case dst.t == master:
+		b.launch(b.k.castMaster, b.flat(src.n), at(dst.p), at(dst.lo), at(src.p), whole(src.n))
+	case src.t == master:
+		b.launch(b.k.castOfMaster, b.flat(src.n), at(dst.p), at(src.p), at(src.lo), whole(src.n))
+	default:
+		b.launch(b.k.cast[dst.t], b.flat(src.n), at(dst.p), at(src.p), whole(src.n))
 	}
-	b.launch(b.k.cast[dst.t], b.flat(src.n), at(dst.p), at(src.p), whole(src.n))
 }
 
 // staging is pinned host memory with a twin on the device, filled from the front,
@@ -440,7 +545,7 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 }
 
 // index is stage of one list of indices or numbers.
-func index[T int32 | float64](b *Backend, what string, list []T) driver.Ptr {
+func index[T int32 | float32 | float64](b *Backend, what string, list []T) driver.Ptr {
 	raw := bytesOf(list)
 	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw), func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
 }
@@ -461,22 +566,51 @@ func (b *Backend) part() int { return len(b.ring.host) / 4 / 4 }
 // Upload copies src to dst, rounding what is Narrow.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	b.outside("Upload")
-	d := take("Upload", "dst", dst, len(src))
+	d := reach("Upload", "dst", dst, len(src))
 	defer b.enter()()
+	if host := pinned(dst); host != nil {
+		if b.wait(); b.err == nil {
+			pack(host, src, d.t)
+		}
+		return
+	}
 	for lo := 0; lo < len(src); lo += b.part() {
 		n := min(b.part(), len(src)-lo)
 		s, off := b.place(4 * n)
 		if off < 0 {
 			return
 		}
-		copy(s.host[off:], bytesOf(src[lo:lo+n]))
+		part := d.slice(lo, n)
+		pack(s.host[off:], src[lo:lo+n], d.t)
 		host, twin := unsafe.Pointer(&s.host[off]), s.twin.p+driver.Ptr(off)
-		if d.t == f32 {
-			b.copyIn(d.from(lo), host, int64(4*n))
+		if d.t == f32 || d.t == code {
+			b.copyIn(part.p, host, int64(n)*d.t.size())
 			continue
 		}
 		b.copyIn(twin, host, int64(4*n))
-		b.cast(view{d.from(lo), d.t, n}, view{twin, f32, n})
+		b.cast(part, view{p: twin, t: f32, n: n})
+	}
+}
+
+// pack writes x to memory of the host: bytes for codes, or else float32.
+func pack(to []byte, x []float32, t dtype) {
+	if t != code {
+		copy(to, bytesOf(x))
+		return
+	}
+	for i, v := range x {
+		to[i] = byte(v)
+	}
+}
+
+// unpack is pack's inverse.
+func unpack(x []float32, from []byte, t dtype) {
+	if t != code {
+		copy(bytesOf(x), from)
+		return
+	}
+	for i := range x {
+		x[i] = float32(from[i])
 	}
 }
 
@@ -484,20 +618,35 @@ func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 // which Sync returns, dst is what it was.
 func (b *Backend) Download(dst []float32, src compute.Tensor) {
 	b.outside("Download")
-	v := take("Download", "src", src, len(dst))
+	v := reach("Download", "src", src, len(dst))
 	defer b.enter()()
+	if host := pinned(src); host != nil {
+		if b.wait(); b.err == nil {
+			unpack(dst, host, v.t)
+		}
+		return
+	}
 	for lo := 0; lo < len(dst); lo += b.part() {
 		n := min(b.part(), len(dst)-lo)
-		from := v.from(lo)
+		part := v.slice(lo, n)
+		if v.t == code {
+			raw := make([]byte, n)
+			if !b.readBack(raw, part.p) {
+				return
+			}
+			unpack(dst[lo:lo+n], raw, code)
+			continue
+		}
 		if v.t != f32 {
 			s, off := b.place(4 * n)
 			if off < 0 {
 				return
 			}
-			from = s.twin.p + driver.Ptr(off)
-			b.cast(view{from, f32, n}, view{v.from(lo), v.t, n})
+			wide := view{p: s.twin.p + driver.Ptr(off), t: f32, n: n}
+			b.cast(wide, part)
+			part = wide
 		}
-		b.readBack(bytesOf(dst[lo:lo+n]), from)
+		b.readBack(bytesOf(dst[lo:lo+n]), part.p)
 	}
 }
 

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -25,7 +26,9 @@ type kernelSet struct {
 	attnFwd, attnDelta, attnDKV, attnDQ, decode                                       [2]*driver.Kernel // head width 64, 128
 	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny, decodeCombine         [2]*driver.Kernel
 	sumSquares                                                                        [2]*driver.Kernel
-	sumPartials, adamW                                                                *driver.Kernel
+	sumPartials                                                                       *driver.Kernel
+	castMaster, castOfMaster, addMaster, scaleMaster                                  *driver.Kernel
+	adamW                                                                             [2][2]*driver.Kernel // moments float32 or coded; weights float32 or master
 }
 
 // loadKernels finds every kernel that the backend uses, so that a module without
@@ -59,48 +62,74 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		attnFwd: wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"), attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"), decode: wideHeads("decode"),
 		attnFwdAny: pair("attn_fwd_any"), attnDeltaAny: pair("attn_bwd_delta_any"), attnDKVAny: pair("attn_bwd_dkv_any"), attnDQAny: pair("attn_bwd_dq_any"),
 		decodeAny: pair("decode_any"), decodeCombine: pair("decode_combine"),
-		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"), adamW: find("adamw"),
+		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"),
+		castMaster: find("cast_f32_master"), castOfMaster: find("cast_master_f32"), addMaster: find("add_master"), scaleMaster: find("scale_master"),
+		adamW: [2][2]*driver.Kernel{{find("adamw_f32"), find("adamw_master")}, {find("adamw8_f32"), find("adamw8_master")}},
 	}
 	return k, first
 }
 
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {
-	v := take("Zero", "t", t, t.Len())
+	v := reach("Zero", "t", t, t.Len())
+	if host := pinned(t); host != nil {
+		b.outside("Zero of the host's memory")
+		defer b.enter()()
+		b.wait()
+		clear(host)
+		return
+	}
 	defer b.enter()()
-	p, end := v.p, v.from(v.n)
-	// The driver sets words; a Narrow view may begin or end inside one.
-	if p%4 != 0 && p < end {
-		b.copyDev(p, b.zeros.p, 2)
-		p += 2
+	b.zero(v.p, int64(v.n)*v.t.step())
+	if v.t == master {
+		b.zero(v.lo, int64(v.n)*v.t.step())
 	}
-	b.set(p, int64(end-p)/4)
-	if (end-p)%4 != 0 {
-		b.copyDev(end-2, b.zeros.p, 2)
-	}
+}
+
+// zero sets bytes at p. The driver sets words; a view may begin or end inside one.
+func (b *Backend) zero(p driver.Ptr, bytes int64) {
+	head := min(bytes, int64(-p&3))
+	b.copyDev(p, b.zeros.p, head)
+	p, bytes = p+driver.Ptr(head), bytes-head
+	b.set(p, bytes/4)
+	b.copyDev(p+driver.Ptr(bytes&^3), b.zeros.p, bytes&3)
 }
 
 // Copy copies src to dst.
 func (b *Backend) Copy(dst, src compute.Tensor) {
-	s := take("Copy", "src", src, src.Len())
+	s := local("Copy", "src", src, src.Len())
 	d := typed("Copy", "dst", dst, s.n, s.t)
 	defer b.enter()()
-	b.copyDev(d.p, s.p, int64(s.n)*s.t.size())
+	b.cast(d, s)
 }
 
 // Add adds x to y.
 func (b *Backend) Add(y, x compute.Tensor) {
-	xv := take("Add", "x", x, x.Len())
+	xv := local("Add", "x", x, x.Len())
 	yv := typed("Add", "y", y, xv.n, xv.t)
 	defer b.enter()()
-	b.launch(b.k.add[yv.t], b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
+	switch xv.t {
+	case master:
+		b.launch(b.k.addMaster, b.flat(yv.n), at(yv.p), at(yv.lo), at(xv.p), at(xv.lo), whole(yv.n))
+	case code:
+		panic("cuda: Add: codes stand for numbers that they do not add to")
+	default:
+		b.launch(b.k.add[yv.t], b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
+	}
 }
 
 // Scale multiplies t by s.
 func (b *Backend) Scale(t compute.Tensor, s float64) {
-	v := take("Scale", "t", t, t.Len())
+	v := local("Scale", "t", t, t.Len())
 	defer b.enter()()
-	b.launch(b.k.scale[v.t], b.flat(v.n), at(v.p), real(float32(s)), whole(v.n))
+	switch v.t {
+	case master:
+		b.launch(b.k.scaleMaster, b.flat(v.n), at(v.p), at(v.lo), real(float32(s)), whole(v.n))
+	case code:
+		panic("cuda: Scale: codes have a scale beside them")
+	default:
+		b.launch(b.k.scale[v.t], b.flat(v.n), at(v.p), real(float32(s)), whole(v.n))
+	}
 }
 
 // Embed gathers rows of the table.
@@ -290,25 +319,50 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 
 // AdamW is one optimizer step of p, which also writes the copy that products
 // read. The decay is taken as W - LR*Decay*W: 1 - LR*Decay would round to 1 in
-// float32.
+// float32. Moments on the host are read and written there by the kernel.
 func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 	const op = "AdamW"
 	n := p.Len()
-	w, g, m, v := wide(op, "W", p.W, n), wide(op, "G", p.G, n), wide(op, "M", p.M, n), wide(op, "V", p.V, n)
-	defer b.enter()()
-	var copied driver.Ptr
-	if d, _ := p.Derived.(*derived); d != nil {
-		copied = d.p
+	w, g := local(op, "W", p.W, n), wide(op, "G", p.G, n)
+	m, v := reach(op, "M", p.M, n), reach(op, "V", p.V, n)
+	if m.t != v.t || m.t != f32 && m.t != code {
+		panic(fmt.Sprintf("cuda: AdamW: M is %v and V %v, want Wide or Code for both", m.t, v.t))
 	}
+	// The weights' second array: the copy of Wide ones, which may be missing, or a plane.
+	beside, inMaster := w.lo, 1
+	switch w.t {
+	case f32:
+		inMaster = 0
+		if d, _ := p.Derived.(*derived); d != nil {
+			beside = d.p
+		}
+	case master:
+	default:
+		panic(fmt.Sprintf("cuda: AdamW: W is %v, want Wide or Master", w.t))
+	}
+	defer b.enter()()
 	decay := 0.0
 	if p.Decay {
 		decay = a.LR * a.Decay
 	}
 	step, root := a.LR/(1-math.Pow(a.Beta1, float64(a.Step))), 1/(1-math.Pow(a.Beta2, float64(a.Step)))
-	b.launch(b.k.adamW, b.flat(n), at(w.p), at(g.p), at(m.p), at(v.p), at(copied), whole(n), at(0),
-		real(float32(a.GradScale)), real(float32(a.Beta1)), real(float32(1-a.Beta1)), real(float32(a.Beta2)), real(float32(1-a.Beta2)),
-		real(float32(step)), real(float32(root)), real(float32(a.Eps)), real(float32(decay)))
+	rates := [...]uint64{real(float32(a.GradScale)), real(float32(a.Beta1)), real(float32(1 - a.Beta1)), real(float32(a.Beta2)), real(float32(1 - a.Beta2)),
+		real(float32(step)), real(float32(root)), real(float32(a.Eps)), real(float32(decay))}
+	where := b.flat(n)
+	if m.t == f32 {
+		b.launch(b.k.adamW[0][inMaster], where, append([]uint64{at(w.p), at(beside), at(g.p), at(m.p), at(v.p), whole(n)}, rates[:]...)...)
+		return
+	}
+	mScale, vScale := reach(op, "MScale", p.MScale, compute.Blocks(n)), reach(op, "VScale", p.VScale, compute.Blocks(n))
+	if mScale.t != f32 || vScale.t != f32 {
+		panic(fmt.Sprintf("cuda: AdamW: MScale is %v and VScale %v, want Wide for both", mScale.t, vScale.t))
+	}
+	where.shared = 4 * len(moments)
+	b.launch(b.k.adamW[1][inMaster], where, append([]uint64{at(w.p), at(beside), at(g.p), at(m.p), at(mScale.p), at(v.p), at(vScale.p), at(index(b, "moments", moments)), whole(n)}, rates[:]...)...)
 }
+
+// moments are the maps of 8-bit moments as adamw8 reads them (kernels/optim.cu).
+var moments = slices.Concat(compute.Signed.Value[:], compute.Signed.Mid[:], []float32{0}, compute.Squares.Value[:], compute.Squares.Mid[:], []float32{0})
 
 // Grids of the kernels' families. A result never depends on the grid but where
 // the kernel's comment says so, and there the grid is a function of the shapes.

@@ -144,7 +144,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 		b.columnSums(gb, dy, N, O, place[1])
 	}
 	if dy.t != b.narrow && dx.n+g.n > 0 {
-		short := view{place[0], b.narrow, N * O}
+		short := view{p: place[0], t: b.narrow, n: N * O}
 		b.cast(short, dy)
 		dy = short
 	}

@@ -633,6 +633,10 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 	n := p.Len()
 	w, g := size("AdamW", "W", p.W, n), size("AdamW", "G", p.G, n)
 	m, v := size("AdamW", "M", p.M, n), size("AdamW", "V", p.V, n)
+	coded := !p.MScale.Absent()
+	if coded {
+		m, v = decode(p.M, p.MScale, compute.Signed), decode(p.V, p.VScale, compute.Squares)
+	}
 	decay := 0.0
 	if p.Decay {
 		decay = a.Decay
@@ -643,5 +647,40 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 		m[i] = a.Beta1*m[i] + (1-a.Beta1)*gi
 		v[i] = a.Beta2*v[i] + (1-a.Beta2)*gi*gi
 		w[i] = w[i]*(1-a.LR*decay) - a.LR/c1*m[i]/(math.Sqrt(v[i]/c2)+a.Eps)
+	}
+	if coded {
+		encode(p.M, p.MScale, m, compute.Signed)
+		encode(p.V, p.VScale, v, compute.Squares)
+	}
+}
+
+// decode is the moments that codes and their blocks' scales stand for.
+func decode(codes, scales compute.Tensor, by *compute.Moments) []float64 {
+	c := F64(codes)
+	s := size("AdamW", "scales", scales, compute.Blocks(len(c)))
+	x := make([]float64, len(c))
+	for i := range x {
+		x[i] = float64(by.Value[uint8(c[i])] * float32(s[i/compute.MomentBlock]))
+	}
+	return x
+}
+
+// encode is its inverse, to the nearest code.
+func encode(codes, scales compute.Tensor, x []float64, by *compute.Moments) {
+	c, s := F64(codes), F64(scales)
+	for block := range s {
+		lo, hi := block*compute.MomentBlock, min(len(x), (block+1)*compute.MomentBlock)
+		most := float32(0)
+		for _, xi := range x[lo:hi] {
+			most = max(most, float32(math.Abs(xi)))
+		}
+		s[block] = float64(most)
+		for i := lo; i < hi; i++ {
+			y := float32(0)
+			if most > 0 {
+				y = float32(x[i]) / most
+			}
+			c[i] = float64(by.Encode(y))
+		}
 	}
 }

@@ -573,12 +573,17 @@ API void gadEmuFailAlloc(long n) {
     Guard guard(dev.lock);
     dev.fail_alloc = n;
 }
-// gadEmuAllocs is the number of blocks of device memory that are allocated.
+// gadEmuAllocs is the number of blocks of device memory that are allocated, gadEmuPinned
+// that of blocks of pinned host memory.
 API long gadEmuAllocs() {
     Guard guard(dev.lock);
     long n = 0;
     for (auto &i : dev.memory) n += !i.second.pinned;
     return n;
+}
+API long gadEmuPinned() {
+    Guard guard(dev.lock);
+    return long(dev.memory.size()) - gadEmuAllocs();
 }
 // gadEmuAllocCalls is the number of calls for device or pinned memory so far,
 // gadEmuLaunches that of kernels run, gadEmuLeaks that of blocks of device

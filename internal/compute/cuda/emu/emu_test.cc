@@ -496,6 +496,7 @@ int cuGetErrorName(int, const char **);
 int cuMemAdvise();
 void gadEmuFailAlloc(long);
 long gadEmuAllocs();
+long gadEmuPinned();
 long gadEmuLaunches();
 long gadEmuLeaks();
 }
@@ -752,6 +753,25 @@ static void test_driver() {
         EQUAL(cuMemAlloc_v2(&q, 1000), 0);
         EQUAL(cuModuleLoadData(&m, ptx), 0);
     };
+    // Kernels reach pinned memory by the host's own address, and no other memory of the host.
+    void *near = nullptr;
+    long pins = gadEmuPinned();
+    EQUAL(cuMemHostAlloc(&near, 1000, 0), 0);
+    EQUAL(gadEmuPinned(), pins + 1);
+    float ours[1] = {7};
+    ((float *)near)[3] = 7;
+    Ptr reached = (Ptr)near;
+    int third = 3, zero = 0;
+    void *reach[] = {&reached, &third};
+    EQUAL(cuModuleGetFunction(&f, m, "beyond"), 0);
+    EQUAL(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, reach, nullptr), 0);
+    EQUAL(cuStreamSynchronize(s), 0);
+    EQUAL(((float *)near)[3], 0);
+    EQUAL(cuMemFreeHost(near), 0);
+    reached = (Ptr)ours, reach[1] = &zero;
+    EQUAL(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, reach, nullptr), 0);
+    fresh(700);
+    EQUAL(ours[0], 7);
     int at = 250;  // the first element behind the memory
     void *bad[] = {&p, &at};
     EQUAL(cuModuleGetFunction(&f, m, "beyond"), 0);

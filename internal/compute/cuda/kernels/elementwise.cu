@@ -14,7 +14,7 @@
 #define ELEMENTWISE_THREADS 256
 
 // add: y[i] += x[i].
-template <class T> DEVICE void add(T *y, const T *x, i64 n) {
+template <class Y, class X> DEVICE void add(Y y, X x, i64 n) {
     sweep(n, aligned(y, x), [&](i64 i, int count, bool wide) {
         Vec a, b;
         load(a, y + i, count, wide);
@@ -25,9 +25,10 @@ template <class T> DEVICE void add(T *y, const T *x, i64 n) {
 }
 KERNEL(ELEMENTWISE_THREADS, add_f32, float *y, const float *x, i64 n) { add(y, x, n); }
 KERNEL(ELEMENTWISE_THREADS, add_bf16, bf16 *y, const bf16 *x, i64 n) { add(y, x, n); }
+KERNEL(ELEMENTWISE_THREADS, add_master, bf16 *y, u16 *y_lo, bf16 *x, u16 *x_lo, i64 n) { add(Master{y, y_lo}, Master{x, x_lo}, n); }
 
 // scale: t[i] *= s.
-template <class T> DEVICE void scale(T *t, float s, i64 n) {
+template <class T> DEVICE void scale(T t, float s, i64 n) {
     sweep(n, aligned(t), [&](i64 i, int count, bool wide) {
         Vec a;
         load(a, t + i, count, wide);
@@ -37,9 +38,10 @@ template <class T> DEVICE void scale(T *t, float s, i64 n) {
 }
 KERNEL(ELEMENTWISE_THREADS, scale_f32, float *t, float s, i64 n) { scale(t, s, n); }
 KERNEL(ELEMENTWISE_THREADS, scale_bf16, bf16 *t, float s, i64 n) { scale(t, s, n); }
+KERNEL(ELEMENTWISE_THREADS, scale_master, bf16 *t, u16 *lo, float s, i64 n) { scale(Master{t, lo}, s, n); }
 
 // cast: y[i] = x[i].
-template <class Y, class X> DEVICE void cast(Y *y, const X *x, i64 n) {
+template <class Y, class X> DEVICE void cast(Y y, X x, i64 n) {
     sweep(n, aligned(y, x), [&](i64 i, int count, bool wide) {
         Vec a;
         load(a, x + i, count, wide);
@@ -48,6 +50,8 @@ template <class Y, class X> DEVICE void cast(Y *y, const X *x, i64 n) {
 }
 KERNEL(ELEMENTWISE_THREADS, cast_f32_bf16, bf16 *y, const float *x, i64 n) { cast(y, x, n); }
 KERNEL(ELEMENTWISE_THREADS, cast_bf16_f32, float *y, const bf16 *x, i64 n) { cast(y, x, n); }
+KERNEL(ELEMENTWISE_THREADS, cast_f32_master, bf16 *y, u16 *y_lo, const float *x, i64 n) { cast(Master{y, y_lo}, x, n); }
+KERNEL(ELEMENTWISE_THREADS, cast_master_f32, float *y, bf16 *x, u16 *x_lo, i64 n) { cast(y, Master{x, x_lo}, n); }
 
 // gather: y[r,d] = x[rows[r],d], for r below R. embed is the same from a table.
 template <class Y, class X> DEVICE void gather(Y *y, const X *x, const int *rows, int R, int D) {

@@ -9,8 +9,36 @@ struct Vec {
     float v[8];
 };
 
+// Master is float32 in two planes of 16 bits. hi is the bfloat16 that products read,
+// lo the rest, as a signed number:
+//
+//   bits(x) = (hi << 16) + lo;  hi = (bits(x) + 0x8000) >> 16;  lo = the lower 16 bits of bits(x)
+//
+// So hi is x rounded to nearest, ties away from zero. Ties to even would need a 17th
+// bit: the two x that lie half a step below and above an even hi would have the same
+// lo. A hi that is infinite stands for the largest finite numbers where lo is negative.
+// Any NaN becomes 0x7fff0000: the device's own, 0x7fffffff, would make hi -0.
+struct Master {
+    bf16 *hi;
+    u16 *lo;
+};
+DEVICE Master operator+(Master p, i64 i) { return {p.hi + i, p.lo + i}; }
+
+// master_join is bits(x) from the lower 16 bits of hi, and lo, the upper of which are 0.
+DEVICE u32 master_join(u32 hi, u32 lo) { return (hi << 16) + (lo ^ 0x8000u) - 0x8000u; }
+
+// master_bits is bits(x) as they are kept.
+DEVICE u32 master_bits(float x) {
+    u32 u = __float_as_uint(x);
+    return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fff0000u : u;
+}
+
+// address is where p points, as far as alignment goes.
+DEVICE u64 address(const void *p) { return (u64)p; }
+DEVICE u64 address(Master p) { return (u64)p.hi | (u64)p.lo; }
+
 // aligned says that all pointers are multiples of 16 bytes; so is null.
-template <class... T> DEVICE bool aligned(const T *...p) { return (((u64)p | ...) & 15) == 0; }
+template <class... P> DEVICE bool aligned(P... p) { return ((address(p) | ...) & 15) == 0; }
 
 // load and store move the first count of eight elements; the rest is read as
 // zeros. wide says that all eight are there and p is aligned: it should be a
@@ -37,6 +65,20 @@ DEVICE void load(Vec &a, const bf16 *p, int count, bool wide) {
 #pragma unroll
     for (int j = 0; j < 8; j++) a.v[j] = j < count ? to_float(p[j]) : 0.0f;
 }
+DEVICE void load(Vec &a, Master p, int count, bool wide) {
+    if (wide) {
+        uint4 h = *(const uint4 *)p.hi, l = *(const uint4 *)p.lo;
+        u32 hi[4] = {h.x, h.y, h.z, h.w}, lo[4] = {l.x, l.y, l.z, l.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            a.v[2 * k] = __uint_as_float(master_join(hi[k], lo[k] & 0xffffu));
+            a.v[2 * k + 1] = __uint_as_float(master_join(hi[k] >> 16, lo[k] >> 16));
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) a.v[j] = j < count ? __uint_as_float(master_join(p.hi[j].bits, p.lo[j])) : 0.0f;
+}
 DEVICE void store(float *p, const Vec &a, int count, bool wide) {
     if (wide) {
         ((float4 *)p)[0] = make_float4(a.v[0], a.v[1], a.v[2], a.v[3]);
@@ -55,6 +97,26 @@ DEVICE void store(bf16 *p, const Vec &a, int count, bool wide) {
 #pragma unroll
     for (int j = 0; j < 8; j++)
         if (j < count) p[j] = from_float<bf16>(a.v[j]);
+}
+
+DEVICE void store(Master p, const Vec &a, int count, bool wide) {
+    u32 u[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) u[j] = master_bits(a.v[j]);
+    if (wide) {
+        u32 hi[4], lo[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            hi[k] = (u[2 * k] + 0x8000u) >> 16 | ((u[2 * k + 1] + 0x8000u) & 0xffff0000u);
+            lo[k] = (u[2 * k] & 0xffffu) | u[2 * k + 1] << 16;
+        }
+        *(uint4 *)p.hi = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+        *(uint4 *)p.lo = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (j < count) p.hi[j].bits = (u16)((u[j] + 0x8000u) >> 16), p.lo[j] = (u16)(u[j] & 0xffffu);
 }
 
 // sweep calls f(i, count, wide) for this thread's share of n elements, over any
