@@ -2,7 +2,7 @@
 # Do the tests of the CUDA backend find what is wrong? Plants one bug after the other
 # (mutants/NN-name.patch, whose first line says what it breaks) in a copy of the
 # working tree, runs the tests that each names on the emulated device, and prints a
-# table of what caught it. Needs gcc, g++ and CUDA's header (gpu/headers.sh); the bugs
+# table of what caught it; before that the same tests must pass without a bug. Needs gcc, g++ and CUDA's header (gpu/headers.sh); the bugs
 # in inline PTX also need the compiler of the kernels (gpu/toolchain.sh).
 #
 #   scripts/mutants.sh              all of them, half an hour on two cores
@@ -75,6 +75,18 @@ by() {
   if [ -n "$said" ]; then printf ', emulated device: %s' "$said"; fi
 }
 
+# tests DEVICE PACKAGE PATTERN
+tests() {
+  LD_LIBRARY_PATH=$work/$1 timeout 300 go test -tags nvidia -count=1 -v -timeout 280s -run "$3" "./$2" >"$work/test.log" 2>&1
+}
+
+# What fails without a bug catches none.
+began=$SECONDS
+while read -r package pattern; do
+  tests emu "$package" "$pattern" || { tail -n 20 "$work/test.log" >&2; die "$package: $pattern fails without any bug"; }
+done < <(sed -n 's/^Test: //p' "${patches[@]}" | sort -u)
+say "the tests pass without a bug: $((SECONDS - began)) s"
+
 rows=
 failed=0
 for patch in "${patches[@]}"; do
@@ -103,7 +115,7 @@ for patch in "${patches[@]}"; do
     fi
     while [ -z "$trouble" ] && [ -z "$caught" ] && read -r package pattern; do
       code=0
-      LD_LIBRARY_PATH=$work/$device timeout 300 go test -tags nvidia -count=1 -v -timeout 280s -run "$pattern" "./$package" >"$work/test.log" 2>&1 || code=$?
+      tests "$device" "$package" "$pattern" || code=$?
       if grep -q '\[build failed\]\|\[setup failed\]' "$work/test.log"; then
         trouble="the tests do not build: $(grep -m 1 '\.go:' "$work/test.log")"
       elif [ $code -eq 124 ]; then
