@@ -38,12 +38,16 @@ type Backend struct {
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
 	graph   graphs
+	counts  compute.Counts
 
 	words [maxArgs]uint64         // arguments of the kernel that is launched
 	args  [maxArgs]unsafe.Pointer // their addresses
 }
 
-var _ compute.Backend = (*Backend)(nil)
+var (
+	_ compute.Backend = (*Backend)(nil)
+	_ compute.Counted = (*Backend)(nil)
+)
 
 // maxArgs is more parameters than any kernel has.
 const maxArgs = 32
@@ -100,6 +104,13 @@ func open(o Options) (*Backend, error) {
 
 // Name is "cuda/", the precision and the device's name.
 func (b *Backend) Name() string { return b.name }
+
+// Counts is how often the fast ways were taken.
+func (b *Backend) Counts() compute.Counts {
+	c := b.counts
+	c.Replayed = b.graph.stats.Replayed
+	return c
+}
 
 // Close waits for what runs and gives everything back. The backend cannot
 // compute any more.

@@ -29,6 +29,9 @@ func start(t testing.TB, o Options) *Backend {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if what := b.Counts().Warning(); what != "" {
+			t.Error(what)
+		}
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
@@ -538,6 +541,14 @@ func TestNoPlan(t *testing.T) {
 	if s := b.Graphs(); s != (GraphStats{Recorded: 1, Captured: 1, Replayed: 3}) {
 		t.Errorf("%+v", s)
 	}
+	want := compute.Counts{Products: 10 * 4, Declined: 10 * 4, First: "Linear: [6,32] bfloat16 over 32 bfloat16", Repeats: 5, Replayed: 3}
+	if got := b.Counts(); got != want || !strings.Contains(got.Warning(), "cuBLASLt declined 40 of 40 matrix products, the first Linear: [6,32]") {
+		t.Errorf("counts %+v, want %+v; %q", got, want, got.Warning())
+	}
+	if got := known.b.Counts(); got != (compute.Counts{Products: 5 * 4}) || got.Warning() != "" {
+		t.Errorf("with a library that declines nothing: %+v, %q", got, got.Warning())
+	}
+	b.counts = compute.Counts{} // declined on purpose
 }
 
 // The head in small chunks gives what it gives in one: of LogProb and Sample the

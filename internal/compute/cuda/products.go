@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"fmt"
+
 	"gad/internal/compute"
 	"gad/internal/compute/cuda/driver"
 )
@@ -55,7 +57,8 @@ func (m matrix) mat() driver.Mat {
 
 // multiply queues c (=, or += if acc) alpha*a*w, and adds bias to each row unless
 // it is nil. cuBLASLt does it where all rows begin at 16 bytes, which its tensor
-// core kernels want, unless it has no algorithm; our own kernel does the rest.
+// core kernels want, unless it has no algorithm; our own kernel does the rest. Counts
+// says how often it had none.
 func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, bias *compute.Param) {
 	M, K := a.shape()
 	_, N := w.shape()
@@ -67,8 +70,14 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, b
 		if bias != nil {
 			bv = b.weights(op, bias, c.t)
 		}
-		if aligned(bv.p) && b.matmul(c.mat(), a.mat(), w.mat(), a.turned, w.turned, alpha, acc, bv.p) {
-			return
+		if aligned(bv.p) {
+			b.counts.Products++
+			if b.matmul(c.mat(), a.mat(), w.mat(), a.turned, w.turned, alpha, acc, bv.p) {
+				return
+			}
+			if b.counts.Declined++; b.counts.Declined == 1 {
+				b.counts.First = fmt.Sprintf("%s: [%d,%d] %v over %d %v", op, M, N, c.t, K, a.t)
+			}
 		}
 	}
 	var bv view

@@ -102,6 +102,10 @@ const notSupported status = 15
 // ErrNoPlan is wrapped by Matmul's error where cuBLASLt has no algorithm for a product. Nothing is queued then.
 var ErrNoPlan = errors.New("cuBLASLt has no algorithm for this product")
 
+// ErrCapturing is wrapped by Matmul's error where cuBLASLt would have to be asked for an algorithm while work is
+// being captured: from CUDA 13.3 on it answers with an error then. Outside the capture the product is possible.
+var ErrCapturing = errors.New("cuBLASLt is not asked for an algorithm while a graph is captured")
+
 // ltError is the status that a call returned, as an error.
 func ltError(r, _, _ uintptr) error {
 	if s := status(int32(r)); s != 0 {
@@ -308,6 +312,9 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 	}
 	p := lt.plans[s]
 	if p == nil {
+		if d.capturing {
+			return fmt.Errorf("driver: product [%d,%d] over %d: %w", m, n, k, ErrCapturing)
+		}
 		var err error
 		if p, err = lt.plan(s, a, b, c, bias); err != nil {
 			if errors.Is(err, ErrNoPlan) {

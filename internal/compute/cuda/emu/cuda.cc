@@ -619,6 +619,14 @@ API int gadEmuReady() {
     Guard guard(dev.lock);
     return ready();
 }
+// gadEmuCapturing reports whether any stream is being captured.
+API int gadEmuCapturing() {
+    Guard guard(dev.lock);
+    for (auto &i : dev.streams.all) {
+        if (i.second->capture) return 1;
+    }
+    return 0;
+}
 // gadEmuParallel calls job(data) on several threads at once.
 API void gadEmuParallel(void (*job)(void *), void *data) {
     emu::parallel([=] { job(data); });
