@@ -182,6 +182,10 @@ func (p *profile) SumSquares(ts []compute.Tensor) (sum float64) {
 	return sum
 }
 
-func (p *profile) AdamW(w *compute.Param, a compute.AdamW) {
-	p.op("AdamW", p.s.adamW(float64(w.Len()), w.Rows > 1), func() { p.Backend.AdamW(w, a) })
+func (p *profile) AdamW(ws []*compute.Param, a compute.AdamW) {
+	var sum cost
+	for _, w := range ws {
+		sum = sum.plus(p.s.adamW(float64(w.Len()), w.Rows > 1))
+	}
+	p.op("AdamW", sum, func() { p.Backend.AdamW(ws, a) })
 }

@@ -308,10 +308,10 @@ type Backend interface {
 	// SumSquares is Σ t[i]² over all elements of all ts in float64, in the order of ts,
 	// each in fixed blocks.
 	SumSquares(ts []Tensor) float64
-	// AdamW steps p and refreshes p.Derived:
+	// AdamW steps each p of ps, which are distinct, and refreshes p.Derived:
 	//   g = G*GradScale;  M = β1*M + (1-β1)*g;  V = β2*V + (1-β2)*g²
-	//   W = W*(1 - LR*Decay) - LR/(1-β1^Step) * M/(sqrt(V/(1-β2^Step)) + Eps)
+	//   W = W*(1 - LR*Decay if p.Decay) - LR/(1-β1^Step) * M/(sqrt(V/(1-β2^Step)) + Eps)
 	// and leaves G as it is. M and V of class Code are decoded, stepped and encoded again as
 	// Moments says; W is stepped by the values before they are encoded.
-	AdamW(p *Param, a AdamW)
+	AdamW(ps []*Param, a AdamW)
 }

@@ -1017,8 +1017,9 @@ func (s *suite) adamW() {
 			x, y := c.random("x", 3*I).narrow(), c.unset("y", 3*shape[0]).narrow()
 			c.run(func(s *side) {
 				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false) // so that there is something to refresh
+				s.b.AdamW(nil, compute.AdamW{LR: 1, GradScale: 1, Step: 1}) // of nothing
 				for step := 1; step <= 3; step++ {
-					s.b.AdamW(s.p(w), compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.3, Step: step})
+					s.b.AdamW([]*compute.Param{s.p(w)}, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.3, Step: step})
 				}
 				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)
 			})
@@ -1029,7 +1030,7 @@ func (s *suite) adamW() {
 				w.g, w.decay = c.value("w.G", make([]float32, n)), true
 				w.m, w.v = c.value("w.M", make([]float32, n)), c.value("w.V", make([]float32, n))
 				c.run(func(s *side) {
-					s.b.AdamW(s.p(w), compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 1})
+					s.b.AdamW([]*compute.Param{s.p(w)}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 1})
 				})
 				before, after := 0.0, 0.0
 				for i, x := range w.w.data {

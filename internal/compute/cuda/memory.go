@@ -545,7 +545,7 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 }
 
 // index is stage of one list of indices or numbers.
-func index[T int32 | float32 | float64](b *Backend, what string, list []T) driver.Ptr {
+func index[T int32 | float32 | float64 | uint64](b *Backend, what string, list []T) driver.Ptr {
 	raw := bytesOf(list)
 	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw), func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
 }
@@ -556,7 +556,7 @@ func ints(raw []byte, n int) []int32 {
 }
 
 // bytesOf is the memory of a list.
-func bytesOf[T int32 | float32 | float64](list []T) []byte {
+func bytesOf[T int32 | float32 | float64 | uint64](list []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), len(list)*int(unsafe.Sizeof(*new(T))))
 }
 

@@ -194,7 +194,7 @@ func TestAdamWClasses(t *testing.T) {
 						g := s.grads(n)
 						for _, p := range ps {
 							b.Upload(p.G, g)
-							b.AdamW(p, rates(step+1))
+							b.AdamW([]*compute.Param{p}, rates(step+1))
 						}
 					}
 					want := s.state(ps[0])
@@ -215,6 +215,85 @@ func TestAdamWClasses(t *testing.T) {
 			}
 		}
 	}
+}
+
+// One call steps parameters of all classes, in four launches at most, with the bits of a
+// call for each; and the sum of their gradients' squares has the bits of each one's
+// blocks in order.
+func TestAdamWTogether(t *testing.T) {
+	for _, precision := range []string{BF16, F32} {
+		b := start(t, Options{Precision: precision})
+		s := set(t, b)
+		// One block, its end, several, their end; and nothing.
+		sizes := []int{1, 256, optimBlock - 1, 1000, optimBlock, optimBlock + 1, 0, 3*optimBlock + 777, 2 * optimBlock}
+		for _, sms := range []int{b.sms, 1} { // also where a block of the grid has several segments
+			b.sms = sms
+			var apart, together []*compute.Param
+			var gs []compute.Tensor
+			for i, n := range sizes {
+				for j, kind := range [][2]compute.Class{{compute.Wide, compute.Wide}, {compute.Master, compute.Wide}, {compute.Wide, compute.Code}, {compute.Master, compute.Code}} {
+					none := make([]float32, n)
+					data := [4][]float32{s.normal(n), s.grads(n), none, none}
+					off := []int{0, 3, 8}[(i+j)%3]
+					x, y := s.optimized(kind[0], kind[1], off, data), s.optimized(kind[0], kind[1], off, data)
+					x.Decay, y.Decay = (i+j)%2 == 0, (i+j)%2 == 0
+					apart, together, gs = append(apart, x), append(together, y), append(gs, y.G)
+				}
+			}
+			for step := range 3 {
+				for _, p := range apart {
+					b.AdamW([]*compute.Param{p}, rates(step+1))
+				}
+				launched := launches(b, func() { b.AdamW(together, rates(step+1)) })
+				if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want {
+					t.Errorf("%s: %d launches step %d parameters, want %d", precision, launched, len(together), want)
+				}
+			}
+			for i, p := range together {
+				s.same(fmt.Sprintf("%s, parameter %d of %d elements", precision, i, p.Len()), s.state(p), s.state(apart[i]))
+			}
+			// Blocks one by one, as sums of their own; then in the order of sum_partials.
+			var parts []float64
+			for _, g := range gs {
+				for lo := 0; lo < g.Len(); lo += optimBlock {
+					parts = append(parts, b.SumSquares([]compute.Tensor{g.Slice(lo, min(lo+optimBlock, g.Len()))}))
+				}
+			}
+			var sum float64
+			launched := launches(b, func() { sum = b.SumSquares(gs) })
+			if want := addedUp(parts); math.Float64bits(sum) != math.Float64bits(want) {
+				t.Errorf("%s: sum of squares %v, want %v", precision, sum, want)
+			}
+			if launched != 2 {
+				t.Errorf("%s: %d launches add the squares of %d tensors up, want 2", precision, launched, len(gs))
+			}
+		}
+	}
+}
+
+// addedUp is what sum_partials makes of parts.
+func addedUp(parts []float64) float64 {
+	var threads [1024]float64
+	for i, x := range parts {
+		threads[i%1024] += x
+	}
+	for half := 512; half > 0; half /= 2 {
+		for t := range half {
+			threads[t] += threads[t+half]
+		}
+	}
+	return threads[0]
+}
+
+// launches is how many kernels op runs on the emulated device.
+func launches(b *Backend, op func()) int {
+	count := func() int {
+		b.wait()
+		return driver.Emulated().Launches()
+	}
+	before := count()
+	op()
+	return count() - before
 }
 
 // decoded are the moments that codes and their blocks' scales stand for.
@@ -271,7 +350,7 @@ func TestAdamWCodeEdges(t *testing.T) {
 		none := make([]float32, n)
 		p := s.optimized(compute.Master, compute.Code, 0, [4][]float32{none, g, none, none})
 		a := compute.AdamW{LR: 1e-3, Eps: 1e-8, GradScale: 1, Step: 1}
-		b.AdamW(p, a)
+		b.AdamW([]*compute.Param{p}, a)
 		squares := make([]float32, n)
 		for i, x := range g {
 			squares[i] = x * x
@@ -326,8 +405,8 @@ func TestAdamWCodes(t *testing.T) {
 				for x, data := range map[compute.Tensor][]float32{p.G: g, wide.G: g, wide.M: m, wide.V: v} {
 					b.Upload(x, data)
 				}
-				b.AdamW(p, rates(step+1))
-				b.AdamW(wide, rates(step+1))
+				b.AdamW([]*compute.Param{p}, rates(step+1))
+				b.AdamW([]*compute.Param{wide}, rates(step+1))
 				what := fmt.Sprintf("%d elements from %d, step %d: ", n, off, step)
 				s.same(what+"weights", s.down(p.W), s.down(wide.W))
 				wantM, scaleM := encoded(compute.Signed, s.down(wide.M))
@@ -357,7 +436,7 @@ func TestAdamWCodes(t *testing.T) {
 	}
 	g[3] = 1
 	p := s.optimized(compute.Master, compute.Code, 0, [4][]float32{make([]float32, n), g, make([]float32, n), make([]float32, n)})
-	b.AdamW(p, rates(1))
+	b.AdamW([]*compute.Param{p}, rates(1))
 	for i, c := range s.down(p.V) {
 		if c < 1 {
 			t.Fatalf("V[%d] has the code %v", i, c)
@@ -376,7 +455,7 @@ func TestAdamWGrid(t *testing.T) {
 	for _, sms := range []int{b.sms, 1} {
 		b.sms = sms
 		p := s.optimized(compute.Master, compute.Code, 0, data)
-		b.AdamW(p, rates(1))
+		b.AdamW([]*compute.Param{p}, rates(1))
 		if got := s.state(p); want == nil {
 			want = got
 		} else {

@@ -628,8 +628,14 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return sum
 }
 
-// AdamW is one optimizer step of p.
-func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
+// AdamW is one optimizer step of ps.
+func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
+	for _, p := range ps {
+		adamW(p, a)
+	}
+}
+
+func adamW(p *compute.Param, a compute.AdamW) {
 	n := p.Len()
 	w, g := size("AdamW", "W", p.W, n), size("AdamW", "G", p.G, n)
 	m, v := size("AdamW", "M", p.M, n), size("AdamW", "V", p.V, n)

@@ -10,7 +10,7 @@ import (
 
 // Emulation controls the emulated device, for tests of what happens when the
 // device has no more memory, or cuBLASLt no algorithm.
-type Emulation struct{ failAlloc, allocs, pinned uintptr }
+type Emulation struct{ failAlloc, allocs, pinned, launches uintptr }
 
 // Emulated is the emulated device's controls, or nil when the driver is a real
 // one or has not been opened.
@@ -24,7 +24,7 @@ func Emulated() *Emulation {
 	for _, s := range []struct {
 		to   *uintptr
 		name string
-	}{{&e.failAlloc, "gadEmuFailAlloc"}, {&e.allocs, "gadEmuAllocs"}, {&e.pinned, "gadEmuPinned"}} {
+	}{{&e.failAlloc, "gadEmuFailAlloc"}, {&e.allocs, "gadEmuAllocs"}, {&e.pinned, "gadEmuPinned"}, {&e.launches, "gadEmuLaunches"}} {
 		p, err := purego.Dlsym(lib.handle, s.name)
 		if err != nil {
 			return nil
@@ -56,5 +56,11 @@ func (e *Emulation) Allocs() int {
 // Pinned is the number of blocks of pinned host memory that are held.
 func (e *Emulation) Pinned() int {
 	n, _, _ := purego.SyscallN(e.pinned)
+	return int(n)
+}
+
+// Launches is the number of kernels that have run.
+func (e *Emulation) Launches() int {
+	n, _, _ := purego.SyscallN(e.launches)
 	return int(n)
 }
