@@ -1016,7 +1016,7 @@ func (s *suite) adamW() {
 			I := shape[1]
 			x, y := c.random("x", 3*I).narrow(), c.unset("y", 3*shape[0]).narrow()
 			c.run(func(s *side) {
-				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false) // so that there is something to refresh
+				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)              // so that there is something to refresh
 				s.b.AdamW(nil, compute.AdamW{LR: 1, GradScale: 1, Step: 1}) // of nothing
 				for step := 1; step <= 3; step++ {
 					s.b.AdamW([]*compute.Param{s.p(w)}, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.3, Step: step})

@@ -226,47 +226,44 @@ func TestAdamWTogether(t *testing.T) {
 		s := set(t, b)
 		// One block, its end, several, their end; and nothing.
 		sizes := []int{1, 256, optimBlock - 1, 1000, optimBlock, optimBlock + 1, 0, 3*optimBlock + 777, 2 * optimBlock}
-		for _, sms := range []int{b.sms, 1} { // also where a block of the grid has several segments
-			b.sms = sms
-			var apart, together []*compute.Param
-			var gs []compute.Tensor
-			for i, n := range sizes {
-				for j, kind := range [][2]compute.Class{{compute.Wide, compute.Wide}, {compute.Master, compute.Wide}, {compute.Wide, compute.Code}, {compute.Master, compute.Code}} {
-					none := make([]float32, n)
-					data := [4][]float32{s.normal(n), s.grads(n), none, none}
-					off := []int{0, 3, 8}[(i+j)%3]
-					x, y := s.optimized(kind[0], kind[1], off, data), s.optimized(kind[0], kind[1], off, data)
-					x.Decay, y.Decay = (i+j)%2 == 0, (i+j)%2 == 0
-					apart, together, gs = append(apart, x), append(together, y), append(gs, y.G)
-				}
+		var apart, together []*compute.Param
+		var gs []compute.Tensor
+		for i, n := range sizes {
+			for j, kind := range [][2]compute.Class{{compute.Wide, compute.Wide}, {compute.Master, compute.Wide}, {compute.Wide, compute.Code}, {compute.Master, compute.Code}} {
+				none := make([]float32, n)
+				data := [4][]float32{s.normal(n), s.grads(n), none, none}
+				off := []int{0, 3, 8}[(i+j)%3]
+				x, y := s.optimized(kind[0], kind[1], off, data), s.optimized(kind[0], kind[1], off, data)
+				x.Decay, y.Decay = (i+j)%2 == 0, (i+j)%2 == 0
+				apart, together, gs = append(apart, x), append(together, y), append(gs, y.G)
 			}
-			for step := range 3 {
-				for _, p := range apart {
-					b.AdamW([]*compute.Param{p}, rates(step+1))
-				}
-				launched := launches(b, func() { b.AdamW(together, rates(step+1)) })
-				if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want {
-					t.Errorf("%s: %d launches step %d parameters, want %d", precision, launched, len(together), want)
-				}
+		}
+		for step := range 3 {
+			for _, p := range apart {
+				b.AdamW([]*compute.Param{p}, rates(step+1))
 			}
-			for i, p := range together {
-				s.same(fmt.Sprintf("%s, parameter %d of %d elements", precision, i, p.Len()), s.state(p), s.state(apart[i]))
+			launched := launches(b, func() { b.AdamW(together, rates(step+1)) })
+			if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want {
+				t.Errorf("%s: %d launches step %d parameters, want %d", precision, launched, len(together), want)
 			}
-			// Blocks one by one, as sums of their own; then in the order of sum_partials.
-			var parts []float64
-			for _, g := range gs {
-				for lo := 0; lo < g.Len(); lo += optimBlock {
-					parts = append(parts, b.SumSquares([]compute.Tensor{g.Slice(lo, min(lo+optimBlock, g.Len()))}))
-				}
+		}
+		for i, p := range together {
+			s.same(fmt.Sprintf("%s, parameter %d of %d elements", precision, i, p.Len()), s.state(p), s.state(apart[i]))
+		}
+		// Blocks one by one, as sums of their own; then in the order of sum_partials.
+		var parts []float64
+		for _, g := range gs {
+			for lo := 0; lo < g.Len(); lo += optimBlock {
+				parts = append(parts, b.SumSquares([]compute.Tensor{g.Slice(lo, min(lo+optimBlock, g.Len()))}))
 			}
-			var sum float64
-			launched := launches(b, func() { sum = b.SumSquares(gs) })
-			if want := addedUp(parts); math.Float64bits(sum) != math.Float64bits(want) {
-				t.Errorf("%s: sum of squares %v, want %v", precision, sum, want)
-			}
-			if launched != 2 {
-				t.Errorf("%s: %d launches add the squares of %d tensors up, want 2", precision, launched, len(gs))
-			}
+		}
+		var sum float64
+		launched := launches(b, func() { sum = b.SumSquares(gs) })
+		if want := addedUp(parts); math.Float64bits(sum) != math.Float64bits(want) {
+			t.Errorf("%s: sum of squares %v, want %v", precision, sum, want)
+		}
+		if launched != 2 {
+			t.Errorf("%s: %d launches add the squares of %d tensors up, want 2", precision, launched, len(gs))
 		}
 	}
 }
@@ -440,26 +437,6 @@ func TestAdamWCodes(t *testing.T) {
 	for i, c := range s.down(p.V) {
 		if c < 1 {
 			t.Fatalf("V[%d] has the code %v", i, c)
-		}
-	}
-}
-
-// Blocks of moments have the same bits for any grid.
-func TestAdamWGrid(t *testing.T) {
-	b := start(t, Options{})
-	s := set(t, b)
-	const n = 100_000
-	none := make([]float32, n)
-	data := [4][]float32{s.normal(n), s.grads(n), none, none}
-	var want []float32
-	for _, sms := range []int{b.sms, 1} {
-		b.sms = sms
-		p := s.optimized(compute.Master, compute.Code, 0, data)
-		b.AdamW([]*compute.Param{p}, rates(1))
-		if got := s.state(p); want == nil {
-			want = got
-		} else {
-			s.same("another grid", got, want)
 		}
 	}
 }

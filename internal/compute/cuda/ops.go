@@ -355,8 +355,8 @@ func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
 			if s.count == 0 {
 				continue
 			}
-			where := grid{min(s.blocks, 16*b.sms), 1, 1, 256, 0}
-			args := []uint64{at(index(b, "stepped", s.table)), whole(s.count), whole(s.blocks)}
+			where := grid{s.blocks, 1, 1, 256, 0}
+			args := []uint64{at(index(b, "stepped", s.table)), whole(s.count)}
 			if coded == 1 {
 				where.shared = 4 * len(moments)
 				args = append(args, at(index(b, "moments", moments)))

@@ -133,52 +133,41 @@ DEVICE void adamw_weights(Vec &w, const Vec &m, const Vec &v, const Rates &r) {
     for (int j = 0; j < 8; j++) w.v[j] -= fmaf(r.decay, w.v[j], r.step * m.v[j] / (sqrtf(v.v[j] * r.inv2) + r.eps));
 }
 
-// stepped calls f(s, from, n) for this block's share of all segments' blocks, over any
-// grid of x: the n elements of segment s that begin at from.
-template <class F> DEVICE void stepped(const Stepped *segments, int count, i64 blocks, F f) {
-    for (i64 b = blockIdx.x; b < blocks; b += gridDim.x) {
-        const Stepped &s = find(segments, count, b);
-        i64 from = (b - s.first) * OPTIM_BLOCK;
-        f(s, from, (int)min((i64)OPTIM_BLOCK, s.n - from));
-    }
-}
-
 // adamw_T, for each segment and each i below its n: adamw_moments, then adamw_weights,
 // with decay 0 where the segment's is off. g is left as it is. T is how weights are kept:
 // float32, with a bfloat16 copy that is written too unless it is null, or master (vec.cuh).
 //
-// Launch: 256 threads, any grid of x alone, no shared memory.
-template <class W> DEVICE void adamw(const Stepped *segments, int count, i64 blocks, Rates r) {
-    float decay = r.decay;
-    stepped(segments, count, blocks, [&](const Stepped &s, i64 from, int n) {
-        W w = as(W(), s.w, s.beside) + from;
-        const float *g = s.g + from;
-        float *m = (float *)s.m + from, *v = (float *)s.v + from;
-        r.decay = s.decays ? decay : 0.0f;
-        bool fast = aligned(w, g, m, v);
-        auto step = [&](int i, int count, bool wide) {
-            Vec ww, gg, mm, vv;
-            load(ww, w + i, count, wide);
-            load(gg, g + i, count, wide);
-            load(mm, m + i, count, wide);
-            load(vv, v + i, count, wide);
-            adamw_moments(mm, vv, gg, r);
-            store(m + i, mm, count, wide);
-            store(v + i, vv, count, wide);
-            adamw_weights(ww, mm, vv, r);
-            store(w + i, ww, count, wide);
-        };
+// Launch: 256 threads, as many blocks in x as the segments have, no shared memory.
+template <class W> DEVICE void adamw(const Stepped *segments, int count, Rates r) {
+    const Stepped &s = find(segments, count, blockIdx.x);
+    i64 from = ((i64)blockIdx.x - s.first) * OPTIM_BLOCK;
+    int n = (int)min((i64)OPTIM_BLOCK, s.n - from);
+    W w = as(W(), s.w, s.beside) + from;
+    const float *g = s.g + from;
+    float *m = (float *)s.m + from, *v = (float *)s.v + from;
+    if (!s.decays) r.decay = 0;
+    auto step = [&](int i, int count, bool wide) {
+        Vec ww, gg, mm, vv;
+        load(ww, w + i, count, wide);
+        load(gg, g + i, count, wide);
+        load(mm, m + i, count, wide);
+        load(vv, v + i, count, wide);
+        adamw_moments(mm, vv, gg, r);
+        store(m + i, mm, count, wide);
+        store(v + i, vv, count, wide);
+        adamw_weights(ww, mm, vv, r);
+        store(w + i, ww, count, wide);
+    };
+    int i = 8 * threadIdx.x;
+    if (aligned(w, g, m, v)) {
 #pragma unroll 1
-        for (int i = 8 * threadIdx.x; i < n; i += 8 * OPTIM_THREADS) {
-            if (fast && n - i >= 8)
-                step(i, 8, true);
-            else
-                step(i, min(n - i, 8), false);
-        }
-    });
+        for (; i + 8 <= n; i += 8 * OPTIM_THREADS) step(i, 8, true);
+    }
+#pragma unroll 1
+    for (; i < n; i += 8 * OPTIM_THREADS) step(i, min(n - i, 8), false);
 }
-KERNEL(OPTIM_THREADS, adamw_f32, const Stepped *segments, int count, i64 blocks, RATES) { adamw<Twin>(segments, count, blocks, GIVEN); }
-KERNEL(OPTIM_THREADS, adamw_master, const Stepped *segments, int count, i64 blocks, RATES) { adamw<Master>(segments, count, blocks, GIVEN); }
+KERNEL(OPTIM_THREADS, adamw_f32, const Stepped *segments, int count, RATES) { adamw<Twin>(segments, count, GIVEN); }
+KERNEL(OPTIM_THREADS, adamw_master, const Stepped *segments, int count, RATES) { adamw<Master>(segments, count, GIVEN); }
 
 #define MOMENT_BLOCK 256 // moments that share a scale: eight for each lane of a warp
 #define MAP_MID 256      // of a map: where its middles begin
@@ -235,38 +224,37 @@ DEVICE void encode(u8 *p, float *scale, const Vec &x, const float *map, int coun
 // encoded. maps is Signed for m, then Squares for v, each 256 values and 255 middles.
 // A warp has a block of moments a turn.
 //
-// Launch: 256 threads, any grid of x alone, 4096 bytes of shared memory.
-template <class W> DEVICE void adamw8(const Stepped *segments, int count, i64 blocks, const float *maps, Rates r) {
+// Launch: 256 threads, as many blocks in x as the segments have, 4096 bytes of shared memory.
+template <class W> DEVICE void adamw8(const Stepped *segments, int count, const float *maps, Rates r) {
     float *map = (float *)shared();
     for (int i = threadIdx.x; i < 2 * MAP; i += blockDim.x) map[i] = maps[i];
     __syncthreads();
-    float decay = r.decay;
-    int lane = threadIdx.x % WARP;
-    stepped(segments, count, blocks, [&](const Stepped &s, i64 from, int n) {
-        W w = as(W(), s.w, s.beside) + from;
-        const float *g = s.g + from;
-        u8 *m = (u8 *)s.m + from, *v = (u8 *)s.v + from;
-        float *m_scale = s.m_scale + from / MOMENT_BLOCK, *v_scale = s.v_scale + from / MOMENT_BLOCK;
-        r.decay = s.decays ? decay : 0.0f;
-        bool fast = aligned(w, g, m, v);
+    const Stepped &s = find(segments, count, blockIdx.x);
+    i64 from = ((i64)blockIdx.x - s.first) * OPTIM_BLOCK;
+    int n = (int)min((i64)OPTIM_BLOCK, s.n - from), lane = threadIdx.x % WARP;
+    W w = as(W(), s.w, s.beside) + from;
+    const float *g = s.g + from;
+    u8 *m = (u8 *)s.m + from, *v = (u8 *)s.v + from;
+    float *m_scale = s.m_scale + from / MOMENT_BLOCK, *v_scale = s.v_scale + from / MOMENT_BLOCK;
+    if (!s.decays) r.decay = 0;
+    bool fast = aligned(w, g, m, v);
 #pragma unroll 1
-        for (int b = threadIdx.x / WARP; b * MOMENT_BLOCK < n; b += OPTIM_THREADS / WARP) {
-            int i = b * MOMENT_BLOCK + 8 * lane, count = max(min(n - i, 8), 0);
-            bool wide = fast && n - b * MOMENT_BLOCK >= MOMENT_BLOCK; // the same in all lanes
-            Vec ww, gg, mm, vv;
-            load(gg, g + i, count, wide);
-            decode(mm, m + i, m_scale[b], map, count, wide);
-            decode(vv, v + i, v_scale[b], map + MAP, count, wide);
-            adamw_moments(mm, vv, gg, r);
-            load(ww, w + i, count, wide);
-            adamw_weights(ww, mm, vv, r);
-            store(w + i, ww, count, wide);
-            encode(m + i, m_scale + b, mm, map, count, wide);
-            encode(v + i, v_scale + b, vv, map + MAP, count, wide);
-        }
-    });
+    for (int b = threadIdx.x / WARP; b * MOMENT_BLOCK < n; b += OPTIM_THREADS / WARP) {
+        int i = b * MOMENT_BLOCK + 8 * lane, count = max(min(n - i, 8), 0);
+        bool wide = fast && n - b * MOMENT_BLOCK >= MOMENT_BLOCK; // the same in all lanes
+        Vec ww, gg, mm, vv;
+        load(gg, g + i, count, wide);
+        decode(mm, m + i, m_scale[b], map, count, wide);
+        decode(vv, v + i, v_scale[b], map + MAP, count, wide);
+        adamw_moments(mm, vv, gg, r);
+        load(ww, w + i, count, wide);
+        adamw_weights(ww, mm, vv, r);
+        store(w + i, ww, count, wide);
+        encode(m + i, m_scale + b, mm, map, count, wide);
+        encode(v + i, v_scale + b, vv, map + MAP, count, wide);
+    }
 }
-KERNEL(OPTIM_THREADS, adamw8_f32, const Stepped *segments, int count, i64 blocks, const float *maps, RATES) { adamw8<Twin>(segments, count, blocks, maps, GIVEN); }
-KERNEL(OPTIM_THREADS, adamw8_master, const Stepped *segments, int count, i64 blocks, const float *maps, RATES) {
-    adamw8<Master>(segments, count, blocks, maps, GIVEN);
+KERNEL(OPTIM_THREADS, adamw8_f32, const Stepped *segments, int count, const float *maps, RATES) { adamw8<Twin>(segments, count, maps, GIVEN); }
+KERNEL(OPTIM_THREADS, adamw8_master, const Stepped *segments, int count, const float *maps, RATES) {
+    adamw8<Master>(segments, count, maps, GIVEN);
 }
