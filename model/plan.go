@@ -7,8 +7,12 @@ type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
 	Recompute bool
-	LoRA      LoRA // adapters alone are counted: their base is a frozen model's Plan
-	Tokens    int  // of the largest pack
+	LoRA      LoRA  // adapters alone are counted: their base is a frozen model's Plan
+	Moments8  bool  // AdamWConfig's
+	Offload   bool  // AdamWConfig's
+	Turns     int64 // bytes of the gradients of a model that learns in turn with this one (Options.Turns): both have one block
+	Merged    bool  // frozen weights that are written again and again (Model.Merged)
+	Tokens    int   // of the largest pack
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
@@ -17,10 +21,12 @@ type PlanOptions struct {
 
 // Plan is memory in bytes.
 type Plan struct {
-	Weights, Gradients, Moments int64
+	Weights, Gradients, Moments int64 // gradients of its own: two models that learn in turn have the larger ones
+	HostMoments                 int64 // in the host's memory, beside Total
 	Copies                      int64 // of weights, that a backend computes with
 	Activations                 int64 // the workspace, gradients of activations included
 	Cache                       int64 // keys and values of generation
+	Lent                        int64 // more of them, in the memory of gradients
 	Scratch                     int64 // of operations; models on one backend share it
 
 	purposes map[purpose]int64 // what Activations adds up
@@ -38,7 +44,7 @@ func SharedActivations(plans ...Plan) (bytes int64) {
 	return bytes
 }
 
-// Total is the sum.
+// Total is the sum, in the device's memory.
 func (p Plan) Total() int64 {
 	return p.Weights + p.Copies + p.Gradients + p.Moments + p.Activations + p.Cache + p.Scratch
 }
@@ -55,13 +61,19 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		}
 	}
 	for _, w := range own {
-		class := weightClass(w, o.Trainable || o.LoRA.On())
+		class := weightClass(w, o.Trainable)
+		switch {
+		case o.LoRA.On():
+			class = compute.Wide
+		case o.Merged && class == compute.Frozen:
+			class = compute.Narrow
+		}
 		p.Weights += f.Element(class) * int64(w.Len())
 		if len(w.Shape) == 2 && w.Rows > 1 {
 			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())
 		}
 		if o.Trainable {
-			p.Moments += 2 * f.Element(compute.Wide) * int64(w.Len())
+			p.addMoments(f, w, o)
 		}
 	}
 	if o.Trainable {
@@ -95,10 +107,47 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
 		c.acts(&a, slots, keepNothing, o.LoRA.Rank, count)
 		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
-		p.Cache = f.Element(compute.Narrow) * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
+		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
+		if o.Trainable {
+			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
+		}
+		p.Cache = beyond(f, room, 2*c.Layers, one)
+		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
 		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
 	}
 	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)
 	return p
+}
+
+// addMoments counts the moments that NewOptimizer makes for w.
+func (p *Plan) addMoments(f Footprint, w *compute.Param, o PlanOptions) {
+	count := func(class compute.Class, n int) {
+		bytes := 2 * f.Element(class) * int64(n)
+		if o.Offload && f.Element(class|compute.Host) == 0 {
+			p.HostMoments += bytes
+		} else {
+			p.Moments += bytes
+		}
+	}
+	if !o.Moments8 || !coded(w) {
+		count(compute.Wide, w.Len())
+		return
+	}
+	count(compute.Code, w.Len())
+	count(compute.Wide, compute.Blocks(w.Len()))
+}
+
+// beyond is the memory of a number of caches of n Narrow elements each, but of those that a
+// block of gradients, of room elements, has room for (lender).
+func beyond(f Footprint, room, caches, n int) (bytes int64) {
+	used := lent(f, compute.Narrow, n)
+	for range caches {
+		if used <= room {
+			room -= used
+		} else {
+			bytes += f.Element(compute.Narrow) * int64(n)
+		}
+	}
+	return bytes
 }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"gad/internal/compute"
@@ -152,5 +153,16 @@ func TestCUDAResume(t *testing.T) {
 	}
 	if len(wide) == 4 && bytes.Equal(wide[0], wide[2]) {
 		t.Error("moments in 8 bits change nothing")
+	}
+}
+
+// What a whole game takes at its peak is what its plan says, for each way to take less.
+func TestCUDAPeakIsThePlan(t *testing.T) {
+	var sets [][]string
+	for _, set := range append(slices.Clone(smaller), []string{"actor.optim.offload=true"}, []string{"critic.optim.offload=true", "critic.optim.moments=8bit"}) {
+		sets = append(sets, append(slices.Clone(set), "trainer.device=cuda"))
+	}
+	for _, precision := range []string{cuda.F32, cuda.BF16} {
+		peaks(t, func(precision string) compute.Backend { return gpu(t, precision) }, precision, 0, sets)
 	}
 }

@@ -104,18 +104,13 @@ type Use struct {
 }
 
 // Shapes are the models that can be named.
-var Shapes = map[string]model.Config{
-	"25m":          qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4),
-	"qwen2.5-0.5b": qwen2(896, 24, 14, 2, 64, 4864, 151936, 1e6),
-	"qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 128, 8960, 151936, 1e6),
-	"qwen2.5-3b":   qwen2(2048, 36, 16, 2, 128, 11008, 151936, 1e6),
-	"qwen2.5-7b":   untied(qwen2(3584, 28, 28, 4, 128, 18944, 152064, 1e6)),
-}
-
-func untied(c model.Config) model.Config {
-	c.TieEmbeddings = false
-	return c
-}
+var Shapes = func() map[string]model.Config {
+	shapes := map[string]model.Config{"25m": qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4)}
+	for _, s := range model.Qwen25 {
+		shapes[strings.ToLower(s.Name)] = s.Config
+	}
+	return shapes
+}()
 
 func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) model.Config {
 	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: headDim, FFN: ffn,
