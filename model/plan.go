@@ -105,8 +105,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
 		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
-		c.acts(&a, slots, keepNothing, o.LoRA.Rank, count)
-		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
+		c.acts(&a, decodeRows(f, slots), keepNothing, o.LoRA.Rank, count)
+		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f, pt)
 		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
 		if o.Trainable {
 			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))

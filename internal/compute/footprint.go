@@ -13,6 +13,9 @@ type Footprint interface {
 	// Scratch is the most memory, in bytes, that the operations of w use besides
 	// their tensors. It is used again by whatever comes next.
 	Scratch(w Work) int64
+	// DecodeMultiple is what the number of rows of a step of generation is best a multiple
+	// of, because Repeat then replays the step more often: 1 where that is of no use.
+	DecodeMultiple() int
 	// Overhead is the number of bytes taken before anything is allocated.
 	Overhead() int64
 }

@@ -59,6 +59,9 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 // Overhead is 0.
 func (Footprint) Overhead() int64 { return 0 }
 
+// DecodeMultiple is 1: Repeat runs a step as it comes.
+func (Footprint) DecodeMultiple() int { return 1 }
+
 // MemoryAvailable is what the system says a new program can have, in bytes; 0
 // where it does not say.
 func MemoryAvailable() int64 {

@@ -106,6 +106,9 @@ func (b *Backend) Scratch(compute.Work) int64 { return 0 }
 // Overhead is 0.
 func (b *Backend) Overhead() int64 { return 0 }
 
+// DecodeMultiple is 1.
+func (b *Backend) DecodeMultiple() int { return 1 }
+
 // Upload copies src to dst.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	for i, d := 0, size("Upload", "dst", dst, len(src)); i < len(src); i++ {
