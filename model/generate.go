@@ -184,10 +184,12 @@ type generation struct {
 	keys            map[int]string // the keys to that, by the number of rows
 }
 
-// decodeRows is how many rows a step of generation has for n samples, and sparePages how
-// many pages the rows write to that are more than the samples.
-func decodeRows(f Footprint, n int) int  { return pagesFor(n, f.DecodeMultiple()) * f.DecodeMultiple() }
-func sparePages(f Footprint, pt int) int { return pagesFor(f.DecodeMultiple()-1, pt) }
+// decodeRows is how many rows a step of generation has for n samples where they are to be a
+// multiple of so many (Footprint.DecodeMultiple), and sparePages how many pages of size pt
+// the rows that are more than the samples write to.
+func decodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * multiple }
+
+func sparePages(multiple, pt int) int { return pagesFor(multiple-1, pt) }
 
 // pagesFor is the number of pages of size pt that hold n positions.
 func pagesFor(n, pt int) int { return (n + pt - 1) / pt }
@@ -221,7 +223,7 @@ func (g *generation) allocate() error {
 		prompt, own = max(prompt, g.promptPages(p)), max(own, g.ownPages(p))
 	}
 	pages := poolPages(slots, g.o.N, len(g.prompts), prompt, own)
-	spare := sparePages(m.be, g.o.PageTokens)
+	spare := sparePages(m.be.DecodeMultiple(), g.o.PageTokens)
 	if pages+spare > math.MaxInt32/g.o.PageTokens {
 		return fmt.Errorf("model: generate: cache of %d pages of %d tokens: too large: lower the slots", pages, g.o.PageTokens)
 	}
@@ -399,7 +401,7 @@ func (g *generation) decode() error {
 	}
 	// What the other rows compute is of no use. Each attends to the first of them alone, so
 	// that all their numbers are finite.
-	rows := decodeRows(m.be, n)
+	rows := decodeRows(m.be.DecodeMultiple(), n)
 	for i := range rows - n {
 		g.ids, g.pos, g.slots = append(g.ids, 0), append(g.pos, 0), append(g.slots, g.spare[0]*int32(g.o.PageTokens)+int32(i))
 		g.pages.Table, g.pages.Len = append(g.pages.Table, g.spare), append(g.pages.Len, 1)

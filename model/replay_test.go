@@ -96,6 +96,7 @@ func (d *dry) DecodeMultiple() int { return d.multiple }
 func (d *dry) Embed(_ compute.Tensor, _ *compute.Param, _ []int32)                         {}
 func (d *dry) RMSNorm(_, _, _ compute.Tensor, _ *compute.Param, _ float64)                 {}
 func (d *dry) Linear(_, _ compute.Tensor, _, _ *compute.Param, _ bool)                     {}
+func (d *dry) LinearAdd(_, _, _ compute.Tensor, _ *compute.Param)                          {}
 func (d *dry) Linears(_ []compute.Projection, _ compute.Tensor)                            {}
 func (d *dry) Rope(_ compute.Tensor, _, _ int, _ []int32, _ compute.Tensor, _ bool)        {}
 func (d *dry) CacheWrite(_, _ compute.Tensor, _ int, _ []int32)                            {}

@@ -110,6 +110,11 @@ func (p *profile) Linear(y, x compute.Tensor, w, b *compute.Param, acc bool) {
 	p.op("Linear", c, func() { p.Backend.Linear(y, x, w, b, acc) })
 }
 
+func (p *profile) LinearAdd(y, r, x compute.Tensor, w *compute.Param) {
+	c := p.s.linear(float64(x.Len()/w.Cols), float64(w.Cols), float64(w.Rows))
+	p.op("LinearAdd", c, func() { p.Backend.LinearAdd(y, r, x, w) })
+}
+
 func (p *profile) Linears(ps []compute.Projection, x compute.Tensor) {
 	var c cost
 	for _, q := range ps {

@@ -238,6 +238,9 @@ type Backend interface {
 	// bfloat16; the bias is added last.
 	// x is Narrow; y is Narrow, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
+	// LinearAdd: y[n,o] = r[n,o] + Σ_i x[n,i]*w.W[o,i], with the bits of Copy(y, r) and of
+	// Linear with acc. y and r are Wide; y may be r.
+	LinearAdd(yNO, rNO, xNI Tensor, w *Param)
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
 	Linears(ps []Projection, xNI Tensor)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;

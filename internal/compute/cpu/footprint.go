@@ -25,6 +25,9 @@ func (f Footprint) Element(c compute.Class) int64 {
 	return 4
 }
 
+// Block is the bytes.
+func (Footprint) Block(bytes int64) int64 { return bytes }
+
 // Beside is 4 for the packed transpose of a matrix that products are taken with.
 // In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
 // are computed with, if the matrix is trained. A frozen one is packed in its own place.

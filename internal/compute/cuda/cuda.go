@@ -107,6 +107,16 @@ func (o Options) Element(c compute.Class) int64 {
 	return kept(c, narrow).size()
 }
 
+// Block rounds a block that is not small up to the driver's pages of 2 MiB, and a small one,
+// many of which share such a page, to 512 bytes. That the driver does so is assumed; a
+// device has not been asked.
+func (Options) Block(bytes int64) int64 {
+	if bytes < 1<<20 {
+		return (bytes + 511) &^ 511
+	}
+	return (bytes + 2<<20 - 1) &^ (2<<20 - 1)
+}
+
 // Beside is the number of bytes of the copy that products and lookups read: Wide weights
 // have one in bfloat16.
 func (o Options) Beside(c compute.Class, _ bool) int64 {
@@ -117,7 +127,7 @@ func (o Options) Beside(c compute.Class, _ bool) int64 {
 }
 
 // Scratch is the most that one operation takes: all share one block. Decoding takes
-// its graph's memory beside it; that of the graphs of other batch sizes, 64 MiB at
+// its graph's memory beside it; that of the graphs of other batch sizes, 32 MiB at
 // most, is small beside what Overhead leaves.
 func (o Options) Scratch(w compute.Work) int64 {
 	narrow := o.Element(compute.Narrow)
@@ -144,8 +154,9 @@ func (o Options) Scratch(w compute.Work) int64 {
 		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
 		use(4 * int64(w.Tokens) * int64(w.Heads)) // row sums of the attention's gradient
 	}
+	most = o.Block(most)
 	if w.Slots > 0 {
-		most += areaBytes
+		most += o.Block(areaBytes)
 	}
 	return most
 }
@@ -153,7 +164,7 @@ func (o Options) Scratch(w compute.Work) int64 {
 // areaBytes is the least size of a graph's pinned memory: the page tables of some
 // thousand rows. Where it has to grow in the middle of a recording, addresses change
 // that are in the trace already, and the first graph comes a call later.
-const areaBytes = 1 << 20
+const areaBytes = 512 << 10
 
 // padded is bytes up to the next boundary that scratch is cut at.
 func padded(bytes int64) int64 { return (bytes + 255) &^ 255 }

@@ -654,7 +654,7 @@ func TestFreeTakesCopies(t *testing.T) {
 	s := set(t, b)
 	before, _ := b.Memory()
 	w := s.param(32, 32)
-	if now, _ := b.Memory(); now-before != 32*32*(4+4+2) {
+	if now, _ := b.Memory(); now-before != 2*b.Block(32*32*4)+b.Block(32*32*2) {
 		t.Errorf("weights, gradient and copy take %d bytes", now-before)
 	}
 	b.Free(w.W)

@@ -160,7 +160,7 @@ func (b *Backend) allocate(what string, bytes int64) (block, error) {
 	if bytes == 0 {
 		return block{}, nil
 	}
-	if b.Limit > 0 && bytes > b.Limit-b.inUse {
+	if b.Limit > 0 && b.Block(bytes) > b.Limit-b.inUse {
 		return block{}, fmt.Errorf("cuda: %q: %d bytes: %w: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences, recompute activations, or raise the limit",
 			what, bytes, compute.ErrMemory, b.Limit, b.inUse)
 	}
@@ -173,7 +173,7 @@ func (b *Backend) allocate(what string, bytes int64) (block, error) {
 		return block{}, fmt.Errorf("cuda: %q: %d bytes, %d of the device's %d are free and gad uses %d: use a smaller batch or shorter sequences, recompute activations, or a larger GPU: %w",
 			what, bytes, free, total, b.inUse, err)
 	}
-	b.count(bytes)
+	b.count(b.Block(bytes))
 	b.blocks[p] = bytes
 	return block{p, bytes}, nil
 }
@@ -188,7 +188,7 @@ func (b *Backend) count(bytes int64) {
 func (b *Backend) release(k *block) {
 	if k.bytes > 0 {
 		b.dev.Release(k.p)
-		b.count(-k.bytes)
+		b.count(-b.Block(k.bytes))
 		delete(b.blocks, k.p)
 	}
 	*k = block{}

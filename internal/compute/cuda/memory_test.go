@@ -47,7 +47,7 @@ func TestMaster(t *testing.T) {
 			w := &compute.Param{Name: "w", Rows: len(x) / cols, Cols: cols, W: s.put(compute.Master, x)}
 			b.Refresh(w)
 			y := s.empty(compute.Wide, len(x))
-			if now, _ := b.Memory(); now-before != int64(4*len(x)+4*len(x)) {
+			if now, _ := b.Memory(); now-before != 2*b.Block(int64(4*len(x))) {
 				t.Errorf("%d weights and as many float32 take %d bytes", len(x), now-before)
 			}
 			s.same("downloaded", s.down(w.W), x)
@@ -452,7 +452,7 @@ func TestCode(t *testing.T) {
 		}
 		before, _ := b.Memory()
 		y := s.put(compute.Code|host, x)
-		want := int64(len(x)+3) &^ 3
+		want := b.Block(int64(len(x)))
 		if host != 0 {
 			want = 0
 		}
@@ -593,18 +593,18 @@ func TestFootprint(t *testing.T) {
 		b := start(t, Options{Precision: precision})
 		s := set(t, b)
 		for _, c := range []compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen, compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
-			for _, n := range []int{4, 1000, 4096} {
+			for _, n := range []int{4, 1000, 4096, 1 << 18, 1<<18 - 4, 1<<19 + 4} { // also where pages of 2 MiB begin
 				before, _ := b.Memory()
 				w := s.empty(c, n)
 				now, _ := b.Memory()
-				if now-before != int64(n)*b.Element(c) {
+				if now-before != b.Block(int64(n)*b.Element(c)) {
 					t.Errorf("%s: %d elements of %v take %d bytes, said are %d each", precision, n, c, now-before, b.Element(c))
 				}
 				if c != compute.Code && c&compute.Host == 0 {
 					p := &compute.Param{Name: "w", Rows: 2, Cols: n / 2, W: w}
 					b.Refresh(p)
 					b.Embed(s.empty(compute.Wide, n), p, seqOf(2))
-					if with, _ := b.Memory(); with-now != int64(n)*(b.Beside(c, false)+4) || b.Beside(c, true) != b.Beside(c, false) {
+					if with, _ := b.Memory(); with-now != b.Block(int64(n)*b.Beside(c, false))+b.Block(4*int64(n)) || b.Beside(c, true) != b.Beside(c, false) {
 						t.Errorf("%s: beside %d elements of %v lie %d bytes, said are %d each", precision, n, c, with-now-int64(4*n), b.Beside(c, false))
 					}
 				}

@@ -97,6 +97,9 @@ func (b *Backend) Available() int64 { return 0 }
 // Element is 8: float64.
 func (b *Backend) Element(compute.Class) int64 { return 8 }
 
+// Block is the bytes.
+func (b *Backend) Block(bytes int64) int64 { return bytes }
+
 // Beside is 0: there are no copies.
 func (b *Backend) Beside(compute.Class, bool) int64 { return 0 }
 
@@ -243,6 +246,12 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 			y[n*O+o] = sum
 		}
 	}
+}
+
+// LinearAdd is Linear, added to r.
+func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
+	b.Copy(yNO, rNO)
+	b.Linear(yNO, xNI, w, nil, true)
 }
 
 // Linears is Linear for each of ps.

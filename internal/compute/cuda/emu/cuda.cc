@@ -243,7 +243,12 @@ CUresult check_margins(size_t base, const Memory &m) {
     return SUCCESS;
 }
 
-size_t charge(size_t bytes) { return (bytes + 511) / 512 * 512; }
+// charge is what an allocation takes of the device's memory: one that is not small, pages of
+// 2 MiB. A real driver's rule is not documented; this is what is seen of it.
+size_t charge(size_t bytes) {
+    size_t unit = bytes < size_t(1) << 20 ? 512 : size_t(2) << 20;
+    return (bytes + unit - 1) / unit * unit;
+}
 
 CUresult allocate(void **out, size_t bytes, bool pinned) {
     dev.alloc_calls++;

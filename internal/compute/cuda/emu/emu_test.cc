@@ -526,7 +526,7 @@ static void test_driver() {
     // Memory.
     size_t before, free, total;
     EQUAL(cuMemGetInfo_v2(&before, &total), 0);
-    EQUAL(total, 1 << 20);
+    EQUAL(total, 4 << 20);
     EQUAL(cuMemAlloc_v2(&p, 0), 1);
     EQUAL(cuMemAlloc_v2(&p, total + 1), 2);
     EQUAL(cuMemAlloc_v2(&p, total), 0);
@@ -539,6 +539,14 @@ static void test_driver() {
     EQUAL(cuMemFree_v2(p + 256), 1);
     EQUAL(cuMemGetInfo_v2(&free, &total), 0);
     EQUAL(before - free, 1024);
+    EQUAL(cuMemAlloc_v2(&q, (1 << 20) - 1), 0);
+    EQUAL(cuMemGetInfo_v2(&free, &total), 0);
+    EQUAL(before - free, 1024 + (1 << 20));
+    EQUAL(cuMemFree_v2(q), 0);
+    EQUAL(cuMemAlloc_v2(&q, 1 << 20), 0); // in pages of 2 MiB from here on
+    EQUAL(cuMemGetInfo_v2(&free, &total), 0);
+    EQUAL(before - free, 1024 + (2 << 20));
+    EQUAL(cuMemFree_v2(q), 0);
     gadEmuFailAlloc(1);
     EQUAL(cuMemAlloc_v2(&q, 1000), 0);
     EQUAL(cuMemHostAlloc(&host, 1000, 0), 2);
@@ -1022,7 +1030,7 @@ int main(int argc, char **argv) {
         bench();
         return failures != 0;
     }
-    setenv("GAD_EMU_MEMORY", "1M", 1);
+    setenv("GAD_EMU_MEMORY", "4M", 1);
     setenv("GAD_EMU_CC", "9.0", 1);
     test_fault();
     test_threads();
