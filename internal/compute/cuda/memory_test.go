@@ -284,9 +284,12 @@ func addedUp(parts []float64) float64 {
 
 // launches is how many kernels op runs on the emulated device.
 func launches(b *Backend, op func()) int {
+	if driver.Emulated() == nil {
+		return -1
+	}
 	count := func() int {
 		b.wait()
-		return driver.Emulated().Launches()
+		return driver.Emulated().Work().Kernels
 	}
 	before := count()
 	op()

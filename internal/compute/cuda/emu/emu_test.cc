@@ -470,6 +470,7 @@ void gadEmuFailAlloc(long);
 long gadEmuAllocs();
 long gadEmuPinned();
 long gadEmuLaunches();
+long gadEmuWork(int);
 long gadEmuLeaks();
 }
 
@@ -655,6 +656,8 @@ static void test_driver() {
     EQUAL(gadEmuLaunches(), ran);
     EQUAL(cuMemcpyDtoHAsync_v2(page, p, 1000, s), 0);  // to pageable memory: there at once
     EQUAL(gadEmuLaunches(), ran + 1);
+    EQUAL(gadEmuWork(0), ran + 1);
+    EQUAL(gadEmuWork(6), -1);
     EQUAL(page[249], 8);
 
     void *b = nullptr;
