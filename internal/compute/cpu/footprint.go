@@ -25,6 +25,9 @@ func (f Footprint) Element(c compute.Class) int64 {
 	return 4
 }
 
+// Block is the bytes.
+func (Footprint) Block(bytes int64) int64 { return bytes }
+
 // Beside is 4 for the packed transpose of a matrix that products are taken with.
 // In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
 // are computed with, if the matrix is trained. A frozen one is packed in its own place.
@@ -61,6 +64,9 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 
 // Overhead is 0.
 func (Footprint) Overhead() int64 { return 0 }
+
+// DecodeMultiple is 1: Repeat runs a step as it comes.
+func (Footprint) DecodeMultiple() int { return 1 }
 
 // MemoryAvailable is what the system says a new program can have, in bytes; 0
 // where it does not say.

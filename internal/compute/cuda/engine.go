@@ -243,7 +243,7 @@ func (b *Backend) matmul(c, a, w driver.Mat, transA, transB bool, alpha float32,
 	if acc {
 		beta = 1
 	}
-	words := [...]uint64{tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols), uint64(c.Ld),
+	words := [...]uint64{tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols), uint64(c.Ld), uint64(c.From),
 		word(a), uint64(a.P), uint64(a.Rows), uint64(a.Cols), uint64(a.Ld),
 		word(w), uint64(w.P), uint64(w.Rows), uint64(w.Cols), uint64(w.Ld),
 		flag(transA), flag(transB), real(alpha), real(beta), at(bias)}

@@ -498,6 +498,7 @@ void gadEmuFailAlloc(long);
 long gadEmuAllocs();
 long gadEmuPinned();
 long gadEmuLaunches();
+long gadEmuWork(int);
 long gadEmuLeaks();
 }
 
@@ -554,7 +555,7 @@ static void test_driver() {
     // Memory.
     size_t before, free, total;
     EQUAL(cuMemGetInfo_v2(&before, &total), 0);
-    EQUAL(total, 1 << 20);
+    EQUAL(total, 4 << 20);
     EQUAL(cuMemAlloc_v2(&p, 0), 1);
     EQUAL(cuMemAlloc_v2(&p, total + 1), 2);
     EQUAL(cuMemAlloc_v2(&p, total), 0);
@@ -567,6 +568,14 @@ static void test_driver() {
     EQUAL(cuMemFree_v2(p + 256), 1);
     EQUAL(cuMemGetInfo_v2(&free, &total), 0);
     EQUAL(before - free, 1024);
+    EQUAL(cuMemAlloc_v2(&q, (1 << 20) - 1), 0);
+    EQUAL(cuMemGetInfo_v2(&free, &total), 0);
+    EQUAL(before - free, 1024 + (1 << 20));
+    EQUAL(cuMemFree_v2(q), 0);
+    EQUAL(cuMemAlloc_v2(&q, 1 << 20), 0); // in pages of 2 MiB from here on
+    EQUAL(cuMemGetInfo_v2(&free, &total), 0);
+    EQUAL(before - free, 1024 + (2 << 20));
+    EQUAL(cuMemFree_v2(q), 0);
     gadEmuFailAlloc(1);
     EQUAL(cuMemAlloc_v2(&q, 1000), 0);
     EQUAL(cuMemHostAlloc(&host, 1000, 0), 2);
@@ -675,6 +684,8 @@ static void test_driver() {
     EQUAL(gadEmuLaunches(), ran);
     EQUAL(cuMemcpyDtoHAsync_v2(page, p, 1000, s), 0);  // to pageable memory: there at once
     EQUAL(gadEmuLaunches(), ran + 1);
+    EQUAL(gadEmuWork(0), ran + 1);
+    EQUAL(gadEmuWork(6), -1);
     EQUAL(page[249], 8);
 
     void *b = nullptr;
@@ -1088,7 +1099,7 @@ int main(int argc, char **argv) {
         bench();
         return failures != 0;
     }
-    setenv("GAD_EMU_MEMORY", "1M", 1);
+    setenv("GAD_EMU_MEMORY", "4M", 1);
     setenv("GAD_EMU_CC", "9.0", 1);
     test_fault();
     test_threads();
