@@ -272,6 +272,34 @@ func (m *Model) dlow(ad *adapter, x compute.Tensor) compute.Tensor {
 	return m.acts.dlowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
 }
 
+// inputGrad is linearGrad's dx, and dt.
+func (m *Model) inputGrad(dx compute.Tensor, w *compute.Param, dy compute.Tensor) {
+	m.be.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false)
+	if ad := m.adapters[w]; ad != nil {
+		dt := m.dlow(ad, dx)
+		m.be.LinearGrad(dt, ad.b, nil, dy, compute.Tensor{}, false)
+		m.be.Scale(dt, ad.scale)
+		m.be.LinearGrad(dx, ad.a, nil, dt, compute.Tensor{}, true)
+	}
+}
+
+// weightGrad is the rest of linearGrad, of a layer without bias, directly behind inputGrad.
+func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
+	if !w.G.Absent() {
+		m.be.LinearGrad(compute.Tensor{}, w, nil, dy, x, false)
+	}
+	if ad := m.adapters[w]; ad != nil {
+		t := m.low(ad, x)
+		m.be.Linear(t, x, ad.a, nil, false)
+		m.be.Scale(t, ad.scale)
+		m.be.LinearGrad(compute.Tensor{}, ad.b, nil, dy, t, false)
+		m.be.LinearGrad(compute.Tensor{}, ad.a, nil, m.dlow(ad, x), x, false)
+	}
+}
+
+// trains reports whether weightGrad of w has anything to do.
+func (m *Model) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
+
 // linearGrad is the gradient of linear; x Aᵀ is computed again.
 //
 //	t = s x Aᵀ;  B.G += dyᵀ t;  dt = s dy B;  A.G += dtᵀ x;  dx (=, or += if acc) dy w + dt A
