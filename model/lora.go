@@ -197,11 +197,10 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		a.params = append(a.params, a.head)
 	}
 	m.users++
+	if err := a.take(weightNeeds(a.params, func(*compute.Param) compute.Class { return compute.Wide })); err != nil {
+		return nil, err
+	}
 	for i, p := range a.params {
-		var err error
-		if p.W, err = a.paramMem("weight", compute.Wide, p, p.Len()); err != nil {
-			return nil, err
-		}
 		switch {
 		case p == a.head && o.Kind == Scorer:
 			a.draw(p, i, o.ScoreInit)
