@@ -22,9 +22,16 @@ const gradAlign = 64
 // extent is how many elements the gradients of params take in a block.
 func extent(params []*compute.Param) (n int) {
 	for _, p := range params {
-		n += (p.Len() + gradAlign - 1) / gradAlign * gradAlign
+		n += aligned(p.Len())
 	}
 	return n
+}
+
+// gradElements is how many elements a block for the gradients of params has: all that the
+// backend takes for it.
+func gradElements(f Footprint, params []*compute.Param) int {
+	one := f.Element(compute.Wide)
+	return int(f.Block(one*int64(extent(params))) / one)
 }
 
 // takeGradients gives m's parameters their gradients: in memory of its own, or in that of
@@ -39,7 +46,7 @@ func (m *Model) takeGradients() error {
 			return fmt.Errorf("model: a model cannot begin to share gradients that hold something: step the optimizer first, or zero them")
 		}
 	}
-	if n := extent(m.params); n > g.block.Len() {
+	if n := gradElements(m.be, m.params); n > g.block.Len() {
 		old := g.block.Len()
 		resize := func(n int) (err error) {
 			g.be.Free(g.block)

@@ -56,26 +56,8 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	if c.Offload {
 		host = compute.Host
 	}
-	for _, p := range m.params {
-		class := compute.Wide
-		if c.Moments8 && coded(p) {
-			class = compute.Code
-		}
-		for _, moment := range []struct {
-			what     string
-			t, scale *compute.Tensor
-		}{{"first moment", &p.M, &p.MScale}, {"second moment", &p.V, &p.VScale}} {
-			var err error
-			if *moment.t, err = m.paramMem(moment.what, class|host, p, p.Len()); err != nil {
-				return nil, err
-			}
-			if class != compute.Code {
-				continue
-			}
-			if *moment.scale, err = m.paramMem("scales of the "+moment.what, compute.Wide|host, p, compute.Blocks(p.Len())); err != nil {
-				return nil, err
-			}
-		}
+	if err := m.take(momentNeeds(m.params, c.Moments8, host)); err != nil {
+		return nil, err
 	}
 	return &Optimizer{m: m, c: c}, nil
 }
@@ -107,13 +89,7 @@ func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error)
 		scale = min(1, o.c.ClipNorm/(gradNorm+1e-6))
 	}
 	o.steps++
-	for _, p := range ps {
-		a := compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, GradScale: scale, Step: o.steps}
-		if p.Decay {
-			a.Decay = o.c.WeightDecay
-		}
-		be.AdamW(p, a)
-	}
+	be.AdamW(ps, compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
 	return gradNorm, false, o.ZeroGrad()
 }
 

@@ -7,8 +7,12 @@ type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
 	Recompute bool
-	LoRA      LoRA // adapters alone are counted: their base is a frozen model's Plan
-	Tokens    int  // of the largest pack
+	LoRA      LoRA  // adapters alone are counted: their base is a frozen model's Plan
+	Moments8  bool  // AdamWConfig's
+	Offload   bool  // AdamWConfig's
+	Turns     int64 // bytes of the gradients of a model that learns in turn with this one (Options.Turns): both have one block
+	Merged    bool  // frozen weights that are written again and again (Model.Merged)
+	Tokens    int   // of the largest pack
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
@@ -17,10 +21,12 @@ type PlanOptions struct {
 
 // Plan is memory in bytes.
 type Plan struct {
-	Weights, Gradients, Moments int64
+	Weights, Gradients, Moments int64 // gradients of its own: two models that learn in turn have the larger ones
+	HostMoments                 int64 // in the host's memory, beside Total
 	Copies                      int64 // of weights, that a backend computes with
 	Activations                 int64 // the workspace, gradients of activations included
 	Cache                       int64 // keys and values of generation
+	Lent                        int64 // more of them, in the memory of gradients
 	Scratch                     int64 // of operations; models on one backend share it
 
 	purposes map[purpose]int64 // what Activations adds up
@@ -38,7 +44,7 @@ func SharedActivations(plans ...Plan) (bytes int64) {
 	return bytes
 }
 
-// Total is the sum.
+// Total is the sum, in the device's memory.
 func (p Plan) Total() int64 {
 	return p.Weights + p.Copies + p.Gradients + p.Moments + p.Activations + p.Cache + p.Scratch
 }
@@ -54,23 +60,36 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			own = append(own, all.head)
 		}
 	}
-	for _, w := range own {
-		class := weightClass(w, o.Trainable || o.LoRA.On())
-		p.Weights += f.Element(class) * int64(w.Len())
-		if len(w.Shape) == 2 && w.Rows > 1 {
-			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())
+	class := func(w *compute.Param) compute.Class {
+		c := weightClass(w, o.Trainable)
+		switch {
+		case o.LoRA.On():
+			c = compute.Wide
+		case o.Merged && c == compute.Frozen:
+			c = compute.Narrow
 		}
-		if o.Trainable {
-			p.Moments += 2 * f.Element(compute.Wide) * int64(w.Len())
+		return c
+	}
+	p.Weights = needed(f, weightNeeds(own, class))
+	for _, w := range own {
+		if len(w.Shape) == 2 && w.Rows > 1 {
+			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head) * int64(w.Len()))
 		}
 	}
 	if o.Trainable {
-		p.Gradients = f.Element(compute.Wide) * int64(extent(own))
+		p.Gradients = f.Element(compute.Wide) * int64(gradElements(f, own))
+		if o.Offload && f.Element(compute.Wide|compute.Host) == 0 {
+			for _, x := range momentNeeds(own, o.Moments8, 0) {
+				p.HostMoments += f.Element(x.class) * int64(x.n)
+			}
+		} else {
+			p.Moments = needed(f, momentNeeds(own, o.Moments8, 0))
+		}
 	}
 	// The workspace keeps the most that was asked for for each purpose.
 	p.purposes = map[purpose]int64{}
 	count := func(what purpose, class compute.Class, n int) compute.Tensor {
-		p.purposes[what] = max(p.purposes[what], f.Element(class)*int64(n))
+		p.purposes[what] = max(p.purposes[what], f.Block(f.Element(class)*int64(n)))
 		return compute.Tensor{}
 	}
 	var a acts
@@ -93,12 +112,31 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
 		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
-		c.acts(&a, slots, keepNothing, o.LoRA.Rank, count)
-		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
-		p.Cache = f.Element(compute.Narrow) * 2 * int64(c.Layers) * int64(pages) * int64(pt) * int64(c.KVHeads*c.HeadDim)
+		c.acts(&a, decodeRows(f.DecodeMultiple(), slots), keepNothing, o.LoRA.Rank, count)
+		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
+		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
+		if o.Trainable {
+			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
+		}
+		p.Cache = beyond(f, room, 2*c.Layers, one)
+		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
 		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
 	}
 	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)
 	return p
+}
+
+// beyond is the memory of a number of caches of n Narrow elements each, but of those that a
+// block of gradients, of room elements, has room for (lender).
+func beyond(f Footprint, room, caches, n int) (bytes int64) {
+	used := lent(f, compute.Narrow, n)
+	for range caches {
+		if used <= room {
+			room -= used
+		} else {
+			bytes += f.Block(f.Element(compute.Narrow) * int64(n))
+		}
+	}
+	return bytes
 }

@@ -212,8 +212,26 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
 	}
+	if complaint := c.offloads(stage); complaint != "" {
+		bad("%s", complaint)
+	}
 	errs = append(errs, c.validateJudges(stage)...)
 	return errors.Join(errs...)
+}
+
+// offloads is what is wrong with moments that are to leave a device's memory for the same.
+func (c *Config) offloads(stage Stage) (complaint string) {
+	key := "actor.optim.offload"
+	switch {
+	case c.Trainer.Device == "cuda":
+		return ""
+	case c.Actor.Optim.Offload:
+	case c.Critic.Optim.Offload && stage.hasCritic():
+		key = "critic.optim.offload"
+	default:
+		return ""
+	}
+	return fmt.Sprintf("%s is true, but trainer.device is %s: there is no other memory: leave it out", key, c.Trainer.Device)
 }
 
 // largeLR is a little more than the largest rate at which a game was seen to win, 2e-4
@@ -269,6 +287,9 @@ func StageDefaults(stage Stage) Config {
 	return c
 }
 
+// presetRank is the rank of the preset lora.
+const presetRank = 64
+
 // presets are the settings in which published methods differ from each other, by name.
 var presets = map[string][]string{
 	// GAD, arXiv 2511.10643: the defaults.
@@ -280,7 +301,7 @@ var presets = map[string][]string{
 	"paper": {},
 	// LoRA of rank 64 on every linear layer of both networks at ten times the learning
 	// rates, as "LoRA without regret" found for policy gradients (doc/lora.md).
-	"lora": {"actor.lora.rank=64", "critic.lora.rank=64", "actor.optim.lr=1e-5", "critic.optim.lr=1e-5"},
+	"lora": {fmt.Sprintf("actor.lora.rank=%d", presetRank), fmt.Sprintf("critic.lora.rank=%d", presetRank), "actor.optim.lr=1e-5", "critic.optim.lr=1e-5"},
 }
 
 // PresetNames lists the presets.

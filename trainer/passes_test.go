@@ -49,6 +49,13 @@ func (s *passSpy) Rope(x compute.Tensor, heads, headDim int, pos []int32, table 
 	s.Backend.Rope(x, heads, headDim, pos, table, inverse)
 }
 
+func (s *passSpy) RopeCache(q, k, v, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+	if p := s.passes[len(s.passes)-1]; p.pos == nil {
+		p.pos = slices.Clone(pos)
+	}
+	s.Backend.RopeCache(q, k, v, kCache, vCache, a, pos, table, slots)
+}
+
 func (s *passSpy) EmbedGrad(table *compute.Param, dy compute.Tensor, ids []int32) {
 	p := s.passes[len(s.passes)-1]
 	if p.table != table || !slices.Equal(p.ids, ids) || p.learns {
@@ -58,9 +65,11 @@ func (s *passSpy) EmbedGrad(table *compute.Param, dy compute.Tensor, ids []int32
 	s.Backend.EmbedGrad(table, dy, ids)
 }
 
-func (s *passSpy) AdamW(p *compute.Param, a compute.AdamW) {
-	s.steps[p]++
-	s.Backend.AdamW(p, a)
+func (s *passSpy) AdamW(ps []*compute.Param, a compute.AdamW) {
+	for _, p := range ps {
+		s.steps[p]++
+	}
+	s.Backend.AdamW(ps, a)
 }
 
 func (s *passSpy) Sample(ids []int32, logp []float32, h compute.Tensor, w *compute.Param, o compute.Sampling, u []float64) {

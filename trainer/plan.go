@@ -11,6 +11,7 @@ import (
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/compute"
+	"gad/internal/compute/cpu"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
@@ -24,7 +25,10 @@ type Plan struct {
 	Stage       Stage
 	Memory      []Item // bytes, all held at once
 	MemoryFree  int64  // bytes available now; 0 is unknown
-	Fits        string // if Memory is more than that: settings that would fit, or that none would
+	Host        []Item // bytes in the host's memory, beside a GPU's
+	HostFree    int64
+	Fits        string // if Memory or Host is more than that: settings that would fit, or that none would
+	Fit         *Fit   // what FitPlan found
 	Disk        []Item
 	DiskFree    int64
 	Rows, Steps int
@@ -59,9 +63,22 @@ func total(items []Item) (n int64) {
 // device, be is nil: then the memory is f's, and nothing is timed. free, unless 0,
 // is the memory to plan for in the place of what the device has, in bytes.
 func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage) (*Plan, error) {
+	return newPlan(be, f, free, fsys, c, stage, false)
+}
+
+// FitPlan is NewPlan of c with the settings that Plan.Fit adds to it. Where none fit, the
+// plan is c's, and has no Fit.
+func FitPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage) (*Plan, error) {
+	return newPlan(be, f, free, fsys, c, stage, true)
+}
+
+func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage, fit bool) (*Plan, error) {
 	fsys = vfs.OrDisk(fsys)
 	if be == nil && f == nil {
 		return nil, fmt.Errorf("%w: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint", ErrConfig)
+	}
+	if complaint := c.offloads(stage); complaint != "" {
+		return nil, fmt.Errorf("%w: plan: %s", ErrConfig, complaint)
 	}
 	dir := c.Model.Path
 	if c.Trainer.Resume != "" {
@@ -96,9 +113,21 @@ func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if t := c.Trainer; stage.hasCritic() && t.CriticWarmupUntil > 0 { // at the most
 		p.Steps = max(p.Steps, t.CriticWarmup) + max(0, t.CriticWarmupMax-t.CriticWarmup)
 	}
-	p.Memory = p.planMemory(f, shape, c)
-	if p.tooLarge() {
-		p.Fits = p.smaller(f, shape, c)
+	if be != nil && c.Trainer.Device == "cuda" { // another machine's is not known
+		p.HostFree = cpu.MemoryAvailable()
+	}
+	if fit && p.MemoryFree == 0 {
+		return nil, fmt.Errorf("%w: plan: --fit: the memory of the device is not known: give --memory GB", ErrConfig)
+	}
+	p.take(f, shape, c)
+	if p.tooLarge() || fit {
+		// What an earlier stage kept in float32 is read in float32.
+		found := p.fit(f, shape, c, c.Trainer.Resume != "")
+		p.Fits = p.sentence(found, f, shape, c)
+		if fit && found.fits {
+			p.Fit, c = found, found.config
+			p.take(f, shape, c)
+		}
 	}
 	p.planDisk(shape, c)
 	if c.Trainer.Output != "" {
@@ -106,7 +135,7 @@ func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 			return nil, fmt.Errorf("plan: %w", err)
 		}
 	}
-	if be == nil || p.tooLarge() {
+	if be == nil || p.tooLarge() || be.Available() > 0 && total(p.Memory) > be.Available() {
 		return p, nil // nothing to time it on, or the measurement itself might not fit
 	}
 	return p, p.measureTime(be, shape, c)
@@ -145,67 +174,62 @@ func (p *Plan) measureData(dir string, c Config) error {
 	return nil
 }
 
-func (p *Plan) tooLarge() bool { return p.MemoryFree > 0 && total(p.Memory) > p.MemoryFree }
+// take notes what a run of c takes.
+func (p *Plan) take(f model.Footprint, shape model.Config, c Config) {
+	p.Memory, p.Host = p.planMemory(f, shape, c), p.planHost(f, shape, c)
+}
 
-// smaller looks for settings that fit, those that cost least first: activations
-// computed again, packs of one sequence, fewer sequences sampled at a time.
-func (p *Plan) smaller(f compute.Footprint, shape model.Config, c Config) string {
-	var told []string
-	try := func(setting string) bool {
-		told = append(told, setting)
-		return total(p.planMemory(f, shape, c)) <= p.MemoryFree
+func (p *Plan) tooLarge() bool {
+	return p.MemoryFree > 0 && total(p.Memory) > p.MemoryFree || p.hostTooLarge()
+}
+
+func (p *Plan) hostTooLarge() bool { return p.HostFree > 0 && total(p.Host) > p.HostFree }
+
+// merges reports whether sampling reads a merged copy of the weights.
+func (c *Config) merges(stage Stage) bool {
+	return c.Actor.LoRA.On() && stage.hasCritic() && (c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
+}
+
+// student and discriminator are what is trained, without passes.
+func (c *Config) student() model.PlanOptions {
+	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA, Recompute: c.Actor.Recompute,
+		Moments8: c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
+}
+
+func (c *Config) discriminator() model.PlanOptions {
+	return model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA, Recompute: c.Critic.Recompute,
+		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
+}
+
+// planHost adds up what lies in the memory of a GPU's host.
+func (p *Plan) planHost(f model.Footprint, shape model.Config, c Config) (items []Item) {
+	if n := shape.Plan(f, c.student()).HostMoments; n > 0 {
+		items = append(items, Item{"actor: optimizer", n, ""})
 	}
-	said := func() string {
-		return fmt.Sprintf("with %s it needs %s", strings.Join(told, " "), bytesText(total(p.planMemory(f, shape, c))))
+	if n := shape.Plan(f, c.discriminator()).HostMoments; n > 0 && p.Stage.hasCritic() {
+		items = append(items, Item{"critic: optimizer", n, ""})
 	}
-	if !c.Actor.Recompute || !c.Critic.Recompute {
-		c.Actor.Recompute, c.Critic.Recompute = true, true
-		if try("actor.recompute=true critic.recompute=true") {
-			return said()
-		}
-	}
-	one := c.Data.MaxPrompt + c.Data.MaxResponse
-	if c.Actor.MaxTokenLen > one || c.Critic.MaxTokenLen > one {
-		c.Actor.MaxTokenLen, c.Critic.MaxTokenLen = min(c.Actor.MaxTokenLen, one), min(c.Critic.MaxTokenLen, one)
-		if try(fmt.Sprintf("actor.max_token_len=%d critic.max_token_len=%d", c.Actor.MaxTokenLen, c.Critic.MaxTokenLen)) {
-			return said()
-		}
-	}
-	if p.Stage != SFT {
-		for c.Rollout.MaxNumSeqs > 1 {
-			c.Rollout.MaxNumSeqs /= 2
-			if try(fmt.Sprintf("rollout.max_num_seqs=%d", c.Rollout.MaxNumSeqs)) {
-				return said()
-			}
-			told = told[:len(told)-1]
-		}
-	}
-	return fmt.Sprintf("no batch size fits; the smallest needs %s: use a smaller student, shorter answers or more memory", bytesText(total(p.planMemory(f, shape, c))))
+	return items
 }
 
 // planMemory adds up what the models take.
-func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (items []Item) {
+func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (items []Item) {
 	add := func(name string, n int64) {
 		if n > 0 {
 			items = append(items, Item{name, n, ""})
 		}
 	}
-	if c.Actor.LoRA.On() || p.Stage.hasCritic() && c.Critic.LoRA.On() {
+	game := p.Stage.hasCritic()
+	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
 		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: packed copy of the weights", base.Copies)
-		if c.Actor.LoRA.On() && p.Stage.hasCritic() && (c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda") {
-			add("sampling: weights with the adapters added", base.Weights+base.Copies)
-		}
 	}
-	answers, slots := c.Rollout.N, c.Rollout.MaxNumSeqs
-	if !p.Stage.hasCritic() {
-		slots = 0
-	}
-	longest := max(c.Actor.MaxTokenLen, int(p.PromptMean+p.AnswerMean))
+	longest := int(p.PromptMean + p.AnswerMean)
+	actorTokens, criticTokens := max(c.Actor.MaxTokenLen, longest), max(c.Critic.MaxTokenLen, longest)
 	var scratch int64
 	var parts, others []model.Plan // as set, and with recompute as the note says
-	recompute := !c.Actor.Recompute || p.Stage.hasCritic() && !c.Critic.Recompute
+	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
@@ -214,49 +238,64 @@ func (p *Plan) planMemory(f compute.Footprint, shape model.Config, c Config) (it
 		others = append(others, shape.Plan(f, o))
 		add(name+": weights", m.Weights)
 		add(name+": packed copy of the weights", m.Copies)
-		add(name+": gradients", m.Gradients)
+		if !game {
+			add(name+": gradients", m.Gradients)
+		}
 		add(name+": optimizer", m.Moments)
 		add(name+": key/value cache", m.Cache)
 	}
-	defer func() { // what the models share, last
-		add("activations", model.SharedActivations(parts...))
-		note := fmt.Sprintf("actor.recompute=%t", recompute)
-		if p.Stage.hasCritic() {
-			note += fmt.Sprintf(" critic.recompute=%t", recompute)
+	sampled := func(o model.PlanOptions, n int) model.PlanOptions {
+		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew = c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse
+		return o
+	}
+	student, discriminator := c.student(), c.discriminator()
+	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
+	if game { // they learn in turn
+		own, other := shape.Plan(f, c.student()).Gradients, shape.Plan(f, discriminator).Gradients
+		add("gradients: one buffer for student and discriminator", max(own, other))
+		student.Turns = other
+		if !c.merges(p.Stage) {
+			student = sampled(student, c.Rollout.N)
+			if lent := shape.Plan(f, student).Lent; lent > 0 {
+				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache lie there", bytesText(lent))
+			}
 		}
-		items[len(items)-1].Note = fmt.Sprintf("%s with %s", bytesText(model.SharedActivations(others...)), note)
-		add("scratch memory", scratch)
-		add("CUDA context and libraries", f.Overhead())
-	}()
-	defer func() { // the last of the models
-		if c.Trainer.HeldOutCritic != "" {
-			shape = c.heldOutShape(shape)
-			part("held-out critic", model.PlanOptions{Kind: model.Scorer, Tokens: longest})
-		}
-	}()
-	part("actor", model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA, Recompute: c.Actor.Recompute, Tokens: longest,
-		Slots: slots, N: answers, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
-	if p.Stage == SFT {
-		return items
 	}
-	if p.Stage == DPO { // the reference answers, once a prompt
-		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: longest,
-			Slots: c.Rollout.MaxNumSeqs, N: 1, Prompts: c.Data.TrainBatchSize, PromptTokens: c.Data.MaxPrompt, MaxNew: c.Data.MaxResponse})
-		return items
+	part("actor", student)
+	if c.merges(p.Stage) {
+		part("sampling, adapters merged", sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Rollout.N))
 	}
-	part("critic", model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA, Recompute: c.Critic.Recompute, Tokens: max(c.Critic.MaxTokenLen, int(p.PromptMean+p.AnswerMean))})
-	if c.needsReference(p.Stage) {
-		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: longest})
+	if game {
+		part("critic", discriminator)
 	}
+	switch {
+	case p.Stage == DPO: // the reference answers, once a prompt
+		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: actorTokens}, 1))
+	case game && c.needsReference(p.Stage):
+		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: actorTokens})
+	}
+	if c.Trainer.HeldOutCritic != "" {
+		shape = c.heldOutShape(shape)
+		part("held-out critic", model.PlanOptions{Kind: model.Scorer, Tokens: actorTokens})
+	}
+	// What the models share.
+	add("activations", model.SharedActivations(parts...))
+	note := fmt.Sprintf("actor.recompute=%t", recompute)
+	if game {
+		note += fmt.Sprintf(" critic.recompute=%t", recompute)
+	}
+	items[len(items)-1].Note = fmt.Sprintf("%s with %s", bytesText(model.SharedActivations(others...)), note)
+	add("scratch memory", scratch)
+	add("CUDA context and libraries", f.Overhead())
 	return items
 }
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
-	models := shape.TrainedCount(model.LM, c.Actor.LoRA)
+	// Weights in float32, and the moments as they are in memory.
+	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) + shape.Plan(cpu.Footprint{}, c.student()).Moments
 	if p.Stage.hasCritic() {
-		models += shape.TrainedCount(model.Scorer, c.Critic.LoRA)
+		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) + shape.Plan(cpu.Footprint{}, c.discriminator()).Moments
 	}
-	one := 12 * models // weights and two moments, float32
 	keep := int64(c.Trainer.MaxToKeep) + 1
 	if c.Trainer.KeepBest != "" {
 		keep++
@@ -372,8 +411,12 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 // Check refuses what cannot fit, naming the numbers.
 func (p *Plan) Check(c Config) error {
 	if p.tooLarge() {
-		return fmt.Errorf("%w: plan: %w in memory: needs %s, %s are available: %s",
-			ErrConfig, ErrTooLarge, bytesText(total(p.Memory)), bytesText(p.MemoryFree), p.Fits)
+		where, needs, free := "memory", p.Memory, p.MemoryFree
+		if p.hostTooLarge() && (free == 0 || total(needs) <= free) {
+			where, needs, free = "the host's memory", p.Host, p.HostFree
+		}
+		return fmt.Errorf("%w: plan: %w in %s: needs %s, %s are available: %s",
+			ErrConfig, ErrTooLarge, where, bytesText(total(needs)), bytesText(free), p.Fits)
 	}
 	if need := total(p.Disk); p.DiskFree > 0 && need > p.DiskFree {
 		return fmt.Errorf("%w: plan: %w on the disk of %s: needs %s, %s are free: lower trainer.max_ckpt_to_keep, or give another --output: %w",
@@ -388,19 +431,23 @@ func (p *Plan) String() string {
 	items := func(title string, items []Item, free int64) {
 		fmt.Fprintf(&b, "%s\n", title)
 		for _, i := range items {
-			fmt.Fprintf(&b, "  %-44s %10s", i.Name, bytesText(i.Bytes))
+			fmt.Fprintf(&b, "  %-52s %10s", i.Name, bytesText(i.Bytes))
 			if i.Note != "" {
 				fmt.Fprintf(&b, "  (%s)", i.Note)
 			}
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "  %-44s %10s", "total", bytesText(total(items)))
+		fmt.Fprintf(&b, "  %-52s %10s", "total", bytesText(total(items)))
 		if free > 0 {
 			fmt.Fprintf(&b, " of %s available", bytesText(free))
 		}
 		b.WriteByte('\n')
 	}
+	b.WriteString(p.Fit.String())
 	items("memory", p.Memory, p.MemoryFree)
+	if len(p.Host) > 0 {
+		items("memory of the host", p.Host, p.HostFree)
+	}
 	items("disk", p.Disk, p.DiskFree)
 	fmt.Fprintf(&b, "tokens\n  mean prompt %.0f, mean answer %.0f", p.PromptMean, p.AnswerMean)
 	if p.Rows > 0 {
@@ -413,12 +460,12 @@ func (p *Plan) String() string {
 		fmt.Fprintf(&b, "time of a step, extrapolated from a short measurement (%s)\n", p.Measured)
 		sum := 0.0
 		for _, t := range p.StepTime {
-			fmt.Fprintf(&b, "  %-44s %10s\n", t.Name, secondsText(t.Seconds))
+			fmt.Fprintf(&b, "  %-52s %10s\n", t.Name, secondsText(t.Seconds))
 			sum += t.Seconds
 		}
-		fmt.Fprintf(&b, "  %-44s %10s\n", "step", secondsText(sum))
+		fmt.Fprintf(&b, "  %-52s %10s\n", "step", secondsText(sum))
 		if p.Steps > 0 {
-			fmt.Fprintf(&b, "  %-44s %10s\n", fmt.Sprintf("%d steps", p.Steps), secondsText(sum*float64(p.Steps)))
+			fmt.Fprintf(&b, "  %-52s %10s\n", fmt.Sprintf("%d steps", p.Steps), secondsText(sum*float64(p.Steps)))
 		}
 	}
 	return b.String()

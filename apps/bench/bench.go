@@ -83,6 +83,11 @@ type Report struct {
 	Ops        []Op    `json:"ops,omitempty"`
 	Stages     []Stage `json:"stages,omitempty"`
 	Seconds    float64 `json:"seconds"`
+
+	// Of a device with slow ways (device cuda), over all that was measured.
+	Declined string  `json:"declined,omitempty"` // what is to be said of matrix products that cuBLASLt has no algorithm for
+	Repeats  int     `json:"decode_steps,omitempty"`
+	Replayed float64 `json:"replayed_frac,omitempty"` // share of the decode steps that ran as the CUDA graph of an earlier one
 }
 
 // Stat is the time of what was run several times.
@@ -104,18 +109,13 @@ type Use struct {
 }
 
 // Shapes are the models that can be named.
-var Shapes = map[string]model.Config{
-	"25m":          qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4),
-	"qwen2.5-0.5b": qwen2(896, 24, 14, 2, 64, 4864, 151936, 1e6),
-	"qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 128, 8960, 151936, 1e6),
-	"qwen2.5-3b":   qwen2(2048, 36, 16, 2, 128, 11008, 151936, 1e6),
-	"qwen2.5-7b":   untied(qwen2(3584, 28, 28, 4, 128, 18944, 152064, 1e6)),
-}
-
-func untied(c model.Config) model.Config {
-	c.TieEmbeddings = false
-	return c
-}
+var Shapes = func() map[string]model.Config {
+	shapes := map[string]model.Config{"25m": qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4)}
+	for _, s := range model.Qwen25 {
+		shapes[strings.ToLower(s.Name)] = s.Config
+	}
+	return shapes
+}()
 
 func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) model.Config {
 	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: headDim, FFN: ffn,
@@ -150,6 +150,7 @@ func Run(o Options) (*Report, error) {
 	began := time.Now()
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
 	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank}
+	var counts compute.Counts
 	part := func(name string, f func(be compute.Backend) error) error {
 		if o.Shown != nil {
 			_, done := o.Shown("measuring "+name, 0)
@@ -160,7 +161,11 @@ func Run(o Options) (*Report, error) {
 			return err
 		}
 		r.Device = be.Name()
-		err = errors.Join(f(be), be.Close())
+		err = f(be)
+		if c, ok := compute.CountsOf(be); ok {
+			counts = counts.Plus(c)
+		}
+		err = errors.Join(err, be.Close())
 		runtime.GC() // blocks of this part are no memory of the next
 		return err
 	}
@@ -188,6 +193,9 @@ func Run(o Options) (*Report, error) {
 	r.judge()
 	if err != nil {
 		return nil, err
+	}
+	if r.Declined, r.Repeats = counts.Warning(), counts.Repeats; counts.Repeats > 0 {
+		r.Replayed = float64(counts.Replayed) / float64(counts.Repeats)
 	}
 	r.Seconds = time.Since(began).Seconds()
 	return r, nil

@@ -295,7 +295,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
 	}
-	whole += scratch
+	whole += scratch - min(plans[0].Gradients, plans[1].Gradients) // they learn in turn
 	sft.Planned, gen.Planned, gad.Planned = needs, needs, whole
 	room := be.Available()
 	note := func(needs int64) string {

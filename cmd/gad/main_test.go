@@ -376,9 +376,28 @@ func TestPlan(t *testing.T) {
 	if strings.Contains(printed, "critic") || strings.Contains(printed, "actor: key/value cache") {
 		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s", printed)
 	}
-	code, _, said := gad(append(stage("plan", append(args, "--stage", "warmup")...), "rollout.max_num_seqs=1000000", "rollout.n=60000", "data.train_batch_size=60000", "actor.max_token_len=2000000000")...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 ") || !strings.Contains(said, " it needs ") {
+	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "24")...), "actor.max_token_len=2000000000")
+	code, _, said := gad(huge...)
+	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "24 GB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
 		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
+	}
+	// With the settings that --fit adds it fits, and a plan with them is the same.
+	printed, _ = must(t, append(huge, "--fit")...)
+	added, _, ok := strings.Cut(printed[strings.Index(printed, "\n")+1:], "\n")
+	if !ok || strings.TrimSpace(added) != "actor.max_token_len=120 critic.max_token_len=120" || strings.Count(printed, "  taken ") != 1 || strings.Count(printed, "  not taken ") != 3 {
+		t.Errorf("plan --fit:\n%s", printed)
+	}
+	again, _ := must(t, append(huge, strings.Fields(added)...)...)
+	memory := func(plan string) string {
+		_, plan, _ = strings.Cut(plan, "memory\n")
+		plan, _, _ = strings.Cut(plan, "disk\n")
+		return plan
+	}
+	if memory(printed) != memory(again) || memory(again) == "" {
+		t.Errorf("with the settings added:\n%s\n--fit said\n%s", memory(again), memory(printed))
+	}
+	if printed, _ = must(t, append(stage("plan", args...), "--fit", "--memory", "24")...); !strings.HasPrefix(printed, "fits 24 GB as it is: no settings to add\nmemory\n") {
+		t.Errorf("plan --fit of what fits:\n%s", printed)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("the run folder was made")

@@ -17,6 +17,8 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
 		&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now", Usage: "plan for a device with this many GB free"},
+		&cli.BoolFlag{Name: "fit", Usage: "find the cheapest settings with which the run fits the memory, and say why"},
+		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 24 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
 	}
 	for _, f := range stageFlags {
@@ -28,6 +30,9 @@ func (p *program) planCommand() *cli.Command {
 		ArgsUsage: "[KEY=VALUE ...]",
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
+			if c.Bool("cards") {
+				return p.cards(c)
+			}
 			if c.String("stage") == "eval" {
 				return p.planEval(c)
 			}
@@ -46,14 +51,28 @@ func (p *program) planCommand() *cli.Command {
 			if !(gb >= 0 && gb < 1e6) {
 				return usage("plan: --memory %g: must be a number of GB", gb)
 			}
-			return p.plan(cfg, stage, int64(gb*1e9))
+			return p.plan(cfg, stage, int64(gb*1e9), c.Bool("fit"))
 		},
 	}
 }
 
-// plan prints what a run takes. Where the GPU is not at hand, its memory is
-// planned all the same.
-func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) error {
+// cards prints the table of GPUs, for which no run is described.
+func (p *program) cards(c *cli.Context) error {
+	for _, name := range c.LocalFlagNames() {
+		if name != "cards" {
+			return usage("plan: --%s: not with --cards, which is a table of models and GPUs: leave out one of them", name)
+		}
+	}
+	if c.Args().Present() {
+		return usage("plan: %q: not with --cards, which is a table of models and GPUs: leave out one of them", c.Args().First())
+	}
+	fmt.Fprint(p.out, trainer.Cards(device.Options{Name: device.CUDA}.Footprint()))
+	return nil
+}
+
+// plan prints what a run takes; fit adds settings with which it fits. Where the GPU is not
+// at hand, its memory is planned all the same.
+func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit bool) error {
 	d := deviceOf(cfg)
 	if p.planning != nil {
 		return p.planning.take(d, cfg, stage)
@@ -66,7 +85,11 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64) erro
 		return missing
 	}
 	_, done := p.console().Busy("reading and timing", 0)
-	plan, err := trainer.NewPlan(be, d.Footprint(), free, files(), cfg, stage)
+	planned := trainer.NewPlan
+	if fit {
+		planned = trainer.FitPlan
+	}
+	plan, err := planned(be, d.Footprint(), free, files(), cfg, stage)
 	done()
 	if err != nil {
 		return err

@@ -60,6 +60,10 @@ type kernels struct {
 	// adamW: g = grad[i]*c.gradScale; m[i] = c.beta1*m[i]+c.rest1*g; v[i] = c.beta2*v[i]+c.rest2*g*g;
 	//   w[i] -= c.step*m[i]/(sqrt(v[i]*c.inv2)+c.eps) + c.decay*w[i]
 	adamW func(w, grad, m, v []float32, c *adamConsts)
+	// decode8 and encode8 are codes.decode and codes.encode of 16 codes for each of blocks. nil
+	// where a variant has no such kernels.
+	decode8 func(x []float32, codes []uint8, blocks int, value *[256]float32, scale float32)
+	encode8 func(codes []uint8, x []float32, blocks int, m *codes, scale float32)
 }
 
 type gemmFunc func(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)

@@ -11,11 +11,12 @@ import (
 
 // codes is a map of compute.Moments, to be looked up. Floats are compared as whole numbers
 // in the same order (ordered), and cells of 2^16 of these begin at the same code: there is
-// at most one of Mid in a cell, and none at an end of it.
+// at most one of Mid in a cell.
 type codes struct {
 	value [256]float32
 	mid   [256]uint32    // ordered; nothing is above the last
 	first [1 << 16]uint8 // by cell: the code of its lowest number
+	_     [4]uint8       // assembly reads first four at a time
 }
 
 var (
@@ -52,50 +53,34 @@ func newCodes(value *[256]float32, mid *[255]float32) *codes {
 	return m
 }
 
-// decode makes x the numbers that codes stand for, but for the scale.
-func (m *codes) decode(x []float32, codes []uint8) {
-	for len(codes) >= 4 && len(x) >= 4 {
-		x[0], x[1], x[2], x[3] = m.value[codes[0]], m.value[codes[1]], m.value[codes[2]], m.value[codes[3]]
-		x, codes = x[4:], codes[4:]
+// decode makes x the numbers that codes stand for.
+func (m *codes) decode(k *kernels, x []float32, codes []uint8, scale float32) {
+	if blocks := len(codes) / 16; k.decode8 != nil && blocks > 0 {
+		k.decode8(x, codes, blocks, &m.value, scale)
+		x, codes = x[16*blocks:], codes[16*blocks:]
 	}
+	x = x[:len(codes)]
 	for i, c := range codes {
-		x[i] = m.value[c]
+		x[i] = m.value[c] * scale
 	}
 }
 
-// encode makes codes of y, x as shares of the scale: see compute.Moments. y is x multiplied
-// by the scale's inverse, which may differ from the quotient in the last places. Where
-// that might matter, so close to one of mid, x is divided.
-func (m *codes) encode(codes []uint8, y, x []float32, scale float32) {
-	const close = 4
-	y, x = y[:len(codes)], x[:len(codes)]
-	for i, v := range y {
-		o := ordered(v)
+// encode is the inverse, to the nearest code: see compute.Moments. most is the largest
+// absolute value of x.
+func (m *codes) encode(k *kernels, codes []uint8, x []float32, most float32) {
+	if most == 0 {
+		most = 1
+	}
+	if blocks := len(codes) / 16; k.encode8 != nil && blocks > 0 {
+		k.encode8(codes, x, blocks, m, most)
+		x, codes = x[16*blocks:], codes[16*blocks:]
+	}
+	x = x[:len(codes)]
+	for i, v := range x {
+		o := ordered(v / most)
 		c := m.first[cell(o)]
-		d := int64(o) - int64(m.mid[c])
-		if uint64(d+close) <= 2*close {
-			o = ordered(x[i] / scale)
-			c = m.first[cell(o)]
-			d = int64(o) - int64(m.mid[c])
-		}
-		codes[i] = c + uint8(d>>63+1) // one more if mid is at most o
+		codes[i] = c + uint8((int64(o)-int64(m.mid[c]))>>63+1) // one more if mid is at most o
 	}
-}
-
-// encode makes codes of x, whose largest absolute value is most; y is scratch.
-func (b *Backend) encode(m *codes, codes []uint8, x, y []float32, most float32) {
-	if !(most > 1e-30 && most < 1e30) { // its inverse is no normal number
-		if most == 0 {
-			most = 1
-		}
-		for i, v := range x {
-			y[i] = v / most
-		}
-	} else {
-		copy(y, x)
-		b.k.scale(y, 1/most)
-	}
-	m.encode(codes, y, x, most)
 }
 
 // codedArgs is what the tasks of adamW8 read.
@@ -112,23 +97,20 @@ func (b *Backend) adamW8(p *compute.Param) {
 	blocks := compute.Blocks(n)
 	a.ms, a.vs = f32("AdamW", "MScale", p.MScale, blocks), f32("AdamW", "VScale", p.VScale, blocks)
 	b.n = n
-	b.room(compute.MomentBlock, compute.MomentBlock, compute.MomentBlock)
+	b.room(compute.MomentBlock, compute.MomentBlock)
 	b.run((n+block-1)/block, func(b *Backend, w *worker, t int) {
-		a := &b.coded
-		m, v, y := w.buf[0][:compute.MomentBlock], w.buf[1][:compute.MomentBlock], w.buf[2][:compute.MomentBlock]
+		a, m, v := &b.coded, w.buf[0][:compute.MomentBlock], w.buf[1][:compute.MomentBlock]
 		for lo := t * block; lo < min(b.n, (t+1)*block); lo += compute.MomentBlock {
 			hi, s := min(b.n, lo+compute.MomentBlock), lo/compute.MomentBlock
-			m, v, y := m[:hi-lo], v[:hi-lo], y[:hi-lo]
-			signedCodes.decode(m, a.m[lo:hi])
-			squaresCodes.decode(v, a.v[lo:hi])
-			b.k.scale(m, a.ms[s])
-			b.k.scale(v, a.vs[s])
+			m, v := m[:hi-lo], v[:hi-lo]
+			signedCodes.decode(b.k, m, a.m[lo:hi], a.ms[s])
+			squaresCodes.decode(b.k, v, a.v[lo:hi], a.vs[s])
 			b.k.adamW(b.w[lo:hi], b.g[lo:hi], m, v, &b.adam)
 			// Twice turned round is as it was.
 			a.ms[s] = max(b.k.scaleMax(m, -1), b.k.scaleMax(m, -1))
 			a.vs[s] = b.k.scaleMax(v, 1)
-			b.encode(signedCodes, a.m[lo:hi], m, y, a.ms[s])
-			b.encode(squaresCodes, a.v[lo:hi], v, y, a.vs[s])
+			signedCodes.encode(b.k, a.m[lo:hi], m, a.ms[s])
+			squaresCodes.encode(b.k, a.v[lo:hi], v, a.vs[s])
 		}
 	})
 }

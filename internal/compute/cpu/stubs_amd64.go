@@ -179,6 +179,12 @@ func adamWAvx512(w, grad, m, v []float32, c *adamConsts)
 //go:noescape
 func transposeAvx512(dst []float32, ldd int, src []float32, lds, blocks int)
 
+//go:noescape
+func decode8Avx512(x []float32, codes []uint8, blocks int, value *[256]float32, scale float32)
+
+//go:noescape
+func encode8Avx512(codes []uint8, x []float32, blocks int, m *codes, scale float32)
+
 func peakAvx512(n int)
 
 //go:noescape
@@ -288,4 +294,5 @@ var avx512 = &kernels{
 	swiglu:     swigluAvx512,
 	swigluGrad: swigluGradAvx512,
 	adamW:      adamWAvx512,
+	decode8:    decode8Avx512, encode8: encode8Avx512,
 }

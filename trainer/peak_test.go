@@ -1,0 +1,80 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/internal/vfs"
+	"gad/model"
+)
+
+// peaks plays a step of a game with each of the settings on a fresh device, and compares
+// its memory at the peak with the plan's: within 5 %, and room bytes more.
+func peaks(t *testing.T, open func(precision string) compute.Backend, precision string, room int64, sets [][]string) {
+	t.Helper()
+	slow(t)
+	be := ready(t)
+	shape := shape32 // large enough that weights count, and packs that are full
+	shape.Vocab, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim, shape.Layers = fixed.tok.Size(), 256, 1024, 4, 2, 64, 4
+	root := t.TempDir()
+	student := filepath.Join(root, "student")
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for i, set := range sets {
+		be := open(precision)
+		_, before := be.Memory()
+		cfg := settings(Warmup, filepath.Join(root, fmt.Sprint(i)), append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
+			"trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90", "critic.max_token_len=90", "data.max_prompt_length=40", "data.overlong_prompts=filter")...)
+		finished(t, be, cfg, Warmup)
+		_, peak := be.Memory()
+		p := Plan{Stage: Warmup, PromptMean: float64(cfg.Data.MaxPrompt), AnswerMean: float64(cfg.Data.MaxResponse)}
+		p.take(be, shape, cfg)
+		planned, took := total(p.Memory)-be.Overhead(), peak-before
+		t.Logf("%s %q: planned %.1f MB, took %.1f MB: %+.1f %%", precision, set, float64(planned)/1e6, float64(took)/1e6, 100*(float64(planned)/float64(took)-1))
+		if planned < took-max(took/20, room) || planned > took+took/20 {
+			t.Errorf("%s %q: planned %d bytes, took %d\n%s", precision, set, planned, took, &p)
+		}
+		if err := be.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// smaller are ways to take less memory.
+var smaller = [][]string{
+	{},
+	{"actor.recompute=true", "critic.recompute=true"},
+	{"actor.optim.moments=8bit", "critic.optim.moments=8bit"},
+	{"critic.optim.moments=8bit", "rollout.max_num_seqs=2"},
+	{"actor.lora.rank=16", "critic.lora.rank=16", "rollout.merged=true"},
+	{"actor.lora.rank=16", "critic.lora.rank=16", "rollout.merged=false", "actor.optim.moments=8bit"},
+	{"critic.lora.rank=16"},
+}
+
+// What a whole game takes at its peak is what its plan says, for each way to take less.
+func TestPeakIsThePlan(t *testing.T) {
+	for precision, room := range map[string]int64{
+		cpu.F32: 0,
+		// Operands are packed into memory whose size has a limit, and that is not small beside
+		// such a model's adapters.
+		cpu.BF16: 8 << 20,
+	} {
+		peaks(t, func(precision string) compute.Backend {
+			be, err := cpu.New(cpu.Options{Workers: 2, Precision: precision})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return be
+		}, precision, room, smaller)
+	}
+}
