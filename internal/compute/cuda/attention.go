@@ -264,23 +264,23 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 // counters is n zeros for kernels that count their blocks and leave zeros behind.
 func (b *Backend) counters(n int) driver.Ptr {
 	bytes := counterBytes(n)
-	if bytes <= b.counts.bytes || b.err != nil {
-		return b.counts.p
+	if bytes <= b.ended.bytes || b.err != nil {
+		return b.ended.p
 	}
 	if b.graph.fixed() {
 		b.graph.diverged = true // they cannot move under a graph
 		return 0
 	}
 	b.wait()
-	b.release(&b.counts)
+	b.release(&b.ended)
 	var err error
-	if b.counts, err = b.allocate("counters", bytes); err == nil {
-		err = b.dev.Set32(b.counts.p, 0, bytes/4) // no command: it is not repeated
+	if b.ended, err = b.allocate("counters", bytes); err == nil {
+		err = b.dev.Set32(b.ended.p, 0, bytes/4) // no command: it is not repeated
 	}
 	if err != nil && b.err == nil {
 		b.err = err
 	}
-	return b.counts.p
+	return b.ended.p
 }
 
 // decodeStride is the length of a row of the page table: the longest row's, rounded
