@@ -1,6 +1,8 @@
 package cost
 
 import (
+	"slices"
+
 	"gad/internal/compute"
 	"gad/internal/compute/cuda"
 )
@@ -172,18 +174,21 @@ func pairs(p compute.Pack) (n float64) {
 	return n
 }
 
-// layout brings the pack and its tiles.
-func (b *Backend) layout(p compute.Pack, lists ...string) {
+// layout brings the pack and its tiles of queries; keys, unless 0, is the rows of a tile of
+// keys, which are the same list where they are as many and no segment has branches.
+func (b *Backend) layout(p compute.Pack, keys int) {
 	b.index("segments", p.Start)
-	for _, what := range lists {
-		b.index(what, p.Start)
+	b.index("tiles", p.Start)
+	branched := slices.ContainsFunc(p.Parent, func(s int32) bool { return s >= 0 })
+	if keys > 0 && (keys != cuda.QueryTile || branched) {
+		b.index("tiles", append(slices.Clone(p.Start), int32(keys)))
 	}
 }
 
 // Attention is one kernel: two products for each pair.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("Attention")
-	b.layout(p, "tiles")
+	b.layout(p, 0)
 	b.queue(command{flops: 4 * pairs(p) * float64(a.H*a.E), rate: b.card.FLOPS * b.card.Forward,
 		bytes: b.bytes(oNHE) + b.bytes(lseNH) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)})
 }
@@ -192,7 +197,8 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 // (four). The last cannot take less than its longest block does on half a multiprocessor.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("AttentionGrad")
-	b.layout(p, "tiles", "tiles of keys")
+	tile := cuda.DKVTile(a.E)
+	b.layout(p, tile)
 	delta := b.bytes(lseNH)
 	b.moves(b.bytes(doNHE) + b.bytes(oNHE) + delta)
 	inputs := b.bytes(doNHE) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE) + 2*delta
@@ -203,7 +209,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		g := p.Segment(s)
 		longest = max(longest, float64(g.Len+g.Branches))
 	}
-	keys := float64(cuda.DKVTile(a.E))
+	keys := float64(tile)
 	block := 8 * max(longest-keys/2, keys/2) * keys * float64(cuda.DKVHeads(a.H/a.K)*a.E)
 	whole := 8 * n * he
 	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + b.bytes(dkNKE) + b.bytes(dvNKE)})

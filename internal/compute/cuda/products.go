@@ -68,6 +68,7 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, b
 			bv = b.weights(op, bias, c.t)
 		}
 		if aligned(bv.p) && b.matmul(c.mat(), a.mat(), w.mat(), a.turned, w.turned, alpha, acc, bv.p) {
+			b.launched++
 			return
 		}
 	}

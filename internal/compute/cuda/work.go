@@ -21,9 +21,12 @@ func DecodeSplits(mostPages, pageTokens int) int {
 	return blocks((mostPages+63)&^63*pageTokens, decodeSplit)
 }
 
+// QueryTile is how many queries a block of the fast attention kernels takes.
+const QueryTile = 128
+
 // DKVTile is how many keys a block of the gradient of keys and values takes, for heads of
-// width E, and DKVHeads for how many of a group's query heads.
-func DKVTile(E int) int { return map[bool]int{true: 64, false: 128}[E == 128] }
+// width E.
+func DKVTile(E int) int { return map[bool]int{true: 64, false: QueryTile}[E == 128] }
 
 // DKVHeads is for how many query heads of a group of so many a block takes a tile of keys.
 func DKVHeads(group int) int { return group }
