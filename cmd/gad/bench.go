@@ -105,9 +105,9 @@ func (p *program) predict(c *cli.Context, o bench.Options) error {
 			return usage("bench: --%s: not with --model-cost, which measures nothing and computes in bfloat16: leave out one of them", name)
 		}
 	}
-	card, err := cost.Named(c.String("model-cost"))
-	if err != nil {
-		return marked{errUsage, fmt.Errorf("bench: --model-cost: %w", err)}
+	card, ok := cost.Named(c.String("model-cost"))
+	if !ok {
+		return usage("bench: --model-cost %q: no figures of such a GPU: use %s", c.String("model-cost"), strings.Join(cost.Names(), ", "))
 	}
 	r, err := bench.Predict(o, card)
 	if err != nil {

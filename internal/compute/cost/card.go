@@ -1,9 +1,6 @@
 package cost
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Card is a GPU that need not be there. Peaks are those of its maker's data sheet;
 // everything below them is an assumption, until a log of a GPU says better.
@@ -58,14 +55,14 @@ func Names() (names []string) {
 	return names
 }
 
-// Named is the card of that name.
-func Named(name string) (Card, error) {
+// Named is the card of that name, if there is one.
+func Named(name string) (Card, bool) {
 	for _, c := range Cards {
-		if strings.EqualFold(c.Name, name) {
-			return c, nil
+		if c.Name == name {
+			return c, true
 		}
 	}
-	return Card{}, fmt.Errorf("cost: card %q: use %s", name, strings.Join(Names(), ", "))
+	return Card{}, false
 }
 
 // Assumptions are the figures of c that are no data sheet's, in a sentence.

@@ -370,8 +370,9 @@ func (b *Backend) As(_ compute.Tensor, c compute.Class, n int) compute.Tensor {
 // Memory is what is allocated, and the most there was; scratch is not in it.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
-// Available is unknown: a prediction is made for shapes that do not fit, too.
-func (b *Backend) Available() int64 { return 0 }
+// Available is what the card has left. Alloc hands out more, because a prediction is made
+// for shapes that do not fit, too.
+func (b *Backend) Available() int64 { return max(1, b.card.Memory-b.inUse) }
 
 // Alone is the engine's.
 func (b *Backend) Alone() bool { return false }
