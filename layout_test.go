@@ -31,7 +31,7 @@ var house = map[string]string{
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/report internal/vfs",
 	"apps/task":  "internal/philox",
-	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
+	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos model",
 	"critic":     "algos internal/philox model",
 	"reference":  "model",
@@ -53,6 +53,8 @@ var house = map[string]string{
 	"internal/compute/computetest":  "internal/compute internal/compute/ref",
 	"internal/conf":                 "",
 	"internal/folder":               "",
+	"internal/gguf":                 "internal/safetensors",
+	"internal/gguf/gguftest":        "",
 	"internal/hostile":              "",
 	"internal/philox":               "",
 	"internal/report":               "internal/vfs",
@@ -72,6 +74,7 @@ var doubles = map[string]string{
 	"internal/compute/cuda/driver":  "internal/compute", // to tell an emulated device to fail
 	"internal/compute/computetest":  "internal/compute",
 	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
+	"internal/gguf/gguftest":        "internal/gguf",
 	"internal/vfs/vfstest":          "internal/vfs",
 	"device":                        "internal/compute", // opens one of them, for the examples
 	"internal/hostile":              everyone,           // damages files for the tests of any reader

@@ -21,10 +21,12 @@ type spy struct {
 	plant float32
 }
 
-func (s *spy) AdamW(p *compute.Param, a compute.AdamW) {
-	s.grads[p.Name] = make([]float32, p.Len())
-	s.Download(s.grads[p.Name], p.G)
-	s.Backend.AdamW(p, a)
+func (s *spy) AdamW(ps []*compute.Param, a compute.AdamW) {
+	for _, p := range ps {
+		s.grads[p.Name] = make([]float32, p.Len())
+		s.Download(s.grads[p.Name], p.G)
+	}
+	s.Backend.AdamW(ps, a)
 }
 
 func (s *spy) SumSquares(ts []compute.Tensor) float64 {

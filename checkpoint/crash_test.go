@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"strconv"
@@ -211,6 +212,19 @@ func scenarios(t *testing.T) []scenario {
 			func(c *vfstest.CrashFS, acked bool) error {
 				return errors.Join(whole(c, content(3), acked), sound(c, 3))
 			}, false, all},
+		{"write of a file", started(t, 3), func(fsys vfs.FS) error {
+			return WriteFile(fsys, out, 6, func(w io.Writer) error {
+				_, err := io.WriteString(w, "weight")
+				return err
+			})
+		}, func(c *vfstest.CrashFS, acked bool) error {
+			if b, err := c.ReadFile(out); !errors.Is(err, fs.ErrNotExist) || acked {
+				if err != nil || string(b) != "weight" {
+					return fmt.Errorf("the file holds %q (%v)", b, err)
+				}
+			}
+			return sound(c, 3)
+		}, false, all},
 		{"export of a model", started(t, 3), func(fsys vfs.FS) error { return Export(fsys, stepDir(run, 3)+"/actor", out) },
 			func(c *vfstest.CrashFS, acked bool) error {
 				return errors.Join(whole(c, actor, acked), sound(c, 3))

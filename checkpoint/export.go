@@ -25,7 +25,7 @@ func Export(fsys FS, src, dst string) error {
 	fsys = vfs.OrDisk(fsys)
 	src, dst = filepath.Clean(src), filepath.Clean(dst)
 	// Before the copy is prepared: WriteFolder asks again.
-	if err := absent(fsys, dst); err != nil {
+	if err := Absent(fsys, dst, "folder"); err != nil {
 		return err
 	}
 	files, whole, err := exported(fsys, src)

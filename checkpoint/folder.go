@@ -18,7 +18,7 @@ import (
 func WriteFolder(fsys FS, dst string, fill func(*Dir) error) error {
 	fsys = vfs.OrDisk(fsys)
 	dst = filepath.Clean(dst)
-	if err := absent(fsys, dst); err != nil {
+	if err := Absent(fsys, dst, "folder"); err != nil {
 		return err
 	}
 	d := newDir(fsys, filepath.Join(filepath.Dir(dst), ".write-"+filepath.Base(dst)))
@@ -33,12 +33,13 @@ func WriteFolder(fsys FS, dst string, fill func(*Dir) error) error {
 	return nil
 }
 
-// absent returns ErrExists if dst is there.
-func absent(fsys vfs.FS, dst string) error {
+// Absent is ErrExists if dst is there, which is to be a new what: a folder or a file.
+func Absent(fsys FS, dst, what string) error {
+	fsys = vfs.OrDisk(fsys)
 	_, err := fsys.Stat(dst)
 	switch {
 	case err == nil:
-		return fmt.Errorf("checkpoint: %s: %w: choose another folder, or remove this one", dst, ErrExists)
+		return fmt.Errorf("checkpoint: %s: %w: choose another %s, or remove this one", dst, ErrExists, what)
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("checkpoint: %s: %w", dst, vfs.Target(err))
 	}

@@ -565,6 +565,40 @@ func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	return f
 }
 
+// ropeFreq is the angle by which pair e of a head turns from one position to the next,
+// before any scaling.
+func (c Config) ropeFreq(e int) float64 {
+	return 1 / math.Pow(c.RopeTheta, float64(2*e)/float64(c.HeadDim))
+}
+
+// scale is the rule of RopeScaling for one frequency.
+func (s *RopeScaling) scale(f float64) float64 {
+	wave := 2 * math.Pi / f
+	low, high := float64(s.OriginalMaxPosition)/s.LowFreqFactor, float64(s.OriginalMaxPosition)/s.HighFreqFactor
+	switch {
+	case wave > low:
+		f /= s.Factor
+	case wave >= high:
+		t := (float64(s.OriginalMaxPosition)/wave - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
+		f = (1-t)*f/s.Factor + t*f
+	}
+	return f
+}
+
+// RopeDivisors is what RopeScaling divides each rotary frequency by, one for each pair
+// of a head; nil without scaling.
+func (c Config) RopeDivisors() []float32 {
+	if c.RopeScaling == nil {
+		return nil
+	}
+	d := make([]float32, c.HeadDim/2)
+	for e := range d {
+		f := c.ropeFreq(e)
+		d[e] = float32(f / c.RopeScaling.scale(f))
+	}
+	return d
+}
+
 // ropeTable is the table [positions, HeadDim] for Backend.Rope. Frequencies and
 // angles are rounded to float32 before the cosine, since that is the rotation
 // that the published weights were trained with.
@@ -572,17 +606,9 @@ func (c Config) ropeTable(positions int) []float32 {
 	half := c.HeadDim / 2
 	freq := make([]float32, half)
 	for e := range freq {
-		f := 1 / math.Pow(c.RopeTheta, float64(2*e)/float64(c.HeadDim))
+		f := c.ropeFreq(e)
 		if s := c.RopeScaling; s != nil {
-			wave := 2 * math.Pi / f
-			low, high := float64(s.OriginalMaxPosition)/s.LowFreqFactor, float64(s.OriginalMaxPosition)/s.HighFreqFactor
-			switch {
-			case wave > low:
-				f /= s.Factor
-			case wave >= high:
-				t := (float64(s.OriginalMaxPosition)/wave - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
-				f = (1-t)*f/s.Factor + t*f
-			}
+			f = s.scale(f)
 		}
 		freq[e] = float32(f)
 	}

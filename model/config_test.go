@@ -319,3 +319,32 @@ func TestPlan(t *testing.T) {
 		must(t, m.Close())
 	}
 }
+
+// The frequencies of Llama 3.1 (factor 8, 1, 4, 8192; theta 500000) by hand: those that
+// turn once in less than 2048 positions stay, those above 8192 are divided by 8.
+func TestRopeDivisors(t *testing.T) {
+	c := tiny("Llama")
+	if d := c.RopeDivisors(); d != nil {
+		t.Errorf("without scaling: %v", d)
+	}
+	c.HeadDim, c.RopeTheta = 128, 500000
+	c.RopeScaling = &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+	d := c.RopeDivisors()
+	if len(d) != 64 {
+		t.Fatalf("%d divisors", len(d))
+	}
+	for e, x := range d {
+		wave := 2 * math.Pi * math.Pow(500000, float64(e)/64)
+		want := 1.0
+		switch {
+		case wave > 8192:
+			want = 8
+		case wave > 2048: // 8192/wave runs from 4 to 1, the share of the unscaled frequency from 1 to 0
+			share := (8192/wave - 1) / 3
+			want = 1 / (share + (1-share)/8)
+		}
+		if math.Abs(float64(x)-want) > 1e-6*want {
+			t.Errorf("pair %d, wavelength %.0f: %g, want %g", e, wave, x, want)
+		}
+	}
+}

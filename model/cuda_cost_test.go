@@ -105,14 +105,17 @@ func (c *counted) SumSquares(ts []compute.Tensor) (s float64) {
 	c.op("SumSquares", func() { s = c.Backend.SumSquares(ts) })
 	return s
 }
-func (c *counted) AdamW(p *compute.Param, a compute.AdamW) {
-	c.op("AdamW", func() { c.Backend.AdamW(p, a) })
+func (c *counted) LinearAdd(y, r, x compute.Tensor, w *compute.Param) {
+	c.op("LinearAdd", func() { c.Backend.LinearAdd(y, r, x, w) })
+}
+func (c *counted) AdamW(ps []*compute.Param, a compute.AdamW) {
+	c.op("AdamW", func() { c.Backend.AdamW(ps, a) })
 }
 
 // The model of cost queues what the engine queues, operation by operation: kernels and
 // products exactly, copies too but for lists of tiles. Each part of a step is run twice; the second is compared,
 // because the first makes copies of weights, and grows memory.
-func TestCUDALaunches(t *testing.T) {
+func TestCUDAModelOfCost(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		shape Config

@@ -531,9 +531,9 @@ func moments(m *Model, f Footprint, o AdamWConfig) (bytes int64) {
 	}
 	for _, p := range m.params {
 		if n := int64(p.Len()); o.Moments8 && coded(p) {
-			bytes += 2*n*f.Element(compute.Code|host) + 2*int64(compute.Blocks(p.Len()))*f.Element(compute.Wide|host)
+			bytes += 2*f.Block(n*f.Element(compute.Code|host)) + 2*f.Block(int64(compute.Blocks(p.Len()))*f.Element(compute.Wide|host))
 		} else {
-			bytes += 2 * n * f.Element(compute.Wide|host)
+			bytes += 2 * f.Block(n*f.Element(compute.Wide|host))
 		}
 	}
 	return bytes
@@ -651,12 +651,15 @@ func TestCUDAOutOfMemory(t *testing.T) {
 	t.Logf("%d allocations failed, one at a time", n)
 }
 
-// The plan is what the model then takes, within 5 %, the copies of its weights
-// and the operations' scratch included.
+// The plan is what the model then takes, within 3 %, the copies of its weights
+// and the operations' scratch included, and what is counted is what the device has less.
 func TestCUDAPlan(t *testing.T) {
 	c := tensorCore("Qwen2", 64)
-	c.Hidden, c.Heads, c.FFN, c.Vocab = 512, 8, 1024, 2048
+	c.Hidden, c.Heads, c.FFN, c.Vocab = 512, 8, 1024, 4096
 	seqs := seqsOf(c.Vocab, 60, 68)
+	for i := range seqs {
+		seqs[i].Prompt = 1 // nearly as many rows of the head as tokens, which a plan reckons with
+	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		type planned struct {
 			PlanOptions
@@ -676,7 +679,7 @@ func TestCUDAPlan(t *testing.T) {
 			all = append(all, planned{o, adamw()})
 			for _, eight := range []bool{false, true} {
 				for _, offload := range []bool{false, true} {
-					if a := adamw(); o.Trainable && (eight || offload) {
+					if a := adamw(); o.Trainable && !o.Recompute && o.Kind == LM && (eight || offload) {
 						o.Moments8, o.Offload = eight, offload
 						a.Moments8, a.Offload = eight, offload
 						all = append(all, planned{o, a})
@@ -687,6 +690,7 @@ func TestCUDAPlan(t *testing.T) {
 		for _, o := range all {
 			be := gpu(t, precision)
 			_, before := be.Memory()
+			free := be.Available()
 			plan := c.Plan(be, o.PlanOptions).Total()
 			opt := Options{Kind: o.Kind, Trainable: o.Trainable, Recompute: o.Recompute, LoRA: o.LoRA}
 			var m *Model
@@ -720,10 +724,13 @@ func TestCUDAPlan(t *testing.T) {
 				_, _, err = m.LogProbs(seqs, 1)
 			}
 			must(t, err)
-			_, peak := be.Memory()
+			inUse, peak := be.Memory()
 			took := peak - before
+			if less := free - be.Available(); driver.Emulated() != nil && less != inUse-before {
+				t.Errorf("%s %+v: %d bytes are counted, the device has %d less", precision, o.PlanOptions, inUse-before, less)
+			}
 			t.Logf("%s %+v 8 bits %v offload %v: plan %d bytes, took %d: %+.1f %%", precision, o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan, took, 100*(float64(plan)/float64(took)-1))
-			if r := float64(plan) / float64(took); r < 0.95 || r > 1.05 {
+			if r := float64(plan) / float64(took); r < 0.97 || r > 1.03 {
 				t.Errorf("%s %+v 8 bits %v offload %v: plan of %d bytes, the model took %d", precision, o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan, took)
 			}
 			must(t, m.Close())

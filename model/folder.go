@@ -282,21 +282,74 @@ func widen(list []*safetensors.Tensor, where func(i, lo, n int) []float32, f fun
 	return nil
 }
 
-// source streams t into a file as elements of type dt. A value that is not finite
-// is ErrNotFinite: no sick weights leave the model.
+// Weight is one weight of a model, to be read in parts.
+type Weight struct {
+	Name  string // as in Hugging Face folders
+	Shape []int
+	// Read fills dst with the elements from lo on, in row-major order. A value that is
+	// not finite is ErrNotFinite.
+	Read func(dst []float32, lo int) error
+}
+
+// Weights are all weights of a language model, in a fixed order, tied ones once. Of a
+// model with adapters they are the base's with the adapters added, as Merged has them,
+// but one at a time: reading them in order takes the memory of the largest, no second
+// model.
+func (m *Model) Weights() []Weight {
+	params := m.params
+	if m.base != nil {
+		params = m.base.params
+	}
+	var (
+		list   []Weight
+		merged *compute.Param // whose sum is in sum
+		sum    compute.Tensor
+	)
+	for _, p := range params {
+		list = append(list, Weight{p.Name, p.Shape, func(dst []float32, lo int) error {
+			if m.adapters[p] == nil {
+				return m.read(p.Name, p.W, dst, lo)
+			}
+			if merged != p {
+				merged, sum = nil, m.ws.get("merged weight", compute.Narrow, p.Len())
+				if err := m.ws.take(); err != nil {
+					return err
+				}
+				m.be.Copy(sum, p.W)
+				if err := m.merge(sum, p); err != nil {
+					return fmt.Errorf("model: merge: %w", err)
+				}
+				merged = p
+			}
+			return m.read(p.Name, sum, dst, lo)
+		}})
+	}
+	return list
+}
+
+// read fills dst with t's elements from lo on. A value that is not finite is
+// ErrNotFinite: no sick weights leave the model.
+func (m *Model) read(name string, t compute.Tensor, dst []float32, lo int) error {
+	m.be.Download(dst, t.Slice(lo, lo+len(dst)))
+	if err := m.be.Sync(); err != nil {
+		return err
+	}
+	for i, x := range dst {
+		if x-x != 0 {
+			return fmt.Errorf("tensor %q: element %d: %g: %w: it is not saved: go back to an earlier checkpoint", name, lo+i, x, ErrNotFinite)
+		}
+	}
+	return nil
+}
+
+// source streams t into a file as elements of type dt.
 func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensors.DType) safetensors.Source {
 	return safetensors.Source{Name: name, DType: dt, Shape: shape, Write: func(w io.Writer) error {
 		buf := make([]float32, min(chunk, t.Len()))
 		for lo := 0; lo < t.Len(); lo += chunk {
 			b := buf[:min(chunk, t.Len()-lo)]
-			m.be.Download(b, t.Slice(lo, lo+len(b)))
-			if err := m.be.Sync(); err != nil {
+			if err := m.read(name, t, b, lo); err != nil {
 				return err
-			}
-			for i, x := range b {
-				if x-x != 0 {
-					return fmt.Errorf("tensor %q: element %d: %g: %w: it is not saved: go back to an earlier checkpoint", name, lo+i, x, ErrNotFinite)
-				}
 			}
 			if err := safetensors.EncodeFloat32(w, dt, b); err != nil {
 				return err

@@ -258,10 +258,7 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	be.Rope(b.qNHE, c.Heads, c.HeadDim, posN, m.rope, false)
 	be.Rope(b.kNKE, c.KVHeads, c.HeadDim, posN, m.rope, false)
 	att(i, b)
-	if !a.inPlace() {
-		be.Copy(b.x2ND, b.xND)
-	}
-	m.linear(b.x2ND, b.oNHE, p.wo, nil, true)
+	m.linearAdd(b.x2ND, b.xND, b.oNHE, p.wo)
 	be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
 	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate}, compute.Projection{Y: b.upNF, W: p.up})
 	m.linears(a.ps, a.hND)
@@ -274,11 +271,7 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	be.Embed(a.xs[0], m.embed, ids)
 	for i := range m.blocks {
 		m.inner(i, a, posN, att)
-		b, y := a.block(i), a.out(i)
-		if !a.inPlace() {
-			be.Copy(y, b.x2ND)
-		}
-		m.linear(y, a.actNF, m.blocks[i].down, nil, true)
+		m.linearAdd(a.out(i), a.block(i).x2ND, a.actNF, m.blocks[i].down)
 	}
 	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
 }

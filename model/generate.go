@@ -164,6 +164,7 @@ type generation struct {
 	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
 	firstH  compute.Tensor   // [slots, D] of samples that start
 	free    []int32          // pages
+	spare   []int32          // the page of rows that fill a step up to the backend's multiple, and of no sample; others follow it
 	freeRow []int            // rows of promptH
 
 	next int       // sample to start next, prompt-major
@@ -182,6 +183,13 @@ type generation struct {
 	pass            func()         // what decode repeats
 	keys            map[int]string // the keys to that, by the number of rows
 }
+
+// decodeRows is how many rows a step of generation has for n samples where they are to be a
+// multiple of so many (Footprint.DecodeMultiple), and sparePages how many pages of size pt
+// the rows that are more than the samples write to.
+func decodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * multiple }
+
+func sparePages(multiple, pt int) int { return pagesFor(multiple-1, pt) }
 
 // pagesFor is the number of pages of size pt that hold n positions.
 func pagesFor(n, pt int) int { return (n + pt - 1) / pt }
@@ -215,10 +223,12 @@ func (g *generation) allocate() error {
 		prompt, own = max(prompt, g.promptPages(p)), max(own, g.ownPages(p))
 	}
 	pages := poolPages(slots, g.o.N, len(g.prompts), prompt, own)
-	if pages > math.MaxInt32/g.o.PageTokens {
+	spare := sparePages(m.be.DecodeMultiple(), g.o.PageTokens)
+	if pages+spare > math.MaxInt32/g.o.PageTokens {
 		return fmt.Errorf("model: generate: cache of %d pages of %d tokens: too large: lower the slots", pages, g.o.PageTokens)
 	}
-	n := pages * g.o.PageTokens * c.KVHeads * c.HeadDim
+	g.spare = []int32{int32(pages)}
+	n := (pages + spare) * g.o.PageTokens * c.KVHeads * c.HeadDim
 	cache := func(layer int, what string) compute.Tensor {
 		if t, ok := g.grads.get(compute.Narrow, n); ok {
 			return t
@@ -389,16 +399,23 @@ func (g *generation) decode() error {
 		g.ids, g.pos, g.slots = append(g.ids, sm.ids[len(sm.ids)-1]), append(g.pos, int32(at)), append(g.slots, g.slot(sm.table, at))
 		g.pages.Table, g.pages.Len = append(g.pages.Table, sm.table[:pagesFor(at+1, g.o.PageTokens)]), append(g.pages.Len, int32(at+1))
 	}
-	g.acts = m.activations(n, keepNothing)
+	// What the other rows compute is of no use. Each attends to the first of them alone, so
+	// that all their numbers are finite.
+	rows := decodeRows(m.be.DecodeMultiple(), n)
+	for i := range rows - n {
+		g.ids, g.pos, g.slots = append(g.ids, 0), append(g.pos, 0), append(g.slots, g.spare[0]*int32(g.o.PageTokens)+int32(i))
+		g.pages.Table, g.pages.Len = append(g.pages.Table, g.spare), append(g.pages.Len, 1)
+	}
+	g.acts = m.activations(rows, keepNothing)
 	if err := m.ws.take(); err != nil {
 		return err
 	}
-	if g.keys[n] == "" {
-		g.keys[n] = fmt.Sprintf("%p: decode %d", m, n)
+	if g.keys[rows] == "" {
+		g.keys[rows] = fmt.Sprintf("%p: decode %d", m, rows)
 	}
-	m.be.Repeat(g.keys[n], g.pass)
+	m.be.Repeat(g.keys[rows], g.pass)
 	g.live, g.drawn = g.drawn[:0], g.live
-	return g.draw(g.drawn, g.acts.hND)
+	return g.draw(g.drawn, g.acts.hND.Slice(0, n*m.cfg.Hidden))
 }
 
 // draw samples the next token of each of samples from the rows of h, and keeps

@@ -27,6 +27,13 @@ func extent(params []*compute.Param) (n int) {
 	return n
 }
 
+// gradElements is how many elements a block for the gradients of params has: all that the
+// backend takes for it.
+func gradElements(f Footprint, params []*compute.Param) int {
+	one := f.Element(compute.Wide)
+	return int(f.Block(one*int64(extent(params))) / one)
+}
+
 // takeGradients gives m's parameters their gradients: in memory of its own, or in that of
 // o.Turns. On an error nothing has changed for other models.
 func (m *Model) takeGradients() error {
@@ -39,7 +46,7 @@ func (m *Model) takeGradients() error {
 			return fmt.Errorf("model: a model cannot begin to share gradients that hold something: step the optimizer first, or zero them")
 		}
 	}
-	if n := extent(m.params); n > g.block.Len() {
+	if n := gradElements(m.be, m.params); n > g.block.Len() {
 		old := g.block.Len()
 		resize := func(n int) (err error) {
 			g.be.Free(g.block)

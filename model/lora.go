@@ -235,15 +235,15 @@ func (m *Model) Alone() bool { return m.be.Alone() }
 // LoRA is what adapters m has.
 func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 
-// linear is a linear layer, with its adapter if it has one:
+// linearAdd is a linear layer, with its adapter if it has one, added to r:
 //
-//	y (=, or += if acc) x wᵀ + b;  y += s (x Aᵀ) Bᵀ
-func (m *Model) linear(y, x compute.Tensor, w, b *compute.Param, acc bool) {
-	m.be.Linear(y, x, w, b, acc)
+//	y = r + x wᵀ + s (x Aᵀ) Bᵀ
+func (m *Model) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
+	m.be.LinearAdd(y, r, x, w)
 	m.adapt(y, x, w)
 }
 
-// linears is linear, without acc, for several layers of one input.
+// linears are linear layers of one input, with biases, as they are.
 func (m *Model) linears(ps []compute.Projection, x compute.Tensor) {
 	m.be.Linears(ps, x)
 	for _, p := range ps {

@@ -71,6 +71,16 @@ func TestAdapt(t *testing.T) {
 			}
 			merged, err := lm.Merged()
 			must(t, err)
+			for i, w := range lm.Weights() {
+				want := values(be, merged.params[i].W)
+				got := make([]float32, len(want))
+				must(t, w.Read(got[:3], 0))
+				must(t, w.Read(got[3:], 3))
+				if w.Name != merged.params[i].Name || !slices.Equal(w.Shape, merged.params[i].Shape) {
+					t.Fatalf("weight %d is %s %v, want %s", i, w.Name, w.Shape, merged.params[i].Name)
+				}
+				same(t, "one merged weight at a time: "+w.Name, got, want)
+			}
 			one, _, err := merged.LogProbs(seqs, 0.7)
 			must(t, err)
 			for i := range one {

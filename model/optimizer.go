@@ -107,13 +107,7 @@ func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error)
 		scale = min(1, o.c.ClipNorm/(gradNorm+1e-6))
 	}
 	o.steps++
-	for _, p := range ps {
-		a := compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, GradScale: scale, Step: o.steps}
-		if p.Decay {
-			a.Decay = o.c.WeightDecay
-		}
-		be.AdamW(p, a)
-	}
+	be.AdamW(ps, compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
 	return gradNorm, false, o.ZeroGrad()
 }
 

@@ -68,21 +68,21 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		case o.Merged && class == compute.Frozen:
 			class = compute.Narrow
 		}
-		p.Weights += f.Element(class) * int64(w.Len())
+		p.Weights += f.Block(f.Element(class) * int64(w.Len()))
 		if len(w.Shape) == 2 && w.Rows > 1 {
-			p.Copies += f.Beside(class, w == all.embed && w != all.head) * int64(w.Len())
+			p.Copies += f.Block(f.Beside(class, w == all.embed && w != all.head) * int64(w.Len()))
 		}
 		if o.Trainable {
 			p.addMoments(f, w, o)
 		}
 	}
 	if o.Trainable {
-		p.Gradients = f.Element(compute.Wide) * int64(extent(own))
+		p.Gradients = f.Element(compute.Wide) * int64(gradElements(f, own))
 	}
 	// The workspace keeps the most that was asked for for each purpose.
 	p.purposes = map[purpose]int64{}
 	count := func(what purpose, class compute.Class, n int) compute.Tensor {
-		p.purposes[what] = max(p.purposes[what], f.Element(class)*int64(n))
+		p.purposes[what] = max(p.purposes[what], f.Block(f.Element(class)*int64(n)))
 		return compute.Tensor{}
 	}
 	var a acts
@@ -105,8 +105,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
 		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
-		c.acts(&a, slots, keepNothing, o.LoRA.Rank, count)
-		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt))
+		c.acts(&a, decodeRows(f.DecodeMultiple(), slots), keepNothing, o.LoRA.Rank, count)
+		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
 		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
 		if o.Trainable {
 			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
@@ -123,9 +123,9 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 // addMoments counts the moments that NewOptimizer makes for w.
 func (p *Plan) addMoments(f Footprint, w *compute.Param, o PlanOptions) {
 	count := func(class compute.Class, n int) {
-		bytes := 2 * f.Element(class) * int64(n)
+		bytes := 2 * f.Block(f.Element(class)*int64(n))
 		if o.Offload && f.Element(class|compute.Host) == 0 {
-			p.HostMoments += bytes
+			p.HostMoments += 2 * f.Element(class) * int64(n)
 		} else {
 			p.Moments += bytes
 		}
@@ -146,7 +146,7 @@ func beyond(f Footprint, room, caches, n int) (bytes int64) {
 		if used <= room {
 			room -= used
 		} else {
-			bytes += f.Element(compute.Narrow) * int64(n)
+			bytes += f.Block(f.Element(compute.Narrow) * int64(n))
 		}
 	}
 	return bytes

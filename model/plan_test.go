@@ -29,6 +29,14 @@ func TestPlanOfMoments(t *testing.T) {
 		t.Fatalf("%d elements of vectors, %d of linear layers", vectors, coded8)
 	}
 	eight := 2*coded8 + 8*scales + 8*(n-coded8)
+	// blocks says that got is want, in blocks of whole pages: 2 % more, or 3 % of moments in 8 bits.
+	blocks := func(got, want int64) bool {
+		most := want / 50
+		if want == eight {
+			most = want * 3 / 100
+		}
+		return got >= want && got <= want+most
+	}
 	for _, c := range []struct {
 		o             PlanOptions
 		moments, host int64
@@ -39,15 +47,15 @@ func TestPlanOfMoments(t *testing.T) {
 		{PlanOptions{Trainable: true, Moments8: true, Offload: true}, 0, eight},
 	} {
 		p := qwen7B.Plan(f, c.o)
-		if p.Moments != c.moments || p.HostMoments != c.host {
+		if !blocks(p.Moments, c.moments) || p.HostMoments != c.host {
 			t.Errorf("%+v: moments of %d bytes and %d on the host, want %d and %d", c.o, p.Moments, p.HostMoments, c.moments, c.host)
 		}
-		if p.Weights != 4*n || p.Copies != 0 || p.Gradients < 4*n || p.Gradients > 4*n+28*12*256 {
+		if !blocks(p.Weights, 4*n) || p.Copies != 0 || p.Gradients < 4*n || p.Gradients > 4*n+28*12*256+2<<20 {
 			t.Errorf("%+v: weights %d, copies %d, gradients %d, want 4, 0 and 4 bytes a parameter", c.o, p.Weights, p.Copies, p.Gradients)
 		}
 	}
 	frozen := qwen7B.Plan(f, PlanOptions{})
-	if frozen.Weights != 2*n+2*vectors || frozen.Copies != 0 {
+	if !blocks(frozen.Weights, 2*n+2*vectors) || frozen.Copies != 0 {
 		t.Errorf("frozen: weights %d and copies %d, want 2 bytes a parameter, and 4 of a vector's", frozen.Weights, frozen.Copies)
 	}
 	// Where there is no other memory, offloaded moments stay where they are.
@@ -67,13 +75,15 @@ func TestPlanOfLentCache(t *testing.T) {
 		room, caches, n int
 		want            int64
 	}{
-		{0, 4, 100, 800},
-		{64, 4, 100, 600},
-		{128, 4, 100, 400},
-		{192, 4, 100, 200},
+		{0, 4, 100, 4 * 512}, // a block each
+		{64, 4, 100, 3 * 512},
+		{128, 4, 100, 2 * 512},
+		{192, 4, 100, 512},
 		{256, 4, 100, 0},
 		{64, 1, 128, 0},
-		{64, 1, 129, 258}, // half an element more
+		{64, 1, 129, 512}, // half an element more
+		{0, 3, 1 << 20, 3 * 2 << 20},
+		{0, 3, 1<<20 + 1, 3 * 4 << 20},
 	} {
 		if got := beyond(f, c.room, c.caches, c.n); got != c.want {
 			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.caches, c.n, c.room, got, c.want)

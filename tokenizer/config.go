@@ -44,6 +44,7 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 		template = string(files[fileTemplate])
 	}
 
+	t.named = names
 	if err := t.setEOS(files, names["eos_token"]); err != nil {
 		return err
 	}

@@ -404,7 +404,7 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 				t.prefix = true
 			}
 			if p.UseRegex == nil || *p.UseRegex {
-				t.splits = append(t.splits, scan(nextGPT2))
+				t.splits, t.patterns = append(t.splits, scan(nextGPT2)), append(t.patterns, patternGPT2)
 			}
 			bytesSeen = true
 			continue
@@ -417,9 +417,10 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 			if err != nil {
 				return err
 			}
-			t.splits = append(t.splits, s)
+			t.splits, t.patterns = append(t.splits, s), append(t.patterns, pattern)
 		case "Digits":
 			t.splits = append(t.splits, splitDigits(p.Individual))
+			t.patterns = append(t.patterns, map[bool]string{true: patternDigit, false: patternDigit + "+"}[p.Individual])
 		default:
 			return refuse("pre-tokenizer", p)
 		}

@@ -48,6 +48,8 @@ type Tokenizer struct {
 	splits []splitter
 	prefix bool // a blank is put before each text that has none
 
+	patterns []string // what the splits cut by, for GGML
+
 	ids        map[string]int32 // token as written in tokenizer.json -> id
 	added      []*addedToken
 	special    map[int32]bool
@@ -56,7 +58,8 @@ type Tokenizer struct {
 	before     []int32  // the post-processor's tokens before a text
 	behind     []int32  // and behind it
 
-	chat      *chatTemplate // nil: none
+	named     map[string]string // bos_token and its like, as the folder declares them
+	chat      *chatTemplate     // nil: none
 	eos       []int32
 	endOfTurn int32
 	pad       int32

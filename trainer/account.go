@@ -24,8 +24,27 @@ func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	if t.peak > 0 {
 		m["perf/mfu"] = w.flops / seconds / t.peak
 	}
+	t.fastWays(m)
 	_, peak := t.be.Memory()
 	m["perf/mem_peak_bytes"] = float64(peak)
+}
+
+// fastWays adds how often the backend could compute in its fast ways, and warns once
+// of products that it could not.
+func (t *Trainer) fastWays(m Metrics) {
+	all, counted := compute.CountsOf(t.be)
+	if !counted {
+		return
+	}
+	step := all.Since(t.counts)
+	m["perf/declined_products"] = float64(step.Declined)
+	if step.Repeats > 0 {
+		m["perf/replayed_frac"] = float64(step.Replayed) / float64(step.Repeats)
+	}
+	if step.Declined > 0 && t.counts.Declined == 0 {
+		t.log.Warn(all.Warning())
+	}
+	t.counts = all
 }
 
 // work counts a step's tokens and the floating-point operations that they need.

@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cuda"
+	"gad/internal/compute/cuda/driver"
 	"gad/internal/vfs"
 	"gad/model"
 )
@@ -62,7 +64,7 @@ func TestCUDAStages(t *testing.T) {
 						if math.IsNaN(x) || math.IsInf(x, 0) {
 							t.Errorf("step %d: %s is %g", row.Step, name, x)
 						}
-						if _, ok := want[i].Values[name]; !ok {
+						if _, ok := want[i].Values[name]; !ok && name != "perf/declined_products" && name != "perf/replayed_frac" {
 							t.Errorf("step %d: %s is not there on the CPU", row.Step, name)
 						}
 					}
@@ -89,6 +91,11 @@ func TestCUDAStages(t *testing.T) {
 						t.Errorf("step %d: %s is %g, on the CPU %g", want[i].Step, name, x, y)
 					}
 				}
+				for _, row := range got {
+					if row.Values["perf/declined_products"] != 0 || has(row.Values, "perf/replayed_frac") != has(row.Values, "rollout/len_mean") {
+						t.Errorf("step %d: %g products were declined, replayed_frac %g", row.Step, row.Values["perf/declined_products"], row.Values["perf/replayed_frac"])
+					}
+				}
 				if s.stage == Train {
 					for _, row := range got {
 						if d, tol := row.Values["rollout/logp_diff_max"], map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.1}[precision]; d > tol {
@@ -98,6 +105,34 @@ func TestCUDAStages(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What a run says where cuBLASLt has no algorithm for anything: one line in the log, and
+// the counts in every step; and graphs are replayed all the same.
+func TestCUDADeclined(t *testing.T) {
+	ready(t)
+	if driver.Emulated() == nil {
+		gpu(t, cuda.BF16) // opens the driver, or skips
+		if driver.Emulated() == nil {
+			t.Skip("NOT TESTED: only the emulated device refuses products on demand")
+		}
+	}
+	t.Setenv("GAD_EMU_NO_PLANS", "1")
+	out := filepath.Join(t.TempDir(), "run")
+	c := settings(Train, out, "trainer.total_steps=2", "trainer.device=cuda", "trainer.precision=bf16")
+	rows := finished(t, gpu(t, cuda.BF16), c, Train)
+	for _, row := range rows {
+		if n, share := row.Values["perf/declined_products"], row.Values["perf/replayed_frac"]; n < 10 || share <= 0 || share >= 1 {
+			t.Errorf("step %d: %g products declined, %g of the decode steps replayed", row.Step, n, share)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "cuBLASLt declined "); n != 1 {
+		t.Errorf("%d lines of the log speak of it, want 1:\n%s", n, text)
 	}
 }
 

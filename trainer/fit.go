@@ -330,12 +330,11 @@ func (a pace) step(p *Plan, c Config) float64 {
 	// passes, and in bytes a parameter that each pack moves.
 	passes := func(answers float64, limit int, forward, bytes float64) float64 {
 		each := max(1, float64(int((float64(limit)-prompt)/max(answer, 1)))) // answers in a pack
-		packs, tokens := prompts, prompt+answers*answer
+		tokens := prompt + answers*answer
+		packs := prompts / float64(int(float64(limit)/max(tokens, 1)))
 		if tokens > float64(limit) {
 			n := float64(int((answers + each - 1) / each))
 			packs, tokens = n*prompts, n*prompt+answers*answer
-		} else {
-			packs = prompts / float64(int(float64(limit)/max(tokens, 1)))
 		}
 		return tokens*prompts*token*forward + packs*weights*bytes/a.memory
 	}

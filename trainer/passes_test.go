@@ -58,9 +58,11 @@ func (s *passSpy) EmbedGrad(table *compute.Param, dy compute.Tensor, ids []int32
 	s.Backend.EmbedGrad(table, dy, ids)
 }
 
-func (s *passSpy) AdamW(p *compute.Param, a compute.AdamW) {
-	s.steps[p]++
-	s.Backend.AdamW(p, a)
+func (s *passSpy) AdamW(ps []*compute.Param, a compute.AdamW) {
+	for _, p := range ps {
+		s.steps[p]++
+	}
+	s.Backend.AdamW(ps, a)
 }
 
 func (s *passSpy) Sample(ids []int32, logp []float32, h compute.Tensor, w *compute.Param, o compute.Sampling, u []float64) {

@@ -93,7 +93,8 @@ type Trainer struct {
 	saved       atomic.Int64 // step of the newest checkpoint; Abort reads it from another goroutine
 	verified    map[int]bool // checkpoints that this process has written or read
 	good        int          // step of the last commit with no update skipped just before; 0 is none
-	saveTime    float64      // seconds of a save that no step has reported yet
+	counts      compute.Counts
+	saveTime    float64 // seconds of a save that no step has reported yet
 	before      updates
 	best        best
 	oldDiffers  bool // a check has found the sampler's log-probabilities to differ from the trainer's

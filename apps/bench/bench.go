@@ -94,6 +94,11 @@ type Report struct {
 	Stages     []Stage `json:"stages,omitempty"`
 	Seconds    float64 `json:"seconds"`
 
+	// Of a device with slow ways (device cuda), over all that was measured.
+	Declined string  `json:"declined,omitempty"` // what is to be said of matrix products that cuBLASLt has no algorithm for
+	Repeats  int     `json:"decode_steps,omitempty"`
+	Replayed float64 `json:"replayed_frac,omitempty"` // share of the decode steps that ran as the CUDA graph of an earlier one
+
 	Card *estimate.Card `json:"card,omitempty"` // of a prediction, with what it assumes
 }
 
@@ -157,6 +162,7 @@ func Run(o Options) (*Report, error) {
 	began := time.Now()
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
 	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank}
+	var counts compute.Counts
 	part := func(name string, f func(be compute.Backend) error) error {
 		if o.Shown != nil {
 			_, done := o.Shown("measuring "+name, 0)
@@ -167,7 +173,11 @@ func Run(o Options) (*Report, error) {
 			return err
 		}
 		r.Device = be.Name()
-		err = errors.Join(f(be), be.Close())
+		err = f(be)
+		if c, ok := compute.CountsOf(be); ok {
+			counts = counts.Plus(c)
+		}
+		err = errors.Join(err, be.Close())
 		runtime.GC() // blocks of this part are no memory of the next
 		return err
 	}
@@ -195,6 +205,9 @@ func Run(o Options) (*Report, error) {
 	r.judge()
 	if err != nil {
 		return nil, err
+	}
+	if r.Declined, r.Repeats = counts.Warning(), counts.Repeats; counts.Repeats > 0 {
+		r.Replayed = float64(counts.Replayed) / float64(counts.Repeats)
 	}
 	r.Seconds = time.Since(began).Seconds()
 	return r, nil

@@ -252,7 +252,7 @@ func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 			step := 0
 			return func() {
 				step++
-				be.AdamW(p, compute.AdamW{LR: 1e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: step})
+				be.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: step})
 			}
 		}},
 	}

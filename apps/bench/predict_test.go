@@ -184,7 +184,7 @@ var reviewed = []struct {
 	ms   [2]float64
 	why  string
 }{
-	{"products of the blocks", []string{"Linear", "LinearGrad"}, [2]float64{194, 968}, "here with the rounding of dy, the biases' sums, tiles that do not fill the last round, and the gap between kernels"},
+	{"products of the blocks", []string{"Linear", "LinearAdd", "LinearGrad"}, [2]float64{194, 968}, "here with the rounding of dy, the biases' sums, tiles that do not fill the last round, and the gap between kernels"},
 	{"attention, forward", []string{"Attention"}, [2]float64{10, 22}, ""},
 	{"attention, gradient", []string{"AttentionGrad"}, [2]float64{48, 112}, "the review counts the seven products at one rate; here the row sums are a kernel too"},
 	{"elementwise", []string{"RMSNorm", "RMSNormGrad", "SwiGLU", "SwiGLUGrad", "Rope", "Copy", "Embed", "EmbedGrad"}, [2]float64{39, 86}, ""},

@@ -111,6 +111,11 @@ func (p *profile) Linear(y, x compute.Tensor, w, b *compute.Param, acc bool) {
 	p.op("Linear", c, func() { p.Backend.Linear(y, x, w, b, acc) })
 }
 
+func (p *profile) LinearAdd(y, r, x compute.Tensor, w *compute.Param) {
+	c := p.s.linear(float64(x.Len()/w.Cols), float64(w.Cols), float64(w.Rows))
+	p.op("LinearAdd", c, func() { p.Backend.LinearAdd(y, r, x, w) })
+}
+
 func (p *profile) Linears(ps []compute.Projection, x compute.Tensor) {
 	var c cost
 	for _, q := range ps {
@@ -183,6 +188,10 @@ func (p *profile) SumSquares(ts []compute.Tensor) (sum float64) {
 	return sum
 }
 
-func (p *profile) AdamW(w *compute.Param, a compute.AdamW) {
-	p.op("AdamW", p.s.adamW(float64(w.Len()), w.Rows > 1), func() { p.Backend.AdamW(w, a) })
+func (p *profile) AdamW(ws []*compute.Param, a compute.AdamW) {
+	var sum cost
+	for _, w := range ws {
+		sum = sum.plus(p.s.adamW(float64(w.Len()), w.Rows > 1))
+	}
+	p.op("AdamW", sum, func() { p.Backend.AdamW(ws, a) })
 }

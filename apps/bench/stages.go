@@ -34,7 +34,7 @@ type Stage struct {
 	Parts []Stage `json:"parts,omitempty"` // of a GAD step, in their order
 	Ops   []Used  `json:"ops,omitempty"`   // of one more run, by operation; CPU, and predictions
 
-	Steps *estimate.Graphs `json:"decode_steps,omitempty"` // of a prediction
+	Steps *estimate.Graphs `json:"graphs,omitempty"` // of a prediction
 }
 
 // game is the models and inputs of the stages: a student, later a discriminator and a

@@ -24,6 +24,12 @@ func (r *Report) Print(w io.Writer) error {
 	t.limits(r.Limits, r.Card)
 	t.ops(r.Ops)
 	t.stages(r.Stages)
+	if r.Repeats > 0 {
+		t.line("\n%.0f %% of %d decode steps were replayed as a CUDA graph; the others launched each kernel by itself", 100*r.Replayed, r.Repeats)
+	}
+	if r.Declined != "" {
+		t.line("\n%s", r.Declined)
+	}
 	_, err := io.WriteString(w, t.b.String())
 	return err
 }

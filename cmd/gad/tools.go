@@ -317,13 +317,14 @@ func (p *program) eachGiven(c *cli.Context, name, dir string, kind model.Kind, d
 func (p *program) exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
-		Usage: "write the student (or discriminator) of a run as a Hugging Face folder",
+		Usage: "write the student (or discriminator) of a run as a Hugging Face folder, or as a GGUF file for llama.cpp",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "run", Usage: "run folder, or one of its global_step_N folders"},
-			&cli.StringFlag{Name: "output", Usage: "output folder"},
+			&cli.StringFlag{Name: "output", Usage: "output folder; with --gguf a file"},
 			&cli.StringFlag{Name: "part", Value: "actor", Usage: "actor or critic"},
 			&cli.StringFlag{Name: "dtype", Value: "base", Usage: "float32, bfloat16, float16, or base: what the student had before training"},
 			&cli.BoolFlag{Name: "merge", Usage: "of a run with LoRA: add the adapters to their base and write the whole model; without it the adapters are written, for peft"},
+			&cli.StringFlag{Name: "gguf", Usage: "f16, bf16 or q8_0: write the student as one GGUF file of that type, adapters merged"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 1 && !c.IsSet("run") { // gad export RUN, as gad resume RUN
@@ -335,6 +336,11 @@ func (p *program) exportCommand() *cli.Command {
 			if part := c.String("part"); part != "actor" && part != "critic" {
 				return usage("export: --part %q: must be actor or critic", part)
 			}
+			if c.IsSet("gguf") {
+				if err := ggufAlone(c); err != nil {
+					return err
+				}
+			}
 			dir, notes, err := trainer.FindCheckpoint(files(), c.String("run"))
 			if err != nil {
 				return err
@@ -343,6 +349,15 @@ func (p *program) exportCommand() *cli.Command {
 				fmt.Fprintln(p.err, "gad: warning: "+n)
 			}
 			_, done := p.console().Busy("writing "+c.String("output"), 0)
+			if c.IsSet("gguf") {
+				err := trainer.ExportGGUF(files(), dir, c.String("output"), c.String("gguf"))
+				done()
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(p.out, "%s: actor of %s, GGUF %s\n", c.String("output"), dir, c.String("gguf"))
+				return nil
+			}
 			export := trainer.Export
 			if c.Bool("merge") {
 				export = trainer.ExportMerged
@@ -356,6 +371,18 @@ func (p *program) exportCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// ggufAlone refuses flags of export that a GGUF file has no use for, and what cannot be
+// one.
+func ggufAlone(c *cli.Context) error {
+	switch {
+	case c.String("part") != "actor":
+		return usage("export: --part %s with --gguf: llama.cpp has no use for a discriminator: leave out --gguf", c.String("part"))
+	case c.IsSet("dtype"):
+		return usage("export: --dtype %s with --gguf %s: the type of a GGUF file is --gguf's: leave out --dtype", c.String("dtype"), c.String("gguf"))
+	}
+	return trainer.CheckGGUF(c.String("output"), c.String("gguf"))
 }
 
 // printJSON writes v on one line.

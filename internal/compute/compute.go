@@ -238,6 +238,9 @@ type Backend interface {
 	// bfloat16; the bias is added last.
 	// x is Narrow; y is Narrow, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
+	// LinearAdd: y[n,o] = r[n,o] + Σ_i x[n,i]*w.W[o,i], with the bits of Copy(y, r) and of
+	// Linear with acc. y and r are Wide; y may be r.
+	LinearAdd(yNO, rNO, xNI Tensor, w *Param)
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
 	Linears(ps []Projection, xNI Tensor)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
@@ -308,10 +311,10 @@ type Backend interface {
 	// SumSquares is Σ t[i]² over all elements of all ts in float64, in the order of ts,
 	// each in fixed blocks.
 	SumSquares(ts []Tensor) float64
-	// AdamW steps p and refreshes p.Derived:
+	// AdamW steps each p of ps, which are distinct, and refreshes p.Derived:
 	//   g = G*GradScale;  M = β1*M + (1-β1)*g;  V = β2*V + (1-β2)*g²
-	//   W = W*(1 - LR*Decay) - LR/(1-β1^Step) * M/(sqrt(V/(1-β2^Step)) + Eps)
+	//   W = W*(1 - LR*Decay if p.Decay) - LR/(1-β1^Step) * M/(sqrt(V/(1-β2^Step)) + Eps)
 	// and leaves G as it is. M and V of class Code are decoded, stepped and encoded again as
 	// Moments says; W is stepped by the values before they are encoded.
-	AdamW(p *Param, a AdamW)
+	AdamW(ps []*Param, a AdamW)
 }

@@ -111,6 +111,8 @@ var table = []Metric{
 	{"perf/tokens_per_s", "tokens/s", "prompt and response tokens of the step divided by its time", "%.0f"},
 	{"perf/tflops", "TFLOP/s", "floating-point operations that the step needs, divided by its time", "%.3g"},
 	{"perf/mfu", "share", "perf/tflops divided by the speed of a large matrix product, measured at the start of the run", "%.2f"},
+	{"perf/replayed_frac", "share", "share of the step's decode steps that ran as one CUDA graph, recorded in an earlier step; the others launch each kernel by itself (device cuda, steps that sample)", "%.2f"},
+	{"perf/declined_products", "products", "matrix products of the step that cuBLASLt has no algorithm for, so that gad's own kernel, many times slower, computed them; should be 0 (device cuda; the first step includes what came before it)", "%.0f"},
 	{"perf/mem_peak_bytes", "bytes", "largest memory allocated by the compute backend since the start; the process takes more", "%.3g"},
 }
 

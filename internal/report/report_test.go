@@ -76,7 +76,7 @@ func TestDeclared(t *testing.T) {
 		"teacher":  "len_mean truncated_frac",
 		"val":      "rouge_l teacher_nll len_ratio check held_out_d",
 		"timing_s": "rollout old_logp ref_logp score check update_critic update_actor save step",
-		"perf":     "tokens_per_s tflops mfu mem_peak_bytes",
+		"perf":     "tokens_per_s tflops mfu replayed_frac declined_products mem_peak_bytes",
 		"train":    "epoch prompts",
 		"reward":   "kl_coef check_mean",
 	} {

@@ -5,6 +5,7 @@
 #   scripts/gpu/check.sh BUILD             all of it, some minutes
 #   scripts/gpu/check.sh BUILD engine demo only these sections:
 #
+#   fragments  the layout of each tensor core fragment, and each wrapped PTX instruction
 #   driver     device, memory, launches, graphs, cuBLASLt
 #   engine     the conformance suite, in bfloat16 and in float32, and the engine's own tests
 #   model      whole models against the CPU: values, gradients, training, generation
@@ -19,11 +20,11 @@
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: check.sh BUILD [SECTION...]"
-known driver engine model trainer commands fast demo memcheck racecheck -- "${@:2}"
+known fragments driver engine model trainer commands fast demo memcheck racecheck -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(driver engine model trainer commands fast demo memcheck)
+[ $# -gt 0 ] || sections=(fragments driver engine model trainer commands fast demo memcheck)
 
 # tests NAME PACKAGE PATTERN SECONDS
 tests() {
@@ -38,12 +39,13 @@ sanitized() {
     return
   fi
   section "$1" 300 env -C internal/compute/cuda compute-sanitizer --tool "$1" --error-exitcode 9 --launch-timeout 60 \
-    ./test -test.v -test.short -test.run 'TestConformance' -test.timeout 290s
+    ./test -test.v -test.short -test.run 'TestConformance|TestFastAttention|TestLongDecode' -test.timeout 290s
   quote "$raw" 120
 }
 
 for s in "${sections[@]}"; do
   case $s in
+  fragments) tests fragments internal/compute/cuda TestFragments 60 ;;
   driver) tests driver internal/compute/cuda/driver . 180 ;;
   engine) tests engine internal/compute/cuda . 300 ;;
   model) tests model model CUDA 300 ;;

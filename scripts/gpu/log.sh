@@ -54,7 +54,7 @@ begin() {
 
 # section NAME SECONDS COMMAND...: runs it under a time limit, keeps its output in
 # the file raw, and writes a line with the verdict. Tests that skip because there is
-# no device, and patterns that match no test, are failures.
+# no device, patterns that match no test, and products that cuBLASLt declined are failures.
 section() {
   local name=$1 limit=$2 code=0 began=$SECONDS verdict=pass
   shift 2
@@ -69,6 +69,9 @@ section() {
     verdict='FAIL: no such test'
   elif grep 'NOT TESTED\|NOT MEASURED' "$raw" | grep -qv emulated; then
     verdict="FAIL: skipped: $(grep 'NOT TESTED\|NOT MEASURED' "$raw" | grep -v emulated | head -n 1 | cut -c1-200)"
+  fi
+  if [ "$verdict" = pass ] && grep -q 'cuBLASLt declined' "$raw"; then
+    verdict="FAIL: $(grep -o 'cuBLASLt declined.*' "$raw" | head -n 1 | cut -c1-200)"
   fi
   if [ "$verdict" != pass ]; then failed+=("$name"); fi
   printf '\n### %s: %s, %s s\n\n' "$name" "$verdict" $((SECONDS - began)) | tee -a "$log"

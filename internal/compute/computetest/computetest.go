@@ -17,12 +17,12 @@ import (
 var ops = map[string]func(s *suite){
 	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "As": (*suite).as, "Available": (*suite).available,
 	"Alone":   (*suite).promise,
-	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint,
+	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint, "Block": (*suite).footprint, "DecodeMultiple": (*suite).footprint,
 	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
 	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
-	"Linear": (*suite).linear, "Linears": (*suite).linears, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
+	"Linear": (*suite).linear, "LinearAdd": (*suite).linearAdd, "Linears": (*suite).linears, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
 	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
 	"CacheWrite": (*suite).cacheWrite, "AttentionDecode": (*suite).attentionDecode,
 	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad,
@@ -195,7 +195,7 @@ func (s *suite) footprint() {
 				continue // no gradient passes through what is written now and then
 			}
 			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v", class, lookup, product, through)
-			want := rows * cols * (s.dev.Element(class) + s.dev.Beside(class, !product))
+			want := s.dev.Block(rows*cols*s.dev.Element(class)) + s.dev.Block(rows*cols*s.dev.Beside(class, !product))
 			use := func() []compute.Tensor {
 				p := s.ofClass(class, s.normal(rows*cols), rows, cols)
 				for range 2 {
@@ -221,7 +221,7 @@ func (s *suite) footprint() {
 		}
 	}
 	for _, class := range []compute.Class{compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
-		count(fmt.Sprintf("%d elements %v", rows*cols, class), rows*cols*s.dev.Element(class), func() []compute.Tensor {
+		count(fmt.Sprintf("%d elements %v", rows*cols, class), s.dev.Block(rows*cols*s.dev.Element(class)), func() []compute.Tensor {
 			return []compute.Tensor{s.empty(class, rows*cols)}
 		})
 	}
@@ -229,6 +229,14 @@ func (s *suite) footprint() {
 	large := compute.Work{Tokens: 4096, Rows: 4096, Slots: 256, Positions: 4096, Hidden: 896, Vocab: 151936, Heads: 14, HeadDim: 64, Trainable: true}
 	if a, b := s.dev.Scratch(small), s.dev.Scratch(large); a < 0 || b < a {
 		s.t.Errorf("scratch of %+v is %d bytes, of %+v %d", small, a, large, b)
+	}
+	for _, n := range []int64{0, 1, 512, 1 << 20, 5<<20 + 3, 1 << 40} {
+		if got := s.dev.Block(n); got < n || got > n+4<<20 || s.dev.Block(got) != got {
+			s.t.Errorf("a block of %d bytes takes %d, and one of that %d", n, got, s.dev.Block(got))
+		}
+	}
+	if n := s.dev.DecodeMultiple(); n < 1 || n > 64 {
+		s.t.Errorf("rows of generation in multiples of %d", n)
 	}
 	if n := s.dev.Overhead(); n < 0 {
 		s.t.Errorf("overhead of %d bytes", n)
@@ -531,6 +539,25 @@ func (s *suite) linear() {
 		s.rowsAlone("Linear", 129, []int{I}, []int{O}, [][]float32{x}, false, func(in, out []compute.Tensor) {
 			s.dev.Linear(out[0], in[0], w, b, false)
 		})
+	}
+}
+
+// linearAdd has the bits of a copy and Linear's acc, also where it is in place.
+func (s *suite) linearAdd() {
+	for _, shape := range products() {
+		N, I, O := shape[0], shape[1], shape[2]
+		c := s.sample("N=%d I=%d O=%d", N, I, O)
+		x, w, r := c.random("x", N*I).narrow(), c.param("w", O, I, false), c.random("r", N*O).exact()
+		y, place, two := c.unset("y", N*O).exact(), c.unset("y in place", N*O).exact(), c.unset("y by Copy and Linear", N*O).exact()
+		c.run(func(s *side) {
+			s.b.LinearAdd(s.t(y), s.t(r), s.t(x), s.p(w))
+			s.b.Copy(s.t(place), s.t(r))
+			s.b.LinearAdd(s.t(place), s.t(place), s.t(x), s.p(w))
+			s.b.Copy(s.t(two), s.t(r))
+			s.b.Linear(s.t(two), s.t(x), s.p(w), nil, true)
+		})
+		s.equal(c.name+": y", y.out, two.out)
+		s.equal(c.name+": y in place", place.out, two.out)
 	}
 }
 
@@ -1016,9 +1043,10 @@ func (s *suite) adamW() {
 			I := shape[1]
 			x, y := c.random("x", 3*I).narrow(), c.unset("y", 3*shape[0]).narrow()
 			c.run(func(s *side) {
-				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false) // so that there is something to refresh
+				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)              // so that there is something to refresh
+				s.b.AdamW(nil, compute.AdamW{LR: 1, GradScale: 1, Step: 1}) // of nothing
 				for step := 1; step <= 3; step++ {
-					s.b.AdamW(s.p(w), compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.3, Step: step})
+					s.b.AdamW([]*compute.Param{s.p(w)}, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.3, Step: step})
 				}
 				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)
 			})
@@ -1029,7 +1057,7 @@ func (s *suite) adamW() {
 				w.g, w.decay = c.value("w.G", make([]float32, n)), true
 				w.m, w.v = c.value("w.M", make([]float32, n)), c.value("w.V", make([]float32, n))
 				c.run(func(s *side) {
-					s.b.AdamW(s.p(w), compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 1})
+					s.b.AdamW([]*compute.Param{s.p(w)}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 1})
 				})
 				before, after := 0.0, 0.0
 				for i, x := range w.w.data {

@@ -81,6 +81,12 @@ type Graphs struct{ Eager, Captured, Replayed int }
 // Elapsed is the time since the beginning, in seconds: that of the slower hand.
 func (b *Backend) Elapsed() float64 { return max(b.host, b.dev) }
 
+// Counts is what compute.Counted wants: the graphs.
+func (b *Backend) Counts() compute.Counts {
+	g := b.stats
+	return compute.Counts{Repeats: g.Eager + g.Captured + g.Replayed, Replayed: g.Replayed}
+}
+
 // Graphs is what Repeat has done.
 func (b *Backend) Graphs() Graphs { return b.stats }
 
@@ -346,7 +352,7 @@ func planes(t compute.Tensor) int {
 
 // Alloc counts n elements. They take no time: a run allocates before its first step.
 func (b *Backend) Alloc(_ string, c compute.Class, n int) (compute.Tensor, error) {
-	b.count(b.Element(c) * int64(n))
+	b.count(b.Block(b.Element(c) * int64(n)))
 	return compute.View(&memory{n, c}), nil
 }
 
@@ -358,7 +364,7 @@ func (b *Backend) count(bytes int64) {
 // Free counts t off.
 func (b *Backend) Free(t compute.Tensor) {
 	if !t.Absent() {
-		b.count(-b.Element(class(t)) * int64(t.Len()))
+		b.count(-b.Block(b.Element(class(t)) * int64(t.Len())))
 	}
 }
 

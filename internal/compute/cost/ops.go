@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"maps"
 	"slices"
 
 	"gad/internal/compute"
@@ -9,7 +10,7 @@ import (
 
 // This file is the table of operations: what commands the engine queues for each (ops.go,
 // products.go, head.go, attention.go and memory.go of package cuda), and what each of them
-// reads and writes. The test TestCUDALaunches of package model counts the engine's.
+// reads and writes. The test TestCUDAModelOfCost of package model counts the engine's.
 
 const narrow, wide = 2.0, 4.0 // bytes of an element
 
@@ -54,7 +55,7 @@ func (b *Backend) weights(p *compute.Param) {
 		return
 	}
 	p.Derived = copied{}
-	b.count(int64(narrow) * int64(p.Len()))
+	b.count(b.Block(int64(narrow) * int64(p.Len())))
 	b.moves((wide + narrow) * float64(p.Len()))
 }
 
@@ -127,6 +128,12 @@ func (b *Backend) linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 		b.weights(bias)
 	}
 	b.product(xNI.Len()/w.Cols, w.Rows, w.Cols, b.size(yNO), acc)
+}
+
+// LinearAdd is one product, which reads what it adds to elsewhere.
+func (b *Backend) LinearAdd(yNO, _, xNI compute.Tensor, w *compute.Param) {
+	b.begin("LinearAdd")
+	b.linear(yNO, xNI, w, nil, true)
 }
 
 // Linears is a product each.
@@ -366,14 +373,19 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, _, _ compute.
 	}
 }
 
-// SumSquares is a kernel for each tensor, one for all, and a wait.
+// SumSquares is a kernel for the tensors of each class, one for all, and a wait.
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	b.begin("SumSquares")
+	by := map[compute.Class]float64{}
+	for _, t := range ts {
+		by[class(t)] += b.bytes(t)
+	}
 	if len(ts) == 0 {
 		return 0
 	}
-	for _, t := range ts {
-		b.moves(b.bytes(t))
+	for _, c := range slices.Sorted(maps.Keys(by)) {
+		b.table(4, len(ts))
+		b.moves(by[c])
 	}
 	b.moves(0)
 	b.queue(command{kind: onBus, bytes: 8})
@@ -381,27 +393,49 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return 1
 }
 
-// AdamW reads weight, gradient and moments and writes all but the gradient, and the copy of
-// Wide weights that has one. Moments on the host go over the bus.
-func (b *Backend) AdamW(p *compute.Param, _ compute.AdamW) {
+// table brings a table of words for each of so many tensors.
+func (b *Backend) table(words, tensors int) {
+	b.queue(command{kind: onBus, bytes: 8 * float64(words*tensors)})
+}
+
+// AdamW is a kernel for each kind of weights and of moments. It reads weight, gradient and
+// moments and writes all but the gradient, and the copy of Wide weights that has one. Moments
+// on the host go over the bus.
+func (b *Backend) AdamW(ps []*compute.Param, _ compute.AdamW) {
 	b.begin("AdamW")
-	n := float64(p.Len())
-	device, bus := wide*n+2*wide*n, 0.0 // gradient; weight, in one array or two planes
-	if p.Derived != nil {
-		device += narrow * n
+	var device, bus, count [2][2]float64 // by moments in 8 bits, and by weights in two planes
+	for _, p := range ps {
+		coded, inMaster := 0, planes(p.W)-1
+		if class(p.M)&^compute.Host == compute.Code {
+			coded = 1
+		}
+		n := float64(p.Len())
+		count[coded][inMaster]++
+		device[coded][inMaster] += 3 * wide * n
+		if p.Derived != nil {
+			device[coded][inMaster] += narrow * n
+		}
+		moments := 2 * (b.bytes(p.M) + b.bytes(p.V) + b.bytes(p.MScale) + b.bytes(p.VScale))
+		if class(p.M)&compute.Host != 0 {
+			bus[coded][inMaster] += moments
+		} else {
+			device[coded][inMaster] += moments
+		}
 	}
-	moments := 2 * (b.bytes(p.M) + b.bytes(p.V) + b.bytes(p.MScale) + b.bytes(p.VScale))
-	if class(p.M)&compute.Host != 0 {
-		bus = moments
-	} else {
-		device += moments
+	for coded := range count {
+		for inMaster, n := range count[coded] {
+			if n == 0 {
+				continue
+			}
+			b.table(10, int(n))
+			if coded == 1 {
+				b.index("moments", []int32{0})
+			}
+			c := command{bytes: device[coded][inMaster]}
+			if over := bus[coded][inMaster]; over > 0 { // both directions at once
+				c.flops, c.rate = 1, b.card.Bus/(over/2)
+			}
+			b.queue(c)
+		}
 	}
-	if class(p.M)&^compute.Host == compute.Code {
-		b.index("moments", []int32{0})
-	}
-	c := command{bytes: device}
-	if bus > 0 { // both directions at once
-		c.flops, c.rate = 1, 1/max(1e-9, bus/2/b.card.Bus)
-	}
-	b.queue(c)
 }

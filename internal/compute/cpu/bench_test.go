@@ -260,7 +260,7 @@ func BenchmarkAdamW(bm *testing.B) {
 	bench(bm, "GB/s", copyRate, func(b *Backend) (float64, func()) {
 		p := randomParam(b, 2048, 2048)
 		return 7 * 4 * float64(p.Len()), func() {
-			b.AdamW(p, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
+			b.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
 		}
 	})
 }
@@ -278,7 +278,7 @@ func BenchmarkMoments(bm *testing.B) {
 					p.MScale, p.VScale = fill(b, compute.Blocks(p.Len()), 0), fill(b, compute.Blocks(p.Len()), 0)
 				}
 				return float64(p.Len()), func() {
-					b.AdamW(p, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
+					b.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
 				}
 			})
 		})

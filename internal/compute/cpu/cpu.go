@@ -658,11 +658,9 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return total
 }
 
-// AdamW is one optimizer step of p. The decay is taken as W - LR*Decay*W:
+// AdamW is one optimizer step of ps. The decay is taken as W - LR*Decay*W:
 // 1 - LR*Decay would round to 1 in float32.
-func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
-	n := p.Len()
-	b.w, b.g = f32("AdamW", "W", p.W, n), f32("AdamW", "G", p.G, n)
+func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
 	b.adam = adamConsts{
 		gradScale: float32(a.GradScale),
 		beta1:     float32(a.Beta1), rest1: float32(1 - a.Beta1),
@@ -671,9 +669,19 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 		inv2: float32(1 / (1 - math.Pow(a.Beta2, float64(a.Step)))),
 		eps:  float32(a.Eps),
 	}
-	if p.Decay {
-		b.adam.decay = float32(a.LR * a.Decay)
+	for _, p := range ps {
+		b.adam.decay = 0
+		if p.Decay {
+			b.adam.decay = float32(a.LR * a.Decay)
+		}
+		b.adamW(p)
 	}
+}
+
+// adamW steps p by the constants b.adam.
+func (b *Backend) adamW(p *compute.Param) {
+	n := p.Len()
+	b.w, b.g = f32("AdamW", "W", p.W, n), f32("AdamW", "G", p.G, n)
 	if inCodes(p.M) {
 		b.adamW8(p)
 	} else {

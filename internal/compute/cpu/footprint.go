@@ -25,6 +25,9 @@ func (f Footprint) Element(c compute.Class) int64 {
 	return 4
 }
 
+// Block is the bytes.
+func (Footprint) Block(bytes int64) int64 { return bytes }
+
 // Beside is 4 for the packed transpose of a matrix that products are taken with.
 // In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
 // are computed with, if the matrix is trained. A frozen one is packed in its own place.
@@ -44,9 +47,12 @@ func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
 func (f Footprint) Scratch(w compute.Work) int64 {
 	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
 	if w.Trainable {
-		size, chunk := f.Element(compute.Frozen), int64(min(w.Vocab, vocabChunk))
+		size, limit, chunk := int64(4), unpackLimit, int64(min(w.Vocab, vocabChunk))
+		if f.Precision == BF16 {
+			size, limit = 2, unpackLimit16
+		}
 		more := 4 * int64(min(w.Rows, headRows)) * chunk
-		more += max(min(int64(unpackLimit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk)
+		more += max(min(int64(limit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk)
 		bytes += more + more/4 // as grow does
 	}
 	if f.Precision == BF16 {
@@ -58,6 +64,9 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 
 // Overhead is 0.
 func (Footprint) Overhead() int64 { return 0 }
+
+// DecodeMultiple is 1: Repeat runs a step as it comes.
+func (Footprint) DecodeMultiple() int { return 1 }
 
 // MemoryAvailable is what the system says a new program can have, in bytes; 0
 // where it does not say.

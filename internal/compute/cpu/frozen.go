@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"gad/internal/compute"
@@ -20,8 +21,10 @@ type frozen struct {
 }
 
 // unpackLimit is how many bytes of a frozen matrix are unpacked at a time for the gradient
-// of a product's input; a variable for tests.
-var unpackLimit = 8 << 20
+// of a product's input; variables for tests. Parts of a float32 matrix are read from a cache,
+// and the product is faster than with the whole; for each of a bfloat16 matrix the other
+// operand is packed again.
+var unpackLimit, unpackLimit16 = 8 << 20, 32 << 20
 
 // expandColumns is how many columns of bfloat16 panels are made float32 at a time.
 const expandColumns = 512
@@ -78,17 +81,14 @@ func (b *Backend) tiling(f *frozen, rows, cols int) (l tiling) {
 
 // frozenArgs is what the tasks of this file's operations read.
 type frozenArgs struct {
-	f        *frozen
-	to       []uint32
-	dst      []float32
-	off      int
-	tiling   tiling
-	o0, o1   int
-	i0, i1   int
-	parts    int
-	into     packing
-	ids      []int32
-	rowsFrom int
+	f              *frozen
+	tiling         tiling
+	o0, o1, i0, i1 int       // rows and columns of the matrix
+	panels         []uint32  // that panelsOf makes
+	dst            []float32 // of readFrozen and weightPart
+	off            int       // of readFrozen: the first element
+	parts, first   int       // how many elements a task has, and the first task's number
+	into           packing   // of weightPart16
 }
 
 // panelsOf is w's weights, packed at their first use.
@@ -101,26 +101,26 @@ func (b *Backend) panelsOf(f *frozen, w *compute.Param) []uint32 {
 	b.unpack(f)
 	l := b.tiling(f, w.Rows, w.Cols)
 	a := &b.froze
-	a.f, a.to, a.tiling, a.o1, a.i1 = f, f.words, l, w.Rows, w.Cols
+	a.f, a.panels, a.tiling, a.o1, a.i1 = f, f.words, l, w.Rows, w.Cols
 	if !l.own {
-		a.to = newAligned[uint32](l.panels * l.stride)
-		b.count(4 * int64(len(a.to)))
+		a.panels = newAligned[uint32](l.panels * l.stride)
+		b.count(4 * int64(len(a.panels)))
 	}
 	b.room(l.nr * w.Cols)
-	b.run(l.panels, (*Backend).packTaskFrozen)
+	b.run(l.panels, (*Backend).packFrozenTask)
 	if !l.own {
 		b.count(-4 * int64(len(f.words)))
 	}
-	f.words, f.rows, f.cols, a.to = a.to, w.Rows, w.Cols, nil
+	f.words, f.rows, f.cols, a.panels = a.panels, w.Rows, w.Cols, nil
 	return f.words
 }
 
-// packTaskFrozen packs one panel.
-func (b *Backend) packTaskFrozen(w *worker, t int) {
+// packFrozenTask packs one panel.
+func (b *Backend) packFrozenTask(w *worker, t int) {
 	a := &b.froze
 	f, l, I := a.f, a.tiling, a.i1
 	n := min(l.nr, a.o1-t*l.nr)
-	dst := a.to[t*l.stride : (t+1)*l.stride]
+	dst := a.panels[t*l.stride : (t+1)*l.stride]
 	if f.half && I%2 > 0 {
 		rows := w.buf[0][:n*I]
 		f.widen(rows, t*l.nr*I)
@@ -141,11 +141,10 @@ func (b *Backend) unpack(f *frozen) {
 		return
 	}
 	l := b.tiling(f, f.rows, f.cols)
-	fresh := newFrozen(f.n, f.half)
+	fresh := &frozen{words: f.words}
 	if !l.own {
+		fresh = newFrozen(f.n, f.half)
 		b.count(4 * int64(len(fresh.words)))
-	} else {
-		fresh.words = f.words
 	}
 	panel, row := make([]float32, l.stride), make([]float32, f.cols)
 	for t := range l.panels {
@@ -216,7 +215,7 @@ func (f *frozen) round(x []float32, off int, round func(dst []uint32, src []floa
 // widen is the inverse, of elements that lie row by row.
 func (f *frozen) widen(x []float32, off int) {
 	if off%2 > 0 && len(x) > 0 {
-		floats32(x[:1], f.words[off/2]>>16<<16)
+		x[0] = math.Float32frombits(f.words[off/2] >> 16 << 16)
 		x, off = x[1:], off+1
 	}
 	to := bits(x)
@@ -227,9 +226,6 @@ func (f *frozen) widen(x []float32, off int) {
 		to[n-1] = f.words[(off+n)/2] << 16
 	}
 }
-
-// floats32 makes x[0] the number of these bits.
-func floats32(x []float32, word uint32) { bits(x)[0] = word }
 
 // frozenRow makes x the elements of a row of a packed matrix, from the column i0 on.
 func (b *Backend) frozenRow(x []float32, f *frozen, o, i0 int) {
@@ -274,19 +270,19 @@ func (b *Backend) readFrozen(dst []float32, f *frozen, off int) {
 		b.room(0, (expandColumns+2)*a.tiling.nr)
 	}
 	first, last := off/a.parts, (off+len(dst)+a.parts-1)/a.parts
-	a.rowsFrom = first
+	a.first = first
 	if len(dst) < packGrain {
 		for t := range last - first {
-			b.readTaskFrozen(&b.workers[0], t)
+			b.readFrozenTask(&b.workers[0], t)
 		}
 		return
 	}
-	b.run(last-first, (*Backend).readTaskFrozen)
+	b.run(last-first, (*Backend).readFrozenTask)
 }
 
-func (b *Backend) readTaskFrozen(w *worker, t int) {
+func (b *Backend) readFrozenTask(w *worker, t int) {
 	a := &b.froze
-	f, t := a.f, t+a.rowsFrom
+	f, t := a.f, t+a.first
 	lo, hi := max(a.off, t*a.parts), min(a.off+len(a.dst), (t+1)*a.parts)
 	x, I := a.dst[lo-a.off:hi-a.off], f.cols
 	switch {
@@ -333,11 +329,11 @@ func (b *Backend) embedFrozen(f *frozen, ids []int32, D int) {
 // unpackColumns is how many columns of a matrix of so many rows are unpacked at a time:
 // whole panels of them, about equally many.
 func (b *Backend) unpackColumns(rows, cols int, half bool) int {
-	size, nr := 4, b.k.nr
+	size, nr, limit := 4, b.k.nr, unpackLimit
 	if half {
-		size, nr = 2, b.k16.nr
+		size, nr, limit = 2, b.k16.nr, unpackLimit16
 	}
-	parts := max(1, (rows*cols*size+unpackLimit-1)/unpackLimit)
+	parts := max(1, (rows*cols*size+limit-1)/limit)
 	return max(1, (cols+parts*nr-1)/(parts*nr)) * nr
 }
 
@@ -367,13 +363,37 @@ func (b *Backend) weightPart16(f *frozen, w *compute.Param, o0, o1, i0, i1 int) 
 	b.run((o1-o0+k.nr-1)/k.nr, func(b *Backend, w *worker, t int) {
 		a, k := &b.froze, b.k16
 		nr, o := k.nr, a.o0+t*k.nr
-		panel := a.f.words[o/nr*a.tiling.stride:]
-		block := w.buf[1]
+		panel, rows, block := a.f.words[o/nr*a.tiling.stride:], min(nr, a.o1-o), w.buf[1]
 		for i := a.i0; i < a.i1; i += nr {
-			n := min(nr, a.i1-i)
+			dst, n := a.into.dst[(i-a.i0)/nr*a.into.stride+(o-a.o0)/2*k.lanesB:], min(nr, a.i1-i)
+			if k.round == nil {
+				turnPairs(dst, panel[i/2*nr:], nr, n, rows)
+				continue
+			}
 			b.expand(block, panel[i/2*nr:], nr, (n+1)/2)
-			k.packB(a.into.dst[(i-a.i0)/nr*a.into.stride+(o-a.o0)/2*k.lanesB:], block, nr, n, min(nr, a.o1-o), false)
+			k.packB(dst, block, nr, n, rows, false)
 		}
 	})
 	return a.into
+}
+
+// turnPairs makes a block of columns lanes and rows elements of a panel's block of rows
+// lanes and columns elements, where there is no assembly that packs. Both panels have nr
+// lanes, an even number.
+func turnPairs(dst, src []uint32, nr, columns, rows int) {
+	for o := 0; o < rows; o += 2 {
+		to := dst[o/2*nr:][:nr]
+		last := o + 1
+		if last == rows {
+			last = o
+		}
+		for i := 0; i < columns; i += 2 {
+			from := src[i/2*nr:][:nr]
+			x, y := from[o], from[last]
+			if last == o {
+				y = 0
+			}
+			to[i], to[i+1] = x&0xffff|y<<16, x>>16|y&0xffff0000
+		}
+	}
 }

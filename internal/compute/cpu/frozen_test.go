@@ -23,8 +23,8 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 // the bits of one that is kept whole, for few tokens, several chunks of them, and so many
 // that tasks pack their own.
 func TestFrozenParts(t *testing.T) {
-	defer func(limit int) { unpackLimit = limit }(unpackLimit)
-	unpackLimit = 16 << 10
+	defer func(limit, limit16 int) { unpackLimit, unpackLimit16 = limit, limit16 }(unpackLimit, unpackLimit16)
+	unpackLimit, unpackLimit16 = 16<<10, 16<<10
 	for _, o := range []Options{{Precision: F32}, {Precision: BF16}} {
 		for _, variant := range append(Variants16(), "") {
 			if o.Variant = variant; o.Precision == F32 && !slices.Contains(Variants(), variant) {

@@ -238,6 +238,14 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	b.linears("Linear", xNI, acc, compute.Projection{Y: yNO, W: w, B: bias})
 }
 
+// LinearAdd copies r, and adds the product.
+func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
+	if yNO != rNO {
+		b.Copy(yNO, rNO)
+	}
+	b.Linear(yNO, xNI, w, nil, true)
+}
+
 // Linears is Linear for each of ps: one run of tasks, and in bfloat16 one rounding of x.
 func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 	for len(ps) > 0 {

@@ -425,7 +425,7 @@ func TestSteadyState(t *testing.T) {
 		b.Attention(y, lse, x, kv, kv, compute.AttnShape{H: H, K: K, E: E, Scale: 0.25}, compute.Pack{Start: []int32{0, 50, N}})
 		b.LogProb(out, x, w, rows, targets, 1)
 		b.LogProbGrad(y, w, out, out.LogpR, out.EntR, x, rows, targets, 1)
-		b.AdamW(w, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 1})
+		b.AdamW([]*compute.Param{w}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 1})
 	}
 	for range 3 {
 		step()

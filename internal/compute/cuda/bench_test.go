@@ -340,7 +340,7 @@ func BenchmarkAdamW(b *testing.B) {
 					}
 				}
 				return 0, bytes, func() {
-					x.be.AdamW(p, compute.AdamW{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 3})
+					x.be.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 3})
 				}
 			})
 		}

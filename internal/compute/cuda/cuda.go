@@ -59,9 +59,6 @@ const (
 // size is in bytes.
 func (t dtype) size() int64 { return [...]int64{4, 2, 4, 1}[t] }
 
-// step is the distance of neighbouring elements in bytes; those of master are in each plane.
-func (t dtype) step() int64 { return [...]int64{4, 2, 2, 1}[t] }
-
 func (t dtype) String() string {
 	return [...]string{"float32", "bfloat16", "float32 in two halves", "codes of 8 bits"}[t]
 }
@@ -92,6 +89,12 @@ var _ compute.Footprint = Options{}
 // side of what a Hopper GPU takes.
 func (Options) Overhead() int64 { return 768 << 20 }
 
+// DecodeMultiple is 16: a graph serves one number of rows, and samples end one by one. With
+// 16 there are at most 32 graphs for 512 rows, and tensor cores take 16 rows as fast as one.
+func (Options) DecodeMultiple() int { return decodeMultiple }
+
+const decodeMultiple = 16
+
 // Element is the number of bytes of an element of class c on the device.
 func (o Options) Element(c compute.Class) int64 {
 	if c&compute.Host != 0 {
@@ -99,6 +102,16 @@ func (o Options) Element(c compute.Class) int64 {
 	}
 	narrow, _ := o.precision()
 	return kept(c, narrow).size()
+}
+
+// Block rounds a block that is not small up to the driver's pages of 2 MiB, and a small one,
+// many of which share such a page, to 512 bytes. That the driver does so is assumed; a
+// device has not been asked.
+func (Options) Block(bytes int64) int64 {
+	if bytes < 1<<20 {
+		return (bytes + 511) &^ 511
+	}
+	return (bytes + 2<<20 - 1) &^ (2<<20 - 1)
 }
 
 // Beside is the number of bytes of the copy that products and lookups read: Wide weights
@@ -111,7 +124,7 @@ func (o Options) Beside(c compute.Class, _ bool) int64 {
 }
 
 // Scratch is the most that one operation takes: all share one block. Decoding takes
-// its graph's memory beside it; that of the graphs of other batch sizes, 64 MiB at
+// its graph's memory beside it; that of the graphs of other batch sizes, 32 MiB at
 // most, is small beside what Overhead leaves.
 func (o Options) Scratch(w compute.Work) int64 {
 	narrow := o.Element(compute.Narrow)
@@ -131,15 +144,16 @@ func (o Options) Scratch(w compute.Work) int64 {
 	}
 	if w.Slots > 0 {
 		splits := blocks(w.Positions+64*defaultPage, decodeSplit)
-		use(decodeBytes(min(w.Slots, decodeRows), splits, w.Heads, w.HeadDim))
+		use(decodeBytes(min(blocks(w.Slots, decodeMultiple)*decodeMultiple, decodeRows), splits, w.Heads, w.HeadDim))
 	}
 	if w.Trainable {
 		use(int64(w.Tokens)*int64(w.Hidden)*narrow, partialBytes(w.Tokens, max(w.Hidden, w.Heads*w.HeadDim))) // a product's Wide gradient, narrowed
 		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
 		use(4 * int64(w.Tokens) * int64(w.Heads)) // row sums of the attention's gradient
 	}
+	most = o.Block(most)
 	if w.Slots > 0 {
-		most += areaBytes
+		most += o.Block(areaBytes)
 	}
 	return most
 }
@@ -147,7 +161,7 @@ func (o Options) Scratch(w compute.Work) int64 {
 // areaBytes is the least size of a graph's pinned memory: the page tables of some
 // thousand rows. Where it has to grow in the middle of a recording, addresses change
 // that are in the trace already, and the first graph comes a call later.
-const areaBytes = 1 << 20
+const areaBytes = 512 << 10
 
 // padded is bytes up to the next boundary that scratch is cut at.
 func padded(bytes int64) int64 { return (bytes + 255) &^ 255 }

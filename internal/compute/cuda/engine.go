@@ -38,6 +38,7 @@ type Backend struct {
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
 	graph   graphs
+	counts  compute.Counts
 
 	launched, copied int // commands so far
 
@@ -45,7 +46,10 @@ type Backend struct {
 	args  [maxArgs]unsafe.Pointer // their addresses
 }
 
-var _ compute.Backend = (*Backend)(nil)
+var (
+	_ compute.Backend = (*Backend)(nil)
+	_ compute.Counted = (*Backend)(nil)
+)
 
 // maxArgs is more parameters than any kernel has.
 const maxArgs = 32
@@ -102,6 +106,13 @@ func open(o Options) (*Backend, error) {
 
 // Name is "cuda/", the precision and the device's name.
 func (b *Backend) Name() string { return b.name }
+
+// Counts is how often the fast ways were taken.
+func (b *Backend) Counts() compute.Counts {
+	c := b.counts
+	c.Replayed = b.graph.stats.Replayed
+	return c
+}
 
 // Close waits for what runs and gives everything back. The backend cannot
 // compute any more.
@@ -200,7 +211,9 @@ func (b *Backend) launch(k *driver.Kernel, g grid, args ...uint64) {
 
 // Commands is how many kernels and products operations have asked for, queued or compared
 // with a graph's, and how many copies and zeroings.
-func (b *Backend) Commands() (launches, copies int) { return b.launched, b.copied }
+func (b *Backend) Commands() (launches, copies int) {
+	return b.launched + b.counts.Products - b.counts.Declined, b.copied
+}
 
 // copyIn queues a copy of n bytes from pinned memory.
 func (b *Backend) copyIn(dst driver.Ptr, src unsafe.Pointer, n int64) {
@@ -248,7 +261,7 @@ func (b *Backend) matmul(c, a, w driver.Mat, transA, transB bool, alpha float32,
 	if acc {
 		beta = 1
 	}
-	words := [...]uint64{tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols), uint64(c.Ld),
+	words := [...]uint64{tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols), uint64(c.Ld), uint64(c.From),
 		word(a), uint64(a.P), uint64(a.Rows), uint64(a.Cols), uint64(a.Ld),
 		word(w), uint64(w.P), uint64(w.Rows), uint64(w.Cols), uint64(w.Ld),
 		flag(transA), flag(transB), real(alpha), real(beta), at(bias)}

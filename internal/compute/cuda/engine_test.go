@@ -29,6 +29,9 @@ func start(t testing.TB, o Options) *Backend {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if what := b.Counts().Warning(); what != "" {
+			t.Error(what)
+		}
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
@@ -538,6 +541,14 @@ func TestNoPlan(t *testing.T) {
 	if s := b.Graphs(); s != (GraphStats{Recorded: 1, Captured: 1, Replayed: 3}) {
 		t.Errorf("%+v", s)
 	}
+	want := compute.Counts{Products: 10 * 4, Declined: 10 * 4, First: "Linear: [6,32] bfloat16 over 32 bfloat16", Repeats: 5, Replayed: 3}
+	if got := b.Counts(); got != want || !strings.Contains(got.Warning(), "cuBLASLt declined 40 of 40 matrix products, the first Linear: [6,32]") {
+		t.Errorf("counts %+v, want %+v; %q", got, want, got.Warning())
+	}
+	if got := known.b.Counts(); got != (compute.Counts{Products: 5 * 4}) || got.Warning() != "" {
+		t.Errorf("with a library that declines nothing: %+v, %q", got, got.Warning())
+	}
+	b.counts = compute.Counts{} // declined on purpose
 }
 
 // The head in small chunks gives what it gives in one: of LogProb and Sample the
@@ -654,7 +665,7 @@ func TestFreeTakesCopies(t *testing.T) {
 	s := set(t, b)
 	before, _ := b.Memory()
 	w := s.param(32, 32)
-	if now, _ := b.Memory(); now-before != 32*32*(4+4+2) {
+	if now, _ := b.Memory(); now-before != 2*b.Block(32*32*4)+b.Block(32*32*2) {
 		t.Errorf("weights, gradient and copy take %d bytes", now-before)
 	}
 	b.Free(w.W)
@@ -763,7 +774,7 @@ func everything(b *Backend) (result []float32, err error) {
 	b.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, make([]float64, N))
 	sum := b.SumSquares([]compute.Tensor{w.G, square.G, bias.G})
 	b.LinearGrad(g, trained, nil, y, h, true)
-	b.AdamW(trained, compute.AdamW{LR: 1, Beta1: 0.5, Beta2: 0.5, Eps: 1, GradScale: 1, Step: 1})
+	b.AdamW([]*compute.Param{trained}, compute.AdamW{LR: 1, Beta1: 0.5, Beta2: 0.5, Eps: 1, GradScale: 1, Step: 1})
 	b.Linear(g, h, trained, nil, true)
 	host := make([]float32, N*D)
 	b.Download(host, g)

@@ -142,6 +142,7 @@ func (b *Backend) outside(op string) {
 func (b *Backend) Repeat(key string, op func()) {
 	b.outside("Repeat")
 	defer b.enter()()
+	b.counts.Repeats++
 	g := &b.graph
 	if b.NoGraphs || b.err != nil {
 		op()

@@ -34,7 +34,7 @@ func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
 // logits queues z = invTemp*h·W for n rows and the columns lo to hi-1.
 func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int, invTemp float32) {
 	cols := hi - lo
-	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false}
+	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false, 0}
 	part := dense(W.slice(lo*D, cols*D), cols, D)
 	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transposed(), invTemp, false, nil)
 }
@@ -130,7 +130,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			}
 			b.launch(b.k.headGrad[b.narrow], grid{n, blocks(cols, 4096), 1, 256, 0}, at(k.dz), at(k.z), at(lse.from(r)), at(ent.from(r)),
 				at(dlogp.from(r)), at(dentAt), at(target+skip), whole(cols), whole(k.ld), whole(k.ld), whole(lo))
-			dz := matrix{view{p: k.dz, t: b.narrow, n: n * k.ld}, n, cols, k.ld, false}
+			dz := matrix{view{p: k.dz, t: b.narrow, n: n * k.ld}, n, cols, k.ld, false, 0}
 			if dh.n > 0 {
 				b.multiply(op, dhRD, dz, dense(W.slice(lo*D, cols*D), cols, D), inv, lo > 0, nil)
 			}

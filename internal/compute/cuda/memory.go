@@ -50,6 +50,9 @@ type view struct {
 	lo driver.Ptr // the second plane of master
 }
 
+// step is the distance of neighbouring elements in bytes; those of master are in each plane.
+func (t dtype) step() int64 { return [...]int64{4, 2, 2, 1}[t] }
+
 // from is the address of element i, in the first plane of master.
 func (v view) from(i int) driver.Ptr { return v.p + driver.Ptr(int64(i)*v.t.step()) }
 
@@ -160,7 +163,7 @@ func (b *Backend) allocate(what string, bytes int64) (block, error) {
 	if bytes == 0 {
 		return block{}, nil
 	}
-	if b.Limit > 0 && bytes > b.Limit-b.inUse {
+	if b.Limit > 0 && b.Block(bytes) > b.Limit-b.inUse {
 		return block{}, fmt.Errorf("cuda: %q: %d bytes: %w: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences, recompute activations, or raise the limit",
 			what, bytes, compute.ErrMemory, b.Limit, b.inUse)
 	}
@@ -173,7 +176,7 @@ func (b *Backend) allocate(what string, bytes int64) (block, error) {
 		return block{}, fmt.Errorf("cuda: %q: %d bytes, %d of the device's %d are free and gad uses %d: use a smaller batch or shorter sequences, recompute activations, or a larger GPU: %w",
 			what, bytes, free, total, b.inUse, err)
 	}
-	b.count(bytes)
+	b.count(b.Block(bytes))
 	b.blocks[p] = bytes
 	return block{p, bytes}, nil
 }
@@ -188,7 +191,7 @@ func (b *Backend) count(bytes int64) {
 func (b *Backend) release(k *block) {
 	if k.bytes > 0 {
 		b.dev.Release(k.p)
-		b.count(-k.bytes)
+		b.count(-b.Block(k.bytes))
 		delete(b.blocks, k.p)
 	}
 	*k = block{}
@@ -545,7 +548,7 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 }
 
 // index is stage of one list of indices or numbers.
-func index[T int32 | float32 | float64](b *Backend, what string, list []T) driver.Ptr {
+func index[T int32 | float32 | float64 | uint64](b *Backend, what string, list []T) driver.Ptr {
 	raw := bytesOf(list)
 	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw), func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
 }
@@ -556,7 +559,7 @@ func ints(raw []byte, n int) []int32 {
 }
 
 // bytesOf is the memory of a list.
-func bytesOf[T int32 | float32 | float64](list []T) []byte {
+func bytesOf[T int32 | float32 | float64 | uint64](list []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), len(list)*int(unsafe.Sizeof(*new(T))))
 }
 

@@ -47,7 +47,7 @@ func TestMaster(t *testing.T) {
 			w := &compute.Param{Name: "w", Rows: len(x) / cols, Cols: cols, W: s.put(compute.Master, x)}
 			b.Refresh(w)
 			y := s.empty(compute.Wide, len(x))
-			if now, _ := b.Memory(); now-before != int64(4*len(x)+4*len(x)) {
+			if now, _ := b.Memory(); now-before != 2*b.Block(int64(4*len(x))) {
 				t.Errorf("%d weights and as many float32 take %d bytes", len(x), now-before)
 			}
 			s.same("downloaded", s.down(w.W), x)
@@ -194,7 +194,7 @@ func TestAdamWClasses(t *testing.T) {
 						g := s.grads(n)
 						for _, p := range ps {
 							b.Upload(p.G, g)
-							b.AdamW(p, rates(step+1))
+							b.AdamW([]*compute.Param{p}, rates(step+1))
 						}
 					}
 					want := s.state(ps[0])
@@ -215,6 +215,85 @@ func TestAdamWClasses(t *testing.T) {
 			}
 		}
 	}
+}
+
+// One call steps parameters of all classes, in four launches at most, with the bits of a
+// call for each; and the sum of their gradients' squares has the bits of each one's
+// blocks in order.
+func TestAdamWTogether(t *testing.T) {
+	for _, precision := range []string{BF16, F32} {
+		b := start(t, Options{Precision: precision})
+		s := set(t, b)
+		// One block, its end, several, their end; and nothing.
+		sizes := []int{1, 256, optimBlock - 1, 1000, optimBlock, optimBlock + 1, 0, 3*optimBlock + 777, 2 * optimBlock}
+		var apart, together []*compute.Param
+		var gs []compute.Tensor
+		for i, n := range sizes {
+			for j, kind := range [][2]compute.Class{{compute.Wide, compute.Wide}, {compute.Master, compute.Wide}, {compute.Wide, compute.Code}, {compute.Master, compute.Code}} {
+				none := make([]float32, n)
+				data := [4][]float32{s.normal(n), s.grads(n), none, none}
+				off := []int{0, 3, 8}[(i+j)%3]
+				x, y := s.optimized(kind[0], kind[1], off, data), s.optimized(kind[0], kind[1], off, data)
+				x.Decay, y.Decay = (i+j)%2 == 0, (i+j)%2 == 0
+				apart, together, gs = append(apart, x), append(together, y), append(gs, y.G)
+			}
+		}
+		for step := range 3 {
+			for _, p := range apart {
+				b.AdamW([]*compute.Param{p}, rates(step+1))
+			}
+			launched := launches(b, func() { b.AdamW(together, rates(step+1)) })
+			if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want {
+				t.Errorf("%s: %d launches step %d parameters, want %d", precision, launched, len(together), want)
+			}
+		}
+		for i, p := range together {
+			s.same(fmt.Sprintf("%s, parameter %d of %d elements", precision, i, p.Len()), s.state(p), s.state(apart[i]))
+		}
+		// Blocks one by one, as sums of their own; then in the order of sum_partials.
+		var parts []float64
+		for _, g := range gs {
+			for lo := 0; lo < g.Len(); lo += optimBlock {
+				parts = append(parts, b.SumSquares([]compute.Tensor{g.Slice(lo, min(lo+optimBlock, g.Len()))}))
+			}
+		}
+		var sum float64
+		launched := launches(b, func() { sum = b.SumSquares(gs) })
+		if want := addedUp(parts); math.Float64bits(sum) != math.Float64bits(want) {
+			t.Errorf("%s: sum of squares %v, want %v", precision, sum, want)
+		}
+		if launched != 2 {
+			t.Errorf("%s: %d launches add the squares of %d tensors up, want 2", precision, launched, len(gs))
+		}
+	}
+}
+
+// addedUp is what sum_partials makes of parts.
+func addedUp(parts []float64) float64 {
+	var threads [1024]float64
+	for i, x := range parts {
+		threads[i%1024] += x
+	}
+	for half := 512; half > 0; half /= 2 {
+		for t := range half {
+			threads[t] += threads[t+half]
+		}
+	}
+	return threads[0]
+}
+
+// launches is how many kernels op runs on the emulated device.
+func launches(b *Backend, op func()) int {
+	if driver.Emulated() == nil {
+		return -1
+	}
+	count := func() int {
+		b.wait()
+		return driver.Emulated().Work().Kernels
+	}
+	before := count()
+	op()
+	return count() - before
 }
 
 // decoded are the moments that codes and their blocks' scales stand for.
@@ -271,7 +350,7 @@ func TestAdamWCodeEdges(t *testing.T) {
 		none := make([]float32, n)
 		p := s.optimized(compute.Master, compute.Code, 0, [4][]float32{none, g, none, none})
 		a := compute.AdamW{LR: 1e-3, Eps: 1e-8, GradScale: 1, Step: 1}
-		b.AdamW(p, a)
+		b.AdamW([]*compute.Param{p}, a)
 		squares := make([]float32, n)
 		for i, x := range g {
 			squares[i] = x * x
@@ -326,8 +405,8 @@ func TestAdamWCodes(t *testing.T) {
 				for x, data := range map[compute.Tensor][]float32{p.G: g, wide.G: g, wide.M: m, wide.V: v} {
 					b.Upload(x, data)
 				}
-				b.AdamW(p, rates(step+1))
-				b.AdamW(wide, rates(step+1))
+				b.AdamW([]*compute.Param{p}, rates(step+1))
+				b.AdamW([]*compute.Param{wide}, rates(step+1))
 				what := fmt.Sprintf("%d elements from %d, step %d: ", n, off, step)
 				s.same(what+"weights", s.down(p.W), s.down(wide.W))
 				wantM, scaleM := encoded(compute.Signed, s.down(wide.M))
@@ -357,30 +436,10 @@ func TestAdamWCodes(t *testing.T) {
 	}
 	g[3] = 1
 	p := s.optimized(compute.Master, compute.Code, 0, [4][]float32{make([]float32, n), g, make([]float32, n), make([]float32, n)})
-	b.AdamW(p, rates(1))
+	b.AdamW([]*compute.Param{p}, rates(1))
 	for i, c := range s.down(p.V) {
 		if c < 1 {
 			t.Fatalf("V[%d] has the code %v", i, c)
-		}
-	}
-}
-
-// Blocks of moments have the same bits for any grid.
-func TestAdamWGrid(t *testing.T) {
-	b := start(t, Options{})
-	s := set(t, b)
-	const n = 100_000
-	none := make([]float32, n)
-	data := [4][]float32{s.normal(n), s.grads(n), none, none}
-	var want []float32
-	for _, sms := range []int{b.sms, 1} {
-		b.sms = sms
-		p := s.optimized(compute.Master, compute.Code, 0, data)
-		b.AdamW(p, rates(1))
-		if got := s.state(p); want == nil {
-			want = got
-		} else {
-			s.same("another grid", got, want)
 		}
 	}
 }
@@ -396,7 +455,7 @@ func TestCode(t *testing.T) {
 		}
 		before, _ := b.Memory()
 		y := s.put(compute.Code|host, x)
-		want := int64(len(x)+3) &^ 3
+		want := b.Block(int64(len(x)))
 		if host != 0 {
 			want = 0
 		}
@@ -537,18 +596,18 @@ func TestFootprint(t *testing.T) {
 		b := start(t, Options{Precision: precision})
 		s := set(t, b)
 		for _, c := range []compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen, compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
-			for _, n := range []int{4, 1000, 4096} {
+			for _, n := range []int{4, 1000, 4096, 1 << 18, 1<<18 - 4, 1<<19 + 4} { // also where pages of 2 MiB begin
 				before, _ := b.Memory()
 				w := s.empty(c, n)
 				now, _ := b.Memory()
-				if now-before != int64(n)*b.Element(c) {
+				if now-before != b.Block(int64(n)*b.Element(c)) {
 					t.Errorf("%s: %d elements of %v take %d bytes, said are %d each", precision, n, c, now-before, b.Element(c))
 				}
 				if c != compute.Code && c&compute.Host == 0 {
 					p := &compute.Param{Name: "w", Rows: 2, Cols: n / 2, W: w}
 					b.Refresh(p)
 					b.Embed(s.empty(compute.Wide, n), p, seqOf(2))
-					if with, _ := b.Memory(); with-now != int64(n)*(b.Beside(c, false)+4) || b.Beside(c, true) != b.Beside(c, false) {
+					if with, _ := b.Memory(); with-now != b.Block(int64(n)*b.Beside(c, false))+b.Block(4*int64(n)) || b.Beside(c, true) != b.Beside(c, false) {
 						t.Errorf("%s: beside %d elements of %v lie %d bytes, said are %d each", precision, n, c, with-now-int64(4*n), b.Beside(c, false))
 					}
 				}

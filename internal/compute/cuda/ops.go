@@ -290,26 +290,45 @@ func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) 
 	b.launch(b.k.swigluGrad[dy.t], b.flat(n), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(n))
 }
 
+// segments is a table of the tensors that one launch of the optimizer's kernels takes
+// (kernels/optim.cu): words of each, and the blocks of all.
+type segments struct {
+	table         []uint64
+	count, blocks int
+}
+
+// add appends a tensor of n elements, which is not empty: words before and behind its
+// length and the number of the blocks before it.
+func (s *segments) add(n int, before []uint64, behind ...uint64) {
+	s.table = append(append(append(s.table, before...), whole(n), whole(s.blocks)), behind...)
+	s.count++
+	s.blocks += blocks(n, optimBlock)
+}
+
 // SumSquares is the sum of the squares of all elements, in float64: each block's
 // by itself, then the blocks' in the order of ts.
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	const op = "SumSquares"
 	b.outside(op)
 	parts := 0
+	var of [2]segments // by the type of elements
 	for _, t := range ts {
-		parts += blocks(t.Len(), squareBlock)
+		v := take(op, "t", t, t.Len())
+		if v.n == 0 {
+			continue
+		}
+		of[v.t].add(v.n, []uint64{at(v.p)}, whole(parts))
+		parts += blocks(v.n, optimBlock)
 	}
 	if parts == 0 {
 		return 0
 	}
 	defer b.enter()()
 	place := b.scratch(8*int64(parts), 8)
-	part := place[0]
-	for _, t := range ts {
-		v := take(op, "t", t, t.Len())
-		n := blocks(v.n, squareBlock)
-		b.launch(b.k.sumSquares[v.t], grid{n, 1, 1, 256, 2048}, at(part), at(v.p), whole(v.n))
-		part += driver.Ptr(8 * n)
+	for t, s := range of {
+		if s.count > 0 {
+			b.launch(b.k.sumSquares[t], grid{s.blocks, 1, 1, 256, 2048}, at(place[0]), at(index(b, "summed", s.table)), whole(s.count))
+		}
 	}
 	b.launch(b.k.sumPartials, grid{1, 1, 1, 1024, 8192}, at(place[1]), at(place[0]), whole(parts))
 	var sum [1]float64
@@ -317,10 +336,38 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return sum[0]
 }
 
-// AdamW is one optimizer step of p, which also writes the copy that products
+// AdamW is one optimizer step of ps, which also writes the copies that products
 // read. The decay is taken as W - LR*Decay*W: 1 - LR*Decay would round to 1 in
 // float32. Moments on the host are read and written there by the kernel.
-func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
+func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
+	var of [2][2]segments // by the kernel, as b.k.adamW
+	for _, p := range ps {
+		if p.Len() > 0 {
+			b.stepped(&of, p)
+		}
+	}
+	defer b.enter()()
+	step, root := a.LR/(1-math.Pow(a.Beta1, float64(a.Step))), 1/(1-math.Pow(a.Beta2, float64(a.Step)))
+	rates := [...]uint64{real(float32(a.GradScale)), real(float32(a.Beta1)), real(float32(1 - a.Beta1)), real(float32(a.Beta2)), real(float32(1 - a.Beta2)),
+		real(float32(step)), real(float32(root)), real(float32(a.Eps)), real(float32(a.LR * a.Decay))}
+	for coded := range of {
+		for inMaster, s := range of[coded] {
+			if s.count == 0 {
+				continue
+			}
+			where := grid{s.blocks, 1, 1, 256, 0}
+			args := []uint64{at(index(b, "stepped", s.table)), whole(s.count)}
+			if coded == 1 {
+				where.shared = 4 * len(moments)
+				args = append(args, at(index(b, "moments", moments)))
+			}
+			b.launch(b.k.adamW[coded][inMaster], where, append(args, rates[:]...)...)
+		}
+	}
+}
+
+// stepped adds p to the segments of the kernel that steps it.
+func (b *Backend) stepped(of *[2][2]segments, p *compute.Param) {
 	const op = "AdamW"
 	n := p.Len()
 	w, g := local(op, "W", p.W, n), wide(op, "G", p.G, n)
@@ -329,7 +376,7 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 		panic(fmt.Sprintf("cuda: AdamW: M is %v and V %v, want Wide or Code for both", m.t, v.t))
 	}
 	// The weights' second array: the copy of Wide ones, which may be missing, or a plane.
-	beside, inMaster := w.lo, 1
+	beside, coded, inMaster := w.lo, 0, 1
 	switch w.t {
 	case f32:
 		inMaster = 0
@@ -340,25 +387,15 @@ func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
 	default:
 		panic(fmt.Sprintf("cuda: AdamW: W is %v, want Wide or Master", w.t))
 	}
-	defer b.enter()()
-	decay := 0.0
-	if p.Decay {
-		decay = a.LR * a.Decay
+	var mScale, vScale view
+	if m.t == code {
+		coded = 1
+		mScale, vScale = reach(op, "MScale", p.MScale, compute.Blocks(n)), reach(op, "VScale", p.VScale, compute.Blocks(n))
+		if mScale.t != f32 || vScale.t != f32 {
+			panic(fmt.Sprintf("cuda: AdamW: MScale is %v and VScale %v, want Wide for both", mScale.t, vScale.t))
+		}
 	}
-	step, root := a.LR/(1-math.Pow(a.Beta1, float64(a.Step))), 1/(1-math.Pow(a.Beta2, float64(a.Step)))
-	rates := [...]uint64{real(float32(a.GradScale)), real(float32(a.Beta1)), real(float32(1 - a.Beta1)), real(float32(a.Beta2)), real(float32(1 - a.Beta2)),
-		real(float32(step)), real(float32(root)), real(float32(a.Eps)), real(float32(decay))}
-	where := b.flat(n)
-	if m.t == f32 {
-		b.launch(b.k.adamW[0][inMaster], where, append([]uint64{at(w.p), at(beside), at(g.p), at(m.p), at(v.p), whole(n)}, rates[:]...)...)
-		return
-	}
-	mScale, vScale := reach(op, "MScale", p.MScale, compute.Blocks(n)), reach(op, "VScale", p.VScale, compute.Blocks(n))
-	if mScale.t != f32 || vScale.t != f32 {
-		panic(fmt.Sprintf("cuda: AdamW: MScale is %v and VScale %v, want Wide for both", mScale.t, vScale.t))
-	}
-	where.shared = 4 * len(moments)
-	b.launch(b.k.adamW[1][inMaster], where, append([]uint64{at(w.p), at(beside), at(g.p), at(m.p), at(mScale.p), at(v.p), at(vScale.p), at(index(b, "moments", moments)), whole(n)}, rates[:]...)...)
+	of[coded][inMaster].add(n, []uint64{at(w.p), at(beside), at(g.p), at(m.p), at(v.p), at(mScale.p), at(vScale.p)}, flag(p.Decay))
 }
 
 // moments are the maps of 8-bit moments as adamw8 reads them (kernels/optim.cu).
@@ -384,6 +421,6 @@ func normGrid(N, D int) grid {
 	return grid{N, 1, 1, min(512, 32*blocks(D, 8*32)), 128}
 }
 
-// squareBlock is how many elements a block of sum_squares takes (SUM_BLOCK in
-// kernels/optim.cu).
-const squareBlock = 32768
+// optimBlock is how many elements of a tensor a block of the optimizer's kernels takes
+// at a time (OPTIM_BLOCK in kernels/optim.cu).
+const optimBlock = 32768

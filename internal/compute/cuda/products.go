@@ -3,20 +3,24 @@
 package cuda
 
 import (
+	"fmt"
+
 	"gad/internal/compute"
 	"gad/internal/compute/cuda/driver"
 )
 
 // matrix is a row-major matrix on the device whose rows begin ld elements apart;
-// turned says that a product takes its transpose.
+// turned says that a product takes its transpose. What is added to a result lies in it,
+// unless from is another such matrix.
 type matrix struct {
 	view
 	rows, cols, ld int
 	turned         bool
+	from           driver.Ptr
 }
 
 // dense is v as rows of cols elements without gaps.
-func dense(v view, rows, cols int) matrix { return matrix{v, rows, cols, cols, false} }
+func dense(v view, rows, cols int) matrix { return matrix{view: v, rows: rows, cols: cols, ld: cols} }
 
 // transposed is m's transpose.
 func (m matrix) transposed() matrix {
@@ -42,7 +46,7 @@ func (m matrix) strides() (row, col uint64) {
 }
 
 // fits reports whether cuBLASLt's fast kernels take m: all rows begin at 16 bytes.
-func (m matrix) fits() bool { return aligned(m.p) && int64(m.ld)*m.t.size()%16 == 0 }
+func (m matrix) fits() bool { return aligned(m.p) && aligned(m.from) && int64(m.ld)*m.t.size()%16 == 0 }
 
 // mat is m for cuBLASLt.
 func (m matrix) mat() driver.Mat {
@@ -50,16 +54,17 @@ func (m matrix) mat() driver.Mat {
 	if m.t == bf16 {
 		t = driver.BF16
 	}
-	return driver.Mat{P: m.p, Type: t, Rows: int64(m.rows), Cols: int64(m.cols), Ld: int64(m.ld)}
+	return driver.Mat{P: m.p, Type: t, Rows: int64(m.rows), Cols: int64(m.cols), Ld: int64(m.ld), From: m.from}
 }
 
-// multiply queues c (=, or += if acc) alpha*a*w, and adds bias to each row unless
+// multiply queues c (=, or if acc += or what c is from +) alpha*a*w, and adds bias to each row unless
 // it is nil. cuBLASLt does it where all rows begin at 16 bytes, which its tensor
-// core kernels want, unless it has no algorithm; our own kernel does the rest.
+// core kernels want, unless it has no algorithm; our own kernel does the rest. Counts
+// says how often it had none.
 func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, bias *compute.Param) {
 	M, K := a.shape()
 	_, N := w.shape()
-	if M == 0 || N == 0 || (K == 0 && acc && bias == nil) {
+	if M == 0 || N == 0 || (K == 0 && acc && bias == nil && c.from == 0) {
 		return
 	}
 	if c.fits() && a.fits() && w.fits() && K > 0 {
@@ -67,14 +72,22 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, b
 		if bias != nil {
 			bv = b.weights(op, bias, c.t)
 		}
-		if aligned(bv.p) && b.matmul(c.mat(), a.mat(), w.mat(), a.turned, w.turned, alpha, acc, bv.p) {
-			b.launched++
-			return
+		if aligned(bv.p) {
+			b.counts.Products++
+			if b.matmul(c.mat(), a.mat(), w.mat(), a.turned, w.turned, alpha, acc, bv.p) {
+				return
+			}
+			if b.counts.Declined++; b.counts.Declined == 1 {
+				b.counts.First = fmt.Sprintf("%s: [%d,%d] %v over %d %v", op, M, N, c.t, K, a.t)
+			}
 		}
 	}
 	var bv view
 	if bias != nil {
 		bv = b.weights(op, bias, f32)
+	}
+	if c.from != 0 {
+		b.copyDev(c.p, c.from, int64(c.n)*c.t.size())
 	}
 	am, ak := a.strides()
 	bk, bn := w.strides()
@@ -97,6 +110,24 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
 	b.multiply(op, dense(y, N, O), dense(x, N, I), dense(W, O, I).transposed(), 1, acc, bias)
+}
+
+// LinearAdd is the product with a parameter's transpose, added to r.
+func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
+	const op = "LinearAdd"
+	I, O := w.Cols, w.Rows
+	N := rowsOf(op, "x", xNI, I)
+	x, y, r := b.narrowed(op, "x", xNI, N*I), wide(op, "y", yNO, N*O), wide(op, "r", rNO, N*O)
+	if N == 0 {
+		return
+	}
+	defer b.enter()()
+	c := dense(y, N, O)
+	if r.p != y.p {
+		c.from = r.p
+	}
+	W := b.weights(op, w, b.narrow)
+	b.multiply(op, c, dense(x, N, I), dense(W, O, I).transposed(), 1, true, nil)
 }
 
 // Linears is Linear for each of ps.

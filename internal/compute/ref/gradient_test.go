@@ -188,7 +188,7 @@ func TestAdamWStep(t *testing.T) {
 	b, p := New(), newParam(1, 1)
 	p.M, p.V, p.Decay = zeros(1), zeros(1), true
 	F64(p.W)[0], F64(p.G)[0] = 2, -8
-	b.AdamW(p, compute.AdamW{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 1, Decay: 0.5, GradScale: 0.25, Step: 1})
+	b.AdamW([]*compute.Param{p}, compute.AdamW{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 1, Decay: 0.5, GradScale: 0.25, Step: 1})
 	want := 2 - 0.1*(-2.0/(2+1)+0.5*2)
 	if got := F64(p.W)[0]; math.Abs(got-want) > 1e-12 {
 		t.Errorf("weight after one step %v, want %v", got, want)

@@ -97,6 +97,9 @@ func (b *Backend) Available() int64 { return 0 }
 // Element is 8: float64.
 func (b *Backend) Element(compute.Class) int64 { return 8 }
 
+// Block is the bytes.
+func (b *Backend) Block(bytes int64) int64 { return bytes }
+
 // Beside is 0: there are no copies.
 func (b *Backend) Beside(compute.Class, bool) int64 { return 0 }
 
@@ -105,6 +108,9 @@ func (b *Backend) Scratch(compute.Work) int64 { return 0 }
 
 // Overhead is 0.
 func (b *Backend) Overhead() int64 { return 0 }
+
+// DecodeMultiple is 1.
+func (b *Backend) DecodeMultiple() int { return 1 }
 
 // Upload copies src to dst.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
@@ -240,6 +246,12 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 			y[n*O+o] = sum
 		}
 	}
+}
+
+// LinearAdd is Linear, added to r.
+func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
+	b.Copy(yNO, rNO)
+	b.Linear(yNO, xNI, w, nil, true)
 }
 
 // Linears is Linear for each of ps.
@@ -628,8 +640,14 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return sum
 }
 
-// AdamW is one optimizer step of p.
-func (b *Backend) AdamW(p *compute.Param, a compute.AdamW) {
+// AdamW is one optimizer step of ps.
+func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
+	for _, p := range ps {
+		adamW(p, a)
+	}
+}
+
+func adamW(p *compute.Param, a compute.AdamW) {
 	n := p.Len()
 	w, g := size("AdamW", "W", p.W, n), size("AdamW", "G", p.G, n)
 	m, v := size("AdamW", "M", p.M, n), size("AdamW", "V", p.V, n)

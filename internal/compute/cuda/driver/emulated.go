@@ -10,7 +10,7 @@ import (
 
 // Emulation controls the emulated device, for tests of what happens when the
 // device has no more memory, or cuBLASLt no algorithm.
-type Emulation struct{ failAlloc, allocs, pinned uintptr }
+type Emulation struct{ failAlloc, allocs, pinned, work uintptr }
 
 // Emulated is the emulated device's controls, or nil when the driver is a real
 // one or has not been opened.
@@ -24,7 +24,7 @@ func Emulated() *Emulation {
 	for _, s := range []struct {
 		to   *uintptr
 		name string
-	}{{&e.failAlloc, "gadEmuFailAlloc"}, {&e.allocs, "gadEmuAllocs"}, {&e.pinned, "gadEmuPinned"}} {
+	}{{&e.failAlloc, "gadEmuFailAlloc"}, {&e.allocs, "gadEmuAllocs"}, {&e.pinned, "gadEmuPinned"}, {&e.work, "gadEmuWork"}} {
 		p, err := purego.Dlsym(lib.handle, s.name)
 		if err != nil {
 			return nil
@@ -57,4 +57,24 @@ func (e *Emulation) Allocs() int {
 func (e *Emulation) Pinned() int {
 	n, _, _ := purego.SyscallN(e.pinned)
 	return int(n)
+}
+
+// Work is what a device has run, also as a part of graphs.
+type Work struct {
+	Kernels, Products, Copies, Fills int
+	Copied, Filled                   int // bytes
+}
+
+// Work is what has run so far.
+func (e *Emulation) Work() Work {
+	of := func(what uintptr) int {
+		n, _, _ := purego.SyscallN(e.work, what)
+		return int(n)
+	}
+	return Work{Kernels: of(0), Products: of(1), Copies: of(2), Fills: of(3), Copied: of(4), Filled: of(5)}
+}
+
+// Since is the work after that of before.
+func (w Work) Since(before Work) Work {
+	return Work{w.Kernels - before.Kernels, w.Products - before.Products, w.Copies - before.Copies, w.Fills - before.Fills, w.Copied - before.Copied, w.Filled - before.Filled}
 }

@@ -30,8 +30,10 @@ func (d *Device) Capture(f func() error) (*Graph, error) {
 	if r, _, _ := purego.SyscallN(lib.beginCapture, d.streamHandle(), captureRelaxed); r != 0 {
 		return nil, d.failf(Result(int32(r)), "beginning a capture")
 	}
+	d.capturing = true
 	var graph uintptr
 	end := func() error {
+		d.capturing = false
 		r, _, _ := purego.SyscallN(lib.endCapture, d.streamHandle(), uintptr(unsafe.Pointer(&graph)))
 		if r != 0 {
 			return d.failf(Result(int32(r)), "ending a capture")

@@ -28,6 +28,15 @@ type Mat struct {
 	P              Ptr
 	Type           DType
 	Rows, Cols, Ld int64 // Ld is at least Cols
+	From           Ptr   // of a result: what beta multiplies, if that is not the result itself
+}
+
+// before is where what beta multiplies is.
+func (m Mat) before() Ptr {
+	if m.From != 0 {
+		return m.From
+	}
+	return m.P
 }
 
 // cublasLt is an open cuBLASLt: its calls, a handle on the device, a workspace, and the plans made so far.
@@ -101,6 +110,10 @@ const notSupported status = 15
 
 // ErrNoPlan is wrapped by Matmul's error where cuBLASLt has no algorithm for a product. Nothing is queued then.
 var ErrNoPlan = errors.New("cuBLASLt has no algorithm for this product")
+
+// ErrCapturing is wrapped by Matmul's error where cuBLASLt would have to be asked for an algorithm while work is
+// being captured: from CUDA 13.3 on it answers with an error then. Outside the capture the product is possible.
+var ErrCapturing = errors.New("cuBLASLt is not asked for an algorithm while a graph is captured")
 
 // ltError is the status that a call returned, as an error.
 func ltError(r, _, _ uintptr) error {
@@ -263,7 +276,7 @@ func alignment(p Ptr) uint16 { return 1 << bits.TrailingZeros64(uint64(p)|16) }
 // shapeOf is what a plan for a product must fit.
 func shapeOf(c, a, b Mat, transA, transB bool, bias Ptr) shape {
 	s := shape{m: c.Rows, n: c.Cols, k: a.Cols, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: transA, transB: transB, bias: bias != 0,
-		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P), alignC: alignment(c.P)}
+		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P), alignC: min(alignment(c.P), alignment(c.before()))}
 	if transA {
 		s.k = a.Rows
 	}
@@ -281,7 +294,8 @@ func (d *Device) NoPlan(c, a, b Mat, transA, transB bool, bias Ptr) bool {
 // Matmul queues c = alpha*op(a)*op(b) + beta*c + bias, where op transposes as transA and transB
 // say, c is [M,N], op(a) [M,K], op(b) [K,N], and bias, if not 0, has N elements of c's type that
 // are added to each row. a and b are of one type; c is of that type, or float32. Products and sums
-// are float32. With beta 0, c is only written.
+// are float32. With beta 0, c is only written; with c.From, what beta multiplies lies there,
+// in rows of the same length, and the product is not written over it.
 //
 // The same shapes and alignments give the same algorithm, and with it the same order of each sum. Where
 // there is none, the error wraps ErrNoPlan.
@@ -308,6 +322,9 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 	}
 	p := lt.plans[s]
 	if p == nil {
+		if d.capturing {
+			return fmt.Errorf("driver: product [%d,%d] over %d: %w", m, n, k, ErrCapturing)
+		}
 		var err error
 		if p, err = lt.plan(s, a, b, c, bias); err != nil {
 			if errors.Is(err, ErrNoPlan) {
@@ -330,7 +347,7 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 	// Column-major, C' = B'A': see describe.
 	err := ltError(purego.SyscallN(lt.matmul, lt.handle, p.op,
 		uintptr(unsafe.Pointer(&lt.scalars[0])), uintptr(b.P), p.a, uintptr(a.P), p.b,
-		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.P), p.c, uintptr(c.P), p.c,
+		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.before()), p.c, uintptr(c.P), p.c,
 		uintptr(unsafe.Pointer(&p.algo)), uintptr(lt.workspace), uintptr(lt.space), d.streamHandle()))
 	if errors.Is(err, notSupported) {
 		lt.refuse(s)

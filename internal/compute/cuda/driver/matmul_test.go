@@ -209,6 +209,58 @@ func TestMatmulPlans(t *testing.T) {
 	must(t, graph.Close())
 }
 
+// The order of a product's sums is not that of blocks' arrival, nor are parts of a sum rounded to the
+// result's type: the same product gives the same bits, and a bfloat16 result is the float32 one, rounded.
+func TestMatmulOrder(t *testing.T) {
+	d := device(t)
+	r := rand.New(rand.NewPCG(9, 10))
+	a, b := d.random(t, r, BF16, 32, 4096, 0, 0), d.random(t, r, BF16, 4096, 48, 0, 0)
+	var wide []float32
+	for _, typ := range []DType{F32, BF16} {
+		c := d.random(t, r, typ, 32, 48, 0, 0)
+		var first []float32
+		for call := range 4 {
+			must(t, d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, 0))
+			got := d.download(t, c)
+			if first == nil {
+				first = got
+			}
+			for i := range got {
+				if got[i] != first[i] {
+					t.Fatalf("%v: call %d: [%d] = %v, and %v in the first", typ, call, i, got[i], first[i])
+				}
+			}
+		}
+		if typ == F32 {
+			wide = first
+			continue
+		}
+		for i := range first {
+			if off := math.Abs(float64(first[i] - wide[i])); !(off <= math.Abs(float64(wide[i]))/256+1e-4) {
+				t.Fatalf("[%d] = %v in bfloat16, %v in float32: more than one rounding apart", i, first[i], wide[i])
+			}
+		}
+	}
+}
+
+// While a capture is under way the heuristics are not asked, which cuBLASLt of CUDA 13.3 and later answers
+// with an error: the product fails, nothing is remembered of it, and outside it is done.
+func TestMatmulInCapture(t *testing.T) {
+	d := device(t)
+	r := rand.New(rand.NewPCG(11, 12))
+	a, b, c := d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0), d.random(t, r, F32, 16, 8, 0, 0)
+	product := func() error { return d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, 0) }
+	if _, err := d.Capture(product); !errors.Is(err, ErrCapturing) {
+		t.Errorf("asked inside a capture: %v", err)
+	}
+	if len(d.lt.plans) != 0 || d.NoPlan(c.Mat, a.Mat, b.Mat, false, false, 0) {
+		t.Errorf("%d plans were made; %v", len(d.lt.plans), d.lt.refused)
+	}
+	must(t, product(), d.Sync())
+	graph, err := d.Capture(product)
+	must(t, err, graph.Launch(), d.Sync(), graph.Close())
+}
+
 // A product that the heuristics know nothing for, in either way of saying so, is an ErrNoPlan, which is
 // remembered; others go on.
 func TestNoPlan(t *testing.T) {
@@ -244,9 +296,36 @@ func TestNoPlan(t *testing.T) {
 	must(t, d.Sync())
 }
 
+// What is added to a product may lie elsewhere, aligned as it is; it stays as it was.
+func TestMatmulFrom(t *testing.T) {
+	d := device(t)
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, offset := range []int64{0, 1, 4} {
+		const m, n, k = 40, 24, 64
+		a, b := d.random(t, r, BF16, m, k, 0, 0), d.random(t, r, BF16, n, k, 0, 0)
+		from, place := d.random(t, r, F32, m, n, 8, offset), d.random(t, r, F32, m, n, 8, 0)
+		result := d.random(t, r, F32, m, n, 8, 4-offset)
+		copy(place.v, from.v)
+		d.upload(t, place)
+		must(t, d.Matmul(place.Mat, a.Mat, b.Mat, false, true, 1, 1, 0))
+		to := result.Mat
+		to.From = from.P
+		must(t, d.Matmul(to, a.Mat, b.Mat, false, true, 1, 1, 0))
+		want, got, left := d.download(t, place), d.download(t, result), d.download(t, from)
+		for i := range from.v {
+			if i%(n+8) >= n {
+				continue // between rows
+			}
+			if got[i] != want[i] || left[i] != from.v[i] || want[i] == left[i] {
+				t.Fatalf("from %d: element %d is %v, in place %v; what was added is %v, was %v", offset, i, got[i], want[i], left[i], from.v[i])
+			}
+		}
+	}
+}
+
 func TestMatmulRefuses(t *testing.T) {
 	d := device(t)
-	m := func(typ DType, rows, cols, ld int64) Mat { return Mat{256, typ, rows, cols, ld} }
+	m := func(typ DType, rows, cols, ld int64) Mat { return Mat{256, typ, rows, cols, ld, 0} }
 	for name, err := range map[string]error{
 		"inner":  d.Matmul(m(F32, 8, 8, 8), m(F32, 8, 16, 16), m(F32, 8, 8, 8), false, false, 1, 0, 0),
 		"outer":  d.Matmul(m(F32, 8, 16, 16), m(F32, 8, 8, 8), m(F32, 8, 8, 8), false, false, 1, 0, 0),
@@ -283,7 +362,7 @@ func TestDescriptors(t *testing.T) {
 	v, _, _ := purego.SyscallN(lt.version)
 	t.Log(opened, v)
 	must(t, lt.newPreference())
-	a, b, c := Mat{256, BF16, 32, 16, 24}, Mat{512, BF16, 8, 32, 40}, Mat{1024, F32, 16, 8, 8}
+	a, b, c := Mat{256, BF16, 32, 16, 24, 0}, Mat{512, BF16, 8, 32, 40, 0}, Mat{1024, F32, 16, 8, 8, 0}
 	s := shape{m: 16, n: 8, k: 32, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: true, transB: true, bias: true, in: BF16, out: F32,
 		alignA: 16, alignB: 16, alignC: 16, alignBias: 16}
 	p, err := lt.describe(s, a, b, c, 4096+16)

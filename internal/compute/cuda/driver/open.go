@@ -41,6 +41,8 @@ type Device struct {
 	kernels map[string]*Kernel
 	lt      *cublasLt
 	fault   error // of a call that has no way to return it; Sync does
+
+	capturing bool // inside Capture
 }
 
 // Info describes a Device.

@@ -167,9 +167,12 @@ struct Device {
     Live<Graph> graphs;
     Live<Exec> execs;
     std::set<const void *> functions;
-    long fail_alloc = -1, alloc_calls = 0, launches = 0, leaks = 0;
+    long fail_alloc = -1, alloc_calls = 0, leaks = 0;
+    long work[6] = {};  // see gadEmuWork
 };
 Device &dev = *new Device;
+
+enum Work { KERNELS, PRODUCTS, COPIES, FILLS, COPIED, FILLED };
 
 thread_local bool current;      // the primary context is this thread's
 thread_local const char here = 0;  // its address is the thread's identity
@@ -243,7 +246,12 @@ CUresult check_margins(size_t base, const Memory &m) {
     return SUCCESS;
 }
 
-size_t charge(size_t bytes) { return (bytes + 511) / 512 * 512; }
+// charge is what an allocation takes of the device's memory: one that is not small, pages of
+// 2 MiB. A real driver's rule is not documented; this is what is seen of it.
+size_t charge(size_t bytes) {
+    size_t unit = bytes < size_t(1) << 20 ? 512 : size_t(2) << 20;
+    return (bytes + unit - 1) / unit * unit;
+}
 
 CUresult allocate(void **out, size_t bytes, bool pinned) {
     dev.alloc_calls++;
@@ -384,6 +392,7 @@ CUresult copy(void *dst, Place to, const void *src, Place from, size_t n, Stream
             return ILLEGAL_ADDRESS;
         }
         memcpy(dst, staged ? staged->data() : src, n);
+        dev.work[COPIES]++, dev.work[COPIED] += long(n);
         return SUCCESS;
     });
     if (r) return r;
@@ -401,6 +410,7 @@ template <class T> CUresult fill(CUdeviceptr dst, T value, size_t n, Stream *s) 
             return ILLEGAL_ADDRESS;
         }
         for (size_t i = 0; i < n; i++) p[i] = value;
+        dev.work[FILLS]++, dev.work[FILLED] += long(n * sizeof(T));
         return SUCCESS;
     });
 }
@@ -553,7 +563,7 @@ CUresult launch(const emu::Kernel &k, dim3 grid, dim3 block, size_t shared, cons
         }
     }
     dev.ran = true;
-    dev.launches++;
+    dev.work[KERNELS]++;
     std::string wrong = emu::execute(k, grid, block, shared, params.data());
     if (wrong.empty()) return SUCCESS;
     fprintf(stderr, "%s\n", wrong.c_str());
@@ -594,7 +604,13 @@ API long gadEmuAllocCalls() {
 }
 API long gadEmuLaunches() {
     Guard guard(dev.lock);
-    return dev.launches;
+    return dev.work[KERNELS];
+}
+// gadEmuWork is what has run so far, also as a part of graphs: 0 kernels, 1 products, 2
+// copies, 3 fills, 4 bytes copied, 5 bytes filled.
+API long gadEmuWork(int what) {
+    Guard guard(dev.lock);
+    return what >= 0 && what < 6 ? dev.work[what] : -1;
 }
 API long gadEmuLeaks() {
     Guard guard(dev.lock);
@@ -608,7 +624,10 @@ API long gadEmuLeaks() {
 API int gadEmuPush(void *stream, int (*run)(void *), void *data, void (*drop)(void *)) {
     std::shared_ptr<void> kept(data, drop);
     ENTER;
-    return push(find_stream(stream), [=] { return run(kept.get()); });
+    return push(find_stream(stream), [=] {
+        dev.work[PRODUCTS]++;
+        return run(kept.get());
+    });
 }
 // gadEmuOnDevice reports whether n bytes at p are in one block of device memory.
 API int gadEmuOnDevice(const void *p, size_t n) {
@@ -618,6 +637,14 @@ API int gadEmuOnDevice(const void *p, size_t n) {
 API int gadEmuReady() {
     Guard guard(dev.lock);
     return ready();
+}
+// gadEmuCapturing reports whether any stream is being captured.
+API int gadEmuCapturing() {
+    Guard guard(dev.lock);
+    for (auto &i : dev.streams.all) {
+        if (i.second->capture) return 1;
+    }
+    return 0;
 }
 // gadEmuParallel calls job(data) on several threads at once.
 API void gadEmuParallel(void (*job)(void *), void *data) {

@@ -102,6 +102,15 @@ struct Copies {
     std::vector<size_t> groups;  // where in list each committed group ends
 };
 
+// Chunk is what is known of 16 bytes of shared memory: which thread's copy landed
+// there, and which warp's ldmatrix read it, each with the number of the barriers of
+// its warp and of the block so far. The counters never start again, so that what
+// an earlier block left says nothing.
+struct Chunk {
+    u64 landed_block, landed_warp, read_block, read_warp;
+    int thread, reader;  // reader is -1 where several warps read
+};
+
 // Warp: each lane is in one of the masks or is the one that runs.
 struct Warp {
     u32 ready, waiting, at_barrier, exited;
@@ -109,6 +118,7 @@ struct Warp {
     const char *file;
     int line;
     void *operand[32];
+    u64 barriers;  // __syncwarps so far, in all blocks that this was
 };
 
 static const int max_threads = 1024;
@@ -130,6 +140,8 @@ struct Running : Block {
     Warp warp[max_threads / 32];
     Fiber fiber[max_threads];
     Copies copies[max_threads];
+    u64 barriers = 1;  // __syncthreads and blocks so far
+    Chunk chunk[(256 << 10) / 16] = {};
 
     Running();
     u32 pick(u32 mask);
@@ -218,6 +230,7 @@ void Running::release_barrier() {
         warp[i].at_barrier = 0;
     }
     at_barrier = 0;
+    barriers++;
     descending = !descending;
 }
 
@@ -333,6 +346,7 @@ bool Running::run(size_t linear, size_t bytes, u64 seed) {
     warps = (threads + 31) / 32;
     live = threads;
     at_barrier = 0;
+    barriers++;
     random = seed != 0;
     rng = seed * 0x9e3779b97f4a7c15ull + linear * 0xbf58476d1ce4e5b9ull;
     descending = linear & 1;
@@ -396,7 +410,29 @@ void check_shared(const void *p, const char *name) {
     }
 }
 
-static void run_nothing(void *const *) {}
+static void run_syncwarp(void *const *) { running().warp[now->warp].barriers++; }
+
+// chunk_at is the record of 16 bytes of shared memory, which check_shared has seen.
+static Chunk &chunk_at(const void *p) { return running().chunk[(static_cast<const u8 *>(p) - running().shared) / 16]; }
+
+// A thread sees what others have copied only after a barrier of theirs and its own
+// that follows their copy_wait; that all lanes meet in an ldmatrix orders nothing
+// in memory. So this is an error even where the values come out right here.
+static void note_reads(const char *name, void *const *lanes) {
+    Running &r = running();
+    int w = now->warp;
+    for (int i = 0; i < 32; i++) {
+        const u8 *row = static_cast<Ldmatrix *>(lanes[i])->row;
+        Chunk &c = chunk_at(row);
+        if (c.landed_block == r.barriers && (c.thread / 32 != w || c.landed_warp == r.warp[w].barriers)) {
+            fail("%s at %s:%d: reads offset %lld, which thread %d has copied, without a barrier after its copy_wait", name, r.warp[w].file, r.warp[w].line,
+                 (i64)(row - r.shared), c.thread);
+        }
+        c.reader = c.read_block == r.barriers && c.reader != w ? -1 : w;
+        c.read_block = r.barriers;
+        c.read_warp = r.warp[w].barriers;
+    }
+}
 
 static void run_shuffle(void *const *lanes) {
     for (int i = 0; i < 32; i++) {
@@ -451,6 +487,7 @@ static void run_mma(void *const *lanes) {
 
 // Lanes 8m to 8m+7 give the rows of matrix m; lane 4g+t gets row g, columns 2t and 2t+1.
 static void run_ldmatrix(void *const *lanes) {
+    note_reads("ldmatrix4", lanes);
     for (int i = 0; i < 32; i++) {
         for (int m = 0; m < 4; m++) {
             memcpy(&static_cast<Ldmatrix *>(lanes[i])->r[m], static_cast<Ldmatrix *>(lanes[8 * m + i / 4])->row + i % 4 * 4, 4);
@@ -460,6 +497,7 @@ static void run_ldmatrix(void *const *lanes) {
 
 // Transposed: lane 4g+t gets column g of rows 2t and 2t+1.
 static void run_ldmatrix_trans(void *const *lanes) {
+    note_reads("ldmatrix4t", lanes);
     for (int i = 0; i < 32; i++) {
         for (int m = 0; m < 4; m++) {
             u16 pair[2];
@@ -469,12 +507,27 @@ static void run_ldmatrix_trans(void *const *lanes) {
     }
 }
 
-const Collective syncwarp{"__syncwarp", run_nothing}, shuffle{"a shuffle", run_shuffle}, ballot{"__ballot_sync", run_ballot},
+const Collective syncwarp{"__syncwarp", run_syncwarp}, shuffle{"a shuffle", run_shuffle}, ballot{"__ballot_sync", run_ballot},
     mma{"mma", run_mma}, ldmatrix{"ldmatrix4", run_ldmatrix}, ldmatrix_trans{"ldmatrix4t", run_ldmatrix_trans};
 
-void copy_begin(void *dst, const void *src, bool valid) {
+// note_copy says that the running thread copies to a chunk now.
+static void note_copy(Chunk &c) {
+    Running &r = running();
+    c.landed_block = r.barriers;
+    c.landed_warp = r.warp[now->warp].barriers;
+    c.thread = now->warp * 32 + now->lane;
+}
+
+void copy_begin(void *dst, const void *src, bool valid, const char *file, int line) {
     check_shared(dst, "copy_async");
+    Running &r = running();
+    Chunk &c = chunk_at(dst);
+    if (c.read_block == r.barriers && (c.reader != now->warp || c.read_warp == r.warp[now->warp].barriers)) {
+        fail("copy_async at %s:%d: overwrites offset %lld, which an ldmatrix has read, without a barrier between", file, line,
+             (i64)(static_cast<u8 *>(dst) - r.shared));
+    }
     if (valid && reinterpret_cast<size_t>(src) % 16) fail("copy_async: global address %p is not a multiple of 16", src);
+    note_copy(c);
     memset(dst, 0xff, 16);
     now->copies->list.push_back({dst, src, valid});
 }
@@ -486,6 +539,7 @@ void copy_finish(int newest) {
     if (c.groups.size() <= size_t(newest)) return;
     size_t groups = c.groups.size() - newest, end = c.groups[groups - 1];
     for (size_t i = 0; i < end; i++) {
+        note_copy(chunk_at(c.list[i].dst));
         if (c.list[i].valid) {
             memcpy(c.list[i].dst, c.list[i].src, 16);
         } else {

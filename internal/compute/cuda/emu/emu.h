@@ -23,7 +23,9 @@
 // was not written (NaN); an access outside shared memory or an array; a
 // misaligned ldmatrix4 or copy_async; a copy_async that is read before its
 // copy_wait, or that overwrites what others still read (the destination is NaN
-// from the call to the wait). Threads run in ascending or descending order, turned
+// from the call to the wait); an ldmatrix4 of what another thread has copied, or a
+// copy_async over what an ldmatrix4 has read, without a barrier between, whatever
+// the values. Threads run in ascending or descending order, turned
 // at each barrier and from block to block, so that most races change a result;
 // GAD_EMU_SHUFFLE=seed runs them in a random order instead. GAD_EMU_THREADS is the
 // number of host threads that blocks are spread over.
@@ -112,7 +114,7 @@ void collect(const Collective &c, void *operand, const char *file, int line);
 
 void check_mask(u32 mask, const char *name);
 void check_shared(const void *p, const char *name);  // 16 aligned bytes in the block's shared memory
-void copy_begin(void *dst, const void *src, bool valid);
+void copy_begin(void *dst, const void *src, bool valid, const char *file, int line);
 void copy_group();
 void copy_finish(int newest);
 
@@ -352,6 +354,6 @@ DEVICE void ldmatrix4t(u32 (&r)[4], const void *row, EMU_AT) {
     emu::collect(emu::ldmatrix_trans, &l, file, line);
 }
 
-DEVICE void copy_async(void *dst, const void *src, bool valid) { emu::copy_begin(dst, src, valid); }
+DEVICE void copy_async(void *dst, const void *src, bool valid, EMU_AT) { emu::copy_begin(dst, src, valid, file, line); }
 DEVICE void copy_commit() { emu::copy_group(); }
 template <int n> DEVICE void copy_wait() { emu::copy_finish(n); }

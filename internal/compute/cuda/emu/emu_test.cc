@@ -86,7 +86,7 @@ KERNEL(256, early, float *y) {  // those that return count as arrived
     y[t] = s[39 - t];
 }
 
-KERNEL(256, wrong, int how) {
+KERNEL(256, wrong, int how, const float *y) {
     float *s = (float *)shared();
     int t = threadIdx.x;
     float local[4] = {1, 2, 3, 4};
@@ -135,6 +135,26 @@ KERNEL(256, wrong, int how) {
         break;
     }
     case 15: s[0] = (float)(how / (t - 15)); break;
+    case 17:  // a copy of others', read without a barrier; 18: with one; 19: of another warp, with the warp's own barrier only
+    case 18:
+    case 19: {
+        u32 r[4];
+        if (how != 19 || t == 63) copy_async(s, y, true);
+        copy_commit();
+        copy_wait<0>();
+        if (how > 17) __syncwarp();
+        if (how != 19 || t < 32) ldmatrix4(r, s);
+        break;
+    }
+    case 21:  // a copy over what others have read without a barrier; 22: with one; 23: of another warp, with the warp's own barrier only
+    case 22:
+    case 23: {
+        u32 r[4];
+        ldmatrix4t(r, shared() + (how == 23 ? 0 : t / 32 * 16));
+        if (how > 21) __syncwarp();
+        if (how < 23 ? t % 32 == 5 : t == 5) copy_async(shared() + t / 32 * 16, y, true);
+        break;
+    }
     case 16: s[0] = warp_sum(1.0f); break;
     }
 }
@@ -191,7 +211,8 @@ static void test_threads() {
 }
 
 static void test_errors() {
-    auto bad = [](int how, int threads = 64) { return emu::try_launch(&wrong, dim3(2), threads, 32, how); };
+    emu::Array<float> y(4);
+    auto bad = [&](int how, int threads = 64) { return emu::try_launch(&wrong, dim3(2), threads, 32, how, y.p); };
     CHECK(says(bad(0), "of its warp wait in"));
     CHECK(says(bad(0), "kernel wrong: block ("));
     CHECK(says(bad(1), "a shuffle at"));
@@ -210,8 +231,15 @@ static void test_errors() {
     CHECK(says(bad(14), "ldmatrix4"));
     CHECK(says(bad(15), "a division by zero"));
     CHECK(says(bad(16, 16), "do not exist or have returned"));
+    CHECK(says(bad(17, 32), "without a barrier after its copy_wait"));
+    CHECK(bad(18, 32) == "");
+    CHECK(says(bad(19), "without a barrier"));
+    CHECK(says(bad(21, 32), "overwrites offset 0, which an ldmatrix has read"));
+    CHECK(bad(22, 32) == "");
+    CHECK(bad(22) == "");
+    CHECK(says(bad(23), "without a barrier"));
     CHECK(says(bad(20, 512), "its bound is 256"));
-    CHECK(says(emu::try_launch(&wrong, dim3(1), 32, (227 << 10) + 1, 20), "bytes of shared memory"));
+    CHECK(says(emu::try_launch(&wrong, dim3(1), 32, (227 << 10) + 1, 20, y.p), "bytes of shared memory"));
     CHECK(bad(20) == "");  // nothing of all that stays
 }
 
@@ -470,6 +498,7 @@ void gadEmuFailAlloc(long);
 long gadEmuAllocs();
 long gadEmuPinned();
 long gadEmuLaunches();
+long gadEmuWork(int);
 long gadEmuLeaks();
 }
 
@@ -526,7 +555,7 @@ static void test_driver() {
     // Memory.
     size_t before, free, total;
     EQUAL(cuMemGetInfo_v2(&before, &total), 0);
-    EQUAL(total, 1 << 20);
+    EQUAL(total, 4 << 20);
     EQUAL(cuMemAlloc_v2(&p, 0), 1);
     EQUAL(cuMemAlloc_v2(&p, total + 1), 2);
     EQUAL(cuMemAlloc_v2(&p, total), 0);
@@ -539,6 +568,14 @@ static void test_driver() {
     EQUAL(cuMemFree_v2(p + 256), 1);
     EQUAL(cuMemGetInfo_v2(&free, &total), 0);
     EQUAL(before - free, 1024);
+    EQUAL(cuMemAlloc_v2(&q, (1 << 20) - 1), 0);
+    EQUAL(cuMemGetInfo_v2(&free, &total), 0);
+    EQUAL(before - free, 1024 + (1 << 20));
+    EQUAL(cuMemFree_v2(q), 0);
+    EQUAL(cuMemAlloc_v2(&q, 1 << 20), 0); // in pages of 2 MiB from here on
+    EQUAL(cuMemGetInfo_v2(&free, &total), 0);
+    EQUAL(before - free, 1024 + (2 << 20));
+    EQUAL(cuMemFree_v2(q), 0);
     gadEmuFailAlloc(1);
     EQUAL(cuMemAlloc_v2(&q, 1000), 0);
     EQUAL(cuMemHostAlloc(&host, 1000, 0), 2);
@@ -647,6 +684,8 @@ static void test_driver() {
     EQUAL(gadEmuLaunches(), ran);
     EQUAL(cuMemcpyDtoHAsync_v2(page, p, 1000, s), 0);  // to pageable memory: there at once
     EQUAL(gadEmuLaunches(), ran + 1);
+    EQUAL(gadEmuWork(0), ran + 1);
+    EQUAL(gadEmuWork(6), -1);
     EQUAL(page[249], 8);
 
     void *b = nullptr;
@@ -822,7 +861,8 @@ static void test_lt() {
     EQUAL(cublasLtMatmulPreferenceCreate(&pref), 0);
     EQUAL(cuStreamCreate(&s, 1), 0);
     u64 room = 1 << 16;
-    u32 align = 16;
+    u32 align = 16, reductions = 2;
+    EQUAL(cublasLtMatmulPreferenceSetAttribute(pref, 3, &reductions, 4), 0);
     EQUAL(cublasLtMatmulPreferenceSetAttribute(pref, 1, &room, 4), 7);
     EQUAL(cublasLtMatmulPreferenceSetAttribute(pref, 1, &room, 8), 0);
     EQUAL(cublasLtMatmulPreferenceSetAttribute(pref, 99, &room, 8), 7);
@@ -919,6 +959,41 @@ static void test_lt() {
     EQUAL(cublasLtMatmulAlgoGetHeuristic(h, op, l, tall, l, l, pref, 1, &r, &count), 7);
     EQUAL(cublasLtMatmulAlgoGetHeuristic(h, op, l, l, l, l, pref, 1, &r, &count), 0);
 
+    // Who allows a sum to be split gets sums whose order is that of arrival, or whose parts are rounded.
+    {
+        const int n = 60;
+        std::vector<float> x(n * n), y(n * n);
+        for (float &f : x) f = random_bf16() * 1000;
+        for (float &f : y) f = random_bf16();
+        for (int type : {0, 14}) {
+            Ptr px = upload(x, 14), py = upload(y, 14), pd = upload(x, type);
+            void *lx = nullptr, *lo = nullptr;
+            EQUAL(cublasLtMatrixLayoutCreate(&lx, 14, n, n, n), 0);
+            EQUAL(cublasLtMatrixLayoutCreate(&lo, type, n, n, n), 0);
+            void *plain = nullptr;
+            EQUAL(cublasLtMatmulDescCreate(&plain, 68, 0), 0);
+            std::vector<float> first;
+            for (u32 mask : {2u, 7u, 1u, 6u, 4u, 2u}) {
+                EQUAL(cublasLtMatmulPreferenceSetAttribute(pref, 3, &mask, 4), 0);
+                EQUAL(cublasLtMatmulAlgoGetHeuristic(h, plain, lx, lx, lo, lo, pref, 1, &r, &count), 0);
+                auto run = [&] {
+                    float one = 1, none = 0;
+                    EQUAL(cublasLtMatmul(h, plain, &one, (void *)px, lx, (void *)py, lx, &none, (void *)pd, lo, (void *)pd, lo, r.algo, (void *)space, room, s), 0);
+                    EQUAL(cuStreamSynchronize(s), 0);
+                    return download(pd, n * n, type);
+                };
+                std::vector<float> once = run(), again = run();
+                if (first.empty()) first = once;
+                CHECK((once == again) == !(mask & 1));
+                CHECK((once == first) == (mask == 2 || (!(mask & 1) && type == 0)));
+            }
+            for (Ptr p : {px, py, pd}) EQUAL(cuMemFree_v2(p), 0);
+            for (void *p : {lx, lo}) EQUAL(cublasLtMatrixLayoutDestroy(p), 0);
+            EQUAL(cublasLtMatmulDescDestroy(plain), 0);
+        }
+        EQUAL(cublasLtMatmulAlgoGetHeuristic(h, op, l, l, l, l, pref, 1, &r, &count), 0);
+    }
+
     // In a graph, and in the stream's order.
     std::vector<float> one(64, 1);
     Ptr a = upload(one, 0), d = upload(one, 0);
@@ -926,6 +1001,8 @@ static void test_lt() {
     void *g = nullptr, *x = nullptr;
     EQUAL(cuStreamBeginCapture_v2(s, 2), 0);
     EQUAL(cuMemsetD32Async(a, 0x40000000, 8, s), 0);
+    Result asked;
+    EQUAL(cublasLtMatmulAlgoGetHeuristic(h, op, l, l, l, l, pref, 1, &asked, &count), 14);
     EQUAL(cublasLtMatmul(h, op, &alpha, (void *)a, l, (void *)a, l, &beta, (void *)d, l, (void *)d, l, r.algo, (void *)space, room, s), 0);
     EQUAL(cuStreamEndCapture(s, &g), 0);
     EQUAL(cuGraphInstantiateWithFlags(&x, g, 0), 0);
@@ -1022,7 +1099,7 @@ int main(int argc, char **argv) {
         bench();
         return failures != 0;
     }
-    setenv("GAD_EMU_MEMORY", "1M", 1);
+    setenv("GAD_EMU_MEMORY", "4M", 1);
     setenv("GAD_EMU_CC", "9.0", 1);
     test_fault();
     test_threads();

@@ -4,9 +4,14 @@
 // first, one batch, scalars on the host) and refuses everything else, and it holds
 // its caller to what was agreed: alignments, workspace, the shape that an
 // algorithm was asked for. Each element is one chain of float32 sums over k
-// ascending, whatever else is in the call.
+// ascending, whatever else is in the call, as long as the caller allows no other
+// reduction than COMPUTE_TYPE. Where it allows INPLACE or OUTPUT_TYPE, the library
+// takes that freedom: parts of k that arrive in another order at every call, or
+// that are rounded to the result's type before they are added. With GAD_EMU_NO_PLANS
+// set it has no algorithm for anything.
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
@@ -21,6 +26,7 @@ extern "C" {
 int gadEmuPush(void *stream, int (*run)(void *), void *data, void (*drop)(void *));
 int gadEmuOnDevice(const void *p, size_t n);
 int gadEmuReady();
+int gadEmuCapturing();
 void gadEmuParallel(void (*job)(void *), void *data);
 }
 
@@ -29,11 +35,14 @@ void gadEmuParallel(void (*job)(void *), void *data);
 namespace {
 
 // cublasStatus_t.
-enum Status { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+enum Status { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, INTERNAL_ERROR = 14, NOT_SUPPORTED = 15 };
 
 // cudaDataType and cublasComputeType_t.
 const int F32 = 0, BF16 = 14, COMPUTE_F32 = 68;
 size_t size_of(int type) { return type == F32 ? 4 : 2; }
+
+// cublasLtReductionScheme_t, a mask.
+const uint32_t INPLACE = 1, OUTPUT_TYPE = 4;
 
 const int OP_N = 0, EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4;
 
@@ -59,7 +68,8 @@ struct Algo {
     uint64_t magic, problem;
     uint32_t align[4];
     uint64_t workspace;
-    uint64_t unused[3];
+    uint64_t reduction;  // INPLACE, OUTPUT_TYPE or 0
+    uint64_t unused[2];
 };
 static_assert(sizeof(Algo) == 64, "cublasLtMatmulAlgo_t has 8 words");
 const uint64_t magic = 0x6761642d656d750aull;
@@ -133,9 +143,11 @@ struct Product {
     const void *a, *b, *c, *bias;
     void *d, *workspace;
     size_t space;
+    uint64_t reduction;
 
     std::vector<Line> ap, bp;  // panels of MR rows of op(A), a Line each k, and NR columns of op(B)
     std::atomic<int64_t> next;
+    uint64_t turn;  // of INPLACE
 };
 
 float load(const void *p, int type, int64_t i) {
@@ -214,12 +226,38 @@ void pack_panel(Product &p, int64_t i) {
     }
 }
 
+const int PARTS = 3;  // of k, where it is split
+
+std::atomic<uint64_t> calls;  // of products whose parts arrive in any order
+
+// round is a value as it is after a store.
+float round(float f, int type) {
+    store(&f, type, 0, f);
+    return load(&f, type, 0);
+}
+
+// split is kernel for a split k: the parts' sums, added one after the other.
+void split(float *out, const Product &p, const float *a, const float *b, uint64_t turn) {
+    std::fill(out, out + NR * MR, 0.0f);
+    for (int i = 0; i < PARTS; i++) {
+        int part = p.reduction == INPLACE ? int((i + turn) % PARTS) : i;
+        int64_t lo = p.k * part / PARTS, hi = p.k * (part + 1) / PARTS;
+        float sums[NR * MR];
+        kernel(sums, a + lo * MR, b + lo * NR, hi - lo);
+        for (int j = 0; j < NR * MR; j++) out[j] = p.reduction == OUTPUT_TYPE ? out[j] + round(sums[j], p.out) : round(out[j] + sums[j], p.out);
+    }
+}
+
 // column_panel computes NR columns of D.
 void column_panel(Product &p, int64_t panel) {
     const float *a = reinterpret_cast<const float *>(p.ap.data()), *b = reinterpret_cast<const float *>(p.bp.data()) + panel * NR * p.k;
     for (int64_t i = 0; i < p.m; i += MR) {
         float sums[NR][MR];
-        kernel(sums[0], a + i * p.k, b, p.k);
+        if (p.reduction) {
+            split(sums[0], p, a + i * p.k, b, p.turn);
+        } else {
+            kernel(sums[0], a + i * p.k, b, p.k);
+        }
         for (int64_t j = panel * NR; j < std::min(p.n, panel * NR + NR); j++) {
             for (int64_t r = i; r < std::min(p.m, i + MR); r++) {
                 float v = p.alpha * sums[j - panel * NR][r - i];
@@ -247,6 +285,7 @@ int run(void *data) {
         return 700;  // CUDA_ERROR_ILLEGAL_ADDRESS
     }
     if (p.space) memset(p.workspace, 0xff, p.space);
+    p.turn = p.reduction == INPLACE ? calls++ : 0;
     p.ap.resize(size_t(panels(p.m, MR)) * p.k);
     p.bp.resize((size_t(panels(p.n, NR)) * NR * p.k + 15) / 16);
     each<pack_panel>(p, panels(p.m, MR) + panels(p.n, NR));
@@ -393,9 +432,13 @@ API int cublasLtMatmulAlgoGetHeuristic(Handle *handle, Desc *op, Layout *a, Layo
                                        HeuristicResult *results, int *count) {
     if (!count || !results || want < 1 || !valid(pref)) return INVALID_VALUE;
     *count = 0;
+    // So it is from CUDA 13.3 on.
+    if (gadEmuCapturing()) return refuse(INTERNAL_ERROR, "the heuristics are asked while a stream is being captured");
     if (Status s = inspect(handle, op, a, b, c, d)) return s;
+    if (getenv("GAD_EMU_NO_PLANS")) return SUCCESS;  // and none is found
     HeuristicResult r{};
-    r.algo = {magic, fingerprint(op, a, b, c, d), {}, std::min<uint64_t>(pref->workspace, scratch), {}};
+    uint64_t reduction = pref->reductions & INPLACE ? INPLACE : pref->reductions & OUTPUT_TYPE && d->type != F32 ? OUTPUT_TYPE : 0;
+    r.algo = {magic, fingerprint(op, a, b, c, d), {}, std::min<uint64_t>(pref->workspace, scratch), reduction, {}};
     const Layout *layouts[] = {a, b, c, d};
     for (int i = 0; i < 4; i++) {
         if (pref->align[i] < size_of(layouts[i]->type)) return NOT_SUPPORTED;
@@ -417,6 +460,7 @@ API int cublasLtMatmul(Handle *handle, Desc *op, const void *alpha, const void *
     memcpy(&p->beta, beta, 4);
     if (p->beta != 0 && !C) return refuse(INVALID_VALUE, "beta without C");
     p->space = 0;
+    p->reduction = INPLACE;  // without an algorithm the library chooses one itself
     if (algo) {
         if (algo->magic != magic) return refuse(INVALID_VALUE, "an algorithm that the heuristics did not give");
         if (algo->problem != fingerprint(op, a, b, c, d)) return refuse(INVALID_VALUE, "an algorithm for another problem");
@@ -426,6 +470,7 @@ API int cublasLtMatmul(Handle *handle, Desc *op, const void *alpha, const void *
         }
         if (space < algo->workspace) return refuse(INVALID_VALUE, "less workspace than the algorithm needs");
         p->space = size_t(algo->workspace);
+        p->reduction = algo->reduction;
     }
     if (p->space && (!workspace || reinterpret_cast<uintptr_t>(workspace) % 256)) return refuse(INVALID_VALUE, "a workspace that is absent or not aligned to 256 bytes");
     p->m = int64_t(d->rows);

@@ -9,3 +9,4 @@
 #include "sample.cu"
 #include "attention.cu"
 #include "decode.cu"
+#include "probe.cu"

@@ -3,8 +3,24 @@
 #include "vec.cuh"
 
 #define OPTIM_THREADS 256
-#define SUM_BLOCK 32768 // elements that one partial sum covers
+#define OPTIM_BLOCK 32768 // elements of a tensor that one block takes at a time; one partial sum covers as many
 #define SUM_THREADS 1024
+
+// A launch takes many tensors. Each is a segment: blocks of OPTIM_BLOCK elements, the
+// last one shorter, and first is the number of blocks of the segments before it.
+//
+// find is the segment that a block is in: there is at least one, and none is empty.
+template <class S> DEVICE const S &find(const S *segments, int count, i64 block) {
+    int lo = 0, hi = count;
+    while (hi - lo > 1) {
+        int mid = (lo + hi) / 2;
+        if (segments[mid].first <= block)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return segments[lo];
+}
 
 // optim_sum adds the threads' doubles in a fixed tree; scratch is blockDim.x
 // doubles, a power of two. Thread 0 gets the sum.
@@ -17,18 +33,26 @@ DEVICE double optim_sum(double x, double *scratch) {
     return scratch[0];
 }
 
-// sum_squares_T: part[b] = Σ x[i]², i from 32768*b to 32768*(b+1)-1 or n-1, in
-// float64 throughout: NaN and infinities stay, and nothing overflows.
+// Summed is a tensor of n elements; part is where its partial sums begin.
+struct Summed {
+    const void *x;
+    i64 n, first, part;
+};
+
+// sum_squares_T, for each segment s and block b of it: part[s.part+b] = Σ s.x[i]², i from
+// 32768*b to 32768*(b+1)-1 or s.n-1, in float64 throughout: NaN and infinities stay, and
+// nothing overflows.
 //
 //   threads  256
-//   grid     x: ceil(n/32768)
+//   grid     x: the blocks of all segments
 //   shared   2048 bytes
 //
-// The sums of several tensors: each one's partials behind the last one's, then
-// one sum_partials over all. Thread t adds elements 8t to 8t+7 of each 2048 of its
-// block, so the result depends on lengths only.
-template <class T> DEVICE void sum_squares(double *part, const T *x, i64 n) {
-    i64 from = (i64)blockIdx.x * SUM_BLOCK, to = min(from + SUM_BLOCK, n);
+// One sum_partials over all follows. Thread t adds elements 8t to 8t+7 of each 2048 of
+// its block, so the result depends on lengths only.
+template <class T> DEVICE void sum_squares(double *part, const Summed *segments, int count) {
+    const Summed &s = find(segments, count, blockIdx.x);
+    const T *x = (const T *)s.x;
+    i64 block = (i64)blockIdx.x - s.first, from = block * OPTIM_BLOCK, to = min(from + OPTIM_BLOCK, s.n);
     double sum = 0;
     auto add = [&](i64 i, int count, bool wide) {
         Vec a;
@@ -42,10 +66,10 @@ template <class T> DEVICE void sum_squares(double *part, const T *x, i64 n) {
     }
     for (; i < to; i += 8 * OPTIM_THREADS) add(i, (int)min(to - i, (i64)8), false);
     sum = optim_sum(sum, (double *)shared());
-    if (threadIdx.x == 0) part[blockIdx.x] = sum;
+    if (threadIdx.x == 0) part[s.part + block] = sum;
 }
-KERNEL(OPTIM_THREADS, sum_squares_f32, double *part, const float *x, i64 n) { sum_squares(part, x, n); }
-KERNEL(OPTIM_THREADS, sum_squares_bf16, double *part, const bf16 *x, i64 n) { sum_squares(part, x, n); }
+KERNEL(OPTIM_THREADS, sum_squares_f32, double *part, const Summed *segments, int count) { sum_squares<float>(part, segments, count); }
+KERNEL(OPTIM_THREADS, sum_squares_bf16, double *part, const Summed *segments, int count) { sum_squares<bf16>(part, segments, count); }
 
 // sum_partials: *out = Σ part[b], b below n: thread t adds every 1024th from t on,
 // then the threads' sums go through a fixed tree. n may be 0.
@@ -63,6 +87,8 @@ struct Twin {
     float *w;
     bf16 *copy;
 };
+DEVICE Twin as(Twin, void *w, void *beside) { return {(float *)w, (bf16 *)beside}; }
+DEVICE Master as(Master, void *w, void *beside) { return {(bf16 *)w, (u16 *)beside}; }
 DEVICE Twin operator+(Twin p, i64 i) { return {p.w + i, p.copy ? p.copy + i : p.copy}; }
 DEVICE u64 address(Twin p) { return (u64)p.w | (u64)p.copy; }
 DEVICE void load(Vec &a, Twin p, int count, bool wide) { load(a, p.w, count, wide); }
@@ -70,6 +96,17 @@ DEVICE void store(Twin p, const Vec &a, int count, bool wide) {
     store(p.w, a, count, wide);
     if (p.copy) store(p.copy, a, count, wide);
 }
+
+// Stepped is a parameter: its weights, and the copy of them or their second plane; its
+// gradient; its moments, and the scales of those in 8 bits. decays is 1 where weight decay
+// applies, or else 0.
+struct Stepped {
+    void *w, *beside;
+    const float *g;
+    void *m, *v;
+    float *m_scale, *v_scale;
+    i64 n, first, decays;
+};
 
 // Rates are a step's constants: float32 of what the host computes in float64:
 //   rest1 = 1-β1, rest2 = 1-β2, step = LR/(1-β1^t), inv2 = 1/(1-β2^t), decay = LR*Decay or 0
@@ -96,13 +133,20 @@ DEVICE void adamw_weights(Vec &w, const Vec &m, const Vec &v, const Rates &r) {
     for (int j = 0; j < 8; j++) w.v[j] -= fmaf(r.decay, w.v[j], r.step * m.v[j] / (sqrtf(v.v[j] * r.inv2) + r.eps));
 }
 
-// adamw_T, for i below n: adamw_moments, then adamw_weights. g is left as it is. T is how
-// weights are kept: float32, with a bfloat16 copy that is written too unless it is null,
-// or master (vec.cuh).
+// adamw_T, for each segment and each i below its n: adamw_moments, then adamw_weights,
+// with decay 0 where the segment's is off. g is left as it is. T is how weights are kept:
+// float32, with a bfloat16 copy that is written too unless it is null, or master (vec.cuh).
 //
-// Launch as elementwise.cu's kernels: 256 threads, any grid, no shared memory.
-template <class W> DEVICE void adamw(W w, const float *g, float *m, float *v, i64 n, const Rates &r) {
-    sweep(n, aligned(w, g, m, v), [&](i64 i, int count, bool wide) {
+// Launch: 256 threads, as many blocks in x as the segments have, no shared memory.
+template <class W> DEVICE void adamw(const Stepped *segments, int count, Rates r) {
+    const Stepped &s = find(segments, count, blockIdx.x);
+    i64 from = ((i64)blockIdx.x - s.first) * OPTIM_BLOCK;
+    int n = (int)min((i64)OPTIM_BLOCK, s.n - from);
+    W w = as(W(), s.w, s.beside) + from;
+    const float *g = s.g + from;
+    float *m = (float *)s.m + from, *v = (float *)s.v + from;
+    if (!s.decays) r.decay = 0;
+    auto step = [&](int i, int count, bool wide) {
         Vec ww, gg, mm, vv;
         load(ww, w + i, count, wide);
         load(gg, g + i, count, wide);
@@ -113,10 +157,17 @@ template <class W> DEVICE void adamw(W w, const float *g, float *m, float *v, i6
         store(v + i, vv, count, wide);
         adamw_weights(ww, mm, vv, r);
         store(w + i, ww, count, wide);
-    });
+    };
+    int i = 8 * threadIdx.x;
+    if (aligned(w, g, m, v)) {
+#pragma unroll 1
+        for (; i + 8 <= n; i += 8 * OPTIM_THREADS) step(i, 8, true);
+    }
+#pragma unroll 1
+    for (; i < n; i += 8 * OPTIM_THREADS) step(i, min(n - i, 8), false);
 }
-KERNEL(OPTIM_THREADS, adamw_f32, float *w, bf16 *copy, const float *g, float *m, float *v, i64 n, RATES) { adamw(Twin{w, copy}, g, m, v, n, GIVEN); }
-KERNEL(OPTIM_THREADS, adamw_master, bf16 *w, u16 *w_lo, const float *g, float *m, float *v, i64 n, RATES) { adamw(Master{w, w_lo}, g, m, v, n, GIVEN); }
+KERNEL(OPTIM_THREADS, adamw_f32, const Stepped *segments, int count, RATES) { adamw<Twin>(segments, count, GIVEN); }
+KERNEL(OPTIM_THREADS, adamw_master, const Stepped *segments, int count, RATES) { adamw<Master>(segments, count, GIVEN); }
 
 #define MOMENT_BLOCK 256 // moments that share a scale: eight for each lane of a warp
 #define MAP_MID 256      // of a map: where its middles begin
@@ -173,18 +224,23 @@ DEVICE void encode(u8 *p, float *scale, const Vec &x, const float *map, int coun
 // encoded. maps is Signed for m, then Squares for v, each 256 values and 255 middles.
 // A warp has a block of moments a turn.
 //
-// Launch: 256 threads, any grid of x alone, 4096 bytes of shared memory.
-template <class W>
-DEVICE void adamw8(W w, const float *g, u8 *m, float *m_scale, u8 *v, float *v_scale, const float *maps, i64 n, const Rates &r) {
+// Launch: 256 threads, as many blocks in x as the segments have, 4096 bytes of shared memory.
+template <class W> DEVICE void adamw8(const Stepped *segments, int count, const float *maps, Rates r) {
     float *map = (float *)shared();
     for (int i = threadIdx.x; i < 2 * MAP; i += blockDim.x) map[i] = maps[i];
     __syncthreads();
+    const Stepped &s = find(segments, count, blockIdx.x);
+    i64 from = ((i64)blockIdx.x - s.first) * OPTIM_BLOCK;
+    int n = (int)min((i64)OPTIM_BLOCK, s.n - from), lane = threadIdx.x % WARP;
+    W w = as(W(), s.w, s.beside) + from;
+    const float *g = s.g + from;
+    u8 *m = (u8 *)s.m + from, *v = (u8 *)s.v + from;
+    float *m_scale = s.m_scale + from / MOMENT_BLOCK, *v_scale = s.v_scale + from / MOMENT_BLOCK;
+    if (!s.decays) r.decay = 0;
     bool fast = aligned(w, g, m, v);
-    int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
-    i64 blocks = (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
-    for (i64 b = (i64)blockIdx.x * warps + threadIdx.x / WARP; b < blocks; b += (i64)gridDim.x * warps) {
-        i64 i = b * MOMENT_BLOCK + 8 * lane;
-        int count = (int)max(min(n - i, (i64)8), (i64)0);
+#pragma unroll 1
+    for (int b = threadIdx.x / WARP; b * MOMENT_BLOCK < n; b += OPTIM_THREADS / WARP) {
+        int i = b * MOMENT_BLOCK + 8 * lane, count = max(min(n - i, 8), 0);
         bool wide = fast && n - b * MOMENT_BLOCK >= MOMENT_BLOCK; // the same in all lanes
         Vec ww, gg, mm, vv;
         load(gg, g + i, count, wide);
@@ -198,10 +254,7 @@ DEVICE void adamw8(W w, const float *g, u8 *m, float *m_scale, u8 *v, float *v_s
         encode(v + i, v_scale + b, vv, map + MAP, count, wide);
     }
 }
-KERNEL(OPTIM_THREADS, adamw8_f32, float *w, bf16 *copy, const float *g, u8 *m, float *m_scale, u8 *v, float *v_scale, const float *maps, i64 n, RATES) {
-    adamw8(Twin{w, copy}, g, m, m_scale, v, v_scale, maps, n, GIVEN);
+KERNEL(OPTIM_THREADS, adamw8_f32, const Stepped *segments, int count, const float *maps, RATES) { adamw8<Twin>(segments, count, maps, GIVEN); }
+KERNEL(OPTIM_THREADS, adamw8_master, const Stepped *segments, int count, const float *maps, RATES) {
+    adamw8<Master>(segments, count, maps, GIVEN);
 }
-KERNEL(OPTIM_THREADS, adamw8_master, bf16 *w, u16 *w_lo, const float *g, u8 *m, float *m_scale, u8 *v, float *v_scale, const float *maps, i64 n, RATES) {
-    adamw8(Master{w, w_lo}, g, m, m_scale, v, v_scale, maps, n, GIVEN);
-}
-
