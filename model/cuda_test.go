@@ -494,7 +494,7 @@ func TestCUDAMoments(t *testing.T) {
 						if !slices.Equal(got, losses[eight]) || !slices.Equal(state, bits) {
 							t.Errorf("8 bits %v: other losses or other bits with moments on the host: %v, want %v", eight, got, losses[eight])
 						}
-						if want := moments(m, be, o) - moments(m, be, AdamWConfig{Moments8: eight}); inUse-took != want {
+						if want := momentBytes(m, be, o) - momentBytes(m, be, AdamWConfig{Moments8: eight}); inUse-took != want {
 							t.Errorf("8 bits %v: moments on the host change the device's memory by %d bytes, want %d", eight, inUse-took, want)
 						}
 					}
@@ -523,20 +523,13 @@ func TestCUDAMoments(t *testing.T) {
 	}
 }
 
-// moments are the bytes that NewOptimizer takes of the device for m.
-func moments(m *Model, f Footprint, o AdamWConfig) (bytes int64) {
+// momentBytes are the bytes that NewOptimizer takes of the device for m.
+func momentBytes(m *Model, f Footprint, o AdamWConfig) int64 {
 	host := compute.Class(0)
 	if o.Offload {
 		host = compute.Host
 	}
-	for _, p := range m.params {
-		if n := int64(p.Len()); o.Moments8 && coded(p) {
-			bytes += 2*f.Block(n*f.Element(compute.Code|host)) + 2*f.Block(int64(compute.Blocks(p.Len()))*f.Element(compute.Wide|host))
-		} else {
-			bytes += 2 * f.Block(n*f.Element(compute.Wide|host))
-		}
-	}
-	return bytes
+	return needed(f, momentNeeds(m.params, o.Moments8, host))
 }
 
 // Sampling: the tokens are the CPU's in float32; log-probabilities are those that
@@ -709,8 +702,8 @@ func TestCUDAPlan(t *testing.T) {
 			if o.Trainable {
 				_, err = NewOptimizer(m, o.AdamWConfig)
 				must(t, err)
-				if parts := c.Plan(be, o.PlanOptions); parts.Moments != moments(m, be, o.AdamWConfig) {
-					t.Errorf("%+v: %d bytes of moments planned, want %d", o.PlanOptions, parts.Moments, moments(m, be, o.AdamWConfig))
+				if parts := c.Plan(be, o.PlanOptions); parts.Moments != momentBytes(m, be, o.AdamWConfig) {
+					t.Errorf("%+v: %d bytes of moments planned, want %d", o.PlanOptions, parts.Moments, momentBytes(m, be, o.AdamWConfig))
 				}
 			}
 			switch {

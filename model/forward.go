@@ -232,16 +232,22 @@ func (a *acts) inPlace() bool { return len(a.xs) == 1 }
 // out is where layer i leaves its output.
 func (a *acts) out(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
 
-// attend is the attention of one block: it reads q, k and v of b and writes o
-// (and lse, when a gradient will want it).
-type attend func(layer int, b *block)
+// attend is the attention of one block: it reads v of b, and q and k, which are not rotated
+// yet, and writes o (and lse and the rotated q and k, when a gradient will want them).
+type attend func(layer int, b *block, posN []int32)
+
+// rotate turns the queries and keys of b by their positions.
+func (m *Model) rotate(b *block, posN []int32) {
+	m.be.Rope(b.qNHE, m.cfg.Heads, m.cfg.HeadDim, posN, m.rope, false)
+	m.be.Rope(b.kNKE, m.cfg.KVHeads, m.cfg.HeadDim, posN, m.rope, false)
+}
 
 func (m *Model) attnShape() compute.AttnShape {
 	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim, Scale: 1 / math.Sqrt(float64(m.cfg.HeadDim))}
 }
 
-// inner is block i up to SwiGLU; the down projection is left to the caller, as a
-// recomputation does not need it.
+// inner is block i up to gate and up; SwiGLU and the down projection are left to the
+// caller, as a recomputation does not need them.
 func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	be, c, p, b := m.be, &m.cfg, &m.blocks[i], a.block(i)
 	be.RMSNorm(a.hND, b.rstd1N, b.xND, p.norm1, c.RMSEps)
@@ -255,14 +261,11 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, c.RMSEps)
 		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, c.RMSEps)
 	}
-	be.Rope(b.qNHE, c.Heads, c.HeadDim, posN, m.rope, false)
-	be.Rope(b.kNKE, c.KVHeads, c.HeadDim, posN, m.rope, false)
-	att(i, b)
+	att(i, b, posN)
 	m.linearAdd(b.x2ND, b.xND, b.oNHE, p.wo)
 	be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
 	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate}, compute.Projection{Y: b.upNF, W: p.up})
 	m.linears(a.ps, a.hND)
-	be.SwiGLU(a.actNF, b.gateNF, b.upNF)
 }
 
 // forward runs the backbone and leaves the final norm's output in a.hND.
@@ -271,7 +274,9 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	be.Embed(a.xs[0], m.embed, ids)
 	for i := range m.blocks {
 		m.inner(i, a, posN, att)
-		m.linearAdd(a.out(i), a.block(i).x2ND, a.actNF, m.blocks[i].down)
+		b := a.block(i)
+		be.SwiGLU(a.actNF, b.gateNF, b.upNF)
+		m.linearAdd(a.out(i), b.x2ND, a.actNF, m.blocks[i].down)
 	}
 	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
 }
@@ -286,13 +291,23 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
 			m.inner(i, a, posN, att) // the shared memory holds the block above
 		} else {
-			be.SwiGLU(a.actNF, b.gateNF, b.upNF)
 			be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
 		}
 
 		// y = x2 + down(silu(gate(h)) * up(h)), h = norm2(x2)
-		m.linearGrad(a.dgNF, p.down, nil, a.dxND, a.actNF, false)
-		be.SwiGLUGrad(a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
+		dy, act := a.dxND, compute.Tensor{}
+		if m.trains(p.down) {
+			act = a.actNF
+			if be.Element(compute.Narrow) < be.Element(compute.Wide) { // for two products, which would round it each
+				dy = a.dhND
+				be.Copy(dy, a.dxND)
+			}
+		}
+		m.inputGrad(a.dgNF, p.down, dy)
+		be.SwiGLUGrad(act, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
+		if !act.Absent() {
+			m.weightGrad(p.down, dy, act)
+		}
 		m.linearGrad(a.dhND, p.gate, nil, a.dgNF, a.hND, false)
 		m.linearGrad(a.dhND, p.up, nil, a.duNF, a.hND, true)
 		be.RMSNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N, true)

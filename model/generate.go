@@ -364,8 +364,8 @@ func (g *generation) prefill(fresh []*resident) error {
 		if err := m.ws.take(); err != nil {
 			return err
 		}
-		m.forward(a, p.ids, p.pos, func(i int, b *block) {
-			m.packed(i, b)
+		m.forward(a, p.ids, p.pos, func(i int, b *block, posN []int32) {
+			m.packed(i, b, posN)
 			g.cache(i, b, slots)
 		})
 		for j, i := range members {
@@ -384,9 +384,10 @@ func (g *generation) cache(layer int, b *block, slots []int32) {
 }
 
 // attend is the attention of decode.
-func (g *generation) attend(i int, b *block) {
-	g.cache(i, b, g.slots)
-	g.m.be.AttentionDecode(b.oNHE, b.qNHE, g.k[i], g.v[i], g.m.attnShape(), g.pages)
+func (g *generation) attend(i int, b *block, posN []int32) {
+	be, shape := g.m.be, g.m.attnShape()
+	be.RopeCache(b.qNHE, b.kNKE, b.vNKE, g.k[i], g.v[i], shape, posN, g.m.rope, g.slots)
+	be.AttentionDecode(b.oNHE, b.qNHE, g.k[i], g.v[i], shape, g.pages)
 }
 
 // decode runs the live samples' newest tokens through the model and draws the next.

@@ -22,7 +22,7 @@ const gradAlign = 64
 // extent is how many elements the gradients of params take in a block.
 func extent(params []*compute.Param) (n int) {
 	for _, p := range params {
-		n += (p.Len() + gradAlign - 1) / gradAlign * gradAlign
+		n += aligned(p.Len())
 	}
 	return n
 }

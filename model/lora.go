@@ -197,11 +197,10 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		a.params = append(a.params, a.head)
 	}
 	m.users++
+	if err := a.take(weightNeeds(a.params, func(*compute.Param) compute.Class { return compute.Wide })); err != nil {
+		return nil, err
+	}
 	for i, p := range a.params {
-		var err error
-		if p.W, err = a.paramMem("weight", compute.Wide, p, p.Len()); err != nil {
-			return nil, err
-		}
 		switch {
 		case p == a.head && o.Kind == Scorer:
 			a.draw(p, i, o.ScoreInit)
@@ -271,6 +270,34 @@ func (m *Model) low(ad *adapter, x compute.Tensor) compute.Tensor {
 func (m *Model) dlow(ad *adapter, x compute.Tensor) compute.Tensor {
 	return m.acts.dlowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
 }
+
+// inputGrad is linearGrad's dx, and dt.
+func (m *Model) inputGrad(dx compute.Tensor, w *compute.Param, dy compute.Tensor) {
+	m.be.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false)
+	if ad := m.adapters[w]; ad != nil {
+		dt := m.dlow(ad, dx)
+		m.be.LinearGrad(dt, ad.b, nil, dy, compute.Tensor{}, false)
+		m.be.Scale(dt, ad.scale)
+		m.be.LinearGrad(dx, ad.a, nil, dt, compute.Tensor{}, true)
+	}
+}
+
+// weightGrad is the rest of linearGrad, of a layer without bias, directly behind inputGrad.
+func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
+	if !w.G.Absent() {
+		m.be.LinearGrad(compute.Tensor{}, w, nil, dy, x, false)
+	}
+	if ad := m.adapters[w]; ad != nil {
+		t := m.low(ad, x)
+		m.be.Linear(t, x, ad.a, nil, false)
+		m.be.Scale(t, ad.scale)
+		m.be.LinearGrad(compute.Tensor{}, ad.b, nil, dy, t, false)
+		m.be.LinearGrad(compute.Tensor{}, ad.a, nil, m.dlow(ad, x), x, false)
+	}
+}
+
+// trains reports whether weightGrad of w has anything to do.
+func (m *Model) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
 
 // linearGrad is the gradient of linear; x Aᵀ is computed again.
 //

@@ -167,15 +167,14 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	}
 	m := &Model{be: be, cfg: c, opt: o, layout: c.arrange(o.Kind)}
 	m.ws = &workspace{be: be}
-	for _, p := range m.params {
-		var err error
+	if err := m.take(weightNeeds(m.params, func(p *compute.Param) compute.Class {
 		class := weightClass(p, o.Trainable)
 		if class == compute.Frozen && o.rewritten {
 			class = compute.Narrow
 		}
-		if p.W, err = m.paramMem("weight", class, p, p.Len()); err != nil {
-			return nil, err
-		}
+		return class
+	})); err != nil {
+		return nil, err
 	}
 	if o.Trainable {
 		if err := m.takeGradients(); err != nil {
@@ -195,17 +194,6 @@ func weightClass(p *compute.Param, trainable bool) compute.Class {
 		return compute.Master
 	}
 	return compute.Frozen
-}
-
-// paramMem allocates n elements of memory for p; if there is none, the model is closed.
-func (m *Model) paramMem(what string, c compute.Class, p *compute.Param, n int) (compute.Tensor, error) {
-	t, err := m.be.Alloc(fmt.Sprintf("%s of %s %v", what, p.Name, p.Shape), c, n)
-	if err != nil {
-		m.Close()
-		return compute.Tensor{}, fmt.Errorf("model: %w", err)
-	}
-	m.mem = append(m.mem, t)
-	return t, nil
 }
 
 // New makes a model with random weights: matrices normal with standard deviation

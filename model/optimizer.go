@@ -56,26 +56,8 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	if c.Offload {
 		host = compute.Host
 	}
-	for _, p := range m.params {
-		class := compute.Wide
-		if c.Moments8 && coded(p) {
-			class = compute.Code
-		}
-		for _, moment := range []struct {
-			what     string
-			t, scale *compute.Tensor
-		}{{"first moment", &p.M, &p.MScale}, {"second moment", &p.V, &p.VScale}} {
-			var err error
-			if *moment.t, err = m.paramMem(moment.what, class|host, p, p.Len()); err != nil {
-				return nil, err
-			}
-			if class != compute.Code {
-				continue
-			}
-			if *moment.scale, err = m.paramMem("scales of the "+moment.what, compute.Wide|host, p, compute.Blocks(p.Len())); err != nil {
-				return nil, err
-			}
-		}
+	if err := m.take(momentNeeds(m.params, c.Moments8, host)); err != nil {
+		return nil, err
 	}
 	return &Optimizer{m: m, c: c}, nil
 }

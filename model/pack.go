@@ -166,7 +166,8 @@ func invTemp(temperature float64) (float64, error) {
 }
 
 // packed is Attention over the sequences of the pack.
-func (m *Model) packed(_ int, b *block) {
+func (m *Model) packed(_ int, b *block, posN []int32) {
+	m.rotate(b, posN)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(), m.pk.Pack)
 }
 

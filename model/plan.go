@@ -60,24 +60,31 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			own = append(own, all.head)
 		}
 	}
-	for _, w := range own {
-		class := weightClass(w, o.Trainable)
+	class := func(w *compute.Param) compute.Class {
+		c := weightClass(w, o.Trainable)
 		switch {
 		case o.LoRA.On():
-			class = compute.Wide
-		case o.Merged && class == compute.Frozen:
-			class = compute.Narrow
+			c = compute.Wide
+		case o.Merged && c == compute.Frozen:
+			c = compute.Narrow
 		}
-		p.Weights += f.Block(f.Element(class) * int64(w.Len()))
+		return c
+	}
+	p.Weights = needed(f, weightNeeds(own, class))
+	for _, w := range own {
 		if len(w.Shape) == 2 && w.Rows > 1 {
-			p.Copies += f.Block(f.Beside(class, w == all.embed && w != all.head) * int64(w.Len()))
-		}
-		if o.Trainable {
-			p.addMoments(f, w, o)
+			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head) * int64(w.Len()))
 		}
 	}
 	if o.Trainable {
 		p.Gradients = f.Element(compute.Wide) * int64(gradElements(f, own))
+		if o.Offload && f.Element(compute.Wide|compute.Host) == 0 {
+			for _, x := range momentNeeds(own, o.Moments8, 0) {
+				p.HostMoments += f.Element(x.class) * int64(x.n)
+			}
+		} else {
+			p.Moments = needed(f, momentNeeds(own, o.Moments8, 0))
+		}
 	}
 	// The workspace keeps the most that was asked for for each purpose.
 	p.purposes = map[purpose]int64{}
@@ -118,24 +125,6 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)
 	return p
-}
-
-// addMoments counts the moments that NewOptimizer makes for w.
-func (p *Plan) addMoments(f Footprint, w *compute.Param, o PlanOptions) {
-	count := func(class compute.Class, n int) {
-		bytes := 2 * f.Block(f.Element(class)*int64(n))
-		if o.Offload && f.Element(class|compute.Host) == 0 {
-			p.HostMoments += 2 * f.Element(class) * int64(n)
-		} else {
-			p.Moments += bytes
-		}
-	}
-	if !o.Moments8 || !coded(w) {
-		count(compute.Wide, w.Len())
-		return
-	}
-	count(compute.Code, w.Len())
-	count(compute.Wide, compute.Blocks(w.Len()))
 }
 
 // beyond is the memory of a number of caches of n Narrow elements each, but of those that a

@@ -218,7 +218,7 @@ func TestPlanOfGradients(t *testing.T) {
 	}
 	const shared = "gradients: one buffer for student and discriminator"
 	own, other := shape.Plan(f, model.PlanOptions{Trainable: true}).Gradients, shape.Plan(f, model.PlanOptions{Kind: model.Scorer, Trainable: true}).Gradients
-	if own >= other {
+	if own > other { // a head more, which may still lie in the same page
 		t.Fatalf("gradients of %d and %d bytes: the discriminator has a head more", own, other)
 	}
 	for _, stage := range []Stage{Warmup, Train} {

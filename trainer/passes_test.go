@@ -49,6 +49,13 @@ func (s *passSpy) Rope(x compute.Tensor, heads, headDim int, pos []int32, table 
 	s.Backend.Rope(x, heads, headDim, pos, table, inverse)
 }
 
+func (s *passSpy) RopeCache(q, k, v, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+	if p := s.passes[len(s.passes)-1]; p.pos == nil {
+		p.pos = slices.Clone(pos)
+	}
+	s.Backend.RopeCache(q, k, v, kCache, vCache, a, pos, table, slots)
+}
+
 func (s *passSpy) EmbedGrad(table *compute.Param, dy compute.Tensor, ids []int32) {
 	p := s.passes[len(s.passes)-1]
 	if p.table != table || !slices.Equal(p.ids, ids) || p.learns {

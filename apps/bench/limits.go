@@ -170,7 +170,7 @@ func (s sizes) headGrad(r, d, v float64) cost {
 func (s sizes) norm(n float64) cost       { return cost{bytes: (s.wide + s.narrow) * n} }
 func (s sizes) normGrad(n float64) cost   { return cost{bytes: (2*s.wide + s.narrow) * n} }
 func (s sizes) swiglu(n float64) cost     { return cost{bytes: 3 * s.narrow * n} }
-func (s sizes) swigluGrad(n float64) cost { return cost{bytes: 5 * s.narrow * n} }
+func (s sizes) swigluGrad(n float64) cost { return cost{bytes: 6 * s.narrow * n} } // with its output again
 func (s sizes) rope(n float64) cost       { return cost{bytes: 2 * s.narrow * n} }
 
 // adamW reads weight, gradient and moments, writes all but the gradient, and the

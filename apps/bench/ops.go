@@ -218,8 +218,8 @@ func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 			return func() { be.SwiGLU(y, gate, up) }
 		}},
 		{"SwiGLUGrad", fmt.Sprintf("%d x %d", n, c.FFN), s.swigluGrad(fn * float64(c.FFN)), func(b *bed) func() {
-			dg, du, dy, gate, up := b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN)
-			return func() { be.SwiGLUGrad(dg, du, dy, gate, up) }
+			y, dg, du, dy, gate, up := b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN)
+			return func() { be.SwiGLUGrad(y, dg, du, dy, gate, up) }
 		}},
 		{"Rope", fmt.Sprintf("%d x %d x %d", n, c.Heads, c.HeadDim), s.rope(fn * float64(q)), func(b *bed) func() {
 			x, table := b.t(N, n*q), b.t(W, load.Length*c.HeadDim)

@@ -130,7 +130,7 @@ func (p *profile) LinearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compu
 	if !dx.Absent() {
 		c = c.plus(p.s.linear(n, i, o))
 	}
-	if !w.G.Absent() {
+	if !w.G.Absent() && !x.Absent() {
 		c = c.plus(p.s.weightGrad(n, i, o))
 	}
 	p.op("LinearGrad", c, func() { p.Backend.LinearGrad(dx, w, b, dy, x, acc) })
@@ -152,6 +152,11 @@ func (p *profile) CacheWrite(cache, x compute.Tensor, width int, slots []int32) 
 	p.op("CacheWrite", cost{bytes: 2 * p.s.narrow * float64(x.Len())}, func() { p.Backend.CacheWrite(cache, x, width, slots) })
 }
 
+func (p *profile) RopeCache(q, k, v, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+	c := p.s.rope(float64(q.Len() + k.Len())).plus(cost{bytes: 2 * p.s.narrow * float64(v.Len())})
+	p.op("RopeCache", c, func() { p.Backend.RopeCache(q, k, v, kCache, vCache, a, pos, table, slots) })
+}
+
 func (p *profile) AttentionDecode(o, q, k, v compute.Tensor, a compute.AttnShape, pages compute.Pages) {
 	p.op("AttentionDecode", p.s.decode(a, pages.Len), func() { p.Backend.AttentionDecode(o, q, k, v, a, pages) })
 }
@@ -160,8 +165,8 @@ func (p *profile) SwiGLU(y, gate, up compute.Tensor) {
 	p.op("SwiGLU", p.s.swiglu(float64(y.Len())), func() { p.Backend.SwiGLU(y, gate, up) })
 }
 
-func (p *profile) SwiGLUGrad(dgate, dup, dy, gate, up compute.Tensor) {
-	p.op("SwiGLUGrad", p.s.swigluGrad(float64(dy.Len())), func() { p.Backend.SwiGLUGrad(dgate, dup, dy, gate, up) })
+func (p *profile) SwiGLUGrad(y, dgate, dup, dy, gate, up compute.Tensor) {
+	p.op("SwiGLUGrad", p.s.swigluGrad(float64(dy.Len())), func() { p.Backend.SwiGLUGrad(y, dgate, dup, dy, gate, up) })
 }
 
 func (p *profile) LogProb(out compute.HeadOut, h compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {

@@ -209,7 +209,8 @@ type Backend interface {
 	Repeat(key string, op func())
 
 	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. Scale: t[i] *= s, s as a
-	// float32. All of any one class.
+	// float32. All of any one class; Copy also takes Wide to Narrow, and rounds
+	// where Narrow memory is narrower.
 	Zero(t Tensor)
 	Copy(dst, src Tensor)
 	Add(y, x Tensor)
@@ -244,8 +245,8 @@ type Backend interface {
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
 	Linears(ps []Projection, xNI Tensor)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
-	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G is absent or b nil.
-	// dx and x are Narrow, dy Narrow or Wide; x may be absent where w.G is. Where a CPU
+	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G or x is absent or b nil.
+	// dx and x are Narrow, dy Narrow or Wide; x may be absent, which leaves w.G out. Where a CPU
 	// multiplies bfloat16, w.G's sums go over pairs of the call's tokens: an odd number
 	// of them ends with half a pair.
 	LinearGrad(dxNI Tensor, w, b *Param, dyNO, xNI Tensor, acc bool)
@@ -272,6 +273,11 @@ type Backend interface {
 	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements, all Narrow.
 	CacheWrite(cache, xNW Tensor, width int, slots []int32)
+	// RopeCache is Rope of q and k and CacheWrite of k and v, for decoding; k itself stays as
+	// it is. slots are distinct:
+	//   q[n,·] = rotated(q[n,·], pos[n]);  kCache[slots[n],·] = rotated(k[n,·], pos[n]);  vCache[slots[n],·] = v[n,·]
+	// All but table is Narrow. It has the bits of Rope and CacheWrite.
+	RopeCache(qNHE, kNKE, vNKE, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor, slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values:
 	// row r sees its first pages.Len[r] positions. All Narrow. On the CPU it has the
 	// bits of Attention.
@@ -279,8 +285,9 @@ type Backend interface {
 
 	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow.
 	SwiGLU(yNF, gateNF, upNF Tensor)
-	// SwiGLUGrad: dgate = dy*up*silu'(gate), dup = dy*silu(gate); dgate may be dy. All Narrow.
-	SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
+	// SwiGLUGrad: dgate = dy*up*silu'(gate), dup = dy*silu(gate), and unless y is absent
+	// y = silu(gate)*up again, with the bits of SwiGLU; dgate may be dy. All Narrow.
+	SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
 	// that no [R,V] matrix is kept:

@@ -24,7 +24,7 @@ var ops = map[string]func(s *suite){
 	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
 	"Linear": (*suite).linear, "LinearAdd": (*suite).linearAdd, "Linears": (*suite).linears, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
 	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
-	"CacheWrite": (*suite).cacheWrite, "AttentionDecode": (*suite).attentionDecode,
+	"CacheWrite": (*suite).cacheWrite, "RopeCache": (*suite).ropeCache, "AttentionDecode": (*suite).attentionDecode,
 	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad,
 	"LogProb": (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
 	"Score": (*suite).score, "ScoreGrad": (*suite).scoreGrad,
@@ -328,6 +328,17 @@ func (s *suite) copy() {
 		y, x := c.unset("y", n).in(class).exact(), c.random("x", n).in(class)
 		c.run(func(s *side) { s.b.Copy(s.t(y), s.t(x)) })
 	})
+	for _, n := range lengths {
+		c := s.sample("wide to narrow n=%d", n)
+		x, y := c.random("x", n), c.unset("y", n)
+		y.class = compute.Narrow
+		c.run(func(s *side) { s.b.Copy(s.t(y), s.t(x)) })
+		want := slices.Clone(x.data)
+		if s.dev.Element(compute.Narrow) < s.dev.Element(compute.Wide) {
+			s.round(want)
+		}
+		s.equal(c.name+": y", y.out, want)
+	}
 }
 
 func (s *suite) add() {
@@ -599,7 +610,7 @@ func (s *suite) linears() {
 func (s *suite) linearGrad() {
 	for _, shape := range products() {
 		N, I, O := shape[0], shape[1], shape[2]
-		for mode := range 6 {
+		for mode := range 7 {
 			acc, dxAbsent, wFrozen, bias, bFrozen := mode == 1, mode == 2, mode == 3, mode != 4, mode == 5
 			if N*I*O > 1e6 && mode > 1 {
 				continue
@@ -622,7 +633,7 @@ func (s *suite) linearGrad() {
 			if !dxAbsent {
 				dx = c.output("dx", N*I, acc).narrow()
 			}
-			if wFrozen {
+			if wFrozen || mode == 6 { // which leaves w.G as it is
 				x = nil
 			}
 			c.run(func(s *side) { s.b.LinearGrad(s.t(dx), s.p(w), s.p(b), s.t(dy), s.t(x), acc) })
@@ -764,6 +775,32 @@ func (s *suite) cacheWrite() {
 	}
 }
 
+// ropeCache: what Rope and CacheWrite leave, bit for bit.
+func (s *suite) ropeCache() {
+	for _, N := range []int{0, 1, 7, 20, 65} {
+		for _, a := range []compute.AttnShape{{H: 1, K: 1, E: 2}, {H: 3, K: 1, E: 10}, {H: 4, K: 2, E: 64}, {H: 5, K: 5, E: 34}, {H: 7, K: 1, E: 128}} {
+			const slots, P = 70, 30
+			W := a.K * a.E
+			c := s.sample("N=%d H=%d K=%d E=%d", N, a.H, a.K, a.E)
+			q, k, v, table := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*W).narrow(), c.random("v", N*W).narrow(), c.random("table", P*a.E)
+			kc, vc := c.random("key cache", slots*W).narrow(), c.random("value cache", slots*W).narrow()
+			pos, at := s.draws(N, P), s.perm(N, slots)
+			again := *c // the same, by Rope and CacheWrite
+			c.run(func(s *side) { s.b.RopeCache(s.t(q), s.t(k), s.t(v), s.t(kc), s.t(vc), a, pos, s.t(table), at) })
+			got := map[*value][]float32{q: q.out, kc: kc.out, vc: vc.out}
+			again.run(func(s *side) {
+				s.b.Rope(s.t(q), a.H, a.E, pos, s.t(table), false)
+				s.b.Rope(s.t(k), a.K, a.E, pos, s.t(table), false)
+				s.b.CacheWrite(s.t(kc), s.t(k), W, at)
+				s.b.CacheWrite(s.t(vc), s.t(v), W, at)
+			})
+			for v, out := range got {
+				s.equal(c.name+": "+v.name+" of Rope and CacheWrite", out, v.out)
+			}
+		}
+	}
+}
+
 // attentionDecode: sequences that share a prompt, and its pages, give the bits
 // that Attention gives when each is a sequence of a pack.
 func (s *suite) attentionDecode() {
@@ -875,7 +912,17 @@ func (s *suite) swigluGrad() {
 			if !inPlace {
 				dgate = c.unset("dgate", n).narrow()
 			}
-			c.run(func(s *side) { s.b.SwiGLUGrad(s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up)) })
+			c.run(func(s *side) { s.b.SwiGLUGrad(compute.Tensor{}, s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up)) })
+			// With the output again, which has SwiGLU's bits, the gradient keeps its own.
+			y, alone := c.unset("y", n).narrow(), c.unset("y by SwiGLU", n).narrow()
+			dgateOut, dupOut := dgate.out, dup.out
+			c.run(func(s *side) {
+				s.b.SwiGLUGrad(s.t(y), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
+				s.b.SwiGLU(s.t(alone), s.t(gate), s.t(up))
+			})
+			s.equal(c.name+": y again", y.out, alone.out)
+			s.equal(c.name+": dgate beside y", dgate.out, dgateOut)
+			s.equal(c.name+": dup beside y", dup.out, dupOut)
 		}
 	}
 }

@@ -590,3 +590,16 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 		copy(c[int(slot)*width:(int(slot)+1)*width], x[i*width:])
 	}
 }
+
+// RopeCache is Rope of q and of the keys in the cache.
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+	const op = "RopeCache"
+	if len(slots) != len(pos) {
+		panic(fmt.Sprintf("cpu: %s: %d slots for %d positions", op, len(slots), len(pos)))
+	}
+	W := a.K * a.E
+	b.Rope(qNHE, a.H, a.E, pos, table, false)
+	b.CacheWrite(kCache, kNKE, W, slots)
+	b.CacheWrite(vCache, vNKE, W, slots)
+	b.rotate(op, f32(op, "kCache", kCache, kCache.Len()), slots, a.K, a.E, pos, table)
+}

@@ -75,7 +75,7 @@ type Backend struct {
 type args struct {
 	y, x, w, g, m, v, u []float32 // operands, named as in the operation
 	dy, rstd            []float32
-	index               []int32
+	index, slots        []int32
 	N, H, E, D          int
 	sign, acc           int
 	eps                 float64
@@ -576,20 +576,29 @@ func asInt(b bool) int {
 
 // Rope rotates pairs of a head by their position's angles, here w.
 func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
-	H, E := heads, headDim
-	P := rowsOf("Rope", "table", table, E)
-	b.x, b.w = f32("Rope", "x", xNHE, len(pos)*H*E), f32("Rope", "table", table, P*E)
-	within("Rope", "pos", pos, P)
-	b.index, b.H, b.E, b.sign = pos, H, E, 1
+	x := f32("Rope", "x", xNHE, len(pos)*heads*headDim)
+	b.sign = 1
 	if inverse {
 		b.sign = -1
 	}
+	b.rotate("Rope", x, nil, heads, headDim, pos, table)
+}
+
+// rotate turns the rows of x that slots gives, or all, by sign.
+func (b *Backend) rotate(op string, x []float32, slots []int32, H, E int, pos []int32, table compute.Tensor) {
+	P := rowsOf(op, "table", table, E)
+	b.x, b.w = x, f32(op, "table", table, P*E)
+	within(op, "pos", pos, P)
+	b.index, b.slots, b.H, b.E = pos, slots, H, E
 	b.eachRow(len(pos), H*E, func(b *Backend, lo, hi int) {
 		H, E, sign := b.H, b.E, float32(b.sign)
 		for n := lo; n < hi; n++ {
-			angle := b.w[int(b.index[n])*E : int(b.index[n])*E+E]
+			angle, row := b.w[int(b.index[n])*E:int(b.index[n])*E+E], n
+			if b.slots != nil {
+				row = int(b.slots[n])
+			}
 			for h := range H {
-				head := b.x[(n*H+h)*E : (n*H+h+1)*E]
+				head := b.x[(row*H+h)*E : (row*H+h+1)*E]
 				b.k.rotate(head[:E/2], head[E/2:], angle[:E/2], angle[E/2:], sign)
 			}
 		}
@@ -603,12 +612,17 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	b.each(n, func(b *Backend, lo, hi int) { b.k.swiglu(b.y[lo:hi], b.g[lo:hi], b.u[lo:hi]) })
 }
 
-// SwiGLUGrad is the gradient of SwiGLU: y is that of gate, x that of up.
-func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+// SwiGLUGrad is the gradient of SwiGLU: y is that of gate, x that of up, and w SwiGLU's
+// output.
+func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
 	b.y, b.x = f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
 	b.dy, b.g, b.u = f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n), f32("SwiGLUGrad", "up", upNF, n)
+	b.w = opt("SwiGLUGrad", "y", yNF, n)
 	b.each(n, func(b *Backend, lo, hi int) {
+		if b.w != nil {
+			b.k.swiglu(b.w[lo:hi], b.g[lo:hi], b.u[lo:hi])
+		}
 		b.k.swigluGrad(b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.g[lo:hi], b.u[lo:hi])
 	})
 }

@@ -306,10 +306,10 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	O, I := w.Rows, w.Cols
 	N := rowsOf("LinearGrad", "dy", dyNO, O)
 	dy := f32("LinearGrad", "dy", dyNO, N*O)
-	dx, g := opt("LinearGrad", "dx", dxNI, N*I), opt("LinearGrad", "G", w.G, O*I)
-	var x []float32
-	if g != nil {
-		x = f32("LinearGrad", "x", xNI, N*I)
+	dx, x := opt("LinearGrad", "dx", dxNI, N*I), opt("LinearGrad", "x", xNI, N*I)
+	var g []float32
+	if x != nil {
+		g = opt("LinearGrad", "G", w.G, O*I)
 	}
 	f := frozenOf("LinearGrad", w)
 	if f != nil && dx != nil {

@@ -28,6 +28,7 @@ type layout struct {
 	table         []int32 // the same, five numbers to a segment
 	branched      bool
 	queries, keys tileList
+	split         struct{ rows, K, group, most, parts int } // the answer that dkvParts gave last
 }
 
 // tileList is the tiles of a pack for the fast kernels: pairs (segment, tile), those
@@ -44,7 +45,7 @@ func (b *Backend) layout(p compute.Pack) *layout {
 	}
 	l.start, l.parent = append(l.start[:0], p.Start...), append(l.parent[:0], p.Parent...)
 	l.segments, l.table, l.branched = l.segments[:0], l.table[:0], false
-	l.queries.rows, l.keys.rows = 0, 0
+	l.queries.rows, l.keys.rows, l.split.parts = 0, 0, 0
 	for s := range p.Segments() {
 		g := p.Segment(s)
 		l.segments = append(l.segments, g)
@@ -87,6 +88,23 @@ func (l *layout) tiles(list *tileList, rows int, more func(compute.Segment) int)
 		}
 	}
 	return list.pairs
+}
+
+// keyParts is in how many blocks the fast kernels compute the gradients of one tile of
+// keys, over so many query heads each; most bounds it.
+func (l *layout) keyParts(rows, K, group, most int) int {
+	c := &l.split
+	if c.parts == 0 || c.rows != rows || c.K != K || c.group != group || c.most != most {
+		var work []int
+		for _, g := range l.segments {
+			for j := range blocks(g.Len, rows) {
+				work = append(work, blocks(g.Len+g.Branches, dkvQueries)-j*rows/dkvQueries)
+			}
+		}
+		c.rows, c.K, c.group, c.most = rows, K, group, most
+		c.parts = dkvParts(work, K, group, most)
+	}
+	return c.parts
 }
 
 // fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
@@ -142,7 +160,8 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 }
 
 // AttentionGrad is the gradient of Attention, in three launches: the row sums of
-// do*o, then dk and dv over tiles of keys, and dq over tiles of queries.
+// do*o, then dk and dv over tiles of keys, and dq over tiles of queries; and a fourth
+// where a tile of keys is divided by query heads.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "AttentionGrad"
 	heads(op, a)
@@ -156,19 +175,31 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		return
 	}
 	defer b.enter()()
-	delta := b.scratch(4 * int64(N*a.H))[0]
-	l := b.layout(p)
+	l, w := b.layout(p), b.fast(a, dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
+	parts, rows := 1, [...]int{tileRows, tileRowsdKV}
+	if w >= 0 {
+		parts = l.keyParts(rows[w], a.K, a.H/a.K, int(b.parts/(8*int64(nk))))
+	}
+	var partBytes int64
+	if parts > 1 {
+		partBytes = 8 * int64(nk) * int64(parts)
+	}
+	place := b.scratch(4*int64(N*a.H), partBytes)
+	delta, part := place[0], place[1]
 	segments, H, K, scale := at(index(b, "segments", l.table)), whole(a.H), whole(a.K), real(float32(a.Scale))
-	if w := b.fast(a, dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p); w >= 0 {
+	if w >= 0 {
 		pairs := l.queryTiles()
 		tiles := index(b, "tiles", pairs)
 		b.launch(b.k.attnDelta[w], grid{blocks(N*a.H, [2]int{16, 8}[w]), 1, 1, attnThreads, 0}, at(delta), at(do.p), at(o.p), whole(N), H)
 		b.launch(b.k.attnDQ[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{65536, 98304}[w]},
 			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), H, K, scale)
-		pairs = l.keyTiles([2]int{tileRows, tileRowsdKV}[w])
+		pairs = l.keyTiles(rows[w])
 		tiles = index(b, "tiles", pairs)
-		b.launch(b.k.attnDKV[w], grid{len(pairs) / 2, a.K, 1, attnThreads, [2]int{66560, 99328}[w]},
-			at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), H, K, scale)
+		b.launch(b.k.attnDKV[w], grid{len(pairs) / 2 * a.K * parts, 1, 1, attnThreads, [2]int{66560, 99328}[w]},
+			at(dk.p), at(dv.p), at(part), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), whole(N), H, K, whole(parts), scale)
+		if parts > 1 {
+			b.launch(b.k.attnDKVSum, b.flat(nk), at(dk.p), at(dv.p), at(part), whole(parts), whole(nk), scale)
+		}
 		return
 	}
 	S, n, E := whole(p.Segments()), whole(N), whole(a.E)
@@ -207,20 +238,49 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	table := b.table(pages.Table, cols, k.n/(W*P))
 	splits := blocks(cols*P, decodeSplit)
 	part := b.scratch(decodeBytes(min(R, b.rows), splits, a.H, a.E))[0]
+	fast := -1
+	var done driver.Ptr
+	if a.H/a.K <= 16 {
+		if fast = b.fast(a, q.p, k.p, v.p); fast >= 0 {
+			done = b.counters(min(R, b.rows) * a.K)
+		}
+	}
 	length, H, K, E, scale := index(b, "lengths", pages.Len), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale))
 	for r := 0; r < R; r += b.rows {
 		rows := min(b.rows, R-r)
 		from, n := r*a.H*a.E, whole(rows)
 		tableAt, lengthAt := at(table+driver.Ptr(4*r*cols)), at(length+driver.Ptr(4*r))
 		g := grid{splits, a.K, rows, attnThreads, 0}
-		if w := b.fast(a, q.p, k.p, v.p); w >= 0 && a.H/a.K <= 16 {
+		if fast >= 0 {
 			g.shared = 65536
-			b.launch(b.k.decode[w], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, scale)
-		} else {
-			b.launch(b.k.decodeAny[b.narrow], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, scale)
+			b.launch(b.k.decode[fast], g, at(o.from(from)), at(part), at(done), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, scale)
+			continue
 		}
+		b.launch(b.k.decodeAny[b.narrow], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, scale)
 		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)), at(part), lengthAt, n, whole(splits), H, E)
 	}
+}
+
+// counters is n zeros for kernels that count their blocks and leave zeros behind.
+func (b *Backend) counters(n int) driver.Ptr {
+	bytes := counterBytes(n)
+	if bytes <= b.counts.bytes || b.err != nil {
+		return b.counts.p
+	}
+	if b.graph.fixed() {
+		b.graph.diverged = true // they cannot move under a graph
+		return 0
+	}
+	b.wait()
+	b.release(&b.counts)
+	var err error
+	if b.counts, err = b.allocate("counters", bytes); err == nil {
+		err = b.dev.Set32(b.counts.p, 0, bytes/4) // no command: it is not repeated
+	}
+	if err != nil && b.err == nil {
+		b.err = err
+	}
+	return b.counts.p
 }
 
 // decodeStride is the length of a row of the page table: the longest row's, rounded

@@ -142,6 +142,115 @@ func TestSharedPrompts(t *testing.T) {
 	}
 }
 
+// The gradients of keys and values, in each number of parts that a group of query heads
+// can be divided into: the values of the reference, and what is not divided keeps its bits.
+func TestKeyParts(t *testing.T) {
+	for _, a := range []compute.AttnShape{{H: 14, K: 2, E: 64}, {H: 3, K: 1, E: 128}, {H: 5, K: 1, E: 128}} {
+		t.Run(fmt.Sprintf("H=%d,K=%d,E=%d", a.H, a.K, a.E), func(t *testing.T) {
+			a.Scale = 1.5 / math.Sqrt(float64(a.E))
+			b := start(t, Options{})
+			s := set(t, b)
+			p := compute.Pack{Start: []int32{0, 5, 140, 190, 193}, Parent: []int32{-1, -1, 1, 1}}
+			N := int(p.Start[p.Segments()])
+			q, k, v, do := s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
+			for _, x := range [][]float32{q, k, v, do} {
+				copy(x, s.down(s.put(compute.Narrow, x))) // rounded
+			}
+			want := attend(t, ref.New(), a, p, q, k, v, do)
+			var whole attended
+			seen, group := map[int]bool{}, a.H/a.K
+			for most := range group + 1 { // none at all is as one
+				b.parts = 8 * int64(most) * int64(N*a.K*a.E)
+				got := attend(t, b, a, p, q, k, v, do)
+				parts := b.pack.split.parts
+				seen[parts] = true
+				if parts > max(1, most) || blocks(group, parts) != blocks(group, max(1, most)) {
+					t.Errorf("%d query heads in at most %d parts: %d", group, most, parts)
+				}
+				if most == 0 {
+					whole = got
+				}
+				s.same(fmt.Sprintf("o of %d parts", parts), got.o, whole.o)
+				s.same(fmt.Sprintf("dq of %d parts", parts), got.dq, whole.dq)
+				if parts == 1 {
+					s.same("dk of one part", got.dk, whole.dk)
+					s.same("dv of one part", got.dv, whole.dv)
+				}
+				for name, pair := range map[string][2][]float32{"dk": {got.dk, want.dk}, "dv": {got.dv, want.dv}} {
+					for seg := range p.Segments() {
+						for kv := range a.K {
+							var off, all float64
+							for n := int(p.Start[seg]); n < int(p.Start[seg+1]); n++ {
+								for i := (n*a.K + kv) * a.E; i < (n*a.K+kv+1)*a.E; i++ {
+									off, all = off+math.Pow(float64(pair[0][i]-pair[1][i]), 2), all+math.Pow(float64(pair[1][i]), 2)
+								}
+							}
+							if share := math.Sqrt(off / max(all, 1e-300)); !(share <= 0.008) {
+								t.Errorf("%d parts: %s of segment %d and key/value head %d: off by %.2g of its values", parts, name, seg, kv, share)
+							}
+						}
+					}
+				}
+			}
+			if !seen[1] || !seen[group] {
+				t.Errorf("parts tried: %v, want 1 and %d among them", seen, group)
+			}
+		})
+	}
+}
+
+// Rows of none, one and several splits, in groups of query heads, against the plain kernels
+// in float32: each row's values within its own size, the same bits again, alone and in
+// several launches, and the counters of blocks as they were.
+func TestDecodeSplits(t *testing.T) {
+	fast, plain := set(t, start(t, Options{})), set(t, start(t, Options{Precision: F32}))
+	for _, a := range []compute.AttnShape{{H: 4, K: 2, E: 64}, {H: 3, K: 1, E: 128}, {H: 16, K: 1, E: 64}} {
+		a.Scale = 1 / math.Sqrt(float64(a.E))
+		const P = 16
+		lengths := []int32{0, 1, 511, 512, 513, 0, 1024, 1025, 1600}
+		pages := 1 + blocks(int(slices.Max(lengths)), P)
+		all := fast.perm(pages)
+		paged := compute.Pages{PageTokens: P}
+		for _, n := range lengths {
+			paged.Table, paged.Len = append(paged.Table, all[:blocks(int(n), P)]), append(paged.Len, n)
+		}
+		R := len(lengths)
+		q, cache := fast.normal(R*a.H*a.E), fast.normal(2*pages*P*a.K*a.E)
+		for _, x := range [][]float32{q, cache} {
+			copy(x, fast.down(fast.put(compute.Narrow, x))) // rounded
+		}
+		decode := func(s *setting, rows, lo, hi int) []float32 {
+			defer func(all int) { s.b.rows = all }(s.b.rows)
+			s.b.rows = rows
+			W, half := a.H*a.E, len(cache)/2
+			kv, o := s.put(compute.Narrow, cache), s.put(compute.Narrow, slices.Repeat([]float32{float32(math.NaN())}, (hi-lo)*W))
+			s.b.AttentionDecode(o, s.put(compute.Narrow, q[lo*W:hi*W]), kv.Slice(0, half), kv.Slice(half, 2*half), a,
+				compute.Pages{PageTokens: P, Table: paged.Table[lo:hi], Len: paged.Len[lo:hi]})
+			return s.down(o)
+		}
+		got, want := decode(fast, decodeRows, 0, R), decode(plain, decodeRows, 0, R)
+		for r := range R {
+			for h := range a.H {
+				var off, size float64
+				for i := (r*a.H + h) * a.E; i < (r*a.H+h+1)*a.E; i++ {
+					off, size = off+math.Pow(float64(got[i]-want[i]), 2), size+math.Pow(float64(want[i]), 2)
+				}
+				if share := math.Sqrt(off / max(size, 1e-300)); !(share <= 0.01) {
+					t.Errorf("width %d: head %d of the row of %d positions: off by %.2g of its values", a.E, h, lengths[r], share)
+				}
+			}
+		}
+		what := fmt.Sprintf("width %d: ", a.E)
+		fast.same(what+"again", decode(fast, decodeRows, 0, R), got)
+		fast.same(what+"in launches of four rows", decode(fast, 4, 0, R), got)
+		fast.same(what+"a row by itself", decode(fast, decodeRows, R-2, R-1), got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
+		counts := make([]int32, R*a.K)
+		if !fast.b.readBack(bytesOf(counts), fast.b.counts.p) || slices.Max(counts) != 0 {
+			t.Errorf("width %d: counters %v, want zeros", a.E, counts)
+		}
+	}
+}
+
 // The tiles of a pack's lists are all of its tiles, each once, those with most work
 // first; and a pack that only differs in who follows whom is another pack.
 func TestLayout(t *testing.T) {

@@ -381,8 +381,8 @@ func BenchmarkElementwise(b *testing.B) {
 				return 6 * N * F, func() { x.be.SwiGLU(y, g, u) }
 			}},
 			{"SwiGLUGrad", func(x *bench) (float64, func()) {
-				dg, du, g, u := x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F)
-				return 10 * N * F, func() { x.be.SwiGLUGrad(dg, du, dg, g, u) }
+				y, dg, du, g, u := x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F)
+				return 12 * N * F, func() { x.be.SwiGLUGrad(y, dg, du, dg, g, u) }
 			}},
 			{"Embed", func(x *bench) (float64, func()) {
 				y, w := x.wide(x.N*x.D), x.param(x.V, x.D, false)

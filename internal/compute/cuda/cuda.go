@@ -15,8 +15,11 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"gad/internal/compute"
 )
@@ -137,10 +140,13 @@ func (o Options) Scratch(w compute.Work) int64 {
 		most = max(most, sum)
 	}
 	if w.Vocab > 1 && w.Rows > 0 {
-		use(headLimits.chunks(w.Rows, w.Vocab).bytes(w.Hidden, w.Vocab, narrow, w.Trainable)...)
+		use(headLimits.stats.chunks(w.Rows, w.Vocab).bytes(w.Hidden, w.Vocab, narrow, false)...)
+		if w.Trainable {
+			use(headLimits.grad.chunks(w.Rows, w.Vocab).bytes(w.Hidden, w.Vocab, narrow, true)...)
+		}
 	}
 	if w.Vocab > 1 && w.Slots > 0 {
-		use(append(headLimits.whole(w.Slots, w.Vocab).bytes(0, w.Vocab, narrow, false), 8*int64(w.Slots))...)
+		use(append(headLimits.sample.whole(w.Slots, w.Vocab).bytes(0, w.Vocab, narrow, false), 8*int64(w.Slots))...)
 	}
 	if w.Slots > 0 {
 		splits := blocks(w.Positions+64*defaultPage, decodeSplit)
@@ -149,11 +155,12 @@ func (o Options) Scratch(w compute.Work) int64 {
 	if w.Trainable {
 		use(int64(w.Tokens)*int64(w.Hidden)*narrow, partialBytes(w.Tokens, max(w.Hidden, w.Heads*w.HeadDim))) // a product's Wide gradient, narrowed
 		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
-		use(4 * int64(w.Tokens) * int64(w.Heads)) // row sums of the attention's gradient
+		// Row sums of the attention's gradient, and parts of dk and dv.
+		use(4*int64(w.Tokens)*int64(w.Heads), min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
 	}
 	most = o.Block(most)
 	if w.Slots > 0 {
-		most += o.Block(areaBytes)
+		most += o.Block(areaBytes) + o.Block(counterBytes(min(w.Slots, decodeRows)*w.Heads))
 	}
 	return most
 }
@@ -194,9 +201,53 @@ const (
 // as a grid may have along y and z.
 const decodeRows = 65535
 
+// counterBytes is the size of n counters, and of more than most calls need, so that it
+// seldom grows.
+func counterBytes(n int) int64 { return max(16<<10, 4*int64(n)) }
+
 // decodeBytes is the size of the partial softmaxes of R rows.
 func decodeBytes(R, splits, H, E int) int64 {
 	return 4 * int64(R) * int64(splits) * int64(H) * int64(E+2)
+}
+
+// The gradients of keys and values: how many queries a block takes at a time, and how
+// many blocks are to be under way at once, two on each of 132 multiprocessors. The latter
+// is the same on every device, so that a run's bits do not depend on how many it has.
+const (
+	dkvQueries   = 64
+	dkvBlocks    = 264
+	dkvPartBytes = 64 << 20 // the most that parts of dk and dv take
+)
+
+// dkvParts is in how many parts, at most most, a group's query heads are divided among
+// blocks. work has the tiles of queries of each tile of keys, which K heads have each.
+// Blocks are begun longest first, so what they take is near the larger of the mean over
+// dkvBlocks and, for each n, n+1 times the longest but n*dkvBlocks. To write and read a
+// part of a tile takes about as long as a tile of queries.
+func dkvParts(work []int, K, group, most int) int {
+	sorted, total := slices.Clone(work), 0
+	slices.SortFunc(sorted, func(a, b int) int { return cmp.Compare(b, a) })
+	for _, n := range sorted {
+		total += n
+	}
+	best, least := 1, math.Inf(1)
+	for parts := 1; parts <= group && (parts == 1 || parts <= most); parts++ {
+		share := blocks(group, parts)
+		if parts > 1 && blocks(group, parts-1) == share { // no shorter
+			continue
+		}
+		time := float64(total*group*K) / dkvBlocks
+		for i := 0; i < len(sorted)*K*parts; i += dkvBlocks {
+			time = max(time, float64((i/dkvBlocks+1)*share*sorted[i/(K*parts)]))
+		}
+		if parts > 1 {
+			time += float64(len(sorted)*K*parts) / dkvBlocks
+		}
+		if time < 0.95*least { // or else not worth the memory
+			best, least = parts, time
+		}
+	}
+	return best
 }
 
 // limits bound the head's scratch.
@@ -206,8 +257,20 @@ type limits struct {
 	logits int64 // bytes of logits, unless one row's chunk has more
 }
 
-// headLimits suit a GPU: chunks that its matrix units fill.
-var headLimits = limits{rows: 8192, vocab: 8192, logits: 256 << 20}
+// bounds are the limits of the head's operations.
+type bounds struct{ stats, grad, sample limits }
+
+// headLimits suit a GPU. LogProb only writes its logits and reads them, so a chunk fits
+// the second-level cache, 50 MB on a Hopper GPU, together with what it is computed from.
+// LogProbGrad adds each chunk of rows to all of the weights' gradient, and the output of
+// two of its products is only rows or chunk by D: larger chunks save more there than the
+// cache could, and fill the matrix units. Sample reads all weights for each chunk of rows,
+// which are not to be more than one.
+var headLimits = bounds{
+	stats:  limits{rows: 2048, vocab: headTile, logits: 32 << 20},
+	grad:   limits{rows: 8192, vocab: 2 * headTile, logits: 256 << 20},
+	sample: limits{rows: 8192, vocab: 2 * headTile, logits: 256 << 20},
+}
 
 // chunks cuts the head's work on R rows and V tokens into parts.
 type chunks struct {

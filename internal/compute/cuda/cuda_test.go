@@ -35,7 +35,7 @@ func TestPrecision(t *testing.T) {
 // The head's chunks cover rows and vocabulary, begin where the statistics' tiles
 // do, and keep to the limit unless one row's chunk is beyond it.
 func TestHeadLimits(t *testing.T) {
-	for _, l := range []limits{headLimits, {rows: 3, vocab: headTile, logits: 1 << 16}} {
+	for _, l := range []limits{headLimits.stats, headLimits.grad, headLimits.sample, {rows: 3, vocab: headTile, logits: 1 << 16}} {
 		if l.vocab%headTile != 0 {
 			t.Fatalf("%+v: chunks are not of whole tiles", l)
 		}
@@ -59,6 +59,30 @@ func TestHeadLimits(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// What the head's operations keep at the sizes of Qwen2.5-1.5B: LogProb's logits fit a
+// second-level cache, and Sample reads the weights once for as many rows as usual.
+func TestHeadScratch(t *testing.T) {
+	const D, V = 1536, 151936
+	for _, R := range []int{100, 1024, 2048, 16384} {
+		c := headLimits.stats.chunks(R, V)
+		if logits := 4 * c.rows * c.ld; logits > 32<<20 || logits < 24<<20 {
+			t.Errorf("LogProb, %d rows: logits of %d bytes: %+v", R, logits, c)
+		}
+	}
+	if c := headLimits.sample.whole(256, V); c.rows != 256 || c.cols != V {
+		t.Errorf("Sample, 256 rows: %+v", c)
+	}
+	w := compute.Work{Tokens: 16384, Rows: 16384, Hidden: D, Vocab: V, Heads: 12, HeadDim: 128}
+	frozen := Options{}.Scratch(w)
+	if frozen < 32<<20 || frozen > 48<<20 {
+		t.Errorf("scratch of a model without gradients: %d bytes", frozen)
+	}
+	w.Trainable = true
+	if trained := (Options{}).Scratch(w); trained < 384<<20 || trained > 512<<20 {
+		t.Errorf("scratch of a trained model: %d bytes", trained)
 	}
 }
 

@@ -22,18 +22,20 @@ type Backend struct {
 	name   string
 	narrow dtype // of Narrow memory
 	sms    int   // multiprocessors
-	head   limits
-	rows   int // that one launch decodes
+	head   bounds
+	rows   int   // that one launch decodes
+	parts  int64 // the most bytes that parts of dk and dv take
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
 	onHost      int64                // bytes of Host memory
 	pins        map[driver.Ptr][]byte
 
-	err   error // first failure since the last Sync
-	ring  staging
-	zeros block // source of zeros that are less than a word
-	arena block // scratch of the operation that runs
+	err    error // first failure since the last Sync
+	ring   staging
+	zeros  block // source of zeros that are less than a word
+	arena  block // scratch of the operation that runs
+	counts block // zeros between operations
 
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
@@ -84,7 +86,7 @@ func open(o Options) (*Backend, error) {
 		}
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
+	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, parts: dkvPartBytes, blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow], dev.Info().Name)
 	for i := range b.args {
 		b.args[i] = unsafe.Pointer(&b.words[i])
@@ -125,6 +127,7 @@ func (b *Backend) Close() error {
 	err := b.Sync()
 	b.graph.drop(b, 0)
 	b.release(&b.arena)
+	b.release(&b.counts)
 	b.ring.release(b)
 	for p, bytes := range b.blocks { // that the caller has not freed
 		b.release(&block{p, bytes})

@@ -144,6 +144,14 @@ func (s *setting) param(rows, cols int) *compute.Param {
 	return p
 }
 
+func (s *setting) perm(n int) []int32 {
+	x := make([]int32, n)
+	for i, p := range s.rng.Perm(n) {
+		x[i] = int32(p)
+	}
+	return x
+}
+
 func (s *setting) draws(n, of int) []int32 {
 	x := make([]int32, n)
 	for i := range x {
@@ -563,7 +571,7 @@ func TestHeadChunks(t *testing.T) {
 			rows, targets := []int32{8, 1, 1, 1, 1, 7, 2}, s.draws(R, V) // equal rows lie across chunks
 			dlogp, dent := s.put(compute.Wide, s.normal(R)), s.put(compute.Wide, s.normal(R))
 			u := []float64{0.1, 0.9, 0.4, 0.99, 0.5, 0, 0.7}
-			draw := func(l limits, shift float64) (lp []float32, ids []int32) {
+			draw := func(l bounds, shift float64) (lp []float32, ids []int32) {
 				b.head = l
 				moved := make([]float64, R)
 				for r := range u {
@@ -573,7 +581,7 @@ func TestHeadChunks(t *testing.T) {
 				b.Sample(ids, lp, h.Slice(0, R*D), w, compute.Sampling{Temperature: 0.8, TopK: 1000, TopP: 0.95}, moved)
 				return lp, ids
 			}
-			run := func(l limits) (logp, grad []float32) {
+			run := func(l bounds) (logp, grad []float32) {
 				b.head = l
 				out := compute.HeadOut{LogpR: s.empty(compute.Wide, R), EntR: s.empty(compute.Wide, R), LseR: s.empty(compute.Wide, R)}
 				dh := s.empty(compute.Narrow, N*D)
@@ -590,7 +598,8 @@ func TestHeadChunks(t *testing.T) {
 					}
 				}
 			}
-			small := limits{rows: 3, vocab: headTile, logits: 4 * 3 * headTile}
+			few := limits{rows: 3, vocab: headTile, logits: 4 * 3 * headTile}
+			small := bounds{few, few, few}
 			logp, grad := run(headLimits)
 			logp2, grad2 := run(small)
 			lp, ids := draw(headLimits, 0)

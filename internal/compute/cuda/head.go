@@ -77,7 +77,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	}
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
-	k := b.headWork(b.head.chunks(R, V), D, V, false)
+	k := b.headWork(b.head.stats.chunks(R, V), D, V, false)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
@@ -114,7 +114,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	}
 	defer b.enter()()
 	W, inv := b.weights(op, w, b.narrow), float32(invTemp)
-	k := b.headWork(b.head.chunks(R, V), D, V, true)
+	k := b.headWork(b.head.grad.chunks(R, V), D, V, true)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
@@ -170,7 +170,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 		invTemp, draws = 1/s.Temperature, index(b, "u", u)
 	}
 	W := b.weights(op, w, b.narrow)
-	c := b.head.whole(R, V)
+	c := b.head.sample.whole(R, V)
 	place := b.scratch(append(c.bytes(0, V, b.narrow.size(), false), int64(8*R))...)
 	k := headWork{chunks: c, z: place[1], part: place[2], tiles: blocks(V, headTile)}
 	id, lp := place[5], place[5]+driver.Ptr(4*R)

@@ -14,6 +14,7 @@ import (
 // kernelSet is the kernels, by the types of their tensors where they have several.
 type kernelSet struct {
 	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope, swiglu, swigluGrad [2]*driver.Kernel
+	ropeCache                                                                         [2]*driver.Kernel
 	embedGrad                                                                         *driver.Kernel
 	rmsNorm                                                                           [2][2]*driver.Kernel // x, y
 	rmsNormGrad                                                                       [2][2]*driver.Kernel // dy, x and dx
@@ -25,6 +26,7 @@ type kernelSet struct {
 	headGrad, score, scoreGrad, scoreWGrad                                            [2]*driver.Kernel
 	attnFwd, attnDelta, attnDKV, attnDQ, decode                                       [2]*driver.Kernel // head width 64, 128
 	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny, decodeCombine         [2]*driver.Kernel
+	attnDKVSum                                                                        *driver.Kernel
 	sumSquares                                                                        [2]*driver.Kernel
 	sumPartials                                                                       *driver.Kernel
 	castMaster, castOfMaster, addMaster, scaleMaster                                  *driver.Kernel
@@ -51,7 +53,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 	k := &kernelSet{
 		cast: [2]*driver.Kernel{find("cast_bf16_f32"), find("cast_f32_bf16")}, // by the result
 		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"), scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
-		rope: pair("rope"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), embedGrad: find("embed_grad"),
+		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), embedGrad: find("embed_grad"),
 		rmsNorm:      [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")}, {nil, find("rmsnorm_bf16_bf16")}},
 		rmsNormGrad:  [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil}, {find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
 		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil}, {find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
@@ -59,7 +61,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		gemm:      [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil}, {find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
 		headStats: find("head_stats"), headFinish: find("head_finish"), sample: find("sample"),
 		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"), scoreWGrad: pair("score_wgrad"),
-		attnFwd: wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"), attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"), decode: wideHeads("decode"),
+		attnFwd: wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"), attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"), attnDKVSum: find("attn_bwd_dkv_sum"), decode: wideHeads("decode"),
 		attnFwdAny: pair("attn_fwd_any"), attnDeltaAny: pair("attn_bwd_delta_any"), attnDKVAny: pair("attn_bwd_dkv_any"), attnDQAny: pair("attn_bwd_dq_any"),
 		decodeAny: pair("decode_any"), decodeCombine: pair("decode_combine"),
 		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"),
@@ -97,8 +99,10 @@ func (b *Backend) zero(p driver.Ptr, bytes int64) {
 
 // Copy copies src to dst.
 func (b *Backend) Copy(dst, src compute.Tensor) {
-	s := local("Copy", "src", src, src.Len())
-	d := typed("Copy", "dst", dst, s.n, s.t)
+	s, d := local("Copy", "src", src, src.Len()), local("Copy", "dst", dst, src.Len())
+	if d.t != s.t && (s.t != f32 || d.t != bf16) {
+		panic(fmt.Sprintf("cuda: Copy: dst is %v, want %v: allocate it in the other class", d.t, s.t))
+	}
 	defer b.enter()()
 	b.cast(d, s)
 }
@@ -271,6 +275,29 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p), at(index(b, "slots", slots)), whole(N), whole(width))
 }
 
+// RopeCache rotates q and k, writes k and v to slots of the caches, in one launch.
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+	const op = "RopeCache"
+	heads(op, a)
+	N, W, E := len(pos), a.K*a.E, a.E
+	q := b.narrowed(op, "q", qNHE, N*a.H*E)
+	k, v := b.narrowed(op, "k", kNKE, N*W), b.narrowed(op, "v", vNKE, N*W)
+	kc, vc := b.narrowed(op, "kCache", kCache, kCache.Len()), b.narrowed(op, "vCache", vCache, kCache.Len())
+	P := rowsOf(op, "table", table, E)
+	tab := wide(op, "table", table, P*E)
+	if len(slots) != N || E%2 != 0 {
+		panic(fmt.Sprintf("cuda: %s: %d slots for %d positions, heads of width %d: want as many, and an even width", op, len(slots), N, E))
+	}
+	within(op, "pos", pos, P)
+	within(op, "slots", slots, rowsOf(op, "kCache", kCache, W))
+	if N == 0 {
+		return
+	}
+	defer b.enter()()
+	b.launch(b.k.ropeCache[q.t], b.eachRow(N*(a.H+2*a.K), E/2), at(q.p), at(k.p), at(v.p), at(kc.p), at(vc.p),
+		at(index(b, "pos", pos)), at(index(b, "slots", slots)), at(tab.p), whole(N), whole(a.H), whole(a.K), whole(E))
+}
+
 // SwiGLU gates up by silu(gate).
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	const op = "SwiGLU"
@@ -280,14 +307,18 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	b.launch(b.k.swiglu[y.t], b.flat(n), at(y.p), at(gate.p), at(up.p), whole(n))
 }
 
-// SwiGLUGrad is the gradient of SwiGLU.
-func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+// SwiGLUGrad is the gradient of SwiGLU, and its output again.
+func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	const op = "SwiGLUGrad"
 	n := gateNF.Len()
 	dgate, dup, dy := b.narrowed(op, "dgate", dgateNF, n), b.narrowed(op, "dup", dupNF, n), b.narrowed(op, "dy", dyNF, n)
 	gate, up := b.narrowed(op, "gate", gateNF, n), b.narrowed(op, "up", upNF, n)
+	var y view
+	if !yNF.Absent() {
+		y = b.narrowed(op, "y", yNF, n)
+	}
 	defer b.enter()()
-	b.launch(b.k.swigluGrad[dy.t], b.flat(n), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(n))
+	b.launch(b.k.swigluGrad[dy.t], b.flat(n), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(n))
 }
 
 // segments is a table of the tensors that one launch of the optimizer's kernels takes

@@ -148,7 +148,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	if !dxNI.Absent() {
 		dx = b.narrowed(op, "dx", dxNI, N*I)
 	}
-	if !w.G.Absent() {
+	if !w.G.Absent() && !xNI.Absent() {
 		x, g = b.narrowed(op, "x", xNI, N*I), wide(op, "G", w.G, O*I)
 	}
 	if bias != nil && !bias.G.Absent() {

@@ -281,7 +281,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 			}
 		}
 	}
-	if !w.G.Absent() {
+	if !w.G.Absent() && !xNI.Absent() {
 		x, g := size("LinearGrad", "x", xNI, N*I), F64(w.G)
 		for o := range O {
 			for i := range I {
@@ -432,6 +432,17 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 	}
 }
 
+// RopeCache is Rope of q and of the keys in the cache.
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+	W := a.K * a.E
+	b.Rope(qNHE, a.H, a.E, pos, table, false)
+	b.CacheWrite(kCache, kNKE, W, slots)
+	b.CacheWrite(vCache, vNKE, W, slots)
+	for n, slot := range slots {
+		b.Rope(kCache.Slice(int(slot)*W, (int(slot)+1)*W), a.K, a.E, pos[n:n+1], table, false)
+	}
+}
+
 // AttentionDecode is Attention for one query a row over paged keys and values.
 func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
 	H, K, E := a.H, a.K, a.E
@@ -459,8 +470,11 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 }
 
 // SwiGLUGrad is the gradient of SwiGLU, with silu'(x) = s*(1 + x*(1-s)), s = 1/(1+exp(-x)).
-func (b *Backend) SwiGLUGrad(dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
+	if !yNF.Absent() {
+		b.SwiGLU(yNF, gateNF, upNF)
+	}
 	dgate, dup := size("SwiGLUGrad", "dgate", dgateNF, n), size("SwiGLUGrad", "dup", dupNF, n)
 	dyNFv, up := size("SwiGLUGrad", "dy", dyNF, n), size("SwiGLUGrad", "up", upNF, n)
 	for i, x := range F64(gateNF) {

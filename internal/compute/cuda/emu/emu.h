@@ -264,6 +264,8 @@ DEVICE u32 __ballot_sync(u32 mask, int predicate, EMU_AT) {
     return b.result;
 }
 
+DEVICE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
 // Atomics are relaxed, on memory of the block or of the grid; all return the old value.
 #define EMU_ATOMIC(T)                                                                                      \
     DEVICE T atomicAdd(T *p, T x) { return __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }                   \

@@ -24,12 +24,12 @@
 // segments [S]. Everything is overwritten, nothing accumulated.
 //
 // The fast kernels (bf16, E 64 and 128) need scale > 0 and all of q, k, v, o, do,
-// dq, dk, dv at 16-byte aligned addresses. 128 threads a block; grid (tiles, heads):
+// dq, dk, dv at 16-byte aligned addresses. 128 threads a block:
 //   kernel            grid                   tile rows   dynamic shared memory, bytes
 //   attn_fwd_E64      (tiles, H)             128          40960
 //   attn_fwd_E128     (tiles, H)             128          81920
-//   attn_bwd_dkv_E64  (tiles, K)             128          66560
-//   attn_bwd_dkv_E128 (tiles, K)              64          99328
+//   attn_bwd_dkv_E64  tiles*K*parts          128          66560
+//   attn_bwd_dkv_E128 tiles*K*parts           64          99328
 //   attn_bwd_dq_E64   (tiles, H)             128          65536
 //   attn_bwd_dq_E128  (tiles, H)             128          98304
 // tiles lists (segment, tile) for each tile of so many rows in each segment, those
@@ -38,7 +38,15 @@
 // where one has, the dkv kernels have a list of their own, since their work grows with
 // the branches and the others' with the parent. Empty segments have no tile.
 //
-// Backward is three launches in this order: delta, then dkv and dq in any order.
+// A block of the dkv kernels takes all query heads of its key/value head (parts 1), or
+// ceil(group/parts) of them, where the grid would be too small for a device. Then it
+// leaves its unscaled sums in part, float [parts,2,N,K,E] (dk, then dv), and
+//   attn_bwd_dkv_sum, elementwise (elementwise.cu):  dk = scale*sum_p part[p,0];  dv = sum_p part[p,1]
+// adds them, p ascending. The blocks of a tile are neighbours in the grid, so that the
+// tiles with most work are begun first in all heads.
+//
+// Backward is three launches in this order: delta, then dkv and dq in any order; and
+// attn_bwd_dkv_sum behind dkv where parts is above 1.
 //
 // The generic kernels (_any_T: T f32 or bf16) take any E up to 256, any alignment
 // and any scale, compute in float32 without rounding p or ds, and serve as the
@@ -48,6 +56,7 @@
 // attn_bwd_delta_E64, _E128: 128 threads, grid ceil(N*H/16) and ceil(N*H/8), no
 // shared memory, 16-byte aligned; either delta serves either backward.
 #include "attention.cuh"
+#include "vec.cuh"
 
 #define ATTN_THREADS 128
 
@@ -309,13 +318,13 @@ KERNEL(ATTN_THREADS, attn_bwd_delta_E128, float *delta, const bf16 *dout, const 
 // operands of dv += p*do and dk += ds*q. A tile's queries are taken NS at a time,
 // as registers allow. Queries, their do, lse and delta are double-buffered.
 template <int E, int MT, int NS>
-DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const Segment *segments,
-                         const int2 *tiles, int H, int K, float scale) {
+DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
+                         const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, float scale) {
     const int BK = 64 * MT, BQ = 64;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int2 at = tiles[blockIdx.x];
+    int2 at = tiles[blockIdx.x / (K * parts)];
     Segment g = segments[at.x];
-    int kv = blockIdx.y, group = H / K, first = g.first, len = g.len, seen_by = len + g.branches; // keys, and the rows that see the first of them
+    int kv = blockIdx.x / parts % K, group = H / K, share = (group + parts - 1) / parts, first = g.first, len = g.len, seen_by = len + g.branches; // keys, and the rows that see the first of them
     int j0 = ((len + BK - 1) / BK - 1 - at.y) * BK, row0 = warp * 16 * MT;
     int q_first = j0 / BQ, n_q = (seen_by + BQ - 1) / BQ;
     i64 qs = (i64)H * E, ks = (i64)K * E;
@@ -339,7 +348,8 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, co
         if (i + mine < seen_by) return of_row[row + (i64)mine * H] * (has_lse ? ATTN_LOG2E : 1.0f);
         return has_lse ? INF : 0.0f;
     };
-    int h = kv * group, tile = q_first, now = 0; // query head, its tile of queries, the buffer of that
+    int h = kv * group + blockIdx.x % parts * share, h_end = min(h + share, (kv + 1) * group);
+    int tile = q_first, now = 0; // of queries of head h, and the buffer that it is in
     rows[threadIdx.x] = load(ring, h, tile);
     copy_commit();
 
@@ -352,13 +362,13 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, co
             for (int i = 0; i < 4; i++) dk_acc[t][n][i] = dv_acc[t][n][i] = 0.0f;
     float scale2 = scale * ATTN_LOG2E;
 
-    while (h < (kv + 1) * group) {
+    while (h < h_end) {
         int i0 = tile * BQ;
         copy_wait<0>();
         __syncthreads();
         if (++tile == n_q) tile = q_first, h++;
         float next = 0.0f;
-        if (h < (kv + 1) * group) next = load(ring + (now ^ 1) * 2 * BQ * E, h, tile);
+        if (h < h_end) next = load(ring + (now ^ 1) * 2 * BQ * E, h, tile);
         copy_commit();
         const bf16 *q_tile = ring + now * 2 * BQ * E, *do_tile = q_tile + BQ * E;
         const float *lse_row = rows + now * 2 * BQ, *delta_row = lse_row + BQ;
@@ -463,6 +473,24 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, co
         rows[now * 2 * BQ + threadIdx.x] = next;
     }
 
+    if (parts > 1) {
+        i64 all = (i64)N * ks;
+        float *dk_part = part + 2 * ((h - 1) % group / share) * all + keys + row0 * ks + 2 * (lane % 4); // h is h_end; keeping the part's number would spill
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int r = 16 * t + 8 * half + lane / 4;
+                if (r >= len - j0 - row0) continue;
+                float *to = dk_part + r * ks;
+#pragma unroll
+                for (int n = 0; n < E / 8; n++) {
+                    *(float2 *)(to + 8 * n) = make_float2(dk_acc[t][n][2 * half], dk_acc[t][n][2 * half + 1]);
+                    *(float2 *)(to + all + 8 * n) = make_float2(dv_acc[t][n][2 * half], dv_acc[t][n][2 * half + 1]);
+                }
+            }
+        return;
+    }
     // A warp alone reads its rows of the tiles of keys and values.
     float factor[MT][2], one[MT][2];
 #pragma unroll
@@ -471,13 +499,28 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, co
     attn_store<E, MT>(dv + keys, ks, len - j0, v_tile, row0, dv_acc, one);
 }
 
-KERNEL(ATTN_THREADS, attn_bwd_dkv_E64, bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dkv<64, 2, 32>(dk, dv, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
+KERNEL(ATTN_THREADS, attn_bwd_dkv_E64, bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse,
+       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, float scale) {
+    attn_bwd_dkv<64, 2, 32>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, scale);
 }
-KERNEL(ATTN_THREADS, attn_bwd_dkv_E128, bf16 *dk, bf16 *dv, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dkv<128, 1, 64>(dk, dv, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
+KERNEL(ATTN_THREADS, attn_bwd_dkv_E128, bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse,
+       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, float scale) {
+    attn_bwd_dkv<128, 1, 64>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, scale);
+}
+
+KERNEL(256, attn_bwd_dkv_sum, bf16 *dk, bf16 *dv, const float *part, int parts, i64 n, float scale) {
+    sweep(n, aligned(dk, dv, part) && n % 4 == 0, [&](i64 i, int count, bool wide) {
+        Vec k_sum = {}, v_sum = {};
+        for (int p = 0; p < parts; p++) {
+            Vec a, b;
+            load(a, part + 2 * p * n + i, count, wide);
+            load(b, part + (2 * p + 1) * n + i, count, wide);
+            for (int j = 0; j < 8; j++) k_sum.v[j] += a.v[j], v_sum.v[j] += b.v[j];
+        }
+        for (int j = 0; j < 8; j++) k_sum.v[j] *= scale;
+        store(dk + i, k_sum, count, wide);
+        store(dv + i, v_sum, count, wide);
+    });
 }
 
 // dq: a block has 128 queries of one head, a warp 32 of them with dq in registers,

@@ -4,12 +4,15 @@
 //   table[r*stride + p/page]*page + p%page
 // of the caches [slots, K*E]. For head h, with key/value head h/(H/K):
 //   s_p = scale*sum_e q[r,h,e]*k[row_p,.,e];  o[r,h,e] = sum_p exp(s_p - lse)*v[row_p,.,e]
-// Two launches. The first makes, for each split of 512 positions, the partial
-// softmax (maximum m, sum l, sum acc over v) in scratch; decode_combine_T merges
-// them in ascending order. A row's result depends on its own positions only,
-// neither on the batch nor on the number of splits in the grid.
+// The first kernel makes, for each split of 512 positions, the partial softmax
+// (maximum m, sum l, sum acc over v) in scratch; decode_combine_T merges them in
+// ascending order. decode_E64 and _E128 need no second launch: of the blocks of a row
+// and key/value head the one that ends last merges, in the same order, whichever it is;
+// and where there is only one split nothing goes through scratch. A row's result depends
+// on its own positions only, neither on the batch nor on the number of splits in the grid.
 //
 //   part: scratch, R*splits*H*(E+2) floats: acc [R,splits,H,E], then (m,l) [R,splits,H,2]
+//   done: R*K counters of blocks that have ended, 0 at the start and again at the end
 //   splits: ceil(longest possible len / 512), at most 65535; fixed for a captured
 //   graph: splits past a row's end return at once. len 0 gives o = 0 (rows that
 //   pad a batch; their table is not read).
@@ -19,7 +22,7 @@
 //   decode_E128       (splits, K, R)  128       65536                          the same
 //   decode_any_T      (splits, K, R)  128       0                              E <= 256
 //   decode_combine_T  (H, R)          128       0                              any E
-// decode_E64 and _E128 are bf16 and use combine_bf16. decode_any_T does exactly
+// decode_E64 and _E128 are bf16. decode_any_T with decode_combine_T does exactly
 // what attn_fwd_any_T does, in the same order: the same bits.
 #include "attention.cuh"
 
@@ -34,13 +37,18 @@ DEVICE int decode_row(const int *table, int page, int p) { return table[p / page
 // copies under way, STAGES deep, so that no barrier stops the stream from memory;
 // the warps' softmaxes are merged at the end in ascending order.
 template <int E, int STAGES>
-DEVICE void decode(float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride, int page, int R, int H, int K,
+DEVICE void decode(bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride, int page, int R, int H, int K,
                    float scale) {
     const int BK = 16, STEP = BK * DECODE_THREADS / WARP, CHUNKS = E / 8;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int split = blockIdx.x, splits = gridDim.x, kv = blockIdx.y, r = blockIdx.z, group = H / K;
     int lo = split * ATTN_SPLIT, hi = min(len[r], lo + ATTN_SPLIT);
-    if (lo >= hi) return;
+    o += ((i64)r * H + kv * group) * E;
+    if (lo >= hi) {
+        if (split == 0)
+            for (int i = threadIdx.x; i < group * E; i += DECODE_THREADS) o[i] = from_float<bf16>(0.0f);
+        return;
+    }
     i64 ks = (i64)K * E;
     table += (i64)r * stride;
     q += ((i64)r * H + kv * group) * E;
@@ -146,8 +154,11 @@ DEVICE void decode(float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, c
         __syncwarp(); // the next copy overwrites what other lanes have read
     }
 
-    // Each warp leaves its sums [16,E] in its own part of shared memory, (m, l) behind all of them.
-    float *sums = (float *)shared(), *states = sums + DECODE_THREADS / WARP * 16 * E;
+    // Each warp leaves its sums [16,E] in its own part of shared memory, (m, l) behind all of
+    // them. A row is 8 longer than E, so that the four rows that half a warp writes at once
+    // lie in different banks.
+    const int LD = E + 8;
+    float *sums = (float *)shared(), *states = sums + DECODE_THREADS / WARP * 16 * LD;
     __syncthreads();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -160,34 +171,63 @@ DEVICE void decode(float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, c
             states[2 * g + 1] = sum;
         }
 #pragma unroll
-        for (int n = 0; n < E / 8; n++) *(float2 *)(sums + g * E + 8 * n + 2 * (lane % 4)) = make_float2(acc[n][2 * half], acc[n][2 * half + 1]);
+        for (int n = 0; n < E / 8; n++) *(float2 *)(sums + g * LD + 8 * n + 2 * (lane % 4)) = make_float2(acc[n][2 * half], acc[n][2 * half + 1]);
     }
     __syncthreads();
     float *state = part + (i64)R * splits * H * E;
     i64 at = ((i64)r * splits + split) * H + kv * group;
+    int used = (len[r] + ATTN_SPLIT - 1) / ATTN_SPLIT;
     for (int i = threadIdx.x; i < group * E; i += DECODE_THREADS) {
-        int g = i / E;
+        int g = i / E, e = i % E;
         float top = -INF, total = 0.0f, sum = 0.0f;
         for (int w = 0; w < DECODE_THREADS / WARP; w++) {
             float a, b;
             attn_merge(top, total, states[2 * (16 * w + g)], states[2 * (16 * w + g) + 1], a, b);
-            sum = fmaf(sum, a, sums[16 * w * E + i] * b);
+            sum = fmaf(sum, a, sums[(16 * w + g) * LD + e] * b);
+        }
+        if (used == 1) {
+            o[i] = from_float<bf16>(sum / total);
+            continue;
         }
         part[at * E + i] = sum;
-        if (i % E == 0) {
+        if (e == 0) {
             state[2 * (at + g)] = top;
             state[2 * (at + g) + 1] = total;
         }
     }
+    if (used == 1) return;
+
+    // What this block has written is seen by whoever sees that it is counted.
+    u32 *before = (u32 *)shared();
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) *before = atomicAdd(done + r * K + kv, 1u);
+    __syncthreads();
+    if (*before != (u32)used - 1) return;
+    __threadfence();
+    if (threadIdx.x == 0) done[r * K + kv] = 0;
+    at = (i64)r * splits * H + kv * group; // of the first split
+    for (int i = threadIdx.x; i < group * E; i += DECODE_THREADS) {
+        float top = -INF, total = 0.0f, sum = 0.0f;
+        for (int s = 0; s < used; s++) {
+            // volatile: the first-level cache may have what was there before
+            i64 from = at + (i64)s * H;
+            const volatile float *of_split = state + 2 * (from + i / E), *acc_split = part + from * E + i;
+            float a, b;
+            attn_merge(top, total, of_split[0], of_split[1], a, b);
+            sum = fmaf(sum, a, *acc_split * b);
+        }
+        o[i] = from_float<bf16>(sum / total);
+    }
 }
 
-KERNEL(DECODE_THREADS, decode_E64, float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride, int page, int R, int H,
-       int K, float scale) {
-    decode<64, 4>(part, q, kc, vc, table, len, stride, page, R, H, K, scale);
+KERNEL(DECODE_THREADS, decode_E64, bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride,
+       int page, int R, int H, int K, float scale) {
+    decode<64, 4>(o, part, done, q, kc, vc, table, len, stride, page, R, H, K, scale);
 }
-KERNEL(DECODE_THREADS, decode_E128, float *part, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride, int page, int R, int H,
-       int K, float scale) {
-    decode<128, 2>(part, q, kc, vc, table, len, stride, page, R, H, K, scale);
+KERNEL(DECODE_THREADS, decode_E128, bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride,
+       int page, int R, int H, int K, float scale) {
+    decode<128, 2>(o, part, done, q, kc, vc, table, len, stride, page, R, H, K, scale);
 }
 
 // The warps of a block share the group's query heads; the cache shares the keys.

@@ -121,23 +121,26 @@ KERNEL(ELEMENTWISE_THREADS, embed_grad, float *g, const float *dy, const int *id
 //   x[n,h,e], x[n,h,e+E/2] = x[n,h,e]*c - x[n,h,e+E/2]*s, x[n,h,e+E/2]*c + x[n,h,e]*s
 // sign is 1, or -1 to turn back. N*heads is below 2^32. Elements for the
 // grid: N*heads rows of E/2.
+// rope_pair rotates count pairs half apart by the angles at angle.
+template <class T> DEVICE void rope_pair(T *to, const T *from, const float *angle, int half, float sign, int count, bool wide) {
+    Vec a, b, c, s;
+    load(a, from, count, wide);
+    load(b, from + half, count, wide);
+    load(c, angle, count, wide);
+    load(s, angle + half, count, wide);
+    for (int j = 0; j < 8; j++) {
+        float p = a.v[j], q = b.v[j], sn = sign * s.v[j];
+        a.v[j] = fmaf(p, c.v[j], -(q * sn));
+        b.v[j] = fmaf(q, c.v[j], p * sn);
+    }
+    store(to, a, count, wide);
+    store(to + half, b, count, wide);
+}
 template <class T> DEVICE void rope(T *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
     int half = E / 2;
     sweep_rows((i64)N * heads, half, aligned(x, table), [&](i64 r, int e, int count, bool wide) {
-        Vec a, b, c, s;
         T *at = x + r * E + e;
-        const float *angle = table + (i64)pos[(u32)r / (u32)heads] * E + e;
-        load(a, at, count, wide);
-        load(b, at + half, count, wide);
-        load(c, angle, count, wide);
-        load(s, angle + half, count, wide);
-        for (int j = 0; j < 8; j++) {
-            float p = a.v[j], q = b.v[j], sn = sign * s.v[j];
-            a.v[j] = fmaf(p, c.v[j], -(q * sn));
-            b.v[j] = fmaf(q, c.v[j], p * sn);
-        }
-        store(at, a, count, wide);
-        store(at + half, b, count, wide);
+        rope_pair(at, at, table + (i64)pos[(u32)r / (u32)heads] * E + e, half, sign, count, wide);
     });
 }
 KERNEL(ELEMENTWISE_THREADS, rope_f32, float *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
@@ -146,6 +149,37 @@ KERNEL(ELEMENTWISE_THREADS, rope_f32, float *x, const int *pos, const float *tab
 KERNEL(ELEMENTWISE_THREADS, rope_bf16, bf16 *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
     rope(x, pos, table, N, heads, E, sign);
 }
+
+// rope_cache: rope of q [N,H,E] in place, of k [N,K,E] into the rows slots of kc
+// [slots,K,E], and cache_write of v [N,K,E] to vc, with the bits of these. slots are
+// distinct. N*(H+2K) is below 2^32. Elements for the grid: N*(H+2K) rows of E/2.
+template <class T>
+DEVICE void rope_cache(T *q, const T *k, const T *v, T *kc, T *vc, const int *pos, const int *slots, const float *table, int N, int H, int K, int E) {
+    int half = E / 2, heads = H + 2 * K;
+    sweep_rows((i64)N * heads, half, aligned(q, k, v, kc, vc, table), [&](i64 r, int e, int count, bool wide) {
+        int n = (u32)r / (u32)heads, h = (u32)r % (u32)heads;
+        Vec a, b;
+        if (h >= H + K) {
+            const T *value = v + ((i64)n * K + h - H - K) * E + e;
+            T *to = vc + ((i64)slots[n] * K + h - H - K) * E + e;
+            load(a, value, count, wide);
+            load(b, value + half, count, wide);
+            store(to, a, count, wide);
+            store(to + half, b, count, wide);
+            return;
+        }
+        const T *from = h < H ? q + ((i64)n * H + h) * E + e : k + ((i64)n * K + h - H) * E + e;
+        T *to = h < H ? q + ((i64)n * H + h) * E + e : kc + ((i64)slots[n] * K + h - H) * E + e;
+        rope_pair(to, from, table + (i64)pos[n] * E + e, half, 1.0f, count, wide);
+    });
+}
+#define ROPE_CACHE(T, SUFFIX)                                                                                                                                    \
+    KERNEL(ELEMENTWISE_THREADS, rope_cache_##SUFFIX, T *q, const T *k, const T *v, T *kc, T *vc, const int *pos, const int *slots, const float *table, int N, int H, \
+           int K, int E) {                                                                                                                                       \
+        rope_cache(q, k, v, kc, vc, pos, slots, table, N, H, K, E);                                                                                              \
+    }
+ROPE_CACHE(float, f32)
+ROPE_CACHE(bf16, bf16)
 
 // swiglu: y[i] = silu(gate[i])*up[i], silu(x) = x/(1+exp(-x)) (arXiv 2002.05202).
 // Where exp overflows, silu is -0. fast_rcp, because by count of instructions an
@@ -164,26 +198,29 @@ KERNEL(ELEMENTWISE_THREADS, swiglu_bf16, bf16 *y, const bf16 *gate, const bf16 *
 
 // swiglu_grad, with s = 1/(1+exp(-gate[i])):
 //   dgate[i] = dy[i]*up[i]*s*(1 + gate[i]*(1-s));  dup[i] = dy[i]*gate[i]*s
-// Each of dgate and dup may be dy, gate or up.
-template <class T> DEVICE void swiglu_grad(T *dgate, T *dup, const T *dy, const T *gate, const T *up, i64 n) {
-    sweep(n, aligned(dgate, dup, dy, gate, up), [&](i64 i, int count, bool wide) {
-        Vec d, g, u;
+// and unless y is null y[i] = gate[i]*s*up[i], as swiglu has it.
+// Each of dgate and dup may be dy, gate or up; y none of them.
+template <class T> DEVICE void swiglu_grad(T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, i64 n) {
+    sweep(n, aligned(y, dgate, dup, dy, gate, up), [&](i64 i, int count, bool wide) {
+        Vec a, d, g, u;
         load(d, dy + i, count, wide);
         load(g, gate + i, count, wide);
         load(u, up + i, count, wide);
         for (int j = 0; j < 8; j++) {
             float s = fast_rcp(1.0f + expf(-g.v[j]));
             float slope = s * fmaf(g.v[j], 1.0f - s, 1.0f);
+            a.v[j] = g.v[j] * s * u.v[j];
             u.v[j] = d.v[j] * u.v[j] * slope;
             d.v[j] = d.v[j] * (g.v[j] * s);
         }
+        if (y) store(y + i, a, count, wide);
         store(dgate + i, u, count, wide);
         store(dup + i, d, count, wide);
     });
 }
-KERNEL(ELEMENTWISE_THREADS, swiglu_grad_f32, float *dgate, float *dup, const float *dy, const float *gate, const float *up, i64 n) {
-    swiglu_grad(dgate, dup, dy, gate, up, n);
+KERNEL(ELEMENTWISE_THREADS, swiglu_grad_f32, float *y, float *dgate, float *dup, const float *dy, const float *gate, const float *up, i64 n) {
+    swiglu_grad(y, dgate, dup, dy, gate, up, n);
 }
-KERNEL(ELEMENTWISE_THREADS, swiglu_grad_bf16, bf16 *dgate, bf16 *dup, const bf16 *dy, const bf16 *gate, const bf16 *up, i64 n) {
-    swiglu_grad(dgate, dup, dy, gate, up, n);
+KERNEL(ELEMENTWISE_THREADS, swiglu_grad_bf16, bf16 *y, bf16 *dgate, bf16 *dup, const bf16 *dy, const bf16 *gate, const bf16 *up, i64 n) {
+    swiglu_grad(y, dgate, dup, dy, gate, up, n);
 }
