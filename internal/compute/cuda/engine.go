@@ -31,11 +31,11 @@ type Backend struct {
 	onHost      int64                // bytes of Host memory
 	pins        map[driver.Ptr][]byte
 
-	err    error // first failure since the last Sync
-	ring   staging
-	zeros  block // source of zeros that are less than a word
-	arena  block // scratch of the operation that runs
-	counts block // zeros between operations
+	err     error // first failure since the last Sync
+	ring    staging
+	zeros   block // source of zeros that are less than a word
+	arena   block // scratch of the operation that runs
+	arrived block // zeros between operations
 
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
@@ -127,7 +127,7 @@ func (b *Backend) Close() error {
 	err := b.Sync()
 	b.graph.drop(b, 0)
 	b.release(&b.arena)
-	b.release(&b.counts)
+	b.release(&b.arrived)
 	b.ring.release(b)
 	for p, bytes := range b.blocks { // that the caller has not freed
 		b.release(&block{p, bytes})
