@@ -83,8 +83,11 @@ func (c *counted) AttentionDecode(o, q, k, v compute.Tensor, a compute.AttnShape
 func (c *counted) SwiGLU(y, g, u compute.Tensor) {
 	c.op("SwiGLU", func() { c.Backend.SwiGLU(y, g, u) })
 }
-func (c *counted) SwiGLUGrad(dg, du, dy, g, u compute.Tensor) {
-	c.op("SwiGLUGrad", func() { c.Backend.SwiGLUGrad(dg, du, dy, g, u) })
+func (c *counted) RopeCache(q, k, v, kc, vc compute.Tensor, a compute.AttnShape, pos []int32, t compute.Tensor, slots []int32) {
+	c.op("RopeCache", func() { c.Backend.RopeCache(q, k, v, kc, vc, a, pos, t, slots) })
+}
+func (c *counted) SwiGLUGrad(y, dg, du, dy, g, u compute.Tensor) {
+	c.op("SwiGLUGrad", func() { c.Backend.SwiGLUGrad(y, dg, du, dy, g, u) })
 }
 func (c *counted) LogProb(out compute.HeadOut, h compute.Tensor, w *compute.Param, rows, targets []int32, t float64) {
 	c.op("LogProb", func() { c.Backend.LogProb(out, h, w, rows, targets, t) })

@@ -26,9 +26,13 @@ func (b *Backend) Zero(t compute.Tensor) {
 	}
 }
 
-// Copy: one command for each plane.
+// Copy: one command for each plane, or a kernel that rounds.
 func (b *Backend) Copy(dst, src compute.Tensor) {
 	b.begin("Copy")
+	if b.size(dst) != b.size(src) {
+		b.moves(b.bytes(src) + b.bytes(dst))
+		return
+	}
 	for range planes(src) {
 		b.copies(2 * b.bytes(src) / float64(planes(src)))
 	}
@@ -144,22 +148,23 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 }
 
 // LinearGrad: the bias's sums, dy rounded if it is Wide, and a product each for the input
-// and the weight.
+// and, unless x is absent, the weight.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	b.begin("LinearGrad")
 	I, O := w.Cols, w.Rows
 	N := dyNO.Len() / O
+	learns := !w.G.Absent() && !xNI.Absent()
 	if bias != nil && !bias.G.Absent() {
 		b.sums(b.bytes(dyNO), N, O)
 	}
-	if class(dyNO) == compute.Wide && !(dxNI.Absent() && w.G.Absent()) {
+	if class(dyNO) == compute.Wide && (learns || !dxNI.Absent()) {
 		b.moves((wide + narrow) * float64(dyNO.Len()))
 	}
 	if !dxNI.Absent() {
 		b.weights(w)
 		b.product(N, I, O, narrow, acc)
 	}
-	if !w.G.Absent() {
+	if learns {
 		b.product(O, I, N, wide, true)
 	}
 }
@@ -201,10 +206,11 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 }
 
 // AttentionGrad is three kernels: row sums, dq (three products a pair), and dk and dv
-// (four). The last cannot take less than its longest block does on half a multiprocessor.
+// (four); and a fourth that adds the parts of dk and dv, where these are divided by query
+// heads. That of dk and dv takes no less than its longest block on half a multiprocessor.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("AttentionGrad")
-	tile := cuda.DKVTile(a.E)
+	tile, parts := cuda.DKVTile(a.E), cuda.DKVParts(p, a)
 	b.layout(p, tile)
 	delta := b.bytes(lseNH)
 	b.moves(b.bytes(doNHE) + b.bytes(oNHE) + delta)
@@ -216,10 +222,20 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		g := p.Segment(s)
 		longest = max(longest, float64(g.Len+g.Branches))
 	}
-	keys := float64(tile)
-	block := 8 * max(longest-keys/2, keys/2) * keys * float64(cuda.DKVHeads(a.H/a.K)*a.E)
-	whole := 8 * n * he
-	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + b.bytes(dkNKE) + b.bytes(dvNKE)})
+	keys, heads := float64(tile), ceil(float64(a.H/a.K)/float64(parts))
+	block := 8 * max(longest-keys/2, keys/2) * keys * heads * float64(a.E)
+	whole, gradients := 8*n*he, b.bytes(dkNKE)+b.bytes(dvNKE)
+	partial := 0.0
+	if parts > 1 {
+		partial = wide / narrow * float64(parts) * gradients
+		gradients += partial
+	}
+	if parts > 1 {
+		b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + partial})
+		b.moves(gradients)
+		return
+	}
+	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + gradients})
 }
 
 // CacheWrite reads and writes rows.
@@ -227,6 +243,14 @@ func (b *Backend) CacheWrite(_, xNW compute.Tensor, _ int, slots []int32) {
 	b.begin("CacheWrite")
 	b.index("slots", slots)
 	b.moves(2 * b.bytes(xNW))
+}
+
+// RopeCache reads and writes q, and reads k and v and writes their slots.
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, _, _ compute.Tensor, _ compute.AttnShape, pos []int32, _ compute.Tensor, slots []int32) {
+	b.begin("RopeCache")
+	b.index("pos", pos)
+	b.index("slots", slots)
+	b.moves(2 * (b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)))
 }
 
 // AttentionDecode reads each row's keys and values, and joins the parts of each row.
@@ -242,8 +266,15 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.Att
 	b.index("lengths", pages.Len)
 	partial := wide * parts * float64(a.H*(a.E+2))
 	grid := cuda.DecodeSplits(most, pages.PageTokens)
-	b.queue(command{bytes: 2*narrow*kept*float64(a.K*a.E) + b.bytes(qRHE) + partial, grid: grid})
-	b.queue(command{bytes: partial + b.bytes(oRHE), grid: grid})
+	c := command{bytes: 2*narrow*kept*float64(a.K*a.E) + b.bytes(qRHE) + partial, grid: grid}
+	join := command{bytes: partial + b.bytes(oRHE), grid: grid}
+	if cuda.DecodesInOne(a) {
+		c.bytes += join.bytes
+		b.queue(c)
+		return
+	}
+	b.queue(c)
+	b.queue(join)
 }
 
 // SwiGLU reads two and writes one.
@@ -252,10 +283,10 @@ func (b *Backend) SwiGLU(yNF, _, _ compute.Tensor) {
 	b.moves(3 * b.bytes(yNF))
 }
 
-// SwiGLUGrad reads three and writes two.
-func (b *Backend) SwiGLUGrad(_, _, dyNF, _, _ compute.Tensor) {
+// SwiGLUGrad reads three and writes two, or three with y.
+func (b *Backend) SwiGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
 	b.begin("SwiGLUGrad")
-	b.moves(5 * b.bytes(dyNF))
+	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
 }
 
 // logits are a chunk's: a kernel that reads them finds them in the cache if they fit it.
