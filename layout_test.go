@@ -26,12 +26,12 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
-	"apps/bench": "actor algos critic internal/compute internal/compute/cpu model reference",
+	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
+	"apps/bench": "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/report internal/vfs",
 	"apps/task":  "internal/philox",
-	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
+	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos model",
 	"critic":     "algos internal/philox model",
 	"reference":  "model",
@@ -46,6 +46,7 @@ var house = map[string]string{
 	"internal/compute":              "",
 	"internal/compute/ref":          "internal/compute",
 	"internal/compute/cpu":          "internal/compute",
+	"internal/compute/cost":         "internal/compute internal/compute/cuda",
 	"internal/compute/cuda":         "internal/compute internal/compute/cuda/driver internal/compute/cuda/kernels",
 	"internal/compute/cuda/driver":  "",
 	"internal/compute/cuda/kernels": "",
@@ -68,6 +69,7 @@ var house = map[string]string{
 var doubles = map[string]string{
 	"internal/compute/ref":          "internal/compute",
 	"internal/compute/cpu":          "internal/compute",
+	"internal/compute/cost":         "internal/compute",
 	"internal/compute/cuda":         "internal/compute",
 	"internal/compute/cuda/driver":  "internal/compute", // to tell an emulated device to fail
 	"internal/compute/computetest":  "internal/compute",

@@ -241,6 +241,10 @@ const chunk = 1 << 18
 
 // fill sets p.W element by element; f is called from several goroutines.
 func (m *Model) fill(p *compute.Param, f func(i int) float32) {
+	if _, ok := m.be.(compute.Hollow); ok {
+		m.be.Refresh(p)
+		return
+	}
 	buf := make([]float32, min(chunk, p.Len()))
 	for lo := 0; lo < p.Len(); lo += chunk {
 		b := buf[:min(chunk, p.Len()-lo)]

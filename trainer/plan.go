@@ -11,6 +11,7 @@ import (
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/compute"
+	"gad/internal/compute/cost"
 	"gad/internal/compute/cpu"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -35,7 +36,8 @@ type Plan struct {
 	PromptMean  float64 // tokens
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
 	StepTime    []Timed // an estimate from a short measurement
-	Measured    string
+	Measured    string  // on what
+	Predicted   bool    // StepTime is a model's of a GPU that need not be there
 }
 
 // Item is a named number of bytes.
@@ -60,7 +62,8 @@ func total(items []Item) (n int64) {
 
 // NewPlan reads the model's configuration and the data, times a slice of the
 // model on be, and adds up what a run of the stage takes there. Without the
-// device, be is nil: then the memory is f's, and nothing is timed. free, unless 0,
+// device, be is nil: then the memory is f's, and nothing is timed; or it is a model of its
+// cost (package cost), on which a step is predicted. free, unless 0,
 // is the memory to plan for in the place of what the device has, in bytes.
 func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage) (*Plan, error) {
 	return newPlan(be, f, free, fsys, c, stage, false)
@@ -113,7 +116,8 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if t := c.Trainer; stage.hasCritic() && t.CriticWarmupUntil > 0 { // at the most
 		p.Steps = max(p.Steps, t.CriticWarmup) + max(0, t.CriticWarmupMax-t.CriticWarmup)
 	}
-	if be != nil && c.Trainer.Device == "cuda" { // another machine's is not known
+	card, predicted := be.(*cost.Backend)
+	if be != nil && !predicted && c.Trainer.Device == "cuda" { // another machine's is not known
 		p.HostFree = cpu.MemoryAvailable()
 	}
 	if fit && p.MemoryFree == 0 {
@@ -137,6 +141,9 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	}
 	if be == nil || p.tooLarge() || be.Available() > 0 && total(p.Memory) > be.Available() {
 		return p, nil // nothing to time it on, or the measurement itself might not fit
+	}
+	if predicted {
+		return p, p.predictTime(card, shape, c)
 	}
 	return p, p.measureTime(be, shape, c)
 }
@@ -377,35 +384,57 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 		p.StepTime = p.pairTime(c, perForward, perDecoded, perTrained)
 		return nil
 	}
+	// The answers to a prompt pass with it once.
+	answers := prompts*p.PromptMean + seqsPerStep*p.AnswerMean
+	judged := answers + prompts*p.AnswerMean
+	p.arrange(c, be.Alone(), stretches{
+		rollout: prompts*p.PromptMean*perForward + seqsPerStep*p.AnswerMean*perDecoded,
+		answers: answers * perForward,
+		judged:  judged * perForward,
+		critic:  judged * perTrained * float64(c.Critic.PPOEpochs),
+		actor:   answers * perTrained * float64(c.Actor.PPOEpochs),
+		teacher: prompts * whole * perTrained,
+	})
+	return nil
+}
+
+// stretches are the parts that a step of the game is made of, in seconds.
+type stretches struct {
+	rollout float64
+	answers float64 // a forward pass over prompts and the student's answers
+	judged  float64 // one over prompts and all answers
+	critic  float64 // the discriminator's updates, the student's on its answers,
+	actor   float64
+	teacher float64 // and on the teacher's
+}
+
+// arrange notes which of them a step of c has.
+func (p *Plan) arrange(c Config, alone bool, t stretches) {
 	add := func(name string, seconds float64) {
 		if seconds > 0 {
 			p.StepTime = append(p.StepTime, Timed{name, seconds})
 		}
 	}
-	add("rollout", prompts*p.PromptMean*perForward+seqsPerStep*p.AnswerMean*perDecoded)
-	// The answers to a prompt pass with it once.
-	answers := prompts*p.PromptMean + seqsPerStep*p.AnswerMean
+	add("rollout", t.rollout)
 	teacher := c.learnsTeacher(p.Stage)
-	if c.Actor.ReadsEntropy() || !teacher && c.Actor.OldLogProb != "rollout" && (c.Actor.OldLogProb == "recompute" || !be.Alone()) {
-		add("old_logp", answers*perForward)
+	if c.Actor.ReadsEntropy() || !teacher && c.Actor.OldLogProb != "rollout" && (c.Actor.OldLogProb == "recompute" || !alone) {
+		add("old_logp", t.answers)
 	}
-	judged := answers + prompts*p.AnswerMean
-	critic, scores := judged*perTrained*float64(c.Critic.PPOEpochs), judged*perForward*c.scoredBefore(c.Data.TrainBatchSize)
+	scores := t.judged * c.scoredBefore(c.Data.TrainBatchSize)
 	if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
 		add("score", scores)
-		add("update_critic", critic)
+		add("update_critic", t.critic)
 	} else {
-		add("update_critic", critic+scores)
+		add("update_critic", t.critic+scores)
 	}
 	if teacher {
-		add("update_actor", prompts*whole*perTrained)
-		return nil
+		add("update_actor", t.teacher)
+		return
 	}
 	if c.needsReference(p.Stage) {
-		add("ref_logp", answers*perForward)
+		add("ref_logp", t.answers)
 	}
-	add("update_actor", answers*perTrained*float64(c.Actor.PPOEpochs))
-	return nil
+	add("update_actor", t.actor)
 }
 
 // Check refuses what cannot fit, naming the numbers.
@@ -457,7 +486,11 @@ func (p *Plan) String() string {
 	}
 	b.WriteByte('\n')
 	if len(p.StepTime) > 0 {
-		fmt.Fprintf(&b, "time of a step, extrapolated from a short measurement (%s)\n", p.Measured)
+		how := "extrapolated from a short measurement"
+		if p.Predicted {
+			how = "predicted, nothing was measured"
+		}
+		fmt.Fprintf(&b, "time of a step, %s (%s)\n", how, p.Measured)
 		sum := 0.0
 		for _, t := range p.StepTime {
 			fmt.Fprintf(&b, "  %-52s %10s\n", t.Name, secondsText(t.Seconds))

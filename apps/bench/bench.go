@@ -20,7 +20,9 @@ import (
 	"strings"
 	"time"
 
+	"gad/actor"
 	"gad/internal/compute"
+	estimate "gad/internal/compute/cost"
 	"gad/model"
 )
 
@@ -53,6 +55,7 @@ type Load struct {
 	New     int // tokens of an answer
 	Micro   int // tokens of a micro-batch of the GAD step
 
+	Slots     int  // answers generated at the same time in the GAD step; 0 is the default
 	Recompute bool // activations in the backward pass
 	Rank      int  // of LoRA adapters, which student and discriminator train on one base; 0 is none
 }
@@ -62,6 +65,13 @@ func (l Load) lora() model.LoRA {
 	o := model.DefaultLoRA()
 	o.Rank = l.Rank
 	return o
+}
+
+func (l Load) slots() int {
+	if l.Slots > 0 {
+		return l.Slots
+	}
+	return actor.DefaultRollout().MaxNumSeqs
 }
 
 // DefaultLoad is SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a
@@ -88,6 +98,8 @@ type Report struct {
 	Declined string  `json:"declined,omitempty"` // what is to be said of matrix products that cuBLASLt has no algorithm for
 	Repeats  int     `json:"decode_steps,omitempty"`
 	Replayed float64 `json:"replayed_frac,omitempty"` // share of the decode steps that ran as the CUDA graph of an earlier one
+
+	Card *estimate.Card `json:"card,omitempty"` // of a prediction, with what it assumes
 }
 
 // Stat is the time of what was run several times.

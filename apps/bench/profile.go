@@ -11,10 +11,11 @@ import (
 
 // Used is what one operation took of a stage.
 type Used struct {
-	Name    string  `json:"op"`
-	Calls   int     `json:"calls"`
-	Seconds float64 `json:"seconds"`
-	Part    float64 `json:"part"` // of the stage's time
+	Name     string  `json:"op"`
+	Calls    int     `json:"calls"`
+	Launches int     `json:"launches,omitempty"` // kernels and products; of a prediction
+	Seconds  float64 `json:"seconds"`
+	Part     float64 `json:"part"` // of the stage's time
 	Use
 }
 

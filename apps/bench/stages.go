@@ -10,6 +10,7 @@ import (
 	"gad/algos"
 	"gad/critic"
 	"gad/internal/compute"
+	estimate "gad/internal/compute/cost"
 	"gad/model"
 	"gad/reference"
 )
@@ -27,10 +28,13 @@ type Stage struct {
 	Peak      int64   `json:"peak_bytes"`  // of the device's memory, since the device was opened
 	Planned   int64   `json:"plan_bytes"`  // what Config.Plan says that it is
 	Cold      bool    `json:"cold,omitempty"`
-	Note      string  `json:"note,omitempty"` // why it was not measured
+	Note      string  `json:"note,omitempty"`         // why it was not measured
+	Unfit     string  `json:"does_not_fit,omitempty"` // of a prediction
 
 	Parts []Stage `json:"parts,omitempty"` // of a GAD step, in their order
-	Ops   []Used  `json:"ops,omitempty"`   // of one more run, by operation; CPU
+	Ops   []Used  `json:"ops,omitempty"`   // of one more run, by operation; CPU, and predictions
+
+	Steps *estimate.Graphs `json:"graphs,omitempty"` // of a prediction
 }
 
 // game is the models and inputs of the stages: a student, later a discriminator and a
@@ -82,7 +86,7 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 		return nil, errors.Join(err, g.close())
 	}
 	roll := actor.DefaultRollout()
-	roll.N = load.N
+	roll.N, roll.MaxNumSeqs = load.N, load.slots()
 	ac := actor.DefaultConfig()
 	ac.MaxTokenLen = load.Micro
 	if g.actor, err = actor.New(m, ac, roll, 1000, load.New); err != nil {
@@ -271,18 +275,14 @@ func (g *game) parts() map[string]work {
 	return works
 }
 
-// measureStages times the stages: an SFT step and generation with a fifth of the
-// budget each, a GAD step with the rest.
-func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budget time.Duration) ([]Stage, error) {
-	began := time.Now()
-	left := func() time.Duration { return budget - time.Since(began) }
-	be, prof := profiled(be)
-	sft := Stage{Name: "SFT step", Size: fmt.Sprintf("%d x %d tokens", load.Seqs, load.Length)}
-	gen := Stage{Name: "generation", Size: fmt.Sprintf("%d answers x %d tokens", load.Samples, load.New)}
-	gad := Stage{Name: "GAD step", Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
+// stagesOf are the stages, with the memory that is planned for them.
+func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad Stage) {
+	sft = Stage{Name: "SFT step", Size: fmt.Sprintf("%d x %d tokens", load.Seqs, load.Length)}
+	gen = Stage{Name: "generation", Size: fmt.Sprintf("%d answers x %d tokens", load.Samples, load.New)}
+	gad = Stage{Name: "GAD step", Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
 
 	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // of a pass: the discriminator's
-	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(), Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, actor.DefaultRollout().MaxNumSeqs)),
+	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(), Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, load.slots())),
 		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
 	var base int64
 	if load.Rank > 0 {
@@ -297,6 +297,17 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	}
 	whole += scratch - min(plans[0].Gradients, plans[1].Gradients) // they learn in turn
 	sft.Planned, gen.Planned, gad.Planned = needs, needs, whole
+	return sft, gen, gad
+}
+
+// measureStages times the stages: an SFT step and generation with a fifth of the
+// budget each, a GAD step with the rest.
+func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budget time.Duration) ([]Stage, error) {
+	began := time.Now()
+	left := func() time.Duration { return budget - time.Since(began) }
+	be, prof := profiled(be)
+	sft, gen, gad := stagesOf(be, c, load)
+	needs, whole := sft.Planned, gad.Planned
 	room := be.Available()
 	note := func(needs int64) string {
 		if room > 0 && needs > room {

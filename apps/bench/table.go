@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	estimate "gad/internal/compute/cost"
 )
 
 // Print writes the report as tables.
@@ -13,8 +15,13 @@ func (r *Report) Print(w io.Writer) error {
 	if r.Rank > 0 {
 		lora = fmt.Sprintf(", frozen, LoRA of rank %d", r.Rank)
 	}
-	t.line("%s, %d threads, %s; shape %s, %s parameters%s", r.Device, r.Threads, r.Go, r.Shape, amount(float64(r.Parameters)), lora)
-	t.limits(r.Limits)
+	if r.Card != nil {
+		t.line("PREDICTED, nothing was measured: %s; shape %s, %s parameters%s", r.Device, r.Shape, amount(float64(r.Parameters)), lora)
+		t.line("assumed: %s", r.Card.Assumptions())
+	} else {
+		t.line("%s, %d threads, %s; shape %s, %s parameters%s", r.Device, r.Threads, r.Go, r.Shape, amount(float64(r.Parameters)), lora)
+	}
+	t.limits(r.Limits, r.Card)
 	t.ops(r.Ops)
 	t.stages(r.Stages)
 	if r.Repeats > 0 {
@@ -33,7 +40,13 @@ func (t *table) line(format string, args ...any) {
 	t.b.WriteString(strings.TrimRight(fmt.Sprintf(format, args...), " ") + "\n")
 }
 
-func (t *table) limits(l Limits) {
+func (t *table) limits(l Limits, card *estimate.Card) {
+	if card != nil {
+		t.line("\nlimits, by the data sheet")
+		t.line("  %-40s %10s", "bfloat16 products", amount(l.Products)+"FLOP/s")
+		t.line("  %-40s %10s", "memory", amount(l.Copy)+"B/s")
+		return
+	}
 	t.line("\nlimits of this machine, measured now")
 	row := func(what string, rate float64, unit string) {
 		if rate > 0 {
@@ -66,6 +79,16 @@ func (t *table) stages(stages []Stage) {
 			t.line("  %s", s.Note)
 			continue
 		}
+		if s.Steps != nil {
+			t.line("  %s (predicted), %s tokens/s, %s", duration(s.Seconds), amount(s.PerSecond), s.rate(s.Seconds))
+			t.line("  %s", s.share())
+			if s.Steps.Replayed > 0 {
+				t.line("  decode: %v", s.Steps)
+			}
+			t.line("  device memory: %sB planned%s", amount(float64(s.Planned)), s.unfit())
+			t.parts(s)
+			continue
+		}
 		runs := fmt.Sprintf("median of %d", s.Runs)
 		if s.Cold {
 			runs = "first run, nothing warm"
@@ -73,13 +96,28 @@ func (t *table) stages(stages []Stage) {
 		t.line("  %s (%s, best %s), %s tokens/s, %s", duration(s.Seconds), runs, duration(s.Best), amount(s.PerSecond), s.rate(s.Seconds))
 		t.line("  %s", s.share())
 		t.line("  %d heap objects, %sB per run; device memory %sB at most, %sB planned", s.Allocs, amount(float64(s.AllocB)), amount(float64(s.Peak)), amount(float64(s.Planned)))
-		for _, p := range s.Parts {
-			t.line("    %-29s %10s %5.1f %% %14s  %s", p.Name, duration(p.Seconds), 100*p.Seconds/s.Seconds, p.rate(p.Seconds), p.share())
-		}
-		for _, u := range s.Ops {
-			t.line("    %-18s %6d x %10s %5.1f %% %14s  %s", u.Name, max(u.Calls, 1), duration(u.Seconds/float64(max(u.Calls, 1))), 100*u.Part, u.rate(u.Seconds), u.share())
-		}
+		t.parts(s)
 	}
+}
+
+func (t *table) parts(s Stage) {
+	for _, p := range s.Parts {
+		t.line("    %-29s %10s %5.1f %% %14s  %s", p.Name, duration(p.Seconds), 100*p.Seconds/s.Seconds, p.rate(p.Seconds), p.share())
+	}
+	for _, u := range s.Ops {
+		if u.Launches > 0 {
+			t.line("    %-20s %6d calls %7d launches %10s %5.1f %% %14s  %s", u.Name, u.Calls, u.Launches, duration(u.Seconds), 100*u.Part, u.rate(u.Seconds), u.share())
+			continue
+		}
+		t.line("    %-18s %6d x %10s %5.1f %% %14s  %s", u.Name, max(u.Calls, 1), duration(u.Seconds/float64(max(u.Calls, 1))), 100*u.Part, u.rate(u.Seconds), u.share())
+	}
+}
+
+func (s Stage) unfit() string {
+	if s.Unfit == "" {
+		return ""
+	}
+	return "; " + s.Unfit
 }
 
 // rate is operations a second, or bytes where memory is what binds.

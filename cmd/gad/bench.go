@@ -11,6 +11,7 @@ import (
 
 	"gad/apps/bench"
 	"gad/internal/compute"
+	"gad/internal/compute/cost"
 	"gad/model"
 )
 
@@ -31,6 +32,8 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"},
 			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
 			&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"},
+			&cli.IntFlag{Name: "slots", DefaultText: "the training default", Usage: "answers generated at the same time in a GAD step"},
+			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU that need not be there, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
 		}, deviceFlags()...),
@@ -50,6 +53,11 @@ func (p *program) benchCommand() *cli.Command {
 					return usage("bench: --%s %d: must be from 1 to %d", f.name, *f.n, 1<<20)
 				}
 			}
+			if c.IsSet("slots") {
+				if load.Slots = c.Int("slots"); load.Slots < 1 || load.Slots > 1<<16 {
+					return usage("bench: --slots %d: must be from 1 to %d", load.Slots, 1<<16)
+				}
+			}
 			load.Recompute = c.Bool("recompute")
 			if load.Rank = c.Int("lora-rank"); load.Rank < 0 || load.Rank > 1<<12 {
 				return usage("bench: --lora-rank %d: must be from 0 to %d", load.Rank, 1<<12)
@@ -66,6 +74,9 @@ func (p *program) benchCommand() *cli.Command {
 				return marked{errUsage, err}
 			}
 			d := flagged(c)
+			if c.IsSet("model-cost") {
+				return p.predict(c, bench.Options{Name: c.String("shape"), Config: cfg, Load: load, What: what})
+			}
 			if c.Bool("serve") {
 				if c.IsSet("what") || c.Bool("json") {
 					return usage("bench: --serve: takes neither --what nor --json: the cases on standard input decide what is measured")
@@ -82,14 +93,37 @@ func (p *program) benchCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if c.Bool("json") {
-				enc := json.NewEncoder(p.out)
-				enc.SetIndent("", "  ")
-				return enc.Encode(r)
-			}
-			return r.Print(p.out)
+			return p.report(c, r)
 		},
 	}
+}
+
+// predict is gad bench --model-cost.
+func (p *program) predict(c *cli.Context, o bench.Options) error {
+	for _, name := range []string{"serve", "seconds", "device", "precision", "threads"} {
+		if c.IsSet(name) {
+			return usage("bench: --%s: not with --model-cost, which measures nothing and computes in bfloat16: leave out one of them", name)
+		}
+	}
+	card, ok := cost.Named(c.String("model-cost"))
+	if !ok {
+		return usage("bench: --model-cost %q: no figures of such a GPU: use %s", c.String("model-cost"), strings.Join(cost.Names(), ", "))
+	}
+	r, err := bench.Predict(o, card)
+	if err != nil {
+		return err
+	}
+	return p.report(c, r)
+}
+
+// report prints what was found.
+func (p *program) report(c *cli.Context, r *bench.Report) error {
+	if c.Bool("json") {
+		enc := json.NewEncoder(p.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	return r.Print(p.out)
 }
 
 // benchShape is the named shape, or that of a model folder.

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"gad/device"
+	"gad/internal/compute/cost"
+	"gad/model"
 	"gad/trainer"
 )
 
@@ -17,6 +20,7 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
 		&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now", Usage: "plan for a device with this many GB free"},
+		&cli.StringFlag{Name: "card", Usage: "with --device cuda: plan for a GPU that need not be there, its memory and a predicted time, out of " + strings.Join(cost.Names(), ", ")},
 		&cli.BoolFlag{Name: "fit", Usage: "find the cheapest settings with which the run fits the memory, and say why"},
 		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 24 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
@@ -51,7 +55,18 @@ func (p *program) planCommand() *cli.Command {
 			if !(gb >= 0 && gb < 1e6) {
 				return usage("plan: --memory %g: must be a number of GB", gb)
 			}
-			return p.plan(cfg, stage, int64(gb*1e9), c.Bool("fit"))
+			var card *cost.Card
+			if c.IsSet("card") {
+				named, ok := cost.Named(c.String("card"))
+				if !ok {
+					return usage("plan: --card %q: no figures of such a GPU: use %s", c.String("card"), strings.Join(cost.Names(), ", "))
+				}
+				if d := deviceOf(cfg); d.Name != device.CUDA || d.Precision == device.F32 {
+					return usage("plan: --card %s: a GPU that computes in bfloat16: add --device cuda, and leave out --precision f32", named.Name)
+				}
+				card = &named
+			}
+			return p.plan(cfg, stage, int64(gb*1e9), c.Bool("fit"), card)
 		},
 	}
 }
@@ -71,13 +86,19 @@ func (p *program) cards(c *cli.Context) error {
 }
 
 // plan prints what a run takes; fit adds settings with which it fits. Where the GPU is not
-// at hand, its memory is planned all the same.
-func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit bool) error {
+// at hand, its memory is planned all the same. With a card it is not asked for.
+func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit bool, card *cost.Card) error {
 	d := deviceOf(cfg)
 	if p.planning != nil {
 		return p.planning.take(d, cfg, stage)
 	}
-	be, missing := openDevice(d)
+	var be model.Backend
+	var missing error
+	if card != nil {
+		be = cost.New(*card)
+	} else {
+		be, missing = openDevice(d)
+	}
 	switch {
 	case missing == nil:
 		defer be.Close()

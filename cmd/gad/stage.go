@@ -248,7 +248,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			return err
 		}
 		fmt.Fprintf(p.out, "%s\n", resolved)
-		return p.plan(cfg, stage, 0, false)
+		return p.plan(cfg, stage, 0, false, nil)
 	}
 	be, err := openDevice(deviceOf(cfg))
 	if err != nil {

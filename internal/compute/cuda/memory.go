@@ -660,6 +660,7 @@ func (b *Backend) readBack(dst []byte, src driver.Ptr) bool {
 	if off < 0 {
 		return false
 	}
+	b.copied++
 	if err := b.dev.CopyOut(unsafe.Pointer(&s.host[off]), src, int64(len(dst))); err != nil {
 		b.fail("copy from the device", err)
 	}

@@ -1,0 +1,437 @@
+// Package cost predicts what the CUDA engine takes on a GPU that is not there.
+//
+// A Backend of it computes nothing: its memory is a length, and each operation adds the
+// commands that package cuda would queue for it, with their bytes and multiply-adds, to a
+// clock of its own. So what is timed is the program itself, operation by operation, at its
+// full size. Ops.go is the table of operations; where the engine changes, that changes.
+//
+// The clock has two hands, because the host queues work ahead of the device: a command
+// begins when the host has queued it and the device is done with the one before, and
+// reading back waits for both. A command takes
+//
+//	Gap + the longer of multiply-adds over their rate and bytes over theirs
+//
+// on the device. What it takes the host depends on how it is queued (Card).
+//
+// Not in the model: the host's own work between the operations, first calls (allocation,
+// the driver's compiler), clocks that fall when a card gets hot, and what other kernels
+// left in the cache.
+package cost
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cuda"
+)
+
+// Backend counts. Sizes of memory are those of the CUDA engine in bfloat16.
+type Backend struct {
+	cuda.Options
+	card Card
+
+	inUse, peak int64
+	host, dev   float64 // seconds: when the host has queued what it did, and the device has done it
+	now         string  // the operation that runs
+	uses        map[string]*Use
+	waited      float64 // seconds in which the device had nothing to do
+	staged      []staged
+	graphs      map[string]*graph
+	pending     *[]command // of the Repeat that runs; nil outside
+	drawn       int        // calls of Sample
+	stats       Graphs
+}
+
+var (
+	_ compute.Backend = (*Backend)(nil)
+	_ compute.Hollow  = (*Backend)(nil)
+)
+
+// New is a card.
+func New(c Card) *Backend {
+	return &Backend{card: c, uses: map[string]*Use{}, graphs: map[string]*graph{}}
+}
+
+// Hollow says that there is no memory behind tensors.
+func (b *Backend) Hollow() {}
+
+// Name is what it is a model of.
+func (b *Backend) Name() string { return "model of cost: " + b.card.Device + ", cuda/bf16" }
+
+// Card is what it is a model of.
+func (b *Backend) Card() Card { return b.card }
+
+// Use is what an operation took.
+type Use struct {
+	Op       string  `json:"op"`
+	Calls    int     `json:"calls"`
+	Launches int     `json:"launches"` // kernels and products
+	Copies   int     `json:"copies"`   // to the device, on it and back, and zeroing
+	FLOPs    float64 `json:"flops"`
+	Bytes    float64 `json:"bytes"`   // of device memory that it reads and writes
+	Seconds  float64 `json:"seconds"` // of the device
+	Gaps     float64 `json:"gaps"`    // of them between commands
+}
+
+// Graphs is how decode steps were queued.
+type Graphs struct{ Eager, Captured, Replayed int }
+
+// Elapsed is the time since the beginning, in seconds: that of the slower hand.
+func (b *Backend) Elapsed() float64 { return max(b.host, b.dev) }
+
+// Counts is what compute.Counted wants: the graphs.
+func (b *Backend) Counts() compute.Counts {
+	g := b.stats
+	return compute.Counts{Repeats: g.Eager + g.Captured + g.Replayed, Replayed: g.Replayed}
+}
+
+// Graphs is what Repeat has done.
+func (b *Backend) Graphs() Graphs { return b.stats }
+
+// Take is what operations took since the last Take, that with the most time first, and how
+// long the device waited for the host meanwhile.
+func (b *Backend) Take() (uses []Use, waited float64) {
+	for _, u := range b.uses {
+		uses = append(uses, *u)
+	}
+	slices.SortFunc(uses, func(a, b Use) int { return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Op, b.Op)) })
+	waited = b.waited
+	b.uses, b.waited = map[string]*Use{}, 0
+	return uses, waited
+}
+
+// kind of command.
+type kind uint8
+
+const (
+	kernel  kind = iota // bound by memory, or by flops at the rate that it says
+	copying             // by the copy engine, or zeroing
+	onBus               // bytes go over the bus
+)
+
+// command is one thing that is queued.
+type command struct {
+	op    string
+	kind  kind
+	flops float64
+	rate  float64 // of flops; 0 is none
+	bytes float64
+	grid  int // what a graph fixes beside the rest; 0 where that is all
+}
+
+// begin names the operation that the next commands belong to.
+func (b *Backend) begin(op string) {
+	b.now = op
+	b.use(op).Calls++
+}
+
+func (b *Backend) use(op string) *Use {
+	u := b.uses[op]
+	if u == nil {
+		u = &Use{Op: op}
+		b.uses[op] = u
+	}
+	return u
+}
+
+// queue adds a command.
+func (b *Backend) queue(c command) {
+	c.op = b.now
+	if b.pending != nil {
+		*b.pending = append(*b.pending, c)
+		return
+	}
+	b.host += b.card.Launch
+	b.run(c)
+}
+
+// run lets the device do c, which the host has queued.
+func (b *Backend) run(c command) {
+	if b.host > b.dev {
+		b.waited += b.host - b.dev
+		b.dev = b.host
+	}
+	seconds := c.bytes / (b.card.Bytes * b.card.Memories)
+	if c.kind == onBus {
+		seconds = c.bytes / b.card.Bus
+	}
+	if c.rate > 0 {
+		seconds = max(seconds, c.flops/c.rate)
+	}
+	seconds += b.card.Gap
+	b.dev += seconds
+	u := b.use(c.op)
+	u.Seconds += seconds
+	u.Gaps += b.card.Gap
+	u.FLOPs += c.flops
+	if c.kind != onBus {
+		u.Bytes += c.bytes
+	}
+	if c.kind == kernel {
+		u.Launches++
+	} else {
+		u.Copies++
+	}
+}
+
+// wait is for the device.
+func (b *Backend) wait() {
+	if b.dev > b.host {
+		b.host = b.dev
+	}
+	// The device stands still while the host gets to know that it is done.
+	b.host += b.card.Back
+	b.staged = b.staged[:0]
+}
+
+// moves is a kernel that reads and writes so many bytes.
+func (b *Backend) moves(bytes float64) { b.queue(command{bytes: bytes}) }
+
+// copies is a command of the copy engine.
+func (b *Backend) copies(bytes float64) {
+	if bytes > 0 {
+		b.queue(command{kind: copying, bytes: bytes})
+	}
+}
+
+// tiles are the sizes of blocks that a product can be cut to, and the share of a large
+// product's rate that a multiprocessor reaches in one: what a product library chooses
+// among, by assumption.
+var tiles = []struct{ rows, cols, share float64 }{{128, 256, 1}, {256, 128, 1}, {128, 128, 0.9}, {64, 128, 0.75}, {128, 64, 0.75}, {64, 64, 0.6}}
+
+// product is [M,N] (=, or += if acc) [M,K] [K,N] with bytes a result element, and beside
+// that extra bytes. It is cut into tiles, and its sums into at most eight parts, so that it
+// takes least; a multiprocessor that has no tile in the last round does nothing.
+func (b *Backend) product(M, N, K int, size float64, acc bool) {
+	m, n, k := float64(M), float64(N), float64(K)
+	writes := size * m * n
+	if acc {
+		writes *= 2
+	}
+	c := command{flops: 2 * m * n * k, bytes: 2*k*(m+n) + writes}
+	one := b.card.FLOPS * b.card.Products / float64(b.card.SMs) // of a multiprocessor
+	memory := b.card.Bytes * b.card.Memories
+	least := 0.0
+	for _, t := range tiles {
+		for parts := 1.0; parts <= 8; parts *= 2 {
+			if parts > 1 && k/parts < 256 {
+				break
+			}
+			rounds := ceil(ceil(m/t.rows)*ceil(n/t.cols)*parts/float64(b.card.SMs)) * (k / parts) * 2 * t.rows * t.cols / (one * t.share)
+			sums := 0.0
+			if parts > 1 { // written and read, by a second kernel
+				sums = 8*parts*m*n/memory + b.card.Gap
+			}
+			if seconds := max(rounds, c.bytes/memory) + sums; least == 0 || seconds < least {
+				least = seconds
+			}
+		}
+	}
+	c.rate = c.flops / least
+	b.queue(c)
+}
+
+func ceil(x float64) float64 {
+	if whole := float64(int64(x)); whole < x {
+		return whole + 1
+	}
+	return x
+}
+
+// staged is a list that the host has brought to the device.
+type staged struct {
+	what string
+	list []int32
+}
+
+// index brings a list, unless the device has it: the rules of staging in the engine.
+func (b *Backend) index(what string, list []int32) {
+	if len(list) == 0 {
+		return
+	}
+	for _, s := range b.staged {
+		if s.what == what && (b.pending != nil || slices.Equal(s.list, list)) {
+			return
+		}
+	}
+	if len(b.staged) == 16 {
+		b.staged = b.staged[1:]
+	}
+	if b.pending != nil {
+		list = nil
+	}
+	b.staged = append(b.staged, staged{what, slices.Clone(list)})
+	b.queue(command{kind: onBus, bytes: 4 * float64(max(len(list), 1))})
+}
+
+// graph is what is known of a key of Repeat.
+type graph struct {
+	commands []command
+	made     bool
+}
+
+// Repeat runs op as the engine does: queued and written down, then captured, then compared
+// and replayed, as long as its commands are the same.
+func (b *Backend) Repeat(key string, op func()) {
+	var commands []command
+	kept := b.staged
+	b.pending, b.staged = &commands, nil
+	op()
+	b.pending, b.staged = nil, kept
+	g := b.graphs[key]
+	if g == nil {
+		g = &graph{}
+		b.graphs[key] = g
+	}
+	n := float64(len(commands))
+	switch same := alike(g.commands, commands); {
+	case !same:
+		b.stats.Eager++
+		if g.commands != nil {
+			b.host += n * b.card.Compare
+		}
+		g.commands, g.made = commands, false
+		for _, c := range commands {
+			b.host += b.card.Launch
+			b.run(c)
+		}
+		return
+	case !g.made:
+		b.stats.Captured++
+		g.made = true
+		b.host += n * b.card.Capture
+	default:
+		b.stats.Replayed++
+		b.host += n * b.card.Compare
+	}
+	b.host += b.card.Graph
+	for _, c := range commands {
+		b.run(c)
+	}
+}
+
+// alike reports whether a graph of one list of commands does another. What decoding reads
+// depends on indices, which may differ; its grid may not.
+func alike(a, b []command) bool {
+	return len(a) > 0 && slices.EqualFunc(a, b, func(x, y command) bool {
+		return x.op == y.op && x.kind == y.kind && x.grid == y.grid && (x.grid > 0 || x == y)
+	})
+}
+
+// memory is a length.
+type memory struct {
+	n     int
+	class compute.Class
+}
+
+func (m *memory) Len() int { return m.n }
+
+// size is the bytes of an element of t.
+func (b *Backend) size(t compute.Tensor) float64 {
+	if t.Absent() {
+		return 0
+	}
+	class := t.Mem().(*memory).class &^ compute.Host
+	return float64(b.Element(class))
+}
+
+// bytes is t's.
+func (b *Backend) bytes(t compute.Tensor) float64 { return b.size(t) * float64(t.Len()) }
+
+func class(t compute.Tensor) compute.Class { return t.Mem().(*memory).class }
+
+// planes is in how many arrays t lies.
+func planes(t compute.Tensor) int {
+	if !t.Absent() && class(t) == compute.Master {
+		return 2
+	}
+	return 1
+}
+
+// Alloc counts n elements. They take no time: a run allocates before its first step.
+func (b *Backend) Alloc(_ string, c compute.Class, n int) (compute.Tensor, error) {
+	b.count(b.Block(b.Element(c) * int64(n)))
+	return compute.View(&memory{n, c}), nil
+}
+
+func (b *Backend) count(bytes int64) {
+	b.inUse += bytes
+	b.peak = max(b.peak, b.inUse)
+}
+
+// Free counts t off.
+func (b *Backend) Free(t compute.Tensor) {
+	if !t.Absent() {
+		b.count(-b.Block(b.Element(class(t)) * int64(t.Len())))
+	}
+}
+
+// As lends t's memory.
+func (b *Backend) As(_ compute.Tensor, c compute.Class, n int) compute.Tensor {
+	return compute.View(&memory{n, c})
+}
+
+// Memory is what is allocated, and the most there was; scratch is not in it.
+func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
+
+// Available is what the card has left. Alloc hands out more, because a prediction is made
+// for shapes that do not fit, too.
+func (b *Backend) Available() int64 { return max(1, b.card.Memory-b.inUse) }
+
+// Alone is the engine's.
+func (b *Backend) Alone() bool { return false }
+
+// Sync waits.
+func (b *Backend) Sync() error {
+	b.wait()
+	return nil
+}
+
+// Close does nothing.
+func (b *Backend) Close() error { return nil }
+
+// Upload brings src, in parts, each rounded by a kernel where dst is not float32.
+func (b *Backend) Upload(dst compute.Tensor, src []float32) {
+	b.begin("Upload")
+	if class(dst)&compute.Host != 0 {
+		b.wait()
+		return
+	}
+	for lo := 0; lo < len(src); lo += cuda.StagedPart {
+		n := float64(min(cuda.StagedPart, len(src)-lo))
+		c := class(dst)
+		if c == compute.Code {
+			b.queue(command{kind: onBus, bytes: n})
+			continue
+		}
+		b.queue(command{kind: onBus, bytes: 4 * n})
+		if c != compute.Wide {
+			b.moves((4 + b.size(dst)) * n)
+		}
+	}
+}
+
+// Download waits, and gives zeros.
+func (b *Backend) Download(dst []float32, src compute.Tensor) {
+	b.begin("Download")
+	clear(dst)
+	if class(src)&compute.Host != 0 {
+		b.wait()
+		return
+	}
+	for lo := 0; lo < len(dst); lo += cuda.StagedPart {
+		n := float64(min(cuda.StagedPart, len(dst)-lo))
+		if c := class(src); c != compute.Wide && c != compute.Code {
+			b.moves((4 + b.size(src)) * n)
+		}
+		b.queue(command{kind: onBus, bytes: 4 * n})
+		b.wait()
+	}
+}
+
+// String is the graphs' numbers.
+func (g Graphs) String() string {
+	return fmt.Sprintf("%d steps queued one by one, %d captured, %d replayed", g.Eager, g.Captured, g.Replayed)
+}

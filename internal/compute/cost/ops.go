@@ -1,0 +1,472 @@
+package cost
+
+import (
+	"maps"
+	"slices"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cuda"
+)
+
+// This file is the table of operations: what commands the engine queues for each (ops.go,
+// products.go, head.go, attention.go and memory.go of package cuda), and what each of them
+// reads and writes. The test TestCUDAModelOfCost of package model counts the engine's.
+
+const narrow, wide = 2.0, 4.0 // bytes of an element
+
+// Zero: one command for each plane.
+func (b *Backend) Zero(t compute.Tensor) {
+	b.begin("Zero")
+	if class(t)&compute.Host != 0 {
+		b.wait()
+		return
+	}
+	for range planes(t) {
+		b.copies(b.bytes(t) / float64(planes(t)))
+	}
+}
+
+// Copy: one command for each plane, or a kernel that rounds.
+func (b *Backend) Copy(dst, src compute.Tensor) {
+	b.begin("Copy")
+	if b.size(dst) != b.size(src) {
+		b.moves(b.bytes(src) + b.bytes(dst))
+		return
+	}
+	for range planes(src) {
+		b.copies(2 * b.bytes(src) / float64(planes(src)))
+	}
+}
+
+// Add reads both and writes one.
+func (b *Backend) Add(y, x compute.Tensor) {
+	b.begin("Add")
+	b.moves(3 * b.bytes(x))
+}
+
+// Scale reads and writes.
+func (b *Backend) Scale(t compute.Tensor, _ float64) {
+	b.begin("Scale")
+	b.moves(2 * b.bytes(t))
+}
+
+// copied marks a parameter that has a bfloat16 copy beside Wide weights.
+type copied struct{}
+
+// weights makes p's bfloat16 copy when it is asked for first.
+func (b *Backend) weights(p *compute.Param) {
+	if p == nil || class(p.W) != compute.Wide || p.Derived != nil {
+		return
+	}
+	p.Derived = copied{}
+	b.count(b.Block(int64(narrow) * int64(p.Len())))
+	b.moves((wide + narrow) * float64(p.Len()))
+}
+
+// Refresh brings a copy up to date.
+func (b *Backend) Refresh(p *compute.Param) {
+	b.begin("Refresh")
+	switch {
+	case p.Derived != nil:
+		b.moves((wide + narrow) * float64(p.Len()))
+	case p.Rows > 1:
+		b.weights(p)
+	}
+}
+
+// Embed gathers.
+func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
+	b.begin("Embed")
+	b.weights(table)
+	b.index("ids", ids)
+	b.moves((narrow + wide) * float64(yND.Len()))
+}
+
+// EmbedGrad reads a row's gradient and reads and writes the table's.
+func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int32) {
+	b.begin("EmbedGrad")
+	if table.G.Absent() {
+		return
+	}
+	for range 3 { // ids, groups, members
+		b.queue(command{kind: onBus, bytes: 4 * float64(len(ids))})
+	}
+	b.moves(3 * wide * float64(dyND.Len()))
+}
+
+// RMSNorm reads x and writes y.
+func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, _ *compute.Param, _ float64) {
+	b.begin("RMSNorm")
+	b.moves(b.bytes(xND) + b.bytes(yND) + b.bytes(rstdN))
+}
+
+// RMSNormGrad: the scale's gradient first, in parts and their sum.
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+	b.begin("RMSNormGrad")
+	if !w.G.Absent() {
+		b.sums(b.bytes(dyND)+b.bytes(xND), xND.Len()/w.Cols, w.Cols)
+	}
+	bytes := b.bytes(dyND) + b.bytes(xND) + b.bytes(rstdN) + b.bytes(dxND)
+	if acc {
+		bytes += b.bytes(dxND)
+	}
+	b.moves(bytes)
+}
+
+// sums are sums down N rows of D columns: parts of them, and their sum.
+func (b *Backend) sums(read float64, N, D int) {
+	parts := wide * float64(cuda.SumParts(N, D)) * float64(D)
+	b.moves(read + parts)
+	b.moves(parts + 2*wide*float64(D))
+}
+
+// Linear is one product.
+func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
+	b.begin("Linear")
+	b.linear(yNO, xNI, w, bias, acc)
+}
+
+func (b *Backend) linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
+	b.weights(w)
+	if bias != nil && class(yNO) != compute.Wide {
+		b.weights(bias)
+	}
+	b.product(xNI.Len()/w.Cols, w.Rows, w.Cols, b.size(yNO), acc)
+}
+
+// LinearAdd is one product, which reads what it adds to elsewhere.
+func (b *Backend) LinearAdd(yNO, _, xNI compute.Tensor, w *compute.Param) {
+	b.begin("LinearAdd")
+	b.linear(yNO, xNI, w, nil, true)
+}
+
+// Linears is a product each.
+func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
+	for _, p := range ps {
+		b.Linear(p.Y, xNI, p.W, p.B, false)
+	}
+}
+
+// LinearGrad: the bias's sums, dy rounded if it is Wide, and a product each for the input
+// and, unless x is absent, the weight.
+func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+	b.begin("LinearGrad")
+	I, O := w.Cols, w.Rows
+	N := dyNO.Len() / O
+	learns := !w.G.Absent() && !xNI.Absent()
+	if bias != nil && !bias.G.Absent() {
+		b.sums(b.bytes(dyNO), N, O)
+	}
+	if class(dyNO) == compute.Wide && (learns || !dxNI.Absent()) {
+		b.moves((wide + narrow) * float64(dyNO.Len()))
+	}
+	if !dxNI.Absent() {
+		b.weights(w)
+		b.product(N, I, O, narrow, acc)
+	}
+	if learns {
+		b.product(O, I, N, wide, true)
+	}
+}
+
+// Rope reads and writes x.
+func (b *Backend) Rope(xNHE compute.Tensor, _, _ int, pos []int32, _ compute.Tensor, _ bool) {
+	b.begin("Rope")
+	b.index("pos", pos)
+	b.moves(2 * b.bytes(xNHE))
+}
+
+// pairs are the pairs of a query and a key that it sees, for one head.
+func pairs(p compute.Pack) (n float64) {
+	for s := range p.Segments() {
+		g := p.Segment(s)
+		l := float64(g.Len)
+		n += l*(l+1)/2 + l*float64(g.Before)
+	}
+	return n
+}
+
+// layout brings the pack and its tiles of queries; keys, unless 0, is the rows of a tile of
+// keys, which are the same list where they are as many and no segment has branches.
+func (b *Backend) layout(p compute.Pack, keys int) {
+	b.index("segments", p.Start)
+	b.index("tiles", p.Start)
+	branched := slices.ContainsFunc(p.Parent, func(s int32) bool { return s >= 0 })
+	if keys > 0 && (keys != cuda.QueryTile || branched) {
+		b.index("tiles", append(slices.Clone(p.Start), int32(keys)))
+	}
+}
+
+// Attention is one kernel: two products for each pair.
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+	b.begin("Attention")
+	b.layout(p, 0)
+	b.queue(command{flops: 4 * pairs(p) * float64(a.H*a.E), rate: b.card.FLOPS * b.card.Forward,
+		bytes: b.bytes(oNHE) + b.bytes(lseNH) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)})
+}
+
+// AttentionGrad is three kernels: row sums, dq (three products a pair), and dk and dv
+// (four); and a fourth that adds the parts of dk and dv, where these are divided by query
+// heads. That of dk and dv takes no less than its longest block on half a multiprocessor.
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+	b.begin("AttentionGrad")
+	tile, parts := cuda.DKVTile(a.E), cuda.DKVParts(p, a)
+	b.layout(p, tile)
+	delta := b.bytes(lseNH)
+	b.moves(b.bytes(doNHE) + b.bytes(oNHE) + delta)
+	inputs := b.bytes(doNHE) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE) + 2*delta
+	n, he, rate := pairs(p), float64(a.H*a.E), b.card.FLOPS*b.card.Backward
+	b.queue(command{flops: 6 * n * he, rate: rate, bytes: inputs + b.bytes(dqNHE)})
+	longest := 0.0 // queries that see a tile's keys
+	for s := range p.Segments() {
+		g := p.Segment(s)
+		longest = max(longest, float64(g.Len+g.Branches))
+	}
+	keys, heads := float64(tile), ceil(float64(a.H/a.K)/float64(parts))
+	block := 8 * max(longest-keys/2, keys/2) * keys * heads * float64(a.E)
+	whole, gradients := 8*n*he, b.bytes(dkNKE)+b.bytes(dvNKE)
+	partial := 0.0
+	if parts > 1 {
+		partial = wide / narrow * float64(parts) * gradients
+		gradients += partial
+	}
+	if parts > 1 {
+		b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + partial})
+		b.moves(gradients)
+		return
+	}
+	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + gradients})
+}
+
+// CacheWrite reads and writes rows.
+func (b *Backend) CacheWrite(_, xNW compute.Tensor, _ int, slots []int32) {
+	b.begin("CacheWrite")
+	b.index("slots", slots)
+	b.moves(2 * b.bytes(xNW))
+}
+
+// RopeCache reads and writes q, and reads k and v and writes their slots.
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, _, _ compute.Tensor, _ compute.AttnShape, pos []int32, _ compute.Tensor, slots []int32) {
+	b.begin("RopeCache")
+	b.index("pos", pos)
+	b.index("slots", slots)
+	b.moves(2 * (b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)))
+}
+
+// AttentionDecode reads each row's keys and values, and joins the parts of each row.
+func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+	b.begin("AttentionDecode")
+	kept, most, parts := 0.0, 0, 0.0
+	for r, n := range pages.Len {
+		kept += float64(n)
+		most = max(most, len(pages.Table[r]))
+		parts += ceil(float64(n) / 512)
+	}
+	b.index("pages", pages.Len)
+	b.index("lengths", pages.Len)
+	partial := wide * parts * float64(a.H*(a.E+2))
+	grid := cuda.DecodeSplits(most, pages.PageTokens)
+	c := command{bytes: 2*narrow*kept*float64(a.K*a.E) + b.bytes(qRHE) + partial, grid: grid}
+	join := command{bytes: partial + b.bytes(oRHE), grid: grid}
+	if cuda.DecodesInOne(a) {
+		c.bytes += join.bytes
+		b.queue(c)
+		return
+	}
+	b.queue(c)
+	b.queue(join)
+}
+
+// SwiGLU reads two and writes one.
+func (b *Backend) SwiGLU(yNF, _, _ compute.Tensor) {
+	b.begin("SwiGLU")
+	b.moves(3 * b.bytes(yNF))
+}
+
+// SwiGLUGrad reads three and writes two, or three with y.
+func (b *Backend) SwiGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
+	b.begin("SwiGLUGrad")
+	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
+}
+
+// logits are a chunk's: a kernel that reads them finds them in the cache if they fit it.
+func (b *Backend) logits(n, cols, D int) (read float64) {
+	b.product(n, cols, D, wide, false)
+	bytes := wide * float64(n) * float64(cols)
+	if bytes > 0.8*b.card.Cache {
+		return bytes
+	}
+	return 0
+}
+
+// LogProb: for some rows their gathering, for each chunk of the vocabulary a product and
+// its statistics, and their join.
+func (b *Backend) LogProb(_ compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, _ float64) {
+	b.begin("LogProb")
+	D, V, R := w.Cols, w.Rows, len(rows)
+	if R == 0 {
+		return
+	}
+	b.weights(w)
+	b.index("rows", rows)
+	b.index("targets", targets)
+	most, width := cuda.HeadChunk(R, V, false)
+	for r := 0; r < R; r += most {
+		n := min(most, R-r)
+		b.moves(2 * narrow * float64(n*D))
+		for lo := 0; lo < V; lo += width {
+			b.moves(b.logits(n, min(width, V-lo), D))
+		}
+		b.moves(16 * float64(n*V/4096))
+	}
+}
+
+// LogProbGrad: for some rows their gathering, for each chunk the logits, their gradient,
+// and two products with it; then the rows' gradients to their places.
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.HeadOut, _, _, hND compute.Tensor, rows, targets []int32, _ float64) {
+	b.begin("LogProbGrad")
+	D, V, R := w.Cols, w.Rows, len(rows)
+	if R == 0 || dhND.Absent() && w.G.Absent() {
+		return
+	}
+	b.weights(w)
+	b.index("rows", rows)
+	b.index("targets", targets)
+	most, width := cuda.HeadChunk(R, V, true)
+	for r := 0; r < R; r += most {
+		n := min(most, R-r)
+		b.moves(2 * narrow * float64(n*D))
+		for lo := 0; lo < V; lo += width {
+			cols := min(width, V-lo)
+			b.moves(b.logits(n, cols, D) + narrow*float64(n*cols))
+			if !dhND.Absent() {
+				b.product(n, D, cols, wide, lo > 0)
+			}
+			if !w.G.Absent() {
+				b.product(cols, D, n, wide, true)
+			}
+		}
+		if !dhND.Absent() {
+			b.moves((wide + 2*narrow) * float64(n*D))
+		}
+	}
+}
+
+// Sample: for some rows all logits, their statistics, the draw, which reads them twice, and
+// the join. The ids are no end of a sequence, and not all the same.
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, _ []float64) {
+	b.begin("Sample")
+	D, V, R := w.Cols, w.Rows, len(ids)
+	if R == 0 {
+		return
+	}
+	if s.Temperature > 0 {
+		b.queue(command{kind: onBus, bytes: 8 * float64(R)})
+	}
+	b.weights(w)
+	most := cuda.SampleRows(R, V)
+	for r := 0; r < R; r += most {
+		n := min(most, R-r)
+		read := b.logits(n, V, D)
+		b.moves(read)
+		b.moves(2 * read)
+		b.moves(16 * float64(n*V/4096))
+	}
+	b.queue(command{kind: onBus, bytes: 8 * float64(R)})
+	b.wait()
+	b.drawn++
+	clear(logp)
+	for r := range ids {
+		ids[r] = int32((31*r + 7*b.drawn + 3) % V)
+	}
+}
+
+// Score reads the rows.
+func (b *Backend) Score(_, _ compute.Tensor, w *compute.Param, rows []int32) {
+	b.begin("Score")
+	b.index("rows", rows)
+	b.moves(narrow * float64(len(rows)*w.Cols))
+}
+
+// ScoreGrad writes the rows' gradients, and sums the weight's.
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, _, _ compute.Tensor, rows []int32) {
+	b.begin("ScoreGrad")
+	if len(rows) == 0 {
+		return
+	}
+	b.index("rows", rows)
+	moved := narrow * float64(len(rows)*w.Cols)
+	if !dhND.Absent() {
+		b.moves(2 * moved)
+	}
+	if !w.G.Absent() {
+		b.sums(moved, len(rows), w.Cols)
+	}
+}
+
+// SumSquares is a kernel for the tensors of each class, one for all, and a wait.
+func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
+	b.begin("SumSquares")
+	by := map[compute.Class]float64{}
+	for _, t := range ts {
+		by[class(t)] += b.bytes(t)
+	}
+	if len(ts) == 0 {
+		return 0
+	}
+	for _, c := range slices.Sorted(maps.Keys(by)) {
+		b.table(4, len(ts))
+		b.moves(by[c])
+	}
+	b.moves(0)
+	b.queue(command{kind: onBus, bytes: 8})
+	b.wait()
+	return 1
+}
+
+// table brings a table of words for each of so many tensors.
+func (b *Backend) table(words, tensors int) {
+	b.queue(command{kind: onBus, bytes: 8 * float64(words*tensors)})
+}
+
+// AdamW is a kernel for each kind of weights and of moments. It reads weight, gradient and
+// moments and writes all but the gradient, and the copy of Wide weights that has one. Moments
+// on the host go over the bus.
+func (b *Backend) AdamW(ps []*compute.Param, _ compute.AdamW) {
+	b.begin("AdamW")
+	var device, bus, count [2][2]float64 // by moments in 8 bits, and by weights in two planes
+	for _, p := range ps {
+		coded, inMaster := 0, planes(p.W)-1
+		if class(p.M)&^compute.Host == compute.Code {
+			coded = 1
+		}
+		n := float64(p.Len())
+		count[coded][inMaster]++
+		device[coded][inMaster] += 3 * wide * n
+		if p.Derived != nil {
+			device[coded][inMaster] += narrow * n
+		}
+		moments := 2 * (b.bytes(p.M) + b.bytes(p.V) + b.bytes(p.MScale) + b.bytes(p.VScale))
+		if class(p.M)&compute.Host != 0 {
+			bus[coded][inMaster] += moments
+		} else {
+			device[coded][inMaster] += moments
+		}
+	}
+	for coded := range count {
+		for inMaster, n := range count[coded] {
+			if n == 0 {
+				continue
+			}
+			b.table(10, int(n))
+			if coded == 1 {
+				b.index("moments", []int32{0})
+			}
+			c := command{bytes: device[coded][inMaster]}
+			if over := bus[coded][inMaster]; over > 0 { // both directions at once
+				c.flops, c.rate = 1, b.card.Bus/(over/2)
+			}
+			b.queue(c)
+		}
+	}
+}
