@@ -95,14 +95,8 @@ func (l *layout) tiles(list *tileList, rows int, more func(compute.Segment) int)
 func (l *layout) keyParts(rows, K, group, most int) int {
 	c := &l.split
 	if c.parts == 0 || c.rows != rows || c.K != K || c.group != group || c.most != most {
-		var work []int
-		for _, g := range l.segments {
-			for j := range blocks(g.Len, rows) {
-				work = append(work, blocks(g.Len+g.Branches, dkvQueries)-j*rows/dkvQueries)
-			}
-		}
 		c.rows, c.K, c.group, c.most = rows, K, group, most
-		c.parts = dkvParts(work, K, group, most)
+		c.parts = dkvParts(dkvWork(l.segments, rows), K, group, most)
 	}
 	return c.parts
 }
@@ -264,23 +258,23 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 // counters is n zeros for kernels that count their blocks and leave zeros behind.
 func (b *Backend) counters(n int) driver.Ptr {
 	bytes := counterBytes(n)
-	if bytes <= b.ended.bytes || b.err != nil {
-		return b.ended.p
+	if bytes <= b.arrived.bytes || b.err != nil {
+		return b.arrived.p
 	}
 	if b.graph.fixed() {
 		b.graph.diverged = true // they cannot move under a graph
 		return 0
 	}
 	b.wait()
-	b.release(&b.ended)
+	b.release(&b.arrived)
 	var err error
-	if b.ended, err = b.allocate("counters", bytes); err == nil {
-		err = b.dev.Set32(b.ended.p, 0, bytes/4) // no command: it is not repeated
+	if b.arrived, err = b.allocate("counters", bytes); err == nil {
+		err = b.dev.Set32(b.arrived.p, 0, bytes/4) // no command: it is not repeated
 	}
 	if err != nil && b.err == nil {
 		b.err = err
 	}
-	return b.ended.p
+	return b.arrived.p
 }
 
 // decodeStride is the length of a row of the page table: the longest row's, rounded

@@ -245,7 +245,7 @@ func TestDecodeSplits(t *testing.T) {
 		fast.same(what+"in launches of four rows", decode(fast, 4, 0, R), got)
 		fast.same(what+"a row by itself", decode(fast, decodeRows, R-2, R-1), got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
 		counts := make([]int32, R*a.K)
-		if !fast.b.readBack(bytesOf(counts), fast.b.ended.p) || slices.Max(counts) != 0 {
+		if !fast.b.readBack(bytesOf(counts), fast.b.arrived.p) || slices.Max(counts) != 0 {
 			t.Errorf("width %d: counters %v, want zeros", a.E, counts)
 		}
 	}

@@ -31,16 +31,18 @@ type Backend struct {
 	onHost      int64                // bytes of Host memory
 	pins        map[driver.Ptr][]byte
 
-	err   error // first failure since the last Sync
-	ring  staging
-	zeros block // source of zeros that are less than a word
-	arena block // scratch of the operation that runs
-	ended block // counters of blocks that have ended: zeros between operations
+	err     error // first failure since the last Sync
+	ring    staging
+	zeros   block // source of zeros that are less than a word
+	arena   block // scratch of the operation that runs
+	arrived block // zeros between operations
 
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
 	graph   graphs
 	counts  compute.Counts
+
+	launched, copied int // commands so far
 
 	words [maxArgs]uint64         // arguments of the kernel that is launched
 	args  [maxArgs]unsafe.Pointer // their addresses
@@ -125,7 +127,7 @@ func (b *Backend) Close() error {
 	err := b.Sync()
 	b.graph.drop(b, 0)
 	b.release(&b.arena)
-	b.release(&b.ended)
+	b.release(&b.arrived)
 	b.ring.release(b)
 	for p, bytes := range b.blocks { // that the caller has not freed
 		b.release(&block{p, bytes})
@@ -199,6 +201,7 @@ func (b *Backend) launch(k *driver.Kernel, g grid, args ...uint64) {
 	if g.x == 0 || g.y == 0 || g.z == 0 {
 		return
 	}
+	b.launched++
 	queue := b.follow(tagLaunch, uint64(uintptr(unsafe.Pointer(k))), uint64(g.x), uint64(g.y), uint64(g.z), uint64(g.threads), uint64(g.shared))
 	if !b.follow(args...) || !queue {
 		return
@@ -209,8 +212,17 @@ func (b *Backend) launch(k *driver.Kernel, g grid, args ...uint64) {
 	}
 }
 
+// Commands is how many kernels and products operations have asked for, queued or compared
+// with a graph's, and how many copies and zeroings.
+func (b *Backend) Commands() (launches, copies int) {
+	return b.launched + b.counts.Products - b.counts.Declined, b.copied
+}
+
 // copyIn queues a copy of n bytes from pinned memory.
 func (b *Backend) copyIn(dst driver.Ptr, src unsafe.Pointer, n int64) {
+	if n > 0 {
+		b.copied++
+	}
 	if n > 0 && b.follow(tagCopyIn, uint64(dst), uint64(uintptr(src)), uint64(n)) {
 		if err := b.dev.CopyIn(dst, src, n); err != nil {
 			b.fail("copy to the device", err)
@@ -220,6 +232,9 @@ func (b *Backend) copyIn(dst driver.Ptr, src unsafe.Pointer, n int64) {
 
 // copyDev queues a copy of n bytes on the device.
 func (b *Backend) copyDev(dst, src driver.Ptr, n int64) {
+	if n > 0 {
+		b.copied++
+	}
 	if n > 0 && b.follow(tagCopyDev, uint64(dst), uint64(src), uint64(n)) {
 		if err := b.dev.CopyDev(dst, src, n); err != nil {
 			b.fail("copy on the device", err)
@@ -229,6 +244,9 @@ func (b *Backend) copyDev(dst, src driver.Ptr, n int64) {
 
 // set queues zeros for n words.
 func (b *Backend) set(p driver.Ptr, n int64) {
+	if n > 0 {
+		b.copied++
+	}
 	if n > 0 && b.follow(tagSet, uint64(p), uint64(n)) {
 		if err := b.dev.Set32(p, 0, n); err != nil {
 			b.fail("zero memory", err)
