@@ -337,6 +337,18 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 		number(func(a, b int64) int64 { return a - b })
 	case "mul.lo.s32", "mul.lo.s64":
 		number(func(a, b int64) int64 { return a * b })
+	case "rem.s32", "rem.u32":
+		number(func(a, b int64) int64 { return a % b })
+	case "membar.gl": // threads run one after the other, and blocks too
+		in.run = func(*ptxThread) {}
+	case "atom.global.add.u32": // d = [a], then [a] += b
+		d, at, b := register(args[0]), ptxAddress(args[1], register), val(2)
+		in.run = func(t *ptxThread) {
+			mem := t.m.memory("global", at(t), 4)
+			old := little(mem)
+			copy(mem, littleEndian([]uint32{uint32(old + b(t))}))
+			t.regs[d] = old
+		}
 	case "div.s32", "div.s64", "div.u32":
 		number(func(a, b int64) int64 { return a / b })
 	case "min.s32":
@@ -545,6 +557,9 @@ func ptxShuffle(in *ptxInstr, how string, args []string, register func(string) i
 
 func ptxAccess(in *ptxInstr, parts, args []string, register func(string) int) {
 	typ, space := parts[len(parts)-1], parts[1]
+	if space == "volatile" {
+		space = parts[2]
+	}
 	bytes, at, list := ptxBits(typ)/8, 1, 0
 	if parts[0] == "st" {
 		at, list = 0, 1
