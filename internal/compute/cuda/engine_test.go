@@ -339,6 +339,25 @@ func seq(n int, scale float32) []float32 {
 	return x
 }
 
+// A graph belongs to what its products are added to.
+func TestRepeatLinearAdd(t *testing.T) {
+	b := start(t, Options{})
+	s := set(t, b)
+	const n, d = 8, 32
+	w, x := s.param(d, d), s.put(compute.Narrow, s.normal(n*d))
+	rs := []compute.Tensor{s.put(compute.Wide, s.normal(n*d)), s.put(compute.Wide, s.normal(n*d))}
+	y, want := s.empty(compute.Wide, n*d), s.empty(compute.Wide, n*d)
+	for i, r := range []compute.Tensor{rs[0], rs[0], rs[0], rs[1], rs[1], rs[1], rs[1], rs[0], y} {
+		b.Copy(want, r)
+		b.Linear(want, x, w, nil, true)
+		b.Repeat("add", func() { b.LinearAdd(y, r, x, w) })
+		s.same(fmt.Sprint("call ", i), s.down(y), s.down(want))
+	}
+	if b.Graphs().Replayed == 0 {
+		t.Errorf("%+v: no graph was replayed", b.Graphs())
+	}
+}
+
 // More keys than are kept: the oldest go, with their memory.
 func TestRepeatForgets(t *testing.T) {
 	b := start(t, Options{})

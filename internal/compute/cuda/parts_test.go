@@ -67,6 +67,7 @@ func TestDKVParts(t *testing.T) {
 		{"7B", h128, 4, 7, 128, 2, 2048, 4, 2.00, 1.03},
 		{"7B", h128, 4, 7, 128, 1, 2048, 7, 4.00, 1.07},
 		{"7B", h128, 4, 7, 128, 1, 8192, 1, 1.02, 1.02},
+		{"parts that cost more", h128, 2, 6, 128, 85, 64, 1, 1.55, 1.55},
 		{"no group", h128, 8, 1, 128, 1, 2048, 1, 2.00, 2.00},
 	} {
 		work, N := causal(c.count, c.length, c.rows), c.count*c.length
