@@ -149,9 +149,7 @@ func predictedRow(t *testing.T, s student, card estimate.Card) (r row) {
 		r.decode = fmt.Sprintf("%s %.2f ms | %s | %.0f %% | %s |\n", head, 1e3*step, amount(256/step), 100*bytes/step/card.Bytes, fits(gen))
 		for _, recompute := range []bool{false, true} {
 			load.Recompute = recompute
-			sft, _, _ := stagesOf(estimate.New(card), s.c, load)
 			p := predictSFT(t, s, card, load)
-			sft.Stat, sft.Use = p.Stat, p.Use
 			room := card.Memory - estimate.New(card).Overhead()
 			fit := "yes"
 			if needs := sftMemory(s, load); needs > room {
