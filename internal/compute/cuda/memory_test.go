@@ -236,6 +236,9 @@ func TestAdamWTogether(t *testing.T) {
 				x, y := s.optimized(kind[0], kind[1], off, data), s.optimized(kind[0], kind[1], off, data)
 				x.Decay, y.Decay = (i+j)%2 == 0, (i+j)%2 == 0
 				apart, together, gs = append(apart, x), append(together, y), append(gs, y.G)
+				if j == 1 { // of the other type, in between
+					gs = append(gs, s.put(compute.Narrow, s.grads(n)))
+				}
 			}
 		}
 		for step := range 3 {
@@ -243,7 +246,7 @@ func TestAdamWTogether(t *testing.T) {
 				b.AdamW([]*compute.Param{p}, rates(step+1))
 			}
 			launched := launches(b, func() { b.AdamW(together, rates(step+1)) })
-			if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want {
+			if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want && driver.Emulated() != nil {
 				t.Errorf("%s: %d launches step %d parameters, want %d", precision, launched, len(together), want)
 			}
 		}
@@ -262,8 +265,8 @@ func TestAdamWTogether(t *testing.T) {
 		if want := addedUp(parts); math.Float64bits(sum) != math.Float64bits(want) {
 			t.Errorf("%s: sum of squares %v, want %v", precision, sum, want)
 		}
-		if launched != 2 {
-			t.Errorf("%s: %d launches add the squares of %d tensors up, want 2", precision, launched, len(gs))
+		if want := map[string]int{BF16: 3, F32: 2}[precision]; launched != want && driver.Emulated() != nil {
+			t.Errorf("%s: %d launches add the squares of %d tensors up, want %d", precision, launched, len(gs), want)
 		}
 	}
 }
@@ -282,10 +285,11 @@ func addedUp(parts []float64) float64 {
 	return threads[0]
 }
 
-// launches is how many kernels op runs on the emulated device.
+// launches is how many kernels op runs, where the device is the emulated one, which counts.
 func launches(b *Backend, op func()) int {
 	if driver.Emulated() == nil {
-		return -1
+		op()
+		return 0
 	}
 	count := func() int {
 		b.wait()
