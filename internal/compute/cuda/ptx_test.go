@@ -90,7 +90,6 @@ func (m *ptxMachine) put(b []byte) uint64 {
 }
 
 var (
-	ptxEntry  = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
 	ptxParam  = regexp.MustCompile(`^\.param \.[a-z](\d+) \w+_param_(\d+),?$`)
 	ptxGuard  = regexp.MustCompile(`^@(!?)(%p\d+)\s+`)
 	ptxFormat = regexp.MustCompile(`^(\S+)(?:\s+(.*))?;$`)
