@@ -395,6 +395,36 @@ func TestDecodePTX(t *testing.T) {
 	}
 }
 
+// What one block of decode leaves for another is ordered as the memory model wants it, which
+// neither the emulated device nor the interpreter can show: all threads' writes, each one's
+// fence, a barrier, the count; then a barrier, a fence, and reads that no cache answers.
+func TestDecodeOrder(t *testing.T) {
+	step := regexp.MustCompile(`st\.global\.f32|membar\.gl;|bar\.sync|atom\.global\.add|ld\.volatile\.global|st\.global\.u16|ret;`)
+	for _, cc := range []int{80, 90} {
+		for _, name := range []string{"decode_E64", "decode_E128"} {
+			text := string(kernels.PTX(cc))
+			at := strings.Index(text, "\n.visible .entry "+name+"(")
+			text = text[at:]
+			text = text[:strings.Index(text, "\n}\n")]
+			count := strings.Index(text, "atom.global.add")
+			if count < 0 {
+				t.Fatalf("%s for compute_%d counts no blocks", name, cc)
+			}
+			before, after := step.FindAllString(text[:count], -1), step.FindAllString(text[count:], -1)
+			if n := len(before); n < 3 || before[n-1] != "bar.sync" || before[n-2] != "membar.gl;" || !slices.Contains(before[:n-2], "st.global.f32") {
+				t.Errorf("%s for compute_%d: before the count: %v, want writes, a fence and a barrier", name, cc, before)
+			}
+			if slices.Contains(after, "st.global.f32") {
+				t.Errorf("%s for compute_%d: parts are written behind the count", name, cc)
+			}
+			fence, read := slices.Index(after, "membar.gl;"), slices.Index(after, "ld.volatile.global")
+			if after[1] != "bar.sync" || fence < 0 || read < fence {
+				t.Errorf("%s for compute_%d: behind the count: %v, want a barrier, a fence and volatile reads", name, cc, after)
+			}
+		}
+	}
+}
+
 // The attention kernels of the text, forward and backward, over one sequence of more
 // than a tile, against float64.
 func TestAttentionPTX(t *testing.T) {
