@@ -117,7 +117,7 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit 
 	}
 	fmt.Fprint(p.out, plan)
 	if missing != nil {
-		fmt.Fprintf(p.out, "no time estimate, and no memory limit but --memory: %v\n", missing)
+		fmt.Fprintf(p.out, "no time estimate, and no memory limit but --memory; --card %s gives both: %v\n", strings.Join(cost.Names(), ", "), missing)
 	}
 	return plan.Check(cfg)
 }
