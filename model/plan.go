@@ -13,6 +13,7 @@ type PlanOptions struct {
 	Turns     int64 // bytes of the gradients of a model that learns in turn with this one (Options.Turns): both have one block
 	Merged    bool  // frozen weights that are written again and again (Model.Merged)
 	Tokens    int   // of the largest pack
+	Forward   int   // of the largest pack of a forward pass alone, if that is larger
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
@@ -103,6 +104,10 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			k = keepBlocks
 		}
 		c.acts(&a, o.Tokens, k, o.LoRA.Rank, count)
+	}
+	if o.Forward > o.Tokens {
+		c.acts(&a, o.Forward, keepNothing, o.LoRA.Rank, count)
+		work.Tokens, work.Rows = o.Forward, o.Forward
 	}
 	if o.Slots > 0 {
 		pt := o.PageTokens

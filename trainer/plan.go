@@ -219,6 +219,38 @@ func (p *Plan) planHost(f model.Footprint, shape model.Config, c Config) (items 
 	return items
 }
 
+// packTokens is how many tokens the largest packs have: those that student and
+// discriminator learn from, and those of forward passes alone. A pack has max_token_len, or
+// all that there is.
+func (p *Plan) packTokens(c Config) (actor, critic, forward int) {
+	batch, answers := c.Data.TrainBatchSize, 1 // answers to a prompt
+	ofActor, ofCritic := batch, batch          // prompts of an update
+	switch {
+	case p.Stage.hasCritic():
+		answers = c.Rollout.N + 1 // and the teacher's
+		if c.Critic.PPOMiniBatch > 0 {
+			ofCritic = min(c.Critic.PPOMiniBatch, batch)
+		}
+		if !c.learnsTeacher(p.Stage) {
+			ofActor = c.Actor.MiniBatch(batch)
+		}
+	case p.Stage == DPO:
+		answers = 2
+	}
+	prompt := c.Data.MaxPrompt + answers*c.Data.MaxResponse
+	longest := int(p.PromptMean + p.AnswerMean)
+	tokens := func(limit, prompts int) int { return max(min(limit, prompts*prompt), longest) }
+	actor, critic = tokens(c.Actor.MaxTokenLen, ofActor), tokens(c.Critic.MaxTokenLen, ofCritic)
+	if c.Critic.Replay.Size > 0 { // earlier pairs come with it
+		critic = max(c.Critic.MaxTokenLen, longest)
+	}
+	forward = tokens(max(c.Actor.MaxTokenLen, c.Critic.MaxTokenLen), batch)
+	if len(c.Data.ValFiles) > 0 {
+		forward = max(forward, min(c.Actor.MaxTokenLen, c.Trainer.ValRows*(c.Data.MaxPrompt+c.Data.MaxResponse)))
+	}
+	return actor, critic, forward
+}
+
 // planMemory adds up what the models take.
 func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (items []Item) {
 	add := func(name string, n int64) {
@@ -232,12 +264,12 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: packed copy of the weights", base.Copies)
 	}
-	longest := int(p.PromptMean + p.AnswerMean)
-	actorTokens, criticTokens := max(c.Actor.MaxTokenLen, longest), max(c.Critic.MaxTokenLen, longest)
+	actorTokens, criticTokens, forward := p.packTokens(c)
 	var scratch int64
 	var parts, others []model.Plan // as set, and with recompute as the note says
 	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
+		o.Forward = forward
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
@@ -277,13 +309,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	}
 	switch {
 	case p.Stage == DPO: // the reference answers, once a prompt
-		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: actorTokens}, 1))
+		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA}, 1))
 	case game && c.needsReference(p.Stage):
-		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA, Tokens: actorTokens})
+		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
 	}
 	if c.Trainer.HeldOutCritic != "" {
 		shape = c.heldOutShape(shape)
-		part("held-out critic", model.PlanOptions{Kind: model.Scorer, Tokens: actorTokens})
+		part("held-out critic", model.PlanOptions{Kind: model.Scorer})
 	}
 	// What the models share.
 	add("activations", model.SharedActivations(parts...))
