@@ -98,8 +98,9 @@ func (t *Trainer) stepWork(r *round) (w work) {
 }
 
 // measurePeak is the speed of a large matrix product, in floating-point
-// operations a second: what perf/mfu is a share of. The product is made larger
-// until it takes a millisecond: a GPU is not busy with less.
+// operations a second: what perf/mfu is a share of. On a GPU the product is made larger
+// until it takes a millisecond: it is not busy with less. A processor is, and what it
+// packs a product into is kept.
 func measurePeak(be compute.Backend) (peak float64, err error) {
 	for n := 768; n <= 8192; n *= 2 {
 		best, err := timeProduct(be, n)
@@ -107,7 +108,7 @@ func measurePeak(be compute.Backend) (peak float64, err error) {
 			return 0, err
 		}
 		peak = 2 * math.Pow(float64(n), 3) / best.Seconds()
-		if best > time.Millisecond {
+		if best > time.Millisecond || be.Overhead() == 0 {
 			break
 		}
 	}
