@@ -52,6 +52,14 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := t.openData(&start); err != nil {
 		return t, err
 	}
+	// Before the models take the memory that the run is planned for.
+	err = t.busy("timing a matrix product", func() (err error) {
+		t.peak, err = measurePeak(t.be)
+		return err
+	})
+	if err != nil {
+		return t, err
+	}
 	if err := t.openModels(start); err != nil {
 		return t, err
 	}
@@ -68,13 +76,6 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 		return t, err
 	}
 	t.log = t.rec.Log()
-	err = t.busy("timing a matrix product", func() (err error) {
-		t.peak, err = measurePeak(t.be)
-		return err
-	})
-	if err != nil {
-		return t, err
-	}
 	t.introduce(start)
 	return t, nil
 }
