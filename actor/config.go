@@ -55,7 +55,7 @@ type RolloutConfig struct {
 	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"sample from the smallest set of tokens with at least this probability; 1: all"`
 	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens with less than this share of the largest probability; 0: none"`
 	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory"`
-	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" doc:"number of sequences generated at the same time; results do not depend on it"`
+	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" max:"65536" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
 
 // DefaultRollout is the paper's: eight answers at temperature 0.8.

@@ -230,7 +230,7 @@ func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
 // and a signal has its usual effect.
 func TestInterrupt(t *testing.T) {
 	path, f := built(t), ready(t)
-	const steps = 45
+	const steps = 120 // beside which the start is short
 	args := func(run string) []string {
 		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3", "trainer.save_freq=10")
 	}
@@ -299,7 +299,7 @@ func TestInterrupt(t *testing.T) {
 	}
 	t.Logf("row 10: SIGINT and SIGTERM: %d signals in %d runs, %d saved with exit status 75, %d came before there was anything to save, the slowest end %s, 0 divergences (seed %d)",
 		sent, runs, saved, early, slowest.Round(time.Millisecond), seed)
-	if 3*saved < sent { // of an idle machine's short runs the start is a third
+	if 2*saved < sent {
 		t.Errorf("only %d of %d signals came to a run under way: the test shows too little", saved, sent)
 	}
 }
