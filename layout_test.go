@@ -123,8 +123,13 @@ var writers = map[string]string{
 }
 
 // reaching are packages that open connections, start programs or load code, and
-// those below them. None of gad's own may, outside of tests, but for starters.
+// those below them. None of gad's own may, outside of tests, but for starters
+// and connected.
 var reaching = []string{"net", "os/exec", "plugin"}
+
+// connected may open or accept connections, for the reason given. Training never
+// does: none of these is below trainer.
+var connected = map[string]string{}
 
 // starters may start programs, for the reason given. What they start is past
 // internal/vfs: it must be the user's own word.
@@ -358,8 +363,10 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File, gpu b
 			}
 		case !test && what == "os/exec" && starters[pkg] != "":
 			// for the reason given
+		case !test && strings.Split(what, "/")[0] == "net" && connected[pkg] != "":
+			// likewise
 		case !test && slices.Contains(reaching, strings.Split(what, "/")[0]) || !test && slices.Contains(reaching, what):
-			in.complain("%s: imports %s: the program fetches nothing, and only %s starts another: see SECURITY.md", name, what, names(starters))
+			in.complain("%s: imports %s: only %s may connect, and only %s starts a program: see SECURITY.md", name, what, names(connected), names(starters))
 		case isOurs:
 			if !test {
 				in.used[pkg+" "+ours] = true
