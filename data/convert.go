@@ -148,7 +148,7 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 // WriteAnswers writes n rows with the teacher's answers that an endpoint gave: their
 // conversations, id where ids is set, teacher_response, finish_reason, and what Told
 // has. Format and errors are those of Convert.
-func WriteAnswers(fsys vfs.FS, path string, ids bool, stages Stages, n int, row func(i int) (Row, error)) error {
+func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int, row func(i int) (Row, error)) error {
 	if err := checkFree(fsys, path); err != nil {
 		return err
 	}

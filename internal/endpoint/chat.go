@@ -170,12 +170,16 @@ func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.send(ctx, http.MethodPost, "/chat/completions", "application/json", bytes.NewReader(body), maxAnswer)
+	sending := ctx
+	if ctx.Value(drain{}) != nil {
+		sending = context.WithoutCancel(ctx) // it is being paid for
+	}
+	resp, err := c.send(sending, http.MethodPost, "/chat/completions", "application/json", bytes.NewReader(body), maxAnswer)
 	var a *Answer
 	if err == nil {
 		a, err = c.parse(resp.body)
 	}
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	var e *Error
