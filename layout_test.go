@@ -42,42 +42,45 @@ var house = map[string]string{
 	"algos":      "",
 	"checkpoint": "internal/vfs",
 
-	"internal/checker":              "",
-	"internal/compute":              "",
-	"internal/compute/ref":          "internal/compute",
-	"internal/compute/cpu":          "internal/compute",
-	"internal/compute/cost":         "internal/compute internal/compute/cuda",
-	"internal/compute/cuda":         "internal/compute internal/compute/cuda/driver internal/compute/cuda/kernels",
-	"internal/compute/cuda/driver":  "",
-	"internal/compute/cuda/kernels": "",
-	"internal/compute/computetest":  "internal/compute internal/compute/ref",
-	"internal/conf":                 "",
-	"internal/folder":               "",
-	"internal/gguf":                 "internal/safetensors",
-	"internal/gguf/gguftest":        "",
-	"internal/hostile":              "",
-	"internal/philox":               "",
-	"internal/report":               "internal/vfs",
-	"internal/safetensors":          "internal/folder",
-	"internal/textmetrics":          "internal/philox",
-	"internal/vfs":                  "",
-	"internal/vfs/vfstest":          "internal/vfs",
+	"internal/checker":               "",
+	"internal/compute":               "",
+	"internal/compute/ref":           "internal/compute",
+	"internal/compute/cpu":           "internal/compute",
+	"internal/compute/cost":          "internal/compute internal/compute/cuda",
+	"internal/compute/cuda":          "internal/compute internal/compute/cuda/driver internal/compute/cuda/kernels",
+	"internal/compute/cuda/driver":   "",
+	"internal/compute/cuda/kernels":  "",
+	"internal/compute/computetest":   "internal/compute internal/compute/ref",
+	"internal/conf":                  "",
+	"internal/endpoint":              "internal/vfs",
+	"internal/endpoint/endpointtest": "",
+	"internal/folder":                "",
+	"internal/gguf":                  "internal/safetensors",
+	"internal/gguf/gguftest":         "",
+	"internal/hostile":               "",
+	"internal/philox":                "",
+	"internal/report":                "internal/vfs",
+	"internal/safetensors":           "internal/folder",
+	"internal/textmetrics":           "internal/philox",
+	"internal/vfs":                   "",
+	"internal/vfs/vfstest":           "internal/vfs",
 }
 
 // doubles are the implementations and test doubles of an interface, for the tests
 // of whoever works with the package that is named.
 var doubles = map[string]string{
-	"internal/compute/ref":          "internal/compute",
-	"internal/compute/cpu":          "internal/compute",
-	"internal/compute/cost":         "internal/compute",
-	"internal/compute/cuda":         "internal/compute",
-	"internal/compute/cuda/driver":  "internal/compute", // to tell an emulated device to fail
-	"internal/compute/computetest":  "internal/compute",
-	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
-	"internal/gguf/gguftest":        "internal/gguf",
-	"internal/vfs/vfstest":          "internal/vfs",
-	"device":                        "internal/compute", // opens one of them, for the examples
-	"internal/hostile":              everyone,           // damages files for the tests of any reader
+	"internal/compute/ref":           "internal/compute",
+	"internal/compute/cpu":           "internal/compute",
+	"internal/compute/cost":          "internal/compute",
+	"internal/compute/cuda":          "internal/compute",
+	"internal/compute/cuda/driver":   "internal/compute", // to tell an emulated device to fail
+	"internal/compute/computetest":   "internal/compute",
+	"internal/compute/cuda/kernels":  "internal/compute/cuda/driver",
+	"internal/gguf/gguftest":         "internal/gguf",
+	"internal/endpoint/endpointtest": "internal/endpoint",
+	"internal/vfs/vfstest":           "internal/vfs",
+	"device":                         "internal/compute", // opens one of them, for the examples
+	"internal/hostile":               everyone,           // damages files for the tests of any reader
 }
 
 // everyone, as the package of a double, is any.
@@ -129,7 +132,10 @@ var reaching = []string{"net", "os/exec", "plugin"}
 
 // connected may open or accept connections, for the reason given. Training never
 // does: none of these is below trainer.
-var connected = map[string]string{}
+var connected = map[string]string{
+	"internal/endpoint":              "asks the endpoint that the user names, and no other host",
+	"internal/endpoint/endpointtest": "is a server on the loopback interface, for tests only",
+}
 
 // starters may start programs, for the reason given. What they start is past
 // internal/vfs: it must be the user's own word.
