@@ -26,9 +26,10 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":    "apps/bench apps/demo apps/judge apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
+	"apps/judge": "internal/endpoint internal/textmetrics",
 	"apps/study": "internal/conf internal/report internal/vfs",
 	"apps/task":  "internal/philox",
 	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",

@@ -251,8 +251,8 @@ func (j *Judge) each(ctx context.Context, name string, n int, ask func(ctx conte
 			failed = append(failed, f)
 		}
 	}
-	if len(failed) == n || len(failures) == n { // nothing is known of any
-		return fmt.Errorf("judge: %w", failures)
+	if len(failures) == n { // nothing is known of any
+		return fmt.Errorf("judge: none of %d requests has a reply: the first: %w", n, failures[0].Err)
 	}
 	if failed != nil {
 		return fmt.Errorf("judge: %d of %d requests have no reply: the same command asks only for those: %w", len(failed), n, failed[0].Err)
@@ -380,6 +380,20 @@ func (j *Judge) Judge(ctx context.Context, questions []Question, students []Stud
 		return nil, err
 	}
 	return j.report(questions, students, verdicts), nil
+}
+
+// Requests is how many replies are asked for at most, reminders left out.
+func Requests(mode Mode, questions, students int, againstFirst bool) (n int) {
+	if mode.scores() {
+		n += questions * (1 + students)
+	}
+	if mode.pairs() {
+		if againstFirst {
+			students--
+		}
+		n += 2 * questions * students
+	}
+	return n
 }
 
 // opponent is the answer that a student's is compared with, if it is compared.

@@ -57,51 +57,55 @@ func lengthControlled(y, z, w []float64, penalty float64) (rate, b float64) {
 	case won >= all*(1-1e-15):
 		return 1, 0
 	}
-	loss := func(a, b float64) float64 {
-		sum := penalty / 2 * b * b
-		for i := range y {
-			if w[i] > 0 {
-				eta := a + b*z[i]
-				// -y log p - (1-y) log(1-p) = log(1+exp(eta)) - y eta
-				sum += w[i] * (max(eta, 0) + math.Log1p(math.Exp(-math.Abs(eta))) - y[i]*eta)
-			}
-		}
-		return sum
-	}
-	a := math.Log(won / (all - won))
-	at := loss(a, b)
+	at := fit{a: math.Log(won / (all - won))}.look(y, z, w, penalty)
 	for range 100 {
-		ga, gb := 0.0, penalty*b
-		haa, hab, hbb := 0.0, 0.0, penalty
-		for i := range y {
-			if w[i] == 0 {
-				continue
-			}
-			p := 1 / (1 + math.Exp(-(a + b*z[i])))
-			r, v := w[i]*(p-y[i]), w[i]*p*(1-p)
-			ga += r
-			gb += r * z[i]
-			haa += v
-			hab += v * z[i]
-			hbb += v * z[i] * z[i]
-		}
-		det := haa*hbb - hab*hab
+		det := at.haa*at.hbb - at.hab*at.hab
 		var da, db float64
-		if det > 1e-12*haa*hbb {
-			da, db = (hbb*ga-hab*gb)/det, (haa*gb-hab*ga)/det
+		if det > 1e-12*at.haa*at.hbb {
+			da, db = (at.hbb*at.ga-at.hab*at.gb)/det, (at.haa*at.gb-at.hab*at.ga)/det
 		} else { // no length differs, and no penalty: only a can be known
-			da = ga / haa
+			da = at.ga / at.haa
 		}
-		step, next := 1.0, 0.0
-		for ; step > 1e-10; step /= 2 {
-			if next = loss(a-step*da, b-step*db); next <= at {
-				break
-			}
-		}
-		a, b, at = a-step*da, b-step*db, next
-		if math.Abs(da)+math.Abs(db) < 1e-11 {
+		if math.Abs(da)+math.Abs(db) < 1e-10 {
 			break
 		}
+		step := 1.0
+		next := fit{a: at.a - da, b: at.b - db}.look(y, z, w, penalty)
+		for next.loss > at.loss && step > 1e-6 {
+			step /= 2
+			next = fit{a: at.a - step*da, b: at.b - step*db}.look(y, z, w, penalty)
+		}
+		at = next
 	}
-	return 1 / (1 + math.Exp(-a)), b
+	return 1 / (1 + math.Exp(-at.a)), at.b
+}
+
+// fit is a point of the fit, with the loss there, its gradient and its second derivatives.
+type fit struct {
+	a, b, loss, ga, gb, haa, hab, hbb float64
+}
+
+// look fills in what f has at a and b.
+func (f fit) look(y, z, w []float64, penalty float64) fit {
+	f.loss, f.gb, f.hbb = penalty/2*f.b*f.b, penalty*f.b, penalty
+	for i, weight := range w {
+		if weight == 0 {
+			continue
+		}
+		eta := f.a + f.b*z[i]
+		e := math.Exp(-math.Abs(eta))
+		p := 1 / (1 + e)
+		if eta < 0 {
+			p = e / (1 + e)
+		}
+		// -y log p - (1-y) log(1-p) = log(1+exp(eta)) - y eta
+		f.loss += weight * (max(eta, 0) + math.Log1p(e) - y[i]*eta)
+		r, v := weight*(p-y[i]), weight*p*(1-p)
+		f.ga += r
+		f.gb += r * z[i]
+		f.haa += v
+		f.hab += v * z[i]
+		f.hbb += v * z[i] * z[i]
+	}
+	return f
 }
