@@ -169,7 +169,7 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 	}
 	a, err := j.o.Client.Try(ctx, request)
 	if err != nil {
-		return r, err
+		return r, j.unreached(err)
 	}
 	c := a.Choices[0]
 	r = record{Kind: kind, Model: j.o.Model, Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens, Messages: messages,
@@ -184,6 +184,16 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 	j.tally.CompletionTokens += a.Usage.CompletionTokens
 	j.mu.Unlock()
 	return r, nil
+}
+
+// unreached makes an endpoint that was never there an error at once: a wrong address is
+// not worth the patience that one earns that has answered.
+func (j *Judge) unreached(err error) error {
+	var e *endpoint.Error
+	if !errors.As(err, &e) || e.Status > 0 || !strings.Contains(e.Text, "dial ") && !strings.Contains(e.Text, "tls: ") || j.Tally().Asked > 0 {
+		return err
+	}
+	return fmt.Errorf("judge: %s cannot be reached: %s: check the address, and that the judge runs", e.Host, e.Text)
 }
 
 // bounded is the beginning of text, in at most n bytes of valid UTF-8.

@@ -71,7 +71,7 @@ func lengthControlled(y, z, w []float64, penalty float64) (rate, b float64) {
 		}
 		step := 1.0
 		next := fit{a: at.a - da, b: at.b - db}.look(y, z, w, penalty)
-		for next.loss > at.loss && step > 1e-6 {
+		for next.loss > at.loss+1e-12*math.Abs(at.loss) && step > 1e-6 { // more than rounding
 			step /= 2
 			next = fit{a: at.a - step*da, b: at.b - step*db}.look(y, z, w, penalty)
 		}

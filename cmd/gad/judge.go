@@ -272,7 +272,8 @@ func (j *judging) stopped(err error) error {
 		return err
 	}
 	j.con.Close()
-	return marked{trainer.ErrInterrupted, fmt.Errorf("eval: stopped: %s: the same command asks only for the others", j.kept())}
+	fmt.Fprintf(j.p.err, "gad: eval: stopped: %s: the same command asks only for the others\n", j.kept())
+	return err
 }
 
 // kept is the number of replies in the journal, for messages.
@@ -414,12 +415,12 @@ func (p *program) judgeAnswers(c *cli.Context) (err error) {
 		j.estimate(p.out, len(j.students))
 		return nil
 	}
-	j.estimate(p.err, len(j.students))
 	ctx, stop := p.stoppable(con, "stopping; what the judge has said is kept in "+j.path+"; a second Ctrl-C stops at once", func() string { return "what the judge has said is kept in " + j.path })
 	defer stop()
 	if err := j.begin(); err != nil {
 		return err
 	}
+	j.estimate(p.err, len(j.students))
 	if err := j.ask(ctx); err != nil {
 		return j.stopped(err)
 	}
