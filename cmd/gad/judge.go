@@ -32,12 +32,15 @@ const (
 	againstFirst   = "first"
 )
 
+// defaultKeyEnv is the environment variable that other clients read too.
+const defaultKeyEnv = "OPENAI_API_KEY"
+
 // judgeFlags are those of gad eval that are about a judge.
 func judgeFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "judge", Usage: "base URL of an OpenAI-compatible endpoint whose model judges the answers, such as https://api.openai.com/v1 or that of gad serve"},
 		&cli.StringFlag{Name: "judge-model", Usage: "model of the judge, as the endpoint calls it"},
-		&cli.StringFlag{Name: "judge-key-env", DefaultText: "no key is sent", Usage: "environment variable with the endpoint's key"},
+		&cli.StringFlag{Name: "judge-key-env", Value: defaultKeyEnv, DefaultText: defaultKeyEnv + ", or none where --judge is this machine", Usage: "environment variable that holds the endpoint's key; empty sends none"},
 		&cli.StringFlag{Name: "judge-mode", Value: string(judge.Both), Usage: "score: the judge answers itself, then grades its own answer and the student's; pair: it compares two answers in both orders; both"},
 		&cli.StringFlag{Name: "judge-against", Value: againstTeacher, Usage: "whom pairs are against: teacher, or first: the first student"},
 		&cli.BoolFlag{Name: "judge-teacher", Usage: "have the teacher's answers graded too, as those of another student"},
@@ -137,7 +140,7 @@ func openJudge(p *program, c *cli.Context, con *report.Console) (*judging, error
 		RequestsPerMinute: c.Float64("judge-rpm"), TokensPerMinute: c.Float64("judge-tpm"),
 		Say: func(format string, args ...any) { con.Print(fmt.Sprintf(format, args...)) }}
 	var err error
-	if name := c.String("judge-key-env"); c.IsSet("judge-key-env") {
+	if name := c.String("judge-key-env"); name != "" && (c.IsSet("judge-key-env") || !endpoint.Loopback(o.BaseURL)) {
 		if o.Key, err = endpoint.KeyFromEnv(name); err != nil {
 			return nil, marked{errUsage, err}
 		}
@@ -260,8 +263,8 @@ func (j *judging) failed(ctx context.Context, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return trainer.ErrInterrupted
-	case endpoint.Fatal(err) && j.c.String("judge-key-env") == "":
-		err = fmt.Errorf("%w: a key is given by --judge-key-env NAME", err)
+	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
+		err = fmt.Errorf("%w: name its environment variable with --judge-key-env", err)
 	}
 	return marked{errRunning, err}
 }

@@ -147,6 +147,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		opposite := map[string]string{"north": "south", "south": "north", "east": "west", "west": "east"}[results[i].Result] // as long
 		return strings.Replace(results[i].Answer, "Now "+results[i].Result, "Now "+opposite, 1)
 	}
+	t.Setenv("OPENAI_API_KEY", "sk-for-another") // not for this machine's servers, unless it is named
 	args := []string{"eval", "--judge", server.URL, "--judge-model", "rule", "--judge-teacher"}
 	for name, answer := range map[string]func(i int) string{"walks": func(i int) string { return walks[i].Answer }, "guesses": guess, "pads": pad} {
 		var b strings.Builder
@@ -241,6 +242,11 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	calls, graded := len(server.Calls()), n+int(differ)+(n-int(same))+n
 	if want := n + graded + 2*int(differ) + 2*(n-int(same)) + 2*n; calls != want || got.Tally.Asked != want {
 		t.Errorf("%d calls, want %d: %+v", calls, want, got.Tally)
+	}
+	for _, c := range server.Calls() {
+		if key := c.Header.Get("Authorization"); key != "" {
+			t.Fatalf("sends %s", key)
+		}
 	}
 	// Again, for people: nothing is asked.
 	table, _ := must(t, args...)

@@ -62,6 +62,7 @@ func TestMistakesOfJudge(t *testing.T) {
 	t.Setenv("WRONG_KEY", "sk-wrong")
 	t.Setenv("RIGHT_KEY", "another")
 	t.Setenv("NO_KEY", "")
+	t.Setenv("OPENAI_API_KEY", "")
 
 	const (
 		by = " --judge http://127.0.0.1:1/v1 --judge-model m"
@@ -91,8 +92,9 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + by + " --judge-temperature 3", 2, `eval: --judge-temperature 3: must be from 0 to 2`},
 		{ev + by + " --judge-rpm -1", 2, `eval: --judge-rpm -1: must be from 0 to 1e+12`},
 		{ev + by + " --judge-tpm NaN", 2, `eval: --judge-tpm NaN: must be from 0 to 1e+12`},
-		{ev + " --judge ftp://host --judge-model m", 2, `endpoint: base URL "ftp://host": must begin with https:// or http://`},
-		{ev + " --judge http://example.com/v1 --judge-model m", 2, `endpoint: base URL "http://example.com/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
+		{ev + " --judge ftp://host --judge-model m --judge-key-env=", 2, `endpoint: base URL "ftp://host": must begin with https:// or http://`},
+		{ev + " --judge https://example.com/v1 --judge-model m", 2, `endpoint: the environment variable OPENAI_API_KEY is not set: export it with the key of the endpoint`},
+		{ev + " --judge http://example.com/v1 --judge-model m --judge-key-env=", 2, `endpoint: base URL "http://example.com/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
 		{ev + by + " --judge-key-env NO_KEY", 2, `endpoint: the environment variable NO_KEY is not set: export it with the key of the endpoint`},
 		{ev + by + " --judge-key-env sk-12345", 2, `endpoint: what is given as the key's variable is not the name of an environment variable, such as OPENAI_API_KEY: give the name, never the key`},
 		{ev + by + " --judge-journal no/j.jsonl", 2, `eval: no/j.jsonl: there is no folder no: create it or give another --judge-journal`},
@@ -116,7 +118,7 @@ func TestMistakesOfJudge(t *testing.T) {
 	})
 	// What an endpoint says: the estimate is printed before.
 	for _, c := range []struct{ line, want string }{
-		{wants + " --judge-model m", `endpoint: ` + host + `: status 401 invalid_api_key: the endpoint wants a key: a key is given by --judge-key-env NAME`},
+		{wants + " --judge-model m", `endpoint: ` + host + `: status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --judge-key-env`},
 		{wants + " --judge-model m --judge-key-env WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
 		{wants + " --judge-model none --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 404 model_not_found: no such model: check the base URL and the model`},
 		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J: so is every request so far`},
