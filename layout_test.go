@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":            "",
-	"cmd/gad":      "apps/bench apps/collect apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":      "apps/bench apps/collect apps/demo apps/judge apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
 	"apps/bench":   "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/collect": "data internal/endpoint internal/vfs",
 	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
@@ -65,6 +65,7 @@ var house = map[string]string{
 	"internal/textmetrics":           "internal/philox",
 	"internal/vfs":                   "",
 	"internal/vfs/vfstest":           "internal/vfs",
+	"apps/judge":                     "internal/endpoint internal/textmetrics",
 }
 
 // doubles are the implementations and test doubles of an interface, for the tests
