@@ -26,9 +26,10 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":    "apps/bench apps/demo apps/serve apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
+	"apps/serve": "model tokenizer",
 	"apps/study": "internal/conf internal/report internal/vfs",
 	"apps/task":  "internal/philox",
 	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
@@ -129,7 +130,9 @@ var reaching = []string{"net", "os/exec", "plugin"}
 
 // connected may open or accept connections, for the reason given. Training never
 // does: none of these is below trainer.
-var connected = map[string]string{}
+var connected = map[string]string{
+	"apps/serve": "gad serve: accepts connections at the address that the user gives, and opens none",
+}
 
 // starters may start programs, for the reason given. What they start is past
 // internal/vfs: it must be the user's own word.
