@@ -69,14 +69,14 @@ func contains(ids []int32, id int32) bool {
 	return false
 }
 
-// take adds text and returns what of it is sure to come before a stop, and whether the
-// first stop has come.
+// take adds text and returns what of it is sure to come before a stop, and whether one has
+// come. The first is the one that is complete first, however the text is cut into pieces.
 func (c *choice) take(text string) (out string, stop bool) {
 	c.held += text
-	at := -1
+	at, end := -1, 0
 	for _, s := range c.stops {
-		if i := strings.Index(c.held, s); i >= 0 && (at < 0 || i < at) {
-			at = i
+		if i := strings.Index(c.held, s); i >= 0 && (at < 0 || i+len(s) < end || i+len(s) == end && i < at) {
+			at, end = i, i+len(s)
 		}
 	}
 	if at >= 0 {
