@@ -79,7 +79,6 @@ type talk struct {
 
 	system  string
 	history []tokenizer.Message // without the system message
-	turn    uint64              // messages so far: the key of the next answer's draws
 
 	answering atomic.Bool
 	stopped   atomic.Bool // the answer, by Ctrl-C
@@ -208,11 +207,10 @@ func (t *talk) answer(text string) error {
 		}
 	}
 	begun, tokens := time.Now(), 0
-	answers, err := t.l.m.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: limit, EOS: t.l.tok.EOS(), Seed: t.c.Uint64("seed"), Step: t.turn, Slots: 1, Sampling: sampling(t.c),
+	answers, err := t.l.m.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: limit, EOS: t.l.tok.EOS(), Seed: t.c.Uint64("seed"), Step: uint64(len(t.history)), Slots: 1, Sampling: sampling(t.c),
 		Stop:  func() bool { return t.stopped.Load() || failed != nil },
 		Token: func(_, _ int, id int32) { tokens++; say(out.Next(id)) },
 	}, nil)
-	t.turn++
 	say(out.End())
 	if failed == nil {
 		_, failed = io.WriteString(t.p.out, "\n")

@@ -51,7 +51,7 @@ func (p *program) serveCommand() *cli.Command {
 
 // serveOptions are the flags of gad serve.
 func serveOptions(c *cli.Context) (o serve.Options, err error) {
-	if err := errors.Join(noArguments(c), need(c, "model", "listen")); err != nil {
+	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 		return o, err
 	}
 	for _, f := range []struct {
