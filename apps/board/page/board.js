@@ -44,8 +44,7 @@ const figure = x => {
 // ticks are at most n + 1 round numbers from lo to hi.
 const ticks = (lo, hi, n, whole) => {
   const rough = (hi - lo) / n, power = 10 ** Math.floor(Math.log10(rough || 1));
-  let step = [1, 2, 5, 10].map(m => m * power).find(x => x >= rough * 0.999) || power;
-  if (whole) step = Math.max(1, Math.round(step));
+  const step = [1, 2, 2.5, 5, 10].map(m => m * power).find(x => x >= rough * 0.999 && (!whole || Number.isInteger(x))) || 10 * power;
   const list = [];
   for (let k = Math.ceil(lo / step - 1e-9); k * step <= hi + step * 1e-9 && list.length < 20; k++) list.push(k * step);
   return list;
@@ -56,7 +55,9 @@ const tickText = (list, x) => {
   const apart = list.length > 1 ? list[1] - list[0] : Math.abs(x) || 1;
   const a = Math.max(...list.map(Math.abs));
   if (a >= 1e5 || a < 1e-3 && a > 0) return x === 0 ? "0" : figure(x).replace(/\.?0+([kMG]|e|$)/, "$1");
-  return x.toFixed(Math.min(6, Math.max(0, -Math.floor(Math.log10(apart) + 1e-9))));
+  let digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(apart) + 1e-9)));
+  if (Math.abs(apart * 10 ** digits - Math.round(apart * 10 ** digits)) > 1e-6) digits++; // 2.5
+  return x.toFixed(digits);
 };
 
 // ---- where the data come from: the server, or this file
@@ -171,7 +172,7 @@ class Chart {
     if (hi - lo < Math.abs(hi) * 1e-9 + 1e-300) { const pad = Math.abs(hi) * 0.1 || 1; lo -= pad; hi += pad; }
     const pad = (hi - lo) * 0.05;
     lo -= pad; hi += pad;
-    let x0 = Math.min(state.series.from, this.xs[0] ?? Infinity), x1 = Math.max(state.series.to, this.xs[this.xs.length - 1] ?? 0);
+    let x0 = this.xs[0] ?? state.series.from, x1 = this.xs[this.xs.length - 1] ?? state.series.to;
     if (state.from) x0 = state.from;
     if (state.to) x1 = state.to;
     if (x1 <= x0) { x0 -= 1; x1 = x0 + 2; }
@@ -185,6 +186,7 @@ class Chart {
       return d;
     };
     const area = (xs, a, b) => {
+      if (!xs.length) return "";
       let d = "";
       for (let i = 0; i < xs.length; i++) d += (i ? "L" : "M") + X(xs[i]).toFixed(1) + " " + Y(b[i]).toFixed(1);
       for (let i = xs.length - 1; i >= 0; i--) d += "L" + X(xs[i]).toFixed(1) + " " + Y(a[i]).toFixed(1);
@@ -343,7 +345,7 @@ const idOf = (kind, text) => kind + "-" + text.replace(/[^A-Za-z0-9_]/g, x => "-
 const settled = () => {
   if (state.settled || !state.series) return;
   const seen = [...charts.values()].filter(c => c.near);
-  if (seen.length === 0 || seen.some(c => !c.drawn)) return;
+  if (seen.some(c => !c.drawn)) return;
   state.settled = true;
   requestAnimationFrame(() => setTimeout(() => {
     performance.mark("charts-drawn");
@@ -364,9 +366,8 @@ const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? ""
 
 const showHealth = () => {
   $("health-cards").replaceChildren(...state.board.runs.map(r => h("article", { class: "card" },
-    h("header", {}, h("h3", {}, key(look(r.id)), r.name),
-      h("span", { class: "state" }, [r.stage || "stage not known yet", r.steps ? "step " + r.step + (r.total ? " of " + r.total : "") : "no steps yet", r.state + (r.at && r.state !== "running" ? " " + when(r.at) : "")].join(" · ")),
-      h("span", { class: "verdict " + r.verdict }, verdictText(r))),
+    h("header", {}, h("h3", {}, key(look(r.id)), r.name), h("span", { class: "verdict " + r.verdict }, verdictText(r)),
+      h("span", { class: "state" }, [r.stage || "stage not known yet", r.steps ? "step " + r.step + (r.total ? " of " + r.total : "") : "no steps yet", r.state + (r.at && r.state !== "running" ? " " + when(r.at) : "")].join(" · "))),
     r.headline.length ? h("dl", { class: "figures" }, r.headline.map(name => {
       const m = metricOf(name), every = r.recent[name];
       return h("div", { title: name + ": " + m.doc }, h("dt", {}, shortNames[name] || name), h("dd", {}, figure(every), m.unit && m.unit !== "share" ? h("small", {}, " " + m.unit) : null));
@@ -396,9 +397,13 @@ const within = l => {
   return { ...l, x: pick(l.x), y: pick(l.y), lo: pick(l.lo), hi: pick(l.hi), n: pick(l.n), inner: l.inner && l.inner.map(pick) };
 };
 
+// inOrder puts what a run does before how far it is, how long a step takes and what is unknown.
+const later = ["train", "timing_s", "perf", "other"];
+const inOrder = metrics => [...metrics].sort((a, b) => later.indexOf(a.group) - later.indexOf(b.group));
+
 const showCurves = () => {
   const find = $("find").value.trim().toLowerCase(), open = new Map();
-  for (const m of state.board.metrics) {
+  for (const m of inOrder(state.board.metrics)) {
     let box = $("group-" + m.group);
     if (!box) {
       box = h("details", { class: "group", id: "group-" + m.group, open: true }, h("summary", {}, m.group + " ", h("span", {}, m.title)), h("div", { class: "charts" }));
@@ -594,7 +599,7 @@ const showSettings = () => {
   $("set-table").replaceChildren(h("table", { class: "settings-table stack", role: "table" },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, h("th", { scope: "col", role: "columnheader" }, "setting"), runs.map(r => h("th", { scope: "col", role: "columnheader", class: "text" }, r.name)))),
     h("tbody", { role: "rowgroup" }, rows.map(x => {
-      const d = runs.length > 1 && differs(x.key);
+      const d = show !== "differ" && differs(x.key);
       return h("tr", { role: "row" }, h("td", { role: "cell", "data-label": "setting" }, h("code", {}, x.key), h("div", { class: "what" }, x.doc)),
         runs.map(r => h("td", { role: "cell", "data-label": r.name, class: d ? "differs" : null }, x.key in r.settings ? r.settings[x.key] || "(empty)" : "not known")));
     }))));
@@ -611,7 +616,6 @@ const showAll = async board => {
   showRuns();
   state.series = await source.series(state.from, state.to);
   showCurves();
-  settled();
   state.scores = await source.scores();
   showScores();
   const select = $("sample-run"), names = board.runs.map(r => r.name).join("\n");
