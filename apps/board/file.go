@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path/filepath"
 
 	"gad/internal/vfs"
 	"gad/trainer"
@@ -80,6 +81,10 @@ func Writable(fsys vfs.FS, path string) (err error) {
 	info, err := fsys.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		dir := filepath.Dir(path)
+		if _, err := fsys.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: board: %s: there is no folder %s: make it, or choose another file", trainer.ErrConfig, path, dir)
+		}
 		return nil
 	case err != nil:
 		return fmt.Errorf("board: %s: %w", path, vfs.Target(err))

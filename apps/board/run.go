@@ -82,7 +82,8 @@ type run struct {
 
 	curves  report.Curves
 	log     report.Log
-	samples []int // steps
+	samples []int     // steps
+	listed  time.Time // when the folder of samples had last been changed, as it was listed
 	stage   trainer.Stage
 	holder  string
 
@@ -119,14 +120,12 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 		}
 	}
 	note(r.log.Read(fsys, r.path))
-	steps, err := report.SampleSteps(fsys, r.path)
-	note(err)
-	r.samples = steps
+	note(r.listSamples(fsys))
 	note(r.readSettings(fsys))
 	r.readStage(fsys)
 	mark := func() string {
 		w := r.log.Word()
-		return fmt.Sprint(len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(steps), r.config, r.stage, r.problems)
+		return fmt.Sprint(len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.samples), r.config, r.stage, r.problems)
 	}
 	// To ask for the holder tries the lock. Where it was free, that is not done again until the
 	// folder has changed: it could be in the way of who takes the lock in the same moment.
@@ -142,6 +141,21 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	r.mark = is
 	r.judge()
 	return changed
+}
+
+// listSamples lists the steps with samples, if their folder has changed: there may be
+// 100,000. A change within two seconds of the last may have the same time.
+func (r *run) listSamples(fsys vfs.FS) error {
+	info, err := fsys.Stat(filepath.Join(r.path, "samples"))
+	if err == nil && info.ModTime().Equal(r.listed) {
+		return nil
+	}
+	r.listed = time.Time{}
+	if err == nil && time.Since(info.ModTime()) > 2*time.Second {
+		r.listed = info.ModTime()
+	}
+	r.samples, err = report.SampleSteps(fsys, r.path)
+	return err
 }
 
 // judge looks for the signs of sickness. Of a long run that is done once in a while: all

@@ -137,7 +137,7 @@ class Chart {
     this.read = h("p", { class: "read" });
     this.table = h("details", { ontoggle: () => this.fill() }, h("summary", { "aria-label": "Table of " + title }, "Table"));
     this.root = h("figure", { class: "chart", id, role: "group", "aria-labelledby": id + "-h" },
-      h("div", { class: "head" }, h("h4", { id: id + "-h" }, title), unit ? h("span", { class: "unit" }, unit) : null),
+      h("div", { class: "head" }, h("h3", { id: id + "-h" }, title), unit ? h("span", { class: "unit" }, unit) : null),
       h("p", { class: "doc", id: id + "-doc" }, doc), this.plot, this.read, this.table);
   }
 
