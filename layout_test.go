@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":            "",
-	"cmd/gad":      "apps/bench apps/collect apps/demo apps/judge apps/serve apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/serve apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
 	"apps/bench":   "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/collect": "data internal/endpoint internal/vfs",
 	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
@@ -67,6 +67,7 @@ var house = map[string]string{
 	"internal/vfs/vfstest":           "internal/vfs",
 	"apps/judge":                     "internal/endpoint internal/textmetrics",
 	"apps/serve":                     "model tokenizer",
+	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer",
 }
 
 // doubles are the implementations and test doubles of an interface, for the tests
@@ -139,6 +140,7 @@ var connected = map[string]string{
 	"internal/endpoint":              "asks the endpoint that the user names, and no other host",
 	"internal/endpoint/endpointtest": "is a server on the loopback interface, for tests only",
 	"apps/serve":                     "gad serve: accepts connections at the address that the user gives, and opens none",
+	"apps/board":                     "gad board shows runs on the loopback interface, for reading",
 }
 
 // starters may start programs, for the reason given. What they start is past
