@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -210,5 +211,41 @@ func TestCollectInterrupt(t *testing.T) {
 	must(t, args...)
 	if n := len(s.Calls()); n != 100 || len(collected(t, out)) != 100 {
 		t.Errorf("%d calls", n)
+	}
+}
+
+// A command with --batch that is killed or interrupted finds the batch again that it has
+// begun; a command without it does not ask for what the batch is asked for.
+func TestCollectBatchKill(t *testing.T) {
+	path, dir := built(t), t.TempDir()
+	s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 1 << 30}})
+	prompts := filepath.Join(dir, "prompts.jsonl")
+	promptFile(t, prompts, 50)
+	out := filepath.Join(dir, "rows.arrow")
+	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL, "--model", "big"}
+	batch := append(slices.Clone(args), "--batch", "--poll", "50ms")
+	for try := range 4 {
+		p := start(t, path, batch...)
+		if try == 3 {
+			wait(t, "the batch", func() bool { return strings.Contains(p.said.String(), "estimate:") })
+			time.Sleep(200 * time.Millisecond)
+			p.Process.Signal(syscall.SIGINT)
+			if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted || !strings.HasSuffix(said, "gad: data collect: interrupted: 0 of 50 answers are in "+out+".journal: run the same command to resume\n") {
+				t.Errorf("exit status %d\n%s", code, said)
+			}
+			break
+		}
+		wait(t, "the batch", func() bool { return s.Batches() > 0 })
+		time.Sleep(time.Duration(try) * 40 * time.Millisecond) // before its id is in the journal, and after
+		p.Process.Kill()
+		p.end(t, patience)
+	}
+	if code, _, said := gad(args...); code != exitUsage || said != "gad: data collect: "+out+".journal: batches under way: 1: give --batch, which waits for their answers, as they are paid for\n" {
+		t.Errorf("exit status %d, %q", code, said)
+	}
+	s.Batch.Looks = 0
+	must(t, batch...)
+	if n := len(collected(t, out)); n != 50 || s.Batches() != 1 || len(s.Calls()) > 0 {
+		t.Errorf("%d rows, %d batches, %d calls", n, s.Batches(), len(s.Calls()))
 	}
 }

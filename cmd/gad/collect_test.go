@@ -293,3 +293,65 @@ func TestCollectEstimate(t *testing.T) {
 		t.Errorf("exit status %d, %q, %d calls", code, said, len(s.Calls()))
 	}
 }
+
+// TestCollectBatch: the batch API at half the price, with replies lost, downloads cut,
+// lines twice and in no order, and requests that fail.
+func TestCollectBatch(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 2, LoseReply: 1, CutFile: 1, Twice: true,
+		Refuse:  func(prompt string) bool { return prompt == "p3" },
+		Foreign: `{"custom_id":"batch/7/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
+	promptFile(t, "prompts.jsonl", 10)
+	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 0, "output": 1000}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--n", "2", "--prices", "prices.json", "--batch", "--poll", "20ms"}
+	host := strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1")
+	code, _, said := gad(line...)
+	if want := "gad: row 3: endpoint: " + host + ": status 400 refused: not this (1 try)\ngad: data collect: rows.arrow: 1 of 10 rows have no answer: the same command asks again, --partial writes the others\n"; code != 1 || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d\n%s want %s", code, said, want)
+	}
+	if n := s.Batches(); n != 1 {
+		t.Errorf("%d batches", n)
+	}
+	s.Batch = endpointtest.BatchRules{}
+	out, _ := must(t, line...)
+	rows := collected(t, "rows.arrow")
+	for i, r := range rows {
+		if r.ID != fmt.Sprintf("r%d", i/2) || r.Teacher != fmt.Sprintf("answer %d to p%d", i%2, i/2) {
+			t.Errorf("row %d: %+v", i, r)
+		}
+	}
+	if len(rows) != 20 || s.Batches() != 2 || len(s.Calls()) != 0 || s.Answered()["p3"] != 1 || s.Answered()["p5"] != 1 {
+		t.Errorf("%d rows, %d batches, %d calls, answered %v", len(rows), s.Batches(), len(s.Calls()), s.Answered())
+	}
+	// 20 answers of 4 tokens, at half of 1000 dollars per million
+	if want := "counted by the endpoint: 13 tokens of prompts, 80 of answers, $0.04 (by this command: 1 tokens of prompts, 8 of answers, $0.00)\n"; !strings.Contains(out, want) {
+		t.Errorf("prints %s want %s", out, want)
+	}
+}
+
+// TestCollectBatchEnds: of a batch that ends before its time the answers that came are
+// kept, and a new one is made of the others.
+func TestCollectBatchEnds(t *testing.T) {
+	for _, end := range []string{"expired", "cancelled", "failed"} {
+		t.Chdir(t.TempDir())
+		s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{End: end}})
+		promptFile(t, "prompts.jsonl", 10)
+		line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--batch", "--poll", "20ms"}
+		code, _, said := gad(line...)
+		if code != 1 || !strings.Contains(said, "batch_"+end+": not done in time (1 try)") || !strings.Contains(said, "5 of 10 rows have no answer") {
+			t.Errorf("exit status %d\n%s", code, said)
+		}
+		s.Batch.End = ""
+		must(t, line...)
+		if len(collected(t, "rows.arrow")) != 10 || s.Batches() != 2 {
+			t.Errorf("%s: %d batches", end, s.Batches())
+		}
+		for prompt, n := range s.Answered() {
+			if n != 1 {
+				t.Errorf("%s: %s was answered %d times", end, prompt, n)
+			}
+		}
+	}
+}

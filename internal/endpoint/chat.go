@@ -201,21 +201,9 @@ type response struct {
 func (c *Client) send(ctx context.Context, method, path, contentType string, body io.Reader, limit int64) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	resp, err := c.open(ctx, method, path, contentType, body)
 	if err != nil {
-		return response{}, c.failure(fatal, 0, "", "request cannot be made")
-	}
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "gad")
-	if c.o.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+c.o.Key)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return response{}, c.broken(ctx, err)
+		return response{}, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
@@ -229,6 +217,27 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 		return r, c.failure(transient, resp.StatusCode, "", fmt.Sprintf("the answer has more than %d MB", limit>>20))
 	}
 	return r, nil
+}
+
+// open makes one call. Its answer may have any status.
+func (c *Client) open(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	if err != nil {
+		return nil, c.failure(fatal, 0, "", "request cannot be made")
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "gad")
+	if c.o.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.o.Key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.broken(ctx, err)
+	}
+	return resp, nil
 }
 
 func (c *Client) failure(k kind, status int, code, text string) *Error {
