@@ -24,7 +24,7 @@ import (
 var (
 	collectPrompts = flag.Int("collectprompts", 400, "prompts of TestCollectKill")
 	collectKills   = flag.Int("collectkills", 6, "processes that TestCollectKill kills")
-	collectRPM     = flag.Float64("collectrpm", 6000, "requests a minute of TestCollectKill; tokens a minute are 15 times that")
+	collectRPM     = flag.Float64("collectrpm", 6000, "requests a minute of TestCollectKill; tokens a minute are 13 times that")
 )
 
 // chaos misbehaves in one call of seven, by its number, in every way; and every 2000 calls
@@ -96,7 +96,7 @@ func TestCollectKill(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	t.Setenv("TEACHER_KEY", "sk-teacher-0123456789")
 	rpm := *collectRPM
-	tpm := 15 * rpm
+	tpm := 13 * rpm // which a request takes, on average
 	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos})
 	prompts := filepath.Join(dir, "prompts.jsonl")
 	promptFile(t, prompts, *collectPrompts)
@@ -169,15 +169,12 @@ func TestCollectKill(t *testing.T) {
 	if took > time.Minute && (float64(requests) > 1.02*rpm || float64(tokens) > 1.02*tpm) {
 		t.Errorf("%d requests and %d tokens in a minute, %g and %g are allowed", requests, tokens, rpm, tpm)
 	}
-	if seconds, _ := endpointtest.Peak(calls, time.Second); float64(seconds) > 1.02*rpm/60+rpm/60/20+2 {
-		t.Errorf("%d requests in a second, %g are allowed", seconds, rpm/60)
-	}
 	for name, content := range tree(t, dir) {
 		if strings.Contains(content, "sk-teacher") {
 			t.Errorf("%s holds the key", name)
 		}
 	}
-	t.Logf("row 20: gad data collect: %d prompts, %d kills, %d calls in %s, %d asked after their answer was journalled, 0 lost, %d answers came to a dead process, %d journals with a torn end; at most %d requests and %d tokens in a minute (%g and %g allowed; seed %d)",
+	t.Logf("row 21: gad data collect: %d prompts, %d kills, %d calls in %s, %d asked after their answer was journalled, 0 lost, %d answers came to a dead process, %d journals with a torn end; at most %d requests and %d tokens in a minute (%g and %g allowed; seed %d)",
 		len(rows), killed, len(calls), took.Round(time.Second), again, wasted, torn, requests, tokens, rpm, tpm, seed)
 	if killed < *collectKills {
 		t.Errorf("only %d kills", killed)

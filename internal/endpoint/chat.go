@@ -96,6 +96,7 @@ type Error struct {
 	Text   string
 	Wait   time.Duration // the server's wish, 0 for none
 	kind   kind
+	slow   bool // no answer in time: the endpoint has too much to do
 }
 
 type kind int
@@ -247,7 +248,9 @@ func (c *Client) failure(k kind, status int, code, text string) *Error {
 // broken is the error of a connection.
 func (c *Client) broken(ctx context.Context, err error) *Error {
 	if ctx.Err() == context.DeadlineExceeded {
-		return c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		e := c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		e.slow = true
+		return e
 	}
 	return c.failure(transient, 0, "", c.clean(err.Error()))
 }
@@ -283,7 +286,7 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == 529:
 		e.kind = throttled
 	case s == http.StatusRequestTimeout || s == http.StatusConflict || s == http.StatusTooEarly || s >= 500:
-		e.kind = transient
+		e.kind, e.slow = transient, s == http.StatusGatewayTimeout
 	case s >= 200 && s < 300:
 		e.kind, e.Text = transient, "not a chat completion"
 	}
