@@ -102,6 +102,8 @@ func (p *program) collectCommand() *cli.Command {
 			&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
 			&cli.Float64Flag{Name: "max-cost", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the estimate and ask nothing"},
+			&cli.BoolFlag{Name: "batch", Usage: "ask by the batch API: half the price, within a day. The command waits; after an interruption it finds its batches again"},
+			&cli.DurationFlag{Name: "poll", Value: time.Minute, Usage: "with --batch: time between two looks at a batch"},
 			&cli.BoolFlag{Name: "partial", Usage: "write the output although answers are missing"},
 		}, endpointFlags()...),
 		Action: p.collect,
@@ -156,6 +158,12 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 				return o, usage("data collect: --extra: %q is not for it: gad sets it", name)
 			}
 		}
+	}
+	if c.IsSet("poll") && !c.Bool("batch") {
+		return o, usage("data collect: --poll: is for --batch: give that, or leave it out")
+	}
+	if c.Duration("poll") < 10*time.Millisecond {
+		return o, usage("data collect: --poll %v: must be at least 10ms", c.Duration("poll"))
 	}
 	o.Partial, o.MaxCost = c.Bool("partial"), c.Float64("max-cost")
 	if c.IsSet("max-cost") && !(o.MaxCost > 0 && !math.IsInf(o.MaxCost, 0)) {
@@ -225,7 +233,10 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	if have := o.Rows*o.N - missing; have > 0 {
 		say(fmt.Sprintf("%s: answers that are there already: %d of %d", journal, have, o.Rows*o.N))
 	}
-	estimate := job.Estimate(false)
+	if n := job.OpenBatches(); n > 0 && !c.Bool("batch") && !c.Bool("dry-run") {
+		return usage("data collect: %s: batches under way: %d: give --batch, which waits for their answers, as they are paid for", journal, n)
+	}
+	estimate := job.Estimate(c.Bool("batch"))
 	if missing > 0 {
 		say(fmt.Sprintf("%s to %s of %s: %v", report.Count(missing, "answer"), report.Count(rows, "row"), c.String("model"), estimate))
 	}
@@ -239,9 +250,18 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 		missing, _ := job.Missing()
 		return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", o.Rows*o.N-missing, o.Rows*o.N, journal)
 	}
-	ctx, stop := p.stoppable(con, "stopping: answers under way are waited for, as they are paid for; a second Ctrl-C stops at once", state)
+	stopping := "stopping: answers under way are waited for, as they are paid for; a second Ctrl-C stops at once"
+	if c.Bool("batch") {
+		stopping = "stopping: batches stay at the endpoint, and the same command finds them"
+	}
+	ctx, stop := p.stoppable(con, stopping, state)
 	defer stop()
-	err := job.Ask(ctx, client)
+	var err error
+	if c.Bool("batch") {
+		err = job.AskBatch(ctx, client, c.Duration("poll"))
+	} else {
+		err = job.Ask(ctx, client)
+	}
 	con.Close()
 	var failures endpoint.Failures
 	switch {

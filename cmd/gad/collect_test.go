@@ -248,6 +248,7 @@ func TestCollectFails(t *testing.T) {
 	if _, err := os.Stat("rows.arrow"); code != 1 || out != "" || err == nil {
 		t.Errorf("exit status %d, prints %q", code, out)
 	}
+	// Whatever is left is refused, and the others can be written nonetheless.
 	out, _ = must(t, append(line, "--partial")...)
 	if rows := collected(t, "rows.arrow"); len(rows) != 8 || rows[2].ID != "r3" || !strings.HasPrefix(out, "rows.arrow: 8 answers to 10 prompts\n") {
 		t.Errorf("prints %q", out)
@@ -291,5 +292,100 @@ func TestCollectEstimate(t *testing.T) {
 	code, _, said = gad(append(line, "--max-cost", "6", "--concurrency", "1")...)
 	if want := "collect: the answers so far have cost $6.00, which is --max-cost 6: the same command with a higher one asks for the others\n"; code != 1 || !strings.HasSuffix(said, want) || len(s.Calls()) != 4 {
 		t.Errorf("exit status %d, %q, %d calls", code, said, len(s.Calls()))
+	}
+}
+
+// TestCollectBatch: the batch API at half the price, with replies lost, downloads cut,
+// lines twice and in no order, and requests that fail.
+func TestCollectBatch(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 2, LoseReply: 1, CutFile: 1, Twice: true,
+		Refuse:  func(prompt string) bool { return prompt == "p3" },
+		Foreign: `{"custom_id":"batch/7/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
+	promptFile(t, "prompts.jsonl", 10)
+	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 0, "output": 1000}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--n", "2", "--prices", "prices.json", "--batch", "--poll", "20ms"}
+	host := strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1")
+	code, _, said := gad(line...)
+	if want := "gad: row 3: endpoint: " + host + ": status 400 refused: not this (1 try)\ngad: data collect: rows.arrow: 1 of 10 rows have no answer: the same command asks again, --partial writes the others\n"; code != 1 || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d\n%s want %s", code, said, want)
+	}
+	if n := s.Batches(); n != 1 {
+		t.Errorf("%d batches", n)
+	}
+	s.Batch = endpointtest.BatchRules{}
+	out, _ := must(t, line...)
+	rows := collected(t, "rows.arrow")
+	for i, r := range rows {
+		if r.ID != fmt.Sprintf("r%d", i/2) || r.Teacher != fmt.Sprintf("answer %d to p%d", i%2, i/2) {
+			t.Errorf("row %d: %+v", i, r)
+		}
+	}
+	if len(rows) != 20 || s.Batches() != 2 || len(s.Calls()) != 0 || s.Answered()["p3"] != 1 || s.Answered()["p5"] != 1 {
+		t.Errorf("%d rows, %d batches, %d calls, answered %v", len(rows), s.Batches(), len(s.Calls()), s.Answered())
+	}
+	// 20 answers of 4 tokens, at half of 1000 dollars per million
+	if want := "counted by the endpoint: 13 tokens of prompts, 80 of answers, $0.04 (by this command: 1 tokens of prompts, 8 of answers, $0.00)\n"; !strings.Contains(out, want) {
+		t.Errorf("prints %s want %s", out, want)
+	}
+}
+
+// TestCollectBatchEnds: of a batch that ends before its time the answers that came are
+// kept, and a new one is made of the others.
+func TestCollectBatchEnds(t *testing.T) {
+	for _, end := range []string{"expired", "cancelled", "failed"} {
+		t.Chdir(t.TempDir())
+		s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{End: end}})
+		promptFile(t, "prompts.jsonl", 10)
+		line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--batch", "--poll", "20ms"}
+		code, _, said := gad(line...)
+		if code != 1 || !strings.Contains(said, "batch_"+end+": not done in time (1 try)") || !strings.Contains(said, "5 of 10 rows have no answer") {
+			t.Errorf("exit status %d\n%s", code, said)
+		}
+		s.Batch.End = ""
+		must(t, line...)
+		if len(collected(t, "rows.arrow")) != 10 || s.Batches() != 2 {
+			t.Errorf("%s: %d batches", end, s.Batches())
+		}
+		for prompt, n := range s.Answered() {
+			if n != 1 {
+				t.Errorf("%s: %s was answered %d times", end, prompt, n)
+			}
+		}
+	}
+}
+
+// TestCollectRefused: an endpoint that refuses everything is not asked for everything,
+// unless it has answered before.
+func TestCollectRefused(t *testing.T) {
+	t.Chdir(t.TempDir())
+	well := 10
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		var i int
+		if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); err == nil && i < well {
+			return false
+		}
+		endpointtest.Fail(w, 400, "", "not this")
+		return true
+	}})
+	promptFile(t, "prompts.jsonl", 100)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big"}
+	must(t, append(line, "--partial")...)
+	if n := len(s.Calls()); len(collected(t, "rows.arrow")) != 10 || n != 100 {
+		t.Fatalf("%d calls", n)
+	}
+	if err := os.Remove("rows.arrow"); err != nil {
+		t.Fatal(err)
+	}
+	if must(t, append(line, "--partial")...); len(s.Calls()) != 190 {
+		t.Errorf("%d calls, want 90 more", len(s.Calls())-100)
+	}
+	well = 0
+	line[5] = "others.arrow"
+	code, _, said := gad(append(line, "--partial")...)
+	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 || !strings.HasSuffix(said, "status 400: not this: so is every request so far\n") {
+		t.Errorf("exit status %d, %d calls, %s", code, n, said)
 	}
 }

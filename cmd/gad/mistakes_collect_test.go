@@ -30,8 +30,9 @@ func TestMistakesOfCollect(t *testing.T) {
 		"euro.json":   `{"big": {"prompt": 1}}`,
 		"minus.json":  `{"big": {"input": -1, "output": 2}}`,
 		// a journal of other settings
-		"old.arrow.journal":  `{"key":"settings","record":{"model":"big","system":"","temperature":0.5,"top_p":null,"max_tokens":10,"seed":null}}` + "\n",
-		"torn.arrow.journal": "{\"key\":\"x\"\n{}\n",
+		"old.arrow.journal":   `{"key":"settings","record":{"model":"big","system":"","temperature":0.5,"top_p":null,"max_tokens":10,"seed":null}}` + "\n",
+		"batch.arrow.journal": `{"key":"batch/0/file","record":{"file":"file-1","requests":1}}` + "\n",
+		"torn.arrow.journal":  "{\"key\":\"x\"\n{}\n",
 	} {
 		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
@@ -72,6 +73,9 @@ func TestMistakesOfCollect(t *testing.T) {
 		{here + "--limit -1", 2, `data collect: --limit -1: must be at least 0`},
 		{here + "--extra {", 2, `data collect: --extra: must be one JSON object, such as {"max_completion_tokens": 2048}`},
 		{here + `--extra {"n":2}`, 2, `data collect: --extra: "n" is not for it: gad sets it`},
+		{here + "--poll 1s", 2, `data collect: --poll: is for --batch: give that, or leave it out`},
+		{here + "--batch --poll 1ms", 2, `data collect: --poll 1ms: must be at least 10ms`},
+		{strings.Replace(here, "x.arrow", "batch.arrow", 1), 2, `data collect: batch.arrow.journal: batches under way: 1: give --batch, which waits for their answers, as they are paid for`},
 		{here + "--max-cost 5", 2, `data collect: --max-cost: needs --prices FILE`},
 		{here + "--prices prices.json --max-cost 0", 2, `data collect: --max-cost 0: must be above 0`},
 		{here + "--prices none.json", 3, `endpoint: price file: stat none.json: no such file or directory`},

@@ -96,6 +96,7 @@ type Error struct {
 	Text   string
 	Wait   time.Duration // the server's wish, 0 for none
 	kind   kind
+	slow   bool // no answer in time: the endpoint has too much to do
 }
 
 type kind int
@@ -201,21 +202,9 @@ type response struct {
 func (c *Client) send(ctx context.Context, method, path, contentType string, body io.Reader, limit int64) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	resp, err := c.open(ctx, method, path, contentType, body)
 	if err != nil {
-		return response{}, c.failure(fatal, 0, "", "request cannot be made")
-	}
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "gad")
-	if c.o.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+c.o.Key)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return response{}, c.broken(ctx, err)
+		return response{}, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
@@ -231,6 +220,27 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	return r, nil
 }
 
+// open makes one call. Its answer may have any status.
+func (c *Client) open(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	if err != nil {
+		return nil, c.failure(fatal, 0, "", "request cannot be made")
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "gad")
+	if c.o.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.o.Key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.broken(ctx, err)
+	}
+	return resp, nil
+}
+
 func (c *Client) failure(k kind, status int, code, text string) *Error {
 	return &Error{Host: c.base.Host, Status: status, Code: code, Text: text, kind: k}
 }
@@ -238,7 +248,9 @@ func (c *Client) failure(k kind, status int, code, text string) *Error {
 // broken is the error of a connection.
 func (c *Client) broken(ctx context.Context, err error) *Error {
 	if ctx.Err() == context.DeadlineExceeded {
-		return c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		e := c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		e.slow = true
+		return e
 	}
 	return c.failure(transient, 0, "", c.clean(err.Error()))
 }
@@ -274,7 +286,7 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == 529:
 		e.kind = throttled
 	case s == http.StatusRequestTimeout || s == http.StatusConflict || s == http.StatusTooEarly || s >= 500:
-		e.kind = transient
+		e.kind, e.slow = transient, s == http.StatusGatewayTimeout
 	case s >= 200 && s < 300:
 		e.kind, e.Text = transient, "not a chat completion"
 	}

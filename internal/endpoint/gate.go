@@ -185,7 +185,7 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 	case e.kind == throttled || e.kind == transient:
 		g.streak++
 		first := p.epoch == g.epoch
-		if first && (e.kind == throttled || e.Status == 0 || e.Status == 504) {
+		if first && (e.kind == throttled || e.slow) {
 			g.epoch++
 			g.slow = true
 			g.limit = max(1, g.limit/2)
