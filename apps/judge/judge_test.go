@@ -389,6 +389,14 @@ func TestAgainstFirst(t *testing.T) {
 	if r.Tally.Asked != 8 {
 		t.Errorf("%d asked: two students with the same answers are one", r.Tally.Asked)
 	}
+	b.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(50 * time.Millisecond)
+		return false
+	}
+	same, err := b.judge(t, Options{Mode: Pair}).Judge(t.Context(), questions(1), []Student{answering("x", 7), answering("x", 7)})
+	if err != nil || same.Tally.Asked != 2 {
+		t.Errorf("%v, %+v: equal requests at the same time are one", err, same.Tally)
+	}
 	var table strings.Builder
 	r.Print(&table, []string{"A", "B", "C"})
 	if got := table.String(); got != pairsTable {
