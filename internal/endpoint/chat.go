@@ -96,6 +96,7 @@ type Error struct {
 	Text   string
 	Wait   time.Duration // the server's wish, 0 for none
 	kind   kind
+	slow   bool // no answer in time: the endpoint has too much to do
 }
 
 type kind int
@@ -170,12 +171,16 @@ func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.send(ctx, http.MethodPost, "/chat/completions", "application/json", bytes.NewReader(body), maxAnswer)
+	sending := ctx
+	if ctx.Value(drain{}) != nil {
+		sending = context.WithoutCancel(ctx) // it is being paid for
+	}
+	resp, err := c.send(sending, http.MethodPost, "/chat/completions", "application/json", bytes.NewReader(body), maxAnswer)
 	var a *Answer
 	if err == nil {
 		a, err = c.parse(resp.body)
 	}
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	var e *Error
@@ -197,21 +202,9 @@ type response struct {
 func (c *Client) send(ctx context.Context, method, path, contentType string, body io.Reader, limit int64) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	resp, err := c.open(ctx, method, path, contentType, body)
 	if err != nil {
-		return response{}, c.failure(fatal, 0, "", "request cannot be made")
-	}
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "gad")
-	if c.o.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+c.o.Key)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return response{}, c.broken(ctx, err)
+		return response{}, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
@@ -227,6 +220,27 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	return r, nil
 }
 
+// open makes one call. Its answer may have any status.
+func (c *Client) open(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	if err != nil {
+		return nil, c.failure(fatal, 0, "", "request cannot be made")
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "gad")
+	if c.o.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.o.Key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.broken(ctx, err)
+	}
+	return resp, nil
+}
+
 func (c *Client) failure(k kind, status int, code, text string) *Error {
 	return &Error{Host: c.base.Host, Status: status, Code: code, Text: text, kind: k}
 }
@@ -234,7 +248,9 @@ func (c *Client) failure(k kind, status int, code, text string) *Error {
 // broken is the error of a connection.
 func (c *Client) broken(ctx context.Context, err error) *Error {
 	if ctx.Err() == context.DeadlineExceeded {
-		return c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		e := c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		e.slow = true
+		return e
 	}
 	return c.failure(transient, 0, "", c.clean(err.Error()))
 }
@@ -270,7 +286,7 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == 529:
 		e.kind = throttled
 	case s == http.StatusRequestTimeout || s == http.StatusConflict || s == http.StatusTooEarly || s >= 500:
-		e.kind = transient
+		e.kind, e.slow = transient, s == http.StatusGatewayTimeout
 	case s >= 200 && s < 300:
 		e.kind, e.Text = transient, "not a chat completion"
 	}

@@ -32,10 +32,12 @@ const refusedInARow = 20
 // limit of tries, so that no item holds up the rest; ask should not do again what it
 // has done (see Journal). Each stops at the first error that is Fatal, at an error that
 // is not of this package, when the endpoint has not answered for a long time, and when
-// the context ends. Otherwise it returns nil, or Failures.
+// the context ends; then it waits for the answers to requests that were sent, which are
+// paid for. Otherwise it returns nil, or Failures.
 func (c *Client) Each(ctx context.Context, n int, ask func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	ctx = context.WithValue(ctx, drain{}, true)
 	e := &each{c: c, n: n, tries: make([]int, n), failed: make(map[int]error), moved: make(chan struct{})}
 	var wg sync.WaitGroup
 	for range min(n, c.o.Concurrency) {
@@ -66,6 +68,9 @@ func (c *Client) Each(ctx context.Context, n int, ask func(ctx context.Context, 
 	}
 	return nil
 }
+
+// drain is the key of contexts whose end does not stop a request that was sent.
+type drain struct{}
 
 type each struct {
 	c *Client

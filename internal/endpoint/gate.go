@@ -17,8 +17,8 @@ import (
 //     multiplicative decrease),
 //   - no cool-down is on: what one request is told to wait, all wait,
 //   - its share of the requests and tokens a minute has been earned since the one
-//     before it. Nothing is earned ahead, so that the limits hold over any time, also
-//     over the restarts of a killed program.
+//     before it. Nothing is earned ahead (but for slack), so that the limits hold over
+//     any minute, also over the restarts of a killed program.
 type gate struct {
 	turn chan struct{} // held by the request that stands in the gate
 	most int           // in flight, as the user says
@@ -38,9 +38,7 @@ type gate struct {
 	tokens   pace
 	given    [2]bool // requests, tokens a minute: by the user
 
-	answers                  int
-	promptBytes, promptCount float64 // of answered requests: bytes, tokens
-	answerTokens, choices    float64
+	promptBytes, promptTokens, answerTokens, choices float64 // of answered requests
 }
 
 // pace earns units at a rate. at is when all that has been sent was earned.
@@ -49,24 +47,38 @@ type pace struct {
 	at        time.Time
 }
 
+// Slack is how far what is sent may be behind what has been earned: requests by the
+// lateness of a timer, tokens by estimates that were too high too. More is lost. In a
+// minute that is 0.1 % and 1 % above the limit.
+const (
+	requestSlack = 50 * time.Millisecond
+	tokenSlack   = 600 * time.Millisecond
+)
+
+// set is that all that was sent had been earned at that time.
+func (p *pace) set(at, now time.Time, slack time.Duration) {
+	if p.at = at; now.Sub(at) > slack {
+		p.at = now.Add(-slack)
+	} else if at.Sub(now) > maxDebt {
+		p.at = now.Add(maxDebt)
+	}
+}
+
 // earn is when so many units have been earned, counted from the last ones.
 func (p *pace) earn(units float64, now time.Time) time.Time {
 	if p.perSecond <= 0 {
 		return now
-	}
-	if p.at.IsZero() {
-		p.at = now
 	}
 	return p.at.Add(time.Duration(units / p.perSecond * float64(time.Second)))
 }
 
 // pass is what a request takes through the gate.
 type pass struct {
-	epoch    int
-	tokens   float64 // estimated
-	bytes    int     // of the prompt
-	choices  int
-	maxToken int
+	epoch     int
+	tokens    float64 // estimated
+	bytes     int     // of the prompt
+	choices   int
+	maxTokens int
 }
 
 func newGate(o Options) *gate {
@@ -86,23 +98,24 @@ func (g *gate) enter(ctx context.Context, r Request) (*pass, error) {
 		return nil, ctx.Err()
 	}
 	defer func() { <-g.turn }()
-	p := &pass{choices: max(1, r.N), maxToken: r.MaxTokens}
+	p := &pass{choices: max(1, r.N), maxTokens: r.MaxTokens}
 	for _, m := range r.Messages {
 		p.bytes += len(m.Role) + len(m.Content) + 8
 	}
 	for {
 		now := time.Now()
 		g.mu.Lock()
-		wait, changed := g.until.Sub(now), (chan struct{})(nil)
+		wait, changed := g.until.Sub(now), g.changed
 		if wait <= 0 && g.inflight >= int(g.limit) {
-			wait, changed = time.Hour, g.changed
+			wait = time.Hour
 		}
 		if wait <= 0 {
 			p.tokens = g.estimate(p)
 			requests, tokens := g.requests.earn(1, now), g.tokens.earn(p.tokens, now)
 			wait = max(requests.Sub(now), tokens.Sub(now))
 			if wait <= 0 {
-				g.requests.at, g.tokens.at = now, now
+				g.requests.set(requests, now, requestSlack)
+				g.tokens.set(tokens, now, tokenSlack)
 				g.inflight++
 				p.epoch = g.epoch
 				g.mu.Unlock()
@@ -123,27 +136,24 @@ func (g *gate) enter(ctx context.Context, r Request) (*pass, error) {
 	}
 }
 
-// What a request is taken to cost before answers have come: tokens of an answer without
-// a limit, and bytes of text per token.
+// What a request is taken to cost before answers have come: tokens of an answer, and
+// bytes of text per token.
 const (
-	guessAnswer = 1000
+	guessAnswer = 256
 	guessBytes  = 4
 )
 
-// estimate is the tokens that a request will be found to have: by the answers so far,
-// and by its own limit while there are few.
+// estimate is the tokens that a request will be found to have, by the answers so far. A
+// guess that is too low is made up for when the first answers come; few are in flight
+// until then.
 func (g *gate) estimate(p *pass) float64 {
-	bytes, answer := float64(guessBytes), float64(guessAnswer)
-	if p.maxToken > 0 {
-		answer = float64(p.maxToken)
+	guess := float64(guessAnswer)
+	if p.maxTokens > 0 {
+		guess = min(guess, float64(p.maxTokens))
 	}
-	if g.answers >= 8 && g.promptCount > 0 {
-		bytes = g.promptBytes / g.promptCount
-	}
-	if g.answers >= 8 && g.choices > 0 {
-		answer = g.answerTokens / g.choices
-	}
-	return float64(p.bytes)/bytes + answer*float64(p.choices)
+	perToken := (guessBytes*guessAnswer + g.promptBytes) / (guessAnswer + g.promptTokens)
+	answer := (guess + g.answerTokens) / (1 + g.choices)
+	return float64(p.bytes)/max(perToken, 0.1) + answer*float64(p.choices)
 }
 
 // maxDebt bounds what a wrong estimate, or a server's wrong count, can cost in time.
@@ -175,7 +185,7 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 	case e.kind == throttled || e.kind == transient:
 		g.streak++
 		first := p.epoch == g.epoch
-		if first && (e.kind == throttled || e.Status == 0 || e.Status == 504) {
+		if first && (e.kind == throttled || e.slow) {
 			g.epoch++
 			g.slow = true
 			g.limit = max(1, g.limit/2)
@@ -207,17 +217,13 @@ func (g *gate) answered(p *pass, a *Answer, now time.Time) {
 	if a.Usage == (Usage{}) {
 		return
 	}
-	g.answers++
 	g.promptBytes += float64(p.bytes)
-	g.promptCount += float64(a.Usage.PromptTokens)
+	g.promptTokens += float64(a.Usage.PromptTokens)
 	g.answerTokens += float64(a.Usage.CompletionTokens)
 	g.choices += float64(p.choices)
 	if g.tokens.perSecond > 0 {
 		wrong := float64(a.Usage.PromptTokens) + float64(a.Usage.CompletionTokens) - p.tokens
-		g.tokens.at = g.tokens.at.Add(time.Duration(wrong / g.tokens.perSecond * float64(time.Second)))
-		if most := now.Add(maxDebt); g.tokens.at.After(most) {
-			g.tokens.at = most
-		}
+		g.tokens.set(g.tokens.at.Add(time.Duration(wrong/g.tokens.perSecond*float64(time.Second))), now, tokenSlack)
 	}
 }
 

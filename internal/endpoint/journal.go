@@ -139,10 +139,15 @@ func (j *Journal) Len() int {
 	return len(j.records)
 }
 
-// Append adds a record, and returns when it would survive a loss of power. Calls at the
-// same time share a sync. A key that has a record already keeps it. After an error
-// nothing more is appended.
-func (j *Journal) Append(key string, record any) error {
+// Append adds a record, and returns when it would survive a loss of power, as all before
+// it. Calls at the same time share a sync. A key that has a record already keeps it. After
+// an error nothing more is appended.
+func (j *Journal) Append(key string, record any) error { return j.add(key, record, true) }
+
+// Put is Append without the wait: for what can be had again for nothing.
+func (j *Journal) Put(key string, record any) error { return j.add(key, record, false) }
+
+func (j *Journal) add(key string, record any, sync bool) error {
 	line, err := encodeLine(key, record)
 	if err != nil {
 		return fmt.Errorf("endpoint: journal: %w", err)
@@ -165,6 +170,9 @@ func (j *Journal) Append(key string, record any) error {
 	j.put(key, l.Record)
 	j.written++
 	mine := j.written
+	if !sync {
+		return nil
+	}
 	for j.failed == nil && j.synced < mine {
 		if j.syncing {
 			j.moved.Wait()
