@@ -392,20 +392,6 @@ func (j *Judge) Judge(ctx context.Context, questions []Question, students []Stud
 	return j.report(questions, students, verdicts), nil
 }
 
-// Requests is how many replies are asked for at most, reminders left out.
-func Requests(mode Mode, questions, students int, againstFirst bool) (n int) {
-	if mode.scores() {
-		n += questions * (1 + students)
-	}
-	if mode.pairs() {
-		if againstFirst {
-			students--
-		}
-		n += 2 * questions * students
-	}
-	return n
-}
-
 // opponent is the answer that a student's is compared with, if it is compared.
 func (j *Judge) opponent(questions []Question, students []Student, s, q int) (string, bool) {
 	switch {

@@ -220,6 +220,26 @@ func figuresJSON(t *testing.T, r *Report) string {
 	return string(b)
 }
 
+// The estimate is of the requests that are made, where no text is equal to another.
+func TestExpect(t *testing.T) {
+	b := newBench(t)
+	for _, c := range []struct {
+		mode  Mode
+		first bool
+		want  int
+	}{{Score, false, 3 + 6}, {Pair, false, 12}, {Both, false, 21}, {Pair, true, 6}, {Both, true, 15}} {
+		r, err := b.judge(t, Options{Mode: c.mode, AgainstFirst: c.first}).Judge(t.Context(), questions(3), []Student{answering("x", 1, 2, 3), answering("y", 3, 4, 5)})
+		if e := Expect(c.mode, questions(3), 2, c.first); err != nil || e.Requests != c.want || r.Tally.Asked != c.want {
+			t.Errorf("%s: %d expected, %+v asked, want %d: %v", c.mode, e.Requests, r.Tally, c.want, err)
+		} else if to := float64(r.Tally.PromptTokens); !(e.ToJudge > 0.7*to && e.ToJudge < 1.1*to) { // the server counts four bytes as well; marks come on top
+			t.Errorf("%s: %g tokens to the judge expected, %g counted", c.mode, e.ToJudge, to)
+		}
+	}
+	if e := Expect(Score, []Question{{Prompt: []Turn{{"user", strings.Repeat("a", 400)}}, Teacher: strings.Repeat("b", 40)}}, 1, false); e.FromJudge != 10+VerdictTokens || e.ToJudge != 100+float64(len(scoreRules))/4+100+20 {
+		t.Errorf("%+v", e)
+	}
+}
+
 // A judge that prefers what it sees first is found out, and its preference cancels.
 func TestPositionBias(t *testing.T) {
 	b := newBench(t)

@@ -39,6 +39,7 @@ func TestMistakesOfJudge(t *testing.T) {
 	write("broken.jsonl", a0, `{"row":1,`)
 	write("empty.jsonl", "")
 	write("diary.txt", "Dear diary")
+	write("prices.json", `{"other": {"input": 1, "output": 2}}`)
 	write("damaged.jsonl", `{"key":"1","record":{}}`, `{"key":"2","rec`, `{"key":"3","record":{}}`)
 	refusing, err := endpointtest.Start(&endpointtest.Server{Key: "another", Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if c.Model == "none" {
@@ -97,6 +98,9 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + " --judge http://example.com/v1 --judge-model m --judge-key-env=", 2, `endpoint: base URL "http://example.com/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
 		{ev + by + " --judge-key-env NO_KEY", 2, `endpoint: the environment variable NO_KEY is not set: export it with the key of the endpoint`},
 		{ev + by + " --judge-key-env sk-12345", 2, `endpoint: what is given as the key's variable is not the name of an environment variable, such as OPENAI_API_KEY: give the name, never the key`},
+		{ev + by + " --prices nowhere.json", 2, `endpoint: price file: stat nowhere.json: no such file or directory`},
+		{ev + by + " --prices prices.json", 2, `endpoint: price file prices.json: has no model "m", only other`},
+		{ev + " --prices prices.json", 2, `eval: --prices: needs --judge URL, the endpoint of a judge`},
 		{ev + by + " --judge-journal no/j.jsonl", 2, `eval: no/j.jsonl: there is no folder no: create it or give another --judge-journal`},
 		{ev + by + " --judge-journal diary.txt", 2, `eval: diary.txt: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal a.jsonl", 2, `eval: a.jsonl: is no journal of judgments: give another --judge-journal`},
