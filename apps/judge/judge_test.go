@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -38,7 +37,6 @@ func material(text string) map[string]string {
 // better grade. Rules for single questions come from the test.
 type bench struct {
 	*endpointtest.Server
-	mu sync.Mutex
 	// reply may answer in the judge's place; "" lets it.
 	reply func(c endpointtest.Call, m map[string]string) string
 }
@@ -208,6 +206,17 @@ func TestProtocol(t *testing.T) {
 	other, err := b.judge(t, Options{Mode: Score, Journal: o.Journal, Temperature: 0.5}).Judge(t.Context(), qs, students[:1])
 	if err != nil || other.Tally.Asked != 10 {
 		t.Errorf("another temperature: %v, %+v", err, other.Tally)
+	}
+	extra := map[string]any{"temperature": nil, "max_tokens": nil, "max_completion_tokens": 77}
+	other, err = b.judge(t, Options{Mode: Score, Journal: o.Journal, Extra: extra}).Judge(t.Context(), qs, students[:1])
+	if err != nil || other.Tally.Asked != 10 {
+		t.Errorf("other fields: %v, %+v", err, other.Tally)
+	}
+	all := b.Calls()
+	raw := all[len(all)-1].Raw
+	_, hot := raw["temperature"]
+	if _, long := raw["max_tokens"]; hot || long || raw["max_completion_tokens"] != 77.0 {
+		t.Errorf("other fields: asked with %v", raw)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,7 @@ func judgeFlags() []cli.Flag {
 		&cli.StringFlag{Name: "judge-journal", Value: "judgments.jsonl", Usage: "file that keeps every reply of a judge; what is in it is not asked again"},
 		&cli.IntFlag{Name: "judge-max-tokens", Value: 2048, Usage: "longest reply of the judge, tokens; more for a model that reasons"},
 		&cli.Float64Flag{Name: "judge-temperature", Usage: "sampling temperature of the judge"},
+		&cli.StringFlag{Name: "judge-extra", Usage: `more fields of a request to the judge, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
 		&cli.IntFlag{Name: "judge-concurrency", Value: 16, Usage: "requests to the judge at a time"},
 		&cli.Float64Flag{Name: "judge-rpm", DefaultText: "as the endpoint says", Usage: "requests to the judge per minute"},
 		&cli.Float64Flag{Name: "judge-tpm", DefaultText: "as the endpoint says", Usage: "tokens to and from the judge per minute"},
@@ -94,6 +96,9 @@ func checkJudgeFlags(c *cli.Context) error {
 	if err := inRange(c, "judge-temperature", 2); err != nil {
 		return err
 	}
+	if _, err := judgeExtra(c); err != nil {
+		return err
+	}
 	for _, name := range []string{"judge-rpm", "judge-tpm"} {
 		if err := inRange(c, name, 1e12); err != nil {
 			return err
@@ -112,6 +117,23 @@ func checkJudgeFlags(c *cli.Context) error {
 		}
 	}
 	return nil
+}
+
+// judgeExtra are the fields of --judge-extra.
+func judgeExtra(c *cli.Context) (fields map[string]any, err error) {
+	text := c.String("judge-extra")
+	if text == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(text), &fields); err != nil {
+		return nil, usage(`eval: --judge-extra: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`)
+	}
+	for _, name := range []string{"model", "messages", "n", "stream"} {
+		if _, ok := fields[name]; ok {
+			return nil, usage("eval: --judge-extra: %q is not for it: gad sets it", name)
+		}
+	}
+	return fields, nil
 }
 
 // judging is a judge at work for gad eval.
@@ -194,8 +216,12 @@ func (j *judging) begin() (err error) {
 	if j.journal, err = endpoint.OpenJournal(files(), j.path); err != nil {
 		return err
 	}
+	extra, err := judgeExtra(j.c)
+	if err != nil {
+		return err
+	}
 	j.judge = judge.New(judge.Options{Client: j.client, Journal: j.journal, Model: j.c.String("judge-model"), Mode: j.mode(), AgainstFirst: j.c.String("judge-against") == againstFirst,
-		Temperature: j.c.Float64("judge-temperature"), MaxTokens: j.c.Int("judge-max-tokens"), Seed: j.c.Uint64("seed"), Stages: j.con.Busy})
+		Temperature: j.c.Float64("judge-temperature"), MaxTokens: j.c.Int("judge-max-tokens"), Extra: extra, Seed: j.c.Uint64("seed"), Stages: j.con.Busy})
 	return nil
 }
 
