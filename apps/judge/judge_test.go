@@ -273,6 +273,20 @@ func TestPositionBias(t *testing.T) {
 	}
 }
 
+// Where all is lost, or won, the rate at equal lengths is the same, with its interval.
+func TestAllLost(t *testing.T) {
+	b := newBench(t)
+	r, err := b.judge(t, Options{Mode: Pair}).Judge(t.Context(), questions(8), []Student{answering("bad", 1, 2, 3, 1, 2, 3, 1, 1), answering("good", 7, 8, 9, 7, 8, 9, 10, 7)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "LC win", r.Students[0].LCWin, 0)
+	near(t, "LC win", r.Students[1].LCWin, 1)
+	if *r.Students[0].LCWinCI95 != textmetrics.Wilson(0, 8) || *r.Students[1].LCWinCI95 != textmetrics.Wilson(8, 8) {
+		t.Errorf("intervals %v %v", *r.Students[0].LCWinCI95, *r.Students[1].LCWinCI95)
+	}
+}
+
 // The length's share of the preference is taken out, as the formula does it alone.
 func TestLengthOfTheReport(t *testing.T) {
 	b := newBench(t)
