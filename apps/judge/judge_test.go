@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -413,6 +414,28 @@ func TestFailures(t *testing.T) {
 	cancel()
 	if _, err := b.judge(t, Options{Mode: Pair}).Judge(ctx, questions(3), one); !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped: %v", err)
+	}
+}
+
+// A judge that replies without end fills neither the journal nor what is asked next.
+func TestBounded(t *testing.T) {
+	b, path := newBench(t), filepath.Join(t.TempDir(), "judgments.jsonl")
+	b.reply = func(endpointtest.Call, map[string]string) string { return strings.Repeat("ä", 3<<20) }
+	o := Options{Mode: Pair, Journal: journal(t, path), MaxTokens: 1 << 24}
+	r, err := b.judge(t, o).Judge(t.Context(), questions(1), []Student{answering("s", 5)})
+	if err != nil || r.Students[0].NullPairs != 1 || r.Tally.Asked != 4 {
+		t.Fatalf("%v %+v", err, r)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > 4*(maxReply+16<<10) {
+		t.Errorf("the journal has %d bytes: %v", info.Size(), err)
+	}
+	for _, c := range b.Calls() {
+		for _, m := range c.Messages {
+			if len(m.Content) > 8<<10 {
+				t.Errorf("asked with %d bytes of %s", len(m.Content), m.Role)
+			}
+		}
 	}
 }
 
