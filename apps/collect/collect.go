@@ -339,6 +339,9 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 	}
 	advance, done := c.o.Stages.Begin("answers", total)
 	defer done()
+	if c.total.requests > 0 {
+		client.Proven()
+	}
 	var bar sync.Mutex
 	err := client.Each(ctx, len(todo), func(ctx context.Context, k int) error {
 		i := todo[k]

@@ -248,6 +248,7 @@ func TestCollectFails(t *testing.T) {
 	if _, err := os.Stat("rows.arrow"); code != 1 || out != "" || err == nil {
 		t.Errorf("exit status %d, prints %q", code, out)
 	}
+	// Whatever is left is refused, and the others can be written nonetheless.
 	out, _ = must(t, append(line, "--partial")...)
 	if rows := collected(t, "rows.arrow"); len(rows) != 8 || rows[2].ID != "r3" || !strings.HasPrefix(out, "rows.arrow: 8 answers to 10 prompts\n") {
 		t.Errorf("prints %q", out)
@@ -353,5 +354,38 @@ func TestCollectBatchEnds(t *testing.T) {
 				t.Errorf("%s: %s was answered %d times", end, prompt, n)
 			}
 		}
+	}
+}
+
+// TestCollectRefused: an endpoint that refuses everything is not asked for everything,
+// unless it has answered before.
+func TestCollectRefused(t *testing.T) {
+	t.Chdir(t.TempDir())
+	well := 10
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		var i int
+		if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); err == nil && i < well {
+			return false
+		}
+		endpointtest.Fail(w, 400, "", "not this")
+		return true
+	}})
+	promptFile(t, "prompts.jsonl", 100)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big"}
+	must(t, append(line, "--partial")...)
+	if n := len(s.Calls()); len(collected(t, "rows.arrow")) != 10 || n != 100 {
+		t.Fatalf("%d calls", n)
+	}
+	if err := os.Remove("rows.arrow"); err != nil {
+		t.Fatal(err)
+	}
+	if must(t, append(line, "--partial")...); len(s.Calls()) != 190 {
+		t.Errorf("%d calls, want 90 more", len(s.Calls())-100)
+	}
+	well = 0
+	line[5] = "others.arrow"
+	code, _, said := gad(append(line, "--partial")...)
+	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 || !strings.HasSuffix(said, "status 400: not this: so is every request so far\n") {
+		t.Errorf("exit status %d, %d calls, %s", code, n, said)
 	}
 }

@@ -27,6 +27,10 @@ func (f Failures) Error() string {
 // Each takes the settings to be wrong and not the requests.
 const refusedInARow = 20
 
+// Proven says that requests like those to come have been answered before: then Each asks
+// for all, however many are refused.
+func (c *Client) Proven() { c.proven.Store(true) }
+
 // Each calls ask for 0 to n-1, as many at a time as the endpoint may be asked, in that
 // order. An item whose error is Transient is asked again after all others, up to the
 // limit of tries, so that no item holds up the rest; ask should not do again what it
@@ -162,7 +166,7 @@ func (e *each) done(i int, err error) (stop error) {
 		return err
 	default:
 		e.failed[i] = err
-		if e.answers == 0 && len(e.failed) >= min(refusedInARow, e.n) {
+		if e.answers == 0 && len(e.failed) >= refusedInARow && !e.c.proven.Load() {
 			return fmt.Errorf("%w: so is every request so far", err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -49,6 +50,8 @@ type Client struct {
 	base *url.URL
 	http *http.Client
 	gate *gate
+
+	proven atomic.Bool
 }
 
 // ErrOptions is wrapped by an error of New, KeyFromEnv and KeyFromFile: what the user
