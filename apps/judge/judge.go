@@ -274,7 +274,7 @@ func (j *Judge) each(ctx context.Context, name string, n int, ask func(ctx conte
 		}
 	}
 	if len(failures) == n { // nothing is known of any
-		return fmt.Errorf("judge: none of %d requests has a reply: the first: %w", n, failures[0].Err)
+		return fmt.Errorf("judge: no request of %d has a reply: %w", n, failures[0].Err)
 	}
 	if failed != nil {
 		return fmt.Errorf("judge: %d of %d requests have no reply: the same command asks only for those: %w", len(failed), n, failed[0].Err)

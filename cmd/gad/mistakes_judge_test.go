@@ -127,7 +127,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{wants + " --judge-model m", `endpoint: ` + host + `: status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --judge-key-env`},
 		{wants + " --judge-model m --judge-key-env WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
 		{wants + " --judge-model none --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 404 model_not_found: no such model: check the base URL and the model`},
-		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J: so is every request so far`},
+		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `judge: no request of 2 has a reply: endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J`},
 		{strings.Replace(wants, refusing.URL, "http://"+nobody+"/v1", 1) + " --judge-model m", `judge: ` + nobody + ` cannot be reached: Post "http://` + nobody + `/v1/chat/completions": dial tcp ` + nobody + `: connect: connection refused: check the address, and that the judge runs`},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
