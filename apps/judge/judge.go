@@ -57,8 +57,9 @@ type Options struct {
 	// AgainstFirst compares students with the first of them instead of with the teacher.
 	AgainstFirst bool
 	Temperature  float64
-	MaxTokens    int    // of a reply
-	Seed         uint64 // of the intervals
+	MaxTokens    int            // of a reply
+	Extra        map[string]any // further fields of a request, by name; nil leaves one out
+	Seed         uint64         // of the intervals
 	// Stages shows progress; nil shows nothing.
 	Stages func(name string, total int) (advance func(n int), done func())
 }
@@ -111,6 +112,7 @@ type record struct {
 	Model       string         `json:"model"`
 	Temperature float64        `json:"temperature"`
 	MaxTokens   int            `json:"max_tokens"`
+	Extra       map[string]any `json:"extra,omitempty"`
 	Messages    []Turn         `json:"messages"`
 	Reply       string         `json:"reply"`
 	Finish      string         `json:"finish_reason"`
@@ -133,7 +135,7 @@ const maxReply = 1 << 20
 // ask is the reply to messages: the journal's, or a new one. Equal requests at the same
 // time are one.
 func (j *Judge) ask(ctx context.Context, kind string, messages []Turn) (record, error) {
-	key := endpoint.Digest("gad judge", j.o.Model, j.o.Temperature, j.o.MaxTokens, messages)
+	key := endpoint.Digest("gad judge", j.o.Model, j.o.Temperature, j.o.MaxTokens, j.o.Extra, messages)
 	j.mu.Lock()
 	if f, ok := j.flight[key]; ok {
 		j.mu.Unlock()
@@ -163,7 +165,17 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 		j.mu.Unlock()
 		return r, nil
 	}
-	request := endpoint.Request{Model: j.o.Model, Temperature: &j.o.Temperature, MaxTokens: j.o.MaxTokens}
+	request := endpoint.Request{Model: j.o.Model, Temperature: &j.o.Temperature, MaxTokens: j.o.MaxTokens, Extra: map[string]any{}}
+	for name, x := range j.o.Extra {
+		switch {
+		case x != nil:
+			request.Extra[name] = x
+		case name == "temperature":
+			request.Temperature = nil
+		case name == "max_tokens":
+			request.MaxTokens = 0
+		}
+	}
 	for _, t := range messages {
 		request.Messages = append(request.Messages, endpoint.Message{Role: t.Role, Content: t.Content})
 	}
@@ -172,7 +184,7 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 		return r, j.unreached(err)
 	}
 	c := a.Choices[0]
-	r = record{Kind: kind, Model: j.o.Model, Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens, Messages: messages,
+	r = record{Kind: kind, Model: j.o.Model, Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens, Extra: j.o.Extra, Messages: messages,
 		Reply: bounded(c.Content, maxReply), Finish: bounded(c.FinishReason, 64), Refusal: bounded(c.Refusal, maxReply), ServedAs: bounded(a.Model, 256),
 		Usage: a.Usage, Time: time.Now().UTC().Truncate(time.Second)}
 	if err := j.o.Journal.Append(key, r); err != nil {
@@ -262,7 +274,7 @@ func (j *Judge) each(ctx context.Context, name string, n int, ask func(ctx conte
 		}
 	}
 	if len(failures) == n { // nothing is known of any
-		return fmt.Errorf("judge: none of %d requests has a reply: the first: %w", n, failures[0].Err)
+		return fmt.Errorf("judge: no request of %d has a reply: %w", n, failures[0].Err)
 	}
 	if failed != nil {
 		return fmt.Errorf("judge: %d of %d requests have no reply: the same command asks only for those: %w", len(failed), n, failed[0].Err)
@@ -390,20 +402,6 @@ func (j *Judge) Judge(ctx context.Context, questions []Question, students []Stud
 		return nil, err
 	}
 	return j.report(questions, students, verdicts), nil
-}
-
-// Requests is how many replies are asked for at most, reminders left out.
-func Requests(mode Mode, questions, students int, againstFirst bool) (n int) {
-	if mode.scores() {
-		n += questions * (1 + students)
-	}
-	if mode.pairs() {
-		if againstFirst {
-			students--
-		}
-		n += 2 * questions * students
-	}
-	return n
 }
 
 // opponent is the answer that a student's is compared with, if it is compared.

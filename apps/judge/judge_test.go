@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -38,7 +38,6 @@ func material(text string) map[string]string {
 // better grade. Rules for single questions come from the test.
 type bench struct {
 	*endpointtest.Server
-	mu sync.Mutex
 	// reply may answer in the judge's place; "" lets it.
 	reply func(c endpointtest.Call, m map[string]string) string
 }
@@ -209,6 +208,17 @@ func TestProtocol(t *testing.T) {
 	if err != nil || other.Tally.Asked != 10 {
 		t.Errorf("another temperature: %v, %+v", err, other.Tally)
 	}
+	extra := map[string]any{"temperature": nil, "max_tokens": nil, "max_completion_tokens": 77}
+	other, err = b.judge(t, Options{Mode: Score, Journal: o.Journal, Extra: extra}).Judge(t.Context(), qs, students[:1])
+	if err != nil || other.Tally.Asked != 10 {
+		t.Errorf("other fields: %v, %+v", err, other.Tally)
+	}
+	all := b.Calls()
+	raw := all[len(all)-1].Raw
+	_, hot := raw["temperature"]
+	if _, long := raw["max_tokens"]; hot || long || raw["max_completion_tokens"] != 77.0 {
+		t.Errorf("other fields: asked with %v", raw)
+	}
 }
 
 func figuresJSON(t *testing.T, r *Report) string {
@@ -218,6 +228,26 @@ func figuresJSON(t *testing.T, r *Report) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// The estimate is of the requests that are made, where no text is equal to another.
+func TestExpect(t *testing.T) {
+	b := newBench(t)
+	for _, c := range []struct {
+		mode  Mode
+		first bool
+		want  int
+	}{{Score, false, 3 + 6}, {Pair, false, 12}, {Both, false, 21}, {Pair, true, 6}, {Both, true, 15}} {
+		r, err := b.judge(t, Options{Mode: c.mode, AgainstFirst: c.first}).Judge(t.Context(), questions(3), []Student{answering("x", 1, 2, 3), answering("y", 3, 4, 5)})
+		if e := Expect(c.mode, questions(3), 2, c.first); err != nil || e.Requests != c.want || r.Tally.Asked != c.want {
+			t.Errorf("%s: %d expected, %+v asked, want %d: %v", c.mode, e.Requests, r.Tally, c.want, err)
+		} else if to := float64(r.Tally.PromptTokens); !(e.ToJudge > 0.7*to && e.ToJudge < 1.1*to) { // the server counts four bytes as well; marks come on top
+			t.Errorf("%s: %g tokens to the judge expected, %g counted", c.mode, e.ToJudge, to)
+		}
+	}
+	if e := Expect(Score, []Question{{Prompt: []Turn{{"user", strings.Repeat("a", 400)}}, Teacher: strings.Repeat("b", 40)}}, 1, false); e.FromJudge != 10+VerdictTokens || e.ToJudge != 100+float64(len(scoreRules))/4+100+20 {
+		t.Errorf("%+v", e)
+	}
 }
 
 // A judge that prefers what it sees first is found out, and its preference cancels.
@@ -241,6 +271,20 @@ func TestPositionBias(t *testing.T) {
 	near(t, "lost both", f.LostBoth, 1./8)
 	if *f.SwapCI95 != textmetrics.Wilson(2, 8) || f.Score != nil || f.Scored != 0 || r.References != 0 {
 		t.Errorf("%+v", f)
+	}
+}
+
+// Where all is lost, or won, the rate at equal lengths is the same, with its interval.
+func TestAllLost(t *testing.T) {
+	b := newBench(t)
+	r, err := b.judge(t, Options{Mode: Pair}).Judge(t.Context(), questions(8), []Student{answering("bad", 1, 2, 3, 1, 2, 3, 1, 1), answering("good", 7, 8, 9, 7, 8, 9, 10, 7)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "LC win", r.Students[0].LCWin, 0)
+	near(t, "LC win", r.Students[1].LCWin, 1)
+	if *r.Students[0].LCWinCI95 != textmetrics.Wilson(0, 8) || *r.Students[1].LCWinCI95 != textmetrics.Wilson(8, 8) {
+		t.Errorf("intervals %v %v", *r.Students[0].LCWinCI95, *r.Students[1].LCWinCI95)
 	}
 }
 
@@ -350,6 +394,16 @@ func TestFailures(t *testing.T) {
 	if _, err := b.judge(t, Options{Mode: Both}).Judge(t.Context(), questions(3), one); err == nil || !strings.Contains(err.Error(), "content_policy") {
 		t.Errorf("all refused: %v", err)
 	}
+	b.Misbehave = func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool { // the prompts fit, the questions do not
+		if len(c.Messages[1].Content) > 100 {
+			endpointtest.Fail(w, 400, "context_length_exceeded", "too long")
+			return true
+		}
+		return false
+	}
+	if _, err := b.judge(t, Options{Mode: Both}).Judge(t.Context(), questions(3), one); err == nil || !strings.HasPrefix(err.Error(), "judge: no request of 9 has a reply: endpoint: ") {
+		t.Errorf("all questions refused: %v", err)
+	}
 	before := len(b.Calls())
 	fail(401, "question")
 	if _, err := b.judge(t, Options{Mode: Both}).Judge(t.Context(), questions(300), []Student{answering("s", make([]float64, 300)...)}); !endpoint.Fatal(err) || strings.Contains(err.Error(), "secret-key") || len(b.Calls())-before > 8 {
@@ -373,6 +427,28 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A judge that replies without end fills neither the journal nor what is asked next.
+func TestBounded(t *testing.T) {
+	b, path := newBench(t), filepath.Join(t.TempDir(), "judgments.jsonl")
+	b.reply = func(endpointtest.Call, map[string]string) string { return strings.Repeat("ä", 3<<20) }
+	o := Options{Mode: Pair, Journal: journal(t, path), MaxTokens: 1 << 24}
+	r, err := b.judge(t, o).Judge(t.Context(), questions(1), []Student{answering("s", 5)})
+	if err != nil || r.Students[0].NullPairs != 1 || r.Tally.Asked != 4 {
+		t.Fatalf("%v %+v", err, r)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > 4*(maxReply+16<<10) {
+		t.Errorf("the journal has %d bytes: %v", info.Size(), err)
+	}
+	for _, c := range b.Calls() {
+		for _, m := range c.Messages {
+			if len(m.Content) > 8<<10 {
+				t.Errorf("asked with %d bytes of %s", len(m.Content), m.Role)
+			}
+		}
+	}
+}
+
 // Students against the first of them; what is equal is asked once.
 func TestAgainstFirst(t *testing.T) {
 	b := newBench(t)
@@ -388,6 +464,14 @@ func TestAgainstFirst(t *testing.T) {
 	near(t, "pair win", r.Students[2].PairWin, 2.5/4)
 	if r.Tally.Asked != 8 {
 		t.Errorf("%d asked: two students with the same answers are one", r.Tally.Asked)
+	}
+	b.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(50 * time.Millisecond)
+		return false
+	}
+	same, err := b.judge(t, Options{Mode: Pair}).Judge(t.Context(), questions(1), []Student{answering("x", 7), answering("x", 7)})
+	if err != nil || same.Tally.Asked != 2 {
+		t.Errorf("%v, %+v: equal requests at the same time are one", err, same.Tally)
 	}
 	var table strings.Builder
 	r.Print(&table, []string{"A", "B", "C"})
@@ -429,10 +513,9 @@ func TestMaterialIsMarked(t *testing.T) {
 	if a, b := pairQuestion(prompt, "4", "5"), pairQuestion(prompt, "5", "4"); a[1] == b[1] || material(a[1].Content)["answer A"] != "4" || material(b[1].Content)["answer A"] != "5" {
 		t.Error("the orders of a pair")
 	}
-	// A mark that an answer does hold is not taken: the text is looked through.
-	p := []piece{{"answer", "x"}}
-	if m := markFor("rules", p); markFor("rules", []piece{{"answer", "x"}, {"b", m}}) == m {
-		t.Error("the mark is in the material")
+	// No piece runs into the next one.
+	if a, b := scoreQuestion(prompt, "4", "56"), scoreQuestion(prompt, "45", "6"); strings.HasPrefix(a[1].Content, b[1].Content[:18]) {
+		t.Error("two questions have one mark")
 	}
 }
 

@@ -175,6 +175,9 @@ func (f *Figures) count(verdicts []Verdict, mode Mode, length, other []float64, 
 			rate, _ := lengthControlled(y, z, w, ridge)
 			return rate
 		}))
+		if rate == 0 || rate == 1 { // nothing is fitted: it is PairWin
+			f.LCWinCI95 = f.PairWinCI95
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,16 +48,18 @@ func judgeFlags() []cli.Flag {
 		&cli.StringFlag{Name: "judge-journal", Value: "judgments.jsonl", Usage: "file that keeps every reply of a judge; what is in it is not asked again"},
 		&cli.IntFlag{Name: "judge-max-tokens", Value: 2048, Usage: "longest reply of the judge, tokens; more for a model that reasons"},
 		&cli.Float64Flag{Name: "judge-temperature", Usage: "sampling temperature of the judge"},
+		&cli.StringFlag{Name: "judge-extra", Usage: `more fields of a request to the judge, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
 		&cli.IntFlag{Name: "judge-concurrency", Value: 16, Usage: "requests to the judge at a time"},
 		&cli.Float64Flag{Name: "judge-rpm", DefaultText: "as the endpoint says", Usage: "requests to the judge per minute"},
 		&cli.Float64Flag{Name: "judge-tpm", DefaultText: "as the endpoint says", Usage: "tokens to and from the judge per minute"},
-		&cli.BoolFlag{Name: "insecure-http", Usage: "allow http:// to another machine, which sends key and text readable"},
+		&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
+		&cli.BoolFlag{Name: "insecure-http", Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
 		&cli.StringSliceFlag{Name: "answers", Usage: "judge the answers in this file, which gad generate --data or gad eval --output wrote, instead of those of --model; repeat it for each file"},
 	}
 }
 
 // besideAnswers are the flags of gad eval that --answers leaves a meaning.
-var besideAnswers = []string{"answers", "output", "dry-run", "seed", "limit", "json", "insecure-http"}
+var besideAnswers = []string{"answers", "output", "dry-run", "seed", "limit", "json", "prices", "insecure-http"}
 
 // checkJudgeFlags refuses what the flags about a judge cannot mean.
 func checkJudgeFlags(c *cli.Context) error {
@@ -93,6 +96,9 @@ func checkJudgeFlags(c *cli.Context) error {
 	if err := inRange(c, "judge-temperature", 2); err != nil {
 		return err
 	}
+	if _, err := judgeExtra(c); err != nil {
+		return err
+	}
 	for _, name := range []string{"judge-rpm", "judge-tpm"} {
 		if err := inRange(c, name, 1e12); err != nil {
 			return err
@@ -113,6 +119,23 @@ func checkJudgeFlags(c *cli.Context) error {
 	return nil
 }
 
+// judgeExtra are the fields of --judge-extra.
+func judgeExtra(c *cli.Context) (fields map[string]any, err error) {
+	text := c.String("judge-extra")
+	if text == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(text), &fields); err != nil {
+		return nil, usage(`eval: --judge-extra: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`)
+	}
+	for _, name := range []string{"model", "messages", "n", "stream"} {
+		if _, ok := fields[name]; ok {
+			return nil, usage("eval: --judge-extra: %q is not for it: gad sets it", name)
+		}
+	}
+	return fields, nil
+}
+
 // judging is a judge at work for gad eval.
 type judging struct {
 	p    *program
@@ -121,6 +144,7 @@ type judging struct {
 	path string // of the journal
 
 	client    *endpoint.Client
+	price     *endpoint.Price // nil if it is not known
 	lock      *checkpoint.Lock
 	journal   *endpoint.Journal
 	judge     *judge.Judge
@@ -147,6 +171,13 @@ func openJudge(p *program, c *cli.Context, con *report.Console) (*judging, error
 	}
 	if j.client, err = endpoint.New(o); err != nil {
 		return nil, marked{errUsage, err}
+	}
+	if path := c.String("prices"); path != "" {
+		price, err := endpoint.ReadPrice(files(), path, c.String("judge-model"))
+		if err != nil {
+			return nil, marked{errUsage, err}
+		}
+		j.price = &price
 	}
 	return j, j.checkJournal()
 }
@@ -185,8 +216,12 @@ func (j *judging) begin() (err error) {
 	if j.journal, err = endpoint.OpenJournal(files(), j.path); err != nil {
 		return err
 	}
+	extra, err := judgeExtra(j.c)
+	if err != nil {
+		return err
+	}
 	j.judge = judge.New(judge.Options{Client: j.client, Journal: j.journal, Model: j.c.String("judge-model"), Mode: j.mode(), AgainstFirst: j.c.String("judge-against") == againstFirst,
-		Temperature: j.c.Float64("judge-temperature"), MaxTokens: j.c.Int("judge-max-tokens"), Seed: j.c.Uint64("seed"), Stages: j.con.Busy})
+		Temperature: j.c.Float64("judge-temperature"), MaxTokens: j.c.Int("judge-max-tokens"), Extra: extra, Seed: j.c.Uint64("seed"), Stages: j.con.Busy})
 	return nil
 }
 
@@ -223,10 +258,20 @@ func (j *judging) check(students int, where func(q int) string) error {
 	return nil
 }
 
-// estimate says what the judge is asked for at most.
+// estimate says what the judge is asked for at most, and what that may cost.
 func (j *judging) estimate(w io.Writer, students int) {
-	n := judge.Requests(j.mode(), len(j.questions), students+j.extra(), j.c.String("judge-against") == againstFirst)
-	fmt.Fprintf(w, "judge %s at %s: %s at most, without those in %s\n", harmless(j.c.String("judge-model")), j.client.Host(), report.Count(n, "request"), j.path)
+	e := judge.Expect(j.mode(), j.questions, students+j.extra(), j.c.String("judge-against") == againstFirst)
+	fmt.Fprintf(w, "judge %s at %s: %s at most, without those in %s; estimate: %s (%d bytes per token, answers as long as the teacher's, verdicts of %d tokens)\n",
+		harmless(j.c.String("judge-model")), j.client.Host(), report.Count(e.Requests, "request"), j.path, j.tokens(e.ToJudge, e.FromJudge), judge.BytesPerToken, judge.VerdictTokens)
+}
+
+// tokens writes numbers of tokens, and their price if it is known.
+func (j *judging) tokens(to, from float64) string {
+	text := fmt.Sprintf("%.0f tokens to the judge, %.0f from it", to, from)
+	if j.price != nil {
+		text += fmt.Sprintf(", $%.2f", j.price.Cost(to, from))
+	}
+	return text
 }
 
 // extra are the students beside those that are named.
@@ -287,6 +332,7 @@ func (j *judging) kept() string {
 // judged is the JSON of a judge's report.
 type judged struct {
 	*judge.Report
+	Cost        *float64      `json:"cost_usd,omitempty"` // of this command's requests, with --prices
 	Differences []differences `json:"differences,omitempty"`
 }
 
@@ -296,6 +342,10 @@ func (j *judging) json() *judged {
 		return nil
 	}
 	out := &judged{Report: j.report}
+	if t := j.report.Tally; j.price != nil && (t.Asked == 0 || t.PromptTokens+t.CompletionTokens > 0) {
+		cost := j.price.Cost(float64(t.PromptTokens), float64(t.CompletionTokens))
+		out.Cost = &cost
+	}
 	for _, f := range j.report.Students[1:] {
 		d := differences{f.Name, j.report.Students[0].Name, map[string]trainer.Difference{}}
 		for key, x := range f.Minus {
@@ -323,7 +373,11 @@ func (j *judging) print(w io.Writer) {
 	}
 	j.report.Print(w, names)
 	t := j.report.Tally
-	fmt.Fprintf(w, "%s: %s made, %d + %d tokens; %d were in it before\n", j.path, report.Count(t.Asked, "request"), t.PromptTokens, t.CompletionTokens, t.Kept)
+	took := j.tokens(float64(t.PromptTokens), float64(t.CompletionTokens))
+	if t.Asked > 0 && t.PromptTokens+t.CompletionTokens == 0 {
+		took = "the endpoint counts no tokens"
+	}
+	fmt.Fprintf(w, "%s: %s made, %s; %d were in it before\n", j.path, report.Count(t.Asked, "request"), took, t.Kept)
 }
 
 // verdict is what the judge said of a student's answer, nil without a judge.

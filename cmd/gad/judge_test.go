@@ -61,6 +61,7 @@ func judgeServer(t *testing.T, reference func(prompt string) string, grade func(
 type judgedJSON struct {
 	Judge struct {
 		judge.Report
+		Cost        float64                      `json:"cost_usd"`
 		Differences []map[string]json.RawMessage `json:"differences"`
 	} `json:"judge"`
 }
@@ -250,7 +251,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	}
 	// Again, for people: nothing is asked.
 	table, _ := must(t, args...)
-	if !strings.HasSuffix(table, fmt.Sprintf("judgments.jsonl: 0 requests made, 0 + 0 tokens; %d were in it before\n", got.Tally.Asked)) || !strings.Contains(table, "\nteacher ") ||
+	if !strings.HasSuffix(table, fmt.Sprintf("judgments.jsonl: 0 requests made, 0 tokens to the judge, 0 from it; %d were in it before\n", got.Tally.Asked)) || !strings.Contains(table, "\nteacher ") ||
 		!strings.HasPrefix(table, "A  guesses.jsonl\nB  walks.jsonl\nC  pads.jsonl\njudge rule: 100 prompts, pairs against the teacher; 95 % intervals in brackets\n") || !strings.Contains(table, " ▲  ") {
 		t.Errorf("prints\n%s", table)
 	}
@@ -293,10 +294,13 @@ func TestEvalJudge(t *testing.T) {
 	server.Key = "sk-of-the-judge"
 	t.Setenv("JUDGE_KEY", server.Key)
 	sft, student := f.path("sft", "global_step_60", "actor"), f.path("student")
-	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-key-env", "JUDGE_KEY"}
+	if err := os.WriteFile("prices.json", []byte(`{"m": {"input": 100, "output": 1000}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-key-env", "JUDGE_KEY", "--prices", "prices.json"}
 	args := append([]string{"eval", "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--model", student, "--model", sft, "--output", "rows.jsonl"}, about...)
 	dry, _ := must(t, append(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--output" || a == "rows.jsonl" }), "--dry-run")...)
-	if want := "judge m at " + strings.TrimSuffix(strings.TrimPrefix(server.URL, "http://"), "/v1") + ": 70 requests at most, without those in judgments.jsonl\n"; !strings.HasSuffix(dry, want) || len(server.Calls()) != 0 {
+	if want := "judge m at " + strings.TrimSuffix(strings.TrimPrefix(server.URL, "http://"), "/v1") + ": 70 requests at most, without those in judgments.jsonl; estimate: "; !strings.Contains(dry, want) || !strings.Contains(dry, " from it, $") || len(server.Calls()) != 0 {
 		t.Errorf("--dry-run prints\n%s", dry)
 	}
 	if _, err := os.Stat("judgments.jsonl"); err == nil {
@@ -309,6 +313,15 @@ func TestEvalJudge(t *testing.T) {
 	calls := len(server.Calls())
 	if calls < 30 || calls > 70 {
 		t.Errorf("%d calls", calls)
+	}
+	made := regexp.MustCompile(`judgments.jsonl: (\d+) requests made, (\d+) tokens to the judge, (\d+) from it, \$([\d.]+); 0 were in it before\n`).FindStringSubmatch(table)
+	if made == nil || made[1] != fmt.Sprint(calls) {
+		t.Fatalf("prints\n%s", table)
+	}
+	var to, from, cost float64
+	fmt.Sscan(strings.Join(made[2:], " "), &to, &from, &cost)
+	if to < 1000 || math.Abs(cost-(to*100+from*1000)/1e6) > 0.005 {
+		t.Errorf("%g and %g tokens cost %g", to, from, cost)
 	}
 	var grades float64
 	type row struct {
@@ -326,7 +339,7 @@ func TestEvalJudge(t *testing.T) {
 	}
 	printed, _ := must(t, append(slices.Clone(args[:len(args)-len(about)-2]), append(about, "--json")...)...)
 	j := judgedBy(t, printed).Judge
-	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || len(j.Differences) != 1 {
+	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) || len(j.Differences) != 1 {
 		t.Errorf("the second time: %s", printed)
 	}
 	// One model; and its answers from the file.

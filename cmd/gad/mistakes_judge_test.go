@@ -39,6 +39,7 @@ func TestMistakesOfJudge(t *testing.T) {
 	write("broken.jsonl", a0, `{"row":1,`)
 	write("empty.jsonl", "")
 	write("diary.txt", "Dear diary")
+	write("prices.json", `{"other": {"input": 1, "output": 2}}`)
 	write("damaged.jsonl", `{"key":"1","record":{}}`, `{"key":"2","rec`, `{"key":"3","record":{}}`)
 	refusing, err := endpointtest.Start(&endpointtest.Server{Key: "another", Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if c.Model == "none" {
@@ -90,6 +91,8 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + by + " --judge-max-tokens 0", 2, `eval: --judge-max-tokens 0: must be 1 to 1048576`},
 		{ev + by + " --judge-concurrency 5000", 2, `eval: --judge-concurrency 5000: must be 1 to 4096`},
 		{ev + by + " --judge-temperature 3", 2, `eval: --judge-temperature 3: must be from 0 to 2`},
+		{ev + by + " --judge-extra [1]", 2, `eval: --judge-extra: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`},
+		{ev + by + ` --judge-extra {"stream":true}`, 2, `eval: --judge-extra: "stream" is not for it: gad sets it`},
 		{ev + by + " --judge-rpm -1", 2, `eval: --judge-rpm -1: must be from 0 to 1e+12`},
 		{ev + by + " --judge-tpm NaN", 2, `eval: --judge-tpm NaN: must be from 0 to 1e+12`},
 		{ev + " --judge ftp://host --judge-model m --judge-key-env=", 2, `endpoint: base URL "ftp://host": must begin with https:// or http://`},
@@ -97,6 +100,9 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + " --judge http://example.com/v1 --judge-model m --judge-key-env=", 2, `endpoint: base URL "http://example.com/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
 		{ev + by + " --judge-key-env NO_KEY", 2, `endpoint: the environment variable NO_KEY is not set: export it with the key of the endpoint`},
 		{ev + by + " --judge-key-env sk-12345", 2, `endpoint: what is given as the key's variable is not the name of an environment variable, such as OPENAI_API_KEY: give the name, never the key`},
+		{ev + by + " --prices nowhere.json", 2, `endpoint: price file: stat nowhere.json: no such file or directory`},
+		{ev + by + " --prices prices.json", 2, `endpoint: price file prices.json: has no model "m", only other`},
+		{ev + " --prices prices.json", 2, `eval: --prices: needs --judge URL, the endpoint of a judge`},
 		{ev + by + " --judge-journal no/j.jsonl", 2, `eval: no/j.jsonl: there is no folder no: create it or give another --judge-journal`},
 		{ev + by + " --judge-journal diary.txt", 2, `eval: diary.txt: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal a.jsonl", 2, `eval: a.jsonl: is no journal of judgments: give another --judge-journal`},
@@ -121,7 +127,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{wants + " --judge-model m", `endpoint: ` + host + `: status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --judge-key-env`},
 		{wants + " --judge-model m --judge-key-env WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
 		{wants + " --judge-model none --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 404 model_not_found: no such model: check the base URL and the model`},
-		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J: so is every request so far`},
+		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `judge: no request of 2 has a reply: endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J`},
 		{strings.Replace(wants, refusing.URL, "http://"+nobody+"/v1", 1) + " --judge-model m", `judge: ` + nobody + ` cannot be reached: Post "http://` + nobody + `/v1/chat/completions": dial tcp ` + nobody + `: connect: connection refused: check the address, and that the judge runs`},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
