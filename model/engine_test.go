@@ -155,7 +155,11 @@ func TestEngineGone(t *testing.T) {
 // Ranked tokens are those of the model's distribution, for a prompt and for a response, and
 // have the same bits in both.
 func TestEngineRanks(t *testing.T) {
-	onBackends(t, func(t *testing.T, be compute.Backend) {
+	both := func(f func(t *testing.T, be compute.Backend)) {
+		onBackends(t, f)
+		t.Run("bf16", func(t *testing.T) { narrowly(t, f) })
+	}
+	both(func(t *testing.T, be compute.Backend) {
 		for _, name := range []string{"qwen2_tied", "llama3_sharded"} {
 			m := load(t, be, name, Options{})
 			prompts, _ := samplePrompts()

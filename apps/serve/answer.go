@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
@@ -129,6 +130,9 @@ func (s *Server) prompts(f *fields, q *query) {
 	switch {
 	case json.Unmarshal(raw, &text) == nil:
 		texts = []string{text}
+	case bytes.Contains(raw, []byte("null")) && json.Unmarshal(raw, &texts) != nil: // would be read as token 0
+		f.fail("prompt", "has a null among the token ids")
+		return
 	case json.Unmarshal(raw, &ids) == nil && len(ids) > 0:
 		lists = [][]int32{ids}
 	case json.Unmarshal(raw, &texts) == nil && len(texts) > 0:
