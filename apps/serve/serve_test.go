@@ -372,6 +372,9 @@ func TestCompletions(t *testing.T) {
 	if single.Choices[0].Text == single.Choices[1].Text {
 		t.Error("two samples are the same")
 	}
+	if same := r.ask("/v1/completions", `{"prompt":[[5],[5]],"seed":7,"max_tokens":9}`).Choices; same[0].Text == same[1].Text {
+		t.Errorf("two prompts of a request have the same draws: %+v", same)
+	}
 	var streamed [4]string
 	for _, e := range r.events("/v1/completions", `{"prompt":[`+string(one)+`,[5]],"seed":7,"max_tokens":9,"n":2,"stream":true,"echo":true}`) {
 		streamed[e.Choices[0].Index] += e.Choices[0].Text
@@ -763,6 +766,10 @@ func TestClientsGoAway(t *testing.T) {
 	}
 	wg.Wait()
 	r.settled()
+	// To their ends they take 12 x 4 x 500 tokens, two at a time.
+	if steps := r.meter.steps.Load(); steps > 4000 {
+		t.Errorf("%d steps for clients that went away", steps)
+	}
 }
 
 // More requests than may wait are refused at once, and told when to come again.
