@@ -63,7 +63,7 @@ func TestEngineAgainstGenerate(t *testing.T) {
 		for _, every := range []int{0, 1, 2, 5} {
 			for _, slots := range []int{3, 9} { // of few slots few kinds of sampling are drawn together
 				o := engineOptions(80)
-				o.Admit = slots - 3 // 0, and so few that a prompt at a time is admitted
+				o.Admit = 9 - slots // 6 tokens are one prompt at a time
 				if o.Slots = slots; slots > 3 {
 					o.Pages *= 4
 				}
@@ -142,7 +142,7 @@ func TestEngineGone(t *testing.T) {
 
 	// Gone when all that had begun have ended, and one had not begun.
 	gone := false
-	must(t, e.Submit(&Request{Prompt: []int32{1, 2, 3}, N: 4, MaxNew: 1, Gone: func() bool { return gone }}))
+	must(t, e.Submit(&Request{Prompt: []int32{1, 2, 3, 4, 5, 6}, N: 4, MaxNew: 1, Gone: func() bool { return gone }}))
 	must(t, e.Step())
 	if waiting, running, pages := e.Load(); waiting != 1 || running != 0 || pages == 0 {
 		t.Fatalf("%d wait, %d run, %d pages are taken: the test shows nothing", waiting, running, pages)
