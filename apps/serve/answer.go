@@ -278,6 +278,7 @@ func contentOf(raw json.RawMessage) (text string, ok bool) {
 // answer has the engine do what q asks, and sends it.
 func (s *Server) answer(x *exchange, q *query) *apiError {
 	c := newCall()
+	c.streams = q.stream
 	echoes := make([][]model.Token, len(q.prompts)) // written before the choices of the prompt
 	for p, ids := range q.prompts {
 		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Sampling: q.sampling, EOS: q.eos, Seed: q.seed, Row: uint64(p), Ranked: q.ranked, Top: q.top, Gone: c.gone.Load}
