@@ -61,9 +61,12 @@ func TestEngineAgainstGenerate(t *testing.T) {
 		defer m.Close()
 		requests, want := mixed(t, m)
 		for _, every := range []int{0, 1, 2, 5} {
-			for _, admit := range []int{0, 1} {
+			for _, slots := range []int{3, 9} { // of few slots few kinds of sampling are drawn together
 				o := engineOptions(80)
-				o.Admit = admit
+				o.Admit = 9 - slots // 6 tokens are one prompt at a time
+				if o.Slots = slots; slots > 3 {
+					o.Pages *= 4
+				}
 				e, err := m.NewEngine(o)
 				must(t, err)
 				var got [][]Completion
@@ -136,6 +139,18 @@ func TestEngineGone(t *testing.T) {
 	e, err := m.NewEngine(engineOptions(80))
 	must(t, err)
 	defer e.Close()
+
+	// Gone when all that had begun have ended, and one had not begun.
+	gone := false
+	must(t, e.Submit(&Request{Prompt: []int32{1, 2, 3, 4, 5, 6}, N: 4, MaxNew: 1, Gone: func() bool { return gone }}))
+	must(t, e.Step())
+	if waiting, running, pages := e.Load(); waiting != 1 || running != 0 || pages == 0 {
+		t.Fatalf("%d wait, %d run, %d pages are taken: the test shows nothing", waiting, running, pages)
+	}
+	gone = true
+	must(t, e.Step())
+	drained(t, e)
+
 	var ended Completion
 	r := *requests[4]
 	r.N, r.EOS = 1, nil
@@ -155,7 +170,11 @@ func TestEngineGone(t *testing.T) {
 // Ranked tokens are those of the model's distribution, for a prompt and for a response, and
 // have the same bits in both.
 func TestEngineRanks(t *testing.T) {
-	onBackends(t, func(t *testing.T, be compute.Backend) {
+	both := func(f func(t *testing.T, be compute.Backend)) {
+		onBackends(t, f)
+		t.Run("bf16", func(t *testing.T) { narrowly(t, f) })
+	}
+	both(func(t *testing.T, be compute.Backend) {
 		for _, name := range []string{"qwen2_tied", "llama3_sharded"} {
 			m := load(t, be, name, Options{})
 			prompts, _ := samplePrompts()

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"runtime"
 	"slices"
@@ -41,6 +42,11 @@ func (e *Engine) rank(tokens []Token, top int, hRD compute.Tensor) error {
 			})
 		}
 		wg.Wait()
+		for _, t := range part {
+			if x := float64(t.Logp); math.IsNaN(x) || math.IsInf(x, 0) {
+				return fmt.Errorf("model: generate: log-probability %g of token %d: the weights or activations are %w: go back to an earlier checkpoint", x, t.ID, ErrNotFinite)
+			}
+		}
 	}
 	return nil
 }

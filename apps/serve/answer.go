@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
@@ -129,6 +130,9 @@ func (s *Server) prompts(f *fields, q *query) {
 	switch {
 	case json.Unmarshal(raw, &text) == nil:
 		texts = []string{text}
+	case bytes.Contains(raw, []byte("null")) && json.Unmarshal(raw, &texts) != nil: // would be read as token 0
+		f.fail("prompt", "has a null among the token ids")
+		return
 	case json.Unmarshal(raw, &ids) == nil && len(ids) > 0:
 		lists = [][]int32{ids}
 	case json.Unmarshal(raw, &texts) == nil && len(texts) > 0:
@@ -274,6 +278,7 @@ func contentOf(raw json.RawMessage) (text string, ok bool) {
 // answer has the engine do what q asks, and sends it.
 func (s *Server) answer(x *exchange, q *query) *apiError {
 	c := newCall()
+	c.streams = q.stream
 	echoes := make([][]model.Token, len(q.prompts)) // written before the choices of the prompt
 	for p, ids := range q.prompts {
 		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Sampling: q.sampling, EOS: q.eos, Seed: q.seed, Row: uint64(p), Ranked: q.ranked, Top: q.top, Gone: c.gone.Load}

@@ -102,7 +102,9 @@ func (c *choice) hand(text string) {
 	c.parts = append(c.parts, part{text: text, tokens: c.kept})
 	c.of.mu.Unlock()
 	c.kept = nil
-	c.of.tell()
+	if c.of.streams {
+		c.of.tell()
+	}
 }
 
 // done is told of the end.

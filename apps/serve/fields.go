@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"slices"
 	"sort"
@@ -211,5 +210,3 @@ func (f *fields) temperature() float64 {
 	}
 	return x
 }
-
-const largest = math.MaxInt32

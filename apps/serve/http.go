@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -325,6 +326,9 @@ func (s *Server) tokenize(x *exchange) *apiError {
 
 func (s *Server) detokenize(x *exchange) *apiError {
 	var ids []int32
+	if bytes.Contains(x.f.m["tokens"], []byte("null,")) || bytes.Contains(x.f.m["tokens"], []byte("null]")) { // would be read as token 0
+		x.f.fail("tokens", "has a null among the ids")
+	}
 	if !x.f.into("tokens", "a list of token ids", &ids) && x.f.err == nil {
 		x.f.fail("tokens", "is missing")
 	}

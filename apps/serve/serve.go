@@ -221,6 +221,7 @@ type call struct {
 	choices  []*choice
 	gone     atomic.Bool // nobody reads it
 	begun    time.Time
+	streams  bool // it is read as it comes, not at the ends of its choices
 
 	notify chan struct{} // something is there to be read
 	mu     sync.Mutex

@@ -36,6 +36,8 @@ type running struct {
 	m    *model.Model
 	mu   sync.Mutex
 	said []string // to the log
+
+	breaks bool // it is to end with an error
 }
 
 // shape is a small model with random weights, whose text is often no UTF-8.
@@ -45,6 +47,12 @@ func shape(vocab int) model.Config {
 }
 
 func run(t testing.TB, o Options) *running {
+	t.Helper()
+	return runOf(t, o, false)
+}
+
+// runOf is run, of a model with a final norm of NaNs if it is broken.
+func runOf(t testing.TB, o Options, broken bool) *running {
 	t.Helper()
 	tok, err := tokenizer.Load("../../testdata/tokenizer/qwen2")
 	if err != nil {
@@ -57,6 +65,12 @@ func run(t testing.TB, o Options) *running {
 	m, err := model.New(be, shape(tok.Size()), model.Options{Seed: 3})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, p := range m.Params() {
+		if broken && p.Name == "model.norm.weight" {
+			be.Upload(p.W, slices.Repeat([]float32{float32(math.NaN())}, p.Len()))
+			be.Refresh(p)
+		}
 	}
 	r := &running{t: t, m: m}
 	if o.Name == "" {
@@ -87,7 +101,7 @@ func run(t testing.TB, o Options) *running {
 		}
 	})
 	t.Cleanup(func() {
-		if err := r.stop(); err != nil {
+		if err := r.stop(); (err != nil) != r.breaks {
 			t.Error(err)
 		}
 	})
@@ -358,6 +372,9 @@ func TestCompletions(t *testing.T) {
 	if single.Choices[0].Text == single.Choices[1].Text {
 		t.Error("two samples are the same")
 	}
+	if same := r.ask("/v1/completions", `{"prompt":[[5],[5]],"seed":7,"max_tokens":9}`).Choices; same[0].Text == same[1].Text {
+		t.Errorf("two prompts of a request have the same draws: %+v", same)
+	}
 	var streamed [4]string
 	for _, e := range r.events("/v1/completions", `{"prompt":[`+string(one)+`,[5]],"seed":7,"max_tokens":9,"n":2,"stream":true,"echo":true}`) {
 		streamed[e.Choices[0].Index] += e.Choices[0].Text
@@ -509,6 +526,8 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":[[1],[]]}`, 400, "prompt", "prompt 1: prompt: is empty: give at least one token"},
 	{"/v1/completions", `{"prompt":[1,"x"]}`, 400, "prompt", "prompt: must be a string, a list of strings, a list of token ids or a list of such lists"},
 	{"/v1/completions", `{"prompt":[1,-1]}`, 400, "prompt", "prompt: prompt 0: token 1: id -1 is outside the vocabulary of 1514"},
+	{"/v1/completions", `{"prompt":[1,null]}`, 400, "prompt", "prompt: has a null among the token ids"},
+	{"/v1/completions", `{"prompt":["a",null]}`, 400, "prompt", "prompt 1: prompt: is empty: give at least one token"},
 	{"/v1/completions", `{"prompt":[1514]}`, 400, "prompt", "prompt: prompt 0: token 0: id 1514 is outside the vocabulary of 1514"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":300}`, 400, "prompt", "prompt: has 1 tokens: with an answer of 300 that is more than the 256 of this server"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":0}`, 400, "max_tokens", "max_tokens: 0: must be from 1 to 1073741824"},
@@ -549,6 +568,7 @@ var refused = []struct {
 	{"/tokenize", `{}`, 400, "prompt", "prompt: give prompt or messages"},
 	{"/tokenize", `{"prompt":1}`, 400, "prompt", "prompt: must be a string"},
 	{"/detokenize", `{}`, 400, "tokens", "tokens: is missing"},
+	{"/detokenize", `{"tokens":[1,null]}`, 400, "tokens", "tokens: has a null among the ids"},
 	{"/detokenize", `{"tokens":[1514]}`, 400, "tokens", "tokens: token 0: id 1514 is outside the vocabulary of 1514"},
 	{"/v1/embeddings", `{}`, 404, "", "there is nothing at this path: see doc/serve.md"},
 	{"/v1/models", `{}`, 405, "", "this path takes GET"},
@@ -746,6 +766,10 @@ func TestClientsGoAway(t *testing.T) {
 	}
 	wg.Wait()
 	r.settled()
+	// To their ends they take 12 x 4 x 500 tokens, two at a time.
+	if steps := r.meter.steps.Load(); steps > 4000 {
+		t.Errorf("%d steps for clients that went away", steps)
+	}
 }
 
 // More requests than may wait are refused at once, and told when to come again.
@@ -803,6 +827,22 @@ func TestStopping(t *testing.T) {
 		if conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://")); err == nil {
 			conn.Close()
 			t.Error("a stopped server takes connections")
+		}
+	}
+}
+
+// A model whose numbers are not finite answers with an error of the server's, which then
+// ends with one.
+func TestBrokenModel(t *testing.T) {
+	for _, body := range []string{`{"prompt":"x","max_tokens":3}`, `{"prompt":"x y","max_tokens":0,"echo":true,"logprobs":2}`} {
+		r := runOf(t, Options{Grace: time.Second}, true)
+		r.breaks = true
+		status, raw, _ := r.send("POST", "/v1/completions", body)
+		if status != 500 || !strings.Contains(raw, `"the model has failed: see the server's log"`) || !strings.Contains(raw, `"server_error"`) {
+			t.Errorf("%s: %d %s", body, status, raw)
+		}
+		if err := r.stop(); err == nil || !strings.Contains(err.Error(), "not finite") {
+			t.Errorf("%s: the server ends with %v", body, err)
 		}
 	}
 }
