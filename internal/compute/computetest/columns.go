@@ -156,11 +156,13 @@ func (s *suite) linearOfColumns() {
 
 // stack: projections whose outputs lie side by side, and whose weights, biases and gradients
 // lie one behind the other, are what they are one by one; one product computes them. They
-// are so, too, where something lies apart.
+// are so, too, where something lies apart, and after biases have changed, of which a backend
+// may keep copies.
 func (s *suite) stack() {
 	const (
 		joined  = iota
-		biased  // with biases
+		biased  // with biases, which are stepped and then written between products
+		late    // the same, and one of them was used by itself before
 		apart   // something lies between the weights
 		partly  // one projection has no bias
 		swapped // outputs in another order than the weights
@@ -172,7 +174,7 @@ func (s *suite) stack() {
 			for _, shape := range []struct {
 				N, I int
 				outs []int
-			}{{0, 64, []int{64, 64}}, {1, 64, []int{128, 64, 64}}, {7, 33, []int{65, 2}}, {33, 64, []int{64, 64}}, {65, 128, []int{192, 64, 64}}} {
+			}{{0, 64, []int{64, 64}}, {9, 64, []int{128, 64, 64}}, {7, 33, []int{65, 2}}, {33, 64, []int{64, 64}}} {
 				N, I, outs := shape.N, shape.I, shape.outs
 				c := s.sample("N=%d I=%d O=%v gap=%v mode %d", N, I, outs, gap, mode)
 				between := 0
@@ -185,7 +187,10 @@ func (s *suite) stack() {
 				}
 				x, dx := c.random("x", N*I).narrow(), c.unset("dx", N*I).narrow()
 				y, dy := c.matrix("y", N, gap, widths...), c.matrix("dy", N, gap, widths...)
+				stepped, written := c.matrix("y after a step", N, gap, widths...), c.matrix("y of other biases", N, gap, widths...)
 				total := sum(outs) + between*len(outs)
+				alone, other, moments := c.unset("one by itself", N*outs[0]).narrow(), c.random("other biases", total), c.value("moments", make([]float32, 2*total)).exact()
+				s.round(other.data)
 				block := map[string]*value{"W": c.random("W", total*I), "G": c.random("G", total*I).exact(), "b": c.random("b", total), "bG": c.random("b.G", total).exact()}
 				for i := range block["W"].data {
 					block["W"].data[i] /= float32(math.Sqrt(float64(I)))
@@ -199,7 +204,8 @@ func (s *suite) stack() {
 				counted := false
 				products := 0
 				c.run(func(sd *side) {
-					var ps, grads []compute.Projection
+					var ps, grads, then, last []compute.Projection
+					var bs []*compute.Param
 					at := 0
 					for i, O := range outs {
 						place := func(name string, width int) compute.Tensor {
@@ -217,12 +223,22 @@ func (s *suite) stack() {
 						p := compute.Projection{Y: y.in(sd, column), W: w}
 						if mode != joined && (mode != partly || i > 0) {
 							p.B = &compute.Param{Name: fmt.Sprintf("b%d", i), Shape: []int{O}, Rows: 1, Cols: O, W: place("b", 1), G: place("bG", 1)}
+							p.B.M, p.B.V = sd.t(moments).Slice(at, at+O), sd.t(moments).Slice(total+at, total+at+O)
 							sd.b.Refresh(p.B)
+							bs = append(bs, p.B)
 						}
 						ps = append(ps, p)
-						p.Y = dy.in(sd, column)
-						grads = append(grads, p)
+						for _, to := range []struct {
+							m  *matrix
+							ps *[]compute.Projection
+						}{{dy, &grads}, {stepped, &then}, {written, &last}} {
+							p.Y = to.m.in(sd, column)
+							*to.ps = append(*to.ps, p)
+						}
 						at += O + between
+					}
+					if mode == late {
+						sd.b.Linear(sd.t(alone), sd.t(x), ps[0].W, ps[0].B, false)
 					}
 					if sd.b == s.dev {
 						before, counted = compute.CountsOf(s.dev)
@@ -233,10 +249,19 @@ func (s *suite) stack() {
 						now, _ := compute.CountsOf(s.dev)
 						products = max(products, now.Since(before).Products)
 					}
+					if mode == biased || mode == late {
+						sd.b.AdamW(bs, compute.AdamW{LR: 0.5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 1})
+						sd.b.Linears(then, sd.t(x))
+						sd.b.Copy(sd.t(block["b"]), sd.t(other))
+						for _, b := range bs {
+							sd.b.Refresh(b)
+						}
+						sd.b.Linears(last, sd.t(x))
+					}
 				})
-				c.kept(y, dy)
+				c.kept(y, dy, stepped, written)
 				if fits := gap[0]%8 == 0 && I%8 == 0; counted && N > 0 && fits {
-					want := map[int]int{joined: 3, biased: 3, frozen: 2}[mode]
+					want := map[int]int{joined: 3, biased: 3, late: 3, frozen: 2}[mode]
 					if want == 0 {
 						want = 3 * len(outs)
 					}
