@@ -76,7 +76,7 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, err
 		}
 	}
 	st.Passes = 3
-	if len(slices.Concat(packsK...)) > 1 {
+	if a.m.Shards() > 1 || len(packsK[0]) > 1 {
 		st.Passes = 4
 		logpST, entST, err := a.m.AllLogProbs(seqs, 1, a.cfg.MaxTokenLen)
 		if err != nil {

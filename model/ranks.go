@@ -32,6 +32,9 @@ func (m *Model) Split(ranks *Ranks, shards int) error {
 	return nil
 }
 
+// Ranks are those that hold copies of m; nil is this process alone.
+func (m *Model) Ranks() *Ranks { return m.ranks }
+
 // Shards is into how many parts the gradient of an optimizer step is divided.
 func (m *Model) Shards() int { return max(m.shards, 1) }
 
