@@ -55,9 +55,12 @@ type Group struct {
 	kind     string // of the last call: gather or sum
 	phase    string // and what it was for
 	deadline time.Time
-	reached  []uint64 // [R] collectives that each rank is known to have begun
-	wished   bool     // some rank wishes to stop
-	failed   error    // the first failure, which stays
+	reached  []uint64    // [R] collectives that each rank is known to have begun
+	heard    []time.Time // [R] when its last note came
+	told     time.Time   // when this rank has last said that it is here
+	peer     int         // that an exchange is under way with
+	wished   bool        // some rank wishes to stop
+	failed   error       // the first failure, which stays
 	traffic  Traffic
 	buf      []float32
 }
@@ -82,7 +85,7 @@ type Lost struct {
 }
 
 func (e *Lost) Error() string {
-	why := fmt.Sprintf("did not come within %v (trainer.rank_timeout)", e.Limit)
+	why := fmt.Sprintf("did not answer within %v (trainer.rank_timeout)", e.Limit)
 	if e.Err != nil {
 		why = "cannot be reached: " + e.Err.Error()
 	}
@@ -116,7 +119,7 @@ func New(link Link, limit time.Duration) (*Group, error) {
 	if n&(n-1) != 0 {
 		return nil, fmt.Errorf("ranks: there are %d: expected a power of two, such as 2, 4 or 8", n)
 	}
-	g := &Group{link: link, limit: limit, reached: make([]uint64, n), hosts: make([]string, n)}
+	g := &Group{link: link, limit: limit, reached: make([]uint64, n), heard: make([]time.Time, n), hosts: make([]string, n)}
 	for i := range g.hosts {
 		g.hosts[i] = "a host not yet known"
 	}
@@ -340,6 +343,7 @@ func (g *Group) swapParts(peer int, out, in []float32) error {
 
 func (g *Group) floats(peer int, out, in []float32) error {
 	g.traffic.SumBytes += 4 * int64(len(out))
+	g.peer = peer
 	return g.broken(peer, g.link.ExchangeFloats(peer, out, in, g.keepOn))
 }
 
@@ -359,8 +363,14 @@ func (g *Group) begin(kind, what string) error {
 	if err := g.keepOn(); err != nil { // what came while this rank was at work
 		return g.fail(err)
 	}
-	g.tell(binary.LittleEndian.AppendUint64([]byte{noteHere}, g.calls))
+	g.here()
 	return g.failed
+}
+
+// here tells the others that this rank waits for them.
+func (g *Group) here() {
+	g.told = time.Now()
+	g.tell(binary.LittleEndian.AppendUint64([]byte{noteHere}, g.calls))
 }
 
 // header begins a message between two ranks: which collective it belongs to, and how
@@ -371,6 +381,7 @@ const headerBytes = 24
 func (g *Group) swap(peer int, out []byte) (in []byte, err error) {
 	h := fnv.New64a()
 	h.Write([]byte(g.kind + " " + g.phase))
+	g.peer = peer
 	var mine, theirs [headerBytes]byte
 	binary.LittleEndian.PutUint64(mine[0:], g.calls)
 	binary.LittleEndian.PutUint64(mine[8:], h.Sum64())
@@ -447,6 +458,7 @@ func (g *Group) hear() error {
 		if len(note) == 0 {
 			return nil
 		}
+		g.heard[from] = time.Now()
 		switch {
 		case note[0] == noteHere && len(note) == 9:
 			g.reached[from] = binary.LittleEndian.Uint64(note[1:])
@@ -466,15 +478,33 @@ func (g *Group) keepOn() error {
 	if g.failed != nil {
 		return g.failed
 	}
-	if time.Now().Before(g.deadline) {
+	now := time.Now()
+	if now.Sub(g.told) > g.limit/8 {
+		g.here()
+	}
+	if now.Before(g.deadline) {
 		return nil
 	}
+	lost := g.missing(now)
+	return &Lost{Rank: lost, Host: g.hosts[lost], Phase: g.phase, Limit: g.limit}
+}
+
+// missing is the rank that keeps the others from going on: one that has not come to this
+// call; or, if all have, the one that has been silent, as whoever waits is not.
+func (g *Group) missing(now time.Time) int {
+	lost := g.peer
 	for r, n := range g.reached {
 		if n < g.calls {
-			return &Lost{Rank: r, Host: g.hosts[r], Phase: g.phase, Limit: g.limit}
+			return r
+		}
+		if r != g.Rank() && g.heard[r].Before(g.heard[lost]) {
+			lost = r
 		}
 	}
-	return fmt.Errorf("%w: phase %s: all ranks came, but what they send has not arrived within %v (trainer.rank_timeout)", ErrRanks, g.phase, g.limit)
+	if now.Sub(g.heard[g.peer]) > g.limit/2 {
+		return g.peer
+	}
+	return lost
 }
 
 // Wish tells the others that this rank wishes to stop. They agree at the next Any.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -136,29 +137,77 @@ func TestLostRank(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	for _, ranks := range []int{2, 4} {
 		for lost := range ranks {
-			begun := time.Now()
-			errs := commtest.Run(ranks, limit, func(g *comm.Group) error {
-				if err := g.Barrier("before"); err != nil {
-					return err
+			t.Run(fmt.Sprint(lost, " of ", ranks), func(t *testing.T) {
+				t.Parallel() // it mostly waits
+				begun := time.Now()
+				errs := commtest.Run(ranks, limit, func(g *comm.Group) error {
+					if err := g.Barrier("before"); err != nil {
+						return err
+					}
+					if g.Rank() == lost {
+						time.Sleep(3 * limit)
+						return nil
+					}
+					// The partners of the lost one come later than the others.
+					time.Sleep(time.Duration(g.Rank()^lost^1) * limit / 16)
+					g.Enter("update_actor")
+					return g.Sum("gradients", make([]float32, 10))
+				})
+				if took := time.Since(begun); took > 3*limit+5*time.Second {
+					t.Errorf("%v until the ranks have ended", took)
 				}
-				if g.Rank() == lost {
-					time.Sleep(3 * limit)
-					return nil
+				for r, err := range errs {
+					want := fmt.Sprintf("phase update_actor, gradients: rank %d on ", lost)
+					if r != lost && (err == nil || !errors.Is(err, comm.ErrRanks) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "did not answer within 200ms (trainer.rank_timeout)")) {
+						t.Errorf("%d ranks, rank %d lost: rank %d says %v", ranks, lost, r, err)
+					}
 				}
-				// The partners of the lost one come later than the others.
-				time.Sleep(time.Duration(g.Rank()^lost^1) * limit / 16)
-				g.Enter("update_actor")
-				return g.Sum("gradients", make([]float32, 10))
 			})
-			if took := time.Since(begun); took > 3*limit+5*time.Second {
-				t.Errorf("%v until the ranks have ended", took)
-			}
-			for r, err := range errs {
-				want := fmt.Sprintf("phase update_actor, gradients: rank %d on ", lost)
-				if r != lost && (err == nil || !errors.Is(err, comm.ErrRanks) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "did not come within 200ms (trainer.rank_timeout)")) {
-					t.Errorf("%d ranks, rank %d lost: rank %d says %v", ranks, lost, r, err)
+		}
+	}
+}
+
+// So is one that comes and hangs in the middle of a call.
+func TestHungRank(t *testing.T) {
+	const limit, ranks = 400 * time.Millisecond, 4
+	for hung := range ranks {
+		for after := range 4 { // exchanges of the sum: lengths, halves, quarters, halves
+			t.Run(fmt.Sprint(hung, " after ", 2*after), func(t *testing.T) {
+				t.Parallel() // it mostly waits
+				var wg sync.WaitGroup
+				errs := make([]error, ranks)
+				for r, l := range commtest.Links(ranks) {
+					wg.Go(func() {
+						g, err := comm.New(l, limit)
+						if err != nil {
+							errs[r] = err
+							return
+						}
+						n := 0
+						l.Break = func(int) error {
+							if n++; r == hung && n > 2*after {
+								time.Sleep(2 * limit)
+							}
+							return nil
+						}
+						g.Enter("update_actor")
+						errs[r] = g.Sum("gradients", make([]float32, 8))
+					})
 				}
-			}
+				wg.Wait()
+				named := 0
+				for r, err := range errs {
+					if r != hung && err != nil {
+						named++
+						if !strings.Contains(err.Error(), fmt.Sprintf("phase update_actor, gradients: rank %d on ", hung)) {
+							t.Errorf("rank %d hung after %d exchanges: rank %d says %v", hung, 2*after, r, err)
+						}
+					}
+				}
+				if named == 0 {
+					t.Errorf("rank %d hung after %d exchanges, and nobody says so", hung, 2*after)
+				}
+			})
 		}
 	}
 }
