@@ -125,6 +125,12 @@ func Transient(err error) bool {
 	return errors.As(err, &e) && (e.kind == transient || e.kind == throttled)
 }
 
+// Throttled reports whether the endpoint wants less.
+func Throttled(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.kind == throttled
+}
+
 // Fatal reports whether no request can succeed: a wrong key, no such model.
 func Fatal(err error) bool {
 	var e *Error
@@ -189,6 +195,7 @@ func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.proven.Store(true)
 	return a, nil
 }
 

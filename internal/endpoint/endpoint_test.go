@@ -268,6 +268,7 @@ func TestEachStops(t *testing.T) {
 		{"key", 401, 4, "the key is not accepted"},
 		{"refused", 400, 24, "no: so is every request so far"},
 		{"down", 500, 200, "no answer for"},
+		{"throttled", 429, 200, "no answer for"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
@@ -335,8 +336,48 @@ func TestJournal(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"2"`, `"key:"2"`, 1)), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.Contains(err.Error(), "line 3 is damaged") {
+	for _, dropped := range []int{1, 0} {
+		j, err := endpoint.OpenJournal(vfs.OS, path)
+		if err != nil || j.Len() != 9 || j.Dropped() != dropped {
+			t.Fatalf("a damaged line: %v", err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("my diary\n{}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": its first line is no record: give another output, or remove the file") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestJournalPowerLoss: what Append has taken is there after a loss of power, whatever of
+// the rest is kept; so is what Put took before.
+func TestJournalPowerLoss(t *testing.T) {
+	for _, percent := range []int{0, 50, 100} {
+		fsys := vfstest.NewCrash()
+		j, err := endpoint.OpenJournal(fsys, "/j")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 21 {
+			add := j.Put
+			if i%5 == 0 {
+				add = j.Append
+			}
+			if err := add(fmt.Sprint(i), i); err != nil {
+				t.Fatal(err)
+			}
+			after, err := endpoint.OpenJournal(fsys.CrashClone(percent, uint64(i)), "/j")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if safe := i/5*5 + 1; after.Len() < safe || after.Len() > i+1 {
+				t.Errorf("%d %% kept: %d records after %d, of which %d are safe", percent, after.Len(), i+1, safe)
+			}
+		}
 	}
 }
 
