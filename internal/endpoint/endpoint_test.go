@@ -353,6 +353,25 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// TestNobodyThere: an endpoint that cannot be reached is given up within seconds, with the
+// reason.
+func TestNobodyThere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+	s := &endpointtest.Server{}
+	c := start(t, s, endpoint.Options{Patience: time.Second})
+	s.Close()
+	begin := time.Now()
+	err := c.Each(t.Context(), 1000, func(ctx context.Context, i int) error {
+		_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+		return err
+	})
+	if took := time.Since(begin); err == nil || took > time.Minute || !strings.Contains(err.Error(), ": cannot connect: connection refused: no answer for ") || !strings.HasSuffix(err.Error(), "s: check the base URL, or run the same command later") {
+		t.Errorf("after %v: %v", took, err)
+	}
+}
+
 // TestJournalPowerLoss: what Append has taken is there after a loss of power, whatever of
 // the rest is kept; so is what Put took before.
 func TestJournalPowerLoss(t *testing.T) {
