@@ -389,3 +389,36 @@ func TestCollectRefused(t *testing.T) {
 		t.Errorf("exit status %d, %d calls, %s", code, n, said)
 	}
 }
+
+// TestCollectOtherPrompts: prompts that were added or moved ask for what is new, and no more.
+func TestCollectOtherPrompts(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{})
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big"}
+	for _, prompts := range []string{"a b c", "c new a b a"} {
+		var b strings.Builder
+		for _, prompt := range strings.Fields(prompts) {
+			fmt.Fprintf(&b, "{\"content\":%q}\n", prompt)
+		}
+		if err := os.WriteFile("prompts.jsonl", []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		must(t, line...)
+		var got []string
+		for _, r := range collected(t, "rows.jsonl") {
+			got = append(got, r.Messages[0].Content)
+			if r.Teacher != "answer 0 to "+r.Messages[0].Content {
+				t.Errorf("%+v", r)
+			}
+		}
+		if strings.Join(got, " ") != prompts {
+			t.Errorf("got %v", got)
+		}
+		if err := os.Remove("rows.jsonl"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Answered(); len(s.Calls()) != 5 || n["a"] != 2 || n["b"] != 1 || n["c"] != 1 {
+		t.Errorf("answered %v", n)
+	}
+}

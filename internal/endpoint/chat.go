@@ -291,6 +291,8 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 	}
 	e := c.failure(refused, resp.StatusCode, code, text)
 	switch s := resp.StatusCode; {
+	case s == http.StatusForbidden && c.proven.Load():
+		// The key is good: a moderator forbids this prompt.
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
 		e.kind, e.Text = fatal, "the key is not accepted: check the key and what it may use"
 		if c.o.Key == "" {

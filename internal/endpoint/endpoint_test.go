@@ -129,6 +129,27 @@ func TestMisbehavingServer(t *testing.T) {
 	}
 }
 
+// TestForbidden: 403 is about the key until there has been an answer, and then about the
+// prompt.
+func TestForbidden(t *testing.T) {
+	s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		if c.Prompt == "bad" {
+			endpointtest.Fail(w, 403, "moderation", "flagged")
+		}
+		return c.Prompt == "bad"
+	}}
+	c := start(t, s, endpoint.Options{})
+	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Fatal(err) || !strings.HasSuffix(err.Error(), "the key is not accepted: check the key and what it may use") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.Try(t.Context(), ask("good")); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Refused(err) || !strings.HasSuffix(err.Error(), "status 403 moderation: flagged") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestWrongTypes(t *testing.T) {
 	for _, body := range endpointtest.WrongTypes {
 		if a, err := endpoint.ParseAnswer([]byte(body)); err == nil {
