@@ -66,7 +66,7 @@ func TestMistakesOfCollect(t *testing.T) {
 		{here + "--tpm -5", 2, `data collect: --tpm -5: must be above 0`},
 		{here + "--timeout 0s", 2, `data collect: --timeout 0s: must be above 0`},
 		{here + "--retries -1", 2, `data collect: --retries -1: must be at least 0`},
-		{here + "--n 0", 2, `data collect: --n 0: must be 1 to 1024`},
+		{here + "-n 0", 2, `data collect: -n 0: must be 1 to 1024`},
 		{here + "--max-tokens 0", 2, `data collect: --max-tokens 0: must be at least 1`},
 		{here + "--temperature -1", 2, `data collect: --temperature -1: must be from 0 to 100`},
 		{here + "--top-p 2", 2, `data collect: --top-p 2: must be from 0 to 1`},
