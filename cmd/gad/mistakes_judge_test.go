@@ -36,6 +36,7 @@ func TestMistakesOfJudge(t *testing.T) {
 	write("other.jsonl", strings.Replace(a0, "Add 1+1", "Add 7+7", 1), a1)
 	write("taught.jsonl", strings.Replace(a0, `"teacher_response":"2"`, `"teacher_response":"two"`, 1), a1)
 	write("ids.jsonl", `{"row":0,"prompt_ids":[1,2],"response":"3"}`)
+	write("tokens.jsonl", `{"prompt_ids":[1,2],"teacher_response":"2"}`)
 	write("broken.jsonl", a0, `{"row":1,`)
 	write("empty.jsonl", "")
 	write("diary.txt", "Dear diary")
@@ -104,6 +105,8 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + by + " --prices prices.json", 2, `endpoint: price file prices.json: has no model "m", only other`},
 		{ev + " --prices prices.json", 2, `eval: --prices: needs --judge URL, the endpoint of a judge`},
 		{ev + by + " --judge-journal no/j.jsonl", 2, `eval: no/j.jsonl: there is no folder no: create it or give another --judge-journal`},
+		{ev + by + " --judge-journal ./new.jsonl --output new.jsonl", 2, `eval: new.jsonl: --output and --judge-journal are the same file: give two`},
+		{"eval --model student --data tokens.jsonl" + by, 3, `judge: row 0: has no text of the prompt, only token ids: a judge reads text: give data with a content column`},
 		{ev + by + " --judge-journal diary.txt", 2, `eval: diary.txt: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal a.jsonl", 2, `eval: a.jsonl: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal student", 2, `eval: student: is no journal of judgments: give another --judge-journal`},
