@@ -219,6 +219,9 @@ func (j *judging) begin() (err error) {
 	if j.journal, err = endpoint.OpenJournal(files(), j.path); err != nil {
 		return err
 	}
+	if n := j.journal.Dropped(); n > 0 {
+		j.con.Warn(fmt.Sprintf("%s: %s damaged and dropped: what was in it is asked again", j.path, report.Count(n, "line")))
+	}
 	extra, err := judgeExtra(j.c)
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func TestMistakesOfJudge(t *testing.T) {
 	write("empty.jsonl", "")
 	write("diary.txt", "Dear diary")
 	write("prices.json", `{"other": {"input": 1, "output": 2}}`)
-	write("damaged.jsonl", `{"key":"1","record":{}}`, `{"key":"2","rec`, `{"key":"3","record":{}}`)
+	write("damaged.jsonl", `{"key":"1","rec`, `{"key":"3","record":{}}`)
 	refusing, err := endpointtest.Start(&endpointtest.Server{Key: "another", Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if c.Model == "none" {
 			endpointtest.Fail(w, 404, "model_not_found", "no such model")
@@ -110,7 +110,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + by + " --judge-journal diary.txt", 2, `eval: diary.txt: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal a.jsonl", 2, `eval: a.jsonl: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal student", 2, `eval: student: is no journal of judgments: give another --judge-journal`},
-		{an + by + " --judge-journal damaged.jsonl", 3, `endpoint: journal damaged.jsonl: line 2 is damaged: remove the line (what it holds is asked again), or the file`},
+		{an + by + " --judge-journal damaged.jsonl", 3, `endpoint: journal damaged.jsonl: its first line is no record: give another output, or remove the file`},
 		{an + by + " --output a.jsonl", 2, `eval: a.jsonl: exists: nothing is overwritten: remove it or give another --output`},
 		{"eval --model student --data mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
 		{"eval --answers mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
@@ -131,7 +131,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{wants + " --judge-model m --judge-key-env WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
 		{wants + " --judge-model none --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 404 model_not_found: no such model: check the base URL and the model`},
 		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `judge: no request of 2 has a reply: endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J`},
-		{strings.Replace(wants, refusing.URL, "http://"+nobody+"/v1", 1) + " --judge-model m", `judge: ` + nobody + ` cannot be reached: Post "http://` + nobody + `/v1/chat/completions": dial tcp ` + nobody + `: connect: connection refused: check the address, and that the judge runs`},
+		{strings.Replace(wants, refusing.URL, "http://"+nobody+"/v1", 1) + " --judge-model m", `judge: ` + nobody + `: cannot connect: connection refused: check the address, and that the judge runs`},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
 		lines := strings.Split(strings.TrimSuffix(said, "\n"), "\n")
