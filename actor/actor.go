@@ -156,7 +156,7 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 	if err != nil {
 		return nil, fmt.Errorf("actor: rollout: %w", err)
 	}
-	out, err := m.Generate(prompts, rows, model.SampleOptions{
+	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
 		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: a.Stop,
 		Sampling: model.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP, MinP: a.roll.MinP},
 	}, progress)
@@ -216,14 +216,16 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 	var st Stats
 	for range a.cfg.PPOEpochs {
 		for lo := 0; lo < prompts; lo += mini {
-			var rows []int
+			n := min(mini, prompts-lo)
+			shards := make([][]int, a.m.Shards())
 			for s, p := range r.Group {
-				if p >= lo && p < lo+mini {
-					rows = append(rows, s)
+				if p >= lo && p < lo+n {
+					k := a.m.Shard(p-lo, n)
+					shards[k] = append(shards[k], s)
 				}
 			}
 			b := policyRows{seqs: r.Seqs, old: r.OldST, ref: refST, sampled: r.SampledST, adv: advST}
-			if err := a.learn(&st, a.policy, b, rows, a.roll.Temperature); err != nil {
+			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
 				return st, err
 			}
 		}
@@ -236,11 +238,12 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 // responses (mean over tokens): the baseline SeqKD and the paper's warm-up.
 func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
 	var st Stats
-	rows := make([]int, len(seqs))
-	for i := range rows {
-		rows[i] = i
+	shards := make([][]int, a.m.Shards())
+	for i := range seqs {
+		k := a.m.Shard(i, len(seqs))
+		shards[k] = append(shards[k], i)
 	}
-	if err := a.learn(&st, a.sft, policyRows{seqs: seqs}, rows, 1); err != nil {
+	if err := a.learn(&st, a.sft, policyRows{seqs: seqs}, shards, 1); err != nil {
 		return st, err
 	}
 	st.finish()
@@ -254,12 +257,11 @@ type policyRows struct {
 	adv               [][]float64
 }
 
-// learn is one optimizer step on the given rows. Normalisers are taken over all
-// of them first, so that the result does not depend on the micro-batches.
-func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, rows []int, temperature float64) error {
-	seqs := model.Pick(in.seqs, rows)
+// learn is one optimizer step on the given rows, by shard. Normalisers are taken over all
+// of them first, so that the result does not depend on shards and micro-batches.
+func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int, temperature float64) error {
 	norm := algos.Norm{FixedLen: float64(a.maxNew)}
-	for _, s := range seqs {
+	for _, s := range model.Pick(in.seqs, slices.Concat(shards...)) {
 		if n := len(s.IDs) - s.Prompt; n > 0 {
 			norm.Tokens += float64(n)
 			norm.Seqs++
@@ -268,34 +270,17 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, r
 	if norm.Seqs == 0 {
 		return nil
 	}
-	var sum algos.PolicyStats
-	var entropy float64
-	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
-		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-			b, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
-			if err != nil {
-				return nil, nil, err
-			}
-			res, err := policy.Step(b, norm)
-			if err != nil {
-				return nil, nil, err
-			}
-			sum = sum.Add(res.PolicyStats)
-			for _, row := range entST {
-				for _, e := range row {
-					entropy += float64(e)
-				}
-			}
-			return unpad(res.DLogp, logpST, b.T), unpad(res.DEntropy, logpST, b.T), nil
-		})
-		if errors.Is(err, algos.ErrNotFinite) {
-			st.Skipped++ // nothing of this mini-batch reaches the weights
-			st.Streak++
-			return a.opt.ZeroGrad()
-		}
-		if err != nil {
-			return fmt.Errorf("actor: %w", err)
-		}
+	figuresK, err := a.m.EachShard(func(k int) ([]float64, error) {
+		return a.learnShard(policy, in, shards[k], norm, temperature)
+	})
+	if err != nil {
+		return err
+	}
+	sum, entropy, ok := joined(figuresK)
+	if !ok {
+		st.Skipped++ // nothing of this mini-batch reaches the weights
+		st.Streak++
+		return a.opt.ZeroGrad()
 	}
 	if st.Passes == 0 {
 		st.FirstRatioMin, st.FirstRatioMax = sum.RatioMin, sum.RatioMax
@@ -319,6 +304,63 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, r
 	st.GradNorm += gradNorm
 	st.LR = lr
 	return nil
+}
+
+// learnShard adds the gradient of the given rows. Its figures are for joined; there are
+// none where a loss is not finite.
+func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int, norm algos.Norm, temperature float64) (figures []float64, err error) {
+	seqs := model.Pick(in.seqs, rows)
+	var sum algos.PolicyStats
+	var entropy float64
+	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
+		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+			b, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
+			if err != nil {
+				return nil, nil, err
+			}
+			res, err := policy.Step(b, norm)
+			if err != nil {
+				return nil, nil, err
+			}
+			sum = sum.Add(res.PolicyStats)
+			for _, row := range entST {
+				for _, e := range row {
+					entropy += float64(e)
+				}
+			}
+			return unpad(res.DLogp, logpST, b.T), unpad(res.DEntropy, logpST, b.T), nil
+		})
+		if errors.Is(err, algos.ErrNotFinite) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("actor: %w", err)
+		}
+	}
+	for _, x := range sum.Fields() {
+		figures = append(figures, *x)
+	}
+	return append(figures, entropy), nil
+}
+
+// joined adds up the shards' figures, in their order; ok is false if one has none.
+func joined(figuresK [][]float64) (sum algos.PolicyStats, entropy float64, ok bool) {
+	for k, figures := range figuresK {
+		var part algos.PolicyStats
+		fields := part.Fields()
+		if len(figures) != len(fields)+1 {
+			return sum, entropy, false
+		}
+		for i, x := range fields {
+			*x = figures[i]
+		}
+		if entropy += figures[len(fields)]; k == 0 {
+			sum = part
+		} else {
+			sum = sum.Add(part)
+		}
+	}
+	return sum, entropy, true
 }
 
 // finish turns sums over mini-batches into means.

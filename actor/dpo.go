@@ -65,9 +65,18 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, err
 		st.Skipped = 1 // nothing of these pairs reaches the weights
 		return st, a.opt.ZeroGrad()
 	}
-	packs := model.Packs(seqs, a.cfg.MaxTokenLen)
+	shards, packsK := make([][]int, a.m.Shards()), make([][][]int, a.m.Shards())
+	for s := range seqs { // both sides of a pair in one
+		k := a.m.Shard(s%n, n)
+		shards[k] = append(shards[k], s)
+	}
+	for k, shard := range shards {
+		for _, pack := range model.Packs(model.Pick(seqs, shard), a.cfg.MaxTokenLen) {
+			packsK[k] = append(packsK[k], model.Pick(shard, pack))
+		}
+	}
 	st.Passes = 3
-	if len(packs) > 1 {
+	if a.m.Shards() > 1 || len(packsK[0]) > 1 {
 		st.Passes = 4
 		logpST, entST, err := a.m.AllLogProbs(seqs, 1, a.cfg.MaxTokenLen)
 		if err != nil {
@@ -79,28 +88,37 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, err
 			return st, fmt.Errorf("actor: %w", err)
 		}
 	}
-	for _, pack := range packs {
-		err := a.m.LogProbGrad(model.Pick(seqs, pack), 1, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-			if seed == nil { // one pack, which has both sides of a prompt together
-				logps, ents := make([][]float32, len(seqs)), make([][]float32, len(seqs))
+	figuresK, err := a.m.EachShard(func(k int) ([]float64, error) {
+		for _, pack := range packsK[k] {
+			err := a.m.LogProbGrad(model.Pick(seqs, pack), 1, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+				if seed == nil { // one pack, which has both sides of a prompt together
+					logps, ents := make([][]float32, len(seqs)), make([][]float32, len(seqs))
+					for i, s := range pack {
+						logps[s], ents[s] = logpST[i], entST[i]
+					}
+					if err := compare(logps, ents); err != nil {
+						return nil, nil, err
+					}
+				}
 				for i, s := range pack {
-					logps[s], ents[s] = logpST[i], entST[i]
+					dlogpST = append(dlogpST, slices.Repeat([]float32{float32(seed[s])}, len(logpST[i])))
 				}
-				if err := compare(logps, ents); err != nil {
-					return nil, nil, err
-				}
+				return dlogpST, nil, nil
+			})
+			if errors.Is(err, algos.ErrNotFinite) {
+				return []float64{0}, nil
 			}
-			for i, s := range pack {
-				dlogpST = append(dlogpST, slices.Repeat([]float32{float32(seed[s])}, len(logpST[i])))
+			if err != nil {
+				return nil, fmt.Errorf("actor: %w", err)
 			}
-			return dlogpST, nil, nil
-		})
-		if errors.Is(err, algos.ErrNotFinite) {
-			return skip()
 		}
-		if err != nil {
-			return st, fmt.Errorf("actor: %w", err)
-		}
+		return []float64{1}, nil
+	})
+	if err != nil {
+		return st, err
+	}
+	if slices.ContainsFunc(figuresK, func(figures []float64) bool { return !slices.Equal(figures, []float64{1}) }) {
+		return skip()
 	}
 	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps()-a.first+1)
 	gradNorm, skipped, err := a.opt.Step(lr)

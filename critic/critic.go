@@ -353,12 +353,18 @@ type learned struct {
 	groupTerm float64
 }
 
-// learn accumulates the gradient of one mini-batch. A pack's seeds are taken from the
-// scores of the pack's own forward pass; a score that an earlier pack needs comes first,
-// by a forward pass of its own.
+// learn accumulates the gradient of one mini-batch, by shard: a teacher stands in one with
+// all its pairs. A pack's seeds are taken from the scores of the pack's own forward pass; a
+// score that an earlier pack needs comes first, by a forward pass of its own.
 func (c *Critic) learn(set *pairSet) (res learned, err error) {
-	packs := model.Packs(set.seqs, c.cfg.MaxTokenLen)
-	early := c.neededEarly(set, packs)
+	shards := set.byShard(c.m)
+	packsK := make([][][]int, len(shards))
+	for k, shard := range shards {
+		for _, pack := range model.Packs(model.Pick(set.seqs, shard), c.cfg.MaxTokenLen) {
+			packsK[k] = append(packsK[k], model.Pick(shard, pack))
+		}
+	}
+	early := c.neededEarly(set, slices.Concat(packsK...))
 	if err := c.scoreUnknown(set.seqs, set.score, set.known, func(i int) bool { return early[i] }); err != nil {
 		return res, err
 	}
@@ -369,39 +375,96 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 			return res, err
 		}
 	}
-	zero := func(pack []int) bool {
-		return !slices.ContainsFunc(pack, func(i int) bool { return seed[i] != 0 })
-	}
-	for _, pack := range packs {
-		if whole && zero(pack) {
-			continue
-		}
-		err := c.m.ScoreGrad(model.Pick(set.seqs, pack), func(scoreS []float32) ([]float32, error) {
-			for k, i := range pack {
-				if !set.known[i] {
-					set.score[i], set.known[i] = scoreS[k], true
+	figuresK, err := c.m.EachShard(func(k int) ([]float64, error) {
+		for _, pack := range packsK[k] {
+			if whole && zero(seed, pack) {
+				continue
+			}
+			err := c.m.ScoreGrad(model.Pick(set.seqs, pack), func(scoreS []float32) ([]float32, error) {
+				for k, i := range pack {
+					if !set.known[i] {
+						set.score[i], set.known[i] = scoreS[k], true
+					}
 				}
-			}
-			if !whole {
-				if res, seed, err = c.compare(set); err != nil {
-					return nil, err
+				if !whole {
+					if res, seed, err = c.compare(set); err != nil {
+						return nil, err
+					}
+					whole = !slices.Contains(set.known, false)
 				}
-				whole = !slices.Contains(set.known, false)
+				if zero(seed, pack) {
+					return nil, nil
+				}
+				return model.Pick(seed, pack), nil
+			})
+			if errors.Is(err, algos.ErrNotFinite) {
+				break // all find it below, by the scores
 			}
-			if zero(pack) {
-				return nil, nil
+			if err != nil {
+				return nil, fmt.Errorf("critic: %w", err)
 			}
-			return model.Pick(seed, pack), nil
-		})
-		if err != nil {
-			return res, fmt.Errorf("critic: %w", err)
 		}
+		return set.told(shards[k]), nil
+	})
+	if err != nil {
+		return res, err
 	}
-	return res, nil
+	for k, shard := range shards {
+		set.heard(shard, figuresK[k])
+	}
+	if !whole {
+		res, _, err = c.compare(set)
+	}
+	return res, err
 }
 
-// neededEarly are the sequences whose score the seeds of an earlier pack need: a
-// teacher's seed needs those of all its pairs, and a student's its teacher's. The group
+// zero reports whether a pack has no gradient.
+func zero(seed []float32, pack []int) bool {
+	return !slices.ContainsFunc(pack, func(i int) bool { return seed[i] != 0 })
+}
+
+// byShard divides the sequences among the shards of m, by their teacher.
+func (p *pairSet) byShard(m *model.Model) [][]int {
+	teachers := map[int]int{} // place in seqs -> number, in order
+	of := make([]int, len(p.seqs))
+	for n, t := range p.teacher {
+		if _, ok := teachers[t]; !ok {
+			teachers[t] = len(teachers)
+		}
+		of[t], of[p.student[n]] = t, t
+	}
+	shards := make([][]int, m.Shards())
+	for i, t := range of {
+		k := m.Shard(teachers[t], len(teachers))
+		shards[k] = append(shards[k], i)
+	}
+	return shards
+}
+
+// told are a shard's figures for heard: of each sequence whether its score is known, and
+// the score.
+func (p *pairSet) told(shard []int) (figures []float64) {
+	for _, i := range shard {
+		known := 0.0
+		if p.known[i] {
+			known = 1
+		}
+		figures = append(figures, known, float64(p.score[i]))
+	}
+	return figures
+}
+
+// heard takes in what told has said of a shard, on whatever rank it was.
+func (p *pairSet) heard(shard []int, figures []float64) {
+	for n, i := range shard {
+		if figures[2*n] == 1 {
+			p.score[i], p.known[i] = float32(figures[2*n+1]), true
+		}
+	}
+}
+
+// neededEarly are the sequences whose score the seeds of an earlier pack need, of packs in
+// the order in which they pass: a teacher's seed needs those of all its pairs, and a student's its teacher's. The group
 // term compares all the answers, and is left for when all of them are known.
 func (c *Critic) neededEarly(set *pairSet, packs [][]int) []bool {
 	early := make([]bool, len(set.seqs))

@@ -370,6 +370,7 @@ func (m *Model) Merged() (*Model, error) {
 	if err := m.Remerge(out); err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
+	out.ranks, out.shards = m.ranks, m.shards
 	return out, nil
 }
 

@@ -1,10 +1,35 @@
 package model
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // AllLogProbs is LogProbs over any number of sequences, maxTokens tokens at a
-// time. How they are packed does not change a bit of the result.
+// time, divided among the ranks. How they are packed does not change a bit of the result.
 func (m *Model) AllLogProbs(seqs []Seq, temperature float64, maxTokens int) (logpST, entST [][]float32, err error) {
+	if m.ranks.Size() == 1 || len(seqs) == 0 {
+		return m.ownLogProbs(seqs, temperature, maxTokens)
+	}
+	both, err := m.everyRank("log-probabilities", seqs, func(mine []Seq) ([][]float32, error) {
+		logpST, entST, err := m.ownLogProbs(mine, temperature, maxTokens)
+		for s := range logpST {
+			logpST[s] = slices.Concat(logpST[s], entST[s])
+		}
+		return logpST, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, row := range both {
+		n := len(row) / 2
+		logpST, entST = append(logpST, row[:n:n]), append(entST, row[n:])
+	}
+	return logpST, entST, nil
+}
+
+// ownLogProbs is AllLogProbs on this rank alone.
+func (m *Model) ownLogProbs(seqs []Seq, temperature float64, maxTokens int) (logpST, entST [][]float32, err error) {
 	logpST, entST = make([][]float32, len(seqs)), make([][]float32, len(seqs))
 	for _, pack := range Packs(seqs, maxTokens) {
 		logp, ent, err := m.LogProbs(Pick(seqs, pack), temperature)
@@ -18,8 +43,27 @@ func (m *Model) AllLogProbs(seqs []Seq, temperature float64, maxTokens int) (log
 	return logpST, entST, nil
 }
 
-// AllScores is Scores over any number of sequences, maxTokens tokens at a time.
+// AllScores is Scores over any number of sequences, maxTokens tokens at a time, divided
+// among the ranks.
 func (m *Model) AllScores(seqs []Seq, maxTokens int) (scoreS []float32, err error) {
+	if m.ranks.Size() == 1 || len(seqs) == 0 {
+		return m.ownScores(seqs, maxTokens)
+	}
+	rows, err := m.everyRank("scores", seqs, func(mine []Seq) (rows [][]float32, err error) {
+		scoreS, err := m.ownScores(mine, maxTokens)
+		for s := range scoreS {
+			rows = append(rows, scoreS[s:s+1])
+		}
+		return rows, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(rows...), nil
+}
+
+// ownScores is AllScores on this rank alone.
+func (m *Model) ownScores(seqs []Seq, maxTokens int) (scoreS []float32, err error) {
 	scoreS = make([]float32, len(seqs))
 	for _, pack := range Packs(seqs, maxTokens) {
 		score, err := m.Scores(Pick(seqs, pack))

@@ -14,6 +14,9 @@ type gradMemory struct {
 	block compute.Tensor
 	users []*Model
 	of    *Model // whose gradient it holds; nil is nobody's: zeros
+
+	waiting [][]float32 // by level, of joinShard: the sum of 2^level shards
+	copied  []float32   // of onHost
 }
 
 // gradAlign is the multiple of elements at which each parameter's gradient begins.

@@ -61,6 +61,8 @@ type Model struct {
 	mem      []compute.Tensor // of the parameters, to be freed
 	ws       *workspace
 	grads    *gradMemory    // nil: frozen
+	ranks    *Ranks         // that hold copies of it; nil is this process alone
+	shards   int            // of an optimizer step; 0 is 1
 	rope     compute.Tensor // [positions, E]
 	ropeN    int            // positions in rope
 

@@ -62,14 +62,17 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	return &Optimizer{m: m, c: c}, nil
 }
 
-// Step updates the weights from the gathered gradients at the learning rate lr
-// and zeroes the gradients. gradNorm is the global norm before clipping; clipping
+// Step updates the weights from the gathered gradients, of all ranks together, at the
+// learning rate lr and zeroes the gradients. gradNorm is the global norm before clipping; clipping
 // multiplies by ClipNorm/(gradNorm+1e-6) where that is below 1. If the norm is
 // not finite nothing changes but the gradients, which are zeroed, and skipped is
 // true.
 func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error) {
 	if !(lr >= 0 && !math.IsInf(lr, 0)) {
 		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: expected a finite number of at least 0", lr)
+	}
+	if err := o.m.joinRanks(); err != nil {
+		return 0, false, err
 	}
 	be, ps := o.m.be, o.m.params
 	o.gs = o.gs[:0]

@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -86,7 +85,7 @@ func (t *Trainer) openJudges() error {
 // tryChecker asks the checker for the teacher's answer to one row: a program that cannot
 // be run should not be found out after hours of training.
 func (t *Trainer) tryChecker() error {
-	if t.checker == nil || t.step > 0 { // a run that is resumed has used it
+	if t.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
 		return nil
 	}
 	set, at := t.val, t.valRows
@@ -159,7 +158,7 @@ func (t *Trainer) judge(m Metrics, j *Judged) error {
 		if err != nil {
 			return err
 		}
-		verdicts, err := t.checker.Check(context.Background(), rows)
+		verdicts, err := t.verdicts(context.Background(), rows)
 		if err != nil {
 			return err
 		}
@@ -224,12 +223,9 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 	}
 	var verdicts []checker.Verdict
 	err = m.time("timing_s/check", func() error {
-		verdicts, err = t.checker.Check(ctx, rows)
+		verdicts, err = t.verdicts(ctx, rows)
 		return err
 	})
-	if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", model.ErrStopped, err)
-	}
 	if err != nil {
 		return err
 	}

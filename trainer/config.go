@@ -47,7 +47,7 @@ type DataConfig struct {
 	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" doc:"longest prompt in tokens"`
 	MaxResponse    int      `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
 	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
-	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut, or is unfinished by its finish_reason; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
 	CacheDir       string   `yaml:"cache_dir" doc:"folder for encoded training rows, so that the next run on the same data and tokenizer need not encode them again (data of 4 MB and more); auto: gad in the user's cache folder, on Linux $XDG_CACHE_HOME or ~/.cache; none: rows are encoded in each run. Results do not depend on it"`
 	CacheGB        int      `yaml:"cache_gb" min:"1" doc:"largest size of that folder, GB; the oldest files are removed first"`
 }
@@ -116,6 +116,8 @@ type RunConfig struct {
 	Device            string  `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
 	Precision         string  `yaml:"precision" choices:"auto,bf16,f32" doc:"precision of matrix products, on cuda also of activations: bfloat16 with float32 sums, or float32; auto: bf16 on cuda, f32 on cpu. Trained weights and optimizer states are always float32"`
 	Threads           int     `yaml:"threads" min:"0" doc:"number of CPU threads; 0: one per core. Results do not depend on it"`
+	Shards            int     `yaml:"shards" min:"1" doc:"number of parts into which the gradient of an optimizer step is divided, by prompt: each is summed alone, and they are joined by a binary tree, so that a run has the same bits for 1, 2, 4, ... ranks. A power of two, and a multiple of the number of ranks (doc/ranks.md)"`
+	RankTimeout       int     `yaml:"rank_timeout" min:"1" max:"1000000" doc:"with several ranks: the longest time in seconds that one waits for the others in one phase of a step; then the run ends and names the missing one. It must be longer than the longest rollout of one rank"`
 	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" doc:"largest size of one safetensors file in a checkpoint, MB"`
 }
 
@@ -134,7 +136,7 @@ func DefaultConfig() Config {
 		Critic: critic.DefaultConfig(),
 		DPO:    DefaultDPO(),
 		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2, CheckerTimeout: 60,
-			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", MaxShardSizeMB: 5000},
+			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", Shards: 1, RankTimeout: 1800, MaxShardSizeMB: 5000},
 	}
 }
 
@@ -186,6 +188,9 @@ func (c *Config) Validate(stage Stage) error {
 		bad("algorithm.adv_power is %g: must be above 0; 1 leaves the rewards unchanged", p)
 	} else if p != 1 && strings.HasPrefix(c.Algorithm.AdvEstimator, "reinforce_plus_plus") && c.Algorithm.UseKLInReward {
 		bad("algorithm.adv_power %g needs one reward per answer, but %s with algorithm.use_kl_in_reward has one per token: use grpo, or put the KL into the loss (actor.use_kl_loss)", p, c.Algorithm.AdvEstimator)
+	}
+	if k := c.Trainer.Shards; k&(k-1) != 0 || k > 4096 {
+		bad("trainer.shards is %d: must be a power of two of at most 4096", k)
 	}
 	if t := c.Trainer; t.CriticWarmupUntil > 0 && t.CriticWarmupMax < t.CriticWarmup {
 		bad("trainer.critic_warmup_max %d is below trainer.critic_warmup %d: raise it", t.CriticWarmupMax, t.CriticWarmup)

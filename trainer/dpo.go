@@ -191,20 +191,19 @@ func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
 		keys[k] = uint64(b.Rows[i])
 	}
 	tokens := 0
+	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() error {
 		advance, done := t.rec.Stage("rollout", len(indices)*t.cfg.Data.MaxResponse)
 		defer done()
-		out, err := t.reference.Model().Generate(model.Pick(b.Prompts, indices), keys, model.SampleOptions{
+		out, err := t.reference.Model().GenerateAll(model.Pick(b.Prompts, indices), keys, model.SampleOptions{
 			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,
 			Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP},
-		}, func(n int) {
-			tokens += n
-			advance(n)
-		})
+		}, advance)
 		if err != nil {
 			return fmt.Errorf("reference: rollout: %w", err)
 		}
 		for k, i := range indices {
+			tokens += len(out[k][0].IDs)
 			p.frozen[i] = &frozenPair{answer: out[k][0].IDs, truncated: out[k][0].Truncated}
 			t.frozen.put(b.Rows[i], p.frozen[i])
 		}

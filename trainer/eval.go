@@ -154,7 +154,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *Batch, o EvalOptions) (
 	advance, done := o.Stages.Begin("answers, tokens", n*o.MaxResponse)
 	defer done()
 	ending := encoder{tok: tok}.ending()
-	_, err := m.Generate(b.Prompts, keys, model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed, Slots: o.Slots,
+	_, err := m.GenerateAll(b.Prompts, keys, model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed, Slots: o.Slots,
 		Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
 		Done: func(p, _ int, c model.Completion) {
 			j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
@@ -207,7 +207,16 @@ func (j *Judged) TeacherNLL(m *model.Model, o EvalOptions) error {
 	advance, done := o.Stages.Begin("teacher NLL, tokens", all)
 	defer done()
 	logpST := make([][]float32, len(seqs))
-	for _, pack := range model.Packs(seqs, limit) {
+	packs := model.Packs(seqs, limit)
+	if m.Ranks().Size() > 1 {
+		var err error
+		if logpST, _, err = m.AllLogProbs(seqs, 1, limit); err != nil {
+			return err
+		}
+		packs = nil
+		advance(all)
+	}
+	for _, pack := range packs {
 		if o.stopped() {
 			return ErrInterrupted
 		}
@@ -431,6 +440,7 @@ func finiteOr(x float64) *float64 {
 
 // validate evaluates the student on the first rows of the validation data, greedily.
 func (t *Trainer) validate(m Metrics) error {
+	t.ranks.Enter("validation")
 	j, err := Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, EvalOptions{
 		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse, Seed: t.cfg.Trainer.Seed,
 		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,

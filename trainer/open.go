@@ -33,28 +33,48 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
+	if o.Ranks.Rank() > 0 {
+		o.Console, o.TTY = nil, false // rank 0 speaks
+	}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
+			t.ranks.Abort(err.Error())
 			t.Close()
 			t = nil
 		}
 	}()
 	run := cfg.Trainer.Output
-	if err := t.claim(run); err != nil {
+	if err := t.joinRanks(); err != nil {
 		return t, err
 	}
-	start, err := t.findStart(run)
+	var start start
+	err = t.inTurn("the run's folder", func() (err error) {
+		if t.first() {
+			if err := t.claim(run); err != nil {
+				return err
+			}
+		}
+		start, err = t.findStart(run)
+		return err
+	})
 	if err != nil {
 		return t, err
 	}
-	if err := t.openData(&start); err != nil {
+	if err := t.alike("checkpoints to start from", start.dir); err != nil {
+		return t, err
+	}
+	if err := t.inTurn("the data", func() error { return t.openData(&start) }); err != nil {
+		return t, err
+	}
+	if err := t.alike("data", t.set.Digest()); err != nil {
 		return t, err
 	}
 	// Before the models take the memory that the run is planned for.
 	err = t.busy("timing a matrix product", func() (err error) {
 		t.peak, err = measurePeak(t.be)
+		t.peak *= float64(t.ranks.Size())
 		return err
 	})
 	if err != nil {
@@ -70,6 +90,15 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 		run = "" // finished: say so, and change nothing
 	} else if err := t.settle(start); err != nil {
 		return t, err
+	}
+	if err := t.split(); err != nil {
+		return t, err
+	}
+	if err := t.sameWeights(); err != nil {
+		return t, err
+	}
+	if !t.first() {
+		run = ""
 	}
 	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: t.con})
 	if err != nil {
@@ -126,6 +155,9 @@ var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"), vfs
 
 // settle writes the first files of the run, once nothing but the disk can fail.
 func (t *Trainer) settle(s start) (err error) {
+	if !t.first() {
+		return t.openReference(s)
+	}
 	run := t.cfg.Trainer.Output
 	if t.lock == nil {
 		if t.lock, err = checkpoint.LockRun(run); errors.Is(err, vfs.ErrTarget) {
@@ -433,21 +465,13 @@ func (t *Trainer) openReference(s start) (err error) {
 		return nil
 	}
 	dir := filepath.Join(t.cfg.Trainer.Output, "reference")
-	switch _, err := t.fs.Stat(dir); {
-	case s.inPlace && errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("reference: %s: the frozen reference is missing: restore it, or start again with another --output", dir)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("reference: %w", err)
-	case !s.inPlace: // what an earlier attempt left may be of another student
-		if err := t.fs.RemoveAll(dir); err != nil {
-			return fmt.Errorf("reference: %w", err)
-		}
-		err := t.busy("writing the reference", func() error {
-			return WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32")
-		})
-		if err != nil {
+	if t.first() {
+		if err := t.writeReference(dir, s); err != nil {
 			return err
 		}
+	}
+	if err := t.ranks.Barrier("the reference"); err != nil {
+		return err
 	}
 	err = t.busy("loading the reference", func() (err error) {
 		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Base: t.actor.Model().Base()})
@@ -461,6 +485,24 @@ func (t *Trainer) openReference(s start) (err error) {
 		return err
 	}
 	t.reference.Model().Share(t.actor.Model())
+	return nil
+}
+
+// writeReference writes the reference's folder where the run begins.
+func (t *Trainer) writeReference(dir string, s start) error {
+	switch _, err := t.fs.Stat(dir); {
+	case s.inPlace && errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("reference: %s: the frozen reference is missing: restore it, or start again with another --output", dir)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("reference: %w", err)
+	case !s.inPlace: // what an earlier attempt left may be of another student
+		if err := t.fs.RemoveAll(dir); err != nil {
+			return fmt.Errorf("reference: %w", err)
+		}
+		return t.busy("writing the reference", func() error {
+			return WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32")
+		})
+	}
 	return nil
 }
 

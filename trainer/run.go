@@ -37,6 +37,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	defer func() {
 		if r := recover(); r != nil {
 			t.rec.End(report.Failed, fmt.Sprintf("step %d: panic: %v", t.step+1, r))
+			t.ranks.Abort(fmt.Sprintf("step %d: panic: %v", t.step+1, r))
 			panic(r)
 		}
 	}()
@@ -44,6 +45,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 		stopped, err := t.advance(ctx)
 		if err != nil {
 			t.rec.End(endOf(err), err.Error())
+			t.ranks.Abort(err.Error())
 			if failed := t.rec.Sync(); failed != nil && !errors.Is(err, failed) {
 				err = errors.Join(err, failed)
 			}
@@ -68,6 +70,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 
 // warnOfSigns names the signs of sickness in the metrics of a run that has ended.
 func (t *Trainer) warnOfSigns() {
+	if !t.first() {
+		return
+	}
 	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
 	if err != nil {
 		return // what was recorded was checked as it was written; gad doctor says more
@@ -125,7 +130,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 			err = fmt.Errorf("%w: %w", ErrNumerical, err)
 		}
 		err = checkpoint.ExplainFull(t.fs, t.cfg.Trainer.Output, t.checkpointBytes(), fmt.Errorf("trainer: step %d: %w", step, err))
-		if errors.Is(err, ErrNumerical) {
+		if errors.Is(err, ErrNumerical) && t.first() {
 			if failed := t.dump(step, m, err); failed != nil {
 				err = errors.Join(err, failed)
 			}
@@ -157,7 +162,10 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	if err := t.rec.Step(t.step, m); err != nil {
 		return false, err
 	}
-	stopped = ctx.Err() != nil
+	t.ranks.Enter("end of the step")
+	if stopped, err = t.ranks.Any("stop", ctx.Err() != nil); err != nil {
+		return false, err
+	}
 	if planned || stopped {
 		return stopped, t.save(m, planned)
 	}
@@ -208,6 +216,7 @@ func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.
 	for _, s := range model.Stretches(seqs) {
 		tokens += passes * s.Tokens
 	}
+	t.ranks.Enter(name)
 	advance, done := t.rec.Stage(name, tokens)
 	pack := 0
 	m.Watch(func(n int) { // told as a pack begins: the one before it is done

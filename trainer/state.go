@@ -120,6 +120,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	begun := time.Now()
 	_, done := t.rec.Stage("saving", 0)
 	defer done()
+	t.ranks.Enter("saving")
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
 	sick := t.skipped["actor"]+t.skipped["critic"] > 0
 	if !sick {
@@ -131,18 +132,29 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if err := t.rec.Sync(); err != nil {
 		return err
 	}
-	if err := checkpoint.CheckSpace(t.fs, run, t.checkpointBytes()); err != nil {
+	if err := t.sameWeights(); err != nil {
 		return err
 	}
-	if err := checkpoint.Commit(t.fs, run, t.step, t.fill); errors.Is(err, model.ErrNotFinite) {
-		return fmt.Errorf("%w: no checkpoint was written: lower the learning rates and %s", err, t.wayBack())
-	} else if err != nil {
+	if t.first() {
+		if err := checkpoint.CheckSpace(t.fs, run, t.checkpointBytes()); err != nil {
+			return err
+		}
+		if err := checkpoint.Commit(t.fs, run, t.step, t.fill); errors.Is(err, model.ErrNotFinite) {
+			return fmt.Errorf("%w: no checkpoint was written: lower the learning rates and %s", err, t.wayBack())
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := t.ranks.Barrier("the checkpoint"); err != nil {
 		return err
 	}
 	t.verified[t.step] = true
 	t.saved.Store(int64(t.step))
 	if sick {
 		return nil // older checkpoints may be the better ones
+	}
+	if !t.first() {
+		return nil
 	}
 	err := checkpoint.Prune(t.fs, run, c.MaxToKeep, func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
 	t.saveTime = time.Since(begun).Seconds()

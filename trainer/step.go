@@ -116,18 +116,20 @@ func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err e
 
 func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollout, error) {
 	var r *actor.Rollout
-	tokens, before := 0, m["timing_s/rollout"]
+	before := m["timing_s/rollout"]
+	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() (err error) {
 		advance, done := t.rec.Stage("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
 		defer done()
-		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.seed(), Step: t.step, Rows: t.keys(b.Rows, drawn)}, func(n int) {
-			tokens += n
-			advance(n)
-		})
+		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.seed(), Step: t.step, Rows: t.keys(b.Rows, drawn)}, advance)
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	tokens := 0
+	for _, seq := range r.Seqs {
+		tokens += len(seq.IDs) - seq.Prompt
 	}
 	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"]-before, 1e-9)
 	return r, t.oldLogProbs(m, r)

@@ -45,6 +45,9 @@ var (
 	ErrConfig = errors.New("configuration")
 )
 
+// Ranks are the processes that train together.
+type Ranks = model.Ranks
+
 // Options are what a run needs from the process around it.
 type Options struct {
 	FS      checkpoint.FS // nil is the disk
@@ -53,6 +56,7 @@ type Options struct {
 	TTY     bool
 	Command string   // as typed, for the log
 	Notes   []string // warnings that are given when the run begins
+	Ranks   *Ranks   // the processes that train together; nil is this one alone
 }
 
 // Trainer is one run of one stage.
@@ -62,6 +66,7 @@ type Trainer struct {
 	cfg       Config
 	fs        vfs.FS
 	be        compute.Backend
+	ranks     *model.Ranks // nil is one process
 	tok       *tokenizer.Tokenizer
 	enc       encoder
 	set, val  *data.Set

@@ -147,6 +147,7 @@ func (p *program) resumeCommand() *cli.Command {
 			&cli.StringFlag{Name: "checker", Usage: "the run's checker program; it must be given again, since gad starts no program that only a folder names"},
 			&cli.StringFlag{Name: "device", Usage: "where to compute: cpu or cuda"},
 			&cli.StringFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
+			ranksFlag(),
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
 		},
 		Action: func(c *cli.Context) error {
@@ -171,9 +172,9 @@ func (p *program) resumeCommand() *cli.Command {
 				return err
 			}
 			args := []string{"gad", string(stage), "--output", run}
-			for _, name := range []string{"steps", "checker", "device", "threads"} {
+			for _, name := range []string{"steps", "checker", "device", "threads", "ranks"} {
 				if c.IsSet(name) {
-					args = append(args, "--"+name, c.String(name))
+					args = append(args, "--"+name, fmt.Sprint(c.Value(name)))
 				}
 			}
 			if c.Bool("dry-run") {

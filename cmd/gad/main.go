@@ -52,6 +52,7 @@ type program struct {
 	beside   *jobs    // the others of a study, which is one process; nil outside of one
 	planning *planned // takes the plan in the place of out; nil prints it
 	con      *report.Console
+	rank     string // begins what a rank but the first says; "" for that, and for one process
 }
 
 // console shows what a command does before it prints its result.
@@ -73,9 +74,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	if !errors.Is(err, trainer.ErrInterrupted) && !errors.Is(err, errSick) { // both have been told
+	if !errors.Is(err, trainer.ErrInterrupted) && !errors.Is(err, errSick) && !p.silent(err) { // both have been told
 		for line := range strings.Lines(strings.TrimSpace(err.Error())) {
-			fmt.Fprintln(stderr, "gad: "+strings.TrimSuffix(line, "\n"))
+			fmt.Fprintln(stderr, "gad: "+p.rank+strings.TrimSuffix(line, "\n"))
 		}
 	}
 	return status(err)
@@ -110,7 +111,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),
+			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),
 		},
 	}
 	for _, c := range app.Commands {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -78,7 +79,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print all settings and the plan, and stop"},
 	}
-	flags = append(flags, presetFlag())
+	flags = append(flags, presetFlag(), ranksFlag())
 	for _, f := range stageFlags {
 		if (stage == trainer.SFT || stage == trainer.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
 			continue
@@ -250,12 +251,24 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 		fmt.Fprintf(p.out, "%s\n", resolved)
 		return p.plan(cfg, stage, 0, false, nil)
 	}
+	ranks, err := p.connect(c, time.Duration(cfg.Trainer.RankTimeout)*time.Second)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && !errors.Is(err, trainer.ErrInterrupted) {
+			ranks.Abort(err.Error())
+		}
+		if failed := ranks.Close(); err == nil && failed != nil {
+			err = marked{errRunning, failed}
+		}
+	}()
 	be, err := openDevice(deviceOf(cfg))
 	if err != nil {
 		return err
 	}
 	defer be.Close()
-	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command, Notes: notes})
+	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command, Notes: notes, Ranks: ranks})
 	if err != nil {
 		return err
 	}

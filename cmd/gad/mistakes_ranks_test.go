@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"testing"
+)
+
+// Mistakes with several processes.
+func TestMistakesOfRanks(t *testing.T) {
+	f := ready(t)
+	work := t.TempDir()
+	t.Chdir(work)
+	for from, to := range map[string]string{"warmup": "warmup", "test.jsonl": "rows.jsonl", "student": "student"} {
+		if err := os.Symlink(f.path(from), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const sft = "sft --model student --data rows.jsonl --output run SET "
+	for _, c := range []struct {
+		env  map[string]string
+		rows []mistake
+	}{
+		{nil, []mistake{
+			{sft + "trainer.shards=3", 2, `config: trainer.shards is 3: must be a power of two of at most 4096`},
+			{sft + "--ranks 3", 2, `sft: --ranks 3: must be 1, 2, 4 or another power of two`},
+			{sft + "--ranks 0", 2, `sft: --ranks 0: must be 1, 2, 4 or another power of two`},
+			{sft + "--ranks 4", 2, `sft: --ranks 4: this process was started alone: start it with mpirun -n 4`},
+		}},
+		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, []mistake{
+			{sft + "--ranks 4", 2, `sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out`},
+			{sft, 2, `mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)`},
+		}},
+		{map[string]string{"OMPI_COMM_WORLD_RANK": "first", "OMPI_COMM_WORLD_SIZE": "2"}, []mistake{
+			{sft, 2, `ranks: OMPI_COMM_WORLD_RANK of mpirun is "first": expected a number of at least 0: correct it, or give --ranks 1`},
+		}},
+		{map[string]string{"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, []mistake{
+			{sft, 2, `sft: torchrun has started rank 1 of 4: this gad connects ranks by MPI alone: use mpirun (doc/ranks.md), or give --ranks 1 for a run of one process`},
+		}},
+		{map[string]string{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}, []mistake{
+			{sft, 2, `sft: srun has started rank 1 of 2 without MPI: use srun --mpi=pmix, or give --ranks 1`},
+		}},
+	} {
+		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR"} {
+			t.Setenv(name, "") // to be as it was afterwards
+			os.Unsetenv(name)
+		}
+		for name, value := range c.env {
+			t.Setenv(name, value)
+		}
+		mistaken(t, []string{work, f.path("warmup")}, c.rows)
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/internal/comm"
+	"gad/internal/comm/mpi"
+	"gad/trainer"
+)
+
+// ranksFlag says by hand how many processes train together.
+func ranksFlag() cli.Flag {
+	return &cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that train together, started by mpirun: refuse to run if there are others; 1: this process alone, whatever started it (doc/ranks.md)"}
+}
+
+// connect is the ranks that this process trains with: those that its launcher says, or
+// nil, which is this process alone. limit is how long they wait for each other.
+func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, error) {
+	want := c.Int("ranks")
+	if c.IsSet("ranks") && (want < 1 || want&(want-1) != 0) {
+		return nil, usage("%s: --ranks %d: must be 1, 2, 4 or another power of two", typed(c), want)
+	}
+	if want == 1 || p.beside != nil { // the runs of a study are alone
+		return nil, nil
+	}
+	l, err := comm.Launched(os.LookupEnv)
+	if err != nil {
+		return nil, marked{errUsage, err}
+	}
+	switch {
+	case want == 0 && l.Size <= 1:
+		return nil, nil
+	case l.By == "":
+		return nil, usage("%s: --ranks %d: this process was started alone: start it with mpirun -n %[2]d", typed(c), want)
+	case want > 0 && l.Size > 0 && l.Size != want:
+		return nil, usage("%s: --ranks %d: %s has started %d: start as many, or leave --ranks out", typed(c), want, l.By, l.Size)
+	case !l.MPI && l.By == "srun":
+		return nil, usage("%s: srun has started rank %d of %d without MPI: use srun --mpi=pmix, or give --ranks 1", typed(c), l.Rank, l.Size)
+	case !l.MPI:
+		return nil, usage("%s: %s has started rank %d of %d: this gad connects ranks by MPI alone: use mpirun (doc/ranks.md), or give --ranks 1 for a run of one process", typed(c), l.By, l.Rank, max(l.Size, want))
+	}
+	link, err := mpi.Open(limit)
+	if err != nil && !mpi.Built {
+		return nil, marked{errUsage, err}
+	}
+	if err != nil {
+		return nil, marked{errRunning, err}
+	}
+	if link.Size() != l.Size || link.Rank() != l.Rank {
+		return nil, marked{errUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and libmpi.so.40 are of different installations", l.By, l.Rank, l.Size, link.Rank(), link.Size())}
+	}
+	g, err := comm.New(link, limit)
+	if err != nil {
+		return nil, marked{errRunning, err}
+	}
+	if r := g.Rank(); r > 0 {
+		p.rank = fmt.Sprintf("rank %d on %s: ", r, g.Hosts()[r])
+	}
+	return g, nil
+}
+
+// silent reports whether rank 0, or another, says why this rank ends.
+func (p *program) silent(err error) bool {
+	if p.rank == "" {
+		return false
+	}
+	told := (*comm.Aborted)(nil)
+	return errors.As(err, &told) || errors.Is(err, trainer.ErrConfig) || errors.Is(err, trainer.ErrNumerical)
+}

@@ -1,0 +1,209 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var rankFaults = flag.Int("rankfaults", 6, "ranks that TestRankFaults kills or hangs")
+
+// mpiBinary is gad with MPI.
+var mpiBinary = sync.OnceValues(func() (string, error) {
+	path := fixed.path("gad-mpi")
+	build := exec.Command("go", "build", "-tags", "mpi", "-o", path, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build -tags mpi: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// ranked starts gad on several ranks.
+func ranked(t *testing.T, ranks int, args ...string) *process {
+	t.Helper()
+	slow(t)
+	if _, err := exec.LookPath("mpirun"); err != nil {
+		t.Skip("NOT TESTED: there is no mpirun: apt-get install openmpi-bin")
+	}
+	path, err := mpiBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1") // as containers do
+	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+	return start(t, "mpirun", slices.Concat([]string{"--oversubscribe", "-n", fmt.Sprint(ranks), path}, args)...)
+}
+
+// rankPIDs are the processes that mpirun has started.
+func (p *process) rankPIDs() (pids []int) {
+	list, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range list {
+		raw, _ := os.ReadFile(name)
+		_, rest, ok := bytes.Cut(raw, []byte("(gad-mpi) "))
+		fields := strings.Fields(string(rest))
+		if !ok || len(fields) < 2 || fields[1] != strconv.Itoa(p.Process.Pid) || fields[0] == "Z" {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		pids = append(pids, pid)
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// The three stages over MPI on 1, 2 and 4 ranks: the same checkpoints and metrics, byte
+// for byte, as one process without MPI.
+func TestRanksOverMPI(t *testing.T) {
+	f := ready(t)
+	settings := []string{"trainer.shards=4", "--threads", "1", "--seed", "3"}
+	runs := func(dir string) [][]string {
+		return [][]string{
+			slices.Concat(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", filepath.Join(dir, "sft"), "--steps", "3"), settings),
+			slices.Concat(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "warmup"), "--steps", "3", "--critic-warmup", "1"), settings),
+			slices.Concat([]string{"train", "--resume", filepath.Join(dir, "warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "train"), "--steps", "3"}, settings, stateful),
+		}
+	}
+	whole := t.TempDir()
+	for _, args := range runs(whole) {
+		must(t, args...)
+	}
+	for _, ranks := range []int{1, 2, 4} {
+		dir := t.TempDir()
+		for _, args := range runs(dir) {
+			p := ranked(t, ranks, args...)
+			if code := p.end(t, patience); code != exitDone {
+				t.Fatalf("%d ranks: exit status %d\n%s", ranks, code, p.said.String())
+			}
+			if n := strings.Count(p.said.String(), "step 3/3"); n != 1 {
+				t.Errorf("%d ranks: the last step is told %d times\n%s", ranks, n, p.said.String())
+			}
+		}
+		for _, name := range []string{"sft", "warmup", "train"} {
+			equalRuns(t, filepath.Join(dir, name), filepath.Join(whole, name), 3)
+		}
+	}
+	t.Log("ranks: sft, warmup and train on 1, 2 and 4 ranks over MPI: checkpoints and metrics byte-equal to one process")
+}
+
+// A rank that is killed, or hangs, at a random moment ends the whole run within the limit
+// and 5 s; the last checkpoint is good, and the same command, on another number of ranks,
+// ends with the bits of a run that was left alone.
+func TestRankFaults(t *testing.T) {
+	f := ready(t)
+	const steps, limit = 10, 4
+	args := func(run string) []string {
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2"),
+			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads", "1", fmt.Sprint("trainer.rank_timeout=", limit)})
+	}
+	whole := filepath.Join(t.TempDir(), "whole")
+	begun := time.Now()
+	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone {
+		t.Fatal(p.said.String())
+	}
+	took := time.Since(begun)
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 0))
+	faults, hangs := 0, 0
+	var slowest time.Duration
+	for faults < *rankFaults && !t.Failed() {
+		run := filepath.Join(t.TempDir(), "run")
+		for try := 0; ; try++ {
+			if try > 50 {
+				t.Fatalf("seed %d: no end after %d starts", seed, try)
+			}
+			ranks := []int{1, 2, 4}[r.IntN(3)]
+			p := ranked(t, ranks, args(run)...)
+			hang, killed := r.IntN(2) == 0 && ranks > 1, false
+			var at time.Time
+			if faults < *rankFaults {
+				time.Sleep(time.Duration(r.Int64N(int64(took))))
+				if pids := p.rankPIDs(); len(pids) > 0 {
+					signal := syscall.SIGKILL
+					if hang {
+						signal = syscall.SIGSTOP
+					}
+					at = time.Now()
+					killed = syscall.Kill(pids[r.IntN(len(pids))], signal) == nil
+				}
+			}
+			if hang && killed { // one that hangs after all have ended keeps mpirun from ending
+				select {
+				case <-time.After((limit + 5) * time.Second):
+				case err := <-p.done:
+					p.done <- err
+				}
+				pids := p.rankPIDs()
+				if len(pids) > 1 {
+					t.Errorf("seed %d: %v after one of %d ranks was stopped, %d are there\n%s", seed, time.Since(at), ranks, len(pids), p.said.String())
+				}
+				for _, pid := range pids {
+					syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+			code := p.end(t, patience)
+			if code == exitDone {
+				break
+			}
+			if !killed {
+				t.Fatalf("seed %d: start %d on %d ranks: exit status %d\n%s", seed, try, ranks, code, p.said.String())
+			}
+			faults++
+			slowest = max(slowest, time.Since(at))
+			if hang {
+				hangs++
+				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 4s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
+					t.Errorf("seed %d: a rank hangs, and nobody says so:\n%s", seed, said)
+				}
+			}
+		}
+		equalRuns(t, run, whole, steps)
+		os.RemoveAll(run)
+	}
+	t.Logf("ranks: %d ranks killed, %d of them stopped instead, at random moments; the slowest end %s after it, with a limit of %d s; 0 divergences (seed %d)", faults, hangs, slowest.Round(time.Millisecond), limit, seed)
+	if slowest > (limit+5)*time.Second {
+		t.Errorf("the slowest end came %s after the fault, with a limit of %d s", slowest, limit)
+	}
+}
+
+// SIGTERM to any rank saves the run, and all ranks end with exit status 75.
+func TestRankSignal(t *testing.T) {
+	f := ready(t)
+	const steps = 60
+	args := func(run string) []string {
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2", "trainer.save_freq=10"),
+			[]string{"trainer.shards=2", "--threads", "1"})
+	}
+	whole := filepath.Join(t.TempDir(), "whole")
+	must(t, args(whole)...)
+	run := filepath.Join(t.TempDir(), "run")
+	for last := range 2 { // the second to rank 1, the first to rank 0
+		p := ranked(t, 2, args(run)...)
+		wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
+		pids := p.rankPIDs()
+		if len(pids) != 2 {
+			t.Fatalf("ranks %v\n%s", pids, p.said.String())
+		}
+		syscall.Kill(pids[last], syscall.SIGTERM)
+		if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
+			t.Fatalf("exit status %d\n%s", code, p.said.String())
+		}
+	}
+	if p := ranked(t, 2, args(run)...); p.end(t, patience) != exitDone {
+		t.Fatal(p.said.String())
+	}
+	equalRuns(t, run, whole, steps)
+}

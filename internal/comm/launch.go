@@ -1,0 +1,97 @@
+package comm
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Launch is what a launcher says of this process.
+type Launch struct {
+	By    string // the launcher; "" is none
+	Rank  int
+	Size  int    // 0: it does not say how many ranks there are
+	Local int    // number among the ranks of this machine; 0 where it does not say
+	Addr  string // host and port, or host, where rank 0 can be met; "" is none
+	MPI   bool   // it has prepared MPI
+}
+
+// launcher is what one launcher sets: names of environment variables, "" for none.
+type launcher struct {
+	by                string
+	rank, size, local string
+	perNode           string // if not "", size counts nodes with so many ranks each, and rank is a node's
+	host, port        string
+	mpi               string // MPI is prepared where this is set
+}
+
+// launchers in the order in which they are looked for: those that start the processes
+// themselves come before those that only name machines.
+var launchers = []launcher{
+	// Also under Kubeflow's MPI operator: its launcher runs mpirun.
+	{by: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK", mpi: "OMPI_COMM_WORLD_SIZE"},
+	// SLURM_NTASKS is set in a batch script too, whose one process is no rank.
+	{by: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", host: "SLURM_LAUNCH_NODE_IPADDR", mpi: "PMIX_RANK"},
+	{by: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "MASTER_ADDR", port: "MASTER_PORT"},
+	{by: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", host: "PET_MASTER_ADDR", port: "PET_MASTER_PORT"},
+	{by: "LeaderWorkerSet", rank: "LWS_WORKER_INDEX", size: "LWS_GROUP_SIZE", host: "LWS_LEADER_ADDRESS"},
+	// JobSet's jobs are indexed ones; its coordinator is an annotation, which the manifest
+	// hands on as MASTER_ADDR.
+	{by: "JobSet", rank: "JOB_COMPLETION_INDEX", host: "MASTER_ADDR", port: "MASTER_PORT"},
+	{by: "Indexed Job", rank: "JOB_COMPLETION_INDEX"},
+}
+
+// Launched finds out how this process was started, from its environment (os.LookupEnv).
+func Launched(lookup func(name string) (string, bool)) (Launch, error) {
+	for _, l := range launchers {
+		if !l.is(lookup) {
+			continue
+		}
+		out := Launch{By: l.by}
+		for _, v := range []struct {
+			name string
+			to   *int
+			min  int
+		}{{l.rank, &out.Rank, 0}, {l.size, &out.Size, 1}, {l.local, &out.Local, 0}} {
+			text, ok := lookup(v.name)
+			if v.name == "" || !ok {
+				continue
+			}
+			n, err := strconv.Atoi(text)
+			if err != nil || n < v.min || n > 1<<20 {
+				return Launch{}, fmt.Errorf("ranks: %s of %s is %q: expected a number of at least %d: correct it, or give --ranks 1", v.name, l.by, text, v.min)
+			}
+			*v.to = n
+		}
+		if l.perNode != "" {
+			each := 1
+			if text, ok := lookup(l.perNode); ok {
+				if n, err := strconv.Atoi(text); err == nil && n > 0 { // "auto", "gpu" and "cpu" are torchrun's
+					each = n
+				}
+			}
+			out.Rank, out.Size = out.Rank*each, out.Size*each
+		}
+		if out.Size > 0 && out.Rank >= out.Size {
+			return Launch{}, fmt.Errorf("ranks: %s says rank %d of %d: ranks count from 0: correct %s, or give --ranks 1", l.by, out.Rank, out.Size, l.rank)
+		}
+		if host, _ := lookup(l.host); host != "" {
+			out.Addr = host
+			if port, _ := lookup(l.port); port != "" {
+				out.Addr += ":" + port
+			}
+		}
+		_, out.MPI = lookup(l.mpi)
+		return out, nil
+	}
+	return Launch{}, nil
+}
+
+// is reports whether l has started the process: all that it sets is there.
+func (l launcher) is(lookup func(string) (string, bool)) bool {
+	for _, name := range []string{l.rank, l.size, l.host, l.port} {
+		if _, ok := lookup(name); name != "" && !ok {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,376 @@
+//go:build mpi && (linux || darwin)
+
+package mpi
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+
+	"gad/internal/comm"
+)
+
+// Built reports whether Open can succeed.
+const Built = true
+
+// Constants of Open MPI's mpi.h, versions 4 and 5. Handles are addresses of its symbols.
+const (
+	success          = 0
+	anySource        = -1
+	threadSerialized = 2
+	maxErrorString   = 256
+)
+
+// The two kinds of message.
+const (
+	tagData = 1
+	tagNote = 2
+)
+
+// status is MPI_Status.
+type status struct {
+	source, tag, err, cancelled int32
+	bytes                       uint64
+}
+
+// library are the functions and handles of libmpi that are used.
+type library struct {
+	initThread  func(argc, argv unsafe.Pointer, required int32, provided *int32) int32
+	initialized func(flag *int32) int32
+	finalize    func() int32
+	commRank    func(comm uintptr, rank *int32) int32
+	commSize    func(comm uintptr, size *int32) int32
+	setErrors   func(comm, handler uintptr) int32
+	isend       func(buf unsafe.Pointer, count int32, datatype uintptr, dest, tag int32, comm uintptr, request *uintptr) int32
+	irecv       func(buf unsafe.Pointer, count int32, datatype uintptr, source, tag int32, comm uintptr, request *uintptr) int32
+	recv        func(buf unsafe.Pointer, count int32, datatype uintptr, source, tag int32, comm uintptr, status *status) int32
+	test        func(request *uintptr, flag *int32, status unsafe.Pointer) int32
+	iprobe      func(source, tag int32, comm uintptr, flag *int32, status *status) int32
+	getCount    func(status *status, datatype uintptr, count *int32) int32
+	errorString func(code int32, text *byte, length *int32) int32
+
+	world, byteType, errorsReturn uintptr
+}
+
+// names are where the library is looked for.
+var names = []string{"libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib"}
+
+// load finds the library.
+func load() (lib *library, err error) {
+	var handle uintptr
+	var first error
+	for _, name := range names {
+		// Its own plug-ins look for its symbols: they must be global.
+		if handle, err = purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL); err == nil {
+			break
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if handle == 0 {
+		return nil, fmt.Errorf("mpi: libmpi.so.40 cannot be loaded: %v: install Open MPI (Debian: openmpi-bin), or set LD_LIBRARY_PATH", first)
+	}
+	lib = &library{}
+	for _, f := range []struct {
+		fn   any
+		name string
+	}{
+		{&lib.initThread, "MPI_Init_thread"}, {&lib.initialized, "MPI_Initialized"}, {&lib.finalize, "MPI_Finalize"},
+		{&lib.commRank, "MPI_Comm_rank"}, {&lib.commSize, "MPI_Comm_size"}, {&lib.setErrors, "MPI_Comm_set_errhandler"},
+		{&lib.isend, "MPI_Isend"}, {&lib.irecv, "MPI_Irecv"}, {&lib.recv, "MPI_Recv"}, {&lib.test, "MPI_Test"},
+		{&lib.iprobe, "MPI_Iprobe"}, {&lib.getCount, "MPI_Get_count"}, {&lib.errorString, "MPI_Error_string"},
+	} {
+		at, err := purego.Dlsym(handle, f.name)
+		if err != nil {
+			return nil, foreign(err)
+		}
+		purego.RegisterFunc(f.fn, at)
+	}
+	for _, h := range []struct {
+		at   *uintptr
+		name string
+	}{{&lib.world, "ompi_mpi_comm_world"}, {&lib.byteType, "ompi_mpi_byte"}, {&lib.errorsReturn, "ompi_mpi_errors_return"}} {
+		if *h.at, err = purego.Dlsym(handle, h.name); err != nil {
+			return nil, foreign(err)
+		}
+	}
+	return lib, nil
+}
+
+func foreign(err error) error {
+	return fmt.Errorf("mpi: libmpi.so.40 is not Open MPI's: %v: gad knows Open MPI 4 and 5", err)
+}
+
+// link is this process among those that mpirun has started.
+type link struct {
+	lib        *library
+	rank, size int
+	posted     []*message // notes on their way
+	kept       []*message // messages that were given up: the library may still write to them
+	note       [comm.MaxNote]byte
+	limit      time.Duration // of what all ranks do together in the library
+}
+
+// message is one that is on its way: its memory stays where it is.
+type message struct {
+	request uintptr
+	pins    runtime.Pinner
+}
+
+// Open is the link that mpirun has prepared. It is called once in a process. The ranks meet
+// in it, and in Close: limit is how long each waits for the others there.
+func Open(limit time.Duration) (comm.Link, error) {
+	lib, err := load()
+	if err != nil {
+		return nil, err
+	}
+	var done int32
+	if lib.initialized(&done); done != 0 {
+		return nil, errors.New("mpi: opened twice")
+	}
+	// Faults of this program are the Go runtime's to report, and not the library's.
+	if _, ok := os.LookupEnv("OMPI_MCA_opal_signal"); !ok {
+		os.Setenv("OMPI_MCA_opal_signal", "")
+	}
+	var level int32
+	if code, ok := within(limit, func() int32 { return lib.initThread(nil, nil, threadSerialized, &level) }); !ok {
+		return nil, fmt.Errorf("mpi: the ranks have not met within %v (trainer.rank_timeout): one of them hangs or was not started", limit)
+	} else if code != success {
+		return nil, fmt.Errorf("mpi: MPI_Init_thread: %w", lib.failure(code))
+	}
+	if level < threadSerialized {
+		return nil, fmt.Errorf("mpi: the library offers thread level %d: expected at least %d (MPI_THREAD_SERIALIZED)", level, threadSerialized)
+	}
+	var rank, size int32
+	for _, code := range []int32{lib.setErrors(lib.world, lib.errorsReturn), lib.commRank(lib.world, &rank), lib.commSize(lib.world, &size)} {
+		if code != success {
+			return nil, fmt.Errorf("mpi: MPI_COMM_WORLD: %w", lib.failure(code))
+		}
+	}
+	return &link{lib: lib, rank: int(rank), size: int(size), limit: limit}, nil
+}
+
+// within is what f, a call that waits for all ranks, returns; ok is false if it does not
+// return in time. Then it is left behind, and the process can only end.
+func within(limit time.Duration, f func() int32) (code int32, ok bool) {
+	done := make(chan int32, 1)
+	go func() { done <- f() }()
+	select {
+	case code := <-done:
+		return code, true
+	case <-time.After(limit):
+		return 0, false
+	}
+}
+
+// failure is the library's text for an error.
+func (lib *library) failure(code int32) error {
+	var text [maxErrorString]byte
+	var n int32
+	if lib.errorString(code, &text[0], &n) != success {
+		return fmt.Errorf("error %d", code)
+	}
+	return errors.New(string(bytes.TrimRight(text[:min(max(int(n), 0), len(text))], "\x00")))
+}
+
+// Rank is MPI's.
+func (l *link) Rank() int { return l.rank }
+
+// Size is MPI's.
+func (l *link) Size() int { return l.size }
+
+// most is how many bytes one message has at most: counts are 32 bits wide.
+const most = 1 << 30
+
+// Exchange sends out to peer and fills in.
+func (l *link) Exchange(peer int, out, in []byte, keepOn func() error) error {
+	for len(out)+len(in) > 0 {
+		o, i := out[:min(len(out), most)], in[:min(len(in), most)]
+		if err := l.exchange(peer, unsafe.SliceData(o), len(o), unsafe.SliceData(i), len(i), keepOn); err != nil {
+			return err
+		}
+		out, in = out[len(o):], in[len(i):]
+	}
+	return nil
+}
+
+// ExchangeFloats sends out to peer and fills in.
+func (l *link) ExchangeFloats(peer int, out, in []float32, keepOn func() error) error {
+	for len(out)+len(in) > 0 {
+		o, i := out[:min(len(out), most/4)], in[:min(len(in), most/4)]
+		err := l.exchange(peer, (*byte)(unsafe.Pointer(unsafe.SliceData(o))), 4*len(o), (*byte)(unsafe.Pointer(unsafe.SliceData(i))), 4*len(i), keepOn)
+		if err != nil {
+			return err
+		}
+		out, in = out[len(o):], in[len(i):]
+	}
+	return nil
+}
+
+// How often a message that is not there yet is asked after: at first without a pause,
+// since its sender is there too, or will soon be; a long wait leaves the core to others.
+const (
+	eager     = time.Millisecond
+	pause     = 50 * time.Microsecond
+	longPause = time.Millisecond
+)
+
+func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int, keepOn func() error) error {
+	m := []*message{{}, {}}
+	begin := func(m *message, start func(buf unsafe.Pointer, count int32, datatype uintptr, peer, tag int32, comm uintptr, request *uintptr) int32, buf *byte, n int) error {
+		if n == 0 {
+			return nil
+		}
+		m.pins.Pin(buf)
+		m.pins.Pin(&m.request)
+		if code := start(unsafe.Pointer(buf), int32(n), l.lib.byteType, int32(peer), tagData, l.lib.world, &m.request); code != success {
+			m.pins.Unpin()
+			return l.lib.failure(code)
+		}
+		return nil
+	}
+	if err := begin(m[0], l.lib.irecv, in, nIn); err != nil {
+		return err
+	}
+	if err := begin(m[1], l.lib.isend, out, nOut); err != nil {
+		l.kept = append(l.kept, m[0])
+		return err
+	}
+	if nIn == 0 {
+		m = m[1:]
+	}
+	if nOut == 0 {
+		m = m[:len(m)-1]
+	}
+	begun := time.Now()
+	for round := 0; ; round++ {
+		for len(m) > 0 {
+			done, err := l.done(m[0])
+			if err != nil {
+				l.kept = append(l.kept, m...)
+				return err
+			}
+			if !done {
+				if len(m) == 2 { // the other may be
+					m[0], m[1] = m[1], m[0]
+					if done, err := l.done(m[0]); err != nil {
+						l.kept = append(l.kept, m...)
+						return err
+					} else if done {
+						m = m[1:]
+					}
+				}
+				break
+			}
+			m = m[1:]
+		}
+		if len(m) == 0 {
+			return nil
+		}
+		if round%16 == 15 {
+			if err := keepOn(); err != nil {
+				l.kept = append(l.kept, m...)
+				return err
+			}
+		}
+		switch waited := time.Since(begun); {
+		case waited < eager:
+			runtime.Gosched()
+		case waited < 100*eager:
+			time.Sleep(pause)
+		default:
+			time.Sleep(longPause)
+		}
+	}
+}
+
+// done asks whether a message has gone or come, and lets its memory go if so.
+func (l *link) done(m *message) (bool, error) {
+	var flag int32
+	if code := l.lib.test(&m.request, &flag, nil); code != success {
+		return false, l.lib.failure(code)
+	}
+	if flag != 0 {
+		m.pins.Unpin()
+	}
+	return flag != 0, nil
+}
+
+// Post sends a note.
+func (l *link) Post(peer int, note []byte) error {
+	l.sweep()
+	m, buf := &message{}, bytes.Clone(note)
+	m.pins.Pin(&buf[0])
+	m.pins.Pin(&m.request)
+	if code := l.lib.isend(unsafe.Pointer(&buf[0]), int32(len(buf)), l.lib.byteType, int32(peer), tagNote, l.lib.world, &m.request); code != success {
+		return l.lib.failure(code)
+	}
+	l.posted = append(l.posted, m)
+	return nil
+}
+
+// sweep forgets the notes that have gone.
+func (l *link) sweep() {
+	left := l.posted[:0]
+	for _, m := range l.posted {
+		if done, err := l.done(m); !done && err == nil {
+			left = append(left, m)
+		}
+	}
+	l.posted = left
+}
+
+// Note is the next note that has come.
+func (l *link) Note() (from int, note []byte, err error) {
+	var flag, n int32
+	st := &status{}
+	if code := l.lib.iprobe(anySource, tagNote, l.lib.world, &flag, st); code != success {
+		return 0, nil, l.lib.failure(code)
+	}
+	if flag == 0 {
+		return 0, nil, nil
+	}
+	from = int(st.source)
+	// It is there in full: it is small.
+	if code := l.lib.recv(unsafe.Pointer(&l.note[0]), comm.MaxNote, l.lib.byteType, st.source, tagNote, l.lib.world, st); code != success {
+		return from, nil, l.lib.failure(code)
+	}
+	if code := l.lib.getCount(st, l.lib.byteType, &n); code != success || n < 1 || n > comm.MaxNote {
+		return from, nil, fmt.Errorf("mpi: a note of %d bytes", n)
+	}
+	return from, bytes.Clone(l.note[:n]), nil
+}
+
+// lastWords is how long a rank that fails waits for its notes to go.
+const lastWords = 500 * time.Millisecond
+
+// Close ends MPI in order. Otherwise it only waits, not for long, for notes to go:
+// mpirun ends the other ranks when this process ends.
+func (l *link) Close(orderly bool) error {
+	if !orderly {
+		for begun := time.Now(); time.Since(begun) < lastWords; time.Sleep(longPause) {
+			l.sweep()
+			var flag int32 // moves what is on its way
+			l.lib.iprobe(anySource, tagNote, l.lib.world, &flag, &status{})
+		}
+		return nil
+	}
+	for { // notes that nobody has asked for
+		if _, note, err := l.Note(); err != nil || note == nil {
+			break
+		}
+	}
+	if code, ok := within(l.limit, l.lib.finalize); !ok {
+		return fmt.Errorf("mpi: the ranks have not ended together within %v (trainer.rank_timeout): one of them hangs", l.limit)
+	} else if code != success {
+		return fmt.Errorf("mpi: MPI_Finalize: %w", l.lib.failure(code))
+	}
+	return nil
+}

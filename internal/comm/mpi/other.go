@@ -1,0 +1,18 @@
+//go:build !mpi || !(linux || darwin)
+
+package mpi
+
+import (
+	"errors"
+	"time"
+
+	"gad/internal/comm"
+)
+
+// Built reports whether Open can succeed.
+const Built = false
+
+// Open is the link that mpirun has prepared; not in this build.
+func Open(limit time.Duration) (comm.Link, error) {
+	return nil, errors.New("mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)")
+}

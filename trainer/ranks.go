@@ -1,0 +1,201 @@
+package trainer
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"strings"
+	"time"
+
+	"gad/internal/checker"
+	"gad/internal/conf"
+	"gad/model"
+)
+
+// This file is what a run of several processes, its ranks, has beside that of one
+// (doc/ranks.md). Every rank runs the same trainer on the same rows and comes to the same
+// numbers; model.Ranks divides the work and joins the results. Rank 0 alone writes,
+// speaks, and starts the checker. A rank that fails tells the others, and all end.
+
+// first reports whether this process is the one that writes the run's folder.
+func (t *Trainer) first() bool { return t.ranks.Rank() == 0 }
+
+// joinRanks agrees with the other ranks on what is run. Their settings must be the same,
+// and so must what they compute with: every rank takes the same optimizer steps.
+func (t *Trainer) joinRanks() error {
+	n, c := t.ranks.Size(), t.cfg
+	t.ranks.SetLimit(time.Duration(c.Trainer.RankTimeout) * time.Second)
+	t.ranks.Enter("opening")
+	if c.Trainer.Shards%n != 0 {
+		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, n, n)
+	}
+	if n == 1 {
+		return nil
+	}
+	c = c.absolute()
+	c.Trainer.Threads = 0 // no bit depends on it
+	text, err := conf.Marshal(&c)
+	if err != nil {
+		return err
+	}
+	if err := t.alike("settings", fmt.Sprintf("stage: %s\n%s", t.Stage, text)); err != nil {
+		return err
+	}
+	return t.alike("device", t.be.Name())
+}
+
+// alike wants a text to be the same on all ranks; what says what it is. All of them fail
+// alike if it is not.
+func (t *Trainer) alike(what, text string) error {
+	all, err := t.ranks.Gather(what, []byte(text))
+	if err != nil {
+		return err
+	}
+	hosts := t.ranks.Hosts()
+	for r, other := range all {
+		if string(other) == string(all[0]) {
+			continue
+		}
+		was, is := differentLine(string(all[0]), string(other))
+		return fmt.Errorf("%w: ranks: the %s differ: rank 0 on %s has %q, rank %d on %s has %q: they must be the same", ErrConfig, what, hosts[0], was, r, hosts[r], is)
+	}
+	return nil
+}
+
+// differentLine is the first line in which two texts differ.
+func differentLine(a, b string) (lineA, lineB string) {
+	as, bs := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range max(len(as), len(bs)) {
+		lineA, lineB = "", ""
+		if i < len(as) {
+			lineA = as[i]
+		}
+		if i < len(bs) {
+			lineB = bs[i]
+		}
+		if lineA != lineB {
+			break
+		}
+	}
+	return strings.TrimSpace(lineA), strings.TrimSpace(lineB)
+}
+
+// inTurn runs f on rank 0, then on all others: what rank 0 has made or mended is there
+// for them.
+func (t *Trainer) inTurn(what string, f func() error) error {
+	if t.first() {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	if err := t.ranks.Barrier(what); err != nil || t.first() {
+		return err
+	}
+	return f()
+}
+
+// split divides the models' work among the ranks.
+func (t *Trainer) split() error {
+	models := []*model.Model{t.actor.Model(), t.heldOut}
+	if t.critic != nil {
+		models = append(models, t.critic.Model())
+	}
+	if t.reference != nil {
+		models = append(models, t.reference.Model())
+	}
+	for _, m := range models {
+		if m == nil {
+			continue
+		}
+		if err := m.Split(t.ranks, t.cfg.Trainer.Shards); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameWeights wants all ranks to hold the same weights: a rank whose memory or processor
+// errs would otherwise lead the run astray.
+func (t *Trainer) sameWeights() error {
+	if t.ranks.Size() == 1 {
+		return nil
+	}
+	var sums []byte
+	models := []*model.Model{t.actor.Model()}
+	if t.critic != nil {
+		models = append(models, t.critic.Model())
+	}
+	for _, m := range models {
+		sum, err := weightSum(m, t.be)
+		if err != nil {
+			return err
+		}
+		sums = binary.LittleEndian.AppendUint32(sums, sum)
+	}
+	all, err := t.ranks.Gather("checksums of the weights", sums)
+	if err != nil {
+		return err
+	}
+	for r, other := range all {
+		if string(other) != string(all[0]) {
+			return fmt.Errorf("ranks: the weights of rank %d on %s are not those of rank 0 on %s (checksums %x and %x): nothing was saved: a processor or memory has erred: the same command resumes from the last checkpoint", r, t.ranks.Hosts()[r], t.ranks.Hosts()[0], other, all[0])
+		}
+	}
+	return nil
+}
+
+// weightSum is a checksum of the bits of m's weights.
+func weightSum(m *model.Model, be model.Backend) (uint32, error) {
+	sum, table := uint32(0), crc32.MakeTable(crc32.Castagnoli)
+	part, raw := make([]float32, 1<<16), make([]byte, 0, 4<<16)
+	for _, p := range m.Params() {
+		for lo := 0; lo < p.Len(); lo += len(part) {
+			x := part[:min(len(part), p.Len()-lo)]
+			be.Download(x, p.W.Slice(lo, lo+len(x)))
+			if err := be.Sync(); err != nil {
+				return 0, fmt.Errorf("ranks: checksum of the weights: %w", err)
+			}
+			raw = raw[:0]
+			for _, v := range x {
+				raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+			}
+			sum = crc32.Update(sum, table, raw)
+		}
+	}
+	return sum, nil
+}
+
+// verdicts are the checker's of rows. It runs on rank 0; the others are told. One that ctx
+// has ended is model.ErrStopped on all of them.
+func (t *Trainer) verdicts(ctx context.Context, rows []checker.Row) (list []checker.Verdict, err error) {
+	var answer struct {
+		Verdicts []checker.Verdict
+		Stopped  string // why, if it was
+	}
+	var raw []byte
+	if t.first() {
+		answer.Verdicts, err = t.checker.Check(ctx, rows)
+		if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
+			answer.Stopped = err.Error()
+		} else if err != nil {
+			return nil, err
+		}
+		if raw, err = json.Marshal(answer); err != nil {
+			return nil, fmt.Errorf("trainer: verdicts: %w", err)
+		}
+	}
+	if raw, err = t.ranks.From("verdicts of the checker", 0, raw); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return nil, fmt.Errorf("trainer: verdicts of rank 0: %w", err)
+	}
+	if answer.Stopped != "" {
+		return nil, fmt.Errorf("%w: %s", model.ErrStopped, answer.Stopped)
+	}
+	return answer.Verdicts, nil
+}
