@@ -306,12 +306,10 @@ func (e *Engine) slot(table []int32, pos int) int32 {
 
 // drop forgets requests that are gone.
 func (e *Engine) drop() {
-	any := false
+	found := false
 	ask := func(r *Request) bool {
-		if r.Gone != nil && !r.gone && r.Gone() {
-			r.gone = true
-		}
-		any = any || r.gone
+		r.gone = r.gone || r.Gone != nil && r.Gone()
+		found = found || r.gone
 		return r.gone
 	}
 	for i, sm := range e.live {
@@ -319,19 +317,17 @@ func (e *Engine) drop() {
 			ask(sm.of.r)
 		}
 	}
-	if h := e.head; h != nil && ask(h.r) {
-		h.left -= h.r.N - h.started
-		e.begun(h)
-		e.head, e.queue = nil, e.queue[1:]
-		e.release(h)
-	}
 	first := 0
-	if e.head != nil {
-		first = 1
+	if h := e.head; h != nil {
+		if first = 1; ask(h.r) {
+			h.left -= h.r.N - h.started
+			e.begun(h)
+			e.release(h)
+			e.head, e.queue, first = nil, e.queue[1:], 0
+		}
 	}
-	waiting := slices.DeleteFunc(e.queue[first:], ask)
-	e.queue = e.queue[:first+len(waiting)]
-	if !any {
+	e.queue = e.queue[:first+len(slices.DeleteFunc(e.queue[first:], ask))]
+	if !found {
 		return
 	}
 	e.live = slices.DeleteFunc(e.live, func(sm *sample) bool {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ func (c *choice) token(t model.Token) (more bool) {
 		c.kept = append(c.kept, t)
 	}
 	text := ""
-	if !contains(c.eos, t.ID) {
+	if !slices.Contains(c.eos, t.ID) {
 		text = c.text.Next(t.ID)
 	}
 	out, stop := c.take(text)
@@ -58,15 +59,6 @@ func (c *choice) token(t model.Token) (more bool) {
 		c.hand(out)
 	}
 	return !stop
-}
-
-func contains(ids []int32, id int32) bool {
-	for _, x := range ids {
-		if x == id {
-			return true
-		}
-	}
-	return false
 }
 
 // take adds text and returns what of it is sure to come before a stop, and whether one has

@@ -41,13 +41,17 @@ type Options struct {
 const (
 	pageTokens  = 16
 	admitTokens = 2048     // of prompts, between two tokens of those under way
-	connections = 512      // at the same time; others wait to be accepted
 	headerBytes = 64 << 10 // of a request
+	choicesMost = 256      // answers to a request
+)
+
+// Tests change these.
+var (
+	connections = 512 // at the same time; others wait to be accepted
 	headerTime  = 10 * time.Second
 	bodyTime    = 60 * time.Second
 	idleTime    = 2 * time.Minute
 	writeTime   = 30 * time.Second // for a client to take what it is sent
-	choicesMost = 256              // answers to a request
 )
 
 // Server answers requests with one model.

@@ -772,6 +772,47 @@ func TestClientsGoAway(t *testing.T) {
 	}
 }
 
+// A client that does not send what it has begun, or nothing at all, is cut off; with all
+// connections taken by such clients the next one is answered as soon as one of them is.
+func TestSlowClients(t *testing.T) {
+	defer func(n int, header, body, idle time.Duration) {
+		connections, headerTime, bodyTime, idleTime = n, header, body, idle
+	}(connections, headerTime, bodyTime, idleTime)
+	connections, headerTime, bodyTime, idleTime = 3, 300*time.Millisecond, 600*time.Millisecond, 300*time.Millisecond
+	r := run(t, Options{})
+	begun := time.Now()
+	var wg sync.WaitGroup
+	for _, text := range []string{
+		"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-",
+		"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+		"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "",
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		io.WriteString(conn, text)
+		wg.Go(func() {
+			conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			raw, err := io.ReadAll(conn)
+			if os.IsTimeout(err) {
+				t.Errorf("%q: the connection stays open: %q", text, raw)
+			}
+			if strings.HasSuffix(text, "{") && !strings.Contains(string(raw), "the body cannot be read") {
+				t.Errorf("%q: %q", text, raw)
+			}
+		})
+	}
+	if status, raw, _ := r.send("GET", "/health", ""); status != 200 {
+		t.Errorf("behind slow clients: %d %s", status, raw)
+	}
+	if took := time.Since(begun); took < 250*time.Millisecond {
+		t.Errorf("the next one was answered after %v: connections are not limited", took)
+	}
+	wg.Wait()
+}
+
 // More requests than may wait are refused at once, and told when to come again.
 func TestQueueIsBounded(t *testing.T) {
 	r := run(t, Options{Slots: 1, Queue: 2})
