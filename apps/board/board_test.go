@@ -288,6 +288,25 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// A run that begins in a folder of runs appears, behind those that are shown.
+func TestNewRuns(t *testing.T) {
+	root := t.TempDir()
+	put(t, filepath.Join(root, "m", "metrics.jsonl"), "")
+	b := show(t, root)
+	first := b.Summary()
+	put(t, filepath.Join(root, "a", "config.yaml"), "")
+	if err := os.Mkdir(filepath.Join(root, "z"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	now := b.Summary()
+	if len(first.Runs) != 1 || len(now.Runs) != 2 || now.Runs[0].Name != "m" || now.Runs[1].Name != "a" || now.Runs[1].ID != 1 || now.Version == first.Version {
+		t.Errorf("runs %+v, before %+v", now.Runs, first.Runs)
+	}
+	if again := b.Summary(); len(again.Runs) != 2 || again.Version != now.Version {
+		t.Errorf("again: %d runs", len(again.Runs))
+	}
+}
+
 // Every stretch of a thinned curve has the mean, the least and the largest of its values.
 func TestThin(t *testing.T) {
 	var steps []int

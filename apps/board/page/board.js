@@ -236,23 +236,24 @@ class Chart {
     for (const l of this.shown) {
       let i = l.x.length - 1;
       while (i > 0 && l.x[i] > x) i--;
-      if (at !== null && l.x[i] > x) continue;
+      if (i < 0 || l.x[i] > x || at !== null && l.x[i] < x && i === l.x.length - 1) continue; // not begun, or over
       parts.push([l, i]);
     }
     const many = this.shown.length > 1;
-    const say = parts.map(([l, i]) => (many ? l.label + " " : "") + figure(l.y[i]) + (l.lo ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : ""));
+    const early = (l, i) => at === null && l.x[i] !== x ? " at step " + l.x[i] : "";
+    const say = parts.map(([l, i]) => (many ? l.label + " " : "") + figure(l.y[i]) + early(l, i) + (l.lo ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : ""));
     this.plot.setAttribute("aria-valuemin", this.xs[0]);
     this.plot.setAttribute("aria-valuemax", last);
     this.plot.setAttribute("aria-valuenow", x);
     this.plot.setAttribute("aria-valuetext", "step " + x + ": " + (say.join("; ") || "no value"));
     this.read.replaceChildren(h("span", {}, at === null ? "last, step " + x : "step " + x), ...parts.slice(0, 8).map(([l, i]) =>
-      h("span", { class: "value" }, key(l), many ? l.label + " " : null, h("b", {}, figure(l.y[i])),
+      h("span", { class: "value" }, key(l), many ? l.label + " " : null, h("b", {}, figure(l.y[i])), early(l, i),
         l.lo && at !== null ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : null)));
     if (at === null) return;
     const px = this.X(x).toFixed(1);
     this.cross.append(s("line", { class: "cross", x1: px, x2: px, y1: 0, y2: H - below }));
     for (const [l, i] of parts) {
-      const dot = s("circle", { cx: this.X(l.x[i]).toFixed(1), cy: this.Y(l.mean[i]).toFixed(1), r: 3 });
+      const dot = s("circle", { cx: this.X(l.x[i]).toFixed(1), cy: this.Y(l.y[i]).toFixed(1), r: 3 });
       dot.style.fill = l.colour;
       this.cross.append(dot);
     }
@@ -497,7 +498,7 @@ const textCell = (label, text, again) => {
   const cell = h("td", { role: "cell", "data-label": label });
   const put = all => {
     const part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, all || text.length <= longest ? text : text.slice(0, longest) + "…");
-    cell.replaceChildren(part, text.length > longest ? h("button", { type: "button", onclick: () => put(!all) }, all ? "less" : "all " + text.length + " characters") : "");
+    cell.replaceChildren(part, text.length > longest ? h("button", { type: "button", onclick: () => { state.following = false; put(!all); } }, all ? "less" : "all " + text.length + " characters") : "");
   };
   put(false);
   return cell;
@@ -626,7 +627,6 @@ const showAll = async board => {
     select.value = String(state.run);
     $("set-show").value = board.runs.length > 1 ? "differ" : "changed";
   }
-  if (state.following) state.loaded = null;
   await loadSamples();
   showDoctor();
   showSettings();
@@ -692,9 +692,10 @@ const wire = () => {
   $("sample-step").addEventListener("change", e => step(Number(e.target.value)));
   $("sample-before").addEventListener("click", () => by(-1));
   $("sample-after").addEventListener("click", () => by(1));
-  for (const id of ["sample-text", "sample-show", "sample-order"]) $(id).addEventListener("input", () => { state.page = 0; showSamples(); });
-  $("page-before").addEventListener("click", () => { state.page--; showSamples(); });
-  $("page-after").addEventListener("click", () => { state.page++; showSamples(); });
+  for (const id of ["sample-text", "sample-show", "sample-order"]) $(id).addEventListener("input", () => { state.page = 0; state.following = false; showSamples(); });
+  const turn = n => { state.page += n; state.following = false; showSamples(); }; // who reads is not sent to a newer step
+  $("page-before").addEventListener("click", () => turn(-1));
+  $("page-after").addEventListener("click", () => turn(1));
   $("set-show").addEventListener("change", showSettings);
   $("set-find").addEventListener("input", showSettings);
   let width = 0;
