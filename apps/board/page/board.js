@@ -363,7 +363,7 @@ const metricOf = name => state.board.metrics.find(m => m.name === name);
 const shortNames = { "critic/d_acc_distinct": "d_acc", "critic/d_acc_fresh": "d_acc", "actor/pg_clipfrac": "clip fraction", "actor/kl_loss": "KL", "reward/kl_mean": "KL", "timing_s/step": "step time",
   "actor/sft_loss": "SFT loss", "critic/d_loss": "d_loss", "val/rouge_l": "ROUGE-L", "val/teacher_nll": "teacher NLL", "actor/grad_norm": "gradient norm", "dpo/loss": "DPO loss", "dpo/acc": "accuracy", "dpo/margin": "margin" };
 
-const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? "" : d.toLocaleString(); };
+const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? "" : d.toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }); };
 
 const showHealth = () => {
   $("health-cards").replaceChildren(...state.board.runs.map(r => h("article", { class: "card" },
