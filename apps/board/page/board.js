@@ -130,7 +130,7 @@ class Chart {
     this.svg = s("svg", { "aria-hidden": "true" });
     this.plot = h("div", {
       class: "plot", tabindex: "0", role: "slider", "aria-label": title + (unit ? ", in " + unit : "") + ": move through the steps",
-      "aria-describedby": id + "-doc", "aria-orientation": "horizontal",
+      "aria-describedby": id + "-doc", "aria-orientation": "horizontal", "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0", "aria-valuetext": "no values yet",
       onkeydown: e => this.press(e), onpointermove: e => this.hover(e), onpointerleave: () => this.leave(),
       onpointerdown: e => this.grab(e), onpointerup: e => this.drop(e), ondblclick: () => range(0, 0), onblur: () => moveTo(null),
     }, this.svg);
