@@ -346,22 +346,13 @@ type Log struct {
 	Total    int // steps of the whole run, as the last step's line says; 0 = it does not
 
 	word LastWord
-	last string // the last line, where it is yet to be read
 	tail tail
 }
 
 // Read reads what was added to the run folder's log.jsonl. A missing file has no entries.
 func (l *Log) Read(fsys vfs.FS, dir string) error {
 	path := filepath.Join(dir, logName)
-	err := l.tail.read(fsys, path, func() { *l = Log{tail: l.tail} }, func(_ int, line string) {
-		if i := strings.LastIndex(line, `,"step":`); i > 0 && strings.HasPrefix(line, `{"level":"info"`) && number(line[i+len(`,"step":`):])+i+len(`,"step":}`) == len(line) {
-			l.last = line // a step: only the last one matters, and most lines are
-			return
-		}
-		l.settle()
-		l.add(line)
-	})
-	l.settle()
+	err := l.tail.read(fsys, path, func() { *l = Log{tail: l.tail} }, func(_ int, line string) { l.add(line) })
 	if err != nil {
 		return fmt.Errorf("report: %s: %w", path, err)
 	}
@@ -372,13 +363,6 @@ func (l *Log) Read(fsys vfs.FS, dir string) error {
 func (l *Log) Word() LastWord { return l.word }
 
 var stepOf = regexp.MustCompile(`^step ([0-9]{1,12})/([0-9]{1,12})(?: |$)`)
-
-func (l *Log) settle() {
-	if l.last != "" {
-		l.add(l.last)
-		l.last = ""
-	}
-}
 
 // add takes one entry; a line that is none is passed over.
 func (l *Log) add(line string) {

@@ -248,7 +248,8 @@ class Chart {
     this.plot.setAttribute("aria-valuetext", "step " + x + ": " + (say.join("; ") || "no value"));
     this.read.replaceChildren(h("span", {}, at === null ? "last, step " + x : "step " + x), ...parts.slice(0, 8).map(([l, i]) =>
       h("span", { class: "value" }, key(l), many ? l.label + " " : null, h("b", {}, figure(l.y[i])), early(l, i),
-        l.lo && at !== null ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : null)));
+        l.lo && at !== null ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : null)),
+      parts.length > 8 ? h("span", { class: "value" }, "and " + (parts.length - 8) + " more in the table") : "");
     if (at === null) return;
     const px = this.X(x).toFixed(1);
     this.cross.append(s("line", { class: "cross", x1: px, x2: px, y1: 0, y2: H - below }));
@@ -597,13 +598,14 @@ const showSettings = () => {
   const rows = state.board.settings.filter(x => (show === "all" || (show === "differ" ? differs(x.key) : runs.some(r => r.changed.includes(x.key)))) &&
     (!find || x.key.includes(find) || x.doc.toLowerCase().includes(find) || runs.some(r => (r.settings[x.key] || "").toLowerCase().includes(find))));
   if (!rows.length) { $("set-table").replaceChildren(h("p", { class: "empty" }, runs.length === 1 && show === "differ" ? "There is one run: nothing to compare." : "No setting fits.")); return; }
-  $("set-table").replaceChildren(h("table", { class: "settings-table stack", role: "table" },
+  const wide = runs.length > 3;
+  $("set-table").replaceChildren(h("div", wide ? { class: "wide", tabindex: "0", role: "region", "aria-label": "Settings of the runs" } : {}, h("table", { class: "settings-table stack", role: "table" },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, h("th", { scope: "col", role: "columnheader" }, "setting"), runs.map(r => h("th", { scope: "col", role: "columnheader", class: "text" }, r.name)))),
     h("tbody", { role: "rowgroup" }, rows.map(x => {
       const d = show !== "differ" && differs(x.key);
       return h("tr", { role: "row" }, h("td", { role: "cell", "data-label": "setting" }, h("code", {}, x.key), h("div", { class: "what" }, x.doc)),
         runs.map(r => h("td", { role: "cell", "data-label": r.name, class: d ? "differs" : null }, x.key in r.settings ? r.settings[x.key] || "(empty)" : "not known")));
-    }))));
+    })))));
 };
 
 // ---- the whole
