@@ -125,6 +125,14 @@ func TestStages(t *testing.T) {
 			t.Errorf("%s: stage %q, headline %q; want %q, %q", c.name, r.Stage, r.Headline, c.stage, c.headline)
 		}
 	}
+	late := begin(t, filepath.Join(t.TempDir(), "late"), report.Options{})
+	late.step(1, map[string]float64{"critic/d_loss": 1}) // of a game whose discriminator learns alone first
+	b := show(t, late.dir)
+	first := b.Summary().Runs[0].Stage
+	late.step(2, game(2))
+	if now := b.Summary().Runs[0].Stage; first != "warmup" || now != "train" {
+		t.Errorf("stage %q, then %q", first, now)
+	}
 	s := show(t, root).Summary() // the folder of all of them
 	var names []string
 	for i, r := range s.Runs {

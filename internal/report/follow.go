@@ -31,6 +31,9 @@ type tail struct {
 // Where the file was replaced or cut, as a resume does, reset is called first and all
 // lines follow. A missing file has no lines.
 func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line string)) (err error) {
+	if is, err := fsys.Stat(path); err == nil && !is.Mode().IsRegular() { // a pipe would keep who opens it waiting
+		return errors.New("not a regular file")
+	}
 	file, err := fsys.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if t.info != nil {
@@ -63,10 +66,10 @@ func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line s
 		return err
 	}
 	r := bufio.NewReaderSize(file, maxLine)
-	at, long := t.offset, false
+	end, long := t.offset, false
 	for {
 		b, err := r.ReadSlice('\n')
-		at += int64(len(b))
+		end += int64(len(b))
 		switch {
 		case err == bufio.ErrBufferFull:
 			long = true
@@ -80,7 +83,7 @@ func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line s
 		if long {
 			line, long = "", false
 		}
-		t.offset = at
+		t.offset = end
 		t.lines++
 		f(t.lines, line)
 	}
