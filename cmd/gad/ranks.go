@@ -61,6 +61,15 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	if r := g.Rank(); r > 0 {
 		p.rank = fmt.Sprintf("rank %d on %s: ", r, g.Hosts()[r])
 	}
+	programs, err := g.Gather("programs", []byte(versionText()))
+	if err != nil {
+		return nil, marked{errRunning, err}
+	}
+	for r, other := range programs {
+		if string(other) != string(programs[0]) {
+			return nil, fmt.Errorf("%w: ranks: rank %d on %s is gad %s, rank 0 on %s is gad %s: install the same one", trainer.ErrConfig, r, g.Hosts()[r], other, g.Hosts()[0], programs[0])
+		}
+	}
 	return g, nil
 }
 
