@@ -42,7 +42,7 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	case !l.MPI && l.By == "srun":
 		return nil, usage("%s: srun has started rank %d of %d without MPI: use srun --mpi=pmix, or give --ranks 1", typed(c), l.Rank, l.Size)
 	case !l.MPI:
-		return nil, usage("%s: %s has started rank %d of %d: this gad connects ranks by MPI alone: use mpirun (doc/ranks.md), or give --ranks 1 for a run of one process", typed(c), l.By, l.Rank, max(l.Size, want))
+		return nil, usage("%s: %s has started rank %d of %d: this gad connects ranks by Open MPI alone: use its mpirun (doc/ranks.md), or give --ranks 1 for a run of one process", typed(c), l.By, l.Rank, max(l.Size, want))
 	}
 	link, err := mpi.Open(limit)
 	if err != nil && !mpi.Built {
