@@ -66,7 +66,8 @@ type Trainer struct {
 	cfg       Config
 	fs        vfs.FS
 	be        compute.Backend
-	ranks     *model.Ranks // nil is one process
+	ranks     *model.Ranks  // nil is one process
+	traffic   model.Traffic // of ranks, at the end of the last step
 	tok       *tokenizer.Tokenizer
 	enc       encoder
 	set, val  *data.Set

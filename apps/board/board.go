@@ -82,36 +82,62 @@ type Board struct {
 	now func() time.Time
 
 	mu      sync.Mutex // guards what follows
-	runs    []*run
+	runs    []*run     // a run keeps its place: it is the run's ID
+	folders []string   // of runs: new ones may appear
+	seen    map[string]bool
 	version int
 	read    time.Time // when the folders were last looked at
 }
 
 // Open reads the runs at paths. A folder that holds no run itself stands for the runs
-// directly in it, such as those of gad demo.
+// directly in it, such as those of gad demo, and for those that begin there later.
 func Open(fsys vfs.FS, paths []string) (*Board, error) {
-	b := &Board{fs: vfs.OrDisk(fsys), now: time.Now}
-	seen := map[string]bool{}
+	b := &Board{fs: vfs.OrDisk(fsys), now: time.Now, seen: map[string]bool{}}
 	for _, path := range paths {
 		dirs, err := b.expand(path)
 		if err != nil {
 			return nil, err
 		}
 		for _, dir := range dirs {
-			whole, err := filepath.Abs(dir)
-			if err != nil {
-				return nil, fmt.Errorf("board: %s: %w", dir, err)
-			}
-			if seen[whole] {
+			if !b.take(dir) {
 				return nil, fmt.Errorf("%w: board: %s: is given twice: give each run once", trainer.ErrConfig, dir)
 			}
-			seen[whole] = true
-			b.runs = append(b.runs, &run{path: dir, whole: whole})
+		}
+		if dir := filepath.Clean(path); dirs[0] != dir {
+			b.folders = append(b.folders, dir)
 		}
 	}
 	name(b.runs)
 	b.refresh()
 	return b, nil
+}
+
+// take adds the run at dir, unless it is there already.
+func (b *Board) take(dir string) bool {
+	whole, err := filepath.Abs(dir)
+	if err != nil {
+		whole = dir // the name of the working folder is lost: it is as good as any
+	}
+	if b.seen[whole] {
+		return false
+	}
+	b.seen[whole] = true
+	b.runs = append(b.runs, &run{path: dir, whole: whole})
+	return true
+}
+
+// below lists the runs directly in a folder.
+func (b *Board) below(folder string) (dirs []string, err error) {
+	entries, err := b.fs.ReadDir(folder)
+	if err != nil {
+		return nil, fmt.Errorf("board: %w", err)
+	}
+	for _, e := range entries {
+		if dir := filepath.Join(folder, e.Name()); e.IsDir() && b.isRun(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
 }
 
 // isRun reports whether a folder holds a run: its settings, its metrics or its log.
@@ -143,14 +169,8 @@ func (b *Board) expand(path string) (dirs []string, err error) {
 	case b.isRun(clean):
 		return []string{clean}, nil
 	}
-	entries, err := b.fs.ReadDir(clean)
-	if err != nil {
-		return nil, fmt.Errorf("board: %w", err)
-	}
-	for _, e := range entries {
-		if dir := filepath.Join(clean, e.Name()); e.IsDir() && b.isRun(dir) {
-			dirs = append(dirs, dir)
-		}
+	if dirs, err = b.below(clean); err != nil {
+		return nil, err
 	}
 	if len(dirs) == 0 {
 		return nil, fmt.Errorf("%w: board: %s: %w: %s", trainer.ErrConfig, path, ErrNoRun, way)
@@ -184,6 +204,15 @@ func (b *Board) refresh() {
 		return
 	}
 	changed := false
+	for _, folder := range b.folders {
+		dirs, _ := b.below(folder) // a folder that is gone has no new runs
+		for _, dir := range dirs {
+			if b.take(dir) {
+				changed = true
+				name(b.runs)
+			}
+		}
+	}
 	for _, r := range b.runs {
 		changed = r.refresh(b.fs) || changed
 	}

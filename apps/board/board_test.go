@@ -125,6 +125,14 @@ func TestStages(t *testing.T) {
 			t.Errorf("%s: stage %q, headline %q; want %q, %q", c.name, r.Stage, r.Headline, c.stage, c.headline)
 		}
 	}
+	late := begin(t, filepath.Join(t.TempDir(), "late"), report.Options{})
+	late.step(1, map[string]float64{"critic/d_loss": 1}) // of a game whose discriminator learns alone first
+	b := show(t, late.dir)
+	first := b.Summary().Runs[0].Stage
+	late.step(2, game(2))
+	if now := b.Summary().Runs[0].Stage; first != "warmup" || now != "train" {
+		t.Errorf("stage %q, then %q", first, now)
+	}
 	s := show(t, root).Summary() // the folder of all of them
 	var names []string
 	for i, r := range s.Runs {
@@ -285,6 +293,25 @@ func TestOpen(t *testing.T) {
 	}
 	if want := []string{"x/run", "y/run", filepath.Base(root) + "/run"}; !slices.Equal(names, want) {
 		t.Errorf("names %q, want %q", names, want)
+	}
+}
+
+// A run that begins in a folder of runs appears, behind those that are shown.
+func TestNewRuns(t *testing.T) {
+	root := t.TempDir()
+	put(t, filepath.Join(root, "m", "metrics.jsonl"), "")
+	b := show(t, root)
+	first := b.Summary()
+	put(t, filepath.Join(root, "a", "config.yaml"), "")
+	if err := os.Mkdir(filepath.Join(root, "z"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	now := b.Summary()
+	if len(first.Runs) != 1 || len(now.Runs) != 2 || now.Runs[0].Name != "m" || now.Runs[1].Name != "a" || now.Runs[1].ID != 1 || now.Version == first.Version {
+		t.Errorf("runs %+v, before %+v", now.Runs, first.Runs)
+	}
+	if again := b.Summary(); len(again.Runs) != 2 || again.Version != now.Version {
+		t.Errorf("again: %d runs", len(again.Runs))
 	}
 }
 

@@ -172,11 +172,11 @@ func (r *run) judge() {
 func (r *run) readStage(fsys vfs.FS) {
 	has := func(name string) bool { return r.curves.Get(name) != nil }
 	switch {
-	case r.stage != "" && len(r.curves.Steps) > 0:
 	case has("dpo/loss"):
 		r.stage = trainer.DPO
 	case has("actor/pg_loss"):
 		r.stage = trainer.Train
+	case r.stage != "": // as it was told before
 	case has("critic/d_loss"):
 		r.stage = trainer.Warmup
 		if stage, err := trainer.StageOf(fsys, r.path); err == nil { // a game whose discriminator learns alone first

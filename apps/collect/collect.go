@@ -128,6 +128,9 @@ func Open(o Options) (_ *Collection, err error) {
 			}
 		}
 	}()
+	if n := c.journal.Dropped(); n > 0 {
+		o.Say(fmt.Sprintf("%s: damaged lines left out: %d: what they held is asked again", path, n))
+	}
 	if err := c.sameSettings(path); err != nil {
 		return nil, err
 	}

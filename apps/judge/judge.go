@@ -160,6 +160,7 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 		if err := json.Unmarshal(raw, &r); err != nil || len(r.Messages) != len(messages) {
 			return r, fmt.Errorf("judge: journal: the record %s is no judgment: give another file", key)
 		}
+		j.o.Client.Proven()
 		j.mu.Lock()
 		j.tally.Kept++
 		j.mu.Unlock()
@@ -202,10 +203,10 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 // not worth the patience that one earns that has answered.
 func (j *Judge) unreached(err error) error {
 	var e *endpoint.Error
-	if !errors.As(err, &e) || e.Status > 0 || !strings.Contains(e.Text, "dial ") && !strings.Contains(e.Text, "tls: ") || j.Tally().Asked > 0 {
+	if !errors.As(err, &e) || e.Status > 0 || !strings.HasPrefix(e.Text, "cannot connect") && !strings.HasPrefix(e.Text, "tls: ") || j.Tally().Asked > 0 {
 		return err
 	}
-	return fmt.Errorf("judge: %s cannot be reached: %s: check the address, and that the judge runs", e.Host, e.Text)
+	return fmt.Errorf("judge: %s: %s: check the address, and that the judge runs", e.Host, e.Text)
 }
 
 // bounded is the beginning of text, in at most n bytes of valid UTF-8.

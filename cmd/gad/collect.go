@@ -100,7 +100,7 @@ func (p *program) collectCommand() *cli.Command {
 			&cli.StringFlag{Name: "extra", Usage: `more fields of the request, as JSON, such as {"max_completion_tokens": 2048}`},
 			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt, a row of the output each"},
 			&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
-			&cli.Float64Flag{Name: "max-cost", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"},
+			&cli.Float64Flag{Name: "max-cost", DefaultText: "no limit", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the estimate and ask nothing"},
 			&cli.BoolFlag{Name: "batch", Usage: "ask by the batch API: half the price, within a day. The command waits; after an interruption it finds its batches again"},
 			&cli.DurationFlag{Name: "poll", Value: time.Minute, Usage: "with --batch: time between two looks at a batch"},
@@ -125,7 +125,7 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 	}
 	o.Output, o.Model, o.System, o.N, o.MaxTokens = c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
 	if o.N < 1 || o.N > 1024 {
-		return o, usage("data collect: --n %d: must be 1 to 1024", o.N)
+		return o, usage("data collect: -n %d: must be 1 to 1024", o.N)
 	}
 	if c.IsSet("max-tokens") && o.MaxTokens < 1 {
 		return o, usage("data collect: --max-tokens %d: must be at least 1", o.MaxTokens)

@@ -193,8 +193,8 @@ func TestCollectSeveral(t *testing.T) {
 		for _, n := range []int{1, 3} {
 			must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big", "--n", fmt.Sprint(n))
 			rows := collected(t, "rows.jsonl")
-			if len(rows) != 3*n {
-				t.Fatalf("n %d: %d rows", n, len(rows))
+			if len(rows) != 3*n || rows[0].Teacher == rows[2*n].Teacher { // equal prompts have answers of their own
+				t.Fatalf("n %d: %d rows: %+v", n, len(rows), rows)
 			}
 			for i, r := range rows {
 				if want := []string{"a", "b", "a"}[i/n]; r.Messages[0].Content != want || !strings.HasPrefix(r.Teacher, want+" ") {
@@ -301,7 +301,7 @@ func TestCollectBatch(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 2, LoseReply: 1, CutFile: 1, Twice: true,
 		Refuse:  func(prompt string) bool { return prompt == "p3" },
-		Foreign: `{"custom_id":"batch/7/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
+		Foreign: `{"custom_id":"batch/1/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
 	promptFile(t, "prompts.jsonl", 10)
 	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 0, "output": 1000}}`), 0o644); err != nil {
 		t.Fatal(err)
@@ -387,5 +387,55 @@ func TestCollectRefused(t *testing.T) {
 	code, _, said := gad(append(line, "--partial")...)
 	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 || !strings.HasSuffix(said, "status 400: not this: so is every request so far\n") {
 		t.Errorf("exit status %d, %d calls, %s", code, n, said)
+	}
+}
+
+// TestCollectOtherPrompts: prompts that were added or moved ask for what is new, and no more.
+func TestCollectOtherPrompts(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{})
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big"}
+	for _, prompts := range []string{"a b c", "c new a b a"} {
+		var b strings.Builder
+		for _, prompt := range strings.Fields(prompts) {
+			fmt.Fprintf(&b, "{\"content\":%q}\n", prompt)
+		}
+		if err := os.WriteFile("prompts.jsonl", []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		must(t, line...)
+		var got []string
+		for _, r := range collected(t, "rows.jsonl") {
+			got = append(got, r.Messages[0].Content)
+			if r.Teacher != "answer 0 to "+r.Messages[0].Content {
+				t.Errorf("%+v", r)
+			}
+		}
+		if strings.Join(got, " ") != prompts {
+			t.Errorf("got %v", got)
+		}
+		if err := os.Remove("rows.jsonl"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Answered(); len(s.Calls()) != 5 || n["a"] != 2 || n["b"] != 1 || n["c"] != 1 {
+		t.Errorf("answered %v", n)
+	}
+}
+
+// TestCollectEstimateBySample: once there are answers, the estimate is by them.
+func TestCollectEstimateBySample(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Answer: func(endpointtest.Call, int) (string, string) { return strings.Repeat("long", 30), "stop" }})
+	promptFile(t, "prompts.jsonl", 40)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--max-tokens", "1000"}
+	must(t, append(line, "--limit", "25")...)
+	if err := os.Remove("rows.arrow"); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := must(t, append(line, "--dry-run")...)
+	want := "rows.arrow.journal: answers that are there already: 25 of 40\n15 answers to 15 rows of big: estimate: 24 tokens of prompts, 450 of answers (by the 25 answers so far: 6.6 bytes per token of a prompt, 30 tokens per answer)\n"
+	if out != want || len(s.Calls()) != 25 {
+		t.Errorf("prints %q, want %q; %d calls", out, want, len(s.Calls()))
 	}
 }

@@ -53,7 +53,7 @@ func evalFlags() []cli.Flag {
 func (p *program) evalCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "eval",
-		Usage: "compare students with the teacher, and with each other, on held-out rows",
+		Usage: "compare students with the teacher, and with each other, on held-out rows, by figures and by a judge",
 		Flags: evalFlags(),
 		Action: func(c *cli.Context) error {
 			if err := checkEvalFlags(c); err != nil {

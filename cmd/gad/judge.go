@@ -184,6 +184,9 @@ func openJudge(p *program, c *cli.Context, con *report.Console) (*judging, error
 
 // checkJournal refuses a file that is no journal, before anything is written to it.
 func (j *judging) checkJournal() error {
+	if out := j.c.String("output"); out != "" && filepath.Clean(out) == filepath.Clean(j.path) {
+		return usage("eval: %s: --output and --judge-journal are the same file: give two", out)
+	}
 	if info, err := files().Stat(filepath.Dir(j.path)); err != nil || !info.IsDir() {
 		return usage("eval: %s: there is no folder %s: create it or give another --judge-journal", j.path, filepath.Dir(j.path))
 	}
@@ -215,6 +218,9 @@ func (j *judging) begin() (err error) {
 	}
 	if j.journal, err = endpoint.OpenJournal(files(), j.path); err != nil {
 		return err
+	}
+	if n := j.journal.Dropped(); n > 0 {
+		j.con.Warn(fmt.Sprintf("%s: %s damaged and dropped: what was in it is asked again", j.path, report.Count(n, "line")))
 	}
 	extra, err := judgeExtra(j.c)
 	if err != nil {

@@ -71,3 +71,38 @@ func TestInterruptedJudge(t *testing.T) {
 		t.Errorf("%d requests were made again", twice)
 	}
 }
+
+// A judge that is stopped while students are evaluated: before their answers the same
+// command continues, after them --answers does.
+func TestInterruptedEvalJudge(t *testing.T) {
+	path, f := built(t), ready(t)
+	t.Chdir(t.TempDir())
+	server := judgeServer(t, func(prompt string) string { return "reference to " + prompt },
+		func(_, answer string) int { return 1 + len(answer)%10 },
+		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
+	server.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(50 * time.Millisecond)
+		return false
+	}
+	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "1"}
+	eval := append([]string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--output", "rows.jsonl"}, about...)
+	for _, c := range []struct {
+		after, code int
+		want        string
+	}{
+		{2, exitInterrupted, " judgments in judgments.jsonl: the same command asks only for the others\n"},
+		{14, exitStopped, " judgments in judgments.jsonl: give --answers rows.jsonl instead of --model and --data to continue\n"},
+	} {
+		p := start(t, path, eval...)
+		wait(t, "some judgments", func() bool { return lines("judgments.jsonl") > c.after })
+		p.Process.Signal(syscall.SIGINT)
+		code, said := p.end(t, patience), p.said.String()
+		if code != c.code || !strings.HasSuffix(said, c.want) || strings.Count(said, "gad: ") != 1 {
+			t.Fatalf("exit status %d, want %d\n%s", code, c.code, said)
+		}
+	}
+	printed, _ := must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
+	if j := judgedBy(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 || j.Tally.Asked == 0 || len(server.Calls()) > j.Tally.Kept+j.Tally.Asked+2 {
+		t.Errorf("%d calls, %+v", len(server.Calls()), j.Tally)
+	}
+}

@@ -357,6 +357,16 @@ func TestEvalJudge(t *testing.T) {
 	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 0 || value(given.Students[0].PairWin) != value(one.PairWin) || given.Students[0].Score != nil {
 		t.Errorf("answers of gad generate: %s", printed)
 	}
+	// A line of the journal that is damaged is asked again, and only that.
+	lost := strings.Split(readFile(t, "judgments.jsonl"), "\n")
+	lost[3] = lost[3][:len(lost[3])/2]
+	if err := os.WriteFile("judgments.jsonl", []byte(strings.Join(lost, "\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	printed, said = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
+	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 1 || value(given.Students[1].Score) != value(one.Score) || !strings.Contains(said, "judgments.jsonl: 1 line damaged and dropped: what was in it is asked again\n") {
+		t.Errorf("after a damaged line: %s%s", printed, said)
+	}
 	for _, name := range []string{"judgments.jsonl", "rows.jsonl", "answers.jsonl"} {
 		if strings.Contains(readFile(t, name), server.Key) {
 			t.Errorf("%s holds the key", name)

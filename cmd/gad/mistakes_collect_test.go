@@ -66,7 +66,7 @@ func TestMistakesOfCollect(t *testing.T) {
 		{here + "--tpm -5", 2, `data collect: --tpm -5: must be above 0`},
 		{here + "--timeout 0s", 2, `data collect: --timeout 0s: must be above 0`},
 		{here + "--retries -1", 2, `data collect: --retries -1: must be at least 0`},
-		{here + "--n 0", 2, `data collect: --n 0: must be 1 to 1024`},
+		{here + "-n 0", 2, `data collect: -n 0: must be 1 to 1024`},
 		{here + "--max-tokens 0", 2, `data collect: --max-tokens 0: must be at least 1`},
 		{here + "--temperature -1", 2, `data collect: --temperature -1: must be from 0 to 100`},
 		{here + "--top-p 2", 2, `data collect: --top-p 2: must be from 0 to 1`},
@@ -88,7 +88,7 @@ func TestMistakesOfCollect(t *testing.T) {
 		{strings.Replace(here, "p.jsonl", "ids.jsonl", 1), 3, `data: row 0: has no conversation that a teacher could be asked: give one as text`},
 		{strings.Replace(here, "x.arrow", "old.arrow", 1), 2, `collect: old.arrow.journal: its answers are of other settings: --temperature was 0.5, now it is not given: give the same, or another --output`},
 		{strings.Replace(here, "x.arrow", "old.arrow", 1) + "--temperature 0.5 --max-tokens 20", 2, `collect: old.arrow.journal: its answers are of other settings: --max-tokens was 10, now it is 20: give the same, or another --output`},
-		{strings.Replace(here, "x.arrow", "torn.arrow", 1), 3, `endpoint: journal torn.arrow.journal: line 1 is damaged: remove the line (what it holds is asked again), or the file`},
+		{strings.Replace(here, "x.arrow", "torn.arrow", 1), 3, `endpoint: journal torn.arrow.journal: its first line is no record: give another output, or remove the file`},
 	})
 	if n := len(s.Calls()); n > 0 {
 		t.Errorf("%d calls", n)

@@ -36,11 +36,12 @@ func TestMistakesOfJudge(t *testing.T) {
 	write("other.jsonl", strings.Replace(a0, "Add 1+1", "Add 7+7", 1), a1)
 	write("taught.jsonl", strings.Replace(a0, `"teacher_response":"2"`, `"teacher_response":"two"`, 1), a1)
 	write("ids.jsonl", `{"row":0,"prompt_ids":[1,2],"response":"3"}`)
+	write("tokens.jsonl", `{"prompt_ids":[1,2],"teacher_response":"2"}`)
 	write("broken.jsonl", a0, `{"row":1,`)
 	write("empty.jsonl", "")
 	write("diary.txt", "Dear diary")
 	write("prices.json", `{"other": {"input": 1, "output": 2}}`)
-	write("damaged.jsonl", `{"key":"1","record":{}}`, `{"key":"2","rec`, `{"key":"3","record":{}}`)
+	write("damaged.jsonl", `{"key":"1","rec`, `{"key":"3","record":{}}`)
 	refusing, err := endpointtest.Start(&endpointtest.Server{Key: "another", Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if c.Model == "none" {
 			endpointtest.Fail(w, 404, "model_not_found", "no such model")
@@ -104,10 +105,12 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + by + " --prices prices.json", 2, `endpoint: price file prices.json: has no model "m", only other`},
 		{ev + " --prices prices.json", 2, `eval: --prices: needs --judge URL, the endpoint of a judge`},
 		{ev + by + " --judge-journal no/j.jsonl", 2, `eval: no/j.jsonl: there is no folder no: create it or give another --judge-journal`},
+		{ev + by + " --judge-journal ./new.jsonl --output new.jsonl", 2, `eval: new.jsonl: --output and --judge-journal are the same file: give two`},
+		{"eval --model student --data tokens.jsonl" + by, 3, `judge: row 0: has no text of the prompt, only token ids: a judge reads text: give data with a content column`},
 		{ev + by + " --judge-journal diary.txt", 2, `eval: diary.txt: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal a.jsonl", 2, `eval: a.jsonl: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal student", 2, `eval: student: is no journal of judgments: give another --judge-journal`},
-		{an + by + " --judge-journal damaged.jsonl", 3, `endpoint: journal damaged.jsonl: line 2 is damaged: remove the line (what it holds is asked again), or the file`},
+		{an + by + " --judge-journal damaged.jsonl", 3, `endpoint: journal damaged.jsonl: its first line is no record: give another output, or remove the file`},
 		{an + by + " --output a.jsonl", 2, `eval: a.jsonl: exists: nothing is overwritten: remove it or give another --output`},
 		{"eval --model student --data mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
 		{"eval --answers mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
@@ -128,7 +131,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{wants + " --judge-model m --judge-key-env WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
 		{wants + " --judge-model none --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 404 model_not_found: no such model: check the base URL and the model`},
 		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `judge: no request of 2 has a reply: endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J`},
-		{strings.Replace(wants, refusing.URL, "http://"+nobody+"/v1", 1) + " --judge-model m", `judge: ` + nobody + ` cannot be reached: Post "http://` + nobody + `/v1/chat/completions": dial tcp ` + nobody + `: connect: connection refused: check the address, and that the judge runs`},
+		{strings.Replace(wants, refusing.URL, "http://"+nobody+"/v1", 1) + " --judge-model m", `judge: ` + nobody + `: cannot connect: connection refused: check the address, and that the judge runs`},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
 		lines := strings.Split(strings.TrimSuffix(said, "\n"), "\n")

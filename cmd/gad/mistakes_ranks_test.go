@@ -24,6 +24,10 @@ func TestMistakesOfRanks(t *testing.T) {
 			{sft + "trainer.shards=3", 2, `config: trainer.shards is 3: must be a power of two of at most 4096`},
 			{sft + "--ranks 3", 2, `sft: --ranks 3: must be 1, 2, 4 or another power of two`},
 			{sft + "--ranks 0", 2, `sft: --ranks 0: must be 1, 2, 4 or another power of two`},
+			{"plan --model student --ranks 6 SET", 2, `plan: --ranks 6: must be 1, 2, 4 or another power of two`},
+			{"plan --model student --ranks 4 SET", 2, `configuration: trainer.shards is 1, but there are 4 ranks: each needs as many shards as any other: set trainer.shards=4 or a multiple`},
+			{"plan --model student --bandwidth 10 SET", 2, `plan: --bandwidth: one process sends nothing: add --ranks`},
+			{"plan --model student --ranks 2 --bandwidth -1 SET trainer.shards=2", 2, `plan: --bandwidth -1: must be a number of Gbit/s above 0`},
 			{sft + "--ranks 4", 2, `sft: --ranks 4: this process was started alone: start it with mpirun -n 4`},
 		}},
 		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, []mistake{
@@ -34,7 +38,7 @@ func TestMistakesOfRanks(t *testing.T) {
 			{sft, 2, `ranks: OMPI_COMM_WORLD_RANK of mpirun is "first": expected a number of at least 0: correct it, or give --ranks 1`},
 		}},
 		{map[string]string{"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, []mistake{
-			{sft, 2, `sft: torchrun has started rank 1 of 4: this gad connects ranks by MPI alone: use mpirun (doc/ranks.md), or give --ranks 1 for a run of one process`},
+			{sft, 2, `sft: torchrun has started rank 1 of 4: this gad connects ranks by Open MPI alone: use its mpirun (doc/ranks.md), or give --ranks 1 for a run of one process`},
 		}},
 		{map[string]string{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}, []mistake{
 			{sft, 2, `sft: srun has started rank 1 of 2 without MPI: use srun --mpi=pmix, or give --ranks 1`},

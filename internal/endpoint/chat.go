@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,6 +128,12 @@ func Transient(err error) bool {
 	return errors.As(err, &e) && (e.kind == transient || e.kind == throttled)
 }
 
+// Throttled reports whether the endpoint wants less.
+func Throttled(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.kind == throttled
+}
+
 // Fatal reports whether no request can succeed: a wrong key, no such model.
 func Fatal(err error) bool {
 	var e *Error
@@ -189,6 +198,7 @@ func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.proven.Store(true)
 	return a, nil
 }
 
@@ -252,6 +262,15 @@ func (c *Client) broken(ctx context.Context, err error) *Error {
 		e.slow = true
 		return e
 	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err // without the URL, which is known
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		if err = op.Err; errors.As(err, new(*os.SyscallError)) {
+			err = errors.Unwrap(err)
+		}
+		return c.failure(transient, 0, "", "cannot connect: "+c.clean(err.Error()))
+	}
 	return c.failure(transient, 0, "", c.clean(err.Error()))
 }
 
@@ -272,6 +291,8 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 	}
 	e := c.failure(refused, resp.StatusCode, code, text)
 	switch s := resp.StatusCode; {
+	case s == http.StatusForbidden && c.proven.Load():
+		// The key is good: a moderator forbids this prompt.
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
 		e.kind, e.Text = fatal, "the key is not accepted: check the key and what it may use"
 		if c.o.Key == "" {

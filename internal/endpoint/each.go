@@ -27,6 +27,9 @@ func (f Failures) Error() string {
 // Each takes the settings to be wrong and not the requests.
 const refusedInARow = 20
 
+// unreached is Options.Patience while the endpoint has never answered.
+const unreached = 20 * time.Second
+
 // Proven says that requests like those to come have been answered before: then Each asks
 // for all, however many are refused.
 func (c *Client) Proven() { c.proven.Store(true) }
@@ -80,14 +83,13 @@ type each struct {
 	c *Client
 	n int
 
-	mu      sync.Mutex
-	fresh   int     // the first that has not been asked
-	again   []again // in the order in which they failed
-	asked   int     // in work
-	tries   []int
-	failed  map[int]error
-	answers int
-	moved   chan struct{} // closed and replaced when again or asked changes
+	mu     sync.Mutex
+	fresh  int     // the first that has not been asked
+	again  []again // in the order in which they failed
+	asked  int     // in work
+	tries  []int
+	failed map[int]error
+	moved  chan struct{} // closed and replaced when again or asked changes
 }
 
 type again struct {
@@ -152,10 +154,13 @@ func (e *each) done(i int, err error) (stop error) {
 	e.tries[i]++
 	switch {
 	case err == nil:
-		e.answers++
 	case Transient(err):
-		if silent, tries := e.c.gate.silent(); silent > e.c.o.Patience && tries > e.c.o.Retries {
-			return fmt.Errorf("%w: no answer for %v: run the same command later", err, silent.Round(time.Second))
+		patience := e.c.o.Patience
+		if !e.c.proven.Load() && !Throttled(err) {
+			patience = min(patience, unreached) // a wrong URL, most likely
+		}
+		if silent, tries := e.c.gate.silent(); silent > patience && tries > e.c.o.Retries {
+			return fmt.Errorf("%w: no answer for %v: check the base URL, or run the same command later", err, silent.Round(time.Second))
 		}
 		if e.tries[i] > e.c.o.Retries {
 			e.failed[i] = err
@@ -166,7 +171,7 @@ func (e *each) done(i int, err error) (stop error) {
 		return err
 	default:
 		e.failed[i] = err
-		if e.answers == 0 && len(e.failed) >= refusedInARow && !e.c.proven.Load() {
+		if len(e.failed) >= refusedInARow && !e.c.proven.Load() {
 			return fmt.Errorf("%w: so is every request so far", err)
 		}
 	}

@@ -51,7 +51,7 @@ type Client struct {
 	http *http.Client
 	gate *gate
 
-	proven atomic.Bool
+	proven atomic.Bool // it has answered
 }
 
 // ErrOptions is wrapped by an error of New, KeyFromEnv and KeyFromFile: what the user

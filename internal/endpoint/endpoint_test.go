@@ -129,6 +129,27 @@ func TestMisbehavingServer(t *testing.T) {
 	}
 }
 
+// TestForbidden: 403 is about the key until there has been an answer, and then about the
+// prompt.
+func TestForbidden(t *testing.T) {
+	s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		if c.Prompt == "bad" {
+			endpointtest.Fail(w, 403, "moderation", "flagged")
+		}
+		return c.Prompt == "bad"
+	}}
+	c := start(t, s, endpoint.Options{})
+	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Fatal(err) || !strings.HasSuffix(err.Error(), "the key is not accepted: check the key and what it may use") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.Try(t.Context(), ask("good")); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Refused(err) || !strings.HasSuffix(err.Error(), "status 403 moderation: flagged") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestWrongTypes(t *testing.T) {
 	for _, body := range endpointtest.WrongTypes {
 		if a, err := endpoint.ParseAnswer([]byte(body)); err == nil {
@@ -268,6 +289,7 @@ func TestEachStops(t *testing.T) {
 		{"key", 401, 4, "the key is not accepted"},
 		{"refused", 400, 24, "no: so is every request so far"},
 		{"down", 500, 200, "no answer for"},
+		{"throttled", 429, 200, "no answer for"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
@@ -335,8 +357,67 @@ func TestJournal(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"2"`, `"key:"2"`, 1)), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.Contains(err.Error(), "line 3 is damaged") {
+	for _, dropped := range []int{1, 0} {
+		j, err := endpoint.OpenJournal(vfs.OS, path)
+		if err != nil || j.Len() != 9 || j.Dropped() != dropped {
+			t.Fatalf("a damaged line: %v", err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("my diary\n{}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": its first line is no record: give another output, or remove the file") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestNobodyThere: an endpoint that cannot be reached is given up within seconds, with the
+// reason.
+func TestNobodyThere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+	s := &endpointtest.Server{}
+	c := start(t, s, endpoint.Options{Patience: time.Second})
+	s.Close()
+	begin := time.Now()
+	err := c.Each(t.Context(), 1000, func(ctx context.Context, i int) error {
+		_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+		return err
+	})
+	if took := time.Since(begin); err == nil || took > time.Minute || !strings.Contains(err.Error(), ": cannot connect: connection refused: no answer for ") || !strings.HasSuffix(err.Error(), "s: check the base URL, or run the same command later") {
+		t.Errorf("after %v: %v", took, err)
+	}
+}
+
+// TestJournalPowerLoss: what Append has taken is there after a loss of power, whatever of
+// the rest is kept; so is what Put took before.
+func TestJournalPowerLoss(t *testing.T) {
+	for _, percent := range []int{0, 50, 100} {
+		fsys := vfstest.NewCrash()
+		j, err := endpoint.OpenJournal(fsys, "/j")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 21 {
+			add := j.Put
+			if i%5 == 0 {
+				add = j.Append
+			}
+			if err := add(fmt.Sprint(i), i); err != nil {
+				t.Fatal(err)
+			}
+			after, err := endpoint.OpenJournal(fsys.CrashClone(percent, uint64(i)), "/j")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if safe := i/5*5 + 1; after.Len() < safe || after.Len() > i+1 {
+				t.Errorf("%d %% kept: %d records after %d, of which %d are safe", percent, after.Len(), i+1, safe)
+			}
+		}
 	}
 }
 

@@ -195,19 +195,22 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 			wait = backoff(g.pauses)
 			g.pauses++
 		}
-		g.cool(now, wait)
+		g.cool(now, wait, e.Error())
 	}
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
+// saidPause is the shortest pause that is said.
+const saidPause = 3 * time.Second
+
 // cool makes all wait.
-func (g *gate) cool(now time.Time, wait time.Duration) {
+func (g *gate) cool(now time.Time, wait time.Duration, why string) {
 	if wait <= 0 || !now.Add(wait).After(g.until) {
 		return
 	}
-	if wait >= 10*time.Second && g.until.Before(now) {
-		g.say("the endpoint wants a pause of %v", wait.Round(time.Second))
+	if wait >= saidPause && g.until.Before(now) {
+		g.say("%s: no request for %v", why, wait.Round(time.Second))
 	}
 	g.until = now.Add(wait)
 }
@@ -244,7 +247,7 @@ func (g *gate) learn(h http.Header, now time.Time) {
 		}
 		if h.Get("X-Ratelimit-Remaining-"+which.name) == "0" {
 			if d, err := time.ParseDuration(h.Get("X-Ratelimit-Reset-" + which.name)); err == nil && d > 0 && d <= maxRetryAfter {
-				g.cool(now, d)
+				g.cool(now, d, "the endpoint's limit of "+which.name+" is used up")
 			}
 		}
 	}

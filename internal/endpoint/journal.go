@@ -27,6 +27,7 @@ type Journal struct {
 	mu      sync.Mutex
 	records map[string]json.RawMessage
 	order   []string
+	dropped int // lines of the file
 	written int // records
 	synced  int
 	syncing bool
@@ -43,7 +44,8 @@ type journalLine struct {
 }
 
 // OpenJournal opens the journal at path, or begins one. A last line that a kill has cut
-// short is dropped; any other damage is an error.
+// short is dropped, and so are lines that a loss of power has garbled: see Dropped. A file
+// whose first line is no record is no journal, and an error.
 func OpenJournal(fsys vfs.FS, path string) (*Journal, error) {
 	j := &Journal{path: path, records: map[string]json.RawMessage{}}
 	j.moved = sync.NewCond(&j.mu)
@@ -51,7 +53,7 @@ func OpenJournal(fsys vfs.FS, path string) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	if torn {
+	if torn || j.dropped > 0 {
 		if err := j.rewrite(fsys); err != nil {
 			return nil, err
 		}
@@ -86,7 +88,11 @@ func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
 		}
 		var l journalLine
 		if err := json.Unmarshal(line, &l); err != nil || l.Key == "" || len(l.Record) == 0 {
-			return false, fmt.Errorf("endpoint: journal %s: line %d is damaged: remove the line (what it holds is asked again), or the file", j.path, n)
+			if n == 1 {
+				return false, fmt.Errorf("endpoint: journal %s: its first line is no record: give another output, or remove the file", j.path)
+			}
+			j.dropped++
+			continue
 		}
 		j.put(l.Key, l.Record)
 	}
@@ -100,7 +106,10 @@ func (j *Journal) put(key string, record json.RawMessage) {
 	}
 }
 
-// rewrite writes the file without its torn end.
+// Dropped is how many lines were garbled: what they held will be asked again.
+func (j *Journal) Dropped() int { return j.dropped }
+
+// rewrite writes the file without what is damaged.
 func (j *Journal) rewrite(fsys vfs.FS) error {
 	var all bytes.Buffer
 	for _, key := range j.order {

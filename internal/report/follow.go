@@ -31,6 +31,9 @@ type tail struct {
 // Where the file was replaced or cut, as a resume does, reset is called first and all
 // lines follow. A missing file has no lines.
 func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line string)) (err error) {
+	if is, err := fsys.Stat(path); err == nil && !is.Mode().IsRegular() { // a pipe would keep who opens it waiting
+		return errors.New("not a regular file")
+	}
 	file, err := fsys.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if t.info != nil {
@@ -63,10 +66,10 @@ func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line s
 		return err
 	}
 	r := bufio.NewReaderSize(file, maxLine)
-	at, long := t.offset, false
+	end, long := t.offset, false
 	for {
 		b, err := r.ReadSlice('\n')
-		at += int64(len(b))
+		end += int64(len(b))
 		switch {
 		case err == bufio.ErrBufferFull:
 			long = true
@@ -80,7 +83,7 @@ func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line s
 		if long {
 			line, long = "", false
 		}
-		t.offset = at
+		t.offset = end
 		t.lines++
 		f(t.lines, line)
 	}
@@ -346,22 +349,13 @@ type Log struct {
 	Total    int // steps of the whole run, as the last step's line says; 0 = it does not
 
 	word LastWord
-	last string // the last line, where it is yet to be read
 	tail tail
 }
 
 // Read reads what was added to the run folder's log.jsonl. A missing file has no entries.
 func (l *Log) Read(fsys vfs.FS, dir string) error {
 	path := filepath.Join(dir, logName)
-	err := l.tail.read(fsys, path, func() { *l = Log{tail: l.tail} }, func(_ int, line string) {
-		if i := strings.LastIndex(line, `,"step":`); i > 0 && strings.HasPrefix(line, `{"level":"info"`) && number(line[i+len(`,"step":`):])+i+len(`,"step":}`) == len(line) {
-			l.last = line // a step: only the last one matters, and most lines are
-			return
-		}
-		l.settle()
-		l.add(line)
-	})
-	l.settle()
+	err := l.tail.read(fsys, path, func() { *l = Log{tail: l.tail} }, func(_ int, line string) { l.add(line) })
 	if err != nil {
 		return fmt.Errorf("report: %s: %w", path, err)
 	}
@@ -372,13 +366,6 @@ func (l *Log) Read(fsys vfs.FS, dir string) error {
 func (l *Log) Word() LastWord { return l.word }
 
 var stepOf = regexp.MustCompile(`^step ([0-9]{1,12})/([0-9]{1,12})(?: |$)`)
-
-func (l *Log) settle() {
-	if l.last != "" {
-		l.add(l.last)
-		l.last = ""
-	}
-}
 
 // add takes one entry; a line that is none is passed over.
 func (l *Log) add(line string) {

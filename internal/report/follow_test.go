@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -38,7 +39,7 @@ var lineCases = []string{
 	`{"step":4,"step":5}`,
 	`{"step":0}`, `{"step":-1}`, `{"step":04}`, `{"step":4.0}`, `{"step":"4"}`, `{"step":99999999999999999999}`, `{}`, ``, `[]`, `null`,
 	`{"step":4,"time":"2026-01-02"}`, `{"step":4,"time":5}`, `{"step":4,"time":"2026-01-02T03:04:05.000Z","time":"2026-01-02T03:04:05.000Z"}`,
-	`{"step":4,"critic\/d_acc":1}`,
+	`{"step":4,"critic\/d_acc":1}`, `{"step":4,"a\b":1}`,
 	"{\"step\":4,\"critic/d_\xff\":1}", "{\"step\":4,\"a\x01\":1}", `{"step":4,"é":1}`,
 	`{"step":4,"critic/d_acc":null}`, `{"step":4,"critic/d_acc":[1]}`, `{"step":4,"critic/d_acc":{"x":1}}`, `{"step":4,"critic/d_acc":true}`, `{"step":4,"critic/d_acc":}`,
 }
@@ -48,7 +49,7 @@ var lineCases = []string{
 func sameAsStrict(t *testing.T, line string) (quick bool) {
 	t.Helper()
 	c := &Curves{}
-	for _, name := range []string{"critic/d_acc", "critic/d_loss", "critic/pairs"} {
+	for _, name := range []string{"critic/d_acc", "critic/d_loss", "critic/pairs", `a\b`, "a\x01", "critic/d_\xff"} {
 		c.curve(name)
 	}
 	step, at, ok := c.quick(1, line)
@@ -133,6 +134,12 @@ func TestCurvesFollow(t *testing.T) {
 		if c.Bad != 0 || len(c.Names) != 1 {
 			t.Errorf("%s: after a cut: %d bad lines, %q", name, c.Bad, c.Names)
 		}
+		put(t, vfs.OS, path, "{\"step\":1}\n{\"step\":2,\"critic/d_loss\":7}\n{\"step\":3}\n{\"step\":4}\n{\"step\":5}\n") // resumed, and further by now
+		see("replaced by a longer one", []int{1, 2, 3, 4, 5}, 7)
+		if err := os.Truncate(path, int64(len("{\"step\":1}\n"))); err != nil { // the same file
+			t.Fatal(err)
+		}
+		see("cut in place", []int{1})
 		if err := vfs.OS.Remove(path); err != nil {
 			t.Fatal(err)
 		}

@@ -26,9 +26,9 @@ var table = []Metric{
 
 	{"critic/d_loss", "nats", "discriminator loss, mean softplus(D(student) - D(teacher)) over the pairs of this step's update; guessing is ln 2 = 0.693; pairs of equal texts count as ln 2", "%.3g"},
 	{"critic/d_acc", "share", "share of the pairs of this step's update with D(teacher) > D(student), strictly; a pair of equal texts counts as wrong, so guessing is 0.5 only if critic/tie_frac is 0", "%.2f"},
-	{"critic/d_acc_fresh", "share", "the same on this step's new samples before the discriminator learns from them; the fair figure", "%.2f"},
+	{"critic/d_acc_fresh", "share", "share of the pairs of this step's new samples with D(teacher) > D(student), before the discriminator learns from them; the fair figure; a pair of equal texts counts as wrong", "%.2f"},
 	{"critic/d_acc_distinct", "share", "d_acc_fresh over the pairs whose texts differ; guessing is 0.5", "%.2f"},
-	{"critic/d_loss_distinct", "nats", "mean softplus(D(student) - D(teacher)) over the same pairs, before the discriminator learns from them; guessing is ln 2 = 0.693", "%.3g"},
+	{"critic/d_loss_distinct", "nats", "mean softplus(D(student) - D(teacher)) over the pairs whose texts differ, before the discriminator learns from them; guessing is ln 2 = 0.693", "%.3g"},
 	{"critic/tie_frac", "share", "share of pairs whose two texts are equal; they always have equal scores and are left out of the update", "%.2f"},
 	{"critic/student_value_mean", "", "mean score of the student's responses", "%.3g"},
 	{"critic/teacher_value_mean", "", "mean score of the teacher's responses", "%.3g"},
@@ -36,7 +36,7 @@ var table = []Metric{
 	{"critic/pairs", "pairs", "pairs of a student's and a teacher's response in the step, including equal ones, without truncated ones", "%.0f"},
 	{"critic/pairs_frac", "share", "critic/pairs as a share of all answers of the step: the others were left out, since they or the teacher's answer were cut at the limit", "%.2f"},
 	{"critic/group_std", "", "standard deviation of the scores of one prompt's answers, before the update; mean over prompts", "%.3g"},
-	{"critic/group_rel_std", "", "that standard deviation divided by the distance between D(teacher) and the prompt's mean D(student); mean over prompts", "%.3g"},
+	{"critic/group_rel_std", "", "standard deviation of the scores of one prompt's answers, divided by the distance between D(teacher) and the prompt's mean D(student); mean over prompts", "%.3g"},
 	{"critic/collapsed_groups_frac", "share", "share of prompts where group_rel_std is below 0.15: the discriminator hardly ranks their answers", "%.2f"},
 	{"critic/top_gap", "share", "(best - second best) / (best - worst) of the scores of one prompt's answers; mean over prompts", "%.2f"},
 	{"critic/group_term", "", "GRGC's group term in the discriminator's loss, before its weight critic.group_ot", "%.3g"},
@@ -106,6 +106,7 @@ var table = []Metric{
 	{"timing_s/update_actor", "s", "actor update", "%.2f"},
 	{"timing_s/val", "s", "validation", "%.2f"},
 	{"timing_s/save", "s", "the checkpoint that was written after the previous step", "%.2f"},
+	{"timing_s/ranks", "s", "rank 0's calls in which the ranks exchange numbers, waiting for the others included; part of the other times (several ranks)", "%.2f"},
 	{"timing_s/step", "s", "the whole step", "%.2f"},
 
 	{"perf/tokens_per_s", "tokens/s", "prompt and response tokens of the step divided by its time", "%.0f"},
@@ -113,6 +114,7 @@ var table = []Metric{
 	{"perf/mfu", "share", "perf/tflops divided by the speed of a large matrix product, measured at the start of the run", "%.2f"},
 	{"perf/replayed_frac", "share", "share of the step's decode steps that ran as one CUDA graph, recorded in an earlier step; the others launch each kernel by itself (device cuda, steps that sample)", "%.2f"},
 	{"perf/declined_products", "products", "matrix products of the step that cuBLASLt has no algorithm for, so that gad's own kernel, many times slower, computed them; should be 0 (device cuda; the first step includes what came before it)", "%.0f"},
+	{"perf/sent_bytes", "bytes", "sent by rank 0 to others in the step (several ranks)", "%.3g"},
 	{"perf/mem_peak_bytes", "bytes", "largest memory allocated by the compute backend since the start; the process takes more", "%.3g"},
 }
 

@@ -130,7 +130,7 @@ class Chart {
     this.svg = s("svg", { "aria-hidden": "true" });
     this.plot = h("div", {
       class: "plot", tabindex: "0", role: "slider", "aria-label": title + (unit ? ", in " + unit : "") + ": move through the steps",
-      "aria-describedby": id + "-doc", "aria-orientation": "horizontal",
+      "aria-describedby": id + "-doc", "aria-orientation": "horizontal", "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0", "aria-valuetext": "no values yet",
       onkeydown: e => this.press(e), onpointermove: e => this.hover(e), onpointerleave: () => this.leave(),
       onpointerdown: e => this.grab(e), onpointerup: e => this.drop(e), ondblclick: () => range(0, 0), onblur: () => moveTo(null),
     }, this.svg);
@@ -236,23 +236,25 @@ class Chart {
     for (const l of this.shown) {
       let i = l.x.length - 1;
       while (i > 0 && l.x[i] > x) i--;
-      if (at !== null && l.x[i] > x) continue;
+      if (i < 0 || l.x[i] > x || at !== null && l.x[i] < x && i === l.x.length - 1) continue; // not begun, or over
       parts.push([l, i]);
     }
     const many = this.shown.length > 1;
-    const say = parts.map(([l, i]) => (many ? l.label + " " : "") + figure(l.y[i]) + (l.lo ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : ""));
+    const early = (l, i) => at === null && l.x[i] !== x ? " at step " + l.x[i] : "";
+    const say = parts.map(([l, i]) => (many ? l.label + " " : "") + figure(l.y[i]) + early(l, i) + (l.lo ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : ""));
     this.plot.setAttribute("aria-valuemin", this.xs[0]);
     this.plot.setAttribute("aria-valuemax", last);
     this.plot.setAttribute("aria-valuenow", x);
     this.plot.setAttribute("aria-valuetext", "step " + x + ": " + (say.join("; ") || "no value"));
     this.read.replaceChildren(h("span", {}, at === null ? "last, step " + x : "step " + x), ...parts.slice(0, 8).map(([l, i]) =>
-      h("span", { class: "value" }, key(l), many ? l.label + " " : null, h("b", {}, figure(l.y[i])),
-        l.lo && at !== null ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : null)));
+      h("span", { class: "value" }, key(l), many ? l.label + " " : null, h("b", {}, figure(l.y[i])), early(l, i),
+        l.lo && at !== null ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : null)),
+      parts.length > 8 ? h("span", { class: "value" }, "and " + (parts.length - 8) + " more in the table") : "");
     if (at === null) return;
     const px = this.X(x).toFixed(1);
     this.cross.append(s("line", { class: "cross", x1: px, x2: px, y1: 0, y2: H - below }));
     for (const [l, i] of parts) {
-      const dot = s("circle", { cx: this.X(l.x[i]).toFixed(1), cy: this.Y(l.mean[i]).toFixed(1), r: 3 });
+      const dot = s("circle", { cx: this.X(l.x[i]).toFixed(1), cy: this.Y(l.y[i]).toFixed(1), r: 3 });
       dot.style.fill = l.colour;
       this.cross.append(dot);
     }
@@ -362,7 +364,7 @@ const metricOf = name => state.board.metrics.find(m => m.name === name);
 const shortNames = { "critic/d_acc_distinct": "d_acc", "critic/d_acc_fresh": "d_acc", "actor/pg_clipfrac": "clip fraction", "actor/kl_loss": "KL", "reward/kl_mean": "KL", "timing_s/step": "step time",
   "actor/sft_loss": "SFT loss", "critic/d_loss": "d_loss", "val/rouge_l": "ROUGE-L", "val/teacher_nll": "teacher NLL", "actor/grad_norm": "gradient norm", "dpo/loss": "DPO loss", "dpo/acc": "accuracy", "dpo/margin": "margin" };
 
-const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? "" : d.toLocaleString(); };
+const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? "" : d.toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }); };
 
 const showHealth = () => {
   $("health-cards").replaceChildren(...state.board.runs.map(r => h("article", { class: "card" },
@@ -497,7 +499,7 @@ const textCell = (label, text, again) => {
   const cell = h("td", { role: "cell", "data-label": label });
   const put = all => {
     const part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, all || text.length <= longest ? text : text.slice(0, longest) + "…");
-    cell.replaceChildren(part, text.length > longest ? h("button", { type: "button", onclick: () => put(!all) }, all ? "less" : "all " + text.length + " characters") : "");
+    cell.replaceChildren(part, text.length > longest ? h("button", { type: "button", onclick: () => { state.following = false; put(!all); } }, all ? "less" : "all " + text.length + " characters") : "");
   };
   put(false);
   return cell;
@@ -596,13 +598,14 @@ const showSettings = () => {
   const rows = state.board.settings.filter(x => (show === "all" || (show === "differ" ? differs(x.key) : runs.some(r => r.changed.includes(x.key)))) &&
     (!find || x.key.includes(find) || x.doc.toLowerCase().includes(find) || runs.some(r => (r.settings[x.key] || "").toLowerCase().includes(find))));
   if (!rows.length) { $("set-table").replaceChildren(h("p", { class: "empty" }, runs.length === 1 && show === "differ" ? "There is one run: nothing to compare." : "No setting fits.")); return; }
-  $("set-table").replaceChildren(h("table", { class: "settings-table stack", role: "table" },
+  const wide = runs.length > 3;
+  $("set-table").replaceChildren(h("div", wide ? { class: "wide", tabindex: "0", role: "region", "aria-label": "Settings of the runs" } : {}, h("table", { class: "settings-table stack", role: "table" },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, h("th", { scope: "col", role: "columnheader" }, "setting"), runs.map(r => h("th", { scope: "col", role: "columnheader", class: "text" }, r.name)))),
     h("tbody", { role: "rowgroup" }, rows.map(x => {
       const d = show !== "differ" && differs(x.key);
       return h("tr", { role: "row" }, h("td", { role: "cell", "data-label": "setting" }, h("code", {}, x.key), h("div", { class: "what" }, x.doc)),
         runs.map(r => h("td", { role: "cell", "data-label": r.name, class: d ? "differs" : null }, x.key in r.settings ? r.settings[x.key] || "(empty)" : "not known")));
-    }))));
+    })))));
 };
 
 // ---- the whole
@@ -626,7 +629,6 @@ const showAll = async board => {
     select.value = String(state.run);
     $("set-show").value = board.runs.length > 1 ? "differ" : "changed";
   }
-  if (state.following) state.loaded = null;
   await loadSamples();
   showDoctor();
   showSettings();
@@ -692,9 +694,10 @@ const wire = () => {
   $("sample-step").addEventListener("change", e => step(Number(e.target.value)));
   $("sample-before").addEventListener("click", () => by(-1));
   $("sample-after").addEventListener("click", () => by(1));
-  for (const id of ["sample-text", "sample-show", "sample-order"]) $(id).addEventListener("input", () => { state.page = 0; showSamples(); });
-  $("page-before").addEventListener("click", () => { state.page--; showSamples(); });
-  $("page-after").addEventListener("click", () => { state.page++; showSamples(); });
+  for (const id of ["sample-text", "sample-show", "sample-order"]) $(id).addEventListener("input", () => { state.page = 0; state.following = false; showSamples(); });
+  const turn = n => { state.page += n; state.following = false; showSamples(); }; // who reads is not sent to a newer step
+  $("page-before").addEventListener("click", () => turn(-1));
+  $("page-after").addEventListener("click", () => turn(1));
   $("set-show").addEventListener("change", showSettings);
   $("set-find").addEventListener("input", showSettings);
   let width = 0;

@@ -36,7 +36,8 @@ type Server struct {
 
 	// Misbehave may answer a call in its own way, and says whether it has.
 	Misbehave func(c Call, w http.ResponseWriter, r *http.Request) bool
-	// Answer is the text of a good answer and its finish_reason; nil is Echo.
+	// Answer is the text of a good answer and its finish_reason; nil is Echo. It must not
+	// ask the server.
 	Answer func(c Call, choice int) (text, finish string)
 	// RequestsPerMinute and TokensPerMinute are refused with 429 over Window; 0 is any
 	// number. Headers says that the limits stand in each answer's headers.
@@ -152,11 +153,10 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	for _, m := range q.Messages {
 		c.Tokens += Tokens(m.Content)
 	}
-	body, tokens := s.completion(&c)
-	c.Tokens += tokens
-
 	s.mu.Lock()
 	c.Number, c.Before = len(s.calls), s.before[c.Prompt]
+	body, tokens := s.completion(&c)
+	c.Tokens += tokens
 	s.before[c.Prompt]++
 	s.calls = append(s.calls, c)
 	s.inflight++
