@@ -104,7 +104,7 @@ func TestRanksOverMPI(t *testing.T) {
 // ends with the bits of a run that was left alone.
 func TestRankFaults(t *testing.T) {
 	f := ready(t)
-	const steps, limit = 10, 4
+	const steps, limit = 10, 10
 	args := func(run string) []string {
 		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2"),
 			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads", "1", fmt.Sprint("trainer.rank_timeout=", limit)})
@@ -165,7 +165,7 @@ func TestRankFaults(t *testing.T) {
 			slowest = max(slowest, time.Since(at))
 			if hang {
 				hangs++
-				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 4s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
+				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 10s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
 					t.Errorf("seed %d: a rank hangs, and nobody says so:\n%s", seed, said)
 				}
 			}
