@@ -13,7 +13,7 @@ import (
 
 // The ranks' shares have each sequence once, whole prompts, in order, and no rank has more
 // than its part and the longest prompt with its answers.
-func TestShare(t *testing.T) {
+func TestShareOfRanks(t *testing.T) {
 	var seqs []Seq
 	for p := range 13 {
 		for range 1 + p%3 {
