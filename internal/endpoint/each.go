@@ -30,9 +30,18 @@ const refusedInARow = 20
 // unreached is Options.Patience while the endpoint has never answered.
 const unreached = 20 * time.Second
 
-// Proven says that requests like those to come have been answered before: then Each asks
-// for all, however many are refused.
-func (c *Client) Proven() { c.proven.Store(true) }
+// Earlier says that requests like those to come have been answered before, and what they
+// measured: bytes of prompts and their tokens, answers and their tokens. Then the first
+// estimates are by them, and Each asks for all, however many are refused.
+func (c *Client) Earlier(promptBytes, promptTokens, answers, answerTokens int) {
+	c.proven.Store(true)
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	c.gate.promptBytes += float64(promptBytes)
+	c.gate.promptTokens += float64(promptTokens)
+	c.gate.choices += float64(answers)
+	c.gate.answerTokens += float64(answerTokens)
+}
 
 // Each calls ask for 0 to n-1, as many at a time as the endpoint may be asked, in that
 // order. An item whose error is Transient is asked again after all others, up to the
