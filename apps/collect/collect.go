@@ -343,10 +343,9 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 	}
 	advance, done := c.o.Stages.Begin("answers", total)
 	defer done()
-	if t := c.total; t.counted > 0 {
+	if t := c.total; t.requests > 0 {
+		client.Proven()
 		client.Earlier(t.promptBytes, t.promptTokens, t.counted, t.answerTokens)
-	} else if t.requests > 0 {
-		client.Earlier(0, 0, 0, 0)
 	}
 	var bar sync.Mutex
 	err := client.Each(ctx, len(todo), func(ctx context.Context, k int) error {

@@ -30,11 +30,13 @@ const refusedInARow = 20
 // unreached is Options.Patience while the endpoint has never answered.
 const unreached = 20 * time.Second
 
-// Earlier says that requests like those to come have been answered before, and what they
-// measured: bytes of prompts and their tokens, answers and their tokens. Then the first
-// estimates are by them, and Each asks for all, however many are refused.
+// Proven says that requests like those to come have been answered before: then Each asks
+// for all, however many are refused.
+func (c *Client) Proven() { c.proven.Store(true) }
+
+// Earlier says what such answers have measured: bytes of prompts and their tokens, answers
+// and their tokens. The first estimates are by them.
 func (c *Client) Earlier(promptBytes, promptTokens, answers, answerTokens int) {
-	c.proven.Store(true)
 	c.gate.mu.Lock()
 	defer c.gate.mu.Unlock()
 	c.gate.promptBytes += float64(promptBytes)
