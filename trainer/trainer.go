@@ -67,6 +67,7 @@ type Trainer struct {
 	fs        vfs.FS
 	be        compute.Backend
 	ranks     *model.Ranks // nil is one process
+	joined    string       // how the ranks' devices are connected; "" is not at all
 	tok       *tokenizer.Tokenizer
 	enc       encoder
 	set, val  *data.Set
