@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/report internal/vfs",
@@ -36,13 +36,16 @@ var house = map[string]string{
 	"critic":     "algos internal/philox model",
 	"reference":  "model",
 	"device":     "internal/compute/cpu internal/compute/cuda model",
-	"model":      "internal/compute internal/folder internal/philox internal/safetensors",
+	"model":      "internal/comm internal/compute internal/folder internal/philox internal/safetensors",
 	"data":       "internal/folder internal/vfs",
 	"tokenizer":  "internal/folder",
 	"algos":      "",
 	"checkpoint": "internal/vfs",
 
 	"internal/checker":              "",
+	"internal/comm":                 "",
+	"internal/comm/mpi":             "internal/comm",
+	"internal/comm/commtest":        "internal/comm",
 	"internal/compute":              "",
 	"internal/compute/ref":          "internal/compute",
 	"internal/compute/cpu":          "internal/compute",
@@ -67,6 +70,7 @@ var house = map[string]string{
 // doubles are the implementations and test doubles of an interface, for the tests
 // of whoever works with the package that is named.
 var doubles = map[string]string{
+	"internal/comm/commtest":        "internal/comm",
 	"internal/compute/ref":          "internal/compute",
 	"internal/compute/cpu":          "internal/compute",
 	"internal/compute/cost":         "internal/compute",
@@ -103,7 +107,7 @@ var roles = map[string]string{
 	"golang.org/x/term":                  "internal/report cmd/gad",
 	"gonum.org/v1/gonum/stat/distuv":     "apps/study", // quantiles of Student's t
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
-	"github.com/ebitengine/purego":       "internal/compute/cuda/driver internal/compute/cuda/kernels_test",
+	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
@@ -139,6 +143,7 @@ var starters = map[string]string{
 
 // unsafes may import unsafe, or hold assembly, for the reason given.
 var unsafes = map[string]string{
+	"internal/comm/mpi":             "hands slices to the MPI library",
 	"internal/compute/cpu":          "aligns its blocks to cache lines and hands slices to assembly",
 	"internal/compute/cuda":         "hands pointers to values to kernels",
 	"internal/compute/cuda/driver":  "calls the driver and cuBLASLt",

@@ -376,7 +376,6 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 		}
 	}
 	figuresK, err := c.m.EachShard(func(k int) ([]float64, error) {
-		var broken error
 		for _, pack := range packsK[k] {
 			if whole && zero(seed, pack) {
 				continue
@@ -398,25 +397,20 @@ func (c *Critic) learn(set *pairSet) (res learned, err error) {
 				}
 				return model.Pick(seed, pack), nil
 			})
-			if errors.Is(err, algos.ErrNotFinite) { // for all shards to know
-				broken = err
-				break
+			if errors.Is(err, algos.ErrNotFinite) {
+				break // all find it below, by the scores
 			}
 			if err != nil {
 				return nil, fmt.Errorf("critic: %w", err)
 			}
 		}
-		return set.told(shards[k], broken == nil), nil
+		return set.told(shards[k]), nil
 	})
 	if err != nil {
 		return res, err
 	}
-	finite := true
 	for k, shard := range shards {
-		finite = set.heard(shard, figuresK[k]) && finite
-	}
-	if !finite {
-		return res, fmt.Errorf("critic: a score or loss: %w", algos.ErrNotFinite)
+		set.heard(shard, figuresK[k])
 	}
 	if !whole {
 		res, _, err = c.compare(set)
@@ -447,13 +441,9 @@ func (p *pairSet) byShard(m *model.Model) [][]int {
 	return shards
 }
 
-// told are a shard's figures for heard: whether they are finite, and of each sequence its
-// score and whether it is known.
-func (p *pairSet) told(shard []int, finite bool) []float64 {
-	figures := []float64{0}
-	if finite {
-		figures[0] = 1
-	}
+// told are a shard's figures for heard: of each sequence whether its score is known, and
+// the score.
+func (p *pairSet) told(shard []int) (figures []float64) {
 	for _, i := range shard {
 		known := 0.0
 		if p.known[i] {
@@ -464,16 +454,13 @@ func (p *pairSet) told(shard []int, finite bool) []float64 {
 	return figures
 }
 
-func (p *pairSet) heard(shard []int, figures []float64) (finite bool) {
-	if len(figures) != 1+2*len(shard) {
-		return false
-	}
+// heard takes in what told has said of a shard, on whatever rank it was.
+func (p *pairSet) heard(shard []int, figures []float64) {
 	for n, i := range shard {
-		if figures[1+2*n] == 1 {
-			p.score[i], p.known[i] = float32(figures[2+2*n]), true
+		if figures[2*n] == 1 {
+			p.score[i], p.known[i] = float32(figures[2*n+1]), true
 		}
 	}
-	return figures[0] == 1
 }
 
 // neededEarly are the sequences whose score the seeds of an earlier pack need, of packs in

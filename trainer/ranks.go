@@ -64,7 +64,7 @@ func (t *Trainer) alike(what, text string) error {
 			continue
 		}
 		was, is := differentLine(string(all[0]), string(other))
-		return fmt.Errorf("%w: ranks: the %s differ: rank 0 on %s has %q, rank %d on %s has %q: they must be the same", ErrConfig, what, hosts[0], was, r, hosts[r], is)
+		return fmt.Errorf("%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same", ErrConfig, what, hosts[0], was, r, hosts[r], is)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func weightSum(m *model.Model, be model.Backend) (uint32, error) {
 			x := part[:min(len(part), p.Len()-lo)]
 			be.Download(x, p.W.Slice(lo, lo+len(x)))
 			if err := be.Sync(); err != nil {
-				return 0, fmt.Errorf("ranks: checksum of the weights: %w", err)
+				return 0, fmt.Errorf("trainer: checksum of the weights: %w", err)
 			}
 			raw = raw[:0]
 			for _, v := range x {

@@ -1,38 +1,79 @@
 package trainer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"gad/checkpoint"
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
+	"gad/internal/compute"
 	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
 )
+
+// member is one rank of a run, as a test makes it: what is nil is as usual.
+type member struct {
+	edit    func(c *Config)
+	backend func(be compute.Backend) compute.Backend
+	fs      vfs.FS
+	opened  func(t *Trainer)
+	ctx     context.Context
+}
 
 // together plays a run on several ranks, each a goroutine with a backend of its own.
 func together(ranks int, c Config, stage Stage) []error {
-	return commtest.Run(ranks, time.Minute, func(g *comm.Group) error {
+	return team(make([]member, ranks), c, stage, nil)
+}
+
+func team(members []member, c Config, stage Stage, console io.Writer) []error {
+	return commtest.Run(len(members), time.Minute, func(g *comm.Group) error {
+		m, c := members[g.Rank()], c
 		be, err := newBackend(1)
 		if err != nil {
 			return err
 		}
 		defer be.Close()
-		t, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Ranks: g})
+		o := Options{FS: vfs.OS, Backend: be, Ranks: g, Console: console}
+		if m.backend != nil {
+			o.Backend = m.backend(be)
+		}
+		if m.fs != nil {
+			o.FS = m.fs
+		}
+		if m.edit != nil {
+			m.edit(&c)
+		}
+		if m.ctx == nil {
+			m.ctx = context.Background()
+		}
+		t, err := Open(c, stage, o)
 		if err != nil {
 			return err
 		}
-		return errors.Join(t.Run(context.Background()), t.Close(), g.Close())
+		if m.opened != nil {
+			m.opened(t)
+		}
+		err = t.Run(m.ctx)
+		return errors.Join(err, t.Close(), g.Close())
 	})
 }
 
 // sharded are settings under which every kind of work comes up on several ranks.
-var sharded = append([]string{"trainer.total_steps=4", "trainer.shards=4", "actor.max_token_len=128", "critic.max_token_len=128", "data.train_batch_size=6",
-	"rollout.temperature=0.9"}, stateful...)
+func sharded(more ...string) []string {
+	return slices.Concat([]string{"trainer.total_steps=4", "trainer.shards=4", "actor.max_token_len=128", "critic.max_token_len=128", "data.train_batch_size=6",
+		"rollout.temperature=0.9", "data.val_files=" + fixed.val}, stateful, more)
+}
 
 // A run has the same bits on 1, 2 and 4 ranks: weights, optimizer states, samples, metrics
 // without timings. A run of one size goes on with another.
@@ -50,7 +91,7 @@ func TestRanksChangeNoBit(t *testing.T) {
 		{DPO, nil},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
-			overrides := append(append([]string{"data.val_files=" + fixed.val}, sharded...), c.extra...)
+			overrides := sharded(c.extra...)
 			whole := filepath.Join(t.TempDir(), "1")
 			finished(t, be, settings(c.stage, whole, overrides...), c.stage)
 			want := record(t, whole, 4)
@@ -86,3 +127,200 @@ func TestRanksChangeNoBit(t *testing.T) {
 }
 
 const checkerProgram = `while read -r line; do echo "{\"score\": $((${#line} % 7))}"; done`
+
+// What makes the ranks differ is found before anything is written, and said on each.
+func TestRanksThatDiffer(t *testing.T) {
+	ready(t)
+	for name, c := range map[string]struct {
+		other member
+		set   []string
+		want  string
+	}{
+		"settings": {other: member{edit: func(c *Config) { c.Critic.Optim.LR = 0.5 }}, want: "ranks: settings: rank 0 on %s has \"lr: 0.002\", rank 1 on %[1]s has \"lr: 0.5\": must be the same"},
+		"device":   {other: member{backend: func(be compute.Backend) compute.Backend { return renamed{be} }}, want: "ranks: device: rank 0 on %s has \"NAME\", rank 1 on %[1]s has \"cpu/other\": must be the same"},
+		"shards":   {set: []string{"trainer.shards=1"}, want: "trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := filepath.Join(t.TempDir(), "run")
+			cfg := settings(Train, run, sharded(c.set...)...)
+			be := ready(t)
+			want := "configuration: " + strings.ReplaceAll(strings.ReplaceAll(c.want, "%[1]s", hostname(t)), "%s", hostname(t))
+			want = strings.ReplaceAll(want, "NAME", be.Name())
+			for r, err := range team([]member{{}, c.other}, cfg, Train, nil) {
+				if !errors.Is(err, ErrConfig) || err.Error() != want {
+					t.Errorf("rank %d: %v\nwant %s", r, err, want)
+				}
+			}
+			absent(t, run)
+		})
+	}
+}
+
+type renamed struct{ compute.Backend }
+
+func (renamed) Name() string { return "cpu/other" }
+
+func hostname(t *testing.T) string {
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// A rank that fails in the middle of a step ends all of them, each with the reason; the
+// last checkpoint is good, and the same command ends with the bits of an undisturbed run.
+// Only rank 0 writes and speaks.
+func TestRankThatFails(t *testing.T) {
+	be := ready(t)
+	overrides := sharded("trainer.save_freq=1", "trainer.max_ckpt_to_keep=2")
+	whole := filepath.Join(t.TempDir(), "whole")
+	finished(t, be, settings(Train, whole, overrides...), Train)
+	want := record(t, whole, 4)
+	for failing := range 2 {
+		run := filepath.Join(t.TempDir(), fmt.Sprint(failing))
+		cfg := settings(Train, run, overrides...)
+		broken := &breaking{at: 400}
+		members := make([]member, 2)
+		members[failing].backend = func(be compute.Backend) compute.Backend { broken.Backend = be; return broken }
+		members[failing].opened = func(*Trainer) { broken.on = true }
+		other := vfstest.NewError(vfs.OS, -1, false)
+		members[1].fs = other
+		var console bytes.Buffer
+		for r, err := range team(members, cfg, Train, &console) {
+			if err == nil || !strings.Contains(err.Error(), "trainer: step ") || !strings.Contains(err.Error(), "the device has failed") {
+				t.Errorf("rank %d failed, rank %d says %v", failing, r, err)
+			}
+			if told := fmt.Sprintf("ranks: rank %d on %s: ", failing, hostname(t)); err != nil && strings.Contains(err.Error(), told) != (r != failing) {
+				t.Errorf("rank %d failed, rank %d says %v", failing, r, err)
+			}
+		}
+		if n := strings.Count(console.String(), "step 1/4"); n != 1 {
+			t.Errorf("the first step is told %d times:\n%s", n, console.String())
+		}
+		for i := range other.Ops() {
+			if op, _, _ := strings.Cut(other.Op(i), " "); !slices.Contains([]string{"open", "read", "readfile", "readdir", "stat", "close", "free"}, op) {
+				t.Errorf("rank 1 writes: %s", other.Op(i))
+			}
+		}
+		if other.Ops() == 0 {
+			t.Error("rank 1 has read nothing: the test shows nothing")
+		}
+		for r, err := range together(4, cfg, Train) {
+			if err != nil {
+				t.Fatalf("the same command, rank %d: %v", r, err)
+			}
+		}
+		same(t, record(t, run, 4), want)
+	}
+}
+
+// breaking is a device that fails when it has been waited for so many times since it is on.
+type breaking struct {
+	compute.Backend
+	on    bool
+	at, n int
+}
+
+func (b *breaking) Sync() error {
+	if b.on {
+		if b.n++; b.n == b.at {
+			return errors.New("the device has failed")
+		}
+	}
+	return b.Backend.Sync()
+}
+
+// A full disk on rank 0 ends all ranks.
+func TestRanksOnAFullDisk(t *testing.T) {
+	ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	members := []member{{fs: vfstest.NewBudget(vfs.OS, 400<<10)}, {}}
+	errs := team(members, settings(Train, run, sharded("trainer.save_freq=1")...), Train, nil)
+	if !errors.Is(errs[0], checkpoint.ErrSpace) {
+		t.Errorf("rank 0 says %v", errs[0])
+	}
+	if told := (*comm.Aborted)(nil); !errors.As(errs[1], &told) || told.Rank != 0 {
+		t.Errorf("rank 1 says %v", errs[1])
+	}
+}
+
+// A rank whose weights are no longer those of the others is found before they are saved.
+func TestRankWithOtherWeights(t *testing.T) {
+	ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	flip := member{opened: func(tr *Trainer) {
+		p := tr.actor.Model().Params()[3]
+		x := make([]float32, 1)
+		tr.be.Download(x, p.W.Slice(0, 1))
+		tr.be.Upload(p.W.Slice(0, 1), []float32{math.Nextafter32(x[0], 1)})
+		tr.be.Refresh(p)
+	}}
+	for r, err := range team([]member{{}, flip}, settings(SFT, run, "trainer.total_steps=2", "trainer.shards=2"), SFT, nil) {
+		if err == nil || !strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") || !strings.Contains(err.Error(), "nothing was saved") {
+			t.Errorf("rank %d says %v", r, err)
+		}
+	}
+	if got := steps(t, run); len(got) != 0 {
+		t.Errorf("checkpoints %v", got)
+	}
+}
+
+// Whichever rank is asked to stop, all stop together, the run is saved, and goes on with
+// the bits of one that was not stopped.
+func TestRanksStopTogether(t *testing.T) {
+	be := ready(t)
+	for _, stage := range []Stage{SFT, Train} {
+		whole := filepath.Join(t.TempDir(), "whole")
+		finished(t, be, settings(stage, whole, sharded()...), stage)
+		for stopping := range 2 {
+			run := filepath.Join(t.TempDir(), fmt.Sprint(stopping))
+			cfg := settings(stage, run, sharded()...)
+			members := make([]member, 2)
+			members[stopping].ctx = &stopAfter{Context: context.Background(), n: 2}
+			for r, err := range team(members, cfg, stage, nil) {
+				if !errors.Is(err, ErrInterrupted) {
+					t.Errorf("%s: rank %d stops, rank %d says %v", stage, stopping, r, err)
+				}
+			}
+			if got := steps(t, run); !slices.Equal(got, []int{2}) {
+				t.Errorf("%s: checkpoints %v, want the step after which it was stopped", stage, got)
+			}
+			// In the middle of sampling, too: the step is given up on all.
+			ctx, cancel := context.WithCancel(context.Background())
+			members[stopping].ctx = ctx
+			members[stopping].backend = func(be compute.Backend) compute.Backend {
+				return &saboteur{Backend: be, onSample: func(n int) {
+					if n == 5 {
+						cancel()
+					}
+				}}
+			}
+			for r, err := range team(members, cfg, stage, nil) {
+				if stage == Train && !errors.Is(err, ErrInterrupted) {
+					t.Errorf("rank %d is stopped as it samples, rank %d says %v", stopping, r, err)
+				}
+			}
+			cancel()
+			for _, err := range together(4, cfg, stage) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			same(t, record(t, run, 4), record(t, whole, 4))
+		}
+	}
+}
+
+// Two runs at once in one folder: the second is refused on all its ranks.
+func TestRanksInAFolderInUse(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(SFT, run, "trainer.total_steps=2", "trainer.shards=2")
+	opened(t, be, cfg, SFT)
+	for r, err := range together(2, cfg, SFT) {
+		if err == nil || !strings.Contains(err.Error(), "run folder in use") {
+			t.Errorf("rank %d says %v", r, err)
+		}
+	}
+}

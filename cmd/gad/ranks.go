@@ -44,9 +44,12 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	case !l.MPI:
 		return nil, usage("%s: %s has started rank %d of %d: this gad connects ranks by MPI alone: use mpirun (doc/ranks.md), or give --ranks 1 for a run of one process", typed(c), l.By, l.Rank, max(l.Size, want))
 	}
-	link, err := mpi.Open()
-	if err != nil {
+	link, err := mpi.Open(limit)
+	if err != nil && !mpi.Built {
 		return nil, marked{errUsage, err}
+	}
+	if err != nil {
+		return nil, marked{errRunning, err}
 	}
 	if link.Size() != l.Size || link.Rank() != l.Rank {
 		return nil, marked{errUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and libmpi.so.40 are of different installations", l.By, l.Rank, l.Size, link.Rank(), link.Size())}
@@ -57,6 +60,15 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	}
 	if r := g.Rank(); r > 0 {
 		p.rank = fmt.Sprintf("rank %d on %s: ", r, g.Hosts()[r])
+	}
+	programs, err := g.Gather("programs", []byte(versionText()))
+	if err != nil {
+		return nil, marked{errRunning, err}
+	}
+	for r, other := range programs {
+		if string(other) != string(programs[0]) {
+			return nil, fmt.Errorf("%w: ranks: rank %d on %s is gad %s, rank 0 on %s is gad %s: install the same one", trainer.ErrConfig, r, g.Hosts()[r], other, g.Hosts()[0], programs[0])
+		}
 	}
 	return g, nil
 }

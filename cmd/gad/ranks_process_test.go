@@ -140,6 +140,20 @@ func TestRankFaults(t *testing.T) {
 					killed = syscall.Kill(pids[r.IntN(len(pids))], signal) == nil
 				}
 			}
+			if hang && killed { // one that hangs after all have ended keeps mpirun from ending
+				select {
+				case <-time.After((limit + 5) * time.Second):
+				case err := <-p.done:
+					p.done <- err
+				}
+				pids := p.rankPIDs()
+				if len(pids) > 1 {
+					t.Errorf("seed %d: %v after one of %d ranks was stopped, %d are there\n%s", seed, time.Since(at), ranks, len(pids), p.said.String())
+				}
+				for _, pid := range pids {
+					syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
 			code := p.end(t, patience)
 			if code == exitDone {
 				break

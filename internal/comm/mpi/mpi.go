@@ -115,6 +115,7 @@ type link struct {
 	posted     []*message // notes on their way
 	kept       []*message // messages that were given up: the library may still write to them
 	note       [comm.MaxNote]byte
+	limit      time.Duration // of what all ranks do together in the library
 }
 
 // message is one that is on its way: its memory stays where it is.
@@ -123,8 +124,9 @@ type message struct {
 	pins    runtime.Pinner
 }
 
-// Open is the link that mpirun has prepared. It is called once in a process.
-func Open() (comm.Link, error) {
+// Open is the link that mpirun has prepared. It is called once in a process. The ranks meet
+// in it, and in Close: limit is how long each waits for the others there.
+func Open(limit time.Duration) (comm.Link, error) {
 	lib, err := load()
 	if err != nil {
 		return nil, err
@@ -138,7 +140,9 @@ func Open() (comm.Link, error) {
 		os.Setenv("OMPI_MCA_opal_signal", "")
 	}
 	var level int32
-	if code := lib.initThread(nil, nil, threadSerialized, &level); code != success {
+	if code, ok := within(limit, func() int32 { return lib.initThread(nil, nil, threadSerialized, &level) }); !ok {
+		return nil, fmt.Errorf("mpi: the ranks have not met within %v (trainer.rank_timeout): one of them hangs or was not started", limit)
+	} else if code != success {
 		return nil, fmt.Errorf("mpi: MPI_Init_thread: %w", lib.failure(code))
 	}
 	if level < threadSerialized {
@@ -150,7 +154,20 @@ func Open() (comm.Link, error) {
 			return nil, fmt.Errorf("mpi: MPI_COMM_WORLD: %w", lib.failure(code))
 		}
 	}
-	return &link{lib: lib, rank: int(rank), size: int(size)}, nil
+	return &link{lib: lib, rank: int(rank), size: int(size), limit: limit}, nil
+}
+
+// within is what f, a call that waits for all ranks, returns; ok is false if it does not
+// return in time. Then it is left behind, and the process can only end.
+func within(limit time.Duration, f func() int32) (code int32, ok bool) {
+	done := make(chan int32, 1)
+	go func() { done <- f() }()
+	select {
+	case code := <-done:
+		return code, true
+	case <-time.After(limit):
+		return 0, false
+	}
 }
 
 // failure is the library's text for an error.
@@ -345,16 +362,14 @@ func (l *link) Close(orderly bool) error {
 		}
 		return nil
 	}
-	for len(l.posted) > 0 {
-		l.sweep()
-		time.Sleep(pause)
-	}
 	for { // notes that nobody has asked for
 		if _, note, err := l.Note(); err != nil || note == nil {
 			break
 		}
 	}
-	if code := l.lib.finalize(); code != success {
+	if code, ok := within(l.limit, l.lib.finalize); !ok {
+		return fmt.Errorf("mpi: the ranks have not ended together within %v (trainer.rank_timeout): one of them hangs", l.limit)
+	} else if code != success {
 		return fmt.Errorf("mpi: MPI_Finalize: %w", l.lib.failure(code))
 	}
 	return nil

@@ -4,6 +4,7 @@ package mpi
 
 import (
 	"errors"
+	"time"
 
 	"gad/internal/comm"
 )
@@ -12,6 +13,6 @@ import (
 const Built = false
 
 // Open is the link that mpirun has prepared; not in this build.
-func Open() (comm.Link, error) {
+func Open(limit time.Duration) (comm.Link, error) {
 	return nil, errors.New("mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)")
 }
