@@ -133,7 +133,9 @@ var reaching = []string{"net", "os/exec", "plugin"}
 
 // connected may open or accept connections, for the reason given. Training never
 // does: none of these is below trainer.
-var connected = map[string]string{}
+var connected = map[string]string{
+	"internal/comm/tcp": "connects the ranks of a run that a launcher has started without MPI, and no others: both ends prove that they know the run's secret",
+}
 
 // starters may start programs, for the reason given. What they start is past
 // internal/vfs: it must be the user's own word.

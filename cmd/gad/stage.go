@@ -263,7 +263,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			err = marked{errRunning, failed}
 		}
 	}()
-	be, err := openDevice(deviceOf(cfg))
+	be, err := openDevice(p.ofRank(deviceOf(cfg)))
 	if err != nil {
 		return err
 	}

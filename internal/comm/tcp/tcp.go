@@ -19,6 +19,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,23 @@ type Config struct {
 	Addr       string        // host and port where rank 0 listens
 	Secret     []byte        // the same on all ranks, at least LeastSecret bytes
 	Limit      time.Duration // how long a rank waits for the others to come
+}
+
+// defaultPort is where rank 0 listens if its launcher names no port.
+const defaultPort = 29600
+
+// Beside is the Addr of Config for a launcher's address, with or without a port: the port
+// behind it, since torchrun itself may listen on its own.
+func Beside(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(defaultPort)), nil
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 1 || n >= 65535 {
+		return "", fmt.Errorf("port %q: must be 1 to 65534", port)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(n+1)), nil
 }
 
 // LeastSecret is the length of the shortest secret: one side proves its knowledge to

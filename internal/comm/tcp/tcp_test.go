@@ -284,3 +284,19 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("%q, %v", in, err)
 	}
 }
+
+// Rank 0 listens beside its launcher's port.
+func TestBeside(t *testing.T) {
+	for addr, want := range map[string]string{
+		"node0:29500": "node0:29501", "node0": "node0:29600", "10.0.0.1": "10.0.0.1:29600", "[fd00::1]:400": "[fd00::1]:401", "fd00::1": "[fd00::1]:29600",
+		"node0:65535": `port "65535": must be 1 to 65534`, "node0:http": `port "http": must be 1 to 65534`, "tcp://node0": `port "//node0": must be 1 to 65534`,
+	} {
+		got, err := Beside(addr)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", addr, got, want)
+		}
+	}
+}
