@@ -26,7 +26,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
 	"apps/bench": "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/report internal/vfs",
@@ -45,6 +45,7 @@ var house = map[string]string{
 	"internal/checker":              "",
 	"internal/comm":                 "",
 	"internal/comm/mpi":             "internal/comm",
+	"internal/comm/tcp":             "internal/comm",
 	"internal/comm/commtest":        "internal/comm",
 	"internal/compute":              "",
 	"internal/compute/ref":          "internal/compute",

@@ -363,25 +363,28 @@ func (g *Group) Device(what string, elements int, f func(keepOn func() error) er
 	if err := g.begin("device", what); err != nil {
 		return err
 	}
+	var ended error // by keepOn
 	err = f(func() error {
-		err := g.keepOn()
-		if lost := (*Lost)(nil); errors.As(err, &lost) && lost.Err == nil && g.allHere() {
-			return fmt.Errorf("%w: phase %s: all ranks are there, but their devices were not done within %v (trainer.rank_timeout): a GPU or the network between them hangs: NCCL_DEBUG=INFO says more", ErrRanks, g.phase, g.limit)
+		if ended == nil {
+			ended = g.keepOn()
 		}
-		return err
+		if lost := (*Lost)(nil); errors.As(ended, &lost) && lost.Err == nil && g.allHere() {
+			ended = fmt.Errorf("%w: phase %s: all ranks answer, but their GPUs are not done within %v (trainer.rank_timeout): a GPU or the network between them hangs (NCCL_DEBUG=INFO says more)", ErrRanks, g.phase, g.limit)
+		}
+		return ended
 	})
+	if ended != nil {
+		return g.fail(ended)
+	}
 	if err == nil {
 		return nil
-	}
-	if errors.Is(err, ErrRanks) {
-		return g.fail(err)
 	}
 	for until := time.Now().Add(min(g.limit/2, time.Second)); g.failed == nil && time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if lost := g.hear(); lost != nil { // a device's error often follows that of another rank
 			return g.fail(lost)
 		}
 	}
-	return g.fail(fmt.Errorf("%w: phase %s: rank %d on %s: %w", ErrRanks, g.phase, g.Rank(), g.hosts[g.Rank()], err))
+	return g.fail(fmt.Errorf("%w: phase %s, rank %d on %s: %w", ErrRanks, g.phase, g.Rank(), g.hosts[g.Rank()], err))
 }
 
 // allHere reports whether all ranks have begun this call and said so again not long ago.

@@ -101,9 +101,7 @@ func (b *Backend) AllReduce(t compute.Tensor, keepOn func() error) error {
 	if b.err != nil || x.n == 0 {
 		return b.err
 	}
-	if err := b.comm.AllReduce(x.p, int64(x.n), keepOn); err != nil {
-		return fmt.Errorf("cuda: NCCL: %w", err)
-	}
+	err := b.comm.AllReduce(x.p, int64(x.n), keepOn)
 	b.graph.epoch++
-	return nil
+	return err
 }

@@ -171,7 +171,7 @@ func (n *NCCL) failed(call string, r ncclResult) error {
 	if last := text(n.lastError, 0); last != "" && last != words {
 		words += ", " + last
 	}
-	return fmt.Errorf("%s: %w: %s: NCCL_DEBUG=WARN says more", call, r, words)
+	return fmt.Errorf("%s: %w, %s (NCCL_DEBUG=WARN says more)", call, r, words)
 }
 
 // call calls f. A call of a communicator that does not block may answer that it is under way.

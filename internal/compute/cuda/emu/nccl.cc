@@ -347,7 +347,7 @@ Result end(void *handle) {
     Comm *c = valid(handle);
     if (!c) return INVALID_ARGUMENT;
     c->aborted = true;
-    shm_unlink(c->name.c_str());
+    if (c->all(&Part::joined)) shm_unlink(c->name.c_str());
     std::lock_guard<std::mutex> guard(lock);
     live.erase(handle);  // its memory stays: a stream may still ask it
     return SUCCESS;
