@@ -14,8 +14,11 @@
 //                                that ncclCommGetAsyncError reports from then on
 //   GAD_EMU_NCCL_HANG=CALL[:N]   the Nth call is never done; the other ranks wait for it
 //   GAD_EMU_NCCL_VERSION=V       as ncclGetVersion gives it
-//   GAD_EMU_NCCL_LOG=1           says on stderr, at the end, how many sums there were
+//   GAD_EMU_NCCL_LOG=1           says on stderr, when a communicator ends, how many sums there were
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,13 +152,19 @@ Shared *open_shared(const std::string &name, bool make) {
     return p == MAP_FAILED ? nullptr : static_cast<Shared *>(p);
 }
 
-// Names of shared memory that this process has made, removed at its end at the latest.
-struct Made {
-    std::map<std::string, bool> names;
-    ~Made() {
-        for (auto &i : names) shm_unlink(i.first.c_str());
+// sweep removes what processes have left that ended before all ranks had come.
+void sweep() {
+    DIR *d = opendir("/dev/shm");
+    if (!d) return;
+    const std::string prefix = std::string(mark) + "-";
+    while (const dirent *e = readdir(d)) {
+        std::string name = e->d_name;
+        if (name.compare(0, prefix.size(), prefix)) continue;
+        pid_t pid = atoi(name.c_str() + prefix.size());
+        if (pid > 0 && kill(pid, 0) && errno == ESRCH) shm_unlink(("/" + name).c_str());
     }
-} made;
+    closedir(d);
+}
 
 // ---- sums ----
 
@@ -214,12 +223,6 @@ int advance(void *data) {
 }
 
 std::atomic<long> sums;
-struct Log {
-    ~Log() {
-        if (getenv("GAD_EMU_NCCL_LOG")) fprintf(stderr, "emu: nccl: %ld sums\n", sums.load());
-    }
-} at_end;
-
 }  // namespace
 
 API int ncclGetVersion(int *v) {
@@ -252,14 +255,11 @@ API int ncclGetUniqueId(Id *id) {
     memcpy(id->bytes, mark, sizeof mark);
     static std::atomic<int> number;
     std::string name = "/" + std::string(mark) + "-" + std::to_string(getpid()) + "-" + std::to_string(number++);
+    sweep();
     shm_unlink(name.c_str());  // of an earlier process of this number
     Shared *s = open_shared(name, true);
     if (!s) return refuse(SYSTEM, "no shared memory");
     munmap(s, sizeof *s);
-    {
-        std::lock_guard<std::mutex> guard(lock);
-        made.names[name] = true;
-    }
     memcpy(id->bytes + 32, name.c_str(), name.size());
     // The last byte too must have come, by value.
     id->bytes[127] = 'z';
@@ -348,6 +348,7 @@ Result end(void *handle) {
     if (!c) return INVALID_ARGUMENT;
     c->aborted = true;
     if (c->all(&Part::joined)) shm_unlink(c->name.c_str());
+    if (getenv("GAD_EMU_NCCL_LOG")) fprintf(stderr, "emu: nccl: %ld sums\n", sums.load());
     std::lock_guard<std::mutex> guard(lock);
     live.erase(handle);  // its memory stays: a stream may still ask it
     return SUCCESS;
