@@ -31,7 +31,7 @@ var house = map[string]string{
 	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study": "internal/conf internal/report internal/vfs",
 	"apps/task":  "internal/philox",
-	"trainer":    "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
+	"trainer":    "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":      "algos model",
 	"critic":     "algos internal/philox model",
 	"reference":  "model",

@@ -548,8 +548,11 @@ func flush(seed []float32) {
 // Schedule is the learning rate over the optimizer steps of the given number of
 // trainer steps, of batch prompts each.
 func (c Config) Schedule(steps, batch int) model.Schedule {
-	return c.Optim.Schedule(steps * c.PPOEpochs * ceilDiv(batch, c.miniBatch(batch)))
+	return c.Optim.Schedule(steps * c.Updates(batch))
 }
+
+// Updates is the number of optimizer steps of one update on a batch of prompts.
+func (c Config) Updates(batch int) int { return c.PPOEpochs * ceilDiv(batch, c.miniBatch(batch)) }
 
 func (c Config) miniBatch(prompts int) int {
 	if c.PPOMiniBatch > 0 {

@@ -20,6 +20,9 @@ import (
 // same bits for any number of ranks that divides the shards.
 type Ranks = comm.Group
 
+// Traffic counts what a rank has sent to others.
+type Traffic = comm.Traffic
+
 // Split makes m one of the copies that ranks hold, whose gradients are divided into the
 // given number of shards: a power of two, and a multiple of the number of ranks. From
 // then on AllLogProbs, AllScores, GenerateAll, EachShard and Optimizer.Step are calls

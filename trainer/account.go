@@ -27,6 +27,12 @@ func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	t.fastWays(m)
 	_, peak := t.be.Memory()
 	m["perf/mem_peak_bytes"] = float64(peak)
+	if t.ranks.Size() > 1 {
+		now := t.ranks.Traffic()
+		m["timing_s/ranks"] = (now.Sum + now.Gather - t.traffic.Sum - t.traffic.Gather).Seconds()
+		m["perf/sent_bytes"] = float64(now.SumBytes + now.GatherBytes - t.traffic.SumBytes - t.traffic.GatherBytes)
+		t.traffic = now
+	}
 }
 
 // fastWays adds how often the backend could compute in its fast ways, and warns once

@@ -38,6 +38,8 @@ type Plan struct {
 	StepTime    []Timed // an estimate from a short measurement
 	Measured    string  // on what
 	Predicted   bool    // StepTime is a model's of a GPU that need not be there
+
+	actorGradient, criticGradient int64 // bytes
 }
 
 // Item is a named number of bytes.
@@ -288,6 +290,14 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		return o
 	}
 	student, discriminator := c.student(), c.discriminator()
+	p.actorGradient, p.criticGradient = shape.Plan(f, student).Gradients, 0
+	if game {
+		p.criticGradient = shape.Plan(f, discriminator).Gradients
+	}
+	if n := int64(log2(c.Trainer.Shards)); n > 0 {
+		add(fmt.Sprintf("sums of gradients of shards (trainer.shards=%d)", c.Trainer.Shards), n*max(p.actorGradient, p.criticGradient))
+		items[len(items)-1].Note = "on the host; with several ranks less: gad plan --ranks"
+	}
 	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
 	if game { // they learn in turn
 		own, other := shape.Plan(f, c.student()).Gradients, shape.Plan(f, discriminator).Gradients

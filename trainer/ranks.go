@@ -13,6 +13,7 @@ import (
 
 	"gad/internal/checker"
 	"gad/internal/conf"
+	"gad/internal/report"
 	"gad/model"
 )
 
@@ -30,8 +31,8 @@ func (t *Trainer) joinRanks() error {
 	n, c := t.ranks.Size(), t.cfg
 	t.ranks.SetLimit(time.Duration(c.Trainer.RankTimeout) * time.Second)
 	t.ranks.Enter("opening")
-	if c.Trainer.Shards%n != 0 {
-		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, n, n)
+	if err := c.CheckRanks(n); err != nil {
+		return err
 	}
 	if n == 1 {
 		return nil
@@ -201,4 +202,54 @@ func (t *Trainer) verdicts(ctx context.Context, rows []checker.Row) (list []chec
 		return nil, fmt.Errorf("%w: %s", model.ErrStopped, answer.Stopped)
 	}
 	return answer.Verdicts, nil
+}
+
+// RanksText says what a run of the plan takes on several ranks, one a process: beside the
+// plan's memory, which each rank takes, what each sends for a step, and how long that
+// takes at so many Gbit/s.
+func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
+	var b strings.Builder
+	line := func(name, value, note string) {
+		fmt.Fprintf(&b, "  %-52s %10s", name, value)
+		if note != "" {
+			fmt.Fprintf(&b, "  (%s)", note)
+		}
+		b.WriteByte('\n')
+	}
+	batch := c.Data.TrainBatchSize
+	actorSteps, criticSteps := 1, 0
+	if !c.learnsTeacher(p.Stage) && p.Stage != DPO {
+		actorSteps = c.Actor.Updates(batch)
+	}
+	if p.Stage.hasCritic() {
+		criticSteps = c.Critic.Updates(batch)
+	}
+	all := int64(actorSteps)*p.actorGradient + int64(criticSteps)*p.criticGradient
+	sent := 2 * all * int64(ranks-1) / int64(ranks)
+	fmt.Fprintf(&b, "%d ranks, each with all weights and %d of %s\n", ranks, c.Trainer.Shards/ranks, report.Count(c.Trainer.Shards, "shard"))
+	line("memory of each: as above, sums of shards", bytesText(int64(log2(c.Trainer.Shards/ranks))*max(p.actorGradient, p.criticGradient)), "")
+	line("sent by each for a step", bytesText(sent), fmt.Sprintf("gradients of %s of the student and %d of the discriminator", report.Count(actorSteps, "optimizer step"), criticSteps))
+	line(fmt.Sprintf("time of it at %g Gbit/s", gbits), secondsText(8*float64(sent)/gbits/1e9), "--bandwidth")
+	same := "the same for any number of ranks"
+	if c.Trainer.Device == "cuda" {
+		same = "the same from run to run on so many ranks, others on more or fewer"
+	}
+	fmt.Fprintf(&b, "  bits: %s\n", same)
+	return b.String()
+}
+
+// CheckRanks refuses a number of ranks that the settings cannot be divided among.
+func (c *Config) CheckRanks(ranks int) error {
+	if c.Trainer.Shards%ranks != 0 {
+		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)
+	}
+	return nil
+}
+
+// log2 is the logarithm of a power of two.
+func log2(n int) (e int) {
+	for ; n > 1; n /= 2 {
+		e++
+	}
+	return e
 }

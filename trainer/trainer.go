@@ -66,8 +66,9 @@ type Trainer struct {
 	cfg       Config
 	fs        vfs.FS
 	be        compute.Backend
-	ranks     *model.Ranks // nil is one process
-	joined    string       // how the ranks' devices are connected; "" is not at all
+	ranks     *model.Ranks  // nil is one process
+	traffic   model.Traffic // of ranks, at the end of the last step
+	joined    string        // how the ranks' devices are connected; "" is not at all
 	tok       *tokenizer.Tokenizer
 	enc       encoder
 	set, val  *data.Set

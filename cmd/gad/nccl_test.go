@@ -146,20 +146,20 @@ func TestCUDARankFaults(t *testing.T) {
 	}
 	const connecting, gradients = "opening, connecting GPUs", `\S.*, gradients`
 	for _, c := range []struct {
-		name  string
-		env   map[int][]string
-		stop  bool   // rank 1 is stopped when it hangs in a sum
-		want  string // what some rank says, and no other thing
+		name string
+		env  map[int][]string
+		stop bool   // rank 1 is stopped when it hangs in a sum
+		want string // what some rank says, and no other thing
 	}{
-		{name: "id", env: fail(0, "ncclGetUniqueId"), want: `cuda: NCCL: ncclGetUniqueId: ncclSystemError \(2\), unhandled system error`},
+		{name: "id", env: fail(0, "ncclGetUniqueId"), want: `ranks: cuda: NCCL: ncclGetUniqueId: ncclSystemError \(2\), unhandled system error`},
 		{name: "connecting", env: fail(1, "ncclCommInitRankConfig"), want: failed(connecting, 1, "ncclCommInitRankConfig")},
 		{name: "state", env: fail(0, "ncclCommGetAsyncError"), want: failed(connecting, 0, "ncclCommGetAsyncError")},
 		{name: "sum", env: fail(1, "ncclAllReduce"), want: failed(gradients, 1, "ncclAllReduce")},
 		{name: "later sum", env: fail(0, "ncclAllReduce:1"), want: failed(gradients, 0, "ncclAllReduce")},
 		{name: "network", env: fail(0, "async:0"), want: `ranks: phase ` + gradients + `, rank 0 on \S+: driver: device 0: ncclAllReduce: ncclRemoteError \(6\), remote process exited or there was a network error`},
-		{name: "version", env: map[int][]string{1: {"GAD_EMU_NCCL_VERSION=22105"}}, want: `cuda: rank 0 has NCCL 2.30.7, rank 1 has NCCL 2.21.5: they must be the same: install one, or name its file in GAD_NCCL`},
-		{name: "settings", env: map[int][]string{1: {"NCCL_ALGO=Tree"}}, want: `cuda: NCCL: rank 0 has NCCL_ALGO=Ring, .*, rank 1 has NCCL_ALGO=Tree \(set by the user\), .*: they must be the same: set them alike on all ranks`},
-		{name: "no file", env: map[int][]string{0: {"GAD_NCCL=/nonexistent/libnccl.so"}}, want: `cuda: driver: no NCCL: /nonexistent/libnccl.so: cannot open shared object file: No such file or directory: install NCCL 2.14 or later, or name the file in GAD_NCCL`},
+		{name: "version", env: map[int][]string{1: {"GAD_EMU_NCCL_VERSION=22105"}}, want: `ranks: cuda: rank 0 has NCCL 2.30.7, rank 1 has NCCL 2.21.5: they must be the same: install one, or name its file in GAD_NCCL`},
+		{name: "settings", env: map[int][]string{1: {"NCCL_ALGO=Tree"}}, want: `ranks: cuda: NCCL: rank 0 has NCCL_ALGO=Ring, .*, rank 1 has NCCL_ALGO=Tree \(set by the user\), .*: they must be the same: set them alike on all ranks`},
+		{name: "no file", env: map[int][]string{0: {"GAD_NCCL=/nonexistent/libnccl.so"}}, want: `ranks: cuda: driver: no NCCL: /nonexistent/libnccl.so: cannot open shared object file: No such file or directory: install NCCL 2.14 or later, or name the file in GAD_NCCL`},
 		{name: "GPU that hangs", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce"}},
 			want: `ranks: phase ` + gradients + `: all ranks answer, but their GPUs are not done within 6s \(trainer.rank_timeout\): a GPU or the network between them hangs \(NCCL_DEBUG=INFO says more\)`},
 		{name: "hangs when connecting", env: map[int][]string{0: {"GAD_EMU_NCCL_HANG=ncclCommInitRankConfig"}}, want: `ranks: phase ` + connecting + `: all ranks answer, but their GPUs are not done within 6s`},
@@ -170,9 +170,9 @@ func TestCUDARankFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
-			begun := time.Now()
 			list := onGPUs(t, 2, c.env, append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2",
 				"--device", "cuda", "--precision", "f32"), "trainer.shards=2", fmt.Sprint("trainer.rank_timeout=", limit))...)
+			begun := time.Now()
 			if c.stop {
 				// It is in the sum when both have begun it.
 				wait(t, "the sum", func() bool { return strings.Contains(list[0].said.String(), "2 ranks: gradients go by NCCL") })
@@ -189,7 +189,7 @@ func TestCUDARankFaults(t *testing.T) {
 					p.Process.Kill()
 					continue
 				}
-				if code := p.end(t, patience); code != exitFailed && code != exitUsage {
+				if code := p.end(t, patience); code != exitFailed {
 					t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
 				}
 				all += p.said.String()

@@ -23,6 +23,8 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "card", Usage: "with --device cuda: plan for a GPU that need not be there, its memory and a predicted time, out of " + strings.Join(cost.Names(), ", ")},
 		&cli.BoolFlag{Name: "fit", Usage: "find the cheapest settings with which the run fits the memory, and say why"},
 		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 24 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
+		&cli.IntFlag{Name: "ranks", DefaultText: "1", Usage: "plan for so many processes that train together (doc/ranks.md)"},
+		&cli.Float64Flag{Name: "bandwidth", DefaultText: "10", Usage: "with --ranks: what the network between them carries, Gbit/s"},
 		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
 	}
 	for _, f := range stageFlags {
@@ -66,7 +68,25 @@ func (p *program) planCommand() *cli.Command {
 				}
 				card = &named
 			}
-			return p.plan(cfg, stage, int64(gb*1e9), c.Bool("fit"), card)
+			ranks, gbits := 1, 10.0
+			if c.IsSet("ranks") {
+				ranks = c.Int("ranks")
+			}
+			if c.IsSet("bandwidth") {
+				gbits = c.Float64("bandwidth")
+			}
+			switch {
+			case ranks < 1 || ranks&(ranks-1) != 0:
+				return usage("plan: --ranks %d: must be 1, 2, 4 or another power of two", ranks)
+			case c.IsSet("bandwidth") && ranks == 1:
+				return usage("plan: --bandwidth: one process sends nothing: add --ranks")
+			case !(gbits > 0 && gbits < 1e6):
+				return usage("plan: --bandwidth %g: must be a number of Gbit/s above 0", gbits)
+			}
+			if err := cfg.CheckRanks(ranks); err != nil {
+				return err
+			}
+			return p.plan(cfg, stage, int64(gb*1e9), c.Bool("fit"), card, between{ranks, gbits})
 		},
 	}
 }
@@ -87,7 +107,7 @@ func (p *program) cards(c *cli.Context) error {
 
 // plan prints what a run takes; fit adds settings with which it fits. Where the GPU is not
 // at hand, its memory is planned all the same. With a card it is not asked for.
-func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit bool, card *cost.Card) error {
+func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit bool, card *cost.Card, network between) error {
 	d := deviceOf(cfg)
 	if p.planning != nil {
 		return p.planning.take(d, cfg, stage)
@@ -116,10 +136,19 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit 
 		return err
 	}
 	fmt.Fprint(p.out, plan)
+	if network.ranks > 1 {
+		fmt.Fprint(p.out, plan.RanksText(cfg, network.ranks, network.gbits))
+	}
 	if missing != nil {
 		fmt.Fprintf(p.out, "no time estimate, and no memory limit but --memory; --card %s gives both: %v\n", strings.Join(cost.Names(), ", "), missing)
 	}
 	return plan.Check(cfg)
+}
+
+// between is how many ranks a plan is for, and the network between them.
+type between struct {
+	ranks int
+	gbits float64
 }
 
 // planEval is gad eval --dry-run under the flags that both have.

@@ -13,6 +13,7 @@ import (
 
 	"gad/checkpoint"
 	"gad/data"
+	"gad/internal/comm"
 	"gad/internal/conf"
 	"gad/trainer"
 )
@@ -249,7 +250,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			return err
 		}
 		fmt.Fprintf(p.out, "%s\n", resolved)
-		return p.plan(cfg, stage, 0, false, nil)
+		return p.plan(cfg, stage, 0, false, nil, between{})
 	}
 	ranks, err := p.connect(c, time.Duration(cfg.Trainer.RankTimeout)*time.Second)
 	if err != nil {
@@ -270,6 +271,9 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	defer be.Close()
 	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command, Notes: notes, Ranks: ranks})
 	if err != nil {
+		if errors.Is(err, comm.ErrRanks) { // which is none of the inputs
+			return marked{errRunning, err}
+		}
 		return err
 	}
 	defer func() {

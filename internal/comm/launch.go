@@ -31,6 +31,7 @@ var launchers = []launcher{
 	{by: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK", mpi: "OMPI_COMM_WORLD_SIZE"},
 	// SLURM_NTASKS is set in a batch script too, whose one process is no rank.
 	{by: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", host: "SLURM_LAUNCH_NODE_IPADDR", mpi: "PMIX_RANK"},
+	{by: "MPICH's mpirun", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID"}, // whose binary interface is another one
 	{by: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "MASTER_ADDR", port: "MASTER_PORT"},
 	{by: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", host: "PET_MASTER_ADDR", port: "PET_MASTER_PORT"},
 	{by: "LeaderWorkerSet", rank: "LWS_WORKER_INDEX", size: "LWS_GROUP_SIZE", host: "LWS_LEADER_ADDRESS"},

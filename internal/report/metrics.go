@@ -106,6 +106,7 @@ var table = []Metric{
 	{"timing_s/update_actor", "s", "actor update", "%.2f"},
 	{"timing_s/val", "s", "validation", "%.2f"},
 	{"timing_s/save", "s", "the checkpoint that was written after the previous step", "%.2f"},
+	{"timing_s/ranks", "s", "rank 0's calls in which the ranks exchange numbers, waiting for the others included; part of the other times (several ranks)", "%.2f"},
 	{"timing_s/step", "s", "the whole step", "%.2f"},
 
 	{"perf/tokens_per_s", "tokens/s", "prompt and response tokens of the step divided by its time", "%.0f"},
@@ -113,6 +114,7 @@ var table = []Metric{
 	{"perf/mfu", "share", "perf/tflops divided by the speed of a large matrix product, measured at the start of the run", "%.2f"},
 	{"perf/replayed_frac", "share", "share of the step's decode steps that ran as one CUDA graph, recorded in an earlier step; the others launch each kernel by itself (device cuda, steps that sample)", "%.2f"},
 	{"perf/declined_products", "products", "matrix products of the step that cuBLASLt has no algorithm for, so that gad's own kernel, many times slower, computed them; should be 0 (device cuda; the first step includes what came before it)", "%.0f"},
+	{"perf/sent_bytes", "bytes", "sent by rank 0 to others in the step (several ranks)", "%.3g"},
 	{"perf/mem_peak_bytes", "bytes", "largest memory allocated by the compute backend since the start; the process takes more", "%.3g"},
 }
 
