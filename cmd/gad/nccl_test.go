@@ -3,8 +3,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -99,7 +101,7 @@ func (list gpuRanks) done(t *testing.T, sums int) {
 
 // How whole runs of several GPUs compare: two have the bits of one, whose gradient is divided
 // into two shards, as a sum of two has one order; over the host's memory or by NCCL. More GPUs
-// repeat their bits, and have others than one.
+// repeat their bits, and are close to one.
 func TestCUDARanks(t *testing.T) {
 	f := ready(t)
 	args := func(run, precision string, shards int) []string {
@@ -132,7 +134,35 @@ func TestCUDARanks(t *testing.T) {
 		onGPUs(t, 4, nil, args(run("four"), precision, 4)...).done(t, sums)
 		onGPUs(t, 4, nil, args(run("again"), precision, 4)...).done(t, sums)
 		equalRuns(t, run("again"), run("four"), steps)
+		onGPUs(t, 1, nil, args(run("whole"), precision, 4)...).done(t, 0)
+		four, whole := lastFigures(t, run("four")), lastFigures(t, run("whole"))
+		for _, name := range []string{"actor/grad_norm", "critic/grad_norm", "critic/d_loss"} {
+			if a, b := four[name], whole[name]; a == 0 || math.Abs(a-b) > 1e-3*math.Abs(b) {
+				t.Errorf("four ranks: %s is %g, on one %g", name, a, b)
+			}
+		}
 	}
+}
+
+// lastFigures are the metrics of a run's last step.
+func lastFigures(t *testing.T, run string) map[string]float64 {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	figures := map[string]float64{}
+	var row map[string]any
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &row); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range row {
+		if x, ok := value.(float64); ok {
+			figures[name] = x
+		}
+	}
+	return figures
 }
 
 // What fails on one rank is named by it, told to the other, and ends both with exit status 1;
