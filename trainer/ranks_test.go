@@ -109,18 +109,20 @@ func TestRanksChangeNoBit(t *testing.T) {
 			}
 			for _, sizes := range [][]int{{4, 1}, {1, 2}, {2, 4}} {
 				run := filepath.Join(t.TempDir(), fmt.Sprint(sizes))
-				for i, ranks := range sizes {
-					cfg := settings(c.stage, run, append(overrides, fmt.Sprint("trainer.total_steps=", []int{3, 4}[i]))...)
-					for r, err := range together(ranks, cfg, c.stage) {
-						if err != nil {
-							t.Fatalf("%v ranks, rank %d: %v", sizes, r, err)
-						}
+				cfg := settings(c.stage, run, overrides...)
+				members := make([]member, sizes[0])
+				members[sizes[0]-1].ctx = &stopAfter{Context: context.Background(), n: 2}
+				for r, err := range team(members, cfg, c.stage, nil) {
+					if !errors.Is(err, ErrInterrupted) {
+						t.Fatalf("%d ranks, rank %d: %v, want to be stopped", sizes[0], r, err)
 					}
 				}
-				got := record(t, run, 4)
-				if c.stage == Train && len(c.extra) == 0 {
-					same(t, got, want)
+				for r, err := range together(sizes[1], cfg, c.stage) {
+					if err != nil {
+						t.Fatalf("%v ranks, rank %d: %v", sizes, r, err)
+					}
 				}
+				same(t, record(t, run, 4), want)
 			}
 		})
 	}
