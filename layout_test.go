@@ -25,64 +25,71 @@ import (
 //
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
-	".":          "",
-	"cmd/gad":    "apps/bench apps/demo apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/report internal/vfs model tokenizer trainer",
-	"apps/bench": "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
-	"apps/demo":  "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
-	"apps/study": "internal/conf internal/report internal/vfs",
-	"apps/task":  "internal/philox",
-	"trainer":    "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
-	"actor":      "algos model",
-	"critic":     "algos internal/philox model",
-	"reference":  "model",
-	"device":     "internal/compute/cpu internal/compute/cuda model",
-	"model":      "internal/comm internal/compute internal/folder internal/philox internal/safetensors",
-	"data":       "internal/folder internal/vfs",
-	"tokenizer":  "internal/folder",
-	"algos":      "",
-	"checkpoint": "internal/vfs",
+	".":            "",
+	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
+	"apps/bench":   "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
+	"apps/collect": "data internal/endpoint internal/vfs",
+	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
+	"apps/study":   "internal/conf internal/report internal/vfs",
+	"apps/task":    "internal/philox",
+	"trainer":      "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
+	"actor":        "algos model",
+	"critic":       "algos internal/philox model",
+	"reference":    "model",
+	"device":       "internal/compute/cpu internal/compute/cuda model",
+	"model":        "internal/comm internal/compute internal/folder internal/philox internal/safetensors",
+	"data":         "internal/folder internal/vfs",
+	"tokenizer":    "internal/folder",
+	"algos":        "",
+	"checkpoint":   "internal/vfs",
 
-	"internal/checker":              "",
-	"internal/comm":                 "",
-	"internal/comm/mpi":             "internal/comm",
-	"internal/comm/tcp":             "internal/comm",
-	"internal/comm/commtest":        "internal/comm",
-	"internal/compute":              "",
-	"internal/compute/ref":          "internal/compute",
-	"internal/compute/cpu":          "internal/compute",
-	"internal/compute/cost":         "internal/compute internal/compute/cuda",
-	"internal/compute/cuda":         "internal/compute internal/compute/cuda/driver internal/compute/cuda/kernels",
-	"internal/compute/cuda/driver":  "",
-	"internal/compute/cuda/kernels": "",
-	"internal/compute/computetest":  "internal/compute internal/compute/ref",
-	"internal/conf":                 "",
-	"internal/folder":               "",
-	"internal/gguf":                 "internal/safetensors",
-	"internal/gguf/gguftest":        "",
-	"internal/hostile":              "",
-	"internal/philox":               "",
-	"internal/report":               "internal/vfs",
-	"internal/safetensors":          "internal/folder",
-	"internal/textmetrics":          "internal/philox",
-	"internal/vfs":                  "",
-	"internal/vfs/vfstest":          "internal/vfs",
+	"internal/checker":               "",
+	"internal/compute":               "",
+	"internal/compute/ref":           "internal/compute",
+	"internal/compute/cpu":           "internal/compute",
+	"internal/compute/cost":          "internal/compute internal/compute/cuda",
+	"internal/compute/cuda":          "internal/compute internal/compute/cuda/driver internal/compute/cuda/kernels",
+	"internal/compute/cuda/driver":   "",
+	"internal/compute/cuda/kernels":  "",
+	"internal/compute/computetest":   "internal/compute internal/compute/ref",
+	"internal/conf":                  "",
+	"internal/endpoint":              "internal/vfs",
+	"internal/endpoint/endpointtest": "",
+	"internal/folder":                "",
+	"internal/gguf":                  "internal/safetensors",
+	"internal/gguf/gguftest":         "",
+	"internal/hostile":               "",
+	"internal/philox":                "",
+	"internal/report":                "internal/vfs",
+	"internal/safetensors":           "internal/folder",
+	"internal/textmetrics":           "internal/philox",
+	"internal/vfs":                   "",
+	"internal/vfs/vfstest":           "internal/vfs",
+	"apps/judge":                     "internal/endpoint internal/textmetrics",
+	"apps/serve":                     "model tokenizer",
+	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer",
+	"internal/comm":                  "",
+	"internal/comm/mpi":              "internal/comm",
+	"internal/comm/tcp":              "internal/comm",
+	"internal/comm/commtest":         "internal/comm",
 }
 
 // doubles are the implementations and test doubles of an interface, for the tests
 // of whoever works with the package that is named.
 var doubles = map[string]string{
-	"internal/comm/commtest":        "internal/comm",
-	"internal/compute/ref":          "internal/compute",
-	"internal/compute/cpu":          "internal/compute",
-	"internal/compute/cost":         "internal/compute",
-	"internal/compute/cuda":         "internal/compute",
-	"internal/compute/cuda/driver":  "internal/compute", // to tell an emulated device to fail
-	"internal/compute/computetest":  "internal/compute",
-	"internal/compute/cuda/kernels": "internal/compute/cuda/driver",
-	"internal/gguf/gguftest":        "internal/gguf",
-	"internal/vfs/vfstest":          "internal/vfs",
-	"device":                        "internal/compute", // opens one of them, for the examples
-	"internal/hostile":              everyone,           // damages files for the tests of any reader
+	"internal/compute/ref":           "internal/compute",
+	"internal/compute/cpu":           "internal/compute",
+	"internal/compute/cost":          "internal/compute",
+	"internal/compute/cuda":          "internal/compute",
+	"internal/compute/cuda/driver":   "internal/compute", // to tell an emulated device to fail
+	"internal/compute/computetest":   "internal/compute",
+	"internal/compute/cuda/kernels":  "internal/compute/cuda/driver",
+	"internal/gguf/gguftest":         "internal/gguf",
+	"internal/endpoint/endpointtest": "internal/endpoint",
+	"internal/vfs/vfstest":           "internal/vfs",
+	"device":                         "internal/compute", // opens one of them, for the examples
+	"internal/hostile":               everyone,           // damages files for the tests of any reader
+	"internal/comm/commtest":         "internal/comm",
 }
 
 // everyone, as the package of a double, is any.
@@ -135,7 +142,11 @@ var reaching = []string{"net", "os/exec", "plugin"}
 // connected may open or accept connections, for the reason given. Training never
 // does: none of these is below trainer.
 var connected = map[string]string{
-	"internal/comm/tcp": "connects the ranks of a run that a launcher has started without MPI, and no others: both ends prove that they know the run's secret",
+	"internal/comm/tcp":              "connects the ranks of a run that a launcher has started without MPI, and no others: both ends prove that they know the run's secret",
+	"internal/endpoint":              "asks the endpoint that the user names, and no other host",
+	"internal/endpoint/endpointtest": "is a server on the loopback interface, for tests only",
+	"apps/serve":                     "gad serve: accepts connections at the address that the user gives, and opens none",
+	"apps/board":                     "gad board shows runs on the loopback interface, for reading",
 }
 
 // starters may start programs, for the reason given. What they start is past
@@ -146,12 +157,12 @@ var starters = map[string]string{
 
 // unsafes may import unsafe, or hold assembly, for the reason given.
 var unsafes = map[string]string{
-	"internal/comm/mpi":             "hands slices to the MPI library",
 	"internal/compute/cpu":          "aligns its blocks to cache lines and hands slices to assembly",
 	"internal/compute/cuda":         "hands pointers to values to kernels",
 	"internal/compute/cuda/driver":  "calls the driver and cuBLASLt",
 	"internal/compute/cuda/kernels": "holds the kernels; its test calls their compiler",
 	"internal/compute/cuda/emu":     "is the emulated device, in C++",
+	"internal/comm/mpi":             "hands slices to the MPI library",
 }
 
 // nvidia begins the files that may use cgo: those of the build for GPUs.

@@ -560,6 +560,8 @@ func (s *arrowSource) load(b int) (rows, error) {
 			r.response = col
 		case s.lay.ID:
 			r.id = col
+		case s.lay.Finish:
+			r.finish = col
 		case s.lay.PromptIDs:
 			r.promptIDs = col
 		case s.lay.ResponseIDs:
@@ -632,6 +634,11 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 				note = fmt.Sprintf("column %q: type %s is not read as the rows' name: left out", f.Name, f.Type)
 				s.lay.ID = ""
 			}
+		case l.Finish:
+			if !isText(f.Type) {
+				note = fmt.Sprintf("column %q: type %s is not read: left out", f.Name, f.Type)
+				s.lay.Finish = ""
+			}
 		case l.PromptIDs, l.ResponseIDs:
 			list, isList := f.Type.(arrow.ListLikeType)
 			ok, want = f.Type.ID() == arrow.NULL || isList && arrow.IsInteger(list.Elem().ID()), "a list of integers"
@@ -676,7 +683,7 @@ type arrowRows struct {
 	lay   layout
 	bytes int64
 
-	content, teacher, response, id, promptIDs, responseIDs, input, system arrow.Array
+	content, teacher, response, id, finish, promptIDs, responseIDs, input, system arrow.Array
 }
 
 func (r *arrowRows) size() int64 { return r.bytes }
@@ -697,7 +704,7 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 		raw.teacher = arrowText(r.teacher, i)
 	}
 	raw.input, raw.system = arrowText(r.input, i), arrowText(r.system, i)
-	raw.response = arrowText(r.response, i)
+	raw.response, raw.finish = arrowText(r.response, i), arrowText(r.finish, i)
 	if r.id != nil && arrow.IsInteger(r.id.DataType().ID()) {
 		if !r.id.IsNull(i) {
 			raw.id = text{r.id.ValueStr(i), true}

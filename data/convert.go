@@ -105,7 +105,10 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string
 }
 
 // outColumns says which columns are written.
-type outColumns struct{ content, teacher, response, promptIDs, responseIDs, id bool }
+type outColumns struct {
+	content, teacher, response, promptIDs, responseIDs, id, finish bool
+	told                                                           bool
+}
 
 // rowWriter writes rows in one format; finish completes the file.
 type rowWriter interface {
@@ -118,22 +121,10 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 	if err := checkFree(fsys, path); err != nil {
 		return err
 	}
-	var open func(io.Writer, outColumns) (rowWriter, error)
-	switch ext := strings.ToLower(filepath.Ext(path)); ext {
-	case ".arrow":
-		open = newArrowFileWriter
-	case ".arrows", ".stream":
-		open = newArrowStreamWriter
-	case ".parquet":
-		open = newParquetWriter
-	case ".jsonl":
-		open = newLineWriter
-	default:
-		return fmt.Errorf("data: %s: suffix %q: names no format: use .arrow, .arrows, .stream, .parquet or .jsonl", path, ext)
-	}
 	cols := outColumns{
 		content: s.has.Content != "", teacher: s.has.Teacher != "", response: s.has.Response != "",
 		promptIDs: s.has.PromptIDs != "", responseIDs: s.has.ResponseIDs != "", id: s.has.ID != "",
+		finish: s.has.Finish != "",
 	}
 	for i := 0; !cols.teacher && i < s.Len(); i++ { // answers may stand in the conversations
 		row, err := s.Row(i)
@@ -146,19 +137,52 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 	if indices == nil {
 		n = s.Len()
 	}
+	return writeFile(fsys, path, cols, s.opt.Stages, n, func(k int) (Row, error) {
+		if indices != nil {
+			k = indices[k]
+		}
+		return s.Row(k)
+	})
+}
+
+// WriteAnswers writes n rows with the teacher's answers that an endpoint gave: their
+// conversations, id where ids is set, teacher_response, finish_reason, and what Told
+// has. Format and errors are those of Convert.
+func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int, row func(i int) (Row, error)) error {
+	if err := checkFree(fsys, path); err != nil {
+		return err
+	}
+	return writeFile(fsys, path, outColumns{content: true, teacher: true, id: ids, finish: true, told: true}, stages, n, row)
+}
+
+// writers are the formats that rows are written in, by suffix.
+var writers = map[string]func(io.Writer, outColumns) (rowWriter, error){
+	".arrow": newArrowFileWriter, ".arrows": newArrowStreamWriter, ".stream": newArrowStreamWriter,
+	".parquet": newParquetWriter, ".jsonl": newLineWriter,
+}
+
+// CheckSuffix refuses the path of an output whose suffix names no format.
+func CheckSuffix(path string) error {
+	if ext := filepath.Ext(path); writers[strings.ToLower(ext)] == nil {
+		return fmt.Errorf("data: %s: suffix %q: names no format: use .arrow, .arrows, .stream, .parquet or .jsonl", path, ext)
+	}
+	return nil
+}
+
+// writeFile writes n rows.
+func writeFile(fsys vfs.FS, path string, cols outColumns, stages Stages, n int, row func(k int) (Row, error)) error {
+	if err := CheckSuffix(path); err != nil {
+		return err
+	}
 	return commitFile(fsys, path, func(w io.Writer) error {
-		out, err := open(w, cols)
+		out, err := writers[strings.ToLower(filepath.Ext(path))](w, cols)
 		if err != nil {
 			return err
 		}
-		advance, done := s.opt.Stages.Begin("writing "+path, n)
+		advance, done := stages.Begin("writing "+path, n)
 		defer done()
 		for k := range n {
-			i := k
-			if indices != nil {
-				i = indices[k]
-			}
-			row, err := s.Row(i)
+			row, err := row(k)
 			if err != nil {
 				return err
 			}
@@ -316,6 +340,13 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.PromptIDs }))
 	add(cols.responseIDs, names.ResponseIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.ResponseIDs }))
 	add(cols.id, names.ID, text, str(func(r Row) string { return r.ID }))
+	add(cols.finish, names.Finish, text, str(func(r Row) string { return r.Finish }))
+	add(cols.told, "model", text, str(func(r Row) string { return r.Told.Model }))
+	number := func(value func(Row) int) func(array.Builder, Row) {
+		return func(b array.Builder, r Row) { b.(*array.Int64Builder).Append(int64(value(r))) }
+	}
+	add(cols.told, "prompt_tokens", arrow.PrimitiveTypes.Int64, number(func(r Row) int { return r.Told.PromptTokens }))
+	add(cols.told, "completion_tokens", arrow.PrimitiveTypes.Int64, number(func(r Row) int { return r.Told.AnswerTokens }))
 	a.b = array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(fields, nil))
 	return a
 }
@@ -422,6 +453,18 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	ids(cols.promptIDs, names.PromptIDs, func(r Row) []int32 { return r.PromptIDs })
 	ids(cols.responseIDs, names.ResponseIDs, func(r Row) []int32 { return r.ResponseIDs })
 	str(cols.id, names.ID, func(r Row) string { return r.ID })
+	str(cols.finish, names.Finish, func(r Row) string { return r.Finish })
+	str(cols.told, "model", func(r Row) string { return r.Told.Model })
+	number := func(name string, value func(Row) int) {
+		if cols.told {
+			group[name] = parquet.Leaf(parquet.Int64Type)
+			leaves = append(leaves, leaf{[]string{name}, func(values parquet.Row, leaf int, r Row) parquet.Row {
+				return append(values, parquet.Int64Value(int64(value(r))).Level(0, 0, leaf))
+			}})
+		}
+	}
+	number("prompt_tokens", func(r Row) int { return r.Told.PromptTokens })
+	number("completion_tokens", func(r Row) int { return r.Told.AnswerTokens })
 
 	schema := parquet.NewSchema("rows", group)
 	for _, l := range leaves {
@@ -474,6 +517,10 @@ func (l *lineWriter) write(r Row) error {
 		Response    *string    `json:"response,omitempty"`
 		PromptIDs   *[]int32   `json:"prompt_ids,omitempty"`
 		ResponseIDs *[]int32   `json:"response_ids,omitempty"`
+		Finish      *string    `json:"finish_reason,omitempty"`
+		Model       *string    `json:"model,omitempty"`
+		Prompt      *int       `json:"prompt_tokens,omitempty"`
+		Completion  *int       `json:"completion_tokens,omitempty"`
 	}
 	if l.cols.id {
 		line.ID = &r.ID
@@ -492,6 +539,12 @@ func (l *lineWriter) write(r Row) error {
 	}
 	if l.cols.responseIDs && r.ResponseIDs != nil {
 		line.ResponseIDs = &r.ResponseIDs
+	}
+	if l.cols.finish {
+		line.Finish = &r.Finish
+	}
+	if l.cols.told {
+		line.Model, line.Prompt, line.Completion = &r.Told.Model, &r.Told.PromptTokens, &r.Told.AnswerTokens
 	}
 	return l.enc.Encode(line)
 }

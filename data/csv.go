@@ -168,6 +168,8 @@ func (r *csvRows) at(i int) (raw rawRow, err error) {
 			raw.response = text{s, true}
 		case l.ID:
 			raw.id = text{s, true}
+		case l.Finish:
+			raw.finish = text{s, true}
 		case l.input:
 			raw.input = text{s, true}
 		case l.system:

@@ -16,6 +16,7 @@ package data
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrTruncated marks a file that ends before its own marks say it should.
@@ -60,7 +61,22 @@ type Row struct {
 	PromptIDs   []int32   // optional token ids given instead of text
 	ResponseIDs []int32   // optional token ids given instead of text
 	ID          string    // optional name of the row, carried through
+	Finish      string    // why the teacher's answer ended, where the set says it: stop, length, content_filter
+	Told        Told      // is written, never read
 }
+
+// Told is what an endpoint said of the teacher's answer that it gave.
+type Told struct {
+	Model                      string
+	PromptTokens, AnswerTokens int
+}
+
+// Unfinished reports whether the teacher's answer ended before its end: at a limit of
+// tokens, or by a filter.
+func (r Row) Unfinished() bool { return slices.Contains(unfinished, r.Finish) }
+
+// unfinished are the finish_reasons of such answers.
+var unfinished = []string{"length", "content_filter", "max_tokens"}
 
 // Columns names the columns of a set. Only Content (or PromptIDs) must be
 // there; the others are read where present and ignored where not.
@@ -71,10 +87,11 @@ type Columns struct {
 	PromptIDs   string `yaml:"prompt_ids" json:"prompt_ids"`
 	ResponseIDs string `yaml:"response_ids" json:"response_ids"`
 	ID          string `yaml:"id" json:"id"`
+	Finish      string `yaml:"finish_reason" json:"finish_reason"`
 }
 
 // DefaultColumns returns the names content, teacher_response, response,
-// prompt_ids, response_ids and id.
+// prompt_ids, response_ids, id and finish_reason.
 func DefaultColumns() Columns {
 	return Columns{
 		Content:     "content",
@@ -83,5 +100,6 @@ func DefaultColumns() Columns {
 		PromptIDs:   "prompt_ids",
 		ResponseIDs: "response_ids",
 		ID:          "id",
+		Finish:      "finish_reason",
 	}
 }

@@ -13,7 +13,8 @@ const window = 1024
 
 // Measure is what a run must know of a row before it begins.
 type Measure struct {
-	Prompt, Answer int // tokens, the answer's whole with its end
+	Prompt, Answer int  // tokens, the answer's whole with its end
+	Unfinished     bool // the answer has none: see Row.Unfinished
 
 	// The beginnings of the row's Keys: they tell whether two rows have the same
 	// prompt, and the same prompt and answers. 0 where EncodeOptions.Keys is not set.
@@ -67,7 +68,7 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 		if o.Keys || build != nil {
 			e.m = ex.Row.Measure()
 		}
-		e.m.Prompt, e.m.Answer = len(ex.Prompt), len(ex.Answer)
+		e.m.Prompt, e.m.Answer, e.m.Unfinished = len(ex.Prompt), len(ex.Answer), ex.Unfinished()
 		if build != nil {
 			e.row, e.record = ex.Row, appendRecord(nil, ex)
 		}

@@ -63,7 +63,7 @@ func (in Info) String() string {
 	b.WriteString("columns\n")
 	used := map[string]string{
 		in.Read.Content: "conversation", in.Read.Teacher: "teacher's answer", in.Read.Response: "given answer",
-		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens", in.Read.ID: "name of the row",
+		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens", in.Read.ID: "name of the row", in.Read.Finish: "how the answer ended",
 	}
 	for _, column := range in.More {
 		used[column] = "more of the prompt"

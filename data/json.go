@@ -294,6 +294,10 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 			if value[0] != '"' {
 				raw.id, err = text{string(value), true}, nil
 			}
+		case cols.Finish:
+			if value[0] == '"' { // of another type it means something else
+				raw.finish, err = jsonText(key, value)
+			}
 		case cols.PromptIDs:
 			raw.promptIDs, err = jsonIDs(key, value)
 		case cols.ResponseIDs:

@@ -61,7 +61,7 @@ func (k Keep) warn(format string, args ...any) {
 
 const (
 	keptSuffix = ".rows"
-	keptMagic  = "gadrows\x01" // the last byte is the version: raise it when rows are read or kept otherwise
+	keptMagic  = "gadrows\x02" // the last byte is the version: raise it when rows are read or kept otherwise
 	entrySize  = 44
 	footSize   = 92
 	keepFree   = 1 << 30   // bytes of the disk that are left to others
@@ -82,6 +82,9 @@ type entry struct {
 	sum  uint32 // of the record
 }
 
+// unfinishedBit, in the length of an answer, says that it is unfinished.
+const unfinishedBit = 1 << 31
+
 // appendEntry writes e with a checksum of its own.
 func appendEntry(b []byte, e entry) []byte {
 	start := len(b)
@@ -90,7 +93,11 @@ func appendEntry(b []byte, e entry) []byte {
 	b = le.AppendUint32(b, uint32(e.size))
 	b = le.AppendUint32(b, e.sum)
 	b = le.AppendUint32(b, uint32(e.Prompt))
-	b = le.AppendUint32(b, uint32(e.Answer))
+	answer := uint32(e.Answer)
+	if e.Unfinished {
+		answer |= unfinishedBit
+	}
+	b = le.AppendUint32(b, answer)
 	b = le.AppendUint64(b, e.PromptKey)
 	b = le.AppendUint64(b, e.RowKey)
 	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
@@ -102,7 +109,8 @@ func readEntry(b []byte) (e entry, err error) {
 		return e, damaged("an entry's checksum is wrong")
 	}
 	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
-	e.Prompt, e.Answer = int(le.Uint32(b[16:])), int(le.Uint32(b[20:]))
+	answer := le.Uint32(b[20:])
+	e.Prompt, e.Answer, e.Unfinished = int(le.Uint32(b[16:])), int(answer&^unfinishedBit), answer&unfinishedBit != 0
 	e.PromptKey, e.RowKey = le.Uint64(b[24:]), le.Uint64(b[32:])
 	return e, nil
 }
@@ -126,6 +134,7 @@ func appendRecord(b []byte, ex Example) []byte {
 	str(ex.Teacher)
 	str(ex.Response)
 	str(ex.ID)
+	str(ex.Finish)
 	return b
 }
 
@@ -188,7 +197,7 @@ func readRecord(b []byte) (ex Example) {
 			ex.Messages[i] = Message{Role: str(), Content: str()}
 		}
 	}
-	ex.Teacher, ex.Response, ex.ID = str(), str(), str()
+	ex.Teacher, ex.Response, ex.ID, ex.Finish = str(), str(), str(), str()
 	if at != len(b) {
 		panic("bytes after its end")
 	}
@@ -511,7 +520,7 @@ func (b *keeping) add(m Measure, row Row, record []byte) {
 	if b.failed {
 		return
 	}
-	if len(record) > math.MaxUint32 || m.Prompt > math.MaxUint32 || m.Answer > math.MaxUint32 {
+	if len(record) > math.MaxUint32 || m.Prompt > math.MaxUint32 || m.Answer >= unfinishedBit {
 		b.fail(errors.New("a row is too long"))
 		return
 	}

@@ -51,7 +51,7 @@ type layout struct {
 
 // reads reports whether a column is read.
 func (l layout) reads(column string) bool {
-	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs, l.ID, l.input, l.system}, column)
+	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs, l.ID, l.Finish, l.input, l.system}, column)
 }
 
 // nearContent and nearTeacher are other names that people give to the two columns.
@@ -135,7 +135,7 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		}
 		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s", l.Content, quoted(keys), l.role, l.text, hint)
 	}
-	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs, &l.ResponseIDs, &l.ID, &l.input, &l.system} {
+	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs, &l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system} {
 		if !has(*column) {
 			*column = ""
 			continue
@@ -143,6 +143,9 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		if first := slices.Index(names, *column); slices.Contains(names[first+1:], *column) {
 			return l, "", fmt.Errorf("column %q: appears twice: %w", *column, ErrCorrupt)
 		}
+	}
+	if l.Response != "" {
+		l.Finish = "" // it is the given answer's, as gad generate writes it
 	}
 	if found {
 		note = fmt.Sprintf("read as %s: prompt from column %q, %s (data.format=%s)", l.format, l.Content, l.whereAnswer(), l.format)
@@ -229,7 +232,7 @@ var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt"
 func (l layout) assemble(raw rawRow) (Row, *rowFault) {
 	row := Row{
 		Messages: raw.turns, Teacher: raw.teacher.s, Response: raw.response.s,
-		PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s,
+		PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s, Finish: raw.finish.s,
 	}
 	if !raw.turnsOK && raw.promptIDs == nil {
 		column := l.Content
@@ -273,7 +276,7 @@ func (l layout) assemble(raw rawRow) (Row, *rowFault) {
 			return row, &rowFault{l.Content, fmt.Sprintf("turn %d", i), "not valid UTF-8", "re-encode the text"}
 		}
 	}
-	for _, f := range []struct{ column, s string }{{l.Teacher, row.Teacher}, {l.Response, row.Response}, {l.ID, row.ID}} {
+	for _, f := range []struct{ column, s string }{{l.Teacher, row.Teacher}, {l.Response, row.Response}, {l.ID, row.ID}, {l.Finish, row.Finish}} {
 		if !utf8.ValidString(f.s) {
 			return row, &rowFault{f.column, "", "not valid UTF-8", "re-encode the text"}
 		}

@@ -227,6 +227,8 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 				f = parquetField{kind: numberField, leaves: [2]*parquet.Column{c}}
 			}
 			want, optional = "a string or an integer", true
+		case l.Finish:
+			f, want, optional = textOf(c), "a string", true
 		case l.PromptIDs, l.ResponseIDs:
 			f, want = idsOf(c), "a list of integers"
 		default:
@@ -239,7 +241,11 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		}
 		if err != nil && optional {
 			note, err = fmt.Sprintf("%v: left out", err), nil
-			s.lay.ID = ""
+			if c.Name() == l.ID {
+				s.lay.ID = ""
+			} else {
+				s.lay.Finish = ""
+			}
 			continue
 		}
 		if err != nil {
@@ -776,7 +782,7 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		return text{}
 	}
 	raw.teacher, raw.response, raw.id = str(r.lay.Teacher), str(r.lay.Response), str(r.lay.ID)
-	raw.input, raw.system = str(r.lay.input), str(r.lay.system)
+	raw.input, raw.system, raw.finish = str(r.lay.input), str(r.lay.system), str(r.lay.Finish)
 	if s := str(r.lay.Content); s.ok {
 		raw.turns, raw.turnsOK = r.lay.stringTurns(s.s), true
 	}

@@ -45,6 +45,7 @@ const (
 	KindTokens      = "prompt_ids are not tokens"
 	KindLongPrompt  = "prompt over the limit"
 	KindLongAnswer  = "answer over the limit" // it is cut
+	KindUnfinished  = "unfinished answer"     // finish_reason says so
 	KindLastTurn    = "prompt does not end with the user"
 	KindBlank       = "blank turn"
 	KindControl     = "control characters"
@@ -58,7 +59,7 @@ var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
 type Example struct {
 	Row
 	Prompt []int32 // tokens; nil without an encoder
-	Answer []int32 // tokens of the whole teacher's answer with its end; nil without an encoder
+	Answer []int32 // tokens of the whole teacher's answer with its end, without one where it is unfinished; nil without an encoder
 }
 
 // finding is one thing that is wrong with a row. The text says what, where and
@@ -155,8 +156,15 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		}
 	} else {
 		checkText(row.Teacher, column, add)
+		if row.Unfinished() {
+			text := fmt.Sprintf("answer in column %q is unfinished (%s is %q): it teaches no end and makes no pair", column, has.Finish, row.Finish)
+			add(finding{SeverityWarning, KindUnfinished, column, text, text})
+		}
 		if enc != nil {
 			ex.Answer = enc.Answer(row.Teacher)
+			if row.Unfinished() {
+				ex.Answer = ex.Answer[:len(ex.Answer)-1]
+			}
 			checkAnswer(len(ex.Answer), column, lim, add)
 		}
 	}

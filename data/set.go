@@ -64,6 +64,7 @@ type rawRow struct {
 	teacher     text
 	response    text
 	id          text
+	finish      text
 	promptIDs   []int32
 	responseIDs []int32
 }
@@ -225,7 +226,7 @@ func (s *Set) add(f dataFile) error {
 		s.columns = src.schema()
 	}
 	for _, c := range [][2]*string{{&s.has.Content, &l.Content}, {&s.has.Teacher, &l.Teacher}, {&s.has.Response, &l.Response},
-		{&s.has.PromptIDs, &l.PromptIDs}, {&s.has.ResponseIDs, &l.ResponseIDs}, {&s.has.ID, &l.ID}} {
+		{&s.has.PromptIDs, &l.PromptIDs}, {&s.has.ResponseIDs, &l.ResponseIDs}, {&s.has.ID, &l.ID}, {&s.has.Finish, &l.Finish}} {
 		if *c[0] == "" {
 			*c[0] = *c[1]
 		}
@@ -563,6 +564,10 @@ func hashRow(h hash.Hash, row Row) {
 	hashString(h, row.Response)
 	hashIDs(h, row.ResponseIDs)
 	hashString(h, row.ID)
+	if row.Finish != "" { // sets without it keep the digest that they had before it was read
+		hashInt(h, -1)
+		hashString(h, row.Finish)
+	}
 }
 
 // Key identifies a text, whatever file it stands in.

@@ -62,6 +62,9 @@ func (c *counted) Linear(y, x compute.Tensor, w, b *compute.Param, acc bool) {
 func (c *counted) Linears(ps []compute.Projection, x compute.Tensor) {
 	c.op("Linear", func() { c.Backend.Linears(ps, x) })
 }
+func (c *counted) LinearsGrad(dx compute.Tensor, ps []compute.Projection, x compute.Tensor) {
+	c.op("LinearGrad", func() { c.Backend.LinearsGrad(dx, ps, x) })
+}
 func (c *counted) LinearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
 	c.op("LinearGrad", func() { c.Backend.LinearGrad(dx, w, b, dy, x, acc) })
 }

@@ -110,6 +110,7 @@ type block struct {
 	rstdqNH      compute.Tensor
 	rstdkNK      compute.Tensor
 	qNHE, kNKE   compute.Tensor // rotated
+	qkNHE        compute.Tensor // both, where they are columns that lie side by side
 	vNKE         compute.Tensor
 	oNHE, lseNH  compute.Tensor
 	x2ND         compute.Tensor // after attention
@@ -130,7 +131,8 @@ type acts struct {
 	ps []compute.Projection // of the running operation
 
 	// Gradients, in training only.
-	dxND, dhND, dqNHE, dkNKE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
+	dxND, dhND, dqNHE, dkNKE, dqkNHE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
+	dqrNHE, dkrNKE                                                     compute.Tensor // before the q/k norm; dq and dk themselves without one
 }
 
 // What a pass keeps.
@@ -145,15 +147,16 @@ const (
 // activations lays out those of n tokens in the workspace, in place of the pass
 // before's.
 func (m *Model) activations(n int, k keep) *acts {
-	m.cfg.acts(&m.acts, n, k, m.opt.LoRA.Rank, m.ws.in)
+	m.cfg.acts(&m.acts, n, k, m.opt.LoRA.Rank, m.be.Joined(), m.ws.in)
 	return &m.acts
 }
 
 // acts lays out the activations of n tokens in a, with adapters of the given rank (0:
-// none); get is the workspace's, or a counter's when only the size is wanted. What a
+// none). joined has the outputs of q, k and v, and of gate and up, as columns of one matrix
+// (compute.Footprint); get is the workspace's, or a counter's when only the size is wanted. What a
 // norm or SwiGLU puts out is computed again in the backward pass instead of being kept:
 // it costs no matrix product and is a third of the memory.
-func (c *Config) acts(a *acts, n int, k keep, rank int, get func(what purpose, c compute.Class, n int) compute.Tensor) {
+func (c *Config) acts(a *acts, n int, k keep, rank int, joined bool, get func(what purpose, c compute.Class, n int) compute.Tensor) {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
 	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
 	wide := func(layer int, what string, width int) compute.Tensor {
@@ -162,6 +165,21 @@ func (c *Config) acts(a *acts, n int, k keep, rank int, get func(what purpose, c
 	narrow := func(layer int, what string, width int) compute.Tensor {
 		return get(purpose{layer, what}, compute.Narrow, n*width)
 	}
+	// columns are matrices of these widths that lie side by side in a tensor.
+	columns := func(in compute.Tensor, widths ...int) (ts [3]compute.Tensor) {
+		width, at := 0, 0
+		for _, w := range widths {
+			width += w
+		}
+		for i, w := range widths {
+			if !in.Absent() { // it is where only the size is wanted, or after a failure
+				ts[i] = in.Slice(0, n*width).Columns(width, at, at+w)
+			}
+			at += w
+		}
+		return ts
+	}
+	q, kk := h*e, kv*e // widths of queries, and of keys or values
 	inputs, kept := 1, 1
 	if k != keepNothing {
 		inputs = c.Layers + 1
@@ -175,18 +193,30 @@ func (c *Config) acts(a *acts, n int, k keep, rank int, get func(what purpose, c
 	for i := range kept {
 		b := block{
 			rstd1N: wide(i, "first norm [N]", 1),
-			qNHE:   narrow(i, "queries [N,H,E]", h*e),
-			kNKE:   narrow(i, "keys [N,K,E]", kv*e),
-			vNKE:   narrow(i, "values [N,K,E]", kv*e),
-			oNHE:   narrow(i, "attention [N,H,E]", h*e),
+			oNHE:   narrow(i, "attention [N,H,E]", q),
 			lseNH:  wide(i, "attention sums [N,H]", h),
 			rstd2N: wide(i, "second norm [N]", 1),
-			gateNF: narrow(i, "gate [N,F]", f),
-			upNF:   narrow(i, "up [N,F]", f),
 		}
+		var qkv [3]compute.Tensor // what the products put out
+		if joined {
+			both := narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
+			if qkv = columns(both, q, kk, kk); !c.QKNorm {
+				b.qkNHE = columns(both, q+kk, kk)[0]
+			}
+			gu := columns(narrow(i, "gate and up [N,2F]", 2*f), f, f)
+			b.gateNF, b.upNF = gu[0], gu[1]
+		} else {
+			names := [2]string{"queries [N,H,E]", "keys [N,K,E]"}
+			if c.QKNorm {
+				names = [2]string{"queries before their norm [N,H,E]", "keys before their norm [N,K,E]"}
+			}
+			qkv = [3]compute.Tensor{narrow(i, names[0], q), narrow(i, names[1], kk), narrow(i, "values [N,K,E]", kk)}
+			b.gateNF, b.upNF = narrow(i, "gate [N,F]", f), narrow(i, "up [N,F]", f)
+		}
+		b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
 		if c.QKNorm {
-			b.qrNHE = narrow(i, "queries before their norm [N,H,E]", h*e)
-			b.krNKE = narrow(i, "keys before their norm [N,K,E]", kv*e)
+			b.qrNHE, b.krNKE = b.qNHE, b.kNKE
+			b.qNHE, b.kNKE = narrow(i, "queries [N,H,E]", q), narrow(i, "keys [N,K,E]", kk)
 			b.rstdqNH = wide(i, "query norm [N,H]", h)
 			b.rstdkNK = wide(i, "key norm [N,K]", kv)
 		}
@@ -204,12 +234,33 @@ func (c *Config) acts(a *acts, n int, k keep, rank int, get func(what purpose, c
 	if k != keepNothing {
 		a.dxND = wide(all, "gradient of the residual stream [N,D]", d)
 		a.dhND = narrow(all, "gradient of a norm [N,D]", d)
-		a.dqNHE = narrow(all, "gradient of queries [N,H,E]", h*e)
-		a.dkNKE = narrow(all, "gradient of keys [N,K,E]", kv*e)
-		a.dvNKE = narrow(all, "gradient of values [N,K,E]", kv*e)
-		a.doNHE = narrow(all, "gradient of attention [N,H,E]", h*e)
-		a.dgNF = narrow(all, "gradient of the gate [N,F]", f)
-		a.duNF = narrow(all, "gradient of up [N,F]", f)
+		a.doNHE = narrow(all, "gradient of attention [N,H,E]", q)
+		if joined {
+			both := narrow(all, "gradient of queries, keys and values [N,H+2K,E]", q+2*kk)
+			qkv := columns(both, q, kk, kk)
+			a.dqNHE, a.dkNKE, a.dvNKE = qkv[0], qkv[1], qkv[2]
+			a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
+			width := 2 * f
+			if c.QKNorm { // gate's and up's are of no use any more when queries' and keys' are computed
+				width = max(width, q+kk)
+			}
+			gu := narrow(all, "gradient of gate and up [N,2F]", width)
+			switch {
+			case !c.QKNorm:
+				a.dqkNHE = columns(both, q+kk, kk)[0]
+			case !gu.Absent():
+				a.dqNHE, a.dkNKE = gu.Slice(0, n*q), gu.Slice(n*q, n*(q+kk))
+			}
+			dgu := columns(gu, f, f)
+			a.dgNF, a.duNF = dgu[0], dgu[1]
+		} else {
+			a.dqNHE = narrow(all, "gradient of queries [N,H,E]", q)
+			a.dkNKE = narrow(all, "gradient of keys [N,K,E]", kk)
+			a.dvNKE = narrow(all, "gradient of values [N,K,E]", kk)
+			a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
+			a.dgNF = narrow(all, "gradient of the gate [N,F]", f)
+			a.duNF = narrow(all, "gradient of up [N,F]", f)
+		}
 		if rank > 0 {
 			a.dlowNR = narrow(all, "gradient of the adapter [N,r]", rank)
 		}
@@ -236,10 +287,16 @@ func (a *acts) out(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
 // yet, and writes o (and lse and the rotated q and k, when a gradient will want them).
 type attend func(layer int, b *block, posN []int32)
 
-// rotate turns the queries and keys of b by their positions.
-func (m *Model) rotate(b *block, posN []int32) {
-	m.be.Rope(b.qNHE, m.cfg.Heads, m.cfg.HeadDim, posN, m.rope, false)
-	m.be.Rope(b.kNKE, m.cfg.KVHeads, m.cfg.HeadDim, posN, m.rope, false)
+// rotate turns queries and keys by their positions, or back: those of qk where both are
+// there as one.
+func (m *Model) rotate(qNHE, kNKE, qkNHE compute.Tensor, posN []int32, inverse bool) {
+	c := &m.cfg
+	if !qkNHE.Absent() {
+		m.be.Rope(qkNHE, c.Heads+c.KVHeads, c.HeadDim, posN, m.rope, inverse)
+		return
+	}
+	m.be.Rope(qNHE, c.Heads, c.HeadDim, posN, m.rope, inverse)
+	m.be.Rope(kNKE, c.KVHeads, c.HeadDim, posN, m.rope, inverse)
 }
 
 func (m *Model) attnShape() compute.AttnShape {
@@ -308,23 +365,21 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		if !act.Absent() {
 			m.weightGrad(p.down, dy, act)
 		}
-		m.linearGrad(a.dhND, p.gate, nil, a.dgNF, a.hND, false)
-		m.linearGrad(a.dhND, p.up, nil, a.duNF, a.hND, true)
+		a.ps = append(a.ps[:0], compute.Projection{Y: a.dgNF, W: p.gate}, compute.Projection{Y: a.duNF, W: p.up})
+		m.linearsGrad(a.dhND, a.ps, a.hND)
 		be.RMSNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N, true)
 
 		// x2 = x + o(attention(rope(q(h)), rope(k(h)), v(h))), h = norm1(x)
 		m.linearGrad(a.doNHE, p.wo, nil, a.dxND, b.oNHE, false)
 		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, pack)
-		be.Rope(a.dqNHE, c.Heads, c.HeadDim, posN, m.rope, true)
-		be.Rope(a.dkNKE, c.KVHeads, c.HeadDim, posN, m.rope, true)
+		m.rotate(a.dqNHE, a.dkNKE, a.dqkNHE, posN, true)
 		if c.QKNorm {
-			be.RMSNormGrad(a.dqNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
-			be.RMSNormGrad(a.dkNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
+			be.RMSNormGrad(a.dqrNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
+			be.RMSNormGrad(a.dkrNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
 		}
 		be.RMSNorm(a.hND, b.rstd1N, b.xND, p.norm1, c.RMSEps)
-		m.linearGrad(a.dhND, p.wq, p.bq, a.dqNHE, a.hND, false)
-		m.linearGrad(a.dhND, p.wk, p.bk, a.dkNKE, a.hND, true)
-		m.linearGrad(a.dhND, p.wv, p.bv, a.dvNKE, a.hND, true)
+		a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq}, compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk}, compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
+		m.linearsGrad(a.dhND, a.ps, a.hND)
 		be.RMSNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N, true)
 	}
 	if !m.embed.G.Absent() {

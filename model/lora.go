@@ -299,11 +299,32 @@ func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
 // trains reports whether weightGrad of w has anything to do.
 func (m *Model) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
 
-// linearGrad is the gradient of linear; x Aᵀ is computed again.
+// linearGrad is the gradient of linear.
 //
-//	t = s x Aᵀ;  B.G += dyᵀ t;  dt = s dy B;  A.G += dtᵀ x;  dx (=, or += if acc) dy w + dt A
+//	dx (=, or += if acc) dy w + what adaptGrad adds
 func (m *Model) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
 	m.be.LinearGrad(dx, w, b, dy, x, acc)
+	m.adaptGrad(dx, w, dy, x)
+}
+
+// linearsGrad is the gradient of linears, whose outputs' gradients are in the places of these.
+func (m *Model) linearsGrad(dx compute.Tensor, ps []compute.Projection, x compute.Tensor) {
+	if len(m.adapters) > 0 && !m.be.Joined() {
+		for i, p := range ps { // nothing is gained by the other order of dx's sum
+			m.linearGrad(dx, p.W, p.B, p.Y, x, i > 0)
+		}
+		return
+	}
+	m.be.LinearsGrad(dx, ps, x)
+	for _, p := range ps {
+		m.adaptGrad(dx, p.W, p.Y, x)
+	}
+}
+
+// adaptGrad is the gradient of adapt; x Aᵀ is computed again.
+//
+//	t = s x Aᵀ;  B.G += dyᵀ t;  dt = s dy B;  A.G += dtᵀ x;  dx += dt A
+func (m *Model) adaptGrad(dx compute.Tensor, w *compute.Param, dy, x compute.Tensor) {
 	ad := m.adapters[w]
 	if ad == nil {
 		return

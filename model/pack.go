@@ -167,7 +167,7 @@ func invTemp(temperature float64) (float64, error) {
 
 // packed is Attention over the sequences of the pack.
 func (m *Model) packed(_ int, b *block, posN []int32) {
-	m.rotate(b, posN)
+	m.rotate(b.qNHE, b.kNKE, b.qkNHE, posN, false)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(), m.pk.Pack)
 }
 

@@ -94,7 +94,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		return compute.Tensor{}
 	}
 	var a acts
-	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim), Vocab: all.head.Rows, Heads: c.Heads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
+	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim), Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
 	if o.Tokens > 0 {
 		k := keepNothing
 		switch {
@@ -103,10 +103,10 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		case o.Trainable:
 			k = keepBlocks
 		}
-		c.acts(&a, o.Tokens, k, o.LoRA.Rank, count)
+		c.acts(&a, o.Tokens, k, o.LoRA.Rank, f.Joined(), count)
 	}
 	if o.Forward > o.Tokens {
-		c.acts(&a, o.Forward, keepNothing, o.LoRA.Rank, count)
+		c.acts(&a, o.Forward, keepNothing, o.LoRA.Rank, f.Joined(), count)
 		work.Tokens, work.Rows = o.Forward, o.Forward
 	}
 	if o.Slots > 0 {
@@ -116,8 +116,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		}
 		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
-		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, count)
-		c.acts(&a, decodeRows(f.DecodeMultiple(), slots), keepNothing, o.LoRA.Rank, count)
+		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, f.Joined(), count)
+		c.acts(&a, decodeRows(f.DecodeMultiple(), slots), keepNothing, o.LoRA.Rank, f.Joined(), count)
 		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
 		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
 		if o.Trainable {

@@ -3,12 +3,13 @@
 # and the real data: SeqKD, SODA, GAD and GRGC from the same student, judged on the
 # same held-out rows. It ends in the judge's table.
 #
-#   MODEL=Qwen2.5-3B-Instruct DATA=train.parquet VAL=val.parquet JUDGE='python3 judge.py' scripts/paper.sh
+#   MODEL=Qwen2.5-3B-Instruct DATA=train.parquet VAL=val.parquet JUDGE_URL=http://127.0.0.1:8000/v1 JUDGE_MODEL=Qwen2.5-72B-Instruct scripts/paper.sh
 #   scripts/paper.sh --dry-run     the same commands on a generated task, in tiny shapes, on the CPU
 #
-# JUDGE is a checker: a program that reads answers as JSON lines and writes a score for
-# each (doc/the-game.md has its protocol). The paper's judge writes a reference answer first, scores
-# student s and reference r, and gives s/(s+r): 0.5 is as good as the reference.
+# JUDGE_URL is an OpenAI-compatible endpoint and JUDGE_MODEL its model, which judges as in
+# the paper (doc/evaluation.md): a reference answer first, then grades of student s and
+# reference r, 100 s/(s+r). JUDGE, instead or beside it, is a checker: a program that reads
+# answers as JSON lines and writes a score for each (doc/the-game.md has its protocol).
 #
 # Killed or interrupted? Run the same command again: finished stages say so and
 # are passed, the one under way goes on.
@@ -33,7 +34,10 @@ fi
 MODEL=${MODEL:?folder of an instruct model}
 DATA=${DATA:?training rows: content and teacher_response}
 VAL=${VAL:?held-out rows}
-JUDGE=${JUDGE:?a checker, for instance python3 judge.py}
+JUDGE=${JUDGE:-}
+JUDGE_URL=${JUDGE_URL:-}
+[ -n "$JUDGE$JUDGE_URL" ] || { echo 'paper.sh: no judge: give JUDGE_URL and JUDGE_MODEL, or JUDGE, a checker' >&2; exit 2; }
+[ -z "$JUDGE_URL" ] || JUDGE_MODEL=${JUDGE_MODEL:?the model of JUDGE_URL}
 RUNS=${RUNS:-runs/$(basename "$MODEL")}
 DEVICE=${DEVICE:-cuda}
 SEEDS=${SEEDS:-1 2 3}    # the papers have one; the spread between seeds is part of a result
@@ -79,8 +83,10 @@ for seed in $SEEDS; do
       "$GAD" export --run "$RUNS/$arm.$seed" --output "$student" >&2
     fi
     mkdir -p "$RUNS/judged"
-    [ -s "$RUNS/judged/$arm.$seed.json" ] || {
-      "$GAD" eval --model "$student" --data "$VAL" --device "$DEVICE" --limit "$LIMIT" --disc-steps 0 --checker "$JUDGE" --json ${MAXNEW:+--max-response-length "$MAXNEW"} >"$RUNS/judged/$arm.$seed.tmp"
+    [ -s "$RUNS/judged/$arm.$seed.json" ] && [ -s "$RUNS/judged/$arm.$seed.jsonl" ] || {
+      rm -f "$RUNS/judged/$arm.$seed.jsonl"
+      "$GAD" eval --model "$student" --data "$VAL" --device "$DEVICE" --limit "$LIMIT" --disc-steps 0 ${JUDGE:+--checker "$JUDGE"} --json ${MAXNEW:+--max-response-length "$MAXNEW"} \
+        --output "$RUNS/judged/$arm.$seed.jsonl" >"$RUNS/judged/$arm.$seed.tmp"
       mv "$RUNS/judged/$arm.$seed.tmp" "$RUNS/judged/$arm.$seed.json"
     }
   done
@@ -89,11 +95,19 @@ done
 # One number of a line of JSON; sed, so that no other program is needed.
 figure() { sed -n 's/.*"'"$1"'":\(-\{0,1\}[0-9.e+-]*\).*/\1/p' "$2"; }
 
-printf '\n%-10s%6s%12s%22s%12s%14s\n' arm seed judge '95 %' ROUGE-L 'length ratio'
+printf '\n%-10s%6s%12s%22s%12s%14s\n' arm seed checker '95 %' ROUGE-L 'length ratio'
 for arm in before "${arms[@]}"; do
   for seed in $SEEDS; do
     file=$RUNS/judged/$arm.$seed.json
-    printf '%-10s%6s%12.4f%22s%12.4f%14.3f\n' "$arm" "$seed" "$(figure check "$file")" \
+    printf '%-10s%6s%12s%22s%12.4f%14.3f\n' "$arm" "$seed" "$(figure check "$file")" \
       "$(sed -n 's/.*"check_ci95":\[\([^]]*\)\].*/\1/p' "$file")" "$(figure rouge_l "$file")" "$(figure len_ratio "$file")"
   done
 done
+
+[ -n "$JUDGE_URL" ] || exit 0
+step 'the same answers, by the judge; what it has said is in judgments.jsonl and is not asked again'
+answers=(--answers "$RUNS/judged/before.${SEEDS%% *}.jsonl")
+for arm in "${arms[@]}"; do
+  for seed in $SEEDS; do answers+=(--answers "$RUNS/judged/$arm.$seed.jsonl"); done
+done
+"$GAD" eval "${answers[@]}" --judge "$JUDGE_URL" --judge-model "$JUDGE_MODEL" --judge-teacher --judge-journal "$RUNS/judgments.jsonl"

@@ -11,6 +11,7 @@
 #   GAD_STATES=200      crash: crashed states for each operation and share of data kept
 #   GAD_STEPS=5000      memory: steps of one process
 #   GAD_CASES=1000000   hostile: damaged files for each format
+#   GAD_COLLECT=10000   collect: prompts, of a server that allows 1,500 requests a minute
 #   GAD_FUZZ=10m        fuzz: time for each target, or a number of executions: 1000000x
 #   GAD_FUZZ_ONLY=Arrow fuzz: only targets whose name matches this expression
 set -euo pipefail
@@ -18,7 +19,7 @@ cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 
 # The names of the parts, in the order in which they run: a part is a function.
-parts=(kill signal crash disk memory hostile fuzz)
+parts=(kill signal crash disk memory collect hostile fuzz)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -70,6 +71,11 @@ disk() {
 memory() {
   rows '^TestSteady(Heap|Memory)$' ./cmd/gad -steady "${GAD_STEPS:-5000}"
   rows '^TestRunOutOfMemory$' ./trainer
+}
+
+# Row 21: prompts asked of a server that misbehaves, by a program that is killed 50 times.
+collect() {
+  rows '^TestCollectKill$' ./cmd/gad -collectprompts "${GAD_COLLECT:-10000}" -collectkills 50 -collectrpm 1500
 }
 
 # Rows 12 to 17: damaged files of every format.

@@ -20,7 +20,7 @@ type Batch struct {
 	Rows        []int       // [P] row of each in the data set
 	Prompts     [][]int32   // [P]
 	Teachers    []model.Seq // [P] prompt and teacher's answer, as every sequence ends
-	TeacherCut  []bool      // [P] the answer was longer than the limit
+	TeacherCut  []bool      // [P] the answer was longer than the limit, or unfinished
 	TeacherText []string    // [P]
 	PromptText  []string    // [P]
 }
@@ -50,12 +50,13 @@ func (e encoder) Answer(text string) []int32 {
 // it was longer than the limit and therefore has none.
 func (e encoder) answer(text string) (ids []int32, cut bool) { return e.cut(e.Answer(text)) }
 
-// cut shortens an answer to the limit.
+// cut shortens an answer to the limit. One that is unfinished comes without its end
+// (data.Row.Unfinished): it is cut too.
 func (e encoder) cut(ids []int32) ([]int32, bool) {
 	if len(ids) > e.maxResponse {
 		return ids[:e.maxResponse:e.maxResponse], true
 	}
-	return ids, false
+	return ids, len(ids) == 0 || ids[len(ids)-1] != e.tok.EndOfTurn()
 }
 
 // given is the answer that a row carries: response_ids, else response, else
@@ -71,7 +72,11 @@ func (e encoder) given(r data.Row) (ids []int32, cut bool, what string, err erro
 		ids, cut = e.answer(r.Response)
 		return ids, cut, "response", nil
 	case r.Teacher != "":
-		ids, cut = e.answer(r.Teacher)
+		ids = e.Answer(r.Teacher)
+		if r.Unfinished() {
+			ids = ids[:len(ids)-1]
+		}
+		ids, cut = e.cut(ids)
 		return ids, cut, "teacher_response", nil
 	}
 	return nil, false, "", fmt.Errorf("data: row %d: has none of response_ids, response and teacher_response: nothing to score", r.Index)
@@ -130,6 +135,9 @@ type usable struct {
 	dropped int // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
 	cut     int // of rows, those whose teacher's answer is over the limit
 
+	unfinished        int // of rows, those whose teacher's answer is within it and unfinished
+	droppedUnfinished int // of dropped, the same
+
 	// What data.max_response_length would keep all answers, and 99 in 100, of the
 	// rows and of those that were dropped for their answer.
 	forAll, forMost int
@@ -160,6 +168,13 @@ func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings,
 				return true
 			}
 			u.cut++
+		} else if m.Unfinished {
+			if c.TruncTeacher == "filter" {
+				u.dropped++
+				u.droppedUnfinished++
+				return true
+			}
+			u.unfinished++
 		}
 		u.rows = append(u.rows, int32(i))
 		known.look(m)
@@ -183,6 +198,17 @@ func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings,
 		return u, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), set.Len(), c.MaxPrompt, c.MaxResponse)
 	}
 	return u, nil
+}
+
+// why says what rows were left out for.
+func (u usable) why() string {
+	switch u.droppedUnfinished {
+	case 0:
+		return "over the length limits"
+	case u.dropped:
+		return "unfinished (finish_reason)"
+	}
+	return "over the length limits or unfinished (finish_reason)"
 }
 
 // sightings count the rows of one set that are in another too.
@@ -269,7 +295,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		s.notes = append(s.notes, fmt.Sprintf("data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it", b, n))
 	}
 	if train.dropped > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are over the length limits and left out", train.dropped, t.set.Len()))
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are %s and left out", train.dropped, t.set.Len(), train.why()))
 	}
 	note, err := train.pairs(name, c, t.Stage)
 	if err != nil {
@@ -315,7 +341,7 @@ func (t *Trainer) keepRows(s *start) data.Keep {
 // left out, unless the settings include it. A run without a single pair is refused:
 // its discriminator would never learn.
 func (u usable) pairs(name string, c Config, stage Stage) (note string, err error) {
-	if u.cut == 0 {
+	if u.cut+u.unfinished == 0 {
 		return "", nil
 	}
 	setting, include := "critic.truncated", c.Critic.Truncated == "include"
@@ -327,13 +353,22 @@ func (u usable) pairs(name string, c Config, stage Stage) (note string, err erro
 	if u.forMost < u.forAll && u.forMost > limit {
 		would += fmt.Sprintf(", %d 99 %%", u.forMost)
 	}
+	if (stage == DPO || stage.hasCritic()) && !include && u.cut+u.unfinished == n && u.unfinished > 0 {
+		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length %d: collect answers with a higher limit of tokens; or set %s=include", ErrConfig, name, n, limit, setting)
+	}
 	if (stage == DPO || stage.hasCritic()) && !include && u.cut == n { // a pool gives pairs in the place of others only
 		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set %s=include", ErrConfig, name, n, limit, would, setting)
 	}
 	// rounded down to a tenth, so that 100 % is all
-	cut := fmt.Sprintf("%d of %d teacher answers (%.1f %%) are cut at data.max_response_length %d", u.cut, n, math.Floor(1000*float64(u.cut)/float64(n))/10, limit)
+	percent := func(k int) float64 { return math.Floor(1000*float64(k)/float64(n)) / 10 }
+	cut := fmt.Sprintf("%d of %d teacher answers (%.1f %%) are cut at data.max_response_length %d", u.cut, n, percent(u.cut), limit)
+	if u.cut == 0 {
+		cut, would = fmt.Sprintf("%d of %d teacher answers (%.1f %%) are unfinished (finish_reason)", u.unfinished, n, percent(u.unfinished)), "collect them with a higher limit of tokens to have them whole"
+	} else if u.unfinished > 0 {
+		cut += fmt.Sprintf(", %d more (%.1f %%) are unfinished (finish_reason)", u.unfinished, percent(u.unfinished))
+	}
 	switch {
-	case stage == SFT && u.cut == n:
+	case stage == SFT && u.cut+u.unfinished == n:
 		cut += ": the student never learns to end an answer"
 	case stage == SFT:
 		cut += " and do not teach the student to end an answer"

@@ -47,7 +47,7 @@ type DataConfig struct {
 	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" doc:"longest prompt in tokens"`
 	MaxResponse    int      `yaml:"max_response_length" min:"1" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
 	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
-	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut, or is unfinished by its finish_reason; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
 	CacheDir       string   `yaml:"cache_dir" doc:"folder for encoded training rows, so that the next run on the same data and tokenizer need not encode them again (data of 4 MB and more); auto: gad in the user's cache folder, on Linux $XDG_CACHE_HOME or ~/.cache; none: rows are encoded in each run. Results do not depend on it"`
 	CacheGB        int      `yaml:"cache_gb" min:"1" doc:"largest size of that folder, GB; the oldest files are removed first"`
 }

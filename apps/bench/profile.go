@@ -124,16 +124,27 @@ func (p *profile) Linears(ps []compute.Projection, x compute.Tensor) {
 	p.op("Linear", c, func() { p.Backend.Linears(ps, x) })
 }
 
-func (p *profile) LinearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
-	n, i, o := float64(dy.Len()/w.Rows), float64(w.Cols), float64(w.Rows)
+func (p *profile) LinearsGrad(dx compute.Tensor, ps []compute.Projection, x compute.Tensor) {
 	var c cost
+	for _, q := range ps {
+		c = c.plus(p.linearGrad(dx, q.W, q.Y, x))
+	}
+	p.op("LinearGrad", c, func() { p.Backend.LinearsGrad(dx, ps, x) })
+}
+
+func (p *profile) LinearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
+	p.op("LinearGrad", p.linearGrad(dx, w, dy, x), func() { p.Backend.LinearGrad(dx, w, b, dy, x, acc) })
+}
+
+func (p *profile) linearGrad(dx compute.Tensor, w *compute.Param, dy, x compute.Tensor) (c cost) {
+	n, i, o := float64(dy.Len()/w.Rows), float64(w.Cols), float64(w.Rows)
 	if !dx.Absent() {
 		c = c.plus(p.s.linear(n, i, o))
 	}
 	if !w.G.Absent() && !x.Absent() {
 		c = c.plus(p.s.weightGrad(n, i, o))
 	}
-	p.op("LinearGrad", c, func() { p.Backend.LinearGrad(dx, w, b, dy, x, acc) })
+	return c
 }
 
 func (p *profile) Rope(x compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {

@@ -141,7 +141,7 @@ func unknownCommand(before, name string, commands []*cli.Command) error {
 			return usage("unknown command %q: did you mean gad %s %s?", name, c.Name, name)
 		}
 	}
-	if other := map[string]string{"evaluate": "eval", "test": "eval", "finetune": "sft", "chat": "generate", "run": "generate", "infer": "generate", "continue": "resume", "settings": "help settings", "version": "--version"}[name]; before == "" && other != "" {
+	if other := map[string]string{"evaluate": "eval", "test": "eval", "finetune": "sft", "run": "generate", "infer": "generate", "continue": "resume", "settings": "help settings", "version": "--version"}[name]; before == "" && other != "" {
 		return usage("unknown command %q: did you mean gad %s?", name, other)
 	}
 	if near := nearestCommand(name, commands); near != "" {

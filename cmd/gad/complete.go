@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/judge"
 	"gad/internal/conf"
 	"gad/trainer"
 )
@@ -201,6 +202,10 @@ func valuesOf(flag string) []string {
 		return trainer.PresetNames()
 	case "stage":
 		return []string{string(trainer.SFT), string(trainer.DPO), string(trainer.Warmup), string(trainer.Train)}
+	case "judge-mode":
+		return judge.Modes
+	case "judge-against":
+		return []string{againstTeacher, againstFirst}
 	}
 	for _, f := range stageFlags {
 		if f.name == flag {

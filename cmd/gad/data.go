@@ -38,7 +38,7 @@ func (p *program) openSet(c *cli.Context, paths []string, split string) (*data.S
 // namedData are the files of --data as messages name them.
 func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"), " ") }
 
-// dataCommand is gad data inspect|validate|convert|split.
+// dataCommand is gad data inspect|validate|convert|split|collect.
 func (p *program) dataCommand() *cli.Command {
 	columns := setFlags("data")
 	open := func(c *cli.Context) (*data.Set, error) {
@@ -50,8 +50,8 @@ func (p *program) dataCommand() *cli.Command {
 	limits := trainer.DefaultConfig().Data
 	return &cli.Command{
 		Name:   "data",
-		Usage:  "inspect, validate, convert or split a data set",
-		Action: func(c *cli.Context) error { return noSubcommand(c, "inspect, validate, convert or split") },
+		Usage:  "inspect, validate, convert or split a data set, or collect a teacher's answers for one",
+		Action: func(c *cli.Context) error { return noSubcommand(c, "inspect, validate, convert, split or collect") },
 		Subcommands: []*cli.Command{
 			{
 				Name: "inspect", Usage: "format, columns, size and a first row", Flags: columns,
@@ -161,6 +161,7 @@ func (p *program) dataCommand() *cli.Command {
 					return nil
 				},
 			},
+			p.collectCommand(),
 		},
 	}
 }

@@ -46,18 +46,21 @@ func evalFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
 		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
 		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: "model folder that the fresh discriminators start from, or random: random weights of the student's shape"},
-	}, rowFlags()...), deviceFlags()...)
+	}, rowFlags()...), append(judgeFlags(), deviceFlags()...)...)
 }
 
 // evalCommand is gad eval.
 func (p *program) evalCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "eval",
-		Usage: "compare students with the teacher, and with each other, on held-out rows",
+		Usage: "compare students with the teacher, and with each other, on held-out rows, by figures and by a judge",
 		Flags: evalFlags(),
 		Action: func(c *cli.Context) error {
 			if err := checkEvalFlags(c); err != nil {
 				return err
+			}
+			if c.IsSet("answers") {
+				return p.judgeAnswers(c)
 			}
 			e := &evaluation{p: p, c: c, con: p.console()}
 			defer e.close()
@@ -68,8 +71,17 @@ func (p *program) evalCommand() *cli.Command {
 
 // checkEvalFlags refuses what gad eval cannot mean.
 func checkEvalFlags(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
+	if err := cmp.Or(noArguments(c), checkJudgeFlags(c)); err != nil {
 		return err
+	}
+	if c.Int("limit") < 0 {
+		return usage("eval: --limit %d: must be at least 0", c.Int("limit"))
+	}
+	if c.Bool("dry-run") && c.String("output") != "" {
+		return usage("eval: --dry-run writes nothing: leave --output out")
+	}
+	if c.IsSet("answers") {
+		return nil
 	}
 	models := c.StringSlice("model")
 	if len(models) == 0 || slices.Contains(models, "") {
@@ -98,12 +110,6 @@ func checkEvalFlags(c *cli.Context) error {
 			return usage("eval: --%s %d: must be at least 1", name, c.Int(name))
 		}
 	}
-	if c.Int("limit") < 0 {
-		return usage("eval: --limit %d: must be at least 0", c.Int("limit"))
-	}
-	if c.Bool("dry-run") && c.String("output") != "" {
-		return usage("eval: --dry-run writes nothing: leave --output out")
-	}
 	return nil
 }
 
@@ -119,7 +125,8 @@ type evaluation struct {
 	rows []int
 
 	students []*student
-	limit    int // tokens of an answer, the same for all
+	limit    int      // tokens of an answer, the same for all
+	judging  *judging // nil without --judge
 
 	saved atomic.Int64 // answers in --output
 }
@@ -149,6 +156,7 @@ func (e *evaluation) close() {
 	for _, s := range e.students {
 		s.unload()
 	}
+	_ = e.judging.close() // every judgment in it is synced
 	if e.be != nil {
 		e.be.Close()
 	}
@@ -196,6 +204,13 @@ func (e *evaluation) run() (err error) {
 			fmt.Fprint(e.p.out, s.plan)
 		}
 	}
+	if e.judging != nil {
+		w := e.p.err
+		if e.c.Bool("dry-run") {
+			w = e.p.out
+		}
+		e.judging.estimate(w, len(e.students))
+	}
 	for _, s := range e.students {
 		if err := s.plan.Check(); err != nil {
 			return err
@@ -204,10 +219,21 @@ func (e *evaluation) run() (err error) {
 	if e.c.Bool("dry-run") {
 		return nil
 	}
+	if e.judging != nil { // a judge that does not answer is seen before the students work
+		if err := e.judging.begin(); err != nil {
+			return err
+		}
+		if err := e.judging.references(ctx); err != nil {
+			return e.judging.stopped(err)
+		}
+	}
 	for _, s := range e.students {
 		if err := e.judge(s); err != nil {
 			return e.stopped(err)
 		}
+	}
+	if err := e.ask(); err != nil {
+		return err
 	}
 	if err := e.fresh(); err != nil {
 		return e.stopped(err)
@@ -217,8 +243,19 @@ func (e *evaluation) run() (err error) {
 
 // open reads all that can be wrong before anything is computed.
 func (e *evaluation) open() (err error) {
+	if e.judging, err = openJudge(e.p, e.c, e.con); err != nil {
+		return err
+	}
 	if e.set, e.rows, err = e.p.openRows(e.c); err != nil {
 		return err
+	}
+	if e.judging != nil {
+		if e.judging.questions, err = e.questions(); err != nil {
+			return err
+		}
+		if err := e.judging.check(len(e.c.StringSlice("model")), func(q int) string { return fmt.Sprintf("row %d", e.rows[q]) }); err != nil {
+			return err
+		}
 	}
 	e.limit = e.c.Int("max-response-length")
 	if !e.c.IsSet("max-response-length") {
@@ -435,7 +472,7 @@ func (e *evaluation) save() error {
 	}
 	var b bytes.Buffer
 	var n int64
-	for _, s := range e.students {
+	for k, s := range e.students {
 		if s.judged == nil {
 			continue
 		}
@@ -443,8 +480,8 @@ func (e *evaluation) save() error {
 		if err != nil {
 			return err
 		}
-		for _, r := range rows {
-			if err := printJSON(&b, r); err != nil {
+		for q, r := range rows { // with a verdict, all of them are there
+			if err := printJSON(&b, judgedRow{r, e.judging.verdict(k, q)}); err != nil {
 				return err
 			}
 		}
@@ -490,6 +527,13 @@ func (e *evaluation) stopped(err error) error {
 type compared struct {
 	Models      []trainer.Evaluation `json:"models"`
 	Differences []differences        `json:"differences"`
+	Judge       *judged              `json:"judge,omitempty"`
+}
+
+// evaluated is the JSON of one model.
+type evaluated struct {
+	trainer.Evaluation
+	Judge *judged `json:"judge,omitempty"`
 }
 
 // differences are the figures of a model minus those of the first.
@@ -517,9 +561,10 @@ func (e *evaluation) print() error {
 			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, e.c.Uint64("seed"))})
 		}
 	}
+	all.Judge = e.judging.json()
 	switch {
 	case e.c.Bool("json") && len(e.students) == 1:
-		return printJSON(e.p.out, all.Models[0])
+		return printJSON(e.p.out, evaluated{all.Models[0], all.Judge})
 	case e.c.Bool("json"):
 		return printJSON(e.p.out, all)
 	}
@@ -529,6 +574,7 @@ func (e *evaluation) print() error {
 			fmt.Fprintf(e.p.out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, first.dir)
 		}
 	}
+	e.judging.print(e.p.out)
 	if out := e.c.String("output"); out != "" {
 		fmt.Fprintf(e.p.out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))
 	}

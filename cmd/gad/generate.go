@@ -183,10 +183,17 @@ func (p *program) answerPrompt(c *cli.Context) error {
 	}
 	o := model.SampleOptions{N: c.Int("n"), MaxNew: limit, EOS: l.tok.EOS(), Seed: c.Uint64("seed"), Slots: evalSlots, Sampling: sampling(c)}
 	if streams(c, p.out) {
-		s := &stream{w: p.out, tok: l.tok}
-		o.Token = func(_, _ int, id int32) { s.token(id) }
+		var failed error
+		text := l.tok.Stream(true)
+		say := func(part string) {
+			if part != "" && failed == nil {
+				_, failed = io.WriteString(p.out, shown(p.out, part))
+			}
+		}
+		o.Token = func(_, _ int, id int32) { say(text.Next(id)) }
 		out, err := l.m.Generate([][]int32{prompt}, []uint64{0}, o, nil)
-		if err = errors.Join(err, s.end()); err == nil {
+		say(text.End() + "\n")
+		if err = errors.Join(err, failed); err == nil {
 			p.sayCut(out[0], limit)
 		}
 		return err
@@ -256,37 +263,6 @@ func harmless(text string) string {
 		}
 		return r
 	}, text)
-}
-
-// stream prints text token by token. A token may end within a character: such a piece
-// waits for what completes it, so that the whole is what Decode gives.
-type stream struct {
-	w       io.Writer
-	tok     *tokenizer.Tokenizer
-	pending []int32
-	err     error
-}
-
-func (s *stream) token(id int32) {
-	s.pending = append(s.pending, id)
-	text := s.tok.Decode(s.pending, true)
-	if r, _ := utf8.DecodeLastRuneInString(text); r == utf8.RuneError {
-		return
-	}
-	s.print(text)
-}
-
-func (s *stream) print(text string) {
-	s.pending = s.pending[:0]
-	if text != "" && s.err == nil {
-		_, s.err = io.WriteString(s.w, shown(s.w, text))
-	}
-}
-
-// end prints what was waiting and ends the line.
-func (s *stream) end() error {
-	s.print(s.tok.Decode(s.pending, true) + "\n")
-	return s.err
 }
 
 // answerRow is one line of gad generate --output. Its names are those of a data set, so

@@ -53,7 +53,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"validate --data rows.jsonl", 2, `unknown command "validate": did you mean gad data validate?`},
 		{"evaluate", 2, `unknown command "evaluate": did you mean gad eval?`},
 		{"data inspct --data rows.jsonl", 2, `unknown command "data inspct": did you mean gad data inspect?`},
-		{"data frob", 2, `data: unknown subcommand "frob": use inspect, validate, convert or split (see gad data --help)`},
+		{"data frob", 2, `data: unknown subcommand "frob": use inspect, validate, convert, split or collect (see gad data --help)`},
 		{"help settings nothing.like.it", 2, `help settings: no setting has "nothing.like.it" in its name: gad help settings lists all`},
 		{"help settings actor critic", 2, `help settings: unexpected argument "critic": give one prefix, such as actor.optim`},
 		{"help frob", 2, `unknown command "frob": see gad --help`},

@@ -89,7 +89,7 @@ func TestMistakes(t *testing.T) {
 		{"frobnicate", 2, `unknown command "frobnicate": see gad --help`},
 		{"sft --frob", 2, `sft: unknown flag --frob: see gad sft --help; gad help settings lists the settings`},
 		{"data split --frob", 2, `data split: unknown flag --frob: see gad data split --help`},
-		{"data", 2, `data: a subcommand is missing: use inspect, validate, convert or split (see gad data --help)`},
+		{"data", 2, `data: a subcommand is missing: use inspect, validate, convert, split or collect (see gad data --help)`},
 		{"data inspect", 2, `data inspect: --data is missing: see gad data inspect --help`},
 		{"data inspect --data rows.jsonl more.jsonl", 2, `data inspect: unexpected argument "more.jsonl": this command takes flags only`},
 		{"data inspect --data nowhere.arrow", 3, `data: stat nowhere.arrow: no such file or directory: give a data file or a folder`},

@@ -76,11 +76,12 @@ type Memory interface {
 	Len() int
 }
 
-// Tensor is a view of n contiguous elements of a backend's memory. The zero
-// Tensor stands for "absent" where an operation allows that.
+// Tensor is a view of n elements of a backend's memory: contiguous ones, or columns of a
+// matrix (Columns). The zero Tensor stands for "absent" where an operation allows that.
 type Tensor struct {
-	mem    Memory
-	off, n int
+	mem       Memory
+	off, n    int
+	cols, row int // of columns: a row's elements, and how far apart rows begin; 0 for contiguous elements
 }
 
 // View is the whole of mem as a Tensor; for backends.
@@ -98,12 +99,45 @@ func (t Tensor) Len() int { return t.n }
 // Absent reports whether t is the zero Tensor.
 func (t Tensor) Absent() bool { return t.mem == nil }
 
-// Slice is the view of t's elements lo to hi-1.
+// Slice is the view of t's elements lo to hi-1; of columns they are whole rows.
 func (t Tensor) Slice(lo, hi int) Tensor {
 	if lo < 0 || hi < lo || hi > t.n {
 		panic(fmt.Sprintf("compute: slice [%d:%d] of a tensor of %d elements", lo, hi, t.n))
 	}
-	return Tensor{mem: t.mem, off: t.off + lo, n: hi - lo}
+	if t.cols == 0 {
+		return Tensor{mem: t.mem, off: t.off + lo, n: hi - lo}
+	}
+	if lo%t.cols != 0 || hi%t.cols != 0 {
+		panic(fmt.Sprintf("compute: slice [%d:%d] of columns whose rows have %d elements", lo, hi, t.cols))
+	}
+	return Tensor{mem: t.mem, off: t.off + lo/t.cols*t.row, n: hi - lo, cols: t.cols, row: t.row}
+}
+
+// Columns is the view of the columns lo to hi-1 of t, contiguous rows of width elements.
+// Only an operation whose comment says so takes columns, and only of a backend that is
+// Joined.
+func (t Tensor) Columns(width, lo, hi int) Tensor {
+	if t.cols > 0 || width <= 0 || t.n%width != 0 || lo < 0 || hi <= lo || hi > width {
+		panic(fmt.Sprintf("compute: columns [%d:%d] of rows of %d in a tensor of %d elements", lo, hi, width, t.n))
+	}
+	if t.n == 0 {
+		return t
+	}
+	return Tensor{mem: t.mem, off: t.off + lo, n: t.n / width * (hi - lo), cols: hi - lo, row: width}
+}
+
+// Rows is, of columns, how many elements a row has and how far apart rows begin; 0 and 0 of
+// contiguous elements.
+func (t Tensor) Rows() (cols, row int) { return t.cols, t.row }
+
+// Beside reports whether u is the columns directly behind t's, in the same rows.
+func (t Tensor) Beside(u Tensor) bool {
+	return t.cols > 0 && u.cols > 0 && t.mem == u.mem && t.row == u.row && t.off+t.cols == u.off && t.n/t.cols == u.n/u.cols
+}
+
+// Before reports whether u begins in the same block where t, of contiguous elements, ends.
+func (t Tensor) Before(u Tensor) bool {
+	return t.cols == 0 && u.cols == 0 && t.mem != nil && t.mem == u.mem && t.off+t.n == u.off
 }
 
 // Param is one parameter: a matrix [Rows, Cols], or a vector with Rows 1.
@@ -126,8 +160,8 @@ type Param struct {
 // Len is the number of elements.
 func (p *Param) Len() int { return p.Rows * p.Cols }
 
-// Projection is one of several matrix products that have the same input: y of Linear,
-// its parameter and its bias, which may be nil.
+// Projection is one of several matrix products that have the same input: y of Linear, or
+// dy of LinearGrad, its parameter and its bias, which may be nil.
 type Projection struct {
 	Y    Tensor
 	W, B *Param
@@ -226,27 +260,36 @@ type Backend interface {
 
 	// RMSNorm, over rows of w.Cols elements (arXiv 1910.07467):
 	//   rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*w[d]
-	// x is Wide or Narrow, y Narrow; y may be x, of either class.
+	// x is Wide or Narrow, y Narrow; y may be x, of either class. x may be columns, whose rows
+	// have a multiple of D elements.
 	RMSNorm(yND, rstdN, xND Tensor, w *Param, eps float64)
 	// RMSNormGrad: with g = dy*w,
 	//   dx[n,d] (=, or += if acc) rstd[n]*(g[n,d] - x[n,d]*rstd[n]²*Σ_j g[n,j]*x[n,j]/D)
 	//   w.G[d] += Σ_n dy[n,d]*x[n,d]*rstd[n], n ascending (in fixed blocks); skipped if w.G is absent.
-	// dx may be dy when acc is false. dy is Narrow; dx and x are both Wide or both Narrow.
+	// dx may be dy when acc is false. dy is Narrow; dx and x are both Wide or both Narrow, and
+	// both contiguous or both columns, with rows as far apart.
 	RMSNormGrad(dxND Tensor, w *Param, dyND, xND, rstdN Tensor, acc bool)
 
 	// Linear: y[n,o] (=, or += if acc) Σ_i x[n,i]*w.W[o,i] + b.W[o]; b may be nil.
 	// Each sum is one chain over i ascending, in pairs where a CPU multiplies
 	// bfloat16; the bias is added last.
-	// x is Narrow; y is Narrow, or Wide with acc: the residual stream.
+	// x is Narrow; y is Narrow, and may be columns, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
 	// LinearAdd: y[n,o] = r[n,o] + Σ_i x[n,i]*w.W[o,i], with the bits of Copy(y, r) and of
 	// Linear with acc. y and r are Wide; y may be r.
 	LinearAdd(yNO, rNO, xNI Tensor, w *Param)
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
+	// One product computes them all, on a backend that is Joined, if the ys are columns that
+	// lie side by side, and the weights, and the biases if there are any, lie one behind the
+	// other in a block, both in the order of ps.
 	Linears(ps []Projection, xNI Tensor)
+	// LinearsGrad: LinearGrad of the same x for each of ps, whose Y is dy. dx, unless absent,
+	// is the sum over ps. One product computes it, and one the weights' gradients, where one
+	// computes Linears and the gradients lie one behind the other too.
+	LinearsGrad(dxNI Tensor, ps []Projection, xNI Tensor)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
 	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G or x is absent or b nil.
-	// dx and x are Narrow, dy Narrow or Wide; x may be absent, which leaves w.G out. Where a CPU
+	// dx and x are Narrow, dy Narrow or Wide; dx and dy may be columns; x may be absent, which leaves w.G out. Where a CPU
 	// multiplies bfloat16, w.G's sums go over pairs of the call's tokens: an odd number
 	// of them ends with half a pair.
 	LinearGrad(dxNI Tensor, w, b *Param, dyNO, xNI Tensor, acc bool)
@@ -254,14 +297,14 @@ type Backend interface {
 	// Rope rotates, in place, each head's pair (e, e+E/2) by the angle of its position:
 	//   (a, b) -> (a*cos - b*sin, b*cos + a*sin), cos and sin from the rows pos[n] of
 	//   table [P, E]: E/2 cosines, then E/2 sines. inverse turns back: the gradient.
-	// x is Narrow.
+	// x is Narrow, and may be columns.
 	Rope(xNHE Tensor, heads, headDim int, pos []int32, table Tensor, inverse bool)
 
 	// Attention, causal within each sequence; head h reads key/value head h/(H/K):
 	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j that i sees: j <= i of i's segment,
 	//   and before them all tokens of the segment that it follows
 	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
-	// lse is [N,H]; all else is Narrow. A row has the same bits whether its sequence
+	// lse is [N,H]; all else is Narrow. q, k and v may be columns. A row has the same bits whether its sequence
 	// shares its beginning or not.
 	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// AttentionGrad overwrites dq, dk and dv:
@@ -269,24 +312,28 @@ type Backend interface {
 	//   ds_ij = p_ij*(dp_ij - do_i·o_i);  dq_i = Scale*Σ_j ds_ij*k_j;  dk_j = Scale*Σ_i ds_ij*q_i
 	// with dk and dv summed over the query heads that share a key/value head, and over the
 	// queries i that see j, ascending: those of its segment, then those of its branches.
-	// All but lse is Narrow.
+	// All but lse is Narrow. q, k and v may be columns; the rows of dq, dk and dv are as far
+	// apart as theirs.
 	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements, all Narrow.
+	// x may be columns.
 	CacheWrite(cache, xNW Tensor, width int, slots []int32)
 	// RopeCache is Rope of q and k and CacheWrite of k and v, for decoding; k itself stays as
 	// it is. slots are distinct:
 	//   q[n,·] = rotated(q[n,·], pos[n]);  kCache[slots[n],·] = rotated(k[n,·], pos[n]);  vCache[slots[n],·] = v[n,·]
-	// All but table is Narrow. It has the bits of Rope and CacheWrite.
+	// All but table is Narrow; q, k and v may be columns. It has the bits of Rope and CacheWrite.
 	RopeCache(qNHE, kNKE, vNKE, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor, slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values:
-	// row r sees its first pages.Len[r] positions. All Narrow. On the CPU it has the
+	// row r sees its first pages.Len[r] positions. All Narrow; q may be columns. On the CPU it has the
 	// bits of Attention.
 	AttentionDecode(oRHE, qRHE, kCache, vCache Tensor, a AttnShape, pages Pages)
 
-	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow.
+	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow. gate
+	// and up may be columns, with rows as far apart.
 	SwiGLU(yNF, gateNF, upNF Tensor)
 	// SwiGLUGrad: dgate = dy*up*silu'(gate), dup = dy*silu(gate), and unless y is absent
-	// y = silu(gate)*up again, with the bits of SwiGLU; dgate may be dy. All Narrow.
+	// y = silu(gate)*up again, with the bits of SwiGLU; dgate may be dy. All Narrow. dy
+	// may be columns, and so may gate, up, dgate and dup together, with rows as far apart.
 	SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so

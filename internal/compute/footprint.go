@@ -18,6 +18,9 @@ type Footprint interface {
 	// DecodeMultiple is what the number of rows of a step of generation is best a multiple
 	// of, because Repeat then replays the step more often: 1 where that is of no use.
 	DecodeMultiple() int
+	// Joined reports whether projections of one input are best computed side by side, as
+	// columns of one matrix (Linears). Operations take columns only then.
+	Joined() bool
 	// Overhead is the number of bytes taken before anything is allocated.
 	Overhead() int64
 }
@@ -32,6 +35,7 @@ type Work struct {
 	Widest    int // inputs or outputs of the largest matrix product but the head's
 	Vocab     int // 1 for a scorer
 	Heads     int // query heads
+	KVHeads   int
 	HeadDim   int
 	Trainable bool
 }

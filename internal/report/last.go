@@ -17,23 +17,36 @@ type LastWord struct {
 	Command string    // that began the session
 }
 
+// entry is what is read of one line of log.jsonl.
+type entry struct {
+	Time    time.Time
+	Msg     string
+	Command string
+	Step    int
+	End     End
+}
+
+// begins tells whether the entry is a session's first.
+func (e entry) begins() bool { return e.Command != "" && (e.Msg == "start" || e.Msg == "resume") }
+
+// add takes the next entry.
+func (w *LastWord) add(e entry) {
+	switch {
+	case e.begins():
+		*w = LastWord{Text: e.Msg, At: e.Time, Command: e.Command}
+	case e.End != "" || w.End == "":
+		w.End, w.Text, w.At = e.End, e.Msg, e.Time
+	}
+}
+
 // ReadLastWord reads log.jsonl of the run folder dir. Lines that are no entries are
 // passed over. A missing file is fs.ErrNotExist.
 func ReadLastWord(fsys vfs.FS, dir string) (w LastWord, err error) {
 	path := filepath.Join(dir, logName)
 	err = eachLine(fsys, path, func(line []byte, _ int64) error {
-		var e struct {
-			Time    time.Time
-			Msg     string
-			Command string
-			End     End
-		}
-		switch {
-		case json.Unmarshal(line, &e) != nil:
-		case e.Command != "" && (e.Msg == "start" || e.Msg == "resume"):
-			w = LastWord{Text: e.Msg, At: e.Time, Command: e.Command}
-		case e.End != "" || w.End == "":
-			w.End, w.Text, w.At = e.End, e.Msg, e.Time
+		var e entry
+		if json.Unmarshal(line, &e) == nil {
+			w.add(e)
 		}
 		return nil
 	})

@@ -16,13 +16,13 @@ import (
 // ops has a test for each method of compute.Backend.
 var ops = map[string]func(s *suite){
 	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "As": (*suite).as, "Available": (*suite).available,
-	"Alone":   (*suite).promise,
+	"Alone": (*suite).promise, "Joined": (*suite).promise,
 	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint, "Block": (*suite).footprint, "DecodeMultiple": (*suite).footprint,
 	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
 	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
-	"Linear": (*suite).linear, "LinearAdd": (*suite).linearAdd, "Linears": (*suite).linears, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
+	"Linear": (*suite).linear, "LinearAdd": (*suite).linearAdd, "Linears": (*suite).linears, "LinearsGrad": (*suite).linearsGrad, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
 	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
 	"CacheWrite": (*suite).cacheWrite, "RopeCache": (*suite).ropeCache, "AttentionDecode": (*suite).attentionDecode,
 	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad,
@@ -65,8 +65,10 @@ func Run(t *testing.T, open Open, contract Contract) {
 					run(name, ops[name])
 				}
 			}
-			for _, name := range slices.Sorted(maps.Keys(classes)) {
-				run(name, classes[name])
+			for _, more := range []map[string]func(s *suite){classes, columns} {
+				for _, name := range slices.Sorted(maps.Keys(more)) {
+					run(name, more[name])
+				}
 			}
 			s.t = t
 			if err := dev.Close(); err != nil {
@@ -170,6 +172,9 @@ func (s *suite) available() {
 func (s *suite) promise() {
 	if got := s.dev.Alone(); got != s.Contract.Alone {
 		s.t.Errorf("Alone is %v, the contract says %v", got, s.Contract.Alone)
+	}
+	if got := s.dev.Joined(); got != s.Contract.Joined {
+		s.t.Errorf("Joined is %v, the contract says %v", got, s.Contract.Joined)
 	}
 }
 
@@ -602,6 +607,54 @@ func (s *suite) linears() {
 			})
 			for i := range outs {
 				s.equal(c.name+": "+ys[i].name, ys[i].out, alone[i].out)
+			}
+		}
+	}
+}
+
+// linearsGrad: what LinearGrad leaves of one projection after the other, bit for bit.
+func (s *suite) linearsGrad() {
+	for _, N := range []int{0, 1, 33} {
+		for _, outs := range [][]int{{40}, {128, 32, 32}, {97, 1}} {
+			I := 70
+			c := s.sample("N=%d I=%d O=%v", N, I, outs)
+			x, dx, alone := c.random("x", N*I).narrow(), c.unset("dx", N*I).narrow(), c.unset("dx by LinearGrad", N*I).narrow()
+			var ws, bs, again, bAgain []*param
+			var dys []*value
+			for i, O := range outs {
+				two := func(name string, rows, cols int) (a, b *param) {
+					a = c.param(name, rows, cols, true)
+					b = c.param(name+" by LinearGrad", rows, cols, true)
+					copy(b.w.data, a.w.data)
+					copy(b.g.data, a.g.data)
+					a.g.exact()
+					b.g.exact()
+					return a, b
+				}
+				w, w2 := two(fmt.Sprintf("w%d", i), O, I)
+				var b, b2 *param
+				if i%2 == 0 {
+					b, b2 = two(fmt.Sprintf("b%d", i), 1, O)
+				}
+				ws, again, bs, bAgain = append(ws, w), append(again, w2), append(bs, b), append(bAgain, b2)
+				dys = append(dys, c.random(fmt.Sprintf("dy%d", i), N*O).narrow())
+			}
+			c.run(func(s *side) {
+				var ps []compute.Projection
+				for i := range outs {
+					ps = append(ps, compute.Projection{Y: s.t(dys[i]), W: s.p(ws[i]), B: s.p(bs[i])})
+				}
+				s.b.LinearsGrad(s.t(dx), ps, s.t(x))
+				for i := range outs {
+					s.b.LinearGrad(s.t(alone), s.p(again[i]), s.p(bAgain[i]), s.t(dys[i]), s.t(x), i > 0)
+				}
+			})
+			s.equal(c.name+": dx", dx.out, alone.out)
+			for i := range outs {
+				s.equal(c.name+": "+ws[i].g.name, ws[i].g.out, again[i].g.out)
+				if bs[i] != nil {
+					s.equal(c.name+": "+bs[i].g.name, bs[i].g.out, bAgain[i].g.out)
+				}
 			}
 		}
 	}

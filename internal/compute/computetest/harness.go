@@ -34,6 +34,8 @@ type Contract struct {
 	// Alone promises a row's bits in matrix products whatever other rows there
 	// are, and the bits of Attention in AttentionDecode.
 	Alone bool
+	// Joined is what the backend says of itself; if so, operations are held to columns, too.
+	Joined bool
 	// Slow takes one number of workers and fewer draws: for a device that is emulated.
 	Slow bool
 }

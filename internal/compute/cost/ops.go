@@ -140,10 +140,63 @@ func (b *Backend) LinearAdd(yNO, _, xNI compute.Tensor, w *compute.Param) {
 	b.linear(yNO, xNI, w, nil, true)
 }
 
-// Linears is a product each.
+// joined is how many outputs ps have together, if the engine computes them as one product;
+// or else 0. Weights and gradients of a class lie in one block, so the outputs tell.
+func joined(ps []compute.Projection) (O int) {
+	for i, p := range ps {
+		if cols, _ := p.Y.Rows(); cols == 0 || i > 0 && !ps[i-1].W.W.Before(p.W.W) {
+			return 0
+		}
+		O += p.W.Rows
+	}
+	return O
+}
+
+// Linears is one product where they are joined, or one each.
 func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
+	O := joined(ps)
+	if O == 0 {
+		for _, p := range ps {
+			b.Linear(p.Y, xNI, p.W, p.B, false)
+		}
+		return
+	}
+	b.begin("Linear")
+	var bias float64 // elements whose copy is made
 	for _, p := range ps {
-		b.Linear(p.Y, xNI, p.W, p.B, false)
+		if p.B != nil && p.B.Derived == nil {
+			p.B.Derived = copied{}
+			bias += float64(p.B.Len())
+		}
+	}
+	if bias > 0 {
+		b.count(b.Block(int64(narrow * bias)))
+		b.moves((wide + narrow) * bias)
+	}
+	I := ps[0].W.Cols
+	b.product(xNI.Len()/I, O, I, narrow, false)
+}
+
+// LinearsGrad is LinearGrad of one projection where they are joined, or of each.
+func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
+	O := joined(ps)
+	if O == 0 {
+		for i, p := range ps {
+			b.LinearGrad(dxNI, p.W, p.B, p.Y, xNI, i > 0)
+		}
+		return
+	}
+	b.begin("LinearGrad")
+	first := ps[0]
+	I, N := first.W.Cols, first.Y.Len()/first.W.Rows
+	if first.B != nil && !first.B.G.Absent() {
+		b.sums(narrow*float64(N*O), N, O)
+	}
+	if !dxNI.Absent() {
+		b.product(N, I, O, narrow, false)
+	}
+	if !first.W.G.Absent() && !xNI.Absent() {
+		b.product(O, I, N, wide, true)
 	}
 }
 

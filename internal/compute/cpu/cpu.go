@@ -212,8 +212,11 @@ func inCodes(t compute.Tensor) bool {
 	return m != nil && m.codes != nil
 }
 
-// same panics unless t has n elements.
+// same panics unless t has n elements, and no gaps between them.
 func same(op, name string, t compute.Tensor, n int) {
+	if cols, row := t.Rows(); cols > 0 {
+		panic(fmt.Sprintf("cpu: %s: %s is columns, rows of %d elements that begin %d apart, which only a Joined backend takes", op, name, cols, row))
+	}
 	if t.Len() != n {
 		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d", op, name, t.Len(), n))
 	}

@@ -68,6 +68,9 @@ func (Footprint) Overhead() int64 { return 0 }
 // DecodeMultiple is 1: Repeat runs a step as it comes.
 func (Footprint) DecodeMultiple() int { return 1 }
 
+// Joined is false: a product's launch costs nothing here, and rows without gaps are read fastest.
+func (Footprint) Joined() bool { return false }
+
 // MemoryAvailable is what the system says a new program can have, in bytes; 0
 // where it does not say.
 func MemoryAvailable() int64 {

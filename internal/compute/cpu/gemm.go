@@ -298,6 +298,13 @@ func (b *Backend) forward(x []float32, N, I int, ps ...multiplication) {
 	}
 }
 
+// LinearsGrad is LinearGrad for each of ps.
+func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
+	for i, p := range ps {
+		b.LinearGrad(dxNI, p.W, p.B, p.Y, xNI, i > 0)
+	}
+}
+
 // LinearGrad is the gradient of Linear. The chains of w.G and b.G start from
 // what is there, so that a batch's gradient has the same bits in one call or
 // in several; in bfloat16, where a step of w.G's chains is a pair of tokens or with

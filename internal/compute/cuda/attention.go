@@ -102,10 +102,15 @@ func (l *layout) keyParts(rows, K, group, most int) int {
 }
 
 // fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
-// the generic ones are needed.
-func (b *Backend) fast(a compute.AttnShape, ps ...driver.Ptr) int {
+// the generic ones are needed. row are the distances of rows.
+func (b *Backend) fast(a compute.AttnShape, row []int, ps ...driver.Ptr) int {
 	if b.narrow != bf16 || !(a.Scale > 0) {
 		return -1
+	}
+	for _, n := range row {
+		if n%8 != 0 {
+			return -1
+		}
 	}
 	for _, p := range ps {
 		if !aligned(p) {
@@ -128,13 +133,22 @@ func heads(op string, a compute.AttnShape) {
 	}
 }
 
+// spreads is queries, keys and values, or their gradients, each of which may be columns, and
+// how far apart their rows begin.
+func (b *Backend) spreads(op, prefix string, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, N int) (q, k, v view, row [3]int) {
+	q, row[0] = b.spread(op, prefix+"q", qNHE, N, a.H*a.E)
+	k, row[1] = b.spread(op, prefix+"k", kNKE, N, a.K*a.E)
+	v, row[2] = b.spread(op, prefix+"v", vNKE, N, a.K*a.E)
+	return q, k, v, row
+}
+
 // Attention is causal attention within each sequence.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "Attention"
 	heads(op, a)
 	N := rowsOf(op, "q", qNHE, a.H*a.E)
-	o, q := b.narrowed(op, "o", oNHE, N*a.H*a.E), b.narrowed(op, "q", qNHE, N*a.H*a.E)
-	k, v := b.narrowed(op, "k", kNKE, N*a.K*a.E), b.narrowed(op, "v", vNKE, N*a.K*a.E)
+	o := b.narrowed(op, "o", oNHE, N*a.H*a.E)
+	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
 	lse := wide(op, "lse", lseNH, N*a.H)
 	p.Check(op, N)
 	if N == 0 {
@@ -143,14 +157,15 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	defer b.enter()()
 	l := b.layout(p)
 	segments := at(index(b, "segments", l.table))
-	if w := b.fast(a, o.p, q.p, k.p, v.p); w >= 0 {
+	if w := b.fast(a, row[:], o.p, q.p, k.p, v.p); w >= 0 {
 		pairs := l.queryTiles()
 		b.launch(b.k.attnFwd[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{40960, 81920}[w]},
-			at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, at(index(b, "tiles", pairs)), whole(a.H), whole(a.K), real(float32(a.Scale)))
+			at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, at(index(b, "tiles", pairs)), whole(a.H), whole(a.K), whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)))
 		return
 	}
 	b.launch(b.k.attnFwdAny[b.narrow], grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0},
-		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, whole(p.Segments()), whole(N), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale)))
+		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, whole(p.Segments()), whole(N), whole(a.H), whole(a.K), whole(a.E),
+		whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)))
 }
 
 // AttentionGrad is the gradient of Attention, in three launches: the row sums of
@@ -161,15 +176,18 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	heads(op, a)
 	N := rowsOf(op, "q", qNHE, a.H*a.E)
 	nq, nk := N*a.H*a.E, N*a.K*a.E
-	dq, dk, dv := b.narrowed(op, "dq", dqNHE, nq), b.narrowed(op, "dk", dkNKE, nk), b.narrowed(op, "dv", dvNKE, nk)
-	do, o, q := b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq), b.narrowed(op, "q", qNHE, nq)
-	k, v, lse := b.narrowed(op, "k", kNKE, nk), b.narrowed(op, "v", vNKE, nk), wide(op, "lse", lseNH, N*a.H)
+	do, o, lse := b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq), wide(op, "lse", lseNH, N*a.H)
+	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
+	dq, dk, dv, gradRow := b.spreads(op, "d", dqNHE, dkNKE, dvNKE, a, N)
+	if gradRow != row {
+		panic(fmt.Sprintf("cuda: %s: rows of q, k and v begin %v elements apart, those of dq, dk and dv %v: want the same", op, row, gradRow))
+	}
 	p.Check(op, N)
 	if N == 0 {
 		return
 	}
 	defer b.enter()()
-	l, w := b.layout(p), b.fast(a, dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
+	l, w := b.layout(p), b.fast(a, row[:], dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
 	parts, rows := 1, [...]int{tileRows, tileRowsdKV}
 	if w >= 0 {
 		parts = l.keyParts(rows[w], a.K, a.H/a.K, int(b.parts/(8*int64(nk))))
@@ -181,18 +199,19 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	place := b.scratch(4*int64(N*a.H), partBytes)
 	delta, part := place[0], place[1]
 	segments, H, K, scale := at(index(b, "segments", l.table)), whole(a.H), whole(a.K), real(float32(a.Scale))
+	qr, kr, vr := whole(row[0]), whole(row[1]), whole(row[2])
 	if w >= 0 {
 		pairs := l.queryTiles()
 		tiles := index(b, "tiles", pairs)
 		b.launch(b.k.attnDelta[w], grid{blocks(N*a.H, [2]int{16, 8}[w]), 1, 1, attnThreads, 0}, at(delta), at(do.p), at(o.p), whole(N), H)
 		b.launch(b.k.attnDQ[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{65536, 98304}[w]},
-			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), H, K, scale)
+			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), H, K, qr, kr, vr, scale)
 		pairs = l.keyTiles(rows[w])
 		tiles = index(b, "tiles", pairs)
 		b.launch(b.k.attnDKV[w], grid{len(pairs) / 2 * a.K * parts, 1, 1, attnThreads, [2]int{66560, 99328}[w]},
-			at(dk.p), at(dv.p), at(part), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), whole(N), H, K, whole(parts), scale)
+			at(dk.p), at(dv.p), at(part), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), whole(N), H, K, whole(parts), qr, kr, vr, scale)
 		if parts > 1 {
-			b.launch(b.k.attnDKVSum, b.flat(nk), at(dk.p), at(dv.p), at(part), whole(parts), whole(nk), scale)
+			b.launch(b.k.attnDKVSum, b.eachRow(N, a.K*a.E), at(dk.p), at(dv.p), at(part), whole(parts), whole(N), whole(a.K*a.E), kr, vr, scale)
 		}
 		return
 	}
@@ -200,9 +219,9 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	perQuery, perKey := grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0}, grid{blocks(N*a.K, genericHeads), 1, 1, attnThreads, 0}
 	b.launch(b.k.attnDeltaAny[b.narrow], perQuery, at(delta), at(do.p), at(o.p), n, H, E)
 	b.launch(b.k.attnDQAny[b.narrow], perQuery,
-		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, scale)
+		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale)
 	b.launch(b.k.attnDKVAny[b.narrow], perKey,
-		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, scale)
+		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale)
 }
 
 // AttentionDecode is attention of one query a row over paged caches. The page
@@ -212,7 +231,8 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	const op = "AttentionDecode"
 	heads(op, a)
 	R, P, W := len(pages.Len), pages.PageTokens, a.K*a.E
-	o, q := b.narrowed(op, "o", oRHE, R*a.H*a.E), b.narrowed(op, "q", qRHE, R*a.H*a.E)
+	o := b.narrowed(op, "o", oRHE, R*a.H*a.E)
+	q, row := b.spread(op, "q", qRHE, R, a.H*a.E)
 	k, v := b.narrowed(op, "k", kCache, kCache.Len()), b.narrowed(op, "v", vCache, kCache.Len())
 	if P < 1 || len(pages.Table) != R || rowsOf(op, "k", kCache, W)%P != 0 {
 		panic(fmt.Sprintf("cuda: AttentionDecode: %d rows, %d tables, a cache of %d elements and pages of %d tokens", R, len(pages.Table), kCache.Len(), P))
@@ -235,22 +255,22 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	fast := -1
 	var done driver.Ptr
 	if a.H/a.K <= 16 {
-		if fast = b.fast(a, q.p, k.p, v.p); fast >= 0 {
+		if fast = b.fast(a, []int{row}, q.p, k.p, v.p); fast >= 0 {
 			done = b.counters(min(R, b.rows) * a.K)
 		}
 	}
 	length, H, K, E, scale := index(b, "lengths", pages.Len), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale))
 	for r := 0; r < R; r += b.rows {
 		rows := min(b.rows, R-r)
-		from, n := r*a.H*a.E, whole(rows)
+		from, query, n := r*a.H*a.E, at(q.from(r*row)), whole(rows)
 		tableAt, lengthAt := at(table+driver.Ptr(4*r*cols)), at(length+driver.Ptr(4*r))
 		g := grid{splits, a.K, rows, attnThreads, 0}
 		if fast >= 0 {
 			g.shared = 65536
-			b.launch(b.k.decode[fast], g, at(o.from(from)), at(part), at(done), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, scale)
+			b.launch(b.k.decode[fast], g, at(o.from(from)), at(part), at(done), query, at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, whole(row), scale)
 			continue
 		}
-		b.launch(b.k.decodeAny[b.narrow], g, at(part), at(q.from(from)), at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, scale)
+		b.launch(b.k.decodeAny[b.narrow], g, at(part), query, at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, whole(row), scale)
 		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)), at(part), lengthAt, n, whole(splits), H, E)
 	}
 }

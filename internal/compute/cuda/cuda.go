@@ -98,6 +98,10 @@ func (Options) DecodeMultiple() int { return decodeMultiple }
 
 const decodeMultiple = 16
 
+// Joined is true: one product of several projections is one launch instead of several, reads
+// their input once, and fills the device better.
+func (Options) Joined() bool { return true }
+
 // Element is the number of bytes of an element of class c on the device.
 func (o Options) Element(c compute.Class) int64 {
 	if c&compute.Host != 0 {
@@ -153,7 +157,7 @@ func (o Options) Scratch(w compute.Work) int64 {
 		use(decodeBytes(min(blocks(w.Slots, decodeMultiple)*decodeMultiple, decodeRows), splits, w.Heads, w.HeadDim))
 	}
 	if w.Trainable {
-		use(int64(w.Tokens)*int64(w.Hidden)*narrow, partialBytes(w.Tokens, max(w.Hidden, w.Heads*w.HeadDim))) // a product's Wide gradient, narrowed
+		use(int64(w.Tokens)*int64(w.Hidden)*narrow, partialBytes(w.Tokens, max(w.Hidden, (w.Heads+2*w.KVHeads)*w.HeadDim))) // a product's Wide gradient, narrowed
 		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
 		// Row sums of the attention's gradient, and parts of dk and dv.
 		use(4*int64(w.Tokens)*int64(w.Heads), min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))

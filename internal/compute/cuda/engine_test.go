@@ -41,8 +41,8 @@ func start(t testing.TB, o Options) *Backend {
 
 func TestConformance(t *testing.T) {
 	for precision, contract := range map[string]computetest.Contract{
-		F32:  {Tol: 1e-5, Align: 8},                  // tensor cores cut the lowest bits of what they add off
-		BF16: {Tol: 1e-5, NarrowTol: 8e-3, Align: 8}, // twice the distance of bfloat16's numbers: gradients pass through it twice
+		F32:  {Tol: 1e-5, Align: 8, Joined: true},                  // tensor cores cut the lowest bits of what they add off
+		BF16: {Tol: 1e-5, NarrowTol: 8e-3, Align: 8, Joined: true}, // twice the distance of bfloat16's numbers: gradients pass through it twice
 	} {
 		t.Run(precision, func(t *testing.T) {
 			start(t, Options{Precision: precision}) // or skip

@@ -357,7 +357,7 @@ func TestDecodePTX(t *testing.T) {
 		part, done, out := make([]byte, 4*splits*H*(c.E+2)), make([]byte, 4*K), make([]byte, 2*H*c.E)
 		scale := float32(1 / math.Sqrt(float64(c.E)))
 		err = m.launch(k, [3]int{splits, 1, 1}, 128, c.shared, m.put(out), m.put(part), m.put(done), qAt, keysAt, valsAt, m.put(littleEndian(table)), m.put(littleEndian([]uint32{uint32(c.len)})),
-			uint64(pages), page, 1, H, K, fromF(scale))
+			uint64(pages), page, 1, H, K, uint64(H*c.E), fromF(scale))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -426,7 +426,8 @@ func TestDecodeOrder(t *testing.T) {
 }
 
 // The attention kernels of the text, forward and backward, over one sequence of more
-// than a tile, against float64.
+// than a tile, against float64. q, k and v are columns of one matrix, and so are their
+// gradients.
 func TestAttentionPTX(t *testing.T) {
 	for _, c := range []struct{ E, dkvRows, fwd, dkv, dq int }{{64, 128, 40960, 66560, 65536}, {128, 64, 81920, 99328, 98304}} {
 		const H, K, N = 2, 1, 133
@@ -452,15 +453,32 @@ func TestAttentionPTX(t *testing.T) {
 			b = make([]byte, n)
 			return b, m.put(b)
 		}
-		q, qAt := normal(N * H * c.E)
-		k, kAt := normal(N * K * c.E)
-		v, vAt := normal(N * K * c.E)
+		// Columns that lie side by side: where they begin in a row, and the row's length.
+		width := []int{H * c.E, K * c.E, K * c.E}
+		begin, W := []int{0, H * c.E, (H + K) * c.E}, (H+2*K)*c.E
+		qkv, qkvAt := empty(2 * N * W)
+		var in [3][]float64
+		for i, n := range width {
+			for j := range N * n {
+				h := bf16Bits(float32(rng.NormFloat64()))
+				in[i] = append(in[i], float64(bf16Value(h)))
+				binary.LittleEndian.PutUint16(qkv[2*(j/n*W+begin[i]+j%n):], uint16(h))
+			}
+		}
+		q, k, v := in[0], in[1], in[2]
+		column := func(at uint64, i int) uint64 { return at + uint64(2*begin[i]) }
+		qAt, kAt, vAt := column(qkvAt, 0), column(qkvAt, 1), column(qkvAt, 2)
 		do, doAt := normal(N * H * c.E)
 		o, oAt := empty(2 * N * H * c.E)
 		lse, lseAt := empty(4 * N * H)
-		dq, dqAt := empty(2 * N * H * c.E)
-		dk, dkAt := empty(2 * N * K * c.E)
-		dv, dvAt := empty(2 * N * K * c.E)
+		dqkv, dqkvAt := empty(2 * N * W)
+		dqAt, dkAt, dvAt := column(dqkvAt, 0), column(dqkvAt, 1), column(dqkvAt, 2)
+		gradient := func(i int) (b []byte) {
+			for n := range N {
+				b = append(b, dqkv[2*(n*W+begin[i]):][:2*width[i]]...)
+			}
+			return b
+		}
 		segments := m.put(littleEndian([]uint32{0, N, 0, 0, 0}))
 		tiles := func(rows int) (n int, at uint64) {
 			var list []uint32
@@ -512,7 +530,7 @@ func TestAttentionPTX(t *testing.T) {
 			}
 		}
 		deltaAt := m.put(littleEndian(deltas))
-		if err := m.launch(kernel("attn_fwd"), [3]int{queries, H, 1}, 128, c.fwd, oAt, lseAt, qAt, kAt, vAt, segments, queryTiles, H, K, fromF(s32)); err != nil {
+		if err := m.launch(kernel("attn_fwd"), [3]int{queries, H, 1}, 128, c.fwd, oAt, lseAt, qAt, kAt, vAt, segments, queryTiles, H, K, uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
 			t.Fatal(err)
 		}
 		for n, x := range wordsOf(lse) {
@@ -520,13 +538,13 @@ func TestAttentionPTX(t *testing.T) {
 				t.Fatalf("width %d: lse[%d] is %v, want %v", c.E, n, got, lses[n])
 			}
 		}
-		if err := m.launch(kernel("attn_bwd_dq"), [3]int{queries, H, 1}, 128, c.dq, dqAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, queryTiles, H, K, fromF(s32)); err != nil {
+		if err := m.launch(kernel("attn_bwd_dq"), [3]int{queries, H, 1}, 128, c.dq, dqAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, queryTiles, H, K, uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
 			t.Fatal(err)
 		}
 		// dk and dv in one part, and in a part for each query head, which are added here.
 		part, partAt := empty(4 * 2 * H * N * K * c.E)
 		for _, parts := range []int{1, H} {
-			if err := m.launch(kernel("attn_bwd_dkv"), [3]int{keys * K * parts, 1, 1}, 128, c.dkv, dkAt, dvAt, partAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, keyTiles, N, H, K, uint64(parts), fromF(s32)); err != nil {
+			if err := m.launch(kernel("attn_bwd_dkv"), [3]int{keys * K * parts, 1, 1}, 128, c.dkv, dkAt, dvAt, partAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, keyTiles, N, H, K, uint64(parts), uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -542,7 +560,7 @@ func TestAttentionPTX(t *testing.T) {
 			return b
 		}
 		want["parts of dk"], want["parts of dv"] = want["dk"], want["dv"]
-		for name, b := range map[string][]byte{"o": o, "dq": dq, "dk": dk, "dv": dv, "parts of dk": added(0, scale), "parts of dv": added(1, 1)} {
+		for name, b := range map[string][]byte{"o": o, "dq": gradient(0), "dk": gradient(1), "dv": gradient(2), "parts of dk": added(0, scale), "parts of dv": added(1, 1)} {
 			var size, off, worst float64
 			for i, x := range want[name] {
 				d := math.Abs(float64(bf16Value(little(b[2*i:2*i+2]))) - x)

@@ -39,8 +39,14 @@ func (m *memory) Len() int { return m.n }
 // derived is a parameter's weights in the other type than W's.
 type derived struct {
 	block
-	t dtype
+	t  dtype
+	of *derived // whose memory it is part of, where neighbours have one block (stacked)
 }
+
+// gone reports whether d's memory was freed, or never taken.
+func (d *derived) gone() bool { return d == nil || d.bytes == 0 || d.of.freed() }
+
+func (d *derived) freed() bool { return d != nil && d.bytes == 0 }
 
 // view is a tensor that the device reads and writes.
 type view struct {
@@ -68,8 +74,17 @@ func (v view) slice(lo, n int) view {
 // aligned reports whether p is at 16 bytes.
 func aligned(p driver.Ptr) bool { return p%16 == 0 }
 
-// reach is t, of any class, on the device or on the host; it panics unless there are n elements.
+// reach is t, of any class, on the device or on the host; it panics unless there are n
+// elements without gaps.
 func reach(op, name string, t compute.Tensor, n int) view {
+	if cols, row := t.Rows(); cols > 0 {
+		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements that begin %d apart: want contiguous elements", op, name, cols, row))
+	}
+	return begin(op, name, t, n)
+}
+
+// begin is t as if it had no gaps; it panics unless there are n elements.
+func begin(op, name string, t compute.Tensor, n int) view {
 	if t.Len() != n {
 		panic(fmt.Sprintf("cuda: %s: %s has %d elements, want %d", op, name, t.Len(), n))
 	}
@@ -137,6 +152,22 @@ func typed(op, name string, x compute.Tensor, n int, t dtype) view {
 // narrowed is take of a Narrow tensor, wide of a Wide one.
 func (b *Backend) narrowed(op, name string, x compute.Tensor, n int) view {
 	return typed(op, name, x, n, b.narrow)
+}
+
+// spread is narrowed of a tensor that may be columns: N rows of width elements, and how far
+// apart they begin.
+func (b *Backend) spread(op, name string, x compute.Tensor, N, width int) (v view, row int) {
+	cols, row := x.Rows()
+	if cols == 0 {
+		return b.narrowed(op, name, x, N*width), width
+	}
+	if cols != width {
+		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want %d", op, name, cols, width))
+	}
+	if v = begin(op, name, x, N*width); v.t != b.narrow || x.Mem().(*memory).host != nil {
+		panic(fmt.Sprintf("cuda: %s: %s is columns of %v, want %v: allocate it in the other class", op, name, v.t, b.narrow))
+	}
+	return v, row
 }
 
 func wide(op, name string, x compute.Tensor, n int) view { return typed(op, name, x, n, f32) }
@@ -364,7 +395,7 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in another class", op, p.Name, w.t, t))
 	}
 	d, _ := p.Derived.(*derived)
-	if d == nil || d.bytes == 0 {
+	if d.gone() {
 		if b.err != nil {
 			return view{t: t, n: w.n}
 		}
@@ -377,13 +408,75 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 			b.err = err
 			return view{t: t, n: w.n}
 		}
-		d = &derived{k, t}
+		d = &derived{block: k, t: t}
 		p.Derived = d
 		m := p.W.Mem().(*memory)
 		m.copies = append(m.copies, d)
 		b.cast(view{p: d.p, t: t, n: w.n}, w)
 	}
 	return view{p: d.p, t: t, n: w.n}
+}
+
+// stacked is the whole of all ps' W in type t, one behind the other, as one view. ok says
+// whether they lie so in one block: matrices as they are, vectors also in a copy.
+func (b *Backend) stacked(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
+	for i, p := range ps {
+		if i > 0 && !ps[i-1].W.Before(p.W) {
+			return view{}, false
+		}
+		all.n += p.Len()
+	}
+	first := local(op, "W", ps[0].W, ps[0].Len())
+	if all.t = t; first.t == t || first.t == master && t == bf16 {
+		all.p = first.p
+		return all, true
+	}
+	if ps[0].Rows > 1 || first.t != f32 {
+		return view{}, false // the copies of matrices are a block each
+	}
+	whole, _ := ps[0].Derived.(*derived)
+	if whole != nil {
+		whole = whole.of
+	}
+	at := int64(0)
+	for _, p := range ps {
+		d, _ := p.Derived.(*derived)
+		if d.gone() || d.of == nil || d.of != whole || d.t != t || d.p != whole.p+driver.Ptr(at) {
+			return b.stack(op, ps, all, first)
+		}
+		at += d.bytes
+	}
+	all.p = whole.p
+	return all, true
+}
+
+// stack makes the copies of neighbouring vectors, whose W begin at first, one block.
+func (b *Backend) stack(op string, ps []*compute.Param, all, first view) (view, bool) {
+	if b.err != nil {
+		return all, true
+	}
+	if b.graph.fixed() {
+		b.graph.diverged = true
+		return all, true
+	}
+	k, err := b.allocate(fmt.Sprintf("%s and %d more in %v", ps[0].Name, len(ps)-1, all.t), int64(all.n)*all.t.size())
+	if err != nil {
+		b.err = err
+		return all, true
+	}
+	whole := &derived{block: k, t: all.t}
+	m := ps[0].W.Mem().(*memory)
+	m.copies = append(m.copies, whole)
+	at := k.p
+	for _, p := range ps {
+		bytes := int64(p.Len()) * all.t.size()
+		p.Derived = &derived{block: block{at, bytes}, t: all.t, of: whole}
+		at += driver.Ptr(bytes)
+	}
+	all.p = k.p
+	first.n = all.n
+	b.cast(all, first)
+	return all, true
 }
 
 // Refresh brings the copy of p.W up to date. A matrix gets one if it needs one and has none;

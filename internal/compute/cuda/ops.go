@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cuda/driver"
@@ -187,7 +188,8 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	const op = "RMSNorm"
 	D := w.Cols
 	N := rowsOf(op, "x", xND, D)
-	x, y, rstd := take(op, "x", xND, N*D), take(op, "y", yND, N*D), wide(op, "rstd", rstdN, N)
+	x, heads, row := b.heads(op, "x", xND, N, D)
+	y, rstd := take(op, "y", yND, N*D), wide(op, "rstd", rstdN, N)
 	if N == 0 {
 		return
 	}
@@ -197,7 +199,21 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	}
 	defer b.enter()()
 	W := b.weights(op, w, f32)
-	b.launch(k, normGrid(N, D), at(y.p), at(rstd.p), at(x.p), at(W.p), whole(N), whole(D), real(float32(eps)))
+	b.launch(k, normGrid(N, D), at(y.p), at(rstd.p), at(x.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), real(float32(eps)))
+}
+
+// heads is t, of either class, as N rows of D elements; of columns heads rows of D make a
+// row, and those begin row elements apart.
+func (b *Backend) heads(op, name string, t compute.Tensor, N, D int) (v view, heads, row int) {
+	cols, _ := t.Rows()
+	if cols == 0 {
+		return take(op, name, t, N*D), 1, D
+	}
+	if cols%D != 0 {
+		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want a multiple of %d", op, name, cols, D))
+	}
+	v, row = b.spread(op, name, t, N*D/cols, cols)
+	return v, cols / D, row
 }
 
 // RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
@@ -206,8 +222,12 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 	const op = "RMSNormGrad"
 	D := w.Cols
 	N := rowsOf(op, "x", xND, D)
-	x, dy, rstd := take(op, "x", xND, N*D), take(op, "dy", dyND, N*D), wide(op, "rstd", rstdN, N)
-	dx := typed(op, "dx", dxND, N*D, x.t)
+	x, heads, row := b.heads(op, "x", xND, N, D)
+	dy, rstd := take(op, "dy", dyND, N*D), wide(op, "rstd", rstdN, N)
+	dx, _, dxRow := b.heads(op, "dx", dxND, N, D)
+	if dx.t != x.t || dxRow != row {
+		panic(fmt.Sprintf("cuda: %s: dx is %v with rows %d apart, x %v with rows %d apart: want the same", op, dx.t, dxRow, x.t, row))
+	}
 	k, kw := b.k.rmsNormGrad[dy.t][x.t], b.k.rmsNormWGrad[dy.t][x.t]
 	var g view
 	if !w.G.Absent() {
@@ -223,18 +243,19 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 	if g.n > 0 {
 		rows := sumRows(N, D)
 		parts, part := blocks(N, rows), b.scratch(partialBytes(N, D))[0]
-		b.launch(kw, grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), at(x.p), at(rstd.p), whole(N), whole(D), whole(rows))
+		b.launch(kw, grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), at(x.p), at(rstd.p), whole(N), whole(D), whole(heads), whole(row), whole(rows))
 		b.addPartials(g, part, parts, D)
 	}
 	W := b.weights(op, w, f32)
-	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N), whole(D), flag(acc))
+	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), flag(acc))
 }
 
 // columnSums adds the column sums of dy to g; part is scratch for them.
-func (b *Backend) columnSums(g, dy view, N, O int, part driver.Ptr) {
+func (b *Backend) columnSums(g view, dy matrix, part driver.Ptr) {
+	N, O := dy.rows, dy.cols
 	rows := sumRows(N, O)
 	parts := blocks(N, rows)
-	b.launch(b.k.colSum[dy.t], grid{blocks(O, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), whole(N), whole(O), whole(rows))
+	b.launch(b.k.colSum[dy.t], grid{blocks(O, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), whole(N), whole(O), whole(dy.ld), whole(rows))
 	b.addPartials(g, part, parts, O)
 }
 
@@ -247,7 +268,7 @@ func (b *Backend) addPartials(g view, part driver.Ptr, parts, D int) {
 func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
 	const op = "Rope"
 	N, H, E := len(pos), heads, headDim
-	x := b.narrowed(op, "x", xNHE, N*H*E)
+	x, row := b.spread(op, "x", xNHE, N, H*E)
 	P := rowsOf(op, "table", table, E)
 	tab := wide(op, "table", table, P*E)
 	within(op, "pos", pos, P)
@@ -259,20 +280,21 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 		sign = -1
 	}
 	defer b.enter()()
-	b.launch(b.k.rope[x.t], b.eachRow(N, H*E/2), at(x.p), at(index(b, "pos", pos)), at(tab.p), whole(N), whole(H), whole(E), real(sign))
+	b.launch(b.k.rope[x.t], b.eachRow(N, H*E/2), at(x.p), at(index(b, "pos", pos)), at(tab.p), whole(N), whole(H), whole(E), whole(row), real(sign))
 }
 
 // CacheWrite copies rows to slots of a cache.
 func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
 	const op = "CacheWrite"
 	N := len(slots)
-	c, x := b.narrowed(op, "cache", cache, cache.Len()), b.narrowed(op, "x", xNW, N*width)
+	c := b.narrowed(op, "cache", cache, cache.Len())
+	x, row := b.spread(op, "x", xNW, N, width)
 	within(op, "slots", slots, rowsOf(op, "cache", cache, width))
 	if N == 0 {
 		return
 	}
 	defer b.enter()()
-	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p), at(index(b, "slots", slots)), whole(N), whole(width))
+	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p), at(index(b, "slots", slots)), whole(N), whole(width), whole(row))
 }
 
 // RopeCache rotates q and k, writes k and v to slots of the caches, in one launch.
@@ -280,8 +302,9 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	const op = "RopeCache"
 	heads(op, a)
 	N, W, E := len(pos), a.K*a.E, a.E
-	q := b.narrowed(op, "q", qNHE, N*a.H*E)
-	k, v := b.narrowed(op, "k", kNKE, N*W), b.narrowed(op, "v", vNKE, N*W)
+	q, qRow := b.spread(op, "q", qNHE, N, a.H*E)
+	k, kRow := b.spread(op, "k", kNKE, N, W)
+	v, vRow := b.spread(op, "v", vNKE, N, W)
 	kc, vc := b.narrowed(op, "kCache", kCache, kCache.Len()), b.narrowed(op, "vCache", vCache, kCache.Len())
 	P := rowsOf(op, "table", table, E)
 	tab := wide(op, "table", table, P*E)
@@ -295,30 +318,66 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	}
 	defer b.enter()()
 	b.launch(b.k.ropeCache[q.t], b.eachRow(N*(a.H+2*a.K), E/2), at(q.p), at(k.p), at(v.p), at(kc.p), at(vc.p),
-		at(index(b, "pos", pos)), at(index(b, "slots", slots)), at(tab.p), whole(N), whole(a.H), whole(a.K), whole(E))
+		at(index(b, "pos", pos)), at(index(b, "slots", slots)), at(tab.p), whole(N), whole(a.H), whole(a.K), whole(E),
+		whole(qRow), whole(kRow), whole(vRow))
+}
+
+// matching is tensors of n elements each, without gaps or columns with rows as far apart: N
+// rows of F elements, row apart.
+func (b *Backend) matching(op string, n int, names string, ts ...compute.Tensor) (vs []view, N, F, row int) {
+	cols, row := ts[0].Rows()
+	for i, t := range ts {
+		name := strings.Fields(names)[i]
+		if c, r := t.Rows(); c != cols || r != row {
+			panic(fmt.Sprintf("cuda: %s: %s has rows of %d elements, %d apart, and another tensor %d, %d apart: want the same", op, name, c, r, cols, row))
+		}
+		if cols == 0 {
+			vs = append(vs, b.narrowed(op, name, t, n))
+			continue
+		}
+		v, _ := b.spread(op, name, t, n/cols, cols)
+		vs = append(vs, v)
+	}
+	if cols > 0 {
+		return vs, n / cols, cols, row
+	}
+	N, F = oneRow(n)
+	return vs, N, F, F
+}
+
+// oneRow is n elements without gaps as rows, of which a kernel counts the elements in 32 bits.
+func oneRow(n int) (N, F int) {
+	for F = n; F > 1<<30 && F%2 == 0; F /= 2 {
+	}
+	return n / max(1, F), F
 }
 
 // SwiGLU gates up by silu(gate).
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	const op = "SwiGLU"
 	n := gateNF.Len()
-	y, gate, up := b.narrowed(op, "y", yNF, n), b.narrowed(op, "gate", gateNF, n), b.narrowed(op, "up", upNF, n)
+	y := b.narrowed(op, "y", yNF, n)
+	in, N, F, row := b.matching(op, n, "gate up", gateNF, upNF)
 	defer b.enter()()
-	b.launch(b.k.swiglu[y.t], b.flat(n), at(y.p), at(gate.p), at(up.p), whole(n))
+	b.launch(b.k.swiglu[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F), whole(row))
 }
 
 // SwiGLUGrad is the gradient of SwiGLU, and its output again.
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	const op = "SwiGLUGrad"
 	n := gateNF.Len()
-	dgate, dup, dy := b.narrowed(op, "dgate", dgateNF, n), b.narrowed(op, "dup", dupNF, n), b.narrowed(op, "dy", dyNF, n)
-	gate, up := b.narrowed(op, "gate", gateNF, n), b.narrowed(op, "up", upNF, n)
+	all, N, F, row := b.matching(op, n, "gate up dgate dup", gateNF, upNF, dgateNF, dupNF)
+	gate, up, dgate, dup := all[0], all[1], all[2], all[3]
+	if cols, _ := dyNF.Rows(); cols > 0 && row == F {
+		panic(fmt.Sprintf("cuda: %s: dy is columns, and gate is not: want both or only gate", op))
+	}
+	dy, dyRow := b.spread(op, "dy", dyNF, N, F)
 	var y view
 	if !yNF.Absent() {
 		y = b.narrowed(op, "y", yNF, n)
 	}
 	defer b.enter()()
-	b.launch(b.k.swigluGrad[dy.t], b.flat(n), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(n))
+	b.launch(b.k.swigluGrad[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(N), whole(F), whole(row), whole(dyRow))
 }
 
 // segments is a table of the tensors that one launch of the optimizer's kernels takes

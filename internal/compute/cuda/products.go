@@ -57,22 +57,18 @@ func (m matrix) mat() driver.Mat {
 	return driver.Mat{P: m.p, Type: t, Rows: int64(m.rows), Cols: int64(m.cols), Ld: int64(m.ld), From: m.from}
 }
 
-// multiply queues c (=, or if acc += or what c is from +) alpha*a*w, and adds bias to each row unless
-// it is nil. cuBLASLt does it where all rows begin at 16 bytes, which its tensor
+// multiply queues c (=, or if acc += or what c is from +) alpha*a*w, and adds the biases, which lie
+// one behind the other, to each row if there are any. cuBLASLt does it where all rows begin at 16 bytes, which its tensor
 // core kernels want, unless it has no algorithm; our own kernel does the rest. Counts
 // says how often it had none.
-func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, bias *compute.Param) {
+func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, bias []*compute.Param) {
 	M, K := a.shape()
 	_, N := w.shape()
-	if M == 0 || N == 0 || (K == 0 && acc && bias == nil && c.from == 0) {
+	if M == 0 || N == 0 || (K == 0 && acc && len(bias) == 0 && c.from == 0) {
 		return
 	}
 	if c.fits() && a.fits() && w.fits() && K > 0 {
-		var bv view
-		if bias != nil {
-			bv = b.weights(op, bias, c.t)
-		}
-		if aligned(bv.p) {
+		if bv := b.biases(op, bias, c.t); aligned(bv.p) {
 			b.counts.Products++
 			if b.matmul(c.mat(), a.mat(), w.mat(), a.turned, w.turned, alpha, acc, bv.p) {
 				return
@@ -82,10 +78,7 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, b
 			}
 		}
 	}
-	var bv view
-	if bias != nil {
-		bv = b.weights(op, bias, f32)
-	}
+	bv := b.biases(op, bias, f32)
 	if c.from != 0 {
 		b.copyDev(c.p, c.from, int64(c.n)*c.t.size())
 	}
@@ -95,12 +88,24 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, b
 		whole(M), whole(N), whole(K), real(alpha), flag(acc))
 }
 
+// biases is the vector of biases in type t, or nothing where there are none.
+func (b *Backend) biases(op string, bias []*compute.Param, t dtype) (v view) {
+	switch len(bias) {
+	case 0:
+	case 1:
+		v = b.weights(op, bias[0], t)
+	default:
+		v, _ = b.stacked(op, bias, t)
+	}
+	return v
+}
+
 // Linear is the product with a parameter's transpose.
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	const op = "Linear"
 	I, O := w.Cols, w.Rows
 	N := rowsOf(op, "x", xNI, I)
-	x, y := b.narrowed(op, "x", xNI, N*I), take(op, "y", yNO, N*O)
+	x, y := b.narrowed(op, "x", xNI, N*I), b.result(op, "y", yNO, N, O)
 	if bias != nil {
 		take(op, "bias", bias.W, O)
 	}
@@ -109,7 +114,24 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	}
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
-	b.multiply(op, dense(y, N, O), dense(x, N, I), dense(W, O, I).transposed(), 1, acc, bias)
+	b.multiply(op, y, dense(x, N, I), dense(W, O, I).transposed(), 1, acc, []*compute.Param{bias}[:present(bias)])
+}
+
+// present is 1 for a parameter, 0 for none.
+func present(p *compute.Param) int {
+	if p == nil {
+		return 0
+	}
+	return 1
+}
+
+// result is t, of either class, as a matrix; of the narrow one it may be columns.
+func (b *Backend) result(op, name string, t compute.Tensor, rows, cols int) matrix {
+	if width, _ := t.Rows(); width == 0 {
+		return dense(take(op, name, t, rows*cols), rows, cols)
+	}
+	v, row := b.spread(op, name, t, rows, cols)
+	return matrix{view: v, rows: rows, cols: cols, ld: row}
 }
 
 // LinearAdd is the product with a parameter's transpose, added to r.
@@ -130,11 +152,134 @@ func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	b.multiply(op, c, dense(x, N, I), dense(W, O, I).transposed(), 1, true, nil)
 }
 
-// Linears is Linear for each of ps.
-func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
-	for _, p := range ps {
-		b.Linear(p.Y, xNI, p.W, p.B, false)
+// joined is ps as one projection, of outputs or their gradients of N rows.
+type joined struct {
+	y     matrix // [N,O], O those of all
+	w     view   // [O,I]
+	g     view   // the gradient; none where the weights have none
+	bias  []*compute.Param
+	biasG view
+}
+
+// join is ps as one, if outputs lie side by side and weights, biases and, if learn, gradients
+// one behind the other.
+func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j joined, ok bool) {
+	if len(ps) < 2 || N == 0 {
+		return j, false
 	}
+	var ws []*compute.Param
+	O, n, m := 0, 0, 0 // outputs, elements of gradients of weights and biases
+	for i, p := range ps {
+		if cols, _ := p.Y.Rows(); cols != p.W.Rows || p.Y.Len() != N*cols || p.W.Cols != ps[0].W.Cols {
+			return j, false
+		}
+		if p.B != nil {
+			j.bias = append(j.bias, p.B)
+		}
+		O, n, m, ws = O+p.W.Rows, n+p.W.G.Len(), m+biasGrad(p).Len(), append(ws, p.W)
+		if i == 0 {
+			continue
+		}
+		q := ps[i-1]
+		if !q.Y.Beside(p.Y) || learn && !follows(q.W.G, p.W.G) || learn && !follows(biasGrad(q), biasGrad(p)) {
+			return j, false
+		}
+	}
+	if len(j.bias) != 0 && len(j.bias) != len(ps) {
+		return j, false
+	}
+	for i := 1; i < len(j.bias); i++ {
+		if !j.bias[i-1].W.Before(j.bias[i].W) {
+			return j, false
+		}
+	}
+	if j.w, ok = b.stacked(op, ws, b.narrow); !ok {
+		return j, false
+	}
+	v, row := b.spread(op, "y", ps[0].Y, N, ps[0].W.Rows)
+	j.y = matrix{view: v, rows: N, cols: O, ld: row}
+	if learn && n > 0 {
+		j.g = wide(op, "G", ps[0].W.G, ps[0].W.Len())
+		j.g.n = n
+	}
+	if learn && m > 0 {
+		j.biasG = wide(op, "bias.G", ps[0].B.G, ps[0].B.Len())
+		j.biasG.n = m
+	}
+	return j, true
+}
+
+// follows reports whether u begins where t ends, or neither is there.
+func follows(t, u compute.Tensor) bool { return t.Absent() && u.Absent() || t.Before(u) }
+
+// biasGrad is the gradient of p's bias, if it has one.
+func biasGrad(p compute.Projection) compute.Tensor {
+	if p.B == nil {
+		return compute.Tensor{}
+	}
+	return p.B.G
+}
+
+// Linears is Linear for each of ps: one product for all where they can be joined.
+func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
+	if !b.linears(ps, xNI) {
+		for _, p := range ps {
+			b.Linear(p.Y, xNI, p.W, p.B, false)
+		}
+	}
+}
+
+// linears is Linears as one product; it reports whether that can be.
+func (b *Backend) linears(ps []compute.Projection, xNI compute.Tensor) bool {
+	const op = "Linears"
+	if len(ps) < 2 {
+		return false
+	}
+	I := ps[0].W.Cols
+	N := rowsOf(op, "x", xNI, I)
+	x := b.narrowed(op, "x", xNI, N*I)
+	defer b.enter()()
+	j, ok := b.join(op, ps, N, false)
+	if ok {
+		b.multiply(op, j.y, dense(x, N, I), dense(j.w, j.y.cols, I).transposed(), 1, false, j.bias)
+	}
+	return ok
+}
+
+// LinearsGrad is LinearGrad for each of ps: at most a product for dx and one for the weights'
+// gradients where they can be joined.
+func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
+	if !b.linearsGrad(dxNI, ps, xNI) {
+		for i, p := range ps {
+			b.LinearGrad(dxNI, p.W, p.B, p.Y, xNI, i > 0)
+		}
+	}
+}
+
+// linearsGrad is LinearsGrad of ps as one projection; it reports whether they can be joined.
+func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) bool {
+	const op = "LinearsGrad"
+	if len(ps) < 2 {
+		return false
+	}
+	I := ps[0].W.Cols
+	N := rowsOf(op, "dy", ps[0].Y, ps[0].W.Rows)
+	defer b.enter()()
+	j, ok := b.join(op, ps, N, !xNI.Absent())
+	if !ok {
+		return false
+	}
+	if j.biasG.n > 0 {
+		b.columnSums(j.biasG, j.y, b.scratch(partialBytes(N, j.y.cols))[0])
+	}
+	if !dxNI.Absent() {
+		b.multiply(op, b.result(op, "dx", dxNI, N, I), j.y, dense(j.w, j.y.cols, I), 1, false, nil)
+	}
+	if j.g.n > 0 {
+		x := b.narrowed(op, "x", xNI, N*I)
+		b.multiply(op, dense(j.g, j.y.cols, I), j.y.transposed(), dense(x, N, I), 1, true, nil)
+	}
+	return true
 }
 
 // LinearGrad is the gradient of Linear. A Wide dy is rounded once, for both
@@ -143,10 +288,13 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	const op = "LinearGrad"
 	I, O := w.Cols, w.Rows
 	N := rowsOf(op, "dy", dyNO, O)
-	dy := take(op, "dy", dyNO, N*O)
-	var x, dx, g, gb view
+	dy := b.result(op, "dy", dyNO, N, O)
+	var dx matrix
+	var x, g, gb view
 	if !dxNI.Absent() {
-		dx = b.narrowed(op, "dx", dxNI, N*I)
+		if dx = b.result(op, "dx", dxNI, N, I); dx.t != b.narrow {
+			panic(fmt.Sprintf("cuda: %s: dx is %v, want %v: allocate it in the other class", op, dx.t, b.narrow))
+		}
 	}
 	if !w.G.Absent() && !xNI.Absent() {
 		x, g = b.narrowed(op, "x", xNI, N*I), wide(op, "G", w.G, O*I)
@@ -164,19 +312,18 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	}
 	place := b.scratch(narrowBytes, partialBytes(N, O))
 	if gb.n > 0 {
-		b.columnSums(gb, dy, N, O, place[1])
+		b.columnSums(gb, dy, place[1])
 	}
 	if dy.t != b.narrow && dx.n+g.n > 0 {
 		short := view{p: place[0], t: b.narrow, n: N * O}
-		b.cast(short, dy)
-		dy = short
+		b.cast(short, dy.view)
+		dy = dense(short, N, O)
 	}
-	dyNOm := dense(dy, N, O)
 	if dx.n > 0 {
 		W := b.weights(op, w, b.narrow)
-		b.multiply(op, dense(dx, N, I), dyNOm, dense(W, O, I), 1, acc, nil)
+		b.multiply(op, dx, dy, dense(W, O, I), 1, acc, nil)
 	}
 	if g.n > 0 {
-		b.multiply(op, dense(g, O, I), dyNOm.transposed(), dense(x, N, I), 1, true, nil)
+		b.multiply(op, dense(g, O, I), dy.transposed(), dense(x, N, I), 1, true, nil)
 	}
 }

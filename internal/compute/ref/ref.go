@@ -37,7 +37,44 @@ func F64(t compute.Tensor) []float64 {
 		return nil
 	}
 	m := t.Mem().(*memory)
+	if cols, row := t.Rows(); cols > 0 {
+		panic(fmt.Sprintf("ref: rows of %d elements that begin %d apart: want contiguous elements", cols, row))
+	}
 	return m.data[t.Off() : t.Off()+t.Len() : t.Off()+t.Len()]
+}
+
+// columns puts contiguous copies in the place of those of ts that are columns, the same one
+// for the same columns; back writes them where they belong.
+func columns(ts ...*compute.Tensor) (back func()) {
+	type copied struct{ from, to compute.Tensor }
+	var all []copied
+	each := func(c copied, f func(from, to []float64)) {
+		cols, row := c.from.Rows()
+		data := c.from.Mem().(*memory).data[c.from.Off():]
+		for n := range c.from.Len() / cols {
+			f(data[n*row:n*row+cols], F64(c.to)[n*cols:(n+1)*cols])
+		}
+	}
+next:
+	for _, t := range ts {
+		if cols, _ := t.Rows(); cols == 0 {
+			continue
+		}
+		for _, c := range all {
+			if c.from == *t {
+				*t = c.to
+				continue next
+			}
+		}
+		c := copied{*t, compute.View(&memory{make([]float64, t.Len())})}
+		each(c, func(from, to []float64) { copy(to, from) })
+		all, *t = append(all, c), c.to
+	}
+	return func() {
+		for _, c := range all {
+			each(c, func(from, to []float64) { copy(from, to) })
+		}
+	}
 }
 
 // size panics unless t has n elements.
@@ -111,6 +148,9 @@ func (b *Backend) Overhead() int64 { return 0 }
 
 // DecodeMultiple is 1.
 func (b *Backend) DecodeMultiple() int { return 1 }
+
+// Joined is true, so that columns have a specification.
+func (b *Backend) Joined() bool { return true }
 
 // Upload copies src to dst.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
@@ -186,6 +226,7 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 
 // RMSNorm normalises rows by their root mean square.
 func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
+	defer columns(&xND)()
 	D := w.Cols
 	N := rowsOf("RMSNorm", "x", xND, D)
 	y, rstd, x, wD := size("RMSNorm", "y", yND, N*D), size("RMSNorm", "rstd", rstdN, N), F64(xND), F64(w.W)
@@ -203,6 +244,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 
 // RMSNormGrad is the gradient of RMSNorm.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+	defer columns(&dxND, &xND)()
 	D := w.Cols
 	N := rowsOf("RMSNormGrad", "x", xND, D)
 	dx, dy := size("RMSNormGrad", "dx", dxND, N*D), size("RMSNormGrad", "dy", dyND, N*D)
@@ -228,6 +270,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 
 // Linear is the product with a parameter's transpose.
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
+	defer columns(&yNO)()
 	O, I := w.Rows, w.Cols
 	N := rowsOf("Linear", "x", xNI, I)
 	y, x, wOI := size("Linear", "y", yNO, N*O), F64(xNI), F64(w.W)
@@ -261,8 +304,16 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 	}
 }
 
+// LinearsGrad is LinearGrad for each of ps.
+func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
+	for i, p := range ps {
+		b.LinearGrad(dxNI, p.W, p.B, p.Y, xNI, i > 0)
+	}
+}
+
 // LinearGrad is the gradient of Linear.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+	defer columns(&dxNI, &dyNO)()
 	O, I := w.Rows, w.Cols
 	N := rowsOf("LinearGrad", "dy", dyNO, O)
 	dy, wOI := F64(dyNO), F64(w.W)
@@ -307,6 +358,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 
 // Rope rotates pairs of a head by their position's angles.
 func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+	defer columns(&xNHE)()
 	H, E := heads, headDim
 	x, tab := size("Rope", "x", xNHE, len(pos)*H*E), F64(table)
 	for n, p := range pos {
@@ -355,6 +407,7 @@ func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []flo
 
 // Attention is causal attention within each sequence.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+	defer columns(&qNHE, &kNKE, &vNKE)()
 	H, K, E := a.H, a.K, a.E
 	N := rowsOf("Attention", "q", qNHE, H*E)
 	o, lse, q := size("Attention", "o", oNHE, N*H*E), size("Attention", "lse", lseNH, N*H), F64(qNHE)
@@ -384,6 +437,7 @@ func seen(g compute.Segment, j int) int {
 
 // AttentionGrad is the gradient of Attention.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+	defer columns(&dqNHE, &dkNKE, &dvNKE, &qNHE, &kNKE, &vNKE)()
 	H, K, E := a.H, a.K, a.E
 	N := rowsOf("AttentionGrad", "q", qNHE, H*E)
 	q, do := F64(qNHE), size("AttentionGrad", "do", doNHE, N*H*E)
@@ -426,6 +480,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 
 // CacheWrite scatters rows into a cache.
 func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
+	defer columns(&xNW)()
 	c, x := F64(cache), size("CacheWrite", "x", xNW, len(slots)*width)
 	for n, slot := range slots {
 		copy(c[int(slot)*width:(int(slot)+1)*width], x[n*width:])
@@ -445,6 +500,7 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 
 // AttentionDecode is Attention for one query a row over paged keys and values.
 func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+	defer columns(&qRHE)()
 	H, K, E := a.H, a.K, a.E
 	R := len(pages.Len)
 	o, q := size("AttentionDecode", "o", oRHE, R*H*E), size("AttentionDecode", "q", qRHE, R*H*E)
@@ -463,6 +519,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 
 // SwiGLU gates up by silu(gate).
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
+	defer columns(&gateNF, &upNF)()
 	y, up := size("SwiGLU", "y", yNF, gateNF.Len()), size("SwiGLU", "up", upNF, gateNF.Len())
 	for i, x := range F64(gateNF) {
 		y[i] = x / (1 + math.Exp(-x)) * up[i]
@@ -471,6 +528,7 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 
 // SwiGLUGrad is the gradient of SwiGLU, with silu'(x) = s*(1 + x*(1-s)), s = 1/(1+exp(-x)).
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
 	n := gateNF.Len()
 	if !yNF.Absent() {
 		b.SwiGLU(yNF, gateNF, upNF)

@@ -21,9 +21,11 @@
 // of its branches' together.
 //
 // Shapes: q, o, do, dq [N,H,E]; k, v, dk, dv [N,K,E]; lse, delta [N,H] float;
-// segments [S]. Everything is overwritten, nothing accumulated.
+// segments [S]. Everything is overwritten, nothing accumulated. The rows of q and dq
+// begin q_row elements apart, those of k and dk k_row, those of v and dv v_row: they
+// may be columns of wider matrices. All others lie without gaps.
 //
-// The fast kernels (bf16, E 64 and 128) need scale > 0 and all of q, k, v, o, do,
+// The fast kernels (bf16, E 64 and 128) need scale > 0 and all rows of q, k, v, o, do,
 // dq, dk, dv at 16-byte aligned addresses. 128 threads a block:
 //   kernel            grid                   tile rows   dynamic shared memory, bytes
 //   attn_fwd_E64      (tiles, H)             128          40960
@@ -88,7 +90,7 @@ DEVICE void attn_mask(float (&s)[4], int i0, int j0) {
 // rows row to row+ROWS-1 of a tile that only this warp uses from now on, so that
 // the writes are of 16 bytes. Rows from valid on are left out; factor scales.
 template <int E, int MT>
-DEVICE void attn_store(bf16 *dst, i64 stride, int valid, bf16 *tile, int row, const float (&acc)[MT][E / 8][4], const float (&factor)[MT][2]) {
+DEVICE void attn_store(bf16 *dst, int stride, int valid, bf16 *tile, int row, const float (&acc)[MT][E / 8][4], const float (&factor)[MT][2]) {
     int lane = threadIdx.x % WARP;
     __syncwarp();
 #pragma unroll
@@ -107,7 +109,7 @@ DEVICE void attn_store(bf16 *dst, i64 stride, int valid, bf16 *tile, int row, co
 #pragma unroll
     for (int n = 0; n < 16 * MT * chunks / WARP; n++) {
         int i = n * WARP + lane, r = row + i / chunks, c = i % chunks;
-        if (r < valid) *(uint4 *)(dst + r * stride + c * 8) = *(const uint4 *)(tile + attn_at<E>(r, c));
+        if (r < valid) *(uint4 *)(dst + (i64)r * stride + c * 8) = *(const uint4 *)(tile + attn_at<E>(r, c));
     }
 }
 
@@ -116,7 +118,8 @@ DEVICE void attn_store(bf16 *dst, i64 stride, int valid, bf16 *tile, int row, co
 // values take turns in a ring of three, two of them under way while the third is
 // used: 80 KB at E 128, so that two blocks fit a processor of either generation.
 template <int E>
-DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, float scale) {
+DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, int q_row,
+                     int k_row, int v_row, float scale) {
     const int BQ = 128, BK = 64, MT = 2;
     const bool keep = E <= 64; // q's fragments stay in registers where these suffice
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -125,14 +128,15 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
     int h = blockIdx.y, kv = h / (H / K), own = attn_own(g), len = g.before + g.len;
     int q0 = g.before + at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
     int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
-    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (own + q0) * qs + h * E, keys = own * ks + kv * E;
+    k += own * (i64)k_row + kv * E;
+    v += own * (i64)v_row + kv * E;
     int jump = g.prefix - own; // from where the parent's rows would be before the segment's to where they are
 
     bf16 *q_tile = (bf16 *)shared(), *ring = q_tile + BQ * E;
-    attn_load<E, BQ, ATTN_THREADS>(q_tile, q + queries, qs, len - q0);
-    attn_load<E, BK, ATTN_THREADS>(ring, k + keys, ks, len, g.before, jump);
+    attn_load<E, BQ, ATTN_THREADS>(q_tile, q + (own + q0) * (i64)q_row + h * E, q_row, len - q0);
+    attn_load<E, BK, ATTN_THREADS>(ring, k, k_row, len, g.before, jump);
     copy_commit();
-    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + keys, ks, len, g.before, jump);
+    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v, v_row, len, g.before, jump);
     copy_commit();
 
     u32 q_frag[keep ? MT : 1][keep ? E / 16 : 1][4];
@@ -152,7 +156,7 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
         bool live = j0 < i0 + 16 * MT && i0 < len; // this warp has a query that sees a key of this tile
         copy_wait<1>();
         __syncthreads();
-        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + free_slot * BK * E, k + keys + (j0 + BK) * ks, ks, len - j0 - BK, g.before - j0 - BK, jump);
+        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + free_slot * BK * E, k + (j0 + BK) * (i64)k_row, k_row, len - j0 - BK, g.before - j0 - BK, jump);
         copy_commit();
 
         float s[MT][BK / 8][4];
@@ -244,7 +248,7 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
 
         copy_wait<1>();
         __syncthreads();
-        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + slot * BK * E, v + keys + (j0 + BK) * ks, ks, len - j0 - BK, g.before - j0 - BK, jump);
+        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + slot * BK * E, v + (j0 + BK) * (i64)v_row, v_row, len - j0 - BK, g.before - j0 - BK, jump);
         copy_commit();
         if (live) {
             const bf16 *v_tile = ring + v_slot * BK * E;
@@ -279,14 +283,16 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
             if (lane % 4 == 0 && i < len) lse[(i64)(own + i) * H + h] = fmaf(m[t][half], scale, logf(sum));
         }
     }
-    attn_store<E, MT>(o + queries, qs, len - q0, q_tile, row0, acc, inverse);
+    attn_store<E, MT>(o + ((own + q0) * (i64)H + h) * E, H * E, len - q0, q_tile, row0, acc, inverse);
 }
 
-KERNEL(ATTN_THREADS, attn_fwd_E64, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, float scale) {
-    attn_fwd<64>(o, lse, q, k, v, segments, tiles, H, K, scale);
+KERNEL(ATTN_THREADS, attn_fwd_E64, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, int q_row,
+       int k_row, int v_row, float scale) {
+    attn_fwd<64>(o, lse, q, k, v, segments, tiles, H, K, q_row, k_row, v_row, scale);
 }
-KERNEL(ATTN_THREADS, attn_fwd_E128, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, float scale) {
-    attn_fwd<128>(o, lse, q, k, v, segments, tiles, H, K, scale);
+KERNEL(ATTN_THREADS, attn_fwd_E128, bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, const Segment *segments, const int2 *tiles, int H, int K, int q_row,
+       int k_row, int v_row, float scale) {
+    attn_fwd<128>(o, lse, q, k, v, segments, tiles, H, K, q_row, k_row, v_row, scale);
 }
 
 // delta: E/8 lanes to a (token, head), each 8 elements, then a butterfly.
@@ -319,7 +325,7 @@ KERNEL(ATTN_THREADS, attn_bwd_delta_E128, float *delta, const bf16 *dout, const 
 // as registers allow. Queries, their do, lse and delta are double-buffered.
 template <int E, int MT, int NS>
 DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-                         const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, float scale) {
+                         const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, int q_row, int k_row, int v_row, float scale) {
     const int BK = 64 * MT, BQ = 64;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int2 at = tiles[blockIdx.x / (K * parts)];
@@ -327,13 +333,12 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
     int kv = blockIdx.x / parts % K, group = H / K, share = (group + parts - 1) / parts, first = g.first, len = g.len, seen_by = len + g.branches; // keys, and the rows that see the first of them
     int j0 = ((len + BK - 1) / BK - 1 - at.y) * BK, row0 = warp * 16 * MT;
     int q_first = j0 / BQ, n_q = (seen_by + BQ - 1) / BQ;
-    i64 qs = (i64)H * E, ks = (i64)K * E;
-    i64 keys = (first + j0) * ks + kv * E;
+    int keys = first + j0; // the first's row
 
     bf16 *k_tile = (bf16 *)shared(), *v_tile = k_tile + BK * E, *ring = v_tile + BK * E;
     float *rows = (float *)(ring + 4 * BQ * E); // of either buffer: lse*log2(e), then delta
-    attn_load<E, BK, ATTN_THREADS>(k_tile, k + keys, ks, len - j0);
-    attn_load<E, BK, ATTN_THREADS>(v_tile, v + keys, ks, len - j0);
+    attn_load<E, BK, ATTN_THREADS>(k_tile, k + keys * (i64)k_row + kv * E, k_row, len - j0);
+    attn_load<E, BK, ATTN_THREADS>(v_tile, v + keys * (i64)v_row + kv * E, v_row, len - j0);
 
     // load starts the copies of a tile of queries for head h and returns this thread's
     // number of its rows: threads 0 to 63 bring lse, 64 to 127 delta. With the lse of
@@ -343,8 +348,8 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
     auto load = [&](bf16 *to, int h, int tile) {
         int i = tile * BQ, mine = threadIdx.x % BQ;
         i64 row = (i64)(first + i) * H + h;
-        attn_load<E, BQ, ATTN_THREADS>(to, q + row * E, qs, seen_by - i);
-        attn_load<E, BQ, ATTN_THREADS>(to + BQ * E, dout + row * E, qs, seen_by - i);
+        attn_load<E, BQ, ATTN_THREADS>(to, q + (i64)(first + i) * q_row + h * E, q_row, seen_by - i);
+        attn_load<E, BQ, ATTN_THREADS>(to + BQ * E, dout + row * E, H * E, seen_by - i);
         if (i + mine < seen_by) return of_row[row + (i64)mine * H] * (has_lse ? ATTN_LOG2E : 1.0f);
         return has_lse ? INF : 0.0f;
     };
@@ -473,9 +478,10 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
         rows[now * 2 * BQ + threadIdx.x] = next;
     }
 
+    int head = (h - 1) / group * E; // kv's: h is h_end, and keeping kv would spill
     if (parts > 1) {
-        i64 all = (i64)N * ks;
-        float *dk_part = part + 2 * ((h - 1) % group / share) * all + keys + row0 * ks + 2 * (lane % 4); // h is h_end; keeping the part's number would spill
+        i64 ks = (i64)K * E, all = N * ks;
+        float *dk_part = part + 2 * ((h - 1) % group / share) * all + (keys + row0) * ks + head + 2 * (lane % 4); // the part's number would spill, too
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -495,21 +501,23 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
     float factor[MT][2], one[MT][2];
 #pragma unroll
     for (int t = 0; t < MT; t++) factor[t][0] = factor[t][1] = scale, one[t][0] = one[t][1] = 1.0f;
-    attn_store<E, MT>(dk + keys, ks, len - j0, k_tile, row0, dk_acc, factor);
-    attn_store<E, MT>(dv + keys, ks, len - j0, v_tile, row0, dv_acc, one);
+    attn_store<E, MT>(dk + keys * (i64)k_row + head, k_row, len - j0, k_tile, row0, dk_acc, factor);
+    attn_store<E, MT>(dv + keys * (i64)v_row + head, v_row, len - j0, v_tile, row0, dv_acc, one);
 }
 
 KERNEL(ATTN_THREADS, attn_bwd_dkv_E64, bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse,
-       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, float scale) {
-    attn_bwd_dkv<64, 2, 32>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, scale);
+       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, int q_row, int k_row, int v_row, float scale) {
+    attn_bwd_dkv<64, 2, 32>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, q_row, k_row, v_row, scale);
 }
 KERNEL(ATTN_THREADS, attn_bwd_dkv_E128, bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse,
-       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, float scale) {
-    attn_bwd_dkv<128, 1, 64>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, scale);
+       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, int q_row, int k_row, int v_row, float scale) {
+    attn_bwd_dkv<128, 1, 64>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, q_row, k_row, v_row, scale);
 }
 
-KERNEL(256, attn_bwd_dkv_sum, bf16 *dk, bf16 *dv, const float *part, int parts, i64 n, float scale) {
-    sweep(n, aligned(dk, dv, part) && n % 4 == 0, [&](i64 i, int count, bool wide) {
+KERNEL(256, attn_bwd_dkv_sum, bf16 *dk, bf16 *dv, const float *part, int parts, int N, int W, int k_row, int v_row, float scale) {
+    i64 n = (i64)N * W;
+    sweep_rows(N, W, aligned(dk, dv, part) && k_row % 8 == 0 && v_row % 8 == 0, [&](i64 r, int d, int count, bool wide) {
+        i64 i = r * W + d;
         Vec k_sum = {}, v_sum = {};
         for (int p = 0; p < parts; p++) {
             Vec a, b;
@@ -518,8 +526,8 @@ KERNEL(256, attn_bwd_dkv_sum, bf16 *dk, bf16 *dv, const float *part, int parts, 
             for (int j = 0; j < 8; j++) k_sum.v[j] += a.v[j], v_sum.v[j] += b.v[j];
         }
         for (int j = 0; j < 8; j++) k_sum.v[j] *= scale;
-        store(dk + i, k_sum, count, wide);
-        store(dv + i, v_sum, count, wide);
+        store(dk + r * k_row + d, k_sum, count, wide);
+        store(dv + r * v_row + d, v_sum, count, wide);
     });
 }
 
@@ -528,7 +536,7 @@ KERNEL(256, attn_bwd_dkv_sum, bf16 *dk, bf16 *dv, const float *part, int parts, 
 // Keys and values are double-buffered.
 template <int E, int BK>
 DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta, const Segment *segments,
-                        const int2 *tiles, int H, int K, float scale) {
+                        const int2 *tiles, int H, int K, int q_row, int k_row, int v_row, float scale) {
     const int BQ = 128, MT = 2, NS = 32;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int2 at = tiles[blockIdx.x];
@@ -536,14 +544,15 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
     int h = blockIdx.y, kv = h / (H / K), own = attn_own(g), len = g.before + g.len;
     int q0 = g.before + at.y * BQ, row0 = warp * 16 * MT, i0 = q0 + row0;
     int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
-    i64 qs = (i64)H * E, ks = (i64)K * E, queries = (own + q0) * qs + h * E;
+    k += own * (i64)k_row + kv * E;
+    v += own * (i64)v_row + kv * E;
     int jump = g.prefix - own; // as in attn_fwd
 
     bf16 *q_tile = (bf16 *)shared(), *do_tile = q_tile + BQ * E, *ring = do_tile + BQ * E;
-    attn_load<E, BQ, ATTN_THREADS>(q_tile, q + queries, qs, len - q0);
-    attn_load<E, BQ, ATTN_THREADS>(do_tile, dout + queries, qs, len - q0);
-    attn_load<E, BK, ATTN_THREADS>(ring, k + own * ks + kv * E, ks, len, g.before, jump);
-    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v + own * ks + kv * E, ks, len, g.before, jump);
+    attn_load<E, BQ, ATTN_THREADS>(q_tile, q + (own + q0) * (i64)q_row + h * E, q_row, len - q0);
+    attn_load<E, BQ, ATTN_THREADS>(do_tile, dout + ((own + q0) * (i64)H + h) * E, H * E, len - q0);
+    attn_load<E, BK, ATTN_THREADS>(ring, k, k_row, len, g.before, jump);
+    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v, v_row, len, g.before, jump);
     copy_commit();
 
     float acc[MT][E / 8][4], lse2[MT][2], d[MT][2], factor[MT][2];
@@ -569,8 +578,8 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
         if (j + 1 < n_k) {
             int n0 = (j + 1) * BK;
             bf16 *to = ring + (now ^ 1) * 2 * BK * E;
-            attn_load<E, BK, ATTN_THREADS>(to, k + (own + n0) * ks + kv * E, ks, len - n0, g.before - n0, jump);
-            attn_load<E, BK, ATTN_THREADS>(to + BK * E, v + (own + n0) * ks + kv * E, ks, len - n0, g.before - n0, jump);
+            attn_load<E, BK, ATTN_THREADS>(to, k + n0 * (i64)k_row, k_row, len - n0, g.before - n0, jump);
+            attn_load<E, BK, ATTN_THREADS>(to + BK * E, v + n0 * (i64)v_row, v_row, len - n0, g.before - n0, jump);
         }
         copy_commit();
         const bf16 *k_tile = ring + now * 2 * BK * E, *v_tile = k_tile + BK * E;
@@ -641,16 +650,16 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
             }
         }
     }
-    attn_store<E, MT>(dq + queries, qs, len - q0, q_tile, row0, acc, factor);
+    attn_store<E, MT>(dq + (own + q0) * (i64)q_row + h * E, q_row, len - q0, q_tile, row0, acc, factor);
 }
 
 KERNEL(ATTN_THREADS, attn_bwd_dq_E64, bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dq<64, 64>(dq, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
+       const Segment *segments, const int2 *tiles, int H, int K, int q_row, int k_row, int v_row, float scale) {
+    attn_bwd_dq<64, 64>(dq, dout, q, k, v, lse, delta, segments, tiles, H, K, q_row, k_row, v_row, scale);
 }
 KERNEL(ATTN_THREADS, attn_bwd_dq_E128, bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-       const Segment *segments, const int2 *tiles, int H, int K, float scale) {
-    attn_bwd_dq<128, 32>(dq, dout, q, k, v, lse, delta, segments, tiles, H, K, scale);
+       const Segment *segments, const int2 *tiles, int H, int K, int q_row, int k_row, int v_row, float scale) {
+    attn_bwd_dq<128, 32>(dq, dout, q, k, v, lse, delta, segments, tiles, H, K, q_row, k_row, v_row, scale);
 }
 
 // The generic kernels.
@@ -677,18 +686,19 @@ template <class T> DEVICE float attn_dot(const T *x, const T *y, int E) {
 }
 
 template <class T>
-DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E, float scale) {
+DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row,
+                         float scale) {
     i64 i = attn_warp();
     if (i >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = i / H, h = i % H, kv = h / (H / K);
     Segment g = attn_segment(segments, S, n);
     int own = attn_own(g), len = n + 1 - own, before = g.before, jump = g.prefix - own; // attn_row takes more registers here
-    i64 ks = (i64)K * E, base = own * ks + kv * E;
+    const T *query = q + n * (i64)q_row + h * E, *key = k + own * (i64)k_row + kv * E, *value = v + own * (i64)v_row + kv * E;
     float m = -INF, l = 0.0f, acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
     for (int j = 0; j < len; j += ATTN_SPLIT) {
         float m1, l1, acc1[ATTN_LANE], a, b;
-        attn_span(m1, l1, acc1, q + i * E, k + base, v + base, ks, [&](int p) { return p + (p < before ? jump : 0); }, E, scale, j, min(len, j + ATTN_SPLIT));
+        attn_span(m1, l1, acc1, query, key, value, k_row, v_row, [&](int p) { return p + (p < before ? jump : 0); }, E, scale, j, min(len, j + ATTN_SPLIT));
         attn_merge(m, l, m1, l1, a, b);
         for (int c = 0; c < ATTN_LANE; c++) acc[c] = fmaf(acc[c], a, acc1[c] * b);
     }
@@ -711,12 +721,13 @@ template <class T> DEVICE void attn_bwd_delta_any(float *delta, const T *dout, c
 // lanes share the width of the head.
 template <class T>
 DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N,
-                             int H, int K, int E, float scale) {
+                             int H, int K, int E, int q_row, int k_row, int v_row, float scale) {
     i64 at = attn_warp();
     if (at >= (i64)N * K) return;
     int lane = threadIdx.x % WARP, n = at / K, kv = at % K, group = H / K;
     Segment g = attn_segment(segments, S, n);
     int end = g.first + g.len + g.branches;
+    i64 key = n * (i64)k_row + kv * E, value = n * (i64)v_row + kv * E;
     float dk_acc[ATTN_LANE], dv_acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) dk_acc[c] = dv_acc[c] = 0.0f;
     for (int h = kv * group; h < (kv + 1) * group; h++) {
@@ -724,18 +735,18 @@ DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k
             float p = 0.0f, ds = 0.0f;
             if (i0 + lane < end) {
                 i64 row = (i64)(i0 + lane) * H + h;
-                p = expf(scale * attn_dot(q + row * E, k + at * E, E) - lse[row]);
-                ds = p * (attn_dot(dout + row * E, v + at * E, E) - delta[row]);
+                p = expf(scale * attn_dot(q + (i0 + lane) * (i64)q_row + h * E, k + key, E) - lse[row]);
+                ds = p * (attn_dot(dout + row * E, v + value, E) - delta[row]);
             }
             int count = min(WARP, end - i0);
             for (int c = 0; c < count; c++) {
                 float p_c = __shfl_sync(FULL, p, c), ds_c = __shfl_sync(FULL, ds, c);
-                i64 row = ((i64)(i0 + c) * H + h) * E;
+                i64 row = ((i64)(i0 + c) * H + h) * E, query = (i0 + c) * (i64)q_row + h * E;
                 for (int x = 0; x < ATTN_LANE; x++) {
                     int e = lane + WARP * x;
                     if (e >= E) break;
                     dv_acc[x] = fmaf(p_c, to_float(dout[row + e]), dv_acc[x]);
-                    dk_acc[x] = fmaf(ds_c, to_float(q[row + e]), dk_acc[x]);
+                    dk_acc[x] = fmaf(ds_c, to_float(q[query + e]), dk_acc[x]);
                 }
             }
         }
@@ -743,32 +754,33 @@ DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k
     for (int x = 0; x < ATTN_LANE; x++) {
         int e = lane + WARP * x;
         if (e >= E) break;
-        dk[at * E + e] = from_float<T>(scale * dk_acc[x]);
-        dv[at * E + e] = from_float<T>(dv_acc[x]);
+        dk[key + e] = from_float<T>(scale * dk_acc[x]);
+        dv[value + e] = from_float<T>(dv_acc[x]);
     }
 }
 
 template <class T>
 DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N, int H,
-                            int K, int E, float scale) {
+                            int K, int E, int q_row, int k_row, int v_row, float scale) {
     i64 at = attn_warp();
     if (at >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = at / H, h = at % H, kv = h / (H / K);
     Segment g = attn_segment(segments, S, n);
     int len = n + 1 - attn_own(g);
+    i64 query = n * (i64)q_row + h * E;
     float acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
     for (int j0 = 0; j0 < len; j0 += WARP) {
         float ds = 0.0f;
         if (j0 + lane < len) {
-            i64 row = ((i64)attn_row(g, j0 + lane) * K + kv) * E;
-            float p = expf(scale * attn_dot(q + at * E, k + row, E) - lse[at]);
-            ds = p * (attn_dot(dout + at * E, v + row, E) - delta[at]);
+            i64 row = attn_row(g, j0 + lane);
+            float p = expf(scale * attn_dot(q + query, k + row * k_row + kv * E, E) - lse[at]);
+            ds = p * (attn_dot(dout + at * E, v + row * v_row + kv * E, E) - delta[at]);
         }
         int count = min(WARP, len - j0);
         for (int c = 0; c < count; c++) {
             float ds_c = __shfl_sync(FULL, ds, c);
-            i64 row = ((i64)attn_row(g, j0 + c) * K + kv) * E;
+            i64 row = attn_row(g, j0 + c) * (i64)k_row + kv * E;
             for (int x = 0; x < ATTN_LANE; x++) {
                 int e = lane + WARP * x;
                 if (e < E) acc[x] = fmaf(ds_c, to_float(k[row + e]), acc[x]);
@@ -777,23 +789,23 @@ DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const 
     }
     for (int x = 0; x < ATTN_LANE; x++) {
         int e = lane + WARP * x;
-        if (e < E) dq[at * E + e] = from_float<T>(scale * acc[x]);
+        if (e < E) dq[query + e] = from_float<T>(scale * acc[x]);
     }
 }
 
 #define ATTN_ANY(T, SUFFIX)                                                                                                                                     \
     KERNEL(ATTN_THREADS, attn_fwd_any_##SUFFIX, T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E,       \
-           float scale) {                                                                                                                                       \
-        attn_fwd_any(o, lse, q, k, v, segments, S, N, H, K, E, scale);                                                                                             \
+           int q_row, int k_row, int v_row, float scale) {                                                                                                      \
+        attn_fwd_any(o, lse, q, k, v, segments, S, N, H, K, E, q_row, k_row, v_row, scale);                                                                     \
     }                                                                                                                                                           \
     KERNEL(ATTN_THREADS, attn_bwd_delta_any_##SUFFIX, float *delta, const T *dout, const T *o, int N, int H, int E) { attn_bwd_delta_any(delta, dout, o, N, H, E); } \
     KERNEL(ATTN_THREADS, attn_bwd_dkv_any_##SUFFIX, T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,       \
-           const Segment *segments, int S, int N, int H, int K, int E, float scale) {                                                                                  \
-        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, segments, S, N, H, K, E, scale);                                                                       \
+           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale) {                                          \
+        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale);                                               \
     }                                                                                                                                                           \
     KERNEL(ATTN_THREADS, attn_bwd_dq_any_##SUFFIX, T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,               \
-           const Segment *segments, int S, int N, int H, int K, int E, float scale) {                                                                                  \
-        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, segments, S, N, H, K, E, scale);                                                                            \
+           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale) {                                          \
+        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale);                                                    \
     }
 ATTN_ANY(float, f32)
 ATTN_ANY(bf16, bf16)

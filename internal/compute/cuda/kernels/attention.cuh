@@ -28,10 +28,10 @@ template <int E> DEVICE int attn_at(int row, int chunk) { return row * E + ((chu
 // attn_load starts the copy of ROWS rows, stride elements apart, into a tile;
 // rows from valid on become zeros and are not read. The rows before split lie jump
 // rows away from their place in src.
-template <int E, int ROWS, int THREADS> DEVICE void attn_load(bf16 *tile, const bf16 *src, i64 stride, int valid, int split = 0, int jump = 0) {
+template <int E, int ROWS, int THREADS> DEVICE void attn_load(bf16 *tile, const bf16 *src, int stride, int valid, int split = 0, int jump = 0) {
     const int chunks = E / 8, rows = THREADS / chunks; // rows is a multiple of 8: the permutation stays the same
     int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
-    src += (row + (row < split ? jump : 0)) * stride + chunk * 8;
+    src += (i64)(row + (row < split ? jump : 0)) * stride + chunk * 8;
     tile += attn_at<E>(row, chunk);
     if (split <= 0 || split >= ROWS) { // no row jumps back, as in most tiles
 #pragma unroll
@@ -91,9 +91,9 @@ DEVICE void attn_pack(u32 (&a)[4], const float (&c0)[4], const float (&c1)[4]) {
 //   s_j = scale * sum_e q[e]*k[row_j,e], e ascending;  m = max s_j
 //   l = sum_j exp(s_j - m);  acc[e] = sum_j exp(s_j - m)*v[row_j,e], j ascending
 // where row_j is row_of(j). 32 positions at a time, one to a lane; acc[i] is element lane+32*i. k and v
-// point at their head in row 0; rows are stride elements apart.
+// point at their head in row 0; rows are k_row and v_row elements apart.
 template <class T, class Row>
-DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, const T *k, const T *v, i64 stride, Row row_of, int E, float scale, int j0,
+DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, const T *k, const T *v, i64 k_row, i64 v_row, Row row_of, int E, float scale, int j0,
                       int j1) {
     int lane = threadIdx.x % WARP;
     m = -INF;
@@ -104,7 +104,7 @@ DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, c
         float s = -INF;
         if (j + lane < j1) {
             row = row_of(j + lane);
-            const T *key = k + row * stride;
+            const T *key = k + row * k_row;
             s = 0.0f;
             for (int e = 0; e < E; e++) s = fmaf(to_float(q[e]), to_float(key[e]), s);
             s *= scale;
@@ -118,7 +118,7 @@ DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, c
 #pragma unroll 1
         for (int c = 0; c < count; c++) {
             float p_c = __shfl_sync(FULL, p, c);
-            const T *value = v + __shfl_sync(FULL, row, c) * stride;
+            const T *value = v + __shfl_sync(FULL, row, c) * v_row;
             for (int i = 0; i < ATTN_LANE; i++) {
                 int e = lane + WARP * i;
                 if (e < E) acc[i] = fmaf(p_c, to_float(value[e]), acc[i]);

@@ -2,7 +2,7 @@
 //
 // Row r sees the positions p < len[r]; position p is row
 //   table[r*stride + p/page]*page + p%page
-// of the caches [slots, K*E]. For head h, with key/value head h/(H/K):
+// of the caches [slots, K*E]. The rows of q begin q_row elements apart. For head h, with key/value head h/(H/K):
 //   s_p = scale*sum_e q[r,h,e]*k[row_p,.,e];  o[r,h,e] = sum_p exp(s_p - lse)*v[row_p,.,e]
 // The first kernel makes, for each split of 512 positions, the partial softmax
 // (maximum m, sum l, sum acc over v) in scratch; decode_combine_T merges them in
@@ -38,7 +38,7 @@ DEVICE int decode_row(const int *table, int page, int p) { return table[p / page
 // the warps' softmaxes are merged at the end in ascending order.
 template <int E, int STAGES>
 DEVICE void decode(bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride, int page, int R, int H, int K,
-                   float scale) {
+                   int q_row, float scale) {
     const int BK = 16, STEP = BK * DECODE_THREADS / WARP, CHUNKS = E / 8;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int split = blockIdx.x, splits = gridDim.x, kv = blockIdx.y, r = blockIdx.z, group = H / K;
@@ -51,7 +51,7 @@ DEVICE void decode(bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *k
     }
     i64 ks = (i64)K * E;
     table += (i64)r * stride;
-    q += ((i64)r * H + kv * group) * E;
+    q += (i64)r * q_row + kv * group * E;
     kc += kv * E + (lane % CHUNKS) * 8;
     vc += kv * E + (lane % CHUNKS) * 8;
 
@@ -222,18 +222,18 @@ DEVICE void decode(bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *k
 }
 
 KERNEL(DECODE_THREADS, decode_E64, bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride,
-       int page, int R, int H, int K, float scale) {
-    decode<64, 4>(o, part, done, q, kc, vc, table, len, stride, page, R, H, K, scale);
+       int page, int R, int H, int K, int q_row, float scale) {
+    decode<64, 4>(o, part, done, q, kc, vc, table, len, stride, page, R, H, K, q_row, scale);
 }
 KERNEL(DECODE_THREADS, decode_E128, bf16 *o, float *part, u32 *done, const bf16 *q, const bf16 *kc, const bf16 *vc, const int *table, const int *len, int stride,
-       int page, int R, int H, int K, float scale) {
-    decode<128, 2>(o, part, done, q, kc, vc, table, len, stride, page, R, H, K, scale);
+       int page, int R, int H, int K, int q_row, float scale) {
+    decode<128, 2>(o, part, done, q, kc, vc, table, len, stride, page, R, H, K, q_row, scale);
 }
 
 // The warps of a block share the group's query heads; the cache shares the keys.
 template <class T>
 DEVICE void decode_any(float *part, const T *q, const T *kc, const T *vc, const int *table, const int *len, int stride, int page, int R, int H, int K, int E,
-                       float scale) {
+                       int q_row, float scale) {
     int lane = threadIdx.x % WARP, split = blockIdx.x, splits = gridDim.x, kv = blockIdx.y, r = blockIdx.z, group = H / K;
     int lo = split * ATTN_SPLIT, hi = min(len[r], lo + ATTN_SPLIT);
     if (lo >= hi) return;
@@ -242,7 +242,7 @@ DEVICE void decode_any(float *part, const T *q, const T *kc, const T *vc, const 
     for (int g = threadIdx.x / WARP; g < group; g += DECODE_THREADS / WARP) {
         int h = kv * group + g;
         float m, l, acc[ATTN_LANE];
-        attn_span(m, l, acc, q + ((i64)r * H + h) * E, kc + kv * E, vc + kv * E, (i64)K * E, [&](int p) { return decode_row(mine, page, p); }, E, scale, lo, hi);
+        attn_span(m, l, acc, q + (i64)r * q_row + h * E, kc + kv * E, vc + kv * E, (i64)K * E, (i64)K * E, [&](int p) { return decode_row(mine, page, p); }, E, scale, lo, hi);
         i64 at = ((i64)r * splits + split) * H + h;
         for (int i = 0; i < ATTN_LANE; i++)
             if (lane + WARP * i < E) part[at * E + lane + WARP * i] = acc[i];
@@ -270,8 +270,8 @@ template <class T> DEVICE void decode_combine(T *o, const float *part, const int
 
 #define DECODE_ANY(T, SUFFIX)                                                                                                                             \
     KERNEL(DECODE_THREADS, decode_any_##SUFFIX, float *part, const T *q, const T *kc, const T *vc, const int *table, const int *len, int stride, int page, \
-           int R, int H, int K, int E, float scale) {                                                                                                     \
-        decode_any(part, q, kc, vc, table, len, stride, page, R, H, K, E, scale);                                                                         \
+           int R, int H, int K, int E, int q_row, float scale) {                                                                                          \
+        decode_any(part, q, kc, vc, table, len, stride, page, R, H, K, E, q_row, scale);                                                                  \
     }                                                                                                                                                     \
     KERNEL(DECODE_THREADS, decode_combine_##SUFFIX, T *o, const float *part, const int *len, int R, int splits, int H, int E) {                            \
         decode_combine(o, part, len, R, splits, H, E);                                                                                                    \

@@ -85,16 +85,17 @@ template <class T> DEVICE void scatter_add(T *y, const float *x, const int *rows
 KERNEL(ELEMENTWISE_THREADS, scatter_add_f32, float *y, const float *x, const int *rows, int R, int D) { scatter_add(y, x, rows, R, D); }
 KERNEL(ELEMENTWISE_THREADS, scatter_add_bf16, bf16 *y, const float *x, const int *rows, int R, int D) { scatter_add(y, x, rows, R, D); }
 
-// cache_write: cache[slots[n],w] = x[n,w]; slots are distinct.
-template <class T> DEVICE void cache_write(T *cache, const T *x, const int *slots, int N, int W) {
-    sweep_rows(N, W, aligned(cache, x), [&](i64 n, int w, int count, bool wide) {
+// cache_write: cache[slots[n],w] = x[n,w]; slots are distinct. The rows of x begin
+// x_row elements apart.
+template <class T> DEVICE void cache_write(T *cache, const T *x, const int *slots, int N, int W, int x_row) {
+    sweep_rows(N, W, aligned(cache, x) && x_row % 8 == 0, [&](i64 n, int w, int count, bool wide) {
         Vec a;
-        load(a, x + n * W + w, count, wide);
+        load(a, x + n * x_row + w, count, wide);
         store(cache + (i64)slots[n] * W + w, a, count, wide);
     });
 }
-KERNEL(ELEMENTWISE_THREADS, cache_write_f32, float *cache, const float *x, const int *slots, int N, int W) { cache_write(cache, x, slots, N, W); }
-KERNEL(ELEMENTWISE_THREADS, cache_write_bf16, bf16 *cache, const bf16 *x, const int *slots, int N, int W) { cache_write(cache, x, slots, N, W); }
+KERNEL(ELEMENTWISE_THREADS, cache_write_f32, float *cache, const float *x, const int *slots, int N, int W, int x_row) { cache_write(cache, x, slots, N, W, x_row); }
+KERNEL(ELEMENTWISE_THREADS, cache_write_bf16, bf16 *cache, const bf16 *x, const int *slots, int N, int W, int x_row) { cache_write(cache, x, slots, N, W, x_row); }
 
 // embed_grad, for u below U: g[id[u],d] += dy[member[i],d], i from begin[u] to
 // begin[u+1]-1 in order. The ids are distinct; the host has grouped the tokens
@@ -119,7 +120,7 @@ KERNEL(ELEMENTWISE_THREADS, embed_grad, float *g, const float *dy, const int *id
 // rope, for x [N,heads,E] in place, E even, table [positions,E]: for e below E/2
 //   c = table[pos[n],e];  s = sign*table[pos[n],e+E/2]
 //   x[n,h,e], x[n,h,e+E/2] = x[n,h,e]*c - x[n,h,e+E/2]*s, x[n,h,e+E/2]*c + x[n,h,e]*s
-// sign is 1, or -1 to turn back. N*heads is below 2^32. Elements for the
+// sign is 1, or -1 to turn back. The rows of x begin x_row elements apart. N*heads is below 2^32. Elements for the
 // grid: N*heads rows of E/2.
 // rope_pair rotates count pairs half apart by the angles at angle.
 template <class T> DEVICE void rope_pair(T *to, const T *from, const float *angle, int half, float sign, int count, bool wide) {
@@ -136,31 +137,33 @@ template <class T> DEVICE void rope_pair(T *to, const T *from, const float *angl
     store(to, a, count, wide);
     store(to + half, b, count, wide);
 }
-template <class T> DEVICE void rope(T *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
+template <class T> DEVICE void rope(T *x, const int *pos, const float *table, int N, int heads, int E, int x_row, float sign) {
     int half = E / 2;
-    sweep_rows((i64)N * heads, half, aligned(x, table), [&](i64 r, int e, int count, bool wide) {
-        T *at = x + r * E + e;
-        rope_pair(at, at, table + (i64)pos[(u32)r / (u32)heads] * E + e, half, sign, count, wide);
+    sweep_rows((i64)N * heads, half, aligned(x, table) && x_row % 8 == 0, [&](i64 r, int e, int count, bool wide) {
+        int n = (u32)r / (u32)heads, h = (u32)r % (u32)heads;
+        T *at = x + (i64)n * x_row + h * E + e;
+        rope_pair(at, at, table + (i64)pos[n] * E + e, half, sign, count, wide);
     });
 }
-KERNEL(ELEMENTWISE_THREADS, rope_f32, float *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
-    rope(x, pos, table, N, heads, E, sign);
+KERNEL(ELEMENTWISE_THREADS, rope_f32, float *x, const int *pos, const float *table, int N, int heads, int E, int x_row, float sign) {
+    rope(x, pos, table, N, heads, E, x_row, sign);
 }
-KERNEL(ELEMENTWISE_THREADS, rope_bf16, bf16 *x, const int *pos, const float *table, int N, int heads, int E, float sign) {
-    rope(x, pos, table, N, heads, E, sign);
+KERNEL(ELEMENTWISE_THREADS, rope_bf16, bf16 *x, const int *pos, const float *table, int N, int heads, int E, int x_row, float sign) {
+    rope(x, pos, table, N, heads, E, x_row, sign);
 }
 
 // rope_cache: rope of q [N,H,E] in place, of k [N,K,E] into the rows slots of kc
 // [slots,K,E], and cache_write of v [N,K,E] to vc, with the bits of these. slots are
-// distinct. N*(H+2K) is below 2^32. Elements for the grid: N*(H+2K) rows of E/2.
+// distinct. The rows of q, k and v begin q_row, k_row and v_row elements apart. N*(H+2K) is below 2^32. Elements for the grid: N*(H+2K) rows of E/2.
 template <class T>
-DEVICE void rope_cache(T *q, const T *k, const T *v, T *kc, T *vc, const int *pos, const int *slots, const float *table, int N, int H, int K, int E) {
+DEVICE void rope_cache(T *q, const T *k, const T *v, T *kc, T *vc, const int *pos, const int *slots, const float *table, int N, int H, int K, int E,
+                       int q_row, int k_row, int v_row) {
     int half = E / 2, heads = H + 2 * K;
-    sweep_rows((i64)N * heads, half, aligned(q, k, v, kc, vc, table), [&](i64 r, int e, int count, bool wide) {
+    sweep_rows((i64)N * heads, half, aligned(q, k, v, kc, vc, table) && (q_row | k_row | v_row) % 8 == 0, [&](i64 r, int e, int count, bool wide) {
         int n = (u32)r / (u32)heads, h = (u32)r % (u32)heads;
         Vec a, b;
         if (h >= H + K) {
-            const T *value = v + ((i64)n * K + h - H - K) * E + e;
+            const T *value = v + (i64)n * v_row + (h - H - K) * E + e;
             T *to = vc + ((i64)slots[n] * K + h - H - K) * E + e;
             load(a, value, count, wide);
             load(b, value + half, count, wide);
@@ -168,42 +171,45 @@ DEVICE void rope_cache(T *q, const T *k, const T *v, T *kc, T *vc, const int *po
             store(to + half, b, count, wide);
             return;
         }
-        const T *from = h < H ? q + ((i64)n * H + h) * E + e : k + ((i64)n * K + h - H) * E + e;
-        T *to = h < H ? q + ((i64)n * H + h) * E + e : kc + ((i64)slots[n] * K + h - H) * E + e;
+        const T *from = h < H ? q + (i64)n * q_row + h * E + e : k + (i64)n * k_row + (h - H) * E + e;
+        T *to = h < H ? q + (i64)n * q_row + h * E + e : kc + ((i64)slots[n] * K + h - H) * E + e;
         rope_pair(to, from, table + (i64)pos[n] * E + e, half, 1.0f, count, wide);
     });
 }
 #define ROPE_CACHE(T, SUFFIX)                                                                                                                                    \
     KERNEL(ELEMENTWISE_THREADS, rope_cache_##SUFFIX, T *q, const T *k, const T *v, T *kc, T *vc, const int *pos, const int *slots, const float *table, int N, int H, \
-           int K, int E) {                                                                                                                                       \
-        rope_cache(q, k, v, kc, vc, pos, slots, table, N, H, K, E);                                                                                              \
+           int K, int E, int q_row, int k_row, int v_row) {                                                                                                      \
+        rope_cache(q, k, v, kc, vc, pos, slots, table, N, H, K, E, q_row, k_row, v_row);                                                                         \
     }
 ROPE_CACHE(float, f32)
 ROPE_CACHE(bf16, bf16)
 
-// swiglu: y[i] = silu(gate[i])*up[i], silu(x) = x/(1+exp(-x)) (arXiv 2002.05202).
+// swiglu: y[n,f] = silu(gate[n,f])*up[n,f], silu(x) = x/(1+exp(-x)) (arXiv 2002.05202),
+// for N rows of F. Those of gate and up begin row elements apart, those of y F.
 // Where exp overflows, silu is -0. fast_rcp, because by count of instructions an
 // exact division would take about as long as the memory traffic.
-template <class T> DEVICE void swiglu(T *y, const T *gate, const T *up, i64 n) {
-    sweep(n, aligned(y, gate, up), [&](i64 i, int count, bool wide) {
+template <class T> DEVICE void swiglu(T *y, const T *gate, const T *up, int N, int F, int row) {
+    sweep_rows(N, F, aligned(y, gate, up) && row % 8 == 0, [&](i64 n, int f, int count, bool wide) {
         Vec a, b;
-        load(a, gate + i, count, wide);
-        load(b, up + i, count, wide);
+        load(a, gate + n * row + f, count, wide);
+        load(b, up + n * row + f, count, wide);
         for (int j = 0; j < 8; j++) a.v[j] = a.v[j] * fast_rcp(1.0f + expf(-a.v[j])) * b.v[j];
-        store(y + i, a, count, wide);
+        store(y + n * F + f, a, count, wide);
     });
 }
-KERNEL(ELEMENTWISE_THREADS, swiglu_f32, float *y, const float *gate, const float *up, i64 n) { swiglu(y, gate, up, n); }
-KERNEL(ELEMENTWISE_THREADS, swiglu_bf16, bf16 *y, const bf16 *gate, const bf16 *up, i64 n) { swiglu(y, gate, up, n); }
+KERNEL(ELEMENTWISE_THREADS, swiglu_f32, float *y, const float *gate, const float *up, int N, int F, int row) { swiglu(y, gate, up, N, F, row); }
+KERNEL(ELEMENTWISE_THREADS, swiglu_bf16, bf16 *y, const bf16 *gate, const bf16 *up, int N, int F, int row) { swiglu(y, gate, up, N, F, row); }
 
-// swiglu_grad, with s = 1/(1+exp(-gate[i])):
-//   dgate[i] = dy[i]*up[i]*s*(1 + gate[i]*(1-s));  dup[i] = dy[i]*gate[i]*s
-// and unless y is null y[i] = gate[i]*s*up[i], as swiglu has it.
-// Each of dgate and dup may be dy, gate or up; y none of them.
-template <class T> DEVICE void swiglu_grad(T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, i64 n) {
-    sweep(n, aligned(y, dgate, dup, dy, gate, up), [&](i64 i, int count, bool wide) {
+// swiglu_grad, with s = 1/(1+exp(-gate[n,f])):
+//   dgate[n,f] = dy[n,f]*up[n,f]*s*(1 + gate[n,f]*(1-s));  dup[n,f] = dy[n,f]*gate[n,f]*s
+// and unless y is null y[n,f] = gate[n,f]*s*up[n,f], as swiglu has it.
+// The rows of dgate, dup, gate and up begin row elements apart, those of dy dy_row,
+// those of y F. Each of dgate and dup may be dy, gate or up; y none of them.
+template <class T> DEVICE void swiglu_grad(T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, int N, int F, int row, int dy_row) {
+    sweep_rows(N, F, aligned(y, dgate, dup, dy, gate, up) && (row | dy_row) % 8 == 0, [&](i64 n, int f, int count, bool wide) {
+        i64 i = n * row + f;
         Vec a, d, g, u;
-        load(d, dy + i, count, wide);
+        load(d, dy + n * dy_row + f, count, wide);
         load(g, gate + i, count, wide);
         load(u, up + i, count, wide);
         for (int j = 0; j < 8; j++) {
@@ -213,14 +219,14 @@ template <class T> DEVICE void swiglu_grad(T *y, T *dgate, T *dup, const T *dy, 
             u.v[j] = d.v[j] * u.v[j] * slope;
             d.v[j] = d.v[j] * (g.v[j] * s);
         }
-        if (y) store(y + i, a, count, wide);
+        if (y) store(y + n * F + f, a, count, wide);
         store(dgate + i, u, count, wide);
         store(dup + i, d, count, wide);
     });
 }
-KERNEL(ELEMENTWISE_THREADS, swiglu_grad_f32, float *y, float *dgate, float *dup, const float *dy, const float *gate, const float *up, i64 n) {
-    swiglu_grad(y, dgate, dup, dy, gate, up, n);
-}
-KERNEL(ELEMENTWISE_THREADS, swiglu_grad_bf16, bf16 *y, bf16 *dgate, bf16 *dup, const bf16 *dy, const bf16 *gate, const bf16 *up, i64 n) {
-    swiglu_grad(y, dgate, dup, dy, gate, up, n);
-}
+#define SWIGLU_GRAD(T, SUFFIX)                                                                                                                              \
+    KERNEL(ELEMENTWISE_THREADS, swiglu_grad_##SUFFIX, T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, int N, int F, int row, int dy_row) { \
+        swiglu_grad(y, dgate, dup, dy, gate, up, N, F, row, dy_row);                                                                                        \
+    }
+SWIGLU_GRAD(float, f32)
+SWIGLU_GRAD(bf16, bf16)

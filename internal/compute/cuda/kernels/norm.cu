@@ -26,12 +26,17 @@ DEVICE NormRow norm_row(int D) {
 }
 DEVICE float norm_sum(float x, int D) { return D <= NORM_WARP ? warp_sum(x) : block_sum(x, (float *)shared()); }
 
+// Where x, and with it dx, are columns of a wider matrix, as heads of width D, heads
+// rows of D make a row of that, and those begin x_row elements apart. Rows without gaps
+// have heads 1 and x_row D.
+DEVICE i64 norm_at(i64 n, int D, int heads, int x_row) { return heads == 1 ? n * x_row : (u32)n / (u32)heads * (i64)x_row + (u32)n % (u32)heads * D; }
+
 // rmsnorm_X_Y: rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*w[d].
 // y may be x.
-template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, float *rstd, const X *x, const float *w, int N, int D, float eps) {
+template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, float *rstd, const X *x, const float *w, int N, int D, int heads, int x_row, float eps) {
     NormRow row = norm_row(D);
     if (row.n >= N) return; // a whole warp, or a whole block
-    x += row.n * D;
+    x += norm_at(row.n, D, heads, x_row);
     y += row.n * D;
     Vec a[C];
     float sum = 0;
@@ -70,32 +75,33 @@ template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, flo
         finish(b, d);
     }
 }
-template <class X, class Y> DEVICE void rmsnorm(Y *y, float *rstd, const X *x, const float *w, int N, int D, float eps) {
-    if (D % 8 == 0 && aligned(x, y, w))
-        rmsnorm_rows<2, true>(y, rstd, x, w, N, D, eps);
+template <class X, class Y> DEVICE void rmsnorm(Y *y, float *rstd, const X *x, const float *w, int N, int D, int heads, int x_row, float eps) {
+    if ((D | x_row) % 8 == 0 && aligned(x, y, w))
+        rmsnorm_rows<2, true>(y, rstd, x, w, N, D, heads, x_row, eps);
     else
-        rmsnorm_rows<2, false>(y, rstd, x, w, N, D, eps);
+        rmsnorm_rows<2, false>(y, rstd, x, w, N, D, heads, x_row, eps);
 }
-KERNEL(NORM_THREADS, rmsnorm_f32_f32, float *y, float *rstd, const float *x, const float *w, int N, int D, float eps) {
-    rmsnorm(y, rstd, x, w, N, D, eps);
+KERNEL(NORM_THREADS, rmsnorm_f32_f32, float *y, float *rstd, const float *x, const float *w, int N, int D, int heads, int x_row, float eps) {
+    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps);
 }
-KERNEL(NORM_THREADS, rmsnorm_f32_bf16, bf16 *y, float *rstd, const float *x, const float *w, int N, int D, float eps) {
-    rmsnorm(y, rstd, x, w, N, D, eps);
+KERNEL(NORM_THREADS, rmsnorm_f32_bf16, bf16 *y, float *rstd, const float *x, const float *w, int N, int D, int heads, int x_row, float eps) {
+    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps);
 }
-KERNEL(NORM_THREADS, rmsnorm_bf16_bf16, bf16 *y, float *rstd, const bf16 *x, const float *w, int N, int D, float eps) {
-    rmsnorm(y, rstd, x, w, N, D, eps);
+KERNEL(NORM_THREADS, rmsnorm_bf16_bf16, bf16 *y, float *rstd, const bf16 *x, const float *w, int N, int D, int heads, int x_row, float eps) {
+    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps);
 }
 
 // rmsnorm_grad_DX_DY_X, with g = dy*w and k = rstd[n]²*Σ_d g[n,d]*x[n,d]/D:
 //   dx[n,d] (=, or += if acc) rstd[n]*(g[n,d] - x[n,d]*k)
 // dx may be dy unless acc, and may be x.
 template <int C, bool WIDE, class DX, class DY, class X>
-DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int acc) {
+DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
     NormRow row = norm_row(D);
     if (row.n >= N) return; // a whole warp, or a whole block
-    dx += row.n * D;
+    i64 at = norm_at(row.n, D, heads, x_row);
+    dx += at;
     dy += row.n * D;
-    x += row.n * D;
+    x += at;
     Vec g[C], a[C];
     float sum = 0;
     auto fetch = [&](Vec &gg, Vec &aa, int d) {
@@ -143,20 +149,20 @@ DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rst
     }
 }
 template <class DX, class DY, class X>
-DEVICE void rmsnorm_grad(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int acc) {
-    if (D % 8 == 0 && aligned(dx, dy, x, w))
-        rmsnorm_grad_rows<1, true>(dx, dy, x, rstd, w, N, D, acc);
+DEVICE void rmsnorm_grad(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
+    if ((D | x_row) % 8 == 0 && aligned(dx, dy, x, w))
+        rmsnorm_grad_rows<1, true>(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
     else
-        rmsnorm_grad_rows<1, false>(dx, dy, x, rstd, w, N, D, acc);
+        rmsnorm_grad_rows<1, false>(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
 }
-KERNEL(NORM_THREADS, rmsnorm_grad_f32_f32_f32, float *dx, const float *dy, const float *x, const float *rstd, const float *w, int N, int D, int acc) {
-    rmsnorm_grad(dx, dy, x, rstd, w, N, D, acc);
+KERNEL(NORM_THREADS, rmsnorm_grad_f32_f32_f32, float *dx, const float *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
 }
-KERNEL(NORM_THREADS, rmsnorm_grad_f32_bf16_f32, float *dx, const bf16 *dy, const float *x, const float *rstd, const float *w, int N, int D, int acc) {
-    rmsnorm_grad(dx, dy, x, rstd, w, N, D, acc);
+KERNEL(NORM_THREADS, rmsnorm_grad_f32_bf16_f32, float *dx, const bf16 *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
 }
-KERNEL(NORM_THREADS, rmsnorm_grad_bf16_bf16_bf16, bf16 *dx, const bf16 *dy, const bf16 *x, const float *rstd, const float *w, int N, int D, int acc) {
-    rmsnorm_grad(dx, dy, x, rstd, w, N, D, acc);
+KERNEL(NORM_THREADS, rmsnorm_grad_bf16_bf16_bf16, bf16 *dx, const bf16 *dy, const bf16 *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
 }
 
 // Sums down columns, in two steps: of rows b*rows_per_block and on to part[b,d],
@@ -203,35 +209,35 @@ template <class F> DEVICE void column_sums(float *part, int N, int D, int rows_p
 }
 
 // rmsnorm_wgrad_DY_X: part[b,d] = Σ_n dy[n,d]*x[n,d]*rstd[n].
-template <class DY, class X> DEVICE void rmsnorm_wgrad(float *part, const DY *dy, const X *x, const float *rstd, int N, int D, int rows_per_block) {
-    column_sums(part, N, D, rows_per_block, aligned(dy, x), [&](Vec &sum, i64 n, int d, bool wide) {
+template <class DY, class X> DEVICE void rmsnorm_wgrad(float *part, const DY *dy, const X *x, const float *rstd, int N, int D, int heads, int x_row, int rows_per_block) {
+    column_sums(part, N, D, rows_per_block, aligned(dy, x) && x_row % 8 == 0, [&](Vec &sum, i64 n, int d, bool wide) {
         Vec a, b;
         float r = rstd[n];
         load(a, dy + n * D + d, D - d, wide);
-        load(b, x + n * D + d, D - d, wide);
+        load(b, x + norm_at(n, D, heads, x_row) + d, D - d, wide);
         for (int j = 0; j < 8; j++) sum.v[j] = fmaf(a.v[j], b.v[j] * r, sum.v[j]);
     });
 }
-KERNEL(COLUMN_THREADS, rmsnorm_wgrad_f32_f32, float *part, const float *dy, const float *x, const float *rstd, int N, int D, int rows_per_block) {
-    rmsnorm_wgrad(part, dy, x, rstd, N, D, rows_per_block);
+KERNEL(COLUMN_THREADS, rmsnorm_wgrad_f32_f32, float *part, const float *dy, const float *x, const float *rstd, int N, int D, int heads, int x_row, int rows_per_block) {
+    rmsnorm_wgrad(part, dy, x, rstd, N, D, heads, x_row, rows_per_block);
 }
-KERNEL(COLUMN_THREADS, rmsnorm_wgrad_bf16_f32, float *part, const bf16 *dy, const float *x, const float *rstd, int N, int D, int rows_per_block) {
-    rmsnorm_wgrad(part, dy, x, rstd, N, D, rows_per_block);
+KERNEL(COLUMN_THREADS, rmsnorm_wgrad_bf16_f32, float *part, const bf16 *dy, const float *x, const float *rstd, int N, int D, int heads, int x_row, int rows_per_block) {
+    rmsnorm_wgrad(part, dy, x, rstd, N, D, heads, x_row, rows_per_block);
 }
-KERNEL(COLUMN_THREADS, rmsnorm_wgrad_bf16_bf16, float *part, const bf16 *dy, const bf16 *x, const float *rstd, int N, int D, int rows_per_block) {
-    rmsnorm_wgrad(part, dy, x, rstd, N, D, rows_per_block);
+KERNEL(COLUMN_THREADS, rmsnorm_wgrad_bf16_bf16, float *part, const bf16 *dy, const bf16 *x, const float *rstd, int N, int D, int heads, int x_row, int rows_per_block) {
+    rmsnorm_wgrad(part, dy, x, rstd, N, D, heads, x_row, rows_per_block);
 }
 
-// colsum_T: part[b,d] = Σ_n dy[n,d].
-template <class T> DEVICE void colsum(float *part, const T *dy, int N, int D, int rows_per_block) {
-    column_sums(part, N, D, rows_per_block, aligned(dy), [&](Vec &sum, i64 n, int d, bool wide) {
+// colsum_T: part[b,d] = Σ_n dy[n,d]; the rows of dy begin dy_row elements apart.
+template <class T> DEVICE void colsum(float *part, const T *dy, int N, int D, int dy_row, int rows_per_block) {
+    column_sums(part, N, D, rows_per_block, aligned(dy) && dy_row % 8 == 0, [&](Vec &sum, i64 n, int d, bool wide) {
         Vec a;
-        load(a, dy + n * D + d, D - d, wide);
+        load(a, dy + n * dy_row + d, D - d, wide);
         for (int j = 0; j < 8; j++) sum.v[j] += a.v[j];
     });
 }
-KERNEL(COLUMN_THREADS, colsum_f32, float *part, const float *dy, int N, int D, int rows_per_block) { colsum(part, dy, N, D, rows_per_block); }
-KERNEL(COLUMN_THREADS, colsum_bf16, float *part, const bf16 *dy, int N, int D, int rows_per_block) { colsum(part, dy, N, D, rows_per_block); }
+KERNEL(COLUMN_THREADS, colsum_f32, float *part, const float *dy, int N, int D, int dy_row, int rows_per_block) { colsum(part, dy, N, D, dy_row, rows_per_block); }
+KERNEL(COLUMN_THREADS, colsum_bf16, float *part, const bf16 *dy, int N, int D, int dy_row, int rows_per_block) { colsum(part, dy, N, D, dy_row, rows_per_block); }
 
 // add_partials: g[d] += Σ_b part[b,d], b ascending, for part [blocks,D].
 // Launch: up to 256 threads (64 spreads a narrow D wider), grid x: any, best ceil(D/threads); no shared memory.

@@ -1,0 +1,321 @@
+package board
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"gad/internal/conf"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/trainer"
+)
+
+// Run is what is known of a run, its curves and samples apart.
+type Run struct {
+	ID    int    `json:"id"`
+	Name  string `json:"name"`
+	Path  string `json:"path"`  // as it was given
+	Stage string `json:"stage"` // "" = not known yet
+	Step  int    `json:"step"`  // the last recorded
+	Total int    `json:"total"` // 0 = not known
+	Steps int    `json:"steps"` // recorded
+	First int    `json:"first"` // the first recorded
+
+	State    string           `json:"state"` // running, finished, interrupted, ..., cut off, or no log
+	Said     string           `json:"said"`  // by the last entry of the log
+	At       *time.Time       `json:"at"`    // of that entry
+	Holder   string           `json:"holder,omitempty"`
+	Sessions []report.Session `json:"sessions"`
+
+	Verdict  string    `json:"verdict"` // healthy, sick, or early: too few steps to judge
+	Judged   int       `json:"judged"`  // steps that the verdict is about
+	Findings []Finding `json:"findings"`
+	Problems []string  `json:"problems"` // what could not be read
+
+	Headline []string       `json:"headline"` // the metrics to look at first
+	Last     map[string]num `json:"last"`
+	Recent   map[string]num `json:"recent"` // means of the finite values among the last 20
+
+	Settings map[string]string `json:"settings"`
+	Changed  []string          `json:"changed"` // settings that are not the stage's defaults
+
+	SampleSteps []int `json:"sample_steps"` // some of them, if there are many
+	SampleCount int   `json:"sample_count"`
+}
+
+// Finding is a sign of a sick run.
+type Finding struct {
+	Name   string `json:"name"`
+	Seen   string `json:"seen"`
+	Rule   string `json:"rule"`
+	Advice string `json:"advice"`
+}
+
+// num is a float64 that JSON may not have a number for: NaN becomes the text "NaN".
+type num float64
+
+func (n num) MarshalJSON() ([]byte, error) {
+	x := float64(n)
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return strconv.AppendQuote(nil, strconv.FormatFloat(x, 'g', -1, 64)), nil
+	}
+	return strconv.AppendFloat(nil, x, 'g', -1, 64), nil
+}
+
+// headlines are the metrics that answer whether a stage goes well; a run shows those it has.
+var headlines = map[trainer.Stage][][]string{
+	trainer.SFT:    {{"actor/sft_loss"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"}, {"timing_s/step"}},
+	trainer.Warmup: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"critic/d_loss"}, {"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
+	trainer.Train:  {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"actor/pg_clipfrac"}, {"actor/kl_loss", "reward/kl_mean"}, {"val/rouge_l"}, {"timing_s/step"}},
+	trainer.DPO:    {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
+}
+
+// run is one run folder.
+type run struct {
+	path, whole, name string
+
+	curves  report.Curves
+	log     report.Log
+	samples []int     // steps
+	listed  time.Time // when the folder of samples had last been changed, as it was listed
+	stage   trainer.Stage
+	holder  string
+
+	settings map[string]string
+	config   time.Time // when config.yaml was last changed
+
+	findings []report.Finding
+	enough   bool
+	judged   int // steps
+
+	problems []string
+	mark     string // tells whether anything has changed
+	scores   map[int]stepScores
+}
+
+// refresh reads what was added to the folder, and reports whether there was anything.
+// What cannot be read is a problem of the run and no error: the rest is shown.
+func (r *run) refresh(fsys vfs.FS) (changed bool) {
+	r.problems = nil
+	note := func(err error) {
+		if err != nil {
+			r.problems = append(r.problems, err.Error())
+		}
+	}
+	before := len(r.curves.Steps)
+	note(r.curves.Read(fsys, r.path))
+	if len(r.curves.Steps) < before {
+		r.judged, r.scores = 0, nil // resumed: what came after is computed again
+	}
+	if n := r.curves.Bad; n > 0 {
+		r.problems = append(r.problems, r.curves.Damaged...)
+		if n > len(r.curves.Damaged) {
+			r.problems = append(r.problems, fmt.Sprintf("metrics.jsonl: %d more lines are no records", n-len(r.curves.Damaged)))
+		}
+	}
+	note(r.log.Read(fsys, r.path))
+	note(r.listSamples(fsys))
+	note(r.readSettings(fsys))
+	r.readStage(fsys)
+	mark := func() string {
+		w := r.log.Word()
+		return fmt.Sprint(len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.samples), r.config, r.stage, r.problems)
+	}
+	// To ask for the holder tries the lock. Where it was free, that is not done again until the
+	// folder has changed: it could be in the way of who takes the lock in the same moment.
+	is := mark()
+	if r.log.Word().End != "" {
+		r.holder = ""
+	} else if r.holder != "" || is != r.mark {
+		was := r.holder
+		r.holder = holder(r.path)
+		changed = r.holder != was
+	}
+	changed = changed || is != r.mark
+	r.mark = is
+	r.judge()
+	return changed
+}
+
+// listSamples lists the steps with samples, if their folder has changed: there may be
+// 100,000. A change within two seconds of the last may have the same time.
+func (r *run) listSamples(fsys vfs.FS) error {
+	info, err := fsys.Stat(filepath.Join(r.path, "samples"))
+	if err == nil && info.ModTime().Equal(r.listed) {
+		return nil
+	}
+	r.listed = time.Time{}
+	if err == nil && time.Since(info.ModTime()) > 2*time.Second {
+		r.listed = info.ModTime()
+	}
+	r.samples, err = report.SampleSteps(fsys, r.path)
+	return err
+}
+
+// judge looks for the signs of sickness. Of a long run that is done once in a while: all
+// steps are looked at.
+func (r *run) judge() {
+	n := len(r.curves.Steps)
+	if n < r.judged || n > r.judged+r.judged/200 || n > r.judged && r.log.Word().End != "" {
+		r.findings, r.enough = report.Judge(r.curves.Rows())
+		r.judged = n
+	}
+}
+
+// readStage finds what the run does: its checkpoints say, and before there is one, its metrics.
+func (r *run) readStage(fsys vfs.FS) {
+	has := func(name string) bool { return r.curves.Get(name) != nil }
+	switch {
+	case has("dpo/loss"):
+		r.stage = trainer.DPO
+	case has("actor/pg_loss"):
+		r.stage = trainer.Train
+	case r.stage != "": // as it was told before
+	case has("critic/d_loss"):
+		r.stage = trainer.Warmup
+		if stage, err := trainer.StageOf(fsys, r.path); err == nil { // a game whose discriminator learns alone first
+			r.stage = stage
+		}
+	case has("actor/sft_loss"):
+		r.stage = trainer.SFT
+	}
+}
+
+// readSettings reads config.yaml if it has changed.
+func (r *run) readSettings(fsys vfs.FS) error {
+	path := filepath.Join(r.path, "config.yaml")
+	info, err := fsys.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		r.settings, r.config = nil, time.Time{}
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("board: %w", err)
+	}
+	if r.settings != nil && info.ModTime().Equal(r.config) {
+		return nil
+	}
+	c := trainer.DefaultConfig()
+	if err := c.Load(path); err != nil {
+		var problems conf.Problems
+		if errors.As(err, &problems) && len(problems) > 1 {
+			return fmt.Errorf("%v (and %d more)", problems[0], len(problems)-1)
+		}
+		return err
+	}
+	r.config, r.settings = info.ModTime(), map[string]string{}
+	for _, s := range conf.Describe(&c) {
+		r.settings[s.Key] = s.Default
+	}
+	return nil
+}
+
+// settingKeys declares all settings.
+func settingKeys() []Setting {
+	c := trainer.DefaultConfig()
+	keys := []Setting{}
+	for _, s := range conf.Describe(&c) {
+		keys = append(keys, Setting{s.Key, s.Doc})
+	}
+	return keys
+}
+
+// notDefault lists the settings that are not the stage's defaults.
+func (r *run) notDefault() []string {
+	changed := []string{}
+	if r.settings == nil {
+		return changed
+	}
+	c := trainer.StageDefaults(r.stage)
+	for _, s := range conf.Describe(&c) {
+		if r.settings[s.Key] != s.Default {
+			changed = append(changed, s.Key)
+		}
+	}
+	return changed
+}
+
+// window is over how many of the last values Recent is a mean.
+const window = 20
+
+// mostListed bounds the steps of samples that a summary lists.
+const mostListed = 400
+
+func (r *run) summary(id int) Run {
+	c := &r.curves
+	s := Run{ID: id, Name: r.name, Path: r.path, Stage: string(r.stage), Total: r.log.Total, Steps: len(c.Steps),
+		Holder: r.holder, Sessions: slices.Clone(r.log.Sessions), Judged: r.judged, Problems: slices.Clone(r.problems), Findings: []Finding{},
+		Headline: []string{}, Last: map[string]num{}, Recent: map[string]num{},
+		Settings: r.settings, Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed), SampleCount: len(r.samples)}
+	if s.Sessions == nil {
+		s.Sessions = []report.Session{}
+	}
+	if s.Problems == nil {
+		s.Problems = []string{}
+	}
+	if s.SampleSteps == nil {
+		s.SampleSteps = []int{}
+	}
+	if s.Settings == nil {
+		s.Settings = map[string]string{}
+	}
+	if n := len(c.Steps); n > 0 {
+		s.First, s.Step = c.Steps[0], c.Steps[n-1]
+	}
+	s.Total = max(s.Total, 0)
+	word := r.log.Word()
+	s.Said = word.Text
+	if !word.At.IsZero() {
+		at := word.At.UTC()
+		s.At = &at
+	}
+	switch {
+	case r.holder != "":
+		s.State = "running"
+	case word.End != "":
+		s.State = string(word.End)
+	case word.At.IsZero():
+		s.State = "no log"
+	default:
+		s.State = "cut off"
+	}
+	for _, f := range r.findings {
+		s.Findings = append(s.Findings, Finding{f.Name, f.Seen, f.Doc, f.Advice})
+	}
+	switch {
+	case len(s.Findings) > 0:
+		s.Verdict = "sick"
+	case !r.enough:
+		s.Verdict = "early"
+	default:
+		s.Verdict = "healthy"
+	}
+	for _, either := range headlines[r.stage] {
+		for _, name := range either {
+			if c.Get(name) != nil {
+				s.Headline = append(s.Headline, name)
+				break
+			}
+		}
+	}
+	for _, name := range c.Names {
+		xs := c.Get(name).X
+		if len(xs) == 0 {
+			continue
+		}
+		s.Last[name] = num(xs[len(xs)-1])
+		sum, n := 0.0, 0
+		for _, x := range xs[max(0, len(xs)-window):] {
+			if !math.IsNaN(x) && !math.IsInf(x, 0) {
+				sum, n = sum+x, n+1
+			}
+		}
+		s.Recent[name] = num(sum / float64(n)) // NaN where none is finite
+	}
+	return s
+}

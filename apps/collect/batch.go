@@ -1,0 +1,246 @@
+package collect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"time"
+
+	"gad/internal/endpoint"
+)
+
+// This file asks by the batch API, at half the price and within a day. The journal says
+// how far a batch is: "batch/0/file" when its requests are on the server, "batch/0" when
+// it has begun, "batch/0/done" when its answers are in the journal.
+
+// batchNote is a record of the journal about a batch.
+type batchNote struct {
+	File     string `json:"file,omitempty"`
+	ID       string `json:"id,omitempty"`
+	Requests int    `json:"requests,omitempty"`
+	Status   string `json:"status,omitempty"`
+}
+
+func batchKey(k int) string { return fmt.Sprintf("batch/%d", k) }
+
+// itemKey is what Collection.key makes.
+var itemKey = regexp.MustCompile(`^[0-9a-f]{32}/[0-9]{1,9}$`)
+
+// batches are the batches of the journal: how many there are, and those that are not done.
+func (c *Collection) batches() (n int, open []int) {
+	for ; ; n++ {
+		if _, ok := c.journal.Lookup(batchKey(n) + "/file"); !ok {
+			return n, open
+		}
+		if _, ok := c.journal.Lookup(batchKey(n) + "/done"); !ok {
+			open = append(open, n)
+		}
+	}
+}
+
+// OpenBatches is the number of batches that are under way.
+func (c *Collection) OpenBatches() int {
+	_, open := c.batches()
+	return len(open)
+}
+
+// AskBatch asks for what is missing by batches, and waits for those that are under way.
+// poll is the time between two looks at one. It returns endpoint.Failures for rows that
+// could not be answered.
+func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client, poll time.Duration) error {
+	failed := map[string]error{} // by key
+	_, open := c.batches()
+	if len(open) > 0 {
+		if err := c.fetchAll(ctx, client, open, poll, failed); err != nil {
+			return err
+		}
+	}
+	if len(c.missing()) > 0 {
+		made, err := c.beginBatches(ctx, client)
+		if err == nil {
+			err = c.fetchAll(ctx, client, made, poll, failed)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var failures endpoint.Failures
+	for _, i := range c.missing() {
+		err := failed[c.key(i, c.items[i].parts)]
+		if err == nil {
+			err = fmt.Errorf("collect: the batch has ended without all of its answers")
+		}
+		failures = append(failures, endpoint.Failed{Index: i, Tries: 1, Err: err})
+	}
+	if failures != nil {
+		return failures
+	}
+	return nil
+}
+
+// beginBatches uploads the missing requests and begins batches of them.
+func (c *Collection) beginBatches(ctx context.Context, client *endpoint.Client) (made []int, err error) {
+	var file bytes.Buffer
+	lines := 0
+	next, _ := c.batches()
+	flush := func() error {
+		if lines == 0 {
+			return nil
+		}
+		k := next
+		next++
+		id, err := client.Upload(ctx, file.Bytes())
+		if err != nil {
+			return err
+		}
+		if err := c.note("settings", c.o.Settings); err != nil {
+			return err
+		}
+		if err := c.note(batchKey(k)+"/file", batchNote{File: id, Requests: lines}); err != nil {
+			return err
+		}
+		made = append(made, k)
+		file.Reset()
+		lines = 0
+		_, err = c.begun(ctx, client, k)
+		return err
+	}
+	for _, i := range c.missing() {
+		r, err := c.request(i, c.o.N-c.items[i].have)
+		if err != nil {
+			return nil, err
+		}
+		line, err := endpoint.BatchLine(c.key(i, c.items[i].parts), r)
+		if err != nil {
+			return nil, err
+		}
+		if lines == endpoint.MaxBatchLines || file.Len()+len(line) > endpoint.MaxBatchBytes {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+		file.Write(line)
+		lines++
+	}
+	return made, flush()
+}
+
+func (c *Collection) note(key string, record any) error { return c.journal.Append(key, record) }
+
+// begun is the id of batch k, which is begun if it is not.
+func (c *Collection) begun(ctx context.Context, client *endpoint.Client, k int) (string, error) {
+	var file, batch batchNote
+	if raw, ok := c.journal.Lookup(batchKey(k)); ok {
+		err := json.Unmarshal(raw, &batch)
+		return batch.ID, err
+	}
+	raw, _ := c.journal.Lookup(batchKey(k) + "/file")
+	if err := json.Unmarshal(raw, &file); err != nil {
+		return "", err
+	}
+	b, err := client.CreateBatch(ctx, file.File)
+	if err != nil {
+		return "", err
+	}
+	c.o.Say(fmt.Sprintf("batch %s: %d requests", b.ID, file.Requests))
+	return b.ID, c.note(batchKey(k), batchNote{ID: b.ID})
+}
+
+// fetchAll waits for batches and takes their answers.
+func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batches []int, poll time.Duration, failed map[string]error) error {
+	ids := make([]string, len(batches))
+	total := 0
+	for n, k := range batches {
+		var err error
+		if ids[n], err = c.begun(ctx, client, k); err != nil {
+			return err
+		}
+		var file batchNote
+		raw, _ := c.journal.Lookup(batchKey(k) + "/file")
+		if err := json.Unmarshal(raw, &file); err != nil {
+			return err
+		}
+		total += file.Requests
+	}
+	items := map[string]int{}
+	for i := range c.items {
+		items[c.key(i, c.items[i].parts)] = i
+	}
+	advance, done := c.o.Stages.Begin("batches, requests", total)
+	defer done()
+	shown := make([]int, len(batches))
+	for left := len(batches); left > 0; {
+		for n, k := range batches {
+			if ids[n] == "" {
+				continue
+			}
+			b, err := client.Batch(ctx, ids[n])
+			if err != nil {
+				return err
+			}
+			if now := b.Counts.Completed + b.Counts.Failed; now > shown[n] && now <= total {
+				advance(now - shown[n])
+				shown[n] = now
+			}
+			if !b.Over() {
+				continue
+			}
+			if b.Status != "completed" {
+				c.o.Say(fmt.Sprintf("batch %s: %s", ids[n], client.Why(b)))
+			}
+			if err := c.fetch(ctx, client, b, items, failed); err != nil {
+				return err
+			}
+			if err := c.note(batchKey(k)+"/done", batchNote{Status: b.Status}); err != nil {
+				return err
+			}
+			ids[n] = ""
+			left--
+		}
+		if left > 0 {
+			t := time.NewTimer(poll)
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return ctx.Err()
+			case <-t.C:
+			}
+		}
+	}
+	return nil
+}
+
+// fetch puts the answers of a batch into the journal.
+func (c *Collection) fetch(ctx context.Context, client *endpoint.Client, b endpoint.Batch, items map[string]int, failed map[string]error) error {
+	for _, file := range []string{b.OutputFile, b.ErrorFile} {
+		if file == "" {
+			continue
+		}
+		err := client.Results(ctx, file, func(r endpoint.BatchResult) error {
+			if !itemKey.MatchString(r.ID) {
+				return nil // none that was asked for
+			}
+			if r.Answer == nil {
+				failed[r.ID] = r.Err
+				return nil
+			}
+			if _, ok := c.journal.Lookup(r.ID); ok {
+				return nil // the line comes twice
+			}
+			a := &answer{Answer: *r.Answer, Batch: true}
+			if err := c.journal.Put(r.ID, a); err != nil { // synced by what says that the batch is done
+				return err
+			}
+			if i, ok := items[r.ID]; ok {
+				c.count(i, a, true)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

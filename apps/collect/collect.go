@@ -1,0 +1,464 @@
+// Package collect asks a teacher for answers: prompts and an endpoint in, a data set with
+// the teacher's answers out. Every answer is kept in a journal beside the output as it
+// comes, so that nothing is paid for twice, however often the program is stopped.
+package collect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"strings"
+	"sync"
+
+	"gad/data"
+	"gad/internal/endpoint"
+	"gad/internal/vfs"
+)
+
+// Settings are what an answer depends on beside its prompt. The journal holds them: a
+// collection is resumed with the same ones only.
+type Settings struct {
+	Model       string         `json:"model"`
+	System      string         `json:"system"` // for rows without a system turn
+	Temperature *float64       `json:"temperature"`
+	TopP        *float64       `json:"top_p"`
+	MaxTokens   int            `json:"max_tokens"`
+	Seed        *int64         `json:"seed"`
+	Extra       map[string]any `json:"extra,omitempty"`
+}
+
+// Options describe a collection.
+type Options struct {
+	Settings
+	FS      vfs.FS // nil is the disk
+	Set     *data.Set
+	Rows    int    // the first so many are asked
+	N       int    // answers to each
+	Output  string // its suffix is the format
+	Price   *endpoint.Price
+	MaxCost float64 // in USD, by Price; 0 is any
+	Partial bool    // the output is written although answers are missing
+	Stages  data.Stages
+	Say     func(text string) // lines for people while it works
+}
+
+// JournalPath is where the answers of an output are kept.
+func JournalPath(output string) string { return output + ".journal" }
+
+// ErrMaxCost is wrapped when more would be spent than is allowed.
+var ErrMaxCost = errors.New("collect: cost")
+
+// ErrSettings is wrapped when the journal was begun with other settings.
+var ErrSettings = errors.New("collect: settings")
+
+// mistake is an error with a text of its own that is also a sentinel.
+type mistake struct {
+	text string
+	mark error
+}
+
+func (m mistake) Error() string        { return m.text }
+func (m mistake) Is(target error) bool { return target == m.mark }
+
+// Collection is one that is open: nothing has been asked yet.
+type Collection struct {
+	o       Options
+	journal *endpoint.Journal
+	items   []item
+
+	mu    sync.Mutex
+	spent tally // by this process
+	total tally // of the journal, for the rows asked
+}
+
+// item is a row to be answered.
+type item struct {
+	digest string // of all that its answers depend on
+	bytes  int    // of the prompt
+	have   int    // answers
+	parts  int    // records of the journal: a request may bring several answers, or fewer than were asked for
+}
+
+// tally counts what answers have cost.
+type tally struct {
+	requests, answers          int
+	promptTokens, answerTokens int
+	promptBytes                int     // of requests that were counted
+	pricedPrompt, pricedAnswer float64 // tokens, those of batches at their share of the price
+	length, filtered, none     int     // answers cut, filtered, empty
+}
+
+// Open reads the prompts and the journal. The caller has the lock of the output.
+func Open(o Options) (_ *Collection, err error) {
+	o.FS = vfs.OrDisk(o.FS)
+	if o.Say == nil {
+		o.Say = func(string) {}
+	}
+	c := &Collection{o: o, items: make([]item, o.Rows)}
+	seen := map[string]int{} // equal prompts are asked once each
+	advance, done := o.Stages.Begin("reading prompts", o.Rows)
+	defer done()
+	for i := range c.items {
+		messages, err := c.messages(i)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			c.items[i].bytes += len(m.Role) + len(m.Content)
+		}
+		key := endpoint.Digest(messages)
+		c.items[i].digest = endpoint.Digest(o.Settings, messages, seen[key])
+		seen[key]++
+		advance(1)
+	}
+	path := JournalPath(o.Output)
+	_, err = o.FS.Stat(path)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if c.journal, err = endpoint.OpenJournal(o.FS, path); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.journal.Close())
+			if fresh && c.journal.Len() == 0 {
+				_ = o.FS.Remove(path) // nothing has been paid for
+			}
+		}
+	}()
+	if n := c.journal.Dropped(); n > 0 {
+		o.Say(fmt.Sprintf("%s: damaged lines left out: %d: what they held is asked again", path, n))
+	}
+	if err := c.sameSettings(path); err != nil {
+		return nil, err
+	}
+	for i := range c.items {
+		for c.items[i].have < o.N {
+			a, ok, err := c.record(i, c.items[i].parts)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				break
+			}
+			c.count(i, a, false)
+		}
+	}
+	return c, nil
+}
+
+// sameSettings compares the settings with those that the journal was begun with.
+func (c *Collection) sameSettings(path string) error {
+	raw, ok := c.journal.Lookup("settings")
+	if !ok {
+		return nil // begun by the first answer
+	}
+	var was Settings
+	if err := json.Unmarshal(raw, &was); err != nil {
+		return fmt.Errorf("collect: %s: its settings cannot be read: %w", path, err)
+	}
+	now := c.o.Settings
+	for _, x := range []struct {
+		name     string
+		was, now any
+	}{
+		{"--model", was.Model, now.Model}, {"--system", was.System, now.System}, {"--temperature", value(was.Temperature), value(now.Temperature)},
+		{"--top-p", value(was.TopP), value(now.TopP)}, {"--max-tokens", was.MaxTokens, now.MaxTokens}, {"--seed", value(was.Seed), value(now.Seed)},
+		{"--extra", plain(was.Extra), plain(now.Extra)},
+	} {
+		if !reflect.DeepEqual(x.was, x.now) {
+			return mistake{fmt.Sprintf("collect: %s: its answers are of other settings: %s was %s, now it is %s: give the same, or another --output", path, x.name, show(x.was), show(x.now)), ErrSettings}
+		}
+	}
+	return nil
+}
+
+func value[T any](p *T) any {
+	if p == nil {
+		return nil
+	}
+	return *p
+}
+
+// plain is a map as JSON has it.
+func plain(m map[string]any) string {
+	if len(m) == 0 {
+		return ""
+	}
+	b, _ := json.Marshal(m) // it came from JSON
+	return string(b)
+}
+
+func show(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "not given"
+	case string:
+		if v == "" {
+			return "not given"
+		}
+		if r := []rune(v); len(r) > 40 {
+			v = string(r[:40]) + "..."
+		}
+		return fmt.Sprintf("%q", v)
+	}
+	if v == 0 {
+		return "not given"
+	}
+	return fmt.Sprint(v)
+}
+
+// messages are the turns that the teacher is given.
+func (c *Collection) messages(i int) ([]endpoint.Message, error) {
+	row, err := c.o.Set.Row(i)
+	if err != nil {
+		return nil, err
+	}
+	if len(row.Messages) == 0 {
+		return nil, fmt.Errorf("data: row %d: has no conversation that a teacher could be asked: give one as text", i)
+	}
+	var out []endpoint.Message
+	if c.o.System != "" && row.Messages[0].Role != "system" {
+		out = append(out, endpoint.Message{Role: "system", Content: c.o.System})
+	}
+	for _, m := range row.Messages {
+		out = append(out, endpoint.Message(m))
+	}
+	return out, nil
+}
+
+// key names a request of item i in the journal.
+func (c *Collection) key(i, part int) string {
+	return fmt.Sprintf("%s/%d", c.items[i].digest, part)
+}
+
+// answer is a record of the journal.
+type answer struct {
+	endpoint.Answer
+	Batch bool `json:"batch,omitempty"` // it came at half the price
+}
+
+// BatchPrice is what a batch costs of the price.
+const BatchPrice = 0.5
+
+// record is the journal's answer to a request.
+func (c *Collection) record(i, part int) (*answer, bool, error) {
+	raw, ok := c.journal.Lookup(c.key(i, part))
+	if !ok {
+		return nil, false, nil
+	}
+	var a answer
+	if err := json.Unmarshal(raw, &a); err != nil || len(a.Choices) == 0 {
+		return nil, false, fmt.Errorf("collect: %s: the record %q is no answer: remove its line", JournalPath(c.o.Output), c.key(i, part))
+	}
+	return &a, true, nil
+}
+
+// count notes an answer to item i that is in the journal.
+func (c *Collection) count(i int, a *answer, now bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	it := &c.items[i]
+	it.have += len(a.Choices)
+	it.parts++
+	c.total.add(it, a)
+	if now {
+		c.spent.add(it, a)
+	}
+}
+
+func (t *tally) add(it *item, a *answer) {
+	t.requests++
+	if a.Usage != (endpoint.Usage{}) {
+		t.promptTokens += a.Usage.PromptTokens
+		t.answerTokens += a.Usage.CompletionTokens
+		t.promptBytes += it.bytes
+		share := 1.0
+		if a.Batch {
+			share = BatchPrice
+		}
+		t.pricedPrompt += share * float64(a.Usage.PromptTokens)
+		t.pricedAnswer += share * float64(a.Usage.CompletionTokens)
+	}
+	for _, ch := range a.Choices {
+		t.answers++
+		switch {
+		case blank(ch):
+			t.none++
+		case ch.FinishReason == "length":
+			t.length++
+		case ch.FinishReason == "content_filter":
+			t.filtered++
+		}
+	}
+}
+
+func blank(ch endpoint.Choice) bool { return strings.TrimSpace(ch.Content) == "" }
+
+// request is what the endpoint is asked for the missing answers of item i.
+func (c *Collection) request(i, n int) (endpoint.Request, error) {
+	messages, err := c.messages(i)
+	if err != nil {
+		return endpoint.Request{}, err
+	}
+	s := c.o.Settings
+	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature, TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, Extra: s.Extra}, nil
+}
+
+// keep appends an answer to the journal, after the settings.
+func (c *Collection) keep(i int, a *answer) error {
+	c.mu.Lock()
+	part := c.items[i].parts
+	c.mu.Unlock()
+	if err := c.journal.Append("settings", c.o.Settings); err != nil {
+		return err
+	}
+	if err := c.journal.Append(c.key(i, part), a); err != nil {
+		return err
+	}
+	c.count(i, a, true)
+	return nil
+}
+
+// missing are the items that lack answers.
+func (c *Collection) missing() (list []int) {
+	for i, it := range c.items {
+		if it.have < c.o.N {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// Ask asks for what is missing. It returns endpoint.Failures for rows that could not be
+// answered; every other answer is in the journal.
+func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
+	todo := c.missing()
+	total := 0
+	for _, i := range todo {
+		total += c.o.N - c.items[i].have
+	}
+	advance, done := c.o.Stages.Begin("answers", total)
+	defer done()
+	if c.total.requests > 0 {
+		client.Proven()
+	}
+	var bar sync.Mutex
+	err := client.Each(ctx, len(todo), func(ctx context.Context, k int) error {
+		i := todo[k]
+		for {
+			c.mu.Lock()
+			need := c.o.N - c.items[i].have
+			c.mu.Unlock()
+			if need <= 0 {
+				return nil
+			}
+			if err := c.affordable(); err != nil {
+				return err
+			}
+			r, err := c.request(i, need)
+			if err != nil {
+				return err
+			}
+			a, err := client.Try(ctx, r)
+			if err != nil {
+				return err
+			}
+			if err := c.keep(i, &answer{Answer: *a}); err != nil {
+				return err
+			}
+			bar.Lock()
+			advance(min(need, len(a.Choices)))
+			bar.Unlock()
+		}
+	})
+	var failures endpoint.Failures
+	if errors.As(err, &failures) {
+		for k := range failures {
+			failures[k].Index = todo[failures[k].Index]
+		}
+		return failures
+	}
+	return err
+}
+
+// affordable refuses to spend more than --max-cost.
+func (c *Collection) affordable() error {
+	if c.o.Price == nil || c.o.MaxCost <= 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cost := c.o.Price.Cost(c.total.pricedPrompt, c.total.pricedAnswer); cost >= c.o.MaxCost {
+		return mistake{fmt.Sprintf("collect: the answers so far have cost $%.2f, which is --max-cost %g: the same command with a higher one asks for the others", cost, c.o.MaxCost), ErrMaxCost}
+	}
+	return nil
+}
+
+// Missing is the number of answers that are missing, and of the rows that lack one.
+func (c *Collection) Missing() (answers, rows int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range c.missing() {
+		answers += c.o.N - c.items[i].have
+		rows++
+	}
+	return answers, rows
+}
+
+// Close closes the journal.
+func (c *Collection) Close() error {
+	empty := c.journal.Len() == 0
+	err := c.journal.Close()
+	if empty && err == nil {
+		err = c.o.FS.Remove(JournalPath(c.o.Output)) // nothing has been paid for
+	}
+	return err
+}
+
+// Write writes the output: the rows that have answers, in their order, an answer per row
+// of it. Empty answers, which a filter or a refusal leaves, are left out.
+func (c *Collection) Write() (rows int, err error) {
+	type place struct{ item, part, choice int }
+	var places []place
+	ids := false
+	for i := range c.items {
+		row, err := c.o.Set.Row(i)
+		if err != nil {
+			return 0, err
+		}
+		ids = ids || row.ID != ""
+		have := 0
+		for part := range c.items[i].parts {
+			a, _, err := c.record(i, part)
+			if err != nil {
+				return 0, err
+			}
+			for k, ch := range a.Choices {
+				if have++; have <= c.o.N && !blank(ch) {
+					places = append(places, place{i, part, k})
+				}
+			}
+		}
+	}
+	if len(places) == 0 {
+		return 0, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output)
+	}
+	return len(places), data.WriteAnswers(c.o.FS, c.o.Output, ids, c.o.Stages, len(places), func(k int) (data.Row, error) {
+		at := places[k]
+		row, err := c.o.Set.Row(at.item)
+		if err != nil {
+			return row, err
+		}
+		a, _, err := c.record(at.item, at.part)
+		if err != nil {
+			return row, err
+		}
+		ch := a.Choices[at.choice]
+		row.Teacher, row.Finish = ch.Content, ch.FinishReason
+		row.Told = data.Told{Model: a.Model, PromptTokens: a.Usage.PromptTokens, AnswerTokens: a.Usage.CompletionTokens / len(a.Choices)}
+		return row, nil
+	})
+}

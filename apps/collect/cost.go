@@ -1,0 +1,125 @@
+package collect
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Estimate is what the missing answers are expected to take.
+type Estimate struct {
+	Requests                   int // at least
+	PromptTokens, AnswerTokens float64
+	How                        string // it was estimated
+	Cost                       float64
+	Priced                     bool
+}
+
+// What is assumed while there is nothing to measure.
+const (
+	bytesPerToken = 4
+	answerTokens  = 500
+	enough        = 20 // answers in the journal to estimate by
+)
+
+// Estimate estimates the tokens and the price of what is missing.
+func (c *Collection) Estimate(batch bool) (e Estimate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	perToken, answer := float64(bytesPerToken), float64(answerTokens)
+	t := c.total
+	var how []string
+	if t.requests >= enough && t.promptTokens > 0 {
+		perToken = float64(t.promptBytes) / float64(t.promptTokens)
+		answer = float64(t.answerTokens) / float64(t.answers)
+		how = append(how, fmt.Sprintf("by the %d answers so far: %.1f bytes per token of a prompt, %.0f tokens per answer", t.answers, perToken, answer))
+	} else if c.o.MaxTokens > 0 {
+		answer = float64(c.o.MaxTokens)
+		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and the most that --max-tokens allows, %d tokens per answer", bytesPerToken, c.o.MaxTokens))
+	} else {
+		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and a guess of %d tokens per answer", bytesPerToken, answerTokens))
+	}
+	for _, it := range c.items {
+		if need := c.o.N - it.have; need > 0 {
+			e.Requests++
+			e.PromptTokens += float64(it.bytes) / perToken
+			e.AnswerTokens += answer * float64(need)
+		}
+	}
+	e.How = strings.Join(how, "; ")
+	if c.o.Price != nil {
+		e.Priced, e.Cost = true, c.o.Price.Cost(e.PromptTokens, e.AnswerTokens)
+		if batch {
+			e.Cost *= BatchPrice
+		}
+	}
+	return e
+}
+
+// String is a line for people.
+func (e Estimate) String() string {
+	s := fmt.Sprintf("estimate: %s tokens of prompts, %s of answers", tokens(e.PromptTokens), tokens(e.AnswerTokens))
+	if e.Priced {
+		s += fmt.Sprintf(", $%.2f", e.Cost)
+	}
+	return s + " (" + e.How + ")"
+}
+
+// tokens writes a number of tokens.
+func tokens(x float64) string {
+	switch {
+	case x >= 1e6:
+		return fmt.Sprintf("%.2fM", x/1e6)
+	case x >= 1e4:
+		return fmt.Sprintf("%.0fk", x/1e3)
+	}
+	return fmt.Sprintf("%.0f", x)
+}
+
+// CheckCost refuses an estimate above the limit, together with what was spent.
+func (c *Collection) CheckCost(e Estimate) error {
+	if !e.Priced || c.o.MaxCost <= 0 {
+		return nil
+	}
+	if all := e.Cost + c.o.Price.Cost(c.total.pricedPrompt, c.total.pricedAnswer); all > c.o.MaxCost {
+		return mistake{fmt.Sprintf("collect: %v: with what was spent that is $%.2f, more than --max-cost %g: give a higher one, fewer prompts (--limit) or a lower --max-tokens", e, all, c.o.MaxCost), ErrMaxCost}
+	}
+	return nil
+}
+
+// Tally is a line on what the answers have cost.
+func (c *Collection) Tally() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	line := func(t tally) string {
+		s := fmt.Sprintf("%s tokens of prompts, %s of answers", tokens(float64(t.promptTokens)), tokens(float64(t.answerTokens)))
+		if c.o.Price != nil {
+			s += fmt.Sprintf(", $%.2f", c.o.Price.Cost(t.pricedPrompt, t.pricedAnswer))
+		}
+		return s
+	}
+	s := "counted by the endpoint: " + line(c.total)
+	if c.spent.requests < c.total.requests {
+		s += " (by this command: " + line(c.spent) + ")"
+	}
+	return s
+}
+
+// Marked says how many answers are cut, filtered or empty; "" for none.
+func (c *Collection) Marked() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []string
+	for _, x := range []struct {
+		n    int
+		text string
+	}{
+		{c.total.length, "cut by length (finish_reason length: marked, they make no pair in training)"},
+		{c.total.filtered, "cut by a filter (finish_reason content_filter: marked, likewise)"},
+		{c.total.none, "empty (left out)"},
+	} {
+		if x.n > 0 {
+			list = append(list, fmt.Sprintf("%d %s", x.n, x.text))
+		}
+	}
+	return strings.Join(list, ", ")
+}

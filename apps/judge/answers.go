@@ -1,0 +1,186 @@
+package judge
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+)
+
+// maxLine bounds a line of a file of answers, in bytes.
+const maxLine = 64 << 20
+
+// line is a line of gad generate --output or of gad eval --output, as far as a judge
+// reads it.
+type line struct {
+	Model    string          `json:"model"`
+	Row      *int            `json:"row"`
+	Content  json.RawMessage `json:"content"`
+	Teacher  *string         `json:"teacher_response"`
+	Response *string         `json:"response"`
+}
+
+// given is a student's answer in a file.
+type given struct {
+	at       string // file and line, for messages
+	question Question
+	answer   string
+}
+
+// ReadAnswers reads answers that students gave before, from files of gad generate or of
+// gad eval, and puts them beside each other. A file's students are told apart by its
+// model column; one without is named after the file. All must have answered the same
+// rows, of which the first limit are read; 0 is all. rows are their numbers in the data.
+func ReadAnswers(paths []string, limit int) (questions []Question, students []Student, rows []int, err error) {
+	var names []string
+	answers := map[string]map[int]given{} // by name and row
+	for _, path := range paths {
+		own := map[string]string{} // the name of a model of this file
+		err := eachLine(path, func(n int, l line) error {
+			at := fmt.Sprintf("%s: line %d", path, n)
+			prompt, err := conversation(l.Content)
+			switch {
+			case err != nil:
+				return fmt.Errorf("judge: %s: %w: a line has content, teacher_response and response, as gad generate --data writes it", at, err)
+			case l.Response == nil:
+				return fmt.Errorf("judge: %s: has no response: give a file of answers, as gad generate --data writes it", at)
+			}
+			name, ok := own[l.Model]
+			if !ok {
+				if name = l.Model; name == "" {
+					name = path
+				} else if _, taken := answers[name]; taken { // of another file
+					name = path + ": " + name
+				}
+				if _, taken := answers[name]; taken {
+					return fmt.Errorf("judge: %s: given twice: name each file once", path)
+				}
+				own[l.Model] = name
+				names, answers[name] = append(names, name), map[int]given{}
+			}
+			row := len(answers[name])
+			if l.Row != nil {
+				row = *l.Row
+			}
+			if other, twice := answers[name][row]; twice {
+				return fmt.Errorf("judge: %s: row %d has an answer already, in line %s: one answer to a prompt is judged: make the file with -n 1", at, row, other.at[len(path)+len(": line "):])
+			}
+			g := given{at: at, question: Question{Prompt: prompt}, answer: *l.Response}
+			if l.Teacher != nil {
+				g.question.Teacher = *l.Teacher
+			}
+			answers[name][row] = g
+			return nil
+		})
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if len(own) == 0 {
+			return nil, nil, nil, fmt.Errorf("judge: %s: has no answers: give a file that gad generate --data wrote", path)
+		}
+	}
+	for _, name := range names {
+		all := slices.Sorted(maps.Keys(answers[name]))
+		for _, row := range all[min(cmp.Or(limit, len(all)), len(all)):] {
+			delete(answers[name], row)
+		}
+	}
+	for _, name := range names[1:] {
+		if err := sameRows(answers[names[0]], answers[name], names[0], name); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	rows = slices.Sorted(maps.Keys(answers[names[0]]))
+	for _, row := range rows {
+		questions = append(questions, answers[names[0]][row].question)
+	}
+	for _, name := range names {
+		s := Student{Name: name}
+		for _, row := range rows {
+			s.Answers = append(s.Answers, answers[name][row].answer)
+		}
+		students = append(students, s)
+	}
+	return questions, students, rows, nil
+}
+
+// sameRows refuses students that did not answer the same questions.
+func sameRows(a, b map[int]given, nameA, nameB string) error {
+	for _, x := range []struct {
+		has, lacks       map[int]given
+		nameHas, nameNot string
+	}{{a, b, nameA, nameB}, {b, a, nameB, nameA}} {
+		for _, row := range slices.Sorted(maps.Keys(x.has)) {
+			if _, ok := x.lacks[row]; !ok {
+				return fmt.Errorf("judge: row %d: %s answers it, %s does not: give answers to the same rows, or --limit", row, x.nameHas, x.nameNot)
+			}
+		}
+	}
+	for _, row := range slices.Sorted(maps.Keys(a)) {
+		if !slices.Equal(a[row].question.Prompt, b[row].question.Prompt) {
+			return fmt.Errorf("judge: row %d: %s and %s have other prompts: give answers to the same data", row, nameA, nameB)
+		}
+		if a[row].question.Teacher != b[row].question.Teacher {
+			return fmt.Errorf("judge: row %d: %s and %s have other teacher's answers: give answers to the same data", row, nameA, nameB)
+		}
+	}
+	return nil
+}
+
+// conversation reads a prompt: text, or turns.
+func conversation(raw json.RawMessage) ([]Turn, error) {
+	var text string
+	if json.Unmarshal(raw, &text) == nil && text != "" {
+		return []Turn{{"user", text}}, nil
+	}
+	var turns []Turn
+	if err := json.Unmarshal(raw, &turns); err != nil || len(turns) == 0 {
+		return nil, errors.New("has no conversation")
+	}
+	return turns, nil
+}
+
+// eachLine calls take with each line of a file of JSON lines, by number from 1. Empty
+// lines are left out.
+func eachLine(path string, take func(n int, l line) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("judge: %w: give a file that gad generate --data wrote", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return fmt.Errorf("judge: %s: is not a file: give one that gad generate --data wrote", path)
+	}
+	r := bufio.NewReaderSize(f, 1<<20)
+	for n := 1; ; n++ {
+		var text []byte
+		for more := true; more; {
+			part, isPrefix, err := r.ReadLine()
+			if err == io.EOF && text == nil {
+				return nil
+			}
+			if err != nil && err != io.EOF {
+				return fmt.Errorf("judge: %s: %w", path, err)
+			}
+			if text = append(text, part...); len(text) > maxLine {
+				return fmt.Errorf("judge: %s: line %d has more than %d MB: give a file of answers", path, n, maxLine>>20)
+			}
+			more = isPrefix && err == nil
+		}
+		if len(text) == 0 {
+			continue
+		}
+		var l line
+		if err := json.Unmarshal(text, &l); err != nil {
+			return fmt.Errorf("judge: %s: line %d: is no JSON object of an answer: give a file that gad generate --data wrote", path, n)
+		}
+		if err := take(n, l); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package judge
+
+import (
+	"math"
+	"unicode/utf8"
+
+	"gad/internal/textmetrics"
+)
+
+// Report is what a judge says of students.
+type Report struct {
+	Model      string      `json:"judge_model"`
+	Mode       Mode        `json:"mode"`
+	Against    string      `json:"against,omitempty"` // whom pairs are against: the teacher, or the first student
+	Questions  int         `json:"questions"`
+	References int         `json:"references,omitempty"`     // that the judge wrote
+	Cut        int         `json:"references_cut,omitempty"` // of them, by the limit of tokens
+	Tally      Tally       `json:"tally"`
+	Students   []Figures   `json:"students"`
+	Verdicts   [][]Verdict `json:"-"`                    // by student and question
+	FirstNull  string      `json:"first_null,omitempty"` // why the first missing verdict is missing
+}
+
+// Teacher is Report.Against where pairs are against the teacher's answers.
+const Teacher = "the teacher"
+
+// Figures are what a judge says of one student. Shares are from 0 to 1. A figure
+// without a verdict is absent. So is the interval of a figure that other prompts could
+// not change: one prompt, or a mean of equal values that is no share of prompts.
+type Figures struct {
+	Name string `json:"name"`
+
+	// Mode score: s is the student's grade, r that of the judge's reference answer.
+	Scored     int         `json:"scored,omitempty"` // prompts with a verdict
+	NullScores int         `json:"null_scores,omitempty"`
+	Score      *float64    `json:"score,omitempty"` // 100 s / (s + r), mean
+	ScoreCI95  *[2]float64 `json:"score_ci95,omitempty"`
+	Win        *float64    `json:"win,omitempty"` // s > r
+	WinCI95    *[2]float64 `json:"win_ci95,omitempty"`
+	Ties       *float64    `json:"ties,omitempty"` // s = r
+	Grade      *float64    `json:"grade,omitempty"`
+	Reference  *float64    `json:"reference_grade,omitempty"`
+
+	// Mode pair.
+	Paired      int         `json:"paired,omitempty"` // prompts with a verdict in both orders
+	NullPairs   int         `json:"null_pairs,omitempty"`
+	Equal       int         `json:"equal,omitempty"`    // of Paired: both answers are the same text, a tie
+	PairWin     *float64    `json:"pair_win,omitempty"` // by game: a win is 1, a tie 1/2
+	PairWinCI95 *[2]float64 `json:"pair_win_ci95,omitempty"`
+	WonBoth     *float64    `json:"won_both,omitempty"`
+	LostBoth    *float64    `json:"lost_both,omitempty"`
+	LCWin       *float64    `json:"lc_win,omitempty"` // PairWin at equal lengths
+	LCWinCI95   *[2]float64 `json:"lc_win_ci95,omitempty"`
+	LCSlope     *float64    `json:"lc_slope,omitempty"` // of the length term; above 0: longer answers win more
+	Swap        *float64    `json:"swap,omitempty"`     // of different answers: the order changed the verdict
+	SwapCI95    *[2]float64 `json:"swap_ci95,omitempty"`
+	FirstWins   *float64    `json:"first_wins,omitempty"` // of the games with a winner: the answer shown first won
+
+	Length        float64  `json:"length"` // characters, mean
+	AgainstLength *float64 `json:"against_length,omitempty"`
+
+	// Figures minus those of the first student, by their names above, over the prompts
+	// where both have a verdict.
+	Minus map[string]Difference `json:"-"`
+
+	column column
+}
+
+// Difference is a figure of one student minus the first one's.
+type Difference struct {
+	Value float64
+	CI95  *[2]float64
+}
+
+// column holds a student's verdicts as numbers, by question; NaN where there is none.
+type column struct {
+	score, win, ties, grade, reference []float64
+	pref, lengths                      []float64 // won games, of two; the length term
+	swap                               []float64
+}
+
+func (j *Judge) report(questions []Question, students []Student, verdicts [][]Verdict) *Report {
+	r := &Report{Model: j.o.Model, Mode: j.o.Mode, Questions: len(questions), Tally: j.Tally(), Verdicts: verdicts}
+	if j.o.Mode.pairs() {
+		r.Against = Teacher
+		if j.o.AgainstFirst {
+			r.Against = students[0].Name
+		}
+	}
+	for _, ref := range j.references {
+		if ref.null == "" {
+			r.References++
+		}
+		if ref.cut {
+			r.Cut++
+		}
+	}
+	for s, student := range students {
+		var length, other []float64
+		for q := range questions {
+			length = append(length, float64(utf8.RuneCountInString(student.Answers[q])))
+			if text, ok := j.opponent(questions, students, s, q); ok {
+				other = append(other, float64(utf8.RuneCountInString(text)))
+			}
+		}
+		f := Figures{Name: student.Name, Length: *mean(length), AgainstLength: mean(other)}
+		f.count(verdicts[s], j.o.Mode, length, other, j.o.Seed)
+		if s > 0 {
+			f.Minus = f.column.minus(r.Students[0].column, j.o.Seed)
+		}
+		r.Students = append(r.Students, f)
+		for _, v := range verdicts[s] {
+			for _, why := range []string{v.NullScore, v.NullPair} {
+				if r.FirstNull == "" {
+					r.FirstNull = why
+				}
+			}
+		}
+	}
+	return r
+}
+
+// count makes the figures of a student's verdicts. other are the lengths of what the
+// answers are compared with, none if they are not.
+func (f *Figures) count(verdicts []Verdict, mode Mode, length, other []float64, seed uint64) {
+	c := &f.column
+	none := math.NaN()
+	var wonBoth, lostBoth []float64
+	var decided, byFirst float64
+	for _, v := range verdicts {
+		if v.Grade != nil {
+			s, r := *v.Grade, *v.Reference
+			c.add(100*s/(s+r), unit(s > r), unit(s == r), s, r)
+		} else {
+			c.add(none, none, none, none, none)
+		}
+		p, swap := v.preference(), none
+		if !math.IsNaN(p) {
+			wonBoth, lostBoth = append(wonBoth, unit(p == 1)), append(lostBoth, unit(p == 0))
+			if v.Equal {
+				f.Equal++
+			} else {
+				swap = unit(v.First != v.Second)
+				decided += unit(v.First != tied) + unit(v.Second != tied)
+				byFirst += unit(v.First == won) + unit(v.Second == lost)
+			}
+		}
+		c.pref, c.swap = append(c.pref, p), append(c.swap, swap)
+	}
+	if mode.scores() {
+		f.Scored = len(present(c.score))
+		f.NullScores = len(verdicts) - f.Scored
+		f.Score, f.ScoreCI95 = figure(c.score, seed)
+		f.Win, f.WinCI95 = figure(c.win, seed)
+		f.Ties, f.Grade, f.Reference = mean(present(c.ties)), mean(present(c.grade)), mean(present(c.reference))
+	}
+	if other == nil {
+		return
+	}
+	c.lengths = scattered(lengthTerms(present(length, c.pref), present(other, c.pref)), c.pref)
+	f.Paired = len(present(c.pref))
+	f.NullPairs = len(verdicts) - f.Paired
+	f.PairWin, f.PairWinCI95 = figure(c.pref, seed)
+	f.WonBoth, f.LostBoth = mean(wonBoth), mean(lostBoth)
+	f.Swap, f.SwapCI95 = figure(c.swap, seed)
+	if decided > 0 {
+		f.FirstWins = new(float64)
+		*f.FirstWins = byFirst / decided
+	}
+	if f.Paired > 0 {
+		y, z := present(c.pref), present(c.lengths)
+		rate, slope := lengthControlled(y, z, ones(len(y)), ridge)
+		f.LCWin, f.LCSlope = &rate, &slope
+		f.LCWinCI95 = known(textmetrics.Interval(len(y), seed, func(_ int, w []float64) float64 {
+			rate, _ := lengthControlled(y, z, w, ridge)
+			return rate
+		}))
+		if rate == 0 || rate == 1 { // nothing is fitted: it is PairWin
+			f.LCWinCI95 = f.PairWinCI95
+		}
+	}
+}
+
+func (c *column) add(score, win, ties, grade, reference float64) {
+	c.score, c.win, c.ties = append(c.score, score), append(c.win, win), append(c.ties, ties)
+	c.grade, c.reference = append(c.grade, grade), append(c.reference, reference)
+}
+
+// minus are c's figures minus first's. Their intervals are paired: each draw takes the
+// same prompts of both.
+func (c column) minus(first column, seed uint64) map[string]Difference {
+	out := map[string]Difference{}
+	for name, x := range map[string][2][]float64{"score": {c.score, first.score}, "win": {c.win, first.win}, "pair_win": {c.pref, first.pref}} {
+		a, b := present(x[0], x[1]), present(x[1], x[0])
+		if len(a) > 0 {
+			out[name] = Difference{*mean(a) - *mean(b), known(textmetrics.RatioDifference(a, nil, b, nil, seed))}
+		}
+	}
+	if c.lengths == nil || first.lengths == nil {
+		return out
+	}
+	y, y0 := present(c.pref, first.pref), present(first.pref, c.pref)
+	z, z0 := present(c.lengths, first.lengths), present(first.lengths, c.lengths)
+	if len(y) == 0 {
+		return out
+	}
+	difference := func(_ int, w []float64) float64 {
+		rate, _ := lengthControlled(y, z, w, ridge)
+		rate0, _ := lengthControlled(y0, z0, w, ridge)
+		return rate - rate0
+	}
+	out["lc_win"] = Difference{difference(0, ones(len(y))), known(textmetrics.Interval(len(y), seed, difference))}
+	return out
+}
+
+// preference is the share of the two games that the student won, a tie being half a
+// win; NaN where a game has no verdict.
+func (v Verdict) preference() float64 {
+	points := map[string]float64{won: 1, tied: 0.5, lost: 0}
+	a, okA := points[v.First]
+	b, okB := points[v.Second]
+	if !okA || !okB {
+		return math.NaN()
+	}
+	return (a + b) / 2
+}
+
+// figure is the mean of what is present in xs, with its interval.
+func figure(xs []float64, seed uint64) (*float64, *[2]float64) {
+	xs = present(xs)
+	if len(xs) == 0 {
+		return nil, nil
+	}
+	return mean(xs), known(textmetrics.RatioInterval(xs, nil, seed))
+}
+
+// present are the xs that are numbers, where all others are numbers too.
+func present(xs []float64, others ...[]float64) (out []float64) {
+	for i, x := range xs {
+		ok := !math.IsNaN(x)
+		for _, o := range others {
+			ok = ok && !math.IsNaN(o[i])
+		}
+		if ok {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// scattered puts xs where like has numbers.
+func scattered(xs, like []float64) (out []float64) {
+	for _, x := range like {
+		if !math.IsNaN(x) {
+			x, xs = xs[0], xs[1:]
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+func unit(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// mean is nil of nothing.
+func mean(xs []float64) *float64 {
+	if len(xs) == 0 {
+		return nil
+	}
+	sum := 0.0
+	for _, x := range xs {
+		sum += x
+	}
+	sum /= float64(len(xs))
+	return &sum
+}
+
+func ones(n int) []float64 {
+	w := make([]float64, n)
+	for i := range w {
+		w[i] = 1
+	}
+	return w
+}
+
+// known is an interval, nil where it has no ends.
+func known(ends [2]float64) *[2]float64 {
+	if math.IsNaN(ends[0]) || math.IsNaN(ends[1]) {
+		return nil
+	}
+	return &ends
+}

@@ -1,0 +1,212 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// apiError is an error as OpenAI's clients read it.
+type apiError struct {
+	status  int
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+func (e *apiError) Error() string { return e.Message }
+
+// refuse is an error about the request.
+func refuse(status int, format string, args ...any) *apiError {
+	return &apiError{status: status, Message: fmt.Sprintf(format, args...), Type: "invalid_request_error"}
+}
+
+func (e *apiError) about(param string) *apiError {
+	e.Param = &param
+	return e
+}
+
+func (e *apiError) coded(code string) *apiError {
+	e.Code = &code
+	return e
+}
+
+// fields are the parameters of a request. Each is asked for once, by name; the first that
+// is not as it should be is the error. What nobody has asked for is refused by rest.
+type fields struct {
+	m   map[string]json.RawMessage
+	err *apiError
+}
+
+// parse reads a body, which is one JSON object.
+func parse(body []byte) (*fields, *apiError) {
+	f := &fields{}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	if err := dec.Decode(&f.m); err != nil || f.m == nil {
+		return nil, refuse(http.StatusBadRequest, "the body is not a JSON object")
+	}
+	if dec.More() {
+		return nil, refuse(http.StatusBadRequest, "the body has something behind its JSON object")
+	}
+	return f, nil
+}
+
+func (f *fields) fail(name, format string, args ...any) {
+	if f.err == nil {
+		f.err = refuse(http.StatusBadRequest, "%s: %s", name, fmt.Sprintf(format, args...)).about(name)
+	}
+}
+
+// take is a parameter; nil if it is not there or null.
+func (f *fields) take(name string) json.RawMessage {
+	raw := f.m[name]
+	delete(f.m, name)
+	if string(raw) == "null" {
+		return nil
+	}
+	return raw
+}
+
+// into reads a parameter into v; false if it is not there.
+func (f *fields) into(name, what string, v any) bool {
+	raw := f.take(name)
+	if raw == nil {
+		return false
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		f.fail(name, "must be %s", what)
+		return false
+	}
+	return true
+}
+
+func (f *fields) number(name string, low, high, otherwise float64) float64 {
+	x := otherwise
+	if f.into(name, "a number", &x) && !(x >= low && x <= high) {
+		f.fail(name, "%v: must be from %v to %v", x, low, high)
+	}
+	return x
+}
+
+func (f *fields) integer(name string, low, high, otherwise int) int {
+	x := otherwise
+	if f.into(name, "an integer", &x) && (x < low || x > high) {
+		f.fail(name, "%d: must be from %d to %d", x, low, high)
+	}
+	return x
+}
+
+func (f *fields) boolean(name string) (x bool) {
+	f.into(name, "true or false", &x)
+	return x
+}
+
+// unable are parameters of the interface that are understood and not done: each is refused
+// unless it says what is done anyway.
+var unable = map[string][]string{
+	"frequency_penalty":  {"0", "0.0"},
+	"presence_penalty":   {"0", "0.0"},
+	"repetition_penalty": {"1", "1.0"},
+	"logit_bias":         {"{}"},
+	"suffix":             {`""`},
+	"tools":              {"[]"},
+	"functions":          {"[]"},
+	"tool_choice":        {`"none"`, `"auto"`},
+	"function_call":      {`"none"`, `"auto"`},
+	"response_format":    {`{"type":"text"}`},
+	"modalities":         {`["text"]`},
+	"store":              {"false"},
+	"service_tier":       {`"auto"`, `"default"`},
+}
+
+// indifferent are parameters that change no answer.
+var indifferent = []string{"user", "metadata", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
+
+// rest refuses what is left.
+func (f *fields) rest() *apiError {
+	for _, name := range indifferent {
+		delete(f.m, name)
+	}
+	names := make([]string, 0, len(f.m))
+	for name := range f.m {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		raw := f.take(name)
+		allowed, known := unable[name]
+		var compact bytes.Buffer
+		switch {
+		case raw == nil && known:
+		case json.Compact(&compact, raw) == nil && known && slices.Contains(allowed, compact.String()):
+		case known:
+			f.fail(name, "cannot be done here: leave it out, or give %s", strings.Join(allowed, " or "))
+		default:
+			f.fail(short(name), "is not known here: leave it out")
+		}
+	}
+	return f.err
+}
+
+// short is a name from a stranger as it may stand in an error.
+func short(name string) string {
+	if len(name) > 40 {
+		name = strings.ToValidUTF8(name[:40], "") + "..."
+	}
+	return name
+}
+
+// texts is one text or a list of at most so many, none of them empty.
+func (f *fields) texts(name string, most, bytes int) []string {
+	raw := f.take(name)
+	if raw == nil {
+		return nil
+	}
+	var list []string
+	if err := json.Unmarshal(raw, &list); err != nil {
+		list = make([]string, 1)
+		if json.Unmarshal(raw, &list[0]) != nil {
+			f.fail(name, "must be a string or a list of strings")
+			return nil
+		}
+	}
+	if len(list) > most {
+		f.fail(name, "%d strings: at most %d are taken", len(list), most)
+	}
+	for _, s := range list {
+		if s == "" || len(s) > bytes {
+			f.fail(name, "a string of %d bytes: each must have 1 to %d", len(s), bytes)
+		}
+	}
+	return list
+}
+
+// seed is any integer of 64 bits.
+func (f *fields) seed() (seed uint64, given bool) {
+	raw := f.take("seed")
+	if raw == nil {
+		return 0, false
+	}
+	var signed int64
+	if json.Unmarshal(raw, &signed) == nil {
+		return uint64(signed), true
+	}
+	if json.Unmarshal(raw, &seed) != nil {
+		f.fail("seed", "must be an integer of 64 bits")
+	}
+	return seed, true
+}
+
+// temperature is 0 for greedy, or a number that leaves logits finite.
+func (f *fields) temperature() float64 {
+	x := f.number("temperature", 0, 2, 1)
+	if x > 0 && x < 0.01 {
+		f.fail("temperature", "%v: must be 0, which is greedy, or from 0.01 to 2", x)
+	}
+	return x
+}

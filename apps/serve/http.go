@@ -1,0 +1,344 @@
+package serve
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+// errGone is a client that has hung up.
+var errGone = errors.New("the client is gone")
+
+// quietLog drops what net/http says about broken clients: it holds bytes of theirs.
+func quietLog() *log.Logger { return log.New(io.Discard, "", 0) }
+
+// route is what is answered at a path.
+type route struct {
+	method string
+	open   bool // without a key
+	answer func(s *Server, x *exchange) *apiError
+}
+
+var routes = map[string]route{
+	"/health":              {http.MethodGet, true, (*Server).health},
+	"/metrics":             {http.MethodGet, false, (*Server).metrics},
+	"/v1/models":           {http.MethodGet, false, (*Server).models},
+	"/tokenizer_info":      {http.MethodGet, false, (*Server).tokenizerInfo},
+	"/tokenize":            {http.MethodPost, false, (*Server).tokenize},
+	"/detokenize":          {http.MethodPost, false, (*Server).detokenize},
+	"/v1/completions":      {http.MethodPost, false, (*Server).completions},
+	"/v1/chat/completions": {http.MethodPost, false, (*Server).chat},
+}
+
+// exchange is one request and its answer.
+type exchange struct {
+	w      http.ResponseWriter
+	r      *http.Request
+	f      *fields // of the body
+	status int
+	wrote  bool // the answer has begun
+
+	prompt, drawn int // tokens
+	first         time.Duration
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x, begun := &exchange{w: w, r: r}, time.Now()
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	path := r.URL.Path
+	to, ok := routes[path]
+	if !ok {
+		path = "other"
+	}
+	if err := s.guarded(x, to, ok); err != nil {
+		x.fail(err)
+	}
+	s.meter.request(path, x, time.Since(begun))
+	if s.o.Log != nil && path != "/health" && path != "/metrics" {
+		s.o.Log(x.line(path, time.Since(begun)))
+	}
+}
+
+// guarded is handle, in which a panic ends the request alone.
+func (s *Server) guarded(x *exchange, to route, known bool) (err *apiError) {
+	defer func() {
+		if v := recover(); v != nil {
+			if s.o.Log != nil {
+				s.o.Log(fmt.Sprintf("this is a bug in gad: %v\n%s", v, debug.Stack()))
+			}
+			err = refuse(http.StatusInternalServerError, "an error of the server: see its log")
+			err.Type = "server_error"
+		}
+	}()
+	return s.handle(x, to, known)
+}
+
+// line is the log's, without a word of the client's.
+func (x *exchange) line(path string, took time.Duration) string {
+	method := "other"
+	if m := x.r.Method; m == http.MethodGet || m == http.MethodPost || m == http.MethodHead || m == http.MethodOptions {
+		method = m
+	}
+	line := fmt.Sprintf("%s %s %d", method, path, x.status)
+	if x.prompt+x.drawn > 0 {
+		line += fmt.Sprintf(", tokens: %d of prompts, %d of answers", x.prompt, x.drawn)
+	}
+	if x.first > 0 {
+		line += fmt.Sprintf(", first after %.3f s", x.first.Seconds())
+	}
+	return line + fmt.Sprintf(", %.3f s, from %s", took.Seconds(), x.r.RemoteAddr)
+}
+
+// handle checks a request and answers it.
+func (s *Server) handle(x *exchange, to route, known bool) *apiError {
+	r := x.r
+	if s.o.Loopback && !localName(r.Host) {
+		return refuse(http.StatusForbidden, "the Host header names another machine than this: gad serve listens for this machine alone (--listen)").coded("host_not_allowed")
+	}
+	if s.o.Key != "" && !to.open {
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		sum := sha256.Sum256([]byte(given))
+		if subtle.ConstantTimeCompare(sum[:], s.key[:]) != 1 || !ok {
+			x.w.Header().Set("WWW-Authenticate", "Bearer")
+			return refuse(http.StatusUnauthorized, "the API key is missing or wrong: send Authorization: Bearer KEY").coded("invalid_api_key")
+		}
+	}
+	if !known {
+		return refuse(http.StatusNotFound, "there is nothing at this path: see doc/serve.md").coded("not_found")
+	}
+	if r.Method != to.method && !(r.Method == http.MethodHead && to.method == http.MethodGet) {
+		x.w.Header().Set("Allow", to.method)
+		return refuse(http.StatusMethodNotAllowed, "this path takes %s", to.method)
+	}
+	if to.method == http.MethodGet {
+		return to.answer(s, x)
+	}
+	// A page in a browser can send a form or text to any address, but JSON only to a
+	// server that allows it.
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return refuse(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
+	}
+	if s.drains.Load() {
+		x.w.Header().Set("Retry-After", "5")
+		return unavailable(errDraining)
+	}
+	defer s.busy.Add(-1)
+	if s.busy.Add(1) > int64(s.o.Slots+s.o.Queue) {
+		x.w.Header().Set("Retry-After", "1")
+		e := refuse(http.StatusTooManyRequests, "%d requests are under way or wait: try again", s.o.Slots+s.o.Queue).coded("rate_limit_exceeded")
+		e.Type = "rate_limit_error"
+		return e
+	}
+	control := http.NewResponseController(x.w)
+	control.SetReadDeadline(time.Now().Add(bodyTime))
+	body, err := io.ReadAll(http.MaxBytesReader(x.w, r.Body, s.o.Body))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return refuse(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", s.o.Body)
+	case err != nil:
+		return refuse(http.StatusBadRequest, "the body cannot be read")
+	}
+	control.SetReadDeadline(time.Time{})
+	f, bad := parse(body)
+	if bad != nil {
+		return bad
+	}
+	x.f = f
+	var name string
+	if f.into("model", "a string", &name) && name != s.o.Name {
+		return refuse(http.StatusNotFound, "model: there is none of that name: this one is %q", s.o.Name).about("model").coded("model_not_found")
+	}
+	if f.err != nil {
+		return f.err
+	}
+	return to.answer(s, x)
+}
+
+// localName reports whether a Host header names this machine itself.
+func localName(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// unavailable is an error of the server's own.
+func unavailable(err error) *apiError {
+	e := refuse(http.StatusServiceUnavailable, "%v", err)
+	e.Type = "server_error"
+	if !errors.Is(err, errDraining) {
+		e.status, e.Message = http.StatusInternalServerError, "the model has failed: see the server's log"
+	}
+	return e
+}
+
+// fail answers with an error; of an answer that has begun it is the last event.
+func (x *exchange) fail(e *apiError) {
+	body := map[string]any{"error": e}
+	if x.wrote {
+		x.event(body)
+		return
+	}
+	x.reply(e.status, body)
+}
+
+// reply answers with JSON.
+func (x *exchange) reply(status int, v any) *apiError {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		raw, status = []byte(`{"error":{"message":"the answer cannot be written","type":"server_error","param":null,"code":null}}`), http.StatusInternalServerError
+	}
+	h := x.w.Header()
+	h.Set("Content-Type", "application/json")
+	return x.write(status, append(raw, '\n'))
+}
+
+// write sends a whole answer.
+func (x *exchange) write(status int, raw []byte) *apiError {
+	x.status, x.wrote = status, true
+	control := http.NewResponseController(x.w)
+	control.SetWriteDeadline(time.Now().Add(writeTime))
+	x.w.WriteHeader(status)
+	x.w.Write(raw) // a client that is gone has nobody to tell
+	control.Flush()
+	control.SetWriteDeadline(time.Time{})
+	return nil
+}
+
+// event sends one event of a stream.
+func (x *exchange) event(v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return x.data(raw)
+}
+
+func (x *exchange) data(raw []byte) error {
+	control := http.NewResponseController(x.w)
+	control.SetWriteDeadline(time.Now().Add(writeTime))
+	if !x.wrote {
+		x.status, x.wrote = http.StatusOK, true
+		x.w.Header().Set("Content-Type", "text/event-stream")
+		x.w.WriteHeader(http.StatusOK)
+	}
+	if _, err := fmt.Fprintf(x.w, "data: %s\n\n", raw); err != nil {
+		return err
+	}
+	err := control.Flush()
+	control.SetWriteDeadline(time.Time{})
+	return err
+}
+
+func (s *Server) health(x *exchange) *apiError {
+	s.mu.Lock()
+	stopped := s.stopped
+	s.mu.Unlock()
+	switch {
+	case s.drains.Load():
+		return unavailable(errDraining)
+	case stopped != nil:
+		return unavailable(stopped)
+	}
+	return x.reply(http.StatusOK, map[string]string{"status": "ok"})
+}
+
+func (s *Server) metrics(x *exchange) *apiError {
+	x.w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	return x.write(http.StatusOK, s.meter.text(s.busy.Load()))
+}
+
+func (s *Server) models(x *exchange) *apiError {
+	return x.reply(http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{
+		"id": s.o.Name, "object": "model", "created": s.created, "owned_by": "gad", "max_model_len": s.o.Context}}})
+}
+
+// tokenizerInfo is what lm-evaluation-harness asks of a remote tokenizer.
+func (s *Server) tokenizerInfo(x *exchange) *apiError {
+	text := func(v string) any {
+		if v == "" {
+			return nil
+		}
+		return v
+	}
+	eos := s.tok.Named("eos_token")
+	if eos == "" {
+		eos = string(s.tok.Piece(s.tok.EndOfTurn()))
+	}
+	return x.reply(http.StatusOK, map[string]any{
+		"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": text(s.tok.Named("bos_token")), "eos_token": eos,
+		"pad_token": string(s.tok.Piece(s.tok.Pad())), "chat_template": text(s.tok.ChatTemplate()), "model_max_length": s.o.Context})
+}
+
+func (s *Server) tokenize(x *exchange) *apiError {
+	f := x.f
+	special := true
+	f.into("add_special_tokens", "true or false", &special)
+	var prompt string
+	given := f.into("prompt", "a string", &prompt)
+	messages := f.take("messages")
+	if messages != nil {
+		f.boolean("add_generation_prompt")
+	}
+	if err := f.rest(); err != nil {
+		return err
+	}
+	var ids []int32
+	switch {
+	case given == (messages != nil):
+		return refuse(http.StatusBadRequest, "prompt: give prompt or messages").about("prompt")
+	case messages != nil:
+		var err *apiError
+		if ids, err = s.chatPrompt(messages); err != nil {
+			return err
+		}
+	case special:
+		ids = s.tok.EncodeSpecial(prompt)
+	default:
+		ids = s.tok.Encode(prompt)
+	}
+	if ids == nil {
+		ids = []int32{}
+	}
+	return x.reply(http.StatusOK, map[string]any{"count": len(ids), "max_model_len": s.o.Context, "tokens": ids})
+}
+
+func (s *Server) detokenize(x *exchange) *apiError {
+	var ids []int32
+	if bytes.Contains(x.f.m["tokens"], []byte("null,")) || bytes.Contains(x.f.m["tokens"], []byte("null]")) { // would be read as token 0
+		x.f.fail("tokens", "has a null among the ids")
+	}
+	if !x.f.into("tokens", "a list of token ids", &ids) && x.f.err == nil {
+		x.f.fail("tokens", "is missing")
+	}
+	for i, id := range ids {
+		if id < 0 || int(id) >= s.m.Config().Vocab {
+			x.f.fail("tokens", "token %d: id %d is outside the vocabulary of %d", i, id, s.m.Config().Vocab)
+		}
+	}
+	if err := x.f.rest(); err != nil {
+		return err
+	}
+	return x.reply(http.StatusOK, map[string]any{"prompt": s.tok.Decode(ids, false)})
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/apps/board"
+	"gad/internal/report"
+)
+
+// boardFlags bound what a document of runs contains.
+func boardFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "points", Value: board.Points, Usage: "most points of a curve; 0 is every step"},
+		&cli.IntFlag{Name: "samples", Value: 12, Usage: "steps of each run whose samples are contained; 0 is none"},
+	}
+}
+
+// boardCommand is gad board.
+func (p *program) boardCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "board",
+		Usage:     "show runs in the browser: curves, scores, samples, the doctor's findings, settings; with --json print all of it",
+		ArgsUsage: "RUN ...",
+		Description: "Serves one page on this machine (127.0.0.1) until Ctrl-C, and follows runs that are being written. It changes nothing.\n" +
+			"RUN is the --output of gad sft, warmup, train or dpo, or a folder of such runs. From another machine: ssh -L 6161:127.0.0.1:6161 HOST.\n" +
+			"With --json it serves nothing and prints one document; doc/board.md describes it.",
+		Flags: append([]cli.Flag{
+			&cli.IntFlag{Name: "port", Value: 6161, Usage: "port on 127.0.0.1; 0 is any free one"},
+			&cli.BoolFlag{Name: "json", Usage: "print everything as one JSON object, and serve nothing"},
+		}, boardFlags()...),
+		Action: func(c *cli.Context) error {
+			if err := checkBoardFlags(c); err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				if c.IsSet("port") {
+					return usage("board: --port with --json: with --json nothing is served: leave out one of them")
+				}
+				d, err := p.document(c)
+				if err != nil {
+					return err
+				}
+				return json.NewEncoder(p.out).Encode(d)
+			}
+			for _, name := range []string{"points", "samples"} {
+				if c.IsSet(name) {
+					return usage("board: --%s without --json: the page asks for what it shows: add --json, or leave it out", name)
+				}
+			}
+			if n := c.Int("port"); n < 0 || n > 65535 {
+				return usage("board: --port %d: must be from 0 to 65535", n)
+			}
+			b, err := p.openBoard(c)
+			if err != nil {
+				return err
+			}
+			s, err := b.Listen(c.Int("port"))
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			fmt.Fprintf(p.err, "the board is at %s (Ctrl-C ends it)\n", s.URL())
+			return s.Serve(ctx)
+		},
+	}
+}
+
+// reportCommand is gad report.
+func (p *program) reportCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "report",
+		Usage:       "write the page of gad board as one HTML file that needs no server",
+		ArgsUsage:   "RUN ...",
+		Description: "The file holds style, script and data, and loads nothing. It contains the samples' texts, all settings and their paths: look before you share it.",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "output", Value: "report.html", Usage: "file to write; an older report is replaced, any other file is not"},
+		}, boardFlags()...),
+		Action: func(c *cli.Context) error {
+			if err := checkBoardFlags(c); err != nil {
+				return err
+			}
+			out := c.String("output")
+			if out == "" {
+				return usage("report: --output is empty: give the name of a file, such as report.html")
+			}
+			if err := board.Writable(files(), out); err != nil {
+				return err
+			}
+			d, err := p.document(c)
+			if err != nil {
+				return err
+			}
+			size, err := d.Write(files(), out)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.out, "%s: %s, %.1f MB\n", out, report.Count(len(d.Runs), "run"), float64(size)/1e6)
+			return nil
+		},
+	}
+}
+
+// checkBoardFlags refuses what no flag may be.
+func checkBoardFlags(c *cli.Context) error {
+	if !c.Args().Present() {
+		return usage("%s: the run is missing: gad %s RUN, where RUN is the --output of gad sft, warmup, train or dpo", typed(c), typed(c))
+	}
+	for _, name := range []string{"points", "samples"} {
+		if n := c.Int(name); n < 0 {
+			return usage("%s: --%s %d: must be at least 0", typed(c), name, n)
+		}
+	}
+	return nil
+}
+
+// openBoard reads the runs that are named.
+func (p *program) openBoard(c *cli.Context) (*board.Board, error) {
+	_, done := p.console().Busy("reading the runs", 0)
+	defer done()
+	return board.Open(files(), c.Args().Slice())
+}
+
+// document is all of the runs that are named.
+func (p *program) document(c *cli.Context) (*board.Document, error) {
+	b, err := p.openBoard(c)
+	if err != nil {
+		return nil, err
+	}
+	return b.Document(board.Limits{Points: c.Int("points"), Steps: c.Int("samples")})
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// chatCommand is gad chat.
+func (p *program) chatCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "chat",
+		Usage: "talk with a model in the terminal",
+		Description: "A line is a message. /system TEXT sets the system message, /reset begins a new conversation, /exit or Ctrl-D ends the program, Ctrl-C ends the answer.\n" +
+			"Standard input may be a pipe: every line of it is a message.",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			adapterFlag("model"),
+			&cli.StringFlag{Name: "system", Usage: "system message"},
+			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or what the model's context leaves after the conversation", Usage: "longest answer, tokens"},
+			&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "sampling temperature; 0 is greedy"},
+			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the smallest set of tokens with this probability"},
+			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens less probable than this share of the best"},
+			&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
+			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds and messages give equal answers"},
+		}, deviceFlags()...),
+		Action: func(c *cli.Context) error {
+			if err := checkChatFlags(c); err != nil {
+				return err
+			}
+			l, err := p.load(c, c.String("model"), model.LM)
+			if err != nil {
+				return err
+			}
+			defer l.close()
+			if l.tok.ChatTemplate() == "" {
+				_, err := l.tok.ChatPrompt(nil)
+				return err
+			}
+			t := &talk{p: p, c: c, l: l, system: c.String("system"), in: os.Stdin, prompts: terminal(os.Stdin)}
+			return t.run()
+		},
+	}
+}
+
+// checkChatFlags refuses what gad chat cannot mean.
+func checkChatFlags(c *cli.Context) error {
+	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
+		return err
+	}
+	for name, least := range map[string]int{"max-new-tokens": 1, "top-k": 0} {
+		if c.Int(name) < least {
+			return usage("chat: --%s %d: must be at least %d", name, c.Int(name), least)
+		}
+	}
+	return errors.Join(inRange(c, "temperature", 1e6), inRange(c, "top-p", 1), inRange(c, "min-p", 1))
+}
+
+// talk is one gad chat.
+type talk struct {
+	p       *program
+	c       *cli.Context
+	l       *loaded
+	in      io.Reader
+	prompts bool // somebody types
+
+	system  string
+	history []tokenizer.Message // without the system message
+
+	answering atomic.Bool
+	stopped   atomic.Bool // the answer, by Ctrl-C
+}
+
+// run reads messages to the end.
+func (t *talk) run() error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer func() { signal.Stop(signals); cancel() }()
+	go func() {
+		for {
+			select {
+			case <-signals:
+				if t.answering.Load() {
+					t.stopped.Store(true)
+				} else if t.prompts {
+					fmt.Fprint(t.p.err, "\n/exit or Ctrl-D ends the program\n> ")
+				} else {
+					os.Exit(exitStopped) // nobody reads, nothing is lost
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	if t.prompts {
+		fmt.Fprintln(t.p.err, "/system TEXT, /reset, /exit; Ctrl-C ends an answer")
+	}
+	lines := bufio.NewReader(t.in)
+	for {
+		if t.prompts {
+			fmt.Fprint(t.p.err, "> ")
+		}
+		line, err := readLine(lines)
+		if errors.Is(err, io.EOF) {
+			if t.prompts {
+				fmt.Fprintln(t.p.err)
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if more, err := t.take(line); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// readLine is a line without its end.
+func readLine(r *bufio.Reader) (string, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if len(line) > maxPromptBytes {
+			return "", usage("chat: a line has more than %d MB", maxPromptBytes>>20)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(line) > 0:
+		case errors.Is(err, io.EOF):
+			return "", io.EOF
+		case err != nil:
+			return "", fmt.Errorf("chat: standard input: %w", err)
+		}
+		text := strings.TrimRight(string(line), "\r\n")
+		if !utf8.ValidString(text) {
+			return "", usage("chat: standard input is not UTF-8 text")
+		}
+		return text, nil
+	}
+}
+
+// take does what a line says; more is false at the end.
+func (t *talk) take(line string) (more bool, err error) {
+	word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	switch {
+	case word == "":
+		return true, nil
+	case word == "/exit":
+		return false, nil
+	case word == "/reset":
+		t.history = nil
+		return true, nil
+	case word == "/system":
+		t.system = strings.TrimSpace(rest)
+		return true, nil
+	case strings.HasPrefix(word, "/"):
+		fmt.Fprintf(t.p.err, "gad: chat: %s: is not known: use /system TEXT, /reset or /exit\n", harmless(word))
+		return true, nil
+	}
+	return true, t.answer(line)
+}
+
+// answer says a message and prints what the model answers.
+func (t *talk) answer(text string) error {
+	conversation := append(t.history[:len(t.history):len(t.history)], tokenizer.Message{Role: "user", Content: text})
+	whole := conversation
+	if t.system != "" {
+		whole = append([]tokenizer.Message{{Role: "system", Content: t.system}}, conversation...)
+	}
+	prompt, err := t.l.tok.ChatPrompt(whole)
+	if err != nil {
+		return err
+	}
+	limit := t.c.Int("max-new-tokens")
+	room := t.l.m.Config().MaxPosition - len(prompt)
+	if room < 1 {
+		fmt.Fprintf(t.p.err, "gad: chat: the conversation has %d tokens, the model takes %d: /reset begins a new one\n", len(prompt), t.l.m.Config().MaxPosition)
+		return nil
+	}
+	limit = min(limit, room)
+	t.stopped.Store(false)
+	t.answering.Store(true)
+	defer t.answering.Store(false)
+	out, words := t.l.tok.Stream(true), strings.Builder{}
+	var failed error
+	say := func(text string) {
+		words.WriteString(text)
+		if text != "" && failed == nil {
+			_, failed = io.WriteString(t.p.out, shown(t.p.out, text))
+		}
+	}
+	begun, tokens := time.Now(), 0
+	answers, err := t.l.m.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: limit, EOS: t.l.tok.EOS(), Seed: t.c.Uint64("seed"), Step: uint64(len(t.history)), Slots: 1, Sampling: sampling(t.c),
+		Stop:  func() bool { return t.stopped.Load() || failed != nil },
+		Token: func(_, _ int, id int32) { tokens++; say(out.Next(id)) },
+	}, nil)
+	say(out.End())
+	if failed == nil {
+		_, failed = io.WriteString(t.p.out, "\n")
+	}
+	if failed != nil {
+		return fmt.Errorf("chat: standard output: %w", failed)
+	}
+	switch {
+	case errors.Is(err, model.ErrStopped):
+		fmt.Fprintln(t.p.err, "gad: note: the answer was stopped")
+	case err != nil:
+		return err
+	default:
+		t.p.sayCut(answers[0], limit)
+	}
+	if t.prompts {
+		fmt.Fprintf(t.p.err, "(%d + %d tokens, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
+	}
+	t.history = append(conversation, tokenizer.Message{Role: "assistant", Content: words.String()})
+	return nil
+}

@@ -1,0 +1,248 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gad/internal/endpoint/endpointtest"
+)
+
+// The sizes of TestCollectKill; scripts/soak.sh raises them.
+var (
+	collectPrompts = flag.Int("collectprompts", 400, "prompts of TestCollectKill")
+	collectKills   = flag.Int("collectkills", 6, "processes that TestCollectKill kills")
+	collectRPM     = flag.Float64("collectrpm", 6000, "requests a minute of TestCollectKill; tokens a minute are 13 times that")
+)
+
+// chaos misbehaves in one call of seven, by its number, in every way; and every 2000 calls
+// refuses all for a time.
+func chaos(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
+	rnd := rand.New(rand.NewPCG(uint64(c.Number), 7))
+	if c.Number%2000 > 1900 {
+		w.Header().Set("Retry-After-Ms", "50")
+		endpointtest.Fail(w, 429, "rate_limit_exceeded", "a storm")
+		return true
+	}
+	switch x := rnd.IntN(1000); {
+	case x < 40:
+		w.Header().Set("Retry-After", []string{"soon", "-1", "", "Mon, 02 Jan 2006 15:04:05 GMT"}[x%4])
+		w.Header().Set("Retry-After-Ms", "20")
+		endpointtest.Fail(w, 429, "rate_limit_exceeded", "slow down")
+	case x < 70:
+		endpointtest.Fail(w, []int{500, 502, 503, 529, 408, 409}[x%6], "", "trouble")
+	case x < 95:
+		endpointtest.Cut(w)
+	case x < 115:
+		endpointtest.HalfJSON(w)
+	case x < 135:
+		w.Write([]byte(endpointtest.WrongTypes[x%len(endpointtest.WrongTypes)]))
+	case x < 145:
+		time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond) // and a good answer
+		return false
+	case x < 146:
+		endpointtest.Endless(w, r)
+	default:
+		return false
+	}
+	return true
+}
+
+// journalled are the prompts whose answers a journal holds: whole lines only.
+func journalled(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	raw = raw[:bytes.LastIndexByte(raw, '\n')+1]
+	found := map[string]bool{}
+	for line := range bytes.Lines(raw) {
+		var l struct {
+			Key    string
+			Record struct{ Choices []struct{ Content string } }
+		}
+		if err := json.Unmarshal(line, &l); err != nil {
+			t.Fatalf("%s: %v: %s", path, err, line)
+		}
+		if l.Key == "settings" {
+			continue
+		}
+		_, prompt, _ := strings.Cut(l.Record.Choices[0].Content, " to ")
+		if found[prompt] {
+			t.Errorf("%s: prompt %s is answered twice", path, prompt)
+		}
+		found[prompt] = true
+	}
+	return found
+}
+
+// A collection from a server that misbehaves, killed with signal 9 again and again: no
+// prompt is asked after its answer was in the journal, none is lost, and the limits are
+// kept over all processes (doc/collect.md).
+func TestCollectKill(t *testing.T) {
+	path, dir := built(t), t.TempDir()
+	t.Setenv("TEACHER_KEY", "sk-teacher-0123456789")
+	rpm := *collectRPM
+	tpm := 13 * rpm // which a request takes, on average
+	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos})
+	prompts := filepath.Join(dir, "prompts.jsonl")
+	promptFile(t, prompts, *collectPrompts)
+	out := filepath.Join(dir, "rows.arrow")
+	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL, "--model", "big", "--key-env", "TEACHER_KEY",
+		"--system", "be as brief as a teacher can be", "--rpm", fmt.Sprint(rpm), "--tpm", fmt.Sprint(tpm), "--concurrency", "64", "--retries", "20"}
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 0))
+	whole := time.Duration(float64(*collectPrompts) / rpm * float64(time.Minute))
+	begun := time.Now()
+	killed, starts, wasted, torn := 0, 0, 0, 0
+	type check struct {
+		from int             // the first call after a kill
+		have map[string]bool // the prompts in the journal then
+	}
+	var checks []check
+	for ; ; starts++ {
+		if starts > 4*(*collectKills+5) {
+			t.Fatalf("seed %d: no end after %d starts", seed, starts)
+		}
+		p := start(t, path, args...)
+		if killed < *collectKills {
+			time.Sleep(100*time.Millisecond + time.Duration(r.Int64N(int64(2*whole)/int64(*collectKills))))
+			p.Process.Kill()
+		}
+		code := p.end(t, patience)
+		if code == exitDone {
+			break
+		}
+		if code != -1 {
+			t.Fatalf("seed %d: exit status %d\n%s", seed, code, p.said.String())
+		}
+		killed++
+		time.Sleep(20 * time.Millisecond) // requests of the dead process arrive
+		have := journalled(t, out+".journal")
+		if raw, err := os.ReadFile(out + ".journal"); err == nil && len(raw) > 0 && raw[len(raw)-1] != '\n' {
+			torn++
+		}
+		at := len(s.Calls())
+		checks = append(checks, check{at, have})
+	}
+	took := time.Since(begun)
+	calls := s.Calls()
+	last := map[string]int{} // the last call of each prompt
+	for _, c := range calls {
+		last[c.Prompt] = c.Number
+	}
+	again := 0
+	for _, c := range checks {
+		for prompt := range c.have {
+			if last[prompt] >= c.from {
+				again++
+				t.Errorf("seed %d: prompt %s was asked after its answer was journalled", seed, prompt)
+			}
+		}
+	}
+	rows := collected(t, out)
+	for i, row := range rows {
+		if row.ID != fmt.Sprintf("r%d", i) || row.Teacher != fmt.Sprintf("answer 0 to p%d", i) || row.Finish != "stop" {
+			t.Fatalf("row %d: %+v", i, row)
+		}
+	}
+	if len(rows) != *collectPrompts {
+		t.Errorf("%d rows", len(rows))
+	}
+	for _, n := range s.Answered() {
+		wasted += n - 1
+	}
+	requests, tokens := endpointtest.Peak(calls, time.Minute)
+	if took > time.Minute && (float64(requests) > 1.02*rpm || float64(tokens) > 1.02*tpm) {
+		t.Errorf("%d requests and %d tokens in a minute, %g and %g are allowed", requests, tokens, rpm, tpm)
+	}
+	for name, content := range tree(t, dir) {
+		if strings.Contains(content, "sk-teacher") {
+			t.Errorf("%s holds the key", name)
+		}
+	}
+	t.Logf("row 21: gad data collect: %d prompts, %d kills, %d calls in %s, %d asked after their answer was journalled, 0 lost, %d answers came to a dead process, %d journals with a torn end; at most %d requests and %d tokens in a minute (%g and %g allowed; seed %d)",
+		len(rows), killed, len(calls), took.Round(time.Second), again, wasted, torn, requests, tokens, rpm, tpm, seed)
+	if killed < *collectKills {
+		t.Errorf("only %d kills", killed)
+	}
+}
+
+// Ctrl-C: no more is asked, answers under way are waited for and kept; exit status 75, and
+// the same command resumes.
+func TestCollectInterrupt(t *testing.T) {
+	path, dir := built(t), t.TempDir()
+	s := teacher(t, &endpointtest.Server{Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(300 * time.Millisecond)
+		return false
+	}})
+	prompts := filepath.Join(dir, "prompts.jsonl")
+	promptFile(t, prompts, 100)
+	out := filepath.Join(dir, "rows.arrow")
+	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL, "--model", "big"}
+	p := start(t, path, args...)
+	wait(t, "answers", func() bool { return len(journalled(t, out+".journal")) > 3 })
+	p.Process.Signal(syscall.SIGINT)
+	code, said := p.end(t, patience), p.said.String()
+	calls := len(s.Calls())
+	if want := fmt.Sprintf("gad: data collect: interrupted: %d of 100 answers are in %s.journal: run the same command to resume\n", calls, out); code != exitInterrupted || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d\n%s want %s", code, said, want)
+	}
+	if n := len(journalled(t, out+".journal")); n != calls || n == 100 {
+		t.Errorf("%d calls, %d answers in the journal", calls, n)
+	}
+	s.Misbehave = nil
+	must(t, args...)
+	if n := len(s.Calls()); n != 100 || len(collected(t, out)) != 100 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// A command with --batch that is killed or interrupted finds the batch again that it has
+// begun; a command without it does not ask for what the batch is asked for.
+func TestCollectBatchKill(t *testing.T) {
+	path, dir := built(t), t.TempDir()
+	s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 1 << 30}})
+	prompts := filepath.Join(dir, "prompts.jsonl")
+	promptFile(t, prompts, 50)
+	out := filepath.Join(dir, "rows.arrow")
+	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL, "--model", "big"}
+	batch := append(slices.Clone(args), "--batch", "--poll", "50ms")
+	for try := range 4 {
+		p := start(t, path, batch...)
+		if try == 3 {
+			wait(t, "the batch", func() bool { return strings.Contains(p.said.String(), "estimate:") })
+			time.Sleep(200 * time.Millisecond)
+			p.Process.Signal(syscall.SIGINT)
+			if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted || !strings.HasSuffix(said, "gad: data collect: interrupted: 0 of 50 answers are in "+out+".journal: run the same command to resume\n") {
+				t.Errorf("exit status %d\n%s", code, said)
+			}
+			break
+		}
+		wait(t, "the batch", func() bool { return s.Batches() > 0 })
+		time.Sleep(time.Duration(try) * 40 * time.Millisecond) // before its id is in the journal, and after
+		p.Process.Kill()
+		p.end(t, patience)
+	}
+	if code, _, said := gad(args...); code != exitUsage || said != "gad: data collect: "+out+".journal: batches under way: 1: give --batch, which waits for their answers, as they are paid for\n" {
+		t.Errorf("exit status %d, %q", code, said)
+	}
+	s.Batch.Looks = 0
+	must(t, batch...)
+	if n := len(collected(t, out)); n != 50 || s.Batches() != 1 || len(s.Calls()) > 0 {
+		t.Errorf("%d rows, %d batches, %d calls", n, s.Batches(), len(s.Calls()))
+	}
+}

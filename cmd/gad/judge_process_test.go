@@ -1,0 +1,108 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gad/internal/endpoint/endpointtest"
+)
+
+// A judge that is stopped, or killed, is not asked again what it has said, and the
+// figures in the end are those of a command that was not interrupted.
+func TestInterruptedJudge(t *testing.T) {
+	path := built(t)
+	t.Chdir(t.TempDir())
+	const n = 30
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"row":%d,"content":"question %d","teacher_response":"%s","response":"answer %d"}`+"\n", i, i, strings.Repeat("t", 3+i%7), i)
+	}
+	if err := os.WriteFile("a.jsonl", []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	server := judgeServer(t, func(prompt string) string { return "reference to " + prompt },
+		func(_, answer string) int { return 1 + len(answer)%10 },
+		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
+	server.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(20 * time.Millisecond)
+		return false
+	}
+	args := func(journal string) []string {
+		return []string{"eval", "--answers", "a.jsonl", "--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "4", "--judge-journal", journal, "--json"}
+	}
+	whole, _ := must(t, args("whole.jsonl")...)
+	all := len(server.Calls())
+	if all != 4*n {
+		t.Fatalf("%d calls", all)
+	}
+	for try, signal := range []os.Signal{syscall.SIGINT, os.Kill} {
+		p := start(t, path, args("stopped.jsonl")...)
+		from := lines("stopped.jsonl")
+		wait(t, "some judgments", func() bool { return lines("stopped.jsonl") > from+15 })
+		p.Process.Signal(signal)
+		code, said := p.end(t, patience), p.said.String()
+		if try == 0 && (code != exitInterrupted || !strings.HasSuffix(said, " judgments in stopped.jsonl: the same command asks only for the others\n") || strings.Count(said, "gad: ") != 1) {
+			t.Fatalf("exit status %d\n%s", code, said)
+		}
+	}
+	kept := lines("stopped.jsonl")
+	if kept < 30 || kept >= all {
+		t.Fatalf("%d judgments kept of %d", kept, all)
+	}
+	before := len(server.Calls())
+	again, _ := must(t, args("stopped.jsonl")...)
+	got, want := judgedBy(t, again).Judge, judgedBy(t, whole).Judge
+	if asked := len(server.Calls()) - before; asked != got.Tally.Asked || got.Tally.Asked+got.Tally.Kept != all || got.Tally.Kept < kept-1 {
+		t.Errorf("%d asked, %+v, %d were kept", asked, got.Tally, kept)
+	}
+	if a, b := fmt.Sprint(value(got.Students[0].Score), *got.Students[0].ScoreCI95, value(got.Students[0].LCWin), value(got.Students[0].Swap)),
+		fmt.Sprint(value(want.Students[0].Score), *want.Students[0].ScoreCI95, value(want.Students[0].LCWin), value(want.Students[0].Swap)); a != b {
+		t.Errorf("%s after interruptions, %s without", a, b)
+	}
+	// At most what was in the air was asked twice: four requests at each end.
+	if twice := len(server.Calls()) - 2*all; twice > 8 {
+		t.Errorf("%d requests were made again", twice)
+	}
+}
+
+// A judge that is stopped while students are evaluated: before their answers the same
+// command continues, after them --answers does.
+func TestInterruptedEvalJudge(t *testing.T) {
+	path, f := built(t), ready(t)
+	t.Chdir(t.TempDir())
+	server := judgeServer(t, func(prompt string) string { return "reference to " + prompt },
+		func(_, answer string) int { return 1 + len(answer)%10 },
+		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
+	server.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(50 * time.Millisecond)
+		return false
+	}
+	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "1"}
+	eval := append([]string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--output", "rows.jsonl"}, about...)
+	for _, c := range []struct {
+		after, code int
+		want        string
+	}{
+		{2, exitInterrupted, " judgments in judgments.jsonl: the same command asks only for the others\n"},
+		{14, exitStopped, " judgments in judgments.jsonl: give --answers rows.jsonl instead of --model and --data to continue\n"},
+	} {
+		p := start(t, path, eval...)
+		wait(t, "some judgments", func() bool { return lines("judgments.jsonl") > c.after })
+		p.Process.Signal(syscall.SIGINT)
+		code, said := p.end(t, patience), p.said.String()
+		if code != c.code || !strings.HasSuffix(said, c.want) || strings.Count(said, "gad: ") != 1 {
+			t.Fatalf("exit status %d, want %d\n%s", code, c.code, said)
+		}
+	}
+	printed, _ := must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
+	if j := judgedBy(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 || j.Tally.Asked == 0 || len(server.Calls()) > j.Tally.Kept+j.Tally.Asked+2 {
+		t.Errorf("%d calls, %+v", len(server.Calls()), j.Tally)
+	}
+}

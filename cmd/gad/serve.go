@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/apps/serve"
+	"gad/internal/endpoint"
+	"gad/model"
+)
+
+// keyVariable is the environment variable that holds the key of clients.
+const keyVariable = "GAD_API_KEY"
+
+// serveCommand is gad serve.
+func (p *program) serveCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "serve",
+		Usage: "answer programs that speak OpenAI's HTTP interface: chat, completions, log-likelihoods, tokens",
+		Description: "GET /v1/models, /health, /metrics, /tokenizer_info; POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize.\n" +
+			"An API key, from the environment variable " + keyVariable + " or --api-key-file, is asked of every client, and is needed to listen elsewhere than on this machine.\n" +
+			"Ctrl-C or SIGTERM lets the requests under way end, for --grace seconds.",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			adapterFlag("model"),
+			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8000", Usage: "address and port; port 0 takes a free one"},
+			&cli.StringFlag{Name: "api-key-file", Usage: "file with the API key, readable by its owner alone; instead of " + keyVariable},
+			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder", Usage: "name of the model for clients"},
+			&cli.IntFlag{Name: "slots", Value: 64, Usage: "answers that are sampled at the same time"},
+			&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes", Usage: "longest prompt with its answer, tokens"},
+			&cli.IntFlag{Name: "cache-tokens", DefaultText: "512 per slot, at least two contexts", Usage: "tokens in the cache of keys and values; an answer waits until it has room to its end"},
+			&cli.IntFlag{Name: "max-tokens", Value: 1024, Usage: "longest answer to a chat request that gives no limit, tokens"},
+			&cli.IntFlag{Name: "max-queue", Value: 128, Usage: "requests that may wait; more are refused with status 429"},
+			&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds for the requests under way when the server is stopped"},
+		}, deviceFlags()...),
+		Action: func(c *cli.Context) error {
+			o, err := serveOptions(c)
+			if err != nil {
+				return err
+			}
+			return p.serve(c, o)
+		},
+	}
+}
+
+// serveOptions are the flags of gad serve.
+func serveOptions(c *cli.Context) (o serve.Options, err error) {
+	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
+		return o, err
+	}
+	for _, f := range []struct {
+		name      string
+		low, high int
+		to        *int
+	}{
+		{"slots", 1, 1 << 12, &o.Slots}, {"context", 2, 1 << 24, &o.Context}, {"cache-tokens", 2, 1 << 30, &o.Cache},
+		{"max-tokens", 1, 1 << 24, &o.Answer}, {"max-queue", 1, 1 << 16, &o.Queue},
+	} {
+		if *f.to = c.Int(f.name); (*f.to != 0 || c.IsSet(f.name)) && (*f.to < f.low || *f.to > f.high) {
+			return o, usage("serve: --%s %d: must be from %d to %d", f.name, *f.to, f.low, f.high)
+		}
+	}
+	if err := inRange(c, "grace", 86400); err != nil {
+		return o, err
+	}
+	o.Grace = time.Duration(c.Float64("grace") * float64(time.Second))
+	if o.Name = c.String("name"); o.Name == "" {
+		dir, err := filepath.Abs(c.String("model"))
+		if err != nil {
+			return o, err
+		}
+		o.Name = filepath.Base(dir)
+	}
+	address := c.String("listen")
+	if o.Loopback, err = serve.Loopback(address); err != nil {
+		return o, usage("serve: --listen %s: must be an address and a port, such as 127.0.0.1:8000", address)
+	}
+	if o.Key, err = apiKey(c); err != nil {
+		return o, err
+	}
+	if !o.Loopback && o.Key == "" {
+		return o, usage("serve: --listen %s: other machines reach this address: set an API key in %s or --api-key-file", address, keyVariable)
+	}
+	return o, nil
+}
+
+// leastKey is the length of the shortest API key.
+const leastKey = 16
+
+// apiKey is the key of clients; "" is none.
+func apiKey(c *cli.Context) (key string, err error) {
+	from := keyVariable
+	switch key = strings.TrimSpace(os.Getenv(keyVariable)); {
+	case !c.IsSet("api-key-file") && key == "":
+		return "", nil
+	case c.IsSet("api-key-file") && key != "":
+		return "", usage("serve: --api-key-file and %s: give one of them", keyVariable)
+	case c.IsSet("api-key-file"):
+		from = "--api-key-file " + c.String("api-key-file")
+		if key, err = endpoint.KeyFromFile(files(), c.String("api-key-file")); err != nil {
+			return "", marked{errUsage, err}
+		}
+	}
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", usage("serve: %s: has a character that cannot be in a key: use letters, digits and signs of ASCII", from)
+	}
+	if len(key) < leastKey || len(key) > 1024 {
+		return "", usage("serve: %s: has %d characters: a key must have %d to 1024", from, len(key), leastKey)
+	}
+	return key, nil
+}
+
+// serve loads the model and answers until a signal.
+func (p *program) serve(c *cli.Context, o serve.Options) error {
+	con := p.console()
+	defer con.Close()
+	l, err := p.load(c, c.String("model"), model.LM)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	o.Log = con.Print
+	if o.Context > l.m.Config().MaxPosition {
+		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context, l.m.Config().MaxPosition)
+	}
+	s, err := serve.New(l.m, l.tok, o)
+	if err != nil {
+		return marked{errUsage, err}
+	}
+	listener, err := serve.Listen(c.String("listen"))
+	if err != nil {
+		return usage("serve: --listen %s: %v: choose another port", c.String("listen"), errors.Unwrap(err))
+	}
+	ctx, end := p.stoppable(con, fmt.Sprintf("stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace), func() string { return "requests were cut off" })
+	defer end()
+	fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, listener.Addr())
+	if err := s.Serve(ctx, listener); err != nil {
+		if errors.Is(err, model.ErrMemory) {
+			err = fmt.Errorf("%w: lower --slots, --context or --cache-tokens", err)
+		}
+		return marked{errRunning, err}
+	}
+	return nil
+}

@@ -1,0 +1,422 @@
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Message is a turn of a conversation.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// Request is what a chat completion is asked for. What is nil or zero is left out, so
+// that the server's default holds.
+type Request struct {
+	Model       string
+	Messages    []Message
+	Temperature *float64
+	TopP        *float64
+	MaxTokens   int
+	N           int
+	Seed        *int64
+	Stop        []string
+	Extra       map[string]any // further fields, by name; they win over those above
+}
+
+// body is the request as the API has it. Its bytes are a function of the request.
+func (r Request) body() ([]byte, error) {
+	m := map[string]any{"model": r.Model, "messages": r.Messages}
+	if r.Temperature != nil {
+		m["temperature"] = *r.Temperature
+	}
+	if r.TopP != nil {
+		m["top_p"] = *r.TopP
+	}
+	if r.MaxTokens > 0 {
+		m["max_tokens"] = r.MaxTokens
+	}
+	if r.N > 1 {
+		m["n"] = r.N
+	}
+	if r.Seed != nil {
+		m["seed"] = *r.Seed
+	}
+	if len(r.Stop) > 0 {
+		m["stop"] = r.Stop
+	}
+	maps.Copy(m, r.Extra)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(m)
+	return bytes.TrimRight(b.Bytes(), "\n"), err
+}
+
+// Choice is one answer.
+type Choice struct {
+	Content      string `json:"content"`
+	Refusal      string `json:"refusal,omitempty"` // the model's own words for not answering
+	FinishReason string `json:"finish_reason"`     // stop, length, content_filter, ...; "" if the server says none
+}
+
+// Usage is what the server says that it has counted; all zero if it says nothing.
+type Usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+}
+
+// Answer is what a request has brought.
+type Answer struct {
+	Choices []Choice `json:"choices"` // by index
+	Usage   Usage    `json:"usage"`
+	Model   string   `json:"model"` // as the server calls it
+	ID      string   `json:"id"`
+}
+
+// maxAnswer bounds the body of an answer.
+const maxAnswer = 32 << 20
+
+// Error is a try that has failed.
+type Error struct {
+	Host   string
+	Status int    // of HTTP; 0 without an answer
+	Code   string // the server's name for it
+	Text   string
+	Wait   time.Duration // the server's wish, 0 for none
+	kind   kind
+	slow   bool // no answer in time: the endpoint has too much to do
+}
+
+type kind int
+
+const (
+	refused   kind = iota // of this request: asking again brings the same
+	transient             // another try may succeed
+	throttled             // transient, and the endpoint wants less
+	fatal                 // no request to this endpoint can succeed
+)
+
+func (e *Error) Error() string {
+	s := "endpoint: " + e.Host
+	if e.Status > 0 {
+		s += fmt.Sprintf(": status %d", e.Status)
+	}
+	if e.Code != "" {
+		s += " " + e.Code
+	}
+	return s + ": " + e.Text
+}
+
+// Transient reports whether another try may succeed.
+func Transient(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (e.kind == transient || e.kind == throttled)
+}
+
+// Throttled reports whether the endpoint wants less.
+func Throttled(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.kind == throttled
+}
+
+// Fatal reports whether no request can succeed: a wrong key, no such model.
+func Fatal(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.kind == fatal
+}
+
+// Refused reports whether this request failed and others may succeed: the server
+// refuses it, or its tries are used up.
+func Refused(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.kind == refused || errors.As(err, new(final))
+}
+
+// Chat asks until there is an answer, the request is refused or the tries are used up.
+// Several requests that fail together do better in Each with Try.
+func (c *Client) Chat(ctx context.Context, r Request) (*Answer, error) {
+	for try := 0; ; try++ {
+		a, err := c.Try(ctx, r)
+		if err == nil || !Transient(err) {
+			return a, err
+		}
+		if try >= c.o.Retries {
+			return nil, fmt.Errorf("%w: given up after %d tries", final{err}, try+1)
+		}
+		if err := sleep(ctx, backoff(try)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// final is an error that is no longer transient.
+type final struct{ err error }
+
+func (f final) Error() string { return f.err.Error() }
+
+// Try asks once, when the pace of the endpoint allows it. An error that is Transient
+// has slowed the pace down.
+func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
+	body, err := r.body()
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: request: %w", err)
+	}
+	pass, err := c.gate.enter(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	sending := ctx
+	if ctx.Value(drain{}) != nil {
+		sending = context.WithoutCancel(ctx) // it is being paid for
+	}
+	resp, err := c.send(sending, http.MethodPost, "/chat/completions", "application/json", bytes.NewReader(body), maxAnswer)
+	var a *Answer
+	if err == nil {
+		a, err = c.parse(resp.body)
+	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	var e *Error
+	errors.As(err, &e)
+	c.gate.leave(pass, resp, a, e)
+	if err != nil {
+		return nil, err
+	}
+	c.proven.Store(true)
+	return a, nil
+}
+
+// response is what came back.
+type response struct {
+	header http.Header
+	body   []byte
+}
+
+// send makes one call and reads its bounded answer. Any status but 200 is an *Error.
+func (c *Client) send(ctx context.Context, method, path, contentType string, body io.Reader, limit int64) (response, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	resp, err := c.open(ctx, method, path, contentType, body)
+	if err != nil {
+		return response{}, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	r := response{header: resp.Header, body: raw}
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return r, c.status(resp, raw)
+	case err != nil:
+		return r, c.broken(ctx, err)
+	case int64(len(raw)) > limit:
+		return r, c.failure(transient, resp.StatusCode, "", fmt.Sprintf("the answer has more than %d MB", limit>>20))
+	}
+	return r, nil
+}
+
+// open makes one call. Its answer may have any status.
+func (c *Client) open(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	if err != nil {
+		return nil, c.failure(fatal, 0, "", "request cannot be made")
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "gad")
+	if c.o.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.o.Key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.broken(ctx, err)
+	}
+	return resp, nil
+}
+
+func (c *Client) failure(k kind, status int, code, text string) *Error {
+	return &Error{Host: c.base.Host, Status: status, Code: code, Text: text, kind: k}
+}
+
+// broken is the error of a connection.
+func (c *Client) broken(ctx context.Context, err error) *Error {
+	if ctx.Err() == context.DeadlineExceeded {
+		e := c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		e.slow = true
+		return e
+	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err // without the URL, which is known
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		if err = op.Err; errors.As(err, new(*os.SyscallError)) {
+			err = errors.Unwrap(err)
+		}
+		return c.failure(transient, 0, "", "cannot connect: "+c.clean(err.Error()))
+	}
+	return c.failure(transient, 0, "", c.clean(err.Error()))
+}
+
+// status is the error of an answer that is none.
+func (c *Client) status(resp *http.Response, raw []byte) *Error {
+	var body struct {
+		Error struct {
+			Message, Type string
+			Code          any
+		}
+	}
+	_ = json.Unmarshal(raw, &body) // what is no JSON says nothing
+	code, _ := body.Error.Code.(string)
+	code = c.clean(code)
+	text := c.clean(body.Error.Message)
+	if text == "" {
+		text = strings.ToLower(http.StatusText(resp.StatusCode))
+	}
+	e := c.failure(refused, resp.StatusCode, code, text)
+	switch s := resp.StatusCode; {
+	case s == http.StatusForbidden && c.proven.Load():
+		// The key is good: a moderator forbids this prompt.
+	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+		e.kind, e.Text = fatal, "the key is not accepted: check the key and what it may use"
+		if c.o.Key == "" {
+			e.Text = "the endpoint wants a key"
+		}
+	case s >= 300 && s < 400:
+		e.kind, e.Text = fatal, "the endpoint redirects elsewhere, which is not followed: give the URL that it redirects to as base URL"
+	case s == http.StatusNotFound || s == http.StatusMethodNotAllowed:
+		e.kind, e.Text = fatal, text+": check the base URL and the model"
+	case s == http.StatusTooManyRequests && (code == "insufficient_quota" || body.Error.Type == "insufficient_quota"):
+		e.kind = fatal
+	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == 529:
+		e.kind = throttled
+	case s == http.StatusRequestTimeout || s == http.StatusConflict || s == http.StatusTooEarly || s >= 500:
+		e.kind, e.slow = transient, s == http.StatusGatewayTimeout
+	case s >= 200 && s < 300:
+		e.kind, e.Text = transient, "not a chat completion"
+	}
+	if e.kind == throttled || e.kind == transient {
+		e.Wait = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+		if ms, err := strconv.ParseFloat(resp.Header.Get("Retry-After-Ms"), 64); err == nil && ms > 0 && ms < 1e9 {
+			e.Wait = time.Duration(ms * float64(time.Millisecond))
+		}
+	}
+	return e
+}
+
+// maxRetryAfter is the longest wish of a server that is taken for one.
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter reads seconds or a date; what is neither, or in the past, is 0.
+func retryAfter(s string, now time.Time) time.Duration {
+	s = strings.TrimSpace(s)
+	if x, err := strconv.ParseFloat(s, 64); err == nil {
+		if x > 0 && x <= maxRetryAfter.Seconds() {
+			return time.Duration(x * float64(time.Second))
+		}
+		return 0
+	}
+	if t, err := http.ParseTime(s); err == nil {
+		if d := t.Sub(now); d > 0 && d <= maxRetryAfter {
+			return d
+		}
+	}
+	return 0
+}
+
+// parse reads a chat completion. What is none is transient: a proxy's page, half an
+// answer.
+func (c *Client) parse(raw []byte) (*Answer, error) {
+	a, err := ParseAnswer(raw)
+	if err != nil {
+		return nil, c.failure(transient, http.StatusOK, "", c.clean(err.Error()))
+	}
+	return a, nil
+}
+
+// ParseAnswer reads a chat completion, as a body or as a line of a batch holds it.
+func ParseAnswer(raw []byte) (*Answer, error) {
+	var body struct {
+		ID, Model string
+		Choices   []struct {
+			Index   int
+			Message *struct {
+				Content *string
+				Refusal *string
+			}
+			FinishReason *string `json:"finish_reason"`
+		}
+		Usage *Usage
+	}
+	if err := json.Unmarshal(raw, &body); err != nil {
+		return nil, fmt.Errorf("not a chat completion: %w", err)
+	}
+	if len(body.Choices) == 0 {
+		return nil, errors.New("not a chat completion: it has no choices")
+	}
+	a := &Answer{ID: body.ID, Model: body.Model}
+	slices.SortStableFunc(body.Choices, func(x, y struct {
+		Index   int
+		Message *struct {
+			Content *string
+			Refusal *string
+		}
+		FinishReason *string `json:"finish_reason"`
+	}) int {
+		return x.Index - y.Index
+	})
+	for i, ch := range body.Choices {
+		if ch.Message == nil || ch.Message.Content == nil && ch.Message.Refusal == nil && ch.FinishReason == nil {
+			return nil, fmt.Errorf("not a chat completion: choice %d has no message", i)
+		}
+		if i > 0 && ch.Index == body.Choices[i-1].Index {
+			return nil, fmt.Errorf("not a chat completion: choice %d comes twice", ch.Index)
+		}
+		var out Choice
+		if p := ch.Message.Content; p != nil {
+			out.Content = *p
+		}
+		if p := ch.Message.Refusal; p != nil {
+			out.Refusal = *p
+		}
+		if p := ch.FinishReason; p != nil {
+			out.FinishReason = *p
+		}
+		a.Choices = append(a.Choices, out)
+	}
+	if u := body.Usage; u != nil && u.PromptTokens >= 0 && u.CompletionTokens >= 0 {
+		a.Usage = *u
+	}
+	return a, nil
+}
+
+// sleep waits, or returns the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,284 @@
+// Package endpointtest is an OpenAI-compatible server on the loopback interface that
+// misbehaves as it is told, for the tests of whoever asks an endpoint.
+package endpointtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Call is one request for a chat completion, as it has come.
+type Call struct {
+	Number   int    // from 0
+	Prompt   string // the last turn
+	Before   int    // calls with the same prompt so far
+	Messages []struct{ Role, Content string }
+	Model    string
+	N        int
+	Max      int // max_tokens
+	Raw      map[string]any
+	Header   http.Header
+	Time     time.Time
+	Tokens   int // of the prompt and a good answer
+}
+
+// Server answers, but for what Misbehave does in its place.
+type Server struct {
+	URL string // base URL, with /v1
+	Key string // wanted; "" takes any
+
+	// Misbehave may answer a call in its own way, and says whether it has.
+	Misbehave func(c Call, w http.ResponseWriter, r *http.Request) bool
+	// Answer is the text of a good answer and its finish_reason; nil is Echo. It must not
+	// ask the server.
+	Answer func(c Call, choice int) (text, finish string)
+	// RequestsPerMinute and TokensPerMinute are refused with 429 over Window; 0 is any
+	// number. Headers says that the limits stand in each answer's headers.
+	RequestsPerMinute, TokensPerMinute float64
+	Headers                            bool
+	Batch                              BatchRules
+
+	listener net.Listener
+	server   *http.Server
+
+	mu       sync.Mutex
+	calls    []Call
+	before   map[string]int
+	answered map[string]int // good answers that have been written, by prompt
+	inflight int
+	most     int
+	files    map[string]*file
+	batches  map[string]*batch
+}
+
+// Start listens on a port of its own.
+func Start(s *Server) (*Server, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s.listener = l
+	s.URL = "http://" + l.Addr().String() + "/v1"
+	s.before, s.answered = map[string]int{}, map[string]int{}
+	s.files, s.batches = map[string]*file{}, map[string]*batch{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", s.chat)
+	s.batchRoutes(mux)
+	s.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go s.server.Serve(l)
+	return s, nil
+}
+
+// Close ends the server and its connections.
+func (s *Server) Close() { s.server.Close() }
+
+// Echo is a good answer: a function of the prompt and the number of the choice.
+func Echo(c Call, choice int) (text, finish string) {
+	return fmt.Sprintf("answer %d to %s", choice, c.Prompt), "stop"
+}
+
+// Calls are the requests so far.
+func (s *Server) Calls() []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Call(nil), s.calls...)
+}
+
+// Answered is how many good answers have been written in full to each prompt.
+func (s *Server) Answered() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := map[string]int{}
+	for k, v := range s.answered {
+		m[k] = v
+	}
+	return m
+}
+
+// Most is the largest number of calls that were in work at a time.
+func (s *Server) Most() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.most
+}
+
+// Peak is the largest number of calls, and of their tokens, within any time of that
+// length.
+func Peak(calls []Call, window time.Duration) (requests, tokens int) {
+	lo, n, sum := 0, 0, 0
+	for _, c := range calls {
+		n++
+		sum += c.Tokens
+		for c.Time.Sub(calls[lo].Time) >= window {
+			n--
+			sum -= calls[lo].Tokens
+			lo++
+		}
+		requests, tokens = max(requests, n), max(tokens, sum)
+	}
+	return requests, tokens
+}
+
+// Tokens is how this server counts: a token is four bytes.
+func Tokens(text string) int { return int(math.Ceil(float64(len(text)) / 4)) }
+
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(io.LimitReader(r.Body, 16<<20))
+	if err != nil {
+		return
+	}
+	var q struct {
+		Model     string
+		Messages  []struct{ Role, Content string }
+		N         int
+		MaxTokens int `json:"max_tokens"`
+	}
+	if !s.allowed(w, r) {
+		return
+	}
+	if json.Unmarshal(raw, &q) != nil || len(q.Messages) == 0 || q.Model == "" {
+		Fail(w, 400, "invalid_request", "the request is no chat completion")
+		return
+	}
+	c := Call{Prompt: q.Messages[len(q.Messages)-1].Content, Messages: q.Messages, Model: q.Model, N: max(1, q.N), Max: q.MaxTokens, Header: r.Header.Clone(), Time: time.Now()}
+	_ = json.Unmarshal(raw, &c.Raw) // it has been read above
+	for _, m := range q.Messages {
+		c.Tokens += Tokens(m.Content)
+	}
+	s.mu.Lock()
+	c.Number, c.Before = len(s.calls), s.before[c.Prompt]
+	body, tokens := s.completion(&c)
+	c.Tokens += tokens
+	s.before[c.Prompt]++
+	s.calls = append(s.calls, c)
+	s.inflight++
+	s.most = max(s.most, s.inflight)
+	over := s.over(c)
+	misbehave := s.Misbehave
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.inflight--
+		s.mu.Unlock()
+	}()
+	if s.Headers {
+		w.Header().Set("x-ratelimit-limit-requests", fmt.Sprint(s.RequestsPerMinute))
+		w.Header().Set("x-ratelimit-limit-tokens", fmt.Sprint(s.TokensPerMinute))
+	}
+	if over {
+		w.Header().Set("Retry-After", "1")
+		Fail(w, 429, "rate_limit_exceeded", "over the limit")
+		return
+	}
+	if misbehave != nil && misbehave(c, w, r) {
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(body); err == nil {
+		s.mu.Lock()
+		s.answered[c.Prompt]++
+		s.mu.Unlock()
+	}
+}
+
+// allowed checks the key.
+func (s *Server) allowed(w http.ResponseWriter, r *http.Request) bool {
+	if s.Key != "" && r.Header.Get("Authorization") != "Bearer "+s.Key {
+		Fail(w, 401, "invalid_api_key", "Incorrect API key provided: "+strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		return false
+	}
+	return true
+}
+
+// over reports whether the calls of the last minute are more than the limits allow, by
+// two in a hundred and one.
+func (s *Server) over(c Call) bool {
+	if s.RequestsPerMinute == 0 && s.TokensPerMinute == 0 {
+		return false
+	}
+	n, tokens := 0, 0
+	for i := len(s.calls) - 1; i >= 0 && c.Time.Sub(s.calls[i].Time) < time.Minute; i-- {
+		n++
+		tokens += s.calls[i].Tokens
+	}
+	return s.RequestsPerMinute > 0 && float64(n) > s.RequestsPerMinute*1.02+1 || s.TokensPerMinute > 0 && float64(tokens) > s.TokensPerMinute*1.02+float64(c.Tokens)
+}
+
+// completion is a good answer.
+func (s *Server) completion(c *Call) (body []byte, tokens int) {
+	answer := s.Answer
+	if answer == nil {
+		answer = Echo
+	}
+	var choices []map[string]any
+	for i := range c.N {
+		text, finish := answer(*c, i)
+		n := Tokens(text)
+		if c.Max > 0 && n > c.Max {
+			text, finish, n = text[:4*c.Max], "length", c.Max
+		}
+		tokens += n
+		choices = append(choices, map[string]any{"index": i, "finish_reason": finish, "message": map[string]any{"role": "assistant", "content": text}})
+	}
+	prompt := 0
+	for _, m := range c.Messages {
+		prompt += Tokens(m.Content)
+	}
+	body, _ = json.Marshal(map[string]any{"id": "chatcmpl-1", "object": "chat.completion", "model": c.Model + "-2026", "choices": choices,
+		"usage": map[string]any{"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}})
+	return body, tokens
+}
+
+// Fail answers with an error as the API has it.
+func Fail(w http.ResponseWriter, status int, code, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	b, _ := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": "error", "code": code}})
+	w.Write(b)
+}
+
+// Cut closes the connection in the middle of an answer.
+func Cut(w http.ResponseWriter) {
+	conn, buf, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	fmt.Fprintf(buf, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"choices\":[{\"mess")
+	buf.Flush()
+	conn.Close()
+}
+
+// HalfJSON is an answer that ends early and says that it is whole.
+func HalfJSON(w http.ResponseWriter) {
+	io.WriteString(w, `{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"half an ans`)
+}
+
+// WrongTypes are bodies of valid JSON that are no chat completions.
+var WrongTypes = []string{
+	`[]`, `null`, `"text"`, `42`, `{}`, `{"choices":{}}`, `{"choices":[]}`, `{"choices":[null]}`, `{"choices":["a"]}`,
+	`{"choices":[{"message":"text"}]}`, `{"choices":[{"message":{"content":7}}]}`, `{"choices":[{"index":"0","message":{"content":"a"}}]}`,
+	`{"choices":[{"message":{}}]}`, `{"choices":[{"message":{"content":"a"}}],"usage":"many"}`,
+	`{"choices":[{"index":0,"message":{"content":"a"}},{"index":0,"message":{"content":"b"}}]}`,
+	`<html>not JSON at all</html>`, ``,
+}
+
+// Endless sends a body that does not end, until the other side has enough.
+func Endless(w http.ResponseWriter, r *http.Request) (sent int64) {
+	io.WriteString(w, `{"choices":[{"index":0,"message":{"role":"assistant","content":"`)
+	block := []byte(strings.Repeat("a", 1<<20))
+	for sent < 1<<30 && r.Context().Err() == nil {
+		n, err := w.Write(block)
+		sent += int64(n)
+		if err != nil {
+			break
+		}
+	}
+	return sent
+}

@@ -1,0 +1,221 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"gad/internal/endpoint"
+	"gad/internal/endpoint/endpointtest"
+)
+
+// askAll asks for so many prompts of equal length.
+func askAll(t *testing.T, c *endpoint.Client, n int, r func(i int) endpoint.Request) {
+	t.Helper()
+	err := c.Each(t.Context(), n, func(ctx context.Context, i int) error {
+		_, err := c.Try(ctx, r(i))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLimits: requests and tokens a minute are kept, but for the slack of 50 and 600 ms
+// (in a minute, 0.1 and 1 %), and used to at least 85 % of what is allowed, whether the
+// user gives them or the headers do.
+func TestLimits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+	for _, x := range []struct {
+		name    string
+		o       endpoint.Options
+		headers bool
+	}{
+		{"requests", endpoint.Options{RequestsPerMinute: 6000}, false},
+		{"tokens", endpoint.Options{TokensPerMinute: 60000}, false},
+		{"both", endpoint.Options{RequestsPerMinute: 6000, TokensPerMinute: 60000}, false},
+		{"headers", endpoint.Options{}, true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			s := &endpointtest.Server{RequestsPerMinute: 6000, TokensPerMinute: 60000, Headers: x.headers}
+			x.o.Concurrency = 32
+			c := start(t, s, x.o)
+			if x.name == "requests" {
+				s.TokensPerMinute = 0
+			}
+			begin := time.Now()
+			askAll(t, c, 300, func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) }) // 5 tokens, and 9 of the answer
+			took := time.Since(begin)
+			calls := s.Calls()
+			if x.headers {
+				calls = calls[8:] // before the first answer nothing is known
+			}
+			requests, tokens := endpointtest.Peak(calls, time.Second)
+			total := 0
+			for _, c := range calls {
+				total += c.Tokens
+			}
+			t.Logf("%d calls, %d tokens in %v: at most %d and %d in a second", len(calls), total, took, requests, tokens)
+			// 2 %, and what may be made up for in 50 ms of a second
+			if requests > 102+5 {
+				t.Errorf("%d requests in a second, 100 are allowed", requests)
+			}
+			if x.name != "requests" && tokens > 1000+600+calls[0].Tokens {
+				t.Errorf("%d tokens in a second, 1000 are allowed and 600 to make up for", tokens)
+			}
+			if _, tokens := endpointtest.Peak(calls, 3*time.Second); x.name != "requests" && tokens > 3000+600+calls[0].Tokens {
+				t.Errorf("%d tokens in three seconds, 3000 are allowed and 600 to make up for", tokens)
+			}
+			allowed := time.Duration(300) * time.Second / 100
+			if x.name != "requests" {
+				allowed = time.Duration(total) * time.Second / 1000
+			}
+			if took > allowed*100/85 && x.name != "headers" {
+				t.Errorf("took %v, the limits allow %v", took, allowed)
+			}
+		})
+	}
+}
+
+// TestEstimate: answers that are shorter than their limit are found out, and the pace is
+// that of their real length.
+func TestEstimate(t *testing.T) {
+	s := &endpointtest.Server{}
+	c := start(t, s, endpoint.Options{Concurrency: 8, TokensPerMinute: 600000})
+	begin := time.Now()
+	askAll(t, c, 300, func(i int) endpoint.Request {
+		r := ask(fmt.Sprintf("%020d", i))
+		r.MaxTokens = 1000
+		return r
+	})
+	// 300 requests of 14 tokens are 0.42 s at that pace; by their limits they would be 30 s.
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// TestCoolDown: what one request is told to wait, all wait; in seconds, as a date, and in
+// milliseconds. What is no such wish is not obeyed.
+func TestCoolDown(t *testing.T) {
+	for _, x := range []struct {
+		name   string
+		header func(h http.Header)
+		least  time.Duration
+		most   time.Duration
+	}{
+		{"seconds", func(h http.Header) { h.Set("Retry-After", "1") }, time.Second, 1500 * time.Millisecond},
+		{"date", func(h http.Header) {
+			h.Set("Retry-After", time.Now().Add(2*time.Second).UTC().Format(http.TimeFormat))
+		}, 900 * time.Millisecond, 2500 * time.Millisecond},
+		{"milliseconds", func(h http.Header) { h.Set("Retry-After-Ms", "800") }, 800 * time.Millisecond, 1200 * time.Millisecond},
+		{"remaining", func(h http.Header) {
+			h.Set("x-ratelimit-remaining-tokens", "0")
+			h.Set("x-ratelimit-reset-tokens", "1.2s")
+		}, 1200 * time.Millisecond, 1700 * time.Millisecond},
+		{"nonsense", func(h http.Header) { h.Set("Retry-After", "soon") }, 370 * time.Millisecond, 900 * time.Millisecond},
+		{"negative", func(h http.Header) { h.Set("Retry-After", "-5") }, 370 * time.Millisecond, 900 * time.Millisecond},
+		{"past", func(h http.Header) { h.Set("Retry-After", "Mon, 02 Jan 2006 15:04:05 GMT") }, 370 * time.Millisecond, 900 * time.Millisecond},
+		{"never", func(h http.Header) { h.Set("Retry-After", "1e300") }, 370 * time.Millisecond, 900 * time.Millisecond},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				if c.Number == 20 {
+					x.header(w.Header())
+					endpointtest.Fail(w, 429, "", "slow down")
+				}
+				return c.Number == 20
+			}}
+			c := start(t, s, endpoint.Options{Concurrency: 8})
+			askAll(t, c, 100, func(i int) endpoint.Request { return ask(fmt.Sprint(i)) })
+			calls := s.Calls()
+			longest, at := time.Duration(0), 0
+			for i := 1; i < len(calls); i++ {
+				if d := calls[i].Time.Sub(calls[i-1].Time); d > longest {
+					longest, at = d, i
+				}
+			}
+			if longest < x.least-20*time.Millisecond || longest > x.most || at < 21 || len(calls) != 101 {
+				t.Errorf("%d calls, the longest pause is %v before call %d", len(calls), longest, at)
+			}
+		})
+	}
+}
+
+// TestStorm: an endpoint that takes three calls at a time and refuses the others is
+// found out: few calls are wasted, and all are answered.
+func TestStorm(t *testing.T) {
+	gate := make(chan struct{}, 3)
+	s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		select {
+		case gate <- struct{}{}:
+			time.Sleep(2 * time.Millisecond)
+			<-gate
+			return false
+		default:
+			w.Header().Set("Retry-After-Ms", "20")
+			endpointtest.Fail(w, 429, "", "too many at a time")
+			return true
+		}
+	}}
+	c := start(t, s, endpoint.Options{Concurrency: 64})
+	askAll(t, c, 600, func(i int) endpoint.Request { return ask(fmt.Sprint(i)) })
+	if n := len(s.Calls()); n > 900 {
+		t.Errorf("%d calls for 600 answers", n)
+	}
+	for prompt, n := range s.Answered() {
+		if n != 1 {
+			t.Errorf("prompt %s was answered %d times", prompt, n)
+		}
+	}
+	if n := len(s.Answered()); n != 600 {
+		t.Errorf("%d answers", n)
+	}
+}
+
+// TestRestarts: a program that is killed again and again does not ask more than it may.
+func TestRestarts(t *testing.T) {
+	s := &endpointtest.Server{}
+	if _, err := endpointtest.Start(s); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	begin := time.Now()
+	for n := 0; time.Since(begin) < 2*time.Second; n++ {
+		ctx, stop := context.WithTimeout(t.Context(), 130*time.Millisecond)
+		c, err := endpoint.New(endpoint.Options{BaseURL: s.URL, RequestsPerMinute: 1200, TokensPerMinute: 1e6, Concurrency: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Each(ctx, 1000, func(ctx context.Context, i int) error { // it is stopped, always
+			_, err := c.Try(ctx, ask(fmt.Sprint(n, i)))
+			return err
+		})
+		stop()
+	}
+	if requests, _ := endpointtest.Peak(s.Calls(), time.Second); requests > 22 || requests < 10 {
+		t.Errorf("%d requests in a second, 20 are allowed", requests)
+	}
+}
+
+// TestChatGivesUp after its tries, and its error is no longer one to try again.
+func TestChatGivesUp(t *testing.T) {
+	s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		endpointtest.HalfJSON(w)
+		return true
+	}}
+	c := start(t, s, endpoint.Options{Retries: 1})
+	_, err := c.Chat(t.Context(), ask("a"))
+	if err == nil || !strings.HasSuffix(err.Error(), "not a chat completion: unexpected end of JSON input: given up after 2 tries") || endpoint.Transient(err) || !endpoint.Refused(err) {
+		t.Errorf("got %v", err)
+	}
+	if n := len(s.Calls()); n != 2 {
+		t.Errorf("%d calls", n)
+	}
+}

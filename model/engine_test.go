@@ -1,0 +1,290 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/internal/compute"
+	"gad/internal/compute/ref"
+)
+
+// engineOptions have room for little, so that requests wait for slots and for pages.
+func engineOptions(longest int) EngineOptions {
+	return EngineOptions{Slots: 3, PageTokens: 4, Pages: pagesFor(longest, 4) + 9, Longest: longest}
+}
+
+// mixed are requests that differ in all that may differ, and what Generate answers to each.
+func mixed(t *testing.T, m *Model) (requests []*Request, want [][]Completion) {
+	prompts, rows := samplePrompts()
+	settings := []Sampling{{Temperature: 0.9}, {}, {Temperature: 1.5, TopK: 20}, {Temperature: 0.9}, {Temperature: 1, TopP: 0.7, MinP: 0.01}}
+	for p, ids := range prompts {
+		o := sampleOptions()
+		o.N, o.MaxNew, o.Seed, o.Sampling = 1+p%3, 3+5*p, uint64(p), settings[p]
+		out, err := m.Generate([][]int32{ids}, rows[p:p+1], o, nil)
+		must(t, err)
+		want = append(want, out[0])
+		requests = append(requests, &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Sampling: o.Sampling, EOS: o.EOS, Seed: o.Seed, Step: o.Step, Row: rows[p]})
+	}
+	return requests, want
+}
+
+// gather has what a request is told of written to got.
+func gather(r *Request) (got []Completion, told []*[]int32) {
+	got = make([]Completion, r.N)
+	for range r.N {
+		told = append(told, &[]int32{})
+	}
+	r.Token = func(s int, t Token) bool { *told[s] = append(*told[s], t.ID); return true }
+	r.Done = func(s int, c Completion) { got[s] = c }
+	return got, told
+}
+
+func drained(t *testing.T, e *Engine) {
+	t.Helper()
+	waiting, running, pages := e.Load()
+	if waiting != 0 || running != 0 || pages != 0 || !e.Idle() {
+		t.Errorf("at the end %d wait, %d run, %d pages are taken, %d rows are free", waiting, running, pages, len(e.freeRow))
+	}
+	if len(e.freeRow) != e.o.Slots+1 {
+		t.Errorf("at the end %d of %d rows are free", len(e.freeRow), e.o.Slots+1)
+	}
+}
+
+// A request has the bits that Generate gives it alone, whenever it comes and whatever is
+// under way.
+func TestEngineAgainstGenerate(t *testing.T) {
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		m := load(t, be, "qwen2_tied", Options{})
+		defer m.Close()
+		requests, want := mixed(t, m)
+		for _, every := range []int{0, 1, 2, 5} {
+			for _, slots := range []int{3, 9} { // of few slots few kinds of sampling are drawn together
+				o := engineOptions(80)
+				o.Admit = 9 - slots // 6 tokens are one prompt at a time
+				if o.Slots = slots; slots > 3 {
+					o.Pages *= 4
+				}
+				e, err := m.NewEngine(o)
+				must(t, err)
+				var got [][]Completion
+				var told [][]*[]int32
+				for i := 0; len(got) < len(requests) || !e.Idle(); i++ {
+					for len(got) < len(requests) && i >= every*len(got) {
+						r := *requests[len(got)]
+						c, ids := gather(&r)
+						got, told = append(got, c), append(told, ids)
+						must(t, e.Submit(&r))
+					}
+					must(t, e.Step())
+				}
+				drained(t, e)
+				e.Close()
+				sameCompletions(t, fmt.Sprintf("one every %d steps", every), got, want)
+				for p := range told {
+					for s, ids := range told[p] {
+						if !slices.Equal(*ids, want[p][s].IDs) {
+							t.Errorf("request %d: sample %d: told of %v, want %v", p, s, *ids, want[p][s].IDs)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// A request that is gone, waiting or under way, gives back what it has and changes no other;
+// so does a response that its reader ends.
+func TestEngineGone(t *testing.T) {
+	m := load(t, ref.New(), "qwen2_tied", Options{})
+	defer m.Close()
+	requests, want := mixed(t, m)
+	for leaver := range requests {
+		for _, at := range []int{0, 1, 3, 6} {
+			e, err := m.NewEngine(engineOptions(80))
+			must(t, err)
+			steps := 0
+			var got [][]Completion
+			for i, r := range requests {
+				r := *r
+				if i == leaver {
+					r.N = 4
+				}
+				c, _ := gather(&r)
+				if got = append(got, c); i == leaver {
+					r.Done = func(int, Completion) {
+						if steps > at {
+							t.Errorf("request %d is gone after %d steps and told of its end after %d", leaver, at, steps)
+						}
+					}
+					r.Gone = func() bool { return steps >= at }
+				}
+				must(t, e.Submit(&r))
+			}
+			for ; !e.Idle(); steps++ {
+				must(t, e.Step())
+			}
+			drained(t, e)
+			e.Close()
+			for p := range want {
+				if p != leaver {
+					sameCompletions(t, fmt.Sprintf("without request %d after %d steps", leaver, at), got[p:p+1], want[p:p+1])
+				}
+			}
+		}
+	}
+
+	e, err := m.NewEngine(engineOptions(80))
+	must(t, err)
+	defer e.Close()
+
+	// Gone when all that had begun have ended, and one had not begun.
+	gone := false
+	must(t, e.Submit(&Request{Prompt: []int32{1, 2, 3, 4, 5, 6}, N: 4, MaxNew: 1, Gone: func() bool { return gone }}))
+	must(t, e.Step())
+	if waiting, running, pages := e.Load(); waiting != 1 || running != 0 || pages == 0 {
+		t.Fatalf("%d wait, %d run, %d pages are taken: the test shows nothing", waiting, running, pages)
+	}
+	gone = true
+	must(t, e.Step())
+	drained(t, e)
+
+	var ended Completion
+	r := *requests[4]
+	r.N, r.EOS = 1, nil
+	count := 0
+	r.Token = func(int, Token) bool { count++; return count < 3 }
+	r.Done = func(_ int, c Completion) { ended = c }
+	must(t, e.Submit(&r))
+	for !e.Idle() {
+		must(t, e.Step())
+	}
+	drained(t, e)
+	if len(ended.IDs) != 3 || ended.Truncated || !slices.Equal(ended.IDs, want[4][0].IDs[:3]) {
+		t.Errorf("a response ended after 3 tokens: %+v, want the beginning of %v", ended, want[4][0].IDs)
+	}
+}
+
+// Ranked tokens are those of the model's distribution, for a prompt and for a response, and
+// have the same bits in both.
+func TestEngineRanks(t *testing.T) {
+	both := func(f func(t *testing.T, be compute.Backend)) {
+		onBackends(t, f)
+		t.Run("bf16", func(t *testing.T) { narrowly(t, f) })
+	}
+	both(func(t *testing.T, be compute.Backend) {
+		for _, name := range []string{"qwen2_tied", "llama3_sharded"} {
+			m := load(t, be, name, Options{})
+			prompts, _ := samplePrompts()
+			o := engineOptions(80)
+			e, err := m.NewEngine(o)
+			must(t, err)
+			told := make([][]Token, len(prompts))
+			for p, ids := range prompts {
+				r := &Request{Prompt: ids, N: 1, MaxNew: 9, Ranked: p != 1, Top: p, Sampling: Sampling{Temperature: float64(p % 2)}}
+				r.Token = func(_ int, t Token) bool { told[p] = append(told[p], t); return true }
+				must(t, e.Submit(r))
+			}
+			for !e.Idle() {
+				must(t, e.Step())
+			}
+			var whole [][]Token
+			for p, ids := range prompts {
+				all := slices.Clone(ids)
+				for _, x := range told[p] {
+					all = append(all, x.ID)
+				}
+				done := 0
+				r := &Request{Prompt: all, N: 2, Top: p, Echo: func(tokens []Token) { whole = append(whole, tokens) }, Done: func(int, Completion) { done++ }}
+				must(t, e.Submit(r))
+				for !e.Idle() {
+					must(t, e.Step())
+				}
+				if done != 2 {
+					t.Errorf("%s: prompt %d: told of %d of 2 ends", name, p, done)
+				}
+				lp, _, err := m.LogProbs([]Seq{{IDs: all, Prompt: 1}}, 1)
+				must(t, err)
+				if len(whole[p]) != len(all)-1 {
+					t.Fatalf("%s: prompt %d: %d tokens of %d are ranked", name, p, len(whole[p]), len(all))
+				}
+				for i, x := range whole[p] {
+					if x.ID != all[i+1] || math.Abs(float64(x.Logp-lp[0][i])) > 1e-5 {
+						t.Errorf("%s: prompt %d: token %d: %d with %g, want %d with %g", name, p, i, x.ID, x.Logp, all[i+1], lp[0][i])
+					}
+					if len(x.Top) != p {
+						t.Fatalf("%s: prompt %d: token %d: %d choices, want %d", name, p, i, len(x.Top), p)
+					}
+					for k := 1; k < p; k++ {
+						if x.Top[k].Logp > x.Top[k-1].Logp {
+							t.Errorf("%s: prompt %d: token %d: choices %v are not in order", name, p, i, x.Top)
+						}
+					}
+					if p > 0 && x.Logp > x.Top[0].Logp {
+						t.Errorf("%s: prompt %d: token %d: %g is more than the best's %g", name, p, i, x.Logp, x.Top[0].Logp)
+					}
+				}
+			}
+			drained(t, e)
+			e.Close()
+			for p := range told {
+				if p == 1 {
+					continue // was not ranked
+				}
+				for i, x := range told[p] {
+					w := whole[p][len(prompts[p])-1+i]
+					if x.ID != w.ID || x.Logp != w.Logp || !slices.Equal(x.Top, w.Top) {
+						t.Errorf("%s: prompt %d: drawn token %d: %+v, in a prompt %+v", name, p, i, x, w)
+					}
+					if p > 0 && p%2 == 0 && x.Top[0] != (Choice{x.ID, x.Logp}) {
+						t.Errorf("%s: prompt %d: greedy token %d: %+v is not its own best", name, p, i, x)
+					}
+				}
+			}
+			must(t, m.Close())
+		}
+	})
+}
+
+func TestEngineErrors(t *testing.T) {
+	m := load(t, ref.New(), "qwen2_tied", Options{})
+	defer m.Close()
+	for _, c := range []struct {
+		o    EngineOptions
+		want string
+	}{
+		{EngineOptions{Slots: -1, Longest: 8, Pages: 9}, "slots from 1 to 65536"},
+		{EngineOptions{Longest: 257, Pages: 99}, "sequences of 257 tokens: expected 1 to max_position_embeddings 256"},
+		{EngineOptions{Longest: 32, PageTokens: 4, Pages: 8}, "8 pages: a sequence of 32 tokens takes 9"},
+	} {
+		if _, err := m.NewEngine(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.o, err, c.want)
+		}
+	}
+	e, err := m.NewEngine(engineOptions(20))
+	must(t, err)
+	defer e.Close()
+	for want, change := range map[string]func(r *Request){
+		"empty: expected at least one token":                  func(r *Request) { r.Prompt = nil },
+		"18 tokens and 3 new ones: more than the longest":     func(r *Request) { r.Prompt = make([]int32, 18) },
+		"21 tokens and 0 new ones":                            func(r *Request) { r.Prompt, r.MaxNew = make([]int32, 21), 0 },
+		"id 97: outside the vocabulary of 97":                 func(r *Request) { r.Prompt = []int32{97} },
+		"id -1: outside":                                      func(r *Request) { r.EOS = []int32{-1} },
+		"n 0, max new 3, top 0":                               func(r *Request) { r.N = 0 },
+		"max new -1":                                          func(r *Request) { r.MaxNew = -1 },
+		"top 1025":                                            func(r *Request) { r.Top = 1025 },
+		"expected temperature and top-k of at least 0, top-p": func(r *Request) { r.Sampling.Temperature = math.NaN() },
+		"row key": func(r *Request) { r.Row = 1 << 48 },
+	} {
+		r := &Request{Prompt: []int32{1}, N: 1, MaxNew: 3}
+		change(r)
+		if err := e.Submit(r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if !e.Idle() {
+		t.Error("what was refused waits")
+	}
+}

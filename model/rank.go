@@ -1,0 +1,83 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+
+	"gad/internal/compute"
+)
+
+// rankElements is how many logits rank has in memory at a time, unless one row is more.
+const rankElements = 1 << 22
+
+// rank gives each of tokens, predicted by the rows of h, its log-probability and the top
+// most probable in its place. A row is reduced in one order by one goroutine: the result
+// depends on the row alone.
+func (e *Engine) rank(tokens []Token, top int, hRD compute.Tensor) error {
+	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
+	for lo, most := 0, max(1, rankElements/v); lo < len(tokens); lo += most {
+		part := tokens[lo:min(lo+most, len(tokens))]
+		logits := m.ws.get("logits [R,V]", compute.Wide, len(part)*v)
+		if err := m.ws.take(); err != nil {
+			return err
+		}
+		// Linear leaves float32 only where it adds.
+		m.be.Zero(logits)
+		m.be.Linear(logits, hRD.Slice(lo*d, (lo+len(part))*d), m.head, nil, true)
+		e.logits = slices.Grow(e.logits[:0], len(part)*v)[:len(part)*v]
+		m.be.Download(e.logits, logits)
+		if err := e.sync(); err != nil {
+			return err
+		}
+		var wg sync.WaitGroup
+		share := (len(part) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
+		for at := 0; at < len(part); at += share {
+			wg.Go(func() {
+				for i := at; i < min(at+share, len(part)); i++ {
+					part[i].rank(e.logits[i*v:(i+1)*v], top)
+				}
+			})
+		}
+		wg.Wait()
+		for _, t := range part {
+			if x := float64(t.Logp); math.IsNaN(x) || math.IsInf(x, 0) {
+				return fmt.Errorf("model: generate: log-probability %g of token %d: the weights or activations are %w: go back to an earlier checkpoint", x, t.ID, ErrNotFinite)
+			}
+		}
+	}
+	return nil
+}
+
+// rank fills t from the logits of its place. Of equal ones the lower id comes first, as
+// when sampling is greedy.
+func (t *Token) rank(logits []float32, top int) {
+	most := slices.Max(logits)
+	sum := 0.0
+	for _, z := range logits {
+		sum += math.Exp(float64(z - most))
+	}
+	lse := float64(most) + math.Log(sum)
+	logp := func(id int32) float32 { return float32(float64(logits[id]) - lse) }
+	t.Logp = logp(t.ID)
+	if top = min(top, len(logits)); top == 0 {
+		return
+	}
+	best := make([]int32, 0, top+1)
+	for id, z := range logits {
+		if len(best) == top && z <= logits[best[top-1]] {
+			continue
+		}
+		at := len(best)
+		for at > 0 && z > logits[best[at-1]] {
+			at--
+		}
+		best = slices.Insert(best, at, int32(id))
+		best = best[:min(len(best), top)]
+	}
+	for _, id := range best {
+		t.Top = append(t.Top, Choice{id, logp(id)})
+	}
+}

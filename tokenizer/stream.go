@@ -1,0 +1,64 @@
+package tokenizer
+
+import (
+	"slices"
+	"unicode/utf8"
+)
+
+// Stream turns ids into text as they come. A token may end within a character; its last
+// bytes then wait for what completes them. All that a Stream returns is what Decode gives.
+type Stream struct {
+	t    *Tokenizer
+	skip bool
+	tail []byte
+}
+
+// Stream begins a text; skipSpecial is that of Decode.
+func (t *Tokenizer) Stream(skipSpecial bool) *Stream { return &Stream{t: t, skip: skipSpecial} }
+
+// Next is the text that id completes.
+func (s *Stream) Next(id int32) string {
+	if s.skip && s.t.special[id] {
+		return ""
+	}
+	s.tail = append(s.tail, s.t.Piece(id)...)
+	cut := len(s.tail)
+	for i := cut - 1; i >= max(0, cut-utf8.UTFMax+1); i-- {
+		if utf8.RuneStart(s.tail[i]) {
+			if !utf8.FullRune(s.tail[i:]) {
+				cut = i
+			}
+			break
+		}
+	}
+	text := validUTF8(string(s.tail[:cut]))
+	s.tail = append(s.tail[:0], s.tail[cut:]...)
+	return text
+}
+
+// End is the rest of the text: U+FFFD for each part of a character that nothing has completed.
+func (s *Stream) End() string {
+	text := validUTF8(string(s.tail))
+	s.tail = s.tail[:0]
+	return text
+}
+
+// Piece is the bytes that id adds to a text; none if there is no such token.
+func (t *Tokenizer) Piece(id int32) []byte {
+	if id < 0 || int(id) >= len(t.pieces) {
+		return nil
+	}
+	return slices.Clone(t.pieces[id])
+}
+
+// Named is a control token as the folder declares it, such as that of bos_token; "" if it
+// declares none.
+func (t *Tokenizer) Named(key string) string { return t.named[key] }
+
+// ChatTemplate is the source of the chat template; "" if there is none.
+func (t *Tokenizer) ChatTemplate() string {
+	if t.chat == nil {
+		return ""
+	}
+	return t.chat.source
+}
