@@ -75,7 +75,10 @@ type pod struct {
 					} `yaml:"fieldRef"`
 				} `yaml:"valueFrom"`
 			}
-			VolumeMounts []struct{ Name, MountPath string } `yaml:"volumeMounts"`
+			VolumeMounts []struct {
+				Name      string
+				MountPath string `yaml:"mountPath"`
+			} `yaml:"volumeMounts"`
 		}
 		Volumes []struct{ Name string }
 	}
