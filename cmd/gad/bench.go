@@ -124,7 +124,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 	}()
 	for _, name := range c.LocalFlagNames() {
 		if !slices.Contains([]string{"ranks", "shape", "seconds", "json"}, name) {
-			return usage("bench: --%s: not with %d ranks, of which only the messages are measured: leave it out, or give --ranks 1", name, ranks.Size())
+			return fmt.Errorf("%w: bench: --%s: not with %d ranks, of which only the messages are measured: leave it out, or give --ranks 1", trainer.ErrConfig, name, ranks.Size())
 		}
 	}
 	r, err := bench.Ranks(ranks, elements, budget)
