@@ -27,7 +27,7 @@ import (
 var house = map[string]string{
 	".":            "",
 	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
-	"apps/bench":   "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
+	"apps/bench":   "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/collect": "data internal/endpoint internal/vfs",
 	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study":   "internal/conf internal/report internal/vfs",
@@ -117,7 +117,7 @@ var roles = map[string]string{
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
-	"go.yaml.in/yaml/v3":                 "internal/conf",
+	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
 	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
 	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
