@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math"
 	"strings"
 	"time"
@@ -115,6 +116,28 @@ func (t *Trainer) split() error {
 		if err := m.Split(t.ranks, t.cfg.Trainer.Shards); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// statesOver are the ranks that divide AdamW's states among them; nil if each has all.
+func (t *Trainer) statesOver() *model.Ranks {
+	if !t.cfg.Trainer.ShardOptimizer {
+		return nil
+	}
+	return t.ranks
+}
+
+// saveParts hands rank 0 this rank's parts of the optimizer states, in the order in which it writes
+// them (fill).
+func (t *Trainer) saveParts() error {
+	if o := t.actor.Optimizer(); o.Sharded() {
+		if err := o.Save(io.Discard, false); err != nil {
+			return err
+		}
+	}
+	if t.critic != nil && t.critic.Optimizer().Sharded() {
+		return t.critic.Optimizer().Save(io.Discard, false)
 	}
 	return nil
 }
@@ -237,6 +260,9 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 
 // CheckRanks refuses a number of ranks that the settings cannot be divided among.
 func (c *Config) CheckRanks(ranks int) error {
+	if ranks > 1 && c.Trainer.ShardOptimizer && c.Trainer.Device == "cuda" {
+		return fmt.Errorf("%w: trainer.shard_optimizer is true, but trainer.device is cuda: optimizer states are divided among CPU ranks alone: leave it out, or lower their memory by optim.moments=8bit or optim.offload=true", ErrConfig)
+	}
 	if c.Trainer.Shards%ranks != 0 {
 		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)
 	}
