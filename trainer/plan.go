@@ -218,7 +218,9 @@ func (c *Config) discriminator() model.PlanOptions {
 // OverRanks makes it the plan of one of several ranks: with trainer.shard_optimizer each
 // takes less memory than one process.
 func (p *Plan) OverRanks(c Config, ranks int) {
-	p.ranks = ranks
+	if p.ranks = ranks; p.Fit != nil {
+		c = p.Fit.config
+	}
 	p.take(p.footprint, p.shape, c)
 }
 

@@ -1,0 +1,68 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Optimizer states that are divided among the ranks change no bit of a run: weights,
+// optimizer states, samples and metrics are those of one process, and a checkpoint goes on
+// on any number of ranks, divided or not.
+func TestShardedOptimizerChangesNoBit(t *testing.T) {
+	be := ready(t)
+	const on = "trainer.shard_optimizer=true"
+	for _, c := range []struct {
+		stage Stage
+		extra []string
+	}{
+		{SFT, []string{"actor.lora.rank=4"}},
+		{Warmup, []string{"trainer.critic_warmup=1", "actor.optim.moments=8bit", "critic.optim.moments=8bit"}},
+		{Train, nil},
+	} {
+		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
+			overrides := sharded(c.extra...)
+			whole := filepath.Join(t.TempDir(), "1")
+			finished(t, be, settings(c.stage, whole, overrides...), c.stage)
+			want := record(t, whole, 4)
+			for _, ranks := range []int{1, 2, 4} {
+				run := filepath.Join(t.TempDir(), fmt.Sprint(ranks))
+				for r, err := range together(ranks, settings(c.stage, run, append(overrides, on)...), c.stage) {
+					if err != nil {
+						t.Fatalf("%d ranks, rank %d: %v", ranks, r, err)
+					}
+				}
+				same(t, record(t, run, 4), want)
+			}
+			if testing.Short() {
+				return
+			}
+			type leg struct {
+				ranks int
+				set   string
+			}
+			for _, legs := range [][2]leg{{{4, on}, {1, ""}}, {{1, ""}, {2, on}}, {{2, on}, {4, on}}, {{4, on}, {2, "trainer.shard_optimizer=false"}}} {
+				run := filepath.Join(t.TempDir(), "run")
+				for i, l := range legs {
+					set := overrides
+					if l.set != "" {
+						set = append(set, l.set)
+					}
+					members := make([]member, l.ranks)
+					if i == 0 { // stopped after step 2
+						members[l.ranks-1].ctx = &stopAfter{Context: context.Background(), n: 2}
+					}
+					for r, err := range team(members, settings(c.stage, run, set...), c.stage, nil) {
+						if i == 0 && !errors.Is(err, ErrInterrupted) || i > 0 && err != nil {
+							t.Fatalf("%v, leg %d, rank %d: %v", legs, i, r, err)
+						}
+					}
+				}
+				same(t, record(t, run, 4), want)
+			}
+		})
+	}
+}
