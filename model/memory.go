@@ -87,16 +87,7 @@ func weightNeeds(params []*compute.Param, class func(*compute.Param) compute.Cla
 	return needs
 }
 
-// momentNeeds is what AdamW's moments of params need, in 8 bits where that is set and p is so
-// kept; host is Host or nothing.
-func momentNeeds(params []*compute.Param, eight bool, host compute.Class) (needs []need) {
-	for _, p := range params {
-		needs = append(needs, momentsOf(p, eight && coded(p), host)...)
-	}
-	return needs
-}
-
-// momentsOf is what the moments of p need, in 8 bits or not.
+// momentsOf is what AdamW's moments of p need, in 8 bits or not; host is Host or nothing.
 func momentsOf(p *compute.Param, eight bool, host compute.Class) []need {
 	if !eight {
 		return []need{

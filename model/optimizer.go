@@ -64,7 +64,7 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	}
 	o := &Optimizer{m: m, c: c, parts: partsOf(m.params, 0, extent(m.params))}
 	if r := m.opt.StatesOver; r.Size() > 1 {
-		o.ranks, o.cuts = r, cut(m.params, r.Size())
+		o.ranks, o.cuts = r, cut(m.params, r.Size(), c.Moments8)
 		mine := r.Part(r.Rank())
 		o.parts = partsOf(m.params, o.cuts[mine], o.cuts[mine+1])
 	}

@@ -30,18 +30,24 @@ type part struct {
 	step   *compute.Param // these elements and their moments; of all elements the parameter itself
 }
 
-// cut divides the flat order of the parameters' gradients among ranks, into parts of about
-// as many elements each. It gives the positions at which they begin, and the end.
-func cut(params []*compute.Param, ranks int) []int {
-	all, before, at := 0, 0, 0 // elements; position in a block of gradients
+// cut divides the flat order of the parameters' gradients among ranks, into parts whose
+// moments take about as much memory. It gives the positions at which they begin, and the end.
+func cut(params []*compute.Param, ranks int, eight bool) []int {
+	weight := func(p *compute.Param) int { // of an element; scales are left out
+		if eight && coded(p) {
+			return 1
+		}
+		return 4
+	}
+	all, before, at := 0, 0, 0 // weights; position in a block of gradients
 	for _, p := range params {
-		all += p.Len()
+		all += weight(p) * p.Len()
 	}
 	cuts := make([]int, 1, ranks+1)
 	for _, p := range params {
 		next := at + aligned(p.Len())
 		for len(cuts) < ranks {
-			in := len(cuts)*all/ranks - before
+			in := (len(cuts)*all/ranks - before) / weight(p)
 			if in > p.Len() {
 				break
 			}
@@ -51,7 +57,7 @@ func cut(params []*compute.Param, ranks int) []int {
 				cuts = append(cuts, at+in)
 			}
 		}
-		before, at = before+p.Len(), next
+		before, at = before+weight(p)*p.Len(), next
 	}
 	return append(cuts, at)
 }
@@ -71,7 +77,8 @@ func partsOf(params []*compute.Param, from, to int) []part {
 	return list
 }
 
-// partNeeds is what the moments of parts of params need.
+// partNeeds is what AdamW's moments of parts of params need, in 8 bits where that is set and the
+// parameter is so kept; host is Host or nothing.
 func partNeeds(params []*compute.Param, parts []part, eight bool, host compute.Class) (needs []need) {
 	for i, p := range params {
 		if x := parts[i]; x.hi > x.lo {
@@ -83,7 +90,7 @@ func partNeeds(params []*compute.Param, parts []part, eight bool, host compute.C
 
 // mostNeeds is partNeeds of the rank that needs most.
 func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (most []need) {
-	cuts := cut(params, ranks)
+	cuts := cut(params, ranks, eight)
 	for r := range ranks {
 		if needs := partNeeds(params, partsOf(params, cuts[r], cuts[r+1]), eight, 0); needed(f, needs) >= needed(f, most) {
 			most = needs

@@ -248,7 +248,11 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 	sent := 2 * all * int64(ranks-1) / int64(ranks)
 	fmt.Fprintf(&b, "%d ranks, each with all weights and %d of %s\n", ranks, c.Trainer.Shards/ranks, report.Count(c.Trainer.Shards, "shard"))
 	line("memory of each: as above, sums of shards", bytesText(int64(log2(c.Trainer.Shards/ranks))*max(p.actorGradient, p.criticGradient)), "")
-	line("sent by each for a step", bytesText(sent), fmt.Sprintf("gradients of %s of the student and %d of the discriminator", report.Count(actorSteps, "optimizer step"), criticSteps))
+	what := "gradients"
+	if c.Trainer.ShardOptimizer {
+		what = "gradients, and as many weights back," // each half as much as a sum of gradients
+	}
+	line("sent by each for a step", bytesText(sent), fmt.Sprintf("%s of %s of the student and %d of the discriminator", what, report.Count(actorSteps, "optimizer step"), criticSteps))
 	line(fmt.Sprintf("time of it at %g Gbit/s", gbits), secondsText(8*float64(sent)/gbits/1e9), "--bandwidth")
 	same := "the same for any number of ranks"
 	if c.Trainer.Device == "cuda" {
