@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"gad/internal/comm"
+	"gad/internal/vfs"
 )
 
 // Optimizer states that are divided among the ranks change no bit of a run: weights,
@@ -66,3 +70,42 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 		})
 	}
 }
+
+// A full disk while rank 0 gathers the states of the others ends all ranks; with room the same
+// command goes on from the last checkpoint.
+func TestShardedOptimizerOnAFullDisk(t *testing.T) {
+	ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(SFT, run, sharded("trainer.save_freq=1", "trainer.shard_optimizer=true")...)
+	blind := &noSpace{FS: vfs.OS, at: actorOptimizer}
+	errs := team([]member{{fs: blind}, {}}, cfg, SFT, nil)
+	if errs[0] == nil || !strings.Contains(errs[0].Error(), "no space left on device") {
+		t.Errorf("rank 0 says %v", errs[0])
+	}
+	if told := (*comm.Aborted)(nil); !errors.As(errs[1], &told) || told.Rank != 0 {
+		t.Errorf("rank 1 says %v", errs[1])
+	}
+	for r, err := range together(2, cfg, SFT) {
+		if err != nil {
+			t.Errorf("the same command, rank %d: %v", r, err)
+		}
+	}
+}
+
+// noSpace is a disk on which the files of a name cannot be written.
+type noSpace struct {
+	vfs.FS
+	at string
+}
+
+func (n *noSpace) Create(name string) (vfs.File, error) {
+	f, err := n.FS.Create(name)
+	if err == nil && strings.Contains(name, n.at) {
+		f = fullFile{f}
+	}
+	return f, err
+}
+
+type fullFile struct{ vfs.File }
+
+func (fullFile) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
