@@ -86,7 +86,7 @@ type item struct {
 type tally struct {
 	requests, answers          int
 	promptTokens, answerTokens int
-	promptBytes                int     // of requests that were counted
+	promptBytes, counted       int     // of requests that were counted: bytes, answers
 	pricedPrompt, pricedAnswer float64 // tokens, those of batches at their share of the price
 	length, filtered, none     int     // answers cut, filtered, empty
 }
@@ -275,6 +275,7 @@ func (t *tally) add(it *item, a *answer) {
 		t.promptTokens += a.Usage.PromptTokens
 		t.answerTokens += a.Usage.CompletionTokens
 		t.promptBytes += it.bytes
+		t.counted += len(a.Choices)
 		share := 1.0
 		if a.Batch {
 			share = BatchPrice
@@ -342,8 +343,9 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 	}
 	advance, done := c.o.Stages.Begin("answers", total)
 	defer done()
-	if c.total.requests > 0 {
+	if t := c.total; t.requests > 0 {
 		client.Proven()
+		client.Earlier(t.promptBytes, t.promptTokens, t.counted, t.answerTokens)
 	}
 	var bar sync.Mutex
 	err := client.Each(ctx, len(todo), func(ctx context.Context, k int) error {

@@ -30,7 +30,7 @@ func (c *Collection) Estimate(batch bool) (e Estimate) {
 	var how []string
 	if t.requests >= enough && t.promptTokens > 0 {
 		perToken = float64(t.promptBytes) / float64(t.promptTokens)
-		answer = float64(t.answerTokens) / float64(t.answers)
+		answer = float64(t.answerTokens) / float64(t.counted)
 		how = append(how, fmt.Sprintf("by the %d answers so far: %.1f bytes per token of a prompt, %.0f tokens per answer", t.answers, perToken, answer))
 	} else if c.o.MaxTokens > 0 {
 		answer = float64(c.o.MaxTokens)

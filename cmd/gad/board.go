@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/board"
+	"gad/internal/report"
 )
 
 // boardFlags bound what a document of runs contains.
@@ -101,7 +102,7 @@ func (p *program) reportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "%s: %d runs, %.1f MB\n", out, len(d.Runs), float64(size)/1e6)
+			fmt.Fprintf(p.out, "%s: %s, %.1f MB\n", out, report.Count(len(d.Runs), "run"), float64(size)/1e6)
 			return nil
 		},
 	}

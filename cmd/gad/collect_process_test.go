@@ -122,7 +122,7 @@ func TestCollectKill(t *testing.T) {
 			time.Sleep(100*time.Millisecond + time.Duration(r.Int64N(int64(2*whole)/int64(*collectKills))))
 			p.Process.Kill()
 		}
-		code := p.end(t, patience)
+		code := p.end(t, patience+4*whole)
 		if code == exitDone {
 			break
 		}

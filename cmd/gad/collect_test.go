@@ -422,3 +422,20 @@ func TestCollectOtherPrompts(t *testing.T) {
 		t.Errorf("answered %v", n)
 	}
 }
+
+// TestCollectEstimateBySample: once there are answers, the estimate is by them.
+func TestCollectEstimateBySample(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Answer: func(endpointtest.Call, int) (string, string) { return strings.Repeat("long", 30), "stop" }})
+	promptFile(t, "prompts.jsonl", 40)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--max-tokens", "1000"}
+	must(t, append(line, "--limit", "25")...)
+	if err := os.Remove("rows.arrow"); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := must(t, append(line, "--dry-run")...)
+	want := "rows.arrow.journal: answers that are there already: 25 of 40\n15 answers to 15 rows of big: estimate: 24 tokens of prompts, 450 of answers (by the 25 answers so far: 6.6 bytes per token of a prompt, 30 tokens per answer)\n"
+	if out != want || len(s.Calls()) != 25 {
+		t.Errorf("prints %q, want %q; %d calls", out, want, len(s.Calls()))
+	}
+}

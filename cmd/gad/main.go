@@ -174,8 +174,7 @@ func status(err error) int {
 	return exitInput
 }
 
-// interruptible is a context for a training run, which ends at the first SIGINT,
-// SIGTERM or SIGHUP, so that the run can save; the second ends the process, once
+// interruptible is a context for a training run, which ends at the first of stopSignals, so that the run can save; the second ends the process, once
 // abort has noted it. Whatever has nothing to save is left to the signals' own effect.
 //
 // The function that it returns is called when the run has ended. How is decided then, so
@@ -189,7 +188,7 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, stopSignals...)
 	signal.Ignore(syscall.SIGPIPE) // a closed console is no reason to lose a step
 	done := make(chan struct{})
 	go func() {

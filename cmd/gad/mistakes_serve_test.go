@@ -19,10 +19,13 @@ func TestMistakesOfServe(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, content := range map[string]string{"short.key": "secret\n", "bad.key": "a key with a blank\n", "empty.key": ""} {
+	for name, content := range map[string]string{"short.key": "secret\n", "bad.key": "a key with a blank\n", "empty.key": "", "open.key": strings.Repeat("k", 20)} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Chmod("open.key", 0o644); err != nil {
+		t.Fatal(err)
 	}
 	taken, err := serve.Listen("127.0.0.1:0")
 	if err != nil {
@@ -41,10 +44,11 @@ func TestMistakesOfServe(t *testing.T) {
 		{"serve --model student --listen 0.0.0.0:8000", 2, `serve: --listen 0.0.0.0:8000: other machines reach this address: set an API key in GAD_API_KEY or --api-key-file`},
 		{"serve --model student --listen :8000", 2, `serve: --listen :8000: other machines reach this address: set an API key in GAD_API_KEY or --api-key-file`},
 		{"serve --model student --listen " + address, 2, `serve: --listen ` + address + `: bind: address already in use: choose another port`},
-		{"serve --model student --api-key-file none.key", 2, `serve: --api-key-file: open none.key: no such file or directory`},
+		{"serve --model student --api-key-file none.key", 2, `endpoint: key file none.key: does not exist`},
 		{"serve --model student --api-key-file short.key", 2, `serve: --api-key-file short.key: has 6 characters: a key must have 16 to 1024`},
-		{"serve --model student --api-key-file empty.key", 2, `serve: --api-key-file empty.key: has 0 characters: a key must have 16 to 1024`},
-		{"serve --model student --api-key-file bad.key", 2, `serve: --api-key-file bad.key: has a character that cannot be in a key: use letters, digits and signs of ASCII`},
+		{"serve --model student --api-key-file empty.key", 2, `endpoint: key file empty.key: is empty`},
+		{"serve --model student --api-key-file bad.key", 2, `endpoint: key file bad.key has spaces, line ends or other characters that no key has`},
+		{"serve --model student --api-key-file open.key", 2, `endpoint: key file open.key: mode 0644: others can read it: chmod 600 open.key`},
 		{"serve --model student --slots 0", 2, `serve: --slots 0: must be from 1 to 4096`},
 		{"serve --model student --context 1", 2, `serve: --context 1: must be from 2 to 16777216`},
 		{"serve --model student --context 129", 2, `serve: --context 129: the model takes 128 tokens: lower it`},
@@ -63,5 +67,13 @@ func TestMistakesOfServe(t *testing.T) {
 	t.Setenv(keyVariable, strings.Repeat("k", 20))
 	mistaken(t, []string{work}, []mistake{
 		{"serve --model student --api-key-file short.key", 2, `serve: --api-key-file and GAD_API_KEY: give one of them`},
+	})
+	t.Setenv(keyVariable, "a key with a blank")
+	mistaken(t, []string{work}, []mistake{
+		{"serve --model student", 2, `serve: GAD_API_KEY: has a character that cannot be in a key: use letters, digits and signs of ASCII`},
+	})
+	t.Setenv(keyVariable, "short")
+	mistaken(t, []string{work}, []mistake{
+		{"serve --model student", 2, `serve: GAD_API_KEY: has 5 characters: a key must have 16 to 1024`},
 	})
 }

@@ -104,7 +104,7 @@ func TestRanksOverMPI(t *testing.T) {
 // ends with the bits of a run that was left alone.
 func TestRankFaults(t *testing.T) {
 	f := ready(t)
-	const steps, limit = 10, 4
+	const steps, limit = 10, 10
 	args := func(run string) []string {
 		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2"),
 			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads", "1", fmt.Sprint("trainer.rank_timeout=", limit)})
@@ -165,7 +165,7 @@ func TestRankFaults(t *testing.T) {
 			slowest = max(slowest, time.Since(at))
 			if hang {
 				hangs++
-				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 4s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
+				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 10s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
 					t.Errorf("seed %d: a rank hangs, and nobody says so:\n%s", seed, said)
 				}
 			}
@@ -179,7 +179,7 @@ func TestRankFaults(t *testing.T) {
 	}
 }
 
-// SIGTERM to any rank saves the run, and all ranks end with exit status 75.
+// SIGTERM to any rank, and SIGUSR1 to mpirun, saves the run, and all end with exit status 75.
 func TestRankSignal(t *testing.T) {
 	f := ready(t)
 	const steps = 60
@@ -190,14 +190,18 @@ func TestRankSignal(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	must(t, args(whole)...)
 	run := filepath.Join(t.TempDir(), "run")
-	for last := range 2 { // the second to rank 1, the first to rank 0
+	for last := range 3 {
 		p := ranked(t, 2, args(run)...)
 		wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
 		pids := p.rankPIDs()
 		if len(pids) != 2 {
 			t.Fatalf("ranks %v\n%s", pids, p.said.String())
 		}
-		syscall.Kill(pids[last], syscall.SIGTERM)
+		if last < 2 {
+			syscall.Kill(pids[last], syscall.SIGTERM)
+		} else {
+			p.Process.Signal(syscall.SIGUSR1)
+		}
 		if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
 			t.Fatalf("exit status %d\n%s", code, p.said.String())
 		}

@@ -1,17 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/serve"
+	"gad/internal/endpoint"
 	"gad/model"
 )
 
@@ -30,7 +30,7 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
 			adapterFlag("model"),
 			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8000", Usage: "address and port; port 0 takes a free one"},
-			&cli.StringFlag{Name: "api-key-file", Usage: "file with the API key, instead of " + keyVariable},
+			&cli.StringFlag{Name: "api-key-file", Usage: "file with the API key, readable by its owner alone; instead of " + keyVariable},
 			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder", Usage: "name of the model for clients"},
 			&cli.IntFlag{Name: "slots", Value: 64, Usage: "answers that are sampled at the same time"},
 			&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes", Usage: "longest prompt with its answer, tokens"},
@@ -94,36 +94,26 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 const leastKey = 16
 
 // apiKey is the key of clients; "" is none.
-func apiKey(c *cli.Context) (string, error) {
-	from, key := keyVariable, []byte(os.Getenv(keyVariable))
-	if path := c.String("api-key-file"); path != "" {
-		if len(key) > 0 {
-			return "", usage("serve: --api-key-file and %s: give one of them", keyVariable)
-		}
-		f, err := files().Open(path)
-		if err != nil {
-			return "", usage("serve: --api-key-file: %v", err)
-		}
-		defer f.Close()
-		if key, err = io.ReadAll(io.LimitReader(f, 4096)); err != nil {
-			return "", usage("serve: --api-key-file: %v", err)
-		}
-		from = "--api-key-file " + path
-	} else if c.IsSet("api-key-file") {
-		return "", usage("serve: --api-key-file: is empty: name a file")
-	} else if len(key) == 0 {
+func apiKey(c *cli.Context) (key string, err error) {
+	from := keyVariable
+	switch key = strings.TrimSpace(os.Getenv(keyVariable)); {
+	case !c.IsSet("api-key-file") && key == "":
 		return "", nil
-	}
-	key = bytes.TrimSpace(key)
-	for _, b := range key {
-		if b <= ' ' || b > '~' {
-			return "", usage("serve: %s: has a character that cannot be in a key: use letters, digits and signs of ASCII", from)
+	case c.IsSet("api-key-file") && key != "":
+		return "", usage("serve: --api-key-file and %s: give one of them", keyVariable)
+	case c.IsSet("api-key-file"):
+		from = "--api-key-file " + c.String("api-key-file")
+		if key, err = endpoint.KeyFromFile(files(), c.String("api-key-file")); err != nil {
+			return "", marked{errUsage, err}
 		}
+	}
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", usage("serve: %s: has a character that cannot be in a key: use letters, digits and signs of ASCII", from)
 	}
 	if len(key) < leastKey || len(key) > 1024 {
 		return "", usage("serve: %s: has %d characters: a key must have %d to 1024", from, len(key), leastKey)
 	}
-	return string(key), nil
+	return key, nil
 }
 
 // serve loads the model and answers until a signal.

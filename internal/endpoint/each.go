@@ -34,6 +34,17 @@ const unreached = 20 * time.Second
 // for all, however many are refused.
 func (c *Client) Proven() { c.proven.Store(true) }
 
+// Earlier says what such answers have measured: bytes of prompts and their tokens, answers
+// and their tokens. The first estimates are by them.
+func (c *Client) Earlier(promptBytes, promptTokens, answers, answerTokens int) {
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	c.gate.promptBytes += float64(promptBytes)
+	c.gate.promptTokens += float64(promptTokens)
+	c.gate.choices += float64(answers)
+	c.gate.answerTokens += float64(answerTokens)
+}
+
 // Each calls ask for 0 to n-1, as many at a time as the endpoint may be asked, in that
 // order. An item whose error is Transient is asked again after all others, up to the
 // limit of tries, so that no item holds up the rest; ask should not do again what it

@@ -100,7 +100,7 @@ func (g *gate) enter(ctx context.Context, r Request) (*pass, error) {
 	defer func() { <-g.turn }()
 	p := &pass{choices: max(1, r.N), maxTokens: r.MaxTokens}
 	for _, m := range r.Messages {
-		p.bytes += len(m.Role) + len(m.Content) + 8
+		p.bytes += len(m.Role) + len(m.Content)
 	}
 	for {
 		now := time.Now()

@@ -100,6 +100,26 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
+// TestEarlier: what earlier answers measured is known from the first request on, also
+// while every request fails.
+func TestEarlier(t *testing.T) {
+	s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		if c.Number < 40 {
+			w.Header().Set("Retry-After-Ms", "1")
+			endpointtest.Fail(w, 429, "", "a storm")
+		}
+		return c.Number < 40
+	}}
+	c := start(t, s, endpoint.Options{Concurrency: 8, TokensPerMinute: 60000, Retries: 50})
+	c.Earlier(2400, 500, 100, 900)
+	begin := time.Now()
+	askAll(t, c, 10, func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) })
+	// 50 requests of 14 tokens are 0.7 s at that pace; by the first guess they would be 13 s.
+	if took := time.Since(begin); took > 8*time.Second || len(s.Calls()) != 50 {
+		t.Errorf("took %v, %d calls", took, len(s.Calls()))
+	}
+}
+
 // TestCoolDown: what one request is told to wait, all wait; in seconds, as a date, and in
 // milliseconds. What is no such wish is not obeyed.
 func TestCoolDown(t *testing.T) {

@@ -5,6 +5,7 @@
 //   node check.js axe URL                faults that axe-core finds: 1280 and 400 pixels, light and dark, some tables open
 //   node check.js time URL [N]           milliseconds from navigation to charts drawn, N times, each in a new browser
 //   node check.js use URL                keyboard cursor, zoom, filters, pages, theme: prints what the page then says
+//   node check.js functions              differences of random texts add up to the texts; prints ticks and figures to look at
 //   node check.js picture URL OUT WIDTH HEIGHT light|dark [SELECTOR]
 //   node check.js large DIR STEPS METRICS NAME,NAME,...   writes metrics.jsonl of a run that never was, for "time"
 //
@@ -91,6 +92,24 @@ const commands = {
     await p.select("#theme", "dark");
     console.log("theme:", await p.evaluate(() => getComputedStyle(document.body).backgroundColor));
     await b.close();
+  },
+
+  async functions() {
+    const source = fs.readFileSync(__dirname + "/../../apps/board/page/board.js", "utf8");
+    const part = (a, b) => source.slice(source.indexOf(a), source.indexOf(b));
+    const { difference, ticks, tickText, figure } = new Function(part("const words = t", "const longest =") + part("const finite = x", "// ---- where the data come from") +
+      "; return { difference, ticks, tickText, figure };")();
+    const pieces = ["a", "b", " ", "  ", ",", "cat", "\u00e9", "\u{1f600}", "\n", "<b>"];
+    let seed = 1, wrong = 0;
+    const random = n => (seed = seed * 16807 % 2147483647) % n;
+    const text = () => Array.from({ length: random(12) }, () => pieces[random(pieces.length)]).join("");
+    for (let i = 0; i < 20000; i++) {
+      const a = text(), b = text(), d = difference(a, b), but = kind => d.filter(p => p[0] !== kind).map(p => p[1]).join("");
+      if (but("ins") !== a || but("del") !== b || a === b && d.some(p => p[0] !== "same")) wrong++;
+    }
+    console.log("of 20000 differences", wrong, "do not add up");
+    for (const [a, b] of [[0, 1], [0.1, 0.13], [1, 917], [1e-6, 3e-6], [-5, 1e7]]) { const list = ticks(a, b, 4); console.log("ticks from " + a + " to " + b + ":", list.map(x => tickText(list, x)).join(" ")); }
+    console.log("figures:", [0, 1e-7, 0.00012, 0.05, 12.345, 123.4, 12345, 1.5e6, NaN].map(figure).join(" "));
   },
 
   async picture(url, out, width, height, scheme, selector) {

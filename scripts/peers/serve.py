@@ -171,6 +171,7 @@ def main():
     p.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--new", type=int, default=64, help="tokens of an answer")
+    p.add_argument("--minutes", type=float, default=5, help="no round begins after this time")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--tiny", action="store_true", help="a tiny model and few requests, to test this script")
     o = p.parse_args()
@@ -180,8 +181,11 @@ def main():
         try:
             for name, command, extra, parallel in servers(o, folder):
                 running.append(Server(name, command, extra, parallel))
-            results = {}
+            results, began = {}, time.time()
             for round in range(o.rounds):
+                if time.time() - began > 60 * o.minutes:
+                    print(f"serve.py: {o.minutes:g} minutes are over after {round} rounds", file=sys.stderr)
+                    break
                 for clients in o.clients:
                     requests = clients if o.tiny else {1: 6}.get(clients, 2 * clients)
                     order = running[round % len(running):] + running[:round % len(running)]
@@ -195,7 +199,7 @@ def main():
             for s in running:
                 s.stop()
     print(cpu.machine() + "\n")
-    print(f"Answers of {o.new} tokens to prompts of about {PROMPT}, {o.rounds} rounds, {o.threads} threads. Median (least-most).\n")
+    print(f"Answers of {o.new} tokens to prompts of about {PROMPT}, {max(len(rs) for rs in results.values())} rounds, {o.threads} threads. Median (least-most).\n")
     print("| clients | server | requests/s | new tokens/s | median latency |\n|---:|---|---:|---:|---:|")
     for (clients, name), rs in sorted(results.items(), key=lambda x: x[0][0]):
         cell = lambda k, form: f"{statistics.median(r[k] for r in rs):{form}} ({min(r[k] for r in rs):{form}}-{max(r[k] for r in rs):{form}})"

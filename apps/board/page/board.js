@@ -361,7 +361,7 @@ const shownRuns = () => state.board.runs.filter(r => !state.hidden.has(r.id));
 
 const verdictText = r => ({ healthy: "✓ healthy", sick: "⚠ " + r.findings.length + (r.findings.length === 1 ? " bad sign" : " bad signs"), early: "… too few steps to judge" })[r.verdict];
 const metricOf = name => state.board.metrics.find(m => m.name === name);
-const shortNames = { "critic/d_acc_distinct": "d_acc", "critic/d_acc_fresh": "d_acc", "actor/pg_clipfrac": "clip fraction", "actor/kl_loss": "KL", "reward/kl_mean": "KL", "timing_s/step": "step time",
+const shortNames = { "critic/d_acc_distinct": "d_acc of distinct", "critic/d_acc_fresh": "d_acc", "actor/pg_clipfrac": "clip fraction", "actor/kl_loss": "KL", "reward/kl_mean": "KL", "timing_s/step": "step time",
   "actor/sft_loss": "SFT loss", "critic/d_loss": "d_loss", "val/rouge_l": "ROUGE-L", "val/teacher_nll": "teacher NLL", "actor/grad_norm": "gradient norm", "dpo/loss": "DPO loss", "dpo/acc": "accuracy", "dpo/margin": "margin" };
 
 const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? "" : d.toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }); };

@@ -335,7 +335,7 @@ func (s *suite) attentionOfColumns() {
 			Q, W := a.H*a.E, a.K*a.E
 			for _, p := range []compute.Pack{{Start: []int32{0}}, {Start: []int32{0, 1, 2, 9, 9, 12}}, {Start: []int32{0, 2, 68, 70, 72}, Parent: []int32{-1, -1, 1, 1}}} {
 				for _, valuesOnly := range []bool{false, true} {
-					if valuesOnly && gap[0] != 8 {
+					if gap[0] != 8 && (valuesOnly || p.Parent != nil) { // the longest pack takes long
 						continue
 					}
 					N := int(p.Start[p.Segments()])

@@ -52,7 +52,6 @@ type Server struct {
 	calls    []Call
 	before   map[string]int
 	answered map[string]int // good answers that have been written, by prompt
-	leaked   []string       // requests with a key where none should come
 	inflight int
 	most     int
 	files    map[string]*file

@@ -1,0 +1,131 @@
+package board
+
+import (
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gad/internal/report"
+)
+
+// chromium is a browser of this machine.
+func chromium(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a browser: left out with -short")
+	}
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skip("no chromium on this machine")
+	return ""
+}
+
+// dom is the document that a page has become once its scripts have run.
+func dom(t *testing.T, url string) string {
+	t.Helper()
+	for range 5 {
+		c := exec.Command(chromium(t), "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--window-size=1280,3000",
+			"--run-all-compositor-stages-before-draw", "--virtual-time-budget=8000", "--dump-dom", url)
+		out, err := c.Output()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if strings.Contains(string(out), "data-drawn=") {
+			return string(out)
+		}
+	}
+	t.Fatalf("%s: no charts were drawn", url) // five times: a busy machine's virtual time may end too soon once
+	return ""
+}
+
+// In a browser the planted texts are seen, and none of them has run: live and as a file.
+func TestHostileTextInABrowser(t *testing.T) {
+	chromium(t)
+	b := show(t, infested(t))
+	b.now = time.Now
+	d, err := b.Document(Limits{Points: Points, Steps: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "report.html")
+	if _, err := d.Write(nil, file); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(b.Handler())
+	defer server.Close()
+	for _, url := range []string{server.URL + "/", "file://" + file} {
+		seen := dom(t, url)
+		head, _, _ := strings.Cut(seen, "</head>")
+		if strings.Contains(head, "<title>PWNED") || strings.Count(seen, "<iframe") > 0 || strings.Count(seen, "<img") > 0 {
+			t.Errorf("%s: a planted text has run:\n%.1000s", url, seen)
+		}
+		body := seen[strings.Index(seen, "<main"):strings.Index(seen, "</main>")] // a file's data follow
+		if strings.Contains(body, "<script") {
+			t.Errorf("%s: a script stands in the page", url)
+		}
+		for _, text := range []string{"&lt;/script&gt;&lt;script&gt;document.title=\"PWNED\"&lt;/script&gt; s", "&lt;iframe srcdoc=", "discriminator always right", "metrics.jsonl: line 27: not a JSON object"} {
+			if !strings.Contains(body, text) {
+				t.Errorf("%s: does not show %q", url, text)
+			}
+		}
+	}
+}
+
+// What a browser makes of two runs: verdicts, curves that can be read without seeing them,
+// samples with their differences, settings that differ.
+func TestPageInABrowser(t *testing.T) {
+	chromium(t)
+	root := t.TempDir()
+	f := begin(t, filepath.Join(root, "first"), report.Options{TotalSteps: 30, Command: "gad train"}, "actor.optim.lr=3e-5")
+	g := begin(t, filepath.Join(root, "second"), report.Options{TotalSteps: 30, Command: "gad train"}, "actor.optim.lr=4e-5")
+	for step := 1; step <= 30; step++ {
+		f.step(step, game(step))
+		values := game(step)
+		values["critic/d_acc_distinct"] = 1
+		if step < 25 {
+			g.step(step, values)
+		}
+	}
+	f.samples(30, report.Sample{Row: 7, Prompt: "Say it", Student: "the red cat sat", Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
+	f.rec.End(report.Finished, "done")
+	b := show(t, root)
+	d, err := b.Document(Limits{Points: Points, Steps: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(root, "report.html")
+	if _, err := d.Write(nil, file); err != nil {
+		t.Fatal(err)
+	}
+	seen := dom(t, "file://"+file)
+	for what, text := range map[string]string{
+		"the verdicts":                `<span class="verdict healthy">✓ healthy</span>`,
+		"the other verdict":           `<span class="verdict sick">⚠ 1 bad sign</span>`,
+		"the state":                   `train · step 30 of 30 · finished`,
+		"a curve in words":            `aria-valuetext="step 30: first 0.800; second 1 at step 24"`,
+		"its range":                   `aria-valuemax="30"`,
+		"what a metric means":         `d_acc_fresh over the pairs whose texts differ; guessing is 0.5`,
+		"a difference":                `the <del>blue</del><ins>red</ins> cat sat<del> down</del>`,
+		"an advantage":                `data-label="advantage">-0.750</td>`,
+		"a score":                     `data-label="student's score">1.500</td>`,
+		"a setting that is different": `<code>actor.optim.lr</code>`,
+		"its value":                   `data-label="second">4e-05</td>`,
+		"the doctor":                  `<b>discriminator always right</b>`,
+	} {
+		if !strings.Contains(seen, text) {
+			t.Errorf("%s: the page lacks %s", what, text)
+		}
+	}
+	if strings.Contains(seen[:strings.Index(seen, "<script type=")], "<code>critic.optim.lr</code>") {
+		t.Error("a setting that is equal is shown among those that differ")
+	}
+	if n := strings.Count(seen, `class="line"`); n < 20 {
+		t.Errorf("%d curves are drawn", n)
+	}
+}
