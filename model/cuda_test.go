@@ -529,7 +529,7 @@ func momentBytes(m *Model, f Footprint, o AdamWConfig) int64 {
 	if o.Offload {
 		host = compute.Host
 	}
-	return needed(f, momentNeeds(m.params, o.Moments8, host))
+	return needed(f, partNeeds(m.params, partsOf(m.params, 0, extent(m.params)), o.Moments8, host))
 }
 
 // Sampling: the tokens are the CPU's in float32; log-probabilities are those that

@@ -334,7 +334,12 @@ func (m *Model) read(name string, t compute.Tensor, dst []float32, lo int) error
 	if err := m.be.Sync(); err != nil {
 		return err
 	}
-	for i, x := range dst {
+	return finite(name, dst, lo)
+}
+
+// finite wants finite values of a tensor's elements from lo on.
+func finite(name string, part []float32, lo int) error {
+	for i, x := range part {
 		if x-x != 0 {
 			return fmt.Errorf("tensor %q: element %d: %g: %w: it is not saved: go back to an earlier checkpoint", name, lo+i, x, ErrNotFinite)
 		}

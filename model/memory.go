@@ -87,22 +87,17 @@ func weightNeeds(params []*compute.Param, class func(*compute.Param) compute.Cla
 	return needs
 }
 
-// momentNeeds is what AdamW's moments of params need, in 8 bits where that is set and p is so
-// kept; host is Host or nothing.
-func momentNeeds(params []*compute.Param, eight bool, host compute.Class) (needs []need) {
-	for _, p := range params {
-		if !eight || !coded(p) {
-			needs = append(needs,
-				need{"first moment", p, compute.Wide | host, p.Len(), &p.M},
-				need{"second moment", p, compute.Wide | host, p.Len(), &p.V})
-			continue
-		}
-		blocks := compute.Blocks(p.Len())
-		needs = append(needs,
-			need{"first moment", p, compute.Code | host, p.Len(), &p.M},
-			need{"scales of the first moment", p, compute.Wide | host, blocks, &p.MScale},
-			need{"second moment", p, compute.Code | host, p.Len(), &p.V},
-			need{"scales of the second moment", p, compute.Wide | host, blocks, &p.VScale})
+// momentsOf is what AdamW's moments of p need, in 8 bits or not; host is Host or nothing.
+func momentsOf(p *compute.Param, eight bool, host compute.Class) []need {
+	if !eight {
+		return []need{
+			{"first moment", p, compute.Wide | host, p.Len(), &p.M},
+			{"second moment", p, compute.Wide | host, p.Len(), &p.V}}
 	}
-	return needs
+	blocks := compute.Blocks(p.Len())
+	return []need{
+		{"first moment", p, compute.Code | host, p.Len(), &p.M},
+		{"scales of the first moment", p, compute.Wide | host, blocks, &p.MScale},
+		{"second moment", p, compute.Code | host, p.Len(), &p.V},
+		{"scales of the second moment", p, compute.Wide | host, blocks, &p.VScale}}
 }

@@ -42,6 +42,9 @@ type Options struct {
 	// one of the other stands a step of the optimizer. Both have one block of memory for
 	// their gradients.
 	Turns *Model
+	// StatesOver are the ranks that an optimizer of the model divides AdamW's state among;
+	// nil keeps all of it. They are also those that are given to Split.
+	StatesOver *Ranks
 
 	rewritten bool // frozen weights that Remerge writes
 }

@@ -127,8 +127,8 @@ func TestMoments8(t *testing.T) {
 		must(t, os.WriteFile(path, again.Bytes(), 0o600))
 		refused(ro, `F32, want U8: its moments are not kept as here: set optim.moments to float32`)
 		var list []safetensors.Source
-		for _, p := range read.params {
-			for _, s := range ro.stored(p) {
+		for i := range read.params {
+			for _, s := range ro.stored(i) {
 				list = append(list, read.source(s.name, s.shape, s.t, s.dtype))
 			}
 		}

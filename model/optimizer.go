@@ -38,6 +38,12 @@ type Optimizer struct {
 	steps   int
 	skipped int
 	gs      []compute.Tensor // the gradients
+
+	// Where each rank has a part (Options.StatesOver):
+	ranks *Ranks
+	cuts  []int            // of the flat order of the gradients, into the parts of all ranks
+	parts []part           // [parameters] this rank's; otherwise all
+	own   []*compute.Param // the parts that are stepped
 }
 
 // NewOptimizer allocates the moments. Their memory belongs to m.
@@ -56,10 +62,16 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	if c.Offload {
 		host = compute.Host
 	}
-	if err := m.take(momentNeeds(m.params, c.Moments8, host)); err != nil {
+	o := &Optimizer{m: m, c: c, parts: partsOf(m.params, 0, extent(m.params))}
+	if r := m.opt.StatesOver; r.Size() > 1 {
+		o.ranks, o.cuts = r, cut(m.params, r.Size(), c.Moments8)
+		mine := r.Part(r.Rank())
+		o.parts = partsOf(m.params, o.cuts[mine], o.cuts[mine+1])
+	}
+	if err := m.take(partNeeds(m.params, o.parts, c.Moments8, host)); err != nil {
 		return nil, err
 	}
-	return &Optimizer{m: m, c: c}, nil
+	return o, nil
 }
 
 // Step updates the weights from the gathered gradients, of all ranks together, at the
@@ -71,18 +83,11 @@ func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error)
 	if !(lr >= 0 && !math.IsInf(lr, 0)) {
 		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: expected a finite number of at least 0", lr)
 	}
-	if err := o.m.joinRanks(); err != nil {
+	squares, err := o.join()
+	if err != nil {
 		return 0, false, err
 	}
-	be, ps := o.m.be, o.m.params
-	o.gs = o.gs[:0]
-	for _, p := range ps {
-		o.gs = append(o.gs, p.G)
-	}
-	gradNorm = math.Sqrt(be.SumSquares(o.gs))
-	if err := be.Sync(); err != nil {
-		return 0, false, fmt.Errorf("model: optimizer: gradient norm: %w", err)
-	}
+	gradNorm = math.Sqrt(squares)
 	if math.IsNaN(gradNorm) || math.IsInf(gradNorm, 0) {
 		o.skipped++
 		return gradNorm, true, o.ZeroGrad()
@@ -92,7 +97,12 @@ func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error)
 		scale = min(1, o.c.ClipNorm/(gradNorm+1e-6))
 	}
 	o.steps++
-	be.AdamW(ps, compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
+	o.m.be.AdamW(o.stepped(), compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
+	if o.Sharded() {
+		if err := o.gatherWeights(); err != nil {
+			return 0, false, err
+		}
+	}
 	return gradNorm, false, o.ZeroGrad()
 }
 
@@ -117,32 +127,43 @@ const optimizerFormat = "gad-optimizer-1"
 type stored struct {
 	name  string
 	shape []int
-	t     compute.Tensor
+	t     compute.Tensor // its elements from lo on: of several ranks perhaps a part, or none
+	lo    int
 	dtype safetensors.DType
 }
 
-// stored are the tensors of p's state: the moments "m.<parameter>" and "v.<parameter>";
-// of moments in 8 bits the codes, and their scales, "m.scale.<parameter>".
-func (o *Optimizer) stored(p *compute.Param) (list []stored) {
+// len is the number of elements, those of all ranks.
+func (s stored) len() int {
+	n := 1
+	for _, d := range s.shape {
+		n *= d
+	}
+	return n
+}
+
+// stored are the tensors of the state of parameter i: the moments "m.<parameter>" and
+// "v.<parameter>"; of moments in 8 bits the codes, and their scales, "m.scale.<parameter>".
+func (o *Optimizer) stored(i int) (list []stored) {
+	p, x := o.m.params[i], o.parts[i]
 	for _, s := range []struct {
 		name     string
 		t, scale compute.Tensor
-	}{{"m.", p.M, p.MScale}, {"v.", p.V, p.VScale}} {
-		if s.scale.Absent() {
-			list = append(list, stored{s.name + p.Name, p.Shape, s.t, safetensors.F32})
+	}{{"m.", x.step.M, x.step.MScale}, {"v.", x.step.V, x.step.VScale}} {
+		if !o.c.Moments8 || !coded(p) {
+			list = append(list, stored{s.name + p.Name, p.Shape, s.t, x.lo, safetensors.F32})
 			continue
 		}
-		list = append(list, stored{s.name + p.Name, p.Shape, s.t, safetensors.U8},
-			stored{s.name + "scale." + p.Name, []int{s.scale.Len()}, s.scale, safetensors.F32})
+		list = append(list, stored{s.name + p.Name, p.Shape, s.t, x.lo, safetensors.U8},
+			stored{s.name + "scale." + p.Name, []int{compute.Blocks(p.Len())}, s.scale, x.lo / compute.MomentBlock, safetensors.F32})
 	}
 	return list
 }
 
 // Bytes is the size of what Save writes without the master weights, headers apart.
 func (o *Optimizer) Bytes() (n int64) {
-	for _, p := range o.m.params {
-		for _, s := range o.stored(p) {
-			n += int64(s.dtype.Size()) * int64(s.t.Len())
+	for i := range o.m.params {
+		for _, s := range o.stored(i) {
+			n += int64(s.dtype.Size()) * int64(s.len())
 		}
 	}
 	return n
@@ -152,11 +173,18 @@ func (o *Optimizer) Bytes() (n int64) {
 // bits with their scales, the counts in the metadata and, if master, the weights
 // "w.<parameter>", which a folder of a narrower dtype does not hold in full: with them a
 // resumed run has the same bits.
+//
+// If the state is Sharded, all ranks call Save together, and each writes the whole state:
+// those that have no file give io.Discard.
 func (o *Optimizer) Save(w io.Writer, master bool) error {
 	var ts []safetensors.Source
-	for _, p := range o.m.params {
-		for _, s := range o.stored(p) {
-			ts = append(ts, o.m.source(s.name, s.shape, s.t, s.dtype))
+	for i, p := range o.m.params {
+		for _, s := range o.stored(i) {
+			if o.Sharded() {
+				ts = append(ts, o.gathered(s))
+			} else {
+				ts = append(ts, o.m.source(s.name, s.shape, s.t, s.dtype))
+			}
 		}
 		if master {
 			ts = append(ts, o.m.source("w."+p.Name, p.Shape, p.W, safetensors.F32))
@@ -194,15 +222,16 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("counts: %w", err)
 	}
-	var places []transfer
+	var all []*safetensors.Tensor
+	var places []transfer // of this rank's part
 	var want []stored
 	ps := o.m.params
-	for _, p := range ps {
-		want = append(want, o.stored(p)...)
+	for i := range ps {
+		want = append(want, o.stored(i)...)
 	}
 	own := len(want)
 	for _, p := range ps {
-		want = append(want, stored{"w." + p.Name, p.Shape, p.W, safetensors.F32})
+		want = append(want, stored{"w." + p.Name, p.Shape, p.W, 0, safetensors.F32})
 	}
 	_, master := f.Tensor(want[own].name)
 	if !master {
@@ -217,12 +246,16 @@ func (o *Optimizer) load(f *safetensors.File) error {
 		if !ok || t.DType != s.dtype || !slices.Equal(t.Shape, s.shape) {
 			return fmt.Errorf("tensor %q: missing, or not %s %v: the state of another model", s.name, s.dtype, s.shape)
 		}
-		places = append(places, transfer{from: t, to: s.t, code: s.dtype == safetensors.U8})
+		all = append(all, t)
+		if n, width := s.t.Len(), s.dtype.Size(); n > 0 {
+			mine := &safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{n}, Data: t.Data[s.lo*width : (s.lo+n)*width]}
+			places = append(places, transfer{from: mine, to: s.t, code: s.dtype == safetensors.U8})
+		}
 	}
 	if n := len(f.Names()); n != len(want) {
 		return fmt.Errorf("%d tensors, of which %d belong to this model: the state of another model", n, len(want))
 	}
-	if err := checkState(places); err != nil {
+	if err := checkState(all); err != nil {
 		return err
 	}
 	if err := o.m.upload(places); err != nil {
@@ -241,11 +274,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 }
 
 // checkState wants finite values, and no negative ones where they are sums of squares or scales.
-func checkState(places []transfer) error {
-	var list []*safetensors.Tensor
-	for _, p := range places {
-		list = append(list, p.from)
-	}
+func checkState(list []*safetensors.Tensor) error {
 	nowhere := func(_, _, _ int) []float32 { return nil }
 	return widen(list, nowhere, func(i, lo int, part []float32, _ bool) error {
 		if !strings.HasPrefix(list[i].Name, "v.") && !strings.HasPrefix(list[i].Name, "m.scale.") {

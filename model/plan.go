@@ -10,6 +10,7 @@ type PlanOptions struct {
 	LoRA      LoRA  // adapters alone are counted: their base is a frozen model's Plan
 	Moments8  bool  // AdamWConfig's
 	Offload   bool  // AdamWConfig's
+	Ranks     int   // that AdamW's state is divided among (Options.StatesOver); 0 is 1
 	Turns     int64 // bytes of the gradients of a model that learns in turn with this one (Options.Turns): both have one block
 	Merged    bool  // frozen weights that are written again and again (Model.Merged)
 	Tokens    int   // of the largest pack
@@ -79,12 +80,13 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	}
 	if o.Trainable {
 		p.Gradients = f.Element(compute.Wide) * int64(gradElements(f, own))
+		moments := mostNeeds(f, own, max(o.Ranks, 1), o.Moments8)
 		if o.Offload && f.Element(compute.Wide|compute.Host) == 0 {
-			for _, x := range momentNeeds(own, o.Moments8, 0) {
+			for _, x := range moments {
 				p.HostMoments += f.Element(x.class) * int64(x.n)
 			}
 		} else {
-			p.Moments = needed(f, momentNeeds(own, o.Moments8, 0))
+			p.Moments = needed(f, moments)
 		}
 	}
 	// The workspace keeps the most that was asked for for each purpose.

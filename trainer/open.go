@@ -358,7 +358,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if s.dir != "" && !s.inPlace && c.Actor.LoRA.On() && !model.IsAdapter(from) {
 		return fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", ErrConfig, c.Actor.LoRA.Rank, s.dir)
 	}
-	student, o := from, model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, LoRA: c.Actor.LoRA, Seed: t.seed()}
+	student, o := from, model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, LoRA: c.Actor.LoRA, Seed: t.seed(), StatesOver: t.statesOver()}
 	err = t.busy("loading the student", func() (err error) {
 		if s.dir == "" && c.Model.Adapter != "" {
 			if student = c.Model.Adapter; !model.IsAdapter(student) {
@@ -417,7 +417,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	err = t.busy("loading the discriminator", func() (err error) {
 		// With adapters on both it stands on the student's base.
 		m, err := model.Load(t.be, scorer, model.Options{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute,
-			LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(), Seed: t.seed(), ScoreInit: c.Critic.HeadStd(cfg.Hidden)})
+			LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(), Seed: t.seed(), ScoreInit: c.Critic.HeadStd(cfg.Hidden), StatesOver: t.statesOver()})
 		if err != nil {
 			return fmt.Errorf("critic: %w", err)
 		}
@@ -552,7 +552,7 @@ func (t *Trainer) introduce(s start) {
 	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
 		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not be trained", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
-	p := Plan{Stage: t.Stage, PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
+	p := Plan{Stage: t.Stage, ranks: t.ranks.Size(), PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
 	p.Memory = p.planMemory(t.be, t.actor.Model().Config(), t.cfg)
 	if need, free := total(p.Memory), t.free; free > 0 && need > free {
 		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", bytesText(need), bytesText(free)))

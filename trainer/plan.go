@@ -40,6 +40,10 @@ type Plan struct {
 	Predicted   bool    // StepTime is a model's of a GPU that need not be there
 
 	actorGradient, criticGradient int64 // bytes
+
+	ranks     int // of the run; 0 is 1
+	footprint model.Footprint
+	shape     model.Config
 }
 
 // Item is a named number of bytes.
@@ -125,6 +129,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if fit && p.MemoryFree == 0 {
 		return nil, fmt.Errorf("%w: plan: --fit: the memory of the device is not known: give --memory GB", ErrConfig)
 	}
+	p.footprint, p.shape = f, shape
 	p.take(f, shape, c)
 	if p.tooLarge() || fit {
 		// What an earlier stage kept in float32 is read in float32.
@@ -210,12 +215,29 @@ func (c *Config) discriminator() model.PlanOptions {
 		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
 
+// OverRanks makes it the plan of one of several ranks: with trainer.shard_optimizer each
+// takes less memory than one process.
+func (p *Plan) OverRanks(c Config, ranks int) {
+	if p.ranks = ranks; p.Fit != nil {
+		c = p.Fit.config
+	}
+	p.take(p.footprint, p.shape, c)
+}
+
+// divided is o with AdamW's states divided among the ranks, if c says so.
+func (p *Plan) divided(c Config, o model.PlanOptions) model.PlanOptions {
+	if c.Trainer.ShardOptimizer {
+		o.Ranks = p.ranks
+	}
+	return o
+}
+
 // planHost adds up what lies in the memory of a GPU's host.
 func (p *Plan) planHost(f model.Footprint, shape model.Config, c Config) (items []Item) {
-	if n := shape.Plan(f, c.student()).HostMoments; n > 0 {
+	if n := shape.Plan(f, p.divided(c, c.student())).HostMoments; n > 0 {
 		items = append(items, Item{"actor: optimizer", n, ""})
 	}
-	if n := shape.Plan(f, c.discriminator()).HostMoments; n > 0 && p.Stage.hasCritic() {
+	if n := shape.Plan(f, p.divided(c, c.discriminator())).HostMoments; n > 0 && p.Stage.hasCritic() {
 		items = append(items, Item{"critic: optimizer", n, ""})
 	}
 	return items
@@ -283,13 +305,17 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 			add(name+": gradients", m.Gradients)
 		}
 		add(name+": optimizer", m.Moments)
+		if o.Ranks > 1 && m.Moments > 0 {
+			o.Ranks = 1
+			items[len(items)-1].Note = fmt.Sprintf("its part of %s, on %d ranks (trainer.shard_optimizer)", bytesText(shape.Plan(f, o).Moments), p.ranks)
+		}
 		add(name+": key/value cache", m.Cache)
 	}
 	sampled := func(o model.PlanOptions, n int) model.PlanOptions {
 		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew = c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse
 		return o
 	}
-	student, discriminator := c.student(), c.discriminator()
+	student, discriminator := p.divided(c, c.student()), p.divided(c, c.discriminator())
 	p.actorGradient, p.criticGradient = shape.Plan(f, student).Gradients, 0
 	if game {
 		p.criticGradient = shape.Plan(f, discriminator).Gradients

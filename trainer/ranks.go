@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math"
 	"strings"
 	"time"
@@ -122,6 +123,28 @@ func (t *Trainer) split() error {
 	return nil
 }
 
+// statesOver are the ranks that divide AdamW's states among them; nil if each has all.
+func (t *Trainer) statesOver() *model.Ranks {
+	if !t.cfg.Trainer.ShardOptimizer {
+		return nil
+	}
+	return t.ranks
+}
+
+// saveParts hands rank 0 this rank's parts of the optimizer states, in the order in which it writes
+// them (fill).
+func (t *Trainer) saveParts() error {
+	if o := t.actor.Optimizer(); o.Sharded() {
+		if err := o.Save(io.Discard, false); err != nil {
+			return err
+		}
+	}
+	if t.critic != nil && t.critic.Optimizer().Sharded() {
+		return t.critic.Optimizer().Save(io.Discard, false)
+	}
+	return nil
+}
+
 // sameWeights wants all ranks to hold the same weights: a rank whose memory or processor
 // errs would otherwise lead the run astray.
 func (t *Trainer) sameWeights() error {
@@ -228,7 +251,11 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 	sent := 2 * all * int64(ranks-1) / int64(ranks)
 	fmt.Fprintf(&b, "%d ranks, each with all weights and %d of %s\n", ranks, c.Trainer.Shards/ranks, report.Count(c.Trainer.Shards, "shard"))
 	line("memory of each: as above, sums of shards", bytesText(int64(log2(c.Trainer.Shards/ranks))*max(p.actorGradient, p.criticGradient)), "")
-	line("sent by each for a step", bytesText(sent), fmt.Sprintf("gradients of %s of the student and %d of the discriminator", report.Count(actorSteps, "optimizer step"), criticSteps))
+	what := "gradients"
+	if c.Trainer.ShardOptimizer {
+		what = "gradients, and as many weights back," // each half as much as a sum of gradients
+	}
+	line("sent by each for a step", bytesText(sent), fmt.Sprintf("%s of %s of the student and %d of the discriminator", what, report.Count(actorSteps, "optimizer step"), criticSteps))
 	line(fmt.Sprintf("time of it at %g Gbit/s", gbits), secondsText(8*float64(sent)/gbits/1e9), "--bandwidth")
 	same := "the same for any number of ranks"
 	if c.Trainer.Device == "cuda" {
@@ -240,6 +267,9 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 
 // CheckRanks refuses a number of ranks that the settings cannot be divided among.
 func (c *Config) CheckRanks(ranks int) error {
+	if ranks > 1 && c.Trainer.ShardOptimizer && c.Trainer.Device == "cuda" {
+		return fmt.Errorf("%w: trainer.shard_optimizer is true, but trainer.device is cuda: optimizer states are divided among CPU ranks alone: leave it out, or lower their memory by optim.moments=8bit or optim.offload=true", ErrConfig)
+	}
 	if c.Trainer.Shards%ranks != 0 {
 		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)
 	}

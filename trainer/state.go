@@ -144,6 +144,8 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 		} else if err != nil {
 			return err
 		}
+	} else if err := t.saveParts(); err != nil {
+		return err
 	}
 	if err := t.ranks.Barrier("the checkpoint"); err != nil {
 		return err

@@ -135,6 +135,9 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit 
 	if err != nil {
 		return err
 	}
+	if network.ranks > 1 {
+		plan.OverRanks(cfg, network.ranks)
+	}
 	fmt.Fprint(p.out, plan)
 	if network.ranks > 1 {
 		fmt.Fprint(p.out, plan.RanksText(cfg, network.ranks, network.gbits))

@@ -268,33 +268,15 @@ func (g *Group) Sum(what string, x []float32) error {
 	if err := g.begin("sum", what); err != nil {
 		return err
 	}
-	type part struct{ lo, hi int }
-	mine, rank := part{0, len(x)}, g.Rank()
-	var halves []part // that were given away, by distance
-	for d := 1; d < g.Size(); d *= 2 {
-		mid := mine.lo + (mine.hi-mine.lo)/2
-		keep, give := part{mine.lo, mid}, part{mid, mine.hi}
-		if rank&d != 0 {
-			keep, give = give, keep
-		}
-		if err := g.sameLength(rank^d, len(x)); err != nil {
-			return err
-		}
-		if err := g.swapAdd(rank^d, x[give.lo:give.hi], x[keep.lo:keep.hi]); err != nil {
-			return err
-		}
-		halves = append(halves, give)
-		mine = keep
+	n := g.Size()
+	cuts := make([]int, n+1)
+	for i := range cuts {
+		cuts[i] = i * len(x) / n
 	}
-	for d := g.Size() / 2; d > 0; d /= 2 {
-		give := halves[len(halves)-1]
-		halves = halves[:len(halves)-1]
-		if err := g.swapParts(rank^d, x[mine.lo:mine.hi], x[give.lo:give.hi]); err != nil {
-			return err
-		}
-		mine = part{min(mine.lo, give.lo), max(mine.hi, give.hi)}
+	if err := g.halve(x, cuts); err != nil {
+		return err
 	}
-	return nil
+	return g.double(x, cuts)
 }
 
 // sameLength wants n to be the same on both sides.
@@ -310,7 +292,7 @@ func (g *Group) sameLength(peer, n int) error {
 }
 
 // swapAdd sends out and adds what comes to sum, a chunk at a time. The two may differ in
-// length by one.
+// length.
 func (g *Group) swapAdd(peer int, out, sum []float32) error {
 	if g.buf == nil {
 		g.buf = make([]float32, sumChunk)

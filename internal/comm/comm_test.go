@@ -323,3 +323,54 @@ func TestRanksAreAPowerOfTwo(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The two halves of a sum over parts of any size: each rank's part has the bits of Sum, then
+// all ranks have all parts.
+func TestSumParts(t *testing.T) {
+	for _, ranks := range []int{1, 2, 4, 8} {
+		for _, n := range []int{0, 5, 1001, 1<<20 + 77} {
+			cuts := make([]int, ranks+1) // none, or more and more
+			for i := range cuts {
+				cuts[i] = n * i * (i / 2) / (ranks * max(1, ranks/2))
+			}
+			cuts[ranks] = n
+			noErrors(t, commtest.Run(ranks, time.Minute, func(g *comm.Group) error {
+				want, x := make([]float32, n), make([]float32, n)
+				for i := range x {
+					x[i] = value(g.Rank(), i)
+				}
+				copy(want, x)
+				if err := g.Sum("test", want); err != nil {
+					return err
+				}
+				differ := func(lo, hi int) error {
+					for i := lo; i < hi; i++ {
+						if math.Float32bits(x[i]) != math.Float32bits(want[i]) {
+							return fmt.Errorf("%d ranks, cuts %v: element %d is %g, want %g", ranks, cuts, i, x[i], want[i])
+						}
+					}
+					return nil
+				}
+				if err := g.SumParts("test", x, cuts); err != nil {
+					return err
+				}
+				mine := g.Part(g.Rank())
+				if g.Part(mine) != g.Rank() {
+					return fmt.Errorf("rank %d has part %d, which is rank %d's", g.Rank(), mine, g.Part(mine))
+				}
+				if err := differ(cuts[mine], cuts[mine+1]); err != nil {
+					return err
+				}
+				for i := range x { // what the others have left is of no use
+					if i < cuts[mine] || i >= cuts[mine+1] {
+						x[i] = float32(math.NaN())
+					}
+				}
+				if err := g.GatherParts("test", x, cuts); err != nil {
+					return err
+				}
+				return differ(0, n)
+			}))
+		}
+	}
+}

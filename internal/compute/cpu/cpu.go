@@ -664,15 +664,23 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	total := 0.0
 	for _, t := range ts {
-		b.x = f32("SumSquares", "t", t, t.Len())
-		blocks := (len(b.x) + block - 1) / block
-		b.sums = slices.Grow(b.sums[:0], blocks)[:blocks]
-		b.each(len(b.x), func(b *Backend, lo, hi int) { b.sums[lo/block] = b.k.sumSquares(b.x[lo:hi]) })
-		for _, s := range b.sums {
+		for _, s := range b.SquaresOfBlocks(t) {
 			total += s
 		}
 	}
 	return total
+}
+
+// SumBlock is how many elements SumSquares sums by themselves.
+func (b *Backend) SumBlock() int { return block }
+
+// SquaresOfBlocks are the sums that SumSquares adds up for t, until the next call.
+func (b *Backend) SquaresOfBlocks(t compute.Tensor) []float64 {
+	b.x = f32("SumSquares", "t", t, t.Len())
+	blocks := (len(b.x) + block - 1) / block
+	b.sums = slices.Grow(b.sums[:0], blocks)[:blocks]
+	b.each(len(b.x), func(b *Backend, lo, hi int) { b.sums[lo/block] = b.k.sumSquares(b.x[lo:hi]) })
+	return b.sums
 }
 
 // AdamW is one optimizer step of ps. The decay is taken as W - LR*Decay*W:

@@ -1,0 +1,253 @@
+package model
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+
+	"gad/internal/compute"
+	"gad/internal/safetensors"
+)
+
+// ZeRO stage 1 (arXiv 1910.02054, section 5.1): each rank keeps AdamW's moments of one part
+// of the parameters and steps these. A step
+//
+//	sums the gradients, of which each rank gets its part,
+//	adds up the squares of the parts in the order of a single process,
+//	steps the part, and gathers the weights of all parts.
+//
+// Both transfers together are those of a sum of all gradients, and go through its memory. The
+// bits are those of a step without it.
+
+// partUnit is the multiple of elements, from a parameter's beginning, at which it may be cut:
+// one of compute.MomentBlock, and of the blocks that a CPU sums by themselves.
+const partUnit = 8192
+
+// part is what a rank's optimizer steps of a parameter: the elements lo to hi-1.
+type part struct {
+	lo, hi int
+	step   *compute.Param // these elements and their moments; of all elements the parameter itself
+}
+
+// cut divides the flat order of the parameters' gradients among ranks, into parts whose
+// moments take about as much memory. It gives the positions at which they begin, and the end.
+func cut(params []*compute.Param, ranks int, eight bool) []int {
+	weight := func(p *compute.Param) int { // of an element; scales are left out
+		if eight && coded(p) {
+			return 1
+		}
+		return 4
+	}
+	all, before, at := 0, 0, 0 // weights; position in a block of gradients
+	for _, p := range params {
+		all += weight(p) * p.Len()
+	}
+	cuts := make([]int, 1, ranks+1)
+	for _, p := range params {
+		next := at + aligned(p.Len())
+		for len(cuts) < ranks {
+			in := (len(cuts)*all/ranks - before) / weight(p)
+			if in > p.Len() {
+				break
+			}
+			if in = (in + partUnit/2) / partUnit * partUnit; in >= p.Len() {
+				cuts = append(cuts, next)
+			} else {
+				cuts = append(cuts, at+in)
+			}
+		}
+		before, at = before+weight(p)*p.Len(), next
+	}
+	return append(cuts, at)
+}
+
+// partsOf are the parts of params between two positions, without memory.
+func partsOf(params []*compute.Param, from, to int) []part {
+	list, at := make([]part, len(params)), 0
+	for i, p := range params {
+		n := p.Len()
+		x := part{lo: min(max(from-at, 0), n), hi: min(max(to-at, 0), n), step: p}
+		if x.hi-x.lo < n {
+			m := x.hi - x.lo
+			x.step = &compute.Param{Name: p.Name, Shape: []int{m}, Rows: 1, Cols: m, Decay: p.Decay}
+		}
+		list[i], at = x, at+aligned(n)
+	}
+	return list
+}
+
+// partNeeds is what AdamW's moments of parts of params need, in 8 bits where that is set and the
+// parameter is so kept; host is Host or nothing.
+func partNeeds(params []*compute.Param, parts []part, eight bool, host compute.Class) (needs []need) {
+	for i, p := range params {
+		if x := parts[i]; x.hi > x.lo {
+			needs = append(needs, momentsOf(x.step, eight && coded(p), host)...)
+		}
+	}
+	return needs
+}
+
+// mostNeeds is partNeeds of the rank that needs most.
+func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (most []need) {
+	cuts := cut(params, ranks, eight)
+	for r := range ranks {
+		if needs := partNeeds(params, partsOf(params, cuts[r], cuts[r+1]), eight, 0); needed(f, needs) >= needed(f, most) {
+			most = needs
+		}
+	}
+	return most
+}
+
+// squared is a Backend that sums squares in blocks of SumBlock elements, one after the other:
+// several ranks can do it as one.
+type squared interface {
+	SumBlock() int
+	SquaresOfBlocks(t compute.Tensor) []float64
+}
+
+// Sharded reports whether each rank has a part of the state.
+func (o *Optimizer) Sharded() bool { return o.cuts != nil }
+
+// join joins the ranks' gradients, of which each rank needs its part, and gives the sum of
+// the squares of all.
+func (o *Optimizer) join() (squares float64, err error) {
+	m := o.m
+	by, ok := m.be.(squared)
+	if !o.Sharded() || !ok || partUnit%by.SumBlock() != 0 {
+		if err := m.joinRanks(); err != nil {
+			return 0, err
+		}
+		o.gs = o.gs[:0]
+		for _, p := range m.params {
+			o.gs = append(o.gs, p.G)
+		}
+		squares = m.be.SumSquares(o.gs)
+		if err := m.be.Sync(); err != nil {
+			return 0, fmt.Errorf("model: optimizer: gradient norm: %w", err)
+		}
+		return squares, nil
+	}
+	x, put := m.grads.onHost(extent(m.params))
+	if err := m.be.Sync(); err != nil {
+		return 0, fmt.Errorf("model: gradients: %w", err)
+	}
+	if err := o.ranks.SumParts("gradients", x, o.cuts); err != nil {
+		return 0, err
+	}
+	put()
+	m.grads.of = m
+	var mine []byte
+	for i, p := range m.params {
+		for _, s := range by.SquaresOfBlocks(p.G.Slice(o.parts[i].lo, o.parts[i].hi)) {
+			mine = binary.LittleEndian.AppendUint64(mine, math.Float64bits(s))
+		}
+	}
+	if err := m.be.Sync(); err != nil {
+		return 0, fmt.Errorf("model: optimizer: gradient norm: %w", err)
+	}
+	all, err := o.ranks.Gather("squares of gradients", mine)
+	if err != nil {
+		return 0, err
+	}
+	for k := range all { // by part
+		for b := all[o.ranks.Part(k)]; len(b) >= 8; b = b[8:] {
+			squares += math.Float64frombits(binary.LittleEndian.Uint64(b))
+		}
+	}
+	return squares, nil
+}
+
+// stepped are the parameters, or parts of them, that this rank steps.
+func (o *Optimizer) stepped() []*compute.Param {
+	if !o.Sharded() {
+		return o.m.params
+	}
+	o.own = o.own[:0]
+	for i, p := range o.m.params {
+		x := o.parts[i]
+		if x.hi == x.lo {
+			continue
+		}
+		if x.step != p { // a gradient's place may change
+			x.step.W, x.step.G = p.W.Slice(x.lo, x.hi), p.G.Slice(x.lo, x.hi)
+		}
+		o.own = append(o.own, x.step)
+	}
+	return o.own
+}
+
+// gatherWeights brings the weights that other ranks have stepped. They pass through the
+// memory of the gradients, which the step has used up.
+func (o *Optimizer) gatherWeights() error {
+	m := o.m
+	x, _ := m.grads.onHost(extent(m.params))
+	m.grads.of = m
+	at := 0
+	for i, p := range m.params {
+		s := o.parts[i]
+		m.be.Download(x[at+s.lo:at+s.hi], p.W.Slice(s.lo, s.hi))
+		at += aligned(p.Len())
+	}
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("model: optimizer: weights: %w", err)
+	}
+	if err := o.ranks.GatherParts("weights", x, o.cuts); err != nil {
+		return err
+	}
+	at = 0
+	for i, p := range m.params {
+		s := o.parts[i]
+		if w := x[at : at+p.Len()]; s.hi-s.lo < len(w) {
+			m.be.Upload(p.W.Slice(0, s.lo), w[:s.lo])
+			m.be.Upload(p.W.Slice(s.hi, len(w)), w[s.hi:])
+			m.be.Refresh(p)
+		}
+		at += aligned(p.Len())
+	}
+	if err := m.be.Sync(); err != nil {
+		return fmt.Errorf("model: optimizer: weights: %w", err)
+	}
+	return nil
+}
+
+// gathered is a tensor of the state for Save, of which each rank has a part: a piece at a
+// time from all ranks.
+func (o *Optimizer) gathered(s stored) safetensors.Source {
+	return safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape, Write: func(w io.Writer) error {
+		n := s.len()
+		for lo := 0; lo < n; lo += chunk {
+			hi := min(n, lo+chunk)
+			from, to := min(max(s.lo, lo), hi), min(max(s.lo+s.t.Len(), lo), hi)
+			mine := make([]float32, to-from)
+			if to > from {
+				o.m.be.Download(mine, s.t.Slice(from-s.lo, to-s.lo))
+				if err := o.m.be.Sync(); err != nil {
+					return err
+				}
+			}
+			all, err := o.ranks.Gather("optimizer states", appendFloats(nil, mine))
+			if err != nil {
+				return err
+			}
+			var piece []float32
+			for k := range all {
+				x, _, err := takeFloats(all[o.ranks.Part(k)])
+				if err != nil {
+					return err
+				}
+				piece = append(piece, x...)
+			}
+			if len(piece) != hi-lo {
+				return fmt.Errorf("%d elements of %d from all ranks: the ranks do not run the same program", len(piece), hi-lo)
+			}
+			if err := finite(s.name, piece, lo); err != nil {
+				return err
+			}
+			if err := safetensors.EncodeFloat32(w, s.dtype, piece); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
