@@ -238,7 +238,7 @@ func TestRanksScripts(t *testing.T) {
 		if l.By != "torchrun" || l.Size != ranks || l.Addr != "node0:29500" {
 			t.Errorf("%+v", l)
 		}
-		if !strings.Contains(fileText(ranksDoc("torchrun.sh")), "\nexport GAD_RANKS_SECRET_FILE=/") {
+		if !strings.Contains(fileText(ranksDoc("torchrun.sh")), "\nexport "+secretFileVar+"=/") {
 			t.Error("no secret")
 		}
 	})
@@ -320,7 +320,7 @@ func TestRanksManifests(t *testing.T) {
 		secret := false
 		for _, e := range c.Env {
 			switch ref := e.ValueFrom; {
-			case e.Name == "GAD_RANKS_SECRET":
+			case e.Name == secretVar:
 				secret = ref.SecretKeyRef.Name == "gad-ranks" && ref.SecretKeyRef.Key == "secret"
 			case ref.FieldRef.FieldPath == "metadata.annotations['jobset.sigs.k8s.io/coordinator']":
 				set[e.Name] = "gad-ranks-0-0.gad"
@@ -364,8 +364,8 @@ func TestRanksManifests(t *testing.T) {
 			t.Errorf("%+v, %+v", l, job.Spec)
 		}
 		// The host name of an Indexed Job's pod is the job's name and the index.
-		if want := job.Metadata.Name + "-0." + service.Metadata.Name + ":29600"; set["GAD_RANKS_ADDR"] != want || job.Spec.Template.Spec.Subdomain != service.Metadata.Name {
-			t.Errorf("rank 0 is at %q, not at %s in %q", set["GAD_RANKS_ADDR"], want, job.Spec.Template.Spec.Subdomain)
+		if want := job.Metadata.Name + "-0." + service.Metadata.Name + ":29600"; set[addrVar] != want || job.Spec.Template.Spec.Subdomain != service.Metadata.Name {
+			t.Errorf("rank 0 is at %q, not at %s in %q", set[addrVar], want, job.Spec.Template.Spec.Subdomain)
 		}
 		if service.Spec.ClusterIP != "None" || service.Spec.Selector["job-name"] != job.Metadata.Name {
 			t.Errorf("the service: %+v", service.Spec)
