@@ -26,13 +26,13 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":            "",
-	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
-	"apps/bench":   "actor algos critic internal/compute internal/compute/cost internal/compute/cpu model reference",
+	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
+	"apps/bench":   "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/collect": "data internal/endpoint internal/vfs",
 	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study":   "internal/conf internal/report internal/vfs",
 	"apps/task":    "internal/philox",
-	"trainer":      "actor algos checkpoint critic data internal/checker internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
+	"trainer":      "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
 	"actor":        "algos model",
 	"critic":       "algos internal/philox model",
 	"reference":    "model",
@@ -70,6 +70,7 @@ var house = map[string]string{
 	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer",
 	"internal/comm":                  "",
 	"internal/comm/mpi":              "internal/comm",
+	"internal/comm/tcp":              "internal/comm",
 	"internal/comm/commtest":         "internal/comm",
 }
 
@@ -116,7 +117,7 @@ var roles = map[string]string{
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
-	"go.yaml.in/yaml/v3":                 "internal/conf",
+	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
 	"github.com/gofrs/flock":             "checkpoint",
 	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
 	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
@@ -141,6 +142,7 @@ var reaching = []string{"net", "os/exec", "plugin"}
 // connected may open or accept connections, for the reason given. Training never
 // does: none of these is below trainer.
 var connected = map[string]string{
+	"internal/comm/tcp":              "connects the ranks of a run that a launcher has started without MPI, and no others: both ends prove that they know the run's secret",
 	"internal/endpoint":              "asks the endpoint that the user names, and no other host",
 	"internal/endpoint/endpointtest": "is a server on the loopback interface, for tests only",
 	"apps/serve":                     "gad serve: accepts connections at the address that the user gives, and opens none",

@@ -30,6 +30,7 @@ type Options struct {
 	Name      string // CPU or CUDA; "" is CPU
 	Precision string // Auto, BF16 or F32; "" is Auto
 	Threads   int    // workers on the CPU; 0 is one per core. Results do not depend on it
+	Index     int    // number of the GPU among those that the program sees
 }
 
 // Open starts the device; the caller closes it when its models are closed. On the CPU
@@ -62,6 +63,9 @@ func (o Options) Validate() error {
 	default:
 		return fmt.Errorf("device: %q: use cpu or cuda", o.Name)
 	}
+	if o.Index < 0 {
+		return fmt.Errorf("device: GPU %d: GPUs are numbered from 0", o.Index)
+	}
 	if o.Threads < 0 {
 		return fmt.Errorf("device: %d threads: use 0 for one per core, or more", o.Threads)
 	}
@@ -86,7 +90,7 @@ func (o Options) cuda() cuda.Options {
 	if o.Precision == F32 {
 		precision = cuda.F32
 	}
-	return cuda.Options{Precision: precision}
+	return cuda.Options{Device: o.Index, Precision: precision}
 }
 
 func (o Options) cpu() cpu.Options {

@@ -122,10 +122,21 @@ func (m *Model) joinShard(k int, last bool) {
 	g.zero(m)
 }
 
-// joinRanks leaves the sum of all ranks' gradients in m's.
+// joinRanks leaves the sum of all ranks' gradients in m's: on devices that are connected
+// in their own order, or else by the tree.
 func (m *Model) joinRanks() error {
 	if m.ranks.Size() == 1 {
 		return nil
+	}
+	if d, ok := m.be.(compute.Joinable); ok && d.Joined() {
+		n := extent(m.params)
+		if err := m.be.Sync(); err != nil { // what this rank fails at, it tells before all enter
+			return fmt.Errorf("model: gradients: %w", err)
+		}
+		m.grads.of = m
+		return m.ranks.Device("gradients", n, func(keepOn func() error) error {
+			return d.AllReduce(m.grads.block.Slice(0, n), keepOn)
+		})
 	}
 	x, put := m.grads.onHost(extent(m.params))
 	if err := m.be.Sync(); err != nil {

@@ -575,6 +575,9 @@ func (t *Trainer) introduce(s start) {
 	}
 	t.log.Info(fmt.Sprintf("%s; student %s, %s; %d rows, %d prompts per step%s; %s",
 		time.Now().Format(time.DateOnly), c.Architecture, size, len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
+	if t.joined != "" {
+		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), t.joined))
+	}
 }
 
 func (t *Trainer) answers() string {

@@ -47,7 +47,10 @@ func (t *Trainer) joinRanks() error {
 	if err := t.alike("settings", fmt.Sprintf("stage: %s\n%s", t.Stage, text)); err != nil {
 		return err
 	}
-	return t.alike("device", t.be.Name())
+	if err := t.alike("device", t.be.Name()); err != nil {
+		return err
+	}
+	return t.joinDevices()
 }
 
 // alike wants a text to be the same on all ranks; what says what it is. All of them fail

@@ -68,6 +68,7 @@ type Trainer struct {
 	be        compute.Backend
 	ranks     *model.Ranks  // nil is one process
 	traffic   model.Traffic // of ranks, at the end of the last step
+	joined    string        // how the ranks' devices are connected; "" is not at all
 	tok       *tokenizer.Tokenizer
 	enc       encoder
 	set, val  *data.Set

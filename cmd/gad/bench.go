@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cost"
 	"gad/model"
+	"gad/trainer"
 )
 
 // benchCommand is gad bench.
@@ -36,6 +39,7 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU that need not be there, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
+			&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that mpirun has started: measures how fast they talk, and nothing else (doc/ranks.md)"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -65,6 +69,13 @@ func (p *program) benchCommand() *cli.Command {
 			cfg, err := benchShape(c.String("shape"))
 			if err != nil {
 				return err
+			}
+			ranks, err := p.connect(c, benchLimit)
+			if err != nil {
+				return err
+			}
+			if ranks.Size() > 1 {
+				return p.benchRanks(c, ranks, cfg.ParamCount(model.LM), time.Duration(seconds*float64(time.Second)))
 			}
 			var what []string
 			if c.IsSet("what") {
@@ -98,6 +109,34 @@ func (p *program) benchCommand() *cli.Command {
 	}
 }
 
+// benchLimit is how long a rank waits for the others.
+const benchLimit = 5 * time.Minute
+
+// benchRanks is gad bench of several ranks; rank 0 prints.
+func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int64, budget time.Duration) (err error) {
+	defer func() {
+		if err != nil {
+			ranks.Abort(err.Error())
+		}
+		if failed := ranks.Close(); err == nil && failed != nil {
+			err = marked{errRunning, failed}
+		}
+	}()
+	for _, name := range c.LocalFlagNames() {
+		if !slices.Contains([]string{"ranks", "shape", "seconds", "json"}, name) {
+			return fmt.Errorf("%w: bench: --%s: not with %d ranks, of which only the messages are measured: leave it out, or give --ranks 1", trainer.ErrConfig, name, ranks.Size())
+		}
+	}
+	r, err := bench.Ranks(ranks, elements, budget)
+	switch {
+	case err != nil:
+		return marked{errRunning, err}
+	case ranks.Rank() > 0:
+		return nil
+	}
+	return p.report(c, r)
+}
+
 // predict is gad bench --model-cost.
 func (p *program) predict(c *cli.Context, o bench.Options) error {
 	for _, name := range []string{"serve", "seconds", "device", "precision", "threads"} {
@@ -117,7 +156,7 @@ func (p *program) predict(c *cli.Context, o bench.Options) error {
 }
 
 // report prints what was found.
-func (p *program) report(c *cli.Context, r *bench.Report) error {
+func (p *program) report(c *cli.Context, r interface{ Print(io.Writer) error }) error {
 	if c.Bool("json") {
 		enc := json.NewEncoder(p.out)
 		enc.SetIndent("", "  ")

@@ -53,6 +53,7 @@ type program struct {
 	planning *planned // takes the plan in the place of out; nil prints it
 	con      *report.Console
 	rank     string // begins what a rank but the first says; "" for that, and for one process
+	local    int    // number of this rank among those of its machine
 }
 
 // console shows what a command does before it prints its result.

@@ -115,6 +115,9 @@ func manual(app *cli.App) string {
 	}
 	macro("SH", "ENVIRONMENT")
 	item("GAD_CPU", "The variant of the CPU's kernels to use, such as avx2, instead of the fastest.")
+	item("GAD_NCCL", "With several GPUs: the file of libnccl.so.2; off sums gradients over the host's memory.")
+	item(addrVar, "With several processes: host:port where rank 0 listens. They connect by TCP then, also under mpirun.")
+	item(secretVar+", "+secretFileVar, "The secret of processes that connect by TCP, or a file with it: the same on all, at least 16 bytes.")
 	item("NO_COLOR", "If set, output has no colours.")
 	return b.String()
 }

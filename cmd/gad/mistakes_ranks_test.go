@@ -38,10 +38,10 @@ func TestMistakesOfRanks(t *testing.T) {
 			{sft, 2, `ranks: OMPI_COMM_WORLD_RANK of mpirun is "first": expected a number of at least 0: correct it, or give --ranks 1`},
 		}},
 		{map[string]string{"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, []mistake{
-			{sft, 2, `sft: torchrun has started rank 1 of 4: this gad connects ranks by Open MPI alone: use its mpirun (doc/ranks.md), or give --ranks 1 for a run of one process`},
+			{sft, 2, `sft: torchrun has started rank 1 of 4 without MPI, so they connect by TCP: set GAD_RANKS_SECRET to the same random text on all ranks, or GAD_RANKS_SECRET_FILE to a file with it (doc/ranks.md), or give --ranks 1`},
 		}},
 		{map[string]string{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}, []mistake{
-			{sft, 2, `sft: srun has started rank 1 of 2 without MPI: use srun --mpi=pmix, or give --ranks 1`},
+			{sft, 2, `sft: srun has started rank 1 of 2 without MPI, so they connect by TCP: set GAD_RANKS_SECRET to the same random text on all ranks, or GAD_RANKS_SECRET_FILE to a file with it (doc/ranks.md), or give --ranks 1`},
 		}},
 	} {
 		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR"} {

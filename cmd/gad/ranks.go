@@ -9,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/internal/comm"
-	"gad/internal/comm/mpi"
 	"gad/trainer"
 )
 
@@ -39,19 +38,13 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 		return nil, usage("%s: --ranks %d: this process was started alone: start it with mpirun -n %[2]d", typed(c), want)
 	case want > 0 && l.Size > 0 && l.Size != want:
 		return nil, usage("%s: --ranks %d: %s has started %d: start as many, or leave --ranks out", typed(c), want, l.By, l.Size)
-	case !l.MPI && l.By == "srun":
-		return nil, usage("%s: srun has started rank %d of %d without MPI: use srun --mpi=pmix, or give --ranks 1", typed(c), l.Rank, l.Size)
-	case !l.MPI:
-		return nil, usage("%s: %s has started rank %d of %d: this gad connects ranks by Open MPI alone: use its mpirun (doc/ranks.md), or give --ranks 1 for a run of one process", typed(c), l.By, l.Rank, max(l.Size, want))
 	}
-	link, err := mpi.Open(limit)
-	if err != nil && !mpi.Built {
-		return nil, marked{errUsage, err}
-	}
+	p.local = l.Local
+	link, err := p.link(c, l, max(l.Size, want), limit)
 	if err != nil {
-		return nil, marked{errRunning, err}
+		return nil, err
 	}
-	if link.Size() != l.Size || link.Rank() != l.Rank {
+	if link.Size() != max(l.Size, want) || link.Rank() != l.Rank {
 		return nil, marked{errUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and libmpi.so.40 are of different installations", l.By, l.Rank, l.Size, link.Rank(), link.Size())}
 	}
 	g, err := comm.New(link, limit)

@@ -13,6 +13,7 @@ import (
 
 	"gad/checkpoint"
 	"gad/data"
+	"gad/internal/comm"
 	"gad/internal/conf"
 	"gad/trainer"
 )
@@ -263,13 +264,16 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			err = marked{errRunning, failed}
 		}
 	}()
-	be, err := openDevice(deviceOf(cfg))
+	be, err := openDevice(p.ofRank(deviceOf(cfg)))
 	if err != nil {
 		return err
 	}
 	defer be.Close()
 	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command, Notes: notes, Ranks: ranks})
 	if err != nil {
+		if errors.Is(err, comm.ErrRanks) { // which is none of the inputs
+			return marked{errRunning, err}
+		}
 		return err
 	}
 	defer func() {

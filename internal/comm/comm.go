@@ -323,6 +323,62 @@ func (g *Group) swapParts(peer int, out, in []float32) error {
 	return nil
 }
 
+// Device has all ranks call f, which moves elements between their devices without this
+// package, once all have come with the same number of elements. While f waits it asks
+// keepOn, often, and gives up with its error. An error of f's own is told to the others.
+func (g *Group) Device(what string, elements int, f func(keepOn func() error) error) error {
+	all, err := g.Gather(what, binary.LittleEndian.AppendUint64(nil, uint64(elements)))
+	if err != nil {
+		return err
+	}
+	for r, n := range all {
+		if string(n) != string(all[g.Rank()]) {
+			return g.fail(fmt.Errorf("%w: phase %s: %d numbers here, another count on rank %d: the ranks do not train the same model", ErrRanks, g.phase, elements, r))
+		}
+	}
+	if g == nil {
+		return f(func() error { return nil })
+	}
+	begun := time.Now()
+	defer func() { g.traffic.Sum += time.Since(begun) }()
+	g.traffic.SumBytes += 4 * int64(elements) * 2 * int64(g.Size()-1) / int64(g.Size())
+	if err := g.begin("device", what); err != nil {
+		return err
+	}
+	var ended error // by keepOn
+	err = f(func() error {
+		if ended == nil {
+			ended = g.keepOn()
+		}
+		if lost := (*Lost)(nil); errors.As(ended, &lost) && lost.Err == nil && g.allHere() {
+			ended = fmt.Errorf("%w: phase %s: all ranks answer, but their GPUs are not done within %v (trainer.rank_timeout): a GPU or the network between them hangs (NCCL_DEBUG=INFO says more)", ErrRanks, g.phase, g.limit)
+		}
+		return ended
+	})
+	if ended != nil {
+		return g.fail(ended)
+	}
+	if err == nil {
+		return nil
+	}
+	for until := time.Now().Add(min(g.limit/2, time.Second)); g.failed == nil && time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if lost := g.hear(); lost != nil { // a device's error often follows that of another rank
+			return g.fail(lost)
+		}
+	}
+	return g.fail(fmt.Errorf("%w: phase %s, rank %d on %s: %w", ErrRanks, g.phase, g.Rank(), g.hosts[g.Rank()], err))
+}
+
+// allHere reports whether all ranks have begun this call and said so again not long ago.
+func (g *Group) allHere() bool {
+	for r, n := range g.reached {
+		if r != g.Rank() && (n < g.calls || time.Since(g.heard[r]) > g.limit/2) {
+			return false
+		}
+	}
+	return true
+}
+
 func (g *Group) floats(peer int, out, in []float32) error {
 	g.traffic.SumBytes += 4 * int64(len(out))
 	g.peer = peer

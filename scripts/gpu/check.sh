@@ -7,6 +7,8 @@
 #
 #   fragments  the layout of each tensor core fragment, and each wrapped PTX instruction
 #   driver     device, memory, launches, graphs, cuBLASLt
+#   nccl       NCCL with one rank, and, with two GPUs, whole runs of two ranks: the same bits
+#              twice. GAD_NCCL names libnccl.so.2; else PyTorch's is looked for
 #   engine     the conformance suite, in bfloat16 and in float32, and the engine's own tests
 #   model      whole models against the CPU: values, gradients, training, generation
 #   trainer    SFT, warm-up and the game against the CPU; stop and resume
@@ -20,17 +22,71 @@
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: check.sh BUILD [SECTION...]"
-known fragments driver engine model trainer commands fast demo memcheck racecheck -- "${@:2}"
+known fragments driver nccl engine model trainer commands fast demo memcheck racecheck -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(fragments driver engine model trainer commands fast demo memcheck)
+[ $# -gt 0 ] || sections=(fragments driver nccl engine model trainer commands fast demo memcheck)
 
-# tests NAME PACKAGE PATTERN SECONDS
+# tests NAME PACKAGE PATTERN SECONDS [FLAG...]
 tests() {
-  section "$1" "$4" env -C "$2" ./test -test.v -test.run "$3" -test.timeout "$4s"
+  section "$1" "$4" env -C "$2" ./test -test.v -test.run "$3" -test.timeout "$4s" "${@:5}"
   quote "$raw" 300
   grep '^ *--- FAIL' "$raw" | head -n 20 | sed 's/^/    /' | tee -a "$log" || true
+}
+
+# nccl_library prints the file of a libnccl: the one that is given, or a Python's.
+nccl_library() {
+  if [ -n "${GAD_NCCL:-}" ]; then
+    printf '%s\n' "$GAD_NCCL"
+    return
+  fi
+  local found
+  found=$(python3 -c 'import importlib.util, os
+spec = importlib.util.find_spec("nvidia.nccl")
+print(os.path.join(list(spec.submodule_search_locations)[0], "lib", "libnccl.so.2"))' 2>/dev/null || true)
+  if [ ! -f "$found" ]; then found=$(find /usr /opt -name libnccl.so.2 2>/dev/null | head -n 1 || true); fi
+  [ -f "$found" ] && printf '%s\n' "$found"
+}
+
+# two_ranks RUN starts two ranks on two GPUs of this machine, connected by TCP and NCCL.
+two_ranks() {
+  local r pids=() status=0
+  for r in 0 1; do
+    env RANK="$r" WORLD_SIZE=2 LOCAL_RANK="$r" MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 GAD_RANKS_SECRET="check.sh on one machine" \
+      ./gad sft --model "$work/nccl-student" --data testdata/letters/train.jsonl --output "$1" --steps 4 --device cuda trainer.shards=2 data.train_batch_size=8 \
+      data.max_prompt_length=64 data.max_response_length=32 &
+    pids+=($!)
+  done
+  for r in "${pids[@]}"; do wait "$r" || status=$?; done
+  return "$status"
+}
+
+nccl_runs() {
+  sed 's/"vocab_size": 97/"vocab_size": 300/' testdata/model/qwen2_tied/config.json >"$work/nccl-config.json"
+  ./gad init --config "$work/nccl-config.json" --corpus testdata/letters/corpus.txt --output "$work/nccl-student"
+  two_ranks "$work/nccl-1"
+  two_ranks "$work/nccl-2"
+  cmp "$work/nccl-1/global_step_4/actor/model.safetensors" "$work/nccl-2/global_step_4/actor/model.safetensors"
+  cmp "$work/nccl-1/global_step_4/actor_optimizer.safetensors" "$work/nccl-2/global_step_4/actor_optimizer.safetensors"
+  echo 'two runs of two ranks: the same bits'
+}
+
+nccl() {
+  local lib gpus
+  if ! lib=$(nccl_library); then
+    printf '\n### nccl: not run: there is no libnccl.so.2: name it in GAD_NCCL\n' | tee -a "$log"
+    return
+  fi
+  export GAD_NCCL=$lib
+  tests nccl internal/compute/cuda/driver TestNCCLOneRank 60
+  gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+  if [ "$gpus" -lt 2 ]; then
+    printf '\n### nccl, two ranks: not run: there is %s GPU\n' "$gpus" | tee -a "$log"
+    return
+  fi
+  section nccl-ranks 200 env "work=$work" bash -euo pipefail -c "$(declare -f two_ranks nccl_runs); nccl_runs"
+  quote "$raw" 100
 }
 
 sanitized() {
@@ -46,7 +102,8 @@ sanitized() {
 for s in "${sections[@]}"; do
   case $s in
   fragments) tests fragments internal/compute/cuda TestFragments 60 ;;
-  driver) tests driver internal/compute/cuda/driver . 180 ;;
+  driver) tests driver internal/compute/cuda/driver . 180 -test.skip NCCL ;;
+  nccl) nccl ;;
   engine) tests engine internal/compute/cuda . 300 ;;
   model) tests model model CUDA 300 ;;
   trainer) tests trainer trainer CUDA 300 ;;

@@ -18,6 +18,7 @@ import (
 type Backend struct {
 	Options
 	dev    *driver.Device
+	comm   *driver.Communicator // with the GPUs of other ranks; nil is none
 	k      *kernelSet
 	name   string
 	narrow dtype // of Narrow memory
@@ -124,7 +125,7 @@ func (b *Backend) Close() error {
 		return nil
 	}
 	leave := b.dev.Enter()
-	err := b.Sync()
+	err := errors.Join(b.Sync(), b.comm.Close())
 	b.graph.drop(b, 0)
 	b.release(&b.arena)
 	b.release(&b.arrived)

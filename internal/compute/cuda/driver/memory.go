@@ -60,7 +60,7 @@ func (d *Device) Alloc(bytes int64) (Ptr, error) {
 
 // Release gives p back, which Alloc returned, after the work that is queued.
 func (d *Device) Release(p Ptr) {
-	if p == 0 {
+	if p == 0 || d.stuck != nil { // freeing waits
 		return
 	}
 	d.note(cu.MemFree(cu.DevicePtr(p)), "releasing memory at %#x", uintptr(p))
@@ -92,7 +92,7 @@ func (d *Device) Pinned(bytes int) ([]byte, error) {
 
 // Unpin frees what Pinned gave. The device must have done with it.
 func (d *Device) Unpin(b []byte) {
-	if len(b) > 0 {
+	if len(b) > 0 && d.stuck == nil {
 		d.note(cu.MemFreeHost(unsafe.Pointer(&b[0])), "freeing pinned host memory")
 	}
 }
@@ -134,6 +134,9 @@ func (d *Device) Set32(dst Ptr, value uint32, n int64) error {
 // kernel's (an address out of bounds, say) the context is lost: every later call fails alike, and
 // only a new process can go on.
 func (d *Device) Sync() error {
+	if d.stuck != nil {
+		return d.stuck
+	}
 	err := d.stream.Synchronize()
 	if fault := d.fault; fault != nil {
 		d.fault = nil

@@ -41,6 +41,7 @@ type Device struct {
 	kernels map[string]*Kernel
 	lt      *cublasLt
 	fault   error // of a call that has no way to return it; Sync does
+	stuck   error // why work may never end: nothing waits for it any more
 
 	capturing bool // inside Capture
 }
@@ -203,6 +204,9 @@ func (d *Device) Close() error {
 	if d.ctx == (cu.CUContext{}) {
 		return nil
 	}
+	if d.stuck != nil { // the end of the process gives everything back
+		return nil
+	}
 	defer d.Enter()()
 	err := d.fault
 	keep := func(e error) {
@@ -249,7 +253,7 @@ var lib struct {
 
 	memHostAlloc, funcSetAttribute, funcGetParamInfo    uintptr
 	beginCapture, endCapture, graphInstantiate, launchG uintptr
-	errorName, errorString                              uintptr
+	errorName, errorString, streamQuery                 uintptr
 }
 
 // driverNames are the names that the driver's library is opened by: the loader's own search, then
@@ -311,6 +315,7 @@ func bindDriver() error {
 		{&lib.endCapture, "cuStreamEndCapture", true},
 		{&lib.graphInstantiate, "cuGraphInstantiateWithFlags", true}, // CUDA 11.4
 		{&lib.launchG, "cuGraphLaunch", true},
+		{&lib.streamQuery, "cuStreamQuery", true},
 		{&lib.errorName, "cuGetErrorName", true},
 		{&lib.errorString, "cuGetErrorString", true},
 	} {

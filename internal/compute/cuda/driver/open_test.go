@@ -99,7 +99,7 @@ func TestOpenSays(t *testing.T) {
 	const symbols = `int cuGetErrorName(int c, const char **s) { *s = "CUDA_ERROR_X"; return 0; }
 		int cuGetErrorString(int c, const char **s) { *s = "some text"; return 0; }
 		int cuMemHostAlloc() { return 1; } int cuFuncSetAttribute() { return 1; } int cuStreamBeginCapture_v2() { return 1; }
-		int cuStreamEndCapture() { return 1; } int cuGraphInstantiateWithFlags() { return 1; } int cuGraphLaunch() { return 1; }
+		int cuStreamEndCapture() { return 1; } int cuStreamQuery() { return 1; } int cuGraphInstantiateWithFlags() { return 1; } int cuGraphLaunch() { return 1; }
 		int cuDriverGetVersion(int *v) { *v = 12080; return 0; }
 		int cuDeviceGet(int *d, int i) { *d = i; return 0; }
 		int cuDeviceGetName(char *s, int n, int d) { s[0] = 'T'; s[1] = '4'; s[2] = 0; return 0; }

@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
@@ -77,4 +78,14 @@ HIDDEN int gad_cuda_load(const char *name, void **handle, char *why, int size) {
   }
   *handle = lib;
   return 0;
+}
+
+struct gad_nccl_id {  // ncclUniqueId
+  char bytes[128];
+};
+
+HIDDEN int gad_nccl_init(void *init, void **comm, int ranks, const void *id, int rank, void *config) {
+  struct gad_nccl_id by_value;
+  memcpy(&by_value, id, sizeof by_value);
+  return ((int (*)(void **, int, struct gad_nccl_id, int, void *))init)(comm, ranks, by_value, rank, config);
 }

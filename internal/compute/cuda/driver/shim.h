@@ -11,4 +11,7 @@ enum { GAD_CUDA_NO_LIBRARY = -1, GAD_CUDA_NOT_A_DRIVER = -2 };
 // It returns 0 and the library's handle, or says why not in a line of at most size bytes.
 int gad_cuda_load(const char *name, void **handle, char *why, int size);
 
+// gad_nccl_init calls init, which is ncclCommInitRankConfig: it takes the 128 bytes of id by value.
+int gad_nccl_init(void *init, void **comm, int ranks, const void *id, int rank, void *config);
+
 #endif

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the emulated device: OUTDIR/libcuda.so.1, with the kernels of ../kernels/gad.cu
-# compiled in, and OUTDIR/libcublasLt.so.12. What is up to date is left alone.
+# compiled in, OUTDIR/libcublasLt.so.12 and OUTDIR/libnccl.so.2. What is up to date is left
+# alone.
 #
 #   build.sh OUTDIR           then run with LD_LIBRARY_PATH=OUTDIR
 #   build.sh --test OUTDIR    also builds and runs the emulator's own test
@@ -52,6 +53,7 @@ compile "$device" gad.o "$kernels" $device_headers
 compile "$ours" emu.o emu.cc $headers
 compile "$ours" cuda.o cuda.cc $headers
 compile "$ours" lt.o lt.cc $headers
+compile "$ours" nccl.o nccl.cc $headers
 if [ -n "$test" ]; then compile "$device" emu_test.o emu_test.cc $device_headers; fi
 for j in $jobs; do wait "$j"; done
 
@@ -62,6 +64,10 @@ fi
 if stale "$out/libcublasLt.so.12" "$out/lt.o" "$out/libcuda.so.1"; then
     $cxx -shared -Wl,-soname,libcublasLt.so.12 -Wl,-z,defs -Wl,-rpath,'$ORIGIN' -o "$out/libcublasLt.so.12.$$" "$out/lt.o" "$out/libcuda.so.1"
     mv "$out/libcublasLt.so.12.$$" "$out/libcublasLt.so.12"
+fi
+if stale "$out/libnccl.so.2" "$out/nccl.o" "$out/libcuda.so.1"; then
+    $cxx -shared -Wl,-soname,libnccl.so.2 -Wl,-z,defs -Wl,-rpath,'$ORIGIN' -o "$out/libnccl.so.2.$$" "$out/nccl.o" "$out/libcuda.so.1" -lrt
+    mv "$out/libnccl.so.2.$$" "$out/libnccl.so.2"
 fi
 if [ -n "$test" ]; then
     if stale "$out/emu_test" "$out/emu_test.o" "$out/emu.o" "$out/cuda.o" "$out/lt.o"; then

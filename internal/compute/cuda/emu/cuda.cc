@@ -12,6 +12,7 @@
 #include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -279,26 +280,42 @@ CUresult deallocate(void *p, bool pinned) {
 // ---- streams ----
 
 // run does the first n pieces of s's work, and what they wait for. After a
-// failure the rest is dropped.
+// failure the rest is dropped. Work that waits for another process says NOT_READY: it
+// stays where it is, to be asked again.
 void run(Stream *s, uint64_t n) {
     while (s->done < n) {
         Stream::Entry e = std::move(s->queue.front());
         s->queue.pop_front();
         s->done++;
         if (dev.sticky) continue;
-        for (const Wait &w : e.waits) run(w.stream, w.n);
+        bool later = false;
+        for (const Wait &w : e.waits) {
+            run(w.stream, w.n);
+            later = later || (w.stream->done < w.n && !dev.sticky);
+        }
         if (dev.sticky) continue;
-        if (CUresult r = e.op()) dev.sticky = r;
+        CUresult r = later ? NOT_READY : e.op();
+        if (r == NOT_READY) {
+            s->queue.push_front(std::move(e));
+            s->done--;
+            return;
+        }
+        if (r) dev.sticky = r;
     }
+}
+
+// finish is run to the end.
+void finish(Stream *s, uint64_t n) {
+    for (run(s, n); s->done < n; run(s, n)) usleep(50);
 }
 
 // settle waits for s, or for everything.
 CUresult settle(Stream *s) {
     if (s) {
-        run(s, s->queued);
+        finish(s, s->queued);
     } else {
-        run(&dev.legacy, dev.legacy.queued);
-        for (auto &i : dev.streams.all) run(i.second.get(), i.second->queued);
+        finish(&dev.legacy, dev.legacy.queued);
+        for (auto &i : dev.streams.all) finish(i.second.get(), i.second->queued);
     }
     if (dev.ran && !dev.sticky) {
         dev.ran = false;
@@ -629,6 +646,14 @@ API int gadEmuPush(void *stream, int (*run)(void *), void *data, void (*drop)(vo
         return run(kept.get());
     });
 }
+// gadEmuAwait is gadEmuPush of work that may say NOT_READY, and is no product.
+API int gadEmuAwait(void *stream, int (*run)(void *), void *data, void (*drop)(void *)) {
+    std::shared_ptr<void> kept(data, drop);
+    ENTER;
+    Stream *s = find_stream(stream);
+    if (s && s->capture) return STREAM_CAPTURE_UNSUPPORTED;
+    return push(s, [=] { return run(kept.get()); });
+}
 // gadEmuOnDevice reports whether n bytes at p are in one block of device memory.
 API int gadEmuOnDevice(const void *p, size_t n) {
     Guard guard(dev.lock);
@@ -935,8 +960,8 @@ API CUresult cuStreamDestroy_v2(void *handle) {
     ENTER;
     Stream *s = dev.streams.get(handle);
     if (!s) return INVALID_HANDLE;
-    for (auto &i : dev.streams.all) run(i.second.get(), i.second->queued);  // others may wait for it
-    run(&dev.legacy, dev.legacy.queued);
+    for (auto &i : dev.streams.all) finish(i.second.get(), i.second->queued);  // others may wait for it
+    finish(&dev.legacy, dev.legacy.queued);
     for (auto &e : dev.events.all) {
         if (e.second->mark.stream == s) e.second->mark = {&dev.legacy, 0};
     }
@@ -1017,7 +1042,7 @@ API CUresult cuEventSynchronize(void *event) {
     Event *e = dev.events.get(event);
     if (!e) return INVALID_HANDLE;
     NOT_WHILE_CAPTURING(nullptr, unsafe);
-    if (e->recorded) run(e->mark.stream, e->mark.n);
+    if (e->recorded) finish(e->mark.stream, e->mark.n);
     return dev.sticky;
 }
 API CUresult cuEventQuery(void *event) {

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/device"
+	"gad/internal/comm"
+	"gad/internal/comm/mpi"
+	"gad/internal/comm/tcp"
+)
+
+// The environment variables of ranks that connect by TCP.
+const (
+	secretVar     = "GAD_RANKS_SECRET"
+	secretFileVar = "GAD_RANKS_SECRET_FILE"
+	addrVar       = "GAD_RANKS_ADDR"
+)
+
+// link connects the ranks that l is one of: by MPI where the launcher has prepared it, or
+// else by TCP where it says where rank 0 is, or the user does.
+func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Duration) (comm.Link, error) {
+	addr := os.Getenv(addrVar)
+	switch {
+	case addr != "":
+	case l.MPI:
+		link, err := mpi.Open(limit)
+		if err != nil && !mpi.Built {
+			return nil, marked{errUsage, err}
+		}
+		if err != nil {
+			return nil, marked{errRunning, err}
+		}
+		return link, nil
+	case l.Addr != "":
+		var err error
+		if addr, err = tcp.Beside(l.Addr); err != nil {
+			return nil, usage("%s: %s has set the address of rank 0 to %q: %v: set %s to its host:port", typed(c), l.By, l.Addr, err, addrVar)
+		}
+	default:
+		return nil, usage("%s: %s has started rank %d of %d, with neither Open MPI nor an address of rank 0: set %s to host:port of rank 0 (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, addrVar)
+	}
+	secret, err := rankSecret()
+	if err != nil {
+		return nil, marked{errUsage, err}
+	}
+	if secret == nil {
+		return nil, usage("%s: %s has started rank %d of %d without MPI, so they connect by TCP: set %s to the same random text on all ranks, or %s to a file with it (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, secretVar, secretFileVar)
+	}
+	if len(secret) < tcp.LeastSecret {
+		return nil, usage("ranks: the secret of %s or %s has %d bytes: must have at least %d: such as the output of: openssl rand -hex 16", secretVar, secretFileVar, len(secret), tcp.LeastSecret)
+	}
+	link, err := tcp.Open(tcp.Config{Rank: l.Rank, Size: size, Addr: addr, Secret: secret, Limit: limit})
+	if err != nil {
+		return nil, marked{errRunning, err}
+	}
+	return link, nil
+}
+
+// rankSecret is what the ranks of this run know; nil where nothing is set.
+func rankSecret() ([]byte, error) {
+	if text := os.Getenv(secretVar); text != "" {
+		os.Unsetenv(secretVar) // a checker need not know it
+		return []byte(text), nil
+	}
+	name := os.Getenv(secretFileVar)
+	if name == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("ranks: %s: %w", secretFileVar, err)
+	}
+	return append([]byte{}, bytes.TrimSpace(text)...), nil
+}
+
+// ofRank is d on this rank: the GPU of its number on this machine, unless it is shown but
+// one.
+func (p *program) ofRank(d device.Options) device.Options {
+	if shown, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok && !strings.Contains(shown, ",") {
+		return d
+	}
+	d.Index = p.local
+	return d
+}

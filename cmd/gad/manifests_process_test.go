@@ -1,0 +1,429 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"gad/apps/bench"
+	"gad/internal/comm"
+)
+
+// manifest is what the test needs of a Kubernetes object, whatever its kind.
+type manifest struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
+		podSet         `yaml:",inline"`
+		ClusterIP      string `yaml:"clusterIP"`
+		Selector       map[string]string
+		SlotsPerWorker int `yaml:"slotsPerWorker"`
+		Coordinator    struct {
+			ReplicatedJob      string `yaml:"replicatedJob"`
+			JobIndex, PodIndex *int
+		}
+		ReplicatedJobs []struct {
+			Name     string
+			Replicas int
+			Template struct{ Spec podSet }
+		} `yaml:"replicatedJobs"`
+		LeaderWorkerTemplate struct {
+			Size           int
+			WorkerTemplate pod `yaml:"workerTemplate"`
+			LeaderTemplate *pod
+		} `yaml:"leaderWorkerTemplate"`
+		MPIReplicaSpecs map[string]struct {
+			Replicas int
+			Template pod
+		} `yaml:"mpiReplicaSpecs"`
+	}
+}
+
+type podSet struct {
+	CompletionMode           string `yaml:"completionMode"`
+	Completions, Parallelism int
+	Template                 pod
+}
+
+type pod struct {
+	Spec struct {
+		Subdomain     string
+		RestartPolicy string `yaml:"restartPolicy"`
+		Containers    []struct {
+			Name          string
+			Command, Args []string
+			Env           []struct {
+				Name, Value string
+				ValueFrom   struct {
+					SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
+					FieldRef     struct {
+						FieldPath string `yaml:"fieldPath"`
+					} `yaml:"fieldRef"`
+				} `yaml:"valueFrom"`
+			}
+			VolumeMounts []struct {
+				Name      string
+				MountPath string `yaml:"mountPath"`
+			} `yaml:"volumeMounts"`
+		}
+		Volumes []struct{ Name string }
+	}
+}
+
+func manifests(t *testing.T, name string) map[string]manifest {
+	t.Helper()
+	objects := map[string]manifest{}
+	for docs := yaml.NewDecoder(strings.NewReader(fileText(ranksDoc(name)))); ; {
+		var m manifest
+		err := docs.Decode(&m)
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		objects[m.Kind] = m
+	}
+}
+
+func ranksDoc(name string) string { return filepath.Join("..", "..", "doc", "ranks", name) }
+
+// started is what a command of doc/ranks starts: programs with their arguments, as stand-ins
+// for them were called.
+type started struct {
+	calls [][]string
+	code  int
+}
+
+// starts runs a command with stand-ins for all programs that it may start. The status of
+// the one that runs gad is given.
+func starts(t *testing.T, status int, env []string, command ...string) (s started) {
+	t.Helper()
+	bin := t.TempDir()
+	log := filepath.Join(bin, "log")
+	for _, name := range []string{"gad", "mpirun", "srun", "torchrun", "scontrol", "sleep"} {
+		code := status
+		if name == "scontrol" || name == "sleep" {
+			code = 0
+		}
+		text := fmt.Sprintf("#!/bin/sh\n{ printf '%%s\\0' %s \"$@\"; printf '\\n'; } >>%s\nexit %d\n", name, log, code)
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path, err := exec.LookPath(command[0])
+	if slices.Contains([]string{"gad", "mpirun", "srun", "torchrun"}, command[0]) {
+		path, err = filepath.Join(bin, command[0]), nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(path, command[1:]...)
+	c.Env = append(env, "PATH="+bin+":/usr/bin:/bin")
+	out, err := c.CombinedOutput()
+	if left := (*exec.ExitError)(nil); err != nil && !errors.As(err, &left) || len(out) > 0 {
+		t.Fatalf("%q: %v\n%s", command, err, out)
+	}
+	s.code = c.ProcessState.ExitCode()
+	for _, line := range strings.Split(strings.TrimSuffix(fileText(log), "\n"), "\n") {
+		s.calls = append(s.calls, strings.Split(strings.TrimSuffix(line, "\x00"), "\x00"))
+	}
+	return s
+}
+
+// option is the value behind the name, or joined to it by "=".
+func option(t *testing.T, args []string, name string) string {
+	t.Helper()
+	for i, a := range args {
+		if v, ok := strings.CutPrefix(a, name+"="); ok {
+			return v
+		}
+		if a == name && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	t.Errorf("%q: no %s", args, name)
+	return ""
+}
+
+func integer(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Error(err)
+	}
+	return n
+}
+
+// accepted has gad itself read the command line that is somewhere in args: for so many
+// ranks, with flags and settings that there are.
+func accepted(t *testing.T, f *fixture, args []string, ranks int) {
+	t.Helper()
+	at := slices.Index(args, "gad")
+	if at < 0 {
+		t.Fatalf("%q: does not start gad", args)
+	}
+	line := slices.Clone(args[at+1:])
+	if got := integer(t, option(t, line, "--ranks")); got != ranks {
+		t.Errorf("%q: for %d ranks, but %d are started", line, got, ranks)
+	}
+	for i, a := range line {
+		if file, ok := strings.CutPrefix(a, "/data/"); ok {
+			here, ok := map[string]string{"warmup": f.path("warmup"), "train.jsonl": f.path("test.jsonl"), "game": filepath.Join(t.TempDir(), "game")}[file]
+			if !ok {
+				t.Errorf("%q: the test has no /data/%s", line, file)
+			}
+			line[i] = here
+		}
+		if i > 0 && line[i-1] == "--device" && a == "cuda" { // which this build need not have
+			line[i] = "cpu"
+		}
+	}
+	for _, other := range []string{"OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"} {
+		if _, ok := os.LookupEnv(other); ok {
+			t.Fatalf("%s is set: the test wants to be alone", other)
+		}
+	}
+	out, _ := must(t, slices.Insert(line, 1, "--dry-run")...)
+	shards := regexp.MustCompile(`(?m)^ +shards: (\d+)`).FindStringSubmatch(out)
+	if shards == nil || integer(t, shards[1])%ranks != 0 {
+		t.Errorf("%q: shards %q do not fit %d ranks", line, shards, ranks)
+	}
+}
+
+// launched has the launch table read what a launcher sets.
+func launched(t *testing.T, env map[string]string) comm.Launch {
+	t.Helper()
+	l, err := comm.Launched(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	if err != nil {
+		t.Error(err)
+	}
+	return l
+}
+
+// The shell scripts of doc/ranks start as many ranks as they say, with a command that gad
+// takes, and a job that is stopped and saved is put into the queue again.
+func TestRanksScripts(t *testing.T) {
+	f := ready(t)
+	t.Run("box.sh", func(t *testing.T) {
+		s := starts(t, 0, nil, "sh", ranksDoc("box.sh"))
+		accepted(t, f, s.calls[0], integer(t, option(t, s.calls[0], "-n")))
+		if pe := option(t, s.calls[0], "--map-by"); pe != "slot:PE="+option(t, s.calls[0], "--threads") {
+			t.Errorf("%s, which are not the threads", pe)
+		}
+	})
+	t.Run("torchrun.sh", func(t *testing.T) {
+		s := starts(t, 0, []string{"NODE_RANK=1", "LEADER=node0"}, "sh", ranksDoc("torchrun.sh"))
+		args := s.calls[0]
+		ranks := integer(t, option(t, args, "--nnodes")) * integer(t, option(t, args, "--nproc-per-node"))
+		accepted(t, f, args, ranks)
+		if !slices.Contains(args[:slices.Index(args, "gad")], "--no-python") || option(t, args, "--node-rank") != "1" {
+			t.Errorf("%q", args)
+		}
+		l := launched(t, map[string]string{"RANK": "3", "WORLD_SIZE": fmt.Sprint(ranks), "LOCAL_RANK": "1", "MASTER_ADDR": option(t, args, "--master-addr"), "MASTER_PORT": option(t, args, "--master-port")})
+		if l.By != "torchrun" || l.Size != ranks || l.Addr != "node0:29500" {
+			t.Errorf("%+v", l)
+		}
+		if !strings.Contains(fileText(ranksDoc("torchrun.sh")), "\nexport GAD_RANKS_SECRET_FILE=/") {
+			t.Error("no secret")
+		}
+	})
+	for _, name := range []string{"slurm.sbatch", "slurm-mpirun.sbatch"} {
+		t.Run(name, func(t *testing.T) {
+			batch := map[string]string{}
+			for _, m := range regexp.MustCompile(`(?m)^#SBATCH --([a-z-]+)=?(\S*)$`).FindAllStringSubmatch(fileText(ranksDoc(name)), -1) {
+				batch[m[1]] = m[2]
+			}
+			ranks := integer(t, batch["nodes"]) * integer(t, batch["ntasks-per-node"])
+			env := []string{fmt.Sprint("SLURM_NTASKS=", ranks), "SLURM_CPUS_PER_TASK=" + batch["cpus-per-task"], "SLURM_JOB_ID=7"}
+			s := starts(t, 0, env, "bash", ranksDoc(name))
+			if len(s.calls) != 1 || s.code != 0 {
+				t.Errorf("exit status %d, %q", s.code, s.calls)
+			}
+			accepted(t, f, s.calls[0], ranks)
+			if s = starts(t, 1, env, "bash", ranksDoc(name)); len(s.calls) != 1 || s.code != 1 {
+				t.Errorf("a run that fails: exit status %d, %q", s.code, s.calls)
+			}
+			if _, ok := batch["requeue"]; !ok {
+				t.Error("the job cannot be put into the queue again")
+			}
+			if name == "slurm.sbatch" {
+				if s.calls[0][1] != "--mpi=pmix" || batch["signal"] != "TERM@600" {
+					t.Errorf("%q, signal %s", s.calls[0], batch["signal"])
+				}
+				l := launched(t, map[string]string{"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": fmt.Sprint(ranks), "SLURM_LOCALID": "1", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1", "PMIX_RANK": "3"})
+				if l.By != "srun" || !l.MPI || l.Size != ranks {
+					t.Errorf("%+v", l)
+				}
+				s = starts(t, exitInterrupted, env, "bash", ranksDoc(name))
+			} else {
+				if option(t, s.calls[0], "-n") != fmt.Sprint(ranks) || batch["signal"] != "B:TERM@600" {
+					t.Errorf("%q, signal %s", s.calls[0], batch["signal"])
+				}
+				s = stoppedBatch(t, env, ranksDoc(name))
+			}
+			if len(s.calls) != 2 || strings.Join(s.calls[1], " ") != "scontrol requeue 7" || s.code != 0 {
+				t.Errorf("a run that was stopped: exit status %d, %q", s.code, s.calls)
+			}
+		})
+	}
+}
+
+// stoppedBatch runs a batch script whose mpirun waits for the SIGTERM that the script gets,
+// then takes a while to save and ends with 1.
+func stoppedBatch(t *testing.T, env []string, script string) (s started) {
+	t.Helper()
+	bin := t.TempDir()
+	log := filepath.Join(bin, "log")
+	for name, text := range map[string]string{
+		"mpirun":   "trap 'sleep 0.2; printf \"mpirun saved\\n\" >>" + log + "; exit 1' TERM\nsleep 0.3\nkill -TERM $PPID\nfor i in $(seq 200); do sleep 0.05; done\n",
+		"scontrol": "printf '%s\\0' scontrol \"$@\" >>" + log + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := exec.Command("bash", script)
+	c.Env = append(env, "PATH="+bin+":/usr/bin:/bin")
+	if out, err := c.CombinedOutput(); len(out) > 0 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.code = c.ProcessState.ExitCode()
+	for _, line := range strings.Split(fileText(log), "\n") {
+		s.calls = append(s.calls, strings.Split(strings.TrimSuffix(line, "\x00"), "\x00"))
+	}
+	return s
+}
+
+// The Kubernetes manifests of doc/ranks set what the launch table reads, start as many ranks
+// as they say, with a command that gad takes. scripts/manifests checks their other fields.
+func TestRanksManifests(t *testing.T) {
+	f := ready(t)
+	// checked is for the one container of a pod by TCP.
+	checked := func(t *testing.T, p pod, ranks int, set map[string]string, status int) comm.Launch {
+		t.Helper()
+		c := p.Spec.Containers[0]
+		secret := false
+		for _, e := range c.Env {
+			switch ref := e.ValueFrom; {
+			case e.Name == "GAD_RANKS_SECRET":
+				secret = ref.SecretKeyRef.Name == "gad-ranks" && ref.SecretKeyRef.Key == "secret"
+			case ref.FieldRef.FieldPath == "metadata.annotations['jobset.sigs.k8s.io/coordinator']":
+				set[e.Name] = "gad-ranks-0-0.gad"
+			default:
+				set[e.Name] = e.Value
+			}
+		}
+		if !secret {
+			t.Error("no secret gad-ranks with the key secret")
+		}
+		if len(c.VolumeMounts) != 1 || c.VolumeMounts[0].MountPath != "/data" || len(p.Spec.Volumes) != 1 || p.Spec.Volumes[0].Name != c.VolumeMounts[0].Name {
+			t.Errorf("volumes %v, mounts %v", p.Spec.Volumes, c.VolumeMounts)
+		}
+		s := starts(t, status, nil, append(slices.Clone(c.Command), c.Args...)...)
+		if s.code != status {
+			t.Errorf("gad ends with %d, the container with %d", status, s.code)
+		}
+		accepted(t, f, s.calls[0], ranks)
+		return launched(t, set)
+	}
+	t.Run("mpijob.yaml", func(t *testing.T) {
+		m := manifests(t, "mpijob.yaml")["MPIJob"]
+		launcher, workers := m.Spec.MPIReplicaSpecs["Launcher"], m.Spec.MPIReplicaSpecs["Worker"]
+		c := launcher.Template.Spec.Containers[0]
+		s := starts(t, 0, nil, append(slices.Clone(c.Command), c.Args...)...)
+		ranks := workers.Replicas * m.Spec.SlotsPerWorker
+		if launcher.Replicas != 1 || s.calls[0][0] != "mpirun" || integer(t, option(t, s.calls[0], "-n")) != ranks {
+			t.Errorf("%d ranks, %q", ranks, s.calls[0])
+		}
+		accepted(t, f, s.calls[0], ranks)
+		if w := workers.Template.Spec.Containers[0]; len(w.VolumeMounts) != 1 || w.VolumeMounts[0].MountPath != "/data" || w.Command[0] != "/usr/sbin/sshd" {
+			t.Errorf("the worker: %+v", w)
+		}
+	})
+	t.Run("indexed-job.yaml", func(t *testing.T) {
+		objects := manifests(t, "indexed-job.yaml")
+		job, service := objects["Job"], objects["Service"]
+		ranks, set := job.Spec.Completions, map[string]string{"JOB_COMPLETION_INDEX": "3"}
+		l := checked(t, job.Spec.Template, ranks, set, exitInterrupted)
+		if l.By != "Indexed Job" || l.Rank != 3 || job.Spec.CompletionMode != "Indexed" || job.Spec.Parallelism != ranks || job.Spec.Template.Spec.RestartPolicy != "Never" {
+			t.Errorf("%+v, %+v", l, job.Spec)
+		}
+		// The host name of an Indexed Job's pod is the job's name and the index.
+		if want := job.Metadata.Name + "-0." + service.Metadata.Name + ":29600"; set["GAD_RANKS_ADDR"] != want || job.Spec.Template.Spec.Subdomain != service.Metadata.Name {
+			t.Errorf("rank 0 is at %q, not at %s in %q", set["GAD_RANKS_ADDR"], want, job.Spec.Template.Spec.Subdomain)
+		}
+		if service.Spec.ClusterIP != "None" || service.Spec.Selector["job-name"] != job.Metadata.Name {
+			t.Errorf("the service: %+v", service.Spec)
+		}
+	})
+	t.Run("jobset.yaml", func(t *testing.T) {
+		m := manifests(t, "jobset.yaml")["JobSet"]
+		job := m.Spec.ReplicatedJobs[0]
+		ranks := job.Template.Spec.Completions
+		l := checked(t, job.Template.Spec.Template, ranks, map[string]string{"JOB_COMPLETION_INDEX": "3"}, exitInterrupted)
+		if l.By != "JobSet" || l.Rank != 3 || l.Addr != "gad-ranks-0-0.gad:29600" {
+			t.Errorf("%+v", l)
+		}
+		// The coordinator's address is jobset-replicatedJob-jobIndex-podIndex.jobset.
+		if m.Metadata.Name != "gad" || m.Spec.Coordinator.ReplicatedJob != job.Name || job.Name != "ranks" || len(m.Spec.ReplicatedJobs) != 1 || job.Replicas != 1 ||
+			job.Template.Spec.CompletionMode != "Indexed" || job.Template.Spec.Parallelism != ranks {
+			t.Errorf("%+v", m.Spec)
+		}
+	})
+	t.Run("leaderworkerset.yaml", func(t *testing.T) {
+		w := manifests(t, "leaderworkerset.yaml")["LeaderWorkerSet"].Spec.LeaderWorkerTemplate
+		set := map[string]string{"LWS_LEADER_ADDRESS": "gad-0.gad.default", "LWS_GROUP_SIZE": fmt.Sprint(w.Size), "LWS_WORKER_INDEX": "3"}
+		l := checked(t, w.WorkerTemplate, w.Size, set, 0)
+		if l.By != "LeaderWorkerSet" || l.Rank != 3 || l.Size != w.Size || l.Addr != "gad-0.gad.default" || w.LeaderTemplate != nil {
+			t.Errorf("%+v, %+v", l, w)
+		}
+		c := w.WorkerTemplate.Spec.Containers[0]
+		if s := starts(t, 1, nil, append(slices.Clone(c.Command), c.Args...)...); s.code == 0 || len(s.calls) != 1 {
+			t.Errorf("a run that fails: exit status %d, %q", s.code, s.calls)
+		}
+	})
+	kept, _ := os.ReadDir(filepath.Join("..", "..", "doc", "ranks"))
+	if len(kept) != 8 {
+		t.Errorf("doc/ranks has %d files: test the new ones too", len(kept))
+	}
+}
+
+// gad bench under mpirun: rank 0 prints the report of all, with no more bytes in sums than
+// must be sent; flags that say nothing there are refused.
+func TestBenchOfRanks(t *testing.T) {
+	shape := t.TempDir()
+	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := ranked(t, 2, "bench", "--ranks", "2", "--shape", shape, "--seconds", "1", "--json")
+	code := p.end(t, patience)
+	_, text, _ := strings.Cut(p.said.String(), "{")
+	var r bench.RanksReport
+	if err := json.NewDecoder(bytes.NewReader([]byte("{" + text))).Decode(&r); err != nil || code != exitDone || len(r.Hosts) != 2 || len(r.Rows) != 8 || strings.Count(p.said.String(), `"hosts"`) != 1 {
+		t.Fatalf("exit status %d, %v\n%s", code, err, p.said.String())
+	}
+	for _, row := range r.Rows {
+		if row.Seconds <= 0 || row.Name == "sum" && row.Sent != row.Least {
+			t.Errorf("%+v", row)
+		}
+	}
+	p = ranked(t, 2, "bench", "--what", "ops")
+	if code := p.end(t, patience); code != exitUsage || strings.Count(p.said.String(), "gad: configuration: bench: --what: not with 2 ranks, of which only the messages are measured: leave it out, or give --ranks 1\n") != 1 || strings.Contains(p.said.String(), "rank 1") {
+		t.Errorf("exit status %d\n%s", code, p.said.String())
+	}
+}

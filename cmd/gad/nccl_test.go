@@ -1,0 +1,239 @@
+//go:build nvidia && linux
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"gad/internal/compute/cuda"
+	"gad/internal/compute/cuda/driver"
+)
+
+// cudaBinary is gad with CUDA.
+var cudaBinary = sync.OnceValues(func() (string, error) {
+	path := fixed.path("gad-cuda")
+	build := exec.Command("go", "build", "-tags", "nvidia", "-o", path, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build -tags nvidia: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// gpuRanks are ranks of one run, each a process with the emulated device, connected by TCP.
+type gpuRanks []*process
+
+// onGPUs starts gad on several ranks; env is for one of them, by rank. A rank whose env is
+// "absent" is not started.
+func onGPUs(t *testing.T, ranks int, env map[int][]string, args ...string) gpuRanks {
+	t.Helper()
+	slow(t)
+	be, err := cuda.Open(cuda.Options{})
+	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
+		t.Skipf("NOT TESTED: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	be.Close()
+	if driver.Emulated() == nil {
+		t.Skip("NOT TESTED: needs the emulated device, which several processes can have")
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("NOT TESTED: builds the program, and there is no Go")
+	}
+	path, err := cudaBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	var list gpuRanks
+	for r := range ranks {
+		if slices.Equal(env[r], []string{"absent"}) {
+			list = append(list, nil)
+			continue
+		}
+		p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
+		p.Stdout, p.Stderr = &p.said, &p.said
+		p.Env = append(append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(ranks), "LOCAL_RANK="+strconv.Itoa(r), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1",
+			"GAD_RANKS_ADDR="+addr, "GAD_RANKS_SECRET=a secret of the tests", "CUDA_VISIBLE_DEVICES=0", "GAD_EMU_NCCL_LOG=1"), env[r]...)
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() { p.done <- p.Wait() }()
+		t.Cleanup(func() { p.Process.Kill() })
+		list = append(list, p)
+	}
+	return list
+}
+
+// done wants all ranks to end well, and as many sums over NCCL on each; with 0 no communicator.
+func (list gpuRanks) done(t *testing.T, sums int) {
+	t.Helper()
+	for r, p := range list {
+		code := p.end(t, patience)
+		said := p.said.String()
+		if code != exitDone || strings.Count(said, "emu: nccl: ") != min(sums, 1) || sums > 0 && !strings.Contains(said, fmt.Sprintf("emu: nccl: %d sums\n", sums)) {
+			t.Fatalf("rank %d of %d: exit status %d, want %d sums\n%s", r, len(list), code, sums, said)
+		}
+	}
+}
+
+// How whole runs of several GPUs compare: two have the bits of one, whose gradient is divided
+// into two shards, as a sum of two has one order; over the host's memory or by NCCL. More GPUs
+// repeat their bits, and are close to one.
+func TestCUDARanks(t *testing.T) {
+	f := ready(t)
+	args := func(run, precision string, shards int) []string {
+		return append(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2", "--critic-warmup", "1",
+			"--device", "cuda", "--precision", precision), "trainer.warmup_objective=policy", "--seed", "3", fmt.Sprint("trainer.shards=", shards))
+	}
+	const steps, sums = 2, 6
+	for _, precision := range []string{"f32", "bf16"} {
+		dir := t.TempDir()
+		run := func(name string) string { return filepath.Join(dir, name) }
+		onGPUs(t, 1, nil, args(run("one"), precision, 2)...).done(t, 0)
+		two := onGPUs(t, 2, nil, args(run("two"), precision, 2)...)
+		two.done(t, sums)
+		equalRuns(t, run("two"), run("one"), steps)
+		for _, want := range []string{"2 ranks: gradients go by NCCL 2.30.7 (libnccl.so.2), NCCL_ALGO=Ring, NCCL_PROTO=Simple, NCCL_NVLS_ENABLE=0"} {
+			if said := two[0].said.String(); strings.Count(said, want) != 1 || strings.Contains(two[1].said.String(), want) {
+				t.Errorf("it does not say once: %q\n%s", want, said)
+			}
+		}
+		if precision != "f32" {
+			continue
+		}
+		off := map[int][]string{1: {"GAD_NCCL=off"}}
+		host := onGPUs(t, 2, off, args(run("host"), precision, 2)...)
+		host.done(t, 0)
+		equalRuns(t, run("host"), run("one"), steps)
+		if want := "2 ranks: gradients go over the host's memory, which is slow: rank 1: not wanted (GAD_NCCL=off)"; !strings.Contains(host[0].said.String(), want) {
+			t.Errorf("it does not say %q\n%s", want, host[0].said.String())
+		}
+		onGPUs(t, 4, nil, args(run("four"), precision, 4)...).done(t, sums)
+		onGPUs(t, 4, nil, args(run("again"), precision, 4)...).done(t, sums)
+		equalRuns(t, run("again"), run("four"), steps)
+		onGPUs(t, 1, nil, args(run("whole"), precision, 4)...).done(t, 0)
+		four, whole := lastFigures(t, run("four")), lastFigures(t, run("whole"))
+		for _, name := range []string{"actor/grad_norm", "critic/grad_norm", "critic/d_loss"} {
+			if a, b := four[name], whole[name]; a == 0 || math.Abs(a-b) > 1e-3*math.Abs(b) {
+				t.Errorf("four ranks: %s is %g, on one %g", name, a, b)
+			}
+		}
+	}
+}
+
+// lastFigures are the metrics of a run's last step.
+func lastFigures(t *testing.T, run string) map[string]float64 {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	figures := map[string]float64{}
+	var row map[string]any
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &row); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range row {
+		if x, ok := value.(float64); ok {
+			figures[name] = x
+		}
+	}
+	return figures
+}
+
+// What fails on one rank is named by it, told to the other, and ends both with exit status 1;
+// nothing waits longer than the limit and 5 s.
+func TestCUDARankFaults(t *testing.T) {
+	f := ready(t)
+	const limit = 6
+	fail := func(rank int, call string) map[int][]string {
+		return map[int][]string{rank: {"GAD_EMU_NCCL_FAIL=" + call}}
+	}
+	failed := func(phase string, rank int, call string) string {
+		return fmt.Sprintf(`ranks: phase %s, rank %d on \S+: driver: device 0: %s: ncclSystemError \(2\), unhandled system error \(NCCL_DEBUG=WARN says more\)`, phase, rank, call)
+	}
+	const connecting, gradients = "opening, connecting GPUs", `\S.*, gradients`
+	for _, c := range []struct {
+		name string
+		env  map[int][]string
+		stop bool   // rank 1 is stopped when it hangs in a sum
+		want string // what some rank says, and no other thing
+	}{
+		{name: "id", env: fail(0, "ncclGetUniqueId"), want: `ranks: cuda: NCCL: ncclGetUniqueId: ncclSystemError \(2\), unhandled system error`},
+		{name: "connecting", env: fail(1, "ncclCommInitRankConfig"), want: failed(connecting, 1, "ncclCommInitRankConfig")},
+		{name: "state", env: fail(0, "ncclCommGetAsyncError"), want: failed(connecting, 0, "ncclCommGetAsyncError")},
+		{name: "sum", env: fail(1, "ncclAllReduce"), want: failed(gradients, 1, "ncclAllReduce")},
+		{name: "later sum", env: fail(0, "ncclAllReduce:1"), want: failed(gradients, 0, "ncclAllReduce")},
+		{name: "network", env: fail(0, "async:0"), want: `ranks: phase ` + gradients + `, rank 0 on \S+: driver: device 0: ncclAllReduce: ncclRemoteError \(6\), remote process exited or there was a network error`},
+		{name: "version", env: map[int][]string{1: {"GAD_EMU_NCCL_VERSION=22105"}}, want: `ranks: cuda: rank 0 has NCCL 2.30.7, rank 1 has NCCL 2.21.5: they must be the same: install one, or name its file in GAD_NCCL`},
+		{name: "settings", env: map[int][]string{1: {"NCCL_ALGO=Tree"}}, want: `ranks: cuda: NCCL: rank 0 has NCCL_ALGO=Ring, .*, rank 1 has NCCL_ALGO=Tree \(set by the user\), .*: they must be the same: set them alike on all ranks`},
+		{name: "no file", env: map[int][]string{0: {"GAD_NCCL=/nonexistent/libnccl.so"}}, want: `ranks: cuda: driver: no NCCL: /nonexistent/libnccl.so: cannot open shared object file: No such file or directory: install NCCL 2.14 or later, or name the file in GAD_NCCL`},
+		{name: "GPU that hangs", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce"}},
+			want: `ranks: phase ` + gradients + `: all ranks answer, but their GPUs are not done within 6s \(trainer.rank_timeout\): a GPU or the network between them hangs \(NCCL_DEBUG=INFO says more\)`},
+		{name: "hangs when connecting", env: map[int][]string{0: {"GAD_EMU_NCCL_HANG=ncclCommInitRankConfig"}}, want: `ranks: phase ` + connecting + `: all ranks answer, but their GPUs are not done within 6s`},
+		{name: "hangs in an abort", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce"}}, want: failed(gradients, 1, "ncclAllReduce")},
+		{name: "rank that is stopped", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce"}}, stop: true,
+			want: `ranks: phase ` + gradients + `: rank 1 on \S+ did not answer within 6s \(trainer.rank_timeout\): it hangs or has ended: the same command resumes from the last checkpoint`},
+		{name: "rank that does not come", env: map[int][]string{1: {"absent"}}, want: `tcp: rank 0 at 127.0.0.1:\d+: rank 1 did not come within 6s \(trainer.rank_timeout\): start all 2 ranks with the same address`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run := filepath.Join(t.TempDir(), "run")
+			list := onGPUs(t, 2, c.env, append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2",
+				"--device", "cuda", "--precision", "f32"), "trainer.shards=2", fmt.Sprint("trainer.rank_timeout=", limit))...)
+			begun := time.Now()
+			if c.stop {
+				// It is in the sum when both have begun it.
+				wait(t, "the sum", func() bool { return strings.Contains(list[0].said.String(), "2 ranks: gradients go by NCCL") })
+				time.Sleep(2 * time.Second)
+				list[1].Process.Signal(syscall.SIGSTOP)
+				begun = time.Now()
+			}
+			all := ""
+			for r, p := range list {
+				if p == nil {
+					continue
+				}
+				if c.stop && r == 1 {
+					p.Process.Kill()
+					continue
+				}
+				if code := p.end(t, patience); code != exitFailed {
+					t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
+				}
+				all += p.said.String()
+			}
+			took := time.Since(begun)
+			t.Logf("%v", took.Round(time.Millisecond))
+			if took > (limit+5+10)*time.Second { // 10 s for the start, on a machine that is busy
+				t.Errorf("took %v", took)
+			}
+			if !regexp.MustCompile(`(?m)^gad: (rank \d on \S+: )?(trainer: step \d: actor: optimizer: )?` + c.want).MatchString(all) {
+				t.Errorf("want %s\n%s", c.want, all)
+			}
+		})
+	}
+}

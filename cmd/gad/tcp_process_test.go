@@ -1,0 +1,100 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// byTCP starts ranks of the plain program as torchrun would.
+func byTCP(t *testing.T, ranks int, args ...string) []*process {
+	t.Helper()
+	slow(t)
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	var list []*process
+	for r := range ranks {
+		p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
+		p.Stdout, p.Stderr = &p.said, &p.said
+		p.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(ranks), "LOCAL_RANK="+strconv.Itoa(r), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port-1),
+			"GAD_RANKS_SECRET=a secret of the tests")
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() { p.done <- p.Wait() }()
+		t.Cleanup(func() { p.Process.Kill() })
+		list = append(list, p)
+	}
+	return list
+}
+
+// Ranks that no MPI connects have the bits of one process; a rank that is killed ends the
+// others at once; a signal to any of them saves the run, which goes on with another number.
+func TestRanksOverTCP(t *testing.T) {
+	f := ready(t)
+	args := func(run string, steps int) []string {
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "1"),
+			[]string{"trainer.shards=4", "--threads", "1", "trainer.rank_timeout=60"})
+	}
+	const steps, long = 3, 40
+	whole := filepath.Join(t.TempDir(), "whole")
+	must(t, args(whole, steps)...)
+	for _, ranks := range []int{2, 4} {
+		run := filepath.Join(t.TempDir(), "run")
+		for r, p := range byTCP(t, ranks, args(run, steps)...) {
+			if code := p.end(t, patience); code != exitDone || strings.Count(p.said.String(), "step 3/3") != max(1-r, 0) {
+				t.Fatalf("rank %d of %d: exit status %d\n%s", r, ranks, code, p.said.String())
+			}
+		}
+		equalRuns(t, run, whole, steps)
+	}
+
+	whole = filepath.Join(t.TempDir(), "whole")
+	must(t, args(whole, long)...)
+	run := filepath.Join(t.TempDir(), "run")
+	list := byTCP(t, 4, args(run, long)...)
+	wait(t, "a step", func() bool { return strings.Contains(list[0].said.String(), "  step 2") })
+	list[2].Process.Kill()
+	begun := time.Now()
+	for r, p := range list {
+		code := p.end(t, patience)
+		if said := p.said.String(); r != 2 && (code != exitFailed || r == 0 && !strings.Contains(said, ": rank 2 on ")) {
+			t.Errorf("rank %d: exit status %d\n%s", r, code, said)
+		}
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("the other ranks ended after %v", took)
+	}
+	list = byTCP(t, 2, args(run, long)...)
+	wait(t, "a step", func() bool { return strings.Contains(list[0].said.String(), "  step ") })
+	list[1].Process.Signal(syscall.SIGTERM)
+	for r, p := range list {
+		if code := p.end(t, patience); code != exitInterrupted {
+			t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
+		}
+	}
+	for r, p := range byTCP(t, 4, args(run, long)...) {
+		if code := p.end(t, patience); code != exitDone {
+			t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
+		}
+	}
+	equalRuns(t, run, whole, long)
+}

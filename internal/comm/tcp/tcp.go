@@ -1,0 +1,654 @@
+// Package tcp connects ranks by TCP, for launchers that prepare no MPI: torchrun, srun
+// without PMIx, Kubernetes jobs. It is meant for what ranks of GPUs tell each other
+// (tokens, figures, agreements) while NCCL moves their gradients; gradients of CPUs go
+// through it too, without a fast network's help.
+//
+// Every rank is connected with every other. Both ends of a connection prove that they know
+// the run's secret (HMAC-SHA256 over both sides' random challenges). What follows is
+// neither encrypted nor signed: the network between the ranks must be trusted.
+package tcp
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"gad/internal/comm"
+)
+
+// Config says where the ranks meet.
+type Config struct {
+	Rank, Size int
+	Addr       string        // host and port where rank 0 listens
+	Secret     []byte        // the same on all ranks, at least LeastSecret bytes
+	Limit      time.Duration // how long a rank waits for the others to come
+}
+
+// defaultPort is where rank 0 listens if its launcher names no port.
+const defaultPort = 29600
+
+// Beside is the Addr of Config for a launcher's address, with or without a port: the port
+// behind it, since torchrun itself may listen on its own.
+func Beside(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(defaultPort)), nil
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 1 || n >= 65535 {
+		return "", fmt.Errorf("port %q: must be 1 to 65534", port)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(n+1)), nil
+}
+
+// LeastSecret is the length of the shortest secret: one side proves its knowledge to
+// whoever connects, so a short one could be guessed.
+const LeastSecret = 16
+
+// What goes over a connection after the greeting: frames of a kind and a length.
+const (
+	frameData = 'd'
+	frameNote = 'n'
+	frameBye  = 'b' // the sender ends in order
+
+	frameHeader = 5
+	mostFrame   = 1 << 20
+)
+
+// greetLimit is how long one connection may take to greet: who does not is no rank.
+const greetLimit = 10 * time.Second
+
+// Link is this process among the ranks.
+type Link struct {
+	rank, size int
+	peers      []*peer // [size]; nil is this rank
+
+	mu    sync.Mutex
+	notes []note
+	wake  chan struct{} // something has come
+}
+
+type note struct {
+	from int
+	text []byte
+}
+
+// peer is the connection with another rank. All but conn is guarded by the link's mu.
+type peer struct {
+	conn net.Conn
+	in   []byte   // data that has come
+	err  error    // why nothing more comes
+	bye  bool     // it has ended in order
+	told bool     // Note has said err
+	out  [][]byte // frames to send
+	sent bool     // all of out has gone, and CloseWrite
+	more *sync.Cond
+	end  bool // no more is put into out
+}
+
+// Open connects the ranks; all of them call it.
+func Open(c Config) (*Link, error) {
+	if c.Rank < 0 || c.Rank >= c.Size {
+		return nil, fmt.Errorf("tcp: rank %d of %d: ranks count from 0", c.Rank, c.Size)
+	}
+	if len(c.Secret) < LeastSecret {
+		return nil, fmt.Errorf("tcp: the secret has %d bytes: must have at least %d: set GAD_RANKS_SECRET to the same random text on all ranks, such as that of: openssl rand -hex 16", len(c.Secret), LeastSecret)
+	}
+	host, _, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: address of rank 0: %w: must be host:port", err)
+	}
+	l := &Link{rank: c.Rank, size: c.Size, peers: make([]*peer, c.Size), wake: make(chan struct{}, 1)}
+	ctx, cancel := context.WithTimeout(context.Background(), c.Limit)
+	defer cancel()
+	if err := l.meet(ctx, c, host); err != nil {
+		for _, p := range l.peers {
+			if p != nil {
+				p.conn.Close()
+			}
+		}
+		return nil, err
+	}
+	for r, p := range l.peers {
+		if p != nil {
+			p.more = sync.NewCond(&l.mu)
+			go l.read(r, p)
+			go l.write(p)
+		}
+	}
+	return l, nil
+}
+
+// meet fills in the peers' connections: each rank dials those before it, and accepts those
+// behind it. They learn the addresses from rank 0.
+func (l *Link) meet(ctx context.Context, c Config, host string) error {
+	at := c.Addr
+	if l.rank > 0 {
+		at = ":0"
+	} else if _, port, err := net.SplitHostPort(c.Addr); err == nil {
+		at = ":" + port
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() { // nobody else can be meant
+		at = net.JoinHostPort(host, at[1:])
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", at)
+	if err != nil {
+		return fmt.Errorf("tcp: rank %d: %w: give the ranks another port", l.rank, err)
+	}
+	defer listener.Close()
+	own := uint32(listener.Addr().(*net.TCPAddr).Port)
+	dial := func(to int, addr string) error {
+		conn, err := l.dial(ctx, c, to, addr, own)
+		if err == nil {
+			l.peers[to] = &peer{conn: conn}
+		}
+		return err
+	}
+	if l.rank == 0 {
+		ports, err := l.accept(ctx, c, listener)
+		if err != nil {
+			return err
+		}
+		var table []byte
+		for r := 1; r < l.size; r++ {
+			remote := l.peers[r].conn.RemoteAddr().(*net.TCPAddr)
+			table = append(table, net.JoinHostPort(remote.IP.String(), fmt.Sprint(ports[r]))+"\n"...)
+		}
+		for r := 1; r < l.size; r++ {
+			if _, err := l.peers[r].conn.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(table))), table...)); err != nil {
+				return fmt.Errorf("tcp: rank %d: addresses of the ranks: %w", r, err)
+			}
+		}
+		return nil
+	}
+	if err := dial(0, c.Addr); err != nil {
+		return err
+	}
+	table, err := l.table(ctx)
+	if err != nil {
+		return err
+	}
+	for r := 1; r < l.rank; r++ {
+		if err := dial(r, table[r-1]); err != nil {
+			return err
+		}
+	}
+	_, err = l.accept(ctx, c, listener)
+	return err
+}
+
+// table is where ranks 1, 2, ... listen; rank 0 sends it once all have come.
+func (l *Link) table(ctx context.Context) ([]string, error) {
+	conn := l.peers[0].conn
+	end, _ := ctx.Deadline()
+	conn.SetDeadline(end)
+	defer conn.SetDeadline(time.Time{})
+	var head [4]byte
+	_, err := io.ReadFull(conn, head[:])
+	n := binary.LittleEndian.Uint32(head[:])
+	if err == nil && n > mostFrame {
+		err = fmt.Errorf("%d bytes", n)
+	}
+	text := make([]byte, min(n, mostFrame))
+	if err == nil {
+		_, err = io.ReadFull(conn, text)
+	}
+	list := strings.Fields(string(text))
+	if err == nil && len(list) != l.size-1 {
+		err = fmt.Errorf("%d of %d", len(list), l.size-1)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tcp: rank 0 does not send the ranks' addresses: %w: it waits for other ranks or has ended: see what it says", err)
+	}
+	return list, nil
+}
+
+// dial connects with a rank that may not have begun yet.
+func (l *Link) dial(ctx context.Context, c Config, to int, addr string, own uint32) (net.Conn, error) {
+	var d net.Dialer
+	var last error
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		conn, err := d.DialContext(ctx, "tcp", addr)
+		if err == nil {
+			if err = l.greet(conn, c, to, own); err == nil {
+				return conn, nil
+			}
+			conn.Close()
+			if errors.Is(err, errSecret) || errors.Is(err, errStranger) || errors.Is(err, errRefused) {
+				return nil, fmt.Errorf("tcp: rank %d at %s: %w", to, addr, err)
+			}
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			if last == nil {
+				last = ctx.Err()
+			}
+			return nil, fmt.Errorf("tcp: rank %d at %s did not answer within %v (trainer.rank_timeout): %w: is it started, and its port open?", to, addr, c.Limit, last)
+		case <-time.After(wait):
+		}
+	}
+}
+
+var (
+	errSecret   = errors.New("it has another secret: set GAD_RANKS_SECRET alike on all ranks")
+	errRefused  = errors.New("refused")
+	errStranger = errors.New("it is no rank of gad, or of another version: give the ranks another port")
+)
+
+const (
+	hello     = "gad ranks 1\n"
+	challenge = 32
+)
+
+// proof shows that its sender knows the secret, and what it says.
+func proof(secret []byte, side string, nonces, says []byte) []byte {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(side))
+	h.Write(nonces)
+	h.Write(says)
+	return h.Sum(nil)
+}
+
+// greet is the greeting of who dials: it says rank, size and port.
+func (l *Link) greet(conn net.Conn, c Config, to int, own uint32) error {
+	conn.SetDeadline(time.Now().Add(greetLimit))
+	defer conn.SetDeadline(time.Time{})
+	nonces := make([]byte, 2*challenge)
+	if _, err := rand.Read(nonces[:challenge]); err != nil {
+		return err
+	}
+	if _, err := conn.Write(append([]byte(hello), nonces[:challenge]...)); err != nil {
+		return err
+	}
+	answer := make([]byte, len(hello)+challenge+sha256.Size)
+	if n, err := io.ReadFull(conn, answer); err != nil {
+		if n > 0 && !strings.HasPrefix(hello, string(answer[:min(n, len(hello))])) {
+			return errStranger
+		}
+		return err
+	}
+	if string(answer[:len(hello)]) != hello {
+		return errStranger
+	}
+	copy(nonces[challenge:], answer[len(hello):])
+	var server [4]byte
+	binary.LittleEndian.PutUint32(server[:], uint32(to))
+	if !hmac.Equal(answer[len(hello)+challenge:], proof(c.Secret, "accepts", nonces, server[:])) {
+		return errSecret
+	}
+	says := binary.LittleEndian.AppendUint32(nil, uint32(l.rank))
+	says = binary.LittleEndian.AppendUint32(says, uint32(l.size))
+	says = binary.LittleEndian.AppendUint32(says, own)
+	if _, err := conn.Write(append(says, proof(c.Secret, "dials", nonces, says)...)); err != nil {
+		return err
+	}
+	var n [1]byte
+	if _, err := io.ReadFull(conn, n[:]); err != nil {
+		return err
+	}
+	reason := make([]byte, n[0])
+	if _, err := io.ReadFull(conn, reason); err != nil {
+		return err
+	}
+	if len(reason) > 0 {
+		return fmt.Errorf("%w: %s", errRefused, reason)
+	}
+	return nil
+}
+
+// welcome is the greeting of who accepts.
+func (l *Link) welcome(conn net.Conn, c Config) (rank int, port uint32, err error) {
+	conn.SetDeadline(time.Now().Add(greetLimit))
+	defer conn.SetDeadline(time.Time{})
+	first := make([]byte, len(hello)+challenge)
+	if _, err := io.ReadFull(conn, first); err != nil {
+		return 0, 0, err
+	}
+	if string(first[:len(hello)]) != hello {
+		return 0, 0, errStranger
+	}
+	nonces := append([]byte(nil), first[len(hello):]...)
+	own := make([]byte, challenge)
+	if _, err := rand.Read(own); err != nil {
+		return 0, 0, err
+	}
+	nonces = append(nonces, own...)
+	var me [4]byte
+	binary.LittleEndian.PutUint32(me[:], uint32(l.rank))
+	answer := append([]byte(hello), own...)
+	if _, err := conn.Write(append(answer, proof(c.Secret, "accepts", nonces, me[:])...)); err != nil {
+		return 0, 0, err
+	}
+	says := make([]byte, 12+sha256.Size)
+	if _, err := io.ReadFull(conn, says); err != nil {
+		return 0, 0, fmt.Errorf("%w (%w)", errSecret, err) // it has looked at the proof, and left
+	}
+	if !hmac.Equal(says[12:], proof(c.Secret, "dials", nonces, says[:12])) {
+		return 0, 0, errSecret
+	}
+	if n := binary.LittleEndian.Uint32(says[4:]); n != uint32(l.size) {
+		err = fmt.Errorf("there are %d ranks, not %d: start all with the same number", l.size, n)
+	}
+	return int(binary.LittleEndian.Uint32(says)), binary.LittleEndian.Uint32(says[8:]), err
+}
+
+// accept waits for the ranks behind this one. Whoever else connects is sent away.
+func (l *Link) accept(ctx context.Context, c Config, listener net.Listener) (ports []uint32, err error) {
+	type guest struct {
+		conn net.Conn
+		rank int
+		port uint32
+		err  error
+	}
+	ports = make([]uint32, l.size)
+	missing := l.size - 1 - l.rank
+	guests := make(chan guest)
+	ended := make(chan struct{})
+	defer close(ended)
+	const atOnce = 64 // connections that greet
+	room := make(chan struct{}, atOnce)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			select {
+			case room <- struct{}{}:
+			case <-ended:
+				conn.Close()
+				return
+			}
+			go func() {
+				defer func() { <-room }()
+				g := guest{conn: conn}
+				g.rank, g.port, g.err = l.welcome(conn, c)
+				select {
+				case guests <- g:
+				case <-ended:
+					conn.Close()
+				}
+			}()
+		}
+	}()
+	var sentAway []string
+	for missing > 0 {
+		select {
+		case g := <-guests:
+			if g.err == nil && (g.rank <= l.rank || g.rank >= l.size || l.peers[g.rank] != nil) {
+				g.err = fmt.Errorf("rank %d is here already, or too many: each process needs a rank of its own", g.rank)
+			}
+			reason := ""
+			if g.err != nil && !errors.Is(g.err, errSecret) { // which strangers are not told
+				reason = g.err.Error()
+			}
+			reason = reason[:min(len(reason), 255)]
+			if g.err == nil || reason != "" {
+				if _, err := g.conn.Write(append([]byte{byte(len(reason))}, reason...)); g.err == nil {
+					g.err = err
+				}
+			}
+			if g.err != nil {
+				if len(sentAway) < 4 {
+					sentAway = append(sentAway, fmt.Sprintf("%s: %v", g.conn.RemoteAddr(), g.err))
+				}
+				g.conn.Close()
+				continue
+			}
+			l.peers[g.rank], ports[g.rank] = &peer{conn: g.conn}, g.port
+			missing--
+		case <-ctx.Done():
+			var absent []string
+			for r := l.rank + 1; r < l.size; r++ {
+				if l.peers[r] == nil {
+					absent = append(absent, fmt.Sprint(r))
+				}
+			}
+			text := ""
+			if len(sentAway) > 0 {
+				text = "; sent away: " + strings.Join(sentAway, ", ")
+			}
+			return nil, fmt.Errorf("tcp: rank %d at %s: rank %s did not come within %v (trainer.rank_timeout)%s: start all %d ranks with the same address", l.rank, listener.Addr(), strings.Join(absent, ", "), c.Limit, text, l.size)
+		}
+	}
+	return ports, nil
+}
+
+// read takes in what a peer sends.
+func (l *Link) read(from int, p *peer) {
+	var head [frameHeader]byte
+	var err error
+	for err == nil {
+		if _, err = io.ReadFull(p.conn, head[:]); err != nil {
+			break
+		}
+		n := binary.LittleEndian.Uint32(head[1:])
+		if n > mostFrame || head[0] == frameNote && n > comm.MaxNote {
+			err = fmt.Errorf("tcp: a message of %d bytes", n)
+			break
+		}
+		text := make([]byte, n)
+		if _, err = io.ReadFull(p.conn, text); err != nil {
+			break
+		}
+		l.mu.Lock()
+		switch head[0] {
+		case frameData:
+			p.in = append(p.in, text...)
+		case frameNote:
+			l.notes = append(l.notes, note{from, text})
+		case frameBye:
+			p.bye = true
+		default:
+			err = fmt.Errorf("tcp: a message of kind %q", head[0])
+		}
+		l.mu.Unlock()
+		l.signal()
+	}
+	if err == io.EOF {
+		err = errors.New("tcp: it has closed the connection")
+	}
+	l.mu.Lock()
+	p.err = err
+	l.mu.Unlock()
+	l.signal()
+}
+
+func (l *Link) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// write sends what is put into p.out.
+func (l *Link) write(p *peer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		for len(p.out) == 0 && !p.end {
+			p.more.Wait()
+		}
+		if len(p.out) == 0 {
+			break
+		}
+		out := net.Buffers(p.out)
+		p.out = nil
+		l.mu.Unlock()
+		_, err := out.WriteTo(p.conn)
+		l.mu.Lock()
+		if err != nil {
+			break // read says so too
+		}
+	}
+	if c, ok := p.conn.(*net.TCPConn); ok {
+		c.CloseWrite()
+	}
+	p.sent = true
+	l.signal()
+}
+
+// put has frames of a kind sent. The text is copied.
+func (l *Link) put(to int, kind byte, text []byte) {
+	p := l.peers[to]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for first := true; first || len(text) > 0; first = false {
+		part := text[:min(len(text), mostFrame)]
+		frame := binary.LittleEndian.AppendUint32([]byte{kind}, uint32(len(part)))
+		p.out = append(p.out, append(frame, part...))
+		text = text[len(part):]
+	}
+	p.more.Signal()
+}
+
+// Rank is this process's number.
+func (l *Link) Rank() int { return l.rank }
+
+// Size is the number of ranks.
+func (l *Link) Size() int { return l.size }
+
+// pause is how often keepOn is asked where nothing comes.
+const pause = 2 * time.Millisecond
+
+// Exchange sends out to a rank and fills in.
+func (l *Link) Exchange(to int, out, in []byte, keepOn func() error) error {
+	if len(out) > 0 {
+		l.put(to, frameData, out)
+	}
+	p := l.peers[to]
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for asked := time.Now(); len(in) > 0; {
+		l.mu.Lock()
+		n := copy(in, p.in)
+		if in, p.in = in[n:], p.in[n:]; len(p.in) == 0 {
+			p.in = nil
+		}
+		err := p.err
+		l.mu.Unlock()
+		if len(in) == 0 {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if time.Since(asked) > pause {
+			if err := keepOn(); err != nil {
+				return err
+			}
+			asked = time.Now()
+		}
+		timer.Reset(pause)
+		select {
+		case <-l.wake:
+		case <-timer.C:
+		}
+	}
+	return nil
+}
+
+// ExchangeFloats sends out to a rank and fills in.
+func (l *Link) ExchangeFloats(to int, out, in []float32, keepOn func() error) error {
+	raw := make([]byte, 0, 4*len(out))
+	for _, x := range out {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
+	}
+	come := make([]byte, 4*len(in))
+	if err := l.Exchange(to, raw, come, keepOn); err != nil {
+		return err
+	}
+	for i := range in {
+		in[i] = math.Float32frombits(binary.LittleEndian.Uint32(come[4*i:]))
+	}
+	return nil
+}
+
+// Post sends a note.
+func (l *Link) Post(to int, text []byte) error {
+	l.put(to, frameNote, text)
+	return nil
+}
+
+// Note is the next note that has come. A connection that has broken is told once, after
+// the notes.
+func (l *Link) Note() (from int, text []byte, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.notes) > 0 {
+		n := l.notes[0]
+		l.notes = l.notes[1:]
+		return n.from, n.text, nil
+	}
+	for r, p := range l.peers {
+		if p != nil && p.err != nil && !p.bye && !p.told {
+			p.told = true
+			return r, nil, p.err
+		}
+	}
+	return 0, nil, nil
+}
+
+// How long Close waits for what is to be sent, and for the others' end.
+const (
+	lastWords  = 500 * time.Millisecond
+	orderlyEnd = 2 * time.Second
+)
+
+// Close ends the connections, when all that is to be sent has gone, or not much later.
+func (l *Link) Close(orderly bool) error {
+	wait := lastWords
+	if orderly {
+		wait = orderlyEnd
+	}
+	for r, p := range l.peers {
+		if p == nil {
+			continue
+		}
+		if orderly {
+			l.put(r, frameBye, nil)
+		}
+		l.mu.Lock()
+		p.end = true
+		p.more.Signal()
+		l.mu.Unlock()
+	}
+	done := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, p := range l.peers {
+			// Closing before the other end has read all would take it away.
+			if p != nil && (!p.sent || p.err == nil) {
+				return false
+			}
+		}
+		return true
+	}
+	for begun := time.Now(); !done() && time.Since(begun) < wait; {
+		select {
+		case <-l.wake:
+		case <-time.After(pause):
+		}
+	}
+	for _, p := range l.peers {
+		if p != nil {
+			p.conn.Close()
+		}
+	}
+	return nil
+}

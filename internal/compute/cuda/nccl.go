@@ -1,0 +1,107 @@
+//go:build nvidia
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"gad/internal/compute"
+	"gad/internal/compute/cuda/driver"
+)
+
+var _ compute.Joinable = (*Backend)(nil)
+
+// ncclSettings are the choices of NCCL that the order of a sum depends on. They are set unless
+// the user has set them: by itself NCCL chooses by size, topology and version. NVLS sums
+// inside of the switch, in no fixed order.
+var ncclSettings = []struct{ name, value string }{{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}, {"NCCL_NVLS_ENABLE", "0"}}
+
+// pin sets them, and says what holds.
+func pin() (said string) {
+	var list []string
+	for _, p := range ncclSettings {
+		if v, ok := os.LookupEnv(p.name); ok && v != p.value {
+			list = append(list, fmt.Sprintf("%s=%s (set by the user)", p.name, v))
+			continue
+		}
+		os.Setenv(p.name, p.value)
+		list = append(list, p.name+"="+p.value)
+	}
+	return strings.Join(list, ", ")
+}
+
+// ncclOff in GAD_NCCL has gradients go over the host's memory.
+const ncclOff = "off"
+
+// Join connects the ranks' devices by NCCL, if all ranks have the library.
+func (b *Backend) Join(ranks compute.Ranks) (how string, err error) {
+	b.outside("Join")
+	if b.comm != nil {
+		return "", errors.New("cuda: NCCL: connected already")
+	}
+	const over = "gradients go over the host's memory, which is slow: "
+	var lib *driver.NCCL
+	mine := "not wanted (GAD_NCCL=off)"
+	if os.Getenv("GAD_NCCL") != ncclOff {
+		if lib, err = driver.OpenNCCL(); err == nil {
+			mine = "NCCL " + lib.Version()
+		} else if os.Getenv("GAD_NCCL") != "" { // the user's word
+			return "", fmt.Errorf("cuda: %w", err)
+		} else {
+			mine = err.Error()
+		}
+	}
+	settings := pin()
+	all, err := ranks.Gather("version of NCCL", []byte(mine+"\n"+settings))
+	if err != nil {
+		return "", err
+	}
+	for r, theirs := range all {
+		name, set, _ := strings.Cut(string(theirs), "\n")
+		switch first, _, _ := strings.Cut(string(all[0]), "\n"); {
+		case !strings.HasPrefix(name, "NCCL "):
+			return fmt.Sprintf("%srank %d: %s", over, r, name), nil
+		case name != first:
+			return "", fmt.Errorf("cuda: rank 0 has %s, rank %d has %s: they must be the same: install one, or name its file in GAD_NCCL", first, r, name)
+		case set != settings:
+			return "", fmt.Errorf("cuda: NCCL: rank %d has %s, rank %d has %s: they must be the same: set them alike on all ranks", ranks.Rank(), settings, r, set)
+		}
+	}
+	var id []byte
+	if ranks.Rank() == 0 {
+		if id, err = lib.ID(); err != nil {
+			return "", fmt.Errorf("cuda: NCCL: %w", err)
+		}
+	}
+	if all, err = ranks.Gather("NCCL's id", id); err != nil {
+		return "", err
+	}
+	err = ranks.Device("connecting GPUs", 0, func(keepOn func() error) error {
+		defer b.dev.Enter()()
+		b.comm, err = b.dev.Connect(lib, all[0], ranks.Rank(), ranks.Size(), keepOn)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("gradients go by %s (%s), %s", mine, lib.Name(), settings), nil
+}
+
+// Joined reports whether AllReduce can be called.
+func (b *Backend) Joined() bool { return b.comm != nil }
+
+// AllReduce leaves in t the sum of all ranks' t, and waits for it.
+func (b *Backend) AllReduce(t compute.Tensor, keepOn func() error) error {
+	b.outside("AllReduce")
+	defer b.enter()()
+	x := wide("AllReduce", "t", t, t.Len())
+	if b.err != nil || x.n == 0 {
+		return b.err
+	}
+	err := b.comm.AllReduce(x.p, int64(x.n), keepOn)
+	b.graph.epoch++
+	return err
+}

@@ -1,0 +1,26 @@
+package compute
+
+// Ranks are what a backend needs of the processes that compute together (package comm).
+// All ranks make the same calls in the same order.
+type Ranks interface {
+	Rank() int
+	Size() int
+	// Gather gives every rank what each has, by rank.
+	Gather(what string, mine []byte) ([][]byte, error)
+	// Device has all ranks call f, which moves elements between their devices, once all
+	// have come with the same number of elements. While f waits it asks keepOn, often, and
+	// gives up with its error.
+	Device(what string, elements int, f func(keepOn func() error) error) error
+}
+
+// Joinable is a Backend whose memory can be summed over ranks without passing the host's.
+type Joinable interface {
+	// Join connects the devices of the ranks. how says how they are connected, or why they
+	// are not: then sums go over the host.
+	Join(r Ranks) (how string, err error)
+	// Joined reports whether they are.
+	Joined() bool
+	// AllReduce leaves in t, which is Wide, the sum of all ranks' t. It belongs inside of
+	// Ranks.Device.
+	AllReduce(t Tensor, keepOn func() error) error
+}
