@@ -90,9 +90,9 @@ func large() Config {
 // bare hides what a backend can do beside compute.Backend.
 type bare struct{ compute.Backend }
 
-// Steps with divided moments have the bits of whole ones: norms, weights and saved states;
-// also one that is left out, and where the backend cannot sum by blocks. Each rank takes the memory of
-// its part. A state is loaded on any number of ranks.
+// Steps with divided moments have the bits of whole ones: norms, weights and saved states,
+// also after a step that is left out, and where the backend cannot sum by blocks. Each rank
+// takes the memory of its part. A state is loaded on any number of ranks.
 func TestShardedOptimizer(t *testing.T) {
 	type backends struct {
 		name string

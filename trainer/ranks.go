@@ -131,8 +131,8 @@ func (t *Trainer) statesOver() *model.Ranks {
 	return t.ranks
 }
 
-// saveParts hands rank 0 this rank's parts of the optimizer states, in the order in which it writes
-// them (fill).
+// saveParts hands rank 0 this rank's parts of the optimizer states, in the order in which
+// it writes them (fill).
 func (t *Trainer) saveParts() error {
 	if o := t.actor.Optimizer(); o.Sharded() {
 		if err := o.Save(io.Discard, false); err != nil {

@@ -71,8 +71,8 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 	}
 }
 
-// A full disk while rank 0 gathers the states of the others ends all ranks; with room the same
-// command goes on from the last checkpoint.
+// A full disk while rank 0 gathers the states of the others ends all ranks; with room the
+// same command succeeds.
 func TestShardedOptimizerOnAFullDisk(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")

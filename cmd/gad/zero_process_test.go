@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A warm-up over MPI on 4 ranks that divide the optimizer states, which goes on with 2: the checkpoints and metrics of one
-// process, byte for byte.
+// A warm-up over MPI on 4 ranks that divide the optimizer states, then on 2: the checkpoints
+// and metrics of one process, byte for byte.
 func TestShardedOptimizerOverMPI(t *testing.T) {
 	f := ready(t)
 	args := func(run, steps string, more ...string) []string {

@@ -13,8 +13,8 @@ func TestMistakesOfShardedOptimizer(t *testing.T) {
 	})
 }
 
-// 28,320 parameters have 8 bytes of moments each. Of four ranks the one with the most has
-// 8,192 elements of the embedding, where that is cut, and some small parameters: a quarter would be 57 kB.
+// 28,320 parameters have 8 bytes of moments each. A quarter would be 57 kB; of four ranks
+// the one with the most has 8,192 elements of a parameter that is cut, and small ones.
 func TestPlanOfShardedOptimizer(t *testing.T) {
 	f := ready(t)
 	line := []string{"plan", "--model", f.path("student"), "--stage", "sft", "--ranks", "4", "data.max_prompt_length=64", "data.max_response_length=14", "trainer.shards=4"}
