@@ -128,7 +128,7 @@ func (m *Model) joinRanks() error {
 	if m.ranks.Size() == 1 {
 		return nil
 	}
-	if d, ok := m.be.(compute.Joinable); ok && d.Joined() {
+	if d, ok := m.be.(compute.Connectable); ok && d.Connected() {
 		n := extent(m.params)
 		if err := m.be.Sync(); err != nil { // what this rank fails at, it tells before all enter
 			return fmt.Errorf("model: gradients: %w", err)

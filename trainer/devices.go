@@ -11,11 +11,11 @@ import (
 // joinDevices connects the devices of the ranks, if they can be: then gradients do not
 // pass the host's memory.
 func (t *Trainer) joinDevices() (err error) {
-	d, ok := t.be.(compute.Joinable)
+	d, ok := t.be.(compute.Connectable)
 	if !ok {
 		return nil
 	}
-	if t.joined, err = d.Join(t.ranks); err != nil && !errors.Is(err, comm.ErrRanks) {
+	if t.joined, err = d.Connect(t.ranks); err != nil && !errors.Is(err, comm.ErrRanks) {
 		err = fmt.Errorf("%w: %w", comm.ErrRanks, err)
 	}
 	return err

@@ -13,13 +13,13 @@ type Ranks interface {
 	Device(what string, elements int, f func(keepOn func() error) error) error
 }
 
-// Joinable is a Backend whose memory can be summed over ranks without passing the host's.
-type Joinable interface {
-	// Join connects the devices of the ranks. how says how they are connected, or why they
+// Connectable is a Backend whose memory can be summed over ranks without passing the host's.
+type Connectable interface {
+	// Connect connects the devices of the ranks. how says how they are connected, or why they
 	// are not: then sums go over the host.
-	Join(r Ranks) (how string, err error)
-	// Joined reports whether they are.
-	Joined() bool
+	Connect(r Ranks) (how string, err error)
+	// Connected reports whether they are.
+	Connected() bool
 	// AllReduce leaves in t, which is Wide, the sum of all ranks' t. It belongs inside of
 	// Ranks.Device.
 	AllReduce(t Tensor, keepOn func() error) error

@@ -12,7 +12,7 @@ import (
 	"gad/internal/compute/cuda/driver"
 )
 
-var _ compute.Joinable = (*Backend)(nil)
+var _ compute.Connectable = (*Backend)(nil)
 
 // ncclSettings are the choices of NCCL that the order of a sum depends on. They are set unless
 // the user has set them: by itself NCCL chooses by size, topology and version. NVLS sums
@@ -36,9 +36,9 @@ func pin() (said string) {
 // ncclOff in GAD_NCCL has gradients go over the host's memory.
 const ncclOff = "off"
 
-// Join connects the ranks' devices by NCCL, if all ranks have the library.
-func (b *Backend) Join(ranks compute.Ranks) (how string, err error) {
-	b.outside("Join")
+// Connect connects the ranks' devices by NCCL, if all ranks have the library.
+func (b *Backend) Connect(ranks compute.Ranks) (how string, err error) {
+	b.outside("Connect")
 	if b.comm != nil {
 		return "", errors.New("cuda: NCCL: connected already")
 	}
@@ -90,8 +90,8 @@ func (b *Backend) Join(ranks compute.Ranks) (how string, err error) {
 	return fmt.Sprintf("gradients go by %s (%s), %s", mine, lib.Name(), settings), nil
 }
 
-// Joined reports whether AllReduce can be called.
-func (b *Backend) Joined() bool { return b.comm != nil }
+// Connected reports whether AllReduce can be called.
+func (b *Backend) Connected() bool { return b.comm != nil }
 
 // AllReduce leaves in t the sum of all ranks' t, and waits for it.
 func (b *Backend) AllReduce(t compute.Tensor, keepOn func() error) error {
