@@ -273,6 +273,8 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintf(p.err, "gad: data collect: interrupted: %s\n", state())
 		return trainer.ErrInterrupted
+	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
+		return marked{errRunning, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err)}
 	case err != nil:
 		return marked{errRunning, checkpoint.ExplainFull(files(), o.Output, 0, err)}
 	}

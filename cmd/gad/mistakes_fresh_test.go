@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"gad/internal/endpoint/endpointtest"
 )
 
 // What a newcomer got wrong with the commands that connect: one line, no words of Go's
@@ -61,8 +63,16 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		{"sft: SET --ranks two", 2, `sft: --ranks "two": must be a whole number: see gad sft --help`},
 	})
 
+	// A server on this machine that wants a key, where none is sent unless asked for.
+	guarded := teacher(t, &endpointtest.Server{Key: "sk-right"})
+	code, _, said := gad(strings.Fields(collect + guarded.URL)...)
+	if want := ": status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --key-env, or its file with --key-file\n"; code != 1 || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d\n got %s want %s", code, said, want)
+	}
+
 	// A base URL without its /v1. Nothing stays of it.
 	code, out, said := gad(strings.Fields(collect + server.URL)...)
+
 	if want := ": status 404: not found: most base URLs end in /v1: try " + server.URL + "/v1\n"; code != 1 || out != "" || !strings.HasSuffix(said, want) {
 		t.Errorf("exit status %d, prints %q\n got %s want %s", code, out, said, want)
 	}
