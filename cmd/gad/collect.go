@@ -275,6 +275,8 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 		return trainer.ErrInterrupted
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
 		return marked{errRunning, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err)}
+	case c.Bool("batch") && endpoint.Fatal(err) && strings.Contains(err.Error(), ": status 404"):
+		return marked{errRunning, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err)}
 	case err != nil:
 		return marked{errRunning, checkpoint.ExplainFull(files(), o.Output, 0, err)}
 	}

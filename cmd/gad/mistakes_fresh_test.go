@@ -70,6 +70,12 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		t.Errorf("exit status %d\n got %s want %s", code, said, want)
 	}
 
+	// An endpoint without batches.
+	code, _, said = gad(strings.Fields(here + "--batch")...)
+	if want := ": status 404: not found: check the base URL and the model, or leave out --batch, which not every endpoint has\n"; code != 1 || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d\n got %s want %s", code, said, want)
+	}
+
 	// A base URL without its /v1. Nothing stays of it.
 	code, out, said := gad(strings.Fields(collect + server.URL)...)
 
@@ -116,5 +122,24 @@ func TestMistakesOfRanksByHand(t *testing.T) {
 			t.Setenv(name, value)
 		}
 		mistaken(t, []string{work}, []mistake{{sft, c.code, c.want}})
+	}
+}
+
+// A message that has no room is not the fault of the conversation before it.
+func TestChatMessageTooLong(t *testing.T) {
+	model := ready(t).path("student")
+	long := strings.Repeat("Add 1+2+3 ", 40)
+	for _, c := range []struct {
+		in   string
+		args []string
+		want string
+	}{
+		{long + "\n", nil, "gad: chat: the message has 417 tokens, the model takes 128: shorten it\n"},
+		{"Add 1+2+3\n", []string{"--system", long}, "gad: chat: the message with the system message has 435 tokens, the model takes 128: shorten one of them\n"},
+	} {
+		_, out, said := talking(t, c.in, append([]string{"--model", model}, c.args...)...)
+		if out != "" || said != c.want {
+			t.Errorf("%q: prints %q\n got %s want %s", c.args, out, said, c.want)
+		}
 	}
 }
