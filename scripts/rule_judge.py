@@ -76,4 +76,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 8123), Handler).serve_forever()
+    port = sys.argv[1] if len(sys.argv) > 1 else "8123"
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
+    except (OSError, OverflowError, ValueError) as e:
+        sys.exit(f"rule_judge: port {port}: {e}: give another one: python scripts/rule_judge.py PORT")
+    print(f"rule_judge: http://127.0.0.1:{server.server_port}/v1", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass

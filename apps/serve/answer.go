@@ -170,7 +170,7 @@ func (s *Server) fits(param string, ids []int32, limit int) *apiError {
 	case len(ids) == 0:
 		return refuse(http.StatusBadRequest, "%s: is empty: give at least one token", param).about(param)
 	case limit > s.o.Context || len(ids)+limit > s.o.Context:
-		return refuse(http.StatusBadRequest, "%s: has %d tokens: with an answer of %d that is more than the %d of this server", param, len(ids), limit, s.o.Context).about(param).coded("context_length_exceeded")
+		return refuse(http.StatusBadRequest, "%s: has %d tokens: with an answer of %d that is more than the %d of this server: lower one of the two", param, len(ids), limit, s.o.Context).about(param).coded("context_length_exceeded")
 	}
 	return nil
 }

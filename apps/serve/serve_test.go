@@ -529,7 +529,7 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":[1,null]}`, 400, "prompt", "prompt: has a null among the token ids"},
 	{"/v1/completions", `{"prompt":["a",null]}`, 400, "prompt", "prompt 1: prompt: is empty: give at least one token"},
 	{"/v1/completions", `{"prompt":[1514]}`, 400, "prompt", "prompt: prompt 0: token 0: id 1514 is outside the vocabulary of 1514"},
-	{"/v1/completions", `{"prompt":"x","max_tokens":300}`, 400, "prompt", "prompt: has 1 tokens: with an answer of 300 that is more than the 256 of this server"},
+	{"/v1/completions", `{"prompt":"x","max_tokens":300}`, 400, "prompt", "prompt: has 1 tokens: with an answer of 300 that is more than the 256 of this server: lower one of the two"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":0}`, 400, "max_tokens", "max_tokens: 0: must be from 1 to 1073741824"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":1.5}`, 400, "max_tokens", "max_tokens: must be an integer"},
 	{"/v1/completions", `{"prompt":"x","n":17}`, 400, "n", "n: 17: must be from 1 to 16"},

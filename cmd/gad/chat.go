@@ -191,7 +191,14 @@ func (t *talk) answer(text string) error {
 	limit := t.c.Int("max-new-tokens")
 	room := t.l.m.Config().MaxPosition - len(prompt)
 	if room < 1 {
-		fmt.Fprintf(t.p.err, "gad: chat: the conversation has %d tokens, the model takes %d: /reset begins a new one\n", len(prompt), t.l.m.Config().MaxPosition)
+		what, out := "conversation", "/reset begins a new one"
+		if len(t.history) == 0 {
+			what, out = "message", "shorten it"
+			if t.system != "" {
+				what, out = "message with the system message", "shorten one of them"
+			}
+		}
+		fmt.Fprintf(t.p.err, "gad: chat: the %s has %d tokens, the model takes %d: %s\n", what, len(prompt), t.l.m.Config().MaxPosition, out)
 		return nil
 	}
 	limit = min(limit, room)

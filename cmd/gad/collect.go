@@ -58,7 +58,10 @@ func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
 			return nil, usage("%s: --%s %g: must be above 0", typed(c), name, x)
 		}
 	}
-	var err error
+	err := endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
+	if err != nil {
+		return nil, marked{errUsage, err}
+	}
 	switch file := c.String("key-file"); {
 	case file != "" && c.IsSet("key-env"):
 		return nil, usage("%s: --key-env and --key-file: give one of them", typed(c))
@@ -238,7 +241,7 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	estimate := job.Estimate(c.Bool("batch"))
 	if missing > 0 {
-		say(fmt.Sprintf("%s to %s of %s: %v", report.Count(missing, "answer"), report.Count(rows, "row"), c.String("model"), estimate))
+		say(fmt.Sprintf("%s: %s to %s; %v", c.String("model"), report.Count(missing, "answer"), report.Count(rows, "row"), estimate))
 	}
 	if c.Bool("dry-run") {
 		return nil
@@ -270,6 +273,10 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintf(p.err, "gad: data collect: interrupted: %s\n", state())
 		return trainer.ErrInterrupted
+	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
+		return marked{errRunning, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err)}
+	case c.Bool("batch") && endpoint.Fatal(err) && strings.Contains(err.Error(), ": status 404"):
+		return marked{errRunning, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err)}
 	case err != nil:
 		return marked{errRunning, checkpoint.ExplainFull(files(), o.Output, 0, err)}
 	}

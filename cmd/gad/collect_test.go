@@ -274,7 +274,7 @@ func TestCollectEstimate(t *testing.T) {
 	}
 	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--prices", "prices.json"}
 	out, _ := must(t, append(line, "--dry-run", "--max-tokens", "50")...)
-	if want := "10 answers to 10 rows of big: estimate: 22 tokens of prompts, 500 of answers, $0.50 (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)\n"; out != want {
+	if want := "big: 10 answers to 10 rows; estimate: 22 tokens of prompts, 500 of answers, $0.50 (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)\n"; out != want {
 		t.Errorf("prints %q, want %q", out, want)
 	}
 	code, _, said := gad(append(line, "--max-cost", "4")...)
@@ -434,7 +434,7 @@ func TestCollectEstimateBySample(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ := must(t, append(line, "--dry-run")...)
-	want := "rows.arrow.journal: answers that are there already: 25 of 40\n15 answers to 15 rows of big: estimate: 24 tokens of prompts, 450 of answers (by the 25 answers so far: 6.6 bytes per token of a prompt, 30 tokens per answer)\n"
+	want := "rows.arrow.journal: answers that are there already: 25 of 40\nbig: 15 answers to 15 rows; estimate: 24 tokens of prompts, 450 of answers (by the 25 answers so far: 6.6 bytes per token of a prompt, 30 tokens per answer)\n"
 	if out != want || len(s.Calls()) != 25 {
 		t.Errorf("prints %q, want %q; %d calls", out, want, len(s.Calls()))
 	}

@@ -163,7 +163,10 @@ func openJudge(p *program, c *cli.Context, con *report.Console) (*judging, error
 	o := endpoint.Options{BaseURL: c.String("judge"), InsecureHTTP: c.Bool("insecure-http"), Concurrency: c.Int("judge-concurrency"),
 		RequestsPerMinute: c.Float64("judge-rpm"), TokensPerMinute: c.Float64("judge-tpm"),
 		Say: func(format string, args ...any) { con.Print(fmt.Sprintf(format, args...)) }}
-	var err error
+	err := endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
+	if err != nil {
+		return nil, marked{errUsage, err}
+	}
 	if name := c.String("judge-key-env"); name != "" && (c.IsSet("judge-key-env") || !endpoint.Loopback(o.BaseURL)) {
 		if o.Key, err = endpoint.KeyFromEnv(name); err != nil {
 			return nil, marked{errUsage, err}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -28,6 +30,9 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 	addr := os.Getenv(addrVar)
 	switch {
 	case addr != "":
+		if colon := strings.LastIndex(addr, ":"); colon < 1 || !isPort(addr[colon+1:]) {
+			return nil, usage("%s: %s is %q: must be host:port of rank 0, such as node0:29600", typed(c), addrVar, addr)
+		}
 	case l.MPI:
 		link, err := mpi.Open(limit)
 		if err != nil && !mpi.Built {
@@ -55,6 +60,11 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 	if len(secret) < tcp.LeastSecret {
 		return nil, usage("ranks: the secret of %s or %s has %d bytes: must have at least %d: such as the output of: openssl rand -hex 16", secretVar, secretFileVar, len(secret), tcp.LeastSecret)
 	}
+	// Silence for as long as half an hour looks like a fault.
+	slow := time.AfterFunc(5*time.Second, func() {
+		fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has not met all others yet; rank 0 is at %s; waiting up to %v (trainer.rank_timeout)\n", l.Rank, size, addr, limit)
+	})
+	defer slow.Stop()
 	link, err := tcp.Open(tcp.Config{Rank: l.Rank, Size: size, Addr: addr, Secret: secret, Limit: limit})
 	if err != nil {
 		return nil, marked{errRunning, err}
@@ -74,7 +84,11 @@ func rankSecret() ([]byte, error) {
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("ranks: %s: %w", secretFileVar, err)
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return nil, fmt.Errorf("ranks: %s: %s: %w", secretFileVar, name, err)
 	}
 	return append([]byte{}, bytes.TrimSpace(text)...), nil
 }

@@ -10,7 +10,9 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -125,11 +127,50 @@ func (p *program) app() *cli.App {
 func quiet(c *cli.Command) {
 	c.HideHelpCommand = true // there is one: gad help
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
-		return usage("%s: %v: see gad %s --help", typed(ctx), err, typed(ctx))
+		return usage("%s: %v: see gad %s --help", typed(ctx), plain(err, c.Flags), typed(ctx))
 	}
 	for _, sub := range c.Subcommands {
 		quiet(sub)
 	}
+}
+
+var badValue = regexp.MustCompile(`^invalid (?:boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-([\w-]+): (.*)`)
+
+// plain is err, of reading the command line, without the words of Go's flag package.
+func plain(err error, flags []cli.Flag) error {
+	m := badValue.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	for _, f := range flags {
+		if !slices.Contains(f.Names(), m[2]) {
+			continue
+		}
+		want := ""
+		switch f.(type) {
+		case *cli.IntFlag, *cli.Int64Flag:
+			want = "a whole number"
+		case *cli.Uint64Flag:
+			want = "a whole number of at least 0"
+		case *cli.Float64Flag:
+			want = "a number"
+		case *cli.DurationFlag:
+			want = "a time with its unit, such as 90s or 10m"
+		case *cli.BoolFlag:
+			want = "true or false"
+		default:
+			return err
+		}
+		if strings.Contains(m[3], "out of range") {
+			want = "a smaller number"
+		}
+		dashes := "--"
+		if len(m[2]) == 1 {
+			dashes = "-"
+		}
+		return fmt.Errorf("%s%s %s: must be %s", dashes, m[2], m[1], want)
+	}
+	return err
 }
 
 // typed is the command's name as the user typed it: "data inspect".

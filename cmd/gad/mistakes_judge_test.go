@@ -101,7 +101,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + " --judge http://example.com/v1 --judge-model m --judge-key-env=", 2, `endpoint: base URL "http://example.com/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
 		{ev + by + " --judge-key-env NO_KEY", 2, `endpoint: the environment variable NO_KEY is not set: export it with the key of the endpoint`},
 		{ev + by + " --judge-key-env sk-12345", 2, `endpoint: what is given as the key's variable is not the name of an environment variable, such as OPENAI_API_KEY: give the name, never the key`},
-		{ev + by + " --prices nowhere.json", 2, `endpoint: price file: stat nowhere.json: no such file or directory`},
+		{ev + by + " --prices nowhere.json", 2, `endpoint: price file nowhere.json: does not exist: write one such as {"m": {"input": 2.5, "output": 10}}, in USD per million tokens`},
 		{ev + by + " --prices prices.json", 2, `endpoint: price file prices.json: has no model "m", only other`},
 		{ev + " --prices prices.json", 2, `eval: --prices: needs --judge URL, the endpoint of a judge`},
 		{ev + by + " --judge-journal no/j.jsonl", 2, `eval: no/j.jsonl: there is no folder no: create it or give another --judge-journal`},

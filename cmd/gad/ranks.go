@@ -39,13 +39,17 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	case want > 0 && l.Size > 0 && l.Size != want:
 		return nil, usage("%s: --ranks %d: %s has started %d: start as many, or leave --ranks out", typed(c), want, l.By, l.Size)
 	}
+	size := max(l.Size, want)
+	if size&(size-1) != 0 {
+		return nil, usage("%s: %s has started %d ranks: there must be 2, 4 or another power of two", typed(c), l.By, size)
+	}
 	p.local = l.Local
-	link, err := p.link(c, l, max(l.Size, want), limit)
+	link, err := p.link(c, l, size, limit)
 	if err != nil {
 		return nil, err
 	}
-	if link.Size() != max(l.Size, want) || link.Rank() != l.Rank {
-		return nil, marked{errUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and libmpi.so.40 are of different installations", l.By, l.Rank, l.Size, link.Rank(), link.Size())}
+	if link.Size() != size || link.Rank() != l.Rank {
+		return nil, marked{errUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and libmpi.so.40 are of different installations", l.By, l.Rank, size, link.Rank(), link.Size())}
 	}
 	g, err := comm.New(link, limit)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -135,6 +136,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	}
 	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
+		if port := c.String("listen")[strings.LastIndex(c.String("listen"), ":")+1:]; !isPort(port) {
+			return usage("serve: --listen %s: port %s: must be from 0 to 65535", c.String("listen"), port)
+		}
 		return usage("serve: --listen %s: %v: choose another port", c.String("listen"), errors.Unwrap(err))
 	}
 	ctx, end := p.stoppable(con, fmt.Sprintf("stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace), func() string { return "requests were cut off" })
@@ -147,4 +151,10 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return marked{errRunning, err}
 	}
 	return nil
+}
+
+// isPort reports whether text is a port's number.
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
 }

@@ -33,6 +33,8 @@ var launchers = []launcher{
 	{by: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", host: "SLURM_LAUNCH_NODE_IPADDR", mpi: "PMIX_RANK"},
 	{by: "MPICH's mpirun", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID"}, // whose binary interface is another one
 	{by: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "MASTER_ADDR", port: "MASTER_PORT"},
+	// By hand: RANK and WORLD_SIZE with the address of rank 0, as doc/ranks.md says.
+	{by: "a script", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "GAD_RANKS_ADDR"},
 	{by: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", host: "PET_MASTER_ADDR", port: "PET_MASTER_PORT"},
 	{by: "LeaderWorkerSet", rank: "LWS_WORKER_INDEX", size: "LWS_GROUP_SIZE", host: "LWS_LEADER_ADDRESS"},
 	// JobSet's jobs are indexed ones; its coordinator is an annotation, which the manifest

@@ -30,6 +30,8 @@ func TestLaunched(t *testing.T) {
 		{"torchrun", env{"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"},
 			comm.Launch{By: "torchrun", Rank: 6, Size: 8, Local: 2, Addr: "node0:29500"}},
 		{"torchrun without an address", env{"RANK": "6", "WORLD_SIZE": "8"}, comm.Launch{}},
+		{"by hand", env{"RANK": "1", "WORLD_SIZE": "2", "GAD_RANKS_ADDR": "127.0.0.1:29700"},
+			comm.Launch{By: "a script", Rank: 1, Size: 2, Addr: "127.0.0.1:29700"}},
 		{"Kubeflow Trainer", env{"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_MASTER_ADDR": "job-node-0-0.job", "PET_MASTER_PORT": "29400"},
 			comm.Launch{By: "Kubeflow Trainer", Rank: 4, Size: 8, Addr: "job-node-0-0.job:29400"}},
 		{"Kubeflow Trainer, auto", env{"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto", "PET_MASTER_ADDR": "h", "PET_MASTER_PORT": "1", "JOB_COMPLETION_INDEX": "1"},

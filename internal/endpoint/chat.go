@@ -302,6 +302,9 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 		e.kind, e.Text = fatal, "the endpoint redirects elsewhere, which is not followed: give the URL that it redirects to as base URL"
 	case s == http.StatusNotFound || s == http.StatusMethodNotAllowed:
 		e.kind, e.Text = fatal, text+": check the base URL and the model"
+		if c.base.Path == "" && code != "model_not_found" {
+			e.Text = fmt.Sprintf("%s: most base URLs end in /v1: try %s/v1", text, c.base)
+		}
 	case s == http.StatusTooManyRequests && (code == "insufficient_quota" || body.Error.Type == "insufficient_quota"):
 		e.kind = fatal
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == 529:

@@ -128,6 +128,12 @@ func loopback(u *url.URL) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// CheckURL refuses a base URL that New would refuse, before anybody looks for a key.
+func CheckURL(base string, insecure bool) error {
+	_, err := checkURL(base, insecure)
+	return err
+}
+
 // checkURL never shows user information, which may be a secret.
 func checkURL(base string, insecure bool) (*url.URL, error) {
 	if base == "" {
@@ -180,11 +186,19 @@ func KeyFromEnv(name string) (string, error) {
 	return key, checkKey(key, "the environment variable "+name)
 }
 
+// keyLike reports whether somebody may have given the key itself instead of a file's name.
+func keyLike(path string) bool {
+	return strings.HasPrefix(path, "sk-") || len(path) >= 20 && !strings.ContainsAny(path, `/\.`)
+}
+
 // KeyFromFile is the key in a file that only its owner can read.
 func KeyFromFile(fsys vfs.FS, path string) (string, error) {
 	info, err := fsys.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if keyLike(path) {
+			return "", refuse("the key file does not exist: give the name of a file that has the key, never the key")
+		}
 		return "", refuse("key file %s: does not exist", path)
 	case err != nil:
 		return "", refuse("key file %s: cannot be read", path)

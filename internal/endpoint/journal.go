@@ -77,6 +77,9 @@ func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
 		return false, fmt.Errorf("endpoint: journal: %w", err)
 	}
 	defer f.Close()
+	if info, err := fsys.Stat(j.path); err == nil && info.IsDir() {
+		return false, fmt.Errorf("endpoint: journal %s: is a folder: remove it, or give another output", j.path)
+	}
 	r := bufio.NewReaderSize(f, 1<<20)
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')

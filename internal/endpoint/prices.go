@@ -3,7 +3,9 @@ package endpoint
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math"
 	"slices"
@@ -26,8 +28,14 @@ func (p Price) Cost(prompt, answer float64) float64 {
 // ReadPrice reads a model's price from a file {"MODEL": {"input": 2.5, "output": 10}}.
 func ReadPrice(fsys vfs.FS, path, model string) (Price, error) {
 	info, err := fsys.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Price{}, fmt.Errorf(`endpoint: price file %s: does not exist: write one such as {"%s": {"input": 2.5, "output": 10}}, in USD per million tokens`, path, model)
+	}
 	if err != nil {
 		return Price{}, fmt.Errorf("endpoint: price file: %w", err)
+	}
+	if info.Mode().IsDir() {
+		return Price{}, fmt.Errorf("endpoint: price file %s: is a folder: give a file", path)
 	}
 	if info.Size() > 1<<20 {
 		return Price{}, fmt.Errorf("endpoint: price file %s: has %d bytes: that is no list of prices", path, info.Size())
