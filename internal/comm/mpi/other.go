@@ -13,6 +13,6 @@ import (
 const Built = false
 
 // Open is the link that mpirun has prepared; not in this build.
-func Open(limit time.Duration) (comm.Link, error) {
+func Open(abi bool, limit time.Duration) (comm.Link, error) {
 	return nil, errors.New("mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)")
 }

@@ -1,0 +1,95 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// mpich starts gad on several ranks by MPICH's mpirun, whose library has the standard
+// binary interface: pip install mpich has both.
+func mpich(t *testing.T, ranks int, args ...string) *process {
+	t.Helper()
+	slow(t)
+	launcher, err := exec.LookPath("mpiexec.hydra")
+	if err != nil {
+		t.Skip("NOT TESTED: there is no mpiexec.hydra in PATH: pip install mpich")
+	}
+	lib := filepath.Join(filepath.Dir(launcher), "..", "lib")
+	if _, err := os.Stat(filepath.Join(lib, "libmpi_abi.so.1")); err != nil {
+		t.Skipf("NOT TESTED: MPICH without its standard interface: %v: pip install mpich", err)
+	}
+	path, err := mpiBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LD_LIBRARY_PATH", lib)
+	return start(t, launcher, slices.Concat([]string{"-n", fmt.Sprint(ranks), path}, args)...)
+}
+
+// The three stages by MPICH on 1, 2 and 4 ranks: the same checkpoints and metrics, byte
+// for byte, as one process without MPI.
+func TestRanksOverMPICH(t *testing.T) {
+	f := ready(t)
+	settings := []string{"trainer.shards=4", "--threads", "1", "--seed", "3"}
+	runs := func(dir string) [][]string {
+		return [][]string{
+			slices.Concat(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", filepath.Join(dir, "sft"), "--steps", "3"), settings),
+			slices.Concat(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "warmup"), "--steps", "3", "--critic-warmup", "1"), settings),
+			slices.Concat([]string{"train", "--resume", filepath.Join(dir, "warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "train"), "--steps", "3"}, settings, stateful),
+		}
+	}
+	whole := t.TempDir()
+	for i, args := range runs(whole) {
+		if i == 0 { // skips before it takes time
+			if p := mpich(t, 1, "version"); p.end(t, patience) != exitDone {
+				t.Fatal(p.said.String())
+			}
+		}
+		must(t, args...)
+	}
+	for _, ranks := range []int{1, 2, 4} {
+		dir := t.TempDir()
+		for _, args := range runs(dir) {
+			p := mpich(t, ranks, args...)
+			if code := p.end(t, patience); code != exitDone {
+				t.Fatalf("%d ranks: exit status %d\n%s", ranks, code, p.said.String())
+			}
+			if n := strings.Count(p.said.String(), "step 3/3"); n != 1 {
+				t.Errorf("%d ranks: the last step is told %d times\n%s", ranks, n, p.said.String())
+			}
+		}
+		for _, name := range []string{"sft", "warmup", "train"} {
+			equalRuns(t, filepath.Join(dir, name), filepath.Join(whole, name), 3)
+		}
+	}
+}
+
+// SIGUSR1 to MPICH's mpirun saves the run, and all end with exit status 75.
+func TestRankSignalOverMPICH(t *testing.T) {
+	f := ready(t)
+	const steps = 60
+	args := func(run string) []string {
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2", "trainer.save_freq=10"),
+			[]string{"trainer.shards=2", "--threads", "1"})
+	}
+	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
+	p := mpich(t, 2, args(run)...)
+	wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
+	p.Process.Signal(syscall.SIGUSR1)
+	if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
+		t.Fatalf("exit status %d\n%s", code, p.said.String())
+	}
+	if p := mpich(t, 2, args(run)...); p.end(t, patience) != exitDone {
+		t.Fatal(p.said.String())
+	}
+	must(t, args(whole)...)
+	equalRuns(t, run, whole, steps)
+}
