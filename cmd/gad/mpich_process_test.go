@@ -34,43 +34,8 @@ func mpich(t *testing.T, ranks int, args ...string) *process {
 	return start(t, launcher, slices.Concat([]string{"-n", fmt.Sprint(ranks), path}, args)...)
 }
 
-// The three stages by MPICH on 1, 2 and 4 ranks: the same checkpoints and metrics, byte
-// for byte, as one process without MPI.
-func TestRanksOverMPICH(t *testing.T) {
-	f := ready(t)
-	settings := []string{"trainer.shards=4", "--threads", "1", "--seed", "3"}
-	runs := func(dir string) [][]string {
-		return [][]string{
-			slices.Concat(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", filepath.Join(dir, "sft"), "--steps", "3"), settings),
-			slices.Concat(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "warmup"), "--steps", "3", "--critic-warmup", "1"), settings),
-			slices.Concat([]string{"train", "--resume", filepath.Join(dir, "warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "train"), "--steps", "3"}, settings, stateful),
-		}
-	}
-	whole := t.TempDir()
-	for i, args := range runs(whole) {
-		if i == 0 { // skips before it takes time
-			if p := mpich(t, 1, "version"); p.end(t, patience) != exitDone {
-				t.Fatal(p.said.String())
-			}
-		}
-		must(t, args...)
-	}
-	for _, ranks := range []int{1, 2, 4} {
-		dir := t.TempDir()
-		for _, args := range runs(dir) {
-			p := mpich(t, ranks, args...)
-			if code := p.end(t, patience); code != exitDone {
-				t.Fatalf("%d ranks: exit status %d\n%s", ranks, code, p.said.String())
-			}
-			if n := strings.Count(p.said.String(), "step 3/3"); n != 1 {
-				t.Errorf("%d ranks: the last step is told %d times\n%s", ranks, n, p.said.String())
-			}
-		}
-		for _, name := range []string{"sft", "warmup", "train"} {
-			equalRuns(t, filepath.Join(dir, name), filepath.Join(whole, name), 3)
-		}
-	}
-}
+// The same by MPICH, over the standard binary interface.
+func TestRanksOverMPICH(t *testing.T) { sameOnRanks(t, mpich) }
 
 // SIGUSR1 to MPICH's mpirun saves the run, and all end with exit status 75.
 func TestRankSignalOverMPICH(t *testing.T) {

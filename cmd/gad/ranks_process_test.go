@@ -67,7 +67,10 @@ func (p *process) rankPIDs() (pids []int) {
 
 // The three stages over MPI on 1, 2 and 4 ranks: the same checkpoints and metrics, byte
 // for byte, as one process without MPI.
-func TestRanksOverMPI(t *testing.T) {
+func TestRanksOverMPI(t *testing.T) { sameOnRanks(t, ranked) }
+
+func sameOnRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...string) *process) {
+	t.Helper()
 	f := ready(t)
 	settings := []string{"trainer.shards=4", "--threads", "1", "--seed", "3"}
 	runs := func(dir string) [][]string {
