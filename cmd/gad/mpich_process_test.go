@@ -37,6 +37,9 @@ func mpich(t *testing.T, ranks int, args ...string) *process {
 // The same by MPICH, over the standard binary interface.
 func TestRanksOverMPICH(t *testing.T) { sameOnRanks(t, mpich) }
 
+// The same by MPICH.
+func TestRankFaultsOverMPICH(t *testing.T) { faultsOfRanks(t, mpich) }
+
 // SIGUSR1 to MPICH's mpirun saves the run, and all end with exit status 75.
 func TestRankSignalOverMPICH(t *testing.T) {
 	f := ready(t)
@@ -57,4 +60,31 @@ func TestRankSignalOverMPICH(t *testing.T) {
 	}
 	must(t, args(whole)...)
 	equalRuns(t, run, whole, steps)
+}
+
+// MPICH's mpirun without a library that gad knows: each rank says so, and the status is 1.
+func TestMistakesOverMPICH(t *testing.T) {
+	slow(t)
+	path, err := mpiBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PMI_RANK", "0")
+	t.Setenv("PMI_SIZE", "2")
+	lib := t.TempDir()
+	for _, c := range []struct{ library, says string }{
+		{"", "gad: mpi: libmpi_abi.so.1 cannot be loaded: libmpi_abi.so.1: cannot open shared object file: No such file or directory: install MPICH 5 or later, or set LD_LIBRARY_PATH\n"},
+		{"not a library", "gad: mpi: libmpi_abi.so.1 cannot be loaded: " + lib + "/libmpi_abi.so.1: file too short: install MPICH 5 or later, or set LD_LIBRARY_PATH\n"},
+	} {
+		t.Setenv("LD_LIBRARY_PATH", lib)
+		if c.library != "" {
+			if err := os.WriteFile(filepath.Join(lib, "libmpi_abi.so.1"), []byte(c.library), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := start(t, path, "bench", "--ranks", "2")
+		if code := p.end(t, patience); code != exitFailed || p.said.String() != c.says {
+			t.Errorf("exit status %d\n%s\nwant %s", code, p.said.String(), c.says)
+		}
+	}
 }
