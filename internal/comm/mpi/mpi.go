@@ -82,6 +82,7 @@ type library struct {
 	iprobe      func(source, tag int32, comm uintptr, flag *int32, status *status) int32
 	getCount    func(status *status, datatype uintptr, count *int32) int32
 	errorString func(code int32, text *byte, length *int32) int32
+	exit        func(code int32)
 
 	kind // its handles are set
 }
@@ -111,6 +112,7 @@ func load(k kind) (lib *library, err error) {
 		{&lib.commRank, "MPI_Comm_rank"}, {&lib.commSize, "MPI_Comm_size"}, {&lib.setErrors, "MPI_Comm_set_errhandler"},
 		{&lib.isend, "MPI_Isend"}, {&lib.irecv, "MPI_Irecv"}, {&lib.recv, "MPI_Recv"}, {&lib.test, "MPI_Test"},
 		{&lib.iprobe, "MPI_Iprobe"}, {&lib.getCount, "MPI_Get_count"}, {&lib.errorString, "MPI_Error_string"},
+		{&lib.exit, "exit"}, // C's, which the library depends on
 	} {
 		at, err := purego.Dlsym(handle, f.name)
 		if err != nil {
@@ -412,5 +414,20 @@ func (l *link) Close(orderly bool) error {
 	} else if code != success {
 		return fmt.Errorf("mpi: MPI_Finalize: %w", l.lib.failure(code))
 	}
+	if l.lib.version > 0 {
+		exit = l.lib.exit
+	}
 	return nil
+}
+
+// exit is C's, once MPI has ended in order by a library that needs it.
+var exit func(code int32)
+
+// Exit ends the process. MPICH tells mpirun in a handler of C's exit that this rank has
+// ended in order; mpirun kills the other ranks if a process ends without it.
+func Exit(code int) {
+	if exit != nil {
+		exit(int32(code))
+	}
+	os.Exit(code)
 }

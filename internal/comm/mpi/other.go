@@ -4,6 +4,7 @@ package mpi
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"gad/internal/comm"
@@ -16,3 +17,6 @@ const Built = false
 func Open(abi bool, limit time.Duration) (comm.Link, error) {
 	return nil, errors.New("mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)")
 }
+
+// Exit ends the process.
+func Exit(code int) { os.Exit(code) }
