@@ -83,6 +83,7 @@ type library struct {
 	getCount    func(status *status, datatype uintptr, count *int32) int32
 	errorString func(code int32, text *byte, length *int32) int32
 	exit        func(code int32)
+	sigaction   func(signal int32, action, old unsafe.Pointer) int32
 
 	kind // its handles are set
 }
@@ -112,7 +113,7 @@ func load(k kind) (lib *library, err error) {
 		{&lib.commRank, "MPI_Comm_rank"}, {&lib.commSize, "MPI_Comm_size"}, {&lib.setErrors, "MPI_Comm_set_errhandler"},
 		{&lib.isend, "MPI_Isend"}, {&lib.irecv, "MPI_Irecv"}, {&lib.recv, "MPI_Recv"}, {&lib.test, "MPI_Test"},
 		{&lib.iprobe, "MPI_Iprobe"}, {&lib.getCount, "MPI_Get_count"}, {&lib.errorString, "MPI_Error_string"},
-		{&lib.exit, "exit"}, // C's, which the library depends on
+		{&lib.exit, "exit"}, {&lib.sigaction, "sigaction"}, // C's, which the library depends on
 	} {
 		at, err := purego.Dlsym(handle, f.name)
 		if err != nil {
@@ -181,11 +182,19 @@ func Open(abi bool, limit time.Duration) (comm.Link, error) {
 	if _, ok := os.LookupEnv("OMPI_MCA_opal_signal"); !ok {
 		os.Setenv("OMPI_MCA_opal_signal", "")
 	}
+	// MPICH takes SIGUSR1 for itself, with a handler that the Go runtime cannot bear.
+	var handlers [32][256]byte // more than C's struct sigaction
+	for s := 1; lib.version > 0 && s < len(handlers); s++ {
+		lib.sigaction(int32(s), nil, unsafe.Pointer(&handlers[s]))
+	}
 	var level int32
 	if code, ok := within(limit, func() int32 { return lib.initThread(nil, nil, lib.serialized, &level) }); !ok {
 		return nil, fmt.Errorf("mpi: the ranks have not met within %v (trainer.rank_timeout): one of them hangs or was not started", limit)
 	} else if code != success {
 		return nil, fmt.Errorf("mpi: MPI_Init_thread: %w", lib.failure(code))
+	}
+	for s := 1; lib.version > 0 && s < len(handlers); s++ {
+		lib.sigaction(int32(s), unsafe.Pointer(&handlers[s]), nil) // it refuses SIGKILL and SIGSTOP
 	}
 	if level < lib.serialized {
 		return nil, fmt.Errorf("mpi: the library offers thread level %d: expected at least %d (MPI_THREAD_SERIALIZED)", level, lib.serialized)
