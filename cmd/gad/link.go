@@ -34,7 +34,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 			return nil, usage("%s: %s is %q: must be host:port of rank 0, such as node0:29600", typed(c), addrVar, addr)
 		}
 	case l.MPI:
-		link, err := mpi.Open(limit)
+		link, err := mpi.Open(l.ABI, limit)
 		if err != nil && !mpi.Built {
 			return nil, marked{errUsage, err}
 		}
@@ -48,7 +48,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 			return nil, usage("%s: %s has set the address of rank 0 to %q: %v: set %s to its host:port", typed(c), l.By, l.Addr, err, addrVar)
 		}
 	default:
-		return nil, usage("%s: %s has started rank %d of %d, with neither Open MPI nor an address of rank 0: set %s to host:port of rank 0 (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, addrVar)
+		return nil, usage("%s: %s has started rank %d of %d, with neither MPI nor an address of rank 0: set %s to host:port of rank 0 (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, addrVar)
 	}
 	secret, err := rankSecret()
 	if err != nil {

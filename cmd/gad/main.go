@@ -24,6 +24,7 @@ import (
 	"gad/checkpoint"
 	"gad/data"
 	"gad/device"
+	"gad/internal/comm/mpi"
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -43,7 +44,7 @@ const (
 )
 
 func main() {
-	os.Exit(run(os.Args, os.Stdout, os.Stderr))
+	mpi.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 
 // program is what the commands share: where they print.

@@ -41,7 +41,7 @@ func TestMistakesOfTCP(t *testing.T) {
 			{sft, 2, `sft: GAD_RANKS_ADDR is "node0": must be host:port of rank 0, such as node0:29600`},
 		}},
 		{map[string]string{"JOB_COMPLETION_INDEX": "1"}, []mistake{
-			{sft + "--ranks 2", 2, `sft: Indexed Job has started rank 1 of 2, with neither Open MPI nor an address of rank 0: set GAD_RANKS_ADDR to host:port of rank 0 (doc/ranks.md), or give --ranks 1`},
+			{sft + "--ranks 2", 2, `sft: Indexed Job has started rank 1 of 2, with neither MPI nor an address of rank 0: set GAD_RANKS_ADDR to host:port of rank 0 (doc/ranks.md), or give --ranks 1`},
 		}},
 	} {
 		for _, name := range names {

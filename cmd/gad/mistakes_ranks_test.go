@@ -34,6 +34,10 @@ func TestMistakesOfRanks(t *testing.T) {
 			{sft + "--ranks 4", 2, `sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out`},
 			{sft, 2, `mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)`},
 		}},
+		{map[string]string{"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}, []mistake{
+			{sft + "--ranks 4", 2, `sft: --ranks 4: MPICH's mpirun has started 2: start as many, or leave --ranks out`},
+			{sft, 2, `mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)`},
+		}},
 		{map[string]string{"OMPI_COMM_WORLD_RANK": "first", "OMPI_COMM_WORLD_SIZE": "2"}, []mistake{
 			{sft, 2, `ranks: OMPI_COMM_WORLD_RANK of mpirun is "first": expected a number of at least 0: correct it, or give --ranks 1`},
 		}},
@@ -44,7 +48,7 @@ func TestMistakesOfRanks(t *testing.T) {
 			{sft, 2, `sft: srun has started rank 1 of 2 without MPI, so they connect by TCP: set GAD_RANKS_SECRET to the same random text on all ranks, or GAD_RANKS_SECRET_FILE to a file with it (doc/ranks.md), or give --ranks 1`},
 		}},
 	} {
-		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR"} {
+		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR"} {
 			t.Setenv(name, "") // to be as it was afterwards
 			os.Unsetenv(name)
 		}

@@ -49,7 +49,7 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 		return nil, err
 	}
 	if link.Size() != size || link.Rank() != l.Rank {
-		return nil, marked{errUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and libmpi.so.40 are of different installations", l.By, l.Rank, size, link.Rank(), link.Size())}
+		return nil, marked{errUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and the MPI library are of different installations", l.By, l.Rank, size, link.Rank(), link.Size())}
 	}
 	g, err := comm.New(link, limit)
 	if err != nil {

@@ -48,15 +48,21 @@ func ranked(t *testing.T, ranks int, args ...string) *process {
 	return start(t, "mpirun", slices.Concat([]string{"--oversubscribe", "-n", fmt.Sprint(ranks), path}, args)...)
 }
 
-// rankPIDs are the processes that mpirun has started.
+// rankPIDs are the processes that mpirun has started, or MPICH's by its proxy.
 func (p *process) rankPIDs() (pids []int) {
 	list, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range list {
 		raw, _ := os.ReadFile(name)
 		_, rest, ok := bytes.Cut(raw, []byte("(gad-mpi) "))
 		fields := strings.Fields(string(rest))
-		if !ok || len(fields) < 2 || fields[1] != strconv.Itoa(p.Process.Pid) || fields[0] == "Z" {
+		if !ok || len(fields) < 2 || fields[0] == "Z" {
 			continue
+		}
+		if mpirun := strconv.Itoa(p.Process.Pid); fields[1] != mpirun {
+			raw, _ := os.ReadFile("/proc/" + fields[1] + "/stat")
+			if _, rest, ok := bytes.Cut(raw, []byte("(hydra_pmi_proxy) ")); !ok || strings.Fields(string(rest))[1] != mpirun {
+				continue
+			}
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		pids = append(pids, pid)
@@ -67,7 +73,10 @@ func (p *process) rankPIDs() (pids []int) {
 
 // The three stages over MPI on 1, 2 and 4 ranks: the same checkpoints and metrics, byte
 // for byte, as one process without MPI.
-func TestRanksOverMPI(t *testing.T) {
+func TestRanksOverMPI(t *testing.T) { sameOnRanks(t, ranked) }
+
+func sameOnRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...string) *process) {
+	t.Helper()
 	f := ready(t)
 	settings := []string{"trainer.shards=4", "--threads", "1", "--seed", "3"}
 	runs := func(dir string) [][]string {
@@ -102,7 +111,10 @@ func TestRanksOverMPI(t *testing.T) {
 // A rank that is killed, or hangs, at a random moment ends the whole run within the limit
 // and 5 s; the last checkpoint is good, and the same command, on another number of ranks,
 // ends with the bits of a run that was left alone.
-func TestRankFaults(t *testing.T) {
+func TestRankFaults(t *testing.T) { faultsOfRanks(t, ranked) }
+
+func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...string) *process) {
+	t.Helper()
 	f := ready(t)
 	const steps, limit = 10, 10
 	args := func(run string) []string {

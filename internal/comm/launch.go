@@ -13,6 +13,7 @@ type Launch struct {
 	Local int    // number among the ranks of this machine; 0 where it does not say
 	Addr  string // host and port, or host, where rank 0 can be met; "" is none
 	MPI   bool   // it has prepared MPI
+	ABI   bool   // and its library is libmpi_abi, not Open MPI's
 }
 
 // launcher is what one launcher sets: names of environment variables, "" for none.
@@ -22,6 +23,7 @@ type launcher struct {
 	perNode           string // if not "", size counts nodes with so many ranks each, and rank is a node's
 	host, port        string
 	mpi               string // MPI is prepared where this is set
+	abi               bool   // by its standard binary interface
 }
 
 // launchers in the order in which they are looked for: those that start the processes
@@ -31,7 +33,7 @@ var launchers = []launcher{
 	{by: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK", mpi: "OMPI_COMM_WORLD_SIZE"},
 	// SLURM_NTASKS is set in a batch script too, whose one process is no rank.
 	{by: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", host: "SLURM_LAUNCH_NODE_IPADDR", mpi: "PMIX_RANK"},
-	{by: "MPICH's mpirun", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID"}, // whose binary interface is another one
+	{by: "MPICH's mpirun", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID", mpi: "PMI_RANK", abi: true}, // the interface of MPICH's own libmpi is another one
 	{by: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "MASTER_ADDR", port: "MASTER_PORT"},
 	// By hand: RANK and WORLD_SIZE with the address of rank 0, as doc/ranks.md says.
 	{by: "a script", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "GAD_RANKS_ADDR"},
@@ -84,6 +86,7 @@ func Launched(lookup func(name string) (string, bool)) (Launch, error) {
 			}
 		}
 		_, out.MPI = lookup(l.mpi)
+		out.ABI = out.MPI && l.abi
 		return out, nil
 	}
 	return Launch{}, nil

@@ -25,7 +25,7 @@ func TestLaunched(t *testing.T) {
 			comm.Launch{By: "srun", Rank: 2, Size: 4, Addr: "10.0.0.1", MPI: true}},
 		{"srun", env{"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"},
 			comm.Launch{By: "srun", Rank: 2, Size: 4, Local: 1, Addr: "10.0.0.1"}},
-		{"MPICH", env{"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, comm.Launch{By: "MPICH's mpirun", Rank: 1, Size: 2, Local: 1}},
+		{"MPICH", env{"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, comm.Launch{By: "MPICH's mpirun", Rank: 1, Size: 2, Local: 1, MPI: true, ABI: true}},
 		{"a batch script of Slurm", env{"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, comm.Launch{}},
 		{"torchrun", env{"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"},
 			comm.Launch{By: "torchrun", Rank: 6, Size: 8, Local: 2, Addr: "node0:29500"}},

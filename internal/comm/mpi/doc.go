@@ -1,5 +1,6 @@
 // Package mpi connects ranks by MPI: by the library of Open MPI 4 and 5, libmpi.so.40,
-// which the launcher's machine has. It is called without cgo, and is in builds with the
+// or by the standard binary interface of MPI-5.0, libmpi_abi, which MPICH 5 has. The
+// launcher decides which. It is called without cgo, and is in builds with the
 // tag mpi alone: a program that loads libraries is linked to the system's C library,
 // which the plain build does not need.
 //

@@ -19,13 +19,40 @@ import (
 // Built reports whether Open can succeed.
 const Built = true
 
-// Constants of Open MPI's mpi.h, versions 4 and 5. Handles are addresses of its symbols.
+// Constants that all binary interfaces share; of maxErrorString, the largest.
 const (
-	success          = 0
-	anySource        = -1
-	threadSerialized = 2
-	maxErrorString   = 256
+	success        = 0
+	anySource      = -1
+	maxErrorString = 512
 )
+
+// kind is one binary interface of MPI.
+type kind struct {
+	names                         []string // of the library, in the order in which it is looked for
+	symbols                       []string // whose addresses are the handles
+	world, byteType, errorsReturn uintptr  // the handles, where they are constants
+	serialized                    int32    // MPI_THREAD_SERIALIZED
+	version                       int32    // what MPI_Abi_get_version must say; 0 if there is no such function
+	install                       string
+}
+
+// openMPI is that of Open MPI's mpi.h, versions 4 and 5.
+var openMPI = kind{
+	names:      []string{"libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib"},
+	symbols:    []string{"ompi_mpi_comm_world", "ompi_mpi_byte", "ompi_mpi_errors_return"},
+	serialized: 2,
+	install:    "install Open MPI 4 or 5 (Debian: openmpi-bin)",
+}
+
+// standard is the ABI of MPI-5.0, chapter 20, as in mpi_abi.h. Its drafts, libmpi_abi.so.0,
+// have other constants.
+var standard = kind{
+	names: []string{"libmpi_abi.so.1", "libmpi_abi.1.dylib"},
+	world: 0x101, byteType: 0x247, errorsReturn: 0x143,
+	serialized: 2048,
+	version:    1,
+	install:    "install MPICH 5 or later",
+}
 
 // The two kinds of message.
 const (
@@ -33,10 +60,11 @@ const (
 	tagNote = 2
 )
 
-// status is MPI_Status.
+// status is MPI_Status: the first three fields and the alignment are those of all
+// interfaces, the size is the largest, the standard one's. Open MPI's has 24 bytes.
 type status struct {
-	source, tag, err, cancelled int32
-	bytes                       uint64
+	source, tag, err, _ int32
+	_                   [2]uint64
 }
 
 // library are the functions and handles of libmpi that are used.
@@ -54,18 +82,17 @@ type library struct {
 	iprobe      func(source, tag int32, comm uintptr, flag *int32, status *status) int32
 	getCount    func(status *status, datatype uintptr, count *int32) int32
 	errorString func(code int32, text *byte, length *int32) int32
+	exit        func(code int32)
+	sigaction   func(signal int32, action, old unsafe.Pointer) int32
 
-	world, byteType, errorsReturn uintptr
+	kind // its handles are set
 }
 
-// names are where the library is looked for.
-var names = []string{"libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib"}
-
 // load finds the library.
-func load() (lib *library, err error) {
+func load(k kind) (lib *library, err error) {
 	var handle uintptr
 	var first error
-	for _, name := range names {
+	for _, name := range k.names {
 		// Its own plug-ins look for its symbols: they must be global.
 		if handle, err = purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL); err == nil {
 			break
@@ -75,9 +102,9 @@ func load() (lib *library, err error) {
 		}
 	}
 	if handle == 0 {
-		return nil, fmt.Errorf("mpi: libmpi.so.40 cannot be loaded: %v: install Open MPI (Debian: openmpi-bin), or set LD_LIBRARY_PATH", first)
+		return nil, fmt.Errorf("mpi: %s cannot be loaded: %v: %s, or set LD_LIBRARY_PATH", k.names[0], first, k.install)
 	}
-	lib = &library{}
+	lib = &library{kind: k}
 	for _, f := range []struct {
 		fn   any
 		name string
@@ -86,26 +113,37 @@ func load() (lib *library, err error) {
 		{&lib.commRank, "MPI_Comm_rank"}, {&lib.commSize, "MPI_Comm_size"}, {&lib.setErrors, "MPI_Comm_set_errhandler"},
 		{&lib.isend, "MPI_Isend"}, {&lib.irecv, "MPI_Irecv"}, {&lib.recv, "MPI_Recv"}, {&lib.test, "MPI_Test"},
 		{&lib.iprobe, "MPI_Iprobe"}, {&lib.getCount, "MPI_Get_count"}, {&lib.errorString, "MPI_Error_string"},
+		{&lib.exit, "exit"}, {&lib.sigaction, "sigaction"}, // C's, which the library depends on
 	} {
 		at, err := purego.Dlsym(handle, f.name)
 		if err != nil {
-			return nil, foreign(err)
+			return nil, k.foreign(err)
 		}
 		purego.RegisterFunc(f.fn, at)
 	}
-	for _, h := range []struct {
-		at   *uintptr
-		name string
-	}{{&lib.world, "ompi_mpi_comm_world"}, {&lib.byteType, "ompi_mpi_byte"}, {&lib.errorsReturn, "ompi_mpi_errors_return"}} {
-		if *h.at, err = purego.Dlsym(handle, h.name); err != nil {
-			return nil, foreign(err)
+	handles := []*uintptr{&lib.world, &lib.byteType, &lib.errorsReturn}
+	for i, name := range k.symbols {
+		if *handles[i], err = purego.Dlsym(handle, name); err != nil {
+			return nil, k.foreign(err)
+		}
+	}
+	if k.version > 0 {
+		at, err := purego.Dlsym(handle, "MPI_Abi_get_version")
+		if err != nil {
+			return nil, k.foreign(err)
+		}
+		var getVersion func(major, minor *int32) int32
+		purego.RegisterFunc(&getVersion, at)
+		var major, minor int32
+		if code := getVersion(&major, &minor); code != success || major != k.version {
+			return nil, k.foreign(fmt.Errorf("its binary interface is %d.%d, not %d", major, minor, k.version))
 		}
 	}
 	return lib, nil
 }
 
-func foreign(err error) error {
-	return fmt.Errorf("mpi: libmpi.so.40 is not Open MPI's: %v: gad knows Open MPI 4 and 5", err)
+func (k kind) foreign(err error) error {
+	return fmt.Errorf("mpi: %s is not the library that gad knows: %v: %s", k.names[0], err, k.install)
 }
 
 // link is this process among those that mpirun has started.
@@ -124,10 +162,15 @@ type message struct {
 	pins    runtime.Pinner
 }
 
-// Open is the link that mpirun has prepared. It is called once in a process. The ranks meet
-// in it, and in Close: limit is how long each waits for the others there.
-func Open(limit time.Duration) (comm.Link, error) {
-	lib, err := load()
+// Open is the link that mpirun has prepared. It is called once in a process. abi says that
+// mpirun's library is libmpi_abi. The ranks meet in Open, and in Close: limit is how long
+// each waits for the others there.
+func Open(abi bool, limit time.Duration) (comm.Link, error) {
+	k := openMPI
+	if abi {
+		k = standard
+	}
+	lib, err := load(k)
 	if err != nil {
 		return nil, err
 	}
@@ -139,14 +182,22 @@ func Open(limit time.Duration) (comm.Link, error) {
 	if _, ok := os.LookupEnv("OMPI_MCA_opal_signal"); !ok {
 		os.Setenv("OMPI_MCA_opal_signal", "")
 	}
+	// MPICH takes SIGUSR1 for itself, with a handler that the Go runtime cannot bear.
+	var handlers [32][256]byte // more than C's struct sigaction
+	for s := 1; lib.version > 0 && s < len(handlers); s++ {
+		lib.sigaction(int32(s), nil, unsafe.Pointer(&handlers[s]))
+	}
 	var level int32
-	if code, ok := within(limit, func() int32 { return lib.initThread(nil, nil, threadSerialized, &level) }); !ok {
+	if code, ok := within(limit, func() int32 { return lib.initThread(nil, nil, lib.serialized, &level) }); !ok {
 		return nil, fmt.Errorf("mpi: the ranks have not met within %v (trainer.rank_timeout): one of them hangs or was not started", limit)
 	} else if code != success {
 		return nil, fmt.Errorf("mpi: MPI_Init_thread: %w", lib.failure(code))
 	}
-	if level < threadSerialized {
-		return nil, fmt.Errorf("mpi: the library offers thread level %d: expected at least %d (MPI_THREAD_SERIALIZED)", level, threadSerialized)
+	for s := 1; lib.version > 0 && s < len(handlers); s++ {
+		lib.sigaction(int32(s), unsafe.Pointer(&handlers[s]), nil) // it refuses SIGKILL and SIGSTOP
+	}
+	if level < lib.serialized {
+		return nil, fmt.Errorf("mpi: the library offers thread level %d: expected at least %d (MPI_THREAD_SERIALIZED)", level, lib.serialized)
 	}
 	var rank, size int32
 	for _, code := range []int32{lib.setErrors(lib.world, lib.errorsReturn), lib.commRank(lib.world, &rank), lib.commSize(lib.world, &size)} {
@@ -372,5 +423,20 @@ func (l *link) Close(orderly bool) error {
 	} else if code != success {
 		return fmt.Errorf("mpi: MPI_Finalize: %w", l.lib.failure(code))
 	}
+	if l.lib.version > 0 {
+		exit = l.lib.exit
+	}
 	return nil
+}
+
+// exit is C's, once MPI has ended in order by a library that needs it.
+var exit func(code int32)
+
+// Exit ends the process. MPICH tells mpirun in a handler of C's exit that this rank has
+// ended in order; mpirun kills the other ranks if a process ends without it.
+func Exit(code int) {
+	if exit != nil {
+		exit(int32(code))
+	}
+	os.Exit(code)
 }

@@ -4,6 +4,7 @@ package mpi
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"gad/internal/comm"
@@ -13,6 +14,9 @@ import (
 const Built = false
 
 // Open is the link that mpirun has prepared; not in this build.
-func Open(limit time.Duration) (comm.Link, error) {
+func Open(abi bool, limit time.Duration) (comm.Link, error) {
 	return nil, errors.New("mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)")
 }
+
+// Exit ends the process.
+func Exit(code int) { os.Exit(code) }

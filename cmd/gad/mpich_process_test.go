@@ -1,0 +1,90 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// mpich starts gad on several ranks by MPICH's mpirun, whose library has the standard
+// binary interface: pip install mpich has both.
+func mpich(t *testing.T, ranks int, args ...string) *process {
+	t.Helper()
+	slow(t)
+	launcher, err := exec.LookPath("mpiexec.hydra")
+	if err != nil {
+		t.Skip("NOT TESTED: there is no mpiexec.hydra in PATH: pip install mpich")
+	}
+	lib := filepath.Join(filepath.Dir(launcher), "..", "lib")
+	if _, err := os.Stat(filepath.Join(lib, "libmpi_abi.so.1")); err != nil {
+		t.Skipf("NOT TESTED: MPICH without its standard interface: %v: pip install mpich", err)
+	}
+	path, err := mpiBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LD_LIBRARY_PATH", lib)
+	return start(t, launcher, slices.Concat([]string{"-n", fmt.Sprint(ranks), path}, args)...)
+}
+
+// The same by MPICH, over the standard binary interface.
+func TestRanksOverMPICH(t *testing.T) { sameOnRanks(t, mpich) }
+
+// The same by MPICH.
+func TestRankFaultsOverMPICH(t *testing.T) { faultsOfRanks(t, mpich) }
+
+// SIGUSR1 to MPICH's mpirun saves the run, and all end with exit status 75.
+func TestRankSignalOverMPICH(t *testing.T) {
+	f := ready(t)
+	const steps = 60
+	args := func(run string) []string {
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2", "trainer.save_freq=10"),
+			[]string{"trainer.shards=2", "--threads", "1"})
+	}
+	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
+	p := mpich(t, 2, args(run)...)
+	wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
+	p.Process.Signal(syscall.SIGUSR1)
+	if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
+		t.Fatalf("exit status %d\n%s", code, p.said.String())
+	}
+	if p := mpich(t, 2, args(run)...); p.end(t, patience) != exitDone {
+		t.Fatal(p.said.String())
+	}
+	must(t, args(whole)...)
+	equalRuns(t, run, whole, steps)
+}
+
+// MPICH's mpirun without a library that gad knows: each rank says so, and the status is 1.
+func TestMistakesOverMPICH(t *testing.T) {
+	slow(t)
+	path, err := mpiBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PMI_RANK", "0")
+	t.Setenv("PMI_SIZE", "2")
+	lib := t.TempDir()
+	for _, c := range []struct{ library, says string }{
+		{"", "gad: mpi: libmpi_abi.so.1 cannot be loaded: libmpi_abi.so.1: cannot open shared object file: No such file or directory: install MPICH 5 or later, or set LD_LIBRARY_PATH\n"},
+		{"not a library", "gad: mpi: libmpi_abi.so.1 cannot be loaded: " + lib + "/libmpi_abi.so.1: file too short: install MPICH 5 or later, or set LD_LIBRARY_PATH\n"},
+	} {
+		t.Setenv("LD_LIBRARY_PATH", lib)
+		if c.library != "" {
+			if err := os.WriteFile(filepath.Join(lib, "libmpi_abi.so.1"), []byte(c.library), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := start(t, path, "bench", "--ranks", "2")
+		if code := p.end(t, patience); code != exitFailed || p.said.String() != c.says {
+			t.Errorf("exit status %d\n%s\nwant %s", code, p.said.String(), c.says)
+		}
+	}
+}
