@@ -44,6 +44,8 @@ type Optimizer struct {
 	cuts  []int            // of the flat order of the gradients, into the parts of all ranks
 	parts []part           // [parameters] this rank's; otherwise all
 	own   []*compute.Param // the parts that are stepped
+
+	blocks squared // sums the squares of the parts; nil leaves all of them to each rank
 }
 
 // NewOptimizer allocates the moments. Their memory belongs to m.
@@ -67,6 +69,9 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 		o.ranks, o.cuts = r, cut(m.params, r.Size(), c.Moments8)
 		mine := r.Part(r.Rank())
 		o.parts = partsOf(m.params, o.cuts[mine], o.cuts[mine+1])
+		if by, ok := m.be.(squared); ok && partUnit%by.SumBlock() == 0 { // once: asking may allocate
+			o.blocks = by
+		}
 	}
 	if err := m.take(partNeeds(m.params, o.parts, c.Moments8, host)); err != nil {
 		return nil, err

@@ -113,8 +113,7 @@ func (o *Optimizer) Sharded() bool { return o.cuts != nil }
 // the squares of all.
 func (o *Optimizer) join() (squares float64, err error) {
 	m := o.m
-	by, ok := m.be.(squared)
-	if !o.Sharded() || !ok || partUnit%by.SumBlock() != 0 {
+	if o.blocks == nil {
 		if err := m.joinRanks(); err != nil {
 			return 0, err
 		}
@@ -139,7 +138,7 @@ func (o *Optimizer) join() (squares float64, err error) {
 	m.grads.of = m
 	var mine []byte
 	for i, p := range m.params {
-		for _, s := range by.SquaresOfBlocks(p.G.Slice(o.parts[i].lo, o.parts[i].hi)) {
+		for _, s := range o.blocks.SquaresOfBlocks(p.G.Slice(o.parts[i].lo, o.parts[i].hi)) {
 			mine = binary.LittleEndian.AppendUint64(mine, math.Float64bits(s))
 		}
 	}

@@ -458,7 +458,7 @@ func (g *Group) fail(err error) error {
 	if g.failed == nil {
 		g.failed = err
 		if told := (*Aborted)(nil); !errors.As(err, &told) {
-			g.say(err.Error())
+			g.say(g.Rank(), err.Error())
 		}
 	}
 	return g.failed
@@ -468,7 +468,7 @@ func (g *Group) fail(err error) error {
 const (
 	noteHere  = 'h' // the sender has begun so many collectives
 	noteStop  = 's' // the sender wishes to stop
-	noteAbort = 'a' // the sender ends, and why
+	noteAbort = 'a' // the sender ends: which rank has found why, and why
 )
 
 // tell posts a note to every other rank. One that cannot be reached is found by the
@@ -481,9 +481,10 @@ func (g *Group) tell(note []byte) {
 	}
 }
 
-// say tells the others that this rank ends.
-func (g *Group) say(reason string) {
-	g.tell(append([]byte{noteAbort}, reason[:min(len(reason), MaxNote-1)]...))
+// say tells the others that this rank ends, because of what the rank first has found.
+func (g *Group) say(first int, reason string) {
+	note := binary.LittleEndian.AppendUint32([]byte{noteAbort}, uint32(first))
+	g.tell(append(note, reason[:min(len(reason), MaxNote-len(note))]...))
 }
 
 // hear takes in the notes that have come.
@@ -502,8 +503,10 @@ func (g *Group) hear() error {
 			g.reached[from] = binary.LittleEndian.Uint64(note[1:])
 		case note[0] == noteStop:
 			g.wished = true
-		case note[0] == noteAbort && g.failed == nil:
-			g.failed = &Aborted{Rank: from, Host: g.hosts[from], Reason: string(note[1:])}
+		case note[0] == noteAbort && len(note) >= 5 && g.failed == nil:
+			first := int(binary.LittleEndian.Uint32(note[1:])) % g.Size()
+			g.failed = &Aborted{Rank: first, Host: g.hosts[first], Reason: string(note[5:])}
+			g.say(first, string(note[5:])) // who sees this rank end before the first one's note comes must know why
 		}
 	}
 }
@@ -582,7 +585,7 @@ func (g *Group) Abort(reason string) {
 		return
 	}
 	g.failed = fmt.Errorf("%w: this rank has ended: %s", ErrRanks, reason)
-	g.say(reason)
+	g.say(g.Rank(), reason)
 }
 
 // Close ends the group: in order, with all ranks together, if nothing has failed.
