@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,28 +64,12 @@ func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line s
 	if err != nil {
 		return err
 	}
-	r := bufio.NewReaderSize(file, maxLine)
-	end, long := t.offset, false
-	for {
-		b, err := r.ReadSlice('\n')
-		end += int64(len(b))
-		switch {
-		case err == bufio.ErrBufferFull:
-			long = true
-			continue
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		}
-		line := string(b[:len(b)-1])
-		if long {
-			line, long = "", false
-		}
+	return linesFrom(file, t.offset, func(line []byte, end int64) error {
 		t.offset = end
 		t.lines++
-		f(t.lines, line)
-	}
+		f(t.lines, string(line)) // "" of nil
+		return nil
+	})
 }
 
 // Curve is a metric over the records that have it.

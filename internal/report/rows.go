@@ -141,8 +141,12 @@ func eachLine(fsys vfs.FS, path string, f func(line []byte, end int64) error) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+	return linesFrom(file, 0, f)
+}
+
+// linesFrom is eachLine of an open file that stands at the offset end.
+func linesFrom(file io.Reader, end int64, f func(line []byte, end int64) error) error {
 	r := bufio.NewReaderSize(file, maxLine)
-	var end int64
 	long := false
 	for {
 		line, err := r.ReadSlice('\n')
