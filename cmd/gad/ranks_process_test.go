@@ -177,6 +177,11 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 			slowest = max(slowest, time.Since(at))
 			if hang {
 				hangs++
+			}
+			if faults%20 == 0 {
+				t.Logf("%d ranks killed, %d of them stopped instead; the slowest end %s after it", faults, hangs, slowest.Round(time.Millisecond))
+			}
+			if hang {
 				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 10s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
 					t.Errorf("seed %d: a rank hangs, and nobody says so:\n%s", seed, said)
 				}
