@@ -122,8 +122,11 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads", "1", fmt.Sprint("trainer.rank_timeout=", limit)})
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
+	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone { // builds gad first
+		t.Fatal(p.said.String())
+	}
 	begun := time.Now()
-	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone {
+	if p := ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
 	took := time.Since(begun)
@@ -179,7 +182,7 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 				hangs++
 			}
 			if faults%20 == 0 {
-				t.Logf("%d ranks killed, %d of them stopped instead; the slowest end %s after it", faults, hangs, slowest.Round(time.Millisecond))
+				t.Logf("%d ranks killed at random moments of %s, %d of them stopped instead; the slowest end %s after it", faults, took, hangs, slowest.Round(time.Millisecond))
 			}
 			if hang {
 				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 10s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
