@@ -166,7 +166,7 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 					killed = syscall.Kill(pids[r.IntN(len(pids))], signal) == nil
 				}
 			}
-			if killed && !p.endsWithin((limit + 5) * time.Second) {
+			if killed && !p.endsWithin((limit+5)*time.Second) {
 				pids := p.rankPIDs()
 				if len(pids) > 1 || len(pids) == 1 && !hang { // one that hangs after all have ended keeps mpirun from ending
 					t.Errorf("seed %d: %v after one of %d ranks was hit, %d are there\n%s", seed, time.Since(at), ranks, len(pids), p.said.String())
