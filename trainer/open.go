@@ -40,7 +40,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
-			t.ranks.Abort(err.Error())
+			t.ranks.Abort(err)
 			t.Close()
 			t = nil
 		}

@@ -138,7 +138,7 @@ func TestLost(t *testing.T) {
 			}
 		}, "rank 1 on "},
 		{"closed", func(_ *comm.Group, l *Link) { l.Close(false) }, "cannot be reached: tcp: it has closed the connection"},
-		{"failed", func(g *comm.Group, _ *Link) { g.Abort("no memory"); g.Close() }, ": no memory"},
+		{"failed", func(g *comm.Group, _ *Link) { g.Abort(errors.New("no memory")); g.Close() }, ": no memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			links, errs := open(t, 4, time.Minute, nil)
