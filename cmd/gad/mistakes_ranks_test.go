@@ -28,7 +28,7 @@ func TestMistakesOfRanks(t *testing.T) {
 			{"plan --model student --ranks 4 SET", 2, `configuration: trainer.shards is 1, but there are 4 ranks: each needs as many shards as any other: set trainer.shards=4 or a multiple`},
 			{"plan --model student --bandwidth 10 SET", 2, `plan: --bandwidth: one process sends nothing: add --ranks`},
 			{"plan --model student --ranks 2 --bandwidth -1 SET trainer.shards=2", 2, `plan: --bandwidth -1: must be a number of Gbit/s above 0`},
-			{sft + "--ranks 4", 2, `sft: --ranks 4: this process was started alone: start it with mpirun -n 4`},
+			{sft + "--ranks 4", 2, `sft: --ranks 4: this process was started alone: start it with mpirun -n 4, or by another launcher (doc/ranks.md)`},
 		}},
 		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, []mistake{
 			{sft + "--ranks 4", 2, `sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out`},
