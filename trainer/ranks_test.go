@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
+	"gad/model"
 )
 
 // member is one rank of a run, as a test makes it: what is nil is as usual.
@@ -268,6 +270,34 @@ func TestRankWithOtherWeights(t *testing.T) {
 	}
 }
 
+// Weights that are not trained are compared as a run opens: the reference's, and those that
+// adapters stand on.
+func TestRankWithOtherFrozenWeights(t *testing.T) {
+	ready(t)
+	for name, c := range map[string]struct {
+		set  []string
+		pick func(tr *Trainer) *model.Model
+	}{
+		"reference": {nil, func(tr *Trainer) *model.Model { return tr.reference.Model() }},
+		"base":      {[]string{"actor.lora.rank=2"}, func(tr *Trainer) *model.Model { return tr.actor.Model().Base() }},
+	} {
+		compared := func(flip bool) member {
+			return member{opened: func(tr *Trainer) {
+				if flip {
+					p, x := c.pick(tr).Params()[1], make([]float32, 1)
+					tr.be.Download(x, p.W.Slice(0, 1))
+					tr.be.Upload(p.W.Slice(0, 1), []float32{math.Nextafter32(x[0], 1)})
+				}
+				if err := tr.sameWeights(true); err == nil || !strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}}
+		}
+		overrides := append(c.set, "trainer.shards=2", "trainer.total_steps=1")
+		team([]member{compared(false), compared(true)}, settings(DPO, filepath.Join(t.TempDir(), "run"), overrides...), DPO, nil)
+	}
+}
+
 // Whichever rank is asked to stop, all stop together, the run is saved, and goes on with
 // the bits of one that was not stopped.
 func TestRanksStopTogether(t *testing.T) {
@@ -323,6 +353,83 @@ func TestRanksInAFolderInUse(t *testing.T) {
 	for r, err := range together(2, cfg, SFT) {
 		if err == nil || !strings.Contains(err.Error(), "run folder in use") {
 			t.Errorf("rank %d says %v", r, err)
+		}
+	}
+}
+
+// swapping is the disk on which do happens before a path is looked at for the first time:
+// by then rank 0 has read what the ranks read in turn.
+type swapping struct {
+	vfs.FS
+	path string
+	do   func()
+}
+
+func (s *swapping) Stat(path string) (fs.FileInfo, error) {
+	if path == s.path && s.do != nil {
+		s.do()
+		s.do = nil
+	}
+	return s.FS.Stat(path)
+}
+
+// A rank that reads other files under the same names is found before anything is written:
+// otherwise it would compute something else than the others, and nobody would notice.
+func TestRanksWithOtherFiles(t *testing.T) {
+	ready(t)
+	for _, c := range []struct {
+		name, file string // in the folder of the test
+		from, to   string // of its text
+		want       string
+	}{
+		{"validation data", "val.jsonl", `"content":"`, `"content":"Well, `, "ranks: validation data: rank 0 on "},
+		{"tokenizer", filepath.Join("student", "tokenizer_config.json"), "assistant", "helper", "ranks: tokenizer: rank 0 on "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			student := filepath.Join(dir, "student")
+			if err := os.CopyFS(student, os.DirFS(fixed.student)); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := os.ReadFile(fixed.val)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "val.jsonl"), raw, 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := filepath.Join(dir, "run")
+			swap := &swapping{FS: vfs.OS, path: student, do: func() {
+				path := filepath.Join(dir, c.file)
+				raw, err := os.ReadFile(path)
+				if err != nil || !bytes.Contains(raw, []byte(c.from)) {
+					t.Errorf("%s: no %q to replace in %.300s: %v", path, c.from, raw, err)
+				}
+				if err := os.WriteFile(path, bytes.ReplaceAll(raw, []byte(c.from), []byte(c.to)), 0o644); err != nil {
+					t.Error(err)
+				}
+			}}
+			cfg := settings(SFT, run, "model.path="+student, "data.val_files="+filepath.Join(dir, "val.jsonl"), "trainer.shards=2", "trainer.total_steps=2")
+			for r, err := range team([]member{{}, {fs: swap}}, cfg, SFT, nil) {
+				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("rank %d says %v", r, err)
+				}
+			}
+			absent(t, run)
+		})
+	}
+}
+
+// So is one that comes to other rows in the middle of a run, as where a file is changed.
+func TestRanksThatDrawOtherRows(t *testing.T) {
+	ready(t)
+	for _, stage := range []Stage{SFT, Train, DPO} {
+		run := filepath.Join(t.TempDir(), "run")
+		other := member{opened: func(tr *Trainer) { tr.order.Next(1) }}
+		for r, err := range team([]member{{}, other}, settings(stage, run, "trainer.shards=2", "trainer.total_steps=2"), stage, nil) {
+			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "trainer: step 1: configuration: ranks: rows of a step: rank 0 on ") {
+				t.Errorf("%s: rank %d says %v", stage, r, err)
+			}
 		}
 	}
 }
