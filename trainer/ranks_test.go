@@ -19,6 +19,7 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
 	"gad/internal/compute"
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 	"gad/model"
@@ -432,4 +433,72 @@ func TestRanksThatDrawOtherRows(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A step's normalisers are those of the whole batch, however unequal the shards are: one has
+// most of the tokens, and most have none. So the first step has the losses and gradients of
+// one shard, up to rounding; and the bits do not depend on the ranks, of which some have
+// nothing to do.
+func TestUnequalShards(t *testing.T) {
+	be := ready(t)
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	var text strings.Builder
+	for i := range 9 {
+		answer := "b."
+		if i%3 == 0 {
+			answer = "It is q c y h g x o."
+		}
+		fmt.Fprintf(&text, "{\"content\":\"How does q c%s end?\",\"teacher_response\":%q}\n", strings.Repeat(" y h", i%2*5), answer)
+	}
+	if err := os.WriteFile(rows, []byte(text.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		stage   Stage
+		extra   []string
+		metrics []string
+	}{
+		{SFT, nil, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
+		{Warmup, []string{"trainer.critic_warmup=0", "critic.group_ot=0.3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/sft_loss", "actor/grad_norm"}},
+		{Train, []string{"actor.loss_agg_mode=token-mean"}, []string{"critic/d_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm", "actor/entropy"}},
+		{Train, []string{"actor.loss_agg_mode=seq-mean-token-mean", "actor.kl_loss_coef=0.1"}, []string{"actor/pg_loss", "actor/grad_norm"}},
+		{DPO, []string{"dpo.truncated=include"}, []string{"dpo/loss", "actor/grad_norm"}},
+	} {
+		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
+			set := func(shards, batch int) []string {
+				return slices.Concat([]string{"data.train_files=" + rows, "trainer.total_steps=2", fmt.Sprint("trainer.shards=", shards), fmt.Sprint("data.train_batch_size=", batch),
+					"actor.max_token_len=128", "critic.max_token_len=128", "critic.truncated=include"}, c.extra)
+			}
+			whole, sharded := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "8")
+			finished(t, be, settings(c.stage, whole, set(1, 3)...), c.stage)
+			finished(t, be, settings(c.stage, sharded, set(8, 3)...), c.stage)
+			one, eight := firstStep(t, whole), firstStep(t, sharded)
+			for _, name := range c.metrics {
+				a, okA := one[name]
+				b, okB := eight[name]
+				if !okA || !okB || math.Abs(a-b) > 1e-4*math.Abs(a) || a == 0 && name != "actor/pg_loss" {
+					t.Errorf("%s: %g in one shard (%v), %g in eight (%v)", name, a, okA, b, okB)
+				}
+			}
+			want := record(t, sharded, 2)
+			for _, ranks := range []int{2, 8} {
+				run := filepath.Join(t.TempDir(), fmt.Sprint(ranks))
+				for r, err := range together(ranks, settings(c.stage, run, set(8, 3)...), c.stage) {
+					if err != nil {
+						t.Fatalf("%d ranks, rank %d: %v", ranks, r, err)
+					}
+				}
+				same(t, record(t, run, 2), want)
+			}
+		})
+	}
+}
+
+func firstStep(t *testing.T, run string) map[string]float64 {
+	t.Helper()
+	rows, err := report.ReadMetrics(vfs.OS, run)
+	if err != nil || len(rows) == 0 {
+		t.Fatal(err)
+	}
+	return rows[0].Values
 }
