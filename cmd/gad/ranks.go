@@ -46,6 +46,9 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	if size&(size-1) != 0 {
 		return nil, usage("%s: %s has started %d ranks: there must be 2, 4 or another power of two", typed(c), l.By, size)
 	}
+	if l.Rank >= size { // of a launcher that does not say how many there are
+		return nil, usage("%s: --ranks %d: %s has started rank %d, and ranks count from 0: start as many, or correct --ranks", typed(c), want, l.By, l.Rank)
+	}
 	p.local, p.met = l.Local, true
 	link, err := p.link(c, l, size, limit)
 	if err != nil {
