@@ -8,14 +8,14 @@
 #
 # STEPS: so many steps of each stage, in the place of the demo's (800, up to 220, 120).
 # GAD names a gad binary (default: built here with -tags mpi), MPIRUN a launcher with options
-# (default: mpirun --oversubscribe). It needs Open MPI or MPICH 5 (doc/ranks.md).
+# (default: mpirun --oversubscribe --bind-to none). It needs Open MPI or MPICH 5 (doc/ranks.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 [ $# -ge 1 ] || { sed -n '2,/^set/{/^#/s/^# \?//p}' "$0"; exit 2; }
 mkdir -p "$1"
 folder=$(cd "$1" && pwd) cut=${2:-}
-read -ra mpirun <<<"${MPIRUN:-mpirun --oversubscribe}"
+read -ra mpirun <<<"${MPIRUN:-mpirun --oversubscribe --bind-to none}"
 gad=${GAD:-$folder/gad}
 [ -n "${GAD:-}" ] || CGO_ENABLED=0 go build -tags mpi -o "$gad" ./cmd/gad
 

@@ -14,6 +14,7 @@ import (
 
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
+	"gad/trainer"
 )
 
 // A mistake is said once, by rank 0, whoever has made it, and all ranks end with the status
@@ -118,6 +119,32 @@ func TestMistakesTogether(t *testing.T) {
 			if said[r].String() != want {
 				t.Errorf("%s: rank %d says\n%s\nwant\n%s", c.name, r, said[r].String(), want)
 			}
+		}
+	}
+}
+
+// All ranks end alike, also where one of them fails when the others have nothing left to do.
+func TestParted(t *testing.T) {
+	aborted := &comm.Aborted{Status: exitFailed, Reason: "checkpoint: no space"}
+	lost := &comm.Lost{Host: "node0", Phase: "ending"}
+	for _, c := range []struct {
+		err, failed error
+		code        int
+	}{
+		{nil, nil, exitDone},
+		{nil, lost, exitFailed},
+		{nil, aborted, exitFailed},
+		{trainer.ErrInterrupted, nil, exitInterrupted},
+		{trainer.ErrInterrupted, aborted, exitFailed},
+		{trainer.ErrInterrupted, lost, exitInterrupted}, // the run is saved
+		{trainer.ErrNumerical, aborted, exitNumerical},
+	} {
+		code := exitDone
+		if err := parted(c.err, c.failed); err != nil {
+			code = status(err)
+		}
+		if code != c.code {
+			t.Errorf("%v, %v: exit status %d, want %d", c.err, c.failed, code, c.code)
 		}
 	}
 }

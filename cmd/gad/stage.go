@@ -271,9 +271,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 				p.said = true
 			}
 		}
-		if failed := ranks.Close(); err == nil && failed != nil {
-			err = marked{errRunning, failed}
-		}
+		err = parted(err, ranks.Close())
 	}()
 	be, err := openDevice(p.ofRank(deviceOf(cfg)))
 	if err != nil {
@@ -293,6 +291,16 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	ctx, stop := p.interruptible(t.Say, t.Abort)
 	defer stop()
 	return ofRun(t.Run(ctx), true)
+}
+
+// parted is how a run ends that ended with err on this rank, once the ranks have parted. One
+// that is done, or stopped and saved here, has failed if it has on another rank.
+func parted(err, failed error) error {
+	told := (*comm.Aborted)(nil)
+	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) && errors.As(failed, &told)) {
+		return marked{errRunning, failed}
+	}
+	return err
 }
 
 // ofRun is an error of a run as status reads it: one that is none of the inputs' is marked.
