@@ -122,7 +122,7 @@ func (f *frozenPairs) put(row int, p *frozenPair) {
 // dpoStep is one step of SODA: one optimizer step on the next prompts' pairs.
 func (t *Trainer) dpoStep() (Metrics, error) {
 	m := Metrics{}
-	batch, err := t.enc.batch(t.set, t.nextRows(t.cfg.Data.TrainBatchSize))
+	batch, err := t.draw(t.cfg.Data.TrainBatchSize)
 	if err != nil {
 		return nil, err
 	}

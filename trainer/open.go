@@ -40,7 +40,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
-			t.ranks.Abort(err.Error())
+			t.ranks.Abort(err)
 			t.Close()
 			t = nil
 		}
@@ -68,7 +68,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := t.inTurn("the data", func() error { return t.openData(&start) }); err != nil {
 		return t, err
 	}
-	if err := t.alike("data", t.set.Digest()); err != nil {
+	if err := t.sameInputs(); err != nil {
 		return t, err
 	}
 	// Before the models take the memory that the run is planned for.
@@ -94,7 +94,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if err := t.split(); err != nil {
 		return t, err
 	}
-	if err := t.sameWeights(); err != nil {
+	if err := t.sameWeights(true); err != nil {
 		return t, err
 	}
 	if !t.first() {

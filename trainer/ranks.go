@@ -2,13 +2,16 @@ package trainer
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +72,38 @@ func (t *Trainer) alike(what, text string) error {
 		return fmt.Errorf("%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same", ErrConfig, what, hosts[0], was, r, hosts[r], is)
 	}
 	return nil
+}
+
+// sameInputs wants all ranks to have read the same rows with the same tokenizer, whatever
+// the paths lead to on their machines.
+func (t *Trainer) sameInputs() error {
+	if t.ranks.Size() == 1 {
+		return nil
+	}
+	if err := t.alike("data", t.set.Digest()); err != nil {
+		return err
+	}
+	if t.val != nil {
+		if err := t.alike("validation data", t.val.Digest()); err != nil {
+			return err
+		}
+	}
+	return t.alike("tokenizer", t.tok.Digest()) // with the day's date, where the chat template asks for it
+}
+
+// draw is the next n prompts of the run, which must be the same on all ranks: a file may
+// change while they train, and a chat template may ask for the time.
+func (t *Trainer) draw(n int) (*Batch, error) {
+	b, err := t.enc.batch(t.set, t.nextRows(n))
+	if err != nil || t.ranks.Size() == 1 {
+		return b, err
+	}
+	t.ranks.Enter("drawing rows")
+	sum := sha256.New()
+	for _, s := range b.Teachers {
+		fmt.Fprintln(sum, s.Prompt, s.IDs)
+	}
+	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }
 
 // differentLine is the first line in which two texts differ.
@@ -146,8 +181,9 @@ func (t *Trainer) saveParts() error {
 }
 
 // sameWeights wants all ranks to hold the same weights: a rank whose memory or processor
-// errs would otherwise lead the run astray.
-func (t *Trainer) sameWeights() error {
+// errs would otherwise lead the run astray. frozen says that those that do not change are
+// looked at too.
+func (t *Trainer) sameWeights(frozen bool) error {
 	if t.ranks.Size() == 1 {
 		return nil
 	}
@@ -155,6 +191,17 @@ func (t *Trainer) sameWeights() error {
 	models := []*model.Model{t.actor.Model()}
 	if t.critic != nil {
 		models = append(models, t.critic.Model())
+	}
+	if frozen && t.reference != nil {
+		models = append(models, t.reference.Model())
+	}
+	if frozen && t.heldOut != nil {
+		models = append(models, t.heldOut)
+	}
+	for _, m := range models {
+		if base := m.Base(); frozen && base != nil && !slices.Contains(models, base) { // of adapters
+			models = append(models, base)
+		}
 	}
 	for _, m := range models {
 		sum, err := weightSum(m, t.be)

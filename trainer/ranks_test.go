@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,8 +19,10 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
 	"gad/internal/compute"
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
+	"gad/model"
 )
 
 // member is one rank of a run, as a test makes it: what is nil is as usual.
@@ -268,6 +271,34 @@ func TestRankWithOtherWeights(t *testing.T) {
 	}
 }
 
+// Weights that are not trained are compared as a run opens: the reference's, and those that
+// adapters stand on.
+func TestRankWithOtherFrozenWeights(t *testing.T) {
+	ready(t)
+	for name, c := range map[string]struct {
+		set  []string
+		pick func(tr *Trainer) *model.Model
+	}{
+		"reference": {nil, func(tr *Trainer) *model.Model { return tr.reference.Model() }},
+		"base":      {[]string{"actor.lora.rank=2"}, func(tr *Trainer) *model.Model { return tr.actor.Model().Base() }},
+	} {
+		compared := func(flip bool) member {
+			return member{opened: func(tr *Trainer) {
+				if flip {
+					p, x := c.pick(tr).Params()[1], make([]float32, 1)
+					tr.be.Download(x, p.W.Slice(0, 1))
+					tr.be.Upload(p.W.Slice(0, 1), []float32{math.Nextafter32(x[0], 1)})
+				}
+				if err := tr.sameWeights(true); err == nil || !strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}}
+		}
+		overrides := append(c.set, "trainer.shards=2", "trainer.total_steps=1")
+		team([]member{compared(false), compared(true)}, settings(DPO, filepath.Join(t.TempDir(), "run"), overrides...), DPO, nil)
+	}
+}
+
 // Whichever rank is asked to stop, all stop together, the run is saved, and goes on with
 // the bits of one that was not stopped.
 func TestRanksStopTogether(t *testing.T) {
@@ -325,4 +356,149 @@ func TestRanksInAFolderInUse(t *testing.T) {
 			t.Errorf("rank %d says %v", r, err)
 		}
 	}
+}
+
+// swapping is the disk on which do happens before a path is looked at for the first time:
+// by then rank 0 has read what the ranks read in turn.
+type swapping struct {
+	vfs.FS
+	path string
+	do   func()
+}
+
+func (s *swapping) Stat(path string) (fs.FileInfo, error) {
+	if path == s.path && s.do != nil {
+		s.do()
+		s.do = nil
+	}
+	return s.FS.Stat(path)
+}
+
+// A rank that reads other files under the same names is found before anything is written:
+// otherwise it would compute something else than the others, and nobody would notice.
+func TestRanksWithOtherFiles(t *testing.T) {
+	ready(t)
+	for _, c := range []struct {
+		name, file string // in the folder of the test
+		from, to   string // of its text
+		want       string
+	}{
+		{"validation data", "val.jsonl", `"content":"`, `"content":"Well, `, "ranks: validation data: rank 0 on "},
+		{"tokenizer", filepath.Join("student", "tokenizer_config.json"), "assistant", "helper", "ranks: tokenizer: rank 0 on "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			student := filepath.Join(dir, "student")
+			if err := os.CopyFS(student, os.DirFS(fixed.student)); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := os.ReadFile(fixed.val)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "val.jsonl"), raw, 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := filepath.Join(dir, "run")
+			swap := &swapping{FS: vfs.OS, path: student, do: func() {
+				path := filepath.Join(dir, c.file)
+				raw, err := os.ReadFile(path)
+				if err != nil || !bytes.Contains(raw, []byte(c.from)) {
+					t.Errorf("%s: no %q to replace in %.300s: %v", path, c.from, raw, err)
+				}
+				if err := os.WriteFile(path, bytes.ReplaceAll(raw, []byte(c.from), []byte(c.to)), 0o644); err != nil {
+					t.Error(err)
+				}
+			}}
+			cfg := settings(SFT, run, "model.path="+student, "data.val_files="+filepath.Join(dir, "val.jsonl"), "trainer.shards=2", "trainer.total_steps=2")
+			for r, err := range team([]member{{}, {fs: swap}}, cfg, SFT, nil) {
+				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("rank %d says %v", r, err)
+				}
+			}
+			absent(t, run)
+		})
+	}
+}
+
+// So is one that comes to other rows in the middle of a run, as where a file is changed.
+func TestRanksThatDrawOtherRows(t *testing.T) {
+	ready(t)
+	for _, stage := range []Stage{SFT, Train, DPO} {
+		run := filepath.Join(t.TempDir(), "run")
+		other := member{opened: func(tr *Trainer) { tr.order.Next(1) }}
+		for r, err := range team([]member{{}, other}, settings(stage, run, "trainer.shards=2", "trainer.total_steps=2"), stage, nil) {
+			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "trainer: step 1: configuration: ranks: rows of a step: rank 0 on ") {
+				t.Errorf("%s: rank %d says %v", stage, r, err)
+			}
+		}
+	}
+}
+
+// A step's normalisers are those of the whole batch, however unequal the shards are: one has
+// most of the tokens, and most have none. So the first step has the losses and gradients of
+// one shard, up to rounding; and the bits do not depend on the ranks, of which some have
+// nothing to do.
+func TestUnequalShards(t *testing.T) {
+	be := ready(t)
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	var text strings.Builder
+	for i := range 9 {
+		answer := "b."
+		if i%3 == 0 {
+			answer = "It is q c y h g x o."
+		}
+		fmt.Fprintf(&text, "{\"content\":\"How does q c%s end?\",\"teacher_response\":%q}\n", strings.Repeat(" y h", i%2*5), answer)
+	}
+	if err := os.WriteFile(rows, []byte(text.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		stage   Stage
+		extra   []string
+		metrics []string
+	}{
+		{SFT, nil, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
+		{Warmup, []string{"trainer.critic_warmup=0", "critic.group_ot=0.3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/sft_loss", "actor/grad_norm"}},
+		{Train, []string{"actor.loss_agg_mode=token-mean"}, []string{"critic/d_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm", "actor/entropy"}},
+		{Train, []string{"actor.loss_agg_mode=seq-mean-token-mean", "actor.kl_loss_coef=0.1"}, []string{"actor/pg_loss", "actor/grad_norm"}},
+		{DPO, []string{"dpo.truncated=include"}, []string{"dpo/loss", "actor/grad_norm"}},
+	} {
+		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
+			set := func(shards, batch int) []string {
+				return slices.Concat([]string{"data.train_files=" + rows, "trainer.total_steps=2", fmt.Sprint("trainer.shards=", shards), fmt.Sprint("data.train_batch_size=", batch),
+					"actor.max_token_len=128", "critic.max_token_len=128", "critic.truncated=include"}, c.extra)
+			}
+			whole, sharded := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "8")
+			finished(t, be, settings(c.stage, whole, set(1, 3)...), c.stage)
+			finished(t, be, settings(c.stage, sharded, set(8, 3)...), c.stage)
+			one, eight := firstStep(t, whole), firstStep(t, sharded)
+			for _, name := range c.metrics {
+				a, okA := one[name]
+				b, okB := eight[name]
+				if !okA || !okB || math.Abs(a-b) > 1e-4*math.Abs(a) || a == 0 && name != "actor/pg_loss" {
+					t.Errorf("%s: %g in one shard (%v), %g in eight (%v)", name, a, okA, b, okB)
+				}
+			}
+			want := record(t, sharded, 2)
+			for _, ranks := range []int{2, 8} {
+				run := filepath.Join(t.TempDir(), fmt.Sprint(ranks))
+				for r, err := range together(ranks, settings(c.stage, run, set(8, 3)...), c.stage) {
+					if err != nil {
+						t.Fatalf("%d ranks, rank %d: %v", ranks, r, err)
+					}
+				}
+				same(t, record(t, run, 2), want)
+			}
+		})
+	}
+}
+
+func firstStep(t *testing.T, run string) map[string]float64 {
+	t.Helper()
+	rows, err := report.ReadMetrics(vfs.OS, run)
+	if err != nil || len(rows) == 0 {
+		t.Fatal(err)
+	}
+	return rows[0].Values
 }

@@ -37,7 +37,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	defer func() {
 		if r := recover(); r != nil {
 			t.rec.End(report.Failed, fmt.Sprintf("step %d: panic: %v", t.step+1, r))
-			t.ranks.Abort(fmt.Sprintf("step %d: panic: %v", t.step+1, r))
+			t.ranks.Abort(fmt.Errorf("step %d: panic: %v", t.step+1, r))
 			panic(r)
 		}
 	}()
@@ -45,7 +45,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 		stopped, err := t.advance(ctx)
 		if err != nil {
 			t.rec.End(endOf(err), err.Error())
-			t.ranks.Abort(err.Error())
+			t.ranks.Abort(err)
 			if failed := t.rec.Sync(); failed != nil && !errors.Is(err, failed) {
 				err = errors.Join(err, failed)
 			}

@@ -132,7 +132,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if err := t.rec.Sync(); err != nil {
 		return err
 	}
-	if err := t.sameWeights(); err != nil {
+	if err := t.sameWeights(false); err != nil {
 		return err
 	}
 	if t.first() {

@@ -101,7 +101,7 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 // playOnce samples answers to the next n prompts.
 func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err error) {
 	r = &round{}
-	if r.batch, err = t.enc.batch(t.set, t.nextRows(n)); err != nil {
+	if r.batch, err = t.draw(n); err != nil {
 		return nil, err
 	}
 	if r.roll, err = t.rollout(m, r.batch, drawn); err != nil {
@@ -291,7 +291,7 @@ func (t *Trainer) learnsTeacher() bool { return t.cfg.learnsTeacher(t.Stage) }
 // sftStep is one step of the SeqKD baseline: the teacher's answers alone.
 func (t *Trainer) sftStep() (Metrics, error) {
 	m := Metrics{}
-	batch, err := t.enc.batch(t.set, t.nextRows(t.cfg.Data.TrainBatchSize))
+	batch, err := t.draw(t.cfg.Data.TrainBatchSize)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -76,7 +77,7 @@ func TestRanks(t *testing.T) {
 			if err == nil {
 				_, err = Ranks(g, elements, time.Millisecond)
 			}
-			g.Abort("done")
+			g.Abort(errors.New("done"))
 			if r == 0 {
 				wrong = append(wrong, err)
 			}

@@ -116,7 +116,7 @@ const benchLimit = 5 * time.Minute
 func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int64, budget time.Duration) (err error) {
 	defer func() {
 		if err != nil {
-			ranks.Abort(err.Error())
+			ranks.Abort(err)
 		}
 		if failed := ranks.Close(); err == nil && failed != nil {
 			err = marked{errRunning, failed}

@@ -74,7 +74,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 
 // rankSecret is what the ranks of this run know; nil where nothing is set.
 func rankSecret() ([]byte, error) {
-	if text := os.Getenv(secretVar); text != "" {
+	if text := strings.TrimSpace(os.Getenv(secretVar)); text != "" { // as of a file, which may be where it is from
 		os.Unsetenv(secretVar) // a checker need not know it
 		return []byte(text), nil
 	}

@@ -24,6 +24,7 @@ import (
 	"gad/checkpoint"
 	"gad/data"
 	"gad/device"
+	"gad/internal/comm"
 	"gad/internal/comm/mpi"
 	"gad/internal/conf"
 	"gad/internal/report"
@@ -57,6 +58,9 @@ type program struct {
 	con      *report.Console
 	rank     string // begins what a rank but the first says; "" for that, and for one process
 	local    int    // number of this rank among those of its machine
+	ranks    bool   // the command is one of those that several processes run together
+	met      bool   // it has met the other ranks, or tried to, or will not
+	said     bool   // why it ends has been said
 }
 
 // console shows what a command does before it prints its result.
@@ -73,18 +77,23 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if f, ok := stderr.(*os.File); ok {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
+	p.ranks = len(args) > 1 && slices.Contains([]string{"sft", "dpo", "warmup", "train", "resume", "bench"}, args[1])
 	err := p.invoke(context.Background(), args)
+	if err != nil {
+		err = p.together(err)
+	}
 	p.console().Close()
 	if err == nil {
 		return exitDone
 	}
-	if !errors.Is(err, trainer.ErrInterrupted) && !errors.Is(err, errSick) && !p.silent(err) { // both have been told
-		for line := range strings.Lines(strings.TrimSpace(err.Error())) {
-			fmt.Fprintln(stderr, "gad: "+p.rank+strings.TrimSuffix(line, "\n"))
-		}
+	if !isSaid(err) && !p.silent(err) {
+		p.complain(err)
 	}
 	return status(err)
 }
+
+// isSaid reports whether err has been said where it came up.
+func isSaid(err error) bool { return errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick) }
 
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
@@ -200,7 +209,10 @@ func (m marked) Is(target error) bool { return target == m.mark }
 // status is the exit status for an error.
 func status(err error) int {
 	var problems conf.Problems
+	var aborted *comm.Aborted
 	switch {
+	case errors.As(err, &aborted) && aborted.Status > 0:
+		return aborted.Status
 	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
 	case errors.Is(err, errStopped):

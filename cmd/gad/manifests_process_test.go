@@ -283,14 +283,14 @@ func TestRanksScripts(t *testing.T) {
 	}
 }
 
-// stoppedBatch runs a batch script whose mpirun waits for the SIGTERM that the script gets,
-// then takes a while to save and ends with 1.
+// stoppedBatch runs a batch script whose mpirun waits for the SIGUSR1 that the script makes of its
+// SIGTERM, then takes a while to save and ends with 75.
 func stoppedBatch(t *testing.T, env []string, script string) (s started) {
 	t.Helper()
 	bin := t.TempDir()
 	log := filepath.Join(bin, "log")
 	for name, text := range map[string]string{
-		"mpirun":   "trap 'sleep 0.2; printf \"mpirun saved\\n\" >>" + log + "; exit 1' TERM\nsleep 0.3\nkill -TERM $PPID\nfor i in $(seq 200); do sleep 0.05; done\n",
+		"mpirun":   "trap 'sleep 0.2; printf \"mpirun saved\\n\" >>" + log + "; exit 75' USR1\nsleep 0.3\nkill -TERM $PPID\nfor i in $(seq 200); do sleep 0.05; done\n",
 		"scontrol": "printf '%s\\0' scontrol \"$@\" >>" + log + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
@@ -347,6 +347,12 @@ func TestRanksManifests(t *testing.T) {
 		c := launcher.Template.Spec.Containers[0]
 		s := starts(t, 0, nil, append(slices.Clone(c.Command), c.Args...)...)
 		ranks := workers.Replicas * m.Spec.SlotsPerWorker
+		if s.code != 0 {
+			t.Errorf("exit status %d", s.code)
+		}
+		if s := starts(t, exitInterrupted, nil, append(slices.Clone(c.Command), c.Args...)...); s.code != exitInterrupted {
+			t.Errorf("mpirun ends with %d, the container with %d", exitInterrupted, s.code)
+		}
 		if launcher.Replicas != 1 || s.calls[0][0] != "mpirun" || integer(t, option(t, s.calls[0], "-n")) != ranks {
 			t.Errorf("%d ranks, %q", ranks, s.calls[0])
 		}
@@ -398,7 +404,7 @@ func TestRanksManifests(t *testing.T) {
 		}
 	})
 	kept, _ := os.ReadDir(filepath.Join("..", "..", "doc", "ranks"))
-	if len(kept) != 8 {
+	if len(kept) != 9 {
 		t.Errorf("doc/ranks has %d files: test the new ones too", len(kept))
 	}
 }

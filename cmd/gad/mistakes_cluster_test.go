@@ -13,7 +13,7 @@ func TestMistakesOfRanksBench(t *testing.T) {
 	}{
 		{nil, []mistake{
 			{"bench --ranks 3", 2, `bench: --ranks 3: must be 1, 2, 4 or another power of two`},
-			{"bench --ranks 2", 2, `bench: --ranks 2: this process was started alone: start it with mpirun -n 2`},
+			{"bench --ranks 2", 2, `bench: --ranks 2: this process was started alone: start it with mpirun -n 2, or by another launcher (doc/ranks.md)`},
 		}},
 		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, []mistake{
 			{"bench --ranks 4", 2, `bench: --ranks 4: mpirun has started 2: start as many, or leave --ranks out`},

@@ -28,7 +28,7 @@ func TestMistakesOfRanks(t *testing.T) {
 			{"plan --model student --ranks 4 SET", 2, `configuration: trainer.shards is 1, but there are 4 ranks: each needs as many shards as any other: set trainer.shards=4 or a multiple`},
 			{"plan --model student --bandwidth 10 SET", 2, `plan: --bandwidth: one process sends nothing: add --ranks`},
 			{"plan --model student --ranks 2 --bandwidth -1 SET trainer.shards=2", 2, `plan: --bandwidth -1: must be a number of Gbit/s above 0`},
-			{sft + "--ranks 4", 2, `sft: --ranks 4: this process was started alone: start it with mpirun -n 4`},
+			{sft + "--ranks 4", 2, `sft: --ranks 4: this process was started alone: start it with mpirun -n 4, or by another launcher (doc/ranks.md)`},
 		}},
 		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, []mistake{
 			{sft + "--ranks 4", 2, `sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out`},
@@ -47,8 +47,11 @@ func TestMistakesOfRanks(t *testing.T) {
 		{map[string]string{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}, []mistake{
 			{sft, 2, `sft: srun has started rank 1 of 2 without MPI, so they connect by TCP: set GAD_RANKS_SECRET to the same random text on all ranks, or GAD_RANKS_SECRET_FILE to a file with it (doc/ranks.md), or give --ranks 1`},
 		}},
+		{map[string]string{"JOB_COMPLETION_INDEX": "4"}, []mistake{
+			{sft + "--ranks 4", 2, `sft: --ranks 4: Indexed Job has started rank 4, and ranks count from 0: start as many, or correct --ranks`},
+		}},
 	} {
-		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR"} {
+		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR", "JOB_COMPLETION_INDEX"} {
 			t.Setenv(name, "") // to be as it was afterwards
 			os.Unsetenv(name)
 		}

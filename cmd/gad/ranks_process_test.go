@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,12 @@ var mpiBinary = sync.OnceValues(func() (string, error) {
 // ranked starts gad on several ranks.
 func ranked(t *testing.T, ranks int, args ...string) *process {
 	t.Helper()
+	return rankedBy(t, []string{"mpirun"}, ranks, args...)
+}
+
+// rankedBy starts them by a command that takes mpirun's arguments.
+func rankedBy(t *testing.T, command []string, ranks int, args ...string) *process {
+	t.Helper()
 	slow(t)
 	if _, err := exec.LookPath("mpirun"); err != nil {
 		t.Skip("NOT TESTED: there is no mpirun: apt-get install openmpi-bin")
@@ -45,7 +52,7 @@ func ranked(t *testing.T, ranks int, args ...string) *process {
 	}
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1") // as containers do
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-	return start(t, "mpirun", slices.Concat([]string{"--oversubscribe", "-n", fmt.Sprint(ranks), path}, args)...)
+	return start(t, command[0], slices.Concat(command[1:], []string{"--oversubscribe", "-n", fmt.Sprint(ranks), path}, args)...)
 }
 
 // rankPIDs are the processes that mpirun has started, or MPICH's by its proxy.
@@ -241,4 +248,33 @@ func TestRankSignal(t *testing.T) {
 		t.Fatal(p.said.String())
 	}
 	equalRuns(t, run, whole, steps)
+}
+
+// SIGTERM and SIGINT to the script around mpirun, and SIGTERM to the launcher of the MPIJob,
+// save the run, and the status is 75, however long saving takes.
+func TestRankSignalByScript(t *testing.T) {
+	f := ready(t)
+	c := manifests(t, "mpijob.yaml")["MPIJob"].Spec.MPIReplicaSpecs["Launcher"].Template.Spec.Containers[0]
+	inline := regexp.MustCompile(`(?s)mpirun .* &\n`).ReplaceAllString(c.Args[0], "mpirun \"$$@\" &\n")
+	for _, by := range []struct {
+		signal  syscall.Signal
+		command []string
+	}{
+		{syscall.SIGTERM, []string{"sh", ranksDoc("mpirun.sh")}},
+		{syscall.SIGINT, []string{"sh", ranksDoc("mpirun.sh")}},
+		{syscall.SIGTERM, []string{"sh", "-c", inline, "sh"}},
+	} {
+		run := filepath.Join(t.TempDir(), "run")
+		args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2"),
+			"data.train_batch_size=3072", "trainer.shards=2", "--threads", "1") // a step takes longer than mpirun's patience
+		p := rankedBy(t, by.command, 2, args...)
+		wait(t, "the first step", func() bool { return strings.Contains(fileText(filepath.Join(run, "log.jsonl")), "parameters;") })
+		time.Sleep(200 * time.Millisecond)
+		p.Process.Signal(by.signal)
+		begun := time.Now()
+		if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
+			t.Fatalf("%v to %q: exit status %d\n%s", by.signal, by.command, code, p.said.String())
+		}
+		t.Logf("%v: ended after %v", by.signal, time.Since(begun).Round(time.Millisecond))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -242,6 +243,10 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 		return marked{errUsage, err}
 	}
 	if c.Bool("dry-run") {
+		p.met = true
+		if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank > 0 && c.Int("ranks") != 1 {
+			return nil // rank 0 prints
+		}
 		for _, note := range notes {
 			fmt.Fprintln(p.err, "gad: warning: "+note)
 		}
@@ -256,13 +261,17 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	if err != nil {
 		return err
 	}
+	running := false
+	ranks.Exits(func(err error) int { return status(ofRun(err, running)) })
 	defer func() {
 		if err != nil && !errors.Is(err, trainer.ErrInterrupted) {
-			ranks.Abort(err.Error())
+			ranks.Abort(err)
+			if ranks != nil && !p.silent(err) { // before a launcher sees that another rank has ended
+				p.complain(err)
+				p.said = true
+			}
 		}
-		if failed := ranks.Close(); err == nil && failed != nil {
-			err = marked{errRunning, failed}
-		}
+		err = parted(err, ranks.Close())
 	}()
 	be, err := openDevice(p.ofRank(deviceOf(cfg)))
 	if err != nil {
@@ -271,11 +280,9 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	defer be.Close()
 	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command, Notes: notes, Ranks: ranks})
 	if err != nil {
-		if errors.Is(err, comm.ErrRanks) { // which is none of the inputs
-			return marked{errRunning, err}
-		}
-		return err
+		return ofRun(err, false)
 	}
+	running = true
 	defer func() {
 		if failed := t.Close(); err == nil && failed != nil {
 			err = marked{errRunning, failed}
@@ -283,11 +290,23 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	}()
 	ctx, stop := p.interruptible(t.Say, t.Abort)
 	defer stop()
-	if err := t.Run(ctx); err != nil {
-		if errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) {
-			return err
-		}
-		return marked{errRunning, err}
+	return ofRun(t.Run(ctx), true)
+}
+
+// parted is how a run ends that ended with err on this rank, once the ranks have parted. One
+// that is done, or stopped and saved here, has failed if it has on another rank.
+func parted(err, failed error) error {
+	told := (*comm.Aborted)(nil)
+	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) && errors.As(failed, &told)) {
+		return marked{errRunning, failed}
 	}
-	return nil
+	return err
+}
+
+// ofRun is an error of a run as status reads it: one that is none of the inputs' is marked.
+func ofRun(err error, running bool) error {
+	if err == nil || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
+		return err
+	}
+	return marked{errRunning, err}
 }

@@ -61,6 +61,7 @@ type Group struct {
 	peer     int         // that an exchange is under way with
 	wished   bool        // some rank wishes to stop
 	failed   error       // the first failure, which stays
+	exits    func(err error) int
 	traffic  Traffic
 	buf      []float32
 }
@@ -99,6 +100,7 @@ func (e *Lost) Unwrap() error { return ErrRanks }
 type Aborted struct {
 	Rank   int // that told
 	Host   string
+	Status int // that its process exits with, as Exits has it; 0 where it does not say
 	Reason string
 }
 
@@ -141,6 +143,14 @@ func New(link Link, limit time.Duration) (*Group, error) {
 func (g *Group) SetLimit(limit time.Duration) {
 	if g != nil {
 		g.limit = limit
+	}
+}
+
+// Exits has the other ranks told what this process exits with when it fails: one status, as
+// a launcher passes on that of the rank that happens to end first.
+func (g *Group) Exits(status func(err error) int) {
+	if g != nil {
+		g.exits = status
 	}
 }
 
@@ -458,7 +468,7 @@ func (g *Group) fail(err error) error {
 	if g.failed == nil {
 		g.failed = err
 		if told := (*Aborted)(nil); !errors.As(err, &told) {
-			g.say(g.Rank(), err.Error())
+			g.say(g.Rank(), g.status(err), err.Error())
 		}
 	}
 	return g.failed
@@ -468,7 +478,7 @@ func (g *Group) fail(err error) error {
 const (
 	noteHere  = 'h' // the sender has begun so many collectives
 	noteStop  = 's' // the sender wishes to stop
-	noteAbort = 'a' // the sender ends: which rank has found why, and why
+	noteAbort = 'a' // the sender ends: which rank has found why, its exit status, and why
 )
 
 // tell posts a note to every other rank. One that cannot be reached is found by the
@@ -481,10 +491,20 @@ func (g *Group) tell(note []byte) {
 	}
 }
 
+// abortHeader is how many bytes of such a note stand before the reason.
+const abortHeader = 6
+
 // say tells the others that this rank ends, because of what the rank first has found.
-func (g *Group) say(first int, reason string) {
-	note := binary.LittleEndian.AppendUint32([]byte{noteAbort}, uint32(first))
+func (g *Group) say(first, status int, reason string) {
+	note := append(binary.LittleEndian.AppendUint32([]byte{noteAbort}, uint32(first)), byte(status))
 	g.tell(append(note, reason[:min(len(reason), MaxNote-len(note))]...))
+}
+
+func (g *Group) status(err error) int {
+	if g.exits == nil {
+		return 0
+	}
+	return g.exits(err)
 }
 
 // hear takes in the notes that have come.
@@ -503,10 +523,10 @@ func (g *Group) hear() error {
 			g.reached[from] = binary.LittleEndian.Uint64(note[1:])
 		case note[0] == noteStop:
 			g.wished = true
-		case note[0] == noteAbort && len(note) >= 5 && g.failed == nil:
-			first := int(binary.LittleEndian.Uint32(note[1:])) % g.Size()
-			g.failed = &Aborted{Rank: first, Host: g.hosts[first], Reason: string(note[5:])}
-			g.say(first, string(note[5:])) // who sees this rank end before the first one's note comes must know why
+		case note[0] == noteAbort && len(note) >= abortHeader && g.failed == nil:
+			first, status, reason := int(binary.LittleEndian.Uint32(note[1:]))%g.Size(), int(note[5]), string(note[abortHeader:])
+			g.failed = &Aborted{Rank: first, Host: g.hosts[first], Status: status, Reason: reason}
+			g.say(first, status, reason) // who sees this rank end before the first one's note comes must know why
 		}
 	}
 }
@@ -580,12 +600,12 @@ func (g *Group) Failed() bool {
 
 // Abort tells the others that this rank ends, and why: their next call, or the one that
 // they wait in, fails.
-func (g *Group) Abort(reason string) {
+func (g *Group) Abort(why error) {
 	if g == nil || g.failed != nil {
 		return
 	}
-	g.failed = fmt.Errorf("%w: this rank has ended: %s", ErrRanks, reason)
-	g.say(g.Rank(), reason)
+	g.failed = fmt.Errorf("%w: this rank has ended: %v", ErrRanks, why)
+	g.say(g.Rank(), g.status(why), why.Error())
 }
 
 // Close ends the group: in order, with all ranks together, if nothing has failed.

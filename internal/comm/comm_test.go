@@ -125,7 +125,7 @@ func TestAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Wish()
-	g.Abort("nobody hears it")
+	g.Abort(errors.New("nobody hears it"))
 	if g.Rank() != 0 || g.Size() != 1 || len(all) != 1 || string(all[0]) != "a" || !any1 || any0 || x[0] != 1 || x[1] != 2 || g.Wished() {
 		t.Errorf("rank %d of %d, gathered %q, any %v and %v, sum %v, wished %v", g.Rank(), g.Size(), all, any1, any0, x, g.Wished())
 	}
@@ -237,6 +237,30 @@ func TestAbort(t *testing.T) {
 					t.Errorf("rank %d failed, rank %d says %v", failing, r, err)
 				}
 			}
+		}
+	}
+}
+
+// A rank that has heard why the run ends is gone before the failing rank's own note comes:
+// the one that is left says why, and not that the first one is lost.
+func TestAbortByAnother(t *testing.T) {
+	const failing, told, last = 1, 0, 3
+	links := commtest.Links(4)
+	groups, errs := make([]*comm.Group, 4), make([]error, 4)
+	var wg sync.WaitGroup
+	for r, l := range links {
+		wg.Go(func() { groups[r], errs[r] = comm.New(l, 10*time.Second) })
+	}
+	wg.Wait()
+	noErrors(t, errs)
+	links[last].Late = func(peer int) bool { return peer == failing }
+	groups[failing].Exits(func(error) int { return 41 })
+	groups[failing].Abort(errors.New("model: out of memory"))
+	for _, r := range []int{told, last} {
+		err := groups[r].Barrier("rollout")
+		groups[r].Close()
+		if e := (*comm.Aborted)(nil); !errors.As(err, &e) || e.Rank != failing || e.Status != 41 || !strings.HasSuffix(err.Error(), ": model: out of memory") {
+			t.Errorf("rank %d says %v", r, err)
 		}
 	}
 }

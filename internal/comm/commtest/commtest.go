@@ -12,10 +12,10 @@ import (
 
 // Links are n connected ends.
 func Links(n int) []*Link {
-	net := &network{n: n, boxes: make([]box, n*n)}
+	net := &network{n: n, boxes: make([]box, n*n), gone: make([]bool, n)}
 	links := make([]*Link, n)
 	for r := range links {
-		links[r] = &Link{net: net, rank: r}
+		links[r] = &Link{net: net, rank: r, told: make([]bool, n)}
 	}
 	return links
 }
@@ -24,6 +24,7 @@ type network struct {
 	n     int
 	mu    sync.Mutex
 	boxes []box // [from*n+to]
+	gone  []bool
 }
 
 // box is what one rank has sent to another and that has not been taken.
@@ -37,9 +38,12 @@ type box struct {
 type Link struct {
 	net  *network
 	rank int
+	told []bool // [n] that a rank is gone
 
 	// Break, if not nil, is asked before each exchange: its error is the link's.
 	Break func(peer int) error
+	// Late, if not nil, is asked whether what a rank has posted has not come yet.
+	Late func(peer int) bool
 	// Sent counts the bytes that were exchanged.
 	Sent int64
 }
@@ -111,21 +115,34 @@ func (l *Link) Post(peer int, note []byte) error {
 	return nil
 }
 
-// Note takes the next note.
+var errClosed = errors.New("commtest: it has closed the connection")
+
+// Note takes the next note. After all that have come, it says which ranks are gone.
 func (l *Link) Note() (from int, note []byte, err error) {
 	l.net.mu.Lock()
 	defer l.net.mu.Unlock()
 	for peer := range l.net.n {
-		if b := l.from(peer); len(b.notes) > 0 {
+		if b := l.from(peer); len(b.notes) > 0 && (l.Late == nil || !l.Late(peer)) {
 			note, b.notes = b.notes[0], b.notes[1:]
 			return peer, note, nil
+		}
+	}
+	for peer, gone := range l.net.gone {
+		if gone && !l.told[peer] && (l.Late == nil || !l.Late(peer)) {
+			l.told[peer] = true
+			return peer, nil, errClosed
 		}
 	}
 	return 0, nil, nil
 }
 
-// Close does nothing.
-func (l *Link) Close(bool) error { return nil }
+// Close tells the others that this rank is gone, unless all end together.
+func (l *Link) Close(orderly bool) error {
+	l.net.mu.Lock()
+	defer l.net.mu.Unlock()
+	l.net.gone[l.rank] = !orderly
+	return nil
+}
 
 // Run calls f once for each of n ranks, each in a goroutine of its own with its group,
 // and returns their errors. A rank that has failed tells the others.
@@ -139,7 +156,7 @@ func Run(n int, limit time.Duration, f func(g *comm.Group) error) []error {
 				err = f(g)
 			}
 			if err != nil {
-				g.Abort(err.Error())
+				g.Abort(err)
 			}
 			errs[r] = err
 		})

@@ -33,6 +33,8 @@ type Config struct {
 	Addr       string        // host and port where rank 0 listens
 	Secret     []byte        // the same on all ranks, at least LeastSecret bytes
 	Limit      time.Duration // how long a rank waits for the others to come
+
+	greet time.Duration // greetLimit, if not 0
 }
 
 // defaultPort is where rank 0 listens if its launcher names no port.
@@ -65,6 +67,9 @@ const (
 	frameHeader = 5
 	mostFrame   = 1 << 20
 )
+
+// atOnce is how many connections may greet at a time.
+const atOnce = 64
 
 // greetLimit is how long one connection may take to greet: who does not is no rank.
 const greetLimit = 10 * time.Second
@@ -101,6 +106,9 @@ type peer struct {
 func Open(c Config) (*Link, error) {
 	if c.Rank < 0 || c.Rank >= c.Size {
 		return nil, fmt.Errorf("tcp: rank %d of %d: ranks count from 0", c.Rank, c.Size)
+	}
+	if c.greet == 0 {
+		c.greet = greetLimit
 	}
 	if len(c.Secret) < LeastSecret {
 		return nil, fmt.Errorf("tcp: the secret has %d bytes: must have at least %d: set GAD_RANKS_SECRET to the same random text on all ranks, such as that of: openssl rand -hex 16", len(c.Secret), LeastSecret)
@@ -161,12 +169,11 @@ func (l *Link) meet(ctx context.Context, c Config, host string) error {
 		if err != nil {
 			return err
 		}
-		var table []byte
 		for r := 1; r < l.size; r++ {
-			remote := l.peers[r].conn.RemoteAddr().(*net.TCPAddr)
-			table = append(table, net.JoinHostPort(remote.IP.String(), fmt.Sprint(ports[r]))+"\n"...)
-		}
-		for r := 1; r < l.size; r++ {
+			var table []byte
+			for to := 1; to < l.size; to++ {
+				table = append(table, net.JoinHostPort(l.seenBy(r, to).String(), fmt.Sprint(ports[to]))+"\n"...)
+			}
 			if _, err := l.peers[r].conn.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(table))), table...)); err != nil {
 				return fmt.Errorf("tcp: rank %d: addresses of the ranks: %w", r, err)
 			}
@@ -187,6 +194,17 @@ func (l *Link) meet(ctx context.Context, c Config, host string) error {
 	}
 	_, err = l.accept(ctx, c, listener)
 	return err
+}
+
+// seenBy is where rank r finds rank to, both connected with this one: where it came from, or,
+// if it is on this machine and came by its loopback (as where a host's own name means
+// 127.0.1.1) and r is elsewhere, where r has found this machine.
+func (l *Link) seenBy(r, to int) net.IP {
+	other, asker := l.peers[to].conn.RemoteAddr().(*net.TCPAddr).IP, l.peers[r].conn
+	if other.IsLoopback() && !asker.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
+		return asker.LocalAddr().(*net.TCPAddr).IP
+	}
+	return other
 }
 
 // table is where ranks 1, 2, ... listen; rank 0 sends it once all have come.
@@ -266,7 +284,7 @@ func proof(secret []byte, side string, nonces, says []byte) []byte {
 
 // greet is the greeting of who dials: it says rank, size and port.
 func (l *Link) greet(conn net.Conn, c Config, to int, own uint32) error {
-	conn.SetDeadline(time.Now().Add(greetLimit))
+	conn.SetDeadline(time.Now().Add(c.greet))
 	defer conn.SetDeadline(time.Time{})
 	nonces := make([]byte, 2*challenge)
 	if _, err := rand.Read(nonces[:challenge]); err != nil {
@@ -291,6 +309,8 @@ func (l *Link) greet(conn net.Conn, c Config, to int, own uint32) error {
 	if !hmac.Equal(answer[len(hello)+challenge:], proof(c.Secret, "accepts", nonces, server[:])) {
 		return errSecret
 	}
+	// Whoever has been answered waits on: a rank that left now would be taken for here.
+	conn.SetDeadline(time.Now().Add(c.greet))
 	says := binary.LittleEndian.AppendUint32(nil, uint32(l.rank))
 	says = binary.LittleEndian.AppendUint32(says, uint32(l.size))
 	says = binary.LittleEndian.AppendUint32(says, own)
@@ -313,7 +333,7 @@ func (l *Link) greet(conn net.Conn, c Config, to int, own uint32) error {
 
 // welcome is the greeting of who accepts.
 func (l *Link) welcome(conn net.Conn, c Config) (rank int, port uint32, err error) {
-	conn.SetDeadline(time.Now().Add(greetLimit))
+	conn.SetDeadline(time.Now().Add(c.greet))
 	defer conn.SetDeadline(time.Time{})
 	first := make([]byte, len(hello)+challenge)
 	if _, err := io.ReadFull(conn, first); err != nil {
@@ -360,7 +380,6 @@ func (l *Link) accept(ctx context.Context, c Config, listener net.Listener) (por
 	guests := make(chan guest)
 	ended := make(chan struct{})
 	defer close(ended)
-	const atOnce = 64 // connections that greet
 	room := make(chan struct{}, atOnce)
 	go func() {
 		for {

@@ -138,7 +138,7 @@ func TestLost(t *testing.T) {
 			}
 		}, "rank 1 on "},
 		{"closed", func(_ *comm.Group, l *Link) { l.Close(false) }, "cannot be reached: tcp: it has closed the connection"},
-		{"failed", func(g *comm.Group, _ *Link) { g.Abort("no memory"); g.Close() }, ": no memory"},
+		{"failed", func(g *comm.Group, _ *Link) { g.Abort(errors.New("no memory")); g.Close() }, ": no memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			links, errs := open(t, 4, time.Minute, nil)
@@ -297,6 +297,103 @@ func TestBeside(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %q, want %q", addr, got, want)
+		}
+	}
+}
+
+// far is a connection with another machine, or with this one by its loopback.
+type far struct {
+	net.Conn
+	local, remote string
+}
+
+func (f far) LocalAddr() net.Addr  { return &net.TCPAddr{IP: net.ParseIP(f.local)} }
+func (f far) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.remote)} }
+
+// Ranks on rank 0's machine that came by its loopback are found by others where these have
+// found rank 0, and by each other at the loopback.
+func TestSeenBy(t *testing.T) {
+	l := &Link{size: 5, peers: []*peer{nil,
+		{conn: far{local: "127.0.1.1", remote: "127.0.0.1"}}, // on rank 0's machine
+		{conn: far{local: "10.0.0.1", remote: "10.0.0.2"}},
+		{conn: far{local: "fd00::1", remote: "fd00::3"}},
+		{conn: far{local: "127.0.1.1", remote: "127.0.0.1"}},
+	}}
+	for _, c := range []struct {
+		by, to int
+		want   string
+	}{{4, 1, "127.0.0.1"}, {2, 1, "10.0.0.1"}, {3, 1, "fd00::1"}, {3, 2, "10.0.0.2"}, {1, 2, "10.0.0.2"}, {4, 3, "fd00::3"}} {
+		if got := l.seenBy(c.by, c.to).String(); got != c.want {
+			t.Errorf("rank %d finds rank %d at %s, want %s", c.by, c.to, got, c.want)
+		}
+	}
+}
+
+// Ranks meet on an IPv6 address, and on a name that has one of each kind.
+func TestAddresses(t *testing.T) {
+	for _, host := range []string{"::1", "localhost"} {
+		probe, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			t.Logf("NOT TESTED: %s: %v", host, err)
+			continue
+		}
+		addr := net.JoinHostPort(host, fmt.Sprint(probe.Addr().(*net.TCPAddr).Port))
+		probe.Close()
+		links, errs := open(t, 4, 20*time.Second, func(_ int, c *Config) { c.Addr = addr })
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("%s: %v", host, err)
+			continue
+		}
+		go links[3].Exchange(2, []byte("hello"), nil, nil)
+		in := make([]byte, 5)
+		if err := links[2].Exchange(3, nil, in, func() error { return nil }); err != nil || string(in) != "hello" {
+			t.Errorf("%s: %q, %v", host, in, err)
+		}
+	}
+}
+
+// A port that is taken is said at once.
+func TestPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, err = Open(Config{Rank: 0, Size: 2, Addr: taken.Addr().String(), Secret: secret, Limit: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "address already in use: give the ranks another port") {
+		t.Error(err)
+	}
+}
+
+// More silent connections than greet at once keep the ranks out only until these are given
+// up: the ranks dial again.
+func TestSilentConnections(t *testing.T) {
+	addr := free(t)
+	var wg sync.WaitGroup
+	var links [2]*Link
+	var errs [2]error
+	start := func(r int) {
+		wg.Go(func() {
+			links[r], errs[r] = Open(Config{Rank: r, Size: 2, Addr: addr, Secret: secret, Limit: 2 * time.Minute, greet: time.Second})
+		})
+	}
+	start(0)
+	for n := 0; n < atOnce+8; {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil { // rank 0 does not listen yet
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		defer conn.Close()
+		n++
+	}
+	start(1)
+	wg.Wait()
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		} else {
+			defer links[r].Close(false)
 		}
 	}
 }
