@@ -269,3 +269,53 @@ func TestCUDARankFaults(t *testing.T) {
 		})
 	}
 }
+
+// gad bench of ranks with GPUs measures NCCL's sums and gathers beside the host's, and rank 0
+// prints them.
+func TestCUDABenchOfRanks(t *testing.T) {
+	shape := t.TempDir()
+	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	list := onGPUs(t, 2, nil, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.1", "--device", "cuda", "--json")
+	for r, p := range list {
+		if code := p.end(t, patience); code != exitDone {
+			t.Fatalf("rank %d: exit status %d\n%s", r, code, p.said.String())
+		}
+	}
+	said := list[0].said.String()
+	_, text, _ := strings.Cut(said, "{")
+	var r struct {
+		Devices string
+		Rows    []struct {
+			Name         string
+			Bytes, Least int64
+			Calls        int
+			Seconds      float64
+			Sent         int64
+			BusBandwidth float64 `json:"bus_bandwidth"`
+		}
+	}
+	if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(&r); err != nil || len(r.Rows) != 16 || !strings.HasPrefix(r.Devices, "gradients go by NCCL 2.30.7 (libnccl.so.2), ") || strings.Contains(list[1].said.String(), "{") {
+		t.Fatalf("%v, %q\n%s", err, r.Devices, said)
+	}
+	sums, groups := 0, 0
+	for i, row := range r.Rows {
+		least := map[string]int64{"device sum": row.Bytes, "device gather": row.Bytes / 2}[row.Name]
+		if i < 8 != (least == 0) || i >= 8 && (row.Least != least || row.Sent != 0) || row.Calls < 1 || row.Seconds <= 0 {
+			t.Errorf("row %d is %+v", i, row)
+		}
+		if want := float64(row.Least) / row.Seconds; math.Abs(row.BusBandwidth-want) > 1e-9*want {
+			t.Errorf("row %d: bus bandwidth %g, want %g", i, row.BusBandwidth, want)
+		}
+		switch row.Name {
+		case "device sum":
+			sums += row.Calls + 2
+		case "device gather":
+			groups += row.Calls + 2
+		}
+	}
+	if want := fmt.Sprintf("emu: nccl: %d sums, %d groups\n", sums, groups); !strings.Contains(said, want) {
+		t.Errorf("it does not say %q\n%s", want, said)
+	}
+}
