@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"slices"
 	"testing"
 )
 
@@ -28,6 +29,7 @@ func TestPlanOfShardedOptimizer(t *testing.T) {
 // gradients, and of 113.3 or 57.2 kB for the weights.
 func TestPlanOfRanksOfGPUs(t *testing.T) {
 	f := ready(t)
+	line := []string{"plan", "--model", f.path("student"), "--stage", "sft", "--device", "cuda", "--memory", "8", "data.max_prompt_length=64", "data.max_response_length=14", "trainer.shards=4"}
 	for _, c := range []struct {
 		more []string
 		want []string
@@ -42,15 +44,14 @@ func TestPlanOfRanksOfGPUs(t *testing.T) {
 			`(?m)^  actor: optimizer +230 kB$`,
 			`(?m)^  sent by each for a step +173 kB  \(gradients of 1 optimizer step of the student and 0 of the discriminator\)$`}},
 	} {
-		out, _ := must(t, append([]string{"plan", "--model", f.path("student"), "--stage", "sft", "--device", "cuda", "--memory", "8", "--ranks", "4",
-			"data.max_prompt_length=64", "data.max_response_length=14", "trainer.shards=4"}, c.more...)...)
+		out, _ := must(t, slices.Concat(line, []string{"--ranks", "4"}, c.more)...)
 		for _, want := range c.want {
 			if !regexp.MustCompile(want).MatchString(out) {
 				t.Errorf("%v: the plan does not say %q:\n%s", c.more, want, out)
 			}
 		}
 	}
-	if out, _ := must(t, "plan", "--model", f.path("student"), "--stage", "sft", "--device", "cuda", "--memory", "8"); regexp.MustCompile("NCCL").MatchString(out) {
+	if out, _ := must(t, line...); regexp.MustCompile("NCCL").MatchString(out) {
 		t.Errorf("the plan of one process speaks of NCCL:\n%s", out)
 	}
 }
