@@ -20,7 +20,7 @@ import (
 
 // On GPUs too steps with divided moments have the bits of whole ones on as many ranks: norms,
 // weights and saved states, in both precisions, with moments of either width, also on the
-// host. Each rank takes the memory that is planned, and sends what is counted.
+// host, and of adapters. Each rank takes the memory that is planned, and sends what is counted.
 func TestCUDAShardedOptimizer(t *testing.T) {
 	gpu(t, cuda.F32).Close()
 	if driver.Emulated() == nil {
@@ -28,16 +28,19 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 	}
 	c := large()
 	for _, x := range []struct {
+		name      string
 		precision string
 		ranks     []int
 		config    AdamWConfig
+		lora      LoRA
 	}{
-		{cuda.F32, []int{2}, AdamWConfig{}},
-		{cuda.BF16, []int{2, 4}, AdamWConfig{}},
-		{cuda.BF16, []int{4}, AdamWConfig{Moments8: true}},
-		{cuda.BF16, []int{2}, AdamWConfig{Offload: true}},
+		{"f32", cuda.F32, []int{2}, AdamWConfig{}, LoRA{}},
+		{"bf16", cuda.BF16, []int{2, 4}, AdamWConfig{}, LoRA{}},
+		{"8 bits", cuda.BF16, []int{4}, AdamWConfig{Moments8: true}, LoRA{}},
+		{"offload", cuda.BF16, []int{2}, AdamWConfig{Offload: true}, LoRA{}},
+		{"LoRA", cuda.BF16, []int{2}, AdamWConfig{}, LoRA{Rank: 64}},
 	} {
-		t.Run(fmt.Sprintf("%s 8 bits %t offload %t", x.precision, x.config.Moments8, x.config.Offload), func(t *testing.T) {
+		t.Run(x.name, func(t *testing.T) {
 			conf := adamw()
 			conf.Moments8, conf.Offload = x.config.Moments8, x.config.Offload
 			type result struct {
@@ -63,8 +66,18 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 					if sharded {
 						o.StatesOver = g
 					}
-					m, err := New(be, c, o)
-					if err != nil {
+					var m *Model
+					if x.lora.On() {
+						base, err := New(be, c, Options{Seed: 1})
+						if err != nil {
+							return err
+						}
+						defer base.Close()
+						o.LoRA = x.lora
+						if m, err = base.Adapt(o); err != nil {
+							return err
+						}
+					} else if m, err = New(be, c, o); err != nil {
 						return err
 					}
 					defer m.Close()
@@ -106,7 +119,7 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 						}
 						mine.norms, mine.sent = append(mine.norms, norm), g.Traffic().SumBytes-sent
 					}
-					if sharded && x.precision == cuda.BF16 { // the rest is on its owner alone
+					if sharded && x.precision == cuda.BF16 && !x.lora.On() { // the rest is on its owner alone
 						if err := opt.Save(io.Discard, true); !errors.Is(err, errNarrowed) {
 							return fmt.Errorf("saved before the weights were whole: %v", err)
 						}
@@ -133,7 +146,7 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 			}
 			f := cuda.Options{Precision: x.precision}
 			plan := func(ranks int) Plan {
-				return c.Plan(f, PlanOptions{Trainable: true, Moments8: conf.Moments8, Offload: conf.Offload, Ranks: ranks})
+				return c.Plan(f, PlanOptions{Trainable: true, LoRA: x.lora, Moments8: conf.Moments8, Offload: conf.Offload, Ranks: ranks})
 			}
 			for _, ranks := range x.ranks {
 				want := run(ranks, false)[0]
