@@ -88,13 +88,13 @@ func onGPUs(t *testing.T, ranks int, env map[int][]string, args ...string) gpuRa
 }
 
 // done wants all ranks to end well, and as many sums and groups of broadcasts over NCCL on each;
-// without a sum no communicator.
+// without a sum no communicator. One sum more connects them.
 func (list gpuRanks) done(t *testing.T, sums, groups int) {
 	t.Helper()
 	for r, p := range list {
 		code := p.end(t, patience)
 		said := p.said.String()
-		if code != exitDone || strings.Count(said, "emu: nccl: ") != min(sums, 1) || sums > 0 && !strings.Contains(said, fmt.Sprintf("emu: nccl: %d sums, %d groups\n", sums, groups)) {
+		if code != exitDone || strings.Count(said, "emu: nccl: ") != min(sums, 1) || sums > 0 && !strings.Contains(said, fmt.Sprintf("emu: nccl: %d sums, %d groups\n", sums+1, groups)) {
 			t.Fatalf("rank %d of %d: exit status %d, want %d sums and %d groups\n%s", r, len(list), code, sums, groups, said)
 		}
 	}
@@ -213,13 +213,15 @@ func TestCUDARankFaults(t *testing.T) {
 		{name: "id", env: fail(0, "ncclGetUniqueId"), want: `ranks: cuda: NCCL: ncclGetUniqueId: ncclSystemError \(2\), unhandled system error`},
 		{name: "connecting", env: fail(1, "ncclCommInitRankConfig"), want: failed(connecting, 1, "ncclCommInitRankConfig")},
 		{name: "state", env: fail(0, "ncclCommGetAsyncError"), want: failed(connecting, 0, "ncclCommGetAsyncError")},
-		{name: "sum", env: fail(1, "ncclAllReduce"), want: failed(gradients, 1, "ncclAllReduce")},
-		{name: "later sum", env: fail(0, "ncclAllReduce:1"), want: failed(gradients, 0, "ncclAllReduce")},
-		{name: "network", env: fail(0, "async:0"), want: `ranks: phase ` + gradients + `, rank 0 on \S+: driver: device 0: ncclAllReduce: ncclRemoteError \(6\), remote process exited or there was a network error`},
+		{name: "first sum", env: fail(1, "ncclAllReduce"), want: failed(connecting, 1, "ncclAllReduce")},
+		{name: "wrong GPU", env: map[int][]string{0: {"GAD_EMU_NCCL_WRONG=1"}}, want: `ranks: phase ` + connecting + `, rank 0 on \S+: cuda: NCCL: the first sum is 4, not 3: the GPUs, or what connects them, do not work`},
+		{name: "sum", env: fail(1, "ncclAllReduce:1"), want: failed(gradients, 1, "ncclAllReduce")},
+		{name: "later sum", env: fail(0, "ncclAllReduce:2"), want: failed(gradients, 0, "ncclAllReduce")},
+		{name: "network", env: fail(0, "async:1"), want: `ranks: phase ` + gradients + `, rank 0 on \S+: driver: device 0: ncclAllReduce: ncclRemoteError \(6\), remote process exited or there was a network error`},
 		{name: "version", env: map[int][]string{1: {"GAD_EMU_NCCL_VERSION=22105"}}, want: `ranks: cuda: rank 0 has NCCL 2.30.7, rank 1 has NCCL 2.21.5: they must be the same: install one, or name its file in GAD_NCCL`},
 		{name: "settings", env: map[int][]string{1: {"NCCL_ALGO=Tree"}}, want: `ranks: cuda: NCCL: rank 0 has NCCL_ALGO=Ring, .*, rank 1 has NCCL_ALGO=Tree \(set by the user\), .*: they must be the same: set them alike on all ranks`},
 		{name: "no file", env: map[int][]string{0: {"GAD_NCCL=/nonexistent/libnccl.so"}}, want: `ranks: cuda: driver: no NCCL: /nonexistent/libnccl.so: cannot open shared object file: No such file or directory: install NCCL 2.14 or later, or name the file in GAD_NCCL`},
-		{name: "GPU that hangs", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce"}},
+		{name: "GPU that hangs", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce:1"}},
 			want: `ranks: phase ` + gradients + `: all ranks answer, but their GPUs are not done within 6s \(trainer.rank_timeout\): a GPU or the network between them hangs \(NCCL_DEBUG=INFO says more\)`},
 		{name: "group", zero: true, env: fail(1, "ncclGroupStart"), want: failed(weights, 1, "ncclGroupStart")},
 		{name: "broadcast", zero: true, env: fail(0, "ncclBroadcast:5"), want: failed(weights, 0, "ncclBroadcast")},
@@ -227,8 +229,8 @@ func TestCUDARankFaults(t *testing.T) {
 		{name: "GPU that hangs in a broadcast", zero: true, env: map[int][]string{0: {"GAD_EMU_NCCL_HANG=ncclBroadcast:2"}},
 			want: `ranks: phase ` + weights + `: all ranks answer, but their GPUs are not done within 6s \(trainer.rank_timeout\): a GPU or the network between them hangs \(NCCL_DEBUG=INFO says more\)`},
 		{name: "hangs when connecting", env: map[int][]string{0: {"GAD_EMU_NCCL_HANG=ncclCommInitRankConfig"}}, want: `ranks: phase ` + connecting + `: all ranks answer, but their GPUs are not done within 6s`},
-		{name: "hangs in an abort", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce"}}, want: failed(gradients, 1, "ncclAllReduce")},
-		{name: "rank that is stopped", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce"}}, stop: true,
+		{name: "hangs in an abort", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce:1"}}, want: failed(gradients, 1, "ncclAllReduce")},
+		{name: "rank that is stopped", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce:1"}}, stop: true,
 			want: `ranks: phase ` + gradients + `: rank 1 on \S+ did not answer within 6s \(trainer.rank_timeout\): it hangs or has ended: the same command resumes from the last checkpoint`},
 		{name: "rank that does not come", env: map[int][]string{1: {"absent"}}, want: `tcp: rank 0 at 127.0.0.1:\d+: rank 1 did not come within 6s \(trainer.rank_timeout\): start all 2 ranks with the same address`},
 	} {
@@ -299,7 +301,7 @@ func TestCUDABenchOfRanks(t *testing.T) {
 	if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(&r); err != nil || len(r.Rows) != 16 || !strings.HasPrefix(r.Devices, "gradients go by NCCL 2.30.7 (libnccl.so.2), ") || strings.Contains(list[1].said.String(), "{") {
 		t.Fatalf("%v, %q\n%s", err, r.Devices, said)
 	}
-	sums, groups := 0, 0
+	sums, groups := 1, 0 // one connects them
 	for i, row := range r.Rows {
 		least := map[string]int64{"device sum": row.Bytes, "device gather": row.Bytes / 2}[row.Name]
 		if i < 8 != (least == 0) || i >= 8 && (row.Least != least || row.Sent != 0) || row.Calls < 1 || row.Seconds <= 0 {

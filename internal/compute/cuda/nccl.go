@@ -81,13 +81,39 @@ func (b *Backend) Connect(ranks compute.Ranks) (how string, err error) {
 	}
 	err = ranks.Device("connecting GPUs", 0, 0, func(keepOn func() error) error {
 		defer b.dev.Enter()()
-		b.comm, err = b.dev.Connect(lib, all[0], ranks.Rank(), ranks.Size(), keepOn)
-		return err
+		if b.comm, err = b.dev.Connect(lib, all[0], ranks.Rank(), ranks.Size(), keepOn); err != nil {
+			return err
+		}
+		return b.firstSum(ranks, keepOn)
 	})
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("gradients go by %s (%s), %s", mine, lib.Name(), settings), nil
+}
+
+// firstSum sums the ranks' numbers. NCCL 2.22 and later take their buffers, and meet what does
+// not connect, with the first call: that is to be before the models take their memory, and
+// before the first answers are sampled.
+func (b *Backend) firstSum(ranks compute.Ranks, keepOn func() error) error {
+	t, err := b.Alloc("the first sum of NCCL", compute.Wide, 1)
+	if err != nil {
+		return err
+	}
+	defer b.Free(t)
+	x, n := [1]float32{float32(ranks.Rank() + 1)}, ranks.Size()
+	b.Upload(t, x[:])
+	if err := b.AllReduce(t, keepOn); err != nil {
+		return err
+	}
+	b.Download(x[:], t)
+	if err := b.Sync(); err != nil {
+		return err
+	}
+	if want := float32(n * (n + 1) / 2); x[0] != want {
+		return fmt.Errorf("cuda: NCCL: the first sum is %g, not %g: the GPUs, or what connects them, do not work", x[0], want)
+	}
+	return nil
 }
 
 // Connected reports whether AllReduce can be called.

@@ -16,6 +16,7 @@
 //   GAD_EMU_NCCL_FAIL=CALL[:N]   the Nth call of this name, from 0, fails; "async" is an error
 //                                that ncclCommGetAsyncError reports from then on
 //   GAD_EMU_NCCL_HANG=CALL[:N]   the Nth call is never done; the other ranks wait for it
+//   GAD_EMU_NCCL_WRONG=1         the first element of each sum is 1 too large
 //   GAD_EMU_NCCL_VERSION=V       as ncclGetVersion gives it
 //   GAD_EMU_NCCL_LOG=1           says on stderr, when a communicator ends, how many sums and
 //                                groups of broadcasts there were
@@ -92,6 +93,8 @@ long count(const char *name) {
 #define CALL(name)                \
     const long nth = count(#name); \
     if (fails.is(#name, nth)) return SYSTEM
+
+const bool wrong = getenv("GAD_EMU_NCCL_WRONG");
 
 // ---- what the ranks share ----
 
@@ -242,6 +245,7 @@ int advance(void *data) {
                     for (int k = 1; k < c->ranks; k++) sum += shared->data[(first + k) % c->ranks][i];
                     to[i] = sum;
                 }
+                if (w->at == 0 && wrong) to[0]++;
             }
             c->steps++;
             mine.taken = c->steps;
