@@ -71,6 +71,17 @@ func (p *process) rankPIDs() (pids []int) {
 	return pids
 }
 
+// endsWithin reports whether p, mpirun, ends by then.
+func (p *process) endsWithin(limit time.Duration) bool {
+	select {
+	case err := <-p.done:
+		p.done <- err
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
 // The three stages over MPI on 1, 2 and 4 ranks: the same checkpoints and metrics, byte
 // for byte, as one process without MPI.
 func TestRanksOverMPI(t *testing.T) { sameOnRanks(t, ranked) }
@@ -122,14 +133,17 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads", "1", fmt.Sprint("trainer.rank_timeout=", limit)})
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
+	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone { // builds gad first
+		t.Fatal(p.said.String())
+	}
 	begun := time.Now()
-	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone {
+	if p := ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
-	faults, hangs := 0, 0
+	faults, hangs, launchers := 0, 0, 0
 	var slowest time.Duration
 	for faults < *rankFaults && !t.Failed() {
 		run := filepath.Join(t.TempDir(), "run")
@@ -152,18 +166,18 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 					killed = syscall.Kill(pids[r.IntN(len(pids))], signal) == nil
 				}
 			}
-			if hang && killed { // one that hangs after all have ended keeps mpirun from ending
-				select {
-				case <-time.After((limit + 5) * time.Second):
-				case err := <-p.done:
-					p.done <- err
-				}
+			if killed && !p.endsWithin((limit+5)*time.Second) {
 				pids := p.rankPIDs()
-				if len(pids) > 1 {
-					t.Errorf("seed %d: %v after one of %d ranks was stopped, %d are there\n%s", seed, time.Since(at), ranks, len(pids), p.said.String())
+				if len(pids) > 1 || len(pids) == 1 && !hang { // one that hangs after all have ended keeps mpirun from ending
+					t.Errorf("seed %d: %v after one of %d ranks was hit, %d are there\n%s", seed, time.Since(at), ranks, len(pids), p.said.String())
 				}
 				for _, pid := range pids {
 					syscall.Kill(pid, syscall.SIGKILL)
+				}
+				if said := p.said.String(); len(pids) == 0 && (strings.Contains(said, " with PID 0 on node ") || strings.Contains(said, "PMIX ERROR: UNREACHABLE")) {
+					p.Process.Kill() // a fault of Open MPI 4.1: doc/ranks.md
+					launchers++
+					at = time.Now()
 				}
 			}
 			code := p.end(t, patience)
@@ -179,7 +193,7 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 				hangs++
 			}
 			if faults%20 == 0 {
-				t.Logf("%d ranks killed, %d of them stopped instead; the slowest end %s after it", faults, hangs, slowest.Round(time.Millisecond))
+				t.Logf("%d ranks killed at random moments of %s, %d of them stopped instead; the slowest end %s after it", faults, took, hangs, slowest.Round(time.Millisecond))
 			}
 			if hang {
 				if said := p.said.String(); strings.Contains(said, " step ") && !strings.Contains(said, " did not answer within 10s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
@@ -190,7 +204,7 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 		equalRuns(t, run, whole, steps)
 		os.RemoveAll(run)
 	}
-	t.Logf("ranks: %d ranks killed, %d of them stopped instead, at random moments; the slowest end %s after it, with a limit of %d s; 0 divergences (seed %d)", faults, hangs, slowest.Round(time.Millisecond), limit, seed)
+	t.Logf("ranks: %d ranks killed, %d of them stopped instead, at random moments; the slowest end %s after it, with a limit of %d s; mpirun hung by itself %d times, after all its ranks had ended; 0 divergences (seed %d)", faults, hangs, slowest.Round(time.Millisecond), limit, launchers, seed)
 	if slowest > (limit+5)*time.Second {
 		t.Errorf("the slowest end came %s after the fault, with a limit of %d s", slowest, limit)
 	}
