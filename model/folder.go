@@ -330,6 +330,9 @@ func (m *Model) Weights() []Weight {
 // read fills dst with t's elements from lo on. A value that is not finite is
 // ErrNotFinite: no sick weights leave the model.
 func (m *Model) read(name string, t compute.Tensor, dst []float32, lo int) error {
+	if m.narrowed {
+		return errNarrowed
+	}
 	m.be.Download(dst, t.Slice(lo, lo+len(dst)))
 	if err := m.be.Sync(); err != nil {
 		return err

@@ -66,6 +66,7 @@ type Model struct {
 	grads    *gradMemory    // nil: frozen
 	ranks    *Ranks         // that hold copies of it; nil is this process alone
 	shards   int            // of an optimizer step; 0 is 1
+	narrowed bool           // this rank lacks bits of the weights that are not computed with (Optimizer.WholeWeights)
 	rope     compute.Tensor // [positions, E]
 	ropeN    int            // positions in rope
 
@@ -285,6 +286,9 @@ func (m *Model) CopyWeights(src *Model) error {
 	if len(m.params) != len(src.params) {
 		return fmt.Errorf("model: copy weights: %d parameters from a model of %d: expected the same architecture and kind", len(m.params), len(src.params))
 	}
+	if src.narrowed {
+		return errNarrowed
+	}
 	for i, p := range m.params {
 		if q := src.params[i]; p.Name != q.Name || p.Rows != q.Rows || p.Cols != q.Cols {
 			return fmt.Errorf("model: copy weights: %s %v from %s %v: expected the same architecture and kind", p.Name, p.Shape, q.Name, q.Shape)
@@ -310,6 +314,9 @@ func (m *Model) CopyWeights(src *Model) error {
 	}
 	return nil
 }
+
+// errNarrowed is a mistake of a caller, who would save weights that lack bits.
+var errNarrowed = errors.New("model: this rank has not all bits of the weights that other ranks have stepped: call Optimizer.WholeWeights on all ranks first")
 
 // Share makes m compute in the memory that other has for activations and caches, so
 // that models which take turns have it once. Both must be on the same backend and

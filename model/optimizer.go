@@ -270,6 +270,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 		for _, p := range ps {
 			o.m.be.Refresh(p)
 		}
+		o.m.narrowed = false
 	}
 	if err := o.m.be.Sync(); err != nil {
 		return err

@@ -25,6 +25,7 @@ type PlanOptions struct {
 type Plan struct {
 	Weights, Gradients, Moments int64 // gradients of its own: two models that learn in turn have the larger ones
 	HostMoments                 int64 // in the host's memory, beside Total
+	Computed                    int64 // of Weights, what is computed with: the upper halves of Masters
 	Copies                      int64 // of weights, that a backend computes with
 	Activations                 int64 // the workspace, gradients of activations included
 	Cache                       int64 // keys and values of generation
@@ -73,6 +74,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		return c
 	}
 	p.Weights = needed(f, weightNeeds(own, class))
+	p.Computed, _ = weightBytes(f, own, class)
 	for _, w := range own {
 		if len(w.Shape) == 2 && w.Rows > 1 {
 			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head) * int64(w.Len()))

@@ -122,6 +122,10 @@ func (m *Model) joinShard(k int, last bool) {
 	g.zero(m)
 }
 
+// sentOf is what each of so many ranks sends at least for all to have bytes of which each has
+// an equal part; for a sum it is twice that.
+func sentOf(ranks int, bytes int64) int64 { return bytes * int64(ranks-1) / int64(ranks) }
+
 // joinRanks leaves the sum of all ranks' gradients in m's: on devices that are connected
 // in their own order, or else by the tree.
 func (m *Model) joinRanks() error {
@@ -134,7 +138,7 @@ func (m *Model) joinRanks() error {
 			return fmt.Errorf("model: gradients: %w", err)
 		}
 		m.grads.of = m
-		return m.ranks.Device("gradients", n, func(keepOn func() error) error {
+		return m.ranks.Device("gradients", n, 2*sentOf(m.ranks.Size(), 4*int64(n)), func(keepOn func() error) error {
 			return d.AllReduce(m.grads.block.Slice(0, n), keepOn)
 		})
 	}

@@ -19,6 +19,11 @@ import (
 //
 // Both transfers together are those of a sum of all gradients, and go through its memory. The
 // bits are those of a step without it.
+//
+// Devices that are connected (compute.Connectable) sum all gradients as without it, since the
+// order of their sum is the library's and another call would have another one; and gather of
+// the weights what is computed with, from device to device. The rest of the bits of a Master
+// that another rank has stepped comes before it is saved (WholeWeights).
 
 // partUnit is the multiple of elements, from a parameter's beginning, at which it may be cut:
 // one of compute.MomentBlock, and of the blocks that a CPU sums by themselves.
@@ -176,10 +181,103 @@ func (o *Optimizer) stepped() []*compute.Param {
 	return o.own
 }
 
-// gatherWeights brings the weights that other ranks have stepped. They pass through the
-// memory of the gradients, which the step has used up.
+// weightBytes is what the weights of params take: of what is computed with, and the rest of
+// all of their bits.
+func weightBytes(f Footprint, params []*compute.Param, class func(*compute.Param) compute.Class) (used, rest int64) {
+	for _, p := range params {
+		all := f.Element(class(p))
+		narrow := all
+		if class(p) == compute.Master {
+			narrow = min(all, f.Element(compute.Narrow))
+		}
+		used, rest = used+narrow*int64(p.Len()), rest+(all-narrow)*int64(p.Len())
+	}
+	return used, rest
+}
+
+// classOf is how the weights of one of m's own parameters are kept.
+func (m *Model) classOf(p *compute.Param) compute.Class {
+	if m.base != nil {
+		return compute.Wide
+	}
+	return weightClass(p, m.opt.Trainable)
+}
+
+// runs are the weights that each rank steps, by rank: neighbours in one block of memory are
+// one tensor, with the few elements between them that are nobody's.
+func (o *Optimizer) runs() [][]compute.Tensor {
+	byRank := make([][]compute.Tensor, o.ranks.Size())
+	for r := range byRank {
+		k := o.ranks.Part(r)
+		at := map[compute.Memory]int{}
+		for i, x := range partsOf(o.m.params, o.cuts[k], o.cuts[k+1]) {
+			if x.hi == x.lo {
+				continue
+			}
+			t := o.m.params[i].W.Slice(x.lo, x.hi)
+			j, ok := at[t.Mem()]
+			if ok {
+				if last := byRank[r][j]; t.Off()-last.Off() == aligned(last.Len()) {
+					byRank[r][j] = compute.View(t.Mem()).Slice(last.Off(), t.Off()+t.Len())
+					continue
+				}
+			}
+			at[t.Mem()] = len(byRank[r])
+			byRank[r] = append(byRank[r], t)
+		}
+	}
+	return byRank
+}
+
+// moveWeights gathers weights from device to device: what is computed with, or the rest.
+func (o *Optimizer) moveWeights(d compute.Connectable, rest bool) error {
+	m := o.m
+	if err := m.be.Sync(); err != nil { // what this rank fails at, it tells before all enter
+		return fmt.Errorf("model: optimizer: weights: %w", err)
+	}
+	what := "weights"
+	bytes, more := weightBytes(m.be, m.params, m.classOf)
+	if rest {
+		what, bytes = "the rest of the weights", more
+	}
+	return o.ranks.Device(what, int(bytes), sentOf(o.ranks.Size(), bytes), func(keepOn func() error) error {
+		return d.GatherWeights(o.runs(), rest, keepOn)
+	})
+}
+
+// WholeWeights brings what this rank lacks of the weights' bits where it has only those that
+// are computed with. If the state is Sharded, all ranks call it together, before they save.
+func (o *Optimizer) WholeWeights() error {
+	if !o.m.narrowed {
+		return nil
+	}
+	if err := o.moveWeights(o.m.be.(compute.Connectable), true); err != nil {
+		return err
+	}
+	o.m.narrowed = false
+	return nil
+}
+
+// gatherWeights brings the weights that other ranks have stepped: from device to device, or
+// through the memory of the gradients, which the step has used up.
 func (o *Optimizer) gatherWeights() error {
 	m := o.m
+	if d, ok := m.be.(compute.Connectable); ok && d.Connected() {
+		if err := o.moveWeights(d, false); err != nil {
+			return err
+		}
+		_, rest := weightBytes(m.be, m.params, m.classOf)
+		m.narrowed = rest > 0
+		for i, p := range m.params {
+			if s := o.parts[i]; s.hi-s.lo < p.Len() {
+				m.be.Refresh(p)
+			}
+		}
+		if err := m.be.Sync(); err != nil {
+			return fmt.Errorf("model: optimizer: weights: %w", err)
+		}
+		return nil
+	}
 	x, _ := m.grads.onHost(extent(m.params))
 	m.grads.of = m
 	at := 0

@@ -148,7 +148,7 @@ report
 if [ -n "$write" ]; then
   {
     printf '# Planted bugs\n\n'
-    printf 'Written by `scripts/mutants.sh --write`; do not edit. Each bug was planted by itself (`scripts/mutants/`) and the tests named there were run on the emulated device. The last column is the first test that failed, and what the emulated device said where it ended the test. 01 to 24 are those of a review, 25 to 34 were added with the tests that catch them.\n\n'
+    printf 'Written by `scripts/mutants.sh --write`; do not edit. Each bug was planted by itself (`scripts/mutants/`) and the tests named there were run on the emulated device. The last column is the first test that failed, and what the emulated device said where it ended the test. 01 to 24 are those of a review, 25 to 38 were added with the tests that catch them.\n\n'
     report
     printf '\n%d of %d caught.\n' $((${#patches[@]} - failed)) ${#patches[@]}
   } >"$root/$table"

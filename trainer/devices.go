@@ -20,3 +20,12 @@ func (t *Trainer) joinDevices() (err error) {
 	}
 	return err
 }
+
+// wholeWeights brings what this rank lacks of the weights' bits, where the ranks' devices
+// gather only those that are computed with (trainer.shard_optimizer).
+func (t *Trainer) wholeWeights() error {
+	if err := t.actor.Optimizer().WholeWeights(); err != nil || t.critic == nil {
+		return err
+	}
+	return t.critic.Optimizer().WholeWeights()
+}

@@ -40,6 +40,7 @@ type Plan struct {
 	Predicted   bool    // StepTime is a model's of a GPU that need not be there
 
 	actorGradient, criticGradient int64 // bytes
+	actorWeights, criticWeights   int64 // bytes that are computed with
 
 	ranks     int // of the run; 0 is 1
 	footprint model.Footprint
@@ -316,9 +317,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		return o
 	}
 	student, discriminator := p.divided(c, c.student()), p.divided(c, c.discriminator())
-	p.actorGradient, p.criticGradient = shape.Plan(f, student).Gradients, 0
+	own := shape.Plan(f, student)
+	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights = own.Gradients, own.Computed, 0, 0
 	if game {
-		p.criticGradient = shape.Plan(f, discriminator).Gradients
+		own = shape.Plan(f, discriminator)
+		p.criticGradient, p.criticWeights = own.Gradients, own.Computed
 	}
 	if n := int64(log2(c.Trainer.Shards)); n > 0 {
 		add(fmt.Sprintf("sums of gradients of shards (trainer.shards=%d)", c.Trainer.Shards), n*max(p.actorGradient, p.criticGradient))
@@ -362,6 +365,10 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	items[len(items)-1].Note = fmt.Sprintf("%s with %s", bytesText(model.SharedActivations(others...)), note)
 	add("scratch memory", scratch)
 	add("CUDA context and libraries", f.Overhead())
+	if x, ok := f.(interface{ RanksOverhead() int64 }); ok && p.ranks > 1 {
+		add("NCCL's buffers", x.RanksOverhead())
+		items[len(items)-1].Note = "an estimate, at NCCL's defaults: not measured"
+	}
 	return items
 }
 

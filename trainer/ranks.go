@@ -296,10 +296,18 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 	}
 	all := int64(actorSteps)*p.actorGradient + int64(criticSteps)*p.criticGradient
 	sent := 2 * all * int64(ranks-1) / int64(ranks)
+	gathered := int64(0) // weights, beside a whole sum of the gradients
+	if c.Trainer.ShardOptimizer && c.Trainer.Device == "cuda" {
+		gathered = (int64(actorSteps)*p.actorWeights + int64(criticSteps)*p.criticWeights) * int64(ranks-1) / int64(ranks)
+		sent += gathered
+	}
 	fmt.Fprintf(&b, "%d ranks, each with all weights and %d of %s\n", ranks, c.Trainer.Shards/ranks, report.Count(c.Trainer.Shards, "shard"))
 	line("memory of each: as above, sums of shards", bytesText(int64(log2(c.Trainer.Shards/ranks))*max(p.actorGradient, p.criticGradient)), "")
 	what := "gradients"
-	if c.Trainer.ShardOptimizer {
+	switch {
+	case gathered > 0:
+		what = fmt.Sprintf("gradients, and %s of weights,", bytesText(gathered))
+	case c.Trainer.ShardOptimizer:
 		what = "gradients, and as many weights back," // each half as much as a sum of gradients
 	}
 	line("sent by each for a step", bytesText(sent), fmt.Sprintf("%s of %s of the student and %d of the discriminator", what, report.Count(actorSteps, "optimizer step"), criticSteps))
@@ -314,9 +322,6 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 
 // CheckRanks refuses a number of ranks that the settings cannot be divided among.
 func (c *Config) CheckRanks(ranks int) error {
-	if ranks > 1 && c.Trainer.ShardOptimizer && c.Trainer.Device == "cuda" {
-		return fmt.Errorf("%w: trainer.shard_optimizer is true, but trainer.device is cuda: optimizer states are divided among CPU ranks alone: leave it out, or lower their memory by optim.moments=8bit or optim.offload=true", ErrConfig)
-	}
 	if c.Trainer.Shards%ranks != 0 {
 		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)
 	}

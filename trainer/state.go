@@ -132,6 +132,9 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if err := t.rec.Sync(); err != nil {
 		return err
 	}
+	if err := t.wholeWeights(); err != nil {
+		return err
+	}
 	if err := t.sameWeights(false); err != nil {
 		return err
 	}

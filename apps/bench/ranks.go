@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gad/internal/comm"
+	"gad/internal/compute"
 )
 
 // rankSizes are the bytes that each rank has to gather or to sum, beside a gradient.
@@ -20,24 +21,32 @@ const mostRankCalls = 1000
 
 // RanksReport is what Ranks has measured.
 type RanksReport struct {
-	Hosts []string   `json:"hosts"` // by rank
-	Rows  []RanksRow `json:"rows"`
+	Hosts   []string   `json:"hosts"`             // by rank
+	Devices string     `json:"devices,omitempty"` // how the ranks' devices are connected, or why they are not
+	Rows    []RanksRow `json:"rows"`
 }
 
 // RanksRow is one collective at one size.
 type RanksRow struct {
-	Name    string  `json:"name"`    // barrier, gather or sum
-	Bytes   int64   `json:"bytes"`   // that each rank has
+	Name    string  `json:"name"`    // barrier, gather or sum; device sum or device gather by NCCL, which counts no bytes
+	Bytes   int64   `json:"bytes"`   // that each rank has; of a device's gather, all have together
 	Calls   int     `json:"calls"`   // that were timed, one after the other
 	Seconds float64 `json:"seconds"` // of one, on the slowest rank
 	Sent    int64   `json:"sent"`    // bytes by the rank that sends most, in one
 	Least   int64   `json:"least"`   // bytes that each must send at least: (R-1)/R of all pieces, for a sum twice that of one
+	// BusBandwidth is Least/Seconds, in bytes per second: what nccl-tests calls bus bandwidth,
+	// of an all-gather and an all-reduce.
+	BusBandwidth float64 `json:"bus_bandwidth"`
 }
 
+// onDevice begins the name of what the devices do.
+const onDevice = "device "
+
 // Ranks measures how fast the ranks of g talk: a barrier, gathers, and sums over the host's
-// memory up to that of a gradient of so many elements. Every rank calls it, all get the
-// report. What is computed is checked too.
-func Ranks(g *comm.Group, elements int64, budget time.Duration) (*RanksReport, error) {
+// memory up to that of a gradient of so many elements; and sums and gathers of the same
+// sizes from device to device, if be has a way (compute.Connectable). Every rank calls it,
+// all get the report. What is computed is checked too.
+func Ranks(g *comm.Group, be compute.Backend, elements int64, budget time.Duration) (*RanksReport, error) {
 	if g.Size() < 2 {
 		return nil, errors.New("bench: one rank has nobody to talk to")
 	}
@@ -45,11 +54,21 @@ func Ranks(g *comm.Group, elements int64, budget time.Duration) (*RanksReport, e
 	r := &RanksReport{Hosts: g.Hosts()}
 	sums := slices.Concat(rankSizes, []int64{4 * elements})
 	slices.Sort(sums)
-	each := budget / time.Duration(1+len(rankSizes)+len(sums))
+	rows := 1 + len(rankSizes) + len(sums)
+	d, _ := be.(compute.Connectable)
+	if d != nil {
+		var err error
+		if r.Devices, err = d.Connect(g); err != nil {
+			return nil, err
+		}
+		if d.Connected() {
+			rows += 2 * len(sums)
+		}
+	}
+	each := budget / time.Duration(rows)
 	row := func(name string, bytes, least int64, call func() error) error {
 		done, err := timed(g, each, call)
-		done.Name, done.Bytes, done.Least = name, bytes, least
-		r.Rows = append(r.Rows, done)
+		r.add(done, name, bytes, least)
 		return err
 	}
 	if err := row("barrier", 0, 0, func() error { return g.Barrier("barrier") }); err != nil {
@@ -90,7 +109,138 @@ func Ranks(g *comm.Group, elements int64, budget time.Duration) (*RanksReport, e
 			return nil, err
 		}
 	}
+	if d == nil || !d.Connected() {
+		return r, nil
+	}
+	t, err := be.Alloc("the ranks' sums", compute.Wide, len(x))
+	if err != nil {
+		return nil, err
+	}
+	defer be.Free(t)
+	for _, bytes := range slices.Compact(sums) {
+		if err := r.devices(g, be, d, t.Slice(0, int(bytes/4)), x[:bytes/4], each); err != nil {
+			return nil, err
+		}
+	}
 	return r, nil
+}
+
+// add is a row of what was timed.
+func (r *RanksReport) add(done RanksRow, name string, bytes, least int64) {
+	done.Name, done.Bytes, done.Least = name, bytes, least
+	if done.Seconds > 0 {
+		done.BusBandwidth = float64(least) / done.Seconds
+	}
+	r.Rows = append(r.Rows, done)
+}
+
+// devices measures a sum of t by the ranks' devices, and a gather of as many bytes, of which
+// each rank has an equal part. x is as much memory of the host.
+func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Connectable, t compute.Tensor, x []float32, budget time.Duration) error {
+	n, bytes := g.Size(), 4*int64(t.Len())
+	byRank := make([][]compute.Tensor, n)
+	of := func(rank int) (lo, hi int) { return rank * len(x) / n, (rank + 1) * len(x) / n }
+	for rank := range byRank {
+		lo, hi := of(rank)
+		byRank[rank] = []compute.Tensor{t.Slice(lo, hi)}
+	}
+	least := bytes * int64(n-1) / int64(n)
+	for _, c := range []struct {
+		name  string
+		least int64
+		fill  func(rank, i int) float32 // what a rank has before the call
+		want  func(i int) float32       // and all have after it
+		call  func(keepOn func() error) error
+	}{
+		{"sum", 2 * least, func(rank, _ int) float32 { return float32(rank + 1) }, func(int) float32 { return float32(n * (n + 1) / 2) },
+			func(keepOn func() error) error { return d.AllReduce(t, keepOn) }},
+		{"gather", least, func(rank, i int) float32 {
+			if lo, hi := of(rank); i < lo || i >= hi {
+				return -1
+			}
+			return float32(i % 1021)
+		}, func(i int) float32 { return float32(i % 1021) },
+			func(keepOn func() error) error { return d.GatherWeights(byRank, false, keepOn) }},
+	} {
+		for i := range x {
+			x[i] = c.fill(g.Rank(), i)
+		}
+		be.Upload(t, x)
+		if err := be.Sync(); err != nil {
+			return err
+		}
+		if err := g.Device(c.name, len(x), c.least, c.call); err != nil {
+			return err
+		}
+		be.Download(x, t)
+		if err := be.Sync(); err != nil {
+			return err
+		}
+		for i, v := range x {
+			if want := c.want(i); v != want {
+				return fmt.Errorf("bench: element %d of a %s by the devices is %g on rank %d, not %g: a device or the link between them is broken", i, c.name, v, g.Rank(), want)
+			}
+		}
+		be.Zero(t) // so that sums of sums stay finite
+		done, err := timedOnDevice(g, c.name, len(x), c.least, budget, c.call)
+		if err != nil {
+			return err
+		}
+		r.add(done, onDevice+c.name, bytes, c.least)
+	}
+	return nil
+}
+
+// timedOnDevice is timed of a call of the devices. The ranks agree once for all calls, so what
+// is timed is the devices' work alone, and the wait for each call.
+func timedOnDevice(g *comm.Group, what string, elements int, least int64, budget time.Duration, call func(keepOn func() error) error) (row RanksRow, err error) {
+	var took time.Duration
+	times := func(n int) error {
+		return g.Device(what, elements, least*int64(n), func(keepOn func() error) error {
+			begun := time.Now()
+			defer func() { took = time.Since(begun) }()
+			for range n {
+				if err := call(keepOn); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := times(1); err != nil {
+		return row, err
+	}
+	if row.Calls, err = agreedCalls(g, min(budget, mostDeviceTime), took); err != nil {
+		return row, err
+	}
+	if err := times(row.Calls); err != nil {
+		return row, err
+	}
+	row.Seconds = took.Seconds() / float64(row.Calls)
+	return row, row.slowest(g)
+}
+
+// mostDeviceTime bounds the calls of a row, which have one deadline together.
+const mostDeviceTime = time.Minute
+
+// agreedCalls is how many calls that take so long fit into budget by rank 0's clock.
+func agreedCalls(g *comm.Group, budget, took time.Duration) (int, error) {
+	calls := min(max(float64(budget)/float64(took+1), 1), mostRankCalls)
+	told, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
+	if err != nil {
+		return 0, err
+	}
+	return int(binary.LittleEndian.Uint32(told)), nil
+}
+
+// slowest makes r the row of the rank that took longest, and of the one that sent most.
+func (r *RanksRow) slowest(g *comm.Group) error {
+	all, err := g.Gather("times", binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, math.Float64bits(r.Seconds)), uint64(r.Sent)))
+	for _, b := range all {
+		r.Seconds = max(r.Seconds, math.Float64frombits(binary.LittleEndian.Uint64(b)))
+		r.Sent = max(r.Sent, int64(binary.LittleEndian.Uint64(b[8:])))
+	}
+	return err
 }
 
 // timed makes a call as often as fits into budget by rank 0's clock.
@@ -99,12 +249,9 @@ func timed(g *comm.Group, budget time.Duration, call func() error) (r RanksRow, 
 	if err := call(); err != nil { // pages and buffers are touched
 		return r, err
 	}
-	calls := min(max(float64(budget)/float64(time.Since(begun)+1), 1), mostRankCalls)
-	told, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
-	if err != nil {
+	if r.Calls, err = agreedCalls(g, budget, time.Since(begun)); err != nil {
 		return r, err
 	}
-	r.Calls = int(binary.LittleEndian.Uint32(told))
 	if err := g.Barrier("beginning"); err != nil {
 		return r, err
 	}
@@ -115,15 +262,10 @@ func timed(g *comm.Group, budget time.Duration, call func() error) (r RanksRow, 
 			return r, err
 		}
 	}
-	seconds := time.Since(begun).Seconds() / float64(r.Calls)
+	r.Seconds = time.Since(begun).Seconds() / float64(r.Calls)
 	after := g.Traffic()
-	sent := (after.SumBytes + after.GatherBytes - before.SumBytes - before.GatherBytes) / int64(r.Calls)
-	all, err := g.Gather("times", binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, math.Float64bits(seconds)), uint64(sent)))
-	for _, b := range all {
-		r.Seconds = max(r.Seconds, math.Float64frombits(binary.LittleEndian.Uint64(b)))
-		r.Sent = max(r.Sent, int64(binary.LittleEndian.Uint64(b[8:])))
-	}
-	return r, err
+	r.Sent = (after.SumBytes + after.GatherBytes - before.SumBytes - before.GatherBytes) / int64(r.Calls)
+	return r, r.slowest(g)
 }
 
 // Print writes the report as a table.
@@ -133,14 +275,20 @@ func (r *RanksReport) Print(w io.Writer) error {
 	for i, host := range r.Hosts {
 		t.line("  rank %d on %s", i, host)
 	}
-	t.line("\n%-8s %12s %6s %10s %12s %12s  %s", "call", "each has", "calls", "time", "sent by each", "rate", "of the least possible")
+	if r.Devices != "" {
+		t.line("  %s", r.Devices)
+	}
+	t.line("\n%-13s %12s %6s %10s %13s %12s  %s", "call", "bytes", "calls", "time", "bus bandwidth", "sent by each", "of the least possible")
 	for _, row := range r.Rows {
 		if row.Least == 0 {
-			t.line("%-8s %12s %6d %10s", row.Name, "", row.Calls, duration(row.Seconds))
+			t.line("%-13s %12s %6d %10s", row.Name, "", row.Calls, duration(row.Seconds))
 			continue
 		}
-		t.line("%-8s %12s %6d %10s %12s %12s  %.4f times", row.Name, amount(float64(row.Bytes))+"B", row.Calls, duration(row.Seconds),
-			amount(float64(row.Sent))+"B", amount(float64(row.Sent)/row.Seconds)+"B/s", float64(row.Sent)/float64(row.Least))
+		line := fmt.Sprintf("%-13s %12s %6d %10s %13s", row.Name, amount(float64(row.Bytes))+"B", row.Calls, duration(row.Seconds), amount(row.BusBandwidth)+"B/s")
+		if row.Sent > 0 { // counted
+			line += fmt.Sprintf(" %12s  %.4f times", amount(float64(row.Sent))+"B", float64(row.Sent)/float64(row.Least))
+		}
+		t.line("%s", line)
 	}
 	_, err := io.WriteString(w, t.b.String())
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/bench"
+	"gad/device"
 	"gad/internal/compute"
 	"gad/internal/compute/cost"
 	"gad/model"
@@ -39,7 +40,7 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU that need not be there, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
-			&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that mpirun has started: measures how fast they talk, and nothing else (doc/ranks.md)"},
+			&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that mpirun has started: measures how fast they talk, with --device cuda also their GPUs, and nothing else (doc/ranks.md)"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -123,11 +124,18 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 		}
 	}()
 	for _, name := range c.LocalFlagNames() {
-		if !slices.Contains([]string{"ranks", "shape", "seconds", "json"}, name) {
+		if !slices.Contains([]string{"ranks", "shape", "seconds", "json", "device"}, name) {
 			return fmt.Errorf("%w: bench: --%s: not with %d ranks, of which only the messages are measured: leave it out, or give --ranks 1", trainer.ErrConfig, name, ranks.Size())
 		}
 	}
-	r, err := bench.Ranks(ranks, elements, budget)
+	var be compute.Backend
+	if d := flagged(c); d.Name == device.CUDA {
+		if be, err = openDevice(p.ofRank(d)); err != nil {
+			return err
+		}
+		defer be.Close()
+	}
+	r, err := bench.Ranks(ranks, be, elements, budget)
 	switch {
 	case err != nil:
 		return marked{errRunning, err}

@@ -334,9 +334,10 @@ func (g *Group) swapParts(peer int, out, in []float32) error {
 }
 
 // Device has all ranks call f, which moves elements between their devices without this
-// package, once all have come with the same number of elements. While f waits it asks
-// keepOn, often, and gives up with its error. An error of f's own is told to the others.
-func (g *Group) Device(what string, elements int, f func(keepOn func() error) error) error {
+// package, once all have come with the same number of elements. sent is how many bytes that
+// makes each rank send. While f waits it asks keepOn, often, and gives up with its error. An
+// error of f's own is told to the others.
+func (g *Group) Device(what string, elements int, sent int64, f func(keepOn func() error) error) error {
 	all, err := g.Gather(what, binary.LittleEndian.AppendUint64(nil, uint64(elements)))
 	if err != nil {
 		return err
@@ -351,7 +352,7 @@ func (g *Group) Device(what string, elements int, f func(keepOn func() error) er
 	}
 	begun := time.Now()
 	defer func() { g.traffic.Sum += time.Since(begun) }()
-	g.traffic.SumBytes += 4 * int64(elements) * 2 * int64(g.Size()-1) / int64(g.Size())
+	g.traffic.SumBytes += sent
 	if err := g.begin("device", what); err != nil {
 		return err
 	}

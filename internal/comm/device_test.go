@@ -34,13 +34,13 @@ func TestDevice(t *testing.T) {
 	}{
 		{"works", func(g *comm.Group, r int) error {
 			time.Sleep(time.Duration(r) * limit / 4)
-			return g.Device("gradients", 100, func(keepOn func() error) error { return polled(keepOn, limit/4) })
+			return g.Device("gradients", 100, 0, func(keepOn func() error) error { return polled(keepOn, limit/4) })
 		}, ""},
 		{"other models", func(g *comm.Group, r int) error {
-			return g.Device("gradients", 100+r/3, func(func() error) error { t.Errorf("rank %d begins", r); return nil })
+			return g.Device("gradients", 100+r/3, 0, func(func() error) error { t.Errorf("rank %d begins", r); return nil })
 		}, "numbers here, another count on rank"},
 		{"a device fails", func(g *comm.Group, r int) error {
-			return g.Device("gradients", 100, func(keepOn func() error) error {
+			return g.Device("gradients", 100, 0, func(keepOn func() error) error {
 				if r == 2 {
 					return errors.New("driver: device 0: no link")
 				}
@@ -48,10 +48,10 @@ func TestDevice(t *testing.T) {
 			})
 		}, "ranks: phase update_actor, gradients, rank 2 on "},
 		{"the devices hang", func(g *comm.Group, r int) error {
-			return g.Device("gradients", 100, func(keepOn func() error) error { return polled(keepOn, hung) })
+			return g.Device("gradients", 100, 0, func(keepOn func() error) error { return polled(keepOn, hung) })
 		}, "ranks: phase update_actor, gradients: all ranks answer, but their GPUs are not done within 400ms (trainer.rank_timeout): a GPU or the network between them hangs (NCCL_DEBUG=INFO says more)"},
 		{"a rank hangs inside", func(g *comm.Group, r int) error {
-			return g.Device("gradients", 100, func(keepOn func() error) error {
+			return g.Device("gradients", 100, 0, func(keepOn func() error) error {
 				if r == 3 {
 					time.Sleep(4 * limit)
 				}
@@ -62,7 +62,7 @@ func TestDevice(t *testing.T) {
 			if r == 1 {
 				time.Sleep(4 * limit)
 			}
-			return g.Device("gradients", 100, func(keepOn func() error) error { return polled(keepOn, hung) })
+			return g.Device("gradients", 100, 0, func(keepOn func() error) error { return polled(keepOn, hung) })
 		}, "ranks: phase update_actor, gradients: rank 1 on "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -85,16 +85,16 @@ func TestDevice(t *testing.T) {
 		})
 	}
 	var alone *comm.Group
-	if err := alone.Device("gradients", 1, func(keepOn func() error) error { return polled(keepOn, limit/8) }); err != nil {
+	if err := alone.Device("gradients", 1, 0, func(keepOn func() error) error { return polled(keepOn, limit/8) }); err != nil {
 		t.Error(err)
 	}
 }
 
-// Device's bytes are counted as the least that a sum takes.
+// Device's bytes are counted as what the caller says.
 func TestDeviceTraffic(t *testing.T) {
 	noErrors(t, commtest.Run(4, time.Minute, func(g *comm.Group) error {
 		before := g.Traffic().SumBytes
-		if err := g.Device("gradients", 1000, func(func() error) error { return nil }); err != nil {
+		if err := g.Device("gradients", 1000, 4*1000*2*3/4, func(func() error) error { return nil }); err != nil {
 			return err
 		}
 		if got := g.Traffic().SumBytes - before; got != 4*1000*2*3/4 {

@@ -8,12 +8,13 @@ type Ranks interface {
 	// Gather gives every rank what each has, by rank.
 	Gather(what string, mine []byte) ([][]byte, error)
 	// Device has all ranks call f, which moves elements between their devices, once all
-	// have come with the same number of elements. While f waits it asks keepOn, often, and
-	// gives up with its error.
-	Device(what string, elements int, f func(keepOn func() error) error) error
+	// have come with the same number of elements. sent is how many bytes that makes each
+	// rank send. While f waits it asks keepOn, often, and gives up with its error.
+	Device(what string, elements int, sent int64, f func(keepOn func() error) error) error
 }
 
-// Connectable is a Backend whose memory can be summed over ranks without passing the host's.
+// Connectable is a Backend whose memory can be summed and gathered over ranks without passing
+// the host's.
 type Connectable interface {
 	// Connect connects the devices of the ranks. how says how they are connected, or why they
 	// are not: then sums go over the host.
@@ -23,4 +24,8 @@ type Connectable interface {
 	// AllReduce leaves in t, which is Wide, the sum of all ranks' t. It belongs inside of
 	// Ranks.Device.
 	AllReduce(t Tensor, keepOn func() error) error
+	// GatherWeights fills the tensors of each rank, which all ranks have alike, with what
+	// that rank has in them: of Master ones what products read, or, if rest, only what that
+	// lacks to all of their bits. It belongs inside of Ranks.Device.
+	GatherWeights(byRank [][]Tensor, rest bool, keepOn func() error) error
 }

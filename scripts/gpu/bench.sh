@@ -12,6 +12,8 @@
 #   generate   256 answers of 256 tokens
 #   stages     a whole GAD step, 64 prompts x 8 answers x 512 tokens at the 1.5B shape
 #              (GAD_BENCH_STAGES), its parts, and the memory planned and taken
+#   nccl       with several GPUs: sums and gathers of 2, 4, 8 ranks by NCCL, up to the gradient of
+#              the 0.5B shape (GAD_BENCH_RANKS). GAD_NCCL names libnccl.so.2
 #   torch      step and generate in PyTorch, where it is installed, and the ratios;
 #              runs gad's own in the same run if they were not asked for
 #
@@ -23,11 +25,11 @@
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: bench.sh BUILD [SECTION...]"
-known driver gemm attention decode head adamw elementwise step generate stages torch -- "${@:2}"
+known driver gemm attention decode head adamw elementwise step generate stages nccl torch -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(driver gemm attention decode head adamw elementwise step generate stages torch)
+[ $# -gt 0 ] || sections=(driver gemm attention decode head adamw elementwise step generate stages nccl torch)
 export GAD_BENCH_MODELS=${GAD_BENCH_MODELS:-0.5B 1.5B 3B}
 figures=$work/figures.txt
 : >"$figures"
@@ -67,6 +69,18 @@ benchmark() {
   quote "$raw" 200
 }
 
+# ranks N is gad bench of N ranks on as many GPUs of this machine, connected by TCP and NCCL.
+ranks() {
+  local r pids=() status=0
+  for ((r = 0; r < $1; r++)); do
+    env RANK="$r" WORLD_SIZE="$1" LOCAL_RANK="$r" MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 GAD_RANKS_SECRET="bench.sh on one machine" \
+      ./gad bench --ranks "$1" --device cuda --seconds 60 ${GAD_BENCH_RANKS:---shape qwen2.5-0.5b} &
+    pids+=($!)
+  done
+  for r in "${pids[@]}"; do wait "$r" || status=$?; done
+  return "$status"
+}
+
 ran=
 for s in "${sections[@]}"; do
   case $s in
@@ -83,6 +97,18 @@ for s in "${sections[@]}"; do
     section stages 400 ./gad bench --device cuda ${GAD_BENCH_STAGES:---shape qwen2.5-1.5b --prompts 64 --prompt-tokens 256 --new-tokens 512 --micro 16384 --recompute} \
       --what limits,stages --seconds 300
     quote "$raw" 200
+    ;;
+  nccl)
+    gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+    if [ "$gpus" -lt 2 ]; then
+      printf '\n### nccl: not run: there is %s GPU\n' "$gpus" | tee -a "$log"
+      continue
+    fi
+    for n in 2 4 8; do
+      [ "$n" -le "$gpus" ] || continue
+      section "nccl-$n" 300 bash -euo pipefail -c "$(declare -f ranks); ranks $n"
+      quote "$raw" 100
+    done
     ;;
   torch)
     [[ $ran == *step* ]] || benchmark step model '^BenchmarkStep$' 3x 300

@@ -8,7 +8,8 @@
 #   fragments  the layout of each tensor core fragment, and each wrapped PTX instruction
 #   driver     device, memory, launches, graphs, cuBLASLt
 #   nccl       NCCL with one rank, and, with two GPUs, whole runs of two ranks: the same bits
-#              twice. GAD_NCCL names libnccl.so.2; else PyTorch's is looked for
+#              twice, and with divided optimizer states; and gad bench of the two. GAD_NCCL names
+#              libnccl.so.2; else PyTorch's is looked for
 #   engine     the conformance suite, in bfloat16 and in float32, and the engine's own tests
 #   model      whole models against the CPU: values, gradients, training, generation
 #   trainer    SFT, warm-up and the game against the CPU; stop and resume
@@ -49,27 +50,35 @@ print(os.path.join(list(spec.submodule_search_locations)[0], "lib", "libnccl.so.
   [ -f "$found" ] && printf '%s\n' "$found"
 }
 
-# two_ranks RUN starts two ranks on two GPUs of this machine, connected by TCP and NCCL.
-two_ranks() {
+# both COMMAND... is gad on two ranks on two GPUs of this machine, connected by TCP and NCCL.
+both() {
   local r pids=() status=0
   for r in 0 1; do
-    env RANK="$r" WORLD_SIZE=2 LOCAL_RANK="$r" MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 GAD_RANKS_SECRET="check.sh on one machine" \
-      ./gad sft --model "$work/nccl-student" --data testdata/letters/train.jsonl --output "$1" --steps 4 --device cuda trainer.shards=2 data.train_batch_size=8 \
-      data.max_prompt_length=64 data.max_response_length=32 &
+    env RANK="$r" WORLD_SIZE=2 LOCAL_RANK="$r" MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 GAD_RANKS_SECRET="check.sh on one machine" ./gad "$@" &
     pids+=($!)
   done
   for r in "${pids[@]}"; do wait "$r" || status=$?; done
   return "$status"
 }
 
+# two_ranks RUN [SETTING...] trains.
+two_ranks() {
+  both sft --model "$work/nccl-student" --data testdata/letters/train.jsonl --output "$1" --steps 4 --device cuda trainer.shards=2 data.train_batch_size=8 \
+    data.max_prompt_length=64 data.max_response_length=32 "${@:2}"
+}
+
 nccl_runs() {
+  local other
   sed 's/"vocab_size": 97/"vocab_size": 300/' testdata/model/qwen2_tied/config.json >"$work/nccl-config.json"
   ./gad init --config "$work/nccl-config.json" --corpus testdata/letters/corpus.txt --output "$work/nccl-student"
   two_ranks "$work/nccl-1"
   two_ranks "$work/nccl-2"
-  cmp "$work/nccl-1/global_step_4/actor/model.safetensors" "$work/nccl-2/global_step_4/actor/model.safetensors"
-  cmp "$work/nccl-1/global_step_4/actor_optimizer.safetensors" "$work/nccl-2/global_step_4/actor_optimizer.safetensors"
-  echo 'two runs of two ranks: the same bits'
+  two_ranks "$work/nccl-divided" trainer.shard_optimizer=true
+  for other in nccl-2 nccl-divided; do
+    cmp "$work/nccl-1/global_step_4/actor/model.safetensors" "$work/$other/global_step_4/actor/model.safetensors"
+    cmp "$work/nccl-1/global_step_4/actor_optimizer.safetensors" "$work/$other/global_step_4/actor_optimizer.safetensors"
+  done
+  echo 'three runs of two ranks, one with divided optimizer states: the same bits'
 }
 
 nccl() {
@@ -85,7 +94,9 @@ nccl() {
     printf '\n### nccl, two ranks: not run: there is %s GPU\n' "$gpus" | tee -a "$log"
     return
   fi
-  section nccl-ranks 200 env "work=$work" bash -euo pipefail -c "$(declare -f two_ranks nccl_runs); nccl_runs"
+  section nccl-ranks 200 env "work=$work" bash -euo pipefail -c "$(declare -f both two_ranks nccl_runs); nccl_runs"
+  quote "$raw" 100
+  section nccl-bench 200 bash -euo pipefail -c "$(declare -f both); both bench --ranks 2 --shape qwen2.5-0.5b --seconds 60 --device cuda"
   quote "$raw" 100
 }
 

@@ -92,6 +92,12 @@ var _ compute.Footprint = Options{}
 // side of what a Hopper GPU takes.
 func (Options) Overhead() int64 { return 768 << 20 }
 
+// RanksOverhead is what NCCL takes beside it for several ranks: an estimate from its defaults,
+// not measured. A ring has at most 32 channels; each has a buffer for each of the three
+// protocols, 4 MiB (NCCL_BUFFSIZE), 4.7 MiB and 0.5 MiB, in pages of 2 MiB together, and one
+// more page for sending.
+func (Options) RanksOverhead() int64 { return 32 * (10 + 2) << 20 }
+
 // DecodeMultiple is 16: a graph serves one number of rows, and samples end one by one. With
 // 16 there are at most 32 graphs for 512 rows, and tensor cores take 16 rows as fast as one.
 func (Options) DecodeMultiple() int { return decodeMultiple }

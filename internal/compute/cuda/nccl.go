@@ -79,15 +79,41 @@ func (b *Backend) Connect(ranks compute.Ranks) (how string, err error) {
 	if all, err = ranks.Gather("NCCL's id", id); err != nil {
 		return "", err
 	}
-	err = ranks.Device("connecting GPUs", 0, func(keepOn func() error) error {
+	err = ranks.Device("connecting GPUs", 0, 0, func(keepOn func() error) error {
 		defer b.dev.Enter()()
-		b.comm, err = b.dev.Connect(lib, all[0], ranks.Rank(), ranks.Size(), keepOn)
-		return err
+		if b.comm, err = b.dev.Connect(lib, all[0], ranks.Rank(), ranks.Size(), keepOn); err != nil {
+			return err
+		}
+		return b.firstSum(ranks, keepOn)
 	})
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("gradients go by %s (%s), %s", mine, lib.Name(), settings), nil
+}
+
+// firstSum sums the ranks' numbers. NCCL 2.22 and later take their buffers, and meet what does
+// not connect, with the first call: that is to be before the models take their memory, and
+// before the first answers are sampled.
+func (b *Backend) firstSum(ranks compute.Ranks, keepOn func() error) error {
+	t, err := b.Alloc("the first sum of NCCL", compute.Wide, 1)
+	if err != nil {
+		return err
+	}
+	defer b.Free(t)
+	x, n := [1]float32{float32(ranks.Rank() + 1)}, ranks.Size()
+	b.Upload(t, x[:])
+	if err := b.AllReduce(t, keepOn); err != nil {
+		return err
+	}
+	b.Download(x[:], t)
+	if err := b.Sync(); err != nil {
+		return err
+	}
+	if want := float32(n * (n + 1) / 2); x[0] != want {
+		return fmt.Errorf("cuda: NCCL: the first sum is %g, not %g: the GPUs, or what connects them, do not work", x[0], want)
+	}
+	return nil
 }
 
 // Connected reports whether AllReduce can be called.
@@ -102,6 +128,37 @@ func (b *Backend) AllReduce(t compute.Tensor, keepOn func() error) error {
 		return b.err
 	}
 	err := b.comm.AllReduce(x.p, int64(x.n), keepOn)
+	b.graph.epoch++
+	return err
+}
+
+// GatherWeights fills the tensors of each rank with what that rank has in them, and waits for
+// it. Of a Master the first plane is what products read, the second the rest.
+func (b *Backend) GatherWeights(byRank [][]compute.Tensor, rest bool, keepOn func() error) error {
+	b.outside("GatherWeights")
+	defer b.enter()()
+	var pieces []driver.Piece
+	for rank, list := range byRank {
+		for _, t := range list {
+			v := local("GatherWeights", "t", t, t.Len())
+			p, bytes := v.p, int64(v.n)*v.t.step()
+			switch {
+			case v.t == code || v.t == bf16:
+				panic(fmt.Sprintf("cuda: GatherWeights: t is %v, want Wide or Master", v.t))
+			case rest && v.t == master:
+				p = v.lo
+			case rest:
+				continue
+			}
+			if bytes > 0 {
+				pieces = append(pieces, driver.Piece{P: p, Bytes: bytes, Owner: rank})
+			}
+		}
+	}
+	if b.err != nil {
+		return b.err
+	}
+	err := b.comm.Broadcast(pieces, keepOn)
 	b.graph.epoch++
 	return err
 }

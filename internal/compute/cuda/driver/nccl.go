@@ -26,7 +26,8 @@ type NCCL struct {
 	version int // 23007 is 2.30.7
 
 	getUniqueID, init, asyncError     uintptr
-	allReduce                         uintptr
+	allReduce, broadcast              uintptr
+	groupStart, groupEnd              uintptr
 	finalize, destroy, abort          uintptr
 	errorText, lastError, versionCall uintptr
 }
@@ -37,6 +38,7 @@ var ErrNoNCCL = errors.New("no NCCL")
 // Constants of nccl.h, the same since version 2.14.
 const (
 	ncclIDBytes = 128
+	ncclUint8   = 1
 	ncclFloat32 = 7
 	ncclSum     = 0
 
@@ -116,6 +118,9 @@ func (n *NCCL) bind(handle uintptr) error {
 		{&n.init, "ncclCommInitRankConfig", true},
 		{&n.asyncError, "ncclCommGetAsyncError", true},
 		{&n.allReduce, "ncclAllReduce", true},
+		{&n.broadcast, "ncclBroadcast", true},
+		{&n.groupStart, "ncclGroupStart", true},
+		{&n.groupEnd, "ncclGroupEnd", true},
 		{&n.finalize, "ncclCommFinalize", true},
 		{&n.destroy, "ncclCommDestroy", true},
 		{&n.abort, "ncclCommAbort", true},
@@ -281,6 +286,11 @@ func (c *Communicator) AllReduce(p Ptr, n int64, keepOn func() error) error {
 	if err := c.n.call(call, c.n.allReduce, uintptr(p), uintptr(p), uintptr(n), ncclFloat32, ncclSum, c.handle, c.d.streamHandle()); err != nil {
 		return c.give(err)
 	}
+	return c.done(call, keepOn)
+}
+
+// done waits until what was called is done, on the host and on the device.
+func (c *Communicator) done(call string, keepOn func() error) error {
 	if err := c.settle(call, keepOn); err != nil {
 		return err
 	}
@@ -297,6 +307,38 @@ func (c *Communicator) AllReduce(p Ptr, n int64, keepOn func() error) error {
 			return false, c.d.failf(Result(int32(r)), "waiting for %s", call)
 		}
 	}))
+}
+
+// Piece is memory that all ranks have alike, and whose content one of them has.
+type Piece struct {
+	P     Ptr
+	Bytes int64
+	Owner int // rank
+}
+
+// Broadcast fills each piece with what its owner has, after the work that is queued. Pieces do not
+// overlap; they are one group of broadcasts, which the library runs at once. A rank sends and
+// receives what an all-gather of equal parts would have it, and the parts need not be equal.
+//
+// A group belongs to a thread: the caller must have entered the device (Enter).
+func (c *Communicator) Broadcast(pieces []Piece, keepOn func() error) error {
+	if c.err != nil || len(pieces) == 0 {
+		return c.err
+	}
+	const call = "ncclBroadcast"
+	if err := c.n.call("ncclGroupStart", c.n.groupStart); err != nil {
+		return c.give(err)
+	}
+	for _, p := range pieces {
+		if err := c.n.call(call, c.n.broadcast, uintptr(p.P), uintptr(p.P), uintptr(p.Bytes), ncclUint8, uintptr(p.Owner), c.handle, c.d.streamHandle()); err != nil {
+			_ = c.n.call("ncclGroupEnd", c.n.groupEnd) // which fails too
+			return c.give(err)
+		}
+	}
+	if err := c.n.call("ncclGroupEnd", c.n.groupEnd); err != nil {
+		return c.give(err)
+	}
+	return c.done(call, keepOn)
 }
 
 // abortLimit is how long an abort, or an orderly end, may take before the device is left as it is.

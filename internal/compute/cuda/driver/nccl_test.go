@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -63,6 +64,9 @@ func TestNCCLOneRank(t *testing.T) {
 				t.Fatalf("%d elements: element %d is %g, want %g", size, i, x[i], want)
 			}
 		}
+	}
+	if _, err := gathered(d, c, 0, 1, []int64{5, 300_001, 64}, func() error { return nil }); err != nil {
+		t.Fatal(err)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
@@ -224,7 +228,77 @@ func child() (sum string, err error) {
 		}
 		fmt.Fprint(h, x)
 	}
+	for _, sizes := range [][]int64{{5, 300_001, 0, 64, 7}, {1 << 20, 1}} {
+		x, err := gathered(d, c, rank, ranks, sizes, keepOn)
+		if err != nil {
+			return "", err
+		}
+		h.Write(x)
+	}
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
+}
+
+// gathered is pieces of so many bytes on d, with gaps between, of which each rank has filled its
+// own by a copy that is queued; the others' come from them, and nothing comes into the gaps.
+func gathered(d *Device, c *Communicator, rank, ranks int, sizes []int64, keepOn func() error) ([]byte, error) {
+	const gap = 48
+	var n int64
+	var pieces []Piece
+	shift := 0
+	if os.Getenv("GAD_TEST_ROOT") != "" {
+		shift = 1
+	}
+	for i, size := range sizes {
+		if size > 0 {
+			pieces = append(pieces, Piece{Ptr(n), size, (i + shift) % ranks})
+		}
+		n += size + gap
+	}
+	pinned, err := d.Pinned(int(n))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Unpin(pinned)
+	filled := func(i int64, by int) byte { return byte(i*7 + int64(by)*31 + i>>8) }
+	const nobody = 0xa5
+	for i := range pinned {
+		pinned[i] = nobody
+	}
+	for _, p := range pieces {
+		for i := int64(p.P); p.Owner == rank && i < int64(p.P)+p.Bytes; i++ {
+			pinned[i] = filled(i, p.Owner)
+		}
+	}
+	on, err := d.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Release(on)
+	moved := append([]Piece(nil), pieces...)
+	for i := range moved {
+		moved[i].P += on
+	}
+	if err := d.CopyIn(on, unsafe.Pointer(&pinned[0]), n); err != nil {
+		return nil, err
+	}
+	if err := c.Broadcast(moved, keepOn); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(d.CopyOut(unsafe.Pointer(&pinned[0]), on, n), d.Sync()); err != nil {
+		return nil, err
+	}
+	want := bytes.Repeat([]byte{nobody}, int(n))
+	for _, p := range pieces {
+		for i := int64(p.P); i < int64(p.P)+p.Bytes; i++ {
+			want[i] = filled(i, p.Owner)
+		}
+	}
+	for i := range want {
+		if pinned[i] != want[i] {
+			return nil, fmt.Errorf("byte %d of pieces of %v is %d, want %d", i, sizes, pinned[i], want[i])
+		}
+	}
+	return want, nil
 }
 
 // Ranks get the same bits, and again when they are started anew.
@@ -267,6 +341,8 @@ func TestNCCLFaults(t *testing.T) {
 		{name: "sum", env: fail("ncclAllReduce"), one: said("ncclAllReduce"), zero: late},
 		{name: "sum later", env: fail("ncclAllReduce:2"), one: said("ncclAllReduce"), zero: late},
 		{name: "network", env: fail("async:1"), one: "driver: device 0: ncclAllReduce: ncclRemoteError (6), remote process exited or there was a network error (NCCL_DEBUG=WARN says more)", zero: late},
+		{name: "broadcast", env: fail("ncclBroadcast:1"), one: said("ncclBroadcast"), zero: late},
+		{name: "hangs in a broadcast", env: hang("ncclBroadcast:4"), one: late, zero: late},
 		{name: "finalize", env: fail("ncclCommFinalize"), one: said("ncclCommFinalize"), zeroSums: true},
 		{name: "destroy", env: fail("ncclCommDestroy"), one: said("ncclCommDestroy"), zeroSums: true},
 		{name: "hangs when connecting", env: hang("ncclCommInitRankConfig"), one: late, zero: late},
@@ -274,6 +350,7 @@ func TestNCCLFaults(t *testing.T) {
 		{name: "hangs at the end", env: hang("ncclCommFinalize"), zeroSums: true},
 		{name: "hangs in an abort", env: []string{"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce"}, one: said("ncclAllReduce"), zero: late},
 		{name: "other sizes", env: []string{"GAD_TEST_LONG=1"}},
+		{name: "other roots", env: []string{"GAD_TEST_ROOT=1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			begun := time.Now()
@@ -285,7 +362,7 @@ func TestNCCLFaults(t *testing.T) {
 			if took := time.Since(begun); took > 40*time.Second {
 				t.Errorf("took %v", took)
 			}
-			if c.name == "other sizes" { // refused: by whom depends on which comes first
+			if strings.HasPrefix(c.name, "other ") { // refused: by whom depends on which comes first
 				if !strings.Contains(got[0]+got[1], "ncclInvalidUsage (5)") && !strings.Contains(got[0]+got[1], "CUDA_ERROR_LAUNCH_FAILED") {
 					t.Errorf("%q", got)
 				}

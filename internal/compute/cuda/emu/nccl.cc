@@ -9,12 +9,17 @@
 // A sum's order: an element belongs to a block, of 64, which passes a ring of the ranks and
 // begins at another one each. So the bits depend on the number of ranks and not on timing.
 //
+// Broadcasts come in groups, which belong to the thread that has begun them; those of a group
+// must not overlap.
+//
 // Environment:
 //   GAD_EMU_NCCL_FAIL=CALL[:N]   the Nth call of this name, from 0, fails; "async" is an error
 //                                that ncclCommGetAsyncError reports from then on
 //   GAD_EMU_NCCL_HANG=CALL[:N]   the Nth call is never done; the other ranks wait for it
+//   GAD_EMU_NCCL_WRONG=1         the first element of each sum is 1 too large
 //   GAD_EMU_NCCL_VERSION=V       as ncclGetVersion gives it
-//   GAD_EMU_NCCL_LOG=1           says on stderr, when a communicator ends, how many sums there were
+//   GAD_EMU_NCCL_LOG=1           says on stderr, when a communicator ends, how many sums and
+//                                groups of broadcasts there were
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +36,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 // From the stand-in for libcuda.so.1.
 extern "C" {
@@ -49,7 +55,7 @@ enum Result { SUCCESS, UNHANDLED_CUDA, SYSTEM, INTERNAL, INVALID_ARGUMENT, INVAL
 // CUresults.
 const int DONE = 0, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719;
 
-const int F32 = 7, SUM = 0;  // the only type and operation
+const int U8 = 1, F32 = 7, SUM = 0;  // the types and the operation that are used
 
 Result refuse(Result r, const std::string &why) {
     fprintf(stderr, "emu: nccl: %s\n", why.c_str());
@@ -88,6 +94,8 @@ long count(const char *name) {
     const long nth = count(#name); \
     if (fails.is(#name, nth)) return SYSTEM
 
+const bool wrong = getenv("GAD_EMU_NCCL_WRONG");
+
 // ---- what the ranks share ----
 
 const int most = 16;              // ranks
@@ -96,7 +104,7 @@ const size_t window = 64 << 10;  // elements that a rank shows at a time
 struct Part {
     std::atomic<int> joined, finalized;
     std::atomic<uint64_t> shown, taken;  // steps whose elements this rank has put into data, and has read of all
-    uint64_t calls, elements;            // of the sum that is shown
+    uint64_t calls, elements;            // of the call that is shown
 };
 
 struct Shared {
@@ -166,63 +174,120 @@ void sweep() {
     closedir(d);
 }
 
-// ---- sums ----
+// ---- sums and broadcasts ----
 
-struct Sum {
-    Comm *comm;
-    const float *from;
-    float *to;
-    size_t n, at;     // elements, and of them done
-    uint64_t number;  // of the call
-    bool shown, hung;
+// Op is a sum, or a broadcast from root, of bytes.
+struct Op {
+    const char *from;
+    char *to;
+    size_t bytes;
+    int root;  // -1 is a sum
 };
 
-// advance does what can be done of a sum now: a piece of a stream's work.
+// Work is what one call, or a group of calls, has the stream do: one op after the other.
+struct Work {
+    Comm *comm;
+    std::vector<Op> ops;
+    uint64_t number;  // of the call
+    bool hung;
+    size_t op, at;  // op that is under way, and bytes of it that are done
+    bool shown;
+
+    // elements is what ranks must agree on beside the number: the ops, with their lengths.
+    uint64_t elements() const {
+        if (ops.size() == 1 && ops[0].root < 0) return ops[0].bytes / 4;
+        uint64_t h = 1469598103934665603ull;
+        for (const Op &o : ops) h = ((h ^ o.bytes) * 1099511628211ull ^ uint64_t(o.root)) * 1099511628211ull;
+        return h;
+    }
+};
+
+// advance does what can be done now: a piece of a stream's work.
 int advance(void *data) {
-    Sum *s = static_cast<Sum *>(data);
-    Comm *c = s->comm;
+    Work *w = static_cast<Work *>(data);
+    Comm *c = w->comm;
     if (c->aborted) return DONE;  // a kernel that is told to end ends
-    if (s->hung) return NOT_READY;
+    if (w->hung) return NOT_READY;
     Shared *shared = c->shared;
     Part &mine = shared->parts[c->rank];
-    while (s->at < s->n) {
-        const size_t n = std::min(window, s->n - s->at);
-        if (!gadEmuOnDevice(s->from + s->at, 4 * n) || !gadEmuOnDevice(s->to + s->at, 4 * n)) {
-            refuse(INVALID_USAGE, "a sum runs after its memory was freed");
-            return ILLEGAL_ADDRESS;
-        }
-        if (!s->shown) {
-            if (!c->all(&Part::taken, c->steps)) return NOT_READY;
-            memcpy(shared->data[c->rank], s->from + s->at, 4 * n);
-            mine.calls = s->number;
-            mine.elements = s->n;
-            mine.shown = c->steps + 1;
-            s->shown = true;
-        }
-        if (!c->all(&Part::shown, c->steps + 1)) return NOT_READY;
-        for (int r = 0; r < c->ranks; r++) {
-            if (shared->parts[r].calls != s->number || shared->parts[r].elements != s->n) {
-                c->error = refuse(INVALID_USAGE, "rank " + std::to_string(r) + " sums " + std::to_string(shared->parts[r].elements) + " elements in call " +
-                                                     std::to_string(shared->parts[r].calls) + ", rank " + std::to_string(c->rank) + " " + std::to_string(s->n) + " in call " +
-                                                     std::to_string(s->number));
-                return LAUNCH_FAILED;
+    for (; w->op < w->ops.size(); w->op++, w->at = 0) {
+        const Op &o = w->ops[w->op];
+        while (w->at < o.bytes) {
+            const size_t bytes = std::min(4 * window, o.bytes - w->at);
+            if (!gadEmuOnDevice(o.from + w->at, bytes) || !gadEmuOnDevice(o.to + w->at, bytes)) {
+                refuse(INVALID_USAGE, "a call's work runs after its memory was freed");
+                return ILLEGAL_ADDRESS;
             }
+            if (!w->shown) {
+                if (!c->all(&Part::taken, c->steps)) return NOT_READY;
+                if (o.root < 0 || o.root == c->rank) memcpy(shared->data[c->rank], o.from + w->at, bytes);
+                mine.calls = w->number;
+                mine.elements = w->elements();
+                mine.shown = c->steps + 1;
+                w->shown = true;
+            }
+            if (!c->all(&Part::shown, c->steps + 1)) return NOT_READY;
+            for (int r = 0; r < c->ranks; r++) {
+                if (shared->parts[r].calls != w->number || shared->parts[r].elements != mine.elements) {
+                    c->error = refuse(INVALID_USAGE, "rank " + std::to_string(r) + " moves " + std::to_string(shared->parts[r].elements) + " elements in call " +
+                                                         std::to_string(shared->parts[r].calls) + ", rank " + std::to_string(c->rank) + " " + std::to_string(mine.elements) +
+                                                         " in call " + std::to_string(w->number) + " (of a group the hash of its lengths and roots)");
+                    return LAUNCH_FAILED;
+                }
+            }
+            if (o.root >= 0) {
+                memcpy(o.to + w->at, shared->data[o.root], bytes);
+            } else {
+                float *to = reinterpret_cast<float *>(o.to + w->at);
+                for (size_t i = 0; i < bytes / 4; i++) {
+                    int first = int((w->at / 4 + i) / 64 % size_t(c->ranks));
+                    float sum = shared->data[first][i];
+                    for (int k = 1; k < c->ranks; k++) sum += shared->data[(first + k) % c->ranks][i];
+                    to[i] = sum;
+                }
+                if (w->at == 0 && wrong) to[0]++;
+            }
+            c->steps++;
+            mine.taken = c->steps;
+            w->at += bytes;
+            w->shown = false;
         }
-        for (size_t i = 0; i < n; i++) {
-            int first = int((s->at + i) / 64 % size_t(c->ranks));
-            float sum = shared->data[first][i];
-            for (int k = 1; k < c->ranks; k++) sum += shared->data[(first + k) % c->ranks][i];
-            s->to[s->at + i] = sum;
-        }
-        c->steps++;
-        mine.taken = c->steps;
-        s->at += n;
-        s->shown = false;
     }
     return DONE;
 }
 
-std::atomic<long> sums;
+// A group of calls, of this thread: the calls between are queued when it ends, in one piece.
+struct Group {
+    int depth = 0;
+    Comm *comm = nullptr;
+    void *stream = nullptr;
+    std::vector<Op> ops;
+    bool hung = false;
+    Result error = SUCCESS;
+};
+thread_local Group group;
+
+// queue has the stream do ops.
+Result queue(Comm *c, std::vector<Op> ops, void *stream, bool hung) {
+    Work *w = new Work{c, std::move(ops), ++c->calls, hung, 0, 0, false};
+    if (gadEmuAwait(stream, advance, w, [](void *p) { delete static_cast<Work *>(p); })) return refuse(UNHANDLED_CUDA, "a stream that is not one");
+    c->polls = 2;
+    return IN_PROGRESS;
+}
+
+// check is what any call of a communicator must hold.
+Result check(Comm *c, const void *from, const void *to, size_t bytes, const char *what) {
+    if (!c) return refuse(INVALID_ARGUMENT, std::string(what) + ": no communicator");
+    if (c->error || c->finalizing) return refuse(INVALID_USAGE, std::string(what) + " of a communicator that has failed or ends");
+    if (c->polls > 0 || !c->all(&Part::joined)) return refuse(INVALID_USAGE, "a call while the one before is under way");
+    if (bytes == 0 || !gadEmuOnDevice(from, bytes) || !gadEmuOnDevice(to, bytes)) return refuse(INVALID_ARGUMENT, "memory that is not the device's");
+    const char *f = static_cast<const char *>(from), *t = static_cast<const char *>(to);
+    if (f != t && f < t + bytes && t < f + bytes) return refuse(INVALID_ARGUMENT, "memory that overlaps, but is not the same");
+    if (gadEmuCapturing()) return refuse(INVALID_USAGE, std::string(what) + " while a stream is captured");
+    return SUCCESS;
+}
+
+std::atomic<long> sums, groups;
 }  // namespace
 
 API int ncclGetVersion(int *v) {
@@ -316,19 +381,54 @@ API int ncclCommGetAsyncError(void *handle, int *result) {
 API int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *handle, void *stream) {
     CALL(ncclAllReduce);
     Comm *c = valid(handle);
-    if (!c) return refuse(INVALID_ARGUMENT, "ncclAllReduce: no communicator");
-    if (c->error || c->finalizing) return refuse(INVALID_USAGE, "a sum of a communicator that has failed or ends");
-    if (c->polls > 0 || !c->all(&Part::joined)) return refuse(INVALID_USAGE, "a call while the one before is under way");
-    if (type != F32 || op != SUM) return refuse(INVALID_ARGUMENT, "only sums of float32 are emulated");
-    if (n == 0 || !gadEmuOnDevice(from, 4 * n) || !gadEmuOnDevice(to, 4 * n)) return refuse(INVALID_ARGUMENT, "memory that is not the device's");
-    const float *f = static_cast<const float *>(from), *t = static_cast<float *>(to);
-    if (f != t && f < t + n && t < f + n) return refuse(INVALID_ARGUMENT, "memory that overlaps, but is not the same");
-    if (gadEmuCapturing()) return refuse(INVALID_USAGE, "a sum while a stream is captured");
-    Sum *s = new Sum{c, f, static_cast<float *>(to), n, 0, ++c->calls, false, hangs.is("ncclAllReduce", nth)};
-    if (gadEmuAwait(stream, advance, s, [](void *p) { delete static_cast<Sum *>(p); })) return refuse(UNHANDLED_CUDA, "a stream that is not one");
-    sums++;
-    c->polls = 2;
-    return IN_PROGRESS;
+    if (c && (type != F32 || op != SUM)) return refuse(INVALID_ARGUMENT, "only sums of float32 are emulated");
+    if (Result r = check(c, from, to, 4 * n, "ncclAllReduce")) return r;
+    if (group.depth > 0) return refuse(INVALID_USAGE, "sums in a group are not emulated");
+    Result r = queue(c, {{static_cast<const char *>(from), static_cast<char *>(to), 4 * n, -1}}, stream, hangs.is("ncclAllReduce", nth));
+    if (r == IN_PROGRESS) sums++;
+    return r;
+}
+
+// fault remembers the first error of a group, which its end returns.
+static Result fault(Result r) {
+    if (group.depth > 0 && !group.error) group.error = r;
+    return r;
+}
+
+API int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, void *handle, void *stream) {
+    const long nth = count("ncclBroadcast");
+    if (fails.is("ncclBroadcast", nth)) return fault(SYSTEM);
+    Comm *c = valid(handle);
+    if (group.depth == 0) return fault(refuse(INVALID_USAGE, "only broadcasts in a group of this thread are emulated"));
+    if (c && (type != U8 || root < 0 || root >= c->ranks)) return fault(refuse(INVALID_ARGUMENT, "a root that is no rank, or a type other than bytes, which alone are emulated"));
+    if (Result r = check(c, from, to, n, "ncclBroadcast")) return fault(r);
+    if (group.comm && (group.comm != c || group.stream != stream)) return fault(refuse(INVALID_USAGE, "a group of several communicators or streams is not emulated"));
+    const char *t = static_cast<const char *>(to);
+    for (const Op &o : group.ops) {
+        if (t < o.to + o.bytes && o.to < t + n) return fault(refuse(INVALID_USAGE, "broadcasts of a group that overlap: they run at once"));
+    }
+    group.comm = c, group.stream = stream;
+    group.ops.push_back({static_cast<const char *>(from), static_cast<char *>(to), n, root});
+    group.hung = group.hung || hangs.is("ncclBroadcast", nth);
+    return SUCCESS;
+}
+
+API int ncclGroupStart() {
+    CALL(ncclGroupStart);
+    if (group.depth++ == 0) group.comm = nullptr, group.ops.clear(), group.hung = false, group.error = SUCCESS;
+    return SUCCESS;
+}
+
+API int ncclGroupEnd() {
+    const long nth = count("ncclGroupEnd");
+    if (group.depth == 0) return refuse(INVALID_USAGE, "the end of a group that this thread has not begun");
+    if (--group.depth > 0) return SUCCESS;
+    if (fails.is("ncclGroupEnd", nth)) return SYSTEM;
+    if (group.error) return group.error;
+    if (!group.comm) return SUCCESS;  // empty
+    Result r = queue(group.comm, std::move(group.ops), group.stream, group.hung);
+    if (r == IN_PROGRESS) groups++;
+    return r;
 }
 
 API int ncclCommFinalize(void *handle) {
@@ -348,7 +448,7 @@ Result end(void *handle) {
     if (!c) return INVALID_ARGUMENT;
     c->aborted = true;
     if (c->all(&Part::joined)) shm_unlink(c->name.c_str());
-    if (getenv("GAD_EMU_NCCL_LOG")) fprintf(stderr, "emu: nccl: %ld sums\n", sums.load());
+    if (getenv("GAD_EMU_NCCL_LOG")) fprintf(stderr, "emu: nccl: %ld sums, %ld groups\n", sums.load(), groups.load());
     std::lock_guard<std::mutex> guard(lock);
     live.erase(handle);  // its memory stays: a stream may still ask it
     return SUCCESS;
