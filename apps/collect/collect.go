@@ -4,12 +4,14 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -41,6 +43,7 @@ type Options struct {
 	Price   *endpoint.Price
 	MaxCost float64 // in USD, by Price; 0 is any
 	Partial bool    // the output is written although answers are missing
+	Empty   bool    // rows whose answers are all empty are asked again
 	Stages  data.Stages
 	Say     func(text string) // lines for people while it works
 }
@@ -77,8 +80,12 @@ type Collection struct {
 // item is a row to be answered.
 type item struct {
 	digest string // of all that its answers depend on
+	nth    int    // of equal prompts
 	bytes  int    // of the prompt
-	have   int    // answers
+	blank  bool   // there is nothing to ask
+	have   int    // answers; empty ones count, but for those that are asked for again
+	got    int    // answers, all of them
+	text   int    // answers that have text
 	parts  int    // records of the journal: a request may bring several answers, or fewer than were asked for
 }
 
@@ -88,7 +95,10 @@ type tally struct {
 	promptTokens, answerTokens int
 	promptBytes, counted       int     // of requests that were counted: bytes, answers
 	pricedPrompt, pricedAnswer float64 // tokens, those of batches at their share of the price
-	length, filtered, none     int     // answers cut, filtered, empty
+	guessed                    int     // requests that were not counted: their tokens are by the length of the text
+	guessedPrompt              float64
+	guessedAnswer              float64
+	length, filtered, none     int // answers cut, filtered, empty
 }
 
 // Open reads the prompts and the journal. The caller has the lock of the output.
@@ -106,11 +116,14 @@ func Open(o Options) (_ *Collection, err error) {
 		if err != nil {
 			return nil, err
 		}
+		it := &c.items[i]
+		it.blank = asksNothing(messages)
 		for _, m := range messages {
-			c.items[i].bytes += len(m.Role) + len(m.Content)
+			it.bytes += len(m.Role) + len(m.Content)
 		}
 		key := endpoint.Digest(messages)
-		c.items[i].digest = endpoint.Digest(o.Settings, messages, seen[key])
+		it.nth = seen[key]
+		it.digest = endpoint.Digest(o.Settings, messages, it.nth) // of a paid answer: see TestJournalOfBefore
 		seen[key]++
 		advance(1)
 	}
@@ -135,7 +148,7 @@ func Open(o Options) (_ *Collection, err error) {
 		return nil, err
 	}
 	for i := range c.items {
-		for c.items[i].have < o.N {
+		for {
 			a, ok, err := c.record(i, c.items[i].parts)
 			if err != nil {
 				return nil, err
@@ -210,6 +223,16 @@ func show(v any) string {
 	return fmt.Sprint(v)
 }
 
+// asksNothing reports whether there is no turn of a user, or the last one is blank.
+func asksNothing(messages []endpoint.Message) bool {
+	for _, m := range slices.Backward(messages) {
+		if m.Role == "user" {
+			return strings.TrimSpace(m.Content) == ""
+		}
+	}
+	return true
+}
+
 // messages are the turns that the teacher is given.
 func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 	row, err := c.o.Set.Row(i)
@@ -261,8 +284,16 @@ func (c *Collection) count(i int, a *answer, now bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	it := &c.items[i]
-	it.have += len(a.Choices)
 	it.parts++
+	for _, ch := range a.Choices {
+		it.got++
+		if !blank(ch) {
+			it.text++
+		}
+		if !blank(ch) || now || !c.o.Empty {
+			it.have++
+		}
+	}
 	c.total.add(it, a)
 	if now {
 		c.spent.add(it, a)
@@ -271,30 +302,42 @@ func (c *Collection) count(i int, a *answer, now bool) {
 
 func (t *tally) add(it *item, a *answer) {
 	t.requests++
+	prompt, reply := float64(a.Usage.PromptTokens), float64(a.Usage.CompletionTokens)
 	if a.Usage != (endpoint.Usage{}) {
 		t.promptTokens += a.Usage.PromptTokens
 		t.answerTokens += a.Usage.CompletionTokens
 		t.promptBytes += it.bytes
 		t.counted += len(a.Choices)
-		share := 1.0
-		if a.Batch {
-			share = BatchPrice
+	} else { // --max-cost must hold nonetheless
+		prompt = float64(it.bytes) / bytesPerToken
+		for _, ch := range a.Choices {
+			reply += float64(len(ch.Content)) / bytesPerToken
 		}
-		t.pricedPrompt += share * float64(a.Usage.PromptTokens)
-		t.pricedAnswer += share * float64(a.Usage.CompletionTokens)
+		t.guessed++
+		t.guessedPrompt += prompt
+		t.guessedAnswer += reply
 	}
+	share := 1.0
+	if a.Batch {
+		share = BatchPrice
+	}
+	t.pricedPrompt += share * prompt
+	t.pricedAnswer += share * reply
 	for _, ch := range a.Choices {
 		t.answers++
 		switch {
 		case blank(ch):
 			t.none++
-		case ch.FinishReason == "length":
-			t.length++
 		case ch.FinishReason == "content_filter":
 			t.filtered++
+		case data.Row{Finish: ch.FinishReason}.Unfinished():
+			t.length++
 		}
 	}
 }
+
+// maxN is the most answers to a prompt: seeds of equal prompts are that far apart.
+const maxN = 1024
 
 func blank(ch endpoint.Choice) bool { return strings.TrimSpace(ch.Content) == "" }
 
@@ -305,6 +348,12 @@ func (c *Collection) request(i, n int) (endpoint.Request, error) {
 		return endpoint.Request{}, err
 	}
 	s := c.o.Settings
+	if s.Seed != nil { // the same seed would bring the same answer again, and it would be paid for
+		c.mu.Lock()
+		seed := *s.Seed + int64(c.items[i].nth)*maxN + int64(c.items[i].got)
+		c.mu.Unlock()
+		s.Seed = &seed
+	}
 	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature, TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, Extra: s.Extra}, nil
 }
 
@@ -326,11 +375,82 @@ func (c *Collection) keep(i int, a *answer) error {
 // missing are the items that lack answers.
 func (c *Collection) missing() (list []int) {
 	for i, it := range c.items {
-		if it.have < c.o.N {
+		if it.have < c.o.N && !it.blank {
 			list = append(list, i)
 		}
 	}
 	return list
+}
+
+// Wanted is the number of answers that the output shall have, empty ones included.
+func (c *Collection) Wanted() int { return (c.o.Rows - len(c.blanks())) * c.o.N }
+
+// blanks are the items that ask nothing.
+func (c *Collection) blanks() (list []int) {
+	for i, it := range c.items {
+		if it.blank {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// Blank says which rows ask nothing; "" for none. They are not sent.
+func (c *Collection) Blank() string {
+	list := c.blanks()
+	if len(list) == 0 {
+		return ""
+	}
+	return "left out, as they have no prompt (no user turn, or a blank one): " + rows(list, func(i int) string { return fmt.Sprint(i) })
+}
+
+// rows names rows, the first ten of many.
+func rows(list []int, name func(i int) string) string {
+	const most = 10
+	word, more := "rows ", ""
+	if len(list) == 1 {
+		word = "row "
+	}
+	if n := len(list) - most; n > 0 {
+		more, list = fmt.Sprintf(" and %d more", n), list[:most]
+	}
+	var names []string
+	for _, i := range list {
+		names = append(names, name(i))
+	}
+	return word + strings.Join(names, ", ") + more
+}
+
+// Empty says which rows have answers, and none with text; "" for none.
+func (c *Collection) Empty() (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []int
+	for i, it := range c.items {
+		if it.got > 0 && it.text == 0 {
+			list = append(list, i)
+		}
+	}
+	if len(list) == 0 {
+		return "", nil
+	}
+	var failed error
+	text := rows(list, func(i int) string {
+		a, _, err := c.record(i, 0)
+		if err != nil {
+			failed = err
+			return ""
+		}
+		why := a.Choices[0].FinishReason
+		switch {
+		case a.Choices[0].Refusal != "":
+			why = "refusal"
+		case why == "":
+			why = "no finish_reason"
+		}
+		return fmt.Sprintf("%d (%s)", i, why)
+	})
+	return "the teacher has answered without text: " + text, failed
 }
 
 // Ask asks for what is missing. It returns endpoint.Failures for rows that could not be
@@ -439,14 +559,19 @@ func (c *Collection) Write() (rows int, err error) {
 				return 0, err
 			}
 			for k, ch := range a.Choices {
-				if have++; have <= c.o.N && !blank(ch) {
+				if !blank(ch) && have < c.o.N {
 					places = append(places, place{i, part, k})
+					have++
 				}
 			}
 		}
 	}
 	if len(places) == 0 {
-		return 0, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output)
+		why, err := c.Empty()
+		if err != nil || why == "" {
+			return 0, cmp.Or(err, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output))
+		}
+		return 0, fmt.Errorf("collect: %s: there is no answer to write: %s: --retry-empty asks them again", c.o.Output, why)
 	}
 	return len(places), data.WriteAnswers(c.o.FS, c.o.Output, ids, c.o.Stages, len(places), func(k int) (data.Row, error) {
 		at := places[k]

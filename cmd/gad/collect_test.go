@@ -143,7 +143,7 @@ func TestCollect(t *testing.T) {
 			answer += endpointtest.Tokens(fmt.Sprintf("answer 0 to p%d", i))
 		}
 	}
-	want := fmt.Sprintf("rows.arrow: 39 answers to 40 prompts\n1 cut by length (finish_reason length: marked, they make no pair in training), 1 empty (left out)\ncounted by the endpoint: %d tokens of prompts, %d of answers, $%.2f\ncolumns left out: level\n",
+	want := fmt.Sprintf("rows.arrow: 39 answers to 40 prompts\n1 cut short (finish_reason length or the like: marked, they make no pair in training), 1 empty (left out)\nthe teacher has answered without text: row 4 (content_filter): remove rows.arrow and give --retry-empty to ask them again\ncounted by the endpoint: %d tokens of prompts, %d of answers, $%.2f\ncolumns left out: level\n",
 		prompt, answer, float64(prompt)/1000+float64(answer)/500)
 	if out != want {
 		t.Errorf("prints %q, want %q", out, want)

@@ -191,12 +191,14 @@ func TestOptions(t *testing.T) {
 		{endpoint.Options{BaseURL: "ftp://a/v1"}, `endpoint: base URL "ftp://a/v1": must begin with https:// or http://`},
 		{endpoint.Options{BaseURL: "https:///v1"}, `endpoint: base URL "https:///v1": has no host`},
 		{endpoint.Options{BaseURL: "https://me:" + secret + "@a/v1"}, `endpoint: base URL of host "a" has a user or password in it: give the key in the environment`},
+		{endpoint.Options{BaseURL: "me:" + secret + "@a/v1"}, `endpoint: the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment`},
+		{endpoint.Options{BaseURL: "https//me:" + secret + "@a/v1"}, `endpoint: the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment`},
 		{endpoint.Options{BaseURL: "https://a/v1?key=" + secret}, `endpoint: base URL of host "a" has a query or a fragment: give the part before /chat/completions`},
 		{endpoint.Options{BaseURL: "https://a/v1/chat/completions"}, `endpoint: base URL "https://a/v1/chat/completions": give the part before /chat/completions`},
 		{endpoint.Options{BaseURL: "http://a/v1"}, `endpoint: base URL "http://a/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
 		{endpoint.Options{BaseURL: "https://a/v1", Key: secret + "\n"}, "endpoint: the key has spaces, line ends or other characters that no key has"},
 		{endpoint.Options{BaseURL: "https://a/v1", Concurrency: 5000}, "endpoint: concurrency 5000: must be 1 to 4096"},
-		{endpoint.Options{BaseURL: "https://a/v1", TokensPerMinute: -1}, "endpoint: 0 requests and -1 tokens per minute: must not be negative"},
+		{endpoint.Options{BaseURL: "https://a/v1", TokensPerMinute: -1}, "endpoint: 0 requests, -1 tokens, 0 of input and 0 of output per minute: must not be negative"},
 	} {
 		_, err := endpoint.New(x.o)
 		if err == nil || err.Error() != x.want || !errors.Is(err, endpoint.ErrOptions) {
@@ -366,30 +368,42 @@ func TestJournal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(path, []byte("my diary\n{}\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": its first line is no record: give another output, or remove the file") {
-		t.Errorf("got %v", err)
+	for _, diary := range []string{"my diary\n{}\n", "my diary", `{"my": "diary"}`} { // also without a line end
+		if err := os.WriteFile(path, []byte(diary), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": its first line is no record: give another output, or remove the file") {
+			t.Errorf("got %v", err)
+		}
+		if raw, err := os.ReadFile(path); err != nil || string(raw) != diary {
+			t.Errorf("%v: %q has become %q", err, diary, raw)
+		}
 	}
 }
 
-// TestNobodyThere: an endpoint that cannot be reached is given up within seconds, with the
-// reason.
+// TestNobodyThere: an endpoint that cannot be reached is given up when its time is over,
+// and not at the end of a pause after it, with the reason; also where there is one request
+// that would be tried for minutes.
 func TestNobodyThere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("slow: left out with -short")
-	}
-	s := &endpointtest.Server{}
-	c := start(t, s, endpoint.Options{Patience: time.Second})
-	s.Close()
-	begin := time.Now()
-	err := c.Each(t.Context(), 1000, func(ctx context.Context, i int) error {
-		_, err := c.Try(ctx, ask(fmt.Sprint(i)))
-		return err
-	})
-	if took := time.Since(begin); err == nil || took > time.Minute || !strings.Contains(err.Error(), ": cannot connect: connection refused: no answer for ") || !strings.HasSuffix(err.Error(), "s: check the base URL, or run the same command later") {
-		t.Errorf("after %v: %v", took, err)
+	for _, n := range []int{1, 1000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			s := &endpointtest.Server{}
+			c := start(t, s, endpoint.Options{Patience: 2 * time.Second})
+			s.Close()
+			begin := time.Now()
+			err := c.Each(t.Context(), n, func(ctx context.Context, i int) error {
+				_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+				return err
+			})
+			// The next pause would end after 2.6 to 3.5 s.
+			if took := time.Since(begin); took < 2*time.Second || took > 2500*time.Millisecond {
+				t.Errorf("given up after %v", took)
+			}
+			if err == nil || !strings.HasSuffix(err.Error(), ": cannot connect: connection refused: no answer for 2s: check the base URL, or run the same command later") {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 

@@ -133,11 +133,29 @@ func TestCoolDown(t *testing.T) {
 		{"date", func(h http.Header) {
 			h.Set("Retry-After", time.Now().Add(2*time.Second).UTC().Format(http.TimeFormat))
 		}, 900 * time.Millisecond, 2500 * time.Millisecond},
+		{"date by another clock", func(h http.Header) {
+			h.Set("Date", time.Now().Add(3*time.Hour).UTC().Format(http.TimeFormat))
+			h.Set("Retry-After", time.Now().Add(3*time.Hour+time.Second).UTC().Format(http.TimeFormat))
+		}, time.Second, 2500 * time.Millisecond},
 		{"milliseconds", func(h http.Header) { h.Set("Retry-After-Ms", "800") }, 800 * time.Millisecond, 1200 * time.Millisecond},
 		{"remaining", func(h http.Header) {
 			h.Set("x-ratelimit-remaining-tokens", "0")
 			h.Set("x-ratelimit-reset-tokens", "1.2s")
 		}, 1200 * time.Millisecond, 1700 * time.Millisecond},
+		{"remaining, seconds", func(h http.Header) {
+			h.Set("x-ratelimit-remaining-tokens-minute", "0")
+			h.Set("x-ratelimit-reset-tokens-minute", "1.2")
+		}, 1200 * time.Millisecond, 1700 * time.Millisecond},
+		{"remaining, date", func(h http.Header) {
+			h.Set("Date", time.Now().Add(-3*time.Hour).UTC().Format(http.TimeFormat))
+			h.Set("anthropic-ratelimit-output-tokens-remaining", "0")
+			h.Set("anthropic-ratelimit-output-tokens-reset", time.Now().Add(-3*time.Hour+time.Second).UTC().Format(time.RFC3339))
+		}, time.Second, 2500 * time.Millisecond},
+		{"remaining, but Retry-After says better", func(h http.Header) {
+			h.Set("Retry-After", "1")
+			h.Set("anthropic-ratelimit-input-tokens-remaining", "0")
+			h.Set("anthropic-ratelimit-input-tokens-reset", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		}, time.Second, 1500 * time.Millisecond},
 		{"nonsense", func(h http.Header) { h.Set("Retry-After", "soon") }, 370 * time.Millisecond, 900 * time.Millisecond},
 		{"negative", func(h http.Header) { h.Set("Retry-After", "-5") }, 370 * time.Millisecond, 900 * time.Millisecond},
 		{"past", func(h http.Header) { h.Set("Retry-After", "Mon, 02 Jan 2006 15:04:05 GMT") }, 370 * time.Millisecond, 900 * time.Millisecond},

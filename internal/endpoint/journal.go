@@ -12,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"gad/internal/vfs"
@@ -84,6 +85,10 @@ func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
+			const begins = `{"key":"`
+			if n == 1 && !strings.HasPrefix(string(line), begins[:min(len(line), len(begins))]) {
+				return false, j.foreign() // a text of one line, say: not ours to empty
+			}
 			return len(line) > 0, nil
 		}
 		if err != nil {
@@ -92,13 +97,17 @@ func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
 		var l journalLine
 		if err := json.Unmarshal(line, &l); err != nil || l.Key == "" || len(l.Record) == 0 {
 			if n == 1 {
-				return false, fmt.Errorf("endpoint: journal %s: its first line is no record: give another output, or remove the file", j.path)
+				return false, j.foreign()
 			}
 			j.dropped++
 			continue
 		}
 		j.put(l.Key, l.Record)
 	}
+}
+
+func (j *Journal) foreign() error {
+	return fmt.Errorf("endpoint: journal %s: its first line is no record: give another output, or remove the file", j.path)
 }
 
 // put keeps the first record of a key.

@@ -264,7 +264,8 @@ func HalfJSON(w http.ResponseWriter) {
 var WrongTypes = []string{
 	`[]`, `null`, `"text"`, `42`, `{}`, `{"choices":{}}`, `{"choices":[]}`, `{"choices":[null]}`, `{"choices":["a"]}`,
 	`{"choices":[{"message":"text"}]}`, `{"choices":[{"message":{"content":7}}]}`, `{"choices":[{"index":"0","message":{"content":"a"}}]}`,
-	`{"choices":[{"message":{}}]}`, `{"choices":[{"message":{"content":"a"}}],"usage":"many"}`,
+	`{"choices":[{"message":{}}]}`, `{"choices":[{"message":{"content":null}}]}`, `{"choices":[{"message":{"content":{"text":"a"}}}]}`,
+	`{"choices":[{"message":{"content":"half an an"},"finish_reason":"error"}]}`, `{"error":{"message":"no","code":502}}`,
 	`{"choices":[{"index":0,"message":{"content":"a"}},{"index":0,"message":{"content":"b"}}]}`,
 	`<html>not JSON at all</html>`, ``,
 }

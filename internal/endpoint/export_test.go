@@ -1,0 +1,15 @@
+package endpoint
+
+import "time"
+
+// Longest is how long a request would wait for its share of the limits.
+func Longest(c *Client, r Request) (d time.Duration) {
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	now := time.Now()
+	need := c.gate.estimate(&pass{bytes: 1, choices: 1})
+	for i := range c.gate.paces {
+		d = max(d, c.gate.paces[i].earn(need[i], now).Sub(now))
+	}
+	return d
+}
