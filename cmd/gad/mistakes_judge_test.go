@@ -114,7 +114,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{an + by + " --output a.jsonl", 2, `eval: a.jsonl: exists: nothing is overwritten: remove it or give another --output`},
 		{"eval --model student --data mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
 		{"eval --answers mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
-		{"eval --answers nowhere.jsonl" + by, 3, `judge: open nowhere.jsonl: no such file or directory: give a file that gad generate --data wrote`},
+		{"eval --answers nowhere.jsonl" + by, 3, `judge: nowhere.jsonl: does not exist: give a file that gad generate --data wrote`},
 		{"eval --answers student" + by, 3, `judge: student: is not a file: give one that gad generate --data wrote`},
 		{"eval --answers empty.jsonl" + by, 3, `judge: empty.jsonl: has no answers: give a file that gad generate --data wrote`},
 		{"eval --answers rows.jsonl" + by, 3, `judge: rows.jsonl: line 1: has no response: give a file of answers, as gad generate --data writes it`},
