@@ -134,8 +134,11 @@ type evaluation struct {
 
 // stopping is said at the first Ctrl-C.
 func (e *evaluation) stopping() string {
-	if out := e.c.String("output"); out != "" && e.answering.Load() {
+	switch out := e.c.String("output"); {
+	case out != "" && e.answering.Load():
 		return "stopping; complete answers are written to " + out + "; a second Ctrl-C stops at once, without that"
+	case e.judging != nil && !e.answering.Load():
+		return "stopping; what the judge has said is kept in " + e.judging.path + "; a second Ctrl-C stops at once"
 	}
 	return "stopping; a second Ctrl-C stops at once"
 }
