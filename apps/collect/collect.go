@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"gad/data"
 	"gad/internal/endpoint"
@@ -71,6 +72,7 @@ type Collection struct {
 	o       Options
 	journal *endpoint.Journal
 	items   []item
+	single  atomic.Bool // the endpoint gives one answer to a request
 
 	mu    sync.Mutex
 	spent tally // by this process
@@ -484,7 +486,7 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 			if err != nil {
 				return err
 			}
-			a, err := client.Try(ctx, r)
+			a, err := c.try(ctx, client, r)
 			if err != nil {
 				return err
 			}
@@ -504,6 +506,23 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 		return failures
 	}
 	return err
+}
+
+// try asks once. An endpoint that refuses to give several answers to a request, instead
+// of giving one, is asked for one at a time from then on.
+func (c *Collection) try(ctx context.Context, client *endpoint.Client, r endpoint.Request) (*endpoint.Answer, error) {
+	if c.single.Load() {
+		r.N = 1
+	}
+	a, err := client.Try(ctx, r)
+	if r.N <= 1 || !endpoint.Refused(err) {
+		return a, err
+	}
+	r.N = 1
+	if a, err = client.Try(ctx, r); err == nil {
+		c.single.Store(true)
+	}
+	return a, err
 }
 
 // affordable refuses to spend more than --max-cost.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -266,6 +267,12 @@ func (c *Client) broken(ctx context.Context, err error) *Error {
 	}
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		err = u.Err // without the URL, which is known
+	}
+	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
+		return c.failure(fatal, 0, "", "its certificate is not accepted: "+c.clean(bad.Err.Error()))
+	}
+	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") { // net/http has no name for it
+		return c.failure(fatal, 0, "", "speaks http and not https: check the base URL")
 	}
 	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "proxyconnect" {
 		e := c.failure(transient, 0, "", "cannot connect to the proxy of the environment: "+c.clean(op.Err.Error()))

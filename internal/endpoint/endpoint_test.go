@@ -1,10 +1,14 @@
 package endpoint_test
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,6 +97,19 @@ func TestMisbehavingServer(t *testing.T) {
 				t.Errorf("the client took %d MB of an answer without end", sent>>20)
 			}
 		}, true, "the answer has more than 32 MB"},
+		{"drop by drop", func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				w.Write([]byte(" "))
+				w.(http.Flusher).Flush()
+				time.Sleep(10 * time.Millisecond)
+			}
+		}, true, "no answer within 300ms"},
+		{"bomb", func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			z.Write(make([]byte, 200<<20))
+			z.Close()
+		}, true, "the answer has more than 32 MB"},
 		{"control", func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) {
 			endpointtest.Fail(w, 400, "x", "\x1b[31mred\nline "+strings.Repeat("long ", 100))
 		}, false, "status 400 x: [31mred line long long"},
@@ -108,8 +125,11 @@ func TestMisbehavingServer(t *testing.T) {
 				return c.Number == 0
 			}}
 			o := endpoint.Options{}
-			if x.name == "slow" {
+			switch x.name {
+			case "slow":
 				o.Timeout = 200 * time.Millisecond
+			case "drop by drop":
+				o.Timeout = 300 * time.Millisecond
 			}
 			c := start(t, s, o)
 			_, err := c.Try(t.Context(), ask("hello"))
@@ -178,6 +198,28 @@ func TestRedirect(t *testing.T) {
 	}
 	if n := len(other.Calls()); n > 0 {
 		t.Errorf("the other server was asked %d times", n)
+	}
+}
+
+// TestTLS: what no other try mends is said at once.
+func TestTLS(t *testing.T) {
+	plain := httptest.NewServer(nil)
+	defer plain.Close()
+	own := httptest.NewUnstartedServer(nil)
+	own.Config.ErrorLog = log.New(io.Discard, "", 0)
+	own.StartTLS()
+	defer own.Close()
+	for base, want := range map[string]string{
+		strings.Replace(plain.URL, "http:", "https:", 1): ": speaks http and not https: check the base URL",
+		own.URL: ": its certificate is not accepted: x509: certificate signed by unknown authority",
+	} {
+		c, err := endpoint.New(endpoint.Options{BaseURL: base + "/v1", Key: secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Chat(t.Context(), ask("a")); err == nil || !endpoint.Fatal(err) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 
