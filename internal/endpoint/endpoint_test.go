@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gad/internal/endpoint"
@@ -423,29 +424,53 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestNobodyThere: an endpoint that cannot be reached is given up when its time is over,
-// and not at the end of a pause after it, with the reason; also where there is one request
-// that would be tried for minutes.
+// TestNobodyThere: an endpoint that cannot be reached is given up after 20 seconds, and
+// not at the end of a pause after them, with the reason; also where there is one request,
+// which would be tried for minutes. Time is the bubble's.
 func TestNobodyThere(t *testing.T) {
-	for _, n := range []int{1, 1000} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			s := &endpointtest.Server{}
-			c := start(t, s, endpoint.Options{Patience: 2 * time.Second})
-			s.Close()
-			begin := time.Now()
-			err := c.Each(t.Context(), n, func(ctx context.Context, i int) error {
-				_, err := c.Try(ctx, ask(fmt.Sprint(i)))
-				return err
-			})
-			// The next pause would end after 2.6 to 3.5 s.
-			if took := time.Since(begin); took < 2*time.Second || took > 2500*time.Millisecond {
-				t.Errorf("given up after %v", took)
-			}
-			if err == nil || !strings.HasSuffix(err.Error(), ": cannot connect: connection refused: no answer for 2s: check the base URL, or run the same command later") {
-				t.Errorf("got %v", err)
-			}
+	s := &endpointtest.Server{}
+	if _, err := endpointtest.Start(s); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	// One that has answered before is waited for, at a pace that harms nobody.
+	synctest.Test(t, func(t *testing.T) {
+		c, err := endpoint.New(endpoint.Options{BaseURL: s.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Proven()
+		begin := time.Now()
+		var calls atomic.Int32
+		err = c.Each(t.Context(), 1000, func(ctx context.Context, i int) error {
+			calls.Add(1)
+			_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+			return err
 		})
+		if took := time.Since(begin); err == nil || took < 15*time.Minute || took > 17*time.Minute || calls.Load() > 200 {
+			t.Errorf("%d calls in %v: %v", calls.Load(), took, err)
+		}
+	})
+	for _, n := range []int{1, 1000} {
+		for _, concurrency := range []int{1, 16} {
+			synctest.Test(t, func(t *testing.T) {
+				c, err := endpoint.New(endpoint.Options{BaseURL: s.URL, Concurrency: concurrency})
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				err = c.Each(t.Context(), n, func(ctx context.Context, i int) error {
+					_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+					return err
+				})
+				if took := time.Since(begin); took != 20*time.Second {
+					t.Errorf("%d requests, %d at a time: given up after %v", n, concurrency, took)
+				}
+				if err == nil || !strings.HasSuffix(err.Error(), ": cannot connect: connection refused: no answer for 20s: check the base URL, or run the same command later") {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
 	}
 }
 
