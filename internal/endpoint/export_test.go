@@ -1,6 +1,12 @@
 package endpoint
 
-import "time"
+import (
+	"net/http"
+	"time"
+)
+
+// SetTransport has c ask by another transport than the network.
+func SetTransport(c *Client, t http.RoundTripper) { c.http.Transport = t }
 
 // Longest is how long a request would wait for its share of the limits.
 func Longest(c *Client, r Request) (d time.Duration) {
