@@ -411,6 +411,14 @@ func TestJournal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.WriteFile(path, make([]byte, 4096), 0o666); err != nil { // what a loss of power may leave of a first line
+		t.Fatal(err)
+	}
+	if j, err := endpoint.OpenJournal(vfs.OS, path); err != nil || j.Len() != 0 {
+		t.Errorf("zeros: %v", err)
+	} else if err := errors.Join(j.Append("new", 1), j.Close()); err != nil {
+		t.Error(err)
+	}
 	for _, diary := range []string{"my diary\n{}\n", "my diary", `{"my": "diary"}`} { // also without a line end
 		if err := os.WriteFile(path, []byte(diary), 0o666); err != nil {
 			t.Fatal(err)

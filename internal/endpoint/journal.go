@@ -86,7 +86,7 @@ func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
 			const begins = `{"key":"`
-			if n == 1 && !strings.HasPrefix(string(line), begins[:min(len(line), len(begins))]) {
+			if line := strings.TrimLeft(string(line), "\x00"); n == 1 && !strings.HasPrefix(line, begins[:min(len(line), len(begins))]) { // zeros: what a loss of power leaves
 				return false, j.foreign() // a text of one line, say: not ours to empty
 			}
 			return len(line) > 0, nil
