@@ -110,6 +110,8 @@ func New(o Options) (*Client, error) {
 			IdleConnTimeout:        90 * time.Second,
 			ExpectContinueTimeout:  time.Second,
 			MaxResponseHeaderBytes: 1 << 20,
+			// A connection that is dead, which all requests share, is found out while they wait.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 20 * time.Second},
 		},
 		// A redirect is an answer, and Try refuses it: the key does not follow.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -8,6 +8,9 @@ import (
 // SetTransport has c ask by another transport than the network.
 func SetTransport(c *Client, t http.RoundTripper) { c.http.Transport = t }
 
+// Network is c's transport.
+func Network(c *Client) *http.Transport { return c.http.Transport.(*http.Transport) }
+
 // Longest is how long a request would wait for its share of the limits.
 func Longest(c *Client, r Request) (d time.Duration) {
 	c.gate.mu.Lock()
