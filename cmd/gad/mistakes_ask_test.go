@@ -38,7 +38,7 @@ func TestMistakesOfAsking(t *testing.T) {
 		{here + "--output-tpm many", 2, `data collect: --output-tpm "many": must be a number: see gad data collect --help`},
 		{collect + "--prompts p.jsonl --base-url me:sk-1@example.com/v1", 2, `endpoint: the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment`},
 		{collect + "--prompts blank.jsonl --base-url " + s.URL, 3, `data: blank.jsonl: no row has a prompt: there is nothing to ask: name their column with --content-key`},
-		{strings.Replace(here, "x.arrow", "mine.arrow", 1), 3, `endpoint: journal mine.arrow.journal: its first line is no record: give another output, or remove the file`},
+		{strings.Replace(here, "x.arrow", "mine.arrow", 1), 3, `endpoint: journal mine.arrow.journal: has no record of a journal: give another output, or remove the file`},
 		{collect + "--base-url " + s.URL + " --prompts none.jsonl", 3, `data: none.jsonl: does not exist: give a data file or a folder`},
 		{collect + "--base-url " + s.URL + " --prompts none/none.jsonl", 3, `data: none/none.jsonl: does not exist: give a data file or a folder`},
 		{"eval --answers none.jsonl --judge " + s.URL + " --judge-model m", 3, `judge: none.jsonl: does not exist: give a file that gad generate --data wrote`},

@@ -399,16 +399,18 @@ func TestJournal(t *testing.T) {
 			t.Fatalf("cut at %d: ends with %q", cut, now[max(0, len(now)-60):])
 		}
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"2"`, `"key:"2"`, 1)), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	for _, dropped := range []int{1, 0} {
-		j, err := endpoint.OpenJournal(vfs.OS, path)
-		if err != nil || j.Len() != 9 || j.Dropped() != dropped {
-			t.Fatalf("a damaged line: %v", err)
-		}
-		if err := j.Close(); err != nil {
+	for _, damaged := range []string{"2", "0"} { // also the first line: the others have been paid for
+		if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"`+damaged, `"key:"`+damaged, 1)), 0o666); err != nil {
 			t.Fatal(err)
+		}
+		for _, dropped := range []int{1, 0} {
+			j, err := endpoint.OpenJournal(vfs.OS, path)
+			if err != nil || j.Len() != 9 || j.Dropped() != dropped {
+				t.Fatalf("a damaged line: %v", err)
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if err := os.WriteFile(path, make([]byte, 4096), 0o666); err != nil { // what a loss of power may leave of a first line
@@ -423,7 +425,7 @@ func TestJournal(t *testing.T) {
 		if err := os.WriteFile(path, []byte(diary), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": its first line is no record: give another output, or remove the file") {
+		if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": has no record of a journal: give another output, or remove the file") {
 			t.Errorf("got %v", err)
 		}
 		if raw, err := os.ReadFile(path); err != nil || string(raw) != diary {
