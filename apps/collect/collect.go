@@ -96,7 +96,8 @@ type tally struct {
 	requests, answers          int
 	promptTokens, answerTokens int
 	promptBytes, counted       int     // of requests that were counted: bytes, answers
-	pricedPrompt, pricedAnswer float64 // tokens, those of batches at their share of the price
+	cachedTokens               int     // of promptTokens
+	cost                       float64 // in USD, where there is a price
 	guessed                    int     // requests that were not counted: their tokens are by the length of the text
 	guessedPrompt              float64
 	guessedAnswer              float64
@@ -296,35 +297,39 @@ func (c *Collection) count(i int, a *answer, now bool) {
 			it.have++
 		}
 	}
-	c.total.add(it, a)
+	var price endpoint.Price
+	if c.o.Price != nil {
+		price = *c.o.Price
+	}
+	c.total.add(it, a, price)
 	if now {
-		c.spent.add(it, a)
+		c.spent.add(it, a, price)
 	}
 }
 
-func (t *tally) add(it *item, a *answer) {
+func (t *tally) add(it *item, a *answer, price endpoint.Price) {
 	t.requests++
-	prompt, reply := float64(a.Usage.PromptTokens), float64(a.Usage.CompletionTokens)
+	cost := price.Of(a.Usage)
 	if a.Usage != (endpoint.Usage{}) {
 		t.promptTokens += a.Usage.PromptTokens
 		t.answerTokens += a.Usage.CompletionTokens
+		t.cachedTokens += a.Usage.CachedTokens
 		t.promptBytes += it.bytes
 		t.counted += len(a.Choices)
 	} else { // --max-cost must hold nonetheless
-		prompt = float64(it.bytes) / bytesPerToken
+		prompt, reply := float64(it.bytes)/bytesPerToken, 0.0
 		for _, ch := range a.Choices {
 			reply += float64(len(ch.Content)) / bytesPerToken
 		}
+		cost = price.Cost(prompt, reply)
 		t.guessed++
 		t.guessedPrompt += prompt
 		t.guessedAnswer += reply
 	}
-	share := 1.0
 	if a.Batch {
-		share = BatchPrice
+		cost *= BatchPrice
 	}
-	t.pricedPrompt += share * prompt
-	t.pricedAnswer += share * reply
+	t.cost += cost
 	for _, ch := range a.Choices {
 		t.answers++
 		switch {
@@ -532,7 +537,7 @@ func (c *Collection) affordable() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cost := c.o.Price.Cost(c.total.pricedPrompt, c.total.pricedAnswer); cost >= c.o.MaxCost {
+	if cost := c.total.cost; cost >= c.o.MaxCost {
 		return mistake{fmt.Sprintf("collect: the answers so far have cost $%.2f, which is --max-cost %g: the same command with a higher one asks for the others", cost, c.o.MaxCost), ErrMaxCost}
 	}
 	return nil

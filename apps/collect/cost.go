@@ -80,7 +80,7 @@ func (c *Collection) CheckCost(e Estimate) error {
 	if !e.Priced || c.o.MaxCost <= 0 {
 		return nil
 	}
-	if all := e.Cost + c.o.Price.Cost(c.total.pricedPrompt, c.total.pricedAnswer); all > c.o.MaxCost {
+	if all := e.Cost + c.total.cost; all > c.o.MaxCost {
 		return mistake{fmt.Sprintf("collect: %v: with what was spent that is $%.2f, more than --max-cost %g: give a higher one, fewer prompts (--limit) or a lower --max-tokens", e, all, c.o.MaxCost), ErrMaxCost}
 	}
 	return nil
@@ -91,9 +91,13 @@ func (c *Collection) Tally() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	line := func(t tally) string {
-		s := fmt.Sprintf("%s tokens of prompts, %s of answers", tokens(float64(t.promptTokens)+t.guessedPrompt), tokens(float64(t.answerTokens)+t.guessedAnswer))
+		cached := ""
+		if t.cachedTokens > 0 {
+			cached = fmt.Sprintf(" (%s from a cache)", tokens(float64(t.cachedTokens)))
+		}
+		s := fmt.Sprintf("%s tokens of prompts%s, %s of answers", tokens(float64(t.promptTokens)+t.guessedPrompt), cached, tokens(float64(t.answerTokens)+t.guessedAnswer))
 		if c.o.Price != nil {
-			s += fmt.Sprintf(", $%.2f", c.o.Price.Cost(t.pricedPrompt, t.pricedAnswer))
+			s += fmt.Sprintf(", $%.2f", t.cost)
 		}
 		return s
 	}

@@ -81,7 +81,13 @@ type Tally struct {
 	Kept             int `json:"kept"`     // replies that the journal had
 	Reminded         int `json:"reminded"` // replies without a verdict, which were asked for again
 	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"` // of this call, as the endpoint counts
+	CompletionTokens int `json:"completion_tokens"`       // of this call, as the endpoint counts
+	CachedTokens     int `json:"cached_tokens,omitempty"` // of PromptTokens, from a cache of the endpoint
+}
+
+// Usage is all of its tokens.
+func (t Tally) Usage() endpoint.Usage {
+	return endpoint.Usage{PromptTokens: t.PromptTokens, CompletionTokens: t.CompletionTokens, CachedTokens: t.CachedTokens}
 }
 
 // reference is the judge's own answer.
@@ -200,6 +206,7 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 	j.tally.Asked++
 	j.tally.PromptTokens += a.Usage.PromptTokens
 	j.tally.CompletionTokens += a.Usage.CompletionTokens
+	j.tally.CachedTokens += a.Usage.CachedTokens
 	j.mu.Unlock()
 	return r, nil
 }

@@ -146,6 +146,29 @@ func TestCollectUncounted(t *testing.T) {
 	}
 }
 
+// TestCollectCached: tokens from a cache cost what the file says of them, or the full price.
+func TestCollectCached(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"a"}}],"usage":{"prompt_tokens":1000,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":800}}}`)
+		return true
+	}})
+	promptFile(t, "prompts.jsonl", 10)
+	for prices, want := range map[string]string{
+		`{"big": {"input": 1000, "output": 10000, "cached_input": 100}}`: "10k tokens of prompts (8000 from a cache), 100 of answers, $3.80\n", // 10 (0.2 + 0.08 + 0.1)
+		`{"big": {"input": 1000, "output": 10000, "cached_input": 0}}`:   "10k tokens of prompts (8000 from a cache), 100 of answers, $3.00\n",
+		`{"big": {"input": 1000, "output": 10000}}`:                      "10k tokens of prompts (8000 from a cache), 100 of answers, $11.00\n",
+	} {
+		put(t, "prices.json", prices)
+		out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--prices", "prices.json")
+		if !strings.Contains(out, want) {
+			t.Errorf("%s: prints %s", prices, out)
+		}
+		drop(t, "rows.arrow")
+		drop(t, "rows.arrow.journal")
+	}
+}
+
 // TestCollectOddAnswers: an answer as an array of parts, or with usage that is no usage,
 // is paid for once.
 func TestCollectOddAnswers(t *testing.T) {

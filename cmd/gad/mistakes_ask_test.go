@@ -22,6 +22,8 @@ func TestMistakesOfAsking(t *testing.T) {
 	}})
 	put(t, "p.jsonl", `{"content":"a"}`, `{"content":"b"}`)
 	put(t, "blank.jsonl", `{"content":""}`, `{"content":" "}`)
+	put(t, "half.json", `{"big": {"input": 2.5}}`)
+	put(t, "cached.json", `{"big": {"input": 2.5, "output": 10, "cached_input": -1}}`)
 	put(t, "a.jsonl", `{"row":0,"content":"Add 1+1","teacher_response":"2","response":"3"}`)
 	// One line of somebody else's, without a line end: it is not taken for a journal that
 	// a kill has cut short.
@@ -36,6 +38,8 @@ func TestMistakesOfAsking(t *testing.T) {
 		{here + "--input-tpm 0", 2, `data collect: --input-tpm 0: must be above 0`},
 		{here + "--output-tpm -1", 2, `data collect: --output-tpm -1: must be above 0`},
 		{here + "--output-tpm many", 2, `data collect: --output-tpm "many": must be a number: see gad data collect --help`},
+		{here + "--prices half.json", 3, `endpoint: price file half.json: model "big": needs input and output: write 0 for what costs nothing`},
+		{here + "--prices cached.json", 3, `endpoint: price file cached.json: model "big": prices must not be negative`},
 		{collect + "--prompts p.jsonl --base-url me:sk-1@example.com/v1", 2, `endpoint: the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment`},
 		{collect + "--prompts blank.jsonl --base-url " + s.URL, 3, `data: blank.jsonl: no row has a prompt: there is nothing to ask: name their column with --content-key`},
 		{strings.Replace(here, "x.arrow", "mine.arrow", 1), 3, `endpoint: journal mine.arrow.journal: has no record of a journal: give another output, or remove the file`},

@@ -80,6 +80,7 @@ type Choice struct {
 type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
+	CachedTokens     int `json:"cached_tokens,omitempty"` // of PromptTokens, from a cache
 }
 
 // Answer is what a request has brought.
@@ -483,6 +484,10 @@ func usage(raw json.RawMessage) (u Usage) {
 		Prompt float64 `json:"prompt_tokens"`
 		Answer float64 `json:"completion_tokens"`
 		Total  float64 `json:"total_tokens"`
+		Hits   float64 `json:"prompt_cache_hit_tokens"` // DeepSeek's
+		Of     struct {
+			Cached float64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
 	}
 	if json.Unmarshal(raw, &counted) != nil {
 		return u
@@ -491,7 +496,7 @@ func usage(raw json.RawMessage) (u Usage) {
 	if !(prompt >= 0 && prompt <= maxCount && counted.Answer >= 0 && answer <= maxCount) {
 		return u
 	}
-	return Usage{int(prompt), int(answer)}
+	return Usage{int(prompt), int(answer), int(min(max(counted.Of.Cached, counted.Hits, 0), prompt))}
 }
 
 // sleep waits, or returns the context's error.
