@@ -104,6 +104,7 @@ type Error struct {
 	kind   kind
 	slow   bool // no answer in time: the endpoint has too much to do
 	nobody bool // there is no connection
+	unread bool // an answer has come, and been paid for, that cannot be read
 }
 
 type kind int
@@ -380,10 +381,15 @@ func retryAfter(s string, now time.Time) time.Duration {
 func (c *Client) parse(raw []byte) (*Answer, error) {
 	a, err := ParseAnswer(raw)
 	if err != nil {
-		return nil, c.failure(transient, http.StatusOK, "", c.clean(err.Error()))
+		e := c.failure(transient, http.StatusOK, "", c.clean(err.Error()))
+		e.unread = errors.As(err, new(unread))
+		return nil, e
 	}
 	return a, nil
 }
+
+// unread is the error of an answer that is there and cannot be read.
+type unread struct{ error }
 
 // ParseAnswer reads a chat completion, as a body or as a line of a batch holds it. It is
 // not strict about what stands beside the text, which has been paid for: content may be
@@ -411,7 +417,7 @@ func ParseAnswer(raw []byte) (*Answer, error) {
 	}
 	for i, ch := range body.Choices {
 		if i > 0 && ch.Index != nil && body.Choices[i-1].Index != nil && *ch.Index == *body.Choices[i-1].Index {
-			return nil, fmt.Errorf("not a chat completion: choice %v comes twice", *ch.Index)
+			return nil, unread{fmt.Errorf("not a chat completion: choice %v comes twice", *ch.Index)}
 		}
 		out, err := ch.read()
 		if err != nil {
@@ -463,7 +469,7 @@ func contentText(raw json.RawMessage) (text string, err error) {
 		Text *string
 	}
 	if json.Unmarshal(raw, &parts) != nil {
-		return "", errors.New("has a content that is no text")
+		return "", unread{errors.New("has a content that is no text")}
 	}
 	var b strings.Builder
 	for _, p := range parts {

@@ -31,6 +31,15 @@ const refusedInARow = 20
 // unreached is Options.Patience while the endpoint has never answered.
 const unreached = 20 * time.Second
 
+// maxUnread is how often an answer is asked for that cannot be read: it is paid for each
+// time, and most likely the next one is alike.
+const maxUnread = 3
+
+func isUnread(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.unread
+}
+
 // nobody reports whether err says that there is no connection, to an endpoint that has
 // never answered.
 func (c *Client) nobody(err error) bool {
@@ -183,7 +192,7 @@ func (e *each) done(i int, err error) (stop error) {
 		if silent >= patience && (tries > e.c.o.Retries || nobody) {
 			return fmt.Errorf("%w: no answer for %v: check the base URL, or run the same command later", err, silent.Round(time.Second))
 		}
-		if e.tries[i] > e.c.o.Retries {
+		if e.tries[i] > e.c.o.Retries || e.tries[i] >= maxUnread && isUnread(err) {
 			e.failed[i] = err
 			return nil
 		}

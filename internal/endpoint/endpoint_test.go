@@ -323,6 +323,34 @@ func TestEach(t *testing.T) {
 	}
 }
 
+// TestUnreadAnswers: an answer that has come and cannot be read is asked for three times,
+// since each is paid for; half an answer as often as is allowed.
+func TestUnreadAnswers(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"choices":[{"message":{"content":{"text":"a"}}}]}`:                                        3,
+		`{"choices":[{"index":0,"message":{"content":"a"}},{"index":0,"message":{"content":"b"}}]}`: 3,
+		`{"choices":[{"message":{"content":"a`:                                                      6,
+		`{"choices":[{"message":{"content":"a"},"finish_reason":"error"}]}`:                         6,
+	} {
+		s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			if c.Prompt == "0" {
+				fmt.Fprint(w, body)
+			}
+			return c.Prompt == "0"
+		}}
+		bubble(t, s, endpoint.Options{Retries: 5}, func(t *testing.T, c *endpoint.Client) {
+			err := c.Each(t.Context(), 3, func(ctx context.Context, i int) error {
+				_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+				return err
+			})
+			var failures endpoint.Failures
+			if !errors.As(err, &failures) || len(failures) != 1 || failures[0].Tries != want || len(s.Calls()) != want+2 {
+				t.Errorf("%s: %d calls, %v", body, len(s.Calls()), err)
+			}
+		})
+	}
+}
+
 // TestEachStops: no endpoint is asked for ever that cannot answer.
 func TestEachStops(t *testing.T) {
 	for _, x := range []struct {
