@@ -72,11 +72,12 @@ type Told struct {
 }
 
 // Unfinished reports whether the teacher's answer ended before its end: at a limit of
-// tokens, or by a filter.
+// tokens, by a filter, or because the server gave up.
 func (r Row) Unfinished() bool { return slices.Contains(unfinished, r.Finish) }
 
-// unfinished are the finish_reasons of such answers.
-var unfinished = []string{"length", "content_filter", "max_tokens"}
+// unfinished are the finish_reasons of such answers: OpenAI's and most others', Mistral's,
+// vLLM's and SGLang's, and DeepSeek's.
+var unfinished = []string{"length", "content_filter", "max_tokens", "model_length", "abort", "insufficient_system_resource"}
 
 // Columns names the columns of a set. Only Content (or PromptIDs) must be
 // there; the others are read where present and ignored where not.

@@ -86,7 +86,18 @@ func notThere(path string, err error) error {
 	case hubName.MatchString(path) && top != nil && !slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(path))):
 		hint = fmt.Sprintf("gad downloads nothing: hf download --repo-type dataset %s --local-dir %s, then give that folder", path, filepath.Base(path))
 	}
-	return fmt.Errorf("data: %w: %s", err, hint)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data: %s: %w", path, &sentinelError{"does not exist: " + hint, fs.ErrNotExist})
+	}
+	return fmt.Errorf("data: %w: %s", reason(path, err), hint)
+}
+
+// reason is an error of the operating system without the name of its call, such as stat.
+func reason(path string, err error) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		return fmt.Errorf("%s: %w", path, e.Err)
+	}
+	return err
 }
 
 // listFiles finds the data files that path stands for, those of split where one

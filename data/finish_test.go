@@ -79,6 +79,16 @@ func TestFinishReasonIsKept(t *testing.T) {
 	}
 }
 
+// TestUnfinished: the finish_reasons that say that an answer is cut, and those that do not.
+func TestUnfinished(t *testing.T) {
+	for finish, want := range map[string]bool{"length": true, "max_tokens": true, "model_length": true, "content_filter": true, "abort": true, "insufficient_system_resource": true,
+		"stop": false, "": false, "eos_token": false, "tool_calls": false, "Length": false} {
+		if got := (Row{Finish: finish}).Unfinished(); got != want {
+			t.Errorf("%q: %v", finish, got)
+		}
+	}
+}
+
 // TestFinishReasonOfOthers: beside a given answer the column is that answer's, and where
 // it is no text it is left out.
 func TestFinishReasonOfOthers(t *testing.T) {

@@ -61,7 +61,7 @@ func (k Keep) warn(format string, args ...any) {
 
 const (
 	keptSuffix = ".rows"
-	keptMagic  = "gadrows\x02" // the last byte is the version: raise it when rows are read or kept otherwise
+	keptMagic  = "gadrows\x03" // the last byte is the version: raise it when rows are read or kept otherwise
 	entrySize  = 44
 	footSize   = 92
 	keepFree   = 1 << 30   // bytes of the disk that are left to others

@@ -187,7 +187,7 @@ func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batc
 			if !b.Over() {
 				continue
 			}
-			if b.Status != "completed" {
+			if b.Status != endpoint.Completed {
 				c.o.Say(fmt.Sprintf("batch %s: %s", ids[n], client.Why(b)))
 			}
 			if err := c.fetch(ctx, client, b, items, failed); err != nil {

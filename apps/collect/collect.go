@@ -4,14 +4,17 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"gad/data"
 	"gad/internal/endpoint"
@@ -41,6 +44,7 @@ type Options struct {
 	Price   *endpoint.Price
 	MaxCost float64 // in USD, by Price; 0 is any
 	Partial bool    // the output is written although answers are missing
+	Empty   bool    // rows whose answers are all empty are asked again
 	Stages  data.Stages
 	Say     func(text string) // lines for people while it works
 }
@@ -68,6 +72,7 @@ type Collection struct {
 	o       Options
 	journal *endpoint.Journal
 	items   []item
+	single  atomic.Bool // the endpoint gives one answer to a request
 
 	mu    sync.Mutex
 	spent tally // by this process
@@ -77,8 +82,12 @@ type Collection struct {
 // item is a row to be answered.
 type item struct {
 	digest string // of all that its answers depend on
+	nth    int    // of equal prompts
 	bytes  int    // of the prompt
-	have   int    // answers
+	blank  bool   // there is nothing to ask
+	have   int    // answers; empty ones count, but for those that are asked for again
+	got    int    // answers, all of them
+	text   int    // answers that have text
 	parts  int    // records of the journal: a request may bring several answers, or fewer than were asked for
 }
 
@@ -87,8 +96,12 @@ type tally struct {
 	requests, answers          int
 	promptTokens, answerTokens int
 	promptBytes, counted       int     // of requests that were counted: bytes, answers
-	pricedPrompt, pricedAnswer float64 // tokens, those of batches at their share of the price
-	length, filtered, none     int     // answers cut, filtered, empty
+	cachedTokens               int     // of promptTokens
+	cost                       float64 // in USD, where there is a price
+	guessed                    int     // requests that were not counted: their tokens are by the length of the text
+	guessedPrompt              float64
+	guessedAnswer              float64
+	length, filtered, none     int // answers cut, filtered, empty
 }
 
 // Open reads the prompts and the journal. The caller has the lock of the output.
@@ -106,11 +119,14 @@ func Open(o Options) (_ *Collection, err error) {
 		if err != nil {
 			return nil, err
 		}
+		it := &c.items[i]
+		it.blank = asksNothing(messages)
 		for _, m := range messages {
-			c.items[i].bytes += len(m.Role) + len(m.Content)
+			it.bytes += len(m.Role) + len(m.Content)
 		}
 		key := endpoint.Digest(messages)
-		c.items[i].digest = endpoint.Digest(o.Settings, messages, seen[key])
+		it.nth = seen[key]
+		it.digest = endpoint.Digest(o.Settings, messages, it.nth) // of a paid answer: see TestJournalOfBefore
 		seen[key]++
 		advance(1)
 	}
@@ -135,7 +151,7 @@ func Open(o Options) (_ *Collection, err error) {
 		return nil, err
 	}
 	for i := range c.items {
-		for c.items[i].have < o.N {
+		for {
 			a, ok, err := c.record(i, c.items[i].parts)
 			if err != nil {
 				return nil, err
@@ -210,6 +226,16 @@ func show(v any) string {
 	return fmt.Sprint(v)
 }
 
+// asksNothing reports whether there is no turn of a user, or the last one is blank.
+func asksNothing(messages []endpoint.Message) bool {
+	for _, m := range slices.Backward(messages) {
+		if m.Role == "user" {
+			return strings.TrimSpace(m.Content) == ""
+		}
+	}
+	return true
+}
+
 // messages are the turns that the teacher is given.
 func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 	row, err := c.o.Set.Row(i)
@@ -261,40 +287,64 @@ func (c *Collection) count(i int, a *answer, now bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	it := &c.items[i]
-	it.have += len(a.Choices)
 	it.parts++
-	c.total.add(it, a)
+	for _, ch := range a.Choices {
+		it.got++
+		if !blank(ch) {
+			it.text++
+		}
+		if !blank(ch) || now || !c.o.Empty {
+			it.have++
+		}
+	}
+	var price endpoint.Price
+	if c.o.Price != nil {
+		price = *c.o.Price
+	}
+	c.total.add(it, a, price)
 	if now {
-		c.spent.add(it, a)
+		c.spent.add(it, a, price)
 	}
 }
 
-func (t *tally) add(it *item, a *answer) {
+func (t *tally) add(it *item, a *answer, price endpoint.Price) {
 	t.requests++
+	cost := price.Of(a.Usage)
 	if a.Usage != (endpoint.Usage{}) {
 		t.promptTokens += a.Usage.PromptTokens
 		t.answerTokens += a.Usage.CompletionTokens
+		t.cachedTokens += a.Usage.CachedTokens
 		t.promptBytes += it.bytes
 		t.counted += len(a.Choices)
-		share := 1.0
-		if a.Batch {
-			share = BatchPrice
+	} else { // --max-cost must hold nonetheless
+		prompt, reply := float64(it.bytes)/bytesPerToken, 0.0
+		for _, ch := range a.Choices {
+			reply += float64(len(ch.Content)) / bytesPerToken
 		}
-		t.pricedPrompt += share * float64(a.Usage.PromptTokens)
-		t.pricedAnswer += share * float64(a.Usage.CompletionTokens)
+		cost = price.Cost(prompt, reply)
+		t.guessed++
+		t.guessedPrompt += prompt
+		t.guessedAnswer += reply
 	}
+	if a.Batch {
+		cost *= BatchPrice
+	}
+	t.cost += cost
 	for _, ch := range a.Choices {
 		t.answers++
 		switch {
 		case blank(ch):
 			t.none++
-		case ch.FinishReason == "length":
-			t.length++
 		case ch.FinishReason == "content_filter":
 			t.filtered++
+		case data.Row{Finish: ch.FinishReason}.Unfinished():
+			t.length++
 		}
 	}
 }
+
+// maxN is the most answers to a prompt: seeds of equal prompts are that far apart.
+const maxN = 1024
 
 func blank(ch endpoint.Choice) bool { return strings.TrimSpace(ch.Content) == "" }
 
@@ -305,6 +355,12 @@ func (c *Collection) request(i, n int) (endpoint.Request, error) {
 		return endpoint.Request{}, err
 	}
 	s := c.o.Settings
+	if s.Seed != nil { // the same seed would bring the same answer again, and it would be paid for
+		c.mu.Lock()
+		seed := *s.Seed + int64(c.items[i].nth)*maxN + int64(c.items[i].got)
+		c.mu.Unlock()
+		s.Seed = &seed
+	}
 	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature, TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, Extra: s.Extra}, nil
 }
 
@@ -326,11 +382,82 @@ func (c *Collection) keep(i int, a *answer) error {
 // missing are the items that lack answers.
 func (c *Collection) missing() (list []int) {
 	for i, it := range c.items {
-		if it.have < c.o.N {
+		if it.have < c.o.N && !it.blank {
 			list = append(list, i)
 		}
 	}
 	return list
+}
+
+// Wanted is the number of answers that the output shall have, empty ones included.
+func (c *Collection) Wanted() int { return (c.o.Rows - len(c.blanks())) * c.o.N }
+
+// blanks are the items that ask nothing.
+func (c *Collection) blanks() (list []int) {
+	for i, it := range c.items {
+		if it.blank {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// Blank says which rows ask nothing; "" for none. They are not sent.
+func (c *Collection) Blank() string {
+	list := c.blanks()
+	if len(list) == 0 {
+		return ""
+	}
+	return "left out, as they have no prompt (no user turn, or a blank one): " + rows(list, func(i int) string { return fmt.Sprint(i) })
+}
+
+// rows names rows, the first ten of many.
+func rows(list []int, name func(i int) string) string {
+	const most = 10
+	word, more := "rows ", ""
+	if len(list) == 1 {
+		word = "row "
+	}
+	if n := len(list) - most; n > 0 {
+		more, list = fmt.Sprintf(" and %d more", n), list[:most]
+	}
+	var names []string
+	for _, i := range list {
+		names = append(names, name(i))
+	}
+	return word + strings.Join(names, ", ") + more
+}
+
+// Empty says which rows have answers, and none with text; "" for none.
+func (c *Collection) Empty() (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []int
+	for i, it := range c.items {
+		if it.got > 0 && it.text == 0 {
+			list = append(list, i)
+		}
+	}
+	if len(list) == 0 {
+		return "", nil
+	}
+	var failed error
+	text := rows(list, func(i int) string {
+		a, _, err := c.record(i, 0)
+		if err != nil {
+			failed = err
+			return ""
+		}
+		why := a.Choices[0].FinishReason
+		switch {
+		case a.Choices[0].Refusal != "":
+			why = "refusal"
+		case why == "":
+			why = "no finish_reason"
+		}
+		return fmt.Sprintf("%d (%s)", i, why)
+	})
+	return "the teacher has answered without text: " + text, failed
 }
 
 // Ask asks for what is missing. It returns endpoint.Failures for rows that could not be
@@ -364,7 +491,7 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 			if err != nil {
 				return err
 			}
-			a, err := client.Try(ctx, r)
+			a, err := c.try(ctx, client, r)
 			if err != nil {
 				return err
 			}
@@ -386,6 +513,23 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 	return err
 }
 
+// try asks once. An endpoint that refuses to give several answers to a request, instead
+// of giving one, is asked for one at a time from then on.
+func (c *Collection) try(ctx context.Context, client *endpoint.Client, r endpoint.Request) (*endpoint.Answer, error) {
+	if c.single.Load() {
+		r.N = 1
+	}
+	a, err := client.Try(ctx, r)
+	if r.N <= 1 || !endpoint.Refused(err) {
+		return a, err
+	}
+	r.N = 1
+	if a, err = client.Try(ctx, r); err == nil {
+		c.single.Store(true)
+	}
+	return a, err
+}
+
 // affordable refuses to spend more than --max-cost.
 func (c *Collection) affordable() error {
 	if c.o.Price == nil || c.o.MaxCost <= 0 {
@@ -393,7 +537,7 @@ func (c *Collection) affordable() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cost := c.o.Price.Cost(c.total.pricedPrompt, c.total.pricedAnswer); cost >= c.o.MaxCost {
+	if cost := c.total.cost; cost >= c.o.MaxCost {
 		return mistake{fmt.Sprintf("collect: the answers so far have cost $%.2f, which is --max-cost %g: the same command with a higher one asks for the others", cost, c.o.MaxCost), ErrMaxCost}
 	}
 	return nil
@@ -439,14 +583,19 @@ func (c *Collection) Write() (rows int, err error) {
 				return 0, err
 			}
 			for k, ch := range a.Choices {
-				if have++; have <= c.o.N && !blank(ch) {
+				if !blank(ch) && have < c.o.N {
 					places = append(places, place{i, part, k})
+					have++
 				}
 			}
 		}
 	}
 	if len(places) == 0 {
-		return 0, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output)
+		why, err := c.Empty()
+		if err != nil || why == "" {
+			return 0, cmp.Or(err, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output))
+		}
+		return 0, fmt.Errorf("collect: %s: there is no answer to write: %s: --retry-empty asks them again", c.o.Output, why)
 	}
 	return len(places), data.WriteAnswers(c.o.FS, c.o.Output, ids, c.o.Stages, len(places), func(k int) (data.Row, error) {
 		at := places[k]

@@ -39,7 +39,7 @@ func (c *Collection) Estimate(batch bool) (e Estimate) {
 		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and a guess of %d tokens per answer", bytesPerToken, answerTokens))
 	}
 	for _, it := range c.items {
-		if need := c.o.N - it.have; need > 0 {
+		if need := c.o.N - it.have; need > 0 && !it.blank {
 			e.Requests++
 			e.PromptTokens += float64(it.bytes) / perToken
 			e.AnswerTokens += answer * float64(need)
@@ -80,7 +80,7 @@ func (c *Collection) CheckCost(e Estimate) error {
 	if !e.Priced || c.o.MaxCost <= 0 {
 		return nil
 	}
-	if all := e.Cost + c.o.Price.Cost(c.total.pricedPrompt, c.total.pricedAnswer); all > c.o.MaxCost {
+	if all := e.Cost + c.total.cost; all > c.o.MaxCost {
 		return mistake{fmt.Sprintf("collect: %v: with what was spent that is $%.2f, more than --max-cost %g: give a higher one, fewer prompts (--limit) or a lower --max-tokens", e, all, c.o.MaxCost), ErrMaxCost}
 	}
 	return nil
@@ -91,13 +91,20 @@ func (c *Collection) Tally() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	line := func(t tally) string {
-		s := fmt.Sprintf("%s tokens of prompts, %s of answers", tokens(float64(t.promptTokens)), tokens(float64(t.answerTokens)))
+		cached := ""
+		if t.cachedTokens > 0 {
+			cached = fmt.Sprintf(" (%s from a cache)", tokens(float64(t.cachedTokens)))
+		}
+		s := fmt.Sprintf("%s tokens of prompts%s, %s of answers", tokens(float64(t.promptTokens)+t.guessedPrompt), cached, tokens(float64(t.answerTokens)+t.guessedAnswer))
 		if c.o.Price != nil {
-			s += fmt.Sprintf(", $%.2f", c.o.Price.Cost(t.pricedPrompt, t.pricedAnswer))
+			s += fmt.Sprintf(", $%.2f", t.cost)
 		}
 		return s
 	}
 	s := "counted by the endpoint: " + line(c.total)
+	if n := c.total.guessed; n > 0 {
+		s = fmt.Sprintf("counted by the endpoint, and at %d bytes per token where it counts nothing (%d of %d requests): %s", bytesPerToken, n, c.total.requests, line(c.total))
+	}
 	if c.spent.requests < c.total.requests {
 		s += " (by this command: " + line(c.spent) + ")"
 	}
@@ -113,7 +120,7 @@ func (c *Collection) Marked() string {
 		n    int
 		text string
 	}{
-		{c.total.length, "cut by length (finish_reason length: marked, they make no pair in training)"},
+		{c.total.length, "cut short (finish_reason length or the like: marked, they make no pair in training)"},
 		{c.total.filtered, "cut by a filter (finish_reason content_filter: marked, likewise)"},
 		{c.total.none, "empty (left out)"},
 	} {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -149,8 +150,14 @@ func conversation(raw json.RawMessage) ([]Turn, error) {
 // lines are left out.
 func eachLine(path string, take func(n int, l line) error) error {
 	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("judge: %w: give a file that gad generate --data wrote", err)
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		why := e.Err.Error()
+		if errors.Is(err, fs.ErrNotExist) {
+			why = "does not exist"
+		}
+		return fmt.Errorf("judge: %s: %s: give a file that gad generate --data wrote", path, why)
+	} else if err != nil {
+		return fmt.Errorf("judge: %w", err)
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {

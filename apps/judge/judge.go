@@ -81,7 +81,13 @@ type Tally struct {
 	Kept             int `json:"kept"`     // replies that the journal had
 	Reminded         int `json:"reminded"` // replies without a verdict, which were asked for again
 	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"` // of this call, as the endpoint counts
+	CompletionTokens int `json:"completion_tokens"`       // of this call, as the endpoint counts
+	CachedTokens     int `json:"cached_tokens,omitempty"` // of PromptTokens, from a cache of the endpoint
+}
+
+// Usage is all of its tokens.
+func (t Tally) Usage() endpoint.Usage {
+	return endpoint.Usage{PromptTokens: t.PromptTokens, CompletionTokens: t.CompletionTokens, CachedTokens: t.CachedTokens}
 }
 
 // reference is the judge's own answer.
@@ -135,7 +141,7 @@ const maxReply = 1 << 20
 // ask is the reply to messages: the journal's, or a new one. Equal requests at the same
 // time are one.
 func (j *Judge) ask(ctx context.Context, kind string, messages []Turn) (record, error) {
-	key := endpoint.Digest("gad judge", j.o.Model, j.o.Temperature, j.o.MaxTokens, j.o.Extra, messages)
+	key := requestKey(j.o, messages)
 	j.mu.Lock()
 	if f, ok := j.flight[key]; ok {
 		j.mu.Unlock()
@@ -153,6 +159,11 @@ func (j *Judge) ask(ctx context.Context, kind string, messages []Turn) (record, 
 	}
 	close(f.done)
 	return f.rec, f.err
+}
+
+// requestKey is the key of a request in the journal. See TestJournalOfBefore.
+func requestKey(o Options, messages []Turn) string {
+	return endpoint.Digest("gad judge", o.Model, o.Temperature, o.MaxTokens, o.Extra, messages)
 }
 
 func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r record, err error) {
@@ -195,6 +206,7 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 	j.tally.Asked++
 	j.tally.PromptTokens += a.Usage.PromptTokens
 	j.tally.CompletionTokens += a.Usage.CompletionTokens
+	j.tally.CachedTokens += a.Usage.CachedTokens
 	j.mu.Unlock()
 	return r, nil
 }
@@ -283,9 +295,11 @@ func (j *Judge) each(ctx context.Context, name string, n int, ask func(ctx conte
 	return nil
 }
 
-// rule asks for a verdict, with a reminder where the first reply has none. null says
-// why there is no verdict.
-func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, reminder string, parse func(reply string) (T, error)) (v T, null string, err error) {
+// rule asks for a verdict, with a reminder where the first reply has none, or one that
+// may be a quotation: the reminder asks for the verdict and nothing else. null says why
+// there is no verdict.
+func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, reminder string, keys []string, parse func(reply string) (T, error)) (v T, null string, err error) {
+	material := messages[len(messages)-1].Content
 	for try := 0; ; try++ {
 		r, err := j.ask(ctx, kind, messages)
 		if err != nil {
@@ -303,10 +317,12 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, re
 			null = "the judge declines"
 		default:
 			var unread error
-			if v, unread = parse(r.Reply); unread == nil {
+			if v, unread = parse(r.Reply); unread == nil && (try == 1 || !quoted(r.Reply, material, keys)) {
 				return v, "", nil
 			}
-			null = "the reply " + unread.Error()
+			if unread != nil {
+				null = "the reply " + unread.Error()
+			}
 		}
 		if try == 1 {
 			return v, null, nil
@@ -421,7 +437,7 @@ func (j *Judge) opponent(questions []Question, students []Student, s, q int) (st
 func (j *Judge) do(ctx context.Context, t task, questions []Question, students []Student, v *Verdict) error {
 	prompt, answer := questions[t.question].Prompt, students[t.student].Answers[t.question]
 	if t.kind == taskScore {
-		g, null, err := rule(ctx, j, "score", scoreQuestion(prompt, j.references[t.question].text, answer), scoreReminder, parseGrades)
+		g, null, err := rule(ctx, j, "score", scoreQuestion(prompt, j.references[t.question].text, answer), scoreReminder, gradeKeys, parseGrades)
 		if err != nil {
 			return err
 		}
@@ -436,7 +452,7 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 	if t.kind == taskSecond {
 		a, b, mine, to = other, answer, "B", &v.Second
 	}
-	better, null, err := rule(ctx, j, "pair", pairQuestion(prompt, a, b), pairReminder, parseBetter)
+	better, null, err := rule(ctx, j, "pair", pairQuestion(prompt, a, b), pairReminder, betterKeys, parseBetter)
 	if err != nil {
 		return err
 	}

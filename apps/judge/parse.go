@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,7 +19,7 @@ type grades struct{ reference, answer float64 }
 
 // parseGrades reads the grades in a judge's reply.
 func parseGrades(reply string) (g grades, err error) {
-	v, err := verdict(reply, "reference", "answer")
+	v, err := verdict(reply, gradeKeys)
 	if err != nil {
 		return g, err
 	}
@@ -35,7 +37,7 @@ func parseGrades(reply string) (g grades, err error) {
 
 // parseBetter reads which answer a judge prefers: "A", "B" or "tie".
 func parseBetter(reply string) (string, error) {
-	v, err := verdict(reply, "better")
+	v, err := verdict(reply, betterKeys)
 	if err != nil {
 		return "", err
 	}
@@ -46,37 +48,23 @@ func parseBetter(reply string) (string, error) {
 	return "", fmt.Errorf(`"better" is none of "A", "B" and "tie"`)
 }
 
+// What a verdict of each mode has.
+var (
+	gradeKeys  = []string{"reference", "answer"}
+	betterKeys = []string{"better"}
+)
+
 // verdict is the one JSON object in the reply that has all the keys. Two of them that
 // differ are no verdict: one may be a quotation of the answer that is judged. What a
 // reasoning model thinks before its reply is left out.
-func verdict(reply string, keys ...string) (map[string]any, error) {
+func verdict(reply string, keys []string) (found map[string]any, err error) {
 	reply = thought(reply)
 	if len(reply) > maxVerdict {
 		reply = reply[len(reply)-maxVerdict:]
 	}
-	var found map[string]any
-	for rest := reply; ; {
-		at := strings.IndexByte(rest, '{')
-		if at < 0 {
-			break
-		}
-		rest = rest[at+1:]
-		end := strings.IndexAny(rest, "{}")
-		if end < 0 || rest[end] == '{' { // verdicts are flat, which keeps this linear
-			continue
-		}
-		v, ok := object("{" + rest[:end+1])
-		for _, k := range keys {
-			_, has := v[k]
-			ok = ok && has
-		}
-		if !ok {
-			continue
-		}
-		for _, k := range keys {
-			if found != nil && found[k] != v[k] {
-				return nil, fmt.Errorf("has two verdicts that differ")
-			}
+	for v := range objects(reply, keys) {
+		if found != nil && !same(found, v, keys) {
+			return nil, fmt.Errorf("has two verdicts that differ")
 		}
 		found = v
 	}
@@ -84,6 +72,53 @@ func verdict(reply string, keys ...string) (map[string]any, error) {
 		return nil, fmt.Errorf("has no JSON object with %s", strings.Join(keys, " and "))
 	}
 	return found, nil
+}
+
+// quoted reports whether the verdict in a reply stands in the material too: then it may
+// be the answer's own words about itself, which the judge has repeated.
+func quoted(reply, material string, keys []string) bool {
+	v, err := verdict(reply, keys)
+	if err != nil || !strings.Contains(material, keys[0]) {
+		return false
+	}
+	for o := range objects(material, keys) {
+		if same(v, o, keys) {
+			return true
+		}
+	}
+	return false
+}
+
+func same(a, b map[string]any, keys []string) bool {
+	return !slices.ContainsFunc(keys, func(k string) bool { return a[k] != b[k] })
+}
+
+// objects are the flat JSON objects in a text that have all the keys.
+func objects(text string, keys []string) iter.Seq[map[string]any] {
+	return func(yield func(map[string]any) bool) {
+		for rest := text; ; {
+			at := strings.IndexByte(rest, '{')
+			if at < 0 {
+				return
+			}
+			rest = rest[at+1:]
+			end := strings.IndexAny(rest, "{}")
+			if end < 0 {
+				return
+			}
+			if rest[end] == '{' { // verdicts are flat, which keeps this linear
+				continue
+			}
+			v, ok := object("{" + rest[:end+1])
+			for _, k := range keys {
+				_, has := v[k]
+				ok = ok && has
+			}
+			if ok && !yield(v) {
+				return
+			}
+		}
+	}
 }
 
 // object decodes a flat JSON object in which no key stands twice.

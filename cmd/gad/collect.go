@@ -31,6 +31,8 @@ func endpointFlags() []cli.Flag {
 		&cli.IntFlag{Name: "concurrency", Value: 16, Usage: "requests in flight, at most; fewer where the endpoint wants less"},
 		&cli.Float64Flag{Name: "rpm", DefaultText: "as the endpoint's headers say", Usage: "requests a minute, at most"},
 		&cli.Float64Flag{Name: "tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens a minute, prompts and answers, at most"},
+		&cli.Float64Flag{Name: "input-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of prompts a minute, at most, for endpoints that limit them apart"},
+		&cli.Float64Flag{Name: "output-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of answers a minute, at most"},
 		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "longest time of one request"},
 		&cli.IntFlag{Name: "retries", Value: 10, Usage: "tries of a request after the first, at most"},
 	}
@@ -40,7 +42,8 @@ func endpointFlags() []cli.Flag {
 func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
 	o := endpoint.Options{
 		BaseURL: c.String("base-url"), InsecureHTTP: c.Bool("insecure-http"), Concurrency: c.Int("concurrency"),
-		RequestsPerMinute: c.Float64("rpm"), TokensPerMinute: c.Float64("tpm"), Timeout: c.Duration("timeout"), Retries: c.Int("retries"),
+		RequestsPerMinute: c.Float64("rpm"), TokensPerMinute: c.Float64("tpm"),
+		InputTokensPerMinute: c.Float64("input-tpm"), OutputTokensPerMinute: c.Float64("output-tpm"), Timeout: c.Duration("timeout"), Retries: c.Int("retries"),
 		Say: func(format string, args ...any) { p.console().Print(fmt.Sprintf(format, args...)) },
 	}
 	switch {
@@ -53,7 +56,7 @@ func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
 	case o.Retries == 0:
 		o.Retries = -1
 	}
-	for _, name := range []string{"rpm", "tpm"} {
+	for _, name := range []string{"rpm", "tpm", "input-tpm", "output-tpm"} {
 		if x := c.Float64(name); c.IsSet(name) && !(x > 0 && x <= 1e12) {
 			return nil, usage("%s: --%s %g: must be above 0", typed(c), name, x)
 		}
@@ -108,6 +111,7 @@ func (p *program) collectCommand() *cli.Command {
 			&cli.BoolFlag{Name: "batch", Usage: "ask by the batch API: half the price, within a day. The command waits; after an interruption it finds its batches again"},
 			&cli.DurationFlag{Name: "poll", Value: time.Minute, Usage: "with --batch: time between two looks at a batch"},
 			&cli.BoolFlag{Name: "partial", Usage: "write the output although answers are missing"},
+			&cli.BoolFlag{Name: "retry-empty", Usage: "ask again for the rows whose answers have no text, which is paid for again"},
 		}, endpointFlags()...),
 		Action: p.collect,
 	}
@@ -168,7 +172,7 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 	if c.Duration("poll") < 10*time.Millisecond {
 		return o, usage("data collect: --poll %v: must be at least 10ms", c.Duration("poll"))
 	}
-	o.Partial, o.MaxCost = c.Bool("partial"), c.Float64("max-cost")
+	o.Partial, o.Empty, o.MaxCost = c.Bool("partial"), c.Bool("retry-empty"), c.Float64("max-cost")
 	if c.IsSet("max-cost") && !(o.MaxCost > 0 && !math.IsInf(o.MaxCost, 0)) {
 		return o, usage("data collect: --max-cost %g: must be above 0", o.MaxCost)
 	}
@@ -233,8 +237,15 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	if c.Bool("dry-run") {
 		say = func(text string) { fmt.Fprintln(p.out, text) }
 	}
-	if have := o.Rows*o.N - missing; have > 0 {
-		say(fmt.Sprintf("%s: answers that are there already: %d of %d", journal, have, o.Rows*o.N))
+	wanted, blank := job.Wanted(), job.Blank()
+	if wanted == 0 {
+		return fmt.Errorf("data: %s: no row has a prompt: there is nothing to ask: name their column with --content-key", c.StringSlice("prompts")[0])
+	}
+	if blank != "" {
+		say(blank)
+	}
+	if have := wanted - missing; have > 0 {
+		say(fmt.Sprintf("%s: answers that are there already: %d of %d", journal, have, wanted))
 	}
 	if n := job.OpenBatches(); n > 0 && !c.Bool("batch") && !c.Bool("dry-run") {
 		return usage("data collect: %s: batches under way: %d: give --batch, which waits for their answers, as they are paid for", journal, n)
@@ -251,7 +262,7 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	state := func() string {
 		missing, _ := job.Missing()
-		return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", o.Rows*o.N-missing, o.Rows*o.N, journal)
+		return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", wanted-missing, wanted, journal)
 	}
 	stopping := "stopping: answers under way are waited for, as they are paid for; a second Ctrl-C stops at once"
 	if c.Bool("batch") {
@@ -290,6 +301,13 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	fmt.Fprintf(p.out, "%s: %s to %s\n", o.Output, report.Count(written, "answer"), report.Count(o.Rows, "prompt"))
 	if marked := job.Marked(); marked != "" {
 		fmt.Fprintln(p.out, marked)
+	}
+	empty, err := job.Empty()
+	if err != nil {
+		return marked{errRunning, err}
+	}
+	if empty != "" {
+		fmt.Fprintf(p.out, "%s: remove %s and give --retry-empty to ask them again\n", empty, o.Output)
 	}
 	fmt.Fprintln(p.out, job.Tally())
 	if left := o.Set.Unread(); len(left) > 0 {

@@ -143,7 +143,7 @@ func TestCollect(t *testing.T) {
 			answer += endpointtest.Tokens(fmt.Sprintf("answer 0 to p%d", i))
 		}
 	}
-	want := fmt.Sprintf("rows.arrow: 39 answers to 40 prompts\n1 cut by length (finish_reason length: marked, they make no pair in training), 1 empty (left out)\ncounted by the endpoint: %d tokens of prompts, %d of answers, $%.2f\ncolumns left out: level\n",
+	want := fmt.Sprintf("rows.arrow: 39 answers to 40 prompts\n1 cut short (finish_reason length or the like: marked, they make no pair in training), 1 empty (left out)\nthe teacher has answered without text: row 4 (content_filter): remove rows.arrow and give --retry-empty to ask them again\ncounted by the endpoint: %d tokens of prompts, %d of answers, $%.2f\ncolumns left out: level\n",
 		prompt, answer, float64(prompt)/1000+float64(answer)/500)
 	if out != want {
 		t.Errorf("prints %q, want %q", out, want)
@@ -171,10 +171,11 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestCollectSeveral: n answers are n rows, whether the endpoint knows n or not, and more
-// are asked for later.
+// TestCollectSeveral: n answers are n rows, whether the endpoint knows n, does not, or
+// refuses it, and more are asked for later.
 func TestCollectSeveral(t *testing.T) {
-	for _, knows := range []bool{true, false} {
+	for _, x := range []struct{ knows, refuses bool }{{true, false}, {false, false}, {false, true}} {
+		knows := x.knows
 		t.Chdir(t.TempDir())
 		s := &endpointtest.Server{}
 		s.Answer = func(c endpointtest.Call, choice int) (string, string) {
@@ -182,6 +183,10 @@ func TestCollectSeveral(t *testing.T) {
 		}
 		if !knows {
 			s.Misbehave = func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				if x.refuses && c.N > 1 {
+					endpointtest.Fail(w, 400, "", "'n' must be 1")
+					return true
+				}
 				fmt.Fprintf(w, `{"choices":[{"index":0,"finish_reason":"stop","message":{"content":"%s %d"}}]}`, c.Prompt, c.Before)
 				return true
 			}
@@ -209,8 +214,12 @@ func TestCollectSeveral(t *testing.T) {
 		if !knows {
 			want = 3 + 6
 		}
-		if got := len(s.Calls()); got != want {
-			t.Errorf("knows n: %v: %d calls, want %d", knows, got, want)
+		got := len(s.Calls())
+		if refused := got - want; x.refuses && refused >= 1 && refused <= 3 { // before the first answer to one alone
+			got = want
+		}
+		if got != want {
+			t.Errorf("%+v: %d calls, want %d", x, got, want)
 		}
 	}
 }
@@ -335,7 +344,7 @@ func TestCollectBatch(t *testing.T) {
 // TestCollectBatchEnds: of a batch that ends before its time the answers that came are
 // kept, and a new one is made of the others.
 func TestCollectBatchEnds(t *testing.T) {
-	for _, end := range []string{"expired", "cancelled", "failed"} {
+	for _, end := range []string{"expired", "cancelled", "failed", "EXPIRED"} {
 		t.Chdir(t.TempDir())
 		s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{End: end}})
 		promptFile(t, "prompts.jsonl", 10)

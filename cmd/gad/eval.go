@@ -128,7 +128,19 @@ type evaluation struct {
 	limit    int      // tokens of an answer, the same for all
 	judging  *judging // nil without --judge
 
-	saved atomic.Int64 // answers in --output
+	answering atomic.Bool  // students answer, or have answered
+	saved     atomic.Int64 // answers in --output
+}
+
+// stopping is said at the first Ctrl-C.
+func (e *evaluation) stopping() string {
+	switch out := e.c.String("output"); {
+	case out != "" && e.answering.Load():
+		return "stopping; complete answers are written to " + out + "; a second Ctrl-C stops at once, without that"
+	case e.judging != nil && !e.answering.Load():
+		return "stopping; what the judge has said is kept in " + e.judging.path + "; a second Ctrl-C stops at once"
+	}
+	return "stopping; a second Ctrl-C stops at once"
 }
 
 // state is what is kept if the process ends now.
@@ -188,11 +200,9 @@ func (e *evaluation) run() (err error) {
 	if err := e.open(); err != nil {
 		return err
 	}
-	first := "stopping; a second Ctrl-C stops at once"
-	if out := e.c.String("output"); out != "" {
-		first = "stopping; complete answers are written to " + out + "; a second Ctrl-C stops at once, without that"
-	}
-	ctx, stop := e.p.stoppable(e.con, first, e.state)
+	ctx, stop := e.p.interruptible(
+		func(string) { e.con.Print(e.stopping()) },
+		func(string) { e.con.Close(); e.con.Print("stopped at once by a second signal: " + e.state()) })
 	defer stop()
 	e.ctx = ctx
 	if err := e.plan(); err != nil {
@@ -227,6 +237,7 @@ func (e *evaluation) run() (err error) {
 			return e.judging.stopped(err)
 		}
 	}
+	e.answering.Store(true)
 	for _, s := range e.students {
 		if err := e.judge(s); err != nil {
 			return e.stopped(err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -271,14 +272,15 @@ func (j *judging) check(students int, where func(q int) string) error {
 func (j *judging) estimate(w io.Writer, students int) {
 	e := judge.Expect(j.mode(), j.questions, students+j.extra(), j.c.String("judge-against") == againstFirst)
 	fmt.Fprintf(w, "judge %s at %s: %s at most, without those in %s; estimate: %s (%d bytes per token, answers as long as the teacher's, verdicts of %d tokens)\n",
-		harmless(j.c.String("judge-model")), j.client.Host(), report.Count(e.Requests, "request"), j.path, j.tokens(e.ToJudge, e.FromJudge), judge.BytesPerToken, judge.VerdictTokens)
+		harmless(j.c.String("judge-model")), j.client.Host(), report.Count(e.Requests, "request"), j.path, j.tokens(e.ToJudge, e.FromJudge, 0), judge.BytesPerToken, judge.VerdictTokens)
 }
 
-// tokens writes numbers of tokens, and their price if it is known.
-func (j *judging) tokens(to, from float64) string {
+// tokens writes numbers of tokens, and their price if it is known. So many of those to the
+// judge came from a cache.
+func (j *judging) tokens(to, from float64, cached int) string {
 	text := fmt.Sprintf("%.0f tokens to the judge, %.0f from it", to, from)
 	if j.price != nil {
-		text += fmt.Sprintf(", $%.2f", j.price.Cost(to, from))
+		text += fmt.Sprintf(", $%.2f", j.price.Of(endpoint.Usage{PromptTokens: int(math.Round(to)), CompletionTokens: int(math.Round(from)), CachedTokens: cached}))
 	}
 	return text
 }
@@ -352,7 +354,7 @@ func (j *judging) json() *judged {
 	}
 	out := &judged{Report: j.report}
 	if t := j.report.Tally; j.price != nil && (t.Asked == 0 || t.PromptTokens+t.CompletionTokens > 0) {
-		cost := j.price.Cost(float64(t.PromptTokens), float64(t.CompletionTokens))
+		cost := j.price.Of(t.Usage())
 		out.Cost = &cost
 	}
 	for _, f := range j.report.Students[1:] {
@@ -382,7 +384,7 @@ func (j *judging) print(w io.Writer) {
 	}
 	j.report.Print(w, names)
 	t := j.report.Tally
-	took := j.tokens(float64(t.PromptTokens), float64(t.CompletionTokens))
+	took := j.tokens(float64(t.PromptTokens), float64(t.CompletionTokens), t.CachedTokens)
 	if t.Asked > 0 && t.PromptTokens+t.CompletionTokens == 0 {
 		took = "the endpoint counts no tokens"
 	}

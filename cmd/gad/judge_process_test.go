@@ -87,17 +87,17 @@ func TestInterruptedEvalJudge(t *testing.T) {
 	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "1"}
 	eval := append([]string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--output", "rows.jsonl"}, about...)
 	for _, c := range []struct {
-		after, code int
-		want        string
+		after, code   int
+		stopping, end string
 	}{
-		{2, exitInterrupted, " judgments in judgments.jsonl: the same command asks only for the others\n"},
-		{14, exitStopped, " judgments in judgments.jsonl: give --answers rows.jsonl instead of --model and --data to continue\n"},
+		{2, exitInterrupted, "  stopping; what the judge has said is kept in judgments.jsonl; a second Ctrl-C stops at once\n", " judgments in judgments.jsonl: the same command asks only for the others\n"},
+		{14, exitStopped, "  stopping; complete answers are written to rows.jsonl; a second Ctrl-C stops at once, without that\n", " judgments in judgments.jsonl: give --answers rows.jsonl instead of --model and --data to continue\n"},
 	} {
 		p := start(t, path, eval...)
 		wait(t, "some judgments", func() bool { return lines("judgments.jsonl") > c.after })
 		p.Process.Signal(syscall.SIGINT)
 		code, said := p.end(t, patience), p.said.String()
-		if code != c.code || !strings.HasSuffix(said, c.want) || strings.Count(said, "gad: ") != 1 {
+		if code != c.code || !strings.HasSuffix(said, c.end) || !strings.Contains(said, c.stopping) || strings.Count(said, "stopping; ") != 1 || strings.Count(said, "gad: ") != 1 {
 			t.Fatalf("exit status %d, want %d\n%s", code, c.code, said)
 		}
 	}

@@ -84,11 +84,11 @@ func TestMistakesOfCollect(t *testing.T) {
 		{here + "--prices minus.json", 3, `endpoint: price file minus.json: model "big": prices must not be negative`},
 		{strings.Replace(here, "x.arrow", "there.arrow", 1), 2, `data collect: there.arrow: exists: nothing is overwritten: remove it or give another --output`},
 		{strings.Replace(here, "x.arrow", "none/x.arrow", 1), 2, `data collect: none/x.arrow: there is no folder none: create it or give another --output`},
-		{strings.Replace(here, "p.jsonl", "none.jsonl", 1), 3, `data: stat none.jsonl: no such file or directory: give a data file or a folder`},
+		{strings.Replace(here, "p.jsonl", "none.jsonl", 1), 3, `data: none.jsonl: does not exist: give a data file or a folder`},
 		{strings.Replace(here, "p.jsonl", "ids.jsonl", 1), 3, `data: row 0: has no conversation that a teacher could be asked: give one as text`},
 		{strings.Replace(here, "x.arrow", "old.arrow", 1), 2, `collect: old.arrow.journal: its answers are of other settings: --temperature was 0.5, now it is not given: give the same, or another --output`},
 		{strings.Replace(here, "x.arrow", "old.arrow", 1) + "--temperature 0.5 --max-tokens 20", 2, `collect: old.arrow.journal: its answers are of other settings: --max-tokens was 10, now it is 20: give the same, or another --output`},
-		{strings.Replace(here, "x.arrow", "torn.arrow", 1), 3, `endpoint: journal torn.arrow.journal: its first line is no record: give another output, or remove the file`},
+		{strings.Replace(here, "x.arrow", "torn.arrow", 1), 3, `endpoint: journal torn.arrow.journal: has no record of a journal: give another output, or remove the file`},
 	})
 	if n := len(s.Calls()); n > 0 {
 		t.Errorf("%d calls", n)

@@ -41,7 +41,7 @@ func TestMistakesOfJudge(t *testing.T) {
 	write("empty.jsonl", "")
 	write("diary.txt", "Dear diary")
 	write("prices.json", `{"other": {"input": 1, "output": 2}}`)
-	write("damaged.jsonl", `{"key":"1","rec`, `{"key":"3","record":{}}`)
+	write("damaged.jsonl", `{"key":"1","rec`, `{"key":"3","rec`)
 	refusing, err := endpointtest.Start(&endpointtest.Server{Key: "another", Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if c.Model == "none" {
 			endpointtest.Fail(w, 404, "model_not_found", "no such model")
@@ -110,11 +110,11 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + by + " --judge-journal diary.txt", 2, `eval: diary.txt: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal a.jsonl", 2, `eval: a.jsonl: is no journal of judgments: give another --judge-journal`},
 		{an + by + " --judge-journal student", 2, `eval: student: is no journal of judgments: give another --judge-journal`},
-		{an + by + " --judge-journal damaged.jsonl", 3, `endpoint: journal damaged.jsonl: its first line is no record: give another output, or remove the file`},
+		{an + by + " --judge-journal damaged.jsonl", 3, `endpoint: journal damaged.jsonl: has no record of a journal: give another output, or remove the file`},
 		{an + by + " --output a.jsonl", 2, `eval: a.jsonl: exists: nothing is overwritten: remove it or give another --output`},
 		{"eval --model student --data mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
 		{"eval --answers mute.jsonl" + by, 3, `judge: row 0: has no teacher's answer: give --judge-mode score, or --judge-against first`},
-		{"eval --answers nowhere.jsonl" + by, 3, `judge: open nowhere.jsonl: no such file or directory: give a file that gad generate --data wrote`},
+		{"eval --answers nowhere.jsonl" + by, 3, `judge: nowhere.jsonl: does not exist: give a file that gad generate --data wrote`},
 		{"eval --answers student" + by, 3, `judge: student: is not a file: give one that gad generate --data wrote`},
 		{"eval --answers empty.jsonl" + by, 3, `judge: empty.jsonl: has no answers: give a file that gad generate --data wrote`},
 		{"eval --answers rows.jsonl" + by, 3, `judge: rows.jsonl: line 1: has no response: give a file of answers, as gad generate --data writes it`},

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -52,8 +53,11 @@ type Batch struct {
 
 // Over reports whether nothing more will come.
 func (b Batch) Over() bool {
-	return slices.Contains([]string{"completed", "failed", "expired", "cancelled"}, b.Status)
+	return slices.Contains([]string{Completed, "failed", "expired", "cancelled", "canceled"}, b.Status)
 }
+
+// Completed is the status of a batch that has all of its answers.
+const Completed = "completed"
 
 // Why is what the server says of a batch that has failed.
 func (c *Client) Why(b Batch) string {
@@ -141,6 +145,7 @@ func (c *Client) Batch(ctx context.Context, id string) (b Batch, err error) {
 		b = Batch{}
 		return c.object(ctx, http.MethodGet, "/batches/"+url.PathEscape(id), "", nil, &b)
 	})
+	b.Status = strings.ToLower(b.Status) // Together writes COMPLETED
 	return b, err
 }
 

@@ -2,7 +2,9 @@ package endpoint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,6 +80,7 @@ type Choice struct {
 type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
+	CachedTokens     int `json:"cached_tokens,omitempty"` // of PromptTokens, from a cache
 }
 
 // Answer is what a request has brought.
@@ -100,6 +103,8 @@ type Error struct {
 	Wait   time.Duration // the server's wish, 0 for none
 	kind   kind
 	slow   bool // no answer in time: the endpoint has too much to do
+	nobody bool // there is no connection
+	unread bool // an answer has come, and been paid for, that cannot be read
 }
 
 type kind int
@@ -198,7 +203,7 @@ func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.proven.Store(true)
+	c.gate.proven.Store(true)
 	return a, nil
 }
 
@@ -220,7 +225,7 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	r := response{header: resp.Header, body: raw}
 	switch {
-	case resp.StatusCode != http.StatusOK:
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated:
 		return r, c.status(resp, raw)
 	case err != nil:
 		return r, c.broken(ctx, err)
@@ -265,33 +270,58 @@ func (c *Client) broken(ctx context.Context, err error) *Error {
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		err = u.Err // without the URL, which is known
 	}
-	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
+		return c.failure(fatal, 0, "", "its certificate is not accepted: "+c.clean(bad.Err.Error()))
+	}
+	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") { // net/http has no name for it
+		return c.failure(fatal, 0, "", "speaks http and not https: check the base URL")
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "proxyconnect" {
+		e := c.failure(transient, 0, "", "cannot connect to the proxy of the environment: "+c.clean(op.Err.Error()))
+		e.nobody = true
+		return e
+	} else if op != nil && op.Op == "dial" {
 		if err = op.Err; errors.As(err, new(*os.SyscallError)) {
 			err = errors.Unwrap(err)
 		}
-		return c.failure(transient, 0, "", "cannot connect: "+c.clean(err.Error()))
+		e := c.failure(transient, 0, "", "cannot connect: "+c.clean(err.Error()))
+		e.nobody = true
+		return e
 	}
 	return c.failure(transient, 0, "", c.clean(err.Error()))
 }
 
-// status is the error of an answer that is none.
-func (c *Client) status(resp *http.Response, raw []byte) *Error {
+// said is what a server says of an error: OpenAI's form {"error": {...}}, an error that
+// is text, or a message or detail without one, as vLLM and FastAPI have them.
+func said(raw []byte) (text, code, kind string) {
 	var body struct {
-		Error struct {
-			Message, Type string
-			Code          any
-		}
+		Error           json.RawMessage
+		Message, Detail any
 	}
 	_ = json.Unmarshal(raw, &body) // what is no JSON says nothing
-	code, _ := body.Error.Code.(string)
-	code = c.clean(code)
-	text := c.clean(body.Error.Message)
-	if text == "" {
+	var e struct{ Message, Type, Code any }
+	if json.Unmarshal(body.Error, &e) != nil {
+		_ = json.Unmarshal(body.Error, &e.Message)
+	}
+	for _, x := range []any{e.Message, body.Message, body.Detail} {
+		if s, ok := x.(string); ok && text == "" {
+			text = s
+		}
+	}
+	code, _ = e.Code.(string)
+	kind, _ = e.Type.(string)
+	return text, code, kind
+}
+
+// status is the error of an answer that is none.
+func (c *Client) status(resp *http.Response, raw []byte) *Error {
+	text, code, kind := said(raw)
+	if text, code = c.clean(text), c.clean(code); text == "" {
 		text = strings.ToLower(http.StatusText(resp.StatusCode))
 	}
 	e := c.failure(refused, resp.StatusCode, code, text)
 	switch s := resp.StatusCode; {
-	case s == http.StatusForbidden && c.proven.Load():
+	case s == http.StatusForbidden && c.gate.proven.Load():
 		// The key is good: a moderator forbids this prompt.
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
 		e.kind, e.Text = fatal, "the key is not accepted: check the key and what it may use"
@@ -305,7 +335,7 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 		if c.base.Path == "" && code != "model_not_found" {
 			e.Text = fmt.Sprintf("%s: most base URLs end in /v1: try %s/v1", text, c.base)
 		}
-	case s == http.StatusTooManyRequests && (code == "insufficient_quota" || body.Error.Type == "insufficient_quota"):
+	case s == http.StatusPaymentRequired, s == http.StatusTooManyRequests && (code == "insufficient_quota" || kind == "insufficient_quota"):
 		e.kind = fatal
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == 529:
 		e.kind = throttled
@@ -315,7 +345,7 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 		e.kind, e.Text = transient, "not a chat completion"
 	}
 	if e.kind == throttled || e.kind == transient {
-		e.Wait = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+		e.Wait = retryAfter(resp.Header.Get("Retry-After"), serverTime(resp.Header, time.Now()))
 		if ms, err := strconv.ParseFloat(resp.Header.Get("Retry-After-Ms"), 64); err == nil && ms > 0 && ms < 1e9 {
 			e.Wait = time.Duration(ms * float64(time.Millisecond))
 		}
@@ -326,19 +356,22 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 // maxRetryAfter is the longest wish of a server that is taken for one.
 const maxRetryAfter = 24 * time.Hour
 
+// wish is so many seconds, where a server may wish for that.
+func wish(seconds float64) time.Duration {
+	if seconds > 0 && seconds <= maxRetryAfter.Seconds() {
+		return time.Duration(seconds * float64(time.Second))
+	}
+	return 0
+}
+
 // retryAfter reads seconds or a date; what is neither, or in the past, is 0.
 func retryAfter(s string, now time.Time) time.Duration {
 	s = strings.TrimSpace(s)
 	if x, err := strconv.ParseFloat(s, 64); err == nil {
-		if x > 0 && x <= maxRetryAfter.Seconds() {
-			return time.Duration(x * float64(time.Second))
-		}
-		return 0
+		return wish(x)
 	}
 	if t, err := http.ParseTime(s); err == nil {
-		if d := t.Sub(now); d > 0 && d <= maxRetryAfter {
-			return d
-		}
+		return wish(t.Sub(now).Seconds())
 	}
 	return 0
 }
@@ -348,65 +381,128 @@ func retryAfter(s string, now time.Time) time.Duration {
 func (c *Client) parse(raw []byte) (*Answer, error) {
 	a, err := ParseAnswer(raw)
 	if err != nil {
-		return nil, c.failure(transient, http.StatusOK, "", c.clean(err.Error()))
+		e := c.failure(transient, http.StatusOK, "", c.clean(err.Error()))
+		e.unread = errors.As(err, new(unread))
+		return nil, e
 	}
 	return a, nil
 }
 
-// ParseAnswer reads a chat completion, as a body or as a line of a batch holds it.
+// unread is the error of an answer that is there and cannot be read.
+type unread struct{ error }
+
+// ParseAnswer reads a chat completion, as a body or as a line of a batch holds it. It is
+// not strict about what stands beside the text, which has been paid for: content may be
+// an array of parts, indices may be missing, and usage that is no usage is none.
 func ParseAnswer(raw []byte) (*Answer, error) {
 	var body struct {
-		ID, Model string
-		Choices   []struct {
-			Index   int
-			Message *struct {
-				Content *string
-				Refusal *string
-			}
-			FinishReason *string `json:"finish_reason"`
-		}
-		Usage *Usage
+		ID, Model any
+		Choices   []choice
+		Usage     json.RawMessage
 	}
 	if err := json.Unmarshal(raw, &body); err != nil {
 		return nil, fmt.Errorf("not a chat completion: %w", err)
 	}
 	if len(body.Choices) == 0 {
+		if text, _, _ := said(raw); text != "" {
+			return nil, fmt.Errorf("not a chat completion: %s", text)
+		}
 		return nil, errors.New("not a chat completion: it has no choices")
 	}
-	a := &Answer{ID: body.ID, Model: body.Model}
-	slices.SortStableFunc(body.Choices, func(x, y struct {
-		Index   int
-		Message *struct {
-			Content *string
-			Refusal *string
-		}
-		FinishReason *string `json:"finish_reason"`
-	}) int {
-		return x.Index - y.Index
-	})
+	a := &Answer{Usage: usage(body.Usage)}
+	a.ID, _ = body.ID.(string)
+	a.Model, _ = body.Model.(string)
+	if !slices.ContainsFunc(body.Choices, func(ch choice) bool { return ch.Index == nil }) { // else in the order in which they stand
+		slices.SortStableFunc(body.Choices, func(x, y choice) int { return cmp.Compare(*x.Index, *y.Index) })
+	}
 	for i, ch := range body.Choices {
-		if ch.Message == nil || ch.Message.Content == nil && ch.Message.Refusal == nil && ch.FinishReason == nil {
-			return nil, fmt.Errorf("not a chat completion: choice %d has no message", i)
+		if i > 0 && ch.Index != nil && body.Choices[i-1].Index != nil && *ch.Index == *body.Choices[i-1].Index {
+			return nil, unread{fmt.Errorf("not a chat completion: choice %v comes twice", *ch.Index)}
 		}
-		if i > 0 && ch.Index == body.Choices[i-1].Index {
-			return nil, fmt.Errorf("not a chat completion: choice %d comes twice", ch.Index)
-		}
-		var out Choice
-		if p := ch.Message.Content; p != nil {
-			out.Content = *p
-		}
-		if p := ch.Message.Refusal; p != nil {
-			out.Refusal = *p
-		}
-		if p := ch.FinishReason; p != nil {
-			out.FinishReason = *p
+		out, err := ch.read()
+		if err != nil {
+			return nil, fmt.Errorf("not a chat completion: choice %d %w", i, err)
 		}
 		a.Choices = append(a.Choices, out)
 	}
-	if u := body.Usage; u != nil && u.PromptTokens >= 0 && u.CompletionTokens >= 0 {
-		a.Usage = *u
-	}
 	return a, nil
+}
+
+// choice is an answer as the API has it.
+type choice struct {
+	Index   *float64
+	Message *struct {
+		Content *json.RawMessage // nil for null
+		Refusal *string
+	}
+	FinishReason *string `json:"finish_reason"`
+}
+
+// read is the answer. One that a router says has failed on the way is none.
+func (ch choice) read() (out Choice, err error) {
+	if ch.FinishReason != nil {
+		out.FinishReason = *ch.FinishReason
+	}
+	if ch.Message == nil || ch.Message.Content == nil && ch.Message.Refusal == nil && ch.FinishReason == nil {
+		return out, errors.New("has no message")
+	}
+	if out.FinishReason == "error" {
+		return out, errors.New(`has failed: its finish_reason is "error"`)
+	}
+	if ch.Message.Refusal != nil {
+		out.Refusal = *ch.Message.Refusal
+	}
+	if content := ch.Message.Content; content != nil {
+		out.Content, err = contentText(*content)
+	}
+	return out, err
+}
+
+// contentText is a content: text, or an array of parts, of which those that are text
+// count: the others are thoughts or references.
+func contentText(raw json.RawMessage) (text string, err error) {
+	if json.Unmarshal(raw, &text) == nil {
+		return text, nil
+	}
+	var parts []struct {
+		Type string
+		Text *string
+	}
+	if json.Unmarshal(raw, &parts) != nil {
+		return "", unread{errors.New("has a content that is no text")}
+	}
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Text != nil && (p.Type == "text" || p.Type == "output_text" || p.Type == "") {
+			b.WriteString(*p.Text)
+		}
+	}
+	return b.String(), nil
+}
+
+// maxCount is the most tokens that a server can have counted.
+const maxCount = 1e8
+
+// usage reads what a server has counted. Where the total is more than prompt and answer,
+// the rest are thoughts that are paid for as an answer, as some servers count them.
+func usage(raw json.RawMessage) (u Usage) {
+	var counted struct {
+		Prompt float64 `json:"prompt_tokens"`
+		Answer float64 `json:"completion_tokens"`
+		Total  float64 `json:"total_tokens"`
+		Hits   float64 `json:"prompt_cache_hit_tokens"` // DeepSeek's
+		Of     struct {
+			Cached float64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+	if json.Unmarshal(raw, &counted) != nil {
+		return u
+	}
+	prompt, answer := counted.Prompt, max(counted.Answer, counted.Total-counted.Prompt)
+	if !(prompt >= 0 && prompt <= maxCount && counted.Answer >= 0 && answer <= maxCount) {
+		return u
+	}
+	return Usage{int(prompt), int(answer), int(min(max(counted.Of.Cached, counted.Hits, 0), prompt))}
 }
 
 // sleep waits, or returns the context's error.

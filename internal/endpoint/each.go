@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -30,9 +31,25 @@ const refusedInARow = 20
 // unreached is Options.Patience while the endpoint has never answered.
 const unreached = 20 * time.Second
 
+// maxUnread is how often an answer is asked for that cannot be read: it is paid for each
+// time, and most likely the next one is alike.
+const maxUnread = 3
+
+func isUnread(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.unread
+}
+
+// nobody reports whether err says that there is no connection, to an endpoint that has
+// never answered.
+func (c *Client) nobody(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.nobody && !c.gate.proven.Load()
+}
+
 // Proven says that requests like those to come have been answered before: then Each asks
 // for all, however many are refused.
-func (c *Client) Proven() { c.proven.Store(true) }
+func (c *Client) Proven() { c.gate.proven.Store(true) }
 
 // Earlier says what such answers have measured: bytes of prompts and their tokens, answers
 // and their tokens. The first estimates are by them.
@@ -166,23 +183,28 @@ func (e *each) done(i int, err error) (stop error) {
 	switch {
 	case err == nil:
 	case Transient(err):
-		patience := e.c.o.Patience
-		if !e.c.proven.Load() && !Throttled(err) {
-			patience = min(patience, unreached) // a wrong URL, most likely
+		silent, tries := e.c.gate.silent()
+		patience, pause := e.c.o.Patience, backoff(e.tries[i]-1)
+		nobody := e.c.nobody(err)
+		if !e.c.gate.proven.Load() && !Throttled(err) {
+			patience = e.c.gate.unreached // a wrong URL, most likely
 		}
-		if silent, tries := e.c.gate.silent(); silent > patience && tries > e.c.o.Retries {
+		if silent >= patience && (tries > e.c.o.Retries || nobody) {
 			return fmt.Errorf("%w: no answer for %v: check the base URL, or run the same command later", err, silent.Round(time.Second))
 		}
-		if e.tries[i] > e.c.o.Retries {
+		if e.tries[i] > e.c.o.Retries || e.tries[i] >= maxUnread && isUnread(err) {
 			e.failed[i] = err
 			return nil
 		}
-		e.again = append(e.again, again{i, time.Now().Add(backoff(e.tries[i] - 1))})
+		if nobody {
+			pause = min(pause, patience-silent) // then is the last try
+		}
+		e.again = append(e.again, again{i, time.Now().Add(pause)})
 	case Fatal(err) || !Refused(err):
 		return err
 	default:
 		e.failed[i] = err
-		if len(e.failed) >= refusedInARow && !e.c.proven.Load() {
+		if len(e.failed) >= refusedInARow && !e.c.gate.proven.Load() {
 			return fmt.Errorf("%w: so is every request so far", err)
 		}
 	}

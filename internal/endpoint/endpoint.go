@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -23,16 +22,20 @@ import (
 
 // Options describe an endpoint and how hard it may be used.
 type Options struct {
-	BaseURL           string                           // such as https://api.openai.com/v1
-	Key               string                           // sent as a bearer token; "" sends none
-	InsecureHTTP      bool                             // http:// to another machine is allowed
-	Concurrency       int                              // requests in flight at most; 0 is 16
-	RequestsPerMinute float64                          // 0: as the server's headers say
-	TokensPerMinute   float64                          // prompt and answer together; 0: as the server's headers say
-	Timeout           time.Duration                    // of one try; 0 is 10 minutes
-	Retries           int                              // tries after the first; 0 is 10, -1 is none
-	Patience          time.Duration                    // without any answer, after which Each gives up; 0 is 15 minutes
-	Say               func(format string, args ...any) // for people; nil is silent
+	BaseURL           string  // such as https://api.openai.com/v1
+	Key               string  // sent as a bearer token; "" sends none
+	InsecureHTTP      bool    // http:// to another machine is allowed
+	Concurrency       int     // requests in flight at most; 0 is 16
+	RequestsPerMinute float64 // 0: as the server's headers say
+	TokensPerMinute   float64 // prompt and answer together; 0: as the server's headers say
+
+	// The same of prompts alone and of answers alone, for endpoints that limit them apart.
+	InputTokensPerMinute, OutputTokensPerMinute float64
+
+	Timeout  time.Duration                    // of one try; 0 is 10 minutes
+	Retries  int                              // tries after the first; 0 is 10, -1 is none
+	Patience time.Duration                    // without any answer, after which Each gives up; 0 is 15 minutes
+	Say      func(format string, args ...any) // for people; nil is silent
 }
 
 // Defaults of Options.
@@ -50,8 +53,6 @@ type Client struct {
 	base *url.URL
 	http *http.Client
 	gate *gate
-
-	proven atomic.Bool // it has answered
 }
 
 // ErrOptions is wrapped by an error of New, KeyFromEnv and KeyFromFile: what the user
@@ -79,8 +80,8 @@ func New(o Options) (*Client, error) {
 	if o.Concurrency < 0 || o.Concurrency > 4096 {
 		return nil, refuse("concurrency %d: must be 1 to 4096", o.Concurrency)
 	}
-	if o.RequestsPerMinute < 0 || o.TokensPerMinute < 0 {
-		return nil, refuse("%g requests and %g tokens per minute: must not be negative", o.RequestsPerMinute, o.TokensPerMinute)
+	if o.RequestsPerMinute < 0 || o.TokensPerMinute < 0 || o.InputTokensPerMinute < 0 || o.OutputTokensPerMinute < 0 {
+		return nil, refuse("%g requests, %g tokens, %g of input and %g of output per minute: must not be negative", o.RequestsPerMinute, o.TokensPerMinute, o.InputTokensPerMinute, o.OutputTokensPerMinute)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaultConcurrency
@@ -109,6 +110,8 @@ func New(o Options) (*Client, error) {
 			IdleConnTimeout:        90 * time.Second,
 			ExpectContinueTimeout:  time.Second,
 			MaxResponseHeaderBytes: 1 << 20,
+			// A connection that is dead, which all requests share, is found out while they wait.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 20 * time.Second},
 		},
 		// A redirect is an answer, and Try refuses it: the key does not follow.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -145,6 +148,8 @@ func checkURL(base string, insecure bool) (*url.URL, error) {
 		return nil, refuse("the base URL cannot be read: give one such as https://api.openai.com/v1")
 	case u.User != nil:
 		return nil, refuse("base URL of host %q has a user or password in it: give the key in the environment", u.Host)
+	case strings.Contains(base, "@"): // a password where this does not look for one
+		return nil, refuse("the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, refuse("base URL %q: must begin with https:// or http://", base)
 	case u.Hostname() == "":

@@ -1,15 +1,20 @@
 package endpoint_test
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gad/internal/endpoint"
@@ -93,6 +98,19 @@ func TestMisbehavingServer(t *testing.T) {
 				t.Errorf("the client took %d MB of an answer without end", sent>>20)
 			}
 		}, true, "the answer has more than 32 MB"},
+		{"drop by drop", func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				w.Write([]byte(" "))
+				w.(http.Flusher).Flush()
+				time.Sleep(10 * time.Millisecond)
+			}
+		}, true, "no answer within 300ms"},
+		{"bomb", func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			z.Write(make([]byte, 200<<20))
+			z.Close()
+		}, true, "the answer has more than 32 MB"},
 		{"control", func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) {
 			endpointtest.Fail(w, 400, "x", "\x1b[31mred\nline "+strings.Repeat("long ", 100))
 		}, false, "status 400 x: [31mred line long long"},
@@ -108,8 +126,11 @@ func TestMisbehavingServer(t *testing.T) {
 				return c.Number == 0
 			}}
 			o := endpoint.Options{}
-			if x.name == "slow" {
+			switch x.name {
+			case "slow":
 				o.Timeout = 200 * time.Millisecond
+			case "drop by drop":
+				o.Timeout = 300 * time.Millisecond
 			}
 			c := start(t, s, o)
 			_, err := c.Try(t.Context(), ask("hello"))
@@ -181,6 +202,28 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
+// TestTLS: what no other try mends is said at once.
+func TestTLS(t *testing.T) {
+	plain := httptest.NewServer(nil)
+	defer plain.Close()
+	own := httptest.NewUnstartedServer(nil)
+	own.Config.ErrorLog = log.New(io.Discard, "", 0)
+	own.StartTLS()
+	defer own.Close()
+	for base, want := range map[string]string{
+		strings.Replace(plain.URL, "http:", "https:", 1): ": speaks http and not https: check the base URL",
+		own.URL: ": its certificate is not accepted: x509: certificate signed by unknown authority",
+	} {
+		c, err := endpoint.New(endpoint.Options{BaseURL: base + "/v1", Key: secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Chat(t.Context(), ask("a")); err == nil || !endpoint.Fatal(err) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for _, x := range []struct {
 		o    endpoint.Options
@@ -191,12 +234,14 @@ func TestOptions(t *testing.T) {
 		{endpoint.Options{BaseURL: "ftp://a/v1"}, `endpoint: base URL "ftp://a/v1": must begin with https:// or http://`},
 		{endpoint.Options{BaseURL: "https:///v1"}, `endpoint: base URL "https:///v1": has no host`},
 		{endpoint.Options{BaseURL: "https://me:" + secret + "@a/v1"}, `endpoint: base URL of host "a" has a user or password in it: give the key in the environment`},
+		{endpoint.Options{BaseURL: "me:" + secret + "@a/v1"}, `endpoint: the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment`},
+		{endpoint.Options{BaseURL: "https//me:" + secret + "@a/v1"}, `endpoint: the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment`},
 		{endpoint.Options{BaseURL: "https://a/v1?key=" + secret}, `endpoint: base URL of host "a" has a query or a fragment: give the part before /chat/completions`},
 		{endpoint.Options{BaseURL: "https://a/v1/chat/completions"}, `endpoint: base URL "https://a/v1/chat/completions": give the part before /chat/completions`},
 		{endpoint.Options{BaseURL: "http://a/v1"}, `endpoint: base URL "http://a/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
 		{endpoint.Options{BaseURL: "https://a/v1", Key: secret + "\n"}, "endpoint: the key has spaces, line ends or other characters that no key has"},
 		{endpoint.Options{BaseURL: "https://a/v1", Concurrency: 5000}, "endpoint: concurrency 5000: must be 1 to 4096"},
-		{endpoint.Options{BaseURL: "https://a/v1", TokensPerMinute: -1}, "endpoint: 0 requests and -1 tokens per minute: must not be negative"},
+		{endpoint.Options{BaseURL: "https://a/v1", TokensPerMinute: -1}, "endpoint: 0 requests, -1 tokens, 0 of input and 0 of output per minute: must not be negative"},
 	} {
 		_, err := endpoint.New(x.o)
 		if err == nil || err.Error() != x.want || !errors.Is(err, endpoint.ErrOptions) {
@@ -278,6 +323,34 @@ func TestEach(t *testing.T) {
 	}
 }
 
+// TestUnreadAnswers: an answer that has come and cannot be read is asked for three times,
+// since each is paid for; half an answer as often as is allowed.
+func TestUnreadAnswers(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"choices":[{"message":{"content":{"text":"a"}}}]}`:                                        3,
+		`{"choices":[{"index":0,"message":{"content":"a"}},{"index":0,"message":{"content":"b"}}]}`: 3,
+		`{"choices":[{"message":{"content":"a`:                                                      6,
+		`{"choices":[{"message":{"content":"a"},"finish_reason":"error"}]}`:                         6,
+	} {
+		s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			if c.Prompt == "0" {
+				fmt.Fprint(w, body)
+			}
+			return c.Prompt == "0"
+		}}
+		bubble(t, s, endpoint.Options{Retries: 5}, func(t *testing.T, c *endpoint.Client) {
+			err := c.Each(t.Context(), 3, func(ctx context.Context, i int) error {
+				_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+				return err
+			})
+			var failures endpoint.Failures
+			if !errors.As(err, &failures) || len(failures) != 1 || failures[0].Tries != want || len(s.Calls()) != want+2 {
+				t.Errorf("%s: %d calls, %v", body, len(s.Calls()), err)
+			}
+		})
+	}
+}
+
 // TestEachStops: no endpoint is asked for ever that cannot answer.
 func TestEachStops(t *testing.T) {
 	for _, x := range []struct {
@@ -354,42 +427,88 @@ func TestJournal(t *testing.T) {
 			t.Fatalf("cut at %d: ends with %q", cut, now[max(0, len(now)-60):])
 		}
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"2"`, `"key:"2"`, 1)), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	for _, dropped := range []int{1, 0} {
-		j, err := endpoint.OpenJournal(vfs.OS, path)
-		if err != nil || j.Len() != 9 || j.Dropped() != dropped {
-			t.Fatalf("a damaged line: %v", err)
-		}
-		if err := j.Close(); err != nil {
+	for _, damaged := range []string{"2", "0"} { // also the first line: the others have been paid for
+		if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"`+damaged, `"key:"`+damaged, 1)), 0o666); err != nil {
 			t.Fatal(err)
 		}
+		for _, dropped := range []int{1, 0} {
+			j, err := endpoint.OpenJournal(vfs.OS, path)
+			if err != nil || j.Len() != 9 || j.Dropped() != dropped {
+				t.Fatalf("a damaged line: %v", err)
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if err := os.WriteFile(path, []byte("my diary\n{}\n"), 0o666); err != nil {
+	if err := os.WriteFile(path, make([]byte, 4096), 0o666); err != nil { // what a loss of power may leave of a first line
 		t.Fatal(err)
 	}
-	if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": its first line is no record: give another output, or remove the file") {
-		t.Errorf("got %v", err)
+	if j, err := endpoint.OpenJournal(vfs.OS, path); err != nil || j.Len() != 0 {
+		t.Errorf("zeros: %v", err)
+	} else if err := errors.Join(j.Append("new", 1), j.Close()); err != nil {
+		t.Error(err)
+	}
+	for _, diary := range []string{"my diary\n{}\n", "my diary", `{"my": "diary"}`} { // also without a line end
+		if err := os.WriteFile(path, []byte(diary), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": has no record of a journal: give another output, or remove the file") {
+			t.Errorf("got %v", err)
+		}
+		if raw, err := os.ReadFile(path); err != nil || string(raw) != diary {
+			t.Errorf("%v: %q has become %q", err, diary, raw)
+		}
 	}
 }
 
-// TestNobodyThere: an endpoint that cannot be reached is given up within seconds, with the
-// reason.
+// TestNobodyThere: an endpoint that cannot be reached is given up after 20 seconds, and
+// not at the end of a pause after them, with the reason; also where there is one request,
+// which would be tried for minutes. Time is the bubble's.
 func TestNobodyThere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("slow: left out with -short")
-	}
 	s := &endpointtest.Server{}
-	c := start(t, s, endpoint.Options{Patience: time.Second})
+	if _, err := endpointtest.Start(s); err != nil {
+		t.Fatal(err)
+	}
 	s.Close()
-	begin := time.Now()
-	err := c.Each(t.Context(), 1000, func(ctx context.Context, i int) error {
-		_, err := c.Try(ctx, ask(fmt.Sprint(i)))
-		return err
+	// One that has answered before is waited for, at a pace that harms nobody.
+	synctest.Test(t, func(t *testing.T) {
+		c, err := endpoint.New(endpoint.Options{BaseURL: s.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Proven()
+		begin := time.Now()
+		var calls atomic.Int32
+		err = c.Each(t.Context(), 1000, func(ctx context.Context, i int) error {
+			calls.Add(1)
+			_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+			return err
+		})
+		if took := time.Since(begin); err == nil || took < 15*time.Minute || took > 17*time.Minute || calls.Load() > 200 {
+			t.Errorf("%d calls in %v: %v", calls.Load(), took, err)
+		}
 	})
-	if took := time.Since(begin); err == nil || took > time.Minute || !strings.Contains(err.Error(), ": cannot connect: connection refused: no answer for ") || !strings.HasSuffix(err.Error(), "s: check the base URL, or run the same command later") {
-		t.Errorf("after %v: %v", took, err)
+	for _, n := range []int{1, 1000} {
+		for _, concurrency := range []int{1, 16} {
+			synctest.Test(t, func(t *testing.T) {
+				c, err := endpoint.New(endpoint.Options{BaseURL: s.URL, Concurrency: concurrency})
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				err = c.Each(t.Context(), n, func(ctx context.Context, i int) error {
+					_, err := c.Try(ctx, ask(fmt.Sprint(i)))
+					return err
+				})
+				if took := time.Since(begin); took != 20*time.Second {
+					t.Errorf("%d requests, %d at a time: given up after %v", n, concurrency, took)
+				}
+				if err == nil || !strings.HasSuffix(err.Error(), ": cannot connect: connection refused: no answer for 20s: check the base URL, or run the same command later") {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
 	}
 }
 

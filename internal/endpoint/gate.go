@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,6 +25,9 @@ type gate struct {
 	most int           // in flight, as the user says
 	say  func(string, ...any)
 
+	unreached time.Duration // after which Each gives up where there is no connection
+	proven    atomic.Bool   // it has answered
+
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when inflight falls or limit grows
 	inflight int
@@ -34,12 +38,27 @@ type gate struct {
 	streak   int       // failures since the last answer
 	pauses   int       // of our own choice, since then
 	healthy  time.Time // the last answer, or the start
-	requests pace
-	tokens   pace
-	given    [2]bool // requests, tokens a minute: by the user
+	paces    [quantities]pace
+	given    [quantities]bool // by the user
 
 	promptBytes, promptTokens, answerTokens, choices float64 // of answered requests
 }
+
+// What an endpoint may limit, in a minute.
+const (
+	requests = iota
+	tokens   // of prompts and answers together
+	inputTokens
+	outputTokens
+	quantities
+)
+
+var quantityNames = [quantities]string{"requests", "tokens", "input tokens", "output tokens"}
+
+// amount is so much of each.
+type amount [quantities]float64
+
+func amountOf(input, output float64) amount { return amount{1, input + output, input, output} }
 
 // pace earns units at a rate. at is when all that has been sent was earned.
 type pace struct {
@@ -64,29 +83,45 @@ func (p *pace) set(at, now time.Time, slack time.Duration) {
 	}
 }
 
-// earn is when so many units have been earned, counted from the last ones.
+// slackOf is the slack of a quantity.
+func slackOf(quantity int) time.Duration {
+	if quantity == requests {
+		return requestSlack
+	}
+	return tokenSlack
+}
+
+// earn is when so many units have been earned, counted from the last ones. A request
+// of more than a minute's units is sent after a minute: it can never have more.
 func (p *pace) earn(units float64, now time.Time) time.Time {
 	if p.perSecond <= 0 {
 		return now
 	}
-	return p.at.Add(time.Duration(units / p.perSecond * float64(time.Second)))
+	return p.at.Add(p.takes(units))
+}
+
+// takes is how long so many units take to earn, at most maxDebt.
+func (p *pace) takes(units float64) time.Duration {
+	seconds := units / p.perSecond
+	return time.Duration(min(max(seconds, -maxDebt.Seconds()), maxDebt.Seconds()) * float64(time.Second))
 }
 
 // pass is what a request takes through the gate.
 type pass struct {
 	epoch     int
-	tokens    float64 // estimated
-	bytes     int     // of the prompt
+	estimate  amount
+	bytes     int // of the prompt
 	choices   int
 	maxTokens int
 }
 
 func newGate(o Options) *gate {
-	g := &gate{turn: make(chan struct{}, 1), most: o.Concurrency, say: o.Say, changed: make(chan struct{}), limit: float64(min(4, o.Concurrency)), healthy: time.Now()}
+	g := &gate{turn: make(chan struct{}, 1), most: o.Concurrency, say: o.Say, changed: make(chan struct{}), limit: float64(min(4, o.Concurrency)), healthy: time.Now(), unreached: min(o.Patience, unreached)}
 	now := time.Now()
-	g.requests = pace{o.RequestsPerMinute / 60, now}
-	g.tokens = pace{o.TokensPerMinute / 60, now}
-	g.given = [2]bool{o.RequestsPerMinute > 0, o.TokensPerMinute > 0}
+	for i, perMinute := range [quantities]float64{o.RequestsPerMinute, o.TokensPerMinute, o.InputTokensPerMinute, o.OutputTokensPerMinute} {
+		g.paces[i] = pace{perMinute / 60, now}
+		g.given[i] = perMinute > 0
+	}
 	return g
 }
 
@@ -110,12 +145,20 @@ func (g *gate) enter(ctx context.Context, r Request) (*pass, error) {
 			wait = time.Hour
 		}
 		if wait <= 0 {
-			p.tokens = g.estimate(p)
-			requests, tokens := g.requests.earn(1, now), g.tokens.earn(p.tokens, now)
-			wait = max(requests.Sub(now), tokens.Sub(now))
+			p.estimate = g.estimate(p)
+			var earned [quantities]time.Time
+			for i := range g.paces {
+				earned[i] = g.paces[i].earn(p.estimate[i], now)
+				wait = max(wait, earned[i].Sub(now))
+			}
 			if wait <= 0 {
-				g.requests.set(requests, now, requestSlack)
-				g.tokens.set(tokens, now, tokenSlack)
+				for i := range g.paces {
+					if g.paces[i].perSecond <= 0 {
+						p.estimate[i] = 0 // not charged: it is when it is counted, if there is a limit by then
+						continue
+					}
+					g.paces[i].set(earned[i], now, slackOf(i))
+				}
 				g.inflight++
 				p.epoch = g.epoch
 				g.mu.Unlock()
@@ -143,17 +186,17 @@ const (
 	guessBytes  = 4
 )
 
-// estimate is the tokens that a request will be found to have, by the answers so far. A
+// estimate is what a request will be found to have, by the answers so far. A
 // guess that is too low is made up for when the first answers come; few are in flight
 // until then.
-func (g *gate) estimate(p *pass) float64 {
+func (g *gate) estimate(p *pass) amount {
 	guess := float64(guessAnswer)
 	if p.maxTokens > 0 {
 		guess = min(guess, float64(p.maxTokens))
 	}
 	perToken := (guessBytes*guessAnswer + g.promptBytes) / (guessAnswer + g.promptTokens)
 	answer := (guess + g.answerTokens) / (1 + g.choices)
-	return float64(p.bytes)/max(perToken, 0.1) + answer*float64(p.choices)
+	return amountOf(float64(p.bytes)/max(perToken, 0.1), answer*float64(p.choices))
 }
 
 // maxDebt bounds what a wrong estimate, or a server's wrong count, can cost in time.
@@ -194,6 +237,9 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 		if wait == 0 && (e.kind == throttled && first || g.streak > int(g.limit) && !g.until.After(now)) {
 			wait = backoff(g.pauses)
 			g.pauses++
+			if e.nobody && !g.proven.Load() {
+				wait = min(wait, max(0, g.unreached-now.Sub(g.healthy))) // when Each gives up
+			}
 		}
 		g.cool(now, wait, e.Error())
 	}
@@ -215,42 +261,102 @@ func (g *gate) cool(now time.Time, wait time.Duration, why string) {
 	g.until = now.Add(wait)
 }
 
-// answered corrects the pace by what the server has counted.
+// answered corrects the pace by what the server has counted, or by the length of the
+// text where it does not count.
 func (g *gate) answered(p *pass, a *Answer, now time.Time) {
+	prompt, answer := float64(a.Usage.PromptTokens), float64(a.Usage.CompletionTokens)
 	if a.Usage == (Usage{}) {
-		return
+		prompt = float64(p.bytes) / guessBytes
+		for _, ch := range a.Choices {
+			answer += float64(len(ch.Content)) / guessBytes
+		}
 	}
 	g.promptBytes += float64(p.bytes)
-	g.promptTokens += float64(a.Usage.PromptTokens)
-	g.answerTokens += float64(a.Usage.CompletionTokens)
+	g.promptTokens += prompt
+	g.answerTokens += answer
 	g.choices += float64(p.choices)
-	if g.tokens.perSecond > 0 {
-		wrong := float64(a.Usage.PromptTokens) + float64(a.Usage.CompletionTokens) - p.tokens
-		g.tokens.set(g.tokens.at.Add(time.Duration(wrong/g.tokens.perSecond*float64(time.Second))), now, tokenSlack)
+	counted := amountOf(prompt, answer)
+	for i := tokens; i < quantities; i++ {
+		if x := &g.paces[i]; x.perSecond > 0 {
+			x.set(x.at.Add(x.takes(counted[i]-p.estimate[i])), now, tokenSlack)
+		}
 	}
 }
 
-// learn reads the limits of a server's headers, for what the user has not given.
+// limitHeaders are the headers that state an endpoint's limits. Whoever speaks OpenAI's
+// API has the first names; Cerebras and Mistral say the time too; the others are
+// Anthropic's, which sends them beside its compatible endpoint's. Headers that do not say
+// minutes are left out, such as Fireworks' x-ratelimit-limit-tokens-prompt, which is by
+// the second.
+var limitHeaders = []struct {
+	quantity                int
+	limit, remaining, reset string
+}{
+	{requests, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
+	{requests, "X-Ratelimit-Limit-Requests-Minute", "X-Ratelimit-Remaining-Requests-Minute", "X-Ratelimit-Reset-Requests-Minute"},
+	{requests, "X-Ratelimit-Limit-Req-Minute", "X-Ratelimit-Remaining-Req-Minute", "X-Ratelimit-Reset-Req-Minute"},
+	{requests, "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
+	{tokens, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+	{tokens, "X-Ratelimit-Limit-Tokens-Minute", "X-Ratelimit-Remaining-Tokens-Minute", "X-Ratelimit-Reset-Tokens-Minute"},
+	{tokens, "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"},
+	{inputTokens, "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
+	{outputTokens, "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
+}
+
+// learn reads the limits of a server's headers, for what the user has not given; the
+// lowest where several are about the same.
 func (g *gate) learn(h http.Header, now time.Time) {
-	for i, which := range []struct {
-		name string
-		pace *pace
-	}{{"requests", &g.requests}, {"tokens", &g.tokens}} {
-		if !g.given[i] {
-			if x, err := strconv.ParseFloat(h.Get("X-Ratelimit-Limit-"+which.name), 64); err == nil && x >= 1 && x <= 1e12 && x/60 != which.pace.perSecond {
-				if which.pace.perSecond == 0 {
-					which.pace.at = now
-					g.say("the endpoint allows %.0f %s a minute", x, which.name)
-				}
-				which.pace.perSecond = x / 60
-			}
+	var limits [quantities]float64
+	for _, x := range limitHeaders {
+		if limit, err := strconv.ParseFloat(h.Get(x.limit), 64); err == nil && limit >= 1 && limit <= 1e12 && (limits[x.quantity] == 0 || limit < limits[x.quantity]) {
+			limits[x.quantity] = limit
 		}
-		if h.Get("X-Ratelimit-Remaining-"+which.name) == "0" {
-			if d, err := time.ParseDuration(h.Get("X-Ratelimit-Reset-" + which.name)); err == nil && d > 0 && d <= maxRetryAfter {
-				g.cool(now, d, "the endpoint's limit of "+which.name+" is used up")
-			}
+		// Retry-After says better how long: a reset is when the whole limit is there again.
+		if left, err := strconv.ParseFloat(h.Get(x.remaining), 64); err == nil && left <= 0 && h.Get("Retry-After") == "" {
+			g.cool(now, resetIn(h.Get(x.reset), serverTime(h, now)), "the endpoint's limit of "+quantityNames[x.quantity]+" is used up")
 		}
 	}
+	for i, limit := range limits {
+		p := &g.paces[i]
+		if g.given[i] || limit == 0 || limit/60 == p.perSecond {
+			continue
+		}
+		if p.perSecond == 0 {
+			p.at = now
+			g.say("the endpoint allows %.0f %s a minute", limit, quantityNames[i])
+		}
+		p.perSecond = limit / 60
+	}
+}
+
+// serverTime is the time by the server's clock, by which it gives dates; now where it
+// does not say.
+func serverTime(h http.Header, now time.Time) time.Time {
+	if t, err := http.ParseTime(h.Get("Date")); err == nil {
+		return t
+	}
+	return now
+}
+
+// resetIn reads a duration such as 6m0s, seconds, a date of RFC 3339 or a Unix time; what
+// is none of them, past or far away is 0.
+func resetIn(s string, now time.Time) (d time.Duration) {
+	const unix = 1e9 // seconds: no time of a limit is that long
+	if x, err := strconv.ParseFloat(s, 64); err == nil && x < unix {
+		return wish(x)
+	} else if err == nil && x < unix*1e6 {
+		if x >= unix*100 { // milliseconds
+			x /= 1000
+		}
+		return wish(x - float64(now.Unix()))
+	}
+	if d, err := time.ParseDuration(s); err == nil {
+		return wish(d.Seconds())
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return wish(t.Sub(now).Seconds())
+	}
+	return 0
 }
 
 // silent is how long the endpoint has not answered, 0 while it does.

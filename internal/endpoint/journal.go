@@ -45,7 +45,7 @@ type journalLine struct {
 
 // OpenJournal opens the journal at path, or begins one. A last line that a kill has cut
 // short is dropped, and so are lines that a loss of power has garbled: see Dropped. A file
-// whose first line is no record is no journal, and an error.
+// without a record is no journal, and an error.
 func OpenJournal(fsys vfs.FS, path string) (*Journal, error) {
 	j := &Journal{path: path, records: map[string]json.RawMessage{}}
 	j.moved = sync.NewCond(&j.mu)
@@ -81,9 +81,12 @@ func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
 		return false, fmt.Errorf("endpoint: journal %s: is a folder: remove it, or give another output", j.path)
 	}
 	r := bufio.NewReaderSize(f, 1<<20)
-	for n := 1; ; n++ {
+	for {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
+			if len(j.records) == 0 && (j.dropped > 0 || !begins(line)) {
+				return false, fmt.Errorf("endpoint: journal %s: has no record of a journal: give another output, or remove the file", j.path)
+			}
 			return len(line) > 0, nil
 		}
 		if err != nil {
@@ -91,14 +94,20 @@ func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
 		}
 		var l journalLine
 		if err := json.Unmarshal(line, &l); err != nil || l.Key == "" || len(l.Record) == 0 {
-			if n == 1 {
-				return false, fmt.Errorf("endpoint: journal %s: its first line is no record: give another output, or remove the file", j.path)
-			}
 			j.dropped++
 			continue
 		}
 		j.put(l.Key, l.Record)
 	}
+}
+
+// begins reports whether a text may be the beginning of a record that a kill has cut
+// short, or the zeros that a loss of power has left of it. Anything else, such as a text
+// of one line, is somebody's file and must not be emptied.
+func begins(line []byte) bool {
+	const record = `{"key":"`
+	line = bytes.TrimLeft(line, "\x00")
+	return bytes.HasPrefix(line, []byte(record)[:min(len(line), len(record))])
 }
 
 // put keeps the first record of a key.

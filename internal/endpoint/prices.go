@@ -2,12 +2,12 @@ package endpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -16,16 +16,22 @@ import (
 
 // Price is what a model costs, in USD per million tokens.
 type Price struct {
-	Input  float64 `json:"input"`
-	Output float64 `json:"output"`
+	Input, Output float64
+	Cached        float64 // input that the endpoint had in a cache
 }
 
-// Cost is the price of so many tokens.
+// Cost is the price of so many tokens, none of them from a cache.
 func (p Price) Cost(prompt, answer float64) float64 {
 	return (prompt*p.Input + answer*p.Output) / 1e6
 }
 
-// ReadPrice reads a model's price from a file {"MODEL": {"input": 2.5, "output": 10}}.
+// Of is the price of what a server has counted.
+func (p Price) Of(u Usage) float64 {
+	return p.Cost(float64(u.PromptTokens), float64(u.CompletionTokens)) - float64(u.CachedTokens)*(p.Input-p.Cached)/1e6
+}
+
+// ReadPrice reads a model's price from a file {"MODEL": {"input": 2.5, "output": 10}}; where
+// a model has a price of "cached_input" too, tokens from a cache cost that.
 func ReadPrice(fsys vfs.FS, path, model string) (Price, error) {
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,17 +50,24 @@ func ReadPrice(fsys vfs.FS, path, model string) (Price, error) {
 	if err != nil {
 		return Price{}, fmt.Errorf("endpoint: price file: %w", err)
 	}
-	var list map[string]Price
+	var list map[string]struct {
+		Input, Output *float64
+		Cached        *float64 `json:"cached_input"`
+	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&list); err != nil {
 		return Price{}, fmt.Errorf(`endpoint: price file %s: %v: write {"MODEL": {"input": 2.5, "output": 10}}, in USD per million tokens`, path, err)
 	}
-	p, ok := list[model]
+	x, ok := list[model]
 	if !ok {
 		return Price{}, fmt.Errorf("endpoint: price file %s: has no model %q, only %s", path, model, strings.Join(slices.Sorted(maps.Keys(list)), ", "))
 	}
-	if !(p.Input >= 0 && p.Output >= 0) || math.IsInf(p.Input+p.Output, 0) {
+	if x.Input == nil || x.Output == nil {
+		return Price{}, fmt.Errorf("endpoint: price file %s: model %q: needs input and output: write 0 for what costs nothing", path, model)
+	}
+	p := Price{Input: *x.Input, Output: *x.Output, Cached: *cmp.Or(x.Cached, x.Input)}
+	if !(p.Input >= 0 && p.Output >= 0 && p.Cached >= 0) {
 		return Price{}, fmt.Errorf("endpoint: price file %s: model %q: prices must not be negative", path, model)
 	}
 	return p, nil

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"time"
@@ -66,14 +67,42 @@ func Start(s *Server) (*Server, error) {
 	}
 	s.listener = l
 	s.URL = "http://" + l.Addr().String() + "/v1"
+	s.server = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
+	go s.server.Serve(l)
+	return s, nil
+}
+
+func (s *Server) handler() http.Handler {
 	s.before, s.answered = map[string]int{}, map[string]int{}
 	s.files, s.batches = map[string]*file{}, map[string]*batch{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.chat)
 	s.batchRoutes(mux)
-	s.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go s.server.Serve(l)
-	return s, nil
+	return mux
+}
+
+// Transport is a server that is not started: a client's requests are answered where they
+// are made, without a network, so that a test can have a time of its own. Takes is how
+// long an answer takes.
+func Transport(s *Server, takes time.Duration) http.RoundTripper {
+	s.URL = "http://127.0.0.1:1/v1" // nobody is asked there
+	return transport{s.handler(), takes}
+}
+
+type transport struct {
+	h     http.Handler
+	takes time.Duration
+}
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	t.h.ServeHTTP(w, r)
+	select {
+	case <-time.After(t.takes):
+		return w.Result(), nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
 }
 
 // Close ends the server and its connections.
@@ -264,7 +293,8 @@ func HalfJSON(w http.ResponseWriter) {
 var WrongTypes = []string{
 	`[]`, `null`, `"text"`, `42`, `{}`, `{"choices":{}}`, `{"choices":[]}`, `{"choices":[null]}`, `{"choices":["a"]}`,
 	`{"choices":[{"message":"text"}]}`, `{"choices":[{"message":{"content":7}}]}`, `{"choices":[{"index":"0","message":{"content":"a"}}]}`,
-	`{"choices":[{"message":{}}]}`, `{"choices":[{"message":{"content":"a"}}],"usage":"many"}`,
+	`{"choices":[{"message":{}}]}`, `{"choices":[{"message":{"content":null}}]}`, `{"choices":[{"message":{"content":{"text":"a"}}}]}`,
+	`{"choices":[{"message":{"content":"half an an"},"finish_reason":"error"}]}`, `{"error":{"message":"no","code":502}}`,
 	`{"choices":[{"index":0,"message":{"content":"a"}},{"index":0,"message":{"content":"b"}}]}`,
 	`<html>not JSON at all</html>`, ``,
 }

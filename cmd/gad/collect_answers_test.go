@@ -1,0 +1,209 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/internal/endpoint/endpointtest"
+)
+
+// put writes a file of lines.
+func put(t *testing.T, name string, lines ...string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drop removes a file.
+func drop(t *testing.T, name string) {
+	t.Helper()
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCollectBlankPrompts: what asks nothing is not sent, and is named before anything is
+// asked.
+func TestCollectBlankPrompts(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{})
+	put(t, "prompts.jsonl",
+		`{"content":"one"}`,
+		`{"content":" \n\t"}`,
+		`{"content":[{"role":"system","content":"be brief"}]}`,
+		`{"content":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":""}]}`,
+		`{"content":"two"}`)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big"}
+	const left = "left out, as they have no prompt (no user turn, or a blank one): rows 1, 2, 3\n"
+	if out, _ := must(t, append(line, "--dry-run")...); !strings.HasPrefix(out, left+"big: 2 answers to 2 rows; ") || len(s.Calls()) > 0 {
+		t.Errorf("prints %q, %d calls", out, len(s.Calls()))
+	}
+	out, said := must(t, line...)
+	rows := collected(t, "rows.jsonl")
+	if !strings.HasPrefix(out, "rows.jsonl: 2 answers to 5 prompts\n") || strings.Count(said, left) != 1 || len(s.Calls()) != 2 || len(rows) != 2 || rows[1].Teacher != "answer 0 to two" {
+		t.Errorf("prints %q, says %q, %d calls, %d rows", out, said, len(s.Calls()), len(rows))
+	}
+	put(t, "prompts.jsonl", `{"content":""}`, `{"content":" "}`)
+	code, out, said := gad(append(line[:5:5], append([]string{"others.jsonl"}, line[6:]...)...)...)
+	if want := "gad: data: prompts.jsonl: no row has a prompt: there is nothing to ask: name their column with --content-key\n"; code != exitInput || out != "" || said != want {
+		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
+	}
+	if _, err := os.Stat("others.jsonl.journal"); err == nil {
+		t.Error("a journal of nothing was made")
+	}
+}
+
+// TestCollectEmptyAnswers: they are named and left out, and not paid for again unless that
+// is asked for.
+func TestCollectEmptyAnswers(t *testing.T) {
+	t.Chdir(t.TempDir())
+	well := map[string]bool{"a": true}
+	s := teacher(t, &endpointtest.Server{Answer: func(c endpointtest.Call, choice int) (string, string) {
+		if well[c.Prompt] || well["all"] {
+			return endpointtest.Echo(c, choice)
+		}
+		return " ", map[string]string{"b": "content_filter", "c": "length"}[c.Prompt]
+	}})
+	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big"}
+	run := func(calls, rows int, want string, extra ...string) {
+		t.Helper()
+		before := len(s.Calls())
+		out, _ := must(t, append(slices.Clone(line), extra...)...)
+		if n := len(s.Calls()) - before; n != calls || len(collected(t, "rows.jsonl")) != rows || !strings.Contains(out, want) {
+			t.Errorf("%d calls, %d rows, prints %q", n, len(collected(t, "rows.jsonl")), out)
+		}
+		drop(t, "rows.jsonl")
+	}
+	both := "the teacher has answered without text: rows 1 (content_filter), 2 (length): remove rows.jsonl and give --retry-empty to ask them again\n"
+	run(3, 1, both)
+	run(0, 1, both)
+	run(2, 1, both, "--retry-empty") // once each, however often it is empty
+	well["b"] = true
+	run(2, 2, "the teacher has answered without text: row 2 (length): ", "--retry-empty")
+	run(0, 2, "the teacher has answered without text: row 2 (length): ") // the second answer is found behind the first
+	run(2, 6, "", "--n", "3", "--retry-empty", "--limit", "2")           // two more of each: one of b has text
+	well["all"] = true
+	run(1, 3, "", "--retry-empty")
+
+	well = map[string]bool{}
+	line[5] = "none.jsonl"
+	code, out, said := gad(line...)
+	if want := "gad: collect: none.jsonl: there is no answer to write: the teacher has answered without text: rows 0 (), 1 (content_filter), 2 (length): --retry-empty asks them again\n"; code != exitFailed || out != "" || !strings.HasSuffix(said, strings.Replace(want, "()", "(no finish_reason)", 1)) {
+		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
+	}
+}
+
+// TestCollectSeeds: with a seed, answers to the same prompt have seeds of their own: an
+// endpoint gives the same answer to the same seed, and takes the money again.
+func TestCollectSeeds(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s by %v"}}]}`, c.Prompt, c.Raw["seed"]) // n is not known
+		return true
+	}})
+	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"a"}`)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big", "--seed", "7"}
+	for n, want := range []string{"", "a by 7, b by 7, a by 1031", "a by 7, a by 8, b by 7, b by 8, a by 1031, a by 1032"} {
+		if n == 0 {
+			continue
+		}
+		var got []string
+		must(t, append(line, "--n", fmt.Sprint(n))...)
+		for _, r := range collected(t, "rows.jsonl") {
+			got = append(got, r.Teacher)
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("-n %d: %v", n, got)
+		}
+		drop(t, "rows.jsonl")
+	}
+}
+
+// TestCollectUncounted: --max-cost holds at an endpoint that counts no tokens, and the
+// tally says how it was counted.
+func TestCollectUncounted(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s"}}]}`, strings.Repeat("long", 1000))
+		return true
+	}})
+	promptFile(t, "prompts.jsonl", 10)
+	put(t, "prices.json", `{"big": {"input": 0, "output": 1000}}`)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--prices", "prices.json", "--concurrency", "1"}
+	code, _, said := gad(append(line, "--max-cost", "5.5")...)
+	if want := "collect: the answers so far have cost $6.00, which is --max-cost 5.5: the same command with a higher one asks for the others\n"; code != exitFailed || !strings.HasSuffix(said, want) || len(s.Calls()) != 6 {
+		t.Errorf("exit status %d, %q, %d calls", code, said, len(s.Calls()))
+	}
+	out, _ := must(t, line...)
+	if want := "counted by the endpoint, and at 4 bytes per token where it counts nothing (10 of 10 requests): 22 tokens of prompts, 10k of answers, $10.00 (by this command: 8 tokens of prompts, 4000 of answers, $4.00)\n"; !strings.Contains(out, want) {
+		t.Errorf("prints %s want %s", out, want)
+	}
+}
+
+// TestCollectCached: tokens from a cache cost what the file says of them, or the full price.
+func TestCollectCached(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"a"}}],"usage":{"prompt_tokens":1000,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":800}}}`)
+		return true
+	}})
+	promptFile(t, "prompts.jsonl", 10)
+	for prices, want := range map[string]string{
+		`{"big": {"input": 1000, "output": 10000, "cached_input": 100}}`: "10k tokens of prompts (8000 from a cache), 100 of answers, $3.80\n", // 10 (0.2 + 0.08 + 0.1)
+		`{"big": {"input": 1000, "output": 10000, "cached_input": 0}}`:   "10k tokens of prompts (8000 from a cache), 100 of answers, $3.00\n",
+		`{"big": {"input": 1000, "output": 10000}}`:                      "10k tokens of prompts (8000 from a cache), 100 of answers, $11.00\n",
+	} {
+		put(t, "prices.json", prices)
+		out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--prices", "prices.json")
+		if !strings.Contains(out, want) {
+			t.Errorf("%s: prints %s", prices, out)
+		}
+		drop(t, "rows.arrow")
+		drop(t, "rows.arrow.journal")
+	}
+}
+
+// TestCollectOddAnswers: an answer as an array of parts, or with usage that is no usage,
+// is paid for once.
+func TestCollectOddAnswers(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		if c.Prompt == "a" {
+			fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":[{"type":"text","text":"in parts"}]}}],"usage":{"prompt_tokens":1.0,"completion_tokens":2.0}}`)
+		} else {
+			fmt.Fprint(w, `{"choices":[{"finish_reason":"model_length","message":{"content":"cut"}}],"usage":"many"}`)
+		}
+		return true
+	}})
+	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
+	out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.parquet", "--base-url", s.URL, "--model", "big")
+	rows := collected(t, "rows.parquet")
+	if len(s.Calls()) != 2 || len(rows) != 2 || rows[0].Teacher != "in parts" || rows[1].Teacher != "cut" || rows[0].Unfinished() || !rows[1].Unfinished() || !strings.Contains(out, "1 cut short (finish_reason length or the like: ") {
+		t.Errorf("%d calls, %+v, prints %s", len(s.Calls()), rows, out)
+	}
+}
+
+// TestJournalOfBefore: what earlier versions have paid for is found. A change of the keys
+// would have everybody pay again.
+func TestJournalOfBefore(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{})
+	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":[{"role":"system","content":"s"},{"role":"user","content":"b"}]}`, `{"content":"a"}`)
+	put(t, "rows.jsonl.journal", // of the first version that collected
+		`{"key":"settings","record":{"model":"big","system":"be brief","temperature":0.5,"top_p":0.9,"max_tokens":100,"seed":3,"extra":{"a":[true],"b":1}}}`,
+		`{"key":"fb21917996c5739c0b03252c98c35e82/0","record":{"choices":[{"content":"one","finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1"}}`,
+		`{"key":"07b07d917e5d68d4461cda53e3d0bb43/0","record":{"choices":[{"content":"two","finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1","batch":true}}`,
+		`{"key":"098e0433b72565d8d3fd8414f41e859f/0","record":{"choices":[{"content":"three","finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1"}}`)
+	must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big",
+		"--system", "be brief", "--temperature", "0.5", "--top-p", "0.9", "--max-tokens", "100", "--seed", "3", "--extra", `{"b":1,"a":[true]}`)
+	rows := collected(t, "rows.jsonl")
+	if len(s.Calls()) > 0 || len(rows) != 3 || rows[0].Teacher+rows[1].Teacher+rows[2].Teacher != "onetwothree" || rows[1].Finish != "length" {
+		t.Errorf("%d calls, %+v", len(s.Calls()), rows)
+	}
+}
