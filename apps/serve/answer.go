@@ -89,7 +89,7 @@ func (s *Server) completions(x *exchange) *apiError {
 	f, q := x.f, &query{}
 	s.common(f, q)
 	q.echo = f.boolean("echo")
-	if raw := f.take("logprobs"); raw != nil {
+	if raw := f.take("logprobs"); raw != nil && string(raw) != "false" { // as a chat has it
 		q.ranked = true
 		if err := json.Unmarshal(raw, &q.top); err != nil || q.top < 0 || q.top > 5 {
 			f.fail("logprobs", "must be an integer from 0 to 5")

@@ -2,10 +2,13 @@ package serve
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -112,5 +115,58 @@ func TestOtherWaysToSpeakHTTP(t *testing.T) {
 			}
 		}
 		conn.Close()
+	}
+}
+
+// What is streamed adds up to what is sent at once: text, tokens with their offsets, ends and
+// numbers of tokens, with stops that fall anywhere, several answers, and an echo.
+func TestStreamedIsWhole(t *testing.T) {
+	r := run(t, Options{})
+	rng := rand.New(rand.NewPCG(3, 4))
+	ends := map[string]int{}
+	for i := range 40 {
+		body := fmt.Sprintf(`"seed":%d,"max_tokens":%d,"n":%d,"temperature":%g,"ignore_eos":%t`, i, 1+rng.IntN(40), 1+rng.IntN(3), []float64{0, 0.8, 1.5}[i%3], i%2 == 0)
+		path, ask := "/v1/completions", fmt.Sprintf(`{"prompt":["Hä 世","x"],"echo":%t,"logprobs":%d,`, i%4 == 0, i%6)
+		if i%3 == 1 {
+			path, ask = "/v1/chat/completions", fmt.Sprintf(`{"messages":[{"role":"user","content":"Hä 世"}],"logprobs":true,"top_logprobs":%d,`, i%20)
+		}
+		if i%5 > 1 { // a stop from the middle of the answer without one
+			c := r.ask(path, ask+body+`}`).Choices[0]
+			if rs := []rune(c.Text + c.Message.Content); len(rs) > 4 {
+				at := rng.IntN(len(rs) - 3)
+				raw, _ := json.Marshal([]string{string(rs[at : at+1+rng.IntN(3)]), "\ufffd\ufffd"})
+				body += `,"stop":` + string(raw)
+			}
+		}
+		whole := r.ask(path, ask+body+`}`)
+		parts := make([]choiceOut, len(whole.Choices))
+		list := r.events(path, ask+body+`,"stream":true,"stream_options":{"include_usage":true}}`)
+		for _, e := range list {
+			for _, c := range e.Choices {
+				p := &parts[c.Index]
+				p.Index, p.Text, p.Message.Content = c.Index, p.Text+c.Text, p.Message.Content+c.Delta.Content
+				if p.Finish != nil {
+					t.Errorf("%d: choice %d has something after its end: %+v", i, c.Index, c)
+				}
+				if p.Finish = c.Finish; c.Delta.Role != "" {
+					p.Message.Role = c.Delta.Role
+				}
+				if l := c.Logprobs; l != nil && p.Logprobs == nil {
+					p.Logprobs = l
+				} else if l != nil {
+					a := p.Logprobs
+					a.Tokens, a.Logp, a.Top, a.Offset, a.Content = append(a.Tokens, l.Tokens...), append(a.Logp, l.Logp...), append(a.Top, l.Top...), append(a.Offset, l.Offset...), append(a.Content, l.Content...)
+				}
+			}
+		}
+		if !reflect.DeepEqual(parts, whole.Choices) || !reflect.DeepEqual(list[len(list)-1].Usage, whole.Usage) {
+			t.Errorf("%d: %s%s}:\nstreamed %+v %+v\nwhole    %+v %+v", i, ask, body, parts, list[len(list)-1].Usage, whole.Choices, whole.Usage)
+		}
+		for _, c := range whole.Choices {
+			ends[*c.Finish]++
+		}
+	}
+	if ends["stop"] < 10 || ends["length"] < 10 {
+		t.Errorf("ends %v: the test shows little", ends)
 	}
 }

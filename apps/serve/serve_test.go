@@ -647,7 +647,7 @@ func TestRefused(t *testing.T) {
 	if u := r.ask("/v1/completions", `{"prompt":"x","max_tokens":2,"stream_options":{"include_usage":true}}`).Usage; u == nil || u.Prompt != 1 {
 		t.Errorf("usage %+v", u)
 	}
-	r.ask("/v1/completions", `{"prompt":"x","max_tokens":2,"best_of":1,"suffix":null,"logprobs":null,"temperature":null}`)
+	r.ask("/v1/completions", `{"prompt":"x","max_tokens":2,"best_of":1,"suffix":null,"logprobs":false,"temperature":null}`)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, line := range r.said {
