@@ -166,7 +166,7 @@ class Chart {
       const sorted = lines.flatMap(l => l.y).sort((a, b) => a - b);
       lo = sorted[Math.floor(sorted.length * 0.02)]; hi = sorted[Math.ceil(sorted.length * 0.98) - 1];
     } else for (const y of all) { if (y < lo) lo = y; if (y > hi) hi = y; }
-    const to = y => log ? Math.log10(y) : y;
+    const to = y => log ? Math.log10(y) : Math.max(-8e307, Math.min(8e307, y)); // so that their distance is a number
     if (lo > hi) { lo = 0; hi = 1; }
     lo = to(lo); hi = to(hi);
     if (hi - lo < Math.abs(hi) * 1e-9 + 1e-300) { const pad = Math.abs(hi) * 0.1 || 1; lo -= pad; hi += pad; }
