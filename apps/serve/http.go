@@ -125,7 +125,7 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		}
 	}
 	if !known {
-		return refuse(http.StatusNotFound, "there is nothing at this path: see doc/serve.md").coded("not_found")
+		return refuse(http.StatusNotFound, "there is nothing at this path: %s", otherPath(r.URL.Path)).coded("not_found")
 	}
 	if r.Method != to.method && !(r.Method == http.MethodHead && to.method == http.MethodGet) {
 		x.w.Header().Set("Allow", to.method)
@@ -173,6 +173,16 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		return f.err
 	}
 	return to.answer(s, x)
+}
+
+// otherPath is where what was looked for at a path may be.
+func otherPath(path string) string {
+	for _, p := range []string{"/v1" + path, strings.TrimPrefix(path, "/v1"), strings.TrimSuffix(path, "/")} {
+		if _, ok := routes[p]; ok {
+			return "try " + p
+		}
+	}
+	return "see doc/serve.md"
 }
 
 // noModel refuses a model of another name.

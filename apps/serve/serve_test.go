@@ -587,6 +587,9 @@ var refused = []struct {
 	{"/detokenize", `{"tokens":null}`, 400, "tokens", "tokens: is missing"},
 	{"/detokenize", `{"tokens":[1514]}`, 400, "tokens", "tokens: token 0: id 1514 is outside the vocabulary of 1514"},
 	{"/v1/embeddings", `{}`, 404, "", "there is nothing at this path: see doc/serve.md"},
+	{"/chat/completions", `{}`, 404, "", "there is nothing at this path: try /v1/chat/completions"},
+	{"/v1/tokenize", `{}`, 404, "", "there is nothing at this path: try /tokenize"},
+	{"/v1/completions/", `{}`, 404, "", "there is nothing at this path: try /v1/completions"},
 	{"/v1/models", `{}`, 405, "", "this path takes GET"},
 }
 
