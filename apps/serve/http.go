@@ -150,7 +150,6 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		e.Type = "rate_limit_error"
 		return e
 	}
-	control := http.NewResponseController(x.w)
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, r.Body, s.o.Body))
 	var large *http.MaxBytesError
 	switch {
@@ -159,7 +158,6 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	case err != nil:
 		return refuse(http.StatusBadRequest, "the body cannot be read")
 	}
-	control.SetReadDeadline(time.Time{}) // ends with the body: from now on a read waits for the client to hang up
 	f, bad := parse(body)
 	if bad != nil {
 		return bad
