@@ -235,7 +235,7 @@ func (t *talk) answer(text string) error {
 				what, out = t.where("message")+" with the system message", "shorten one of them"
 			}
 		}
-		t.refuse("the %s has %d tokens, the model takes %d: %s", what, len(prompt), t.l.m.Config().MaxPosition, out)
+		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt), t.l.m.Config().MaxPosition, out)
 		return nil
 	}
 	limit = min(limit, room)

@@ -164,7 +164,7 @@ func TestChat(t *testing.T) {
 	// A conversation that the model has no room for is not answered, and can begin anew.
 	code, out, said = talking(t, strings.Repeat("Add 1+2+3\n", 20)+"/reset\nAdd 1+2+3\n", settings...)
 	ends := regexp.MustCompile(`gad: chat: (\d+) lines got no answer: ([0-9, ]+)(\.\.\.)?\n$`).FindStringSubmatch(said)
-	if ends == nil || !strings.Contains(said, " of line 20 has ") || !strings.Contains(said, " tokens, the model takes 128: /reset begins a new one\n") || !strings.HasSuffix(out, first) || code != exitFailed {
+	if ends == nil || !strings.Contains(said, " of line 20 has ") || !strings.Contains(said, " tokens, the model takes 128 with the answer: /reset begins a new one\n") || !strings.HasSuffix(out, first) || code != exitFailed {
 		t.Fatalf("exit status %d, %q\n%s", code, out, said)
 	}
 	if n := strings.Count(said, "/reset begins"); ends[1] != fmt.Sprint(n) || !strings.HasPrefix(ends[2], fmt.Sprintf("%d, %d, ", 21-n, 22-n)) {
