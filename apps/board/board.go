@@ -92,7 +92,8 @@ type Board struct {
 // Open reads the runs at paths. A folder that holds no run itself stands for the runs
 // directly in it, such as those of gad demo, and for those that begin there later.
 func Open(fsys vfs.FS, paths []string) (*Board, error) {
-	b := &Board{fs: vfs.OrDisk(fsys), now: time.Now, seen: map[string]bool{}}
+	// A page that another board has left open does not take this one for that.
+	b := &Board{fs: vfs.OrDisk(fsys), now: time.Now, seen: map[string]bool{}, version: int(time.Now().UnixMilli())}
 	for _, path := range paths {
 		dirs, err := b.expand(path)
 		if err != nil {

@@ -224,6 +224,36 @@ func TestFollows(t *testing.T) {
 	}
 }
 
+// A run that was resumed and is further on than before, when somebody looks again, is seen
+// as it is now: verdict, curves, and the scores of steps that were computed again.
+func TestResumedUnseen(t *testing.T) {
+	f := begin(t, filepath.Join(t.TempDir(), "run"), report.Options{TotalSteps: 40, Command: "gad train"})
+	b := show(t, f.dir)
+	to := func(last int, from int, acc, score float64) {
+		for step := from; step <= last; step++ {
+			values := game(step)
+			values["critic/d_acc_distinct"] = acc
+			f.step(step, values)
+			f.samples(step, report.Sample{Row: 1, Prompt: "p", Student: "s", Teacher: "t", StudentScore: score})
+		}
+	}
+	to(30, 1, 0.8, 1)
+	before := b.Summary()
+	if r, sc := before.Runs[0], b.scores()[0]; r.Verdict != "healthy" || sc.Student.P50[20] != 1 || len(sc.Step) != 30 {
+		t.Fatalf("%s, scores %v", r.Verdict, sc.Student.P50)
+	}
+	f.rec.Close()
+	f = begin(t, f.dir, report.Options{TotalSteps: 40, ResumeStep: 5, Command: "gad resume"})
+	to(30, 6, 1, 2)
+	after := b.Summary()
+	if r := after.Runs[0]; r.Verdict != "sick" || r.Last["critic/d_acc_distinct"] != 1 || r.Judged != 30 || after.Version == before.Version {
+		t.Errorf("%s, d_acc %v, %d steps judged, version %d after %d", r.Verdict, r.Last["critic/d_acc_distinct"], r.Judged, after.Version, before.Version)
+	}
+	if sc := b.scores()[0]; sc.Student.P50[20] != 2 || sc.Student.P50[4] != 1 {
+		t.Errorf("scores %v", sc.Student.P50)
+	}
+}
+
 // Damage is shown as such, and what can be read is shown beside it.
 func TestDamage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
@@ -539,5 +569,11 @@ func TestSince(t *testing.T) {
 	f.step(1, game(1))
 	if again := ask(s.Version); len(again.Runs) != 1 || again.Runs[0].Steps != 1 {
 		t.Errorf("after a step: %+v", again)
+	}
+	// A page that a board of other runs has left open asks the next one, at the same port.
+	time.Sleep(50 * time.Millisecond)
+	b = show(t, begin(t, filepath.Join(t.TempDir(), "run"), report.Options{}).dir)
+	if other := ask(s.Version); len(other.Runs) != 1 || other.Version <= s.Version {
+		t.Errorf("another board has version %d after %d", other.Version, s.Version)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +48,9 @@ func dom(t *testing.T, url string) string {
 // In a browser the planted texts are seen, and none of them has run: live and as a file.
 func TestHostileTextInABrowser(t *testing.T) {
 	chromium(t)
-	b := show(t, infested(t))
+	other := begin(t, filepath.Join(t.TempDir(), "other"), report.Options{})
+	other.step(1, game(1))
+	b := show(t, infested(t), other.dir)
 	b.now = time.Now
 	d, err := b.Document(Limits{Points: Points, Steps: 3})
 	if err != nil {
@@ -66,6 +69,9 @@ func TestHostileTextInABrowser(t *testing.T) {
 			t.Errorf("%s: a planted text has run:\n%.1000s", url, seen)
 		}
 		body := seen[strings.Index(seen, "<main"):strings.Index(seen, "</main>")] // a file's data follow
+		if !regexp.MustCompile(`<p id="error"[^>]* hidden`).MatchString(body) {
+			t.Errorf("%s: %s", url, regexp.MustCompile(`<p id="error".*?</p>`).FindString(body))
+		}
 		if strings.Contains(body, "<script") {
 			t.Errorf("%s: a script stands in the page", url)
 		}

@@ -90,6 +90,8 @@ func Writable(fsys vfs.FS, path string) (err error) {
 		return fmt.Errorf("board: %s: %w", path, vfs.Target(err))
 	case info.IsDir():
 		return fmt.Errorf("%w: board: %s: is a folder: give the name of a file", trainer.ErrConfig, path)
+	case !info.Mode().IsRegular(): // a pipe would keep who opens it waiting
+		return fmt.Errorf("%w: board: %s: is not a regular file: give the name of one", trainer.ErrConfig, path)
 	}
 	f, err := fsys.Open(path)
 	if err != nil {

@@ -57,7 +57,7 @@ func infested(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	grow(t, filepath.Join(dir, "metrics.jsonl"), `{"step":26,`+string(metric)+`:1}`+"\n"+planted[0]+"\n"+`{"step":27,"`+`<script>document.title=1`+`":"<b>"}`+"\n")
+	grow(t, filepath.Join(dir, "metrics.jsonl"), `{"step":26,`+string(metric)+`:1,"constructor":2,"__proto__":3,"toString":4}`+"\n"+planted[0]+"\n"+`{"step":27,"`+`<script>document.title=1`+`":"<b>"}`+"\n")
 	var list []report.Sample
 	for i, text := range planted {
 		list = append(list, report.Sample{Row: i, Prompt: text, Student: text + " s", Teacher: "t " + text, StudentScore: float64(i), TeacherScore: math.NaN(), Advantage: 1})
@@ -186,5 +186,11 @@ func TestWrite(t *testing.T) {
 	}
 	if _, err := d.Write(nil, dir); err == nil || err.Error() != "configuration: board: "+dir+": is a folder: give the name of a file" {
 		t.Errorf("a folder: %v", err)
+	}
+	if runtime.GOOS == "windows" {
+		return
+	}
+	if _, err := d.Write(nil, os.DevNull); err == nil || err.Error() != "configuration: board: "+os.DevNull+": is not a regular file: give the name of one" {
+		t.Errorf("a device: %v", err)
 	}
 }

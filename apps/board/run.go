@@ -108,9 +108,10 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 			r.problems = append(r.problems, err.Error())
 		}
 	}
-	before := len(r.curves.Steps)
+	before, sessions := r.curves.Anew, len(r.log.Sessions)
 	note(r.curves.Read(fsys, r.path))
-	if len(r.curves.Steps) < before {
+	note(r.log.Read(fsys, r.path))
+	if r.curves.Anew != before || len(r.log.Sessions) != sessions {
 		r.judged, r.scores = 0, nil // resumed: what came after is computed again
 	}
 	if n := r.curves.Bad; n > 0 {
@@ -119,13 +120,12 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 			r.problems = append(r.problems, fmt.Sprintf("metrics.jsonl: %d more lines are no records", n-len(r.curves.Damaged)))
 		}
 	}
-	note(r.log.Read(fsys, r.path))
 	note(r.listSamples(fsys))
 	note(r.readSettings(fsys))
 	r.readStage(fsys)
 	mark := func() string {
 		w := r.log.Word()
-		return fmt.Sprint(len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.samples), r.config, r.stage, r.problems)
+		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.samples), r.config, r.stage, r.problems)
 	}
 	// To ask for the holder tries the lock. Where it was free, that is not done again until the
 	// folder has changed: it could be in the way of who takes the lock in the same moment.

@@ -1,13 +1,13 @@
 package serve
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -21,6 +21,7 @@ type query struct {
 	chat     bool
 	prompts  [][]int32
 	texts    []string // of the prompts, for echo
+	lead     []int    // tokens before each text that are not in it, for its log-probabilities
 	n        int
 	limit    int // tokens of an answer
 	sampling model.Sampling
@@ -69,11 +70,11 @@ func (s *Server) common(f *fields, q *query) {
 	q.stream = f.boolean("stream")
 	if raw := f.take("stream_options"); raw != nil {
 		o, bad := parse(raw)
-		if bad != nil || !q.stream {
-			f.fail("stream_options", "must be an object, beside stream")
+		if bad != nil {
+			f.fail("stream_options", "must be an object")
 			return
 		}
-		q.usage = o.boolean("include_usage")
+		q.usage = o.boolean("include_usage") // an answer that is not streamed has it anyway
 		if o.boolean("include_obfuscation") {
 			o.fail("include_obfuscation", "cannot be done here: leave it out, or give false")
 		}
@@ -88,7 +89,7 @@ func (s *Server) completions(x *exchange) *apiError {
 	f, q := x.f, &query{}
 	s.common(f, q)
 	q.echo = f.boolean("echo")
-	if raw := f.take("logprobs"); raw != nil {
+	if raw := f.take("logprobs"); raw != nil && string(raw) != "false" { // as a chat has it
 		q.ranked = true
 		if err := json.Unmarshal(raw, &q.top); err != nil || q.top < 0 || q.top > 5 {
 			f.fail("logprobs", "must be an integer from 0 to 5")
@@ -130,8 +131,8 @@ func (s *Server) prompts(f *fields, q *query) {
 	switch {
 	case json.Unmarshal(raw, &text) == nil:
 		texts = []string{text}
-	case bytes.Contains(raw, []byte("null")) && json.Unmarshal(raw, &texts) != nil: // would be read as token 0
-		f.fail("prompt", "has a null among the token ids")
+	case hasNull(raw): // would be read as token 0, or as an empty text
+		f.fail("prompt", "has a null among the texts or token ids")
 		return
 	case json.Unmarshal(raw, &ids) == nil && len(ids) > 0:
 		lists = [][]int32{ids}
@@ -147,7 +148,11 @@ func (s *Server) prompts(f *fields, q *query) {
 		return
 	}
 	for _, t := range texts {
-		q.prompts, q.texts = append(q.prompts, s.tok.EncodeSpecial(t)), append(q.texts, t)
+		ids := s.tok.EncodeSpecial(t)
+		q.prompts, q.texts = append(q.prompts, ids), append(q.texts, t)
+		if q.echo && q.ranked {
+			q.lead = append(q.lead, leading(ids, s.tok.Encode(t)))
+		}
 	}
 	vocab := s.m.Config().Vocab
 	for i, l := range lists {
@@ -162,6 +167,16 @@ func (s *Server) prompts(f *fields, q *query) {
 			q.texts = append(q.texts, s.tok.Decode(l, false))
 		}
 	}
+}
+
+// leading is how many tokens a post-processor has put before a text.
+func leading(special, plain []int32) int {
+	for n := range len(special) - len(plain) {
+		if slices.Equal(special[n:n+len(plain)], plain) {
+			return n
+		}
+	}
+	return len(special) - len(plain)
 }
 
 // fits refuses a prompt that has no tokens, or too many for an answer of limit tokens.
@@ -266,13 +281,14 @@ func contentOf(raw json.RawMessage) (text string, ok bool) {
 	if json.Unmarshal(raw, &parts) != nil || len(parts) == 0 {
 		return "", false
 	}
+	var b strings.Builder
 	for _, p := range parts {
 		if p.Type != "text" || p.Text == nil {
 			return "", false
 		}
-		text += *p.Text
+		b.WriteString(*p.Text)
 	}
-	return text, true
+	return b.String(), true
 }
 
 // answer has the engine do what q asks, and sends it.
@@ -344,7 +360,8 @@ type written struct {
 	text   strings.Builder
 	list   *logprobs // of completions
 	chat   []chatLogprob
-	offset int // of the next token in the text
+	shown  *tokenizer.Stream // the text so far, for the offsets of tokens
+	offset int               // characters of it
 	tokens int
 }
 
@@ -451,13 +468,7 @@ func (b *builder) part(x *exchange, index int, p part) error {
 			chat = append(chat, b.s.chatLogprob(t))
 		}
 	} else if b.q.ranked {
-		list = &logprobs{Tokens: []string{}, Logprobs: []*float32{}, Top: []map[string]float32{}, Offsets: []int{}}
-		if p.echo {
-			w.add(list, b.s, model.Token{ID: b.q.prompts[index/b.q.n][0]}, true)
-		}
-		for _, t := range p.tokens {
-			w.add(list, b.s, t, false)
-		}
+		list = b.logprobs(w, index/b.q.n, p)
 	}
 	if b.q.stream {
 		c := map[string]any{"index": index, "logprobs": nil, "finish_reason": nil}
@@ -484,6 +495,31 @@ func (b *builder) part(x *exchange, index int, p part) error {
 		}
 	}
 	return nil
+}
+
+// logprobs are those of the tokens of a part of a completion.
+func (b *builder) logprobs(w *written, prompt int, p part) *logprobs {
+	l := &logprobs{Tokens: []string{}, Logprobs: []*float32{}, Top: []map[string]float32{}, Offsets: []int{}}
+	if !p.echo {
+		if w.shown == nil {
+			w.shown = b.s.tok.Stream(true)
+		}
+		for _, t := range p.tokens {
+			w.add(l, b.s, t, false, true)
+		}
+		return l
+	}
+	w.shown = b.s.tok.Stream(false)
+	lead := 0
+	if b.q.lead != nil {
+		lead = b.q.lead[prompt]
+	}
+	w.add(l, b.s, model.Token{ID: b.q.prompts[prompt][0]}, true, lead == 0)
+	for i, t := range p.tokens {
+		w.add(l, b.s, t, false, i+1 >= lead)
+	}
+	w.shown, w.offset = nil, utf8.RuneCountInString(p.text)
+	return l
 }
 
 // end is the event of a choice's end.
@@ -531,11 +567,18 @@ type logprobs struct {
 
 // add appends a token; nothing is known about the first of a prompt. The token itself is
 // always among the most probable that are named, so that whoever looks whether it is the
-// best finds it. Where two tokens are written alike the more probable is named.
-func (w *written) add(l *logprobs, s *Server, t model.Token, first bool) {
-	text := s.written(t.ID)
-	l.Tokens, l.Offsets = append(l.Tokens, text), append(l.Offsets, w.offset)
-	w.offset += utf8.RuneCount(s.tok.Piece(t.ID))
+// best finds it. Where two tokens are written alike the more probable is named. Tokens that
+// share a character have its offset.
+func (w *written) add(l *logprobs, s *Server, t model.Token, first, shown bool) {
+	text, at := s.written(t.ID), w.offset
+	if shown {
+		out := w.shown.Next(t.ID)
+		w.offset += utf8.RuneCountInString(out)
+		if piece := s.tok.Piece(t.ID); out != "" && utf8.Valid(piece) { // after what it cuts off
+			at = w.offset - utf8.RuneCount(piece)
+		}
+	}
+	l.Tokens, l.Offsets = append(l.Tokens, text), append(l.Offsets, at)
 	if first {
 		l.Logprobs, l.Top = append(l.Logprobs, nil), append(l.Top, nil)
 		return

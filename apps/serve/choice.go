@@ -103,9 +103,8 @@ func (c *choice) hand(text string) {
 func (c *choice) done(a model.Completion) {
 	rest := ""
 	if !c.ended {
-		var stop bool
-		rest, stop = c.take(c.text.End())
-		if !stop {
+		rest, c.ended = c.take(c.text.End())
+		if !c.ended {
 			rest += c.held
 		}
 	}
@@ -113,7 +112,7 @@ func (c *choice) done(a model.Completion) {
 		c.hand(rest)
 	}
 	finish := "stop"
-	if a.Truncated {
+	if a.Truncated && !c.ended {
 		finish = "length"
 	}
 	c.of.mu.Lock()

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // apiError is an error as OpenAI's clients read it.
@@ -46,11 +49,14 @@ type fields struct {
 // parse reads a body, which is one JSON object.
 func parse(body []byte) (*fields, *apiError) {
 	f := &fields{}
+	if !utf8.Valid(body) { // would be read as U+FFFD
+		return nil, refuse(http.StatusBadRequest, "the body is not UTF-8 text")
+	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := dec.Decode(&f.m); err != nil || f.m == nil {
 		return nil, refuse(http.StatusBadRequest, "the body is not a JSON object")
 	}
-	if dec.More() {
+	if _, err := dec.Token(); err != io.EOF {
 		return nil, refuse(http.StatusBadRequest, "the body has something behind its JSON object")
 	}
 	return f, nil
@@ -109,9 +115,9 @@ func (f *fields) boolean(name string) (x bool) {
 // unable are parameters of the interface that are understood and not done: each is refused
 // unless it says what is done anyway.
 var unable = map[string][]string{
-	"frequency_penalty":  {"0", "0.0"},
-	"presence_penalty":   {"0", "0.0"},
-	"repetition_penalty": {"1", "1.0"},
+	"frequency_penalty":  {"0"},
+	"presence_penalty":   {"0"},
+	"repetition_penalty": {"1"},
 	"logit_bias":         {"{}"},
 	"suffix":             {`""`},
 	"tools":              {"[]"},
@@ -122,6 +128,19 @@ var unable = map[string][]string{
 	"modalities":         {`["text"]`},
 	"store":              {"false"},
 	"service_tier":       {`"auto"`, `"default"`},
+	"reasoning_effort":   {`"none"`},
+	// Those of vLLM.
+	"echo":                       {"false"},
+	"min_tokens":                 {"0"},
+	"length_penalty":             {"1"},
+	"use_beam_search":            {"false"},
+	"stop_token_ids":             {"[]"},
+	"include_stop_str_in_output": {"false"},
+	"skip_special_tokens":        {"true"},
+	"add_generation_prompt":      {"true"},
+	"continue_final_message":     {"false"},
+	"chat_template_kwargs":       {"{}"},
+	"return_token_strs":          {"false"},
 }
 
 // indifferent are parameters that change no answer.
@@ -139,11 +158,12 @@ func (f *fields) rest() *apiError {
 	sort.Strings(names)
 	for _, name := range names {
 		raw := f.take(name)
+		if raw == nil { // null asks for nothing
+			continue
+		}
 		allowed, known := unable[name]
-		var compact bytes.Buffer
 		switch {
-		case raw == nil && known:
-		case json.Compact(&compact, raw) == nil && known && slices.Contains(allowed, compact.String()):
+		case slices.ContainsFunc(allowed, func(v string) bool { return alike(raw, v) }):
 		case known:
 			f.fail(name, "cannot be done here: leave it out, or give %s", strings.Join(allowed, " or "))
 		default:
@@ -151,6 +171,31 @@ func (f *fields) rest() *apiError {
 		}
 	}
 	return f.err
+}
+
+// alike reports whether raw is the value: 0.0 is 0.
+func alike(raw json.RawMessage, value string) bool {
+	x, err := strconv.ParseFloat(string(raw), 64)
+	if y, not := strconv.ParseFloat(value, 64); err == nil && not == nil {
+		return x == y
+	}
+	var compact bytes.Buffer
+	return json.Compact(&compact, raw) == nil && compact.String() == value
+}
+
+// hasNull reports whether there is a null in a value.
+func hasNull(raw json.RawMessage) bool {
+	if !bytes.Contains(raw, []byte("null")) {
+		return false
+	}
+	for dec := json.NewDecoder(bytes.NewReader(raw)); ; {
+		switch t, err := dec.Token(); {
+		case err != nil:
+			return false
+		case t == nil:
+			return true
+		}
+	}
 }
 
 // short is a name from a stranger as it may stand in an error.

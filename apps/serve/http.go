@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -35,12 +34,16 @@ var routes = map[string]route{
 	"/health":              {http.MethodGet, true, (*Server).health},
 	"/metrics":             {http.MethodGet, false, (*Server).metrics},
 	"/v1/models":           {http.MethodGet, false, (*Server).models},
+	"/v1/models/{model}":   {http.MethodGet, false, (*Server).model},
 	"/tokenizer_info":      {http.MethodGet, false, (*Server).tokenizerInfo},
 	"/tokenize":            {http.MethodPost, false, (*Server).tokenize},
 	"/detokenize":          {http.MethodPost, false, (*Server).detokenize},
 	"/v1/completions":      {http.MethodPost, false, (*Server).completions},
 	"/v1/chat/completions": {http.MethodPost, false, (*Server).chat},
 }
+
+// modelPath is what the name of a model follows.
+const modelPath = "/v1/models/"
 
 // exchange is one request and its answer.
 type exchange struct {
@@ -61,6 +64,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	path := r.URL.Path
+	if strings.HasPrefix(path, modelPath) {
+		path = "/v1/models/{model}"
+	}
 	to, ok := routes[path]
 	if !ok {
 		path = "other"
@@ -111,15 +117,15 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		return refuse(http.StatusForbidden, "the Host header names another machine than this: gad serve listens for this machine alone (--listen)").coded("host_not_allowed")
 	}
 	if s.o.Key != "" && !to.open {
-		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		sum := sha256.Sum256([]byte(given))
-		if subtle.ConstantTimeCompare(sum[:], s.key[:]) != 1 || !ok {
+		if subtle.ConstantTimeCompare(sum[:], s.key[:]) != 1 || !strings.EqualFold(scheme, "Bearer") {
 			x.w.Header().Set("WWW-Authenticate", "Bearer")
 			return refuse(http.StatusUnauthorized, "the API key is missing or wrong: send Authorization: Bearer KEY").coded("invalid_api_key")
 		}
 	}
 	if !known {
-		return refuse(http.StatusNotFound, "there is nothing at this path: see doc/serve.md").coded("not_found")
+		return refuse(http.StatusNotFound, "there is nothing at this path: %s", otherPath(r.URL.Path)).coded("not_found")
 	}
 	if r.Method != to.method && !(r.Method == http.MethodHead && to.method == http.MethodGet) {
 		x.w.Header().Set("Allow", to.method)
@@ -144,8 +150,6 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		e.Type = "rate_limit_error"
 		return e
 	}
-	control := http.NewResponseController(x.w)
-	control.SetReadDeadline(time.Now().Add(bodyTime))
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, r.Body, s.o.Body))
 	var large *http.MaxBytesError
 	switch {
@@ -154,7 +158,6 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	case err != nil:
 		return refuse(http.StatusBadRequest, "the body cannot be read")
 	}
-	control.SetReadDeadline(time.Time{})
 	f, bad := parse(body)
 	if bad != nil {
 		return bad
@@ -162,7 +165,7 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	x.f = f
 	var name string
 	if f.into("model", "a string", &name) && name != s.o.Name {
-		return refuse(http.StatusNotFound, "model: there is none of that name: this one is %q", s.o.Name).about("model").coded("model_not_found")
+		return s.noModel()
 	}
 	if f.err != nil {
 		return f.err
@@ -170,8 +173,27 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	return to.answer(s, x)
 }
 
-// localName reports whether a Host header names this machine itself.
+// otherPath is where what was looked for at a path may be.
+func otherPath(path string) string {
+	for _, p := range []string{"/v1" + path, strings.TrimPrefix(path, "/v1"), strings.TrimSuffix(path, "/")} {
+		if _, ok := routes[p]; ok {
+			return "try " + p
+		}
+	}
+	return "see doc/serve.md"
+}
+
+// noModel refuses a model of another name.
+func (s *Server) noModel() *apiError {
+	return refuse(http.StatusNotFound, "model: there is none of that name: this one is %q", s.o.Name).about("model").coded("model_not_found")
+}
+
+// localName reports whether a Host header names this machine itself. Without one the client
+// speaks HTTP/1.0, which no browser does.
 func localName(host string) bool {
+	if host == "" {
+		return true
+	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -270,8 +292,19 @@ func (s *Server) metrics(x *exchange) *apiError {
 }
 
 func (s *Server) models(x *exchange) *apiError {
-	return x.reply(http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{
-		"id": s.o.Name, "object": "model", "created": s.created, "owned_by": "gad", "max_model_len": s.o.Context}}})
+	return x.reply(http.StatusOK, map[string]any{"object": "list", "data": []any{s.card()}})
+}
+
+func (s *Server) model(x *exchange) *apiError {
+	if strings.TrimPrefix(x.r.URL.Path, modelPath) != s.o.Name {
+		return s.noModel()
+	}
+	return x.reply(http.StatusOK, s.card())
+}
+
+// card is the model as a list of models has it.
+func (s *Server) card() map[string]any {
+	return map[string]any{"id": s.o.Name, "object": "model", "created": s.created, "owned_by": "gad", "max_model_len": s.o.Context}
 }
 
 // tokenizerInfo is what lm-evaluation-harness asks of a remote tokenizer.
@@ -294,12 +327,12 @@ func (s *Server) tokenizerInfo(x *exchange) *apiError {
 func (s *Server) tokenize(x *exchange) *apiError {
 	f := x.f
 	special := true
-	f.into("add_special_tokens", "true or false", &special)
+	asked := f.into("add_special_tokens", "true or false", &special)
 	var prompt string
 	given := f.into("prompt", "a string", &prompt)
 	messages := f.take("messages")
-	if messages != nil {
-		f.boolean("add_generation_prompt")
+	if messages != nil && asked && special {
+		f.fail("add_special_tokens", "the chat template says which tokens are around messages: leave it out, or give false")
 	}
 	if err := f.rest(); err != nil {
 		return err
@@ -326,7 +359,7 @@ func (s *Server) tokenize(x *exchange) *apiError {
 
 func (s *Server) detokenize(x *exchange) *apiError {
 	var ids []int32
-	if bytes.Contains(x.f.m["tokens"], []byte("null,")) || bytes.Contains(x.f.m["tokens"], []byte("null]")) { // would be read as token 0
+	if raw := x.f.m["tokens"]; string(raw) != "null" && hasNull(raw) { // would be read as token 0
 		x.f.fail("tokens", "has a null among the ids")
 	}
 	if !x.f.into("tokens", "a list of token ids", &ids) && x.f.err == nil {

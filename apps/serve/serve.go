@@ -49,7 +49,7 @@ const (
 var (
 	connections = 512 // at the same time; others wait to be accepted
 	headerTime  = 10 * time.Second
-	bodyTime    = 60 * time.Second
+	bodyTime    = 60 * time.Second // for a whole request, also one that is refused before its body is read
 	idleTime    = 2 * time.Minute
 	writeTime   = 30 * time.Second // for a client to take what it is sent
 )
@@ -115,7 +115,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	worked, served := make(chan error, 1), make(chan error, 1)
 	go func() { worked <- s.work(running, engine) }()
-	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quietLog()}
+	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quietLog()}
 	go func() { served <- web.Serve(limited(l, connections)) }()
 	var failed error
 	select {

@@ -54,7 +54,12 @@ func run(t testing.TB, o Options) *running {
 // runOf is run, of a model with a final norm of NaNs if it is broken.
 func runOf(t testing.TB, o Options, broken bool) *running {
 	t.Helper()
-	tok, err := tokenizer.Load("../../testdata/tokenizer/qwen2")
+	return runWith(t, o, broken, "qwen2")
+}
+
+func runWith(t testing.TB, o Options, broken bool, tokens string) *running {
+	t.Helper()
+	tok, err := tokenizer.Load("../../testdata/tokenizer/" + tokens)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -526,8 +531,11 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":[[1],[]]}`, 400, "prompt", "prompt 1: prompt: is empty: give at least one token"},
 	{"/v1/completions", `{"prompt":[1,"x"]}`, 400, "prompt", "prompt: must be a string, a list of strings, a list of token ids or a list of such lists"},
 	{"/v1/completions", `{"prompt":[1,-1]}`, 400, "prompt", "prompt: prompt 0: token 1: id -1 is outside the vocabulary of 1514"},
-	{"/v1/completions", `{"prompt":[1,null]}`, 400, "prompt", "prompt: has a null among the token ids"},
-	{"/v1/completions", `{"prompt":["a",null]}`, 400, "prompt", "prompt 1: prompt: is empty: give at least one token"},
+	{"/v1/completions", `{"prompt":"x"}}`, 400, "", "the body has something behind its JSON object"},
+	{"/v1/completions", "{\"prompt\":\"\xe4x\"}", 400, "", "the body is not UTF-8 text"},
+	{"/v1/completions", `{"prompt":[1,null]}`, 400, "prompt", "prompt: has a null among the texts or token ids"},
+	{"/v1/completions", `{"prompt":[[1],[2, null ]]}`, 400, "prompt", "prompt: has a null among the texts or token ids"},
+	{"/v1/completions", `{"prompt":["a",null]}`, 400, "prompt", "prompt: has a null among the texts or token ids"},
 	{"/v1/completions", `{"prompt":[1514]}`, 400, "prompt", "prompt: prompt 0: token 0: id 1514 is outside the vocabulary of 1514"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":300}`, 400, "prompt", "prompt: has 1 tokens: with an answer of 300 that is more than the 256 of this server: lower one of the two"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":0}`, 400, "max_tokens", "max_tokens: 0: must be from 1 to 1073741824"},
@@ -544,10 +552,14 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":"x","stop":""}`, 400, "stop", "stop: a string of 0 bytes: each must have 1 to 1024"},
 	{"/v1/completions", `{"prompt":"x","stop":[1]}`, 400, "stop", "stop: must be a string or a list of strings"},
 	{"/v1/completions", `{"prompt":"x","stop":["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]}`, 400, "stop", "stop: 17 strings: at most 16 are taken"},
-	{"/v1/completions", `{"prompt":"x","frequency_penalty":0.5}`, 400, "frequency_penalty", "frequency_penalty: cannot be done here: leave it out, or give 0 or 0.0"},
+	{"/v1/completions", `{"prompt":"x","frequency_penalty":0.5}`, 400, "frequency_penalty", "frequency_penalty: cannot be done here: leave it out, or give 0"},
 	{"/v1/completions", `{"prompt":"x","logit_bias":{"5":1}}`, 400, "logit_bias", "logit_bias: cannot be done here: leave it out, or give {}"},
 	{"/v1/completions", `{"prompt":"x","guided_json":{}}`, 400, "guided_json", "guided_json: is not known here: leave it out"},
-	{"/v1/completions", `{"prompt":"x","stream_options":{}}`, 400, "stream_options", "stream_options: must be an object, beside stream"},
+	{"/v1/completions", `{"prompt":"x","repetition_penalty":1.1}`, 400, "repetition_penalty", "repetition_penalty: cannot be done here: leave it out, or give 1"},
+	{"/v1/completions", `{"prompt":"x","min_tokens":1}`, 400, "min_tokens", "min_tokens: cannot be done here: leave it out, or give 0"},
+	{"/v1/completions", `{"prompt":"x","store":0}`, 400, "store", "store: cannot be done here: leave it out, or give false"},
+	{"/v1/completions", `{"prompt":"x","stream_options":1}`, 400, "stream_options", "stream_options: must be an object"},
+	{"/v1/completions", `{"prompt":"x","stream_options":{"include_obfuscation":true}}`, 400, "include_obfuscation", "include_obfuscation: cannot be done here: leave it out, or give false"},
 	{"/v1/completions", `{"prompt":"x","stream":1}`, 400, "stream", "stream: must be true or false"},
 	{"/v1/completions", `{"prompt":"x","stream":true,"stream_options":{"x":1}}`, 400, "x", "x: is not known here: leave it out"},
 	{"/v1/completions", `{"prompt":"x","model":"gpt-4"}`, 404, "model", `model: there is none of that name: this one is "tiny"`},
@@ -564,13 +576,20 @@ var refused = []struct {
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"top_logprobs":3}`, 400, "top_logprobs", "top_logprobs: is given without logprobs: give logprobs true"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":21}`, 400, "top_logprobs", "top_logprobs: 21: must be from 0 to 20"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"max_tokens":5,"max_completion_tokens":6}`, 400, "max_completion_tokens", "max_completion_tokens: and max_tokens differ: give one of them"},
-	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"echo":true}`, 400, "echo", "echo: is not known here: leave it out"},
+	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"echo":true}`, 400, "echo", "echo: cannot be done here: leave it out, or give false"},
 	{"/tokenize", `{}`, 400, "prompt", "prompt: give prompt or messages"},
 	{"/tokenize", `{"prompt":1}`, 400, "prompt", "prompt: must be a string"},
+	{"/tokenize", `{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}`, 400, "add_generation_prompt", "add_generation_prompt: cannot be done here: leave it out, or give true"},
+	{"/tokenize", `{"messages":[{"role":"user","content":"x"}],"add_special_tokens":true}`, 400, "add_special_tokens", "add_special_tokens: the chat template says which tokens are around messages: leave it out, or give false"},
 	{"/detokenize", `{}`, 400, "tokens", "tokens: is missing"},
 	{"/detokenize", `{"tokens":[1,null]}`, 400, "tokens", "tokens: has a null among the ids"},
+	{"/detokenize", `{"tokens":[1, null ]}`, 400, "tokens", "tokens: has a null among the ids"},
+	{"/detokenize", `{"tokens":null}`, 400, "tokens", "tokens: is missing"},
 	{"/detokenize", `{"tokens":[1514]}`, 400, "tokens", "tokens: token 0: id 1514 is outside the vocabulary of 1514"},
 	{"/v1/embeddings", `{}`, 404, "", "there is nothing at this path: see doc/serve.md"},
+	{"/chat/completions", `{}`, 404, "", "there is nothing at this path: try /v1/chat/completions"},
+	{"/v1/tokenize", `{}`, 404, "", "there is nothing at this path: try /tokenize"},
+	{"/v1/completions/", `{}`, 404, "", "there is nothing at this path: try /v1/completions"},
 	{"/v1/models", `{}`, 405, "", "this path takes GET"},
 }
 
@@ -611,6 +630,10 @@ func TestRefused(t *testing.T) {
 		{"GET", "/health", "", "Host", "localhost:8000", `"ok"`, 200},
 		{"GET", "/health", "", "Host", "[::1]:8000", `"ok"`, 200},
 		{"HEAD", "/health", "", "Accept", "*/*", "", 200},
+		{"GET", "/v1/models/tiny", "", "Accept", "*/*", `"id":"tiny"`, 200},
+		{"GET", "/v1/models/other", "", "Accept", "*/*", "model: there is none of that name", 404},
+		{"GET", "/v1/models/", "", "Accept", "*/*", "model: there is none of that name", 404},
+		{"POST", "/v1/models/tiny", "{}", "Accept", "*/*", "this path takes GET", 405},
 	} {
 		status, raw, _ := r.send(c.method, c.path, c.body, c.name, c.value)
 		if status != c.status || !strings.Contains(raw, c.want) {
@@ -621,8 +644,13 @@ func TestRefused(t *testing.T) {
 		t.Errorf("%d steps for requests that were refused", r.meter.steps.Load())
 	}
 	// What says what is done anyway, or changes nothing, is taken.
-	r.ask("/v1/chat/completions", `{"messages":[{"role":"user","content":"x","tool_calls":null,"refusal":null}],"max_tokens":2,"frequency_penalty":0,"presence_penalty":0.0,"logit_bias":{},"tools":null,"tool_choice":"none","response_format":{ "type": "text" },"user":"u","metadata":{"a":"b"},"stop":null,"seed":null,"n":1,"stream":false,"top_k":-1}`)
-	r.ask("/v1/completions", `{"prompt":"x","max_tokens":2,"best_of":1,"suffix":null,"logprobs":null,"temperature":null}`)
+	r.ask("/v1/chat/completions", `{"messages":[{"role":"user","content":"x","tool_calls":null,"refusal":null}],"max_tokens":2,"frequency_penalty":0,"presence_penalty":0.0,"logit_bias":{},"tools":null,"tool_choice":"none","response_format":{ "type": "text" },"user":"u","metadata":{"a":"b"},"stop":null,"seed":null,"n":1,"stream":false,"top_k":-1,"never_heard_of":null}`)
+	// As clients of vLLM send their defaults; 1.0 is 1.
+	r.ask("/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"max_tokens":2,"repetition_penalty":1.0,"length_penalty":1.00,"min_tokens":0,"use_beam_search":false,"skip_special_tokens":true,"add_generation_prompt":true,"continue_final_message":false,"echo":false,"stop_token_ids":[ ],"include_stop_str_in_output":false,"chat_template_kwargs":{},"reasoning_effort":"none","store":false,"service_tier":"auto","parallel_tool_calls":false}`)
+	if u := r.ask("/v1/completions", `{"prompt":"x","max_tokens":2,"stream_options":{"include_usage":true}}`).Usage; u == nil || u.Prompt != 1 {
+		t.Errorf("usage %+v", u)
+	}
+	r.ask("/v1/completions", `{"prompt":"x","max_tokens":2,"best_of":1,"suffix":null,"logprobs":false,"temperature":null}`)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, line := range r.said {
@@ -643,7 +671,7 @@ func TestKey(t *testing.T) {
 		if to.method == "POST" {
 			body = `{"prompt":"x","tokens":[1],"messages":[{"role":"user","content":"x"}]}`
 		}
-		for _, c := range []struct{ value, what string }{{"", "none"}, {"Bearer wrong", "wrong"}, {"Bearer " + key + "x", "longer"}, {key, "without Bearer"}, {"Bearer ", "empty"}} {
+		for _, c := range []struct{ value, what string }{{"", "none"}, {"Bearer wrong", "wrong"}, {"Bearer " + key + "x", "longer"}, {key, "without Bearer"}, {"Bearer ", "empty"}, {"Basic " + key, "of another scheme"}, {"Bearer  " + key, "with a blank before it"}} {
 			status, raw, h := r.send(to.method, path, body, "Authorization", c.value)
 			if want := 401; path != "/health" && (status != want || h.Get("WWW-Authenticate") != "Bearer" || strings.Contains(raw, key)) {
 				t.Errorf("%s, key %s: %d %s", path, c.what, status, raw)
@@ -652,8 +680,10 @@ func TestKey(t *testing.T) {
 			}
 		}
 	}
-	if status, _, _ := r.send("GET", "/v1/models", "", "Authorization", "Bearer "+key); status != 200 {
-		t.Errorf("with the key: %d", status)
+	for _, scheme := range []string{"Bearer ", "bearer "} { // its case does not matter: RFC 9110, 11.1
+		if status, _, _ := r.send("GET", "/v1/models", "", "Authorization", scheme+key); status != 200 {
+			t.Errorf("with the key: %d", status)
+		}
 	}
 }
 
@@ -785,6 +815,7 @@ func TestSlowClients(t *testing.T) {
 	for _, text := range []string{
 		"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-",
 		"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+		"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\n", // refused, and without its body
 		"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "",
 	} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))

@@ -25,7 +25,7 @@ func (p *program) chatCommand() *cli.Command {
 		Name:  "chat",
 		Usage: "talk with a model in the terminal",
 		Description: "A line is a message. /system TEXT sets the system message, /reset begins a new conversation, /exit or Ctrl-D ends the program, Ctrl-C ends the answer.\n" +
-			"Standard input may be a pipe: every line of it is a message.",
+			"Standard input may be a pipe: every line of it is a message, and the exit status is 1 if one got no answer.",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "model folder"},
 			adapterFlag("model"),
@@ -77,6 +77,9 @@ type talk struct {
 	in      io.Reader
 	prompts bool // somebody types
 
+	line       int   // of the input
+	unanswered []int // lines
+
 	system  string
 	history []tokenizer.Message // without the system message
 
@@ -119,14 +122,48 @@ func (t *talk) run() error {
 			if t.prompts {
 				fmt.Fprintln(t.p.err)
 			}
-			return nil
+			return t.end()
 		}
 		if err != nil {
 			return err
 		}
-		if more, err := t.take(line); err != nil || !more {
+		t.line++
+		if more, err := t.take(line); err != nil {
 			return err
+		} else if !more {
+			return t.end()
 		}
+	}
+}
+
+// refuse says why a line gets no answer.
+func (t *talk) refuse(format string, args ...any) {
+	t.unanswered = append(t.unanswered, t.line)
+	fmt.Fprintf(t.p.err, "gad: chat: "+format+"\n", args...)
+}
+
+// where is how a line is named: nobody has to count those that he types.
+func (t *talk) where(what string) string {
+	if t.prompts {
+		return what
+	}
+	return fmt.Sprintf("%s of line %d", what, t.line)
+}
+
+// end is the error of a script whose messages were not all answered; who types has seen it.
+func (t *talk) end() error {
+	switch n := len(t.unanswered); {
+	case t.prompts || n == 0:
+		return nil
+	case n == 1:
+		return marked{errRunning, fmt.Errorf("chat: line %d got no answer", t.unanswered[0])}
+	default:
+		const most = 10
+		list := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(t.unanswered[:min(n, most)])), ", "), "[]")
+		if n > most {
+			list += ", ..."
+		}
+		return marked{errRunning, fmt.Errorf("chat: %d lines got no answer: %s", n, list)}
 	}
 }
 
@@ -171,7 +208,7 @@ func (t *talk) take(line string) (more bool, err error) {
 		t.system = strings.TrimSpace(rest)
 		return true, nil
 	case strings.HasPrefix(word, "/"):
-		fmt.Fprintf(t.p.err, "gad: chat: %s: is not known: use /system TEXT, /reset or /exit\n", harmless(word))
+		t.refuse("%s: is not known: use /system TEXT, /reset or /exit", harmless(word))
 		return true, nil
 	}
 	return true, t.answer(line)
@@ -191,14 +228,14 @@ func (t *talk) answer(text string) error {
 	limit := t.c.Int("max-new-tokens")
 	room := t.l.m.Config().MaxPosition - len(prompt)
 	if room < 1 {
-		what, out := "conversation", "/reset begins a new one"
+		what, out := "conversation with the "+t.where("message"), "/reset begins a new one"
 		if len(t.history) == 0 {
-			what, out = "message", "shorten it"
+			what, out = t.where("message"), "shorten it"
 			if t.system != "" {
-				what, out = "message with the system message", "shorten one of them"
+				what, out = t.where("message")+" with the system message", "shorten one of them"
 			}
 		}
-		fmt.Fprintf(t.p.err, "gad: chat: the %s has %d tokens, the model takes %d: %s\n", what, len(prompt), t.l.m.Config().MaxPosition, out)
+		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt), t.l.m.Config().MaxPosition, out)
 		return nil
 	}
 	limit = min(limit, room)

@@ -72,6 +72,10 @@ func TestChatOnTerminal(t *testing.T) {
 	}
 	ours.WriteString("\x03")
 	wait(t, "the hint", func() bool { return strings.Contains(p.said.String(), "/exit or Ctrl-D ends the program") })
+	ours.WriteString("/frobnicate\n") // who types has seen why it is not answered
+	wait(t, "the refusal", func() bool {
+		return strings.Contains(p.said.String(), "gad: chat: /frobnicate: is not known: use /system TEXT, /reset or /exit")
+	})
 	ours.WriteString("\x04")
 	if code := p.end(t, patience); code != exitDone {
 		t.Errorf("exit status %d\n%s", code, p.said.String())

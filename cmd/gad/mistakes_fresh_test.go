@@ -134,12 +134,12 @@ func TestChatMessageTooLong(t *testing.T) {
 		args []string
 		want string
 	}{
-		{long + "\n", nil, "gad: chat: the message has 417 tokens, the model takes 128: shorten it\n"},
-		{"Add 1+2+3\n", []string{"--system", long}, "gad: chat: the message with the system message has 435 tokens, the model takes 128: shorten one of them\n"},
+		{long + "\n", nil, "gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: shorten it\n"},
+		{"Add 1+2+3\n", []string{"--system", long}, "gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n"},
 	} {
-		_, out, said := talking(t, c.in, append([]string{"--model", model}, c.args...)...)
-		if out != "" || said != c.want {
-			t.Errorf("%q: prints %q\n got %s want %s", c.args, out, said, c.want)
+		code, out, said := talking(t, c.in, append([]string{"--model", model}, c.args...)...)
+		if want := c.want + "gad: chat: line 1 got no answer\n"; code != exitFailed || out != "" || said != want {
+			t.Errorf("%q: exit status %d, prints %q\n got %s want %s", c.args, code, out, said, want)
 		}
 	}
 }

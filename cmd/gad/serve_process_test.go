@@ -148,14 +148,14 @@ func TestChat(t *testing.T) {
 		t.Fatal("the system message does not matter: the test shows nothing")
 	}
 	code, out, said := talking(t, "Add 1+2+3\n\n/reset\nAdd 1+2+3\n/reset\n/system Reverse: e v o d\nAdd 1+2+3\n/frobnicate\n/reset\n/system\nAdd 1+2+3", settings...)
-	if want := first + first + other + first; code != exitDone || out != want {
+	if want := first + first + other + first; code != exitFailed || out != want {
 		t.Errorf("exit status %d, %q, want %q\n%s", code, out, want, said)
 	}
-	if !strings.Contains(said, "gad: chat: /frobnicate: is not known: use /system TEXT, /reset or /exit\n") {
+	if !strings.Contains(said, "gad: chat: /frobnicate: is not known: use /system TEXT, /reset or /exit\n") || !strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
 		t.Errorf("says %q", said)
 	}
-	_, twice, _ := talking(t, "Add 1+2+3\nAdd 1+2+3\n", settings...)
-	if !strings.HasPrefix(twice, first) || twice == first+first {
+	code, twice, _ := talking(t, "Add 1+2+3\nAdd 1+2+3\n", settings...)
+	if code != exitDone || !strings.HasPrefix(twice, first) || twice == first+first {
 		t.Errorf("the second answer does not know of the first: %q", twice)
 	}
 	if _, ended, _ := talking(t, "Add 1+2+3\n/exit\nAdd 1+2+3\n", settings...); ended != first {
@@ -163,7 +163,14 @@ func TestChat(t *testing.T) {
 	}
 	// A conversation that the model has no room for is not answered, and can begin anew.
 	code, out, said = talking(t, strings.Repeat("Add 1+2+3\n", 20)+"/reset\nAdd 1+2+3\n", settings...)
-	if !strings.Contains(said, "tokens, the model takes 128: /reset begins a new one\n") || !strings.HasSuffix(out, first) || code != exitDone {
+	ends := regexp.MustCompile(`gad: chat: (\d+) lines got no answer: ([0-9, ]+)(\.\.\.)?\n$`).FindStringSubmatch(said)
+	if ends == nil || !strings.Contains(said, " of line 20 has ") || !strings.Contains(said, " tokens, the model takes 128 with the answer: /reset begins a new one\n") || !strings.HasSuffix(out, first) || code != exitFailed {
+		t.Fatalf("exit status %d, %q\n%s", code, out, said)
+	}
+	if n := strings.Count(said, "/reset begins"); ends[1] != fmt.Sprint(n) || !strings.HasPrefix(ends[2], fmt.Sprintf("%d, %d, ", 21-n, 22-n)) {
+		t.Errorf("%d of 22 lines are not answered: says %s, %s", n, ends[1], ends[2])
+	}
+	if code, out, said := talking(t, strings.Repeat("x", 5000)+"\n/exit\nAdd 1+2+3\n", settings...); code != exitFailed || out != "" || !strings.HasSuffix(said, "gad: chat: line 1 got no answer\n") {
 		t.Errorf("exit status %d, %q\n%s", code, out, said)
 	}
 	if code, _, said := talking(t, "\xff\n", settings...); code != exitUsage || !strings.HasSuffix(said, "gad: chat: standard input is not UTF-8 text\n") {

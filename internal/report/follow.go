@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +24,12 @@ type tail struct {
 	lines  int
 	offset int64
 	info   fs.FileInfo // of the file that offset is in
+	before []byte      // the end of what has been read
 }
+
+// tailBytes is how much of the end of what has been read is compared: a file that was written
+// anew may have the number of the old one, and be longer.
+const tailBytes = 256
 
 // read calls f with every whole line that was added since the last call, and its number;
 // line is "" for one longer than maxLine. A last line without a newline waits for it.
@@ -52,24 +58,39 @@ func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line s
 		*t = tail{}
 		reset()
 	}
-	t.info = info
-	if info.Size() == t.offset {
+	if t.info != nil && info.Size() == t.offset && info.ModTime().Equal(t.info.ModTime()) {
 		return nil
 	}
 	if s, ok := file.(io.Seeker); ok {
-		_, err = s.Seek(t.offset, io.SeekStart)
+		_, err = s.Seek(t.offset-int64(len(t.before)), io.SeekStart)
 	} else {
-		_, err = io.CopyN(io.Discard, file, t.offset)
+		_, err = io.CopyN(io.Discard, file, t.offset-int64(len(t.before)))
 	}
 	if err != nil {
 		return err
 	}
+	now := make([]byte, len(t.before))
+	if _, err := io.ReadFull(file, now); err != nil {
+		return err
+	}
+	if !bytes.Equal(now, t.before) {
+		*t = tail{}
+		reset()
+		return t.read(fsys, path, reset, f)
+	}
+	t.info = info
 	return linesFrom(file, t.offset, func(line []byte, end int64) error {
-		t.offset = end
-		t.lines++
+		t.lines, t.offset = t.lines+1, end
+		t.keep(line)
 		f(t.lines, string(line)) // "" of nil
 		return nil
 	})
+}
+
+// keep remembers the end of a line that has been read, its newline included.
+func (t *tail) keep(line []byte) {
+	line = line[max(0, len(line)-tailBytes+1):]
+	t.before = append(append(t.before[:0], line...), '\n')
 }
 
 // Curve is a metric over the records that have it.
@@ -89,6 +110,7 @@ type Curves struct {
 	Names   []string    // in the order of Metrics, then those that are not declared
 	Damaged []string    // the first lines that are no records, and why
 	Bad     int         // how many there are
+	Anew    int         // how often the file was another than before: cut by a resume, or replaced
 
 	byName map[string]*Curve
 	tail   tail
@@ -110,7 +132,7 @@ func (c *Curves) Get(name string) *Curve { return c.byName[name] }
 // Read reads what was added to the run folder's metrics.jsonl. A missing file has no records.
 func (c *Curves) Read(fsys vfs.FS, dir string) error {
 	path := filepath.Join(dir, metricsName)
-	err := c.tail.read(fsys, path, func() { *c = Curves{tail: c.tail} }, c.add)
+	err := c.tail.read(fsys, path, func() { *c = Curves{tail: c.tail, Anew: c.Anew + 1} }, c.add)
 	if err != nil {
 		return fmt.Errorf("report: %s: %w", path, err)
 	}

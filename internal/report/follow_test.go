@@ -305,3 +305,50 @@ func TestReadSamples(t *testing.T) {
 		t.Errorf("no samples: %v, %v", steps, err)
 	}
 }
+
+// A file that was written anew in the same place, and is longer than the old one was, is
+// read from its beginning.
+func TestCurvesOfAnotherFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, metricsName)
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { // the same file, cut and written
+			t.Fatal(err)
+		}
+	}
+	lines := func(n int, loss float64) (text string) {
+		for step := 1; step <= n; step++ {
+			text += fmt.Sprintf("{\"step\":%d,\"critic/d_loss\":%g}\n", step, loss)
+		}
+		return text
+	}
+	var c Curves
+	see := func(n, anew int, loss float64) {
+		t.Helper()
+		if err := c.Read(vfs.OS, dir); err != nil {
+			t.Fatal(err)
+		}
+		if x := c.Get("critic/d_loss"); len(c.Steps) != n || c.Bad != 0 || c.Anew != anew || len(x.X) != n || x.X[0] != loss {
+			t.Errorf("%d steps, %d bad lines, anew %d times, %+v; want %d steps of %g, anew %d times", len(c.Steps), c.Bad, c.Anew, x, n, loss, anew)
+		}
+	}
+	write(lines(10, 0.25))
+	see(10, 0, 0.25)
+	write(lines(30, 0.75))
+	see(30, 1, 0.75)
+	write(lines(30, 0.75) + lines(1, 0.5)[:9]) // grows, and is not whole
+	see(30, 1, 0.75)
+	write(lines(31, 0.75))
+	see(31, 1, 0.75)
+	write(lines(30, 0.5))
+	see(30, 2, 0.5)
+	write(strings.Repeat("x", 2*maxLine) + "\n" + lines(3, 0.5))
+	if err := c.Read(vfs.OS, dir); err != nil || c.Anew != 3 || c.Bad != 1 || len(c.Steps) != 3 {
+		t.Errorf("after a long line: %v, anew %d times, %d bad lines, %d steps", err, c.Anew, c.Bad, len(c.Steps))
+	}
+	write(strings.Repeat("x", 2*maxLine) + "\n" + lines(4, 0.5))
+	if err := c.Read(vfs.OS, dir); err != nil || c.Anew != 3 || c.Bad != 1 || len(c.Steps) != 4 {
+		t.Errorf("after a long line: %v, anew %d times, %d bad lines, %d steps", err, c.Anew, c.Bad, len(c.Steps))
+	}
+}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gad serve under other people's clients: lm-evaluation-harness and the openai package.
+"""gad serve under other people's clients: lm-evaluation-harness, the openai package, litellm, langchain-openai.
 
 A student of 0.9M parameters is trained for a few steps on the repository's own rows
 (gad init, gad sft), and two tasks are made of other rows: 100 of multiple choice and
@@ -10,9 +10,11 @@ flag and answer of the two is compared. Exit status 1 if a log-likelihood is off
 than 1e-3 nat, a greedy flag or an answer differs, or the openai package does not get what
 it asks for.
 
-  scripts/peers/clients.py [--gad gad] [--work FOLDER] [--model FOLDER]
+  scripts/peers/clients.py [--gad gad] [--work FOLDER] [--model FOLDER] [--packages]
 
-Needs Python with lm-eval, openai, torch and transformers. Nothing is downloaded.
+Needs Python with lm-eval, openai, torch and transformers. Nothing is downloaded. With
+--packages it needs --model and openai, litellm and langchain-openai instead: each asks for
+chats and completions, at once and streamed, with all that it sends by itself.
 """
 import argparse
 import glob
@@ -180,12 +182,51 @@ def openai_package(url):
         print(f"openai {openai.__version__}: {type(e).__name__}: {e.body['message']}")
 
 
+def packages(url):
+    """Whether other packages' own requests are answered, streamed as at once; prints it."""
+    from importlib.metadata import version
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    import litellm
+    import openai
+    from langchain_openai import ChatOpenAI, OpenAI
+    ask, talk = "Give the sum: 8+5+4", [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Give the sum: 8+5+4"}]
+
+    def same(what, whole, parts):
+        text = "".join(parts)
+        assert whole == text and whole, (what, whole, text)
+        print(f"{what}: {whole!r}, streamed as at once")
+
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+    assert client.models.retrieve("student").id == "student"
+    # What asks for nothing, and what vLLM's clients send of it.
+    neutral = dict(response_format={"type": "text"}, tools=[], tool_choice="none", parallel_tool_calls=False, store=False, metadata={}, user="u", service_tier="auto", logit_bias={},
+                   seed=None, stop=None, frequency_penalty=0, presence_penalty=0, n=1, verbosity=None, reasoning_effort=None, prediction=None, audio=None, modalities=["text"],
+                   extra_body={"repetition_penalty": 1.0, "min_tokens": 0, "skip_special_tokens": True, "length_penalty": 1.0, "use_beam_search": False, "add_generation_prompt": True})
+    first = client.chat.completions.create(model="student", messages=talk, max_tokens=8, **neutral).choices[0].message
+    client.chat.completions.create(model="student", messages=talk + [first, {"role": "user", "content": "again"}], max_tokens=8)
+    print(f"openai {openai.__version__}: {len(neutral) + len(neutral['extra_body']) - 1} parameters that ask for nothing are taken, and its own answer as a message")
+    more = dict(api_base=url, api_key="none", max_tokens=12, temperature=0.7, seed=3)
+    for kind in ("openai", "hosted_vllm"):
+        same(f"litellm {version('litellm')}: {kind}", litellm.completion(model=kind + "/student", messages=talk, **more).choices[0].message.content,
+             [c.choices[0].delta.content or "" for c in litellm.completion(model=kind + "/student", messages=talk, stream=True, stream_options={"include_usage": True}, **more) if c.choices])
+    more = dict(base_url=url, api_key="none", model="student", max_retries=0, max_tokens=12, temperature=0.7, seed=3)
+    for kind in (ChatOpenAI, OpenAI):
+        text = (lambda m: m) if kind is OpenAI else (lambda m: m.content)
+        same(f"langchain-openai {version('langchain-openai')}: {kind.__name__}", text(kind(**more).invoke(ask)), [text(m) for m in kind(**more).stream(ask)])
+    assert len(OpenAI(**more).batch([ask, "Reverse: e v o d"])) == 2
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--gad", default="gad", help="the gad binary")
     p.add_argument("--work", help="folder for the model and the results, kept; without it a temporary one")
     p.add_argument("--model", help="a model folder, instead of training a small one")
+    p.add_argument("--packages", action="store_true", help="only the requests of openai, litellm and langchain-openai")
     o = p.parse_args()
+    if o.packages:
+        with Server(o.gad, o.model) as s:
+            packages(s.url)
+        return
     with tempfile.TemporaryDirectory() as scratch:
         work = o.work or scratch
         os.makedirs(work, exist_ok=True)

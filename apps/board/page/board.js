@@ -89,7 +89,7 @@ const source = whole ? {
 const state = {
   board: null, series: null, scores: [], samples: null,
   hidden: new Set(), from: 0, to: 0, smooth: 0.6, outliers: false, log: false, cursor: null,
-  run: 0, step: 0, page: 0, following: true,
+  run: 0, step: 0, page: 0, following: true, shown: 0, // the version of the board that all sections show
 };
 const charts = new Map(); // by id
 
@@ -166,7 +166,7 @@ class Chart {
       const sorted = lines.flatMap(l => l.y).sort((a, b) => a - b);
       lo = sorted[Math.floor(sorted.length * 0.02)]; hi = sorted[Math.ceil(sorted.length * 0.98) - 1];
     } else for (const y of all) { if (y < lo) lo = y; if (y > hi) hi = y; }
-    const to = y => log ? Math.log10(y) : y;
+    const to = y => log ? Math.log10(y) : Math.max(-8e307, Math.min(8e307, y)); // so that their distance is a number
     if (lo > hi) { lo = 0; hi = 1; }
     lo = to(lo); hi = to(hi);
     if (hi - lo < Math.abs(hi) * 1e-9 + 1e-300) { const pad = Math.abs(hi) * 0.1 || 1; lo -= pad; hi += pad; }
@@ -388,7 +388,8 @@ const showRuns = () => {
     } }), key(look(r.id)), h("span", { class: "text" }, r.name))));
 };
 
-const linesOf = name => shownRuns().filter(r => (state.series.runs[r.id] || {})[name]).map(r => {
+// A metric may be named as what every object has.
+const linesOf = name => shownRuns().filter(r => Object.hasOwn(state.series.runs[r.id] || {}, name)).map(r => {
   const c = state.series.runs[r.id][name];
   return { label: r.name, ...look(r.id), x: c.step, y: c.mean, lo: c.min, hi: c.max, n: c.n, bad: c.not_finite };
 });
@@ -571,7 +572,7 @@ const loadSamples = async () => {
   const i = steps.indexOf(state.step);
   $("sample-before").disabled = i <= 0;
   $("sample-after").disabled = i < 0 || i >= steps.length - 1;
-  const want = state.run + ":" + state.step;
+  const want = state.run + ":" + state.step + ":" + (r ? r.sessions.length : 0); // a resume computes steps again
   if (state.loaded !== want) {
     state.samples = steps.length ? await source.samples(state.run, state.step).catch(e => ({ rows: [], left_out: 0, damaged: 0, absent: true, why: e.message })) : { rows: [], left_out: 0, damaged: 0, absent: true };
     state.loaded = want;
@@ -617,8 +618,9 @@ const showAll = async board => {
   document.title = (board.runs.length === 1 ? board.runs[0].name : board.runs.length + " runs") + " - gad " + (whole ? "report" : "board");
   showHealth();
   showRuns();
-  state.series = await source.series(state.from, state.to);
-  showCurves();
+  const mine = ++asked, series = await source.series(state.from, state.to);
+  if (mine === asked) state.series = series; // else somebody has zoomed meanwhile
+  if (state.series) showCurves();
   state.scores = await source.scores();
   showScores();
   const select = $("sample-run"), names = board.runs.map(r => r.name).join("\n");
@@ -635,12 +637,13 @@ const showAll = async board => {
   fail(null);
 };
 
-let timer = 0;
+let timer = 0, asked = 0;
 const poll = async () => {
   clearTimeout(timer);
   try {
-    const b = await source.board(state.board ? state.board.version : 0);
-    if (b.runs) await showAll(b);
+    const b = await source.board(state.shown);
+    if (b.runs && state.board && state.board.runs.some((r, i) => (b.runs[i] || {}).path !== r.path)) { location.reload(); return; } // a board of other runs has taken the port
+    if (b.runs) { await showAll(b); state.shown = b.version; }
     fail(null);
     $("live").textContent = whole ? "as of " + when(whole.written) : "live, looked at " + new Date().toLocaleTimeString();
   } catch (e) {
@@ -650,7 +653,6 @@ const poll = async () => {
   if (!whole) timer = setTimeout(poll, document.hidden ? 20000 : 2000);
 };
 
-let asked = 0;
 const range = async (from, to) => {
   state.from = from; state.to = to;
   $("from").value = from || ""; $("to").value = to || "";
