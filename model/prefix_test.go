@@ -46,7 +46,11 @@ func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
 	at := 0
 	for range n {
 		var ids []int32
-		if len(texts) > 0 && rng.IntN(5) > 0 {
+		twin := len(list) > 0 && rng.IntN(3) == 0 // comes with the one before, and begins like it
+		if twin {
+			old := list[len(list)-1].Prompt
+			ids = slices.Clone(old[:rng.IntN(len(old)+1)])
+		} else if len(texts) > 0 && rng.IntN(5) > 0 {
 			old := texts[rng.IntN(len(texts))]
 			if ids = slices.Clone(old); rng.IntN(3) == 0 {
 				ids = ids[:rng.IntN(len(old)+1)]
@@ -61,8 +65,11 @@ func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
 		ids = ids[:min(len(ids), longest-15)]
 		a := asked{Request: Request{Prompt: ids, N: 1 + rng.IntN(3)*rng.IntN(2), MaxNew: rng.IntN(14), Seed: rng.Uint64(), Step: 3, EOS: []int32{5, 11, 40},
 			Sampling: [...]Sampling{{}, {Temperature: 1}, {Temperature: 0.8, TopK: 9}}[rng.IntN(3)], Ranked: rng.IntN(2) == 0, Top: rng.IntN(4)}}
-		a.echo = rng.IntN(3) == 0 || a.MaxNew == 0
-		if at += rng.IntN(3); rng.IntN(8) == 0 {
+		a.echo = rng.IntN(2) == 0 || a.MaxNew == 0
+		if !twin {
+			at += 1 + rng.IntN(4)
+		}
+		if rng.IntN(8) == 0 {
 			a.gone = at + 1 + rng.IntN(8)
 		}
 		a.at = at
@@ -248,7 +255,7 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			}
 			found, computed := e.PromptTokens()
 			t.Logf("%s: %+v: %d tokens of prompts found, %d computed, %d kept", name, o, found, computed, e.known.count)
-			if found < computed/5 || int(found+computed) < tokens {
+			if found < computed/6 || int(found+computed) < tokens {
 				t.Errorf("%s: %+v: %d tokens of prompts found and %d computed of %d: the test shows nothing", name, o, found, computed, tokens)
 			}
 			e.Close()
@@ -262,12 +269,16 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 		{Slots: 4, PageTokens: 16, Pages: 12},
 	}
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, name := range []string{"qwen2_tied", "qwen3", "llama3_sharded"} {
-			check(t, be, name, 60, options...)
+		names := []string{"qwen2_tied", "qwen3", "llama3_sharded"}
+		if _, slow := be.(*ref.Backend); slow {
+			names = names[1:2]
+		}
+		for _, name := range names {
+			check(t, be, name, 100, options...)
 		}
 	})
 	t.Run("bf16", func(t *testing.T) {
-		narrowly(t, func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", 60, options...) })
+		narrowly(t, func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", 100, options...) })
 	})
 }
 
@@ -280,8 +291,8 @@ func TestPrefixesOfWrongPages(t *testing.T) {
 	want := alone(t, m, list, longest)
 	for name, spoil := range map[string]func(e *Engine){
 		"two pages exchanged": func(e *Engine) {
-			if a := e.known.idle.after; e.known.count > 1 {
-				a.page, a.after.page = a.after.page, a.page
+			if a, b := e.known.idle.after, e.known.idle.before; e.known.count > 1 {
+				a.page, b.page = b.page, a.page
 			}
 		},
 		"behind other tokens": func(e *Engine) {
