@@ -131,7 +131,7 @@ type Engine struct {
 	late            []int32  // pages that are free after the running step
 	weights         uint64   // Model.written when they were computed
 	steps           int
-	found, computed int64 // tokens of prompts
+	found, computed int // tokens of prompts
 
 	queue []*Request
 	head  *resident // of queue[0], once it has begun to be computed
@@ -222,10 +222,6 @@ func (e *Engine) Idle() bool { return len(e.queue) == 0 && len(e.live) == 0 }
 func (e *Engine) Load() (waiting, running, pages int) {
 	return len(e.queue), len(e.live), e.o.Pages - e.room()
 }
-
-// PromptTokens is how many tokens of prompts the engine found in its cache, and how many it
-// computed.
-func (e *Engine) PromptTokens() (found, computed int64) { return e.found, e.computed }
 
 var errChanged = errors.New("model: engine: the weights have changed while a request is under way: wait until the engine is idle")
 
@@ -530,7 +526,7 @@ func (e *Engine) begin(r *Request, own int) bool {
 	h.at = h.from
 	h.row = e.freeRow[len(e.freeRow)-1]
 	e.freeRow = e.freeRow[:len(e.freeRow)-1]
-	e.found += int64(h.from)
+	e.found += h.from
 	if r.Found != nil {
 		r.Found(h.from)
 	}
@@ -549,7 +545,7 @@ func (e *Engine) stretch(h *resident, n int) stretch {
 		s.slots = append(s.slots, slot)
 	}
 	h.at = s.hi
-	e.computed += int64(n)
+	e.computed += n
 	e.keepPages(h)
 	return s
 }
