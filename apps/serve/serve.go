@@ -42,6 +42,7 @@ type Options struct {
 const (
 	pageTokens  = 16
 	admitTokens = 256      // of prompts, between two tokens of those under way
+	admitOnGPU  = 2048     // the same; fewer would not fill a GPU
 	headerBytes = 64 << 10 // of a request
 	choicesMost = 256      // answers to a request
 )
@@ -107,7 +108,11 @@ var errDraining = errors.New("the server is stopping")
 // under way may end within Options.Grace.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	pages := (s.o.Cache + pageTokens - 1) / pageTokens
-	engine, err := s.m.NewEngine(model.EngineOptions{Slots: s.o.Slots, PageTokens: pageTokens, Pages: pages, Longest: s.o.Context, Admit: admitTokens, Keep: !s.o.Forget})
+	admit := admitTokens
+	if !s.m.Alone() {
+		admit = admitOnGPU
+	}
+	engine, err := s.m.NewEngine(model.EngineOptions{Slots: s.o.Slots, PageTokens: pageTokens, Pages: pages, Longest: s.o.Context, Admit: admit, Keep: !s.o.Forget})
 	if err != nil {
 		return err
 	}
