@@ -111,8 +111,8 @@ type sample struct {
 // start in the order in which they were submitted. What a response is does not depend on what
 // else is under way, nor on what was before, where Backend.Alone holds.
 //
-// Its methods, and those of its model, are called from one goroutine. The weights may change
-// while nothing is under way.
+// Its methods, and those of its model, are called from one goroutine. The weights may be
+// written while nothing is under way: what was kept is forgotten then.
 type Engine struct {
 	m        *Model
 	o        EngineOptions
@@ -157,7 +157,7 @@ type Engine struct {
 
 // NewEngine makes an engine of a language model. It has its caches in the model's memory:
 // until Close no other engine or Generate of the model, or of one that shares its memory,
-// may run.
+// may run, and no gradient.
 func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 	if err := m.need(LM, false); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ Servers of the same weights (serve.py's) stand side by side and take turns:
   before    another gad binary (--before), if it is given
 
 chat        a conversation of 10 turns: messages of about 20 tokens, answers of 32
-choices     30 questions of about 100 tokens with 4 choices each, as lm-evaluation-harness
+choices     12 questions of about 100 tokens with 4 choices each, as lm-evaluation-harness
             scores them: echo and logprobs, one choice after the other, and then other
             questions, 4 choices at a time
 pause       the longest gap between two tokens of an answer that streams while a prompt of
@@ -74,7 +74,7 @@ def chat(server, rng, turns=10):
     return turns, tokens, time.perf_counter() - began
 
 
-def choices(server, rng, at_once, questions=30):
+def choices(server, rng, at_once, questions=12):
     bodies = []
     for _ in range(questions):
         question = words(rng, 68)
@@ -107,7 +107,7 @@ def pause(server, rng):
 
     def read():
         connection = connect(server)
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": words(rng, 20), "max_tokens": 600, "temperature": 0, "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": words(rng, 20), "max_tokens": 300, "temperature": 0, "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
         response = connection.getresponse()
         while line := response.readline():
             if line.startswith(b"data: {"):
@@ -151,8 +151,10 @@ def main():
                         had = found(s)
                         n, tokens, took = work(s, random.Random(f"{round} {kind}"))
                         results.setdefault((kind, s.name), []).append((n / took, tokens, tokens - (found(s) - had)))
+                        print(f"round {round}, {kind}, {s.name}: {n / took:.2f} requests/s", file=sys.stderr)
                 for s in running[round % len(running):] + running[:round % len(running)]:
                     results.setdefault(("pause", s.name), []).append(pause(s, random.Random(f"{round} pause")))
+                    print(f"round {round}, longest gap, {s.name}: {results['pause', s.name][-1][0]:.3f} s", file=sys.stderr)
         finally:
             for s in running:
                 s.stop()
