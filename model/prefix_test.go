@@ -550,3 +550,28 @@ func TestLongPromptsWait(t *testing.T) {
 		e.Close()
 	}
 }
+
+// However a long prompt is cut, its tokens have the same log-probabilities, and its answer is
+// the same, in parts of many rows too.
+func TestLongPromptsChangeNoBit(t *testing.T) {
+	for _, o := range []cpu.Options{{Workers: 1}, {Workers: 3}, {Workers: 2, Precision: cpu.BF16}} {
+		be, err := cpu.New(o)
+		must(t, err)
+		m := load(t, be, "qwen2_tied", Options{})
+		list := []asked{{Request: Request{Prompt: make([]int32, 240), N: 2, MaxNew: 12, Ranked: true, Top: 2, Sampling: Sampling{Temperature: 1}}, echo: true}}
+		for i := range list[0].Prompt {
+			list[0].Prompt[i] = int32(i*i*i+5*i) % 97
+		}
+		want := alone(t, m, list, 256)
+		for _, admit := range []int{1, 17, 100, 120, 239} {
+			e, err := m.NewEngine(EngineOptions{PageTokens: 16, Pages: 40, Longest: 256, Admit: admit})
+			must(t, err)
+			if diff := differs(list, play(t, e, list, nil), want); diff != "" {
+				t.Errorf("%s, %d workers, %d tokens at a time: %s", be.Name(), o.Workers, admit, diff)
+			}
+			e.Close()
+		}
+		must(t, m.Close())
+		must(t, be.Close())
+	}
+}
