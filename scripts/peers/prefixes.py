@@ -107,13 +107,14 @@ def pause(server, rng):
 
     def read():
         connection = connect(server)
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": words(rng, 20), "max_tokens": 300, "temperature": 0, "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": words(rng, 20), "max_tokens": 300, "seed": 1, "ignore_eos": True, "stream": True, "logprobs": 0}), {"Content-Type": "application/json"})
         response = connection.getresponse()
         while line := response.readline():
             if line.startswith(b"data: {"):
                 times.append(time.perf_counter())
                 if len(times) == 20:
                     arrived.set()
+        arrived.set()
     reader = threading.Thread(target=read)
     long = words(rng, 2046)
     reader.start()
