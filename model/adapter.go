@@ -244,7 +244,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 		return fmt.Errorf("model: %s: %w", path, err)
 	}
 	for _, p := range m.params {
-		m.be.Refresh(p)
+		m.refresh(p)
 	}
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: %s: %w", path, err)
@@ -385,7 +385,7 @@ func (m *Model) Remerge(dst *Model) error {
 				return fmt.Errorf("model: merge: %w", err)
 			}
 		}
-		m.be.Refresh(p)
+		dst.refresh(p)
 	}
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: merge: %w", err)

@@ -16,9 +16,12 @@ type EngineOptions struct {
 	PageTokens int // positions in a page of the cache; 0 is 16
 	Pages      int // of the cache
 	Longest    int // tokens of a prompt and its response together at most
-	// Admit is about how many tokens of prompts run through the model between two tokens
+	// Admit is how many tokens of prompts run through the model at most between two tokens
 	// of the sequences under way, which wait for them; 0 is any number.
 	Admit int
+	// Keep keeps the keys and values of prompts and responses in pages that nobody needs, for
+	// requests that begin alike. It changes no bit, so it is only done where Backend.Alone holds.
+	Keep bool
 }
 
 // Request is a prompt and what is asked about it. Its fields do not change once it is
@@ -38,7 +41,8 @@ type Request struct {
 	Top    int
 
 	// Told of what is there, by Step; nil is nobody. They may not call the engine.
-	Echo  func(tokens []Token)                  // the prompt's, ranked, once; there is nothing to say about the first
+	Found func(tokens int)                      // how many of the prompt's did not have to be computed, once, first
+	Echo  func(tokens []Token)                  // the prompt's, ranked, once, not to be changed; there is nothing to say about the first
 	Token func(sample int, t Token) (more bool) // each token as it is drawn; false ends the response
 	Done  func(sample int, c Completion)        // each response as it ends
 	Gone  func() bool                           // asked in each step: true drops the request, and tells nobody
@@ -69,13 +73,25 @@ const (
 // prefillTokens bounds a pack of prompts, and with it the memory for activations.
 const prefillTokens = 2048
 
-// resident is a request whose prompt's keys and values are cached.
+// resident is a request whose prompt's keys and values are cached, or being computed.
 type resident struct {
 	r       *Request
 	pages   []int32 // of the prompt; the last one may be partly filled
+	held    []*node // of the first of pages, which other sequences may have too
+	cached  int     // tokens whose keys and values were there
+	from    int     // the first token that had to be computed
+	at      int     // and the next; those before are computed, or are in the running step
+	echo    []Token // ranked: what Echo is told of
 	row     int     // of its last token's output in Engine.promptH; -1 once nothing starts from it any more
 	started int     // samples begun
 	left    int     // samples not yet ended
+}
+
+// stretch is the tokens of a prompt, from lo to hi-1, that a step computes.
+type stretch struct {
+	of     *resident
+	lo, hi int
+	slots  []int32 // where their keys and values go
 }
 
 // sample is a response being drawn.
@@ -89,12 +105,14 @@ type sample struct {
 }
 
 // Engine samples responses to requests that come while others are under way. A prompt runs
-// through the model once; its samples share the pages of its keys and values. The pages of a
-// sample are taken when it starts, so that one that has begun can end. Requests start in the
-// order in which they were submitted. What a response is does not depend on what else is
-// under way, where Backend.Alone holds.
+// through the model once, a long one in several steps; its samples share the pages of its
+// keys and values, and later requests that begin alike share them too (EngineOptions.Keep).
+// The pages of a sample are taken when it starts, so that one that has begun can end. Requests
+// start in the order in which they were submitted. What a response is does not depend on what
+// else is under way, nor on what was before, where Backend.Alone holds.
 //
-// Its methods, and those of its model, are called from one goroutine.
+// Its methods, and those of its model, are called from one goroutine. The weights may be
+// written while nothing is under way: what was kept is forgotten then.
 type Engine struct {
 	m        *Model
 	o        EngineOptions
@@ -105,11 +123,18 @@ type Engine struct {
 	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
 	firstH  compute.Tensor   // [slots, D] of samples that start
 	free    []int32          // pages
-	spare   []int32          // the page of rows that fill a step up to the backend's multiple, and of no sample; others follow it
+	spare   []int32          // the page of rows whose keys and values nobody needs; others follow it
 	freeRow []int            // rows of promptH
 
+	keep            bool     // as the option says, where it changes no bit
+	known           prefixes // the pages that later requests may share
+	late            []int32  // pages that are free after the running step
+	weights         uint64   // Model.written when they were computed
+	steps           int
+	found, computed int // tokens of prompts
+
 	queue []*Request
-	head  *resident // of queue[0], once one of its samples has started
+	head  *resident // of queue[0], once it has begun to be computed
 	live  []*sample
 	idle  []*sample // ended ones, whose memory the next use
 
@@ -119,7 +144,8 @@ type Engine struct {
 	pages           compute.Pages
 	logp            []float32
 	u               []float64
-	fresh           []*resident
+	stretches       []stretch
+	asked           []*resident // that only ask about their prompts
 	started, drawn  []*sample
 	order           []int
 	groups          []Sampling
@@ -131,7 +157,7 @@ type Engine struct {
 
 // NewEngine makes an engine of a language model. It has its caches in the model's memory:
 // until Close no other engine or Generate of the model, or of one that shares its memory,
-// may run.
+// may run, and no gradient.
 func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 	if err := m.need(LM, false); err != nil {
 		return nil, err
@@ -160,7 +186,8 @@ func (m *Model) engine(o EngineOptions) (*Engine, error) {
 	if err := m.angles(o.Longest); err != nil {
 		return nil, err
 	}
-	e := &Engine{m: m, o: o, grads: m.lend()}
+	e := &Engine{m: m, o: o, grads: m.lend(), keep: o.Keep && m.be.Alone(), weights: m.written()}
+	e.known.clear()
 	if err := e.allocate(); err != nil {
 		e.Close()
 		return nil, err
@@ -190,14 +217,21 @@ func (e *Engine) Submit(r *Request) error {
 func (e *Engine) Idle() bool { return len(e.queue) == 0 && len(e.live) == 0 }
 
 // Load is how many requests wait for their first or another sample to start, how many
-// samples are under way, and how many pages of the cache are taken.
+// samples are under way, and how many pages of the cache are taken. Those that are only kept
+// for later requests are not.
 func (e *Engine) Load() (waiting, running, pages int) {
-	return len(e.queue), len(e.live), e.o.Pages - len(e.free)
+	return len(e.queue), len(e.live), e.o.Pages - e.room()
 }
+
+var errChanged = errors.New("model: engine: the weights have changed while a request is under way: wait until the engine is idle")
 
 // Step starts what there is room for and draws one token, the first and the second of what
 // has just started, for every sample under way. After an error the engine is of no use.
 func (e *Engine) Step() error {
+	e.steps++
+	if err := e.forget(); err != nil {
+		return err
+	}
 	e.drop()
 	if err := e.admit(); err != nil {
 		return err
@@ -263,6 +297,9 @@ func poolPages(slots, n, prompts, promptPages, own int) int {
 func (e *Engine) allocate() error {
 	m, c := e.m, &e.m.cfg
 	spare := sparePages(m.be.DecodeMultiple(), e.o.PageTokens)
+	if e.keep { // a row of each prompt that begins in a step may be computed for its output alone
+		spare = max(spare, pagesFor(e.o.Slots+1, e.o.PageTokens))
+	}
 	if e.o.Pages+spare > math.MaxInt32/e.o.PageTokens {
 		return fmt.Errorf("model: generate: cache of %d pages of %d tokens: too large: lower the slots", e.o.Pages, e.o.PageTokens)
 	}
@@ -291,8 +328,11 @@ func (e *Engine) allocate() error {
 	return m.ws.take()
 }
 
-// page appends n free pages to p.
+// page appends n free pages to p; there is room for them.
 func (e *Engine) page(p []int32, n int) []int32 {
+	for len(e.free) < n {
+		e.free = append(e.free, e.known.remove(e.known.idle.after))
+	}
 	at := len(e.free) - n
 	p = append(p, e.free[at:]...)
 	e.free = e.free[:at]
@@ -347,14 +387,14 @@ func (e *Engine) begun(r *resident) {
 	r.row = -1
 	if len(r.r.Prompt)%e.o.PageTokens != 0 {
 		end := len(r.pages) - 1
-		e.free = append(e.free, r.pages[end])
+		e.keepEnd(r, r.pages[end])
 		r.pages = r.pages[:end]
 	}
 }
 
 // end frees what a sample has.
 func (e *Engine) end(sm *sample) {
-	e.free = append(e.free, sm.own...)
+	e.keepAnswer(sm)
 	sm.of.left--
 	e.release(sm.of)
 	e.idle = append(e.idle, sm)
@@ -363,54 +403,62 @@ func (e *Engine) end(sm *sample) {
 // release frees a prompt's pages with its last sample.
 func (e *Engine) release(r *resident) {
 	if r.left == 0 {
-		e.free = append(e.free, r.pages...)
-		r.pages = nil
+		e.free = append(e.free, r.pages[len(r.held):]...)
+		e.known.drop(r.held)
+		r.pages, r.held = nil, nil
 	}
 }
 
-// admit starts samples while slots and pages last, and draws their first tokens.
+// admit computes prompts and starts samples while slots and pages last, and draws the first
+// tokens.
 func (e *Engine) admit() error {
-	fresh, started, tokens, bare := e.fresh[:0], e.started[:0], 0, 0
-	for len(e.queue) > 0 && len(e.live)+len(started)+bare < e.o.Slots {
+	stretches, asked, started, tokens := e.stretches[:0], e.asked[:0], e.started[:0], 0
+	for len(e.queue) > 0 && len(e.live)+len(started)+len(asked) < e.o.Slots {
 		r := e.queue[0]
 		own := ownPages(len(r.Prompt), r.MaxNew, e.o.PageTokens)
-		if e.head == nil {
-			need := pagesFor(len(r.Prompt), e.o.PageTokens)
-			if need+own > len(e.free) || e.o.Admit > 0 && tokens > 0 && tokens+len(r.Prompt) > e.o.Admit {
+		if e.head == nil && !e.begin(r, own) {
+			break
+		}
+		h := e.head
+		if rest := len(r.Prompt) - h.at; rest > 0 {
+			if most := e.o.Admit; most > 0 {
+				if rest = min(rest, most); tokens > 0 && tokens+rest > most {
+					break
+				}
+			}
+			tokens += rest
+			stretches = append(stretches, e.stretch(h, rest))
+			if h.at < len(r.Prompt) {
 				break
 			}
-			tokens += len(r.Prompt)
-			row := e.freeRow[len(e.freeRow)-1]
-			e.freeRow = e.freeRow[:len(e.freeRow)-1]
-			e.head = &resident{r: r, pages: e.page(nil, need), row: row, left: r.N}
-			fresh = append(fresh, e.head)
-		} else if own > len(e.free) {
+		}
+		if own > e.room() {
 			break
 		}
 		if r.MaxNew == 0 {
-			e.head.started = r.N
-			bare++
+			h.started = r.N
+			asked = append(asked, h)
 		} else {
 			sm := &sample{}
 			if n := len(e.idle); n > 0 {
 				sm, e.idle = e.idle[n-1], e.idle[:n-1]
 			}
 			*sm = sample{
-				of: e.head, s: e.head.started, own: e.page(sm.own[:0], own), table: sm.table[:0],
+				of: h, s: h.started, own: e.page(sm.own[:0], own), table: sm.table[:0],
 				ids: slices.Grow(sm.ids[:0], r.MaxNew), logp: slices.Grow(sm.logp[:0], r.MaxNew),
 			}
 			started = append(started, sm)
-			e.head.started++
+			h.started++
 		}
-		if e.head.started == r.N {
+		if h.started == r.N {
 			e.head, e.queue = nil, e.queue[1:]
 		}
 	}
-	e.fresh, e.started = fresh, started
-	if len(fresh)+len(started) == 0 {
+	e.stretches, e.asked, e.started = stretches, asked, started
+	if len(stretches)+len(started) == 0 {
 		return nil
 	}
-	if err := e.prefill(fresh); err != nil {
+	if err := e.prefill(stretches); err != nil {
 		return err
 	}
 	d := e.m.cfg.Hidden
@@ -423,16 +471,13 @@ func (e *Engine) admit() error {
 			e.begun(sm.of)
 		}
 	}
-	for _, r := range fresh {
-		if r.r.MaxNew > 0 {
-			continue
-		}
-		e.begun(r)
-		r.left = 0
-		e.release(r)
-		for s := range r.r.N {
-			if r.r.Done != nil {
-				r.r.Done(s, Completion{Truncated: true})
+	for _, h := range asked {
+		e.begun(h)
+		h.left = 0
+		e.release(h)
+		for s := range h.r.N {
+			if h.r.Done != nil {
+				h.r.Done(s, Completion{Truncated: true})
 			}
 		}
 	}
@@ -440,6 +485,69 @@ func (e *Engine) admit() error {
 		return nil
 	}
 	return e.draw(started, e.firstH.Slice(0, len(started)*d))
+}
+
+// begin makes a request the head, with the pages of its prompt, if there is room for them and
+// for its first sample's own pages.
+func (e *Engine) begin(r *Request, own int) bool {
+	h, n, pt := &resident{r: r, left: r.N}, len(r.Prompt), e.o.PageTokens
+	var part *node
+	if e.keep {
+		top := -1
+		if r.Echo != nil {
+			top = r.Top
+		}
+		h.held, part, h.cached = e.known.find(r.Prompt, pt, top, e.steps)
+	}
+	need := pagesFor(n, pt) - len(h.held)
+	if need+own > e.room() {
+		e.known.drop(h.held)
+		return false
+	}
+	for _, node := range h.held {
+		h.pages = append(h.pages, node.page)
+	}
+	h.pages = e.page(h.pages, need)
+	full := len(h.held)
+	if part != nil {
+		// It may have been among the pages taken: nobody has written to them yet.
+		e.copyPage(h.pages[full], part.page, h.cached-full*pt)
+	}
+	// The prompt's last token is computed for its output, and if it is echoed so is the last
+	// one that is cached, which predicts the next.
+	h.from = min(h.cached, n-1)
+	if r.Echo != nil {
+		h.from = max(0, min(h.cached, n)-1)
+		h.echo = make([]Token, n-1)
+		if part != nil {
+			h.takeRanks(part, full*pt, h.cached-full*pt)
+		}
+	}
+	h.at = h.from
+	h.row = e.freeRow[len(e.freeRow)-1]
+	e.freeRow = e.freeRow[:len(e.freeRow)-1]
+	e.found += h.from
+	if r.Found != nil {
+		r.Found(h.from)
+	}
+	e.head = h
+	return true
+}
+
+// stretch has the running step compute the next n tokens of a prompt.
+func (e *Engine) stretch(h *resident, n int) stretch {
+	s := stretch{of: h, lo: h.at, hi: h.at + n}
+	for pos := s.lo; pos < s.hi; pos++ {
+		slot := int32(-1) // it has keys and values already
+		if pos >= h.cached {
+			slot = e.slot(h.pages, pos)
+		}
+		s.slots = append(s.slots, slot)
+	}
+	h.at = s.hi
+	e.computed += n
+	e.keepPages(h)
+	return s
 }
 
 // share gives a sample its page table: the prompt's full pages and its own, the
@@ -452,64 +560,147 @@ func (e *Engine) share(sm *sample) {
 	if part == 0 || len(sm.own) == 0 {
 		return
 	}
+	e.copyPage(sm.own[0], sm.of.pages[full], part)
+}
+
+// copyPage copies the keys and values of a page's first n tokens.
+func (e *Engine) copyPage(to, from int32, n int) {
 	w := e.m.cfg.KVHeads * e.m.cfg.HeadDim
-	src, dst := int(sm.of.pages[full])*pt*w, int(sm.own[0])*pt*w
+	src, dst := int(from)*e.o.PageTokens*w, int(to)*e.o.PageTokens*w
+	if src == dst {
+		return
+	}
 	for i := range e.k {
 		for _, cache := range []compute.Tensor{e.k[i], e.v[i]} {
-			e.m.be.Copy(cache.Slice(dst, dst+part*w), cache.Slice(src, src+part*w))
+			e.m.be.Copy(cache.Slice(dst, dst+n*w), cache.Slice(src, src+n*w))
 		}
 	}
 }
 
-// prefill runs prompts through the model, in packs, and keeps keys, values and
-// the outputs at their last tokens.
-func (e *Engine) prefill(fresh []*resident) error {
-	m, d := e.m, e.m.cfg.Hidden
-	seqs := make([]Seq, len(fresh))
-	for i, r := range fresh {
-		seqs[i].IDs = r.r.Prompt
+// prefill runs stretches of prompts through the model, in packs, and keeps keys, values and
+// the outputs at prompts' last tokens. What a stretch follows is in the cache, or comes before
+// it in stretches.
+func (e *Engine) prefill(stretches []stretch) error {
+	for len(stretches) > 0 {
+		n, rows := 1, len(stretches[0].slots)
+		for ; n < len(stretches) && rows+len(stretches[n].slots) <= prefillTokens; n++ {
+			rows += len(stretches[n].slots)
+		}
+		if err := e.prefillPack(stretches[:n]); err != nil {
+			return err
+		}
+		stretches = stretches[n:]
 	}
-	for _, members := range Packs(seqs, prefillTokens) {
-		var part []Seq
-		var slots []int32
-		for _, i := range members {
-			part = append(part, seqs[i])
-			for pos := range seqs[i].IDs {
-				slots = append(slots, e.slot(fresh[i].pages, pos))
+	e.free, e.late = append(e.free, e.late...), e.late[:0]
+	return nil
+}
+
+// prefillPack is a pass over stretches. Those at the beginnings of prompts come first, and
+// attend to themselves; each row of the others attends to the cache, as when decoding.
+func (e *Engine) prefillPack(stretches []stretch) error {
+	m, d := e.m, e.m.cfg.Hidden
+	var whole []Seq
+	for _, s := range stretches {
+		if s.of.cached == 0 && s.lo == 0 {
+			whole = append(whole, Seq{IDs: s.of.r.Prompt[:s.hi]})
+		}
+	}
+	p, err := m.pack(whole, false)
+	if err != nil {
+		return err
+	}
+	packed := len(p.ids)
+	ids, pos := append(e.ids[:0], p.ids...), append(e.pos[:0], p.pos...)
+	slots, spare := e.slots[:0], e.spare[0]*int32(e.o.PageTokens)
+	e.pages.Table, e.pages.Len = e.pages.Table[:0], e.pages.Len[:0]
+	ends := make([]int, len(stretches)) // the row behind a stretch's last
+	for i, s := range stretches {
+		if s.of.cached == 0 && s.lo == 0 {
+			slots = append(slots, s.slots...)
+			ends[i] = len(slots)
+		}
+	}
+	for i, s := range stretches {
+		if s.of.cached == 0 && s.lo == 0 {
+			continue
+		}
+		for at, slot := range s.slots {
+			if slot < 0 {
+				slot = spare
+				spare++
 			}
+			x := s.lo + at
+			ids, pos, slots = append(ids, s.of.r.Prompt[x]), append(pos, int32(x)), append(slots, slot)
+			e.pages.Table, e.pages.Len = append(e.pages.Table, s.of.pages[:pagesFor(x+1, e.o.PageTokens)]), append(e.pages.Len, int32(x+1))
 		}
-		p, err := m.pack(part, false)
-		if err != nil {
-			return err
+		ends[i] = len(slots)
+	}
+	e.ids, e.pos, e.slots = ids, pos, slots
+	a := m.activations(len(ids), keepNothing)
+	if err := m.ws.take(); err != nil {
+		return err
+	}
+	m.forward(a, ids, pos, func(i int, b *block, posN []int32) {
+		n := len(ids)
+		if packed > 0 {
+			first := m.rows(b, n, 0, packed)
+			m.packed(i, &first, posN[:packed])
+			e.cache(i, &first, slots[:packed])
 		}
-		a := m.activations(len(p.ids), keepNothing)
-		if err := m.ws.take(); err != nil {
-			return err
+		if packed < n {
+			rest := m.rows(b, n, packed, n)
+			e.attendCache(i, &rest, posN[packed:], slots[packed:])
 		}
-		m.forward(a, p.ids, p.pos, func(i int, b *block, posN []int32) {
-			m.packed(i, b, posN)
-			e.cache(i, b, slots)
-		})
-		for j, i := range members {
-			at, row := int(p.last[j]), fresh[i].row
-			m.be.Copy(e.promptH.Slice(row*d, (row+1)*d), a.hND.Slice(at*d, (at+1)*d))
+	})
+	for i, s := range stretches {
+		at, h := ends[i]-len(s.slots), s.of
+		if s.hi == len(h.r.Prompt) {
+			m.be.Copy(e.promptH.Slice(h.row*d, (h.row+1)*d), a.hND.Slice((ends[i]-1)*d, ends[i]*d))
 		}
-		for j, i := range members {
-			r := fresh[i].r
-			if r.Echo == nil {
-				continue
-			}
-			n := len(r.Prompt)
-			tokens := make([]Token, n-1)
-			for t := range tokens {
-				tokens[t].ID = r.Prompt[t+1]
-			}
-			first := int(p.last[j]) - (n - 1)
-			if err := e.rank(tokens, r.Top, a.hND.Slice(first*d, (first+n-1)*d)); err != nil {
+		if h.r.Echo != nil {
+			if err := e.echo(s, a.hND.Slice(at*d, ends[i]*d)); err != nil {
 				return err
 			}
-			r.Echo(tokens)
 		}
+	}
+	return nil
+}
+
+// rows is the queries, keys, values and what attention puts out, of rows lo to hi-1 of n.
+func (m *Model) rows(b *block, n, lo, hi int) block {
+	part := func(t compute.Tensor) compute.Tensor {
+		if t.Absent() {
+			return t
+		}
+		w := t.Len() / n
+		return t.Slice(lo*w, hi*w)
+	}
+	return block{qNHE: part(b.qNHE), kNKE: part(b.kNKE), qkNHE: part(b.qkNHE), vNKE: part(b.vNKE), oNHE: part(b.oNHE), lseNH: part(b.lseNH)}
+}
+
+// echo ranks the tokens that follow a stretch's, from their outputs, and tells of a prompt's
+// when it ends.
+func (e *Engine) echo(s stretch, hND compute.Tensor) error {
+	h, r, pt, d := s.of, s.of.r, e.o.PageTokens, e.m.cfg.Hidden
+	if s.lo == h.from {
+		for i := 0; (i+1)*pt <= h.cached; i++ {
+			h.takeRanks(h.held[i], i*pt, pt)
+		}
+	}
+	tokens := h.echo[s.lo:min(s.hi, len(h.echo))]
+	for i := range tokens {
+		tokens[i] = Token{ID: r.Prompt[s.lo+1+i]}
+	}
+	if err := e.rank(tokens, r.Top, hND.Slice(0, len(tokens)*d)); err != nil {
+		return err
+	}
+	for i, n := range h.held {
+		if (i+1)*pt > s.lo && (i+1)*pt <= s.hi {
+			h.keepRanks(n, i*pt)
+		}
+	}
+	if s.hi == len(r.Prompt) {
+		r.Echo(h.echo)
 	}
 	return nil
 }
@@ -522,9 +713,12 @@ func (e *Engine) cache(layer int, b *block, slots []int32) {
 }
 
 // attend is the attention of decode.
-func (e *Engine) attend(i int, b *block, posN []int32) {
+func (e *Engine) attend(i int, b *block, posN []int32) { e.attendCache(i, b, posN, e.slots) }
+
+// attendCache keeps the rows' keys and values, and has each attend to what e.pages says.
+func (e *Engine) attendCache(i int, b *block, posN, slots []int32) {
 	be, shape := e.m.be, e.m.attnShape()
-	be.RopeCache(b.qNHE, b.kNKE, b.vNKE, e.k[i], e.v[i], shape, posN, e.m.rope, e.slots)
+	be.RopeCache(b.qNHE, b.kNKE, b.vNKE, e.k[i], e.v[i], shape, posN, e.m.rope, slots)
 	be.AttentionDecode(b.oNHE, b.qNHE, e.k[i], e.v[i], shape, e.pages)
 }
 

@@ -120,7 +120,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		if p.Name == scoreName && from == LM {
 			m.draw(p, i, o.ScoreInit)
 		} else {
-			be.Refresh(p)
+			m.refresh(p)
 		}
 	}
 	if err := be.Sync(); err != nil {

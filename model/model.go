@@ -69,6 +69,7 @@ type Model struct {
 	narrowed bool           // this rank lacks bits of the weights that are not computed with (Optimizer.WholeWeights)
 	rope     compute.Tensor // [positions, E]
 	ropeN    int            // positions in rope
+	writes   uint64         // how often weights were written
 
 	// Host memory of the running pass, kept from call to call.
 	acts acts
@@ -248,7 +249,7 @@ const chunk = 1 << 18
 // fill sets p.W element by element; f is called from several goroutines.
 func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 	if _, ok := m.be.(compute.Hollow); ok {
-		m.be.Refresh(p)
+		m.refresh(p)
 		return
 	}
 	buf := make([]float32, min(chunk, p.Len()))
@@ -266,7 +267,21 @@ func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 		wg.Wait()
 		m.be.Upload(p.W.Slice(lo, lo+len(b)), b)
 	}
+	m.refresh(p)
+}
+
+// refresh follows every write to p.W but the optimizer's step, which refreshes itself.
+func (m *Model) refresh(p *compute.Param) {
+	m.writes++
 	m.be.Refresh(p)
+}
+
+// written changes with the weights that the model computes with.
+func (m *Model) written() uint64 {
+	if m.base != nil {
+		return m.writes + m.base.written()
+	}
+	return m.writes
 }
 
 // Config is the architecture.
@@ -298,13 +313,13 @@ func (m *Model) CopyWeights(src *Model) error {
 		q := src.params[i]
 		if m.be == src.be {
 			m.be.Copy(p.W, q.W)
-			m.be.Refresh(p)
+			m.refresh(p)
 			continue
 		}
 		buf := make([]float32, p.Len())
 		src.be.Download(buf, q.W)
 		m.be.Upload(p.W, buf)
-		m.be.Refresh(p)
+		m.refresh(p)
 	}
 	if err := src.be.Sync(); err != nil {
 		return fmt.Errorf("model: copy weights: %w", err)

@@ -102,6 +102,7 @@ func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error)
 		scale = min(1, o.c.ClipNorm/(gradNorm+1e-6))
 	}
 	o.steps++
+	o.m.writes++
 	o.m.be.AdamW(o.stepped(), compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
 	if o.Sharded() {
 		if err := o.gatherWeights(); err != nil {
@@ -268,7 +269,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	}
 	if master {
 		for _, p := range ps {
-			o.m.be.Refresh(p)
+			o.m.refresh(p)
 		}
 		o.m.narrowed = false
 	}

@@ -298,7 +298,7 @@ func (o *Optimizer) gatherWeights() error {
 		if w := x[at : at+p.Len()]; s.hi-s.lo < len(w) {
 			m.be.Upload(p.W.Slice(0, s.lo), w[:s.lo])
 			m.be.Upload(p.W.Slice(s.hi, len(w)), w[s.hi:])
-			m.be.Refresh(p)
+			m.refresh(p)
 		}
 		at += aligned(p.Len())
 	}

@@ -309,6 +309,10 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 				c.mu.Unlock()
 			}
 		}
+		r.Found = func(tokens int) {
+			c.found.Add(int64(tokens))
+			s.meter.prompt(len(ids), tokens)
+		}
 		r.Token = func(i int, t model.Token) bool { return own[i].token(t) }
 		r.Done = func(i int, a model.Completion) { own[i].done(a) }
 		c.requests, c.choices = append(c.requests, r), append(c.choices, own...)
@@ -447,7 +451,7 @@ func (b *builder) chunk(choice map[string]any) map[string]any {
 	return v
 }
 
-func (b *builder) usage() map[string]int {
+func (b *builder) usage() map[string]any {
 	prompt, drawn := 0, 0
 	for _, ids := range b.q.prompts {
 		prompt += len(ids)
@@ -455,7 +459,8 @@ func (b *builder) usage() map[string]int {
 	for i := range b.written {
 		drawn += b.written[i].tokens
 	}
-	return map[string]int{"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
+	return map[string]any{"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn,
+		"prompt_tokens_details": map[string]int64{"cached_tokens": b.c.found.Load()}}
 }
 
 // part adds to a choice: to what is sent at the end, or as an event.

@@ -14,10 +14,11 @@ import (
 type meter struct {
 	steps, pages            atomic.Int64
 	waiting, running, taken atomic.Int64
+	looked, found           atomic.Int64 // tokens of prompts
 
-	mu            sync.Mutex
-	requests      map[[2]string]int64 // by path and status
-	prompt, drawn int64
+	mu           sync.Mutex
+	requests     map[[2]string]int64 // by path and status
+	given, drawn int64               // tokens of prompts and answers
 	first, whole  histogram
 }
 
@@ -51,12 +52,18 @@ func (m *meter) load(waiting, running, pages int) {
 	m.taken.Store(int64(pages))
 }
 
+// prompt counts a prompt that begins, of whose tokens so many were in the cache.
+func (m *meter) prompt(tokens, found int) {
+	m.looked.Add(int64(tokens))
+	m.found.Add(int64(found))
+}
+
 // request counts a request that has been answered.
 func (m *meter) request(path string, x *exchange, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.requests[[2]string{path, strconv.Itoa(x.status)}]++
-	m.prompt += int64(x.prompt)
+	m.given += int64(x.prompt)
 	m.drawn += int64(x.drawn)
 	if x.prompt > 0 {
 		m.whole.add(took.Seconds())
@@ -91,7 +98,9 @@ func (m *meter) text(busy int64) []byte {
 	one("gad_cache_pages", "gauge", "Pages of the cache of keys and values.", m.pages.Load())
 	one("gad_cache_pages_used", "gauge", "Pages of the cache that are taken.", m.taken.Load())
 	one("gad_steps_total", "counter", "Steps of the engine: one token for each answer under way.", m.steps.Load())
-	one("gad_prompt_tokens_total", "counter", "Tokens of the prompts of answered requests.", m.prompt)
+	one("gad_prompt_tokens_total", "counter", "Tokens of the prompts of answered requests.", m.given)
+	one("gad_prefix_cache_queries_total", "counter", "Tokens of prompts that were looked up in the cache.", m.looked.Load())
+	one("gad_prefix_cache_hits_total", "counter", "Those of them that were found, and not computed.", m.found.Load())
 	one("gad_generated_tokens_total", "counter", "Tokens of the answers of answered requests.", m.drawn)
 	for _, x := range []struct {
 		name, help string

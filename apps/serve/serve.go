@@ -29,6 +29,7 @@ type Options struct {
 	Answer  int    // tokens of an answer to a chat that gives no limit; 1024
 	N       int    // answers to a prompt at most; 16
 	Queue   int    // requests that wait at most; 128
+	Forget  bool   // each prompt is computed anew: none takes from the cache what an earlier one has left there
 	Body    int64  // bytes of a request's body at most; 4 MiB
 	Grace   time.Duration
 	Key     string // that clients have to give; "" is none
@@ -40,7 +41,8 @@ type Options struct {
 
 const (
 	pageTokens  = 16
-	admitTokens = 2048     // of prompts, between two tokens of those under way
+	admitTokens = 256      // of prompts, between two tokens of those under way
+	admitOnGPU  = 2048     // the same; fewer would not fill a GPU
 	headerBytes = 64 << 10 // of a request
 	choicesMost = 256      // answers to a request
 )
@@ -106,7 +108,11 @@ var errDraining = errors.New("the server is stopping")
 // under way may end within Options.Grace.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	pages := (s.o.Cache + pageTokens - 1) / pageTokens
-	engine, err := s.m.NewEngine(model.EngineOptions{Slots: s.o.Slots, PageTokens: pageTokens, Pages: pages, Longest: s.o.Context, Admit: admitTokens})
+	admit := admitTokens
+	if !s.m.Alone() {
+		admit = admitOnGPU
+	}
+	engine, err := s.m.NewEngine(model.EngineOptions{Slots: s.o.Slots, PageTokens: pageTokens, Pages: pages, Longest: s.o.Context, Admit: admit, Keep: !s.o.Forget})
 	if err != nil {
 		return err
 	}
@@ -225,7 +231,8 @@ type call struct {
 	choices  []*choice
 	gone     atomic.Bool // nobody reads it
 	begun    time.Time
-	streams  bool // it is read as it comes, not at the ends of its choices
+	streams  bool         // it is read as it comes, not at the ends of its choices
+	found    atomic.Int64 // tokens of its prompts that were in the cache
 
 	notify chan struct{} // something is there to be read
 	mu     sync.Mutex

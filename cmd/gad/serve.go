@@ -38,6 +38,7 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.IntFlag{Name: "cache-tokens", DefaultText: "512 per slot, at least two contexts", Usage: "tokens in the cache of keys and values; an answer waits until it has room to its end"},
 			&cli.IntFlag{Name: "max-tokens", Value: 1024, Usage: "longest answer to a chat request that gives no limit, tokens"},
 			&cli.IntFlag{Name: "max-queue", Value: 128, Usage: "requests that may wait; more are refused with status 429"},
+			&cli.BoolFlag{Name: "no-prefix-cache", Usage: "compute every prompt anew, whatever earlier ones have left in the cache"},
 			&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds for the requests under way when the server is stopped"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
@@ -70,6 +71,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 	if err := inRange(c, "grace", 86400); err != nil {
 		return o, err
 	}
+	o.Forget = c.Bool("no-prefix-cache")
 	o.Grace = time.Duration(c.Float64("grace") * float64(time.Second))
 	if o.Name = c.String("name"); o.Name == "" {
 		dir, err := filepath.Abs(c.String("model"))

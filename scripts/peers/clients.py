@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CONFIG = {
@@ -160,7 +161,8 @@ def openai_package(url):
         usage = chunk.usage or usage
         if chunk.choices:
             text += chunk.choices[0].delta.content or ""
-    assert text == whole.choices[0].message.content and usage == whole.usage and usage.completion_tokens > 0, (text, whole, usage)
+    assert text == whole.choices[0].message.content and usage.completion_tokens == whole.usage.completion_tokens > 0, (text, whole, usage)
+    assert usage.prompt_tokens == whole.usage.prompt_tokens == usage.prompt_tokens_details.cached_tokens + 1, (usage, whole.usage)  # the second time all but the last were cached
     assert len(whole.choices[0].logprobs.content) == usage.completion_tokens
     print(f"openai {openai.__version__}: chat: {text!r}, {chunks} chunks, {usage.prompt_tokens} + {usage.completion_tokens} tokens, streamed as at once")
     ask = dict(model=name, prompt=["Give the largest: 2 7 9", "Reverse: e v o d"], temperature=1, seed=3, max_tokens=12, n=2, logprobs=1)
@@ -237,6 +239,9 @@ def main():
             openai_package(s.url)
             ours, t_ours = evaluate(made, os.path.join(made, "gad"), "local-completions",
                                     f"model=student,base_url={s.url}/completions,num_concurrent=8,max_retries=1,tokenized_requests=True,max_length=512")
+            figures = urllib.request.urlopen(s.url.removesuffix("/v1") + "/metrics").read().decode()
+        asked, found = (int(re.search(rf"^gad_prefix_cache_{x}_total (\d+)$", figures, re.M).group(1)) for x in ("queries", "hits"))
+        print(f"gad serve: {asked} tokens of prompts, {found} of them found in its cache, {asked - found} computed")
         theirs, t_theirs = evaluate(made, os.path.join(made, "hf"), "hf", f"pretrained={folder},dtype=float32,max_length=512")
         worst, likelihoods, flags, answers, texts = compare(ours, theirs)
         from importlib.metadata import version

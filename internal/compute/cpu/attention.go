@@ -454,11 +454,16 @@ func (b *Backend) blocks(f family, buf *[4][]float32, fn func(j gradBlock)) {
 // positions lie in the same pages; the longest sees so many.
 type decodeRows struct{ r0, r1, shared, longest int }
 
-// alike groups neighbouring rows that share pages: samples of one prompt. A group
-// is cut where workers would go idle.
+// alikeRows is how many rows a group of AttentionDecode has at most: of the tokens of one
+// prompt each has those between it and the group's first to itself.
+const alikeRows = 64
+
+// alike groups neighbouring rows that share pages: samples of one prompt, or its tokens. A
+// group is cut where workers would go idle, and where the next row shares so little that
+// those before lose more than it gains.
 func (b *Backend) alike(pages compute.Pages, K int) {
 	P, R := pages.PageTokens, len(pages.Len)
-	most := max(1, R*K/(2*b.pool.workers))
+	most := min(max(1, R*K/(2*b.pool.workers)), alikeRows)
 	b.rows = b.rows[:0]
 	for r := 0; r < R; {
 		g := decodeRows{r, r + 1, int(pages.Len[r]), int(pages.Len[r])}
@@ -467,7 +472,7 @@ func (b *Backend) alike(pages compute.Pages, K int) {
 			for n < min(g.shared, int(pages.Len[g.r1]))/P && x[n] == y[n] {
 				n++
 			}
-			if n == 0 {
+			if n == 0 || (g.r1-r-1)*(g.shared-n*P) > n*P {
 				break
 			}
 			g.shared, g.longest = n*P, max(g.longest, int(pages.Len[g.r1]))
