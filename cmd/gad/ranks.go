@@ -35,6 +35,10 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 		return nil, marked{errUsage, err}
 	}
 	switch {
+	case want == 0 && l.By == "" && os.Getenv(addrVar) != "": // or else each would train alone
+		return nil, usage("%s: %s is set, but not RANK and WORLD_SIZE, which say which rank this is: set all three, or give --ranks 1", typed(c), addrVar)
+	case want == 0 && l.Size == 0 && os.Getenv(addrVar) != "":
+		return nil, usage("%s: %s is set, but the launcher (%s) does not say how many ranks there are: give --ranks", typed(c), addrVar, l.By)
 	case want == 0 && l.Size <= 1:
 		return nil, nil
 	case l.By == "":
