@@ -65,7 +65,9 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 		fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has not met all others yet; rank 0 is at %s; waiting up to %v (trainer.rank_timeout)\n", l.Rank, size, addr, limit)
 	})
 	defer slow.Stop()
-	link, err := tcp.Open(tcp.Config{Rank: l.Rank, Size: size, Addr: addr, Secret: secret, Limit: limit})
+	link, err := tcp.Open(tcp.Config{Rank: l.Rank, Size: size, Addr: addr, Secret: secret, Limit: limit, SentAway: func(who string) {
+		fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has sent away %s\n", l.Rank, size, who)
+	}})
 	if err != nil {
 		return nil, marked{errRunning, err}
 	}

@@ -47,11 +47,17 @@ func TestMistakesOfRanks(t *testing.T) {
 		{map[string]string{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}, []mistake{
 			{sft, 2, `sft: srun has started rank 1 of 2 without MPI, so they connect by TCP: set GAD_RANKS_SECRET to the same random text on all ranks, or GAD_RANKS_SECRET_FILE to a file with it (doc/ranks.md), or give --ranks 1`},
 		}},
+		{map[string]string{"GAD_RANKS_ADDR": "node0:29600"}, []mistake{
+			{sft, 2, `sft: GAD_RANKS_ADDR is set, but not RANK and WORLD_SIZE, which say which rank this is: set all three, or give --ranks 1`},
+		}},
+		{map[string]string{"GAD_RANKS_ADDR": "node0:29600", "JOB_COMPLETION_INDEX": "1"}, []mistake{
+			{sft, 2, `sft: GAD_RANKS_ADDR is set, but the launcher (Indexed Job) does not say how many ranks there are: give --ranks`},
+		}},
 		{map[string]string{"JOB_COMPLETION_INDEX": "4"}, []mistake{
 			{sft + "--ranks 4", 2, `sft: --ranks 4: Indexed Job has started rank 4, and ranks count from 0: start as many, or correct --ranks`},
 		}},
 	} {
-		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR", "JOB_COMPLETION_INDEX"} {
+		for _, name := range []string{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR", "JOB_COMPLETION_INDEX", "GAD_RANKS_ADDR"} {
 			t.Setenv(name, "") // to be as it was afterwards
 			os.Unsetenv(name)
 		}

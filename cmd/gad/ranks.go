@@ -35,6 +35,10 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 		return nil, marked{errUsage, err}
 	}
 	switch {
+	case want == 0 && l.By == "" && os.Getenv(addrVar) != "": // or else each would train alone
+		return nil, usage("%s: %s is set, but not RANK and WORLD_SIZE, which say which rank this is: set all three, or give --ranks 1", typed(c), addrVar)
+	case want == 0 && l.Size == 0 && os.Getenv(addrVar) != "":
+		return nil, usage("%s: %s is set, but the launcher (%s) does not say how many ranks there are: give --ranks", typed(c), addrVar, l.By)
 	case want == 0 && l.Size <= 1:
 		return nil, nil
 	case l.By == "":
@@ -121,7 +125,7 @@ const mistakeLimit = 10 * time.Second
 // mpirun has started have one console; where a launcher gives each its own log, each says it.
 func (p *program) together(mistake error) error {
 	l, err := comm.Launched(os.LookupEnv)
-	if err != nil || p.met || !p.ranks || !l.MPI || l.Size < 2 || l.Size&(l.Size-1) != 0 || os.Getenv(addrVar) != "" {
+	if err != nil || p.met || !p.ranks || !l.MPI || l.Size < 2 || os.Getenv(addrVar) != "" {
 		return mistake
 	}
 	p.met = true
@@ -129,11 +133,40 @@ func (p *program) together(mistake error) error {
 	if err != nil {
 		return mistake
 	}
+	if link.Size()&(link.Size()-1) != 0 { // no group, which is the mistake of all of them
+		p.saidFirst(link, mistake)
+		return mistake
+	}
 	_, err = p.group(link, mistakeLimit, mistake)
 	if told := (*comm.Aborted)(nil); errors.As(err, &told) {
 		return err
 	}
 	return mistake
+}
+
+// saidFirst has rank 0 say a mistake of all ranks; the others end after it.
+func (p *program) saidFirst(link comm.Link, mistake error) {
+	until := time.Now().Add(mistakeLimit)
+	keepOn := func() error {
+		if time.Now().After(until) {
+			return comm.ErrRanks
+		}
+		return nil
+	}
+	peers := []int{0}
+	if link.Rank() == 0 {
+		p.complain(mistake)
+		peers = nil
+		for r := 1; r < link.Size(); r++ {
+			peers = append(peers, r)
+		}
+	}
+	var err error
+	for _, r := range peers {
+		err = errors.Join(err, link.Exchange(r, []byte{1}, make([]byte, 1), keepOn))
+	}
+	_ = link.Close(err == nil)
+	p.said = true
 }
 
 // complain says why the program ends.

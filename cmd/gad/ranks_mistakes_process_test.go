@@ -31,7 +31,7 @@ func TestMistakesOverMPI(t *testing.T) {
 	}
 	const rest = " --data rows.jsonl --output run"
 	for _, c := range []struct {
-		args, other string // of rank 1, if not the same
+		args, other string // of rank 1, if not the same; or the number of ranks, if not 2
 		code        int
 		says        string
 	}{
@@ -40,9 +40,14 @@ func TestMistakesOverMPI(t *testing.T) {
 		{"sft --model student" + rest, "", exitUsage, "gad: configuration: trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
 		{"sft --modle student" + rest, "", exitUsage, "gad: sft: unknown flag --modle: did you mean --model?"},
 		{"sft --ranks 4 --model student" + rest, "", exitUsage, "gad: sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out"},
+		{"sft --model student" + rest, "3", exitUsage, "gad: sft: mpirun has started 3 ranks: there must be 2, 4 or another power of two"},
 		{"sft --model student trainer.shards=2" + rest, "sft --config missing.yaml", exitUsage, "gad: ranks: rank 1 on " + hostName(t) + ": conf: missing.yaml: no such file or directory"},
 	} {
 		args := strings.Fields(c.args)
+		ranks := 2
+		if c.other == "3" {
+			ranks, c.other = 3, ""
+		}
 		if c.other != "" {
 			path, err := mpiBinary()
 			if err != nil {
@@ -50,7 +55,6 @@ func TestMistakesOverMPI(t *testing.T) {
 			}
 			args = append(append(args, ":", "-n", "1", path), strings.Fields(c.other)...)
 		}
-		ranks := 2
 		if c.other != "" {
 			ranks = 1
 		}

@@ -552,13 +552,20 @@ func (g *Group) keepOn() error {
 }
 
 // missing is the rank that keeps the others from going on: one that has not come to this
-// call; or, if all have, the one that has been silent, as whoever waits is not.
+// call; or, if all have, any. Of these the one that has been silent longest, as whoever
+// waits is not, be it in an earlier call.
 func (g *Group) missing(now time.Time) int {
-	lost := g.peer
+	behind := -1
 	for r, n := range g.reached {
-		if n < g.calls {
-			return r
+		if n < g.calls && (behind < 0 || g.heard[r].Before(g.heard[behind])) {
+			behind = r
 		}
+	}
+	if behind >= 0 {
+		return behind
+	}
+	lost := g.peer
+	for r := range g.reached {
 		if r != g.Rank() && g.heard[r].Before(g.heard[lost]) {
 			lost = r
 		}

@@ -212,6 +212,55 @@ func TestHungRank(t *testing.T) {
 	}
 }
 
+// A rank that hangs in the middle of a call keeps some of the others in it, while the rest
+// come to the next one: these do not name one that waits as they do.
+func TestHungRankOfAnEarlierCall(t *testing.T) {
+	t.Parallel() // it mostly waits
+	const hung, ranks = 2, 4
+	links := commtest.Links(ranks)
+	groups, errs := make([]*comm.Group, ranks), make([]error, ranks)
+	var wg sync.WaitGroup
+	for r, l := range links {
+		limit := 2 * time.Second
+		if r == 0 { // which waits for the hung one, and would name it first
+			limit *= 2
+		}
+		wg.Go(func() { groups[r], errs[r] = comm.New(l, limit) })
+	}
+	wg.Wait()
+	noErrors(t, errs)
+	ended := make(chan struct{})
+	var told sync.WaitGroup
+	for r, g := range groups {
+		if r == hung {
+			n := 0
+			links[r].Break = func(int) error {
+				if n++; n == 3 { // rank 3 has what it needs of it, rank 0 has not
+					<-ended
+				}
+				return nil
+			}
+			wg.Go(func() { g.Barrier("first") })
+			continue
+		}
+		told.Add(1)
+		wg.Go(func() {
+			defer told.Done()
+			if errs[r] = g.Barrier("first"); errs[r] == nil {
+				errs[r] = g.Barrier("second")
+			}
+		})
+	}
+	told.Wait()
+	close(ended)
+	wg.Wait()
+	for r, err := range errs {
+		if r != hung && (err == nil || !strings.Contains(err.Error(), "phase second: rank 2 on ")) {
+			t.Errorf("rank %d says %v", r, err)
+		}
+	}
+}
+
 // A rank that fails says why; the others end at once, in whatever call they are or come
 // to, and long before the limit.
 func TestAbort(t *testing.T) {

@@ -34,6 +34,10 @@ type Config struct {
 	Secret     []byte        // the same on all ranks, at least LeastSecret bytes
 	Limit      time.Duration // how long a rank waits for the others to come
 
+	// SentAway, if not nil, is told of the first few that have connected and are no ranks of
+	// this run: one of them may be the rank that is waited for.
+	SentAway func(who string)
+
 	greet time.Duration // greetLimit, if not 0
 }
 
@@ -424,7 +428,10 @@ func (l *Link) accept(ctx context.Context, c Config, listener net.Listener) (por
 			}
 			if g.err != nil {
 				if len(sentAway) < 4 {
-					sentAway = append(sentAway, fmt.Sprintf("%s: %v", g.conn.RemoteAddr(), g.err))
+					who := fmt.Sprintf("%s: %v", g.conn.RemoteAddr(), g.err)
+					if sentAway = append(sentAway, who); c.SentAway != nil {
+						c.SentAway(who)
+					}
 				}
 				g.conn.Close()
 				continue

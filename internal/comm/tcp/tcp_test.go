@@ -285,6 +285,22 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// Rank 0 tells of a rank with another secret when it comes, and not only when the time is up.
+func TestSentAway(t *testing.T) {
+	said := make(chan string, 8)
+	open(t, 2, time.Second, func(r int, c *Config) {
+		if c.SentAway = func(who string) { said <- who }; r == 1 {
+			c.Secret = []byte("another secret of it")
+		}
+	})
+	if len(said) != 1 {
+		t.Fatalf("told %d times", len(said))
+	}
+	if who := <-said; !strings.HasPrefix(who, "127.0.0.1:") || !strings.Contains(who, ": it has another secret: set GAD_RANKS_SECRET alike on all ranks") {
+		t.Error(who)
+	}
+}
+
 // Rank 0 listens beside its launcher's port.
 func TestBeside(t *testing.T) {
 	for addr, want := range map[string]string{
