@@ -9,10 +9,12 @@
 package judge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -73,7 +75,15 @@ type Judge struct {
 	tally  Tally
 
 	references []reference
+
+	read, unread int // verdicts that could be read, and those that could not
 }
+
+// ErrNoVerdict is a judge that gives no verdict that can be read.
+var ErrNoVerdict = errors.New("no verdict can be read")
+
+// maxUnread is how many verdicts are asked for where none can be read.
+const maxUnread = 20
 
 // Tally is what a judge's replies took.
 type Tally struct {
@@ -418,7 +428,39 @@ func (j *Judge) Judge(ctx context.Context, questions []Question, students []Stud
 	if err != nil {
 		return nil, err
 	}
+	if j.unread > 0 && !slices.ContainsFunc(slices.Concat(verdicts...), Verdict.any) {
+		return nil, fmt.Errorf("judge: %w, of %d: %s", ErrNoVerdict, j.unread, firstNull(verdicts))
+	}
 	return j.report(questions, students, verdicts), nil
+}
+
+// any reports whether there is a verdict of some kind.
+func (v Verdict) any() bool { return v.Grade != nil || v.First != "" || v.Second != "" }
+
+// firstNull is why the first verdict that is missing is missing.
+func firstNull(verdicts [][]Verdict) string {
+	for _, v := range slices.Concat(verdicts...) {
+		if why := cmp.Or(v.NullScore, v.NullPair); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// counted counts a verdict, which null says is none. It is an error where the judge has
+// given many replies and never a verdict: each is paid for, and the others would be alike.
+func (j *Judge) counted(null string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if null == "" {
+		j.read++
+		return nil
+	}
+	j.unread++
+	if j.read == 0 && j.unread >= maxUnread {
+		return fmt.Errorf("judge: %w, of %d so far: %s", ErrNoVerdict, maxUnread, null)
+	}
+	return nil
 }
 
 // opponent is the answer that a student's is compared with, if it is compared.
@@ -444,7 +486,7 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 		if v.NullScore = null; null == "" {
 			v.Grade, v.Reference = &g.answer, &g.reference
 		}
-		return nil
+		return j.counted(null)
 	}
 	other, _ := j.opponent(questions, students, t.student, t.question)
 	a, b := answer, other
@@ -468,5 +510,5 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 	default:
 		*to = lost
 	}
-	return nil
+	return j.counted(null)
 }

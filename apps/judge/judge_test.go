@@ -481,14 +481,46 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A judge whose replies never have a verdict is not asked to the end: each reply is paid
+// for. One that gives some verdicts is.
+func TestNoVerdictAtAll(t *testing.T) {
+	b := newBench(t)
+	b.reply = func(endpointtest.Call, map[string]string) string { return "I like both." }
+	for _, mode := range []Mode{Score, Pair, Both} {
+		for _, n := range []int{3, 300} {
+			before := len(b.Calls())
+			grades := make([]float64, n)
+			_, err := b.judge(t, Options{Mode: mode}).Judge(t.Context(), questions(n), []Student{answering("s", grades...)})
+			want := "judge: no verdict can be read, of 20 so far: the reply has no JSON object with "
+			if n == 3 {
+				want = map[Mode]string{Score: "judge: no verdict can be read, of 3: the reply has no", Pair: "judge: no verdict can be read, of 6: the reply has no", Both: "judge: no verdict can be read, of 9: the reply has no"}[mode]
+			}
+			// References, 20 verdicts asked for twice, and what was in flight.
+			if calls := len(b.Calls()) - before; !errors.Is(err, ErrNoVerdict) || !strings.HasPrefix(err.Error(), want) || calls > n+2*(20+16) {
+				t.Errorf("%s, %d questions: %v after %d calls, want %s", mode, n, err, calls, want)
+			}
+		}
+	}
+	b.reply = func(_ endpointtest.Call, m map[string]string) string {
+		if m == nil || strings.HasPrefix(m["answer of the student"], "good 9") {
+			return ""
+		}
+		return "I like both."
+	}
+	r, err := b.judge(t, Options{Mode: Score}).Judge(t.Context(), questions(40), []Student{answering("s", append([]float64{9, 9, 9, 9, 9, 9, 9, 9, 9, 9}, make([]float64, 30)...)...)})
+	if err != nil || r.Students[0].NullScores != 30 {
+		t.Errorf("10 verdicts of 40: %v", err)
+	}
+}
+
 // A judge that replies without end fills neither the journal nor what is asked next.
 func TestBounded(t *testing.T) {
 	b, path := newBench(t), filepath.Join(t.TempDir(), "judgments.jsonl")
 	b.reply = func(endpointtest.Call, map[string]string) string { return strings.Repeat("ä", 3<<20) }
 	o := Options{Mode: Pair, Journal: journal(t, path), MaxTokens: 1 << 24}
-	r, err := b.judge(t, o).Judge(t.Context(), questions(1), []Student{answering("s", 5)})
-	if err != nil || r.Students[0].NullPairs != 1 || r.Tally.Asked != 4 {
-		t.Fatalf("%v %+v", err, r)
+	j := b.judge(t, o)
+	if _, err := j.Judge(t.Context(), questions(1), []Student{answering("s", 5)}); !errors.Is(err, ErrNoVerdict) || j.Tally().Asked != 4 {
+		t.Fatalf("%v %+v", err, j.Tally())
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Size() > 4*(maxReply+16<<10) {

@@ -179,13 +179,21 @@ func leading(special, plain []int32) int {
 	return len(special) - len(plain)
 }
 
+// tokens is a number of tokens, for messages.
+func tokens(n int) string {
+	if n == 1 {
+		return "1 token"
+	}
+	return fmt.Sprintf("%d tokens", n)
+}
+
 // fits refuses a prompt that has no tokens, or too many for an answer of limit tokens.
 func (s *Server) fits(param string, ids []int32, limit int) *apiError {
 	switch {
 	case len(ids) == 0:
 		return refuse(http.StatusBadRequest, "%s: is empty: give at least one token", param).about(param)
 	case limit > s.o.Context || len(ids)+limit > s.o.Context:
-		return refuse(http.StatusBadRequest, "%s: has %d tokens: with an answer of %d that is more than the %d of this server: lower one of the two", param, len(ids), limit, s.o.Context).about(param).coded("context_length_exceeded")
+		return refuse(http.StatusBadRequest, "%s: %s and an answer of %d are more than the %d that this server takes: lower one of the two", param, tokens(len(ids)), limit, s.o.Context).about(param).coded("context_length_exceeded")
 	}
 	return nil
 }
@@ -232,8 +240,11 @@ func (s *Server) chatPrompt(raw json.RawMessage) ([]int32, *apiError) {
 		return refuse(http.StatusBadRequest, "messages: "+format, args...).about("messages")
 	}
 	var list []map[string]json.RawMessage
-	if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
+	if json.Unmarshal(raw, &list) != nil {
 		return nil, bad("must be a list of objects with role and content")
+	}
+	if len(list) == 0 {
+		return nil, bad("is empty: give at least one message")
 	}
 	var messages []tokenizer.Message
 	for i, m := range list {

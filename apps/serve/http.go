@@ -107,7 +107,7 @@ func (x *exchange) line(path string, took time.Duration) string {
 	if x.first > 0 {
 		line += fmt.Sprintf(", first after %.3f s", x.first.Seconds())
 	}
-	return line + fmt.Sprintf(", %.3f s, from %s", took.Seconds(), x.r.RemoteAddr)
+	return line + fmt.Sprintf(", took %.3f s, from %s", took.Seconds(), x.r.RemoteAddr)
 }
 
 // handle checks a request and answers it.
@@ -185,7 +185,7 @@ func otherPath(path string) string {
 
 // noModel refuses a model of another name.
 func (s *Server) noModel() *apiError {
-	return refuse(http.StatusNotFound, "model: there is none of that name: this one is %q", s.o.Name).about("model").coded("model_not_found")
+	return refuse(http.StatusNotFound, "model: is not served here: give %q, or leave it out", s.o.Name).about("model").coded("model_not_found")
 }
 
 // localName reports whether a Host header names this machine itself. Without one the client

@@ -95,7 +95,7 @@ func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 		return nil, fmt.Errorf("serve: context of %d tokens: the model takes %d: lower it", o.Context, most)
 	}
 	if least := o.Context + pageTokens; o.Cache < least {
-		return nil, fmt.Errorf("serve: cache of %d tokens: one request of %d takes %d: raise the cache or lower the context", o.Cache, o.Context, least)
+		return nil, fmt.Errorf("serve: cache of %d tokens: a request of %d takes %d: raise --cache-tokens or lower --context", o.Cache, o.Context, least)
 	}
 	s := &Server{o: o, m: m, tok: tok, created: time.Now().Unix(), key: sha256.Sum256([]byte(o.Key)), meter: newMeter(), wake: make(chan struct{}, 1), calls: map[*call]bool{}}
 	return s, nil

@@ -537,7 +537,7 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":[[1],[2, null ]]}`, 400, "prompt", "prompt: has a null among the texts or token ids"},
 	{"/v1/completions", `{"prompt":["a",null]}`, 400, "prompt", "prompt: has a null among the texts or token ids"},
 	{"/v1/completions", `{"prompt":[1514]}`, 400, "prompt", "prompt: prompt 0: token 0: id 1514 is outside the vocabulary of 1514"},
-	{"/v1/completions", `{"prompt":"x","max_tokens":300}`, 400, "prompt", "prompt: has 1 tokens: with an answer of 300 that is more than the 256 of this server: lower one of the two"},
+	{"/v1/completions", `{"prompt":"x","max_tokens":300}`, 400, "prompt", "prompt: 1 token and an answer of 300 are more than the 256 that this server takes: lower one of the two"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":0}`, 400, "max_tokens", "max_tokens: 0: must be from 1 to 1073741824"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":1.5}`, 400, "max_tokens", "max_tokens: must be an integer"},
 	{"/v1/completions", `{"prompt":"x","n":17}`, 400, "n", "n: 17: must be from 1 to 16"},
@@ -562,11 +562,11 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":"x","stream_options":{"include_obfuscation":true}}`, 400, "include_obfuscation", "include_obfuscation: cannot be done here: leave it out, or give false"},
 	{"/v1/completions", `{"prompt":"x","stream":1}`, 400, "stream", "stream: must be true or false"},
 	{"/v1/completions", `{"prompt":"x","stream":true,"stream_options":{"x":1}}`, 400, "x", "x: is not known here: leave it out"},
-	{"/v1/completions", `{"prompt":"x","model":"gpt-4"}`, 404, "model", `model: there is none of that name: this one is "tiny"`},
+	{"/v1/completions", `{"prompt":"x","model":"gpt-4"}`, 404, "model", `model: is not served here: give "tiny", or leave it out`},
 	{"/v1/completions", `{"prompt":"x","model":4}`, 400, "model", "model: must be a string"},
 	{"/v1/completions", `{"prompt":["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"],"n":16}`, 400, "prompt", "prompt: 272 answers: at most 256 are given to a request"},
 	{"/v1/chat/completions", `{}`, 400, "messages", "messages: is missing"},
-	{"/v1/chat/completions", `{"messages":[]}`, 400, "messages", "messages: must be a list of objects with role and content"},
+	{"/v1/chat/completions", `{"messages":[]}`, 400, "messages", "messages: is empty: give at least one message"},
 	{"/v1/chat/completions", `{"messages":[{"role":"tool","content":"x"}]}`, 400, "messages", "messages: message 0: role: must be system, user or assistant"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user"}]}`, 400, "messages", "messages: message 0: content: must be a string, or a list of parts of type text"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://example.com"}}]}]}`, 400, "messages", "messages: message 0: content: must be a string, or a list of parts of type text"},
@@ -631,8 +631,8 @@ func TestRefused(t *testing.T) {
 		{"GET", "/health", "", "Host", "[::1]:8000", `"ok"`, 200},
 		{"HEAD", "/health", "", "Accept", "*/*", "", 200},
 		{"GET", "/v1/models/tiny", "", "Accept", "*/*", `"id":"tiny"`, 200},
-		{"GET", "/v1/models/other", "", "Accept", "*/*", "model: there is none of that name", 404},
-		{"GET", "/v1/models/", "", "Accept", "*/*", "model: there is none of that name", 404},
+		{"GET", "/v1/models/other", "", "Accept", "*/*", "model: is not served here", 404},
+		{"GET", "/v1/models/", "", "Accept", "*/*", "model: is not served here", 404},
 		{"POST", "/v1/models/tiny", "{}", "Accept", "*/*", "this path takes GET", 405},
 	} {
 		status, raw, _ := r.send(c.method, c.path, c.body, c.name, c.value)
@@ -1084,7 +1084,7 @@ func TestOptions(t *testing.T) {
 		want string
 	}{
 		{Options{Context: 513}, "serve: context of 513 tokens: the model takes 512: lower it"},
-		{Options{Context: 512, Cache: 520}, "serve: cache of 520 tokens: one request of 512 takes 528: raise the cache or lower the context"},
+		{Options{Context: 512, Cache: 520}, "serve: cache of 520 tokens: a request of 512 takes 528: raise --cache-tokens or lower --context"},
 	} {
 		if _, err := New(m, tok, c.o); err == nil || err.Error() != c.want {
 			t.Errorf("%+v: %v, want %s", c.o, err, c.want)

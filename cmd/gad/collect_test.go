@@ -394,7 +394,7 @@ func TestCollectRefused(t *testing.T) {
 	well = 0
 	line[5] = "others.arrow"
 	code, _, said := gad(append(line, "--partial")...)
-	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 || !strings.HasSuffix(said, "status 400: not this: so is every request so far\n") {
+	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 || !strings.HasSuffix(said, "status 400: not this: every request so far was refused\n") {
 		t.Errorf("exit status %d, %d calls, %s", code, n, said)
 	}
 }

@@ -77,7 +77,7 @@ func checkJudgeFlags(c *cli.Context) error {
 		return err
 	}
 	if m := c.String("judge-mode"); !slices.Contains(judge.Modes, m) {
-		return usage("eval: --judge-mode %q: must be %s", m, strings.Join(judge.Modes, ", "))
+		return usage("eval: --judge-mode %q: must be score, pair or both", m)
 	}
 	if a := c.String("judge-against"); a != againstTeacher && a != againstFirst {
 		return usage("eval: --judge-against %q: must be teacher or first", a)
@@ -271,7 +271,7 @@ func (j *judging) check(students int, where func(q int) string) error {
 // estimate says what the judge is asked for at most, and what that may cost.
 func (j *judging) estimate(w io.Writer, students int) {
 	e := judge.Expect(j.mode(), j.questions, students+j.extra(), j.c.String("judge-against") == againstFirst)
-	fmt.Fprintf(w, "judge %s at %s: %s at most, without those in %s; estimate: %s (%d bytes per token, answers as long as the teacher's, verdicts of %d tokens)\n",
+	fmt.Fprintf(w, "judge %s at %s: %s at most, less those in %s, plus one more for each verdict that cannot be read; estimate: %s (%d bytes per token, answers as long as the teacher's, verdicts of %d tokens)\n",
 		harmless(j.c.String("judge-model")), j.client.Host(), report.Count(e.Requests, "request"), j.path, j.tokens(e.ToJudge, e.FromJudge, 0), judge.BytesPerToken, judge.VerdictTokens)
 }
 
@@ -321,6 +321,8 @@ func (j *judging) failed(ctx context.Context, err error) error {
 		return trainer.ErrInterrupted
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
 		err = fmt.Errorf("%w: name its environment variable with --judge-key-env", err)
+	case errors.Is(err, judge.ErrNoVerdict):
+		err = fmt.Errorf("%w: read the replies in %s, then try another judge, a larger --judge-max-tokens or --judge-extra", err, j.path)
 	}
 	return marked{errRunning, err}
 }
@@ -428,6 +430,8 @@ func (e *evaluation) ask() error {
 	case out != "" && errors.Is(err, trainer.ErrInterrupted): // it is not overwritten
 		e.con.Close()
 		return marked{errStopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out)}
+	case out != "":
+		return marked{errRunning, fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data", err, out, out)}
 	}
 	return e.judging.stopped(err)
 }

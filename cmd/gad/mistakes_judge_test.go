@@ -83,7 +83,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{an + by + " more", 2, `eval: unexpected argument "more": this command takes flags only`},
 		{an + by + " --limit -1", 2, `eval: --limit -1: must be at least 0`},
 		{an + by + " --dry-run --output out.jsonl", 2, `eval: --dry-run writes nothing: leave --output out`},
-		{ev + by + " --judge-mode best", 2, `eval: --judge-mode "best": must be score, pair, both`},
+		{ev + by + " --judge-mode best", 2, `eval: --judge-mode "best": must be score, pair or both`},
 		{ev + by + " --judge-against second", 2, `eval: --judge-against "second": must be teacher or first`},
 		{ev + by + " --judge-mode score --judge-against first", 2, `eval: --judge-against is for pairs: leave it out, or give --judge-mode pair or both`},
 		{ev + by + " --judge-mode pair --judge-teacher", 2, `eval: --judge-teacher is for grades: leave it out, or give --judge-mode score or both`},

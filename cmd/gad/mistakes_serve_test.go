@@ -52,7 +52,7 @@ func TestMistakesOfServe(t *testing.T) {
 		{"serve --model student --slots 0", 2, `serve: --slots 0: must be from 1 to 4096`},
 		{"serve --model student --context 1", 2, `serve: --context 1: must be from 2 to 16777216`},
 		{"serve --model student --context 129", 2, `serve: --context 129: the model takes 128 tokens: lower it`},
-		{"serve --model student --cache-tokens 130", 2, `serve: cache of 130 tokens: one request of 128 takes 144: raise the cache or lower the context`},
+		{"serve --model student --cache-tokens 130", 2, `serve: cache of 130 tokens: a request of 128 takes 144: raise --cache-tokens or lower --context`},
 		{"serve --model student --max-tokens 0", 2, `serve: --max-tokens 0: must be from 1 to 16777216`},
 		{"serve --model student --max-queue -1", 2, `serve: --max-queue -1: must be from 1 to 65536`},
 		{"serve --model student --grace -1", 2, `serve: --grace -1: must be from 0 to 86400`},

@@ -205,7 +205,7 @@ func (e *each) done(i int, err error) (stop error) {
 	default:
 		e.failed[i] = err
 		if len(e.failed) >= refusedInARow && !e.c.gate.proven.Load() {
-			return fmt.Errorf("%w: so is every request so far", err)
+			return fmt.Errorf("%w: every request so far was refused", err)
 		}
 	}
 	return nil

@@ -360,7 +360,7 @@ func TestEachStops(t *testing.T) {
 		want   string
 	}{
 		{"key", 401, 4, "the key is not accepted"},
-		{"refused", 400, 24, "no: so is every request so far"},
+		{"refused", 400, 24, "no: every request so far was refused"},
 		{"down", 500, 200, "no answer for"},
 		{"throttled", 429, 200, "no answer for"},
 	} {
