@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -406,7 +407,7 @@ func changed(was, now []kept, run string) error {
 	for _, w := range was {
 		for _, n := range now {
 			if w.Key == n.Key && w.Value != n.Value {
-				return fmt.Errorf("%w: %s was %s when the run in %s began, now it is %s: it cannot change within a run: give another --output", ErrConfig, w.Key, w.Value, run, n.Value)
+				return fmt.Errorf("%w: %s was %s when the run in %s began, now it is %s: it cannot change within a run: give another --output", ErrConfig, w.Key, cmp.Or(w.Value, "not set"), run, cmp.Or(n.Value, "not set"))
 			}
 		}
 	}

@@ -248,6 +248,9 @@ func FindCheckpoint(fsys checkpoint.FS, path string) (dir string, notes []string
 	}
 	_, dir, notes, err = checkpoint.Latest(fsys, path)
 	if errors.Is(err, checkpoint.ErrNone) {
+		if _, missing := fsys.Stat(path); errors.Is(missing, fs.ErrNotExist) {
+			err = fmt.Errorf("%w, as there is no such folder", err)
+		}
 		err = fmt.Errorf("%w: give a run folder or one of its global_step_N folders", err)
 	}
 	return dir, notes, err

@@ -201,7 +201,7 @@ func (p *program) collect(c *cli.Context) (err error) {
 	}
 	con := p.console()
 	defer con.Close()
-	lock, err := claimOutput("data collect", o.Output)
+	lock, err := claimOutput(collecting, o.Output)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	wanted, blank := job.Wanted(), job.Blank()
 	if wanted == 0 {
-		return fmt.Errorf("data: %s: no row has a prompt: there is nothing to ask: name their column with --content-key", c.StringSlice("prompts")[0])
+		return fmt.Errorf("data: %s: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key", c.StringSlice("prompts")[0])
 	}
 	if blank != "" {
 		say(blank)
@@ -308,6 +308,9 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	if empty != "" {
 		fmt.Fprintf(p.out, "%s: remove %s and give --retry-empty to ask them again\n", empty, o.Output)
+	}
+	if missing > 0 {
+		fmt.Fprintf(p.out, "%d of %s have no answer: remove %s, and the same command asks again\n", rows, report.Count(o.Rows, "row"), o.Output)
 	}
 	fmt.Fprintln(p.out, job.Tally())
 	if left := o.Set.Unread(); len(left) > 0 {

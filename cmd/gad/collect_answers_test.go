@@ -50,7 +50,7 @@ func TestCollectBlankPrompts(t *testing.T) {
 	}
 	put(t, "prompts.jsonl", `{"content":""}`, `{"content":" "}`)
 	code, out, said := gad(append(line[:5:5], append([]string{"others.jsonl"}, line[6:]...)...)...)
-	if want := "gad: data: prompts.jsonl: no row has a prompt: there is nothing to ask: name their column with --content-key\n"; code != exitInput || out != "" || said != want {
+	if want := "gad: data: prompts.jsonl: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key\n"; code != exitInput || out != "" || said != want {
 		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
 	}
 	if _, err := os.Stat("others.jsonl.journal"); err == nil {

@@ -80,7 +80,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	p.ranks = len(args) > 1 && slices.Contains([]string{"sft", "dpo", "warmup", "train", "resume", "bench"}, args[1])
 	err := p.invoke(context.Background(), args)
 	if err != nil {
-		err = p.together(err)
+		err = p.together(noSpace(err))
 	}
 	p.console().Close()
 	if err == nil {
@@ -90,6 +90,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		p.complain(err)
 	}
 	return status(err)
+}
+
+// noSpace is err with the way out of a full disk, where what failed has not said it. A
+// full disk is no mistake in a file.
+func noSpace(err error) error {
+	if isSaid(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return marked{errRunning, fmt.Errorf("%w: free some space and run the same command again", err)}
 }
 
 // isSaid reports whether err has been said where it came up.

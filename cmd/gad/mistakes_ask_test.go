@@ -41,7 +41,7 @@ func TestMistakesOfAsking(t *testing.T) {
 		{here + "--prices half.json", 3, `endpoint: price file half.json: model "big": needs input and output: write 0 for what costs nothing`},
 		{here + "--prices cached.json", 3, `endpoint: price file cached.json: model "big": prices must not be negative`},
 		{collect + "--prompts p.jsonl --base-url me:sk-1@example.com/v1", 2, `endpoint: the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment`},
-		{collect + "--prompts blank.jsonl --base-url " + s.URL, 3, `data: blank.jsonl: no row has a prompt: there is nothing to ask: name their column with --content-key`},
+		{collect + "--prompts blank.jsonl --base-url " + s.URL, 3, `data: blank.jsonl: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key`},
 		{strings.Replace(here, "x.arrow", "mine.arrow", 1), 3, `endpoint: journal mine.arrow.journal: has no record of a journal: give another output, or remove the file`},
 		{collect + "--base-url " + s.URL + " --prompts none.jsonl", 3, `data: none.jsonl: does not exist: give a data file or a folder`},
 		{collect + "--base-url " + s.URL + " --prompts none/none.jsonl", 3, `data: none/none.jsonl: does not exist: give a data file or a folder`},

@@ -29,7 +29,7 @@ func TestMistakesOfGGUF(t *testing.T) {
 		{"export --run sft --output s.gguf --gguf f16 --dtype float16", 2, `export: --dtype float16 with --gguf f16: the type of a GGUF file is --gguf's: leave out --dtype`},
 		{"export --run warmup --output s.gguf --gguf f16 --part critic", 2, `export: --part critic with --gguf: llama.cpp has no use for a discriminator: leave out --gguf`},
 		{"export --run sft --output there.gguf --gguf f16", 2, `checkpoint: there.gguf: already exists: choose another file, or remove this one`},
-		{"export --run nowhere --output s.gguf --gguf f16", 3, `checkpoint: nowhere: no checkpoint: give a run folder or one of its global_step_N folders`},
+		{"export --run nowhere --output s.gguf --gguf f16", 3, `checkpoint: nowhere: no checkpoint, as there is no such folder: give a run folder or one of its global_step_N folders`},
 		{"export --run sft --output there.gguf/s.gguf --gguf f16", 2, `checkpoint: there.gguf/s.gguf: cannot be written: choose another path: stat there.gguf/s.gguf: not a directory`},
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
+	"gad/apps/collect"
 	"gad/checkpoint"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -38,12 +39,18 @@ func absent(command, path string) error {
 	_, err := files().Stat(path)
 	switch {
 	case err == nil:
+		if _, err := files().Stat(collect.JournalPath(path)); err == nil && command == collecting {
+			return usage("%s: %s: exists: nothing is overwritten: remove it (its answers stay in %s) or give another --output", command, path, collect.JournalPath(path))
+		}
 		return usage("%s: %s: exists: nothing is overwritten: remove it or give another --output", command, path)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	}
 	return vfs.Target(fmt.Errorf("%s: %s: %w", command, path, err))
 }
+
+// collecting is the command whose output has a journal.
+const collecting = "data collect"
 
 // stoppable is interruptible for a command with its own words: first is printed at the
 // first signal, second at the one that ends the process.
