@@ -43,7 +43,6 @@ func TestFullDiskOfAnyCommand(t *testing.T) {
 	})
 	for _, line := range []string{
 		"data split --data " + f.path("train.arrow") + " --fraction 0.5 --first " + disk + "/a.arrow --second " + disk + "/b.arrow",
-		"data convert --data " + f.path("train.arrow") + " --output " + disk + "/c.arrow",
 		"report " + f.path("warmup") + " --output " + disk + "/r.html",
 		"task make two-forms --rows 400 --output " + disk + "/task",
 	} {
