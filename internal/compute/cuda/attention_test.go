@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"gad/internal/compute"
+	"gad/internal/compute/cuda/driver"
 	"gad/internal/compute/ref"
 )
 
@@ -290,6 +291,34 @@ func TestLayout(t *testing.T) {
 		check("queries", l.queryTiles(), tileRows, func(g compute.Segment, tile int) int { return g.Before/tileRows*tileRows + tile*tileRows })
 		for _, rows := range []int{tileRows, tileRowsdKV, tileRows} {
 			check("keys", l.keyTiles(rows), rows, func(g compute.Segment, tile int) int { return g.Branches/rows*rows + tile*rows })
+		}
+	}
+}
+
+// What the fast kernels are not made for goes to the generic ones: other widths and scales,
+// memory that is not aligned, and packs in which 32 bits do not reach from one row to another.
+func TestFast(t *testing.T) {
+	a := compute.AttnShape{H: 14, K: 2, E: 64, Scale: 0.125}
+	b := Backend{narrow: bf16}
+	for _, c := range []struct {
+		what string
+		a    compute.AttnShape
+		N    int
+		row  []int
+		p    driver.Ptr
+		want int
+	}{
+		{"width 64", a, 16384, []int{1152, 1152, 1152}, 256, 0},
+		{"width 128", compute.AttnShape{H: 2, K: 1, E: 128, Scale: 1}, 16384, []int{512}, 256, 1},
+		{"width 32", compute.AttnShape{H: 2, K: 1, E: 32, Scale: 1}, 16384, []int{512}, 256, -1},
+		{"scale 0", compute.AttnShape{H: 2, K: 1, E: 64}, 16384, []int{512}, 256, -1},
+		{"a row", a, 16384, []int{1152, 1153}, 256, -1},
+		{"an address", a, 16384, []int{1152}, 264, -1},
+		{"the longest pack", a, 1 << 20, []int{2040}, 256, 0},
+		{"a longer one", a, 1 << 20, []int{2040, 2048}, 256, -1},
+	} {
+		if got := b.fast(c.a, c.N, c.row, c.p); got != c.want {
+			t.Errorf("%s: %d, want %d", c.what, got, c.want)
 		}
 	}
 }
