@@ -123,7 +123,9 @@ struct Warp {
 };
 
 // Access is the last read or write of a word of memory in a launch, with the numbers of
-// barriers as of Chunk. thread or block is -1 where several have read it since.
+// barriers as of Chunk. Where several have read it since, block or thread is -1, or thread
+// several + the warp that all are in.
+const int several = 1 << 20;
 struct Access {
     size_t word = 0;  // its address / 4
     u64 launch = 0;
@@ -417,17 +419,22 @@ bool Running::run(size_t linear, size_t bytes, u64 seed) {
 // them a write, by different threads of a launch are an error unless a barrier lies between them: of
 // the block, or of the warp that both are in. Between blocks of a launch there is none. What is
 // left out: atomics, volatile reads, which read what other blocks have announced, and a thread's own stack.
-// A table remembers the last write and the last reads of a word as long as no other word
-// takes their place, so a race may be missed, but none is made up.
+// A table remembers the last write and the last reads of a word as long as no others
+// take their place, so a race may be missed, but none is made up.
 static const size_t race_table = size_t(1) << 20;
 static Access *race_writes, *race_reads;
+
+// warp_of is the warp of an Access's thread or threads, or -1.
+static int warp_of(int thread) { return thread >= several ? thread - several : thread < 0 ? -1 : thread / 32; }
 
 static bool ordered(const Access &a, const Running &r, int thread, bool shared) {
     if (a.launch != r.launch) return true;
     if (a.block != r.linear) return shared; // each block has its own
     if (a.thread == thread || a.block_barriers != r.barriers) return true;
-    return a.thread >= 0 && a.thread / 32 == thread / 32 && a.warp_barriers != r.warp[thread / 32].barriers;
+    return warp_of(a.thread) == thread / 32 && a.warp_barriers != r.warp[thread / 32].barriers;
 }
+
+static bool same_time(const Access &a, const Access &b) { return a.block_barriers == b.block_barriers && a.warp_barriers == b.warp_barriers; }
 
 static void access(const void *p, size_t n, bool write, int thread, const void *code) {
     if (!race_writes || n == 0) return;
@@ -453,17 +460,18 @@ static void access(const void *p, size_t n, bool write, int thread, const void *
         Access mine{word, r.launch, r.linear, r.barriers, r.warp[thread / 32].barriers, thread, bytes, code};
         if (write) {
             check(rd, "has read");
-            if (w.word == word && w.launch == mine.launch && w.block == mine.block && w.thread == thread) mine.bytes |= w.bytes;
+            if (w.word == word && w.launch == mine.launch && w.block == mine.block && same_time(w, mine) && w.thread == thread) mine.bytes |= w.bytes;
             w = mine;
             continue;
         }
         if (rd.word == word && rd.launch == mine.launch && (rd.block == mine.block || !shared)) { // beside the reads that are known
-            if (rd.block != mine.block) {
-                mine.block = -1;
-            } else if (rd.thread != thread && rd.block_barriers == mine.block_barriers) {
-                mine.thread = -1;
+            if (rd.block == mine.block && rd.thread == thread) {
+                if (same_time(rd, mine)) mine.bytes |= rd.bytes;
+            } else if (rd.bytes & bytes && (rd.block != mine.block || rd.block_barriers == mine.block_barriers)) {
+                mine.bytes &= rd.bytes; // what all have read
+                if (rd.block != mine.block) mine.block = -1;
+                mine.thread = warp_of(rd.thread) == thread / 32 ? several + thread / 32 : -1;
             }
-            mine.bytes |= rd.bytes;
         }
         rd = mine;
     }
