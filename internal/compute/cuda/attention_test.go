@@ -246,9 +246,11 @@ func TestDecodeSplits(t *testing.T) {
 		fast.same(what+"in launches of four rows", decode(fast, 4, 0, R), got)
 		fast.same(what+"a row by itself", decode(fast, decodeRows, R-2, R-1), got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
 		counts := make([]int32, R*a.K)
+		leave := fast.b.dev.Enter()
 		if !fast.b.readBack(bytesOf(counts), fast.b.arrived.p) || slices.Max(counts) != 0 {
 			t.Errorf("width %d: counters %v, want zeros", a.E, counts)
 		}
+		leave()
 	}
 }
 
@@ -329,6 +331,7 @@ func TestEqualRows(t *testing.T) {
 	for _, precision := range []string{F32, BF16} {
 		for _, D := range []int{8, 20, 264} {
 			b := start(t, Options{Precision: precision})
+			defer b.dev.Enter()()
 			s := set(t, b)
 			const N = 50
 			var rows []int32
