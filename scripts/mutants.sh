@@ -2,8 +2,9 @@
 # Do the tests of the CUDA backend find what is wrong? Plants one bug after the other
 # (mutants/NN-name.patch, whose first line says what it breaks) in a copy of the
 # working tree, runs the tests that each names on the emulated device, and prints a
-# table of what caught it; before that the same tests must pass without a bug. Needs gcc, g++ and CUDA's header (gpu/headers.sh); the bugs
-# in inline PTX also need the compiler of the kernels (gpu/toolchain.sh).
+# table of what caught it; before that the same tests must pass without a bug. Needs gcc,
+# g++ and CUDA's header (gpu/headers.sh); the bugs in inline PTX also need the compiler of
+# the kernels (gpu/toolchain.sh).
 #
 #   scripts/mutants.sh              all of them, half an hour on two cores
 #   scripts/mutants.sh fast         those that .ci/run plants, a minute
