@@ -2,8 +2,9 @@
 # Do the tests of the CUDA backend find what is wrong? Plants one bug after the other
 # (mutants/NN-name.patch, whose first line says what it breaks) in a copy of the
 # working tree, runs the tests that each names on the emulated device, and prints a
-# table of what caught it; before that the same tests must pass without a bug. Needs gcc, g++ and CUDA's header (gpu/headers.sh); the bugs
-# in inline PTX also need the compiler of the kernels (gpu/toolchain.sh).
+# table of what caught it; before that the same tests must pass without a bug. Needs gcc,
+# g++ and CUDA's header (gpu/headers.sh); the bugs in inline PTX also need the compiler of
+# the kernels (gpu/toolchain.sh).
 #
 #   scripts/mutants.sh              all of them, half an hour on two cores
 #   scripts/mutants.sh fast         those that .ci/run plants, a minute
@@ -16,6 +17,8 @@
 #   Breaks: what
 #   Test: package pattern       one or more, run in this order until one fails
 #   Recompile: the embedded PTX    where the test reads that
+#   Env: NAME=value             what the tests run with
+#   Device: --races             how the emulated device is built, and the tests run without a bug, too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -60,7 +63,7 @@ root=$PWD
 cd "$copy"
 
 say() { printf '%s\n' "$*" >&2; }
-build() { internal/compute/cuda/emu/build.sh "$work/$1" >"$work/build.log" 2>&1; }
+build() { internal/compute/cuda/emu/build.sh ${2:+"$2"} "$work/$1" >"$work/build.log" 2>&1; }
 build emu || { cat "$work/build.log" >&2; die "the emulated device does not build"; }
 cp -rp "$work/emu" "$work/changed"
 
@@ -75,9 +78,12 @@ by() {
   if [ -n "$said" ]; then printf ', emulated device: %s' "$said"; fi
 }
 
-# tests DEVICE PACKAGE PATTERN
+# header FILE NAME: what the patch's header says of it.
+header() { sed -n "s/^$2: //p" "$1" | head -n 1; }
+
+# tests DEVICE PACKAGE PATTERN [NAME=value]
 tests() {
-  LD_LIBRARY_PATH=$work/$1 timeout 300 go test -tags nvidia -count=1 -v -timeout 280s -run "$3" "./$2" >"$work/test.log" 2>&1
+  env LD_LIBRARY_PATH="$work/$1" ${4:+"$4"} timeout 300 go test -tags nvidia -count=1 -v -timeout 280s -run "$3" "./$2" >"$work/test.log" 2>&1
 }
 
 # What fails without a bug catches none.
@@ -85,6 +91,19 @@ began=$SECONDS
 while read -r package pattern; do
   tests emu "$package" "$pattern" || { tail -n 20 "$work/test.log" >&2; die "$package: $pattern fails without any bug"; }
 done < <(sed -n 's/^Test: //p' "${patches[@]}" | sort -u)
+for patch in "${patches[@]}"; do
+  env=$(header "$patch" Env)
+  how=$(header "$patch" Device)
+  [ -n "$env$how" ] || continue
+  device=emu
+  if [ -n "$how" ]; then
+    device=built$how
+    [ -d "$work/$device" ] || build "$device" "$how" || { cat "$work/build.log" >&2; die "the emulated device does not build with $how"; }
+  fi
+  while read -r package pattern; do
+    tests "$device" "$package" "$pattern" "$env" || { tail -n 20 "$work/test.log" >&2; die "$package: $pattern fails without any bug, with $env$how"; }
+  done < <(sed -n 's/^Test: //p' "$patch")
+done
 say "the tests pass without a bug: $((SECONDS - began)) s"
 
 rows=
@@ -101,7 +120,11 @@ for patch in "${patches[@]}"; do
     trouble="does not apply"
   else
     device=emu
-    if grep -q '^--- a/internal/compute/cuda/\(kernels\|emu\)/' "$patch"; then
+    how=$(header "$patch" Device)
+    if [ -n "$how" ]; then
+      device=built$how
+      build "$device" "$how" || trouble="the emulated device does not build: $(grep -m 1 error "$work/build.log")"
+    elif grep -q '^--- a/internal/compute/cuda/\(kernels\|emu\)/' "$patch"; then
       device=changed
       build changed || trouble="the emulated device does not build: $(grep -m 1 error "$work/build.log")"
     fi
@@ -115,7 +138,7 @@ for patch in "${patches[@]}"; do
     fi
     while [ -z "$trouble" ] && [ -z "$caught" ] && read -r package pattern; do
       code=0
-      tests "$device" "$package" "$pattern" || code=$?
+      tests "$device" "$package" "$pattern" "$(header "$patch" Env)" || code=$?
       if grep -q '\[build failed\]\|\[setup failed\]' "$work/test.log"; then
         trouble="the tests do not build: $(grep -m 1 '\.go:' "$work/test.log")"
       elif [ $code -eq 124 ]; then
@@ -148,7 +171,7 @@ report
 if [ -n "$write" ]; then
   {
     printf '# Planted bugs\n\n'
-    printf 'Written by `scripts/mutants.sh --write`; do not edit. Each bug was planted by itself (`scripts/mutants/`) and the tests named there were run on the emulated device. The last column is the first test that failed, and what the emulated device said where it ended the test. 01 to 24 are those of a review, 25 to 38 were added with the tests that catch them.\n\n'
+    printf 'Written by `scripts/mutants.sh --write`; do not edit. Each bug was planted by itself (`scripts/mutants/`) and the tests named there were run on the emulated device. The last column is the first test that failed, and what the emulated device said where it ended the test. 01 to 24 are those of a review, 25 to 40 were added with the tests that catch them.\n\n'
     report
     printf '\n%d of %d caught.\n' $((${#patches[@]} - failed)) ${#patches[@]}
   } >"$root/$table"

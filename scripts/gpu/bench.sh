@@ -82,8 +82,8 @@ ranks() {
 }
 
 ran=
-for s in "${sections[@]}"; do
-  case $s in
+bench() {
+  case $1 in
   driver) benchmark driver internal/compute/cuda/driver . 20000x 60 ;;
   gemm) benchmark gemm internal/compute/cuda '^BenchmarkGEMM$' 0.2s 200 ;;
   attention) benchmark attention internal/compute/cuda '^BenchmarkAttention$' 0.2s 200 ;;
@@ -116,14 +116,15 @@ for s in "${sections[@]}"; do
     grep -o '^Benchmark.*' "$figures" >"$work/ours.txt" || true
     if ! python3 -c 'import torch' 2>/dev/null; then
       printf '\n### torch: not run: python3 has no torch\n' | tee -a "$log"
-      continue
+      return
     fi
-    peer=$build/torch_step.py
+    local peer=$build/torch_step.py models
     read -r -a models <<<"$GAD_BENCH_MODELS"
     section torch "${GAD_TORCH_SECONDS:-1500}" python3 "$peer" --models "${models[@]}" --against "$work/ours.txt" ${GAD_TORCH_FLAGS:-}
     grep '^|' "$raw" | tee -a "$log" || true
     quote "$raw" 200
     ;;
   esac
-done
+}
+each bench "${sections[@]}"
 finish

@@ -4,13 +4,14 @@
 #
 #   scripts/gpu/build.sh OUTDIR
 #
-# It needs Go, gcc and CUDA's header (headers.sh finds or fetches it). OUTDIR gets
+# It needs Go, gcc, xz and CUDA's header (headers.sh finds or fetches it). OUTDIR gets
 # one archive and the scripts; copy it there as it is.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
 [ $# -eq 1 ] || { echo "usage: scripts/gpu/build.sh OUTDIR" >&2; exit 2; }
+command -v xz >/dev/null || { echo "build.sh: needs xz" >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$root"
@@ -37,12 +38,17 @@ rm -rf "$work/testdata/data" "$work/testdata/golden" "$work/testdata/safetensors
   head -n 1 internal/compute/cuda/kernels/ptx/compute_90.ptx
 } >"$work/built.txt"
 
-(cd "$work" && tar cf - .) | gzip -9 >"$out/gad-gpu.tar.gz"
+# The programs are much alike. With a dictionary as long as they are together, xz keeps once
+# what they share: half of what each by itself takes.
+(cd "$work" && tar cf - --sort=name .) | xz --threads=1 --lzma2=preset=3,dict=192MiB >"$out/gad-gpu.tar.xz"
+rm -f "$out/gad-gpu.tar.gz" # of an older build
 cp "$here/check.sh" "$here/bench.sh" "$here/log.sh" "$root/scripts/peers/torch_step.py" "$out/"
 (cd "$work" && du -k gad */test */*/test */*/*/test */*/*/*/test 2>/dev/null)
-bytes=$(wc -c <"$out/gad-gpu.tar.gz")
-echo "$out: $bytes bytes"
-if [ "$bytes" -gt 60000000 ]; then
-  echo "build.sh: $out/gad-gpu.tar.gz: $bytes bytes: more than the 60,000,000 that a carried folder may have" >&2
+bytes=$(cat "$out"/* | wc -c)
+# What can be carried to a machine with a GPU may be bounded, together with the tree.
+tree=$(git ls-files -z 2>/dev/null | xargs -0 cat 2>/dev/null | wc -c) || tree=0
+echo "$out: $bytes bytes; with the $tree of the tracked files $((bytes + tree))"
+if [ $((bytes + tree)) -gt 64000000 ]; then
+  echo "build.sh: $out: $bytes bytes, with the tracked files $((bytes + tree)): more than the 64,000,000 that may be carried to a machine with a GPU" >&2
   exit 1
 fi

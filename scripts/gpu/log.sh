@@ -1,5 +1,9 @@
 # Sourced by check.sh and bench.sh: unpacks what build.sh built, and writes the log.
 #
+# GAD_SECONDS is how long the script may take in all, where whoever runs it ends it
+# then: what does not fit is cut off, or left out and counted as a failure, and the log
+# has its end.
+#
 # The log is Markdown, $GAD_LOG, or else <date>-<device>.md in $OUT, in doc/gpu of
 # the checkout that the script is in, or in the folder of the build. It is written
 # section by section, so that a run that is cut off leaves what it had; a second
@@ -7,9 +11,38 @@
 
 die() { echo "${0##*/}: $*" >&2; exit 2; }
 
+# unpack FILE: the archive to standard output. Not every machine has xz; Python has it inside.
+unpack() {
+  if command -v xz >/dev/null; then
+    xz -dc "$1"
+  elif python3 -c 'import lzma' 2>/dev/null; then
+    python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer, 1 << 20)' "$1"
+  else
+    die "$1: needs xz or python3 to unpack it"
+  fi
+}
+
+# cublaslt names a cuBLASLt that only Python's packages have: gad does not look there. It
+# prints nothing where gad finds one by itself. The driver says which versions it can run.
+cublaslt() {
+  local folder packages driver major
+  case "$(ldconfig -p 2>/dev/null || true)" in *libcublasLt.so.1[23]*) return ;; esac
+  IFS=: read -r -a folders <<<"${LD_LIBRARY_PATH:-}"
+  for folder in "${folders[@]}" "${CUDA_HOME:-/nowhere}/lib64" "${CUDA_PATH:-/nowhere}/lib64" /usr/local/cuda*/lib64; do
+    if compgen -G "${folder:-/nowhere}/libcublasLt.so.1[23]" >/dev/null; then return; fi
+  done
+  packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null) || return 0
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || true
+  driver=${driver%%.*}
+  for major in 13 12; do
+    if [ "$major" = 13 ] && [ "${driver:-580}" -lt 580 ] 2>/dev/null; then continue; fi
+    compgen -G "$packages/nvidia/*/lib/libcublasLt.so.$major" | sort | tail -n 1
+  done | head -n 1
+}
+
 # begin BUILD: unpacks, starts the log and moves to the unpacked folder.
 begin() {
-  [ -f "$1/gad-gpu.tar.gz" ] || die "$1: no gad-gpu.tar.gz: make it with scripts/gpu/build.sh"
+  [ -f "$1/gad-gpu.tar.xz" ] || die "$1: no gad-gpu.tar.xz: make it with scripts/gpu/build.sh"
   build=$(cd "$1" && pwd)
   local here device
   here=$(cd "$(dirname "$0")" && pwd)
@@ -25,17 +58,14 @@ begin() {
   log=$(cd "$(dirname "$log")" && pwd)/$(basename "$log")
 
   work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
-  tar xzf "$build/gad-gpu.tar.gz" -C "$work"
+  trap ended EXIT
+  unpack "$build/gad-gpu.tar.xz" | tar xf - -C "$work"
   cd "$work"
   # The driver keeps the kernels' machine code on disk, wherever that may be.
   if [ ! -w "${HOME:-/}" ]; then export CUDA_CACHE_PATH=$work/cache; fi
-  # Where cuBLAS came with Python's packages alone, gad is told where it lies.
-  if [ -z "${GAD_CUBLASLT:-}" ] && ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt\.so\.1[23]' && ! compgen -G '/usr/local/cuda*/lib64/libcublasLt.so.1[23]' >/dev/null; then
-    local packages
-    packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null) || packages=
-    GAD_CUBLASLT=$(compgen -G "${packages:-/nowhere}/nvidia/*/lib/libcublasLt.so.1[23]" | sort | tail -n 1) || true
-    if [ -n "$GAD_CUBLASLT" ] && [ -z "${LD_LIBRARY_PATH:-}" ]; then export GAD_CUBLASLT; else unset GAD_CUBLASLT; fi
+  if [ -z "${GAD_CUBLASLT:-}" ]; then
+    GAD_CUBLASLT=$(cublaslt) || true
+    if [ -n "$GAD_CUBLASLT" ]; then export GAD_CUBLASLT; else unset GAD_CUBLASLT; fi
   fi
   export GAD_REQUIRE_CUDA=1
   failed=()
@@ -47,6 +77,7 @@ begin() {
     cat built.txt
     nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit --format=csv 2>/dev/null || echo 'no nvidia-smi'
     printf '%s processors, %s\n' "$(nproc)" "$(uname -sr)"
+    printf 'LD_LIBRARY_PATH: %s\n' "${LD_LIBRARY_PATH:-}"
     if [ -n "${GAD_CUBLASLT:-}" ]; then printf 'cuBLASLt: %s\n' "$GAD_CUBLASLT"; fi
     printf '```\n'
   } | tee -a "$log"
@@ -60,6 +91,16 @@ section() {
   shift 2
   printf '== %s\n' "$name"
   raw=$work/$name.raw
+  : >"$raw"
+  if [ -n "${GAD_SECONDS:-}" ]; then
+    local left=$((GAD_SECONDS - SECONDS - 15)) # 10 until the command is killed
+    if [ "$left" -lt 10 ]; then
+      failed+=("$name")
+      printf '\n### %s: FAIL: not run: nothing is left of %s s\n\n' "$name" "$GAD_SECONDS" | tee -a "$log"
+      return
+    fi
+    if [ "$limit" -gt "$left" ]; then limit=$left; fi
+  fi
   timeout --kill-after=10 "$limit" "$@" >"$raw" 2>&1 || code=$?
   if [ $code -eq 124 ] || [ $code -eq 137 ]; then
     verdict="FAIL: not done after $limit s"
@@ -109,8 +150,30 @@ known() {
   done
 }
 
+# each FUNCTION SECTION...: calls it for each section. A mistake in one does not keep the
+# others from being run.
+each() {
+  local f=$1 s
+  shift
+  for s in "$@"; do
+    "$f" "$s" || {
+      failed+=("$s")
+      printf '\n### %s: FAIL: the script itself\n\n' "$s" | tee -a "$log"
+    }
+  done
+}
+
+# ended cleans up, and says so in the log where the script ends before its finish.
+ended() {
+  local code=$?
+  cd /
+  rm -rf "$work"
+  if [ -z "${finished:-}" ] && [ -n "${log:-}" ]; then printf '\n**%s ended early, with status %s.**\n' "${0##*/}" "$code" | tee -a "$log"; fi
+}
+
 # finish prints where the log is and fails if anything did.
 finish() {
+  finished=yes
   if [ ${#failed[@]} -gt 0 ]; then
     printf '\n**Failed: %s.**\n' "${failed[*]}" | tee -a "$log"
   fi

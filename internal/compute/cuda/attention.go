@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"unsafe"
 
@@ -102,13 +103,14 @@ func (l *layout) keyParts(rows, K, group, most int) int {
 }
 
 // fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
-// the generic ones are needed. row are the distances of rows.
-func (b *Backend) fast(a compute.AttnShape, row []int, ps ...driver.Ptr) int {
+// the generic ones are needed. row are the distances of N rows: the fast kernels count the
+// elements between two rows of a pack in 32 bits.
+func (b *Backend) fast(a compute.AttnShape, N int, row []int, ps ...driver.Ptr) int {
 	if b.narrow != bf16 || !(a.Scale > 0) {
 		return -1
 	}
 	for _, n := range row {
-		if n%8 != 0 {
+		if n%8 != 0 || N*n > math.MaxInt32 {
 			return -1
 		}
 	}
@@ -157,7 +159,7 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	defer b.enter()()
 	l := b.layout(p)
 	segments := at(index(b, "segments", l.table))
-	if w := b.fast(a, row[:], o.p, q.p, k.p, v.p); w >= 0 {
+	if w := b.fast(a, N, row[:], o.p, q.p, k.p, v.p); w >= 0 {
 		pairs := l.queryTiles()
 		b.launch(b.k.attnFwd[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{40960, 81920}[w]},
 			at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, at(index(b, "tiles", pairs)), whole(a.H), whole(a.K), whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)))
@@ -187,7 +189,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		return
 	}
 	defer b.enter()()
-	l, w := b.layout(p), b.fast(a, row[:], dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
+	l, w := b.layout(p), b.fast(a, N, row[:], dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
 	parts, rows := 1, [...]int{tileRows, tileRowsdKV}
 	if w >= 0 {
 		parts = l.keyParts(rows[w], a.K, a.H/a.K, int(b.parts/(8*int64(nk))))
@@ -255,7 +257,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	fast := -1
 	var done driver.Ptr
 	if a.H/a.K <= 16 {
-		if fast = b.fast(a, []int{row}, q.p, k.p, v.p); fast >= 0 {
+		if fast = b.fast(a, 1, []int{row}, q.p, k.p, v.p); fast >= 0 {
 			done = b.counters(min(R, b.rows) * a.K)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"gad/internal/compute"
+	"gad/internal/compute/cuda/driver"
 	"gad/internal/compute/ref"
 )
 
@@ -245,9 +246,11 @@ func TestDecodeSplits(t *testing.T) {
 		fast.same(what+"in launches of four rows", decode(fast, 4, 0, R), got)
 		fast.same(what+"a row by itself", decode(fast, decodeRows, R-2, R-1), got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
 		counts := make([]int32, R*a.K)
+		leave := fast.b.dev.Enter()
 		if !fast.b.readBack(bytesOf(counts), fast.b.arrived.p) || slices.Max(counts) != 0 {
 			t.Errorf("width %d: counters %v, want zeros", a.E, counts)
 		}
+		leave()
 	}
 }
 
@@ -294,12 +297,41 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// What the fast kernels are not made for goes to the generic ones: other widths and scales,
+// memory that is not aligned, and packs in which 32 bits do not reach from one row to another.
+func TestFast(t *testing.T) {
+	a := compute.AttnShape{H: 14, K: 2, E: 64, Scale: 0.125}
+	b := Backend{narrow: bf16}
+	for _, c := range []struct {
+		what string
+		a    compute.AttnShape
+		N    int
+		row  []int
+		p    driver.Ptr
+		want int
+	}{
+		{"width 64", a, 16384, []int{1152, 1152, 1152}, 256, 0},
+		{"width 128", compute.AttnShape{H: 2, K: 1, E: 128, Scale: 1}, 16384, []int{512}, 256, 1},
+		{"width 32", compute.AttnShape{H: 2, K: 1, E: 32, Scale: 1}, 16384, []int{512}, 256, -1},
+		{"scale 0", compute.AttnShape{H: 2, K: 1, E: 64}, 16384, []int{512}, 256, -1},
+		{"a row", a, 16384, []int{1152, 1153}, 256, -1},
+		{"an address", a, 16384, []int{1152}, 264, -1},
+		{"the longest pack", a, 1 << 20, []int{2040}, 256, 0},
+		{"a longer one", a, 1 << 20, []int{2040, 2048}, 256, -1},
+	} {
+		if got := b.fast(c.a, c.N, c.row, c.p); got != c.want {
+			t.Errorf("%s: %d, want %d", c.what, got, c.want)
+		}
+	}
+}
+
 // Rows of a gradient that go to the same row of dh are added in their order, in
 // float32, and what is Narrow is rounded once; over more rows than a block has.
 func TestEqualRows(t *testing.T) {
 	for _, precision := range []string{F32, BF16} {
 		for _, D := range []int{8, 20, 264} {
 			b := start(t, Options{Precision: precision})
+			defer b.dev.Enter()()
 			s := set(t, b)
 			const N = 50
 			var rows []int32

@@ -154,14 +154,14 @@ func (x *bench) measure(name string, make func(x *bench) (flops, bytes float64, 
 }
 
 // BenchmarkGEMM is the matrix products of a block, forward and backward, for a
-// pack and, forward, for the rows of a decoding step.
+// pack and, forward, for the rows of a decoding step: q, k and v are one, and gate and up.
 func BenchmarkGEMM(b *testing.B) {
 	benchmarks(b, func(x *bench) {
 		for _, m := range []struct {
 			name string
 			I, O int
 			wide bool // the result is added to the residual stream
-		}{{"q", x.D, x.H * x.E, false}, {"kv", x.D, x.K * x.E, false}, {"o", x.H * x.E, x.D, true}, {"gate", x.D, x.F, false}, {"down", x.F, x.D, true}} {
+		}{{"qkv", x.D, (x.H + 2*x.K) * x.E, false}, {"o", x.H * x.E, x.D, true}, {"gateup", x.D, 2 * x.F, false}, {"down", x.F, x.D, true}} {
 			I, O := float64(m.I), float64(m.O)
 			for _, n := range []int{x.N, x.R} {
 				N := float64(n)

@@ -247,6 +247,7 @@ func (s *step) run(in input) {
 // memory was moved; and graphs do run.
 func TestRepeat(t *testing.T) {
 	b := start(t, Options{})
+	defer b.dev.Enter()()
 	byItself, repeated := newStep(t, b), newStep(t, b)
 	const calls = 24
 	var want, got []compute.Tensor
@@ -417,6 +418,7 @@ func TestRepeatRefuses(t *testing.T) {
 // and a list that is there already is not brought again.
 func TestStaging(t *testing.T) {
 	b := start(t, Options{})
+	defer b.dev.Enter()()
 	s := set(t, b)
 	const V, D, N = 300, 8, 100
 	table := s.param(V, D)
@@ -472,6 +474,7 @@ func TestStaging(t *testing.T) {
 // the ring it begins, nor freed when the ring grows between the two.
 func TestStagingWithinOperation(t *testing.T) {
 	b := start(t, Options{})
+	defer b.dev.Enter()()
 	s := set(t, b)
 	const V, D = 90, 8
 	table := s.param(V, D)

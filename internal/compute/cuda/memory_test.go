@@ -291,6 +291,7 @@ func launches(b *Backend, op func()) int {
 		op()
 		return 0
 	}
+	defer b.dev.Enter()()
 	count := func() int {
 		b.wait()
 		return driver.Emulated().Work().Kernels

@@ -5,17 +5,19 @@
 #
 #   build.sh OUTDIR           then run with LD_LIBRARY_PATH=OUTDIR
 #   build.sh --test OUTDIR    also builds and runs the emulator's own test
+#   build.sh --races OUTDIR   one that finds races between threads, and is slow: in an OUTDIR of its own
 #
 # Environment: CXX (g++); KERNELS, another file in place of ../kernels/gad.cu.
 set -eu
 
 test=
-if [ "${1-}" = --test ]; then
-    test=1
-    shift
-fi
+races=
+case "${1-}" in
+--test) test=1 && shift ;;
+--races) races='-fsanitize=thread --param tsan-distinguish-volatile=1 -Wno-tsan' && shift ;;
+esac
 if [ $# -ne 1 ]; then
-    echo "usage: build.sh [--test] OUTDIR" >&2
+    echo "usage: build.sh [--test|--races] OUTDIR" >&2
     exit 2
 fi
 mkdir -p "$1"
@@ -28,7 +30,7 @@ common="-std=c++17 -g1 -fPIC -fvisibility=hidden -pthread -DGAD_EMU -I. -I../ker
 ours="$common -O3 -Wall -Wextra -Werror"
 # The compiler's checks call handlers in emu.cc. A kernel's pragmas are for another compiler.
 checks="-fsanitize=alignment,bounds,signed-integer-overflow,shift-exponent,integer-divide-by-zero -fno-sanitize-recover=all"
-device="$common -O2 -Wall -Wno-unknown-pragmas -Wno-unused-function -Wno-psabi $checks -x c++"
+device="$common -O2 -Wall -Wno-unknown-pragmas -Wno-unused-function -Wno-psabi $checks $races -x c++"
 
 # stale TARGET SOURCE...: TARGET is missing or older than a source.
 stale() {

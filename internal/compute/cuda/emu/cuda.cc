@@ -1,7 +1,8 @@
 // The stand-in for libcuda.so.1: one device, whose kernels are those compiled into
 // this library. It behaves as the driver does where a program could depend on it,
 // and chooses the less convenient of what the driver may do: streams run nothing
-// until something waits for them, so that a missing wait shows.
+// until something waits for them, so that a missing wait shows. With GAD_EMU_EARLY set they
+// run all at once, so that what is written after it was queued to be read shows.
 //
 // Environment: GAD_EMU_MEMORY bytes of device memory (suffix K, M or G; 8G),
 // GAD_EMU_CC compute capability (9.0 or 8.0), GAD_EMU_DRIVER CUDA version (12040),
@@ -355,6 +356,8 @@ CUresult push(Stream *s, Op op, std::vector<Wait> waits = {}) {
     }
     s->queue.push_back({std::move(op), std::move(waits)});
     s->queued++;
+    static const bool early = getenv("GAD_EMU_EARLY");
+    if (early) run(s, s->queued);
     return SUCCESS;
 }
 

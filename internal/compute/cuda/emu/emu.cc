@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -121,6 +122,20 @@ struct Warp {
     u64 barriers;  // __syncwarps so far, in all blocks that this was
 };
 
+// Access is the last read or write of a word of memory in a launch, with the numbers of
+// barriers as of Chunk. Where several have read it since, block or thread is -1, or thread
+// several + the warp that all are in.
+const int several = 1 << 20;
+struct Access {
+    size_t word = 0;  // its address / 4
+    u64 launch = 0;
+    i64 block = 0;
+    u64 block_barriers = 0, warp_barriers = 0;
+    int thread = 0;
+    u8 bytes = 0;  // a mask
+    const void *code = nullptr;
+};
+
 static const int max_threads = 1024;
 static const size_t max_shared = 227 << 10, redzone = 256;
 static const u8 canary = 0xa5;
@@ -132,7 +147,8 @@ struct Running : Block {
     const char *file;  // of the barrier that threads wait at
     int line;
     bool descending, random;
-    u64 rng;
+    u64 rng, launch;
+    i64 linear;  // this block's number
     void *scheduler;
     std::string error;
     std::vector<u8 *> stacks;  // not in use
@@ -341,6 +357,7 @@ std::string Running::stuck() const {
 
 // run is a block from start to end; false leaves the reason in error.
 bool Running::run(size_t linear, size_t bytes, u64 seed) {
+    this->linear = i64(linear);
     index = {u32(linear % grid.x), u32(linear / grid.x % grid.y), u32(linear / grid.x / grid.y)};
     threads = int(dim.x * dim.y * dim.z);
     warps = (threads + 31) / 32;
@@ -395,6 +412,71 @@ bool Running::run(size_t linear, size_t bytes, u64 seed) {
     return true;
 }
 
+// ---- races ----
+
+// Where the kernels are compiled with -fsanitize=thread (build.sh --races) the compiler
+// calls the functions at the end of this file for each access to memory. Two accesses to a byte, one of
+// them a write, by different threads of a launch are an error unless a barrier lies between them: of
+// the block, or of the warp that both are in. Between blocks of a launch there is none. What is
+// left out: atomics, volatile reads, which read what other blocks have announced, and a thread's own stack.
+// A table remembers the last write and the last reads of a word as long as no others
+// take their place, so a race may be missed, but none is made up.
+static const size_t race_table = size_t(1) << 20;
+static Access *race_writes, *race_reads;
+
+// warp_of is the warp of an Access's thread or threads, or -1.
+static int warp_of(int thread) { return thread >= several ? thread - several : thread < 0 ? -1 : thread / 32; }
+
+static bool ordered(const Access &a, const Running &r, int thread, bool shared) {
+    if (a.launch != r.launch) return true;
+    if (a.block != r.linear) return shared; // each block has its own
+    if (a.thread == thread || a.block_barriers != r.barriers) return true;
+    return warp_of(a.thread) == thread / 32 && a.warp_barriers != r.warp[thread / 32].barriers;
+}
+
+static bool same_time(const Access &a, const Access &b) { return a.block_barriers == b.block_barriers && a.warp_barriers == b.warp_barriers; }
+
+static void access(const void *p, size_t n, bool write, int thread, const void *code) {
+    if (!race_writes || n == 0) return;
+    Running &r = running();
+    size_t at = reinterpret_cast<size_t>(p), top = reinterpret_cast<size_t>(now->stack);
+    if (at < top && at >= top - stack_bytes) return;
+    size_t end = reinterpret_cast<size_t>(r.shared_end);
+    bool shared = at < end && at >= end - (256 << 10);
+    for (size_t word = at / 4; word <= (at + n - 1) / 4; word++) {
+        u8 bytes = 0;
+        for (size_t b = word * 4; b < word * 4 + 4; b++) bytes |= u8(b >= at && b < at + n) << (b % 4);
+        size_t slot = (word * 0x9e3779b97f4a7c15ull) >> 44;
+        Access &w = race_writes[slot], &rd = race_reads[slot];
+        auto check = [&](const Access &a, const char *what) {
+            if (a.word != word || !(a.bytes & bytes) || ordered(a, r, thread, shared)) return;
+            Dl_info lib{};
+            dladdr(code, &lib);
+            auto offset = [&](const void *c) { return reinterpret_cast<size_t>(c) - reinterpret_cast<size_t>(lib.dli_fbase); };
+            fail("a race: thread %d %s at address %#zx (shared memory is %p) at code %#zx, which block %lld, thread %d %s at code %#zx, without a barrier between", thread,
+                 write ? "writes" : "reads", at, static_cast<void *>(r.shared), offset(code), a.block, a.thread, what, offset(a.code));
+        };
+        check(w, "has written");
+        Access mine{word, r.launch, r.linear, r.barriers, r.warp[thread / 32].barriers, thread, bytes, code};
+        if (write) {
+            check(rd, "has read");
+            if (w.word == word && w.launch == mine.launch && w.block == mine.block && same_time(w, mine) && w.thread == thread) mine.bytes |= w.bytes;
+            w = mine;
+            continue;
+        }
+        if (rd.word == word && rd.launch == mine.launch && (rd.block == mine.block || !shared)) { // beside the reads that are known
+            if (rd.block == mine.block && rd.thread == thread) {
+                if (same_time(rd, mine)) mine.bytes |= rd.bytes;
+            } else if (rd.bytes & bytes && (rd.block != mine.block || rd.block_barriers == mine.block_barriers)) {
+                mine.bytes &= rd.bytes; // what all have read
+                if (rd.block != mine.block) mine.block = -1;
+                mine.thread = warp_of(rd.thread) == thread / 32 ? several + thread / 32 : -1;
+            }
+        }
+        rd = mine;
+    }
+}
+
 // ---- operations of a warp and asynchronous copies ----
 
 void check_mask(u32 mask, const char *name) {
@@ -428,6 +510,7 @@ static void note_reads(const char *name, void *const *lanes) {
             fail("%s at %s:%d: reads offset %lld, which thread %d has copied, without a barrier after its copy_wait", name, r.warp[w].file, r.warp[w].line,
                  (i64)(row - r.shared), c.thread);
         }
+        access(row, 16, false, w * 32 + i, __builtin_return_address(0));
         c.reader = c.read_block == r.barriers && c.reader != w ? -1 : w;
         c.read_block = r.barriers;
         c.read_warp = r.warp[w].barriers;
@@ -528,6 +611,9 @@ void copy_begin(void *dst, const void *src, bool valid, const char *file, int li
     }
     if (valid && reinterpret_cast<size_t>(src) % 16) fail("copy_async: global address %p is not a multiple of 16", src);
     note_copy(c);
+    int thread = now->warp * 32 + now->lane;
+    access(dst, 16, true, thread, __builtin_return_address(0));
+    if (valid) access(src, 16, false, thread, __builtin_return_address(0));
     memset(dst, 0xff, 16);
     now->copies->list.push_back({dst, src, valid});
 }
@@ -540,6 +626,7 @@ void copy_finish(int newest) {
     size_t groups = c.groups.size() - newest, end = c.groups[groups - 1];
     for (size_t i = 0; i < end; i++) {
         note_copy(chunk_at(c.list[i].dst));
+        access(c.list[i].dst, 16, true, now->warp * 32 + now->lane, __builtin_return_address(0));
         if (c.list[i].valid) {
             memcpy(c.list[i].dst, c.list[i].src, 16);
         } else {
@@ -651,7 +738,7 @@ struct Pool {
     Pool() {
         const char *env = getenv("GAD_EMU_THREADS");
         size = env ? atoi(env) : int(std::thread::hardware_concurrency());
-        size = size < 1 ? 1 : size > 64 ? 64 : size;
+        size = size < 1 || race_writes ? 1 : size > 64 ? 64 : size;
         sigset_t all, old;  // signals that are not faults belong to the program's own threads
         sigfillset(&all);
         for (int sig : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, sig);
@@ -728,6 +815,13 @@ std::string execute(const Kernel &k, dim3 grid, dim3 block, size_t shared, void 
     static const char *shuffle = getenv("GAD_EMU_SHUFFLE");
     static std::atomic<u64> launches{0};
     const u64 seed = shuffle ? strtoull(shuffle, nullptr, 0) * 2 + 1 : 0, launch = launches++;
+    // Blocks have no order: they run ascending, descending, or in steps of a random number.
+    u64 step = launch & 1 ? blocks - 1 : 1, first = launch & 1 ? blocks - 1 : 0;
+    if (seed) {
+        u64 x = (seed + launch) * 0x9e3779b97f4a7c15ull;
+        first = (x >> 32) % blocks;
+        for (step = x % blocks; std::gcd(step, blocks) != 1; step = (step + 1) % blocks) {}
+    }
     std::atomic<u64> next{0};
     std::string error;
     std::mutex error_lock;
@@ -738,9 +832,9 @@ std::string execute(const Kernel &k, dim3 grid, dim3 block, size_t shared, void 
         r->params = params;
         r->grid = grid;
         r->dim = block;
+        r->launch = launch + 1;
         for (u64 i; (i = next++) < blocks;) {
-            u64 at = launch & 1 ? blocks - 1 - i : i;  // nor is there an order of blocks
-            if (!r->run(at, shared, seed ? seed + launch * 0x94d049bb133111ebull : 0)) {
+            if (!r->run((first + i % blocks * step) % blocks, shared, seed ? seed + launch * 0x94d049bb133111ebull : 0)) {
                 std::lock_guard<std::mutex> l(error_lock);
                 if (error.empty()) error = r->error;
                 next = blocks;
@@ -804,3 +898,34 @@ EMU_UNDEFINED(sub_overflow, "a signed difference overflows")
 EMU_UNDEFINED(mul_overflow, "a signed product overflows")
 EMU_UNDEFINED(negate_overflow, "a negation overflows")
 EMU_UNDEFINED(divrem_overflow, "a division by zero or an overflow")
+
+// ---- what kernels compiled with -fsanitize=thread call ----
+
+#define EMU_HIDDEN extern "C" __attribute__((visibility("hidden")))
+#define EMU_NOTE(p, n, write) \
+    if (emu::now) emu::access(p, n, write, emu::now->warp * 32 + emu::now->lane, __builtin_return_address(0))
+
+EMU_HIDDEN void __tsan_init() {
+    if (emu::race_writes) return;
+    emu::race_writes = new emu::Access[emu::race_table];
+    emu::race_reads = new emu::Access[emu::race_table];
+}
+EMU_HIDDEN void __tsan_func_entry(void *) {}
+EMU_HIDDEN void __tsan_func_exit() {}
+#define EMU_ACCESS(n)                                                                   \
+    EMU_HIDDEN void __tsan_read##n(void *p) { EMU_NOTE(p, n, false); }                  \
+    EMU_HIDDEN void __tsan_write##n(void *p) { EMU_NOTE(p, n, true); }                  \
+    EMU_HIDDEN void __tsan_unaligned_read##n(void *p) { EMU_NOTE(p, n, false); }        \
+    EMU_HIDDEN void __tsan_unaligned_write##n(void *p) { EMU_NOTE(p, n, true); }        \
+    EMU_HIDDEN void __tsan_volatile_read##n(void *) {}                                  \
+    EMU_HIDDEN void __tsan_volatile_write##n(void *p) { EMU_NOTE(p, n, true); }
+EMU_ACCESS(1)
+EMU_ACCESS(2)
+EMU_ACCESS(4)
+EMU_ACCESS(8)
+EMU_ACCESS(16)
+EMU_HIDDEN void __tsan_read_range(void *p, size_t n) { EMU_NOTE(p, n, false); }
+EMU_HIDDEN void __tsan_write_range(void *p, size_t n) { EMU_NOTE(p, n, true); }
+EMU_HIDDEN void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+EMU_HIDDEN u32 __tsan_atomic32_fetch_add(u32 *p, u32 x, int) { return __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
+EMU_HIDDEN u64 __tsan_atomic64_fetch_add(u64 *p, u64 x, int) { return __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }

@@ -27,7 +27,8 @@
 // copy_async over what an ldmatrix4 has read, without a barrier between, whatever
 // the values. Threads run in ascending or descending order, turned
 // at each barrier and from block to block, so that most races change a result;
-// GAD_EMU_SHUFFLE=seed runs them in a random order instead. GAD_EMU_THREADS is the
+// GAD_EMU_SHUFFLE=seed runs them, and blocks, in a random order instead. Built by
+// build.sh --races, each access to memory is compared with those before it: see emu.cc. GAD_EMU_THREADS is the
 // number of host threads that blocks are spread over.
 #pragma once
 

@@ -30,7 +30,7 @@ DEVICE double optim_sum(double x, double *scratch) {
         __syncthreads();
         if ((int)threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
     }
-    return scratch[0];
+    return threadIdx.x == 0 ? scratch[0] : 0; // thread 0 may still be adding
 }
 
 // Summed is a tensor of n elements; part is where its partial sums begin.
@@ -197,6 +197,7 @@ DEVICE void encode(u8 *p, float *scale, const Vec &x, const float *map, int coun
 #pragma unroll
     for (int j = 0; j < 8; j++) s = fmaxf(s, fabsf(x.v[j]));
     s = warp_max(s);
+    __syncwarp(); // all lanes have read the old one
     if (threadIdx.x % WARP == 0) *scale = s;
     bool squares = map[0] == 0;
     u32 c[2] = {0, 0};
