@@ -252,7 +252,7 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	estimate := job.Estimate(c.Bool("batch"))
 	if missing > 0 {
-		say(fmt.Sprintf("%s: %s to %s; %v", c.String("model"), report.Count(missing, "answer"), report.Count(rows, "row"), estimate))
+		say(fmt.Sprintf("%s: %s to %s; %v%s", c.String("model"), report.Count(missing, "answer"), report.Count(rows, "row"), estimate, leastTime(c, estimate)))
 	}
 	if c.Bool("dry-run") {
 		return nil
@@ -317,6 +317,32 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 		fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
 	}
 	return nil
+}
+
+// leastTime says how long the limits that are given make the estimate last; "" where that
+// is under a minute.
+func leastTime(c *cli.Context, e collect.Estimate) string {
+	by, minutes := "", 1.0
+	for _, limit := range []struct {
+		flag   string
+		amount float64
+	}{
+		{"rpm", float64(e.Requests)},
+		{"tpm", e.PromptTokens + e.AnswerTokens},
+		{"input-tpm", e.PromptTokens},
+		{"output-tpm", e.AnswerTokens},
+	} {
+		if c.IsSet(limit.flag) && limit.amount/c.Float64(limit.flag) >= minutes {
+			by, minutes = limit.flag, limit.amount/c.Float64(limit.flag)
+		}
+	}
+	switch {
+	case by == "" || c.Bool("batch"): // batches have limits of their own
+		return ""
+	case minutes < 120:
+		return fmt.Sprintf("; about %.0f min by --%s", minutes, by)
+	}
+	return fmt.Sprintf("; about %.1f h by --%s", minutes/60, by)
 }
 
 // maxFailures is how many failures are listed.

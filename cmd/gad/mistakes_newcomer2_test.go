@@ -88,3 +88,30 @@ func TestChangeOfAnEmptySetting(t *testing.T) {
 		t.Errorf("exit status %d: %s, want %q", code, said, want)
 	}
 }
+
+// The estimate says how long the limits that are given make it last.
+func TestEstimateOfTime(t *testing.T) {
+	t.Chdir(t.TempDir())
+	lines := make([]string, 40)
+	for i := range lines {
+		lines[i] = `{"content":"` + strings.Repeat("a", 396) + `"}` // 100 tokens with the role
+	}
+	put(t, "p.jsonl", lines...)
+	for flags, want := range map[string]string{
+		"":                                 "",
+		"--rpm 100":                        "",
+		"--rpm 10":                         "; about 4 min by --rpm",
+		"--input-tpm 1000":                 "; about 4 min by --input-tpm",
+		"--output-tpm 1000":                "; about 2 min by --output-tpm",
+		"--tpm 1000":                       "; about 6 min by --tpm",
+		"--tpm 1000 --rpm 0.25":            "; about 2.7 h by --rpm",
+		"--tpm 1000 --batch":               "",
+		"--tpm 3000 --output-tpm 100":      "; about 20 min by --output-tpm",
+		"--tpm 1000000 --output-tpm 10000": "",
+	} {
+		out, _ := must(t, strings.Fields("data collect --prompts p.jsonl --base-url http://127.0.0.1:9/v1 --model m --output x.jsonl --max-tokens 50 --dry-run "+flags)...)
+		if want := "m: 40 answers to 40 rows; estimate: 4000 tokens of prompts, 2000 of answers (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)" + want + "\n"; out != want {
+			t.Errorf("%s: prints %s want %s", flags, out, want)
+		}
+	}
+}
