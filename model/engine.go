@@ -119,6 +119,7 @@ type Engine struct {
 	progress func(tokens int) // told of tokens drawn; nil is nobody
 
 	grads   *lender          // memory for the caches
+	starved bool             // it has ended for lack of memory
 	k, v    []compute.Tensor // [layers] caches [pages*PageTokens, K*E]
 	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
 	firstH  compute.Tensor   // [slots, D] of samples that start
@@ -189,14 +190,22 @@ func (m *Model) engine(o EngineOptions) (*Engine, error) {
 	e := &Engine{m: m, o: o, grads: m.lend(), keep: o.Keep && m.be.Alone(), weights: m.written()}
 	e.known.clear()
 	if err := e.allocate(); err != nil {
+		e.starved = errors.Is(err, ErrMemory)
 		e.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-// Close ends the engine. Requests that are under way are told nothing.
-func (e *Engine) Close() { e.grads.back() }
+// Close ends the engine. Requests that are under way are told nothing. The memory stays the
+// model's, for the next engine, unless this one had too little: a smaller one may have enough.
+func (e *Engine) Close() {
+	e.grads.back()
+	if e.starved {
+		e.m.ws.free()
+		e.m.freeAngles()
+	}
+}
 
 // Submit puts a request behind those that wait.
 func (e *Engine) Submit(r *Request) error {
@@ -228,6 +237,12 @@ var errChanged = errors.New("model: engine: the weights have changed while a req
 // Step starts what there is room for and draws one token, the first and the second of what
 // has just started, for every sample under way. After an error the engine is of no use.
 func (e *Engine) Step() error {
+	err := e.step()
+	e.starved = e.starved || errors.Is(err, ErrMemory)
+	return err
+}
+
+func (e *Engine) step() error {
 	e.steps++
 	if err := e.forget(); err != nil {
 		return err
