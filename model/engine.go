@@ -248,6 +248,7 @@ func (e *Engine) step() error {
 		return err
 	}
 	e.drop()
+	defer e.tidy()
 	if err := e.admit(); err != nil {
 		return err
 	}
@@ -255,6 +256,22 @@ func (e *Engine) step() error {
 		return nil // what was admitted ended with its first token
 	}
 	return e.decode()
+}
+
+// tidy forgets what only the running step needs, so that no request is kept from being freed
+// once it has ended.
+func (e *Engine) tidy() {
+	clear(e.stretches)
+	clear(e.asked)
+	clear(e.started)
+	clear(e.drawn)
+	clear(e.ranked)
+}
+
+// next takes the first request off the queue.
+func (e *Engine) next() {
+	e.queue[0] = nil
+	e.head, e.queue = nil, e.queue[1:]
 }
 
 func checkFilters(s Sampling) error {
@@ -378,7 +395,8 @@ func (e *Engine) drop() {
 			h.left -= h.r.N - h.started
 			e.begun(h)
 			e.release(h)
-			e.head, e.queue, first = nil, e.queue[1:], 0
+			e.next()
+			first = 0
 		}
 	}
 	e.queue = e.queue[:first+len(slices.DeleteFunc(e.queue[first:], ask))]
@@ -386,10 +404,11 @@ func (e *Engine) drop() {
 		return
 	}
 	e.live = slices.DeleteFunc(e.live, func(sm *sample) bool {
-		if sm.of.r.gone {
+		gone := sm.of.r.gone
+		if gone {
 			e.end(sm)
 		}
-		return sm.of.r.gone
+		return gone
 	})
 }
 
@@ -412,6 +431,7 @@ func (e *Engine) end(sm *sample) {
 	e.keepAnswer(sm)
 	sm.of.left--
 	e.release(sm.of)
+	sm.of = nil
 	e.idle = append(e.idle, sm)
 }
 
@@ -466,7 +486,7 @@ func (e *Engine) admit() error {
 			h.started++
 		}
 		if h.started == r.N {
-			e.head, e.queue = nil, e.queue[1:]
+			e.next()
 		}
 	}
 	e.stretches, e.asked, e.started = stretches, asked, started
