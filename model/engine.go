@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -46,6 +47,9 @@ type Request struct {
 	Token func(sample int, t Token) (more bool) // each token as it is drawn; false ends the response
 	Done  func(sample int, c Completion)        // each response as it ends
 	Gone  func() bool                           // asked in each step: true drops the request, and tells nobody
+	// Failed is told of the end of a request for whose prompt there is not enough memory
+	// (ErrMemory), and nothing else then. If it is nil, the error is Step's.
+	Failed func(err error)
 
 	index int  // among Generate's prompts
 	gone  bool // Gone has said so
@@ -63,6 +67,12 @@ type Choice struct {
 	ID   int32
 	Logp float32
 }
+
+// Memory that reserve takes, and a later call of the step finds.
+const (
+	logitsRV = "logits [R,V]"
+	drawnRD  = "outputs of one sampling [R,D]"
+)
 
 const (
 	defaultSlots = 64
@@ -131,6 +141,7 @@ type Engine struct {
 	known           prefixes // the pages that later requests may share
 	late            []int32  // pages that are free after the running step
 	weights         uint64   // Model.written when they were computed
+	have            scratch  // memory that is there, so that no step lacks it
 	steps           int
 	found, computed int // tokens of prompts
 
@@ -179,7 +190,17 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 	if least := pagesFor(o.Longest, o.PageTokens) + 1; o.Pages < least {
 		return nil, fmt.Errorf("model: engine: %d pages: a sequence of %d tokens takes %d", o.Pages, o.Longest, least)
 	}
-	return m.engine(o)
+	e, err := m.engine(o)
+	if err != nil {
+		return nil, err
+	}
+	// Its requests may differ in how they are sampled, those of Generate do not.
+	if short, err := e.reserve(scratch{drawn: o.Slots}); short != nil || err != nil {
+		e.starved = true
+		e.Close()
+		return nil, cmp.Or(err, short)
+	}
+	return e, nil
 }
 
 // engine is NewEngine with options that have been checked.
@@ -263,9 +284,6 @@ func (e *Engine) step() error {
 func (e *Engine) tidy() {
 	clear(e.stretches)
 	clear(e.asked)
-	clear(e.started)
-	clear(e.drawn)
-	clear(e.ranked)
 }
 
 // next takes the first request off the queue.
@@ -444,10 +462,81 @@ func (e *Engine) release(r *resident) {
 	}
 }
 
+// scratch is memory that a step computes in.
+type scratch struct {
+	rows   int // tokens that pass through the model together
+	ranked int // rows of logits
+	drawn  int // outputs of one sampling
+}
+
+// reserve makes sure that there is memory for a step. If there is not, the engine has what it
+// had, and can go on without what asks for it: short says why.
+func (e *Engine) reserve(s scratch) (short, err error) {
+	all := scratch{max(s.rows, e.have.rows), max(s.ranked, e.have.ranked), max(s.drawn, e.have.drawn)}
+	if all == e.have {
+		return nil, nil
+	}
+	m := e.m
+	take := func(s scratch) error {
+		return m.ws.try(func() {
+			m.activations(s.rows, keepNothing)
+			m.ws.get(logitsRV, compute.Wide, s.ranked*m.cfg.Vocab)
+			m.ws.get(drawnRD, compute.Narrow, s.drawn*m.cfg.Hidden)
+		})
+	}
+	if short = take(all); short == nil {
+		e.have = all
+	} else if !errors.Is(short, ErrMemory) {
+		return nil, short
+	}
+	if short != nil {
+		err = take(e.have) // what was freed to make room for more
+	}
+	return short, err
+}
+
+// scratch is what a step needs for the next rest tokens of a prompt, with before in one pass
+// before them, and for the tokens that others samples and, where these are the prompt's last,
+// one of its own draw.
+func (e *Engine) scratch(h *resident, before, rest, others int) (s scratch) {
+	r := h.r
+	s.rows = rest
+	if before+rest <= prefillTokens {
+		s.rows += before
+	}
+	if r.Echo != nil {
+		s.ranked = rest
+	}
+	if r.MaxNew > 0 && h.at+rest == len(r.Prompt) {
+		n := others + 1
+		s.rows = max(s.rows, decodeRows(e.m.be.DecodeMultiple(), n))
+		if r.Ranked {
+			s.ranked = max(s.ranked, n)
+		}
+	}
+	s.ranked = min(s.ranked, rankRows(e.m.cfg.Vocab))
+	return s
+}
+
+// fail ends the head for lack of memory. None of its samples is under way: each needs less
+// than the first.
+func (e *Engine) fail(short error) error {
+	h := e.head
+	h.left -= h.r.N - h.started
+	if h.r.Failed == nil || h.left > 0 {
+		return short
+	}
+	e.begun(h)
+	e.release(h)
+	e.next()
+	h.r.Failed(short)
+	return nil
+}
+
 // admit computes prompts and starts samples while slots and pages last, and draws the first
 // tokens.
 func (e *Engine) admit() error {
-	stretches, asked, started, tokens := e.stretches[:0], e.asked[:0], e.started[:0], 0
+	stretches, asked, started, tokens, pass := e.stretches[:0], e.asked[:0], e.started[:0], 0, 0
 	for len(e.queue) > 0 && len(e.live)+len(started)+len(asked) < e.o.Slots {
 		r := e.queue[0]
 		own := ownPages(len(r.Prompt), r.MaxNew, e.o.PageTokens)
@@ -455,13 +544,33 @@ func (e *Engine) admit() error {
 			break
 		}
 		h := e.head
-		if rest := len(r.Prompt) - h.at; rest > 0 {
-			if most := e.o.Admit; most > 0 {
-				if rest = min(rest, most); tokens > 0 && tokens+rest > most {
-					break
-				}
+		rest := len(r.Prompt) - h.at
+		if most := e.o.Admit; most > 0 && rest > 0 {
+			if rest = min(rest, most); tokens > 0 && tokens+rest > most {
+				break
 			}
-			tokens += rest
+		}
+		// Before anything of the step is done: nobody relies on what cannot be computed.
+		short, err := e.reserve(e.scratch(h, pass, rest, len(e.live)+len(started)))
+		if err == nil && short != nil {
+			// Alone it may have enough, once the others have ended.
+			if short, err = e.reserve(e.scratch(h, 0, rest, 0)); err == nil && short == nil {
+				break
+			}
+		}
+		if err == nil && short != nil {
+			if err = e.fail(short); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if rest > 0 {
+			if tokens += rest; pass+rest > prefillTokens {
+				pass = 0
+			}
+			pass += rest
 			stretches = append(stretches, e.stretch(h, rest))
 			if h.at < len(r.Prompt) {
 				break
@@ -850,7 +959,7 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 		return e.sync()
 	}
 	d := m.cfg.Hidden
-	rows := m.ws.get("outputs of one sampling [R,D]", compute.Narrow, n*d)
+	rows := m.ws.get(drawnRD, compute.Narrow, n*d)
 	if err := m.ws.take(); err != nil {
 		return err
 	}
@@ -891,7 +1000,7 @@ func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 	}
 	if len(e.ranked) < len(samples) {
 		d := e.m.cfg.Hidden
-		rows := e.m.ws.get("outputs of one sampling [R,D]", compute.Narrow, len(e.ranked)*d)
+		rows := e.m.ws.get(drawnRD, compute.Narrow, len(e.ranked)*d)
 		if err := e.m.ws.take(); err != nil {
 			return err
 		}

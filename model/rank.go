@@ -10,17 +10,20 @@ import (
 	"gad/internal/compute"
 )
 
-// rankElements is how many logits rank has in memory at a time, unless one row is more.
+// rankElements is how many logits rank has in memory at a time, unless one row is more, and
+// rankRows how many rows of them.
 const rankElements = 1 << 22
+
+func rankRows(vocab int) int { return max(1, rankElements/vocab) }
 
 // rank gives each of tokens, predicted by the rows of h, its log-probability and the top
 // most probable in its place. A row is reduced in one order by one goroutine: the result
 // depends on the row alone.
 func (e *Engine) rank(tokens []Token, top int, hRD compute.Tensor) error {
 	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
-	for lo, most := 0, max(1, rankElements/v); lo < len(tokens); lo += most {
+	for lo, most := 0, rankRows(v); lo < len(tokens); lo += most {
 		part := tokens[lo:min(lo+most, len(tokens))]
-		logits := m.ws.get("logits [R,V]", compute.Wide, len(part)*v)
+		logits := m.ws.get(logitsRV, compute.Wide, len(part)*v)
 		if err := m.ws.take(); err != nil {
 			return err
 		}
