@@ -476,23 +476,24 @@ func (e *Engine) reserve(s scratch) (short, err error) {
 	if all == e.have {
 		return nil, nil
 	}
-	m := e.m
-	take := func(s scratch) error {
-		return m.ws.try(func() {
-			m.activations(s.rows, keepNothing)
-			m.ws.get(logitsRV, compute.Wide, s.ranked*m.cfg.Vocab)
-			m.ws.get(drawnRD, compute.Narrow, s.drawn*m.cfg.Hidden)
-		})
-	}
-	if short = take(all); short == nil {
+	if short = e.take(all); short == nil {
 		e.have = all
 	} else if !errors.Is(short, ErrMemory) {
 		return nil, short
 	}
 	if short != nil {
-		err = take(e.have) // what was freed to make room for more
+		err = e.take(e.have) // what was freed to make room for more
 	}
 	return short, err
+}
+
+// take takes all of s, or nothing.
+func (e *Engine) take(s scratch) error {
+	return e.m.ws.try(func() {
+		e.m.activations(s.rows, keepNothing)
+		e.m.ws.get(logitsRV, compute.Wide, s.ranked*e.m.cfg.Vocab)
+		e.m.ws.get(drawnRD, compute.Narrow, s.drawn*e.m.cfg.Hidden)
+	})
 }
 
 // scratch is what a step needs for the next rest tokens of a prompt, with before in one pass

@@ -70,7 +70,13 @@ func TestEngineShortOfMemory(t *testing.T) {
 			must(t, err)
 			clear(failed)
 			be.most = be.used + room
-			got := play(t, e, list, func() { audit(t, e) })
+			got := play(t, e, list, func() {
+				audit(t, e)
+				used := be.used
+				if must(t, e.take(e.have)); be.used != used {
+					t.Fatalf("room for %d: the engine has not what it says it has: %+v", room, e.have)
+				}
+			})
 			be.most = 0
 			drained(t, e)
 			e.Close()
@@ -143,7 +149,42 @@ func TestEngineFailsOne(t *testing.T) {
 		t.Errorf("with more memory: %v", told)
 	}
 	e.Close()
+
+	// What it tried to take does not lack to the next.
+	needs := func(name string, prompts ...[]int32) {
+		e, err = m.NewEngine(o)
+		must(t, err)
+		for _, ids := range prompts {
+			submit(name, ids, fail)
+		}
+		for !e.Idle() {
+			must(t, e.Step())
+		}
+		e.Close()
+	}
 	m.ws.free()
+	needs("middle", long[:60])
+	be.most = be.used
+	m.ws.free()
+	if needs("both", long, long[:60]); told["both"] != 10 || told["failed"] != 2 {
+		t.Errorf("a long one, then one that has just enough: %v", told)
+	}
+
+	be.most = 0
+	m.ws.free()
+	m.freeAngles()
+	before := be.used
+	e, err = m.NewEngine(o)
+	must(t, err)
+	open := be.used
+	e.Close()
+	m.ws.free()
+	be.most = open - 1
+	if _, err := m.NewEngine(o); !errors.Is(err, ErrMemory) || be.used != before {
+		t.Errorf("an engine with one element too little: %v, %d elements are in use, before %d", err, be.used, before)
+	}
+
+	be.most = 0
 	e, err = m.NewEngine(o)
 	must(t, err)
 	defer e.Close()
