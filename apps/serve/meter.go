@@ -19,7 +19,7 @@ type meter struct {
 	mu           sync.Mutex
 	requests     map[[2]string]int64 // by path and status
 	given, drawn int64               // tokens of prompts and answers
-	first, whole  histogram
+	first, whole histogram
 }
 
 func newMeter() *meter {
