@@ -836,7 +836,7 @@ func (e *Engine) echo(s stretch, hND compute.Tensor) error {
 	for i := range tokens {
 		tokens[i] = Token{ID: r.Prompt[s.lo+1+i]}
 	}
-	if err := e.rank(tokens, r.Top, hND.Slice(0, len(tokens)*d)); err != nil {
+	if err := e.rank(tokens, func(int) int { return r.Top }, hND.Slice(0, len(tokens)*d)); err != nil {
 		return err
 	}
 	for i, n := range h.held {
@@ -990,10 +990,9 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 // rankDrawn fills e.ranked with the drawn tokens of those of samples that are to be ranked.
 func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 	e.ranked, e.order = e.ranked[:0], e.order[:0]
-	top := 0
 	for i, sm := range samples {
 		if r := sm.of.r; r.Ranked && r.Token != nil {
-			e.order, e.ranked, top = append(e.order, i), append(e.ranked, Token{ID: e.ids[i]}), max(top, r.Top)
+			e.order, e.ranked = append(e.order, i), append(e.ranked, Token{ID: e.ids[i]})
 		}
 	}
 	if len(e.ranked) == 0 {
@@ -1010,14 +1009,7 @@ func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 		}
 		hRD = rows
 	}
-	if err := e.rank(e.ranked, top, hRD); err != nil {
-		return err
-	}
-	for at, i := range e.order {
-		t := &e.ranked[at]
-		t.Top = t.Top[:min(len(t.Top), samples[i].of.r.Top)]
-	}
-	return nil
+	return e.rank(e.ranked, func(at int) int { return samples[e.order[at]].of.r.Top }, hRD)
 }
 
 func (e *Engine) sync() error {

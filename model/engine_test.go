@@ -291,6 +291,34 @@ func TestEngineRanks(t *testing.T) {
 	})
 }
 
+// Who asks for few choices is not given the work of a request in the same step that asks for many.
+func TestEngineRanksNoMore(t *testing.T) {
+	m := load(t, ref.New(), "qwen2_tied", Options{})
+	defer m.Close()
+	e, err := m.NewEngine(EngineOptions{Slots: 4, PageTokens: 4, Pages: 40, Longest: 40})
+	must(t, err)
+	defer e.Close()
+	tops := []int{2, 60, 0, 1}
+	told := make([][]Token, len(tops))
+	for i, top := range tops {
+		must(t, e.Submit(&Request{Prompt: []int32{4, 5, 6}, N: 1, MaxNew: 5, Ranked: true, Top: top,
+			Token: func(_ int, x Token) bool { told[i] = append(told[i], x); return true }}))
+	}
+	for !e.Idle() {
+		must(t, e.Step())
+	}
+	for i, top := range tops {
+		for at, x := range told[i] {
+			if len(x.Top) != top || top < 60 && cap(x.Top) != top {
+				t.Errorf("token %d: %d choices in memory for %d, want %d", at, len(x.Top), cap(x.Top), top)
+			}
+			if w := told[1][at]; x.ID != w.ID || x.Logp != w.Logp || !slices.Equal(x.Top, w.Top[:top]) {
+				t.Errorf("token %d with %d choices: %+v, with 60 %+v", at, top, x, w)
+			}
+		}
+	}
+}
+
 func TestEngineErrors(t *testing.T) {
 	m := load(t, ref.New(), "qwen2_tied", Options{})
 	defer m.Close()
