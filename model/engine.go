@@ -48,7 +48,8 @@ type Request struct {
 	Done  func(sample int, c Completion)        // each response as it ends
 	Gone  func() bool                           // asked in each step: true drops the request, and tells nobody
 	// Failed is told of the end of a request for whose prompt there is not enough memory
-	// (ErrMemory), and nothing else then. If it is nil, the error is Step's.
+	// (ErrMemory), and nothing else then. If it is nil, the error is Step's, at once; else the
+	// request waits where there may be enough when others have ended.
 	Failed func(err error)
 
 	index int  // among Generate's prompts
@@ -524,7 +525,7 @@ func (e *Engine) scratch(h *resident, before, rest, others int) (s scratch) {
 func (e *Engine) fail(short error) error {
 	h := e.head
 	h.left -= h.r.N - h.started
-	if h.r.Failed == nil || h.left > 0 {
+	if h.r.Failed == nil {
 		return short
 	}
 	e.begun(h)
@@ -553,7 +554,7 @@ func (e *Engine) admit() error {
 		}
 		// Before anything of the step is done: nobody relies on what cannot be computed.
 		short, err := e.reserve(e.scratch(h, pass, rest, len(e.live)+len(started)))
-		if err == nil && short != nil {
+		if err == nil && short != nil && r.Failed != nil {
 			// Alone it may have enough, once the others have ended.
 			if short, err = e.reserve(e.scratch(h, 0, rest, 0)); err == nil && short == nil {
 				break
