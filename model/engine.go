@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -46,6 +47,10 @@ type Request struct {
 	Token func(sample int, t Token) (more bool) // each token as it is drawn; false ends the response
 	Done  func(sample int, c Completion)        // each response as it ends
 	Gone  func() bool                           // asked in each step: true drops the request, and tells nobody
+	// Failed is told of the end of a request for whose prompt there is not enough memory
+	// (ErrMemory), and nothing else then. If it is nil, the error is Step's, at once; else the
+	// request waits where there may be enough when others have ended.
+	Failed func(err error)
 
 	index int  // among Generate's prompts
 	gone  bool // Gone has said so
@@ -63,6 +68,12 @@ type Choice struct {
 	ID   int32
 	Logp float32
 }
+
+// Memory that reserve takes, and a later call of the step finds.
+const (
+	logitsRV = "logits [R,V]"
+	drawnRD  = "outputs of one sampling [R,D]"
+)
 
 const (
 	defaultSlots = 64
@@ -119,6 +130,7 @@ type Engine struct {
 	progress func(tokens int) // told of tokens drawn; nil is nobody
 
 	grads   *lender          // memory for the caches
+	starved bool             // it has ended for lack of memory
 	k, v    []compute.Tensor // [layers] caches [pages*PageTokens, K*E]
 	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
 	firstH  compute.Tensor   // [slots, D] of samples that start
@@ -130,6 +142,7 @@ type Engine struct {
 	known           prefixes // the pages that later requests may share
 	late            []int32  // pages that are free after the running step
 	weights         uint64   // Model.written when they were computed
+	have            scratch  // memory that is there, so that no step lacks it
 	steps           int
 	found, computed int // tokens of prompts
 
@@ -178,7 +191,17 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 	if least := pagesFor(o.Longest, o.PageTokens) + 1; o.Pages < least {
 		return nil, fmt.Errorf("model: engine: %d pages: a sequence of %d tokens takes %d", o.Pages, o.Longest, least)
 	}
-	return m.engine(o)
+	e, err := m.engine(o)
+	if err != nil {
+		return nil, err
+	}
+	// Its requests may differ in how they are sampled, those of Generate do not.
+	if short, err := e.reserve(scratch{drawn: o.Slots}); short != nil || err != nil {
+		e.starved = true
+		e.Close()
+		return nil, cmp.Or(err, short)
+	}
+	return e, nil
 }
 
 // engine is NewEngine with options that have been checked.
@@ -189,14 +212,22 @@ func (m *Model) engine(o EngineOptions) (*Engine, error) {
 	e := &Engine{m: m, o: o, grads: m.lend(), keep: o.Keep && m.be.Alone(), weights: m.written()}
 	e.known.clear()
 	if err := e.allocate(); err != nil {
+		e.starved = errors.Is(err, ErrMemory)
 		e.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-// Close ends the engine. Requests that are under way are told nothing.
-func (e *Engine) Close() { e.grads.back() }
+// Close ends the engine. Requests that are under way are told nothing. The memory stays the
+// model's, for the next engine, unless this one had too little: a smaller one may have enough.
+func (e *Engine) Close() {
+	e.grads.back()
+	if e.starved {
+		e.m.ws.free()
+		e.m.freeAngles()
+	}
+}
 
 // Submit puts a request behind those that wait.
 func (e *Engine) Submit(r *Request) error {
@@ -228,11 +259,18 @@ var errChanged = errors.New("model: engine: the weights have changed while a req
 // Step starts what there is room for and draws one token, the first and the second of what
 // has just started, for every sample under way. After an error the engine is of no use.
 func (e *Engine) Step() error {
+	err := e.step()
+	e.starved = e.starved || errors.Is(err, ErrMemory)
+	return err
+}
+
+func (e *Engine) step() error {
 	e.steps++
 	if err := e.forget(); err != nil {
 		return err
 	}
 	e.drop()
+	defer e.tidy()
 	if err := e.admit(); err != nil {
 		return err
 	}
@@ -240,6 +278,19 @@ func (e *Engine) Step() error {
 		return nil // what was admitted ended with its first token
 	}
 	return e.decode()
+}
+
+// tidy forgets what only the running step needs, so that no request is kept from being freed
+// once it has ended.
+func (e *Engine) tidy() {
+	clear(e.stretches)
+	clear(e.asked)
+}
+
+// next takes the first request off the queue.
+func (e *Engine) next() {
+	e.queue[0] = nil
+	e.head, e.queue = nil, e.queue[1:]
 }
 
 func checkFilters(s Sampling) error {
@@ -363,7 +414,8 @@ func (e *Engine) drop() {
 			h.left -= h.r.N - h.started
 			e.begun(h)
 			e.release(h)
-			e.head, e.queue, first = nil, e.queue[1:], 0
+			e.next()
+			first = 0
 		}
 	}
 	e.queue = e.queue[:first+len(slices.DeleteFunc(e.queue[first:], ask))]
@@ -371,10 +423,11 @@ func (e *Engine) drop() {
 		return
 	}
 	e.live = slices.DeleteFunc(e.live, func(sm *sample) bool {
-		if sm.of.r.gone {
+		gone := sm.of.r.gone
+		if gone {
 			e.end(sm)
 		}
-		return sm.of.r.gone
+		return gone
 	})
 }
 
@@ -397,6 +450,7 @@ func (e *Engine) end(sm *sample) {
 	e.keepAnswer(sm)
 	sm.of.left--
 	e.release(sm.of)
+	sm.of = nil
 	e.idle = append(e.idle, sm)
 }
 
@@ -409,10 +463,82 @@ func (e *Engine) release(r *resident) {
 	}
 }
 
+// scratch is memory that a step computes in.
+type scratch struct {
+	rows   int // tokens that pass through the model together
+	ranked int // rows of logits
+	drawn  int // outputs of one sampling
+}
+
+// reserve makes sure that there is memory for a step. If there is not, the engine has what it
+// had, and can go on without what asks for it: short says why.
+func (e *Engine) reserve(s scratch) (short, err error) {
+	all := scratch{max(s.rows, e.have.rows), max(s.ranked, e.have.ranked), max(s.drawn, e.have.drawn)}
+	if all == e.have {
+		return nil, nil
+	}
+	if short = e.take(all); short == nil {
+		e.have = all
+	} else if !errors.Is(short, ErrMemory) {
+		return nil, short
+	}
+	if short != nil {
+		err = e.take(e.have) // what was freed to make room for more
+	}
+	return short, err
+}
+
+// take takes all of s, or nothing.
+func (e *Engine) take(s scratch) error {
+	return e.m.ws.try(func() {
+		e.m.activations(s.rows, keepNothing)
+		e.m.ws.get(logitsRV, compute.Wide, s.ranked*e.m.cfg.Vocab)
+		e.m.ws.get(drawnRD, compute.Narrow, s.drawn*e.m.cfg.Hidden)
+	})
+}
+
+// scratch is what a step needs for the next rest tokens of a prompt, with before in one pass
+// before them, and for the tokens that others samples and, where these are the prompt's last,
+// one of its own draw.
+func (e *Engine) scratch(h *resident, before, rest, others int) (s scratch) {
+	r := h.r
+	s.rows = rest
+	if before+rest <= prefillTokens {
+		s.rows += before
+	}
+	if r.Echo != nil {
+		s.ranked = rest
+	}
+	if r.MaxNew > 0 && h.at+rest == len(r.Prompt) {
+		n := others + 1
+		s.rows = max(s.rows, decodeRows(e.m.be.DecodeMultiple(), n))
+		if r.Ranked {
+			s.ranked = max(s.ranked, n)
+		}
+	}
+	s.ranked = min(s.ranked, rankRows(e.m.cfg.Vocab))
+	return s
+}
+
+// fail ends the head for lack of memory. None of its samples is under way: each needs less
+// than the first.
+func (e *Engine) fail(short error) error {
+	h := e.head
+	h.left -= h.r.N - h.started
+	if h.r.Failed == nil {
+		return short
+	}
+	e.begun(h)
+	e.release(h)
+	e.next()
+	h.r.Failed(short)
+	return nil
+}
+
 // admit computes prompts and starts samples while slots and pages last, and draws the first
 // tokens.
 func (e *Engine) admit() error {
-	stretches, asked, started, tokens := e.stretches[:0], e.asked[:0], e.started[:0], 0
+	stretches, asked, started, tokens, pass := e.stretches[:0], e.asked[:0], e.started[:0], 0, 0
 	for len(e.queue) > 0 && len(e.live)+len(started)+len(asked) < e.o.Slots {
 		r := e.queue[0]
 		own := ownPages(len(r.Prompt), r.MaxNew, e.o.PageTokens)
@@ -420,13 +546,33 @@ func (e *Engine) admit() error {
 			break
 		}
 		h := e.head
-		if rest := len(r.Prompt) - h.at; rest > 0 {
-			if most := e.o.Admit; most > 0 {
-				if rest = min(rest, most); tokens > 0 && tokens+rest > most {
-					break
-				}
+		rest := len(r.Prompt) - h.at
+		if most := e.o.Admit; most > 0 && rest > 0 {
+			if rest = min(rest, most); tokens > 0 && tokens+rest > most {
+				break
 			}
-			tokens += rest
+		}
+		// Before anything of the step is done: nobody relies on what cannot be computed.
+		short, err := e.reserve(e.scratch(h, pass, rest, len(e.live)+len(started)))
+		if err == nil && short != nil && r.Failed != nil {
+			// Alone it may have enough, once the others have ended.
+			if short, err = e.reserve(e.scratch(h, 0, rest, 0)); err == nil && short == nil {
+				break
+			}
+		}
+		if err == nil && short != nil {
+			if err = e.fail(short); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if rest > 0 {
+			if tokens += rest; pass+rest > prefillTokens {
+				pass = 0
+			}
+			pass += rest
 			stretches = append(stretches, e.stretch(h, rest))
 			if h.at < len(r.Prompt) {
 				break
@@ -451,7 +597,7 @@ func (e *Engine) admit() error {
 			h.started++
 		}
 		if h.started == r.N {
-			e.head, e.queue = nil, e.queue[1:]
+			e.next()
 		}
 	}
 	e.stretches, e.asked, e.started = stretches, asked, started
@@ -691,7 +837,7 @@ func (e *Engine) echo(s stretch, hND compute.Tensor) error {
 	for i := range tokens {
 		tokens[i] = Token{ID: r.Prompt[s.lo+1+i]}
 	}
-	if err := e.rank(tokens, r.Top, hND.Slice(0, len(tokens)*d)); err != nil {
+	if err := e.rank(tokens, func(int) int { return r.Top }, hND.Slice(0, len(tokens)*d)); err != nil {
 		return err
 	}
 	for i, n := range h.held {
@@ -815,7 +961,7 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 		return e.sync()
 	}
 	d := m.cfg.Hidden
-	rows := m.ws.get("outputs of one sampling [R,D]", compute.Narrow, n*d)
+	rows := m.ws.get(drawnRD, compute.Narrow, n*d)
 	if err := m.ws.take(); err != nil {
 		return err
 	}
@@ -845,10 +991,9 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 // rankDrawn fills e.ranked with the drawn tokens of those of samples that are to be ranked.
 func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 	e.ranked, e.order = e.ranked[:0], e.order[:0]
-	top := 0
 	for i, sm := range samples {
 		if r := sm.of.r; r.Ranked && r.Token != nil {
-			e.order, e.ranked, top = append(e.order, i), append(e.ranked, Token{ID: e.ids[i]}), max(top, r.Top)
+			e.order, e.ranked = append(e.order, i), append(e.ranked, Token{ID: e.ids[i]})
 		}
 	}
 	if len(e.ranked) == 0 {
@@ -856,7 +1001,7 @@ func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 	}
 	if len(e.ranked) < len(samples) {
 		d := e.m.cfg.Hidden
-		rows := e.m.ws.get("outputs of one sampling [R,D]", compute.Narrow, len(e.ranked)*d)
+		rows := e.m.ws.get(drawnRD, compute.Narrow, len(e.ranked)*d)
 		if err := e.m.ws.take(); err != nil {
 			return err
 		}
@@ -865,14 +1010,7 @@ func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 		}
 		hRD = rows
 	}
-	if err := e.rank(e.ranked, top, hRD); err != nil {
-		return err
-	}
-	for at, i := range e.order {
-		t := &e.ranked[at]
-		t.Top = t.Top[:min(len(t.Top), samples[i].of.r.Top)]
-	}
-	return nil
+	return e.rank(e.ranked, func(at int) int { return samples[e.order[at]].of.r.Top }, hRD)
 }
 
 func (e *Engine) sync() error {

@@ -3,9 +3,11 @@ package model
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"weak"
 
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
@@ -167,6 +169,47 @@ func TestEngineGone(t *testing.T) {
 	}
 }
 
+// An engine that is open keeps no request from being freed once it has ended, and what was
+// asked with it.
+func TestEngineForgets(t *testing.T) {
+	m := load(t, ref.New(), "qwen2_tied", Options{})
+	defer m.Close()
+	e, err := m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 40, Longest: 80, Admit: 5, Keep: true})
+	must(t, err)
+	defer e.Close()
+	var list []weak.Pointer[Request]
+	var names []string
+	steps := 0
+	submit := func(name string, r Request) {
+		r.Prompt = slices.Clone(r.Prompt)
+		must(t, e.Submit(&r))
+		list, names = append(list, weak.Make(&r)), append(names, name)
+	}
+	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	func() {
+		submit("answered", Request{Prompt: prompt, N: 2, MaxNew: 6})
+		submit("answered alike", Request{Prompt: prompt[:7], N: 3, MaxNew: 4, Ranked: true, Top: 2, Token: func(int, Token) bool { return true }})
+		submit("echoed", Request{Prompt: prompt, N: 1, Ranked: true, Top: 3, Echo: func([]Token) {}})
+		submit("gone while it waits", Request{Prompt: prompt, N: 1, MaxNew: 6, Gone: func() bool { return true }})
+		submit("gone under way", Request{Prompt: prompt[1:], N: 1, MaxNew: 40, Gone: func() bool { return steps > 9 }})
+		submit("gone while its prompt is computed", Request{Prompt: append(prompt[3:9:9], make([]int32, 40)...), N: 1, MaxNew: 6, Gone: func() bool { return steps > 11 }})
+		submit("ended by its first token", Request{Prompt: prompt[2:], N: 1, MaxNew: 1})
+	}()
+	for ; !e.Idle(); steps++ {
+		must(t, e.Step())
+	}
+	drained(t, e)
+	for range 3 {
+		runtime.GC()
+	}
+	for i, p := range list {
+		if p.Value() != nil {
+			t.Errorf("request %d, %s, is still reachable", i, names[i])
+		}
+	}
+	runtime.KeepAlive(e)
+}
+
 // Ranked tokens are those of the model's distribution, for a prompt and for a response, and
 // have the same bits in both.
 func TestEngineRanks(t *testing.T) {
@@ -246,6 +289,34 @@ func TestEngineRanks(t *testing.T) {
 			must(t, m.Close())
 		}
 	})
+}
+
+// Who asks for few choices is not given the work of a request in the same step that asks for many.
+func TestEngineRanksNoMore(t *testing.T) {
+	m := load(t, ref.New(), "qwen2_tied", Options{})
+	defer m.Close()
+	e, err := m.NewEngine(EngineOptions{Slots: 4, PageTokens: 4, Pages: 40, Longest: 40})
+	must(t, err)
+	defer e.Close()
+	tops := []int{2, 60, 0, 1}
+	told := make([][]Token, len(tops))
+	for i, top := range tops {
+		must(t, e.Submit(&Request{Prompt: []int32{4, 5, 6}, N: 1, MaxNew: 5, Ranked: true, Top: top,
+			Token: func(_ int, x Token) bool { told[i] = append(told[i], x); return true }}))
+	}
+	for !e.Idle() {
+		must(t, e.Step())
+	}
+	for i, top := range tops {
+		for at, x := range told[i] {
+			if len(x.Top) != top || top < 60 && cap(x.Top) != top {
+				t.Errorf("token %d: %d choices in memory for %d, want %d", at, len(x.Top), cap(x.Top), top)
+			}
+			if w := told[1][at]; x.ID != w.ID || x.Logp != w.Logp || !slices.Equal(x.Top, w.Top[:top]) {
+				t.Errorf("token %d with %d choices: %+v, with 60 %+v", at, top, x, w)
+			}
+		}
+	}
 }
 
 func TestEngineErrors(t *testing.T) {

@@ -14,6 +14,9 @@ type workspace struct {
 	be   compute.Backend
 	bufs map[purpose]compute.Tensor
 	err  error // first failure since take
+
+	trying bool      // try is under way
+	taken  []purpose // by it
 }
 
 // purpose is what memory is for, in one layer or for all.
@@ -56,6 +59,9 @@ func (w *workspace) in(what purpose, c compute.Class, n int) compute.Tensor {
 			w.bufs = map[purpose]compute.Tensor{}
 		}
 		w.bufs[what] = t
+		if w.trying {
+			w.taken = append(w.taken, what)
+		}
 	}
 	return t.Slice(0, n)
 }
@@ -68,6 +74,21 @@ func (w *workspace) take() error {
 		return fmt.Errorf("model: %w", err)
 	}
 	return nil
+}
+
+// try is take for the gets of f. If one fails, the memory is free that the others took.
+func (w *workspace) try(f func()) error {
+	w.trying, w.taken = true, w.taken[:0]
+	f()
+	w.trying = false
+	err := w.take()
+	for _, what := range w.taken {
+		if err != nil {
+			w.be.Free(w.bufs[what])
+			delete(w.bufs, what)
+		}
+	}
+	return err
 }
 
 // free leaves nothing; who asks again gets new blocks.

@@ -326,6 +326,12 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 		}
 		r.Token = func(i int, t model.Token) bool { return own[i].token(t) }
 		r.Done = func(i int, a model.Completion) { own[i].done(a) }
+		r.Failed = func(err error) {
+			if s.o.Log != nil {
+				s.o.Log(fmt.Sprintf("a request with %d tokens in a prompt has failed: %v", len(ids), err))
+			}
+			c.fail(errMemory)
+		}
 		c.requests, c.choices = append(c.requests, r), append(c.choices, own...)
 		x.prompt += len(ids)
 	}

@@ -209,7 +209,7 @@ func localName(host string) bool {
 func unavailable(err error) *apiError {
 	e := refuse(http.StatusServiceUnavailable, "%v", err)
 	e.Type = "server_error"
-	if !errors.Is(err, errDraining) {
+	if !errors.Is(err, errDraining) && !errors.Is(err, errMemory) {
 		e.status, e.Message = http.StatusInternalServerError, "the model has failed: see the server's log"
 	}
 	return e

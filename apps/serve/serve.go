@@ -104,6 +104,9 @@ func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 // errDraining is told to requests that come while the server stops.
 var errDraining = errors.New("the server is stopping")
 
+// errMemory is told to a request that the server has too little memory for; others go on.
+var errMemory = errors.New("the server has too little memory for this request: shorten the prompt")
+
 // Serve answers what comes to l until ctx ends. Then no request is taken any more, and those
 // under way may end within Options.Grace.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {

@@ -50,7 +50,8 @@ func (p *program) chatCommand() *cli.Command {
 				_, err := l.tok.ChatPrompt(nil)
 				return err
 			}
-			t := &talk{p: p, c: c, l: l, system: c.String("system"), in: os.Stdin, prompts: terminal(os.Stdin)}
+			t := &talk{p: p, c: c, l: l, speaker: &speaker{m: l.m}, system: c.String("system"), in: os.Stdin, prompts: terminal(os.Stdin)}
+			defer t.speaker.close()
 			return t.run()
 		},
 	}
@@ -74,6 +75,7 @@ type talk struct {
 	p       *program
 	c       *cli.Context
 	l       *loaded
+	speaker *speaker
 	in      io.Reader
 	prompts bool // somebody types
 
@@ -251,10 +253,11 @@ func (t *talk) answer(text string) error {
 		}
 	}
 	begun, tokens := time.Now(), 0
-	answers, err := t.l.m.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: limit, EOS: t.l.tok.EOS(), Seed: t.c.Uint64("seed"), Step: uint64(len(t.history)), Slots: 1, Sampling: sampling(t.c),
-		Stop:  func() bool { return t.stopped.Load() || failed != nil },
-		Token: func(_, _ int, id int32) { tokens++; say(out.Next(id)) },
-	}, nil)
+	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: t.l.tok.EOS(), Seed: t.c.Uint64("seed"), Step: uint64(len(t.history)), Sampling: sampling(t.c),
+		Token: func(_ int, token model.Token) bool { tokens++; say(out.Next(token.ID)); return true },
+		Gone:  func() bool { return t.stopped.Load() || failed != nil },
+	}
+	answer, ended, err := t.speaker.answer(r)
 	say(out.End())
 	if failed == nil {
 		_, failed = io.WriteString(t.p.out, "\n")
@@ -263,16 +266,80 @@ func (t *talk) answer(text string) error {
 		return fmt.Errorf("chat: standard output: %w", failed)
 	}
 	switch {
-	case errors.Is(err, model.ErrStopped):
-		fmt.Fprintln(t.p.err, "gad: note: the answer was stopped")
 	case err != nil:
 		return err
+	case !ended:
+		fmt.Fprintln(t.p.err, "gad: note: the answer was stopped")
 	default:
-		t.p.sayCut(answers[0], limit)
+		t.p.sayCut([]model.Completion{answer}, limit)
 	}
 	if t.prompts {
 		fmt.Fprintf(t.p.err, "(%d + %d tokens, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
 	}
 	t.history = append(conversation, tokenizer.Message{Role: "assistant", Content: words.String()})
 	return nil
+}
+
+// speaker has one engine for all answers of a conversation, whose cache keeps what was said:
+// a turn computes what is new.
+type speaker struct {
+	m       *model.Model
+	engine  *model.Engine // nil until the first answer
+	longest int           // tokens that it has room for
+}
+
+const (
+	chatPage = 16      // tokens
+	chatRoom = 1 << 12 // tokens that the cache has room for at first, if the model takes so many
+)
+
+// answer answers a request; ended is false where it is gone before.
+func (s *speaker) answer(r *model.Request) (answer model.Completion, ended bool, err error) {
+	need, told := len(r.Prompt)+r.MaxNew, false
+	token := r.Token
+	r.Token = func(sample int, t model.Token) bool { told = true; return token(sample, t) }
+	r.Done = func(_ int, c model.Completion) { answer, ended = c, true }
+	try := func(room int) (err error) {
+		if s.engine == nil || s.longest < room {
+			if err = s.open(room); err != nil {
+				return err
+			}
+		}
+		if err = s.engine.Submit(r); err != nil {
+			return err
+		}
+		for !s.engine.Idle() && err == nil {
+			err = s.engine.Step()
+		}
+		if err != nil { // it is of no use any more
+			s.close()
+		}
+		return err
+	}
+	// A conversation that grows is computed anew as often as its length doubles.
+	room := need
+	if s.longest < need {
+		room = min(max(2*need, chatRoom), s.m.Config().MaxPosition)
+	}
+	if err = try(room); errors.Is(err, model.ErrMemory) && !told {
+		err = try(need) // what one answer takes
+	}
+	return answer, ended, err
+}
+
+// open makes an engine with room for so many tokens.
+func (s *speaker) open(longest int) (err error) {
+	s.close()
+	o := model.EngineOptions{Slots: 1, PageTokens: chatPage, Longest: longest, Pages: (longest+chatPage-1)/chatPage + 1, Keep: true}
+	if s.engine, err = s.m.NewEngine(o); err == nil {
+		s.longest = longest
+	}
+	return err
+}
+
+func (s *speaker) close() {
+	if s.engine != nil {
+		s.engine.Close()
+	}
+	s.engine, s.longest = nil, 0
 }

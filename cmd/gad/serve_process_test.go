@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -178,7 +179,8 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// interrupter sends Ctrl-C when it is first written to, and gives it time to arrive.
+// interrupter sends Ctrl-C when it is first written to, waits until it has arrived, however
+// busy the machine is, and gives the reader of the signal time.
 type interrupter struct {
 	b    bytes.Buffer
 	sent bool
@@ -189,7 +191,11 @@ func (w *interrupter) String() string { return w.b.String() }
 func (w *interrupter) Write(p []byte) (int, error) {
 	if !w.sent {
 		w.sent = true
+		arrived := make(chan os.Signal, 1)
+		signal.Notify(arrived, os.Interrupt)
+		defer signal.Stop(arrived)
 		syscall.Kill(os.Getpid(), syscall.SIGINT)
+		<-arrived
 		time.Sleep(300 * time.Millisecond)
 	}
 	return w.b.Write(p)
