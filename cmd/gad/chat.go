@@ -274,7 +274,7 @@ func (t *talk) answer(text string) error {
 		t.p.sayCut([]model.Completion{answer}, limit)
 	}
 	if t.prompts {
-		fmt.Fprintf(t.p.err, "(%d + %d tokens, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
+		fmt.Fprintf(t.p.err, "(%d tokens of the conversation, %d of the answer, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
 	}
 	t.history = append(conversation, tokenizer.Message{Role: "assistant", Content: words.String()})
 	return nil

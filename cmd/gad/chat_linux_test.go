@@ -62,7 +62,7 @@ func TestChatOnTerminal(t *testing.T) {
 	wait(t, "the prompt", prompts(1))
 	begun := len(p.said.String())
 	ours.WriteString("x\n")
-	wait(t, "the answer", func() bool { return strings.Contains(p.said.String(), " tokens, ") })
+	wait(t, "the answer", func() bool { return strings.Contains(p.said.String(), " of the answer, ") })
 	answer := strings.ReplaceAll(p.said.String()[begun:], "\r\n", "\n")
 	if i := strings.IndexFunc(answer, isControl); i >= 0 {
 		t.Errorf("a control character, %q, reaches the terminal: %q", answer[i], answer)

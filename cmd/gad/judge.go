@@ -179,7 +179,7 @@ func openJudge(p *program, c *cli.Context, con *report.Console) (*judging, error
 	if path := c.String("prices"); path != "" {
 		price, err := endpoint.ReadPrice(files(), path, c.String("judge-model"))
 		if err != nil {
-			return nil, marked{errUsage, err}
+			return nil, err
 		}
 		j.price = &price
 	}
