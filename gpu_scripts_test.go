@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// scripts/gpu/check.sh as it runs where there is a GPU, but with programs that only say
-// what they were given, and without nvidia-smi. It must find a cuBLASLt that only Python's
+// scripts/gpu/check.sh and bench.sh as they run where there is a GPU, but with programs that only say
+// what they were given, and without nvidia-smi. They must find a cuBLASLt that only Python's
 // packages have, whatever LD_LIBRARY_PATH is; run all sections, whatever one of them does;
-// keep to its time; and leave a log with an end.
+// keep to their time; and leave a log with an end.
 func TestGPUScripts(t *testing.T) {
 	for _, tool := range []string{"bash", "xz", "tar", "awk", "timeout"} {
 		if _, err := exec.LookPath(tool); err != nil || runtime.GOOS != "linux" {
@@ -58,7 +58,7 @@ func TestGPUScripts(t *testing.T) {
 	write("", "packages", "nvidia", "cu13", "lib", "libcublasLt.so.13")
 	write("", "driver", "libcuda.so.1")
 	write("", "libnccl.so.2")
-	if said, code := run("mkdir -p '" + path("build") + "' '" + path("out") + "' && cp scripts/gpu/check.sh scripts/gpu/log.sh '" + path("build") + "' && cd '" + path("work") + "' && tar cf - . | xz >'" + path("build") + "/gad-gpu.tar.xz'"); code != 0 {
+	if said, code := run("mkdir -p '" + path("build") + "' '" + path("out") + "' && cp scripts/gpu/check.sh scripts/gpu/bench.sh scripts/gpu/log.sh '" + path("build") + "' && cd '" + path("work") + "' && tar cf - . | xz >'" + path("build") + "/gad-gpu.tar.xz'"); code != 0 {
 		t.Fatal(said)
 	}
 
@@ -89,6 +89,12 @@ func TestGPUScripts(t *testing.T) {
 	}
 	if said, code := run(check+"model", "OUT="+path("out"), "GAD_SECONDS=20"); code != 1 || !strings.Contains(said, "### model: FAIL: not run: nothing is left of 20 s") {
 		t.Errorf("exit status %d without time:\n%s", code, said)
+	}
+
+	bench := path("build") + "/bench.sh " + path("build") + " "
+	if said, code := run(bench+"driver gemm nccl", "OUT="+path("out")); code != 1 || !strings.Contains(said, "### nccl: not run: there is 0 GPU") ||
+		!strings.Contains(said, "**Failed: driver.**") || strings.Contains(said, "bench.sh: line") {
+		t.Errorf("bench.sh: exit status %d:\n%s", code, said)
 	}
 
 	// A driver that is too old for the newest; one that the loader finds.

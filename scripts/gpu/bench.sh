@@ -99,10 +99,10 @@ bench() {
     quote "$raw" 200
     ;;
   nccl)
-    gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+    gpus=$(nvidia-smi -L 2>/dev/null | wc -l) || true # without it there are none
     if [ "$gpus" -lt 2 ]; then
       printf '\n### nccl: not run: there is %s GPU\n' "$gpus" | tee -a "$log"
-      continue
+      return
     fi
     for n in 2 4 8; do
       [ "$n" -le "$gpus" ] || continue
