@@ -147,20 +147,7 @@ func TestShardedOptimizer(t *testing.T) {
 							}
 						}
 						for step := range steps {
-							if _, err := m.EachShard(func(k int) ([]float64, error) {
-								err := m.LogProbGrad(seqsOf(m.cfg.Vocab, 9+k, 14), 1, func(logp, _ [][]float32) (_, _ [][]float32, err error) {
-									for _, r := range logp {
-										for j := range r {
-											r[j] = -1
-											if step == 1 && k == 2 {
-												r[j] = float32(math.Inf(1))
-											}
-										}
-									}
-									return logp, nil, nil
-								})
-								return nil, err
-							}); err != nil {
+							if err := shardGradients(m, step == 1); err != nil {
 								return err
 							}
 							norm, skipped, err := o.Step(0.001)
@@ -248,4 +235,23 @@ func TestSickShard(t *testing.T) {
 			t.Errorf("rank %d: %v\nwant %s", r, err, want)
 		}
 	}
+}
+
+// shardGradients leaves the gradients of four shards of different lengths in m; sick makes
+// one in the third not finite.
+func shardGradients(m *Model, sick bool) error {
+	_, err := m.EachShard(func(k int) ([]float64, error) {
+		return nil, m.LogProbGrad(seqsOf(m.cfg.Vocab, 9+k, 14), 1, func(logp, _ [][]float32) (_, _ [][]float32, err error) {
+			for _, r := range logp {
+				for j := range r {
+					r[j] = -1
+					if sick && k == 2 {
+						r[j] = float32(math.Inf(1))
+					}
+				}
+			}
+			return logp, nil, nil
+		})
+	})
+	return err
 }

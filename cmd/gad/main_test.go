@@ -157,6 +157,24 @@ func ready(t testing.TB) *fixture {
 	return &fixed
 }
 
+// linked is an empty folder, the current one until the test ends, with links to parts of the
+// fixture. "a=b" is a link b to a.
+func linked(t *testing.T, names ...string) (f *fixture, work string) {
+	t.Helper()
+	f, work = ready(t), t.TempDir()
+	t.Chdir(work)
+	for _, name := range names {
+		from, to, ok := strings.Cut(name, "=")
+		if !ok {
+			to = from
+		}
+		if err := os.Symlink(f.path(from), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f, work
+}
+
 // tree is every file below dir by its name; a missing folder has none.
 func tree(t testing.TB, dir string) map[string]string {
 	t.Helper()

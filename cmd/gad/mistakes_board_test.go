@@ -9,14 +9,7 @@ import (
 
 // Mistakes with gad board and gad report.
 func TestMistakesOfBoard(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	for _, dir := range []string{"train", "sft", "student"} {
-		if err := os.Symlink(f.path(dir), dir); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f, work := linked(t, "train", "sft", "student")
 	if err := os.Mkdir("folder", 0o755); err != nil {
 		t.Fatal(err)
 	}

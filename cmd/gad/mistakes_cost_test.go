@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,12 +11,7 @@ import (
 
 // Mistakes with predictions for a GPU that is not there.
 func TestMistakesOfCost(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	if err := os.Symlink(f.path("student"), "student"); err != nil {
-		t.Fatal(err)
-	}
+	_, work := linked(t, "student")
 	const alone = `: not with --model-cost, which measures nothing and computes in bfloat16: leave out one of them`
 	mistaken(t, []string{work}, []mistake{
 		{"bench --model-cost b200", 2, `bench: --model-cost "b200": no figures of such a GPU: use a100, h100, h200`},

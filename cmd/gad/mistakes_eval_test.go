@@ -10,14 +10,7 @@ import (
 // Mistakes with the commands that read models and rows: eval, generate, score,
 // logprobs, plan --stage eval.
 func TestMistakesOfEval(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	for _, dir := range []string{"student", "warmup", "sft"} {
-		if err := os.Symlink(f.path(dir), dir); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f, work := linked(t, "student", "warmup", "sft")
 	raw, err := os.ReadFile(f.path("test.jsonl"))
 	if err != nil {
 		t.Fatal(err)

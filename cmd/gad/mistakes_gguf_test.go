@@ -11,14 +11,7 @@ import (
 
 // Mistakes with gad export --gguf.
 func TestMistakesOfGGUF(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	for _, dir := range []string{"warmup", "sft"} {
-		if err := os.Symlink(f.path(dir), dir); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f, work := linked(t, "warmup", "sft")
 	if err := os.WriteFile("there.gguf", []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -13,12 +13,7 @@ import (
 
 // Mistakes with a judge: gad eval --judge and --answers.
 func TestMistakesOfJudge(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	if err := os.Symlink(f.path("student"), "student"); err != nil {
-		t.Fatal(err)
-	}
+	_, work := linked(t, "student")
 	write := func(name string, lines ...string) {
 		if err := os.WriteFile(name, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 			t.Fatal(err)

@@ -8,14 +8,7 @@ import (
 
 // Mistakes with ranks that connect by TCP.
 func TestMistakesOfTCP(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	for from, to := range map[string]string{"test.jsonl": "rows.jsonl", "student": "student"} {
-		if err := os.Symlink(f.path(from), to); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f, work := linked(t, "test.jsonl=rows.jsonl", "student")
 	if err := os.WriteFile(filepath.Join(work, "short"), []byte(" secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -1,21 +1,12 @@
 package main
 
 import (
-	"os"
 	"testing"
 )
 
 // Mistakes with the settings that say which passes a step takes.
 func TestMistakesOfPasses(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	if err := os.Symlink(f.path("warmup"), "warmup"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(f.path("test.jsonl"), "rows.jsonl"); err != nil {
-		t.Fatal(err)
-	}
+	f, work := linked(t, "warmup", "test.jsonl=rows.jsonl")
 	const train = "train --resume warmup --data rows.jsonl --output run SET "
 	mistaken(t, []string{work, f.path("warmup")}, []mistake{
 		{train + "actor.old_log_prob=sampler", 2, `conf: override "actor.old_log_prob=sampler": setting "actor.old_log_prob": "sampler": expected one of: auto, recompute, rollout`},

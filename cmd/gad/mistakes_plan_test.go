@@ -1,26 +1,13 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 )
 
 // Mistakes with gad plan --fit and --cards, and with moments on the host.
 func TestMistakesInPlans(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	raw, err := os.ReadFile(f.path("test.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("rows.jsonl", raw, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(f.path("student"), "student"); err != nil {
-		t.Fatal(err)
-	}
+	_, work := linked(t, "test.jsonl=rows.jsonl", "student")
 	const cards = `: not with --cards, which is a table of models and GPUs: leave out one of them`
 	mistaken(t, []string{work}, []mistake{
 		{"plan --cards --model student", 2, `plan: --model` + cards},

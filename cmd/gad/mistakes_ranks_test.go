@@ -7,14 +7,7 @@ import (
 
 // Mistakes with several processes.
 func TestMistakesOfRanks(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	for from, to := range map[string]string{"warmup": "warmup", "test.jsonl": "rows.jsonl", "student": "student"} {
-		if err := os.Symlink(f.path(from), to); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f, work := linked(t, "warmup", "test.jsonl=rows.jsonl", "student")
 	const sft = "sft --model student --data rows.jsonl --output run SET "
 	for _, c := range []struct {
 		env  map[string]string

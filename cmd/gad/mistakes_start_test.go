@@ -1,18 +1,12 @@
 package main
 
 import (
-	"os"
 	"testing"
 )
 
 // Mistakes with the settings that say where encoded rows are kept.
 func TestMistakesOfStart(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	if err := os.Symlink(f.path("test.jsonl"), "rows.jsonl"); err != nil {
-		t.Fatal(err)
-	}
+	f, work := linked(t, "test.jsonl=rows.jsonl")
 	const sft = "sft --model MODEL --data rows.jsonl --output run SET "
 	mistaken(t, []string{work, f.path("warmup")}, []mistake{
 		{sft + "data.cache_dir=", 2, `config: data.cache_dir is empty: name a folder, auto or none`},

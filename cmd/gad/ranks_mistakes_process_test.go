@@ -20,15 +20,7 @@ import (
 // A mistake is said once, by rank 0, whoever has made it, and all ranks end with the status
 // that one process has, which is what mpirun passes on.
 func TestMistakesOverMPI(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	if err := os.Symlink(f.path("student"), "student"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(f.path("test.jsonl"), "rows.jsonl"); err != nil {
-		t.Fatal(err)
-	}
+	_, work := linked(t, "student", "test.jsonl=rows.jsonl")
 	const rest = " --data rows.jsonl --output run"
 	for _, c := range []struct {
 		args, other string // of rank 1, if not the same; or the number of ranks, if not 2

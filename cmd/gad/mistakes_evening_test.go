@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,14 +12,7 @@ import (
 // Mistakes of a first evening with gad: a folder that is not there, a run of another stage,
 // an output whose answers are in the journal.
 func TestMistakesOfTheFirstEvening(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	for _, name := range []string{"student", "warmup", "train.arrow"} {
-		if err := os.Symlink(f.path(name), name); err != nil {
-			t.Fatal(err)
-		}
-	}
+	_, work := linked(t, "student", "warmup", "train.arrow")
 	s := teacher(t, &endpointtest.Server{})
 	put(t, "p.jsonl", `{"content":"a"}`)
 	put(t, "paid.jsonl", `{"content":"a","teacher_response":"b"}`)

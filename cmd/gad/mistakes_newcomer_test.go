@@ -12,12 +12,7 @@ import (
 // What a newcomer got wrong with the commands that connect: one line, no words of Go's
 // packages, nothing written.
 func TestMistakesOfANewcomer(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	if err := os.Symlink(f.path("student"), "student"); err != nil {
-		t.Fatal(err)
-	}
+	f, work := linked(t, "student")
 	raw, err := os.ReadFile(f.path("test.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -91,19 +86,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 
 // Ranks by hand: RANK and WORLD_SIZE, with the address of rank 0.
 func TestMistakesOfRanksByHand(t *testing.T) {
-	f := ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	if err := os.Symlink(f.path("student"), "student"); err != nil {
-		t.Fatal(err)
-	}
-	raw, err := os.ReadFile(f.path("test.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("rows.jsonl", raw, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	_, work := linked(t, "student", "test.jsonl=rows.jsonl")
 	const sft = "sft: SET trainer.shards=4"
 	for _, c := range []struct {
 		rank, size, addr, secret, file string
