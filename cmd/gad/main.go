@@ -77,7 +77,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if f, ok := stderr.(*os.File); ok {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
-	p.ranks = len(args) > 1 && slices.Contains([]string{"sft", "dpo", "warmup", "train", "resume", "bench"}, args[1])
+	p.ranks = len(args) > 1 && slices.Contains(withRanks, args[1])
 	err := p.invoke(context.Background(), args)
 	if err != nil {
 		err = p.together(noSpace(err))

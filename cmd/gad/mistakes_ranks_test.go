@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"testing"
 )
 
@@ -58,5 +59,21 @@ func TestMistakesOfRanks(t *testing.T) {
 			t.Setenv(name, value)
 		}
 		mistaken(t, []string{work, f.path("warmup")}, c.rows)
+	}
+}
+
+// The commands with --ranks are those of withRanks, and gad plan, which only counts them.
+func TestWithRanks(t *testing.T) {
+	var found []string
+	for _, c := range (&program{}).app().Commands {
+		for _, f := range c.Flags {
+			if slices.Contains(f.Names(), "ranks") && c.Name != "plan" {
+				found = append(found, c.Name)
+			}
+		}
+	}
+	slices.Sort(found)
+	if want := slices.Sorted(slices.Values(withRanks)); !slices.Equal(found, want) {
+		t.Errorf("--ranks is a flag of %v, withRanks has %v", found, want)
 	}
 }

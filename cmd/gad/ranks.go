@@ -14,6 +14,9 @@ import (
 	"gad/trainer"
 )
 
+// withRanks are the commands that several processes run together.
+var withRanks = []string{"sft", "dpo", "warmup", "train", "resume", "bench"}
+
 // ranksFlag says by hand how many processes train together.
 func ranksFlag() cli.Flag {
 	return &cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that train together, started by mpirun, srun, torchrun or a Kubernetes job: refuse to run if the launcher says another number; 1: this process alone, whatever started it (doc/ranks.md)"}

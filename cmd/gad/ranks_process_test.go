@@ -212,6 +212,9 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 		os.RemoveAll(run)
 	}
 	t.Logf("ranks: %d ranks killed, %d of them stopped instead, at random moments; the slowest end %s after it, with a limit of %d s; mpirun hung by itself %d times, after all its ranks had ended; 0 divergences (seed %d)", faults, hangs, slowest.Round(time.Millisecond), limit, launchers, seed)
+	if launchers > 1+faults/10 {
+		t.Errorf("mpirun hung %d times", launchers)
+	}
 	if slowest > (limit+5)*time.Second {
 		t.Errorf("the slowest end came %s after the fault, with a limit of %d s", slowest, limit)
 	}
