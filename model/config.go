@@ -8,13 +8,9 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-
-	"gad/internal/folder"
 )
 
 // ErrUnsupported is wrapped by the errors about models that gad reads correctly
@@ -90,8 +86,8 @@ var classSuffix = [...]string{LM: "ForCausalLM", Scorer: "ForSequenceClassificat
 
 const maxConfigBytes = 1 << 20
 
-// ReadConfig reads dir/config.json. What gad does not compute is refused by name:
-// other model types, sliding windows in use, rope types but "default" and
+// ReadConfig reads dir/config.json, a file like it, or what a GGUF file says. What gad does
+// not compute is refused by name: other model types, sliding windows in use, rope types but "default" and
 // "llama3", biases on other projections, activations but silu, quantized
 // weights. Such errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
@@ -108,25 +104,13 @@ func ReadConfig(dir string) (Config, error) {
 		}
 		return c, err
 	}
-	name := "config.json"
-	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
-		if !strings.HasSuffix(dir, ".json") {
-			return Config{}, fmt.Errorf("model: %s: is not a config.json: give that file, or the folder that contains it", dir)
-		}
-		dir, name = filepath.Dir(dir), filepath.Base(dir)
-	}
-	root, err := folder.Open(dir)
+	text, name, err := placeOf(dir).config()
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %w", err)
+		return Config{}, err
 	}
-	defer root.Close() // only read from
-	b, err := root.ReadFile(name, maxConfigBytes)
+	c, err := parseConfig(text)
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %w", err)
-	}
-	c, err := parseConfig(b)
-	if err != nil {
-		return Config{}, fmt.Errorf("model: %s: %w", filepath.Join(dir, name), err)
+		return Config{}, fmt.Errorf("model: %s: %w", name, err)
 	}
 	return c, nil
 }

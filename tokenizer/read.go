@@ -13,6 +13,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"gad/internal/folder"
+	"gad/internal/gguf"
 )
 
 // The files of a tokenizer folder. All but the first may be absent.
@@ -38,9 +39,26 @@ var fileLimits = map[string]int64{
 
 // Load reads the tokenizer in a folder: tokenizer.json, and where present
 // tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
-// generation_config.json and config.json. Every error names the file, the
-// object and the rule that it breaks.
-func Load(dir string) (*Tokenizer, error) {
+// generation_config.json and config.json. Of a GGUF file it is the one that its metadata
+// describes. Every error names the file, the object and the rule that it breaks.
+func Load(path string) (*Tokenizer, error) {
+	read := readFolder
+	if gguf.Is(path) {
+		read = readGGUF
+	}
+	files, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := parse(files)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// readFolder reads the files of a tokenizer folder.
+func readFolder(dir string) (map[string][]byte, error) {
 	root, err := folder.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w: give a Hugging Face model folder with tokenizer.json, or train a tokenizer (gad init)", err)
@@ -59,11 +77,7 @@ func Load(dir string) (*Tokenizer, error) {
 			files[name] = data
 		}
 	}
-	t, err := parse(files)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", dir, err)
-	}
-	return t, nil
+	return files, nil
 }
 
 // object decodes a JSON object. Unlike encoding/json it tells keys apart by
