@@ -90,33 +90,40 @@ func (path ggufFile) open() (f *gguf.Reader, name string, arch ggufArch, err err
 	if err != nil {
 		return nil, "", arch, fmt.Errorf("model: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = f.Close() // the first error is the one to report
-			err = fmt.Errorf("model: %s: %w", string(path), err)
-		}
-	}()
+	if name, err = archOf(f); err != nil {
+		_ = f.Close() // the first error is the one to report
+		return nil, "", arch, fmt.Errorf("model: %s: %w", string(path), err)
+	}
+	return f, name, ggufArchs[name], nil
+}
+
+// archOf is the file's architecture, one of ggufArchs. A file that is no whole model is
+// refused.
+func archOf(f *gguf.Reader) (string, error) {
 	name, has, err := f.Text("general.architecture")
 	if err != nil {
-		return nil, "", arch, err
+		return "", err
 	}
-	arch, known := ggufArchs[name]
-	switch kind, _, kindErr := f.Text("general.type"); {
-	case kindErr != nil:
-		return nil, "", arch, kindErr
+	kind, _, err := f.Text("general.type")
+	if err != nil {
+		return "", err
+	}
+	parts, _, err := f.Int("split.count")
+	if err != nil {
+		return "", err
+	}
+	_, known := ggufArchs[name]
+	switch {
 	case !has:
-		return nil, "", arch, fmt.Errorf("key %q: is missing: not a model", "general.architecture")
+		return "", fmt.Errorf("key \"general.architecture\": is missing: not a model")
 	case kind != "" && kind != "model":
-		return nil, "", arch, fmt.Errorf("key \"general.type\": %q: %w: give the file of the model itself", kind, ErrUnsupported)
+		return "", fmt.Errorf("key \"general.type\": %q: %w: give the file of the model itself", kind, ErrUnsupported)
 	case !known:
-		return nil, "", arch, fmt.Errorf("key \"general.architecture\": %q: %w: use a model of architecture %s", name, ErrUnsupported, archNames())
+		return "", fmt.Errorf("key \"general.architecture\": %q: %w: use a model of architecture %s", name, ErrUnsupported, archNames())
+	case parts > 1:
+		return "", fmt.Errorf("key \"split.count\": is one of %d parts: %w: join them (llama-gguf-split --merge) or get the whole file", parts, ErrUnsupported)
 	}
-	if parts, _, err := f.Int("split.count"); err != nil {
-		return nil, "", arch, err
-	} else if parts > 1 {
-		return nil, "", arch, fmt.Errorf("key \"split.count\": is one of %d parts: %w: join them (llama-gguf-split --merge) or get the whole file", parts, ErrUnsupported)
-	}
-	return f, name, arch, nil
+	return name, nil
 }
 
 func archNames() string {
@@ -290,8 +297,11 @@ func scalingOf(c Config, d []float32) (*RopeScaling, error) {
 		return nil, fmt.Errorf("%d divisors: expected %d, one for each pair of a head", len(d), c.HeadDim/2)
 	}
 	most := float64(slices.Max(d))
-	if slices.Min(d) == 1 && most == 1 {
+	switch {
+	case slices.Min(d) == 1 && most == 1:
 		return nil, nil
+	case !(most > 1) || math.IsInf(most, 0):
+		return nil, fmt.Errorf("has %g: expected divisors of 1 or more", most)
 	}
 	var lengths []int
 	for n := 1; n <= 1<<26; n *= 2 {
