@@ -365,3 +365,49 @@ func TestHostileGGUF(t *testing.T) {
 	}
 	t.Logf("%d damaged models: %d refused, %d read", read+refused, refused, read)
 }
+
+// A real file, named by GAD_REAL_GGUF, has the weights bit for bit that the folder
+// GAD_REAL_HF has, which transformers made of it (float32).
+func TestRealGGUF(t *testing.T) {
+	path, folder := os.Getenv("GAD_REAL_GGUF"), os.Getenv("GAD_REAL_HF")
+	if path == "" || folder == "" {
+		t.Skip("GAD_REAL_GGUF and GAD_REAL_HF name no real model")
+	}
+	got, err := ReadConfig(path)
+	must(t, err)
+	want, err := ReadConfig(folder)
+	must(t, err)
+	got.raw, want.raw = nil, nil
+	if math.Abs(got.RMSEps-want.RMSEps) < 1e-12 { // transformers keeps the float32 next to it
+		got.RMSEps = want.RMSEps
+	}
+	if got.InitRange = want.InitRange; !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	a, err := placeOf(path).tensors()
+	must(t, err)
+	defer a.Close()
+	b, err := placeOf(folder).tensors()
+	must(t, err)
+	defer b.Close()
+	if !slices.Equal(a.Names(), b.Names()) {
+		t.Fatalf("tensors %v, want %v", a.Names(), b.Names())
+	}
+	values, differ := 0, 0
+	for _, name := range a.Names() {
+		x, _ := a.Tensor(name)
+		y, _ := b.Tensor(name)
+		p, q := make([]float32, x.len()), make([]float32, y.len())
+		must(t, x.read(p, 0))
+		must(t, y.read(q, 0))
+		for i := range p {
+			if values++; math.Float32bits(p[i]) != math.Float32bits(q[i]) {
+				differ++
+			}
+		}
+	}
+	t.Logf("%d tensors, %d values: %d differ", len(a.Names()), values, differ)
+	if differ > 0 {
+		t.Fail()
+	}
+}
