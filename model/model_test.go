@@ -61,7 +61,7 @@ func tiny(arch string) Config {
 	f := families[arch]
 	return Config{
 		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20, Vocab: 29, MaxPosition: 128,
-		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.qkvBias, QKNorm: f.qkNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2",
+		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.spec.qkvBias, QKNorm: f.spec.qkNorm != noNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2",
 	}
 }
 
