@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,7 +215,7 @@ func TestConfigKeys(t *testing.T) {
 // Row 12: a damaged config.json is refused or read as a sound configuration.
 func TestHostileFormats(t *testing.T) {
 	var seeds [][]byte
-	for _, name := range append(lmFolders, "qwen2_scorer") {
+	for _, name := range slices.Concat(lmFolders, scorerFolders) {
 		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
 		must(t, err)
 		seeds = append(seeds, bytes.TrimSpace(b))
@@ -243,7 +244,7 @@ func TestHostileFormats(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	for _, name := range append(lmFolders, "qwen2_scorer") {
+	for _, name := range slices.Concat(lmFolders, scorerFolders) {
 		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
 		must(f, err)
 		f.Add(b)

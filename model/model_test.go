@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -174,19 +175,21 @@ func values(be compute.Backend, x compute.Tensor) []float32 {
 	return v
 }
 
-// lmFolders are the language models of testdata/model, all that scripts/fixtures_model.py
-// has written: a new architecture is tested once its folder is there.
-var lmFolders = func() (names []string) {
+// lmFolders are the language models of testdata/model and scorerFolders the scorers, all that
+// scripts/fixtures_model.py has written: a new architecture is tested once its folder is there.
+var lmFolders, scorerFolders = func() (lms, scorers []string) {
 	entries, err := os.ReadDir(fixtures)
 	if err != nil {
 		panic(err)
 	}
 	for _, e := range entries {
-		if e.Name() != "qwen2_scorer" {
-			names = append(names, e.Name())
+		if strings.HasSuffix(e.Name(), "_scorer") {
+			scorers = append(scorers, e.Name())
+		} else {
+			lms = append(lms, e.Name())
 		}
 	}
-	return names
+	return lms, scorers
 }()
 
 // Log-probabilities, entropies and gradients against transformers, per
@@ -223,19 +226,21 @@ func TestAgainstTransformers(t *testing.T) {
 				gradients(t, m, name)
 			})
 		}
-		t.Run("qwen2_scorer", func(t *testing.T) {
-			e := readExpected(t, "qwen2_scorer")
-			m := load(t, be, "qwen2_scorer", Options{Kind: Scorer, Trainable: true})
-			defer m.Close()
-			s, err := m.Scores(e.seqs())
-			must(t, err)
-			near(t, "score", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
-			must(t, m.ScoreGrad(e.seqs(), func(s []float32) ([]float32, error) {
-				near(t, "score in training", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
-				return []float32{1, 2, 3, 4}, nil
-			}))
-			gradients(t, m, "qwen2_scorer")
-		})
+		for _, name := range scorerFolders {
+			t.Run(name, func(t *testing.T) {
+				e := readExpected(t, name)
+				m := load(t, be, name, Options{Kind: Scorer, Trainable: true})
+				defer m.Close()
+				s, err := m.Scores(e.seqs())
+				must(t, err)
+				near(t, "score", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
+				must(t, m.ScoreGrad(e.seqs(), func(s []float32) ([]float32, error) {
+					near(t, "score in training", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
+					return []float32{1, 2, 3, 4}, nil
+				}))
+				gradients(t, m, name)
+			})
+		}
 	})
 }
 
