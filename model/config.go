@@ -47,7 +47,7 @@ type Config struct {
 	Sliding       []bool       // [Layers] layers with the window; nil: all, if Window > 0
 	NoRope        []bool       // [Layers] layers that do not rotate q and k; nil: none
 
-	// Factors of Granite and Gemma. 0 is 1, and of AttnScale 1/sqrt(HeadDim).
+	// Factors of Granite, and AttnScale of Gemma. 0 is 1, and of AttnScale 1/sqrt(HeadDim).
 	AttnScale     float64 // on the product of query and key
 	EmbedScale    float64 // on the embedding's output
 	ResidualScale float64 // on what attention and the feed-forward layer add to the residual stream
@@ -146,11 +146,7 @@ func parseConfig(b []byte) (Config, error) {
 	c.FFN = r.int("intermediate_size", 0)
 	c.Vocab = r.int("vocab_size", 0)
 	c.MaxPosition = r.int("max_position_embeddings", 0)
-	eps := fam.eps
-	if eps == 0 {
-		eps = 1e-6
-	}
-	c.RMSEps = r.float("rms_norm_eps", eps)
+	c.RMSEps = r.float("rms_norm_eps", or(fam.eps, 1e-6))
 	c.InitRange = r.float("initializer_range", 0.02)
 	c.TieEmbeddings = r.bool("tie_word_embeddings", fam.tied)
 	c.DType = r.str("dtype", r.str("torch_dtype", "float32"))
@@ -193,9 +189,6 @@ func (r *reader) factors(c *Config, fam family) {
 	}
 	if fam.multipliers {
 		c.EmbedScale, c.ResidualScale, c.LogitDivisor = factor("embedding_multiplier"), factor("residual_multiplier"), factor("logits_scaling")
-	}
-	if fam.sqrtEmbed {
-		c.EmbedScale = math.Sqrt(float64(max(c.Hidden, 1)))
 	}
 }
 
@@ -498,16 +491,13 @@ func (c Config) validateLayers(fam family) error {
 		has  bool
 	}{
 		{"attention scale", c.AttnScale, fam.attentionOf != ""},
-		{"embedding scale", c.EmbedScale, fam.multipliers || fam.sqrtEmbed},
+		{"embedding scale", c.EmbedScale, fam.multipliers},
 		{"residual scale", c.ResidualScale, fam.multipliers},
 		{"logit divisor", c.LogitDivisor, fam.multipliers},
 	} {
 		if f.v != 0 && (!f.has || !(f.v > 0 && f.v <= 1e6)) {
 			return fmt.Errorf("%s %g: expected 0 for none, or a positive number with an architecture that has it", f.name, f.v)
 		}
-	}
-	if root := math.Sqrt(float64(c.Hidden)); fam.sqrtEmbed && c.EmbedScale != root {
-		return fmt.Errorf("embedding scale %g: %s has the root of hidden_size, %g", c.EmbedScale, c.Architecture, root)
 	}
 	return nil
 }
@@ -642,13 +632,17 @@ func (c Config) encodeFamily(out map[string]any) {
 	}
 	s := c.spec(LM)
 	switch fam.attentionOf {
-	case "query_pre_attn_scalar":
-		out[fam.attentionOf] = 1 / (s.scale * s.scale)
+	case "query_pre_attn_scalar": // a whole number in transformers
+		x := 1 / (s.scale * s.scale)
+		if n := math.Round(x); math.Abs(x-n) < 1e-9*n {
+			x = n
+		}
+		out[fam.attentionOf] = x
 	case "attention_multiplier":
 		out[fam.attentionOf] = s.scale
 	}
 	if fam.multipliers {
-		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] = s.embed, s.residual, 1/s.final
+		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] = s.embed, s.residual, or(c.LogitDivisor, 1)
 	}
 }
 
@@ -657,9 +651,15 @@ func (c Config) FirstLayers(n int) Config {
 	c.Layers = min(n, c.Layers)
 	if c.Sliding != nil {
 		c.Sliding = c.Sliding[:c.Layers]
+		if !slices.Contains(c.Sliding, true) {
+			c.Sliding, c.Window, c.LocalTheta = nil, 0, 0
+		}
 	}
 	if c.NoRope != nil {
 		c.NoRope = c.NoRope[:c.Layers]
+		if !slices.Contains(c.NoRope, true) {
+			c.NoRope = nil
+		}
 	}
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -57,13 +58,33 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// tiny is a configuration of the named architecture in which every size differs.
+// architectures are the names of families, in order.
+var architectures = slices.Sorted(maps.Keys(families))
+
+// tiny is a configuration of the named architecture in which every size differs, with what
+// is particular to its family.
 func tiny(arch string) Config {
 	f := families[arch]
-	return Config{
+	c := Config{
 		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20, Vocab: 29, MaxPosition: 128,
-		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.spec.qkvBias, QKNorm: f.spec.qkNorm != noNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2",
+		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.spec.qkvBias, QKNorm: f.spec.qkNorm != noNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2" || arch == "Granite",
 	}
+	switch f.windows {
+	case everyLayer:
+		c.Window = 5
+	case layerByType:
+		c.Window, c.Sliding, c.LocalTheta = 5, []bool{true, false}, 100
+	}
+	if f.noRope {
+		c.NoRope = []bool{false, true}
+	}
+	if f.attentionOf != "" {
+		c.AttnScale = 0.3
+	}
+	if f.multipliers {
+		c.EmbedScale, c.ResidualScale, c.LogitDivisor = 3, 0.4, 2
+	}
+	return c
 }
 
 // load loads a fixture, or fails.
@@ -79,7 +100,7 @@ func load(t testing.TB, be compute.Backend, name string, o Options) *Model {
 func shake(m *Model) {
 	for i, p := range m.params {
 		if len(p.Shape) == 1 {
-			m.fill(p, func(j int) float32 { return float32(0.75 + math.Sin(float64(7*i+j))/2) })
+			m.fill(p, func(j int) float32 { return float32(0.75+math.Sin(float64(7*i+j))/2) - p.Offset })
 		}
 	}
 }
@@ -346,7 +367,7 @@ func TestSharedPrompts(t *testing.T) {
 		}
 	}
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, arch := range []string{"Qwen2", "Qwen3"} {
+		for _, arch := range architectures {
 			lm, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
 			must(t, err)
 			defer lm.Close()
@@ -457,7 +478,7 @@ func TestPackIndependence(t *testing.T) {
 func TestRecompute(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		var left []int64
-		for _, arch := range []string{"Qwen2", "Qwen3", "Qwen2", "Qwen3"} {
+		for _, arch := range slices.Concat(architectures, architectures) {
 			var grads [2][][]float32
 			var logps [2][][]float32
 			for i, recompute := range []bool{false, true} {
@@ -491,8 +512,8 @@ func TestRecompute(t *testing.T) {
 			left = append(left, inUse)
 		}
 		// What stays is the backend's own scratch: nothing of a model.
-		if left[3] != left[1] {
-			t.Errorf("%d bytes in use after closing two models, %d after four", left[1], left[3])
+		if n := len(architectures); left[2*n-1] != left[n-1] {
+			t.Errorf("%d bytes in use after closing %d models, %d after as many more", left[n-1], n, left[2*n-1])
 		}
 	})
 }

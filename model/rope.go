@@ -41,11 +41,7 @@ var ropeKeys = map[string][]string{
 // rope reads the rotary settings: rope_parameters of transformers 5, one for all layers or
 // one for each type of layer, or rope_theta and rope_scaling of transformers 4.
 func (r *reader) rope(c *Config, fam family) {
-	theta := fam.theta
-	if theta == 0 {
-		theta = 10000
-	}
-	c.RopeTheta = r.float("rope_theta", theta)
+	c.RopeTheta = r.float("rope_theta", or(fam.theta, 10000))
 	byType := fam.windows == layerByType
 	if byType {
 		c.LocalTheta = r.float("rope_local_base_freq", 10000)

@@ -134,14 +134,11 @@ func (c Config) class(k Kind) string {
 // spec describes a model of this architecture.
 func (c *Config) spec(k Kind) spec {
 	s := families[c.Architecture].spec
-	or := func(x, otherwise float64) float64 {
-		if x == 0 {
-			return otherwise
-		}
-		return x
-	}
 	s.scale = or(c.AttnScale, 1/math.Sqrt(float64(c.HeadDim)))
 	s.embed, s.residual, s.final = or(c.EmbedScale, 1), or(c.ResidualScale, 1), 1
+	if families[c.Architecture].sqrtEmbed {
+		s.embed = math.Sqrt(float64(c.Hidden))
+	}
 	if k == LM {
 		s.final = 1 / or(c.LogitDivisor, 1)
 	}
@@ -160,6 +157,14 @@ func (c *Config) spec(k Kind) spec {
 		}
 	}
 	return s
+}
+
+// or is x, or the other where x is 0.
+func or(x, other float64) float64 {
+	if x == 0 {
+		return other
+	}
+	return x
 }
 
 // plain says that attention and the feed-forward layer add their last product to the
