@@ -89,7 +89,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	}
 	from := c.Kind()
 	if from == Scorer && o.Kind == LM {
-		return nil, fmt.Errorf("model: %s: a %s%s folder has no language-model head: expected a %[2]s%[4]s folder", dir, c.Architecture, from, LM)
+		return nil, fmt.Errorf("model: %s: a %s folder has no language-model head: expected a %s folder", dir, c.class(from), c.class(LM))
 	}
 	f, err := placeOf(dir).tensors()
 	if err != nil {

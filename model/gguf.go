@@ -16,23 +16,50 @@ import (
 // Hugging Face folders that they are made from. Keys are those of src/llama-arch.cpp of the
 // llama.cpp repository, what is done to weights is in its converter (conversion/*.py).
 type ggufArch struct {
-	family   string // of families
-	permuted bool   // rows of q and k are in the order of rope type NORM: see halves
-	plusOne  bool   // weights of norms are stored with 1 added
-	// norms are the names of a block's norms where they are not ggufNames'.
-	norms map[string]string
-	// keys of config.json beside ggufKeys, by the file's key without "ARCH.".
-	keys map[string]string
-	// fixed are keys of config.json that go without saying in files of the architecture.
-	fixed map[string]any
+	family   string            // of families
+	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
+	plusOne  bool              // weights of norms are stored with 1 added
+	norms    map[string]string // names of a block's norms where they are not ggufNames'
+	keys     map[string]string // of config.json beside ggufKeys, by the file's key without "ARCH."
+	finish   func(c map[string]any)
 }
 
 // ggufArchs is the table of architectures that are read, by general.architecture; a new one
-// is a row.
+// is a row. finish adds to config.json what goes without saying in such files.
 var ggufArchs = map[string]ggufArch{
-	"llama": {family: "Llama", permuted: true}, // Mistral too
+	"llama": {family: "Llama", permuted: true}, // Mistral without a window too
 	"qwen2": {family: "Qwen2"},
 	"qwen3": {family: "Qwen3"},
+	"gemma3": {family: "Gemma3", plusOne: true,
+		norms: map[string]string{"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+		keys: map[string]string{"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "sliding_window_pattern",
+			"rope.freq_base_swa": "rope_local_base_freq"},
+		finish: finishGemma3},
+	"smollm3": {family: "SmolLM3", permuted: true},
+	"olmo2":   {family: "Olmo2", norms: map[string]string{"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
+	"granite": {family: "Granite", permuted: true,
+		keys: map[string]string{"attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
+			"residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"},
+		finish: func(c map[string]any) {
+			if _, ok := c["attention_multiplier"]; !ok {
+				c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
+			}
+		}},
+}
+
+// finishGemma3 adds the scale of queries, which llama.cpp finds by the number of layers (62
+// has only the model of 27B parameters), and full attention where the file gives no window.
+func finishGemma3(c map[string]any) {
+	c["query_pre_attn_scalar"] = c["head_dim"]
+	if layers := c["num_hidden_layers"].(float64); layers == 62 {
+		c["query_pre_attn_scalar"] = math.Floor(c["hidden_size"].(float64) / c["num_attention_heads"].(float64))
+	}
+	if n, ok := c["sliding_window"].(float64); !ok || n == 0 {
+		c["sliding_window_pattern"] = 1
+		delete(c, "sliding_window")
+	} else if _, ok := c["sliding_window_pattern"]; !ok {
+		c["sliding_window_pattern"] = 6
+	}
 }
 
 // ggufKeys are the keys of config.json by the file's key without "ARCH.".
@@ -48,13 +75,16 @@ var ggufKeys = map[string]string{
 	"rope.freq_base":                   "rope_theta",
 }
 
-// ggufChecked are keys without "ARCH." that config.json has no key for. Where they say more
-// than this value, which is that of their absence, the model is refused.
+// ggufChecked are keys without "ARCH." that config.json has no key for, and the value that
+// each must have: that of its absence. NaN is any, for keys that are held against others or
+// change nothing. Keys that are neither here nor above refuse the model.
 var ggufChecked = map[string]float64{
-	"vocab_size": math.NaN(), "rope.dimension_count": math.NaN(), "attention.value_length": math.NaN(), // checked against others
-	"rope.scaling.type": math.NaN(), "rope.scaling.factor": math.NaN(), "rope.scale_linear": 1, "rope.scaling.finetuned": math.NaN(),
-	"rope.scaling.original_context_length": math.NaN(), "attention.causal": 1, "expert_count": 0, "expert_used_count": 0, "pooling_type": math.NaN(),
-	"attention.sliding_window": 0, "attention.max_alibi_bias": 0, "attention.clamp_kqv": 0, "logit_scale": 1, "use_parallel_residual": 0,
+	"vocab_size": math.NaN(), "rope.dimension_count": math.NaN(), "attention.value_length": math.NaN(), "rope.scaling.type": math.NaN(),
+	"rope.scaling.factor": math.NaN(), "rope.scale_linear": math.NaN(), "rope.scaling.original_context_length": math.NaN(),
+	"rope.scaling.yarn_beta_fast": math.NaN(), "rope.scaling.yarn_beta_slow": math.NaN(), "rope.scaling.finetuned": math.NaN(), "pooling_type": math.NaN(),
+	"rope.scaling.attn_factor": 1, "rope.scaling.yarn_attn_factor": 1, "rope.scaling.yarn_ext_factor": 1, "rope.scaling.yarn_log_multiplier": 0,
+	"attention.causal": 1, "expert_count": 0, "expert_used_count": 0, "attention.sliding_window": 0, "attention.max_alibi_bias": 0,
+	"attention.clamp_kqv": 0, "final_logit_softcapping": 0, "attn_logit_softcapping": 0, "use_parallel_residual": 0,
 }
 
 // ggufNames are llama.cpp's names for Hugging Face's: of tensors of the whole model, and of
@@ -149,8 +179,7 @@ func (path ggufFile) config() (text []byte, name string, err error) {
 }
 
 func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
-	c := map[string]any{"model_type": families[a.family].modelType, "architectures": []string{a.family + classSuffix[LM]}, "dtype": "float32"}
-	maps.Copy(c, a.fixed)
+	c := map[string]any{"model_type": families[a.family].modelType, "architectures": []string{Config{Architecture: a.family}.class(LM)}, "dtype": "float32"}
 	for _, key := range f.Keys() {
 		short, ours := strings.CutPrefix(key, arch+".")
 		if !ours {
@@ -180,7 +209,7 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	c["vocab_size"] = embedding.Shape[0]
 	_, untied := f.Tensor("output.weight")
 	c["tie_word_embeddings"] = !untied
-	if _, biased := f.Tensor("blk.0.attn_q.bias"); biased && !families[a.family].qkvBias {
+	if _, biased := f.Tensor("blk.0.attn_q.bias"); biased && !families[a.family].spec.qkvBias {
 		c["attention_bias"] = true
 	}
 	for short, to := range map[string]string{"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"} {
@@ -193,6 +222,9 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	}
 	if err := a.shape(f, arch, c); err != nil {
 		return nil, err
+	}
+	if a.finish != nil {
+		a.finish(c)
 	}
 	return c, a.rope(f, arch, c)
 }
@@ -249,39 +281,70 @@ func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 	return nil
 }
 
-// rope makes rope_scaling of the file's tensor of divisors. The rules that llama.cpp
-// computes itself are refused: gad has none of them.
+// rope makes rope_scaling: of the file's keys what is llama.cpp's own rule, and of its
+// tensor of divisors that of Llama 3.
 func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
-	kind, _, err := f.Text(arch + ".rope.scaling.type")
-	if err != nil {
-		return err
-	}
-	factor, has, err := f.Float(arch + ".rope.scaling.factor")
-	if err != nil {
-		return err
-	}
-	if kind != "" && kind != "none" && !(kind == "linear" && (!has || factor == 0 || factor == 1)) {
-		return fmt.Errorf("key \"%s.rope.scaling.type\": %q: %w: use a model without scaling, or of Llama 3", arch, kind, ErrUnsupported)
-	}
 	if _, ok := c["rope_theta"]; !ok {
 		c["rope_theta"] = 10000.0 // llama.cpp's, where a file says nothing
+	}
+	var errs []error
+	number := func(short string) (x float64, has bool) {
+		v, err := scalar(f, arch+"."+short)
+		if x, has = v.(float64); f.Has(arch+"."+short) && (err != nil || !has) {
+			errs = append(errs, fmt.Errorf("key %q: expected a number", arch+"."+short))
+		}
+		return x, has && f.Has(arch+"."+short)
+	}
+	kind, typed, err := f.Text(arch + ".rope.scaling.type")
+	errs = append(errs, err)
+	factor, ok := number("rope.scaling.factor")
+	if linear, old := number("rope.scale_linear"); old && !ok && !typed {
+		kind, factor = "linear", linear
+	}
+	original, given := number("rope.scaling.original_context_length")
+	fast, isFast := number("rope.scaling.yarn_beta_fast")
+	slow, isSlow := number("rope.scaling.yarn_beta_slow")
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case kind == "" || kind == "none" || kind == "linear" && (factor == 0 || factor == 1):
+	case kind == "linear":
+		c["rope_scaling"] = map[string]any{"rope_type": kind, "factor": factor}
+	case kind == "yarn":
+		if !given {
+			original = c["max_position_embeddings"].(float64)
+		}
+		yarn := map[string]any{"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
+		if isFast {
+			yarn["beta_fast"] = fast
+		}
+		if isSlow {
+			yarn["beta_slow"] = slow
+		}
+		c["rope_scaling"] = yarn
+	default:
+		return fmt.Errorf("key \"%s.rope.scaling.type\": %q: %w: use a model with linear, yarn or no scaling, or of Llama 3", arch, kind, ErrUnsupported)
 	}
 	t, ok := f.Tensor(ggufRopes)
 	if !ok {
 		return nil
 	}
+	if c["rope_scaling"] != nil {
+		return fmt.Errorf("tensor %q: beside rope.scaling.type %s: %w: use a model with one of them", ggufRopes, kind, ErrUnsupported)
+	}
 	d := make([]float32, t.Len())
 	if err := t.Float32(d, 0); err != nil {
 		return err
 	}
-	shape := Config{HeadDim: int(c["head_dim"].(float64)), RopeTheta: c["rope_theta"].(float64)}
-	s, err := scalingOf(shape, d)
+	s, err := scalingOf(Config{HeadDim: int(c["head_dim"].(float64)), RopeTheta: c["rope_theta"].(float64)}, d)
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", ggufRopes, err)
 	}
 	if s != nil {
-		c["rope_scaling"] = map[string]any{"rope_type": "llama3", "factor": s.Factor, "low_freq_factor": s.LowFreqFactor,
-			"high_freq_factor": s.HighFreqFactor, "original_max_position_embeddings": s.OriginalMaxPosition}
+		c["rope_scaling"] = s.encode()
 	}
 	return nil
 }
@@ -310,7 +373,7 @@ func scalingOf(c Config, d []float32) (*RopeScaling, error) {
 	for e, x := range d {
 		if x := float64(x); x > 1 && x < most { // 1/x = (1-t)/most + t,  t = (length/wave - low)/(high - low)
 			t := (1/x - 1/most) / (1 - 1/most)
-			lengths = append(lengths, int(math.Round(2*math.Pi/c.ropeFreq(e)*(low+t*(high-low)))))
+			lengths = append(lengths, int(math.Round(2*math.Pi/(rope{headDim: c.HeadDim, theta: c.RopeTheta}).freq(e)*(low+t*(high-low)))))
 		}
 	}
 	for _, n := range lengths {

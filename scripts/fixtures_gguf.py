@@ -85,10 +85,16 @@ def models():
         name = config["architectures"][0]
         if not name.endswith("ForCausalLM") or config.get("dtype", "float32") != "float32":
             continue
+        if config["model_type"] == "mistral" and config.get("sliding_window"):
+            continue  # llama.cpp computes it without the window
+        if "mscale" in (config.get("rope_parameters") or {}):
+            continue  # the converter leaves it out
         get_model_class(name).set_vocab = vocab
         with tempfile.TemporaryDirectory() as tmp:
             copy = pathlib.Path(tmp) / folder.name
             shutil.copytree(folder, copy)
+            tokens = {f"t{i}": i for i in range(config["vocab_size"])}  # Gemma's class counts them
+            (copy / "tokenizer.json").write_text(json.dumps({"model": {"vocab": tokens}, "added_tokens": []}))
             sys.argv = ["convert", str(copy), "--outfile", str(out / f"{folder.name}.gguf"), "--outtype", "f32", "--no-lazy"]
             convert.main()
 

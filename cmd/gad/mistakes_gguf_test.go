@@ -98,7 +98,7 @@ func TestMistakesWithGGUFModels(t *testing.T) {
 }
 
 // ggufArchitectures are those that are read.
-const ggufArchitectures = "llama, qwen2 or qwen3"
+const ggufArchitectures = "gemma3, granite, llama, olmo2, qwen2, qwen3 or smollm3"
 
 // A GGUF file of a run holds the student; what it prints says so.
 func TestExportGGUF(t *testing.T) {

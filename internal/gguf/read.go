@@ -480,6 +480,9 @@ func (r *Reader) find(key string) *pair {
 	return &r.pairs[i]
 }
 
+// Has reports whether there is such a key.
+func (r *Reader) Has(key string) bool { return r.find(key) != nil }
+
 // Keys are all keys, sorted.
 func (r *Reader) Keys() []string {
 	keys := make([]string, len(r.pairs))
