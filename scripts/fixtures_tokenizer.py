@@ -7,7 +7,7 @@ and variants.json: every step that may stand around a vocabulary over characters
     python3 scripts/fixtures_tokenizer.py --check D  check that the tokenizer folder
                                                      D (made by Train) loads and works
 
-Needs the packages tokenizers and transformers; their versions are in each
+Needs the packages tokenizers, transformers and sentencepiece; their versions are in each
 expected.json. The texts, the corpus and the chat templates are made here.
 """
 import hashlib, json, os, struct, sys
@@ -209,10 +209,37 @@ def variants():
         lists = [t.encode(s, add_special_tokens=False).ids for s in texts[:40]] + [[r.below(len(m["vocab"])) for _ in range(1 + r.below(9))] for _ in range(60)]
         lists += [[3 + r.below(256) for _ in range(1 + r.below(5))] + [1 + r.below(400)] for _ in range(30)]
         lists += [[3 + b for b in "é".encode()] + [3 + 0xE2] + [300], [3 + 32, 3 + 97], [259, 259, 300], [0, 259, 2], [300, 301]]
+        if not name.startswith(("decoder", "metaspace", "plain")):
+            lists = lists[:40:4] + lists[40::12]  # the decoder is that of plain
         out.append({"name": name, "change": change, "ids": [t.encode(s, add_special_tokens=False).ids for s in texts], "decode": [[ids, t.decode(ids, skip_special_tokens=False)] for ids in lists]})
     with open(os.path.join(ROOT, "variants.json"), "w") as f:
         json.dump({"written_by": f"tokenizers {tokenizers.__version__}", "model": m, "texts": texts, "variants": out}, f, ensure_ascii=True, separators=(",", ":"))
     print("variants", len(out))
+
+
+def pieces_of_sentences():
+    """Two small SentencePiece models as a GGUF file has them, with the ids of the library."""
+    import io
+    import sentencepiece
+
+    texts = [s for s in HARD if "\x00" not in s] + ["<s>", "x</s>y", "<0x0A>", "a  b   c    d", "   ", "\u2581a", "<mark>a  <mark>", "\n\n\n"]
+    lines = [s for s in corpus() if not set(s) & set("\x00\n\r\u2581\x85\u2028\u2029") and s]
+    out = []
+    for prefix, symbols in [(True, []), (False, ["<mark>", "\u2581\u2581", "\u2581\u2581\u2581", "\n\n"])]:
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=700, character_coverage=0.98, byte_fallback=True,
+                                                 normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=prefix, allow_whitespace_only_pieces=True,
+                                                 split_digits=True, user_defined_symbols=symbols, num_threads=1, minloglevel=2)
+        sp = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        n = sp.get_piece_size()
+        kinds = [2 if sp.is_unknown(i) else 3 if sp.is_control(i) else 6 if sp.is_byte(i) else 4 if sp.id_to_piece(i) in symbols else 1 for i in range(n)]
+        # As llama.cpp's converter has it, blanks of user-defined tokens are written as such.
+        tokens = [sp.id_to_piece(i).replace("\u2581", " ") if kinds[i] == 4 else sp.id_to_piece(i) for i in range(n)]
+        ids = [sp.encode(s) for s in texts]
+        out.append({"prefix": prefix, "tokens": tokens, "scores": [sp.get_score(i) for i in range(n)], "types": kinds, "ids": ids, "decode": [sp.decode(x) for x in ids]})
+    with open(os.path.join(ROOT, "sentencepiece.json"), "w") as f:
+        json.dump({"written_by": f"sentencepiece {sentencepiece.__version__}", "texts": texts, "models": out}, f, ensure_ascii=True, separators=(",", ":"))
+    print("sentencepiece", [len(m["tokens"]) for m in out])
 
 
 def build(shape):
@@ -463,3 +490,4 @@ if __name__ == "__main__":
         for shape in sys.argv[1:] or ["gpt2", "qwen2", "llama3", "other"] + OVER_TEXT:
             write(shape)
         variants()
+        pieces_of_sentences()
