@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // ErrGGML is wrapped by the errors about tokenizers that llama.cpp cannot express.
@@ -75,8 +73,8 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if t.Size() > vocab {
 		return nil, fmt.Errorf("ids up to %d: the model's vocab_size is %d: use the tokenizer that belongs to the model", t.Size()-1, vocab)
 	}
-	for _, f := range t.forms {
-		if f != norm.NFC {
+	for _, n := range t.norms {
+		if n.kind != "NFC" {
 			return nil, cannot("normalizer", "changes texts in another way than NFC", "")
 		}
 	}
