@@ -97,13 +97,16 @@ func exportGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) 
 	return checkpoint.WriteFile(fsys, dst, size, func(w io.Writer) error { return file.Write(w) })
 }
 
-// ggufArch is llama.cpp's name of the architecture. Mistral is Llama's graph there.
+// ggufArch is llama.cpp's name of the architecture, "" for one that is not written. Mistral
+// is Llama's graph there.
 func ggufArch(c model.Config) string {
 	switch c.Architecture {
 	case "Qwen2", "Qwen3":
 		return strings.ToLower(c.Architecture)
+	case "Llama", "Mistral":
+		return "llama"
 	}
-	return "llama"
+	return ""
 }
 
 // ggufPairs is all that a file says beside its tensors. Keys and their meaning are those
@@ -112,6 +115,12 @@ func ggufArch(c model.Config) string {
 func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]gguf.Pair, error) {
 	arch := ggufArch(c)
 	switch {
+	case arch == "":
+		return nil, fmt.Errorf("%w: export: %s: gad writes GGUF files of Llama, Mistral, Qwen2 and Qwen3 alone: leave out --gguf, and convert the folder with llama.cpp", ErrConfig, c.Architecture)
+	case c.Window > 0:
+		return nil, fmt.Errorf("%w: export: a sliding window of %d: llama.cpp computes %s without it: leave out --gguf", ErrConfig, c.Window, c.Architecture)
+	case c.RopeScaling != nil && c.RopeScaling.Type != "" && c.RopeScaling.Type != "llama3":
+		return nil, fmt.Errorf("%w: export: rope type %s: gad writes it into no GGUF file: leave out --gguf, and convert the folder with llama.cpp", ErrConfig, c.RopeScaling.Type)
 	case arch == "qwen2" && c.Heads*c.HeadDim != c.Hidden:
 		return nil, fmt.Errorf("%w: export: head_dim %d with %d heads and hidden_size %d: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf", ErrConfig, c.HeadDim, c.Heads, c.Hidden)
 	case arch != "llama" && c.RopeScaling != nil:
