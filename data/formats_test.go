@@ -407,7 +407,7 @@ func TestKindsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{KindUnreadable, KindFault, KindNoTeacher, KindNoUser, KindRole, KindTemplate, KindTokens, KindLongPrompt, KindLongAnswer,
-		KindUnfinished, KindLastTurn, KindBlank, KindControl, KindReplacement, KindDuplicate} {
+		KindUnfinished, KindLastTurn, KindBlank, KindControl, KindReplacement, KindLost, KindDuplicate} {
 		if !strings.Contains(string(text), "| "+kind+" |") {
 			t.Errorf("no row for %q", kind)
 		}

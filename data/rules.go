@@ -18,6 +18,10 @@ type Encoder interface {
 
 	// Answer returns the tokens of an answer with its end-of-turn token.
 	Answer(text string) []int32
+
+	// Lost counts the characters of text that have no token, and says what becomes of
+	// the first of them.
+	Lost(text string) (n int, first string)
 }
 
 // Limits are a run's bounds, in tokens. 0 is no bound.
@@ -49,7 +53,8 @@ const (
 	KindLastTurn    = "prompt does not end with the user"
 	KindBlank       = "blank turn"
 	KindControl     = "control characters"
-	KindReplacement = "replacement characters" // damaged before it came here
+	KindReplacement = "replacement characters"     // damaged before it came here
+	KindLost        = "characters without a token" // of the student's vocabulary
 	KindDuplicate   = "duplicate row"
 )
 
@@ -131,7 +136,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 
 	failed := false
 	if len(row.PromptIDs) == 0 && (training || row.Messages != nil) {
-		failed = checkTurns(row.Messages, has.Content, add)
+		failed = checkTurns(row.Messages, has.Content, enc, add)
 	}
 	if enc != nil && !failed {
 		if ex.Prompt, err = enc.Prompt(row); err != nil && len(row.PromptIDs) > 0 {
@@ -155,7 +160,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 			fail(KindNoTeacher, column, "no teacher answer in column %q (missing, empty or blank): write one or remove the row", column)
 		}
 	} else {
-		checkText(row.Teacher, column, add)
+		checkText(row.Teacher, column, enc, add)
 		if row.Unfinished() {
 			text := fmt.Sprintf("answer in column %q is unfinished (%s is %q): it teaches no end and makes no pair", column, has.Finish, row.Finish)
 			add(finding{SeverityWarning, KindUnfinished, column, text, text})
@@ -180,7 +185,7 @@ func checkAnswer(n int, column string, lim Limits, add func(finding)) {
 
 // checkTurns looks at a prompt's turns; it reports whether one is an error, after
 // which rendering them would only say the same in other words.
-func checkTurns(turns []Message, column string, add func(finding)) (failed bool) {
+func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) (failed bool) {
 	say := func(severity Severity, kind, format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
 		failed = failed || severity == SeverityError
@@ -197,7 +202,7 @@ func checkTurns(turns []Message, column string, add func(finding)) (failed bool)
 		if !slices.Contains(knownRoles, m.Role) {
 			say(SeverityError, KindRole, "turn %d of column %q has the unknown role %s: use %s", i, column, preview(m.Role, 20), strings.Join(knownRoles, ", "))
 		}
-		checkText(m.Content, column, add)
+		checkText(m.Content, column, enc, add)
 	}
 	switch {
 	case users == 0:
@@ -208,8 +213,9 @@ func checkTurns(turns []Message, column string, add func(finding)) (failed bool)
 	return failed
 }
 
-// checkText looks for characters that no person wrote.
-func checkText(s, column string, add func(finding)) {
+// checkText looks for characters that no person wrote, and for those that enc has no token
+// for; enc may be nil.
+func checkText(s, column string, enc Encoder, add func(finding)) {
 	warn := func(kind, format string, args ...any) {
 		add(finding{SeverityWarning, kind, column, fmt.Sprintf(format, args...), column})
 	}
@@ -222,6 +228,12 @@ func checkText(s, column string, add func(finding)) {
 	}
 	if i := strings.IndexRune(s, utf8.RuneError); i >= 0 {
 		warn(KindReplacement, "U+FFFD at byte %d of a text in column %q: the text was damaged when it was made", i, column)
+	}
+	if enc == nil {
+		return
+	}
+	if n, first := enc.Lost(s); n > 0 {
+		warn(KindLost, "%s without a token in the student's vocabulary in a text in column %q (the first: %s): use a student whose tokenizer has all characters, or change the text", countOf(n, "character"), column, first)
 	}
 }
 

@@ -101,7 +101,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 		if e.Row.Response != "" {
 			column := s.layoutOf(i).Response
-			checkText(e.Row.Response, column, add)
+			checkText(e.Row.Response, column, enc, add)
 			if enc != nil {
 				e.response = enc.Answer(e.Row.Response)
 				checkAnswer(len(e.response), column, lim, add)

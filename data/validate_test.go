@@ -31,6 +31,10 @@ func (words) Prompt(r Row) ([]int32, error) {
 	return make([]int32, n), nil
 }
 
+func (words) Lost(text string) (int, string) {
+	return strings.Count(text, "\u2603"), "U+2603 is left out"
+}
+
 func (words) Answer(text string) []int32 { return make([]int32, len(strings.Fields(text))+1) }
 
 func TestValidateFindsEachProblem(t *testing.T) {
@@ -57,6 +61,8 @@ func TestValidateFindsEachProblem(t *testing.T) {
 		{KindTemplate, SeverityError, `{"content":` + user("refuse me") + `,"teacher_response":"a"}`, "content", "template says no"},
 		{KindControl, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"a\u0007b"}`, "teacher_response", "U+0007 at byte 1"},
 		{KindReplacement, SeverityWarning, `{"content":` + user("a\ufffd") + `,"teacher_response":"a"}`, "content", "U+FFFD at byte 1"},
+		{KindLost, SeverityWarning, `{"content":` + user("a \u2603\u2603") + `,"teacher_response":"a"}`, "content", "2 characters without a token in the student's vocabulary in a text in column \"content\" (the first: U+2603 is left out): use a student"},
+		{KindLost, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"\u2603"}`, "teacher_response", "1 character without a token"},
 		{KindDuplicate, SeverityWarning, `{"content":` + user("good") + `,"teacher_response":"fine"}`, "content", "as row 0"},
 		{KindFault, SeverityError, "{\"content\":\"\xff\",\"teacher_response\":\"a\"}", "content", "not valid UTF-8"},
 		{KindFault, SeverityError, `{"teacher_response":"a"}`, "content", "no prompt"},

@@ -17,6 +17,7 @@ type bpe struct {
 	byteID       [256]int32       // id of each single byte, of each ASCII character over characters; -1: none
 	charID       map[rune]int32   // over characters: ids of the others
 	gaps         bool             // some byte or character has no id
+	whole        bool             // no text is lost: what has no id falls back
 	unk          int32            // id of what has none; -1: such text is left out
 	fuseUnk      bool             // one unk for all that follow each other
 	fallback     *[256]int32      // ids of <0x00> to <0xFF>, -1: none; nil: not used
@@ -144,21 +145,26 @@ func (b *bpe) fallsBack(char string) bool {
 	return true
 }
 
-// lost is how many bytes or characters of w become unk or nothing.
-func (b *bpe) lost(w string) int {
+// lost counts the characters of w that become unk or nothing, in whole or in part.
+func (b *bpe) lost(w string) (n int, first rune) {
 	if b.ignoreMerges {
 		if _, ok := b.vocab[w]; ok {
-			return 0
+			return 0, 0
 		}
 	}
-	lost := 0
-	for i := 0; i < len(w); {
-		id, char, n := b.first(w[i:])
-		if i += n; id < 0 && !b.fallsBack(char) {
-			lost++
+	for i, r := range w {
+		for rest := w[i : i+utf8.RuneLen(r)]; rest != ""; {
+			id, char, k := b.first(rest)
+			if rest = rest[k:]; id >= 0 || b.fallsBack(char) {
+				continue
+			}
+			if n++; n == 1 {
+				first = r
+			}
+			break
 		}
 	}
-	return lost
+	return n, first
 }
 
 // cuts says where a text may be cut before a mark (the blank of vocabularies over

@@ -58,9 +58,10 @@ var ggmlEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<e
 
 // GGML is the tokenizer as llama.cpp has it, for a model with vocab rows in its
 // embedding. What llama.cpp would encode otherwise than Encode does is refused; such
-// errors wrap ErrGGML. There is one exception: of the normalizers NFC is accepted,
-// which llama.cpp leaves out. Text is nearly always in that form already, and other
-// converters leave it out too.
+// errors wrap ErrGGML. There are two exceptions. Of the normalizers NFC is accepted, which
+// llama.cpp leaves out: text is nearly always in that form already, and other converters
+// leave it out too. And where the vocabulary lacks bytes, llama.cpp leaves them out behind
+// the merges, Encode before them: what stands on both sides of such a byte may join here.
 func (t *Tokenizer) GGML(vocab int) (*GGML, error) {
 	g, err := t.ggml(vocab)
 	if err != nil {
@@ -72,6 +73,12 @@ func (t *Tokenizer) GGML(vocab int) (*GGML, error) {
 func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if t.Size() > vocab {
 		return nil, fmt.Errorf("ids up to %d: the model's vocab_size is %d: use the tokenizer that belongs to the model", t.Size()-1, vocab)
+	}
+	switch {
+	case t.model.text:
+		return nil, cannot("pre_tokenizer", "has no ByteLevel step: only byte-level vocabularies are written", "")
+	case t.model.gaps && (t.model.unk >= 0 || t.model.fallback != nil):
+		return nil, cannot("model", "has unk_token or byte_fallback for bytes that have no token", "")
 	}
 	for _, n := range t.norms {
 		if n.kind != "NFC" {

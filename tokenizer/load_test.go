@@ -319,6 +319,51 @@ func TestMissingBytes(t *testing.T) {
 	}
 }
 
+// TestLost counts the characters that a vocabulary lacks.
+func TestLost(t *testing.T) {
+	top := minimal()
+	model := top["model"].(map[string]any)
+	vocab := model["vocab"].(map[string]any)
+	for _, b := range []int{4, 0xA9} {
+		delete(vocab, string(byteToRune[b]))
+	}
+	top["normalizer"] = map[string]any{"type": "NFC"}
+	for _, unk := range []string{"", "<end>"} {
+		if unk != "" {
+			vocab[unk] = 257
+			model["unk_token"] = unk
+		}
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fate := "is left out"
+		if unk != "" {
+			fate = `becomes "<end>"`
+		}
+		for _, c := range []struct {
+			text  string
+			n     int
+			first string
+		}{{"", 0, ""}, {"abc d", 0, ""}, {"a\x04b\x04", 2, `U+0004 '\x04' `}, {"é\x04", 2, `U+00E9 'é' `}, {"e\u0301", 1, `U+00E9 'é' `}, {"ü<end>\x04", 1, `U+0004 '\x04' `}} {
+			if c.n > 0 {
+				c.first += fate
+			}
+			if n, first := tok.Lost(c.text); n != c.n || first != c.first {
+				t.Errorf("Lost(%+q) = %d, %q, want %d, %q", c.text, n, first, c.n, c.first)
+			}
+		}
+	}
+	for _, shape := range []string{"gpt2", "llama2"} {
+		tok, e := readExpected(t, shape)
+		for _, c := range e.Texts {
+			if n, first := tok.Lost(c.Text); n != 0 {
+				t.Errorf("%s: Lost(%+q) = %d, %q", shape, c.Text, n, first)
+			}
+		}
+	}
+}
+
 // TestLyingID holds that one huge id does not make a huge table.
 func TestLyingID(t *testing.T) {
 	var before, after runtime.MemStats

@@ -370,7 +370,7 @@ func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
 	m := &t.model
 	m.unk, m.fuseUnk = -1, fuse
 	m.gaps = m.text || slices.Contains(m.byteID[:], -1)
-	whole := !m.gaps
+	m.whole = !m.gaps
 	if bytes {
 		m.fallback = new([256]int32)
 		for b := range m.fallback {
@@ -379,9 +379,9 @@ func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
 				m.fallback[b] = id
 			}
 		}
-		whole = whole || m.text && !slices.Contains(m.fallback[:], -1)
+		m.whole = m.whole || m.text && !slices.Contains(m.fallback[:], -1)
 	}
-	if unk != nil && !whole {
+	if unk != nil && !m.whole {
 		id, ok := t.ids[*unk]
 		if !ok {
 			return fmt.Errorf("%q: %q is not in the vocabulary, and some texts need it: add it to vocab or set it to null", "unk_token", *unk)
@@ -431,7 +431,7 @@ func (t *Tokenizer) parseMerges(data []byte) error {
 // stand for other text than their own.
 func (t *Tokenizer) setCuts() {
 	m := &t.model
-	if !m.text || m.unk < 0 && (m.fallback == nil || slices.Contains(m.fallback[:], -1)) {
+	if !m.text || m.unk < 0 && !m.whole {
 		return
 	}
 	other := map[int32]bool{t.model.unk: true}

@@ -6,7 +6,9 @@ import (
 )
 
 // Stream turns ids into text as they come. A token may end within a character; its last
-// bytes then wait for what completes them. All that a Stream returns is what Decode gives.
+// bytes then wait for what completes them. Byte tokens of byte_fallback wait for the next
+// other token, since all that follow each other are one text or none is. All that a Stream
+// returns is what Decode gives.
 type Stream struct {
 	t    *Tokenizer
 	skip bool
@@ -57,7 +59,9 @@ func (s *Stream) End() string {
 	return text
 }
 
-// Piece is the bytes that id adds to a text; none if there is no such token.
+// Piece is the bytes that id adds to a text; none if there is no such token. Decode may
+// leave out a blank of the first token of a text, and write bytes that are not UTF-8 as
+// U+FFFD.
 func (t *Tokenizer) Piece(id int32) []byte {
 	if id < 0 || int(id) >= len(t.pieces) {
 		return nil

@@ -132,6 +132,40 @@ func (t *Tokenizer) EncodeText(text string) []int32 {
 	return t.encode(text, true, nil, make([]int32, 0, len(text)/3+8))
 }
 
+// Lost counts the characters of text that the vocabulary cannot express, in whole or in
+// part: in the ids they are missing, or the token for the unknown stands in their place.
+// first names the first of them and what becomes of it; "" if there is none. What the
+// normalizer or the pre-tokenizer takes away (blanks, say) does not count.
+func (t *Tokenizer) Lost(text string) (n int, first string) {
+	m := &t.model
+	if m.whole {
+		return 0, ""
+	}
+	text = validUTF8(text)
+	if !m.text && t.formsOnly() { // nearly always there is nothing to find
+		s := t.normalize(text)
+		for i := 0; i < len(s) && m.byteID[s[i]] >= 0; i++ {
+			if i == len(s)-1 {
+				return 0, ""
+			}
+		}
+	}
+	word := func(w string) {
+		k, r := m.lost(w)
+		if n += k; k > 0 && first == "" {
+			first = fmt.Sprintf("%U %q is left out", r, r)
+			if m.unk >= 0 {
+				first = fmt.Sprintf("%U %q becomes %q", r, r, t.pieces[m.unk])
+			}
+		}
+	}
+	token := func(*addedToken) {}
+	t.raw.split(text, true, func(raw string) {
+		t.normalized.split(t.normalize(raw), true, func(s string) { t.split(s, true, 0, word) }, token)
+	}, token)
+	return n, first
+}
+
 // encode appends the ids of text. With plain set special tokens are text.
 // Characters that restore stands in for are put back after the added tokens
 // were cut out, so they cannot be part of one.
