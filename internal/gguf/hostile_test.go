@@ -95,7 +95,7 @@ func readAll(path string) error {
 
 // Row 12: every prefix of a file is refused; every bit flip and random change is refused
 // or read as a file that is sound.
-func TestHostileFormat(t *testing.T) {
+func TestHostileFormats(t *testing.T) {
 	types, err := os.ReadFile(filepath.Join(fixtures, "types.gguf"))
 	if err != nil {
 		t.Fatal(err)
