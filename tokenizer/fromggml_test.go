@@ -142,6 +142,35 @@ func TestFromGGMLRefused(t *testing.T) {
 	}
 }
 
+// TestGGMLPreTokenizers reads a vocabulary with each of the pre-tokenizers.
+func TestGGMLPreTokenizers(t *testing.T) {
+	for name := range ggmlPreTokenizers {
+		g := NewGGML("gpt2", name)
+		for _, r := range byteToRune {
+			g.Tokens = append(g.Tokens, string(r))
+		}
+		g.Tokens = append(g.Tokens, "ab", "<end>")
+		g.Merges, g.EOS = []string{"a b"}, 257
+		if name == "sarvam-moe" { // over characters
+			g.Tokens = append(g.Tokens, "▁")
+		}
+		files, err := FromGGML(g)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		tok, err := Parse(files)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		const text = "ab don't 12345 ab!! 日本\n\n ab"
+		if got := tok.Encode(text); name != "sarvam-moe" && tok.Decode(got, false) != text || !slices.Contains(got, 256) {
+			t.Errorf("%s: %v is %q", name, got, tok.Decode(got, false))
+		}
+	}
+}
+
 // TestGGMLControl holds that no merge of a GGUF file writes a control token.
 func TestGGMLControl(t *testing.T) {
 	g := NewGGML("llama", "default")

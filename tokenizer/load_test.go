@@ -319,6 +319,25 @@ func TestMissingBytes(t *testing.T) {
 	}
 }
 
+// TestControlTokensOfMerges holds that no merge and no whole word writes a control token.
+func TestControlTokensOfMerges(t *testing.T) {
+	for _, ignore := range []bool{false, true} {
+		top := minimal()
+		top["added_tokens"] = []any{map[string]any{"id": 256, "content": "ab", "special": true}, map[string]any{"id": 257, "content": "<end>", "special": true}}
+		top["model"].(map[string]any)["ignore_merges"] = ignore
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tok.EncodeText("ab<end>"); slices.Contains(got, 256) || slices.Contains(got, 257) {
+			t.Errorf("ignore_merges %v: EncodeText makes control tokens: %v", ignore, got)
+		}
+		if got := tok.Encode("ab<end>"); !slices.Equal(got, []int32{256, 257}) {
+			t.Errorf("ignore_merges %v: Encode = %v", ignore, got)
+		}
+	}
+}
+
 // TestLost counts the characters that a vocabulary lacks.
 func TestLost(t *testing.T) {
 	top := minimal()

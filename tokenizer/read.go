@@ -547,6 +547,33 @@ func (t *Tokenizer) setAdded() error {
 			t.special[a.ID] = true
 		}
 	}
+	t.guardMerges()
 	t.raw, t.normalized = newMatcher(raw), newMatcher(normalized)
 	return nil
+}
+
+// guardMerges takes away what would make a control token of plain text: a merge, or a whole
+// word with ignore_merges. The reference leaves such a file as it is; no model's own has
+// any, and EncodeText and ChatPrompt must hold for every file.
+func (t *Tokenizer) guardMerges() {
+	if len(t.special) == 0 {
+		return
+	}
+	for key, m := range t.model.merges {
+		if t.special[m.id] {
+			delete(t.model.merges, key)
+		}
+	}
+	for _, a := range t.added {
+		if !a.Special {
+			continue
+		}
+		name := a.Content
+		if raw, ok := rawBytes(name); ok && !t.model.text {
+			name = string(raw)
+		}
+		if id, ok := t.model.vocab[name]; ok && id == a.ID {
+			delete(t.model.vocab, name)
+		}
+	}
 }

@@ -1,7 +1,8 @@
 // Package tokenizer turns texts and chats into token ids and back. It reads
-// the tokenizer folder of a Hugging Face model (byte-level BPE in the shapes of
-// GPT-2, Qwen2 and Llama-3) and gives the ids that the reference gives; it
-// renders chat templates in a sandbox; it trains new tokenizers.
+// the tokenizer folder of a Hugging Face model (BPE: byte-level in the shapes of GPT-2,
+// Qwen2 and Llama-3, or over characters with byte_fallback as Llama-2, Mistral and Gemma)
+// and gives the ids that the reference gives; it renders chat templates in a sandbox; it
+// trains new tokenizers; it reads and writes tokenizers as GGUF files have them.
 //
 // Where a file asks for what is not built here (another model type, normalizer
 // or pre-tokenizer), Load says so by name: there is no best effort, because a

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -179,4 +180,48 @@ func (t *Tokenizer) spelled(ids []int32) string {
 		fmt.Fprintf(&b, " %d%+q", id, t.Piece(id))
 	}
 	return b.String()
+}
+
+// TestPeerLines compares with what transformers makes of real lines
+// (scripts/tokenizer_compare.py).
+func TestPeerLines(t *testing.T) {
+	path := os.Getenv("GAD_PEER_LINES")
+	if path == "" {
+		t.Skip("GAD_PEER_LINES names no file of scripts/tokenizer_compare.py: nothing is compared")
+	}
+	tok, err := Load(os.Getenv("GAD_PEER_TOKENIZER"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines, tokens, ids, texts, lost := 0, 0, 0, 0, 0
+	for d := json.NewDecoder(f); d.More(); lines++ {
+		var l struct {
+			Text string  `json:"text"`
+			IDs  []int32 `json:"ids"`
+			Back string  `json:"back"`
+		}
+		if err := d.Decode(&l); err != nil {
+			t.Fatal(err)
+		}
+		tokens += len(l.IDs)
+		if got := tok.Encode(l.Text); !slices.Equal(got, l.IDs) {
+			if ids++; ids <= 5 {
+				t.Errorf("Encode(%+q):\n got %s\nwant %s", l.Text, tok.spelled(got), tok.spelled(l.IDs))
+			}
+		}
+		if got := tok.Decode(l.IDs, false); got != l.Back {
+			if texts++; texts <= 5 {
+				t.Errorf("Decode(%v) = %+q, want %+q", l.IDs, got, l.Back)
+			}
+		}
+		if n, _ := tok.Lost(l.Text); n > 0 {
+			lost++
+		}
+	}
+	t.Logf("%d lines, %d tokens: %d lines differ in ids, %d in the decoded text; %d have characters without a token", lines, tokens, ids, texts, lost)
 }
