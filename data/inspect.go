@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -14,7 +15,7 @@ type Info struct {
 	Files    []FileInfo `json:"files"`
 	Columns  []Column   `json:"columns"`  // of the first file
 	Read     Columns    `json:"read"`     // those that are read; "" where the set has none
-	More     []string   `json:"more"`     // other columns that are read, as Alpaca's input
+	More     []string   `json:"more"`     // other columns that are read: more of the prompt, and a system message
 	Teacher  bool       `json:"teacher"`  // rows carry teacher answers
 	First    *Row       `json:"first"`    // row 0; nil where it cannot be used
 	FirstErr string     `json:"firstErr"` // why not
@@ -33,13 +34,13 @@ type FileInfo struct {
 func Inspect(s *Set) Info {
 	info := Info{
 		Path: s.path, Format: s.Format(), Rows: s.Len(), Bytes: s.bytes,
-		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Notes: s.Notes(), Warnings: s.Warnings(),
+		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Notes: s.Notes(), Warnings: slices.Concat(s.Warnings(), s.Overlooked()),
 	}
 	for i, f := range s.files {
 		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
 	}
 	for _, column := range []string{s.layouts[0].input, s.layouts[0].system} {
-		if column != "" {
+		if slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == column }) {
 			info.More = append(info.More, column)
 		}
 	}
@@ -72,6 +73,8 @@ func (in Info) String() string {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)
 		if role := used[c.Name]; role != "" {
 			fmt.Fprintf(&b, "  <- %s", role)
+		} else {
+			b.WriteString("  not read")
 		}
 		b.WriteByte('\n')
 	}

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -30,6 +31,16 @@ type Column struct {
 	Type string `json:"type"`
 }
 
+// hasText reports whether the column may have text in it, by the formats' names of types.
+func (c Column) hasText() bool {
+	for _, name := range []string{"string", "byte_array", "list", "struct", "object", "map", "binary"} {
+		if strings.Contains(strings.ToLower(c.Type), name) {
+			return true
+		}
+	}
+	return false
+}
+
 // source is one open file: batches of rows that are decoded one at a time.
 type source interface {
 	format() string
@@ -57,8 +68,11 @@ type text struct {
 type rawRow struct {
 	turns       []Message
 	turnsOK     bool // the row has a conversation
+	unlearned   bool // its last turn has weight 0
 	answer      []Message
-	answerOK    bool // the teacher's answer is given as turns
+	answerOK    bool     // the teacher's answer is given as turns
+	unread      []string // watched columns, and keys of turns as COLUMN[].KEY, that have something in this row
+	elsewhere   string   // another column that may be the conversation of a row without one
 	input       text
 	system      text
 	teacher     text
@@ -320,6 +334,49 @@ func (s *Set) Unread() []string {
 	return names
 }
 
+// Overlooked says, one line each, which columns with text and which keys of turns no row
+// carries: first those that may belong to the prompt. It knows what the schemas say, of JSON
+// the first rows; Validate looks at every row.
+func (s *Set) Overlooked() (lines []string) {
+	var watched, others []string
+	var file string
+	note := func(list *[]string, name, of string) {
+		if !slices.Contains(watched, name) && !slices.Contains(others, name) {
+			*list = append(*list, name)
+			file = cmp.Or(file, of)
+		}
+	}
+	for k, f := range s.files {
+		l := s.layouts[k]
+		for _, c := range f.schema() {
+			switch {
+			case l.format == "" || l.reads(c.Name) || !c.hasText(): // without rows there is no format
+			case slices.Contains(l.watched, c.Name):
+				note(&watched, c.Name, s.names[k])
+			default:
+				note(&others, c.Name, s.names[k])
+			}
+		}
+		for _, key := range f.turnKeys(l.Content) {
+			name := l.Content + "[]." + key
+			switch {
+			case key == l.role || key == l.text || key == weightKey || slices.Contains(callKeys, key):
+			case slices.Contains(maybeTurn, key):
+				note(&watched, name, s.names[k])
+			default:
+				note(&others, name, s.names[k])
+			}
+		}
+	}
+	if len(watched) > 0 {
+		lines = append(lines, fmt.Sprintf("%s: not read, although answers may speak of them: %s%s", file, quoted(watched), s.layouts[0].readsMore(watched)))
+	}
+	if len(others) > 0 {
+		lines = append(lines, fmt.Sprintf("%s: not read: %s", file, quoted(others)))
+	}
+	return lines
+}
+
 // Stage begins a piece of work on the set for those who wait: see Stages.
 func (s *Set) Stage(name string, total int) (advance func(n int), done func()) {
 	return s.opt.Stages.Begin(s.path+": "+name, total)
@@ -367,19 +424,27 @@ func (s *Set) Close() error {
 // stands twice in different words. A missing teacher answer is no error here;
 // Validate reports it.
 func (s *Set) Row(i int) (Row, error) {
+	row, _, err := s.read(i)
+	return row, err
+}
+
+// read returns row i, and the watched columns and keys of turns that it has and that are not
+// read. Rows that are kept do not know the latter.
+func (s *Set) read(i int) (row Row, unread []string, err error) {
 	if ex, ok := s.keptExample(i); ok {
-		return ex.Row, nil
+		return ex.Row, nil, nil
 	}
 	raw, err := s.raw(i)
 	if err != nil {
-		return Row{}, err
+		return Row{}, nil, err
 	}
 	row, bad := s.layoutOf(i).assemble(raw)
 	if bad != nil {
-		return Row{}, s.rowErr(i, bad)
+		return Row{}, nil, s.rowErr(i, bad)
 	}
 	row.Index = i
-	return row, nil
+	slices.Sort(raw.unread)
+	return row, slices.Compact(raw.unread), nil
 }
 
 // rowErr places a fault in its file and row.

@@ -1,6 +1,8 @@
 package data
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
@@ -35,6 +37,9 @@ func (p Problem) String() string {
 const (
 	maxListed = 20 // problems of one kind that a report lists; all are counted
 	maxNamed  = 5  // rows that a problem names
+
+	leastEqual = 3 // different prompts from which on an equal answer is said, if they are 1 % of the rows too
+	maxEqual   = 3 // such answers that are said
 )
 
 // Lengths describes a distribution: nearest-rank percentiles.
@@ -60,9 +65,18 @@ type Report struct {
 	SharedPrompts int            `json:"sharedPrompts"` // prompts that come with several different answers
 	Errors        int            `json:"errors"`        // rows and kinds; a row may have several
 	Warnings      int            `json:"warnings"`
-	Counts        map[string]int `json:"counts"`   // problems by kind
-	Problems      []Problem      `json:"problems"` // at most 20 of each kind; equal ones of several rows are one
-	Notes         []string       `json:"notes"`    // about the set as a whole
+	Counts        map[string]int `json:"counts"`       // problems by kind
+	Problems      []Problem      `json:"problems"`     // at most 20 of each kind; equal ones of several rows are one
+	EarlierTurns  int            `json:"earlierTurns"` // rows with answers of the assistant before the last, which are prompt
+	Equal         []EqualAnswer  `json:"equal"`        // answers that several different prompts have, the most frequent first
+	Notes         []string       `json:"notes"`        // about the set as a whole
+}
+
+// EqualAnswer is an answer that stands in rows with different prompts.
+type EqualAnswer struct {
+	Text    string `json:"text"` // its beginning
+	Prompts int    `json:"prompts"`
+	Row     int    `json:"row"` // in the set, from 0; the first
 }
 
 // OK says that training takes every row.
@@ -76,7 +90,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	if s.Len() == 0 {
 		return nil, fmt.Errorf("data: %s: no rows", s.path)
 	}
-	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: slices.Concat(s.notes, s.warn)}
+	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: slices.Concat(s.notes, s.warn, s.Overlooked())}
 	if enc == nil {
 		r.Unit = "characters"
 	}
@@ -87,8 +101,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	}
 	byPrompt := map[Key]*answers{}
 	rowOf := map[Key]int{}
-	groups := map[[4]string]int{} // severity, kind, file and group -> index in Problems
-	listed := map[string]int{}    // problems of a kind
+	promptsOf := map[[16]byte]*EqualAnswer{} // by the beginning of the answer's digest
+	groups := map[[4]string]int{}            // severity, kind, file and group -> index in Problems
+	listed := map[string]int{}               // problems of a kind
 	training, noTeacher := s.forTraining(), 0
 	advance, done := s.Stage("checking rows", s.Len())
 	defer done()
@@ -108,6 +123,8 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 			}
 		}
 		e.prompt, e.whole = e.Row.Keys()
+		sum := sha256.Sum256([]byte(strings.TrimSpace(e.Row.Teacher)))
+		e.answer = [16]byte(sum[:])
 		return e
 	}, func(i int, e examined) bool {
 		file, at := s.locate(i)
@@ -169,6 +186,16 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 			noTeacher++
 		} else {
 			count(measure(row.Teacher, e.Answer))
+			if _, ok := rowOf[e.whole]; !ok { // a duplicate row is another warning
+				if a := promptsOf[e.answer]; a == nil {
+					promptsOf[e.answer] = &EqualAnswer{preview(row.Teacher, 60), 1, i}
+				} else {
+					a.Prompts++
+				}
+			}
+		}
+		if slices.ContainsFunc(row.Messages, func(m Message) bool { return m.Role == "assistant" }) {
+			r.EarlierTurns++
 		}
 		if row.Response != "" {
 			count(measure(row.Response, e.response))
@@ -188,6 +215,21 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 		return true
 	})
+	for _, a := range promptsOf {
+		if a.Prompts >= leastEqual && a.Prompts*100 >= s.Len() {
+			r.Equal = append(r.Equal, *a)
+		}
+	}
+	slices.SortFunc(r.Equal, func(a, b EqualAnswer) int { return cmp.Or(b.Prompts-a.Prompts, a.Row-b.Row) })
+	for _, a := range r.Equal[:min(len(r.Equal), maxEqual)] {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %s have the same answer, %s, to different prompts (the first is row %d)", a.Prompts, countOf(s.Len(), "row"), a.Text, a.Row))
+	}
+	if more := len(r.Equal) - maxEqual; more > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s more stand at %d or more different prompts", countOf(more, "answer"), leastEqual))
+	}
+	if r.EarlierTurns > 0 && training {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %s have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, countOf(s.Len(), "row")))
+	}
 	r.Answers = len(answerLens)
 	r.Prompt, r.Answer = MeasureLengths(promptLens), MeasureLengths(answerLens)
 	if noTeacher == s.Len() && !training {
@@ -240,6 +282,7 @@ func Shared(train, val *Set) (prompts, rows int, err error) {
 type examined struct {
 	Example
 	prompt, whole Key
+	answer        [16]byte
 	response      []int32
 	findings      []finding
 	err           error
@@ -260,6 +303,9 @@ func MeasureLengths(n []int) Lengths {
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, digest %s\n", r.Path, countOf(r.Rows, "row"), r.Digest)
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "note: %s\n", note)
+	}
 	fmt.Fprintf(&b, "%-8s %8s %8s %8s %8s  %s\n", "length", "p50", "p90", "p99", "max", r.Unit)
 	line := func(name string, l Lengths, over, of, limit int) {
 		fmt.Fprintf(&b, "%-8s %8d %8d %8d %8d", name, l.P50, l.P90, l.P99, l.Max)
@@ -271,10 +317,11 @@ func (r *Report) String() string {
 	line("prompt", r.Prompt, r.LongPrompts, r.Rows, r.Limits.MaxPrompt)
 	line("answer", r.Answer, r.CutAnswers, r.Answers, r.Limits.MaxResponse)
 	if r.SharedPrompts > 0 {
-		fmt.Fprintf(&b, "%d prompts come with several different answers\n", r.SharedPrompts)
-	}
-	for _, note := range r.Notes {
-		fmt.Fprintf(&b, "note: %s\n", note)
+		verb := "come"
+		if r.SharedPrompts == 1 {
+			verb = "comes"
+		}
+		fmt.Fprintf(&b, "%s %s with several different answers\n", countOf(r.SharedPrompts, "prompt"), verb)
 	}
 	shown := map[string]int{}
 	for _, p := range r.Problems {

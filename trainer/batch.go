@@ -253,7 +253,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	if err := t.set.NeedTeacher(); err != nil {
 		return err
 	}
-	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
+	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings(), t.set.Overlooked())
 	name := strings.Join(c.Data.TrainFiles, " ")
 	var known *sightings
 	if len(c.Data.ValFiles) > 0 {

@@ -41,7 +41,7 @@ type DataConfig struct {
 	ValFiles       []string `yaml:"val_files" doc:"held-out data for the val/ metrics, as train_files; empty is none (flag --val-data)"`
 	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
 	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
-	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,prompt_completion" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
+	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
 	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own"`
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
 	TrainBatchSize int      `yaml:"train_batch_size" min:"1" doc:"prompts per step"`
