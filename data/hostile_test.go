@@ -42,7 +42,7 @@ func tryFile(t testing.TB, path string, text []byte) error {
 // hostileSeeds are the single-file fixtures.
 func hostileSeeds(t testing.TB) map[string][]byte {
 	seeds := map[string][]byte{}
-	for _, dir := range []string{fixtures, rowFixtures} {
+	for _, dir := range []string{fixtures, rowFixtures, layoutFixtures} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)

@@ -230,7 +230,7 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 // schema is that of its first rows.
 func anyKey(src source) bool { return src.format() == "jsonl" || src.format() == "json" }
 
-// andMore names the other columns of the prompt.
+// andMore names the other columns that are read.
 func (l layout) andMore(has func(string) bool) string {
 	more := ""
 	if has(l.input) {
@@ -238,6 +238,9 @@ func (l layout) andMore(has func(string) bool) string {
 	}
 	if l.system != "" {
 		more += fmt.Sprintf(", system message from %q", l.system)
+	}
+	if l.Response != "" {
+		more += fmt.Sprintf(", a student's answer from %q", l.Response)
 	}
 	return more
 }
@@ -279,6 +282,8 @@ func (l layout) whereAnswer() string {
 		return fmt.Sprintf("teacher's answer from column %q", l.Teacher)
 	case l.format == FormatShareGPT:
 		return "teacher's answer is its last turn of gpt"
+	case l.format == FormatAlpaca || l.format == FormatQA || l.format == FormatPromptCompletion:
+		return "without a column of the teacher's answers"
 	}
 	return "teacher's answer is its last assistant turn"
 }
@@ -344,6 +349,9 @@ func (s *Set) NeedTeacher() error {
 	if s.HasTeacher() {
 		return nil
 	}
+	if _, _, err := s.read(0); err != nil { // why there is none
+		return fmt.Errorf("%w (gad data validate lists all such rows)", err)
+	}
 	l := s.layouts[0]
 	var names []string
 	for _, c := range s.columns {
@@ -351,13 +359,15 @@ func (s *Set) NeedTeacher() error {
 			names = append(names, c.Name)
 		}
 	}
-	switch nested := among(names, "chosen", "instances"); {
+	switch nested := among(names, "chosen", "instances", "answers"); {
 	case len(nested) > 0 && nested[0] == "chosen" && l.format == FormatShareGPT:
 		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt: if the teacher's answers are the turns in \"chosen\": jq -c '.%s += [.chosen]' OLD > NEW", s.path, l.Content, l.Content)
 	case l.format == FormatShareGPT:
 		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt, which is the teacher's answer", s.path, l.Content)
 	case len(nested) > 0 && nested[0] == "instances" && l.format == FormatAlpaca:
 		return fmt.Errorf("data: %s: has no answers but those inside of \"instances\": jq -c '{instruction} + .instances[]' OLD > NEW", s.path)
+	case len(nested) > 0 && nested[0] == "answers" && l.format == FormatQA:
+		return fmt.Errorf("data: %s: has no answers but those inside of \"answers\": write one as a text in a column \"answer\"", s.path)
 	}
 	hint := ""
 	if near := alike(names, nearTeacher); len(near) > 0 {

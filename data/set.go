@@ -209,7 +209,7 @@ func (s *Set) add(f dataFile) error {
 	s.bytes += size
 
 	var l layout
-	var notes [2]string
+	var notes [3]string
 	if rowsIn(src) > 0 {
 		if l, notes[0], err = s.opt.layoutFor(src); err == nil {
 			err = guard(func() (err error) {
@@ -221,7 +221,10 @@ func (s *Set) add(f dataFile) error {
 	if err != nil {
 		return fmt.Errorf("data: %s: %w", f.name, err)
 	}
-	for i, list := range []*[]string{&s.notes, &s.warn} { // of many shards the first says it
+	if l.format == FormatPromptCompletion && slices.ContainsFunc(src.schema(), func(c Column) bool { return c.Name == "label" && strings.HasPrefix(c.Type, "bool") }) {
+		notes[2] = `column "label" is not read: rows with false, which KTO has as bad answers, count as answers too: remove them first`
+	}
+	for i, list := range []*[]string{&s.notes, &s.warn, &s.warn} { // of many shards the first says it
 		if said := ": " + notes[i]; notes[i] != "" && !slices.ContainsFunc(*list, func(n string) bool { return strings.HasSuffix(n, said) }) {
 			*list = append(*list, f.name+said)
 		}
@@ -334,14 +337,14 @@ func (s *Set) Unread() []string {
 	return names
 }
 
-// Overlooked says, one line each, which columns with text and which keys of turns no row
-// carries: first those that may belong to the prompt. It knows what the schemas say, of JSON
-// the first rows; Validate looks at every row.
-func (s *Set) Overlooked() (lines []string) {
-	var watched, others []string
+// Overlooked says which columns with text and which keys of turns no row carries: in
+// suspect those of which answers may speak, in others the rest; "" is none. It knows what the
+// schemas say, of JSON the first rows; Validate counts the suspects row by row.
+func (s *Set) Overlooked() (suspect, others string) {
+	var watched, rest []string
 	var file string
 	note := func(list *[]string, name, of string) {
-		if !slices.Contains(watched, name) && !slices.Contains(others, name) {
+		if !slices.Contains(watched, name) && !slices.Contains(rest, name) {
 			*list = append(*list, name)
 			file = cmp.Or(file, of)
 		}
@@ -354,7 +357,7 @@ func (s *Set) Overlooked() (lines []string) {
 			case slices.Contains(l.watched, c.Name):
 				note(&watched, c.Name, s.names[k])
 			default:
-				note(&others, c.Name, s.names[k])
+				note(&rest, c.Name, s.names[k])
 			}
 		}
 		for _, key := range f.turnKeys(l.Content) {
@@ -364,17 +367,17 @@ func (s *Set) Overlooked() (lines []string) {
 			case slices.Contains(maybeTurn, key):
 				note(&watched, name, s.names[k])
 			default:
-				note(&others, name, s.names[k])
+				note(&rest, name, s.names[k])
 			}
 		}
 	}
 	if len(watched) > 0 {
-		lines = append(lines, fmt.Sprintf("%s: not read, although answers may speak of them: %s%s", file, quoted(watched), s.layouts[0].readsMore(watched)))
+		suspect = fmt.Sprintf("%s: not read, although answers may speak of it: %s%s", file, quoted(watched), s.layouts[0].readsMore(watched))
 	}
-	if len(others) > 0 {
-		lines = append(lines, fmt.Sprintf("%s: not read: %s", file, quoted(others)))
+	if len(rest) > 0 {
+		others = fmt.Sprintf("%s: not read: %s", file, quoted(rest))
 	}
-	return lines
+	return suspect, others
 }
 
 // Stage begins a piece of work on the set for those who wait: see Stages.

@@ -90,7 +90,10 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	if s.Len() == 0 {
 		return nil, fmt.Errorf("data: %s: no rows", s.path)
 	}
-	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: slices.Concat(s.notes, s.warn, s.Overlooked())}
+	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: slices.Concat(s.notes, s.warn)}
+	if _, others := s.Overlooked(); others != "" {
+		r.Notes = append(r.Notes, others)
+	}
 	if enc == nil {
 		r.Unit = "characters"
 	}
@@ -222,13 +225,13 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	}
 	slices.SortFunc(r.Equal, func(a, b EqualAnswer) int { return cmp.Or(b.Prompts-a.Prompts, a.Row-b.Row) })
 	for _, a := range r.Equal[:min(len(r.Equal), maxEqual)] {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d of %s have the same answer, %s, to different prompts (the first is row %d)", a.Prompts, countOf(s.Len(), "row"), a.Text, a.Row))
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have the same answer, %s, to different prompts (the first is row %d)", a.Prompts, s.Len(), a.Text, a.Row))
 	}
 	if more := len(r.Equal) - maxEqual; more > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s more stand at %d or more different prompts", countOf(more, "answer"), leastEqual))
 	}
 	if r.EarlierTurns > 0 && training {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d of %s have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, countOf(s.Len(), "row")))
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, s.Len()))
 	}
 	r.Answers = len(answerLens)
 	r.Prompt, r.Answer = MeasureLengths(promptLens), MeasureLengths(answerLens)

@@ -253,7 +253,13 @@ func (t *Trainer) openSets(s *start) (err error) {
 	if err := t.set.NeedTeacher(); err != nil {
 		return err
 	}
-	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings(), t.set.Overlooked())
+	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
+	suspect, others := t.set.Overlooked()
+	for _, line := range []string{suspect, others} {
+		if line != "" {
+			s.notes = append(s.notes, line)
+		}
+	}
 	name := strings.Join(c.Data.TrainFiles, " ")
 	var known *sightings
 	if len(c.Data.ValFiles) > 0 {
