@@ -79,6 +79,42 @@ type EqualAnswer struct {
 	Row     int    `json:"row"` // in the set, from 0; the first
 }
 
+// AnswerTally counts equal answers: a refusal, a template, or a cache of an endpoint gives
+// many prompts the same one. The zero tally is empty.
+type AnswerTally struct{ of map[[16]byte]*EqualAnswer } // by the beginning of a digest
+
+// Add counts the answer to another prompt.
+func (t *AnswerTally) Add(answer string, row int) {
+	sum := sha256.Sum256([]byte(strings.TrimSpace(answer)))
+	key := [16]byte(sum[:])
+	if t.of == nil {
+		t.of = map[[16]byte]*EqualAnswer{}
+	}
+	if a := t.of[key]; a != nil {
+		a.Prompts++
+		return
+	}
+	t.of[key] = &EqualAnswer{preview(answer, 60), 1, row}
+}
+
+// Equal returns the answers to 3 prompts or more that are 1 % of the rows or more, the most
+// frequent first, and a line for people on each of the first.
+func (t *AnswerTally) Equal(rows int) (equal []EqualAnswer, notes []string) {
+	for _, a := range t.of {
+		if a.Prompts >= leastEqual && a.Prompts*100 >= rows {
+			equal = append(equal, *a)
+		}
+	}
+	slices.SortFunc(equal, func(a, b EqualAnswer) int { return cmp.Or(b.Prompts-a.Prompts, a.Row-b.Row) })
+	for _, a := range equal[:min(len(equal), maxEqual)] {
+		notes = append(notes, fmt.Sprintf("%d of %d rows have the same answer, %s, to different prompts (the first is row %d)", a.Prompts, rows, a.Text, a.Row))
+	}
+	if more := len(equal) - maxEqual; more > 0 {
+		notes = append(notes, fmt.Sprintf("%s more: to %d or more different prompts each", countOf(more, "such answer"), leastEqual))
+	}
+	return equal, notes
+}
+
 // OK says that training takes every row.
 func (r *Report) OK() bool { return r.Errors == 0 }
 
@@ -104,9 +140,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	}
 	byPrompt := map[Key]*answers{}
 	rowOf := map[Key]int{}
-	promptsOf := map[[16]byte]*EqualAnswer{} // by the beginning of the answer's digest
-	groups := map[[4]string]int{}            // severity, kind, file and group -> index in Problems
-	listed := map[string]int{}               // problems of a kind
+	var tally AnswerTally
+	groups := map[[4]string]int{} // severity, kind, file and group -> index in Problems
+	listed := map[string]int{}    // problems of a kind
 	training, noTeacher := s.forTraining(), 0
 	advance, done := s.Stage("checking rows", s.Len())
 	defer done()
@@ -126,8 +162,6 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 			}
 		}
 		e.prompt, e.whole = e.Row.Keys()
-		sum := sha256.Sum256([]byte(strings.TrimSpace(e.Row.Teacher)))
-		e.answer = [16]byte(sum[:])
 		return e
 	}, func(i int, e examined) bool {
 		file, at := s.locate(i)
@@ -190,11 +224,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		} else {
 			count(measure(row.Teacher, e.Answer))
 			if _, ok := rowOf[e.whole]; !ok { // a duplicate row is another warning
-				if a := promptsOf[e.answer]; a == nil {
-					promptsOf[e.answer] = &EqualAnswer{preview(row.Teacher, 60), 1, i}
-				} else {
-					a.Prompts++
-				}
+				tally.Add(row.Teacher, i)
 			}
 		}
 		if slices.ContainsFunc(row.Messages, func(m Message) bool { return m.Role == "assistant" }) {
@@ -218,18 +248,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 		return true
 	})
-	for _, a := range promptsOf {
-		if a.Prompts >= leastEqual && a.Prompts*100 >= s.Len() {
-			r.Equal = append(r.Equal, *a)
-		}
-	}
-	slices.SortFunc(r.Equal, func(a, b EqualAnswer) int { return cmp.Or(b.Prompts-a.Prompts, a.Row-b.Row) })
-	for _, a := range r.Equal[:min(len(r.Equal), maxEqual)] {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have the same answer, %s, to different prompts (the first is row %d)", a.Prompts, s.Len(), a.Text, a.Row))
-	}
-	if more := len(r.Equal) - maxEqual; more > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s more stand at %d or more different prompts", countOf(more, "answer"), leastEqual))
-	}
+	var notes []string
+	r.Equal, notes = tally.Equal(s.Len())
+	r.Notes = append(r.Notes, notes...)
 	if r.EarlierTurns > 0 && training {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, s.Len()))
 	}
@@ -285,7 +306,6 @@ func Shared(train, val *Set) (prompts, rows int, err error) {
 type examined struct {
 	Example
 	prompt, whole Key
-	answer        [16]byte
 	response      []int32
 	findings      []finding
 	err           error
