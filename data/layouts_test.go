@@ -149,6 +149,15 @@ func TestLayoutFiles(t *testing.T) {
 				} else if s.Digest() != digest {
 					t.Error("another digest than the JSON lines")
 				}
+				if len(rows) == s.Len() { // without bad rows
+					copied := filepath.Join(t.TempDir(), "copy.parquet")
+					if err := Convert(s, copied); err != nil {
+						t.Fatal(err)
+					}
+					if openTest(t, copied).Digest() != digest {
+						t.Error("another digest after a conversion")
+					}
+				}
 				got, want := said(t, path), c.words
 				if ext == "_saved" { // two files: row 2 is row 0 of the second
 					got = slices.DeleteFunc(got, func(l string) bool { return strings.HasPrefix(l, "error") })

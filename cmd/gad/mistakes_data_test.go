@@ -163,6 +163,10 @@ func TestDataMistakes(t *testing.T) {
 		{"data inspect --data rows.jsonl --row -1", 2, `data inspect: --row -1: the set has rows 0 to ` + lastRow},
 		{"data inspect --data calls.jsonl --model student", 3, `data: calls.jsonl: row 0: column "messages": turn 1: has tool_calls, which gad does not read: remove the row`},
 		{"data inspect --data rows.jsonl --model nowhere", 3, `model: nowhere: no such folder: give a Hugging Face model folder`},
+		// sizes
+		{"sft --model student --data rows.jsonl --output run SET data.train_batch_size=99999999999", 2, `conf: override "data.train_batch_size=99999999999": setting "data.train_batch_size": "99999999999": above the maximum 1048576`},
+		{"sft --model student --data rows.jsonl --output run data.max_prompt_length=64 data.max_response_length=2000000", 2, `conf: override "data.max_response_length=2000000": setting "data.max_response_length": "2000000": above the maximum 1048576`},
+		{"sft --model student --data rows.jsonl --output run SET data.cache_gb=99999999999", 2, `conf: override "data.cache_gb=99999999999": setting "data.cache_gb": "99999999999": above the maximum 1000000`},
 		// files that are something else
 		{"data inspect --data pretty.jsonl", 3, `data: pretty.jsonl: row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)`},
 		{"data inspect --data pretty.json", 3, `data: pretty.json: row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)`},
@@ -290,6 +294,31 @@ func TestDataReports(t *testing.T) {
 			if !strings.Contains("\n"+out, "\n"+want+"\n") {
 				t.Errorf("%s\nprints\n%s\nwithout %s", c.line, out, want)
 			}
+		}
+	}
+}
+
+// Public layouts train as they are: arrays, lines, Parquet, and folders of datasets.
+func TestLayoutsTrain(t *testing.T) {
+	f := ready(t)
+	layouts, err := filepath.Abs("../../testdata/layouts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	for k, c := range []struct{ file, note string }{
+		{"gpteacher.json", `read as alpaca: prompt from column "instruction" and "input", teacher's answer from column "response" (data.format=alpaca)`},
+		{"gsm8k.parquet", `read as qa: prompt from column "question", teacher's answer from column "answer" (data.format=qa)`},
+		{"codealpaca.jsonl", `read as alpaca: prompt from column "instruction" and "input", teacher's answer from column "output" (data.format=alpaca)`},
+		{"dolly_saved", `not read: "category"`},
+		{"preference_turns.parquet", `not read: "rejected"`},
+		{"reasoning.arrow", `not read, although answers may speak of it: "messages[].reasoning_content": put what matters into the prompt`},
+	} {
+		run := "run" + strconv.Itoa(k)
+		code, _, said := gad("sft", "--model", f.path("student"), "--data", filepath.Join(layouts, c.file), "--output", run, "--steps", "1",
+			"data.train_batch_size=3", "data.max_prompt_length=110", "data.max_response_length=18")
+		if code != exitDone || !strings.Contains(said, c.note+"\n") || !strings.Contains(said, "3 rows") {
+			t.Errorf("%s: exit status %d, says %s want %s", c.file, code, said, c.note)
 		}
 	}
 }
