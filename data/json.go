@@ -358,6 +358,9 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 		}
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
+			if text := err.Error(); strings.HasPrefix(text, "invalid character 'N'") || strings.HasPrefix(text, "invalid character 'I'") || strings.HasSuffix(text, "in numeric literal") {
+				return fmt.Errorf("key %q: %v: %w: NaN and Infinity are not JSON: write null", key, err, jsonFault(err))
+			}
 			return fmt.Errorf("key %q: %v: %w", key, err, jsonFault(err))
 		}
 		if seen[key] {

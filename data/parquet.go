@@ -920,14 +920,19 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 			return nil
 		}
 		if v.rep < 2 {
-			list.role, list.content = append(list.role, text{}), append(list.content, text{})
+			list.role, list.content, list.more = append(list.role, text{}), append(list.content, text{}), append(list.more, rawTurn{})
 		}
-		if v.def >= f.defEntry && len(list.role) > 0 {
-			switch key.s {
-			case s.lay.role:
-				list.role[len(list.role)-1] = v.text
-			case s.lay.text:
-				list.content[len(list.content)-1] = v.text
+		if last := len(list.role) - 1; v.def >= f.defEntry && last >= 0 {
+			says := strings.TrimSpace(v.text.s) != ""
+			switch {
+			case key.s == s.lay.role:
+				list.role[last] = v.text
+			case key.s == s.lay.text:
+				list.content[last] = v.text
+			case says && slices.Contains(callKeys, key.s):
+				list.more[last].calls = key.s
+			case says && slices.Contains(maybeTurn, key.s):
+				list.more[last].unread = append(list.more[last].unread, key.s)
 			}
 		}
 		return nil

@@ -266,6 +266,16 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	return r, nil
 }
 
+// RowProblems are the problems of row i by itself: what Validate says of it, but for what it
+// has in common with other rows.
+func (s *Set) RowProblems(i int, enc Encoder, lim Limits) (problems []Problem) {
+	file, at := s.locate(i)
+	_, _ = s.examine(i, enc, lim, s.forTraining(), func(f finding) { // the error is a finding too
+		problems = append(problems, Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i, Column: f.column, Detail: f.text, Count: 1, Rows: []int{at}})
+	})
+	return problems
+}
+
 // forTraining says that the rows are meant to carry teacher answers: a set of
 // given answers without any is one for logprobs and score.
 func (s *Set) forTraining() bool { return !s.HasResponse() || s.HasTeacher() }

@@ -168,7 +168,7 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		}
 		for _, name := range []string{"model", "messages", "n", "stream"} {
 			if _, ok := o.Extra[name]; ok {
-				return o, usage("data collect: --extra: %q is not for it: gad sets it", name)
+				return o, usage("data collect: --extra: %q cannot be set here: gad sets it", name)
 			}
 		}
 		if _, ok := o.Extra["max_tokens"]; ok && c.IsSet("max-tokens") {

@@ -205,11 +205,14 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 		return "", fmt.Errorf("data: %s: row %d: %w", strings.Join(set.Files(), " "), i, err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "row %d\nprompt: %s\n", i, report.Count(len(prompt), "token"))
+	fmt.Fprintf(&b, "row %d\n", i)
+	for _, p := range set.RowProblems(i, enc, data.Limits{}) {
+		fmt.Fprintln(&b, p)
+	}
+	fmt.Fprintf(&b, "prompt: %s\n", report.Count(len(prompt), "token"))
 	writeTokens(&b, tok, prompt, 0)
 	if strings.TrimSpace(row.Teacher) == "" {
-		b.WriteString("no teacher's answer\n")
-		return b.String(), nil
+		return b.String(), nil // said above, where training needs one
 	}
 	answer, end := enc.Answer(row.Teacher), ""
 	switch {

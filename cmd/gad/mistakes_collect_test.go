@@ -72,7 +72,7 @@ func TestMistakesOfCollect(t *testing.T) {
 		{here + "--top-p 2", 2, `data collect: --top-p 2: must be from 0 to 1`},
 		{here + "--limit -1", 2, `data collect: --limit -1: must be at least 0`},
 		{here + "--extra {", 2, `data collect: --extra: must be one JSON object, such as {"max_completion_tokens": 2048}`},
-		{here + `--extra {"n":2}`, 2, `data collect: --extra: "n" is not for it: gad sets it`},
+		{here + `--extra {"n":2}`, 2, `data collect: --extra: "n" cannot be set here: gad sets it`},
 		{here + `--extra {"max_tokens":9} --max-tokens 4`, 2, `data collect: --extra: "max_tokens" and --max-tokens: give one of them`},
 		{here + "--system @open.key", 2, `data collect: --system "@open.key": would be sent as it is: give the text, --system "$(cat open.key)"`},
 		{here + "--poll 1s", 2, `data collect: --poll: is for --batch: give that, or leave it out`},

@@ -101,6 +101,7 @@ func TestDataMistakes(t *testing.T) {
 	write("squad.jsonl", `{"context":"c","question":"q","answers":{"text":["a"],"answer_start":[0]}}`+"\n")
 	write("speaker.jsonl", `{"messages":[{"speaker":"user","text":"q"},{"speaker":"assistant","text":"a"}]}`+"\n")
 	write("passage.jsonl", `{"passage":"p","input":"q","label":"a"}`+"\n")
+	write("nan.jsonl", `{"content":"q","teacher_response":"a","score":1}`+"\n"+`{"content":"q","teacher_response":"a","score":NaN}`+"\n")
 	write("double.csv", "content,teacher_response,content\nq,a,q\n")
 	write("other.jsonl", `{"content":"q","response":"a","teacher_response":"b"}`+"\n")
 
@@ -158,6 +159,7 @@ func TestDataMistakes(t *testing.T) {
 		{"sft --model student --data squad.jsonl --output run SET", 3, `data: squad.jsonl: has no answers but those inside of "answers": write one as a text in a column "answer"`},
 		{"data inspect --data speaker.jsonl", 3, `data: speaker.jsonl: column "messages": its turns have the keys "speaker", "text", not "role" and "content": rename them: jq -c '.messages |= map({role: .speaker, content: .text})' OLD > NEW`},
 		{"data inspect --data passage.jsonl", 3, `data: passage.jsonl: columns "passage", "input", "label": no "content" among them, and they are no known format of rows: did you mean --content-key input --teacher-key label (data.content_key=input data.teacher_key=label)? The student would not see "passage"`},
+		{"sft --model student --data nan.jsonl --output run SET", 3, `data: nan.jsonl: row 1: key "score": invalid character 'N' looking for beginning of value: file is corrupt: NaN and Infinity are not JSON: write null: correct or remove the row (gad data validate lists all such rows)`},
 		{"data inspect --data double.csv", 3, `data: double.csv: column "content": appears twice: rename or remove one`},
 		{"data inspect --data rows.jsonl --row 100000", 2, `data inspect: --row 100000: the set has rows 0 to ` + lastRow},
 		{"data inspect --data rows.jsonl --row -1", 2, `data inspect: --row -1: the set has rows 0 to ` + lastRow},
@@ -281,6 +283,9 @@ func TestDataReports(t *testing.T) {
 			`warning: kto.jsonl: column "label" is not read: rows with false, which KTO has as bad answers, count as answers too: remove them first`}, ""},
 		{"data inspect --data val.jsonl --row 0 --model student", exitDone, []string{
 			`row 0`, `prompt: 26 tokens`, `answer: 7 tokens, 26 to 32; the last is its end token, "<|im_end|>"`, `  | It is 3.<|im_end|>`}, ""},
+		{"data inspect --data think.jsonl --model student", exitDone, []string{
+			`warning: think.jsonl: row 0: column "reasoning" is not read, although the answer may speak of it: put what matters into the prompt`,
+			`  | <|im_start|>user<|im_end|>`}, ""},
 		{"data inspect --data val.jsonl --model student --max-response-length 4", exitDone, []string{
 			`answer: 4 tokens, 26 to 29; cut at data.max_response_length 4 of 7, so without an end token`, `  | It is `}, ""},
 		{"data inspect --data " + rows + "/id_struct.parquet", exitDone, []string{
