@@ -1,6 +1,8 @@
 package data
 
 import (
+	"encoding/json"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -109,6 +111,14 @@ func TestLayoutFiles(t *testing.T) {
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
 			`warning: F: rows 0 and 2: key "reasoning_content" of the turns in column "messages" is not read, although the answer may speak of it: put what matters into the prompt`,
 		}},
+		{"reasoning_map", []Row{
+			{Messages: user("5*5?"), Teacher: "25."},
+			{Messages: user("Hello"), Teacher: "Hello."},
+			{Messages: user("6*6?"), Teacher: "36."},
+		}, []string{
+			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
+			`warning: F: rows 0 and 2: key "reasoning_content" of the turns in column "messages" is not read, although the answer may speak of it: put what matters into the prompt`,
+		}},
 		{"preference", []Row{
 			{Messages: user("Name a river."), Teacher: "The Rhine."},
 			{Messages: user("Name a lake."), Teacher: "Lake Como."},
@@ -168,6 +178,44 @@ func TestLayoutFiles(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// GPTeacher as its authors publish it: every row with its input, by encoding/json. The folder
+// with the files (github.com/teknium1/GPTeacher) is named by GAD_GPTEACHER.
+func TestGPTeacher(t *testing.T) {
+	dir := os.Getenv("GAD_GPTEACHER")
+	if dir == "" {
+		t.Skip("GAD_GPTEACHER names no folder with GPTeacher's JSON files")
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s: no JSON files: %v", dir, err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []struct{ Instruction, Input, Response string }
+		if err := json.Unmarshal(text, &want); err != nil {
+			t.Fatal(err)
+		}
+		s, inputs := openTest(t, path), 0
+		for i, row := range readAll(t, s) {
+			w := want[i]
+			if strings.TrimSpace(w.Input) != "" {
+				inputs++
+				w.Instruction += "\n" + w.Input
+			}
+			if len(row.Messages) != 1 || row.Messages[0] != (Message{"user", w.Instruction}) || row.Teacher != w.Response {
+				t.Fatalf("%s: row %d: %+v", path, i, row)
+			}
+		}
+		if s.Len() != len(want) {
+			t.Errorf("%s: %d rows of %d", path, s.Len(), len(want))
+		}
+		t.Logf("%s: %d rows, %d of them with an input", path, s.Len(), inputs)
 	}
 }
 

@@ -84,11 +84,15 @@ layouts = {
         {"chosen": [user("Name a sea."), assistant("The Baltic Sea.")], "rejected": [user("Name a sea."), assistant("No.")], "score_chosen": 9.0},
     ],
 }
+layouts["reasoning_map"] = layouts["reasoning"]
+types = {"reasoning_map": pa.schema([("messages", pa.list_(pa.map_(pa.string(), pa.string())))])}  # turns as maps
 for name, rows in layouts.items():
     with open(at(name + ".jsonl"), "w", encoding="utf-8") as f:
         for r in rows:
             f.write(json.dumps(r, ensure_ascii=False) + "\n")
-    table = pa.Table.from_pylist(rows)
+    if name in types:
+        rows = [{"messages": [list(turn.items()) for turn in r["messages"]]} for r in rows]
+    table = pa.Table.from_pylist(rows, schema=types.get(name))
     pq.write_table(table, at(name + ".parquet"), row_group_size=2)
     with pa.OSFile(at(name + ".arrow"), "wb") as f, pa.ipc.new_file(f, table.schema) as w:
         w.write_table(table, max_chunksize=2)

@@ -267,6 +267,9 @@ func (t *Trainer) openSets(s *start) (err error) {
 		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
+		if suspect, _ := t.val.Overlooked(); suspect != "" {
+			s.notes = append(s.notes, "data.val_files: "+suspect)
+		}
 		if err := t.val.NeedTeacher(); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
