@@ -350,9 +350,11 @@ func (s *Set) Overlooked() (suspect, others string) {
 		}
 	}
 	for k, f := range s.files {
-		l := s.layouts[k]
-		for _, c := range f.schema() {
+		l, schema := s.layouts[k], f.schema()
+		collected := slices.ContainsFunc(schema, func(c Column) bool { return c.Name == "completion_tokens" })
+		for _, c := range schema {
 			switch {
+			case collected && c.Name == "model": // the teacher's name, as WriteAnswers writes it
 			case l.format == "" || l.reads(c.Name) || !c.hasText(): // without rows there is no format
 			case slices.Contains(l.watched, c.Name):
 				note(&watched, c.Name, s.names[k])

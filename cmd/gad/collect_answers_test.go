@@ -230,6 +230,9 @@ func TestCollectSays(t *testing.T) {
 			t.Errorf("says %s want %s", said, want)
 		}
 	}
+	if checked, _ := must(t, "data", "validate", "--data", "rows.jsonl"); strings.Contains(checked, "not read") {
+		t.Errorf("validate of what was collected prints %s", checked)
+	}
 	for _, want := range []string{
 		"3 of 6 rows have the same answer, \"As an AI I cannot.\", to different prompts (the first is row 0)\n",
 		"3 cut short (finish_reason length or the like: marked, they make no pair in training): a higher --extra max_completion_tokens than 20, and another --output, asks for whole answers\n",
