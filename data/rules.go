@@ -56,6 +56,9 @@ const (
 	KindReplacement = "replacement characters"     // damaged before it came here
 	KindLost        = "characters without a token" // of the student's vocabulary
 	KindDuplicate   = "duplicate row"
+	KindUnread      = "text that is not read" // in a column, or a key of turns, that may matter
+	KindMarks       = "control tokens as text"
+	KindThinking    = "thinking in an answer"
 )
 
 var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
@@ -121,7 +124,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		text := fmt.Sprintf(format, args...)
 		add(finding{SeverityError, kind, column, text, text})
 	}
-	row, err := s.Row(i)
+	row, unread, err := s.read(i)
 	if err != nil {
 		var bad *rowFault
 		if errors.As(err, &bad) {
@@ -133,6 +136,14 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		return ex, err
 	}
 	ex.Row = row
+	for _, name := range unread {
+		what := fmt.Sprintf("column %q", name)
+		if column, key, turns := strings.Cut(name, "[]."); turns {
+			what = fmt.Sprintf("key %q of the turns in column %q", key, column)
+		}
+		text := fmt.Sprintf("%s is not read, although the answer may speak of it%s", what, s.layoutOf(i).readsMore(unread))
+		add(finding{SeverityWarning, KindUnread, name, text, text})
+	}
 
 	failed := false
 	if len(row.PromptIDs) == 0 && (training || row.Messages != nil) {
@@ -161,6 +172,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		}
 	} else {
 		checkText(row.Teacher, column, enc, add)
+		checkThinking(row.Teacher, column, add)
 		if row.Unfinished() {
 			text := fmt.Sprintf("answer in column %q is unfinished (%s is %q): it teaches no end and makes no pair", column, has.Finish, row.Finish)
 			add(finding{SeverityWarning, KindUnfinished, column, text, text})
@@ -191,7 +203,7 @@ func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) 
 		failed = failed || severity == SeverityError
 		add(finding{severity, kind, column, text, text})
 	}
-	users := 0
+	users, unknown := 0, false
 	for i, m := range turns {
 		if m.Role == "user" {
 			users++
@@ -199,7 +211,8 @@ func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) 
 				say(SeverityWarning, KindBlank, "turn %d of column %q is a blank user turn", i, column)
 			}
 		}
-		if !slices.Contains(knownRoles, m.Role) {
+		if !unknown && !slices.Contains(knownRoles, m.Role) {
+			unknown = true // one line a row
 			say(SeverityError, KindRole, "turn %d of column %q has the unknown role %s: use %s", i, column, preview(m.Role, 20), strings.Join(knownRoles, ", "))
 		}
 		checkText(m.Content, column, enc, add)
@@ -226,6 +239,9 @@ func checkText(s, column string, enc Encoder, add func(finding)) {
 		r, _ := utf8.DecodeRuneInString(s[control:])
 		warn(KindControl, "control character %U at byte %d of a text in column %q", r, control, column)
 	}
+	if mark := controlMark(s); mark != "" {
+		warn(KindMarks, "%q in a text of column %q: gad reads it as these letters, never as a control token: remove it, or write turns", mark, column)
+	}
 	if i := strings.IndexRune(s, utf8.RuneError); i >= 0 {
 		warn(KindReplacement, "U+FFFD at byte %d of a text in column %q: the text was damaged when it was made", i, column)
 	}
@@ -235,6 +251,46 @@ func checkText(s, column string, enc Encoder, add func(finding)) {
 	if n, first := enc.Lost(s); n > 0 {
 		warn(KindLost, "%s without a token in the student's vocabulary in a text in column %q (the first: %s): use a student whose tokenizer has all characters, or change the text", countOf(n, "character"), column, first)
 	}
+}
+
+// checkThinking warns of an answer in which a teacher thinks aloud: the student learns that
+// too, and it counts against data.max_response_length.
+func checkThinking(answer, column string, add func(finding)) {
+	for _, tag := range []string{"<think>", "</think>", "<thinking>"} {
+		if strings.Contains(answer, tag) {
+			add(finding{SeverityWarning, KindThinking, column, fmt.Sprintf("answer in column %q contains %s: the student learns to think aloud too, unless you cut that out", column, tag), column})
+			return
+		}
+	}
+}
+
+// marks are the control tokens of chat templates that do not begin with "<|".
+var marks = []string{"<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<\uff5c"}
+
+// controlMark returns a control token that stands in a text, as it is written; "" is none.
+// Which tokens a student has does not matter: what is text here was meant as one elsewhere.
+func controlMark(s string) string {
+	for from := 0; ; {
+		at := strings.Index(s[from:], "<|")
+		if at < 0 {
+			break
+		}
+		at += from
+		name := s[at+2 : min(len(s), at+40)]
+		if end := strings.Index(name, "|>"); end > 0 && strings.Trim(name[:end], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ -") == "" {
+			return s[at : at+2+end+2]
+		}
+		from = at + 2
+	}
+	for _, mark := range marks {
+		if strings.Contains(s, mark) {
+			return mark
+		}
+	}
+	if t := strings.TrimSpace(s); strings.HasSuffix(t, "</s>") && !strings.Contains(t, "<s>") {
+		return "</s>" // not the end of an HTML element
+	}
+	return ""
 }
 
 // rowsText names rows for a message: "row 3", "rows 3, 5 and 9", "rows 3, 5, 9 and 20 more".

@@ -265,12 +265,21 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
+	suspect, others := t.set.Overlooked()
+	for _, line := range []string{suspect, others} {
+		if line != "" {
+			s.notes = append(s.notes, line)
+		}
+	}
 	name := strings.Join(c.Data.TrainFiles, " ")
 	var known *sightings
 	if len(c.Data.ValFiles) > 0 {
 		options.Split = c.Data.ValSplit
 		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
+		}
+		if suspect, _ := t.val.Overlooked(); suspect != "" {
+			s.notes = append(s.notes, "data.val_files: "+suspect)
 		}
 		if err := t.val.NeedTeacher(); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)

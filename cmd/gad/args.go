@@ -210,6 +210,9 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 			return usage("%s: unknown flag --%s: give the setting %s", command, key, strings.Join(keys, " or "))
 		}
 	}
+	if key == "data" && slices.Contains(names, "prompts") {
+		return usage("%s: unknown flag --data: give the prompts with --prompts", command)
+	}
 	if near := conf.Nearest(key, names); near != "" {
 		return usage("%s: unknown flag --%s: did you mean --%s?", command, key, near)
 	}

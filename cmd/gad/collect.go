@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"time"
 
@@ -137,6 +138,11 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 	if c.IsSet("max-tokens") && o.MaxTokens < 1 {
 		return o, usage("data collect: --max-tokens %d: must be at least 1", o.MaxTokens)
 	}
+	if file, ok := strings.CutPrefix(o.System, "@"); ok {
+		if _, err := os.Stat(file); err == nil {
+			return o, usage(`data collect: --system %q: would be sent as it is: give the text, --system "$(cat %s)"`, o.System, file)
+		}
+	}
 	if err := errors.Join(inRange(c, "temperature", 100), inRange(c, "top-p", 1)); err != nil {
 		return o, err
 	}
@@ -162,8 +168,11 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		}
 		for _, name := range []string{"model", "messages", "n", "stream"} {
 			if _, ok := o.Extra[name]; ok {
-				return o, usage("data collect: --extra: %q is not for it: gad sets it", name)
+				return o, usage("data collect: --extra: %q cannot be set here: gad sets it", name)
 			}
+		}
+		if _, ok := o.Extra["max_tokens"]; ok && c.IsSet("max-tokens") {
+			return o, usage("data collect: --extra: \"max_tokens\" and --max-tokens: give one of them")
 		}
 	}
 	if c.IsSet("poll") && !c.Bool("batch") {
@@ -252,6 +261,9 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	estimate := job.Estimate(c.Bool("batch"))
 	if missing > 0 {
+		if suspect, _ := o.Set.Overlooked(); suspect != "" {
+			say(suspect)
+		}
 		say(fmt.Sprintf("%s: %s to %s; %v%s", c.String("model"), report.Count(missing, "answer"), report.Count(rows, "row"), estimate, leastTime(c, estimate)))
 	}
 	if c.Bool("dry-run") {
@@ -301,6 +313,9 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	fmt.Fprintf(p.out, "%s: %s to %s\n", o.Output, report.Count(written, "answer"), report.Count(o.Rows, "prompt"))
 	if marked := job.Marked(); marked != "" {
 		fmt.Fprintln(p.out, marked)
+	}
+	for _, line := range job.Equal() {
+		fmt.Fprintln(p.out, line)
 	}
 	empty, err := job.Empty()
 	if err != nil {

@@ -394,7 +394,7 @@ func TestPlan(t *testing.T) {
 	if strings.Contains(printed, "critic") || strings.Contains(printed, "actor: key/value cache") {
 		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s", printed)
 	}
-	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "24")...), "actor.max_token_len=2000000000", "data.train_batch_size=100000000")
+	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "24")...), "actor.max_token_len=2000000000", "data.train_batch_size=1048576")
 	code, _, said := gad(huge...)
 	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "24 GB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
 		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)

@@ -179,6 +179,9 @@ func (p *program) openRows(c *cli.Context) (*data.Set, []int, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if suspect, _ := set.Overlooked(); suspect != "" {
+		p.console().Warn(suspect)
+	}
 	n := set.Len()
 	if limit := c.Int("limit"); limit > 0 {
 		n = min(n, limit)
