@@ -131,7 +131,11 @@ func (h *hub) persist(ctx context.Context, try func() (progress bool, err error)
 			n = 1
 		}
 		if n > h.retries || !h.answered && n > 1 {
-			return fmt.Errorf("%w (%d tries): what has come is kept: run the same command again later", err, n)
+			tries := "1 try"
+			if n > 1 {
+				tries = fmt.Sprintf("%d tries", n)
+			}
+			return fmt.Errorf("%w (%s): what has come is kept: run the same command again later", err, tries)
 		}
 		if f.wait > maxWait {
 			return fmt.Errorf("%w: the server asks to wait %v: run the same command again then", err, f.wait.Round(time.Second))
