@@ -264,7 +264,7 @@ func TestServerFaults(t *testing.T) {
 		t.Logf("faults of %s: %d, of which %d ended the command with one line, the others were got over", kind, counts[kind][0], counts[kind][1])
 		total += counts[kind][0]
 	}
-	t.Logf("%d faults of servers: 0 wrong under a final name, and the same command completed after each", total)
+	t.Logf("row 22: gad pull: %d faults of servers: 0 wrong under a final name, and the same command completed after each", total)
 }
 
 // diskCache is a cache in memory, with the real folder that locks need.
@@ -340,7 +340,7 @@ func TestDiskFaults(t *testing.T) {
 		full++
 		again(fmt.Sprintf("%d bytes of room", room), mem, o)
 	}
-	t.Logf("%d failing operations, %d losses of power, %d full disks: 0 wrong under a final name, and the same command completed after each", failing, crashed, full)
+	t.Logf("row 22: gad pull: %d failing operations, %d losses of power, %d full disks: 0 wrong under a final name, and the same command completed after each", failing, crashed, full)
 	if full < 10 || failing < 20 {
 		t.Errorf("%d full disks, %d failing operations", full, failing)
 	}

@@ -127,7 +127,7 @@ func TestPullKill(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("gad pull: %d processes killed with signal 9, %d completed between them, 0 wrong under a final name; %d of %d requests for large files continued one", killed, done+1, ranges, sent)
+	t.Logf("row 22: gad pull: %d processes killed with signal 9, %d completed between them, 0 wrong under a final name; %d of %d requests for large files continued one", killed, done+1, ranges, sent)
 	if ranges == 0 {
 		t.Error("nothing was continued")
 	}

@@ -126,3 +126,13 @@ func localSettings(cfg *trainer.Config) (err error) {
 	}
 	return nil
 }
+
+// modelName is the last part of a model's path; of a snapshot in the Hugging Face cache, whose
+// last part is a commit, the repository's name without its owner.
+func modelName(path string) string {
+	repo, ok := strings.CutPrefix(filepath.Base(filepath.Dir(filepath.Dir(path))), "models--")
+	if filepath.Base(filepath.Dir(path)) != "snapshots" || !ok {
+		return filepath.Base(path)
+	}
+	return repo[strings.LastIndex("--"+repo, "--"):]
+}
