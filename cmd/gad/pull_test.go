@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -260,7 +259,7 @@ func TestPythonAgrees(t *testing.T) {
 			t.Error("the CDN gets a token")
 		}
 	}
-	t.Log(fmt.Sprintf("huggingface_hub %s: %d checks agree", agrees.Version, agrees.Checks))
+	t.Logf("huggingface_hub %s: %d checks agree", agrees.Version, agrees.Checks)
 }
 
 func TestModelName(t *testing.T) {
