@@ -254,7 +254,7 @@ func TestSeveralFiles(t *testing.T) {
 		{at("a.jsonl") + ": given twice: its rows would count twice: give it once", nil, []string{at("a.jsonl"), at("*.jsonl")}},
 		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist, []string{at("*.arrow")}},
 		{"for several files give --data once for each", fs.ErrNotExist, []string{at("a.jsonl") + "," + at("b.jsonl")}},
-		{"gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder", fs.ErrNotExist, []string{"org/some-set"}},
+		{"gad pull --dataset org/some-set fetches it from a hub", fs.ErrNotExist, []string{"org/some-set"}},
 	} {
 		if _, err := OpenFiles(c.paths, Options{}); err == nil || !strings.HasSuffix(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%q: %v\nwant %s", c.paths, err, c.want)

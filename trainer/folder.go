@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"gad/checkpoint"
@@ -29,9 +28,6 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := fsys.Stat(filepath.Dir(path)); err != nil && hubID.MatchString(path) {
-			return fmt.Errorf("model: %s: no such folder, and gad downloads nothing: fetch it with: hf download %s --local-dir %s, then give %[3]s", path, path, filepath.Base(path))
-		}
 		return fmt.Errorf("model: %s: no such folder: give a Hugging Face model folder", path)
 	}
 	if err != nil {
@@ -100,9 +96,6 @@ func LoadTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	}
 	return tokenizer.Load(dir)
 }
-
-// hubID is what a name on the Hugging Face hub looks like: ORG/NAME.
-var hubID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
 // or not at all; a folder that is there is refused.

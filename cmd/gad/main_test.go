@@ -81,6 +81,11 @@ const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 func TestMain(m *testing.M) {
 	flag.Parse()
 	report.BusyDelay = time.Hour // what a slow machine shows is none of what a command says
+	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME"} {
+		os.Unsetenv(name) // whoever runs the tests may have a hub's cache and a token
+	}
+	os.Setenv("HF_HOME", "/nowhere")
+	os.Setenv("HF_HUB_CACHE", "/nowhere")
 	root, err := os.MkdirTemp("", "gad-cmd-")
 	if err != nil {
 		panic(err)

@@ -194,7 +194,7 @@ func TestDataMistakes(t *testing.T) {
 		// several files and splits
 		{"sft --model student --data *.arrow --output run SET", 3, `data: *.arrow: the pattern matches no file: check it, and quote it so that the shell does not expand it`},
 		{"sft --model student --data rows.jsonl,other.jsonl --output run SET", 3, `data: rows.jsonl,other.jsonl: does not exist: for several files give --data once for each`},
-		{"sft --model student --data org/some-set --output run SET", 3, `data: org/some-set: does not exist: gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder`},
+		{"sft --model student --data org/some-set --output run SET", 3, `data: org/some-set: there is no such file or folder, and the cache /nowhere does not have it: run gad pull --dataset org/some-set`},
 		{"sft --model student --data rows.jsonl --data nowhere.jsonl --output run SET", 3, `data: nowhere.jsonl: does not exist: give a data file or a folder`},
 		{"sft --model student --data rows.jsonl --data ./rows.jsonl --output run SET", 3, `data: rows.jsonl: given twice: its rows would count twice: give it once`},
 		{"sft --model student --data rows.jsonl --val-data nowhere.jsonl --output run SET", 3, `data.val_files: data: nowhere.jsonl: does not exist: give a data file or a folder`},

@@ -78,7 +78,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 		if err != nil {
 			return o, err
 		}
-		o.Name = strings.TrimSuffix(filepath.Base(dir), ".gguf")
+		o.Name = strings.TrimSuffix(modelName(dir), ".gguf")
 	}
 	address := c.String("listen")
 	if o.Loopback, err = serve.Loopback(address); err != nil {

@@ -172,6 +172,9 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
 		return cfg, nil, err
 	}
+	if err := localSettings(&cfg); err != nil {
+		return cfg, nil, err
+	}
 	if err := named(c, before.Trainer.Checker, cfg.Trainer.Checker); err != nil {
 		return cfg, nil, err
 	}
