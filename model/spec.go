@@ -150,7 +150,10 @@ func (c *Config) spec(k Kind) spec {
 	s.layers = make([]layer, c.Layers)
 	for i := range s.layers {
 		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
-			s.layers[i] = layer{rope: local, window: c.Window}
+			s.layers[i].rope = local
+			if c.Window < c.MaxPosition { // else every position is in it
+				s.layers[i].window = c.Window
+			}
 		}
 		if c.NoRope != nil && c.NoRope[i] {
 			s.layers[i].rope = -1
