@@ -613,6 +613,9 @@ func (c Config) encodeFamily(out map[string]any) {
 			}
 		}
 		out["no_rope_layers"] = rotates
+		if _, ok := out["pad_token_id"]; !ok {
+			out["pad_token_id"] = nil // absent would mean the class's default of 128004
+		}
 	}
 	s := c.spec(LM)
 	switch fam.attentionOf {

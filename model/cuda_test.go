@@ -102,7 +102,7 @@ func TestCUDAAgainstCPU(t *testing.T) {
 	shapes := map[string]Config{
 		"Qwen2 E=64": tensorCore("Qwen2", 64), "Qwen3 E=64": tensorCore("Qwen3", 64), "Llama E=128": tensorCore("Llama", 128),
 		"Qwen2 odd": tiny("Qwen2"), "Mistral odd": tiny("Mistral"),
-		"Gemma3 E=64": usual(tensorCore("Gemma3", 64)), "SmolLM3 E=64": tensorCore("SmolLM3", 64), "Granite E=64": usual(tensorCore("Granite", 64)), "Olmo2 E=64": tensorCore("Olmo2", 64),
+		"Gemma3 E=64": usual(tensorCore("Gemma3", 64)), "SmolLM3 E=64": tensorCore("SmolLM3", 64), "Granite E=64": tensorCore("Granite", 64), "Olmo2 E=64": tensorCore("Olmo2", 64),
 		"Gemma3 odd": usual(tiny("Gemma3")), "Mistral E=64": tensorCore("Mistral", 64),
 	}
 	for name, c := range shapes {

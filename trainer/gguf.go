@@ -3,7 +3,9 @@ package trainer
 import (
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gad/checkpoint"
@@ -97,17 +99,12 @@ func exportGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) 
 	return checkpoint.WriteFile(fsys, dst, size, func(w io.Writer) error { return file.Write(w) })
 }
 
-// ggufArch is llama.cpp's name of the architecture, "" for one that is not written. Mistral
-// is Llama's graph there.
-func ggufArch(c model.Config) string {
-	switch c.Architecture {
-	case "Qwen2", "Qwen3":
-		return strings.ToLower(c.Architecture)
-	case "Llama", "Mistral":
-		return "llama"
-	}
-	return ""
-}
+// ggufArchitectures are the names of architectures, as llama.cpp has them. Mistral is Llama's graph there, without
+// a window. Of an architecture that is missing, names and values of tensors have not been
+// compared with llama.cpp's.
+var ggufArchitectures = map[string]string{"Qwen2": "qwen2", "Qwen3": "qwen3", "Llama": "llama", "Mistral": "llama"}
+
+func ggufArch(c model.Config) string { return ggufArchitectures[c.Architecture] }
 
 // ggufPairs is all that a file says beside its tensors. Keys and their meaning are those
 // of docs/gguf.md of the ggml repository, and of src/llama-arch.cpp and src/llama-model.cpp
@@ -116,11 +113,11 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	arch := ggufArch(c)
 	switch {
 	case arch == "":
-		return nil, fmt.Errorf("%w: export: %s: gad writes GGUF files of Llama, Mistral, Qwen2 and Qwen3 alone: leave out --gguf, and convert the folder with llama.cpp", ErrConfig, c.Architecture)
-	case c.Window > 0:
-		return nil, fmt.Errorf("%w: export: a sliding window of %d: llama.cpp computes %s without it: leave out --gguf", ErrConfig, c.Window, c.Architecture)
+		return nil, fmt.Errorf("%w: export: %s: files for llama.cpp are written of %s: leave out --gguf", ErrConfig, c.Architecture, strings.Join(slices.Sorted(maps.Keys(ggufArchitectures)), ", "))
+	case c.Window > 0 && c.Window < c.MaxPosition:
+		return nil, fmt.Errorf("%w: export: sliding_window %d: llama.cpp computes %s without: leave out --gguf, or set sliding_window to null if no sequence is longer", ErrConfig, c.Window, c.Architecture)
 	case c.RopeScaling != nil && c.RopeScaling.Type != "" && c.RopeScaling.Type != "llama3":
-		return nil, fmt.Errorf("%w: export: rope type %s: gad writes it into no GGUF file: leave out --gguf, and convert the folder with llama.cpp", ErrConfig, c.RopeScaling.Type)
+		return nil, fmt.Errorf("%w: export: rope type %s: files for llama.cpp are written with default and llama3: leave out --gguf", ErrConfig, c.RopeScaling.Type)
 	case arch == "qwen2" && c.Heads*c.HeadDim != c.Hidden:
 		return nil, fmt.Errorf("%w: export: head_dim %d with %d heads and hidden_size %d: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf", ErrConfig, c.HeadDim, c.Heads, c.Hidden)
 	case arch != "llama" && c.RopeScaling != nil:
