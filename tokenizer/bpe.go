@@ -12,7 +12,11 @@ import (
 // over bytes): the pair with the lowest rank is joined first, the leftmost of
 // equals, until no pair is in the table.
 type bpe struct {
-	byteID       [256]int32       // id of each single byte
+	byteID       [256]int32       // id of each single byte; -1: none
+	gaps         bool             // some single byte has no id
+	unk          int32            // id of what has none; -1: such text is left out
+	fuseUnk      bool             // one unk for all that follow each other
+	fallback     *[256]int32      // ids of <0x00> to <0xFF>, -1: none; nil: not used
 	words        map[string]int32 // raw bytes -> id, for ignoreMerges
 	merges       map[uint64]merge // left<<32 | right
 	ignoreMerges bool             // a word in the vocabulary is its own token
@@ -45,7 +49,7 @@ func newWordCache() *wordCache { return &wordCache{seed: maphash.MakeSeed()} }
 
 // word appends the ids of one pre-token.
 func (b *bpe) word(w string, ids []int32) []int32 {
-	if len(w) == 1 {
+	if len(w) == 1 && b.byteID[w[0]] >= 0 {
 		return append(ids, b.byteID[w[0]])
 	}
 	if b.ignoreMerges {
@@ -54,7 +58,7 @@ func (b *bpe) word(w string, ids []int32) []int32 {
 		}
 	}
 	if len(w) > cacheWordLen {
-		return b.mergeLong(w, ids)
+		return b.mergeLong(b.symbols(w, make([]int32, 0, len(w))), ids)
 	}
 	at := maphash.String(b.cache.seed, w) % cacheWords
 	newer, older := &b.cache.slots[at], &b.cache.slots[at^1]
@@ -71,15 +75,67 @@ func (b *bpe) word(w string, ids []int32) []int32 {
 	return ids
 }
 
+// symbols appends the ids of the single bytes of w. A byte without an id is the bytes of
+// its letter in the byte alphabet where all of those have ids (byte_fallback), else unk,
+// else nothing. As in the reference an unk waits for the next known byte or the end, so
+// that letters by byte_fallback come before it.
+func (b *bpe) symbols(w string, sym []int32) []int32 {
+	waiting := false
+	for i := range len(w) {
+		id := b.byteID[w[i]]
+		if id < 0 {
+			if all, ok := b.fallBack(sym, string(byteToRune[w[i]])); ok {
+				sym = all
+			} else if b.unk >= 0 {
+				if waiting && !b.fuseUnk {
+					sym = append(sym, b.unk)
+				}
+				waiting = true
+			}
+			continue
+		}
+		if waiting {
+			sym, waiting = append(sym, b.unk), false
+		}
+		sym = append(sym, id)
+	}
+	if waiting {
+		sym = append(sym, b.unk)
+	}
+	return sym
+}
+
+// fallBack appends the ids of the bytes of char, if all of them have one.
+func (b *bpe) fallBack(sym []int32, char string) (all []int32, ok bool) {
+	if b.fallback == nil {
+		return nil, false
+	}
+	for i := range len(char) {
+		id := b.fallback[char[i]]
+		if id < 0 {
+			return nil, false
+		}
+		sym = append(sym, id)
+	}
+	return sym, true
+}
+
 // mergeShort joins pairs by scanning for the lowest rank, with no allocation, for words
 // of at most shortMergeLen bytes. Each pair is looked up once, when it comes about.
 func (b *bpe) mergeShort(w string, ids []int32) []int32 {
 	var symbols [shortMergeLen]int32
 	var joins [shortMergeLen]merge // of symbols i and i+1
-	sym, join := symbols[:len(w)], joins[:max(len(w)-1, 0)]
-	for i := range sym {
-		sym[i] = b.byteID[w[i]]
+	sym := symbols[:len(w)]
+	if b.gaps {
+		if sym = b.symbols(w, symbols[:0]); len(sym) > shortMergeLen {
+			return b.mergeLong(sym, ids)
+		}
+	} else {
+		for i := range sym {
+			sym[i] = b.byteID[w[i]]
+		}
 	}
+	join := joins[:max(len(sym)-1, 0)]
 	for i := range join {
 		join[i] = b.join(sym[i], sym[i+1])
 	}
@@ -123,13 +179,13 @@ func (a candidate) before(b candidate) bool {
 	return a.rank < b.rank || a.rank == b.rank && a.pos < b.pos
 }
 
-// mergeLong gives what mergeShort would, over a linked list and a heap:
-// O(n log n), so that one word of a megabyte does not stop a run.
-func (b *bpe) mergeLong(w string, ids []int32) []int32 {
-	n := int32(len(w))
-	sym, prev, next := make([]int32, n), make([]int32, n), make([]int32, n)
+// mergeLong gives what mergeShort would, over a linked list and a heap: O(n log n), so
+// that one word of a megabyte does not stop a run. It changes sym.
+func (b *bpe) mergeLong(sym, ids []int32) []int32 {
+	n := int32(len(sym))
+	prev, next := make([]int32, n), make([]int32, n)
 	for i := range sym {
-		sym[i], prev[i], next[i] = b.byteID[w[i]], int32(i-1), int32(i+1)
+		prev[i], next[i] = int32(i-1), int32(i+1)
 	}
 	h := make([]candidate, 0, n)
 	push := func(i int32) {

@@ -69,11 +69,10 @@ func TestRefused(t *testing.T) {
 		want  string
 	}{
 		"model type":       {func(f map[string]any) { model(f)["type"] = "Unigram" }, `type "Unigram"`},
-		"byte fallback":    {func(f map[string]any) { model(f)["byte_fallback"] = true }, "byte_fallback"},
 		"dropout":          {func(f map[string]any) { model(f)["dropout"] = 0.1 }, "dropout"},
 		"suffix":           {func(f map[string]any) { model(f)["end_of_word_suffix"] = "</w>" }, "end_of_word_suffix"},
 		"no vocab":         {func(f map[string]any) { delete(model(f), "vocab") }, `"vocab"`},
-		"byte missing":     {func(f map[string]any) { delete(vocab(f), "Ġ") }, "byte 0x20"},
+		"unk unknown":      {func(f map[string]any) { delete(vocab(f), "Ġ"); model(f)["unk_token"] = "<u>" }, `"unk_token": "<u>" is not`},
 		"negative id":      {func(f map[string]any) { vocab(f)["ab"] = -1 }, "id -1"},
 		"huge id":          {func(f map[string]any) { vocab(f)["ab"] = 2_000_000_000 }, "id 2000000000"},
 		"large id":         {func(f map[string]any) { vocab(f)["ab"] = 1000 }, "highest id 1000"},
@@ -224,6 +223,67 @@ func TestShapesOfTheFile(t *testing.T) {
 	}
 }
 
+// TestMissingBytes reads a vocabulary without the bytes 4, 5 and 6 and wants the ids that
+// the tokenizers library (0.23.3) gives: such bytes are left out, or become unk, or the
+// tokens of the bytes of their letter in the byte alphabet (fallback 1: for 4 and 5,
+// fallback 2: for 5 alone).
+func TestMissingBytes(t *testing.T) {
+	texts := []string{"a\x04b", "\x04", "\x04\x04", "a\x04\x05\x04b\x06", "ab\x04ab", "é\x04é", "\x05\x04", "\x04\x05\x04 a", "b\x05", "\x04a\x05b\x04"}
+	for _, c := range []struct {
+		unk      string
+		fuse     bool
+		fallback int
+		want     [][]int32
+	}{
+		{"", false, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {}, {32, 97}, {98}, {256}}},
+		{"", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"", false, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256}, {195, 169, 195, 169}, {261, 260}, {261, 260, 32, 97}, {98, 261, 260}, {97, 261, 260, 98}}},
+		{"", true, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {}, {32, 97}, {98}, {256}}},
+		{"", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"", true, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256}, {195, 169, 195, 169}, {261, 260}, {261, 260, 32, 97}, {98, 261, 260}, {97, 261, 260, 98}}},
+		{"<u>", false, 0, [][]int32{{97, 258, 98}, {258}, {258, 258}, {97, 258, 258, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {258, 258}, {258, 258, 258, 32, 97}, {98, 258}, {258, 97, 258, 98, 258}}},
+		{"<u>", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"<u>", false, 2, [][]int32{{97, 258, 98}, {258}, {258, 258}, {97, 261, 260, 258, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {261, 260, 258}, {261, 260, 258, 258, 32, 97}, {98, 261, 260}, {258, 97, 261, 260, 98, 258}}},
+		{"<u>", true, 0, [][]int32{{97, 258, 98}, {258}, {258}, {97, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {258}, {258, 32, 97}, {98, 258}, {258, 97, 258, 98, 258}}},
+		{"<u>", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"<u>", true, 2, [][]int32{{97, 258, 98}, {258}, {258}, {97, 261, 260, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {261, 260, 258}, {261, 260, 258, 32, 97}, {98, 261, 260}, {258, 97, 261, 260, 98, 258}}},
+	} {
+		top := minimal()
+		model := top["model"].(map[string]any)
+		vocab := model["vocab"].(map[string]any)
+		for _, b := range []int{4, 5, 6} {
+			delete(vocab, string(byteToRune[b]))
+		}
+		vocab["<u>"] = 258
+		model["fuse_unk"], model["byte_fallback"] = c.fuse, c.fallback > 0
+		if c.unk != "" {
+			model["unk_token"] = c.unk
+		}
+		switch c.fallback {
+		case 1:
+			vocab["<0x84>"], vocab["<0x85>"], vocab["<0xC4>"] = 260, 261, 262
+		case 2:
+			vocab["<0x85>"], vocab["<0xC4>"] = 260, 261
+		}
+		top["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time from the cache
+			for i, text := range texts {
+				if got := tok.Encode(text); !slices.Equal(got, c.want[i]) {
+					t.Errorf("unk %q, fuse %v, fallback %d: Encode(%q) = %v, want %v", c.unk, c.fuse, c.fallback, text, got, c.want[i])
+				}
+			}
+			long := strings.Repeat("ab\x04", 40) // over the heap
+			if got := tok.Encode(long); c.unk == "" && c.fallback == 0 && (len(got) != 40 || got[39] != 256) {
+				t.Errorf("Encode of a long word with a byte left out: %v", got)
+			}
+		}
+	}
+}
+
 // TestLyingID holds that one huge id does not make a huge table.
 func TestLyingID(t *testing.T) {
 	var before, after runtime.MemStats
@@ -351,7 +411,7 @@ func TestLongWordsMergeAlike(t *testing.T) {
 		if len(w) == 0 || len(w) > shortMergeLen {
 			continue
 		}
-		if a, b := tok.model.mergeShort(w, nil), tok.model.mergeLong(w, nil); !slices.Equal(a, b) {
+		if a, b := tok.model.mergeShort(w, nil), tok.model.mergeLong(tok.model.symbols(w, nil), nil); !slices.Equal(a, b) {
 			t.Fatalf("%q: scan %v, heap %v", w, a, b)
 		}
 	}

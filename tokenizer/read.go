@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"golang.org/x/text/unicode/norm"
@@ -227,9 +228,12 @@ func (t *Tokenizer) parseModel(data []byte) error {
 		Suffix  *string
 		Bytes   bool
 		Ignore  bool
+		Unk     *string
+		Fuse    bool
 	}
 	for key, to := range map[string]any{"type": &m.Type, "dropout": &m.Dropout, "continuing_subword_prefix": &m.Prefix,
-		"end_of_word_suffix": &m.Suffix, "byte_fallback": &m.Bytes, "ignore_merges": &m.Ignore} {
+		"end_of_word_suffix": &m.Suffix, "byte_fallback": &m.Bytes, "ignore_merges": &m.Ignore,
+		"unk_token": &m.Unk, "fuse_unk": &m.Fuse} {
 		if raw := fields[key]; raw != nil {
 			if err := json.Unmarshal(raw, to); err != nil {
 				return fmt.Errorf("%q: %w", key, err)
@@ -240,8 +244,6 @@ func (t *Tokenizer) parseModel(data []byte) error {
 	switch {
 	case m.Type != "BPE" && !(m.Type == "" && fields["merges"] != nil):
 		return fmt.Errorf("type %q: only BPE can be read: %s", m.Type, wayOut)
-	case m.Bytes:
-		return fmt.Errorf("byte_fallback true: cannot be read: %s", wayOut)
 	case m.Dropout != nil && *m.Dropout != 0:
 		return fmt.Errorf("dropout %g: would make token ids random: set it to null", *m.Dropout)
 	case m.Prefix != nil && *m.Prefix != "":
@@ -253,6 +255,9 @@ func (t *Tokenizer) parseModel(data []byte) error {
 	if err := t.parseVocab(fields["vocab"]); err != nil {
 		return fmt.Errorf("%q: %w", "vocab", err)
 	}
+	if err := t.setUnknown(m.Unk, m.Fuse, m.Bytes); err != nil {
+		return err
+	}
 	if err := t.parseMerges(fields["merges"]); err != nil {
 		return fmt.Errorf("%q: %w", "merges", err)
 	}
@@ -263,8 +268,7 @@ func (t *Tokenizer) parseModel(data []byte) error {
 // that the file holds: vocabularies have gaps, but none of billions.
 func maxID(entries int) int64 { return 2*int64(entries) + 256 }
 
-// parseVocab reads token -> id. Every single byte must have an id, so that no
-// text is outside the vocabulary.
+// parseVocab reads token -> id.
 func (t *Tokenizer) parseVocab(data []byte) error {
 	if data == nil {
 		return fmt.Errorf("is missing: the file is damaged, fetch it again")
@@ -324,10 +328,29 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 			t.model.byteID[raw[0]] = id
 		}
 	}
-	for b, id := range t.model.byteID {
-		if id < 0 {
-			return fmt.Errorf("byte 0x%02x (%q): has no token, so some texts would have no ids: use a tokenizer with all 256 bytes", b, byteToRune[b])
+	return nil
+}
+
+// setUnknown says what becomes of bytes that no token of the vocabulary is.
+func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
+	m := &t.model
+	m.unk, m.fuseUnk = -1, fuse
+	m.gaps = slices.Contains(m.byteID[:], -1)
+	if bytes {
+		m.fallback = new([256]int32)
+		for b := range m.fallback {
+			m.fallback[b] = -1
+			if id, ok := t.ids[fmt.Sprintf("<0x%02X>", b)]; ok {
+				m.fallback[b] = id
+			}
 		}
+	}
+	if unk != nil && m.gaps {
+		id, ok := t.ids[*unk]
+		if !ok {
+			return fmt.Errorf("%q: %q is not in the vocabulary, and some bytes need it: add it to vocab or set it to null", "unk_token", *unk)
+		}
+		m.unk = id
 	}
 	return nil
 }
