@@ -18,6 +18,10 @@ type Divergence struct {
 	PQ, QP     []float64 // [T] KL(p||q) = Σ_v p_v (log p_v - log q_v), and KL(q||p)
 }
 
+// LogitsBytes is the memory that Divergences takes for the logits of both models at most, on
+// device and host together, unless one row is more.
+const LogitsBytes = 2 * 2 * 4 * rankElements
+
 // Divergences compares m, which is p, with q, token by token of the responses of seqs. Both
 // read the same ids. The sequences are one pack; no gradient is kept. If one of the models
 // has more rows of vocabulary, as padding that no token of their tokenizer has, both
