@@ -81,6 +81,9 @@ func checkEvalFlags(c *cli.Context) error {
 	if c.Bool("dry-run") && c.String("output") != "" {
 		return usage("eval: --dry-run writes nothing: leave --output out")
 	}
+	if c.IsSet("against") && c.String("against") == "" {
+		return usage("eval: --against is empty: give a model folder, or leave it out")
+	}
 	if c.IsSet("answers") {
 		return nil
 	}
