@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,13 +90,19 @@ func TestReadConfigRefuses(t *testing.T) {
 		{qwen, "architectures", []string{"LlamaForCausalLM"}, true, "architectures"},
 		{qwen, "architectures", "Qwen2ForCausalLM", true, "architectures"},
 		{qwen, "use_sliding_window", true, true, "sliding_window"},
-		{mistral, "sliding_window", 4096, true, "sliding_window"},
+		{mistral, "sliding_window", 0, false, "sliding_window"},
+		{mistral, "layer_types", []string{"sliding_attention", "full_attention"}, true, "layer_types"},
+		{llama, "sliding_window", 4096, true, "sliding_window"},
+		{llama, "rope_interleaved", true, true, "rope_interleaved"},
 		{qwen, "layer_types", []string{"full_attention", "sliding_attention"}, true, "layer_types"},
 		{qwen, "hidden_act", "gelu", true, "hidden_act"},
 		{llama, "attention_bias", true, true, "attention_bias"},
 		{llama, "mlp_bias", true, true, "mlp_bias"},
 		{qwen, "quantization_config", map[string]any{"quant_method": "gptq"}, true, "quantization_config"},
-		{qwen, "rope_parameters", map[string]any{"rope_type": "yarn", "rope_theta": 1e6, "factor": 4}, true, "yarn"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "dynamic", "rope_theta": 1e6, "factor": 4}, true, "dynamic"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "linear", "factor": 4, "beta_fast": 3}, true, "beta_fast"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "linear"}, false, "factor"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2}, false, "beta_slow"},
 		{qwen, "rope_parameters", map[string]any{"full_attention": map[string]any{"rope_type": "default"}}, true, "full_attention"},
 		{qwen, "rope_parameters", map[string]any{"rope_type": "default", "partial_rotary_factor": 0.5}, true, "partial_rotary_factor"},
 		{qwen, "rope_parameters", map[string]any{"rope_type": "llama3", "factor": 8}, false, "original_max_position"},
@@ -173,13 +180,16 @@ func TestLoadAllocatesNothingForLies(t *testing.T) {
 // Keys without a field pass through With, Save and Key, and fields changed after
 // reading are what is saved.
 func TestConfigKeys(t *testing.T) {
-	for _, name := range []string{"", "llama3_sharded", "qwen2_tied"} {
+	for _, name := range slices.Concat(architectures, lmFolders, scorerFolders) {
 		c := tiny("Qwen3")
-		if name != "" {
+		if _, ok := families[name]; ok {
+			c = tiny(name)
+		} else {
 			var err error
 			c, err = ReadConfig(filepath.Join(fixtures, name))
 			must(t, err)
-			c.Layers, c.RopeTheta, c.Vocab = 1, 777, 50
+			c = c.FirstLayers(1)
+			c.RopeTheta, c.Vocab = 777, 50
 		}
 		c, err := c.With("eos_token_id", []int{7, 9})
 		must(t, err)
@@ -208,7 +218,7 @@ func TestConfigKeys(t *testing.T) {
 // Row 12: a damaged config.json is refused or read as a sound configuration.
 func TestHostileFormats(t *testing.T) {
 	var seeds [][]byte
-	for _, name := range append(lmFolders, "qwen2_scorer") {
+	for _, name := range slices.Concat(lmFolders, scorerFolders) {
 		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
 		must(t, err)
 		seeds = append(seeds, bytes.TrimSpace(b))
@@ -237,7 +247,7 @@ func TestHostileFormats(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	for _, name := range append(lmFolders, "qwen2_scorer") {
+	for _, name := range slices.Concat(lmFolders, scorerFolders) {
 		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
 		must(f, err)
 		f.Add(b)
@@ -260,7 +270,7 @@ func FuzzConfig(f *testing.F) {
 }
 
 func TestParamCount(t *testing.T) {
-	for _, arch := range []string{"Qwen2", "Qwen3", "Llama", "Mistral"} {
+	for _, arch := range architectures {
 		for _, k := range []Kind{LM, Scorer} {
 			n := int64(0)
 			for _, p := range tiny(arch).arrange(k).params {
@@ -285,6 +295,12 @@ func TestParamCount(t *testing.T) {
 
 // The plan is what the model then takes.
 func TestPlan(t *testing.T) {
+	for _, arch := range []string{"Qwen3", "Gemma3", "Olmo2"} {
+		planned(t, tiny(arch))
+	}
+}
+
+func planned(t *testing.T, c Config) {
 	seqs := seqsOf(29, 30, 20)
 	for _, o := range []PlanOptions{
 		{Tokens: 50},
@@ -293,7 +309,6 @@ func TestPlan(t *testing.T) {
 		{Slots: 4, N: 3, Prompts: 2, PromptTokens: 21, MaxNew: 9},
 	} {
 		be := ref.New()
-		c := tiny("Qwen3")
 		m, err := New(be, c, Options{Trainable: o.Trainable, Recompute: o.Recompute})
 		must(t, err)
 		switch {
@@ -312,9 +327,9 @@ func TestPlan(t *testing.T) {
 		_, peak := be.Memory()
 		got, want := c.Plan(be, o).Total(), peak
 		// Not in the plan: the rotary table, and what grows with rows, not with tokens.
-		small := int64(8 * (128*c.HeadDim + 8*50 + 10*c.Hidden))
+		small := int64(8 * (128*c.HeadDim*len(c.spec(LM).ropes) + 8*50 + 10*c.Hidden))
 		if got > want || got+small < want {
-			t.Errorf("%+v: plan of %d bytes, model took %d", o, got, want)
+			t.Errorf("%s: %+v: plan of %d bytes, model took %d", c.Architecture, o, got, want)
 		}
 		must(t, m.Close())
 	}

@@ -76,51 +76,42 @@ func checkLayers(layers []int, n int) error {
 	return nil
 }
 
-// keep is the configuration of a model of these layers of c's alone. Lists of config.json
-// with an entry for each layer, such as layer_types, are cut likewise.
+// keep is withLayers for a configuration that was read from a file, with config.json cut
+// likewise: num_hidden_layers, max_window_layers, and lists with an entry for each layer. A
+// rule by which a family tells its layers apart, such as every fourth one, becomes a list.
 func (c Config) keep(layers []int) (Config, error) {
-	read := c.raw != nil && !c.stale()
-	raw := maps.Clone(c.raw)
-	set := func(key string, v any) error {
-		b, err := json.Marshal(v)
-		raw[key] = b
-		return err
-	}
+	next := c.withLayers(layers)
+	next.raw = maps.Clone(c.raw)
+	values := map[string]any{"num_hidden_layers": len(layers)}
 	for key, v := range c.raw {
 		var list []json.RawMessage
-		if !strings.Contains(key, "layer") || json.Unmarshal(v, &list) != nil || len(list) != c.Layers {
-			continue
-		}
-		var kept []json.RawMessage
-		for _, l := range layers {
-			kept = append(kept, list[l])
-		}
-		if err := set(key, kept); err != nil {
-			return c, err
+		if strings.Contains(key, "layer") && json.Unmarshal(v, &list) == nil && len(list) == c.Layers {
+			values[key] = Pick(list, layers)
 		}
 	}
-	// Layers below max_window_layers attend to everything.
+	// Layers from max_window_layers on may have a window.
 	var full int
 	if has, err := c.Key("max_window_layers", &full); err == nil && has && full < c.Layers {
-		n, _ := slices.BinarySearch(layers, full)
-		if err := set("max_window_layers", n); err != nil {
-			return c, err
+		values["max_window_layers"], _ = slices.BinarySearch(layers, full)
+	}
+	family := map[string]any{}
+	next.encodeFamily(family)
+	for _, key := range []string{"layer_types", "no_rope_layers"} {
+		if list, ok := family[key]; ok {
+			values[key] = list
 		}
 	}
-	if !read {
-		c.Layers, c.raw = len(layers), raw
-		return c, nil
+	for key, v := range values {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return c, fmt.Errorf("config.json: key %q: %w", key, err)
+		}
+		next.raw[key] = b
 	}
-	if err := set("num_hidden_layers", len(layers)); err != nil {
-		return c, err
+	if next.Layers > 0 && next.stale() {
+		return c, fmt.Errorf("config.json: cannot be written for some of the layers: %w", ErrUnsupported)
 	}
-	b, err := json.Marshal(raw)
-	if err != nil {
-		return c, err
-	}
-	out, err := parseConfig(b)
-	out.DType = c.DType
-	return out, err
+	return next, nil
 }
 
 // wholeName is the name that a parameter of a model of some layers has in the whole one.

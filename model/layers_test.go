@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +54,12 @@ func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetens
 	t.Helper()
 	c := tiny(arch)
 	c.Layers = 5
+	if c.Sliding != nil {
+		c.Sliding = []bool{true, true, false, true, true}
+	}
+	if c.NoRope != nil {
+		c.NoRope = []bool{false, true, false, true, false}
+	}
 	m, err := New(be, c, Options{Seed: 9})
 	must(t, err)
 	defer m.Close()
@@ -89,12 +96,10 @@ func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetens
 func TestLoadLayers(t *testing.T) {
 	be := ref.New()
 	types := []string{"a", "b", "c", "d", "e"}
-	for arch, typesOf := range map[string][2]safetensors.DType{
-		"Qwen2": {safetensors.BF16, safetensors.F32}, "Qwen3": {safetensors.F16, safetensors.F16},
-		"Llama": {safetensors.F32, safetensors.F32}, "Mistral": {safetensors.BF16, safetensors.BF16},
-	} {
-		whole := deep(t, be, arch, typesOf[0], typesOf[1], nil, map[string]any{
-			"no_rope_layers": types, "other_list": types, "layer_types": slices.Repeat([]string{"full_attention"}, 5), "max_window_layers": 3, "eos_token_id": 7})
+	dtypes := [][2]safetensors.DType{{safetensors.BF16, safetensors.F32}, {safetensors.F16, safetensors.F16}, {safetensors.F32, safetensors.F32}, {safetensors.BF16, safetensors.BF16}}
+	for n, arch := range architectures {
+		typesOf := dtypes[n%len(dtypes)]
+		whole := deep(t, be, arch, typesOf[0], typesOf[1], nil, map[string]any{"layer_names": types, "other_list": types, "max_window_layers": 3, "eos_token_id": 7})
 		in, err := safetensors.OpenFolder(whole)
 		must(t, err)
 		defer in.Close()
@@ -135,7 +140,12 @@ func TestLoadLayers(t *testing.T) {
 				must(t, err)
 				must(t, json.Unmarshal(b, v))
 			}
-			was["num_hidden_layers"], was["layer_types"] = len(kept), slices.Repeat([]string{"full_attention"}, len(kept))
+			was["num_hidden_layers"] = len(kept)
+			for _, key := range []string{"layer_types", "no_rope_layers"} {
+				if list, ok := was[key].([]any); ok {
+					was[key] = Pick(list, kept)
+				}
+			}
 			was["torch_dtype"] = map[safetensors.DType]string{safetensors.BF16: "bfloat16", safetensors.F16: "float16", safetensors.F32: "float32"}[typesOf[0]]
 			var cut []string
 			full := 0
@@ -145,7 +155,7 @@ func TestLoadLayers(t *testing.T) {
 					full++
 				}
 			}
-			was["no_rope_layers"], was["max_window_layers"] = cut, full
+			was["layer_names"], was["max_window_layers"] = cut, full
 			if a, b := mustJSON(t, is), mustJSON(t, was); a != b {
 				t.Errorf("%s %v: config.json\n%s, want\n%s", arch, kept, a, b)
 			}
@@ -156,7 +166,7 @@ func TestLoadLayers(t *testing.T) {
 // A model whose left-out layers add nothing gives the log-probabilities of the whole one.
 func TestLayersThatAddNothing(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, arch := range []string{"Qwen2", "Qwen3", "Llama", "Mistral"} {
+		for _, arch := range architectures {
 			kept := []int{0, 3}
 			d := deep(t, be, arch, safetensors.F32, safetensors.F32, kept, nil)
 			logp := func(o Options) []float32 {
@@ -168,7 +178,7 @@ func TestLayersThatAddNothing(t *testing.T) {
 				return slices.Concat(l...)
 			}
 			same(t, arch, logp(Options{Layers: kept}), logp(Options{}))
-			if slices.Equal(logp(Options{Layers: []int{0}}), logp(Options{})) {
+			if slices.Equal(logp(Options{Layers: []int{3}}), logp(Options{})) {
 				t.Errorf("%s: a layer that adds something can be left out unseen", arch)
 			}
 		}
@@ -191,13 +201,51 @@ func TestLoadLayersRefuses(t *testing.T) {
 	}{
 		{whole, Options{Layers: []int{0, 5}}, "model: " + whole + ": layers [0 5]: expected ascending numbers from 0 to 4"},
 		{whole, Options{Layers: []int{2, 1}}, "model: " + whole + ": layers [2 1]: expected ascending numbers from 0 to 4"},
-		{whole, Options{Layers: []int{}}, "model: " + whole + `: key "num_hidden_layers": 0: expected 1 to 1024`},
+		{whole, Options{Layers: []int{}}, `model: config: key "num_hidden_layers": 0: expected 1 to 1024`},
 		{whole, Options{Layers: []int{1}, LoRA: LoRA{Rank: 2}}, "model: " + whole + merge},
 		{adapters, Options{Layers: []int{1}}, "model: " + adapters + merge},
 		{filepath.Join(fixtures, "qwen2_scorer"), Options{Layers: []int{1}}, "model: " + filepath.Join(fixtures, "qwen2_scorer") + ": a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder"},
 	} {
 		if m, err := Load(be, x.dir, x.o); err == nil || err.Error() != x.want {
 			t.Errorf("%v, %v, want %s", m, err, x.want)
+		}
+	}
+}
+
+// Whatever tells the layers of a family apart, a rule of config.json or a list, a model of
+// some layers has that of the kept ones, also when it is read again.
+func TestLayersKeepTheirKind(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		edits map[string]any
+	}{
+		{"gemma3", map[string]any{"layer_types": nil, "sliding_window_pattern": 3}},
+		{"smollm3", map[string]any{"no_rope_layers": nil, "no_rope_layer_interval": 3}},
+		{"smollm3", map[string]any{"no_rope_layers": nil, "no_rope_layer_interval": nil}},
+	} {
+		x.edits["num_hidden_layers"] = 8
+		if _, ok := x.edits["layer_types"]; !ok {
+			x.edits["layer_types"] = nil
+		}
+		whole, err := ReadConfig(edited(t, x.name, x.edits))
+		must(t, err)
+		for _, layers := range [][]int{{2, 5}, {0, 1, 3, 7}, {0}, {3}, {0, 1, 2, 3, 4, 5, 6, 7}} {
+			part, err := whole.keep(layers)
+			must(t, err)
+			for i, l := range layers {
+				if was, is := whole.spec(LM), part.spec(LM); is.layers[i].window != was.layers[l].window || (is.layers[i].rope < 0) != (was.layers[l].rope < 0) ||
+					is.layers[i].rope >= 0 && is.ropes[is.layers[i].rope] != was.ropes[was.layers[l].rope] {
+					t.Errorf("%s %v: layer %d is %+v, it was %+v", x.name, layers, l, is.layers[i], was.layers[l])
+				}
+			}
+			b, err := part.encode(LM, "float32")
+			must(t, err)
+			again, err := parseConfig(b)
+			must(t, err)
+			again.DType, again.raw, part.raw = part.DType, nil, nil
+			if !reflect.DeepEqual(again, part) {
+				t.Errorf("%s %v: read again %+v, want %+v", x.name, layers, again, part)
+			}
 		}
 	}
 }

@@ -6,18 +6,22 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 )
 
-// bpe is a byte-level byte-pair encoder (Sennrich et al., arXiv 1508.07909,
-// over bytes): the pair with the lowest rank is joined first, the leftmost of
-// equals, until no pair is in the table.
+// bpe is a byte-pair encoder (Sennrich et al., arXiv 1508.07909), over bytes or over
+// characters: the pair with the lowest rank is joined first, the leftmost of equals, until
+// no pair is in the table.
 type bpe struct {
-	byteID       [256]int32       // id of each single byte; -1: none
-	gaps         bool             // some single byte has no id
+	text         bool             // over characters; else over bytes
+	byteID       [256]int32       // id of each single byte, of each ASCII character over characters; -1: none
+	charID       map[rune]int32   // over characters: ids of the others
+	gaps         bool             // some byte or character has no id
 	unk          int32            // id of what has none; -1: such text is left out
 	fuseUnk      bool             // one unk for all that follow each other
 	fallback     *[256]int32      // ids of <0x00> to <0xFF>, -1: none; nil: not used
-	words        map[string]int32 // raw bytes -> id, for ignoreMerges
+	cuts         *cuts            // where a text without pre-tokens may be cut; nil: nowhere
+	vocab        map[string]int32 // raw bytes -> id, for ignoreMerges
 	merges       map[uint64]merge // left<<32 | right
 	ignoreMerges bool             // a word in the vocabulary is its own token
 	cache        *wordCache
@@ -53,7 +57,7 @@ func (b *bpe) word(w string, ids []int32) []int32 {
 		return append(ids, b.byteID[w[0]])
 	}
 	if b.ignoreMerges {
-		if id, ok := b.words[w]; ok {
+		if id, ok := b.vocab[w]; ok {
 			return append(ids, id)
 		}
 	}
@@ -75,29 +79,31 @@ func (b *bpe) word(w string, ids []int32) []int32 {
 	return ids
 }
 
-// symbols appends the ids of the single bytes of w. A byte without an id is the bytes of
-// its letter in the byte alphabet where all of those have ids (byte_fallback), else unk,
-// else nothing. As in the reference an unk waits for the next known byte or the end, so
-// that letters by byte_fallback come before it.
+// symbols appends the ids of the single bytes or characters of w. What has no id becomes
+// the byte tokens of its UTF-8 where there are all of them (byte_fallback; a byte is the
+// letter of the byte alphabet then), else unk, else nothing. As in the reference an unk
+// waits for the next that is known or the end, so that byte tokens come before it.
 func (b *bpe) symbols(w string, sym []int32) []int32 {
 	waiting := false
-	for i := range len(w) {
-		id := b.byteID[w[i]]
-		if id < 0 {
-			if all, ok := b.fallBack(sym, string(byteToRune[w[i]])); ok {
-				sym = all
-			} else if b.unk >= 0 {
-				if waiting && !b.fuseUnk {
-					sym = append(sym, b.unk)
-				}
-				waiting = true
+	for i := 0; i < len(w); {
+		id, char, n := b.first(w[i:])
+		i += n
+		switch {
+		case id >= 0:
+			if waiting {
+				sym, waiting = append(sym, b.unk), false
 			}
-			continue
+			sym = append(sym, id)
+		case b.fallsBack(char):
+			for k := range len(char) {
+				sym = append(sym, b.fallback[char[k]])
+			}
+		case b.unk >= 0:
+			if waiting && !b.fuseUnk {
+				sym = append(sym, b.unk)
+			}
+			waiting = true
 		}
-		if waiting {
-			sym, waiting = append(sym, b.unk), false
-		}
-		sym = append(sym, id)
 	}
 	if waiting {
 		sym = append(sym, b.unk)
@@ -105,19 +111,104 @@ func (b *bpe) symbols(w string, sym []int32) []int32 {
 	return sym
 }
 
-// fallBack appends the ids of the bytes of char, if all of them have one.
-func (b *bpe) fallBack(sym []int32, char string) (all []int32, ok bool) {
+// first is the id of the first byte or character of w, which is not empty, what it is
+// written as in the vocabulary, and its length in w; -1: it has no id.
+func (b *bpe) first(w string) (id int32, char string, n int) {
+	switch {
+	case !b.text:
+		if id = b.byteID[w[0]]; id < 0 {
+			char = string(byteToRune[w[0]])
+		}
+		return id, char, 1
+	case w[0] < utf8.RuneSelf:
+		return b.byteID[w[0]], w[:1], 1
+	}
+	r, n := utf8.DecodeRuneInString(w)
+	id, ok := b.charID[r]
+	if !ok {
+		id = -1
+	}
+	return id, w[:n], n
+}
+
+// fallsBack tells whether every byte of char has a byte token.
+func (b *bpe) fallsBack(char string) bool {
 	if b.fallback == nil {
-		return nil, false
+		return false
 	}
 	for i := range len(char) {
-		id := b.fallback[char[i]]
-		if id < 0 {
-			return nil, false
+		if b.fallback[char[i]] < 0 {
+			return false
 		}
-		sym = append(sym, id)
 	}
-	return sym, true
+	return true
+}
+
+// lost is how many bytes or characters of w become unk or nothing.
+func (b *bpe) lost(w string) int {
+	if b.ignoreMerges {
+		if _, ok := b.vocab[w]; ok {
+			return 0
+		}
+	}
+	lost := 0
+	for i := 0; i < len(w); {
+		id, char, n := b.first(w[i:])
+		if i += n; id < 0 && !b.fallsBack(char) {
+			lost++
+		}
+	}
+	return lost
+}
+
+// cuts says where a text may be cut before a mark (the blank of vocabularies over
+// characters) without changing its ids: behind each character that no joined token has
+// before a mark. Such texts come without pre-tokens, and whole ones are long.
+type cuts struct {
+	mark  string
+	never map[rune]bool
+}
+
+// newCuts returns nil where a cut could change something.
+func newCuts(b *bpe, mark rune, joined []string) *cuts {
+	if _, known := b.charID[mark]; !known || b.ignoreMerges {
+		return nil
+	}
+	c := &cuts{string(mark), map[rune]bool{mark: true}}
+	for _, token := range joined {
+		for at := 0; ; {
+			i := strings.Index(token[at:], c.mark)
+			if i < 0 {
+				break
+			}
+			if r, n := utf8.DecodeLastRuneInString(token[:at+i]); n > 0 {
+				c.never[r] = true
+			}
+			at += i + len(c.mark)
+		}
+	}
+	return c
+}
+
+// inParts appends the ids of w, which it cuts where that changes nothing.
+func (b *bpe) inParts(w string, ids []int32) []int32 {
+	start := 0
+	for at := 0; ; {
+		i := strings.Index(w[at:], b.cuts.mark)
+		if i < 0 {
+			break
+		}
+		i += at
+		at = i + len(b.cuts.mark)
+		if r, _ := utf8.DecodeLastRuneInString(w[:i]); i > start && !b.cuts.never[r] {
+			ids = b.word(w[start:i], ids)
+			start = i
+		}
+	}
+	if start < len(w) {
+		ids = b.word(w[start:], ids)
+	}
+	return ids
 }
 
 // mergeShort joins pairs by scanning for the lowest rank, with no allocation, for words

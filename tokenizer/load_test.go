@@ -64,6 +64,13 @@ func TestMinimal(t *testing.T) {
 func TestRefused(t *testing.T) {
 	model := func(top map[string]any) map[string]any { return top["model"].(map[string]any) }
 	vocab := func(top map[string]any) map[string]any { return model(top)["vocab"].(map[string]any) }
+	decoders := func(types ...string) map[string]any {
+		var list []any
+		for _, kind := range types {
+			list = append(list, map[string]any{"type": kind})
+		}
+		return map[string]any{"type": "Sequence", "decoders": list}
+	}
 	for name, c := range map[string]struct {
 		spoil func(top map[string]any)
 		want  string
@@ -86,13 +93,41 @@ func TestRefused(t *testing.T) {
 		"merges absent":    {func(f map[string]any) { delete(model(f), "merges") }, `"merges"`},
 		"normalizer":       {func(f map[string]any) { f["normalizer"] = map[string]any{"type": "Lowercase"} }, `"Lowercase"`},
 		"nested normalizer": {func(f map[string]any) {
-			f["normalizer"] = map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Strip"}}}
-		}, `"Strip"`},
-		"pre-tokenizer":    {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Metaspace"} }, `"Metaspace"`},
+			f["normalizer"] = map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Precompiled"}}}
+		}, `"Precompiled"`},
+		"pre-tokenizer": {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "BertPreTokenizer"} }, `"BertPreTokenizer"`},
+		"unigram":       {func(f map[string]any) { model(f)["type"] = "Unigram" }, "only BPE can be read: use a model with a BPE tokenizer"},
+		"replacement":   {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Metaspace"} }, `Metaspace with replacement ""`},
+		"prepend_scheme": {func(f map[string]any) {
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"}
+		}, `"last"`},
+		"add_prefix_space": {func(f map[string]any) {
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "add_prefix_space": false}
+		}, "contradict"},
+		"first behind a strip": {func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "Strip", "strip_left": true}
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}
+		}, `prepend_scheme "first" behind a Strip`},
+		"replace without content": {func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}}
+		}, "Replace without content"},
+		"replace of nothing": {func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]any{}, "content": ""}
+		}, "Replace with pattern"},
+		"punctuation":                       {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Punctuation", "behavior": "x"} }, `behavior "x"`},
+		"over characters, decoder of bytes": {func(f map[string]any) { f["pre_tokenizer"] = nil }, "no ByteLevel step in pre_tokenizer"},
+		"over bytes, decoder of characters": {func(f map[string]any) { f["decoder"] = map[string]any{"type": "Fuse"} }, "has a ByteLevel step"},
+		"over characters, no decoder":       {func(f map[string]any) { f["pre_tokenizer"] = nil; f["decoder"] = nil }, "no decoder"},
+		"both decoders":                     {func(f map[string]any) { f["decoder"] = decoders("ByteLevel", "Fuse") }, "beside ByteLevel"},
+		"bytes behind fuse":                 {func(f map[string]any) { f["pre_tokenizer"], f["decoder"] = nil, decoders("Fuse", "ByteFallback") }, "ByteFallback behind Fuse"},
+		"two byte steps": {func(f map[string]any) {
+			f["pre_tokenizer"], f["decoder"] = nil, decoders("ByteFallback", "ByteFallback")
+		}, "two ByteFallback"},
+		"strip of nothing": {func(f map[string]any) { f["pre_tokenizer"], f["decoder"] = nil, decoders("Strip") }, "Strip with start 0"},
 		"no pre-tokenizer": {func(f map[string]any) { f["pre_tokenizer"] = nil }, "pre_tokenizer"},
 		"split behavior": {func(f map[string]any) {
-			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "a"}, "behavior": "Removed"}
-		}, "Removed"},
+			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "a"}, "behavior": "Taken"}
+		}, "Taken"},
 		"bad pattern": {func(f map[string]any) {
 			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(a"}, "behavior": "Isolated"}
 		}, `"(a"`},

@@ -10,14 +10,25 @@ import (
 type Stream struct {
 	t    *Tokenizer
 	skip bool
-	tail []byte
+	tail []byte    // of a byte-level vocabulary
+	d    *decoding // of any other
 }
 
 // Stream begins a text; skipSpecial is that of Decode.
-func (t *Tokenizer) Stream(skipSpecial bool) *Stream { return &Stream{t: t, skip: skipSpecial} }
+func (t *Tokenizer) Stream(skipSpecial bool) *Stream {
+	s := &Stream{t: t, skip: skipSpecial}
+	if t.decoders != nil {
+		s.d = &decoding{t: t}
+	}
+	return s
+}
 
 // Next is the text that id completes.
 func (s *Stream) Next(id int32) string {
+	if s.d != nil {
+		s.d.next(id, s.skip)
+		return s.d.take()
+	}
 	if s.skip && s.t.special[id] {
 		return ""
 	}
@@ -38,6 +49,9 @@ func (s *Stream) Next(id int32) string {
 
 // End is the rest of the text: U+FFFD for each part of a character that nothing has completed.
 func (s *Stream) End() string {
+	if s.d != nil {
+		return s.d.end()
+	}
 	text := validUTF8(string(s.tail))
 	s.tail = s.tail[:0]
 	return text

@@ -21,8 +21,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // ErrNoChatTemplate is returned by RenderChat and ChatPrompt if the folder has
@@ -44,11 +42,14 @@ type Tokenizer struct {
 
 	model  bpe
 	pieces [][]byte // id -> raw bytes as they decode; nil: no such token
-	forms  []norm.Form
-	splits []splitter
-	prefix bool // a blank is put before each text that has none
+	norms  []normalizer
+	steps  []step // the pre-tokenizer
+	prefix bool   // a blank is put before each text that has none
 
-	patterns []string // what the splits cut by, for GGML
+	patterns []string // what the steps cut by, for GGML
+
+	tokens   []string     // id -> token as written; nil for a byte-level vocabulary
+	decoders []decodeStep // none for a byte-level vocabulary
 
 	ids        map[string]int32 // token as written in tokenizer.json -> id
 	added      []*addedToken
@@ -135,42 +136,63 @@ func (t *Tokenizer) EncodeText(text string) []int32 {
 // Characters that restore stands in for are put back after the added tokens
 // were cut out, so they cannot be part of one.
 func (t *Tokenizer) encode(text string, plain bool, restore *strings.Replacer, ids []int32) []int32 {
-	token := func(a *addedToken) { ids = append(ids, a.ID) }
+	first := true // the piece at hand begins the text
+	token := func(a *addedToken) { ids, first = append(ids, a.ID), false }
 	word := func(w string) { ids = t.model.word(w, ids) }
-	t.raw.split(validUTF8(text), plain, func(s string) {
-		t.normalized.split(t.normalize(s), plain, func(s string) {
+	if t.model.cuts != nil {
+		word = func(w string) { ids = t.model.inParts(w, ids) }
+	}
+	t.raw.split(validUTF8(text), plain, func(raw string) {
+		whole := t.normalize(raw)
+		t.normalized.split(whole, plain, func(s string) {
 			if restore != nil {
-				if restored := restore.Replace(s); restored != s {
-					s = t.normalize(restored)
-				}
+				s = t.restored(s, whole, raw, restore)
 			}
 			if t.prefix && !strings.HasPrefix(s, " ") {
 				s = " " + s
 			}
-			t.split(s, 0, word)
+			t.split(s, first, 0, word)
+			first = false
 		}, token)
 	}, token)
 	return ids
 }
 
-// normalize applies the normalizer.
-func (t *Tokenizer) normalize(s string) string {
-	for _, f := range t.forms {
-		s = normalize(f, s)
+// restored puts back in s, a part of whole, the characters that restore stands in for.
+// raw is what whole was normalized from. Where the normalizer does more than to bring
+// characters to a normal form, a second run would do it twice: such a part is normalized
+// with its characters put back if it is the whole, else it stays as it is.
+func (t *Tokenizer) restored(s, whole, raw string, restore *strings.Replacer) string {
+	r := restore.Replace(s)
+	switch {
+	case r == s:
+		return s
+	case t.formsOnly():
+		return t.normalize(r)
+	case s == whole:
+		return t.normalize(restore.Replace(raw))
 	}
-	return s
+	return r
 }
 
-// split hands the pre-tokens of s to word: each splitter cuts the pieces of
-// the one before it.
-func (t *Tokenizer) split(s string, stage int, word func(string)) {
-	switch len(t.splits) - stage {
-	case 0:
+// split hands the pre-tokens of s to word: each step cuts the pieces of the one before
+// it. first says that s begins the text.
+func (t *Tokenizer) split(s string, first bool, stage int, word func(string)) {
+	if stage == len(t.steps) {
 		word(s)
-	case 1:
-		t.splits[stage](s, word)
-	default:
-		t.splits[stage](s, func(piece string) { t.split(piece, stage+1, word) })
+		return
+	}
+	emit := word
+	if stage < len(t.steps)-1 {
+		emit = func(piece string) {
+			t.split(piece, first, stage+1, word)
+			first = false
+		}
+	}
+	if m := t.steps[stage].meta; m != nil {
+		m.split(s, first, emit)
+	} else {
+		t.steps[stage].cut(s, emit)
 	}
 }
 
@@ -179,6 +201,13 @@ func (t *Tokenizer) split(s string, stage int, word func(string)) {
 // With skipSpecial control tokens are left out. Ids outside the vocabulary are
 // left out too, as in the reference.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
+	if t.decoders != nil {
+		d := decoding{t: t}
+		for _, id := range ids {
+			d.next(id, skipSpecial)
+		}
+		return d.end()
+	}
 	n := 0
 	for _, id := range ids {
 		if id >= 0 && int(id) < len(t.pieces) {

@@ -30,9 +30,9 @@ type Config struct {
 
 // ModelConfig is the `model` section.
 type ModelConfig struct {
-	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, or a folder of LoRA adapters that names its base (flag --model)"`
+	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, a GGUF file, or a folder of LoRA adapters that names its base (flag --model)"`
 	Adapter    string `yaml:"adapter_path" doc:"LoRA adapters to go on with, on the weights of path: a folder as peft writes it (flag --adapter)"`
-	RewardPath string `yaml:"reward_path" doc:"model folder that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)"`
+	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)"`
 }
 
 // DataConfig is the `data` section.

@@ -136,8 +136,8 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 		return p, nil
 	}
 
-	small := c
-	small.Layers, small.Vocab = min(probeLayers, c.Layers), min(c.Vocab, 1024)
+	small := c.FirstLayers(probeLayers)
+	small.Vocab = min(c.Vocab, 1024)
 	sc, err := model.New(be, small, model.Options{Kind: model.Scorer, Trainable: true, Seed: 1})
 	if err != nil {
 		return p, err

@@ -43,16 +43,30 @@ func CheckGGUF(dst, kind string) error {
 // or not at all.
 func ExportGGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	fsys = vfs.OrDisk(fsys)
+	return exportGGUF(fsys, filepath.Join(dir, "actor"), dst, kind, func() error {
+		if _, err := readState(fsys, dir); err != nil {
+			return err
+		}
+		return checkpoint.Verify(fsys, dir)
+	})
+}
+
+// ExportModelGGUF is ExportGGUF of the language model at src, a folder or a GGUF file.
+func ExportModelGGUF(fsys checkpoint.FS, src, dst, kind string) error {
+	return exportGGUF(vfs.OrDisk(fsys), src, dst, kind, func() error { return nil })
+}
+
+// exportGGUF writes the model at src, once verify has found it whole.
+func exportGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) error {
 	if err := CheckGGUF(dst, kind); err != nil {
 		return err
 	}
 	if err := checkpoint.Absent(fsys, dst, "file"); err != nil { // before the model is read; WriteFile asks again
 		return err
 	}
-	if _, err := readState(fsys, dir); err != nil {
+	if err := verify(); err != nil {
 		return err
 	}
-	src := filepath.Join(dir, "actor")
 	cfg, err := model.ReadConfig(src)
 	if err != nil {
 		return err
@@ -63,9 +77,6 @@ func ExportGGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	}
 	pairs, err := ggufPairs(cfg, tok, strings.TrimSuffix(filepath.Base(dst), ".gguf"), kind)
 	if err != nil {
-		return err
-	}
-	if err := checkpoint.Verify(fsys, dir); err != nil {
 		return err
 	}
 	be, err := cpu.New(cpu.Options{})

@@ -391,8 +391,7 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 // measureTime times a forward and backward pass and a short generation of a model
 // of the same width with at most two layers, and scales by floating-point operations.
 func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) error {
-	small := shape
-	small.Layers = min(2, shape.Layers)
+	small := shape.FirstLayers(2)
 	m, err := model.New(be, small, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
 	if err != nil {
 		return err

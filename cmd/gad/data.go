@@ -68,7 +68,7 @@ func (p *program) dataCommand() *cli.Command {
 			{
 				Name: "validate", Usage: "find rows that training refuses, and measure lengths",
 				Flags: append([]cli.Flag{
-					&cli.StringFlag{Name: "model", Usage: "folder whose tokenizer measures lengths; without it they are not measured in tokens"},
+					&cli.StringFlag{Name: "model", Usage: modelUsage + " whose tokenizer measures lengths; without it they are not measured in tokens"},
 					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt, Usage: "tokens"},
 					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "tokens, end token included"},
 					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are also training rows"},

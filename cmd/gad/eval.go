@@ -32,8 +32,8 @@ const evalSlots = 64
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
 		adapterFlag("model"),
-		&cli.StringSliceFlag{Name: "model", Usage: "model folder; repeat it for each model to compare: all are compared with the first"},
-		&cli.StringFlag{Name: "against", Usage: "model folder with the same tokenizer, such as the teacher's if you have its weights: adds the exact KL between each student and it, in both directions, and how probable it finds the students' answers; it takes no part in training"},
+		&cli.StringSliceFlag{Name: "model", Usage: modelUsage + "; repeat it for each model to compare: all are compared with the first"},
+		&cli.StringFlag{Name: "against", Usage: modelUsage + " with the same tokenizer, such as the teacher's if you have its weights: adds the exact KL between each student and it, in both directions, and how probable it finds the students' answers; it takes no part in training"},
 		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
 		&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the answers; 0 is greedy"},
@@ -46,7 +46,7 @@ func evalFlags() []cli.Flag {
 		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs per step of a fresh discriminator"},
 		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
 		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
-		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: "model folder that the fresh discriminators start from, or random: random weights of the student's shape"},
+		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: modelUsage + " that the fresh discriminators start from, or random: random weights of the student's shape"},
 	}, rowFlags()...), append(judgeFlags(), deviceFlags()...)...)
 }
 

@@ -119,7 +119,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"sft --model Qwen/Qwen2.5-0.5B --data rows.jsonl --output run SET", 3, `model: Qwen/Qwen2.5-0.5B: no such folder, and gad downloads nothing: fetch it with: hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then give Qwen2.5-0.5B`},
 		{"generate --model ./nowhere --prompt x", 3, `model: ./nowhere: no such folder: give a Hugging Face model folder`},
 		{"generate --model rows.jsonl --prompt x", 3, `model: rows.jsonl: is a data file: give a Hugging Face model folder here, and data with --data`},
-		{"generate --model m.gguf --prompt x", 3, `model: m.gguf: is a GGUF file: give the Hugging Face folder that it was made from`},
+		{"generate --model m.gguf --prompt x", 3, `tokenizer: gguf: m.gguf: offset 0: header: 4 bytes: too short for a GGUF file`},
 		{"generate --model m.bin --prompt x", 3, `model: m.bin: is a file: give the folder that contains it`},
 		{"generate --model lora --prompt x", 3, `model: lora/adapter_config.json: key "peft_type": "": not supported: gad reads adapters of LoRA only`},
 		{"generate --model student --adapter student --prompt x", 2, `--adapter student: is no folder of LoRA adapters: it has no adapter_config.json`},
