@@ -635,16 +635,23 @@ func (c Config) encodeFamily(out map[string]any) {
 
 // FirstLayers is the architecture of the first n of c's layers.
 func (c Config) FirstLayers(n int) Config {
-	c.Layers = min(n, c.Layers)
+	layers := make([]int, min(n, c.Layers))
+	for i := range layers {
+		layers[i] = i
+	}
+	return c.withLayers(layers)
+}
+
+// withLayers is the architecture of some of c's layers.
+func (c Config) withLayers(layers []int) Config {
+	c.Layers = len(layers)
 	if c.Sliding != nil {
-		c.Sliding = c.Sliding[:c.Layers]
-		if !slices.Contains(c.Sliding, true) {
+		if c.Sliding = Pick(c.Sliding, layers); !slices.Contains(c.Sliding, true) {
 			c.Sliding, c.Window, c.LocalTheta = nil, 0, 0
 		}
 	}
 	if c.NoRope != nil {
-		c.NoRope = c.NoRope[:c.Layers]
-		if !slices.Contains(c.NoRope, true) {
+		if c.NoRope = Pick(c.NoRope, layers); !slices.Contains(c.NoRope, true) {
 			c.NoRope = nil
 		}
 	}

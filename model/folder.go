@@ -33,6 +33,8 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 		return nil, err
 	case !has && !o.LoRA.On():
 		return loadFull(be, dir, o)
+	case o.Layers != nil && (has || o.LoRA.On()):
+		return nil, fmt.Errorf("model: %s: layers are taken out of whole models only, not beside LoRA adapters: merge them first (gad export --merge)", dir)
 	case has && !o.LoRA.On() && o.Trainable:
 		return nil, fmt.Errorf("model: %s: is a LoRA adapter, and all weights are to be trained: train adapters with %s, or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings())
 	case has && o.LoRA.On() && !o.LoRA.same(adapter.LoRA):
@@ -99,17 +101,29 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	if c.DType, err = checkTensors(f, c, from, o.Kind); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
+	if o.Layers != nil {
+		if err := checkLayers(o.Layers, c.Layers); err != nil {
+			return nil, fmt.Errorf("model: %s: %w", dir, err)
+		}
+		if c, err = c.keep(o.Layers); err != nil {
+			return nil, fmt.Errorf("model: %s: %w", dir, err)
+		}
+	}
 	m, err := alloc(be, c, o)
 	if err != nil {
 		return nil, err
 	}
-	m.dir = dir
+	if o.Layers == nil {
+		m.dir = dir
+	}
+	m.dtypes = map[string]safetensors.DType{}
 	var list []transfer
 	for _, p := range m.params {
 		if p.Name == scoreName && from == LM {
 			continue
 		}
-		t, _ := f.Tensor(p.Name)
+		t, _ := f.Tensor(wholeName(p.Name, o.Layers))
+		m.dtypes[p.Name] = t.DType
 		list = append(list, transfer{from: t, to: p.W})
 	}
 	if err := m.upload(list); err != nil {
@@ -368,8 +382,8 @@ func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensor
 
 // Save writes config.json and the weights as transformers loads them, through
 // create: model.safetensors, or shards of at most maxShard bytes (0: one file)
-// and their index. dtype is "float32", "bfloat16" or "float16"; "" is the type of
-// the folder that the model came from. Weights are rounded to the nearest, ties
+// and their index. dtype is "float32", "bfloat16" or "float16"; "" gives each tensor the
+// type that it has in the folder that the model came from. Weights are rounded to the nearest, ties
 // to even. Tied weights are written once. The tokenizer's files are not written.
 //
 // Of a model with adapters these alone are written, in float32, as peft writes them; what
@@ -378,7 +392,8 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	if m.base != nil {
 		return m.saveAdapter(create)
 	}
-	if dtype == "" {
+	own := dtype == ""
+	if own {
 		dtype = m.cfg.DType
 	}
 	if dtype == "" {
@@ -402,7 +417,11 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	}
 	var ts []safetensors.Source
 	for _, p := range m.params {
-		ts = append(ts, m.source(p.Name, p.Shape, p.W, dt))
+		to := dt
+		if was, ok := m.dtypes[p.Name]; own && ok {
+			to = was
+		}
+		ts = append(ts, m.source(p.Name, p.Shape, p.W, to))
 	}
 	if err := safetensors.WriteFolder(create, ts, maxShard, nil); err != nil {
 		return fmt.Errorf("model: save: %w", err)

@@ -15,6 +15,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/internal/safetensors"
 )
 
 // Kind says what stands on top of the backbone.
@@ -38,6 +39,7 @@ type Options struct {
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
 	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
 	Base      *Model  // the frozen weights, where they are loaded already; see Load
+	Layers    []int   // Load keeps only these, in ascending order, and numbers them anew; nil keeps all
 	// Turns is a model that never learns while this one does: between a gradient of one and
 	// one of the other stands a step of the optimizer. Both have one block of memory for
 	// their gradients.
@@ -60,9 +62,10 @@ type Model struct {
 	adapters map[*compute.Param]*adapter // by the base's weight
 	users    int                         // models made of this one, which keep its memory
 	closed   bool
-	dir      string           // the folder it was loaded from
-	digest   string           // of the folder's weights, once asked for
-	mem      []compute.Tensor // of the parameters, to be freed
+	dir      string                       // the folder it was loaded from; "" of a part of its layers
+	dtypes   map[string]safetensors.DType // of the folder's tensors, by the parameters' names
+	digest   string                       // of the folder's weights, once asked for
+	mem      []compute.Tensor             // of the parameters, to be freed
 	ws       *workspace
 	grads    *gradMemory    // nil: frozen
 	ranks    *Ranks         // that hold copies of it; nil is this process alone

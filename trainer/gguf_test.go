@@ -211,9 +211,6 @@ func TestGGUFPairs(t *testing.T) {
 		want   string
 	}{
 		{func(c *model.Config) { c.HeadDim = 16 }, "configuration: export: head_dim 16 with 4 heads and hidden_size 32: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf"},
-		{func(c *model.Config) { c.Architecture = "Gemma3" }, "configuration: export: Gemma3: gad writes GGUF files of Llama, Mistral, Qwen2 and Qwen3 alone: leave out --gguf, and convert the folder with llama.cpp"},
-		{func(c *model.Config) { c.Architecture, c.Window = "Mistral", 64 }, "configuration: export: a sliding window of 64: llama.cpp computes Mistral without it: leave out --gguf"},
-		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{Type: "yarn"} }, "configuration: export: rope type yarn: gad writes it into no GGUF file: leave out --gguf, and convert the folder with llama.cpp"},
 		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{} }, "configuration: export: rope type llama3 with Qwen2: llama.cpp has it with Llama only: leave out --gguf"},
 		{func(c *model.Config) { c.Architecture = "Gemma3" }, "configuration: export: Gemma3: files for llama.cpp are written of Llama, Mistral, Qwen2, Qwen3: leave out --gguf"},
 		{func(c *model.Config) { c.Architecture, c.Window = "Mistral", 64 }, "configuration: export: sliding_window 64: llama.cpp computes Mistral without: leave out --gguf, or set sliding_window to null if no sequence is longer"},

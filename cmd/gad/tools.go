@@ -26,53 +26,122 @@ const maxCorpusBytes = 1 << 30
 func (p *program) initCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "init",
-		Usage: "make a new model folder: random weights, and a BPE tokenizer trained on a text",
+		Usage: "make a new model folder: random weights and a BPE tokenizer trained on a text, or some layers of a model",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "config.json with the architecture, the folder that contains it, or a GGUF file"},
 			&cli.StringFlag{Name: "corpus", Usage: "text file that the tokenizer is trained on"},
+			&cli.StringFlag{Name: "from", Usage: modelUsage + " whose layers, widths and tokenizer are taken, instead of --config and --corpus"},
+			&cli.StringFlag{Name: "keep-layers", Usage: "layers of --from that are kept, counted from 0: numbers and ranges, such as 0,1,5-9 or 0-28:2"},
 			&cli.StringFlag{Name: "output", Usage: "output folder"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the weights"},
 		},
 		Action: func(c *cli.Context) error {
-			if err := errors.Join(noArguments(c), need(c, "config", "corpus", "output")); err != nil {
+			if err := noArguments(c); err != nil {
 				return err
 			}
-			cfg, err := model.ReadConfig(c.String("config"))
-			if err != nil {
-				return err
+			if c.IsSet("from") || c.IsSet("keep-layers") {
+				return p.initFrom(c)
 			}
-			f, err := os.Open(c.String("corpus"))
-			if err != nil {
-				return fmt.Errorf("tokenizer: %w", err)
-			}
-			defer f.Close()
-			_, done := p.console().Busy("training the tokenizer", 0)
-			tok, err := tokenizer.Train(io.LimitReader(f, maxCorpusBytes), tokenizer.TrainOptions{VocabSize: cfg.Vocab})
-			done()
-			if err != nil {
-				return err
-			}
-			be, err := openDevice(device.Options{})
-			if err != nil {
-				return err
-			}
-			defer be.Close()
-			if cfg, err = withTokens(cfg, tok); err != nil {
-				return err
-			}
-			_, done = p.console().Busy("drawing and writing weights", 0)
-			defer done()
-			m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
-			if err != nil {
-				return err
-			}
-			if err := trainer.WriteFolder(files(), c.String("output"), m, tok, "float32"); err != nil {
-				return err
-			}
-			fmt.Fprintf(p.out, "%s: %s with %d parameters, tokenizer of %d tokens\n", c.String("output"), cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
-			return nil
+			return p.initNew(c)
 		},
 	}
+}
+
+// initNew makes a model with random weights.
+func (p *program) initNew(c *cli.Context) error {
+	if err := need(c, "config", "corpus", "output"); err != nil {
+		return err
+	}
+	cfg, err := model.ReadConfig(c.String("config"))
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(c.String("corpus"))
+	if err != nil {
+		return fmt.Errorf("tokenizer: %w", err)
+	}
+	defer f.Close()
+	_, done := p.console().Busy("training the tokenizer", 0)
+	tok, err := tokenizer.Train(io.LimitReader(f, maxCorpusBytes), tokenizer.TrainOptions{VocabSize: cfg.Vocab})
+	done()
+	if err != nil {
+		return err
+	}
+	be, err := openDevice(device.Options{})
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	if cfg, err = withTokens(cfg, tok); err != nil {
+		return err
+	}
+	_, done = p.console().Busy("drawing and writing weights", 0)
+	defer done()
+	m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
+	if err != nil {
+		return err
+	}
+	if err := trainer.WriteFolder(files(), c.String("output"), m, tok, "float32"); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "%s: %s with %d parameters, tokenizer of %d tokens\n", c.String("output"), cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
+	return nil
+}
+
+// initFrom makes a model of some layers of another: their weights with unchanged bits, and
+// its tokenizer.
+func (p *program) initFrom(c *cli.Context) error {
+	for _, name := range []string{"config", "corpus", "seed"} {
+		if c.IsSet(name) {
+			return usage("init: --%s goes with random weights, not with --from: leave one of them out", name)
+		}
+	}
+	if err := need(c, "from", "keep-layers", "output"); err != nil {
+		return err
+	}
+	from, out := c.String("from"), c.String("output")
+	if err := trainer.CheckModelFolder(files(), from); err != nil {
+		return err
+	}
+	if model.IsAdapter(from) {
+		return usage("init: --from %s: is a LoRA adapter: merge it into its base first (gad export --merge), and give that folder", from)
+	}
+	whole, err := model.ReadConfig(from)
+	if err != nil {
+		return err
+	}
+	layers, err := model.ParseLayers(c.String("keep-layers"), whole.Layers)
+	if err != nil {
+		return usage("init: --keep-layers %v", err)
+	}
+	if err := absent("init", out); err != nil {
+		return err
+	}
+	be, err := openDevice(device.Options{})
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	tok, err := trainer.LoadTokenizer(from)
+	if err != nil {
+		return err
+	}
+	_, done := p.console().Busy("reading and writing weights", 0)
+	m, err := model.Load(be, from, model.Options{Kind: model.LM, Layers: layers})
+	if err != nil {
+		done()
+		return err
+	}
+	defer m.Close()
+	err = trainer.WriteFolder(files(), out, m, tok, "")
+	done()
+	if err != nil {
+		return err
+	}
+	cfg := m.Config()
+	fmt.Fprintf(p.out, "%s: %s with %d parameters, %d of the %d layers of %s, tokenizer of %d tokens\n", out, cfg.Architecture, cfg.ParamCount(model.LM),
+		cfg.Layers, whole.Layers, from, tok.Size())
+	return nil
 }
 
 // withTokens notes the tokenizer's control tokens in a new model's config.json,
