@@ -44,7 +44,8 @@ type Examination struct {
 	Moved       *float64 // |now - was| / |was| of the student's weights since MovedFrom; nil is not measured
 	MovedFrom   string   // the reference, or a checkpoint
 
-	kept []kept // settings that the run began with
+	kept []kept        // settings that the run began with
+	disc discriminator // as the newest checkpoint has it
 
 	// Sick are the reasons for which going on as it is would go wrong.
 	Sick []string
@@ -131,7 +132,7 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 			if err != nil {
 				return err
 			}
-			x.Resume, x.Stage, x.Step, x.Total, x.kept = e.Name, s.Stage, s.Step, s.Total, s.Kept
+			x.Resume, x.Stage, x.Step, x.Total, x.kept, x.disc = e.Name, s.Stage, s.Step, s.Total, s.Kept, s.Disc
 			x.Need = e.Bytes + 1<<20 // as checkpointBytes, from above
 		} else {
 			x.sick("%s does not verify", e.Name)
@@ -148,6 +149,9 @@ func (x *Examination) examineStart(fsys vfs.FS, cfg *Config) error {
 		return nil
 	}
 	x.Settings = cfg.Warnings(x.Stage)
+	if w := x.disc.deaf(x.Run); w != "" && x.Stage == Warmup && x.Step >= x.Total {
+		x.sick("%s", w)
+	}
 	dir := filepath.Join(x.Run, referenceDir)
 	if !cfg.needsReference(x.Stage) {
 		dir = ""

@@ -63,7 +63,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == Warmup {
 		t.log.Warn(w)
 	}
-	t.watch(true)
+	t.watch()
 	t.rec.End(report.Finished, fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
 	return t.rec.Sync()
 }
@@ -143,8 +143,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	t.endAlone(m)
 	c, last := t.cfg.Trainer, t.step >= t.total
 	planned := t.due(c.SaveFreq, last)
-	tested := t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned)
-	if tested {
+	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
 		if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
 			return false, err
 		}
@@ -153,8 +152,8 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	if err := t.rec.Step(t.step, m); err != nil {
 		return false, err
 	}
-	if !last { // Run has the last word
-		t.watch(planned || tested)
+	if !last { // Run does it after the other warnings
+		t.watch()
 	}
 	t.ranks.Enter("end of the step")
 	if stopped, err = t.ranks.Any("stop", ctx.Err() != nil); err != nil {

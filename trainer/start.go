@@ -87,15 +87,14 @@ func (t *Trainer) begin() (Metrics, error) {
 	return m, nil
 }
 
-// firstSteps are watched one by one: a sign that needs no history is named in the step in
-// which it shows, before an hour is lost.
-const firstSteps = 5
+// watched steps are judged while the run goes on: all of the first 20, so that a sign that
+// needs no history is named before an hour is lost, and then one in 20 of those so far. A
+// judgment reads the metrics of all steps.
+const watched = 20
 
-// watch warns of the signs that the metrics show by now and that this process has not
-// named: in the first steps and wherever the run validates or saves. Later steps are not
-// judged one by one, since a judgment reads the metrics of all steps.
-func (t *Trainer) watch(milestone bool) {
-	if !t.first() || t.step > firstSteps && !milestone {
+// watch warns of the signs that the metrics show by now and that this process has not named.
+func (t *Trainer) watch() {
+	if !t.first() || t.step%max(1, t.step/watched) > 0 && t.step < t.total {
 		return
 	}
 	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)

@@ -32,9 +32,9 @@ var signs = []Sign{
 		"lower the learning rate of the side that skips; resume from a checkpoint before the first skip", brokenNumbers},
 	{"worse than where it began", "the newest val/check is more than 0.1 below start/check, or, without a checker, val/rouge_l is below 0.85 times start/rouge_l and by more than 0.05",
 		"lower actor.optim.lr; go on from a checkpoint before it (trainer.keep_best keeps the best one)", worse},
-	{"right answers are being lost", "mean of reward/check_mean over the last 5 steps more than 0.2 below the largest mean over 5 steps before, or the newest val/check as far below its largest value (0.2 of that value where scores are above 1)",
+	{"right answers are being lost", "mean of reward/check_mean over the last 5 steps more than 0.2 below the largest mean over 5 steps before, and by more than 1.5 times its mean change from step to step; or the newest val/check as far below its largest value (0.2 of that value where scores are above 1)",
 		"go on from the best checkpoint (trainer.keep_best=val/check) with a lower actor.optim.lr; look at samples/", lost},
-	{"SFT loss rises", "mean of actor/sft_loss over the last 10 steps above 1.5 times the smallest mean over 10 steps in a row before, and by more than 0.05",
+	{"SFT loss rises", "mean of actor/sft_loss over the last 10 steps above 1.5 times the smallest mean over 10 steps in a row before, or over the last 5 steps above twice that of the first step; by more than 0.05",
 		"lower actor.optim.lr, raise actor.optim.lr_warmup_steps; resume from an earlier checkpoint", risingLoss},
 	{"overfitting", "the student learns the teacher's answers (actor/sft_loss), and the newest val/teacher_nll is more than 0.02 above 1.1 times the smallest, start/teacher_nll included",
 		"fewer steps, more rows, or a lower actor.optim.lr; trainer.keep_best=val/teacher_nll with trainer.test_freq keeps the best checkpoint", overfit},
@@ -57,7 +57,7 @@ var signs = []Sign{
 		func(rows []Row) string {
 			return mean(rows, "critic/pairs_frac", fewSteps, func(x float64) bool { return x < 0.5 && x > 0 })
 		}},
-	{"discriminator has not started", "over the last 20 steps of a warm-up the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65 (guessing gives 0.693 and 0.5), or above 0.693 and below 0.8: then it is sure where it is wrong",
+	{"discriminator has not started", "over the last 20 steps of a warm-up, after 40 in which it learned alone or once the student learns beside it, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65 (guessing gives 0.693 and 0.5), or above 0.693 and below 0.8: then it is sure where it is wrong",
 		"a longer warm-up that ends when the discriminator has learned (trainer.critic_warmup_until=0.5), another critic.optim.lr; see the signs below for more",
 		notStarted},
 	{"warm-up ended before the discriminator had learned", "critic/warmup_learned is 0, and the mean of critic/d_loss_distinct over the last 20 steps is not below 0.5",
@@ -135,11 +135,11 @@ var signs = []Sign{
 		}},
 	{"KL runs away", "mean of actor/kl_loss or reward/kl_mean over the last 10 steps above 0.4 nats",
 		"lower actor.optim.lr, or raise actor.kl_loss_coef", runawayKL},
-	{"KL dominates the loss", "actor/kl_share above 0.8 in each of the last 20 steps, and the mean of actor/kl_pull above 0.2 (actor/kl_share alone in runs without it): the KL term and not the rewards decides where the student goes",
+	{"KL dominates the loss", "over the last 20 steps the means of actor/kl_share above 0.8 and of actor/kl_pull above 0.2 (actor/kl_share alone in runs without the other): the KL term and not the rewards decides where the student goes",
 		"lower actor.kl_loss_coef, or rely on the clip", dominantKL},
 	{"entropy collapses", "mean of actor/entropy over the last 20 steps of the game below 0.005 nats, or below a tenth of that of its first 20 steps",
 		"lower actor.optim.lr, raise actor.entropy_coeff or rollout.temperature", collapsedEntropy},
-	{"advantages vanish", "adv/std below 0.05 in each of the last 20 steps, or mean of adv/zero_var_groups_frac above 0.9 over the last 10, or over all from the fifth one on; not where reward/check_mean is above 0.9, since then nothing is left to learn. Normalised advantages (adv_estimator=grpo) have a deviation near 1 whatever the scores are, so the first half is for the others",
+	{"advantages vanish", "adv/std below 0.05 in each of the last 20 steps, or mean of adv/zero_var_groups_frac above 0.9 over the last 5; not where reward/check_mean is above 0.9, since then nothing is left to learn. Normalised advantages (adv_estimator=grpo) have a deviation near 1 whatever the scores are, so the first half is for the others",
 		"raise rollout.n or rollout.temperature; see algorithm.zscore_floor", vanishing},
 	{"collapse after an update", "over three steps, within the last 20, rollout/repeat_frac or rollout/truncated_frac more than 0.3 above, or reward/check_mean more than 0.3 below, the three steps before, and by more than 2.5 times the mean change from step to step before it",
 		"lower actor.optim.lr, raise rollout.n, or add a KL term", jump},
@@ -262,9 +262,11 @@ func playing(rows []Row) []Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
 }
 
-// notStarted looks at a discriminator that has not yet played.
+// notStarted looks at a discriminator that has not yet played. One that learns alone is
+// given 40 steps: in the first 20 of a good warm-up it mostly guesses.
 func notStarted(rows []Row) string {
-	if len(rows) < signWindow || len(playing(rows)) > 0 {
+	alone := !slices.ContainsFunc(rows, func(r Row) bool { return hasPrefix(r, "actor/") })
+	if len(rows) < signWindow || alone && len(rows) < 2*signWindow || len(playing(rows)) > 0 {
 		return ""
 	}
 	return deaf(rows)
@@ -340,6 +342,15 @@ func worse(rows []Row) string {
 // scale is what a checker's score is compared with: mostly it is 0 to 1.
 func scale(x float64) float64 { return max(1, math.Abs(x)) }
 
+// noise is the mean change from step to step.
+func noise(xs []float64) float64 {
+	sum := 0.0
+	for i := 1; i < len(xs); i++ {
+		sum += math.Abs(xs[i] - xs[i-1])
+	}
+	return sum / float64(max(len(xs)-1, 1))
+}
+
 // lost looks for right answers that there were before.
 func lost(rows []Row) string {
 	if xs := series(rows, "reward/check_mean"); len(xs) >= 2*fewSteps {
@@ -347,7 +358,7 @@ func lost(rows []Row) string {
 		for i := range len(xs) - 2*fewSteps + 1 {
 			best = max(best, average(xs[i:i+fewSteps]))
 		}
-		if now := average(last(xs, fewSteps)); best-now > 0.2*scale(best) {
+		if now := average(last(xs, fewSteps)); best-now > 0.2*scale(best) && best-now > 1.5*noise(xs) {
 			return fmt.Sprintf("reward/check_mean %.3g over the last %d steps, %.3g before", now, fewSteps, best)
 		}
 	}
@@ -362,6 +373,11 @@ func lost(rows []Row) string {
 func risingLoss(rows []Row) string {
 	const name = "actor/sft_loss"
 	xs := series(rows, name)
+	if len(xs) >= fewSteps {
+		if now := average(last(xs, fewSteps)); now > 2*xs[0] && now-xs[0] > 0.05 {
+			return fmt.Sprintf("%s %.3g over the last %d steps, %.3g in the first", name, now, fewSteps, xs[0])
+		}
+	}
 	if len(xs) < 2*someSteps {
 		return ""
 	}
@@ -433,11 +449,11 @@ func runawayKL(rows []Row) string {
 }
 
 func dominantKL(rows []Row) string {
-	share := each(rows, "actor/kl_share", func(x float64) bool { return x > 0.8 })
-	if share == "" || window(rows, "actor/kl_pull") == nil {
+	share := mean(rows, "actor/kl_share", signWindow, func(x float64) bool { return x > 0.8 })
+	if share == "" || len(series(rows, "actor/kl_pull")) == 0 {
 		return share
 	}
-	pull := mean(rows, "actor/kl_pull", signWindow, func(x float64) bool { return x > 0.2 })
+	pull := mean(rows, "actor/kl_pull", fewSteps, func(x float64) bool { return x > 0.2 })
 	if pull == "" {
 		return ""
 	}
@@ -464,7 +480,7 @@ func vanishing(rows []Row) string {
 	if s := each(rows, "adv/std", func(x float64) bool { return x < 0.05 }); s != "" {
 		return s
 	}
-	xs := last(series(rows, "adv/zero_var_groups_frac"), someSteps)
+	xs := last(series(rows, "adv/zero_var_groups_frac"), fewSteps)
 	if len(xs) < fewSteps || average(xs) <= 0.9 {
 		return ""
 	}
@@ -479,12 +495,8 @@ func jump(rows []Row) string {
 	}{{"rollout/repeat_frac", 1}, {"rollout/truncated_frac", 1}, {"reward/check_mean", -1}} {
 		xs := series(rows, m.name)
 		for i := max(3, len(xs)-signWindow); i+3 <= len(xs); i++ {
-			noise := 0.0
-			for k := 1; k < i; k++ {
-				noise += math.Abs(xs[k]-xs[k-1]) / float64(i-1)
-			}
 			was, now := average(xs[i-3:i]), average(xs[i:i+3])
-			if change := m.bad * (now - was); change > 0.3*scale(was) && change > 2.5*noise {
+			if change := m.bad * (now - was); change > 0.3*scale(was) && change > 2.5*noise(xs[:i]) {
 				return fmt.Sprintf("%s from %.2f to %.2f within the last %d steps", m.name, was, now, signWindow)
 			}
 		}
