@@ -118,9 +118,9 @@ var signs = []Sign{
 		func(rows []Row) string {
 			return mean(rows, "critic/tie_frac", signWindow, func(x float64) bool { return x > 0.9 })
 		}},
-	{"the policy does not move", "over the last 20 steps of the game the mean of |actor/ppo_kl| is below 1e-6, and that of |actor/kl_loss|, where it is there, below 1e-6 too: nobody could tell the student from the one that began",
+	{"the policy does not move", "over the last 20 steps of the game the mean absolute actor/ppo_kl is below 1e-6, and that of actor/kl_loss, where it is there, too: nobody could tell the student from the one that began",
 		"raise actor.optim.lr; gad doctor says by how much the weights differ from those at the start", still},
-	{"clip never acts", "actor/pg_clipfrac 0 in each of the last 20 steps although a batch is used in several updates (actor/ratio_max is not 1), and the mean of |actor/ppo_kl| below 1e-4",
+	{"clip never acts", "actor/pg_clipfrac 0 in each of the last 20 steps although a batch is used in several updates (actor/ratio_max is not 1), and the mean absolute actor/ppo_kl below 1e-4",
 		"narrow actor.clip_ratio_low and actor.clip_ratio_high, or raise actor.optim.lr: the policy hardly moves",
 		func(rows []Row) string {
 			if each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" || meanAbs(rows, "actor/ppo_kl") >= 1e-4 {
@@ -532,7 +532,7 @@ func gamedLength(rows []Row) string {
 // signsMarkdown describes every sign.
 func signsMarkdown() string {
 	var b strings.Builder
-	b.WriteString("\n## Signs of a sick run\n\nWhat `gad doctor` looks for.\n\n| sign | rule | look first at |\n|---|---|---|\n")
+	b.WriteString("\n## Signs of a sick run\n\nWhat `gad doctor` and the board look for, and what a run warns of as it goes: in each of its first 20 steps, later in one of 20, and at its end. Each rule is held against runs that were really made, healthy and sick ones (testdata/runs).\n\n| sign | rule | look first at |\n|---|---|---|\n")
 	for _, s := range signs {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", s.Name, s.Doc, s.Advice)
 	}
