@@ -242,17 +242,17 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	r.eta.add(step, now)
 	left := r.eta.left(r.opt.TotalSteps)
 	r.con.print(zap.InfoLevel, now, stepLine(step, r.opt.TotalSteps, values, left, r.con.paint))
-	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain), figures(step, values)...)
+	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain), fields(step, values)...)
 	return r.Err()
 }
 
-// figures are a step's number and metrics as fields of a log entry, under the metrics' names.
-func figures(step int, values map[string]float64) []zap.Field {
-	fields := []zap.Field{zap.Int("step", step)}
+// fields are a step's number and metrics as fields of a log entry, under the metrics' names.
+func fields(step int, values map[string]float64) []zap.Field {
+	list := []zap.Field{zap.Int("step", step)}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		fields = append(fields, zap.Float64(name, values[name]))
+		list = append(list, zap.Float64(name, values[name]))
 	}
-	return fields
+	return list
 }
 
 // Sample is one line of a samples file.
