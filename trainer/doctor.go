@@ -161,29 +161,29 @@ func (x *Examination) examineStart(fsys vfs.FS, cfg *Config) error {
 	} else if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	return x.examineWeights(dir)
+	x.examineWeights(dir)
+	return nil
 }
 
 // examineWeights measures how far training has moved the student: from the frozen
 // reference in dir, or, where dir is "", from the oldest checkpoint. Without another
 // checkpoint, or between adapters and whole weights, nothing is measured.
-func (x *Examination) examineWeights(dir string) error {
+func (x *Examination) examineWeights(dir string) {
 	from := referenceDir
 	if dir == "" {
 		oldest := slices.IndexFunc(x.Checkpoints, func(e Examined) bool { return e.Err == nil })
 		if from = x.Checkpoints[oldest].Name; from == x.Resume {
-			return nil
+			return
 		}
 		dir = filepath.Join(x.Run, from, "actor")
 	}
 	moved, err := movedBy(dir, filepath.Join(x.Run, x.Resume, "actor"))
-	if err != nil && x.Holder == "" { // of a run that goes on a checkpoint may be gone by now
-		return fmt.Errorf("trainer: %w", err)
-	}
-	if err == nil && !math.IsNaN(moved) {
+	switch {
+	case err != nil && x.Holder == "": // of a run that goes on a checkpoint may be gone by now
+		x.sick("the student's weights cannot be read: %v", err)
+	case err == nil && !math.IsNaN(moved):
 		x.Moved, x.MovedFrom = &moved, from
 	}
-	return nil
 }
 
 // movedBy is the relative difference of two folders' weights, |now - was| / |was| over all

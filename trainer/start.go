@@ -98,8 +98,9 @@ func (t *Trainer) watch() {
 		return
 	}
 	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
-	if err != nil {
-		return // what was recorded was checked as it was written; gad doctor says more
+	if err != nil { // no reason to end a run: what was recorded was checked as it was written
+		t.log.Warn(fmt.Sprintf("no signs are looked for in this step, since the metrics cannot be read: %v", err))
+		return
 	}
 	found, _ := report.Judge(rows)
 	for _, f := range found {

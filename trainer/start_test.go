@@ -188,6 +188,13 @@ func TestExamineStart(t *testing.T) {
 		t.Errorf("the weights moved by %v", moved)
 	}
 	run := filepath.Join(dir, "lr1e-3")
+	weights := filepath.Join(run, "reference", "model.safetensors")
+	if err := os.WriteFile(weights, []byte("gone"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if x := examine(run); len(x.Sick) != 1 || !strings.Contains(x.Sick[0], "weights cannot be read: ") || !strings.Contains(x.Sick[0], "model.safetensors") {
+		t.Errorf("a damaged reference: %q", x.Sick)
+	}
 	if err := os.RemoveAll(filepath.Join(run, "reference")); err != nil {
 		t.Fatal(err)
 	}

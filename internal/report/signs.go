@@ -118,7 +118,7 @@ var signs = []Sign{
 		func(rows []Row) string {
 			return mean(rows, "critic/tie_frac", signWindow, func(x float64) bool { return x > 0.9 })
 		}},
-	{"the policy does not move", "over the last 20 steps of the game the mean absolute actor/ppo_kl is below 1e-6, and that of actor/kl_loss, where it is there, too: nobody could tell the student from the one that began",
+	{"the policy does not move", "over the last 20 steps of the game the mean absolute actor/ppo_kl is below 1e-6, and that of actor/kl_loss, where it is there, too (without it, only where a batch is used in several updates): nobody could tell the student from the one that began",
 		"raise actor.optim.lr; gad doctor says by how much the weights differ from those at the start", still},
 	{"clip never acts", "actor/pg_clipfrac 0 in each of the last 20 steps although a batch is used in several updates (actor/ratio_max is not 1), and the mean absolute actor/ppo_kl below 1e-4",
 		"narrow actor.clip_ratio_low and actor.clip_ratio_high, or raise actor.optim.lr: the policy hardly moves",
@@ -426,6 +426,10 @@ func still(rows []Row) string {
 	rows = playing(rows)
 	moved, from := meanAbs(rows, "actor/ppo_kl"), meanAbs(rows, "actor/kl_loss")
 	if !(moved < 1e-6) || from >= 1e-6 {
+		return ""
+	}
+	// Where a batch is used in one update, ppo_kl is taken before it and is always 0.
+	if math.IsNaN(from) && each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" {
 		return ""
 	}
 	seen := fmt.Sprintf("|actor/ppo_kl| %.2g over the last %d steps", moved, signWindow)
