@@ -101,12 +101,21 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if dir == "" {
 		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", ErrConfig)
 	}
+	if err := CheckModelFolder(fsys, dir); err != nil {
+		return nil, err
+	}
 	shape, err := model.ReadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	if n := c.Data.MaxPrompt + c.Data.MaxResponse; shape.MaxPosition > 0 && n > shape.MaxPosition {
-		return nil, fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, shape.MaxPosition)
+	if err := c.Rollout.Validate(); err != nil && stage != SFT {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := c.checkSizes(stage, dir, shape); err != nil {
+		return nil, err
+	}
+	if err := c.checkBatch(c.stepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+		return nil, err
 	}
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps}
 	if len(c.Data.TrainFiles) > 0 {

@@ -131,6 +131,11 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		return o, marked{errUsage, err}
 	}
 	o.Output, o.Model, o.System, o.N, o.MaxTokens = c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
+	if name, at := strings.CutPrefix(o.System, "@"); at {
+		if info, err := files().Stat(name); err == nil && !info.IsDir() {
+			return o, usage(`data collect: --system %s: is the name of a file, and would be sent as it stands: give its text: --system "$(cat %s)"`, o.System, name)
+		}
+	}
 	if o.N < 1 || o.N > 1024 {
 		return o, usage("data collect: -n %d: must be 1 to 1024", o.N)
 	}
@@ -162,7 +167,19 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		}
 		for _, name := range []string{"model", "messages", "n", "stream"} {
 			if _, ok := o.Extra[name]; ok {
-				return o, usage("data collect: --extra: %q is not for it: gad sets it", name)
+				return o, usage("data collect: --extra: %q cannot be set here: gad sets it", name)
+			}
+		}
+		if _, ok := o.Extra["max_tokens"]; ok {
+			return o, usage("data collect: --extra: \"max_tokens\" cannot be set here: give it as --max-tokens, by which the cost is estimated")
+		}
+		if x, ok := o.Extra["max_completion_tokens"]; ok {
+			n, number := x.(float64)
+			if !number || n < 1 || n != math.Trunc(n) {
+				return o, usage("data collect: --extra: \"max_completion_tokens\" must be a whole number of at least 1")
+			}
+			if c.IsSet("max-tokens") {
+				return o, usage("data collect: --max-tokens and --extra's \"max_completion_tokens\" are the same limit: give one of them")
 			}
 		}
 	}

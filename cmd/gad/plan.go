@@ -25,7 +25,7 @@ func (p *program) planCommand() *cli.Command {
 		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 24 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
 		&cli.IntFlag{Name: "ranks", DefaultText: "1", Usage: "plan for so many processes that train together (doc/ranks.md)"},
 		&cli.Float64Flag{Name: "bandwidth", DefaultText: "10", Usage: "with --ranks: what the network between them carries, Gbit/s"},
-		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
+		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train (or game), dpo or eval"},
 	}
 	for _, f := range stageFlags {
 		flags = append(flags, f.flag())
@@ -36,6 +36,11 @@ func (p *program) planCommand() *cli.Command {
 		ArgsUsage: "[KEY=VALUE ...]",
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
+			if dir := c.String("model"); dir != "" && c.String("stage") != "eval" { // before the settings that a stage has
+				if err := trainer.CheckModelFolder(files(), dir); err != nil {
+					return err
+				}
+			}
 			if c.Bool("cards") {
 				return p.cards(c)
 			}
@@ -54,8 +59,8 @@ func (p *program) planCommand() *cli.Command {
 				fmt.Fprintln(p.err, "gad: warning: "+note)
 			}
 			gb := c.Float64("memory")
-			if !(gb >= 0 && gb < 1e6) {
-				return usage("plan: --memory %g: must be a number of GB", gb)
+			if c.IsSet("memory") && !(gb > 0 && gb < 1e6) {
+				return usage("plan: --memory %g: must be a number of GB above 0; leave it out for what this machine has", gb)
 			}
 			var card *cost.Card
 			if c.IsSet("card") {

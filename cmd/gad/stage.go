@@ -106,7 +106,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 
 // presetFlag chooses among the published methods, and LoRA.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, or of several, as grgc,lora: " + strings.Join(trainer.PresetNames(), ", ")}
+	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, one of " + strings.Join(trainer.PresetNames(), ", ") + "; or several, with commas between them, such as grgc,lora"}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is
@@ -179,6 +179,9 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		cfg.Trainer.Resume = before.Trainer.Resume // going on with itself is no other start
 	}
 	if going {
+		if was, err := trainer.StageOf(files(), out); err == nil && was != stage {
+			return cfg, nil, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", trainer.ErrConfig, out, was, stage)
+		}
 		if err := trainer.CheckChange(&before, &cfg); err != nil {
 			return cfg, nil, err
 		}

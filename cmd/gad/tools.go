@@ -2,13 +2,17 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
@@ -47,7 +51,7 @@ func (p *program) initCommand() *cli.Command {
 			}
 			defer f.Close()
 			_, done := p.console().Busy("training the tokenizer", 0)
-			tok, err := tokenizer.Train(io.LimitReader(f, maxCorpusBytes), tokenizer.TrainOptions{VocabSize: cfg.Vocab})
+			tok, err := tokenizer.Train(&utf8Reader{r: io.LimitReader(f, maxCorpusBytes), name: c.String("corpus")}, tokenizer.TrainOptions{VocabSize: cfg.Vocab})
 			done()
 			if err != nil {
 				return err
@@ -73,6 +77,29 @@ func (p *program) initCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// utf8Reader refuses what is not UTF-8: a tokenizer that learned bytes of Latin-1 would
+// fit no text.
+type utf8Reader struct {
+	r    io.Reader
+	name string
+	at   int64  // bytes before part
+	part []byte // of a character that the last Read ended in
+}
+
+func (u *utf8Reader) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	text := append(u.part, p[:n]...)
+	for len(text) > 0 && (utf8.FullRune(text) || err == io.EOF) {
+		r, size := utf8.DecodeRune(text)
+		if r == utf8.RuneError && size == 1 {
+			return 0, fmt.Errorf("%s: byte %d is not UTF-8: convert it first, such as with: iconv -f latin1 -t utf-8", u.name, u.at)
+		}
+		text, u.at = text[size:], u.at+int64(size)
+	}
+	u.part = bytes.Clone(text)
+	return n, err
 }
 
 // withTokens notes the tokenizer's control tokens in a new model's config.json,
@@ -152,6 +179,14 @@ func adapterFlag(weights string) cli.Flag {
 }
 
 func (l *loaded) close() { l.m.Close(); l.be.Close() }
+
+// aboveZero refuses 0 where it would leave no token to sample.
+func aboveZero(c *cli.Context, name string) error {
+	if c.Float64(name) == 0 {
+		return usage("%s: --%s 0: must be above 0; 1 keeps all", typed(c), name)
+	}
+	return nil
+}
 
 // inRange refuses a number below 0 or above high.
 func inRange(c *cli.Context, name string, high float64) error {
@@ -340,6 +375,8 @@ func (p *program) exportCommand() *cli.Command {
 				if err := ggufAlone(c); err != nil {
 					return err
 				}
+			} else if strings.EqualFold(filepath.Ext(c.String("output")), ".gguf") {
+				return usage("export: --output %s: a GGUF file needs its type: add --gguf q8_0, f16 or bf16; or name a folder", c.String("output"))
 			}
 			dir, notes, err := trainer.FindCheckpoint(files(), c.String("run"))
 			if err != nil {
@@ -347,6 +384,9 @@ func (p *program) exportCommand() *cli.Command {
 			}
 			for _, n := range notes {
 				fmt.Fprintln(p.err, "gad: warning: "+n)
+			}
+			if part := filepath.Join(dir, c.String("part")); c.IsSet("dtype") && c.String("dtype") != "float32" && !c.Bool("merge") && model.IsAdapter(part) {
+				return usage("export: --dtype %s: %s are adapters, which are written in float32: leave it out, or add --merge", c.String("dtype"), part)
 			}
 			_, done := p.console().Busy("writing "+c.String("output"), 0)
 			if c.IsSet("gguf") {
