@@ -26,9 +26,10 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":            "",
-	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/pull apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
 	"apps/bench":   "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/collect": "data internal/endpoint internal/vfs",
+	"apps/pull":    "internal/vfs",
 	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study":   "internal/conf internal/report internal/vfs",
 	"apps/task":    "internal/philox",
@@ -37,9 +38,9 @@ var house = map[string]string{
 	"critic":       "algos internal/philox model",
 	"reference":    "model",
 	"device":       "internal/compute/cpu internal/compute/cuda model",
-	"model":        "internal/comm internal/compute internal/folder internal/philox internal/safetensors",
+	"model":        "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
 	"data":         "internal/folder internal/vfs",
-	"tokenizer":    "internal/folder",
+	"tokenizer":    "internal/folder internal/gguf",
 	"algos":        "",
 	"checkpoint":   "internal/vfs",
 
@@ -56,7 +57,7 @@ var house = map[string]string{
 	"internal/endpoint":              "internal/vfs",
 	"internal/endpoint/endpointtest": "",
 	"internal/folder":                "",
-	"internal/gguf":                  "internal/safetensors",
+	"internal/gguf":                  "internal/folder internal/safetensors",
 	"internal/gguf/gguftest":         "",
 	"internal/hostile":               "",
 	"internal/philox":                "",
@@ -65,6 +66,7 @@ var house = map[string]string{
 	"internal/textmetrics":           "internal/philox",
 	"internal/vfs":                   "",
 	"internal/vfs/vfstest":           "internal/vfs",
+	"apps/pull/hubtest":              "",
 	"apps/judge":                     "internal/endpoint internal/textmetrics",
 	"apps/serve":                     "model tokenizer",
 	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer",
@@ -86,6 +88,7 @@ var doubles = map[string]string{
 	"internal/compute/cuda/kernels":  "internal/compute/cuda/driver",
 	"internal/gguf/gguftest":         "internal/gguf",
 	"internal/endpoint/endpointtest": "internal/endpoint",
+	"apps/pull/hubtest":              "apps/pull",
 	"internal/vfs/vfstest":           "internal/vfs",
 	"device":                         "internal/compute", // opens one of them, for the examples
 	"internal/hostile":               everyone,           // damages files for the tests of any reader
@@ -118,7 +121,7 @@ var roles = map[string]string{
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
-	"github.com/gofrs/flock":             "checkpoint",
+	"github.com/gofrs/flock":             "apps/pull checkpoint",                      // one lock a file of the hub's cache, one a run
 	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
 	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
 }
@@ -145,6 +148,8 @@ var connected = map[string]string{
 	"internal/comm/tcp":              "connects the ranks of a run that a launcher has started without MPI, and no others: both ends prove that they know the run's secret",
 	"internal/endpoint":              "asks the endpoint that the user names, and no other host",
 	"internal/endpoint/endpointtest": "is a server on the loopback interface, for tests only",
+	"apps/pull":                      "gad pull: asks the hub that HF_ENDPOINT names, and where it redirects to; the token goes to the hub alone",
+	"apps/pull/hubtest":              "is a hub on the loopback interface, for tests only",
 	"apps/serve":                     "gad serve: accepts connections at the address that the user gives, and opens none",
 	"apps/board":                     "gad board shows runs on the loopback interface, for reading",
 }

@@ -1,12 +1,14 @@
 package data
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -570,6 +572,10 @@ func (s *arrowSource) load(b int) (rows, error) {
 			r.input = col
 		case s.lay.system:
 			r.system = col
+		default:
+			if slices.Contains(s.lay.watched, f.Name) {
+				r.watched = append(r.watched, watchedColumn{f.Name, col})
+			}
 		}
 		settle(col)
 	}
@@ -626,7 +632,7 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 		case l.Content:
 			ok, want = isText(f.Type) || l.isTurns(f.Type), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
-			ok, want = isText(f.Type) || l.format == FormatPromptCompletion && l.isTurns(f.Type), "a string"
+			ok, want = isText(f.Type) || l.answersInTurns() && l.isTurns(f.Type), "a string"
 		case l.Response, l.input, l.system:
 			ok, want = isText(f.Type), "a string"
 		case l.ID:
@@ -671,17 +677,38 @@ func (l layout) isTurns(t arrow.DataType) bool {
 	case *arrow.StructType:
 		role, ok1 := e.FieldByName(l.role)
 		content, ok2 := e.FieldByName(l.text)
-		return ok1 && ok2 && isText(role.Type) && isText(content.Type)
+		return ok1 && ok2 && isText(role.Type) && (isText(content.Type) || isParts(content.Type))
 	case *arrow.MapType:
 		return isText(e.KeyType()) && isText(e.ItemType())
 	}
 	return false
 }
 
+// isParts reports whether a column is a content in parts: a list of structs with text.
+func isParts(t arrow.DataType) bool {
+	list, ok := t.(arrow.ListLikeType)
+	if !ok || t.ID() == arrow.MAP {
+		return false
+	}
+	e, ok := list.Elem().(*arrow.StructType)
+	if !ok {
+		return false
+	}
+	part, ok := e.FieldByName("text")
+	return ok && isText(part.Type)
+}
+
+// watchedColumn is a column of which is only asked whether a row has something in it.
+type watchedColumn struct {
+	name string
+	col  arrow.Array
+}
+
 // arrowRows is a record batch.
 type arrowRows struct {
-	lay   layout
-	bytes int64
+	lay     layout
+	bytes   int64
+	watched []watchedColumn
 
 	content, teacher, response, id, finish, promptIDs, responseIDs, input, system arrow.Array
 }
@@ -693,13 +720,21 @@ func (r *arrowRows) size() int64 { return r.bytes }
 const maxRowBytes = 64 << 20
 
 func (r *arrowRows) at(i int) (raw rawRow, err error) {
-	if raw.turns, raw.turnsOK, err = r.lay.arrowTurns(r.lay.Content, r.content, i); err != nil {
+	c, ok, err := r.lay.arrowTurns(r.lay.Content, r.content, i)
+	if err != nil {
 		return raw, err
 	}
+	raw.take(c, ok)
+	for _, w := range r.watched {
+		if says(w.col, i) {
+			raw.unread = append(raw.unread, w.name)
+		}
+	}
 	if _, turns := r.teacher.(array.ListLike); turns {
-		if raw.answer, raw.answerOK, err = r.lay.arrowTurns(r.lay.Teacher, r.teacher, i); err != nil {
+		if c, ok, err = r.lay.arrowTurns(r.lay.Teacher, r.teacher, i); err != nil {
 			return raw, err
 		}
+		raw.takeAnswer(c, ok)
 	} else {
 		raw.teacher = arrowText(r.teacher, i)
 	}
@@ -772,52 +807,123 @@ func arrowText(a arrow.Array, i int) text {
 	return text{strings.Clone(s), true}
 }
 
-func (l layout) arrowTurns(column string, a arrow.Array, i int) ([]Message, bool, error) {
+func (l layout) arrowTurns(column string, a arrow.Array, i int) (c conversation, ok bool, err error) {
 	if a == nil || a.IsNull(i) {
-		return nil, false, nil
+		return c, false, nil
 	}
 	list, ok := a.(array.ListLike)
 	if !ok {
 		s := arrowText(a, i)
 		if !s.ok {
-			return nil, false, nil
+			return c, false, nil
 		}
-		return l.stringTurns(s.s), true, nil
+		c, err = l.stringTurns(column, s.s)
+		return c, err == nil, err
 	}
 	start, end := listRange(list, i)
-	turns := make([]Message, 0, end-start)
+	c.turns = make([]Message, 0, end-start)
 	total := 0
 	for j := start; j < end; j++ {
-		var role, content text
+		var t rawTurn
 		switch elems := list.ListValues().(type) {
 		case *array.Struct:
 			if !elems.IsNull(j) {
-				typ := elems.DataType().(*arrow.StructType)
-				r, _ := typ.FieldIdx(l.role)
-				c, _ := typ.FieldIdx(l.text)
-				role, content = arrowText(elems.Field(r), j), arrowText(elems.Field(c), j)
+				t = l.arrowTurn(elems, j)
 			}
 		case *array.Map:
 			first, last := listRange(elems, j)
 			for k := first; k < last; k++ {
-				switch arrowText(elems.Keys(), k).s {
-				case l.role:
-					role = arrowText(elems.Items(), k)
-				case l.text:
-					content = arrowText(elems.Items(), k)
+				switch key := arrowText(elems.Keys(), k).s; {
+				case key == l.role:
+					t.role = arrowText(elems.Items(), k)
+				case key == l.text:
+					t.content = arrowText(elems.Items(), k)
+				case slices.Contains(callKeys, key) && says(elems.Items(), k):
+					t.calls = key
+				case slices.Contains(maybeTurn, key) && says(elems.Items(), k):
+					t.unread = append(t.unread, key)
 				}
 			}
 		}
-		m, err := l.makeTurn(column, j-start, role, content)
-		if err != nil {
-			return nil, false, err
+		if err := c.add(l, column, t); err != nil {
+			return c, false, err
 		}
+		m := c.turns[len(c.turns)-1]
 		if total += len(m.Role) + len(m.Content); total > maxRowBytes {
-			return nil, false, fmt.Errorf("column %q: more than %d MiB of text in one row: %w", column, maxRowBytes>>20, ErrCorrupt)
+			return c, false, fmt.Errorf("column %q: more than %d MiB of text in one row: %w", column, maxRowBytes>>20, ErrCorrupt)
 		}
-		turns = append(turns, m)
 	}
-	return turns, true, nil
+	return c, true, nil
+}
+
+// arrowTurn reads turn j of a list of structs.
+func (l layout) arrowTurn(elems *array.Struct, j int) (t rawTurn) {
+	for k, f := range elems.DataType().(*arrow.StructType).Fields() {
+		switch col := elems.Field(k); {
+		case f.Name == l.role:
+			t.role = arrowText(col, j)
+		case f.Name == l.text && isParts(f.Type):
+			t.content, t.part = arrowParts(col.(array.ListLike), j)
+		case f.Name == l.text:
+			t.content = arrowText(col, j)
+		case col.IsNull(j):
+		case f.Name == weightKey && (arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())):
+			w, err := strconv.ParseFloat(col.ValueStr(j), 64)
+			t.unlearned = err == nil && w == 0
+		case slices.Contains(callKeys, f.Name) && says(col, j):
+			t.calls = f.Name
+		case slices.Contains(maybeTurn, f.Name) && says(col, j):
+			t.unread = append(t.unread, f.Name)
+		}
+	}
+	return t
+}
+
+// arrowParts joins the texts of content i, which is in parts: see jsonParts.
+func arrowParts(list array.ListLike, i int) (joined text, part string) {
+	if list.IsNull(i) {
+		return text{}, ""
+	}
+	start, end := listRange(list, i)
+	elems := list.ListValues().(*array.Struct)
+	typ := elems.DataType().(*arrow.StructType)
+	at, _ := typ.FieldIdx("text")
+	for j := start; j < end; j++ {
+		t, kind := arrowText(elems.Field(at), j), text{}
+		if k, ok := typ.FieldIdx("type"); ok {
+			kind = arrowText(elems.Field(k), j)
+		}
+		if !textPart(kind, t) {
+			return joined, cmp.Or(kind.s, "unknown")
+		}
+		if joined = (text{joined.s + t.s, true}); len(joined.s) > maxRowBytes {
+			panic("text of " + strconv.Itoa(len(joined.s)) + " bytes")
+		}
+	}
+	return joined, ""
+}
+
+// says reports whether value i of a column is more than null, a blank text or an empty list.
+func says(a arrow.Array, i int) bool {
+	if a.IsNull(i) {
+		return false
+	}
+	switch a := a.(type) {
+	case array.ListLike:
+		start, end := listRange(a, i)
+		return end > start
+	case *array.Struct:
+		for k := range a.NumField() {
+			if says(a.Field(k), i) {
+				return true
+			}
+		}
+		return false
+	}
+	if t := arrowText(a, i); t.ok {
+		return strings.TrimSpace(t.s) != ""
+	}
+	return !isText(a.DataType())
 }
 
 // listRange returns the elements of list i, after checking that they are there.

@@ -161,7 +161,11 @@ func (r *csvRows) at(i int) (raw rawRow, err error) {
 		switch name {
 		case "":
 		case l.Content:
-			raw.turns, raw.turnsOK = l.stringTurns(s), true
+			c, err := l.stringTurns(name, s)
+			if err != nil {
+				return raw, err
+			}
+			raw.take(c, true)
 		case l.Teacher:
 			raw.teacher = text{s, true}
 		case l.Response:
@@ -174,6 +178,10 @@ func (r *csvRows) at(i int) (raw rawRow, err error) {
 			raw.input = text{s, true}
 		case l.system:
 			raw.system = text{s, true}
+		default:
+			if slices.Contains(l.watched, name) && strings.TrimSpace(s) != "" {
+				raw.unread = append(raw.unread, name)
+			}
 		}
 	}
 	return raw, nil

@@ -15,6 +15,7 @@ const window = 1024
 type Measure struct {
 	Prompt, Answer int  // tokens, the answer's whole with its end
 	Unfinished     bool // the answer has none: see Row.Unfinished
+	Lost           bool // a text has characters without a token
 
 	// The beginnings of the row's Keys: they tell whether two rows have the same
 	// prompt, and the same prompt and answers. 0 where EncodeOptions.Keys is not set.
@@ -69,6 +70,7 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 			e.m = ex.Row.Measure()
 		}
 		e.m.Prompt, e.m.Answer, e.m.Unfinished = len(ex.Prompt), len(ex.Answer), ex.Unfinished()
+		e.m.Lost, _ = ex.Row.Lost(enc)
 		if build != nil {
 			e.row, e.record = ex.Row, appendRecord(nil, ex)
 		}
@@ -117,6 +119,20 @@ func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions, take func(i 
 		}
 	}
 	return nil
+}
+
+// Lost says whether a text of the row has characters without a token, and which is the
+// first: of the turns unless the prompt is given in tokens, and of the teacher's answer.
+func (r Row) Lost(enc Encoder) (lost bool, first string) {
+	if len(r.PromptIDs) == 0 {
+		for _, m := range r.Messages {
+			if n, first := enc.Lost(m.Content); n > 0 {
+				return true, first
+			}
+		}
+	}
+	n, first := enc.Lost(r.Teacher)
+	return n > 0, first
 }
 
 // Examples returns rows as Example does, of all cores' work; the error is that of the

@@ -51,7 +51,7 @@ func expand(path string) (paths []string, err error) {
 		return []string{path}, nil
 	}
 	if strings.Contains(path, "://") {
-		return nil, fmt.Errorf("data: %s: is an address, and gad downloads nothing: fetch the file first and give its path", path)
+		return nil, fmt.Errorf("data: %s: is an address: fetch the file first and give its path", path)
 	}
 	for _, part := range filepath.SplitList(path) {
 		_, err := os.Lstat(part)
@@ -84,7 +84,7 @@ func notThere(path string, err error) error {
 	case strings.Contains(path, ","):
 		hint = "for several files give --data once for each"
 	case hubName.MatchString(path) && top != nil && !slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(path))):
-		hint = fmt.Sprintf("gad downloads nothing: hf download --repo-type dataset %s --local-dir %s, then give that folder", path, filepath.Base(path))
+		hint = fmt.Sprintf("gad pull --dataset %s fetches it from a hub", path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("data: %s: %w", path, &sentinelError{"does not exist: " + hint, fs.ErrNotExist})

@@ -185,8 +185,8 @@ func TestForeignFiles(t *testing.T) {
 		{"n.csv", "content,teacher_response\nq,a,b\n", "line 2: wrong number of fields: quote texts as RFC 4180 says, or write JSON lines"},
 		{"o.txt", "content,teacher_response\nq,a\n", `is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes "content,"): convert it to one of these`},
 		{"p.jsonl", `{"conversations":[{"from":"human","value":"q"}],"messages":[{"role":"user","content":"q"}]}`, `columns "messages", "conversations": each may be the conversation: choose with --content-key messages (data.content_key)`},
-		{"q.jsonl", `{"question":"q","answer":"a"}`, `columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
-		{"t.jsonl", `{"system_prompt":"s","question":"q","response":"a"}`, `columns "system_prompt", "question", "response": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key response (data.content_key=question data.teacher_key=response)?`},
+		{"q.jsonl", `{"user":"q","assistant":"a"}`, `columns "user", "assistant": no "content" among them, and they are no known format of rows: did you mean --content-key user --teacher-key assistant (data.content_key=user data.teacher_key=assistant)?`},
+		{"t.jsonl", `{"system_prompt":"s","input":"q","Target":"a"}`, `columns "system_prompt", "input", "Target": no "content" among them, and they are no known format of rows: did you mean --content-key input --teacher-key Target (data.content_key=input data.teacher_key=Target)? The student would not see "system_prompt"`},
 		{"r.jsonl", `{"a":"q","b":"a"}`, `columns "a", "b": no "content" among them, and they are no known format of rows: name the column of the conversations with --content-key NAME (data.content_key)`},
 	} {
 		path := filepath.Join(dir, c.name)
@@ -254,7 +254,7 @@ func TestSeveralFiles(t *testing.T) {
 		{at("a.jsonl") + ": given twice: its rows would count twice: give it once", nil, []string{at("a.jsonl"), at("*.jsonl")}},
 		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist, []string{at("*.arrow")}},
 		{"for several files give --data once for each", fs.ErrNotExist, []string{at("a.jsonl") + "," + at("b.jsonl")}},
-		{"gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder", fs.ErrNotExist, []string{"org/some-set"}},
+		{"gad pull --dataset org/some-set fetches it from a hub", fs.ErrNotExist, []string{"org/some-set"}},
 	} {
 		if _, err := OpenFiles(c.paths, Options{}); err == nil || !strings.HasSuffix(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%q: %v\nwant %s", c.paths, err, c.want)
@@ -407,7 +407,7 @@ func TestKindsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{KindUnreadable, KindFault, KindNoTeacher, KindNoUser, KindRole, KindTemplate, KindTokens, KindLongPrompt, KindLongAnswer,
-		KindUnfinished, KindLastTurn, KindBlank, KindControl, KindReplacement, KindDuplicate} {
+		KindUnfinished, KindLastTurn, KindBlank, KindControl, KindReplacement, KindLost, KindDuplicate, KindUnread, KindMarks, KindThinking} {
 		if !strings.Contains(string(text), "| "+kind+" |") {
 			t.Errorf("no row for %q", kind)
 		}

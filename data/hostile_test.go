@@ -32,7 +32,8 @@ func tryFile(t testing.TB, path string, text []byte) error {
 	}
 	defer s.Close()
 	for i := range min(s.Len(), 1000) { // a lying count may be large
-		if _, err := s.Row(i); err != nil {
+		var bad *rowFault
+		if _, err := s.Row(i); err != nil && !errors.As(err, &bad) { // a good file may have bad rows
 			return err
 		}
 	}
@@ -42,12 +43,15 @@ func tryFile(t testing.TB, path string, text []byte) error {
 // hostileSeeds are the single-file fixtures.
 func hostileSeeds(t testing.TB) map[string][]byte {
 	seeds := map[string][]byte{}
-	for _, dir := range []string{fixtures, rowFixtures} {
+	for _, dir := range []string{fixtures, rowFixtures, layoutFixtures} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
+			if dir == layoutFixtures && !slices.Contains([]string{"openai_tools.parquet", "openai_tools.arrow", "openai_parts.parquet", "openai_parts.arrow", "sharegpt_weight.parquet"}, e.Name()) {
+				continue // the others have nothing that those folders lack
+			}
 			if !e.IsDir() && e.Name() != "VERSIONS" && !isCSV(e.Name()) {
 				text, err := os.ReadFile(filepath.Join(dir, e.Name()))
 				if err != nil {

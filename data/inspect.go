@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -12,13 +13,14 @@ type Info struct {
 	Rows     int        `json:"rows"`
 	Bytes    int64      `json:"bytes"` // of the files, as they are
 	Files    []FileInfo `json:"files"`
-	Columns  []Column   `json:"columns"`  // of the first file
-	Read     Columns    `json:"read"`     // those that are read; "" where the set has none
-	More     []string   `json:"more"`     // other columns that are read, as Alpaca's input
-	Teacher  bool       `json:"teacher"`  // rows carry teacher answers
-	First    *Row       `json:"first"`    // row 0; nil where it cannot be used
-	FirstErr string     `json:"firstErr"` // why not
-	Notes    []string   `json:"notes"`    // how the files are read, where that was not asked for
+	Columns  []Column   `json:"columns"` // of the first file
+	Read     Columns    `json:"read"`    // those that are read; "" where the set has none
+	More     []string   `json:"more"`    // other columns that are read: more of the prompt, and a system message
+	Teacher  bool       `json:"teacher"` // rows carry teacher answers
+	At       int        `json:"at"`      // which row is shown, from 0
+	Row      *Row       `json:"row"`     // that row; nil where it cannot be used
+	RowErr   string     `json:"rowErr"`  // why not
+	Notes    []string   `json:"notes"`   // how the files are read, where that was not asked for
 	Warnings []string   `json:"warnings"`
 }
 
@@ -29,24 +31,28 @@ type FileInfo struct {
 	Rows   int    `json:"rows"`
 }
 
-// Inspect describes a set without reading more of it than its first row.
-func Inspect(s *Set) Info {
+// Inspect describes a set and shows row at, which must be one of the set's. It reads no more
+// than that row and the first ones.
+func Inspect(s *Set, at int) Info {
 	info := Info{
 		Path: s.path, Format: s.Format(), Rows: s.Len(), Bytes: s.bytes,
-		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), Notes: s.Notes(), Warnings: s.Warnings(),
+		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), At: at, Notes: s.Notes(), Warnings: s.Warnings(),
+	}
+	if suspect, _ := s.Overlooked(); suspect != "" {
+		info.Warnings = append(info.Warnings, suspect)
 	}
 	for i, f := range s.files {
 		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
 	}
 	for _, column := range []string{s.layouts[0].input, s.layouts[0].system} {
-		if column != "" {
+		if slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == column }) {
 			info.More = append(info.More, column)
 		}
 	}
-	if row, err := s.Row(0); err != nil {
-		info.FirstErr = err.Error()
+	if row, err := s.Row(at); err != nil {
+		info.RowErr = err.Error()
 	} else {
-		info.First = &row
+		info.Row = &row
 	}
 	return info
 }
@@ -72,24 +78,26 @@ func (in Info) String() string {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)
 		if role := used[c.Name]; role != "" {
 			fmt.Fprintf(&b, "  <- %s", role)
+		} else {
+			b.WriteString("  not read")
 		}
 		b.WriteByte('\n')
 	}
-	b.WriteString("row 0\n")
-	if in.First == nil {
-		fmt.Fprintf(&b, "  cannot be used: %s\n", in.FirstErr)
+	fmt.Fprintf(&b, "row %d\n", in.At)
+	if in.Row == nil {
+		fmt.Fprintf(&b, "  cannot be used: %s\n", in.RowErr)
 	} else {
-		for _, m := range in.First.Messages {
+		for _, m := range in.Row.Messages {
 			fmt.Fprintf(&b, "  %-10s %s\n", m.Role, preview(m.Content, 100))
 		}
-		if n := len(in.First.PromptIDs); n > 0 {
+		if n := len(in.Row.PromptIDs); n > 0 {
 			fmt.Fprintf(&b, "  %-10s %d tokens\n", "prompt", n)
 		}
-		if in.First.Teacher != "" {
-			fmt.Fprintf(&b, "  %-10s %s\n", "TEACHER", preview(in.First.Teacher, 100))
+		if in.Row.Teacher != "" {
+			fmt.Fprintf(&b, "  %-10s %s\n", "TEACHER", preview(in.Row.Teacher, 100))
 		}
-		if in.First.Response != "" {
-			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", preview(in.First.Response, 100))
+		if in.Row.Response != "" {
+			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", preview(in.Row.Response, 100))
 		}
 	}
 	for _, n := range in.Notes {

@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -163,8 +164,7 @@ func (s *jsonSource) index() error {
 	return nil
 }
 
-// noteTurn adds the keys of a list's first element, if that is an object, to
-// those of the column's turns.
+// noteTurn adds the keys of a list's objects to those of the column's turns.
 func (s *jsonSource) noteTurn(column string, value json.RawMessage) {
 	var list []json.RawMessage
 	if json.Unmarshal(value, &list) != nil || len(list) == 0 || list[0][0] != '{' {
@@ -173,12 +173,17 @@ func (s *jsonSource) noteTurn(column string, value json.RawMessage) {
 	if s.turns == nil {
 		s.turns = map[string][]string{}
 	}
-	_ = eachKey(list[0], func(key string, _ json.RawMessage) error { // a fault is told with its row
-		if !slices.Contains(s.turns[column], key) {
-			s.turns[column] = append(s.turns[column], key)
+	for _, turn := range list {
+		if turn[0] != '{' {
+			return
 		}
-		return nil
-	})
+		_ = eachKey(turn, func(key string, value json.RawMessage) error { // a fault is told with its row
+			if !slices.Contains(s.turns[column], key) && string(value) != "null" {
+				s.turns[column] = append(s.turns[column], key)
+			}
+			return nil
+		})
+	}
 }
 
 func (s *jsonSource) turnKeys(column string) []string { return s.turns[column] }
@@ -274,12 +279,17 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 		switch key {
 		case "":
 		case cols.Content:
-			raw.turns, err = cols.jsonTurns(key, value)
-			raw.turnsOK = err == nil
+			var c conversation
+			c, err = cols.jsonTurns(key, value)
+			raw.take(c, err == nil)
 		case cols.Teacher:
-			if cols.format == FormatPromptCompletion && value[0] == '[' {
-				raw.answer, err = cols.jsonTurns(key, value)
-				raw.answerOK = err == nil
+			if cols.answersInTurns() && (value[0] == '[' || value[0] == '{') {
+				if value[0] == '{' { // the answer's turn alone
+					value = slices.Concat([]byte("["), value, []byte("]"))
+				}
+				var c conversation
+				c, err = cols.jsonTurns(key, value)
+				raw.takeAnswer(c, err == nil)
 				break
 			}
 			raw.teacher, err = jsonText(key, value)
@@ -302,6 +312,12 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 			raw.promptIDs, err = jsonIDs(key, value)
 		case cols.ResponseIDs:
 			raw.responseIDs, err = jsonIDs(key, value)
+		case "content", "messages", "conversations", "conversation", "prompt", "instruction", "question":
+			raw.elsewhere = key
+		default:
+			if slices.Contains(cols.watched, key) && !jsonBlank(value) {
+				raw.unread = append(raw.unread, key)
+			}
 		}
 		return err
 	})
@@ -342,6 +358,9 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 		}
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
+			if text := err.Error(); strings.HasPrefix(text, "invalid character 'N'") || strings.HasPrefix(text, "invalid character 'I'") || strings.HasSuffix(text, "in numeric literal") {
+				return fmt.Errorf("key %q: %v: %w: NaN and Infinity are not JSON: write null", key, err, jsonFault(err))
+			}
 			return fmt.Errorf("key %q: %v: %w", key, err, jsonFault(err))
 		}
 		if seen[key] {
@@ -375,66 +394,196 @@ func jsonText(column string, value json.RawMessage) (text, error) {
 	return text{s, true}, nil
 }
 
+// jsonBlank reports whether a value says nothing: null, a blank text, an empty list or object.
+func jsonBlank(value json.RawMessage) bool {
+	switch value[0] {
+	case 'n':
+		return true
+	case '[', '{':
+		return len(bytes.TrimSpace(value[1:len(value)-1])) == 0
+	case '"':
+		t, err := jsonText("", value)
+		return err == nil && strings.TrimSpace(t.s) == ""
+	}
+	return false
+}
+
 // jsonTurns reads a conversation: a list of objects with role and content, or
 // one string.
-func (l layout) jsonTurns(column string, value json.RawMessage) ([]Message, error) {
+func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation, err error) {
 	if value[0] == '"' {
 		s, err := jsonText(column, value)
-		return l.stringTurns(s.s), err
+		if err != nil {
+			return c, err
+		}
+		return l.stringTurns(column, s.s)
 	}
 	var list []json.RawMessage
 	if value[0] != '[' {
-		return nil, &rowFault{column, preview(string(value), 20), "neither a list of turns nor a string", fmt.Sprintf(`write [{"%s": ..., "%s": ...}]`, l.role, l.text)}
+		return c, &rowFault{column, preview(string(value), 20), "neither a list of turns nor a string", fmt.Sprintf(`write [{"%s": ..., "%s": ...}]`, l.role, l.text)}
 	}
 	var room [8]json.RawMessage
 	if scanned, ok := scanList(room[:0], value); ok {
 		list = scanned
 	} else if err := json.Unmarshal(value, &list); err != nil {
-		return nil, &rowFault{column, "", err.Error(), ""}
+		return c, &rowFault{column, "", err.Error(), ""}
 	}
-	turns := make([]Message, len(list))
+	c.turns = make([]Message, 0, len(list))
 	for i, turn := range list {
-		var role, content text
+		var t rawTurn
 		err := eachKey(turn, func(key string, value json.RawMessage) (err error) {
 			switch {
 			case string(value) == "null":
 			case key == l.role:
-				role, err = jsonText(key, value)
+				t.role, err = jsonText(key, value)
+			case key == l.text && value[0] == '[':
+				t.content, t.part, err = jsonParts(key, value)
 			case key == l.text:
-				content, err = jsonText(key, value)
+				t.content, err = jsonText(key, value)
+			case key == weightKey:
+				w, fault := strconv.ParseFloat(string(value), 64)
+				t.unlearned = fault == nil && w == 0
+			case slices.Contains(callKeys, key) && !jsonBlank(value):
+				t.calls = key
+			case slices.Contains(maybeTurn, key) && !jsonBlank(value):
+				t.unread = append(t.unread, key)
 			}
 			return err
 		})
 		if err != nil {
-			return nil, &rowFault{column, "turn " + strconv.Itoa(i), err.Error(), ""}
+			return c, &rowFault{column, "turn " + strconv.Itoa(i), err.Error(), ""}
 		}
-		if turns[i], err = l.makeTurn(column, i, role, content); err != nil {
-			return nil, err
+		if err := c.add(l, column, t); err != nil {
+			return c, err
 		}
 	}
-	return turns, nil
+	return c, nil
 }
 
-// makeTurn builds turn i and refuses one without role or content.
-func (l layout) makeTurn(column string, i int, role, content text) (Message, error) {
-	switch {
-	case !role.ok:
-		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no " + l.role, "each turn needs " + l.role + " and " + l.text}
-	case !content.ok:
-		return Message{}, &rowFault{column, "turn " + strconv.Itoa(i), "has no " + l.text, "each turn needs " + l.role + " and " + l.text}
+// jsonParts joins the texts of a content in parts, as endpoints take them. part is the type
+// of the first part that is no text; "" if all are.
+func jsonParts(key string, value json.RawMessage) (joined text, part string, err error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(value, &list); err != nil {
+		return joined, "", err
 	}
-	return Message{Role: role.s, Content: content.s}, nil
+	for _, p := range list {
+		if p[0] == '"' {
+			t, err := jsonText(key, p)
+			if err != nil {
+				return joined, "", err
+			}
+			joined = text{joined.s + t.s, true}
+			continue
+		}
+		var t, kind text
+		if err := eachKey(p, func(key string, value json.RawMessage) (err error) {
+			switch {
+			case string(value) == "null":
+			case key == "text":
+				t, err = jsonText(key, value)
+			case key == "type":
+				kind, err = jsonText(key, value)
+			}
+			return err
+		}); err != nil {
+			return joined, "", err
+		}
+		if !textPart(kind, t) {
+			return joined, cmp.Or(kind.s, "unknown"), nil
+		}
+		joined = text{joined.s + t.s, true}
+	}
+	return joined, "", nil
+}
+
+// textPart reports whether a part of a content is text.
+func textPart(kind, t text) bool {
+	return t.ok && slices.Contains([]string{"text", "input_text", "output_text", ""}, kind.s)
+}
+
+// rawTurn is a turn as the file has it.
+type rawTurn struct {
+	role, content text
+	part          string   // type of a part of the content that is no text; "" is none
+	calls         string   // key under which the turn calls tools; "" is none
+	unlearned     bool     // weight 0
+	unread        []string // watched keys that say something
+}
+
+// conversation is turns with what a Message does not carry.
+type conversation struct {
+	turns     []Message
+	unlearned bool     // of the last turn
+	unread    []string // watched keys of some turn, as COLUMN[].KEY
+}
+
+// add appends a turn and refuses one that cannot be used.
+func (c *conversation) add(l layout, column string, t rawTurn) error {
+	turn := "turn " + strconv.Itoa(len(c.turns))
+	needs := fmt.Sprintf("each turn needs %s and %s", l.role, l.text)
+	switch {
+	case !t.role.ok:
+		return &rowFault{column, turn, "has no " + l.role, needs}
+	case t.calls != "":
+		return &rowFault{column, turn, "has " + t.calls + ", which gad does not read", "remove the row"}
+	case t.part != "":
+		return &rowFault{column, turn, fmt.Sprintf("its %s has a part of type %q, and only text is read", l.text, t.part), "remove the row"}
+	case !t.content.ok:
+		return &rowFault{column, turn, "has no " + l.text, needs}
+	}
+	c.turns = append(c.turns, Message{Role: t.role.s, Content: t.content.s})
+	c.unlearned = t.unlearned
+	for _, key := range t.unread {
+		if name := column + "[]." + key; !slices.Contains(c.unread, name) {
+			c.unread = append(c.unread, name)
+		}
+	}
+	return nil
+}
+
+// take makes a conversation the row's prompt.
+func (r *rawRow) take(c conversation, ok bool) {
+	r.turns, r.turnsOK, r.unlearned, r.unread = c.turns, ok, c.unlearned, append(r.unread, c.unread...)
+}
+
+// takeAnswer makes turns the row's answer.
+func (r *rawRow) takeAnswer(c conversation, ok bool) {
+	r.answer, r.answerOK, r.unread = c.turns, ok, append(r.unread, c.unread...)
 }
 
 // stringTurns makes turns of a conversation that is stored as one string: a
 // JSON list of turns, if it is one, and otherwise what the user said.
-func (l layout) stringTurns(s string) []Message {
-	if t := strings.TrimSpace(s); strings.HasPrefix(t, "[") && json.Valid([]byte(t)) {
-		if turns, err := l.jsonTurns("", json.RawMessage(t)); err == nil && len(turns) > 0 {
-			return turns
-		}
+func (l layout) stringTurns(column, s string) (conversation, error) {
+	t := strings.TrimSpace(s)
+	switch {
+	case strings.HasPrefix(t, "[{'"): // what str() makes of a list of dicts
+		return conversation{}, &rowFault{column, preview(t, 40), "a conversation as Python prints it, not text", "write it as JSON (json.dumps)"}
+	case !strings.HasPrefix(t, "[") || !json.Valid([]byte(t)):
+		return conversation{turns: []Message{{Role: "user", Content: s}}}, nil
 	}
-	return []Message{{Role: "user", Content: s}}
+	keys := turnKeysOf(t)
+	has := func(key string) bool { return slices.Contains(keys, key) }
+	switch {
+	case has(l.role) || has(l.text):
+		return l.jsonTurns(column, json.RawMessage(t))
+	case has("from") && has("value") || has("role") && has("content"):
+		return conversation{}, &rowFault{column, preview(t, 40), "its turns have the keys " + quoted(keys), renamed(column, keys)}
+	}
+	return conversation{turns: []Message{{Role: "user", Content: s}}}, nil
+}
+
+// turnKeysOf are the keys of the first element of a JSON list, if it is an object.
+func turnKeysOf(list string) (keys []string) {
+	var elems []json.RawMessage
+	if json.Unmarshal([]byte(list), &elems) != nil || len(elems) == 0 || elems[0][0] != '{' {
+		return nil
+	}
+	_ = eachKey(elems[0], func(key string, _ json.RawMessage) error {
+		keys = append(keys, key)
+		return nil
+	})
+	return keys
 }
 
 func jsonIDs(column string, value json.RawMessage) ([]int32, error) {

@@ -61,7 +61,7 @@ func (k Keep) warn(format string, args ...any) {
 
 const (
 	keptSuffix = ".rows"
-	keptMagic  = "gadrows\x03" // the last byte is the version: raise it when rows are read or kept otherwise
+	keptMagic  = "gadrows\x04" // the last byte is the version: raise it when rows are read or kept otherwise
 	entrySize  = 44
 	footSize   = 92
 	keepFree   = 1 << 30   // bytes of the disk that are left to others
@@ -82,8 +82,12 @@ type entry struct {
 	sum  uint32 // of the record
 }
 
-// unfinishedBit, in the length of an answer, says that it is unfinished.
-const unfinishedBit = 1 << 31
+// Bits in the lengths: unfinishedBit in an answer's says that it is unfinished, lostBit in
+// a prompt's that a text of the row has characters without a token.
+const (
+	unfinishedBit = 1 << 31
+	lostBit       = 1 << 31
+)
 
 // appendEntry writes e with a checksum of its own.
 func appendEntry(b []byte, e entry) []byte {
@@ -92,8 +96,11 @@ func appendEntry(b []byte, e entry) []byte {
 	b = le.AppendUint64(b, uint64(e.at))
 	b = le.AppendUint32(b, uint32(e.size))
 	b = le.AppendUint32(b, e.sum)
-	b = le.AppendUint32(b, uint32(e.Prompt))
-	answer := uint32(e.Answer)
+	prompt, answer := uint32(e.Prompt), uint32(e.Answer)
+	if e.Lost {
+		prompt |= lostBit
+	}
+	b = le.AppendUint32(b, prompt)
 	if e.Unfinished {
 		answer |= unfinishedBit
 	}
@@ -109,8 +116,9 @@ func readEntry(b []byte) (e entry, err error) {
 		return e, damaged("an entry's checksum is wrong")
 	}
 	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
-	answer := le.Uint32(b[20:])
-	e.Prompt, e.Answer, e.Unfinished = int(le.Uint32(b[16:])), int(answer&^unfinishedBit), answer&unfinishedBit != 0
+	prompt, answer := le.Uint32(b[16:]), le.Uint32(b[20:])
+	e.Prompt, e.Lost = int(prompt&^lostBit), prompt&lostBit != 0
+	e.Answer, e.Unfinished = int(answer&^unfinishedBit), answer&unfinishedBit != 0
 	e.PromptKey, e.RowKey = le.Uint64(b[24:]), le.Uint64(b[32:])
 	return e, nil
 }

@@ -12,12 +12,14 @@ const (
 	FormatAuto             = "auto"              // what the columns look like
 	FormatMessages         = "messages"          // a conversation of {role, content} turns, or a prompt; the answer in it or beside it
 	FormatShareGPT         = "sharegpt"          // conversations: {from, value} turns; the last of gpt is the answer
-	FormatAlpaca           = "alpaca"            // instruction, input, output
+	FormatAlpaca           = "alpaca"            // instruction, input or context, output or response
+	FormatQA               = "qa"                // question, answer and their like
 	FormatPromptCompletion = "prompt_completion" // prompt, completion: text, or turns
+	FormatPreference       = "preference"        // prompt, chosen, rejected: text, or turns; chosen is the answer
 )
 
 // RowFormats are the values of Options.Format.
-var RowFormats = []string{FormatAuto, FormatMessages, FormatShareGPT, FormatAlpaca, FormatPromptCompletion}
+var RowFormats = []string{FormatAuto, FormatMessages, FormatShareGPT, FormatAlpaca, FormatQA, FormatPromptCompletion, FormatPreference}
 
 // Options say how the files of a set are read.
 type Options struct {
@@ -45,8 +47,12 @@ type layout struct {
 	Columns
 	format     string // one of RowFormats but FormatAuto
 	role, text string // keys of a turn
-	input      string // column with more of the prompt: Alpaca
-	system     string // column with a system turn: ShareGPT, Alpaca
+	input      string // column with more of the prompt
+	system     string // column with a system message
+
+	// watched are columns that are not read although they may change what the answer
+	// means. Their rows are counted: see rawRow.unread.
+	watched []string
 }
 
 // reads reports whether a column is read.
@@ -54,10 +60,34 @@ func (l layout) reads(column string) bool {
 	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs, l.ID, l.Finish, l.input, l.system}, column)
 }
 
+// maybePrompt are columns of which the answer may speak: what the teacher saw or thought
+// beside the prompt. Where no format reads them, they are watched.
+var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message", "history", "tools", "functions", "documents", "passage", "images", "image",
+	"audio", "reasoning_content", "reasoning", "thinking"}
+
+// callKeys are the keys of a turn that calls tools. A row with one is refused: without the
+// call neither the turn nor those after it mean what they say.
+var callKeys = []string{"tool_calls", "function_call"}
+
+// weightKey is the key of a turn by which OpenAI's files, and others, say that an answer is
+// not to be learned: 0.
+const weightKey = "weight"
+
+// maybeTurn are the keys of a turn that are watched as maybePrompt is.
+var maybeTurn = []string{"reasoning_content", "reasoning", "thinking", "images", "image", "audio", "tools"}
+
+// answersTo are the columns of FormatQA: the answers to each kind of question, the likeliest
+// first.
+var answersTo = map[string][]string{
+	"question": {"answer", "response", "solution"},
+	"query":    {"response", "answer"},
+	"problem":  {"solution", "answer"},
+}
+
 // nearContent and nearTeacher are other names that people give to the two columns.
 var (
-	nearContent = []string{"messages", "conversations", "conversation", "message", "dialog", "dialogue", "chat", "turns", "prompt", "instruction", "question", "query", "problem", "user", "input", "text"}
-	nearTeacher = []string{"teacher", "teacher_answer", "answer", "output", "completion", "response", "assistant", "chosen", "solution", "target", "label"}
+	nearContent = []string{"messages", "conversations", "conversation", "message", "dialog", "dialogue", "chat", "turns", "prompt", "instruction", "question", "query", "problem", "user", "human", "input", "inputs", "text"}
+	nearTeacher = []string{"teacher", "teacher_answer", "answer", "output", "completion", "response", "assistant", "bot", "chosen", "solution", "target", "targets", "label"}
 )
 
 func quoted(names []string) string {
@@ -72,8 +102,10 @@ func quoted(names []string) string {
 // note says what was found where that was not asked for.
 func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	var names []string
+	types := map[string]string{}
 	for _, c := range src.schema() {
 		names = append(names, c.Name)
+		types[c.Name] = c.Type
 	}
 	has := func(name string) bool { return name != "" && slices.Contains(names, name) }
 	defaults := DefaultColumns()
@@ -85,6 +117,10 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 			*column = append(among(names, own...), own[0])[0]
 		}
 	}
+	fromValue := func(column string) bool {
+		keys := src.turnKeys(column)
+		return slices.Contains(keys, "from") && slices.Contains(keys, "value") && !slices.Contains(keys, "role")
+	}
 	found := false
 	if l.format == FormatAuto {
 		found = l.Content == defaults.Content && !has(l.Content) && !has(l.PromptIDs)
@@ -94,15 +130,21 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 			if found {
 				l.Content = several[0]
 			}
-			if keys := src.turnKeys(l.Content); slices.Contains(keys, "from") && slices.Contains(keys, "value") && !slices.Contains(keys, "role") {
+			if fromValue(l.Content) {
 				l.format, found = FormatShareGPT, true
 			}
 		case len(several) > 1:
 			return l, "", fmt.Errorf("columns %s: each may be the conversation: choose with --content-key %s (data.content_key)", quoted(several), several[0])
+		case has("chosen") && has("rejected"):
+			l.format = FormatPreference
 		case has("prompt") && has("completion"):
 			l.format = FormatPromptCompletion
-		case has("instruction") && has("output"):
+		case has("instruction"):
 			l.format = FormatAlpaca
+		case has("question"), has("query"), has("problem"):
+			l.format = FormatQA
+		case has("prompt"):
+			l.format = FormatPromptCompletion
 		default:
 			l.format = FormatMessages
 		}
@@ -111,15 +153,35 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	case FormatMessages:
 		instead(&l.Content, defaults.Content, "content", "messages")
 	case FormatShareGPT:
-		l.role, l.text, l.system = "from", "value", "system"
+		l.role, l.text = "from", "value"
 		instead(&l.Content, defaults.Content, "conversations", "conversation", "content")
 	case FormatAlpaca:
-		l.input, l.system = "input", "system"
+		l.input = "input"
+		if !has("input") && has("context") {
+			l.input = "context"
+		}
 		instead(&l.Content, defaults.Content, "instruction")
-		instead(&l.Teacher, defaults.Teacher, "teacher_response", "output")
+		instead(&l.Teacher, defaults.Teacher, "teacher_response", "output", "response")
+	case FormatQA:
+		l.input = "context"
+		instead(&l.Content, defaults.Content, "question", "query", "problem")
+		instead(&l.Teacher, defaults.Teacher, append([]string{"teacher_response"}, answersTo[l.Content]...)...)
 	case FormatPromptCompletion:
 		instead(&l.Content, defaults.Content, "prompt")
-		instead(&l.Teacher, defaults.Teacher, "teacher_response", "completion")
+		instead(&l.Teacher, defaults.Teacher, "teacher_response", "completion", "response")
+	case FormatPreference:
+		instead(&l.Content, defaults.Content, "prompt", "chosen")
+		if !has(l.Content) && has("chosen") {
+			l.Content = "chosen"
+		}
+		if l.Content == "chosen" && types["chosen"] != "list" && len(src.turnKeys("chosen")) == 0 {
+			return l, "", fmt.Errorf("column %q: preference data whose prompt stands in the text of the answers: write the prompt in a column \"prompt\" and the answers without it", l.Content)
+		} else if l.Content != "chosen" {
+			instead(&l.Teacher, defaults.Teacher, "chosen")
+		}
+		if fromValue("chosen") || fromValue(l.Content) {
+			l.role, l.text = "from", "value"
+		}
 	default:
 		return l, "", fmt.Errorf("format %q: use %s (setting data.format)", l.format, strings.Join(RowFormats, ", "))
 	}
@@ -127,30 +189,90 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		return l, "", o.noContent(l, src)
 	}
 	if keys := src.turnKeys(l.Content); len(keys) > 0 && !slices.Contains(keys, l.role) && !slices.Contains(keys, l.text) {
-		hint := "rename them"
-		if slices.Contains(keys, "from") && slices.Contains(keys, "value") {
-			hint = "give --format sharegpt (data.format=sharegpt)"
-		} else if slices.Contains(keys, "role") && slices.Contains(keys, "content") {
-			hint = "give --format messages (data.format=messages)"
+		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s", l.Content, quoted(keys), l.role, l.text, renamed(l.Content, keys))
+	}
+	for _, name := range []string{"system", "system_prompt", "system_message"} {
+		if l.system == "" && has(name) && !l.reads(name) {
+			l.system = name
 		}
-		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s", l.Content, quoted(keys), l.role, l.text, hint)
+	}
+	if l.Response == l.Teacher {
+		l.Response = "" // it is the teacher's
 	}
 	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs, &l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system} {
 		if !has(*column) {
-			*column = ""
+			if late := column == &l.input; !late || !anyKey(src) { // it may come after the rows that were looked at
+				*column = ""
+			}
 			continue
 		}
 		if first := slices.Index(names, *column); slices.Contains(names[first+1:], *column) {
-			return l, "", fmt.Errorf("column %q: appears twice: %w", *column, ErrCorrupt)
+			return l, "", fmt.Errorf("column %q: appears twice: rename or remove one", *column)
 		}
 	}
 	if l.Response != "" {
 		l.Finish = "" // it is the given answer's, as gad generate writes it
 	}
+	for _, name := range maybePrompt {
+		if !l.reads(name) && (has(name) || anyKey(src)) {
+			l.watched = append(l.watched, name)
+		}
+	}
 	if found {
-		note = fmt.Sprintf("read as %s: prompt from column %q, %s (data.format=%s)", l.format, l.Content, l.whereAnswer(), l.format)
+		note = fmt.Sprintf("read as %s: prompt from column %q%s, %s (data.format=%s)", l.format, l.Content, l.andMore(has), l.whereAnswer(), l.format)
+	} else if l.system != "" {
+		note = fmt.Sprintf("system message from column %q", l.system)
 	}
 	return l, note, nil
+}
+
+// anyKey reports whether rows may have columns that the schema does not name: JSON, whose
+// schema is that of its first rows.
+func anyKey(src source) bool { return src.format() == "jsonl" || src.format() == "json" }
+
+// andMore names the other columns that are read.
+func (l layout) andMore(has func(string) bool) string {
+	more := ""
+	if has(l.input) {
+		more += fmt.Sprintf(" and %q", l.input)
+	}
+	if l.system != "" {
+		more += fmt.Sprintf(", system message from %q", l.system)
+	}
+	if l.Response != "" {
+		more += fmt.Sprintf(", a student's answer from %q", l.Response)
+	}
+	return more
+}
+
+// readsMore is the way to have watched columns read, where there is one.
+func (l layout) readsMore(watched []string) string {
+	for _, format := range []struct{ content, format string }{{"instruction", FormatAlpaca}, {"question", FormatQA}} {
+		if l.Content == format.content && l.format == FormatMessages && len(among(watched, "input", "context")) > 0 {
+			return fmt.Sprintf(": give --format %s (data.format=%s)", format.format, format.format)
+		}
+	}
+	return ": put what matters into the prompt"
+}
+
+// renamed is the way out for a column of turns whose keys have other names.
+func renamed(column string, keys []string) string {
+	switch {
+	case slices.Contains(keys, "from") && slices.Contains(keys, "value"):
+		return "give --format sharegpt (data.format=sharegpt)"
+	case slices.Contains(keys, "role") && slices.Contains(keys, "content"):
+		return "give --format messages (data.format=messages)"
+	}
+	who, what := among(keys, "role", "from", "speaker", "author", "sender", "user", "name", "type"), among(keys, "content", "value", "text", "message", "utterance", "body", "data")
+	if len(who) > 0 && len(what) > 0 {
+		return fmt.Sprintf("rename them: jq -c '.%s |= map({role: .%s, content: .%s})' OLD > NEW", column, who[0], what[0])
+	}
+	return "rename them"
+}
+
+// answersInTurns reports whether the teacher's column may be a list of turns.
+func (l layout) answersInTurns() bool {
+	return l.format == FormatPromptCompletion || l.format == FormatPreference
 }
 
 // whereAnswer says where the teacher's answers stand.
@@ -160,6 +282,8 @@ func (l layout) whereAnswer() string {
 		return fmt.Sprintf("teacher's answer from column %q", l.Teacher)
 	case l.format == FormatShareGPT:
 		return "teacher's answer is its last turn of gpt"
+	case l.format == FormatAlpaca || l.format == FormatQA || l.format == FormatPromptCompletion:
+		return "without a column of the teacher's answers"
 	}
 	return "teacher's answer is its last assistant turn"
 }
@@ -184,21 +308,40 @@ func (o Options) noContent(l layout, src source) error {
 		}
 	}
 	hint := "name the column of the conversations with --content-key NAME (data.content_key)"
-	if near := among(names, nearContent...); len(near) > 0 {
-		flags, settings := "--content-key "+near[0], "data.content_key="+near[0]
-		answers := slices.DeleteFunc(among(names, nearTeacher...), func(n string) bool { return n == near[0] })
+	near := alike(names, nearContent)
+	if len(near) > 0 {
+		flags, settings, read := "--content-key "+near[0], "data.content_key="+near[0], near[:1]
+		answers := slices.DeleteFunc(alike(names, nearTeacher), func(n string) bool { return n == near[0] })
 		if !slices.Contains(names, l.Teacher) && len(answers) > 0 {
-			flags, settings = flags+" --teacher-key "+answers[0], settings+" data.teacher_key="+answers[0]
+			flags, settings, read = flags+" --teacher-key "+answers[0], settings+" data.teacher_key="+answers[0], append(read, answers[0])
 		}
 		hint = fmt.Sprintf("did you mean %s (%s)?", flags, settings)
+		if lost := slices.DeleteFunc(among(names, maybePrompt...), func(n string) bool { return slices.Contains(read, n) }); len(lost) > 0 {
+			hint += fmt.Sprintf(" The student would not see %s", quoted(lost))
+		}
 	}
-	if o.Format != FormatAuto {
+	switch {
+	case o.Format != FormatAuto:
 		return fmt.Errorf("columns %s: no %q among them, which data.format=%s reads: leave out --format, or name the column with --content-key NAME (data.content_key)", quoted(names), l.Content, l.format)
-	}
-	if inside != "" && rowsIn(src) == 1 && src.format() == "jsonl" && len(among(names, nearContent...)) == 0 {
+	case len(among(names, "input", "preferred_output", "non_preferred_output")) == 3:
+		hint = "they are preference data as OpenAI has it: keep the preferred answers, jq -c '{messages: (.input.messages + .preferred_output)}' OLD > NEW"
+		return fmt.Errorf("columns %s: %s", quoted(names), hint)
+	case inside != "" && rowsIn(src) == 1 && src.format() == "jsonl" && len(near) == 0:
 		hint = fmt.Sprintf("if the rows are inside of %q: jq -c '.%s[]' OLD > NEW", inside, inside)
 	}
 	return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s", quoted(names), l.Content, hint)
+}
+
+// alike returns the names that are wanted in any case of letters, in the order of wanted.
+func alike(names, wanted []string) (found []string) {
+	for _, w := range wanted {
+		for _, n := range names {
+			if strings.EqualFold(n, w) {
+				found = append(found, n)
+			}
+		}
+	}
+	return found
 }
 
 // NeedTeacher refuses a set whose rows carry no teacher answers.
@@ -206,17 +349,28 @@ func (s *Set) NeedTeacher() error {
 	if s.HasTeacher() {
 		return nil
 	}
-	if l := s.layouts[0]; l.format == FormatShareGPT {
-		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt, which is the teacher's answer", s.path, l.Content)
+	if _, _, err := s.read(0); err != nil { // why there is none
+		return fmt.Errorf("%w (gad data validate lists all such rows)", err)
 	}
+	l := s.layouts[0]
 	var names []string
 	for _, c := range s.columns {
-		if c.Name != s.has.Content {
+		if c.Name != l.Content {
 			names = append(names, c.Name)
 		}
 	}
+	switch nested := among(names, "chosen", "instances", "answers"); {
+	case len(nested) > 0 && nested[0] == "chosen" && l.format == FormatShareGPT:
+		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt: if the teacher's answers are the turns in \"chosen\": jq -c '.%s += [.chosen]' OLD > NEW", s.path, l.Content, l.Content)
+	case l.format == FormatShareGPT:
+		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt, which is the teacher's answer", s.path, l.Content)
+	case len(nested) > 0 && nested[0] == "instances" && l.format == FormatAlpaca:
+		return fmt.Errorf("data: %s: has no answers but those inside of \"instances\": jq -c '{instruction} + .instances[]' OLD > NEW", s.path)
+	case len(nested) > 0 && nested[0] == "answers" && l.format == FormatQA:
+		return fmt.Errorf("data: %s: has no answers but those inside of \"answers\": write one as a text in a column \"answer\"", s.path)
+	}
 	hint := ""
-	if near := among(names, nearTeacher...); len(near) > 0 {
+	if near := alike(names, nearTeacher); len(near) > 0 {
 		hint = fmt.Sprintf(", such as data.teacher_key=%s", near[0])
 	}
 	return fmt.Errorf("data: %s: column %q is missing: name the teacher's column with data.teacher_key%s", s.path, s.opt.Columns.Teacher, hint)
@@ -239,30 +393,53 @@ func (l layout) assemble(raw rawRow) (Row, *rowFault) {
 		if column == "" {
 			column = l.PromptIDs
 		}
+		if raw.elsewhere != "" {
+			return row, &rowFault{column, "null", fmt.Sprintf("the row has no prompt but that in column %q, and other rows have theirs in %q", raw.elsewhere, column), "write all rows alike, or in a file for each kind"}
+		}
 		return row, &rowFault{column, "null", "the row has no prompt", "remove the row"}
 	}
-	if raw.answerOK {
-		if len(raw.answer) != 1 || raw.answer[0].Role != "assistant" {
-			return row, &rowFault{l.Teacher, fmt.Sprintf("%d turns", len(raw.answer)), "the answer must be one assistant turn", "keep that turn alone"}
-		}
-		row.Teacher = raw.answer[0].Content
-	}
-	if l.format == FormatShareGPT {
-		for i, m := range raw.turns {
-			if name, ok := roleNames[m.Role]; ok {
-				raw.turns[i].Role = name
+	if l.role == "from" {
+		for _, turns := range [][]Message{raw.turns, raw.answer} {
+			for i, m := range turns {
+				if name, ok := roleNames[m.Role]; ok {
+					turns[i].Role = name
+				}
 			}
 		}
 	}
-	if strings.TrimSpace(raw.input.s) != "" && len(raw.turns) == 1 {
+	if n := len(raw.answer); raw.answerOK {
+		if l.format == FormatPreference && n > 1 && raw.answer[n-1].Role == "assistant" { // the whole conversation
+			if k := len(raw.turns); k > n-1 || !slices.Equal(raw.answer[n-1-k:n-1], raw.turns) {
+				return row, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n), fmt.Sprintf("they do not begin with the prompt in column %q", l.Content), "keep the last turn alone"}
+			}
+			raw.turns, raw.answer = raw.answer[:n-1:n-1], raw.answer[n-1:]
+			row.Messages = raw.turns
+		}
+		if len(raw.answer) != 1 || raw.answer[0].Role != "assistant" {
+			return row, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n), "the answer must be one assistant turn", "keep that turn alone"}
+		}
+		row.Teacher = raw.answer[0].Content
+	}
+	if strings.TrimSpace(raw.input.s) != "" {
+		if len(raw.turns) != 1 {
+			return row, &rowFault{l.input, preview(raw.input.s, 40), fmt.Sprintf("has no place in a prompt of %d turns", len(raw.turns)), "put it into a turn"}
+		}
 		raw.turns[0].Content += "\n" + raw.input.s
 	}
 	if strings.TrimSpace(raw.system.s) != "" {
-		raw.turns = append([]Message{{Role: "system", Content: raw.system.s}}, raw.turns...)
-		row.Messages = raw.turns
+		if len(raw.turns) > 0 && raw.turns[0].Role == "system" && raw.turns[0].Content != raw.system.s {
+			return row, &rowFault{l.system, preview(raw.system.s, 40), "differs from the system turn " + preview(raw.turns[0].Content, 40), "keep the system message in one place only"}
+		}
+		if len(raw.turns) > 0 && raw.turns[0].Role != "system" {
+			raw.turns = append([]Message{{Role: "system", Content: raw.system.s}}, raw.turns...)
+			row.Messages = raw.turns
+		}
 	}
 	if n := len(raw.turns); n > 0 && raw.turns[n-1].Role == "assistant" {
 		last := raw.turns[n-1].Content
+		if row.Teacher == "" && raw.unlearned {
+			return row, &rowFault{l.Content, fmt.Sprintf("turn %d", n-1), "the last answer has weight 0: it is not to be learned", "remove the row, or the turns after the answer that is"}
+		}
 		if row.Teacher == "" {
 			row.Teacher = last
 		}

@@ -46,6 +46,44 @@ type parquetField struct {
 	leaves                     [2]*parquet.Column // text: value; turns: role and content, or key and value; ids: element
 	defList, defElem, defEntry int
 	repElem                    int // repetition level at which a new element begins
+
+	extras    []parquetExtra  // of turns
+	parts     *parquet.Column // text of the parts of a turn's content, where it is in parts
+	partTypes *parquet.Column // their types; nil is all text
+	defPart   int             // definition level from which on there is a part
+}
+
+// parquetExtra is a key of turns, or a column, of which is only asked whether it says
+// something: weightKey, callKeys, maybeTurn and layout.watched.
+type parquetExtra struct {
+	name string
+	leaf *parquet.Column // its first
+	def  int             // definition level from which on there is something
+}
+
+// extraOf finds out at which definition level a column says something: a list has an
+// element, a struct or a value is there.
+func extraOf(c *parquet.Column) parquetExtra {
+	e := parquetExtra{name: c.Name(), def: c.MaxDefinitionLevel()}
+	list := false
+	for e.leaf = c; !e.leaf.Leaf(); e.leaf = e.leaf.Columns()[0] {
+		if e.leaf.Repeated() && !list {
+			list, e.def = true, e.leaf.MaxDefinitionLevel()
+		}
+	}
+	if e.leaf.Repeated() && !list {
+		e.def = e.leaf.MaxDefinitionLevel()
+	}
+	return e
+}
+
+// says reports whether v, a value of the extra's leaf, says something. A text must not be
+// blank.
+func (e parquetExtra) says(v leafValue) bool {
+	if e.leaf.Type().Kind() == parquet.ByteArray && v.text.ok {
+		return strings.TrimSpace(v.text.s) != ""
+	}
+	return v.def >= e.def && v.def > 0
 }
 
 type fieldKind int
@@ -56,6 +94,7 @@ const (
 	mapsField
 	idsField
 	numberField
+	watchedField
 )
 
 const (
@@ -193,9 +232,6 @@ func (s *parquetSource) turnKeys(column string) (keys []string) {
 		return nil
 	}
 	for _, part := range last.Columns() {
-		if !part.Leaf() {
-			return nil // a map
-		}
 		keys = append(keys, part.Name())
 	}
 	if slices.Equal(keys, []string{"key", "value"}) {
@@ -217,7 +253,7 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		case l.Content:
 			f, want = l.turnsOf(c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
-			if f, want = textOf(c), "a string"; f.kind == 0 && l.format == FormatPromptCompletion {
+			if f, want = textOf(c), "a string"; f.kind == 0 && l.answersInTurns() {
 				f = l.turnsOf(c)
 			}
 		case l.Response, l.input, l.system:
@@ -232,6 +268,12 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		case l.PromptIDs, l.ResponseIDs:
 			f, want = idsOf(c), "a list of integers"
 		default:
+			if slices.Contains(l.watched, c.Name()) {
+				f = parquetField{kind: watchedField, extras: []parquetExtra{extraOf(c)}}
+				if s.readable(f) == nil {
+					s.fields[c.Name()] = f
+				}
+			}
 			continue
 		}
 		if f.kind == 0 {
@@ -259,7 +301,11 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 // readable refuses a column whose compression or encoding is not read, by what
 // the footer says of it.
 func (s *parquetSource) readable(f parquetField) error {
-	for _, leaf := range f.leaves {
+	leaves := append(f.leaves[:], f.parts, f.partTypes)
+	for _, e := range f.extras {
+		leaves = append(leaves, e.leaf)
+	}
+	for _, leaf := range leaves {
 		if leaf == nil {
 			continue
 		}
@@ -316,9 +362,20 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 		return f
 	}
 	isString := func(c *parquet.Column) bool { return c != nil && c.Leaf() && c.Type().Kind() == parquet.ByteArray }
+	partsOf := func(c *parquet.Column) (f parquetField, part *parquet.Column) {
+		if c == nil || c.Leaf() {
+			return f, nil
+		}
+		f, part = descend(c, func(c *parquet.Column) bool { return isString(c.Column("text")) })
+		if f.repElem != 2 {
+			return f, nil
+		}
+		return f, part
+	}
 	for _, names := range [][2]string{{l.role, l.text}, {"key", "value"}} {
 		f, last := descend(c, func(c *parquet.Column) bool {
-			return isString(c.Column(names[0])) && isString(c.Column(names[1]))
+			_, part := partsOf(c.Column(names[1]))
+			return isString(c.Column(names[0])) && (isString(c.Column(names[1])) || part != nil && names[0] == l.role)
 		})
 		if last == nil || f.repElem != 1 {
 			continue
@@ -326,10 +383,21 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 		f.leaves = [2]*parquet.Column{last.Column(names[0]), last.Column(names[1])}
 		f.defEntry = last.MaxDefinitionLevel()
 		depth := f.leaves[0].MaxRepetitionLevel()
+		if in, part := partsOf(f.leaves[1]); part != nil && names[0] == l.role && depth == 1 {
+			f.leaves[1], f.parts, f.defPart = nil, part.Column("text"), in.defElem
+			if kind := part.Column("type"); isString(kind) && kind.MaxRepetitionLevel() == 2 {
+				f.partTypes = kind
+			}
+		}
 		switch {
-		case f.leaves[1].MaxRepetitionLevel() != depth:
+		case f.parts == nil && f.leaves[1].MaxRepetitionLevel() != depth:
 		case names[0] == l.role && depth == 1:
 			f.kind = turnsField
+			for _, key := range last.Columns() {
+				if name := key.Name(); name == weightKey || slices.Contains(callKeys, name) || slices.Contains(maybeTurn, name) {
+					f.extras = append(f.extras, extraOf(key))
+				}
+			}
 			return f
 		case names[0] == "key" && depth == 2:
 			f.kind = mapsField
@@ -599,6 +667,11 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 					out.text.ok, out.number = true, int64(v.Int32())
 				case parquet.Int64:
 					out.text.ok, out.number = true, v.Int64()
+				case parquet.Float, parquet.Double: // of a weight is only asked whether it is 0
+					out.text.ok = true
+					if v.Kind() == parquet.Float && v.Float() != 0 || v.Kind() == parquet.Double && v.Double() != 0 {
+						out.number = 1
+					}
 				}
 				if err := f(out); err != nil {
 					return err
@@ -622,10 +695,17 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 // parquetRows are the columns of a row group. The slices of a list column hold
 // the elements of all rows; first[i] to first[i+1] are those of row i.
 type parquetRows struct {
-	lay   layout
-	text  map[string][]text
-	lists map[string]*parquetList
-	bytes int64
+	lay     layout
+	text    map[string][]text
+	lists   map[string]*parquetList
+	watched []watchedRows
+	bytes   int64
+}
+
+// watchedRows says of a watched column which rows have something in it.
+type watchedRows struct {
+	column string
+	says   []bool
 }
 
 type parquetList struct {
@@ -633,6 +713,7 @@ type parquetList struct {
 	null    []bool // rows without a list
 	role    []text
 	content []text
+	more    []rawTurn // what the extras say of each element; nil without extras
 	ids     []int64
 }
 
@@ -648,6 +729,21 @@ func (s *parquetSource) load(b int) (rows, error) {
 			r.lists[name], err = s.loadList(b, n, f)
 		case mapsField:
 			r.lists[name], err = s.loadMaps(b, n, f)
+		case watchedField:
+			w := watchedRows{name, make([]bool, 0, n)}
+			err = s.leaf(b, f.extras[0].leaf, func(v leafValue) error {
+				if v.rep == 0 {
+					w.says = append(w.says, false)
+				}
+				if len(w.says) > 0 && f.extras[0].says(v) {
+					w.says[len(w.says)-1] = true
+				}
+				return nil
+			})
+			if err == nil && len(w.says) != n {
+				err = fmt.Errorf("%d values in %d rows: %w", len(w.says), n, ErrCorrupt)
+			}
+			r.watched = append(r.watched, w)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("row group %d: column %q: %w", b, name, err)
@@ -719,7 +815,81 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 		}
 		list.first, list.null = first, null
 	}
-	return list, nil
+	if f.kind == turnsField && (len(f.extras) > 0 || f.parts != nil) {
+		list.more = make([]rawTurn, len(list.role))
+	}
+	for _, e := range f.extras {
+		err := s.eachTurn(b, f, e.leaf, list, func(t *rawTurn, v leafValue) error {
+			switch {
+			case e.name == weightKey:
+				t.unlearned = v.text.ok && v.number == 0 && e.leaf.Type().Kind() != parquet.ByteArray
+			case !e.says(v):
+			case slices.Contains(callKeys, e.name):
+				t.calls = e.name
+			case !slices.Contains(t.unread, e.name):
+				t.unread = append(t.unread, e.name)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("key %q: %w", e.name, err)
+		}
+	}
+	return list, s.loadParts(b, f, list)
+}
+
+// loadParts joins the texts of contents in parts: see jsonParts.
+func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) error {
+	if f.parts == nil {
+		return nil
+	}
+	copied := 0
+	err := s.eachTurn(b, f, f.parts, list, func(t *rawTurn, v leafValue) error {
+		switch {
+		case v.def < f.defPart:
+		case !v.text.ok:
+			t.part = "unknown"
+		case !t.content.ok:
+			t.content = v.text
+		default: // a dictionary can name a long text many times
+			if copied += len(t.content.s) + len(v.text.s); copied > 4*maxRowBytes {
+				return fmt.Errorf("more than %d MiB of text in parts: %w: write smaller row groups", 4*maxRowBytes>>20, ErrCorrupt)
+			}
+			t.content.s += v.text.s
+		}
+		return nil
+	})
+	if err != nil || f.partTypes == nil {
+		return err
+	}
+	return s.eachTurn(b, f, f.partTypes, list, func(t *rawTurn, v leafValue) error {
+		if v.def >= f.defPart && !textPart(v.text, text{"", true}) {
+			t.part = v.text.s
+		}
+		return nil
+	})
+}
+
+// eachTurn reads a leaf within turns and calls do for each value with what list.more has of
+// its turn.
+func (s *parquetSource) eachTurn(b int, f parquetField, leaf *parquet.Column, list *parquetList, do func(*rawTurn, leafValue) error) error {
+	elem := -1
+	err := s.leaf(b, leaf, func(v leafValue) error {
+		if v.def < f.defElem {
+			return nil // no elements
+		}
+		if v.rep <= f.repElem {
+			elem++
+		}
+		if elem < 0 || elem >= len(list.more) {
+			return fmt.Errorf("element %d of %d: %w", elem, len(list.more), ErrCorrupt)
+		}
+		return do(&list.more[elem], v)
+	})
+	if err == nil && elem+1 != len(list.more) {
+		err = fmt.Errorf("%d elements of %d: %w", elem+1, len(list.more), ErrCorrupt)
+	}
+	return err
 }
 
 // loadMaps reads a list of maps whose keys are role and content.
@@ -750,14 +920,19 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 			return nil
 		}
 		if v.rep < 2 {
-			list.role, list.content = append(list.role, text{}), append(list.content, text{})
+			list.role, list.content, list.more = append(list.role, text{}), append(list.content, text{}), append(list.more, rawTurn{})
 		}
-		if v.def >= f.defEntry && len(list.role) > 0 {
-			switch key.s {
-			case s.lay.role:
-				list.role[len(list.role)-1] = v.text
-			case s.lay.text:
-				list.content[len(list.content)-1] = v.text
+		if last := len(list.role) - 1; v.def >= f.defEntry && last >= 0 {
+			says := strings.TrimSpace(v.text.s) != ""
+			switch {
+			case key.s == s.lay.role:
+				list.role[last] = v.text
+			case key.s == s.lay.text:
+				list.content[last] = v.text
+			case says && slices.Contains(callKeys, key.s):
+				list.more[last].calls = key.s
+			case says && slices.Contains(maybeTurn, key.s):
+				list.more[last].unread = append(list.more[last].unread, key.s)
 			}
 		}
 		return nil
@@ -783,32 +958,44 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 	}
 	raw.teacher, raw.response, raw.id = str(r.lay.Teacher), str(r.lay.Response), str(r.lay.ID)
 	raw.input, raw.system, raw.finish = str(r.lay.input), str(r.lay.system), str(r.lay.Finish)
-	if s := str(r.lay.Content); s.ok {
-		raw.turns, raw.turnsOK = r.lay.stringTurns(s.s), true
-	}
-	turns := func(column string) ([]Message, bool, error) {
+	turns := func(column string) (c conversation, ok bool, err error) {
+		if s := str(column); s.ok && column == r.lay.Content {
+			c, err = r.lay.stringTurns(column, s.s)
+			return c, err == nil, err
+		}
 		list := r.lists[column]
 		if list == nil || list.null[i] {
-			return nil, false, nil
+			return c, false, nil
 		}
 		first, last := list.first[i], list.first[i+1]
-		turns := make([]Message, 0, last-first)
+		c.turns = make([]Message, 0, last-first)
 		for j := first; j < last; j++ {
-			m, err := r.lay.makeTurn(column, int(j-first), list.role[j], list.content[j])
-			if err != nil {
-				return nil, false, err
+			var t rawTurn
+			if list.more != nil {
+				t = list.more[j]
 			}
-			turns = append(turns, m)
+			if t.role = list.role[j]; len(list.content) > 0 {
+				t.content = list.content[j]
+			}
+			if err := c.add(r.lay, column, t); err != nil {
+				return c, false, err
+			}
 		}
-		return turns, true, nil
+		return c, true, nil
 	}
-	if !raw.turnsOK {
-		if raw.turns, raw.turnsOK, err = turns(r.lay.Content); err != nil {
-			return raw, err
-		}
-	}
-	if raw.answer, raw.answerOK, err = turns(r.lay.Teacher); err != nil {
+	c, ok, err := turns(r.lay.Content)
+	if err != nil {
 		return raw, err
+	}
+	raw.take(c, ok)
+	if c, ok, err = turns(r.lay.Teacher); err != nil {
+		return raw, err
+	}
+	raw.takeAnswer(c, ok)
+	for _, w := range r.watched {
+		if w.says[i] {
+			raw.unread = append(raw.unread, w.column)
+		}
 	}
 	ids := func(column string) (out []int32) {
 		list := r.lists[column]

@@ -18,6 +18,10 @@ type Encoder interface {
 
 	// Answer returns the tokens of an answer with its end-of-turn token.
 	Answer(text string) []int32
+
+	// Lost counts the characters of text that have no token, and says what becomes of
+	// the first of them.
+	Lost(text string) (n int, first string)
 }
 
 // Limits are a run's bounds, in tokens. 0 is no bound.
@@ -49,8 +53,12 @@ const (
 	KindLastTurn    = "prompt does not end with the user"
 	KindBlank       = "blank turn"
 	KindControl     = "control characters"
-	KindReplacement = "replacement characters" // damaged before it came here
+	KindReplacement = "replacement characters"     // damaged before it came here
+	KindLost        = "characters without a token" // of the student's vocabulary
 	KindDuplicate   = "duplicate row"
+	KindUnread      = "text that is not read" // in a column, or a key of turns, that may matter
+	KindMarks       = "control tokens as text"
+	KindThinking    = "thinking in an answer"
 )
 
 var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
@@ -116,7 +124,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		text := fmt.Sprintf(format, args...)
 		add(finding{SeverityError, kind, column, text, text})
 	}
-	row, err := s.Row(i)
+	row, unread, err := s.read(i)
 	if err != nil {
 		var bad *rowFault
 		if errors.As(err, &bad) {
@@ -128,10 +136,18 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		return ex, err
 	}
 	ex.Row = row
+	for _, name := range unread {
+		what := fmt.Sprintf("column %q", name)
+		if column, key, turns := strings.Cut(name, "[]."); turns {
+			what = fmt.Sprintf("key %q of the turns in column %q", key, column)
+		}
+		text := fmt.Sprintf("%s is not read, although the answer may speak of it%s", what, s.layoutOf(i).readsMore(unread))
+		add(finding{SeverityWarning, KindUnread, name, text, text})
+	}
 
 	failed := false
 	if len(row.PromptIDs) == 0 && (training || row.Messages != nil) {
-		failed = checkTurns(row.Messages, has.Content, add)
+		failed = checkTurns(row.Messages, has.Content, enc, add)
 	}
 	if enc != nil && !failed {
 		if ex.Prompt, err = enc.Prompt(row); err != nil && len(row.PromptIDs) > 0 {
@@ -155,7 +171,8 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 			fail(KindNoTeacher, column, "no teacher answer in column %q (missing, empty or blank): write one or remove the row", column)
 		}
 	} else {
-		checkText(row.Teacher, column, add)
+		checkText(row.Teacher, column, enc, add)
+		checkThinking(row.Teacher, column, add)
 		if row.Unfinished() {
 			text := fmt.Sprintf("answer in column %q is unfinished (%s is %q): it teaches no end and makes no pair", column, has.Finish, row.Finish)
 			add(finding{SeverityWarning, KindUnfinished, column, text, text})
@@ -180,13 +197,13 @@ func checkAnswer(n int, column string, lim Limits, add func(finding)) {
 
 // checkTurns looks at a prompt's turns; it reports whether one is an error, after
 // which rendering them would only say the same in other words.
-func checkTurns(turns []Message, column string, add func(finding)) (failed bool) {
+func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) (failed bool) {
 	say := func(severity Severity, kind, format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
 		failed = failed || severity == SeverityError
 		add(finding{severity, kind, column, text, text})
 	}
-	users := 0
+	users, unknown := 0, false
 	for i, m := range turns {
 		if m.Role == "user" {
 			users++
@@ -194,10 +211,11 @@ func checkTurns(turns []Message, column string, add func(finding)) (failed bool)
 				say(SeverityWarning, KindBlank, "turn %d of column %q is a blank user turn", i, column)
 			}
 		}
-		if !slices.Contains(knownRoles, m.Role) {
+		if !unknown && !slices.Contains(knownRoles, m.Role) {
+			unknown = true // one line a row
 			say(SeverityError, KindRole, "turn %d of column %q has the unknown role %s: use %s", i, column, preview(m.Role, 20), strings.Join(knownRoles, ", "))
 		}
-		checkText(m.Content, column, add)
+		checkText(m.Content, column, enc, add)
 	}
 	switch {
 	case users == 0:
@@ -208,8 +226,9 @@ func checkTurns(turns []Message, column string, add func(finding)) (failed bool)
 	return failed
 }
 
-// checkText looks for characters that no person wrote.
-func checkText(s, column string, add func(finding)) {
+// checkText looks for characters that no person wrote, and for those that enc has no token
+// for; enc may be nil.
+func checkText(s, column string, enc Encoder, add func(finding)) {
 	warn := func(kind, format string, args ...any) {
 		add(finding{SeverityWarning, kind, column, fmt.Sprintf(format, args...), column})
 	}
@@ -220,9 +239,58 @@ func checkText(s, column string, add func(finding)) {
 		r, _ := utf8.DecodeRuneInString(s[control:])
 		warn(KindControl, "control character %U at byte %d of a text in column %q", r, control, column)
 	}
+	if mark := controlMark(s); mark != "" {
+		warn(KindMarks, "%q in a text of column %q: gad reads it as these letters, never as a control token: remove it, or write turns", mark, column)
+	}
 	if i := strings.IndexRune(s, utf8.RuneError); i >= 0 {
 		warn(KindReplacement, "U+FFFD at byte %d of a text in column %q: the text was damaged when it was made", i, column)
 	}
+	if enc == nil {
+		return
+	}
+	if n, first := enc.Lost(s); n > 0 {
+		warn(KindLost, "%s without a token in the student's vocabulary in a text in column %q (the first: %s): use a student whose tokenizer has all characters, or change the text", countOf(n, "character"), column, first)
+	}
+}
+
+// checkThinking warns of an answer in which a teacher thinks aloud: the student learns that
+// too, and it counts against data.max_response_length.
+func checkThinking(answer, column string, add func(finding)) {
+	for _, tag := range []string{"<think>", "</think>", "<thinking>"} {
+		if strings.Contains(answer, tag) {
+			add(finding{SeverityWarning, KindThinking, column, fmt.Sprintf("answer in column %q contains %s: the student learns to think aloud too, unless you cut that out", column, tag), column})
+			return
+		}
+	}
+}
+
+// marks are the control tokens of chat templates that do not begin with "<|".
+var marks = []string{"<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<\uff5c"}
+
+// controlMark returns a control token that stands in a text, as it is written; "" is none.
+// Which tokens a student has does not matter: what is text here was meant as one elsewhere.
+func controlMark(s string) string {
+	for from := 0; ; {
+		at := strings.Index(s[from:], "<|")
+		if at < 0 {
+			break
+		}
+		at += from
+		name := s[at+2 : min(len(s), at+40)]
+		if end := strings.Index(name, "|>"); end > 0 && strings.Trim(name[:end], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ -") == "" {
+			return s[at : at+2+end+2]
+		}
+		from = at + 2
+	}
+	for _, mark := range marks {
+		if strings.Contains(s, mark) {
+			return mark
+		}
+	}
+	if t := strings.TrimSpace(s); strings.HasSuffix(t, "</s>") && !strings.Contains(t, "<s>") {
+		return "</s>" // not the end of an HTML element
+	}
+	return ""
 }
 
 // rowsText names rows for a message: "row 3", "rows 3, 5 and 9", "rows 3, 5, 9 and 20 more".

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -30,6 +31,16 @@ type Column struct {
 	Type string `json:"type"`
 }
 
+// hasText reports whether the column may have text in it, by the formats' names of types.
+func (c Column) hasText() bool {
+	for _, name := range []string{"string", "byte_array", "list", "struct", "object", "map", "binary"} {
+		if strings.Contains(strings.ToLower(c.Type), name) {
+			return true
+		}
+	}
+	return false
+}
+
 // source is one open file: batches of rows that are decoded one at a time.
 type source interface {
 	format() string
@@ -57,8 +68,11 @@ type text struct {
 type rawRow struct {
 	turns       []Message
 	turnsOK     bool // the row has a conversation
+	unlearned   bool // its last turn has weight 0
 	answer      []Message
-	answerOK    bool // the teacher's answer is given as turns
+	answerOK    bool     // the teacher's answer is given as turns
+	unread      []string // watched columns, and keys of turns as COLUMN[].KEY, that have something in this row
+	elsewhere   string   // another column that may be the conversation of a row without one
 	input       text
 	system      text
 	teacher     text
@@ -195,7 +209,7 @@ func (s *Set) add(f dataFile) error {
 	s.bytes += size
 
 	var l layout
-	var notes [2]string
+	var notes [3]string
 	if rowsIn(src) > 0 {
 		if l, notes[0], err = s.opt.layoutFor(src); err == nil {
 			err = guard(func() (err error) {
@@ -207,7 +221,10 @@ func (s *Set) add(f dataFile) error {
 	if err != nil {
 		return fmt.Errorf("data: %s: %w", f.name, err)
 	}
-	for i, list := range []*[]string{&s.notes, &s.warn} { // of many shards the first says it
+	if l.format == FormatPromptCompletion && slices.ContainsFunc(src.schema(), func(c Column) bool { return c.Name == "label" && strings.HasPrefix(c.Type, "bool") }) {
+		notes[2] = `column "label" is not read: rows with false, which KTO has as bad answers, count as answers too: remove them first`
+	}
+	for i, list := range []*[]string{&s.notes, &s.warn, &s.warn} { // of many shards the first says it
 		if said := ": " + notes[i]; notes[i] != "" && !slices.ContainsFunc(*list, func(n string) bool { return strings.HasSuffix(n, said) }) {
 			*list = append(*list, f.name+said)
 		}
@@ -320,6 +337,51 @@ func (s *Set) Unread() []string {
 	return names
 }
 
+// Overlooked says which columns with text and which keys of turns no row carries: in
+// suspect those of which answers may speak, in others the rest; "" is none. It knows what the
+// schemas say, of JSON the first rows; Validate counts the suspects row by row.
+func (s *Set) Overlooked() (suspect, others string) {
+	var watched, rest []string
+	var file string
+	note := func(list *[]string, name, of string) {
+		if !slices.Contains(watched, name) && !slices.Contains(rest, name) {
+			*list = append(*list, name)
+			file = cmp.Or(file, of)
+		}
+	}
+	for k, f := range s.files {
+		l, schema := s.layouts[k], f.schema()
+		collected := slices.ContainsFunc(schema, func(c Column) bool { return c.Name == "completion_tokens" })
+		for _, c := range schema {
+			switch {
+			case collected && c.Name == "model": // the teacher's name, as WriteAnswers writes it
+			case l.format == "" || l.reads(c.Name) || !c.hasText(): // without rows there is no format
+			case slices.Contains(l.watched, c.Name):
+				note(&watched, c.Name, s.names[k])
+			default:
+				note(&rest, c.Name, s.names[k])
+			}
+		}
+		for _, key := range f.turnKeys(l.Content) {
+			name := l.Content + "[]." + key
+			switch {
+			case key == l.role || key == l.text || key == weightKey || slices.Contains(callKeys, key):
+			case slices.Contains(maybeTurn, key):
+				note(&watched, name, s.names[k])
+			default:
+				note(&rest, name, s.names[k])
+			}
+		}
+	}
+	if len(watched) > 0 {
+		suspect = fmt.Sprintf("%s: not read, although answers may speak of it: %s%s", file, quoted(watched), s.layouts[0].readsMore(watched))
+	}
+	if len(rest) > 0 {
+		others = fmt.Sprintf("%s: not read: %s", file, quoted(rest))
+	}
+	return suspect, others
+}
+
 // Stage begins a piece of work on the set for those who wait: see Stages.
 func (s *Set) Stage(name string, total int) (advance func(n int), done func()) {
 	return s.opt.Stages.Begin(s.path+": "+name, total)
@@ -367,19 +429,27 @@ func (s *Set) Close() error {
 // stands twice in different words. A missing teacher answer is no error here;
 // Validate reports it.
 func (s *Set) Row(i int) (Row, error) {
+	row, _, err := s.read(i)
+	return row, err
+}
+
+// read returns row i, and the watched columns and keys of turns that it has and that are not
+// read. Rows that are kept do not know the latter.
+func (s *Set) read(i int) (row Row, unread []string, err error) {
 	if ex, ok := s.keptExample(i); ok {
-		return ex.Row, nil
+		return ex.Row, nil, nil
 	}
 	raw, err := s.raw(i)
 	if err != nil {
-		return Row{}, err
+		return Row{}, nil, err
 	}
 	row, bad := s.layoutOf(i).assemble(raw)
 	if bad != nil {
-		return Row{}, s.rowErr(i, bad)
+		return Row{}, nil, s.rowErr(i, bad)
 	}
 	row.Index = i
-	return row, nil
+	slices.Sort(raw.unread)
+	return row, slices.Compact(raw.unread), nil
 }
 
 // rowErr places a fault in its file and row.

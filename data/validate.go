@@ -1,6 +1,8 @@
 package data
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
@@ -35,6 +37,9 @@ func (p Problem) String() string {
 const (
 	maxListed = 20 // problems of one kind that a report lists; all are counted
 	maxNamed  = 5  // rows that a problem names
+
+	leastEqual = 3 // different prompts from which on an equal answer is said, if they are 1 % of the rows too
+	maxEqual   = 3 // such answers that are said
 )
 
 // Lengths describes a distribution: nearest-rank percentiles.
@@ -60,9 +65,54 @@ type Report struct {
 	SharedPrompts int            `json:"sharedPrompts"` // prompts that come with several different answers
 	Errors        int            `json:"errors"`        // rows and kinds; a row may have several
 	Warnings      int            `json:"warnings"`
-	Counts        map[string]int `json:"counts"`   // problems by kind
-	Problems      []Problem      `json:"problems"` // at most 20 of each kind; equal ones of several rows are one
-	Notes         []string       `json:"notes"`    // about the set as a whole
+	Counts        map[string]int `json:"counts"`       // problems by kind
+	Problems      []Problem      `json:"problems"`     // at most 20 of each kind; equal ones of several rows are one
+	EarlierTurns  int            `json:"earlierTurns"` // rows with answers of the assistant before the last, which are prompt
+	Equal         []EqualAnswer  `json:"equal"`        // answers that several different prompts have, the most frequent first
+	Notes         []string       `json:"notes"`        // about the set as a whole
+}
+
+// EqualAnswer is an answer that stands in rows with different prompts.
+type EqualAnswer struct {
+	Text    string `json:"text"` // its beginning
+	Prompts int    `json:"prompts"`
+	Row     int    `json:"row"` // in the set, from 0; the first
+}
+
+// AnswerTally counts equal answers: a refusal, a template, or a cache of an endpoint gives
+// many prompts the same one. The zero tally is empty.
+type AnswerTally struct{ of map[[16]byte]*EqualAnswer } // by the beginning of a digest
+
+// Add counts the answer to another prompt.
+func (t *AnswerTally) Add(answer string, row int) {
+	sum := sha256.Sum256([]byte(strings.TrimSpace(answer)))
+	key := [16]byte(sum[:])
+	if t.of == nil {
+		t.of = map[[16]byte]*EqualAnswer{}
+	}
+	if a := t.of[key]; a != nil {
+		a.Prompts++
+		return
+	}
+	t.of[key] = &EqualAnswer{preview(answer, 60), 1, row}
+}
+
+// Equal returns the answers to 3 prompts or more that are 1 % of the rows or more, the most
+// frequent first, and a line for people on each of the first.
+func (t *AnswerTally) Equal(rows int) (equal []EqualAnswer, notes []string) {
+	for _, a := range t.of {
+		if a.Prompts >= leastEqual && a.Prompts*100 >= rows {
+			equal = append(equal, *a)
+		}
+	}
+	slices.SortFunc(equal, func(a, b EqualAnswer) int { return cmp.Or(b.Prompts-a.Prompts, a.Row-b.Row) })
+	for _, a := range equal[:min(len(equal), maxEqual)] {
+		notes = append(notes, fmt.Sprintf("%d of %d rows have the same answer, %s, to different prompts (the first is row %d)", a.Prompts, rows, a.Text, a.Row))
+	}
+	if more := len(equal) - maxEqual; more > 0 {
+		notes = append(notes, fmt.Sprintf("%s more: to %d or more different prompts each", countOf(more, "such answer"), leastEqual))
+	}
+	return equal, notes
 }
 
 // OK says that training takes every row.
@@ -77,6 +127,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		return nil, fmt.Errorf("data: %s: no rows", s.path)
 	}
 	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: slices.Concat(s.notes, s.warn)}
+	if _, others := s.Overlooked(); others != "" {
+		r.Notes = append(r.Notes, others)
+	}
 	if enc == nil {
 		r.Unit = "characters"
 	}
@@ -87,6 +140,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	}
 	byPrompt := map[Key]*answers{}
 	rowOf := map[Key]int{}
+	var tally AnswerTally
 	groups := map[[4]string]int{} // severity, kind, file and group -> index in Problems
 	listed := map[string]int{}    // problems of a kind
 	training, noTeacher := s.forTraining(), 0
@@ -101,7 +155,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 		if e.Row.Response != "" {
 			column := s.layoutOf(i).Response
-			checkText(e.Row.Response, column, add)
+			checkText(e.Row.Response, column, enc, add)
 			if enc != nil {
 				e.response = enc.Answer(e.Row.Response)
 				checkAnswer(len(e.response), column, lim, add)
@@ -169,6 +223,12 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 			noTeacher++
 		} else {
 			count(measure(row.Teacher, e.Answer))
+			if _, ok := rowOf[e.whole]; !ok { // a duplicate row is another warning
+				tally.Add(row.Teacher, i)
+			}
+		}
+		if slices.ContainsFunc(row.Messages, func(m Message) bool { return m.Role == "assistant" }) {
+			r.EarlierTurns++
 		}
 		if row.Response != "" {
 			count(measure(row.Response, e.response))
@@ -188,6 +248,12 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 		return true
 	})
+	var notes []string
+	r.Equal, notes = tally.Equal(s.Len())
+	r.Notes = append(r.Notes, notes...)
+	if r.EarlierTurns > 0 && training {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, s.Len()))
+	}
 	r.Answers = len(answerLens)
 	r.Prompt, r.Answer = MeasureLengths(promptLens), MeasureLengths(answerLens)
 	if noTeacher == s.Len() && !training {
@@ -198,6 +264,16 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	}
 	r.Digest = s.Digest()
 	return r, nil
+}
+
+// RowProblems are the problems of row i by itself: what Validate says of it, but for what it
+// has in common with other rows.
+func (s *Set) RowProblems(i int, enc Encoder, lim Limits) (problems []Problem) {
+	file, at := s.locate(i)
+	_, _ = s.examine(i, enc, lim, s.forTraining(), func(f finding) { // the error is a finding too
+		problems = append(problems, Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i, Column: f.column, Detail: f.text, Count: 1, Rows: []int{at}})
+	})
+	return problems
 }
 
 // forTraining says that the rows are meant to carry teacher answers: a set of
@@ -260,6 +336,9 @@ func MeasureLengths(n []int) Lengths {
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, digest %s\n", r.Path, countOf(r.Rows, "row"), r.Digest)
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "note: %s\n", note)
+	}
 	fmt.Fprintf(&b, "%-8s %8s %8s %8s %8s  %s\n", "length", "p50", "p90", "p99", "max", r.Unit)
 	line := func(name string, l Lengths, over, of, limit int) {
 		fmt.Fprintf(&b, "%-8s %8d %8d %8d %8d", name, l.P50, l.P90, l.P99, l.Max)
@@ -271,10 +350,11 @@ func (r *Report) String() string {
 	line("prompt", r.Prompt, r.LongPrompts, r.Rows, r.Limits.MaxPrompt)
 	line("answer", r.Answer, r.CutAnswers, r.Answers, r.Limits.MaxResponse)
 	if r.SharedPrompts > 0 {
-		fmt.Fprintf(&b, "%d prompts come with several different answers\n", r.SharedPrompts)
-	}
-	for _, note := range r.Notes {
-		fmt.Fprintf(&b, "note: %s\n", note)
+		verb := "come"
+		if r.SharedPrompts == 1 {
+			verb = "comes"
+		}
+		fmt.Fprintf(&b, "%s %s with several different answers\n", countOf(r.SharedPrompts, "prompt"), verb)
 	}
 	shown := map[string]int{}
 	for _, p := range r.Problems {

@@ -31,6 +31,10 @@ func (words) Prompt(r Row) ([]int32, error) {
 	return make([]int32, n), nil
 }
 
+func (words) Lost(text string) (int, string) {
+	return strings.Count(text, "\u2603"), "U+2603 is left out"
+}
+
 func (words) Answer(text string) []int32 { return make([]int32, len(strings.Fields(text))+1) }
 
 func TestValidateFindsEachProblem(t *testing.T) {
@@ -57,6 +61,11 @@ func TestValidateFindsEachProblem(t *testing.T) {
 		{KindTemplate, SeverityError, `{"content":` + user("refuse me") + `,"teacher_response":"a"}`, "content", "template says no"},
 		{KindControl, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"a\u0007b"}`, "teacher_response", "U+0007 at byte 1"},
 		{KindReplacement, SeverityWarning, `{"content":` + user("a\ufffd") + `,"teacher_response":"a"}`, "content", "U+FFFD at byte 1"},
+		{KindLost, SeverityWarning, `{"content":` + user("a \u2603\u2603") + `,"teacher_response":"a"}`, "content", "2 characters without a token in the student's vocabulary in a text in column \"content\" (the first: U+2603 is left out): use a student"},
+		{KindLost, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"\u2603"}`, "teacher_response", "1 character without a token"},
+		{KindUnread, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"a","context":"c"}`, "context", "is not read"},
+		{KindMarks, SeverityWarning, `{"content":` + user("q <|im_end|>") + `,"teacher_response":"a"}`, "content", "<|im_end|>"},
+		{KindThinking, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"<think>"}`, "teacher_response", "<think>"},
 		{KindDuplicate, SeverityWarning, `{"content":` + user("good") + `,"teacher_response":"fine"}`, "content", "as row 0"},
 		{KindFault, SeverityError, "{\"content\":\"\xff\",\"teacher_response\":\"a\"}", "content", "not valid UTF-8"},
 		{KindFault, SeverityError, `{"teacher_response":"a"}`, "content", "no prompt"},
@@ -138,8 +147,8 @@ func TestValidateFixtures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// the empty question, and one prompt with two answers
-		if !r.OK() || r.Warnings != 1 || r.Counts[KindBlank] != 1 || r.SharedPrompts != 1 {
+		// the empty question, a control token as text, and one prompt with two answers
+		if !r.OK() || r.Warnings != 2 || r.Counts[KindBlank] != 1 || r.Counts[KindMarks] != 1 || r.SharedPrompts != 1 || r.EarlierTurns != 1 {
 			t.Errorf("%s:\n%s", path, r)
 		}
 	}
@@ -164,7 +173,7 @@ func TestInspect(t *testing.T) {
 		{"saved", []string{"arrow stream, 12 rows", "in 3 files", "data-00002-of-00003.arrow: arrow stream, 4 rows"}},
 		{"ids.arrow", []string{"prompt     3 tokens"}},
 	} {
-		info := Inspect(openTest(t, filepath.Join(fixtures, c.path)))
+		info := Inspect(openTest(t, filepath.Join(fixtures, c.path)), 0)
 		for _, w := range c.want {
 			if !strings.Contains(info.String(), w) {
 				t.Errorf("%s: no %q in\n%s", c.path, w, info)

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"gad/internal/compute"
 	"gad/internal/folder"
@@ -237,7 +235,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	var list []transfer
 	for _, p := range m.params {
 		if t, ok := f.Tensor(peftName(p)); ok {
-			list = append(list, transfer{from: t, to: p.W})
+			list = append(list, transfer{from: plain(t), to: p.W})
 		}
 	}
 	if err := m.upload(list); err != nil {
@@ -257,7 +255,7 @@ const mergeRows = 1 << 22
 
 // adapterOf is the adapters' configuration of a folder that has adapters and no model.
 func adapterOf(dir string) (a AdapterConfig, has bool, err error) {
-	if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
+	if hasModel(dir) {
 		return a, false, nil
 	}
 	if _, err := os.Stat(filepath.Join(dir, AdapterConfigName)); err != nil {
@@ -273,7 +271,7 @@ func IsAdapter(dir string) bool {
 	return has
 }
 
-// baseDir is the folder of the base that the adapters in dir name: an absolute path, or
+// baseDir is the folder or GGUF file of the base that the adapters in dir name: an absolute path, or
 // one from dir, or from the working directory.
 func baseDir(dir string, a AdapterConfig) (string, error) {
 	if a.Base == "" {
@@ -283,14 +281,14 @@ func baseDir(dir string, a AdapterConfig) (string, error) {
 		if filepath.IsAbs(a.Base) {
 			path = a.Base
 		}
-		if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
+		if hasModel(path) {
 			return path, nil
 		}
 	}
 	return "", fmt.Errorf("model: %s: the base %s is no folder here: fetch it, and give it with --model and this folder with --adapter", filepath.Join(dir, AdapterConfigName), a.Base)
 }
 
-// BaseDir is the folder that has the weights, configuration and tokenizer of the model in
+// BaseDir is the folder or GGUF file that has the weights, configuration and tokenizer of the model in
 // dir: dir itself, or the base that its adapters name.
 func BaseDir(dir string) (string, error) {
 	a, has, err := adapterOf(dir)
@@ -300,36 +298,18 @@ func BaseDir(dir string) (string, error) {
 	return baseDir(dir, a)
 }
 
-// Digest is the SHA-256 of the weights in the folder that m was loaded from: of its files'
-// own, in the order of their names. It is computed once.
+// Digest is the SHA-256 of the weights that m was loaded from: of a GGUF file, or of a
+// folder's files' own digests in the order of their names. It is computed once.
 func (m *Model) Digest() (string, error) {
 	if m.digest != "" {
 		return m.digest, nil
 	}
-	names, err := filepath.Glob(filepath.Join(m.dir, "*.safetensors"))
-	if err != nil || len(names) == 0 {
-		return "", fmt.Errorf("model: %s: digest: no weights there", m.dir)
+	sum, err := placeOf(m.dir).digest()
+	if err != nil {
+		return "", err
 	}
-	slices.Sort(names)
-	sums, errs := make([]string, len(names)), make([]error, len(names))
-	var wg sync.WaitGroup
-	for i, name := range names {
-		wg.Go(func() {
-			h := sha256.New()
-			f, err := os.Open(name)
-			if err == nil {
-				_, err = io.Copy(h, f)
-				err = errors.Join(err, f.Close())
-			}
-			sums[i], errs[i] = fmt.Sprintf("%s %x\n", filepath.Base(name), h.Sum(nil)), err
-		})
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return "", fmt.Errorf("model: digest: %w", err)
-	}
-	m.digest = fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(sums, ""))))
-	return m.digest, nil
+	m.digest = sum
+	return sum, nil
 }
 
 // merge adds to dst, of the class of w's weights and with their values, what the adapter

@@ -89,7 +89,7 @@ func Pick[T any](xs []T, indices []int) []T {
 // Kind is what the folder that c was read from holds; LM for a new model.
 func (c Config) Kind() Kind {
 	var classes []string
-	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 && classes[0] == c.Architecture+classSuffix[Scorer] {
+	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 && classes[0] == c.class(Scorer) {
 		return Scorer
 	}
 	return LM

@@ -8,13 +8,9 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-
-	"gad/internal/folder"
 )
 
 // ErrUnsupported is wrapped by the errors about models that gad reads correctly
@@ -27,7 +23,7 @@ var ErrNotFinite = errors.New("not finite")
 // Config is a transformer's architecture. A literal Config describes a new
 // model; ReadConfig gives that of a folder.
 type Config struct {
-	Architecture  string       // family: "Qwen2", "Qwen3", "Llama" or "Mistral"
+	Architecture  string       // family: a row of families (spec.go), such as "Qwen2" or "Llama"
 	Hidden        int          // D, width of the residual stream
 	Layers        int          // number of blocks
 	Heads         int          // H, query heads
@@ -39,61 +35,32 @@ type Config struct {
 	RMSEps        float64      // added to the mean square in RMSNorm
 	RopeTheta     float64      // base of the rotary frequencies
 	RopeScaling   *RopeScaling // nil: frequencies as they are
+	LocalTheta    float64      // base in the layers with a window, without RopeScaling; 0: as in the others
 	TieEmbeddings bool         // the head is the embedding
 	QKVBias       bool         // biases on the projections to q, k and v
-	QKNorm        bool         // RMSNorm on each head of q and k, before the rotation
-	DType         string       // of a folder's weights: "float32", "bfloat16" or "float16"
-	InitRange     float64      // standard deviation of new weights; 0 is 0.02
+	QKNorm        bool         // RMSNorm of q and k, before the rotation
+	Window        int          // positions that a token sees in the layers of Sliding, its own included; 0: no window
+	Sliding       []bool       // [Layers] layers with the window; nil: all, if Window > 0
+	NoRope        []bool       // [Layers] layers that do not rotate q and k; nil: none
+
+	// Factors of Granite, and AttnScale of Gemma. 0 is 1, and of AttnScale 1/sqrt(HeadDim).
+	AttnScale     float64 // on the product of query and key
+	EmbedScale    float64 // on the embedding's output
+	ResidualScale float64 // on what attention and the feed-forward layer add to the residual stream
+	LogitDivisor  float64 // the logits of a language model are divided by it
+
+	DType     string  // of a folder's weights: "float32", "bfloat16" or "float16"
+	InitRange float64 // standard deviation of new weights; 0 is 0.02
 
 	raw map[string]json.RawMessage // config.json as read, so that unknown keys survive a save
 }
 
-// RopeScaling is Llama 3's rule for stretching the rotary frequencies (rope type
-// "llama3"): wavelengths above OriginalMaxPosition/LowFreqFactor are divided by
-// Factor, those below OriginalMaxPosition/HighFreqFactor stay, and between them
-// the frequency is interpolated.
-type RopeScaling struct {
-	Factor              float64 `json:"factor"`
-	LowFreqFactor       float64 `json:"low_freq_factor"`
-	HighFreqFactor      float64 `json:"high_freq_factor"`
-	OriginalMaxPosition int     `json:"original_max_position_embeddings"`
-}
-
-// family is what the architectures differ in, beyond numbers of config.json.
-type family struct {
-	modelType       string
-	qkvBias, qkNorm bool
-	headDim         int // when config.json gives none; 0 is Hidden/Heads
-}
-
-// families is the table of architectures; a new one that fits the same block is a row here.
-var families = map[string]family{
-	"Qwen2":   {modelType: "qwen2", qkvBias: true},
-	"Qwen3":   {modelType: "qwen3", qkNorm: true, headDim: 128},
-	"Llama":   {modelType: "llama"},
-	"Mistral": {modelType: "mistral"},
-}
-
-// modelTypes lists the types of families for an error: "llama, mistral, qwen2 or qwen3".
-func modelTypes() string {
-	var types []string
-	for _, f := range families {
-		types = append(types, f.modelType)
-	}
-	slices.Sort(types)
-	last := len(types) - 1
-	return strings.Join(types[:last], ", ") + " or " + types[last]
-}
-
-// The classes of transformers, by Kind, as suffixes of the family's name.
-var classSuffix = [...]string{LM: "ForCausalLM", Scorer: "ForSequenceClassification"}
-
 const maxConfigBytes = 1 << 20
 
-// ReadConfig reads dir/config.json. What gad does not compute is refused by name:
-// other model types, sliding windows in use, rope types but "default" and
-// "llama3", biases on other projections, activations but silu, quantized
-// weights. Such errors wrap ErrUnsupported.
+// ReadConfig reads dir/config.json, a file like it, or what a GGUF file says. What gad does
+// not compute is refused by name: other model types, windows and activations that their
+// families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
+// other projections, soft-capped logits, quantized weights. Such errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
 	if a, has, err := adapterOf(dir); err != nil {
 		return Config{}, err
@@ -104,29 +71,17 @@ func ReadConfig(dir string) (Config, error) {
 		}
 		c, err := ReadConfig(base)
 		if err == nil && a.Kind == Scorer {
-			return c.With("architectures", []string{c.Architecture + classSuffix[Scorer]})
+			return c.With("architectures", []string{c.class(Scorer)})
 		}
 		return c, err
 	}
-	name := "config.json"
-	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
-		if !strings.HasSuffix(dir, ".json") {
-			return Config{}, fmt.Errorf("model: %s: is not a config.json: give that file, or the folder that contains it", dir)
-		}
-		dir, name = filepath.Dir(dir), filepath.Base(dir)
-	}
-	root, err := folder.Open(dir)
+	text, name, err := placeOf(dir).config()
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %w", err)
+		return Config{}, err
 	}
-	defer root.Close() // only read from
-	b, err := root.ReadFile(name, maxConfigBytes)
+	c, err := parseConfig(text)
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %w", err)
-	}
-	c, err := parseConfig(b)
-	if err != nil {
-		return Config{}, fmt.Errorf("model: %s: %w", filepath.Join(dir, name), err)
+		return Config{}, fmt.Errorf("model: %s: %w", name, err)
 	}
 	return c, nil
 }
@@ -150,18 +105,17 @@ func parseConfig(b []byte) (Config, error) {
 	}
 	if a, ok := r.get("architectures"); ok {
 		var classes []string
-		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 ||
-			classes[0] != c.Architecture+classSuffix[LM] && classes[0] != c.Architecture+classSuffix[Scorer] {
-			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.Architecture+classSuffix[LM], c.Architecture+classSuffix[Scorer])
+		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 || classes[0] != c.class(LM) && classes[0] != c.class(Scorer) {
+			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.class(LM), c.class(Scorer))
 		}
 	}
 	c.raw = raw
-	c.QKVBias, c.QKNorm = fam.qkvBias, fam.qkNorm
+	c.QKVBias, c.QKNorm = fam.spec.qkvBias, fam.spec.qkNorm != noNorm
 	c.Hidden = r.int("hidden_size", 0)
 	c.Layers = r.int("num_hidden_layers", 0)
 	c.Heads = r.int("num_attention_heads", 0)
 	kvDefault := 0 // required: the families' own defaults differ
-	if c.Architecture == "Llama" {
+	if fam.kvHeads {
 		kvDefault = c.Heads
 	}
 	c.KVHeads = r.int("num_key_value_heads", kvDefault)
@@ -176,12 +130,14 @@ func parseConfig(b []byte) (Config, error) {
 	c.FFN = r.int("intermediate_size", 0)
 	c.Vocab = r.int("vocab_size", 0)
 	c.MaxPosition = r.int("max_position_embeddings", 0)
-	c.RMSEps = r.float("rms_norm_eps", 1e-6)
+	c.RMSEps = r.float("rms_norm_eps", or(fam.eps, 1e-6))
 	c.InitRange = r.float("initializer_range", 0.02)
-	c.TieEmbeddings = r.bool("tie_word_embeddings", false)
+	c.TieEmbeddings = r.bool("tie_word_embeddings", fam.tied)
 	c.DType = r.str("dtype", r.str("torch_dtype", "float32"))
-	r.rope(&c)
-	r.refuse(c.Architecture)
+	r.rope(&c, fam)
+	r.factors(&c, fam)
+	r.layers(&c, fam)
+	r.refuse(c.Architecture, fam)
 	if r.err != nil {
 		return Config{}, r.err
 	}
@@ -189,6 +145,122 @@ func parseConfig(b []byte) (Config, error) {
 		return Config{}, err
 	}
 	return c, nil
+}
+
+// factors reads the multipliers of a family that has some. One that is 1 stays 0.
+func (r *reader) factors(c *Config, fam family) {
+	factor := func(key string) float64 {
+		x := r.float(key, 1)
+		switch {
+		case !(x > 0 && x <= 1e6):
+			r.fail("key %q: %g: expected a positive number", key, x)
+		case x == 1:
+			return 0
+		}
+		return x
+	}
+	switch fam.attentionOf {
+	case "attention_multiplier":
+		if c.AttnScale = r.float(fam.attentionOf, 1); !(c.AttnScale > 0 && c.AttnScale <= 1e6) {
+			r.fail("key %q: %g: expected a positive number", fam.attentionOf, c.AttnScale)
+		}
+	case "query_pre_attn_scalar":
+		x := r.float(fam.attentionOf, 256)
+		if !(x >= 1e-6 && x <= 1e12) {
+			r.fail("key %q: %g: expected a positive number", fam.attentionOf, x)
+		}
+		c.AttnScale = 1 / math.Sqrt(x)
+	}
+	if fam.multipliers {
+		c.EmbedScale, c.ResidualScale, c.LogitDivisor = factor("embedding_multiplier"), factor("residual_multiplier"), factor("logits_scaling")
+	}
+}
+
+// layers reads what the layers of a model differ in: windows, and rotation or none.
+func (r *reader) layers(c *Config, fam family) {
+	var types []string
+	r.value("layer_types", "a list of strings", &types)
+	mayslide := fam.windows == layerByType || fam.windows == everyLayer
+	for i, t := range types {
+		if t != "full_attention" && !(mayslide && t == "sliding_attention") {
+			r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented", i, t, ErrUnsupported)
+		}
+	}
+	if n := len(types); n > 0 && n != c.Layers && mayslide {
+		r.fail("key \"layer_types\": %d layers: num_hidden_layers is %d", n, c.Layers)
+	}
+	window := func() int { // of layers that need one; the classes' default is 4096
+		n := r.int("sliding_window", 4096)
+		if n < 1 {
+			r.fail("key \"sliding_window\": %d: expected at least 1 position", n)
+		}
+		return n
+	}
+	_, given := r.raw["sliding_window"]
+	_, windowed := r.get("sliding_window")
+	switch fam.windows {
+	case noWindow:
+		if windowed {
+			r.fail("key \"sliding_window\": in use: %w: %s has none: set it to null if no sequence exceeds the window", ErrUnsupported, c.Architecture)
+		}
+	case switched:
+		if r.bool("use_sliding_window", false) {
+			r.fail("key \"sliding_window\": in use: %w: set it to null (use_sliding_window to false) if no sequence exceeds the window", ErrUnsupported)
+		}
+	case everyLayer:
+		if windowed || !given {
+			c.Window = window()
+		}
+		if slices.Contains(types, "full_attention") && c.Window > 0 || slices.Contains(types, "sliding_attention") && c.Window == 0 {
+			r.fail("key \"layer_types\": %w: a window in some layers, and in others not: expected none of this key with %s", ErrUnsupported, c.Architecture)
+		}
+	case layerByType:
+		pattern := r.int("sliding_window_pattern", r.int("_sliding_window_pattern", 6))
+		if pattern < 1 || c.Layers > 1<<10 || c.Layers < 0 {
+			r.fail("key \"sliding_window_pattern\": %d: expected at least 1, and at most 1024 layers", pattern)
+			return
+		}
+		sliding := make([]bool, c.Layers)
+		for i := range sliding {
+			if types == nil {
+				sliding[i] = (i+1)%pattern != 0
+			} else if i < len(types) {
+				sliding[i] = types[i] == "sliding_attention"
+			}
+		}
+		if slices.Contains(sliding, true) {
+			if given && !windowed {
+				r.fail("key \"sliding_window\": null: layer_types has layers with a window: give its length")
+			}
+			c.Window, c.Sliding = window(), sliding
+		} else {
+			c.LocalTheta = 0
+		}
+	}
+	if fam.noRope {
+		r.noRope(c)
+	}
+}
+
+// noRope reads which layers do not rotate: those with 0 in no_rope_layers, or every
+// no_rope_layer_interval-th.
+func (r *reader) noRope(c *Config) {
+	var rotates []int
+	r.value("no_rope_layers", "a list of 0 and 1", &rotates)
+	every := r.int("no_rope_layer_interval", 4)
+	if every < 1 || c.Layers > 1<<10 || rotates != nil && len(rotates) < c.Layers {
+		r.fail("key \"no_rope_layers\": %d layers, no_rope_layer_interval %d: expected a number for each of %d layers, or an interval of at least 1", len(rotates), every, c.Layers)
+		return
+	}
+	none := make([]bool, max(0, c.Layers))
+	for i := range none {
+		if none[i] = (i+1)%every == 0; rotates != nil {
+			none[i] = rotates[i] == 0
+		}
+	}
+	if slices.Contains(none, true) {
+		c.NoRope = none
+	}
 }
 
 // object is a JSON object by key; a key that comes twice is refused, since
@@ -275,88 +347,38 @@ func (r *reader) bool(key string, def bool) bool {
 	return def
 }
 
-// rope reads the rotary settings: rope_parameters of transformers 5, or
-// rope_theta and rope_scaling of transformers 4.
-func (r *reader) rope(c *Config) {
-	c.RopeTheta = r.float("rope_theta", 10000)
-	key := "rope_parameters"
-	v, ok := r.get(key)
-	if !ok {
-		key = "rope_scaling"
-		if v, ok = r.get(key); !ok {
-			return
-		}
-	}
-	raw, err := object(v)
-	if err != nil {
-		r.fail("key %q: %w", key, err)
-		return
-	}
-	s := reader{raw: raw}
-	c.RopeTheta = s.float("rope_theta", c.RopeTheta)
-	switch kind := s.str("rope_type", s.str("type", "default")); kind {
-	case "default":
-	case "llama3":
-		c.RopeScaling = &RopeScaling{
-			Factor:              s.float("factor", 0),
-			LowFreqFactor:       s.float("low_freq_factor", 0),
-			HighFreqFactor:      s.float("high_freq_factor", 0),
-			OriginalMaxPosition: s.int("original_max_position_embeddings", 0),
-		}
-	default:
-		s.fail("key \"rope_type\": %q: %w: use a model of rope type default or llama3, or remove the scaling and keep to max_position_embeddings", kind, ErrUnsupported)
-	}
-	// Keys that change the rotation and that are not known here must not pass unseen.
-	for _, k := range slices.Sorted(maps.Keys(raw)) {
-		switch k {
-		case "rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings":
-		case "partial_rotary_factor":
-			if s.float(k, 1) != 1 {
-				s.fail("key %q: %s: %w: only full rotation is implemented", k, raw[k], ErrUnsupported)
-			}
-		default:
-			s.fail("key %q: %w: unknown to the rope types default and llama3", k, ErrUnsupported)
-		}
-	}
-	if s.err != nil {
-		r.fail("key %q: %w", key, s.err)
-	}
-}
-
 // refuse names what would silently be computed wrongly.
-func (r *reader) refuse(arch string) {
+func (r *reader) refuse(arch string, fam family) {
 	if v, ok := r.get("quantization_config"); ok {
 		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32", v, ErrUnsupported)
 	}
-	if a := r.str("hidden_act", "silu"); a != "silu" {
-		r.fail("key \"hidden_act\": %q: %w: only silu is implemented", a, ErrUnsupported)
+	key, act := fam.actKey, activationNames[fam.spec.act]
+	if key == "" {
+		key = "hidden_act"
+	}
+	if a := r.str(key, act); a != act {
+		r.fail("key %q: %q: %w: only %s is implemented", key, a, ErrUnsupported, act)
 	}
 	for _, k := range []string{"attention_bias", "mlp_bias"} {
 		if r.bool(k, false) {
 			r.fail("key %q: true: %w: %s with these biases is not implemented", k, ErrUnsupported, arch)
 		}
 	}
-	if r.float("partial_rotary_factor", 1) != 1 {
-		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented", r.raw["partial_rotary_factor"], ErrUnsupported)
-	}
-	// Mistral's window is in use whenever it is given; Qwen's only with its switch.
-	window := r.int("sliding_window", -1) >= 0
-	if arch == "Qwen2" || arch == "Qwen3" {
-		window = r.bool("use_sliding_window", false)
-	}
-	if window {
-		r.fail("key \"sliding_window\": in use: %w: set it to null (use_sliding_window to false) if no sequence exceeds the window", ErrUnsupported)
-	}
-	if v, ok := r.get("layer_types"); ok {
-		var types []string
-		if json.Unmarshal(v, &types) != nil {
-			r.fail("key \"layer_types\": expected a list of strings")
-		}
-		for i, t := range types {
-			if t != "full_attention" {
-				r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented", i, t, ErrUnsupported)
+	if fam.windows == layerByType {
+		for _, k := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
+			if v, ok := r.get(k); ok {
+				r.fail("key %q: %.40s: %w: only null is implemented", k, v, ErrUnsupported)
 			}
 		}
+		if r.bool("use_bidirectional_attention", false) {
+			r.fail("key \"use_bidirectional_attention\": true: %w: use a language model", ErrUnsupported)
+		}
+	}
+	if r.bool("rope_interleaved", false) {
+		r.fail("key \"rope_interleaved\": true: %w: export the weights as transformers has them", ErrUnsupported)
+	}
+	if r.float("partial_rotary_factor", 1) != 1 {
+		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented", r.raw["partial_rotary_factor"], ErrUnsupported)
 	}
 }
 
@@ -374,8 +396,8 @@ func (c Config) validate() error {
 	if !ok {
 		return fmt.Errorf("architecture %q: %w: use one of %s", c.Architecture, ErrUnsupported, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 	}
-	if c.QKVBias != fam.qkvBias || c.QKNorm != fam.qkNorm {
-		return fmt.Errorf("architecture %q: qkv bias %t and q/k norm %t: its models have %t and %t", c.Architecture, c.QKVBias, c.QKNorm, fam.qkvBias, fam.qkNorm)
+	if norm := fam.spec.qkNorm != noNorm; c.QKVBias != fam.spec.qkvBias || c.QKNorm != norm {
+		return fmt.Errorf("architecture %q: qkv bias %t and q/k norm %t: its models have %t and %t", c.Architecture, c.QKVBias, c.QKNorm, fam.spec.qkvBias, norm)
 	}
 	for _, f := range []struct {
 		name    string
@@ -409,17 +431,57 @@ func (c Config) validate() error {
 	if !(c.InitRange >= 0 && c.InitRange <= 10) {
 		return fmt.Errorf("key \"initializer_range\": %g: expected 0 to 10", c.InitRange)
 	}
+	if c.LocalTheta != 0 && !(c.LocalTheta >= 1 && c.LocalTheta <= 1e12) {
+		return fmt.Errorf("key \"rope_local_base_freq\": %g: expected 1 to 1e12", c.LocalTheta)
+	}
 	if s := c.RopeScaling; s != nil {
-		if !(s.Factor >= 1 && s.Factor <= 1e6) || !(s.LowFreqFactor > 0 && s.LowFreqFactor < s.HighFreqFactor && s.HighFreqFactor <= 1e6) ||
-			s.OriginalMaxPosition < 1 || s.OriginalMaxPosition > 1<<26 {
-			return fmt.Errorf("rope scaling %+v: expected factor >= 1, 0 < low_freq_factor < high_freq_factor and a positive original_max_position_embeddings", *s)
+		if err := s.validate(); err != nil {
+			return err
 		}
+		if s.Type == "yarn" && c.RopeTheta == 1 {
+			return fmt.Errorf("key \"rope_theta\": 1: yarn needs frequencies that differ: expected more than 1")
+		}
+	}
+	if err := c.validateLayers(fam); err != nil {
+		return err
 	}
 	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" {
 		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights", c.DType, ErrUnsupported)
 	}
 	if n := c.ParamCount(LM); n > 1<<40 {
 		return fmt.Errorf("%d parameters: too many for any machine: check the sizes", n)
+	}
+	return nil
+}
+
+// validateLayers checks windows, layers without rotation and factors.
+func (c Config) validateLayers(fam family) error {
+	windows := fam.windows == everyLayer || fam.windows == layerByType
+	if c.Window < 0 || c.Window > 1<<26 || c.Window > 0 && !windows || fam.windows != layerByType && c.Sliding != nil {
+		return fmt.Errorf("key \"sliding_window\": %d: %w for %s: expected 0 for none", c.Window, ErrUnsupported, c.Architecture)
+	}
+	if fam.windows == layerByType && c.Window > 0 && len(c.Sliding) != c.Layers || fam.windows == layerByType && c.Window == 0 && c.Sliding != nil {
+		return fmt.Errorf("key \"layer_types\": %d layers with a window of %d: expected one for each of %d, or no window", len(c.Sliding), c.Window, c.Layers)
+	}
+	if c.LocalTheta != 0 && (fam.windows != layerByType || c.Window == 0) || fam.windows == layerByType && c.Window > 0 && c.LocalTheta == 0 {
+		return fmt.Errorf("key \"rope_local_base_freq\": %g: it belongs to the layers with a window of Gemma 3", c.LocalTheta)
+	}
+	if c.NoRope != nil && (!fam.noRope || len(c.NoRope) != c.Layers) {
+		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none", len(c.NoRope), c.Architecture, c.Layers)
+	}
+	for _, f := range []struct {
+		name string
+		v    float64
+		has  bool
+	}{
+		{"attention scale", c.AttnScale, fam.attentionOf != ""},
+		{"embedding scale", c.EmbedScale, fam.multipliers},
+		{"residual scale", c.ResidualScale, fam.multipliers},
+		{"logit divisor", c.LogitDivisor, fam.multipliers},
+	} {
+		if f.v != 0 && (!f.has || !(f.v > 0 && f.v <= 1e6)) {
+			return fmt.Errorf("%s %g: expected 0 for none, or a positive number with an architecture that has it", f.name, f.v)
+		}
 	}
 	return nil
 }
@@ -473,10 +535,9 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out[key] = v
 	}
 	if c.stale() {
-		for _, key := range []string{"rope_parameters", "rope_scaling", "layer_types"} {
+		for _, key := range []string{"rope_parameters", "rope_scaling", "layer_types", "original_max_position_embeddings"} {
 			delete(out, key)
 		}
-		out["model_type"] = families[c.Architecture].modelType
 		out["hidden_size"] = c.Hidden
 		out["num_hidden_layers"] = c.Layers
 		out["num_attention_heads"] = c.Heads
@@ -489,25 +550,13 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out["rope_theta"] = c.RopeTheta
 		out["initializer_range"] = c.initRange()
 		out["tie_word_embeddings"] = c.TieEmbeddings
-		out["hidden_act"] = "silu"
 		out["use_cache"] = true
-		if c.Architecture != "Qwen2" {
-			out["attention_bias"] = false
-		}
-		switch c.Architecture {
-		case "Qwen2", "Qwen3":
-			out["use_sliding_window"] = false
-		case "Mistral":
-			out["sliding_window"] = nil // absent would mean the class's default of 4096
-		}
 		if s := c.RopeScaling; s != nil {
-			out["rope_scaling"] = map[string]any{
-				"rope_type": "llama3", "factor": s.Factor, "low_freq_factor": s.LowFreqFactor,
-				"high_freq_factor": s.HighFreqFactor, "original_max_position_embeddings": s.OriginalMaxPosition,
-			}
+			out["rope_scaling"] = s.encode()
 		}
+		c.encodeFamily(out)
 	}
-	out["architectures"] = []string{c.Architecture + classSuffix[k]}
+	out["architectures"] = []string{c.class(k)}
 	out["torch_dtype"] = dtype // transformers 4, and 5 reads it as well
 	if _, ok := c.raw["dtype"]; ok {
 		out["dtype"] = dtype
@@ -524,6 +573,91 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
+// encodeFamily writes the keys that the families differ in.
+func (c Config) encodeFamily(out map[string]any) {
+	fam := families[c.Architecture]
+	out["model_type"] = fam.modelType
+	key := fam.actKey
+	if key == "" {
+		key = "hidden_act"
+	}
+	out[key] = activationNames[fam.spec.act]
+	if !fam.spec.qkvBias { // Qwen2 has no such key
+		out["attention_bias"] = false
+	}
+	switch fam.windows {
+	case switched:
+		out["use_sliding_window"] = false
+	case everyLayer:
+		out["sliding_window"] = nil // absent would mean the class's default of 4096
+		if c.Window > 0 {
+			out["sliding_window"] = c.Window
+		}
+	case layerByType:
+		types := make([]string, c.Layers)
+		for i := range types {
+			if types[i] = "full_attention"; c.Window > 0 && c.Sliding[i] {
+				types[i] = "sliding_attention"
+			}
+		}
+		out["layer_types"] = types
+		if c.Window > 0 {
+			out["sliding_window"], out["rope_local_base_freq"] = c.Window, c.LocalTheta
+		}
+	}
+	if fam.noRope {
+		rotates := make([]int, c.Layers)
+		for i := range rotates {
+			if c.NoRope == nil || !c.NoRope[i] {
+				rotates[i] = 1
+			}
+		}
+		out["no_rope_layers"] = rotates
+		if _, ok := out["pad_token_id"]; !ok {
+			out["pad_token_id"] = nil // absent would mean the class's default of 128004
+		}
+	}
+	s := c.spec(LM)
+	switch fam.attentionOf {
+	case "query_pre_attn_scalar": // a whole number in transformers
+		x := 1 / (s.scale * s.scale)
+		if n := math.Round(x); math.Abs(x-n) < 1e-9*n {
+			x = n
+		}
+		out[fam.attentionOf] = x
+	case "attention_multiplier":
+		out[fam.attentionOf] = s.scale
+	}
+	if fam.multipliers {
+		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] = s.embed, s.residual, or(c.LogitDivisor, 1)
+	}
+}
+
+// FirstLayers is the architecture of the first n of c's layers.
+func (c Config) FirstLayers(n int) Config {
+	layers := make([]int, min(n, c.Layers))
+	for i := range layers {
+		layers[i] = i
+	}
+	return c.withLayers(layers)
+}
+
+// withLayers is the architecture of some of c's layers.
+func (c Config) withLayers(layers []int) Config {
+	c.Layers = len(layers)
+	if c.Sliding != nil {
+		if c.Sliding = Pick(c.Sliding, layers); !slices.Contains(c.Sliding, true) {
+			c.Sliding, c.Window, c.LocalTheta = nil, 0, 0
+		}
+	}
+	if c.NoRope != nil {
+		if c.NoRope = Pick(c.NoRope, layers); !slices.Contains(c.NoRope, true) {
+			c.NoRope = nil
+		}
+	}
+	return c
+}
+
 func (c Config) initRange() float64 {
 	if c.InitRange == 0 {
 		return 0.02
@@ -533,13 +667,22 @@ func (c Config) initRange() float64 {
 
 // ParamCount is the number of parameters of a model of kind k; tied weights count once.
 func (c Config) ParamCount(k Kind) int64 {
+	s := families[c.Architecture].spec
 	q, kv, d := int64(c.Heads*c.HeadDim), int64(c.KVHeads*c.HeadDim), int64(c.Hidden)
-	block := 2*d + 2*q*d + 2*kv*d + 3*int64(c.FFN)*d
-	if c.QKVBias {
+	block := 2*q*d + 2*kv*d + 3*int64(c.FFN)*d
+	for _, norms := range []bool{s.preNorm, s.postNorm} {
+		if norms {
+			block += 2 * d
+		}
+	}
+	if s.qkvBias {
 		block += q + 2*kv
 	}
-	if c.QKNorm {
+	switch s.qkNorm {
+	case headNorm:
 		block += 2 * int64(c.HeadDim)
+	case widthNorm:
+		block += q + kv
 	}
 	n := int64(c.Vocab)*d + int64(c.Layers)*block + d
 	switch {
@@ -558,67 +701,16 @@ func (c Config) ParamCount(k Kind) int64 {
 // recomputation a forward pass more.
 func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	q, kv, d := float64(c.Heads*c.HeadDim), float64(c.KVHeads*c.HeadDim), float64(c.Hidden)
-	f := float64(c.Layers) * (2*(2*q*d+2*kv*d+3*float64(c.FFN)*d) + 4*context*q)
+	full, windowed := c.Layers, 0
+	for i := range c.Layers {
+		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
+			full, windowed = full-1, windowed+1
+		}
+	}
+	seen := float64(full)*context + float64(windowed)*min(context, float64(c.Window))
+	f := float64(c.Layers)*2*(2*q*d+2*kv*d+3*float64(c.FFN)*d) + 4*seen*q
 	if head {
 		f += 2 * float64(c.Vocab) * d
 	}
 	return f
-}
-
-// ropeFreq is the angle by which pair e of a head turns from one position to the next,
-// before any scaling.
-func (c Config) ropeFreq(e int) float64 {
-	return 1 / math.Pow(c.RopeTheta, float64(2*e)/float64(c.HeadDim))
-}
-
-// scale is the rule of RopeScaling for one frequency.
-func (s *RopeScaling) scale(f float64) float64 {
-	wave := 2 * math.Pi / f
-	low, high := float64(s.OriginalMaxPosition)/s.LowFreqFactor, float64(s.OriginalMaxPosition)/s.HighFreqFactor
-	switch {
-	case wave > low:
-		f /= s.Factor
-	case wave >= high:
-		t := (float64(s.OriginalMaxPosition)/wave - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
-		f = (1-t)*f/s.Factor + t*f
-	}
-	return f
-}
-
-// RopeDivisors is what RopeScaling divides each rotary frequency by, one for each pair
-// of a head; nil without scaling.
-func (c Config) RopeDivisors() []float32 {
-	if c.RopeScaling == nil {
-		return nil
-	}
-	d := make([]float32, c.HeadDim/2)
-	for e := range d {
-		f := c.ropeFreq(e)
-		d[e] = float32(f / c.RopeScaling.scale(f))
-	}
-	return d
-}
-
-// ropeTable is the table [positions, HeadDim] for Backend.Rope. Frequencies and
-// angles are rounded to float32 before the cosine, since that is the rotation
-// that the published weights were trained with.
-func (c Config) ropeTable(positions int) []float32 {
-	half := c.HeadDim / 2
-	freq := make([]float32, half)
-	for e := range freq {
-		f := c.ropeFreq(e)
-		if s := c.RopeScaling; s != nil {
-			f = s.scale(f)
-		}
-		freq[e] = float32(f)
-	}
-	table := make([]float32, positions*c.HeadDim)
-	for p := range positions {
-		row := table[p*c.HeadDim:][:c.HeadDim]
-		for e, f := range freq {
-			sin, cos := math.Sincos(float64(float32(p) * f))
-			row[e], row[half+e] = float32(cos), float32(sin)
-		}
-	}
-	return table
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,76 @@ func TestReadConfig(t *testing.T) {
 	}
 }
 
+// The config.json of families that people use, with the keys that their folders on the hub
+// have and that say nothing about what is computed.
+func TestReadConfigOfTheHub(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		want Config
+	}{
+		"SmolLM2-135M": {`{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+			"hidden_size": 576, "initializer_range": 0.041666666666666664, "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192, "mlp_bias": false,
+			"model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+			"rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+			"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}, "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152}`,
+			Config{Architecture: "Llama", Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, FFN: 1536, Vocab: 49152, MaxPosition: 8192, RMSEps: 1e-5, RopeTheta: 1e5,
+				TieEmbeddings: true, DType: "bfloat16", InitRange: 0.041666666666666664}},
+		"TinyLlama-1.1B": {`{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 2048,
+			"initializer_range": 0.02, "intermediate_size": 5632, "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 22,
+			"num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+			"transformers_version": "4.35.0", "use_cache": true, "vocab_size": 32000}`,
+			Config{Architecture: "Llama", Hidden: 2048, Layers: 22, Heads: 32, KVHeads: 4, HeadDim: 64, FFN: 5632, Vocab: 32000, MaxPosition: 2048, RMSEps: 1e-5, RopeTheta: 1e4,
+				DType: "bfloat16", InitRange: 0.02}},
+		"Gemma 3, as transformers 4 has it": {`{"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation": "hybrid",
+			"eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
+			"intermediate_size": 6912, "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 7, "num_key_value_heads": 1,
+			"pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
+			"sliding_window_pattern": 6, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 262144}`,
+			Config{Architecture: "Gemma3", Hidden: 1152, Layers: 7, Heads: 4, KVHeads: 1, HeadDim: 256, FFN: 6912, Vocab: 262144, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6, LocalTheta: 1e4,
+				TieEmbeddings: true, QKNorm: true, Window: 512, Sliding: []bool{true, true, true, true, true, false, true}, AttnScale: 1. / 16, DType: "bfloat16", InitRange: 0.02}},
+		"a Mistral without the key": {`{"architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+			"num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 32768}`,
+			Config{Architecture: "Mistral", Hidden: 64, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 100, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e4, Window: 4096,
+				DType: "float32", InitRange: 0.02}},
+	} {
+		got, err := parseConfig([]byte(c.text))
+		must(t, err)
+		if got.raw = nil; !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v\nwant %+v", name, got, c.want)
+		}
+	}
+}
+
+// The frequencies of yarn at its ends and between, and its factor (arXiv 2309.00071,
+// equations 13, 17 to 19 and 22), and those of linear.
+func TestRopeScalings(t *testing.T) {
+	r := rope{headDim: 128, theta: 10000, scaling: &RopeScaling{Type: "yarn", Factor: 16, OriginalMaxPosition: 4096, BetaFast: 32, BetaSlow: 1, AttentionFactor: 0.1*math.Log(16) + 1}}
+	turns := func(e int) float64 { return 4096 * r.freq(e) / (2 * math.Pi) }
+	between := 0
+	for e := range 64 {
+		share := r.scaled(e) / r.freq(e) // 1 stays, 1/16 is divided
+		switch {
+		case turns(e) > 33 && turns(e+1) > 32 && share != 1:
+			t.Errorf("pair %d turns %.1f times: %g of its frequency, want all", e, turns(e), share)
+		case turns(e) < 0.8 && math.Abs(share-1./16) > 1e-12:
+			t.Errorf("pair %d turns %.2f times: %g of its frequency, want 1/16", e, turns(e), share)
+		case share < 1 && share > 1./16:
+			between++
+		}
+	}
+	if between < 10 {
+		t.Errorf("%d pairs on the ramp", between)
+	}
+	row := r.table(2)[128:]
+	if norm := math.Hypot(float64(row[0]), float64(row[64])); math.Abs(norm-r.scaling.AttentionFactor) > 1e-6 {
+		t.Errorf("cosine and sine have the length %g, want %g", norm, r.scaling.AttentionFactor)
+	}
+	l := rope{headDim: 128, theta: 10000, scaling: &RopeScaling{Type: "linear", Factor: 4}}
+	if got, want := l.scaled(7), l.freq(7)/4; got != want {
+		t.Errorf("linear: %g, want %g", got, want)
+	}
+}
+
 // What is not computed, or makes no sense, is refused by the key's name.
 func TestReadConfigRefuses(t *testing.T) {
 	const qwen, llama, mistral = "qwen2_tied", "llama3_sharded", "mistral"
@@ -89,13 +160,33 @@ func TestReadConfigRefuses(t *testing.T) {
 		{qwen, "architectures", []string{"LlamaForCausalLM"}, true, "architectures"},
 		{qwen, "architectures", "Qwen2ForCausalLM", true, "architectures"},
 		{qwen, "use_sliding_window", true, true, "sliding_window"},
-		{mistral, "sliding_window", 4096, true, "sliding_window"},
+		{mistral, "sliding_window", 0, false, "sliding_window"},
+		{mistral, "layer_types", []string{"sliding_attention", "full_attention"}, true, "layer_types"},
+		{llama, "sliding_window", 4096, true, "sliding_window"},
+		{llama, "rope_interleaved", true, true, "rope_interleaved"},
+		{"gemma3", "final_logit_softcapping", 30.0, true, "final_logit_softcapping"},
+		{"gemma3", "attn_logit_softcapping", 50.0, true, "attn_logit_softcapping"},
+		{"gemma3", "use_bidirectional_attention", true, true, "use_bidirectional_attention"},
+		{"gemma3", "hidden_activation", "gelu", true, "hidden_activation"},
+		{"gemma3", "layer_types", []string{"full_attention"}, false, "layer_types"},
+		{"gemma3", "layer_types", []string{"full_attention", "chunked_attention", "full_attention", "full_attention"}, true, "layer_types"},
+		{"gemma3", "sliding_window", json.RawMessage("null"), false, "sliding_window"},
+		{"gemma3", "rope_parameters", map[string]any{"chunked_attention": map[string]any{"rope_type": "default"}}, true, "chunked_attention"},
+		{"gemma3", "query_pre_attn_scalar", 0, false, "query_pre_attn_scalar"},
+		{"smollm3", "no_rope_layers", []int{1, 0}, false, "no_rope_layers"},
+		{"smollm3", "use_sliding_window", true, true, "sliding_window"},
+		{"granite", "residual_multiplier", -1, false, "residual_multiplier"},
+		{"granite", "mlp_bias", true, true, "mlp_bias"},
+		{"olmo2", "sliding_window", 7, true, "sliding_window"},
 		{qwen, "layer_types", []string{"full_attention", "sliding_attention"}, true, "layer_types"},
 		{qwen, "hidden_act", "gelu", true, "hidden_act"},
 		{llama, "attention_bias", true, true, "attention_bias"},
 		{llama, "mlp_bias", true, true, "mlp_bias"},
 		{qwen, "quantization_config", map[string]any{"quant_method": "gptq"}, true, "quantization_config"},
-		{qwen, "rope_parameters", map[string]any{"rope_type": "yarn", "rope_theta": 1e6, "factor": 4}, true, "yarn"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "dynamic", "rope_theta": 1e6, "factor": 4}, true, "dynamic"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "linear", "factor": 4, "beta_fast": 3}, true, "beta_fast"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "linear"}, false, "factor"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2}, false, "beta_slow"},
 		{qwen, "rope_parameters", map[string]any{"full_attention": map[string]any{"rope_type": "default"}}, true, "full_attention"},
 		{qwen, "rope_parameters", map[string]any{"rope_type": "default", "partial_rotary_factor": 0.5}, true, "partial_rotary_factor"},
 		{qwen, "rope_parameters", map[string]any{"rope_type": "llama3", "factor": 8}, false, "original_max_position"},
@@ -173,13 +264,16 @@ func TestLoadAllocatesNothingForLies(t *testing.T) {
 // Keys without a field pass through With, Save and Key, and fields changed after
 // reading are what is saved.
 func TestConfigKeys(t *testing.T) {
-	for _, name := range []string{"", "llama3_sharded", "qwen2_tied"} {
+	for _, name := range slices.Concat(architectures, lmFolders, scorerFolders) {
 		c := tiny("Qwen3")
-		if name != "" {
+		if _, ok := families[name]; ok {
+			c = tiny(name)
+		} else {
 			var err error
 			c, err = ReadConfig(filepath.Join(fixtures, name))
 			must(t, err)
-			c.Layers, c.RopeTheta, c.Vocab = 1, 777, 50
+			c = c.FirstLayers(1)
+			c.RopeTheta, c.Vocab = 777, 50
 		}
 		c, err := c.With("eos_token_id", []int{7, 9})
 		must(t, err)
@@ -208,7 +302,7 @@ func TestConfigKeys(t *testing.T) {
 // Row 12: a damaged config.json is refused or read as a sound configuration.
 func TestHostileFormats(t *testing.T) {
 	var seeds [][]byte
-	for _, name := range append(lmFolders, "qwen2_scorer") {
+	for _, name := range slices.Concat(lmFolders, scorerFolders) {
 		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
 		must(t, err)
 		seeds = append(seeds, bytes.TrimSpace(b))
@@ -237,7 +331,7 @@ func TestHostileFormats(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	for _, name := range append(lmFolders, "qwen2_scorer") {
+	for _, name := range slices.Concat(lmFolders, scorerFolders) {
 		b, err := os.ReadFile(filepath.Join(fixtures, name, "config.json"))
 		must(f, err)
 		f.Add(b)
@@ -260,7 +354,7 @@ func FuzzConfig(f *testing.F) {
 }
 
 func TestParamCount(t *testing.T) {
-	for _, arch := range []string{"Qwen2", "Qwen3", "Llama", "Mistral"} {
+	for _, arch := range architectures {
 		for _, k := range []Kind{LM, Scorer} {
 			n := int64(0)
 			for _, p := range tiny(arch).arrange(k).params {
@@ -285,6 +379,12 @@ func TestParamCount(t *testing.T) {
 
 // The plan is what the model then takes.
 func TestPlan(t *testing.T) {
+	for _, arch := range []string{"Qwen3", "Gemma3", "Olmo2"} {
+		planned(t, tiny(arch))
+	}
+}
+
+func planned(t *testing.T, c Config) {
 	seqs := seqsOf(29, 30, 20)
 	for _, o := range []PlanOptions{
 		{Tokens: 50},
@@ -293,7 +393,6 @@ func TestPlan(t *testing.T) {
 		{Slots: 4, N: 3, Prompts: 2, PromptTokens: 21, MaxNew: 9},
 	} {
 		be := ref.New()
-		c := tiny("Qwen3")
 		m, err := New(be, c, Options{Trainable: o.Trainable, Recompute: o.Recompute})
 		must(t, err)
 		switch {
@@ -312,9 +411,9 @@ func TestPlan(t *testing.T) {
 		_, peak := be.Memory()
 		got, want := c.Plan(be, o).Total(), peak
 		// Not in the plan: the rotary table, and what grows with rows, not with tokens.
-		small := int64(8 * (128*c.HeadDim + 8*50 + 10*c.Hidden))
+		small := int64(8 * (128*c.HeadDim*len(c.spec(LM).ropes) + 8*50 + 10*c.Hidden))
 		if got > want || got+small < want {
-			t.Errorf("%+v: plan of %d bytes, model took %d", o, got, want)
+			t.Errorf("%s: %+v: plan of %d bytes, model took %d", c.Architecture, o, got, want)
 		}
 		must(t, m.Close())
 	}

@@ -48,6 +48,12 @@ func tensorCore(arch string, headDim int) Config {
 	return c
 }
 
+// usual has the usual scale of attention: tiny's is one for its own heads.
+func usual(c Config) Config {
+	c.AttnScale = 1 / math.Sqrt(float64(c.HeadDim))
+	return c
+}
+
 // narrowed makes a model whose weights are such as bfloat16 holds, so that what
 // is compared is the computing, not the rounding of weights.
 func narrowed(t testing.TB, be compute.Backend, c Config, o Options) *Model {
@@ -96,6 +102,8 @@ func TestCUDAAgainstCPU(t *testing.T) {
 	shapes := map[string]Config{
 		"Qwen2 E=64": tensorCore("Qwen2", 64), "Qwen3 E=64": tensorCore("Qwen3", 64), "Llama E=128": tensorCore("Llama", 128),
 		"Qwen2 odd": tiny("Qwen2"), "Mistral odd": tiny("Mistral"),
+		"Gemma3 E=64": usual(tensorCore("Gemma3", 64)), "SmolLM3 E=64": tensorCore("SmolLM3", 64), "Granite E=64": tensorCore("Granite", 64), "Olmo2 E=64": tensorCore("Olmo2", 64),
+		"Gemma3 odd": usual(tiny("Gemma3")), "Mistral E=64": tensorCore("Mistral", 64),
 	}
 	for name, c := range shapes {
 		for _, precision := range []string{cuda.F32, cuda.BF16} {
@@ -257,6 +265,8 @@ func TestCUDALoRA(t *testing.T) {
 	}{
 		"Qwen2 E=64": {tensorCore("Qwen2", 64), LoRA{Rank: 8}},
 		"Llama odd":  {tiny("Llama"), LoRA{Rank: 3, Alpha: 5, RSLoRA: true}},
+		"Gemma3":     {usual(tensorCore("Gemma3", 64)), LoRA{Rank: 4}},
+		"Olmo2":      {tensorCore("Olmo2", 64), LoRA{Rank: 4}},
 		"Qwen3 some": {tensorCore("Qwen3", 64), LoRA{Rank: 1, Alpha: 5, Targets: "q_proj,o_proj,down_proj"}},
 	} {
 		for _, precision := range []string{cuda.F32, cuda.BF16} {

@@ -863,8 +863,13 @@ func (e *Engine) attend(i int, b *block, posN []int32) { e.attendCache(i, b, pos
 
 // attendCache keeps the rows' keys and values, and has each attend to what e.pages says.
 func (e *Engine) attendCache(i int, b *block, posN, slots []int32) {
-	be, shape := e.m.be, e.m.attnShape()
-	be.RopeCache(b.qNHE, b.kNKE, b.vNKE, e.k[i], e.v[i], shape, posN, e.m.rope, slots)
+	l := e.m.spec.layers[i]
+	be, shape := e.m.be, e.m.attnShape(l)
+	if l.rope < 0 {
+		e.cache(i, b, slots)
+	} else {
+		be.RopeCache(b.qNHE, b.kNKE, b.vNKE, e.k[i], e.v[i], shape, posN, e.m.table(l), slots)
+	}
 	be.AttentionDecode(b.oNHE, b.qNHE, e.k[i], e.v[i], shape, e.pages)
 }
 

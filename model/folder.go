@@ -19,9 +19,9 @@ import (
 // dtypeCode gives the safetensors code of a dtype name of config.json.
 var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat16": safetensors.BF16, "float16": safetensors.F16}
 
-// Load reads a model folder: a Hugging Face folder, or one of LoRA adapters as peft writes
-// it (see ReadAdapterConfig). Adapters stand on the folder that they name, or on o.Base, a
-// frozen language model that several share. With o.LoRA a Hugging Face folder is the base
+// Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as
+// peft writes it (see ReadAdapterConfig). Adapters stand on the folder that they name, or on o.Base, a
+// frozen language model that several share. With o.LoRA a whole model is the base
 // of new adapters, and adapters must have these settings.
 func Load(be Backend, dir string, o Options) (*Model, error) {
 	if be == nil {
@@ -33,6 +33,8 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 		return nil, err
 	case !has && !o.LoRA.On():
 		return loadFull(be, dir, o)
+	case o.Layers != nil && (has || o.LoRA.On()):
+		return nil, fmt.Errorf("model: %s: layers are taken out of whole models only, not beside LoRA adapters: merge them first (gad export --merge)", dir)
 	case has && !o.LoRA.On() && o.Trainable:
 		return nil, fmt.Errorf("model: %s: is a LoRA adapter, and all weights are to be trained: train adapters with %s, or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings())
 	case has && o.LoRA.On() && !o.LoRA.same(adapter.LoRA):
@@ -76,8 +78,8 @@ func sameFolder(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// loadFull reads a Hugging Face folder: config.json and model.safetensors, or shards
-// with their index. A Scorer comes from a *ForSequenceClassification folder with
+// loadFull reads a whole model: config.json and model.safetensors, or shards with their
+// index; or a GGUF file, whose weights are widened as they are read. A Scorer comes from a *ForSequenceClassification folder with
 // one label, or from a *ForCausalLM folder, whose lm_head is then left aside and
 // whose score head is new (see Options.ScoreInit). Names and shapes of all
 // tensors are checked before memory is allocated; values must be finite.
@@ -89,27 +91,39 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	}
 	from := c.Kind()
 	if from == Scorer && o.Kind == LM {
-		return nil, fmt.Errorf("model: %s: a %s%s folder has no language-model head: expected a %[2]s%[4]s folder", dir, c.Architecture, from, LM)
+		return nil, fmt.Errorf("model: %s: a %s folder has no language-model head: expected a %s folder", dir, c.class(from), c.class(LM))
 	}
-	f, err := safetensors.OpenFolder(dir)
+	f, err := placeOf(dir).tensors()
 	if err != nil {
-		return nil, fmt.Errorf("model: %w", err)
+		return nil, err
 	}
 	defer f.Close()
 	if c.DType, err = checkTensors(f, c, from, o.Kind); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
+	if o.Layers != nil {
+		if err := checkLayers(o.Layers, c.Layers); err != nil {
+			return nil, fmt.Errorf("model: %s: %w", dir, err)
+		}
+		if c, err = c.keep(o.Layers); err != nil {
+			return nil, fmt.Errorf("model: %s: %w", dir, err)
+		}
+	}
 	m, err := alloc(be, c, o)
 	if err != nil {
 		return nil, err
 	}
-	m.dir = dir
+	if o.Layers == nil {
+		m.dir = dir
+	}
+	m.dtypes = map[string]safetensors.DType{}
 	var list []transfer
 	for _, p := range m.params {
 		if p.Name == scoreName && from == LM {
 			continue
 		}
-		t, _ := f.Tensor(p.Name)
+		t, _ := f.Tensor(wholeName(p.Name, o.Layers))
+		m.dtypes[p.Name] = t.DType
 		list = append(list, transfer{from: t, to: p.W})
 	}
 	if err := m.upload(list); err != nil {
@@ -132,7 +146,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 
 // checkTensors compares the folder's tensors with those of a model of kind from,
 // of which one of kind want is made, and returns their common dtype.
-func checkTensors(f *safetensors.Folder, c Config, from, want Kind) (string, error) {
+func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 	expected := map[string]bool{}
 	var missing, wrong, unexpected []string
 	var dtype safetensors.DType
@@ -155,7 +169,7 @@ func checkTensors(f *safetensors.Folder, c Config, from, want Kind) (string, err
 		case name == headName && c.TieEmbeddings:
 			a, _ := f.Tensor(embedName)
 			b, _ := f.Tensor(headName)
-			if a != nil && (a.DType != b.DType || !bytes.Equal(a.Data, b.Data)) {
+			if a != nil && (a.DType != b.DType || !bytes.Equal(a.data, b.data)) {
 				return "", fmt.Errorf("tensor %q: differs from %s although tie_word_embeddings is true: set it to false to keep both, or remove one", headName, embedName)
 			}
 		default:
@@ -189,7 +203,7 @@ func checkTensors(f *safetensors.Folder, c Config, from, want Kind) (string, err
 
 // transfer is a tensor of a file and where it belongs.
 type transfer struct {
-	from *safetensors.Tensor
+	from *onDisk
 	to   compute.Tensor
 	code bool // codes of 8 bits, which no weights are
 }
@@ -198,7 +212,7 @@ type transfer struct {
 func (m *Model) upload(list []transfer) error {
 	var (
 		mu   sync.Mutex // of a backend with memory of its own
-		from []*safetensors.Tensor
+		from []*onDisk
 	)
 	for _, t := range list {
 		if from = append(from, t.from); (t.from.DType == safetensors.U8) != t.code {
@@ -229,23 +243,22 @@ func (m *Model) upload(list []transfer) error {
 // n elements of tensor i from lo on, or into memory that is used again. f gets each part,
 // from several goroutines. A value that is not finite is an error; of several errors
 // the first in the tensors' order is returned.
-func widen(list []*safetensors.Tensor, where func(i, lo, n int) []float32, f func(i, lo int, part []float32, placed bool) error) error {
+func widen(list []*onDisk, where func(i, lo, n int) []float32, f func(i, lo int, part []float32, placed bool) error) error {
 	type piece struct{ i, lo, n int }
 	var pieces []piece
 	for i, t := range list {
-		n := len(t.Data) / t.DType.Size()
+		n := t.len()
 		for lo := 0; lo < n; lo += chunk {
 			pieces = append(pieces, piece{i, lo, min(chunk, n-lo)})
 		}
 	}
 	one := func(p piece, buf []float32) error {
-		t, width := list[p.i], list[p.i].DType.Size()
+		t := list[p.i]
 		part, placed := where(p.i, p.lo, p.n), true
 		if part == nil {
 			part, placed = buf[:p.n], false
 		}
-		some := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{p.n}, Data: t.Data[p.lo*width : (p.lo+p.n)*width]}
-		if err := some.Float32(part); err != nil {
+		if err := t.read(part, p.lo); err != nil {
 			return err
 		}
 		for k, x := range part {
@@ -369,8 +382,8 @@ func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensor
 
 // Save writes config.json and the weights as transformers loads them, through
 // create: model.safetensors, or shards of at most maxShard bytes (0: one file)
-// and their index. dtype is "float32", "bfloat16" or "float16"; "" is the type of
-// the folder that the model came from. Weights are rounded to the nearest, ties
+// and their index. dtype is "float32", "bfloat16" or "float16"; "" gives each tensor the
+// type that it has in the folder that the model came from. Weights are rounded to the nearest, ties
 // to even. Tied weights are written once. The tokenizer's files are not written.
 //
 // Of a model with adapters these alone are written, in float32, as peft writes them; what
@@ -379,7 +392,8 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	if m.base != nil {
 		return m.saveAdapter(create)
 	}
-	if dtype == "" {
+	own := dtype == ""
+	if own {
 		dtype = m.cfg.DType
 	}
 	if dtype == "" {
@@ -403,7 +417,11 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	}
 	var ts []safetensors.Source
 	for _, p := range m.params {
-		ts = append(ts, m.source(p.Name, p.Shape, p.W, dt))
+		to := dt
+		if was, ok := m.dtypes[p.Name]; own && ok {
+			to = was
+		}
+		ts = append(ts, m.source(p.Name, p.Shape, p.W, to))
 	}
 	if err := safetensors.WriteFolder(create, ts, maxShard, nil); err != nil {
 		return fmt.Errorf("model: save: %w", err)

@@ -121,7 +121,7 @@ func TestScorerFromLM(t *testing.T) {
 // rounded once, and a copy has the same bits on the same and another backend.
 func TestNewSaveCopy(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, arch := range []string{"Qwen2", "Qwen3", "Llama", "Mistral"} {
+		for _, arch := range architectures {
 			c := tiny(arch)
 			if arch == "Llama" {
 				c.RopeScaling = &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 32}

@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"math"
 
 	"gad/internal/compute"
 )
@@ -99,28 +98,37 @@ func (w *workspace) free() {
 	}
 }
 
-// angles makes sure that the rotary table has n positions.
+// angles makes sure that the rotary tables have n positions.
 func (m *Model) angles(n int) error {
-	if n <= m.ropeN {
+	if n <= m.angleN {
 		return nil
 	}
-	// Doubled, so that growing sequences do not build it at every step.
-	n = min(max(n, 2*m.ropeN, 256), max(n, m.cfg.MaxPosition))
+	// Doubled, so that growing sequences do not build them at every step.
+	n = min(max(n, 2*m.angleN, 256), max(n, m.cfg.MaxPosition))
 	m.freeAngles()
-	t, err := m.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n, m.cfg.HeadDim), compute.Wide, n*m.cfg.HeadDim)
+	size := n * m.cfg.HeadDim
+	t, err := m.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n*len(m.spec.ropes), m.cfg.HeadDim), compute.Wide, size*len(m.spec.ropes))
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	m.rope, m.ropeN = t, n
-	m.be.Upload(t, m.cfg.ropeTable(n))
+	m.angle, m.angleN = t, n
+	for i, r := range m.spec.ropes {
+		m.be.Upload(t.Slice(i*size, (i+1)*size), r.table(n))
+	}
 	return nil
 }
 
 func (m *Model) freeAngles() {
-	if m.ropeN > 0 {
-		m.be.Free(m.rope)
+	if m.angleN > 0 {
+		m.be.Free(m.angle)
 	}
-	m.rope, m.ropeN = compute.Tensor{}, 0
+	m.angle, m.angleN = compute.Tensor{}, 0
+}
+
+// table is the rotary table of a layer that has one.
+func (m *Model) table(l layer) compute.Tensor {
+	size := m.angleN * m.cfg.HeadDim
+	return m.angle.Slice(l.rope*size, (l.rope+1)*size)
 }
 
 // block is what the forward pass of one block leaves for its backward pass.
@@ -134,10 +142,16 @@ type block struct {
 	qkNHE        compute.Tensor // both, where they are columns that lie side by side
 	vNKE         compute.Tensor
 	oNHE, lseNH  compute.Tensor
+	added1       added
 	x2ND         compute.Tensor // after attention
 	rstd2N       compute.Tensor
 	gateNF, upNF compute.Tensor
+	added2       added
 }
+
+// added is what is kept of the sum of a linear layer's output with the residual stream:
+// that output and the norm's rstd, absent without a norm.
+type added struct{ tND, rstdN compute.Tensor }
 
 // acts is the activations of a pass over N tokens.
 type acts struct {
@@ -179,6 +193,8 @@ func (m *Model) activations(n int, k keep) *acts {
 // it costs no matrix product and is a third of the memory.
 func (c *Config) acts(a *acts, n int, k keep, rank int, joined bool, get func(what purpose, c compute.Class, n int) compute.Tensor) {
 	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
+	spec := families[c.Architecture].spec
+	qkNorm := spec.qkNorm != noNorm
 	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
 	wide := func(layer int, what string, width int) compute.Tensor {
 		return get(purpose{layer, what}, compute.Wide, n*width)
@@ -201,7 +217,10 @@ func (c *Config) acts(a *acts, n int, k keep, rank int, joined bool, get func(wh
 		return ts
 	}
 	q, kk := h*e, kv*e // widths of queries, and of keys or values
-	inputs, kept := 1, 1
+	inputs, kept, norms := 1, 1, 0
+	if spec.preNorm {
+		norms = 1
+	}
 	if k != keepNothing {
 		inputs = c.Layers + 1
 	}
@@ -213,33 +232,41 @@ func (c *Config) acts(a *acts, n int, k keep, rank int, joined bool, get func(wh
 	}
 	for i := range kept {
 		b := block{
-			rstd1N: wide(i, "first norm [N]", 1),
+			rstd1N: wide(i, "first norm [N]", norms),
 			oNHE:   narrow(i, "attention [N,H,E]", q),
 			lseNH:  wide(i, "attention sums [N,H]", h),
-			rstd2N: wide(i, "second norm [N]", 1),
+			rstd2N: wide(i, "second norm [N]", norms),
 		}
 		var qkv [3]compute.Tensor // what the products put out
 		if joined {
 			both := narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
-			if qkv = columns(both, q, kk, kk); !c.QKNorm {
+			if qkv = columns(both, q, kk, kk); !qkNorm {
 				b.qkNHE = columns(both, q+kk, kk)[0]
 			}
 			gu := columns(narrow(i, "gate and up [N,2F]", 2*f), f, f)
 			b.gateNF, b.upNF = gu[0], gu[1]
 		} else {
 			names := [2]string{"queries [N,H,E]", "keys [N,K,E]"}
-			if c.QKNorm {
+			if qkNorm {
 				names = [2]string{"queries before their norm [N,H,E]", "keys before their norm [N,K,E]"}
 			}
 			qkv = [3]compute.Tensor{narrow(i, names[0], q), narrow(i, names[1], kk), narrow(i, "values [N,K,E]", kk)}
 			b.gateNF, b.upNF = narrow(i, "gate [N,F]", f), narrow(i, "up [N,F]", f)
 		}
 		b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
-		if c.QKNorm {
+		if qkNorm {
 			b.qrNHE, b.krNKE = b.qNHE, b.kNKE
 			b.qNHE, b.kNKE = narrow(i, "queries [N,H,E]", q), narrow(i, "keys [N,K,E]", kk)
-			b.rstdqNH = wide(i, "query norm [N,H]", h)
-			b.rstdkNK = wide(i, "key norm [N,K]", kv)
+			normsQ, normsK := h, kv
+			if spec.qkNorm == widthNorm {
+				normsQ, normsK = 1, 1
+			}
+			b.rstdqNH = wide(i, "query norm [N,H]", normsQ)
+			b.rstdkNK = wide(i, "key norm [N,K]", normsK)
+		}
+		if spec.postNorm {
+			b.added1 = added{narrow(i, "attention's sum [N,D]", d), wide(i, "norm of attention's sum [N]", 1)}
+			b.added2 = added{narrow(i, "down [N,D]", d), wide(i, "norm of down [N]", 1)}
 		}
 		if k != keepNothing {
 			b.x2ND = wide(i, "after attention [N,D]", d)
@@ -262,12 +289,12 @@ func (c *Config) acts(a *acts, n int, k keep, rank int, joined bool, get func(wh
 			a.dqNHE, a.dkNKE, a.dvNKE = qkv[0], qkv[1], qkv[2]
 			a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
 			width := 2 * f
-			if c.QKNorm { // gate's and up's are of no use any more when queries' and keys' are computed
+			if qkNorm { // gate's and up's are of no use any more when queries' and keys' are computed
 				width = max(width, q+kk)
 			}
 			gu := narrow(all, "gradient of gate and up [N,2F]", width)
 			switch {
-			case !c.QKNorm:
+			case !qkNorm:
 				a.dqkNHE = columns(both, q+kk, kk)[0]
 			case !gu.Absent():
 				a.dqNHE, a.dkNKE = gu.Slice(0, n*q), gu.Slice(n*q, n*(q+kk))
@@ -308,102 +335,198 @@ func (a *acts) out(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
 // yet, and writes o (and lse and the rotated q and k, when a gradient will want them).
 type attend func(layer int, b *block, posN []int32)
 
-// rotate turns queries and keys by their positions, or back: those of qk where both are
-// there as one.
-func (m *Model) rotate(qNHE, kNKE, qkNHE compute.Tensor, posN []int32, inverse bool) {
+// rotate turns queries and keys by their positions, or back, in a layer that does: those of
+// qk where both are there as one.
+func (m *Model) rotate(l layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32, inverse bool) {
 	c := &m.cfg
-	if !qkNHE.Absent() {
-		m.be.Rope(qkNHE, c.Heads+c.KVHeads, c.HeadDim, posN, m.rope, inverse)
+	if l.rope < 0 {
 		return
 	}
-	m.be.Rope(qNHE, c.Heads, c.HeadDim, posN, m.rope, inverse)
-	m.be.Rope(kNKE, c.KVHeads, c.HeadDim, posN, m.rope, inverse)
+	table := m.table(l)
+	if !qkNHE.Absent() {
+		m.be.Rope(qkNHE, c.Heads+c.KVHeads, c.HeadDim, posN, table, inverse)
+		return
+	}
+	m.be.Rope(qNHE, c.Heads, c.HeadDim, posN, table, inverse)
+	m.be.Rope(kNKE, c.KVHeads, c.HeadDim, posN, table, inverse)
 }
 
-func (m *Model) attnShape() compute.AttnShape {
-	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim, Scale: 1 / math.Sqrt(float64(m.cfg.HeadDim))}
+func (m *Model) attnShape(l layer) compute.AttnShape {
+	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim, Scale: m.spec.scale, Window: l.window}
 }
 
-// inner is block i up to gate and up; SwiGLU and the down projection are left to the
+// normed makes h = norm(x), or x where there is no norm.
+func (m *Model) normed(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
+	if norm == nil {
+		m.be.Copy(hND, xND)
+		return
+	}
+	m.be.RMSNorm(hND, rstdN, xND, norm, m.cfg.RMSEps)
+}
+
+// normedGrad adds the gradient of normed to dx.
+func (m *Model) normedGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND, rstdN compute.Tensor) {
+	if norm == nil {
+		m.be.Add(dxND, dhND)
+		return
+	}
+	m.be.RMSNormGrad(dxND, norm, dhND, xND, rstdN, true)
+}
+
+// activate is the gated activation, and activateGrad its gradient.
+func (m *Model) activate(yNF, gateNF, upNF compute.Tensor) {
+	switch m.spec.act {
+	case silu:
+		m.be.SwiGLU(yNF, gateNF, upNF)
+	case geluTanh:
+		m.be.GeGLU(yNF, gateNF, upNF)
+	}
+}
+
+func (m *Model) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	switch m.spec.act {
+	case silu:
+		m.be.SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
+	case geluTanh:
+		m.be.GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
+	}
+}
+
+// scale multiplies by a factor of spec, which mostly is 1.
+func (m *Model) scale(t compute.Tensor, s float64) {
+	if s != 1 {
+		m.be.Scale(t, s)
+	}
+}
+
+// add is y = r + residual * post(x wᵀ), the end of attention and of the feed-forward layer.
+// hND is scratch where spec is not plain.
+func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added, hND compute.Tensor) {
+	if m.spec.plain() {
+		m.linearAdd(y, r, x, w)
+		return
+	}
+	m.product(hND, x, w, post, keep)
+	m.scale(hND, m.spec.residual)
+	if y != r {
+		m.be.Copy(y, r)
+	}
+	m.be.Add(y, hND)
+}
+
+// product is h = post(x wᵀ).
+func (m *Model) product(hND, x compute.Tensor, w, post *compute.Param, keep added) {
+	if post == nil {
+		m.linear(hND, x, w)
+		return
+	}
+	m.linear(keep.tND, x, w)
+	m.be.RMSNorm(hND, keep.rstdN, keep.tND, post, m.cfg.RMSEps)
+}
+
+// addGrad is the gradient of the linear layer's output in add, from that of y in a.dxND:
+// that itself, or in a.dhND.
+func (m *Model) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor {
+	if m.spec.plain() {
+		return a.dxND
+	}
+	m.be.Copy(a.dhND, a.dxND)
+	m.scale(a.dhND, m.spec.residual)
+	if post != nil {
+		m.be.RMSNormGrad(a.dhND, post, a.dhND, keep.tND, keep.rstdN, false)
+	}
+	return a.dhND
+}
+
+// inner is block i up to gate and up; the activation and the down projection are left to the
 // caller, as a recomputation does not need them.
 func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
-	be, c, p, b := m.be, &m.cfg, &m.blocks[i], a.block(i)
-	be.RMSNorm(a.hND, b.rstd1N, b.xND, p.norm1, c.RMSEps)
+	be, eps, p, b := m.be, m.cfg.RMSEps, &m.blocks[i], a.block(i)
+	m.normed(a.hND, b.rstd1N, b.xND, p.norm1)
 	qr, kr := b.qNHE, b.kNKE
-	if c.QKNorm {
+	if p.qn != nil {
 		qr, kr = b.qrNHE, b.krNKE
 	}
 	a.ps = append(a.ps[:0], compute.Projection{Y: qr, W: p.wq, B: p.bq}, compute.Projection{Y: kr, W: p.wk, B: p.bk}, compute.Projection{Y: b.vNKE, W: p.wv, B: p.bv})
 	m.linears(a.ps, a.hND)
-	if c.QKNorm {
-		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, c.RMSEps)
-		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, c.RMSEps)
+	if p.qn != nil {
+		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, eps)
+		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, eps)
 	}
 	att(i, b, posN)
-	m.linearAdd(b.x2ND, b.xND, b.oNHE, p.wo)
-	be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
+	m.add(b.x2ND, b.xND, b.oNHE, p.wo, p.post1, b.added1, a.hND)
+	m.normed(a.hND, b.rstd2N, b.x2ND, p.norm2)
 	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate}, compute.Projection{Y: b.upNF, W: p.up})
 	m.linears(a.ps, a.hND)
 }
 
-// forward runs the backbone and leaves the final norm's output in a.hND.
+// forward runs the backbone and leaves the head's input in a.hND.
 func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	be := m.be
 	be.Embed(a.xs[0], m.embed, ids)
+	m.scale(a.xs[0], m.spec.embed)
 	for i := range m.blocks {
+		p, b := &m.blocks[i], a.block(i)
 		m.inner(i, a, posN, att)
-		b := a.block(i)
-		be.SwiGLU(a.actNF, b.gateNF, b.upNF)
-		m.linearAdd(a.out(i), b.x2ND, a.actNF, m.blocks[i].down)
+		m.activate(a.actNF, b.gateNF, b.upNF)
+		m.add(a.out(i), b.x2ND, a.actNF, p.down, p.post2, b.added2, a.hND)
 	}
 	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
+	m.scale(a.hND, m.spec.final)
 }
 
-// backward takes the gradient of the final norm's output in a.dhND and adds the
-// gradients of all parameters below the head.
+// backward takes the gradient of the head's input in a.dhND and adds the gradients of all
+// parameters below the head.
 func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
-	be, c, shape := m.be, &m.cfg, m.attnShape()
+	be := m.be
+	m.scale(a.dhND, m.spec.final)
 	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.out(len(m.blocks)-1), a.rstdN, false)
 	for i := len(m.blocks) - 1; i >= 0; i-- {
-		p, b := &m.blocks[i], a.block(i)
-		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
-			m.inner(i, a, posN, att) // the shared memory holds the block above
+		p, b, l := &m.blocks[i], a.block(i), m.spec.layers[i]
+		if len(a.blocks) == 1 && i < len(m.blocks)-1 { // the shared memory holds the block above
+			m.inner(i, a, posN, att)
+			if p.post2 != nil {
+				m.activate(a.actNF, b.gateNF, b.upNF)
+				m.product(a.hND, a.actNF, p.down, p.post2, b.added2)
+				m.normed(a.hND, b.rstd2N, b.x2ND, p.norm2)
+			}
 		} else {
-			be.RMSNorm(a.hND, b.rstd2N, b.x2ND, p.norm2, c.RMSEps)
+			m.normed(a.hND, b.rstd2N, b.x2ND, p.norm2)
 		}
 
-		// y = x2 + down(silu(gate(h)) * up(h)), h = norm2(x2)
-		dy, act := a.dxND, compute.Tensor{}
+		// y = x2 + residual * post2(down(act(gate(h)) * up(h))), h = norm2(x2)
+		dy, act := m.addGrad(a, p.post2, b.added2), compute.Tensor{}
 		if m.trains(p.down) {
 			act = a.actNF
-			if be.Element(compute.Narrow) < be.Element(compute.Wide) { // for two products, which would round it each
+			if dy == a.dxND && be.Element(compute.Narrow) < be.Element(compute.Wide) { // for two products, which would round it each
 				dy = a.dhND
 				be.Copy(dy, a.dxND)
 			}
 		}
 		m.inputGrad(a.dgNF, p.down, dy)
-		be.SwiGLUGrad(act, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
+		m.activateGrad(act, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
 		if !act.Absent() {
 			m.weightGrad(p.down, dy, act)
 		}
 		a.ps = append(a.ps[:0], compute.Projection{Y: a.dgNF, W: p.gate}, compute.Projection{Y: a.duNF, W: p.up})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
-		be.RMSNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N, true)
+		m.normedGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N)
 
-		// x2 = x + o(attention(rope(q(h)), rope(k(h)), v(h))), h = norm1(x)
-		m.linearGrad(a.doNHE, p.wo, nil, a.dxND, b.oNHE, false)
-		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, shape, pack)
-		m.rotate(a.dqNHE, a.dkNKE, a.dqkNHE, posN, true)
-		if c.QKNorm {
+		// x2 = x + residual * post1(o(attention(rope(q(h)), rope(k(h)), v(h)))), h = norm1(x)
+		m.linearGrad(a.doNHE, p.wo, nil, m.addGrad(a, p.post1, b.added1), b.oNHE, false)
+		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), pack)
+		m.rotate(l, a.dqNHE, a.dkNKE, a.dqkNHE, posN, true)
+		if p.qn != nil {
 			be.RMSNormGrad(a.dqrNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
 			be.RMSNormGrad(a.dkrNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
 		}
-		be.RMSNorm(a.hND, b.rstd1N, b.xND, p.norm1, c.RMSEps)
+		m.normed(a.hND, b.rstd1N, b.xND, p.norm1)
 		a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq}, compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk}, compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
-		be.RMSNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N, true)
+		m.normedGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
 	}
 	if !m.embed.G.Absent() {
+		m.scale(a.dxND, m.spec.embed)
 		be.EmbedGrad(m.embed, a.dxND, ids)
 	}
 }

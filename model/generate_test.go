@@ -39,7 +39,7 @@ func sameCompletions(t *testing.T, what string, got, want [][]Completion) {
 // response ends as the options say.
 func TestGenerateAgainstLogProbs(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, name := range []string{"qwen2_tied", "qwen3", "llama3_sharded"} {
+		for _, name := range lmFolders {
 			m := load(t, be, name, Options{})
 			prompts, rows := samplePrompts()
 			o := sampleOptions()

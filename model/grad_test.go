@@ -13,11 +13,11 @@ import (
 // The whole model against central differences, in float64: every parameter
 // tensor of every architecture, through log-probabilities and entropies.
 func TestFiniteDifferences(t *testing.T) {
-	for _, arch := range []string{"Qwen2", "Qwen3", "Llama", "Mistral"} {
+	for _, arch := range architectures {
 		t.Run(arch, func(t *testing.T) {
 			c := tiny(arch)
 			if arch == "Llama" {
-				c.RopeScaling = &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 32}
+				c.RopeScaling = &RopeScaling{Type: "yarn", Factor: 8, BetaFast: 8, BetaSlow: 1, AttentionFactor: 1.3, OriginalMaxPosition: 32}
 			}
 			m, err := New(ref.New(), c, Options{Trainable: true, Seed: 11})
 			must(t, err)

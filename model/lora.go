@@ -186,7 +186,7 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	if err := o.LoRA.Validate("lora"); err != nil {
 		return nil, err
 	}
-	a := &Model{be: m.be, cfg: m.cfg, opt: o, layout: m.layout, base: m, ws: &workspace{be: m.be}}
+	a := &Model{be: m.be, cfg: m.cfg, spec: m.cfg.spec(o.Kind), opt: o, layout: m.layout, base: m, ws: &workspace{be: m.be}}
 	a.params = nil
 	if o.LoRA.On() {
 		a.params, a.adapters = m.adapted(o.LoRA)
@@ -239,6 +239,12 @@ func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 //	y = r + x wᵀ + s (x Aᵀ) Bᵀ
 func (m *Model) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
 	m.be.LinearAdd(y, r, x, w)
+	m.adapt(y, x, w)
+}
+
+// linear is a linear layer without bias, with its adapter if it has one.
+func (m *Model) linear(y, x compute.Tensor, w *compute.Param) {
+	m.be.Linear(y, x, w, nil, false)
 	m.adapt(y, x, w)
 }
 

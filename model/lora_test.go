@@ -31,8 +31,9 @@ func adaptedOn(t *testing.T, be compute.Backend, arch string, l LoRA) (base, lm,
 // moved, and the merged weights give the adapted model's values.
 func TestAdapt(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, l := range []LoRA{{Rank: 4}, {Rank: 3, Alpha: 5, RSLoRA: true, Targets: "q_proj, down_proj"}} {
-			base, lm, scorer := adaptedOn(t, be, "Qwen3", l)
+		for i, arch := range slices.Concat(architectures, architectures) {
+			l := []LoRA{{Rank: 4}, {Rank: 3, Alpha: 5, RSLoRA: true, Targets: "q_proj, down_proj"}}[i/len(architectures)]
+			base, lm, scorer := adaptedOn(t, be, arch, l)
 			seqs := seqsOf(29, 9, 21, 4)
 			was, _, err := base.LogProbs(seqs, 0.7)
 			must(t, err)

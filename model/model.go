@@ -15,6 +15,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/internal/safetensors"
 )
 
 // Kind says what stands on top of the backbone.
@@ -38,6 +39,7 @@ type Options struct {
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
 	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
 	Base      *Model  // the frozen weights, where they are loaded already; see Load
+	Layers    []int   // Load keeps only these, in ascending order, and numbers them anew; nil keeps all
 	// Turns is a model that never learns while this one does: between a gradient of one and
 	// one of the other stands a step of the optimizer. Both have one block of memory for
 	// their gradients.
@@ -51,24 +53,26 @@ type Options struct {
 
 // Model is a transformer on a backend. Its methods are called from one goroutine.
 type Model struct {
-	be  compute.Backend
-	cfg Config
-	opt Options
+	be   compute.Backend
+	cfg  Config
+	spec spec
+	opt  Options
 	layout
 	base     *Model                      // whose weights these are, of a model made by Adapt
 	adapters map[*compute.Param]*adapter // by the base's weight
 	users    int                         // models made of this one, which keep its memory
 	closed   bool
-	dir      string           // the folder it was loaded from
-	digest   string           // of the folder's weights, once asked for
-	mem      []compute.Tensor // of the parameters, to be freed
+	dir      string                       // the folder it was loaded from; "" of a part of its layers
+	dtypes   map[string]safetensors.DType // of the folder's tensors, by the parameters' names
+	digest   string                       // of the folder's weights, once asked for
+	mem      []compute.Tensor             // of the parameters, to be freed
 	ws       *workspace
 	grads    *gradMemory    // nil: frozen
 	ranks    *Ranks         // that hold copies of it; nil is this process alone
 	shards   int            // of an optimizer step; 0 is 1
 	narrowed bool           // this rank lacks bits of the weights that are not computed with (Optimizer.WholeWeights)
-	rope     compute.Tensor // [positions, E]
-	ropeN    int            // positions in rope
+	angle    compute.Tensor // [ropes, positions, E], the tables of rotations
+	angleN   int            // positions in them
 	writes   uint64         // how often weights were written
 
 	// Host memory of the running pass, kept from call to call.
@@ -98,16 +102,18 @@ type layout struct {
 	head   *compute.Param // LM: [V,D], the embedding itself when tied; Scorer: [1,D]
 }
 
-// blockParams are one block's. Absent biases and norms are nil.
+// blockParams are one block's, in the order of spec. Absent biases and norms are nil.
 type blockParams struct {
 	norm1      *compute.Param // [D]
 	wq, wk, wv *compute.Param // [H*E,D], [K*E,D], [K*E,D]
 	bq, bk, bv *compute.Param
-	qn, kn     *compute.Param // [E]
+	qn, kn     *compute.Param // [E] each, or [H*E] and [K*E]
 	wo         *compute.Param // [D,H*E]
+	post1      *compute.Param // [D]
 	norm2      *compute.Param // [D]
 	gate, up   *compute.Param // [F,D]
 	down       *compute.Param // [D,F]
+	post2      *compute.Param // [D]
 }
 
 // arrange is the parameters of a model, without memory.
@@ -121,32 +127,56 @@ func (c Config) arrange(k Kind) layout {
 		l.params = append(l.params, p)
 		return p
 	}
-	d, q, kv := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	d, q, kv, spec := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, families[c.Architecture].spec
+	norm := func(name string, width int) *compute.Param {
+		p := add(name, width)
+		p.Offset = spec.normOffset
+		return p
+	}
+	normQ, normK := c.HeadDim, c.HeadDim
+	if spec.qkNorm == widthNorm {
+		normQ, normK = q, kv
+	}
+	// What follows attention is its own norm where there is one, and else the next layer's.
+	norm2 := "post_attention_layernorm.weight"
+	if spec.postNorm {
+		norm2 = "pre_feedforward_layernorm.weight"
+	}
 	l.embed = add("model.embed_tokens.weight", c.Vocab, d)
 	for i := range c.Layers {
 		pre := fmt.Sprintf("model.layers.%d.", i)
 		var b blockParams
-		b.norm1 = add(pre+"input_layernorm.weight", d)
+		if spec.preNorm {
+			b.norm1 = norm(pre+"input_layernorm.weight", d)
+		}
 		b.wq = add(pre+"self_attn.q_proj.weight", q, d)
 		b.wk = add(pre+"self_attn.k_proj.weight", kv, d)
 		b.wv = add(pre+"self_attn.v_proj.weight", kv, d)
-		if c.QKVBias {
+		if spec.qkvBias {
 			b.bq = add(pre+"self_attn.q_proj.bias", q)
 			b.bk = add(pre+"self_attn.k_proj.bias", kv)
 			b.bv = add(pre+"self_attn.v_proj.bias", kv)
 		}
-		if c.QKNorm {
-			b.qn = add(pre+"self_attn.q_norm.weight", c.HeadDim)
-			b.kn = add(pre+"self_attn.k_norm.weight", c.HeadDim)
+		if spec.qkNorm != noNorm {
+			b.qn = norm(pre+"self_attn.q_norm.weight", normQ)
+			b.kn = norm(pre+"self_attn.k_norm.weight", normK)
 		}
 		b.wo = add(pre+"self_attn.o_proj.weight", d, q)
-		b.norm2 = add(pre+"post_attention_layernorm.weight", d)
+		if spec.postNorm {
+			b.post1 = norm(pre+"post_attention_layernorm.weight", d)
+		}
+		if spec.preNorm {
+			b.norm2 = norm(pre+norm2, d)
+		}
 		b.gate = add(pre+"mlp.gate_proj.weight", c.FFN, d)
 		b.up = add(pre+"mlp.up_proj.weight", c.FFN, d)
 		b.down = add(pre+"mlp.down_proj.weight", d, c.FFN)
+		if spec.postNorm {
+			b.post2 = norm(pre+"post_feedforward_layernorm.weight", d)
+		}
 		l.blocks = append(l.blocks, b)
 	}
-	l.norm = add("model.norm.weight", d)
+	l.norm = norm("model.norm.weight", d)
 	switch {
 	case k == Scorer:
 		l.head = add(scoreName, 1, d)
@@ -172,7 +202,7 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Model{be: be, cfg: c, opt: o, layout: c.arrange(o.Kind)}
+	m := &Model{be: be, cfg: c, spec: c.spec(o.Kind), opt: o, layout: c.arrange(o.Kind)}
 	m.ws = &workspace{be: be}
 	if err := m.take(weightNeeds(m.params, func(p *compute.Param) compute.Class {
 		class := weightClass(p, o.Trainable)
@@ -204,7 +234,7 @@ func weightClass(p *compute.Param, trainable bool) compute.Class {
 }
 
 // New makes a model with random weights: matrices normal with standard deviation
-// c.InitRange, norms one, biases zero, a Scorer's head by o.ScoreInit. The
+// c.InitRange, norms such that they multiply by one, biases zero, a Scorer's head by o.ScoreInit. The
 // weights are a function of c and o.Seed alone.
 func New(be Backend, c Config, o Options) (*Model, error) {
 	if be == nil {
@@ -223,7 +253,7 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 		case p.Name[len(p.Name)-len("bias"):] == "bias":
 			m.fill(p, func(int) float32 { return 0 })
 		default:
-			m.fill(p, func(int) float32 { return 1 })
+			m.fill(p, func(int) float32 { return 1 - p.Offset })
 		}
 	}
 	if err := be.Sync(); err != nil {

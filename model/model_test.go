@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -56,13 +58,33 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// tiny is a configuration of the named architecture in which every size differs.
+// architectures are the names of families, in order.
+var architectures = slices.Sorted(maps.Keys(families))
+
+// tiny is a configuration of the named architecture in which every size differs, with what
+// is particular to its family.
 func tiny(arch string) Config {
 	f := families[arch]
-	return Config{
+	c := Config{
 		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20, Vocab: 29, MaxPosition: 128,
-		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.qkvBias, QKNorm: f.qkNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2",
+		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.spec.qkvBias, QKNorm: f.spec.qkNorm != noNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2" || arch == "Granite",
 	}
+	switch f.windows {
+	case everyLayer:
+		c.Window = 5
+	case layerByType:
+		c.Window, c.Sliding, c.LocalTheta = 5, []bool{true, false}, 100
+	}
+	if f.noRope {
+		c.NoRope = []bool{false, true}
+	}
+	if f.attentionOf != "" {
+		c.AttnScale = 0.3
+	}
+	if f.multipliers {
+		c.EmbedScale, c.ResidualScale, c.LogitDivisor = 3, 0.4, 2
+	}
+	return c
 }
 
 // load loads a fixture, or fails.
@@ -78,7 +100,7 @@ func load(t testing.TB, be compute.Backend, name string, o Options) *Model {
 func shake(m *Model) {
 	for i, p := range m.params {
 		if len(p.Shape) == 1 {
-			m.fill(p, func(j int) float32 { return float32(0.75 + math.Sin(float64(7*i+j))/2) })
+			m.fill(p, func(j int) float32 { return float32(0.75+math.Sin(float64(7*i+j))/2) - p.Offset })
 		}
 	}
 }
@@ -174,19 +196,21 @@ func values(be compute.Backend, x compute.Tensor) []float32 {
 	return v
 }
 
-// lmFolders are the language models of testdata/model, all that scripts/fixtures_model.py
-// has written: a new architecture is tested once its folder is there.
-var lmFolders = func() (names []string) {
+// lmFolders are the language models of testdata/model and scorerFolders the scorers, all that
+// scripts/fixtures_model.py has written: a new architecture is tested once its folder is there.
+var lmFolders, scorerFolders = func() (lms, scorers []string) {
 	entries, err := os.ReadDir(fixtures)
 	if err != nil {
 		panic(err)
 	}
 	for _, e := range entries {
-		if e.Name() != "qwen2_scorer" {
-			names = append(names, e.Name())
+		if strings.HasSuffix(e.Name(), "_scorer") {
+			scorers = append(scorers, e.Name())
+		} else {
+			lms = append(lms, e.Name())
 		}
 	}
-	return names
+	return lms, scorers
 }()
 
 // Log-probabilities, entropies and gradients against transformers, per
@@ -223,19 +247,21 @@ func TestAgainstTransformers(t *testing.T) {
 				gradients(t, m, name)
 			})
 		}
-		t.Run("qwen2_scorer", func(t *testing.T) {
-			e := readExpected(t, "qwen2_scorer")
-			m := load(t, be, "qwen2_scorer", Options{Kind: Scorer, Trainable: true})
-			defer m.Close()
-			s, err := m.Scores(e.seqs())
-			must(t, err)
-			near(t, "score", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
-			must(t, m.ScoreGrad(e.seqs(), func(s []float32) ([]float32, error) {
-				near(t, "score in training", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
-				return []float32{1, 2, 3, 4}, nil
-			}))
-			gradients(t, m, "qwen2_scorer")
-		})
+		for _, name := range scorerFolders {
+			t.Run(name, func(t *testing.T) {
+				e := readExpected(t, name)
+				m := load(t, be, name, Options{Kind: Scorer, Trainable: true})
+				defer m.Close()
+				s, err := m.Scores(e.seqs())
+				must(t, err)
+				near(t, "score", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
+				must(t, m.ScoreGrad(e.seqs(), func(s []float32) ([]float32, error) {
+					near(t, "score in training", [][]float32{s}, [][]float32{e.Scores}, 1e-4)
+					return []float32{1, 2, 3, 4}, nil
+				}))
+				gradients(t, m, name)
+			})
+		}
 	})
 }
 
@@ -341,7 +367,7 @@ func TestSharedPrompts(t *testing.T) {
 		}
 	}
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, arch := range []string{"Qwen2", "Qwen3"} {
+		for _, arch := range architectures {
 			lm, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
 			must(t, err)
 			defer lm.Close()
@@ -452,7 +478,7 @@ func TestPackIndependence(t *testing.T) {
 func TestRecompute(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		var left []int64
-		for _, arch := range []string{"Qwen2", "Qwen3", "Qwen2", "Qwen3"} {
+		for _, arch := range slices.Concat(architectures, architectures) {
 			var grads [2][][]float32
 			var logps [2][][]float32
 			for i, recompute := range []bool{false, true} {
@@ -486,8 +512,8 @@ func TestRecompute(t *testing.T) {
 			left = append(left, inUse)
 		}
 		// What stays is the backend's own scratch: nothing of a model.
-		if left[3] != left[1] {
-			t.Errorf("%d bytes in use after closing two models, %d after four", left[1], left[3])
+		if n := len(architectures); left[2*n-1] != left[n-1] {
+			t.Errorf("%d bytes in use after closing %d models, %d after as many more", left[n-1], n, left[2*n-1])
 		}
 	})
 }

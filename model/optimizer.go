@@ -228,7 +228,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("counts: %w", err)
 	}
-	var all []*safetensors.Tensor
+	var all []*onDisk
 	var places []transfer // of this rank's part
 	var want []stored
 	ps := o.m.params
@@ -252,10 +252,10 @@ func (o *Optimizer) load(f *safetensors.File) error {
 		if !ok || t.DType != s.dtype || !slices.Equal(t.Shape, s.shape) {
 			return fmt.Errorf("tensor %q: missing, or not %s %v: the state of another model", s.name, s.dtype, s.shape)
 		}
-		all = append(all, t)
+		all = append(all, plain(t))
 		if n, width := s.t.Len(), s.dtype.Size(); n > 0 {
 			mine := &safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{n}, Data: t.Data[s.lo*width : (s.lo+n)*width]}
-			places = append(places, transfer{from: mine, to: s.t, code: s.dtype == safetensors.U8})
+			places = append(places, transfer{from: plain(mine), to: s.t, code: s.dtype == safetensors.U8})
 		}
 	}
 	if n := len(f.Names()); n != len(want) {
@@ -281,7 +281,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 }
 
 // checkState wants finite values, and no negative ones where they are sums of squares or scales.
-func checkState(list []*safetensors.Tensor) error {
+func checkState(list []*onDisk) error {
 	nowhere := func(_, _, _ int) []float32 { return nil }
 	return widen(list, nowhere, func(i, lo int, part []float32, _ bool) error {
 		if !strings.HasPrefix(list[i].Name, "v.") && !strings.HasPrefix(list[i].Name, "m.scale.") {

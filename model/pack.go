@@ -166,9 +166,10 @@ func invTemp(temperature float64) (float64, error) {
 }
 
 // packed is Attention over the sequences of the pack.
-func (m *Model) packed(_ int, b *block, posN []int32) {
-	m.rotate(b.qNHE, b.kNKE, b.qkNHE, posN, false)
-	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(), m.pk.Pack)
+func (m *Model) packed(i int, b *block, posN []int32) {
+	l := m.spec.layers[i]
+	m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
+	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
 }
 
 // heads is the language-model head's memory for the pack's response rows.

@@ -554,10 +554,14 @@ func TestLongPromptsWait(t *testing.T) {
 // However a long prompt is cut, its tokens have the same log-probabilities, and its answer is
 // the same, in parts of many rows too.
 func TestLongPromptsChangeNoBit(t *testing.T) {
-	for _, o := range []cpu.Options{{Workers: 1}, {Workers: 3}, {Workers: 2, Precision: cpu.BF16}} {
-		be, err := cpu.New(o)
+	for _, o := range []struct {
+		cpu.Options
+		folder string
+	}{{cpu.Options{Workers: 1}, "qwen2_tied"}, {cpu.Options{Workers: 3}, "qwen2_tied"}, {cpu.Options{Workers: 2, Precision: cpu.BF16}, "qwen2_tied"},
+		{cpu.Options{}, "gemma3"}, {cpu.Options{}, "mistral_window"}, {cpu.Options{}, "smollm3"}, {cpu.Options{}, "granite"}} {
+		be, err := cpu.New(o.Options)
 		must(t, err)
-		m := load(t, be, "qwen2_tied", Options{})
+		m := load(t, be, o.folder, Options{})
 		list := []asked{{Request: Request{Prompt: make([]int32, 240), N: 2, MaxNew: 12, Ranked: true, Top: 2, Sampling: Sampling{Temperature: 1}}, echo: true}}
 		for i := range list[0].Prompt {
 			list[0].Prompt[i] = int32(i*i*i+5*i) % 97

@@ -27,9 +27,7 @@ func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) e
 		if err := m.ws.take(); err != nil {
 			return err
 		}
-		// Linear leaves float32 only where it adds.
-		m.be.Zero(logits)
-		m.be.Linear(logits, hRD.Slice(lo*d, (lo+len(part))*d), m.head, nil, true)
+		m.headLogits(logits, hRD.Slice(lo*d, (lo+len(part))*d))
 		e.logits = slices.Grow(e.logits[:0], len(part)*v)[:len(part)*v]
 		m.be.Download(e.logits, logits)
 		if err := e.sync(); err != nil {
@@ -52,6 +50,13 @@ func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) e
 		}
 	}
 	return nil
+}
+
+// headLogits is z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend.
+func (m *Model) headLogits(zRV, hRD compute.Tensor) {
+	// Linear leaves float32 only where it adds.
+	m.be.Zero(zRV)
+	m.be.Linear(zRV, hRD, m.head, nil, true)
 }
 
 // rank fills t from the logits of its place. Of equal ones the lower id comes first, as

@@ -1,7 +1,7 @@
 """Writes testdata/model: tiny random Hugging Face folders with the values that
 transformers and PyTorch compute from them.
 
-    python scripts/fixtures_model.py [testdata/model]
+    python scripts/fixtures_model.py [testdata/model [folder...]]
 
 Each folder holds config.json and weights as save_pretrained writes them, and
   expected.json        library versions, sequences, and per sequence the response
@@ -34,10 +34,21 @@ BASE = dict(
 )
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=128)
 
 
 def theta(t):
     return dict(rope_type="default", rope_theta=t)
+
+
+# Of later folders: small files.
+SMALL = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=24)
+WIDE = dict(SMALL, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
+GEMMA = dict(
+    SMALL, num_hidden_layers=4, head_dim=6, query_pre_attn_scalar=9, sliding_window=5,
+    layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+    rope_parameters=dict(sliding_attention=theta(1e4), full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0)),
+)
 
 
 # folder: (class of the configuration, class of the model, settings, dtype, shard size)
@@ -50,6 +61,23 @@ FOLDERS = {
     "llama3_sharded": (T.LlamaConfig, T.LlamaForCausalLM, dict(tie_word_embeddings=False, rope_parameters=LLAMA3), "float32", "40KB"),
     "mistral": (T.MistralConfig, T.MistralForCausalLM, dict(tie_word_embeddings=False, sliding_window=None, head_dim=16, rope_parameters=theta(1e4)), "float32", None),
     "qwen2_scorer": (T.Qwen2Config, T.Qwen2ForSequenceClassification, dict(num_labels=1, rope_parameters=theta(1e6)), "float32", None),
+    # The seed of a folder is its place here: new ones come at the end.
+    "llama_linear": (T.LlamaConfig, T.LlamaForCausalLM, dict(**WIDE, tie_word_embeddings=True, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0)), "float32", None),
+    "qwen2_yarn": (T.Qwen2Config, T.Qwen2ForCausalLM, dict(**WIDE, tie_word_embeddings=True, rope_parameters=YARN), "float32", None),
+    "llama_yarn": (T.LlamaConfig, T.LlamaForCausalLM, dict(**WIDE, tie_word_embeddings=True, rope_parameters=dict(YARN, truncate=False, mscale=0.7, mscale_all_dim=1.3, beta_fast=8.0)), "float32", None),
+    "mistral_window": (T.MistralConfig, T.MistralForCausalLM, dict(**SMALL, tie_word_embeddings=False, sliding_window=7, rope_parameters=theta(1e4)), "float32", None),
+    "gemma3": (T.Gemma3TextConfig, T.Gemma3ForCausalLM, dict(**GEMMA), "float32", None),
+    "gemma3_bf16": (T.Gemma3TextConfig, T.Gemma3ForCausalLM, dict(**dict(GEMMA, sliding_window=23)), "bfloat16", None),
+    "gemma3_scorer": (T.Gemma3TextConfig, T.Gemma3TextForSequenceClassification, dict(**dict(GEMMA, sliding_window=22), num_labels=1), "float32", None),
+    "smollm3": (T.SmolLM3Config, T.SmolLM3ForCausalLM, dict(**dict(SMALL, num_hidden_layers=4), rope_parameters=theta(2e6)), "float32", None),
+    "smollm3_scorer": (T.SmolLM3Config, T.SmolLM3ForSequenceClassification, dict(**SMALL, num_labels=1, no_rope_layers=[0, 1], rope_parameters=theta(2e6)), "float32", None),
+    "granite": (T.GraniteConfig, T.GraniteForCausalLM, dict(**SMALL, tie_word_embeddings=True, embedding_multiplier=12.0, attention_multiplier=0.11, residual_multiplier=0.22, logits_scaling=3.0,
+                rope_parameters=theta(1e4)), "float32", None),
+    "olmo2": (T.Olmo2Config, T.Olmo2ForCausalLM, dict(**SMALL, tie_word_embeddings=False, rope_parameters=theta(5e5)), "float32", None),
+    "olmo2_scorer": (T.Olmo2Config, T.Olmo2ForSequenceClassification, dict(**SMALL, num_labels=1, rope_parameters=theta(5e5)), "float32", None),
+    "llama_scorer": (T.LlamaConfig, T.LlamaForSequenceClassification, dict(**SMALL, num_labels=1, rope_parameters=theta(1e4)), "float32", None),
+    "mistral_scorer": (T.MistralConfig, T.MistralForSequenceClassification, dict(**SMALL, num_labels=1, sliding_window=5, rope_parameters=theta(1e4)), "float32", None),
+    "qwen3_scorer": (T.Qwen3Config, T.Qwen3ForSequenceClassification, dict(**SMALL, num_labels=1, head_dim=6, rope_parameters=theta(1e4)), "float32", None),
 }
 
 
@@ -59,8 +87,8 @@ def randomise(model, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.randn(p.shape, generator=g)
-            if "norm" in name:
-                p.copy_(1 + 0.2 * x)
+            if "norm" in name:  # Gemma's files have the difference from 1
+                p.copy_(float("Gemma" not in type(model).__name__) + 0.2 * x)
             elif p.dim() == 1:
                 p.copy_(0.3 * x)
             elif "embed" in name:
@@ -85,7 +113,7 @@ def build(root, name, seed):
     out = root / name
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    model = model_class(config_class(**BASE, **settings))
+    model = model_class(config_class(**{**BASE, **settings}))
     randomise(model, seed)
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(out, **({"max_shard_size": shard} if shard else {}))
@@ -124,7 +152,8 @@ def build(root, name, seed):
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "testdata/model")
     for i, name in enumerate(FOLDERS):
-        build(root, name, i)
+        if len(sys.argv) < 3 or name in sys.argv[2:]:
+            build(root, name, i)
 
 
 if __name__ == "__main__":

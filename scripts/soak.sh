@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 
 # The names of the parts, in the order in which they run: a part is a function.
-parts=(kill signal crash disk memory collect hostile fuzz)
+parts=(kill signal crash disk memory collect pull hostile fuzz)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -76,6 +76,13 @@ memory() {
 # Row 21: prompts asked of a server that misbehaves, by a program that is killed 50 times.
 collect() {
   rows '^TestCollectKill$' ./cmd/gad -collectprompts "${GAD_COLLECT:-10000}" -collectkills 50 -collectrpm 1500
+}
+
+# Row 22: models fetched from a hub that misbehaves, onto a disk that fails, by a program that
+# is killed.
+pull() {
+  rows '^Test(Server|Disk)Faults$' ./apps/pull
+  rows '^TestPullKill$' ./cmd/gad -pullkills "${GAD_PULL_KILLS:-200}"
 }
 
 # Rows 12 to 17: damaged files of every format.

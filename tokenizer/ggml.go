@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // ErrGGML is wrapped by the errors about tokenizers that llama.cpp cannot express.
@@ -16,23 +14,28 @@ var ErrGGML = errors.New("llama.cpp cannot express it")
 // GGML is a tokenizer as llama.cpp reads it from a GGUF file (src/llama-vocab.cpp of
 // the llama.cpp repository). An id of -1 is none.
 type GGML struct {
-	Pre    string   // which of llama.cpp's pre-tokenizers cuts texts into words
-	Tokens []string // by id: the vocabulary in GPT-2's byte alphabet, added tokens as they are
-	Types  []int32  // by id: one of the types below
-	Merges []string // "left right", by rank
+	Model  string    // tokenizer.ggml.model: "gpt2", "llama" or "gemma4"
+	Pre    string    // which of llama.cpp's pre-tokenizers cuts texts into words
+	Tokens []string  // by id; of "gpt2" in GPT-2's byte alphabet, added tokens as they are
+	Types  []int32   // by id: one of the types below; nil: all are normal
+	Merges []string  // "left right", by rank; none of "llama"
+	Scores []float32 // by id: of "llama" alone, the higher the sooner two tokens join to it
 
 	BOS, EOS, EOT, EOM, Unknown, Pad int32
 	Ends                             []int32 // all that end an answer
 	AddBOS, AddEOS                   bool    // around a text that is encoded with special tokens
+	SpacePrefix                      bool    // a blank goes before a text
 	ChatTemplate                     string
 }
 
 // The types of tokens, by llama.cpp's numbers (llama_token_type in include/llama.h).
 const (
 	GGMLNormal  int32 = 1
+	GGMLUnknown int32 = 2 // what text without a token becomes
 	GGMLControl int32 = 3 // special: cut out of trusted text, not printed
 	GGMLAdded   int32 = 4 // "user defined": cut out of any text, printed
 	GGMLUnused  int32 = 5
+	GGMLByte    int32 = 6 // <0x00> to <0xFF>
 )
 
 // ggmlPre names llama.cpp's pre-tokenizers by the patterns that they cut by, and by
@@ -55,9 +58,10 @@ var ggmlEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<e
 
 // GGML is the tokenizer as llama.cpp has it, for a model with vocab rows in its
 // embedding. What llama.cpp would encode otherwise than Encode does is refused; such
-// errors wrap ErrGGML. There is one exception: of the normalizers NFC is accepted,
-// which llama.cpp leaves out. Text is nearly always in that form already, and other
-// converters leave it out too.
+// errors wrap ErrGGML. There are two exceptions. Of the normalizers NFC is accepted, which
+// llama.cpp leaves out: text is nearly always in that form already, and other converters
+// leave it out too. And where the vocabulary lacks bytes, llama.cpp leaves them out behind
+// the merges, Encode before them: what stands on both sides of such a byte may join here.
 func (t *Tokenizer) GGML(vocab int) (*GGML, error) {
 	g, err := t.ggml(vocab)
 	if err != nil {
@@ -70,8 +74,14 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if t.Size() > vocab {
 		return nil, fmt.Errorf("ids up to %d: the model's vocab_size is %d: use the tokenizer that belongs to the model", t.Size()-1, vocab)
 	}
-	for _, f := range t.forms {
-		if f != norm.NFC {
+	switch {
+	case t.model.text:
+		return nil, cannot("pre_tokenizer", "has no ByteLevel step: only byte-level vocabularies are written", "")
+	case t.model.gaps && (t.model.unk >= 0 || t.model.fallback != nil):
+		return nil, cannot("model", "has unk_token or byte_fallback for bytes that have no token", "")
+	}
+	for _, n := range t.norms {
+		if n.kind != "NFC" {
 			return nil, cannot("normalizer", "changes texts in another way than NFC", "")
 		}
 	}
@@ -79,7 +89,7 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 		return nil, cannot("pre_tokenizer", "has add_prefix_space true", "")
 	}
 	names := ggmlPre[strings.Join(t.patterns, "\n")]
-	g := &GGML{Pre: names.merges, BOS: -1, EOS: t.endOfTurn, EOT: t.endOfTurn, EOM: -1, Unknown: -1, Pad: t.pad, Ends: t.EOS()}
+	g := &GGML{Model: "gpt2", Pre: names.merges, BOS: -1, EOS: t.endOfTurn, EOT: t.endOfTurn, EOM: -1, Unknown: -1, Pad: t.pad, Ends: t.EOS()}
 	if t.model.ignoreMerges {
 		g.Pre = names.ignores
 	}

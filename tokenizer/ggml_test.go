@@ -167,6 +167,30 @@ func TestGGMLPre(t *testing.T) {
 	if _, err := load(t, "qwen2").GGML(2000); err == nil || !strings.Contains(err.Error(), `"added_tokens" has "gizmo", which is found between blanks only`) {
 		t.Errorf("added tokens with conditions: %v", err)
 	}
+	for _, shape := range []string{"llama2", "mistral", "gemma"} {
+		if _, err := load(t, shape).GGML(2000); err == nil || err.Error() != `tokenizer: tokenizer.json: "pre_tokenizer" has no ByteLevel step: only byte-level vocabularies are written`+way {
+			t.Errorf("%s: %v", shape, err)
+		}
+	}
+	// A vocabulary may lack bytes, unless something stands in for them.
+	for _, unk := range []any{nil, "<end>"} {
+		top := minimal()
+		m := top["model"].(map[string]any)
+		vocab := m["vocab"].(map[string]any)
+		delete(vocab, string(byteToRune[4]))
+		vocab["<end>"], m["unk_token"] = 257, unk
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := tok.GGML(258)
+		if unk != nil && (err == nil || err.Error() != `tokenizer: tokenizer.json: "model" has unk_token or byte_fallback for bytes that have no token`+way) {
+			t.Errorf("with unk: %v", err)
+		}
+		if unk == nil && (err != nil || g.Types[4] != GGMLUnused || g.Tokens[4] != "[PAD4]") {
+			t.Errorf("without a byte: %v", err)
+		}
+	}
 	if _, err := load(t, "other").GGML(2000); !errors.Is(err, ErrGGML) {
 		t.Errorf("a pattern of its own: %v", err)
 	}

@@ -64,16 +64,22 @@ func TestMinimal(t *testing.T) {
 func TestRefused(t *testing.T) {
 	model := func(top map[string]any) map[string]any { return top["model"].(map[string]any) }
 	vocab := func(top map[string]any) map[string]any { return model(top)["vocab"].(map[string]any) }
+	decoders := func(types ...string) map[string]any {
+		var list []any
+		for _, kind := range types {
+			list = append(list, map[string]any{"type": kind})
+		}
+		return map[string]any{"type": "Sequence", "decoders": list}
+	}
 	for name, c := range map[string]struct {
 		spoil func(top map[string]any)
 		want  string
 	}{
 		"model type":       {func(f map[string]any) { model(f)["type"] = "Unigram" }, `type "Unigram"`},
-		"byte fallback":    {func(f map[string]any) { model(f)["byte_fallback"] = true }, "byte_fallback"},
 		"dropout":          {func(f map[string]any) { model(f)["dropout"] = 0.1 }, "dropout"},
 		"suffix":           {func(f map[string]any) { model(f)["end_of_word_suffix"] = "</w>" }, "end_of_word_suffix"},
 		"no vocab":         {func(f map[string]any) { delete(model(f), "vocab") }, `"vocab"`},
-		"byte missing":     {func(f map[string]any) { delete(vocab(f), "Ġ") }, "byte 0x20"},
+		"unk unknown":      {func(f map[string]any) { delete(vocab(f), "Ġ"); model(f)["unk_token"] = "<u>" }, `"unk_token": "<u>" is not`},
 		"negative id":      {func(f map[string]any) { vocab(f)["ab"] = -1 }, "id -1"},
 		"huge id":          {func(f map[string]any) { vocab(f)["ab"] = 2_000_000_000 }, "id 2000000000"},
 		"large id":         {func(f map[string]any) { vocab(f)["ab"] = 1000 }, "highest id 1000"},
@@ -87,13 +93,41 @@ func TestRefused(t *testing.T) {
 		"merges absent":    {func(f map[string]any) { delete(model(f), "merges") }, `"merges"`},
 		"normalizer":       {func(f map[string]any) { f["normalizer"] = map[string]any{"type": "Lowercase"} }, `"Lowercase"`},
 		"nested normalizer": {func(f map[string]any) {
-			f["normalizer"] = map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Strip"}}}
-		}, `"Strip"`},
-		"pre-tokenizer":    {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Metaspace"} }, `"Metaspace"`},
+			f["normalizer"] = map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Precompiled"}}}
+		}, `"Precompiled"`},
+		"pre-tokenizer": {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "BertPreTokenizer"} }, `"BertPreTokenizer"`},
+		"unigram":       {func(f map[string]any) { model(f)["type"] = "Unigram" }, "only BPE can be read: use a model with a BPE tokenizer"},
+		"replacement":   {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Metaspace"} }, `Metaspace with replacement ""`},
+		"prepend_scheme": {func(f map[string]any) {
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"}
+		}, `"last"`},
+		"add_prefix_space": {func(f map[string]any) {
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "add_prefix_space": false}
+		}, "contradict"},
+		"first behind a strip": {func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "Strip", "strip_left": true}
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}
+		}, `prepend_scheme "first" behind a Strip`},
+		"replace without content": {func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}}
+		}, "Replace without content"},
+		"replace of nothing": {func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]any{}, "content": ""}
+		}, "Replace with pattern"},
+		"punctuation":                       {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Punctuation", "behavior": "x"} }, `behavior "x"`},
+		"over characters, decoder of bytes": {func(f map[string]any) { f["pre_tokenizer"] = nil }, "no ByteLevel step in pre_tokenizer"},
+		"over bytes, decoder of characters": {func(f map[string]any) { f["decoder"] = map[string]any{"type": "Fuse"} }, "has a ByteLevel step"},
+		"over characters, no decoder":       {func(f map[string]any) { f["pre_tokenizer"] = nil; f["decoder"] = nil }, "no decoder"},
+		"both decoders":                     {func(f map[string]any) { f["decoder"] = decoders("ByteLevel", "Fuse") }, "beside ByteLevel"},
+		"bytes behind fuse":                 {func(f map[string]any) { f["pre_tokenizer"], f["decoder"] = nil, decoders("Fuse", "ByteFallback") }, "ByteFallback behind Fuse"},
+		"two byte steps": {func(f map[string]any) {
+			f["pre_tokenizer"], f["decoder"] = nil, decoders("ByteFallback", "ByteFallback")
+		}, "two ByteFallback"},
+		"strip of nothing": {func(f map[string]any) { f["pre_tokenizer"], f["decoder"] = nil, decoders("Strip") }, "Strip with start 0"},
 		"no pre-tokenizer": {func(f map[string]any) { f["pre_tokenizer"] = nil }, "pre_tokenizer"},
 		"split behavior": {func(f map[string]any) {
-			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "a"}, "behavior": "Removed"}
-		}, "Removed"},
+			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "a"}, "behavior": "Taken"}
+		}, "Taken"},
 		"bad pattern": {func(f map[string]any) {
 			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(a"}, "behavior": "Isolated"}
 		}, `"(a"`},
@@ -220,6 +254,131 @@ func TestShapesOfTheFile(t *testing.T) {
 		}
 		if got := tok.EncodeSpecial(c.text); !slices.Equal(got, c.want) {
 			t.Errorf("%s: EncodeSpecial(%q) = %v, want %v", name, c.text, got, c.want)
+		}
+	}
+}
+
+// TestMissingBytes reads a vocabulary without the bytes 4, 5 and 6 and wants the ids that
+// the tokenizers library (0.23.3) gives: such bytes are left out, or become unk, or the
+// tokens of the bytes of their letter in the byte alphabet (fallback 1: for 4 and 5,
+// fallback 2: for 5 alone).
+func TestMissingBytes(t *testing.T) {
+	texts := []string{"a\x04b", "\x04", "\x04\x04", "a\x04\x05\x04b\x06", "ab\x04ab", "é\x04é", "\x05\x04", "\x04\x05\x04 a", "b\x05", "\x04a\x05b\x04"}
+	for _, c := range []struct {
+		unk      string
+		fuse     bool
+		fallback int
+		want     [][]int32
+	}{
+		{"", false, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {}, {32, 97}, {98}, {256}}},
+		{"", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"", false, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256}, {195, 169, 195, 169}, {261, 260}, {261, 260, 32, 97}, {98, 261, 260}, {97, 261, 260, 98}}},
+		{"", true, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {}, {32, 97}, {98}, {256}}},
+		{"", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"", true, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256}, {195, 169, 195, 169}, {261, 260}, {261, 260, 32, 97}, {98, 261, 260}, {97, 261, 260, 98}}},
+		{"<u>", false, 0, [][]int32{{97, 258, 98}, {258}, {258, 258}, {97, 258, 258, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {258, 258}, {258, 258, 258, 32, 97}, {98, 258}, {258, 97, 258, 98, 258}}},
+		{"<u>", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"<u>", false, 2, [][]int32{{97, 258, 98}, {258}, {258, 258}, {97, 261, 260, 258, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {261, 260, 258}, {261, 260, 258, 258, 32, 97}, {98, 261, 260}, {258, 97, 261, 260, 98, 258}}},
+		{"<u>", true, 0, [][]int32{{97, 258, 98}, {258}, {258}, {97, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {258}, {258, 32, 97}, {98, 258}, {258, 97, 258, 98, 258}}},
+		{"<u>", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"<u>", true, 2, [][]int32{{97, 258, 98}, {258}, {258}, {97, 261, 260, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {261, 260, 258}, {261, 260, 258, 32, 97}, {98, 261, 260}, {258, 97, 261, 260, 98, 258}}},
+	} {
+		top := minimal()
+		model := top["model"].(map[string]any)
+		vocab := model["vocab"].(map[string]any)
+		for _, b := range []int{4, 5, 6} {
+			delete(vocab, string(byteToRune[b]))
+		}
+		vocab["<u>"] = 258
+		model["fuse_unk"], model["byte_fallback"] = c.fuse, c.fallback > 0
+		if c.unk != "" {
+			model["unk_token"] = c.unk
+		}
+		switch c.fallback {
+		case 1:
+			vocab["<0x84>"], vocab["<0x85>"], vocab["<0xC4>"] = 260, 261, 262
+		case 2:
+			vocab["<0x85>"], vocab["<0xC4>"] = 260, 261
+		}
+		top["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time from the cache
+			for i, text := range texts {
+				if got := tok.Encode(text); !slices.Equal(got, c.want[i]) {
+					t.Errorf("unk %q, fuse %v, fallback %d: Encode(%q) = %v, want %v", c.unk, c.fuse, c.fallback, text, got, c.want[i])
+				}
+			}
+			long := strings.Repeat("ab\x04", 40) // over the heap
+			if got := tok.Encode(long); c.unk == "" && c.fallback == 0 && (len(got) != 40 || got[39] != 256) {
+				t.Errorf("Encode of a long word with a byte left out: %v", got)
+			}
+		}
+	}
+}
+
+// TestControlTokensOfMerges holds that no merge and no whole word writes a control token.
+func TestControlTokensOfMerges(t *testing.T) {
+	for _, ignore := range []bool{false, true} {
+		top := minimal()
+		top["added_tokens"] = []any{map[string]any{"id": 256, "content": "ab", "special": true}, map[string]any{"id": 257, "content": "<end>", "special": true}}
+		top["model"].(map[string]any)["ignore_merges"] = ignore
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tok.EncodeText("ab<end>"); slices.Contains(got, 256) || slices.Contains(got, 257) {
+			t.Errorf("ignore_merges %v: EncodeText makes control tokens: %v", ignore, got)
+		}
+		if got := tok.Encode("ab<end>"); !slices.Equal(got, []int32{256, 257}) {
+			t.Errorf("ignore_merges %v: Encode = %v", ignore, got)
+		}
+	}
+}
+
+// TestLost counts the characters that a vocabulary lacks.
+func TestLost(t *testing.T) {
+	top := minimal()
+	model := top["model"].(map[string]any)
+	vocab := model["vocab"].(map[string]any)
+	for _, b := range []int{4, 0xA9} {
+		delete(vocab, string(byteToRune[b]))
+	}
+	top["normalizer"] = map[string]any{"type": "NFC"}
+	for _, unk := range []string{"", "<end>"} {
+		if unk != "" {
+			vocab[unk] = 257
+			model["unk_token"] = unk
+		}
+		tok, err := parse(filesOf(t, top))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fate := "is left out"
+		if unk != "" {
+			fate = `becomes "<end>"`
+		}
+		for _, c := range []struct {
+			text  string
+			n     int
+			first string
+		}{{"", 0, ""}, {"abc d", 0, ""}, {"a\x04b\x04", 2, `U+0004 '\x04' `}, {"é\x04", 2, `U+00E9 'é' `}, {"e\u0301", 1, `U+00E9 'é' `}, {"ü<end>\x04", 1, `U+0004 '\x04' `}} {
+			if c.n > 0 {
+				c.first += fate
+			}
+			if n, first := tok.Lost(c.text); n != c.n || first != c.first {
+				t.Errorf("Lost(%+q) = %d, %q, want %d, %q", c.text, n, first, c.n, c.first)
+			}
+		}
+	}
+	for _, shape := range []string{"gpt2", "llama2"} {
+		tok, e := readExpected(t, shape)
+		for _, c := range e.Texts {
+			if n, first := tok.Lost(c.Text); n != 0 {
+				t.Errorf("%s: Lost(%+q) = %d, %q", shape, c.Text, n, first)
+			}
 		}
 	}
 }
@@ -351,7 +510,7 @@ func TestLongWordsMergeAlike(t *testing.T) {
 		if len(w) == 0 || len(w) > shortMergeLen {
 			continue
 		}
-		if a, b := tok.model.mergeShort(w, nil), tok.model.mergeLong(w, nil); !slices.Equal(a, b) {
+		if a, b := tok.model.mergeShort(w, nil), tok.model.mergeLong(tok.model.symbols(w, nil), nil); !slices.Equal(a, b) {
 			t.Fatalf("%q: scan %v, heap %v", w, a, b)
 		}
 	}

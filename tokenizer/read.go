@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
-
-	"golang.org/x/text/unicode/norm"
+	"unicode/utf8"
 
 	"gad/internal/folder"
+	"gad/internal/gguf"
 )
 
 // The files of a tokenizer folder. All but the first may be absent.
@@ -37,9 +38,26 @@ var fileLimits = map[string]int64{
 
 // Load reads the tokenizer in a folder: tokenizer.json, and where present
 // tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
-// generation_config.json and config.json. Every error names the file, the
-// object and the rule that it breaks.
-func Load(dir string) (*Tokenizer, error) {
+// generation_config.json and config.json. Of a GGUF file it is the one that its metadata
+// describes. Every error names the file, the object and the rule that it breaks.
+func Load(path string) (*Tokenizer, error) {
+	read := readFolder
+	if gguf.Is(path) {
+		read = readGGUF
+	}
+	files, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := parse(files)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// readFolder reads the files of a tokenizer folder.
+func readFolder(dir string) (map[string][]byte, error) {
 	root, err := folder.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w: give a Hugging Face model folder with tokenizer.json, or train a tokenizer (gad init)", err)
@@ -58,11 +76,7 @@ func Load(dir string) (*Tokenizer, error) {
 			files[name] = data
 		}
 	}
-	t, err := parse(files)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", dir, err)
-	}
-	return t, nil
+	return files, nil
 }
 
 // object decodes a JSON object. Unlike encoding/json it tells keys apart by
@@ -126,6 +140,15 @@ type component struct {
 	AddPrefixSpace *bool             `json:"add_prefix_space"`
 	UseRegex       *bool             `json:"use_regex"`
 	Individual     bool              `json:"individual_digits"`
+	Prepend        string            `json:"prepend"`
+	Content        *string           `json:"content"`
+	StripLeft      bool              `json:"strip_left"`
+	StripRight     bool              `json:"strip_right"`
+	Start          int               `json:"start"`
+	Stop           int               `json:"stop"`
+	Replacement    string            `json:"replacement"`
+	PrependScheme  string            `json:"prepend_scheme"`
+	Split          *bool             `json:"split"`
 	Single         json.RawMessage   `json:"single"`
 	SpecialTokens  map[string]struct {
 		IDs []int32 `json:"ids"`
@@ -191,21 +214,22 @@ func (t *Tokenizer) parseTokenizer(data []byte) error {
 			return fmt.Errorf("%q: %w", "added_tokens", err)
 		}
 	}
-	if err := t.parseModel(top["model"]); err != nil {
-		return fmt.Errorf("%q: %w", "model", err)
-	}
 	for _, part := range []struct {
 		name string
 		set  func(*component) error
 	}{
 		{"normalizer", t.setNormalizer},
-		{"pre_tokenizer", t.setPreTokenizer},
+		{"pre_tokenizer", t.setPreTokenizer}, // says whether the model is byte-level
+		{"model", func(*component) error { return t.parseModel(top["model"]) }},
 		{"post_processor", t.setPostProcessor},
 		{"decoder", t.setDecoder},
 	} {
-		c, err := readComponent(top, part.name)
-		if err != nil {
-			return err
+		var c *component
+		if part.name != "model" {
+			var err error
+			if c, err = readComponent(top, part.name); err != nil {
+				return err
+			}
 		}
 		if err := part.set(c); err != nil {
 			return fmt.Errorf("%q: %w", part.name, err)
@@ -213,6 +237,8 @@ func (t *Tokenizer) parseTokenizer(data []byte) error {
 	}
 	return t.setAdded()
 }
+
+const wayOut = "use a model with a BPE tokenizer, byte-level (GPT-2, Qwen2, Llama-3) or with byte_fallback (Llama-2, Mistral, Gemma)"
 
 // parseModel reads the vocabulary and the merges.
 func (t *Tokenizer) parseModel(data []byte) error {
@@ -227,21 +253,21 @@ func (t *Tokenizer) parseModel(data []byte) error {
 		Suffix  *string
 		Bytes   bool
 		Ignore  bool
+		Unk     *string
+		Fuse    bool
 	}
 	for key, to := range map[string]any{"type": &m.Type, "dropout": &m.Dropout, "continuing_subword_prefix": &m.Prefix,
-		"end_of_word_suffix": &m.Suffix, "byte_fallback": &m.Bytes, "ignore_merges": &m.Ignore} {
+		"end_of_word_suffix": &m.Suffix, "byte_fallback": &m.Bytes, "ignore_merges": &m.Ignore,
+		"unk_token": &m.Unk, "fuse_unk": &m.Fuse} {
 		if raw := fields[key]; raw != nil {
 			if err := json.Unmarshal(raw, to); err != nil {
 				return fmt.Errorf("%q: %w", key, err)
 			}
 		}
 	}
-	const wayOut = "use a model with a byte-level BPE tokenizer (GPT-2, Qwen2, Llama-3)"
 	switch {
 	case m.Type != "BPE" && !(m.Type == "" && fields["merges"] != nil):
 		return fmt.Errorf("type %q: only BPE can be read: %s", m.Type, wayOut)
-	case m.Bytes:
-		return fmt.Errorf("byte_fallback true: cannot be read: %s", wayOut)
 	case m.Dropout != nil && *m.Dropout != 0:
 		return fmt.Errorf("dropout %g: would make token ids random: set it to null", *m.Dropout)
 	case m.Prefix != nil && *m.Prefix != "":
@@ -253,9 +279,13 @@ func (t *Tokenizer) parseModel(data []byte) error {
 	if err := t.parseVocab(fields["vocab"]); err != nil {
 		return fmt.Errorf("%q: %w", "vocab", err)
 	}
+	if err := t.setUnknown(m.Unk, m.Fuse, m.Bytes); err != nil {
+		return err
+	}
 	if err := t.parseMerges(fields["merges"]); err != nil {
 		return fmt.Errorf("%q: %w", "merges", err)
 	}
+	t.setCuts()
 	return nil
 }
 
@@ -263,8 +293,7 @@ func (t *Tokenizer) parseModel(data []byte) error {
 // that the file holds: vocabularies have gaps, but none of billions.
 func maxID(entries int) int64 { return 2*int64(entries) + 256 }
 
-// parseVocab reads token -> id. Every single byte must have an id, so that no
-// text is outside the vocabulary.
+// parseVocab reads token -> id.
 func (t *Tokenizer) parseVocab(data []byte) error {
 	if data == nil {
 		return fmt.Errorf("is missing: the file is damaged, fetch it again")
@@ -304,7 +333,11 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 		size = max(size, int(a.ID)+1)
 	}
 	t.pieces = make([][]byte, size)
-	t.model.words = make(map[string]int32, len(t.ids))
+	if t.model.text {
+		t.tokens = make([]string, size)
+		t.model.charID = map[rune]int32{}
+	}
+	t.model.vocab = make(map[string]int32, len(t.ids))
 	for i := range t.model.byteID {
 		t.model.byteID[i] = -1
 	}
@@ -312,22 +345,48 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 		if t.pieces[id] != nil {
 			return fmt.Errorf("token %q: id %d: another token has it: the file is damaged", token, id)
 		}
-		raw, ok := rawBytes(token)
-		if !ok {
+		raw, ok := []byte(token), true
+		if t.model.text {
+			t.tokens[id] = token
+			if r, n := utf8.DecodeRuneInString(token); n == len(token) && n > 1 {
+				t.model.charID[r] = id
+			}
+		} else if raw, ok = rawBytes(token); !ok {
 			// Outside the byte alphabet: no text becomes it, but it decodes.
 			t.pieces[id] = []byte(token)
 			continue
 		}
 		t.pieces[id] = raw
-		t.model.words[string(raw)] = id
+		t.model.vocab[string(raw)] = id
 		if len(raw) == 1 {
 			t.model.byteID[raw[0]] = id
 		}
 	}
-	for b, id := range t.model.byteID {
-		if id < 0 {
-			return fmt.Errorf("byte 0x%02x (%q): has no token, so some texts would have no ids: use a tokenizer with all 256 bytes", b, byteToRune[b])
+	return nil
+}
+
+// setUnknown says what becomes of bytes or characters that no token of the vocabulary is.
+func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
+	m := &t.model
+	m.unk, m.fuseUnk = -1, fuse
+	m.gaps = m.text || slices.Contains(m.byteID[:], -1)
+	m.whole = !m.gaps
+	if bytes {
+		m.fallback = new([256]int32)
+		for b := range m.fallback {
+			m.fallback[b] = -1
+			if id, ok := t.ids[fmt.Sprintf("<0x%02X>", b)]; ok {
+				m.fallback[b] = id
+			}
 		}
+		m.whole = m.whole || m.text && !slices.Contains(m.fallback[:], -1)
+	}
+	if unk != nil && !m.whole {
+		id, ok := t.ids[*unk]
+		if !ok {
+			return fmt.Errorf("%q: %q is not in the vocabulary, and some texts need it: add it to vocab or set it to null", "unk_token", *unk)
+		}
+		m.unk = id
 	}
 	return nil
 }
@@ -367,6 +426,30 @@ func (t *Tokenizer) parseMerges(data []byte) error {
 	return nil
 }
 
+// setCuts finds where words may be cut: where the merges are over characters, no character
+// is left out between two that may join, and no merge is of a byte token or unk, which
+// stand for other text than their own.
+func (t *Tokenizer) setCuts() {
+	m := &t.model
+	if !m.text || m.unk < 0 && !m.whole {
+		return
+	}
+	other := map[int32]bool{t.model.unk: true}
+	if t.model.fallback != nil {
+		for _, id := range t.model.fallback {
+			other[id] = true
+		}
+	}
+	joined := make([]string, 0, len(t.model.merges))
+	for key, m := range t.model.merges {
+		if other[int32(key>>32)] || other[int32(uint32(key))] {
+			return
+		}
+		joined = append(joined, t.tokens[m.id])
+	}
+	t.model.cuts = newCuts(&t.model, '▁', joined)
+}
+
 // clip shortens a value for an error message.
 func clip(s string) string {
 	if len(s) > 80 {
@@ -376,62 +459,7 @@ func clip(s string) string {
 }
 
 func refuse(kind string, c component) error {
-	return fmt.Errorf("type %q: this %s cannot be read: use a model with a byte-level BPE tokenizer (GPT-2, Qwen2, Llama-3)", c.Type, kind)
-}
-
-func (t *Tokenizer) setNormalizer(c *component) error {
-	forms := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
-	for _, p := range c.parts() {
-		f, ok := forms[p.Type]
-		if !ok {
-			return refuse("normalizer", p)
-		}
-		t.forms = append(t.forms, f)
-	}
-	return nil
-}
-
-func (t *Tokenizer) setPreTokenizer(c *component) error {
-	bytesSeen := false
-	for _, p := range c.parts() {
-		switch p.Type {
-		case "ByteLevel":
-			// Behind another step the blank would go before each of its pieces.
-			if p.AddPrefixSpace == nil || *p.AddPrefixSpace {
-				if bytesSeen || len(t.splits) > 0 {
-					return fmt.Errorf("add_prefix_space true after another step: cannot be read: set it to false")
-				}
-				t.prefix = true
-			}
-			if p.UseRegex == nil || *p.UseRegex {
-				t.splits, t.patterns = append(t.splits, scan(nextGPT2)), append(t.patterns, patternGPT2)
-			}
-			bytesSeen = true
-			continue
-		case "Split":
-			pattern, ok := p.Pattern["Regex"]
-			if !ok || p.Behavior != "Isolated" || p.Invert {
-				return fmt.Errorf("Split with behavior %q, invert %v, pattern %v: only a Regex with behavior Isolated can be read", p.Behavior, p.Invert, p.Pattern)
-			}
-			s, err := newSplitter(pattern)
-			if err != nil {
-				return err
-			}
-			t.splits, t.patterns = append(t.splits, s), append(t.patterns, pattern)
-		case "Digits":
-			t.splits = append(t.splits, splitDigits(p.Individual))
-			t.patterns = append(t.patterns, map[bool]string{true: patternDigit, false: patternDigit + "+"}[p.Individual])
-		default:
-			return refuse("pre-tokenizer", p)
-		}
-		if bytesSeen {
-			return fmt.Errorf("%s after ByteLevel would split encoded bytes: put ByteLevel last", p.Type)
-		}
-	}
-	if !bytesSeen {
-		return fmt.Errorf("no ByteLevel step: the vocabulary is not byte-level: use a model with a byte-level BPE tokenizer (GPT-2, Qwen2, Llama-3)")
-	}
-	return nil
+	return fmt.Errorf("type %q: this %s cannot be read: %s", c.Type, kind, wayOut)
 }
 
 func (t *Tokenizer) setPostProcessor(c *component) error {
@@ -487,20 +515,6 @@ func (t *Tokenizer) setTemplate(p component) error {
 	return nil
 }
 
-func (t *Tokenizer) setDecoder(c *component) error {
-	seen := false
-	for _, p := range c.parts() {
-		if p.Type != "ByteLevel" {
-			return refuse("decoder", p)
-		}
-		seen = true
-	}
-	if !seen {
-		return fmt.Errorf("no ByteLevel decoder: decoded text would be wrong: set the decoder to {\"type\": \"ByteLevel\"}")
-	}
-	return nil
-}
-
 // setAdded registers the added tokens.
 func (t *Tokenizer) setAdded() error {
 	var raw, normalized []matchEntry
@@ -511,24 +525,55 @@ func (t *Tokenizer) setAdded() error {
 			return fmt.Errorf("added token %q: id %d: another token has it: the file is damaged", a.Content, a.ID)
 		}
 		t.ids[a.Content] = a.ID
+		content := a.Content
+		if a.Normalized {
+			if text := t.normalize(content); text != "" {
+				normalized = append(normalized, matchEntry{text, a})
+				content = text // it decodes so in the reference, too
+			}
+		} else {
+			raw = append(raw, matchEntry{content, a})
+		}
 		// The reference's decoder takes a token whose letters are all in the
 		// byte alphabet for encoded bytes, an added one too.
-		if b, ok := rawBytes(a.Content); ok {
+		if t.model.text {
+			t.tokens[a.ID], t.pieces[a.ID] = content, t.piece(content)
+		} else if b, ok := rawBytes(content); ok {
 			t.pieces[a.ID] = b
 		} else {
-			t.pieces[a.ID] = []byte(a.Content)
+			t.pieces[a.ID] = []byte(content)
 		}
 		if a.Special {
 			t.special[a.ID] = true
 		}
-		if a.Normalized {
-			if text := t.normalize(a.Content); text != "" {
-				normalized = append(normalized, matchEntry{text, a})
-			}
-		} else {
-			raw = append(raw, matchEntry{a.Content, a})
-		}
 	}
+	t.guardMerges()
 	t.raw, t.normalized = newMatcher(raw), newMatcher(normalized)
 	return nil
+}
+
+// guardMerges takes away what would make a control token of plain text: a merge, or a whole
+// word with ignore_merges. The reference leaves such a file as it is; no model's own has
+// any, and EncodeText and ChatPrompt must hold for every file.
+func (t *Tokenizer) guardMerges() {
+	if len(t.special) == 0 {
+		return
+	}
+	for key, m := range t.model.merges {
+		if t.special[m.id] {
+			delete(t.model.merges, key)
+		}
+	}
+	for _, a := range t.added {
+		if !a.Special {
+			continue
+		}
+		name := a.Content
+		if raw, ok := rawBytes(name); ok && !t.model.text {
+			name = string(raw)
+		}
+		if id, ok := t.model.vocab[name]; ok && id == a.ID {
+			delete(t.model.vocab, name)
+		}
+	}
 }

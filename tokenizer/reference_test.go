@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,7 @@ import (
 
 const testdata = "../testdata/tokenizer"
 
-var shapes = []string{"gpt2", "qwen2", "llama3", "other"}
+var shapes = []string{"gpt2", "qwen2", "llama3", "other", "llama2", "mistral", "gemma"}
 
 type expected struct {
 	WrittenBy string     `json:"written_by"`
@@ -200,7 +201,7 @@ func TestReferenceLongText(t *testing.T) {
 func (t *Tokenizer) lengths(text string) []int32 {
 	out := []int32{}
 	if text != "" {
-		t.split(t.normalize(text), 0, func(w string) { out = append(out, int32(utf8.RuneCountInString(w))) })
+		t.split(t.normalize(text), true, 0, func(w string) { out = append(out, int32(utf8.RuneCountInString(w))) })
 	}
 	return out
 }
@@ -303,7 +304,10 @@ func TestReferenceDecode(t *testing.T) {
 }
 
 func TestReferenceChats(t *testing.T) {
-	for _, shape := range shapes[:3] {
+	for _, shape := range shapes {
+		if shape == "other" {
+			continue
+		}
 		tok, e := readExpected(t, shape)
 		if len(e.Chats) < 10 {
 			t.Fatalf("%s: only %d chats in the fixture", shape, len(e.Chats))
@@ -342,21 +346,93 @@ func TestReferenceChats(t *testing.T) {
 // TestControlTokensInUserText holds that a user cannot write a control token,
 // and that what he wrote is encoded as the reference encodes plain text.
 func TestControlTokensInUserText(t *testing.T) {
-	tok, e := readExpected(t, "qwen2")
-	if len(e.Attacks) == 0 {
-		t.Fatal("no attacks in the fixture")
+	for _, shape := range []string{"qwen2", "llama2", "mistral", "gemma"} {
+		tok, e := readExpected(t, shape)
+		if len(e.Attacks) == 0 {
+			t.Fatalf("%s: no attacks in the fixture", shape)
+		}
+		for _, a := range e.Attacks {
+			got, err := tok.ChatPrompt([]Message{{"user", a.Text}})
+			if err != nil || !slices.Equal(got, a.IDs) {
+				t.Errorf("%s: ChatPrompt(%q): %v\n got %v\nwant %v", shape, a.Text, err, got, a.IDs)
+			}
+		}
 	}
-	for _, a := range e.Attacks {
-		got, err := tok.ChatPrompt([]Message{{"user", a.Text}})
-		if err != nil || !slices.Equal(got, a.IDs) {
-			t.Errorf("ChatPrompt(%q): %v\n got %v\nwant %v", a.Text, err, got, a.IDs)
+}
+
+// TestReferenceVariants puts every step that can be read around one small vocabulary.
+func TestReferenceVariants(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(testdata, "variants.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f struct {
+		Model    map[string]any `json:"model"`
+		Texts    []string       `json:"texts"`
+		Variants []struct {
+			Name   string         `json:"name"`
+			Change map[string]any `json:"change"`
+			IDs    [][]int32      `json:"ids"`
+			Decode [][2]any       `json:"decode"`
+		} `json:"variants"`
+	}
+	if err := json.Unmarshal(data, &f); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Variants) < 70 || len(f.Texts) < 80 {
+		t.Fatalf("%d variants of %d texts in the fixture", len(f.Variants), len(f.Texts))
+	}
+	for _, v := range f.Variants {
+		model := maps.Clone(f.Model)
+		if change, ok := v.Change["model"].(map[string]any); ok {
+			maps.Copy(model, change)
+		}
+		if lack, ok := v.Change["lack"].([]any); ok {
+			vocab := maps.Clone(model["vocab"].(map[string]any))
+			for _, name := range lack {
+				delete(vocab, name.(string))
+			}
+			model["vocab"] = vocab
+		}
+		var added []any
+		for id, name := range []string{"<unk>", "<s>", "</s>"} {
+			added = append(added, map[string]any{"id": id, "content": name, "special": true})
+		}
+		files := filesOf(t, map[string]any{"added_tokens": added, "model": model, "normalizer": v.Change["normalizer"],
+			"pre_tokenizer": v.Change["pre_tokenizer"], "decoder": v.Change["decoder"]})
+		files[fileConfig] = []byte(`{"eos_token": "</s>"}`)
+		tok, err := parse(files)
+		if err != nil {
+			t.Errorf("%s: %v", v.Name, err)
+			continue
+		}
+		for i, text := range f.Texts {
+			if got := tok.Encode(text); !slices.Equal(got, v.IDs[i]) {
+				t.Errorf("%s: Encode(%+q):\n got %v\nwant %v", v.Name, text, got, v.IDs[i])
+			}
+		}
+		for _, d := range v.Decode {
+			var ids []int32
+			for _, id := range d[0].([]any) {
+				ids = append(ids, int32(id.(float64)))
+			}
+			if got := tok.Decode(ids, false); got != d[1] {
+				t.Errorf("%s: Decode(%v) = %+q, want %+q", v.Name, ids, got, d[1])
+			}
+			stream, text := tok.Stream(false), ""
+			for _, id := range ids {
+				text += stream.Next(id)
+			}
+			if text += stream.End(); text != d[1] {
+				t.Errorf("%s: the stream of %v is %+q, want %+q", v.Name, ids, text, d[1])
+			}
 		}
 	}
 }
 
 func TestEndTokens(t *testing.T) {
 	for shape, want := range map[string][]string{"gpt2": {"<|turn|>", "<|endoftext|>"}, "qwen2": {"<|im_end|>"},
-		"llama3": {"<|eot_id|>", "<|end_of_text|>"}, "other": {"<|endoftext|>"}} {
+		"llama3": {"<|eot_id|>", "<|end_of_text|>"}, "other": {"<|endoftext|>"}, "llama2": {"</s>"}, "mistral": {"</s>"}, "gemma": {"<end_of_turn>", "<eos>"}} {
 		tok, _ := readExpected(t, shape)
 		var ids []int32
 		for _, s := range want {
@@ -368,6 +444,9 @@ func TestEndTokens(t *testing.T) {
 		pad := ids[0]
 		if shape == "qwen2" {
 			pad = tok.ids["<|endoftext|>"]
+		}
+		if shape == "gemma" {
+			pad = tok.ids["<pad>"]
 		}
 		if tok.Pad() != pad {
 			t.Errorf("%s: Pad() = %d, want %d", shape, tok.Pad(), pad)

@@ -39,6 +39,15 @@ func newSplitter(pattern string) (splitter, error) {
 	case patternLlama3:
 		return scan(func(s string, i int) int { return nextDigits(s, i, 3) }), nil
 	}
+	find, err := newFinder(pattern)
+	if err != nil {
+		return nil, err
+	}
+	return behave(find, "Isolated"), nil
+}
+
+// newFinder returns the finder of a regular expression.
+func newFinder(pattern string) (finder, error) {
 	re, err := regexp2.Compile(withNewPoints(pattern), regexp2.None)
 	if err != nil {
 		return nil, fmt.Errorf("pattern %q: %w: use a tokenizer whose pattern is a valid regular expression", pattern, err)
@@ -50,16 +59,16 @@ func newSplitter(pattern string) (splitter, error) {
 	start := time.Now()
 	for _, unit := range []string{"a", "A", "1", " ", "\n", "\t", "'", "!", "é", "字", "a ", "a1", "\u0301", " \n"} {
 		for _, tail := range []string{"", "\x00", "a", "!"} {
-			err := splitRegexp(re, strings.Repeat(unit, 1000)+tail, func(string) {})
+			err := findRegexp(re, strings.Repeat(unit, 1000)+tail, func(string, bool) {})
 			if err != nil || time.Since(start) > probeTime {
 				return nil, fmt.Errorf("pattern %q: takes too long on repeated %q: use a pattern without unbounded backtracking", pattern, unit)
 			}
 		}
 	}
 	re.MatchTimeout = regexp2.DefaultMatchTimeout
-	return func(s string, emit func(string)) {
+	return func(s string, emit func(string, bool)) {
 		// The only error is the time limit, which is off.
-		_ = splitRegexp(re, s, emit)
+		_ = findRegexp(re, s, emit)
 	}, nil
 }
 
@@ -112,17 +121,15 @@ func classText(t *unicode.RangeTable) string {
 	return b.String()
 }
 
-func splitRegexp(re *regexp2.Regexp, s string, emit func(string)) error {
+func findRegexp(re *regexp2.Regexp, s string, emit func(piece string, match bool)) error {
 	text := []rune(s)
 	last := 0
 	m, err := re.FindRunesMatch(text)
 	for m != nil && err == nil {
 		if m.Index > last {
-			emit(string(text[last:m.Index]))
+			emit(string(text[last:m.Index]), false)
 		}
-		if m.Length > 0 {
-			emit(string(text[m.Index : m.Index+m.Length]))
-		}
+		emit(string(text[m.Index:m.Index+m.Length]), true)
 		last = m.Index + m.Length
 		m, err = re.FindNextMatch(m)
 	}
@@ -130,7 +137,7 @@ func splitRegexp(re *regexp2.Regexp, s string, emit func(string)) error {
 		return err
 	}
 	if last < len(text) {
-		emit(string(text[last:]))
+		emit(string(text[last:]), false)
 	}
 	return nil
 }

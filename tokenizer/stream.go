@@ -6,18 +6,31 @@ import (
 )
 
 // Stream turns ids into text as they come. A token may end within a character; its last
-// bytes then wait for what completes them. All that a Stream returns is what Decode gives.
+// bytes then wait for what completes them. Byte tokens of byte_fallback wait for the next
+// other token, since all that follow each other are one text or none is. All that a Stream
+// returns is what Decode gives.
 type Stream struct {
 	t    *Tokenizer
 	skip bool
-	tail []byte
+	tail []byte    // of a byte-level vocabulary
+	d    *decoding // of any other
 }
 
 // Stream begins a text; skipSpecial is that of Decode.
-func (t *Tokenizer) Stream(skipSpecial bool) *Stream { return &Stream{t: t, skip: skipSpecial} }
+func (t *Tokenizer) Stream(skipSpecial bool) *Stream {
+	s := &Stream{t: t, skip: skipSpecial}
+	if t.decoders != nil {
+		s.d = &decoding{t: t}
+	}
+	return s
+}
 
 // Next is the text that id completes.
 func (s *Stream) Next(id int32) string {
+	if s.d != nil {
+		s.d.next(id, s.skip)
+		return s.d.take()
+	}
 	if s.skip && s.t.special[id] {
 		return ""
 	}
@@ -38,12 +51,17 @@ func (s *Stream) Next(id int32) string {
 
 // End is the rest of the text: U+FFFD for each part of a character that nothing has completed.
 func (s *Stream) End() string {
+	if s.d != nil {
+		return s.d.end()
+	}
 	text := validUTF8(string(s.tail))
 	s.tail = s.tail[:0]
 	return text
 }
 
-// Piece is the bytes that id adds to a text; none if there is no such token.
+// Piece is the bytes that id adds to a text; none if there is no such token. Decode may
+// leave out a blank of the first token of a text, and write bytes that are not UTF-8 as
+// U+FFFD.
 func (t *Tokenizer) Piece(id int32) []byte {
 	if id < 0 || int(id) >= len(t.pieces) {
 		return nil

@@ -192,5 +192,5 @@ func longMarks(s string) bool {
 // digits, connectors and joiners.
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc,
-		unicode.Other_Alphabetic, unicode.Join_Control)
+		unicode.Other_Alphabetic, unicode.Join_Control, newLetters, newNumbers)
 }

@@ -1,7 +1,8 @@
 // Package tokenizer turns texts and chats into token ids and back. It reads
-// the tokenizer folder of a Hugging Face model (byte-level BPE in the shapes of
-// GPT-2, Qwen2 and Llama-3) and gives the ids that the reference gives; it
-// renders chat templates in a sandbox; it trains new tokenizers.
+// the tokenizer folder of a Hugging Face model (BPE: byte-level in the shapes of GPT-2,
+// Qwen2 and Llama-3, or over characters with byte_fallback as Llama-2, Mistral and Gemma)
+// and gives the ids that the reference gives; it renders chat templates in a sandbox; it
+// trains new tokenizers; it reads and writes tokenizers as GGUF files have them.
 //
 // Where a file asks for what is not built here (another model type, normalizer
 // or pre-tokenizer), Load says so by name: there is no best effort, because a
@@ -21,8 +22,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // ErrNoChatTemplate is returned by RenderChat and ChatPrompt if the folder has
@@ -44,11 +43,14 @@ type Tokenizer struct {
 
 	model  bpe
 	pieces [][]byte // id -> raw bytes as they decode; nil: no such token
-	forms  []norm.Form
-	splits []splitter
-	prefix bool // a blank is put before each text that has none
+	norms  []normalizer
+	steps  []step // the pre-tokenizer
+	prefix bool   // a blank is put before each text that has none
 
-	patterns []string // what the splits cut by, for GGML
+	patterns []string // what the steps cut by, for GGML
+
+	tokens   []string     // id -> token as written; nil for a byte-level vocabulary
+	decoders []decodeStep // none for a byte-level vocabulary
 
 	ids        map[string]int32 // token as written in tokenizer.json -> id
 	added      []*addedToken
@@ -131,46 +133,101 @@ func (t *Tokenizer) EncodeText(text string) []int32 {
 	return t.encode(text, true, nil, make([]int32, 0, len(text)/3+8))
 }
 
+// Lost counts the characters of text that the vocabulary cannot express, in whole or in
+// part: in the ids they are missing, or the token for the unknown stands in their place.
+// first names the first of them and what becomes of it; "" if there is none. What the
+// normalizer or the pre-tokenizer takes away (blanks, say) does not count.
+func (t *Tokenizer) Lost(text string) (n int, first string) {
+	m := &t.model
+	if m.whole {
+		return 0, ""
+	}
+	text = validUTF8(text)
+	if !m.text && t.formsOnly() { // nearly always there is nothing to find
+		s := t.normalize(text)
+		for i := 0; i < len(s) && m.byteID[s[i]] >= 0; i++ {
+			if i == len(s)-1 {
+				return 0, ""
+			}
+		}
+	}
+	word := func(w string) {
+		k, r := m.lost(w)
+		if n += k; k > 0 && first == "" {
+			first = fmt.Sprintf("%U %q is left out", r, r)
+			if m.unk >= 0 {
+				first = fmt.Sprintf("%U %q becomes %q", r, r, t.pieces[m.unk])
+			}
+		}
+	}
+	token := func(*addedToken) {}
+	t.raw.split(text, true, func(raw string) {
+		t.normalized.split(t.normalize(raw), true, func(s string) { t.split(s, true, 0, word) }, token)
+	}, token)
+	return n, first
+}
+
 // encode appends the ids of text. With plain set special tokens are text.
 // Characters that restore stands in for are put back after the added tokens
 // were cut out, so they cannot be part of one.
 func (t *Tokenizer) encode(text string, plain bool, restore *strings.Replacer, ids []int32) []int32 {
-	token := func(a *addedToken) { ids = append(ids, a.ID) }
+	first := true // the piece at hand begins the text
+	token := func(a *addedToken) { ids, first = append(ids, a.ID), false }
 	word := func(w string) { ids = t.model.word(w, ids) }
-	t.raw.split(validUTF8(text), plain, func(s string) {
-		t.normalized.split(t.normalize(s), plain, func(s string) {
+	if t.model.cuts != nil {
+		word = func(w string) { ids = t.model.inParts(w, ids) }
+	}
+	t.raw.split(validUTF8(text), plain, func(raw string) {
+		whole := t.normalize(raw)
+		t.normalized.split(whole, plain, func(s string) {
 			if restore != nil {
-				if restored := restore.Replace(s); restored != s {
-					s = t.normalize(restored)
-				}
+				s = t.restored(s, whole, raw, restore)
 			}
 			if t.prefix && !strings.HasPrefix(s, " ") {
 				s = " " + s
 			}
-			t.split(s, 0, word)
+			t.split(s, first, 0, word)
+			first = false
 		}, token)
 	}, token)
 	return ids
 }
 
-// normalize applies the normalizer.
-func (t *Tokenizer) normalize(s string) string {
-	for _, f := range t.forms {
-		s = normalize(f, s)
+// restored puts back in s, a part of whole, the characters that restore stands in for.
+// raw is what whole was normalized from. Where the normalizer does more than to bring
+// characters to a normal form, a second run would do it twice: such a part is normalized
+// with its characters put back if it is the whole, else it stays as it is.
+func (t *Tokenizer) restored(s, whole, raw string, restore *strings.Replacer) string {
+	r := restore.Replace(s)
+	switch {
+	case r == s:
+		return s
+	case t.formsOnly():
+		return t.normalize(r)
+	case s == whole:
+		return t.normalize(restore.Replace(raw))
 	}
-	return s
+	return r
 }
 
-// split hands the pre-tokens of s to word: each splitter cuts the pieces of
-// the one before it.
-func (t *Tokenizer) split(s string, stage int, word func(string)) {
-	switch len(t.splits) - stage {
-	case 0:
+// split hands the pre-tokens of s to word: each step cuts the pieces of the one before
+// it. first says that s begins the text.
+func (t *Tokenizer) split(s string, first bool, stage int, word func(string)) {
+	if stage == len(t.steps) {
 		word(s)
-	case 1:
-		t.splits[stage](s, word)
-	default:
-		t.splits[stage](s, func(piece string) { t.split(piece, stage+1, word) })
+		return
+	}
+	emit := word
+	if stage < len(t.steps)-1 {
+		emit = func(piece string) {
+			t.split(piece, first, stage+1, word)
+			first = false
+		}
+	}
+	if m := t.steps[stage].meta; m != nil {
+		m.split(s, first, emit)
+	} else {
+		t.steps[stage].cut(s, emit)
 	}
 }
 
@@ -179,6 +236,13 @@ func (t *Tokenizer) split(s string, stage int, word func(string)) {
 // With skipSpecial control tokens are left out. Ids outside the vocabulary are
 // left out too, as in the reference.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
+	if t.decoders != nil {
+		d := decoding{t: t}
+		for _, id := range ids {
+			d.next(id, skipSpecial)
+		}
+		return d.end()
+	}
 	n := 0
 	for _, id := range ids {
 		if id >= 0 && int(id) < len(t.pieces) {

@@ -306,13 +306,6 @@ func learn(counts map[string]int64, size int) (names []string, merges [][2]int32
 // folderFiles writes the files of a trained tokenizer. Only maps with sorted keys
 // go through encoding/json, and the vocabulary is written in order of id.
 func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[string][]byte, error) {
-	quote := func(s string) string {
-		var b bytes.Buffer
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		_ = e.Encode(s) // a string always encodes
-		return strings.TrimSuffix(b.String(), "\n")
-	}
 	special := map[string]int32{}
 	for i, s := range opt.Special {
 		special[s] = int32(len(names) + i)
@@ -369,14 +362,30 @@ func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[strin
 			"pad_token": opt.Special[0]},
 		fileGeneration: map[string]any{"eos_token_id": ends, "pad_token_id": special[opt.Special[0]]},
 	} {
-		var out bytes.Buffer
-		e := json.NewEncoder(&out)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		if err := e.Encode(v); err != nil {
+		out, err := indented(v)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		files[name] = out.Bytes()
+		files[name] = out
 	}
 	return files, nil
+}
+
+// quote writes a string in JSON, with the signs that HTML escapes as they are.
+func quote(s string) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // a string always encodes
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// indented writes v in JSON, likewise.
+func indented(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err := e.Encode(v)
+	return b.Bytes(), err
 }

@@ -46,6 +46,9 @@ func (e encoder) Answer(text string) []int32 {
 	return append(e.tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.tok.EndOfTurn())
 }
 
+// Lost counts the characters of text that the tokenizer has no token for.
+func (e encoder) Lost(text string) (n int, first string) { return e.tok.Lost(text) }
+
 // answer is text as a finished answer: without trailing blanks, which chat
 // templates add and models rarely do, and with the end of turn; cut reports that
 // it was longer than the limit and therefore has none.
@@ -136,6 +139,9 @@ type usable struct {
 	dropped int // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
 	cut     int // of rows, those whose teacher's answer is over the limit
 
+	lost      int // of rows, those with characters that the tokenizer has no token for
+	firstLost int // the first of them
+
 	unfinished        int // of rows, those whose teacher's answer is within it and unfinished
 	droppedUnfinished int // of dropped, the same
 
@@ -176,6 +182,11 @@ func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings,
 				return true
 			}
 			u.unfinished++
+		}
+		if m.Lost {
+			if u.lost++; u.lost == 1 {
+				u.firstLost = i
+			}
 		}
 		u.rows = append(u.rows, int32(i))
 		known.look(m)
@@ -255,12 +266,21 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
+	suspect, others := t.set.Overlooked()
+	for _, line := range []string{suspect, others} {
+		if line != "" {
+			s.notes = append(s.notes, line)
+		}
+	}
 	name := strings.Join(c.Data.TrainFiles, " ")
 	var known *sightings
 	if len(c.Data.ValFiles) > 0 {
 		options.Split = c.Data.ValSplit
 		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
+		}
+		if suspect, _ := t.val.Overlooked(); suspect != "" {
+			s.notes = append(s.notes, "data.val_files: "+suspect)
 		}
 		if err := t.val.NeedTeacher(); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
@@ -284,6 +304,9 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	t.rows = train.rows
+	if err := c.checkRows(len(t.rows)); err != nil {
+		return err
+	}
 	if err := c.checkBatch(c.stepAnswers(t.Stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
 		return err
 	}
@@ -300,6 +323,14 @@ func (t *Trainer) openSets(s *start) (err error) {
 	}
 	if train.dropped > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are %s and left out", train.dropped, t.set.Len(), train.why()))
+	}
+	if train.lost > 0 {
+		row, err := t.set.Row(train.firstLost)
+		if err != nil {
+			return err
+		}
+		_, first := row.Lost(t.enc)
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.lost, len(t.rows), train.firstLost, first))
 	}
 	note, err := train.pairs(name, c, t.Stage)
 	if err != nil {

@@ -137,6 +137,22 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
 	metrics := "# Metrics\n\nAll numbers that a step may write to `metrics.jsonl` and to TensorBoard. A step writes only those that were measured in it: for example, `gad sft` has no `critic/` metrics.\n\n" + report.Markdown()
 	golden(t, filepath.Join("..", "doc", "metrics.md"), []byte(metrics))
+	path := filepath.Join("..", "doc", "evaluation.md")
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(doc), "<!-- figures -->\n")
+	_, after, closed := strings.Cut(rest, "<!-- /figures -->\n")
+	if !ok || !closed {
+		t.Fatalf("%s: no place for the figures", path)
+	}
+	golden(t, path, []byte(before+"<!-- figures -->\n"+report.FiguresMarkdown()+"<!-- /figures -->\n"+after))
+	for _, m := range measures {
+		if _, i := report.FigureOf(m.key); i < 0 {
+			t.Errorf("%s is described nowhere", m.key)
+		}
+	}
 	for stage, want := range map[Stage][3]float64{SFT: {5e-6, 1, 1}, Warmup: {1e-6, 0.2, 1}, Train: {1e-6, 0.2, 2}, DPO: {1e-6, 1, 1}} {
 		c := StageDefaults(stage)
 		if got := [3]float64{c.Actor.Optim.LR, c.Actor.GradClip, float64(c.Trainer.TotalEpochs)}; got != want {

@@ -121,24 +121,57 @@ func readHeldOut(dir string) (model.Config, error) {
 // SameTokens refuses a discriminator, the model in dir, that does not know the student's
 // tokens by the same ids: it is given ids and would read another text. setting names dir.
 func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
-	if err := CheckModelFolder(vfs.OS, dir); err != nil {
-		return fmt.Errorf("%s: %w", setting, err)
+	other, err := tokensOf(dir, setting)
+	if err != nil {
+		return err
+	}
+	if what := tok.Missing(other); what != "" {
+		return notTheStudents(dir, what, "the discriminator reads the student's token ids", setting)
 	}
 	cfg, err := model.ReadConfig(dir)
 	if err != nil {
 		return fmt.Errorf("%s: %w", setting, err)
 	}
-	other, err := LoadTokenizer(dir)
-	if err != nil {
-		return fmt.Errorf("%s: its tokenizer must be the student's: %w", setting, err)
-	}
-	if what := tok.Missing(other); what != "" {
-		return fmt.Errorf("tokenizer: %s: is not the student's tokenizer: %s: the discriminator reads the student's token ids: give a %s with the same tokenizer", dir, what, setting)
-	}
 	if tok.Size() > cfg.Vocab {
 		return fmt.Errorf("model: %s: vocabulary of %d, but its tokenizer has %d tokens: they do not belong together", dir, cfg.Vocab, tok.Size())
 	}
 	return nil
+}
+
+// CheckAgainst refuses a model to compare the student with, in dir, whose tokenizer is not
+// the student's. setting names dir.
+func CheckAgainst(tok *tokenizer.Tokenizer, dir, setting string) error {
+	other, err := tokensOf(dir, setting)
+	if err != nil {
+		return err
+	}
+	what := tok.Missing(other)
+	if what == "" && tok.Size() != other.Size() {
+		what = fmt.Sprintf("has %d tokens, and the student's has %d", other.Size(), tok.Size())
+	}
+	if what != "" {
+		return notTheStudents(dir, what, "the two models are compared token by token", setting)
+	}
+	return nil
+}
+
+// tokensOf is the tokenizer of a model beside the student, in dir.
+func tokensOf(dir, setting string) (*tokenizer.Tokenizer, error) {
+	if err := CheckModelFolder(vfs.OS, dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	if _, err := model.ReadConfig(dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	other, err := LoadTokenizer(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: its tokenizer must be the student's: %w", setting, err)
+	}
+	return other, nil
+}
+
+func notTheStudents(dir, what, why, setting string) error {
+	return fmt.Errorf("tokenizer: %s: is not the student's tokenizer: %s: %s: give a %s with the same tokenizer", dir, what, why, setting)
 }
 
 func (t *Trainer) closeJudges() error {

@@ -31,9 +31,9 @@ type Config struct {
 
 // ModelConfig is the `model` section.
 type ModelConfig struct {
-	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, or a folder of LoRA adapters that names its base (flag --model)"`
+	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, a GGUF file, or a folder of LoRA adapters that names its base (flag --model)"`
 	Adapter    string `yaml:"adapter_path" doc:"LoRA adapters to go on with, on the weights of path: a folder as peft writes it (flag --adapter)"`
-	RewardPath string `yaml:"reward_path" doc:"model folder that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)"`
+	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)"`
 }
 
 // DataConfig is the `data` section.
@@ -42,12 +42,12 @@ type DataConfig struct {
 	ValFiles       []string `yaml:"val_files" doc:"held-out data for the val/ metrics, as train_files; empty is none (flag --val-data)"`
 	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
 	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
-	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,prompt_completion" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
+	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
 	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own"`
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
-	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1000000000" doc:"prompts per step"`
-	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"100000000" doc:"longest prompt in tokens"`
-	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"100000000" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
+	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step"`
+	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens"`
+	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
 	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
 	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut, or is unfinished by its finish_reason; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
 	CacheDir       string   `yaml:"cache_dir" doc:"folder for encoded training rows, so that the next run on the same data and tokenizer need not encode them again (data of 4 MB and more); auto: gad in the user's cache folder, on Linux $XDG_CACHE_HOME or ~/.cache; none: rows are encoded in each run. Results do not depend on it"`

@@ -9,6 +9,7 @@ import (
 
 	"gad/data"
 	"gad/internal/checker"
+	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
@@ -24,6 +25,7 @@ type Judged struct {
 	Done      []bool      // [P]
 	Answers   []string    // [P] decoded, without control tokens
 	Seqs      []model.Seq // [P] as the discriminator would read them
+	Drawn     []model.Seq // [P] as they were sampled: the end is the one that the student drew
 	Tokens    []int       // [P] of the answer, its end included
 	Truncated []bool      // [P]
 	RougeL    []float64   // [P]
@@ -31,6 +33,8 @@ type Judged struct {
 	NLL       []float64   // [P] nats of the teacher's whole answer; nil before TeacherNLL
 
 	Eval Evaluation
+
+	student, teacher gaps // to another model, in the answers of each; without rows before Against
 
 	checks []checker.Verdict // [P]; nil without a checker
 	told   verdicts          // of the fresh discriminators; nil without
@@ -64,6 +68,21 @@ type Evaluation struct {
 	CheckCI95 *[2]float64        `json:"check_ci95,omitempty"`
 	Labels    map[string]float64 `json:"labels,omitempty"` // share of the rows by label
 
+	// Of another model beside the student, at temperature 1; absent without one, or without
+	// any token to compare at. See Judged.Against.
+	Against              string      `json:"against,omitempty"`     // the other model
+	AgainstCut           int         `json:"against_cut,omitempty"` // answers that hold a token that one of the models lacks, and are read up to there
+	ReverseKL            *float64    `json:"reverse_kl,omitempty"`
+	ReverseKLCI95        *[2]float64 `json:"reverse_kl_ci95,omitempty"`
+	ReverseKLSampled     *float64    `json:"reverse_kl_sampled,omitempty"`
+	ReverseKLSampledCI95 *[2]float64 `json:"reverse_kl_sampled_ci95,omitempty"`
+	ForwardKL            *float64    `json:"forward_kl,omitempty"`
+	ForwardKLCI95        *[2]float64 `json:"forward_kl_ci95,omitempty"`
+	ForwardKLSampled     *float64    `json:"forward_kl_sampled,omitempty"`
+	ForwardKLSampledCI95 *[2]float64 `json:"forward_kl_sampled_ci95,omitempty"`
+	Fluency              *float64    `json:"fluency,omitempty"`
+	FluencyCI95          *[2]float64 `json:"fluency_ci95,omitempty"`
+
 	// Of fresh discriminators; absent where none was trained. FreshDAcc is the held-out
 	// accuracy over pairs that differ, mean over seeds; 0.5 is indistinguishable. It and
 	// its interval are absent where the trainings did not learn (Fresh.Learned), or
@@ -88,8 +107,9 @@ type EvalOptions struct {
 	Temperature            float64 // 0 is greedy
 	Seed                   uint64
 	Slots, MaxTokens       int
-	Stages                 Stages      // nil shows nothing
-	Stop                   func() bool // true ends the evaluation with ErrInterrupted; nil is never
+	Against                *model.Config // of the model that Judged.Against is to compare with, for PlanEval; nil is none
+	Stages                 Stages        // nil shows nothing
+	Stop                   func() bool   // true ends the evaluation with ErrInterrupted; nil is never
 }
 
 func (o EvalOptions) stopped() bool { return o.Stop != nil && o.Stop() }
@@ -142,7 +162,7 @@ func (b *Batch) append(other *Batch) {
 // stopped, the error wraps ErrInterrupted and the answers that were complete are there.
 func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *Batch, o EvalOptions) (*Judged, error) {
 	n := len(b.Rows)
-	j := &Judged{Batch: b, Done: make([]bool, n), Answers: make([]string, n), Seqs: make([]model.Seq, n), Tokens: make([]int, n),
+	j := &Judged{Batch: b, Done: make([]bool, n), Answers: make([]string, n), Seqs: make([]model.Seq, n), Drawn: make([]model.Seq, n), Tokens: make([]int, n),
 		Truncated: make([]bool, n), RougeL: make([]float64, n), Repeat: make([]float64, n)}
 	j.Eval = Evaluation{Rows: n, Temperature: o.Temperature}
 	keys := make([]uint64, n)
@@ -160,6 +180,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *Batch, o EvalOptions) (
 			j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
 			j.Answers[p] = tok.Decode(c.IDs, true)
 			j.Seqs[p] = ending.Seq(b.Prompts[p], c.IDs, c.Truncated)
+			j.Drawn[p] = model.Seq{IDs: slices.Concat(b.Prompts[p], c.IDs), Prompt: len(b.Prompts[p])}
 			j.RougeL[p] = textmetrics.RougeL(j.Answers[p], b.TeacherText[p])
 			j.Repeat[p] = textmetrics.RepeatFrac(c.IDs)
 			advance(o.MaxResponse - len(c.IDs))
@@ -244,11 +265,10 @@ func (j *Judged) TeacherNLL(m *model.Model, o EvalOptions) error {
 	return nil
 }
 
-// measure is one figure of an evaluation.
+// measure computes one figure of an evaluation, which report.FigureOf describes.
 type measure struct {
-	key, name string
-	better    int // 1: more is better, -1: less is better, 0: neither is known
-	value     func(e *Evaluation) (*float64, **[2]float64)
+	key   string
+	value func(e *Evaluation) (*float64, **[2]float64)
 	// One of the two: a ratio of sums over prompts, without ys a mean; or a figure of
 	// all texts together, with its values without each of them.
 	ratio   func(j *Judged) (xs, ys []float64)
@@ -256,23 +276,33 @@ type measure struct {
 }
 
 var measures = []measure{
-	{"check", "checker's score", 1, func(e *Evaluation) (*float64, **[2]float64) { return e.Check, &e.CheckCI95 }, func(j *Judged) (xs, ys []float64) {
+	{"check", func(e *Evaluation) (*float64, **[2]float64) { return e.Check, &e.CheckCI95 }, func(j *Judged) (xs, ys []float64) {
 		for _, v := range j.checks {
 			xs = append(xs, v.Score)
 		}
 		return xs, nil
 	}, nil},
-	{"rouge_l", "ROUGE-L", 1, func(e *Evaluation) (*float64, **[2]float64) { return &e.RougeL, &e.RougeLCI95 },
+	{"rouge_l", func(e *Evaluation) (*float64, **[2]float64) { return &e.RougeL, &e.RougeLCI95 },
 		func(j *Judged) (xs, ys []float64) { return j.RougeL, nil }, nil},
-	{"teacher_nll", "teacher NLL, nats per token", -1, func(e *Evaluation) (*float64, **[2]float64) { return &e.TeacherNLL, &e.TeacherNLLCI95 },
+	{"teacher_nll", func(e *Evaluation) (*float64, **[2]float64) { return &e.TeacherNLL, &e.TeacherNLLCI95 },
 		func(j *Judged) (xs, ys []float64) { return j.NLL, j.eachTeacherTokens() }, nil},
-	{"len_ratio", "length ratio", 0, func(e *Evaluation) (*float64, **[2]float64) { return &e.LenRatio, &e.LenRatioCI95 },
+	{"reverse_kl", func(e *Evaluation) (*float64, **[2]float64) { return e.ReverseKL, &e.ReverseKLCI95 },
+		func(j *Judged) (xs, ys []float64) { return j.student.exact, j.student.tokens }, nil},
+	{"reverse_kl_sampled", func(e *Evaluation) (*float64, **[2]float64) { return e.ReverseKLSampled, &e.ReverseKLSampledCI95 },
+		func(j *Judged) (xs, ys []float64) { return j.student.sampled, j.student.tokens }, nil},
+	{"forward_kl", func(e *Evaluation) (*float64, **[2]float64) { return e.ForwardKL, &e.ForwardKLCI95 },
+		func(j *Judged) (xs, ys []float64) { return j.teacher.exact, j.teacher.tokens }, nil},
+	{"forward_kl_sampled", func(e *Evaluation) (*float64, **[2]float64) { return e.ForwardKLSampled, &e.ForwardKLSampledCI95 },
+		func(j *Judged) (xs, ys []float64) { return j.teacher.sampled, j.teacher.tokens }, nil},
+	{"fluency", func(e *Evaluation) (*float64, **[2]float64) { return e.Fluency, &e.FluencyCI95 },
+		func(j *Judged) (xs, ys []float64) { return j.student.other, j.student.tokens }, nil},
+	{"len_ratio", func(e *Evaluation) (*float64, **[2]float64) { return &e.LenRatio, &e.LenRatioCI95 },
 		func(j *Judged) (xs, ys []float64) { return floatsOf(j.Tokens), j.eachTeacherTokens() }, nil},
-	{"distinct_1", "distinct-1", 0, func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct1, &e.Distinct1CI95 }, nil,
+	{"distinct_1", func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct1, &e.Distinct1CI95 }, nil,
 		func(j *Judged) []float64 { return textmetrics.DistinctWithout(j.Answers, 1) }},
-	{"distinct_2", "distinct-2", 0, func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct2, &e.Distinct2CI95 }, nil,
+	{"distinct_2", func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct2, &e.Distinct2CI95 }, nil,
 		func(j *Judged) []float64 { return textmetrics.DistinctWithout(j.Answers, 2) }},
-	{"truncated_frac", "truncated", -1, func(e *Evaluation) (*float64, **[2]float64) { return &e.TruncatedFrac, &e.TruncatedFracCI95 },
+	{"truncated_frac", func(e *Evaluation) (*float64, **[2]float64) { return &e.TruncatedFrac, &e.TruncatedFracCI95 },
 		func(j *Judged) (xs, ys []float64) {
 			for _, cut := range j.Truncated {
 				x := 0.0
@@ -283,7 +313,7 @@ var measures = []measure{
 			}
 			return xs, nil
 		}, nil},
-	{"repeat_frac", "repeated 4-grams", -1, func(e *Evaluation) (*float64, **[2]float64) { return &e.RepeatFrac, &e.RepeatFracCI95 },
+	{"repeat_frac", func(e *Evaluation) (*float64, **[2]float64) { return &e.RepeatFrac, &e.RepeatFracCI95 },
 		func(j *Judged) (xs, ys []float64) { return j.Repeat, nil }, nil},
 }
 
@@ -373,7 +403,8 @@ func (e *Evaluation) Figures() (list []Figure) {
 		if x == nil {
 			continue
 		}
-		list = append(list, Figure{m.key, m.name, m.better, *x, *ci})
+		f, _ := report.FigureOf(m.key)
+		list = append(list, Figure{m.key, f.Name, f.Better, *x, *ci})
 		if m.key == "check" {
 			for _, label := range slices.Sorted(maps.Keys(e.Labels)) {
 				share := e.Labels[label]
@@ -396,6 +427,9 @@ type EvalRow struct {
 	Tokens     int            `json:"tokens"` // of the student's answer, its end included
 	Truncated  bool           `json:"truncated"`
 	TeacherNLL *float64       `json:"teacher_nll,omitempty"` // nats per token of the teacher's answer
+	ReverseKL  *float64       `json:"reverse_kl,omitempty"`  // these three as in Evaluation, of this row's tokens
+	ForwardKL  *float64       `json:"forward_kl,omitempty"`
+	Fluency    *float64       `json:"fluency,omitempty"`
 	Check      *float64       `json:"check,omitempty"`
 	Label      string         `json:"label,omitempty"`
 	// By fresh discriminator: 1 where it ranks the teacher's answer higher, 0 where the
@@ -418,6 +452,10 @@ func (j *Judged) Rows(name string, set *data.Set) (list []EvalRow, err error) {
 		if j.NLL != nil {
 			nll := j.NLL[p] / max(j.teacherTokens(p), 1)
 			out.TeacherNLL = finiteOr(nll)
+		}
+		if j.student.tokens != nil {
+			out.ReverseKL, out.ForwardKL = finiteOr(j.student.exact[p]/j.student.tokens[p]), finiteOr(j.teacher.exact[p]/j.teacher.tokens[p])
+			out.Fluency = finiteOr(j.student.other[p] / j.student.tokens[p])
 		}
 		if j.checks != nil {
 			out.Check, out.Label = &j.checks[p].Score, j.checks[p].Label

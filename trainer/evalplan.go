@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"time"
 
@@ -36,6 +37,10 @@ const (
 	probeLayers = 2 // of the discriminator that is timed
 	probeDecode = 6 // tokens
 )
+
+// sumSeconds is what a core takes to sum two distributions over one token of the vocabulary
+// (model.Divergences): two exponentials in float64, as measured on a Xeon.
+const sumSeconds = 3e-8
 
 // endsAt is how probable the student must find the end of the teacher's answers for
 // its own to be expected to be about as long. Others run to the limit.
@@ -131,8 +136,8 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 		return p, nil
 	}
 
-	small := c
-	small.Layers, small.Vocab = min(probeLayers, c.Layers), min(c.Vocab, 1024)
+	small := c.FirstLayers(probeLayers)
+	small.Vocab = min(c.Vocab, 1024)
 	sc, err := model.New(be, small, model.Options{Kind: model.Scorer, Trainable: true, Seed: 1})
 	if err != nil {
 		return p, err
@@ -263,6 +268,20 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 	longest := pace.answers(c, prompts, most, o.Slots)
 	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n, PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
 	plan.Memory = evalMemory("student", used)
+	beside := int64(0)
+	if other := o.Against; other != nil {
+		var lengths []int
+		positions := 0
+		for i := range n {
+			lengths = append(lengths, prompts[i]+expected[i], whole[i])
+			positions += expected[i] + whole[i] - prompts[i]
+		}
+		sums := float64(positions) * float64(min(c.Vocab, other.Vocab)) * sumSeconds / float64(runtime.GOMAXPROCS(0))
+		plan.Parts = append(plan.Parts, Timed{"against the other model", pace.passOf(c, lengths, true) + pace.passOf(*other, lengths, true) + sums})
+		m := other.Plan(f, model.PlanOptions{Kind: model.LM, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(lengths)))})
+		beside = m.Total() + model.LogitsBytes
+		plan.Memory = append(plan.Memory, Item{"other model: weights and activations", m.Total(), ""}, Item{"logits of both", model.LogitsBytes, ""})
+	}
 	if disc.Steps > 0 {
 		shape := disc.Shape
 		both := int(float64(2*cmp.Or(disc.Batch, 4)) * (prompt + float64(o.MaxResponse)))
@@ -283,7 +302,7 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 		}
 		if plan.DiscWhy == "" {
 			plan.Parts = append(plan.Parts, Timed{fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", plan.Disc.Seeds, plan.Disc.Steps), cost(plan.Disc.Read).of(plan.Disc.Steps, plan.Disc.Seeds)})
-			if m.Total() > used.Total() { // the student is closed before
+			if m.Total() > used.Total()+beside { // the student, and the model beside it, are closed before
 				plan.Memory = evalMemory("fresh discriminator", m)
 			}
 		}

@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"gad/checkpoint"
 	"gad/internal/compute/cpu"
+	"gad/internal/gguf"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -28,20 +28,18 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := fsys.Stat(filepath.Dir(path)); err != nil && hubID.MatchString(path) {
-			return fmt.Errorf("model: %s: no such folder, and gad downloads nothing: fetch it with: hf download %s --local-dir %s, then give %[3]s", path, path, filepath.Base(path))
-		}
 		return fmt.Errorf("model: %s: no such folder: give a Hugging Face model folder", path)
 	}
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
 	if !info.IsDir() {
+		if gguf.Is(path) {
+			return nil
+		}
 		switch strings.ToLower(filepath.Ext(path)) {
 		case ".arrow", ".arrows", ".parquet", ".jsonl", ".csv":
 			return fmt.Errorf("model: %s: is a data file: give a Hugging Face model folder here, and data with --data", path)
-		case ".gguf":
-			return fmt.Errorf("model: %s: is a GGUF file: give the Hugging Face folder that it was made from", path)
 		}
 		return fmt.Errorf("model: %s: is a file: give the folder that contains it", path)
 	}
@@ -56,6 +54,13 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 	}
 	if entries, err := fsys.ReadDir(filepath.Join(path, "snapshots")); err == nil && len(entries) > 0 {
 		return fmt.Errorf("model: %s: is a folder of the Hugging Face cache: give %s", path, filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
+	}
+	if entries, err := fsys.ReadDir(path); err == nil {
+		for _, e := range entries { // what hf download makes of a repository of GGUF files
+			if file := filepath.Join(path, e.Name()); gguf.Is(file) {
+				return fmt.Errorf("model: %s: has no config.json, but GGUF files: give one of them: %s", path, file)
+			}
+		}
 	}
 	dir, what := path, "checkpoint"
 	if !isModel(fsys, filepath.Join(path, "actor")) {
@@ -80,7 +85,7 @@ func isModel(fsys checkpoint.FS, dir string) bool {
 	return false
 }
 
-// LoadTokenizer is the tokenizer of a model folder; for adapters without one, their base's.
+// LoadTokenizer is the tokenizer of a model folder or GGUF file; for adapters without one, their base's.
 func LoadTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); err != nil && model.IsAdapter(dir) {
 		base, err := model.BaseDir(dir)
@@ -91,9 +96,6 @@ func LoadTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	}
 	return tokenizer.Load(dir)
 }
-
-// hubID is what a name on the Hugging Face hub looks like: ORG/NAME.
-var hubID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
 // or not at all; a folder that is there is refused.
@@ -152,35 +154,68 @@ func export(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (strin
 	case dtype == cfg.DType && !merge:
 		return dtype, checkpoint.Export(fsys, src, dst)
 	}
-	switch dtype {
-	case "float32", "bfloat16", "float16":
-	default:
-		return "", fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16", ErrConfig, dtype)
+	if err := checkDType(dtype); err != nil {
+		return "", err
 	}
 	if err := checkpoint.Verify(fsys, dir); err != nil {
 		return "", err
 	}
-	tok, err := LoadTokenizer(src)
+	return dtype, rewrite(fsys, src, cfg.Kind(), dst, dtype, merge)
+}
+
+func checkDType(dtype string) error {
+	switch dtype {
+	case "float32", "bfloat16", "float16":
+		return nil
+	}
+	return fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16", ErrConfig, dtype)
+}
+
+// ExportModel writes the model at src, a folder or a GGUF file, as the Hugging Face folder
+// dst. dtype is as in Export; base is what its weights have, which of a GGUF file is float32:
+// that holds all that any of its types does. Adapters are added to their base. It returns
+// the dtype written.
+func ExportModel(fsys checkpoint.FS, src, dst, dtype string) (string, error) {
+	fsys = vfs.OrDisk(fsys)
+	if err := checkpoint.Absent(fsys, dst, "folder"); err != nil { // before the model is read; WriteFolder asks again
+		return "", err
+	}
+	cfg, err := model.ReadConfig(src)
 	if err != nil {
 		return "", err
+	}
+	if dtype == "base" {
+		dtype = cfg.DType
+	}
+	if err := checkDType(dtype); err != nil {
+		return "", err
+	}
+	return dtype, rewrite(fsys, src, cfg.Kind(), dst, dtype, model.IsAdapter(src))
+}
+
+// rewrite loads the model at src and writes it as the folder dst.
+func rewrite(fsys checkpoint.FS, src string, kind model.Kind, dst, dtype string, merge bool) error {
+	tok, err := LoadTokenizer(src)
+	if err != nil {
+		return err
 	}
 	be, err := cpu.New(cpu.Options{})
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer be.Close()
-	m, err := model.Load(be, src, model.Options{Kind: cfg.Kind()})
+	m, err := model.Load(be, src, model.Options{Kind: kind})
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer m.Close()
 	if merge {
 		whole, err := m.Merged()
 		if err != nil {
-			return "", err
+			return err
 		}
 		defer whole.Close()
 		m = whole
 	}
-	return dtype, WriteFolder(fsys, dst, m, tok, dtype)
+	return WriteFolder(fsys, dst, m, tok, dtype)
 }

@@ -3,7 +3,9 @@ package trainer
 import (
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gad/checkpoint"
@@ -43,16 +45,30 @@ func CheckGGUF(dst, kind string) error {
 // or not at all.
 func ExportGGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	fsys = vfs.OrDisk(fsys)
+	return exportGGUF(fsys, filepath.Join(dir, "actor"), dst, kind, func() error {
+		if _, err := readState(fsys, dir); err != nil {
+			return err
+		}
+		return checkpoint.Verify(fsys, dir)
+	})
+}
+
+// ExportModelGGUF is ExportGGUF of the language model at src, a folder or a GGUF file.
+func ExportModelGGUF(fsys checkpoint.FS, src, dst, kind string) error {
+	return exportGGUF(vfs.OrDisk(fsys), src, dst, kind, func() error { return nil })
+}
+
+// exportGGUF writes the model at src, once verify has found it whole.
+func exportGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) error {
 	if err := CheckGGUF(dst, kind); err != nil {
 		return err
 	}
 	if err := checkpoint.Absent(fsys, dst, "file"); err != nil { // before the model is read; WriteFile asks again
 		return err
 	}
-	if _, err := readState(fsys, dir); err != nil {
+	if err := verify(); err != nil {
 		return err
 	}
-	src := filepath.Join(dir, "actor")
 	cfg, err := model.ReadConfig(src)
 	if err != nil {
 		return err
@@ -63,9 +79,6 @@ func ExportGGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	}
 	pairs, err := ggufPairs(cfg, tok, strings.TrimSuffix(filepath.Base(dst), ".gguf"), kind)
 	if err != nil {
-		return err
-	}
-	if err := checkpoint.Verify(fsys, dir); err != nil {
 		return err
 	}
 	be, err := cpu.New(cpu.Options{})
@@ -86,14 +99,12 @@ func ExportGGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	return checkpoint.WriteFile(fsys, dst, size, func(w io.Writer) error { return file.Write(w) })
 }
 
-// ggufArch is llama.cpp's name of the architecture. Mistral is Llama's graph there.
-func ggufArch(c model.Config) string {
-	switch c.Architecture {
-	case "Qwen2", "Qwen3":
-		return strings.ToLower(c.Architecture)
-	}
-	return "llama"
-}
+// ggufArchitectures are the names of architectures, as llama.cpp has them. Mistral is Llama's graph there, without
+// a window. Of an architecture that is missing, names and values of tensors have not been
+// compared with llama.cpp's.
+var ggufArchitectures = map[string]string{"Qwen2": "qwen2", "Qwen3": "qwen3", "Llama": "llama", "Mistral": "llama"}
+
+func ggufArch(c model.Config) string { return ggufArchitectures[c.Architecture] }
 
 // ggufPairs is all that a file says beside its tensors. Keys and their meaning are those
 // of docs/gguf.md of the ggml repository, and of src/llama-arch.cpp and src/llama-model.cpp
@@ -101,6 +112,12 @@ func ggufArch(c model.Config) string {
 func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]gguf.Pair, error) {
 	arch := ggufArch(c)
 	switch {
+	case arch == "":
+		return nil, fmt.Errorf("%w: export: %s: files for llama.cpp are written of %s: leave out --gguf", ErrConfig, c.Architecture, strings.Join(slices.Sorted(maps.Keys(ggufArchitectures)), ", "))
+	case c.Window > 0 && c.Window < c.MaxPosition:
+		return nil, fmt.Errorf("%w: export: sliding_window %d: llama.cpp computes %s without: leave out --gguf, or set sliding_window to null if no sequence is longer", ErrConfig, c.Window, c.Architecture)
+	case c.RopeScaling != nil && c.RopeScaling.Type != "" && c.RopeScaling.Type != "llama3":
+		return nil, fmt.Errorf("%w: export: rope type %s: files for llama.cpp are written with default and llama3: leave out --gguf", ErrConfig, c.RopeScaling.Type)
 	case arch == "qwen2" && c.Heads*c.HeadDim != c.Hidden:
 		return nil, fmt.Errorf("%w: export: head_dim %d with %d heads and hidden_size %d: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf", ErrConfig, c.HeadDim, c.Heads, c.Hidden)
 	case arch != "llama" && c.RopeScaling != nil:

@@ -212,6 +212,9 @@ func TestGGUFPairs(t *testing.T) {
 	}{
 		{func(c *model.Config) { c.HeadDim = 16 }, "configuration: export: head_dim 16 with 4 heads and hidden_size 32: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf"},
 		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{} }, "configuration: export: rope type llama3 with Qwen2: llama.cpp has it with Llama only: leave out --gguf"},
+		{func(c *model.Config) { c.Architecture = "Gemma3" }, "configuration: export: Gemma3: files for llama.cpp are written of Llama, Mistral, Qwen2, Qwen3: leave out --gguf"},
+		{func(c *model.Config) { c.Architecture, c.Window = "Mistral", 64 }, "configuration: export: sliding_window 64: llama.cpp computes Mistral without: leave out --gguf, or set sliding_window to null if no sequence is longer"},
+		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{Type: "yarn"} }, "configuration: export: rope type yarn: files for llama.cpp are written with default and llama3: leave out --gguf"},
 		{func(c *model.Config) { c.Vocab = 10 }, "tokenizer: tokenizer.json: ids up to 299: the model's vocab_size is 10: use the tokenizer that belongs to the model"},
 	} {
 		c2 := cfg

@@ -191,6 +191,9 @@ func (p *Plan) measureData(dir string, c Config) error {
 		answer, _ := enc.answer(r.Teacher)
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
 	}
+	if err := c.checkRows(set.Len()); err != nil {
+		return err
+	}
 	p.Rows, p.PromptMean, p.AnswerMean = set.Len(), prompts/max(n, 1), answers/max(n, 1)
 	if p.Steps == 0 {
 		p.Steps = (c.Trainer.TotalEpochs*set.Len() + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
@@ -400,8 +403,7 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 // measureTime times a forward and backward pass and a short generation of a model
 // of the same width with at most two layers, and scales by floating-point operations.
 func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) error {
-	small := shape
-	small.Layers = min(2, shape.Layers)
+	small := shape.FirstLayers(2)
 	m, err := model.New(be, small, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -225,6 +226,50 @@ func TestSeveralTrainFiles(t *testing.T) {
 	} {
 		if got := digest(paths...); got != want {
 			t.Errorf("%q: digest %s, want %s", paths, got, want)
+		}
+	}
+}
+
+// Rows with characters that the student's vocabulary lacks are told when a run begins, and
+// when a later run reads the rows that the first has kept.
+func TestLostCharacters(t *testing.T) {
+	be := ready(t)
+	least := keptLeast
+	keptLeast = 1
+	defer func() { keptLeast = least }()
+	student := t.TempDir()
+	if err := os.CopyFS(student, os.DirFS(fixed.student)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(student, "tokenizer.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byte4 := regexp.MustCompile(`\n *"Ą": [0-9]+,`) // U+0104 stands for byte 4
+	if len(byte4.FindAll(text, -1)) != 1 {
+		t.Fatal("the student's vocabulary has no line for byte 4")
+	}
+	if err := os.WriteFile(path, byte4.ReplaceAll(text, nil), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	const row = `{"content":[{"role":"user","content":"1 %s?"}],"teacher_response":"It is 3.%s"}` + "\n"
+	if err := os.WriteFile(rows, []byte(fmt.Sprintf(row+row+row, "a", "", "b", `\u0004`, `\u0004`, "")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cache := t.TempDir()
+	const want = "2 of 3 rows have characters without a token in the student's vocabulary (the first: row 1, U+0004 '\\x04' is left out): gad data validate counts them"
+	for _, c := range []struct{ student, said string }{{student, "are kept for"}, {student, "are read from"}, {fixed.student, ""}} {
+		var console strings.Builder
+		tr, err := Open(settings(SFT, filepath.Join(t.TempDir(), "run"), "model.path="+c.student, "data.train_files="+rows, "data.train_batch_size=1", "data.cache_dir="+cache), SFT,
+			Options{FS: vfs.OS, Backend: be, Console: &console})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr.Close()
+		if got := strings.Count(console.String(), want); got != 1 && c.said != "" || got != 0 && c.said == "" || !strings.Contains(console.String(), c.said) {
+			t.Errorf("%s: said %d times; console:\n%s", c.said, got, &console)
 		}
 	}
 }

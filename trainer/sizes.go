@@ -3,6 +3,7 @@ package trainer
 import (
 	"fmt"
 
+	"gad/internal/report"
 	"gad/model"
 )
 
@@ -45,6 +46,18 @@ func (c *Config) checkBatch(answers, length int, free int64) error {
 		settings += fmt.Sprintf(" x %d answers (rollout.n %d, and the teacher's)", answers, answers-1)
 	}
 	return fmt.Errorf("%w: %s of up to %d tokens each take %s in a step, and %s are available: lower them", ErrConfig, settings, length, bytesText(int64(min(need, 9e18))), bytesText(free))
+}
+
+// mostRepeats is how often a step may take each row: a batch that is larger would be one
+// row a hundred times over, and no signal ends a step in which nothing is sampled.
+const mostRepeats = 100
+
+// checkRows refuses a batch that is out of all proportion to the rows.
+func (c *Config) checkRows(rows int) error {
+	if b := c.Data.TrainBatchSize; rows > 0 && b/mostRepeats > rows {
+		return fmt.Errorf("%w: data.train_batch_size %d is more than %d times the %s: lower it", ErrConfig, b, mostRepeats, report.Count(rows, "row"))
+	}
+	return nil
 }
 
 // stepAnswers is how many sequences each prompt of a step has.

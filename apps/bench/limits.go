@@ -133,13 +133,8 @@ func (s sizes) weightGrad(n, i, o float64) cost {
 
 // attention over a pack: two products for each pair of a query and a key that it sees.
 func (s sizes) attention(a compute.AttnShape, pack compute.Pack) cost {
-	var pairs, n float64
-	for i := range pack.Segments() {
-		g := pack.Segment(i)
-		l := float64(g.Len)
-		pairs, n = pairs+l*(l+1)/2+l*float64(g.Before), n+l
-	}
-	return cost{flops: 4 * pairs * float64(a.H*a.E), bytes: s.narrow * 2 * n * float64((a.H+a.K)*a.E), wide: true}
+	n := float64(pack.Start[len(pack.Start)-1])
+	return cost{flops: 4 * pack.Pairs(a.Window) * float64(a.H*a.E), bytes: s.narrow * 2 * n * float64((a.H+a.K)*a.E), wide: true}
 }
 
 // attentionGrad is five products, and twice the tensors.
@@ -152,7 +147,7 @@ func (s sizes) attentionGrad(a compute.AttnShape, pack compute.Pack) cost {
 func (s sizes) decode(a compute.AttnShape, lens []int32) cost {
 	var n float64
 	for _, l := range lens {
-		n += float64(l)
+		n += float64(int(l) - a.First(int(l)))
 	}
 	return cost{flops: 4 * n * float64(a.H*a.E), bytes: s.narrow * 2 * n * float64(a.K*a.E), wide: true}
 }

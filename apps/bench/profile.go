@@ -180,6 +180,14 @@ func (p *profile) SwiGLUGrad(y, dgate, dup, dy, gate, up compute.Tensor) {
 	p.op("SwiGLUGrad", p.s.swigluGrad(float64(dy.Len())), func() { p.Backend.SwiGLUGrad(y, dgate, dup, dy, gate, up) })
 }
 
+func (p *profile) GeGLU(y, gate, up compute.Tensor) {
+	p.op("GeGLU", p.s.swiglu(float64(y.Len())), func() { p.Backend.GeGLU(y, gate, up) })
+}
+
+func (p *profile) GeGLUGrad(y, dgate, dup, dy, gate, up compute.Tensor) {
+	p.op("GeGLUGrad", p.s.swigluGrad(float64(dy.Len())), func() { p.Backend.GeGLUGrad(y, dgate, dup, dy, gate, up) })
+}
+
 func (p *profile) LogProb(out compute.HeadOut, h compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
 	c := p.s.head(float64(len(rows)), float64(w.Cols), float64(w.Rows))
 	p.op("LogProb", c, func() { p.Backend.LogProb(out, h, w, rows, targets, invTemp) })

@@ -21,6 +21,21 @@ import (
 	"gad/internal/vfs"
 )
 
+// limitKeys are the names under which requests limit an answer's tokens.
+var limitKeys = []string{"max_tokens", "max_completion_tokens", "max_output_tokens"}
+
+// limit is the most tokens that an answer may have, by MaxTokens or Extra, and the flag that
+// says so; 0 is no limit.
+func (s Settings) limit() (n float64, flag string) {
+	n, flag = float64(s.MaxTokens), "--max-tokens"
+	for _, key := range limitKeys {
+		if x, ok := s.Extra[key].(float64); ok && x > n {
+			n, flag = x, "--extra "+key
+		}
+	}
+	return n, flag
+}
+
 // Settings are what an answer depends on beside its prompt. The journal holds them: a
 // collection is resumed with the same ones only.
 type Settings struct {
@@ -77,6 +92,8 @@ type Collection struct {
 	mu    sync.Mutex
 	spent tally // by this process
 	total tally // of the journal, for the rows asked
+
+	equal []string // see Equal
 }
 
 // item is a row to be answered.
@@ -597,7 +614,9 @@ func (c *Collection) Write() (rows int, err error) {
 		}
 		return 0, fmt.Errorf("collect: %s: there is no answer to write: %s: --retry-empty asks them again", c.o.Output, why)
 	}
-	return len(places), data.WriteAnswers(c.o.FS, c.o.Output, ids, c.o.Stages, len(places), func(k int) (data.Row, error) {
+	var tally data.AnswerTally
+	seen := map[data.Key]bool{}
+	err = data.WriteAnswers(c.o.FS, c.o.Output, ids, c.o.Stages, len(places), func(k int) (data.Row, error) {
 		at := places[k]
 		row, err := c.o.Set.Row(at.item)
 		if err != nil {
@@ -610,6 +629,15 @@ func (c *Collection) Write() (rows int, err error) {
 		ch := a.Choices[at.choice]
 		row.Teacher, row.Finish = ch.Content, ch.FinishReason
 		row.Told = data.Told{Model: a.Model, PromptTokens: a.Usage.PromptTokens, AnswerTokens: a.Usage.CompletionTokens / len(a.Choices)}
+		if prompt, _ := row.Keys(); at.part == 0 && at.choice == 0 && !seen[prompt] { // one answer of a prompt
+			seen[prompt] = true
+			tally.Add(ch.Content, k)
+		}
 		return row, nil
 	})
+	_, c.equal = tally.Equal(len(places))
+	return len(places), err
 }
+
+// Equal are lines on the answers that many of the prompts of the last Write have.
+func (c *Collection) Equal() []string { return c.equal }

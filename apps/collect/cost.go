@@ -21,16 +21,6 @@ const (
 	enough        = 20 // answers in the journal to estimate by
 )
 
-// longest is the limit of an answer that the request states, tokens, and where it was
-// given; 0 is none.
-func (o Options) longest() (tokens float64, flag string) {
-	if o.MaxTokens > 0 {
-		return float64(o.MaxTokens), "--max-tokens"
-	}
-	tokens, _ = o.Extra["max_completion_tokens"].(float64)
-	return tokens, "--extra's max_completion_tokens"
-}
-
 // Estimate estimates the tokens and the price of what is missing.
 func (c *Collection) Estimate(batch bool) (e Estimate) {
 	c.mu.Lock()
@@ -42,9 +32,9 @@ func (c *Collection) Estimate(batch bool) (e Estimate) {
 		perToken = float64(t.promptBytes) / float64(t.promptTokens)
 		answer = float64(t.answerTokens) / float64(t.counted)
 		how = append(how, fmt.Sprintf("by the %d answers so far: %.1f bytes per token of a prompt, %.0f tokens per answer", t.answers, perToken, answer))
-	} else if most, flag := c.o.longest(); most > 0 {
-		answer = most
-		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and the most that %s allows, %.0f tokens per answer", bytesPerToken, flag, most))
+	} else if limit, flag := c.o.limit(); limit > 0 {
+		answer = limit
+		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and the most that %s allows, %.0f tokens per answer", bytesPerToken, flag, limit))
 	} else {
 		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and a guess of %d tokens per answer", bytesPerToken, answerTokens))
 	}
@@ -138,5 +128,9 @@ func (c *Collection) Marked() string {
 			list = append(list, fmt.Sprintf("%d %s", x.n, x.text))
 		}
 	}
-	return strings.Join(list, ", ")
+	said := strings.Join(list, ", ")
+	if limit, flag := c.o.limit(); limit > 0 && c.total.length*10 >= max(c.total.answers, 1) {
+		said += fmt.Sprintf(": a higher %s than %.0f, and another --output, asks for whole answers", flag, limit)
+	}
+	return said
 }

@@ -597,7 +597,7 @@ func (w *written) add(l *logprobs, s *Server, t model.Token, first, shown bool) 
 		out := w.shown.Next(t.ID)
 		w.offset += utf8.RuneCountInString(out)
 		if piece := s.tok.Piece(t.ID); out != "" && utf8.Valid(piece) { // after what it cuts off
-			at = w.offset - utf8.RuneCount(piece)
+			at = max(at, w.offset-utf8.RuneCount(piece)) // a text's first blank may be left out
 		}
 	}
 	l.Tokens, l.Offsets = append(l.Tokens, text), append(l.Offsets, at)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -91,8 +92,18 @@ func (f *fake) eval(args []string, out io.Writer) error {
 		return err
 	}
 	t, _ := strconv.ParseFloat(flag(args, "temperature"), 64)
-	return json.NewEncoder(out).Encode(map[string]any{"rows": 10, "temperature": t, "check": q - t/100, "rouge_l": q / 2, "teacher_nll": 1 - q,
-		"labels": map[string]any{"good": q}, "len_ratio": 1.0, "distinct_1": 0.5})
+	e := map[string]any{"rows": 10, "temperature": t, "check": q - t/100, "rouge_l": q / 2, "teacher_nll": 1 - q,
+		"labels": map[string]any{"good": q}, "len_ratio": 1.0, "distinct_1": 0.5}
+	if other := flag(args, "against"); other != "" {
+		if _, err := f.quality(other); err != nil {
+			return err
+		}
+		maps.Copy(e, map[string]any{"against": other, "reverse_kl": 2 - q, "reverse_kl_sampled": 2 - q, "forward_kl": 3 - q, "fluency": q - 4})
+	}
+	if steps := flag(args, "disc-steps"); steps != "0" {
+		maps.Copy(e, map[string]any{"fresh_d_acc": 1 - q/2, "fresh_d_control": 0.9, "fresh_d_steps": 100.0})
+	}
+	return json.NewEncoder(out).Encode(e)
 }
 
 func (f *fake) train(ctx context.Context, args []string) error {

@@ -44,7 +44,10 @@ type Eval struct {
 	Sets         []Set
 	Checker      string // command, "" for none
 	Temperatures []float64
-	Rows         int // of each set, 0 for all
+	Rows         int    // of each set, 0 for all
+	Against      string // folder of a model that students are compared with by KL, "" for none; {seed} stands for the seed
+	DiscSteps    int    // of fresh discriminators, 0 for none
+	DiscSeeds    int    // fresh discriminators of a student, 0 for gad's default
 }
 
 // Set is held-out data.
@@ -222,14 +225,23 @@ func (r *reader) eval(n *conf.Node) (e Eval) {
 	if n == nil {
 		return e
 	}
-	n.Group("data", "checker", "temperatures", "rows", "also")
+	n.Group("data", "checker", "temperatures", "rows", "also", "against", "disc_steps", "disc_seeds")
 	if n.Get("data") == nil {
 		n.Bad("%q is missing", "data")
 	}
 	e = Eval{Sets: []Set{{"test", r.file(n.Get("data"))}}, Checker: conf.Value[string](n.Get("checker")),
-		Temperatures: []float64{1}, Rows: conf.Value[int](n.Get("rows"))}
-	if e.Rows < 0 {
-		n.Get("rows").Bad("%d: below the minimum 0", e.Rows)
+		Temperatures: []float64{1}, Rows: conf.Value[int](n.Get("rows")), Against: r.file(n.Get("against")),
+		DiscSteps: conf.Value[int](n.Get("disc_steps")), DiscSeeds: conf.Value[int](n.Get("disc_seeds"))}
+	for _, x := range []struct {
+		key   string
+		value int
+	}{{"rows", e.Rows}, {"disc_steps", e.DiscSteps}, {"disc_seeds", e.DiscSeeds}} {
+		if x.value < 0 {
+			n.Get(x.key).Bad("%d: below the minimum 0", x.value)
+		}
+	}
+	if e.DiscSeeds > 0 && e.DiscSteps == 0 {
+		n.Get("disc_seeds").Bad("there are no fresh discriminators without disc_steps")
 	}
 	if t := n.Get("temperatures"); t != nil {
 		if e.Temperatures = conf.Values[float64](t); len(e.Temperatures) == 0 {

@@ -19,7 +19,7 @@ data: task/train.arrow
 model: task/{seed}/student
 seeds: [1, 2]
 common: [data.max_prompt_length=48, data.max_response_length=40]
-eval: {data: task/test.arrow, checker: '"$GAD" task check two-forms', temperatures: [1, 0], rows: 600, also: {shifted: /data/shifted.arrow}}
+eval: {data: task/test.arrow, checker: '"$GAD" task check two-forms', temperatures: [1, 0], rows: 600, also: {shifted: /data/shifted.arrow}, against: 'm/{seed}', disc_steps: 200, disc_seeds: 1}
 budget: {like: GAD}
 stages:
   sft: {run: sft, steps: 400, set: [actor.optim.lr=3e-3]}
@@ -50,7 +50,7 @@ func TestRead(t *testing.T) {
 	want := &Plan{File: path, Name: "two forms", Dir: at("runs/two-forms"), Data: at("task/train.arrow"), Model: at("task/{seed}/student"),
 		Seeds: []uint64{1, 2}, Common: []string{"data.max_prompt_length=48", "data.max_response_length=40"},
 		Eval: Eval{Sets: []Set{{"test", at("task/test.arrow")}, {"shifted", "/data/shifted.arrow"}}, Checker: `"$GAD" task check two-forms`,
-			Temperatures: []float64{1, 0}, Rows: 600},
+			Temperatures: []float64{1, 0}, Rows: 600, Against: at("m/{seed}"), DiscSteps: 200, DiscSeeds: 1},
 		Budget: Budget{Like: "GAD"}, Metrics: DefaultMetrics, Compare: []string{"SeqKD", "GAD"},
 		Arms: []Arm{{"SeqKD", []*Stage{sft}},
 			{"SeqKD, equal compute", []*Stage{{Run: "sft", Fill: true, Set: sft.Set, CriticWarmup: -1}}},
@@ -102,6 +102,8 @@ func TestProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{swap("seeds:", "sedes:"), `conf: two.yaml:5:1: setting "sedes": unknown: did you mean "seeds"?` + "\n" + `conf: two.yaml:1:1: "seeds" is missing`},
 		{swap("rows: 600", "row: 600"), `conf: two.yaml:7:93: setting "eval.row": unknown: did you mean "rows"?`},
+		{swap("disc_steps: 200, ", ""), `conf: two.yaml:7:175: setting "eval.disc_seeds": there are no fresh discriminators without disc_steps`},
+		{swap("disc_seeds: 1", "disc_seeds: -1"), `conf: two.yaml:7:192: setting "eval.disc_seeds": -1: below the minimum 0`},
 		{swap("steps: 400", "stepz: 400"), `conf: two.yaml:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
 		{swap("steps: 80", "zzz: 80"), `conf: two.yaml:14:73: setting "arms.GAD[2].zzz": unknown: known here: run, steps, set, preset, critic_warmup, data`},
 		{swap("run: train", "run: trian"), `conf: two.yaml:14:66: setting "arms.GAD[2].run": "trian": did you mean "train"?`},

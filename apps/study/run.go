@@ -137,7 +137,18 @@ func (s *session) identify(e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal([]any{version, e.node.id, data, e.temperature, s.plan.Eval.Rows, s.plan.Eval.Checker, s.plan.limit()})
+	key := []any{version, e.node.id, data, e.temperature, s.plan.Eval.Rows, s.plan.Eval.Checker, s.plan.limit()}
+	if s.plan.Eval.Against != "" {
+		other, err := s.sum(s.FS, "eval: against", withSeed(s.plan.Eval.Against, e.node.seed))
+		if err != nil {
+			return err
+		}
+		key = append(key, "against", other)
+	}
+	if s.plan.Eval.DiscSteps > 0 {
+		key = append(key, "disc", s.plan.Eval.DiscSteps, s.plan.Eval.DiscSeeds)
+	}
+	text, err := json.Marshal(key)
 	if err != nil {
 		return fmt.Errorf("study: %w", err)
 	}
@@ -280,7 +291,7 @@ func (s *session) rehearse(ctx context.Context) error {
 	seed := s.plan.Seeds[0]
 	for _, set := range s.plan.Eval.Sets {
 		n := &node{plan: s.plan, seed: seed}
-		args := s.evalArgs(&evaluation{node: n, set: set}, withSeed(s.plan.Model, seed), 2, "8")
+		args := s.evalArgs(&evaluation{node: n, set: set}, withSeed(s.plan.Model, seed), 2, "8", 0)
 		if _, err := s.answers(ctx, args); err != nil {
 			if errors.Is(err, ErrInterrupted) {
 				return err
@@ -291,8 +302,9 @@ func (s *session) rehearse(ctx context.Context) error {
 	return nil
 }
 
-// evalArgs is the command line of an evaluation of a student on some rows, 0 for all.
-func (s *session) evalArgs(e *evaluation, student string, rows int, limit string) []string {
+// evalArgs is the command line of an evaluation of a student on some rows, 0 for all, with
+// fresh discriminators of so many steps.
+func (s *session) evalArgs(e *evaluation, student string, rows int, limit string, discSteps int) []string {
 	a := []string{"eval", "--model", student, "--data", withSeed(e.set.Path, e.node.seed), "--temperature", fmt.Sprint(e.temperature), "--seed", fmt.Sprint(e.node.seed)}
 	if rows > 0 {
 		a = append(a, "--limit", fmt.Sprint(rows))
@@ -303,8 +315,14 @@ func (s *session) evalArgs(e *evaluation, student string, rows int, limit string
 	if c := s.plan.Eval.Checker; c != "" {
 		a = append(a, "--checker", c)
 	}
+	if other := s.plan.Eval.Against; other != "" {
+		a = append(a, "--against", withSeed(other, e.node.seed))
+	}
+	if n := s.plan.Eval.DiscSeeds; n > 0 && discSteps > 0 {
+		a = append(a, "--disc-seeds", fmt.Sprint(n))
+	}
 	a = append(a, s.plan.device()...)
-	return append(a, "--threads", fmt.Sprint(s.threads), "--disc-steps", "0", "--json")
+	return append(a, "--threads", fmt.Sprint(s.threads), "--disc-steps", fmt.Sprint(discSteps), "--json")
 }
 
 // answers runs an evaluation. It has nothing to save: when ctx ends it is left to
@@ -511,7 +529,7 @@ func (s *session) evaluate(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	args := s.evalArgs(t.eval, filepath.Join(t.node.dir(), d.Actor), s.plan.Eval.Rows, s.plan.limit())
+	args := s.evalArgs(t.eval, filepath.Join(t.node.dir(), d.Actor), s.plan.Eval.Rows, s.plan.limit(), s.plan.Eval.DiscSteps)
 	result, err := s.answers(ctx, args)
 	if err != nil {
 		return err

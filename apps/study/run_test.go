@@ -69,6 +69,58 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A study measures its students against another model, and with fresh discriminators, but
+// for the rehearsal, and says which figure is what.
+func TestAgainst(t *testing.T) {
+	r := try(t)
+	vfs.MakeDirs(r.fs, "/w/teacher")
+	vfs.WriteFile(r.fs, "/w/teacher/quality", []byte("1"))
+	r.plan.Eval.Against, r.plan.Eval.DiscSteps, r.plan.Eval.DiscSeeds = "/w/teacher", 100, 2
+	r.must(t)
+	for want, n := range map[string]int{
+		" --limit 10 --max-response-length 40 --against /w/teacher --disc-seeds 2 --threads 4 --disc-steps 100 --json": 12,
+		" --limit 2 --max-response-length 8 --against /w/teacher --threads 4 --disc-steps 0 --json":                    1,
+	} {
+		if got := count(r.ran, want); got != n {
+			t.Errorf("%d of %d commands have %s:\n%s", got, n, want, strings.Join(r.ran, "\n"))
+		}
+	}
+	got := r.tables(t)
+	for _, want := range []string{
+		"| arm | check | label: good | rouge_l | teacher_nll | reverse_kl | forward_kl | fluency | len_ratio | fresh_d_acc |\n",
+		"\n- `reverse_kl`: KL(student || model of `--against`): at each token of the student's answers",
+		"\n- `fresh_d_acc`: held-out accuracy of new discriminators; 0.5: they cannot tell student from teacher; see the fresh discriminator\n",
+		`"reverse_kl_sampled": {`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("lacks %q:\n%s", want, got)
+		}
+	}
+	// Less of a distance is better: GAD's students are, with both seeds.
+	if row := got[strings.Index(got, "| GAD - SeqKD | "):]; strings.Count(row[:strings.IndexByte(row, '\n')], ", 2/2") != 6 {
+		t.Errorf("GAD is better in six figures: %s", row[:strings.IndexByte(row, '\n')])
+	}
+	for name, c := range map[string]struct {
+		change func()
+		want   int
+	}{
+		"another teacher": {func() { vfs.WriteFile(r.fs, "/w/teacher/quality", []byte("2")) }, 12 + 1},
+		"other steps":     {func() { r.plan.Eval.DiscSteps = 50 }, 12 + 1},
+		"nothing":         {func() {}, 0},
+	} {
+		r.ran = nil
+		c.change()
+		r.must(t)
+		if len(r.ran) != c.want {
+			t.Errorf("%s: %d commands, want %d:\n%s", name, len(r.ran), c.want, strings.Join(r.ran, "\n"))
+		}
+	}
+	r.plan.Eval.Against = "/w/nowhere"
+	if _, err := r.run(); err == nil || err.Error() != "study: eval: against: /w/nowhere: no such file or folder: paths are relative to the study's file: cannot be read" {
+		t.Errorf("no teacher: %v", err)
+	}
+}
+
 // A changed file runs what it changes, and nothing else.
 func TestReuse(t *testing.T) {
 	for name, c := range map[string]struct {

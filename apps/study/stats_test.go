@@ -73,11 +73,12 @@ func TestMarkdown(t *testing.T) {
 	got := r.tables(t)
 	for _, want := range []string{
 		"# two arms\n\n6 of 6 runs (3 arms x 2 seeds: 1 2). ",
-		"\n## test, temperature 1\n\n| arm | check | label: good | rouge_l | len_ratio | teacher_nll |\n|---|---:|---:|---:|---:|---:|\n| SeqKD | ",
+		"\n## test, temperature 1\n\n| arm | check | label: good | rouge_l | teacher_nll | len_ratio |\n|---|---:|---:|---:|---:|---:|\n| SeqKD | ",
 		"\n## test, greedy\n",
-		"\n| difference | check | label: good | rouge_l | len_ratio | teacher_nll |\n",
+		"\n| difference | check | label: good | rouge_l | teacher_nll | len_ratio |\n",
 		"\n| GAD - SeqKD | +0.", ", 2/2 | +0.", // wins of check and of rouge_l
 		"| +0.000 [+0.000, +0.000] |", // the length ratio knows no better
+		"\n## Figures\n\n- `check`: mean score of your `--checker` program, by its protocol, and the share of each label\n- `rouge_l`: ",
 		"\n## Training, last 20 steps\n\n| arm | critic/d_acc |\n",
 		"| GAD | 0.503 [0.503, 0.503] |\n", // .501 to .505
 		"Budget: as many FLOPs as GAD.",

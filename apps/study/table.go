@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strings"
 
+	"gad/internal/report"
 	"gad/internal/vfs"
 )
 
@@ -85,15 +86,12 @@ type Cost struct {
 // lastSteps are those of an arm's last stage over which metrics of training are averaged.
 const lastSteps = 20
 
-// Whether more of a measure is better, 1, or less, -1; of others neither is known.
-var better = map[string]int{"check": 1, "rouge_l": 1, "teacher_nll": -1}
-
-// Measures of an evaluation that tables show first, in this order; labels come after
-// check. What an evaluation says of itself is left out.
+// Measures of an evaluation stand in the order of report.FigureOf; labels come after check,
+// and what it does not know at the end. What an evaluation says of itself is left out.
 var (
-	order     = []string{"check", "label", "rouge_l", "len_ratio", "teacher_nll", "truncated_frac"}
-	ofNothing = []string{"rows", "temperature"}
-	only      = map[string]bool{"distinct_1": true, "distinct_2": true, "repeat_frac": true} // in study.json alone
+	ofNothing = []string{"rows", "temperature", "fresh_d_steps", "fresh_d_seeds", "fresh_d_read"}
+	only      = map[string]bool{"distinct_1": true, "reverse_kl_sampled": true, "forward_kl_sampled": true, "against_cut": true,
+		"fresh_d_trained": true, "fresh_d_control": true, "fresh_d_ties": true} // in study.json alone
 )
 
 const labelPrefix = "label: "
@@ -340,7 +338,8 @@ func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 			}
 			d := Difference{Arm: r.Arm, Against: against, Cells: map[string]*Paired{}}
 			for _, m := range t.Measures {
-				if p := paired(r.Cells[m], base.Cells[m], better[m]); p != nil {
+				figure, _ := report.FigureOf(m)
+				if p := paired(r.Cells[m], base.Cells[m], figure.Better); p != nil {
 					d.Cells[m] = p
 				}
 			}
@@ -375,15 +374,19 @@ func fillLabels(values map[string][]Value, names []string) {
 	}
 }
 
-// place is where a measure stands in a table.
+// place is where a measure stands in a table: labels right behind check, which is the first.
 func place(name string) int {
 	if strings.HasPrefix(name, labelPrefix) {
-		name = "label"
+		return 1
 	}
-	if i := slices.Index(order, name); i >= 0 {
-		return i
+	switch _, i := report.FigureOf(name); i {
+	case -1:
+		return math.MaxInt
+	case 0:
+		return 0
+	default:
+		return i + 1
 	}
-	return len(order)
 }
 
 // measures are the numbers of an evaluation.
@@ -432,6 +435,7 @@ func (r *Report) Markdown() string {
 	for _, t := range r.Tables {
 		t.markdown(&b, len(r.Seeds))
 	}
+	r.figures(&b)
 	r.training(&b)
 	r.costs(&b)
 	r.failures(&b)
@@ -463,12 +467,7 @@ func (t Table) markdown(b *strings.Builder, seeds int) {
 		b.WriteString("Nothing has been evaluated yet.\n")
 		return
 	}
-	var shown []string
-	for _, m := range t.Measures {
-		if !only[m] {
-			shown = append(shown, m)
-		}
-	}
+	shown := t.shown()
 	head(b, append([]string{"arm"}, shown...)...)
 	for _, r := range t.Rows {
 		cells := []string{r.Arm}
@@ -515,6 +514,37 @@ func (p *Paired) text(seeds int) string {
 		s += fmt.Sprintf(", %d/%d", *p.Wins, p.Seeds)
 	}
 	return s
+}
+
+// shown are the measures of a table that people see.
+func (t Table) shown() (names []string) {
+	for _, m := range t.Measures {
+		if !only[m] {
+			names = append(names, m)
+		}
+	}
+	return names
+}
+
+// figures says what the columns of the tables are.
+func (r *Report) figures(b *strings.Builder) {
+	var names []string
+	for _, t := range r.Tables {
+		for _, m := range t.shown() {
+			if _, i := report.FigureOf(m); i >= 0 && !slices.Contains(names, m) {
+				names = append(names, m)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	slices.SortFunc(names, func(x, y string) int { return place(x) - place(y) })
+	b.WriteString("\n## Figures\n\n")
+	for _, name := range names {
+		f, _ := report.FigureOf(name)
+		fmt.Fprintf(b, "- `%s`: %s\n", name, f.Text())
+	}
 }
 
 func (r *Report) training(b *strings.Builder) {

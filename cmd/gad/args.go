@@ -195,12 +195,12 @@ var flagsHere = map[string]map[string]string{
 	"score":        {"model": "--critic", "run": "--critic RUN/global_step_N/critic"},
 	"logprobs":     {"critic": "--model; gad score takes a discriminator"},
 	"demo":         {"output": "--dir", "model": "no model: the demo makes its own; gad sft trains yours"},
-	"data collect": {"data": "--prompts", "max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "system-prompt": "--system", "samples": "-n"},
+	"data collect": {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "system-prompt": "--system", "samples": "-n"},
 	"chat":         {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
 	"generate":     {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
 	"serve":        {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "port": "--listen 127.0.0.1:PORT", "host": "--listen ADDRESS:PORT"},
 	"eval":         {"max-tokens": "--max-response-length", "max-new-tokens": "--max-response-length"},
-	"export":       {"resume": "--run", "model": "--run: gad export takes the folder of a run"},
+	"export":       {"resume": "--run"},
 }
 
 // unknownFlag says which flag, or which setting, the user may have meant.
@@ -230,6 +230,9 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 	}
 	if here := flagsHere[command][key]; here != "" {
 		return usage("%s: unknown flag --%s: give %s", command, key, here)
+	}
+	if key == "data" && slices.Contains(names, "prompts") {
+		return usage("%s: unknown flag --data: give the prompts with --prompts", command)
 	}
 	if near := conf.Nearest(key, names); near != "" {
 		return usage("%s: unknown flag --%s: did you mean --%s?", command, key, near)

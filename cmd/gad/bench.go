@@ -26,7 +26,7 @@ func (p *program) benchCommand() *cli.Command {
 		Name:  "bench",
 		Usage: "measure this machine, and what share of its limits each operation and stage reaches",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", or a folder with config.json; weights are random, nothing is downloaded"},
+			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", a folder with config.json or a GGUF file; weights are random, nothing is downloaded"},
 			&cli.StringFlag{Name: "what", Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; default: all"},
 			&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "approximate time to spend, in seconds; a stage that would take longer is named and skipped"},
 			&cli.IntFlag{Name: "prompts", Value: load.Prompts, Usage: "prompts of a GAD step"},
@@ -178,8 +178,8 @@ func benchShape(name string) (model.Config, error) {
 	if c, ok := bench.Shapes[name]; ok {
 		return c, nil
 	}
-	if info, err := os.Stat(name); err != nil || !info.IsDir() {
-		return model.Config{}, usage("bench: --shape %q: use %s, or a folder with config.json", name, strings.Join(bench.ShapeNames(), ", "))
+	if _, err := os.Stat(name); err != nil {
+		return model.Config{}, usage("bench: --shape %q: use %s, a folder with config.json or a GGUF file", name, strings.Join(bench.ShapeNames(), ", "))
 	}
 	c, err := model.ReadConfig(name)
 	if err != nil {

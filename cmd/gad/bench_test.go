@@ -17,7 +17,7 @@ func TestBench(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
-		"bench --shape 7b":                `bench: --shape "7b": use 25m, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, or a folder with config.json`,
+		"bench --shape 7b":                `bench: --shape "7b": use 25m, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, a folder with config.json or a GGUF file`,
 		"bench --device tpu":              `device: "tpu": use cpu or cuda`,
 		"bench --precision f64":           `device: precision "f64": use auto, bf16 or f32`,
 		"bench --what speed":              `bench: part "speed": expected some of limits, ops, stages`,

@@ -27,7 +27,7 @@ func (p *program) chatCommand() *cli.Command {
 		Description: "A line is a message. /system TEXT sets the system message, /reset begins a new conversation, /exit or Ctrl-D ends the program, Ctrl-C ends the answer.\n" +
 			"Standard input may be a pipe: every line of it is a message, and the exit status is 1 if one got no answer.",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
 			&cli.StringFlag{Name: "system", Usage: "system message"},
 			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or what the model's context leaves after the conversation", Usage: "longest answer, tokens"},

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"time"
 
@@ -131,16 +132,16 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		return o, marked{errUsage, err}
 	}
 	o.Output, o.Model, o.System, o.N, o.MaxTokens = c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
-	if name, at := strings.CutPrefix(o.System, "@"); at {
-		if info, err := files().Stat(name); err == nil && !info.IsDir() {
-			return o, usage(`data collect: --system %s: is the name of a file, and would be sent as it stands: give its text: --system "$(cat %s)"`, o.System, name)
-		}
-	}
 	if o.N < 1 || o.N > 1024 {
 		return o, usage("data collect: -n %d: must be 1 to 1024", o.N)
 	}
 	if c.IsSet("max-tokens") && o.MaxTokens < 1 {
 		return o, usage("data collect: --max-tokens %d: must be at least 1", o.MaxTokens)
+	}
+	if file, ok := strings.CutPrefix(o.System, "@"); ok {
+		if _, err := os.Stat(file); err == nil {
+			return o, usage(`data collect: --system %q: would be sent as it is: give the text, --system "$(cat %s)"`, o.System, file)
+		}
 	}
 	if err := errors.Join(inRange(c, "temperature", 100), inRange(c, "top-p", 1)); err != nil {
 		return o, err
@@ -170,17 +171,8 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 				return o, usage("data collect: --extra: %q cannot be set here: gad sets it", name)
 			}
 		}
-		if _, ok := o.Extra["max_tokens"]; ok {
-			return o, usage("data collect: --extra: \"max_tokens\" cannot be set here: give it as --max-tokens, by which the cost is estimated")
-		}
-		if x, ok := o.Extra["max_completion_tokens"]; ok {
-			n, number := x.(float64)
-			if !number || n < 1 || n != math.Trunc(n) {
-				return o, usage("data collect: --extra: \"max_completion_tokens\" must be a whole number of at least 1")
-			}
-			if c.IsSet("max-tokens") {
-				return o, usage("data collect: --max-tokens and --extra's \"max_completion_tokens\" are the same limit: give one of them")
-			}
+		if _, ok := o.Extra["max_tokens"]; ok && c.IsSet("max-tokens") {
+			return o, usage("data collect: --extra: \"max_tokens\" and --max-tokens: give one of them")
 		}
 	}
 	if c.IsSet("poll") && !c.Bool("batch") {
@@ -269,6 +261,9 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	estimate := job.Estimate(c.Bool("batch"))
 	if missing > 0 {
+		if suspect, _ := o.Set.Overlooked(); suspect != "" {
+			say(suspect)
+		}
 		say(fmt.Sprintf("%s: %s to %s; %v%s", c.String("model"), report.Count(missing, "answer"), report.Count(rows, "row"), estimate, leastTime(c, estimate)))
 	}
 	if c.Bool("dry-run") {
@@ -318,6 +313,9 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	fmt.Fprintf(p.out, "%s: %s to %s\n", o.Output, report.Count(written, "answer"), report.Count(o.Rows, "prompt"))
 	if marked := job.Marked(); marked != "" {
 		fmt.Fprintln(p.out, marked)
+	}
+	for _, line := range job.Equal() {
+		fmt.Fprintln(p.out, line)
 	}
 	empty, err := job.Empty()
 	if err != nil {

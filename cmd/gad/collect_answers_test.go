@@ -207,3 +207,38 @@ func TestJournalOfBefore(t *testing.T) {
 		t.Errorf("%d calls, %+v", len(s.Calls()), rows)
 	}
 }
+
+// TestCollectSays: what the prompts lose is said before anything is paid for, a limit in
+// --extra counts in the estimate, and equal and cut answers are said after.
+func TestCollectSays(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Answer: func(c endpointtest.Call, choice int) (string, string) {
+		if strings.HasPrefix(c.Prompt, "refuse") {
+			return "As an AI I cannot.", "stop"
+		}
+		return "to " + c.Prompt, "length"
+	}})
+	put(t, "prompts.jsonl", `{"instruction":"refuse 1","input":"","history":[]}`, `{"instruction":"refuse","input":"2","history":[]}`,
+		`{"instruction":"refuse 3","history":[["q","a"]]}`, `{"instruction":"go"}`, `{"instruction":"go"}`, `{"instruction":"go"}`)
+	out, said := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big",
+		"--extra", `{"max_completion_tokens": 20}`)
+	for _, want := range []string{
+		`prompts.jsonl: not read, although answers may speak of it: "history": put what matters into the prompt` + "\n",
+		"estimate: 14 tokens of prompts, 120 of answers (at 4 bytes per token of a prompt, and the most that --extra max_completion_tokens allows, 20 tokens per answer)\n",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("says %s want %s", said, want)
+		}
+	}
+	if checked, _ := must(t, "data", "validate", "--data", "rows.jsonl"); strings.Contains(checked, "not read") {
+		t.Errorf("validate of what was collected prints %s", checked)
+	}
+	for _, want := range []string{
+		"3 of 6 rows have the same answer, \"As an AI I cannot.\", to different prompts (the first is row 0)\n",
+		"3 cut short (finish_reason length or the like: marked, they make no pair in training): a higher --extra max_completion_tokens than 20, and another --output, asks for whole answers\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("prints %s want %s", out, want)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"gad/data"
 	"gad/internal/report"
+	"gad/tokenizer"
 	"gad/trainer"
 )
 
@@ -54,21 +55,41 @@ func (p *program) dataCommand() *cli.Command {
 		Action: func(c *cli.Context) error { return noSubcommand(c, "inspect, validate, convert, split or collect") },
 		Subcommands: []*cli.Command{
 			{
-				Name: "inspect", Usage: "format, columns, size and a first row", Flags: columns,
+				Name: "inspect", Usage: "format, columns, size and a row; with --model the row as the student reads it, token by token",
+				Flags: append([]cli.Flag{
+					&cli.IntFlag{Name: "row", Usage: "which row is shown, from 0"},
+					&cli.StringFlag{Name: "model", Usage: "folder whose chat template and tokenizer encode the row"},
+					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "with --model: where an answer is cut, tokens, end token included"},
+				}, columns...),
 				Action: func(c *cli.Context) error {
 					set, err := open(c)
 					if err != nil {
 						return err
 					}
 					defer set.Close()
-					_, err = fmt.Fprintln(p.out, strings.TrimRight(data.Inspect(set).String(), "\n"))
+					row := c.Int("row")
+					if row < 0 || row >= set.Len() {
+						return usage("data inspect: --row %d: the set has rows 0 to %d", row, set.Len()-1)
+					}
+					if c.String("model") == "" {
+						_, err = fmt.Fprintln(p.out, strings.TrimRight(data.Inspect(set, row).String(), "\n"))
+						return err
+					}
+					tok, err := tokenizerOf(c.String("model"))
+					if err != nil {
+						return err
+					}
+					text, err := asRead(set, row, tok, c.Int("max-response-length"))
+					if err == nil {
+						_, err = fmt.Fprint(p.out, text)
+					}
 					return err
 				},
 			},
 			{
 				Name: "validate", Usage: "find rows that training refuses, and measure lengths",
 				Flags: append([]cli.Flag{
-					&cli.StringFlag{Name: "model", Usage: "folder whose tokenizer measures lengths; without it they are not measured in tokens"},
+					&cli.StringFlag{Name: "model", Usage: modelUsage + " whose tokenizer measures lengths; without it they are not measured in tokens"},
 					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt, Usage: "tokens"},
 					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "tokens, end token included"},
 					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are also training rows"},
@@ -83,10 +104,7 @@ func (p *program) dataCommand() *cli.Command {
 					defer set.Close()
 					var enc data.Encoder
 					if dir := c.String("model"); dir != "" {
-						if err := trainer.CheckModelFolder(files(), dir); err != nil {
-							return err
-						}
-						tok, err := trainer.LoadTokenizer(dir)
+						tok, err := tokenizerOf(dir)
 						if err != nil {
 							return err
 						}
@@ -127,8 +145,8 @@ func (p *program) dataCommand() *cli.Command {
 					if err := data.Convert(set, c.String("output")); err != nil {
 						return err
 					}
-					fmt.Fprintf(p.out, "%s: %s\n", c.String("output"), report.Count(set.Len(), "row"))
 					p.noteSet(set)
+					fmt.Fprintf(p.out, "%s: %s\n", c.String("output"), report.Count(set.Len(), "row"))
 					return nil
 				},
 			},
@@ -156,14 +174,80 @@ func (p *program) dataCommand() *cli.Command {
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(p.out, "%s: %s\n%s: %s\n", c.String("first"), report.Count(a, "row"), c.String("second"), report.Count(b, "row"))
 					p.noteSet(set)
+					fmt.Fprintf(p.out, "%s: %s\n%s: %s\n", c.String("first"), report.Count(a, "row"), c.String("second"), report.Count(b, "row"))
 					return nil
 				},
 			},
 			p.collectCommand(),
 		},
 	}
+}
+
+// tokenizerOf loads the tokenizer of a model's folder.
+func tokenizerOf(dir string) (*tokenizer.Tokenizer, error) {
+	if err := trainer.CheckModelFolder(files(), dir); err != nil {
+		return nil, err
+	}
+	return trainer.LoadTokenizer(dir)
+}
+
+// asRead shows row i as a student with that tokenizer reads it: the text and the tokens of
+// its prompt and of its answer, and where the answer begins and ends.
+func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (string, error) {
+	row, err := set.Row(i)
+	if err != nil {
+		return "", err
+	}
+	enc := trainer.Encoding(tok)
+	prompt, err := enc.Prompt(row)
+	if err != nil {
+		return "", fmt.Errorf("data: %s: row %d: %w", strings.Join(set.Files(), " "), i, err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "row %d\n", i)
+	for _, p := range set.RowProblems(i, enc, data.Limits{}) {
+		fmt.Fprintln(&b, p)
+	}
+	fmt.Fprintf(&b, "prompt: %s\n", report.Count(len(prompt), "token"))
+	writeTokens(&b, tok, prompt, 0)
+	if strings.TrimSpace(row.Teacher) == "" {
+		return b.String(), nil // said above, where training needs one
+	}
+	answer, end := enc.Answer(row.Teacher), ""
+	switch {
+	case row.Unfinished():
+		answer, end = answer[:len(answer)-1], fmt.Sprintf("; it has no end token, since its finish_reason is %q", row.Finish)
+	default:
+		end = fmt.Sprintf("; the last is its end token, %q", tok.Piece(tok.EndOfTurn()))
+	}
+	if whole := len(answer); maxResponse > 0 && whole > maxResponse {
+		answer, end = answer[:maxResponse], fmt.Sprintf("; cut at data.max_response_length %d of %d, so without an end token", maxResponse, whole)
+	}
+	fmt.Fprintf(&b, "answer: %s, %d to %d%s\n", report.Count(len(answer), "token"), len(prompt), len(prompt)+len(answer)-1, end)
+	writeTokens(&b, tok, answer, len(prompt))
+	return b.String(), nil
+}
+
+// writeTokens writes the text of ids, and then their positions from first on, ids and pieces.
+func writeTokens(b *strings.Builder, tok *tokenizer.Tokenizer, ids []int32, first int) {
+	for line := range strings.Lines(tok.Decode(ids, false)) {
+		fmt.Fprintf(b, "  | %s\n", strings.TrimSuffix(line, "\n"))
+	}
+	const width = 96
+	at := width
+	for i, id := range ids {
+		cell := fmt.Sprintf(" %d %q", id, tok.Piece(id))
+		if at+len(cell) > width {
+			if i > 0 {
+				b.WriteByte('\n')
+			}
+			at, _ = fmt.Fprintf(b, "  %5d:", first+i)
+		}
+		at += len(cell)
+		b.WriteString(cell)
+	}
+	b.WriteByte('\n')
 }
 
 // compare notes which rows of --val-data are rows of the set too.
@@ -183,10 +267,13 @@ func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) er
 
 // noteSet prints what a copy of the set does not carry, and what is odd about it.
 func (p *program) noteSet(set *data.Set) {
-	if left := set.Unread(); len(left) > 0 {
-		fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
-	}
 	for _, note := range slices.Concat(set.Notes(), set.Warnings()) {
 		fmt.Fprintf(p.out, "note: %s\n", note)
+	}
+	if suspect, _ := set.Overlooked(); suspect != "" {
+		fmt.Fprintf(p.out, "warning: %s\n", suspect)
+	}
+	if left := set.Unread(); len(left) > 0 {
+		fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
 	}
 }

@@ -32,7 +32,8 @@ const evalSlots = 64
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
 		adapterFlag("model"),
-		&cli.StringSliceFlag{Name: "model", Usage: "model folder; repeat it for each model to compare: all are compared with the first"},
+		&cli.StringSliceFlag{Name: "model", Usage: modelUsage + "; repeat it for each model to compare: all are compared with the first"},
+		&cli.StringFlag{Name: "against", Usage: modelUsage + " with the same tokenizer, such as the teacher's if you have its weights: adds the exact KL between each student and it, in both directions, and how probable it finds the students' answers; it takes no part in training"},
 		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
 		&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the answers; 0 is greedy"},
@@ -45,7 +46,7 @@ func evalFlags() []cli.Flag {
 		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs per step of a fresh discriminator"},
 		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
 		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
-		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: "model folder that the fresh discriminators start from, or random: random weights of the student's shape"},
+		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: modelUsage + " that the fresh discriminators start from, or random: random weights of the student's shape"},
 	}, rowFlags()...), append(judgeFlags(), deviceFlags()...)...)
 }
 
@@ -79,6 +80,9 @@ func checkEvalFlags(c *cli.Context) error {
 	}
 	if c.Bool("dry-run") && c.String("output") != "" {
 		return usage("eval: --dry-run writes nothing: leave --output out")
+	}
+	if c.IsSet("against") && c.String("against") == "" {
+		return usage("eval: --against is empty: give a model folder, or leave it out")
 	}
 	if c.IsSet("answers") {
 		return nil
@@ -125,8 +129,10 @@ type evaluation struct {
 	rows []int
 
 	students []*student
-	limit    int      // tokens of an answer, the same for all
-	judging  *judging // nil without --judge
+	against  model.Config // of --against; Architecture "" is none
+	other    *loaded      // that model; nil while it is not in memory
+	limit    int          // tokens of an answer, the same for all
+	judging  *judging     // nil without --judge
 
 	answering atomic.Bool  // students answer, or have answered
 	saved     atomic.Int64 // answers in --output
@@ -168,6 +174,7 @@ func (e *evaluation) close() {
 	for _, s := range e.students {
 		s.unload()
 	}
+	e.unloadOther()
 	_ = e.judging.close() // every judgment in it is synced
 	if e.be != nil {
 		e.be.Close()
@@ -184,8 +191,19 @@ func (s *student) unload() {
 	}
 }
 
+func (e *evaluation) unloadOther() {
+	if e.other != nil {
+		e.other.m.Close()
+		e.other = nil
+	}
+}
+
 func (e *evaluation) options() trainer.EvalOptions {
-	return trainer.EvalOptions{MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
+	var against *model.Config
+	if e.against.Architecture != "" {
+		against = &e.against
+	}
+	return trainer.EvalOptions{Against: against, MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
 		Slots: min(evalSlots, len(e.rows)), MaxTokens: e.c.Int("max-token-len"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
@@ -243,6 +261,7 @@ func (e *evaluation) run() (err error) {
 			return e.stopped(err)
 		}
 	}
+	e.unloadOther()
 	if err := e.ask(); err != nil {
 		return err
 	}
@@ -275,16 +294,30 @@ func (e *evaluation) open() (err error) {
 	if models := e.c.StringSlice("model"); len(models) > 1 && e.c.IsSet("adapter") {
 		return usage("eval: --adapter goes with one --model, %d are given: give folders of adapters that name their base as --model", len(models))
 	}
+	if dir := e.c.String("against"); dir != "" {
+		if err := trainer.CheckModelFolder(files(), dir); err != nil {
+			return fmt.Errorf("--against: %w", err)
+		}
+		if e.against, err = model.ReadConfig(dir); err != nil {
+			return fmt.Errorf("--against: %w", err)
+		}
+		if e.against.Kind() != model.LM {
+			return fmt.Errorf("model: %s: is a discriminator, which has no distribution over tokens: give --against a language model", dir)
+		}
+	}
 	for _, dir := range e.c.StringSlice("model") {
 		if err := trainer.CheckModelFolder(files(), dir); err != nil {
+			return err
+		}
+		if err := e.sameTokens(dir); err != nil {
 			return err
 		}
 		shape, err := model.ReadConfig(dir)
 		if err != nil {
 			return err
 		}
-		if shape.MaxPosition > 1 && !e.c.IsSet("max-response-length") {
-			e.limit = min(e.limit, shape.MaxPosition/2)
+		if most := e.positions(shape); most > 1 && !e.c.IsSet("max-response-length") {
+			e.limit = min(e.limit, most/2)
 		}
 		disc, err := e.discriminator(dir, shape)
 		if err != nil {
@@ -296,6 +329,26 @@ func (e *evaluation) open() (err error) {
 		e.free = e.be.Available()
 	}
 	return err
+}
+
+// positions is how many a sequence may have: the model of --against reads the answers too.
+func (e *evaluation) positions(student model.Config) int {
+	if e.against.MaxPosition > 0 {
+		return min(student.MaxPosition, e.against.MaxPosition)
+	}
+	return student.MaxPosition
+}
+
+// sameTokens refuses a student whose tokens are not those of --against.
+func (e *evaluation) sameTokens(dir string) error {
+	if e.against.Architecture == "" {
+		return nil
+	}
+	mine, err := trainer.LoadTokenizer(dir)
+	if err != nil {
+		return err
+	}
+	return trainer.CheckAgainst(mine, e.c.String("against"), "--against")
 }
 
 // discriminator says how fresh discriminators of a student are trained.
@@ -358,7 +411,7 @@ func (e *evaluation) plan() error {
 			}
 			return err
 		}
-		if err := fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, s.shape.MaxPosition); err != nil {
+		if err := fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, e.positions(s.shape)); err != nil {
 			return err
 		}
 		from := time.Now()
@@ -413,6 +466,9 @@ func (e *evaluation) judge(s *student) (err error) {
 		return err
 	}
 	s.plan = s.plan.Calibrate(time.Since(from).Seconds())
+	if err := e.compareWithOther(s); err != nil {
+		return err
+	}
 	s.unload()
 	if command := e.c.String("checker"); command != "" {
 		_, done := e.con.Busy("checker", 0)
@@ -430,6 +486,24 @@ func (e *evaluation) judge(s *student) (err error) {
 		s.judged.Eval.Model = s.dir
 	}
 	return e.save()
+}
+
+// compareWithOther measures a student that is loaded against the model of --against, which
+// stays in memory for the next.
+func (e *evaluation) compareWithOther(s *student) (err error) {
+	dir := e.c.String("against")
+	if dir == "" {
+		return nil
+	}
+	if e.other == nil {
+		_, done := e.con.Busy("loading "+dir, 0)
+		e.other, err = loadOn(e.be, dir, "", model.LM)
+		done()
+		if err != nil {
+			return fmt.Errorf("--against: %w", err)
+		}
+	}
+	return s.judged.Against(s.l.m, e.other.m, dir, e.options())
 }
 
 // fresh trains the discriminators of all students, under one budget: accuracies compare
@@ -656,8 +730,26 @@ func printEvaluations(w io.Writer, all compared) {
 		line(cells...)
 	}
 	printFresh(all, line, cell)
+	printAgainst(w, all.Models)
 	if lacks {
 		fmt.Fprintf(w, "%s: no interval, because there is one row, or all rows are equal and the figure is no share of rows\n", noInterval)
+	}
+}
+
+// printAgainst says what the figures about --against are.
+func printAgainst(w io.Writer, models []trainer.Evaluation) {
+	if models[0].Against == "" {
+		return
+	}
+	fmt.Fprintf(w, "KL and fluency: against %s, both distributions at temperature 1, means over tokens", models[0].Against)
+	if t := models[0].Temperature; t != 1 {
+		fmt.Fprintf(w, "; the student's answers are drawn at temperature %g, so that reverse KL, sampled, is no estimate of its own KL", t)
+	}
+	fmt.Fprintln(w)
+	for i, m := range models {
+		if m.AgainstCut > 0 {
+			fmt.Fprintf(w, "%s: %s hold a token that only one of the two models has, and are read up to there\n", letter(i), report.Count(m.AgainstCut, "answer"))
+		}
 	}
 }
 

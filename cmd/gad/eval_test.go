@@ -108,6 +108,71 @@ func TestEval(t *testing.T) {
 	}
 }
 
+// --against adds the distance to another model: none to itself, and differences that are
+// those of the figures. Without it nothing is said of it.
+func TestEvalAgainst(t *testing.T) {
+	f := ready(t)
+	sft, student, out := f.path("sft", "global_step_60", "actor"), f.path("student"), filepath.Join(t.TempDir(), "rows.jsonl")
+	args := []string{"eval", "--model", sft, "--model", student, "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--temperature", "1"}
+	printed, said := must(t, append(args, "--against", sft, "--json", "--output", out)...)
+	type distance struct {
+		Against        string
+		Reverse        *float64  `json:"reverse_kl"`
+		ReverseCI      []float64 `json:"reverse_kl_ci95"`
+		Sampled        *float64  `json:"reverse_kl_sampled"`
+		Forward        *float64  `json:"forward_kl"`
+		ForwardSampled *float64  `json:"forward_kl_sampled"`
+		Fluency        *float64  `json:"fluency"`
+		FluencyCI      []float64 `json:"fluency_ci95"`
+	}
+	var all struct {
+		Models      []distance
+		Differences []map[string]json.RawMessage
+	}
+	if err := json.Unmarshal([]byte(printed), &all); err != nil || len(all.Models) != 2 {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	self, other := all.Models[0], all.Models[1]
+	if self.Against != sft || *self.Reverse != 0 || *self.Sampled != 0 || *self.Forward != 0 || *self.ForwardSampled != 0 || self.ReverseCI != nil || len(self.FluencyCI) != 2 {
+		t.Errorf("a model and itself: %s", printed)
+	}
+	if !(*other.Reverse > 0.1) || !(*other.Forward > 0.1) || !(*other.Fluency < *self.Fluency) || len(other.ReverseCI) != 2 {
+		t.Errorf("another: %s", printed)
+	}
+	var d trainer.Difference
+	if err := json.Unmarshal(all.Differences[0]["reverse_kl"], &d); err != nil || d.Value != *other.Reverse || d.CI95 == nil || !(d.CI95[0] > 0) {
+		t.Errorf("%v, %s", err, printed)
+	}
+	if !strings.Contains(said, "  against the other model  ") {
+		t.Errorf("the estimate says\n%s", said)
+	}
+	raw, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows := objects[trainer.EvalRow](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
+		t.Errorf("%s", raw)
+	}
+	text, _ := must(t, append(args, "--against", sft)...)
+	for _, want := range []string{"reverse KL, nats per token    0.000 [-]", "\nforward KL, sampled           0.000 [-]", "\nfluency, log p per token      -", " worse\n",
+		"\nKL and fluency: against " + sft + ", both distributions at temperature 1, means over tokens\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("lacks %q:\n%s", want, text)
+		}
+	}
+	text, _ = must(t, append(slices.Clone(args[:len(args)-2]), "--against", sft)...)
+	if want := "; the student's answers are drawn at temperature 0, so that reverse KL, sampled, is no estimate of its own KL\n"; !strings.Contains(text, want) {
+		t.Errorf("greedy: %s", text)
+	}
+	if text, _ = must(t, args...); strings.Contains(text, "KL") || strings.Contains(text, "fluency") {
+		t.Errorf("without --against: %s", text)
+	}
+	text, _ = must(t, append(args, "--against", sft, "--dry-run")...)
+	if !strings.Contains(text, "other model: weights and activations") || !strings.Contains(text, "logits of both") {
+		t.Errorf("--dry-run: %s", text)
+	}
+}
+
 // gad eval --output has a line for each row and model, whose means are the figures of
 // the summary, and which gad reads as data.
 func TestEvalOutput(t *testing.T) {

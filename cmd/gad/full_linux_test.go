@@ -3,11 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"gad/apps/pull/hubtest"
 	"gad/checkpoint"
 	"gad/trainer"
 )
@@ -50,5 +53,59 @@ func TestFullDiskOfAnyCommand(t *testing.T) {
 		if code != exitFailed || out != "" || !strings.HasSuffix(said, "no space left on device: free some space and run the same command again\n") {
 			t.Errorf("%s: exit status %d, prints %q, %s", line, code, out, strings.ReplaceAll(said, filepath.Dir(disk), ""))
 		}
+	}
+}
+
+// A real disk that is too small for a model: refused before anything comes, or, where the disk
+// fills up meanwhile, exit status 1 and one line; with room the same command goes on.
+func TestPullFullDisk(t *testing.T) {
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=3m"); err != nil {
+		t.Skipf("a real full disk: NOT TESTED: no mount here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	repo := bigStudent()
+	s, _ := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
+	cache := filepath.Join(disk, "hub")
+	t.Setenv("HF_HUB_CACHE", cache)
+	code, out, said := gad("pull", "org/student")
+	if code != exitFailed || out != "" || !strings.HasPrefix(said, "gad: pull: "+cache+": needs 4005005 bytes, ") || !strings.HasSuffix(said, " are free: free some space, or set HF_HUB_CACHE to a folder on another disk\n") {
+		t.Errorf("exit status %d, %s", code, said)
+	}
+	for _, c := range s.Calls() {
+		if c.Kind == "file" || c.Kind == "cdn" {
+			t.Errorf("asks for %s", c.File)
+		}
+	}
+	remount := func(size string) {
+		t.Helper()
+		if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remount("size=5m")
+	s.Misbehaving(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
+		if c.Kind == "cdn" && c.File == "model.safetensors" && c.Before == 0 {
+			if err := os.WriteFile(filepath.Join(disk, "other"), make([]byte, 2_000_000), 0o644); err != nil { // another program writes too
+				t.Error(err)
+			}
+		}
+		return false
+	})
+	code, _, said = gad("pull", "org/student")
+	if code != exitFailed || !strings.HasSuffix(said, "no space left on device\n") || !strings.Contains(said, "free some space and run the same command again") || strings.Count(said, "gad: ") != 1 {
+		t.Errorf("exit status %d, %s", code, said)
+	}
+	if bad := finals(t, cache, repo); bad != "" {
+		t.Error(bad)
+	}
+	remount("size=16m")
+	must(t, "pull", "org/student")
+	if bad := finals(t, cache, repo); bad != "" {
+		t.Error(bad)
 	}
 }

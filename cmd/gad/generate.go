@@ -39,7 +39,7 @@ func (p *program) generateCommand() *cli.Command {
 		Name:  "generate",
 		Usage: "answer a prompt, or every prompt of a data file",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
 			&cli.StringFlag{Name: "prompt", Usage: "user message, put into the chat template; - reads it from standard input"},
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
@@ -457,16 +457,23 @@ func (b *batchRun) describe(dir string, set *data.Set, limit int) (s batchSettin
 
 // modelDigest is the SHA-256 of the files that make a model's answers.
 func modelDigest(dir string) (string, error) {
-	entries, err := files().ReadDir(dir)
-	if err != nil {
-		return "", fmt.Errorf("model: %w", err)
+	var names []string
+	info, err := files().Stat(dir)
+	if err == nil && !info.IsDir() { // a GGUF file
+		names, dir = []string{filepath.Base(dir)}, filepath.Dir(dir)
+	} else {
+		entries, err := files().ReadDir(dir)
+		if err != nil {
+			return "", fmt.Errorf("model: %w", err)
+		}
+		for _, e := range entries {
+			if !e.IsDir() && slices.Contains([]string{".json", ".safetensors", ".jinja", ".txt", ".model"}, filepath.Ext(e.Name())) {
+				names = append(names, e.Name())
+			}
+		}
 	}
 	sum := sha256.New()
-	for _, e := range entries {
-		name := e.Name()
-		if e.IsDir() || !slices.Contains([]string{".json", ".safetensors", ".jinja", ".txt", ".model"}, filepath.Ext(name)) {
-			continue
-		}
+	for _, name := range names {
 		f, err := files().Open(filepath.Join(dir, name))
 		if err != nil {
 			return "", fmt.Errorf("model: %w", err)

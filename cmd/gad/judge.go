@@ -131,7 +131,7 @@ func judgeExtra(c *cli.Context) (fields map[string]any, err error) {
 	}
 	for _, name := range []string{"model", "messages", "n", "stream"} {
 		if _, ok := fields[name]; ok {
-			return nil, usage("eval: --judge-extra: %q is not for it: gad sets it", name)
+			return nil, usage("eval: --judge-extra: %q cannot be set here: gad sets it", name)
 		}
 	}
 	return fields, nil

@@ -145,11 +145,12 @@ func (p *program) app() *cli.App {
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
 			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),
+			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(), p.pullCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),
 		},
 	}
 	for _, c := range app.Commands {
 		quiet(c)
+		local(c)
 	}
 	return app
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,7 @@ func TestDataMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("rows.jsonl", string(raw))
+	lastRow := strconv.Itoa(strings.Count(strings.TrimSpace(string(raw)), "\n"))
 	line, _, _ := strings.Cut(string(raw), "\n")
 	good := line + "\n"
 	bad := func(name, row string) { write(name, good+row+"\n") }
@@ -56,7 +58,7 @@ func TestDataMistakes(t *testing.T) {
 	write("sharegpt.jsonl", `{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}`+"\n")
 	write("fromvalue.jsonl", `{"content":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}`+"\n")
 	write("unanswered.jsonl", `{"conversations":[{"from":"human","value":"q"}]}`+"\n")
-	write("question.jsonl", `{"question":"q","answer":"a"}`+"\n")
+	write("question.jsonl", `{"user":"q","assistant":"a"}`+"\n")
 	write("answer.jsonl", `{"content":"q","answer":"a"}`+"\n")
 	write("letters.jsonl", `{"a":"q","b":"a"}`+"\n")
 	write("pretty.jsonl", "{\n  \"content\": \"q\",\n  \"teacher_response\": \"a\"\n}\n")
@@ -76,7 +78,7 @@ func TestDataMistakes(t *testing.T) {
 	write("utf16.jsonl", string(utf16))
 	write("ragged.csv", "content,teacher_response\nq,a,b\n")
 	write("quote.csv", "content,teacher_response\n\"q,a\n")
-	write("columns.csv", "question,answer\nq,a\n")
+	write("columns.csv", "User,Assistant\nq,a\n")
 	write("notes.txt", "content,teacher_response\nq,a\n")
 	write("hub/data/train-00000-of-00002.jsonl", good)
 	write("hub/data/train-00001-of-00002.jsonl", good)
@@ -85,6 +87,22 @@ func TestDataMistakes(t *testing.T) {
 	write("plain/train.jsonl", good)
 	write("plain/test.jsonl", good)
 	write("papers/readme.md", "no data")
+	write("calls.jsonl", `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"c"}]},{"role":"tool","content":"21"},{"role":"assistant","content":"a"}]}`+"\n")
+	write("unweighted.jsonl", `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}`+"\n"+`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":0}]}`+"\n")
+	write("image.jsonl", `{"messages":[{"role":"user","content":[{"type":"text","text":"q"},{"type":"image_url","image_url":{"url":"u"}}]},{"role":"assistant","content":"a"}]}`+"\n")
+	write("python.csv", "messages\n\"[{'role': 'user', 'content': 'q'}]\"\n")
+	write("json.csv", "conversations\n\"[{\"\"from\"\":\"\"human\"\",\"\"value\"\":\"\"q\"\"},{\"\"from\"\":\"\"gpt\"\",\"\"value\"\":\"\"a\"\"}]\"\n")
+	write("mixed.jsonl", `{"content":"q","teacher_response":"a"}`+"\n"+`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}`+"\n")
+	write("systems.jsonl", `{"system":"s","messages":[{"role":"system","content":"t"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}`+"\n")
+	write("preferred.jsonl", `{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}`+"\n")
+	write("hh.jsonl", `{"chosen":"\n\nHuman: q\n\nAssistant: a","rejected":"\n\nHuman: q\n\nAssistant: b"}`+"\n")
+	write("pairs.jsonl", `{"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"},"rejected":{"from":"gpt","value":"b"}}`+"\n")
+	write("instances.jsonl", `{"instruction":"i","instances":[{"input":"x","output":"y"}]}`+"\n")
+	write("squad.jsonl", `{"context":"c","question":"q","answers":{"text":["a"],"answer_start":[0]}}`+"\n")
+	write("speaker.jsonl", `{"messages":[{"speaker":"user","text":"q"},{"speaker":"assistant","text":"a"}]}`+"\n")
+	write("passage.jsonl", `{"passage":"p","input":"q","label":"a"}`+"\n")
+	write("nan.jsonl", `{"content":"q","teacher_response":"a","score":1}`+"\n"+`{"content":"q","teacher_response":"a","score":NaN}`+"\n")
+	write("double.csv", "content,teacher_response,content\nq,a,q\n")
 	write("other.jsonl", `{"content":"q","response":"a","teacher_response":"b"}`+"\n")
 
 	mistaken(t, []string{work, f.path("sft"), f.path("warmup")}, []mistake{
@@ -112,19 +130,45 @@ func TestDataMistakes(t *testing.T) {
 		{"dpo --model student --data allcut.jsonl --output run SET", 2, `configuration: data: allcut.jsonl: none of 5 rows can make a pair, since every teacher answer is over data.max_response_length 14: data.max_response_length=55 would keep all; or set dpo.truncated=include`},
 		{"sft --model student --data allcut.jsonl --output run SET data.truncated_teachers=filter", 3, `data: allcut.jsonl: none of 5 rows is within data.max_prompt_length 64 and data.max_response_length 14: raise them`},
 		// columns and formats
-		{"sft --model student --data question.jsonl --output run SET", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
-		{"sft --model student --data question.jsonl --output run SET data.content_key=question", 3, `data: question.jsonl: column "teacher_response" is missing: name the teacher's column with data.teacher_key, such as data.teacher_key=answer`},
+		{"sft --model student --data question.jsonl --output run SET", 3, `data: question.jsonl: columns "user", "assistant": no "content" among them, and they are no known format of rows: did you mean --content-key user --teacher-key assistant (data.content_key=user data.teacher_key=assistant)?`},
+		{"sft --model student --data question.jsonl --output run SET data.content_key=user", 3, `data: question.jsonl: column "teacher_response" is missing: name the teacher's column with data.teacher_key, such as data.teacher_key=assistant`},
 		{"sft --model student --data answer.jsonl --output run SET", 3, `data: answer.jsonl: column "teacher_response" is missing: name the teacher's column with data.teacher_key, such as data.teacher_key=answer`},
 		{"sft --model student --data letters.jsonl --output run SET", 3, `data: letters.jsonl: columns "a", "b": no "content" among them, and they are no known format of rows: name the column of the conversations with --content-key NAME (data.content_key)`},
 		{"sft --model student --data fromvalue.jsonl --format messages --output run SET", 3, `data: fromvalue.jsonl: column "content": its turns have the keys "from", "value", not "role" and "content": give --format sharegpt (data.format=sharegpt)`},
 		{"sft --model student --data rows.jsonl --format sharegpt --output run SET", 3, `data: rows.jsonl: column "content": its turns have the keys "role", "content", not "from" and "value": give --format messages (data.format=messages)`},
 		{"sft --model student --data rows.jsonl --format alpaca --output run SET", 3, `data: rows.jsonl: columns "content", "teacher_response": no "instruction" among them, which data.format=alpaca reads: leave out --format, or name the column with --content-key NAME (data.content_key)`},
 		{"sft --model student --data unanswered.jsonl --output run SET", 3, `data: unanswered.jsonl: no conversation in column "conversations" ends with a turn of gpt, which is the teacher's answer`},
-		{"sft --model student --data rows.jsonl --format share --output run SET", 2, `conf: flag --format: setting "data.format": "share": expected one of: auto, messages, sharegpt, alpaca, prompt_completion`},
-		{"data inspect --data rows.jsonl --format share", 2, `data inspect: --format "share": use auto, messages, sharegpt, alpaca, prompt_completion`},
+		{"sft --model student --data rows.jsonl --format share --output run SET", 2, `conf: flag --format: setting "data.format": "share": expected one of: auto, messages, sharegpt, alpaca, qa, prompt_completion, preference`},
+		{"data inspect --data rows.jsonl --format share", 2, `data inspect: --format "share": use auto, messages, sharegpt, alpaca, qa, prompt_completion, preference`},
 		{"data inspect --data sharegpt.jsonl --format prompt_completion", 3, `data: sharegpt.jsonl: columns "conversations": no "prompt" among them, which data.format=prompt_completion reads: leave out --format, or name the column with --content-key NAME (data.content_key)`},
-		{"data inspect --data columns.csv", 3, `data: columns.csv: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
+		{"data inspect --data columns.csv", 3, `data: columns.csv: columns "User", "Assistant": no "content" among them, and they are no known format of rows: did you mean --content-key User --teacher-key Assistant (data.content_key=User data.teacher_key=Assistant)?`},
 		{"data inspect --data other.jsonl --data rows.jsonl", 3, `data: rows.jsonl: has the columns content, teacher_response, but other.jsonl has content, teacher_response, response: all files of a set must have the same columns`},
+		// parts of rows that gad does not read
+		{"sft --model student --data calls.jsonl --output run SET", 3, `data: calls.jsonl: row 0: column "messages": turn 1: has tool_calls, which gad does not read: remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data unweighted.jsonl --output run SET", 3, `data: unweighted.jsonl: row 1: column "messages": turn 1: the last answer has weight 0: it is not to be learned: remove the row, or the turns after the answer that is (gad data validate lists all such rows)`},
+		{"sft --model student --data image.jsonl --output run SET", 3, `data: image.jsonl: row 0: column "messages": turn 0: its content has a part of type "image_url", and only text is read: remove the row (gad data validate lists all such rows)`},
+		{"sft --model student --data python.csv --output run SET", 3, `data: python.csv: row 0: column "messages": "[{'role': 'user', 'content': 'q'}]": a conversation as Python prints it, not text: write it as JSON (json.dumps) (gad data validate lists all such rows)`},
+		{"data collect --prompts python.csv --base-url http://127.0.0.1:9/v1 --model m --output got.jsonl", 3, `data: python.csv: row 0: column "messages": "[{'role': 'user', 'content': 'q'}]": a conversation as Python prints it, not text: write it as JSON (json.dumps)`},
+		{"sft --model student --data json.csv --output run SET", 3, `data: json.csv: row 0: column "conversations": "[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"g"...: its turns have the keys "from", "value": give --format sharegpt (data.format=sharegpt) (gad data validate lists all such rows)`},
+		{"sft --model student --data mixed.jsonl --output run SET", 3, `data: mixed.jsonl: row 1: column "content": null: the row has no prompt but that in column "messages", and other rows have theirs in "content": write all rows alike, or in a file for each kind (gad data validate lists all such rows)`},
+		{"sft --model student --data systems.jsonl --output run SET", 3, `data: systems.jsonl: row 0: column "system": "s": differs from the system turn "t": keep the system message in one place only (gad data validate lists all such rows)`},
+		{"sft --model student --data preferred.jsonl --output run SET", 3, `data: preferred.jsonl: columns "input", "preferred_output", "non_preferred_output": they are preference data as OpenAI has it: keep the preferred answers, jq -c '{messages: (.input.messages + .preferred_output)}' OLD > NEW`},
+		{"sft --model student --data hh.jsonl --output run SET", 3, `data: hh.jsonl: column "chosen": preference data whose prompt stands in the text of the answers: write the prompt in a column "prompt" and the answers without it`},
+		{"sft --model student --data pairs.jsonl --output run SET", 3, `data: pairs.jsonl: no conversation in column "conversations" ends with a turn of gpt: if the teacher's answers are the turns in "chosen": jq -c '.conversations += [.chosen]' OLD > NEW`},
+		{"sft --model student --data instances.jsonl --output run SET", 3, `data: instances.jsonl: has no answers but those inside of "instances": jq -c '{instruction} + .instances[]' OLD > NEW`},
+		{"sft --model student --data squad.jsonl --output run SET", 3, `data: squad.jsonl: has no answers but those inside of "answers": write one as a text in a column "answer"`},
+		{"data inspect --data speaker.jsonl", 3, `data: speaker.jsonl: column "messages": its turns have the keys "speaker", "text", not "role" and "content": rename them: jq -c '.messages |= map({role: .speaker, content: .text})' OLD > NEW`},
+		{"data inspect --data passage.jsonl", 3, `data: passage.jsonl: columns "passage", "input", "label": no "content" among them, and they are no known format of rows: did you mean --content-key input --teacher-key label (data.content_key=input data.teacher_key=label)? The student would not see "passage"`},
+		{"sft --model student --data nan.jsonl --output run SET", 3, `data: nan.jsonl: row 1: key "score": invalid character 'N' looking for beginning of value: file is corrupt: NaN and Infinity are not JSON: write null: correct or remove the row (gad data validate lists all such rows)`},
+		{"data inspect --data double.csv", 3, `data: double.csv: column "content": appears twice: rename or remove one`},
+		{"data inspect --data rows.jsonl --row 100000", 2, `data inspect: --row 100000: the set has rows 0 to ` + lastRow},
+		{"data inspect --data rows.jsonl --row -1", 2, `data inspect: --row -1: the set has rows 0 to ` + lastRow},
+		{"data inspect --data calls.jsonl --model student", 3, `data: calls.jsonl: row 0: column "messages": turn 1: has tool_calls, which gad does not read: remove the row`},
+		{"data inspect --data rows.jsonl --model nowhere", 3, `model: nowhere: no such folder: give a Hugging Face model folder`},
+		// sizes
+		{"sft --model student --data rows.jsonl --output run SET data.train_batch_size=99999999999", 2, `conf: override "data.train_batch_size=99999999999": setting "data.train_batch_size": "99999999999": above the maximum 1048576`},
+		{"sft --model student --data rows.jsonl --output run data.max_prompt_length=64 data.max_response_length=2000000", 2, `conf: override "data.max_response_length=2000000": setting "data.max_response_length": "2000000": above the maximum 1048576`},
+		{"sft --model student --data rows.jsonl --output run SET data.cache_gb=99999999999", 2, `conf: override "data.cache_gb=99999999999": setting "data.cache_gb": "99999999999": above the maximum 1000000`},
 		// files that are something else
 		{"data inspect --data pretty.jsonl", 3, `data: pretty.jsonl: row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)`},
 		{"data inspect --data pretty.json", 3, `data: pretty.json: row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)`},
@@ -150,7 +194,7 @@ func TestDataMistakes(t *testing.T) {
 		// several files and splits
 		{"sft --model student --data *.arrow --output run SET", 3, `data: *.arrow: the pattern matches no file: check it, and quote it so that the shell does not expand it`},
 		{"sft --model student --data rows.jsonl,other.jsonl --output run SET", 3, `data: rows.jsonl,other.jsonl: does not exist: for several files give --data once for each`},
-		{"sft --model student --data org/some-set --output run SET", 3, `data: org/some-set: does not exist: gad downloads nothing: hf download --repo-type dataset org/some-set --local-dir some-set, then give that folder`},
+		{"sft --model student --data org/some-set --output run SET", 3, `data: org/some-set: there is no such file or folder, and the cache /nowhere does not have it: run gad pull --dataset org/some-set`},
 		{"sft --model student --data rows.jsonl --data nowhere.jsonl --output run SET", 3, `data: nowhere.jsonl: does not exist: give a data file or a folder`},
 		{"sft --model student --data rows.jsonl --data ./rows.jsonl --output run SET", 3, `data: rows.jsonl: given twice: its rows would count twice: give it once`},
 		{"sft --model student --data rows.jsonl --val-data nowhere.jsonl --output run SET", 3, `data.val_files: data: nowhere.jsonl: does not exist: give a data file or a folder`},
@@ -165,7 +209,7 @@ func TestDataMistakes(t *testing.T) {
 		{"sft --model student --output run SET data.train_files=[]", 2, `config: data.train_files: no training data: give --data FILE`},
 		{"sft --model student --output run SET data.train_files=[rows.jsonl", 2, `conf: override "data.train_files=[rows.jsonl": setting "data.train_files": expected a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
 		{"data split --data hub --first a.jsonl --second b.jsonl", 3, `data: hub/data: contains the splits "test", "train": give one, such as --split train (data.split; data.val_split for validation)`},
-		{"data convert --data question.jsonl --output new.jsonl", 3, `data: question.jsonl: columns "question", "answer": no "content" among them, and they are no known format of rows: did you mean --content-key question --teacher-key answer (data.content_key=question data.teacher_key=answer)?`},
+		{"data convert --data question.jsonl --output new.jsonl", 3, `data: question.jsonl: columns "user", "assistant": no "content" among them, and they are no known format of rows: did you mean --content-key user --teacher-key assistant (data.content_key=user data.teacher_key=assistant)?`},
 		{"data convert --data rows.jsonl --output new.csv", 3, `data: new.csv: suffix ".csv": names no format: use .arrow, .arrows, .stream, .parquet or .jsonl`},
 	})
 }
@@ -182,11 +226,18 @@ func TestDataReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"bad.jsonl": strings.Repeat(`{"content":[{"role":"human","content":"q"},{"role":"user","content":"q"}],"teacher_response":"a"}`+"\n", 3000),
-		"cut.jsonl": strings.Repeat(`{"content":"Add 1+1+1","teacher_response":"`+strings.Repeat("It is 3. ", 9)+`"}`+"\n", 2),
-		"val.jsonl": `{"content":"Add 1+1+1","teacher_response":"It is 3."}` + "\n",
-		"more.csv":  "id,score,content,teacher_response\n1,0.5,Add 1+1+1,\"It is, I say, 3.\"\n",
+		"bad.jsonl":   strings.Repeat(`{"content":[{"role":"human","content":"q"},{"role":"user","content":"q"}],"teacher_response":"a"}`+"\n", 3000),
+		"cut.jsonl":   strings.Repeat(`{"content":"Add 1+1+1","teacher_response":"`+strings.Repeat("It is 3. ", 9)+`"}`+"\n", 2),
+		"val.jsonl":   `{"content":"Add 1+1+1","teacher_response":"It is 3."}` + "\n",
+		"given.jsonl": `{"instruction":"i","input":"x","response":"a"}` + "\n" + `{"instruction":"j","input":"","response":"b"}` + "\n",
+		"same.jsonl":  strings.Repeat(`{"content":"QUESTION","teacher_response":"As an AI I cannot."}`+"\n", 3),
+		"think.jsonl": `{"content":"<|im_start|>user","teacher_response":"<think>a</think>It is 3.<|im_end|>","reasoning":"r","score":1}` + "\n",
+		"kto.jsonl":   `{"prompt":"q","completion":"a","label":false}` + "\n",
+		"more.csv":    "id,score,content,teacher_response\n1,0.5,Add 1+1+1,\"It is, I say, 3.\"\n",
 	} {
+		for k := 1; strings.Contains(text, "QUESTION"); k++ {
+			text = strings.Replace(text, "QUESTION", strings.Repeat("q", k), 1)
+		}
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +262,32 @@ func TestDataReports(t *testing.T) {
 		{"data validate --data new.jsonl", exitDone, []string{`0 errors, 0 warnings`}, ""},
 		{"data convert --data " + rows + "/sharegpt.parquet --output share.arrow", exitDone, []string{`share.arrow: 12 rows`,
 			`note: ` + rows + `/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`}, ""},
-		{"data validate --data share.arrow --data " + rows + "/*.tsv", exitDone, []string{`0 errors, 13 warnings`}, ""},
+		{"data validate --data share.arrow --data " + rows + "/*.tsv", exitDone, []string{`0 errors, 15 warnings`}, ""},
+		{"data validate --data given.jsonl --content-key instruction --teacher-key response", exitDone, []string{
+			`warning: given.jsonl: row 0: column "input" is not read, although the answer may speak of it: give --format alpaca (data.format=alpaca)`,
+			`0 errors, 1 warning`}, ""},
+		{"data inspect --data given.jsonl --content-key instruction --teacher-key response", exitDone, []string{
+			`  input                string  not read`,
+			`warning: given.jsonl: not read, although answers may speak of it: "input": give --format alpaca (data.format=alpaca)`}, ""},
+		{"data convert --data given.jsonl --content-key instruction --teacher-key response --output given.arrow", exitDone, []string{
+			`warning: given.jsonl: not read, although answers may speak of it: "input": give --format alpaca (data.format=alpaca)`, `columns left out: input`}, ""},
+		{"data validate --data same.jsonl", exitDone, []string{
+			`note: 3 of 3 rows have the same answer, "As an AI I cannot.", to different prompts (the first is row 0)`}, ""},
+		{"data validate --data think.jsonl", exitDone, []string{
+			`warning: think.jsonl: row 0: column "reasoning" is not read, although the answer may speak of it: put what matters into the prompt`,
+			`warning: think.jsonl: row 0: "<|im_start|>" in a text of column "content": gad reads it as these letters, never as a control token: remove it, or write turns`,
+			`warning: think.jsonl: row 0: "<|im_end|>" in a text of column "teacher_response": gad reads it as these letters, never as a control token: remove it, or write turns`,
+			`warning: think.jsonl: row 0: answer in column "teacher_response" contains <think>: the student learns to think aloud too, unless you cut that out`,
+			`0 errors, 4 warnings`}, ""},
+		{"data inspect --data kto.jsonl", exitDone, []string{
+			`warning: kto.jsonl: column "label" is not read: rows with false, which KTO has as bad answers, count as answers too: remove them first`}, ""},
+		{"data inspect --data val.jsonl --row 0 --model student", exitDone, []string{
+			`row 0`, `prompt: 26 tokens`, `answer: 7 tokens, 26 to 32; the last is its end token, "<|im_end|>"`, `  | It is 3.<|im_end|>`}, ""},
+		{"data inspect --data think.jsonl --model student", exitDone, []string{
+			`warning: think.jsonl: row 0: column "reasoning" is not read, although the answer may speak of it: put what matters into the prompt`,
+			`  | <|im_start|>user<|im_end|>`}, ""},
+		{"data inspect --data val.jsonl --model student --max-response-length 4", exitDone, []string{
+			`answer: 4 tokens, 26 to 29; cut at data.max_response_length 4 of 7, so without an end token`, `  | It is `}, ""},
 		{"data inspect --data " + rows + "/id_struct.parquet", exitDone, []string{
 			`warning: ` + rows + `/id_struct.parquet: column "id": type struct<a: int64>: expected a string or an integer: convert the column: left out`}, ""},
 	} {
@@ -223,6 +299,31 @@ func TestDataReports(t *testing.T) {
 			if !strings.Contains("\n"+out, "\n"+want+"\n") {
 				t.Errorf("%s\nprints\n%s\nwithout %s", c.line, out, want)
 			}
+		}
+	}
+}
+
+// Public layouts train as they are: arrays, lines, Parquet, and folders of datasets.
+func TestLayoutsTrain(t *testing.T) {
+	f := ready(t)
+	layouts, err := filepath.Abs("../../testdata/layouts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	for k, c := range []struct{ file, note string }{
+		{"gpteacher.json", `read as alpaca: prompt from column "instruction" and "input", teacher's answer from column "response" (data.format=alpaca)`},
+		{"gsm8k.parquet", `read as qa: prompt from column "question", teacher's answer from column "answer" (data.format=qa)`},
+		{"codealpaca.jsonl", `read as alpaca: prompt from column "instruction" and "input", teacher's answer from column "output" (data.format=alpaca)`},
+		{"dolly_saved", `not read: "category"`},
+		{"preference_turns.parquet", `not read: "rejected"`},
+		{"reasoning.arrow", `not read, although answers may speak of it: "messages[].reasoning_content": put what matters into the prompt`},
+	} {
+		run := "run" + strconv.Itoa(k)
+		code, _, said := gad("sft", "--model", f.path("student"), "--data", filepath.Join(layouts, c.file), "--output", run, "--steps", "1",
+			"data.train_batch_size=3", "data.max_prompt_length=110", "data.max_response_length=18")
+		if code != exitDone || !strings.Contains(said, c.note+"\n") || !strings.Contains(said, "3 rows") {
+			t.Errorf("%s: exit status %d, says %s want %s", c.file, code, said, c.note)
 		}
 	}
 }

@@ -88,7 +88,7 @@ func TestMistakesOfJudge(t *testing.T) {
 		{ev + by + " --judge-concurrency 5000", 2, `eval: --judge-concurrency 5000: must be 1 to 4096`},
 		{ev + by + " --judge-temperature 3", 2, `eval: --judge-temperature 3: must be from 0 to 2`},
 		{ev + by + " --judge-extra [1]", 2, `eval: --judge-extra: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`},
-		{ev + by + ` --judge-extra {"stream":true}`, 2, `eval: --judge-extra: "stream" is not for it: gad sets it`},
+		{ev + by + ` --judge-extra {"stream":true}`, 2, `eval: --judge-extra: "stream" cannot be set here: gad sets it`},
 		{ev + by + " --judge-rpm -1", 2, `eval: --judge-rpm -1: must be from 0 to 1e+12`},
 		{ev + by + " --judge-tpm NaN", 2, `eval: --judge-tpm NaN: must be from 0 to 1e+12`},
 		{ev + " --judge ftp://host --judge-model m --judge-key-env=", 2, `endpoint: base URL "ftp://host": must begin with https:// or http://`},

@@ -36,11 +36,6 @@ func (p *program) planCommand() *cli.Command {
 		ArgsUsage: "[KEY=VALUE ...]",
 		Flags:     flags,
 		Action: func(c *cli.Context) error {
-			if dir := c.String("model"); dir != "" && c.String("stage") != "eval" { // before the settings that a stage has
-				if err := trainer.CheckModelFolder(files(), dir); err != nil {
-					return err
-				}
-			}
 			if c.Bool("cards") {
 				return p.cards(c)
 			}

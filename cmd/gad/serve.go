@@ -29,7 +29,7 @@ func (p *program) serveCommand() *cli.Command {
 			"An API key, from the environment variable " + keyVariable + " or --api-key-file, is asked of every client, and is needed to listen elsewhere than on this machine.\n" +
 			"Ctrl-C or SIGTERM lets the requests under way end, for --grace seconds.",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
 			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8000", Usage: "address and port; port 0 takes a free one"},
 			&cli.StringFlag{Name: "api-key-file", Usage: "file with the API key, readable by its owner alone; instead of " + keyVariable},
@@ -79,7 +79,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 		if err != nil {
 			return o, err
 		}
-		o.Name = filepath.Base(dir)
+		o.Name = strings.TrimSuffix(modelName(dir), ".gguf")
 	}
 	address := c.String("listen")
 	if o.Loopback, err = serve.Loopback(address); err != nil {

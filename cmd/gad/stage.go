@@ -25,7 +25,7 @@ type stageFlag struct{ name, key, usage string }
 var stageFlags = []stageFlag{
 	{"model", "model.path", "student: a Hugging Face model folder"},
 	{"adapter", "model.adapter_path", "LoRA adapters to go on with, for the weights of --model: a folder as peft writes it (with actor.lora.rank as there)"},
-	{"reward-model", "model.reward_path", "folder that the discriminator starts from (default: the student's)"},
+	{"reward-model", "model.reward_path", "model folder or GGUF file that the discriminator starts from (default: the student's)"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
 	{"split", "data.split", "which split of --data, if a folder has several"},
@@ -170,6 +170,9 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		return cfg, nil, err
 	}
 	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
+		return cfg, nil, err
+	}
+	if err := localSettings(&cfg); err != nil {
 		return cfg, nil, err
 	}
 	if err := named(c, before.Trainer.Checker, cfg.Trainer.Checker); err != nil {

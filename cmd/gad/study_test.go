@@ -19,14 +19,14 @@ data: %q
 model: %q
 seeds: [1, 2]
 common: [%s, trainer.save_freq=2]
-eval: {data: %q, temperatures: [1, 0], rows: 6}
+eval: {data: %q, temperatures: [1, 0], rows: 6, against: %q}
 budget: {like: GAD}
 stages:
   sft: {run: sft, steps: 6, set: [actor.optim.lr=1e-3]}
 arms:
   SeqKD: [{run: sft, steps: fill, set: [actor.optim.lr=1e-3, actor.optim.lr_scheduler=cosine, actor.optim.lr_warmup_steps=10]}]
   GAD: [sft, {run: warmup, steps: 3, critic_warmup: 2}, {run: train, steps: 3, set: [actor.optim.lr=1e-4]}]
-`, f.path("train.arrow"), f.path("student"), strings.Join(small, ", "), f.path("test.jsonl"))
+`, f.path("train.arrow"), f.path("student"), strings.Join(small, ", "), f.path("test.jsonl"), f.path("sft", "global_step_60", "actor"))
 	file = filepath.Join(dir, "tiny.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestStudy(t *testing.T) {
 	f := ready(t)
 	one, two := t.TempDir(), t.TempDir()
 	printed, said := must(t, "study", tiny(t, f, one), "--jobs", "1")
-	for _, text := range []string{"# tiny\n\n4 of 4 runs (2 arms x 2 seeds: 1 2)", "## test, temperature 1", "## test, greedy", "| arm | rouge_l | len_ratio | teacher_nll | truncated_frac |",
+	for _, text := range []string{"# tiny\n\n4 of 4 runs (2 arms x 2 seeds: 1 2)", "## test, temperature 1", "## test, greedy", "| arm | rouge_l | teacher_nll | reverse_kl | forward_kl | fluency | len_ratio | distinct_2 | truncated_frac | repeat_frac |",
 		"| GAD - SeqKD | ", "critic/d_acc", "6 + 3 + 3", "```sh\ngad study "} {
 		if !strings.Contains(printed, text) {
 			t.Errorf("does not print %q:\n%s", text, printed)

@@ -30,51 +30,23 @@ const maxCorpusBytes = 1 << 30
 func (p *program) initCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "init",
-		Usage: "make a new model folder: random weights, and a BPE tokenizer trained on a text",
+		Usage: "make a new model folder: random weights and a BPE tokenizer trained on a text, or some layers of a model",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "config", Usage: "config.json with the architecture, or the folder that contains it"},
+			&cli.StringFlag{Name: "config", Usage: "config.json with the architecture, the folder that contains it, or a GGUF file"},
 			&cli.StringFlag{Name: "corpus", Usage: "text file that the tokenizer is trained on"},
+			&cli.StringFlag{Name: "from", Usage: modelUsage + " whose layers, widths and tokenizer are taken, instead of --config and --corpus"},
+			&cli.StringFlag{Name: "keep-layers", Usage: "layers of --from that are kept, counted from 0: numbers and ranges, such as 0,1,5-9 or 0-28:2"},
 			&cli.StringFlag{Name: "output", Usage: "output folder"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the weights"},
 		},
 		Action: func(c *cli.Context) error {
-			if err := errors.Join(noArguments(c), need(c, "config", "corpus", "output")); err != nil {
+			if err := noArguments(c); err != nil {
 				return err
 			}
-			cfg, err := model.ReadConfig(c.String("config"))
-			if err != nil {
-				return err
+			if c.IsSet("from") || c.IsSet("keep-layers") {
+				return p.initFrom(c)
 			}
-			f, err := os.Open(c.String("corpus"))
-			if err != nil {
-				return fmt.Errorf("tokenizer: %w", err)
-			}
-			defer f.Close()
-			_, done := p.console().Busy("training the tokenizer", 0)
-			tok, err := tokenizer.Train(&utf8Reader{r: io.LimitReader(f, maxCorpusBytes), name: c.String("corpus")}, tokenizer.TrainOptions{VocabSize: cfg.Vocab})
-			done()
-			if err != nil {
-				return err
-			}
-			be, err := openDevice(device.Options{})
-			if err != nil {
-				return err
-			}
-			defer be.Close()
-			if cfg, err = withTokens(cfg, tok); err != nil {
-				return err
-			}
-			_, done = p.console().Busy("drawing and writing weights", 0)
-			defer done()
-			m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
-			if err != nil {
-				return err
-			}
-			if err := trainer.WriteFolder(files(), c.String("output"), m, tok, "float32"); err != nil {
-				return err
-			}
-			fmt.Fprintf(p.out, "%s: %s with %d parameters, tokenizer of %d tokens\n", c.String("output"), cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
-			return nil
+			return p.initNew(c)
 		},
 	}
 }
@@ -102,6 +74,103 @@ func (u *utf8Reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// initNew makes a model with random weights.
+func (p *program) initNew(c *cli.Context) error {
+	if err := need(c, "config", "corpus", "output"); err != nil {
+		return err
+	}
+	cfg, err := model.ReadConfig(c.String("config"))
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(c.String("corpus"))
+	if err != nil {
+		return fmt.Errorf("tokenizer: %w", err)
+	}
+	defer f.Close()
+	_, done := p.console().Busy("training the tokenizer", 0)
+	tok, err := tokenizer.Train(&utf8Reader{r: io.LimitReader(f, maxCorpusBytes), name: c.String("corpus")}, tokenizer.TrainOptions{VocabSize: cfg.Vocab})
+	done()
+	if err != nil {
+		return err
+	}
+	be, err := openDevice(device.Options{})
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	if cfg, err = withTokens(cfg, tok); err != nil {
+		return err
+	}
+	_, done = p.console().Busy("drawing and writing weights", 0)
+	defer done()
+	m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
+	if err != nil {
+		return err
+	}
+	if err := trainer.WriteFolder(files(), c.String("output"), m, tok, "float32"); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "%s: %s with %d parameters, tokenizer of %d tokens\n", c.String("output"), cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
+	return nil
+}
+
+// initFrom makes a model of some layers of another: their weights with unchanged bits, and
+// its tokenizer.
+func (p *program) initFrom(c *cli.Context) error {
+	for _, name := range []string{"config", "corpus", "seed"} {
+		if c.IsSet(name) {
+			return usage("init: --%s goes with random weights, not with --from: leave one of them out", name)
+		}
+	}
+	if err := need(c, "from", "keep-layers", "output"); err != nil {
+		return err
+	}
+	from, out := c.String("from"), c.String("output")
+	if err := trainer.CheckModelFolder(files(), from); err != nil {
+		return err
+	}
+	if model.IsAdapter(from) {
+		return usage("init: --from %s: is a LoRA adapter: merge it into its base first (gad export --merge), and give that folder", from)
+	}
+	whole, err := model.ReadConfig(from)
+	if err != nil {
+		return err
+	}
+	layers, err := model.ParseLayers(c.String("keep-layers"), whole.Layers)
+	if err != nil {
+		return usage("init: --keep-layers %v", err)
+	}
+	if err := absent("init", out); err != nil {
+		return err
+	}
+	be, err := openDevice(device.Options{})
+	if err != nil {
+		return err
+	}
+	defer be.Close()
+	tok, err := trainer.LoadTokenizer(from)
+	if err != nil {
+		return err
+	}
+	_, done := p.console().Busy("reading and writing weights", 0)
+	m, err := model.Load(be, from, model.Options{Kind: model.LM, Layers: layers})
+	if err != nil {
+		done()
+		return err
+	}
+	defer m.Close()
+	err = trainer.WriteFolder(files(), out, m, tok, "")
+	done()
+	if err != nil {
+		return err
+	}
+	cfg := m.Config()
+	fmt.Fprintf(p.out, "%s: %s with %d parameters, %d of the %d layers of %s, tokenizer of %d tokens\n", out, cfg.Architecture, cfg.ParamCount(model.LM),
+		cfg.Layers, whole.Layers, from, tok.Size())
+	return nil
+}
+
 // withTokens notes the tokenizer's control tokens in a new model's config.json,
 // as other programs expect them there.
 func withTokens(c model.Config, tok *tokenizer.Tokenizer) (model.Config, error) {
@@ -111,6 +180,9 @@ func withTokens(c model.Config, tok *tokenizer.Tokenizer) (model.Config, error) 
 	}
 	return c.With("pad_token_id", tok.Pad())
 }
+
+// modelUsage says what --model may be.
+const modelUsage = "model folder, or GGUF file"
 
 // loaded is a model with its tokenizer.
 type loaded struct {
@@ -211,6 +283,9 @@ func (p *program) openRows(c *cli.Context) (*data.Set, []int, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if suspect, _ := set.Overlooked(); suspect != "" {
+		p.console().Warn(suspect)
+	}
 	n := set.Len()
 	if limit := c.Int("limit"); limit > 0 {
 		n = min(n, limit)
@@ -228,7 +303,7 @@ func (p *program) logprobsCommand() *cli.Command {
 		Name:  "logprobs",
 		Usage: "print log-probabilities of given responses as JSON lines",
 		Flags: append(append([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: "model folder"},
+			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
 			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "logits are divided by this"},
 		}, rowFlags()...), deviceFlags()...),
@@ -352,12 +427,13 @@ func (p *program) eachGiven(c *cli.Context, name, dir string, kind model.Kind, d
 func (p *program) exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
-		Usage: "write the student (or discriminator) of a run as a Hugging Face folder, or as a GGUF file for llama.cpp",
+		Usage: "write the student (or discriminator) of a run, or any model, as a Hugging Face folder, or as a GGUF file for llama.cpp",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "run", Usage: "run folder, or one of its global_step_N folders"},
+			&cli.StringFlag{Name: "model", Usage: "instead of --run: a model folder, a GGUF file, or a folder of LoRA adapters, which are added to their base"},
 			&cli.StringFlag{Name: "output", Usage: "output folder; with --gguf a file"},
 			&cli.StringFlag{Name: "part", Value: "actor", Usage: "actor or critic"},
-			&cli.StringFlag{Name: "dtype", Value: "base", Usage: "float32, bfloat16, float16, or base: what the student had before training"},
+			&cli.StringFlag{Name: "dtype", Value: "base", Usage: "float32, bfloat16, float16, or base: what the student had before training, of --model what its weights have (of a GGUF file float32)"},
 			&cli.BoolFlag{Name: "merge", Usage: "of a run with LoRA: add the adapters to their base and write the whole model; without it the adapters are written, for peft"},
 			&cli.StringFlag{Name: "gguf", Usage: "f16, bf16 or q8_0: write the student as one GGUF file of that type, adapters merged"},
 		},
@@ -365,52 +441,91 @@ func (p *program) exportCommand() *cli.Command {
 			if c.NArg() == 1 && !c.IsSet("run") { // gad export RUN, as gad resume RUN
 				return usage("export: unexpected argument %q: give it as --run %s", c.Args().First(), c.Args().First())
 			}
-			if err := errors.Join(noArguments(c), need(c, "run", "output")); err != nil {
+			if err := exportFlags(c); err != nil {
 				return err
 			}
-			if part := c.String("part"); part != "actor" && part != "critic" {
-				return usage("export: --part %q: must be actor or critic", part)
-			}
-			if c.IsSet("gguf") {
-				if err := ggufAlone(c); err != nil {
-					return err
-				}
-			} else if strings.EqualFold(filepath.Ext(c.String("output")), ".gguf") {
-				return usage("export: --output %s: a GGUF file needs its type: add --gguf q8_0, f16 or bf16; or name a folder", c.String("output"))
-			}
-			dir, notes, err := trainer.FindCheckpoint(files(), c.String("run"))
+			from, what, write, err := p.exported(c)
 			if err != nil {
 				return err
 			}
-			for _, n := range notes {
-				fmt.Fprintln(p.err, "gad: warning: "+n)
-			}
-			if part := filepath.Join(dir, c.String("part")); c.IsSet("dtype") && c.String("dtype") != "float32" && !c.Bool("merge") && model.IsAdapter(part) {
-				return usage("export: --dtype %s: %s are adapters, which are written in float32: leave it out, or add --merge", c.String("dtype"), part)
-			}
 			_, done := p.console().Busy("writing "+c.String("output"), 0)
-			if c.IsSet("gguf") {
-				err := trainer.ExportGGUF(files(), dir, c.String("output"), c.String("gguf"))
-				done()
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(p.out, "%s: actor of %s, GGUF %s\n", c.String("output"), dir, c.String("gguf"))
-				return nil
-			}
-			export := trainer.Export
-			if c.Bool("merge") {
-				export = trainer.ExportMerged
-			}
-			dtype, err := export(files(), dir, c.String("part"), c.String("output"), c.String("dtype"))
+			dtype, err := write()
 			done()
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "%s: %s of %s, %s\n", c.String("output"), c.String("part"), dir, dtype)
+			if what != "" {
+				from = what + " of " + from
+			}
+			fmt.Fprintf(p.out, "%s: %s, %s\n", c.String("output"), from, dtype)
 			return nil
 		},
 	}
+}
+
+// exportFlags refuses flags of export that do not go together.
+func exportFlags(c *cli.Context) error {
+	from := "run"
+	if c.IsSet("model") {
+		from = "model"
+	}
+	if err := errors.Join(noArguments(c), need(c, from, "output")); err != nil {
+		return err
+	}
+	if part := c.String("part"); part != "actor" && part != "critic" {
+		return usage("export: --part %q: must be actor or critic", part)
+	}
+	if from == "model" {
+		switch {
+		case c.IsSet("run"):
+			return usage("export: --run and --model: give one of them")
+		case c.IsSet("part"):
+			return usage("export: --part %s with --model: is a part of a run: leave it out", c.String("part"))
+		case c.IsSet("merge"):
+			return usage("export: --merge with --model: adapters are added to their base in any case: leave it out")
+		}
+	}
+	if c.IsSet("gguf") {
+		return ggufAlone(c)
+	}
+	if strings.EqualFold(filepath.Ext(c.String("output")), ".gguf") {
+		return usage("export: --output %s: a GGUF file needs its type: add --gguf q8_0, f16 or bf16; or name a folder", c.String("output"))
+	}
+	return nil
+}
+
+// exported finds what is to be exported: where it is, which part of that, and how it is
+// written. write returns the type of what it has written.
+func (p *program) exported(c *cli.Context) (from, part string, write func() (string, error), err error) {
+	to, kind := c.String("output"), c.String("gguf")
+	if from = c.String("model"); from != "" {
+		if err := trainer.CheckModelFolder(files(), from); err != nil {
+			return "", "", nil, err
+		}
+		if kind != "" {
+			return from, "", func() (string, error) { return "GGUF " + kind, trainer.ExportModelGGUF(files(), from, to, kind) }, nil
+		}
+		return from, "", func() (string, error) { return trainer.ExportModel(files(), from, to, c.String("dtype")) }, nil
+	}
+	dir, notes, err := trainer.FindCheckpoint(files(), c.String("run"))
+	if err != nil {
+		return "", "", nil, err
+	}
+	for _, n := range notes {
+		fmt.Fprintln(p.err, "gad: warning: "+n)
+	}
+	part = c.String("part")
+	if kind != "" {
+		return dir, part, func() (string, error) { return "GGUF " + kind, trainer.ExportGGUF(files(), dir, to, kind) }, nil
+	}
+	if adapters := filepath.Join(dir, part); c.IsSet("dtype") && c.String("dtype") != "float32" && !c.Bool("merge") && model.IsAdapter(adapters) {
+		return "", "", nil, usage("export: --dtype %s: %s are adapters, which are written in float32: leave it out, or add --merge", c.String("dtype"), adapters)
+	}
+	export := trainer.Export
+	if c.Bool("merge") {
+		export = trainer.ExportMerged
+	}
+	return dir, part, func() (string, error) { return export(files(), dir, part, to, c.String("dtype")) }, nil
 }
 
 // ggufAlone refuses flags of export that a GGUF file has no use for, and what cannot be

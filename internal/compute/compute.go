@@ -151,6 +151,9 @@ type Param struct {
 	MScale     Tensor // [Blocks(Len)] of M where that is Code; VScale of V. In the same memory as M
 	VScale     Tensor
 	Decay      bool // weight decay applies: matrices, not norms and biases
+	// Offset is added to the weights where RMSNorm multiplies by them: 1 for a norm whose file
+	// has the difference from 1. W itself, its gradient and the optimizer know nothing of it.
+	Offset float32
 
 	// Derived is what a backend keeps beside W to compute with (packed or
 	// narrowed copies). Backend.Refresh and Backend.AdamW bring it up to date.
@@ -178,6 +181,15 @@ type HeadOut struct {
 type AttnShape struct {
 	H, K, E int     // query heads, key/value heads, head width
 	Scale   float64 // usually 1/sqrt(E)
+	Window  int     // a query sees the last Window tokens of those before it, itself included; 0: all
+}
+
+// First is the first of n positions that the query at the last of them sees.
+func (a AttnShape) First(n int) int {
+	if a.Window <= 0 {
+		return 0
+	}
+	return max(0, n-a.Window)
 }
 
 // Pages says where cached keys and values lie: a cache is [pages*PageTokens, K*E],
@@ -244,7 +256,7 @@ type Backend interface {
 
 	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. Scale: t[i] *= s, s as a
 	// float32. All of any one class; Copy also takes Wide to Narrow, and rounds
-	// where Narrow memory is narrower.
+	// where Narrow memory is narrower; Add also takes Narrow to Wide.
 	Zero(t Tensor)
 	Copy(dst, src Tensor)
 	Add(y, x Tensor)
@@ -259,11 +271,11 @@ type Backend interface {
 	EmbedGrad(table *Param, dyND Tensor, ids []int32)
 
 	// RMSNorm, over rows of w.Cols elements (arXiv 1910.07467):
-	//   rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*w[d]
+	//   rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*(w.Offset + w.W[d])
 	// x is Wide or Narrow, y Narrow; y may be x, of either class. x may be columns, whose rows
 	// have a multiple of D elements.
 	RMSNorm(yND, rstdN, xND Tensor, w *Param, eps float64)
-	// RMSNormGrad: with g = dy*w,
+	// RMSNormGrad: with g = dy*(w.Offset + w.W),
 	//   dx[n,d] (=, or += if acc) rstd[n]*(g[n,d] - x[n,d]*rstd[n]²*Σ_j g[n,j]*x[n,j]/D)
 	//   w.G[d] += Σ_n dy[n,d]*x[n,d]*rstd[n], n ascending (in fixed blocks); skipped if w.G is absent.
 	// dx may be dy when acc is false. dy is Narrow; dx and x are both Wide or both Narrow, and
@@ -302,7 +314,8 @@ type Backend interface {
 
 	// Attention, causal within each sequence; head h reads key/value head h/(H/K):
 	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j that i sees: j <= i of i's segment,
-	//   and before them all tokens of the segment that it follows
+	//   and before them all tokens of the segment that it follows; with a Window W the last W
+	//   of these, which are j > i-W where both are counted from the sequence's beginning
 	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
 	// lse is [N,H]; all else is Narrow. q, k and v may be columns. A row has the same bits whether its sequence
 	// shares its beginning or not.
@@ -324,7 +337,7 @@ type Backend interface {
 	// All but table is Narrow; q, k and v may be columns. It has the bits of Rope and CacheWrite.
 	RopeCache(qNHE, kNKE, vNKE, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor, slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values:
-	// row r sees its first pages.Len[r] positions. All Narrow; q may be columns. On the CPU it has the
+	// row r sees its first pages.Len[r] positions, with a Window the last of them. All Narrow; q may be columns. On the CPU it has the
 	// bits of Attention.
 	AttentionDecode(oRHE, qRHE, kCache, vCache Tensor, a AttnShape, pages Pages)
 
@@ -335,6 +348,14 @@ type Backend interface {
 	// y = silu(gate)*up again, with the bits of SwiGLU; dgate may be dy. All Narrow. dy
 	// may be columns, and so may gate, up, dgate and dup together, with rows as far apart.
 	SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
+
+	// GeGLU: y = gelu(gate)*up with the approximation of arXiv 1606.08415 by tanh,
+	//   gelu(x) = x/2*(1 + tanh(c*(x + 0.044715*x³))) = x/(1 + exp(-2c*(x + 0.044715*x³))), c = sqrt(2/π)
+	// Memory as SwiGLU.
+	GeGLU(yNF, gateNF, upNF Tensor)
+	// GeGLUGrad: dgate = dy*up*gelu'(gate), dup = dy*gelu(gate), and y again; all else as
+	// SwiGLUGrad. With s = gelu(x)/x, gelu'(x) = s*(1 + x*(1-s)*2c*(1 + 3*0.044715*x²)).
+	GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
 	// that no [R,V] matrix is kept:

@@ -39,6 +39,21 @@ func (p Pack) Segment(s int) Segment {
 	return g
 }
 
+// Pairs is the pairs of a query and a key that it sees, for one head, with a window as in
+// AttnShape.
+func (p Pack) Pairs(window int) (n float64) {
+	triangle := func(l float64) float64 { return l * (l + 1) / 2 }
+	for s := range p.Segments() {
+		g := p.Segment(s)
+		before, l := float64(g.Before), float64(g.Len)
+		n += triangle(l) + l*before
+		if w := float64(window); w > 0 { // less what lies before the windows
+			n -= triangle(max(0, before+l-w)) - triangle(max(0, before-w))
+		}
+	}
+	return n
+}
+
 // Check panics, in the name of the operation op, unless p lays out N tokens.
 func (p Pack) Check(op string, N int) {
 	if len(p.Start) == 0 && N == 0 {

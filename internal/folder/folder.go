@@ -6,7 +6,9 @@
 // One exception makes the cache of Hugging Face usable as it lies. In it a model's
 // folder, models--NAME/snapshots/REVISION, consists of links to
 // models--NAME/blobs. For a folder of this shape, or inside one, the border is
-// models--NAME (or datasets--NAME), which holds only files of that model.
+// models--NAME (or datasets--NAME), which holds only files of that model. One more link is
+// followed: models--NAME/blobs/ETAG to blobs/XX/HASH beside models--NAME, where
+// huggingface_hub keeps contents that several repositories have, under their hashes.
 package folder
 
 import (
@@ -16,6 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -29,6 +32,7 @@ type Folder struct {
 	path  string // as the caller gave it, for messages
 	root  *os.Root
 	below string // the folder within root
+	hub   string // the cache that root is a repository of; "" for any other folder
 }
 
 // Open opens a folder. The path itself is the user's own word: it may be, or pass
@@ -44,7 +48,7 @@ func Open(path string) (*Folder, error) {
 	}
 	if abs, err := filepath.Abs(real); err == nil {
 		if b, rel, ok := cached(abs); ok {
-			border, f.below = b, rel
+			border, f.below, f.hub = b, rel, filepath.Dir(b)
 		}
 	}
 	root, err := os.OpenRoot(border)
@@ -82,6 +86,9 @@ func (f *Folder) Open(name string) (*os.File, error) {
 	// Stat comes first because opening a FIFO waits for a writer.
 	info, err := f.root.Stat(inside)
 	if err != nil {
+		if file := f.shared(inside); file != nil {
+			return file, nil
+		}
 		if link, lerr := f.root.Lstat(inside); lerr == nil && link.Mode()&fs.ModeSymlink != 0 {
 			return nil, fmt.Errorf("%s: %w", path, errLeaves)
 		}
@@ -95,6 +102,53 @@ func (f *Folder) Open(name string) (*os.File, error) {
 		return nil, reason(path, err)
 	}
 	return file, nil
+}
+
+// sharedBlob is what models--NAME/blobs/ETAG links to where the content is shared.
+var sharedBlob = regexp.MustCompile(`^\.\./\.\./blobs/([0-9a-f]{2})/([0-9a-f]{64})$`)
+
+// The file that marks the folder of shared contents, and its text.
+const (
+	sharedMarker  = "blobs/.huggingface-shared-blobs"
+	sharedVersion = "1\n"
+)
+
+// shared opens a file of a snapshot whose content is shared by several repositories; nil
+// where it is none. Every step is a link of exactly the form that huggingface_hub makes,
+// and the last one leads to a regular file.
+func (f *Folder) shared(inside string) *os.File {
+	if f.hub == "" {
+		return nil
+	}
+	to, err := f.root.Readlink(inside)
+	blob := filepath.ToSlash(filepath.Join(filepath.Dir(inside), to))
+	if err != nil || filepath.IsAbs(to) || !strings.HasPrefix(blob, "blobs/") || strings.Count(blob, "/") != 1 {
+		return nil
+	}
+	to, err = f.root.Readlink(blob)
+	m := sharedBlob.FindStringSubmatch(filepath.ToSlash(to))
+	if err != nil || m == nil || !strings.HasPrefix(m[2], m[1]) {
+		return nil
+	}
+	hub, err := os.OpenRoot(f.hub)
+	if err != nil {
+		return nil
+	}
+	defer hub.Close() // the file stays open
+	target := "blobs/" + m[1] + "/" + m[2]
+	for _, name := range []string{sharedMarker, target} {
+		if info, err := hub.Lstat(name); err != nil || !info.Mode().IsRegular() {
+			return nil
+		}
+	}
+	if text, err := hub.ReadFile(sharedMarker); err != nil || string(text) != sharedVersion {
+		return nil
+	}
+	file, err := hub.Open(target)
+	if err != nil {
+		return nil
+	}
+	return file
 }
 
 // ReadFile reads a regular file of the folder of at most limit bytes.

@@ -38,6 +38,8 @@ func tree(t *testing.T, files map[string]string) string {
 // file is opened. A file that is opened is read, so one that got through is seen.
 func TestNoPathLeavesItsFolder(t *testing.T) {
 	const rev = "cache/models--a--b/snapshots/0123/"
+	hash := strings.Repeat("ab", 32)
+	const hub2 = "unmarked/models--a--b/snapshots/0123/"
 	dir := tree(t, map[string]string{
 		"outside": "secret",
 		"m/file":  "good", "m/sub/file": "good", "m/dots..": "good",
@@ -52,7 +54,15 @@ func TestNoPathLeavesItsFolder(t *testing.T) {
 		"cache/models--a--b/refs/0123/file":     "->../../blobs/aa",
 		"cache/datasets--x/snapshots/1/file":    "->../../blobs/aa",
 		"cache/datasets--x/blobs/aa":            "good",
-		"link":                                  "->" + strings.TrimSuffix(rev, "/"),
+		// contents that several repositories share
+		"cache/blobs/.huggingface-shared-blobs": "1\n", "cache/blobs/ab/" + hash: "good", "cache/blobs/ab/linked": "->../../../outside", "cache/blobs/ab/" + hash[:62] + "00": "->" + hash,
+		rev + "shared": "->../../blobs/s1", "cache/models--a--b/blobs/s1": "->../../blobs/ab/" + hash,
+		rev + "nohash": "->../../blobs/s2", "cache/models--a--b/blobs/s2": "->../../blobs/ab/linked",
+		rev + "notfile": "->../../blobs/s3", "cache/models--a--b/blobs/s3": "->../../blobs/ab/" + hash[:62] + "00",
+		rev + "other2": "->../../blobs/s4", "cache/models--a--b/blobs/s4": "->../../models--c--d/blobs/bb",
+		rev + "deep": "->../../blobs/s5", "cache/models--a--b/blobs/s5": "->../../blobs/ab/../../../outside",
+		hub2 + "shared": "->../../blobs/s1", "unmarked/models--a--b/blobs/s1": "->../../blobs/ab/" + hash, "unmarked/blobs/ab/" + hash: "secret",
+		"link": "->" + strings.TrimSuffix(rev, "/"),
 	})
 	refused, read := 0, 0
 	for _, c := range []struct{ folder, name, want string }{
@@ -66,6 +76,8 @@ func TestNoPathLeavesItsFolder(t *testing.T) {
 		{strings.TrimSuffix(rev, "/"), "config.json", ""}, {rev + "data", "part", ""}, {rev + ".", "data/part", ""}, {"link", "config.json", ""},
 		{rev, "other", "a symbolic link out of the folder"}, {rev, "out", "a symbolic link out of the folder"}, {rev, "far", "a symbolic link out of the folder"}, {rev, "../../blobs/aa", "not a name inside"},
 		{"cache/datasets--x/snapshots/1", "file", ""},
+		{rev, "shared", ""}, {"link", "shared", ""}, {rev, "nohash", "a symbolic link out of the folder"}, {rev, "notfile", "a symbolic link out of the folder"},
+		{rev, "other2", "a symbolic link out of the folder"}, {rev, "deep", "a symbolic link out of the folder"}, {hub2, "shared", "a symbolic link out of the folder"},
 		{"cache/plain--a--b/snapshots/0123", "file", "a symbolic link out of the folder"}, {"cache/models--a--b/refs/0123", "file", "a symbolic link out of the folder"},
 	} {
 		f, err := Open(filepath.Join(dir, filepath.FromSlash(c.folder)))

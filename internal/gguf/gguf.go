@@ -1,15 +1,21 @@
-// Package gguf writes the file format of llama.cpp: version 3 of GGUF, little-endian.
-// It knows the layout of the file and of the tensor types, and no model.
+// Package gguf reads and writes the file format of llama.cpp, GGUF: versions 2 and 3 are
+// read, 3 is written, little-endian. It knows the layout of the file and of the tensor
+// types, and no model.
+//
+//	gguf.go     the format, and its writer
+//	read.go     the reader: header, values, tensors
+//	types.go    the types of tensors
+//	decode.go   quantised blocks to float32
 //
 // A file is a header, key/value pairs, a list of tensors and their bytes. The format
 // is described in docs/gguf.md of the ggml repository (github.com/ggml-org/ggml), the
-// types in ggml.h there. As far as it is written here:
+// types in ggml.h there. In short:
 //
-//	uint32 magic "GGUF", uint32 version 3, uint64 tensors, uint64 pairs
+//	uint32 magic "GGUF", uint32 version, uint64 tensors, uint64 pairs
 //	each pair: string key, uint32 type, value
 //	each tensor: string name, uint32 dimensions, uint64 each, uint32 type, uint64 offset
-//	zeros up to a multiple of 32, from where the offsets count
-//	the tensors' bytes, each padded with zeros to a multiple of 32
+//	zeros up to a multiple of 32 (or of the key general.alignment), from where the offsets count
+//	the tensors' bytes, each padded with zeros to such a multiple
 //
 // A string is its length as uint64 and its bytes; an array is uint32 type of the
 // elements, uint64 length, elements. Dimensions are listed from the one whose
@@ -26,40 +32,6 @@ import (
 
 	"gad/internal/safetensors"
 )
-
-// Type is how the elements of a tensor are stored.
-type Type uint32
-
-// The types that can be written, by ggml's numbers.
-const (
-	F32  Type = 0
-	F16  Type = 1
-	Q8_0 Type = 8 // blocks of 32 elements: a scale in binary16, and 32 signed bytes
-	BF16 Type = 30
-)
-
-// Block is the number of elements that a type stores together: a row must be a multiple of it.
-func (t Type) Block() int {
-	if t == Q8_0 {
-		return blockElems
-	}
-	return 1
-}
-
-// String is the name of the type as llama.cpp prints it.
-func (t Type) String() string {
-	switch t {
-	case F32:
-		return "f32"
-	case F16:
-		return "f16"
-	case Q8_0:
-		return "q8_0"
-	case BF16:
-		return "bf16"
-	}
-	return fmt.Sprintf("type %d", uint32(t))
-}
 
 const (
 	magic      = "GGUF"
@@ -100,14 +72,8 @@ func (t Tensor) Len() int {
 
 // bytes is the size of the tensor's data.
 func (t Tensor) bytes() int64 {
-	n := int64(t.Len())
-	switch t.Type {
-	case F32:
-		return 4 * n
-	case Q8_0:
-		return n / blockElems * blockBytes
-	}
-	return 2 * n
+	l := layouts[t.Type]
+	return int64(t.Len()) / int64(l.elems) * int64(l.bytes)
 }
 
 // File is the content of a file.
@@ -317,6 +283,8 @@ const (
 	typeString  = 8
 	typeArray   = 9
 	typeUint64  = 10
+	typeInt64   = 11
+	typeFloat64 = 12
 )
 
 func appendValue(b []byte, value any) ([]byte, error) {

@@ -162,7 +162,7 @@ func TestRefused(t *testing.T) {
 		{one(BF16, math.MaxFloat32), `gguf: tensor "w": element 1 is 3.4028235e+38, too large for bf16: use f32`},
 		{one(Q8_0, -127*65520), `gguf: tensor "w": element 1 is -8.32104e+06, too large for q8_0: use bf16`},
 		{one(Q8_0, nan), `gguf: tensor "w": element 1 is NaN: not finite: use an earlier checkpoint`},
-		{one(Type(2), 0), `gguf: tensor "w": type 2: cannot be written: use f32, f16, bf16 or q8_0`},
+		{one(Type(2), 0), `gguf: tensor "w": q4_0: cannot be written: use f32, f16, bf16 or q8_0`},
 		{File{Tensors: []Tensor{{Name: "w", Type: Q8_0, Shape: []int{2, 48}}}}, `gguf: tensor "w": rows of 48 elements: q8_0 needs a multiple of 32`},
 		{File{Tensors: []Tensor{{Name: "w", Type: F32, Shape: []int{1 << 40, 1 << 40}}}}, `gguf: tensor "w": shape [1099511627776 1099511627776]: a dimension is below 1, or the size overflows`},
 		{File{Tensors: []Tensor{{Name: "w", Type: F32}}}, `gguf: tensor "w": 0 dimensions: expected 1 to 4`},

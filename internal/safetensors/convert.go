@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime/debug"
+
+	"gad/internal/folder"
 )
 
 // Float32 widens the tensor into dst, element by element in row-major order.
@@ -27,17 +28,11 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 	if len(t.Data) != width*len(dst) {
 		return fmt.Errorf("%v has %d elements, the destination %d", t.Shape, len(t.Data)/width, len(dst))
 	}
-	// A page that has gone from the file would end the program: make it a panic
-	// of this goroutine, and that an error.
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			if _, fault := r.(interface{ Addr() uintptr }); !fault {
-				panic(r)
-			}
-			err = fmt.Errorf("its file was cut short while it was read")
-		}
-	}()
+	return folder.Guard(func() error { t.widen(dst); return nil })
+}
+
+// widen is Float32 of a type and a size that fit.
+func (t *Tensor) widen(dst []float32) {
 	d := t.Data
 	switch t.DType {
 	case F32: // two at a time, and slices that are cut: the loops then check no index
@@ -62,7 +57,7 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 		}
 	case F16:
 		for i := range dst {
-			dst[i] = fromHalf(binary.LittleEndian.Uint16(d[2*i : 2*i+2]))
+			dst[i] = FromHalf(binary.LittleEndian.Uint16(d[2*i : 2*i+2]))
 		}
 	case U8:
 		for i := range dst {
@@ -73,11 +68,10 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 			dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(d[8*i : 8*i+8])))
 		}
 	}
-	return nil
 }
 
-// fromHalf widens an IEEE 754 binary16. All of them are float32 values.
-func fromHalf(h uint16) float32 {
+// FromHalf widens an IEEE 754 binary16. All of them are float32 values.
+func FromHalf(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
 	switch exp {

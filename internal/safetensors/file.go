@@ -97,7 +97,7 @@ func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	all, unmap, err := mmap(f, int(size))
+	all, unmap, err := folder.Map(f, int(size))
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("map: %w", err)
 	}

@@ -136,7 +136,7 @@ func TestRoundingIsTorchs(t *testing.T) {
 		round func(float32) float32
 	}{
 		{"round.bf16", BF16, func(v float32) float32 { return math.Float32frombits(uint32(toBF16(v)) << 16) }},
-		{"round.f16", F16, func(v float32) float32 { return fromHalf(toHalf(v)) }},
+		{"round.f16", F16, func(v float32) float32 { return FromHalf(toHalf(v)) }},
 	} {
 		ref := mustTensor(t, f, c.name)
 		var out bytes.Buffer
@@ -180,7 +180,7 @@ func TestHalfExhaustive(t *testing.T) {
 	}
 	for i := range 1 << 16 {
 		h := uint16(i)
-		f := fromHalf(h)
+		f := FromHalf(h)
 		switch {
 		case h&0x7fff > 0x7c00:
 			if f == f || toHalf(f)&0x7fff <= 0x7c00 || toHalf(f)&0x200 == 0 {

@@ -35,6 +35,8 @@ func (osFS) MkdirAll(path string) error                 { return os.MkdirAll(pat
 func (osFS) Rename(from, to string) error               { return os.Rename(from, to) }
 func (osFS) Remove(path string) error                   { return os.Remove(path) }
 func (osFS) RemoveAll(path string) error                { return os.RemoveAll(path) }
+func (osFS) Symlink(target, path string) error          { return os.Symlink(target, path) }
+func (osFS) Readlink(path string) (string, error)       { return os.Readlink(path) }
 func (osFS) Stat(path string) (fs.FileInfo, error)      { return os.Stat(path) }
 func (osFS) ReadDir(path string) ([]fs.DirEntry, error) { return os.ReadDir(path) }
 func (osFS) ReadFile(path string) ([]byte, error)       { return os.ReadFile(path) }

@@ -65,6 +65,14 @@ type FS interface {
 	// RemoveAll removes path and what is below it; a missing path is no error.
 	RemoveAll(path string) error
 
+	// Symlink creates a symbolic link at path to target, which is taken as it is: a
+	// relative one counts from the folder of path. It fails if path is there already.
+	// Some systems have no links, or allow them to administrators only.
+	Symlink(target, path string) error
+
+	// Readlink returns what a symbolic link holds; it fails if path is none.
+	Readlink(path string) (string, error)
+
 	// Stat describes a path, through symbolic links.
 	Stat(path string) (fs.FileInfo, error)
 

@@ -147,6 +147,28 @@ func TestConformance(t *testing.T) {
 			if got := strings.Join(names, " "); got != "ctrue false dtrue false ffalse true" {
 				t.Errorf("ReadDir: %s", got)
 			}
+			want("Symlink", fsys.Symlink(filepath.Join("..", "d", "b"), at("c", "link")), nil)
+			want("Symlink over what is there", fsys.Symlink("x", at("f")), fs.ErrExist)
+			if to, err := fsys.Readlink(at("c", "link")); err != nil || to != filepath.Join("..", "d", "b") {
+				t.Errorf("Readlink: %q %v", to, err)
+			}
+			if _, err := fsys.Readlink(at("f")); err == nil {
+				t.Error("Readlink of a file passed")
+			}
+			if got := read(t, fsys, at("c", "link", "h")); got != "h" {
+				t.Errorf("through a link: %q", got)
+			}
+			if info, err := fsys.Stat(at("c", "link")); err != nil || !info.IsDir() {
+				t.Errorf("Stat through a link: %v", err)
+			}
+			if list, err := fsys.ReadDir(at("c")); err != nil || len(list) != 1 || list[0].Type() != fs.ModeSymlink {
+				t.Errorf("ReadDir of a link: %v %v", list, err)
+			}
+			want("Symlink to nothing", fsys.Symlink("nothing", at("c", "broken")), nil)
+			_, err = fsys.Stat(at("c", "broken"))
+			want("Stat of a broken link", err, fs.ErrNotExist)
+			want("Rename over a link", fsys.Rename(at("c", "broken"), at("c", "link")), nil)
+			want("Remove of a link", fsys.Remove(at("c", "link")), nil)
 			want("SyncDir", fsys.SyncDir(at("d")), nil)
 			want("RemoveAll", fsys.RemoveAll(at("d")), nil)
 			want("Remove", fsys.Remove(at("c")), nil)

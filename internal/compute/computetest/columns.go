@@ -13,7 +13,7 @@ import (
 var columns = map[string]func(s *suite){
 	"columns/RMSNorm": (*suite).normOfColumns, "columns/Linear": (*suite).linearOfColumns, "columns/Linears": (*suite).stack,
 	"columns/Rope": (*suite).ropeOfColumns, "columns/RopeCache": (*suite).cacheOfColumns,
-	"columns/Attention": (*suite).attentionOfColumns, "columns/AttentionDecode": (*suite).decodeOfColumns, "columns/SwiGLU": (*suite).swigluOfColumns,
+	"columns/Attention": (*suite).attentionOfColumns, "columns/AttentionDecode": (*suite).decodeOfColumns, "columns/SwiGLU": (*suite).swigluOfColumns, "columns/GeGLU": (*suite).gegluOfColumns,
 }
 
 // gaps are how many columns a matrix has before and behind those of a case: none, such that
@@ -397,9 +397,14 @@ func (s *suite) decodeOfColumns() {
 	})
 }
 
-// swigluOfColumns: gate and up in one matrix, and their gradients in another, where dy may be
-// what dgate will be.
 func (s *suite) swigluOfColumns() {
+	s.gatedOfColumns(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad)
+}
+func (s *suite) gegluOfColumns() { s.gatedOfColumns(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
+
+// gatedOfColumns: gate and up in one matrix, and their gradients in another, where dy may be
+// what dgate will be.
+func (s *suite) gatedOfColumns(op glu, grad gluGrad) {
 	s.eachGap(func(gap [2]int) {
 		for _, F := range []int{1, 8, 33, 200} {
 			for _, N := range counts {
@@ -411,13 +416,13 @@ func (s *suite) swigluOfColumns() {
 					y, again, y2 := c.unset("y", N*F).narrow(), c.unset("y again", N*F).narrow(), c.unset("y without gaps", N*F).narrow()
 					dgate, dup := c.unset("dgate without gaps", N*F).narrow(), c.unset("dup without gaps", N*F).narrow()
 					c.run(func(s *side) {
-						s.b.SwiGLU(s.t(y), x.in(s, 0), x.in(s, 1))
+						op(s.b, s.t(y), x.in(s, 0), x.in(s, 1))
 						of := s.t(dy)
 						if inPlace {
 							of = dx.in(s, 0)
 						}
-						s.b.SwiGLUGrad(s.t(again), dx.in(s, 0), dx.in(s, 1), of, x.in(s, 0), x.in(s, 1))
-						s.b.SwiGLUGrad(s.t(y2), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
+						grad(s.b, s.t(again), dx.in(s, 0), dx.in(s, 1), of, x.in(s, 0), x.in(s, 1))
+						grad(s.b, s.t(y2), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
 					})
 					c.kept(x, dx)
 					s.equal(c.name+": y again", again.out, y.out)

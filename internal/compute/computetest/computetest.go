@@ -25,7 +25,7 @@ var ops = map[string]func(s *suite){
 	"Linear": (*suite).linear, "LinearAdd": (*suite).linearAdd, "Linears": (*suite).linears, "LinearsGrad": (*suite).linearsGrad, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
 	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
 	"CacheWrite": (*suite).cacheWrite, "RopeCache": (*suite).ropeCache, "AttentionDecode": (*suite).attentionDecode,
-	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad,
+	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad, "GeGLU": (*suite).geglu, "GeGLUGrad": (*suite).gegluGrad,
 	"LogProb": (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
 	"Score": (*suite).score, "ScoreGrad": (*suite).scoreGrad,
 	"SumSquares": (*suite).sumSquares, "AdamW": (*suite).adamW,
@@ -352,6 +352,11 @@ func (s *suite) add() {
 		y, x := c.random("y", n).in(class), c.random("x", n).in(class)
 		c.run(func(s *side) { s.b.Add(s.t(y), s.t(x)) })
 	})
+	for _, n := range lengths {
+		c := s.sample("narrow to wide n=%d", n)
+		y, x := c.random("y", n).exact(), c.random("x", n).narrow()
+		c.run(func(s *side) { s.b.Add(s.t(y), s.t(x)) })
+	}
 }
 
 func (s *suite) scale() {
@@ -418,6 +423,7 @@ func (s *suite) rmsNorm() {
 				class, inPlace := compute.Class(mode&1), mode&2 > 0
 				c := s.sample("%v N=%d D=%d in place=%v", class, N, D, inPlace)
 				x, w, rstd := c.random("x", N*D).in(class), c.param("w", 1, D, false), c.unset("rstd", N).exact()
+				w.offset = float32(N % 2)
 				y := x
 				if !inPlace {
 					y = c.unset("y", N*D).narrow()
@@ -495,6 +501,7 @@ func (s *suite) rmsNormGrad() {
 					c.floor = 100 // and leave nothing, of terms as large as rstd
 				}
 				x, w := c.random("x", N*D).in(class), c.param("w", 1, D, grad)
+				w.offset = float32(N % 2)
 				dy, y, rstd := c.random("dy", N*D).narrow(), c.unset("y", N*D).narrow(), c.unset("rstd", N).exact()
 				dx := dy
 				if !inPlace {
@@ -763,27 +770,26 @@ var heads = []compute.AttnShape{
 	{H: 1, K: 1, E: 2}, {H: 2, K: 1, E: 16}, {H: 4, K: 2, E: 33}, {H: 3, K: 3, E: 32}, {H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64}, {H: 2, K: 1, E: 128},
 }
 
+// windows are lengths of a window to try: none, one token, less than a tile, more than one,
+// and more than most packs have, which is none too.
+func (s *suite) windows(a compute.AttnShape) []int {
+	switch {
+	case a.E == 8 && s.Slow:
+		return []int{0, 6, 40}
+	case a.E == 64 && s.Slow:
+		return []int{0, 40}
+	case a.E == 8 || a.E == 64 || a.E == 128 && !s.Slow:
+		return []int{0, 1, 6, 40, 100}
+	}
+	return []int{0}
+}
+
 func (s *suite) attention() {
 	for _, a := range heads {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
-		for _, p := range packs {
-			N := int(p.Start[p.Segments()])
-			c := s.sample("H=%d K=%d E=%d pack=%v", a.H, a.K, a.E, p)
-			q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
-			o, lse := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact()
-			c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p) })
-			if p.Segments() < 2 {
-				continue
-			}
-			// Each sequence by itself, its beginning included: the same bits.
-			for n := range p.Segments() {
-				rows := apart(p, n)
-				part := func(v *value, width int) compute.Tensor { return s.narrow(pick(v.data, rows, width)) }
-				os, ls := s.empty(compute.Narrow, len(rows)*a.H*a.E), s.empty(compute.Wide, len(rows)*a.H)
-				s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a, compute.Pack{Start: []int32{0, int32(len(rows))}})
-				what := fmt.Sprintf("%s: segment %d by itself", c.name, n)
-				s.equal(what+": o", download(s.t, s.dev, os), pick(o.out, rows, a.H*a.E))
-				s.equal(what+": lse", download(s.t, s.dev, ls), pick(lse.out, rows, a.H))
+		for _, a.Window = range s.windows(a) {
+			for _, p := range packs {
+				s.attentionOf(a, p)
 			}
 		}
 	}
@@ -800,20 +806,43 @@ func (s *suite) attention() {
 	})
 }
 
+func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
+	N := int(p.Start[p.Segments()])
+	c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
+	q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
+	o, lse := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact()
+	c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p) })
+	if p.Segments() < 2 {
+		return
+	}
+	// Each sequence by itself, its beginning included: the same bits.
+	for n := range p.Segments() {
+		rows := apart(p, n)
+		part := func(v *value, width int) compute.Tensor { return s.narrow(pick(v.data, rows, width)) }
+		os, ls := s.empty(compute.Narrow, len(rows)*a.H*a.E), s.empty(compute.Wide, len(rows)*a.H)
+		s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a, compute.Pack{Start: []int32{0, int32(len(rows))}})
+		what := fmt.Sprintf("%s: segment %d by itself", c.name, n)
+		s.equal(what+": o", download(s.t, s.dev, os), pick(o.out, rows, a.H*a.E))
+		s.equal(what+": lse", download(s.t, s.dev, ls), pick(lse.out, rows, a.H))
+	}
+}
+
 func (s *suite) attentionGrad() {
 	for _, a := range heads {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
-		for _, p := range packs {
-			N := int(p.Start[p.Segments()])
-			c := s.sample("H=%d K=%d E=%d pack=%v", a.H, a.K, a.E, p)
-			c.floor = max(1, math.Sqrt(float64(a.E))/4) // of one key, the gradients of q and k are 0: the difference of two sums over E
-			q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
-			o, lse, do := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*a.H*a.E).narrow()
-			dq, dk, dv := c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(), c.unset("dv", N*a.K*a.E).narrow()
-			c.run(func(s *side) {
-				s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
-				s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
-			})
+		for _, a.Window = range s.windows(a) {
+			for _, p := range packs {
+				N := int(p.Start[p.Segments()])
+				c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
+				c.floor = max(1, math.Sqrt(float64(a.E))/4) // of one key, the gradients of q and k are 0: the difference of two sums over E
+				q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
+				o, lse, do := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*a.H*a.E).narrow()
+				dq, dk, dv := c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(), c.unset("dv", N*a.K*a.E).narrow()
+				c.run(func(s *side) {
+					s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
+					s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
+				})
+			}
 		}
 	}
 }
@@ -859,104 +888,132 @@ func (s *suite) ropeCache() {
 func (s *suite) attentionDecode() {
 	for _, a := range heads {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
-		for _, P := range []int{1, 5, 16, 32} {
-			QW, KW := a.H*a.E, a.K*a.E
-			shared := 2 * P // prompt tokens
-			ends := []int{shared + 1, shared + P, shared + 2*P + 1, shared + 50}
-			start := []int32{0}
-			var q, k, v []float32
-			promptQ, promptK, promptV := s.normal(shared*QW), s.normal(shared*KW), s.normal(shared*KW)
-			for _, n := range ends {
-				q = append(append(q, promptQ...), s.normal((n-shared)*QW)...)
-				k = append(append(k, promptK...), s.normal((n-shared)*KW)...)
-				v = append(append(v, promptV...), s.normal((n-shared)*KW)...)
-				start = append(start, start[len(start)-1]+int32(n))
-			}
-			N := int(start[len(start)-1])
-			o, lse := s.empty(compute.Narrow, N*QW), s.empty(compute.Wide, N*a.H)
-			kt, vt := s.narrow(k), s.narrow(v)
-			s.dev.Attention(o, lse, s.narrow(q), kt, vt, a, compute.Pack{Start: start})
-			all := download(s.t, s.dev, o)
-
-			// Pages in a scrambled order; what no row wrote is NaN.
-			pages := compute.Pages{PageTokens: P}
-			var free []int32
-			total := 2
-			for _, n := range ends {
-				total += (n-shared+P-1)/P + 1
-			}
-			free = s.perm(total, total)
-			prompt := free[:2]
-			free = free[2:]
-			var slots []int32
-			for _, n := range ends {
-				own := (n - shared + P - 1) / P
-				table := append(slices.Clone(prompt), free[:own]...)
-				free = free[own:]
-				pages.Table, pages.Len = append(pages.Table, table), append(pages.Len, int32(n))
-				for j := range n {
-					slots = append(slots, table[j/P]*int32(P)+int32(j%P))
-				}
-			}
-			nan := make([]float32, total*P*KW)
-			for i := range nan {
-				nan[i] = float32(math.NaN())
-			}
-			kc, vc := s.narrow(nan), s.narrow(nan)
-			// Sequence by sequence: they write the prompt's slots with equal values.
-			for i := range ends {
-				lo, hi := int(start[i]), int(start[i+1])
-				s.dev.CacheWrite(kc, kt.Slice(lo*KW, hi*KW), KW, slots[lo:hi])
-				s.dev.CacheWrite(vc, vt.Slice(lo*KW, hi*KW), KW, slots[lo:hi])
-			}
-			for _, back := range []int{0, 1} { // the last query, and the one before
-				var last, want []float32
-				for i, n := range ends {
-					at := int(start[i]) + n - 1 - back
-					last = append(last, q[at*QW:(at+1)*QW]...)
-					want = append(want, all[at*QW:(at+1)*QW]...)
-					pages.Len[i] = int32(n - back)
-				}
-				qr, or := s.narrow(last), s.empty(compute.Narrow, len(last))
-				s.dev.AttentionDecode(or, qr, kc, vc, a, pages)
-				got := download(s.t, s.dev, or)
-				s.alone(fmt.Sprintf("H=%d K=%d E=%d page=%d back=%d: decode and attention", a.H, a.K, a.E, P, back), got, want)
-				s.record("decode", got)
-				one := s.empty(compute.Narrow, QW)
-				s.dev.AttentionDecode(one, qr.Slice(2*QW, 3*QW), kc, vc, a, compute.Pages{PageTokens: P, Table: pages.Table[2:3], Len: pages.Len[2:3]})
-				s.equal("a row by itself", download(s.t, s.dev, one), got[2*QW:3*QW])
+		for _, a.Window = range s.windows(a) {
+			for _, P := range []int{1, 5, 16, 32} {
+				s.decodeOf(a, P)
 			}
 		}
 	}
 	a := compute.AttnShape{H: 6, K: 2, E: 10, Scale: 0.3}
-	c := s.sample("against the reference")
-	q, o, k, v := c.random("q", 3*60).narrow(), c.unset("o", 3*60).narrow(), c.random("k", 12*4*20).narrow(), c.random("v", 12*4*20).narrow()
-	pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}}, Len: []int32{7, 13, 1}}
-	c.run(func(s *side) { s.b.AttentionDecode(s.t(o), s.t(q), s.t(k), s.t(v), a, pages) })
+	for _, a.Window = range []int{0, 1, 5, 9} {
+		c := s.sample("against the reference, window=%d", a.Window)
+		q, o, k, v := c.random("q", 3*60).narrow(), c.unset("o", 3*60).narrow(), c.random("k", 12*4*20).narrow(), c.random("v", 12*4*20).narrow()
+		pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}}, Len: []int32{7, 13, 1}}
+		c.run(func(s *side) { s.b.AttentionDecode(s.t(o), s.t(q), s.t(k), s.t(v), a, pages) })
+	}
 }
 
+func (s *suite) decodeOf(a compute.AttnShape, P int) {
+	QW, KW := a.H*a.E, a.K*a.E
+	shared := 2 * P // prompt tokens
+	ends := []int{shared + 1, shared + P, shared + 2*P + 1, shared + 50}
+	start := []int32{0}
+	var q, k, v []float32
+	promptQ, promptK, promptV := s.normal(shared*QW), s.normal(shared*KW), s.normal(shared*KW)
+	for _, n := range ends {
+		q = append(append(q, promptQ...), s.normal((n-shared)*QW)...)
+		k = append(append(k, promptK...), s.normal((n-shared)*KW)...)
+		v = append(append(v, promptV...), s.normal((n-shared)*KW)...)
+		start = append(start, start[len(start)-1]+int32(n))
+	}
+	N := int(start[len(start)-1])
+	o, lse := s.empty(compute.Narrow, N*QW), s.empty(compute.Wide, N*a.H)
+	kt, vt := s.narrow(k), s.narrow(v)
+	s.dev.Attention(o, lse, s.narrow(q), kt, vt, a, compute.Pack{Start: start})
+	all := download(s.t, s.dev, o)
+
+	// Pages in a scrambled order; what no row wrote is NaN.
+	pages := compute.Pages{PageTokens: P}
+	var free []int32
+	total := 2
+	for _, n := range ends {
+		total += (n-shared+P-1)/P + 1
+	}
+	free = s.perm(total, total)
+	prompt := free[:2]
+	free = free[2:]
+	var slots []int32
+	for _, n := range ends {
+		own := (n - shared + P - 1) / P
+		table := append(slices.Clone(prompt), free[:own]...)
+		free = free[own:]
+		pages.Table, pages.Len = append(pages.Table, table), append(pages.Len, int32(n))
+		for j := range n {
+			slots = append(slots, table[j/P]*int32(P)+int32(j%P))
+		}
+	}
+	nan := make([]float32, total*P*KW)
+	for i := range nan {
+		nan[i] = float32(math.NaN())
+	}
+	kc, vc := s.narrow(nan), s.narrow(nan)
+	// Sequence by sequence: they write the prompt's slots with equal values.
+	for i := range ends {
+		lo, hi := int(start[i]), int(start[i+1])
+		s.dev.CacheWrite(kc, kt.Slice(lo*KW, hi*KW), KW, slots[lo:hi])
+		s.dev.CacheWrite(vc, vt.Slice(lo*KW, hi*KW), KW, slots[lo:hi])
+	}
+	for _, back := range []int{0, 1} { // the last query, and the one before
+		var last, want []float32
+		for i, n := range ends {
+			at := int(start[i]) + n - 1 - back
+			last = append(last, q[at*QW:(at+1)*QW]...)
+			want = append(want, all[at*QW:(at+1)*QW]...)
+			pages.Len[i] = int32(n - back)
+		}
+		qr, or := s.narrow(last), s.empty(compute.Narrow, len(last))
+		s.dev.AttentionDecode(or, qr, kc, vc, a, pages)
+		got := download(s.t, s.dev, or)
+		s.alone(fmt.Sprintf("H=%d K=%d E=%d window=%d page=%d back=%d: decode and attention", a.H, a.K, a.E, a.Window, P, back), got, want)
+		s.record("decode", got)
+		one := s.empty(compute.Narrow, QW)
+		s.dev.AttentionDecode(one, qr.Slice(2*QW, 3*QW), kc, vc, a, compute.Pages{PageTokens: P, Table: pages.Table[2:3], Len: pages.Len[2:3]})
+		s.equal("a row by itself", download(s.t, s.dev, one), got[2*QW:3*QW])
+	}
+}
+
+// glu is a gated activation of a backend, and gluGrad its gradient.
+type (
+	glu     func(b compute.Backend, y, gate, up compute.Tensor)
+	gluGrad func(b compute.Backend, y, dgate, dup, dy, gate, up compute.Tensor)
+)
+
 func (s *suite) swiglu() {
+	s.gated(compute.Backend.SwiGLU, func(x float64) float64 { return x / (1 + math.Exp(-x)) })
+}
+
+func (s *suite) geglu() {
+	s.gated(compute.Backend.GeGLU, func(x float64) float64 { // not by tanh, which is -1 too soon
+		return x / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+	})
+}
+
+func (s *suite) swigluGrad() { s.gatedGrad(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad) }
+func (s *suite) gegluGrad()  { s.gatedGrad(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
+
+// gated is the test of a gated activation by the function f.
+func (s *suite) gated(op glu, f func(x float64) float64) {
 	for _, n := range lengths {
 		c := s.sample("n=%d", n)
 		gate, up, y := c.random("gate", n).narrow(), c.random("up", n).narrow(), c.unset("y", n).narrow()
-		c.run(func(s *side) { s.b.SwiGLU(s.t(y), s.t(gate), s.t(up)) })
+		c.run(func(s *side) { op(s.b, s.t(y), s.t(gate), s.t(up)) })
 	}
 	extreme := []float32{0, -0.5, 10, -10, 40, -40, 87, -87, 88.5, -88.5, 100, -100, 1e4, -1e4, 1e-20, 3}
 	c := s.sample("extreme gates")
 	gate, up, y := c.value("gate", extreme).narrow(), c.random("up", 16).narrow(), c.unset("y", 16).narrow()
-	c.run(func(s *side) { s.b.SwiGLU(s.t(y), s.t(gate), s.t(up)) })
+	c.run(func(s *side) { op(s.b, s.t(y), s.t(gate), s.t(up)) })
 	for i, x := range y.out {
-		want := float64(extreme[i]) / (1 + math.Exp(-float64(extreme[i]))) * float64(up.data[i])
+		want := f(float64(extreme[i])) * float64(up.data[i])
 		if math.Abs(float64(x)-want) > s.loose()*math.Abs(want)+1e-36 {
 			s.t.Errorf("gate %v: %v, want %v", extreme[i], x, want)
 		}
 	}
-	s.rowsAlone("SwiGLU", 33, []int{33, 33}, []int{33}, [][]float32{s.normal(33 * 33), s.normal(33 * 33)}, true, func(in, out []compute.Tensor) {
-		s.dev.SwiGLU(out[0], in[0], in[1])
+	s.rowsAlone("gated activation", 33, []int{33, 33}, []int{33}, [][]float32{s.normal(33 * 33), s.normal(33 * 33)}, true, func(in, out []compute.Tensor) {
+		op(s.dev, out[0], in[0], in[1])
 	})
 }
 
-func (s *suite) swigluGrad() {
+func (s *suite) gatedGrad(op glu, grad gluGrad) {
 	for _, n := range lengths {
 		for _, inPlace := range []bool{false, true} {
 			c := s.sample("n=%d in place=%v", n, inPlace)
@@ -965,13 +1022,13 @@ func (s *suite) swigluGrad() {
 			if !inPlace {
 				dgate = c.unset("dgate", n).narrow()
 			}
-			c.run(func(s *side) { s.b.SwiGLUGrad(compute.Tensor{}, s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up)) })
-			// With the output again, which has SwiGLU's bits, the gradient keeps its own.
-			y, alone := c.unset("y", n).narrow(), c.unset("y by SwiGLU", n).narrow()
+			c.run(func(s *side) { grad(s.b, compute.Tensor{}, s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up)) })
+			// With the output again, which has its bits, the gradient keeps its own.
+			y, alone := c.unset("y", n).narrow(), c.unset("y by itself", n).narrow()
 			dgateOut, dupOut := dgate.out, dup.out
 			c.run(func(s *side) {
-				s.b.SwiGLUGrad(s.t(y), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
-				s.b.SwiGLU(s.t(alone), s.t(gate), s.t(up))
+				grad(s.b, s.t(y), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
+				op(s.b, s.t(alone), s.t(gate), s.t(up))
 			})
 			s.equal(c.name+": y again", y.out, alone.out)
 			s.equal(c.name+": dgate beside y", dgate.out, dgateOut)

@@ -103,6 +103,7 @@ func (s *suite) loose() float64 { return max(s.Tol, s.NarrowTol) }
 type param struct {
 	rows, cols int
 	decay      bool
+	offset     float32
 	w          *value
 	g, m, v    *value // nil: absent
 }
@@ -213,7 +214,7 @@ func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]c
 		blocks[v], s.tensors[v], before[v] = block, block.Slice(off, off+n), download(c.s.t, b, block)
 	}
 	for _, p := range c.params {
-		q := &compute.Param{Name: p.w.name, Shape: []int{p.rows, p.cols}, Rows: p.rows, Cols: p.cols, Decay: p.decay}
+		q := &compute.Param{Name: p.w.name, Shape: []int{p.rows, p.cols}, Rows: p.rows, Cols: p.cols, Decay: p.decay, Offset: p.offset}
 		q.W, q.G, q.M, q.V = s.t(p.w), s.t(p.g), s.t(p.m), s.t(p.v)
 		b.Refresh(q)
 		s.params[p] = q

@@ -229,16 +229,6 @@ func (b *Backend) Rope(xNHE compute.Tensor, _, _ int, pos []int32, _ compute.Ten
 	b.moves(2 * b.bytes(xNHE))
 }
 
-// pairs are the pairs of a query and a key that it sees, for one head.
-func pairs(p compute.Pack) (n float64) {
-	for s := range p.Segments() {
-		g := p.Segment(s)
-		l := float64(g.Len)
-		n += l*(l+1)/2 + l*float64(g.Before)
-	}
-	return n
-}
-
 // layout brings the pack and its tiles of queries; keys, unless 0, is the rows of a tile of
 // keys, which are the same list where they are as many and no segment has branches.
 func (b *Backend) layout(p compute.Pack, keys int) {
@@ -254,7 +244,7 @@ func (b *Backend) layout(p compute.Pack, keys int) {
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("Attention")
 	b.layout(p, 0)
-	b.queue(command{flops: 4 * pairs(p) * float64(a.H*a.E), rate: b.card.FLOPS * b.card.Forward,
+	b.queue(command{flops: 4 * p.Pairs(a.Window) * float64(a.H*a.E), rate: b.card.FLOPS * b.card.Forward,
 		bytes: b.bytes(oNHE) + b.bytes(lseNH) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)})
 }
 
@@ -268,7 +258,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	delta := b.bytes(lseNH)
 	b.moves(b.bytes(doNHE) + b.bytes(oNHE) + delta)
 	inputs := b.bytes(doNHE) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE) + 2*delta
-	n, he, rate := pairs(p), float64(a.H*a.E), b.card.FLOPS*b.card.Backward
+	n, he, rate := p.Pairs(a.Window), float64(a.H*a.E), b.card.FLOPS*b.card.Backward
 	b.queue(command{flops: 6 * n * he, rate: rate, bytes: inputs + b.bytes(dqNHE)})
 	longest := 0.0 // queries that see a tile's keys
 	for s := range p.Segments() {
@@ -311,7 +301,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.Att
 	b.begin("AttentionDecode")
 	kept, most, parts := 0.0, 0, 0.0
 	for r, n := range pages.Len {
-		kept += float64(n)
+		kept += float64(int(n) - a.First(int(n)))
 		most = max(most, len(pages.Table[r]))
 		parts += ceil(float64(n) / 512)
 	}
@@ -339,6 +329,18 @@ func (b *Backend) SwiGLU(yNF, _, _ compute.Tensor) {
 // SwiGLUGrad reads three and writes two, or three with y.
 func (b *Backend) SwiGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
 	b.begin("SwiGLUGrad")
+	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
+}
+
+// GeGLU moves what SwiGLU does.
+func (b *Backend) GeGLU(yNF, _, _ compute.Tensor) {
+	b.begin("GeGLU")
+	b.moves(3 * b.bytes(yNF))
+}
+
+// GeGLUGrad moves what SwiGLUGrad does.
+func (b *Backend) GeGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
+	b.begin("GeGLUGrad")
 	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
 }
 

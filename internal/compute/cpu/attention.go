@@ -202,28 +202,38 @@ func (b *Backend) attend(wk *worker, t int) {
 	for t := range tiles {
 		lo, hi := j.lo+n*t/tiles, j.lo+n*(t+1)/tiles
 		at := (j.First+lo)*H*E + j.head*E
-		if j.Before > 0 {
-			p := product{m: hi - lo, n: b.up(j.Before), k: E, a: a.q[at:], rs: H * E, cs: 1, c: s, ldc: ld}
-			p.columns(b.k, a.keys[j.before:]).all(b.k, wk)
+		before, from := b.visible(j, lo)
+		if before < j.Before {
+			p := product{m: hi - lo, n: b.up(j.Before) - before, k: E, a: a.q[at:], rs: H * E, cs: 1, c: s[before:], ldc: ld}
+			p.columns(b.k, a.keys[j.before+before*E:]).all(b.k, wk)
 		}
-		p := product{m: hi - lo, n: b.up(hi), k: E, a: a.q[at:], rs: H * E, cs: 1, c: s[j.Before:], ldc: ld}
-		p.columns(b.k, a.keys[j.at:]).all(b.k, wk)
+		p := product{m: hi - lo, n: b.up(hi) - from, k: E, a: a.q[at:], rs: H * E, cs: 1, c: s[j.Before+from:], ldc: ld}
+		p.columns(b.k, a.keys[j.at+from*E:]).all(b.k, wk)
 		for i := range hi - lo {
 			row, own := s[i*ld:i*ld+j.Before+hi], j.Before+lo+i+1
-			most, sum := b.softmax(row[:own], scale)
+			first := a.First(own)
+			most, sum := b.softmax(row[first:own], scale)
 			a.lse[(j.First+lo+i)*H+j.head], norm[i] = float32(float64(most)+math.Log(float64(sum))), 1/sum
 			clear(row[own:])
+			clear(row[:first])
 		}
-		if j.Before > 0 {
-			p = product{m: hi - lo, n: E, k: j.Before, a: s, rs: ld, cs: 1, c: a.o[at:], ldc: H * E}
-			p.panels(b.k, a.values[j.before:], j.Before).all(b.k, wk)
+		if before < j.Before {
+			p = product{m: hi - lo, n: E, k: j.Before - before, a: s[before:], rs: ld, cs: 1, c: a.o[at:], ldc: H * E}
+			p.panels(b.k, a.values[j.before+before*b.k.nr:], j.Before).all(b.k, wk)
 		}
-		p = product{m: hi - lo, n: E, k: hi, a: s[j.Before:], rs: ld, cs: 1, c: a.o[at:], ldc: H * E, acc: j.Before > 0}
-		p.panels(b.k, a.values[j.at:], j.Len).all(b.k, wk)
+		p = product{m: hi - lo, n: E, k: hi - from, a: s[j.Before+from:], rs: ld, cs: 1, c: a.o[at:], ldc: H * E, acc: before < j.Before}
+		p.panels(b.k, a.values[j.at+from*b.k.nr:], j.Len).all(b.k, wk)
 		for i := range hi - lo {
 			b.k.scale(a.o[at+i*H*E:at+i*H*E+E], norm[i])
 		}
 	}
+}
+
+// visible is where the keys begin that the queries from the lo-th of j's segment on see: in
+// the segment before, and in its own, both at the beginning of a panel.
+func (b *Backend) visible(j attnJob, lo int) (before, own int) {
+	first := b.attn.First(j.Before + lo + 1)
+	return min(first, j.Before) / b.k.nr * b.k.nr, max(0, first-j.Before) / b.k.nr * b.k.nr
 }
 
 // maxTile is the most rows that any variant's register tile has.
@@ -335,10 +345,11 @@ func (b *Backend) gradParts(j gradBlock) int  { return min(b.gradPanels(j), 2*b.
 
 // byKeysBefore takes the block j through the keys k0 to k1-1 of the segment that its own
 // follows, from the first of a panel on: scores s, their gradients ds, and what these add
-// to dv and dk. All queries see all of them. The next columns of s and ds may be another
-// worker's.
+// to dv and dk. Without a window all queries see all of them. The next columns of s and ds may
+// be another worker's.
 func (b *Backend) byKeysBefore(wk *worker, j gradBlock, k0, k1 int) {
-	k1 = min(k1, j.Before)
+	before, _ := b.visible(j.attnJob, j.lo)
+	k0, k1 = max(k0, before), min(k1, j.Before)
 	if k0 >= k1 {
 		return
 	}
@@ -350,8 +361,14 @@ func (b *Backend) byKeysBefore(wk *worker, j gradBlock, k0, k1 int) {
 		lo, hi := M*t/tiles, M*(t+1)/tiles
 		b.gradScores(wk, j, lo, hi, j.before, k0, k1-k0, k0)
 		for i := lo; i < hi; i++ {
-			n := (j.First+j.lo+i)*H + j.head
-			b.k.softGrad(j.s[i*ld+k0:i*ld+k1], j.ds[i*ld+k0:i*ld+k1], scale, a.lse[n], a.delta[n])
+			n, first := (j.First+j.lo+i)*H+j.head, min(k1, a.First(j.Before+j.lo+i+1))
+			if first > k0 {
+				clear(j.s[i*ld+k0 : i*ld+first])
+				clear(j.ds[i*ld+k0 : i*ld+first])
+			}
+			if first = max(first, k0); first < k1 {
+				b.k.softGrad(j.s[i*ld+first:i*ld+k1], j.ds[i*ld+first:i*ld+k1], scale, a.lse[n], a.delta[n])
+			}
 		}
 	}
 	for j0 := k0; j0 < k1; j0 += mr {
@@ -367,6 +384,8 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 	M, ld := j.hi-j.lo, b.ld(j.attnJob)
 	s, ds := j.s[j.Before:], j.ds[j.Before:]
 	tiles := (M + mr - 1) / mr
+	_, from := b.visible(j.attnJob, j.lo)
+	k0 = max(k0, from)
 	for t := range tiles {
 		lo, hi := M*t/tiles, M*(t+1)/tiles
 		n := min(k1, b.up(j.lo+hi)) - k0
@@ -376,8 +395,13 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 		b.gradScores(wk, j, lo, hi, j.at, k0, n, j.Before+k0)
 		for i := lo; i < hi; i++ {
 			own, n := j.lo+i+1, (j.First+j.lo+i)*H+j.head
-			if end := min(own, k1); end > k0 {
-				b.k.softGrad(s[i*ld+k0:i*ld+end], ds[i*ld+k0:i*ld+end], scale, a.lse[n], a.delta[n])
+			first := min(k1, a.First(j.Before+own)-j.Before)
+			if first > k0 {
+				clear(s[i*ld+k0 : i*ld+first])
+				clear(ds[i*ld+k0 : i*ld+first])
+			}
+			if first, end := max(first, k0), min(own, k1); end > first {
+				b.k.softGrad(s[i*ld+first:i*ld+end], ds[i*ld+first:i*ld+end], scale, a.lse[n], a.delta[n])
 			}
 			// Zeros as far as a tile that has the query's own key may reach.
 			if z0, z1 := max(own, k0), min(own+mr, k1); z1 > z0 {
@@ -422,12 +446,13 @@ func (b *Backend) byQueries(wk *worker, j gradBlock, t int) {
 	H, E, tiles := a.H, a.E, (M+mr-1)/mr
 	lo, hi := M*t/tiles, M*(t+1)/tiles
 	at := (j.First+j.lo+lo)*H*E + j.head*E
-	if j.Before > 0 {
-		p := product{m: hi - lo, n: E, k: j.Before, a: j.ds[lo*ld:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E}
-		p.panels(b.k, a.rows[j.before:], j.Before).all(b.k, wk)
+	before, from := b.visible(j.attnJob, j.lo+lo)
+	if before < j.Before {
+		p := product{m: hi - lo, n: E, k: j.Before - before, a: j.ds[lo*ld+before:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E}
+		p.panels(b.k, a.rows[j.before+before*b.k.nr:], j.Before).all(b.k, wk)
 	}
-	p := product{m: hi - lo, n: E, k: j.lo + hi, a: j.ds[lo*ld+j.Before:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E, acc: j.Before > 0}
-	p.panels(b.k, a.rows[j.at:], j.Len).all(b.k, wk)
+	p := product{m: hi - lo, n: E, k: j.lo + hi - from, a: j.ds[lo*ld+j.Before+from:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E, acc: before < j.Before}
+	p.panels(b.k, a.rows[j.at+from*b.k.nr:], j.Len).all(b.k, wk)
 }
 
 // blocks calls fn on the blocks of a family, in order, with the memory for one.
@@ -543,6 +568,10 @@ func (b *Backend) attendDecode(wk *worker, t int) {
 	for r := rows.r0; r < rows.r1; r++ {
 		copy(qM[(r-rows.r0)*G*E:], q[(r*H+g*G)*E:(r*H+g*G+G)*E])
 	}
+	begin := rows.longest // the first position that one of the rows sees
+	for r := rows.r0; r < rows.r1; r++ {
+		begin = min(begin, a.First(int(pages.Len[r])))
+	}
 	// scores are those of m queries from i on with the keys lo to hi-1.
 	scores := func(i, m int, table []int32, lo, hi int) {
 		for j := lo; j < hi; j += nr {
@@ -559,26 +588,28 @@ func (b *Backend) attendDecode(wk *worker, t int) {
 	sums := func(i, m int, table []int32, lo, hi int, o []float32) {
 		for j := lo; j < hi; {
 			off, n := run(table, j, hi)
-			p := product{m: m, n: E, k: n, a: s[i*ld+j:], rs: ld, cs: 1, c: o, ldc: E, acc: j > 0}
+			p := product{m: m, n: E, k: n, a: s[i*ld+j:], rs: ld, cs: 1, c: o, ldc: E, acc: j > begin}
 			p.rowMajor(b.k, v[off:], K*E)
 			p.near(b.k, wk)
 			j += n
 		}
 	}
-	scores(0, M, pages.Table[rows.r0], 0, rows.shared)
+	scores(0, M, pages.Table[rows.r0], begin, rows.shared)
 	for r := rows.r0; r < rows.r1; r++ {
 		i, length := (r-rows.r0)*G, int(pages.Len[r])
-		scores(i, G, pages.Table[r], rows.shared, length)
+		scores(i, G, pages.Table[r], max(begin, rows.shared), length)
+		first := a.First(length)
 		for h := i; h < i+G; h++ {
-			_, sum := b.softmax(s[h*ld:h*ld+length], scale)
+			_, sum := b.softmax(s[h*ld+first:h*ld+length], scale)
+			clear(s[h*ld+begin : h*ld+first])
 			norm[h] = 1 / sum
 		}
 	}
 	// The queries are done with: their place takes the outputs.
-	sums(0, M, pages.Table[rows.r0], 0, rows.shared, qM)
+	sums(0, M, pages.Table[rows.r0], begin, rows.shared, qM)
 	for r := rows.r0; r < rows.r1; r++ {
 		i, at := (r-rows.r0)*G, (r*H+g*G)*E
-		sums(i, G, pages.Table[r], rows.shared, int(pages.Len[r]), qM[i*E:])
+		sums(i, G, pages.Table[r], max(begin, rows.shared), int(pages.Len[r]), qM[i*E:])
 		copy(o[at:at+G*E], qM[i*E:])
 		for h := range G {
 			b.k.scale(o[at+h*E:at+h*E+E], norm[i+h])

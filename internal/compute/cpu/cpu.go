@@ -60,6 +60,7 @@ type Backend struct {
 
 	// Scratch of the operations, kept from call to call.
 	hRD, dhRD, zRV, packed []float32
+	shifted                []float32 // normWeights
 	a16, at16, b16, z16    []uint32  // packed operands
 	unpacked               []float32 // of a frozen matrix
 	unpacked16             []uint32
@@ -529,7 +530,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	D := w.Cols
 	N := rowsOf("RMSNorm", "x", xND, D)
 	b.y, b.rstd = f32("RMSNorm", "y", yND, N*D), f32("RMSNorm", "rstd", rstdN, N)
-	b.x, b.w = f32("RMSNorm", "x", xND, N*D), f32("RMSNorm", "W", w.W, D)
+	b.x, b.w = f32("RMSNorm", "x", xND, N*D), b.normWeights("RMSNorm", w)
 	b.D, b.eps = D, eps
 	b.eachRow(N, D, func(b *Backend, lo, hi int) {
 		D := b.D
@@ -542,6 +543,19 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	})
 }
 
+// normWeights is what RMSNorm multiplies by: w itself, or the sum with its offset.
+func (b *Backend) normWeights(op string, w *compute.Param) []float32 {
+	W := f32(op, "W", w.W, w.Cols)
+	if w.Offset == 0 {
+		return W
+	}
+	sum := b.grow(&b.shifted, len(W))
+	for i, x := range W {
+		sum[i] = w.Offset + x
+	}
+	return sum
+}
+
 // RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
 // because dx, here y, may lie over dy.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
@@ -549,7 +563,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 	N := rowsOf("RMSNormGrad", "x", xND, D)
 	b.y, b.dy = f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
 	b.x, b.rstd = f32("RMSNormGrad", "x", xND, N*D), f32("RMSNormGrad", "rstd", rstdN, N)
-	b.w, b.g = f32("RMSNormGrad", "W", w.W, D), opt("RMSNormGrad", "G", w.G, D)
+	b.w, b.g = b.normWeights("RMSNormGrad", w), opt("RMSNormGrad", "G", w.G, D)
 	b.N, b.D, b.acc = N, D, asInt(acc)
 	if b.g != nil {
 		b.eachSlab(D, func(b *Backend, lo, hi int) {
@@ -628,6 +642,68 @@ func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 		}
 		b.k.swigluGrad(b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.g[lo:hi], b.u[lo:hi])
 	})
+}
+
+// GeGLU gates up, here u, by gelu(gate), here g.
+func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
+	n := gateNF.Len()
+	b.y, b.g, b.u = f32("GeGLU", "y", yNF, n), f32("GeGLU", "gate", gateNF, n), f32("GeGLU", "up", upNF, n)
+	b.room(block)
+	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
+		lo, hi := t*block, min(len(b.y), (t+1)*block)
+		y, up := b.y[lo:hi], b.u[lo:hi]
+		for i, d := range b.gates(wk, b.g[lo:hi]) {
+			y[i] = b.g[lo+i] / d * up[i]
+		}
+	})
+}
+
+// GeGLUGrad is the gradient of GeGLU: y is that of gate, x that of up, and w GeGLU's output.
+// dgate may be dy, so an element is read before its places are written.
+func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	const op = "GeGLUGrad"
+	n := gateNF.Len()
+	b.y, b.x = f32(op, "dgate", dgateNF, n), f32(op, "dup", dupNF, n)
+	b.dy, b.g, b.u = f32(op, "dy", dyNF, n), f32(op, "gate", gateNF, n), f32(op, "up", upNF, n)
+	b.w = opt(op, "y", yNF, n)
+	b.room(block)
+	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
+		lo, hi := t*block, min(len(b.y), (t+1)*block)
+		dgate, dup, dy, up := b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.u[lo:hi]
+		for i, d := range b.gates(wk, b.g[lo:hi]) {
+			x, dyi := b.g[lo+i], dy[i]
+			if b.w != nil {
+				b.w[lo+i] = x / d * up[i]
+			}
+			s := 1 / d
+			if s == 0 { // far below zero gelu is flat; x² may be infinite there
+				dgate[i], dup[i] = 0, 0
+				continue
+			}
+			slope := 2 * tanhC * (1 + float32(3*tanhCube*x*x))
+			dgate[i], dup[i] = dyi*up[i]*(s*(1+float32(x*(1-s)*slope))), dyi*(x*s)
+		}
+	})
+}
+
+// The constants of GeGLU: sqrt(2/π), and the factor of the cube.
+const (
+	tanhC    = 0.7978845608028654
+	tanhCube = 0.044715
+)
+
+// gates are gate/gelu(gate) = 1 + exp(-2c*(x + 0.044715*x³)), in the worker's memory. The
+// exponentials are the variant's.
+func (b *Backend) gates(wk *worker, gate []float32) []float32 {
+	d := wk.buf[0][:len(gate)]
+	for i, x := range gate {
+		d[i] = -2 * tanhC * (x + float32(tanhCube*x*x*x))
+	}
+	b.k.expSum(d, 0)
+	for i := range d {
+		d[i]++
+	}
+	return d
 }
 
 // Score is the value head.

@@ -103,10 +103,11 @@ func (l *layout) keyParts(rows, K, group, most int) int {
 }
 
 // fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
-// the generic ones are needed. row are the distances of N rows: the fast kernels count the
-// elements between two rows of a pack in 32 bits.
+// the generic ones are needed: for windows too, whether or not a sequence is longer, because
+// a row's bits must not depend on what else is in the pack. row are the distances of N rows:
+// the fast kernels count the elements between two rows of a pack in 32 bits.
 func (b *Backend) fast(a compute.AttnShape, N int, row []int, ps ...driver.Ptr) int {
-	if b.narrow != bf16 || !(a.Scale > 0) {
+	if b.narrow != bf16 || !(a.Scale > 0) || a.Window > 0 {
 		return -1
 	}
 	for _, n := range row {
@@ -167,7 +168,7 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	}
 	b.launch(b.k.attnFwdAny[b.narrow], grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0},
 		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, whole(p.Segments()), whole(N), whole(a.H), whole(a.K), whole(a.E),
-		whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)))
+		whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)), whole(a.Window))
 }
 
 // AttentionGrad is the gradient of Attention, in three launches: the row sums of
@@ -189,7 +190,8 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		return
 	}
 	defer b.enter()()
-	l, w := b.layout(p), b.fast(a, N, row[:], dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
+	l := b.layout(p)
+	w := b.fast(a, N, row[:], dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
 	parts, rows := 1, [...]int{tileRows, tileRowsdKV}
 	if w >= 0 {
 		parts = l.keyParts(rows[w], a.K, a.H/a.K, int(b.parts/(8*int64(nk))))
@@ -221,9 +223,9 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	perQuery, perKey := grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0}, grid{blocks(N*a.K, genericHeads), 1, 1, attnThreads, 0}
 	b.launch(b.k.attnDeltaAny[b.narrow], perQuery, at(delta), at(do.p), at(o.p), n, H, E)
 	b.launch(b.k.attnDQAny[b.narrow], perQuery,
-		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale)
+		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale, whole(a.Window))
 	b.launch(b.k.attnDKVAny[b.narrow], perKey,
-		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale)
+		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale, whole(a.Window))
 }
 
 // AttentionDecode is attention of one query a row over paged caches. The page
@@ -272,8 +274,8 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 			b.launch(b.k.decode[fast], g, at(o.from(from)), at(part), at(done), query, at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, whole(row), scale)
 			continue
 		}
-		b.launch(b.k.decodeAny[b.narrow], g, at(part), query, at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, whole(row), scale)
-		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)), at(part), lengthAt, n, whole(splits), H, E)
+		b.launch(b.k.decodeAny[b.narrow], g, at(part), query, at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, whole(row), scale, whole(a.Window))
+		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)), at(part), lengthAt, n, whole(splits), H, E, whole(a.Window))
 	}
 }
 

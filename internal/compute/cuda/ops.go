@@ -15,7 +15,8 @@ import (
 // kernelSet is the kernels, by the types of their tensors where they have several.
 type kernelSet struct {
 	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope, swiglu, swigluGrad [2]*driver.Kernel
-	ropeCache                                                                         [2]*driver.Kernel
+	ropeCache, geglu, gegluGrad                                                       [2]*driver.Kernel
+	addNarrow                                                                         *driver.Kernel // to Wide
 	embedGrad                                                                         *driver.Kernel
 	rmsNorm                                                                           [2][2]*driver.Kernel // x, y
 	rmsNormGrad                                                                       [2][2]*driver.Kernel // dy, x and dx
@@ -54,7 +55,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 	k := &kernelSet{
 		cast: [2]*driver.Kernel{find("cast_bf16_f32"), find("cast_f32_bf16")}, // by the result
 		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"), scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
-		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), embedGrad: find("embed_grad"),
+		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), geglu: pair("geglu"), gegluGrad: pair("geglu_grad"), addNarrow: find("add_bf16_to_f32"), embedGrad: find("embed_grad"),
 		rmsNorm:      [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")}, {nil, find("rmsnorm_bf16_bf16")}},
 		rmsNormGrad:  [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil}, {find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
 		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil}, {find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
@@ -111,6 +112,11 @@ func (b *Backend) Copy(dst, src compute.Tensor) {
 // Add adds x to y.
 func (b *Backend) Add(y, x compute.Tensor) {
 	xv := local("Add", "x", x, x.Len())
+	if yv := local("Add", "y", y, xv.n); xv.t == bf16 && yv.t == f32 {
+		defer b.enter()()
+		b.launch(b.k.addNarrow, b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
+		return
+	}
 	yv := typed("Add", "y", y, xv.n, xv.t)
 	defer b.enter()()
 	switch xv.t {
@@ -199,7 +205,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	}
 	defer b.enter()()
 	W := b.weights(op, w, f32)
-	b.launch(k, normGrid(N, D), at(y.p), at(rstd.p), at(x.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), real(float32(eps)))
+	b.launch(k, normGrid(N, D), at(y.p), at(rstd.p), at(x.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), real(float32(eps)), real(w.Offset))
 }
 
 // heads is t, of either class, as N rows of D elements; of columns heads rows of D make a
@@ -247,7 +253,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 		b.addPartials(g, part, parts, D)
 	}
 	W := b.weights(op, w, f32)
-	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), flag(acc))
+	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), flag(acc), real(w.Offset))
 }
 
 // columnSums adds the column sums of dy to g; part is scratch for them.
@@ -354,17 +360,33 @@ func oneRow(n int) (N, F int) {
 
 // SwiGLU gates up by silu(gate).
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
-	const op = "SwiGLU"
+	b.gated("SwiGLU", &b.k.swiglu, yNF, gateNF, upNF)
+}
+
+// GeGLU gates up by gelu(gate).
+func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
+	b.gated("GeGLU", &b.k.geglu, yNF, gateNF, upNF)
+}
+
+func (b *Backend) gated(op string, k *[2]*driver.Kernel, yNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
 	y := b.narrowed(op, "y", yNF, n)
 	in, N, F, row := b.matching(op, n, "gate up", gateNF, upNF)
 	defer b.enter()()
-	b.launch(b.k.swiglu[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F), whole(row))
+	b.launch(k[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F), whole(row))
 }
 
 // SwiGLUGrad is the gradient of SwiGLU, and its output again.
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	const op = "SwiGLUGrad"
+	b.gatedGrad("SwiGLUGrad", &b.k.swigluGrad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
+}
+
+// GeGLUGrad is the gradient of GeGLU, and its output again.
+func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	b.gatedGrad("GeGLUGrad", &b.k.gegluGrad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
+}
+
+func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
 	all, N, F, row := b.matching(op, n, "gate up dgate dup", gateNF, upNF, dgateNF, dupNF)
 	gate, up, dgate, dup := all[0], all[1], all[2], all[3]
@@ -377,7 +399,7 @@ func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 		y = b.narrowed(op, "y", yNF, n)
 	}
 	defer b.enter()()
-	b.launch(b.k.swigluGrad[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(N), whole(F), whole(row), whole(dyRow))
+	b.launch(k[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(N), whole(F), whole(row), whole(dyRow))
 }
 
 // segments is a table of the tensors that one launch of the optimizer's kernels takes

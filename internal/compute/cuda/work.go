@@ -60,7 +60,9 @@ func dkvWork(segments []compute.Segment, rows int) (work []int) {
 }
 
 // DecodesInOne reports whether one kernel decodes, and none joins what its blocks found.
-func DecodesInOne(a compute.AttnShape) bool { return (a.E == 64 || a.E == 128) && a.H/a.K <= 16 }
+func DecodesInOne(a compute.AttnShape) bool {
+	return a.Window == 0 && (a.E == 64 || a.E == 128) && a.H/a.K <= 16
+}
 
 // StagedPart is how many elements pass to or from the device in one copy.
 const StagedPart = 8 << 20 / 16

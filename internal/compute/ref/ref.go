@@ -230,6 +230,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	D := w.Cols
 	N := rowsOf("RMSNorm", "x", xND, D)
 	y, rstd, x, wD := size("RMSNorm", "y", yND, N*D), size("RMSNorm", "rstd", rstdN, N), F64(xND), F64(w.W)
+	offset := float64(w.Offset)
 	for n := range N {
 		sum := 0.0
 		for d := range D {
@@ -237,7 +238,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 		}
 		rstd[n] = 1 / math.Sqrt(sum/float64(D)+eps)
 		for d := range D {
-			y[n*D+d] = x[n*D+d] * rstd[n] * wD[d]
+			y[n*D+d] = x[n*D+d] * rstd[n] * (offset + wD[d])
 		}
 	}
 }
@@ -249,17 +250,18 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 	N := rowsOf("RMSNormGrad", "x", xND, D)
 	dx, dy := size("RMSNormGrad", "dx", dxND, N*D), size("RMSNormGrad", "dy", dyND, N*D)
 	x, rstd, wD, gD := F64(xND), size("RMSNormGrad", "rstd", rstdN, N), F64(w.W), F64(w.G)
+	offset := float64(w.Offset)
 	for n := range N {
 		dot := 0.0
 		for d := range D {
-			dot += dy[n*D+d] * wD[d] * x[n*D+d]
+			dot += dy[n*D+d] * (offset + wD[d]) * x[n*D+d]
 		}
 		for d := range D {
 			i := n*D + d
 			if gD != nil {
 				gD[d] += dy[i] * x[i] * rstd[n]
 			}
-			t := rstd[n] * (dy[i]*wD[d] - x[i]*rstd[n]*rstd[n]*dot/float64(D))
+			t := rstd[n] * (dy[i]*(offset+wD[d]) - x[i]*rstd[n]*rstd[n]*dot/float64(D))
 			if acc {
 				t += dx[i]
 			}
@@ -418,8 +420,9 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 		for i := range g.Len {
 			for h := range H {
 				at := (g.First+i)*H*E + h*E
-				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1, a.Scale, func(j int) (kE, vE []float64) {
-					at := seen(g, j)*K*E + h/(H/K)*E
+				from := a.First(g.Before + i + 1)
+				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1-from, a.Scale, func(j int) (kE, vE []float64) {
+					at := seen(g, from+j)*K*E + h/(H/K)*E
 					return k[at : at+E], v[at : at+E]
 				})
 			}
@@ -458,7 +461,8 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 				for e := range E {
 					delta += do[qi+e] * o[qi+e]
 				}
-				for j := range g.Before + i - g.First + 1 {
+				n := g.Before + i - g.First + 1
+				for j := a.First(n); j < n; j++ {
 					kj := seen(g, j)*K*E + h/(H/K)*E
 					dot, dp := 0.0, 0.0
 					for e := range E {
@@ -508,7 +512,9 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	for r := range R {
 		for h := range H {
 			at := (r*H + h) * E
-			attend(o[at:at+E], q[at:at+E], int(pages.Len[r]), a.Scale, func(j int) (kE, vE []float64) {
+			from := a.First(int(pages.Len[r]))
+			attend(o[at:at+E], q[at:at+E], int(pages.Len[r])-from, a.Scale, func(j int) (kE, vE []float64) {
+				j += from
 				slot := int(pages.Table[r][j/pages.PageTokens])*pages.PageTokens + j%pages.PageTokens
 				at := slot*K*E + h/(H/K)*E
 				return k[at : at+E], v[at : at+E]
@@ -539,6 +545,37 @@ func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 		s, dy := 1/(1+math.Exp(-x)), dyNFv[i]
 		dgate[i] = dy * up[i] * s * (1 + x*(1-s))
 		dup[i] = dy * x * s
+	}
+}
+
+// tanhC is c of GeGLU, and tanhCube the factor of the cube.
+var tanhC = math.Sqrt(2 / math.Pi)
+
+const tanhCube = 0.044715
+
+// GeGLU gates up by gelu(gate).
+func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
+	defer columns(&gateNF, &upNF)()
+	y, up := size("GeGLU", "y", yNF, gateNF.Len()), size("GeGLU", "up", upNF, gateNF.Len())
+	for i, x := range F64(gateNF) {
+		y[i] = x / 2 * (1 + math.Tanh(tanhC*(x+tanhCube*x*x*x))) * up[i]
+	}
+}
+
+// GeGLUGrad is the gradient of GeGLU: with t the tanh and z its argument,
+// gelu'(x) = (1 + t)/2 + x/2*(1-t²)*z'(x).
+func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
+	n := gateNF.Len()
+	if !yNF.Absent() {
+		b.GeGLU(yNF, gateNF, upNF)
+	}
+	dgate, dup := size("GeGLUGrad", "dgate", dgateNF, n), size("GeGLUGrad", "dup", dupNF, n)
+	dyNFv, up := size("GeGLUGrad", "dy", dyNF, n), size("GeGLUGrad", "up", upNF, n)
+	for i, x := range F64(gateNF) {
+		t, dy := math.Tanh(tanhC*(x+tanhCube*x*x*x)), dyNFv[i]
+		dgate[i] = dy * up[i] * ((1+t)/2 + x/2*(1-t*t)*tanhC*(1+3*tanhCube*x*x))
+		dup[i] = dy * x / 2 * (1 + t)
 	}
 }
 

@@ -35,6 +35,7 @@ type CrashFS struct {
 // leaves at least.
 type node struct {
 	dir          bool
+	link         string // target of a symbolic link; "" for anything else
 	data, synced []byte
 	names, kept  map[string]*node
 }
@@ -93,6 +94,9 @@ func (c *CrashFS) CrashClone(keepPercent int, seed uint64) *CrashFS {
 	}
 	var build func(n *node) *node
 	build = func(n *node) *node {
+		if n.link != "" {
+			return &node{link: n.link}
+		}
 		if !n.dir {
 			b := crashBytes(n, keep)
 			return &node{data: b, synced: b}
@@ -149,17 +153,32 @@ func split(p string) []string {
 	return strings.Split(p, "/")
 }
 
+// find returns the node of p, through symbolic links.
 func (c *CrashFS) find(p string) (*node, error) {
-	n := c.root
-	for _, name := range split(p) {
-		if !n.dir {
-			return nil, syscall.ENOTDIR
+	names := split(p)
+	for links := 0; ; links++ {
+		n, at := c.root, 0
+		for at < len(names) && n.link == "" {
+			if !n.dir {
+				return nil, syscall.ENOTDIR
+			}
+			if n = n.names[names[at]]; n == nil {
+				return nil, fs.ErrNotExist
+			}
+			at++
 		}
-		if n = n.names[name]; n == nil {
-			return nil, fs.ErrNotExist
+		switch {
+		case n.link == "":
+			return n, nil
+		case links == 40:
+			return nil, syscall.ELOOP
 		}
+		to := n.link
+		if !path.IsAbs(to) {
+			to = path.Join("/", strings.Join(names[:at-1], "/"), to)
+		}
+		names = append(split(to), names[at:]...)
 	}
-	return n, nil
 }
 
 // findParent returns the folder of p and p's last name.
@@ -201,6 +220,11 @@ func (c *CrashFS) create(p string, empty bool) (vfs.File, error) {
 		return nil, fail("open", p, err)
 	}
 	n := d.names[name]
+	if n != nil && n.link != "" {
+		if n, err = c.find(p); err != nil {
+			return nil, fail("open", p, err)
+		}
+	}
 	switch {
 	case n == nil:
 		n = &node{}
@@ -327,6 +351,39 @@ func (c *CrashFS) RemoveAll(p string) error {
 	}
 	remove(d, name)
 	return nil
+}
+
+// Symlink implements vfs.FS.
+func (c *CrashFS) Symlink(target, p string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, name, err := c.findParent(p)
+	if err == nil && d.names[name] != nil {
+		err = fs.ErrExist
+	}
+	if err != nil {
+		return fail("symlink", p, err)
+	}
+	c.apply(change{node: &node{link: filepath.ToSlash(target)}, to: d, toName: name})
+	return nil
+}
+
+// Readlink implements vfs.FS.
+func (c *CrashFS) Readlink(p string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, name, err := c.findParent(p)
+	if err != nil {
+		return "", fail("readlink", p, err)
+	}
+	switch n := d.names[name]; {
+	case n == nil:
+		return "", fail("readlink", p, fs.ErrNotExist)
+	case n.link == "":
+		return "", fail("readlink", p, fs.ErrInvalid)
+	default:
+		return n.link, nil
+	}
 }
 
 // Stat implements vfs.FS.
@@ -482,9 +539,10 @@ type info struct {
 	name string
 	size int64
 	dir  bool
+	link bool
 }
 
-func (n *node) info(name string) info { return info{name, int64(len(n.data)), n.dir} }
+func (n *node) info(name string) info { return info{name, int64(len(n.data)), n.dir, n.link != ""} }
 
 func (i info) Name() string       { return i.name }
 func (i info) Size() int64        { return i.size }
@@ -492,8 +550,11 @@ func (i info) IsDir() bool        { return i.dir }
 func (i info) ModTime() time.Time { return time.Time{} }
 func (i info) Sys() any           { return nil }
 func (i info) Mode() fs.FileMode {
-	if i.dir {
+	switch {
+	case i.dir:
 		return fs.ModeDir | 0o777
+	case i.link:
+		return fs.ModeSymlink | 0o777
 	}
 	return 0o666
 }

@@ -145,7 +145,7 @@ func NewBudget(under vfs.FS, n int64) *Budget {
 	b.FS = hook{under, func(op, path string, n int) (int, error) {
 		cost := int64(n)
 		switch op {
-		case "create", "mkdir", "mkdirall":
+		case "create", "mkdir", "mkdirall", "symlink":
 			cost = 16
 		}
 		b.mu.Lock()
@@ -220,6 +220,13 @@ func (h hook) RemoveAll(p string) error {
 }
 func (h hook) SyncDir(p string) error {
 	return h.do("syncdir", p, func() error { return h.under.SyncDir(p) })
+}
+func (h hook) Symlink(target, p string) error {
+	return h.do("symlink", p, func() error { return h.under.Symlink(target, p) })
+}
+func (h hook) Readlink(p string) (to string, err error) {
+	err = h.do("readlink", p, func() (err error) { to, err = h.under.Readlink(p); return })
+	return to, err
 }
 func (h hook) Stat(p string) (fi fs.FileInfo, err error) {
 	err = h.do("stat", p, func() (err error) { fi, err = h.under.Stat(p); return })

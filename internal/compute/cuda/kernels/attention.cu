@@ -3,7 +3,8 @@
 // A pack lies in segments (compute.Pack): sequences, and branches, which follow
 // another segment, their parent, as the answers to a prompt do. Query i sees the
 // tokens j <= i of its segment, and all of the parent's before them; i and j are
-// positions: a segment's tokens are counted on from its parent's.
+// positions: a segment's tokens are counted on from its parent's. With a window, which only the
+// generic kernels take, it sees of these the last ones, j > i-window; window 0 is none.
 //
 // Head h reads key/value head h/(H/K). For the tokens j that i sees:
 //   s_ij = scale*sum_e q[i,h,e]*k[j,.,e];  lse[i,h] = log sum_j exp(s_ij);  p_ij = exp(s_ij - lse)
@@ -687,7 +688,7 @@ template <class T> DEVICE float attn_dot(const T *x, const T *y, int E) {
 
 template <class T>
 DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row,
-                         float scale) {
+                         float scale, int window) {
     i64 i = attn_warp();
     if (i >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = i / H, h = i % H, kv = h / (H / K);
@@ -696,9 +697,10 @@ DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, c
     const T *query = q + n * (i64)q_row + h * E, *key = k + own * (i64)k_row + kv * E, *value = v + own * (i64)v_row + kv * E;
     float m = -INF, l = 0.0f, acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
-    for (int j = 0; j < len; j += ATTN_SPLIT) {
+    int seen = attn_first(len, window);
+    for (int j = seen / ATTN_SPLIT * ATTN_SPLIT; j < len; j += ATTN_SPLIT) {
         float m1, l1, acc1[ATTN_LANE], a, b;
-        attn_span(m1, l1, acc1, query, key, value, k_row, v_row, [&](int p) { return p + (p < before ? jump : 0); }, E, scale, j, min(len, j + ATTN_SPLIT));
+        attn_span(m1, l1, acc1, query, key, value, k_row, v_row, [&](int p) { return p + (p < before ? jump : 0); }, E, scale, max(j, seen), min(len, j + ATTN_SPLIT));
         attn_merge(m, l, m1, l1, a, b);
         for (int c = 0; c < ATTN_LANE; c++) acc[c] = fmaf(acc[c], a, acc1[c] * b);
     }
@@ -721,19 +723,22 @@ template <class T> DEVICE void attn_bwd_delta_any(float *delta, const T *dout, c
 // lanes share the width of the head.
 template <class T>
 DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N,
-                             int H, int K, int E, int q_row, int k_row, int v_row, float scale) {
+                             int H, int K, int E, int q_row, int k_row, int v_row, float scale, int window) {
     i64 at = attn_warp();
     if (at >= (i64)N * K) return;
     int lane = threadIdx.x % WARP, n = at / K, kv = at % K, group = H / K;
     Segment g = attn_segment(segments, S, n);
     int end = g.first + g.len + g.branches;
     i64 key = n * (i64)k_row + kv * E, value = n * (i64)v_row + kv * E;
+    int unseen = n - attn_own(g) + window; // the first position that does not see this key, with a window
     float dk_acc[ATTN_LANE], dv_acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) dk_acc[c] = dv_acc[c] = 0.0f;
     for (int h = kv * group; h < (kv + 1) * group; h++) {
         for (int i0 = n; i0 < end; i0 += WARP) {
             float p = 0.0f, ds = 0.0f;
-            if (i0 + lane < end) {
+            bool sees = i0 + lane < end && (window == 0 || i0 + lane - attn_own(attn_segment(segments, S, i0 + lane)) < unseen);
+            if (!__ballot_sync(FULL, sees)) continue;
+            if (sees) {
                 i64 row = (i64)(i0 + lane) * H + h;
                 p = expf(scale * attn_dot(q + (i0 + lane) * (i64)q_row + h * E, k + key, E) - lse[row]);
                 ds = p * (attn_dot(dout + row * E, v + value, E) - delta[row]);
@@ -761,7 +766,7 @@ DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k
 
 template <class T>
 DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N, int H,
-                            int K, int E, int q_row, int k_row, int v_row, float scale) {
+                            int K, int E, int q_row, int k_row, int v_row, float scale, int window) {
     i64 at = attn_warp();
     if (at >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = at / H, h = at % H, kv = h / (H / K);
@@ -770,7 +775,7 @@ DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const 
     i64 query = n * (i64)q_row + h * E;
     float acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
-    for (int j0 = 0; j0 < len; j0 += WARP) {
+    for (int j0 = attn_first(len, window); j0 < len; j0 += WARP) {
         float ds = 0.0f;
         if (j0 + lane < len) {
             i64 row = attn_row(g, j0 + lane);
@@ -793,19 +798,19 @@ DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const 
     }
 }
 
-#define ATTN_ANY(T, SUFFIX)                                                                                                                                     \
-    KERNEL(ATTN_THREADS, attn_fwd_any_##SUFFIX, T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E,       \
-           int q_row, int k_row, int v_row, float scale) {                                                                                                      \
-        attn_fwd_any(o, lse, q, k, v, segments, S, N, H, K, E, q_row, k_row, v_row, scale);                                                                     \
-    }                                                                                                                                                           \
+#define ATTN_ANY(T, SUFFIX)                                                                                                                                          \
+    KERNEL(ATTN_THREADS, attn_fwd_any_##SUFFIX, T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E,    \
+           int q_row, int k_row, int v_row, float scale, int window) {                                                                                               \
+        attn_fwd_any(o, lse, q, k, v, segments, S, N, H, K, E, q_row, k_row, v_row, scale, window);                                                                  \
+    }                                                                                                                                                                \
     KERNEL(ATTN_THREADS, attn_bwd_delta_any_##SUFFIX, float *delta, const T *dout, const T *o, int N, int H, int E) { attn_bwd_delta_any(delta, dout, o, N, H, E); } \
-    KERNEL(ATTN_THREADS, attn_bwd_dkv_any_##SUFFIX, T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,       \
-           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale) {                                          \
-        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale);                                               \
-    }                                                                                                                                                           \
-    KERNEL(ATTN_THREADS, attn_bwd_dq_any_##SUFFIX, T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,               \
-           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale) {                                          \
-        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale);                                                    \
+    KERNEL(ATTN_THREADS, attn_bwd_dkv_any_##SUFFIX, T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,           \
+           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale, int window) {                                   \
+        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale, window);                                            \
+    }                                                                                                                                                                \
+    KERNEL(ATTN_THREADS, attn_bwd_dq_any_##SUFFIX, T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,                   \
+           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale, int window) {                                   \
+        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale, window);                                                 \
     }
 ATTN_ANY(float, f32)
 ATTN_ANY(bf16, bf16)

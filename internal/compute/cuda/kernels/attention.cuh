@@ -127,6 +127,10 @@ DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, c
     }
 }
 
+// attn_first is the first of n positions that the query at the last of them sees, with a
+// window of so many positions, or of all if that is 0.
+DEVICE int attn_first(int n, int window) { return window > 0 ? max(0, n - window) : 0; }
+
 // attn_merge gives the factors that bring (m, l) and a later partial softmax
 // (m1, l1) to their common maximum, and merges these two; whoever has the sums
 // over v merges them as acc = fmaf(acc, a, acc1*b). An empty state is (-INF, 0).

@@ -1,6 +1,7 @@
 // Attention of one query a row over paged caches of keys and values.
 //
-// Row r sees the positions p < len[r]; position p is row
+// Row r sees the positions p < len[r], with a window the last of these, p >= len[r]-window
+// (window 0: none; the fast kernels have none). Position p is row
 //   table[r*stride + p/page]*page + p%page
 // of the caches [slots, K*E]. The rows of q begin q_row elements apart. For head h, with key/value head h/(H/K):
 //   s_p = scale*sum_e q[r,h,e]*k[row_p,.,e];  o[r,h,e] = sum_p exp(s_p - lse)*v[row_p,.,e]
@@ -233,9 +234,10 @@ KERNEL(DECODE_THREADS, decode_E128, bf16 *o, float *part, u32 *done, const bf16 
 // The warps of a block share the group's query heads; the cache shares the keys.
 template <class T>
 DEVICE void decode_any(float *part, const T *q, const T *kc, const T *vc, const int *table, const int *len, int stride, int page, int R, int H, int K, int E,
-                       int q_row, float scale) {
+                       int q_row, float scale, int window) {
     int lane = threadIdx.x % WARP, split = blockIdx.x, splits = gridDim.x, kv = blockIdx.y, r = blockIdx.z, group = H / K;
     int lo = split * ATTN_SPLIT, hi = min(len[r], lo + ATTN_SPLIT);
+    lo = max(lo, attn_first(len[r], window));
     if (lo >= hi) return;
     float *state = part + (i64)R * splits * H * E;
     const int *mine = table + (i64)r * stride;
@@ -253,12 +255,12 @@ DEVICE void decode_any(float *part, const T *q, const T *kc, const T *vc, const 
     }
 }
 
-template <class T> DEVICE void decode_combine(T *o, const float *part, const int *len, int R, int splits, int H, int E) {
+template <class T> DEVICE void decode_combine(T *o, const float *part, const int *len, int R, int splits, int H, int E, int window) {
     int h = blockIdx.x, r = blockIdx.y, used = (len[r] + ATTN_SPLIT - 1) / ATTN_SPLIT;
     const float *state = part + (i64)R * splits * H * E;
     for (int e = threadIdx.x; e < E; e += DECODE_THREADS) {
         float m = -INF, l = 0.0f, acc = 0.0f;
-        for (int s = 0; s < used; s++) {
+        for (int s = attn_first(len[r], window) / ATTN_SPLIT; s < used; s++) {
             i64 at = ((i64)r * splits + s) * H + h;
             float a, b;
             attn_merge(m, l, state[2 * at], state[2 * at + 1], a, b);
@@ -270,11 +272,11 @@ template <class T> DEVICE void decode_combine(T *o, const float *part, const int
 
 #define DECODE_ANY(T, SUFFIX)                                                                                                                             \
     KERNEL(DECODE_THREADS, decode_any_##SUFFIX, float *part, const T *q, const T *kc, const T *vc, const int *table, const int *len, int stride, int page, \
-           int R, int H, int K, int E, int q_row, float scale) {                                                                                          \
-        decode_any(part, q, kc, vc, table, len, stride, page, R, H, K, E, q_row, scale);                                                                  \
+           int R, int H, int K, int E, int q_row, float scale, int window) {                                                                              \
+        decode_any(part, q, kc, vc, table, len, stride, page, R, H, K, E, q_row, scale, window);                                                          \
     }                                                                                                                                                     \
-    KERNEL(DECODE_THREADS, decode_combine_##SUFFIX, T *o, const float *part, const int *len, int R, int splits, int H, int E) {                            \
-        decode_combine(o, part, len, R, splits, H, E);                                                                                                    \
+    KERNEL(DECODE_THREADS, decode_combine_##SUFFIX, T *o, const float *part, const int *len, int R, int splits, int H, int E, int window) {                \
+        decode_combine(o, part, len, R, splits, H, E, window);                                                                                            \
     }
 DECODE_ANY(float, f32)
 DECODE_ANY(bf16, bf16)

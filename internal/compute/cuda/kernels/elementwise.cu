@@ -25,6 +25,7 @@ template <class Y, class X> DEVICE void add(Y y, X x, i64 n) {
 }
 KERNEL(ELEMENTWISE_THREADS, add_f32, float *y, const float *x, i64 n) { add(y, x, n); }
 KERNEL(ELEMENTWISE_THREADS, add_bf16, bf16 *y, const bf16 *x, i64 n) { add(y, x, n); }
+KERNEL(ELEMENTWISE_THREADS, add_bf16_to_f32, float *y, const bf16 *x, i64 n) { add(y, x, n); }
 KERNEL(ELEMENTWISE_THREADS, add_master, bf16 *y, u16 *y_lo, bf16 *x, u16 *x_lo, i64 n) { add(Master{y, y_lo}, Master{x, x_lo}, n); }
 
 // scale: t[i] *= s.
@@ -184,28 +185,40 @@ DEVICE void rope_cache(T *q, const T *k, const T *v, T *kc, T *vc, const int *po
 ROPE_CACHE(float, f32)
 ROPE_CACHE(bf16, bf16)
 
-// swiglu: y[n,f] = silu(gate[n,f])*up[n,f], silu(x) = x/(1+exp(-x)) (arXiv 2002.05202),
-// for N rows of F. Those of gate and up begin row elements apart, those of y F.
-// Where exp overflows, silu is -0. fast_rcp, because by count of instructions an
-// exact division would take about as long as the memory traffic.
-template <class T> DEVICE void swiglu(T *y, const T *gate, const T *up, int N, int F, int row) {
+// A gated activation: y[n,f] = x*f(x)*up[n,f] with x = gate[n,f], and f between 0 and 1.
+//
+//   swiglu  f(x) = 1/(1+exp(-x)) (arXiv 2002.05202)
+//   geglu   f(x) = 1/(1+exp(-2c*(x + 0.044715*x³))), c = sqrt(2/π): gelu by tanh (arXiv 1606.08415)
+//
+// N rows of F; those of gate and up begin row elements apart, those of y F. Where exp
+// overflows, y is -0. fast_rcp, because by count of instructions an exact division would take
+// about as long as the memory traffic.
+//
+// gate_of is f, and slope_of the derivative of x*f(x), given f(x).
+struct Silu {};
+DEVICE float gate_of(Silu, float x) { return fast_rcp(1.0f + expf(-x)); }
+DEVICE float slope_of(Silu, float x, float f) { return f * fmaf(x, 1.0f - f, 1.0f); }
+#define GELU_C 0.7978845608028654f
+#define GELU_CUBE 0.044715f
+struct Gelu {};
+DEVICE float gate_of(Gelu, float x) { return fast_rcp(1.0f + expf(-2.0f * GELU_C * fmaf(GELU_CUBE * x, x * x, x))); }
+DEVICE float slope_of(Gelu, float x, float f) { return f * fmaf(x * (1.0f - f), 2.0f * GELU_C * fmaf(3.0f * GELU_CUBE * x, x, 1.0f), 1.0f); }
+template <class Act, class T> DEVICE void gated(T *y, const T *gate, const T *up, int N, int F, int row) {
     sweep_rows(N, F, aligned(y, gate, up) && row % 8 == 0, [&](i64 n, int f, int count, bool wide) {
         Vec a, b;
         load(a, gate + n * row + f, count, wide);
         load(b, up + n * row + f, count, wide);
-        for (int j = 0; j < 8; j++) a.v[j] = a.v[j] * fast_rcp(1.0f + expf(-a.v[j])) * b.v[j];
+        for (int j = 0; j < 8; j++) a.v[j] = a.v[j] * gate_of(Act(), a.v[j]) * b.v[j];
         store(y + n * F + f, a, count, wide);
     });
 }
-KERNEL(ELEMENTWISE_THREADS, swiglu_f32, float *y, const float *gate, const float *up, int N, int F, int row) { swiglu(y, gate, up, N, F, row); }
-KERNEL(ELEMENTWISE_THREADS, swiglu_bf16, bf16 *y, const bf16 *gate, const bf16 *up, int N, int F, int row) { swiglu(y, gate, up, N, F, row); }
 
-// swiglu_grad, with s = 1/(1+exp(-gate[n,f])):
-//   dgate[n,f] = dy[n,f]*up[n,f]*s*(1 + gate[n,f]*(1-s));  dup[n,f] = dy[n,f]*gate[n,f]*s
-// and unless y is null y[n,f] = gate[n,f]*s*up[n,f], as swiglu has it.
-// The rows of dgate, dup, gate and up begin row elements apart, those of dy dy_row,
-// those of y F. Each of dgate and dup may be dy, gate or up; y none of them.
-template <class T> DEVICE void swiglu_grad(T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, int N, int F, int row, int dy_row) {
+// Its gradient, with x = gate[n,f]:
+//   dgate[n,f] = dy[n,f]*up[n,f]*slope_of(x);  dup[n,f] = dy[n,f]*x*f(x)
+// and unless y is null y again. The rows of dgate, dup, gate and up begin row elements apart,
+// those of dy dy_row, those of y F. Each of dgate and dup may be dy, gate or up; y none of them.
+template <class Act, class T>
+DEVICE void gated_grad(T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, int N, int F, int row, int dy_row) {
     sweep_rows(N, F, aligned(y, dgate, dup, dy, gate, up) && (row | dy_row) % 8 == 0, [&](i64 n, int f, int count, bool wide) {
         i64 i = n * row + f;
         Vec a, d, g, u;
@@ -213,8 +226,8 @@ template <class T> DEVICE void swiglu_grad(T *y, T *dgate, T *dup, const T *dy, 
         load(g, gate + i, count, wide);
         load(u, up + i, count, wide);
         for (int j = 0; j < 8; j++) {
-            float s = fast_rcp(1.0f + expf(-g.v[j]));
-            float slope = s * fmaf(g.v[j], 1.0f - s, 1.0f);
+            float s = gate_of(Act(), g.v[j]);
+            float slope = slope_of(Act(), g.v[j], s);
             a.v[j] = g.v[j] * s * u.v[j];
             u.v[j] = d.v[j] * u.v[j] * slope;
             d.v[j] = d.v[j] * (g.v[j] * s);
@@ -224,9 +237,12 @@ template <class T> DEVICE void swiglu_grad(T *y, T *dgate, T *dup, const T *dy, 
         store(dup + i, d, count, wide);
     });
 }
-#define SWIGLU_GRAD(T, SUFFIX)                                                                                                                              \
-    KERNEL(ELEMENTWISE_THREADS, swiglu_grad_##SUFFIX, T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, int N, int F, int row, int dy_row) { \
-        swiglu_grad(y, dgate, dup, dy, gate, up, N, F, row, dy_row);                                                                                        \
+#define GATED(NAME, ACT, T, SUFFIX)                                                                                                                           \
+    KERNEL(ELEMENTWISE_THREADS, NAME##_##SUFFIX, T *y, const T *gate, const T *up, int N, int F, int row) { gated<ACT>(y, gate, up, N, F, row); }              \
+    KERNEL(ELEMENTWISE_THREADS, NAME##_grad_##SUFFIX, T *y, T *dgate, T *dup, const T *dy, const T *gate, const T *up, int N, int F, int row, int dy_row) { \
+        gated_grad<ACT>(y, dgate, dup, dy, gate, up, N, F, row, dy_row);                                                                                      \
     }
-SWIGLU_GRAD(float, f32)
-SWIGLU_GRAD(bf16, bf16)
+GATED(swiglu, Silu, float, f32)
+GATED(swiglu, Silu, bf16, bf16)
+GATED(geglu, Gelu, float, f32)
+GATED(geglu, Gelu, bf16, bf16)

@@ -31,9 +31,9 @@ DEVICE float norm_sum(float x, int D) { return D <= NORM_WARP ? warp_sum(x) : bl
 // have heads 1 and x_row D.
 DEVICE i64 norm_at(i64 n, int D, int heads, int x_row) { return heads == 1 ? n * x_row : (u32)n / (u32)heads * (i64)x_row + (u32)n % (u32)heads * D; }
 
-// rmsnorm_X_Y: rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*w[d].
+// rmsnorm_X_Y: rstd[n] = 1/sqrt(Σ_d x[n,d]²/D + eps);  y[n,d] = x[n,d]*rstd[n]*(offset + w[d]).
 // y may be x.
-template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, float *rstd, const X *x, const float *w, int N, int D, int heads, int x_row, float eps) {
+template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, float *rstd, const X *x, const float *w, int N, int D, int heads, int x_row, float eps, float offset) {
     NormRow row = norm_row(D);
     if (row.n >= N) return; // a whole warp, or a whole block
     x += norm_at(row.n, D, heads, x_row);
@@ -61,7 +61,7 @@ template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, flo
     auto finish = [&](const Vec &v, int d) {
         Vec g;
         load(g, w + d, D - d, WIDE);
-        for (int j = 0; j < 8; j++) g.v[j] *= v.v[j] * r;
+        for (int j = 0; j < 8; j++) g.v[j] = (g.v[j] + offset) * (v.v[j] * r);
         store(y + d, g, D - d, WIDE);
     };
 #pragma unroll
@@ -75,27 +75,27 @@ template <int C, bool WIDE, class X, class Y> DEVICE void rmsnorm_rows(Y *y, flo
         finish(b, d);
     }
 }
-template <class X, class Y> DEVICE void rmsnorm(Y *y, float *rstd, const X *x, const float *w, int N, int D, int heads, int x_row, float eps) {
+template <class X, class Y> DEVICE void rmsnorm(Y *y, float *rstd, const X *x, const float *w, int N, int D, int heads, int x_row, float eps, float offset) {
     if ((D | x_row) % 8 == 0 && aligned(x, y, w))
-        rmsnorm_rows<2, true>(y, rstd, x, w, N, D, heads, x_row, eps);
+        rmsnorm_rows<2, true>(y, rstd, x, w, N, D, heads, x_row, eps, offset);
     else
-        rmsnorm_rows<2, false>(y, rstd, x, w, N, D, heads, x_row, eps);
+        rmsnorm_rows<2, false>(y, rstd, x, w, N, D, heads, x_row, eps, offset);
 }
-KERNEL(NORM_THREADS, rmsnorm_f32_f32, float *y, float *rstd, const float *x, const float *w, int N, int D, int heads, int x_row, float eps) {
-    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps);
+KERNEL(NORM_THREADS, rmsnorm_f32_f32, float *y, float *rstd, const float *x, const float *w, int N, int D, int heads, int x_row, float eps, float offset) {
+    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps, offset);
 }
-KERNEL(NORM_THREADS, rmsnorm_f32_bf16, bf16 *y, float *rstd, const float *x, const float *w, int N, int D, int heads, int x_row, float eps) {
-    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps);
+KERNEL(NORM_THREADS, rmsnorm_f32_bf16, bf16 *y, float *rstd, const float *x, const float *w, int N, int D, int heads, int x_row, float eps, float offset) {
+    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps, offset);
 }
-KERNEL(NORM_THREADS, rmsnorm_bf16_bf16, bf16 *y, float *rstd, const bf16 *x, const float *w, int N, int D, int heads, int x_row, float eps) {
-    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps);
+KERNEL(NORM_THREADS, rmsnorm_bf16_bf16, bf16 *y, float *rstd, const bf16 *x, const float *w, int N, int D, int heads, int x_row, float eps, float offset) {
+    rmsnorm(y, rstd, x, w, N, D, heads, x_row, eps, offset);
 }
 
-// rmsnorm_grad_DX_DY_X, with g = dy*w and k = rstd[n]²*Σ_d g[n,d]*x[n,d]/D:
+// rmsnorm_grad_DX_DY_X, with g = dy*(offset + w) and k = rstd[n]²*Σ_d g[n,d]*x[n,d]/D:
 //   dx[n,d] (=, or += if acc) rstd[n]*(g[n,d] - x[n,d]*k)
 // dx may be dy unless acc, and may be x.
 template <int C, bool WIDE, class DX, class DY, class X>
-DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
+DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset) {
     NormRow row = norm_row(D);
     if (row.n >= N) return; // a whole warp, or a whole block
     i64 at = norm_at(row.n, D, heads, x_row);
@@ -109,7 +109,7 @@ DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rst
         load(gg, dy + d, D - d, WIDE);
         load(ww, w + d, D - d, WIDE);
         load(aa, x + d, D - d, WIDE);
-        for (int j = 0; j < 8; j++) gg.v[j] *= ww.v[j];
+        for (int j = 0; j < 8; j++) gg.v[j] *= ww.v[j] + offset;
     };
     auto multiply = [&](const Vec &gg, const Vec &aa) {
         for (int j = 0; j < 8; j++) sum = fmaf(gg.v[j], aa.v[j], sum);
@@ -149,20 +149,20 @@ DEVICE void rmsnorm_grad_rows(DX *dx, const DY *dy, const X *x, const float *rst
     }
 }
 template <class DX, class DY, class X>
-DEVICE void rmsnorm_grad(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
+DEVICE void rmsnorm_grad(DX *dx, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset) {
     if ((D | x_row) % 8 == 0 && aligned(dx, dy, x, w))
-        rmsnorm_grad_rows<1, true>(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
+        rmsnorm_grad_rows<1, true>(dx, dy, x, rstd, w, N, D, heads, x_row, acc, offset);
     else
-        rmsnorm_grad_rows<1, false>(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
+        rmsnorm_grad_rows<1, false>(dx, dy, x, rstd, w, N, D, heads, x_row, acc, offset);
 }
-KERNEL(NORM_THREADS, rmsnorm_grad_f32_f32_f32, float *dx, const float *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
-    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
+KERNEL(NORM_THREADS, rmsnorm_grad_f32_f32_f32, float *dx, const float *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc, offset);
 }
-KERNEL(NORM_THREADS, rmsnorm_grad_f32_bf16_f32, float *dx, const bf16 *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
-    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
+KERNEL(NORM_THREADS, rmsnorm_grad_f32_bf16_f32, float *dx, const bf16 *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc, offset);
 }
-KERNEL(NORM_THREADS, rmsnorm_grad_bf16_bf16_bf16, bf16 *dx, const bf16 *dy, const bf16 *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc) {
-    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc);
+KERNEL(NORM_THREADS, rmsnorm_grad_bf16_bf16_bf16, bf16 *dx, const bf16 *dy, const bf16 *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset) {
+    rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc, offset);
 }
 
 // Sums down columns, in two steps: of rows b*rows_per_block and on to part[b,d],

@@ -1,14 +1,14 @@
 //go:build !unix
 
-package safetensors
+package folder
 
 import (
 	"io"
 	"os"
 )
 
-// mmap reads the first size bytes of f: these systems map otherwise.
-func mmap(f *os.File, size int) (data []byte, unmap func() error, err error) {
+// Map reads the first size bytes of f: these systems map otherwise.
+func Map(f *os.File, size int) (data []byte, unmap func() error, err error) {
 	data = make([]byte, size) // bounded by the file's own size
 	if _, err := io.ReadFull(io.NewSectionReader(f, 0, int64(size)), data); err != nil {
 		return nil, nil, err

@@ -1,14 +1,15 @@
 //go:build unix
 
-package safetensors
+package folder
 
 import (
 	"os"
 	"syscall"
 )
 
-// mmap maps the first size bytes of f for reading.
-func mmap(f *os.File, size int) (data []byte, unmap func() error, err error) {
+// Map maps the first size bytes of f for reading. f may be closed. Reads of the memory
+// belong in [Guard].
+func Map(f *os.File, size int) (data []byte, unmap func() error, err error) {
 	data, err = syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("mmap", err)

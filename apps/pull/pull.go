@@ -1,0 +1,314 @@
+// Package pull fetches models and data sets from a Hugging Face hub into the cache that
+// programs of that hub share, and finds what is in the cache.
+//
+// Only files that gad reads are fetched, and no pickle. Each is compared with the hash that
+// the hub lists before it gets its name: SHA-256 of large files, git's SHA-1 of small ones.
+// Nothing wrong is ever under a final name, whatever a server sends and whenever the process
+// is killed; what has come of a file is kept as ETAG.incomplete, and continued.
+//
+//	name.go    OWNER/NAME[@REVISION][:FILE]
+//	choose.go  which files of a repository are fetched
+//	cache.go   where they lie: the environment, the layout, what is there already
+//	hub.go     requests: redirects, the token, tries, what a server may not do
+//	pull.go    the list of files, the plan, and what a failure is called
+//	fetch.go   one file: lock, range, hash, rename
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"gad/internal/vfs"
+)
+
+// What callers branch on. Any error begins with "pull: ".
+var (
+	// ErrName wraps a mistake of the user: a name, a variable of the environment.
+	ErrName = errors.New("pull")
+	// ErrAbsent wraps the error of Find where the cache has nothing, or not all.
+	ErrAbsent = errors.New("pull")
+	// ErrContent wraps what is wrong with a repository: it has no such file, or none for gad.
+	ErrContent = errors.New("pull")
+	// ErrServer wraps an answer that no hub gives.
+	ErrServer = errors.New("pull")
+	// ErrNetwork wraps what another try, later, may not meet.
+	ErrNetwork = errors.New("pull")
+	// ErrSpace wraps the error of a disk with too little room.
+	ErrSpace = errors.New("pull")
+)
+
+// Options say what is fetched, from where, and how patiently.
+type Options struct {
+	FS vfs.FS // nil is the disk
+	Environment
+	Name         Name
+	InsecureHTTP bool          // http:// to another machine is allowed
+	Timeout      time.Duration // without a byte, after which a try has failed; 0 is 30 s
+	Retries      int           // tries in a row without progress, after the first
+	Verify       bool          // hash the large files too that are in the cache already
+
+	Say      func(format string, args ...any)                                // for people; nil is silent
+	Progress func(name string, total int) (advance func(n int), done func()) // counts MB; nil is none
+
+	pause time.Duration // before the second try; 0 is 1 s
+}
+
+// Pull is a list of files that is to be fetched.
+type Pull struct {
+	Items  []Item
+	Commit string // 40 hexadecimal digits
+	Dir    string // folder of the snapshot
+
+	o    Options
+	hub  *hub
+	repo repoDir
+}
+
+// Item is a file and what the cache has of it.
+type Item struct {
+	File
+	Have  int64 // bytes that are there: Size, or those of an interrupted download
+	Whole bool  // all are there, and nothing is to be done
+}
+
+// maxSize bounds what a hub may call the size of a file.
+const maxSize = 1 << 50
+
+// Open asks the hub for the files of o.Name and looks which are in the cache. It writes
+// nothing.
+func Open(ctx context.Context, o Options) (*Pull, error) {
+	o.FS = vfs.OrDisk(o.FS)
+	if o.Say == nil {
+		o.Say = func(string, ...any) {}
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, int) (func(int), func()) { return func(int) {}, func() {} }
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 30 * time.Second
+	}
+	if o.pause <= 0 {
+		o.pause = time.Second
+	}
+	h, err := newHub(o)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pull{o: o, hub: h, repo: repoDir{o.FS, o.Cache, o.Name}}
+	if err := p.open(ctx); err != nil {
+		return nil, p.explain(ctx, err)
+	}
+	return p, nil
+}
+
+func (p *Pull) open(ctx context.Context) error {
+	n := p.o.Name
+	api := "/api/" + n.kind() + "/" + n.Repo
+	if p.Commit = n.ref(); !commitID.MatchString(p.Commit) {
+		var info struct{ SHA string }
+		if _, _, err := p.hub.json(ctx, p.hub.address(api+"/revision/"+url.PathEscape(n.ref()), ""), maxList, &info); err != nil {
+			return err
+		}
+		if p.Commit = info.SHA; !commitID.MatchString(p.Commit) {
+			return broken(ErrServer, "%s: names no commit for %s: is HF_ENDPOINT a hub?", p.hub.base.Host, n)
+		}
+	}
+	p.Dir = p.repo.snapshot(p.Commit)
+	files, err := p.list(ctx, p.hub.address(api+"/tree/"+p.Commit, "recursive=true&expand=false"))
+	if err != nil {
+		return err
+	}
+	chosen, err := choose(n, files, func(f File) ([]byte, error) { return p.small(ctx, f) })
+	if err != nil {
+		return err
+	}
+	for _, f := range chosen {
+		item := Item{File: f, Have: f.Size}
+		if item.Whole, err = p.there(ctx, f); err != nil {
+			return err
+		}
+		if !item.Whole {
+			item.Have = p.begun(f)
+		}
+		p.Items = append(p.Items, item)
+	}
+	return nil
+}
+
+// list is the files of the commit. It refuses the whole where one could not be stored safely.
+func (p *Pull) list(ctx context.Context, page *url.URL) (files []File, err error) {
+	left, seen := int64(maxList), map[string]bool{}
+	for pages := 0; page != nil; pages++ {
+		if pages == maxPages || seen[page.String()] {
+			return nil, broken(ErrServer, "%s: the list of files has no end: is HF_ENDPOINT a hub?", p.hub.base.Host)
+		}
+		seen[page.String()] = true
+		var entries []struct {
+			Type, Path, OID string
+			Size            int64
+			LFS             *struct {
+				OID  string
+				Size int64
+			}
+		}
+		n, next, err := p.hub.json(ctx, page, left, &entries)
+		if err != nil {
+			return nil, err
+		}
+		left -= n
+		for _, e := range entries {
+			if e.Type != "file" {
+				continue
+			}
+			f := File{Path: e.Path, Size: e.Size, SHA1: e.OID}
+			if e.LFS != nil {
+				f.Size, f.SHA256 = e.LFS.Size, e.LFS.OID
+			}
+			switch {
+			case !fs.ValidPath(f.Path) || f.Path == ".":
+				return nil, broken(ErrServer, "%s: the hub lists a file %q, which is no path inside a repository: nothing is fetched", p.o.Name, show(f.Path))
+			case f.Size < 0 || f.Size > maxSize || !isHex(f.SHA1, 40) || e.LFS != nil && !isHex(f.SHA256, 64):
+				return nil, broken(ErrServer, "%s: the hub lists %q with a size or a hash that cannot be: nothing is fetched", p.o.Name, show(f.Path))
+			}
+			if safePath(f.Path) && !seen["file "+f.Path] { // another name is none of those that are chosen
+				files = append(files, f)
+			}
+			seen["file "+f.Path] = true
+		}
+		page = next
+	}
+	return files, nil
+}
+
+func isHex(s string, digits int) bool {
+	return len(s) == digits && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// Missing is how many bytes are to come.
+func (p *Pull) Missing() (n int64) {
+	for _, i := range p.Items {
+		n += i.Size - i.Have
+	}
+	return n
+}
+
+// Size is the bytes of all files.
+func (p *Pull) Size() (n int64) {
+	for _, i := range p.Items {
+		n += i.Size
+	}
+	return n
+}
+
+// Free is the bytes that can be written to the cache; unknown is MaxInt64.
+func (p *Pull) Free() (int64, error) {
+	n, err := p.o.FS.Free(p.o.Cache)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return math.MaxInt64, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("pull: %w", err)
+	}
+	return n, nil
+}
+
+// Path is what was asked for once it is fetched: the snapshot's folder, or the file in it.
+func (p *Pull) Path() string {
+	if p.o.Name.File != "" && len(p.Items) == 1 {
+		return filepath.Join(p.Dir, filepath.FromSlash(p.Items[0].Path))
+	}
+	return p.Dir
+}
+
+// Fetch brings what is missing. The revision gets its new commit when all files are there.
+func (p *Pull) Fetch(ctx context.Context) error {
+	free, err := p.Free()
+	if err != nil {
+		return err
+	}
+	if missing := p.Missing(); missing > free {
+		return fmt.Errorf("%w: %s: needs %d bytes, %d are free: free some space, or set HF_HUB_CACHE to a folder on another disk", ErrSpace, p.o.Cache, missing, free)
+	}
+	if err := p.fetchAll(ctx); err != nil {
+		return p.explain(ctx, err)
+	}
+	for _, i := range p.Items {
+		if err := p.repo.link(p.Commit, i.File); err != nil {
+			return fmt.Errorf("pull: %s: %w", i.Path, err)
+		}
+	}
+	if err := p.repo.setRef(p.Commit); err != nil {
+		return fmt.Errorf("pull: %w", err)
+	}
+	return nil
+}
+
+// explain words what a hub refuses.
+func (p *Pull) explain(ctx context.Context, err error) error {
+	n, host := p.o.Name, p.hub.base.Scheme+"://"+p.hub.base.Host
+	what, page := "model", host+"/"+n.Repo
+	if n.Dataset {
+		what, page = "data set", host+"/datasets/"+n.Repo
+	}
+	var f *failure
+	said := ""
+	if errors.As(err, &f) && strings.HasPrefix(f.text, ": ") {
+		said = " (the hub says" + f.text + ")"
+	}
+	switch token := p.o.Token != ""; {
+	case errors.Is(err, errGated) && token:
+		return fmt.Errorf("pull: %s: is gated, and the token has no access%s: accept its licence on %s with the token's account, and wait until access is granted", n, said, page)
+	case errors.Is(err, errGated):
+		return fmt.Errorf("pull: %s: is gated: accept its licence on %s, create a token on %s/settings/tokens, and set HF_TOKEN to it", n, page, host)
+	case errors.Is(err, errToken):
+		from := "HF_TOKEN"
+		if p.o.TokenFile != "" {
+			from = p.o.TokenFile
+		}
+		return fmt.Errorf("pull: %s: the hub refuses the token of %s%s: create another on %s/settings/tokens, or set HF_HUB_DISABLE_IMPLICIT_TOKEN=1 for none", n, from, said, host)
+	case errors.Is(err, errNoRepo) && token:
+		return fmt.Errorf("pull: %s: %s has no such %s, or the token may not see it: check the name%s", n, host, what, p.other())
+	case errors.Is(err, errNoRepo):
+		return fmt.Errorf("pull: %s: %s has no such %s, or it is private: check the name%s; for a private one set HF_TOKEN", n, host, what, p.other())
+	case errors.Is(err, errNoRevision), errors.Is(err, errNoEntry) && f != nil && len(p.Items) == 0:
+		return fmt.Errorf("pull: %s: there is no revision %q%s", n, n.ref(), p.revisions(ctx))
+	case errors.Is(err, errNoEntry):
+		return fmt.Errorf("pull: %s: the hub lists a file that it does not have: run the same command again later", n)
+	}
+	return err
+}
+
+func (p *Pull) other() string {
+	if p.o.Name.Dataset {
+		return ", and leave out --dataset for a model"
+	}
+	return ", and give --dataset for a data set"
+}
+
+// revisions says which branches and tags there are; "" where the hub does not say.
+func (p *Pull) revisions(ctx context.Context) string {
+	type named []struct{ Name string }
+	var refs struct{ Branches, Tags named }
+	n := p.o.Name
+	if _, _, err := p.hub.json(ctx, p.hub.address("/api/"+n.kind()+"/"+n.Repo+"/refs", ""), maxIndex, &refs); err != nil {
+		return ": give a branch, a tag or a commit"
+	}
+	var files []File
+	for _, list := range []named{refs.Branches, refs.Tags} {
+		for _, r := range list {
+			files = append(files, File{Path: r.Name})
+		}
+	}
+	return ": there is " + listed(files)
+}
+
+// isFull reports whether a disk has no room.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

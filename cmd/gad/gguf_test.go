@@ -1,0 +1,129 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/internal/safetensors"
+)
+
+// weightsOf are the bytes of each tensor of a folder's weights.
+func weightsOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	f, err := safetensors.OpenFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := map[string]string{}
+	for _, name := range f.Names() {
+		x, _ := f.Tensor(name)
+		out[name] = string(x.DType) + string(x.Data)
+	}
+	return out
+}
+
+// differing are the names of tensors that two folders do not share bit for bit.
+func differing(t *testing.T, a, b string) (names []string) {
+	t.Helper()
+	x, y := weightsOf(t, a), weightsOf(t, b)
+	for name := range x {
+		if x[name] != y[name] {
+			names = append(names, name)
+		}
+	}
+	for name := range y {
+		if _, ok := x[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Every command that takes a model folder takes a GGUF file of it, and does what it does
+// with the folder that gad export --model makes of the file.
+func TestGGUFInPlaceOfAFolder(t *testing.T) {
+	linked(t, "student", "train.arrow", "test.jsonl")
+	if printed, _ := must(t, "export", "--model", "student", "--output", "s.gguf", "--gguf", "bf16"); !strings.HasSuffix(printed, "s.gguf: student, GGUF bf16\n") {
+		t.Errorf("prints %q", printed)
+	}
+	if printed, _ := must(t, "export", "--model", "s.gguf", "--output", "hf"); !strings.HasSuffix(printed, "hf: s.gguf, float32\n") {
+		t.Errorf("prints %q", printed)
+	}
+	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"} {
+		if _, err := os.Stat(filepath.Join("hf", name)); err != nil {
+			t.Error(err)
+		}
+	}
+	// The same text, from both.
+	for _, command := range []string{
+		"generate --model M --prompt walk --temperature 0 --max-new-tokens 8",
+		"logprobs --model M --data test.jsonl --limit 4",
+		"data validate --data test.jsonl --model M --json",
+		"eval --model M --data test.jsonl --limit 8 --max-response-length 8 --disc-steps 2 --json",
+		"eval --model hf --data test.jsonl --limit 8 --max-response-length 8 --disc-steps 2 --disc-from M --json",
+	} {
+		file, _ := must(t, strings.Fields(strings.ReplaceAll(command, "M", "s.gguf"))...)
+		folder, _ := must(t, strings.Fields(strings.ReplaceAll(command, "M", "hf"))...)
+		if file = strings.ReplaceAll(file, "s.gguf", "hf"); file != folder {
+			t.Errorf("%s\nof the file   %s\nof the folder %s", command, file, folder)
+		}
+	}
+	must(t, "plan", "--model", "s.gguf", "--data", "train.arrow", "data.max_prompt_length=32", "data.max_response_length=32")
+	must(t, "init", "--config", "s.gguf", "--corpus", "test.jsonl", "--output", "new")
+	if out, _ := must(t, "generate", "--model", "s.gguf", "--data", "test.jsonl", "--limit", "2", "--output", "a.jsonl", "--max-new-tokens", "4"); out == "" {
+		t.Error("nothing printed")
+	}
+
+	// A run from the file is the run from the folder, bit for bit, the reference and the
+	// discriminator included; its checkpoints are folders, and it goes on without the file.
+	run := func(out, model string, steps string) {
+		must(t, stage("warmup", "--model", model, "--reward-model", model, "--data", "train.arrow", "--output", out, "--steps", steps, "--critic-warmup", "1",
+			"trainer.warmup_objective=policy", "actor.use_kl_loss=true")...)
+	}
+	run("a", "s.gguf", "2")
+	run("b", "hf", "2")
+	for _, part := range []string{"global_step_2/actor", "global_step_2/critic", "reference"} {
+		if names := differing(t, filepath.Join("a", part), filepath.Join("b", part)); len(names) > 0 {
+			t.Errorf("%s: differ: %v", part, names)
+		}
+	}
+	if err := os.Rename("s.gguf", "away.gguf"); err != nil {
+		t.Fatal(err)
+	}
+	run("a", "s.gguf", "3")
+	run("b", "hf", "3")
+	if names := differing(t, "a/global_step_3/actor", "b/global_step_3/actor"); len(names) > 0 {
+		t.Errorf("resumed: differ: %v", names)
+	}
+	if err := os.Rename("away.gguf", "s.gguf"); err != nil {
+		t.Fatal(err)
+	}
+
+	// Adapters stand on the file.
+	lora := func(out, model string) {
+		must(t, stage("sft", "--model", model, "--data", "train.arrow", "--output", out, "--steps", "2", "actor.lora.rank=2", "actor.optim.lr=0.01")...)
+	}
+	lora("l", "s.gguf")
+	lora("m", "hf")
+	one, _ := must(t, "generate", "--model", "l/global_step_2/actor", "--prompt", "walk", "--temperature", "0", "--max-new-tokens", "8")
+	two, _ := must(t, "generate", "--model", "m/global_step_2/actor", "--prompt", "walk", "--temperature", "0", "--max-new-tokens", "8")
+	beside, _ := must(t, "generate", "--model", "s.gguf", "--adapter", "l/global_step_2/actor", "--prompt", "walk", "--temperature", "0", "--max-new-tokens", "8")
+	if one != two || one != beside {
+		t.Errorf("with adapters: %q, %q, %q", one, two, beside)
+	}
+	must(t, "export", "--run", "l", "--output", "merged", "--merge", "--dtype", "float32")
+	must(t, "export", "--model", "l/global_step_2/actor", "--output", "merged2", "--dtype", "float32")
+	must(t, "export", "--run", "m", "--output", "merged3", "--merge", "--dtype", "float32")
+	if a, b := differing(t, "merged", "merged2"), differing(t, "merged", "merged3"); len(a)+len(b) > 0 {
+		t.Errorf("merged: differ: %v %v", a, b)
+	}
+	// An exported folder says the same again as a file.
+	must(t, "export", "--model", "hf", "--output", "again.gguf", "--gguf", "bf16")
+	must(t, "export", "--model", "again.gguf", "--output", "hf2")
+	if names := differing(t, "hf", "hf2"); len(names) > 0 {
+		t.Errorf("again: differ: %v", names)
+	}
+}

@@ -1,0 +1,62 @@
+package report
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Figure is a figure of an evaluation (gad eval).
+type Figure struct {
+	Key      string // in JSON, and in the tables of gad study
+	Name     string // in the table of gad eval
+	Better   int    // 1: more is better, -1: less is better, 0: neither is known
+	Doc      string // what it is and how it is computed
+	Interval string // how its 95 % interval is made
+}
+
+// figures is the only declaration of the figures of an evaluation, in the order in which
+// people read them.
+var figures = []Figure{
+	{"check", "checker's score", 1, "mean score of your `--checker` program, by [its protocol](the-game.md#judges-that-do-not-play), and the share of each label", "bootstrap; scores of 0 and 1 only, and labels: Wilson"},
+	{"rouge_l", "ROUGE-L", 1, "overlap of words with the teacher's answer, 0 to 1", "bootstrap"},
+	{"teacher_nll", "teacher NLL, nats per token", -1, "-log p of the teacher's answers, mean over tokens, at temperature 1", "bootstrap"},
+	{"reverse_kl", "reverse KL, nats per token", -1, "KL(student || model of `--against`): at each token of the student's answers, exact over the vocabulary; mean over tokens", "bootstrap"},
+	{"reverse_kl_sampled", "reverse KL, sampled", -1, "the same, estimated from the tokens of the student's answers alone: mean of log student - log model of `--against`", "bootstrap"},
+	{"forward_kl", "forward KL, nats per token", -1, "KL(model of `--against` || student): at each token of the teacher's answers, exact over the vocabulary; mean over tokens", "bootstrap"},
+	{"forward_kl_sampled", "forward KL, sampled", -1, "the same, estimated from the tokens of the teacher's answers alone: mean of log model of `--against` - log student", "bootstrap"},
+	{"fluency", "fluency, log p per token", 0, "log p of the student's answers under the model of `--against`, mean over tokens. Text that repeats itself is probable too: read it beside repeated 4-grams", "bootstrap"},
+	{"len_ratio", "length ratio", 0, "tokens of all the student's answers / tokens of all the teacher's", "bootstrap"},
+	{"distinct_1", "distinct-1", 0, "share of different words among all words of the answers", "jackknife"},
+	{"distinct_2", "distinct-2", 0, "share of different pairs of words among all pairs", "jackknife"},
+	{"truncated_frac", "truncated", -1, "share of answers without an end within `--max-response-length`", "Wilson"},
+	{"repeat_frac", "repeated 4-grams", -1, "share of tokens in a run of 4 that the same answer had before", "bootstrap"},
+	{"fresh_d_acc", "fresh discriminator", -1, "held-out accuracy of new discriminators; 0.5: they cannot tell student from teacher; see [the fresh discriminator](#the-fresh-discriminator)", "bootstrap over seeds and prompts"},
+}
+
+// FigureOf is the figure of a key and its place among all; -1 if there is none.
+func FigureOf(key string) (Figure, int) {
+	i := slices.IndexFunc(figures, func(f Figure) bool { return f.Key == key })
+	if i < 0 {
+		return Figure{Key: key}, i
+	}
+	return figures[i], i
+}
+
+// linked is a link of Markdown.
+var linked = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+
+// Text is Doc without links, for a text that stands elsewhere.
+func (f Figure) Text() string { return linked.ReplaceAllString(f.Doc, "$1") }
+
+// FiguresMarkdown describes every figure of an evaluation in a table.
+func FiguresMarkdown() string {
+	var b strings.Builder
+	b.WriteString("| figure | in JSON | meaning | better | interval |\n|---|---|---|---|---|\n")
+	for _, f := range figures {
+		better := map[int]string{1: "more", -1: "less"}[f.Better]
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s |\n", f.Name, f.Key, strings.ReplaceAll(f.Doc, "|", `\|`), better, f.Interval)
+	}
+	return b.String()
+}

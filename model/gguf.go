@@ -1,0 +1,488 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"gad/internal/gguf"
+	"gad/internal/safetensors"
+)
+
+// ggufArch is what the files of one of llama.cpp's architectures say otherwise than the
+// Hugging Face folders that they are made from. Keys are those of src/llama-arch.cpp of the
+// llama.cpp repository, what is done to weights is in its converter (conversion/*.py).
+type ggufArch struct {
+	family   string            // of families
+	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
+	plusOne  bool              // weights of norms are stored with 1 added
+	norms    map[string]string // names of a block's norms where they are not ggufNames'
+	keys     map[string]string // of config.json beside ggufKeys, by the file's key without "ARCH."
+	finish   func(c map[string]any)
+}
+
+// ggufArchs is the table of architectures that are read, by general.architecture; a new one
+// is a row. finish adds to config.json what goes without saying in such files.
+var ggufArchs = map[string]ggufArch{
+	"llama": {family: "Llama", permuted: true}, // Mistral without a window too
+	"qwen2": {family: "Qwen2"},
+	"qwen3": {family: "Qwen3"},
+	"gemma3": {family: "Gemma3", plusOne: true,
+		norms: map[string]string{"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+		keys: map[string]string{"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "sliding_window_pattern",
+			"rope.freq_base_swa": "rope_local_base_freq"},
+		finish: finishGemma3},
+	"smollm3": {family: "SmolLM3", permuted: true},
+	"olmo2":   {family: "Olmo2", norms: map[string]string{"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
+	"granite": {family: "Granite", permuted: true,
+		keys: map[string]string{"attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
+			"residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"},
+		finish: func(c map[string]any) {
+			if _, ok := c["attention_multiplier"]; !ok {
+				c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
+			}
+		}},
+}
+
+// finishGemma3 adds the scale of queries, which llama.cpp finds by the number of layers (62
+// has only the model of 27B parameters), and full attention where the file gives no window.
+func finishGemma3(c map[string]any) {
+	c["query_pre_attn_scalar"] = c["head_dim"]
+	if layers := c["num_hidden_layers"].(float64); layers == 62 {
+		c["query_pre_attn_scalar"] = math.Floor(c["hidden_size"].(float64) / c["num_attention_heads"].(float64))
+	}
+	if n, ok := c["sliding_window"].(float64); !ok || n == 0 {
+		c["sliding_window_pattern"] = 1
+		delete(c, "sliding_window")
+	} else if _, ok := c["sliding_window_pattern"]; !ok {
+		c["sliding_window_pattern"] = 6
+	}
+}
+
+// ggufKeys are the keys of config.json by the file's key without "ARCH.".
+var ggufKeys = map[string]string{
+	"block_count":                      "num_hidden_layers",
+	"context_length":                   "max_position_embeddings",
+	"embedding_length":                 "hidden_size",
+	"feed_forward_length":              "intermediate_size",
+	"attention.head_count":             "num_attention_heads",
+	"attention.head_count_kv":          "num_key_value_heads",
+	"attention.key_length":             "head_dim",
+	"attention.layer_norm_rms_epsilon": "rms_norm_eps",
+	"rope.freq_base":                   "rope_theta",
+}
+
+// ggufChecked are keys without "ARCH." that config.json has no key for, and the value that
+// each must have: that of its absence. NaN is any, for keys that are held against others or
+// change nothing. Keys that are neither here nor above refuse the model.
+var ggufChecked = map[string]float64{
+	"vocab_size": math.NaN(), "rope.dimension_count": math.NaN(), "attention.value_length": math.NaN(), "rope.scaling.type": math.NaN(),
+	"rope.scaling.factor": math.NaN(), "rope.scale_linear": math.NaN(), "rope.scaling.original_context_length": math.NaN(),
+	"rope.scaling.yarn_beta_fast": math.NaN(), "rope.scaling.yarn_beta_slow": math.NaN(), "rope.scaling.finetuned": math.NaN(), "pooling_type": math.NaN(),
+	"rope.scaling.attn_factor": 1, "rope.scaling.yarn_attn_factor": 1, "rope.scaling.yarn_ext_factor": 1, "rope.scaling.yarn_log_multiplier": 0,
+	"attention.causal": 1, "expert_count": 0, "expert_used_count": 0, "attention.sliding_window": 0, "attention.max_alibi_bias": 0,
+	"attention.clamp_kqv": 0, "final_logit_softcapping": 0, "attn_logit_softcapping": 0, "use_parallel_residual": 0,
+}
+
+// ggufNames are llama.cpp's names for Hugging Face's: of tensors of the whole model, and of
+// a block's (gguf-py/gguf/constants.py and tensor_mapping.py of the llama.cpp repository).
+var ggufNames = map[string]string{
+	"model.embed_tokens":       "token_embd",
+	"model.norm":               "output_norm",
+	"lm_head":                  "output",
+	"input_layernorm":          "attn_norm",
+	"self_attn.q_proj":         "attn_q",
+	"self_attn.k_proj":         "attn_k",
+	"self_attn.v_proj":         "attn_v",
+	"self_attn.o_proj":         "attn_output",
+	"self_attn.q_norm":         "attn_q_norm",
+	"self_attn.k_norm":         "attn_k_norm",
+	"post_attention_layernorm": "ffn_norm",
+	"mlp.gate_proj":            "ffn_gate",
+	"mlp.up_proj":              "ffn_up",
+	"mlp.down_proj":            "ffn_down",
+}
+
+// ggufRopes is the tensor of what rotary frequencies are divided by.
+const ggufRopes = "rope_freqs.weight"
+
+// ggufFile is the path of a GGUF file.
+type ggufFile string
+
+func (path ggufFile) digest() (string, error) { return fileDigest(string(path)) }
+
+// open reads the file's header and finds its architecture.
+func (path ggufFile) open() (f *gguf.Reader, name string, arch ggufArch, err error) {
+	f, err = gguf.Open(string(path))
+	if err != nil {
+		return nil, "", arch, fmt.Errorf("model: %w", err)
+	}
+	if name, err = archOf(f); err != nil {
+		_ = f.Close() // the first error is the one to report
+		return nil, "", arch, fmt.Errorf("model: %s: %w", string(path), err)
+	}
+	return f, name, ggufArchs[name], nil
+}
+
+// archOf is the file's architecture, one of ggufArchs. A file that is no whole model is
+// refused.
+func archOf(f *gguf.Reader) (string, error) {
+	name, has, err := f.Text("general.architecture")
+	if err != nil {
+		return "", err
+	}
+	kind, _, err := f.Text("general.type")
+	if err != nil {
+		return "", err
+	}
+	parts, _, err := f.Int("split.count")
+	if err != nil {
+		return "", err
+	}
+	_, known := ggufArchs[name]
+	switch {
+	case !has:
+		return "", fmt.Errorf("key \"general.architecture\": is missing: not a model")
+	case kind != "" && kind != "model":
+		return "", fmt.Errorf("key \"general.type\": %q: %w: give the file of the model itself", kind, ErrUnsupported)
+	case !known:
+		return "", fmt.Errorf("key \"general.architecture\": %q: %w: use a model of architecture %s", name, ErrUnsupported, archNames())
+	case parts > 1:
+		return "", fmt.Errorf("key \"split.count\": is one of %d parts: %w: join them (llama-gguf-split --merge) or get the whole file", parts, ErrUnsupported)
+	}
+	return name, nil
+}
+
+func archNames() string {
+	names := slices.Sorted(maps.Keys(ggufArchs))
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// config makes config.json out of the file's metadata.
+func (path ggufFile) config() (text []byte, name string, err error) {
+	f, arch, a, err := path.open()
+	if err != nil {
+		return nil, string(path), err
+	}
+	defer f.Close() // only read from
+	c, err := a.config(f, arch)
+	if err == nil {
+		text, err = json.Marshal(c)
+	}
+	if err != nil {
+		err = fmt.Errorf("model: %s: %w", string(path), err)
+	}
+	return text, string(path), err
+}
+
+func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
+	c := map[string]any{"model_type": families[a.family].modelType, "architectures": []string{Config{Architecture: a.family}.class(LM)}, "dtype": "float32"}
+	for _, key := range f.Keys() {
+		short, ours := strings.CutPrefix(key, arch+".")
+		if !ours {
+			continue
+		}
+		to := a.keys[short]
+		if to == "" {
+			to = ggufKeys[short]
+		}
+		v, err := scalar(f, key)
+		if err != nil {
+			return nil, err
+		}
+		if to != "" {
+			c[to] = v
+			continue
+		}
+		harmless, known := ggufChecked[short]
+		if x, number := v.(float64); !known || !math.IsNaN(harmless) && !(number && x == harmless) {
+			return nil, fmt.Errorf("key %q: %v: %w: use a model without it", key, v, ErrUnsupported)
+		}
+	}
+	embedding, ok := f.Tensor("token_embd.weight")
+	if !ok || len(embedding.Shape) != 2 {
+		return nil, fmt.Errorf("tensor \"token_embd.weight\": is missing, or no matrix: not a whole model")
+	}
+	c["vocab_size"] = embedding.Shape[0]
+	_, untied := f.Tensor("output.weight")
+	c["tie_word_embeddings"] = !untied
+	if _, biased := f.Tensor("blk.0.attn_q.bias"); biased && !families[a.family].spec.qkvBias {
+		c["attention_bias"] = true
+	}
+	for short, to := range map[string]string{"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"} {
+		key := "tokenizer.ggml." + short + "_token_id"
+		if id, has, err := f.Int(key); err != nil {
+			return nil, err
+		} else if has && id >= 0 && id < int64(embedding.Shape[0]) {
+			c[to] = id
+		}
+	}
+	if err := a.shape(f, arch, c); err != nil {
+		return nil, err
+	}
+	if a.finish != nil {
+		a.finish(c)
+	}
+	return c, a.rope(f, arch, c)
+}
+
+// scalar is a value as JSON has it: a number, a string, true or false. Of numbers that a
+// file gives for each layer there must be one.
+func scalar(f *gguf.Reader, key string) (any, error) {
+	if v, has, err := f.Ints(key); has && err == nil {
+		if len(v) == 0 || slices.Min(v) != slices.Max(v) {
+			return nil, fmt.Errorf("key %q: differs by layer: %w: use a model whose layers are alike", key, ErrUnsupported)
+		}
+		return float64(v[0]), nil
+	}
+	if v, has, err := f.Float(key); has && err == nil {
+		return v, nil
+	}
+	if v, has, err := f.Text(key); has && err == nil {
+		return v, nil
+	}
+	v, _, err := f.Bool(key)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrUnsupported)
+	}
+	if v {
+		return 1.0, nil
+	}
+	return 0.0, nil
+}
+
+// shape holds keys that must say the same as others against them.
+func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
+	for short, to := range ggufKeys { // those without which nothing can be said
+		switch short {
+		case "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon":
+			if x, ok := c[to].(float64); !ok || !(x > 0) {
+				return fmt.Errorf("key %q: is missing, or not a positive number", arch+"."+short)
+			}
+		}
+	}
+	heads := c["num_attention_heads"].(float64)
+	if _, ok := c["num_key_value_heads"]; !ok {
+		c["num_key_value_heads"] = heads
+	}
+	if _, ok := c["head_dim"]; !ok {
+		c["head_dim"] = math.Floor(c["hidden_size"].(float64) / heads)
+	}
+	for _, short := range []string{"attention.value_length", "rope.dimension_count"} {
+		if n, has, err := f.Int(arch + "." + short); err != nil {
+			return err
+		} else if has && float64(n) != c["head_dim"] {
+			return fmt.Errorf("key %q: %d, but heads have %v elements: %w: only full rotation of keys as long as values is implemented", arch+"."+short, n, c["head_dim"], ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// rope makes rope_scaling: of the file's keys what is llama.cpp's own rule, and of its
+// tensor of divisors that of Llama 3.
+func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
+	if _, ok := c["rope_theta"]; !ok {
+		c["rope_theta"] = 10000.0 // llama.cpp's, where a file says nothing
+	}
+	var errs []error
+	number := func(short string) (x float64, has bool) {
+		v, err := scalar(f, arch+"."+short)
+		if x, has = v.(float64); f.Has(arch+"."+short) && (err != nil || !has) {
+			errs = append(errs, fmt.Errorf("key %q: expected a number", arch+"."+short))
+		}
+		return x, has && f.Has(arch+"."+short)
+	}
+	kind, typed, err := f.Text(arch + ".rope.scaling.type")
+	errs = append(errs, err)
+	factor, ok := number("rope.scaling.factor")
+	if linear, old := number("rope.scale_linear"); old && !ok && !typed {
+		kind, factor = "linear", linear
+	}
+	original, given := number("rope.scaling.original_context_length")
+	fast, isFast := number("rope.scaling.yarn_beta_fast")
+	slow, isSlow := number("rope.scaling.yarn_beta_slow")
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case kind == "" || kind == "none" || kind == "linear" && (factor == 0 || factor == 1):
+	case kind == "linear":
+		c["rope_scaling"] = map[string]any{"rope_type": kind, "factor": factor}
+	case kind == "yarn":
+		if !given {
+			original = c["max_position_embeddings"].(float64)
+		}
+		yarn := map[string]any{"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
+		if isFast {
+			yarn["beta_fast"] = fast
+		}
+		if isSlow {
+			yarn["beta_slow"] = slow
+		}
+		c["rope_scaling"] = yarn
+	default:
+		return fmt.Errorf("key \"%s.rope.scaling.type\": %q: %w: use a model with linear, yarn or no scaling, or of Llama 3", arch, kind, ErrUnsupported)
+	}
+	t, ok := f.Tensor(ggufRopes)
+	if !ok {
+		return nil
+	}
+	if c["rope_scaling"] != nil {
+		return fmt.Errorf("tensor %q: beside rope.scaling.type %s: %w: use a model with one of them", ggufRopes, kind, ErrUnsupported)
+	}
+	d := make([]float32, t.Len())
+	if err := t.Float32(d, 0); err != nil {
+		return err
+	}
+	s, err := scalingOf(Config{HeadDim: int(c["head_dim"].(float64)), RopeTheta: c["rope_theta"].(float64)}, d)
+	if err != nil {
+		return fmt.Errorf("tensor %q: %w", ggufRopes, err)
+	}
+	if s != nil {
+		c["rope_scaling"] = s.encode()
+	}
+	return nil
+}
+
+// scalingOf finds the rule of Llama 3 whose divisors d are, for the frequencies of c. A file
+// has the divisors alone. Their factor is the largest of them, and the published models have
+// 1 and 4 as low_freq_factor and high_freq_factor; the original length is a power of two, or
+// what a divisor between 1 and the factor says it is. A rule whose divisors are not d within
+// 1e-5, which is how exactly converters compute them, is not taken.
+func scalingOf(c Config, d []float32) (*RopeScaling, error) {
+	const low, high = 1, 4
+	if len(d) != c.HeadDim/2 {
+		return nil, fmt.Errorf("%d divisors: expected %d, one for each pair of a head", len(d), c.HeadDim/2)
+	}
+	most := float64(slices.Max(d))
+	switch {
+	case slices.Min(d) == 1 && most == 1:
+		return nil, nil
+	case !(most > 1) || math.IsInf(most, 0):
+		return nil, fmt.Errorf("has %g: expected divisors of 1 or more", most)
+	}
+	var lengths []int
+	for n := 1; n <= 1<<26; n *= 2 {
+		lengths = append(lengths, n)
+	}
+	for e, x := range d {
+		if x := float64(x); x > 1 && x < most { // 1/x = (1-t)/most + t,  t = (length/wave - low)/(high - low)
+			t := (1/x - 1/most) / (1 - 1/most)
+			lengths = append(lengths, int(math.Round(2*math.Pi/(rope{headDim: c.HeadDim, theta: c.RopeTheta}).freq(e)*(low+t*(high-low)))))
+		}
+	}
+	for _, n := range lengths {
+		c.RopeScaling = &RopeScaling{Factor: most, LowFreqFactor: low, HighFreqFactor: high, OriginalMaxPosition: n}
+		same := func(x, y float32) bool { return math.Abs(float64(x-y)) <= 1e-5*float64(y) }
+		if n > 0 && slices.EqualFunc(c.RopeDivisors(), d, same) {
+			return c.RopeScaling, nil
+		}
+	}
+	return nil, fmt.Errorf("divides the frequencies otherwise than Llama 3 does: %w: use a model whose rotation is Llama 3's or plain", ErrUnsupported)
+}
+
+// tensors opens the file's weights as those of a Hugging Face folder.
+func (path ggufFile) tensors() (tensors, error) {
+	f, _, a, err := path.open()
+	if err != nil {
+		return nil, err
+	}
+	t := &ggufTensors{Reader: f, arch: a, names: map[string]string{}}
+	c, err := ReadConfig(string(path))
+	if err != nil {
+		return nil, err
+	}
+	t.headDim = c.HeadDim
+	for _, name := range f.Names() {
+		if name == ggufRopes { // config has read it
+			continue
+		}
+		hf := a.hfName(name)
+		if _, twice := t.names[hf]; twice {
+			hf = name
+		}
+		t.names[hf] = name
+	}
+	return t, nil
+}
+
+// hfName is Hugging Face's name of a tensor; one that is not known keeps its own.
+func (a ggufArch) hfName(name string) string {
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return name
+	}
+	part, before, suffix := name[:dot], "", name[dot:] // suffix is ".weight" or ".bias"
+	if rest, ok := strings.CutPrefix(part, "blk."); ok {
+		number, of, _ := strings.Cut(rest, ".")
+		before, part = "model.layers."+number+".", of
+	}
+	for _, names := range []map[string]string{a.norms, ggufNames} {
+		for hf, gguf := range names {
+			whole := strings.HasPrefix(hf, "model.") || hf == "lm_head"
+			if gguf == part && whole == (before == "") {
+				return before + hf + suffix
+			}
+		}
+	}
+	return name
+}
+
+// ggufTensors are a file's weights.
+type ggufTensors struct {
+	*gguf.Reader
+	arch    ggufArch
+	headDim int
+	names   map[string]string // the file's by Hugging Face's
+}
+
+func (f *ggufTensors) Names() []string { return slices.Sorted(maps.Keys(f.names)) }
+
+func (f *ggufTensors) Tensor(name string) (*onDisk, bool) {
+	t, ok := f.Reader.Tensor(f.names[name])
+	if !ok {
+		return nil, false
+	}
+	d := &onDisk{Name: name, DType: safetensors.F32, Shape: t.Shape, read: t.Float32}
+	switch part := strings.TrimSuffix(strings.TrimSuffix(name, ".weight"), ".bias"); {
+	case f.arch.permuted && (strings.HasSuffix(part, ".q_proj") || strings.HasSuffix(part, ".k_proj")):
+		d.read = halves(t, f.headDim)
+	case f.arch.plusOne && strings.HasSuffix(part, "norm"):
+		d.read = func(dst []float32, lo int) error {
+			err := t.Float32(dst, lo)
+			for i := range dst {
+				dst[i]--
+			}
+			return err
+		}
+	}
+	return d, true
+}
+
+// halves reads the rows of each head in Hugging Face's order, which rotates rows j and j+E/2
+// together. llama.cpp's rope type NORM rotates 2j and 2j+1, so its files have row j of the
+// first half and row j of the second side by side. A bias is a matrix of one column.
+func halves(t *gguf.Stored, headDim int) func([]float32, int) error {
+	width := 1
+	if len(t.Shape) > 1 {
+		width = t.Shape[1]
+	}
+	return func(dst []float32, lo int) error {
+		for len(dst) > 0 {
+			row, col := lo/width, lo%width
+			in := row % headDim
+			from := row - in + in%(headDim/2)*2 + in/(headDim/2)
+			n := min(width-col, len(dst))
+			if err := t.Float32(dst[:n], from*width+col); err != nil {
+				return err
+			}
+			dst, lo = dst[n:], lo+n
+		}
+		return nil
+	}
+}

@@ -1,0 +1,153 @@
+package model
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"gad/internal/folder"
+	"gad/internal/gguf"
+	"gad/internal/safetensors"
+)
+
+// place is where a model is read from: a Hugging Face folder, or a GGUF file that is read
+// as if it were one. placeOf is the only line of this package that tells them apart; all
+// that takes a path to a model goes through it.
+type place interface {
+	// config is the text of config.json, and its name in errors.
+	config() (text []byte, name string, err error)
+	// tensors opens the weights, by Hugging Face's names.
+	tensors() (tensors, error)
+	// digest is the SHA-256 that stands for the weights' files.
+	digest() (string, error)
+}
+
+// tensors are the weights of a place.
+type tensors interface {
+	Names() []string // sorted
+	Tensor(name string) (*onDisk, bool)
+	Close() error // no tensor may be read any more
+}
+
+// onDisk is one tensor of a file.
+type onDisk struct {
+	Name  string
+	DType safetensors.DType // of its elements; F32 of those that a GGUF file holds
+	Shape []int
+	data  []byte                            // its bytes, of a safetensors file
+	read  func(dst []float32, lo int) error // widens elements lo to lo+len(dst), in row-major order
+}
+
+func (t *onDisk) len() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+func placeOf(path string) place {
+	if gguf.Is(path) {
+		return ggufFile(path)
+	}
+	return hfFolder(path)
+}
+
+// hasModel reports whether path is a place with a whole model, not adapters alone.
+func hasModel(path string) bool {
+	_, err := os.Stat(filepath.Join(path, "config.json"))
+	return err == nil || gguf.Is(path)
+}
+
+// hfFolder is the path of a Hugging Face folder; or of a file like config.json, which has
+// no weights.
+type hfFolder string
+
+func (dir hfFolder) config() (text []byte, name string, err error) {
+	at, file := string(dir), "config.json"
+	if info, err := os.Stat(at); err == nil && info.Mode().IsRegular() {
+		if !strings.HasSuffix(at, ".json") {
+			return nil, at, fmt.Errorf("model: %s: is not a config.json: give that file, or the folder that contains it", at)
+		}
+		at, file = filepath.Dir(at), filepath.Base(at)
+	}
+	root, err := folder.Open(at)
+	if err != nil {
+		return nil, at, fmt.Errorf("model: %w", err)
+	}
+	defer root.Close() // only read from
+	text, err = root.ReadFile(file, maxConfigBytes)
+	if err != nil {
+		err = fmt.Errorf("model: %w", err)
+	}
+	return text, filepath.Join(at, file), err
+}
+
+func (dir hfFolder) tensors() (tensors, error) {
+	f, err := safetensors.OpenFolder(string(dir))
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	return hfTensors{f}, nil
+}
+
+// digest is of the files' own digests, in the order of their names.
+func (dir hfFolder) digest() (string, error) {
+	names, err := filepath.Glob(filepath.Join(string(dir), "*.safetensors"))
+	if err != nil || len(names) == 0 {
+		return "", fmt.Errorf("model: %s: digest: no weights there", string(dir))
+	}
+	slices.Sort(names)
+	sums, errs := make([]string, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			sum, err := fileDigest(name)
+			sums[i], errs[i] = fmt.Sprintf("%s %s\n", filepath.Base(name), sum), err
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(sums, "")))), nil
+}
+
+// fileDigest is the SHA-256 of a file.
+func fileDigest(path string) (string, error) {
+	h := sha256.New()
+	f, err := os.Open(path)
+	if err == nil {
+		_, err = io.Copy(h, f)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return "", fmt.Errorf("model: digest: %w", err)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
+}
+
+type hfTensors struct{ *safetensors.Folder }
+
+func (f hfTensors) Tensor(name string) (*onDisk, bool) {
+	t, ok := f.Folder.Tensor(name)
+	if !ok {
+		return nil, false
+	}
+	return plain(t), true
+}
+
+// plain is a tensor of a safetensors file.
+func plain(t *safetensors.Tensor) *onDisk {
+	width := t.DType.Size()
+	return &onDisk{Name: t.Name, DType: t.DType, Shape: t.Shape, data: t.Data, read: func(dst []float32, lo int) error {
+		part := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{len(dst)}, Data: t.Data[lo*width : (lo+len(dst))*width]}
+		return part.Float32(dst)
+	}}
+}
