@@ -261,7 +261,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			return err
 		}
 		fmt.Fprintf(p.out, "%s\n", resolved)
-		return p.plan(cfg, stage, 0, false, nil, between{})
+		return p.plan(cfg, stage, planFor{})
 	}
 	ranks, err := p.connect(c, time.Duration(cfg.Trainer.RankTimeout)*time.Second)
 	if err != nil {
