@@ -148,7 +148,7 @@ func built(t *testing.T) string {
 
 var binary = sync.OnceValues(func() (string, error) {
 	path := fixed.path("gad-binary")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil
