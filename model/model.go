@@ -85,7 +85,7 @@ type Model struct {
 		scoreS            []float32 // of ScoreGrad
 	}
 
-	apart bool             // each sequence has its prompt to itself: what tests compare with
+	apart    bool             // each sequence has its prompt to itself: what tests compare with
 	watch    func(tokens int) // of progress; nil is nobody
 	progress progress
 }

@@ -33,7 +33,7 @@ const ggmlWayOut = "use the model's Hugging Face folder"
 
 // FromGGML makes the files of a Hugging Face tokenizer folder from what a GGUF file says:
 // tokenizer.json, tokenizer_config.json, generation_config.json and, where there is a chat
-// template, chat_template.jinja. Parse reads them. The pre-tokenizer is the one that the
+// template, chat_template.jinja. The pre-tokenizer is the one that the
 // model's own tokenizer.json has, which the name in the file stands for.
 func FromGGML(g *GGML) (map[string][]byte, error) {
 	files, err := g.files()
@@ -41,15 +41,6 @@ func FromGGML(g *GGML) (map[string][]byte, error) {
 		return nil, fmt.Errorf("tokenizer: GGUF: %w", err)
 	}
 	return files, nil
-}
-
-// Parse is Load of the files of a folder, by name.
-func Parse(files map[string][]byte) (*Tokenizer, error) {
-	t, err := parse(files)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	return t, nil
 }
 
 // part is a normalizer, pre-tokenizer, post-processor or decoder to write.

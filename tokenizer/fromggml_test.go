@@ -21,7 +21,7 @@ func TestGGMLRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := Parse(files)
+		back, err := parse(files)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestSentencePiece(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tok, err := Parse(files)
+		tok, err := parse(files)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestFromGGMLRefused(t *testing.T) {
 	}
 	if files, err := FromGGML(good()); err != nil {
 		t.Fatal(err)
-	} else if tok, err := Parse(files); err != nil || !slices.Equal(tok.Encode("abc<end>"), []int32{256, 'c', 257}) {
+	} else if tok, err := parse(files); err != nil || !slices.Equal(tok.Encode("abc<end>"), []int32{256, 'c', 257}) {
 		t.Fatal(tok, err)
 	}
 	for want, spoil := range map[string]func(g *GGML){
@@ -159,7 +159,7 @@ func TestGGMLPreTokenizers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		tok, err := Parse(files)
+		tok, err := parse(files)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -181,7 +181,7 @@ func TestGGMLControl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tok, err := Parse(files)
+	tok, err := parse(files)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,7 +125,7 @@ func TestLlamaVocabs(t *testing.T) {
 			}
 			continue
 		}
-		tok, err := Parse(files)
+		tok, err := parse(files)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

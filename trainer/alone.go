@@ -22,11 +22,13 @@ type discriminator struct {
 const smoothing = 0.2
 
 // A discriminator has learned nothing if its smoothed loss over pairs that differ is
-// above guessing and its smoothed accuracy below guessingAcc. A coin's are ln 2 = 0.693
-// and 0.5, give or take what a few pairs a step allow.
+// above guessing and its smoothed accuracy below guessingAcc, or if its loss is above that
+// of a coin and its accuracy below sureAcc: then it is sure where it is wrong. A coin's are
+// ln 2 = 0.693 and 0.5, give or take what a few pairs a step allow.
 const (
 	guessing     = 0.66
 	guessingAcc  = 0.65
+	sureAcc      = 0.8
 	enoughToTell = 5 // steps
 )
 
@@ -79,9 +81,9 @@ func (t *Trainer) lastAlone() int {
 }
 
 // endAlone ends the discriminator's time alone after the step just taken, if that is
-// due. The steps of the run that follow are as many as they would be after
-// trainer.critic_warmup steps alone.
-func (t *Trainer) endAlone() {
+// due, and notes in m whether the discriminator has learned. The steps of the run that
+// follow are as many as they would be after trainer.critic_warmup steps alone.
+func (t *Trainer) endAlone(m Metrics) {
 	c := t.cfg.Trainer
 	if t.until() == 0 || t.disc.AloneFor > 0 || t.step < c.CriticWarmup {
 		return
@@ -92,7 +94,9 @@ func (t *Trainer) endAlone() {
 	}
 	t.disc.AloneFor = max(t.step, 1)
 	t.stretch()
+	m["critic/warmup_learned"] = 0
 	if learned {
+		m["critic/warmup_learned"] = 1
 		t.log.Info(fmt.Sprintf("the discriminator has learned after %s: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil))
 	} else {
 		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %s (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil, startAdvice))
@@ -120,7 +124,9 @@ const startAdvice = "try many small updates (critic.ppo_mini_batch_size=1), a le
 // deaf is a warning about a discriminator that cannot tell the two sides apart, ""
 // where it can or nothing is known of it.
 func (d discriminator) deaf(where string) string {
-	if d.Steps < enoughToTell || d.Loss < guessing || d.Acc > guessingAcc {
+	guesses := d.Loss >= guessing && d.Acc <= guessingAcc
+	sureAndWrong := d.Loss >= math.Ln2 && d.Acc <= sureAcc
+	if d.Steps < enoughToTell || !guesses && !sureAndWrong {
 		return ""
 	}
 	return fmt.Sprintf("the discriminator of %s has not learned: over its last steps it is right on %.0f %% of the pairs that differ, with a loss of %.3f (guessing is 50 %% and 0.693): its rewards would be noise: repeat gad warmup with trainer.critic_warmup_until=0.5: %s",

@@ -39,7 +39,7 @@ func TestKeepBestByChecker(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/check",
-		"data.val_files="+fixed.val, "trainer.checker="+nth(t, 0, 1, 3, 9, 2, 4)), SFT)
+		"data.val_files="+fixed.val, "trainer.val_before_train=false", "trainer.checker="+nth(t, 0, 1, 3, 9, 2, 4)), SFT)
 	for i, want := range []float64{1, 3, 9, 2, 4} {
 		if got := rows[i].Values["val/check"]; got != want {
 			t.Errorf("step %d: val/check %g, want %g", i+1, got, want)
@@ -189,7 +189,7 @@ func TestCheckerFailureSavesNothing(t *testing.T) {
 		"step":       {[]string{"algorithm.checker_weight=1", "trainer.test_freq=0", "trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || echo NaN"}, "trainer: step 2: checker: "},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
-		cfg := settings(Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "data.val_files=" + fixed.val}, c.overrides...)...)
+		cfg := settings(Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.val_before_train=false", "data.val_files=" + fixed.val}, c.overrides...)...)
 		if name == "step" {
 			cfg.Data.ValFiles = nil
 		}

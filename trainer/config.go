@@ -107,6 +107,7 @@ type RunConfig struct {
 	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes"`
 	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end"`
 	TestFreq          int     `yaml:"test_freq" min:"0" max:"1000000000" doc:"steps between evaluations on data.val_files; 0: only at the end"`
+	ValBeforeTrain    bool    `yaml:"val_before_train" doc:"evaluate on data.val_files before the first step too (start/ metrics): gad doctor then sees a student that gets worse. What the run that this one starts from has measured at its end is not measured again"`
 	ValRows           int     `yaml:"val_rows" min:"1" max:"1000000000" doc:"number of rows of data.val_files that an evaluation uses"`
 	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" max:"1000000" doc:"number of newest checkpoints to keep"`
 	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d" doc:"also keep the checkpoint that is best by this metric: the smallest val/teacher_nll, the largest of the others; empty: none"`
@@ -139,7 +140,7 @@ func DefaultConfig() Config {
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
 		DPO:    DefaultDPO(),
-		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValRows: 64, MaxToKeep: 2, CheckerTimeout: 60,
+		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValBeforeTrain: true, ValRows: 64, MaxToKeep: 2, CheckerTimeout: 60,
 			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", Shards: 1, RankTimeout: 1800, MaxShardSizeMB: 5000},
 	}
 }

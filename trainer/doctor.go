@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"gad/checkpoint"
 	"gad/internal/report"
+	"gad/internal/safetensors"
 	"gad/internal/vfs"
 )
 
@@ -24,7 +27,7 @@ type LastWord = report.LastWord
 type Finding = report.Finding
 
 // Examination is what a run's folder says of the run: how it ended, whether it can
-// go on, and whether its metrics are those of a healthy one.
+// go on, and what signs of a sick run its metrics show.
 type Examination struct {
 	Run         string
 	Stage       Stage
@@ -37,8 +40,12 @@ type Examination struct {
 	Steps       int    // in the metrics
 	Enough      bool   // steps to judge the metrics by
 	Findings    []Finding
+	Settings    []string // that are allowed and rarely right
+	Moved       *float64 // |now - was| / |was| of the student's weights since MovedFrom; nil is not measured
+	MovedFrom   string   // the reference, or a checkpoint
 
-	kept []kept // settings that the run began with
+	kept []kept        // settings that the run began with
+	disc discriminator // as the newest checkpoint has it
 
 	// Sick are the reasons for which going on as it is would go wrong.
 	Sick []string
@@ -89,6 +96,9 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	if err := changed(x.kept, cfg.kept(), run); err != nil {
 		x.sick("its config.yaml has been edited: %v", err)
 	}
+	if err := x.examineStart(fsys, &cfg); err != nil {
+		return nil, err
+	}
 	x.examineEnd()
 	if x.Free, err = fsys.Free(run); errors.Is(err, errors.ErrUnsupported) {
 		x.Free = -1
@@ -122,7 +132,7 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 			if err != nil {
 				return err
 			}
-			x.Resume, x.Stage, x.Step, x.Total, x.kept = e.Name, s.Stage, s.Step, s.Total, s.Kept
+			x.Resume, x.Stage, x.Step, x.Total, x.kept, x.disc = e.Name, s.Stage, s.Step, s.Total, s.Kept, s.Disc
 			x.Need = e.Bytes + 1<<20 // as checkpointBytes, from above
 		} else {
 			x.sick("%s does not verify", e.Name)
@@ -130,6 +140,90 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 		x.Checkpoints = append(x.Checkpoints, e)
 	}
 	return nil
+}
+
+// examineStart looks for what the run was given when it began: the frozen reference,
+// without which it cannot go on, and settings that are rarely right.
+func (x *Examination) examineStart(fsys vfs.FS, cfg *Config) error {
+	if x.Resume == "" {
+		return nil
+	}
+	x.Settings = cfg.Warnings(x.Stage)
+	if w := x.disc.deaf(x.Run); w != "" && x.Stage == Warmup && x.Step >= x.Total {
+		x.sick("%s", w)
+	}
+	dir := filepath.Join(x.Run, referenceDir)
+	if !cfg.needsReference(x.Stage) {
+		dir = ""
+	} else if _, err := fsys.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		x.sick("it cannot be resumed: %v", missingReference(dir))
+		dir = ""
+	} else if err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
+	x.examineWeights(dir)
+	return nil
+}
+
+// examineWeights measures how far training has moved the student: from the frozen
+// reference in dir, or, where dir is "", from the oldest checkpoint. Without another
+// checkpoint, or between adapters and whole weights, nothing is measured.
+func (x *Examination) examineWeights(dir string) {
+	from := referenceDir
+	if dir == "" {
+		oldest := slices.IndexFunc(x.Checkpoints, func(e Examined) bool { return e.Err == nil })
+		if from = x.Checkpoints[oldest].Name; from == x.Resume {
+			return
+		}
+		dir = filepath.Join(x.Run, from, "actor")
+	}
+	moved, err := movedBy(dir, filepath.Join(x.Run, x.Resume, "actor"))
+	switch {
+	case err != nil && x.Holder == "": // of a run that goes on a checkpoint may be gone by now
+		x.sick("the student's weights cannot be read: %v", err)
+	case err == nil && !math.IsNaN(moved):
+		x.Moved, x.MovedFrom = &moved, from
+	}
+}
+
+// movedBy is the relative difference of two folders' weights, |now - was| / |was| over all
+// tensors (L2); NaN where the folders have other tensors.
+func movedBy(was, now string) (float64, error) {
+	a, err := safetensors.OpenFolder(was)
+	if err != nil {
+		return 0, err
+	}
+	defer a.Close()
+	b, err := safetensors.OpenFolder(now)
+	if err != nil {
+		return 0, err
+	}
+	defer b.Close()
+	if !slices.Equal(a.Names(), b.Names()) {
+		return math.NaN(), nil
+	}
+	var norm, moved float64
+	for _, name := range a.Names() {
+		ta, _ := a.Tensor(name)
+		tb, _ := b.Tensor(name)
+		if !slices.Equal(ta.Shape, tb.Shape) {
+			return math.NaN(), nil
+		}
+		n := 1
+		for _, d := range ta.Shape {
+			n *= d
+		}
+		xs, ys := make([]float32, n), make([]float32, n)
+		if err := errors.Join(ta.Float32(xs), tb.Float32(ys)); err != nil {
+			return 0, fmt.Errorf("%s: %w", now, err)
+		}
+		for i, x := range xs {
+			d := float64(ys[i]) - float64(x)
+			norm += float64(x) * float64(x)
+			moved += d * d
+		}
+	}
+	return math.Sqrt(moved / norm), nil
 }
 
 // examineEnd adds the ends that would come again.
@@ -237,6 +331,12 @@ func (x *Examination) String() string {
 		again = fmt.Sprintf(", the last %d to be repeated", n)
 	}
 	field("metrics", "%s%s", report.Count(x.Steps, "step"), again)
+	if x.Moved != nil {
+		field("weights", "moved by %.2g %% since %s", 100**x.Moved, x.MovedFrom)
+	}
+	for _, s := range x.Settings {
+		field("setting", "%s", s)
+	}
 	switch {
 	case len(x.Findings) > 0:
 		for _, f := range x.Findings {
@@ -245,15 +345,15 @@ func (x *Examination) String() string {
 			field("", "look first at: %s", f.Advice)
 		}
 	case !x.Enough:
-		field("signs", "none, but the metrics are too few to judge")
+		field("signs", "none, but the steps are too few for most of them")
 	default:
 		field("signs", "none")
 	}
 	if len(x.Sick) == 0 {
-		b.WriteString("\nhealthy\n")
+		b.WriteString("\nno problems found\n")
 		return b.String()
 	}
-	b.WriteString("\nsick: " + strings.Join(x.Sick, "\n      ") + "\n")
+	b.WriteString("\nproblems: " + strings.Join(x.Sick, "\n          ") + "\n")
 	return b.String()
 }
 

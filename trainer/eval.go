@@ -490,6 +490,7 @@ func (t *Trainer) validate(m Metrics) error {
 	if err := t.judge(m, j); err != nil {
 		return fmt.Errorf("validation: %w", err)
 	}
+	t.noteValidation(m)
 	return nil
 }
 

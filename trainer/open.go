@@ -36,7 +36,7 @@ func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
 	if o.Ranks.Rank() > 0 {
 		o.Console, o.TTY = nil, false // rank 0 speaks
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks, skipped: map[string]int{}, verified: map[int]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks, skipped: map[string]int{}, verified: map[int]bool{}, named: map[string]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
@@ -311,6 +311,9 @@ func (t *Trainer) openData(s *start) (err error) {
 		t.disc = s.state.Disc
 	}
 	t.stretch()
+	if s.dir != "" {
+		t.validated = s.state.Validated
+	}
 	if s.inPlace {
 		t.step = s.state.Step
 		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
@@ -464,13 +467,20 @@ func (t *Trainer) openModels(s start) (err error) {
 	return nil
 }
 
+// referenceDir is the folder of the frozen reference in a run's folder.
+const referenceDir = "reference"
+
+func missingReference(dir string) error {
+	return fmt.Errorf("reference: %s: the frozen reference is missing: restore it, or start again with another --output", dir)
+}
+
 // openReference keeps the student as it was at the start in the run's own folder,
 // so that the run can go on wherever it was resumed from is gone.
 func (t *Trainer) openReference(s start) (err error) {
 	if !t.cfg.needsReference(t.Stage) {
 		return nil
 	}
-	dir := filepath.Join(t.cfg.Trainer.Output, "reference")
+	dir := filepath.Join(t.cfg.Trainer.Output, referenceDir)
 	if t.first() {
 		if err := t.writeReference(dir, s); err != nil {
 			return err
@@ -498,7 +508,7 @@ func (t *Trainer) openReference(s start) (err error) {
 func (t *Trainer) writeReference(dir string, s start) error {
 	switch _, err := t.fs.Stat(dir); {
 	case s.inPlace && errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("reference: %s: the frozen reference is missing: restore it, or start again with another --output", dir)
+		return missingReference(dir)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("reference: %w", err)
 	case !s.inPlace: // what an earlier attempt left may be of another student

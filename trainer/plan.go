@@ -44,6 +44,7 @@ type Plan struct {
 
 	limit      int   // of an answer, tokens
 	checkpoint int64 // bytes of one
+	validated  bool  // the run that this one starts from has measured the student that it ended with
 
 	actorGradient, criticGradient int64 // bytes
 	actorWeights, criticWeights   int64 // bytes that are computed with
@@ -96,13 +97,16 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if complaint := c.offloads(stage); complaint != "" {
 		return nil, fmt.Errorf("%w: plan: %s", ErrConfig, complaint)
 	}
-	dir := c.Model.Path
+	dir, measured := c.Model.Path, false
 	if c.Trainer.Resume != "" {
 		ckpt, _, err := FindCheckpoint(fsys, c.Trainer.Resume)
 		if err != nil {
 			return nil, err
 		}
 		dir = filepath.Join(ckpt, "actor")
+		if s, err := readState(fsys, ckpt); err == nil { // what else it says, the run itself checks
+			measured = s.Validated != nil
+		}
 	}
 	if dir == "" {
 		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", ErrConfig)
@@ -123,7 +127,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if err := c.checkBatch(c.stepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
 		return nil, err
 	}
-	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps}
+	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps, validated: measured}
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err

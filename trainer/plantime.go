@@ -57,7 +57,13 @@ func (p *Plan) time(c Config, alone bool, t tokenTimes) {
 		if c.Trainer.Checker != "" {
 			name += ", without the checker"
 		}
-		p.often(name, each(p.AnswerMean), each(float64(c.Data.MaxResponse)), everyAndLast(c.Trainer.TestFreq))
+		p.often(name, each(p.AnswerMean), each(float64(c.Data.MaxResponse)), func(steps int) int {
+			n := everyAndLast(c.Trainer.TestFreq)(steps)
+			if c.Trainer.ValBeforeTrain && !p.validated { // Trainer.begin
+				n++
+			}
+			return n
+		})
 	}
 }
 

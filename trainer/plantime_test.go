@@ -18,14 +18,15 @@ func TestPlanOfTime(t *testing.T) {
 		besides, times map[string]float64
 	}{
 		// 4 prompts of 10 tokens, the teacher's answers have 5, at most 20.
-		{SFT, "", 4 * 15 * 3, 0, map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 1}},
+		{SFT, "", 4 * 15 * 3, 0, map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 2}},
+		{SFT, "trainer.val_before_train=false", 4 * 15 * 3, 0, nil, map[string]float64{"validation": 1}},
 		// rollout, reference; 2 answers to each.
 		{Train, "critic.max_token_len=100000", 40 + 40*2 + 80*1 + (80+20)*3 + 80*3, 40 + 160*2 + 200*1 + (200+20)*3 + 200*3,
-			map[string]float64{"old_logp": 80, "validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"old_logp": 3 + 2, "validation": 1}},
+			map[string]float64{"old_logp": 80, "validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"old_logp": 3 + 2, "validation": 2}},
 		{Train, "actor.old_log_prob=recompute trainer.test_freq=30", 40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
-			map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 4}},
+			map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 5}},
 		{Warmup, "trainer.save_freq=0 trainer.test_freq=50", 40 + 40*2 + (80+20)*3 + 60*3, 0,
-			map[string]float64{"old_logp": 80}, map[string]float64{"old_logp": 5, "checkpoint": 1, "validation": 2}},
+			map[string]float64{"old_logp": 80}, map[string]float64{"old_logp": 5, "checkpoint": 1, "validation": 3}},
 		{DPO, "", 4*(10+5*2) + 4*20 + 4*20*3, 0, nil, map[string]float64{"checkpoint": 2}},
 	} {
 		cfg := StageDefaults(c.stage)
@@ -37,6 +38,11 @@ func TestPlanOfTime(t *testing.T) {
 		p.beside(cfg)
 		if got := p.step(); got != c.step || c.limit > 0 && p.AtLimit != c.limit {
 			t.Errorf("%s %s: a step of %g s, %g at the limit, want %g and %g: %v", c.stage, c.set, got, p.AtLimit, c.step, c.limit, p.StepTime)
+		}
+		again := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, ValRows: 6, Steps: 100, validated: true}
+		again.time(cfg, true, times) // what the run before has measured is not measured again
+		if n, first := again.Beside[len(again.Beside)-1].Times, p.Beside[len(p.Beside)-2].Times; (n == first) == cfg.Trainer.ValBeforeTrain {
+			t.Errorf("%s %s: %d validations where the first was made before, %d where not", c.stage, c.set, n, first)
 		}
 		all := 100 * c.step
 		for _, o := range p.Beside {

@@ -354,7 +354,7 @@ func ops(e *vfstest.ErrorFS) (list []string) {
 }
 
 // Operations of a run fail, once and for ever: the run reports the error, exits in
-// error, and the checkpoint that was acknowledged before loads (doc/reliability.md, row 3).
+// error (where the metrics are read to look for signs, it warns and goes on), and the checkpoint that was acknowledged before loads (doc/reliability.md, row 3).
 func TestRunReportsFaults(t *testing.T) {
 	slow(t)
 	be := ready(t)
@@ -406,6 +406,13 @@ func TestRunReportsFaults(t *testing.T) {
 				continue
 			}
 			injected++
+			if op := e.Op(at); err == nil && op == "read "+filepath.Join(run, "metrics.jsonl") { // to look for signs: the run goes on
+				if raw, _ := os.ReadFile(filepath.Join(run, "log.jsonl")); !strings.Contains(string(raw), "since the metrics cannot be read: report: ") {
+					t.Errorf("operation %d (%s): no warning:\n%s", at, op, raw)
+				}
+				reported++
+				continue
+			}
 			if !errors.Is(err, vfstest.ErrInjected) {
 				t.Errorf("operation %d (%s), for ever %v: error %v", at, e.Op(at), forever, err)
 				continue

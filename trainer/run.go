@@ -63,24 +63,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == Warmup {
 		t.log.Warn(w)
 	}
-	t.warnOfSigns()
+	t.watch()
 	t.rec.End(report.Finished, fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
 	return t.rec.Sync()
-}
-
-// warnOfSigns names the signs of sickness in the metrics of a run that has ended.
-func (t *Trainer) warnOfSigns() {
-	if !t.first() {
-		return
-	}
-	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
-	if err != nil {
-		return // what was recorded was checked as it was written; gad doctor says more
-	}
-	found, _ := report.Judge(rows)
-	for _, f := range found {
-		t.log.Warn(fmt.Sprintf("%s: %s: gad doctor %s says what to look at", f.Name, f.Seen, t.cfg.Trainer.Output))
-	}
 }
 
 // Say prints a line on the console, above its bars. It may be called from another
@@ -136,6 +121,10 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 			}
 		}
 	}()
+	began, err := t.begin()
+	if err != nil {
+		return false, err
+	}
 	m, err = t.next()
 	if errors.Is(err, model.ErrStopped) { // nothing has been learned in this step
 		if err := t.order.Restore(cursor); err != nil {
@@ -150,7 +139,8 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 		return false, err
 	}
 	t.step++
-	t.endAlone()
+	maps.Copy(m, began)
+	t.endAlone(m)
 	c, last := t.cfg.Trainer, t.step >= t.total
 	planned := t.due(c.SaveFreq, last)
 	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
@@ -161,6 +151,9 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	t.performance(m, t.done, time.Since(begun).Seconds())
 	if err := t.rec.Step(t.step, m); err != nil {
 		return false, err
+	}
+	if !last { // Run does it after the other warnings
+		t.watch()
 	}
 	t.ranks.Enter("end of the step")
 	if stopped, err = t.ranks.Any("stop", ctx.Err() != nil); err != nil {

@@ -30,7 +30,7 @@ func (c *Config) Ignores(stage Stage, key string) string {
 	}) {
 		return fmt.Sprintf("gad %s does not read it", stage)
 	}
-	if (key == "trainer.test_freq" || key == "trainer.val_rows") && len(c.Data.ValFiles) == 0 {
+	if (key == "trainer.test_freq" || key == "trainer.val_rows" || key == "trainer.val_before_train") && len(c.Data.ValFiles) == 0 {
 		return "there are no validation data: give --val-data FILE"
 	}
 	return ""

@@ -49,6 +49,9 @@ type state struct {
 
 	Disc discriminator `json:"discriminator"`
 
+	// Validated is the newest validation, if it was of these weights.
+	Validated *validated `json:"validated,omitempty"`
+
 	// OldDiffers: a check has found that the sampler's log-probabilities are not the trainer's.
 	OldDiffers bool `json:"old_log_prob_differs,omitempty"`
 
@@ -201,7 +204,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		}
 	}
 	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, OldDiffers: t.oldDiffers, Kept: t.cfg.kept()}, "", "  ")
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.kept()}, "", "  ")
 	if err != nil {
 		return err
 	}

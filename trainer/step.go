@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -274,6 +275,9 @@ func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]f
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
 		if t.actor.NeedsReference() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
+			if push := meanAbs(advST); push > 0 {
+				m["actor/kl_pull"] = t.cfg.Actor.KLLossCoef * math.Sqrt(2*math.Abs(st.KLLoss)) / push
+			}
 		}
 	}
 	if st.Passes > 0 {
@@ -283,6 +287,15 @@ func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]f
 		m["actor/grad_norm"], m["actor/lr"] = st.GradNorm, st.LR
 	}
 	return t.skips("actor", st.Updates, st.Skipped, st.Streak, m)
+}
+
+// meanAbs is the mean absolute advantage over the responses.
+func meanAbs(advST [][]float64) float64 {
+	sum := 0.0
+	for _, row := range advST {
+		sum += math.Abs(row[0])
+	}
+	return sum / float64(len(advST))
 }
 
 // learnsTeacher reports whether the actor's objective is the teacher's answers.
@@ -324,6 +337,7 @@ func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
 	m["train/prompts"] = float64(len(r.batch.Rows))
 	m["rollout/len_mean"], m["rollout/len_max"] = lens/n, float64(longest)
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
+	m["rollout/unique_frac"] = uniqueFrac(r.roll.Seqs, r.roll.Group)
 	t.describeTeacher(m, r.batch)
 	advS := make([]float64, len(r.roll.Seqs))
 	for s := range advS {
@@ -342,10 +356,34 @@ func (t *Trainer) describeTeacher(m Metrics, b *Batch) {
 			cut++
 		}
 	}
+	m["teacher/unique_frac"] = uniqueFrac(b.Teachers, nil)
 	m["teacher/len_mean"], m["teacher/truncated_frac"] = lens/float64(len(b.Rows)), cut/float64(len(b.Rows))
 	if x, ok := m["rollout/len_mean"]; ok {
 		m["rollout/len_ratio"] = x / m["teacher/len_mean"]
 	}
+}
+
+// uniqueFrac is the share of different responses among those of different prompts. The
+// n answers of a prompt are not compared with each other: a student that is sure of its
+// answer writes it n times. The i-th answers of all prompts are compared, for each i, and
+// the shares averaged, so that the figure is comparable with the teacher's, which has one
+// answer per prompt (group nil: each response has a prompt of its own).
+func uniqueFrac(seqs []model.Seq, group []int) float64 {
+	seen, nth := map[string]bool{}, map[int]int{}
+	var key []byte
+	for s, seq := range seqs {
+		p := s
+		if group != nil {
+			p = group[s]
+		}
+		key = binary.AppendVarint(key[:0], int64(nth[p]))
+		for _, id := range seq.IDs[seq.Prompt:] {
+			key = binary.AppendVarint(key, int64(id))
+		}
+		seen[string(key)] = true
+		nth[p]++
+	}
+	return float64(len(seen)) / float64(len(seqs))
 }
 
 // skips counts optimizer steps left out because the gradient was not finite, and

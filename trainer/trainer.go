@@ -104,7 +104,9 @@ type Trainer struct {
 	saveTime    float64 // seconds of a save that no step has reported yet
 	before      updates
 	best        best
-	oldDiffers  bool // a check has found the sampler's log-probabilities to differ from the trainer's
+	validated   *validated      // the newest validation, of this run or of the one it starts from; nil is none
+	named       map[string]bool // signs that this process has warned of
+	oldDiffers  bool            // a check has found the sampler's log-probabilities to differ from the trainer's
 	skipped     map[string]int
 	baseDType   string // the student's, before training
 }

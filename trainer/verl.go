@@ -54,7 +54,6 @@ var verls = map[string]string{
 	"trainer.total_training_steps":               "write trainer.total_steps",
 	"trainer.max_actor_ckpt_to_keep":             "write trainer.max_ckpt_to_keep",
 	"trainer.resume_mode":                        "the same command resumes a run: leave it out, or see trainer.resume_from",
-	"trainer.val_before_train":                   "gad eval measures a student before a run: leave it out",
 }
 
 // Hint says what to write in the place of a setting of verl's; "" where key is none.

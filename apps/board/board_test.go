@@ -193,7 +193,7 @@ func TestFollows(t *testing.T) {
 	for step := 1; step <= 25; step++ {
 		f.step(step, game(step))
 	}
-	now := see("25 steps", 25, "cut off", "healthy")
+	now := see("25 steps", 25, "cut off", "clear")
 	if now.Version == first.Version {
 		t.Error("the version is the same after 25 steps")
 	}
@@ -202,7 +202,7 @@ func TestFollows(t *testing.T) {
 		t.Errorf("figures %+v", r)
 	}
 	grow(t, filepath.Join(f.dir, "metrics.jsonl"), `{"step":26,"critic/d_a`)
-	see("torn", 25, "cut off", "healthy")
+	see("torn", 25, "cut off", "clear")
 	f.rec.Close()
 	for step := 24; step <= 25; step++ {
 		_ = os.Remove(filepath.Join(f.dir, "samples", fmt.Sprintf("step_%d.jsonl", step)))
@@ -239,7 +239,7 @@ func TestResumedUnseen(t *testing.T) {
 	}
 	to(30, 1, 0.8, 1)
 	before := b.Summary()
-	if r, sc := before.Runs[0], b.scores()[0]; r.Verdict != "healthy" || sc.Student.P50[20] != 1 || len(sc.Step) != 30 {
+	if r, sc := before.Runs[0], b.scores()[0]; r.Verdict != "clear" || sc.Student.P50[20] != 1 || len(sc.Step) != 30 {
 		t.Fatalf("%s, scores %v", r.Verdict, sc.Student.P50)
 	}
 	f.rec.Close()

@@ -111,7 +111,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	seen := dom(t, "file://"+file)
 	for what, text := range map[string]string{
-		"the verdicts":                `<span class="verdict healthy">✓ healthy</span>`,
+		"the verdicts":                `<span class="verdict clear">✓ no problems found</span>`,
 		"the other verdict":           `<span class="verdict sick">⚠ 1 bad sign</span>`,
 		"the state":                   `train · step 30 of 30 · finished`,
 		"a curve in words":            `aria-valuetext="step 30: first 0.800; second 1 at step 24"`,

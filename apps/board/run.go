@@ -33,7 +33,7 @@ type Run struct {
 	Holder   string           `json:"holder,omitempty"`
 	Sessions []report.Session `json:"sessions"`
 
-	Verdict  string    `json:"verdict"` // healthy, sick, or early: too few steps to judge
+	Verdict  string    `json:"verdict"` // clear, sick, or early: too few steps to judge
 	Judged   int       `json:"judged"`  // steps that the verdict is about
 	Findings []Finding `json:"findings"`
 	Problems []string  `json:"problems"` // what could not be read
@@ -293,7 +293,7 @@ func (r *run) summary(id int) Run {
 	case !r.enough:
 		s.Verdict = "early"
 	default:
-		s.Verdict = "healthy"
+		s.Verdict = "clear"
 	}
 	for _, either := range headlines[r.stage] {
 		for _, name := range either {

@@ -124,8 +124,8 @@ func (r repoDir) path(parts ...string) string {
 func (r repoDir) blob(f File) string            { return r.path("blobs", f.etag()) }
 func (r repoDir) partial(f File) string         { return r.blob(f) + ".incomplete" }
 func (r repoDir) snapshot(commit string) string { return r.path("snapshots", commit) }
-func (r repoDir) lockFile(f File) string {
-	return filepath.Join(r.cache, ".locks", r.name.folder(), f.etag()+".lock")
+func (r repoDir) lockFile(what string) string {
+	return filepath.Join(r.cache, ".locks", r.name.folder(), what+".lock")
 }
 func (r repoDir) ref() string { return r.path("refs", filepath.FromSlash(r.name.ref())) }
 

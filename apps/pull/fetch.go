@@ -126,12 +126,12 @@ func (p *Pull) fetchAll(ctx context.Context) error {
 
 // fetch brings one file's content into blobs.
 func (p *Pull) fetch(ctx context.Context, i *Item, count func(int64)) (err error) {
-	for _, dir := range []string{p.repo.path("blobs"), filepath.Dir(p.repo.lockFile(i.File))} {
+	for _, dir := range []string{p.repo.path("blobs"), filepath.Dir(p.repo.lockFile(i.etag()))} {
 		if err := vfs.MakeDirs(p.o.FS, dir); err != nil {
 			return fmt.Errorf("pull: %s: %w", p.o.Cache, vfs.Target(err))
 		}
 	}
-	unlock, err := p.lock(ctx, i.File)
+	unlock, err := p.lock(ctx, p.repo.lockFile(i.etag()), i.Path)
 	if err != nil {
 		return err
 	}
@@ -150,10 +150,9 @@ func (p *Pull) fetch(ctx context.Context, i *Item, count func(int64)) (err error
 	})
 }
 
-// lock keeps other programs from fetching the same file at the same time. Python's
-// huggingface_hub takes the same lock.
-func (p *Pull) lock(ctx context.Context, f File) (unlock func() error, err error) {
-	name := p.repo.lockFile(f)
+// lock keeps other programs from fetching or writing what, the same file, at the same time.
+// Python's huggingface_hub takes the same locks for what it fetches.
+func (p *Pull) lock(ctx context.Context, name, what string) (unlock func() error, err error) {
 	l := flock.New(name, flock.SetPermissions(0o664))
 	for said := false; ; {
 		ok, err := l.TryLock()
@@ -173,7 +172,7 @@ func (p *Pull) lock(ctx context.Context, f File) (unlock func() error, err error
 			continue
 		}
 		if !said {
-			p.o.Say("%s: another program is fetching it: waiting", show(f.Path))
+			p.o.Say("%s: another program is fetching it: waiting", show(what))
 			said = true
 		}
 		select {

@@ -15,6 +15,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -240,6 +241,21 @@ func (p *Pull) Fetch(ctx context.Context) error {
 	if err := p.fetchAll(ctx); err != nil {
 		return p.explain(ctx, err)
 	}
+	return p.publish(ctx)
+}
+
+// publish links the files of the commit and notes it as the revision's: one program at a time,
+// since the names that these are written under first are the same for all.
+func (p *Pull) publish(ctx context.Context) (err error) {
+	name := p.repo.lockFile("snapshots")
+	if err := vfs.MakeDirs(p.o.FS, filepath.Dir(name)); err != nil {
+		return fmt.Errorf("pull: %s: %w", p.o.Cache, vfs.Target(err))
+	}
+	unlock, err := p.lock(ctx, name, "snapshots")
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, unlock()) }()
 	for _, i := range p.Items {
 		if err := p.repo.link(p.Commit, i.File); err != nil {
 			return fmt.Errorf("pull: %s: %w", i.Path, err)

@@ -45,14 +45,14 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 		}
 		return cmd.ProcessState.ExitCode(), string(out)
 	}
-	if code, said := ask(); code != exitDone || !strings.Contains(said, "\nhealthy\n") {
+	if code, said := ask(); code != exitDone || !strings.Contains(said, "\nno problems found\n") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	lock := filepath.Join(run, ".lock")
 	if err := os.Chmod(lock, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, said := ask(); code != exitDone || !strings.Contains(said, "\nhealthy\n") {
+	if code, said := ask(); code != exitDone || !strings.Contains(said, "\nno problems found\n") {
 		t.Errorf("with a closed lock: exit status %d\n%s", code, said)
 	}
 	if err := os.WriteFile(filepath.Join(run, ".lock.holder"), []byte(`{"pid":4711,"host":"h"}`), 0o644); err != nil {

@@ -51,7 +51,7 @@ func TestDoctor(t *testing.T) {
 	causes := 0
 
 	before := tree(t, f.path("train"))
-	out := doctor(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished", "global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n", "too few to judge", "\nhealthy\n")
+	out := doctor(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished", "global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n", "too few for most of them", "\nno problems found\n")
 	ends(t, f.path("train"), "finished")
 	if after := tree(t, f.path("train")); len(after) != len(before) {
 		t.Errorf("the doctor left %d files, there were %d", len(after), len(before))
@@ -68,7 +68,7 @@ func TestDoctor(t *testing.T) {
 	}
 	p.Process.Signal(syscall.SIGTERM)
 	p.end(t, 20*time.Second)
-	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command continues after step", "\nhealthy\n")
+	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command continues after step", "\nno problems found\n")
 	ends(t, run, "interrupted")
 	causes += 2
 
@@ -77,7 +77,7 @@ func TestDoctor(t *testing.T) {
 	wait(t, "some steps more", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
 	p.Process.Kill()
 	p.end(t, 20*time.Second)
-	out = doctor(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power", "the same command continues after step", "\nhealthy\n")
+	out = doctor(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power", "the same command continues after step", "\nno problems found\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 	causes++
 
@@ -92,7 +92,7 @@ func TestDoctor(t *testing.T) {
 	if err := os.WriteFile(harmed, []byte(strings.Replace(whole, "1", "2", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	doctor(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest), fmt.Sprintf("step %d of 100000\n", older), fmt.Sprintf("sick: global_step_%d does not verify", newest))
+	doctor(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest), fmt.Sprintf("step %d of 100000\n", older), fmt.Sprintf("problems: global_step_%d does not verify", newest))
 	if err := os.WriteFile(harmed, []byte(whole), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestDoctor(t *testing.T) {
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 {
 		t.Errorf("numerical stop: exit status %d, must be said once:\n%s", code, said)
 	}
-	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "sick: it ended with an error that may happen again")
+	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "problems: it ended with an error that may happen again")
 	ends(t, broken, "numbers broke down")
 	t.Logf("numerical stop:\n%s", strings.ReplaceAll(out, filepath.Dir(broken), "RUNS"))
 	causes++

@@ -267,7 +267,7 @@ func TestHelpAndNotes(t *testing.T) {
 	if err := os.WriteFile(file, []byte(was), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, _ := must(t, "doctor", run); !strings.Contains(out, "\nhealthy\n") {
+	if out, _ := must(t, "doctor", run); !strings.Contains(out, "\nno problems found\n") {
 		t.Errorf("as it was:\n%s", out)
 	}
 	for _, step := range []string{"global_step_1", "global_step_2"} {

@@ -64,7 +64,7 @@ func localPath(path string, dataset bool) (string, error) {
 
 // The flags whose values are paths of models, and of data.
 var (
-	modelFlags = []string{"model", "adapter", "critic", "reward-model", "disc-from"}
+	modelFlags = []string{"model", "adapter", "critic", "reward-model", "disc-from", "from", "against"}
 	dataFlags  = []string{"data", "val-data", "prompts"}
 )
 

@@ -13,33 +13,44 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/task"
 	"gad/data"
 	"gad/internal/gguf/gguftest"
 )
+
+// tutorialShell are the shell commands of a section of doc/tutorial.md, block by block.
+func tutorialShell(t *testing.T, section string) (blocks []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../doc/tutorial.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(page), "## "+section+"\n")
+	after, _, _ = strings.Cut(after, "\n## ")
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(after, -1) {
+		blocks = append(blocks, block[1])
+	}
+	if len(blocks) == 0 {
+		t.Fatalf("doc/tutorial.md: %q has no commands", section)
+	}
+	return blocks
+}
+
+var servedAt = regexp.MustCompile(`http://127\.0\.0\.1:\d+/v1`)
 
 // The six commands of doc/tutorial.md, as they stand there, lead from prompts to a judged
 // student in a GGUF file. A gad serve is the teacher, a server that goes by rules the judge;
 // names and settings are the test's.
 func TestTutorial(t *testing.T) {
 	path, f := built(t), ready(t)
-	page, err := os.ReadFile("../../doc/tutorial.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(page), "## The six commands\n")
-	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(after)
-	if block == nil {
-		t.Fatal("doc/tutorial.md has no commands")
-	}
-	commands := strings.Split(strings.TrimSpace(block[1]), "\n")
+	commands := strings.Split(strings.TrimSpace(tutorialShell(t, "The six commands")[0]), "\n")
 	if len(commands) > 6 {
 		t.Fatalf("doc/tutorial.md has %d commands", len(commands))
 	}
 
 	dir := t.TempDir()
 	teacher := start(t, path, "serve", "--model", f.path("sft", "global_step_60", "actor"), "--listen", "127.0.0.1:0", "--name", "teacher")
-	serving := regexp.MustCompile(`http://127\.0\.0\.1:\d+/v1`)
-	wait(t, "the teacher", func() bool { return serving.MatchString(teacher.said.String()) })
+	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
 	judge := judgeServer(t, func(prompt string) string { return "my own words" },
 		func(_, answer string) int { return 1 + len(answer)%10 },
 		func(_, a, b string) string { return map[bool]string{true: "A", false: "B"}[len(a) > len(b)] })
@@ -62,7 +73,7 @@ func TestTutorial(t *testing.T) {
 		c := exec.Command("sh", "-ec", command)
 		c.Dir = dir
 		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"), "OPENAI_API_KEY=a-key",
-			"TEACHER_URL="+serving.FindString(teacher.said.String()), "TEACHER=teacher", "JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"), "STEPS=8", "LONGEST=14")
+			"TEACHER_URL="+servedAt.FindString(teacher.said.String()), "TEACHER=teacher", "JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"), "STEPS=8", "LONGEST=14", "RATE=1e-4")
 		out, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", command, err, out)
@@ -121,5 +132,90 @@ func TestTutorial(t *testing.T) {
 	}
 	if _, err := gguftest.Parse(raw); err != nil {
 		t.Error(err)
+	}
+}
+
+// The tutorial's section "Without a key", as it stands there, with other ports: the judge,
+// which goes by the rules of scripts/rule_judge.py, thinks more of the student after the game
+// than of the untrained one, and gad doctor does not find that the game has harmed it.
+func TestTutorialWithoutKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains a teacher and a student: a minute")
+	}
+	path := built(t)
+	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), "gad")); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	sh := func(command string) string {
+		t.Helper()
+		c := exec.Command("sh", "-ec", command)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"), "OPENAI_API_KEY=a-key")
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return string(out)
+	}
+	blocks := tutorialShell(t, "Without a key")
+	train, serve, ok := strings.Cut(blocks[0], "\ngad serve ")
+	if !ok || len(blocks) != 2 {
+		t.Fatalf("the section has %d blocks; the first:\n%s", len(blocks), blocks[0])
+	}
+	sh(train)
+	args := strings.Fields(serve)
+	for i, a := range args {
+		if strings.HasPrefix(a, "runs/") {
+			args[i] = filepath.Join(dir, a)
+		}
+	}
+	teacher := start(t, path, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
+
+	const right = "a right answer" // the judge's own
+	grade := func(prompt, answer string) int {
+		if answer == right {
+			return 9
+		}
+		switch g, err := task.Check(prompt, answer); {
+		case err == nil && g.Valid:
+			return 9
+		case err == nil && g.Form != task.Other:
+			return 4
+		}
+		return 2
+	}
+	judge := judgeServer(t, func(string) string { return right }, grade, func(prompt, a, b string) string {
+		switch x, y := grade(prompt, a), grade(prompt, b); {
+		case x > y:
+			return "A"
+		case x < y:
+			return "B"
+		}
+		return "tie"
+	})
+	names := strings.NewReplacer("http://127.0.0.1:8000/v1", servedAt.FindString(teacher.said.String()), "http://127.0.0.1:8123/v1", judge.URL).Replace(blocks[1])
+	out := sh(names + tutorialShell(t, "The six commands")[0])
+	_, table, _ := strings.Cut(out, "win %")
+	scores := regexp.MustCompile(`(?m)^[AB] +([0-9.]+) `).FindAllStringSubmatch(table, 2)
+	if len(scores) != 2 {
+		t.Fatalf("no scores of two students:\n%s", out)
+	}
+	before, err := strconv.ParseFloat(scores[0][1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := strconv.ParseFloat(scores[1][1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("score %.1f before, %.1f after the game", before, after)
+	if after < before+8 {
+		t.Errorf("the judge's score went from %.1f to %.1f:\n%s", before, after, table)
+	}
+	said := sh("gad doctor runs/game || true")
+	if !strings.Contains(said, "train, step 60 of 60") || strings.Contains(said, "worse than where it began") || strings.Contains(said, "KL runs away") {
+		t.Errorf("gad doctor:\n%s", said)
 	}
 }

@@ -413,11 +413,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 	if n, ok := values["critic/pairs"]; ok && n == 0 {
 		parts = append(parts, paint(red, "no pairs"))
 	}
-	if _, ok := values["critic/d_acc_fresh"]; ok {
-		show("d_acc_fresh", "critic/d_acc_fresh")
-	} else {
-		show("d_acc", "critic/d_acc")
-	}
+	show("d_acc_fresh", "critic/d_acc_fresh")
+	show("d_acc", "critic/d_acc")
 	if ties := values["critic/tie_frac"]; ties > 0 {
 		show("of distinct", "critic/d_acc_distinct")
 	}

@@ -45,6 +45,7 @@ var table = []Metric{
 	{"critic/skipped_updates", "updates", "discriminator updates of this step that were skipped because a gradient or a loss was not finite", "%.0f"},
 	{"critic/grad_norm", "", "global L2 norm of the discriminator's gradient before clipping", "%.3g"},
 	{"critic/lr", "", "learning rate of the discriminator", "%.2e"},
+	{"critic/warmup_learned", "", "1 if the discriminator had learned when its time alone ended (trainer.critic_warmup_until), 0 if trainer.critic_warmup_max ended it; in the last step of that time", "%.0f"},
 
 	{"reward/mean", "", "mean reward of the responses: score with shaping and KL term, from which advantages are computed", "%.3g"},
 	{"reward/check_mean", "", "mean score that the checker (trainer.checker) gives the responses", "%.3g"},
@@ -67,6 +68,7 @@ var table = []Metric{
 	{"actor/ppo_kl", "nats", "mean of old - new log-probability over response tokens: how far this step's updates moved the policy", "%.2g"},
 	{"actor/kl_loss", "nats", "KL estimate to the frozen reference, aggregated like the loss, before its coefficient", "%.2g"},
 	{"actor/kl_share", "share", "share of the KL term in the loss, by absolute value; above 0.8 the KL term outweighs the reward", "%.2f"},
+	{"actor/kl_pull", "", "actor.kl_loss_coef * sqrt(2 * actor/kl_loss) / (mean absolute advantage): how strongly the KL term holds a token back, compared with how strongly the rewards push it; unlike actor/kl_share it does not depend on actor/pg_loss, which is near 0 where a batch is used in one update", "%.2g"},
 	{"actor/entropy", "nats", "mean entropy of the next-token distribution over response tokens", "%.3g"},
 	{"actor/grad_norm", "", "global L2 norm of the actor's gradient before clipping", "%.3g"},
 	{"actor/lr", "", "learning rate of the actor", "%.2e"},
@@ -85,11 +87,19 @@ var table = []Metric{
 	{"rollout/len_ratio", "", "len_mean divided by teacher/len_mean", "%.2f"},
 	{"rollout/truncated_frac", "share", "share of responses that reached the length limit without an end token", "%.2f"},
 	{"rollout/repeat_frac", "share", "share of response tokens inside a 4-gram that occurs earlier in the same response", "%.2f"},
+	{"rollout/unique_frac", "share", "share of different texts among the answers of different prompts: the first answers of all prompts are compared with each other, then the second ones, and so on, and the shares are averaged. Near 1 every prompt has an answer of its own; compare teacher/unique_frac", "%.2f"},
 	{"rollout/logp_diff_max", "nats", "largest difference between the sampler's and the trainer's log-probability of a sampled token, in the steps that measure it: the first three, every 50th, and those whose old log-probabilities are recomputed (actor.old_log_prob); exactly 0 on the CPU", "%.2g"},
 	{"rollout/tokens_per_s", "tokens/s", "sampled tokens divided by the time of the rollout", "%.0f"},
 
 	{"teacher/len_mean", "tokens", "mean length of the teacher's responses, end token included", "%.0f"},
 	{"teacher/truncated_frac", "share", "share of teacher's responses cut at the length limit", "%.2f"},
+	{"teacher/unique_frac", "share", "share of different texts among the teacher's responses", "%.2f"},
+
+	{"start/rouge_l", "", "val/rouge_l of the student before the run's first step (trainer.val_before_train); in step 1", "%.3f"},
+	{"start/teacher_nll", "nats", "val/teacher_nll before the first step", "%.3g"},
+	{"start/len_ratio", "", "val/len_ratio before the first step", "%.2f"},
+	{"start/check", "", "val/check before the first step", "%.3f"},
+	{"start/held_out_d", "share", "val/held_out_d before the first step", "%.2f"},
 
 	{"val/rouge_l", "", "mean ROUGE-L F1 of the student's answers against the teacher's, on held-out rows", "%.3f"},
 	{"val/teacher_nll", "nats", "mean negative log-probability per token that the student gives the teacher's answers", "%.3g"},

@@ -2,7 +2,7 @@
 // people and other programs read, and the console.
 //
 //	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name, time}
-//	log.jsonl             what the console said and more, one JSON object an entry (zap)
+//	log.jsonl             what the console said and more, one JSON object an entry (zap); a step's has all its metrics as fields
 //	tb/                   the metrics as TensorBoard events
 //	samples/step_N.jsonl  prompts, answers and scores of a step
 //
@@ -16,8 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -240,8 +242,17 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	r.eta.add(step, now)
 	left := r.eta.left(r.opt.TotalSteps)
 	r.con.print(zap.InfoLevel, now, stepLine(step, r.opt.TotalSteps, values, left, r.con.paint))
-	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain), zap.Int("step", step))
+	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain), fields(step, values)...)
 	return r.Err()
+}
+
+// fields are a step's number and metrics as fields of a log entry, under the metrics' names.
+func fields(step int, values map[string]float64) []zap.Field {
+	list := []zap.Field{zap.Int("step", step)}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		list = append(list, zap.Float64(name, values[name]))
+	}
+	return list
 }
 
 // Sample is one line of a samples file.

@@ -482,7 +482,7 @@ func TestLogFile(t *testing.T) {
 {"level":"info","time":"2026-01-02T03:04:05Z","msg":"resume","step":3,"command":"gad train --resume run"}
 {"level":"warn","time":"2026-01-02T03:04:05Z","logger":"ckpt","msg":"slow disk","shards":2,"s":"NaN"}
 {"level":"debug","time":"2026-01-02T03:04:05Z","msg":"detail"}
-{"level":"info","time":"2026-01-02T03:04:05Z","msg":"step 4  d_acc 0.50","step":4}
+{"level":"info","time":"2026-01-02T03:04:05Z","msg":"step 4  d_acc 0.50","step":4,"critic/d_acc":0.5}
 `
 	if got := read(t, fsys, "/run/log.jsonl"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)

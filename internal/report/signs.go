@@ -18,50 +18,57 @@ type Sign struct {
 	find func(rows []Row) string
 }
 
-// fewSteps are enough for what no noise brings about.
-const fewSteps = 5
-
-// signWindow is how many steps a sign must last, so that noise is none.
-const signWindow = 20
+// How many steps a sign must last.
+const (
+	atOnce     = 2  // what no noise brings about
+	fewSteps   = 5  // what little noise does
+	someSteps  = 10 // what is compared with itself, earlier
+	signWindow = 20 // everything else, so that noise is none
+)
 
 // signs are looked for in this order.
 var signs = []Sign{
 	{"numerical breakdown", "an update was skipped, or a metric is not finite, in the last 20 steps",
 		"lower the learning rate of the side that skips; resume from a checkpoint before the first skip", brokenNumbers},
-	{"SFT loss rises", "mean of actor/sft_loss over the last 20 steps above 1.5 times the smallest mean over 20 steps in a row before",
-		"lower actor.optim.lr, raise actor.optim.lr_warmup_steps; resume from an earlier checkpoint",
-		func(rows []Row) string {
-			const name = "actor/sft_loss"
-			xs := series(rows, name)
-			if len(xs) < 2*signWindow {
-				return ""
-			}
-			least := math.Inf(1)
-			for i := range len(xs) - 2*signWindow + 1 {
-				least = min(least, average(xs[i:i+signWindow]))
-			}
-			if now := average(xs[len(xs)-signWindow:]); now > 1.5*least {
-				return fmt.Sprintf("%s %.3g over the last %d steps, %.3g before", name, now, signWindow, least)
-			}
-			return ""
-		}},
-	{"no pairs", "critic/pairs is 0 in each of the last 5 steps that the discriminator took: every pair was left out, since one of its answers was cut at the limit: it learns nothing, and the student learns from its noise",
-		"raise data.max_response_length above the teacher's answers (gad data validate --model has their lengths), or set critic.truncated=include",
+	{"worse than where it began", "the newest val/check is more than 0.1 below start/check, or, without a checker, val/rouge_l is below 0.85 times start/rouge_l and by more than 0.05",
+		"lower actor.optim.lr; go on from a checkpoint before it (trainer.keep_best keeps the best one)", worse},
+	{"right answers are being lost", "mean of reward/check_mean over the last 5 steps more than 0.2 below the largest mean over 5 steps before, and by more than 1.5 times its mean change from step to step; or the newest val/check as far below its largest value (0.2 of that value where scores are above 1)",
+		"go on from the best checkpoint (trainer.keep_best=val/check) with a lower actor.optim.lr; look at samples/", lost},
+	{"SFT loss rises", "mean of actor/sft_loss over the last 10 steps above 1.5 times the smallest mean over 10 steps in a row before, or over the last 5 steps above twice that of the first step; by more than 0.05",
+		"lower actor.optim.lr, raise actor.optim.lr_warmup_steps; resume from an earlier checkpoint", risingLoss},
+	{"overfitting", "the student learns the teacher's answers (actor/sft_loss), and the newest val/teacher_nll is more than 0.02 above 1.1 times the smallest, start/teacher_nll included",
+		"fewer steps, more rows, or a lower actor.optim.lr; trainer.keep_best=val/teacher_nll with trainer.test_freq keeps the best checkpoint", overfit},
+	{"no pairs", "critic/pairs is 0 in each of the last 2 steps that have it: every pair was left out, since one of its answers was cut at the limit: the discriminator learns nothing, and the student learns from its noise",
+		"if the student's answers are cut (rollout/truncated_frac), gad sft first, so that it ends them; if the teacher's are (teacher/truncated_frac), a larger data.max_response_length (gad data validate --model has their lengths); or critic.truncated=include",
 		func(rows []Row) string {
 			xs := series(rows, "critic/pairs")
-			if len(xs) < fewSteps || slices.Max(xs[len(xs)-fewSteps:]) > 0 {
+			if len(xs) < atOnce || slices.Max(xs[len(xs)-atOnce:]) > 0 {
 				return ""
 			}
-			return fmt.Sprintf("critic/pairs 0 in the last %d steps", fewSteps)
+			return fmt.Sprintf("critic/pairs 0 in the last %d steps", atOnce)
 		}},
-	{"few pairs", "mean of critic/pairs_frac below 0.5 over the last 20 steps: more than half of the pairs are left out, since one of their answers was cut at the limit",
+	{"answers end at the limit", "mean of rollout/truncated_frac above 0.5 over the last 20 steps, or over all of them from the second one on",
+		"gad sft first, until the student ends its answers (10 steps can be enough); or a larger data.max_response_length",
+		func(rows []Row) string {
+			return mean(rows, "rollout/truncated_frac", atOnce, func(x float64) bool { return x > 0.5 })
+		}},
+	{"few pairs", "mean of critic/pairs_frac below 0.5 over the last 20 steps, or over all of them from the fifth one on: more than half of the pairs are left out, since one of their answers was cut at the limit",
 		"data.max_response_length; rollout/truncated_frac and teacher/truncated_frac say which side is cut",
 		func(rows []Row) string {
-			return mean(rows, "critic/pairs_frac", func(x float64) bool { return x < 0.5 && x > 0 })
+			return mean(rows, "critic/pairs_frac", fewSteps, func(x float64) bool { return x < 0.5 && x > 0 })
 		}},
-	{"discriminator has not started", "over the last 20 steps, in which it learned alone, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: guessing gives 0.693 and 0.5",
+	{"discriminator has not started", "over the last 20 steps of a warm-up, after 40 in which it learned alone or once the student learns beside it, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65 (guessing gives 0.693 and 0.5), or above 0.693 and below 0.8: then it is sure where it is wrong",
 		"a longer warm-up that ends when the discriminator has learned (trainer.critic_warmup_until=0.5), another critic.optim.lr; see the signs below for more",
 		notStarted},
+	{"warm-up ended before the discriminator had learned", "critic/warmup_learned is 0, and the mean of critic/d_loss_distinct over the last 20 steps is not below 0.5",
+		"a larger trainer.critic_warmup_max; many small updates (critic.ppo_mini_batch_size=1), critic.optim.lr_warmup_steps=200, another critic.optim.lr",
+		func(rows []Row) string {
+			xs := series(rows, "critic/warmup_learned")
+			if len(xs) == 0 || xs[len(xs)-1] > 0 {
+				return ""
+			}
+			return mean(rows, "critic/d_loss_distinct", 1, func(x float64) bool { return !(x < 0.5) })
+		}},
 	{"discriminator takes few updates", "it has not started, and takes one optimizer step in each of the last 20 steps (critic/updates)",
 		"critic.ppo_mini_batch_size of a few prompts: many small updates",
 		func(rows []Row) string {
@@ -81,7 +88,7 @@ var signs = []Sign{
 			}
 			return fmt.Sprintf("critic/group_std %.2g in the first step", xs[0])
 		}},
-	{"game began with an untrained discriminator", "over the first 20 steps of the game the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65: what the student learned there was noise",
+	{"game began with an untrained discriminator", "over the first 20 steps of the game the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65, or above 0.693 and below 0.8: what the student learned there was noise",
 		"start again from a warm-up in which the discriminator has learned (trainer.critic_warmup_until=0.5)",
 		func(rows []Row) string {
 			if game := playing(rows); len(game) >= signWindow {
@@ -93,10 +100,10 @@ var signs = []Sign{
 		"if val/ is as good as the teacher, the game is finished; otherwise check the teacher's answers, then raise critic.optim.lr",
 		func(rows []Row) string {
 			learning := slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return !hasPrefix(r, "actor/") })
-			return mean(learning, accuracy(rows), func(x float64) bool { return x < 0.55 })
+			return mean(learning, accuracy(rows), signWindow, func(x float64) bool { return x < 0.55 })
 		}},
 	{"discriminator always right", "critic/d_acc_distinct above 0.99 in each of the last 20 steps (critic/d_acc_fresh above 0.95 in runs without that metric)",
-		"first check that the answers of both sides end in the same way (rollout/truncated_frac, teacher/truncated_frac, samples/); then lower critic.optim.lr, or turn on critic.replay",
+		"first check that the answers of both sides end in the same way (rollout/truncated_frac, teacher/truncated_frac, samples/); then lower critic.optim.lr, raise actor.optim.lr, shorten the warm-up, or turn on critic.replay",
 		func(rows []Row) string {
 			limit := 0.95
 			if accuracy(rows) == distinct {
@@ -104,54 +111,41 @@ var signs = []Sign{
 			}
 			return each(rows, accuracy(rows), func(x float64) bool { return x > limit })
 		}},
-	{"scores of a prompt collapse", "mean of critic/collapsed_groups_frac above 0.5 over the last 20 steps: the discriminator separates student and teacher but hardly ranks the student's answers",
-		"--preset grgc, or its critic.group_ot=0.01 alone; a higher rollout.temperature",
-		func(rows []Row) string {
-			return mean(rows, "critic/collapsed_groups_frac", func(x float64) bool { return x > 0.5 })
-		}},
+	{"scores of a prompt collapse", "over the last 20 steps more than half of the prompts whose answers have different rewards have collapsed scores, (critic/collapsed_groups_frac - adv/zero_var_groups_frac) / (1 - adv/zero_var_groups_frac) by their means: the discriminator separates student and teacher but hardly ranks the student's answers",
+		"--preset grgc, or its critic.group_ot=0.01 alone; a higher rollout.temperature", unranked},
 	{"everything is a tie", "mean of critic/tie_frac above 0.9 over the last 20 steps",
 		"the student writes the teacher's own texts: nothing is left to learn from this data, or the data were written by the student",
 		func(rows []Row) string {
-			return mean(rows, "critic/tie_frac", func(x float64) bool { return x > 0.9 })
+			return mean(rows, "critic/tie_frac", signWindow, func(x float64) bool { return x > 0.9 })
 		}},
-	{"clip never acts", "actor/pg_clipfrac 0 in each of the last 20 steps although a batch is used in several updates (actor/ratio_max is not 1)",
+	{"the policy does not move", "over the last 20 steps of the game the mean absolute actor/ppo_kl is below 1e-6, and that of actor/kl_loss, where it is there, too (without it, only where a batch is used in several updates): nobody could tell the student from the one that began",
+		"raise actor.optim.lr; gad doctor says by how much the weights differ from those at the start", still},
+	{"clip never acts", "actor/pg_clipfrac 0 in each of the last 20 steps although a batch is used in several updates (actor/ratio_max is not 1), and the mean absolute actor/ppo_kl below 1e-4",
 		"narrow actor.clip_ratio_low and actor.clip_ratio_high, or raise actor.optim.lr: the policy hardly moves",
 		func(rows []Row) string {
-			if each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" {
+			if each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" || meanAbs(rows, "actor/ppo_kl") >= 1e-4 {
 				return ""
 			}
 			return each(rows, "actor/pg_clipfrac", func(x float64) bool { return x == 0 })
 		}},
-	{"clip acts on most tokens", "mean of actor/pg_clipfrac above 0.5 over the last 20 steps",
+	{"clip acts on most tokens", "mean of actor/pg_clipfrac above 0.6 over the last 20 steps",
 		"lower actor.optim.lr, or widen actor.clip_ratio_low and actor.clip_ratio_high",
 		func(rows []Row) string {
-			return mean(rows, "actor/pg_clipfrac", func(x float64) bool { return x > 0.5 })
+			return mean(rows, "actor/pg_clipfrac", signWindow, func(x float64) bool { return x > 0.6 })
 		}},
-	{"KL runs away", "mean of actor/kl_loss or reward/kl_mean over the last 20 steps above 1 nat, or above 0.1 and five times that of the 20 steps before",
+	{"KL runs away", "mean of actor/kl_loss or reward/kl_mean over the last 10 steps above 0.4 nats",
 		"lower actor.optim.lr, or raise actor.kl_loss_coef", runawayKL},
-	{"KL dominates the loss", "actor/kl_share above 0.8 in each of the last 20 steps",
-		"lower actor.kl_loss_coef, or rely on the clip",
-		func(rows []Row) string {
-			return each(rows, "actor/kl_share", func(x float64) bool { return x > 0.8 })
-		}},
-	{"entropy collapses", "mean of actor/entropy over the last 20 steps of the game below 0.02 nats, or below a tenth of that of its first 20 steps",
+	{"KL dominates the loss", "over the last 20 steps the means of actor/kl_share above 0.8 and of actor/kl_pull above 0.2 (actor/kl_share alone in runs without the other): the KL term and not the rewards decides where the student goes",
+		"lower actor.kl_loss_coef, or rely on the clip", dominantKL},
+	{"entropy collapses", "mean of actor/entropy over the last 20 steps of the game below 0.005 nats, or below a tenth of that of its first 20 steps",
 		"lower actor.optim.lr, raise actor.entropy_coeff or rollout.temperature", collapsedEntropy},
-	{"advantages vanish", "adv/std below 0.05 in each of the last 20 steps, or mean of adv/zero_var_groups_frac above 0.5",
-		"raise rollout.n or rollout.temperature; see algorithm.zscore_floor",
-		func(rows []Row) string {
-			if s := each(rows, "adv/std", func(x float64) bool { return x < 0.05 }); s != "" {
-				return s
-			}
-			return mean(rows, "adv/zero_var_groups_frac", func(x float64) bool { return x > 0.5 })
-		}},
-	{"answers end at the limit", "mean of rollout/truncated_frac above 0.5 over the last 20 steps",
-		"raise data.max_response_length, or start from an SFT that ends its answers",
-		func(rows []Row) string {
-			return mean(rows, "rollout/truncated_frac", func(x float64) bool { return x > 0.5 })
-		}},
-	{"collapse after an update", "rollout/repeat_frac or rollout/truncated_frac, over three steps, more than 0.3 above the three before, within the last 20 steps",
+	{"advantages vanish", "adv/std below 0.05 in each of the last 20 steps, or mean of adv/zero_var_groups_frac above 0.9 over the last 5; not where reward/check_mean is above 0.9, since then nothing is left to learn. Normalised advantages (adv_estimator=grpo) have a deviation near 1 whatever the scores are, so the first half is for the others",
+		"raise rollout.n or rollout.temperature; see algorithm.zscore_floor", vanishing},
+	{"collapse after an update", "over three steps, within the last 20, rollout/repeat_frac or rollout/truncated_frac more than 0.3 above, or reward/check_mean more than 0.3 below, the three steps before, and by more than 2.5 times the mean change from step to step before it",
 		"lower actor.optim.lr, raise rollout.n, or add a KL term", jump},
-	{"answers grow too long", "mean of rollout/len_mean over the last 20 steps above 1.5 times that of the first 20, and above 1.5 times teacher/len_mean",
+	{"answers become alike", "mean of rollout/unique_frac over the last 5 steps below half of teacher/unique_frac: the student writes the same answer to different prompts",
+		"lower actor.optim.lr, go on from an earlier checkpoint; look at samples/", alike},
+	{"answers grow too long", "mean of rollout/len_mean over the last 10 steps above 1.5 times that of the first 10, and above 1.5 times teacher/len_mean",
 		"a length term in the reward (algorithm.length_coef), or a fresh discriminator", gamedLength},
 }
 
@@ -202,13 +196,30 @@ func average(xs []float64) float64 {
 	return sum / float64(len(xs))
 }
 
-// mean holds a rule against a metric's mean over the window.
-func mean(rows []Row, name string, sick func(float64) bool) string {
-	xs := window(rows, name)
-	if xs == nil || !sick(average(xs)) {
+// mean holds a rule against a metric's mean over the last signWindow steps, or over all
+// of them where there are fewer, but at least least.
+func mean(rows []Row, name string, least int, sick func(float64) bool) string {
+	xs := series(rows, name)
+	if len(xs) < least || len(xs) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s %.3g over the last %d steps", name, average(xs), signWindow)
+	xs = last(xs, signWindow)
+	if !sick(average(xs)) {
+		return ""
+	}
+	return fmt.Sprintf("%s %.3g over the last %s", name, average(xs), Count(len(xs), "step"))
+}
+
+// last is the end of xs, at most n of them.
+func last(xs []float64, n int) []float64 { return xs[max(0, len(xs)-n):] }
+
+// meanAbs is the mean absolute value of a metric over the window; NaN where there are fewer steps.
+func meanAbs(rows []Row, name string) float64 {
+	sum, xs := 0.0, window(rows, name)
+	for _, x := range xs {
+		sum += math.Abs(x)
+	}
+	return sum / float64(len(xs))
 }
 
 // each holds a rule against every value in the window.
@@ -232,14 +243,18 @@ func accuracy(rows []Row) string {
 	return "critic/d_acc_fresh"
 }
 
-// deaf says that the discriminator cannot tell the sides apart in the last steps.
+// deaf says that the discriminator cannot tell the sides apart in the last steps, or is
+// as sure where it is wrong as where it is right. A loss above guessing with a high accuracy
+// is no such case: a few pairs of which it is sure and wrong have most of the loss.
 func deaf(rows []Row) string {
-	loss := mean(rows, "critic/d_loss_distinct", func(x float64) bool { return x > 0.66 })
-	acc := mean(rows, distinct, func(x float64) bool { return x < 0.65 })
-	if loss == "" || acc == "" {
-		return ""
+	for _, c := range []struct{ loss, acc float64 }{{0.66, 0.65}, {math.Ln2, 0.8}} {
+		loss := mean(rows, "critic/d_loss_distinct", signWindow, func(x float64) bool { return x > c.loss })
+		acc := mean(rows, distinct, signWindow, func(x float64) bool { return x < c.acc })
+		if loss != "" && acc != "" {
+			return loss + ", " + acc
+		}
 	}
-	return loss + ", " + acc
+	return ""
 }
 
 // playing is the steps in which the student learned by its scores.
@@ -247,9 +262,11 @@ func playing(rows []Row) []Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
 }
 
-// notStarted looks at a discriminator that is still learning alone.
+// notStarted looks at a discriminator that has not yet played. One that learns alone is
+// given 40 steps: in the first 20 of a good warm-up it mostly guesses.
 func notStarted(rows []Row) string {
-	if len(rows) < signWindow || slices.ContainsFunc(rows[len(rows)-signWindow:], func(r Row) bool { return hasPrefix(r, "actor/") }) {
+	alone := !slices.ContainsFunc(rows, func(r Row) bool { return hasPrefix(r, "actor/") })
+	if len(rows) < signWindow || alone && len(rows) < 2*signWindow || len(playing(rows)) > 0 {
 		return ""
 	}
 	return deaf(rows)
@@ -301,24 +318,150 @@ func brokenNumbers(rows []Row) string {
 	return strings.Join(seen, "; ")
 }
 
-func runawayKL(rows []Row) string {
-	for _, name := range []string{"actor/kl_loss", "reward/kl_mean"} {
-		xs := series(rows, name)
-		if len(xs) < signWindow {
+// worse compares the newest validation with the one before the first step.
+func worse(rows []Row) string {
+	for _, c := range []struct {
+		name  string
+		worse func(was, now float64) bool
+	}{
+		{"check", func(was, now float64) bool { return was-now > 0.1*scale(was) }},
+		{"rouge_l", func(was, now float64) bool { return now < 0.85*was && was-now > 0.05 }},
+	} {
+		was, now := series(rows, "start/"+c.name), series(rows, "val/"+c.name)
+		if len(was) == 0 || len(now) == 0 {
 			continue
 		}
-		now := average(xs[len(xs)-signWindow:])
-		if now > 1 {
-			return fmt.Sprintf("%s %.3g over the last %d steps", name, now, signWindow)
+		if x := now[len(now)-1]; c.worse(was[0], x) {
+			return fmt.Sprintf("val/%s %.3g, %.3g before the first step", c.name, x, was[0])
 		}
-		if len(xs) < 2*signWindow {
-			continue
+		return "" // the checker knows better than ROUGE-L
+	}
+	return ""
+}
+
+// scale is what a checker's score is compared with: mostly it is 0 to 1.
+func scale(x float64) float64 { return max(1, math.Abs(x)) }
+
+// noise is the mean change from step to step.
+func noise(xs []float64) float64 {
+	sum := 0.0
+	for i := 1; i < len(xs); i++ {
+		sum += math.Abs(xs[i] - xs[i-1])
+	}
+	return sum / float64(max(len(xs)-1, 1))
+}
+
+// lost looks for right answers that there were before.
+func lost(rows []Row) string {
+	if xs := series(rows, "reward/check_mean"); len(xs) >= 2*fewSteps {
+		best := math.Inf(-1)
+		for i := range len(xs) - 2*fewSteps + 1 {
+			best = max(best, average(xs[i:i+fewSteps]))
 		}
-		if was := average(xs[len(xs)-2*signWindow:][:signWindow]); now > 0.1 && now > 5*was {
-			return fmt.Sprintf("%s %.3g over the last %d steps, %.3g before", name, now, signWindow, was)
+		if now := average(last(xs, fewSteps)); best-now > 0.2*scale(best) && best-now > 1.5*noise(xs) {
+			return fmt.Sprintf("reward/check_mean %.3g over the last %d steps, %.3g before", now, fewSteps, best)
+		}
+	}
+	if xs := series(rows, "val/check"); len(xs) > 1 {
+		if best, now := slices.Max(xs), xs[len(xs)-1]; best-now > 0.2*scale(best) {
+			return fmt.Sprintf("val/check %.3g, %.3g before", now, best)
 		}
 	}
 	return ""
+}
+
+func risingLoss(rows []Row) string {
+	const name = "actor/sft_loss"
+	xs := series(rows, name)
+	if len(xs) >= fewSteps {
+		if now := average(last(xs, fewSteps)); now > 2*xs[0] && now-xs[0] > 0.05 {
+			return fmt.Sprintf("%s %.3g over the last %d steps, %.3g in the first", name, now, fewSteps, xs[0])
+		}
+	}
+	if len(xs) < 2*someSteps {
+		return ""
+	}
+	least := math.Inf(1)
+	for i := range len(xs) - 2*someSteps + 1 {
+		least = min(least, average(xs[i:i+someSteps]))
+	}
+	if now := average(last(xs, someSteps)); now > 1.5*least && now-least > 0.05 {
+		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g before", name, now, someSteps, least)
+	}
+	return ""
+}
+
+func overfit(rows []Row) string {
+	const name = "val/teacher_nll"
+	if len(series(rows, "actor/sft_loss")) == 0 || len(playing(rows)) > 0 {
+		return ""
+	}
+	xs := series(rows, name)
+	if len(xs) == 0 {
+		return ""
+	}
+	least := slices.Min(append(series(rows, "start/teacher_nll"), xs...))
+	if now := xs[len(xs)-1]; now > 1.1*least+0.02 {
+		return fmt.Sprintf("%s %.3g, %.3g before", name, now, least)
+	}
+	return ""
+}
+
+func unranked(rows []Row) string {
+	collapsed, flat := window(rows, "critic/collapsed_groups_frac"), window(rows, "adv/zero_var_groups_frac")
+	if collapsed == nil {
+		return ""
+	}
+	c, z := average(collapsed), 0.0
+	if flat != nil {
+		z = average(flat)
+	}
+	if z > 0.9 || (c-z)/(1-z) <= 0.5 {
+		return ""
+	}
+	return fmt.Sprintf("critic/collapsed_groups_frac %.3g, adv/zero_var_groups_frac %.3g over the last %d steps", c, z, signWindow)
+}
+
+func still(rows []Row) string {
+	rows = playing(rows)
+	moved, from := meanAbs(rows, "actor/ppo_kl"), meanAbs(rows, "actor/kl_loss")
+	if !(moved < 1e-6) || from >= 1e-6 {
+		return ""
+	}
+	// Where a batch is used in one update, ppo_kl is taken before it and is always 0.
+	if math.IsNaN(from) && each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" {
+		return ""
+	}
+	seen := fmt.Sprintf("|actor/ppo_kl| %.2g over the last %d steps", moved, signWindow)
+	if !math.IsNaN(from) {
+		seen += fmt.Sprintf(", |actor/kl_loss| %.2g", from)
+	}
+	return seen
+}
+
+func runawayKL(rows []Row) string {
+	for _, name := range []string{"actor/kl_loss", "reward/kl_mean"} {
+		xs := series(rows, name)
+		if len(xs) < someSteps {
+			continue
+		}
+		if now := average(last(xs, someSteps)); now > 0.4 {
+			return fmt.Sprintf("%s %.3g over the last %d steps", name, now, someSteps)
+		}
+	}
+	return ""
+}
+
+func dominantKL(rows []Row) string {
+	share := mean(rows, "actor/kl_share", signWindow, func(x float64) bool { return x > 0.8 })
+	if share == "" || len(series(rows, "actor/kl_pull")) == 0 {
+		return share
+	}
+	pull := mean(rows, "actor/kl_pull", fewSteps, func(x float64) bool { return x > 0.2 })
+	if pull == "" {
+		return ""
+	}
+	return share + ", " + pull
 }
 
 func collapsedEntropy(rows []Row) string {
@@ -327,34 +470,65 @@ func collapsedEntropy(rows []Row) string {
 	if len(xs) < signWindow {
 		return ""
 	}
-	was, now := average(xs[:signWindow]), average(xs[len(xs)-signWindow:])
-	if now < 0.02 || len(xs) >= 2*signWindow && now < was/10 {
+	was, now := average(xs[:signWindow]), average(last(xs, signWindow))
+	if now < 0.005 || len(xs) >= 2*signWindow && now < was/10 {
 		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g over the first", name, now, signWindow, was)
 	}
 	return ""
 }
 
+func vanishing(rows []Row) string {
+	if xs := series(rows, "reward/check_mean"); len(xs) > 0 && average(last(xs, signWindow)) > 0.9 {
+		return ""
+	}
+	if s := each(rows, "adv/std", func(x float64) bool { return x < 0.05 }); s != "" {
+		return s
+	}
+	xs := last(series(rows, "adv/zero_var_groups_frac"), fewSteps)
+	if len(xs) < fewSteps || average(xs) <= 0.9 {
+		return ""
+	}
+	return fmt.Sprintf("adv/zero_var_groups_frac %.3g over the last %d steps", average(xs), len(xs))
+}
+
+// jump compares three steps with the three before, wherever they lie in the window.
 func jump(rows []Row) string {
-	for _, name := range []string{"rollout/repeat_frac", "rollout/truncated_frac"} {
-		xs := window(rows, name)
-		for i := 3; i+3 <= len(xs); i++ {
-			if was, now := average(xs[i-3:i]), average(xs[i:i+3]); now-was > 0.3 {
-				return fmt.Sprintf("%s from %.2f to %.2f within the last %d steps", name, was, now, signWindow)
+	for _, m := range []struct {
+		name string
+		bad  float64 // the direction that is bad
+	}{{"rollout/repeat_frac", 1}, {"rollout/truncated_frac", 1}, {"reward/check_mean", -1}} {
+		xs := series(rows, m.name)
+		for i := max(3, len(xs)-signWindow); i+3 <= len(xs); i++ {
+			was, now := average(xs[i-3:i]), average(xs[i:i+3])
+			if change := m.bad * (now - was); change > 0.3*scale(was) && change > 2.5*noise(xs[:i]) {
+				return fmt.Sprintf("%s from %.2f to %.2f within the last %d steps", m.name, was, now, signWindow)
 			}
 		}
 	}
 	return ""
 }
 
-func gamedLength(rows []Row) string {
-	const name = "rollout/len_mean"
-	xs, teacher := series(rows, name), window(rows, "teacher/len_mean")
-	if len(xs) < 2*signWindow || teacher == nil {
+func alike(rows []Row) string {
+	const name = "rollout/unique_frac"
+	xs, teacher := series(rows, name), series(rows, "teacher/unique_frac")
+	if len(xs) < fewSteps || len(teacher) < fewSteps {
 		return ""
 	}
-	was, now := average(xs[:signWindow]), average(xs[len(xs)-signWindow:])
-	if now > 1.5*was && now > 1.5*average(teacher) {
-		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g over the first, the teacher's %.3g", name, now, signWindow, was, average(teacher))
+	if now, theirs := average(last(xs, fewSteps)), average(last(teacher, fewSteps)); now < theirs/2 {
+		return fmt.Sprintf("%s %.3g over the last %d steps, the teacher's %.3g", name, now, fewSteps, theirs)
+	}
+	return ""
+}
+
+func gamedLength(rows []Row) string {
+	const name = "rollout/len_mean"
+	xs, teacher := series(rows, name), series(rows, "teacher/len_mean")
+	if len(xs) < 2*someSteps || len(teacher) == 0 {
+		return ""
+	}
+	was, now, theirs := average(xs[:someSteps]), average(last(xs, someSteps)), average(last(teacher, someSteps))
+	if now > 1.5*was && now > 1.5*theirs {
+		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g over the first, the teacher's %.3g", name, now, someSteps, was, theirs)
 	}
 	return ""
 }
@@ -362,7 +536,7 @@ func gamedLength(rows []Row) string {
 // signsMarkdown describes every sign.
 func signsMarkdown() string {
 	var b strings.Builder
-	b.WriteString("\n## Signs of a sick run\n\nWhat `gad doctor` looks for.\n\n| sign | rule | look first at |\n|---|---|---|\n")
+	b.WriteString("\n## Signs of a sick run\n\nWhat `gad doctor` and the board look for, and what a run warns of as it goes: in each of its first 20 steps, later in one of 20, and at its end. Each rule is held against runs that were really made, healthy and sick ones (testdata/runs).\n\n| sign | rule | look first at |\n|---|---|---|\n")
 	for _, s := range signs {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", s.Name, s.Doc, s.Advice)
 	}

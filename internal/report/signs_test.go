@@ -68,6 +68,16 @@ func TestJudge(t *testing.T) {
 			}
 		}
 	}
+	at := func(name string, i int, x float64) func([]Row) {
+		return func(rows []Row) { rows[i].Values[name] = x }
+	}
+	all := func(harms ...func([]Row)) func([]Row) {
+		return func(rows []Row) {
+			for _, harm := range harms {
+				harm(rows)
+			}
+		}
+	}
 	constant := func(x float64) func(int) float64 { return func(int) float64 { return x } }
 	shown := map[string]bool{}
 	for _, c := range []struct {
@@ -105,8 +115,23 @@ func TestJudge(t *testing.T) {
 		{"entropy collapses", set("actor/entropy", 80, constant(0.01))},
 		{"entropy collapses", set("actor/entropy", 80, constant(0.07))},
 		{"advantages vanish", set("adv/std", 80, constant(0.01))},
-		{"advantages vanish", set("adv/zero_var_groups_frac", 80, constant(0.6))},
-		{"answers end at the limit", set("rollout/truncated_frac", 79, constant(0.6))},
+		{"advantages vanish", set("adv/zero_var_groups_frac", 80, constant(0.95))},
+		{"answers end at the limit", set("rollout/truncated_frac", 0, constant(0.6))},
+		{"worse than where it began", all(at("start/rouge_l", 0, 0.5), at("val/rouge_l", 99, 0.3))},
+		{"worse than where it began", all(at("start/check", 0, 0.5), at("val/check", 99, 0.3), at("start/rouge_l", 0, 0.5), at("val/rouge_l", 99, 0.6))},
+		{"right answers are being lost", set("reward/check_mean", 0, func(i int) float64 { return 0.9 - 0.007*math.Abs(float64(i-50)) })},
+		{"right answers are being lost", all(at("val/check", 49, 0.9), at("val/check", 99, 0.6))},
+		{"SFT loss rises", set("actor/sft_loss", 0, func(i int) float64 { return 0.1 + float64(min(i, 1)) })},
+		{"overfitting", func(rows []Row) {
+			for _, r := range rows {
+				delete(r.Values, "actor/pg_loss")
+			}
+			all(set("actor/sft_loss", 0, constant(1)), at("val/teacher_nll", 50, 1), at("val/teacher_nll", 99, 1.3))(rows)
+		}},
+		{"warm-up ended before the discriminator had learned", all(at("critic/warmup_learned", 9, 0), set("critic/d_loss_distinct", 0, constant(0.55)))},
+		{"the policy does not move", all(set("actor/ppo_kl", 0, constant(-1e-9)), set("actor/kl_loss", 0, constant(1e-9)))},
+		{"answers become alike", all(set("teacher/unique_frac", 0, constant(0.9)), set("rollout/unique_frac", 90, constant(0.3)))},
+		{"collapse after an update", set("reward/check_mean", 0, func(i int) float64 { return 0.3 + 0.32*float64(min(max(97-i, 0), 1)) })},
 		{"collapse after an update", set("rollout/repeat_frac", 95, constant(0.6))},
 		{"answers grow too long", set("rollout/len_mean", 60, constant(180))},
 	} {
@@ -132,12 +157,27 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: no test shows it", s.Name)
 		}
 	}
-	// A batch that is used in one update cannot be clipped.
-	rows := healthy(100)
-	set("actor/pg_clipfrac", 0, constant(0))(rows)
-	set("actor/ratio_max", 0, constant(1))(rows)
-	if found, _ := Judge(rows); len(found) > 0 {
-		t.Errorf("one update a batch: %v", found)
+	// What looks like a sign and is none.
+	for what, change := range map[string]func([]Row){
+		"a batch that is used in one update cannot be clipped": all(set("actor/pg_clipfrac", 0, constant(0)), set("actor/ratio_max", 0, constant(1))),
+		"one update a batch, and no KL": func(rows []Row) {
+			for _, r := range rows {
+				delete(r.Values, "actor/kl_loss")
+				delete(r.Values, "actor/kl_share")
+			}
+			all(set("actor/ratio_max", 0, constant(1)), set("actor/ppo_kl", 0, constant(0)))(rows)
+		},
+		"flat groups of a student that is right":         all(set("adv/zero_var_groups_frac", 0, constant(1)), set("reward/check_mean", 0, constant(0.97))),
+		"flat groups are not collapsed ones":             all(set("adv/zero_var_groups_frac", 0, constant(0.8)), set("critic/collapsed_groups_frac", 0, constant(0.85))),
+		"a small KL term beside a policy loss that is 0": all(set("actor/kl_share", 0, constant(1)), set("actor/kl_pull", 0, constant(0.1))),
+		"ROUGE-L falls where the checker's score rises":  all(at("start/check", 0, 0.4), at("val/check", 99, 0.9), at("start/rouge_l", 0, 0.9), at("val/rouge_l", 99, 0.5)),
+		"a noisy checker":                                set("reward/check_mean", 0, func(i int) float64 { return 0.5 + 0.5*math.Sin(7*float64(i*i)) }),
+	} {
+		rows := healthy(100)
+		change(rows)
+		if found, _ := Judge(rows); len(found) > 0 {
+			t.Errorf("%s: %v", what, found)
+		}
 	}
 }
 

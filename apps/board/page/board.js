@@ -359,7 +359,7 @@ const settled = () => {
 
 const shownRuns = () => state.board.runs.filter(r => !state.hidden.has(r.id));
 
-const verdictText = r => ({ healthy: "✓ healthy", sick: "⚠ " + r.findings.length + (r.findings.length === 1 ? " bad sign" : " bad signs"), early: "… too few steps to judge" })[r.verdict];
+const verdictText = r => ({ clear: "✓ no problems found", sick: "⚠ " + r.findings.length + (r.findings.length === 1 ? " bad sign" : " bad signs"), early: "… too few steps to judge" })[r.verdict];
 const metricOf = name => state.board.metrics.find(m => m.name === name);
 const shortNames = { "critic/d_acc_distinct": "d_acc of distinct", "critic/d_acc_fresh": "d_acc", "actor/pg_clipfrac": "clip fraction", "actor/kl_loss": "KL", "reward/kl_mean": "KL", "timing_s/step": "step time",
   "actor/sft_loss": "SFT loss", "critic/d_loss": "d_loss", "val/rouge_l": "ROUGE-L", "val/teacher_nll": "teacher NLL", "actor/grad_norm": "gradient norm", "dpo/loss": "DPO loss", "dpo/acc": "accuracy", "dpo/margin": "margin" };
@@ -586,7 +586,7 @@ const loadSamples = async () => {
 const showDoctor = () => {
   $("doctor-runs").replaceChildren(...state.board.runs.map(r => h("div", {},
     h("h3", { class: "text" }, r.name),
-    h("p", {}, ({ healthy: "No bad sign", sick: "Bad signs: " + r.findings.length, early: "Too few steps to judge by most signs" })[r.verdict] + (r.judged ? ", in " + r.judged + " steps. " : ". "),
+    h("p", {}, ({ clear: "No problems found", sick: "Bad signs: " + r.findings.length, early: "Too few steps to judge by most signs" })[r.verdict] + (r.judged ? ", in " + r.judged + " steps. " : ". "),
       r.holder ? "Running: " + r.holder + ". " : "State: " + r.state + (r.at ? ", " + when(r.at) : "") + ". ", r.said ? "Last said: " + r.said : "",
       r.sessions.length > 1 ? ". Resumed after step " + r.sessions.slice(1).map(x => x.after_step).slice(-10).join(", ") : ""),
     r.findings.map(f => h("div", { class: "sign" }, h("p", {}, h("b", {}, f.name), ": " + f.seen), h("p", {}, h("span", {}, "Rule: "), f.rule), h("p", {}, h("span", {}, "Look first at: "), f.advice))),

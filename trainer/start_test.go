@@ -1,0 +1,214 @@
+package trainer
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/internal/report"
+	"gad/internal/vfs"
+)
+
+// started are the start/ metrics of a run's first step, by the names of val/ metrics.
+func started(r report.Row) map[string]float64 {
+	m := map[string]float64{}
+	for name, x := range r.Values {
+		if at, ok := strings.CutPrefix(name, "start/"); ok {
+			m["val/"+at] = x
+		}
+	}
+	return m
+}
+
+// The student is validated before the first step. A game that begins with what the warm-up
+// has measured at its end takes its figures, and measures by itself where the validation is
+// another one. That changes no bit of the run.
+func TestValidationBeforeTheFirstStep(t *testing.T) {
+	be := ready(t)
+	dir := t.TempDir()
+	warmup := filepath.Join(dir, "warmup")
+	rows := finished(t, be, settings(Warmup, warmup, "trainer.total_steps=2", "trainer.critic_warmup=1", "data.val_files="+fixed.val), Warmup)
+	if n := len(started(rows[0])); n != 3 || rows[0].Values["timing_s/val"] <= 0 || len(started(rows[1])) > 0 {
+		t.Errorf("warm-up: step 1 has %d start/ metrics, val %g s; step 2 has %d", n, rows[0].Values["timing_s/val"], len(started(rows[1])))
+	}
+	want := map[string]float64{}
+	for name, x := range rows[1].Values {
+		if strings.HasPrefix(name, "val/") {
+			want[name] = x
+		}
+	}
+	records := map[string]map[string]string{}
+	for name, c := range map[string]struct {
+		override string
+		measured bool
+		start    map[string]float64
+	}{
+		"the same validation": {"trainer.val_rows=4", false, want},
+		"fewer rows":          {"trainer.val_rows=3", true, nil},
+		"none":                {"trainer.val_before_train=false", false, map[string]float64{}},
+	} {
+		run := filepath.Join(dir, name)
+		rows := finished(t, be, settings(Train, run, "trainer.total_steps=2", "trainer.resume_from="+warmup, "data.val_files="+fixed.val, c.override), Train)
+		if _, measured := rows[0].Values["timing_s/val"]; measured != c.measured {
+			t.Errorf("%s: measured %v, want %v", name, measured, c.measured)
+		}
+		if got := started(rows[0]); c.start != nil && !maps.Equal(got, c.start) {
+			t.Errorf("%s: start/ is %v, the warm-up ended with %v", name, got, c.start)
+		} else if c.start == nil && len(got) != 3 {
+			t.Errorf("%s: start/ is %v", name, got)
+		}
+		if c.measured {
+			continue
+		}
+		for name := range rows[0].Values {
+			if strings.HasPrefix(name, "start/") {
+				delete(rows[0].Values, name)
+			}
+		}
+		raw, err := json.Marshal(rows[0].Values["actor/pg_loss"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		records[name] = tree(t, filepath.Join(run, "global_step_2"))
+		records[name]["pg_loss"] = string(raw)
+	}
+	same := records["the same validation"]
+	if len(same) < 8 || !maps.Equal(same, records["none"]) {
+		t.Errorf("the checkpoints of runs with and without a validation before the first step differ, or have only %d files", len(same))
+	}
+	// Stopped and resumed, it is measured once, in step 1.
+	run := filepath.Join(dir, "stopped")
+	cfg := settings(SFT, run, "trainer.total_steps=3", "data.val_files="+fixed.val)
+	if err := part(t, cfg, SFT, 1, false); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	rows = finished(t, be, cfg, SFT)
+	if len(rows) != 3 || len(started(rows[0])) != 3 || len(started(rows[1])) > 0 {
+		t.Errorf("%d steps; start/ in step 1: %v, in step 2: %v", len(rows), started(rows[0]), started(rows[1]))
+	}
+}
+
+// A step's entry of log.jsonl has every metric as a field of its own, and the console's line
+// as its message.
+func TestStepsInTheLog(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	rows := finished(t, be, settings(Train, run, "trainer.total_steps=2", "actor.ppo_mini_batch_size=2"), Train)
+	raw, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for line := range strings.Lines(string(raw)) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		msg, _ := entry["msg"].(string)
+		if !strings.HasPrefix(msg, "step ") {
+			continue
+		}
+		row := rows[seen]
+		seen++
+		if entry["step"] != float64(row.Step) || entry["level"] != "info" || !strings.Contains(msg, "  d_acc 0.") && !strings.Contains(msg, "  d_acc 1.") {
+			t.Errorf("entry of step %d: step %v, level %v, %q", row.Step, entry["step"], entry["level"], msg)
+		}
+		for name, want := range row.Values {
+			if got, ok := entry[name].(float64); !ok || got != want {
+				t.Errorf("step %d: field %s is %v, metrics.jsonl has %v", row.Step, name, entry[name], want)
+			}
+		}
+		for _, name := range []string{"critic/d_acc", "critic/d_acc_fresh", "actor/pg_clipfrac", "actor/kl_loss", "rollout/unique_frac"} {
+			if _, ok := entry[name]; !ok {
+				t.Errorf("step %d: no field %s", row.Step, name)
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d entries of steps, want 2", seen)
+	}
+}
+
+// A sign that needs no history is warned of in the step in which it shows: here no answer of
+// the student ends, and the third of many steps is soon enough.
+func TestWarnedAtOnce(t *testing.T) {
+	ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(Warmup, run, "trainer.total_steps=50", "trainer.critic_warmup=50", "model.path="+filepath.Join(fixed.root, "blank"),
+		"data.max_response_length=8", "data.train_batch_size=2", "rollout.n=2", "rollout.temperature=0.01")
+	if err := part(t, cfg, Warmup, 3, false); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	for _, want := range []string{"no pairs: critic/pairs 0 in the last 2 steps: if the student's answers are cut", "answers end at the limit: rollout/truncated_frac 1 over the last 2 steps: gad sft first"} {
+		at, third := strings.Index(text, want), strings.Index(text, `"step 3/50`)
+		if at < 0 || third < 0 || at > third || strings.Count(text, want) != 1 {
+			t.Errorf("%q: at byte %d, step 3 at %d, %d times:\n%s", want, at, third, strings.Count(text, want), text)
+		}
+	}
+	x, err := Examine(vfs.OS, run)
+	if err != nil || len(x.Findings) == 0 || x.Findings[0].Name != "no pairs" {
+		t.Errorf("doctor: %v, %+v", err, x)
+	}
+}
+
+// What gad doctor says of a run's start: settings that are rarely right, how far the weights
+// have moved, and a reference that is gone, without which resume refuses.
+func TestExamineStart(t *testing.T) {
+	be := ready(t)
+	dir := t.TempDir()
+	examine := func(run string) *Examination {
+		t.Helper()
+		x, err := Examine(vfs.OS, run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	moved := map[string]float64{}
+	for _, lr := range []string{"1e-3", "0"} {
+		run := filepath.Join(dir, "lr"+lr)
+		finished(t, be, settings(Train, run, "trainer.total_steps=2", "rollout.n=2", "actor.optim.lr="+lr), Train)
+		x := examine(run)
+		text := x.String()
+		if len(x.Sick) > 0 || x.Moved == nil || x.MovedFrom != "reference" || len(x.Settings) == 0 || !strings.HasPrefix(x.Settings[len(x.Settings)-1], "rollout.n is 2: ") && !strings.Contains(text, "rollout.n is 2: ") || !strings.HasSuffix(text, "\nno problems found\n") {
+			t.Fatalf("lr %s: %+v\n%s", lr, x, text)
+		}
+		moved[lr] = *x.Moved
+	}
+	if moved["0"] != 0 || moved["1e-3"] < 1e-4 || moved["1e-3"] > 0.1 {
+		t.Errorf("the weights moved by %v", moved)
+	}
+	run := filepath.Join(dir, "lr1e-3")
+	weights := filepath.Join(run, "reference", "model.safetensors")
+	if err := os.WriteFile(weights, []byte("gone"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if x := examine(run); len(x.Sick) != 1 || !strings.Contains(x.Sick[0], "weights cannot be read: ") || !strings.Contains(x.Sick[0], "model.safetensors") {
+		t.Errorf("a damaged reference: %q", x.Sick)
+	}
+	if err := os.RemoveAll(filepath.Join(run, "reference")); err != nil {
+		t.Fatal(err)
+	}
+	cfg := settings(Train, run, "trainer.total_steps=3", "rollout.n=2")
+	refused := openError(t, cfg, Train)
+	wantError(t, refused, nil, "the frozen reference is missing")
+	if x := examine(run); len(x.Sick) != 1 || !strings.Contains(x.Sick[0], "the frozen reference is missing: restore it, or start again with another --output") {
+		t.Errorf("without its reference: %q", x.Sick)
+	}
+
+	// A warm-up whose discriminator has not learned is named, by the figures of its own warning.
+	warmup := filepath.Join(dir, "deaf")
+	finished(t, be, settings(Warmup, warmup, "trainer.total_steps=8", "trainer.critic_warmup=8", "critic.optim.lr=1e-12", "critic.score_init=1e-6"), Warmup)
+	if x := examine(warmup); len(x.Sick) == 0 || !strings.Contains(strings.Join(x.Sick, "\n"), "has not learned") {
+		t.Errorf("a discriminator that cannot learn: %q", x.Sick)
+	}
+}
