@@ -187,14 +187,15 @@ func (x *Examination) examineWeights(dir string) {
 }
 
 // movedBy is the relative difference of two folders' weights, |now - was| / |was| over all
-// tensors (L2); NaN where the folders have other tensors.
+// tensors (L2), those of adapters where the folders have adapters; NaN where they have other
+// tensors.
 func movedBy(was, now string) (float64, error) {
-	a, err := safetensors.OpenFolder(was)
+	a, err := weightsOf(was)
 	if err != nil {
 		return 0, err
 	}
 	defer a.Close()
-	b, err := safetensors.OpenFolder(now)
+	b, err := weightsOf(now)
 	if err != nil {
 		return 0, err
 	}
@@ -224,6 +225,26 @@ func movedBy(was, now string) (float64, error) {
 		}
 	}
 	return math.Sqrt(moved / norm), nil
+}
+
+// openWeights is a folder's weights.
+type openWeights interface {
+	Names() []string
+	Tensor(name string) (*safetensors.Tensor, bool)
+	Close() error
+}
+
+// weightsOf opens a folder's weights, or its adapters where those are what it has.
+func weightsOf(dir string) (openWeights, error) {
+	whole, err := safetensors.OpenFolder(dir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return whole, err
+	}
+	adapters, missing := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
+	if missing != nil {
+		return nil, err
+	}
+	return adapters, nil
 }
 
 // examineEnd adds the ends that would come again.

@@ -187,6 +187,12 @@ func TestExamineStart(t *testing.T) {
 	if moved["0"] != 0 || moved["1e-3"] < 1e-4 || moved["1e-3"] > 0.1 {
 		t.Errorf("the weights moved by %v", moved)
 	}
+	lora := []string{"trainer.total_steps=2", "actor.lora.rank=4", "critic.lora.rank=4", "actor.optim.lr=1e-3"}
+	finished(t, be, settings(Warmup, filepath.Join(dir, "warm"), append(lora, "trainer.critic_warmup=1")...), Warmup)
+	finished(t, be, settings(Train, filepath.Join(dir, "lora"), append(lora, "trainer.resume_from="+filepath.Join(dir, "warm"))...), Train)
+	if x := examine(filepath.Join(dir, "lora")); x.Moved == nil || x.MovedFrom != "reference" || *x.Moved <= 0 || *x.Moved > 1 || len(x.Sick) > 0 {
+		t.Errorf("adapters: moved %v from %q, problems %q", x.Moved, x.MovedFrom, x.Sick)
+	}
 	run := filepath.Join(dir, "lr1e-3")
 	weights := filepath.Join(run, "reference", "model.safetensors")
 	if err := os.WriteFile(weights, []byte("gone"), 0o644); err != nil {

@@ -47,10 +47,14 @@ var signs = []Sign{
 			}
 			return fmt.Sprintf("critic/pairs 0 in the last %d steps", atOnce)
 		}},
-	{"answers end at the limit", "mean of rollout/truncated_frac above 0.5 over the last 20 steps, or over all of them from the second one on",
+	{"answers end at the limit", "mean of rollout/truncated_frac above 0.5, and by more than 0.2 above that of teacher/truncated_frac, over the last 20 steps, or over all of them from the second one on",
 		"gad sft first, until the student ends its answers (10 steps can be enough); or a larger data.max_response_length",
 		func(rows []Row) string {
-			return mean(rows, "rollout/truncated_frac", atOnce, func(x float64) bool { return x > 0.5 })
+			teacher := 0.0 // whose answers are cut as often has a student that does as it is taught
+			if xs := series(rows, "teacher/truncated_frac"); len(xs) > 0 {
+				teacher = average(xs[max(0, len(xs)-signWindow):])
+			}
+			return mean(rows, "rollout/truncated_frac", atOnce, func(x float64) bool { return x > 0.5 && x > teacher+0.2 })
 		}},
 	{"few pairs", "mean of critic/pairs_frac below 0.5 over the last 20 steps, or over all of them from the fifth one on: more than half of the pairs are left out, since one of their answers was cut at the limit",
 		"data.max_response_length; rollout/truncated_frac and teacher/truncated_frac say which side is cut",

@@ -171,6 +171,7 @@ func TestJudge(t *testing.T) {
 		"flat groups are not collapsed ones":             all(set("adv/zero_var_groups_frac", 0, constant(0.8)), set("critic/collapsed_groups_frac", 0, constant(0.85))),
 		"a small KL term beside a policy loss that is 0": all(set("actor/kl_share", 0, constant(1)), set("actor/kl_pull", 0, constant(0.1))),
 		"ROUGE-L falls where the checker's score rises":  all(at("start/check", 0, 0.4), at("val/check", 99, 0.9), at("start/rouge_l", 0, 0.9), at("val/rouge_l", 99, 0.5)),
+		"a teacher whose answers are cut as often":       all(set("rollout/truncated_frac", 0, constant(0.97)), set("teacher/truncated_frac", 0, constant(0.93))),
 		"a noisy checker":                                set("reward/check_mean", 0, func(i int) float64 { return 0.5 + 0.5*math.Sin(7*float64(i*i)) }),
 	} {
 		rows := healthy(100)
