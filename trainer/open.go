@@ -566,7 +566,7 @@ func (t *Trainer) introduce(s start) {
 		t.log.Warn(w)
 	}
 	if t.Stage.hasCritic() && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
-		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not be trained", t.cfg.Trainer.CriticWarmup, t.planned))
+		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the number of steps of the run, %d: the student will not be trained", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
 	p := Plan{Stage: t.Stage, ranks: t.ranks.Size(), PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
 	p.Memory = p.planMemory(t.be, t.actor.Model().Config(), t.cfg)
@@ -575,7 +575,7 @@ func (t *Trainer) introduce(s start) {
 	}
 	switch {
 	case t.step >= t.total:
-		t.log.Info(fmt.Sprintf("%s: already finished: %d steps are done, %d were asked for (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to continue", run, t.step, t.total, s.dir))
+		t.log.Info(fmt.Sprintf("%s: already finished after %s of %d (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to continue", run, report.Count(t.step, "step"), t.total, s.dir))
 		return
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))

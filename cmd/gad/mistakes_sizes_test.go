@@ -58,6 +58,7 @@ func TestMistakesOfSizes(t *testing.T) {
 		{"score --model student", 2, `score: unknown flag --model: give --critic`},
 		{"demo --output x", 2, `demo: unknown flag --output: give --dir`},
 		{"task make --output x", 2, `task make: --output before its subcommand: give one first: gad task make --help lists them`},
+		{"data split --data rows.jsonl --output x", 2, `data split: unknown flag --output: give --first and --second, one file each`},
 		{"chat --max-tokens 5", 2, `chat: unknown flag --max-tokens: give --max-new-tokens`},
 		{"generate --max-tokens 5", 2, `generate: unknown flag --max-tokens: give --max-new-tokens`},
 		{"serve --max-new-tokens 5", 2, `serve: unknown flag --max-new-tokens: give --max-tokens`},
