@@ -157,7 +157,7 @@ func TestToldAtTheStart(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	_, said := must(t, append(stage("train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", "1"), "--critic-warmup", "5", "trainer.warmup_objective=policy")...)
 	for _, want := range []string{
-		"warning: trainer.critic_warmup 5 is not below the 1 steps of the run: the student will not be trained\n",
+		"warning: trainer.critic_warmup 5 is not below the number of steps of the run, 1: the student will not be trained\n",
 		"warning: trainer.warmup_objective=policy has no effect: gad train does not read it\n",
 	} {
 		if strings.Count(said, want) != 1 {
