@@ -239,7 +239,9 @@ func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 //	y = r + x wᵀ + s (x Aᵀ) Bᵀ
 func (m *Model) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
 	m.be.LinearAdd(y, r, x, w)
-	m.adapt(y, x, w)
+	if ad := m.adapters[w]; ad != nil {
+		m.be.LinearAdd(y, y, m.lowered(ad, x), ad.b)
+	}
 }
 
 // linear is a linear layer without bias, with its adapter if it has one.
@@ -262,10 +264,15 @@ func (m *Model) adapt(y, x compute.Tensor, w *compute.Param) {
 	if ad == nil {
 		return
 	}
+	m.be.Linear(y, m.lowered(ad, x), ad.b, nil, true)
+}
+
+// lowered is s x Aᵀ.
+func (m *Model) lowered(ad *adapter, x compute.Tensor) compute.Tensor {
 	t := m.low(ad, x)
 	m.be.Linear(t, x, ad.a, nil, false)
 	m.be.Scale(t, ad.scale)
-	m.be.Linear(y, t, ad.b, nil, true)
+	return t
 }
 
 // low is the memory for x Aᵀ, and dlow that for its gradient.
