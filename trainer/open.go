@@ -544,7 +544,7 @@ func (c *Config) lengthWarnings(stage Stage, rows, steps int) []string {
 	case alone > 0 && learning < 1 && c.Trainer.CriticWarmupUntil == 0:
 		return []string{fmt.Sprintf("trainer.critic_warmup %d is not below the number of steps of the run, %d: the student will not be trained", alone, steps)}
 	case learning >= 1 && learning < fewSteps && c.Trainer.TotalSteps == 0:
-		return []string{fmt.Sprintf("%s at data.train_batch_size %d are %s, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more", report.Count(rows, "row"), c.Data.TrainBatchSize, report.Count(steps, "step"), learning)}
+		return []string{fmt.Sprintf("%s at data.train_batch_size %d are %s, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more (--preset small has a batch and rates for a released student)", report.Count(rows, "row"), c.Data.TrainBatchSize, report.Count(steps, "step"), learning)}
 	}
 	return nil
 }
