@@ -80,8 +80,9 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 		}
 	}
 	cfg := DefaultConfig()
-	if err := cfg.Load(filepath.Join(run, configName)); err != nil {
-		x.sick("it cannot be resumed, since its settings cannot be read: %v", err)
+	unread := cfg.Load(filepath.Join(run, configName))
+	if unread != nil {
+		x.sick("it cannot be resumed, since its settings cannot be read: %v", unread)
 	}
 	var err error
 	if x.Holder, err = checkpoint.Holder(run); err != nil {
@@ -93,7 +94,7 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	if err := x.examineCheckpoints(fsys); err != nil {
 		return nil, err
 	}
-	if err := changed(x.kept, cfg.kept(), run); err != nil {
+	if err := changed(x.kept, cfg.kept(), run); err != nil && unread == nil {
 		x.sick("its config.yaml has been edited: %v", err)
 	}
 	if err := x.examineStart(fsys, &cfg); err != nil {

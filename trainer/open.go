@@ -533,16 +533,20 @@ func (t *Trainer) length() string {
 // fewSteps are too few for a student to learn in at the learning rates that are usual.
 const fewSteps = 10
 
-// warnOfFewSteps says that the run's data give the student hardly any step.
-func (t *Trainer) warnOfFewSteps(s start) {
-	learning := t.planned
-	if t.Stage.hasCritic() {
-		learning -= t.cfg.Trainer.CriticWarmup
+// lengthWarnings are warnings of a run of so many steps over so many rows: that the student
+// learns in none of them, or in hardly any.
+func (c *Config) lengthWarnings(stage Stage, rows, steps int) []string {
+	alone := 0
+	if stage.hasCritic() {
+		alone = c.Trainer.CriticWarmup
 	}
-	if s.inPlace || t.cfg.Trainer.TotalSteps > 0 || learning >= fewSteps || learning < 1 {
-		return
+	switch learning := steps - alone; {
+	case alone > 0 && learning < 1 && c.Trainer.CriticWarmupUntil == 0:
+		return []string{fmt.Sprintf("trainer.critic_warmup %d is not below the number of steps of the run, %d: the student will not be trained", alone, steps)}
+	case learning >= 1 && learning < fewSteps && c.Trainer.TotalSteps == 0:
+		return []string{fmt.Sprintf("%s at data.train_batch_size %d are %s, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more (--preset small has a batch and rates for a released student)", report.Count(rows, "row"), c.Data.TrainBatchSize, report.Count(steps, "step"), learning)}
 	}
-	t.log.Warn(fmt.Sprintf("%d rows at data.train_batch_size %d are %d steps, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more (--preset small has a batch and rates for a released student)", len(t.rows), t.cfg.Data.TrainBatchSize, t.planned, learning))
+	return nil
 }
 
 // busy runs f, and shows its name if it takes its time.
@@ -560,13 +564,14 @@ func (t *Trainer) introduce(s start) {
 	for _, note := range s.said {
 		t.log.Info(note)
 	}
-	t.warnOfFewSteps(s)
+	if !s.inPlace {
+		for _, note := range t.cfg.lengthWarnings(t.Stage, len(t.rows), t.planned) {
+			t.log.Warn(note)
+		}
+	}
 	run := t.cfg.Trainer.Output
 	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
-	}
-	if t.Stage.hasCritic() && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
-		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not be trained", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
 	p := Plan{Stage: t.Stage, ranks: t.ranks.Size(), PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
 	p.Memory = p.planMemory(t.be, t.actor.Model().Config(), t.cfg)
@@ -575,7 +580,7 @@ func (t *Trainer) introduce(s start) {
 	}
 	switch {
 	case t.step >= t.total:
-		t.log.Info(fmt.Sprintf("%s: already finished: %d steps are done, %d were asked for (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to continue", run, t.step, t.total, s.dir))
+		t.log.Info(fmt.Sprintf("%s: already finished after %s of %d (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to continue", run, report.Count(t.step, "step"), t.total, s.dir))
 		return
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))

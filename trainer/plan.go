@@ -530,6 +530,16 @@ func (p *Plan) arrange(c Config, alone bool, t stretches) (step []Timed) {
 	return step
 }
 
+// Warnings are those of the settings c and of the length of the run, which the run itself
+// would begin with.
+func (p *Plan) Warnings(c Config) []string {
+	warnings := c.Warnings(p.Stage)
+	if p.Steps > 0 {
+		warnings = append(warnings, c.lengthWarnings(p.Stage, p.Rows, p.Steps)...)
+	}
+	return warnings
+}
+
 // Check refuses what cannot fit, naming the numbers.
 func (p *Plan) Check(c Config) error {
 	if p.tooLarge() {

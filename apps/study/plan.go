@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"gad/internal/conf"
+	"gad/internal/report"
 )
 
 // Plan is a study as its file describes it. Paths are as gad is to be given them.
@@ -153,6 +154,20 @@ func (r *reader) plan(root *conf.Node) *Plan {
 	}
 	if n := root.Get("metrics"); n != nil {
 		p.Metrics = conf.Values[string](n)
+		var all []string
+		for _, m := range report.Metrics() {
+			all = append(all, m.Name)
+		}
+		for _, name := range p.Metrics {
+			if slices.Contains(all, name) {
+				continue
+			}
+			if near := conf.Nearest(name, all); near != "" {
+				n.Bad("%q: no such metric: did you mean %q?", name, near)
+			} else {
+				n.Bad("%q: no such metric: doc/metrics.md lists all", name)
+			}
+		}
 	}
 	p.Eval = r.eval(root.Get("eval"))
 	p.Budget = r.budget(root.Get("budget"))

@@ -124,6 +124,8 @@ func TestProblems(t *testing.T) {
 		{swap("actor.optim.lr=3e-3", "trainer.seed=3"), `conf: two.yaml:10:37: setting "stages.sft.set[0]": "trainer.seed": the study sets it: see seeds, output, model, data, device and precision, and the flag --jobs`},
 		{swap("actor.optim.lr=3e-3", "trainer.total_steps=3"), `conf: two.yaml:10:37: setting "stages.sft.set[0]": "trainer.total_steps": write steps: N in the stage`},
 		{swap("[1, 2]", "[1, 1]"), `conf: two.yaml:5:8: setting "seeds": seed 1 appears twice`},
+		{swap("[1, 2]", "[1, 2]\nmetrics: [critic/d_acc, critic/nonsense]"), `conf: two.yaml:6:10: setting "metrics": "critic/nonsense": no such metric: doc/metrics.md lists all`},
+		{swap("[1, 2]", "[1, 2]\nmetrics: [critic/d_ac]"), `conf: two.yaml:6:10: setting "metrics": "critic/d_ac": no such metric: did you mean "critic/d_acc"?`},
 		{swap("[1, 2]", "[]"), `conf: two.yaml:5:8: setting "seeds": expected at least one seed, such as [1, 2, 3]`},
 		{swap("[1, 2]", "2"), `conf: two.yaml:5:8: setting "seeds": expected a list, such as [a, b]` + "\n" + `conf: two.yaml:5:8: setting "seeds": expected at least one seed, such as [1, 2, 3]`},
 		{swap("shifted:", "test:"), `conf: two.yaml:7:117: setting "eval.also.test": is the name of eval.data: choose another`},

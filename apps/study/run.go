@@ -206,15 +206,16 @@ func Run(ctx context.Context, p *Plan, o Options) (*Report, error) {
 	return report, stopped
 }
 
-// Tables makes the tables of a study from what is there, and runs nothing.
-func Tables(p *Plan, o Options) (*Report, error) {
+// Tables makes the tables of a study from what is there, and runs nothing. Without write it
+// writes nothing either, so that another process may run the study.
+func Tables(p *Plan, o Options, write bool) (*Report, error) {
 	s, err := open(p, o)
 	if err != nil {
 		return nil, err
 	}
 	report, err := s.report()
-	if err != nil {
-		return nil, err
+	if err != nil || !write {
+		return report, err
 	}
 	if err := vfs.MakeDirs(s.FS, p.Dir); err != nil {
 		return nil, vfs.Target(err)

@@ -3,7 +3,9 @@ package study
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -64,8 +66,15 @@ func TestRun(t *testing.T) {
 	if len(r.ran) != before || r.tables(t) != was {
 		t.Errorf("a finished study runs %q", r.ran[before:])
 	}
-	if _, err := Tables(r.plan, r.options()); err != nil || r.tables(t) != was {
+	if _, err := Tables(r.plan, r.options(), true); err != nil || r.tables(t) != was {
 		t.Errorf("--table: %v", err)
+	}
+	if err := r.fs.Remove(filepath.Join(r.plan.Dir, TablesName)); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Tables(r.plan, r.options(), false)
+	if _, missing := r.fs.Stat(filepath.Join(r.plan.Dir, TablesName)); err != nil || !errors.Is(missing, fs.ErrNotExist) || again.Markdown() != report.Markdown() {
+		t.Errorf("--table while the study runs: %v, %v", err, missing)
 	}
 }
 

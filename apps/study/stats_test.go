@@ -66,6 +66,24 @@ func TestPaired(t *testing.T) {
 	}
 }
 
+// A checker that gives every answer the same score compares nothing, and the warnings say so.
+func TestSameCheck(t *testing.T) {
+	row := func(values ...Value) Row {
+		return Row{Arm: "a", Cells: map[string]*Interval{"check": interval(values)}}
+	}
+	for want, rows := range map[string][]Row{
+		"| test, temperature 1: check is 0 for every answer of every arm, so it compares nothing: no student can do the task: train longer by SFT first, or take an easier task or a larger student | all |\n": {row(Value{1, 0}, Value{2, 0}), row(Value{1, 0})},
+		"| test, temperature 1: check is 1 for every answer of every arm, so it compares nothing: every student can do the task: take a harder one | all |\n":                                                  {row(Value{1, 1}), row(Value{2, 1})},
+		"": {row(Value{1, 0}, Value{2, 0.01}), row(Value{1, 0})},
+	} {
+		var b strings.Builder
+		(&Report{Tables: []Table{{Set: "test", Temperature: 1, Rows: rows}, {Set: "unchecked", Rows: []Row{{Arm: "a"}}}}}).warnings(&b)
+		if got := b.String(); want == "" && got != "" || !strings.HasSuffix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // The tables as people see them.
 func TestMarkdown(t *testing.T) {
 	r := try(t)

@@ -626,6 +626,12 @@ func (r *Report) warnings(b *strings.Builder) {
 			}
 		}
 	}
+	for _, t := range r.Tables {
+		if w := t.sameCheck(); w != "" {
+			order = append(order, w)
+			whose[w] = []string{"all"}
+		}
+	}
 	if len(order) == 0 {
 		return
 	}
@@ -633,6 +639,29 @@ func (r *Report) warnings(b *strings.Builder) {
 	for _, w := range order {
 		line(b, w, strings.Join(whose[w], ", "))
 	}
+}
+
+// sameCheck says that the checker gave the same score, 0 or 1, to every answer of every arm
+// and seed, so that it cannot compare them; "" where it can.
+func (t Table) sameCheck() string {
+	var all []float64
+	for _, row := range t.Rows {
+		if c := row.Cells["check"]; c != nil {
+			for _, v := range c.Values {
+				all = append(all, v.Value)
+			}
+		}
+	}
+	same := func(x float64) bool {
+		return len(all) > 0 && !slices.ContainsFunc(all, func(v float64) bool { return v != x })
+	}
+	switch where := fmt.Sprintf("%s, temperature %g: check", t.Set, t.Temperature); {
+	case same(0):
+		return where + " is 0 for every answer of every arm, so it compares nothing: no student can do the task: train longer by SFT first, or take an easier task or a larger student"
+	case same(1):
+		return where + " is 1 for every answer of every arm, so it compares nothing: every student can do the task: take a harder one"
+	}
+	return ""
 }
 
 // commands are those of the first seed; study.json has all of them.

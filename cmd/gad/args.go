@@ -201,6 +201,7 @@ var flagsHere = map[string]map[string]string{
 	"serve":        {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "port": "--listen 127.0.0.1:PORT", "host": "--listen ADDRESS:PORT"},
 	"eval":         {"max-tokens": "--max-response-length", "max-new-tokens": "--max-response-length"},
 	"export":       {"resume": "--run"},
+	"data split":   {"output": "--first and --second, one file each"},
 }
 
 // unknownFlag says which flag, or which setting, the user may have meant.

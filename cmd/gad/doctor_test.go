@@ -139,3 +139,39 @@ func TestDoctorOfMachine(t *testing.T) {
 	}
 	t.Logf("\n%s", out)
 }
+
+// Settings that cannot be read have not been edited: the doctor says the one thing that is wrong.
+func TestDoctorOfUnreadableSettings(t *testing.T) {
+	f := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	for name, text := range tree(t, f.path("sft")) {
+		if strings.HasPrefix(text, "d") && strings.HasSuffix(text, "---------") { // a folder
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(run, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(run, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := filepath.Join(run, "config.yaml")
+	for text, want := range map[string]string{
+		"":      "conf: " + config + ": no such file or directory\n",
+		":::":   `conf: ` + config + `:1:1: setting "::": unknown: known here: model, data, rollout, algorithm, actor, critic, dpo, trainer` + "\n",
+		"a: [b": "conf: " + config + ":1: not YAML: ",
+	} {
+		if err := os.RemoveAll(config); err != nil {
+			t.Fatal(err)
+		}
+		if text != "" {
+			if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		code, out, _ := gad("doctor", run)
+		if code != exitFailed || !strings.Contains(out, "\nproblems: it cannot be resumed, since its settings cannot be read: "+want) || strings.Contains(out, "edited") {
+			t.Errorf("%q: exit status %d:\n%s", text, code, out)
+		}
+	}
+}

@@ -733,9 +733,29 @@ func printEvaluations(w io.Writer, all compared) {
 		line(cells...)
 	}
 	printFresh(all, line, cell)
+	printCut(w, all.Models)
 	printAgainst(w, all.Models)
 	if lacks {
 		fmt.Fprintf(w, "%s: no interval, because there is one row, or all rows are equal and the figure is no share of rows\n", noInterval)
+	}
+}
+
+// mostCut is the share of a student's answers that may end at the limit before the table
+// says that it compares beginnings.
+const mostCut = 0.5
+
+// printCut says whose answers are mostly cut: ROUGE-L, length and repetition are then those
+// of the answers' beginnings.
+func printCut(w io.Writer, models []trainer.Evaluation) {
+	for i, m := range models {
+		if m.TruncatedFrac <= mostCut {
+			continue
+		}
+		who := ""
+		if len(models) > 1 {
+			who = letter(i) + ": "
+		}
+		fmt.Fprintf(w, "%s%.0f %% of the answers are cut at the limit, so all figures of them but the teacher NLL are of beginnings: give a larger --max-response-length, or train the student to end its answers (gad sft)\n", who, 100*m.TruncatedFrac)
 	}
 }
 

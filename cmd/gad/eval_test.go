@@ -237,6 +237,16 @@ func TestEvalOutput(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}
 	}
+	for _, c := range []struct {
+		limit, want string
+		no          string
+	}{{"1", "A: 100 % of the answers are cut at the limit, so all figures of them but the teacher NLL are of beginnings: give a larger --max-response-length, or train the student to end its answers (gad sft)\nB: 100 % of ", ""}, {"60", "", "B: "}} {
+		short, _ := must(t, "eval", "--model", student, "--model", sft, "--data", f.path("test.jsonl"), "--limit", "3", "--disc-steps", "0", "--max-response-length", c.limit)
+		_, below, _ := strings.Cut(short, "repeated 4-grams")
+		if !strings.Contains(below, c.want) || c.no != "" && strings.Contains(below, c.no) {
+			t.Errorf("at a limit of %s tokens:\n%s", c.limit, short)
+		}
+	}
 	printed, _ = must(t, "logprobs", "--model", sft, "--data", out)
 	if got := objects[rowOut](t, printed); len(got) != 20 || len(got[13].Response) < 2 {
 		t.Errorf("logprobs of the output: %d rows: %s", len(got), printed)

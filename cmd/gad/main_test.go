@@ -314,7 +314,7 @@ func TestGoOn(t *testing.T) {
 	before := tree(t, filepath.Join(run, "global_step_2"))
 	for _, again := range [][]string{append(args, "--output", run, "--steps", "2"), {"train", "--resume", run}} {
 		_, said := must(t, again...)
-		if !strings.Contains(said, "already finished: 2 steps are done, 2 were asked for") || strings.Count(said, "\n") != 1 {
+		if !strings.Contains(said, "already finished after 2 steps of 2 (") || strings.Count(said, "\n") != 1 {
 			t.Errorf("gad %s says\n%s", strings.Join(again, " "), said)
 		}
 	}

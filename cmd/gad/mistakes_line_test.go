@@ -312,11 +312,22 @@ func TestOddRuns(t *testing.T) {
 		fmt.Sprintf("data.train_batch_size=%d", rows+1), "trainer.val_rows=3")...)
 	for _, want := range []string{
 		fmt.Sprintf("warning: data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it\n", rows+1, rows),
-		fmt.Sprintf("warning: %d rows at data.train_batch_size %d are 1 steps, and the student learns in 1: ", rows, rows+1),
+		fmt.Sprintf("warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ", rows, rows+1),
 		"validation: the first 3 of ",
 	} {
 		if strings.Count(said, want) != 1 {
 			t.Errorf("does not say once %q:\n%s", want, said)
+		}
+	}
+	_, said = must(t, "plan", "--stage", "warmup", "--model", f.path("student"), "--data", f.path("test.jsonl"), "data.max_prompt_length=64", "data.max_response_length=14",
+		fmt.Sprintf("data.train_batch_size=%d", rows), "rollout.n=2", "critic.optim.lr=0") // a plan says it, too
+	for _, want := range []string{
+		fmt.Sprintf("gad: warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ", rows, rows),
+		"gad: warning: rollout.n is 2: with fewer than 4 answers ",
+		"gad: warning: critic.optim.lr is 0: the discriminator will not change\n",
+	} {
+		if strings.Count(said, want) != 1 {
+			t.Errorf("plan does not say once %q:\n%s", want, said)
 		}
 	}
 	_, said = must(t, "train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "b"), "--steps", "1", "actor.optim.lr=3e-3", "trainer.critic_warmup=1", "trainer.critic_warmup_until=10", "trainer.critic_warmup_max=2")

@@ -58,6 +58,7 @@ func TestMistakesOfSizes(t *testing.T) {
 		{"score --model student", 2, `score: unknown flag --model: give --critic`},
 		{"demo --output x", 2, `demo: unknown flag --output: give --dir`},
 		{"task make --output x", 2, `task make: --output before its subcommand: give one first: gad task make --help lists them`},
+		{"data split --data rows.jsonl --output x", 2, `data split: unknown flag --output: give --first and --second, one file each`},
 		{"chat --max-tokens 5", 2, `chat: unknown flag --max-tokens: give --max-new-tokens`},
 		{"generate --max-tokens 5", 2, `generate: unknown flag --max-tokens: give --max-new-tokens`},
 		{"serve --max-new-tokens 5", 2, `serve: unknown flag --max-new-tokens: give --max-tokens`},
@@ -156,7 +157,7 @@ func TestToldAtTheStart(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	_, said := must(t, append(stage("train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", "1"), "--critic-warmup", "5", "trainer.warmup_objective=policy")...)
 	for _, want := range []string{
-		"warning: trainer.critic_warmup 5 is not below the 1 steps of the run: the student will not be trained\n",
+		"warning: trainer.critic_warmup 5 is not below the number of steps of the run, 1: the student will not be trained\n",
 		"warning: trainer.warmup_objective=policy has no effect: gad train does not read it\n",
 	} {
 		if strings.Count(said, want) != 1 {

@@ -162,8 +162,14 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, f planFor) error
 	if missing != nil {
 		fmt.Fprintf(p.out, "no time estimate, and no memory limit but --memory; --card %s gives both: %v\n", strings.Join(cost.Names(), ", "), missing)
 	}
-	if err := plan.Check(cfg); err != nil || f.hours == 0 {
+	if err := plan.Check(cfg); err != nil {
 		return err
+	}
+	for _, note := range plan.Warnings(cfg) {
+		fmt.Fprintln(p.err, "gad: warning: "+note)
+	}
+	if f.hours == 0 {
+		return nil
 	}
 	text, err := plan.Within(cfg, f.hours)
 	fmt.Fprint(p.out, text)

@@ -66,13 +66,18 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 		return studied(study.DryRun(plan, o, p.out))
 	}
 	lock, err := checkpoint.LockRun(plan.Dir)
-	if err != nil {
+	if err == nil {
+		defer lock.Unlock()
+	} else if !table || !errors.Is(err, checkpoint.ErrLocked) {
 		return err
 	}
-	defer lock.Unlock()
 	var report *study.Report
-	if table {
-		report, err = study.Tables(plan, o)
+	if held := lock != nil; table {
+		if report, err = study.Tables(plan, o, held); err == nil && !held { // by a process that runs the study
+			fmt.Fprint(p.out, report.Markdown())
+			fmt.Fprintf(p.err, "%s is in use: these are the tables of what is finished by now, and nothing is written\n", plan.Dir)
+			return nil
+		}
 	} else {
 		var stop func()
 		all.ctx, stop = p.interruptible(func(text string) { fmt.Fprintln(p.err, text) }, all.abort)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gad/apps/study"
+	"gad/checkpoint"
 )
 
 // tiny writes the file of a study of two arms that share a stage, with two seeds.
@@ -109,7 +110,7 @@ func TestStudy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := study.Tables(plan, study.Options{FS: files()})
+	report, err := study.Tables(plan, study.Options{FS: files()}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +123,15 @@ func TestStudy(t *testing.T) {
 	if again != printed || strings.Count(said, "\n") != 1 {
 		t.Errorf("--table prints\n%s\nand says\n%s", again, said)
 	}
+	lock, err := checkpoint.LockRun(filepath.Join(one, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, said = must(t, "study", filepath.Join(one, "tiny.yaml"), "--table")
+	if again != printed || said != filepath.Join(one, "out")+" is in use: these are the tables of what is finished by now, and nothing is written\n" {
+		t.Errorf("--table while the study runs prints\n%s\nand says\n%s", again, said)
+	}
+	lock.Unlock()
 	for name := range before { // one thing is left to do, and everything is asked for again
 		if strings.HasPrefix(name, "evals") && name > "evals"+string(filepath.Separator) {
 			if err := os.Remove(filepath.Join(one, "out", name)); err != nil {

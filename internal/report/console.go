@@ -274,7 +274,13 @@ func (s *stage) lines(first, every time.Duration) {
 			tick.Reset(every)
 		case <-s.stop:
 			if took := s.con.now().Sub(s.began); printed && took >= time.Second {
-				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(took)))
+				done := s.name
+				if n := s.n.Load(); n > 0 && n == int64(s.total) {
+					done += " " + s.count()
+				} else if n > 0 { // the total was the most that it could have been, as of answers
+					done += fmt.Sprintf(" %d", n)
+				}
+				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s  took %s", done, span(took)))
 			}
 			return
 		}
@@ -385,6 +391,10 @@ func printable(s string) string {
 	return b.String()
 }
 
+// mostDigits is the size from which a figure is shown with an exponent: a checker may give
+// any number.
+const mostDigits = 1e7
+
 // stepLine sums a step up: "step 12/200  d_acc 0.71  d_loss 0.52  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s
 // eta 4m10s". What was not measured in this step is left out.
 func stepLine(step, total int, values map[string]float64, left time.Duration, paint func(code, s string) string) string {
@@ -398,7 +408,11 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 		if !ok {
 			return
 		}
-		text := label + " " + fmt.Sprintf(byName[name].Format, v)
+		format := byName[name].Format
+		if math.Abs(v) >= mostDigits {
+			format = "%.3g"
+		}
+		text := label + " " + fmt.Sprintf(format, v)
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			text = paint(red, text)
 		}

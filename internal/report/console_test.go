@@ -36,6 +36,7 @@ func TestStepLine(t *testing.T) {
 		{8, 9, map[string]float64{"val/check": 0.75, "val/held_out_d": 0.5, "val/rouge_l": 0.3123, "val/teacher_nll": 1.5, "actor/skipped_updates": 2}, time.Hour, "step 8/9  check 0.750  held_out 0.50  rouge_l 0.312  nll 1.5  skipped 2  eta 1h00m"},
 		{9, 9, map[string]float64{"critic/d_loss": math.NaN(), "rollout/len_mean": 5, "rollout/truncated_frac": 0.001, "actor/skipped_updates": 0}, 0, "step 9/9  d_loss NaN  len 5 (cut <1%)"},
 		{9, 9, nil, 0, "step 9/9"},
+		{9, 9, map[string]float64{"val/check": 7e300}, 0, "step 9/9  check 7e+300"},
 	} {
 		if got := stepLine(c.step, c.total, c.values, c.left, plain); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
@@ -216,8 +217,17 @@ func TestStageInPipe(t *testing.T) {
 		return regexp.MustCompile(`  rollout 2/8  [0-9.]+/s  eta [0-9]+s\n`).MatchString(b.String())
 	})
 	done()
-	if lines := strings.Split(b.String(), "\n"); !regexp.MustCompile(`^\d\d:\d\d:\d\d  rollout 2/8  took \d+s$`).MatchString(lines[len(lines)-2]) {
+	if lines := strings.Split(b.String(), "\n"); !regexp.MustCompile(`^\d\d:\d\d:\d\d  rollout 2  took \d+s$`).MatchString(lines[len(lines)-2]) {
 		t.Errorf("last line %q", lines[len(lines)-2])
+	}
+	for n, want := range map[int]string{0: "passed over", 2: "passed over 2", 8: "passed over 8/8"} { // never 0 of 8 at the end
+		advance, done = r.Stage("passed over", 8)
+		eventually(t, "its first line", func() bool { return strings.HasSuffix(b.String(), "  passed over 0/8\n") })
+		advance(n)
+		done()
+		if lines := strings.Split(b.String(), "\n"); !strings.Contains(lines[len(lines)-2], "  "+want+"  took ") {
+			t.Errorf("last line %q, want %q", lines[len(lines)-2], want)
+		}
 	}
 	c.now = func() time.Time { return began }
 	_, done = r.Stage("quick", 1)
