@@ -110,14 +110,14 @@ func (s *suite) ropeSizes() {
 // a GPU, blocks of a product on a CPU), with a window of more than that and without.
 func (s *suite) attentionSizes() {
 	short := compute.Pack{Start: []int32{0, 40, 41, 105}, Parent: []int32{-1, 0, -1}}
-	long := compute.Pack{Start: []int32{0, 540, 1080, 1100}, Parent: []int32{-1, 0, 0}}
+	long := compute.Pack{Start: []int32{0, 520, 557, 560}, Parent: []int32{-1, 0, 0}}
 	for _, of := range []struct {
 		compute.AttnShape
 		compute.Pack
 	}{
 		{compute.AttnShape{H: 4, K: 1, E: 256}, short}, {compute.AttnShape{H: 2, K: 2, E: 80}, short}, {compute.AttnShape{H: 3, K: 1, E: 96}, short},
 		{compute.AttnShape{H: 5, K: 1, E: 128}, short}, {compute.AttnShape{H: 6, K: 1, E: 64}, short}, {compute.AttnShape{H: 8, K: 1, E: 128}, short},
-		{compute.AttnShape{H: 1, K: 1, E: 4}, long}, {compute.AttnShape{H: 1, K: 1, E: 4, Window: 600}, long},
+		{compute.AttnShape{H: 1, K: 1, E: 4}, long}, {compute.AttnShape{H: 1, K: 1, E: 4, Window: 530}, long},
 	} {
 		a, p := of.AttnShape, of.Pack
 		a.Scale = 1 / math.Sqrt(float64(a.E))
