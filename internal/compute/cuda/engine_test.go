@@ -421,6 +421,19 @@ func TestSmallGrid(t *testing.T) {
 	}
 }
 
+// Gated activations without gaps are one row, or rows that a kernel can count in 32 bits: all
+// elements, whatever a released model's micro-batch has.
+func TestOneRow(t *testing.T) {
+	for _, tokens := range []int{1, 7, 16384, 65536, 131072} {
+		for _, F := range []int{1536, 4864, 8960, 18944, 27648} {
+			N, width := oneRow(tokens * F)
+			if N*width != tokens*F || width > 1<<30 || N < 1 {
+				t.Errorf("%d tokens of %d: %d rows of %d", tokens, F, N, width)
+			}
+		}
+	}
+}
+
 // Elements behind the 2^31st and bytes behind the 2^32nd of tables and caches, which a model
 // reaches where its keys take 4 GB: an offset in 32 bits reads or writes elsewhere. It takes
 // 4.3 GB, so an emulated device runs it only where GAD_LARGE asks for it.
