@@ -2,6 +2,14 @@
 // operation against the reference backend on random data, over edge sizes,
 // accumulation, absent tensors, permitted aliasing, odd offsets and guard values;
 // and the bit-equalities that the contract promises.
+//
+//	computetest.go  Run, and a test for each operation
+//	sampling.go     Sample
+//	classes.go      classes of memory, and moments in 8 bits
+//	columns.go      operations on columns of a matrix
+//	sizes.go        the sizes of released models
+//	harness.go      cases, guards, comparisons
+//	roof.go         the machine's limits, for benchmarks
 package computetest
 
 import (
