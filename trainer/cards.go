@@ -20,13 +20,13 @@ var trainings = []struct {
 }
 
 // cardSizes are the memories of common GPUs, in GB of 1e9 bytes.
-var cardSizes = []int64{24, 48, 80, 141}
+var cardSizes = []int64{12, 16, 24, 48, 80, 141}
 
 // cardPrompts is the paper's batch; eight answers to each are the default.
 const cardPrompts = 128
 
 // Cards is a Markdown table of what the game takes on common GPUs, on the backend of f: one
-// for GPUs, which need not be there.
+// for GPUs, which this machine may not have.
 func Cards(f model.Footprint) string {
 	var b strings.Builder
 	c := cardConfig()

@@ -246,6 +246,9 @@ func FindCheckpoint(fsys checkpoint.FS, path string) (dir string, notes []string
 	if strings.HasPrefix(filepath.Base(filepath.Clean(path)), "global_step_") {
 		return path, nil, checkpoint.Verify(fsys, path)
 	}
+	if info, err := fsys.Stat(path); err == nil && !info.IsDir() {
+		return "", nil, fmt.Errorf("checkpoint: %s: is a file: give a run folder or one of its global_step_N folders", path)
+	}
 	_, dir, notes, err = checkpoint.Latest(fsys, path)
 	if errors.Is(err, checkpoint.ErrNone) {
 		if _, missing := fsys.Stat(path); errors.Is(missing, fs.ErrNotExist) {
@@ -338,8 +341,8 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.tok.Size() > cfg.Vocab {
 		return fmt.Errorf("model: %s: vocabulary of %d, but the tokenizer has %d tokens: they do not belong together", from, cfg.Vocab, t.tok.Size())
 	}
-	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
-		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, from, n, cfg.MaxPosition)
+	if err := c.checkSizes(t.Stage, from, cfg); err != nil {
+		return err
 	}
 	t.baseDType = cfg.DType
 	if s.dir != "" {
@@ -539,7 +542,7 @@ func (t *Trainer) warnOfFewSteps(s start) {
 	if s.inPlace || t.cfg.Trainer.TotalSteps > 0 || learning >= fewSteps || learning < 1 {
 		return
 	}
-	t.log.Warn(fmt.Sprintf("%d rows at data.train_batch_size %d are %d steps, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more", len(t.rows), t.cfg.Data.TrainBatchSize, t.planned, learning))
+	t.log.Warn(fmt.Sprintf("%d rows at data.train_batch_size %d are %d steps, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more (--preset small has a batch and rates for a released student)", len(t.rows), t.cfg.Data.TrainBatchSize, t.planned, learning))
 }
 
 // busy runs f, and shows its name if it takes its time.
@@ -562,7 +565,7 @@ func (t *Trainer) introduce(s start) {
 	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
 	}
-	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
+	if t.Stage.hasCritic() && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
 		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not be trained", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
 	p := Plan{Stage: t.Stage, ranks: t.ranks.Size(), PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}

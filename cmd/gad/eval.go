@@ -393,6 +393,9 @@ func (e *evaluation) load(s *student) (err error) {
 	_, done := e.con.Busy("loading "+s.dir, 0)
 	defer done()
 	s.l, err = loadOn(e.be, s.dir, e.c.String("adapter"), model.LM)
+	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
+		return trainer.ErrInterrupted
+	}
 	return err
 }
 
@@ -420,7 +423,7 @@ func (e *evaluation) plan() error {
 		}
 		took := time.Since(from).Seconds()
 		_, done := e.con.Busy("measuring", 0)
-		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0)
+		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
 		done()
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 
 	"gad/apps/serve"
 	"gad/internal/endpoint"
+	"gad/internal/report"
 	"gad/model"
 )
 
@@ -131,6 +132,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	o.Log = con.Print
 	if o.Context > l.m.Config().MaxPosition {
 		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context, l.m.Config().MaxPosition)
+	}
+	if most := l.m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most {
+		return usage("serve: --max-tokens %d: the model takes %s with the prompt: lower it", o.Answer, report.Count(most, "token"))
 	}
 	s, err := serve.New(l.m, l.tok, o)
 	if err != nil {

@@ -260,7 +260,11 @@ func (l *leaf) rule(v reflect.Value) string {
 			if near != "" {
 				return fmt.Sprintf("did you mean %q? (one of: %s)", near, strings.Join(l.Choices, ", "))
 			}
-			return "expected one of: " + strings.Join(l.Choices, ", ")
+			choices := slices.Clone(l.Choices)
+			if i := slices.Index(choices, ""); i >= 0 {
+				choices = append(slices.Delete(choices, i, i+1), "or nothing")
+			}
+			return "expected one of: " + strings.Join(choices, ", ")
 		}
 	}
 	return ""

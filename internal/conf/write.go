@@ -151,8 +151,14 @@ func Help(v any, prefix string) string {
 	return b.String()
 }
 
+// endless is a maximum that only bounds what is computed with it; no reader needs to know it.
+const endless = 1e8
+
 // limits is the sentence about min, max and choices.
 func (s Setting) limits() string {
+	if most, err := strconv.ParseFloat(s.Max, 64); err == nil && most >= endless {
+		s.Max = ""
+	}
 	switch {
 	case s.Choices != nil:
 		quoted := make([]string, len(s.Choices))
