@@ -80,9 +80,15 @@ type passed struct {
 }
 
 // pass opens the file, encodes it and reads all of it, by way of then where that is not nil.
-func pass(t *testing.T, path string, o EncodeOptions, then func(*Set)) (p passed) {
+func pass(t *testing.T, path string, o EncodeOptions, then func(*Set)) passed {
 	t.Helper()
-	s, err := Open(path, DefaultColumns())
+	return passAs(t, path, Options{}, o, then)
+}
+
+// passAs is pass of files that are read in a way of their own.
+func passAs(t *testing.T, path string, read Options, o EncodeOptions, then func(*Set)) (p passed) {
+	t.Helper()
+	s, err := OpenFiles([]string{path}, read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,6 +231,30 @@ func TestKeptRowsAreOfTheirData(t *testing.T) {
 	err = s.Encode(&counted{}, keep, func(i int, m Measure) bool { return i < 20 })
 	if files := keptFiles(t, dir); err != nil || len(files) != 3 {
 		t.Errorf("%v; files %v", err, files)
+	}
+}
+
+// How a file is read is in the name too: other columns and another format of the same bytes
+// are other rows.
+func TestKeptRowsAreOfTheirReading(t *testing.T) {
+	path := keptData(t, t.TempDir(), func(i int, _ string) string {
+		return fmt.Sprintf(`{"prompt":"add %d","completion":"it is %d","chosen":"%d","rejected":"7","question":"what is %d"}`, i, i+1, i+1, i)
+	})
+	other := DefaultColumns()
+	other.Content, other.Teacher = "question", "completion"
+	keep := EncodeOptions{Keep: Keep{Dir: t.TempDir(), Encoder: "bytes"}}
+	digests := map[string]bool{}
+	for _, read := range []Options{{Format: FormatPromptCompletion}, {Format: FormatPreference}, {Format: FormatMessages, Columns: other}} {
+		want := passAs(t, path, read, EncodeOptions{}, nil)
+		got := passAs(t, path, read, keep, nil)
+		got.equal(t, read.Format, want)
+		if got.calls != keptTestRows || len(got.rows) == 0 {
+			t.Errorf("%s: %d rows encoded of %d, want all: those of another reading were taken", read.Format, got.calls, len(got.rows))
+		}
+		digests[got.digest] = true
+	}
+	if len(digests) != 3 {
+		t.Errorf("%d different data sets, want 3: the rows do not tell the readings apart", len(digests))
 	}
 }
 

@@ -11,6 +11,7 @@
 #              twice, and with divided optimizer states; and gad bench of the two. GAD_NCCL names
 #              libnccl.so.2; else PyTorch's is looked for
 #   engine     the conformance suite, in bfloat16 and in float32, and the engine's own tests
+#   sizes      the suite's cases at the sizes of released models, and offsets beyond 32 bits
 #   model      whole models against the CPU: values, gradients, training, generation
 #   trainer    SFT, warm-up and the game against the CPU; stop and resume
 #   commands   what computes on the command line, against the CPU
@@ -23,11 +24,11 @@
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: check.sh BUILD [SECTION...]"
-known fragments driver nccl engine model trainer commands fast demo memcheck racecheck -- "${@:2}"
+known fragments driver nccl engine sizes model trainer commands fast demo memcheck racecheck -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(fragments driver nccl engine model trainer commands fast demo memcheck)
+[ $# -gt 0 ] || sections=(fragments driver nccl engine sizes model trainer commands fast demo memcheck)
 
 # tests NAME PACKAGE PATTERN SECONDS [FLAG...]
 tests() {
@@ -35,6 +36,9 @@ tests() {
   quote "$raw" 300
   grep '^ *--- FAIL' "$raw" | head -n 20 | sed 's/^/    /' | tee -a "$log" || true
 }
+
+# The cases of the section sizes: their time is their own, and memcheck's is too short for them.
+large='TestConformance/./workers=./sizes|TestBeyond32Bits|TestSmallGrid'
 
 # nccl_library prints the file of a libnccl: the one that is given, or a Python's.
 nccl_library() {
@@ -110,7 +114,7 @@ sanitized() {
   local api=()
   if [ "$1" = memcheck ]; then api=(--report-api-errors no); fi
   section "$1" 300 env -C internal/compute/cuda compute-sanitizer --tool "$1" "${api[@]}" --error-exitcode 9 --launch-timeout 60 \
-    ./test -test.v -test.short -test.run 'TestConformance|TestFastAttention|TestLongDecode' -test.timeout 290s
+    ./test -test.v -test.short -test.run 'TestConformance|TestFastAttention|TestLongDecode' -test.skip "$large" -test.timeout 290s
   quote "$raw" 120
 }
 
@@ -119,7 +123,8 @@ check() {
   fragments) tests fragments internal/compute/cuda TestFragments 60 ;;
   driver) tests driver internal/compute/cuda/driver . 180 -test.skip NCCL ;;
   nccl) nccl ;;
-  engine) tests engine internal/compute/cuda . 300 ;;
+  engine) tests engine internal/compute/cuda . 300 -test.skip "$large" ;;
+  sizes) tests sizes internal/compute/cuda "$large" 200 ;;
   model) tests model model CUDA 300 ;;
   trainer) tests trainer trainer CUDA 300 ;;
   commands) tests commands cmd/gad CUDA 300 ;;

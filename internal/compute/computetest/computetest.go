@@ -65,7 +65,10 @@ func Run(t *testing.T, open Open, contract Contract) {
 					run(name, ops[name])
 				}
 			}
-			for _, more := range []map[string]func(s *suite){classes, columns} {
+			for i, more := range []map[string]func(s *suite){classes, columns, sizes} {
+				if i == 2 && (workers > 2 || dev.Name() == "ref") { // large: two counts will do, and the reference itself has no borders
+					continue
+				}
 				for _, name := range slices.Sorted(maps.Keys(more)) {
 					run(name, more[name])
 				}
@@ -78,7 +81,7 @@ func Run(t *testing.T, open Open, contract Contract) {
 				first = s
 				return
 			}
-			if len(s.trace) != len(first.trace) && !t.Failed() {
+			if (len(s.trace) != len(first.trace) && workers == 1 || len(s.trace) > len(first.trace)) && !t.Failed() {
 				t.Fatalf("%d results with %d workers, %d with 2", len(s.trace), workers, len(first.trace))
 			}
 			for i := range min(len(s.trace), len(first.trace)) {
@@ -1128,10 +1131,14 @@ func (s *suite) logProbGrad() {
 		dh := c.random("dh", N*D).narrow()
 		logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
 		rows := s.perm(N, N)
-		for _, i := range []int{N - 1, min(N-1, 500), 2} { // that row stands several times
+		// These rows stand several times. What is inserted before a group moves it: by 20 here.
+		for _, i := range []int{N - 1, min(N-1, 480), 2} {
 			rows = slices.Insert(rows, i, slices.Repeat(rows[i:i+1], min(20, (R-N+2)/3))...)
 		}
 		rows = rows[:min(R, len(rows))]
+		if len(rows) > 512 && rows[511] != rows[512] {
+			s.t.Fatalf("%s: no group of equal rows lies across the border of 512 rows, which is what this case is for", c.name)
+		}
 		targets := s.draws(len(rows), V)
 		part := func(t compute.Tensor) compute.Tensor { return t.Slice(0, len(rows)) }
 		c.run(func(s *side) {

@@ -2,6 +2,14 @@
 // operation against the reference backend on random data, over edge sizes,
 // accumulation, absent tensors, permitted aliasing, odd offsets and guard values;
 // and the bit-equalities that the contract promises.
+//
+//	computetest.go  Run, and a test for each operation
+//	sampling.go     Sample
+//	classes.go      classes of memory, and moments in 8 bits
+//	columns.go      operations on columns of a matrix
+//	sizes.go        the sizes of released models
+//	harness.go      cases, guards, comparisons
+//	roof.go         the machine's limits, for benchmarks
 package computetest
 
 import (
@@ -114,6 +122,7 @@ type sample struct {
 	name   string
 	factor float64 // on the tolerance
 	floor  float64 // the size of terms that cancel, where the result may be far smaller
+	few    bool    // at two offsets only, because the case is large
 	values []*value
 	params []*param
 }
@@ -240,6 +249,9 @@ func (c *sample) run(op func(s *side)) {
 	offsets := []int{3, 0, 16, 3}
 	if n := c.s.Align; n > 1 {
 		offsets = []int{n, 0, 3, 2 * n, n}
+	}
+	if c.few {
+		offsets = offsets[:2]
 	}
 	if c.s.ref == nil {
 		offsets = offsets[:1]

@@ -2,6 +2,7 @@ package computetest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -64,6 +65,7 @@ func (s *suite) sampling() {
 		}
 		s.likeLogProb(fmt.Sprintf("%+v", c), ids, logp, h, w, c)
 	}
+	s.filterOrder(grid)
 	// All rows at the ends of [0,1): the first and the last token.
 	ids, logp := make([]int32, 2), make([]float32, 2)
 	s.dev.Sample(ids, logp, s.narrow([]float32{1, 1}), w, compute.Sampling{Temperature: 1}, []float64{0, math.Nextafter(1, 0)})
@@ -101,6 +103,39 @@ func (s *suite) sampling() {
 			s.t.Errorf("a row by itself: token %d, in a batch %d", id[0], ids[3])
 		}
 		s.alone("a row by itself", lp, logp[3:4])
+	}
+}
+
+// filterOrder: min-p after top-p. Of this row top-p keeps 9 tokens, and would keep 3 if its
+// share were taken of what min-p leaves; u's even grid hits every token that is kept.
+func (s *suite) filterOrder(grid int) {
+	p := append([]float64{0.4, 0.2, 0.1}, append(slices.Repeat([]float64{0.01}, 15), slices.Repeat([]float64{0.005}, 30)...)...)
+	s.rng.Shuffle(len(p), func(i, j int) { p[i], p[j] = p[j], p[i] })
+	logits, one, u := make([]float32, len(p)), make([]float32, grid), make([]float64, grid)
+	for v, x := range p {
+		logits[v] = float32(math.Log(x))
+	}
+	s.round(logits)
+	for r := range grid {
+		one[r], u[r] = 1, (float64(r)+0.5)/float64(grid)
+	}
+	c := compute.Sampling{Temperature: 1, TopP: 0.755, MinP: 0.02}
+	ids, logp := make([]int32, grid), make([]float32, grid)
+	s.dev.Sample(ids, logp, s.narrow(one), s.weights(logits, len(p), 1), c, u)
+	drawn, want := map[int32]bool{}, map[int32]bool{}
+	for _, id := range ids {
+		drawn[id] = true
+	}
+	for v, x := range filtered(logits, c) {
+		if x > 0 {
+			want[int32(v)] = true
+		}
+	}
+	if len(want) != 9 {
+		s.t.Fatalf("%+v keeps %d tokens, want 9: the row is made for that", c, len(want))
+	}
+	if !maps.Equal(drawn, want) {
+		s.t.Errorf("%+v draws the tokens %v, want %v", c, slices.Sorted(maps.Keys(drawn)), slices.Sorted(maps.Keys(want)))
 	}
 }
 

@@ -297,26 +297,58 @@ func TestRepeatSeesDifferences(t *testing.T) {
 	s := set(t, b)
 	x, y, w := s.put(compute.Wide, s.normal(64)), s.empty(compute.Wide, 64), s.param(8, 8)
 	h, o := s.put(compute.Narrow, s.normal(64)), s.empty(compute.Narrow, 64)
+	z, u, p, r := s.empty(compute.Wide, 64), s.empty(compute.Wide, 8), s.empty(compute.Narrow, 64), s.empty(compute.Narrow, 64)
+	everything := []compute.Tensor{x, y, z, u, h, o, p, r}
+	w2, n, other := s.param(8, 8), w0(w), &compute.Param{Name: "w1", Rows: 1, Cols: w.Cols, W: w.W.Slice(w.Cols, 2*w.Cols)}
+	moved := *n
+	moved.Offset = 1
+	b.Linear(o, h, w, n, false) // now, and not within Repeat, the copy of the biases is made
+	grad := func(dx, dy, x, rstd compute.Tensor, w *compute.Param, acc bool) func() {
+		return func() { b.RMSNormGrad(dx, w, dy, x, rstd, acc) }
+	}
 	for _, c := range []struct {
 		name       string
 		one, other func()
 	}{
 		{"kernel", func() { b.Add(y, x) }, func() { b.Copy(y, x) }},
-		{"argument", func() { b.SwiGLU(o, h, h) }, func() { b.SwiGLU(h, o, o) }},
+		{"arguments", func() { b.SwiGLU(o, h, h) }, func() { b.SwiGLU(h, o, o) }},
 		{"number", func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1e-6) }, func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1) }},
 		{"product", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o.Slice(0, 56), h.Slice(0, 56), w, nil, false) }},
 		{"size", func() { b.Zero(y) }, func() { b.Zero(y.Slice(0, 8)) }},
 		{"less", func() { b.Zero(y); b.Copy(y, x) }, func() { b.Zero(y) }},
 		{"more", func() { b.Zero(y) }, func() { b.Zero(y); b.Copy(y, x) }},
+		// One argument of a kernel, whichever it is: its output, its inputs, its numbers.
+		{"output", func() { b.SwiGLU(o, h, p) }, func() { b.SwiGLU(r, h, p) }},
+		{"first input", func() { b.SwiGLU(o, h, p) }, func() { b.SwiGLU(o, r, p) }},
+		{"second input", func() { b.SwiGLU(o, h, p) }, func() { b.SwiGLU(o, h, r) }},
+		{"gradient's output", grad(z, p, x, u, n, false), grad(y, p, x, u, n, false)},
+		{"gradient's dy", grad(z, p, x, u, n, false), grad(z, h, x, u, n, false)},
+		{"gradient's x", grad(z, p, x, u, n, false), grad(z, p, y, u, n, false)},
+		{"gradient's rstd", grad(z, p, x, u, n, false), grad(z, p, x, y.Slice(40, 48), n, false)},
+		{"gradient's weights", grad(z, p, x, u, n, false), grad(z, p, x, u, other, false)},
+		{"gradient's acc", grad(z, p, x, u, n, false), grad(z, p, x, u, n, true)},
+		{"gradient's offset", grad(z, p, x, u, n, false), grad(z, p, x, u, &moved, false)},
+		{"factor", func() { b.Scale(y, 2) }, func() { b.Scale(y, 3) }},
+		{"product's output", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(r, h, w, nil, false) }},
+		{"product's input", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, p, w, nil, false) }},
+		{"product's weights", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, h, w2, nil, false) }},
+		{"product's acc", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, h, w, nil, true) }},
+		{"product's bias", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, h, w, n, false) }},
+		{"copy's destination", func() { b.Copy(z, x) }, func() { b.Copy(y, x) }},
+		{"copy's source", func() { b.Copy(z, x) }, func() { b.Copy(z, y) }},
+		{"copy's length", func() { b.Copy(z, x) }, func() { b.Copy(z.Slice(0, 32), x.Slice(0, 32)) }},
+		{"memory that is zeroed", func() { b.Zero(y) }, func() { b.Zero(z) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			state := func(op func()) []float32 {
-				b.Upload(x, seq(64, 1))
-				b.Upload(y, seq(64, 2))
-				b.Upload(h, seq(64, 0.01))
-				b.Upload(o, seq(64, 0.02))
+			state := func(op func()) (all []float32) {
+				for i, m := range everything {
+					b.Upload(m, seq(m.Len(), []float32{1, 2, 0.5, 0.1, 0.01, 0.02, 0.03, 0.3}[i]))
+				}
 				op()
-				return slices.Concat(s.down(x), s.down(y), s.down(h), s.down(o))
+				for _, m := range everything {
+					all = append(all, s.down(m)...)
+				}
+				return all
 			}
 			ops := []func(){c.one, c.one, c.one, c.other, c.other, c.other, c.one}
 			for i, op := range ops {
@@ -325,6 +357,135 @@ func TestRepeatSeesDifferences(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A grid has at most 16 blocks for each multiprocessor, 4.3 million elements of them on 132:
+// what lies behind is the same blocks' next turn. With one multiprocessor that is so from
+// 32,768 elements on, and the bits are those of a grid that covers all.
+func TestSmallGrid(t *testing.T) {
+	for _, precision := range []string{BF16, F32} {
+		b := start(t, Options{Precision: precision})
+		s := set(t, b)
+		const N, D, E = 70, 1032, 8 // rows; elements of one, an odd number of eights; of a head
+		n := N * D
+		wide := [2][]float32{s.normal(n), s.normal(n)}
+		table, ids, w := s.normal(N*E), s.perm(N), s.normal(n)
+		run := func(sms int) (all [][]float32) {
+			defer func(sms int) { b.sms = sms }(b.sms)
+			b.sms = sms
+			keep := func(ts ...compute.Tensor) {
+				for _, t := range ts {
+					all = append(all, s.down(t))
+				}
+			}
+			for _, class := range []compute.Class{compute.Wide, compute.Narrow, compute.Master} {
+				x, y := s.put(class, wide[0]), s.put(class, wide[1])
+				b.Add(y, x)
+				keep(y)
+				b.Scale(x, 0.75)
+				keep(x)
+			}
+			x, y, p := s.put(compute.Narrow, wide[0]), s.put(compute.Narrow, wide[1]), s.param(N, D)
+			b.Upload(p.W, w)
+			b.Refresh(p)
+			a, o, dg, du := s.put(compute.Wide, wide[1]), s.empty(compute.Narrow, n), s.empty(compute.Narrow, n), s.empty(compute.Narrow, n)
+			b.Add(a, x)
+			keep(a)
+			b.SwiGLU(o, x, y)
+			keep(o)
+			b.SwiGLUGrad(o, dg, du, y, x, y)
+			keep(dg, du)
+			b.GeGLU(o, x, y)
+			keep(o)
+			b.GeGLUGrad(o, dg, du, y, x, y)
+			keep(dg, du)
+			b.Rope(x, D/E, E, ids, s.put(compute.Wide, table), false)
+			keep(x)
+			b.Embed(a, p, ids)
+			keep(a)
+			b.EmbedGrad(p, a, ids)
+			keep(p.G)
+			b.CacheWrite(o, y, D, ids)
+			keep(o)
+			shape := compute.AttnShape{H: D/E - 2, K: 1, E: E}
+			q, k, v := s.put(compute.Narrow, wide[0][:N*shape.H*E]), s.put(compute.Narrow, wide[0][:N*E]), s.put(compute.Narrow, wide[1][:N*E])
+			kc, vc := s.empty(compute.Narrow, N*E), s.empty(compute.Narrow, N*E)
+			b.RopeCache(q, k, v, kc, vc, shape, ids, s.put(compute.Wide, table), ids)
+			keep(q, kc, vc)
+			return all
+		}
+		want := run(b.sms)
+		for i, got := range run(1) {
+			s.same(fmt.Sprintf("%s, result %d", precision, i), got, want[i])
+		}
+	}
+}
+
+// Gated activations without gaps are one row, or rows that a kernel can count in 32 bits: all
+// elements, whatever a released model's micro-batch has.
+func TestOneRow(t *testing.T) {
+	for _, tokens := range []int{1, 7, 16384, 65536, 131072} {
+		for _, F := range []int{1536, 4864, 8960, 18944, 27648} {
+			N, width := oneRow(tokens * F)
+			if N*width != tokens*F || width > 1<<30 || N < 1 {
+				t.Errorf("%d tokens of %d: %d rows of %d", tokens, F, N, width)
+			}
+		}
+	}
+}
+
+// Elements behind the 2^31st and bytes behind the 2^32nd of tables and caches, which a model
+// reaches where its keys take 4 GB: an offset in 32 bits reads or writes elsewhere. It takes
+// 4.3 GB, so an emulated device runs it only where GAD_LARGE asks for it.
+func TestBeyond32Bits(t *testing.T) {
+	b := start(t, Options{})
+	emulated := driver.Emulated() != nil
+	if emulated && os.Getenv("GAD_LARGE") == "" {
+		t.Skip("NOT TESTED on an emulated device, for the memory that it takes: GAD_LARGE=1 does it all the same")
+	}
+	if free := b.Available(); !emulated && free > 0 && free < 5<<30 {
+		t.Skipf("NOT TESTED: 5 GB of memory are needed, %d bytes are free", free)
+	}
+	s := set(t, b)
+	const D, E, P = 4096, 64, 16
+	const rows = 1<<31/D + P // of a table and of caches of 64 heads
+	const last = rows - 1
+	cache, err := b.Alloc("cache", compute.Narrow, rows*D)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := s.put(compute.Narrow, s.normal(2*D))
+	b.CacheWrite(cache, x, D, []int32{last, rows - P})
+	s.same("written behind the border", s.down(cache.Slice(last*D, rows*D)), s.down(x.Slice(0, D)))
+	s.same("before it", s.down(cache.Slice(0, D)), make([]float32, D))
+	y := s.empty(compute.Wide, 2*D)
+	b.Embed(y, &compute.Param{Name: "table", Shape: []int{rows, D}, Rows: rows, Cols: D, W: cache}, []int32{last, 0})
+	s.same("looked up behind the border", s.down(y.Slice(0, D)), s.down(x.Slice(0, D)))
+	for _, fast := range []bool{true, false} {
+		a := compute.AttnShape{H: D / E, K: D / E, E: E, Scale: 0.125}
+		if !fast {
+			a.Window = 3
+		}
+		// The page behind the border has two written positions, 0 and 15; the others are zeros.
+		o, q := s.empty(compute.Narrow, D), s.put(compute.Narrow, s.normal(D))
+		near := s.empty(compute.Narrow, P*D)
+		b.Copy(near, cache.Slice((rows-P)*D, rows*D))
+		b.AttentionDecode(o, q, cache, cache, a, compute.Pages{PageTokens: P, Table: [][]int32{{rows/P - 1}}, Len: []int32{P}})
+		want := s.empty(compute.Narrow, D)
+		b.AttentionDecode(want, q, near, near, a, compute.Pages{PageTokens: P, Table: [][]int32{{0}}, Len: []int32{P}})
+		s.same(fmt.Sprintf("decoded behind the border, fast %v", fast), s.down(o), s.down(want))
+	}
+	if !emulated { // where it takes minutes
+		b.Scale(cache, 2)
+		for i, v := range s.down(cache.Slice(last*D, last*D+8)) {
+			if w := 2 * s.down(x.Slice(i, i+1))[0]; v != w {
+				t.Errorf("scaled behind the border: %v, want %v", v, w)
+			}
+		}
+	}
+	b.Zero(cache)
+	s.same("zeroed behind the border", s.down(cache.Slice(last*D, rows*D)), make([]float32, D))
+	b.Free(cache)
 }
 
 // w0 is the first row of w as a norm's weights.
