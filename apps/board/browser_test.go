@@ -98,7 +98,7 @@ func TestPageInABrowser(t *testing.T) {
 			g.step(step, values)
 		}
 	}
-	f.samples(30, report.Sample{Row: 7, Prompt: "Say it", Student: "the red cat sat", Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
+	f.samples(30, report.Sample{Row: 7, Prompt: "Say \u202e it", Student: "the red cat sat", Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
 	f.rec.End(report.Finished, "done")
 	b := show(t, root)
 	d, err := b.Document(Limits{Points: Points, Steps: 3})
@@ -118,6 +118,7 @@ func TestPageInABrowser(t *testing.T) {
 		"its range":                   `aria-valuemax="30"`,
 		"what a metric means":         `d_acc_fresh over the pairs whose texts differ; guessing is 0.5`,
 		"a difference":                `the <del>blue</del><ins>red</ins> cat sat<del> down</del>`,
+		"a character that turns text": `Say ⟨U+202E⟩ it`,
 		"an advantage":                `data-label="advantage">-0.750</td>`,
 		"a score":                     `data-label="student's score">1.500</td>`,
 		"a setting that is different": `<code>actor.optim.lr</code>`,

@@ -60,6 +60,9 @@ func TestServe(t *testing.T) {
 			t.Errorf("%v: exit status %d\n%s", sig, code, p.said.String())
 		}
 		said := p.said.String()
+		if !regexp.MustCompile(`memory: [0-9.]+ GB of weights, up to [0-9.]+ GB for keys and values \(--cache-tokens 32768\), which fills as requests come\nserving `).MatchString(said) {
+			t.Errorf("says nothing of its memory:\n%s", said)
+		}
 		if !strings.Contains(said, "POST /v1/chat/completions 200, tokens: ") || !strings.Contains(said, "stopping: requests under way have 30s to end; a second Ctrl-C stops at once") || strings.Contains(said, "1+2") {
 			t.Errorf("says\n%s", said)
 		}

@@ -13,9 +13,14 @@ const build = (e, attributes, children) => {
     if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
     else e.setAttribute(k, v === true ? "" : v);
   }
-  for (const c of children.flat()) if (c !== null && c !== undefined) e.append(c);
+  for (const c of children.flat()) if (c !== null && c !== undefined) e.append(typeof c === "string" ? visible(c) : c);
   return e;
 };
+
+// visible writes the control characters that turn text round (U+202E and its like) as their
+// codes: what a model wrote is to be read in the order in which it is.
+const visible = text => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, c => "⟨U+" + c.codePointAt(0).toString(16).toUpperCase() + "⟩");
+
 const h = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
 const s = (tag, attributes, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
@@ -514,7 +519,7 @@ const diffCell = (teacher, student) => {
     if (room <= 0) { box.append("…"); break; }
     const part = text.slice(0, room);
     room -= part.length;
-    box.append(kind === "same" ? part : h(kind, {}, part));
+    box.append(kind === "same" ? visible(part) : h(kind, {}, part));
   }
   cell.append(box);
   return cell;
