@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -134,23 +133,24 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context, l.m.Config().MaxPosition)
 	}
 	var s *serve.Server
-	var listener net.Listener
+	var address string
 	weights, _ := l.be.Memory()
 	o.Ready = func() {
 		all, _ := l.be.Memory()
 		fmt.Fprintf(p.out, "memory: %.3g GB of weights, up to %.3g GB for keys and values (--cache-tokens %d), which fills as requests come\n", float64(weights)/1e9, float64(all-weights)/1e9, s.CacheTokens())
-		fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, listener.Addr())
+		fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, address)
 	}
 	if s, err = serve.New(l.m, l.tok, o); err != nil {
 		return marked{errUsage, err}
 	}
-	listener, err = serve.Listen(c.String("listen"))
+	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
 		if port := c.String("listen")[strings.LastIndex(c.String("listen"), ":")+1:]; !isPort(port) {
 			return usage("serve: --listen %s: port %s: must be from 0 to 65535", c.String("listen"), port)
 		}
 		return usage("serve: --listen %s: %v: choose another port", c.String("listen"), errors.Unwrap(err))
 	}
+	address = listener.Addr().String()
 	ctx, end := p.stoppable(con, fmt.Sprintf("stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace), func() string { return "requests were cut off" })
 	defer end()
 	if err := s.Serve(ctx, listener); err != nil {

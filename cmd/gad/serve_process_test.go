@@ -155,7 +155,7 @@ func TestChat(t *testing.T) {
 	if want := first + first + other + first; code != exitFailed || out != want {
 		t.Errorf("exit status %d, %q, want %q\n%s", code, out, want, said)
 	}
-	if !strings.Contains(said, "gad: chat: /frobnicate: is not known: use /system TEXT, /reset or /exit\n") || !strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
+	if !strings.Contains(said, "gad: chat: /frobnicate: is not known: /help lists the commands\n") || !strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
 		t.Errorf("says %q", said)
 	}
 	code, twice, _ := talking(t, "Add 1+2+3\nAdd 1+2+3\n", settings...)
