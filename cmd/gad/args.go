@@ -175,8 +175,6 @@ var elsewhere = map[string]string{
 	"max_completion_length":       "data.max_response_length",
 	"max_length":                  "data.max_response_length",
 	"max_new_tokens":              "data.max_response_length",
-	"max_tokens":                  "data.max_response_length",
-	"max_completion_tokens":       "data.max_response_length",
 	"beta":                        "actor.kl_loss_coef",
 	"kl_coef":                     "actor.kl_loss_coef",
 	"epsilon":                     "actor.clip_ratio_low",
@@ -185,13 +183,6 @@ var elsewhere = map[string]string{
 	"eval_steps":                  "trainer.test_freq",
 	"save_total_limit":            "trainer.max_ckpt_to_keep",
 	"output_dir":                  "trainer.default_local_dir",
-}
-
-// sameFlag are flags of several commands that mean the same.
-var sameFlag = [][]string{
-	{"max-new-tokens", "max-tokens", "max-response-length", "max-completion-tokens", "max-length"},
-	{"critic", "model"},
-	{"output", "dir"},
 }
 
 // unknownFlag says which flag, or which setting, the user may have meant.
@@ -222,17 +213,7 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 	if key == "data" && slices.Contains(names, "prompts") {
 		return usage("%s: unknown flag --data: give the prompts with --prompts", command)
 	}
-	if i := slices.IndexFunc(c.Subcommands, func(s *cli.Command) bool { return flagOf(s, key) != nil }); i >= 0 {
-		return usage("%s: --%s: a subcommand comes before it, such as gad %s %s --%s: see gad %s --help", command, key, command, c.Subcommands[i].Name, key, command)
-	}
-	near := conf.Nearest(key, names)
-	for _, alike := range sameFlag {
-		i := slices.IndexFunc(alike, func(n string) bool { return slices.Contains(names, n) })
-		if slices.Contains(alike, key) && i >= 0 {
-			near = alike[i]
-		}
-	}
-	if near != "" {
+	if near := conf.Nearest(key, names); near != "" {
 		return usage("%s: unknown flag --%s: did you mean --%s?", command, key, near)
 	}
 	more := ""
