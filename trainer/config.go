@@ -162,7 +162,7 @@ func (c *Config) Validate(stage Stage) error {
 		return err
 	}
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
 	if len(c.Data.TrainFiles) == 0 {
 		bad("data.train_files: no training data: give --data FILE")
 	}
