@@ -201,7 +201,7 @@ func TestLoadLayersRefuses(t *testing.T) {
 	}{
 		{whole, Options{Layers: []int{0, 5}}, "model: " + whole + ": layers [0 5]: expected ascending numbers from 0 to 4"},
 		{whole, Options{Layers: []int{2, 1}}, "model: " + whole + ": layers [2 1]: expected ascending numbers from 0 to 4"},
-		{whole, Options{Layers: []int{}}, `model: settings: key "num_hidden_layers": 0: expected 1 to 1024`},
+		{whole, Options{Layers: []int{}}, `model: config: key "num_hidden_layers": 0: expected 1 to 1024`},
 		{whole, Options{Layers: []int{1}, LoRA: LoRA{Rank: 2}}, "model: " + whole + merge},
 		{adapters, Options{Layers: []int{1}}, "model: " + adapters + merge},
 		{filepath.Join(fixtures, "qwen2_scorer"), Options{Layers: []int{1}}, "model: " + filepath.Join(fixtures, "qwen2_scorer") + ": a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder"},
