@@ -114,7 +114,7 @@ const Kind = compute.Wide
 func exports(t *testing.T) types.Importer {
 	t.Helper()
 	var said bytes.Buffer
-	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./...")
+	cmd := exec.Command("go", "list", "-buildvcs=false", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./...")
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {

@@ -21,9 +21,9 @@ type Config struct {
 	Optim           model.OptimSettings `yaml:"optim"`
 	LoRA            model.LoRA          `yaml:"lora"`
 	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
-	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps"`
-	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
-	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding"`
+	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" max:"1000000000" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps"`
+	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch"`
+	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" max:"1000000000" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding"`
 	Recompute       bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
 	OldLogProb      string              `yaml:"old_log_prob" choices:"auto,recompute,rollout" doc:"where old log-probabilities come from: recompute (a forward pass of the trainer), rollout (the sampler's, verl's bypass mode) or auto (the sampler's where the device gives them the trainer's bits, as the CPU does, otherwise recompute; the first three steps and every 50th check it)"`
 	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence"`
@@ -49,9 +49,9 @@ func DefaultConfig() Config {
 
 // RolloutConfig is the `rollout` section: how answers are sampled.
 type RolloutConfig struct {
-	N           int     `yaml:"n" min:"1" doc:"answers per prompt; with fewer than 4 the statistics of a group are poor"`
+	N           int     `yaml:"n" min:"1" max:"65535" doc:"answers per prompt; with fewer than 4 the statistics of a group are poor"`
 	Temperature float64 `yaml:"temperature" min:"0" doc:"sampling temperature; also used for old, reference and current log-probabilities"`
-	TopK        int     `yaml:"top_k" min:"0" doc:"sample from the k most probable tokens; 0: all"`
+	TopK        int     `yaml:"top_k" min:"0" max:"1000000000" doc:"sample from the k most probable tokens; 0: all"`
 	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"sample from the smallest set of tokens with at least this probability; 1: all"`
 	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens with less than this share of the largest probability; 0: none"`
 	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory"`
@@ -65,6 +65,9 @@ func DefaultRollout() RolloutConfig {
 
 // Validate checks what the tags cannot say.
 func (c RolloutConfig) Validate() error {
+	if c.TopP == 0 {
+		return fmt.Errorf("settings: rollout.top_p is 0: no token would be left: set it above 0; 1 is all")
+	}
 	if c.Temperature == 0 {
 		return fmt.Errorf("settings: rollout.temperature is 0: every answer to a prompt would be the same: set it above 0")
 	}

@@ -14,9 +14,9 @@ type Config struct {
 	Optim        model.OptimSettings `yaml:"optim"`
 	LoRA         model.LoRA          `yaml:"lora"`
 	GradClip     float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
-	PPOMiniBatch int                 `yaml:"ppo_mini_batch_size" min:"0" doc:"prompts per optimizer step; 0: the whole batch. If the discriminator does not start to learn, use many small steps"`
-	PPOEpochs    int                 `yaml:"ppo_epochs" min:"1" doc:"passes over each rollout batch"`
-	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding"`
+	PPOMiniBatch int                 `yaml:"ppo_mini_batch_size" min:"0" max:"1000000000" doc:"prompts per optimizer step; 0: the whole batch. If the discriminator does not start to learn, use many small steps"`
+	PPOEpochs    int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch"`
+	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" max:"1000000000" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding"`
 	Recompute    bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
 	ScoreInit    float64             `yaml:"score_init" min:"0" doc:"standard deviation of the new score head; 0: 5.66/sqrt(hidden size)"`
 	Truncated    string              `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in the discriminator's pairs"`
@@ -27,7 +27,7 @@ type Config struct {
 
 // Replay is the `critic.replay` section: a pool of past negatives (arXiv 2609.30864).
 type Replay struct {
-	Size  int     `yaml:"size" min:"0" doc:"size of the pool of past negatives: the latest triples of prompt, teacher's answer and student's answer; 0: no pool"`
+	Size  int     `yaml:"size" min:"0" max:"1000000000" doc:"size of the pool of past negatives: the latest triples of prompt, teacher's answer and student's answer; 0: no pool"`
 	Share float64 `yaml:"share" min:"0" max:"1" doc:"share of the prompts in each discriminator batch whose pairs are replaced by pairs from the pool; the student's own batch is always fresh"`
 	Live  bool    `yaml:"live" doc:"true: the student's new answers enter the pool; false: the pool of the earlier stage is kept unchanged (an off-policy discriminator, for ablations)"`
 }

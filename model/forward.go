@@ -470,6 +470,7 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 		m.inner(i, a, posN, att)
 		m.activate(a.actNF, b.gateNF, b.upNF)
 		m.add(a.out(i), b.x2ND, a.actNF, p.down, p.post2, b.added2, a.hND)
+		m.passed(1)
 	}
 	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
 	m.scale(a.hND, m.spec.final)
@@ -524,6 +525,7 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq}, compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk}, compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
 		m.normedGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
+		m.passed(2)
 	}
 	if !m.embed.G.Absent() {
 		m.scale(a.dxND, m.spec.embed)

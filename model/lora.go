@@ -18,7 +18,7 @@ import (
 // A begins uniform within ±1/sqrt(I) and B at zero, as peft begins: before the first step
 // the model is its base.
 type LoRA struct {
-	Rank    int     `yaml:"rank" min:"0" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained"`
+	Rank    int     `yaml:"rank" min:"0" max:"65536" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained"`
 	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank"`
 	RSLoRA  bool    `yaml:"rslora" doc:"multiply by alpha/sqrt(rank) instead (rank-stabilised LoRA, arXiv 2312.03732)"`
 	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, separated by commas"`
@@ -239,7 +239,9 @@ func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 //	y = r + x wᵀ + s (x Aᵀ) Bᵀ
 func (m *Model) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
 	m.be.LinearAdd(y, r, x, w)
-	m.adapt(y, x, w)
+	if ad := m.adapters[w]; ad != nil {
+		m.be.LinearAdd(y, y, m.lowered(ad, x), ad.b)
+	}
 }
 
 // linear is a linear layer without bias, with its adapter if it has one.
@@ -262,10 +264,15 @@ func (m *Model) adapt(y, x compute.Tensor, w *compute.Param) {
 	if ad == nil {
 		return
 	}
+	m.be.Linear(y, m.lowered(ad, x), ad.b, nil, true)
+}
+
+// lowered is s x Aᵀ.
+func (m *Model) lowered(ad *adapter, x compute.Tensor) compute.Tensor {
 	t := m.low(ad, x)
 	m.be.Linear(t, x, ad.a, nil, false)
 	m.be.Scale(t, ad.scale)
-	m.be.Linear(y, t, ad.b, nil, true)
+	return t
 }
 
 // low is the memory for x Aᵀ, and dlow that for its gradient.

@@ -85,13 +85,39 @@ type Model struct {
 		scoreS            []float32 // of ScoreGrad
 	}
 
-	apart bool             // each sequence has its prompt to itself: what tests compare with
-	watch func(tokens int) // told of each pack as its pass begins; nil is nobody
+	apart    bool             // each sequence has its prompt to itself: what tests compare with
+	watch    func(tokens int) // of progress; nil is nobody
+	progress progress
 }
 
-// Watch has f told the tokens of each pack as LogProbs, Scores and their
-// gradients begin on it: for a progress bar. nil ends it.
+// Watch has f told of the tokens of a pack as LogProbs, Scores and their gradients pass the
+// blocks: of each pack as many as it has, in parts. For a progress bar; a device that queues
+// its work may be behind. nil ends it.
 func (m *Model) Watch(f func(tokens int)) { m.watch = f }
+
+// progress is how much of a pack's pass is done.
+type progress struct {
+	tokens int // of the pack
+	parts  int // of the pass: a block is one forward, and two more backward
+	done   int // of parts
+	told   int // of tokens
+}
+
+// withGradient makes it the progress of a pass in both directions.
+func (p *progress) withGradient() { p.parts *= 3 }
+
+// passed notes parts of a pass.
+func (m *Model) passed(parts int) {
+	if m.watch == nil || m.progress.parts == 0 {
+		return
+	}
+	p := &m.progress
+	p.done += parts
+	if now := p.tokens * min(p.done, p.parts) / p.parts; now > p.told {
+		m.watch(now - p.told)
+		p.told = now
+	}
+}
 
 // layout is the parameters by role. Names are those of Hugging Face folders.
 type layout struct {

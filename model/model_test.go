@@ -376,16 +376,19 @@ func TestSharedPrompts(t *testing.T) {
 			defer scorer.Close()
 			shake(lm)
 			shake(scorer)
-			var tokens []int
-			lm.Watch(func(n int) { tokens = append(tokens, n) })
+			var tokens, told []int // of each pass, and how often they were told
+			lm.Watch(func(n int) { tokens[len(tokens)-1] += n; told[len(told)-1]++ })
+			begin := func() { tokens, told = append(tokens, 0), append(told, 0) }
 			type result struct{ values, grads [][]float32 }
 			pass := func(apart bool) (out result) {
 				lm.apart, scorer.apart = apart, apart
+				begin()
 				l, e, err := lm.LogProbs(seqs, 0.8)
 				must(t, err)
 				v, err := scorer.Scores(seqs)
 				must(t, err)
 				out.values = append(append(append(out.values, l...), e...), v)
+				begin()
 				must(t, lm.LogProbGrad(seqs, 0.8, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
 					for i := range logp {
 						same(t, "log-probability with a gradient", logp[i], l[i])
@@ -427,6 +430,10 @@ func TestSharedPrompts(t *testing.T) {
 			}
 			if sum := tokens[2]; tokens[0] <= sum || tokens[1] <= sum {
 				t.Errorf("tokens of the passes %v: want fewer with shared prompts", tokens)
+			}
+			// Each pass tells all its tokens, and does so from block to block.
+			if l := len(lm.blocks); tokens[0] != tokens[1] || tokens[2] != tokens[3] || told[0] != l || told[1] != 2*l {
+				t.Errorf("tokens of the passes %v, told in %v parts by %d blocks", tokens, told, l)
 			}
 			t.Logf("%s, %s: gradients off by %.2g, tokens %v", be.Name(), arch, worst, tokens)
 		}

@@ -59,9 +59,7 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 		}
 		lo = hi
 	}
-	if m.watch != nil {
-		m.watch(len(p.ids))
-	}
+	m.progress = progress{tokens: len(p.ids), parts: len(m.blocks)}
 	return p, m.angles(longest)
 }
 
@@ -256,6 +254,7 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 		_, _, err := seed(p.split(nil, nil, nil), p.split(nil, nil, nil))
 		return err
 	}
+	m.progress.withGradient()
 	a := m.activations(len(p.ids), m.keeps())
 	out := m.heads(p)
 	dlogp, dent := m.ws.get("gradient of log-probabilities [R]", compute.Wide, r), m.ws.get("gradient of entropies [R]", compute.Wide, r)
@@ -339,6 +338,7 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 	if err != nil || len(seqs) == 0 {
 		return err
 	}
+	m.progress.withGradient()
 	a := m.activations(len(p.ids), m.keeps())
 	s, ds := m.ws.get("scores [S]", compute.Wide, len(seqs)), m.ws.get("gradient of scores [S]", compute.Wide, len(seqs))
 	if err := m.ws.take(); err != nil {

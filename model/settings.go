@@ -7,7 +7,7 @@ import "fmt"
 type OptimSettings struct {
 	LR          float64 `yaml:"lr" min:"0" doc:"peak learning rate"`
 	LRScheduler string  `yaml:"lr_scheduler" choices:"constant,cosine,linear" doc:"learning-rate schedule after its warm-up: constant, or a cosine or linear decay to min_lr_ratio"`
-	WarmupSteps int     `yaml:"lr_warmup_steps" min:"0" doc:"optimizer steps over which the learning rate rises linearly from 0"`
+	WarmupSteps int     `yaml:"lr_warmup_steps" min:"0" max:"1000000000" doc:"optimizer steps over which the learning rate rises linearly from 0"`
 	MinLRRatio  float64 `yaml:"min_lr_ratio" min:"0" max:"1" doc:"final learning rate as a share of lr, for cosine and linear"`
 	Beta1       float64 `yaml:"beta1" min:"0" max:"1" doc:"AdamW's decay of the first moment"`
 	Beta2       float64 `yaml:"beta2" min:"0" max:"1" doc:"AdamW's decay of the second moment"`

@@ -166,15 +166,15 @@ func TestDeafDiscriminatorIsSaid(t *testing.T) {
 func TestPresets(t *testing.T) {
 	be := ready(t)
 	for _, name := range PresetNames() {
-		stage := Train
-		if name == "lora" { // adapters begin at a whole model
-			stage = Warmup
+		stage, rank := Train, "0"
+		if name == "lora" { // adapters begin at a whole model; the preset's are wider than this one
+			stage, rank = Warmup, "16"
 		}
 		told, err := Preset(name, stage)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows := finished(t, be, settings(stage, filepath.Join(t.TempDir(), "run"), append(told, "trainer.total_steps=2")...), stage)
+		rows := finished(t, be, settings(stage, filepath.Join(t.TempDir(), "run"), append(told, "trainer.total_steps=2", "actor.lora.rank="+rank, "critic.lora.rank="+rank)...), stage)
 		for _, r := range rows {
 			term, on := r.Values["critic/group_term"]
 			if on != (name == "grgc") || on && !(term > 0) {

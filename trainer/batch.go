@@ -11,6 +11,7 @@ import (
 
 	"gad/critic"
 	"gad/data"
+	"gad/internal/compute/cpu"
 	"gad/model"
 	"gad/tokenizer"
 )
@@ -303,6 +304,12 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	t.rows = train.rows
+	if err := c.checkRows(len(t.rows)); err != nil {
+		return err
+	}
+	if err := c.checkBatch(c.stepAnswers(t.Stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+		return err
+	}
 	if path, bytes, made := t.set.Kept(); made {
 		s.said = append(s.said, fmt.Sprintf("encoded rows are kept for the next run in %s, %s (data.cache_dir)", path, bytesText(bytes)))
 	} else if path != "" {

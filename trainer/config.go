@@ -13,6 +13,7 @@ import (
 	"gad/critic"
 	"gad/data"
 	"gad/internal/conf"
+	"gad/model"
 )
 
 // Config is everything that a run can be told, in the sections of the YAML
@@ -20,10 +21,10 @@ import (
 type Config struct {
 	Model     ModelConfig         `yaml:"model"`
 	Data      DataConfig          `yaml:"data"`
-	Rollout   actor.RolloutConfig `yaml:"rollout"`
+	Rollout   actor.RolloutConfig `yaml:"rollout" doc:"how answers are sampled from the student"`
 	Algorithm AlgorithmConfig     `yaml:"algorithm"`
-	Actor     actor.Config        `yaml:"actor"`
-	Critic    critic.Config       `yaml:"critic"`
+	Actor     actor.Config        `yaml:"actor" doc:"the student"`
+	Critic    critic.Config       `yaml:"critic" doc:"the discriminator"`
 	DPO       DPOConfig           `yaml:"dpo"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
@@ -38,7 +39,7 @@ type ModelConfig struct {
 // DataConfig is the `data` section.
 type DataConfig struct {
 	TrainFiles     []string `yaml:"train_files" doc:"training data: files (Arrow IPC, Parquet, JSON lines, CSV), folders of them or patterns such as shards/*.arrow, read as one set in this order (flag --data)"`
-	ValFiles       []string `yaml:"val_files" doc:"held-out data for the val/ metrics, as train_files; empty is none (flag --val-data)"`
+	ValFiles       []string `yaml:"val_files" doc:"held-out data (rows that are not trained on) for the val/ metrics, as train_files; empty is none (flag --val-data)"`
 	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
 	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
 	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
@@ -82,13 +83,14 @@ type KLCtrl struct {
 
 // FilterGroups is the `algorithm.filter_groups` section: dynamic sampling (arXiv 2503.14476).
 type FilterGroups struct {
-	Enable        bool `yaml:"enable" doc:"drop prompts whose answers all have the same reward and sample other prompts instead (DAPO's dynamic sampling)"`
-	MaxGenBatches int  `yaml:"max_num_gen_batches" min:"1" doc:"rollout batches per step; after the last one the step uses what it has"`
+	Enable        bool    `yaml:"enable" doc:"drop prompts whose answers all have the same reward and sample other prompts instead (DAPO's dynamic sampling)"`
+	MinSpread     float64 `yaml:"min_spread" min:"0" doc:"with enable: a prompt is also dropped if the largest and the smallest reward of its answers differ by no more than this. 0 drops equal rewards only, which a checker gives and a discriminator's scores hardly ever are"`
+	MaxGenBatches int     `yaml:"max_num_gen_batches" min:"1" max:"1000000" doc:"rollout batches per step; after the last one the step uses what it has"`
 }
 
 // OverlongPunct is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
 type OverlongPunct struct {
-	Len    int     `yaml:"len" min:"0" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty"`
+	Len    int     `yaml:"len" min:"0" max:"100000000" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty"`
 	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit"`
 }
 
@@ -97,31 +99,31 @@ type RunConfig struct {
 	Output            string  `yaml:"default_local_dir" doc:"run folder (flag --output)"`
 	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from or to resume (flag --resume)"`
 	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint"`
-	CriticWarmup      int     `yaml:"critic_warmup" min:"0" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)"`
+	CriticWarmup      int     `yaml:"critic_warmup" min:"0" max:"1000000000" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)"`
 	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps"`
-	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" doc:"largest number of such steps with trainer.critic_warmup_until"`
+	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until"`
 	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy"`
-	TotalEpochs       int     `yaml:"total_epochs" min:"1" doc:"passes over the data, if total_steps is 0"`
-	TotalSteps        int     `yaml:"total_steps" min:"0" doc:"number of steps; 0: as many as total_epochs takes"`
-	SaveFreq          int     `yaml:"save_freq" min:"0" doc:"steps between checkpoints; 0: only at the end"`
-	TestFreq          int     `yaml:"test_freq" min:"0" doc:"steps between evaluations on data.val_files; 0: only at the end"`
+	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0"`
+	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes"`
+	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end"`
+	TestFreq          int     `yaml:"test_freq" min:"0" max:"1000000000" doc:"steps between evaluations on data.val_files; 0: only at the end"`
 	ValBeforeTrain    bool    `yaml:"val_before_train" doc:"evaluate on data.val_files before the first step too (start/ metrics): gad doctor then sees a student that gets worse. What the run that this one starts from has measured at its end is not measured again"`
-	ValRows           int     `yaml:"val_rows" min:"1" doc:"number of rows of data.val_files that an evaluation uses"`
-	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" doc:"number of newest checkpoints to keep"`
+	ValRows           int     `yaml:"val_rows" min:"1" max:"1000000000" doc:"number of rows of data.val_files that an evaluation uses"`
+	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" max:"1000000" doc:"number of newest checkpoints to keep"`
 	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d" doc:"also keep the checkpoint that is best by this metric: the smallest val/teacher_nll, the largest of the others; empty: none"`
 	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, run by sh -c; the protocol is in doc/the-game.md; gives val/check; empty: none (flag --checker)"`
 	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"time limit for one call of the checker in seconds; after it the run stops with an error"`
 	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that takes no part in training, for example the critic of a warm-up on other rows or with another seed; gives val/held_out_d; empty: none"`
-	SaveSamples       int     `yaml:"save_samples" min:"0" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl"`
-	MaxSkips          int     `yaml:"max_skips" min:"1" doc:"the run stops after this many optimizer steps in a row with a gradient that is not finite"`
+	SaveSamples       int     `yaml:"save_samples" min:"0" max:"1000000000" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl"`
+	MaxSkips          int     `yaml:"max_skips" min:"1" max:"1000000000" doc:"the run stops after this many optimizer steps in a row with a gradient that is not finite"`
 	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and new weights"`
 	Device            string  `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
 	Precision         string  `yaml:"precision" choices:"auto,bf16,f32" doc:"precision of matrix products, on cuda also of activations: bfloat16 with float32 sums, or float32; auto: bf16 on cuda, f32 on cpu. Trained weights and optimizer states are always float32"`
-	Threads           int     `yaml:"threads" min:"0" doc:"number of CPU threads; 0: one per core. Results do not depend on it"`
-	Shards            int     `yaml:"shards" min:"1" doc:"number of parts into which the gradient of an optimizer step is divided, by prompt: each is summed alone, and they are joined by a binary tree, so that a run has the same bits for 1, 2, 4, ... ranks. A power of two, and a multiple of the number of ranks (doc/ranks.md)"`
+	Threads           int     `yaml:"threads" min:"0" max:"4096" doc:"number of CPU threads; 0: one per core. Results do not depend on it"`
+	Shards            int     `yaml:"shards" min:"1" max:"4096" doc:"number of parts into which the gradient of an optimizer step is divided, by prompt: each is summed alone, and they are joined by a binary tree, so that a run has the same bits for 1, 2, 4, ... ranks. A power of two, and a multiple of the number of ranks (doc/ranks.md)"`
 	ShardOptimizer    bool    `yaml:"shard_optimizer" doc:"with several ranks: each keeps AdamW's states of its part of the parameters alone, and steps that part (ZeRO stage 1): less memory for each rank, the same bits; on CPUs as much to send, on GPUs 1.25 times as much in bf16 and 1.5 times in f32 (doc/ranks.md)"`
 	RankTimeout       int     `yaml:"rank_timeout" min:"1" max:"1000000" doc:"with several ranks: the longest time in seconds that one waits for the others in one phase of a step; then the run ends and names the missing one. It must be longer than the longest rollout of one rank"`
-	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" doc:"largest size of one safetensors file in a checkpoint, MB"`
+	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" max:"1000000000" doc:"largest size of one safetensors file in a checkpoint, MB"`
 }
 
 // DefaultConfig is the paper's recipe (arXiv 2511.10643, section 3.1 and appendix)
@@ -217,6 +219,9 @@ func (c *Config) Validate(stage Stage) error {
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
 		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2, or no group can be replaced", f.MaxGenBatches)
 	}
+	if f := c.Algorithm.FilterGroups; !f.Enable && f.MinSpread > 0 {
+		bad("algorithm.filter_groups.min_spread %g needs algorithm.filter_groups.enable=true", f.MinSpread)
+	}
 	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
 	}
@@ -224,6 +229,9 @@ func (c *Config) Validate(stage Stage) error {
 		bad("%s", complaint)
 	}
 	errs = append(errs, c.validateJudges(stage)...)
+	if stage == Train && c.Trainer.Resume == "" && errors.Join(errs...) != nil { // else findStart says it
+		bad("trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)")
+	}
 	return errors.Join(errs...)
 }
 
@@ -249,7 +257,7 @@ const largeLR = 3e-4
 
 // Warnings are settings that are allowed and rarely right.
 func (c *Config) Warnings(stage Stage) (warnings []string) {
-	warnings = c.judgeWarnings()
+	warnings = append(c.judgeWarnings(), c.idleWarnings(stage)...)
 	if !stage.hasCritic() {
 		return warnings
 	}
@@ -265,6 +273,29 @@ func (c *Config) Warnings(stage Stage) (warnings []string) {
 	}
 	if c.Actor.PolicyLoss.LossMode == "gspo" && c.Actor.MiniBatch(c.Data.TrainBatchSize) == c.Data.TrainBatchSize && c.Actor.PPOEpochs == 1 {
 		warnings = append(warnings, "actor.ppo_mini_batch_size is the whole batch and actor.ppo_epochs is 1: every ratio is exactly 1 and the clip never acts")
+	}
+	return warnings
+}
+
+// idleWarnings are settings without effect beside the others.
+func (c *Config) idleWarnings(stage Stage) (warnings []string) {
+	networks := []struct {
+		key, who string
+		model.OptimSettings
+	}{{"actor.optim", "student", c.Actor.Optim}, {"critic.optim", "discriminator", c.Critic.Optim}}
+	if !stage.hasCritic() {
+		networks = networks[:1]
+	}
+	for _, n := range networks {
+		if n.LR == 0 {
+			warnings = append(warnings, fmt.Sprintf("%s.lr is 0: the %s will not change", n.key, n.who))
+		}
+		if n.MinLRRatio > 0 && n.LRScheduler == "constant" {
+			warnings = append(warnings, fmt.Sprintf("%s.min_lr_ratio %g has no effect: %[1]s.lr_scheduler is constant: set it to cosine or linear", n.key, n.MinLRRatio))
+		}
+	}
+	if t := c.Trainer; stage.hasCritic() && t.CriticWarmupUntil == 0 && t.CriticWarmupMax != DefaultConfig().Trainer.CriticWarmupMax {
+		warnings = append(warnings, fmt.Sprintf("trainer.critic_warmup_max %d has no effect: trainer.critic_warmup_until is 0", t.CriticWarmupMax))
 	}
 	return warnings
 }

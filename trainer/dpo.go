@@ -325,17 +325,17 @@ func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStat
 	return t.rec.Samples(t.step+1, out)
 }
 
-// pairTime estimates a step's stretches from times per token.
-func (p *Plan) pairTime(c Config, perForward, perDecoded, perTrained float64) []Timed {
+// pairTime estimates a step's stretches from times per token, with samples of so many tokens.
+func (p *Plan) pairTime(c Config, t tokenTimes, sample float64) []Timed {
 	prompts := float64(c.Data.TrainBatchSize)
-	both := prompts * (p.PromptMean + 2*p.AnswerMean) // of a prompt's two sides, which pass with it once
-	update := perTrained
+	both := prompts * (p.PromptMean + p.AnswerMean + sample) // of a prompt's two sides, which pass with it once
+	update := t.trained
 	if both > float64(c.Actor.MaxTokenLen) {
-		update += perForward // several packs: the sums come first
+		update += t.forward // several packs: the sums come first
 	}
 	return []Timed{
-		{"rollout", prompts * (p.PromptMean*perForward + p.AnswerMean*perDecoded)},
-		{"ref_logp", both * perForward},
+		{"rollout", prompts * (p.PromptMean*t.forward + sample*t.decoded)},
+		{"ref_logp", both * t.forward},
 		{"update_actor", both * update},
 	}
 }

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -48,9 +49,15 @@ const endsAt = 0.05
 
 // MeasurePace times m on the first rows of b: forward passes, decoding of so many
 // answers at a time, and, for fresh discriminators, the training of one of the same width.
-func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *Batch, slots int, fresh bool) (p Pace, err error) {
+// Where stop, which may be nil, is true between two of these, it ends with ErrInterrupted.
+func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *Batch, slots int, fresh bool, stop func() bool) (p Pace, err error) {
 	begun := time.Now()
-	defer func() { p.Seconds = time.Since(begun).Seconds() }()
+	defer func() {
+		p.Seconds = time.Since(begun).Seconds()
+		if errors.Is(err, model.ErrStopped) {
+			err = ErrInterrupted
+		}
+	}()
 	c := m.Config()
 	p.Device = be.Name()
 	limit := int(min(max(probeFLOP/c.FLOPsPerToken(128, true), probeLeast), probeMost))
@@ -77,7 +84,13 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 	}
 	// The mean of two after one to warm up: what other programs take of the machine now
 	// they will take later too.
-	timed := func(f func() error) (float64, error) {
+	timed := func(work func() error) (float64, error) {
+		f := func() error {
+			if stop != nil && stop() {
+				return ErrInterrupted
+			}
+			return work()
+		}
 		if err := f(); err != nil {
 			return 0, err
 		}
@@ -108,7 +121,7 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 		run := func(tokens int) func() error {
 			return func() error {
 				_, err := m.Generate([][]int32{seqs[0].IDs[:1]}, []uint64{0}, model.SampleOptions{N: answers, MaxNew: tokens, Slots: answers,
-					Sampling: model.Sampling{Temperature: 1, TopP: 1}}, nil)
+					Sampling: model.Sampling{Temperature: 1, TopP: 1}, Stop: stop}, nil)
 				return err
 			}
 		}
@@ -321,7 +334,7 @@ func maxOf(xs []int) (most int) {
 }
 
 func evalMemory(name string, p model.Plan) (items []Item) {
-	for _, i := range []Item{{name + ": weights", p.Weights, ""}, {name + ": packed copy of the weights", p.Copies, ""}, {name + ": gradients", p.Gradients, ""},
+	for _, i := range []Item{{name + ": weights", p.Weights, ""}, {name + ": copy of the weights for fast products", p.Copies, ""}, {name + ": gradients", p.Gradients, ""},
 		{name + ": optimizer", p.Moments, ""}, {name + ": key/value cache", p.Cache, ""}, {"activations", p.Activations, ""}, {"scratch memory", p.Scratch, ""}} {
 		if i.Bytes > 0 {
 			items = append(items, i)

@@ -293,7 +293,7 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 				t.Errorf("sequence %d does not answer prompt %d", s, p)
 			}
 		}
-		keep, err := spreadGroups(float64s(scoreS), r.Group, 8)
+		keep, err := spreadGroups(float64s(scoreS), r.Group, 8, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

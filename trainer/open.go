@@ -246,6 +246,9 @@ func FindCheckpoint(fsys checkpoint.FS, path string) (dir string, notes []string
 	if strings.HasPrefix(filepath.Base(filepath.Clean(path)), "global_step_") {
 		return path, nil, checkpoint.Verify(fsys, path)
 	}
+	if info, err := fsys.Stat(path); err == nil && !info.IsDir() {
+		return "", nil, fmt.Errorf("checkpoint: %s: is a file: give a run folder or one of its global_step_N folders", path)
+	}
 	_, dir, notes, err = checkpoint.Latest(fsys, path)
 	if errors.Is(err, checkpoint.ErrNone) {
 		if _, missing := fsys.Stat(path); errors.Is(missing, fs.ErrNotExist) {
@@ -338,8 +341,8 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.tok.Size() > cfg.Vocab {
 		return fmt.Errorf("model: %s: vocabulary of %d, but the tokenizer has %d tokens: they do not belong together", from, cfg.Vocab, t.tok.Size())
 	}
-	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
-		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, from, n, cfg.MaxPosition)
+	if err := c.checkSizes(t.Stage, from, cfg); err != nil {
+		return err
 	}
 	t.baseDType = cfg.DType
 	if s.dir != "" {
@@ -562,7 +565,7 @@ func (t *Trainer) introduce(s start) {
 	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
 	}
-	if t.Stage == Warmup && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
+	if t.Stage.hasCritic() && t.cfg.Trainer.CriticWarmup >= t.planned && t.cfg.Trainer.CriticWarmupUntil == 0 {
 		t.log.Warn(fmt.Sprintf("trainer.critic_warmup %d is not below the %d steps of the run: the student will not be trained", t.cfg.Trainer.CriticWarmup, t.planned))
 	}
 	p := Plan{Stage: t.Stage, ranks: t.ranks.Size(), PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
@@ -586,8 +589,8 @@ func (t *Trainer) introduce(s start) {
 	if l := t.actor.Model().LoRA(); l.On() {
 		size += fmt.Sprintf(", frozen, and LoRA adapters of %s", human(float64(c.TrainedCount(model.LM, l))))
 	}
-	t.log.Info(fmt.Sprintf("%s; student %s, %s; %d rows, %d prompts per step%s; %s",
-		time.Now().Format(time.DateOnly), c.Architecture, size, len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
+	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
+		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.rows), "row"), report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))
 	if t.joined != "" {
 		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), t.joined))
 	}
@@ -597,5 +600,5 @@ func (t *Trainer) answers() string {
 	if !t.Stage.hasCritic() {
 		return ""
 	}
-	return fmt.Sprintf(" x %d answers", t.cfg.Rollout.N)
+	return " x " + report.Count(t.cfg.Rollout.N, "answer")
 }

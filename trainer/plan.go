@@ -35,9 +35,16 @@ type Plan struct {
 	Rows, Steps int
 	PromptMean  float64 // tokens
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
+	ValRows     int     // that a validation reads
 	StepTime    []Timed // an estimate from a short measurement
+	AtLimit     float64 // seconds of a step in which the student writes as much as it may; 0 is not known
+	Beside      []Often // what a run does beside its steps
 	Measured    string  // on what
-	Predicted   bool    // StepTime is a model's of a GPU that need not be there
+	Predicted   bool    // StepTime is a model's of a GPU that this machine may not have
+
+	limit      int   // of an answer, tokens
+	checkpoint int64 // bytes of one
+	validated  bool  // the run that this one starts from has measured the student that it ended with
 
 	actorGradient, criticGradient int64 // bytes
 	actorWeights, criticWeights   int64 // bytes that are computed with
@@ -90,25 +97,37 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if complaint := c.offloads(stage); complaint != "" {
 		return nil, fmt.Errorf("%w: plan: %s", ErrConfig, complaint)
 	}
-	dir := c.Model.Path
+	dir, measured := c.Model.Path, false
 	if c.Trainer.Resume != "" {
 		ckpt, _, err := FindCheckpoint(fsys, c.Trainer.Resume)
 		if err != nil {
 			return nil, err
 		}
 		dir = filepath.Join(ckpt, "actor")
+		if s, err := readState(fsys, ckpt); err == nil { // what else it says, the run itself checks
+			measured = s.Validated != nil
+		}
 	}
 	if dir == "" {
 		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", ErrConfig)
+	}
+	if err := CheckModelFolder(fsys, dir); err != nil {
+		return nil, err
 	}
 	shape, err := model.ReadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	if n := c.Data.MaxPrompt + c.Data.MaxResponse; shape.MaxPosition > 0 && n > shape.MaxPosition {
-		return nil, fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, shape.MaxPosition)
+	if err := c.Rollout.Validate(); err != nil && stage != SFT {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps}
+	if err := c.checkSizes(stage, dir, shape); err != nil {
+		return nil, err
+	}
+	if err := c.checkBatch(c.stepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+		return nil, err
+	}
+	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps, validated: measured}
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err
@@ -142,6 +161,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		}
 	}
 	p.planDisk(shape, c)
+	p.limit = c.Data.MaxResponse
 	if c.Trainer.Output != "" {
 		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, fmt.Errorf("plan: %w", err)
@@ -150,10 +170,15 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if be == nil || p.tooLarge() || be.Available() > 0 && total(p.Memory) > be.Available() {
 		return p, nil // nothing to time it on, or the measurement itself might not fit
 	}
+	timed := func() error { return p.measureTime(be, shape, c) }
 	if predicted {
-		return p, p.predictTime(card, shape, c)
+		timed = func() error { return p.predictTime(card, shape, c) }
 	}
-	return p, p.measureTime(be, shape, c)
+	if err := timed(); err != nil {
+		return p, err
+	}
+	p.beside(c)
+	return p, nil
 }
 
 // measureData reads up to 512 rows for their mean lengths.
@@ -182,7 +207,20 @@ func (p *Plan) measureData(dir string, c Config) error {
 		answer, _ := enc.answer(r.Teacher)
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
 	}
+	if err := c.checkRows(set.Len()); err != nil {
+		return err
+	}
 	p.Rows, p.PromptMean, p.AnswerMean = set.Len(), prompts/max(n, 1), answers/max(n, 1)
+	if len(c.Data.ValFiles) > 0 {
+		o := c.Data.Options(nil)
+		o.Split = c.Data.ValSplit
+		val, err := data.OpenFiles(c.Data.ValFiles, o)
+		if err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		defer val.Close()
+		p.ValRows = min(c.Trainer.ValRows, val.Len())
+	}
 	if p.Steps == 0 {
 		p.Steps = (c.Trainer.TotalEpochs*set.Len() + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
 	}
@@ -287,7 +325,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
 		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
 		add("base: frozen weights, for all roles", base.Weights)
-		add("base: packed copy of the weights", base.Copies)
+		add("base: copy of the weights for fast products", base.Copies)
 	}
 	actorTokens, criticTokens, forward := p.packTokens(c)
 	var scratch int64
@@ -301,7 +339,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		o.Recompute = recompute
 		others = append(others, shape.Plan(f, o))
 		add(name+": weights", m.Weights)
-		add(name+": packed copy of the weights", m.Copies)
+		add(name+": copy of the weights for fast products", m.Copies)
 		if !game {
 			add(name+": gradients", m.Gradients)
 		}
@@ -335,7 +373,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		if !c.merges(p.Stage) {
 			student = sampled(student, c.Rollout.N)
 			if lent := shape.Plan(f, student).Lent; lent > 0 {
-				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache lie there", bytesText(lent))
+				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache are kept there", bytesText(lent))
 			}
 		}
 	}
@@ -378,6 +416,7 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 	if p.Stage.hasCritic() {
 		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) + shape.Plan(cpu.Footprint{}, c.discriminator()).Moments
 	}
+	p.checkpoint = one
 	keep := int64(c.Trainer.MaxToKeep) + 1
 	if c.Trainer.KeepBest != "" {
 		keep++
@@ -446,29 +485,8 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) err
 		return err
 	}
 	scale := shape.FLOPsPerToken(float64(length)/2, true) / small.FLOPsPerToken(float64(length)/2, true)
-	perTrained, perForward, perDecoded := scale*train/trained, scale*forward/trained, scale*decode/float64(slots*fresh)
-	prompts := float64(c.Data.TrainBatchSize)
-	seqsPerStep, whole := prompts*float64(c.Rollout.N), p.PromptMean+p.AnswerMean
 	p.Measured = fmt.Sprintf("%s, %d of %d layers, %d tokens", be.Name(), small.Layers, shape.Layers, int(trained))
-	if p.Stage == SFT {
-		p.StepTime = []Timed{{"update_actor", prompts * whole * perTrained}}
-		return nil
-	}
-	if p.Stage == DPO {
-		p.StepTime = p.pairTime(c, perForward, perDecoded, perTrained)
-		return nil
-	}
-	// The answers to a prompt pass with it once.
-	answers := prompts*p.PromptMean + seqsPerStep*p.AnswerMean
-	judged := answers + prompts*p.AnswerMean
-	p.arrange(c, be.Alone(), stretches{
-		rollout: prompts*p.PromptMean*perForward + seqsPerStep*p.AnswerMean*perDecoded,
-		answers: answers * perForward,
-		judged:  judged * perForward,
-		critic:  judged * perTrained * float64(c.Critic.PPOEpochs),
-		actor:   answers * perTrained * float64(c.Actor.PPOEpochs),
-		teacher: prompts * whole * perTrained,
-	})
+	p.time(c, be.Alone(), tokenTimes{scale * train / trained, scale * forward / trained, scale * decode / float64(slots*fresh)})
 	return nil
 }
 
@@ -482,11 +500,11 @@ type stretches struct {
 	teacher float64 // and on the teacher's
 }
 
-// arrange notes which of them a step of c has.
-func (p *Plan) arrange(c Config, alone bool, t stretches) {
+// arrange lists which of them a step of c has.
+func (p *Plan) arrange(c Config, alone bool, t stretches) (step []Timed) {
 	add := func(name string, seconds float64) {
 		if seconds > 0 {
-			p.StepTime = append(p.StepTime, Timed{name, seconds})
+			step = append(step, Timed{name, seconds})
 		}
 	}
 	add("rollout", t.rollout)
@@ -503,12 +521,13 @@ func (p *Plan) arrange(c Config, alone bool, t stretches) {
 	}
 	if teacher {
 		add("update_actor", t.teacher)
-		return
+		return step
 	}
 	if c.needsReference(p.Stage) {
 		add("ref_logp", t.answers)
 	}
 	add("update_actor", t.actor)
+	return step
 }
 
 // Check refuses what cannot fit, naming the numbers.
@@ -565,15 +584,11 @@ func (p *Plan) String() string {
 			how = "predicted, nothing was measured"
 		}
 		fmt.Fprintf(&b, "time of a step, %s (%s)\n", how, p.Measured)
-		sum := 0.0
 		for _, t := range p.StepTime {
 			fmt.Fprintf(&b, "  %-52s %10s\n", t.Name, secondsText(t.Seconds))
-			sum += t.Seconds
 		}
-		fmt.Fprintf(&b, "  %-52s %10s\n", "step", secondsText(sum))
-		if p.Steps > 0 {
-			fmt.Fprintf(&b, "  %-52s %10s\n", fmt.Sprintf("%d steps", p.Steps), secondsText(sum*float64(p.Steps)))
-		}
+		fmt.Fprintf(&b, "  %-52s %10s\n", "step", secondsText(p.step()))
+		b.WriteString(p.runText())
 	}
 	return b.String()
 }

@@ -164,6 +164,6 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 		epochs := c.Actor.PPOEpochs
 		t.actor = float64(epochs) * seconds(update(student, opt, students, n, c.Actor.Updates(prompts)/epochs, limit))
 	}
-	p.arrange(c, false, t)
+	p.StepTime = p.arrange(c, false, t)
 	return err
 }

@@ -60,7 +60,8 @@ func padded(x [][]float32, maskST [][]float64) [][]float64 {
 	return out
 }
 
-// allGroups is 0 to n-1, and spreadGroups those of them whose rewards are not all equal.
+// allGroups is 0 to n-1, and spreadGroups those of them whose largest and smallest rewards
+// differ by more than least.
 func allGroups(n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -69,8 +70,8 @@ func allGroups(n int) []int {
 	return out
 }
 
-func spreadGroups(rewardS []float64, group []int, n int) (spread []int, err error) {
-	keepS, _, err := algos.KeepGroups(rewardS, group, 0)
+func spreadGroups(rewardS []float64, group []int, n int, least float64) (spread []int, err error) {
+	keepS, _, err := algos.KeepGroups(rewardS, group, least)
 	if err != nil {
 		return nil, err
 	}

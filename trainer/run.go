@@ -211,13 +211,19 @@ func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.
 	}
 	t.ranks.Enter(name)
 	advance, done := t.rec.Stage(name, tokens)
-	pack := 0
-	m.Watch(func(n int) { // told as a pack begins: the one before it is done
-		advance(pack)
-		pack = n
-	})
+	told := 0
+	tell := func(n int) { // a prompt in several packs counts in each: no more than there is
+		n = min(n, tokens-told)
+		told += n
+		advance(n)
+	}
+	m.Watch(tell)
 	defer func() { m.Watch(nil); done() }()
-	return into.time("timing_s/"+name, f)
+	err := into.time("timing_s/"+name, f)
+	if err == nil { // what was left out, such as a pass without a gradient
+		tell(tokens)
+	}
+	return err
 }
 
 // samples writes what the step's first prompts were answered.

@@ -14,13 +14,13 @@ var unread = map[Stage][]string{
 	SFT: {"model.reward_path", "algorithm.", "critic.", "dpo.", "rollout.n", "rollout.temperature", "rollout.top_k", "rollout.top_p", "rollout.min_p",
 		"actor.policy_loss.", "actor.use_kl_loss", "actor.kl_loss_coef", "actor.kl_loss_type", "actor.clip_ratio_low", "actor.clip_ratio_high", "actor.clip_ratio_c",
 		"actor.ppo_mini_batch_size", "actor.ppo_epochs", "actor.old_log_prob", "actor.rollout_is", "actor.rollout_is_threshold",
-		"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.warmup_actor", "trainer.save_samples"},
+		"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.warmup_objective", "trainer.save_samples"},
 	DPO: {"model.reward_path", "algorithm.", "critic.", "rollout.n",
 		"actor.policy_loss.", "actor.use_kl_loss", "actor.kl_loss_coef", "actor.kl_loss_type", "actor.clip_ratio_low", "actor.clip_ratio_high", "actor.clip_ratio_c",
 		"actor.ppo_mini_batch_size", "actor.ppo_epochs", "actor.old_log_prob", "actor.rollout_is", "actor.rollout_is_threshold",
-		"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.warmup_actor"},
+		"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.warmup_objective"},
 	Warmup: {"dpo."},
-	Train:  {"dpo.", "trainer.warmup_actor"},
+	Train:  {"dpo.", "trainer.warmup_objective"},
 }
 
 // Ignores says why a run of the stage does not read the setting key, "" if it does.

@@ -87,7 +87,7 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 			if err != nil {
 				return nil, err
 			}
-			if keep, err = spreadGroups(rewardS, r.roll.Group, len(r.batch.Rows)); err != nil {
+			if keep, err = spreadGroups(rewardS, r.roll.Group, len(r.batch.Rows), t.cfg.Algorithm.FilterGroups.MinSpread); err != nil {
 				return nil, err
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"gad/model"
 )
 
-// Predict is Run on a card that need not be there: what is measured is run on a model of
+// Predict is Run on a card that this machine may not have: what is measured is run on a model of
 // its cost. The report has the same lines, and beside them each operation's launches.
 // Limits are the card's peaks, so a share of products is the model FLOPs utilisation.
 func Predict(o Options, card estimate.Card) (*Report, error) {

@@ -242,15 +242,18 @@ func TestDocumentsAreThePredictions(t *testing.T) {
 			t.Errorf("%s: is not what the model says:\n%s\nrun go test ./apps/bench -run TestDocumentsAreThePredictions -update", path, text)
 		}
 	}
+	large := estimate.Cards[:3] // of data centres: the tables have these
 	comparison := againstReview(t)
 	if !*update {
 		has(comparison)
-		for _, card := range estimate.Cards {
+		for _, card := range large {
 			r := predictedRow(t, students()[0], card)
 			has(r.sft)
 			has(r.short)
 			has(r.long)
 			has(r.decode)
+		}
+		for _, card := range estimate.Cards {
 			has(cardLine(card))
 		}
 		return
@@ -260,7 +263,7 @@ func TestDocumentsAreThePredictions(t *testing.T) {
 		cards.WriteString(cardLine(card))
 	}
 	for _, s := range students() {
-		for _, card := range estimate.Cards {
+		for _, card := range large {
 			r := predictedRow(t, s, card)
 			sft.WriteString(r.sft)
 			short.WriteString(r.short)

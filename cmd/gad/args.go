@@ -104,7 +104,11 @@ func helpOn(c *cli.Command, command, rest []string) []string {
 	for _, a := range rest {
 		group := strings.TrimSuffix(a, ".")
 		if takesSettings(c) && slices.ContainsFunc(conf.Describe(&cfg), func(s conf.Setting) bool { return s.Key == group || strings.HasPrefix(s.Key, group+".") }) {
-			return []string{command[0], "help", "settings", a}
+			line := []string{command[0], "help"}
+			if stages := []string{"sft", "warmup", "train", "dpo"}; slices.Contains(stages, c.Name) { // its defaults
+				line = append(line, "--stage", c.Name)
+			}
+			return append(line, "settings", a)
 		}
 	}
 	return append(slices.Clone(command), "--help")
@@ -185,6 +189,20 @@ var elsewhere = map[string]string{
 	"output_dir":                  "trainer.default_local_dir",
 }
 
+// flagsHere are flags that a command does not have and a neighbour does, by command, and
+// what to give here.
+var flagsHere = map[string]map[string]string{
+	"score":        {"model": "--critic", "run": "--critic RUN/global_step_N/critic"},
+	"logprobs":     {"critic": "--model; gad score takes a discriminator"},
+	"demo":         {"output": "--dir", "model": "no model: the demo makes its own; gad sft trains yours"},
+	"data collect": {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "system-prompt": "--system", "samples": "-n"},
+	"chat":         {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
+	"generate":     {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
+	"serve":        {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "port": "--listen 127.0.0.1:PORT", "host": "--listen ADDRESS:PORT"},
+	"eval":         {"max-tokens": "--max-response-length", "max-new-tokens": "--max-response-length"},
+	"export":       {"resume": "--run"},
+}
+
 // unknownFlag says which flag, or which setting, the user may have meant.
 func unknownFlag(c *cli.Command, command, key, value string) error {
 	var names []string
@@ -210,11 +228,17 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 			return usage("%s: unknown flag --%s: give the setting %s", command, key, strings.Join(keys, " or "))
 		}
 	}
+	if here := flagsHere[command][key]; here != "" {
+		return usage("%s: unknown flag --%s: give %s", command, key, here)
+	}
 	if key == "data" && slices.Contains(names, "prompts") {
 		return usage("%s: unknown flag --data: give the prompts with --prompts", command)
 	}
 	if near := conf.Nearest(key, names); near != "" {
 		return usage("%s: unknown flag --%s: did you mean --%s?", command, key, near)
+	}
+	if kinds := c.Subcommands; len(kinds) > 0 {
+		return usage("%s: --%s before its subcommand: give one first: gad %s --help lists them", command, key, command)
 	}
 	more := ""
 	if takesSettings(c) {
@@ -253,7 +277,10 @@ func checkArguments(c *cli.Context, set []conf.Flag) (notes []string, err error)
 	}
 	for _, a := range c.Args().Slice() {
 		key, _, ok := strings.Cut(a, "=")
-		if _, err := files().Stat(a); err == nil && (!ok || !strings.Contains(key, ".")) {
+		if info, err := files().Stat(a); err == nil && (!ok || !strings.Contains(key, ".")) {
+			if info.IsDir() {
+				return nil, usage("%s: unexpected argument %q, which is a folder: settings are KEY=VALUE, and a folder goes with a flag, such as --data, --model, --resume or --output", typed(c), a)
+			}
 			return nil, usage("%s: unexpected argument %q, which is a file: put a pattern in quotes, --data 'shards/*.arrow', or give --data before each file", typed(c), a)
 		}
 		if flag, twice := flags[key]; ok && twice {

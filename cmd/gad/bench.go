@@ -37,7 +37,7 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
 			&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"},
 			&cli.IntFlag{Name: "slots", DefaultText: "the training default", Usage: "answers generated at the same time in a GAD step"},
-			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU that need not be there, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
+			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
 			&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that a launcher has started, such as mpirun: measures how fast they talk, with --device cuda also their GPUs, and nothing else (doc/ranks.md)"},
@@ -154,7 +154,7 @@ func (p *program) predict(c *cli.Context, o bench.Options) error {
 	}
 	card, ok := cost.Named(c.String("model-cost"))
 	if !ok {
-		return usage("bench: --model-cost %q: no figures of such a GPU: use %s", c.String("model-cost"), strings.Join(cost.Names(), ", "))
+		return usage("bench: --model-cost %q: %s", c.String("model-cost"), cost.Unnamed(c.String("model-cost")))
 	}
 	r, err := bench.Predict(o, card)
 	if err != nil {

@@ -67,7 +67,7 @@ func checkChatFlags(c *cli.Context) error {
 			return usage("chat: --%s %d: must be at least %d", name, c.Int(name), least)
 		}
 	}
-	return errors.Join(inRange(c, "temperature", 1e6), inRange(c, "top-p", 1), inRange(c, "min-p", 1))
+	return errors.Join(inRange(c, "temperature", 1e6), aboveZero(c, "top-p"), inRange(c, "top-p", 1), inRange(c, "min-p", 1))
 }
 
 // talk is one gad chat.

@@ -393,6 +393,9 @@ func (e *evaluation) load(s *student) (err error) {
 	_, done := e.con.Busy("loading "+s.dir, 0)
 	defer done()
 	s.l, err = loadOn(e.be, s.dir, e.c.String("adapter"), model.LM)
+	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
+		return trainer.ErrInterrupted
+	}
 	return err
 }
 
@@ -420,7 +423,7 @@ func (e *evaluation) plan() error {
 		}
 		took := time.Since(from).Seconds()
 		_, done := e.con.Busy("measuring", 0)
-		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0)
+		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
 		done()
 		if err != nil {
 			return err
@@ -848,7 +851,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 	line(cells...)
 	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
 	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
-	row("  ties", "answers equal to the teacher's, left out", func(e trainer.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
+	row("  same text as the teacher's", "answers that are left out of it", func(e trainer.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
 	row("  trained", "", func(e trainer.Evaluation) string {
 		if e.FreshDSteps == 0 {
 			return ""

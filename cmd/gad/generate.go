@@ -105,7 +105,7 @@ func checkGenerateFlags(c *cli.Context) error {
 	if c.Int("max-new-tokens") < 1 {
 		return usage("generate: --max-new-tokens %d: must be at least 1", c.Int("max-new-tokens"))
 	}
-	if err := errors.Join(inRange(c, "temperature", 1e6), inRange(c, "top-p", 1), inRange(c, "min-p", 1)); err != nil {
+	if err := errors.Join(inRange(c, "temperature", 1e6), aboveZero(c, "top-p"), inRange(c, "top-p", 1), inRange(c, "min-p", 1)); err != nil {
 		return err
 	}
 	for _, name := range []string{"top-k", "limit"} {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ func (p *program) helpCommand() *cli.Command {
 		Name:      "help",
 		Usage:     "show help on a command; gad help settings [PREFIX] describes the settings",
 		ArgsUsage: "[COMMAND ... | settings [PREFIX]]",
+		Flags:     []cli.Flag{&cli.StringFlag{Name: "stage", DefaultText: "the paper's game", Usage: "with settings: the stage whose defaults are shown: sft, warmup, train or dpo"}},
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) == 0 || args[0] != "settings" {
@@ -34,6 +36,13 @@ func (p *program) helpCommand() *cli.Command {
 				prefix = args[1]
 			}
 			cfg := trainer.DefaultConfig()
+			if c.IsSet("stage") {
+				stage, err := stageNamed(c)
+				if err != nil {
+					return err
+				}
+				cfg = trainer.StageDefaults(stage)
+			}
 			text := conf.Help(&cfg, prefix)
 			if text == "" { // then those that have it anywhere in their names
 				for _, s := range conf.Describe(&cfg) {
@@ -93,6 +102,9 @@ func (p *program) configCommand() *cli.Command {
 // stageNamed is the stage that --stage names; more are what else it may name.
 func stageNamed(c *cli.Context, more ...string) (trainer.Stage, error) {
 	stage := trainer.Stage(c.String("stage"))
+	if stage == "game" { // the documents' word
+		stage = trainer.Train
+	}
 	if !slices.Contains([]trainer.Stage{trainer.SFT, trainer.Warmup, trainer.Train, trainer.DPO}, stage) {
 		return "", usage("%s: --stage %q: must be %s", typed(c), stage, strings.Join(append([]string{"sft", "warmup", "train", "dpo"}, more...), ", "))
 	}
@@ -161,6 +173,9 @@ func (p *program) resumeCommand() *cli.Command {
 			if strings.HasPrefix(filepath.Base(filepath.Clean(run)), "global_step_") {
 				return usage("resume: %s: is a checkpoint: give its run, %s", run, filepath.Dir(filepath.Clean(run)))
 			}
+			if extra := c.Args().Get(1); extra != "" && !strings.Contains(extra, "=") {
+				return usage("resume: unexpected argument %q: gad resume takes one run; what follows are settings, KEY=VALUE", extra)
+			}
 			stage, err := trainer.StageOf(files(), run)
 			if errors.Is(err, checkpoint.ErrNone) {
 				again := ""
@@ -170,6 +185,9 @@ func (p *program) resumeCommand() *cli.Command {
 				return usage("resume: %s: contains no checkpoint to resume: repeat the command that began the run%s", run, again)
 			} else if err != nil {
 				return err
+			}
+			if _, err := files().Stat(filepath.Join(run, "config.yaml")); errors.Is(err, fs.ErrNotExist) {
+				return usage("resume: %s: its config.yaml, with the run's settings, is missing: restore it, or repeat the whole command that began the run", run)
 			}
 			args := []string{"gad", string(stage), "--output", run}
 			for _, name := range []string{"steps", "checker", "device", "threads", "ranks"} {

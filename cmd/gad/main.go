@@ -78,6 +78,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
 	p.ranks = len(args) > 1 && slices.Contains(withRanks, args[1])
+	p.warnOfMany(args)
 	err := p.invoke(context.Background(), args)
 	if err != nil {
 		err = p.together(noSpace(err))
@@ -90,6 +91,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 		p.complain(err)
 	}
 	return status(err)
+}
+
+// warnOfMany says that a launcher has started several processes of a command that they do
+// not run together: each does all of it.
+func (p *program) warnOfMany(args []string) {
+	if p.ranks || len(args) < 2 || strings.HasPrefix(args[1], "-") {
+		return
+	}
+	if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank == 0 {
+		fmt.Fprintf(p.err, "gad: warning: %s has started %d processes, and gad %s is not for several: each does all of it\n", l.By, l.Size, args[1])
+	}
 }
 
 // noSpace is err with the way out of a full disk, where what failed has not said it. A
@@ -118,7 +130,7 @@ func (p *program) invoke(ctx context.Context, args []string) error {
 func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
-		Usage:                     "train a student model on the answers of a black-box teacher (GAD, arXiv 2511.10643)",
+		Usage:                     "train a student model on the answers of a black-box teacher (GAD, arXiv 2511.10643). The game, in texts and documents, is gad train: student against discriminator",
 		HideHelpCommand:           true,
 		Flags:                     []cli.Flag{cli.HelpFlag}, // cli adds it only beside its own help command
 		Version:                   versionText(),

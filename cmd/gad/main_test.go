@@ -148,7 +148,7 @@ func built(t *testing.T) string {
 
 var binary = sync.OnceValues(func() (string, error) {
 	path := fixed.path("gad-binary")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil
@@ -399,9 +399,9 @@ func TestPlan(t *testing.T) {
 	if strings.Contains(printed, "critic") || strings.Contains(printed, "actor: key/value cache") {
 		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s", printed)
 	}
-	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "24")...), "actor.max_token_len=2000000000", "data.train_batch_size=1048576")
+	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "0.1")...), "actor.max_token_len=1000000000", "data.train_batch_size=4000")
 	code, _, said := gad(huge...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "24 GB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
+	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "100 MB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
 		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
 	}
 	// With the settings that --fit adds it fits, and a plan with them is the same.
@@ -419,7 +419,7 @@ func TestPlan(t *testing.T) {
 	if memory(printed) != memory(again) || memory(again) == "" {
 		t.Errorf("with the settings added:\n%s\n--fit said\n%s", memory(again), memory(printed))
 	}
-	if printed, _ = must(t, append(stage("plan", args...), "--fit", "--memory", "24")...); !strings.HasPrefix(printed, "fits 24 GB as it is: no settings to add\nmemory\n") {
+	if printed, _ = must(t, append(stage("plan", args...), "--fit", "--memory", "0.1")...); !strings.HasPrefix(printed, "fits 100 MB as it is: no settings to add\nmemory\n") {
 		t.Errorf("plan --fit of what fits:\n%s", printed)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {

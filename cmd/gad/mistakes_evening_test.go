@@ -74,9 +74,8 @@ func TestChangeOfAnEmptySetting(t *testing.T) {
 	if code, _, said := gad(args...); code != exitDone {
 		t.Fatalf("exit status %d: %s", code, said)
 	}
-	args = stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "1")
-	code, out, said := gad(args...)
-	if want := " was not set when the run in " + run + " began, now it is "; code != exitUsage || out != "" || !strings.Contains(said, want) {
+	code, out, said := gad(append(args, "model.reward_path="+f.path("student"))...)
+	if want := "model.reward_path was not set when the run in " + run + " began, now it is "; code != exitUsage || out != "" || !strings.Contains(said, want) {
 		t.Errorf("exit status %d: %s, want %q", code, said, want)
 	}
 }

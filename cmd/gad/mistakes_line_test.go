@@ -85,7 +85,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"sft: SET actor=5", 2, `settings: override "actor=5": group "actor": name one of its settings, such as actor.policy_loss.loss_mode`},
 		{"sft: SET data.train_batch_size=0", 2, `settings: override "data.train_batch_size=0": setting "data.train_batch_size": "0": below the minimum 1`},
 		{"sft: SET actor.optim.lr=nan", 2, `settings: override "actor.optim.lr=nan": setting "actor.optim.lr": "nan": expected a finite number`},
-		{"config --stage game", 2, `config: --stage "game": must be sft, warmup, train, dpo`},
+		{"config --stage ppo", 2, `config: --stage "ppo": must be sft, warmup, train, dpo`},
 		{"config rollout.nn=2", 2, `settings: override "rollout.nn=2": setting "rollout.nn": unknown: did you mean "rollout.n"?`},
 		{"train --preset fast", 2, `train: --preset: "fast": use gad, grgc, lora or paper`},
 		// flags beside settings, files where a pattern was not quoted

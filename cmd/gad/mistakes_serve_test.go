@@ -36,7 +36,7 @@ func TestMistakesOfServe(t *testing.T) {
 	mistaken(t, []string{work, f.path("student")}, []mistake{
 		{"serve", 2, `serve: --model is missing: see gad serve --help`},
 		{"serve --model student student", 2, `serve: unexpected argument "student": this command takes flags only`},
-		{"serve --model student --port 80", 2, `serve: unknown flag --port: see gad serve --help`},
+		{"serve --model student --port 80", 2, `serve: unknown flag --port: give --listen 127.0.0.1:PORT`},
 		{"serve --model nowhere", 3, `model: nowhere: no such folder: give a Hugging Face model folder`},
 		{"serve --model sft", 3, `model: sft: is a run: give sft/global_step_60/actor`},
 		{"serve --model critic", 3, `model: critic: a Qwen2ForSequenceClassification folder has no language-model head: expected a Qwen2ForCausalLM folder`},

@@ -27,7 +27,7 @@ import (
 // cudaBinary is gad with CUDA.
 var cudaBinary = sync.OnceValues(func() (string, error) {
 	path := fixed.path("gad-cuda")
-	build := exec.Command("go", "build", "-tags", "nvidia", "-o", path, ".")
+	build := exec.Command("go", "build", "-buildvcs=false", "-tags", "nvidia", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build -tags nvidia: %w\n%s", err, out)

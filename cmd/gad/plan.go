@@ -20,12 +20,13 @@ func (p *program) planCommand() *cli.Command {
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
 		&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now", Usage: "plan for a device with this many GB free"},
-		&cli.StringFlag{Name: "card", Usage: "with --device cuda: plan for a GPU that need not be there, its memory and a predicted time, out of " + strings.Join(cost.Names(), ", ")},
+		&cli.StringFlag{Name: "card", Usage: "with --device cuda: plan for a GPU this machine does not have, its memory and a predicted time, out of " + strings.Join(cost.Names(), ", ")},
 		&cli.BoolFlag{Name: "fit", Usage: "find the cheapest settings with which the run fits the memory, and say why"},
-		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 24 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
+		&cli.Float64Flag{Name: "hours", DefaultText: "no limit", Usage: "with --fit: find also how many prompts and steps end within so many hours"},
+		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 12 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
 		&cli.IntFlag{Name: "ranks", DefaultText: "1", Usage: "plan for so many processes that train together (doc/ranks.md)"},
 		&cli.Float64Flag{Name: "bandwidth", DefaultText: "10", Usage: "with --ranks: what the network between them carries, Gbit/s"},
-		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train, dpo or eval"},
+		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train (or game), dpo or eval"},
 	}
 	for _, f := range stageFlags {
 		flags = append(flags, f.flag())
@@ -54,17 +55,24 @@ func (p *program) planCommand() *cli.Command {
 				fmt.Fprintln(p.err, "gad: warning: "+note)
 			}
 			gb := c.Float64("memory")
-			if !(gb >= 0 && gb < 1e6) {
-				return usage("plan: --memory %g: must be a number of GB", gb)
+			if c.IsSet("memory") && !(gb > 0 && gb < 1e6) {
+				return usage("plan: --memory %g: must be a number of GB above 0; leave it out for what this machine has", gb)
+			}
+			hours := c.Float64("hours")
+			if c.IsSet("hours") && !c.Bool("fit") {
+				return usage("plan: --hours: is for --fit: add that")
+			}
+			if c.IsSet("hours") && !(hours > 0 && hours < 1e6) {
+				return usage("plan: --hours %g: must be above 0", hours)
 			}
 			var card *cost.Card
 			if c.IsSet("card") {
 				named, ok := cost.Named(c.String("card"))
 				if !ok {
-					return usage("plan: --card %q: no figures of such a GPU: use %s", c.String("card"), strings.Join(cost.Names(), ", "))
+					return usage("plan: --card %q: %s", c.String("card"), cost.Unnamed(c.String("card")))
 				}
 				if d := deviceOf(cfg); d.Name != device.CUDA || d.Precision == device.F32 {
-					return usage("plan: --card %s: a GPU that computes in bfloat16: add --device cuda, and leave out --precision f32", named.Name)
+					return usage("plan: --card %s: needs --device cuda, in bfloat16: add --device cuda, and leave out --precision f32", named.Name)
 				}
 				card = &named
 			}
@@ -86,7 +94,7 @@ func (p *program) planCommand() *cli.Command {
 			if err := cfg.CheckRanks(ranks); err != nil {
 				return err
 			}
-			return p.plan(cfg, stage, int64(gb*1e9), c.Bool("fit"), card, between{ranks, gbits})
+			return p.plan(cfg, stage, planFor{int64(gb * 1e9), c.Bool("fit"), hours, card, between{ranks, gbits}})
 		},
 	}
 }
@@ -105,10 +113,19 @@ func (p *program) cards(c *cli.Context) error {
 	return nil
 }
 
-// plan prints what a run takes; fit adds settings with which it fits. Where the GPU is not
-// at hand, its memory is planned all the same. With a card it is not asked for.
-func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit bool, card *cost.Card, network between) error {
-	d := deviceOf(cfg)
+// planFor is what a plan is for: the zero value is this machine.
+type planFor struct {
+	free    int64 // bytes; 0 is what there is
+	fit     bool  // settings are added with which it fits
+	hours   float64
+	card    *cost.Card
+	network between
+}
+
+// plan prints what a run takes. Where the GPU is not at hand, its memory is planned all the
+// same. With a card it is not asked for.
+func (p *program) plan(cfg trainer.Config, stage trainer.Stage, f planFor) error {
+	d, card, network := deviceOf(cfg), f.card, f.network
 	if p.planning != nil {
 		return p.planning.take(d, cfg, stage)
 	}
@@ -127,10 +144,10 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit 
 	}
 	_, done := p.console().Busy("reading and timing", 0)
 	planned := trainer.NewPlan
-	if fit {
+	if f.fit {
 		planned = trainer.FitPlan
 	}
-	plan, err := planned(be, d.Footprint(), free, files(), cfg, stage)
+	plan, err := planned(be, d.Footprint(), f.free, files(), cfg, stage)
 	done()
 	if err != nil {
 		return err
@@ -145,7 +162,12 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, free int64, fit 
 	if missing != nil {
 		fmt.Fprintf(p.out, "no time estimate, and no memory limit but --memory; --card %s gives both: %v\n", strings.Join(cost.Names(), ", "), missing)
 	}
-	return plan.Check(cfg)
+	if err := plan.Check(cfg); err != nil || f.hours == 0 {
+		return err
+	}
+	text, err := plan.Within(cfg, f.hours)
+	fmt.Fprint(p.out, text)
+	return err
 }
 
 // between is how many ranks a plan is for, and the network between them.

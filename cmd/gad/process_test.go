@@ -304,13 +304,24 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// longStep is a command line of sft whose steps take many seconds: a batch of 30,000, and as
+// many rows as such a batch needs.
+func longStep(t *testing.T, f *fixture, run string, args ...string) []string {
+	t.Helper()
+	rows, text := filepath.Join(t.TempDir(), "rows.jsonl"), fileText(f.path("test.jsonl"))
+	if err := os.WriteFile(rows, []byte(strings.Repeat(text, 1+300/lines(f.path("test.jsonl")))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run), append(args, "data.train_batch_size=30000")...)
+}
+
 // A second signal ends the process at once, in the middle of a long step, and a
 // second process is refused while the first one runs.
 func TestSecondSignalAndSecondProcess(t *testing.T) {
 	path, f := built(t), ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	// One step of the teacher's answers: it cannot be left in the middle, as sampling can.
-	long := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2"), "data.train_batch_size=30000")
+	long := longStep(t, f, run, "--steps", "2")
 	p := start(t, path, long...)
 	wait(t, "the first step", func() bool { return strings.Contains(fileText(filepath.Join(run, "log.jsonl")), "parameters;") })
 

@@ -25,7 +25,7 @@ var rankFaults = flag.Int("rankfaults", 6, "ranks that TestRankFaults kills or h
 // mpiBinary is gad with MPI.
 var mpiBinary = sync.OnceValues(func() (string, error) {
 	path := fixed.path("gad-mpi")
-	build := exec.Command("go", "build", "-tags", "mpi", "-o", path, ".")
+	build := exec.Command("go", "build", "-buildvcs=false", "-tags", "mpi", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build -tags mpi: %w\n%s", err, out)

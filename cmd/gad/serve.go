@@ -13,6 +13,7 @@ import (
 
 	"gad/apps/serve"
 	"gad/internal/endpoint"
+	"gad/internal/report"
 	"gad/model"
 )
 
@@ -114,7 +115,7 @@ func apiKey(c *cli.Context) (key string, err error) {
 		return "", usage("serve: %s: has a character that cannot be in a key: use letters, digits and signs of ASCII", from)
 	}
 	if len(key) < leastKey || len(key) > 1024 {
-		return "", usage("serve: %s: has %d characters: a key must have %d to 1024", from, len(key), leastKey)
+		return "", usage("serve: %s: has %s: a key must have %d to 1024", from, report.Count(len(key), "character"), leastKey)
 	}
 	return key, nil
 }
@@ -131,6 +132,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	o.Log = con.Print
 	if o.Context > l.m.Config().MaxPosition {
 		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context, l.m.Config().MaxPosition)
+	}
+	if most := l.m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most {
+		return usage("serve: --max-tokens %d: the model takes %s with the prompt: lower it", o.Answer, report.Count(most, "token"))
 	}
 	var s *serve.Server
 	var address string

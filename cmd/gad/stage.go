@@ -106,7 +106,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 
 // presetFlag chooses among the published methods, and LoRA.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, or of several, as grgc,lora: " + strings.Join(trainer.PresetNames(), ", ")}
+	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, one of " + strings.Join(trainer.PresetNames(), ", ") + ". Several with commas between them: grgc,lora"}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is
@@ -182,6 +182,9 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		cfg.Trainer.Resume = before.Trainer.Resume // going on with itself is no other start
 	}
 	if going {
+		if was, err := trainer.StageOf(files(), out); err == nil && was != stage {
+			return cfg, nil, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", trainer.ErrConfig, out, was, stage)
+		}
 		if err := trainer.CheckChange(&before, &cfg); err != nil {
 			return cfg, nil, err
 		}
@@ -258,7 +261,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 			return err
 		}
 		fmt.Fprintf(p.out, "%s\n", resolved)
-		return p.plan(cfg, stage, 0, false, nil, between{})
+		return p.plan(cfg, stage, planFor{})
 	}
 	ranks, err := p.connect(c, time.Duration(cfg.Trainer.RankTimeout)*time.Second)
 	if err != nil {

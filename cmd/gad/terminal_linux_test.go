@@ -109,7 +109,7 @@ func TestTerminal(t *testing.T) {
 	if p := onTerminal(t, path, append(args, "--steps=2")...); p.end(t, patience) != exitUsage {
 		t.Fatal("--steps twice is taken") // and the terminal works
 	}
-	p := onTerminal(t, path, append(args[:len(args):len(args)], "data.train_batch_size=30000")...)
+	p := onTerminal(t, path, longStep(t, f, run, "--steps", "3", "trainer.save_freq=1")...)
 	bar := regexp.MustCompile(`update_actor +\[[^]]*\] +([0-9]+)/([0-9]+)`)
 	wait(t, "the bar", func() bool { return len(bar.FindAllString(p.said.String(), 3)) == 3 })
 	p.Process.Signal(os.Interrupt)

@@ -2,13 +2,17 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
@@ -47,6 +51,29 @@ func (p *program) initCommand() *cli.Command {
 	}
 }
 
+// utf8Reader refuses what is not UTF-8: a tokenizer that learned bytes of Latin-1 would
+// fit no text.
+type utf8Reader struct {
+	r    io.Reader
+	name string
+	at   int64  // bytes before part
+	part []byte // of a character that the last Read ended in
+}
+
+func (u *utf8Reader) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	text := append(u.part, p[:n]...)
+	for len(text) > 0 && (utf8.FullRune(text) || err == io.EOF) {
+		r, size := utf8.DecodeRune(text)
+		if r == utf8.RuneError && size == 1 {
+			return 0, fmt.Errorf("%s: byte %d is not UTF-8: convert it first, such as with: iconv -f latin1 -t utf-8", u.name, u.at)
+		}
+		text, u.at = text[size:], u.at+int64(size)
+	}
+	u.part = bytes.Clone(text)
+	return n, err
+}
+
 // initNew makes a model with random weights.
 func (p *program) initNew(c *cli.Context) error {
 	if err := need(c, "config", "corpus", "output"); err != nil {
@@ -62,7 +89,7 @@ func (p *program) initNew(c *cli.Context) error {
 	}
 	defer f.Close()
 	_, done := p.console().Busy("training the tokenizer", 0)
-	tok, err := tokenizer.Train(io.LimitReader(f, maxCorpusBytes), tokenizer.TrainOptions{VocabSize: cfg.Vocab})
+	tok, err := tokenizer.Train(&utf8Reader{r: io.LimitReader(f, maxCorpusBytes), name: c.String("corpus")}, tokenizer.TrainOptions{VocabSize: cfg.Vocab})
 	done()
 	if err != nil {
 		return err
@@ -224,6 +251,14 @@ func adapterFlag(weights string) cli.Flag {
 }
 
 func (l *loaded) close() { l.m.Close(); l.be.Close() }
+
+// aboveZero refuses 0 where it would leave no token to sample.
+func aboveZero(c *cli.Context, name string) error {
+	if c.Float64(name) == 0 {
+		return usage("%s: --%s 0: must be above 0; 1 keeps all", typed(c), name)
+	}
+	return nil
+}
 
 // inRange refuses a number below 0 or above high.
 func inRange(c *cli.Context, name string, high float64) error {
@@ -453,6 +488,9 @@ func exportFlags(c *cli.Context) error {
 	if c.IsSet("gguf") {
 		return ggufAlone(c)
 	}
+	if strings.EqualFold(filepath.Ext(c.String("output")), ".gguf") {
+		return usage("export: --output %s: a GGUF file needs its type: add --gguf q8_0, f16 or bf16; or name a folder", c.String("output"))
+	}
 	return nil
 }
 
@@ -479,6 +517,9 @@ func (p *program) exported(c *cli.Context) (from, part string, write func() (str
 	part = c.String("part")
 	if kind != "" {
 		return dir, part, func() (string, error) { return "GGUF " + kind, trainer.ExportGGUF(files(), dir, to, kind) }, nil
+	}
+	if adapters := filepath.Join(dir, part); c.IsSet("dtype") && c.String("dtype") != "float32" && !c.Bool("merge") && model.IsAdapter(adapters) {
+		return "", "", nil, usage("export: --dtype %s: %s are adapters, which are written in float32: leave it out, or add --merge", c.String("dtype"), adapters)
 	}
 	export := trainer.Export
 	if c.Bool("merge") {

@@ -3,6 +3,7 @@ package comm
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Launch is what a launcher says of this process.
@@ -89,7 +90,29 @@ func Launched(lookup func(name string) (string, bool)) (Launch, error) {
 		out.ABI = out.MPI && l.abi
 		return out, nil
 	}
-	return Launch{}, nil
+	return Launch{}, half(lookup)
+}
+
+// half refuses RANK and WORLD_SIZE without what else a rank needs: each process would train
+// alone, all of them the same. A size of 1 is no harm, and common in containers.
+func half(lookup func(string) (string, bool)) error {
+	rank, isRank := lookup("RANK")
+	size, isSize := lookup("WORLD_SIZE")
+	if (!isRank || rank == "" || rank == "0") && (!isSize || size == "" || size == "1") {
+		return nil
+	}
+	var set, missing []string
+	for _, name := range []string{"RANK", "WORLD_SIZE"} {
+		if value, ok := lookup(name); ok {
+			set = append(set, fmt.Sprintf("%s=%s", name, value))
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	if _, ok := lookup("GAD_RANKS_ADDR"); !ok {
+		missing = append(missing, "an address of rank 0 (MASTER_ADDR and MASTER_PORT, or GAD_RANKS_ADDR)")
+	}
+	return fmt.Errorf("ranks: %s is set, without %s: set all (doc/ranks.md), unset it, or give --ranks 1", strings.Join(set, " "), strings.Join(missing, " and "))
 }
 
 // is reports whether l has started the process: all that it sets is there.

@@ -29,7 +29,7 @@ func TestLaunched(t *testing.T) {
 		{"a batch script of Slurm", env{"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, comm.Launch{}},
 		{"torchrun", env{"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"},
 			comm.Launch{By: "torchrun", Rank: 6, Size: 8, Local: 2, Addr: "node0:29500"}},
-		{"torchrun without an address", env{"RANK": "6", "WORLD_SIZE": "8"}, comm.Launch{}},
+		{"a container's variables of one process", env{"RANK": "0", "WORLD_SIZE": "1"}, comm.Launch{}},
 		{"by hand", env{"RANK": "1", "WORLD_SIZE": "2", "GAD_RANKS_ADDR": "127.0.0.1:29700"},
 			comm.Launch{By: "a script", Rank: 1, Size: 2, Addr: "127.0.0.1:29700"}},
 		{"Kubeflow Trainer", env{"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_MASTER_ADDR": "job-node-0-0.job", "PET_MASTER_PORT": "29400"},
@@ -50,9 +50,10 @@ func TestLaunched(t *testing.T) {
 		})
 	}
 	for want, bad := range map[string]env{
-		`ranks: OMPI_COMM_WORLD_RANK of mpirun is "x": expected a number of at least 0: correct it, or give --ranks 1`: {"OMPI_COMM_WORLD_RANK": "x", "OMPI_COMM_WORLD_SIZE": "4"},
-		`ranks: WORLD_SIZE of torchrun is "0": expected a number of at least 1: correct it, or give --ranks 1`:         {"RANK": "0", "WORLD_SIZE": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
-		`ranks: torchrun says rank 4 of 4: ranks count from 0: correct RANK, or give --ranks 1`:                        {"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+		`ranks: OMPI_COMM_WORLD_RANK of mpirun is "x": expected a number of at least 0: correct it, or give --ranks 1`:                                                          {"OMPI_COMM_WORLD_RANK": "x", "OMPI_COMM_WORLD_SIZE": "4"},
+		`ranks: WORLD_SIZE of torchrun is "0": expected a number of at least 1: correct it, or give --ranks 1`:                                                                  {"RANK": "0", "WORLD_SIZE": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+		`ranks: torchrun says rank 4 of 4: ranks count from 0: correct RANK, or give --ranks 1`:                                                                                 {"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+		`ranks: RANK=6 WORLD_SIZE=8 is set, without an address of rank 0 (MASTER_ADDR and MASTER_PORT, or GAD_RANKS_ADDR): set all (doc/ranks.md), unset it, or give --ranks 1`: {"RANK": "6", "WORLD_SIZE": "8"},
 	} {
 		if _, err := comm.Launched(func(name string) (string, bool) { v, ok := bad[name]; return v, ok }); err == nil || err.Error() != want {
 			t.Errorf("%v\nwant %s", err, want)

@@ -287,8 +287,9 @@ type Backend interface {
 	// bfloat16; the bias is added last.
 	// x is Narrow; y is Narrow, and may be columns, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
-	// LinearAdd: y[n,o] = r[n,o] + Σ_i x[n,i]*w.W[o,i], with the bits of Copy(y, r) and of
-	// Linear with acc. y and r are Wide; y may be r.
+	// LinearAdd: y[n,o] = r[n,o] + Σ_i x[n,i]*w.W[o,i], the sum first, as Linear's without acc:
+	// a chain that began at r would round all its terms to r's magnitude, and the residual
+	// stream of released models reaches 1e4. y and r are Wide; y may be r.
 	LinearAdd(yNO, rNO, xNI Tensor, w *Param)
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
 	// One product computes them all, on a backend that is Joined, if the ys are columns that

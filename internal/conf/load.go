@@ -68,7 +68,8 @@ func (p Problems) Error() string {
 
 // Load fills out, a pointer to a struct that holds the defaults, from the YAML file at path ("" = none), then the
 // overrides, then the flags. It reports all problems at once, as Problems, and leaves out as it was when there are any.
-// A struct that cannot be a configuration panics.
+// A struct that cannot be a configuration panics. Where out has a method Hint(key string) string, an unknown key is
+// answered by what it says, unless that is "": what a name of another program is called here.
 func Load(out any, path string, overrides []string, flags []Flag) error {
 	if reflect.ValueOf(out).Kind() != reflect.Pointer {
 		panic(fmt.Sprintf("conf: Load into %T: expected a pointer to a struct", out))
@@ -76,6 +77,9 @@ func Load(out any, path string, overrides []string, flags []Flag) error {
 	dst := structOf(out)
 	ld := &loader{schema: schemaOf(dst.Type()), val: reflect.New(dst.Type()).Elem()}
 	ld.val.Set(dst)
+	if h, ok := out.(interface{ Hint(key string) string }); ok {
+		ld.hint = h.Hint
+	}
 	if path != "" {
 		ld.file(path)
 	}
@@ -96,7 +100,18 @@ func Load(out any, path string, overrides []string, flags []Flag) error {
 type loader struct {
 	*schema
 	val      reflect.Value // the copy of the struct that is being filled
+	hint     func(key string) string
 	problems Problems
+}
+
+// meant says what an unknown key may have meant.
+func (ld *loader) meant(key string) string {
+	if ld.hint != nil {
+		if h := ld.hint(key); h != "" {
+			return h
+		}
+	}
+	return ld.suggest(key)
 }
 
 func (ld *loader) bad(where, format string, args ...any) {
@@ -142,6 +157,8 @@ func document(path string) (*yaml.Node, *Problem) {
 		}
 		if strings.Contains(msg, "cannot start any token") && bytes.Contains(b, []byte("\t")) {
 			msg += ": indent with spaces, not tabs"
+		} else if msg == "did not find expected key" || strings.HasPrefix(msg, "mapping values are not allowed") {
+			msg += ": check the indentation: the settings of a group begin in the same column"
 		}
 		return nil, &Problem{path + line, "not YAML: " + msg}
 	}
@@ -272,7 +289,7 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 		case ld.byKey[key] != nil:
 			ld.bad(where, "setting %s: dotted names are for the command line: in a file write one level per line, each indented below the last", quote(key))
 		default:
-			ld.bad(where, "setting %s: unknown: %s", quote(key), ld.suggest(key))
+			ld.bad(where, "setting %s: unknown: %s", quote(key), ld.meant(key))
 		}
 	}
 }
@@ -378,7 +395,7 @@ func (ld *loader) scalar(where string, l *leaf, n *yaml.Node) (reflect.Value, bo
 		}
 		ld.bad(where, "setting %q: %s", l.Key, rule)
 		return reflect.Value{}, false
-	case quoted && !text:
+	case quoted && !text && set(reflect.New(elem(l.typ)).Elem(), n.Value) == "":
 		ld.bad(where, "setting %q: %s: expected %s: write it without quotes", l.Key, quote(n.Value), article(typeName(elem(l.typ))))
 		return reflect.Value{}, false
 	}
@@ -581,7 +598,7 @@ func (ld *loader) lookup(where, key string) *leaf {
 	case ld.groups[key] != nil:
 		ld.bad(where, "group %q: name one of its settings, such as %s", key, ld.example(key))
 	default:
-		ld.bad(where, "setting %s: unknown: %s", quote(key), ld.suggest(key))
+		ld.bad(where, "setting %s: unknown: %s", quote(key), ld.meant(key))
 	}
 	return l
 }

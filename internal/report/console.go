@@ -20,11 +20,12 @@ import (
 )
 
 // How long a stage of a step must last before it is shown: shorter ones would only
-// flicker, or fill a log; and the time between two lines of one where there are no bars.
+// flicker, or fill a log; and, where there are no bars, the time until the first line of one
+// and between two of them.
 const (
 	stageDelay = 400 * time.Millisecond
-	pipeEvery  = 10 * time.Second
-	busyEvery  = 1900 * time.Millisecond // the same of what a command does before its work
+	pipeFirst  = 10 * time.Second
+	pipeEvery  = 30 * time.Second
 )
 
 // barPause is the time between two looks of a bar at a count: rows are counted one by one.
@@ -160,11 +161,11 @@ type stage struct {
 	over  bool          // under con.mu
 }
 
-// Stage shows the progress of a long part of a step: a bar on a terminal, a line every
-// ten seconds elsewhere. Call advance as work is done and done at its end; total 0 means
+// Stage shows the progress of a long part of a step: a bar on a terminal; elsewhere a
+// line after ten seconds, one every thirty, and one at the end. Call advance as work is done and done at its end; total 0 means
 // that the end is not known. Both may be called from any goroutine.
 func (c *Console) Stage(name string, total int) (advance func(n int), done func()) {
-	return c.stage(name, total, stageDelay, c.every, c.every)
+	return c.stage(name, total, stageDelay, min(pipeFirst, c.every), c.every)
 }
 
 // Busy is Stage for what a command does before and beside a run: it is shown at once,
@@ -173,7 +174,7 @@ func (c *Console) Busy(name string, total int) (advance func(n int), done func()
 	c.mu.Lock()
 	delay := max(BusyDelay-time.Since(c.spoke), BusyDelay/10) // several short ones are a wait too
 	c.mu.Unlock()
-	return c.stage(name, total, delay, delay, min(busyEvery, c.every))
+	return c.stage(name, total, delay, delay, c.every)
 }
 
 // stage shows its bar after the delay, or its first line after first and then one every so often.
@@ -264,17 +265,15 @@ func (s *stage) lines(first, every time.Duration) {
 	defer close(s.idle)
 	tick := time.NewTimer(first)
 	defer tick.Stop()
-	printed := 0
+	printed := false
 	for {
 		select {
 		case <-tick.C:
 			s.con.print(zapcore.InfoLevel, s.con.now(), strings.TrimRight(s.name+" "+s.status(), " "))
-			if printed++; printed > 10 {
-				every = s.con.every // a log is not to be filled either
-			}
+			printed = true
 			tick.Reset(every)
 		case <-s.stop:
-			if took := s.con.now().Sub(s.began); printed > 0 && took >= time.Second {
+			if took := s.con.now().Sub(s.began); printed && took >= time.Second {
 				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s %s  took %s", s.name, s.count(), span(took)))
 			}
 			return

@@ -28,6 +28,9 @@ type File struct {
 	unmap func() error
 }
 
+// gitLFS is the length that "version ", the beginning of a Git LFS pointer, would be.
+var gitLFS = binary.LittleEndian.Uint64([]byte("version "))
+
 // Open opens one file and checks all of its header; see the package's comment.
 // The path may be a symbolic link, but must lead to a regular file.
 //
@@ -79,6 +82,9 @@ func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error
 	n := binary.LittleEndian.Uint64(length[:])
 	switch {
 	case n > maxHeader:
+		if n == gitLFS {
+			return nil, nil, nil, errors.New("is a Git LFS pointer, not the weights: fetch them with git lfs pull")
+		}
 		return nil, nil, nil, fmt.Errorf("header: length of %d bytes, the limit is %d: not a safetensors file", n, maxHeader)
 	case n > uint64(size-8):
 		return nil, nil, nil, fmt.Errorf("header: its length says %d bytes, the file has %d after it: is it cut short?", n, size-8)

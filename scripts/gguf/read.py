@@ -1,34 +1,35 @@
 """Compares gad with transformers on one GGUF file:
 
-    python scripts/gguf/read.py GAD FILE.gguf [LLAMA_SIMPLE]
+    python scripts/gguf/read.py GAD FILE.gguf [PART ...]
 
 weights   gad export --model FILE.gguf against gguf-py's values of every tensor, put back into
           Hugging Face's order: values that differ in a bit
 config    config.json of that folder, as transformers reads it, beside its own of the file
 logp      log-probabilities of the tokens of 100 paragraphs of this repository's documents
-          (up to 128 tokens each): the largest difference
+          (up to 128 tokens each): differences of gad, transformers, and transformers in
+          float64 on the same weights, of the 20 that differ most
 greedy    100 answers of 32 tokens through the chat template: how many are equal; where they
           part, how far apart the two tokens' log-probabilities are there (a tie is < 1e-4)
 load      seconds and peak memory until the first token, of gad and of transformers, each in a
-          process of its own; of llama.cpp too, where its program llama-simple is given
+          process of its own; of llama.cpp too, where LLAMA_SIMPLE names its llama-simple
 
-Exit status 0 if no weight differs, log-probabilities are within 1e-4 and answers part at
-ties only. Needs torch, transformers, gguf, numpy, safetensors.
+Words behind FILE.gguf choose parts: weights, config, logp, greedy, load. Exit status 0 if no
+weight differs, gad's log-probabilities are within 1e-4 of float64's, or nearer to
+them than those of transformers in float32, and answers part at ties
+only. Needs torch, transformers, gguf, numpy, safetensors.
 """
 import glob
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 
 gad, path = sys.argv[1], os.path.abspath(sys.argv[2])
 folder, name = os.path.split(path)
 
-if sys.argv[3:] == ["load"]:  # the process whose time and memory are taken
+if sys.argv[3:] == ["child"]:  # the process whose time and memory are taken
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     tok = AutoTokenizer.from_pretrained(folder, gguf_file=name)
@@ -106,14 +107,27 @@ def logp(model, tok, tmp):
         for ids in texts:
             f.write(json.dumps({"prompt_ids": ids[:1], "response_ids": ids[1:]}) + "\n")
     got = [json.loads(line)["logprobs"] for line in run("logprobs", "--model", path, "--data", rows).splitlines()]
-    worst, n = 0.0, 0
-    for ids, ours in zip(texts, got, strict=True):
+
+    def of(ids):
         x = torch.tensor([ids])
         with torch.no_grad():
-            out = torch.log_softmax(model(x).logits[0, :-1].float(), -1).gather(-1, x[0, 1:, None])[:, 0].numpy()
-        worst, n = max(worst, float(np.abs(out - np.array(ours, dtype=np.float32)).max())), n + len(ours)
-    print(f"logp      {len(texts)} texts, {n} tokens: largest difference {worst:.2e}")
-    if not worst <= 1e-4:
+            return torch.log_softmax(model(x).logits[0, :-1], -1).gather(-1, x[0, 1:, None])[:, 0].double().numpy()
+
+    ours, theirs = [np.array(g) for g in got], [of(ids) for ids in texts]
+
+    def show(name, a, b):
+        d = np.abs(np.concatenate(a) - np.concatenate(b))
+        print(f"logp      {name}: {len(d)} tokens, largest difference {d.max():.1e}, mean {d.mean():.1e}, above 1e-4: {(d > 1e-4).sum()}")
+        return d.max()
+
+    show(f"gad, transformers, {len(texts)} texts", ours, theirs)
+    worst = sorted(range(len(texts)), key=lambda i: -np.abs(ours[i] - theirs[i]).max())[:20]
+    torch.nn.Module.double(model)  # transformers' own refuses what comes from a GGUF file
+    exact = [of(texts[i]) for i in worst]
+    torch.nn.Module.float(model)
+    mine = show("gad, float64, the 20 texts that differ most", [ours[i] for i in worst], exact)
+    other = show("transformers, float64, the same", [theirs[i] for i in worst], exact)
+    if mine > max(1e-4, other):
         failed.append("logp")
 
 
@@ -151,26 +165,40 @@ def greedy(model, tok, tmp):
         failed.append("greedy")
 
 
+# A child's peak includes what its parent had before exec: the parent is a small process.
+LAUNCHER = """
+import os, sys, time
+begin = time.time()
+null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (1, 2)]
+_, status, use = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=null), 0)
+print(f"{time.time() - begin:.1f} s, {use.ru_utime + use.ru_stime:.1f} s of CPU, peak {use.ru_maxrss / 1024:.0f} MB" + (f", status {status}" if status else ""))
+"""
+
+
 def load(what, *args):
-    begin = time.time()
-    pid = os.posix_spawn(args[0], args, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (1, 2)])
-    _, status, use = os.wait4(pid, 0)
-    print(f"load      {what}: {time.time() - begin:.1f} s, {use.ru_utime + use.ru_stime:.1f} s of CPU, peak {use.ru_maxrss / 1024:.0f} MB" + (f", status {status}" if status else ""))
+    print(f"load      {what}: " + subprocess.run([sys.executable, "-S", "-c", LAUNCHER, *args], capture_output=True, text=True, check=True).stdout.strip())
 
 
+parts = sys.argv[3:] or ["weights", "config", "logp", "greedy", "load"]
 with tempfile.TemporaryDirectory() as tmp:
     hf = f"{tmp}/hf"
-    print(run("export", "--model", path, "--output", hf, "--dtype", "float32").strip())
-    weights(hf)
-    config(hf)
-    tok = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
-    logp(model, tok, tmp)
-    greedy(model, tok, tmp)
-    for _ in range(2):  # the second has the file in memory
+    if {"weights", "config"} & set(parts):
+        run("export", "--model", path, "--output", hf, "--dtype", "float32")
+    if "weights" in parts:
+        weights(hf)
+    if "config" in parts:
+        config(hf)
+    if {"logp", "greedy"} & set(parts):
+        tok = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
+    if "logp" in parts:
+        logp(model, tok, tmp)
+    if "greedy" in parts:
+        greedy(model, tok, tmp)
+    for _ in range(2 if "load" in parts else 0):  # the second has the file in memory
         load("gad", gad, "generate", "--model", path, "--prompt", "The", "--temperature", "0", "--max-new-tokens", "1")
-        load("transformers", sys.executable, __file__, gad, path, "load")
-        for simple in sys.argv[3:4]:
+        load("transformers", sys.executable, __file__, gad, path, "child")
+        if simple := os.environ.get("LLAMA_SIMPLE"):
             load("llama.cpp", simple, "-m", path, "-n", "1", "The")
 print("failed: " + ", ".join(failed) if failed else "all equal")
 sys.exit(bool(failed))

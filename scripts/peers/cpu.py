@@ -7,7 +7,8 @@ standard input names: gad as `gad bench --serve`, PyTorch as this file with
 machine; each case and precision starts its servers afresh, so that a peak of memory
 is that case's own. The tables (Markdown) have medians and bests over the rounds, and
 how many times as fast as each peer of the same precision gad is. Nothing is
-downloaded: weights are random. The cases, on the 25M shape of gad bench:
+downloaded: weights are random. The cases, on the 25M shape of gad bench, or on the
+shape of --model FOLDER, with --lora-rank adapters on one frozen base for all roles:
 
   sft        forward, backward, clip, AdamW: 8 x 256 tokens
   generate   32 prompts of 32 tokens, 128 new tokens each, key/value cache
@@ -63,6 +64,13 @@ PRODUCTS = [(i, o) for i, o in ((384, 384), (384, 2816), (2816, 384), (384, 8192
 MODES = ["eager-f32", "compile-f32", "lean-f32", "lean-compile-f32", "frozen-f32", "hf-f32",
          "eager-bf16", "compile-bf16", "lean-bf16", "lean-compile-bf16", "frozen-bf16", "hf-bf16", "eager-autocast", "compile-autocast"]
 
+for flag in sys.argv[1:]:
+    if sys.argv[sys.argv.index(flag) - 1] == "--model":
+        with open(os.path.join(flag, "config.json")) as f:
+            c = json.load(f)
+        SHAPE = dict(D=c["hidden_size"], L=c["num_hidden_layers"], H=c["num_attention_heads"], K=c["num_key_value_heads"],
+                     E=c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"], M=c["intermediate_size"], V=c["vocab_size"])
+
 quiet = contextlib.nullcontext  # around each measurement, for machines where others must be kept still
 
 
@@ -99,14 +107,14 @@ def does(mode, group):
 class Torch:
     """The cases in PyTorch. Weights that are trained have float32 masters in every mode."""
 
-    def __init__(self, mode, threads, shape=SHAPE, prompt=PROMPT, new=NEW):
+    def __init__(self, mode, threads, shape=SHAPE, prompt=PROMPT, new=NEW, rank=0):
         import torch
         sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
         import torch_step
         torch.set_num_threads(threads)
         torch.manual_seed(1)
         self.torch, self.F, self.step = torch, torch.nn.functional, torch_step
-        self.shape, self.prompt, self.new = shape, prompt, new
+        self.shape, self.prompt, self.new, self.rank = shape, prompt, new, rank
         self.style, self.precision = mode.rsplit("-", 1)
         self.graph = self.style in ("compile", "lean-compile", "frozen")
         self.dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
@@ -129,9 +137,9 @@ class Torch:
         if role in self.made:
             return self.made[role]
         s = self.shape
-        m = self.step.Qwen2(s).to(self.dtype)
+        m = self.adapted(role) if self.rank else self.step.Qwen2(s).to(self.dtype)
         m.score = t.nn.Linear(s["D"], 1, bias=False, dtype=self.dtype) if role == "critic" else None
-        params = [p for n, p in m.named_parameters()]
+        params = [p for p in m.parameters() if p.requires_grad]
         if role != "reference":
             masters = [p.detach().float().clone() for p in params] if self.precision == "bf16" else params
             opt = t.optim.AdamW([{"params": [m for m in masters if m.dim() == 2], "weight_decay": 0.01},
@@ -200,6 +208,37 @@ class Torch:
         for f in (loglik, values, nll, gspo, lean_loglik, lean_values, lean_gspo):
             setattr(m, f.__name__, self.compiled(f))
         self.made[role] = m
+        return m
+
+    def adapted(self, role):
+        """The base, which all roles share, with this role's adapters on every linear layer; the reference has none."""
+        t, s = self.torch, self.shape
+        if "base" not in self.made:
+            self.made["base"] = self.step.Qwen2(s).to(self.dtype).state_dict()
+        with t.device("meta"):
+            m = self.step.Qwen2(s)
+        m.load_state_dict(self.made["base"], assign=True)
+        m.requires_grad_(False)
+
+        class Adapted(t.nn.Module):
+            """y = Wx + BAx, one A and B for each of the matrices that W joins (peft's, with its dropout 0 and alpha = rank)."""
+
+            def __init__(self, base, outs, rank):
+                super().__init__()
+                self.base = base
+                self.a = t.nn.Linear(base.in_features, rank * len(outs), bias=False, dtype=base.weight.dtype)
+                self.b = t.nn.ModuleList(t.nn.Linear(rank, n, bias=False, dtype=base.weight.dtype) for n in outs)
+                for b in self.b:
+                    t.nn.init.zeros_(b.weight)
+
+            def forward(self, x):
+                return self.base(x) + t.cat([b(h) for b, h in zip(self.b, self.a(x).chunk(len(self.b), -1))], -1)
+
+        if role != "reference":
+            for b in m.blocks:
+                b.qkv = Adapted(b.qkv, [s["H"] * s["E"], s["K"] * s["E"], s["K"] * s["E"]], self.rank)
+                b.o, b.down = Adapted(b.o, [s["D"]], self.rank), Adapted(b.down, [s["D"]], self.rank)
+                b.gate_up = Adapted(b.gate_up, [s["M"], s["M"]], self.rank)
         return m
 
     def update(self, params, masters, opt):
@@ -425,8 +464,8 @@ def answers(device, answer):
         print(json.dumps(a), flush=True)
 
 
-def serve(mode, threads, prompt):
-    torch = Torch(mode, threads, prompt=prompt)
+def serve(mode, threads, prompt, rank):
+    torch = Torch(mode, threads, prompt=prompt, rank=rank)
     answers(f"PyTorch {torch.torch.__version__}, {torch.torch.backends.cpu.get_cpu_capability()}", torch.answer)
 
 
@@ -602,11 +641,13 @@ def main():
     a.add_argument("--modes", nargs="+", default=MODES, choices=MODES)
     a.add_argument("--precisions", nargs="+", default=["f32", "bf16"], choices=["f32", "bf16"])
     a.add_argument("--micro", type=int, help=f"tokens of a pack in gad's GAD steps; without it gad's own default, and {LONG_MICRO} in gad-long")
+    a.add_argument("--model", help="a model folder, whose shape is taken")
+    a.add_argument("--lora-rank", type=int, default=0, help="adapters of this rank on one frozen base, instead of all weights")
     a.add_argument("--tiny", action="store_true", help="a tiny shape, to test this script")
     a.add_argument("--json", help="file for all times")
     o = a.parse_args()
     if o.serve:
-        return serve(o.serve, o.threads, o.prompt)
+        return serve(o.serve, o.threads, o.prompt, o.lora_rank)
     gad = o.gad or build()
     sizes = ["--new-tokens", str(NEW)]
     if o.tiny:
@@ -614,6 +655,11 @@ def main():
         with open(os.path.join(folder, "config.json"), "w") as f:
             json.dump(config(SHAPE), f)
         sizes += ["--shape", folder]
+    shape = ["--model", o.model] * bool(o.model) + ["--lora-rank", str(o.lora_rank)] + ["--tiny"] * o.tiny
+    if o.model:
+        sizes += ["--shape", o.model]
+    if o.lora_rank:
+        sizes += ["--lora-rank", str(o.lora_rank)]
     times, parts, peaks, limits, notes, devices = {}, {}, {}, {}, [], {}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -624,7 +670,7 @@ def main():
                 servers = [Server("gad-" + p, command + (["--micro", str(micro)] if micro else []))]
                 for mode in o.modes:
                     if precision(mode) == p and does(mode, group):
-                        servers.append(Server(mode, [sys.executable, os.path.abspath(__file__), "--threads", str(o.threads), "--prompt", str(prompt), "--serve", mode] + ["--tiny"] * o.tiny))
+                        servers.append(Server(mode, [sys.executable, os.path.abspath(__file__), "--threads", str(o.threads), "--prompt", str(prompt), "--serve", mode] + shape))
                 with running(servers):
                     found = interleaved(servers, CASES[group], o.rounds, notes.append, lambda s, case: warm(group, s.name, case))
                     for case, by in found.items():

@@ -2,6 +2,7 @@ package cost
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -189,5 +190,15 @@ func TestCards(t *testing.T) {
 	}
 	if _, ok := Named("b200"); ok || len(Names()) != len(Cards) {
 		t.Error("a card without figures was found")
+	}
+	for name, want := range map[string]string{"RTX 4090": "4090", "NVIDIA GeForce RTX 3060 12GB": "3060-12gb", "rtx-a6000": "a6000", "4060 Ti 16GB": "4060ti-16gb", "H100": "h100"} {
+		if c, ok := Named(name); !ok || c.Name != want {
+			t.Errorf("%s is found as %q", name, c.Name)
+		}
+	}
+	for name, want := range map[string]string{"Tesla T4": "has compute capability 7.5,", "gtx 1080 Ti": "has compute capability 6.1,", "RTX 6000": "has compute capability 7.5,", "b200": "gad has no figures"} {
+		if _, ok := Named(name); ok || !strings.HasPrefix(Unnamed(name), want) {
+			t.Errorf("%s: %s", name, Unnamed(name))
+		}
 	}
 }

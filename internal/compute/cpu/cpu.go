@@ -60,6 +60,7 @@ type Backend struct {
 
 	// Scratch of the operations, kept from call to call.
 	hRD, dhRD, zRV, packed []float32
+	sum                    []float32 // LinearAdd in place: the product
 	shifted                []float32 // normWeights
 	a16, at16, b16, z16    []uint32  // packed operands
 	unpacked               []float32 // of a frozen matrix

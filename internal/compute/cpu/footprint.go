@@ -46,6 +46,9 @@ func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
 // and what is unpacked of a frozen matrix; what workers keep is small.
 func (f Footprint) Scratch(w compute.Work) int64 {
 	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
+	if !w.Trainable { // LinearAdd in place
+		bytes += 4 * int64(w.Tokens) * int64(w.Hidden)
+	}
 	if w.Trainable {
 		size, limit, chunk := int64(4), unpackLimit, int64(min(w.Vocab, vocabChunk))
 		if f.Precision == BF16 {

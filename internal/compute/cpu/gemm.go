@@ -238,12 +238,21 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	b.linears("Linear", xNI, acc, compute.Projection{Y: yNO, W: w, B: bias})
 }
 
-// LinearAdd copies r, and adds the product.
+// LinearAdd is Linear, and r added last.
 func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
-	if yNO != rNO {
-		b.Copy(yNO, rNO)
+	N := rowsOf("LinearAdd", "x", xNI, w.Cols)
+	size := N * w.Rows
+	x, y, r := f32("LinearAdd", "x", xNI, N*w.Cols), f32("LinearAdd", "y", yNO, size), f32("LinearAdd", "r", rNO, size)
+	sum := y
+	if yNO == rNO {
+		sum = b.grow(&b.sum, size)
 	}
-	b.Linear(yNO, xNI, w, nil, true)
+	b.forward(x, N, w.Cols, b.linear(0, sum, x, N, w, nil, false))
+	if yNO == rNO {
+		r = sum
+	}
+	b.y, b.x = y, r
+	b.each(size, func(b *Backend, lo, hi int) { b.k.add(b.y[lo:hi], b.x[lo:hi]) })
 }
 
 // Linears is Linear for each of ps: one run of tasks, and in bfloat16 one rounding of x.
