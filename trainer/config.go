@@ -329,18 +329,39 @@ func StageDefaults(stage Stage) Config {
 // presetRank is the rank of the preset lora.
 const presetRank = 64
 
-// presets are the settings in which published methods differ from each other, by name.
-var presets = map[string][]string{
+// preset is the settings of a method or of a size of student: those of every stage, and a
+// stage's own.
+type preset struct {
+	all []string
+	of  map[Stage][]string
+}
+
+// presets are the settings in which published methods differ from each other, and those that
+// kinds of students need, by name.
+var presets = map[string]preset{
 	// GAD, arXiv 2511.10643: the defaults.
-	"gad": {"critic.group_ot=0", "algorithm.adv_power=1"},
+	"gad": {all: []string{"critic.group_ot=0", "algorithm.adv_power=1"}},
 	// GRGC, arXiv 2609.39757: a discriminator that keeps a group's scores spread, and
 	// rewards that favour the best.
-	"grgc": {"critic.group_ot=0.01", "algorithm.adv_power=1.5"},
+	"grgc": {all: []string{"critic.group_ot=0.01", "algorithm.adv_power=1.5"}},
 	// The defaults, which train all weights.
 	"paper": {},
 	// LoRA of rank 64 on every linear layer of both networks at ten times the learning
 	// rates, as "LoRA without regret" found for policy gradients (doc/lora.md).
-	"lora": {fmt.Sprintf("actor.lora.rank=%d", presetRank), fmt.Sprintf("critic.lora.rank=%d", presetRank), "actor.optim.lr=1e-5", "critic.optim.lr=1e-5"},
+	"lora": {all: []string{fmt.Sprintf("actor.lora.rank=%d", presetRank), fmt.Sprintf("critic.lora.rank=%d", presetRank), "actor.optim.lr=1e-5", "critic.optim.lr=1e-5"}},
+	// A released student of 100M to 1B parameters and hundreds to thousands of rows, on a CPU
+	// (doc/getting-started.md). The rates are those of the search in doc/study.md. The game's
+	// are the discriminator's warm-up's too, which the game inherits.
+	"small": {
+		all: []string{"actor.lora.rank=16", "critic.lora.rank=16", "actor.grad_clip=1", "critic.grad_clip=1", "rollout.n=4",
+			"data.max_prompt_length=256", "data.max_response_length=256", "data.overlong_prompts=filter", "data.truncated_teachers=filter"},
+		of: map[Stage][]string{
+			SFT:    {"data.train_batch_size=16", "actor.optim.lr=1e-3", "actor.optim.lr_warmup_steps=4", "actor.optim.lr_scheduler=linear", "actor.optim.min_lr_ratio=0.1"},
+			DPO:    {"data.train_batch_size=16", "actor.optim.lr=1e-4", "actor.optim.lr_warmup_steps=2"},
+			Warmup: {"data.train_batch_size=8", "actor.optim.lr=3e-4", "actor.ppo_mini_batch_size=2", "critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=10", "critic.ppo_mini_batch_size=1"},
+			Train:  {"data.train_batch_size=8", "actor.optim.lr=3e-4", "actor.ppo_mini_batch_size=2", "critic.optim.lr=1e-4", "critic.ppo_mini_batch_size=2"},
+		},
+	},
 }
 
 // PresetNames lists the presets.
@@ -358,8 +379,8 @@ func Preset(names string, stage Stage) (overrides []string, err error) {
 			all := PresetNames()
 			return nil, fmt.Errorf("%q: use %s or %s", name, strings.Join(all[:len(all)-1], ", "), all[len(all)-1])
 		}
-		for _, set := range p {
-			if stage.hasCritic() || strings.HasPrefix(set, "actor.") {
+		for _, set := range slices.Concat(p.all, p.of[stage]) {
+			if stage.hasCritic() || strings.HasPrefix(set, "actor.") || strings.HasPrefix(set, "data.") {
 				overrides = append(overrides, set)
 			}
 		}

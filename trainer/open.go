@@ -542,7 +542,7 @@ func (t *Trainer) warnOfFewSteps(s start) {
 	if s.inPlace || t.cfg.Trainer.TotalSteps > 0 || learning >= fewSteps || learning < 1 {
 		return
 	}
-	t.log.Warn(fmt.Sprintf("%d rows at data.train_batch_size %d are %d steps, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more", len(t.rows), t.cfg.Data.TrainBatchSize, t.planned, learning))
+	t.log.Warn(fmt.Sprintf("%d rows at data.train_batch_size %d are %d steps, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more (--preset small has a batch and rates for a released student)", len(t.rows), t.cfg.Data.TrainBatchSize, t.planned, learning))
 }
 
 // busy runs f, and shows its name if it takes its time.

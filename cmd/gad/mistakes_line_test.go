@@ -87,7 +87,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"sft: SET actor.optim.lr=nan", 2, `settings: override "actor.optim.lr=nan": setting "actor.optim.lr": "nan": expected a finite number`},
 		{"config --stage ppo", 2, `config: --stage "ppo": must be sft, warmup, train, dpo`},
 		{"config rollout.nn=2", 2, `settings: override "rollout.nn=2": setting "rollout.nn": unknown: did you mean "rollout.n"?`},
-		{"train --preset fast", 2, `train: --preset: "fast": use gad, grgc, lora or paper`},
+		{"train --preset fast", 2, `train: --preset: "fast": use gad, grgc, lora, paper or small`},
 		// flags beside settings, files where a pattern was not quoted
 		{"sft: SET data.train_files=more.jsonl", 2, `sft: "--data rows.jsonl" and "data.train_files=more.jsonl" are the same setting: give one of them`},
 		{"sft: SET --steps 3 trainer.total_steps=4", 2, `sft: "--steps 3" and "trainer.total_steps=4" are the same setting: give one of them`},
