@@ -66,10 +66,10 @@ func DefaultRollout() RolloutConfig {
 // Validate checks what the tags cannot say.
 func (c RolloutConfig) Validate() error {
 	if c.TopP == 0 {
-		return fmt.Errorf("config: rollout.top_p is 0: no token would be left: set it above 0; 1 is all")
+		return fmt.Errorf("settings: rollout.top_p is 0: no token would be left: set it above 0; 1 is all")
 	}
 	if c.Temperature == 0 {
-		return fmt.Errorf("config: rollout.temperature is 0: every answer to a prompt would be the same: set it above 0")
+		return fmt.Errorf("settings: rollout.temperature is 0: every answer to a prompt would be the same: set it above 0")
 	}
 	return nil
 }
@@ -90,16 +90,16 @@ func (c Config) objective() algos.PolicyConfig {
 // Validate checks what the tags cannot say.
 func (c Config) Validate() error {
 	if _, err := algos.NewPolicy[float32](c.objective()); err != nil {
-		return fmt.Errorf("config: actor: %w", err)
+		return fmt.Errorf("settings: actor: %w", err)
 	}
 	if c.RolloutIS != "none" && !(c.RolloutISThresh > 0) {
-		return fmt.Errorf("config: actor.rollout_is_threshold is %g: must be above 0 with actor.rollout_is %s", c.RolloutISThresh, c.RolloutIS)
+		return fmt.Errorf("settings: actor.rollout_is_threshold is %g: must be above 0 with actor.rollout_is %s", c.RolloutISThresh, c.RolloutIS)
 	}
 	if c.OldLogProb == "rollout" && c.RolloutIS != "none" {
-		return fmt.Errorf("config: actor.rollout_is is %s with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none", c.RolloutIS)
+		return fmt.Errorf("settings: actor.rollout_is is %s with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none", c.RolloutIS)
 	}
 	if c.OldLogProb == "rollout" && c.ReadsEntropy() {
-		return fmt.Errorf("config: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto")
+		return fmt.Errorf("settings: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto")
 	}
 	if err := c.LoRA.Validate("actor.lora"); err != nil {
 		return err

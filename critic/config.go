@@ -43,7 +43,7 @@ func DefaultConfig() Config {
 // Validate checks what the tags cannot say.
 func (c Config) Validate() error {
 	if _, err := algos.NewDiscriminator[float32](c.objective()); err != nil {
-		return fmt.Errorf("config: critic: %w", err)
+		return fmt.Errorf("settings: critic: %w", err)
 	}
 	if err := c.LoRA.Validate("critic.lora"); err != nil {
 		return err

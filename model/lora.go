@@ -78,19 +78,19 @@ func (l LoRA) targets() []string {
 func (l LoRA) Validate(at string) error {
 	if !l.On() {
 		if l.Alpha != 0 || l.RSLoRA || l.Targets != "" && l.Targets != allLinear {
-			return fmt.Errorf("config: %s.rank is 0, which is no LoRA, but other settings of %[1]s are given: set a rank, or leave them out", at)
+			return fmt.Errorf("settings: %s.rank is 0, which is no LoRA, but other settings of %[1]s are given: set a rank, or leave them out", at)
 		}
 		return nil
 	}
 	if s := l.Scaling(); math.IsInf(s, 0) || math.IsNaN(s) {
-		return fmt.Errorf("config: %s.alpha is %g: expected a finite number", at, l.Alpha)
+		return fmt.Errorf("settings: %s.alpha is %g: expected a finite number", at, l.Alpha)
 	}
 	if l.Targets == "" || l.Targets == allLinear {
 		return nil
 	}
 	for _, name := range strings.Split(l.Targets, ",") {
 		if name = strings.TrimSpace(name); !slices.Contains(linearLayers, name) {
-			return fmt.Errorf("config: %s.targets: %q: expected %s, or some of %s", at, name, allLinear, strings.Join(linearLayers, ", "))
+			return fmt.Errorf("settings: %s.targets: %q: expected %s, or some of %s", at, name, allLinear, strings.Join(linearLayers, ", "))
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func (o OptimSettings) Validate(key string) error {
 		v    float64
 	}{{"beta1", o.Beta1}, {"beta2", o.Beta2}} {
 		if b.v >= 1 {
-			return fmt.Errorf("config: %s.%s is %g: must be below 1", key, b.name, b.v)
+			return fmt.Errorf("settings: %s.%s is %g: must be below 1", key, b.name, b.v)
 		}
 	}
 	return nil

@@ -25,6 +25,8 @@ type bpe struct {
 	vocab        map[string]int32 // raw bytes -> id, for ignoreMerges
 	merges       map[uint64]merge // left<<32 | right
 	ignoreMerges bool             // a word in the vocabulary is its own token
+	longest      int              // bytes of the longest token, as words have it
+	stop         func()           // called now and then in long words: may panic; nil is none
 	cache        *wordCache
 }
 
@@ -327,7 +329,10 @@ func (b *bpe) mergeLong(sym, ids []int32) []int32 {
 	for i := int32(0); i < n-1; i++ {
 		push(i)
 	}
-	for len(h) > 0 {
+	for round := 0; len(h) > 0; round++ {
+		if b.stop != nil && round%(1<<12) == 0 {
+			b.stop()
+		}
 		c := pop()
 		i := c.pos
 		// Stale: one of the two symbols has been joined since. A joined-away

@@ -358,6 +358,7 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 		}
 		t.pieces[id] = raw
 		t.model.vocab[string(raw)] = id
+		t.model.longest = max(t.model.longest, len(raw))
 		if len(raw) == 1 {
 			t.model.byteID[raw[0]] = id
 		}

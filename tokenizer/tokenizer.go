@@ -60,8 +60,9 @@ type Tokenizer struct {
 	before     []int32  // the post-processor's tokens before a text
 	behind     []int32  // and behind it
 
-	named     map[string]string // bos_token and its like, as the folder declares them
-	chat      *chatTemplate     // nil: none
+	named     map[string]string       // bos_token and its like, as the folder declares them
+	check     func(ids int, w string) // Bounded's, before the word w; nil: none
+	chat      *chatTemplate           // nil: none
 	eos       []int32
 	endOfTurn int32
 	pad       int32
@@ -173,9 +174,15 @@ func (t *Tokenizer) Lost(text string) (n int, first string) {
 func (t *Tokenizer) encode(text string, plain bool, restore *strings.Replacer, ids []int32) []int32 {
 	first := true // the piece at hand begins the text
 	token := func(a *addedToken) { ids, first = append(ids, a.ID), false }
-	word := func(w string) { ids = t.model.word(w, ids) }
+	one := t.model.word
 	if t.model.cuts != nil {
-		word = func(w string) { ids = t.model.inParts(w, ids) }
+		one = t.model.inParts
+	}
+	word := func(w string) {
+		if t.check != nil {
+			t.check(len(ids), w)
+		}
+		ids = one(w, ids)
 	}
 	t.raw.split(validUTF8(text), plain, func(raw string) {
 		whole := t.normalize(raw)

@@ -30,7 +30,7 @@ const cardPrompts = 128
 func Cards(f model.Footprint) string {
 	var b strings.Builder
 	c := cardConfig()
-	fmt.Fprintf(&b, "Stage train: student, discriminator and reference. %d prompts x %d answers a step, prompts of up to %d tokens, answers of up to %d (the paper's limits); %s in products; all other settings are the defaults, plus what `gad plan --fit` adds, which the cell says. GB are 1e9 bytes.\n\n",
+	fmt.Fprintf(&b, "Stage train: student, discriminator and reference. %d prompts x %d answers a step, prompts of up to %d tokens, answers of up to %d (the paper's limits); %s in matrix products; all other settings are the defaults, plus what `gad plan --fit` adds, which the cell says. GB are 1e9 bytes.\n\n",
 		cardPrompts, c.Rollout.N, c.Data.MaxPrompt, c.Data.MaxResponse, map[int64]string{2: "bfloat16", 4: "float32"}[f.Element(compute.Narrow)])
 	b.WriteString("| student | trained |")
 	for _, gb := range cardSizes {

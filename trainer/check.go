@@ -314,7 +314,7 @@ func zWithin(xS []float64, group []int) []float64 {
 
 // validateJudges checks the settings of the judges.
 func (c *Config) validateJudges(stage Stage) (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
 	w, r := c.Algorithm.CheckerWeight, c.Trainer
 	if w > 0 && r.Checker == "" {
 		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)

@@ -21,10 +21,10 @@ import (
 type Config struct {
 	Model     ModelConfig         `yaml:"model"`
 	Data      DataConfig          `yaml:"data"`
-	Rollout   actor.RolloutConfig `yaml:"rollout"`
+	Rollout   actor.RolloutConfig `yaml:"rollout" doc:"how answers are sampled from the student"`
 	Algorithm AlgorithmConfig     `yaml:"algorithm"`
-	Actor     actor.Config        `yaml:"actor"`
-	Critic    critic.Config       `yaml:"critic"`
+	Actor     actor.Config        `yaml:"actor" doc:"the student"`
+	Critic    critic.Config       `yaml:"critic" doc:"the discriminator"`
 	DPO       DPOConfig           `yaml:"dpo"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
@@ -39,7 +39,7 @@ type ModelConfig struct {
 // DataConfig is the `data` section.
 type DataConfig struct {
 	TrainFiles     []string `yaml:"train_files" doc:"training data: files (Arrow IPC, Parquet, JSON lines, CSV), folders of them or patterns such as shards/*.arrow, read as one set in this order (flag --data)"`
-	ValFiles       []string `yaml:"val_files" doc:"held-out data for the val/ metrics, as train_files; empty is none (flag --val-data)"`
+	ValFiles       []string `yaml:"val_files" doc:"held-out data (rows that are not trained on) for the val/ metrics, as train_files; empty is none (flag --val-data)"`
 	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
 	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
 	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
@@ -164,7 +164,7 @@ func (c *Config) Validate(stage Stage) error {
 		return err
 	}
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
 	if len(c.Data.TrainFiles) == 0 {
 		bad("data.train_files: no training data: give --data FILE")
 	}

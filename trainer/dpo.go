@@ -43,11 +43,11 @@ func (c DPOConfig) Validate() error {
 		v   float64
 	}{{"beta", c.Beta}, {"discopop_tau", c.Tau}} {
 		if !(s.v > 0) {
-			return fmt.Errorf("config: dpo.%s is %g: must be above 0", s.key, s.v)
+			return fmt.Errorf("settings: dpo.%s is %g: must be above 0", s.key, s.v)
 		}
 	}
 	if _, err := algos.NewDPO[float64](c.objective()); err != nil {
-		return fmt.Errorf("config: dpo: %w", err)
+		return fmt.Errorf("settings: dpo: %w", err)
 	}
 	return nil
 }

@@ -334,7 +334,7 @@ func maxOf(xs []int) (most int) {
 }
 
 func evalMemory(name string, p model.Plan) (items []Item) {
-	for _, i := range []Item{{name + ": weights", p.Weights, ""}, {name + ": packed copy of the weights", p.Copies, ""}, {name + ": gradients", p.Gradients, ""},
+	for _, i := range []Item{{name + ": weights", p.Weights, ""}, {name + ": copy of the weights for fast products", p.Copies, ""}, {name + ": gradients", p.Gradients, ""},
 		{name + ": optimizer", p.Moments, ""}, {name + ": key/value cache", p.Cache, ""}, {"activations", p.Activations, ""}, {"scratch memory", p.Scratch, ""}} {
 		if i.Bytes > 0 {
 			items = append(items, i)

@@ -60,9 +60,9 @@ func TestLibraryMistakes(t *testing.T) {
 			`device: precision "f16": use auto, bf16 or f32`},
 		"threads below 0": {func() error { _, err := device.Open(device.Options{Threads: -1}); return err }, "device: -1 threads: use 0 for one per core, or more"},
 		"a value below its minimum": {func() error { return opened(func(c *trainer.Config) { c.Data.TrainBatchSize = 0 }) },
-			"configuration: conf: data.train_batch_size: 0: below the minimum 1"},
+			"configuration: settings: data.train_batch_size: 0: below the minimum 1"},
 		"a name that is not one of the choices": {func() error { return opened(func(c *trainer.Config) { c.Actor.LossAggMode = "token-men" }) },
-			`configuration: conf: actor.loss_agg_mode: token-men: did you mean "token-mean"? (one of: token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm)`},
+			`configuration: settings: actor.loss_agg_mode: token-men: did you mean "token-mean"? (one of: token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm)`},
 	} {
 		if err := row.try(); err == nil || err.Error() != row.want {
 			t.Errorf("%s:\n%v, want\n%s", name, err, row.want)

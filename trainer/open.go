@@ -594,8 +594,8 @@ func (t *Trainer) introduce(s start) {
 	if l := t.actor.Model().LoRA(); l.On() {
 		size += fmt.Sprintf(", frozen, and LoRA adapters of %s", human(float64(c.TrainedCount(model.LM, l))))
 	}
-	t.log.Info(fmt.Sprintf("%s; student %s, %s; %d rows, %d prompts per step%s; %s",
-		time.Now().Format(time.DateOnly), c.Architecture, size, len(t.rows), t.cfg.Data.TrainBatchSize, t.answers(), t.be.Name()))
+	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
+		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.rows), "row"), report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))
 	if t.joined != "" {
 		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), t.joined))
 	}
@@ -605,5 +605,5 @@ func (t *Trainer) answers() string {
 	if !t.Stage.hasCritic() {
 		return ""
 	}
-	return fmt.Sprintf(" x %d answers", t.cfg.Rollout.N)
+	return " x " + report.Count(t.cfg.Rollout.N, "answer")
 }

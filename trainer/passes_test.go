@@ -392,8 +392,8 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 func TestOldLogProbSettings(t *testing.T) {
 	ready(t)
 	for override, text := range map[string]string{
-		"actor.old_log_prob=rollout actor.rollout_is=token":               "config: actor.rollout_is is token with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none",
-		"actor.old_log_prob=rollout actor.policy_loss.loss_mode=gtpo":     "config: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto",
+		"actor.old_log_prob=rollout actor.rollout_is=token":               "settings: actor.rollout_is is token with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none",
+		"actor.old_log_prob=rollout actor.policy_loss.loss_mode=gtpo":     "settings: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto",
 		"actor.old_log_prob=auto actor.policy_loss.loss_mode=gtpo":        "",
 		"actor.old_log_prob=recompute actor.rollout_is=token rollout.n=4": "",
 	} {

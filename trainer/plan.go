@@ -325,7 +325,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
 		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
 		add("base: frozen weights, for all roles", base.Weights)
-		add("base: packed copy of the weights", base.Copies)
+		add("base: copy of the weights for fast products", base.Copies)
 	}
 	actorTokens, criticTokens, forward := p.packTokens(c)
 	var scratch int64
@@ -339,7 +339,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		o.Recompute = recompute
 		others = append(others, shape.Plan(f, o))
 		add(name+": weights", m.Weights)
-		add(name+": packed copy of the weights", m.Copies)
+		add(name+": copy of the weights for fast products", m.Copies)
 		if !game {
 			add(name+": gradients", m.Gradients)
 		}
@@ -373,7 +373,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		if !c.merges(p.Stage) {
 			student = sampled(student, c.Rollout.N)
 			if lent := shape.Plan(f, student).Lent; lent > 0 {
-				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache lie there", bytesText(lent))
+				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache are kept there", bytesText(lent))
 			}
 		}
 	}

@@ -3,6 +3,7 @@
 //
 //	run.go     reads one run folder, and follows it
 //	curves.go  thins a metric out to the points of a chart
+//	axes.go    how far a run is at its steps, the run it continues, repetitions with other seeds
 //	scores.go  distributions of the scores in the samples
 //	serve.go   the page and its data over HTTP, on the loopback interface only
 //	file.go    the page with its data in one HTML file
@@ -234,8 +235,10 @@ func (b *Board) Summary() Summary {
 func (b *Board) summary() Summary {
 	s := Summary{Format: Format, Version: b.version, Written: b.now().UTC(), Metrics: []Metric{}, Runs: []Run{}, Keys: settingKeys()}
 	has := map[string]bool{}
+	again := repetitions(b.runs)
 	for i, r := range b.runs {
 		s.Runs = append(s.Runs, r.summary(i))
+		s.Runs[i].After, s.Runs[i].Repeats = r.origin(b.runs), again[i]
 		for _, name := range r.curves.Names {
 			has[name] = true
 		}

@@ -270,7 +270,7 @@ func TestDamage(t *testing.T) {
 	b := show(t, dir)
 	r := b.Summary().Runs[0]
 	want := []string{"metrics.jsonl: line 2: not a JSON object", "metrics.jsonl: line 3: not a JSON object", "metrics.jsonl: line 4: not a JSON object", "metrics.jsonl: line 5: not a JSON object",
-		"metrics.jsonl: line 6: not a JSON object", "metrics.jsonl: 2 more lines are no records", `conf: ` + dir + `/config.yaml:1:9: setting "actor.optm": unknown: did you mean "actor.optim"?`}
+		"metrics.jsonl: line 6: not a JSON object", "metrics.jsonl: 2 more lines are no records", `settings: ` + dir + `/config.yaml:1:9: setting "actor.optm": unknown: did you mean "actor.optim"?`}
 	if !slices.Equal(r.Problems, want) || r.Steps != 2 || r.Step != 9 || len(r.Settings) != 0 {
 		t.Errorf("problems %q, %d steps, %d settings", r.Problems, r.Steps, len(r.Settings))
 	}

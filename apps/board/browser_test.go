@@ -28,10 +28,13 @@ func chromium(t *testing.T) string {
 }
 
 // dom is the document that a page has become once its scripts have run.
-func dom(t *testing.T, url string) string {
+func dom(t *testing.T, url string) string { return domIn(t, "1280,3000", url) }
+
+// domIn is dom in a window of a size.
+func domIn(t *testing.T, size, url string) string {
 	t.Helper()
 	for range 5 {
-		c := exec.Command(chromium(t), "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--window-size=1280,3000",
+		c := exec.Command(chromium(t), "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--window-size="+size,
 			"--run-all-compositor-stages-before-draw", "--virtual-time-budget=8000", "--dump-dom", url)
 		out, err := c.Output()
 		if err != nil {
@@ -98,7 +101,7 @@ func TestPageInABrowser(t *testing.T) {
 			g.step(step, values)
 		}
 	}
-	f.samples(30, report.Sample{Row: 7, Prompt: "Say it", Student: "the red cat sat", Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
+	f.samples(30, report.Sample{Row: 7, Prompt: "Say \u202e it", Student: "the red cat sat", Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
 	f.rec.End(report.Finished, "done")
 	b := show(t, root)
 	d, err := b.Document(Limits{Points: Points, Steps: 3})
@@ -109,7 +112,7 @@ func TestPageInABrowser(t *testing.T) {
 	if _, err := d.Write(nil, file); err != nil {
 		t.Fatal(err)
 	}
-	seen := dom(t, "file://"+file)
+	seen := dom(t, "file://"+file+"?open=critic,actor,adv,reward,rollout,teacher,timing_s")
 	for what, text := range map[string]string{
 		"the verdicts":                `<span class="verdict clear">✓ no problems found</span>`,
 		"the other verdict":           `<span class="verdict sick">⚠ 1 bad sign</span>`,
@@ -118,6 +121,7 @@ func TestPageInABrowser(t *testing.T) {
 		"its range":                   `aria-valuemax="30"`,
 		"what a metric means":         `d_acc_fresh over the pairs whose texts differ; guessing is 0.5`,
 		"a difference":                `the <del>blue</del><ins>red</ins> cat sat<del> down</del>`,
+		"a character that turns text": `Say ⟨U+202E⟩ it`,
 		"an advantage":                `data-label="advantage">-0.750</td>`,
 		"a score":                     `data-label="student's score">1.500</td>`,
 		"a setting that is different": `<code>actor.optim.lr</code>`,
@@ -133,5 +137,86 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	if n := strings.Count(seen, `class="line"`); n < 20 {
 		t.Errorf("%d curves are drawn", n)
+	}
+}
+
+// charts are the charts of a page: by its title the whole of each that is not hidden.
+func charts(seen string) map[string]string {
+	list := map[string]string{}
+	for _, part := range strings.Split(seen, "<figure ")[1:] {
+		part, _, _ = strings.Cut(part, "</figure>")
+		if head, _, _ := strings.Cut(part, ">"); !strings.Contains(head, " hidden") {
+			list[regexp.MustCompile(`<h3 [^>]*>([^<]*)</h3>`).FindStringSubmatch(part)[1]] = part
+		}
+	}
+	return list
+}
+
+// A warm-up and the game that continues it, with three seeds: one axis for both, over steps,
+// time and operations; the seeds as a band; a warning at its step. The first group alone is
+// open, and all of what is open is drawn, in sight or not. The address says what is shown.
+func TestStagesInABrowser(t *testing.T) {
+	chromium(t)
+	root := seeded(t)
+	b := show(t, root)
+	d, err := b.Document(Limits{Points: Points, Steps: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "report.html")
+	if _, err := d.Write(nil, file); err != nil {
+		t.Fatal(err)
+	}
+	values := func(seen, title string) string {
+		t.Helper()
+		part, ok := charts(seen)[title]
+		if !ok {
+			t.Fatalf("no chart %s among %d", title, len(charts(seen)))
+		}
+		return regexp.MustCompile(`aria-valuetext="([^"]*)"`).FindStringSubmatch(part)[1]
+	}
+	// The first group is open, and drawn; the others are not.
+	seen := domIn(t, "1280,700", "file://"+file)
+	if open, all := strings.Count(seen, `<details class="group" id="group-val" open=""`), strings.Count(seen, `<details class="group"`); open != 1 || all < 4 || strings.Count(seen, `<details class="group"`)-strings.Count(seen, `" open=""><summary>`) != all-1 {
+		t.Errorf("of %d groups %d are the open one of validation", all, open)
+	}
+	if got, want := values(seen, "val/rouge_l"), "step 30 of all stages: game-s* (3 seeds) 0.820 (0.810 to 0.830); warm-s* (3 seeds) 0.520 at step 10 of all stages (0.510 to 0.530)"; got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if !strings.Contains(charts(seen)["val/rouge_l"], `class="band"`) {
+		t.Error("the seeds have no band")
+	}
+	// A low window: what lies far below is drawn too.
+	seen = domIn(t, "1280,700", "file://"+file+"?open=val,critic,actor,timing_s,perf&seeds=lines&hide=warm-s2&hide=game-s2&hide=warm-s3&hide=game-s3")
+	for title, part := range charts(seen) {
+		if !strings.Contains(part, `class="line"`) && !strings.Contains(part, "no values yet") && !strings.HasPrefix(title, "start/") {
+			t.Errorf("%s is not drawn", title)
+		}
+	}
+	for what, text := range map[string]string{
+		"what it continues":  "train · continues warm-s1 from step 10 · step 20 of 20",
+		"the warning":        "<title>step 5: the student is warned of</title>",
+		"its list":           "1 warning in the log",
+		"the lead":           `class="lead"`,
+		"the axis":           `<option value="stages">`,
+		"what is not shown":  `<p class="doc" id="m-critic-2fd_loss-doc" hidden=""`,
+		"what can be opened": `aria-label="What is critic/d_loss?"`,
+	} {
+		if !strings.Contains(seen, text) {
+			t.Errorf("%s: the page lacks %s", what, text)
+		}
+	}
+	if got, want := values(seen, "val/rouge_l"), "step 30 of all stages: game-s1 0.810; warm-s1 0.510 at step 10 of all stages"; got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	for axis, want := range map[string]string{
+		"step": "step 20: game-s1 0.810; warm-s1 0.510 at step 10",
+		"time": "50 s: game-s1 0.810; warm-s1 0.510 at 10 s", // 10 steps of 1 s, 20 of 2 s
+		"work": "130 TFLOP: game-s1 0.810; warm-s1 0.510 at 10 TFLOP",
+	} {
+		seen := dom(t, "file://"+file+"?seeds=lines&hide=warm-s2&hide=game-s2&hide=warm-s3&hide=game-s3&axis="+axis)
+		if got := values(seen, "val/rouge_l"); got != want {
+			t.Errorf("%s: %q\nwant %q", axis, got, want)
+		}
 	}
 }

@@ -16,6 +16,7 @@ type Curves struct {
 	Points int                `json:"points"` // most points of a curve; 0 = every step
 	Width  int                `json:"width"`  // steps that a point stands for
 	Runs   []map[string]Curve `json:"runs"`   // by run, by metric
+	Axes   []Axis             `json:"axes"`   // by run
 }
 
 // Curve is a metric of a run. A point stands for the steps of a stretch of Width: all
@@ -35,7 +36,7 @@ const mostNotFinite = 100
 
 // series thins out all metrics to at most points each.
 func (b *Board) series(in Range, points int) Curves {
-	out := Curves{From: in.From, To: in.To, Points: points, Width: 1, Runs: []map[string]Curve{}}
+	out := Curves{From: in.From, To: in.To, Points: points, Width: 1, Runs: []map[string]Curve{}, Axes: b.axes(points)}
 	first, last := math.MaxInt, 0
 	for _, r := range b.runs {
 		if n := len(r.curves.Steps); n > 0 {

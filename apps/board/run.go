@@ -45,6 +45,10 @@ type Run struct {
 	Settings map[string]string `json:"settings"`
 	Changed  []string          `json:"changed"` // settings that are not the stage's defaults
 
+	After    *After           `json:"after,omitempty"` // where the student comes from, if that is a run
+	Repeats  string           `json:"repeats"`         // name of the runs that differ from it in nothing but their seed; "" = none
+	Warnings []report.Warning `json:"warnings"`
+
 	SampleSteps []int `json:"sample_steps"` // some of them, if there are many
 	SampleCount int   `json:"sample_count"`
 }
@@ -125,7 +129,7 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	r.readStage(fsys)
 	mark := func() string {
 		w := r.log.Word()
-		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.samples), r.config, r.stage, r.problems)
+		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.log.Warnings), len(r.samples), r.config, r.stage, r.problems)
 	}
 	// To ask for the holder tries the lock. Where it was free, that is not done again until the
 	// folder has changed: it could be in the way of who takes the lock in the same moment.
@@ -233,11 +237,22 @@ func (r *run) notDefault() []string {
 	}
 	c := trainer.StageDefaults(r.stage)
 	for _, s := range conf.Describe(&c) {
-		if r.settings[s.Key] != s.Default {
+		if r.settings[s.Key] != s.Default && c.Ignores(r.stage, s.Key) == "" {
 			changed = append(changed, s.Key)
 		}
 	}
 	return changed
+}
+
+// reads are the settings that the run's stage reads.
+func (r *run) reads() map[string]string {
+	c, out := trainer.DefaultConfig(), make(map[string]string, len(r.settings))
+	for k, v := range r.settings {
+		if r.stage == "" || c.Ignores(r.stage, k) == "" {
+			out[k] = v
+		}
+	}
+	return out
 }
 
 // window is over how many of the last values Recent is a mean.
@@ -250,8 +265,8 @@ func (r *run) summary(id int) Run {
 	c := &r.curves
 	s := Run{ID: id, Name: r.name, Path: r.path, Stage: string(r.stage), Total: r.log.Total, Steps: len(c.Steps),
 		Holder: r.holder, Sessions: slices.Clone(r.log.Sessions), Judged: r.judged, Problems: slices.Clone(r.problems), Findings: []Finding{},
-		Headline: []string{}, Last: map[string]num{}, Recent: map[string]num{},
-		Settings: r.settings, Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed), SampleCount: len(r.samples)}
+		Warnings: r.warnings(), Headline: []string{}, Last: map[string]num{}, Recent: map[string]num{},
+		Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed), SampleCount: len(r.samples)}
 	if s.Sessions == nil {
 		s.Sessions = []report.Session{}
 	}
@@ -261,9 +276,7 @@ func (r *run) summary(id int) Run {
 	if s.SampleSteps == nil {
 		s.SampleSteps = []int{}
 	}
-	if s.Settings == nil {
-		s.Settings = map[string]string{}
-	}
+	s.Settings = r.reads()
 	if n := len(c.Steps); n > 0 {
 		s.First, s.Step = c.Steps[0], c.Steps[n-1]
 	}

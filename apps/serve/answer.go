@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
@@ -44,7 +45,7 @@ const (
 func (s *Server) common(f *fields, q *query) {
 	q.n = f.integer("n", 1, s.o.N, 1)
 	if best := f.integer("best_of", 1, s.o.N, q.n); best != q.n {
-		f.fail("best_of", "cannot be done here: leave it out, or give that of n")
+		f.fail("best_of", "is not supported: leave it out, or give that of n")
 	}
 	q.sampling = model.Sampling{Temperature: f.temperature(), TopP: f.number("top_p", 0, 1, 1), MinP: f.number("min_p", 0, 1, 0), TopK: max(0, f.integer("top_k", -1, 1<<30, 0))}
 	switch q.sampling.TopP {
@@ -76,7 +77,7 @@ func (s *Server) common(f *fields, q *query) {
 		}
 		q.usage = o.boolean("include_usage") // an answer that is not streamed has it anyway
 		if o.boolean("include_obfuscation") {
-			o.fail("include_obfuscation", "cannot be done here: leave it out, or give false")
+			o.fail("include_obfuscation", "is not supported: leave it out, or give false")
 		}
 		if err := o.rest(); err != nil && f.err == nil {
 			f.err = err
@@ -100,7 +101,9 @@ func (s *Server) completions(x *exchange) *apiError {
 		least = 0
 	}
 	q.limit = f.integer("max_tokens", least, 1<<30, 16)
-	s.prompts(f, q)
+	if err := s.prompts(x, q); err != nil {
+		return err
+	}
 	if err := f.rest(); err != nil {
 		return err
 	}
@@ -116,11 +119,12 @@ func (s *Server) completions(x *exchange) *apiError {
 }
 
 // prompts reads a prompt: a text, texts, ids, or lists of ids.
-func (s *Server) prompts(f *fields, q *query) {
+func (s *Server) prompts(x *exchange, q *query) *apiError {
+	f := x.f
 	raw := f.take("prompt")
 	if raw == nil {
 		f.fail("prompt", "is missing")
-		return
+		return nil
 	}
 	var (
 		text  string
@@ -133,7 +137,7 @@ func (s *Server) prompts(f *fields, q *query) {
 		texts = []string{text}
 	case hasNull(raw): // would be read as token 0, or as an empty text
 		f.fail("prompt", "has a null among the texts or token ids")
-		return
+		return nil
 	case json.Unmarshal(raw, &ids) == nil && len(ids) > 0:
 		lists = [][]int32{ids}
 	case json.Unmarshal(raw, &texts) == nil && len(texts) > 0:
@@ -141,25 +145,37 @@ func (s *Server) prompts(f *fields, q *query) {
 		texts = nil
 	default:
 		f.fail("prompt", "must be a string, a list of strings, a list of token ids or a list of such lists")
-		return
+		return nil
 	}
 	if n := max(len(texts), len(lists)) * q.n; n > choicesMost {
 		f.fail("prompt", "%d answers: at most %d are given to a request", n, choicesMost)
-		return
+		return nil
 	}
-	for _, t := range texts {
-		ids := s.tok.EncodeSpecial(t)
-		q.prompts, q.texts = append(q.prompts, ids), append(q.texts, t)
-		if q.echo && q.ranked {
-			q.lead = append(q.lead, leading(ids, s.tok.Encode(t)))
+	if f.err != nil {
+		return nil // before work is done for it
+	}
+	for i, t := range texts {
+		ids, err := s.bounded(x).EncodeSpecial(t)
+		var plain []int32
+		if err == nil && q.echo && q.ranked {
+			plain, err = s.bounded(x).Encode(t)
+			q.lead = append(q.lead, leading(ids, plain))
 		}
+		if err != nil {
+			e := s.unencoded("prompt", err)
+			if len(texts) > 1 {
+				e.Message = fmt.Sprintf("prompt %d: %s", i, e.Message)
+			}
+			return e
+		}
+		q.prompts, q.texts = append(q.prompts, ids), append(q.texts, t)
 	}
 	vocab := s.m.Config().Vocab
 	for i, l := range lists {
 		for t, id := range l {
 			if id < 0 || int(id) >= vocab {
 				f.fail("prompt", "prompt %d: token %d: id %d is outside the vocabulary of %d", i, t, id, vocab)
-				return
+				return nil
 			}
 		}
 		q.prompts = append(q.prompts, l)
@@ -167,6 +183,25 @@ func (s *Server) prompts(f *fields, q *query) {
 			q.texts = append(q.texts, s.tok.Decode(l, false))
 		}
 	}
+	return nil
+}
+
+// bounded encodes what a client has sent: no more than a prompt can have, and only as long
+// as the client is there.
+func (s *Server) bounded(x *exchange) tokenizer.Bounded {
+	return tokenizer.Bounded{Tokenizer: s.tok, Context: x.r.Context(), Most: s.o.Context}
+}
+
+// unencoded is the answer to an error of bounded.
+func (s *Server) unencoded(param string, err error) *apiError {
+	var long *tokenizer.TooLong
+	switch {
+	case errors.As(err, &long):
+		return refuse(http.StatusBadRequest, "%s: has more than the %d tokens that this server takes with an answer: shorten it", param, long.Most).about(param).coded("context_length_exceeded")
+	case errors.Is(err, context.Canceled):
+		return refuse(statusGone, "%v", errGone)
+	}
+	return refuse(http.StatusBadRequest, "%s: %v", param, err).about(param)
 }
 
 // leading is how many tokens a post-processor has put before a text.
@@ -220,7 +255,7 @@ func (s *Server) chat(x *exchange) *apiError {
 	if err := f.rest(); err != nil {
 		return err
 	}
-	ids, err := s.chatPrompt(messages)
+	ids, err := s.chatPrompt(messages, s.bounded(x))
 	if err != nil {
 		return err
 	}
@@ -235,7 +270,7 @@ func (s *Server) chat(x *exchange) *apiError {
 }
 
 // chatPrompt is the prompt that a list of messages makes.
-func (s *Server) chatPrompt(raw json.RawMessage) ([]int32, *apiError) {
+func (s *Server) chatPrompt(raw json.RawMessage, encode tokenizer.Bounded) ([]int32, *apiError) {
 	bad := func(format string, args ...any) *apiError {
 		return refuse(http.StatusBadRequest, "messages: "+format, args...).about("messages")
 	}
@@ -270,9 +305,9 @@ func (s *Server) chatPrompt(raw json.RawMessage) ([]int32, *apiError) {
 		}
 		messages = append(messages, tokenizer.Message{Role: role, Content: text})
 	}
-	ids, err := s.tok.ChatPrompt(messages)
+	ids, err := encode.ChatPrompt(messages)
 	if err != nil {
-		return nil, bad("%v", err)
+		return nil, s.unencoded("messages", err)
 	}
 	return ids, nil
 }
@@ -358,7 +393,7 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 	case err == nil:
 		return nil
 	case errors.Is(err, errGone):
-		x.status = 499 // as others log it; nobody reads it
+		x.status = statusGone
 		return nil
 	}
 	return unavailable(err)

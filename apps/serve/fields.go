@@ -165,7 +165,7 @@ func (f *fields) rest() *apiError {
 		switch {
 		case slices.ContainsFunc(allowed, func(v string) bool { return alike(raw, v) }):
 		case known:
-			f.fail(name, "cannot be done here: leave it out, or give %s", strings.Join(allowed, " or "))
+			f.fail(name, "is not supported: leave it out, or give %s", strings.Join(allowed, " or "))
 		default:
 			f.fail(short(name), "is not known here: leave it out")
 		}
@@ -247,10 +247,16 @@ func (f *fields) seed() (seed uint64, given bool) {
 	return seed, true
 }
 
+// greedyBelow is a temperature below which answers are greedy, as with vLLM.
+const greedyBelow = 1e-5
+
 // temperature is 0 for greedy, or a number that leaves logits finite.
 func (f *fields) temperature() float64 {
 	x := f.number("temperature", 0, 2, 1)
-	if x > 0 && x < 0.01 {
+	switch {
+	case x < greedyBelow: // some clients write 1e-9 for 0
+		return 0
+	case x < 0.01:
 		f.fail("temperature", "%v: must be 0, which is greedy, or from 0.01 to 2", x)
 	}
 	return x

@@ -20,6 +20,9 @@ import (
 // errGone is a client that has hung up.
 var errGone = errors.New("the client is gone")
 
+// statusGone is how a request of such a client is logged, as others do; nobody reads it.
+const statusGone = 499
+
 // quietLog drops what net/http says about broken clients: it holds bytes of theirs.
 func quietLog() *log.Logger { return log.New(io.Discard, "", 0) }
 
@@ -63,6 +66,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	if s.drains.Load() {
+		h.Set("Connection", "close")
+	}
 	path := r.URL.Path
 	if strings.HasPrefix(path, modelPath) {
 		path = "/v1/models/{model}"
@@ -337,19 +343,27 @@ func (s *Server) tokenize(x *exchange) *apiError {
 	if err := f.rest(); err != nil {
 		return err
 	}
+	encode := s.bounded(x)
+	encode.Most = 0 // a client may want to know how much too long its text is
 	var ids []int32
 	switch {
 	case given == (messages != nil):
 		return refuse(http.StatusBadRequest, "prompt: give prompt or messages").about("prompt")
 	case messages != nil:
 		var err *apiError
-		if ids, err = s.chatPrompt(messages); err != nil {
+		if ids, err = s.chatPrompt(messages, encode); err != nil {
 			return err
 		}
-	case special:
-		ids = s.tok.EncodeSpecial(prompt)
 	default:
-		ids = s.tok.Encode(prompt)
+		var err error
+		if special {
+			ids, err = encode.EncodeSpecial(prompt)
+		} else {
+			ids, err = encode.Encode(prompt)
+		}
+		if err != nil {
+			return s.unencoded("prompt", err)
+		}
 	}
 	if ids == nil {
 		ids = []int32{}

@@ -37,6 +37,7 @@ type Options struct {
 	// sent to another name than this machine's, by a page in a browser.
 	Loopback bool
 	Log      func(line string) // a line for each request; nil is nobody
+	Ready    func()            // called once all memory is taken, before the first request; nil is nobody
 }
 
 const (
@@ -45,6 +46,8 @@ const (
 	admitOnGPU  = 2048     // the same; fewer would not fill a GPU
 	headerBytes = 64 << 10 // of a request
 	choicesMost = 256      // answers to a request
+
+	drainTick = 20 * time.Millisecond // between two looks whether requests are under way
 )
 
 // Tests change these.
@@ -107,6 +110,9 @@ var errDraining = errors.New("the server is stopping")
 // errMemory is told to a request that the server has too little memory for; others go on.
 var errMemory = errors.New("the server has too little memory for this request: shorten the prompt")
 
+// CacheTokens is the size of the cache of keys and values, in tokens.
+func (s *Server) CacheTokens() int { return s.o.Cache }
+
 // Serve answers what comes to l until ctx ends. Then no request is taken any more, and those
 // under way may end within Options.Grace.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -120,6 +126,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	s.meter.pages.Store(int64(pages))
+	if s.o.Ready != nil {
+		s.o.Ready()
+	}
 	running, stop := context.WithCancel(context.Background())
 	defer stop()
 	worked, served := make(chan error, 1), make(chan error, 1)
@@ -136,6 +145,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.drains.Store(true)
 	patience, cancel := context.WithTimeout(context.Background(), s.o.Grace)
 	defer cancel()
+	if failed == nil {
+		s.finish(patience)
+	}
 	if web.Shutdown(patience) != nil { // those that are left are cut off
 		s.abandon()
 		last, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -147,6 +159,21 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	<-worked
 	engine.Close()
 	return failed
+}
+
+// finish waits until no request is under way, or for the end of patience. The listener is
+// open meanwhile, and new requests and /health get status 503: a load balancer that asks
+// learns that this server is about to go, where a closed port would look like a crash.
+func (s *Server) finish(patience context.Context) {
+	tick := time.NewTicker(drainTick)
+	defer tick.Stop()
+	for s.busy.Load() > 0 {
+		select {
+		case <-tick.C:
+		case <-patience.Done():
+			return
+		}
+	}
 }
 
 // work is the goroutine of the engine.

@@ -538,10 +538,13 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":["a",null]}`, 400, "prompt", "prompt: has a null among the texts or token ids"},
 	{"/v1/completions", `{"prompt":[1514]}`, 400, "prompt", "prompt: prompt 0: token 0: id 1514 is outside the vocabulary of 1514"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":300}`, 400, "prompt", "prompt: 1 token and an answer of 300 are more than the 256 that this server takes: lower one of the two"},
+	{"/v1/completions", `{"prompt":"` + strings.Repeat("x ", 400) + `","max_tokens":1}`, 400, "prompt", "prompt: has more than the 256 tokens that this server takes with an answer: shorten it"},
+	{"/v1/completions", `{"prompt":["x","` + strings.Repeat("x ", 400) + `"],"max_tokens":1}`, 400, "prompt", "prompt 1: prompt: has more than the 256 tokens that this server takes with an answer: shorten it"},
+	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"` + strings.Repeat("x ", 400) + `"}]}`, 400, "messages", "messages: has more than the 256 tokens that this server takes with an answer: shorten it"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":0}`, 400, "max_tokens", "max_tokens: 0: must be from 1 to 1073741824"},
 	{"/v1/completions", `{"prompt":"x","max_tokens":1.5}`, 400, "max_tokens", "max_tokens: must be an integer"},
 	{"/v1/completions", `{"prompt":"x","n":17}`, 400, "n", "n: 17: must be from 1 to 16"},
-	{"/v1/completions", `{"prompt":"x","n":2,"best_of":3}`, 400, "best_of", "best_of: cannot be done here: leave it out, or give that of n"},
+	{"/v1/completions", `{"prompt":"x","n":2,"best_of":3}`, 400, "best_of", "best_of: is not supported: leave it out, or give that of n"},
 	{"/v1/completions", `{"prompt":"x","temperature":-1}`, 400, "temperature", "temperature: -1: must be from 0 to 2"},
 	{"/v1/completions", `{"prompt":"x","temperature":0.001}`, 400, "temperature", "temperature: 0.001: must be 0, which is greedy, or from 0.01 to 2"},
 	{"/v1/completions", `{"prompt":"x","temperature":1e999}`, 400, "temperature", "temperature: must be a number"},
@@ -552,14 +555,14 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":"x","stop":""}`, 400, "stop", "stop: a string of 0 bytes: each must have 1 to 1024"},
 	{"/v1/completions", `{"prompt":"x","stop":[1]}`, 400, "stop", "stop: must be a string or a list of strings"},
 	{"/v1/completions", `{"prompt":"x","stop":["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]}`, 400, "stop", "stop: 17 strings: at most 16 are taken"},
-	{"/v1/completions", `{"prompt":"x","frequency_penalty":0.5}`, 400, "frequency_penalty", "frequency_penalty: cannot be done here: leave it out, or give 0"},
-	{"/v1/completions", `{"prompt":"x","logit_bias":{"5":1}}`, 400, "logit_bias", "logit_bias: cannot be done here: leave it out, or give {}"},
+	{"/v1/completions", `{"prompt":"x","frequency_penalty":0.5}`, 400, "frequency_penalty", "frequency_penalty: is not supported: leave it out, or give 0"},
+	{"/v1/completions", `{"prompt":"x","logit_bias":{"5":1}}`, 400, "logit_bias", "logit_bias: is not supported: leave it out, or give {}"},
 	{"/v1/completions", `{"prompt":"x","guided_json":{}}`, 400, "guided_json", "guided_json: is not known here: leave it out"},
-	{"/v1/completions", `{"prompt":"x","repetition_penalty":1.1}`, 400, "repetition_penalty", "repetition_penalty: cannot be done here: leave it out, or give 1"},
-	{"/v1/completions", `{"prompt":"x","min_tokens":1}`, 400, "min_tokens", "min_tokens: cannot be done here: leave it out, or give 0"},
-	{"/v1/completions", `{"prompt":"x","store":0}`, 400, "store", "store: cannot be done here: leave it out, or give false"},
+	{"/v1/completions", `{"prompt":"x","repetition_penalty":1.1}`, 400, "repetition_penalty", "repetition_penalty: is not supported: leave it out, or give 1"},
+	{"/v1/completions", `{"prompt":"x","min_tokens":1}`, 400, "min_tokens", "min_tokens: is not supported: leave it out, or give 0"},
+	{"/v1/completions", `{"prompt":"x","store":0}`, 400, "store", "store: is not supported: leave it out, or give false"},
 	{"/v1/completions", `{"prompt":"x","stream_options":1}`, 400, "stream_options", "stream_options: must be an object"},
-	{"/v1/completions", `{"prompt":"x","stream_options":{"include_obfuscation":true}}`, 400, "include_obfuscation", "include_obfuscation: cannot be done here: leave it out, or give false"},
+	{"/v1/completions", `{"prompt":"x","stream_options":{"include_obfuscation":true}}`, 400, "include_obfuscation", "include_obfuscation: is not supported: leave it out, or give false"},
 	{"/v1/completions", `{"prompt":"x","stream":1}`, 400, "stream", "stream: must be true or false"},
 	{"/v1/completions", `{"prompt":"x","stream":true,"stream_options":{"x":1}}`, 400, "x", "x: is not known here: leave it out"},
 	{"/v1/completions", `{"prompt":"x","model":"gpt-4"}`, 404, "model", `model: is not served here: give "tiny", or leave it out`},
@@ -571,15 +574,15 @@ var refused = []struct {
 	{"/v1/chat/completions", `{"messages":[{"role":"user"}]}`, 400, "messages", "messages: message 0: content: must be a string, or a list of parts of type text"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://example.com"}}]}]}`, 400, "messages", "messages: message 0: content: must be a string, or a list of parts of type text"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x","name":"Bo"}]}`, 400, "messages", "messages: message 0: name: is not known here: leave it out"},
-	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]}`, 400, "tools", "tools: cannot be done here: leave it out, or give []"},
-	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}`, 400, "response_format", `response_format: cannot be done here: leave it out, or give {"type":"text"}`},
+	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]}`, 400, "tools", "tools: is not supported: leave it out, or give []"},
+	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}`, 400, "response_format", `response_format: is not supported: leave it out, or give {"type":"text"}`},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"top_logprobs":3}`, 400, "top_logprobs", "top_logprobs: is given without logprobs: give logprobs true"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":21}`, 400, "top_logprobs", "top_logprobs: 21: must be from 0 to 20"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"max_tokens":5,"max_completion_tokens":6}`, 400, "max_completion_tokens", "max_completion_tokens: and max_tokens differ: give one of them"},
-	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"echo":true}`, 400, "echo", "echo: cannot be done here: leave it out, or give false"},
+	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"echo":true}`, 400, "echo", "echo: is not supported: leave it out, or give false"},
 	{"/tokenize", `{}`, 400, "prompt", "prompt: give prompt or messages"},
 	{"/tokenize", `{"prompt":1}`, 400, "prompt", "prompt: must be a string"},
-	{"/tokenize", `{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}`, 400, "add_generation_prompt", "add_generation_prompt: cannot be done here: leave it out, or give true"},
+	{"/tokenize", `{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}`, 400, "add_generation_prompt", "add_generation_prompt: is not supported: leave it out, or give true"},
 	{"/tokenize", `{"messages":[{"role":"user","content":"x"}],"add_special_tokens":true}`, 400, "add_special_tokens", "add_special_tokens: the chat template says which tokens are around messages: leave it out, or give false"},
 	{"/detokenize", `{}`, 400, "tokens", "tokens: is missing"},
 	{"/detokenize", `{"tokens":[1,null]}`, 400, "tokens", "tokens: has a null among the ids"},
@@ -900,6 +903,108 @@ func TestStopping(t *testing.T) {
 			conn.Close()
 			t.Error("a stopped server takes connections")
 		}
+	}
+}
+
+// While the last answers end the port stays open: /health and new requests get status 503,
+// so that a load balancer learns that this server is about to go.
+func TestHealthWhileStopping(t *testing.T) {
+	r := run(t, Options{Grace: 30 * time.Second})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const body = `{"prompt":"x","max_tokens":3}`
+	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:5])
+	await(t, "the request under way", func() bool { return r.busy.Load() == 1 })
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	await(t, "the server to stop", r.drains.Load)
+	for range 3 {
+		if status, raw, _ := r.send("GET", "/health", ""); status != 503 || !strings.Contains(raw, "the server is stopping") {
+			t.Errorf("/health: %d %s", status, raw)
+		}
+	}
+	if status, raw, h := r.send("POST", "/v1/completions", body); status != 503 || h.Get("Retry-After") == "" {
+		t.Errorf("a new request: %d %s", status, raw)
+	}
+	select {
+	case err := <-stopped:
+		t.Fatal("ended before the answer", err)
+	default:
+	}
+	io.WriteString(conn, body[5:])
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := io.ReadAll(res.Body); err != nil || res.StatusCode != 200 || !strings.Contains(string(raw), `"completion_tokens":`) {
+		t.Errorf("the answer under way: %d %s %v", res.StatusCode, raw, err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://")); err == nil {
+		conn.Close()
+		t.Error("a stopped server takes connections")
+	}
+}
+
+// await waits until a condition holds, however busy the machine is.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for begun := time.Now(); !holds(); time.Sleep(time.Millisecond) {
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+// A temperature that some clients write for 0 is greedy.
+func TestNearlyGreedy(t *testing.T) {
+	r := run(t, Options{})
+	ask := func(temperature, seed string) string {
+		return r.ask("/v1/completions", `{"prompt":"x","max_tokens":20,"ignore_eos":true,"temperature":`+temperature+`,"seed":`+seed+`}`).Choices[0].Text
+	}
+	greedy := ask("0", "1")
+	for _, temperature := range []string{"1e-9", "1e-6", "0.000009"} {
+		if got := ask(temperature, "2"); got != greedy {
+			t.Errorf("%s: %s\nwant %s", temperature, got, greedy)
+		}
+	}
+	if ask("1", "1") == ask("1", "2") {
+		t.Error("temperature 1 draws nothing: the test shows nothing")
+	}
+}
+
+// Work for a client that hangs up while its prompt is encoded ends.
+func TestGoneWhileEncoding(t *testing.T) {
+	r := run(t, Options{})
+	ctx, hangUp := context.WithCancel(context.Background())
+	defer hangUp()
+	body := `{"prompt":"` + strings.Repeat("a", 3<<20) + `"}`
+	req, err := http.NewRequestWithContext(ctx, "POST", r.url+"/tokenize", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	go func() {
+		for r.busy.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(50 * time.Millisecond) // the body is read, the word is being merged
+		hangUp()
+	}()
+	if res, err := http.DefaultClient.Do(req); err == nil {
+		res.Body.Close()
+		t.Fatalf("status %d before the client could hang up", res.StatusCode)
+	}
+	await(t, "the end of the work", func() bool { return r.busy.Load() == 0 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.ContainsFunc(r.said, func(line string) bool { return strings.HasPrefix(line, "POST /tokenize 4") }) {
+		t.Errorf("the log has %q", r.said)
 	}
 }
 

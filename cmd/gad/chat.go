@@ -24,7 +24,7 @@ func (p *program) chatCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "chat",
 		Usage: "talk with a model in the terminal",
-		Description: "A line is a message. /system TEXT sets the system message, /reset begins a new conversation, /exit or Ctrl-D ends the program, Ctrl-C ends the answer.\n" +
+		Description: "A line is a message; several lines are one between \"\"\" and \"\"\", or pasted. /system TEXT sets the system message, /reset begins a new conversation, /help lists the commands, /exit or Ctrl-D ends the program, Ctrl-C ends the answer.\n" +
 			"Standard input may be a pipe: every line of it is a message, and the exit status is 1 if one got no answer.",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
@@ -50,7 +50,7 @@ func (p *program) chatCommand() *cli.Command {
 				_, err := l.tok.ChatPrompt(nil)
 				return err
 			}
-			t := &talk{p: p, c: c, l: l, speaker: &speaker{m: l.m}, system: c.String("system"), in: os.Stdin, prompts: terminal(os.Stdin)}
+			t := &talk{p: p, c: c, l: l, speaker: &speaker{m: l.m}, system: c.String("system"), in: os.Stdin, prompts: terminal(os.Stdin), editor: newEditor(os.Stdin, p.err)}
 			defer t.speaker.close()
 			return t.run()
 		},
@@ -77,7 +77,8 @@ type talk struct {
 	l       *loaded
 	speaker *speaker
 	in      io.Reader
-	prompts bool // somebody types
+	prompts bool    // somebody types
+	editor  *editor // of what is typed; nil: lines come as they are
 
 	line       int   // of the input
 	unanswered []int // lines
@@ -93,16 +94,25 @@ type talk struct {
 func (t *talk) run() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt)
+	if t.editor != nil { // a terminal is not left raw
+		signal.Notify(signals, stopSignals...)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() { signal.Stop(signals); cancel() }()
 	go func() {
 		for {
 			select {
-			case <-signals:
+			case s := <-signals:
+				if s != os.Interrupt {
+					t.editor.restore()
+					os.Exit(exitStopped)
+				}
 				if t.answering.Load() {
 					t.stopped.Store(true)
+				} else if t.editor != nil {
+					t.editor.say(leaving)
 				} else if t.prompts {
-					fmt.Fprint(t.p.err, "\n/exit or Ctrl-D ends the program\n> ")
+					fmt.Fprint(t.p.err, "\n"+leaving+"\n> ")
 				} else {
 					os.Exit(exitStopped) // nobody reads, nothing is lost
 				}
@@ -112,14 +122,27 @@ func (t *talk) run() error {
 		}
 	}()
 	if t.prompts {
-		fmt.Fprintln(t.p.err, "/system TEXT, /reset, /exit; Ctrl-C ends an answer")
+		fmt.Fprintln(t.p.err, "/help lists the commands; Ctrl-C ends an answer")
 	}
 	lines := bufio.NewReader(t.in)
-	for {
+	read := func() (line string, literal bool, err error) {
+		if t.editor != nil {
+			return t.editor.message()
+		}
 		if t.prompts {
 			fmt.Fprint(t.p.err, "> ")
 		}
-		line, err := readLine(lines)
+		if line, err = readLine(lines); t.prompts {
+			line = printable(line)
+		}
+		return line, false, err
+	}
+	for {
+		line, literal, err := read()
+		if errors.Is(err, errInterrupted) {
+			fmt.Fprint(t.p.err, "\n"+leaving+"\n")
+			continue
+		}
 		if errors.Is(err, io.EOF) {
 			if t.prompts {
 				fmt.Fprintln(t.p.err)
@@ -130,7 +153,7 @@ func (t *talk) run() error {
 			return err
 		}
 		t.line++
-		if more, err := t.take(line); err != nil {
+		if more, err := t.take(line, literal); err != nil {
 			return err
 		} else if !more {
 			return t.end()
@@ -195,11 +218,28 @@ func readLine(r *bufio.Reader) (string, error) {
 	}
 }
 
-// take does what a line says; more is false at the end.
-func (t *talk) take(line string) (more bool, err error) {
+// leaving is the answer to Ctrl-C at the prompt.
+const leaving = "/exit or Ctrl-D ends the program"
+
+// chatHelp is the answer to /help.
+const chatHelp = `/system TEXT   set the system message; without TEXT there is none
+/reset         begin a new conversation; the system message stays
+/help, /?      this list
+/exit, Ctrl-D  end the program
+Ctrl-C         end the answer
+"""            begins a message of several lines, and ends it
+`
+
+// take does what a line says; more is false at the end. A literal one is no command.
+func (t *talk) take(line string, literal bool) (more bool, err error) {
 	word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	switch {
 	case word == "":
+		return true, nil
+	case literal:
+		return true, t.answer(line)
+	case word == "/help" || word == "/?":
+		fmt.Fprint(t.p.err, chatHelp)
 		return true, nil
 	case word == "/exit":
 		return false, nil
@@ -210,7 +250,7 @@ func (t *talk) take(line string) (more bool, err error) {
 		t.system = strings.TrimSpace(rest)
 		return true, nil
 	case strings.HasPrefix(word, "/"):
-		t.refuse("%s: is not known: use /system TEXT, /reset or /exit", harmless(word))
+		t.refuse("%s: is not known: /help lists the commands", harmless(word))
 		return true, nil
 	}
 	return true, t.answer(line)

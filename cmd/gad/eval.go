@@ -871,7 +871,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 	line(cells...)
 	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
 	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
-	row("  ties", "answers equal to the teacher's, left out", func(e trainer.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
+	row("  same text as the teacher's", "answers that are left out of it", func(e trainer.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
 	row("  trained", "", func(e trainer.Evaluation) string {
 		if e.FreshDSteps == 0 {
 			return ""

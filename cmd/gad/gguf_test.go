@@ -120,6 +120,28 @@ func TestGGUFInPlaceOfAFolder(t *testing.T) {
 	if a, b := differing(t, "merged", "merged2"), differing(t, "merged", "merged3"); len(a)+len(b) > 0 {
 		t.Errorf("merged: differ: %v %v", a, b)
 	}
+	// A merged folder, or adapters on their base, become the file that their run becomes.
+	for _, dir := range []string{"of-run", "of-folder", "of-adapters"} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, kind := range []string{"q8_0", "f16"} {
+		name := kind + ".gguf" // in the file as well
+		must(t, "export", "--run", "m", "--output", "of-run/"+name, "--gguf", kind)
+		if printed, _ := must(t, "export", "--model", "merged3", "--output", "of-folder/"+name, "--gguf", kind); !strings.HasSuffix(printed, name+": merged3, GGUF "+kind+"\n") {
+			t.Errorf("prints %q", printed)
+		}
+		must(t, "export", "--model", "m/global_step_2/actor", "--output", "of-adapters/"+name, "--gguf", kind)
+	}
+	for _, name := range []string{"q8_0.gguf", "f16.gguf"} {
+		want := fileText(filepath.Join("of-run", name))
+		for _, dir := range []string{"of-folder", "of-adapters"} {
+			if got := fileText(filepath.Join(dir, name)); got != want || len(want) < 1000 {
+				t.Errorf("%s of %s is another file: %d bytes, %d of the run", name, dir, len(got), len(want))
+			}
+		}
+	}
 	// An exported folder says the same again as a file.
 	must(t, "export", "--model", "hf", "--output", "again.gguf", "--gguf", "bf16")
 	must(t, "export", "--model", "again.gguf", "--output", "hf2")

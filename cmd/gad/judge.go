@@ -198,7 +198,7 @@ func (j *judging) checkJournal() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	foreign := usage("eval: %s: is no journal of judgments: give another --judge-journal", j.path)
+	foreign := usage("eval: %s: is not a judgment journal: give another --judge-journal", j.path)
 	if err != nil || !info.Mode().IsRegular() {
 		return foreign
 	}

@@ -432,7 +432,7 @@ func TestBenchOfRanks(t *testing.T) {
 		}
 	}
 	p = ranked(t, 2, "bench", "--what", "ops")
-	if code := p.end(t, patience); code != exitUsage || strings.Count(p.said.String(), "gad: configuration: bench: --what: not with 2 ranks, of which only the messages are measured: leave it out, or give --ranks 1\n") != 1 || strings.Contains(p.said.String(), "rank 1") {
+	if code := p.end(t, patience); code != exitUsage || strings.Count(p.said.String(), "gad: bench: --what: not with 2 ranks, of which only the messages are measured: leave it out, or give --ranks 1\n") != 1 || strings.Contains(p.said.String(), "rank 1") {
 		t.Errorf("exit status %d\n%s", code, p.said.String())
 	}
 }

@@ -46,7 +46,7 @@ func TestMistakesOfAsking(t *testing.T) {
 		{collect + "--base-url " + s.URL + " --prompts none.jsonl", 3, `data: none.jsonl: does not exist: give a data file or a folder`},
 		{collect + "--base-url " + s.URL + " --prompts none/none.jsonl", 3, `data: none/none.jsonl: does not exist: give a data file or a folder`},
 		{"eval --answers none.jsonl --judge " + s.URL + " --judge-model m", 3, `judge: none.jsonl: does not exist: give a file that gad generate --data wrote`},
-		{"eval --answers a.jsonl --judge " + s.URL + " --judge-model m --judge-journal diary.txt", 2, `eval: diary.txt: is no journal of judgments: give another --judge-journal`},
+		{"eval --answers a.jsonl --judge " + s.URL + " --judge-model m --judge-journal diary.txt", 2, `eval: diary.txt: is not a judgment journal: give another --judge-journal`},
 	})
 	if n := len(s.Calls()); n > 0 {
 		t.Errorf("%d calls", n)

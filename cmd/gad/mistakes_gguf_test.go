@@ -19,9 +19,9 @@ func TestMistakesOfGGUF(t *testing.T) {
 		t.Fatal(err)
 	}
 	mistaken(t, []string{work, f.path("sft"), f.path("warmup")}, []mistake{
-		{"export --run sft --output s.gguf --gguf q4_0", 2, `configuration: export: --gguf "q4_0": must be f16, bf16 or q8_0`},
-		{"export --run sft --output s.gguf --gguf=", 2, `configuration: export: --gguf "": must be f16, bf16 or q8_0`},
-		{"export --run sft --output student --gguf f16", 2, `configuration: export: --output student: with --gguf one file is written: give a name that ends in .gguf`},
+		{"export --run sft --output s.gguf --gguf q4_0", 2, `export: --gguf "q4_0": must be f16, bf16 or q8_0`},
+		{"export --run sft --output s.gguf --gguf=", 2, `export: --gguf "": must be f16, bf16 or q8_0`},
+		{"export --run sft --output student --gguf f16", 2, `export: --output student: with --gguf one file is written: give a name that ends in .gguf`},
 		{"export --run sft --output s.gguf --gguf f16 --dtype float16", 2, `export: --dtype float16 with --gguf f16: the type of a GGUF file is --gguf's: leave out --dtype`},
 		{"export --run warmup --output s.gguf --gguf f16 --part critic", 2, `export: --part critic with --gguf: llama.cpp has no use for a discriminator: leave out --gguf`},
 		{"export --run sft --output there.gguf --gguf f16", 2, `checkpoint: there.gguf: already exists: choose another file, or remove this one`},
@@ -88,10 +88,10 @@ func TestMistakesWithGGUFModels(t *testing.T) {
 		{"export --model student --part critic --output out", 2, `export: --part critic with --model: is a part of a run: leave it out`},
 		{"export --model student --merge --output out", 2, `export: --merge with --model: adapters are added to their base in any case: leave it out`},
 		{"export --model nowhere --output out", 3, `model: nowhere: no such folder: give a Hugging Face model folder`},
-		{"export --model student --output out --dtype int8", 2, `configuration: export: dtype "int8": must be base, float32, bfloat16 or float16`},
+		{"export --model student --output out --dtype int8", 2, `export: dtype "int8": must be base, float32, bfloat16 or float16`},
 		{"export --model student --output there", 2, `checkpoint: there: already exists: choose another folder, or remove this one`},
-		{"export --model student --output out --gguf q4_0", 2, `configuration: export: --gguf "q4_0": must be f16, bf16 or q8_0`},
-		{"export --model student --output out --gguf f16", 2, `configuration: export: --output out: with --gguf one file is written: give a name that ends in .gguf`},
+		{"export --model student --output out --gguf q4_0", 2, `export: --gguf "q4_0": must be f16, bf16 or q8_0`},
+		{"export --model student --output out --gguf f16", 2, `export: --output out: with --gguf one file is written: give a name that ends in .gguf`},
 		{"export --model student --output m.gguf --gguf f16 --dtype float16", 2, `export: --dtype float16 with --gguf f16: the type of a GGUF file is --gguf's: leave out --dtype`},
 		{"export --model mamba.gguf --output out", 3, `model: mamba.gguf: key "general.architecture": "mamba": not supported: use a model of architecture ` + ggufArchitectures},
 	})

@@ -15,11 +15,11 @@ func TestMistakesOfRanks(t *testing.T) {
 		rows []mistake
 	}{
 		{nil, []mistake{
-			{sft + "trainer.shards=3", 2, `config: trainer.shards is 3: must be a power of two of at most 4096`},
+			{sft + "trainer.shards=3", 2, `settings: trainer.shards is 3: must be a power of two of at most 4096`},
 			{sft + "--ranks 3", 2, `sft: --ranks 3: must be 1, 2, 4 or another power of two`},
 			{sft + "--ranks 0", 2, `sft: --ranks 0: must be 1, 2, 4 or another power of two`},
 			{"plan --model student --ranks 6 SET", 2, `plan: --ranks 6: must be 1, 2, 4 or another power of two`},
-			{"plan --model student --ranks 4 SET", 2, `configuration: trainer.shards is 1, but there are 4 ranks: each needs as many shards as any other: set trainer.shards=4 or a multiple`},
+			{"plan --model student --ranks 4 SET", 2, `trainer.shards is 1, but there are 4 ranks: each needs as many shards as any other: set trainer.shards=4 or a multiple`},
 			{"plan --model student --bandwidth 10 SET", 2, `plan: --bandwidth: one process sends nothing: add --ranks`},
 			{"plan --model student --ranks 2 --bandwidth -1 SET trainer.shards=2", 2, `plan: --bandwidth -1: must be a number of Gbit/s above 0`},
 			{sft + "--ranks 4", 2, `sft: --ranks 4: this process was started alone: start it with mpirun -n 4, or by another launcher (doc/ranks.md)`},

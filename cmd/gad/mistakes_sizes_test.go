@@ -37,24 +37,24 @@ func TestMistakesOfSizes(t *testing.T) {
 		half    = `: set all (doc/ranks.md), unset it, or give --ranks 1`
 	)
 	rows := []mistake{
-		{"sft: SET data.train_batch_size=99999999999", 2, `conf: override "data.train_batch_size=99999999999": setting "data.train_batch_size": "99999999999"` + largest + `1048576`},
-		{"sft: SET trainer.threads=1000000", 2, `conf: override "trainer.threads=1000000": setting "trainer.threads": "1000000"` + largest + `4096`},
-		{"warmup --model student --data rows.jsonl --output run SET rollout.n=9999999999", 2, `conf: override "rollout.n=9999999999": setting "rollout.n": "9999999999"` + largest + `65535`},
-		{"warmup --model student --data rows.jsonl --output run SET rollout.top_p=0", 2, `config: rollout.top_p is 0: no token would be left: set it above 0; 1 is all`},
-		{"plan --stage warmup --model student SET rollout.top_p=0", 2, `configuration: config: rollout.top_p is 0: no token would be left: set it above 0; 1 is all`},
+		{"sft: SET data.train_batch_size=99999999999", 2, `settings: override "data.train_batch_size=99999999999": setting "data.train_batch_size": "99999999999"` + largest + `1048576`},
+		{"sft: SET trainer.threads=1000000", 2, `settings: override "trainer.threads=1000000": setting "trainer.threads": "1000000"` + largest + `4096`},
+		{"warmup --model student --data rows.jsonl --output run SET rollout.n=9999999999", 2, `settings: override "rollout.n=9999999999": setting "rollout.n": "9999999999"` + largest + `65535`},
+		{"warmup --model student --data rows.jsonl --output run SET rollout.top_p=0", 2, `settings: rollout.top_p is 0: no token would be left: set it above 0; 1 is all`},
+		{"plan --stage warmup --model student SET rollout.top_p=0", 2, `settings: rollout.top_p is 0: no token would be left: set it above 0; 1 is all`},
 		{"generate --model student --prompt x --top-p 0", 2, `generate: --top-p 0: must be above 0; 1 keeps all`},
 		{"chat --model student --top-p 0", 2, `chat: --top-p 0: must be above 0; 1 keeps all`},
-		{"sft: SET actor.lora.rank=1000", 2, `configuration: actor.lora.rank is 1000` + width},
-		{"plan --stage sft --model student SET actor.lora.rank=1000", 2, `configuration: actor.lora.rank is 1000` + width},
-		{"plan --stage warmup --model student SET critic.lora.rank=1000", 2, `configuration: critic.lora.rank is 1000` + width},
+		{"sft: SET actor.lora.rank=1000", 2, `actor.lora.rank is 1000` + width},
+		{"plan --stage sft --model student SET actor.lora.rank=1000", 2, `actor.lora.rank is 1000` + width},
+		{"plan --stage warmup --model student SET critic.lora.rank=1000", 2, `critic.lora.rank is 1000` + width},
 		{"plan --stage sft --model student SET --memory 0", 2, `plan: --memory 0: must be a number of GB above 0; leave it out for what this machine has`},
 		{"plan --model student/config.json", 3, `model: student/config.json: is a file: give the folder that contains it`},
-		{"plan --stage warmup --model student SET algorithm.filter_groups.min_spread=-1", 2, `conf: override "algorithm.filter_groups.min_spread=-1": setting "algorithm.filter_groups.min_spread": "-1": below the minimum 0`},
+		{"plan --stage warmup --model student SET algorithm.filter_groups.min_spread=-1", 2, `settings: override "algorithm.filter_groups.min_spread=-1": setting "algorithm.filter_groups.min_spread": "-1": below the minimum 0`},
 		// what another program calls a setting, a flag of a neighbour
-		{"train algorithm.lam=0.95", 2, `conf: override "algorithm.lam=0.95": setting "algorithm.lam": unknown: lambda of GAE, which needs a value function, and the critic here is a discriminator: leave it out`},
-		{"train actor_rollout_ref.rollout.n=8", 2, `conf: override "actor_rollout_ref.rollout.n=8": setting "actor_rollout_ref.rollout.n": unknown: write rollout.n`},
-		{"train critic.model.path=student", 2, `conf: override "critic.model.path=student": setting "critic.model.path": unknown: write model.reward_path (flag --reward-model)`},
-		{"train --config verl.yaml", 2, `conf: verl.yaml:1:1: setting "actor_rollout_ref": unknown: verl's group: its settings are actor.*, rollout.* and model.* here`},
+		{"train algorithm.lam=0.95", 2, `settings: override "algorithm.lam=0.95": setting "algorithm.lam": unknown: lambda of GAE, which needs a value function, and the critic here is a discriminator: leave it out`},
+		{"train actor_rollout_ref.rollout.n=8", 2, `settings: override "actor_rollout_ref.rollout.n=8": setting "actor_rollout_ref.rollout.n": unknown: write rollout.n`},
+		{"train critic.model.path=student", 2, `settings: override "critic.model.path=student": setting "critic.model.path": unknown: write model.reward_path (flag --reward-model)`},
+		{"train --config verl.yaml", 2, `settings: verl.yaml:1:1: setting "actor_rollout_ref": unknown: verl's group: its settings are actor.*, rollout.* and model.* here`},
 		{"score --model student", 2, `score: unknown flag --model: give --critic`},
 		{"demo --output x", 2, `demo: unknown flag --output: give --dir`},
 		{"task make --output x", 2, `task make: --output before its subcommand: give one first: gad task make --help lists them`},
@@ -63,15 +63,15 @@ func TestMistakesOfSizes(t *testing.T) {
 		{"generate --max-tokens 5", 2, `generate: unknown flag --max-tokens: give --max-new-tokens`},
 		{"serve --max-new-tokens 5", 2, `serve: unknown flag --max-new-tokens: give --max-tokens`},
 		{"eval --max-new-tokens 5", 2, `eval: unknown flag --max-new-tokens: give --max-response-length`},
-		{"sft: SET trainer.keep_best=true", 2, `conf: override "trainer.keep_best=true": setting "trainer.keep_best": "true": expected one of: val/rouge_l, val/teacher_nll, val/check, val/held_out_d, or nothing`},
+		{"sft: SET trainer.keep_best=true", 2, `settings: override "trainer.keep_best=true": setting "trainer.keep_best": "true": expected one of: val/rouge_l, val/teacher_nll, val/check, val/held_out_d, or nothing`},
 		// files of settings
-		{"sft --config indent.yaml", 2, `conf: indent.yaml:1: not YAML: did not find expected key: check the indentation: the settings of a group begin in the same column`},
-		{"sft --config comma.yaml", 2, `conf: comma.yaml:3:9: setting "actor.optim.lr": "1,5e-3": expected a number, such as 0.2 or 1e-6`},
-		{"sft --config quoted.yaml", 2, `conf: quoted.yaml:3:9: setting "actor.optim.lr": "1e-3": expected a number: write it without quotes`},
+		{"sft --config indent.yaml", 2, `settings: indent.yaml:1: not YAML: did not find expected key: check the indentation: the settings of a group begin in the same column`},
+		{"sft --config comma.yaml", 2, `settings: comma.yaml:3:9: setting "actor.optim.lr": "1,5e-3": expected a number, such as 0.2 or 1e-6`},
+		{"sft --config quoted.yaml", 2, `settings: quoted.yaml:3:9: setting "actor.optim.lr": "1e-3": expected a number: write it without quotes`},
 		// runs and folders
 		{"train --resume a.jsonl --data rows.jsonl --output run SET", 3, `checkpoint: a.jsonl: is a file: give a run folder or one of its global_step_N folders`},
-		{"train --resume warmup --data rows.jsonl --output sft", 2, `configuration: trainer: sft: contains a run of stage sft, not train: give another --output`},
-		{"sft --model student --data rows.jsonl --output warmup SET", 2, `configuration: trainer: warmup: contains a run of stage warmup, not sft: give another --output`},
+		{"train --resume warmup --data rows.jsonl --output sft", 2, `trainer: sft: contains a run of stage sft, not train: give another --output`},
+		{"sft --model student --data rows.jsonl --output warmup SET", 2, `trainer: warmup: contains a run of stage warmup, not sft: give another --output`},
 		{"resume train warmup", 2, `resume: unexpected argument "warmup": gad resume takes one run; what follows are settings, KEY=VALUE`},
 		{"sft: SET warmup", 2, `sft: unexpected argument "warmup", which is a folder: settings are KEY=VALUE, and a folder goes with a flag, such as --data, --model, --resume or --output`},
 		{"generate --model lfs --prompt x", 3, `model: safetensors: lfs/model.safetensors: is a Git LFS pointer, not the weights: fetch them with git lfs pull`},
@@ -109,7 +109,7 @@ func TestMistakenBatch(t *testing.T) {
 		"plan --stage sft --model student --data rows.jsonl data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=1048576":  `data\.train_batch_size 1048576 is more than 100 times the \d+ rows: lower it`,
 	} {
 		code, out, said := gad(strings.Fields(line)...)
-		if !regexp.MustCompile(`^gad: configuration: `+want+`\n$`).MatchString(said) || code != exitUsage || out != "" {
+		if !regexp.MustCompile(`^gad: `+want+`\n$`).MatchString(said) || code != exitUsage || out != "" {
 			t.Errorf("%s: exit status %d, prints %q, says %s", line, code, out, said)
 		}
 	}
@@ -136,7 +136,7 @@ func TestHelpOfASettingInItsStage(t *testing.T) {
 // What gad train alone lacks is said whole.
 func TestTrainAlone(t *testing.T) {
 	code, _, said := gad("train")
-	if want := "gad: config: trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)\n"; code != exitUsage || strings.Count(said, "\n") != 3 || !strings.HasSuffix(said, want) {
+	if want := "gad: settings: trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)\n"; code != exitUsage || strings.Count(said, "\n") != 3 || !strings.HasSuffix(said, want) {
 		t.Errorf("exit status %d: %s", code, said)
 	}
 }

@@ -172,11 +172,12 @@ func (p *program) saidFirst(link comm.Link, mistake error) {
 	p.said = true
 }
 
-// complain says why the program ends.
+// complain says why the program ends. That a mistake is one of configuration is what its exit
+// status says.
 func (p *program) complain(err error) {
 	p.console().Close()
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
-		fmt.Fprintln(p.err, "gad: "+p.rank+strings.TrimSuffix(line, "\n"))
+		fmt.Fprintln(p.err, "gad: "+p.rank+strings.TrimPrefix(strings.TrimSuffix(line, "\n"), trainer.ErrConfig.Error()+": "))
 	}
 }
 

@@ -28,12 +28,12 @@ func TestMistakesOverMPI(t *testing.T) {
 		says        string
 	}{
 		{"sft --model nope trainer.shards=2" + rest, "", exitInput, "gad: model: nope: no such folder: give a Hugging Face model folder"},
-		{"sft --model student trainer.shards=3" + rest, "", exitUsage, "gad: config: trainer.shards is 3: must be a power of two of at most 4096"},
-		{"sft --model student" + rest, "", exitUsage, "gad: configuration: trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
+		{"sft --model student trainer.shards=3" + rest, "", exitUsage, "gad: settings: trainer.shards is 3: must be a power of two of at most 4096"},
+		{"sft --model student" + rest, "", exitUsage, "gad: trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
 		{"sft --modle student" + rest, "", exitUsage, "gad: sft: unknown flag --modle: did you mean --model?"},
 		{"sft --ranks 4 --model student" + rest, "", exitUsage, "gad: sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out"},
 		{"sft --model student" + rest, "3", exitUsage, "gad: sft: mpirun has started 3 ranks: there must be 2, 4 or another power of two"},
-		{"sft --model student trainer.shards=2" + rest, "sft --config missing.yaml", exitUsage, "gad: ranks: rank 1 on " + hostName(t) + ": conf: missing.yaml: no such file or directory"},
+		{"sft --model student trainer.shards=2" + rest, "sft --config missing.yaml", exitUsage, "gad: ranks: rank 1 on " + hostName(t) + ": settings: missing.yaml: no such file or directory"},
 	} {
 		args := strings.Fields(c.args)
 		ranks := 2

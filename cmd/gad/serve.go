@@ -115,7 +115,7 @@ func apiKey(c *cli.Context) (key string, err error) {
 		return "", usage("serve: %s: has a character that cannot be in a key: use letters, digits and signs of ASCII", from)
 	}
 	if len(key) < leastKey || len(key) > 1024 {
-		return "", usage("serve: %s: has %d characters: a key must have %d to 1024", from, len(key), leastKey)
+		return "", usage("serve: %s: has %s: a key must have %d to 1024", from, report.Count(len(key), "character"), leastKey)
 	}
 	return key, nil
 }
@@ -136,8 +136,15 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	if most := l.m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most {
 		return usage("serve: --max-tokens %d: the model takes %s with the prompt: lower it", o.Answer, report.Count(most, "token"))
 	}
-	s, err := serve.New(l.m, l.tok, o)
-	if err != nil {
+	var s *serve.Server
+	var address string
+	weights, _ := l.be.Memory()
+	o.Ready = func() {
+		all, _ := l.be.Memory()
+		fmt.Fprintf(p.out, "memory: %.3g GB of weights, up to %.3g GB for keys and values (--cache-tokens %d), which fills as requests come\n", float64(weights)/1e9, float64(all-weights)/1e9, s.CacheTokens())
+		fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, address)
+	}
+	if s, err = serve.New(l.m, l.tok, o); err != nil {
 		return marked{errUsage, err}
 	}
 	listener, err := serve.Listen(c.String("listen"))
@@ -147,9 +154,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		}
 		return usage("serve: --listen %s: %v: choose another port", c.String("listen"), errors.Unwrap(err))
 	}
+	address = listener.Addr().String()
 	ctx, end := p.stoppable(con, fmt.Sprintf("stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace), func() string { return "requests were cut off" })
 	defer end()
-	fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, listener.Addr())
 	if err := s.Serve(ctx, listener); err != nil {
 		if errors.Is(err, model.ErrMemory) {
 			err = fmt.Errorf("%w: lower --slots, --context or --cache-tokens", err)

@@ -60,6 +60,9 @@ func TestServe(t *testing.T) {
 			t.Errorf("%v: exit status %d\n%s", sig, code, p.said.String())
 		}
 		said := p.said.String()
+		if !regexp.MustCompile(`memory: [0-9.]+ GB of weights, up to [0-9.]+ GB for keys and values \(--cache-tokens 32768\), which fills as requests come\nserving `).MatchString(said) {
+			t.Errorf("says nothing of its memory:\n%s", said)
+		}
 		if !strings.Contains(said, "POST /v1/chat/completions 200, tokens: ") || !strings.Contains(said, "stopping: requests under way have 30s to end; a second Ctrl-C stops at once") || strings.Contains(said, "1+2") {
 			t.Errorf("says\n%s", said)
 		}
@@ -152,7 +155,7 @@ func TestChat(t *testing.T) {
 	if want := first + first + other + first; code != exitFailed || out != want {
 		t.Errorf("exit status %d, %q, want %q\n%s", code, out, want, said)
 	}
-	if !strings.Contains(said, "gad: chat: /frobnicate: is not known: use /system TEXT, /reset or /exit\n") || !strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
+	if !strings.Contains(said, "gad: chat: /frobnicate: is not known: /help lists the commands\n") || !strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
 		t.Errorf("says %q", said)
 	}
 	code, twice, _ := talking(t, "Add 1+2+3\nAdd 1+2+3\n", settings...)

@@ -106,7 +106,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 
 // presetFlag chooses among the published methods, and LoRA.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, one of " + strings.Join(trainer.PresetNames(), ", ") + "; or several, with commas between them, such as grgc,lora"}
+	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, one of " + strings.Join(trainer.PresetNames(), ", ") + ". Several with commas between them: grgc,lora"}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is

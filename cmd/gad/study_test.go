@@ -162,9 +162,9 @@ func TestStudyMistakes(t *testing.T) {
 		code     int
 		want     string
 	}{
-		{"steps: 6", "stepz: 6", exitUsage, `gad: conf: ` + file + `:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
-		{"actor.optim.lr=1e-4", "actor.optim.lrr=1e-4", exitUsage, `gad: study: arm "GAD", stage train: conf: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
-		{"critic_warmup: 2}", "critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}", exitUsage, `gad: study: arm "GAD", stage warmup: config: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`},
+		{"steps: 6", "stepz: 6", exitUsage, `gad: settings: ` + file + `:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
+		{"actor.optim.lr=1e-4", "actor.optim.lrr=1e-4", exitUsage, `gad: study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
+		{"critic_warmup: 2}", "critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}", exitUsage, `gad: study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`},
 		{"test.jsonl", "none.jsonl", exitInput, "gad: study: eval: test: " + f.path("none.jsonl") + ": no such file or folder: paths are relative to the study's file: cannot be read"},
 	} {
 		if err := os.WriteFile(file, []byte(strings.Replace(string(raw), c.old, c.new, 1)), 0o644); err != nil {

@@ -223,55 +223,55 @@ func TestValues(t *testing.T) {
 
 func TestFileProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"actor:\n  optm:\n    lr: 1\n", `conf: run.yaml:2:3: setting "actor.optm": unknown: did you mean "actor.optim"?`},
-		{"actor:\n  optim:\n    rl: 1\n", `conf: run.yaml:3:5: setting "actor.optim.rl": unknown: did you mean "actor.optim.lr"?`},
-		{"actor:\n  optim:\n    q: 1\n", `conf: run.yaml:3:5: setting "actor.optim.q": unknown: known in "actor.optim": lr, steps`},
-		{"total_steps: 1\n", `conf: run.yaml:1:1: setting "total_steps": unknown: did you mean "trainer.total_steps"?`},
-		{"lr: 1\n", `conf: run.yaml:1:1: setting "lr": unknown: did you mean "actor.optim.lr" or "critic.optim.lr"?`},
-		{"zzz: 1\n", `conf: run.yaml:1:1: setting "zzz": unknown: known here: name, actor, critic, trainer`},
-		{"actor.optim.lr: 1\n", `conf: run.yaml:1:1: setting "actor.optim.lr": dotted names are for the command line: in a file write one level per line, each indented below the last`},
-		{"name: a\nname: b\n", `conf: run.yaml:2:1: setting "name": given twice, first at 1:1: keep one`},
-		{"actor: {small: 1}\nactor: {small: 2}\n", `conf: run.yaml:2:1: setting "actor": given twice, first at 1:1: keep one`},
-		{"actor: {optim: {lr: fast}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "fast": expected a number, such as 0.2 or 1e-6`},
-		{"actor: {optim: {lr: 010}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "010": a leading zero, which YAML 1.1 reads as octal: write 10`},
-		{"actor: {small: 010}\n", `conf: run.yaml:1:16: setting "actor.small": "010": a leading zero, which YAML 1.1 reads as octal: write 10`},
-		{"actor: {optim: {lr: -00.5}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "-00.5": a leading zero, which YAML 1.1 reads as octal: write -0.5`},
-		{"actor: {small: 0x10}\n", `conf: run.yaml:1:16: setting "actor.small": "0x10": expected an integer in decimal digits`},
-		{"actor: {small: 1_0}\n", `conf: run.yaml:1:16: setting "actor.small": "1_0": expected an integer in decimal digits`},
-		{"actor: {small: 1e1}\n", `conf: run.yaml:1:16: setting "actor.small": "1e1": expected an integer: write 10`},
-		{"actor: {small: 8.0}\n", `conf: run.yaml:1:16: setting "actor.small": "8.0": expected an integer: write 8`},
-		{"actor: {small: 128}\n", `conf: run.yaml:1:16: setting "actor.small": "128": does not fit: expected at most 8 bits`},
-		{"trainer: {seed: -1}\n", `conf: run.yaml:1:17: setting "trainer.seed": "-1": expected an integer of at least 0`},
-		{"trainer: {seed: 18446744073709551616}\n", `conf: run.yaml:1:17: setting "trainer.seed": "18446744073709551616": does not fit: expected at most 64 bits`},
-		{"actor: {optim: {lr: .inf}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": ".inf": expected a finite number`},
-		{"actor: {optim: {lr: .nan}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": ".nan": expected a finite number`},
-		{"actor: {optim: {lr: 1e999}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "1e999": expected a finite number`},
-		{"actor: {optim: {lr: '1'}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "1": expected a number: write it without quotes`},
-		{"actor: {optim: {lr: 2}}\n", `conf: run.yaml:1:21: setting "actor.optim.lr": "2": above the maximum 1`},
-		{"actor: {optim: {steps: -1}}\n", `conf: run.yaml:1:24: setting "actor.optim.steps": "-1": below the minimum 0`},
-		{"actor: {use_kl_loss: yes}\n", `conf: run.yaml:1:22: setting "actor.use_kl_loss": "yes": expected true or false`},
-		{"actor: {loss_mode: gsop}\n", `conf: run.yaml:1:20: setting "actor.loss_mode": "gsop": did you mean "gspo"? (one of: vanilla, gspo, cispo)`},
-		{"actor: {loss_mode: x}\n", `conf: run.yaml:1:20: setting "actor.loss_mode": "x": expected one of: vanilla, gspo, cispo`},
-		{"critic: {kinds: [bt, bcee]}\n", `conf: run.yaml:1:22: setting "critic.kinds": "bcee": did you mean "bce"? (one of: bt, bce)`},
-		{"critic: {levels: [1, -1]}\n", `conf: run.yaml:1:22: setting "critic.levels": "-1": below the minimum 0`},
-		{"critic: {levels: 1}\n", `conf: run.yaml:1:18: setting "critic.levels": "1": expected a list of numbers, such as [0.5, 1]`},
-		{"critic: {levels: [[1]]}\n", `conf: run.yaml:1:19: setting "critic.levels": expected a list of numbers: an element is itself a list or a group`},
-		{"critic: {levels: {a: 1}}\n", `conf: run.yaml:1:18: setting "critic.levels": is one value, not a group: expected a list of numbers`},
-		{"name: {a: 1}\n", `conf: run.yaml:1:7: setting "name": is one value, not a group: expected text`},
-		{"name: [a]\n", `conf: run.yaml:1:7: setting "name": is one value, not a list: expected text`},
-		{"name:\n", `conf: run.yaml:1:6: setting "name": no value: write "" for an empty text, or leave the setting out to keep the default`},
-		{"actor: {small: ~}\n", `conf: run.yaml:1:16: setting "actor.small": no value: give one, or leave the setting out to keep the default`},
-		{"actor: 3\n", `conf: run.yaml:1:8: group "actor": expected settings below it, such as actor.optim.lr`},
-		{"- a\n", `conf: run.yaml:1:1: expected groups and settings, such as trainer: {seed: 1}`},
-		{"? [a]\n: b\n", `conf: run.yaml:1:3: expected a name as key`},
-		{"name: &x a\n", `conf: run.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`},
-		{"actor: {tags: [&x a, *x]}\n", "conf: run.yaml:1:16: setting \"actor.tags\": anchors (&name) are refused: write the value out where it is needed\n" +
-			`conf: run.yaml:1:22: setting "actor.tags": aliases (*name) are refused: write the value out`},
-		{"actor: {<<: {small: 1}}\n", `conf: run.yaml:1:9: merge keys (<<) are refused: write the settings out`},
-		{"name: !!str a\n", `conf: run.yaml:1:7: setting "name": tags (!name) are refused: the setting's type is known`},
-		{"name: a\n---\nname: b\n", `conf: run.yaml:2: not YAML: a second document: only one is allowed`},
-		{"name: [\n", `conf: run.yaml:1: not YAML: did not find expected node content`},
-		{"actor:\n\tsmall: 1\n", `conf: run.yaml:2: not YAML: found character that cannot start any token: indent with spaces, not tabs`},
+		{"actor:\n  optm:\n    lr: 1\n", `settings: run.yaml:2:3: setting "actor.optm": unknown: did you mean "actor.optim"?`},
+		{"actor:\n  optim:\n    rl: 1\n", `settings: run.yaml:3:5: setting "actor.optim.rl": unknown: did you mean "actor.optim.lr"?`},
+		{"actor:\n  optim:\n    q: 1\n", `settings: run.yaml:3:5: setting "actor.optim.q": unknown: known in "actor.optim": lr, steps`},
+		{"total_steps: 1\n", `settings: run.yaml:1:1: setting "total_steps": unknown: did you mean "trainer.total_steps"?`},
+		{"lr: 1\n", `settings: run.yaml:1:1: setting "lr": unknown: did you mean "actor.optim.lr" or "critic.optim.lr"?`},
+		{"zzz: 1\n", `settings: run.yaml:1:1: setting "zzz": unknown: known here: name, actor, critic, trainer`},
+		{"actor.optim.lr: 1\n", `settings: run.yaml:1:1: setting "actor.optim.lr": dotted names are for the command line: in a file write one level per line, each indented below the last`},
+		{"name: a\nname: b\n", `settings: run.yaml:2:1: setting "name": given twice, first at 1:1: keep one`},
+		{"actor: {small: 1}\nactor: {small: 2}\n", `settings: run.yaml:2:1: setting "actor": given twice, first at 1:1: keep one`},
+		{"actor: {optim: {lr: fast}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "fast": expected a number, such as 0.2 or 1e-6`},
+		{"actor: {optim: {lr: 010}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "010": a leading zero, which YAML 1.1 reads as octal: write 10`},
+		{"actor: {small: 010}\n", `settings: run.yaml:1:16: setting "actor.small": "010": a leading zero, which YAML 1.1 reads as octal: write 10`},
+		{"actor: {optim: {lr: -00.5}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "-00.5": a leading zero, which YAML 1.1 reads as octal: write -0.5`},
+		{"actor: {small: 0x10}\n", `settings: run.yaml:1:16: setting "actor.small": "0x10": expected an integer in decimal digits`},
+		{"actor: {small: 1_0}\n", `settings: run.yaml:1:16: setting "actor.small": "1_0": expected an integer in decimal digits`},
+		{"actor: {small: 1e1}\n", `settings: run.yaml:1:16: setting "actor.small": "1e1": expected an integer: write 10`},
+		{"actor: {small: 8.0}\n", `settings: run.yaml:1:16: setting "actor.small": "8.0": expected an integer: write 8`},
+		{"actor: {small: 128}\n", `settings: run.yaml:1:16: setting "actor.small": "128": does not fit: expected at most 8 bits`},
+		{"trainer: {seed: -1}\n", `settings: run.yaml:1:17: setting "trainer.seed": "-1": expected an integer of at least 0`},
+		{"trainer: {seed: 18446744073709551616}\n", `settings: run.yaml:1:17: setting "trainer.seed": "18446744073709551616": does not fit: expected at most 64 bits`},
+		{"actor: {optim: {lr: .inf}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": ".inf": expected a finite number`},
+		{"actor: {optim: {lr: .nan}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": ".nan": expected a finite number`},
+		{"actor: {optim: {lr: 1e999}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "1e999": expected a finite number`},
+		{"actor: {optim: {lr: '1'}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "1": expected a number: write it without quotes`},
+		{"actor: {optim: {lr: 2}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "2": above the maximum 1`},
+		{"actor: {optim: {steps: -1}}\n", `settings: run.yaml:1:24: setting "actor.optim.steps": "-1": below the minimum 0`},
+		{"actor: {use_kl_loss: yes}\n", `settings: run.yaml:1:22: setting "actor.use_kl_loss": "yes": expected true or false`},
+		{"actor: {loss_mode: gsop}\n", `settings: run.yaml:1:20: setting "actor.loss_mode": "gsop": did you mean "gspo"? (one of: vanilla, gspo, cispo)`},
+		{"actor: {loss_mode: x}\n", `settings: run.yaml:1:20: setting "actor.loss_mode": "x": expected one of: vanilla, gspo, cispo`},
+		{"critic: {kinds: [bt, bcee]}\n", `settings: run.yaml:1:22: setting "critic.kinds": "bcee": did you mean "bce"? (one of: bt, bce)`},
+		{"critic: {levels: [1, -1]}\n", `settings: run.yaml:1:22: setting "critic.levels": "-1": below the minimum 0`},
+		{"critic: {levels: 1}\n", `settings: run.yaml:1:18: setting "critic.levels": "1": expected a list of numbers, such as [0.5, 1]`},
+		{"critic: {levels: [[1]]}\n", `settings: run.yaml:1:19: setting "critic.levels": expected a list of numbers: an element is itself a list or a group`},
+		{"critic: {levels: {a: 1}}\n", `settings: run.yaml:1:18: setting "critic.levels": is one value, not a group: expected a list of numbers`},
+		{"name: {a: 1}\n", `settings: run.yaml:1:7: setting "name": is one value, not a group: expected text`},
+		{"name: [a]\n", `settings: run.yaml:1:7: setting "name": is one value, not a list: expected text`},
+		{"name:\n", `settings: run.yaml:1:6: setting "name": no value: write "" for an empty text, or leave the setting out to keep the default`},
+		{"actor: {small: ~}\n", `settings: run.yaml:1:16: setting "actor.small": no value: give one, or leave the setting out to keep the default`},
+		{"actor: 3\n", `settings: run.yaml:1:8: group "actor": expected settings below it, such as actor.optim.lr`},
+		{"- a\n", `settings: run.yaml:1:1: expected groups and settings, such as trainer: {seed: 1}`},
+		{"? [a]\n: b\n", `settings: run.yaml:1:3: expected a name as key`},
+		{"name: &x a\n", `settings: run.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`},
+		{"actor: {tags: [&x a, *x]}\n", "settings: run.yaml:1:16: setting \"actor.tags\": anchors (&name) are refused: write the value out where it is needed\n" +
+			`settings: run.yaml:1:22: setting "actor.tags": aliases (*name) are refused: write the value out`},
+		{"actor: {<<: {small: 1}}\n", `settings: run.yaml:1:9: merge keys (<<) are refused: write the settings out`},
+		{"name: !!str a\n", `settings: run.yaml:1:7: setting "name": tags (!name) are refused: the setting's type is known`},
+		{"name: a\n---\nname: b\n", `settings: run.yaml:2: not YAML: a second document: only one is allowed`},
+		{"name: [\n", `settings: run.yaml:1: not YAML: did not find expected node content`},
+		{"actor:\n\tsmall: 1\n", `settings: run.yaml:2: not YAML: found character that cannot start any token: indent with spaces, not tabs`},
 	} {
 		cfg := defaults()
 		if got := load(t, cfg, c.text, nil, nil); got != c.want {
@@ -285,22 +285,22 @@ func TestFileProblems(t *testing.T) {
 
 func TestOverrideProblems(t *testing.T) {
 	for _, c := range []struct{ o, want string }{
-		{"-x", `conf: override "-x": looks like a flag: a setting is written without dashes, setting=value`},
-		{"--lr=1", `conf: override "--lr=1": looks like a flag: a setting is written without dashes, setting=value`},
-		{"name", `conf: override "name": expected setting=value, such as name=...`},
-		{"=1", `conf: override "=1": expected setting=value, such as name=...`},
-		{"+name=a", `conf: override "+name=a": a leading + or ~ adds and deletes settings in Hydra; here every setting exists: write name=a`},
-		{"actor={small: 1}", `conf: override "actor={small: 1}": group "actor": name one of its settings, such as actor.optim.lr`},
-		{"actor.optin.lr=1", `conf: override "actor.optin.lr=1": setting "actor.optin.lr": unknown: did you mean "actor.optim.lr"?`},
-		{"actor.lr=1", `conf: override "actor.lr=1": setting "actor.lr": unknown: did you mean "actor.optim.lr" or "critic.optim.lr"?`},
-		{"name.x=1", `conf: override "name.x=1": setting "name.x": unknown: "name" is a setting, not a group`},
-		{"actor.small=", `conf: override "actor.small=": setting "actor.small": no value: expected an integer`},
-		{"actor.tags=[a", `conf: override "actor.tags=[a": setting "actor.tags": expected a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
-		{"actor.tags=[&x a]", `conf: override "actor.tags=[&x a]": setting "actor.tags": anchors (&name) are refused: write the value out where it is needed`},
-		{"critic.levels=[1, x]", `conf: override "critic.levels=[1, x]": setting "critic.levels": "x": expected a number, such as 0.2 or 1e-6`},
-		{"trainer.total_steps=0", `conf: override "trainer.total_steps=0": setting "trainer.total_steps": "0": below the minimum 1`},
-		{"name=\xff", `conf: override "name=\xff": setting "name": "\xff": not valid UTF-8`},
-		{"name=" + strings.Repeat("é", 40) + "\xff", `conf: override "name=` + strings.Repeat("é", 27) + `...": setting "name": "` + strings.Repeat("é", 30) + `...": not valid UTF-8`},
+		{"-x", `settings: override "-x": looks like a flag: a setting is written without dashes, setting=value`},
+		{"--lr=1", `settings: override "--lr=1": looks like a flag: a setting is written without dashes, setting=value`},
+		{"name", `settings: override "name": expected setting=value, such as name=...`},
+		{"=1", `settings: override "=1": expected setting=value, such as name=...`},
+		{"+name=a", `settings: override "+name=a": a leading + or ~ adds and deletes settings in Hydra; here every setting exists: write name=a`},
+		{"actor={small: 1}", `settings: override "actor={small: 1}": group "actor": name one of its settings, such as actor.optim.lr`},
+		{"actor.optin.lr=1", `settings: override "actor.optin.lr=1": setting "actor.optin.lr": unknown: did you mean "actor.optim.lr"?`},
+		{"actor.lr=1", `settings: override "actor.lr=1": setting "actor.lr": unknown: did you mean "actor.optim.lr" or "critic.optim.lr"?`},
+		{"name.x=1", `settings: override "name.x=1": setting "name.x": unknown: "name" is a setting, not a group`},
+		{"actor.small=", `settings: override "actor.small=": setting "actor.small": no value: expected an integer`},
+		{"actor.tags=[a", `settings: override "actor.tags=[a": setting "actor.tags": expected a list of texts, such as [a, b]: line 1: did not find expected ',' or ']'`},
+		{"actor.tags=[&x a]", `settings: override "actor.tags=[&x a]": setting "actor.tags": anchors (&name) are refused: write the value out where it is needed`},
+		{"critic.levels=[1, x]", `settings: override "critic.levels=[1, x]": setting "critic.levels": "x": expected a number, such as 0.2 or 1e-6`},
+		{"trainer.total_steps=0", `settings: override "trainer.total_steps=0": setting "trainer.total_steps": "0": below the minimum 1`},
+		{"name=\xff", `settings: override "name=\xff": setting "name": "\xff": not valid UTF-8`},
+		{"name=" + strings.Repeat("é", 40) + "\xff", `settings: override "name=` + strings.Repeat("é", 27) + `...": setting "name": "` + strings.Repeat("é", 30) + `...": not valid UTF-8`},
 	} {
 		if got := load(t, defaults(), "", []string{c.o}, nil); got != c.want {
 			t.Errorf("%q:\ngot  %s\nwant %s", c.o, got, c.want)
@@ -316,11 +316,11 @@ func TestFlags(t *testing.T) {
 		t.Errorf("%s: %+v", got, c)
 	}
 	got = load(t, defaults(), "", nil, []Flag{{"actor.optim.lr", "x", "--lr"}, {"actor.optim.steps", "-1", "steps"}, {"critic.levels", "q", "-l"}, {"critic.levels", "[", "-l"}, {"nope", "1", "--nope"}})
-	want := `conf: flag --lr: setting "actor.optim.lr": "x": expected a number, such as 0.2 or 1e-6
-conf: flag --steps: setting "actor.optim.steps": "-1": below the minimum 0
-conf: flag -l: setting "critic.levels": "q": expected a number, such as 0.2 or 1e-6
-conf: flag -l: setting "critic.levels": expected a list of numbers, such as [0.5, 1]: line 1: did not find expected node content
-conf: flag --nope: setting "nope": unknown: known here: name, actor, critic, trainer`
+	want := `settings: flag --lr: setting "actor.optim.lr": "x": expected a number, such as 0.2 or 1e-6
+settings: flag --steps: setting "actor.optim.steps": "-1": below the minimum 0
+settings: flag -l: setting "critic.levels": "q": expected a number, such as 0.2 or 1e-6
+settings: flag -l: setting "critic.levels": expected a list of numbers, such as [0.5, 1]: line 1: did not find expected node content
+settings: flag --nope: setting "nope": unknown: known here: name, actor, critic, trainer`
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
@@ -328,12 +328,12 @@ conf: flag --nope: setting "nope": unknown: known here: name, actor, critic, tra
 
 func TestAllAtOnce(t *testing.T) {
 	got := load(t, defaults(), "nam: a\nactor:\n  small: x\n  optim: {lr: 9}\n", []string{"-v", "name=ok", "zzzz=1"}, []Flag{{"trainer.seed", "no", "--seed"}})
-	want := `conf: run.yaml:1:1: setting "nam": unknown: did you mean "name"?
-conf: run.yaml:3:10: setting "actor.small": "x": expected an integer in decimal digits
-conf: run.yaml:4:15: setting "actor.optim.lr": "9": above the maximum 1
-conf: override "-v": looks like a flag: a setting is written without dashes, setting=value
-conf: override "zzzz=1": setting "zzzz": unknown: known here: name, actor, critic, trainer
-conf: flag --seed: setting "trainer.seed": "no": expected an integer in decimal digits`
+	want := `settings: run.yaml:1:1: setting "nam": unknown: did you mean "name"?
+settings: run.yaml:3:10: setting "actor.small": "x": expected an integer in decimal digits
+settings: run.yaml:4:15: setting "actor.optim.lr": "9": above the maximum 1
+settings: override "-v": looks like a flag: a setting is written without dashes, setting=value
+settings: override "zzzz=1": setting "zzzz": unknown: known here: name, actor, critic, trainer
+settings: flag --seed: setting "trainer.seed": "no": expected an integer in decimal digits`
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
@@ -347,16 +347,16 @@ func TestFileItself(t *testing.T) {
 	}
 	gone := filepath.Join(dir, "gone.yaml")
 	for path, want := range map[string]string{
-		big:  "conf: " + big + ": larger than 262144 bytes: is this a configuration?",
-		gone: "conf: " + gone + ": no such file or directory",
-		dir:  "conf: " + dir + ": not a regular file",
+		big:  "settings: " + big + ": larger than 262144 bytes: is this a configuration?",
+		gone: "settings: " + gone + ": no such file or directory",
+		dir:  "settings: " + dir + ": not a regular file",
 	} {
 		if err := Load(defaults(), path, nil, nil); err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
 	if _, err := os.Stat("/dev/zero"); err == nil {
-		if err := Load(defaults(), "/dev/zero", nil, nil); err == nil || err.Error() != "conf: /dev/zero: not a regular file" {
+		if err := Load(defaults(), "/dev/zero", nil, nil); err == nil || err.Error() != "settings: /dev/zero: not a regular file" {
 			t.Errorf("/dev/zero: %v", err)
 		}
 	}
@@ -416,7 +416,7 @@ func TestHostileFormats(t *testing.T) {
 		Small:  []byte("name: a\nactor: {optim: {lr: 1e-5}, tags: [a, 'b']}\ncritic:\n  levels: [.5]\n  kinds:\n  - bt\n"),
 		Seeds:  [][]byte{whole, []byte("# none\nactor:\n  small: 7\n  use_kl_loss: true\n  loss_mode: \"gspo\"\ntrainer:\n  seed: 18446744073709551615\n")},
 		Words:  []string{"&a ", "*a", "<<: ", "!!int ", "---\n", "- ", "? ", ": ", "{", "[", "|\n", ">\n", "\t", "'", "\"", "#", "%", "@", "null", "~", "010", "1e999", "\x00", "\ufeff", "actor.optim.lr: 1\n"},
-		Prefix: "conf: ",
+		Prefix: "settings: ",
 		Read: func(text []byte) error {
 			if err := os.WriteFile(path, text, 0o666); err != nil {
 				t.Fatal(err)
@@ -465,11 +465,11 @@ func TestCheck(t *testing.T) {
 		C []float64 `yaml:"c" doc:"c" max:"1"`
 	}
 	err := Check(bad{C: []float64{1, 2, math.Inf(-1)}})
-	want := `conf: conf.bad: setting "a": no doc tag
-conf: conf.bad: setting "a": default 0: below the minimum 1
-conf: conf.bad: setting "b": default "": expected one of: x, y
-conf: conf.bad: setting "c": default 2: above the maximum 1
-conf: conf.bad: setting "c": default -Inf: expected a finite number`
+	want := `settings: conf.bad: setting "a": no doc tag
+settings: conf.bad: setting "a": default 0: below the minimum 1
+settings: conf.bad: setting "b": default "": expected one of: x, y
+settings: conf.bad: setting "c": default 2: above the maximum 1
+settings: conf.bad: setting "c": default -Inf: expected a finite number`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -61,7 +61,7 @@ type Problems []Problem
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, x := range p {
-		lines[i] = "conf: " + x.Where + ": " + x.Msg
+		lines[i] = "settings: " + x.Where + ": " + x.Msg
 	}
 	return strings.Join(lines, "\n")
 }

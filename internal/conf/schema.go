@@ -36,6 +36,7 @@ type schema struct {
 	leaves []*leaf
 	byKey  map[string]*leaf
 	groups map[string][]string // dotted group ("" = the root) -> names of its members in declaration order
+	about  map[string]string   // dotted group -> its doc tag, where it has one
 }
 
 var keyName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
@@ -55,7 +56,7 @@ func structOf(v any) reflect.Value {
 // schemaOf reads the tags of t. A struct that cannot be a configuration (an unsupported type, a missing or repeated
 // yaml name, a min that is no number) is a programmer's error and panics.
 func schemaOf(t reflect.Type) *schema {
-	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{}}
+	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{}, about: map[string]string{}}
 	s.walk(t, "", nil)
 	return s
 }
@@ -88,6 +89,9 @@ func (s *schema) walk(t reflect.Type, group string, index []int) {
 		s.groups[group] = append(s.groups[group], name)
 		key := join(group, name)
 		if f.Type.Kind() == reflect.Struct {
+			if doc := f.Tag.Get("doc"); doc != "" {
+				s.about[key] = doc
+			}
 			s.walk(f.Type, key, at)
 			continue
 		}

@@ -41,12 +41,12 @@ func TestTree(t *testing.T) {
 	Value[int](n.Get("name"))
 	arms.Get("b").Get("rate").Group()
 	n.Get("name").Bad("is %d letters", 3)
-	want := `conf: run.yaml:4:3: setting "arms": expected a list, such as [a, b]
-conf: run.yaml:2:12: setting "sizes[1]": "2e0": expected an integer: write 2
-conf: run.yaml:2:8: setting "sizes": is one value, not a list or a group: expected text
-conf: run.yaml:1:7: setting "name": "010": a leading zero, which YAML 1.1 reads as octal: write 10
-conf: run.yaml:4:13: setting "arms.b.rate": expected a group, such as {name: value}
-conf: run.yaml:1:7: setting "name": is 3 letters`
+	want := `settings: run.yaml:4:3: setting "arms": expected a list, such as [a, b]
+settings: run.yaml:2:12: setting "sizes[1]": "2e0": expected an integer: write 2
+settings: run.yaml:2:8: setting "sizes": is one value, not a list or a group: expected text
+settings: run.yaml:1:7: setting "name": "010": a leading zero, which YAML 1.1 reads as octal: write 10
+settings: run.yaml:4:13: setting "arms.b.rate": expected a group, such as {name: value}
+settings: run.yaml:1:7: setting "name": is 3 letters`
 	var problems Problems
 	if err := n.Err(); !errors.As(err, &problems) || strings.ReplaceAll(err.Error(), path, "run.yaml") != want {
 		t.Errorf("got  %v\nwant %s", err, want)
@@ -55,18 +55,18 @@ conf: run.yaml:1:7: setting "name": is 3 letters`
 
 func TestTreeProblems(t *testing.T) {
 	for text, want := range map[string]string{
-		"arms: {x: 1}\narm: 1\n":   `conf: run.yaml:2:1: setting "arm": unknown: did you mean "arms"?`,
-		"zzz: 1\n":                 `conf: run.yaml:1:1: setting "zzz": unknown: known here: arms, name`,
-		"name: a\nname: b\n":       `conf: run.yaml:2:1: setting "name": given twice, first at 1:7: keep one`,
-		"name: *a\n":               `conf: run.yaml: not YAML: unknown anchor 'a' referenced`,
-		"name: &a x\n":             `conf: run.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`,
-		"<<: {name: a}\n":          `conf: run.yaml:1:1: merge keys (<<) are refused: write the settings out`,
-		"? [a]\n: b\n":             `conf: run.yaml:1:3: expected a name as key`,
-		"- a\n":                    `conf: run.yaml:1:1: expected a group, such as {arms: ...}`,
-		"name: ~\n":                `conf: run.yaml:1:7: setting "name": no value: give one, or leave the setting out`,
-		"":                         `conf: run.yaml: empty: expected groups and settings`,
-		"name: [\n":                `conf: run.yaml:1: not YAML: did not find expected node content`,
-		"arms: {a: 1, b: !!str 2}": `conf: run.yaml:1:17: setting "arms.b": tags (!name) are refused: the setting's type is known`,
+		"arms: {x: 1}\narm: 1\n":   `settings: run.yaml:2:1: setting "arm": unknown: did you mean "arms"?`,
+		"zzz: 1\n":                 `settings: run.yaml:1:1: setting "zzz": unknown: known here: arms, name`,
+		"name: a\nname: b\n":       `settings: run.yaml:2:1: setting "name": given twice, first at 1:7: keep one`,
+		"name: *a\n":               `settings: run.yaml: not YAML: unknown anchor 'a' referenced`,
+		"name: &a x\n":             `settings: run.yaml:1:7: setting "name": anchors (&name) are refused: write the value out where it is needed`,
+		"<<: {name: a}\n":          `settings: run.yaml:1:1: merge keys (<<) are refused: write the settings out`,
+		"? [a]\n: b\n":             `settings: run.yaml:1:3: expected a name as key`,
+		"- a\n":                    `settings: run.yaml:1:1: expected a group, such as {arms: ...}`,
+		"name: ~\n":                `settings: run.yaml:1:7: setting "name": no value: give one, or leave the setting out`,
+		"":                         `settings: run.yaml: empty: expected groups and settings`,
+		"name: [\n":                `settings: run.yaml:1: not YAML: did not find expected node content`,
+		"arms: {a: 1, b: !!str 2}": `settings: run.yaml:1:17: setting "arms.b": tags (!name) are refused: the setting's type is known`,
 	} {
 		path := write(t, text)
 		n, err := ReadTree(path)

@@ -115,6 +115,7 @@ func format(v reflect.Value) string {
 // outside any group, then one for each top-level group.
 func Markdown(v any) string {
 	var b strings.Builder
+	about := schemaOf(structOf(v).Type()).about
 	section, first := "", true
 	for _, s := range Describe(v) {
 		group := ""
@@ -127,6 +128,9 @@ func Markdown(v any) string {
 			}
 			if group != "" {
 				fmt.Fprintf(&b, "## %s\n\n", group)
+				if about[group] != "" {
+					fmt.Fprintf(&b, "%s: %s.\n\n", group, about[group])
+				}
 			}
 			b.WriteString("| setting | type | default | meaning |\n|---|---|---|---|\n")
 			section, first = group, false
@@ -140,9 +144,13 @@ func Markdown(v any) string {
 func (s Setting) About() string { return strings.ReplaceAll(s.Doc+s.limits(), "`", "") }
 
 // Help describes the settings of v whose keys begin with prefix for a terminal: a line
-// with key and default, and indented below it what it means.
+// with key and default, and indented below it what it means. What a group is about comes first.
 func Help(v any, prefix string) string {
 	var b strings.Builder
+	group := strings.TrimSuffix(prefix, ".")
+	if about := schemaOf(structOf(v).Type()).about[group]; about != "" {
+		fmt.Fprintf(&b, "%s: %s\n", group, about)
+	}
 	for _, s := range Describe(v) {
 		if strings.HasPrefix(s.Key, prefix) {
 			fmt.Fprintf(&b, "%s=%s\n%s", s.Key, s.Default, wrap(s.About(), "    ", 100))

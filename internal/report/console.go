@@ -425,7 +425,7 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 	show("dpo_loss", "dpo/loss")
 	show("acc", "dpo/acc")
 	if n, ok := values["critic/pairs"]; ok && n == 0 {
-		parts = append(parts, paint(red, "no pairs"))
+		parts = append(parts, paint(red, "no pairs (answers cut)"))
 	}
 	show("d_acc_fresh", "critic/d_acc_fresh")
 	show("d_acc", "critic/d_acc")
@@ -454,6 +454,42 @@ func stepLine(step, total int, values map[string]float64, left time.Duration, pa
 		parts = append(parts, "eta "+span(left))
 	}
 	return strings.Join(parts, "  ")
+}
+
+// legend explains what stepLine writes: the label, the metric that shows it, and the words.
+var legend = []struct{ label, name, says string }{
+	{"sft_loss", "actor/sft_loss", "the student's loss on the teacher's answers, nats a token"},
+	{"dpo_loss", "dpo/loss", "loss on pairs of answers, 0.693 = no preference"},
+	{"acc", "dpo/acc", "share of pairs in which the teacher's answer is preferred"},
+	{"d_acc_fresh", "critic/d_acc_fresh", "the discriminator's accuracy on new pairs, 0.5 = guessing"},
+	{"d_acc", "critic/d_acc", "the discriminator's accuracy on the pairs it learns from"},
+	{"of distinct", "critic/tie_frac", "d_acc_fresh without pairs of equal texts"},
+	{"d_loss", "critic/d_loss", "the discriminator's loss, 0.693 = guessing"},
+	{"clip", "actor/pg_clipfrac", "share of tokens whose update the clip stops"},
+	{"kl", "actor/kl_loss", "how far the student is from where it began, nats a token"},
+	{"ppo_kl", "actor/ppo_kl", "how far the step moved the student, nats a token"},
+	{"len", "rollout/len_mean", "tokens of a student's answer"},
+	{"cut", "rollout/truncated_frac", "share of the student's answers that reach the limit without an end"},
+	{"check", "val/check", "the checker's mean score of unseen rows"},
+	{"held_out", "val/held_out_d", "share of unseen rows where another discriminator prefers the student's answer, 0.5 = alike"},
+	{"rouge_l", "val/rouge_l", "likeness to the teacher's answers of unseen rows, 1 = equal"},
+	{"nll", "val/teacher_nll", "how unlikely the student finds the teacher's answers of unseen rows, nats a token"},
+}
+
+// legendLine explains the labels of a step's line that are not in said yet, and adds them; "" if
+// there is none.
+func legendLine(values map[string]float64, said map[string]bool) string {
+	var list []string
+	for _, l := range legend {
+		x, ok := values[l.name]
+		_, instead := values["actor/kl_loss"]
+		if !ok || said[l.label] || (l.label == "cut" || l.label == "of distinct") && x == 0 || l.label == "ppo_kl" && instead {
+			continue
+		}
+		said[l.label] = true
+		list = append(list, l.label+": "+l.says)
+	}
+	return strings.Join(list, "; ")
 }
 
 func percent(x float64) string {

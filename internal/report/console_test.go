@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,7 +31,7 @@ func TestStepLine(t *testing.T) {
 	}{
 		{12, 200, full, 250 * time.Second, "step 12/200  d_acc 0.71  d_loss 0.521  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s  eta 4m10s"},
 		{13, 200, map[string]float64{"critic/d_acc": 0.9, "critic/d_acc_fresh": 0.62, "critic/d_acc_distinct": 0.7, "critic/tie_frac": 0.1, "critic/pairs": 4}, 0, "step 13/200  d_acc_fresh 0.62  d_acc 0.90  of distinct 0.70"},
-		{14, 200, map[string]float64{"critic/pairs": 0, "rollout/len_mean": 9}, 0, "step 14/200  no pairs  len 9"},
+		{14, 200, map[string]float64{"critic/pairs": 0, "rollout/len_mean": 9}, 0, "step 14/200  no pairs (answers cut)  len 9"},
 		{1, 200, map[string]float64{"critic/d_acc": 0.5, "critic/d_loss": 0.693147, "rollout/len_mean": 20, "rollout/truncated_frac": 0}, 0, "step 1/200  d_acc 0.50  d_loss 0.693  len 20"},
 		{7, 0, map[string]float64{"actor/sft_loss": 2.3456, "perf/tokens_per_s": 88}, 0, "step 7  sft_loss 2.35  88 tok/s"},
 		{8, 9, map[string]float64{"val/check": 0.75, "val/held_out_d": 0.5, "val/rouge_l": 0.3123, "val/teacher_nll": 1.5, "actor/skipped_updates": 2}, time.Hour, "step 8/9  check 0.750  held_out 0.50  rouge_l 0.312  nll 1.5  skipped 2  eta 1h00m"},
@@ -40,6 +41,58 @@ func TestStepLine(t *testing.T) {
 	} {
 		if got := stepLine(c.step, c.total, c.values, c.left, plain); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+// Each label of a step's line is explained once, below the first line that has it.
+func TestLegend(t *testing.T) {
+	var b bytes.Buffer
+	r, err := Open(vfs.OS, "", Options{TotalSteps: 3, Console: NewConsole(&b, false), Now: steady(time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step, values := range []map[string]float64{
+		{"critic/d_acc_fresh": 0.6, "critic/tie_frac": 0, "actor/pg_clipfrac": 0.1, "actor/kl_loss": 0.1, "actor/ppo_kl": 0.1, "rollout/len_mean": 9, "rollout/truncated_frac": 0},
+		{"critic/d_acc_fresh": 0.6, "actor/pg_clipfrac": 0.1, "val/teacher_nll": 2, "rollout/truncated_frac": 0.5, "rollout/len_mean": 9},
+		{"critic/d_acc_fresh": 0.6, "val/teacher_nll": 2},
+	} {
+		if err := r.Step(step+1, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Close()
+	var lines []string
+	for line := range strings.Lines(b.String()) {
+		lines = append(lines, strings.TrimSpace(line[len("15:04:05"):]))
+	}
+	want := []string{
+		"step 1/3  d_acc_fresh 0.60  clip 0.10  kl 0.1  len 9",
+		"d_acc_fresh: the discriminator's accuracy on new pairs, 0.5 = guessing; clip: share of tokens whose update the clip stops; kl: how far the student is from where it began, nats a token; len: tokens of a student's answer",
+		"step 2/3  d_acc_fresh 0.60  clip 0.10  len 9 (cut 50%)  nll 2",
+		"cut: share of the student's answers that reach the limit without an end; nll: how unlikely the student finds the teacher's answers of unseen rows, nats a token",
+		"step 3/3  d_acc_fresh 0.60  nll 2",
+	}
+	for i := range lines {
+		lines[i], _, _ = strings.Cut(lines[i], "  eta")
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("%q\nwant %q", lines, want)
+	}
+	// Every label that a line can have is explained.
+	all := map[string]float64{}
+	for _, l := range legend {
+		if _, ok := byName[l.name]; !ok {
+			t.Errorf("%s: no such metric", l.name)
+		}
+		all[l.name] = 1
+	}
+	all["critic/d_acc_distinct"] = 1
+	delete(all, "actor/kl_loss") // ppo_kl is shown where it is not
+	line := stepLine(1, 2, all, 0, plain)
+	for _, l := range legend {
+		if !strings.Contains(line, l.label+" ") && l.label != "kl" {
+			t.Errorf("%s is explained and not in %q", l.label, line)
 		}
 	}
 }
@@ -105,6 +158,7 @@ func TestPipe(t *testing.T) {
 TIME warning: data: 12 rows\nskipped  file=d.arrow  error="too \x1b[31mlong"
 TIME error: bad  empty=""
 TIME step 1/3  d_acc 0.25
+TIME d_acc: the discriminator's accuracy on the pairs it learns from
 TIME step 2/3  d_acc 0.50  eta 2s
 TIME step 3/3  d_acc 0.75
 `

@@ -352,8 +352,11 @@ type Session struct {
 // Log is what log.jsonl says of a run. Read follows the file as it grows.
 type Log struct {
 	Sessions []Session
-	Total    int // steps of the whole run, as the last step's line says; 0 = it does not
+	Total    int       // steps of the whole run, as the last step's line says; 0 = it does not
+	Warnings []Warning // of all sessions
+	From     int       // step of the other run's checkpoint that the run began with; 0 = it does not say
 
+	step int // of the last entry that is one
 	word LastWord
 	tail tail
 }
@@ -371,6 +374,18 @@ func (l *Log) Read(fsys vfs.FS, dir string) error {
 // Word is what the log says of the last session.
 func (l *Log) Word() LastWord { return l.word }
 
+// Warning is a warning in the log.
+type Warning struct {
+	Step int    `json:"step"` // after which it came; 0 = before the first
+	Text string `json:"text"`
+}
+
+// fromOf is the entry that says what a run begins with.
+var fromOf = regexp.MustCompile(`: [a-z]+ from .*global_step_([0-9]{1,12})(?:, | )`)
+
+// maxWarnings bounds the warnings of a log that are kept.
+const maxWarnings = 1000
+
 var stepOf = regexp.MustCompile(`^step ([0-9]{1,12})/([0-9]{1,12})(?: |$)`)
 
 // add takes one entry; a line that is none is passed over.
@@ -381,9 +396,14 @@ func (l *Log) add(line string) {
 	}
 	l.word.add(e)
 	if e.begins() {
-		l.Sessions = append(l.Sessions, Session{e.Time, e.Step, e.Command})
+		l.Sessions, l.step = append(l.Sessions, Session{e.Time, e.Step, e.Command}), e.Step
 	} else if m := stepOf.FindStringSubmatch(e.Msg); m != nil {
+		l.step, _ = strconv.Atoi(m[1])
 		l.Total, _ = strconv.Atoi(m[2])
+	} else if m := fromOf.FindStringSubmatch(e.Msg); m != nil && len(l.Sessions) == 1 && l.step == 0 {
+		l.From, _ = strconv.Atoi(m[1])
+	} else if e.Level == "warn" && len(l.Warnings) < maxWarnings {
+		l.Warnings = append(l.Warnings, Warning{l.step, e.Msg})
 	}
 }
 

@@ -261,6 +261,12 @@ func TestLogFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	same("resumed", 12, 2)
+	r.Log().Info("run: train from other run/global_step_7, 12 steps") // of a first session only
+	r.Log().Warn("late")
+	same("warned again", 12, 2)
+	if want := []Warning{{3, `odd,"step":4}`}, {3, "late"}}; !slices.Equal(l.Warnings, want) || l.From != 0 {
+		t.Errorf("warnings %+v, want %+v; from step %d", l.Warnings, want, l.From)
+	}
 	if s := l.Sessions[1]; s.Step != 2 || s.Command != "gad resume" || s.At.IsZero() {
 		t.Errorf("second session %+v", s)
 	}

@@ -20,6 +20,7 @@ type LastWord struct {
 // entry is what is read of one line of log.jsonl.
 type entry struct {
 	Time    time.Time
+	Level   string
 	Msg     string
 	Command string
 	Step    int

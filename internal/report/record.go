@@ -65,7 +65,9 @@ type Recorder struct {
 	events  *events
 	last    int // last recorded step
 	eta     eta
-	closed  bool
+	// explained are the labels of the console's lines that have been explained.
+	explained map[string]bool
+	closed    bool
 
 	logFile *logFile
 	failure failure
@@ -93,7 +95,7 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	r := &Recorder{fs: fsys, dir: dir, opt: opt, last: opt.ResumeStep, logFile: &logFile{}}
+	r := &Recorder{fs: fsys, dir: dir, opt: opt, last: opt.ResumeStep, explained: map[string]bool{}, logFile: &logFile{}}
 	r.logFile.fail = func(err error) { r.failure.note(fmt.Errorf("report: %s: %w", filepath.Join(dir, logName), err)) }
 	if dir != "" {
 		if err := r.openFiles(); err != nil {
@@ -242,6 +244,9 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	r.eta.add(step, now)
 	left := r.eta.left(r.opt.TotalSteps)
 	r.con.print(zap.InfoLevel, now, stepLine(step, r.opt.TotalSteps, values, left, r.con.paint))
+	if text := legendLine(values, r.explained); text != "" {
+		r.con.print(zap.InfoLevel, now, r.con.paint(dim, text))
+	}
 	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain), fields(step, values)...)
 	return r.Err()
 }

@@ -647,7 +647,7 @@ func TestConsoleOnly(t *testing.T) {
 	must(t, r.Samples(1, []Sample{{}}))
 	must(t, r.Sync())
 	must(t, r.Close())
-	if got, want := b.String(), "03:04:05  hello\n03:04:05  step 1  d_acc 1.00\n"; got != want {
+	if got, want := b.String(), "03:04:05  hello\n03:04:05  step 1  d_acc 1.00\n03:04:05  d_acc: the discriminator's accuracy on the pairs it learns from\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

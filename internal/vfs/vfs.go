@@ -132,14 +132,14 @@ func WriteFile(fsys FS, path string, data []byte) error {
 	if err := writeSynced(fsys, tmp, data); err != nil {
 		// Best effort: the error above is the one to report.
 		_ = fsys.Remove(tmp)
-		return fmt.Errorf("vfs: %s: write: %w", path, err)
+		return fmt.Errorf("%s: write: %w", path, err)
 	}
 	if err := fsys.Rename(tmp, path); err != nil {
 		_ = fsys.Remove(tmp)
-		return fmt.Errorf("vfs: %s: rename into place: %w", path, err)
+		return fmt.Errorf("%s: rename into place: %w", path, err)
 	}
 	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("vfs: %s: sync of the folder: %w", path, err)
+		return fmt.Errorf("%s: sync of the folder: %w", path, err)
 	}
 	return nil
 }
@@ -164,12 +164,12 @@ func MakeDirs(fsys FS, path string) error {
 	info, err := fsys.Stat(path)
 	if err == nil {
 		if !info.IsDir() {
-			return fmt.Errorf("vfs: %s: not a folder: choose another path: %w", path, fs.ErrExist)
+			return fmt.Errorf("%s: not a folder: choose another path: %w", path, fs.ErrExist)
 		}
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("vfs: %s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	parent := filepath.Dir(path)
 	if parent != path {
@@ -178,10 +178,10 @@ func MakeDirs(fsys FS, path string) error {
 		}
 	}
 	if err := fsys.Mkdir(path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("vfs: %s: create folder: %w", path, err)
+		return fmt.Errorf("%s: create folder: %w", path, err)
 	}
 	if err := fsys.SyncDir(parent); err != nil {
-		return fmt.Errorf("vfs: %s: sync of the folder: %w", parent, err)
+		return fmt.Errorf("%s: sync of the folder: %w", parent, err)
 	}
 	return nil
 }

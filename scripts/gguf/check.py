@@ -41,6 +41,8 @@ def check(path, folder):
     config = json.load(open(f"{folder}/config.json"))
     arch = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
     heads, groups, layers = config["num_attention_heads"], config["num_key_value_heads"], config["num_hidden_layers"]
+    # transformers 5 writes the rotation's base into rope_parameters
+    base = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     for key, expected in {
         "general.architecture": arch, "general.name": os.path.basename(path)[:-5],
@@ -49,7 +51,7 @@ def check(path, folder):
         f"{arch}.attention.head_count": heads, f"{arch}.attention.head_count_kv": groups,
         f"{arch}.attention.key_length": width, f"{arch}.attention.value_length": width,
         f"{arch}.rope.dimension_count": width, f"{arch}.vocab_size": config["vocab_size"],
-        f"{arch}.rope.freq_base": float(np.float32(config["rope_theta"])),
+        f"{arch}.rope.freq_base": float(np.float32(base)),
         f"{arch}.attention.layer_norm_rms_epsilon": float(np.float32(config["rms_norm_eps"])),
     }.items():
         want(key, get(key), expected)
@@ -76,11 +78,12 @@ def check(path, folder):
     want("all ends", sorted(get("tokenizer.ggml.eos_token_ids")), sorted(ends if isinstance(ends, list) else [ends]))
     want("pad", get("tokenizer.ggml.padding_token_id"), of[conf["pad_token"]])
     post = tok["post_processor"]
-    first = post["single"][0]["SpecialToken"]["id"] if post["type"] == "TemplateProcessing" else None
+    first = post["single"][0].get("SpecialToken", {}).get("id") if post["type"] == "TemplateProcessing" else None
     want("add_bos", get("tokenizer.ggml.add_bos_token"), first is not None)
     if first:
         want("bos", get("tokenizer.ggml.bos_token_id"), of[first])
-    want("template", get("tokenizer.chat_template"), conf["chat_template"])
+    beside = f"{folder}/chat_template.jinja"
+    want("template", get("tokenizer.chat_template"), open(beside).read() if os.path.exists(beside) else conf["chat_template"])
 
     weights = {}
     for f in glob.glob(f"{folder}/*.safetensors"):
@@ -110,7 +113,7 @@ def check(path, folder):
         t = left.pop("rope_freqs.weight", None)
         expected = []
         for e in range(0, width, 2):
-            wave = 2 * math.pi * config["rope_theta"] ** (e / width)
+            wave = 2 * math.pi * base ** (e / width)
             old, low, high, factor = rope["original_max_position_embeddings"], rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
             smooth = min(1, max(0, (old / wave - low) / (high - low)))
             expected.append(1 / ((1 - smooth) / factor + smooth))

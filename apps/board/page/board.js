@@ -13,9 +13,14 @@ const build = (e, attributes, children) => {
     if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
     else e.setAttribute(k, v === true ? "" : v);
   }
-  for (const c of children.flat()) if (c !== null && c !== undefined) e.append(c);
+  for (const c of children.flat()) if (c !== null && c !== undefined) e.append(typeof c === "string" ? visible(c) : c);
   return e;
 };
+
+// visible writes the control characters that turn text round (U+202E and its like) as their
+// codes: what a model wrote is to be read in the order in which it is.
+const visible = text => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, c => "⟨U+" + c.codePointAt(0).toString(16).toUpperCase() + "⟩");
+
 const h = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
 const s = (tag, attributes, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
@@ -89,9 +94,38 @@ const source = whole ? {
 const state = {
   board: null, series: null, scores: [], samples: null,
   hidden: new Set(), from: 0, to: 0, smooth: 0.6, outliers: false, log: false, cursor: null,
+  axis: "", zoom: null, seeds: null, open: null, // axis: "" is the one that fits the runs; zoom: a part of another axis than steps
   run: 0, step: 0, page: 0, following: true, shown: 0, // the version of the board that all sections show
 };
 const charts = new Map(); // by id
+
+// ---- axes: how far a run is
+
+const time = x => x < 90 ? figure(x) + " s" : x < 5400 ? (x / 60).toFixed(1) + " min" : (x / 3600).toFixed(2) + " h";
+const work = x => x < 1e3 ? figure(x) + " TFLOP" : x < 1e6 ? figure(x / 1e3) + " PFLOP" : figure(x / 1e6) + " EFLOP";
+
+// between is the value at a step, of values at some steps.
+const between = (steps, values, step) => {
+  let a = 0, b = steps.length - 1;
+  if (b < 0) return 0;
+  if (step <= steps[0]) return values[0];
+  if (step >= steps[b]) return values[b];
+  while (b - a > 1) { const m = (a + b) >> 1; if (steps[m] > step) b = m; else a = m; }
+  return values[a] + (values[b] - values[a]) * (step - steps[a]) / (steps[b] - steps[a]);
+};
+
+// An axis has of: where a step of a run lies; say: such a place in words; units: what ticks
+// are written in, by the largest that fits.
+const axes = {
+  step: { of: (a, step) => step, say: x => "step " + figure(x), units: [[1, ""]], whole: true },
+  stages: { of: (a, step) => a.before.steps + step, say: x => "step " + figure(x) + " of all stages", units: [[1, ""]], whole: true },
+  time: { of: (a, step) => a.before.seconds + between(a.step, a.seconds, step), say: time, units: [[1, "s"], [60, "min"], [3600, "h"]] },
+  work: { of: (a, step) => a.before.tflop + between(a.step, a.tflop, step), say: work, units: [[1, "TFLOP"], [1e3, "PFLOP"], [1e6, "EFLOP"]] },
+};
+const axisName = () => state.axis || (state.board && state.board.runs.some(r => r.after && r.after.run >= 0) ? "stages" : "step");
+const axis = () => axes[axisName()];
+const place = (run, step) => axis().of(state.series.axes[run], step);
+const unit = (lo, hi) => axis().units.filter(u => hi - lo >= 2 * u[0]).pop() || axis().units[0];
 
 // ---- how a run looks: a colour and a dash, so that colour is never needed alone
 
@@ -132,13 +166,18 @@ class Chart {
       class: "plot", tabindex: "0", role: "slider", "aria-label": title + (unit ? ", in " + unit : "") + ": move through the steps",
       "aria-describedby": id + "-doc", "aria-orientation": "horizontal", "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0", "aria-valuetext": "no values yet",
       onkeydown: e => this.press(e), onpointermove: e => this.hover(e), onpointerleave: () => this.leave(),
-      onpointerdown: e => this.grab(e), onpointerup: e => this.drop(e), ondblclick: () => range(0, 0), onblur: () => moveTo(null),
+      onpointerdown: e => this.grab(e), onpointerup: e => this.drop(e), ondblclick: () => zoomTo(0, 0), onblur: () => moveTo(null),
     }, this.svg);
     this.read = h("p", { class: "read" });
     this.table = h("details", { ontoggle: () => this.fill() }, h("summary", { "aria-label": "Table of " + title }, "Table"));
     this.root = h("figure", { class: "chart", id, role: "group", "aria-labelledby": id + "-h" },
-      h("div", { class: "head" }, h("h3", { id: id + "-h" }, title), unit ? h("span", { class: "unit" }, unit) : null),
-      h("p", { class: "doc", id: id + "-doc" }, doc), this.plot, this.read, this.table);
+      h("div", { class: "head" }, h("h3", { id: id + "-h" }, title), unit ? h("span", { class: "unit" }, unit) : null,
+        h("button", { class: "i", type: "button", "aria-expanded": "false", "aria-controls": id + "-doc", "aria-label": "What is " + title + "?", onclick: e => {
+          const p = $(id + "-doc");
+          p.hidden = !p.hidden;
+          e.currentTarget.setAttribute("aria-expanded", String(!p.hidden));
+        } }, "i")),
+      h("p", { class: "doc", id: id + "-doc", hidden: true }, doc), this.plot, this.read, this.table);
   }
 
   set(lines) {
@@ -173,8 +212,8 @@ class Chart {
     const pad = (hi - lo) * 0.05;
     lo -= pad; hi += pad;
     let x0 = this.xs[0] ?? state.series.from, x1 = this.xs[this.xs.length - 1] ?? state.series.to;
-    if (state.from) x0 = state.from;
-    if (state.to) x1 = state.to;
+    if (axisName() === "step") { if (state.from) x0 = state.from; if (state.to) x1 = state.to; }
+    else if (state.zoom) [x0, x1] = state.zoom;
     if (x1 <= x0) { x0 -= 1; x1 = x0 + 2; }
     const X = x => left + (x - x0) / (x1 - x0) * (w - left - right);
     const Y = y => Math.max(-20, Math.min(H + 20, above + (hi - to(y)) / (hi - lo) * (H - above - below)));
@@ -199,8 +238,8 @@ class Chart {
       g.push(s("line", { class: "grid", x1: left, x2: w - right, y1: at.toFixed(1), y2: at.toFixed(1) }),
         s("text", { x: left - 5, y: (at + 3.5).toFixed(1), "text-anchor": "end" }, log ? figure(10 ** y) : tickText(yt, y)));
     }
-    const xt = ticks(x0, x1, Math.max(2, Math.floor(w / 80)), true);
-    for (const x of xt) g.push(s("text", { x: X(x).toFixed(1), y: H - 4, "text-anchor": "middle" }, tickText(xt, x)));
+    const [size, name] = unit(x0, x1), xt = ticks(x0 / size, x1 / size, Math.max(2, Math.floor(w / 80)), axis().whole);
+    for (const x of xt) g.push(s("text", { x: X(x * size).toFixed(1), y: H - 4, "text-anchor": "middle" }, tickText(xt, x) + (name && x === xt[xt.length - 1] ? " " + name : "")));
     g.push(s("line", { class: "axis", x1: left, x2: w - right, y1: H - below, y2: H - below }));
     const clip = this.id + "-clip";
     const inside = s("g", { "clip-path": "url(#" + clip + ")" });
@@ -214,7 +253,15 @@ class Chart {
       if (l.lo) put("band", area(l.x, l.lo, l.hi), true);
       if (l.inner) put("inner", area(l.x, l.inner[0], l.inner[1]), true);
       if (l.mean !== l.y && !l.lo) put("raw", path(l.x, l.y));
+      if (l.lead && l.x.length) {
+        put("lead", path([l.lead.x, l.x[0]], [l.lead.y, l.mean[0]]));
+      }
       put("line", path(l.x, l.mean));
+      for (const m of (l.marks || []).slice(-50)) if (m.x >= x0 && m.x <= x1) {
+        const at = X(m.x), sign = s("path", { class: "mark", d: "M" + at.toFixed(1) + " " + (H - below - 7) + "l4 7h-8z" });
+        sign.append(s("title", {}, m.say));
+        inside.append(s("line", { class: "marked", x1: at.toFixed(1), x2: at.toFixed(1), y1: above, y2: H - below }), sign);
+      }
       for (const b of l.bad || []) if (b >= x0 && b <= x1) inside.append(s("line", { class: "bad", x1: X(b), x2: X(b), y1: H - below - 8, y2: H - below }));
     }
     this.cross = s("g");
@@ -240,16 +287,18 @@ class Chart {
       parts.push([l, i]);
     }
     const many = this.shown.length > 1;
-    const early = (l, i) => at === null && l.x[i] !== x ? " at step " + l.x[i] : "";
+    const early = (l, i) => at === null && l.x[i] !== x ? " at " + axis().say(l.x[i]) : "";
     const say = parts.map(([l, i]) => (many ? l.label + " " : "") + figure(l.y[i]) + early(l, i) + (l.lo ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : ""));
     this.plot.setAttribute("aria-valuemin", this.xs[0]);
     this.plot.setAttribute("aria-valuemax", last);
     this.plot.setAttribute("aria-valuenow", x);
-    this.plot.setAttribute("aria-valuetext", "step " + x + ": " + (say.join("; ") || "no value"));
-    this.read.replaceChildren(h("span", {}, at === null ? "last, step " + x : "step " + x), ...parts.slice(0, 8).map(([l, i]) =>
+    const warned = at === null ? [] : [...new Set(this.shown.flatMap(l => (l.marks || []).filter(m => this.nearest(m.x) === x).map(m => (many ? l.label + ": " : "") + m.say)))];
+    this.plot.setAttribute("aria-valuetext", axis().say(x) + ": " + ([...say, ...warned].join("; ") || "no value"));
+    this.read.replaceChildren(h("span", {}, at === null ? "last, " + axis().say(x) : axis().say(x)), ...parts.slice(0, 8).map(([l, i]) =>
       h("span", { class: "value" }, key(l), many ? l.label + " " : null, h("b", {}, figure(l.y[i])), early(l, i),
         l.lo && at !== null ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : null)),
-      parts.length > 8 ? h("span", { class: "value" }, "and " + (parts.length - 8) + " more in the table") : "");
+      parts.length > 8 ? h("span", { class: "value" }, "and " + (parts.length - 8) + " more in the table") : "",
+      ...warned.slice(0, 3).map(w => h("span", { class: "warned" }, "▲ " + w)));
     if (at === null) return;
     const px = this.X(x).toFixed(1);
     this.cross.append(s("line", { class: "cross", x1: px, x2: px, y1: 0, y2: H - below }));
@@ -293,7 +342,7 @@ class Chart {
     if (this.from === undefined) return;
     const a = Math.min(this.from, this.at(e)), b = Math.max(this.from, this.at(e));
     this.from = undefined;
-    if (this.X(b) - this.X(a) > 8 && Math.round(b) > Math.round(a)) range(Math.max(1, Math.round(a)), Math.round(b));
+    if (this.X(b) - this.X(a) > 8) zoomTo(a, b);
   }
 
   // fill writes the table behind the chart, when it is opened.
@@ -303,8 +352,8 @@ class Chart {
     const columns = this.lines.map(l => new Map(l.x.map((x, i) => [x, i])));
     const cell = (l, i) => i === undefined ? "" : figure(l.y[i]) + (l.lo ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : "");
     const table = h("table", {},
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "step"), this.lines.map(l => h("th", { scope: "col", class: "n" }, l.label)))),
-      h("tbody", {}, rows.slice(0, few).map(x => h("tr", {}, h("th", { scope: "row" }, String(x)), this.lines.map((l, k) => h("td", { class: "n" }, cell(l, columns[k].get(x))))))));
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, axis().units[0][1] || "step"), this.lines.map(l => h("th", { scope: "col", class: "n" }, l.label)))),
+      h("tbody", {}, rows.slice(0, few).map(x => h("tr", {}, h("th", { scope: "row" }, axis().whole ? figure(x) : axis().say(x)), this.lines.map((l, k) => h("td", { class: "n" }, cell(l, columns[k].get(x))))))));
     this.table.replaceChildren(this.table.firstChild,
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Values of " + this.title }, table),
       rows.length > few ? h("p", { class: "count" }, "the last " + few + " of " + rows.length + " points") : "");
@@ -329,6 +378,29 @@ const watcher = new IntersectionObserver(list => {
   }
   settled();
 }, { rootMargin: "300px" });
+
+// complete draws, when nothing else is to be done, what was never in sight, so that a picture of
+// the whole page is whole.
+let idle = 0;
+const whenIdle = f => window.requestIdleCallback ? requestIdleCallback(f) : setTimeout(() => f({ timeRemaining: () => 10 }), 50);
+const complete = left => {
+  idle = 0;
+  for (const c of charts.values()) {
+    if (c.shown || !c.xs) continue;
+    if (left.timeRemaining() < 5) { idle = whenIdle(complete); return; }
+    c.draw();
+  }
+};
+const completeSoon = () => { if (!idle) idle = whenIdle(complete); };
+
+// Who prints gets all groups, and all charts as they are now.
+let folded = [];
+addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details.group:not([open])")];
+  for (const d of folded) d.open = true;
+  for (const c of charts.values()) { c.draw(); c.point(); }
+});
+addEventListener("afterprint", () => { for (const d of folded) d.open = false; folded = []; });
 
 const chart = (parent, id, title, unit, doc) => {
   let c = charts.get(id);
@@ -369,7 +441,7 @@ const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? ""
 const showHealth = () => {
   $("health-cards").replaceChildren(...state.board.runs.map(r => h("article", { class: "card" },
     h("header", {}, h("h3", {}, key(look(r.id)), r.name), h("span", { class: "verdict " + r.verdict }, verdictText(r)),
-      h("span", { class: "state" }, [r.stage || "stage not known yet", r.steps ? "step " + r.step + (r.total ? " of " + r.total : "") : "no steps yet", r.state + (r.at && r.state !== "running" ? " " + when(r.at) : "")].join(" · "))),
+      h("span", { class: "state" }, [r.stage || "stage not known yet", r.after ? "continues " + (r.after.run >= 0 ? state.board.runs[r.after.run].name : r.after.path + ", which is not on this board") + (r.after.step ? " from step " + r.after.step : "") : null, r.steps ? "step " + r.step + (r.total ? " of " + r.total : "") : "no steps yet", r.state + (r.at && r.state !== "running" ? " " + when(r.at) : "")].filter(x => x).join(" · "))),
     r.headline.length ? h("dl", { class: "figures" }, r.headline.map(name => {
       const m = metricOf(name), every = r.recent[name];
       return h("div", { title: name + ": " + m.doc }, h("dt", {}, shortNames[name] || name), h("dd", {}, figure(every), m.unit && m.unit !== "share" ? h("small", {}, " " + m.unit) : null));
@@ -389,27 +461,80 @@ const showRuns = () => {
 };
 
 // A metric may be named as what every object has.
-const linesOf = name => shownRuns().filter(r => Object.hasOwn(state.series.runs[r.id] || {}, name)).map(r => {
-  const c = state.series.runs[r.id][name];
-  return { label: r.name, ...look(r.id), x: c.step, y: c.mean, lo: c.min, hi: c.max, n: c.n, bad: c.not_finite };
-});
-const within = l => {
-  if (!state.from && !state.to) return l;
-  const keep = l.x.map((x, i) => i).filter(i => (!state.from || l.x[i] >= state.from) && (!state.to || l.x[i] <= state.to));
-  const pick = list => list && keep.map(i => list[i]);
-  return { ...l, x: pick(l.x), y: pick(l.y), lo: pick(l.lo), hi: pick(l.hi), n: pick(l.n), inner: l.inner && l.inner.map(pick) };
+const curveOf = (run, name) => Object.hasOwn(state.series.runs[run] || {}, name) ? state.series.runs[run][name] : null;
+
+// linesOf is a metric of the shown runs, over the axis. A val/ metric begins with what was
+// measured before the first step, and behind the last value of the run that it continues.
+const linesOf = name => {
+  const lines = shownRuns().filter(r => curveOf(r.id, name)).map(r => {
+    const c = curveOf(r.id, name), l = { label: r.name, run: r.id, ...look(r.id), step: [...c.step], y: [...c.mean], lo: c.min && [...c.min], hi: c.max && [...c.max], n: c.n && [...c.n], bad: (c.not_finite || []).map(x => place(r.id, x)),
+      steady: /^(val|start)\//.test(name) }; // few values, far apart: a mean over them would say what never was
+    const start = name.startsWith("val/") && curveOf(r.id, "start/" + name.slice(4));
+    if (start && start.step.length && !state.from) {
+      l.step.unshift(0); l.y.unshift(start.mean[0]);
+      if (l.lo) { l.lo.unshift(start.mean[0]); l.hi.unshift(start.mean[0]); l.n.unshift(1); }
+    }
+    l.x = l.step.map(x => place(r.id, x));
+    const from = name.startsWith("val/") && r.after && r.after.run >= 0 && axisName() !== "step" && !state.hidden.has(r.after.run) && curveOf(r.after.run, name);
+    if (from && from.step.length && from.step[0] <= r.after.step && !(state.seeds && r.repeats)) {
+      let i = from.step.length - 1;
+      while (i > 0 && from.step[i] > r.after.step) i--;
+      l.lead = { x: place(r.after.run, from.step[i]), y: from.mean[i] };
+    }
+    l.marks = r.warnings.filter(w => w.step > 0).map(w => ({ step: w.step, x: place(r.id, w.step), say: "step " + w.step + ": " + w.text }));
+    return l;
+  });
+  return banded(lines);
 };
 
-// inOrder puts what a run does before how far it is, how long a step takes and what is unknown.
-const later = ["train", "timing_s", "perf", "other"];
-const inOrder = metrics => [...metrics].sort((a, b) => later.indexOf(a.group) - later.indexOf(b.group));
+// banded makes one line of repetitions that differ in their seed: their mean, and a band from
+// the least to the largest, where there are at least two.
+const banded = lines => {
+  if (!state.seeds) return lines;
+  const out = [], groups = new Map();
+  for (const l of lines) {
+    const name = state.board.runs[l.run].repeats;
+    if (!name) { out.push(l); continue; }
+    if (!groups.has(name)) { groups.set(name, []); out.push(groups.get(name)); }
+    groups.get(name).push(l);
+  }
+  return out.map(g => {
+    if (!Array.isArray(g)) return g;
+    if (g.length === 1) return g[0];
+    const at = new Map(); // by the stretch of steps that a point stands for
+    for (const l of g) l.step.forEach((x, i) => {
+      const k = x === 0 ? -1 : Math.floor((x - state.series.from) / state.series.width);
+      if (!at.has(k)) at.set(k, []);
+      at.get(k).push([l.x[i], l.y[i], x]);
+    });
+    const keys = [...at.keys()].filter(k => at.get(k).length > 1).sort((a, b) => a - b), mean = (k, j) => at.get(k).reduce((sum, p) => sum + p[j], 0) / at.get(k).length;
+    return { ...look(g[0].run), run: g[0].run, steady: g[0].steady, label: state.board.runs[g[0].run].repeats + " (" + g.length + " seeds)", step: keys.map(k => Math.max(...at.get(k).map(p => p[2]))), x: keys.map(k => mean(k, 0)), y: keys.map(k => mean(k, 1)),
+      lo: keys.map(k => Math.min(...at.get(k).map(p => p[1]))), hi: keys.map(k => Math.max(...at.get(k).map(p => p[1]))) };
+  });
+};
+
+const within = l => {
+  const steps = axisName() === "step", [a, b] = steps ? [state.from || -Infinity, state.to || Infinity] : state.zoom || [-Infinity, Infinity];
+  if (a === -Infinity && b === Infinity) return l;
+  const keep = l.x.map((x, i) => i).filter(i => l.x[i] >= a && l.x[i] <= b);
+  const pick = list => list && keep.map(i => list[i]);
+  return { ...l, x: pick(l.x), y: pick(l.y), lo: pick(l.lo), hi: pick(l.hi), n: pick(l.n), inner: l.inner && l.inner.map(pick), lead: null };
+};
+
+// inOrder puts validation first, and what a run does before how far it is, how long a step
+// takes and what is unknown.
+const later = ["val", "", "start", "train", "timing_s", "perf", "other"], rank = m => Math.max(later.indexOf(m.group), m.group === "val" ? 0 : 1);
+const inOrder = metrics => [...metrics].sort((a, b) => rank(a) - rank(b));
 
 const showCurves = () => {
   const find = $("find").value.trim().toLowerCase(), open = new Map();
+  showAxis();
   for (const m of inOrder(state.board.metrics)) {
     let box = $("group-" + m.group);
     if (!box) {
-      box = h("details", { class: "group", id: "group-" + m.group, open: true }, h("summary", {}, m.group + " ", h("span", {}, m.title)), h("div", { class: "charts" }));
+      const is = state.open ? state.open.has(m.group) : !open.size;
+      box = h("details", { class: "group", id: "group-" + m.group, open: is }, h("summary", {}, m.group + " ", h("span", {}, m.title)), h("div", { class: "charts" }));
+      box.addEventListener("toggle", () => { completeSoon(); if (!folded.length) keep(); });
       $("curve-groups").append(box);
     }
     const c = chart(box.lastChild, idOf("m", m.name), m.name, m.unit, m.doc);
@@ -418,7 +543,12 @@ const showCurves = () => {
     open.set(m.group, (open.get(m.group) || 0) + on);
     c.set(lines);
   }
-  for (const [g, n] of open) $("group-" + g).hidden = n === 0;
+  for (const [g, n] of open) {
+    const box = $("group-" + g);
+    box.hidden = n === 0;
+    if (find && n && !box.open) box.open = true;
+  }
+  completeSoon();
   for (const [id, name] of groupMetrics()) charts.get(id)?.set(linesOf(name).map(within));
 };
 
@@ -429,10 +559,10 @@ const groupMetrics = () => inGroups.filter(n => metricOf(n)).map(n => [idOf("g",
 const showScores = () => {
   const box = $("score-charts"), panel = $("group-charts");
   const column = (q, p) => q[p].map(x => finite(x) ? x : NaN);
-  const fan = (step, q, label, colour, dash) => {
+  const fan = (run, step, q, label, colour, dash) => {
     const keep = step.map((_, i) => i).filter(i => finite(q.p50[i]));
     const pick = p => keep.map(i => column(q, p)[i]);
-    return within({ label, colour, dash, x: keep.map(i => step[i]), y: pick("p50"), lo: pick("p10"), hi: pick("p90"), inner: [pick("p25"), pick("p75")], steady: true });
+    return within({ label, colour, dash, x: keep.map(i => place(run, step[i])), y: pick("p50"), lo: pick("p10"), hi: pick("p90"), inner: [pick("p25"), pick("p75")], steady: true });
   };
   let any = false;
   for (const r of state.board.runs) {
@@ -442,7 +572,7 @@ const showScores = () => {
     const c = chart(box, "s-" + r.id, r.name, r.stage === "dpo" ? "reward" : "score", (r.stage === "dpo" ? "rewards of the sample and of the teacher's answer" : "scores of student and teacher") +
       ": median, middle half, 80 %; " + (sc.answers[sc.answers.length - 1] || 0) + " answers a step" + (sc.thinned ? ", not all steps" : "") + (sc.problem ? "; " + sc.problem : ""));
     c.root.hidden = state.hidden.has(r.id);
-    c.set([fan(sc.step, sc.student, "student", "var(--student)", ""), fan(sc.step, sc.teacher, "teacher", "var(--teacher)", "7 3")]);
+    c.set([fan(r.id, sc.step, sc.student, "student", "var(--student)", ""), fan(r.id, sc.step, sc.teacher, "teacher", "var(--teacher)", "7 3")]);
   }
   empty(box, !any, "No run has samples with scores: gad sft has no discriminator, and trainer.save_samples=0 keeps none.");
   for (const [id, name] of groupMetrics()) {
@@ -450,9 +580,10 @@ const showScores = () => {
     chart(panel, id, m.name, m.unit, m.doc).set(linesOf(name).map(within));
   }
   const spreads = shownRuns().filter(r => state.scores[r.id] && state.scores[r.id].spread.p50.some(finite))
-    .map(r => ({ ...fan(state.scores[r.id].step, state.scores[r.id].spread, r.name, look(r.id).colour, look(r.id).dash), inner: null }));
+    .map(r => ({ ...fan(r.id, state.scores[r.id].step, state.scores[r.id].spread, r.name, look(r.id).colour, look(r.id).dash), inner: null }));
   if (spreads.length || charts.has("g-spread"))
     chart(panel, "g-spread", "Spread within a prompt", "", "standard deviation of the scores of one prompt's answers, over the prompts in samples/: the line is the median prompt, the band holds 80 % of them").set(spreads);
+  completeSoon();
   empty(panel, !spreads.length && !groupMetrics().length, "No run samples several answers to a prompt.");
 };
 
@@ -514,7 +645,7 @@ const diffCell = (teacher, student) => {
     if (room <= 0) { box.append("…"); break; }
     const part = text.slice(0, room);
     room -= part.length;
-    box.append(kind === "same" ? part : h(kind, {}, part));
+    box.append(kind === "same" ? visible(part) : h(kind, {}, part));
   }
   cell.append(box);
   return cell;
@@ -540,7 +671,7 @@ const showSamples = () => {
   state.page = Math.max(0, Math.min(state.page, pages - 1));
   const some = rows.slice(state.page * perPage, (state.page + 1) * perPage);
   const left = state.samples.left_out ? ", and " + state.samples.left_out + " more in the file" : "", hurt = state.samples.damaged ? ", " + state.samples.damaged + " damaged lines" : "";
-  $("sample-count").textContent = state.samples.absent ? "No samples." : rows.length + " of " + state.samples.rows.length + " answers of step " + state.step + left + hurt;
+  $("sample-count").textContent = state.samples.absent ? "No samples." : rows.length + " of " + state.samples.rows.length + " answers of step " + state.step + (state.board.runs.length > 1 ? " of " + state.board.runs[state.run].name : "") + left + hurt;
   $("page-is").textContent = "page " + (state.page + 1) + " of " + pages;
   $("page-before").disabled = state.page === 0;
   $("page-after").disabled = state.page >= pages - 1;
@@ -590,12 +721,13 @@ const showDoctor = () => {
       r.holder ? "Running: " + r.holder + ". " : "State: " + r.state + (r.at ? ", " + when(r.at) : "") + ". ", r.said ? "Last said: " + r.said : "",
       r.sessions.length > 1 ? ". Resumed after step " + r.sessions.slice(1).map(x => x.after_step).slice(-10).join(", ") : ""),
     r.findings.map(f => h("div", { class: "sign" }, h("p", {}, h("b", {}, f.name), ": " + f.seen), h("p", {}, h("span", {}, "Rule: "), f.rule), h("p", {}, h("span", {}, "Look first at: "), f.advice))),
+    r.warnings.length ? h("details", {}, h("summary", {}, r.warnings.length === 1 ? "1 warning in the log" : r.warnings.length + " warnings in the log"), h("ul", {}, r.warnings.map(w => h("li", { class: "text" }, (w.step ? "step " + w.step + ": " : "") + w.text)))) : null,
     r.problems.map(p => h("div", { class: "sign wait" }, h("p", {}, h("b", {}, "Could not be read"), ": " + p))))));
 };
 
 const showSettings = () => {
   const runs = state.board.runs, show = $("set-show").value, find = $("set-find").value.trim().toLowerCase();
-  const differs = k => runs.some(r => r.settings[k] !== runs[0].settings[k]);
+  const differs = k => new Set(runs.filter(r => k in r.settings).map(r => r.settings[k])).size > 1;
   const rows = state.board.settings.filter(x => (show === "all" || (show === "differ" ? differs(x.key) : runs.some(r => r.changed.includes(x.key)))) &&
     (!find || x.key.includes(find) || x.doc.toLowerCase().includes(find) || runs.some(r => (r.settings[x.key] || "").toLowerCase().includes(find))));
   if (!rows.length) { $("set-table").replaceChildren(h("p", { class: "empty" }, runs.length === 1 && show === "differ" ? "There is one run: nothing to compare." : "No setting fits.")); return; }
@@ -605,8 +737,68 @@ const showSettings = () => {
     h("tbody", { role: "rowgroup" }, rows.map(x => {
       const d = show !== "differ" && differs(x.key);
       return h("tr", { role: "row" }, h("td", { role: "cell", "data-label": "setting" }, h("code", {}, x.key), h("div", { class: "what" }, x.doc)),
-        runs.map(r => h("td", { role: "cell", "data-label": r.name, class: d ? "differs" : null }, x.key in r.settings ? r.settings[x.key] || "(empty)" : "not known")));
+        runs.map(r => h("td", { role: "cell", "data-label": r.name, class: d ? "differs" : null }, x.key in r.settings ? r.settings[x.key] || "(empty)" : Object.keys(r.settings).length ? "not read" : "not known")));
     })))));
+};
+
+// ---- the view in the address, so that it can be kept and sent
+
+const views = { smooth: 0.6, text: "", show: "all", order: "file" };
+const keep = () => {
+  if (!state.board) return;
+  const q = new URLSearchParams(), put = (k, v) => { if (v) q.append(k, v); };
+  put("axis", state.axis);
+  if (state.smooth !== views.smooth) put("smooth", state.smooth);
+  for (const r of state.board.runs) if (state.hidden.has(r.id)) put("hide", r.name);
+  put("from", state.from); put("to", state.to);
+  if (state.zoom) put("zoom", state.zoom.map(x => Number(x.toPrecision(6))).join("-"));
+  put("outliers", state.outliers && 1); put("log", state.log && 1); put("find", $("find").value);
+  if (state.seeds !== manySeeds()) put("seeds", state.seeds ? "band" : "lines");
+  const groups = [...document.querySelectorAll("details.group")], open = groups.filter(d => d.open).map(d => d.id.slice(6));
+  if (groups.length && open.join() !== groups[0].id.slice(6)) put("open", open.join() || "none");
+  if (!state.following) { put("run", (state.board.runs[state.run] || {}).name); put("step", state.step); }
+  for (const k of ["text", "show", "order"]) if ($("sample-" + k).value !== views[k]) put(k, $("sample-" + k).value);
+  try { history.replaceState(null, "", location.pathname + (q.size ? "?" + q : "") + location.hash); } catch { /* a page that may have no other address */ }
+};
+const given = new URLSearchParams(location.search);
+const restore = () => {
+  const number = k => Math.max(0, Math.floor(Number(given.get(k)) || 0));
+  if (Object.hasOwn(axes, given.get("axis") || "")) state.axis = given.get("axis");
+  if (given.has("smooth")) state.smooth = Math.max(0, Math.min(0.99, Number(given.get("smooth")) || 0));
+  state.from = number("from"); state.to = number("to");
+  const zoom = (given.get("zoom") || "").split("-").map(Number);
+  if (zoom.length === 2 && zoom.every(finite) && zoom[0] < zoom[1]) state.zoom = zoom;
+  state.outliers = given.has("outliers"); state.log = given.has("log");
+  if (given.has("open")) state.open = new Set(given.get("open").split(","));
+  $("from").value = state.from || ""; $("to").value = state.to || ""; $("find").value = given.get("find") || "";
+  $("outliers").checked = state.outliers; $("log").checked = state.log;
+  for (const k of ["text", "show", "order"]) if (given.has(k)) $("sample-" + k).value = given.get(k);
+  for (const k of ["show", "order"]) if ($("sample-" + k).selectedIndex < 0) $("sample-" + k).value = views[k];
+};
+// restoreRuns is what of the address needs the runs' names.
+const restoreRuns = runs => {
+  const hide = new Set(given.getAll("hide"));
+  for (const r of runs) if (hide.has(r.name)) state.hidden.add(r.id);
+  if (given.has("seeds")) state.seeds = given.get("seeds") === "band";
+  const run = runs.findIndex(r => r.name === given.get("run")), step = Math.floor(Number(given.get("step")) || 0);
+  if (run >= 0 && step > 0) { state.run = run; state.step = step; state.following = false; }
+};
+
+const manySeeds = () => {
+  const n = new Map();
+  for (const r of state.board.runs) if (r.repeats) n.set(r.repeats, (n.get(r.repeats) || 0) + 1);
+  return [...n.values()].some(x => x > 2);
+};
+
+const showAxis = () => {
+  const runs = state.board.runs, name = axisName();
+  $("axis").value = name;
+  for (const id of ["from", "to"]) $(id).disabled = name !== "step";
+  $("seeds-label").hidden = !runs.some(r => r.repeats);
+  $("seeds").checked = state.seeds;
+  const lost = name === "step" ? [] : runs.filter(r => r.after && r.after.run < 0 && !state.hidden.has(r.id)).map(r => r.name + " continues " + r.after.path);
+  $("axis-note").textContent = lost.length ? "Not on this board, so that its way is not counted: " + lost.slice(0, 3).join("; ") + "." : "";
+  $("axis-note").hidden = !lost.length;
 };
 
 // ---- the whole
@@ -614,7 +806,9 @@ const showSettings = () => {
 const fail = e => { $("error").hidden = !e; if (e) $("error").textContent = "The board cannot be read: " + e.message; };
 
 const showAll = async board => {
+  const first = !state.board;
   state.board = board;
+  if (first) { state.seeds = manySeeds(); restoreRuns(board.runs); }
   document.title = (board.runs.length === 1 ? board.runs[0].name : board.runs.length + " runs") + " - gad " + (whole ? "report" : "board");
   showHealth();
   showRuns();
@@ -626,7 +820,7 @@ const showAll = async board => {
   const select = $("sample-run"), names = board.runs.map(r => r.name).join("\n");
   if (select.dataset.names !== names) {
     select.dataset.names = names;
-    if (!state.step) state.run = Math.max(0, board.runs.findIndex(r => sampleSteps(r).length));
+    if (!state.step && state.following) state.run = Math.max(0, board.runs.findIndex(r => sampleSteps(r).length));
     select.replaceChildren(...board.runs.map(r => h("option", { value: r.id }, r.name)));
     select.value = String(state.run);
     $("set-show").value = board.runs.length > 1 ? "differ" : "changed";
@@ -653,8 +847,19 @@ const poll = async () => {
   if (!whole) timer = setTimeout(poll, document.hidden ? 20000 : 2000);
 };
 
+// zoomTo shows a part of the axis; 0, 0 is all of it.
+const zoomTo = (a, b) => {
+  if (axisName() === "step") {
+    if (!b || Math.round(b) > Math.round(a)) range(b ? Math.max(1, Math.round(a)) : 0, Math.round(b));
+    return;
+  }
+  state.zoom = b ? [a, b] : null;
+  showCurves(); showScores(); keep();
+};
+
 const range = async (from, to) => {
   state.from = from; state.to = to;
+  keep();
   $("from").value = from || ""; $("to").value = to || "";
   const mine = ++asked;
   try {
@@ -675,12 +880,13 @@ const theme = v => {
 };
 
 const wire = () => {
+  restore();
   $("theme").value = memory.get("theme") || "auto";
   theme($("theme").value);
   $("theme").addEventListener("change", e => { memory.set("theme", e.target.value); theme(e.target.value); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme($("theme").value));
   const kept = Number(memory.get("smooth") ?? 0.6);
-  state.smooth = kept >= 0 && kept <= 0.99 ? kept : 0.6;
+  if (!given.has("smooth")) state.smooth = kept >= 0 && kept <= 0.99 ? kept : 0.6;
   $("smooth").value = state.smooth;
   $("smooth-is").textContent = state.smooth.toFixed(2);
   $("smooth").addEventListener("input", e => { state.smooth = Number(e.target.value); $("smooth-is").textContent = state.smooth.toFixed(2); memory.set("smooth", state.smooth); redraw(); });
@@ -689,7 +895,14 @@ const wire = () => {
   $("find").addEventListener("input", () => state.series && showCurves());
   $("from").addEventListener("change", typed);
   $("to").addEventListener("change", typed);
-  $("whole").addEventListener("click", () => range(0, 0));
+  $("whole").addEventListener("click", () => zoomTo(0, 0));
+  $("axis").addEventListener("change", e => {
+    state.axis = e.target.value; state.zoom = null; state.cursor = null;
+    if (state.from || state.to) range(0, 0); else { showCurves(); showScores(); }
+    keep();
+  });
+  $("seeds").addEventListener("change", e => { state.seeds = e.target.checked; showCurves(); showScores(); keep(); });
+  for (const e of ["change", "click"]) $("main").addEventListener(e, () => setTimeout(keep)); // after what the event does
   $("sample-run").addEventListener("change", e => { state.run = Number(e.target.value); state.following = true; loadSamples(); });
   const step = x => { const steps = sampleSteps(state.board.runs[state.run]); state.step = x; state.following = x === steps[steps.length - 1]; loadSamples(); };
   const by = n => { const steps = sampleSteps(state.board.runs[state.run]), i = steps.indexOf(state.step) + n; if (i >= 0 && i < steps.length) step(steps[i]); };
