@@ -14,9 +14,9 @@ load      seconds and peak memory until the first token, of gad and of transform
           process of its own; of llama.cpp too, where LLAMA_SIMPLE names its llama-simple
 
 Words behind FILE.gguf choose parts: weights, config, logp, greedy, load. Exit status 0 if no
-weight differs, gad's log-probabilities are within 1e-4 of float64's, or nearer to
-them than those of transformers in float32, and answers part at ties
-only. Needs torch, transformers, gguf, numpy, safetensors.
+weight differs, one log-probability of a thousand at most is further than 1e-4 from that of
+transformers and none further than 5e-4, and answers part at ties only. Needs torch,
+transformers, gguf, numpy, safetensors.
 """
 import glob
 import json
@@ -118,17 +118,17 @@ def logp(model, tok, tmp):
     def show(name, a, b):
         d = np.abs(np.concatenate(a) - np.concatenate(b))
         print(f"logp      {name}: {len(d)} tokens, largest difference {d.max():.1e}, mean {d.mean():.1e}, above 1e-4: {(d > 1e-4).sum()}")
-        return d.max()
+        return d
 
-    show(f"gad, transformers, {len(texts)} texts", ours, theirs)
+    d = show(f"gad, transformers, {len(texts)} texts", ours, theirs)
+    if d.max() > 5e-4 or (d > 1e-4).mean() > 1e-3:
+        failed.append("logp")
     worst = sorted(range(len(texts)), key=lambda i: -np.abs(ours[i] - theirs[i]).max())[:20]
     torch.nn.Module.double(model)  # transformers' own refuses what comes from a GGUF file
     exact = [of(texts[i]) for i in worst]
     torch.nn.Module.float(model)
-    mine = show("gad, float64, the 20 texts that differ most", [ours[i] for i in worst], exact)
-    other = show("transformers, float64, the same", [theirs[i] for i in worst], exact)
-    if mine > max(1e-4, other):
-        failed.append("logp")
+    show("gad, float64, the 20 texts that differ most", [ours[i] for i in worst], exact)
+    show("transformers, float64, the same", [theirs[i] for i in worst], exact)
 
 
 TOPICS = ["the moon", "bread", "a violin", "photosynthesis", "the number seven", "rain", "Rome", "a bicycle", "glass", "chess", "salt", "the heart", "a lighthouse",
