@@ -64,9 +64,11 @@ PRODUCTS = [(i, o) for i, o in ((384, 384), (384, 2816), (2816, 384), (384, 8192
 MODES = ["eager-f32", "compile-f32", "lean-f32", "lean-compile-f32", "frozen-f32", "hf-f32",
          "eager-bf16", "compile-bf16", "lean-bf16", "lean-compile-bf16", "frozen-bf16", "hf-bf16", "eager-autocast", "compile-autocast"]
 
-for flag in sys.argv[1:]:
-    if sys.argv[sys.argv.index(flag) - 1] == "--model":
-        with open(os.path.join(flag, "config.json")) as f:
+for flag, value in zip(sys.argv[1:], sys.argv[2:]):
+    if flag == "--prompts":
+        PROMPTS = int(value)
+    if flag == "--model":
+        with open(os.path.join(value, "config.json")) as f:
             c = json.load(f)
         SHAPE = dict(D=c["hidden_size"], L=c["num_hidden_layers"], H=c["num_attention_heads"], K=c["num_key_value_heads"],
                      E=c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"], M=c["intermediate_size"], V=c["vocab_size"])
@@ -642,6 +644,7 @@ def main():
     a.add_argument("--precisions", nargs="+", default=["f32", "bf16"], choices=["f32", "bf16"])
     a.add_argument("--micro", type=int, help=f"tokens of a pack in gad's GAD steps; without it gad's own default, and {LONG_MICRO} in gad-long")
     a.add_argument("--model", help="a model folder, whose shape is taken")
+    a.add_argument("--prompts", type=int, default=PROMPTS, help="prompts of a GAD step, two or a multiple of it")
     a.add_argument("--lora-rank", type=int, default=0, help="adapters of this rank on one frozen base, instead of all weights")
     a.add_argument("--tiny", action="store_true", help="a tiny shape, to test this script")
     a.add_argument("--json", help="file for all times")
@@ -655,7 +658,8 @@ def main():
         with open(os.path.join(folder, "config.json"), "w") as f:
             json.dump(config(SHAPE), f)
         sizes += ["--shape", folder]
-    shape = ["--model", o.model] * bool(o.model) + ["--lora-rank", str(o.lora_rank)] + ["--tiny"] * o.tiny
+    shape = ["--model", o.model] * bool(o.model) + ["--lora-rank", str(o.lora_rank), "--prompts", str(o.prompts)] + ["--tiny"] * o.tiny
+    sizes += ["--prompts", str(o.prompts)]
     if o.model:
         sizes += ["--shape", o.model]
     if o.lora_rank:
