@@ -271,8 +271,8 @@ func IsAdapter(dir string) bool {
 	return has
 }
 
-// baseDir is the folder or GGUF file of the base that the adapters in dir name: an absolute path, or
-// one from dir, or from the working directory.
+// baseDir is the folder or GGUF file of the base that the adapters in dir name: an absolute path,
+// or one from dir, or from the working directory.
 func baseDir(dir string, a AdapterConfig) (string, error) {
 	if a.Base == "" {
 		return "", fmt.Errorf("model: %s: names no base (base_model_name_or_path): give the base with --model and this folder with --adapter", filepath.Join(dir, AdapterConfigName))
@@ -288,8 +288,8 @@ func baseDir(dir string, a AdapterConfig) (string, error) {
 	return "", fmt.Errorf("model: %s: the base %s is no folder here: fetch it, and give it with --model and this folder with --adapter", filepath.Join(dir, AdapterConfigName), a.Base)
 }
 
-// BaseDir is the folder or GGUF file that has the weights, configuration and tokenizer of the model in
-// dir: dir itself, or the base that its adapters name.
+// BaseDir is the folder or GGUF file that has the weights, configuration and tokenizer of the
+// model in dir: dir itself, or the base that its adapters name.
 func BaseDir(dir string) (string, error) {
 	a, has, err := adapterOf(dir)
 	if err != nil || !has {

@@ -19,10 +19,10 @@ import (
 // dtypeCode gives the safetensors code of a dtype name of config.json.
 var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat16": safetensors.BF16, "float16": safetensors.F16}
 
-// Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as
-// peft writes it (see ReadAdapterConfig). Adapters stand on the folder that they name, or on o.Base, a
-// frozen language model that several share. With o.LoRA a whole model is the base
-// of new adapters, and adapters must have these settings.
+// Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as peft
+// writes it (see ReadAdapterConfig). Adapters stand on the folder that they name, or on o.Base, a
+// frozen language model that several share. With o.LoRA a whole model is the base of new adapters,
+// and adapters must have these settings.
 func Load(be Backend, dir string, o Options) (*Model, error) {
 	if be == nil {
 		return nil, errNoBackend
@@ -78,12 +78,12 @@ func sameFolder(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// loadFull reads a whole model: config.json and model.safetensors, or shards with their
-// index; or a GGUF file, whose weights are widened as they are read. A Scorer comes from a *ForSequenceClassification folder with
-// one label, or from a *ForCausalLM folder, whose lm_head is then left aside and
-// whose score head is new (see Options.ScoreInit). Names and shapes of all
-// tensors are checked before memory is allocated; values must be finite.
-// Config().DType is then the type of the folder's tensors.
+// loadFull reads a whole model: config.json and model.safetensors, or shards with their index; or
+// a GGUF file, whose weights are widened as they are read. A Scorer comes from a
+// *ForSequenceClassification folder with one label, or from a *ForCausalLM folder, whose lm_head
+// is then left aside and whose score head is new (see Options.ScoreInit). Names and shapes of all
+// tensors are checked before memory is allocated; values must be finite. Config().DType is then
+// the type of the folder's tensors.
 func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	c, err := ReadConfig(dir)
 	if err != nil {

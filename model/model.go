@@ -259,9 +259,9 @@ func weightClass(p *compute.Param, trainable bool) compute.Class {
 	return compute.Frozen
 }
 
-// New makes a model with random weights: matrices normal with standard deviation
-// c.InitRange, norms such that they multiply by one, biases zero, a Scorer's head by o.ScoreInit. The
-// weights are a function of c and o.Seed alone.
+// New makes a model with random weights: matrices normal with standard deviation c.InitRange,
+// norms such that they multiply by one, biases zero, a Scorer's head by o.ScoreInit. The weights
+// are a function of c and o.Seed alone.
 func New(be Backend, c Config, o Options) (*Model, error) {
 	if be == nil {
 		return nil, errNoBackend

@@ -85,7 +85,8 @@ func isModel(fsys checkpoint.FS, dir string) bool {
 	return false
 }
 
-// LoadTokenizer is the tokenizer of a model folder or GGUF file; for adapters without one, their base's.
+// LoadTokenizer is the tokenizer of a model folder or GGUF file; for adapters without one, their
+// base's.
 func LoadTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); err != nil && model.IsAdapter(dir) {
 		base, err := model.BaseDir(dir)

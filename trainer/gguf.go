@@ -99,9 +99,9 @@ func exportGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) 
 	return checkpoint.WriteFile(fsys, dst, size, func(w io.Writer) error { return file.Write(w) })
 }
 
-// ggufArchitectures are the names of architectures, as llama.cpp has them. Mistral is Llama's graph there, without
-// a window. Of an architecture that is missing, names and values of tensors have not been
-// compared with llama.cpp's.
+// ggufArchitectures are the names of architectures, as llama.cpp has them. Mistral is Llama's
+// graph there, without a window. Of an architecture that is missing, names and values of tensors
+// have not been compared with llama.cpp's.
 var ggufArchitectures = map[string]string{"Qwen2": "qwen2", "Qwen3": "qwen3", "Llama": "llama", "Mistral": "llama"}
 
 func ggufArch(c model.Config) string { return ggufArchitectures[c.Architecture] }

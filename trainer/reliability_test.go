@@ -353,8 +353,9 @@ func ops(e *vfstest.ErrorFS) (list []string) {
 	return list
 }
 
-// Operations of a run fail, once and for ever: the run reports the error, exits in
-// error (where the metrics are read to look for signs, it warns and goes on), and the checkpoint that was acknowledged before loads (doc/reliability.md, row 3).
+// Operations of a run fail, once and for ever: the run reports the error, exits in error (where
+// the metrics are read to look for signs, it warns and goes on), and the checkpoint that was
+// acknowledged before loads (doc/reliability.md, row 3).
 func TestRunReportsFaults(t *testing.T) {
 	slow(t)
 	be := ready(t)

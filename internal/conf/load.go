@@ -66,10 +66,11 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Load fills out, a pointer to a struct that holds the defaults, from the YAML file at path ("" = none), then the
-// overrides, then the flags. It reports all problems at once, as Problems, and leaves out as it was when there are any.
-// A struct that cannot be a configuration panics. Where out has a method Hint(key string) string, an unknown key is
-// answered by what it says, unless that is "": what a name of another program is called here.
+// Load fills out, a pointer to a struct that holds the defaults, from the YAML file at path ("" =
+// none), then the overrides, then the flags. It reports all problems at once, as Problems, and
+// leaves out as it was when there are any. A struct that cannot be a configuration panics. Where
+// out has a method Hint(key string) string, an unknown key is answered by what it says, unless
+// that is "": what a name of another program is called here.
 func Load(out any, path string, overrides []string, flags []Flag) error {
 	if reflect.ValueOf(out).Kind() != reflect.Pointer {
 		panic(fmt.Sprintf("conf: Load into %T: expected a pointer to a struct", out))

@@ -161,9 +161,9 @@ type stage struct {
 	over  bool          // under con.mu
 }
 
-// Stage shows the progress of a long part of a step: a bar on a terminal; elsewhere a
-// line after ten seconds, one every thirty, and one at the end. Call advance as work is done and done at its end; total 0 means
-// that the end is not known. Both may be called from any goroutine.
+// Stage shows the progress of a long part of a step: a bar on a terminal; elsewhere a line after
+// ten seconds, one every thirty, and one at the end. Call advance as work is done and done at its
+// end; total 0 means that the end is not known. Both may be called from any goroutine.
 func (c *Console) Stage(name string, total int) (advance func(n int), done func()) {
 	return c.stage(name, total, stageDelay, min(pipeFirst, c.every), c.every)
 }
