@@ -54,15 +54,7 @@ func TestGGUFIsTheFolder(t *testing.T) {
 			if got.InitRange = want.InitRange; !reflect.DeepEqual(got, want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
-			a, err := placeOf(path).tensors()
-			must(t, err)
-			defer a.Close()
-			b, err := placeOf(folder).tensors()
-			must(t, err)
-			defer b.Close()
-			if !slices.Equal(a.Names(), b.Names()) {
-				t.Fatalf("tensors %v, want %v", a.Names(), b.Names())
-			}
+			a, b := sameNames(t, path, folder)
 			same := func(x, y float32) bool { return x == y || name == "gemma3" && math.Abs(float64(x-y)) < 1.2e-7 } // 1 was added and is taken off
 			for _, tensor := range a.Names() {
 				x, _ := a.Tensor(tensor)
@@ -393,6 +385,21 @@ func TestHostileGGUF(t *testing.T) {
 	t.Logf("%d damaged models: %d refused, %d read", read+refused, refused, read)
 }
 
+// sameNames opens the tensors of two models, which must have the same names.
+func sameNames(t *testing.T, got, want string) (a, b tensors) {
+	t.Helper()
+	a, err := placeOf(got).tensors()
+	must(t, err)
+	t.Cleanup(func() { a.Close() })
+	b, err = placeOf(want).tensors()
+	must(t, err)
+	t.Cleanup(func() { b.Close() })
+	if !slices.Equal(a.Names(), b.Names()) {
+		t.Fatalf("tensors %v, want %v", a.Names(), b.Names())
+	}
+	return a, b
+}
+
 // A real file, named by GAD_REAL_GGUF, has the weights bit for bit that the folder
 // GAD_REAL_HF has, which transformers made of it (float32).
 func TestRealGGUF(t *testing.T) {
@@ -411,15 +418,7 @@ func TestRealGGUF(t *testing.T) {
 	if got.InitRange = want.InitRange; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	a, err := placeOf(path).tensors()
-	must(t, err)
-	defer a.Close()
-	b, err := placeOf(folder).tensors()
-	must(t, err)
-	defer b.Close()
-	if !slices.Equal(a.Names(), b.Names()) {
-		t.Fatalf("tensors %v, want %v", a.Names(), b.Names())
-	}
+	a, b := sameNames(t, path, folder)
 	values, differ := 0, 0
 	for _, name := range a.Names() {
 		x, _ := a.Tensor(name)

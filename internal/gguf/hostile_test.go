@@ -3,30 +3,20 @@ package gguf
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"gad/internal/hostile"
 )
 
-// allocated is what f allocates.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
 func TestHostileFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	var most uint64
 	for _, h := range refused {
-		path := put(t, dir, "f", h.data)
+		path := hostile.Put(t, dir, "f", h.data)
 		var r *Reader
 		var err error
-		used := allocated(func() { r, err = Open(path) })
+		used := hostile.AllocatedBy(func() { r, err = Open(path) })
 		if err == nil {
 			r.Close()
 			t.Errorf("%s: accepted", h.name)
@@ -133,9 +123,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	texts := key("a").u32(9, 8).u64(n)
 	texts.Write(make([]byte, 8*n))
 	factor := func(b *raw) float64 {
-		path := put(t, dir, "f", b.Bytes())
+		path := hostile.Put(t, dir, "f", b.Bytes())
 		var err error
-		used := allocated(func() {
+		used := hostile.AllocatedBy(func() {
 			var r *Reader
 			if r, err = Open(path); err == nil {
 				_, _, err = r.Texts("a")
@@ -163,7 +153,7 @@ func FuzzGGUF(f *testing.F) {
 	f.Add(sample(f))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		err := readAll(put(t, dir, "f", b))
+		err := readAll(hostile.Put(t, dir, "f", b))
 		if err != nil && (!strings.HasPrefix(err.Error(), "gguf: ") || strings.Contains(err.Error(), "\n")) {
 			t.Fatal(err)
 		}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/hostile"
+
 	"gad/internal/safetensors"
 )
 
@@ -25,15 +27,6 @@ func open(t testing.TB, path string) *Reader {
 	}
 	t.Cleanup(func() { r.Close() })
 	return r
-}
-
-func put(t testing.TB, dir, name string, data []byte) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, data, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // same compares float32 bit by bit; any NaN is any other, whose payload processors choose.
@@ -119,7 +112,7 @@ func TestReadsWhatIsWritten(t *testing.T) {
 		Tensors: []Tensor{{"wide", F32, []int{3, 64}, values(x)}, {"half", F16, []int{3, 64}, values(x)}, {"brain", BF16, []int{3, 64}, values(x)},
 			{"eight", Q8_0, []int{3, 64}, values(x)}, {"vector", F32, []int{192}, values(x)}},
 	}
-	r := open(t, put(t, t.TempDir(), "f", write(t, f)))
+	r := open(t, hostile.Put(t, t.TempDir(), "f", write(t, f)))
 	if got, want := r.Names(), []string{"brain", "eight", "half", "vector", "wide"}; !slices.Equal(got, want) {
 		t.Errorf("tensors %v", got)
 	}
@@ -314,7 +307,7 @@ func TestUnusualFilesAreRead(t *testing.T) {
 			}
 			c.data = b.Bytes()
 		}
-		r, err := Open(put(t, dir, "f", c.data))
+		r, err := Open(hostile.Put(t, dir, "f", c.data))
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -332,14 +325,14 @@ func TestUnusualFilesAreRead(t *testing.T) {
 func TestIs(t *testing.T) {
 	dir := t.TempDir()
 	for name, want := range map[string]bool{"a.gguf": true, "b.GGUF": true, "c.bin": false} {
-		if got := Is(put(t, dir, name, []byte("anything"))); got != want {
+		if got := Is(hostile.Put(t, dir, name, []byte("anything"))); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	if err := os.Mkdir(filepath.Join(dir, "folder.gguf"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if !Is(put(t, dir, "d", head(0, 0).Bytes())) || Is(filepath.Join(dir, "nothing.gguf")) || Is(filepath.Join(dir, "folder.gguf")) {
+	if !Is(hostile.Put(t, dir, "d", head(0, 0).Bytes())) || Is(filepath.Join(dir, "nothing.gguf")) || Is(filepath.Join(dir, "folder.gguf")) {
 		t.Error("by its first bytes")
 	}
 }

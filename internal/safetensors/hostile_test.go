@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -96,34 +95,15 @@ var refused = []struct {
 	{"control character in a name", file("{\"a\x01b\":0}", 0), "control character 0x01"},
 }
 
-// put writes bytes to a file.
-func put(t testing.TB, dir, name string, data []byte) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, data, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// allocated returns the bytes that f allocates on the heap.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
 func TestHostileFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	messages := map[string]string{}
 	var most uint64
 	for _, h := range refused {
-		path := put(t, dir, "f", h.data)
+		path := hostile.Put(t, dir, "f", h.data)
 		var f *File
 		var err error
-		used := allocated(func() { f, err = Open(path) })
+		used := hostile.AllocatedBy(func() { f, err = Open(path) })
 		if err == nil {
 			f.Close()
 			t.Errorf("%s: accepted", h.name)
@@ -167,7 +147,7 @@ func TestUnusualFilesAreRead(t *testing.T) {
 		if strings.Contains(c.header, "dtype") {
 			data = 2
 		}
-		f, err := Open(put(t, dir, "f", file(c.header, data)))
+		f, err := Open(hostile.Put(t, dir, "f", file(c.header, data)))
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -268,7 +248,7 @@ func TestHostileFormats(t *testing.T) {
 		Words:  []string{`{`, `}`, `[`, `]`, `"`, `,`, `:`, `\u0000`, `../`, `/dev/zero`, `"weight_map":{}`, "null", ".", `"a":"1.safetensors"`},
 		Prefix: "safetensors: ",
 		Read: func(text []byte) error {
-			put(t, dir, IndexName, text)
+			hostile.Put(t, dir, IndexName, text)
 			f, err := OpenFolder(dir)
 			if err != nil {
 				return err
@@ -291,8 +271,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		`{"a":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}}`,
 		`{"a":{"dtype":"F64","shape":[1152921504606846976],"data_offsets":[0,9223372036854775807]}}`,
 	} {
-		path := put(t, dir, "f", file(h, 0))
-		lies = max(lies, allocated(func() {
+		path := hostile.Put(t, dir, "f", file(h, 0))
+		lies = max(lies, hostile.AllocatedBy(func() {
 			if _, err := Open(path); err == nil {
 				t.Errorf("%s: accepted", h)
 			}
@@ -314,7 +294,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	factor := func(f func() error, n int) float64 {
 		t.Helper()
 		var err error
-		used := allocated(func() { err = f() })
+		used := hostile.AllocatedBy(func() { err = f() })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +334,7 @@ func TestLargestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	var err error
-	if used := allocated(func() { _, err = Open(path) }); err == nil || used > 1<<20 || !strings.Contains(err.Error(), "the limit is 100000000") {
+	if used := hostile.AllocatedBy(func() { _, err = Open(path) }); err == nil || used > 1<<20 || !strings.Contains(err.Error(), "the limit is 100000000") {
 		t.Errorf("a header over the cap: %v, %d bytes allocated", err, used)
 	}
 }
@@ -362,9 +342,9 @@ func TestLargestHeader(t *testing.T) {
 // folderWith makes a folder with an index and these files.
 func folderWith(t *testing.T, index string, files map[string][]byte) string {
 	dir := t.TempDir()
-	put(t, dir, IndexName, []byte(index))
+	hostile.Put(t, dir, IndexName, []byte(index))
 	for name, data := range files {
-		put(t, dir, name, data)
+		hostile.Put(t, dir, name, data)
 	}
 	return dir
 }
@@ -408,11 +388,11 @@ func TestHostileFoldersAreRefused(t *testing.T) {
 		{"shard broken", `{"weight_map":{"a":"1","b":"broken"}}`, "too short"},
 	} {
 		dir := folderWith(t, c.index, files)
-		put(t, dir, "broken", []byte("x"))
+		hostile.Put(t, dir, "broken", []byte("x"))
 		if err := os.Mkdir(filepath.Join(dir, "dir"), 0o777); err != nil {
 			t.Fatal(err)
 		}
-		outside := put(t, t.TempDir(), "outside", a)
+		outside := hostile.Put(t, t.TempDir(), "outside", a)
 		for name, to := range map[string]string{"out": outside, "zero": "/dev/zero"} {
 			if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
 				t.Skip(err)
