@@ -134,7 +134,8 @@ const notParquet = "github.com/apache/arrow/go/v15/parquet"
 // for the reason given. Everything that is written must pass internal/vfs, so
 // that its tests can fail, cut short or forget any single operation.
 var writers = map[string]string{
-	"internal/vfs": "is the seam itself",
+	"internal/vfs":     "is the seam itself",
+	"internal/hostile": "writes damaged files for tests, the only ones that use it",
 }
 
 // reaching are packages that open connections, start programs or load code, and

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -978,32 +979,40 @@ func TestNearlyGreedy(t *testing.T) {
 	}
 }
 
-// Work for a client that hangs up while its prompt is encoded ends.
+// hangsUp is the context of a client that hangs up when the server has looked for it a
+// number of times.
+type hangsUp struct {
+	context.Context
+	after, looks int
+}
+
+func (c *hangsUp) Err() error {
+	if c.looks++; c.looks > c.after {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Work for a client that hangs up while its prompt is encoded ends: the server looks for the
+// client within a word, and no more once it has gone.
 func TestGoneWhileEncoding(t *testing.T) {
 	r := run(t, Options{})
-	ctx, hangUp := context.WithCancel(context.Background())
-	defer hangUp()
-	body := `{"prompt":"` + strings.Repeat("a", 3<<20) + `"}`
-	req, err := http.NewRequestWithContext(ctx, "POST", r.url+"/tokenize", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
+	tokenize := func(client *hangsUp) {
+		body := `{"prompt":"` + strings.Repeat("there", 1<<17) + `"}`
+		req := httptest.NewRequestWithContext(client, "POST", r.url+"/tokenize", strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		r.ServeHTTP(httptest.NewRecorder(), req)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	go func() {
-		for r.busy.Load() == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(50 * time.Millisecond) // the body is read, the word is being merged
-		hangUp()
-	}()
-	if res, err := http.DefaultClient.Do(req); err == nil {
-		res.Body.Close()
-		t.Fatalf("status %d before the client could hang up", res.StatusCode)
+	stays := &hangsUp{Context: t.Context(), after: math.MaxInt}
+	tokenize(stays)
+	leaves := &hangsUp{Context: t.Context(), after: 2}
+	tokenize(leaves)
+	if stays.looks < 10 || leaves.looks != 3 {
+		t.Errorf("the server has looked %d times for a client that stays, %d for one that leaves", stays.looks, leaves.looks)
 	}
-	await(t, "the end of the work", func() bool { return r.busy.Load() == 0 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.ContainsFunc(r.said, func(line string) bool { return strings.HasPrefix(line, "POST /tokenize 4") }) {
+	if len(r.said) != 2 || !strings.HasPrefix(r.said[0], "POST /tokenize 200") || !strings.HasPrefix(r.said[1], "POST /tokenize 4") {
 		t.Errorf("the log has %q", r.said)
 	}
 }
