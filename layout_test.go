@@ -44,7 +44,7 @@ var house = map[string]string{
 	"algos":        "",
 	"checkpoint":   "internal/vfs",
 
-	"internal/checker":               "",
+	"internal/checker":               "data",
 	"internal/compute":               "",
 	"internal/compute/ref":           "internal/compute",
 	"internal/compute/cpu":           "internal/compute",

@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -142,20 +141,6 @@ func timeProduct(be compute.Backend, n int) (best time.Duration, err error) {
 		best = min(best, time.Since(start))
 	}
 	return best, nil
-}
-
-// human is n with a unit of thousands.
-func human(n float64) string {
-	for _, unit := range []string{"", "k", "M", "G", "T"} {
-		if math.Abs(n) < 999.5 {
-			if unit == "" {
-				return fmt.Sprintf("%.0f", n)
-			}
-			return fmt.Sprintf("%.3g%s", n, unit)
-		}
-		n /= 1000
-	}
-	return fmt.Sprintf("%.3gP", n)
 }
 
 // Cost is what a run has spent so far.

@@ -45,7 +45,7 @@ func (j *Judged) Against(m, other *model.Model, name string, o EvalOptions) erro
 	both := gaps{make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n)}
 	for _, pack := range model.Packs(seqs, min(o.MaxTokens, shownTokens)) {
 		if o.stopped() {
-			return ErrInterrupted
+			return errStopped
 		}
 		ds, err := m.Divergences(other, model.Pick(seqs, pack))
 		if err != nil {

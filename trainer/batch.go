@@ -12,6 +12,7 @@ import (
 	"gad/critic"
 	"gad/data"
 	"gad/internal/compute/cpu"
+	"gad/internal/report"
 	"gad/model"
 	"gad/tokenizer"
 )
@@ -112,7 +113,7 @@ func (e encoder) batch(set *data.Set, rows []int) (*Batch, error) {
 		b.Teachers = append(b.Teachers, e.ending().Seq(r.Prompt, answer, cut))
 		b.TeacherCut = append(b.TeacherCut, cut)
 		b.TeacherText = append(b.TeacherText, r.Teacher)
-		b.PromptText = append(b.PromptText, promptText(r.Row))
+		b.PromptText = append(b.PromptText, r.PromptText())
 	}
 	return b, nil
 }
@@ -123,14 +124,6 @@ func messages(r data.Row) []tokenizer.Message {
 		out[i] = tokenizer.Message(m)
 	}
 	return out
-}
-
-// promptText is the last turn that a person wrote.
-func promptText(r data.Row) string {
-	if n := len(r.Messages); n > 0 {
-		return r.Messages[n-1].Content
-	}
-	return ""
 }
 
 // usable are the rows of a set that a run takes.
@@ -311,7 +304,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	if path, bytes, made := t.set.Kept(); made {
-		s.said = append(s.said, fmt.Sprintf("encoded rows are kept for the next run in %s, %s (data.cache_dir)", path, bytesText(bytes)))
+		s.said = append(s.said, fmt.Sprintf("encoded rows are kept for the next run in %s, %s (data.cache_dir)", path, report.Bytes(bytes)))
 	} else if path != "" {
 		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
 	}

@@ -19,26 +19,10 @@ import (
 // This file is the judges that do not play: the user's own program, and a
 // discriminator that is held out of the game. Neither learns, so neither has a state.
 
-// checkRows are answers to rows of set as a checker is told of them.
-func checkRows(set *data.Set, rows []int, answers []string, truncated []bool) ([]checker.Row, error) {
-	out := make([]checker.Row, len(rows))
-	for i, at := range rows {
-		r, err := set.Row(at)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = checker.Row{Row: at, Prompt: promptText(r), Response: answers[i], Teacher: r.Teacher, Truncated: truncated[i]}
-		for _, m := range r.Messages {
-			out[i].Content = append(out[i].Content, checker.Message(m))
-		}
-	}
-	return out, nil
-}
-
 // Check has command score j's answers to rows of set, within the deadline, and notes
 // the mean score and the shares of labels in j.Eval.
 func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration) error {
-	rows, err := checkRows(set, j.Batch.Rows, j.Answers, j.Truncated)
+	rows, err := checker.Rows(set, j.Batch.Rows, j.Answers, j.Truncated)
 	if err != nil {
 		return err
 	}
@@ -96,7 +80,7 @@ func (t *Trainer) tryChecker() error {
 	if err != nil {
 		return err
 	}
-	rows, err := checkRows(set, at[:1], []string{r.Teacher}, []bool{false})
+	rows, err := checker.Rows(set, at[:1], []string{r.Teacher}, []bool{false})
 	if err != nil {
 		return err
 	}
@@ -187,7 +171,7 @@ func (t *Trainer) closeJudges() error {
 // one that was not: the checker's deadline bounds the wait.
 func (t *Trainer) judge(m Metrics, j *Judged) error {
 	if t.checker != nil {
-		rows, err := checkRows(t.val, j.Batch.Rows, j.Answers, j.Truncated)
+		rows, err := checker.Rows(t.val, j.Batch.Rows, j.Answers, j.Truncated)
 		if err != nil {
 			return err
 		}
@@ -246,7 +230,7 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 	for s, seq := range r.roll.Seqs {
 		answers[s] = t.tok.Decode(seq.IDs[seq.Prompt:], true)
 	}
-	rows, err := checkRows(t.set, rowS, answers, r.roll.Truncated)
+	rows, err := checker.Rows(t.set, rowS, answers, r.roll.Truncated)
 	if err != nil {
 		return err
 	}
@@ -353,7 +337,7 @@ func (c *Config) judgeWarnings() []string {
 
 // heldOutShape is the shape that a plan counts for the held-out discriminator; shape
 // where its folder cannot be read, which opening the run will tell.
-func (c *Config) heldOutShape(shape model.Config) model.Config {
+func heldOutShape(c Config, shape model.Config) model.Config {
 	if cfg, err := readHeldOut(c.Trainer.HeldOutCritic); err == nil {
 		return cfg
 	}

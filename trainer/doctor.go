@@ -16,30 +16,20 @@ import (
 	"gad/internal/vfs"
 )
 
-// LastWord is what a run's log says of its last session: how it ended (End: "finished",
-// "interrupted", "aborted", "disk full", "numbers broke down", "out of memory" or
-// "failed"; empty where the session was cut off or is not over), the entry's Text, the
-// time (At) and the Command that began the session.
-type LastWord = report.LastWord
-
-// Finding is a sign of a sick run that its metrics show: its Name, When it is seen, what
-// to Do, and the figures (Seen).
-type Finding = report.Finding
-
 // Examination is what a run's folder says of the run: how it ended, whether it can
 // go on, and what signs of a sick run its metrics show.
 type Examination struct {
 	Run         string
 	Stage       Stage
 	Step, Total int // of the checkpoint that would be resumed
-	Last        LastWord
+	Last        report.LastWord
 	Holder      string // who works in the folder now
 	Checkpoints []Examined
 	Resume      string // name of the checkpoint that would be resumed
 	Need, Free  int64  // bytes of the next save, and of the disk; Need 0 is unknown, Free -1 not told
 	Steps       int    // in the metrics
 	Enough      bool   // steps to judge the metrics by
-	Findings    []Finding
+	Findings    []report.Finding
 	Settings    []string // that are allowed and rarely right
 	Moved       *float64 // |now - was| / |was| of the student's weights since MovedFrom; nil is not measured
 	MovedFrom   string   // the reference, or a checkpoint
@@ -106,7 +96,7 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("trainer: %w", err)
 	} else if x.Need > x.Free {
-		x.sick("the disk has too little room for the next save: free %s", bytesText(x.Need-x.Free))
+		x.sick("the disk has too little room for the next save: free %s", report.Bytes(x.Need-x.Free))
 	}
 	return x, x.examineMetrics(fsys)
 }
@@ -332,9 +322,9 @@ func (x *Examination) String() string {
 		case c.Err != nil:
 			field(name, "%-17s DAMAGED   %v", c.Name, c.Err)
 		case c.Name == x.Resume:
-			field(name, "%-17s verified  %.12s  %s  <- would be resumed", c.Name, c.Digest, bytesText(c.Bytes))
+			field(name, "%-17s verified  %.12s  %s  <- would be resumed", c.Name, c.Digest, report.Bytes(c.Bytes))
 		default:
-			field(name, "%-17s verified  %.12s  %s", c.Name, c.Digest, bytesText(c.Bytes))
+			field(name, "%-17s verified  %.12s  %s", c.Name, c.Digest, report.Bytes(c.Bytes))
 		}
 	}
 	if len(shown) == 0 {
@@ -344,9 +334,9 @@ func (x *Examination) String() string {
 	case x.Free < 0:
 		field("disk", "free space is not reported by the system")
 	case x.Need == 0:
-		field("disk", "%s free", bytesText(x.Free))
+		field("disk", "%s free", report.Bytes(x.Free))
 	default:
-		field("disk", "%s for the next save, %s free", bytesText(x.Need), bytesText(x.Free))
+		field("disk", "%s for the next save, %s free", report.Bytes(x.Need), report.Bytes(x.Free))
 	}
 	again := ""
 	if n := x.Steps - x.Step; n > 0 && x.Holder == "" {

@@ -15,9 +15,6 @@ import (
 	"gad/tokenizer"
 )
 
-// Stages shows the progress of a long part of an evaluation, as data.Stages does of one of a data set.
-type Stages = data.Stages
-
 // Judged is a student's answers to held-out rows beside the teacher's, with the
 // figures of each row. A row that is not Done has none.
 type Judged struct {
@@ -108,7 +105,7 @@ type EvalOptions struct {
 	Seed                   uint64
 	Slots, MaxTokens       int
 	Against                *model.Config // of the model that Judged.Against is to compare with, for PlanEval; nil is none
-	Stages                 Stages        // nil shows nothing
+	Stages                 data.Stages   // nil shows nothing
 	Stop                   func() bool   // true ends the evaluation with ErrInterrupted; nil is never
 }
 
@@ -136,7 +133,7 @@ func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, o EvalOptio
 	const some = 64 // rows between two looks at the bar
 	for lo := 0; lo < len(rows); lo += some {
 		if o.stopped() {
-			return nil, ErrInterrupted
+			return nil, errStopped
 		}
 		b, err := enc.batch(set, rows[lo:min(lo+some, len(rows))])
 		if err != nil {
@@ -186,7 +183,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *Batch, o EvalOptions) (
 			advance(o.MaxResponse - len(c.IDs))
 		}}, advance)
 	if errors.Is(err, model.ErrStopped) {
-		return j, ErrInterrupted
+		return j, errStopped
 	}
 	if err != nil {
 		return nil, err
@@ -239,7 +236,7 @@ func (j *Judged) TeacherNLL(m *model.Model, o EvalOptions) error {
 	}
 	for _, pack := range packs {
 		if o.stopped() {
-			return ErrInterrupted
+			return errStopped
 		}
 		logp, _, err := m.LogProbs(model.Pick(seqs, pack), 1)
 		if err != nil {

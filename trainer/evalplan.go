@@ -55,7 +55,7 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 	defer func() {
 		p.Seconds = time.Since(begun).Seconds()
 		if errors.Is(err, model.ErrStopped) {
-			err = ErrInterrupted
+			err = errStopped
 		}
 	}()
 	c := m.Config()
@@ -87,7 +87,7 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 	timed := func(work func() error) (float64, error) {
 		f := func() error {
 			if stop != nil && stop() {
-				return ErrInterrupted
+				return errStopped
 			}
 			return work()
 		}
@@ -311,7 +311,7 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 		case n == 1:
 			plan.DiscWhy = "1 row: a discriminator learns from half of the rows and is tested on the others"
 		case plan.DiscWhy == "" && free > 0 && m.Total() > free:
-			plan.DiscWhy = fmt.Sprintf("it needs %s of memory, %s are available: give --disc-steps 0, or --disc-from a smaller model", bytesText(m.Total()), bytesText(free))
+			plan.DiscWhy = fmt.Sprintf("it needs %s of memory, %s are available: give --disc-steps 0, or --disc-from a smaller model", report.Bytes(m.Total()), report.Bytes(free))
 		}
 		if plan.DiscWhy == "" {
 			plan.Parts = append(plan.Parts, Timed{fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", plan.Disc.Seeds, plan.Disc.Steps), cost(plan.Disc.Read).of(plan.Disc.Steps, plan.Disc.Seeds)})
@@ -363,16 +363,16 @@ func (p EvalPlan) Time() string {
 	if p.TeacherCut > 0 {
 		fmt.Fprintf(&b, "; the limit cuts %d of the teacher's answers", p.TeacherCut)
 	}
-	fmt.Fprintf(&b, "\nestimate, from a measurement of %s on %s\n", secondsText(p.Seconds), p.Device)
+	fmt.Fprintf(&b, "\nestimate, from a measurement of %s on %s\n", report.Seconds(p.Seconds), p.Device)
 	for _, t := range p.Parts {
-		fmt.Fprintf(&b, "  %-44s %10s\n", t.Name, secondsText(t.Seconds))
+		fmt.Fprintf(&b, "  %-44s %10s\n", t.Name, report.Seconds(t.Seconds))
 	}
-	fmt.Fprintf(&b, "  %-44s %10s", "total", secondsText(p.Total()))
+	fmt.Fprintf(&b, "  %-44s %10s", "total", report.Seconds(p.Total()))
 	if p.Checker {
 		b.WriteString(", and the checker's time")
 	}
 	if p.Most > 0 {
-		fmt.Fprintf(&b, "; at most %s, if no answer ends before its limit", secondsText(p.Most))
+		fmt.Fprintf(&b, "; at most %s, if no answer ends before its limit", report.Seconds(p.Most))
 	}
 	b.WriteByte('\n')
 	if p.DiscNote != "" {
@@ -389,11 +389,11 @@ func (p EvalPlan) String() string {
 	var b strings.Builder
 	b.WriteString("memory\n")
 	for _, i := range p.Memory {
-		fmt.Fprintf(&b, "  %-44s %10s\n", i.Name, bytesText(i.Bytes))
+		fmt.Fprintf(&b, "  %-44s %10s\n", i.Name, report.Bytes(i.Bytes))
 	}
-	fmt.Fprintf(&b, "  %-44s %10s", "total", bytesText(total(p.Memory)))
+	fmt.Fprintf(&b, "  %-44s %10s", "total", report.Bytes(total(p.Memory)))
 	if p.Free > 0 {
-		fmt.Fprintf(&b, " of %s available", bytesText(p.Free))
+		fmt.Fprintf(&b, " of %s available", report.Bytes(p.Free))
 	}
 	return b.String() + "\n" + p.Time()
 }
@@ -401,7 +401,7 @@ func (p EvalPlan) String() string {
 // Check refuses what cannot fit.
 func (p EvalPlan) Check() error {
 	if need := total(p.Memory); p.Free > 0 && need > p.Free {
-		return fmt.Errorf("%w: eval: %w in memory: needs %s, %s are available: lower --max-response-length, or use a smaller model", ErrConfig, ErrTooLarge, bytesText(need), bytesText(p.Free))
+		return fmt.Errorf("%w: eval: %w in memory: needs %s, %s are available: lower --max-response-length, or use a smaller model", ErrConfig, ErrTooLarge, report.Bytes(need), report.Bytes(p.Free))
 	}
 	return nil
 }

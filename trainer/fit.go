@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gad/internal/compute"
+	"gad/internal/report"
 	"gad/model"
 )
 
@@ -403,13 +404,13 @@ func (f *Fit) taken() []Choice {
 // sentence is the way out of a plan that is too large.
 func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c Config) string {
 	if found.fits {
-		return fmt.Sprintf("with %s it needs %s (gad plan --fit says why)", strings.Join(found.Settings, " "), bytesText(found.memory))
+		return fmt.Sprintf("with %s it needs %s (gad plan --fit says why)", strings.Join(found.Settings, " "), report.Bytes(found.memory))
 	}
 	smallest := "no settings make it smaller"
 	if len(found.Settings) > 0 {
-		smallest = fmt.Sprintf("even with %s it needs %s", strings.Join(found.Settings, " "), bytesText(found.memory))
+		smallest = fmt.Sprintf("even with %s it needs %s", strings.Join(found.Settings, " "), report.Bytes(found.memory))
 		if found.host > 0 {
-			smallest += fmt.Sprintf(" and %s on the host", bytesText(found.host))
+			smallest += fmt.Sprintf(" and %s on the host", report.Bytes(found.host))
 		}
 	}
 	way := "use a smaller student, shorter answers or more memory"
@@ -420,7 +421,7 @@ func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c Con
 			lora.Critic.LoRA.Rank = presetRank
 		}
 		if less := p.fit(f, shape, lora, true); less.fits {
-			way = fmt.Sprintf("train LoRA adapters, which fit in %s (--preset lora --fit), or %s", bytesText(less.memory), way)
+			way = fmt.Sprintf("train LoRA adapters, which fit in %s (--preset lora --fit), or %s", report.Bytes(less.memory), way)
 		}
 	}
 	return smallest + ": " + way
@@ -433,10 +434,10 @@ func (f *Fit) String() string {
 	}
 	var b strings.Builder
 	if len(f.Settings) == 0 {
-		fmt.Fprintf(&b, "fits %s as it is: no settings to add\n", bytesText(f.free))
+		fmt.Fprintf(&b, "fits %s as it is: no settings to add\n", report.Bytes(f.free))
 		return b.String()
 	}
-	fmt.Fprintf(&b, "settings to add, to fit %s: the cheapest of %d combinations (%d cost less and do not fit)\n  %s\n", bytesText(f.free), f.Tried, f.Cheaper, strings.Join(f.Settings, " "))
+	fmt.Fprintf(&b, "settings to add, to fit %s: the cheapest of %d combinations (%d cost less and do not fit)\n  %s\n", report.Bytes(f.free), f.Tried, f.Cheaper, strings.Join(f.Settings, " "))
 	for _, c := range f.Choices {
 		name := "not taken"
 		if c.Taken {
@@ -456,9 +457,9 @@ func (c Choice) price() string {
 	}
 	switch {
 	case c.Seconds > 0:
-		cost = fmt.Sprintf(", for %s a step (+%.1f %%)", secondsText(c.Seconds), 100*c.Share)
+		cost = fmt.Sprintf(", for %s a step (+%.1f %%)", report.Seconds(c.Seconds), 100*c.Share)
 	case c.Seconds < 0:
-		cost = fmt.Sprintf(", and %s a step", secondsText(-c.Seconds))
+		cost = fmt.Sprintf(", and %s a step", report.Seconds(-c.Seconds))
 	}
-	return saves + bytesText(max(0, c.Saves)) + cost + ": " + c.Why
+	return saves + report.Bytes(max(0, c.Saves)) + cost + ": " + c.Why
 }

@@ -3,6 +3,7 @@ package trainer
 import (
 	"cmp"
 	"fmt"
+	"gad/data"
 	"math"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ type DiscOptions struct {
 	Seeds int          // trainings, each with its own split, head and order; default 1
 	Read  int          // tokens of an answer that the discriminator reads, the first ones; default all
 
-	Stages Stages      // nil shows nothing
+	Stages data.Stages // nil shows nothing
 	Stop   func() bool // asked before each step: true ends with ErrInterrupted; nil is never
 }
 
@@ -276,7 +277,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	}
 	defer cr.Close()
 	batch := func(at []int) (b critic.Batch, err error) {
-		b = critic.Batch{Students: model.Pick(s.worse, at), Teachers: model.Pick(s.better, at), Group: allGroups(len(at)), Skip: make([]bool, len(at))}
+		b = critic.Batch{Students: model.Pick(s.worse, at), Teachers: model.Pick(s.better, at), Group: indices(len(at)), Skip: make([]bool, len(at))}
 		return b, cr.ScoreBoth(&b)
 	}
 	seen, err := o.learn(cr, learn, seed, name, batch)
@@ -290,7 +291,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	ask := func(at []int, tell func(p int, verdict float64)) error {
 		for some := range slices.Chunk(at, 8) {
 			if o.Stop != nil && o.Stop() {
-				return ErrInterrupted
+				return errStopped
 			}
 			b, err := batch(some)
 			if err != nil {
@@ -319,7 +320,7 @@ func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name str
 	var pass []int
 	for step := range o.Steps {
 		if o.Stop != nil && o.Stop() {
-			return nil, ErrInterrupted
+			return nil, errStopped
 		}
 		at := make([]int, 0, o.Batch)
 		for i := step * o.Batch; len(at) < o.Batch; i++ {
@@ -379,11 +380,20 @@ func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error)
 
 // shuffled are the numbers 0 to n-1 in an order drawn by the key.
 func shuffled(n int, seed, pass uint64) []int {
-	order := allGroups(n)
+	order := indices(n)
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(philox.Uint64(seed, philox.Replay, pass, uint64(a), 1), philox.Uint64(seed, philox.Replay, pass, uint64(b), 1)), a-b)
 	})
 	return order
+}
+
+// indices are 0 to n-1.
+func indices(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
 }
 
 // mean is the accuracy, mean over the seeds that were asked anything.
@@ -392,7 +402,7 @@ func (v verdicts) mean() float64 {
 	for p := range weight {
 		weight[p] = 1
 	}
-	return v.weighted(weight, allGroups(len(v)))
+	return v.weighted(weight, indices(len(v)))
 }
 
 func (v verdicts) rows() int {

@@ -573,10 +573,9 @@ func (t *Trainer) introduce(s start) {
 	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
 	}
-	p := Plan{Stage: t.Stage, ranks: t.ranks.Size(), PromptMean: float64(t.cfg.Data.MaxPrompt), AnswerMean: float64(t.cfg.Data.MaxResponse)}
-	p.Memory = p.planMemory(t.be, t.actor.Model().Config(), t.cfg)
-	if need, free := total(p.Memory), t.free; free > 0 && need > free {
-		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", bytesText(need), bytesText(free)))
+	need := Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())
+	if free := t.free; free > 0 && need > free {
+		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", report.Bytes(need), report.Bytes(free)))
 	}
 	switch {
 	case t.step >= t.total:
@@ -590,9 +589,9 @@ func (t *Trainer) introduce(s start) {
 		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, t.length()))
 	}
 	c := t.actor.Model().Config()
-	size := human(float64(c.ParamCount(model.LM))) + " parameters"
+	size := report.Magnitude(float64(c.ParamCount(model.LM))) + " parameters"
 	if l := t.actor.Model().LoRA(); l.On() {
-		size += fmt.Sprintf(", frozen, and LoRA adapters of %s", human(float64(c.TrainedCount(model.LM, l))))
+		size += fmt.Sprintf(", frozen, and LoRA adapters of %s", report.Magnitude(float64(c.TrainedCount(model.LM, l))))
 	}
 	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
 		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.rows), "row"), report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))

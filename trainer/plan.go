@@ -204,7 +204,7 @@ func (p *Plan) measureData(dir string, c Config) error {
 		if err != nil {
 			return fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
-		answer, _ := enc.answer(r.Teacher)
+		answer, _ := enc.cut(enc.Answer(r.Teacher))
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
 	}
 	if err := c.checkRows(set.Len()); err != nil {
@@ -346,7 +346,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		add(name+": optimizer", m.Moments)
 		if o.Ranks > 1 && m.Moments > 0 {
 			o.Ranks = 1
-			items[len(items)-1].Note = fmt.Sprintf("its part of %s, on %d ranks (trainer.shard_optimizer)", bytesText(shape.Plan(f, o).Moments), p.ranks)
+			items[len(items)-1].Note = fmt.Sprintf("its part of %s, on %d ranks (trainer.shard_optimizer)", report.Bytes(shape.Plan(f, o).Moments), p.ranks)
 		}
 		add(name+": key/value cache", m.Cache)
 	}
@@ -373,7 +373,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		if !c.merges(p.Stage) {
 			student = sampled(student, c.Rollout.N)
 			if lent := shape.Plan(f, student).Lent; lent > 0 {
-				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache are kept there", bytesText(lent))
+				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache are kept there", report.Bytes(lent))
 			}
 		}
 	}
@@ -391,7 +391,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
 	}
 	if c.Trainer.HeldOutCritic != "" {
-		shape = c.heldOutShape(shape)
+		shape = heldOutShape(c, shape)
 		part("held-out critic", model.PlanOptions{Kind: model.Scorer})
 	}
 	// What the models share.
@@ -400,7 +400,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	if game {
 		note += fmt.Sprintf(" critic.recompute=%t", recompute)
 	}
-	items[len(items)-1].Note = fmt.Sprintf("%s with %s", bytesText(model.SharedActivations(others...)), note)
+	items[len(items)-1].Note = fmt.Sprintf("%s with %s", report.Bytes(model.SharedActivations(others...)), note)
 	add("scratch memory", scratch)
 	add("CUDA context and libraries", f.Overhead())
 	if x, ok := f.(interface{ RanksOverhead() int64 }); ok && p.ranks > 1 {
@@ -408,6 +408,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		items[len(items)-1].Note = "an estimate, at NCCL's defaults: not measured"
 	}
 	return items
+}
+
+// Need is how much memory a run takes in all, bytes, with prompts and answers of every
+// length up to their limits; on several ranks each of them.
+func Need(f model.Footprint, shape model.Config, c Config, stage Stage, ranks int) int64 {
+	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse)}
+	return total(p.planMemory(f, shape, c))
 }
 
 func (p *Plan) planDisk(shape model.Config, c Config) {
@@ -421,7 +428,7 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 	if c.Trainer.KeepBest != "" {
 		keep++
 	}
-	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, bytesText(one)), keep * one, ""}}
+	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, report.Bytes(one)), keep * one, ""}}
 	if c.needsReference(p.Stage) {
 		p.Disk = append(p.Disk, Item{"reference", 4 * shape.TrainedCount(model.LM, c.Actor.LoRA), ""})
 	}
@@ -548,11 +555,11 @@ func (p *Plan) Check(c Config) error {
 			where, needs, free = "the host's memory", p.Host, p.HostFree
 		}
 		return fmt.Errorf("%w: plan: %w in %s: needs %s, %s are available: %s",
-			ErrConfig, ErrTooLarge, where, bytesText(total(needs)), bytesText(free), p.Fits)
+			ErrConfig, ErrTooLarge, where, report.Bytes(total(needs)), report.Bytes(free), p.Fits)
 	}
 	if need := total(p.Disk); p.DiskFree > 0 && need > p.DiskFree {
 		return fmt.Errorf("%w: plan: %w on the disk of %s: needs %s, %s are free: lower trainer.max_ckpt_to_keep, or give another --output: %w",
-			ErrConfig, ErrTooLarge, c.Trainer.Output, bytesText(need), bytesText(p.DiskFree), checkpoint.ErrSpace)
+			ErrConfig, ErrTooLarge, c.Trainer.Output, report.Bytes(need), report.Bytes(p.DiskFree), checkpoint.ErrSpace)
 	}
 	return nil
 }
@@ -563,15 +570,15 @@ func (p *Plan) String() string {
 	items := func(title string, items []Item, free int64) {
 		fmt.Fprintf(&b, "%s\n", title)
 		for _, i := range items {
-			fmt.Fprintf(&b, "  %-52s %10s", i.Name, bytesText(i.Bytes))
+			fmt.Fprintf(&b, "  %-52s %10s", i.Name, report.Bytes(i.Bytes))
 			if i.Note != "" {
 				fmt.Fprintf(&b, "  (%s)", i.Note)
 			}
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "  %-52s %10s", "total", bytesText(total(items)))
+		fmt.Fprintf(&b, "  %-52s %10s", "total", report.Bytes(total(items)))
 		if free > 0 {
-			fmt.Fprintf(&b, " of %s available", bytesText(free))
+			fmt.Fprintf(&b, " of %s available", report.Bytes(free))
 		}
 		b.WriteByte('\n')
 	}
@@ -595,31 +602,10 @@ func (p *Plan) String() string {
 		}
 		fmt.Fprintf(&b, "time of a step, %s (%s)\n", how, p.Measured)
 		for _, t := range p.StepTime {
-			fmt.Fprintf(&b, "  %-52s %10s\n", t.Name, secondsText(t.Seconds))
+			fmt.Fprintf(&b, "  %-52s %10s\n", t.Name, report.Seconds(t.Seconds))
 		}
-		fmt.Fprintf(&b, "  %-52s %10s\n", "step", secondsText(p.step()))
+		fmt.Fprintf(&b, "  %-52s %10s\n", "step", report.Seconds(p.step()))
 		b.WriteString(p.runText())
 	}
 	return b.String()
-}
-
-func bytesText(n int64) string {
-	x := float64(n)
-	for _, unit := range []string{"B", "kB", "MB", "GB", "TB"} {
-		if x < 999.5 {
-			return fmt.Sprintf("%.3g %s", x, unit)
-		}
-		x /= 1000
-	}
-	return fmt.Sprintf("%.3g PB", x)
-}
-
-func secondsText(s float64) string {
-	switch {
-	case s < 1:
-		return fmt.Sprintf("%.0f ms", 1000*s)
-	case s < 120:
-		return fmt.Sprintf("%.1f s", s)
-	}
-	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }

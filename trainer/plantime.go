@@ -94,7 +94,7 @@ func (p *Plan) stepTime(c Config, alone bool, t tokenTimes, student float64) []T
 // beside notes what every run does beside its steps.
 func (p *Plan) beside(c Config) {
 	seconds := float64(p.checkpoint) / saveRate
-	p.often(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", bytesText(p.checkpoint), bytesText(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
+	p.often(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", report.Bytes(p.checkpoint), report.Bytes(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
 }
 
 func (p *Plan) often(name string, seconds, atLimit float64, count func(steps int) int) {
@@ -161,7 +161,7 @@ func (p *Plan) seconds(step, batch float64, steps int, atLimit bool) float64 {
 // runText is the time of a run, as a table.
 func (p *Plan) runText() string {
 	var b strings.Builder
-	row := func(name string, seconds float64) { fmt.Fprintf(&b, "  %-52s %10s\n", name, secondsText(seconds)) }
+	row := func(name string, seconds float64) { fmt.Fprintf(&b, "  %-52s %10s\n", name, report.Seconds(seconds)) }
 	longer := p.AtLimit > 1.05*p.step()
 	limit := fmt.Sprintf(", if the student's answers reach %d tokens", p.limit)
 	if longer {
@@ -201,7 +201,7 @@ func (p *Plan) Within(c Config, hours float64) (string, error) {
 		return "", fmt.Errorf("%w: plan: --hours: there is no time estimate: give --data, and a device or a --card that has one", ErrConfig)
 	}
 	if p.Steps > 0 && p.Seconds(true) <= hours*3600 {
-		return fmt.Sprintf("ends within %g h as it is: %s, %s\n", hours, report.Count(p.Steps, "step"), secondsText(p.Seconds(true))), nil
+		return fmt.Sprintf("ends within %g h as it is: %s, %s\n", hours, report.Count(p.Steps, "step"), report.Seconds(p.Seconds(true))), nil
 	}
 	step := max(p.AtLimit, p.step())
 	batch := c.Data.TrainBatchSize

@@ -45,7 +45,7 @@ func (c *Config) checkBatch(answers, length int, free int64) error {
 	if answers > 1 {
 		settings += fmt.Sprintf(" x %d answers (rollout.n %d, and the teacher's)", answers, answers-1)
 	}
-	return fmt.Errorf("%w: %s of up to %d tokens each take %s in a step, and %s are available: lower them", ErrConfig, settings, length, bytesText(int64(min(need, 9e18))), bytesText(free))
+	return fmt.Errorf("%w: %s of up to %d tokens each take %s in a step, and %s are available: lower them", ErrConfig, settings, length, report.Bytes(int64(min(need, 9e18))), report.Bytes(free))
 }
 
 // mostRepeats is how often a step may take each row: a batch that is larger would be one

@@ -35,10 +35,13 @@ const (
 	Train  Stage = "train"  // the game
 )
 
+// errStopped reports work that was asked to stop.
+var errStopped = errors.New("interrupted and saved")
+
 // What callers branch on.
 var (
 	// ErrInterrupted reports a run that was asked to stop, has saved, and can go on.
-	ErrInterrupted = errors.New("interrupted and saved")
+	ErrInterrupted = errStopped
 	// ErrNumerical reports a run that stopped because its numbers broke down.
 	ErrNumerical = errors.New("numerical stop")
 	// ErrConfig reports settings that cannot be run.
