@@ -91,7 +91,7 @@ func (t *Trainer) stepWork(r *round) (w work) {
 		forward++
 	}
 	w.add(c, seqs, forward, true)
-	w.add(c, both, t.cfg.Critic.LoRA.TrainPasses()*float64(t.cfg.Critic.PPOEpochs)+t.cfg.scoredBefore(len(teachers)), false)
+	w.add(c, both, t.cfg.Critic.LoRA.TrainPasses()*float64(t.cfg.Critic.PPOEpochs)+t.cfg.ScoredBefore(len(teachers)), false)
 	switch {
 	case t.criticAlone():
 	case t.learnsTeacher():

@@ -9,6 +9,7 @@ import (
 
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // against is the student's answers to so many rows, at temperature 1, with the other model
@@ -35,7 +36,7 @@ func against(t *testing.T, m, other *model.Model, tr *Trainer, o EvalOptions) *J
 // and with the models in each other's place forward is reverse.
 func TestAgainst(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), SFT)
+	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
 	m := tr.actor.Model()
 	other, err := model.Load(be, filepath.Join(fixed.root, "blank"), model.Options{})
 	if err != nil {
@@ -146,7 +147,7 @@ func logpOf(t *testing.T, m *model.Model, seqs []model.Seq) float64 {
 // both have; a student that draws padding is read up to there.
 func TestAgainstPaddedVocabulary(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), SFT)
+	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
 	shape := shape32
 	shape.Vocab = fixed.tok.Size() + 30
 	padded, err := model.New(be, shape, model.Options{Seed: 1})

@@ -66,7 +66,7 @@ func (t *Trainer) criticAlone() bool {
 // until is the bound on the smoothed loss at which the discriminator's time alone
 // ends; 0 is none, as in stages without a discriminator.
 func (t *Trainer) until() float64 {
-	if !t.Stage.hasCritic() {
+	if !t.Stage.HasCritic() {
 		return 0
 	}
 	return t.cfg.Trainer.CriticWarmupUntil

@@ -15,6 +15,7 @@ import (
 	"gad/internal/report"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
 )
 
 // Batch is the prompts of one step with the teacher's answers.
@@ -148,7 +149,7 @@ type usable struct {
 // usable lists the first most rows that a run can take: all of the set's, or without
 // those that the overlong_prompts and truncated_teachers settings filter out. known
 // are rows of another set to look for; nil is none.
-func (e encoder) usable(set *data.Set, c DataConfig, most int, known *sightings, keep data.Keep) (u usable, err error) {
+func (e encoder) usable(set *data.Set, c config.DataConfig, most int, known *sightings, keep data.Keep) (u usable, err error) {
 	lengths := map[int]int{} // answers by length
 	answers := 0
 	o := data.EncodeOptions{Limits: data.Limits{MaxPrompt: e.maxPrompt}, Keys: known != nil, Most: most, Keep: keep}
@@ -297,10 +298,10 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	t.rows = train.rows
-	if err := c.checkRows(len(t.rows)); err != nil {
+	if err := c.CheckRows(len(t.rows)); err != nil {
 		return err
 	}
-	if err := c.checkBatch(c.stepAnswers(t.Stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
 		return err
 	}
 	if path, bytes, made := t.set.Kept(); made {
@@ -368,12 +369,12 @@ func (t *Trainer) keepRows(s *start) data.Keep {
 // not learn to end an answer that is cut; elsewhere a pair with such an answer is
 // left out, unless the settings include it. A run without a single pair is refused:
 // its discriminator would never learn.
-func (u usable) pairs(name string, c Config, stage Stage) (note string, err error) {
+func (u usable) pairs(name string, c config.Config, stage config.Stage) (note string, err error) {
 	if u.cut+u.unfinished == 0 {
 		return "", nil
 	}
 	setting, include := "critic.truncated", c.Critic.Truncated == "include"
-	if stage == DPO {
+	if stage == config.DPO {
 		setting, include = "dpo.truncated", c.DPO.Truncated == "include"
 	}
 	n, limit := len(u.rows), c.Data.MaxResponse
@@ -381,11 +382,11 @@ func (u usable) pairs(name string, c Config, stage Stage) (note string, err erro
 	if u.forMost < u.forAll && u.forMost > limit {
 		would += fmt.Sprintf(", %d 99 %%", u.forMost)
 	}
-	if (stage == DPO || stage.hasCritic()) && !include && u.cut+u.unfinished == n && u.unfinished > 0 {
-		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length %d: collect answers with a higher limit of tokens; or set %s=include", ErrConfig, name, n, limit, setting)
+	if (stage == config.DPO || stage.HasCritic()) && !include && u.cut+u.unfinished == n && u.unfinished > 0 {
+		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length %d: collect answers with a higher limit of tokens; or set %s=include", config.ErrConfig, name, n, limit, setting)
 	}
-	if (stage == DPO || stage.hasCritic()) && !include && u.cut == n { // a pool gives pairs in the place of others only
-		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set %s=include", ErrConfig, name, n, limit, would, setting)
+	if (stage == config.DPO || stage.HasCritic()) && !include && u.cut == n { // a pool gives pairs in the place of others only
+		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set %s=include", config.ErrConfig, name, n, limit, would, setting)
 	}
 	// rounded down to a tenth, so that 100 % is all
 	percent := func(k int) float64 { return math.Floor(1000*float64(k)/float64(n)) / 10 }
@@ -396,9 +397,9 @@ func (u usable) pairs(name string, c Config, stage Stage) (note string, err erro
 		cut += fmt.Sprintf(", %d more (%.1f %%) are unfinished (finish_reason)", u.unfinished, percent(u.unfinished))
 	}
 	switch {
-	case stage == SFT && u.cut+u.unfinished == n:
+	case stage == config.SFT && u.cut+u.unfinished == n:
 		cut += ": the student never learns to end an answer"
-	case stage == SFT:
+	case stage == config.SFT:
 		cut += " and do not teach the student to end an answer"
 	case include:
 		cut += fmt.Sprintf(" and take part in pairs without an end (%s=include)", setting)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gad/data"
+	"gad/trainer/config"
 )
 
 // Rows are encoded side by side, and chosen as if they came one after the other: in
@@ -43,7 +44,7 @@ func TestUsable(t *testing.T) {
 		return s
 	}
 	e := encoder{tok: fixed.tok, maxPrompt: 64, maxResponse: 32}
-	filter := DataConfig{Overlong: "filter", TruncTeacher: "keep"}
+	filter := config.DataConfig{Overlong: "filter", TruncTeacher: "keep"}
 
 	whole := set()
 	for _, most := range []int{1, window - 1, window, window + 1, 2*window + 5, n} {

@@ -16,6 +16,7 @@ import (
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/config"
 )
 
 // The number of threads and of sequences sampled side by side change no bit
@@ -36,8 +37,8 @@ func TestSameBits(t *testing.T) {
 					t.Fatal(err)
 				}
 				run := filepath.Join(t.TempDir(), fmt.Sprintf("%d-%d", c.threads, c.slots))
-				finished(t, be, settings(Train, run, "trainer.total_steps=2", "algorithm.use_kl_in_reward=true",
-					fmt.Sprintf("rollout.max_num_seqs=%d", c.slots)), Train)
+				finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "algorithm.use_kl_in_reward=true",
+					fmt.Sprintf("rollout.max_num_seqs=%d", c.slots)), config.Train)
 				be.Close()
 				got := record(t, run, 2)
 				if want == nil {
@@ -79,10 +80,10 @@ func TestGoldenRun(t *testing.T) {
 	warmup, train := filepath.Join(dir, "warmup"), filepath.Join(dir, "train")
 	small := []string{fmt.Sprintf("trainer.total_steps=%d", goldenSteps), "data.train_batch_size=2", "trainer.save_freq=0"}
 	// From the blank student: the fixture's own was trained by the machine's fastest variant.
-	finished(t, be, settings(Warmup, warmup, append(small, "model.path="+filepath.Join(fixed.root, "blank"), "critic.truncated=include",
-		"trainer.critic_warmup=5", "actor.optim.lr=5e-3")...), Warmup)
-	finished(t, be, settings(Train, train, append(small, "trainer.resume_from="+warmup, "critic.truncated=include",
-		"actor.ppo_epochs=2", "critic.replay.size=32")...), Train)
+	finished(t, be, settings(config.Warmup, warmup, append(small, "model.path="+filepath.Join(fixed.root, "blank"), "critic.truncated=include",
+		"trainer.critic_warmup=5", "actor.optim.lr=5e-3")...), config.Warmup)
+	finished(t, be, settings(config.Train, train, append(small, "trainer.resume_from="+warmup, "critic.truncated=include",
+		"actor.ppo_epochs=2", "critic.replay.size=32")...), config.Train)
 	var got []byte
 	for _, run := range []string{warmup, train} {
 		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
@@ -127,7 +128,7 @@ func golden(t *testing.T, path string, got []byte) {
 
 // doc/settings.md and doc/metrics.md say what the tables in the code say.
 func TestDocumentsAreTheTables(t *testing.T) {
-	defaults := DefaultConfig()
+	defaults := config.Default()
 	if err := conf.Check(&defaults); err != nil {
 		t.Error(err)
 	}
@@ -153,8 +154,8 @@ func TestDocumentsAreTheTables(t *testing.T) {
 			t.Errorf("%s is described nowhere", m.key)
 		}
 	}
-	for stage, want := range map[Stage][3]float64{SFT: {5e-6, 1, 1}, Warmup: {1e-6, 0.2, 1}, Train: {1e-6, 0.2, 2}, DPO: {1e-6, 1, 1}} {
-		c := StageDefaults(stage)
+	for stage, want := range map[config.Stage][3]float64{config.SFT: {5e-6, 1, 1}, config.Warmup: {1e-6, 0.2, 1}, config.Train: {1e-6, 0.2, 2}, config.DPO: {1e-6, 1, 1}} {
+		c := config.StageDefaults(stage)
 		if got := [3]float64{c.Actor.Optim.LR, c.Actor.GradClip, float64(c.Trainer.TotalEpochs)}; got != want {
 			t.Errorf("%s: learning rate, clip and epochs %v, want %v as doc/settings.md says", stage, got, want)
 		}

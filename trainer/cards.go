@@ -6,17 +6,18 @@ import (
 
 	"gad/internal/compute"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // trainings are the rows of a student. Only what a row says is added to the defaults, but
 // for what --fit adds; moments are in 8 bits in their own row alone.
 var trainings = []struct {
 	name string
-	set  func(*Config)
+	set  func(*config.Config)
 }{
-	{"all weights", func(*Config) {}},
-	{"all weights, moments in 8 bits", func(c *Config) { c.Actor.Optim.Moments, c.Critic.Optim.Moments = "8bit", "8bit" }},
-	{fmt.Sprintf("LoRA, rank %d", presetRank), func(c *Config) { c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = presetRank, presetRank }},
+	{"all weights", func(*config.Config) {}},
+	{"all weights, moments in 8 bits", func(c *config.Config) { c.Actor.Optim.Moments, c.Critic.Optim.Moments = "8bit", "8bit" }},
+	{fmt.Sprintf("LoRA, rank %d", config.PresetRank), func(c *config.Config) { c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = config.PresetRank, config.PresetRank }},
 }
 
 // cardSizes are the memories of common GPUs, in GB of 1e9 bytes.
@@ -52,14 +53,14 @@ func Cards(f model.Footprint) string {
 }
 
 // cardConfig is the game that a table plans.
-func cardConfig() Config {
-	c := StageDefaults(Train)
+func cardConfig() config.Config {
+	c := config.StageDefaults(config.Train)
 	c.Trainer.Device, c.Data.TrainBatchSize = "cuda", cardPrompts
 	return c
 }
 
 // card is a cell: what a run takes on a card, or would.
-func card(f model.Footprint, shape model.Config, c Config, free int64) string {
+func card(f model.Footprint, shape model.Config, c config.Config, free int64) string {
 	fit := cardPlan(c, free).fit(f, shape, c, true)
 	if !fit.fits {
 		return fmt.Sprintf("no: %s", gb(fit.memory))
@@ -75,8 +76,8 @@ func card(f model.Footprint, shape model.Config, c Config, free int64) string {
 }
 
 // cardPlan is a plan for a card, of answers and prompts at their limits.
-func cardPlan(c Config, free int64) *Plan {
-	return &Plan{Stage: Train, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), MemoryFree: free}
+func cardPlan(c config.Config, free int64) *Plan {
+	return &Plan{Stage: config.Train, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), MemoryFree: free}
 }
 
 func gb(bytes int64) string { return fmt.Sprintf("%.1f GB", float64(bytes)/1e9) }

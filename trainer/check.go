@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"gad/data"
@@ -14,6 +12,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
 )
 
 // This file is the judges that do not play: the user's own program, and a
@@ -57,7 +56,7 @@ func (t *Trainer) openJudges() error {
 		return err
 	}
 	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
-		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, cfg.MaxPosition)
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", config.ErrConfig, dir, n, cfg.MaxPosition)
 	}
 	if t.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
 		return fmt.Errorf("trainer.held_out_critic: %w", err)
@@ -86,7 +85,7 @@ func (t *Trainer) tryChecker() error {
 	}
 	return t.busy("trying the checker", func() error {
 		if _, err := t.checker.Check(context.Background(), rows); err != nil {
-			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", ErrConfig, at[0], err)
+			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig, at[0], err)
 		}
 		return nil
 	})
@@ -296,48 +295,9 @@ func zWithin(xS []float64, group []int) []float64 {
 	return z
 }
 
-// validateJudges checks the settings of the judges.
-func (c *Config) validateJudges(stage Stage) (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
-	w, r := c.Algorithm.CheckerWeight, c.Trainer
-	if w > 0 && r.Checker == "" {
-		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
-	}
-	if r.Checker != "" && len(c.Data.ValFiles) == 0 && !(w > 0 && stage.hasCritic()) {
-		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
-	}
-	if r.HeldOutCritic != "" && len(c.Data.ValFiles) == 0 {
-		bad("trainer.held_out_critic needs data.val_files")
-	}
-	if r.KeepBest == "val/check" && r.Checker == "" {
-		bad("trainer.keep_best val/check needs trainer.checker: give --checker CMD")
-	}
-	if r.KeepBest == "val/held_out_d" && r.HeldOutCritic == "" {
-		bad("trainer.keep_best val/held_out_d needs trainer.held_out_critic")
-	}
-	return errs
-}
-
-// judgeWarnings are settings of the judges that are allowed and rarely right.
-func (c *Config) judgeWarnings() []string {
-	held := c.Trainer.HeldOutCritic
-	if held == "" {
-		return nil
-	}
-	for _, own := range []string{c.Trainer.Resume, c.Trainer.Output, c.Model.RewardPath} {
-		if own == "" {
-			continue
-		}
-		if rel, err := filepath.Rel(own, held); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
-			return []string{fmt.Sprintf("trainer.held_out_critic %s is this run's own discriminator, at an earlier step: an answer that fools one fools the other: give one that was trained on other rows or with another seed", held)}
-		}
-	}
-	return nil
-}
-
 // heldOutShape is the shape that a plan counts for the held-out discriminator; shape
 // where its folder cannot be read, which opening the run will tell.
-func heldOutShape(c Config, shape model.Config) model.Config {
+func heldOutShape(c config.Config, shape model.Config) model.Config {
 	if cfg, err := readHeldOut(c.Trainer.HeldOutCritic); err == nil {
 		return cfg
 	}

@@ -14,13 +14,14 @@ import (
 	"gad/internal/report"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
+	"gad/trainer/config"
 )
 
 // Examination is what a run's folder says of the run: how it ended, whether it can
 // go on, and what signs of a sick run its metrics show.
 type Examination struct {
 	Run         string
-	Stage       Stage
+	Stage       config.Stage
 	Step, Total int // of the checkpoint that would be resumed
 	Last        report.LastWord
 	Holder      string // who works in the folder now
@@ -34,8 +35,8 @@ type Examination struct {
 	Moved       *float64 // |now - was| / |was| of the student's weights since MovedFrom; nil is not measured
 	MovedFrom   string   // the reference, or a checkpoint
 
-	kept []kept        // settings that the run began with
-	disc discriminator // as the newest checkpoint has it
+	kept []config.Fixed // settings that the run began with
+	disc discriminator  // as the newest checkpoint has it
 
 	// Sick are the reasons for which going on as it is would go wrong.
 	Sick []string
@@ -55,21 +56,21 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	fsys = vfs.OrDisk(fsys)
 	x := &Examination{Run: run, Free: -1}
 	if strings.HasPrefix(filepath.Base(filepath.Clean(run)), "global_step_") {
-		return nil, fmt.Errorf("%w: trainer: %s: is a checkpoint: give its run, %s", ErrConfig, run, filepath.Dir(filepath.Clean(run)))
+		return nil, fmt.Errorf("%w: trainer: %s: is a checkpoint: give its run, %s", config.ErrConfig, run, filepath.Dir(filepath.Clean(run)))
 	}
 	if _, err := fsys.Stat(run); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: trainer: %s: no such folder: give the --output of gad sft, warmup, train or dpo", ErrConfig, run)
+		return nil, fmt.Errorf("%w: trainer: %s: no such folder: give the --output of gad sft, warmup, train or dpo", config.ErrConfig, run)
 	}
 	if _, err := fsys.Stat(filepath.Join(run, configName)); err != nil {
 		steps, lerr := checkpoint.Steps(fsys, run)
 		if err := errors.Join(lerr, err); lerr != nil || len(steps) == 0 {
 			if errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("%w: trainer: %s: contains no run: give the --output of gad sft, warmup, train or dpo", ErrConfig, run)
+				err = fmt.Errorf("%w: trainer: %s: contains no run: give the --output of gad sft, warmup, train or dpo", config.ErrConfig, run)
 			}
 			return nil, err
 		}
 	}
-	cfg := DefaultConfig()
+	cfg := config.Default()
 	unread := cfg.Load(filepath.Join(run, configName))
 	if unread != nil {
 		x.sick("it cannot be resumed, since its settings cannot be read: %v", unread)
@@ -84,7 +85,7 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	if err := x.examineCheckpoints(fsys); err != nil {
 		return nil, err
 	}
-	if err := changed(x.kept, cfg.kept(), run); err != nil && unread == nil {
+	if err := config.Changed(x.kept, cfg.Fixed(), run); err != nil && unread == nil {
 		x.sick("its config.yaml has been edited: %v", err)
 	}
 	if err := x.examineStart(fsys, &cfg); err != nil {
@@ -135,16 +136,16 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 
 // examineStart looks for what the run was given when it began: the frozen reference,
 // without which it cannot go on, and settings that are rarely right.
-func (x *Examination) examineStart(fsys vfs.FS, cfg *Config) error {
+func (x *Examination) examineStart(fsys vfs.FS, cfg *config.Config) error {
 	if x.Resume == "" {
 		return nil
 	}
 	x.Settings = cfg.Warnings(x.Stage)
-	if w := x.disc.deaf(x.Run); w != "" && x.Stage == Warmup && x.Step >= x.Total {
+	if w := x.disc.deaf(x.Run); w != "" && x.Stage == config.Warmup && x.Step >= x.Total {
 		x.sick("%s", w)
 	}
 	dir := filepath.Join(x.Run, referenceDir)
-	if !cfg.needsReference(x.Stage) {
+	if !cfg.NeedsReference(x.Stage) {
 		dir = ""
 	} else if _, err := fsys.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		x.sick("it cannot be resumed: %v", missingReference(dir))

@@ -9,13 +9,14 @@ import (
 
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // An evaluation in parts is the whole; its figures are means of its rows; a student is
 // no better than itself; and it stops where it is told to.
 func TestEvaluateInParts(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), SFT)
+	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
 	m, tok := tr.actor.Model(), tr.tok
 	o := EvalOptions{MaxPrompt: 64, MaxResponse: 14, Temperature: 1, Seed: 1, Slots: 8, MaxTokens: 512}
 	whole, err := Evaluate(m, tok, tr.val, tr.valRows, o)
@@ -127,7 +128,7 @@ func TestPairedDifference(t *testing.T) {
 // teacher's lengths only of a student that ends answers, and says what nobody can tell.
 func TestPlanEval(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), SFT)
+	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
 	m := tr.actor.Model()
 	o := EvalOptions{MaxPrompt: 64, MaxResponse: 60, Seed: 1, Slots: 8, MaxTokens: 512}
 	b, err := EncodeRows(tr.tok, tr.val, tr.valRows, o)

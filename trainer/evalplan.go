@@ -13,6 +13,7 @@ import (
 	"gad/internal/report"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
 )
 
 // Pace is how fast this machine computes with a student: a measurement of about a
@@ -401,7 +402,7 @@ func (p EvalPlan) String() string {
 // Check refuses what cannot fit.
 func (p EvalPlan) Check() error {
 	if need := total(p.Memory); p.Free > 0 && need > p.Free {
-		return fmt.Errorf("%w: eval: %w in memory: needs %s, %s are available: lower --max-response-length, or use a smaller model", ErrConfig, ErrTooLarge, report.Bytes(need), report.Bytes(p.Free))
+		return fmt.Errorf("%w: eval: %w in memory: needs %s, %s are available: lower --max-response-length, or use a smaller model", config.ErrConfig, ErrTooLarge, report.Bytes(need), report.Bytes(p.Free))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // A new student of two layers learns from a teacher's answers for two steps, and is
@@ -58,13 +59,13 @@ func distil() error {
 	}
 
 	// Two steps of SFT.
-	cfg := trainer.StageDefaults(trainer.SFT)
+	cfg := config.StageDefaults(config.SFT)
 	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, []string{"../testdata/letters/train.jsonl"}, run
 	cfg.Data.TrainBatchSize, cfg.Data.MaxPrompt, cfg.Data.MaxResponse = 8, 64, 32
 	if err := cfg.Load("", "trainer.total_steps=2", "actor.optim.lr=1e-3"); err != nil { // as on the command line
 		return err
 	}
-	t, err := trainer.Open(cfg, trainer.SFT, trainer.Options{Backend: be})
+	t, err := trainer.Open(cfg, config.SFT, trainer.Options{Backend: be})
 	if err != nil {
 		return err
 	}

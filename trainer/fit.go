@@ -9,6 +9,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/report"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // This file looks for the settings with which a run fits a memory, and says what each of
@@ -25,7 +26,7 @@ type Fit struct {
 	free   int64
 	rates  rates
 	fits   bool
-	config Config
+	config config.Config
 	memory int64 // of config; where nothing fits, of the combination that takes least
 	host   int64
 }
@@ -62,7 +63,7 @@ func (r rates) String() string {
 // level is one way to take a dimension.
 type level struct {
 	settings []string
-	set      func(*Config)
+	set      func(*config.Config)
 	rounds   int // networks whose moments it rounds
 	short    string
 }
@@ -79,8 +80,8 @@ type dimension struct {
 const unmergedSampling = 1.25
 
 // dimensions are the settings of a run that make it smaller.
-func (p *Plan) dimensions(f model.Footprint, c Config, exact bool) (all []dimension) {
-	game := p.Stage.hasCritic()
+func (p *Plan) dimensions(f model.Footprint, c config.Config, exact bool) (all []dimension) {
+	game := p.Stage.HasCritic()
 	networks := func(set func(critic bool) string) (settings []string) {
 		if s := set(false); s != "" {
 			settings = append(settings, s)
@@ -92,7 +93,7 @@ func (p *Plan) dimensions(f model.Footprint, c Config, exact bool) (all []dimens
 	}
 	add := func(why string, levels ...level) {
 		if len(levels) > 0 {
-			all = append(all, dimension{append([]level{{set: func(*Config) {}}}, levels...), why})
+			all = append(all, dimension{append([]level{{set: func(*config.Config) {}}}, levels...), why})
 		}
 	}
 	if !c.Actor.Recompute || game && !c.Critic.Recompute {
@@ -106,7 +107,7 @@ func (p *Plan) dimensions(f model.Footprint, c Config, exact bool) (all []dimens
 				}
 				return ""
 			}),
-			set: func(c *Config) {
+			set: func(c *config.Config) {
 				c.Actor.Recompute = true
 				c.Critic.Recompute = c.Critic.Recompute || game
 			}, short: "recompute"})
@@ -127,7 +128,7 @@ func (p *Plan) dimensions(f model.Footprint, c Config, exact bool) (all []dimens
 				}
 				return ""
 			}),
-			set: func(c *Config) {
+			set: func(c *config.Config) {
 				c.Actor.MaxTokenLen = min(c.Actor.MaxTokenLen, n)
 				if game {
 					c.Critic.MaxTokenLen = min(c.Critic.MaxTokenLen, n)
@@ -136,26 +137,26 @@ func (p *Plan) dimensions(f model.Footprint, c Config, exact bool) (all []dimens
 	}
 	add("a prompt is computed once for each pack, and each pack reads all weights and gradients; the same to rounding", packs...)
 	var slots []level
-	if p.Stage != SFT {
+	if p.Stage != config.SFT {
 		for n := min(c.Rollout.MaxNumSeqs, c.Data.TrainBatchSize*p.answersEach(c)) / 2; n > 0; n /= 2 {
 			slots = append(slots, level{settings: []string{fmt.Sprintf("rollout.max_num_seqs=%d", n)},
-				set: func(c *Config) { c.Rollout.MaxNumSeqs = n }, short: fmt.Sprintf("%d answers at a time", n)})
+				set: func(c *config.Config) { c.Rollout.MaxNumSeqs = n }, short: fmt.Sprintf("%d answers at a time", n)})
 		}
 	}
 	add("fewer answers are sampled at a time, and the weights are read once for each token of them; the same to rounding", slots...)
-	if c.merges(p.Stage) {
+	if c.Merges(p.Stage) {
 		add(fmt.Sprintf("sampling computes the adapters beside the base, by assumption %g times as long; the same to rounding", unmergedSampling), level{
-			settings: []string{"rollout.merged=false"}, set: func(c *Config) { c.Rollout.Merged = "false" }, short: "unmerged"})
+			settings: []string{"rollout.merged=false"}, set: func(c *config.Config) { c.Rollout.Merged = "false" }, short: "unmerged"})
 	}
 	if f.Element(compute.Wide|compute.Host) == 0 {
 		add("moments are read and written over the bus in each update; the same bits", networkLevels(game, !c.Actor.Optim.Offload, !c.Critic.Optim.Offload,
-			"optim.offload=true", " on the host", func(c *Config) (actor, critic func()) {
+			"optim.offload=true", " on the host", func(c *config.Config) (actor, critic func()) {
 				return func() { c.Actor.Optim.Offload = true }, func() { c.Critic.Optim.Offload = true }
 			})...)
 	}
 	if !exact {
 		eight := networkLevels(game, c.Actor.Optim.Moments != "8bit", c.Critic.Optim.Moments != "8bit",
-			"optim.moments=8bit", " in 8 bits", func(c *Config) (actor, critic func()) {
+			"optim.moments=8bit", " in 8 bits", func(c *config.Config) (actor, critic func()) {
 				return func() { c.Actor.Optim.Moments = "8bit" }, func() { c.Critic.Optim.Moments = "8bit" }
 			})
 		for i := range eight {
@@ -168,12 +169,12 @@ func (p *Plan) dimensions(f model.Footprint, c Config, exact bool) (all []dimens
 
 // networkLevels are a setting of the discriminator, of the student, or of both, those apart
 // that are made already.
-func networkLevels(game, actor, critic bool, setting, short string, set func(*Config) (actor, critic func())) (levels []level) {
-	one := level{settings: []string{"actor." + setting}, short: "student's moments" + short, set: func(c *Config) {
+func networkLevels(game, actor, critic bool, setting, short string, set func(*config.Config) (actor, critic func())) (levels []level) {
+	one := level{settings: []string{"actor." + setting}, short: "student's moments" + short, set: func(c *config.Config) {
 		a, _ := set(c)
 		a()
 	}}
-	other := level{settings: []string{"critic." + setting}, short: "discriminator's moments" + short, set: func(c *Config) {
+	other := level{settings: []string{"critic." + setting}, short: "discriminator's moments" + short, set: func(c *config.Config) {
 		_, b := set(c)
 		b()
 	}}
@@ -184,7 +185,7 @@ func networkLevels(game, actor, critic bool, setting, short string, set func(*Co
 		levels = append(levels, one)
 	}
 	if game && actor && critic {
-		levels = append(levels, level{settings: []string{one.settings[0], other.settings[0]}, short: "all moments" + short, set: func(c *Config) {
+		levels = append(levels, level{settings: []string{one.settings[0], other.settings[0]}, short: "all moments" + short, set: func(c *config.Config) {
 			one.set(c)
 			other.set(c)
 		}})
@@ -193,8 +194,8 @@ func networkLevels(game, actor, critic bool, setting, short string, set func(*Co
 }
 
 // answersEach is how many answers a prompt gets in a stage.
-func (p *Plan) answersEach(c Config) int {
-	if p.Stage.hasCritic() {
+func (p *Plan) answersEach(c config.Config) int {
+	if p.Stage.HasCritic() {
 		return c.Rollout.N
 	}
 	return 1
@@ -203,14 +204,14 @@ func (p *Plan) answersEach(c Config) int {
 // combination is a level of each dimension.
 type combination struct {
 	at      []int
-	config  Config
+	config  config.Config
 	rounds  int
 	seconds float64
 	added   int // settings
 }
 
 // combine is c with the levels at of dims.
-func (p *Plan) combine(pace pace, dims []dimension, c Config, at []int) combination {
+func (p *Plan) combine(pace pace, dims []dimension, c config.Config, at []int) combination {
 	x := combination{at: at}
 	for d, l := range at {
 		chosen := dims[d].levels[l]
@@ -224,7 +225,7 @@ func (p *Plan) combine(pace pace, dims []dimension, c Config, at []int) combinat
 
 // fit looks at all combinations of settings, those that cost least first. exact leaves
 // moments in float32.
-func (p *Plan) fit(f model.Footprint, shape model.Config, c Config, exact bool) *Fit {
+func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact bool) *Fit {
 	dims, pace := p.dimensions(f, c, exact), newPace(f, shape, c)
 	var all []combination
 	smallest := make([]int, len(dims))
@@ -307,12 +308,12 @@ type pace struct {
 	host [2][2]float64
 }
 
-func newPace(f model.Footprint, shape model.Config, c Config) pace {
+func newPace(f model.Footprint, shape model.Config, c config.Config) pace {
 	p := pace{rates: cpuRates, f: f, shape: shape}
 	if c.Trainer.Device == "cuda" {
 		p.rates = gpuRates
 	}
-	for network, o := range []model.PlanOptions{c.student(), c.discriminator()} {
+	for network, o := range []model.PlanOptions{c.Student(), c.Discriminator()} {
 		for eight := range 2 {
 			o.Offload, o.Moments8 = true, eight == 1
 			p.host[network][eight] = float64(shape.Plan(f, o).HostMoments)
@@ -322,7 +323,7 @@ func newPace(f model.Footprint, shape model.Config, c Config) pace {
 }
 
 // step is about how many seconds a step takes with the settings of c.
-func (a pace) step(p *Plan, c Config) float64 {
+func (a pace) step(p *Plan, c config.Config) float64 {
 	prompt, answer, prompts := p.PromptMean, p.AnswerMean, float64(c.Data.TrainBatchSize)
 	narrow := float64(a.f.Element(compute.Narrow))
 	weights := float64(a.shape.ParamCount(model.LM))
@@ -361,20 +362,20 @@ func (a pace) step(p *Plan, c Config) float64 {
 	}
 	// Without a game a batch is one update, on the teacher's answers, or on pairs.
 	n, updates := 1.0, 1
-	if p.Stage == DPO {
+	if p.Stage == config.DPO {
 		n = 2
 	}
-	if p.Stage.hasCritic() {
+	if p.Stage.HasCritic() {
 		n = float64(c.Rollout.N)
-		if !c.learnsTeacher(p.Stage) {
+		if !c.LearnsTeacher(p.Stage) {
 			updates = c.Actor.Updates(c.Data.TrainBatchSize)
 		}
 	}
 	seconds := update(n, c.Actor.MaxTokenLen, c.Actor.LoRA.On(), c.Actor.Recompute) + bus(0, c.Actor.Optim, updates)
-	if c.needsReference(p.Stage) {
+	if c.NeedsReference(p.Stage) {
 		seconds += passes(n, c.Actor.MaxTokenLen, 1, narrow)
 	}
-	if p.Stage.hasCritic() {
+	if p.Stage.HasCritic() {
 		mini := c.Data.TrainBatchSize
 		if m := c.Critic.PPOMiniBatch; m > 0 {
 			mini = min(m, mini)
@@ -382,7 +383,7 @@ func (a pace) step(p *Plan, c Config) float64 {
 		updates := c.Critic.PPOEpochs * ((c.Data.TrainBatchSize + mini - 1) / mini)
 		seconds += update(n+1, c.Critic.MaxTokenLen, c.Critic.LoRA.On(), c.Critic.Recompute) + bus(1, c.Critic.Optim, updates)
 	}
-	if p.Stage == SFT {
+	if p.Stage == config.SFT {
 		return seconds
 	}
 	answers := prompts * float64(p.answersEach(c))
@@ -390,7 +391,7 @@ func (a pace) step(p *Plan, c Config) float64 {
 	cached := narrow * 2 * float64(a.shape.Layers*a.shape.KVHeads*a.shape.HeadDim)
 	each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token) // a token of all slots
 	sampling := prompts*prompt*token + answers*answer/slots*each
-	if c.Actor.LoRA.On() && !c.merges(p.Stage) {
+	if c.Actor.LoRA.On() && !c.Merges(p.Stage) {
 		sampling *= unmergedSampling
 	}
 	return seconds + sampling
@@ -402,7 +403,7 @@ func (f *Fit) taken() []Choice {
 }
 
 // sentence is the way out of a plan that is too large.
-func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c Config) string {
+func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c config.Config) string {
 	if found.fits {
 		return fmt.Sprintf("with %s it needs %s (gad plan --fit says why)", strings.Join(found.Settings, " "), report.Bytes(found.memory))
 	}
@@ -416,9 +417,9 @@ func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c Con
 	way := "use a smaller student, shorter answers or more memory"
 	if !c.Actor.LoRA.On() && c.Trainer.Resume == "" {
 		lora := c
-		lora.Actor.LoRA.Rank = presetRank
-		if p.Stage.hasCritic() {
-			lora.Critic.LoRA.Rank = presetRank
+		lora.Actor.LoRA.Rank = config.PresetRank
+		if p.Stage.HasCritic() {
+			lora.Critic.LoRA.Rank = config.PresetRank
 		}
 		if less := p.fit(f, shape, lora, true); less.fits {
 			way = fmt.Sprintf("train LoRA adapters, which fit in %s (--preset lora --fit), or %s", report.Bytes(less.memory), way)

@@ -12,6 +12,7 @@ import (
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // The shapes are those of the published models: their sizes are known.
@@ -27,7 +28,7 @@ func TestQwenShapes(t *testing.T) {
 }
 
 // fitting is a plan's, with its table of memory.
-func fitting(f model.Footprint, shape model.Config, c Config, stage Stage, free, host int64) (*Plan, *Fit) {
+func fitting(f model.Footprint, shape model.Config, c config.Config, stage config.Stage, free, host int64) (*Plan, *Fit) {
 	p := cardPlan(c, free)
 	p.Stage, p.HostFree = stage, host
 	return p, p.fit(f, shape, c, false)
@@ -42,9 +43,9 @@ func TestFitIsTheCheapest(t *testing.T) {
 		name string
 		f    model.Footprint
 	}{{"cuda", cuda.Options{}}, {"cpu", cpu.Footprint{}}} {
-		for _, stage := range []Stage{SFT, DPO, Train} {
+		for _, stage := range []config.Stage{config.SFT, config.DPO, config.Train} {
 			for _, lora := range []bool{false, true} {
-				c := StageDefaults(stage)
+				c := config.StageDefaults(stage)
 				c.Trainer.Device, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse, c.Actor.MaxTokenLen, c.Critic.MaxTokenLen, c.Rollout.MaxNumSeqs = device.name, 16, 512, 256, 2048, 1536, 16
 				if lora {
 					c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = 32, 32
@@ -73,7 +74,7 @@ type needed struct {
 	seconds      float64
 }
 
-func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, shape model.Config, c Config, known map[string]needed) {
+func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, shape model.Config, c config.Config, known map[string]needed) {
 	t.Helper()
 	need := func(set []string) (memory, host int64, seconds float64) {
 		key := strings.Join(set, " ")
@@ -102,7 +103,7 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 	// All settings, as a user would write them.
 	groups := [][]string{{"", "actor.recompute=true critic.recompute=true"}, {"", "actor.max_token_len=1536", "actor.max_token_len=1024 critic.max_token_len=1024", "actor.max_token_len=768 critic.max_token_len=768"},
 		{""}, {""}, {""}, {"", "actor.optim.moments=8bit", "critic.optim.moments=8bit", "actor.optim.moments=8bit critic.optim.moments=8bit"}}
-	for n := 8; n > 0 && p.Stage != SFT; n /= 2 {
+	for n := 8; n > 0 && p.Stage != config.SFT; n /= 2 {
 		groups[2] = append(groups[2], fmt.Sprintf("rollout.max_num_seqs=%d", n))
 	}
 	if c.Actor.LoRA.On() {
@@ -157,11 +158,11 @@ func TestFitRoundsLast(t *testing.T) {
 		{80e9, "actor.optim.offload=true critic.optim.offload=true actor.optim.moments=8bit"}, // whose moments cross the bus four times as often
 		{50e9, "actor.optim.offload=true critic.optim.offload=true actor.optim.moments=8bit critic.optim.moments=8bit"},
 	} {
-		if _, got := fitting(f, shape, c, Train, 141e9, x.host); !got.fits || strings.Join(got.Settings, " ") != x.want {
+		if _, got := fitting(f, shape, c, config.Train, 141e9, x.host); !got.fits || strings.Join(got.Settings, " ") != x.want {
 			t.Errorf("host of %d bytes: %t, %q, want %q", x.host, got.fits, got.Settings, x.want)
 		}
 	}
-	p, got := fitting(f, shape, c, Train, 141e9, 10e9)
+	p, got := fitting(f, shape, c, config.Train, 141e9, 10e9)
 	if p.take(f, shape, got.config); got.fits || !p.hostTooLarge() && !p.tooLarge() {
 		t.Errorf("host of 10 GB: %q", got.Settings)
 	}
@@ -202,8 +203,8 @@ func TestSevenBillionFits(t *testing.T) {
 // The two networks of the game have one buffer for gradients, which other stages do not.
 func TestPlanOfGradients(t *testing.T) {
 	shape, f := model.Qwen25[0].Config, cuda.Options{}
-	rows := func(stage Stage, set ...string) map[string]int64 {
-		c := StageDefaults(stage)
+	rows := func(stage config.Stage, set ...string) map[string]int64 {
+		c := config.StageDefaults(stage)
 		c.Trainer.Device = "cuda"
 		if err := c.Load("", set...); err != nil {
 			t.Fatal(err)
@@ -221,21 +222,21 @@ func TestPlanOfGradients(t *testing.T) {
 	if own > other { // a head more, which may still lie in the same page
 		t.Fatalf("gradients of %d and %d bytes: the discriminator has a head more", own, other)
 	}
-	for _, stage := range []Stage{Warmup, Train} {
+	for _, stage := range []config.Stage{config.Warmup, config.Train} {
 		if m := rows(stage); m[shared] != other || m["actor: gradients"] != 0 || m["critic: gradients"] != 0 {
 			t.Errorf("%s: %v", stage, m)
 		}
 	}
-	if m := rows(Train, "critic.lora.rank=8"); m[shared] != own {
+	if m := rows(config.Train, "critic.lora.rank=8"); m[shared] != own {
 		t.Errorf("a discriminator of adapters: %v", m)
 	}
-	for _, stage := range []Stage{SFT, DPO} {
+	for _, stage := range []config.Stage{config.SFT, config.DPO} {
 		if m := rows(stage); m[shared] != 0 || m["actor: gradients"] != own {
 			t.Errorf("%s: %v", stage, m)
 		}
 	}
 	// Merged weights sample for the student, and have no gradients whose memory they could use.
-	merged, beside := rows(Train, "actor.lora.rank=64", "critic.lora.rank=64"), rows(Train, "actor.lora.rank=64", "critic.lora.rank=64", "rollout.merged=false")
+	merged, beside := rows(config.Train, "actor.lora.rank=64", "critic.lora.rank=64"), rows(config.Train, "actor.lora.rank=64", "critic.lora.rank=64", "rollout.merged=false")
 	if merged["sampling, adapters merged: weights"] == 0 || merged["actor: key/value cache"] != 0 || merged["sampling, adapters merged: key/value cache"] <= beside["actor: key/value cache"] || beside["sampling, adapters merged: weights"] != 0 {
 		t.Errorf("merged %v\nbeside %v", merged, beside)
 	}
@@ -292,8 +293,8 @@ func TestDocumentsAreTheCards(t *testing.T) {
 func TestFitOfAResumedGame(t *testing.T) {
 	ready(t)
 	plan := func(set ...string) string {
-		c := settings(Train, filepath.Join(t.TempDir(), "run"), append(set, "trainer.device=cuda")...)
-		p, err := FitPlan(nil, cuda.Options{}, 1e6, nil, c, Train)
+		c := settings(config.Train, filepath.Join(t.TempDir(), "run"), append(set, "trainer.device=cuda")...)
+		p, err := FitPlan(nil, cuda.Options{}, 1e6, nil, c, config.Train)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +306,7 @@ func TestFitOfAResumedGame(t *testing.T) {
 	if said := plan("trainer.resume_from=" + fixed.warmup); strings.Contains(said, "8bit") || strings.Contains(said, "lora") || !strings.Contains(said, "offload=true") {
 		t.Errorf("resumed: %s", said)
 	}
-	if _, err := FitPlan(nil, cuda.Options{}, 0, nil, settings(Train, "run", "trainer.resume_from="+fixed.warmup), Train); err == nil ||
+	if _, err := FitPlan(nil, cuda.Options{}, 0, nil, settings(config.Train, "run", "trainer.resume_from="+fixed.warmup), config.Train); err == nil ||
 		err.Error() != "configuration: plan: --fit: the memory of the device is not known: give --memory GB" {
 		t.Errorf("an unknown memory: %v", err)
 	}

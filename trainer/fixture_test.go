@@ -21,6 +21,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -90,8 +91,8 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	sft := filepath.Join(f.root, "sft")
-	err = play(be, settings(SFT, sft, "model.path="+blank, "trainer.total_steps=60", "data.train_batch_size=8",
-		"actor.optim.lr=5e-3", "trainer.save_freq=0"), SFT)
+	err = play(be, settings(config.SFT, sft, "model.path="+blank, "trainer.total_steps=60", "data.train_batch_size=8",
+		"actor.optim.lr=5e-3", "trainer.save_freq=0"), config.SFT)
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	f.warmup = filepath.Join(f.root, "warmup")
-	return play(be, settings(Warmup, f.warmup, "trainer.total_steps=3", "trainer.critic_warmup=2"), Warmup)
+	return play(be, settings(config.Warmup, f.warmup, "trainer.total_steps=3", "trainer.critic_warmup=2"), config.Warmup)
 })
 
 // slow leaves a test out of the quick cycle, go test -short.
@@ -119,13 +120,13 @@ func newBackend(workers int) (compute.Backend, error) {
 }
 
 // settings are a small run's, with overrides as on the command line.
-func settings(stage Stage, output string, overrides ...string) Config {
-	c := StageDefaults(stage)
+func settings(stage config.Stage, output string, overrides ...string) config.Config {
+	c := config.StageDefaults(stage)
 	base := []string{"data.train_files=" + fixed.data, "trainer.default_local_dir=" + output,
 		"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
 		"actor.optim.lr=1e-3", "critic.optim.lr=2e-3", "trainer.save_samples=2", "actor.max_token_len=512", "critic.max_token_len=512",
 		"trainer.val_rows=4"}
-	if stage == Train {
+	if stage == config.Train {
 		base = append(base, "trainer.resume_from="+fixed.warmup)
 	} else {
 		base = append(base, "model.path="+fixed.student)
@@ -137,7 +138,7 @@ func settings(stage Stage, output string, overrides ...string) Config {
 }
 
 // play runs a configuration to its end.
-func play(be compute.Backend, c Config, stage Stage) error {
+func play(be compute.Backend, c config.Config, stage config.Stage) error {
 	t, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
 	if err != nil {
 		return err
@@ -160,7 +161,7 @@ func ready(t testing.TB) compute.Backend {
 }
 
 // opened is a trainer about to take its first step.
-func opened(t testing.TB, be compute.Backend, c Config, stage Stage) *Trainer {
+func opened(t testing.TB, be compute.Backend, c config.Config, stage config.Stage) *Trainer {
 	t.Helper()
 	tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
 	if err != nil {
@@ -184,7 +185,7 @@ func scored(t testing.TB, tr *Trainer, m Metrics) *round {
 }
 
 // finished plays a run and returns its metrics.
-func finished(t testing.TB, be compute.Backend, c Config, stage Stage) []report.Row {
+func finished(t testing.TB, be compute.Backend, c config.Config, stage config.Stage) []report.Row {
 	t.Helper()
 	if err := play(be, c, stage); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
 )
 
 // CheckModelFolder says what is wrong with a path given for a model folder, where
@@ -135,8 +136,8 @@ func export(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (strin
 	if err != nil {
 		return "", err
 	}
-	if part == "critic" && !s.Stage.hasCritic() {
-		return "", fmt.Errorf("%w: export: %s: %s has no discriminator: export the actor", ErrConfig, dir, s.Stage.aRun())
+	if part == "critic" && !s.Stage.HasCritic() {
+		return "", fmt.Errorf("%w: export: %s: %s has no discriminator: export the actor", config.ErrConfig, dir, s.Stage.ARun())
 	}
 	src := filepath.Join(dir, part)
 	cfg, err := model.ReadConfig(src)
@@ -149,7 +150,7 @@ func export(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (strin
 	adapter := model.IsAdapter(src)
 	switch {
 	case merge && !adapter:
-		return "", fmt.Errorf("%w: export: %s: was trained in full and has no adapters: leave out --merge", ErrConfig, src)
+		return "", fmt.Errorf("%w: export: %s: was trained in full and has no adapters: leave out --merge", config.ErrConfig, src)
 	case adapter && !merge:
 		return "float32", checkpoint.Export(fsys, src, dst)
 	case dtype == cfg.DType && !merge:
@@ -169,7 +170,7 @@ func checkDType(dtype string) error {
 	case "float32", "bfloat16", "float16":
 		return nil
 	}
-	return fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16", ErrConfig, dtype)
+	return fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16", config.ErrConfig, dtype)
 }
 
 // ExportModel writes the model at src, a folder or a GGUF file, as the Hugging Face folder

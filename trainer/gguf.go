@@ -14,6 +14,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
 )
 
 // ggufKinds are the types that ExportGGUF writes matrices in, with llama.cpp's number
@@ -31,10 +32,10 @@ var ggufKinds = map[string]struct {
 // and a file dst whose name does not end in .gguf.
 func CheckGGUF(dst, kind string) error {
 	if _, ok := ggufKinds[kind]; !ok {
-		return fmt.Errorf("%w: export: --gguf %q: must be f16, bf16 or q8_0", ErrConfig, kind)
+		return fmt.Errorf("%w: export: --gguf %q: must be f16, bf16 or q8_0", config.ErrConfig, kind)
 	}
 	if filepath.Ext(dst) != ".gguf" {
-		return fmt.Errorf("%w: export: --output %s: with --gguf one file is written: give a name that ends in .gguf", ErrConfig, dst)
+		return fmt.Errorf("%w: export: --output %s: with --gguf one file is written: give a name that ends in .gguf", config.ErrConfig, dst)
 	}
 	return nil
 }
@@ -113,15 +114,15 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	arch := ggufArch(c)
 	switch {
 	case arch == "":
-		return nil, fmt.Errorf("%w: export: %s: files for llama.cpp are written of %s: leave out --gguf", ErrConfig, c.Architecture, strings.Join(slices.Sorted(maps.Keys(ggufArchitectures)), ", "))
+		return nil, fmt.Errorf("%w: export: %s: files for llama.cpp are written of %s: leave out --gguf", config.ErrConfig, c.Architecture, strings.Join(slices.Sorted(maps.Keys(ggufArchitectures)), ", "))
 	case c.Window > 0 && c.Window < c.MaxPosition:
-		return nil, fmt.Errorf("%w: export: sliding_window %d: llama.cpp computes %s without: leave out --gguf, or set sliding_window to null if no sequence is longer", ErrConfig, c.Window, c.Architecture)
+		return nil, fmt.Errorf("%w: export: sliding_window %d: llama.cpp computes %s without: leave out --gguf, or set sliding_window to null if no sequence is longer", config.ErrConfig, c.Window, c.Architecture)
 	case c.RopeScaling != nil && c.RopeScaling.Type != "" && c.RopeScaling.Type != "llama3":
-		return nil, fmt.Errorf("%w: export: rope type %s: files for llama.cpp are written with default and llama3: leave out --gguf", ErrConfig, c.RopeScaling.Type)
+		return nil, fmt.Errorf("%w: export: rope type %s: files for llama.cpp are written with default and llama3: leave out --gguf", config.ErrConfig, c.RopeScaling.Type)
 	case arch == "qwen2" && c.Heads*c.HeadDim != c.Hidden:
-		return nil, fmt.Errorf("%w: export: head_dim %d with %d heads and hidden_size %d: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf", ErrConfig, c.HeadDim, c.Heads, c.Hidden)
+		return nil, fmt.Errorf("%w: export: head_dim %d with %d heads and hidden_size %d: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf", config.ErrConfig, c.HeadDim, c.Heads, c.Hidden)
 	case arch != "llama" && c.RopeScaling != nil:
-		return nil, fmt.Errorf("%w: export: rope type llama3 with %s: llama.cpp has it with Llama only: leave out --gguf", ErrConfig, c.Architecture)
+		return nil, fmt.Errorf("%w: export: rope type llama3 with %s: llama.cpp has it with Llama only: leave out --gguf", config.ErrConfig, c.Architecture)
 	}
 	g, err := tok.GGML(c.Vocab)
 	if err != nil {

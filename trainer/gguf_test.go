@@ -17,6 +17,7 @@ import (
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // The tensors of each architecture: names, shapes, types, and which of Hugging Face's
@@ -231,7 +232,7 @@ func TestExportGGUF(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	run, dst := filepath.Join(dir, "run"), filepath.Join(dir, "out", "student.gguf")
-	finished(t, be, settings(SFT, run, "actor.lora.rank=4", "trainer.total_steps=1", "actor.optim.lr=0.1"), SFT)
+	finished(t, be, settings(config.SFT, run, "actor.lora.rank=4", "trainer.total_steps=1", "actor.optim.lr=0.1"), config.SFT)
 	ckpt := filepath.Join(run, "global_step_1")
 	if err := ExportGGUF(nil, ckpt, dst, "f16"); err != nil {
 		t.Fatal(err)

@@ -20,18 +20,19 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/reference"
+	"gad/trainer/config"
 )
 
 // Open prepares a run. If the output folder holds an unfinished or finished run
 // of the same stage, it is gone on with; a folder with anything else in it is
 // refused. Nothing is written before all inputs have been read and checked.
-func Open(cfg Config, stage Stage, o Options) (t *Trainer, err error) {
+func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err error) {
 	if o.Backend == nil {
-		return nil, fmt.Errorf("%w: trainer: Options.Backend is nil: open one with device.Open", ErrConfig)
+		return nil, fmt.Errorf("%w: trainer: Options.Backend is nil: open one with device.Open", config.ErrConfig)
 	}
 	o.FS = vfs.OrDisk(o.FS)
 	if err := cfg.Validate(stage); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+		return nil, fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
 	if o.Ranks.Rank() > 0 {
 		o.Console, o.TTY = nil, false // rank 0 speaks
@@ -118,7 +119,7 @@ func (t *Trainer) claim(run string) error {
 		return err
 	}
 	if t.lock, err = checkpoint.LockRun(run); errors.Is(err, vfs.ErrTarget) {
-		err = fmt.Errorf("%w: %w", ErrConfig, err)
+		err = fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
 	return err
 }
@@ -130,7 +131,7 @@ func (t *Trainer) isRun(run string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: trainer: %s: cannot be the run folder: %w", ErrConfig, run, err)
+		return false, fmt.Errorf("%w: trainer: %s: cannot be the run folder: %w", config.ErrConfig, run, err)
 	}
 	foreign := ""
 	for _, e := range entries {
@@ -142,7 +143,7 @@ func (t *Trainer) isRun(run string) (bool, error) {
 		}
 	}
 	if foreign != "" {
-		return false, fmt.Errorf("%w: trainer: %s: contains %q but no run: nothing is overwritten: give another --output", ErrConfig, run, foreign)
+		return false, fmt.Errorf("%w: trainer: %s: contains %q but no run: nothing is overwritten: give another --output", config.ErrConfig, run, foreign)
 	}
 	return false, nil
 }
@@ -161,7 +162,7 @@ func (t *Trainer) settle(s start) (err error) {
 	run := t.cfg.Trainer.Output
 	if t.lock == nil {
 		if t.lock, err = checkpoint.LockRun(run); errors.Is(err, vfs.ErrTarget) {
-			return fmt.Errorf("%w: %w", ErrConfig, err)
+			return fmt.Errorf("%w: %w", config.ErrConfig, err)
 		} else if err != nil {
 			return err
 		}
@@ -171,7 +172,7 @@ func (t *Trainer) settle(s start) (err error) {
 			return fmt.Errorf("trainer: %s: %w: another process began a run there just now: give another --output", run, checkpoint.ErrLocked)
 		}
 	}
-	stored := t.cfg.absolute()
+	stored := t.cfg.Absolute()
 	resolved, err := conf.Marshal(&stored)
 	if err != nil {
 		return err
@@ -210,31 +211,31 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 		if s.dir, s.notes, err = FindCheckpoint(t.fs, t.cfg.Trainer.Resume); err != nil {
 			return s, err
 		}
-	case t.Stage == Train:
-		return s, fmt.Errorf("%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)", ErrConfig)
+	case t.Stage == config.Train:
+		return s, fmt.Errorf("%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)", config.ErrConfig)
 	}
 	if s.dir == "" {
 		return s, nil
 	}
 	if !s.inPlace && t.cfg.Model.Path != "" {
-		return s, fmt.Errorf("%w: trainer: model.path %s and trainer.resume_from %s are both set: the student comes from the run: leave out --model", ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
+		return s, fmt.Errorf("%w: trainer: model.path %s and trainer.resume_from %s are both set: the student comes from the run: leave out --model", config.ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
 	}
 	if !s.inPlace && t.cfg.Model.Adapter != "" {
-		return s, fmt.Errorf("%w: trainer: model.adapter_path %s and trainer.resume_from %s are both set: the adapters come from the run: leave out --adapter", ErrConfig, t.cfg.Model.Adapter, t.cfg.Trainer.Resume)
+		return s, fmt.Errorf("%w: trainer: model.adapter_path %s and trainer.resume_from %s are both set: the adapters come from the run: leave out --adapter", config.ErrConfig, t.cfg.Model.Adapter, t.cfg.Trainer.Resume)
 	}
 	if s.state, err = readState(t.fs, s.dir); err != nil {
 		return s, err
 	}
 	if s.inPlace {
-		if err := changed(s.state.Kept, t.cfg.kept(), run); err != nil {
+		if err := config.Changed(s.state.Kept, t.cfg.Fixed(), run); err != nil {
 			return s, err
 		}
 	}
 	if s.inPlace && s.state.Stage != t.Stage {
-		return s, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", ErrConfig, run, s.state.Stage, t.Stage)
+		return s, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", config.ErrConfig, run, s.state.Stage, t.Stage)
 	}
-	if !s.inPlace && t.Stage == Train && !s.state.Stage.hasCritic() {
-		return s, fmt.Errorf("%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first", ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.aRun(), filepath.Join(s.dir, "actor"))
+	if !s.inPlace && t.Stage == config.Train && !s.state.Stage.HasCritic() {
+		return s, fmt.Errorf("%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first", config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(), filepath.Join(s.dir, "actor"))
 	}
 	return s, nil
 }
@@ -260,7 +261,7 @@ func FindCheckpoint(fsys checkpoint.FS, path string) (dir string, notes []string
 }
 
 // StageOf is the stage that made the run or checkpoint at path.
-func StageOf(fsys checkpoint.FS, path string) (Stage, error) {
+func StageOf(fsys checkpoint.FS, path string) (config.Stage, error) {
 	fsys = vfs.OrDisk(fsys)
 	dir := filepath.Clean(path)
 	if !strings.HasPrefix(filepath.Base(dir), "global_step_") {
@@ -341,7 +342,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.tok.Size() > cfg.Vocab {
 		return fmt.Errorf("model: %s: vocabulary of %d, but the tokenizer has %d tokens: they do not belong together", from, cfg.Vocab, t.tok.Size())
 	}
-	if err := c.checkSizes(t.Stage, from, cfg); err != nil {
+	if err := c.CheckSizes(t.Stage, from, cfg); err != nil {
 		return err
 	}
 	t.baseDType = cfg.DType
@@ -353,25 +354,25 @@ func (t *Trainer) openModels(s start) (err error) {
 		return err
 	}
 	perStep := 1 // the teacher's answers, and pairs, take one optimizer step
-	if !t.learnsTeacher() && t.Stage != DPO {
+	if !t.learnsTeacher() && t.Stage != config.DPO {
 		perStep = c.Actor.Updates(batch)
 	}
 	learning := t.planned // steps in which the student learns
-	if t.Stage.hasCritic() {
+	if t.Stage.HasCritic() {
 		learning -= c.Trainer.CriticWarmup
 	}
 	updates := max(learning, 1) * perStep
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
-		return fmt.Errorf("%w: actor.optim: %w", ErrConfig, err)
+		return fmt.Errorf("%w: actor.optim: %w", config.ErrConfig, err)
 	}
 	if s.dir != "" && !s.inPlace && c.Actor.LoRA.On() && !model.IsAdapter(from) {
-		return fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", ErrConfig, c.Actor.LoRA.Rank, s.dir)
+		return fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", config.ErrConfig, c.Actor.LoRA.Rank, s.dir)
 	}
 	student, o := from, model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, LoRA: c.Actor.LoRA, Seed: t.seed(), StatesOver: t.statesOver()}
 	err = t.busy("loading the student", func() (err error) {
 		if s.dir == "" && c.Model.Adapter != "" {
 			if student = c.Model.Adapter; !model.IsAdapter(student) {
-				return fmt.Errorf("%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s", ErrConfig, student, model.AdapterConfigName)
+				return fmt.Errorf("%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s", config.ErrConfig, student, model.AdapterConfigName)
 			}
 			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM}); err != nil {
 				return err
@@ -390,7 +391,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.inPlace || s.dir != "" && (t.Stage != Train && t.Stage != DPO || c.Trainer.ResumeOptim == "both") {
+	if s.inPlace || s.dir != "" && (t.Stage != config.Train && t.Stage != config.DPO || c.Trainer.ResumeOptim == "both") {
 		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, actorOptimizer)); err != nil {
 			return err
 		}
@@ -399,15 +400,15 @@ func (t *Trainer) openModels(s start) (err error) {
 		t.before.Actor = t.actor.Optimizer().Steps()
 	}
 	t.actor.ScheduleFrom(t.before.Actor)
-	if t.Stage == DPO {
+	if t.Stage == config.DPO {
 		t.frozen = t.newFrozenPairs()
-		t.dpo, err = algos.NewDPO[float64](c.DPO.objective())
+		t.dpo, err = algos.NewDPO[float64](c.DPO.Objective())
 	}
-	if !t.Stage.hasCritic() {
+	if !t.Stage.HasCritic() {
 		return err
 	}
 	scorer := student
-	carried := s.dir != "" && s.state.Stage.hasCritic() && (s.inPlace || c.Model.RewardPath == "")
+	carried := s.dir != "" && s.state.Stage.HasCritic() && (s.inPlace || c.Model.RewardPath == "")
 	switch {
 	case carried:
 		scorer = filepath.Join(s.dir, "critic")
@@ -421,7 +422,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	}
 	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup) // whenever its time alone ends: a schedule is fixed beforehand
 	if err := c.Critic.Schedule(steps, batch).Validate(); err != nil {
-		return fmt.Errorf("%w: critic.optim: %w", ErrConfig, err)
+		return fmt.Errorf("%w: critic.optim: %w", config.ErrConfig, err)
 	}
 	err = t.busy("loading the discriminator", func() (err error) {
 		// With adapters on both it stands on the student's base.
@@ -441,7 +442,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	t.critic.Model().Share(t.actor.Model()) // they take turns
 	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
 	if n, v := c.Data.MaxPrompt+c.Data.MaxResponse, t.critic.Model().Config().MaxPosition; v > 0 && n > v {
-		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, scorer, n, v)
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", config.ErrConfig, scorer, n, v)
 	}
 	if carried {
 		if s.inPlace || c.Trainer.ResumeOptim != "none" {
@@ -456,7 +457,7 @@ func (t *Trainer) openModels(s start) (err error) {
 		}
 	}
 	if !c.Critic.Replay.Live && (t.critic.Replay == nil || len(t.critic.Replay.Pairs) == 0) {
-		return fmt.Errorf("%w: critic.replay.live=false needs the pool of an earlier stage, which has none: keep one in the warm-up (critic.replay.size=4096) and here", ErrConfig)
+		return fmt.Errorf("%w: critic.replay.live=false needs the pool of an earlier stage, which has none: keep one in the warm-up (critic.replay.size=4096) and here", config.ErrConfig)
 	}
 	if s.inPlace {
 		t.kl.Coef = s.state.KLCoef
@@ -477,7 +478,7 @@ func missingReference(dir string) error {
 // openReference keeps the student as it was at the start in the run's own folder,
 // so that the run can go on wherever it was resumed from is gone.
 func (t *Trainer) openReference(s start) (err error) {
-	if !t.cfg.needsReference(t.Stage) {
+	if !t.cfg.NeedsReference(t.Stage) {
 		return nil
 	}
 	dir := filepath.Join(t.cfg.Trainer.Output, referenceDir)
@@ -530,25 +531,6 @@ func (t *Trainer) length() string {
 	return report.Count(t.total, "step")
 }
 
-// fewSteps are too few for a student to learn in at the learning rates that are usual.
-const fewSteps = 10
-
-// lengthWarnings are warnings of a run of so many steps over so many rows: that the student
-// learns in none of them, or in hardly any.
-func (c *Config) lengthWarnings(stage Stage, rows, steps int) []string {
-	alone := 0
-	if stage.hasCritic() {
-		alone = c.Trainer.CriticWarmup
-	}
-	switch learning := steps - alone; {
-	case alone > 0 && learning < 1 && c.Trainer.CriticWarmupUntil == 0:
-		return []string{fmt.Sprintf("trainer.critic_warmup %d is not below the number of steps of the run, %d: the student will not be trained", alone, steps)}
-	case learning >= 1 && learning < fewSteps && c.Trainer.TotalSteps == 0:
-		return []string{fmt.Sprintf("%s at data.train_batch_size %d are %s, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more (--preset small has a batch and rates for a released student)", report.Count(rows, "row"), c.Data.TrainBatchSize, report.Count(steps, "step"), learning)}
-	}
-	return nil
-}
-
 // busy runs f, and shows its name if it takes its time.
 func (t *Trainer) busy(name string, f func() error) error {
 	_, done := t.con.Busy(name, 0)
@@ -565,12 +547,12 @@ func (t *Trainer) introduce(s start) {
 		t.log.Info(note)
 	}
 	if !s.inPlace {
-		for _, note := range t.cfg.lengthWarnings(t.Stage, len(t.rows), t.planned) {
+		for _, note := range t.cfg.LengthWarnings(t.Stage, len(t.rows), t.planned) {
 			t.log.Warn(note)
 		}
 	}
 	run := t.cfg.Trainer.Output
-	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
+	if w := s.state.Disc.deaf(s.dir); w != "" && t.Stage == config.Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
 	}
 	need := Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())
@@ -601,7 +583,7 @@ func (t *Trainer) introduce(s start) {
 }
 
 func (t *Trainer) answers() string {
-	if !t.Stage.hasCritic() {
+	if !t.Stage.HasCritic() {
 		return ""
 	}
 	return " x " + report.Count(t.cfg.Rollout.N, "answer")

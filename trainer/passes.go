@@ -71,19 +71,6 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 	return nil
 }
 
-// scoredBefore is the share of a batch of prompts whose scores come from a forward pass of
-// their own: all with dynamic sampling, otherwise those that the discriminator's first
-// mini-batch does not have.
-func (c *Config) scoredBefore(prompts int) float64 {
-	switch n := c.Critic.PPOMiniBatch; {
-	case c.Algorithm.FilterGroups.Enable:
-		return 1
-	case n > 0 && n < prompts:
-		return 1 - float64(n)/float64(prompts)
-	}
-	return 0
-}
-
 // score takes the discriminator's scores of both sides, by a pass of their own.
 func (t *Trainer) score(m Metrics, r *round) error {
 	b := critic.Batch{Students: r.judged, Teachers: r.batch.Teachers}

@@ -11,6 +11,7 @@ import (
 	"gad/internal/compute/cpu"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // peaks plays a step of a game with each of the settings on a fresh device, and compares
@@ -33,11 +34,11 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, precision 
 	for i, set := range sets {
 		be := open(precision)
 		_, before := be.Memory()
-		cfg := settings(Warmup, filepath.Join(root, fmt.Sprint(i)), append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
+		cfg := settings(config.Warmup, filepath.Join(root, fmt.Sprint(i)), append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
 			"trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90", "critic.max_token_len=90", "data.max_prompt_length=40", "data.overlong_prompts=filter")...)
-		finished(t, be, cfg, Warmup)
+		finished(t, be, cfg, config.Warmup)
 		_, peak := be.Memory()
-		p := Plan{Stage: Warmup, PromptMean: float64(cfg.Data.MaxPrompt), AnswerMean: float64(cfg.Data.MaxResponse)}
+		p := Plan{Stage: config.Warmup, PromptMean: float64(cfg.Data.MaxPrompt), AnswerMean: float64(cfg.Data.MaxResponse)}
 		p.take(be, shape, cfg)
 		planned, took := total(p.Memory)-be.Overhead(), peak-before
 		t.Logf("%s %q: planned %.1f MB, took %.1f MB: %+.1f %%", precision, set, float64(planned)/1e6, float64(took)/1e6, 100*(float64(planned)/float64(took)-1))

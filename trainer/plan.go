@@ -16,6 +16,7 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // ErrTooLarge reports a run that cannot fit this machine.
@@ -23,7 +24,7 @@ var ErrTooLarge = errors.New("does not fit")
 
 // Plan is what a run will take, known before it starts.
 type Plan struct {
-	Stage       Stage
+	Stage       config.Stage
 	Memory      []Item // bytes, all held at once
 	MemoryFree  int64  // bytes available now; 0 is unknown
 	Host        []Item // bytes in the host's memory, beside a GPU's
@@ -79,23 +80,23 @@ func total(items []Item) (n int64) {
 // device, be is nil: then the memory is f's, and nothing is timed; or it is a model of its
 // cost (package cost), on which a step is predicted. free, unless 0,
 // is the memory to plan for in the place of what the device has, in bytes.
-func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage) (*Plan, error) {
+func NewPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage) (*Plan, error) {
 	return newPlan(be, f, free, fsys, c, stage, false)
 }
 
 // FitPlan is NewPlan of c with the settings that Plan.Fit adds to it. Where none fit, the
 // plan is c's, and has no Fit.
-func FitPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage) (*Plan, error) {
+func FitPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage) (*Plan, error) {
 	return newPlan(be, f, free, fsys, c, stage, true)
 }
 
-func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c Config, stage Stage, fit bool) (*Plan, error) {
+func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage, fit bool) (*Plan, error) {
 	fsys = vfs.OrDisk(fsys)
 	if be == nil && f == nil {
-		return nil, fmt.Errorf("%w: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint", ErrConfig)
+		return nil, fmt.Errorf("%w: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint", config.ErrConfig)
 	}
-	if complaint := c.offloads(stage); complaint != "" {
-		return nil, fmt.Errorf("%w: plan: %s", ErrConfig, complaint)
+	if complaint := c.Offloads(stage); complaint != "" {
+		return nil, fmt.Errorf("%w: plan: %s", config.ErrConfig, complaint)
 	}
 	dir, measured := c.Model.Path, false
 	if c.Trainer.Resume != "" {
@@ -109,7 +110,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		}
 	}
 	if dir == "" {
-		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", ErrConfig)
+		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", config.ErrConfig)
 	}
 	if err := CheckModelFolder(fsys, dir); err != nil {
 		return nil, err
@@ -118,13 +119,13 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Rollout.Validate(); err != nil && stage != SFT {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	if err := c.Rollout.Validate(); err != nil && stage != config.SFT {
+		return nil, fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
-	if err := c.checkSizes(stage, dir, shape); err != nil {
+	if err := c.CheckSizes(stage, dir, shape); err != nil {
 		return nil, err
 	}
-	if err := c.checkBatch(c.stepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
 		return nil, err
 	}
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps, validated: measured}
@@ -139,7 +140,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 			p.MemoryFree = be.Available()
 		}
 	}
-	if t := c.Trainer; stage.hasCritic() && t.CriticWarmupUntil > 0 { // at the most
+	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil > 0 { // at the most
 		p.Steps = max(p.Steps, t.CriticWarmup) + max(0, t.CriticWarmupMax-t.CriticWarmup)
 	}
 	card, predicted := be.(*cost.Backend)
@@ -147,7 +148,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		p.HostFree = cpu.MemoryAvailable()
 	}
 	if fit && p.MemoryFree == 0 {
-		return nil, fmt.Errorf("%w: plan: --fit: the memory of the device is not known: give --memory GB", ErrConfig)
+		return nil, fmt.Errorf("%w: plan: --fit: the memory of the device is not known: give --memory GB", config.ErrConfig)
 	}
 	p.footprint, p.shape = f, shape
 	p.take(f, shape, c)
@@ -182,7 +183,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 }
 
 // measureData reads up to 512 rows for their mean lengths.
-func (p *Plan) measureData(dir string, c Config) error {
+func (p *Plan) measureData(dir string, c config.Config) error {
 	tok, err := LoadTokenizer(dir)
 	if err != nil {
 		return err
@@ -207,7 +208,7 @@ func (p *Plan) measureData(dir string, c Config) error {
 		answer, _ := enc.cut(enc.Answer(r.Teacher))
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
 	}
-	if err := c.checkRows(set.Len()); err != nil {
+	if err := c.CheckRows(set.Len()); err != nil {
 		return err
 	}
 	p.Rows, p.PromptMean, p.AnswerMean = set.Len(), prompts/max(n, 1), answers/max(n, 1)
@@ -228,7 +229,7 @@ func (p *Plan) measureData(dir string, c Config) error {
 }
 
 // take notes what a run of c takes.
-func (p *Plan) take(f model.Footprint, shape model.Config, c Config) {
+func (p *Plan) take(f model.Footprint, shape model.Config, c config.Config) {
 	p.Memory, p.Host = p.planMemory(f, shape, c), p.planHost(f, shape, c)
 }
 
@@ -238,25 +239,9 @@ func (p *Plan) tooLarge() bool {
 
 func (p *Plan) hostTooLarge() bool { return p.HostFree > 0 && total(p.Host) > p.HostFree }
 
-// merges reports whether sampling reads a merged copy of the weights.
-func (c *Config) merges(stage Stage) bool {
-	return c.Actor.LoRA.On() && stage.hasCritic() && (c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
-}
-
-// student and discriminator are what is trained, without passes.
-func (c *Config) student() model.PlanOptions {
-	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA, Recompute: c.Actor.Recompute,
-		Moments8: c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
-}
-
-func (c *Config) discriminator() model.PlanOptions {
-	return model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA, Recompute: c.Critic.Recompute,
-		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
-}
-
 // OverRanks makes it the plan of one of several ranks: with trainer.shard_optimizer each
 // takes less memory than one process.
-func (p *Plan) OverRanks(c Config, ranks int) {
+func (p *Plan) OverRanks(c config.Config, ranks int) {
 	if p.ranks = ranks; p.Fit != nil {
 		c = p.Fit.config
 	}
@@ -264,7 +249,7 @@ func (p *Plan) OverRanks(c Config, ranks int) {
 }
 
 // divided is o with AdamW's states divided among the ranks, if c says so.
-func (p *Plan) divided(c Config, o model.PlanOptions) model.PlanOptions {
+func (p *Plan) divided(c config.Config, o model.PlanOptions) model.PlanOptions {
 	if c.Trainer.ShardOptimizer {
 		o.Ranks = p.ranks
 	}
@@ -272,11 +257,11 @@ func (p *Plan) divided(c Config, o model.PlanOptions) model.PlanOptions {
 }
 
 // planHost adds up what lies in the memory of a GPU's host.
-func (p *Plan) planHost(f model.Footprint, shape model.Config, c Config) (items []Item) {
-	if n := shape.Plan(f, p.divided(c, c.student())).HostMoments; n > 0 {
+func (p *Plan) planHost(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
+	if n := shape.Plan(f, p.divided(c, c.Student())).HostMoments; n > 0 {
 		items = append(items, Item{"actor: optimizer", n, ""})
 	}
-	if n := shape.Plan(f, p.divided(c, c.discriminator())).HostMoments; n > 0 && p.Stage.hasCritic() {
+	if n := shape.Plan(f, p.divided(c, c.Discriminator())).HostMoments; n > 0 && p.Stage.HasCritic() {
 		items = append(items, Item{"critic: optimizer", n, ""})
 	}
 	return items
@@ -285,19 +270,19 @@ func (p *Plan) planHost(f model.Footprint, shape model.Config, c Config) (items 
 // packTokens is how many tokens the largest packs have: those that student and
 // discriminator learn from, and those of forward passes alone. A pack has max_token_len, or
 // all that there is.
-func (p *Plan) packTokens(c Config) (actor, critic, forward int) {
+func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	batch, answers := c.Data.TrainBatchSize, 1 // answers to a prompt
 	ofActor, ofCritic := batch, batch          // prompts of an update
 	switch {
-	case p.Stage.hasCritic():
+	case p.Stage.HasCritic():
 		answers = c.Rollout.N + 1 // and the teacher's
 		if c.Critic.PPOMiniBatch > 0 {
 			ofCritic = min(c.Critic.PPOMiniBatch, batch)
 		}
-		if !c.learnsTeacher(p.Stage) {
+		if !c.LearnsTeacher(p.Stage) {
 			ofActor = c.Actor.MiniBatch(batch)
 		}
-	case p.Stage == DPO:
+	case p.Stage == config.DPO:
 		answers = 2
 	}
 	prompt := c.Data.MaxPrompt + answers*c.Data.MaxResponse
@@ -315,13 +300,13 @@ func (p *Plan) packTokens(c Config) (actor, critic, forward int) {
 }
 
 // planMemory adds up what the models take.
-func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (items []Item) {
+func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
 	add := func(name string, n int64) {
 		if n > 0 {
 			items = append(items, Item{name, n, ""})
 		}
 	}
-	game := p.Stage.hasCritic()
+	game := p.Stage.HasCritic()
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
 		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
 		add("base: frozen weights, for all roles", base.Weights)
@@ -354,7 +339,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew = c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse
 		return o
 	}
-	student, discriminator := p.divided(c, c.student()), p.divided(c, c.discriminator())
+	student, discriminator := p.divided(c, c.Student()), p.divided(c, c.Discriminator())
 	own := shape.Plan(f, student)
 	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights = own.Gradients, own.Computed, 0, 0
 	if game {
@@ -367,10 +352,10 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	}
 	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
 	if game { // they learn in turn
-		own, other := shape.Plan(f, c.student()).Gradients, shape.Plan(f, discriminator).Gradients
+		own, other := shape.Plan(f, c.Student()).Gradients, shape.Plan(f, discriminator).Gradients
 		add("gradients: one buffer for student and discriminator", max(own, other))
 		student.Turns = other
-		if !c.merges(p.Stage) {
+		if !c.Merges(p.Stage) {
 			student = sampled(student, c.Rollout.N)
 			if lent := shape.Plan(f, student).Lent; lent > 0 {
 				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache are kept there", report.Bytes(lent))
@@ -378,16 +363,16 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 		}
 	}
 	part("actor", student)
-	if c.merges(p.Stage) {
+	if c.Merges(p.Stage) {
 		part("sampling, adapters merged", sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Rollout.N))
 	}
 	if game {
 		part("critic", discriminator)
 	}
 	switch {
-	case p.Stage == DPO: // the reference answers, once a prompt
+	case p.Stage == config.DPO: // the reference answers, once a prompt
 		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA}, 1))
-	case game && c.needsReference(p.Stage):
+	case game && c.NeedsReference(p.Stage):
 		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
 	}
 	if c.Trainer.HeldOutCritic != "" {
@@ -412,16 +397,16 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 
 // Need is how much memory a run takes in all, bytes, with prompts and answers of every
 // length up to their limits; on several ranks each of them.
-func Need(f model.Footprint, shape model.Config, c Config, stage Stage, ranks int) int64 {
+func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage, ranks int) int64 {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse)}
 	return total(p.planMemory(f, shape, c))
 }
 
-func (p *Plan) planDisk(shape model.Config, c Config) {
+func (p *Plan) planDisk(shape model.Config, c config.Config) {
 	// Weights in float32, and the moments as they are in memory.
-	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) + shape.Plan(cpu.Footprint{}, c.student()).Moments
-	if p.Stage.hasCritic() {
-		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) + shape.Plan(cpu.Footprint{}, c.discriminator()).Moments
+	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) + shape.Plan(cpu.Footprint{}, c.Student()).Moments
+	if p.Stage.HasCritic() {
+		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) + shape.Plan(cpu.Footprint{}, c.Discriminator()).Moments
 	}
 	p.checkpoint = one
 	keep := int64(c.Trainer.MaxToKeep) + 1
@@ -429,14 +414,14 @@ func (p *Plan) planDisk(shape model.Config, c Config) {
 		keep++
 	}
 	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, report.Bytes(one)), keep * one, ""}}
-	if c.needsReference(p.Stage) {
+	if c.NeedsReference(p.Stage) {
 		p.Disk = append(p.Disk, Item{"reference", 4 * shape.TrainedCount(model.LM, c.Actor.LoRA), ""})
 	}
 }
 
 // measureTime times a forward and backward pass and a short generation of a model
 // of the same width with at most two layers, and scales by floating-point operations.
-func (p *Plan) measureTime(be compute.Backend, shape model.Config, c Config) error {
+func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Config) error {
 	small := shape.FirstLayers(2)
 	m, err := model.New(be, small, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
 	if err != nil {
@@ -508,18 +493,18 @@ type stretches struct {
 }
 
 // arrange lists which of them a step of c has.
-func (p *Plan) arrange(c Config, alone bool, t stretches) (step []Timed) {
+func (p *Plan) arrange(c config.Config, alone bool, t stretches) (step []Timed) {
 	add := func(name string, seconds float64) {
 		if seconds > 0 {
 			step = append(step, Timed{name, seconds})
 		}
 	}
 	add("rollout", t.rollout)
-	teacher := c.learnsTeacher(p.Stage)
+	teacher := c.LearnsTeacher(p.Stage)
 	if c.Actor.ReadsEntropy() || !teacher && c.Actor.OldLogProb != "rollout" && (c.Actor.OldLogProb == "recompute" || !alone) {
 		add("old_logp", t.answers)
 	}
-	scores := t.judged * c.scoredBefore(c.Data.TrainBatchSize)
+	scores := t.judged * c.ScoredBefore(c.Data.TrainBatchSize)
 	if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
 		add("score", scores)
 		add("update_critic", t.critic)
@@ -530,7 +515,7 @@ func (p *Plan) arrange(c Config, alone bool, t stretches) (step []Timed) {
 		add("update_actor", t.teacher)
 		return step
 	}
-	if c.needsReference(p.Stage) {
+	if c.NeedsReference(p.Stage) {
 		add("ref_logp", t.answers)
 	}
 	add("update_actor", t.actor)
@@ -539,27 +524,27 @@ func (p *Plan) arrange(c Config, alone bool, t stretches) (step []Timed) {
 
 // Warnings are those of the settings c and of the length of the run, which the run itself
 // would begin with.
-func (p *Plan) Warnings(c Config) []string {
+func (p *Plan) Warnings(c config.Config) []string {
 	warnings := c.Warnings(p.Stage)
 	if p.Steps > 0 {
-		warnings = append(warnings, c.lengthWarnings(p.Stage, p.Rows, p.Steps)...)
+		warnings = append(warnings, c.LengthWarnings(p.Stage, p.Rows, p.Steps)...)
 	}
 	return warnings
 }
 
 // Check refuses what cannot fit, naming the numbers.
-func (p *Plan) Check(c Config) error {
+func (p *Plan) Check(c config.Config) error {
 	if p.tooLarge() {
 		where, needs, free := "memory", p.Memory, p.MemoryFree
 		if p.hostTooLarge() && (free == 0 || total(needs) <= free) {
 			where, needs, free = "the host's memory", p.Host, p.HostFree
 		}
 		return fmt.Errorf("%w: plan: %w in %s: needs %s, %s are available: %s",
-			ErrConfig, ErrTooLarge, where, report.Bytes(total(needs)), report.Bytes(free), p.Fits)
+			config.ErrConfig, ErrTooLarge, where, report.Bytes(total(needs)), report.Bytes(free), p.Fits)
 	}
 	if need := total(p.Disk); p.DiskFree > 0 && need > p.DiskFree {
 		return fmt.Errorf("%w: plan: %w on the disk of %s: needs %s, %s are free: lower trainer.max_ckpt_to_keep, or give another --output: %w",
-			ErrConfig, ErrTooLarge, c.Trainer.Output, report.Bytes(need), report.Bytes(p.DiskFree), checkpoint.ErrSpace)
+			config.ErrConfig, ErrTooLarge, c.Trainer.Output, report.Bytes(need), report.Bytes(p.DiskFree), checkpoint.ErrSpace)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"gad/internal/report"
+	"gad/trainer/config"
 )
 
 // This file makes of times per token the time of a step, and of that the time of a run: its
@@ -31,16 +32,16 @@ type Often struct {
 const saveRate = 500e6
 
 // time notes the time of a step of c and of what comes beside it.
-func (p *Plan) time(c Config, alone bool, t tokenTimes) {
+func (p *Plan) time(c config.Config, alone bool, t tokenTimes) {
 	p.StepTime = p.stepTime(c, alone, t, p.AnswerMean)
-	if p.Stage != SFT {
+	if p.Stage != config.SFT {
 		p.AtLimit = sum(p.stepTime(c, alone, t, float64(c.Data.MaxResponse)))
 	}
 	answers := func(length float64) float64 { // a forward pass over prompts and the student's answers
 		prompts := float64(c.Data.TrainBatchSize)
 		return prompts * (p.PromptMean + float64(c.Rollout.N)*length) * t.forward
 	}
-	if p.Stage.hasCritic() && !has(p.StepTime, "old_logp") { // the sampler's are compared
+	if p.Stage.HasCritic() && !has(p.StepTime, "old_logp") { // the sampler's are compared
 		p.often(fmt.Sprintf("old_logp, in the first %d steps and every %dth", checkFirst, checkEvery), answers(p.AnswerMean), answers(float64(c.Data.MaxResponse)),
 			func(steps int) int { return min(steps, checkFirst) + steps/checkEvery })
 		p.Beside[len(p.Beside)-1].batch = true
@@ -68,13 +69,13 @@ func (p *Plan) time(c Config, alone bool, t tokenTimes) {
 }
 
 // stepTime is the parts of a step in which the student's answers have so many tokens.
-func (p *Plan) stepTime(c Config, alone bool, t tokenTimes, student float64) []Timed {
+func (p *Plan) stepTime(c config.Config, alone bool, t tokenTimes, student float64) []Timed {
 	prompts := float64(c.Data.TrainBatchSize)
 	whole := p.PromptMean + p.AnswerMean
 	switch p.Stage {
-	case SFT:
+	case config.SFT:
 		return []Timed{{"update_actor", prompts * whole * t.trained}}
-	case DPO:
+	case config.DPO:
 		return p.pairTime(c, t, student)
 	}
 	// The answers to a prompt pass with it once.
@@ -92,7 +93,7 @@ func (p *Plan) stepTime(c Config, alone bool, t tokenTimes, student float64) []T
 }
 
 // beside notes what every run does beside its steps.
-func (p *Plan) beside(c Config) {
+func (p *Plan) beside(c config.Config) {
 	seconds := float64(p.checkpoint) / saveRate
 	p.often(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", report.Bytes(p.checkpoint), report.Bytes(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
 }
@@ -193,12 +194,12 @@ const enoughSteps = 50
 
 // Within says with which batch and how many steps a run of c ends within so many hours: as
 // large a batch as leaves enough steps. The student is taken to write as much as it may.
-func (p *Plan) Within(c Config, hours float64) (string, error) {
+func (p *Plan) Within(c config.Config, hours float64) (string, error) {
 	if p.Fit != nil {
 		c = p.Fit.config
 	}
 	if len(p.StepTime) == 0 {
-		return "", fmt.Errorf("%w: plan: --hours: there is no time estimate: give --data, and a device or a --card that has one", ErrConfig)
+		return "", fmt.Errorf("%w: plan: --hours: there is no time estimate: give --data, and a device or a --card that has one", config.ErrConfig)
 	}
 	if p.Steps > 0 && p.Seconds(true) <= hours*3600 {
 		return fmt.Sprintf("ends within %g h as it is: %s, %s\n", hours, report.Count(p.Steps, "step"), report.Seconds(p.Seconds(true))), nil
@@ -214,8 +215,8 @@ func (p *Plan) Within(c Config, hours float64) (string, error) {
 		best = b
 	}
 	n := steps(best)
-	if n < fewSteps {
-		return "", fmt.Errorf("%w: plan: --hours %g: even with data.train_batch_size=%d only %s end by then: shorten the answers (data.max_response_length), lower rollout.n, or use a smaller student", ErrConfig, hours, best, report.Count(n, "step"))
+	if n < config.FewSteps {
+		return "", fmt.Errorf("%w: plan: --hours %g: even with data.train_batch_size=%d only %s end by then: shorten the answers (data.max_response_length), lower rollout.n, or use a smaller student", config.ErrConfig, hours, best, report.Count(n, "step"))
 	}
 	out := fmt.Sprintf("settings to add, to end within %g h", hours)
 	if p.AtLimit > 0 {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"gad/trainer/config"
 )
 
 // The time of a run is that of its steps and of what it does beside them, each as often as
@@ -12,24 +14,24 @@ import (
 func TestPlanOfTime(t *testing.T) {
 	times := tokenTimes{trained: 3, forward: 1, decoded: 2}
 	for _, c := range []struct {
-		stage          Stage
+		stage          config.Stage
 		set            string
 		step, limit    float64 // seconds of a step
 		besides, times map[string]float64
 	}{
 		// 4 prompts of 10 tokens, the teacher's answers have 5, at most 20.
-		{SFT, "", 4 * 15 * 3, 0, map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 2}},
-		{SFT, "trainer.val_before_train=false", 4 * 15 * 3, 0, nil, map[string]float64{"validation": 1}},
+		{config.SFT, "", 4 * 15 * 3, 0, map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 2}},
+		{config.SFT, "trainer.val_before_train=false", 4 * 15 * 3, 0, nil, map[string]float64{"validation": 1}},
 		// rollout, reference; 2 answers to each.
-		{Train, "critic.max_token_len=100000", 40 + 40*2 + 80*1 + (80+20)*3 + 80*3, 40 + 160*2 + 200*1 + (200+20)*3 + 200*3,
+		{config.Train, "critic.max_token_len=100000", 40 + 40*2 + 80*1 + (80+20)*3 + 80*3, 40 + 160*2 + 200*1 + (200+20)*3 + 200*3,
 			map[string]float64{"old_logp": 80, "validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"old_logp": 3 + 2, "validation": 2}},
-		{Train, "actor.old_log_prob=recompute trainer.test_freq=30", 40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
+		{config.Train, "actor.old_log_prob=recompute trainer.test_freq=30", 40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
 			map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 5}},
-		{Warmup, "trainer.save_freq=0 trainer.test_freq=50", 40 + 40*2 + (80+20)*3 + 60*3, 0,
+		{config.Warmup, "trainer.save_freq=0 trainer.test_freq=50", 40 + 40*2 + (80+20)*3 + 60*3, 0,
 			map[string]float64{"old_logp": 80}, map[string]float64{"old_logp": 5, "checkpoint": 1, "validation": 3}},
-		{DPO, "", 4*(10+5*2) + 4*20 + 4*20*3, 0, nil, map[string]float64{"checkpoint": 2}},
+		{config.DPO, "", 4*(10+5*2) + 4*20 + 4*20*3, 0, nil, map[string]float64{"checkpoint": 2}},
 	} {
-		cfg := StageDefaults(c.stage)
+		cfg := config.StageDefaults(c.stage)
 		if err := cfg.Load("", strings.Fields("data.train_batch_size=4 rollout.n=2 data.max_response_length=20 "+c.set)...); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +69,7 @@ func TestPlanOfTime(t *testing.T) {
 				t.Errorf("%s %s: does not say %q:\n%s", c.stage, c.set, want, text)
 			}
 		}
-		if longer := strings.Contains(text, "in all, if the student's answers reach 20 tokens"); longer != (c.stage != SFT) {
+		if longer := strings.Contains(text, "in all, if the student's answers reach 20 tokens"); longer != (c.stage != config.SFT) {
 			t.Errorf("%s: says how long it takes at the limit: %v\n%s", c.stage, longer, text)
 		}
 	}
@@ -76,10 +78,10 @@ func TestPlanOfTime(t *testing.T) {
 // A run that is to end within some hours gets as large a batch as leaves enough steps, and
 // ends by then.
 func TestPlanWithinHours(t *testing.T) {
-	cfg := StageDefaults(Train)
+	cfg := config.StageDefaults(config.Train)
 	cfg.Data.TrainBatchSize, cfg.Rollout.N, cfg.Data.MaxResponse = 256, 8, 100
-	plan := func(c Config) *Plan {
-		p := &Plan{Stage: Train, PromptMean: 50, AnswerMean: 60, Rows: 2000, ValRows: 64, Steps: 16, checkpoint: 5e8, limit: 100}
+	plan := func(c config.Config) *Plan {
+		p := &Plan{Stage: config.Train, PromptMean: 50, AnswerMean: 60, Rows: 2000, ValRows: 64, Steps: 16, checkpoint: 5e8, limit: 100}
 		if c.Trainer.TotalSteps > 0 {
 			p.Steps = c.Trainer.TotalSteps
 		}
@@ -117,10 +119,10 @@ func TestPlanWithinHours(t *testing.T) {
 			}
 		}
 	}
-	if text, err := plan(cfg).Within(cfg, 0.01); !errors.Is(err, ErrConfig) || text != "" || !strings.Contains(err.Error(), "plan: --hours 0.01: even with data.train_batch_size=4 only ") {
+	if text, err := plan(cfg).Within(cfg, 0.01); !errors.Is(err, config.ErrConfig) || text != "" || !strings.Contains(err.Error(), "plan: --hours 0.01: even with data.train_batch_size=4 only ") {
 		t.Errorf("%q, %v", text, err)
 	}
-	if _, err := (&Plan{Stage: Train}).Within(cfg, 1); !errors.Is(err, ErrConfig) {
+	if _, err := (&Plan{Stage: config.Train}).Within(cfg, 1); !errors.Is(err, config.ErrConfig) {
 		t.Error(err)
 	}
 }

@@ -6,11 +6,12 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cost"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // predictTime runs the passes of a step on the model of a GPU's cost, with prompts and
 // answers of mean length: all of them, at the full size.
-func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err error) {
+func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config) (err error) {
 	prompts, answer := c.Data.TrainBatchSize, max(2, int(math.Round(p.AnswerMean)))
 	ids := func(salt, n int) []int32 {
 		out := make([]int32, n)
@@ -37,7 +38,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 	}
 
 	var base *model.Model
-	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && p.Stage.hasCritic() {
+	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && p.Stage.HasCritic() {
 		if base, err = model.New(be, shape, model.Options{Kind: model.LM}); err != nil {
 			return err
 		}
@@ -57,13 +58,13 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 		opt, err := model.NewOptimizer(m, optim.AdamW(1))
 		return m, opt, err
 	}
-	student, opt, err := trained(c.student(), c.Actor.Optim, nil)
+	student, opt, err := trained(c.Student(), c.Actor.Optim, nil)
 	if err != nil {
 		return err
 	}
 	defer student.Close()
 	sampler := student
-	if c.merges(p.Stage) {
+	if c.Merges(p.Stage) {
 		if sampler, err = student.Merged(); err != nil {
 			return err
 		}
@@ -126,10 +127,10 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 	limit := c.Actor.MaxTokenLen
 	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
 	switch p.Stage {
-	case SFT:
+	case config.SFT:
 		p.StepTime = []Timed{{"update_actor", seconds(update(student, opt, teachers, 1, 1, limit))}}
 		return err
-	case DPO:
+	case config.DPO:
 		p.StepTime = []Timed{{"rollout", seconds(sampling(1)) * float64(prompts) / float64(some)}, {"ref_logp", seconds(forward(student, pairs, limit))}}
 		again := 0.0
 		if float64(prompts)*(p.PromptMean+2*p.AnswerMean) > float64(limit) { // several packs: the sums come first
@@ -138,7 +139,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 		p.StepTime = append(p.StepTime, Timed{"update_actor", again + seconds(update(student, opt, pairs, 2, 1, limit))})
 		return err
 	}
-	critic, criticOpt, err := trained(c.discriminator(), c.Critic.Optim, student)
+	critic, criticOpt, err := trained(c.Discriminator(), c.Critic.Optim, student)
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 		judged:  seconds(forward(critic, both, c.Critic.MaxTokenLen)),
 		critic:  float64(c.Critic.PPOEpochs) * seconds(update(critic, criticOpt, both, n+1, (prompts+mini-1)/mini, c.Critic.MaxTokenLen)),
 	}
-	if c.learnsTeacher(p.Stage) {
+	if c.LearnsTeacher(p.Stage) {
 		t.teacher = seconds(update(student, opt, teachers, 1, 1, limit))
 	} else {
 		epochs := c.Actor.PPOEpochs

@@ -19,6 +19,7 @@ import (
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // This file is what a run of several processes, its ranks, has beside that of one
@@ -41,7 +42,7 @@ func (t *Trainer) joinRanks() error {
 	if n == 1 {
 		return nil
 	}
-	c = c.absolute()
+	c = c.Absolute()
 	c.Trainer.Threads = 0 // no bit depends on it
 	text, err := conf.Marshal(&c)
 	if err != nil {
@@ -69,7 +70,7 @@ func (t *Trainer) alike(what, text string) error {
 			continue
 		}
 		was, is := differentLine(string(all[0]), string(other))
-		return fmt.Errorf("%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same", ErrConfig, what, hosts[0], was, r, hosts[r], is)
+		return fmt.Errorf("%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same", config.ErrConfig, what, hosts[0], was, r, hosts[r], is)
 	}
 	return nil
 }
@@ -277,7 +278,7 @@ func (t *Trainer) verdicts(ctx context.Context, rows []checker.Row) (list []chec
 // RanksText says what a run of the plan takes on several ranks, one a process: beside the
 // plan's memory, which each rank takes, what each sends for a step, and how long that
 // takes at so many Gbit/s.
-func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
+func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 	var b strings.Builder
 	line := func(name, value, note string) {
 		fmt.Fprintf(&b, "  %-52s %10s", name, value)
@@ -288,10 +289,10 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 	}
 	batch := c.Data.TrainBatchSize
 	actorSteps, criticSteps := 1, 0
-	if !c.learnsTeacher(p.Stage) && p.Stage != DPO {
+	if !c.LearnsTeacher(p.Stage) && p.Stage != config.DPO {
 		actorSteps = c.Actor.Updates(batch)
 	}
-	if p.Stage.hasCritic() {
+	if p.Stage.HasCritic() {
 		criticSteps = c.Critic.Updates(batch)
 	}
 	all := int64(actorSteps)*p.actorGradient + int64(criticSteps)*p.criticGradient
@@ -318,14 +319,6 @@ func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
 	}
 	fmt.Fprintf(&b, "  bits: %s\n", same)
 	return b.String()
-}
-
-// CheckRanks refuses a number of ranks that the settings cannot be divided among.
-func (c *Config) CheckRanks(ranks int) error {
-	if c.Trainer.Shards%ranks != 0 {
-		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)
-	}
-	return nil
 }
 
 // log2 is the logarithm of a power of two.

@@ -6,11 +6,12 @@ import (
 	"gad/actor"
 	"gad/algos"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // shape turns the discriminator's scores into rewards: clip, length term,
 // overlong penalty; answers cut at the limit take their group's smallest reward.
-func shape(c AlgorithmConfig, scoreS []float32, lenS []int, truncated []bool, group []int, limit int) ([]float64, error) {
+func shape(c config.AlgorithmConfig, scoreS []float32, lenS []int, truncated []bool, group []int, limit int) ([]float64, error) {
 	rewardS, err := algos.ScoreReg{ClipAbs: c.ScoreClip, LengthBeta: c.LengthCoef}.Apply(float64s(scoreS), lenS)
 	if err != nil {
 		return nil, err

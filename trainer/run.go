@@ -15,6 +15,7 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // Run takes the remaining steps. When ctx ends, sampling ends before its next token
@@ -60,7 +61,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return ErrInterrupted
 		}
 	}
-	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == Warmup {
+	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == config.Warmup {
 		t.log.Warn(w)
 	}
 	t.watch()
@@ -167,9 +168,9 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 
 func (t *Trainer) next() (m Metrics, err error) {
 	switch t.Stage {
-	case SFT:
+	case config.SFT:
 		m, err = t.sftStep()
-	case DPO:
+	case config.DPO:
 		m, err = t.dpoStep()
 	default:
 		m, err = t.Step()

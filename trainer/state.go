@@ -15,6 +15,7 @@ import (
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // What a checkpoint holds beside actor/ and critic/.
@@ -30,17 +31,17 @@ const (
 // replay apart. Random numbers are functions of the seed and the step, so there
 // is no generator's state.
 type state struct {
-	Format     int         `json:"format"`
-	Stage      Stage       `json:"stage"`
-	Step       int         `json:"step"`
-	Total      int         `json:"total_steps"`
-	Seed       uint64      `json:"seed"`
-	Order      data.Cursor `json:"order"`
-	DataDigest string      `json:"data_sha256"`
-	KLCoef     float64     `json:"kl_coef"`
-	Before     updates     `json:"updates_before"`
-	BaseDType  string      `json:"base_dtype"`
-	Best       best        `json:"best"`
+	Format     int          `json:"format"`
+	Stage      config.Stage `json:"stage"`
+	Step       int          `json:"step"`
+	Total      int          `json:"total_steps"`
+	Seed       uint64       `json:"seed"`
+	Order      data.Cursor  `json:"order"`
+	DataDigest string       `json:"data_sha256"`
+	KLCoef     float64      `json:"kl_coef"`
+	Before     updates      `json:"updates_before"`
+	BaseDType  string       `json:"base_dtype"`
+	Best       best         `json:"best"`
 
 	// Skipped counts the updates left out in a row, by "actor" and "critic";
 	// Good is the last checkpoint that was saved while there were none.
@@ -57,7 +58,7 @@ type state struct {
 
 	// Kept are the settings that cannot change within the run: its config.yaml may be
 	// edited.
-	Kept []kept `json:"settings,omitempty"`
+	Kept []config.Fixed `json:"settings,omitempty"`
 }
 
 // updates are the optimizer steps that each side had taken when the stage began:
@@ -204,7 +205,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		}
 	}
 	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.kept()}, "", "  ")
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.Fixed()}, "", "  ")
 	if err != nil {
 		return err
 	}

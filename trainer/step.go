@@ -299,7 +299,7 @@ func meanAbs(advST [][]float64) float64 {
 }
 
 // learnsTeacher reports whether the actor's objective is the teacher's answers.
-func (t *Trainer) learnsTeacher() bool { return t.cfg.learnsTeacher(t.Stage) }
+func (t *Trainer) learnsTeacher() bool { return t.cfg.LearnsTeacher(t.Stage) }
 
 // sftStep is one step of the SeqKD baseline: the teacher's answers alone.
 func (t *Trainer) sftStep() (Metrics, error) {

@@ -23,16 +23,7 @@ import (
 	"gad/model"
 	"gad/reference"
 	"gad/tokenizer"
-)
-
-// Stage is what a run does.
-type Stage string
-
-// The stages, in the order in which they are run.
-const (
-	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
-	Warmup Stage = "warmup" // the discriminator first, then the student beside it
-	Train  Stage = "train"  // the game
+	"gad/trainer/config"
 )
 
 // errStopped reports work that was asked to stop.
@@ -44,8 +35,6 @@ var (
 	ErrInterrupted = errStopped
 	// ErrNumerical reports a run that stopped because its numbers broke down.
 	ErrNumerical = errors.New("numerical stop")
-	// ErrConfig reports settings that cannot be run.
-	ErrConfig = errors.New("configuration")
 )
 
 // Ranks are the processes that train together.
@@ -64,9 +53,9 @@ type Options struct {
 
 // Trainer is one run of one stage.
 type Trainer struct {
-	Stage Stage
+	Stage config.Stage
 
-	cfg       Config
+	cfg       config.Config
 	fs        vfs.FS
 	be        compute.Backend
 	ranks     *model.Ranks  // nil is one process
@@ -117,12 +106,12 @@ type Trainer struct {
 // seed is the run's, made different for each stage: train does not draw the
 // rows and the answers of the warm-up again.
 func (t *Trainer) seed() uint64 {
-	stage := map[Stage]uint64{SFT: 0, Warmup: 1, Train: 2, DPO: 3}[t.Stage]
+	stage := map[config.Stage]uint64{config.SFT: 0, config.Warmup: 1, config.Train: 2, config.DPO: 3}[t.Stage]
 	return t.cfg.Trainer.Seed + stage<<56
 }
 
 // Config is the resolved configuration.
-func (t *Trainer) Config() Config { return t.cfg }
+func (t *Trainer) Config() config.Config { return t.cfg }
 
 // Steps are the steps done so far and the steps that the run has in all.
 func (t *Trainer) Steps() (done, total int) { return t.step, t.total }

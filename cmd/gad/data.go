@@ -12,6 +12,7 @@ import (
 	"gad/internal/report"
 	"gad/tokenizer"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // setFlags name a data set and say how its rows are read.
@@ -48,7 +49,7 @@ func (p *program) dataCommand() *cli.Command {
 		}
 		return p.openSet(c, c.StringSlice("data"), c.String("split"))
 	}
-	limits := trainer.DefaultConfig().Data
+	limits := config.Default().Data
 	return &cli.Command{
 		Name:   "data",
 		Usage:  "inspect, validate, convert or split a data set, or collect a teacher's answers for one",

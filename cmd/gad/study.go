@@ -18,6 +18,7 @@ import (
 	"gad/device"
 	"gad/internal/compute"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // studyCommand is gad study.
@@ -191,7 +192,7 @@ type planned struct {
 	needs study.Needs
 }
 
-func (t *planned) take(d device.Options, cfg trainer.Config, stage trainer.Stage) error {
+func (t *planned) take(d device.Options, cfg config.Config, stage config.Stage) error {
 	if err := cfg.Validate(stage); err != nil {
 		return marked{errUsage, err}
 	}

@@ -20,6 +20,7 @@ import (
 	"gad/reference"
 	"gad/tokenizer"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 func main() {
@@ -116,10 +117,10 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 
 // run trains for two steps with the trainer, and resumes nothing.
 func run(be model.Backend, student, dir string) {
-	cfg := trainer.StageDefaults(trainer.SFT)
+	cfg := config.StageDefaults(config.SFT)
 	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, []string{"testdata/letters/train.jsonl"}, dir
 	check(cfg.Load("", "trainer.total_steps=2", "data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=32"))
-	t, err := trainer.Open(cfg, trainer.SFT, trainer.Options{Backend: be})
+	t, err := trainer.Open(cfg, config.SFT, trainer.Options{Backend: be})
 	check(err)
 	defer t.Close()
 	check(t.Run(context.Background()))

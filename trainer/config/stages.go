@@ -1,11 +1,9 @@
-package trainer
+package config
 
 import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"gad/internal/conf"
 )
 
 // unread are the settings that a stage does not read: whole names, or groups that end
@@ -34,16 +32,4 @@ func (c *Config) Ignores(stage Stage, key string) string {
 		return "there are no validation data: give --val-data FILE"
 	}
 	return ""
-}
-
-// Changes lists the settings in which now differs from before, as "key was x, now y".
-func Changes(before, now Config) (list []string) {
-	before, now = before.absolute(), now.absolute()
-	was := conf.Describe(&before)
-	for i, s := range conf.Describe(&now) {
-		if s.Default != was[i].Default && s.Key != "trainer.default_local_dir" { // a run may be moved
-			list = append(list, fmt.Sprintf("%s was %s, now %s", s.Key, was[i].Default, s.Default))
-		}
-	}
-	return list
 }

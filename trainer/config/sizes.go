@@ -1,4 +1,4 @@
-package trainer
+package config
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ import (
 // top, so that no run is refused which has room.
 const tokenBytes = 16
 
-// checkSizes refuses settings that do not suit the student in dir, of the given shape.
-func (c *Config) checkSizes(stage Stage, dir string, shape model.Config) error {
+// CheckSizes refuses settings that do not suit the student in dir, of the given shape.
+func (c *Config) CheckSizes(stage Stage, dir string, shape model.Config) error {
 	if n := c.Data.MaxPrompt + c.Data.MaxResponse; shape.MaxPosition > 0 && n > shape.MaxPosition {
 		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, shape.MaxPosition)
 	}
@@ -23,7 +23,7 @@ func (c *Config) checkSizes(stage Stage, dir string, shape model.Config) error {
 		key string
 		l   model.LoRA
 	}{{"actor", c.Actor.LoRA}, {"critic", c.Critic.LoRA}}
-	if !stage.hasCritic() {
+	if !stage.HasCritic() {
 		ranks = ranks[:1]
 	}
 	for _, r := range ranks {
@@ -34,9 +34,9 @@ func (c *Config) checkSizes(stage Stage, dir string, shape model.Config) error {
 	return nil
 }
 
-// checkBatch refuses a step whose sequences alone would not fit free bytes of memory; 0 is
+// CheckBatch refuses a step whose sequences alone would not fit free bytes of memory; 0 is
 // not known. answers is how many sequences a prompt has, each of length tokens at most.
-func (c *Config) checkBatch(answers, length int, free int64) error {
+func (c *Config) CheckBatch(answers, length int, free int64) error {
 	need := float64(c.Data.TrainBatchSize) * float64(answers) * float64(length) * tokenBytes
 	if free <= 0 || need <= float64(free) {
 		return nil
@@ -52,21 +52,10 @@ func (c *Config) checkBatch(answers, length int, free int64) error {
 // row a hundred times over, and no signal ends a step in which nothing is sampled.
 const mostRepeats = 100
 
-// checkRows refuses a batch that is out of all proportion to the rows.
-func (c *Config) checkRows(rows int) error {
+// CheckRows refuses a batch that is out of all proportion to the rows.
+func (c *Config) CheckRows(rows int) error {
 	if b := c.Data.TrainBatchSize; rows > 0 && b/mostRepeats > rows {
 		return fmt.Errorf("%w: data.train_batch_size %d is more than %d times the %s: lower it", ErrConfig, b, mostRepeats, report.Count(rows, "row"))
 	}
 	return nil
-}
-
-// stepAnswers is how many sequences each prompt of a step has.
-func (c *Config) stepAnswers(stage Stage) int {
-	switch {
-	case stage.hasCritic():
-		return c.Rollout.N + 1
-	case stage == DPO:
-		return 2
-	}
-	return 1
 }
