@@ -3,18 +3,17 @@ package trainer
 import (
 	"errors"
 	"math"
-	"path/filepath"
 	"slices"
 	"testing"
 
+	"gad/internal/modeltest"
 	"gad/internal/textmetrics"
 	"gad/model"
-	"gad/trainer/config"
 )
 
 // against is the student's answers to so many rows, at temperature 1, with the other model
 // asked about them.
-func against(t *testing.T, m, other *model.Model, tr *Trainer, o EvalOptions) *Judged {
+func against(t *testing.T, m, other *model.Model, tr heldOut, o EvalOptions) *Judged {
 	t.Helper()
 	b, err := EncodeRows(tr.tok, tr.val, tr.valRows, o)
 	if err != nil {
@@ -35,10 +34,10 @@ func against(t *testing.T, m, other *model.Model, tr *Trainer, o EvalOptions) *J
 // of each row's tokens, the sampled ones agree with the exact ones as far as a sample can,
 // and with the models in each other's place forward is reverse.
 func TestAgainst(t *testing.T) {
-	be := ready(t)
-	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
-	m := tr.actor.Model()
-	other, err := model.Load(be, filepath.Join(fixed.root, "blank"), model.Options{})
+	be := modeltest.Backend(t)
+	tr := openHeldOut(t, be)
+	m := tr.m
+	other, err := model.Load(be, modeltest.Blank(t), model.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,17 +145,17 @@ func logpOf(t *testing.T, m *model.Model, seqs []model.Seq) float64 {
 // A model whose vocabulary is padded beyond its tokenizer is compared on the tokens that
 // both have; a student that draws padding is read up to there.
 func TestAgainstPaddedVocabulary(t *testing.T) {
-	be := ready(t)
-	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
-	shape := shape32
-	shape.Vocab = fixed.tok.Size() + 30
+	be := modeltest.Backend(t)
+	tr := openHeldOut(t, be)
+	shape := modeltest.Shape
+	shape.Vocab = modeltest.Tokenizer(t).Size() + 30
 	padded, err := model.New(be, shape, model.Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer padded.Close()
 	o := EvalOptions{MaxPrompt: 64, MaxResponse: 14, Temperature: 1, Seed: 1, Slots: 8, MaxTokens: 512}
-	j := against(t, tr.actor.Model(), padded, tr, o)
+	j := against(t, tr.m, padded, tr, o)
 	if e := j.Eval; e.AgainstCut != 0 || !(*e.ReverseKL > 0.5) || !(*e.ForwardKL > 0.5) {
 		t.Errorf("a padded model beside the student: %+v", e)
 	}
@@ -165,7 +164,7 @@ func TestAgainstPaddedVocabulary(t *testing.T) {
 	s.IDs = append(slices.Clone(s.IDs[:s.Prompt+1]), int32(shape.Vocab-1), 1)
 	back.Drawn[2] = s
 	back.Drawn[5].IDs = append(slices.Clone(j.Drawn[5].IDs[:j.Drawn[5].Prompt]), int32(shape.Vocab-2))
-	if err := back.Against(padded, tr.actor.Model(), "other", o); err != nil {
+	if err := back.Against(padded, tr.m, "other", o); err != nil {
 		t.Fatal(err)
 	}
 	if back.Eval.AgainstCut != 2 || back.student.tokens[2] != 1 || back.student.tokens[5] != 0 || len(back.Drawn[2].IDs) != len(s.IDs) {

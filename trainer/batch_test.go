@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"gad/data"
+	"gad/internal/modeltest"
 	"gad/trainer/config"
 )
 
 // Rows are encoded side by side, and chosen as if they came one after the other: in
 // their order, as many as are wanted, and of several faults the first row's is told.
 func TestUsable(t *testing.T) {
-	ready(t)
 	const window = 1024 // as data.Encode works
 	const n = 3*window + 17
 	long := strings.Repeat("Add 1+1+1 ", 40)
@@ -43,7 +43,7 @@ func TestUsable(t *testing.T) {
 		t.Cleanup(func() { s.Close() })
 		return s
 	}
-	e := encoder{tok: fixed.tok, maxPrompt: 64, maxResponse: 32}
+	e := encoder{tok: modeltest.Tokenizer(t), maxPrompt: 64, maxResponse: 32}
 	filter := config.DataConfig{Overlong: "filter", TruncTeacher: "keep"}
 
 	whole := set()

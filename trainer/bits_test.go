@@ -1,8 +1,6 @@
 package trainer
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,8 +12,8 @@ import (
 
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
+	"gad/internal/modeltest"
 	"gad/internal/report"
-	"gad/internal/vfs"
 	"gad/trainer/config"
 )
 
@@ -96,34 +94,10 @@ func TestGoldenRun(t *testing.T) {
 		}
 		got = append(got, lines...)
 	}
-	golden(t, filepath.Join("..", "testdata", "trainer", "golden_run.jsonl"), got)
+	modeltest.Golden(t, filepath.Join("..", "testdata", "trainer", "golden_run.jsonl"), got)
 	if !t.Failed() {
 		t.Logf("row 8: golden run: %d steps of warm-up and %d of the game equal to the file at full bits", goldenSteps, goldenSteps)
 	}
-}
-
-// golden compares got with a file, or rewrites it.
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), vfs.WriteFile(vfs.OS, path, got)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes.Equal(got, want) {
-		return
-	}
-	g, w := bytes.Split(got, []byte("\n")), bytes.Split(want, []byte("\n"))
-	for i := range min(len(g), len(w)) {
-		if !bytes.Equal(g[i], w[i]) {
-			t.Fatalf("%s: line %d differs (rewrite it with -update if it should):\n%s\nwant\n%s", path, i+1, g[i], w[i])
-		}
-	}
-	t.Fatalf("%s: %d lines, want %d (rewrite it with -update if it should have them)", path, len(g), len(w))
 }
 
 // doc/settings.md and doc/metrics.md say what the tables in the code say.
@@ -135,9 +109,9 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	settings := "# Settings\n\nAll settings of `gad sft`, `gad warmup`, `gad train` and `gad dpo`. On the command line a setting is written `actor.optim.lr=1e-6`; in a YAML file each dot is a level. " +
 		"The defaults are the paper's where it states them. They differ by command in four places: `actor.optim.lr` (`sft`: 5e-06), `actor.grad_clip` (`sft` and `dpo`: 1), `trainer.total_epochs` (`train`: 2).\n\n" +
 		conf.Markdown(&defaults)
-	golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
+	modeltest.Golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
 	metrics := "# Metrics\n\nAll numbers that a step may write to `metrics.jsonl` and to TensorBoard. A step writes only those that were measured in it: for example, `gad sft` has no `critic/` metrics.\n\n" + report.Markdown()
-	golden(t, filepath.Join("..", "doc", "metrics.md"), []byte(metrics))
+	modeltest.Golden(t, filepath.Join("..", "doc", "metrics.md"), []byte(metrics))
 	path := filepath.Join("..", "doc", "evaluation.md")
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -148,12 +122,7 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	if !ok || !closed {
 		t.Fatalf("%s: no place for the figures", path)
 	}
-	golden(t, path, []byte(before+"<!-- figures -->\n"+report.FiguresMarkdown()+"<!-- /figures -->\n"+after))
-	for _, m := range measures {
-		if _, i := report.FigureOf(m.key); i < 0 {
-			t.Errorf("%s is described nowhere", m.key)
-		}
-	}
+	modeltest.Golden(t, path, []byte(before+"<!-- figures -->\n"+report.FiguresMarkdown()+"<!-- /figures -->\n"+after))
 	for stage, want := range map[config.Stage][3]float64{config.SFT: {5e-6, 1, 1}, config.Warmup: {1e-6, 0.2, 1}, config.Train: {1e-6, 0.2, 2}, config.DPO: {1e-6, 1, 1}} {
 		c := config.StageDefaults(stage)
 		if got := [3]float64{c.Actor.Optim.LR, c.Actor.GradClip, float64(c.Trainer.TotalEpochs)}; got != want {

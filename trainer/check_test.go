@@ -255,7 +255,7 @@ func TestHeldOutCritic(t *testing.T) {
 		t.Errorf("checkpoints %v, want the best by val/held_out_d, %d, and the last", got, best.Step)
 	}
 
-	plan, err := NewPlan(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
+	planned, err := NewPlan(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,8 +265,8 @@ func TestHeldOutCritic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(plan.Memory, func(i Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || total(plan.Memory) <= total(less.Memory) {
-		t.Errorf("the plan does not count the held-out discriminator:\n%s", plan)
+	if !slices.ContainsFunc(planned.Memory, func(i Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || total(planned.Memory) <= total(less.Memory) {
+		t.Errorf("the planned does not count the held-out discriminator:\n%s", planned)
 	}
 }
 

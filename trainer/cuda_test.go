@@ -16,6 +16,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/cuda/driver"
+	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 )
@@ -143,7 +144,7 @@ func has(m map[string]float64, name string) bool { _, ok := m[name]; return ok }
 // change no bit. A master's rest is in the checkpoint.
 func TestCUDAResume(t *testing.T) {
 	cpu := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab, shape.Hidden, shape.FFN, shape.HeadDim = fixed.tok.Size(), 64, 128, 16 // large enough for 8 bits
 	m, err := model.New(cpu, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {

@@ -3,21 +3,40 @@ package trainer
 import (
 	"errors"
 	"math"
-	"path/filepath"
 	"reflect"
 	"testing"
 
+	"gad/data"
+	"gad/internal/modeltest"
 	"gad/internal/textmetrics"
 	"gad/model"
-	"gad/trainer/config"
+	"gad/tokenizer"
 )
+
+// heldOut is a student and rows that it has not learned from.
+type heldOut struct {
+	m       *model.Model
+	tok     *tokenizer.Tokenizer
+	val     *data.Set
+	valRows []int
+}
+
+func openHeldOut(t *testing.T, be model.Backend) heldOut {
+	t.Helper()
+	m, err := model.Load(be, modeltest.Student(t), model.Options{Trainable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return heldOut{m, modeltest.Tokenizer(t), modeltest.Rows(t, "test.jsonl"), indices(20)}
+}
 
 // An evaluation in parts is the whole; its figures are means of its rows; a student is
 // no better than itself; and it stops where it is told to.
 func TestEvaluateInParts(t *testing.T) {
-	be := ready(t)
-	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
-	m, tok := tr.actor.Model(), tr.tok
+	be := modeltest.Backend(t)
+	tr := openHeldOut(t, be)
+	m, tok := tr.m, tr.tok
 	o := EvalOptions{MaxPrompt: 64, MaxResponse: 14, Temperature: 1, Seed: 1, Slots: 8, MaxTokens: 512}
 	whole, err := Evaluate(m, tok, tr.val, tr.valRows, o)
 	if err != nil {
@@ -92,7 +111,7 @@ func TestEvaluateInParts(t *testing.T) {
 	if err := j.TeacherNLL(m, o); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("teacher NLL: %v", err)
 	}
-	if _, err := JudgeFresh(be, DiscOptions{From: fixed.student, Steps: 5, Stop: o.Stop}, j); !errors.Is(err, ErrInterrupted) {
+	if _, err := JudgeFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 5, Stop: o.Stop}, j); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("fresh discriminator: %v", err)
 	}
 }
@@ -127,9 +146,9 @@ func TestPairedDifference(t *testing.T) {
 // The estimate counts what will be done: it grows with rows and limit, expects the
 // teacher's lengths only of a student that ends answers, and says what nobody can tell.
 func TestPlanEval(t *testing.T) {
-	be := ready(t)
-	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20"), config.SFT)
-	m := tr.actor.Model()
+	be := modeltest.Backend(t)
+	tr := openHeldOut(t, be)
+	m := tr.m
 	o := EvalOptions{MaxPrompt: 64, MaxResponse: 60, Seed: 1, Slots: 8, MaxTokens: 512}
 	b, err := EncodeRows(tr.tok, tr.val, tr.valRows, o)
 	if err != nil {
@@ -156,22 +175,22 @@ func TestPlanEval(t *testing.T) {
 		}
 	}
 	disc := DiscOptions{Shape: m.Config(), Steps: 100, Batch: 4, Seeds: 3}
-	plan := func(ends float64, rows int, o EvalOptions, free int64) EvalPlan {
+	estimate := func(ends float64, rows int, o EvalOptions, free int64) EvalPlan {
 		p := Pace{Forward: 1e-10, Train: 4e-10, Update: 1e-9, Decode: 1e-3, Slot: 1e-4, Ends: ends}
 		part := &Batch{Rows: b.Rows[:rows], Prompts: b.Prompts[:rows], Teachers: b.Teachers[:rows], TeacherCut: b.TeacherCut[:rows]}
 		return PlanEval(be, free, m.Config(), part, p, o, disc, DiscBudget{Seconds: 600, Fixed: true})
 	}
-	ended, endless := plan(0.9, 20, o, 0), plan(0.01, 20, o, 0)
+	ended, endless := estimate(0.9, 20, o, 0), estimate(0.01, 20, o, 0)
 	if !(ended.AnswerMean < 20 && endless.AnswerMean == 60 && ended.Parts[0].Seconds < endless.Parts[0].Seconds && ended.Most > ended.Total() && endless.Most == 0) {
 		t.Errorf("a student that ends %+v\none that does not %+v", ended, endless)
 	}
-	if less := plan(0.9, 10, o, 0); less.Parts[0].Seconds >= ended.Parts[0].Seconds || less.Parts[1].Seconds >= ended.Parts[1].Seconds {
+	if less := estimate(0.9, 10, o, 0); less.Parts[0].Seconds >= ended.Parts[0].Seconds || less.Parts[1].Seconds >= ended.Parts[1].Seconds {
 		t.Errorf("10 rows take %+v, 20 rows %+v", less.Parts, ended.Parts)
 	}
-	if p := plan(0.9, 1, o, 0); p.DiscWhy == "" || len(p.Parts) != 2 {
+	if p := estimate(0.9, 1, o, 0); p.DiscWhy == "" || len(p.Parts) != 2 {
 		t.Errorf("one row: %+v", p)
 	}
-	if p := plan(0.9, 20, o, 1000); p.DiscWhy == "" || !errors.Is(p.Check(), ErrTooLarge) {
+	if p := estimate(0.9, 20, o, 1000); p.DiscWhy == "" || !errors.Is(p.Check(), ErrTooLarge) {
 		t.Errorf("in a kilobyte: %q, %v", p.DiscWhy, p.Check())
 	}
 	if got, want := len(ended.Parts), 3; got != want || ended.Disc.Steps != 100 || ended.Disc.Seeds != 3 {

@@ -261,14 +261,14 @@ type DiscBudget struct {
 // PlanEval says what the evaluation of the student c on the rows of b will take.
 // disc.Steps of 0 is no discriminator.
 func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace, o EvalOptions, disc DiscOptions, budget DiscBudget) EvalPlan {
-	plan := EvalPlan{Pace: pace, Rows: len(b.Rows), Limit: o.MaxResponse, Free: free}
+	out := EvalPlan{Pace: pace, Rows: len(b.Rows), Limit: o.MaxResponse, Free: free}
 	n := len(b.Rows)
 	prompts, whole, expected, most := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
 	var prompt, answer float64
 	for i := range n {
 		prompts[i], whole[i], most[i] = len(b.Prompts[i]), len(b.Teachers[i].IDs), o.MaxResponse
 		if b.TeacherCut[i] {
-			plan.TeacherCut++
+			out.TeacherCut++
 		}
 		expected[i] = o.MaxResponse
 		if pace.Ends >= endsAt {
@@ -276,12 +276,12 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 		}
 		prompt, answer = prompt+float64(prompts[i])/float64(n), answer+float64(expected[i])/float64(n)
 	}
-	plan.PromptMean, plan.AnswerMean = prompt, answer
+	out.PromptMean, out.AnswerMean = prompt, answer
 	sampling := pace.answers(c, prompts, expected, o.Slots)
-	plan.Parts = []Timed{{"answers", sampling}, {"teacher NLL", pace.passOf(c, whole, true)}}
+	out.Parts = []Timed{{"answers", sampling}, {"teacher NLL", pace.passOf(c, whole, true)}}
 	longest := pace.answers(c, prompts, most, o.Slots)
 	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n, PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
-	plan.Memory = evalMemory("student", used)
+	out.Memory = evalMemory("student", used)
 	beside := int64(0)
 	if other := o.Against; other != nil {
 		var lengths []int
@@ -291,10 +291,10 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 			positions += expected[i] + whole[i] - prompts[i]
 		}
 		sums := float64(positions) * float64(min(c.Vocab, other.Vocab)) * sumSeconds / float64(runtime.GOMAXPROCS(0))
-		plan.Parts = append(plan.Parts, Timed{"against the other model", pace.passOf(c, lengths, true) + pace.passOf(*other, lengths, true) + sums})
+		out.Parts = append(out.Parts, Timed{"against the other model", pace.passOf(c, lengths, true) + pace.passOf(*other, lengths, true) + sums})
 		m := other.Plan(f, model.PlanOptions{Kind: model.LM, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(lengths)))})
 		beside = m.Total() + model.LogitsBytes
-		plan.Memory = append(plan.Memory, Item{"other model: weights and activations", m.Total(), ""}, Item{"logits of both", model.LogitsBytes, ""})
+		out.Memory = append(out.Memory, Item{"other model: weights and activations", m.Total(), ""}, Item{"logits of both", model.LogitsBytes, ""})
 	}
 	if disc.Steps > 0 {
 		shape := disc.Shape
@@ -307,24 +307,24 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 			}
 		}
 		cost := pace.training(shape, disc, pairs)
-		plan.Disc, plan.DiscNote, plan.DiscWhy = disc.Fit(len(pairs), cost, budget.Seconds, budget.Fixed)
+		out.Disc, out.DiscNote, out.DiscWhy = disc.Fit(len(pairs), cost, budget.Seconds, budget.Fixed)
 		switch {
 		case n == 1:
-			plan.DiscWhy = "1 row: a discriminator learns from half of the rows and is tested on the others"
-		case plan.DiscWhy == "" && free > 0 && m.Total() > free:
-			plan.DiscWhy = fmt.Sprintf("it needs %s of memory, %s are available: give --disc-steps 0, or --disc-from a smaller model", report.Bytes(m.Total()), report.Bytes(free))
+			out.DiscWhy = "1 row: a discriminator learns from half of the rows and is tested on the others"
+		case out.DiscWhy == "" && free > 0 && m.Total() > free:
+			out.DiscWhy = fmt.Sprintf("it needs %s of memory, %s are available: give --disc-steps 0, or --disc-from a smaller model", report.Bytes(m.Total()), report.Bytes(free))
 		}
-		if plan.DiscWhy == "" {
-			plan.Parts = append(plan.Parts, Timed{fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", plan.Disc.Seeds, plan.Disc.Steps), cost(plan.Disc.Read).of(plan.Disc.Steps, plan.Disc.Seeds)})
+		if out.DiscWhy == "" {
+			out.Parts = append(out.Parts, Timed{fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", out.Disc.Seeds, out.Disc.Steps), cost(out.Disc.Read).of(out.Disc.Steps, out.Disc.Seeds)})
 			if m.Total() > used.Total()+beside { // the student, and the model beside it, are closed before
-				plan.Memory = evalMemory("fresh discriminator", m)
+				out.Memory = evalMemory("fresh discriminator", m)
 			}
 		}
 	}
 	if longest > 1.05*sampling {
-		plan.Most = plan.Total() - sampling + longest
+		out.Most = out.Total() - sampling + longest
 	}
-	return plan
+	return out
 }
 
 func maxOf(xs []int) (most int) {

@@ -11,6 +11,7 @@ import (
 
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
+	"gad/internal/modeltest"
 	"gad/model"
 	"gad/trainer/config"
 )
@@ -271,7 +272,7 @@ func TestDocumentsAreTheCards(t *testing.T) {
 	c := cardConfig()
 	p := cardPlan(c, 24e9)
 	text := "```\n$ gad plan --model Qwen2.5-1.5B --output runs/game --device cuda --memory 24 --fit\n" + p.fit(f, shape, c, false).String() + "...\n```\n"
-	path := filepath.Join("..", "doc", "memory.md")
+	path := modeltest.Root("doc", "memory.md")
 	doc, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -285,14 +286,14 @@ func TestDocumentsAreTheCards(t *testing.T) {
 		}
 		doc = slices.Concat(before, []byte(begin+text+end), after)
 	}
-	golden(t, path, doc)
+	modeltest.Golden(t, path, doc)
 }
 
 // A game that starts from a warm-up keeps its moments as they were there: neither rounding
 // nor LoRA is offered.
 func TestFitOfAResumedGame(t *testing.T) {
 	ready(t)
-	plan := func(set ...string) string {
+	fits := func(set ...string) string {
 		c := settings(config.Train, filepath.Join(t.TempDir(), "run"), append(set, "trainer.device=cuda")...)
 		p, err := FitPlan(nil, cuda.Options{}, 1e6, nil, c, config.Train)
 		if err != nil {
@@ -303,7 +304,7 @@ func TestFitOfAResumedGame(t *testing.T) {
 		}
 		return p.Fits
 	}
-	if said := plan("trainer.resume_from=" + fixed.warmup); strings.Contains(said, "8bit") || strings.Contains(said, "lora") || !strings.Contains(said, "offload=true") {
+	if said := fits("trainer.resume_from=" + fixed.warmup); strings.Contains(said, "8bit") || strings.Contains(said, "lora") || !strings.Contains(said, "offload=true") {
 		t.Errorf("resumed: %s", said)
 	}
 	if _, err := FitPlan(nil, cuda.Options{}, 0, nil, settings(config.Train, "run", "trainer.resume_from="+fixed.warmup), config.Train); err == nil ||

@@ -17,14 +17,13 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
+	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
 
 // The fixture: a student of 32 dimensions with a tokenizer of some 300 tokens
 // that has learned a little of short answers, so that some of its own end and
@@ -35,10 +34,6 @@ type fixture struct {
 }
 
 var fixed *fixture
-
-// letters holds questions that a teacher answers in a few words, and a text for
-// the tokenizer: see its README.md.
-var letters = filepath.Join("..", "testdata", "letters")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -52,22 +47,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var shape32 = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64,
-	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
-
 var build = sync.OnceValue(func() error {
 	f := fixed
 	f.student, f.data, f.val = filepath.Join(f.root, "student"), filepath.Join(f.root, "train.jsonl"), filepath.Join(f.root, "val.jsonl")
-	corpus, err := os.Open(filepath.Join(letters, "corpus.txt"))
-	if err != nil {
-		return err
-	}
-	defer corpus.Close()
-	if f.tok, err = tokenizer.Train(corpus, tokenizer.TrainOptions{VocabSize: 300}); err != nil {
-		return err
-	}
 	for path, name := range map[string]string{f.data: "train.jsonl", f.val: "test.jsonl"} {
-		rows, err := os.ReadFile(filepath.Join(letters, name))
+		rows, err := os.ReadFile(modeltest.Letters(name))
 		if err != nil {
 			return err
 		}
@@ -80,7 +64,7 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	defer be.Close()
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = f.tok.Size()
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
@@ -149,6 +133,9 @@ func play(be compute.Backend, c config.Config, stage config.Stage) error {
 // ready builds the fixture and gives the test a backend of one worker.
 func ready(t testing.TB) compute.Backend {
 	t.Helper()
+	if fixed.tok == nil {
+		fixed.tok = modeltest.Tokenizer(t)
+	}
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}

@@ -121,16 +121,16 @@ func WriteFolder(fsys checkpoint.FS, dst string, m *model.Model, tok *tokenizer.
 // before training. It returns the dtype written. What needs no conversion is a
 // verified copy; so are adapters.
 func Export(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
-	return export(fsys, dir, part, dst, dtype, false)
+	return exportPart(fsys, dir, part, dst, dtype, false)
 }
 
 // ExportMerged is Export of a part with adapters as a whole model: their base's weights
 // with them added.
 func ExportMerged(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
-	return export(fsys, dir, part, dst, dtype, true)
+	return exportPart(fsys, dir, part, dst, dtype, true)
 }
 
-func export(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string, error) {
+func exportPart(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string, error) {
 	fsys = vfs.OrDisk(fsys)
 	s, err := readState(fsys, dir)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"gad/internal/modeltest"
+	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
 )
@@ -33,9 +35,9 @@ func planted(n int, wrong []int32) *Judged {
 // that it can; equal answers are counted apart. Where the training is too short, or
 // the control has nothing to show, nothing is reported.
 func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
-	be := ready(t)
+	be := modeltest.Backend(t)
 	j := planted(100, []int32{5, 6, 6, 8})
-	o := DiscOptions{From: fixed.student, Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2}
+	o := DiscOptions{From: modeltest.Student(t), Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2}
 	f, err := JudgeFresh(be, o, j)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +83,7 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 	if err != nil || !f.Learned || f.Acc != 1 || !math.IsNaN(f.Control) {
 		t.Errorf("no control: %+v, %v", f, err)
 	}
-	for _, bad := range []DiscOptions{{From: fixed.student}, {From: fixed.student, Steps: 1, Batch: -1}, {From: fixed.student, Steps: 1, Seeds: -1}} {
+	for _, bad := range []DiscOptions{{From: modeltest.Student(t)}, {From: modeltest.Student(t), Steps: 1, Batch: -1}, {From: modeltest.Student(t), Steps: 1, Seeds: -1}} {
 		if _, err := JudgeFresh(be, bad, j); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
@@ -207,8 +209,8 @@ func TestFreshFit(t *testing.T) {
 // A discriminator that reads the first tokens sees what differs there, and nothing of
 // what differs later: those pairs are ties.
 func TestFreshReadsTheFirstTokens(t *testing.T) {
-	be := ready(t)
-	o := DiscOptions{From: fixed.student, Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2, Read: 3}
+	be := modeltest.Backend(t)
+	o := DiscOptions{From: modeltest.Student(t), Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2, Read: 3}
 	f, err := JudgeFresh(be, o, planted(100, []int32{5, 9, 7, 8}))
 	if err != nil || !f.Learned || f.Acc < 0.9 || f.Trained < 0.9 || f.Pairs != 80 {
 		t.Errorf("a difference at the second token: %+v, %v", f, err)
@@ -239,9 +241,9 @@ func alike(n int) *Judged {
 // A discriminator that does not rank the pairs it learned from has not learned, whatever
 // its control says.
 func TestFreshMustKnowItsOwnPairs(t *testing.T) {
-	be := ready(t)
+	be := modeltest.Backend(t)
 	// Nothing to learn but by heart, for which there are too few steps.
-	f, err := JudgeFresh(be, DiscOptions{From: fixed.student, Steps: 100, LR: 2e-4, Seed: 3, Seeds: 2}, alike(200))
+	f, err := JudgeFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 100, LR: 2e-4, Seed: 3, Seeds: 2}, alike(200))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,6 +313,16 @@ func TestFreshDifference(t *testing.T) {
 	} {
 		if d, ok := b.Minus(a, true, 1)["fresh_d_acc"]; ok {
 			t.Errorf("other %s: difference %+v", name, d)
+		}
+	}
+}
+
+// Each figure of an evaluation is described in internal/report, from which doc/evaluation.md is
+// made.
+func TestMeasuresAreDescribed(t *testing.T) {
+	for _, m := range measures {
+		if _, i := report.FigureOf(m.key); i < 0 {
+			t.Errorf("%s is described nowhere", m.key)
 		}
 	}
 }

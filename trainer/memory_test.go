@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/modeltest"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
 	"gad/model"
@@ -18,7 +19,7 @@ import (
 func TestMoments8Run(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab, shape.Hidden, shape.FFN, shape.HeadDim = fixed.tok.Size(), 64, 128, 16
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 func TestPredictedPlan(t *testing.T) {
 	ready(t)
 	card, _ := cost.Named("h200")
-	plan := func(stage config.Stage, card cost.Card, set ...string) *Plan {
+	predicted := func(stage config.Stage, card cost.Card, set ...string) *Plan {
 		t.Helper()
 		c := settings(stage, filepath.Join(t.TempDir(), "run"), append(set, "trainer.device=cuda")...)
 		p, err := NewPlan(cost.New(card), nil, 0, nil, c, stage)
@@ -36,7 +36,7 @@ func TestPredictedPlan(t *testing.T) {
 		config.SFT: {"update_actor"}, config.DPO: {"rollout", "ref_logp", "update_actor"}, config.Warmup: {"rollout", "update_critic", "update_actor"},
 		config.Train: {"rollout", "old_logp", "update_critic", "ref_logp", "update_actor"},
 	} {
-		p := plan(stage, card)
+		p := predicted(stage, card)
 		if names, _ := times(p); !slices.Equal(names, want) || !p.Predicted || !strings.Contains(p.String(), "predicted, nothing was measured (H200") {
 			t.Errorf("%s: %v, want %v\n%s", stage, names, want, p)
 		}
@@ -44,22 +44,22 @@ func TestPredictedPlan(t *testing.T) {
 			t.Errorf("%s: %d bytes free, %d on the host: want the card's, and no other machine's", stage, p.MemoryFree, p.HostFree)
 		}
 	}
-	_, full := times(plan(config.Train, card))
-	if _, twice := times(plan(config.Train, card, "actor.ppo_epochs=2")); !(twice > full) {
+	_, full := times(predicted(config.Train, card))
+	if _, twice := times(predicted(config.Train, card, "actor.ppo_epochs=2")); !(twice > full) {
 		t.Errorf("two epochs take %g s, one %g s", twice, full)
 	}
-	names, lora := times(plan(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4"))
-	if _, beside := times(plan(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4", "rollout.merged=false")); !(beside > lora) || len(names) != 5 {
+	names, lora := times(predicted(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4"))
+	if _, beside := times(predicted(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4", "rollout.merged=false")); !(beside > lora) || len(names) != 5 {
 		t.Errorf("LoRA: %v, %g s with a merged copy, %g s without", names, lora, beside)
 	}
 	slow := card
 	slow.Gap *= 4
-	if _, s := times(plan(config.Train, slow)); !(s > 1.5*full) { // a model this small is nothing but gaps and launches
+	if _, s := times(predicted(config.Train, slow)); !(s > 1.5*full) { // a model this small is nothing but gaps and launches
 		t.Errorf("four times the gap: %g s, was %g s", s, full)
 	}
 	small := card
 	small.Memory = 1 << 20
-	p := plan(config.Train, small)
+	p := predicted(config.Train, small)
 	if len(p.StepTime) > 0 || p.Check(config.Default()) == nil {
 		t.Errorf("a card of a megabyte: %v", p)
 	}

@@ -19,6 +19,7 @@ import (
 	"gad/checkpoint"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
@@ -524,7 +525,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	base, dst := filepath.Join(dir, "base"), filepath.Join(dir, "out")
-	m, err := model.New(be, func() model.Config { c := shape32; c.Vocab = fixed.tok.Size(); c.DType = "bfloat16"; return c }(), model.Options{Kind: model.LM, Seed: 3})
+	m, err := model.New(be, func() model.Config { c := modeltest.Shape; c.Vocab = fixed.tok.Size(); c.DType = "bfloat16"; return c }(), model.Options{Kind: model.LM, Seed: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"gad/checkpoint"
+	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -258,7 +259,7 @@ func otherTokens(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = fixed.tok.Size()
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
@@ -287,7 +288,7 @@ func noTokens(t *testing.T) string {
 func smallVocabulary(t *testing.T) string {
 	t.Helper()
 	be := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = fixed.tok.Size() - 1
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
@@ -304,7 +305,7 @@ func smallVocabulary(t *testing.T) string {
 // Qwen's do: what has no text is sampled, scored, learned from and written as nothing.
 func TestPaddedVocabulary(t *testing.T) {
 	be := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = fixed.tok.Size() + 300
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {

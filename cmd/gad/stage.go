@@ -138,11 +138,11 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 			set = append(set, conf.Flag{Key: "trainer.default_local_dir", Value: out, Name: "--resume"})
 		}
 	}
-	saved, going := filepath.Join(out, "config.yaml"), false
+	settled, going := filepath.Join(out, "config.yaml"), false
 	if out != "" {
-		if _, err := files().Stat(saved); err == nil {
+		if _, err := files().Stat(settled); err == nil {
 			going = true
-			if err := conf.Load(&cfg, saved, nil, nil); err != nil {
+			if err := conf.Load(&cfg, settled, nil, nil); err != nil {
 				return cfg, nil, fmt.Errorf("%w: the run's config.yaml cannot be read", err)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -222,8 +222,8 @@ func inherit(cfg *config.Config, resume string) error {
 	if strings.HasPrefix(filepath.Base(run), "global_step_") {
 		run = filepath.Dir(run)
 	}
-	saved := filepath.Join(run, "config.yaml")
-	if _, err := files().Stat(saved); errors.Is(err, fs.ErrNotExist) {
+	settled := filepath.Join(run, "config.yaml")
+	if _, err := files().Stat(settled); errors.Is(err, fs.ErrNotExist) {
 		return nil // a checkpoint moved out of its run: defaults
 	}
 	stage, err := trainer.StageOf(files(), resume)
@@ -232,7 +232,7 @@ func inherit(cfg *config.Config, resume string) error {
 	}
 	was := config.StageDefaults(stage)
 	byDefault := conf.Describe(&was)
-	if err := conf.Load(&was, saved, nil, nil); err != nil {
+	if err := conf.Load(&was, settled, nil, nil); err != nil {
 		return err
 	}
 	var told []string

@@ -521,11 +521,11 @@ func (p *program) exported(c *cli.Context) (from, part string, write func() (str
 	if adapters := filepath.Join(dir, part); c.IsSet("dtype") && c.String("dtype") != "float32" && !c.Bool("merge") && model.IsAdapter(adapters) {
 		return "", "", nil, usage("export: --dtype %s: %s are adapters, which are written in float32: leave it out, or add --merge", c.String("dtype"), adapters)
 	}
-	export := trainer.Export
+	write := trainer.Export
 	if c.Bool("merge") {
-		export = trainer.ExportMerged
+		write = trainer.ExportMerged
 	}
-	return dir, part, func() (string, error) { return export(files(), dir, part, to, c.String("dtype")) }, nil
+	return dir, part, func() (string, error) { return write(files(), dir, part, to, c.String("dtype")) }, nil
 }
 
 // ggufAlone refuses flags of export that a GGUF file has no use for, and what cannot be
