@@ -5,11 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"gad/checkpoint"
 	"gad/internal/compute"
-	"gad/internal/report"
-	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/encode"
 )
 
 // performance adds speed and memory. work is what the step computed.
@@ -68,7 +66,7 @@ func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) 
 }
 
 // teacherWork counts a step that learns from the teacher's answers alone.
-func (t *Trainer) teacherWork(b *Batch) (w work) {
+func (t *Trainer) teacherWork(b *encode.Batch) (w work) {
 	for _, s := range b.Teachers {
 		w.tokens += len(s.IDs)
 	}
@@ -141,28 +139,4 @@ func timeProduct(be compute.Backend, n int) (best time.Duration, err error) {
 		best = min(best, time.Since(start))
 	}
 	return best, nil
-}
-
-// Cost is what a run has spent so far.
-type Cost struct {
-	Steps   int
-	FLOP    float64 // of its steps by the model's shape, evaluations apart
-	Seconds float64 // of its steps, validations apart
-}
-
-// CostOf sums the metrics of a run: perf/tflops times timing_s/step is what a
-// step computed.
-func CostOf(fsys checkpoint.FS, run string) (c Cost, err error) {
-	fsys = vfs.OrDisk(fsys)
-	rows, err := report.ReadMetrics(fsys, run)
-	if err != nil {
-		return c, err
-	}
-	for _, r := range rows {
-		seconds := r.Values["timing_s/step"]
-		c.Steps++
-		c.FLOP += r.Values["perf/tflops"] * 1e12 * seconds
-		c.Seconds += seconds - r.Values["timing_s/val"]
-	}
-	return c, nil
 }

@@ -11,6 +11,7 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // alone counts the steps of a run before the student first learns.
@@ -100,7 +101,7 @@ func TestWarmupUntilOfOtherRuns(t *testing.T) {
 	} {
 		run := filepath.Join(t.TempDir(), "run")
 		rows := finished(t, be, settings(c.stage, run, c.told...), c.stage)
-		dir, _, err := FindCheckpoint(vfs.OS, run)
+		dir, _, err := saved.Find(vfs.OS, run)
 		if len(rows) != c.steps || err != nil || filepath.Base(dir) != fmt.Sprintf("global_step_%d", c.steps) {
 			t.Errorf("%s %v: %d steps, last checkpoint %s, %v: want %d", c.stage, c.told, len(rows), dir, err, c.steps)
 		}

@@ -55,7 +55,7 @@ func TestBF16Run(t *testing.T) {
 		t.Fatalf("%d rows of metrics, %v", len(rows), err)
 	}
 	for _, row := range rows {
-		if d, ok := row.Values["rollout/logp_diff_max"]; d != 0 || ok != (row.Step <= checkFirst) {
+		if d, ok := row.Values["rollout/logp_diff_max"]; d != 0 || ok != (row.Step <= config.CheckFirst) {
 			t.Errorf("step %d: rollout and update differ by %g", row.Step, d)
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
+	"gad/trainer/eval"
+	"gad/trainer/plan"
 )
 
 // byLength is a checker in the shell: a row's score is the length of its JSON line,
@@ -215,7 +217,7 @@ func TestHeldOutCritic(t *testing.T) {
 	if err := tr.validate(m); err != nil {
 		t.Fatal(err)
 	}
-	j, err := Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, EvalOptions{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
+	j, err := eval.Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, eval.Options{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,17 +257,17 @@ func TestHeldOutCritic(t *testing.T) {
 		t.Errorf("checkpoints %v, want the best by val/held_out_d, %d, and the last", got, best.Step)
 	}
 
-	planned, err := NewPlan(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
+	planned, err := plan.Of(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
 	if err != nil {
 		t.Fatal(err)
 	}
 	without := cfg
 	without.Trainer.HeldOutCritic = ""
-	less, err := NewPlan(nil, be, 1<<40, vfs.OS, without, config.SFT)
+	less, err := plan.Of(nil, be, 1<<40, vfs.OS, without, config.SFT)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(planned.Memory, func(i Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || total(planned.Memory) <= total(less.Memory) {
+	if !slices.ContainsFunc(planned.Memory, func(i plan.Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || plan.Total(planned.Memory) <= plan.Total(less.Memory) {
 		t.Errorf("the planned does not count the held-out discriminator:\n%s", planned)
 	}
 }

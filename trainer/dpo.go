@@ -11,11 +11,12 @@ import (
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // pairs are a step's prompts with an answer of each side.
 type pairs struct {
-	batch     *Batch
+	batch     *encode.Batch
 	rejected  []model.Seq   // [P] the starting student's, ended as the teacher's
 	truncated []bool        // [P]
 	texts     []string      // [P]
@@ -98,7 +99,7 @@ func (t *Trainer) dpoStep() (Metrics, error) {
 // pairUp draws the rejected answers. The starting student draws them with randomness that
 // depends on the seed and the row alone: they are the same in every epoch and after a
 // resume, so that none is stored.
-func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
+func (t *Trainer) pairUp(m Metrics, b *encode.Batch) (*pairs, error) {
 	p := &pairs{batch: b, frozen: make([]*frozenPair, len(b.Rows))}
 	var unknown []int
 	for i, row := range b.Rows {
@@ -112,7 +113,7 @@ func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
 		}
 	}
 	for i, f := range p.frozen {
-		p.rejected = append(p.rejected, t.enc.ending().Seq(b.Prompts[i], f.answer, f.truncated))
+		p.rejected = append(p.rejected, t.enc.Ending().Seq(b.Prompts[i], f.answer, f.truncated))
 		p.truncated = append(p.truncated, f.truncated)
 		p.texts = append(p.texts, t.tok.Decode(f.answer, true))
 	}
@@ -273,19 +274,4 @@ func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStat
 		}
 	}
 	return t.rec.Samples(t.step+1, out)
-}
-
-// pairTime estimates a step's stretches from times per token, with samples of so many tokens.
-func (p *Plan) pairTime(c config.Config, t tokenTimes, sample float64) []Timed {
-	prompts := float64(c.Data.TrainBatchSize)
-	both := prompts * (p.PromptMean + p.AnswerMean + sample) // of a prompt's two sides, which pass with it once
-	update := t.trained
-	if both > float64(c.Actor.MaxTokenLen) {
-		update += t.forward // several packs: the sums come first
-	}
-	return []Timed{
-		{"rollout", prompts * (p.PromptMean*t.forward + sample*t.decoded)},
-		{"ref_logp", both * t.forward},
-		{"update_actor", both * update},
-	}
 }

@@ -11,9 +11,11 @@ import (
 	"testing"
 
 	"gad/algos"
+	"gad/apps/doctor"
 	"gad/internal/compute/cpu"
 	"gad/internal/vfs"
 	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 // sampled are the starting student's answers in a run's samples, by row; want one row's
@@ -140,7 +142,7 @@ func TestDPOLeavesOut(t *testing.T) {
 	for i, row := range tr.rows {
 		rows[i] = int(row)
 	}
-	batch, err := tr.enc.batch(tr.set, rows)
+	batch, err := tr.enc.Batch(tr.set, rows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,15 +206,15 @@ func TestAfterDPO(t *testing.T) {
 	game := settings(config.Train, filepath.Join(t.TempDir(), "train"), "trainer.resume_from="+run)
 	wantError(t, openError(t, game, config.Train), config.ErrConfig, run, "is a dpo run and has no discriminator", "gad warmup --model "+student)
 	finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "warmup"), "model.path="+student, "trainer.total_steps=1"), config.Warmup)
-	x, err := Examine(vfs.OS, run)
+	x, err := doctor.Examine(vfs.OS, run)
 	if err != nil || len(x.Sick) > 0 || !strings.Contains(x.String(), "dpo, step 2 of 2") {
 		t.Errorf("doctor: %v\n%v", err, x)
 	}
 	copied := filepath.Join(t.TempDir(), "copied")
-	if _, err := Export(vfs.OS, filepath.Dir(student), "actor", copied, "base"); err != nil {
+	if _, err := export.Part(vfs.OS, filepath.Dir(student), "actor", copied, "base"); err != nil {
 		t.Error(err)
 	}
-	_, err = Export(vfs.OS, filepath.Dir(student), "critic", copied+"2", "base")
+	_, err = export.Part(vfs.OS, filepath.Dir(student), "critic", copied+"2", "base")
 	wantError(t, err, config.ErrConfig, "a dpo run has no discriminator")
 	// The reference is the student as it began, not as it is.
 	began, now := tree(t, filepath.Join(run, "reference")), tree(t, student)

@@ -11,6 +11,8 @@ import (
 	"gad/tokenizer"
 	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // A new student of two layers learns from a teacher's answers for two steps, and is
@@ -54,7 +56,7 @@ func distil() error {
 		return err
 	}
 	defer m.Close()
-	if err := trainer.WriteFolder(nil, student, m, tok, "float32"); err != nil {
+	if err := export.WriteFolder(nil, student, m, tok, "float32"); err != nil {
 		return err
 	}
 
@@ -76,11 +78,11 @@ func distil() error {
 	done, total := t.Steps()
 	fmt.Println("step", done, "of", total)
 
-	checkpoint, _, err := trainer.FindCheckpoint(nil, run)
+	checkpoint, _, err := saved.Find(nil, run)
 	if err != nil {
 		return err
 	}
-	dtype, err := trainer.Export(nil, checkpoint, "actor", filepath.Join(dir, "exported"), "base")
+	dtype, err := export.Part(nil, checkpoint, "actor", filepath.Join(dir, "exported"), "base")
 	if err != nil {
 		return err
 	}

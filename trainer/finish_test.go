@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // unfinishedRows writes answers of which every second was cut by the teacher's endpoint,
@@ -70,7 +71,7 @@ func TestUnfinishedAnswers(t *testing.T) {
 
 // What a run says of such answers, and that it refuses a set of nothing else.
 func TestUnfinishedAnswersAreSaid(t *testing.T) {
-	u := usable{rows: make([]int32, 8), unfinished: 4, forAll: 5, forMost: 5}
+	u := encode.Usable{Rows: make([]int32, 8), Unfinished: 4, ForAll: 5, ForMost: 5}
 	cfg := config.Default()
 	cfg.Data.MaxResponse = 10
 	for stage, want := range map[config.Stage]string{
@@ -78,17 +79,17 @@ func TestUnfinishedAnswersAreSaid(t *testing.T) {
 		config.Warmup: "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (critic.truncated=exclude): collect them with a higher limit of tokens to have them whole",
 		config.DPO:    "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (dpo.truncated=exclude): collect them with a higher limit of tokens to have them whole",
 	} {
-		if got, err := u.pairs("rows", cfg, stage); got != want || err != nil {
+		if got, err := u.Pairs("rows", cfg, stage); got != want || err != nil {
 			t.Errorf("%s: %q, %v", stage, got, err)
 		}
 	}
-	u.cut = 1
-	if got, _ := u.pairs("rows", cfg, config.SFT); got != "1 of 8 teacher answers (12.5 %) are cut at data.max_response_length 10, 4 more (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: data.max_response_length=5 would keep all" {
+	u.Cut = 1
+	if got, _ := u.Pairs("rows", cfg, config.SFT); got != "1 of 8 teacher answers (12.5 %) are cut at data.max_response_length 10, 4 more (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: data.max_response_length=5 would keep all" {
 		t.Errorf("%q", got)
 	}
-	u.cut, u.unfinished = 0, 8
+	u.Cut, u.Unfinished = 0, 8
 	want := "data: rows: none of 8 rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length 10: collect answers with a higher limit of tokens; or set critic.truncated=include"
-	if _, err := u.pairs("rows", cfg, config.Train); !errors.Is(err, config.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
+	if _, err := u.Pairs("rows", cfg, config.Train); !errors.Is(err, config.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v", err)
 	}
 }

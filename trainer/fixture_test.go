@@ -23,6 +23,8 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // The fixture: a student of 32 dimensions with a tokenizer of some 300 tokens
@@ -71,7 +73,7 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	blank := filepath.Join(f.root, "blank")
-	if err := errors.Join(WriteFolder(vfs.OS, blank, m, f.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, blank, m, f.tok, "float32"), m.Close()); err != nil {
 		return err
 	}
 	sft := filepath.Join(f.root, "sft")
@@ -80,11 +82,11 @@ var build = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	dir, _, err := FindCheckpoint(vfs.OS, sft)
+	dir, _, err := saved.Find(vfs.OS, sft)
 	if err != nil {
 		return err
 	}
-	if _, err = Export(vfs.OS, dir, "actor", f.student, "base"); err != nil {
+	if _, err = export.Part(vfs.OS, dir, "actor", f.student, "base"); err != nil {
 		return err
 	}
 	f.warmup = filepath.Join(f.root, "warmup")

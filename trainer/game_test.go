@@ -17,6 +17,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // spy counts the tokens that pass the backbone and the sequences that are scored.
@@ -348,7 +349,7 @@ func TestNumericalStop(t *testing.T) {
 	}
 	same(t, weights(t, tr, "actor"), before[0])
 	same(t, weights(t, tr, "critic"), before[1])
-	if dir, notes, err := FindCheckpoint(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+	if dir, notes, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
 		t.Errorf("latest checkpoint: %s, %v, %v", dir, notes, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"gad/reference"
 	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/plan"
 )
 
 // What another program may leave out, or fill in wrongly, is an error and no panic.
@@ -54,7 +55,7 @@ func TestLibraryMistakes(t *testing.T) {
 		"reference.Open": {func() error { _, err := reference.Open(nil, dir, 1); return err }, "reference: " + noBackend},
 		"trainer.Open": {func() error { _, err := trainer.Open(cfg, config.SFT, trainer.Options{}); return err },
 			"configuration: trainer: Options.Backend is nil: open one with device.Open"},
-		"trainer.NewPlan": {func() error { _, err := trainer.NewPlan(nil, nil, 0, nil, cfg, config.SFT); return err },
+		"trainer.NewPlan": {func() error { _, err := plan.Of(nil, nil, 0, nil, cfg, config.SFT); return err },
 			"configuration: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint"},
 		"a device that does not exist": {func() error { _, err := device.Open(device.Options{Name: "tpu"}); return err }, `device: "tpu": use cpu or cuda`},
 		"a precision that does not exist": {func() error { _, err := device.Open(device.Options{Precision: "f16"}); return err },

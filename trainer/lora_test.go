@@ -14,6 +14,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 // lora are settings that give both networks adapters.
@@ -98,13 +99,13 @@ func TestLoRARun(t *testing.T) {
 
 	dir := filepath.Join(last, "global_step_5")
 	adapters, merged := filepath.Join(root, "adapters"), filepath.Join(root, "merged")
-	if _, err := Export(vfs.OS, dir, "actor", adapters, "base"); err != nil {
+	if _, err := export.Part(vfs.OS, dir, "actor", adapters, "base"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ExportMerged(vfs.OS, dir, "actor", merged, "base"); err != nil {
+	if _, err := export.Merged(vfs.OS, dir, "actor", merged, "base"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ExportMerged(vfs.OS, filepath.Join(fixed.warmup, "global_step_3"), "actor", filepath.Join(root, "no"), "base"); err == nil || !strings.Contains(err.Error(), "has no adapters: leave out --merge") {
+	if _, err := export.Merged(vfs.OS, filepath.Join(fixed.warmup, "global_step_3"), "actor", filepath.Join(root, "no"), "base"); err == nil || !strings.Contains(err.Error(), "has no adapters: leave out --merge") {
 		t.Errorf("merging a student without adapters: %v", err)
 	}
 	var logps [][]float32

@@ -11,6 +11,8 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // The three stages with moments in 8 bits, each from the one before: stopped or killed and
@@ -27,7 +29,7 @@ func TestMoments8Run(t *testing.T) {
 	}
 	root := t.TempDir()
 	student := filepath.Join(root, "student")
-	if err := errors.Join(WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	eight := []string{"actor.optim.moments=8bit", "critic.optim.moments=8bit"}
@@ -61,7 +63,7 @@ func TestMoments8Run(t *testing.T) {
 			plain := finished(t, be, settings(stage, filepath.Join(root, "plain"), more...), stage)
 			losses[false] = plain[5].Values["actor/sft_loss"]
 		}
-		f, err := safetensors.Open(filepath.Join(whole, "global_step_6", actorOptimizer))
+		f, err := safetensors.Open(filepath.Join(whole, "global_step_6", saved.ActorOptimizer))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func TestMetricsOfStages(t *testing.T) {
 	for _, r := range rows {
 		wantNames(t, r, gameNames)
 		wantNone(t, r, "timing_s/score", "timing_s/ref_logp")
-		if r.Step <= checkFirst {
+		if r.Step <= config.CheckFirst {
 			wantNames(t, r, []string{"rollout/logp_diff_max", "timing_s/old_logp"})
 			if r.Values["rollout/logp_diff_max"] != 0 {
 				t.Errorf("step %d: sampler and trainer differ by %g", r.Step, r.Values["rollout/logp_diff_max"])

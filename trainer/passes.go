@@ -7,23 +7,13 @@ import (
 
 	"gad/actor"
 	"gad/critic"
-)
-
-// A step takes only the forward passes whose results are read and not known already. This
-// file says which those are; doc/performance.md has the table.
-
-// The first steps of a run, and every checkEvery-th, compare the sampler's
-// log-probabilities with the trainer's. The number of the step decides, so that a resumed
-// run does as one that was not interrupted.
-const (
-	checkFirst = 3
-	checkEvery = 50
+	"gad/trainer/config"
 )
 
 // checksOld reports whether the present step compares them.
 func (t *Trainer) checksOld() bool {
 	step := t.step + 1
-	return step <= checkFirst || step%checkEvery == 0
+	return step <= config.CheckFirst || step%config.CheckEvery == 0
 }
 
 // readsOld reports whether the present step reads old log-probabilities: for the ratio, or

@@ -15,6 +15,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // forwarded is one forward pass of a network.
@@ -89,7 +90,7 @@ func (t tokens) plus(o tokens, times int) tokens {
 
 // taken sorts what was recorded in a step: by network, optimizer steps that it had taken
 // in it, and whether a gradient was wanted.
-func (s *passSpy) taken(t *testing.T, tr *Trainer, b *Batch) map[string]tokens {
+func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]tokens {
 	t.Helper()
 	networks := map[string]*model.Model{"actor": tr.actor.Model()}
 	if tr.critic != nil {
@@ -217,7 +218,7 @@ func TestPassesOfAStep(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			b, err := tr.enc.batch(tr.set, tr.stepRows)
+			b, err := tr.enc.Batch(tr.set, tr.stepRows)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +264,7 @@ func TestOldLogProbsChangeNoBit(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
 			rows := finished(t, be, settings(config.Train, run, append(strings.Fields(how), "trainer.total_steps=5", "actor.old_log_prob="+mode)...), config.Train)
 			for _, r := range rows {
-				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 || ok != (mode == "recompute" || r.Step <= checkFirst) {
+				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 || ok != (mode == "recompute" || r.Step <= config.CheckFirst) {
 					t.Errorf("%s, %s: step %d: difference %g, measured %v", how, mode, r.Step, d, ok)
 				}
 			}

@@ -13,6 +13,8 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/plan"
 )
 
 // peaks plays a step of a game with each of the settings on a fresh device, and compares
@@ -29,7 +31,7 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, precision 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for i, set := range sets {
@@ -39,7 +41,7 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, precision 
 			"trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90", "critic.max_token_len=90", "data.max_prompt_length=40", "data.overlong_prompts=filter")...)
 		finished(t, be, cfg, config.Warmup)
 		_, peak := be.Memory()
-		planned, took := Need(be, shape, cfg, config.Warmup, 1)-be.Overhead(), peak-before
+		planned, took := plan.Need(be, shape, cfg, config.Warmup, 1)-be.Overhead(), peak-before
 		t.Logf("%s %q: planned %.1f MB, took %.1f MB: %+.1f %%", precision, set, float64(planned)/1e6, float64(took)/1e6, 100*(float64(planned)/float64(took)-1))
 		if planned < took-took/20 || planned > took+took/20 {
 			t.Errorf("%s %q: planned %d bytes, took %d", precision, set, planned, took)

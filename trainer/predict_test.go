@@ -8,6 +8,7 @@ import (
 
 	"gad/internal/compute/cost"
 	"gad/trainer/config"
+	"gad/trainer/plan"
 )
 
 // A plan for a GPU that is not there has the stretches of a step that a measurement has,
@@ -15,16 +16,16 @@ import (
 func TestPredictedPlan(t *testing.T) {
 	ready(t)
 	card, _ := cost.Named("h200")
-	predicted := func(stage config.Stage, card cost.Card, set ...string) *Plan {
+	predicted := func(stage config.Stage, card cost.Card, set ...string) *plan.Plan {
 		t.Helper()
 		c := settings(stage, filepath.Join(t.TempDir(), "run"), append(set, "trainer.device=cuda")...)
-		p, err := NewPlan(cost.New(card), nil, 0, nil, c, stage)
+		p, err := plan.Of(cost.New(card), nil, 0, nil, c, stage)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	times := func(p *Plan) (names []string, sum float64) {
+	times := func(p *plan.Plan) (names []string, sum float64) {
 		for _, s := range p.StepTime {
 			if names, sum = append(names, s.Name), sum+s.Seconds; !(s.Seconds > 0 && s.Seconds < 60) {
 				t.Errorf("%s: %s takes %g s", p.Stage, s.Name, s.Seconds)

@@ -26,6 +26,8 @@ import (
 	"gad/internal/vfs/vfstest"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // The tests of this file show the promises of doc/reliability.md that are about a
@@ -174,7 +176,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 		t.Errorf("a sampler that is not finite: %v", err)
 	}
 	same(t, weights(t, tr, "actor"), before)
-	if last, _, err := FindCheckpoint(vfs.OS, run); err != nil || filepath.Base(last) != "global_step_1" {
+	if last, _, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(last) != "global_step_1" {
 		t.Errorf("newest checkpoint %s, %v", last, err)
 	}
 	t.Logf("row 9: NaN and Inf: %d places planted, %d updates skipped and counted, 0 bits of weights, moments and step counts changed, each stop after 10 with dump and last good checkpoint", cases+1, skips)
@@ -204,7 +206,7 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 			if !errors.Is(err, model.ErrNotFinite) || !strings.Contains(err.Error(), p.Name) || !strings.Contains(err.Error(), "element 3: -Inf") || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s of the %s: saved with %v", part, side, err)
 			}
-			if dir, notes, err := FindCheckpoint(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+			if dir, notes, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
 				t.Errorf("newest checkpoint %s, %v, %v", dir, notes, err)
 			}
 			if endOf(fmt.Errorf("%w: %w", ErrNumerical, err)) != "numbers broke down" {
@@ -529,7 +531,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(WriteFolder(vfs.OS, base, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, base, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	run := filepath.Join(dir, "run")
@@ -538,7 +540,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 	killed, absent := 0, 0
 	for _, dtype := range []string{"base", "float32"} {
 		os.RemoveAll(dst)
-		if _, err := Export(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
+		if _, err := export.Part(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
 			t.Fatal(err)
 		}
 		want := tree(t, dst)
@@ -550,7 +552,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 		for at := 0; ; at++ {
 			os.RemoveAll(dst)
 			e := vfstest.NewError(vfs.OS, at, true)
-			_, err := Export(e, ckpt, "actor", dst, dtype)
+			_, err := export.Part(e, ckpt, "actor", dst, dtype)
 			if e.Injected() == 0 {
 				break
 			}
@@ -564,7 +566,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 				t.Errorf("%s: killed at %s: %d of %d files", dtype, e.Op(at), len(got), len(want))
 			}
 			os.RemoveAll(dst)
-			if _, err := Export(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
+			if _, err := export.Part(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
 				t.Errorf("%s: after a kill at %s: %v", dtype, e.Op(at), err)
 			}
 			if got := tree(t, dst); !maps.Equal(got, want) {

@@ -12,6 +12,7 @@ import (
 	"gad/data"
 	"gad/internal/vfs"
 	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // What gad data validate calls an error, training refuses, by the same words; what
@@ -66,7 +67,7 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer set.Close()
-			report, err := data.Validate(set, Encoding(fixed.tok), data.Limits{MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse})
+			report, err := data.Validate(set, encode.For(fixed.tok), data.Limits{MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +97,7 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 				}
 			}
 			// what evaluation draws
-			_, err = encoder{tok: fixed.tok, maxPrompt: cfg.Data.MaxPrompt, maxResponse: cfg.Data.MaxResponse}.batch(set, []int{0, 1})
+			_, err = encode.Encoder{Tok: fixed.tok, MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse}.Batch(set, []int{0, 1})
 			if got := fmt.Sprint(err); err != nil && got != says || err == nil && says != "" {
 				t.Errorf("batch: %v\nvalidate: %s", err, says)
 			}
@@ -124,7 +125,7 @@ func TestCutAnswers(t *testing.T) {
 		}
 		return path
 	}
-	enc := Encoding(fixed.tok)
+	enc := encode.For(fixed.tok)
 	longest, most := len(enc.Answer(strings.Repeat("It is 3. ", 6))), len(enc.Answer("It is 3."))
 	all, some := write("all.jsonl", 30, 0), write("some.jsonl", 3, 37)
 	limit := fmt.Sprintf("data.max_response_length=%d", most)

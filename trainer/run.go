@@ -61,7 +61,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return ErrInterrupted
 		}
 	}
-	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == config.Warmup {
+	if w := t.disc.Deaf(t.cfg.Trainer.Output); w != "" && t.Stage == config.Warmup {
 		t.log.Warn(w)
 	}
 	t.watch()
@@ -244,4 +244,28 @@ func (t *Trainer) samples(r *round, advS []float64) error {
 			StudentScore: float64(r.scoreS[s]), TeacherScore: float64(r.scoreP[p]), Advantage: advS[s]})
 	}
 	return t.rec.Samples(t.step+1, out)
+}
+
+// watched steps are judged while the run goes on: all of the first 20, so that a sign that
+// needs no history is named before an hour is lost, and then one in 20 of those so far. A
+// judgment reads the metrics of all steps.
+const watched = 20
+
+// watch warns of the signs that the metrics show by now and that this process has not named.
+func (t *Trainer) watch() {
+	if !t.first() || t.step%max(1, t.step/watched) > 0 && t.step < t.total {
+		return
+	}
+	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
+	if err != nil { // no reason to end a run: what was recorded was checked as it was written
+		t.log.Warn(fmt.Sprintf("no signs are looked for in this step, since the metrics cannot be read: %v", err))
+		return
+	}
+	found, _ := report.Judge(rows)
+	for _, f := range found {
+		if !t.named[f.Name] {
+			t.named[f.Name] = true
+			t.log.Warn(fmt.Sprintf("%s: %s: %s (gad doctor %s has the rule)", f.Name, f.Seen, f.Advice, t.cfg.Trainer.Output))
+		}
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 // openError is the error of Open, which must be one line and leave no trace.
@@ -266,7 +267,7 @@ func otherTokens(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "other")
-	if err := errors.Join(WriteFolder(vfs.OS, dir, m, tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -295,7 +296,7 @@ func smallVocabulary(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "small")
-	if err := errors.Join(WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -312,7 +313,7 @@ func TestPaddedVocabulary(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "padded")
-	if err := errors.Join(WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	run := filepath.Join(t.TempDir(), "run")

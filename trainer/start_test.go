@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/doctor"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
@@ -155,7 +156,7 @@ func TestWarnedAtOnce(t *testing.T) {
 			t.Errorf("%q: at byte %d, step 3 at %d, %d times:\n%s", want, at, third, strings.Count(text, want), text)
 		}
 	}
-	x, err := Examine(vfs.OS, run)
+	x, err := doctor.Examine(vfs.OS, run)
 	if err != nil || len(x.Findings) == 0 || x.Findings[0].Name != "no pairs" {
 		t.Errorf("doctor: %v, %+v", err, x)
 	}
@@ -166,9 +167,9 @@ func TestWarnedAtOnce(t *testing.T) {
 func TestExamineStart(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
-	examine := func(run string) *Examination {
+	examine := func(run string) *doctor.Examination {
 		t.Helper()
-		x, err := Examine(vfs.OS, run)
+		x, err := doctor.Examine(vfs.OS, run)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"gad/internal/comm"
 	"gad/internal/vfs"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // Optimizer states that are divided among the ranks change no bit of a run: weights,
@@ -78,7 +79,7 @@ func TestShardedOptimizerOnAFullDisk(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	cfg := settings(config.SFT, run, sharded("trainer.save_freq=1", "trainer.shard_optimizer=true")...)
-	blind := &noSpace{FS: vfs.OS, at: actorOptimizer}
+	blind := &noSpace{FS: vfs.OS, at: saved.ActorOptimizer}
 	errs := team([]member{{fs: blind}, {}}, cfg, config.SFT, nil)
 	if errs[0] == nil || !strings.Contains(errs[0].Error(), "no space left on device") {
 		t.Errorf("rank 0 says %v", errs[0])

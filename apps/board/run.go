@@ -13,8 +13,8 @@ import (
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/internal/vfs"
-	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // Run is what is known of a run, its curves and samples apart.
@@ -184,7 +184,7 @@ func (r *run) readStage(fsys vfs.FS) {
 	case r.stage != "": // as it was told before
 	case has("critic/d_loss"):
 		r.stage = config.Warmup
-		if stage, err := trainer.StageOf(fsys, r.path); err == nil { // a game whose discriminator learns alone first
+		if stage, err := saved.StageOf(fsys, r.path); err == nil { // a game whose discriminator learns alone first
 			r.stage = stage
 		}
 	case has("actor/sft_loss"):

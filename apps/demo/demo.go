@@ -26,8 +26,9 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
-	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/eval"
+	"gad/trainer/saved"
 )
 
 // kind is the task of the demo.
@@ -198,11 +199,11 @@ func (d *run) stage(ctx context.Context, a *arm, stage config.Stage, before *arm
 	if err := d.invoke(ctx, args...); err != nil {
 		return err
 	}
-	ckpt, _, err := trainer.FindCheckpoint(d.FS, d.path(a.Stage))
+	ckpt, _, err := saved.Find(d.FS, d.path(a.Stage))
 	if err != nil {
 		return err
 	}
-	cost, err := trainer.CostOf(d.FS, d.path(a.Stage))
+	cost, err := saved.CostOf(d.FS, d.path(a.Stage))
 	if err != nil {
 		return err
 	}
@@ -354,7 +355,7 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 	}
 	n := float64(len(rows))
 	for _, temperature := range []float64{0, 1} {
-		j, err := trainer.Evaluate(m, tok, set, rows, trainer.EvalOptions{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
+		j, err := eval.Evaluate(m, tok, set, rows, eval.Options{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
 		if err != nil {
 			return err
 		}

@@ -13,8 +13,8 @@ import (
 	"gad/checkpoint"
 	"gad/internal/conf"
 	"gad/internal/report"
-	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // helpCommand is gad help.
@@ -177,7 +177,7 @@ func (p *program) resumeCommand() *cli.Command {
 			if extra := c.Args().Get(1); extra != "" && !strings.Contains(extra, "=") {
 				return usage("resume: unexpected argument %q: gad resume takes one run; what follows are settings, KEY=VALUE", extra)
 			}
-			stage, err := trainer.StageOf(files(), run)
+			stage, err := saved.StageOf(files(), run)
 			if errors.Is(err, checkpoint.ErrNone) {
 				again := ""
 				if w, err := report.ReadLastWord(files(), run); err == nil && w.Command != "" && !strings.Contains(w.Command, " resume ") {

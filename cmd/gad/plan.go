@@ -11,8 +11,8 @@ import (
 	"gad/device"
 	"gad/internal/compute/cost"
 	"gad/model"
-	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/plan"
 )
 
 // planCommand is gad plan.
@@ -110,7 +110,7 @@ func (p *program) cards(c *cli.Context) error {
 	if c.Args().Present() {
 		return usage("plan: %q: not with --cards, which is a table of models and GPUs: leave out one of them", c.Args().First())
 	}
-	fmt.Fprint(p.out, trainer.Cards(device.Options{Name: device.CUDA}.Footprint()))
+	fmt.Fprint(p.out, plan.Cards(device.Options{Name: device.CUDA}.Footprint()))
 	return nil
 }
 
@@ -144,9 +144,9 @@ func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 		return missing
 	}
 	_, done := p.console().Busy("reading and timing", 0)
-	planned := trainer.NewPlan
+	planned := plan.Of
 	if f.fit {
-		planned = trainer.FitPlan
+		planned = plan.Fitting
 	}
 	plan, err := planned(be, d.Footprint(), f.free, files(), cfg, stage)
 	done()

@@ -18,6 +18,7 @@ import (
 	"gad/internal/conf"
 	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // stageFlag is a flag that sets a configuration key.
@@ -183,7 +184,7 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 		cfg.Trainer.Resume = before.Trainer.Resume // going on with itself is no other start
 	}
 	if going {
-		if was, err := trainer.StageOf(files(), out); err == nil && was != stage {
+		if was, err := saved.StageOf(files(), out); err == nil && was != stage {
 			return cfg, nil, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", config.ErrConfig, out, was, stage)
 		}
 		if err := config.CheckChange(&before, &cfg); err != nil {
@@ -226,7 +227,7 @@ func inherit(cfg *config.Config, resume string) error {
 	if _, err := files().Stat(settled); errors.Is(err, fs.ErrNotExist) {
 		return nil // a checkpoint moved out of its run: defaults
 	}
-	stage, err := trainer.StageOf(files(), resume)
+	stage, err := saved.StageOf(files(), resume)
 	if err != nil {
 		return nil // not a run to start from: opening it says why
 	}

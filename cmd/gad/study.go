@@ -19,6 +19,8 @@ import (
 	"gad/internal/compute"
 	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/plan"
+	"gad/trainer/saved"
 )
 
 // studyCommand is gad study.
@@ -174,7 +176,7 @@ func helpless(app *cli.App) {
 
 // Checkpoint is the newest checkpoint of a run that verifies.
 func (g inProcess) Checkpoint(run string) (string, error) {
-	dir, _, err := trainer.FindCheckpoint(files(), run)
+	dir, _, err := saved.Find(files(), run)
 	return dir, err
 }
 
@@ -206,7 +208,7 @@ func (t *planned) take(d device.Options, cfg config.Config, stage config.Stage) 
 	if t.timed {
 		timer = be
 	}
-	plan, err := trainer.NewPlan(timer, be, free, files(), cfg, stage)
+	plan, err := plan.Of(timer, be, free, files(), cfg, stage)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"gad/tokenizer"
 	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 func main() {
@@ -49,7 +50,7 @@ func newStudent(be model.Backend, dir string) *tokenizer.Tokenizer {
 		MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}, model.Options{Seed: 1})
 	check(err)
 	defer m.Close()
-	check(trainer.WriteFolder(checkpoint.Disk, dir, m, tok, "float32"))
+	check(export.WriteFolder(checkpoint.Disk, dir, m, tok, "float32"))
 	return tok
 }
 

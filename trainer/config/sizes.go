@@ -7,8 +7,6 @@ import (
 	"gad/model"
 )
 
-// This file refuses sizes that no machine has, before anything of that size is allocated.
-
 // tokenBytes is what a token of an answer takes in a step's own memory, beside the models:
 // its id and three log-probabilities of 4 bytes each. Advantages, masks and copies come on
 // top, so that no run is refused which has room.

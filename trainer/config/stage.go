@@ -83,3 +83,14 @@ func (c *Config) Discriminator() model.PlanOptions {
 	return model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA, Recompute: c.Critic.Recompute,
 		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
+
+// A step takes only the forward passes whose results are read and not known already. This
+// file says which those are; doc/performance.md has the table.
+
+// The first steps of a run, and every checkEvery-th, compare the sampler's
+// log-probabilities with the trainer's. The number of the step decides, so that a resumed
+// run does as one that was not interrupted.
+const (
+	CheckFirst = 3
+	CheckEvery = 50
+)
