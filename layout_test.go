@@ -23,28 +23,39 @@ import (
 // mathematics can be read and checked alone; checkpoint knows names and bytes and
 // no model; everything that computes goes through internal/compute.
 //
+// The trainer has rooms, from the lowest up: config (what a run is told), saved (what lies on
+// the disk), encode (rows to tokens), export, plan, eval, and the loop itself. What only looks at
+// runs (apps/board, apps/doctor, apps/demo) stands on the rooms and not on the loop.
+//
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
-	".":            "",
-	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/pull apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
-	"apps/bench":   "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
-	"apps/collect": "data internal/endpoint internal/vfs",
-	"apps/pull":    "internal/vfs",
-	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
-	"apps/study":   "internal/conf internal/report internal/vfs",
-	"apps/task":    "internal/philox",
-	"trainer":      "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cost internal/compute/cpu internal/conf internal/gguf internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer",
-	"actor":        "algos model",
-	"critic":       "algos internal/philox model",
-	"reference":    "model",
-	"device":       "internal/compute/cpu internal/compute/cuda model",
-	"model":        "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
-	"data":         "internal/folder internal/vfs",
-	"tokenizer":    "internal/folder internal/gguf",
-	"algos":        "",
-	"checkpoint":   "internal/vfs",
+	".":              "",
+	"cmd/gad":        "apps/bench apps/board apps/collect apps/demo apps/doctor apps/judge apps/pull apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
+	"apps/bench":     "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
+	"apps/collect":   "data internal/endpoint internal/vfs",
+	"apps/pull":      "internal/vfs",
+	"apps/demo":      "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/eval trainer/saved",
+	"apps/study":     "internal/conf internal/report internal/vfs",
+	"apps/task":      "internal/philox",
+	"trainer/config": "actor algos critic data internal/conf internal/report model",
+	"trainer/encode": "critic data model tokenizer trainer/config",
+	"trainer/eval":   "critic data internal/checker internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
+	"trainer/export": "checkpoint internal/compute/cpu internal/gguf internal/vfs model tokenizer trainer/config trainer/saved",
+	"trainer/plan":   "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model trainer/config trainer/encode trainer/saved",
+	"trainer/saved":  "checkpoint data internal/gguf internal/report internal/vfs model tokenizer trainer/config",
+	"apps/doctor":    "checkpoint internal/report internal/safetensors internal/vfs trainer/config trainer/saved",
+	"trainer":        "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cpu internal/conf internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
+	"actor":          "algos model",
+	"critic":         "algos internal/philox model",
+	"reference":      "model",
+	"device":         "internal/compute/cpu internal/compute/cuda model",
+	"model":          "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
+	"data":           "internal/folder internal/vfs",
+	"tokenizer":      "internal/folder internal/gguf",
+	"algos":          "",
+	"checkpoint":     "internal/vfs",
 
-	"internal/checker":               "",
+	"internal/checker":               "data",
 	"internal/compute":               "",
 	"internal/compute/ref":           "internal/compute",
 	"internal/compute/cpu":           "internal/compute",
@@ -60,6 +71,7 @@ var house = map[string]string{
 	"internal/gguf":                  "internal/folder internal/safetensors",
 	"internal/gguf/gguftest":         "",
 	"internal/hostile":               "",
+	"internal/modeltest":             "actor critic data internal/compute internal/compute/cpu internal/vfs model tokenizer",
 	"internal/philox":                "",
 	"internal/report":                "internal/vfs",
 	"internal/safetensors":           "internal/folder",
@@ -69,7 +81,7 @@ var house = map[string]string{
 	"apps/pull/hubtest":              "",
 	"apps/judge":                     "internal/endpoint internal/textmetrics",
 	"apps/serve":                     "model tokenizer",
-	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer",
+	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer/config trainer/saved",
 	"internal/comm":                  "",
 	"internal/comm/mpi":              "internal/comm",
 	"internal/comm/tcp":              "internal/comm",
@@ -93,6 +105,8 @@ var doubles = map[string]string{
 	"device":                         "internal/compute", // opens one of them, for the examples
 	"internal/hostile":               everyone,           // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
+	"apps/doctor":                    "trainer",        // examines the runs that the tests play
+	"internal/modeltest":             "trainer/config", // a tiny student, for the rooms of the trainer
 }
 
 // everyone, as the package of a double, is any.

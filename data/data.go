@@ -75,6 +75,14 @@ type Told struct {
 // tokens, by a filter, or because the server gave up.
 func (r Row) Unfinished() bool { return slices.Contains(unfinished, r.Finish) }
 
+// PromptText is the last turn that a person wrote.
+func (r Row) PromptText() string {
+	if n := len(r.Messages); n > 0 {
+		return r.Messages[n-1].Content
+	}
+	return ""
+}
+
 // unfinished are the finish_reasons of such answers: OpenAI's and most others', Mistral's,
 // vLLM's and SGLang's, and DeepSeek's.
 var unfinished = []string{"length", "content_filter", "max_tokens", "model_length", "abort", "insufficient_system_resource"}

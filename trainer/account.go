@@ -1,16 +1,13 @@
 package trainer
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"time"
 
-	"gad/checkpoint"
 	"gad/internal/compute"
-	"gad/internal/report"
-	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/encode"
 )
 
 // performance adds speed and memory. work is what the step computed.
@@ -69,7 +66,7 @@ func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) 
 }
 
 // teacherWork counts a step that learns from the teacher's answers alone.
-func (t *Trainer) teacherWork(b *Batch) (w work) {
+func (t *Trainer) teacherWork(b *encode.Batch) (w work) {
 	for _, s := range b.Teachers {
 		w.tokens += len(s.IDs)
 	}
@@ -92,7 +89,7 @@ func (t *Trainer) stepWork(r *round) (w work) {
 		forward++
 	}
 	w.add(c, seqs, forward, true)
-	w.add(c, both, t.cfg.Critic.LoRA.TrainPasses()*float64(t.cfg.Critic.PPOEpochs)+t.cfg.scoredBefore(len(teachers)), false)
+	w.add(c, both, t.cfg.Critic.LoRA.TrainPasses()*float64(t.cfg.Critic.PPOEpochs)+t.cfg.ScoredBefore(len(teachers)), false)
 	switch {
 	case t.criticAlone():
 	case t.learnsTeacher():
@@ -142,42 +139,4 @@ func timeProduct(be compute.Backend, n int) (best time.Duration, err error) {
 		best = min(best, time.Since(start))
 	}
 	return best, nil
-}
-
-// human is n with a unit of thousands.
-func human(n float64) string {
-	for _, unit := range []string{"", "k", "M", "G", "T"} {
-		if math.Abs(n) < 999.5 {
-			if unit == "" {
-				return fmt.Sprintf("%.0f", n)
-			}
-			return fmt.Sprintf("%.3g%s", n, unit)
-		}
-		n /= 1000
-	}
-	return fmt.Sprintf("%.3gP", n)
-}
-
-// Cost is what a run has spent so far.
-type Cost struct {
-	Steps   int
-	FLOP    float64 // of its steps by the model's shape, evaluations apart
-	Seconds float64 // of its steps, validations apart
-}
-
-// CostOf sums the metrics of a run: perf/tflops times timing_s/step is what a
-// step computed.
-func CostOf(fsys checkpoint.FS, run string) (c Cost, err error) {
-	fsys = vfs.OrDisk(fsys)
-	rows, err := report.ReadMetrics(fsys, run)
-	if err != nil {
-		return c, err
-	}
-	for _, r := range rows {
-		seconds := r.Values["timing_s/step"]
-		c.Steps++
-		c.FLOP += r.Values["perf/tflops"] * 1e12 * seconds
-		c.Seconds += seconds - r.Values["timing_s/val"]
-	}
-	return c, nil
 }

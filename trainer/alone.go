@@ -6,31 +6,12 @@ import (
 
 	"gad/critic"
 	"gad/internal/report"
+	"gad/trainer/saved"
 )
-
-// discriminator is what a run knows of its discriminator's start, and what the next
-// stage is told of it.
-type discriminator struct {
-	Steps    int     `json:"steps"` // that the figures below have seen
-	Loss     float64 `json:"loss"`  // smoothed, over pairs that differ, before they are learned from
-	Acc      float64 `json:"acc"`   // likewise
-	AloneFor int     `json:"alone"` // steps that it learned alone, once that is over; 0 is not yet
-}
 
 // smoothing is the weight of the present step in a smoothed figure: about the last
 // ten steps count.
 const smoothing = 0.2
-
-// A discriminator has learned nothing if its smoothed loss over pairs that differ is
-// above guessing and its smoothed accuracy below guessingAcc, or if its loss is above that
-// of a coin and its accuracy below sureAcc: then it is sure where it is wrong. A coin's are
-// ln 2 = 0.693 and 0.5, give or take what a few pairs a step allow.
-const (
-	guessing     = 0.66
-	guessingAcc  = 0.65
-	sureAcc      = 0.8
-	enoughToTell = 5 // steps
-)
 
 // heed notes what the discriminator knew of a batch.
 func (t *Trainer) heed(m Metrics, g critic.Signal) {
@@ -66,7 +47,7 @@ func (t *Trainer) criticAlone() bool {
 // until is the bound on the smoothed loss at which the discriminator's time alone
 // ends; 0 is none, as in stages without a discriminator.
 func (t *Trainer) until() float64 {
-	if !t.Stage.hasCritic() {
+	if !t.Stage.HasCritic() {
 		return 0
 	}
 	return t.cfg.Trainer.CriticWarmupUntil
@@ -99,7 +80,7 @@ func (t *Trainer) endAlone(m Metrics) {
 		m["critic/warmup_learned"] = 1
 		t.log.Info(fmt.Sprintf("the discriminator has learned after %s: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil))
 	} else {
-		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %s (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil, startAdvice))
+		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %s (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil, saved.StartAdvice))
 	}
 }
 
@@ -117,18 +98,4 @@ func (t *Trainer) stretch() {
 	if t.rec != nil {
 		t.rec.Total(t.total)
 	}
-}
-
-const startAdvice = "try many small updates (critic.ppo_mini_batch_size=1), a learning-rate warm-up (critic.optim.lr_warmup_steps=200), another critic.optim.lr, or more steps"
-
-// deaf is a warning about a discriminator that cannot tell the two sides apart, ""
-// where it can or nothing is known of it.
-func (d discriminator) deaf(where string) string {
-	guesses := d.Loss >= guessing && d.Acc <= guessingAcc
-	sureAndWrong := d.Loss >= math.Ln2 && d.Acc <= sureAcc
-	if d.Steps < enoughToTell || !guesses && !sureAndWrong {
-		return ""
-	}
-	return fmt.Sprintf("the discriminator of %s has not learned: over its last steps it is right on %.0f %% of the pairs that differ, with a loss of %.3f (guessing is 50 %% and 0.693): its rewards would be noise: repeat gad warmup with trainer.critic_warmup_until=0.5: %s",
-		where, 100*d.Acc, d.Loss, startAdvice)
 }

@@ -10,6 +10,8 @@ import (
 
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // alone counts the steps of a run before the student first learns.
@@ -52,9 +54,9 @@ func TestWarmupUntil(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
 			var said lines
-			cfg := settings(Warmup, run, fmt.Sprintf("trainer.total_steps=%d", total), fmt.Sprintf("trainer.critic_warmup=%d", least),
+			cfg := settings(config.Warmup, run, fmt.Sprintf("trainer.total_steps=%d", total), fmt.Sprintf("trainer.critic_warmup=%d", least),
 				fmt.Sprintf("trainer.critic_warmup_max=%d", most), fmt.Sprintf("trainer.critic_warmup_until=%g", c.until), "critic.score_init=0.02", "critic.ppo_mini_batch_size=1")
-			tr, err := Open(cfg, Warmup, Options{FS: vfs.OS, Backend: be, Console: &said})
+			tr, err := Open(cfg, config.Warmup, Options{FS: vfs.OS, Backend: be, Console: &said})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,18 +90,18 @@ func TestWarmupUntilOfOtherRuns(t *testing.T) {
 	slow(t)
 	be := ready(t)
 	for _, c := range []struct {
-		stage Stage
+		stage config.Stage
 		steps int
 		told  []string
 	}{
-		{Warmup, 4, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=10", "trainer.critic_warmup_max=8"}},
-		{Warmup, 8, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=1e-9", "trainer.critic_warmup_max=8"}},
-		{SFT, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
-		{DPO, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
+		{config.Warmup, 4, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=10", "trainer.critic_warmup_max=8"}},
+		{config.Warmup, 8, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=1e-9", "trainer.critic_warmup_max=8"}},
+		{config.SFT, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
+		{config.DPO, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
 		rows := finished(t, be, settings(c.stage, run, c.told...), c.stage)
-		dir, _, err := FindCheckpoint(vfs.OS, run)
+		dir, _, err := saved.Find(vfs.OS, run)
 		if len(rows) != c.steps || err != nil || filepath.Base(dir) != fmt.Sprintf("global_step_%d", c.steps) {
 			t.Errorf("%s %v: %d steps, last checkpoint %s, %v: want %d", c.stage, c.told, len(rows), dir, err, c.steps)
 		}
@@ -109,8 +111,8 @@ func TestWarmupUntilOfOtherRuns(t *testing.T) {
 // A discriminator's schedule lasts as long as it may learn alone.
 func TestWarmupUntilSchedule(t *testing.T) {
 	be := ready(t)
-	rows := finished(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=3", "trainer.critic_warmup=2", "trainer.critic_warmup_until=1e-9",
-		"trainer.critic_warmup_max=9", "critic.optim.lr_scheduler=linear"), Warmup)
+	rows := finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=3", "trainer.critic_warmup=2", "trainer.critic_warmup_until=1e-9",
+		"trainer.critic_warmup_max=9", "critic.optim.lr_scheduler=linear"), config.Warmup)
 	for _, r := range rows[:len(rows)-1] {
 		if lr := r.Values["critic/lr"]; !(lr > 0) {
 			t.Errorf("step %d of %d: the rate is %g", r.Step, len(rows), lr)
@@ -122,8 +124,8 @@ func TestWarmupUntilSchedule(t *testing.T) {
 func TestOffPolicyNeedsAPool(t *testing.T) {
 	be := ready(t)
 	for _, size := range []string{"0", "100"} {
-		_, err := Open(settings(Train, filepath.Join(t.TempDir(), "run"), "critic.replay.live=false", "critic.replay.size="+size), Train, Options{FS: vfs.OS, Backend: be})
-		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "keep one in the warm-up") {
+		_, err := Open(settings(config.Train, filepath.Join(t.TempDir(), "run"), "critic.replay.live=false", "critic.replay.size="+size), config.Train, Options{FS: vfs.OS, Backend: be})
+		if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "keep one in the warm-up") {
 			t.Errorf("critic.replay.size=%s: %v", size, err)
 		}
 	}
@@ -137,8 +139,8 @@ func TestDeafDiscriminatorIsSaid(t *testing.T) {
 	for lr, deaf := range map[string]bool{"0": true, "2e-3": false} {
 		dir := t.TempDir()
 		var said lines
-		warm := settings(Warmup, filepath.Join(dir, "warm"), "trainer.total_steps=30", "trainer.critic_warmup=30", "critic.optim.lr="+lr, "critic.score_init=1e-4", "critic.ppo_mini_batch_size=1")
-		tr := func(c Config, stage Stage) {
+		warm := settings(config.Warmup, filepath.Join(dir, "warm"), "trainer.total_steps=30", "trainer.critic_warmup=30", "critic.optim.lr="+lr, "critic.score_init=1e-4", "critic.ppo_mini_batch_size=1")
+		tr := func(c config.Config, stage config.Stage) {
 			t.Helper()
 			r, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Console: &said})
 			if err != nil {
@@ -149,12 +151,12 @@ func TestDeafDiscriminatorIsSaid(t *testing.T) {
 			}
 			r.Close()
 		}
-		tr(warm, Warmup)
+		tr(warm, config.Warmup)
 		if said.have("its rewards would be noise") != deaf {
 			t.Errorf("critic.optim.lr=%s, end of the warm-up:\n%s", lr, said.String())
 		}
 		said.Reset()
-		tr(settings(Train, filepath.Join(dir, "train"), "trainer.resume_from="+filepath.Join(dir, "warm"), "trainer.total_steps=1"), Train)
+		tr(settings(config.Train, filepath.Join(dir, "train"), "trainer.resume_from="+filepath.Join(dir, "warm"), "trainer.total_steps=1"), config.Train)
 		if said.have("its rewards would be noise") != deaf {
 			t.Errorf("critic.optim.lr=%s, begin of the game:\n%s", lr, said.String())
 		}
@@ -165,12 +167,12 @@ func TestDeafDiscriminatorIsSaid(t *testing.T) {
 // groups are there; under gad they are what they were.
 func TestPresets(t *testing.T) {
 	be := ready(t)
-	for _, name := range PresetNames() {
-		stage, rank := Train, "0"
+	for _, name := range config.PresetNames() {
+		stage, rank := config.Train, "0"
 		if name == "lora" || name == "small" { // adapters begin at a whole model; lora's are wider than this one
-			stage, rank = Warmup, "16"
+			stage, rank = config.Warmup, "16"
 		}
-		told, err := Preset(name, stage)
+		told, err := config.Preset(name, stage)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +190,7 @@ func TestPresets(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Preset("gan", Train); err == nil {
+	if _, err := config.Preset("gan", config.Train); err == nil {
 		t.Error("an unknown preset is taken")
 	}
 }

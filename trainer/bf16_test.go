@@ -10,6 +10,7 @@ import (
 	"gad/internal/compute/cpu"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/config"
 )
 
 // In bfloat16 on the CPU too a run that was stopped, and one that was killed, gone
@@ -27,9 +28,9 @@ func TestBF16Run(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer be.Close()
-		cfg := settings(Train, filepath.Join(out, dir), append([]string{fmt.Sprintf("trainer.total_steps=%d", total), "trainer.precision=bf16",
+		cfg := settings(config.Train, filepath.Join(out, dir), append([]string{fmt.Sprintf("trainer.total_steps=%d", total), "trainer.precision=bf16",
 			fmt.Sprintf("rollout.max_num_seqs=%d", slots), "trainer.save_freq=1"}, stateful[:4]...)...)
-		tr, err := Open(cfg, Train, Options{FS: vfs.OS, Backend: be})
+		tr, err := Open(cfg, config.Train, Options{FS: vfs.OS, Backend: be})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +55,7 @@ func TestBF16Run(t *testing.T) {
 		t.Fatalf("%d rows of metrics, %v", len(rows), err)
 	}
 	for _, row := range rows {
-		if d, ok := row.Values["rollout/logp_diff_max"]; d != 0 || ok != (row.Step <= checkFirst) {
+		if d, ok := row.Values["rollout/logp_diff_max"]; d != 0 || ok != (row.Step <= config.CheckFirst) {
 			t.Errorf("step %d: rollout and update differ by %g", row.Step, d)
 		}
 	}

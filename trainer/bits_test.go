@@ -1,8 +1,6 @@
 package trainer
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,8 +12,9 @@ import (
 
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
+	"gad/internal/modeltest"
 	"gad/internal/report"
-	"gad/internal/vfs"
+	"gad/trainer/config"
 )
 
 // The number of threads and of sequences sampled side by side change no bit
@@ -36,8 +35,8 @@ func TestSameBits(t *testing.T) {
 					t.Fatal(err)
 				}
 				run := filepath.Join(t.TempDir(), fmt.Sprintf("%d-%d", c.threads, c.slots))
-				finished(t, be, settings(Train, run, "trainer.total_steps=2", "algorithm.use_kl_in_reward=true",
-					fmt.Sprintf("rollout.max_num_seqs=%d", c.slots)), Train)
+				finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "algorithm.use_kl_in_reward=true",
+					fmt.Sprintf("rollout.max_num_seqs=%d", c.slots)), config.Train)
 				be.Close()
 				got := record(t, run, 2)
 				if want == nil {
@@ -79,10 +78,10 @@ func TestGoldenRun(t *testing.T) {
 	warmup, train := filepath.Join(dir, "warmup"), filepath.Join(dir, "train")
 	small := []string{fmt.Sprintf("trainer.total_steps=%d", goldenSteps), "data.train_batch_size=2", "trainer.save_freq=0"}
 	// From the blank student: the fixture's own was trained by the machine's fastest variant.
-	finished(t, be, settings(Warmup, warmup, append(small, "model.path="+filepath.Join(fixed.root, "blank"), "critic.truncated=include",
-		"trainer.critic_warmup=5", "actor.optim.lr=5e-3")...), Warmup)
-	finished(t, be, settings(Train, train, append(small, "trainer.resume_from="+warmup, "critic.truncated=include",
-		"actor.ppo_epochs=2", "critic.replay.size=32")...), Train)
+	finished(t, be, settings(config.Warmup, warmup, append(small, "model.path="+filepath.Join(fixed.root, "blank"), "critic.truncated=include",
+		"trainer.critic_warmup=5", "actor.optim.lr=5e-3")...), config.Warmup)
+	finished(t, be, settings(config.Train, train, append(small, "trainer.resume_from="+warmup, "critic.truncated=include",
+		"actor.ppo_epochs=2", "critic.replay.size=32")...), config.Train)
 	var got []byte
 	for _, run := range []string{warmup, train} {
 		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
@@ -95,48 +94,24 @@ func TestGoldenRun(t *testing.T) {
 		}
 		got = append(got, lines...)
 	}
-	golden(t, filepath.Join("..", "testdata", "trainer", "golden_run.jsonl"), got)
+	modeltest.Golden(t, filepath.Join("..", "testdata", "trainer", "golden_run.jsonl"), got)
 	if !t.Failed() {
 		t.Logf("row 8: golden run: %d steps of warm-up and %d of the game equal to the file at full bits", goldenSteps, goldenSteps)
 	}
 }
 
-// golden compares got with a file, or rewrites it.
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), vfs.WriteFile(vfs.OS, path, got)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes.Equal(got, want) {
-		return
-	}
-	g, w := bytes.Split(got, []byte("\n")), bytes.Split(want, []byte("\n"))
-	for i := range min(len(g), len(w)) {
-		if !bytes.Equal(g[i], w[i]) {
-			t.Fatalf("%s: line %d differs (rewrite it with -update if it should):\n%s\nwant\n%s", path, i+1, g[i], w[i])
-		}
-	}
-	t.Fatalf("%s: %d lines, want %d (rewrite it with -update if it should have them)", path, len(g), len(w))
-}
-
 // doc/settings.md and doc/metrics.md say what the tables in the code say.
 func TestDocumentsAreTheTables(t *testing.T) {
-	defaults := DefaultConfig()
+	defaults := config.Default()
 	if err := conf.Check(&defaults); err != nil {
 		t.Error(err)
 	}
 	settings := "# Settings\n\nAll settings of `gad sft`, `gad warmup`, `gad train` and `gad dpo`. On the command line a setting is written `actor.optim.lr=1e-6`; in a YAML file each dot is a level. " +
 		"The defaults are the paper's where it states them. They differ by command in four places: `actor.optim.lr` (`sft`: 5e-06), `actor.grad_clip` (`sft` and `dpo`: 1), `trainer.total_epochs` (`train`: 2).\n\n" +
 		conf.Markdown(&defaults)
-	golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
+	modeltest.Golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
 	metrics := "# Metrics\n\nAll numbers that a step may write to `metrics.jsonl` and to TensorBoard. A step writes only those that were measured in it: for example, `gad sft` has no `critic/` metrics.\n\n" + report.Markdown()
-	golden(t, filepath.Join("..", "doc", "metrics.md"), []byte(metrics))
+	modeltest.Golden(t, filepath.Join("..", "doc", "metrics.md"), []byte(metrics))
 	path := filepath.Join("..", "doc", "evaluation.md")
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -147,14 +122,9 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	if !ok || !closed {
 		t.Fatalf("%s: no place for the figures", path)
 	}
-	golden(t, path, []byte(before+"<!-- figures -->\n"+report.FiguresMarkdown()+"<!-- /figures -->\n"+after))
-	for _, m := range measures {
-		if _, i := report.FigureOf(m.key); i < 0 {
-			t.Errorf("%s is described nowhere", m.key)
-		}
-	}
-	for stage, want := range map[Stage][3]float64{SFT: {5e-6, 1, 1}, Warmup: {1e-6, 0.2, 1}, Train: {1e-6, 0.2, 2}, DPO: {1e-6, 1, 1}} {
-		c := StageDefaults(stage)
+	modeltest.Golden(t, path, []byte(before+"<!-- figures -->\n"+report.FiguresMarkdown()+"<!-- /figures -->\n"+after))
+	for stage, want := range map[config.Stage][3]float64{config.SFT: {5e-6, 1, 1}, config.Warmup: {1e-6, 0.2, 1}, config.Train: {1e-6, 0.2, 2}, config.DPO: {1e-6, 1, 1}} {
+		c := config.StageDefaults(stage)
 		if got := [3]float64{c.Actor.Optim.LR, c.Actor.GradClip, float64(c.Trainer.TotalEpochs)}; got != want {
 			t.Errorf("%s: learning rate, clip and epochs %v, want %v as doc/settings.md says", stage, got, want)
 		}

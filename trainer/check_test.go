@@ -18,6 +18,9 @@ import (
 	"gad/checkpoint"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/config"
+	"gad/trainer/eval"
+	"gad/trainer/plan"
 )
 
 // byLength is a checker in the shell: a row's score is the length of its JSON line,
@@ -38,8 +41,8 @@ func nth(t *testing.T, score ...int) string {
 func TestKeepBestByChecker(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/check",
-		"data.val_files="+fixed.val, "trainer.val_before_train=false", "trainer.checker="+nth(t, 0, 1, 3, 9, 2, 4)), SFT)
+	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/check",
+		"data.val_files="+fixed.val, "trainer.val_before_train=false", "trainer.checker="+nth(t, 0, 1, 3, 9, 2, 4)), config.SFT)
 	for i, want := range []float64{1, 3, 9, 2, 4} {
 		if got := rows[i].Values["val/check"]; got != want {
 			t.Errorf("step %d: val/check %g, want %g", i+1, got, want)
@@ -72,8 +75,8 @@ func TestCheckersShare(t *testing.T) {
 func TestCheckerWeight(t *testing.T) {
 	be := ready(t)
 	for _, w := range []float64{0, 0.5, 1} {
-		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", fmt.Sprint("algorithm.checker_weight=", w),
-			"trainer.checker="+byLength, "data.val_files="+fixed.val), Train)
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", fmt.Sprint("algorithm.checker_weight=", w),
+			"trainer.checker="+byLength, "data.val_files="+fixed.val), config.Train)
 		m := Metrics{}
 		r := scored(t, tr, m)
 		reward := tr.rewarded(m, r)
@@ -130,21 +133,21 @@ func TestResumeWithChecker(t *testing.T) {
 	overrides := []string{"trainer.total_steps=5", "trainer.save_freq=2", "trainer.test_freq=1", "trainer.keep_best=val/check", "trainer.max_ckpt_to_keep=2", "data.val_files=" + fixed.val,
 		"algorithm.checker_weight=0.5", "algorithm.filter_groups.enable=true", "trainer.checker=" + command}
 	whole := filepath.Join(t.TempDir(), "whole")
-	finished(t, be, settings(Train, whole, overrides...), Train)
+	finished(t, be, settings(config.Train, whole, overrides...), config.Train)
 	want := record(t, whole, 5)
 
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(Train, run, overrides...)
-	if err := part(t, cfg, Train, 1, false); !errors.Is(err, ErrInterrupted) {
+	cfg := settings(config.Train, run, overrides...)
+	if err := part(t, cfg, config.Train, 1, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
-	if err := part(t, cfg, Train, 2, true); err != nil { // dies after the third step
+	if err := part(t, cfg, config.Train, 2, true); err != nil { // dies after the third step
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(broken, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	err := play(be, cfg, Train)
+	err := play(be, cfg, config.Train)
 	wantError(t, err, nil, "trainer: step ", fmt.Sprintf("checker: %q: row ", command), "has no score: printed 0 of ", "ended with exit status 4: must end with exit status 0; it said \"no licence\"")
 	if strings.Contains(err.Error(), "\n") || errors.Is(err, ErrNumerical) || errors.Is(err, ErrInterrupted) {
 		t.Errorf("a failed checker: %v", err)
@@ -162,7 +165,7 @@ func TestResumeWithChecker(t *testing.T) {
 		}
 		cancel()
 	}()
-	tr := opened(t, be, cfg, Train)
+	tr := opened(t, be, cfg, config.Train)
 	begun := time.Now()
 	if err := tr.Run(ctx); !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("interrupted while a checker runs: %v, want ErrInterrupted", err)
@@ -173,7 +176,7 @@ func TestResumeWithChecker(t *testing.T) {
 	if err := errors.Join(tr.Close(), os.Remove(slow)); err != nil {
 		t.Fatal(err)
 	}
-	finished(t, be, cfg, Train)
+	finished(t, be, cfg, config.Train)
 	same(t, record(t, run, 5), want)
 }
 
@@ -189,11 +192,11 @@ func TestCheckerFailureSavesNothing(t *testing.T) {
 		"step":       {[]string{"algorithm.checker_weight=1", "trainer.test_freq=0", "trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || echo NaN"}, "trainer: step 2: checker: "},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
-		cfg := settings(Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.val_before_train=false", "data.val_files=" + fixed.val}, c.overrides...)...)
+		cfg := settings(config.Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.val_before_train=false", "data.val_files=" + fixed.val}, c.overrides...)...)
 		if name == "step" {
 			cfg.Data.ValFiles = nil
 		}
-		err := play(be, cfg, Train)
+		err := play(be, cfg, config.Train)
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
@@ -208,17 +211,17 @@ func TestCheckerFailureSavesNothing(t *testing.T) {
 func TestHeldOutCritic(t *testing.T) {
 	be := ready(t)
 	held := filepath.Join(fixed.warmup, "global_step_3", "critic")
-	cfg := settings(SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20", "trainer.held_out_critic="+held)
-	tr := opened(t, be, cfg, SFT)
+	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20", "trainer.held_out_critic="+held)
+	tr := opened(t, be, cfg, config.SFT)
 	m := Metrics{}
 	if err := tr.validate(m); err != nil {
 		t.Fatal(err)
 	}
-	j, err := Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, EvalOptions{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
+	j, err := eval.Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, eval.Options{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "model.reward_path="+held), Warmup)
+	judge := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "model.reward_path="+held), config.Warmup)
 	scoreS, scoreP := scoresOf(t, judge, j.Seqs), scoresOf(t, judge, j.Batch.Teachers)
 	sum, n, better := 0.0, 0.0, 0
 	for p := range scoreS {
@@ -244,8 +247,8 @@ func TestHeldOutCritic(t *testing.T) {
 	}
 
 	run := filepath.Join(t.TempDir(), "best")
-	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/held_out_d",
-		"data.val_files="+fixed.val, "trainer.val_rows=40", "trainer.held_out_critic="+held, "actor.optim.lr=0.03"), SFT)
+	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/held_out_d",
+		"data.val_files="+fixed.val, "trainer.val_rows=40", "trainer.held_out_critic="+held, "actor.optim.lr=0.03"), config.SFT)
 	best := slices.MaxFunc(rows, func(a, b report.Row) int { // the first of the largest
 		return cmp.Compare(a.Values["val/held_out_d"], b.Values["val/held_out_d"])
 	})
@@ -254,18 +257,18 @@ func TestHeldOutCritic(t *testing.T) {
 		t.Errorf("checkpoints %v, want the best by val/held_out_d, %d, and the last", got, best.Step)
 	}
 
-	plan, err := NewPlan(nil, be, 1<<40, vfs.OS, cfg, SFT)
+	planned, err := plan.Of(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
 	if err != nil {
 		t.Fatal(err)
 	}
 	without := cfg
 	without.Trainer.HeldOutCritic = ""
-	less, err := NewPlan(nil, be, 1<<40, vfs.OS, without, SFT)
+	less, err := plan.Of(nil, be, 1<<40, vfs.OS, without, config.SFT)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(plan.Memory, func(i Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || total(plan.Memory) <= total(less.Memory) {
-		t.Errorf("the plan does not count the held-out discriminator:\n%s", plan)
+	if !slices.ContainsFunc(planned.Memory, func(i plan.Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || plan.Total(planned.Memory) <= plan.Total(less.Memory) {
+		t.Errorf("the planned does not count the held-out discriminator:\n%s", planned)
 	}
 }
 
@@ -282,16 +285,17 @@ func TestJudgeSettings(t *testing.T) {
 		"is a language model, not a discriminator: give the critic folder of": {"trainer.held_out_critic=" + fixed.student, "data.val_files=" + fixed.val},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
-		err := openError(t, settings(Train, run, append(overrides, "trainer.total_steps=1")...), Train)
+		err := openError(t, settings(config.Train, run, append(overrides, "trainer.total_steps=1")...), config.Train)
 		wantError(t, err, nil, want)
 		absent(t, run)
 	}
-	c := settings(Train, "run", "trainer.held_out_critic="+critic)
-	if w := c.judgeWarnings(); len(w) != 1 || !strings.Contains(w[0], "this run's own discriminator") {
+	c := settings(config.Train, "run", "trainer.held_out_critic="+critic)
+	own := func(w string) bool { return strings.Contains(w, "this run's own discriminator") }
+	if w := c.Warnings(config.Train); !slices.ContainsFunc(w, own) {
 		t.Errorf("a held-out discriminator of the run itself: warnings %q", w)
 	}
 	c.Trainer.Resume = filepath.Join(fixed.root, "elsewhere")
-	if w := c.judgeWarnings(); w != nil {
+	if w := c.Warnings(config.Train); slices.ContainsFunc(w, own) {
 		t.Errorf("a held-out discriminator of another run: warnings %q", w)
 	}
 }

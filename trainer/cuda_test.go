@@ -16,8 +16,11 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/cuda/driver"
+	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 // gpu opens a GPU, emulated or not; where there is none the test is skipped,
@@ -41,13 +44,13 @@ func gpu(t testing.TB, precision string) compute.Backend {
 func TestCUDAStages(t *testing.T) {
 	cpu := ready(t)
 	stages := []struct {
-		stage    Stage
+		stage    config.Stage
 		settings []string
 		figures  []string // of the first step that has them
 	}{
-		{SFT, []string{"trainer.total_steps=3"}, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
-		{Warmup, []string{"trainer.total_steps=4", "trainer.critic_warmup=2"}, []string{"critic/d_loss", "critic/d_acc_fresh", "critic/grad_norm", "critic/score_gap", "actor/sft_loss"}},
-		{Train, []string{"trainer.total_steps=3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/entropy", "actor/kl_loss", "rollout/len_mean"}},
+		{config.SFT, []string{"trainer.total_steps=3"}, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
+		{config.Warmup, []string{"trainer.total_steps=4", "trainer.critic_warmup=2"}, []string{"critic/d_loss", "critic/d_acc_fresh", "critic/grad_norm", "critic/score_gap", "actor/sft_loss"}},
+		{config.Train, []string{"trainer.total_steps=3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/entropy", "actor/kl_loss", "rollout/len_mean"}},
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		for _, s := range stages {
@@ -84,7 +87,7 @@ func TestCUDAStages(t *testing.T) {
 					}
 					x, y := got[i].Values[name], want[i].Values[name]
 					t.Logf("step %d: %s %.6g, on the CPU %.6g", want[i].Step, name, x, y)
-					if precision == cuda.BF16 && s.stage != SFT {
+					if precision == cuda.BF16 && s.stage != config.SFT {
 						continue // the answers differ, and all that is computed from them
 					}
 					if math.Abs(x-y) > tol*math.Max(math.Abs(y), 0.01) {
@@ -96,7 +99,7 @@ func TestCUDAStages(t *testing.T) {
 						t.Errorf("step %d: %g products were declined, replayed_frac %g", row.Step, row.Values["perf/declined_products"], row.Values["perf/replayed_frac"])
 					}
 				}
-				if s.stage == Train {
+				if s.stage == config.Train {
 					for _, row := range got {
 						if d, tol := row.Values["rollout/logp_diff_max"], map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.1}[precision]; d > tol {
 							t.Errorf("step %d: sampler and trainer differ by %g", row.Step, d)
@@ -120,8 +123,8 @@ func TestCUDADeclined(t *testing.T) {
 	}
 	t.Setenv("GAD_EMU_NO_PLANS", "1")
 	out := filepath.Join(t.TempDir(), "run")
-	c := settings(Train, out, "trainer.total_steps=2", "trainer.device=cuda", "trainer.precision=bf16")
-	rows := finished(t, gpu(t, cuda.BF16), c, Train)
+	c := settings(config.Train, out, "trainer.total_steps=2", "trainer.device=cuda", "trainer.precision=bf16")
+	rows := finished(t, gpu(t, cuda.BF16), c, config.Train)
 	for _, row := range rows {
 		if n, share := row.Values["perf/declined_products"], row.Values["perf/replayed_frac"]; n < 10 || share <= 0 || share >= 1 {
 			t.Errorf("step %d: %g products declined, %g of the decode steps replayed", row.Step, n, share)
@@ -143,14 +146,14 @@ func has(m map[string]float64, name string) bool { _, ok := m[name]; return ok }
 // change no bit. A master's rest is in the checkpoint.
 func TestCUDAResume(t *testing.T) {
 	cpu := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab, shape.Hidden, shape.FFN, shape.HeadDim = fixed.tok.Size(), 64, 128, 16 // large enough for 8 bits
 	m, err := model.New(cpu, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	student := filepath.Join(t.TempDir(), "student")
-	if err := errors.Join(WriteFolder(vfs.OS, student, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	var wide [][]byte
@@ -159,20 +162,20 @@ func TestCUDAResume(t *testing.T) {
 			t.Run(moments+" "+offload, func(t *testing.T) {
 				out := t.TempDir()
 				set := func(dir string) Config {
-					return settings(Warmup, filepath.Join(out, dir), "trainer.total_steps=4", "trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2", "model.path="+student,
+					return settings(config.Warmup, filepath.Join(out, dir), "trainer.total_steps=4", "trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2", "model.path="+student,
 						"actor.optim.moments="+moments, "critic.optim.moments="+moments, "actor.optim.offload="+offload, "critic.optim.offload="+offload)
 				}
-				if err := play(gpu(t, cuda.BF16), set("whole"), Warmup); err != nil {
+				if err := play(gpu(t, cuda.BF16), set("whole"), config.Warmup); err != nil {
 					t.Fatal(err)
 				}
-				stopped := opened(t, gpu(t, cuda.BF16), set("parts"), Warmup)
+				stopped := opened(t, gpu(t, cuda.BF16), set("parts"), config.Warmup)
 				if err := stopped.Run(&stopAfter{Context: context.Background(), n: 3}); !errors.Is(err, ErrInterrupted) {
 					t.Fatalf("the first part ended with %v", err)
 				}
 				if err := stopped.Close(); err != nil {
 					t.Fatal(err)
 				}
-				if err := play(gpu(t, cuda.BF16), set("parts"), Warmup); err != nil {
+				if err := play(gpu(t, cuda.BF16), set("parts"), config.Warmup); err != nil {
 					t.Fatal(err)
 				}
 				same(t, record(t, filepath.Join(out, "parts"), 4), record(t, filepath.Join(out, "whole"), 4))

@@ -7,65 +7,16 @@ import (
 	"strings"
 
 	"gad/actor"
-	"gad/algos"
 	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/encode"
 )
-
-// DPO is the stage that learns from fixed pairs, without a discriminator (SODA, arXiv
-// 2604.03873): to each prompt the teacher's answer is preferred to one sample of the
-// student as it was when the stage began.
-const DPO Stage = "dpo"
-
-// DPOConfig is the `dpo` section: the preference objective of gad dpo.
-type DPOConfig struct {
-	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names"`
-	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0"`
-	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"assumed share of wrongly ordered pairs, for sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 means 1e-3, as in its paper"`
-	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0"`
-	Truncated      string  `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in pairs"`
-}
-
-// DefaultDPO is SODA's loss under TRL's settings.
-func DefaultDPO() DPOConfig {
-	return DPOConfig{LossType: "sigmoid", Beta: 0.1, Tau: 0.05, Truncated: "exclude"}
-}
-
-func (c DPOConfig) objective() algos.DPOConfig {
-	return algos.DPOConfig{Loss: c.LossType, Beta: c.Beta, LabelSmoothing: c.LabelSmoothing, Tau: c.Tau}
-}
-
-// Validate checks what the tags cannot say.
-func (c DPOConfig) Validate() error {
-	for _, s := range []struct {
-		key string
-		v   float64
-	}{{"beta", c.Beta}, {"discopop_tau", c.Tau}} {
-		if !(s.v > 0) {
-			return fmt.Errorf("settings: dpo.%s is %g: must be above 0", s.key, s.v)
-		}
-	}
-	if _, err := algos.NewDPO[float64](c.objective()); err != nil {
-		return fmt.Errorf("settings: dpo: %w", err)
-	}
-	return nil
-}
-
-// hasCritic reports whether the stage trains a discriminator.
-func (s Stage) hasCritic() bool { return s == Warmup || s == Train }
-
-// aRun names a run of the stage: "an sft run".
-func (s Stage) aRun() string {
-	if s == SFT {
-		return "an sft run"
-	}
-	return fmt.Sprintf("a %s run", s)
-}
 
 // pairs are a step's prompts with an answer of each side.
 type pairs struct {
-	batch     *Batch
+	batch     *encode.Batch
 	rejected  []model.Seq   // [P] the starting student's, ended as the teacher's
 	truncated []bool        // [P]
 	texts     []string      // [P]
@@ -98,7 +49,7 @@ const frozenBytes = 64 << 20
 // newFrozenPairs is nil, which keeps nothing, where no row comes up twice, or where a row's
 // bits depend on its neighbours: there a resumed run would differ from one that kept them.
 func (t *Trainer) newFrozenPairs() *frozenPairs {
-	if t.Stage != DPO || !t.be.Alone() || t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
+	if t.Stage != config.DPO || !t.be.Alone() || t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
 		return nil
 	}
 	return &frozenPairs{rows: map[int]*frozenPair{}, room: frozenBytes}
@@ -148,7 +99,7 @@ func (t *Trainer) dpoStep() (Metrics, error) {
 // pairUp draws the rejected answers. The starting student draws them with randomness that
 // depends on the seed and the row alone: they are the same in every epoch and after a
 // resume, so that none is stored.
-func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
+func (t *Trainer) pairUp(m Metrics, b *encode.Batch) (*pairs, error) {
 	p := &pairs{batch: b, frozen: make([]*frozenPair, len(b.Rows))}
 	var unknown []int
 	for i, row := range b.Rows {
@@ -162,7 +113,7 @@ func (t *Trainer) pairUp(m Metrics, b *Batch) (*pairs, error) {
 		}
 	}
 	for i, f := range p.frozen {
-		p.rejected = append(p.rejected, t.enc.ending().Seq(b.Prompts[i], f.answer, f.truncated))
+		p.rejected = append(p.rejected, t.enc.Ending().Seq(b.Prompts[i], f.answer, f.truncated))
 		p.truncated = append(p.truncated, f.truncated)
 		p.texts = append(p.texts, t.tok.Decode(f.answer, true))
 	}
@@ -323,19 +274,4 @@ func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStat
 		}
 	}
 	return t.rec.Samples(report.InTraining, t.step+1, out)
-}
-
-// pairTime estimates a step's stretches from times per token, with samples of so many tokens.
-func (p *Plan) pairTime(c Config, t tokenTimes, sample float64) []Timed {
-	prompts := float64(c.Data.TrainBatchSize)
-	both := prompts * (p.PromptMean + p.AnswerMean + sample) // of a prompt's two sides, which pass with it once
-	update := t.trained
-	if both > float64(c.Actor.MaxTokenLen) {
-		update += t.forward // several packs: the sums come first
-	}
-	return []Timed{
-		{"rollout", prompts * (p.PromptMean*t.forward + sample*t.decoded)},
-		{"ref_logp", both * t.forward},
-		{"update_actor", both * update},
-	}
 }

@@ -11,8 +11,11 @@ import (
 	"testing"
 
 	"gad/algos"
+	"gad/apps/doctor"
 	"gad/internal/compute/cpu"
 	"gad/internal/vfs"
+	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 // sampled are the starting student's answers in a run's samples, by row; want one row's
@@ -51,7 +54,7 @@ func TestDPOLearns(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "dpo")
 	const steps = 30 // three passes over 40 rows
-	rows := finished(t, be, settings(DPO, run, fmt.Sprintf("trainer.total_steps=%d", steps), "trainer.save_samples=4", "dpo.truncated=include", "dpo.beta=0.5"), DPO)
+	rows := finished(t, be, settings(config.DPO, run, fmt.Sprintf("trainer.total_steps=%d", steps), "trainer.save_samples=4", "dpo.truncated=include", "dpo.beta=0.5"), config.DPO)
 	first := rows[0].Values
 	if math.Abs(first["dpo/loss"]-math.Ln2) > 1e-15 || first["dpo/acc"] != 0 || first["dpo/margin"] != 0 {
 		t.Errorf("first step: loss %.17g, accuracy %g, margin %g: want ln 2, 0 and 0: the student is the reference", first["dpo/loss"], first["dpo/acc"], first["dpo/margin"])
@@ -80,7 +83,7 @@ func TestDPOLearns(t *testing.T) {
 	}
 	// The answers are the starting student's own: another seed gives others.
 	other := filepath.Join(t.TempDir(), "other")
-	finished(t, be, settings(DPO, other, "trainer.total_steps=10", "trainer.save_samples=4", "trainer.seed=2"), DPO)
+	finished(t, be, settings(config.DPO, other, "trainer.total_steps=10", "trainer.save_samples=4", "trainer.seed=2"), config.DPO)
 	a, _ := sampled(t, run, steps)
 	b, _ := sampled(t, other, 10)
 	differ := 0
@@ -106,8 +109,8 @@ func TestDPOSameBits(t *testing.T) {
 		}
 		defer be.Close()
 		run := filepath.Join(t.TempDir(), fmt.Sprintf("%d-%d-%d", threads, slots, tokens))
-		rows := finished(t, be, settings(DPO, run, "trainer.total_steps=2", "dpo.truncated=include",
-			fmt.Sprintf("rollout.max_num_seqs=%d", slots), fmt.Sprintf("actor.max_token_len=%d", tokens)), DPO)
+		rows := finished(t, be, settings(config.DPO, run, "trainer.total_steps=2", "dpo.truncated=include",
+			fmt.Sprintf("rollout.max_num_seqs=%d", slots), fmt.Sprintf("actor.max_token_len=%d", tokens)), config.DPO)
 		return record(t, run, 2), rows[0].Values
 	}
 	want, first := play(1, 64, 512)
@@ -134,12 +137,12 @@ func TestDPOSameBits(t *testing.T) {
 func TestDPOLeavesOut(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	tr := opened(t, be, settings(DPO, filepath.Join(t.TempDir(), "a"), "data.train_batch_size=40", "trainer.total_steps=1", "trainer.seed=6"), DPO)
+	tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "a"), "data.train_batch_size=40", "trainer.total_steps=1", "trainer.seed=6"), config.DPO)
 	rows := make([]int, len(tr.rows))
 	for i, row := range tr.rows {
 		rows[i] = int(row)
 	}
-	batch, err := tr.enc.batch(tr.set, rows)
+	batch, err := tr.enc.Batch(tr.set, rows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +184,7 @@ func TestDPOLeavesOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		run := filepath.Join(t.TempDir(), "run")
-		m := finished(t, be, settings(DPO, run, "data.train_files="+data, fmt.Sprintf("data.train_batch_size=%d", n), "trainer.total_steps=1", "trainer.seed=6", "dpo.truncated="+c.truncated), DPO)[0].Values
+		m := finished(t, be, settings(config.DPO, run, "data.train_files="+data, fmt.Sprintf("data.train_batch_size=%d", n), "trainer.total_steps=1", "trainer.seed=6", "dpo.truncated="+c.truncated), config.DPO)[0].Values
 		if m["dpo/pairs"] != float64(c.pairs) || math.Abs(m["dpo/tie_frac"]-float64(c.ties)/float64(n)) > 1e-12 {
 			t.Errorf("%+v: %g pairs, %g ties of %d", c, m["dpo/pairs"], float64(n)*m["dpo/tie_frac"], n)
 		}
@@ -198,21 +201,21 @@ func TestDPOLeavesOut(t *testing.T) {
 func TestAfterDPO(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "dpo")
-	finished(t, be, settings(DPO, run, "trainer.total_steps=2"), DPO)
+	finished(t, be, settings(config.DPO, run, "trainer.total_steps=2"), config.DPO)
 	student := filepath.Join(run, "global_step_2", "actor")
-	game := settings(Train, filepath.Join(t.TempDir(), "train"), "trainer.resume_from="+run)
-	wantError(t, openError(t, game, Train), ErrConfig, run, "is a dpo run and has no discriminator", "gad warmup --model "+student)
-	finished(t, be, settings(Warmup, filepath.Join(t.TempDir(), "warmup"), "model.path="+student, "trainer.total_steps=1"), Warmup)
-	x, err := Examine(vfs.OS, run)
+	game := settings(config.Train, filepath.Join(t.TempDir(), "train"), "trainer.resume_from="+run)
+	wantError(t, openError(t, game, config.Train), config.ErrConfig, run, "is a dpo run and has no discriminator", "gad warmup --model "+student)
+	finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "warmup"), "model.path="+student, "trainer.total_steps=1"), config.Warmup)
+	x, err := doctor.Examine(vfs.OS, run)
 	if err != nil || len(x.Sick) > 0 || !strings.Contains(x.String(), "dpo, step 2 of 2") {
 		t.Errorf("doctor: %v\n%v", err, x)
 	}
 	copied := filepath.Join(t.TempDir(), "copied")
-	if _, err := Export(vfs.OS, filepath.Dir(student), "actor", copied, "base"); err != nil {
+	if _, err := export.Part(vfs.OS, filepath.Dir(student), "actor", copied, "base"); err != nil {
 		t.Error(err)
 	}
-	_, err = Export(vfs.OS, filepath.Dir(student), "critic", copied+"2", "base")
-	wantError(t, err, ErrConfig, "a dpo run has no discriminator")
+	_, err = export.Part(vfs.OS, filepath.Dir(student), "critic", copied+"2", "base")
+	wantError(t, err, config.ErrConfig, "a dpo run has no discriminator")
 	// The reference is the student as it began, not as it is.
 	began, now := tree(t, filepath.Join(run, "reference")), tree(t, student)
 	if began["model.safetensors"] == now["model.safetensors"] || began["tokenizer.json"] != now["tokenizer.json"] {
@@ -221,7 +224,7 @@ func TestAfterDPO(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(run, "reference")); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(DPO, run, "trainer.total_steps=3"), DPO), nil, "reference", "is missing", "another --output")
+	wantError(t, openError(t, settings(config.DPO, run, "trainer.total_steps=3"), config.DPO), nil, "reference", "is missing", "another --output")
 }
 
 // Settings that make no objective are refused in one line, before anything is opened.
@@ -231,16 +234,16 @@ func TestDPOSettings(t *testing.T) {
 		"dpo.beta=0": "dpo.beta is 0: must be above 0", "dpo.discopop_tau=0": "dpo.discopop_tau is 0", "rollout.temperature=0": "rollout.temperature is 0",
 		"dpo.loss_type=hinge dpo.label_smoothing=0.1": "label_smoothing = 0.1: this loss has none",
 	} {
-		c := settings(DPO, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)
-		wantError(t, c.Validate(DPO), nil, text)
+		c := settings(config.DPO, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)
+		wantError(t, c.Validate(config.DPO), nil, text)
 	}
-	c := settings(DPO, filepath.Join(t.TempDir(), "run"))
-	if err := c.Validate(DPO); err != nil || c.Warnings(DPO) != nil {
-		t.Errorf("%v, warnings %q", err, c.Warnings(DPO))
+	c := settings(config.DPO, filepath.Join(t.TempDir(), "run"))
+	if err := c.Validate(config.DPO); err != nil || c.Warnings(config.DPO) != nil {
+		t.Errorf("%v, warnings %q", err, c.Warnings(config.DPO))
 	}
 	for _, loss := range algos.DPOLossNames() { // each is a choice of the setting
-		c := settings(DPO, filepath.Join(t.TempDir(), "run"), "dpo.loss_type="+loss)
-		if err := c.Validate(DPO); err != nil {
+		c := settings(config.DPO, filepath.Join(t.TempDir(), "run"), "dpo.loss_type="+loss)
+		if err := c.Validate(config.DPO); err != nil {
 			t.Errorf("%s: %v", loss, err)
 		}
 	}

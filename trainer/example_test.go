@@ -10,6 +10,9 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // A new student of two layers learns from a teacher's answers for two steps, and is
@@ -53,18 +56,18 @@ func distil() error {
 		return err
 	}
 	defer m.Close()
-	if err := trainer.WriteFolder(nil, student, m, tok, "float32"); err != nil {
+	if err := export.WriteFolder(nil, student, m, tok, "float32"); err != nil {
 		return err
 	}
 
 	// Two steps of SFT.
-	cfg := trainer.StageDefaults(trainer.SFT)
+	cfg := config.StageDefaults(config.SFT)
 	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, []string{"../testdata/letters/train.jsonl"}, run
 	cfg.Data.TrainBatchSize, cfg.Data.MaxPrompt, cfg.Data.MaxResponse = 8, 64, 32
 	if err := cfg.Load("", "trainer.total_steps=2", "actor.optim.lr=1e-3"); err != nil { // as on the command line
 		return err
 	}
-	t, err := trainer.Open(cfg, trainer.SFT, trainer.Options{Backend: be})
+	t, err := trainer.Open(cfg, config.SFT, trainer.Options{Backend: be})
 	if err != nil {
 		return err
 	}
@@ -75,11 +78,11 @@ func distil() error {
 	done, total := t.Steps()
 	fmt.Println("step", done, "of", total)
 
-	checkpoint, _, err := trainer.FindCheckpoint(nil, run)
+	checkpoint, _, err := saved.Find(nil, run)
 	if err != nil {
 		return err
 	}
-	dtype, err := trainer.Export(nil, checkpoint, "actor", filepath.Join(dir, "exported"), "base")
+	dtype, err := export.Part(nil, checkpoint, "actor", filepath.Join(dir, "exported"), "base")
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // unfinishedRows writes answers of which every second was cut by the teacher's endpoint,
@@ -29,8 +32,8 @@ func unfinishedRows(t *testing.T, all bool) string {
 func TestUnfinishedAnswers(t *testing.T) {
 	be := ready(t)
 	run := func(set ...string) *Trainer {
-		return opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), append([]string{"data.train_files=" + unfinishedRows(t, false),
-			"data.train_batch_size=8", "trainer.total_steps=1"}, set...)...), Warmup)
+		return opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), append([]string{"data.train_files=" + unfinishedRows(t, false),
+			"data.train_batch_size=8", "trainer.total_steps=1"}, set...)...), config.Warmup)
 	}
 	tr := run()
 	m := Metrics{}
@@ -68,25 +71,25 @@ func TestUnfinishedAnswers(t *testing.T) {
 
 // What a run says of such answers, and that it refuses a set of nothing else.
 func TestUnfinishedAnswersAreSaid(t *testing.T) {
-	u := usable{rows: make([]int32, 8), unfinished: 4, forAll: 5, forMost: 5}
-	cfg := DefaultConfig()
+	u := encode.Usable{Rows: make([]int32, 8), Unfinished: 4, ForAll: 5, ForMost: 5}
+	cfg := config.Default()
 	cfg.Data.MaxResponse = 10
-	for stage, want := range map[Stage]string{
-		SFT:    "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: collect them with a higher limit of tokens to have them whole",
-		Warmup: "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (critic.truncated=exclude): collect them with a higher limit of tokens to have them whole",
-		DPO:    "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (dpo.truncated=exclude): collect them with a higher limit of tokens to have them whole",
+	for stage, want := range map[config.Stage]string{
+		config.SFT:    "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: collect them with a higher limit of tokens to have them whole",
+		config.Warmup: "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (critic.truncated=exclude): collect them with a higher limit of tokens to have them whole",
+		config.DPO:    "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (dpo.truncated=exclude): collect them with a higher limit of tokens to have them whole",
 	} {
-		if got, err := u.pairs("rows", cfg, stage); got != want || err != nil {
+		if got, err := u.Pairs("rows", cfg, stage); got != want || err != nil {
 			t.Errorf("%s: %q, %v", stage, got, err)
 		}
 	}
-	u.cut = 1
-	if got, _ := u.pairs("rows", cfg, SFT); got != "1 of 8 teacher answers (12.5 %) are cut at data.max_response_length 10, 4 more (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: data.max_response_length=5 would keep all" {
+	u.Cut = 1
+	if got, _ := u.Pairs("rows", cfg, config.SFT); got != "1 of 8 teacher answers (12.5 %) are cut at data.max_response_length 10, 4 more (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: data.max_response_length=5 would keep all" {
 		t.Errorf("%q", got)
 	}
-	u.cut, u.unfinished = 0, 8
+	u.Cut, u.Unfinished = 0, 8
 	want := "data: rows: none of 8 rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length 10: collect answers with a higher limit of tokens; or set critic.truncated=include"
-	if _, err := u.pairs("rows", cfg, Train); !errors.Is(err, ErrConfig) || !strings.HasSuffix(err.Error(), want) {
+	if _, err := u.Pairs("rows", cfg, config.Train); !errors.Is(err, config.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v", err)
 	}
 }

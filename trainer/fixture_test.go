@@ -17,13 +17,15 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
+	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
 
 // The fixture: a student of 32 dimensions with a tokenizer of some 300 tokens
 // that has learned a little of short answers, so that some of its own end and
@@ -34,10 +36,6 @@ type fixture struct {
 }
 
 var fixed *fixture
-
-// letters holds questions that a teacher answers in a few words, and a text for
-// the tokenizer: see its README.md.
-var letters = filepath.Join("..", "testdata", "letters")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -51,22 +49,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var shape32 = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64,
-	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
-
 var build = sync.OnceValue(func() error {
 	f := fixed
 	f.student, f.data, f.val = filepath.Join(f.root, "student"), filepath.Join(f.root, "train.jsonl"), filepath.Join(f.root, "val.jsonl")
-	corpus, err := os.Open(filepath.Join(letters, "corpus.txt"))
-	if err != nil {
-		return err
-	}
-	defer corpus.Close()
-	if f.tok, err = tokenizer.Train(corpus, tokenizer.TrainOptions{VocabSize: 300}); err != nil {
-		return err
-	}
 	for path, name := range map[string]string{f.data: "train.jsonl", f.val: "test.jsonl"} {
-		rows, err := os.ReadFile(filepath.Join(letters, name))
+		rows, err := os.ReadFile(modeltest.Letters(name))
 		if err != nil {
 			return err
 		}
@@ -79,31 +66,31 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	defer be.Close()
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = f.tok.Size()
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		return err
 	}
 	blank := filepath.Join(f.root, "blank")
-	if err := errors.Join(WriteFolder(vfs.OS, blank, m, f.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, blank, m, f.tok, "float32"), m.Close()); err != nil {
 		return err
 	}
 	sft := filepath.Join(f.root, "sft")
-	err = play(be, settings(SFT, sft, "model.path="+blank, "trainer.total_steps=60", "data.train_batch_size=8",
-		"actor.optim.lr=5e-3", "trainer.save_freq=0"), SFT)
+	err = play(be, settings(config.SFT, sft, "model.path="+blank, "trainer.total_steps=60", "data.train_batch_size=8",
+		"actor.optim.lr=5e-3", "trainer.save_freq=0"), config.SFT)
 	if err != nil {
 		return err
 	}
-	dir, _, err := FindCheckpoint(vfs.OS, sft)
+	dir, _, err := saved.Find(vfs.OS, sft)
 	if err != nil {
 		return err
 	}
-	if _, err = Export(vfs.OS, dir, "actor", f.student, "base"); err != nil {
+	if _, err = export.Part(vfs.OS, dir, "actor", f.student, "base"); err != nil {
 		return err
 	}
 	f.warmup = filepath.Join(f.root, "warmup")
-	return play(be, settings(Warmup, f.warmup, "trainer.total_steps=3", "trainer.critic_warmup=2"), Warmup)
+	return play(be, settings(config.Warmup, f.warmup, "trainer.total_steps=3", "trainer.critic_warmup=2"), config.Warmup)
 })
 
 // slow leaves a test out of the quick cycle, go test -short.
@@ -119,13 +106,13 @@ func newBackend(workers int) (compute.Backend, error) {
 }
 
 // settings are a small run's, with overrides as on the command line.
-func settings(stage Stage, output string, overrides ...string) Config {
-	c := StageDefaults(stage)
+func settings(stage config.Stage, output string, overrides ...string) config.Config {
+	c := config.StageDefaults(stage)
 	base := []string{"data.train_files=" + fixed.data, "trainer.default_local_dir=" + output,
 		"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
 		"actor.optim.lr=1e-3", "critic.optim.lr=2e-3", "trainer.save_samples=2", "actor.max_token_len=512", "critic.max_token_len=512",
 		"trainer.val_rows=4"}
-	if stage == Train {
+	if stage == config.Train {
 		base = append(base, "trainer.resume_from="+fixed.warmup)
 	} else {
 		base = append(base, "model.path="+fixed.student)
@@ -137,7 +124,7 @@ func settings(stage Stage, output string, overrides ...string) Config {
 }
 
 // play runs a configuration to its end.
-func play(be compute.Backend, c Config, stage Stage) error {
+func play(be compute.Backend, c config.Config, stage config.Stage) error {
 	t, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
 	if err != nil {
 		return err
@@ -148,6 +135,9 @@ func play(be compute.Backend, c Config, stage Stage) error {
 // ready builds the fixture and gives the test a backend of one worker.
 func ready(t testing.TB) compute.Backend {
 	t.Helper()
+	if fixed.tok == nil {
+		fixed.tok = modeltest.Tokenizer(t)
+	}
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +150,7 @@ func ready(t testing.TB) compute.Backend {
 }
 
 // opened is a trainer about to take its first step.
-func opened(t testing.TB, be compute.Backend, c Config, stage Stage) *Trainer {
+func opened(t testing.TB, be compute.Backend, c config.Config, stage config.Stage) *Trainer {
 	t.Helper()
 	tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
 	if err != nil {
@@ -184,7 +174,7 @@ func scored(t testing.TB, tr *Trainer, m Metrics) *round {
 }
 
 // finished plays a run and returns its metrics.
-func finished(t testing.TB, be compute.Backend, c Config, stage Stage) []report.Row {
+func finished(t testing.TB, be compute.Backend, c config.Config, stage config.Stage) []report.Row {
 	t.Helper()
 	if err := play(be, c, stage); err != nil {
 		t.Fatal(err)

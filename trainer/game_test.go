@@ -16,6 +16,8 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // spy counts the tokens that pass the backbone and the sequences that are scored.
@@ -43,7 +45,7 @@ func (s *spy) SumSquares(ts []compute.Tensor) float64 {
 func TestStepScoresBeforeItsUpdate(t *testing.T) {
 	be := &spy{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")
-	tr := opened(t, be, settings(Warmup, run, "trainer.total_steps=4", "trainer.critic_warmup=9", "trainer.save_samples=4", "critic.optim.lr=2e-2", "critic.max_token_len=4096"), Warmup)
+	tr := opened(t, be, settings(config.Warmup, run, "trainer.total_steps=4", "trainer.critic_warmup=9", "trainer.save_samples=4", "critic.optim.lr=2e-2", "critic.max_token_len=4096"), config.Warmup)
 	for step := range 2 {
 		be.scored = 0
 		m, err := tr.next()
@@ -57,7 +59,7 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 		}
 	}
 	// The same step under weights that were never updated gives the first step's scores again.
-	again := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "again"), "trainer.total_steps=4", "trainer.critic_warmup=9"), Warmup)
+	again := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "again"), "trainer.total_steps=4", "trainer.critic_warmup=9"), config.Warmup)
 	m := Metrics{}
 	played := scored(t, again, m)
 	roll, scoreS, scoreP := played.roll, played.scoreS, played.scoreP
@@ -97,7 +99,7 @@ func scoresOf(t *testing.T, tr *Trainer, seqs []model.Seq) []float32 {
 // smallest reward.
 func TestTruncatedAnswers(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "data.max_response_length=7", "data.train_batch_size=8", "trainer.total_steps=1"), Warmup)
+	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), "data.max_response_length=7", "data.train_batch_size=8", "trainer.total_steps=1"), config.Warmup)
 	m := Metrics{}
 	played := scored(t, tr, m)
 	b, r := played.batch, played.roll
@@ -149,13 +151,13 @@ func TestTruncatedAnswers(t *testing.T) {
 	group, truncated := []int{0, 0, 0, 1, 1, 1}, []bool{true, false, false, false, true, false}
 	lens := []int{4, 4, 4, 4, 4, 4}
 	for setting, want := range map[string][]float64{"group_min": {1, 1, 2, 5, 5, 7}, "score": {3, 1, 2, 5, 9, 7}} {
-		got, err := shape(AlgorithmConfig{TruncReward: setting}, score, lens, truncated, group, 8)
+		got, err := shape(config.AlgorithmConfig{TruncReward: setting}, score, lens, truncated, group, 8)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("truncated_reward %s: %v, %v, want %v", setting, got, err, want)
 		}
 	}
 	// Clip to 2, overlong penalty of at most 1 over the last 4 of 8 tokens.
-	got, err := shape(AlgorithmConfig{ScoreClip: 2, Overlong: OverlongPunct{Len: 4, Factor: 1}, TruncReward: "score"}, score, []int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
+	got, err := shape(config.AlgorithmConfig{ScoreClip: 2, Overlong: config.OverlongPunct{Len: 4, Factor: 1}, TruncReward: "score"}, score, []int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
 	if want := []float64{2, 0.5, 1, 2, 2, 2}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("shaped: %v, %v, want %v", got, err, want)
 	}
@@ -165,7 +167,7 @@ func TestTruncatedAnswers(t *testing.T) {
 // directions: the better one becomes more probable, the worse one less.
 func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "data.train_batch_size=1", "rollout.n=2", "actor.use_kl_loss=false", "trainer.total_steps=9", "actor.optim.lr=1e-4"), Train)
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "data.train_batch_size=1", "rollout.n=2", "actor.use_kl_loss=false", "trainer.total_steps=9", "actor.optim.lr=1e-4"), config.Train)
 	m := Metrics{}
 	played := scored(t, tr, m)
 	r := played.roll
@@ -223,8 +225,8 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 				continue
 			}
 			t.Run(estimator+" "+loss, func(t *testing.T) {
-				tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=2",
-					"algorithm.adv_estimator="+estimator, "actor.policy_loss.loss_mode="+loss, "algorithm.use_kl_in_reward=true", "actor.entropy_coeff=0.001"), Train)
+				tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=2",
+					"algorithm.adv_estimator="+estimator, "actor.policy_loss.loss_mode="+loss, "algorithm.use_kl_in_reward=true", "actor.entropy_coeff=0.001"), config.Train)
 				m, err := tr.Step()
 				if err != nil {
 					t.Fatal(err)
@@ -246,7 +248,7 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 func TestKLInReward(t *testing.T) {
 	be := ready(t)
 	step := func(overrides ...string) (Metrics, *Trainer) {
-		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), append(overrides, "trainer.total_steps=3", "actor.use_kl_loss=false")...), Train)
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), append(overrides, "trainer.total_steps=3", "actor.use_kl_loss=false")...), config.Train)
 		var m Metrics
 		for range 2 { // in the first step the student is its reference
 			var err error
@@ -275,8 +277,8 @@ func TestKLInReward(t *testing.T) {
 func TestFlatGroupsAreReplaced(t *testing.T) {
 	be := ready(t)
 	for _, enable := range []bool{false, true} {
-		tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), fmt.Sprintf("algorithm.filter_groups.enable=%v", enable),
-			"algorithm.filter_groups.max_num_gen_batches=200", "rollout.n=2", "rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"), Train)
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), fmt.Sprintf("algorithm.filter_groups.enable=%v", enable),
+			"algorithm.filter_groups.max_num_gen_batches=200", "rollout.n=2", "rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"), config.Train)
 		played := scored(t, tr, Metrics{})
 		b, r, scoreS, scoreP := played.batch, played.roll, played.scoreS, played.scoreP
 		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 || r.Group[15] != 7 {
@@ -310,7 +312,7 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 func TestNumericalStop(t *testing.T) {
 	be := &spy{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")
-	tr := opened(t, be, settings(Train, run, "trainer.total_steps=9", "trainer.max_skips=3", "actor.ppo_mini_batch_size=4", "trainer.save_freq=1"), Train)
+	tr := opened(t, be, settings(config.Train, run, "trainer.total_steps=9", "trainer.max_skips=3", "actor.ppo_mini_batch_size=4", "trainer.save_freq=1"), config.Train)
 	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
@@ -347,7 +349,7 @@ func TestNumericalStop(t *testing.T) {
 	}
 	same(t, weights(t, tr, "actor"), before[0])
 	same(t, weights(t, tr, "critic"), before[1])
-	if dir, notes, err := FindCheckpoint(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+	if dir, notes, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
 		t.Errorf("latest checkpoint: %s, %v, %v", dir, notes, err)
 	}
 }
@@ -378,7 +380,7 @@ func weights(t *testing.T, tr *Trainer, side string) map[string]string {
 // A score that is not finite stops neither the run nor spoils the student.
 func TestScoreNotFinite(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2"), Train)
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2"), config.Train)
 	head := tr.critic.Model().Params()
 	last := head[len(head)-1]
 	be.Upload(last.W.Slice(0, 1), []float32{float32(math.NaN())})
@@ -400,7 +402,7 @@ func TestScoreNotFinite(t *testing.T) {
 // Warm-up by the teacher's answers has no use for a reference, whatever the KL settings say.
 func TestWarmupBySFTWithKLInReward(t *testing.T) {
 	be := ready(t)
-	rows := finished(t, be, settings(Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2", "algorithm.use_kl_in_reward=true"), Warmup)
+	rows := finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2", "algorithm.use_kl_in_reward=true"), config.Warmup)
 	wantNames(t, rows[1], []string{"actor/sft_loss"})
 	wantNone(t, rows[1], "reward/kl", "timing_s/ref_logp")
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gad/trainer/config"
 )
 
 // Rows that are kept change no bit of a run: encoded in each run, kept by the run, read by
@@ -18,16 +20,16 @@ func TestKeptRowsChangeNoBit(t *testing.T) {
 	defer func(n int64) { keptLeast = n }(keptLeast)
 	keptLeast = 0
 	dir, cache := t.TempDir(), filepath.Join(t.TempDir(), "rows")
-	config := func(name string, stage Stage, more ...string) Config {
+	configured := func(name string, stage config.Stage, more ...string) config.Config {
 		more = append([]string{"trainer.total_steps=4", "data.val_files=" + fixed.val, "critic.truncated=include"}, more...)
 		return settings(stage, filepath.Join(dir, name), more...)
 	}
-	run := func(name string, stage Stage, more ...string) map[string]string {
-		finished(t, be, config(name, stage, more...), stage)
+	run := func(name string, stage config.Stage, more ...string) map[string]string {
+		finished(t, be, configured(name, stage, more...), stage)
 		return record(t, filepath.Join(dir, name), 4)
 	}
 	cached := "data.cache_dir=" + cache
-	for _, stage := range []Stage{SFT, DPO, Train} {
+	for _, stage := range []config.Stage{config.SFT, config.DPO, config.Train} {
 		want := run("none-"+string(stage), stage, "data.cache_dir=none")
 		same(t, run("cold-"+string(stage), stage, cached), want)
 		same(t, run("warm-"+string(stage), stage, cached), want)
@@ -45,18 +47,18 @@ func TestKeptRowsChangeNoBit(t *testing.T) {
 	}
 
 	// Resumed from kept rows, and from none.
-	want := run("whole", Train, "data.cache_dir=none", "trainer.save_freq=2")
+	want := run("whole", config.Train, "data.cache_dir=none", "trainer.save_freq=2")
 	for name, then := range map[string]string{"warm": cached, "none": "data.cache_dir=none"} {
-		cfg := config("resumed "+name, Train, cached, "trainer.save_freq=2")
-		if err := part(t, cfg, Train, 2, false); !errors.Is(err, ErrInterrupted) {
+		cfg := configured("resumed "+name, config.Train, cached, "trainer.save_freq=2")
+		if err := part(t, cfg, config.Train, 2, false); !errors.Is(err, ErrInterrupted) {
 			t.Fatalf("stopped: %v, want ErrInterrupted", err)
 		}
-		finished(t, be, config("resumed "+name, Train, then, "trainer.save_freq=2"), Train)
+		finished(t, be, configured("resumed "+name, config.Train, then, "trainer.save_freq=2"), config.Train)
 		same(t, record(t, filepath.Join(dir, "resumed "+name), 4), want)
 	}
 
 	// Damaged under the run, which says so in its log, once.
-	tr := opened(t, be, config("damaged", Train, cached, "trainer.save_freq=2"), Train)
+	tr := opened(t, be, configured("damaged", config.Train, cached, "trainer.save_freq=2"), config.Train)
 	whole, err := os.ReadFile(file)
 	if err == nil {
 		err = os.WriteFile(file, make([]byte, len(whole)), 0o644)

@@ -11,6 +11,8 @@ import (
 	"gad/model"
 	"gad/reference"
 	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/plan"
 )
 
 // What another program may leave out, or fill in wrongly, is an error and no panic.
@@ -21,17 +23,17 @@ func TestLibraryMistakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := trainer.StageDefaults(trainer.SFT)
+	cfg := config.StageDefaults(config.SFT)
 	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = dir, []string{"../testdata/letters/train.jsonl"}, filepath.Join(t.TempDir(), "run")
 	be, err := device.Open(device.Options{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer be.Close()
-	opened := func(change func(*trainer.Config)) error {
+	opened := func(change func(*config.Config)) error {
 		cfg := cfg
 		change(&cfg)
-		_, err := trainer.Open(cfg, trainer.SFT, trainer.Options{Backend: be})
+		_, err := trainer.Open(cfg, config.SFT, trainer.Options{Backend: be})
 		return err
 	}
 	for name, row := range map[string]struct {
@@ -51,24 +53,24 @@ func TestLibraryMistakes(t *testing.T) {
 		"critic.Open":    {func() error { _, err := critic.Open(nil, dir, critic.DefaultConfig(), 1, 1, 1); return err }, "critic: " + noBackend},
 		"critic.New":     {func() error { _, err := critic.New(nil, critic.DefaultConfig(), 1, 1, 1); return err }, "critic: model: optimizer: the model is nil: load one with Trainable"},
 		"reference.Open": {func() error { _, err := reference.Open(nil, dir, 1); return err }, "reference: " + noBackend},
-		"trainer.Open": {func() error { _, err := trainer.Open(cfg, trainer.SFT, trainer.Options{}); return err },
+		"trainer.Open": {func() error { _, err := trainer.Open(cfg, config.SFT, trainer.Options{}); return err },
 			"configuration: trainer: Options.Backend is nil: open one with device.Open"},
-		"trainer.NewPlan": {func() error { _, err := trainer.NewPlan(nil, nil, 0, nil, cfg, trainer.SFT); return err },
+		"trainer.NewPlan": {func() error { _, err := plan.Of(nil, nil, 0, nil, cfg, config.SFT); return err },
 			"configuration: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint"},
 		"a device that does not exist": {func() error { _, err := device.Open(device.Options{Name: "tpu"}); return err }, `device: "tpu": use cpu or cuda`},
 		"a precision that does not exist": {func() error { _, err := device.Open(device.Options{Precision: "f16"}); return err },
 			`device: precision "f16": use auto, bf16 or f32`},
 		"threads below 0": {func() error { _, err := device.Open(device.Options{Threads: -1}); return err }, "device: -1 threads: use 0 for one per core, or more"},
-		"a value below its minimum": {func() error { return opened(func(c *trainer.Config) { c.Data.TrainBatchSize = 0 }) },
+		"a value below its minimum": {func() error { return opened(func(c *config.Config) { c.Data.TrainBatchSize = 0 }) },
 			"configuration: settings: data.train_batch_size: 0: below the minimum 1"},
-		"a name that is not one of the choices": {func() error { return opened(func(c *trainer.Config) { c.Actor.LossAggMode = "token-men" }) },
+		"a name that is not one of the choices": {func() error { return opened(func(c *config.Config) { c.Actor.LossAggMode = "token-men" }) },
 			`configuration: settings: actor.loss_agg_mode: token-men: did you mean "token-mean"? (one of: token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm)`},
 	} {
 		if err := row.try(); err == nil || err.Error() != row.want {
 			t.Errorf("%s:\n%v, want\n%s", name, err, row.want)
 		}
 	}
-	if err := opened(func(c *trainer.Config) { c.Data.TrainBatchSize = -1 }); !errors.Is(err, trainer.ErrConfig) {
+	if err := opened(func(c *config.Config) { c.Data.TrainBatchSize = -1 }); !errors.Is(err, config.ErrConfig) {
 		t.Errorf("a value below its minimum: %v is not ErrConfig", err)
 	}
 }

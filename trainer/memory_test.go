@@ -6,9 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/modeltest"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // The three stages with moments in 8 bits, each from the one before: stopped or killed and
@@ -17,7 +21,7 @@ import (
 func TestMoments8Run(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab, shape.Hidden, shape.FFN, shape.HeadDim = fixed.tok.Size(), 64, 128, 16
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
@@ -25,20 +29,20 @@ func TestMoments8Run(t *testing.T) {
 	}
 	root := t.TempDir()
 	student := filepath.Join(root, "student")
-	if err := errors.Join(WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	eight := []string{"actor.optim.moments=8bit", "critic.optim.moments=8bit"}
 	var last string
 	losses := map[bool]float64{}
-	for _, stage := range []Stage{SFT, Warmup, Train} {
+	for _, stage := range []config.Stage{config.SFT, config.Warmup, config.Train} {
 		more := []string{"trainer.total_steps=6", "trainer.save_freq=1"}
 		switch stage {
-		case SFT:
+		case config.SFT:
 			more = append(more, "model.path="+student)
-		case Warmup:
+		case config.Warmup:
 			more = append(more, "trainer.critic_warmup=2", "trainer.warmup_objective=policy", "model.path="+filepath.Join(last, "global_step_6", "actor"))
-		case Train:
+		case config.Train:
 			more = append(more, "trainer.resume_from="+last)
 		}
 		whole := filepath.Join(root, string(stage))
@@ -54,12 +58,12 @@ func TestMoments8Run(t *testing.T) {
 			finished(t, be, cfg, stage)
 			same(t, record(t, run, 6), want)
 		}
-		if stage == SFT {
+		if stage == config.SFT {
 			losses[true] = rows[5].Values["actor/sft_loss"]
 			plain := finished(t, be, settings(stage, filepath.Join(root, "plain"), more...), stage)
 			losses[false] = plain[5].Values["actor/sft_loss"]
 		}
-		f, err := safetensors.Open(filepath.Join(whole, "global_step_6", actorOptimizer))
+		f, err := safetensors.Open(filepath.Join(whole, "global_step_6", saved.ActorOptimizer))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,11 +76,11 @@ func TestMoments8Run(t *testing.T) {
 	if d := losses[true] - losses[false]; d == 0 || d > 0.05 || d < -0.05 {
 		t.Errorf("after 6 steps of SFT the loss is %g with moments in 8 bits, %g with float32", losses[true], losses[false])
 	}
-	_, err = Open(settings(Train, last, "trainer.resume_from="+filepath.Join(root, "warmup"), "trainer.total_steps=9"), Train, Options{FS: vfs.OS, Backend: be})
+	_, err = Open(settings(config.Train, last, "trainer.resume_from="+filepath.Join(root, "warmup"), "trainer.total_steps=9"), config.Train, Options{FS: vfs.OS, Backend: be})
 	if err == nil || !strings.Contains(err.Error(), "actor.optim.moments was 8bit when the run") {
 		t.Errorf("other moments in the same run: %v", err)
 	}
-	_, err = Open(settings(Train, filepath.Join(root, "other"), "trainer.resume_from="+filepath.Join(root, "warmup")), Train, Options{FS: vfs.OS, Backend: be})
+	_, err = Open(settings(config.Train, filepath.Join(root, "other"), "trainer.resume_from="+filepath.Join(root, "warmup")), config.Train, Options{FS: vfs.OS, Backend: be})
 	if err == nil || !strings.Contains(err.Error(), "set optim.moments to 8bit, as when it was written") {
 		t.Errorf("other moments than the warm-up's: %v", err)
 	}

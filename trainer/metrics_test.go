@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gad/internal/report"
+	"gad/trainer/config"
 )
 
 // Metrics that a step of each stage must have (doc/algorithms.md, "Metrics").
@@ -47,15 +48,15 @@ func wantNone(t *testing.T, r report.Row, prefixes ...string) {
 func TestMetricsOfStages(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "warmup")
-	rows := finished(t, be, settings(Warmup, run, "trainer.total_steps=5", "trainer.critic_warmup=3", "trainer.save_freq=2",
-		"data.val_files="+fixed.val, "trainer.test_freq=2"), Warmup)
+	rows := finished(t, be, settings(config.Warmup, run, "trainer.total_steps=5", "trainer.critic_warmup=3", "trainer.save_freq=2",
+		"data.val_files="+fixed.val, "trainer.test_freq=2"), config.Warmup)
 	if len(rows) != 5 {
 		t.Fatalf("%d lines of metrics, want 5", len(rows))
 	}
 	for _, r := range rows {
 		wantNames(t, r, gameNames)
 		wantNone(t, r, "timing_s/score", "timing_s/ref_logp")
-		if r.Step <= checkFirst {
+		if r.Step <= config.CheckFirst {
 			wantNames(t, r, []string{"rollout/logp_diff_max", "timing_s/old_logp"})
 			if r.Values["rollout/logp_diff_max"] != 0 {
 				t.Errorf("step %d: sampler and trainer differ by %g", r.Step, r.Values["rollout/logp_diff_max"])
@@ -82,7 +83,7 @@ func TestMetricsOfStages(t *testing.T) {
 	}
 
 	run2 := filepath.Join(t.TempDir(), "train")
-	rows = finished(t, be, settings(Train, run2, "trainer.resume_from="+run, "trainer.total_steps=2"), Train)
+	rows = finished(t, be, settings(config.Train, run2, "trainer.resume_from="+run, "trainer.total_steps=2"), config.Train)
 	for _, r := range rows {
 		wantNames(t, r, gameNames)
 		wantNames(t, r, append(policyNames, "rollout/logp_diff_max"))
@@ -100,7 +101,7 @@ func TestMetricsOfStages(t *testing.T) {
 		t.Errorf("KL to the reference in the first step: %g, want near 0: it is the student as it was", kl)
 	}
 
-	rows = finished(t, be, settings(SFT, filepath.Join(t.TempDir(), "sft"), "trainer.total_steps=2"), SFT)
+	rows = finished(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "sft"), "trainer.total_steps=2"), config.SFT)
 	for _, r := range rows {
 		wantNames(t, r, strings.Fields("actor/sft_loss actor/entropy actor/lr teacher/len_mean timing_s/step perf/tokens_per_s train/epoch"))
 		wantNone(t, r, "critic/", "rollout/", "adv/", "actor/pg_loss")
@@ -111,7 +112,7 @@ func TestMetricsOfStages(t *testing.T) {
 // tell the sides apart better than chance by much, and its loss is near ln 2.
 func TestFreshDiscriminatorIsNearChance(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "trainer.critic_warmup=1", "data.train_batch_size=40"), Warmup)
+	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "trainer.critic_warmup=1", "data.train_batch_size=40"), config.Warmup)
 	m, err := tr.Step()
 	if err != nil {
 		t.Fatal(err)
@@ -132,11 +133,11 @@ func TestLearningRatesSpanTheStage(t *testing.T) {
 	cosine := []string{"trainer.total_steps=4", "actor.optim.lr_scheduler=cosine", "critic.optim.lr_scheduler=cosine",
 		"actor.optim.min_lr_ratio=0.1", "critic.optim.min_lr_ratio=0.1", "data.train_batch_size=4"}
 	for _, c := range []struct {
-		stage Stage
+		stage config.Stage
 		extra []string
 	}{
-		{SFT, nil}, {Warmup, []string{"trainer.critic_warmup=0"}},
-		{Train, []string{"trainer.resume_optimizer=both"}}, {Train, []string{"trainer.resume_optimizer=none"}},
+		{config.SFT, nil}, {config.Warmup, []string{"trainer.critic_warmup=0"}},
+		{config.Train, []string{"trainer.resume_optimizer=both"}}, {config.Train, []string{"trainer.resume_optimizer=none"}},
 	} {
 		t.Run(string(c.stage)+strings.Join(c.extra, " "), func(t *testing.T) {
 			rows := finished(t, be, settings(c.stage, filepath.Join(t.TempDir(), "run"), append(cosine, c.extra...)...), c.stage)
@@ -145,7 +146,7 @@ func TestLearningRatesSpanTheStage(t *testing.T) {
 				base float64
 			}{{"actor/lr", 1e-3}, {"critic/lr", 2e-3}} {
 				first, ok := rows[0].Values[who.name]
-				if !ok && c.stage == SFT && who.name == "critic/lr" {
+				if !ok && c.stage == config.SFT && who.name == "critic/lr" {
 					continue
 				}
 				last := rows[3].Values[who.name]

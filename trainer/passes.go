@@ -7,23 +7,13 @@ import (
 
 	"gad/actor"
 	"gad/critic"
-)
-
-// A step takes only the forward passes whose results are read and not known already. This
-// file says which those are; doc/performance.md has the table.
-
-// The first steps of a run, and every checkEvery-th, compare the sampler's
-// log-probabilities with the trainer's. The number of the step decides, so that a resumed
-// run does as one that was not interrupted.
-const (
-	checkFirst = 3
-	checkEvery = 50
+	"gad/trainer/config"
 )
 
 // checksOld reports whether the present step compares them.
 func (t *Trainer) checksOld() bool {
 	step := t.step + 1
-	return step <= checkFirst || step%checkEvery == 0
+	return step <= config.CheckFirst || step%config.CheckEvery == 0
 }
 
 // readsOld reports whether the present step reads old log-probabilities: for the ratio, or
@@ -69,19 +59,6 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 		t.log.Warn(fmt.Sprintf("rollout/logp_diff_max is %g and should be 0 on %s: from here on a forward pass of the trainer gives the old log-probabilities (as actor.old_log_prob=recompute): please report it", diff, t.be.Name()))
 	}
 	return nil
-}
-
-// scoredBefore is the share of a batch of prompts whose scores come from a forward pass of
-// their own: all with dynamic sampling, otherwise those that the discriminator's first
-// mini-batch does not have.
-func (c *Config) scoredBefore(prompts int) float64 {
-	switch n := c.Critic.PPOMiniBatch; {
-	case c.Algorithm.FilterGroups.Enable:
-		return 1
-	case n > 0 && n < prompts:
-		return 1 - float64(n)/float64(prompts)
-	}
-	return 0
 }
 
 // score takes the discriminator's scores of both sides, by a pass of their own.

@@ -14,6 +14,8 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // forwarded is one forward pass of a network.
@@ -88,7 +90,7 @@ func (t tokens) plus(o tokens, times int) tokens {
 
 // taken sorts what was recorded in a step: by network, optimizer steps that it had taken
 // in it, and whether a gradient was wanted.
-func (s *passSpy) taken(t *testing.T, tr *Trainer, b *Batch) map[string]tokens {
+func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]tokens {
 	t.Helper()
 	networks := map[string]*model.Model{"actor": tr.actor.Model()}
 	if tr.critic != nil {
@@ -164,41 +166,41 @@ func TestPassesOfAStep(t *testing.T) {
 	noKL := "actor.use_kl_loss=false"
 	for _, c := range []struct {
 		name     string
-		stage    Stage
+		stage    config.Stage
 		settings string
 		step     int
 		gpu      bool
 		want     map[string]often
 	}{
-		{"sft", SFT, "", unchecked, false, map[string]often{"actor 0 gradient": {teachers: 1}}},
+		{"sft", config.SFT, "", unchecked, false, map[string]often{"actor 0 gradient": {teachers: 1}}},
 
-		{"warmup", Warmup, "", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
-		{"warmup, on a GPU too", Warmup, "", unchecked, true, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
-		{"warmup, recompute is for what is read", Warmup, "actor.old_log_prob=recompute", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
-		{"warmup, checked", Warmup, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {teachers: 1}})},
-		{"warmup, the discriminator alone", Warmup, "trainer.critic_warmup=90", unchecked, false, game(nil)},
-		{"warmup, policy", Warmup, "trainer.warmup_objective=policy", unchecked, false, game(withReference)},
-		{"warmup, policy, the discriminator alone", Warmup, "trainer.warmup_objective=policy trainer.critic_warmup=90", unchecked, false, game(nil)},
+		{"warmup", config.Warmup, "", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, on a GPU too", config.Warmup, "", unchecked, true, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, recompute is for what is read", config.Warmup, "actor.old_log_prob=recompute", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, checked", config.Warmup, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {teachers: 1}})},
+		{"warmup, the discriminator alone", config.Warmup, "trainer.critic_warmup=90", unchecked, false, game(nil)},
+		{"warmup, policy", config.Warmup, "trainer.warmup_objective=policy", unchecked, false, game(withReference)},
+		{"warmup, policy, the discriminator alone", config.Warmup, "trainer.warmup_objective=policy trainer.critic_warmup=90", unchecked, false, game(nil)},
 
-		{"train, KL in the loss", Train, "", unchecked, false, game(withReference)},
-		{"train, KL in the loss, checked", Train, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}, "reference 0": {students: 1}})},
-		{"train, KL in the loss, the discriminator alone", Train, "trainer.critic_warmup=90", unchecked, false, game(nil)},
-		{"train, no KL", Train, noKL, unchecked, false, game(policy)},
-		{"train, a KL of no weight", Train, "actor.kl_loss_coef=0", unchecked, false, game(policy)},
-		{"train, KL in the reward", Train, "algorithm.use_kl_in_reward=true " + noKL, unchecked, false, game(withReference)},
-		{"train, KL in both", Train, "algorithm.use_kl_in_reward=true", unchecked, false, game(withReference)},
-		{"train, KL in the reward, the discriminator alone", Train, "algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false, game(map[string]often{"reference 0": {students: 1}})},
-		{"train, on a GPU", Train, noKL, unchecked, true, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
-		{"train, recompute", Train, "actor.old_log_prob=recompute " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
-		{"train, rollout on a GPU", Train, "actor.old_log_prob=rollout " + noKL, unchecked, true, game(policy)},
-		{"train, gtpo reads entropies", Train, "actor.policy_loss.loss_mode=gtpo " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
-		{"train, two epochs", Train, "actor.ppo_epochs=2 critic.ppo_epochs=2 " + noKL, unchecked, false,
+		{"train, KL in the loss", config.Train, "", unchecked, false, game(withReference)},
+		{"train, KL in the loss, checked", config.Train, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}, "reference 0": {students: 1}})},
+		{"train, KL in the loss, the discriminator alone", config.Train, "trainer.critic_warmup=90", unchecked, false, game(nil)},
+		{"train, no KL", config.Train, noKL, unchecked, false, game(policy)},
+		{"train, a KL of no weight", config.Train, "actor.kl_loss_coef=0", unchecked, false, game(policy)},
+		{"train, KL in the reward", config.Train, "algorithm.use_kl_in_reward=true " + noKL, unchecked, false, game(withReference)},
+		{"train, KL in both", config.Train, "algorithm.use_kl_in_reward=true", unchecked, false, game(withReference)},
+		{"train, KL in the reward, the discriminator alone", config.Train, "algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false, game(map[string]often{"reference 0": {students: 1}})},
+		{"train, on a GPU", config.Train, noKL, unchecked, true, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, recompute", config.Train, "actor.old_log_prob=recompute " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, rollout on a GPU", config.Train, "actor.old_log_prob=rollout " + noKL, unchecked, true, game(policy)},
+		{"train, gtpo reads entropies", config.Train, "actor.policy_loss.loss_mode=gtpo " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, two epochs", config.Train, "actor.ppo_epochs=2 critic.ppo_epochs=2 " + noKL, unchecked, false,
 			game(map[string]often{"actor 0 gradient": {students: 1}, "actor 1 gradient": {students: 1}, "critic 1 gradient": discriminator})},
-		{"train, dynamic sampling scores first", Train, "algorithm.filter_groups.enable=true " + noKL, unchecked, false,
+		{"train, dynamic sampling scores first", config.Train, "algorithm.filter_groups.enable=true " + noKL, unchecked, false,
 			game(map[string]often{"actor 0 gradient": {students: 1}, "critic 0": discriminator})},
 
-		{"dpo", DPO, "", unchecked, false, map[string]often{"reference 0": {1, 1, 1}, "actor 0 gradient": {students: 1, teachers: 1}}},
-		{"dpo, several packs: the sums come first", DPO, "actor.max_token_len=64", unchecked, false,
+		{"dpo", config.DPO, "", unchecked, false, map[string]often{"reference 0": {1, 1, 1}, "actor 0 gradient": {students: 1, teachers: 1}}},
+		{"dpo, several packs: the sums come first", config.DPO, "actor.max_token_len=64", unchecked, false,
 			map[string]often{"reference 0": {1, 1, 1}, "actor 0": {students: 1, teachers: 1}, "actor 0 gradient": {students: 1, teachers: 1}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -206,7 +208,7 @@ func TestPassesOfAStep(t *testing.T) {
 			more := strings.Fields("trainer.total_steps=60 actor.ppo_mini_batch_size=4 critic.truncated=include dpo.truncated=include critic.loss=bce critic.max_token_len=4096 actor.max_token_len=4096 " + c.settings)
 			var tr *Trainer
 			var m Metrics
-			for seed := 1; seed == 1 || c.stage == DPO && m["dpo/pairs"] < 4; seed++ { // without a tie, which gives no pair
+			for seed := 1; seed == 1 || c.stage == config.DPO && m["dpo/pairs"] < 4; seed++ { // without a tie, which gives no pair
 				tr = opened(t, be, settings(c.stage, filepath.Join(t.TempDir(), "run"), append(more, fmt.Sprintf("trainer.seed=%d", seed))...), c.stage)
 				be.passes = nil
 				clear(be.steps)
@@ -216,12 +218,12 @@ func TestPassesOfAStep(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			b, err := tr.enc.batch(tr.set, tr.stepRows)
+			b, err := tr.enc.Batch(tr.set, tr.stepRows)
 			if err != nil {
 				t.Fatal(err)
 			}
 			answers := 1 // to a prompt
-			if c.stage.hasCritic() {
+			if c.stage.HasCritic() {
 				answers = tr.cfg.Rollout.N
 			}
 			var prompts, taught int
@@ -236,7 +238,7 @@ func TestPassesOfAStep(t *testing.T) {
 				"teachers": {0, taught},
 				"prompts":  {prompts, 0}, // with the answers of both sides, once
 			}
-			if prompts == 0 || taught == 0 || c.stage != SFT && said == 0 {
+			if prompts == 0 || taught == 0 || c.stage != config.SFT && said == 0 {
 				t.Fatal("nothing is counted")
 			}
 			want := map[string]tokens{}
@@ -260,9 +262,9 @@ func TestOldLogProbsChangeNoBit(t *testing.T) {
 		var want map[string]string
 		for _, mode := range []string{"recompute", "auto", "rollout"} {
 			run := filepath.Join(t.TempDir(), "run")
-			rows := finished(t, be, settings(Train, run, append(strings.Fields(how), "trainer.total_steps=5", "actor.old_log_prob="+mode)...), Train)
+			rows := finished(t, be, settings(config.Train, run, append(strings.Fields(how), "trainer.total_steps=5", "actor.old_log_prob="+mode)...), config.Train)
 			for _, r := range rows {
-				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 || ok != (mode == "recompute" || r.Step <= checkFirst) {
+				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 || ok != (mode == "recompute" || r.Step <= config.CheckFirst) {
 					t.Errorf("%s, %s: step %d: difference %g, measured %v", how, mode, r.Step, d, ok)
 				}
 			}
@@ -282,7 +284,7 @@ func TestOldLogProbsChangeNoBit(t *testing.T) {
 func TestOldLogProbsFallBack(t *testing.T) {
 	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
 	var said lines
-	tr, err := Open(settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=60"), Train, Options{FS: vfs.OS, Backend: be, Console: &said})
+	tr, err := Open(settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=60"), config.Train, Options{FS: vfs.OS, Backend: be, Console: &said})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,22 +311,22 @@ func TestOldLogProbsFallBack(t *testing.T) {
 		t.Errorf("the console does not say once %q:\n%s", want, said.String())
 	}
 
-	cfg := func(name string) Config {
-		return settings(Train, filepath.Join(fixed.root, "fall-back-"+name), "trainer.total_steps=6", "trainer.save_freq=2")
+	cfg := func(name string) config.Config {
+		return settings(config.Train, filepath.Join(fixed.root, "fall-back-"+name), "trainer.total_steps=6", "trainer.save_freq=2")
 	}
 	be.skew = 0.25
-	rows := finished(t, be, cfg("whole"), Train)
+	rows := finished(t, be, cfg("whole"), config.Train)
 	for _, r := range rows {
 		if r.Values["rollout/logp_diff_max"] < 0.2 {
 			t.Errorf("step %d: difference %g, want some 0.25 in every step", r.Step, r.Values["rollout/logp_diff_max"])
 		}
 	}
-	stopped := opened(t, be, cfg("parts"), Train)
+	stopped := opened(t, be, cfg("parts"), config.Train)
 	if err := errors.Join(stopped.Run(&stopAfter{Context: context.Background(), n: 4})); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	stopped.Close()
-	finished(t, be, cfg("parts"), Train)
+	finished(t, be, cfg("parts"), config.Train)
 	same(t, record(t, cfg("parts").Trainer.Output, 6), record(t, cfg("whole").Trainer.Output, 6))
 }
 
@@ -334,8 +336,8 @@ func TestOldLogProbsFallBack(t *testing.T) {
 func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 	slow(t)
 	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
-	cfg := func(t *testing.T) Config { // three epochs of ten steps
-		return settings(DPO, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=30", "trainer.save_freq=7", "dpo.truncated=include")
+	cfg := func(t *testing.T) config.Config { // three epochs of ten steps
+		return settings(config.DPO, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=30", "trainer.save_freq=7", "dpo.truncated=include")
 	}
 	read := func(tr *Trainer) (n int) { // tokens under the reference
 		for _, p := range be.passes {
@@ -347,7 +349,7 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 	}
 	play := func(t *testing.T, edit func(*Trainer)) (map[string]string, int) {
 		c := cfg(t)
-		tr := opened(t, be, c, DPO)
+		tr := opened(t, be, c, config.DPO)
 		edit(tr)
 		be.passes = nil
 		if err := tr.Run(context.Background()); err != nil {
@@ -367,23 +369,23 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 		t.Errorf("%d tokens passed through the reference with a store that is full, %d and %d with and without one: want between", some, once, whole)
 	}
 	c := cfg(t)
-	stopped := opened(t, be, c, DPO)
+	stopped := opened(t, be, c, config.DPO)
 	if err := stopped.Run(&stopAfter{Context: context.Background(), n: 14}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	stopped.Close()
-	rows := finished(t, be, c, DPO)
+	rows := finished(t, be, c, config.DPO)
 	same(t, record(t, c.Trainer.Output, 30), want)
 	sampledIn := func(r report.Row) bool { _, ok := r.Values["timing_s/rollout"]; return ok }
 	if sampledIn(rows[13]) || !sampledIn(rows[14]) {
 		t.Error("the rows are sampled again before the stop, or not after it")
 	}
 	be.neighbours = true
-	if tr := opened(t, be, cfg(t), DPO); tr.frozen != nil {
+	if tr := opened(t, be, cfg(t), config.DPO); tr.frozen != nil {
 		t.Error("what depends on its neighbours is kept: a resumed run would have other bits")
 	}
 	be.neighbours = false
-	if tr := opened(t, be, settings(DPO, filepath.Join(t.TempDir(), "short"), "trainer.total_steps=10"), DPO); tr.frozen != nil {
+	if tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "short"), "trainer.total_steps=10"), config.DPO); tr.frozen != nil {
 		t.Error("one epoch keeps what never comes again")
 	}
 }
@@ -397,8 +399,8 @@ func TestOldLogProbSettings(t *testing.T) {
 		"actor.old_log_prob=auto actor.policy_loss.loss_mode=gtpo":        "",
 		"actor.old_log_prob=recompute actor.rollout_is=token rollout.n=4": "",
 	} {
-		c := settings(Train, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)
-		err := c.Validate(Train)
+		c := settings(config.Train, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)
+		err := c.Validate(config.Train)
 		if text == "" && err != nil || text != "" && (err == nil || err.Error() != text) {
 			t.Errorf("%s: %v, want %q", override, err, text)
 		}

@@ -9,8 +9,12 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/plan"
 )
 
 // peaks plays a step of a game with each of the settings on a fresh device, and compares
@@ -19,7 +23,7 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, precision 
 	t.Helper()
 	slow(t)
 	be := ready(t)
-	shape := shape32 // large enough that weights count, and packs that are full
+	shape := modeltest.Shape // large enough that weights count, and packs that are full
 	shape.Vocab, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim, shape.Layers = fixed.tok.Size(), 256, 1024, 4, 2, 64, 4
 	root := t.TempDir()
 	student := filepath.Join(root, "student")
@@ -27,22 +31,20 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, precision 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for i, set := range sets {
 		be := open(precision)
 		_, before := be.Memory()
-		cfg := settings(Warmup, filepath.Join(root, fmt.Sprint(i)), append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
+		cfg := settings(config.Warmup, filepath.Join(root, fmt.Sprint(i)), append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
 			"trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90", "critic.max_token_len=90", "data.max_prompt_length=40", "data.overlong_prompts=filter")...)
-		finished(t, be, cfg, Warmup)
+		finished(t, be, cfg, config.Warmup)
 		_, peak := be.Memory()
-		p := Plan{Stage: Warmup, PromptMean: float64(cfg.Data.MaxPrompt), AnswerMean: float64(cfg.Data.MaxResponse)}
-		p.take(be, shape, cfg)
-		planned, took := total(p.Memory)-be.Overhead(), peak-before
+		planned, took := plan.Need(be, shape, cfg, config.Warmup, 1)-be.Overhead(), peak-before
 		t.Logf("%s %q: planned %.1f MB, took %.1f MB: %+.1f %%", precision, set, float64(planned)/1e6, float64(took)/1e6, 100*(float64(planned)/float64(took)-1))
 		if planned < took-took/20 || planned > took+took/20 {
-			t.Errorf("%s %q: planned %d bytes, took %d\n%s", precision, set, planned, took, &p)
+			t.Errorf("%s %q: planned %d bytes, took %d", precision, set, planned, took)
 		}
 		if err := be.Close(); err != nil {
 			t.Error(err)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"gad/internal/compute/cost"
+	"gad/trainer/config"
+	"gad/trainer/plan"
 )
 
 // A plan for a GPU that is not there has the stretches of a step that a measurement has,
@@ -14,16 +16,16 @@ import (
 func TestPredictedPlan(t *testing.T) {
 	ready(t)
 	card, _ := cost.Named("h200")
-	plan := func(stage Stage, card cost.Card, set ...string) *Plan {
+	predicted := func(stage config.Stage, card cost.Card, set ...string) *plan.Plan {
 		t.Helper()
 		c := settings(stage, filepath.Join(t.TempDir(), "run"), append(set, "trainer.device=cuda")...)
-		p, err := NewPlan(cost.New(card), nil, 0, nil, c, stage)
+		p, err := plan.Of(cost.New(card), nil, 0, nil, c, stage)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	times := func(p *Plan) (names []string, sum float64) {
+	times := func(p *plan.Plan) (names []string, sum float64) {
 		for _, s := range p.StepTime {
 			if names, sum = append(names, s.Name), sum+s.Seconds; !(s.Seconds > 0 && s.Seconds < 60) {
 				t.Errorf("%s: %s takes %g s", p.Stage, s.Name, s.Seconds)
@@ -31,11 +33,11 @@ func TestPredictedPlan(t *testing.T) {
 		}
 		return names, sum
 	}
-	for stage, want := range map[Stage][]string{
-		SFT: {"update_actor"}, DPO: {"rollout", "ref_logp", "update_actor"}, Warmup: {"rollout", "update_critic", "update_actor"},
-		Train: {"rollout", "old_logp", "update_critic", "ref_logp", "update_actor"},
+	for stage, want := range map[config.Stage][]string{
+		config.SFT: {"update_actor"}, config.DPO: {"rollout", "ref_logp", "update_actor"}, config.Warmup: {"rollout", "update_critic", "update_actor"},
+		config.Train: {"rollout", "old_logp", "update_critic", "ref_logp", "update_actor"},
 	} {
-		p := plan(stage, card)
+		p := predicted(stage, card)
 		if names, _ := times(p); !slices.Equal(names, want) || !p.Predicted || !strings.Contains(p.String(), "predicted, nothing was measured (H200") {
 			t.Errorf("%s: %v, want %v\n%s", stage, names, want, p)
 		}
@@ -43,23 +45,23 @@ func TestPredictedPlan(t *testing.T) {
 			t.Errorf("%s: %d bytes free, %d on the host: want the card's, and no other machine's", stage, p.MemoryFree, p.HostFree)
 		}
 	}
-	_, full := times(plan(Train, card))
-	if _, twice := times(plan(Train, card, "actor.ppo_epochs=2")); !(twice > full) {
+	_, full := times(predicted(config.Train, card))
+	if _, twice := times(predicted(config.Train, card, "actor.ppo_epochs=2")); !(twice > full) {
 		t.Errorf("two epochs take %g s, one %g s", twice, full)
 	}
-	names, lora := times(plan(Train, card, "actor.lora.rank=4", "critic.lora.rank=4"))
-	if _, beside := times(plan(Train, card, "actor.lora.rank=4", "critic.lora.rank=4", "rollout.merged=false")); !(beside > lora) || len(names) != 5 {
+	names, lora := times(predicted(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4"))
+	if _, beside := times(predicted(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4", "rollout.merged=false")); !(beside > lora) || len(names) != 5 {
 		t.Errorf("LoRA: %v, %g s with a merged copy, %g s without", names, lora, beside)
 	}
 	slow := card
 	slow.Gap *= 4
-	if _, s := times(plan(Train, slow)); !(s > 1.5*full) { // a model this small is nothing but gaps and launches
+	if _, s := times(predicted(config.Train, slow)); !(s > 1.5*full) { // a model this small is nothing but gaps and launches
 		t.Errorf("four times the gap: %g s, was %g s", s, full)
 	}
 	small := card
 	small.Memory = 1 << 20
-	p := plan(Train, small)
-	if len(p.StepTime) > 0 || p.Check(DefaultConfig()) == nil {
+	p := predicted(config.Train, small)
+	if len(p.StepTime) > 0 || p.Check(config.Default()) == nil {
 		t.Errorf("a card of a megabyte: %v", p)
 	}
 }

@@ -17,8 +17,9 @@ import (
 
 	"gad/internal/checker"
 	"gad/internal/conf"
-	"gad/internal/report"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // This file is what a run of several processes, its ranks, has beside that of one
@@ -41,7 +42,7 @@ func (t *Trainer) joinRanks() error {
 	if n == 1 {
 		return nil
 	}
-	c = c.absolute()
+	c = c.Absolute()
 	c.Trainer.Threads = 0 // no bit depends on it
 	text, err := conf.Marshal(&c)
 	if err != nil {
@@ -69,7 +70,7 @@ func (t *Trainer) alike(what, text string) error {
 			continue
 		}
 		was, is := differentLine(string(all[0]), string(other))
-		return fmt.Errorf("%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same", ErrConfig, what, hosts[0], was, r, hosts[r], is)
+		return fmt.Errorf("%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same", config.ErrConfig, what, hosts[0], was, r, hosts[r], is)
 	}
 	return nil
 }
@@ -93,8 +94,8 @@ func (t *Trainer) sameInputs() error {
 
 // draw is the next n prompts of the run, which must be the same on all ranks: a file may
 // change while they train, and a chat template may ask for the time.
-func (t *Trainer) draw(n int) (*Batch, error) {
-	b, err := t.enc.batch(t.set, t.nextRows(n))
+func (t *Trainer) draw(n int) (*encode.Batch, error) {
+	b, err := t.enc.Batch(t.set, t.nextRows(n))
 	if err != nil || t.ranks.Size() == 1 {
 		return b, err
 	}
@@ -272,66 +273,4 @@ func (t *Trainer) verdicts(ctx context.Context, rows []checker.Row) (list []chec
 		return nil, fmt.Errorf("%w: %s", model.ErrStopped, answer.Stopped)
 	}
 	return answer.Verdicts, nil
-}
-
-// RanksText says what a run of the plan takes on several ranks, one a process: beside the
-// plan's memory, which each rank takes, what each sends for a step, and how long that
-// takes at so many Gbit/s.
-func (p *Plan) RanksText(c Config, ranks int, gbits float64) string {
-	var b strings.Builder
-	line := func(name, value, note string) {
-		fmt.Fprintf(&b, "  %-52s %10s", name, value)
-		if note != "" {
-			fmt.Fprintf(&b, "  (%s)", note)
-		}
-		b.WriteByte('\n')
-	}
-	batch := c.Data.TrainBatchSize
-	actorSteps, criticSteps := 1, 0
-	if !c.learnsTeacher(p.Stage) && p.Stage != DPO {
-		actorSteps = c.Actor.Updates(batch)
-	}
-	if p.Stage.hasCritic() {
-		criticSteps = c.Critic.Updates(batch)
-	}
-	all := int64(actorSteps)*p.actorGradient + int64(criticSteps)*p.criticGradient
-	sent := 2 * all * int64(ranks-1) / int64(ranks)
-	gathered := int64(0) // weights, beside a whole sum of the gradients
-	if c.Trainer.ShardOptimizer && c.Trainer.Device == "cuda" {
-		gathered = (int64(actorSteps)*p.actorWeights + int64(criticSteps)*p.criticWeights) * int64(ranks-1) / int64(ranks)
-		sent += gathered
-	}
-	fmt.Fprintf(&b, "%d ranks, each with all weights and %d of %s\n", ranks, c.Trainer.Shards/ranks, report.Count(c.Trainer.Shards, "shard"))
-	line("memory of each: as above, sums of shards", bytesText(int64(log2(c.Trainer.Shards/ranks))*max(p.actorGradient, p.criticGradient)), "")
-	what := "gradients"
-	switch {
-	case gathered > 0:
-		what = fmt.Sprintf("gradients, and %s of weights,", bytesText(gathered))
-	case c.Trainer.ShardOptimizer:
-		what = "gradients, and as many weights back," // each half as much as a sum of gradients
-	}
-	line("sent by each for a step", bytesText(sent), fmt.Sprintf("%s of %s of the student and %d of the discriminator", what, report.Count(actorSteps, "optimizer step"), criticSteps))
-	line(fmt.Sprintf("time of it at %g Gbit/s", gbits), secondsText(8*float64(sent)/gbits/1e9), "--bandwidth")
-	same := "the same for any number of ranks"
-	if c.Trainer.Device == "cuda" {
-		same = "the same from run to run on so many ranks, others on more or fewer"
-	}
-	fmt.Fprintf(&b, "  bits: %s\n", same)
-	return b.String()
-}
-
-// CheckRanks refuses a number of ranks that the settings cannot be divided among.
-func (c *Config) CheckRanks(ranks int) error {
-	if c.Trainer.Shards%ranks != 0 {
-		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)
-	}
-	return nil
-}
-
-// log2 is the logarithm of a power of two.
-func log2(n int) (e int) {
-	for ; n > 1; n /= 2 {
-		e++
-	}
-	return e
 }

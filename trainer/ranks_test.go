@@ -23,11 +23,12 @@ import (
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // member is one rank of a run, as a test makes it: what is nil is as usual.
 type member struct {
-	edit    func(c *Config)
+	edit    func(c *config.Config)
 	backend func(be compute.Backend) compute.Backend
 	fs      vfs.FS
 	opened  func(t *Trainer)
@@ -35,11 +36,11 @@ type member struct {
 }
 
 // together plays a run on several ranks, each a goroutine with a backend of its own.
-func together(ranks int, c Config, stage Stage) []error {
+func together(ranks int, c config.Config, stage config.Stage) []error {
 	return team(make([]member, ranks), c, stage, nil)
 }
 
-func team(members []member, c Config, stage Stage, console io.Writer) []error {
+func team(members []member, c config.Config, stage config.Stage, console io.Writer) []error {
 	return commtest.Run(len(members), time.Minute, func(g *comm.Group) error {
 		m, c := members[g.Rank()], c
 		be, err := newBackend(1)
@@ -83,15 +84,15 @@ func sharded(more ...string) []string {
 func TestRanksChangeNoBit(t *testing.T) {
 	be := ready(t)
 	for _, c := range []struct {
-		stage Stage
+		stage config.Stage
 		extra []string
 	}{
-		{SFT, []string{"trainer.keep_best=val/rouge_l"}},
-		{Warmup, []string{"trainer.critic_warmup=1", "critic.ppo_mini_batch_size=3"}},
-		{Train, nil},
-		{Train, []string{"critic.group_ot=0", "actor.old_log_prob=recompute", "critic.truncated=include", "algorithm.filter_groups.enable=false", "trainer.held_out_critic=" + filepath.Join(fixed.warmup, "global_step_3", "critic")}},
-		{Train, []string{"algorithm.checker_weight=0.5", "trainer.checker=" + checkerProgram}},
-		{DPO, nil},
+		{config.SFT, []string{"trainer.keep_best=val/rouge_l"}},
+		{config.Warmup, []string{"trainer.critic_warmup=1", "critic.ppo_mini_batch_size=3"}},
+		{config.Train, nil},
+		{config.Train, []string{"critic.group_ot=0", "actor.old_log_prob=recompute", "critic.truncated=include", "algorithm.filter_groups.enable=false", "trainer.held_out_critic=" + filepath.Join(fixed.warmup, "global_step_3", "critic")}},
+		{config.Train, []string{"algorithm.checker_weight=0.5", "trainer.checker=" + checkerProgram}},
+		{config.DPO, nil},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
 			overrides := sharded(c.extra...)
@@ -141,18 +142,18 @@ func TestRanksThatDiffer(t *testing.T) {
 		set   []string
 		want  string
 	}{
-		"settings": {other: member{edit: func(c *Config) { c.Critic.Optim.LR = 0.5 }}, want: "ranks: settings: rank 0 on %s has \"lr: 0.002\", rank 1 on %[1]s has \"lr: 0.5\": must be the same"},
+		"settings": {other: member{edit: func(c *config.Config) { c.Critic.Optim.LR = 0.5 }}, want: "ranks: settings: rank 0 on %s has \"lr: 0.002\", rank 1 on %[1]s has \"lr: 0.5\": must be the same"},
 		"device":   {other: member{backend: func(be compute.Backend) compute.Backend { return renamed{be} }}, want: "ranks: device: rank 0 on %s has \"NAME\", rank 1 on %[1]s has \"cpu/other\": must be the same"},
 		"shards":   {set: []string{"trainer.shards=1"}, want: "trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
-			cfg := settings(Train, run, sharded(c.set...)...)
+			cfg := settings(config.Train, run, sharded(c.set...)...)
 			be := ready(t)
 			want := "configuration: " + strings.ReplaceAll(strings.ReplaceAll(c.want, "%[1]s", hostname(t)), "%s", hostname(t))
 			want = strings.ReplaceAll(want, "NAME", be.Name())
-			for r, err := range team([]member{{}, c.other}, cfg, Train, nil) {
-				if !errors.Is(err, ErrConfig) || err.Error() != want {
+			for r, err := range team([]member{{}, c.other}, cfg, config.Train, nil) {
+				if !errors.Is(err, config.ErrConfig) || err.Error() != want {
 					t.Errorf("rank %d: %v\nwant %s", r, err, want)
 				}
 			}
@@ -180,11 +181,11 @@ func TestRankThatFails(t *testing.T) {
 	be := ready(t)
 	overrides := sharded("trainer.save_freq=1", "trainer.max_ckpt_to_keep=2")
 	whole := filepath.Join(t.TempDir(), "whole")
-	finished(t, be, settings(Train, whole, overrides...), Train)
+	finished(t, be, settings(config.Train, whole, overrides...), config.Train)
 	want := record(t, whole, 4)
 	for failing := range 2 {
 		run := filepath.Join(t.TempDir(), fmt.Sprint(failing))
-		cfg := settings(Train, run, overrides...)
+		cfg := settings(config.Train, run, overrides...)
 		broken := &breaking{at: 400}
 		members := make([]member, 2)
 		members[failing].backend = func(be compute.Backend) compute.Backend { broken.Backend = be; return broken }
@@ -192,7 +193,7 @@ func TestRankThatFails(t *testing.T) {
 		other := vfstest.NewError(vfs.OS, -1, false)
 		members[1].fs = other
 		var console bytes.Buffer
-		for r, err := range team(members, cfg, Train, &console) {
+		for r, err := range team(members, cfg, config.Train, &console) {
 			if err == nil || !strings.Contains(err.Error(), "trainer: step ") || !strings.Contains(err.Error(), "the device has failed") {
 				t.Errorf("rank %d failed, rank %d says %v", failing, r, err)
 			}
@@ -211,7 +212,7 @@ func TestRankThatFails(t *testing.T) {
 		if other.Ops() == 0 {
 			t.Error("rank 1 has read nothing: the test shows nothing")
 		}
-		for r, err := range together(4, cfg, Train) {
+		for r, err := range together(4, cfg, config.Train) {
 			if err != nil {
 				t.Fatalf("the same command, rank %d: %v", r, err)
 			}
@@ -241,7 +242,7 @@ func TestRanksOnAFullDisk(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	members := []member{{fs: vfstest.NewBudget(vfs.OS, 400<<10)}, {}}
-	errs := team(members, settings(Train, run, sharded("trainer.save_freq=1")...), Train, nil)
+	errs := team(members, settings(config.Train, run, sharded("trainer.save_freq=1")...), config.Train, nil)
 	if !errors.Is(errs[0], checkpoint.ErrSpace) {
 		t.Errorf("rank 0 says %v", errs[0])
 	}
@@ -261,7 +262,7 @@ func TestRankWithOtherWeights(t *testing.T) {
 		tr.be.Upload(p.W.Slice(0, 1), []float32{math.Nextafter32(x[0], 1)})
 		tr.be.Refresh(p)
 	}}
-	for r, err := range team([]member{{}, flip}, settings(SFT, run, "trainer.total_steps=2", "trainer.shards=2"), SFT, nil) {
+	for r, err := range team([]member{{}, flip}, settings(config.SFT, run, "trainer.total_steps=2", "trainer.shards=2"), config.SFT, nil) {
 		if err == nil || !strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") || !strings.Contains(err.Error(), "nothing was saved") {
 			t.Errorf("rank %d says %v", r, err)
 		}
@@ -295,7 +296,7 @@ func TestRankWithOtherFrozenWeights(t *testing.T) {
 			}}
 		}
 		overrides := append(c.set, "trainer.shards=2", "trainer.total_steps=1")
-		team([]member{compared(false), compared(true)}, settings(DPO, filepath.Join(t.TempDir(), "run"), overrides...), DPO, nil)
+		team([]member{compared(false), compared(true)}, settings(config.DPO, filepath.Join(t.TempDir(), "run"), overrides...), config.DPO, nil)
 	}
 }
 
@@ -303,7 +304,7 @@ func TestRankWithOtherFrozenWeights(t *testing.T) {
 // the bits of one that was not stopped.
 func TestRanksStopTogether(t *testing.T) {
 	be := ready(t)
-	for _, stage := range []Stage{SFT, Train} {
+	for _, stage := range []config.Stage{config.SFT, config.Train} {
 		whole := filepath.Join(t.TempDir(), "whole")
 		finished(t, be, settings(stage, whole, sharded()...), stage)
 		for stopping := range 2 {
@@ -330,7 +331,7 @@ func TestRanksStopTogether(t *testing.T) {
 				}}
 			}
 			for r, err := range team(members, cfg, stage, nil) {
-				if stage == Train && !errors.Is(err, ErrInterrupted) {
+				if stage == config.Train && !errors.Is(err, ErrInterrupted) {
 					t.Errorf("rank %d is stopped as it samples, rank %d says %v", stopping, r, err)
 				}
 			}
@@ -349,9 +350,9 @@ func TestRanksStopTogether(t *testing.T) {
 func TestRanksInAFolderInUse(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(SFT, run, "trainer.total_steps=2", "trainer.shards=2")
-	opened(t, be, cfg, SFT)
-	for r, err := range together(2, cfg, SFT) {
+	cfg := settings(config.SFT, run, "trainer.total_steps=2", "trainer.shards=2")
+	opened(t, be, cfg, config.SFT)
+	for r, err := range together(2, cfg, config.SFT) {
 		if err == nil || !strings.Contains(err.Error(), "run folder in use") {
 			t.Errorf("rank %d says %v", r, err)
 		}
@@ -410,9 +411,9 @@ func TestRanksWithOtherFiles(t *testing.T) {
 					t.Error(err)
 				}
 			}}
-			cfg := settings(SFT, run, "model.path="+student, "data.val_files="+filepath.Join(dir, "val.jsonl"), "trainer.shards=2", "trainer.total_steps=2")
-			for r, err := range team([]member{{}, {fs: swap}}, cfg, SFT, nil) {
-				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.want) {
+			cfg := settings(config.SFT, run, "model.path="+student, "data.val_files="+filepath.Join(dir, "val.jsonl"), "trainer.shards=2", "trainer.total_steps=2")
+			for r, err := range team([]member{{}, {fs: swap}}, cfg, config.SFT, nil) {
+				if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("rank %d says %v", r, err)
 				}
 			}
@@ -424,11 +425,11 @@ func TestRanksWithOtherFiles(t *testing.T) {
 // So is one that comes to other rows in the middle of a run, as where a file is changed.
 func TestRanksThatDrawOtherRows(t *testing.T) {
 	ready(t)
-	for _, stage := range []Stage{SFT, Train, DPO} {
+	for _, stage := range []config.Stage{config.SFT, config.Train, config.DPO} {
 		run := filepath.Join(t.TempDir(), "run")
 		other := member{opened: func(tr *Trainer) { tr.order.Next(1) }}
 		for r, err := range team([]member{{}, other}, settings(stage, run, "trainer.shards=2", "trainer.total_steps=2"), stage, nil) {
-			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "trainer: step 1: configuration: ranks: rows of a step: rank 0 on ") {
+			if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "trainer: step 1: configuration: ranks: rows of a step: rank 0 on ") {
 				t.Errorf("%s: rank %d says %v", stage, r, err)
 			}
 		}
@@ -454,15 +455,15 @@ func TestUnequalShards(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		stage   Stage
+		stage   config.Stage
 		extra   []string
 		metrics []string
 	}{
-		{SFT, nil, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
-		{Warmup, []string{"trainer.critic_warmup=0", "critic.group_ot=0.3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/sft_loss", "actor/grad_norm"}},
-		{Train, []string{"actor.loss_agg_mode=token-mean"}, []string{"critic/d_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm", "actor/entropy"}},
-		{Train, []string{"actor.loss_agg_mode=seq-mean-token-mean", "actor.kl_loss_coef=0.1"}, []string{"actor/pg_loss", "actor/grad_norm"}},
-		{DPO, []string{"dpo.truncated=include"}, []string{"dpo/loss", "actor/grad_norm"}},
+		{config.SFT, nil, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
+		{config.Warmup, []string{"trainer.critic_warmup=0", "critic.group_ot=0.3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/sft_loss", "actor/grad_norm"}},
+		{config.Train, []string{"actor.loss_agg_mode=token-mean"}, []string{"critic/d_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm", "actor/entropy"}},
+		{config.Train, []string{"actor.loss_agg_mode=seq-mean-token-mean", "actor.kl_loss_coef=0.1"}, []string{"actor/pg_loss", "actor/grad_norm"}},
+		{config.DPO, []string{"dpo.truncated=include"}, []string{"dpo/loss", "actor/grad_norm"}},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
 			set := func(shards, batch int) []string {

@@ -19,11 +19,15 @@ import (
 	"gad/checkpoint"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // The tests of this file show the promises of doc/reliability.md that are about a
@@ -91,27 +95,27 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 	cases, skips := 0, 0
 	for _, c := range []struct {
 		name  string
-		stage Stage
+		stage config.Stage
 		plant func(s *saboteur)
 		sides string // that skip
 		extra []string
 	}{
-		{"gradient NaN", Train, func(s *saboteur) { s.gradient = nan }, "actor critic", nil},
-		{"gradient -Inf", Train, func(s *saboteur) { s.gradient = -inf }, "actor critic", nil},
-		{"gradient of SFT", SFT, func(s *saboteur) { s.gradient = nan }, "actor", nil},
-		{"reward NaN", Train, func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic", nil},
-		{"reward Inf", Train, func(s *saboteur) { s.score = func(i int) float32 { return inf } }, "actor critic", nil},
-		{"reward NaN, KL in it", Train, func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic",
+		{"gradient NaN", config.Train, func(s *saboteur) { s.gradient = nan }, "actor critic", nil},
+		{"gradient -Inf", config.Train, func(s *saboteur) { s.gradient = -inf }, "actor critic", nil},
+		{"gradient of SFT", config.SFT, func(s *saboteur) { s.gradient = nan }, "actor", nil},
+		{"reward NaN", config.Train, func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic", nil},
+		{"reward Inf", config.Train, func(s *saboteur) { s.score = func(i int) float32 { return inf } }, "actor critic", nil},
+		{"reward NaN, KL in it", config.Train, func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic",
 			[]string{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"}},
-		{"log-probability NaN", Train, func(s *saboteur) { s.logp = nan }, "actor", nil},
-		{"log-probability NaN, KL in the reward", Train, func(s *saboteur) { s.logp = nan }, "actor",
+		{"log-probability NaN", config.Train, func(s *saboteur) { s.logp = nan }, "actor", nil},
+		{"log-probability NaN, KL in the reward", config.Train, func(s *saboteur) { s.logp = nan }, "actor",
 			[]string{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"}},
-		{"log-probability Inf", Train, func(s *saboteur) { s.logp = inf }, "actor", nil},
-		{"log-probability of SFT", SFT, func(s *saboteur) { s.logp = nan }, "actor", nil},
-		{"gradient of DPO", DPO, func(s *saboteur) { s.gradient = nan }, "actor", nil},
-		{"log-probability of DPO", DPO, func(s *saboteur) { s.logp = nan }, "actor", nil},
-		{"log-probability of DPO, in several packs", DPO, func(s *saboteur) { s.logp = -inf }, "actor", []string{"actor.max_token_len=64"}},
-		{"loss", Train, func(s *saboteur) { s.score = func(i int) float32 { return 3e38 * float32(2*(i%2)-1) } }, "actor critic", // a teacher comes first
+		{"log-probability Inf", config.Train, func(s *saboteur) { s.logp = inf }, "actor", nil},
+		{"log-probability of SFT", config.SFT, func(s *saboteur) { s.logp = nan }, "actor", nil},
+		{"gradient of DPO", config.DPO, func(s *saboteur) { s.gradient = nan }, "actor", nil},
+		{"log-probability of DPO", config.DPO, func(s *saboteur) { s.logp = nan }, "actor", nil},
+		{"log-probability of DPO, in several packs", config.DPO, func(s *saboteur) { s.logp = -inf }, "actor", []string{"actor.max_token_len=64"}},
+		{"loss", config.Train, func(s *saboteur) { s.score = func(i int) float32 { return 3e38 * float32(2*(i%2)-1) } }, "actor critic", // a teacher comes first
 			[]string{"algorithm.norm_adv_by_std_in_grpo=false", "algorithm.adv_clip=0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -162,7 +166,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 	// The sampler sees nothing finite: there is nothing to learn from, the run stops at once.
 	be := &saboteur{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")
-	tr := opened(t, be, settings(Train, run, "trainer.total_steps=9", "trainer.save_freq=1"), Train)
+	tr := opened(t, be, settings(config.Train, run, "trainer.total_steps=9", "trainer.save_freq=1"), config.Train)
 	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
@@ -172,7 +176,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 		t.Errorf("a sampler that is not finite: %v", err)
 	}
 	same(t, weights(t, tr, "actor"), before)
-	if last, _, err := FindCheckpoint(vfs.OS, run); err != nil || filepath.Base(last) != "global_step_1" {
+	if last, _, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(last) != "global_step_1" {
 		t.Errorf("newest checkpoint %s, %v", last, err)
 	}
 	t.Logf("row 9: NaN and Inf: %d places planted, %d updates skipped and counted, 0 bits of weights, moments and step counts changed, each stop after 10 with dump and last good checkpoint", cases+1, skips)
@@ -186,7 +190,7 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 		for _, part := range []string{"weights", "first moment", "second moment"} {
 			be := ready(t)
 			run := filepath.Join(t.TempDir(), "run")
-			tr := opened(t, be, settings(Warmup, run, "trainer.total_steps=4", "trainer.save_freq=1", "trainer.critic_warmup=1"), Warmup)
+			tr := opened(t, be, settings(config.Warmup, run, "trainer.total_steps=4", "trainer.save_freq=1", "trainer.critic_warmup=1"), config.Warmup)
 			if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err, ErrInterrupted) {
 				t.Fatal(err)
 			}
@@ -202,7 +206,7 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 			if !errors.Is(err, model.ErrNotFinite) || !strings.Contains(err.Error(), p.Name) || !strings.Contains(err.Error(), "element 3: -Inf") || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s of the %s: saved with %v", part, side, err)
 			}
-			if dir, notes, err := FindCheckpoint(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+			if dir, notes, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
 				t.Errorf("newest checkpoint %s, %v, %v", dir, notes, err)
 			}
 			if endOf(fmt.Errorf("%w: %w", ErrNumerical, err)) != "numbers broke down" {
@@ -229,10 +233,10 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 			stop[1+r.IntN(total)] = true
 		}
 		run := filepath.Join(t.TempDir(), fmt.Sprint(batch))
-		cfg := settings(SFT, run, fmt.Sprintf("data.train_batch_size=%d", batch), "trainer.total_epochs=3", "trainer.save_freq=0", "trainer.max_ckpt_to_keep=1")
+		cfg := settings(config.SFT, run, fmt.Sprintf("data.train_batch_size=%d", batch), "trainer.total_epochs=3", "trainer.save_freq=0", "trainer.max_ckpt_to_keep=1")
 		var rows []int
 		for done := false; !done; {
-			tr, err := Open(cfg, SFT, Options{FS: vfs.OS, Backend: be})
+			tr, err := Open(cfg, config.SFT, Options{FS: vfs.OS, Backend: be})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,7 +280,7 @@ func TestStopWhileSampling(t *testing.T) {
 	overrides := append(slices.Clone(stateful), "trainer.total_steps=4", "trainer.keep_best=", "trainer.test_freq=0") // a validation is not left
 	whole := filepath.Join(t.TempDir(), "whole")
 	counter := &saboteur{Backend: plain}
-	if err := play(counter, settings(Train, whole, overrides...), Train); err != nil {
+	if err := play(counter, settings(config.Train, whole, overrides...), config.Train); err != nil {
 		t.Fatal(err)
 	}
 	want := record(t, whole, 4)
@@ -284,8 +288,8 @@ func TestStopWhileSampling(t *testing.T) {
 	for at := 1; at < counter.samples; at += max(1, counter.samples/8) {
 		be := &saboteur{Backend: plain}
 		run := filepath.Join(t.TempDir(), "run")
-		cfg := settings(Train, run, overrides...)
-		tr, err := Open(cfg, Train, Options{FS: vfs.OS, Backend: be})
+		cfg := settings(config.Train, run, overrides...)
+		tr, err := Open(cfg, config.Train, Options{FS: vfs.OS, Backend: be})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,7 +313,7 @@ func TestStopWhileSampling(t *testing.T) {
 		if err := tr.Close(); err != nil {
 			t.Fatal(err)
 		}
-		finished(t, plain, cfg, Train)
+		finished(t, plain, cfg, config.Train)
 		same(t, record(t, run, 4), want)
 		stops++
 	}
@@ -325,7 +329,7 @@ func TestLastWordOfAPanic(t *testing.T) {
 		}
 	}
 	run := filepath.Join(t.TempDir(), "run")
-	tr, err := Open(settings(Train, run, "trainer.total_steps=2"), Train, Options{FS: vfs.OS, Backend: be})
+	tr, err := Open(settings(config.Train, run, "trainer.total_steps=2"), config.Train, Options{FS: vfs.OS, Backend: be})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,8 +370,8 @@ func TestRunReportsFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		e = vfstest.NewError(vfs.OS, at, forever)
-		cfg := settings(SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "data.train_batch_size=1")
-		if tr, err = Open(cfg, SFT, Options{FS: e, Backend: be}); err == nil {
+		cfg := settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "data.train_batch_size=1")
+		if tr, err = Open(cfg, config.SFT, Options{FS: e, Backend: be}); err == nil {
 			err = errors.Join(tr.Run(context.Background()), tr.Close())
 		}
 		return e, run, tr, err
@@ -439,12 +443,12 @@ func TestRunOnAFullDisk(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	run := filepath.Join(dir, "run")
-	cfg := settings(SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "data.train_batch_size=1")
+	cfg := settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "data.train_batch_size=1")
 	attempt := func(fsys vfs.FS) (tr *Trainer, err error) {
 		if err := os.RemoveAll(run); err != nil {
 			t.Fatal(err)
 		}
-		if tr, err = Open(cfg, SFT, Options{FS: fsys, Backend: be}); err == nil {
+		if tr, err = Open(cfg, config.SFT, Options{FS: fsys, Backend: be}); err == nil {
 			err = errors.Join(tr.Run(context.Background()), tr.Close())
 		}
 		return tr, err
@@ -487,7 +491,7 @@ func TestRunOnAFullDisk(t *testing.T) {
 	if err := os.RemoveAll(run); err != nil {
 		t.Fatal(err)
 	}
-	tr, err := Open(cfg, SFT, Options{FS: counted, Backend: be})
+	tr, err := Open(cfg, config.SFT, Options{FS: counted, Backend: be})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -523,20 +527,20 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	base, dst := filepath.Join(dir, "base"), filepath.Join(dir, "out")
-	m, err := model.New(be, func() model.Config { c := shape32; c.Vocab = fixed.tok.Size(); c.DType = "bfloat16"; return c }(), model.Options{Kind: model.LM, Seed: 3})
+	m, err := model.New(be, func() model.Config { c := modeltest.Shape; c.Vocab = fixed.tok.Size(); c.DType = "bfloat16"; return c }(), model.Options{Kind: model.LM, Seed: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(WriteFolder(vfs.OS, base, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, base, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	run := filepath.Join(dir, "run")
-	finished(t, be, settings(SFT, run, "model.path="+base, "trainer.total_steps=1"), SFT)
+	finished(t, be, settings(config.SFT, run, "model.path="+base, "trainer.total_steps=1"), config.SFT)
 	ckpt := filepath.Join(run, "global_step_1")
 	killed, absent := 0, 0
 	for _, dtype := range []string{"base", "float32"} {
 		os.RemoveAll(dst)
-		if _, err := Export(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
+		if _, err := export.Part(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
 			t.Fatal(err)
 		}
 		want := tree(t, dst)
@@ -548,7 +552,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 		for at := 0; ; at++ {
 			os.RemoveAll(dst)
 			e := vfstest.NewError(vfs.OS, at, true)
-			_, err := Export(e, ckpt, "actor", dst, dtype)
+			_, err := export.Part(e, ckpt, "actor", dst, dtype)
 			if e.Injected() == 0 {
 				break
 			}
@@ -562,7 +566,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 				t.Errorf("%s: killed at %s: %d of %d files", dtype, e.Op(at), len(got), len(want))
 			}
 			os.RemoveAll(dst)
-			if _, err := Export(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
+			if _, err := export.Part(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
 				t.Errorf("%s: after a kill at %s: %v", dtype, e.Op(at), err)
 			}
 			if got := tree(t, dst); !maps.Equal(got, want) {
@@ -603,7 +607,7 @@ func TestRunOutOfMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer be.Close()
-		err = play(be, settings(Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=1"), Train)
+		err = play(be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=1"), config.Train)
 		_, peak := be.Memory()
 		return peak, err
 	}

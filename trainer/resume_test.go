@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gad/internal/vfs"
+	"gad/trainer/config"
 )
 
 // stopAfter is a context that ends after n steps of a run, which asks once a step.
@@ -30,7 +31,7 @@ func (s *stopAfter) Err() error {
 }
 
 // part runs up to n steps and leaves the folder as a stop or a kill does.
-func part(t *testing.T, c Config, stage Stage, n int, kill bool) (err error) {
+func part(t *testing.T, c config.Config, stage config.Stage, n int, kill bool) (err error) {
 	t.Helper()
 	be, err := newBackend(1)
 	if err != nil {
@@ -63,15 +64,15 @@ var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "cri
 func TestResumeEqualsUninterrupted(t *testing.T) {
 	be := ready(t)
 	for _, c := range []struct {
-		stage Stage
+		stage config.Stage
 		extra []string
 	}{
-		{SFT, nil},
-		{Warmup, []string{"trainer.critic_warmup=2"}},
-		{Warmup, []string{"trainer.critic_warmup=1", "trainer.warmup_objective=policy"}},
-		{Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6", "trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
-		{Train, nil},
-		{DPO, nil},
+		{config.SFT, nil},
+		{config.Warmup, []string{"trainer.critic_warmup=2"}},
+		{config.Warmup, []string{"trainer.critic_warmup=1", "trainer.warmup_objective=policy"}},
+		{config.Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6", "trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
+		{config.Train, nil},
+		{config.DPO, nil},
 	} {
 		name := string(c.stage)
 		if len(c.extra) > 1 {
@@ -122,11 +123,11 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 func TestFinishedRunIsLeftAlone(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(Train, run, "trainer.total_steps=2", "trainer.save_freq=1")
-	finished(t, be, cfg, Train)
+	cfg := settings(config.Train, run, "trainer.total_steps=2", "trainer.save_freq=1")
+	finished(t, be, cfg, config.Train)
 	before := tree(t, run)
 	var console lines
-	tr, err := Open(cfg, Train, Options{FS: vfs.OS, Backend: be, Console: &console})
+	tr, err := Open(cfg, config.Train, Options{FS: vfs.OS, Backend: be, Console: &console})
 	if err != nil {
 		t.Fatal(err)
 	}

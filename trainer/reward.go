@@ -2,15 +2,17 @@ package trainer
 
 import (
 	"math"
+	"slices"
 
 	"gad/actor"
 	"gad/algos"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // shape turns the discriminator's scores into rewards: clip, length term,
 // overlong penalty; answers cut at the limit take their group's smallest reward.
-func shape(c AlgorithmConfig, scoreS []float32, lenS []int, truncated []bool, group []int, limit int) ([]float64, error) {
+func shape(c config.AlgorithmConfig, scoreS []float32, lenS []int, truncated []bool, group []int, limit int) ([]float64, error) {
 	rewardS, err := algos.ScoreReg{ClipAbs: c.ScoreClip, LengthBeta: c.LengthCoef}.Apply(float64s(scoreS), lenS)
 	if err != nil {
 		return nil, err
@@ -145,4 +147,48 @@ func moments(xs []float64) (mean, std, largest float64) {
 		std += (x - mean) * (x - mean)
 	}
 	return mean, math.Sqrt(std / max(float64(len(xs)-1), 1)), largest
+}
+
+// rewarded are the scores [S] that rewards are made of: the discriminator's, or with
+// w = algorithm.checker_weight above 0
+//
+//	(1-w) z(score) + w z(check),  z(x) = (x - mean) / (std + 1e-6) within the prompt's group
+//
+// so that w is the checker's share whatever the discriminator's scale.
+func (t *Trainer) rewarded(m Metrics, r *round) []float32 {
+	w := t.cfg.Algorithm.CheckerWeight
+	if r.checkS == nil {
+		return r.scoreS
+	}
+	m["reward/check_mean"], _, _ = moments(r.checkS)
+	return mixed(w, zWithin(float64s(r.scoreS), r.roll.Group), zWithin(r.checkS, r.roll.Group))
+}
+
+func mixed(w float64, scoreZ, checkZ []float64) []float32 {
+	out := make([]float32, len(scoreZ))
+	for s := range out {
+		out[s] = float32(float64((1-w)*scoreZ[s]) + float64(w*checkZ[s]))
+	}
+	return out
+}
+
+// zWithin is x standardised within its group, by the unbiased standard deviation; a
+// group whose values are all equal is 0.
+func zWithin(xS []float64, group []int) []float64 {
+	members := map[int][]int{}
+	for s, p := range group {
+		members[p] = append(members[p], s)
+	}
+	z := make([]float64, len(xS))
+	for _, at := range members {
+		xs := model.Pick(xS, at)
+		mean, std, _ := moments(xs)
+		flat := !slices.ContainsFunc(xs, func(x float64) bool { return x != xs[0] })
+		for _, s := range at {
+			if !flat {
+				z[s] = (xS[s] - mean) / (std + 1e-6)
+			}
+		}
+	}
+	return z
 }

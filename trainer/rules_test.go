@@ -11,6 +11,8 @@ import (
 
 	"gad/data"
 	"gad/internal/vfs"
+	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // What gad data validate calls an error, training refuses, by the same words; what
@@ -59,13 +61,13 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 			if err := os.WriteFile(path, []byte(`{"content":"Add 2+1+1","teacher_response":"It is 4.","prompt_ids":null}`+"\n"+c.line+"\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			cfg := settings(SFT, filepath.Join(t.TempDir(), "run"), "data.train_files="+path, "trainer.total_steps=1", "data.train_batch_size=2")
+			cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "data.train_files="+path, "trainer.total_steps=1", "data.train_batch_size=2")
 			set, err := data.Open(path, data.DefaultColumns())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer set.Close()
-			report, err := data.Validate(set, Encoding(fixed.tok), data.Limits{MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse})
+			report, err := data.Validate(set, encode.For(fixed.tok), data.Limits{MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +80,7 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 					says = fmt.Sprintf("data: %s: row 1: %s (gad data validate lists all such rows)", path, p.Detail)
 				}
 			}
-			for stage, model := range map[Stage]string{SFT: fixed.student, Warmup: fixed.student, DPO: fixed.student, Train: ""} {
+			for stage, model := range map[config.Stage]string{config.SFT: fixed.student, config.Warmup: fixed.student, config.DPO: fixed.student, config.Train: ""} {
 				cfg := settings(stage, filepath.Join(t.TempDir(), "run"), "data.train_files="+path, "trainer.total_steps=1", "data.train_batch_size=2")
 				if cfg.Model.Path = model; model == "" {
 					cfg.Trainer.Resume = fixed.warmup
@@ -95,7 +97,7 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 				}
 			}
 			// what evaluation draws
-			_, err = encoder{tok: fixed.tok, maxPrompt: cfg.Data.MaxPrompt, maxResponse: cfg.Data.MaxResponse}.batch(set, []int{0, 1})
+			_, err = encode.Encoder{Tok: fixed.tok, MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse}.Batch(set, []int{0, 1})
 			if got := fmt.Sprint(err); err != nil && got != says || err == nil && says != "" {
 				t.Errorf("batch: %v\nvalidate: %s", err, says)
 			}
@@ -123,28 +125,28 @@ func TestCutAnswers(t *testing.T) {
 		}
 		return path
 	}
-	enc := Encoding(fixed.tok)
+	enc := encode.For(fixed.tok)
 	longest, most := len(enc.Answer(strings.Repeat("It is 3. ", 6))), len(enc.Answer("It is 3."))
 	all, some := write("all.jsonl", 30, 0), write("some.jsonl", 3, 37)
 	limit := fmt.Sprintf("data.max_response_length=%d", most)
 	set := fmt.Sprintf("data.max_response_length=%d would keep all", longest)
 	for _, c := range []struct {
-		stage Stage
+		stage config.Stage
 		path  string
 		extra string
 		note  string
 		err   string
 	}{
-		{SFT, all, "", fmt.Sprintf("30 of 30 teacher answers (100.0 %%) are cut at data.max_response_length %d: the student never learns to end an answer: %s", most, set), ""},
-		{SFT, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and do not teach the student to end an answer: %s", most, set), ""},
-		{Warmup, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set critic.truncated=include", all, most, set)},
-		{Train, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set critic.truncated=include", all, most, set)},
-		{DPO, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set dpo.truncated=include", all, most, set)},
-		{Warmup, all, "critic.truncated=include", fmt.Sprintf("30 of 30 teacher answers (100.0 %%) are cut at data.max_response_length %d and take part in pairs without an end (critic.truncated=include): %s", most, set), ""},
-		{Warmup, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and make no pairs (critic.truncated=exclude): %s", most, set), ""},
-		{DPO, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and make no pairs (dpo.truncated=exclude): %s", most, set), ""},
-		{Warmup, some, "data.truncated_teachers=filter", "3 of 40 rows are over the length limits and left out", ""},
-		{Warmup, all, "data.truncated_teachers=filter", "", fmt.Sprintf("data: %s: none of 30 rows is within data.max_prompt_length 64 and data.max_response_length %d: raise them", all, most)},
+		{config.SFT, all, "", fmt.Sprintf("30 of 30 teacher answers (100.0 %%) are cut at data.max_response_length %d: the student never learns to end an answer: %s", most, set), ""},
+		{config.SFT, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and do not teach the student to end an answer: %s", most, set), ""},
+		{config.Warmup, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set critic.truncated=include", all, most, set)},
+		{config.Train, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set critic.truncated=include", all, most, set)},
+		{config.DPO, all, "", "", fmt.Sprintf("configuration: data: %s: none of 30 rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set dpo.truncated=include", all, most, set)},
+		{config.Warmup, all, "critic.truncated=include", fmt.Sprintf("30 of 30 teacher answers (100.0 %%) are cut at data.max_response_length %d and take part in pairs without an end (critic.truncated=include): %s", most, set), ""},
+		{config.Warmup, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and make no pairs (critic.truncated=exclude): %s", most, set), ""},
+		{config.DPO, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and make no pairs (dpo.truncated=exclude): %s", most, set), ""},
+		{config.Warmup, some, "data.truncated_teachers=filter", "3 of 40 rows are over the length limits and left out", ""},
+		{config.Warmup, all, "data.truncated_teachers=filter", "", fmt.Sprintf("data: %s: none of 30 rows is within data.max_prompt_length 64 and data.max_response_length %d: raise them", all, most)},
 	} {
 		t.Run(fmt.Sprint(c.stage, filepath.Base(c.path), c.extra), func(t *testing.T) {
 			overrides := []string{"data.train_files=" + c.path, limit, "trainer.total_steps=1"}
@@ -177,7 +179,7 @@ func TestSharedRows(t *testing.T) {
 	be := ready(t)
 	open := func(val string, extra ...string) string {
 		var console strings.Builder
-		tr, err := Open(settings(SFT, filepath.Join(t.TempDir(), "run"), append([]string{"data.val_files=" + val, "trainer.total_steps=1"}, extra...)...), SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
+		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"), append([]string{"data.val_files=" + val, "trainer.total_steps=1"}, extra...)...), config.SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,9 +211,9 @@ func TestSeveralTrainFiles(t *testing.T) {
 		}
 	}
 	digest := func(files ...string) string {
-		cfg := settings(SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1")
+		cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1")
 		cfg.Data.TrainFiles = files
-		tr, err := Open(cfg, SFT, Options{FS: vfs.OS, Backend: be})
+		tr, err := Open(cfg, config.SFT, Options{FS: vfs.OS, Backend: be})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +264,7 @@ func TestLostCharacters(t *testing.T) {
 	const want = "2 of 3 rows have characters without a token in the student's vocabulary (the first: row 1, U+0004 '\\x04' is left out): gad data validate counts them"
 	for _, c := range []struct{ student, said string }{{student, "are kept for"}, {student, "are read from"}, {fixed.student, ""}} {
 		var console strings.Builder
-		tr, err := Open(settings(SFT, filepath.Join(t.TempDir(), "run"), "model.path="+c.student, "data.train_files="+rows, "data.train_batch_size=1", "data.cache_dir="+cache), SFT,
+		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"), "model.path="+c.student, "data.train_files="+rows, "data.train_batch_size=1", "data.cache_dir="+cache), config.SFT,
 			Options{FS: vfs.OS, Backend: be, Console: &console})
 		if err != nil {
 			t.Fatal(err)

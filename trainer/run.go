@@ -16,6 +16,8 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/eval"
 )
 
 // Run takes the remaining steps. When ctx ends, sampling ends before its next token
@@ -61,7 +63,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return ErrInterrupted
 		}
 	}
-	if w := t.disc.deaf(t.cfg.Trainer.Output); w != "" && t.Stage == Warmup {
+	if w := t.disc.Deaf(t.cfg.Trainer.Output); w != "" && t.Stage == config.Warmup {
 		t.log.Warn(w)
 	}
 	t.watch()
@@ -168,9 +170,9 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 
 func (t *Trainer) next() (m Metrics, err error) {
 	switch t.Stage {
-	case SFT:
+	case config.SFT:
 		m, err = t.sftStep()
-	case DPO:
+	case config.DPO:
 		m, err = t.dpoStep()
 	default:
 		m, err = t.Step()
@@ -248,7 +250,7 @@ func (t *Trainer) samples(r *round, advS []float64) error {
 
 // sampleValidation writes what the first validation prompts were answered: the same ones each time,
 // so that a reader sees one prompt over the steps.
-func (t *Trainer) sampleValidation(j *Judged) error {
+func (t *Trainer) sampleValidation(j *eval.Judged) error {
 	var out []report.Sample
 	for p := range min(t.cfg.Trainer.SaveSamples, len(j.Answers)) {
 		out = append(out, report.Sample{Row: j.Batch.Rows[p], Prompt: j.Batch.PromptText[p],
@@ -259,4 +261,28 @@ func (t *Trainer) sampleValidation(j *Judged) error {
 		return nil
 	}
 	return t.rec.Samples(report.InValidation, t.step, out)
+}
+
+// watched steps are judged while the run goes on: all of the first 20, so that a sign that
+// needs no history is named before an hour is lost, and then one in 20 of those so far. A
+// judgment reads the metrics of all steps.
+const watched = 20
+
+// watch warns of the signs that the metrics show by now and that this process has not named.
+func (t *Trainer) watch() {
+	if !t.first() || t.step%max(1, t.step/watched) > 0 && t.step < t.total {
+		return
+	}
+	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
+	if err != nil { // no reason to end a run: what was recorded was checked as it was written
+		t.log.Warn(fmt.Sprintf("no signs are looked for in this step, since the metrics cannot be read: %v", err))
+		return
+	}
+	found, _ := report.Judge(rows)
+	for _, f := range found {
+		if !t.named[f.Name] {
+			t.named[f.Name] = true
+			t.log.Warn(fmt.Sprintf("%s: %s: %s (gad doctor %s has the rule)", f.Name, f.Seen, f.Advice, t.cfg.Trainer.Output))
+		}
+	}
 }

@@ -11,13 +11,16 @@ import (
 	"testing"
 
 	"gad/checkpoint"
+	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 // openError is the error of Open, which must be one line and leave no trace.
-func openError(t *testing.T, c Config, stage Stage) error {
+func openError(t *testing.T, c config.Config, stage config.Stage) error {
 	t.Helper()
 	be, err := newBackend(1)
 	if err != nil {
@@ -67,13 +70,13 @@ func steps(t *testing.T, run string) []int {
 func TestWhichCheckpointsAreKept(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "last")
-	finished(t, be, settings(SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"), SFT)
+	finished(t, be, settings(config.SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"), config.SFT)
 	if got := steps(t, run); !slices.Equal(got, []int{4, 5}) {
 		t.Errorf("checkpoints %v, want the newest two of 5", got)
 	}
 	run = filepath.Join(t.TempDir(), "best")
-	rows := finished(t, be, settings(SFT, run, "trainer.total_steps=6", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.max_ckpt_to_keep=1",
-		"trainer.keep_best=val/teacher_nll", "data.val_files="+fixed.val, "actor.optim.lr=0.03"), SFT)
+	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=6", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.max_ckpt_to_keep=1",
+		"trainer.keep_best=val/teacher_nll", "data.val_files="+fixed.val, "actor.optim.lr=0.03"), config.SFT)
 	best := rows[0]
 	for _, r := range rows {
 		if r.Values["val/teacher_nll"] < best.Values["val/teacher_nll"] {
@@ -94,11 +97,11 @@ func TestDamagedCheckpoint(t *testing.T) {
 	be := ready(t)
 	overrides := []string{"trainer.total_steps=5", "trainer.save_freq=2", "trainer.critic_warmup=1"}
 	whole := filepath.Join(t.TempDir(), "whole")
-	finished(t, be, settings(Warmup, whole, overrides...), Warmup)
+	finished(t, be, settings(config.Warmup, whole, overrides...), config.Warmup)
 
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(Warmup, run, overrides...)
-	if err := part(t, cfg, Warmup, 4, false); !errors.Is(err, ErrInterrupted) {
+	cfg := settings(config.Warmup, run, overrides...)
+	if err := part(t, cfg, config.Warmup, 4, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(run, "global_step_4", "critic", "model.safetensors")
@@ -111,7 +114,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	var console lines
-	tr, err := Open(cfg, Warmup, Options{FS: vfs.OS, Backend: be, Console: &console})
+	tr, err := Open(cfg, config.Warmup, Options{FS: vfs.OS, Backend: be, Console: &console})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +133,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 		os.Remove(filepath.Join(run, "global_step_"+string(rune('0'+n)), "trainer.json"))
 	}
 	before := tree(t, run)
-	wantError(t, openError(t, cfg, Warmup), checkpoint.ErrCorrupt, run)
+	wantError(t, openError(t, cfg, config.Warmup), checkpoint.ErrCorrupt, run)
 	delete(before, ".lock.holder")
 	after := tree(t, run)
 	delete(after, ".lock.holder")
@@ -147,7 +150,7 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	overrides := []string{"trainer.total_steps=4", "data.train_files=" + data, "trainer.save_freq=1"}
-	if err := part(t, settings(Warmup, run, overrides...), Warmup, 2, false); !errors.Is(err, ErrInterrupted) {
+	if err := part(t, settings(config.Warmup, run, overrides...), config.Warmup, 2, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	before := tree(t, run)
@@ -155,33 +158,33 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	// the last row is cut short
-	wantError(t, openError(t, settings(Warmup, run, overrides...), Warmup), nil, data)
+	wantError(t, openError(t, settings(config.Warmup, run, overrides...), config.Warmup), nil, data)
 	if err := os.WriteFile(data, append(raw, raw[:1+strings.IndexByte(string(raw), '\n')]...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(Warmup, run, overrides...), Warmup), nil, data, "has changed since the run began")
+	wantError(t, openError(t, settings(config.Warmup, run, overrides...), config.Warmup), nil, data, "has changed since the run began")
 	if err := os.WriteFile(data, raw, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(SFT, run, overrides...), SFT), ErrConfig, "stage warmup", "another --output")
-	wantError(t, openError(t, settings(Train, run, overrides...), Train), ErrConfig, "stage warmup")
-	wantError(t, openError(t, settings(Warmup, run, append(overrides, "trainer.seed=9")...), Warmup), nil, "seed")
+	wantError(t, openError(t, settings(config.SFT, run, overrides...), config.SFT), config.ErrConfig, "stage warmup", "another --output")
+	wantError(t, openError(t, settings(config.Train, run, overrides...), config.Train), config.ErrConfig, "stage warmup")
+	wantError(t, openError(t, settings(config.Warmup, run, append(overrides, "trainer.seed=9")...), config.Warmup), nil, "seed")
 	after := tree(t, run)
 	same(t, after, before)
 
-	was := settings(Warmup, run, overrides...)
+	was := settings(config.Warmup, run, overrides...)
 	for key, override := range map[string]string{"trainer.seed": "trainer.seed=2", "data.train_batch_size": "data.train_batch_size=2",
 		"data.max_response_length": "data.max_response_length=9", "model.path": "model.path=elsewhere"} {
-		now := settings(Warmup, run, append(overrides, override)...)
-		err := CheckChange(&was, &now)
+		now := settings(config.Warmup, run, append(overrides, override)...)
+		err := config.CheckChange(&was, &now)
 		if err == nil {
 			t.Errorf("%s may change", key)
 			continue
 		}
-		wantError(t, err, ErrConfig, key, run, "another --output")
+		wantError(t, err, config.ErrConfig, key, run, "another --output")
 	}
-	now := settings(Warmup, run, append(overrides, "trainer.total_steps=9", "actor.optim.lr=1", "trainer.save_freq=7")...)
-	if err := CheckChange(&was, &now); err != nil {
+	now := settings(config.Warmup, run, append(overrides, "trainer.total_steps=9", "actor.optim.lr=1", "trainer.save_freq=7")...)
+	if err := config.CheckChange(&was, &now); err != nil {
 		t.Errorf("length, learning rate and saving may change, but: %v", err)
 	}
 }
@@ -194,12 +197,12 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("ten years of work"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(SFT, foreign), SFT), ErrConfig, foreign, "thesis.tex", "nothing is overwritten")
+	wantError(t, openError(t, settings(config.SFT, foreign), config.SFT), config.ErrConfig, foreign, "thesis.tex", "nothing is overwritten")
 	if files := tree(t, foreign); len(files) != 1 || files["thesis.tex"] != "ten years of work" {
 		t.Errorf("the folder now holds %d files", len(files))
 	}
 	file := filepath.Join(foreign, "thesis.tex")
-	wantError(t, openError(t, settings(SFT, file), SFT), ErrConfig, file)
+	wantError(t, openError(t, settings(config.SFT, file), config.SFT), config.ErrConfig, file)
 
 	write := func(name string, lines ...string) string {
 		path := filepath.Join(t.TempDir(), name)
@@ -214,31 +217,31 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 	copyTree(t, fixed.student, noTokenizer)
 	os.Remove(filepath.Join(noTokenizer, "tokenizer.json"))
 	for name, c := range map[string]struct {
-		stage     Stage
+		stage     config.Stage
 		overrides []string
 		is        error
 		says      []string
 	}{
-		"no data":           {SFT, []string{"data.train_files=/nowhere/x.jsonl"}, nil, []string{"/nowhere/x.jsonl"}},
-		"no model":          {SFT, []string{"model.path=/nowhere/m"}, nil, []string{"/nowhere/m"}},
-		"no tokenizer":      {SFT, []string{"model.path=" + noTokenizer}, nil, []string{noTokenizer, "tokenizer.json"}},
-		"no teacher column": {SFT, []string{"data.teacher_key=answer"}, nil, []string{fixed.data, `"answer"`, "data.teacher_key"}},
-		"empty answer": {SFT, []string{"data.train_files=" + write("empty.jsonl", good, `{"content":"Add 1+1+2","teacher_response":""}`)}, nil,
+		"no data":           {config.SFT, []string{"data.train_files=/nowhere/x.jsonl"}, nil, []string{"/nowhere/x.jsonl"}},
+		"no model":          {config.SFT, []string{"model.path=/nowhere/m"}, nil, []string{"/nowhere/m"}},
+		"no tokenizer":      {config.SFT, []string{"model.path=" + noTokenizer}, nil, []string{noTokenizer, "tokenizer.json"}},
+		"no teacher column": {config.SFT, []string{"data.teacher_key=answer"}, nil, []string{fixed.data, `"answer"`, "data.teacher_key"}},
+		"empty answer": {config.SFT, []string{"data.train_files=" + write("empty.jsonl", good, `{"content":"Add 1+1+2","teacher_response":""}`)}, nil,
 			[]string{"row 1", "no teacher answer in column \"teacher_response\"", "gad data validate"}},
-		"long prompt": {SFT, []string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
+		"long prompt": {config.SFT, []string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
 			[]string{"row 2", "data.max_prompt_length is 64", "data.overlong_prompts=filter"}},
-		"all rows too long":                 {SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
-		"too long together":                 {SFT, []string{"data.max_prompt_length=120"}, ErrConfig, []string{"max_position_embeddings is 128"}},
-		"no warm-up":                        {Train, []string{"trainer.resume_from="}, ErrConfig, []string{"--resume RUN"}},
-		"resume nothing":                    {Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
-		"resume sft":                        {Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
-		"no reward model":                   {Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
-		"val without answers":               {SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "no teacher answer in column \"teacher_response\""}},
-		"reward model of another tokenizer": {Warmup, []string{"model.reward_path=" + otherTokens(t)}, nil, []string{"is not the student's tokenizer: token ", "model.reward_path with the same tokenizer"}},
-		"reward model without a tokenizer":  {Warmup, []string{"model.reward_path=" + noTokens(t)}, nil, []string{"model.reward_path: its tokenizer must be the student's", "tokenizer.json"}},
-		"reward model of few tokens":        {Warmup, []string{"model.reward_path=" + smallVocabulary(t)}, nil, []string{"vocabulary of 299", "300 tokens", "do not belong together"}},
-		"held-out critic of other tokens":   {Warmup, []string{"trainer.held_out_critic=" + otherTokens(t), "data.val_files=" + write("held.jsonl", good)}, nil, []string{"trainer.held_out_critic"}},
-		"temperature 0":                     {Warmup, []string{"rollout.temperature=0"}, ErrConfig, []string{"rollout.temperature"}},
+		"all rows too long":                 {config.SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
+		"too long together":                 {config.SFT, []string{"data.max_prompt_length=120"}, config.ErrConfig, []string{"max_position_embeddings is 128"}},
+		"no warm-up":                        {config.Train, []string{"trainer.resume_from="}, config.ErrConfig, []string{"--resume RUN"}},
+		"resume nothing":                    {config.Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
+		"resume sft":                        {config.Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, config.ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
+		"no reward model":                   {config.Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
+		"val without answers":               {config.SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "no teacher answer in column \"teacher_response\""}},
+		"reward model of another tokenizer": {config.Warmup, []string{"model.reward_path=" + otherTokens(t)}, nil, []string{"is not the student's tokenizer: token ", "model.reward_path with the same tokenizer"}},
+		"reward model without a tokenizer":  {config.Warmup, []string{"model.reward_path=" + noTokens(t)}, nil, []string{"model.reward_path: its tokenizer must be the student's", "tokenizer.json"}},
+		"reward model of few tokens":        {config.Warmup, []string{"model.reward_path=" + smallVocabulary(t)}, nil, []string{"vocabulary of 299", "300 tokens", "do not belong together"}},
+		"held-out critic of other tokens":   {config.Warmup, []string{"trainer.held_out_critic=" + otherTokens(t), "data.val_files=" + write("held.jsonl", good)}, nil, []string{"trainer.held_out_critic"}},
+		"temperature 0":                     {config.Warmup, []string{"rollout.temperature=0"}, config.ErrConfig, []string{"rollout.temperature"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "deep", "run")
@@ -257,14 +260,14 @@ func otherTokens(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = fixed.tok.Size()
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "other")
-	if err := errors.Join(WriteFolder(vfs.OS, dir, m, tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -286,14 +289,14 @@ func noTokens(t *testing.T) string {
 func smallVocabulary(t *testing.T) string {
 	t.Helper()
 	be := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = fixed.tok.Size() - 1
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "small")
-	if err := errors.Join(WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -303,19 +306,19 @@ func smallVocabulary(t *testing.T) string {
 // Qwen's do: what has no text is sampled, scored, learned from and written as nothing.
 func TestPaddedVocabulary(t *testing.T) {
 	be := ready(t)
-	shape := shape32
+	shape := modeltest.Shape
 	shape.Vocab = fixed.tok.Size() + 300
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "padded")
-	if err := errors.Join(WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	run := filepath.Join(t.TempDir(), "run")
-	rows := finished(t, be, settings(Warmup, run, "model.path="+dir, "trainer.total_steps=2", "critic.truncated=include", "data.val_files="+fixed.val,
-		"trainer.warmup_objective=policy", "actor.policy_loss.loss_mode=gtpo"), Warmup)
+	rows := finished(t, be, settings(config.Warmup, run, "model.path="+dir, "trainer.total_steps=2", "critic.truncated=include", "data.val_files="+fixed.val,
+		"trainer.warmup_objective=policy", "actor.policy_loss.loss_mode=gtpo"), config.Warmup)
 	wantNames(t, rows[1], append(gameNames, "actor/pg_loss", "val/rouge_l"))
 }
 
@@ -323,8 +326,8 @@ func TestPaddedVocabulary(t *testing.T) {
 func TestFilteredRowsAreTold(t *testing.T) {
 	be := ready(t)
 	var console lines
-	cfg := settings(SFT, filepath.Join(t.TempDir(), "run"), "data.max_response_length=8", "data.truncated_teachers=filter", "trainer.total_steps=1")
-	tr, err := Open(cfg, SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
+	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "data.max_response_length=8", "data.truncated_teachers=filter", "trainer.total_steps=1")
+	tr, err := Open(cfg, config.SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,10 +341,10 @@ func TestFilteredRowsAreTold(t *testing.T) {
 func TestSecondTrainerIsRefused(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(SFT, run, "trainer.total_steps=2")
-	opened(t, be, cfg, SFT)
+	cfg := settings(config.SFT, run, "trainer.total_steps=2")
+	opened(t, be, cfg, config.SFT)
 	before := tree(t, run)
-	wantError(t, openError(t, cfg, SFT), checkpoint.ErrLocked, run, "process")
+	wantError(t, openError(t, cfg, config.SFT), checkpoint.ErrLocked, run, "process")
 	after := tree(t, run)
 	for name := range after {
 		if before[name] != after[name] {
@@ -354,10 +357,10 @@ func TestSecondTrainerIsRefused(t *testing.T) {
 func TestBeginAgain(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(Train, run, "trainer.total_steps=1")
-	tr := opened(t, be, cfg, Train) // config.yaml, reference and no checkpoint
+	cfg := settings(config.Train, run, "trainer.total_steps=1")
+	tr := opened(t, be, cfg, config.Train) // config.yaml, reference and no checkpoint
 	tr.Close()
-	finished(t, be, cfg, Train)
+	finished(t, be, cfg, config.Train)
 
 	lock := filepath.Join(t.TempDir(), "lock")
 	l, err := checkpoint.LockRun(lock)
@@ -365,7 +368,7 @@ func TestBeginAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Unlock()
-	finished(t, be, settings(SFT, lock, "trainer.total_steps=1"), SFT)
+	finished(t, be, settings(config.SFT, lock, "trainer.total_steps=1"), config.SFT)
 
 	// Killed while it wrote who holds the lock, or config.yaml.
 	for _, names := range [][]string{{".lock", "..lock.holder.tmp"}, {".lock", ".lock.holder", ".config.yaml.tmp"}} {
@@ -375,7 +378,7 @@ func TestBeginAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		finished(t, be, settings(SFT, run, "trainer.total_steps=1"), SFT)
+		finished(t, be, settings(config.SFT, run, "trainer.total_steps=1"), config.SFT)
 		for _, name := range names[1:] {
 			if _, err := os.Stat(filepath.Join(run, name)); err == nil {
 				t.Errorf("%s is left over", name)
@@ -390,13 +393,13 @@ func TestResumedRunNeedsNoWarmup(t *testing.T) {
 	warmup := filepath.Join(t.TempDir(), "warmup")
 	copyTree(t, fixed.warmup, warmup)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(Train, run, "trainer.total_steps=3", "trainer.resume_from="+warmup)
-	if err := part(t, cfg, Train, 2, false); !errors.Is(err, ErrInterrupted) {
+	cfg := settings(config.Train, run, "trainer.total_steps=3", "trainer.resume_from="+warmup)
+	if err := part(t, cfg, config.Train, 2, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	os.RemoveAll(warmup)
-	finished(t, be, cfg, Train)
+	finished(t, be, cfg, config.Train)
 	os.RemoveAll(filepath.Join(run, "reference"))
 	cfg.Trainer.TotalSteps = 4
-	wantError(t, openError(t, cfg, Train), nil, "reference", "is missing")
+	wantError(t, openError(t, cfg, config.Train), nil, "reference", "is missing")
 }

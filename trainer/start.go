@@ -1,112 +1,144 @@
 package trainer
 
 import (
-	"crypto/sha256"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
+	"io/fs"
+	"path/filepath"
+	"slices"
 	"strings"
 
-	"gad/internal/report"
+	"gad/checkpoint"
+	"gad/internal/conf"
+	"gad/internal/vfs"
+	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
-// This file is what a run knows of its student before the first step, and what the run
-// says of itself while there is time to stop it.
-
-// validated is the newest validation of a run: what the next run, which begins with the
-// same weights, would measure again.
-type validated struct {
-	Step    int                `json:"step"`
-	Of      string             `json:"of"` // digest of what was validated on, and how
-	Figures map[string]float64 `json:"figures"`
+// start says what a run begins from.
+type start struct {
+	dir     string // checkpoint; empty for a fresh run from model.path
+	state   saved.State
+	inPlace bool     // dir lies in the output folder: the run goes on
+	notes   []string // warnings
+	said    []string // what else is to be known at the start
 }
 
-// validation is the digest of everything that the val/ metrics depend on, weights apart.
-func (t *Trainer) validation() string {
-	c := t.cfg
-	raw, err := json.Marshal([]any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
-		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision})
+func (t *Trainer) findStart(run string) (s start, err error) {
+	find := checkpoint.Latest // a folder without a run is not written to
+	if t.lock != nil {
+		find = checkpoint.Recover
+	}
+	_, done := t.con.Busy("verifying checkpoints", 0)
+	step, dir, notes, err := find(t.fs, run)
+	done()
+	s.notes = notes
+	switch {
+	case err == nil:
+		s.dir, s.inPlace, t.verified[step] = dir, true, true
+		t.saved.Store(int64(step))
+	case !errors.Is(err, checkpoint.ErrNone):
+		return s, err
+	case t.cfg.Trainer.Resume != "":
+		if s.dir, s.notes, err = saved.Find(t.fs, t.cfg.Trainer.Resume); err != nil {
+			return s, err
+		}
+	case t.Stage == config.Train:
+		return s, fmt.Errorf("%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)", config.ErrConfig)
+	}
+	if s.dir == "" {
+		return s, nil
+	}
+	if !s.inPlace && t.cfg.Model.Path != "" {
+		return s, fmt.Errorf("%w: trainer: model.path %s and trainer.resume_from %s are both set: the student comes from the run: leave out --model", config.ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
+	}
+	if !s.inPlace && t.cfg.Model.Adapter != "" {
+		return s, fmt.Errorf("%w: trainer: model.adapter_path %s and trainer.resume_from %s are both set: the adapters come from the run: leave out --adapter", config.ErrConfig, t.cfg.Model.Adapter, t.cfg.Trainer.Resume)
+	}
+	if s.state, err = saved.Read(t.fs, s.dir); err != nil {
+		return s, err
+	}
+	if s.inPlace {
+		if err := config.Changed(s.state.Kept, t.cfg.Fixed(), run); err != nil {
+			return s, err
+		}
+	}
+	if s.inPlace && s.state.Stage != t.Stage {
+		return s, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", config.ErrConfig, run, s.state.Stage, t.Stage)
+	}
+	if !s.inPlace && t.Stage == config.Train && !s.state.Stage.HasCritic() {
+		return s, fmt.Errorf("%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first", config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(), filepath.Join(s.dir, "actor"))
+	}
+	return s, nil
+}
+
+// claim locks the folder of a run that is there. A folder that is missing or
+// empty is left as it is until all inputs have been checked: see settle. Any
+// other is refused.
+func (t *Trainer) claim(run string) error {
+	isRun, err := t.isRun(run)
+	if err != nil || !isRun {
+		return err
+	}
+	if t.lock, err = checkpoint.LockRun(run); errors.Is(err, vfs.ErrTarget) {
+		err = fmt.Errorf("%w: %w", config.ErrConfig, err)
+	}
+	return err
+}
+
+// isRun reports whether the folder holds a run; false is missing or empty.
+func (t *Trainer) isRun(run string) (bool, error) {
+	entries, err := t.fs.ReadDir(run)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	if err != nil {
-		panic(err) // texts and numbers
+		return false, fmt.Errorf("%w: trainer: %s: cannot be the run folder: %w", config.ErrConfig, run, err)
 	}
-	return fmt.Sprintf("%x", sha256.Sum256(raw))
+	foreign := ""
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name == saved.ConfigName || strings.HasPrefix(name, "global_step_"):
+			return true, nil
+		case !slices.Contains(unborn, name):
+			foreign = name
+		}
+	}
+	if foreign != "" {
+		return false, fmt.Errorf("%w: trainer: %s: contains %q but no run: nothing is overwritten: give another --output", config.ErrConfig, run, foreign)
+	}
+	return false, nil
 }
 
-// noteValidation keeps the val/ figures of m for the checkpoint. JSON has no number for
-// what is not finite: then nothing is kept.
-func (t *Trainer) noteValidation(m Metrics) {
-	t.validated = nil
-	figures := map[string]float64{}
-	for name, x := range m {
-		if !strings.HasPrefix(name, "val/") {
-			continue
-		}
-		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return
-		}
-		figures[name] = x
-	}
-	t.validated = &validated{Step: t.step, Of: t.validation(), Figures: figures}
-}
+// unborn are the files of a run that was ended before it began, be it in the middle of
+// writing them.
+var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"), vfs.TempName(saved.ConfigName)}
 
-// current is the newest validation if it was of the present weights.
-func (t *Trainer) current() *validated {
-	if v := t.validated; v != nil && v.Step == t.step {
-		return v
+// settle writes the first files of the run, once nothing but the disk can fail.
+func (t *Trainer) settle(s start) (err error) {
+	if !t.first() {
+		return t.openReference(s)
 	}
-	return nil
-}
-
-// begin measures the student before the first step: the start/ metrics and the time that
-// they took, for the metrics of step 1. A run that starts from another one's checkpoint
-// takes the figures that the other has measured at that step, if it was on the same rows
-// in the same way.
-func (t *Trainer) begin() (Metrics, error) {
-	if t.step > 0 {
-		return nil, nil
-	}
-	v := t.validated // of the run that this one starts from: its steps are not this run's
-	t.validated = nil
-	if t.val == nil || !t.cfg.Trainer.ValBeforeTrain {
-		return nil, nil
-	}
-	m := Metrics{}
-	if v != nil && v.Of == t.validation() {
-		for name, x := range v.Figures {
-			m[name] = x
+	run := t.cfg.Trainer.Output
+	if t.lock == nil {
+		if t.lock, err = checkpoint.LockRun(run); errors.Is(err, vfs.ErrTarget) {
+			return fmt.Errorf("%w: %w", config.ErrConfig, err)
+		} else if err != nil {
+			return err
 		}
-	} else if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
-		return nil, err
-	}
-	for name, x := range m {
-		if at, ok := strings.CutPrefix(name, "val/"); ok {
-			delete(m, name)
-			m["start/"+at] = x
+		if began, err := t.isRun(run); err != nil {
+			return err
+		} else if began {
+			return fmt.Errorf("trainer: %s: %w: another process began a run there just now: give another --output", run, checkpoint.ErrLocked)
 		}
 	}
-	return m, nil
-}
-
-// watched steps are judged while the run goes on: all of the first 20, so that a sign that
-// needs no history is named before an hour is lost, and then one in 20 of those so far. A
-// judgment reads the metrics of all steps.
-const watched = 20
-
-// watch warns of the signs that the metrics show by now and that this process has not named.
-func (t *Trainer) watch() {
-	if !t.first() || t.step%max(1, t.step/watched) > 0 && t.step < t.total {
-		return
+	stored := t.cfg.Absolute()
+	resolved, err := conf.Marshal(&stored)
+	if err != nil {
+		return err
 	}
-	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
-	if err != nil { // no reason to end a run: what was recorded was checked as it was written
-		t.log.Warn(fmt.Sprintf("no signs are looked for in this step, since the metrics cannot be read: %v", err))
-		return
+	if err := vfs.WriteFile(t.fs, filepath.Join(run, saved.ConfigName), resolved); err != nil {
+		return fmt.Errorf("trainer: %w", err)
 	}
-	found, _ := report.Judge(rows)
-	for _, f := range found {
-		if !t.named[f.Name] {
-			t.named[f.Name] = true
-			t.log.Warn(fmt.Sprintf("%s: %s: %s (gad doctor %s has the rule)", f.Name, f.Seen, f.Advice, t.cfg.Trainer.Output))
-		}
-	}
+	return t.openReference(s)
 }

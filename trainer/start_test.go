@@ -11,8 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/doctor"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/config"
 )
 
 // started are the start/ metrics of a run's first step, by the names of val/ metrics.
@@ -33,7 +35,7 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	warmup := filepath.Join(dir, "warmup")
-	rows := finished(t, be, settings(Warmup, warmup, "trainer.total_steps=2", "trainer.critic_warmup=1", "data.val_files="+fixed.val), Warmup)
+	rows := finished(t, be, settings(config.Warmup, warmup, "trainer.total_steps=2", "trainer.critic_warmup=1", "data.val_files="+fixed.val), config.Warmup)
 	if n := len(started(rows[0])); n != 3 || rows[0].Values["timing_s/val"] <= 0 || len(started(rows[1])) > 0 {
 		t.Errorf("warm-up: step 1 has %d start/ metrics, val %g s; step 2 has %d", n, rows[0].Values["timing_s/val"], len(started(rows[1])))
 	}
@@ -54,7 +56,7 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 		"none":                {"trainer.val_before_train=false", false, map[string]float64{}},
 	} {
 		run := filepath.Join(dir, name)
-		rows := finished(t, be, settings(Train, run, "trainer.total_steps=2", "trainer.resume_from="+warmup, "data.val_files="+fixed.val, c.override), Train)
+		rows := finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "trainer.resume_from="+warmup, "data.val_files="+fixed.val, c.override), config.Train)
 		if _, measured := rows[0].Values["timing_s/val"]; measured != c.measured {
 			t.Errorf("%s: measured %v, want %v", name, measured, c.measured)
 		}
@@ -84,11 +86,11 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 	}
 	// Stopped and resumed, it is measured once, in step 1.
 	run := filepath.Join(dir, "stopped")
-	cfg := settings(SFT, run, "trainer.total_steps=3", "data.val_files="+fixed.val)
-	if err := part(t, cfg, SFT, 1, false); !errors.Is(err, ErrInterrupted) {
+	cfg := settings(config.SFT, run, "trainer.total_steps=3", "data.val_files="+fixed.val)
+	if err := part(t, cfg, config.SFT, 1, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
-	rows = finished(t, be, cfg, SFT)
+	rows = finished(t, be, cfg, config.SFT)
 	if len(rows) != 3 || len(started(rows[0])) != 3 || len(started(rows[1])) > 0 {
 		t.Errorf("%d steps; start/ in step 1: %v, in step 2: %v", len(rows), started(rows[0]), started(rows[1]))
 	}
@@ -116,7 +118,7 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 func TestStepsInTheLog(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	rows := finished(t, be, settings(Train, run, "trainer.total_steps=2", "actor.ppo_mini_batch_size=2"), Train)
+	rows := finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "actor.ppo_mini_batch_size=2"), config.Train)
 	raw, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -157,9 +159,9 @@ func TestStepsInTheLog(t *testing.T) {
 func TestWarnedAtOnce(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(Warmup, run, "trainer.total_steps=50", "trainer.critic_warmup=50", "model.path="+filepath.Join(fixed.root, "blank"),
+	cfg := settings(config.Warmup, run, "trainer.total_steps=50", "trainer.critic_warmup=50", "model.path="+filepath.Join(fixed.root, "blank"),
 		"data.max_response_length=8", "data.train_batch_size=2", "rollout.n=2", "rollout.temperature=0.01")
-	if err := part(t, cfg, Warmup, 3, false); !errors.Is(err, ErrInterrupted) {
+	if err := part(t, cfg, config.Warmup, 3, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
@@ -173,7 +175,7 @@ func TestWarnedAtOnce(t *testing.T) {
 			t.Errorf("%q: at byte %d, step 3 at %d, %d times:\n%s", want, at, third, strings.Count(text, want), text)
 		}
 	}
-	x, err := Examine(vfs.OS, run)
+	x, err := doctor.Examine(vfs.OS, run)
 	if err != nil || len(x.Findings) == 0 || x.Findings[0].Name != "no pairs" {
 		t.Errorf("doctor: %v, %+v", err, x)
 	}
@@ -184,9 +186,9 @@ func TestWarnedAtOnce(t *testing.T) {
 func TestExamineStart(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
-	examine := func(run string) *Examination {
+	examine := func(run string) *doctor.Examination {
 		t.Helper()
-		x, err := Examine(vfs.OS, run)
+		x, err := doctor.Examine(vfs.OS, run)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +197,7 @@ func TestExamineStart(t *testing.T) {
 	moved := map[string]float64{}
 	for _, lr := range []string{"1e-3", "0"} {
 		run := filepath.Join(dir, "lr"+lr)
-		finished(t, be, settings(Train, run, "trainer.total_steps=2", "rollout.n=2", "actor.optim.lr="+lr), Train)
+		finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "rollout.n=2", "actor.optim.lr="+lr), config.Train)
 		x := examine(run)
 		text := x.String()
 		if len(x.Sick) > 0 || x.Moved == nil || x.MovedFrom != "reference" || len(x.Settings) == 0 || !strings.HasPrefix(x.Settings[len(x.Settings)-1], "rollout.n is 2: ") && !strings.Contains(text, "rollout.n is 2: ") || !strings.HasSuffix(text, "\nno problems found\n") {
@@ -207,8 +209,8 @@ func TestExamineStart(t *testing.T) {
 		t.Errorf("the weights moved by %v", moved)
 	}
 	lora := []string{"trainer.total_steps=2", "actor.lora.rank=4", "critic.lora.rank=4", "actor.optim.lr=1e-3"}
-	finished(t, be, settings(Warmup, filepath.Join(dir, "warm"), append(lora, "trainer.critic_warmup=1")...), Warmup)
-	finished(t, be, settings(Train, filepath.Join(dir, "lora"), append(lora, "trainer.resume_from="+filepath.Join(dir, "warm"))...), Train)
+	finished(t, be, settings(config.Warmup, filepath.Join(dir, "warm"), append(lora, "trainer.critic_warmup=1")...), config.Warmup)
+	finished(t, be, settings(config.Train, filepath.Join(dir, "lora"), append(lora, "trainer.resume_from="+filepath.Join(dir, "warm"))...), config.Train)
 	if x := examine(filepath.Join(dir, "lora")); x.Moved == nil || x.MovedFrom != "reference" || *x.Moved <= 0 || *x.Moved > 1 || len(x.Sick) > 0 {
 		t.Errorf("adapters: moved %v from %q, problems %q", x.Moved, x.MovedFrom, x.Sick)
 	}
@@ -223,8 +225,8 @@ func TestExamineStart(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(run, "reference")); err != nil {
 		t.Fatal(err)
 	}
-	cfg := settings(Train, run, "trainer.total_steps=3", "rollout.n=2")
-	refused := openError(t, cfg, Train)
+	cfg := settings(config.Train, run, "trainer.total_steps=3", "rollout.n=2")
+	refused := openError(t, cfg, config.Train)
 	wantError(t, refused, nil, "the frozen reference is missing")
 	if x := examine(run); len(x.Sick) != 1 || !strings.Contains(x.Sick[0], "the frozen reference is missing: restore it, or start again with another --output") {
 		t.Errorf("without its reference: %q", x.Sick)
@@ -232,7 +234,7 @@ func TestExamineStart(t *testing.T) {
 
 	// A warm-up whose discriminator has not learned is named, by the figures of its own warning.
 	warmup := filepath.Join(dir, "deaf")
-	finished(t, be, settings(Warmup, warmup, "trainer.total_steps=8", "trainer.critic_warmup=8", "critic.optim.lr=1e-12", "critic.score_init=1e-6"), Warmup)
+	finished(t, be, settings(config.Warmup, warmup, "trainer.total_steps=8", "trainer.critic_warmup=8", "critic.optim.lr=1e-12", "critic.score_init=1e-6"), config.Warmup)
 	if x := examine(warmup); len(x.Sick) == 0 || !strings.Contains(strings.Join(x.Sick, "\n"), "has not learned") {
 		t.Errorf("a discriminator that cannot learn: %q", x.Sick)
 	}

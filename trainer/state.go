@@ -11,109 +11,10 @@ import (
 
 	"gad/checkpoint"
 	"gad/critic"
-	"gad/data"
 	"gad/internal/safetensors"
-	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/saved"
 )
-
-// What a checkpoint holds beside actor/ and critic/.
-const (
-	stateName       = "trainer.json"
-	actorOptimizer  = "actor_optimizer.safetensors"
-	criticOptimizer = "critic_optimizer.safetensors"
-	replayName      = "replay.safetensors"
-	stateFormat     = 1
-)
-
-// state is trainer.json: all that a run needs to go on, weights, optimizers and
-// replay apart. Random numbers are functions of the seed and the step, so there
-// is no generator's state.
-type state struct {
-	Format     int         `json:"format"`
-	Stage      Stage       `json:"stage"`
-	Step       int         `json:"step"`
-	Total      int         `json:"total_steps"`
-	Seed       uint64      `json:"seed"`
-	Order      data.Cursor `json:"order"`
-	DataDigest string      `json:"data_sha256"`
-	KLCoef     float64     `json:"kl_coef"`
-	Before     updates     `json:"updates_before"`
-	BaseDType  string      `json:"base_dtype"`
-	Best       best        `json:"best"`
-
-	// Skipped counts the updates left out in a row, by "actor" and "critic";
-	// Good is the last checkpoint that was saved while there were none.
-	Skipped map[string]int `json:"skipped,omitempty"`
-	Good    int            `json:"good_step"`
-
-	Disc discriminator `json:"discriminator"`
-
-	// Validated is the newest validation, if it was of these weights.
-	Validated *validated `json:"validated,omitempty"`
-
-	// OldDiffers: a check has found that the sampler's log-probabilities are not the trainer's.
-	OldDiffers bool `json:"old_log_prob_differs,omitempty"`
-
-	// Kept are the settings that cannot change within the run: its config.yaml may be
-	// edited.
-	Kept []kept `json:"settings,omitempty"`
-}
-
-// updates are the optimizer steps that each side had taken when the stage began:
-// the learning rates' schedules count from there.
-type updates struct {
-	Actor  int `json:"actor"`
-	Critic int `json:"critic"`
-}
-
-// best is the best validation so far.
-type best struct {
-	Metric string  `json:"metric,omitempty"`
-	Value  float64 `json:"value"`
-	Step   int     `json:"step"`
-}
-
-// better reports whether value beats b under the metric: a smaller negative
-// log-likelihood, a larger anything else.
-func (b best) better(metric string, value float64) bool {
-	if b.Metric != metric {
-		return true
-	}
-	if metric == "val/teacher_nll" {
-		return value < b.Value
-	}
-	return value > b.Value
-}
-
-const maxState = 1 << 20
-
-// foreignState is the error of a file that has the name of a run's state and is none.
-type foreignState struct{ error }
-
-func (f foreignState) Unwrap() error { return f.error }
-
-func readState(fsys vfs.FS, dir string) (s state, err error) {
-	path := filepath.Join(dir, stateName)
-	info, err := fsys.Stat(path)
-	if err != nil {
-		return s, fmt.Errorf("trainer: %w", err)
-	}
-	if info.Size() > maxState {
-		return s, foreignState{fmt.Errorf("trainer: %s: %d bytes: too large for a state file: the checkpoint is damaged", path, info.Size())}
-	}
-	raw, err := fsys.ReadFile(path)
-	if err != nil {
-		return s, fmt.Errorf("trainer: %w", err)
-	}
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return s, foreignState{fmt.Errorf("trainer: %s: %w", path, err)}
-	}
-	if s.Format != stateFormat {
-		return s, foreignState{fmt.Errorf("trainer: %s: format %d: this version of gad reads format %d: use the version that wrote it", path, s.Format, stateFormat)}
-	}
-	return s, nil
-}
 
 // save commits a checkpoint of the present step, then prunes old ones. m are the
 // step's metrics, among them perhaps the one that says which checkpoint is best;
@@ -129,8 +30,8 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if !sick {
 		t.good = t.step
 	}
-	if v, ok := m[c.KeepBest]; ok && planned && t.best.better(c.KeepBest, v) {
-		t.best = best{Metric: c.KeepBest, Value: v, Step: t.step}
+	if v, ok := m[c.KeepBest]; ok && planned && t.best.Better(c.KeepBest, v) {
+		t.best = saved.Best{Metric: c.KeepBest, Value: v, Step: t.step}
 	}
 	if err := t.rec.Sync(); err != nil {
 		return err
@@ -178,7 +79,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 	if err := t.actor.Model().Save(under("actor"), "float32", shard); err != nil {
 		return err
 	}
-	if err := writeTo(d, actorOptimizer, func(w io.Writer) error { return t.actor.Optimizer().Save(w, false) }); err != nil {
+	if err := writeTo(d, saved.ActorOptimizer, func(w io.Writer) error { return t.actor.Optimizer().Save(w, false) }); err != nil {
 		return err
 	}
 	folders := []string{"actor"}
@@ -187,11 +88,11 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		if err := t.critic.Model().Save(under("critic"), "float32", shard); err != nil {
 			return err
 		}
-		if err := writeTo(d, criticOptimizer, func(w io.Writer) error { return t.critic.Optimizer().Save(w, false) }); err != nil {
+		if err := writeTo(d, saved.CriticOptimizer, func(w io.Writer) error { return t.critic.Optimizer().Save(w, false) }); err != nil {
 			return err
 		}
 		if t.critic.Replay != nil {
-			if err := writeTo(d, replayName, func(w io.Writer) error { return writeReplay(w, t.critic.Replay) }); err != nil {
+			if err := writeTo(d, saved.ReplayName, func(w io.Writer) error { return writeReplay(w, t.critic.Replay) }); err != nil {
 				return err
 			}
 		}
@@ -203,12 +104,12 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 			}
 		}
 	}
-	raw, err := json.MarshalIndent(state{Format: stateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.kept()}, "", "  ")
+	raw, err := json.MarshalIndent(saved.State{Format: saved.StateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
+		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.Fixed()}, "", "  ")
 	if err != nil {
 		return err
 	}
-	return d.WriteFile(stateName, append(raw, '\n'))
+	return d.WriteFile(saved.StateName, append(raw, '\n'))
 }
 
 // checkpointBytes is the size of a checkpoint, from above.
@@ -261,7 +162,7 @@ func int32s(name string, x []int32) safetensors.Source {
 
 // readReplay restores the buffer, which stays empty where the checkpoint has none.
 func readReplay(dir string, r *critic.Buffer) error {
-	path := filepath.Join(dir, replayName)
+	path := filepath.Join(dir, saved.ReplayName)
 	f, err := safetensors.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

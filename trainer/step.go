@@ -13,6 +13,7 @@ import (
 	"gad/critic"
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/encode"
 )
 
 // Step is one step of the game (GAD, arXiv 2511.10643, algorithm 1).
@@ -53,7 +54,7 @@ func (t *Trainer) Step() (m Metrics, err error) {
 // round is what is played in one step: prompts, answers and the discriminator's
 // scores of both sides.
 type round struct {
-	batch  *Batch
+	batch  *encode.Batch
 	roll   *actor.Rollout
 	judged []model.Seq // [S] the answers on the discriminator's path
 	scoreS []float32   // [S]; nil before they are known
@@ -67,7 +68,7 @@ type round struct {
 // scores them here, otherwise as it learns from them.
 func (t *Trainer) play(m Metrics) (*round, error) {
 	want, filter := t.cfg.Data.TrainBatchSize, t.cfg.Algorithm.FilterGroups
-	whole := &round{batch: &Batch{}, roll: &actor.Rollout{}}
+	whole := &round{batch: &encode.Batch{}, roll: &actor.Rollout{}}
 	drawn := map[int]int{} // how often this step has drawn each row
 	for try := 1; ; try++ {
 		r, err := t.playOnce(m, want-len(whole.batch.Rows), drawn)
@@ -115,7 +116,7 @@ func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err e
 	return r, nil
 }
 
-func (t *Trainer) rollout(m Metrics, b *Batch, drawn map[int]int) (*actor.Rollout, error) {
+func (t *Trainer) rollout(m Metrics, b *encode.Batch, drawn map[int]int) (*actor.Rollout, error) {
 	var r *actor.Rollout
 	before := m["timing_s/rollout"]
 	t.ranks.Enter("rollout")
@@ -151,7 +152,7 @@ func (t *Trainer) keys(rows []int, drawn map[int]int) []int {
 func (t *Trainer) judged(r *actor.Rollout) []model.Seq {
 	out := make([]model.Seq, len(r.Seqs))
 	for s, seq := range r.Seqs {
-		out[s] = t.enc.ending().Seq(seq.IDs[:seq.Prompt], seq.IDs[seq.Prompt:], r.Truncated[s])
+		out[s] = t.enc.Ending().Seq(seq.IDs[:seq.Prompt], seq.IDs[seq.Prompt:], r.Truncated[s])
 	}
 	return out
 }
@@ -244,7 +245,7 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	return t.skips("critic", st.Updates, st.Skipped, st.Streak, m)
 }
 
-func (t *Trainer) updateActor(m Metrics, b *Batch, r *actor.Rollout, advST [][]float64, refST [][]float32) error {
+func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advST [][]float64, refST [][]float32) error {
 	var st actor.Stats
 	sft := t.learnsTeacher()
 	if !sft && advST == nil {
@@ -299,7 +300,7 @@ func meanAbs(advST [][]float64) float64 {
 }
 
 // learnsTeacher reports whether the actor's objective is the teacher's answers.
-func (t *Trainer) learnsTeacher() bool { return t.cfg.learnsTeacher(t.Stage) }
+func (t *Trainer) learnsTeacher() bool { return t.cfg.LearnsTeacher(t.Stage) }
 
 // sftStep is one step of the SeqKD baseline: the teacher's answers alone.
 func (t *Trainer) sftStep() (Metrics, error) {
@@ -348,7 +349,7 @@ func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
 	return t.samples(r, advS)
 }
 
-func (t *Trainer) describeTeacher(m Metrics, b *Batch) {
+func (t *Trainer) describeTeacher(m Metrics, b *encode.Batch) {
 	var lens, cut float64
 	for p, seq := range b.Teachers {
 		lens += float64(len(seq.IDs) - seq.Prompt)

@@ -1,6 +1,27 @@
-// Package trainer runs the stages: sft, warmup, train and dpo. step.go is the loop's
-// body; open.go opens a run or resumes one; run.go takes its steps, validates and
-// saves; account.go counts what they cost.
+// Package trainer runs the stages: sft, warmup, train and dpo. It is the loop; what the loop
+// stands on has rooms of its own below this folder, none of which imports the loop: config,
+// saved, encode, export, plan and eval.
+//
+//	step.go       a step of the game: start here
+//	dpo.go        a step of DPO
+//	reward.go     from scores to rewards, and groups that are replaced
+//	passes.go     the forward passes that a step takes, and those that it need not
+//	alone.go      the steps in which the discriminator learns alone
+//	judges.go     the checker and the held-out discriminator
+//	validate.go   the student on held-out rows
+//
+//	open.go       the order in which a run is opened or resumed
+//	start.go      what a run starts from, and its folder
+//	data.go       rows, and what is said of them
+//	models.go     student, discriminator and reference
+//	introduce.go  what a run says before its first step
+//
+//	run.go        the steps of a run, its end, and signs of a sick one
+//	state.go      checkpoints
+//	account.go    what a step has cost
+//	ranks.go      several processes
+//	devices.go    their devices
+//	trainer.go    the run itself
 package trainer
 
 import (
@@ -23,26 +44,18 @@ import (
 	"gad/model"
 	"gad/reference"
 	"gad/tokenizer"
-)
-
-// Stage is what a run does.
-type Stage string
-
-// The stages, in the order in which they are run.
-const (
-	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
-	Warmup Stage = "warmup" // the discriminator first, then the student beside it
-	Train  Stage = "train"  // the game
+	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/eval"
+	"gad/trainer/saved"
 )
 
 // What callers branch on.
 var (
 	// ErrInterrupted reports a run that was asked to stop, has saved, and can go on.
-	ErrInterrupted = errors.New("interrupted and saved")
+	ErrInterrupted = eval.ErrInterrupted
 	// ErrNumerical reports a run that stopped because its numbers broke down.
 	ErrNumerical = errors.New("numerical stop")
-	// ErrConfig reports settings that cannot be run.
-	ErrConfig = errors.New("configuration")
 )
 
 // Ranks are the processes that train together.
@@ -61,16 +74,16 @@ type Options struct {
 
 // Trainer is one run of one stage.
 type Trainer struct {
-	Stage Stage
+	Stage config.Stage
 
-	cfg       Config
+	cfg       config.Config
 	fs        vfs.FS
 	be        compute.Backend
 	ranks     *model.Ranks  // nil is one process
 	traffic   model.Traffic // of ranks, at the end of the last step
 	joined    string        // how the ranks' devices are connected; "" is not at all
 	tok       *tokenizer.Tokenizer
-	enc       encoder
+	enc       encode.Encoder
 	set, val  *data.Set
 	rows      []int32 // usable rows of set
 	valRows   []int   // rows of val that an evaluation takes
@@ -95,18 +108,18 @@ type Trainer struct {
 	peak        float64 // floating-point operations a second; what perf/mfu is a share of
 	step, total int     // steps done, steps to do
 	planned     int     // steps asked for: total, unless the discriminator's time alone ends by what it has learned
-	disc        discriminator
+	disc        saved.Discriminator
 	free        int64        // bytes of memory that were available when the run began; 0 is unknown
 	saved       atomic.Int64 // step of the newest checkpoint; Abort reads it from another goroutine
 	verified    map[int]bool // checkpoints that this process has written or read
 	good        int          // step of the last commit with no update skipped just before; 0 is none
 	counts      compute.Counts
 	saveTime    float64 // seconds of a save that no step has reported yet
-	before      updates
-	best        best
-	validated   *validated      // the newest validation, of this run or of the one it starts from; nil is none
-	named       map[string]bool // signs that this process has warned of
-	oldDiffers  bool            // a check has found the sampler's log-probabilities to differ from the trainer's
+	before      saved.Updates
+	best        saved.Best
+	validated   *saved.Validation // the newest validation, of this run or of the one it starts from; nil is none
+	named       map[string]bool   // signs that this process has warned of
+	oldDiffers  bool              // a check has found the sampler's log-probabilities to differ from the trainer's
 	skipped     map[string]int
 	baseDType   string // the student's, before training
 }
@@ -114,12 +127,12 @@ type Trainer struct {
 // seed is the run's, made different for each stage: train does not draw the
 // rows and the answers of the warm-up again.
 func (t *Trainer) seed() uint64 {
-	stage := map[Stage]uint64{SFT: 0, Warmup: 1, Train: 2, DPO: 3}[t.Stage]
+	stage := map[config.Stage]uint64{config.SFT: 0, config.Warmup: 1, config.Train: 2, config.DPO: 3}[t.Stage]
 	return t.cfg.Trainer.Seed + stage<<56
 }
 
 // Config is the resolved configuration.
-func (t *Trainer) Config() Config { return t.cfg }
+func (t *Trainer) Config() config.Config { return t.cfg }
 
 // Steps are the steps done so far and the steps that the run has in all.
 func (t *Trainer) Steps() (done, total int) { return t.step, t.total }

@@ -11,6 +11,8 @@ import (
 
 	"gad/internal/comm"
 	"gad/internal/vfs"
+	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // Optimizer states that are divided among the ranks change no bit of a run: weights,
@@ -20,12 +22,12 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 	be := ready(t)
 	const on = "trainer.shard_optimizer=true"
 	for _, c := range []struct {
-		stage Stage
+		stage config.Stage
 		extra []string
 	}{
-		{SFT, []string{"actor.lora.rank=4"}},
-		{Warmup, []string{"trainer.critic_warmup=1", "actor.optim.moments=8bit", "critic.optim.moments=8bit"}},
-		{Train, nil},
+		{config.SFT, []string{"actor.lora.rank=4"}},
+		{config.Warmup, []string{"trainer.critic_warmup=1", "actor.optim.moments=8bit", "critic.optim.moments=8bit"}},
+		{config.Train, nil},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
 			overrides := sharded(c.extra...)
@@ -76,16 +78,16 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 func TestShardedOptimizerOnAFullDisk(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(SFT, run, sharded("trainer.save_freq=1", "trainer.shard_optimizer=true")...)
-	blind := &noSpace{FS: vfs.OS, at: actorOptimizer}
-	errs := team([]member{{fs: blind}, {}}, cfg, SFT, nil)
+	cfg := settings(config.SFT, run, sharded("trainer.save_freq=1", "trainer.shard_optimizer=true")...)
+	blind := &noSpace{FS: vfs.OS, at: saved.ActorOptimizer}
+	errs := team([]member{{fs: blind}, {}}, cfg, config.SFT, nil)
 	if errs[0] == nil || !strings.Contains(errs[0].Error(), "no space left on device") {
 		t.Errorf("rank 0 says %v", errs[0])
 	}
 	if told := (*comm.Aborted)(nil); !errors.As(errs[1], &told) || told.Rank != 0 {
 		t.Errorf("rank 1 says %v", errs[1])
 	}
-	for r, err := range together(2, cfg, SFT) {
+	for r, err := range together(2, cfg, config.SFT) {
 		if err != nil {
 			t.Errorf("the same command, rank %d: %v", r, err)
 		}

@@ -26,7 +26,7 @@ import (
 	"gad/checkpoint"
 	"gad/internal/report"
 	"gad/internal/vfs"
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // Format is the version of the document's shape: a change that a reader of an older one
@@ -104,7 +104,7 @@ func Open(fsys vfs.FS, paths []string) (*Board, error) {
 		}
 		for _, dir := range dirs {
 			if !b.take(dir) {
-				return nil, fmt.Errorf("%w: board: %s: is given twice: give each run once", trainer.ErrConfig, dir)
+				return nil, fmt.Errorf("%w: board: %s: is given twice: give each run once", config.ErrConfig, dir)
 			}
 		}
 		if dir := filepath.Clean(path); dirs[0] != dir {
@@ -161,15 +161,15 @@ func (b *Board) expand(path string) (dirs []string, err error) {
 	info, err := b.fs.Stat(clean)
 	switch {
 	case path == "":
-		return nil, fmt.Errorf("%w: board: the name of a run is empty: %s", trainer.ErrConfig, way)
+		return nil, fmt.Errorf("%w: board: the name of a run is empty: %s", config.ErrConfig, way)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: board: %s: no such folder: %s", trainer.ErrConfig, path, way)
+		return nil, fmt.Errorf("%w: board: %s: no such folder: %s", config.ErrConfig, path, way)
 	case err != nil:
 		return nil, fmt.Errorf("board: %w", err)
 	case !info.IsDir():
-		return nil, fmt.Errorf("%w: board: %s: is a file: %s", trainer.ErrConfig, path, way)
+		return nil, fmt.Errorf("%w: board: %s: is a file: %s", config.ErrConfig, path, way)
 	case strings.HasPrefix(filepath.Base(clean), "global_step_"):
-		return nil, fmt.Errorf("%w: board: %s: is a checkpoint: give its run, %s", trainer.ErrConfig, path, filepath.Dir(clean))
+		return nil, fmt.Errorf("%w: board: %s: is a checkpoint: give its run, %s", config.ErrConfig, path, filepath.Dir(clean))
 	case b.isRun(clean):
 		return []string{clean}, nil
 	}
@@ -177,7 +177,7 @@ func (b *Board) expand(path string) (dirs []string, err error) {
 		return nil, err
 	}
 	if len(dirs) == 0 {
-		return nil, fmt.Errorf("%w: board: %s: %w: %s", trainer.ErrConfig, path, ErrNoRun, way)
+		return nil, fmt.Errorf("%w: board: %s: %w: %s", config.ErrConfig, path, ErrNoRun, way)
 	}
 	return dirs, nil
 }

@@ -20,7 +20,7 @@ import (
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/internal/vfs"
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // folder is a run folder for a test.
@@ -37,7 +37,7 @@ func begin(t *testing.T, dir string, o report.Options, settings ...string) *fold
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := trainer.DefaultConfig()
+	c := config.Default()
 	if err := c.Load("", settings...); err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestOpen(t *testing.T) {
 		"":                  "configuration: board: the name of a run is empty" + way,
 		"run/global_step_3": "configuration: board: run/global_step_3: is a checkpoint: give its run, run",
 	} {
-		if _, err := Open(nil, []string{path}); err == nil || err.Error() != want || !errors.Is(err, trainer.ErrConfig) {
+		if _, err := Open(nil, []string{path}); err == nil || err.Error() != want || !errors.Is(err, config.ErrConfig) {
 			t.Errorf("%q: %v\nwant %s", path, err, want)
 		}
 	}

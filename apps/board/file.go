@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 
 	"gad/internal/vfs"
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 var (
@@ -83,15 +83,15 @@ func Writable(fsys vfs.FS, path string) (err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		dir := filepath.Dir(path)
 		if _, err := fsys.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%w: board: %s: there is no folder %s: make it, or choose another file", trainer.ErrConfig, path, dir)
+			return fmt.Errorf("%w: board: %s: there is no folder %s: make it, or choose another file", config.ErrConfig, path, dir)
 		}
 		return nil
 	case err != nil:
 		return fmt.Errorf("board: %s: %w", path, vfs.Target(err))
 	case info.IsDir():
-		return fmt.Errorf("%w: board: %s: is a folder: give the name of a file", trainer.ErrConfig, path)
+		return fmt.Errorf("%w: board: %s: is a folder: give the name of a file", config.ErrConfig, path)
 	case !info.Mode().IsRegular(): // a pipe would keep who opens it waiting
-		return fmt.Errorf("%w: board: %s: is not a regular file: give the name of one", trainer.ErrConfig, path)
+		return fmt.Errorf("%w: board: %s: is not a regular file: give the name of one", config.ErrConfig, path)
 	}
 	f, err := fsys.Open(path)
 	if err != nil {
@@ -100,7 +100,7 @@ func Writable(fsys vfs.FS, path string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	begin := make([]byte, len(reportMark))
 	if n, err := io.ReadFull(f, begin); err != nil && n == len(begin) || string(begin[:n]) != reportMark {
-		return fmt.Errorf("%w: board: %s: already exists, and is no report of gad: choose another file", trainer.ErrConfig, path)
+		return fmt.Errorf("%w: board: %s: already exists, and is no report of gad: choose another file", config.ErrConfig, path)
 	}
 	return nil
 }

@@ -13,7 +13,8 @@ import (
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/internal/vfs"
-	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // Run is what is known of a run, its curves and samples apart.
@@ -74,11 +75,11 @@ func (n num) MarshalJSON() ([]byte, error) {
 }
 
 // headlines are the metrics that answer whether a stage goes well; a run shows those it has.
-var headlines = map[trainer.Stage][][]string{
-	trainer.SFT:    {{"actor/sft_loss"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"}, {"timing_s/step"}},
-	trainer.Warmup: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"critic/d_loss"}, {"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
-	trainer.Train:  {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"actor/pg_clipfrac"}, {"actor/kl_loss", "reward/kl_mean"}, {"val/rouge_l"}, {"timing_s/step"}},
-	trainer.DPO:    {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
+var headlines = map[config.Stage][][]string{
+	config.SFT:    {{"actor/sft_loss"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"}, {"timing_s/step"}},
+	config.Warmup: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"critic/d_loss"}, {"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
+	config.Train:  {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"actor/pg_clipfrac"}, {"actor/kl_loss", "reward/kl_mean"}, {"val/rouge_l"}, {"timing_s/step"}},
+	config.DPO:    {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
 }
 
 // run is one run folder.
@@ -90,7 +91,7 @@ type run struct {
 	samples   []int     // steps with samples of training
 	validated []int     // steps with samples of validation
 	listed    time.Time // when the folder of samples had last been changed, as it was listed
-	stage     trainer.Stage
+	stage     config.Stage
 	holder    string
 
 	settings map[string]string
@@ -182,17 +183,17 @@ func (r *run) readStage(fsys vfs.FS) {
 	has := func(name string) bool { return r.curves.Get(name) != nil }
 	switch {
 	case has("dpo/loss"):
-		r.stage = trainer.DPO
+		r.stage = config.DPO
 	case has("actor/pg_loss"):
-		r.stage = trainer.Train
+		r.stage = config.Train
 	case r.stage != "": // as it was told before
 	case has("critic/d_loss"):
-		r.stage = trainer.Warmup
-		if stage, err := trainer.StageOf(fsys, r.path); err == nil { // a game whose discriminator learns alone first
+		r.stage = config.Warmup
+		if stage, err := saved.StageOf(fsys, r.path); err == nil { // a game whose discriminator learns alone first
 			r.stage = stage
 		}
 	case has("actor/sft_loss"):
-		r.stage = trainer.SFT
+		r.stage = config.SFT
 	}
 }
 
@@ -209,7 +210,7 @@ func (r *run) readSettings(fsys vfs.FS) error {
 	if r.settings != nil && info.ModTime().Equal(r.config) {
 		return nil
 	}
-	c := trainer.DefaultConfig()
+	c := config.Default()
 	if err := c.Load(path); err != nil {
 		var problems conf.Problems
 		if errors.As(err, &problems) && len(problems) > 1 {
@@ -226,7 +227,7 @@ func (r *run) readSettings(fsys vfs.FS) error {
 
 // settingKeys declares all settings.
 func settingKeys() []Setting {
-	c := trainer.DefaultConfig()
+	c := config.Default()
 	keys := []Setting{}
 	for _, s := range conf.Describe(&c) {
 		keys = append(keys, Setting{s.Key, s.Doc})
@@ -240,7 +241,7 @@ func (r *run) notDefault() []string {
 	if r.settings == nil {
 		return changed
 	}
-	c := trainer.StageDefaults(r.stage)
+	c := config.StageDefaults(r.stage)
 	for _, s := range conf.Describe(&c) {
 		if r.settings[s.Key] != s.Default && c.Ignores(r.stage, s.Key) == "" {
 			changed = append(changed, s.Key)
@@ -251,7 +252,7 @@ func (r *run) notDefault() []string {
 
 // reads are the settings that the run's stage reads.
 func (r *run) reads() map[string]string {
-	c, out := trainer.DefaultConfig(), make(map[string]string, len(r.settings))
+	c, out := config.Default(), make(map[string]string, len(r.settings))
 	for k, v := range r.settings {
 		if r.stage == "" || c.Ignores(r.stage, k) == "" {
 			out[k] = v

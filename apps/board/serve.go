@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // Points is how many points a curve has where nothing else is asked for: charts are about
@@ -34,9 +34,9 @@ func (b *Board) Listen(port int) (*Server, error) {
 	l, err := net.Listen("tcp4", at)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: board: %s: is in use: give another --port, or --port 0 for a free one", trainer.ErrConfig, at)
+		return nil, fmt.Errorf("%w: board: %s: is in use: give another --port, or --port 0 for a free one", config.ErrConfig, at)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%w: board: %s: may not be opened: give a --port of at least 1024", trainer.ErrConfig, at)
+		return nil, fmt.Errorf("%w: board: %s: may not be opened: give a --port of at least 1024", config.ErrConfig, at)
 	case err != nil:
 		return nil, fmt.Errorf("board: %w", err)
 	}

@@ -26,7 +26,9 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
-	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/eval"
+	"gad/trainer/saved"
 )
 
 // kind is the task of the demo.
@@ -140,20 +142,20 @@ func (d *run) all(ctx context.Context) error {
 		{Stage: stageGAD, name: "GAD", about: "the game: the student learns from the discriminator's scores, and the discriminator from the answers of student and teacher"},
 	}
 	sft, equal, warmup, gad := arms[0], arms[1], arms[2], arms[3]
-	if err := d.stage(ctx, sft, trainer.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.Size.SFT...)); err != nil {
+	if err := d.stage(ctx, sft, config.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.Size.SFT...)); err != nil {
 		return err
 	}
-	if err := d.stage(ctx, warmup, trainer.Warmup, sft, append([]string{"--model", sft.Folder}, d.Size.Warmup...)); err != nil {
+	if err := d.stage(ctx, warmup, config.Warmup, sft, append([]string{"--model", sft.Folder}, d.Size.Warmup...)); err != nil {
 		return err
 	}
-	if err := d.stage(ctx, gad, trainer.Train, warmup, append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
+	if err := d.stage(ctx, gad, config.Train, warmup, append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
 		return err
 	}
 	// As much SFT as all three stages cost. A step costs what one of the first SFT
 	// cost on the average.
 	steps := int(math.Round(gad.TFLOP / (sft.TFLOP / float64(sft.steps))))
 	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps), "trainer.save_freq=800"}, learn...)
-	if err := d.stage(ctx, equal, trainer.SFT, nil, more); err != nil {
+	if err := d.stage(ctx, equal, config.SFT, nil, more); err != nil {
 		return err
 	}
 	fmt.Fprintf(d.Console, "\n%s: %.2f TFLOP in %d steps; SFT, warm-up and game: %.2f TFLOP\n", stageEqual, equal.TFLOP, equal.steps, gad.TFLOP)
@@ -188,20 +190,20 @@ func (d *run) invoke(ctx context.Context, args ...string) error {
 
 // stage runs one stage and notes the student that came out and what it has cost,
 // with all that came before it.
-func (d *run) stage(ctx context.Context, a *arm, stage trainer.Stage, before *arm, overrides []string) error {
+func (d *run) stage(ctx context.Context, a *arm, stage config.Stage, before *arm, overrides []string) error {
 	args := append([]string{string(stage), "--data", d.path("task", task.Train+".arrow"), "--output", d.path(a.Stage)}, d.Flags...)
 	args = append(append(args, overrides...), common...)
-	if stage != trainer.SFT {
+	if stage != config.SFT {
 		args = append(args, sampling)
 	}
 	if err := d.invoke(ctx, args...); err != nil {
 		return err
 	}
-	ckpt, _, err := trainer.FindCheckpoint(d.FS, d.path(a.Stage))
+	ckpt, _, err := saved.Find(d.FS, d.path(a.Stage))
 	if err != nil {
 		return err
 	}
-	cost, err := trainer.CostOf(d.FS, d.path(a.Stage))
+	cost, err := saved.CostOf(d.FS, d.path(a.Stage))
 	if err != nil {
 		return err
 	}
@@ -353,7 +355,7 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 	}
 	n := float64(len(rows))
 	for _, temperature := range []float64{0, 1} {
-		j, err := trainer.Evaluate(m, tok, set, rows, trainer.EvalOptions{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
+		j, err := eval.Evaluate(m, tok, set, rows, eval.Options{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
 		if err != nil {
 			return err
 		}

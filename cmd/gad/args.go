@@ -8,7 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/internal/conf"
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // arrange puts the flags of a command line before its arguments, where the library wants
@@ -100,7 +100,7 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 // helpOn is the command line for help on a command; beside it the name of a setting, or
 // of a group of them, asks for those: gad sft --help actor.optim.
 func helpOn(c *cli.Command, command, rest []string) []string {
-	cfg := trainer.DefaultConfig()
+	cfg := config.Default()
 	for _, a := range rest {
 		group := strings.TrimSuffix(a, ".")
 		if takesSettings(c) && slices.ContainsFunc(conf.Describe(&cfg), func(s conf.Setting) bool { return s.Key == group || strings.HasPrefix(s.Key, group+".") }) {
@@ -221,8 +221,8 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		if strings.Contains(key, ".") {
 			return usage("%s: unknown flag --%s: a setting has no dashes: give %s=%s", command, key, snake, value)
 		}
-		cfg := trainer.DefaultConfig()
-		if keys := slices.DeleteFunc(settingsNamed(snake), func(k string) bool { return cfg.Ignores(trainer.Stage(command), k) != "" }); len(keys) > 0 {
+		cfg := config.Default()
+		if keys := slices.DeleteFunc(settingsNamed(snake), func(k string) bool { return cfg.Ignores(config.Stage(command), k) != "" }); len(keys) > 0 {
 			for i, k := range keys {
 				keys[i] = k + "=" + value
 			}
@@ -257,7 +257,7 @@ func settingsNamed(name string) (keys []string) {
 	if key, ok := elsewhere[name]; ok {
 		return []string{key}
 	}
-	cfg := trainer.DefaultConfig()
+	cfg := config.Default()
 	for _, s := range conf.Describe(&cfg) {
 		if s.Key == name || strings.HasSuffix(s.Key, "."+name) {
 			keys = append(keys, s.Key)
@@ -296,7 +296,7 @@ func checkArguments(c *cli.Context, set []conf.Flag) (notes []string, err error)
 }
 
 // ignored are the settings on a command line that the stage does not read, as warnings.
-func ignored(stage trainer.Stage, cfg trainer.Config, overrides []string) (warnings []string) {
+func ignored(stage config.Stage, cfg config.Config, overrides []string) (warnings []string) {
 	for _, o := range overrides {
 		key, _, _ := strings.Cut(strings.TrimPrefix(o, "+"), "=")
 		if why := cfg.Ignores(stage, key); why != "" {

@@ -17,6 +17,7 @@ import (
 	"gad/internal/compute/cost"
 	"gad/model"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // benchCommand is gad bench.
@@ -125,7 +126,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 	}()
 	for _, name := range c.LocalFlagNames() {
 		if !slices.Contains([]string{"ranks", "shape", "seconds", "json", "device"}, name) {
-			return fmt.Errorf("%w: bench: --%s: not with %d ranks, of which only the messages are measured: leave it out, or give --ranks 1", trainer.ErrConfig, name, ranks.Size())
+			return fmt.Errorf("%w: bench: --%s: not with %d ranks, of which only the messages are measured: leave it out, or give --ranks 1", config.ErrConfig, name, ranks.Size())
 		}
 	}
 	var be compute.Backend

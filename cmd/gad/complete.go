@@ -10,7 +10,7 @@ import (
 
 	"gad/apps/judge"
 	"gad/internal/conf"
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // completionCommand is gad completion: a script for a shell, which asks gad completion
@@ -199,9 +199,9 @@ func valuesOf(flag string) []string {
 	key := "trainer." + flag // device, precision
 	switch flag {
 	case "preset":
-		return trainer.PresetNames()
+		return config.PresetNames()
 	case "stage":
-		return []string{string(trainer.SFT), string(trainer.DPO), string(trainer.Warmup), string(trainer.Train)}
+		return []string{string(config.SFT), string(config.DPO), string(config.Warmup), string(config.Train)}
 	case "judge-mode":
 		return judge.Modes
 	case "judge-against":
@@ -222,6 +222,6 @@ func valuesOf(flag string) []string {
 
 // settings are all settings.
 func settings() []conf.Setting {
-	cfg := trainer.DefaultConfig()
+	cfg := config.Default()
 	return conf.Describe(&cfg)
 }

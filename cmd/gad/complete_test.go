@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 func TestCandidates(t *testing.T) {
@@ -27,7 +27,7 @@ func TestCandidates(t *testing.T) {
 		{line: "gad sft --model x --device ", want: "cpu cuda"},
 		{line: "gad sft --precision b", want: "bf16"},
 		{line: "gad plan --stage ", want: "sft dpo warmup train"},
-		{line: "gad train --preset ", want: strings.Join(trainer.PresetNames(), " ")},
+		{line: "gad train --preset ", want: strings.Join(config.PresetNames(), " ")},
 		{line: "gad train --", has: "--model --preset --help"},
 		{line: "gad train actor.optim.lr", want: "actor.optim.lr= actor.optim.lr_scheduler= actor.optim.lr_warmup_steps="},
 		{line: "gad train actor.optim.lr=", want: ""},

@@ -11,7 +11,9 @@ import (
 	"gad/data"
 	"gad/internal/report"
 	"gad/tokenizer"
-	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
 )
 
 // setFlags name a data set and say how its rows are read.
@@ -48,7 +50,7 @@ func (p *program) dataCommand() *cli.Command {
 		}
 		return p.openSet(c, c.StringSlice("data"), c.String("split"))
 	}
-	limits := trainer.DefaultConfig().Data
+	limits := config.Default().Data
 	return &cli.Command{
 		Name:   "data",
 		Usage:  "inspect, validate, convert or split a data set, or collect a teacher's answers for one",
@@ -108,7 +110,7 @@ func (p *program) dataCommand() *cli.Command {
 						if err != nil {
 							return err
 						}
-						enc = trainer.Encoding(tok)
+						enc = encode.For(tok)
 					}
 					report, err := data.Validate(set, enc, data.Limits{MaxPrompt: c.Int("max-prompt-length"), MaxResponse: c.Int("max-response-length")})
 					if err != nil {
@@ -186,10 +188,10 @@ func (p *program) dataCommand() *cli.Command {
 
 // tokenizerOf loads the tokenizer of a model's folder.
 func tokenizerOf(dir string) (*tokenizer.Tokenizer, error) {
-	if err := trainer.CheckModelFolder(files(), dir); err != nil {
+	if err := saved.CheckModel(files(), dir); err != nil {
 		return nil, err
 	}
-	return trainer.LoadTokenizer(dir)
+	return saved.Tokenizer(dir)
 }
 
 // asRead shows row i as a student with that tokenizer reads it: the text and the tokens of
@@ -199,7 +201,7 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	if err != nil {
 		return "", err
 	}
-	enc := trainer.Encoding(tok)
+	enc := encode.For(tok)
 	prompt, err := enc.Prompt(row)
 	if err != nil {
 		return "", fmt.Errorf("data: %s: row %d: %w", strings.Join(set.Files(), " "), i, err)

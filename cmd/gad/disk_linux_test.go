@@ -39,12 +39,12 @@ func TestDoctorDiskFull(t *testing.T) {
 		t.Errorf("said more than once:\n%s", p.said.String())
 	}
 	ends(t, run, "disk full")
-	out := doctor(t, "disk full", run, exitFailed, "disk full", "verified", "<- would be resumed", "problems: the disk has too little room for the next save")
+	out := examined(t, "disk full", run, exitFailed, "disk full", "verified", "<- would be resumed", "problems: the disk has too little room for the next save")
 	t.Logf("disk full:\n%s", strings.ReplaceAll(out, disk, "DISK"))
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m"); err != nil {
 		t.Fatal(err)
 	}
-	doctor(t, "room again", run, exitDone, "disk full", "\nno problems found\n")
+	examined(t, "room again", run, exitDone, "disk full", "\nno problems found\n")
 	p = start(t, path, args...)
 	if code := p.end(t, time.Minute); code != exitDone {
 		t.Fatalf("with room again: exit status %d\n%s", code, p.said.String())

@@ -9,10 +9,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/doctor"
 	"gad/device"
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
-	"gad/trainer"
 )
 
 // errSick marks a run that the doctor found sick.
@@ -33,7 +33,7 @@ func (p *program) doctorCommand() *cli.Command {
 				return p.examineMachine()
 			case 1:
 				_, done := p.console().Busy("verifying checkpoints", 0)
-				x, err := trainer.Examine(files(), c.Args().First())
+				x, err := doctor.Examine(files(), c.Args().First())
 				done()
 				if err != nil {
 					return err

@@ -16,7 +16,7 @@ import (
 )
 
 // doctor examines a run and wants an exit status and texts.
-func doctor(t *testing.T, what, run string, code int, texts ...string) string {
+func examined(t *testing.T, what, run string, code int, texts ...string) string {
 	t.Helper()
 	got, out, said := gad("doctor", run)
 	if got != code || said != "" {
@@ -51,7 +51,7 @@ func TestDoctor(t *testing.T) {
 	causes := 0
 
 	before := tree(t, f.path("train"))
-	out := doctor(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished", "global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n", "too few for most of them", "\nno problems found\n")
+	out := examined(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished", "global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n", "too few for most of them", "\nno problems found\n")
 	ends(t, f.path("train"), "finished")
 	if after := tree(t, f.path("train")); len(after) != len(before) {
 		t.Errorf("the doctor left %d files, there were %d", len(after), len(before))
@@ -62,13 +62,13 @@ func TestDoctor(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	p := start(t, path, long(run)...)
 	wait(t, "some steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > 7 })
-	doctor(t, "running", run, exitDone, fmt.Sprintf("by process %d on host", p.Process.Pid))
+	examined(t, "running", run, exitDone, fmt.Sprintf("by process %d on host", p.Process.Pid))
 	if code, _, said := gad(long(run)...); code != exitUsage || !strings.Contains(said, "run folder in use by process") {
 		t.Errorf("lock held: exit status %d: %s", code, said)
 	}
 	p.Process.Signal(syscall.SIGTERM)
 	p.end(t, 20*time.Second)
-	doctor(t, "interrupted", run, exitDone, "interrupted", "the same command continues after step", "\nno problems found\n")
+	examined(t, "interrupted", run, exitDone, "interrupted", "the same command continues after step", "\nno problems found\n")
 	ends(t, run, "interrupted")
 	causes += 2
 
@@ -77,7 +77,7 @@ func TestDoctor(t *testing.T) {
 	wait(t, "some steps more", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
 	p.Process.Kill()
 	p.end(t, 20*time.Second)
-	out = doctor(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power", "the same command continues after step", "\nno problems found\n")
+	out = examined(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power", "the same command continues after step", "\nno problems found\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 	causes++
 
@@ -92,7 +92,7 @@ func TestDoctor(t *testing.T) {
 	if err := os.WriteFile(harmed, []byte(strings.Replace(whole, "1", "2", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	doctor(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest), fmt.Sprintf("step %d of 100000\n", older), fmt.Sprintf("problems: global_step_%d does not verify", newest))
+	examined(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest), fmt.Sprintf("step %d of 100000\n", older), fmt.Sprintf("problems: global_step_%d does not verify", newest))
 	if err := os.WriteFile(harmed, []byte(whole), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestDoctor(t *testing.T) {
 	if err := os.WriteFile(metrics, []byte(strings.Join(append(append([]string{}, all[:2]...), all[3:]...), "")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	doctor(t, "gap", run, exitFailed, "the metrics have a gap: step 3 is missing")
+	examined(t, "gap", run, exitFailed, "the metrics have a gap: step 3 is missing")
 
 	broken := filepath.Join(t.TempDir(), "broken")
 	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
@@ -111,7 +111,7 @@ func TestDoctor(t *testing.T) {
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 {
 		t.Errorf("numerical stop: exit status %d, must be said once:\n%s", code, said)
 	}
-	out = doctor(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "problems: it ended with an error that may happen again")
+	out = examined(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "problems: it ended with an error that may happen again")
 	ends(t, broken, "numbers broke down")
 	t.Logf("numerical stop:\n%s", strings.ReplaceAll(out, filepath.Dir(broken), "RUNS"))
 	causes++

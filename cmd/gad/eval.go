@@ -23,6 +23,9 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
+	"gad/trainer/encode"
+	"gad/trainer/eval"
+	"gad/trainer/saved"
 )
 
 // evalSlots is how many answers are sampled at a time.
@@ -42,7 +45,7 @@ func evalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "checker", Usage: "command line that scores the answers, run by sh -c (see doc/the-game.md)"},
 		&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "time limit for the checker, in seconds"},
 		&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time limit for the fresh discriminators of one model, in minutes: first their steps, then their seeds are reduced to fit; 0 is no limit"},
-		&cli.IntFlag{Name: "disc-steps", Value: trainer.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; a number given here is kept unless --disc-minutes is given too"},
+		&cli.IntFlag{Name: "disc-steps", Value: eval.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; a number given here is kept unless --disc-minutes is given too"},
 		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs per step of a fresh discriminator"},
 		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
 		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
@@ -161,12 +164,12 @@ func (e *evaluation) state() string {
 type student struct {
 	dir    string
 	shape  model.Config
-	disc   trainer.DiscOptions
+	disc   eval.DiscOptions
 	l      *loaded // nil while it is not in memory
 	tokens string  // tokenizer.json
-	batch  *trainer.Batch
-	plan   trainer.EvalPlan
-	judged *trainer.Judged
+	batch  *encode.Batch
+	plan   eval.Plan
+	judged *eval.Judged
 }
 
 func (e *evaluation) close() {
@@ -198,12 +201,12 @@ func (e *evaluation) unloadOther() {
 	}
 }
 
-func (e *evaluation) options() trainer.EvalOptions {
+func (e *evaluation) options() eval.Options {
 	var against *model.Config
 	if e.against.Architecture != "" {
 		against = &e.against
 	}
-	return trainer.EvalOptions{Against: against, MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
+	return eval.Options{Against: against, MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
 		Slots: min(evalSlots, len(e.rows)), MaxTokens: e.c.Int("max-token-len"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
@@ -295,7 +298,7 @@ func (e *evaluation) open() (err error) {
 		return usage("eval: --adapter goes with one --model, %d are given: give folders of adapters that name their base as --model", len(models))
 	}
 	if dir := e.c.String("against"); dir != "" {
-		if err := trainer.CheckModelFolder(files(), dir); err != nil {
+		if err := saved.CheckModel(files(), dir); err != nil {
 			return fmt.Errorf("--against: %w", err)
 		}
 		if e.against, err = model.ReadConfig(dir); err != nil {
@@ -306,7 +309,7 @@ func (e *evaluation) open() (err error) {
 		}
 	}
 	for _, dir := range e.c.StringSlice("model") {
-		if err := trainer.CheckModelFolder(files(), dir); err != nil {
+		if err := saved.CheckModel(files(), dir); err != nil {
 			return err
 		}
 		if err := e.sameTokens(dir); err != nil {
@@ -344,16 +347,16 @@ func (e *evaluation) sameTokens(dir string) error {
 	if e.against.Architecture == "" {
 		return nil
 	}
-	mine, err := trainer.LoadTokenizer(dir)
+	mine, err := saved.Tokenizer(dir)
 	if err != nil {
 		return err
 	}
-	return trainer.CheckAgainst(mine, e.c.String("against"), "--against")
+	return saved.CheckAgainst(mine, e.c.String("against"), "--against")
 }
 
 // discriminator says how fresh discriminators of a student are trained.
-func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.DiscOptions, err error) {
-	o = trainer.DiscOptions{From: e.c.String("disc-from"), Shape: shape, Steps: e.c.Int("disc-steps"), Batch: e.c.Int("disc-batch"),
+func (e *evaluation) discriminator(dir string, shape model.Config) (o eval.DiscOptions, err error) {
+	o = eval.DiscOptions{From: e.c.String("disc-from"), Shape: shape, Steps: e.c.Int("disc-steps"), Batch: e.c.Int("disc-batch"),
 		LR: e.c.Float64("disc-lr"), Seed: e.c.Uint64("seed"), Seeds: e.c.Int("disc-seeds"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
 	if o.Steps == 0 {
 		return o, nil
@@ -366,19 +369,19 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 		o.From = ""
 		return o, nil
 	}
-	mine, err := trainer.LoadTokenizer(dir)
+	mine, err := saved.Tokenizer(dir)
 	if err != nil {
 		return o, err
 	}
-	if err := trainer.SameTokens(mine, o.From, "--disc-from"); err != nil {
+	if err := saved.SameTokens(mine, o.From, "--disc-from"); err != nil {
 		return o, err
 	}
 	o.Shape, err = model.ReadConfig(o.From)
 	return o, err
 }
 
-func (e *evaluation) budget() trainer.DiscBudget {
-	b := trainer.DiscBudget{Seconds: 60 * e.c.Float64("disc-minutes"), Fixed: e.c.IsSet("disc-steps")}
+func (e *evaluation) budget() eval.DiscBudget {
+	b := eval.DiscBudget{Seconds: 60 * e.c.Float64("disc-minutes"), Fixed: e.c.IsSet("disc-steps")}
 	if b.Fixed && !e.c.IsSet("disc-minutes") {
 		b.Seconds = 0
 	}
@@ -403,12 +406,12 @@ func (e *evaluation) load(s *student) (err error) {
 func (e *evaluation) plan() error {
 	o, total := e.options(), 0.0
 	for _, s := range e.students {
-		tok, err := trainer.LoadTokenizer(s.dir)
+		tok, err := saved.Tokenizer(s.dir)
 		if err != nil {
 			return err
 		}
 		s.tokens = string(tok.Files()["tokenizer.json"])
-		if s.batch, err = trainer.EncodeRows(tok, e.set, e.rows, o); err != nil {
+		if s.batch, err = eval.EncodeRows(tok, e.set, e.rows, o); err != nil {
 			if row, ok := errors.AsType[*data.RowError](err); ok && row.Kind == data.KindLongPrompt {
 				return usage("eval: %s: row %d: the prompt is longer than --max-prompt-length %d: raise it, or leave it out", row.File, row.Row, o.MaxPrompt)
 			}
@@ -423,13 +426,13 @@ func (e *evaluation) plan() error {
 		}
 		took := time.Since(from).Seconds()
 		_, done := e.con.Busy("measuring", 0)
-		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
+		pace, err := eval.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
 		done()
 		if err != nil {
 			return err
 		}
 		pace.Load = took
-		s.plan = trainer.PlanEval(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.budget())
+		s.plan = eval.PlanOf(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.budget())
 		s.plan.Checker = e.c.String("checker") != ""
 		total += s.plan.Total()
 		if len(e.students) > 1 {
@@ -458,7 +461,7 @@ func (e *evaluation) judge(s *student) (err error) {
 		return err
 	}
 	o := e.options()
-	if s.judged, err = trainer.Answer(s.l.m, s.l.tok, s.batch, o); err != nil {
+	if s.judged, err = eval.Answer(s.l.m, s.l.tok, s.batch, o); err != nil {
 		return err
 	}
 	if err := e.save(); err != nil {
@@ -512,14 +515,14 @@ func (e *evaluation) compareWithOther(s *student) (err error) {
 // fresh trains the discriminators of all students, under one budget: accuracies compare
 // where the trainings are alike.
 func (e *evaluation) fresh() error {
-	var plans []trainer.EvalPlan
+	var plans []eval.Plan
 	for _, s := range e.students {
 		if s.disc.Steps == 0 {
 			return nil
 		}
 		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.budget()))
 	}
-	trainer.AlikeDiscriminators(plans)
+	eval.AlikeDiscriminators(plans)
 	for i, s := range e.students {
 		plan, note := plans[i], &s.judged.Eval.FreshDNote
 		if *note = plan.DiscWhy; *note != "" {
@@ -535,7 +538,7 @@ func (e *evaluation) fresh() error {
 			}
 			e.con.Print(about + "fresh discriminators are shortened: " + *note)
 		}
-		f, err := trainer.JudgeFresh(e.be, plan.Disc, s.judged)
+		f, err := eval.JudgeFresh(e.be, plan.Disc, s.judged)
 		if err != nil {
 			return err
 		}
@@ -613,21 +616,21 @@ func (e *evaluation) stopped(err error) error {
 
 // compared is the JSON of several models.
 type compared struct {
-	Models      []trainer.Evaluation `json:"models"`
-	Differences []differences        `json:"differences"`
-	Judge       *judged              `json:"judge,omitempty"`
+	Models      []eval.Evaluation `json:"models"`
+	Differences []differences     `json:"differences"`
+	Judge       *judged           `json:"judge,omitempty"`
 }
 
 // evaluated is the JSON of one model.
 type evaluated struct {
-	trainer.Evaluation
+	eval.Evaluation
 	Judge *judged `json:"judge,omitempty"`
 }
 
 // differences are the figures of a model minus those of the first.
 type differences struct {
 	model, minus string
-	of           map[string]trainer.Difference
+	of           map[string]eval.Difference
 }
 
 // MarshalJSON puts the names beside the figures.
@@ -706,18 +709,18 @@ func printEvaluations(w io.Writer, all compared) {
 		}
 		return fmt.Sprintf("%.3f [%.3f, %.3f]", x, ci[0], ci[1])
 	}
-	var keys []trainer.Figure // of any model, labels that only one has included
-	byModel := make([]map[string]trainer.Figure, len(all.Models))
+	var keys []eval.Figure // of any model, labels that only one has included
+	byModel := make([]map[string]eval.Figure, len(all.Models))
 	for i := range all.Models {
-		byModel[i] = map[string]trainer.Figure{}
+		byModel[i] = map[string]eval.Figure{}
 		for _, f := range all.Models[i].Figures() {
 			byModel[i][f.Key] = f
-			if !slices.ContainsFunc(keys, func(k trainer.Figure) bool { return k.Key == f.Key }) {
+			if !slices.ContainsFunc(keys, func(k eval.Figure) bool { return k.Key == f.Key }) {
 				keys = append(keys, f)
 			}
 		}
 	}
-	slices.SortStableFunc(keys, func(a, b trainer.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
+	slices.SortStableFunc(keys, func(a, b eval.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
 	for _, k := range keys {
 		cells := []string{k.Name}
 		for i := range all.Models {
@@ -746,7 +749,7 @@ const mostCut = 0.5
 
 // printCut says whose answers are mostly cut: ROUGE-L, length and repetition are then those
 // of the answers' beginnings.
-func printCut(w io.Writer, models []trainer.Evaluation) {
+func printCut(w io.Writer, models []eval.Evaluation) {
 	for i, m := range models {
 		if m.TruncatedFrac <= mostCut {
 			continue
@@ -760,7 +763,7 @@ func printCut(w io.Writer, models []trainer.Evaluation) {
 }
 
 // printAgainst says what the figures about --against are.
-func printAgainst(w io.Writer, models []trainer.Evaluation) {
+func printAgainst(w io.Writer, models []eval.Evaluation) {
 	if models[0].Against == "" {
 		return
 	}
@@ -794,7 +797,7 @@ func figureRank(key string) int {
 }
 
 // difference is one cell: the difference, its interval, and what it means.
-func difference(of map[string]trainer.Difference, key string, better int) string {
+func difference(of map[string]eval.Difference, key string, better int) string {
 	d, ok := of[key]
 	if !ok {
 		return ""
@@ -819,7 +822,7 @@ func difference(of map[string]trainer.Difference, key string, better int) string
 
 // printFresh is the part of the table about fresh discriminators.
 func printFresh(all compared, line func(...string), cell func(float64, *[2]float64) string) {
-	row := func(name, note string, of func(e trainer.Evaluation) string) {
+	row := func(name, note string, of func(e eval.Evaluation) string) {
 		cells, any := []string{name}, false
 		for _, e := range all.Models {
 			cells = append(cells, of(e))
@@ -869,10 +872,10 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		cells = append(cells, "held-out accuracy; 0.5: cannot tell student from teacher")
 	}
 	line(cells...)
-	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
-	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
-	row("  same text as the teacher's", "answers that are left out of it", func(e trainer.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
-	row("  trained", "", func(e trainer.Evaluation) string {
+	row("  on pairs it learned from", "", func(e eval.Evaluation) string { return number(e.FreshDTrained) })
+	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e eval.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
+	row("  same text as the teacher's", "answers that are left out of it", func(e eval.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
+	row("  trained", "", func(e eval.Evaluation) string {
 		if e.FreshDSteps == 0 {
 			return ""
 		}
@@ -904,7 +907,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 }
 
 // whyNotLearned says why no accuracy is reported, and what to do.
-func whyNotLearned(e trainer.Evaluation) string {
+func whyNotLearned(e eval.Evaluation) string {
 	why := "neither its accuracy nor the control is clearly above chance"
 	if e.FreshDTrained != nil && *e.FreshDTrained < 0.6 {
 		why = "it does not even rank the pairs that it learned from"

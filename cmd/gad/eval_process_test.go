@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gad/trainer"
+	"gad/trainer/eval"
 )
 
 // Ctrl-C keeps the answers that are complete: gad generate resumes to the bytes of a
@@ -73,10 +73,10 @@ func TestInterruptedAnswers(t *testing.T) {
 		t.Error("an interrupted output has other bytes")
 	}
 
-	eval := func(name string, extra ...string) []string {
+	evaluate := func(name string, extra ...string) []string {
 		return append([]string{"eval", "--model", student, "--data", rows, "--max-response-length", "60", "--temperature", "2", "--output", filepath.Join(dir, name), "--threads", "1"}, extra...)
 	}
-	p := start(t, path, eval("eval.jsonl", "--disc-steps", "100000", "--disc-seeds", "1")...)
+	p := start(t, path, evaluate("eval.jsonl", "--disc-steps", "100000", "--disc-seeds", "1")...)
 	wait(t, "answers", func() bool {
 		return strings.Contains(p.said.String(), "fresh discriminators (2 x 1") && lines(filepath.Join(dir, "eval.jsonl")) > 0
 	})
@@ -84,7 +84,7 @@ func TestInterruptedAnswers(t *testing.T) {
 	if code, said := p.end(t, patience), p.said.String(); code != exitStopped || !strings.HasSuffix(said, "gad: eval: stopped: 400 of 400 answers are in "+filepath.Join(dir, "eval.jsonl")+"\n") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
-	if got := objects[trainer.EvalRow](t, read("eval.jsonl")); len(got) != 400 || got[7].Response == "" && got[8].Response == "" {
+	if got := objects[eval.Row](t, read("eval.jsonl")); len(got) != 400 || got[7].Response == "" && got[8].Response == "" {
 		t.Errorf("%d rows are kept", len(got))
 	}
 }

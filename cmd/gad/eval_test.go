@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"gad/data"
-	"gad/trainer"
+	"gad/trainer/eval"
 )
 
 // evalFigures are what gad eval prints always, and of fresh discriminators.
@@ -139,7 +139,7 @@ func TestEvalAgainst(t *testing.T) {
 	if !(*other.Reverse > 0.1) || !(*other.Forward > 0.1) || !(*other.Fluency < *self.Fluency) || len(other.ReverseCI) != 2 {
 		t.Errorf("another: %s", printed)
 	}
-	var d trainer.Difference
+	var d eval.Difference
 	if err := json.Unmarshal(all.Differences[0]["reverse_kl"], &d); err != nil || d.Value != *other.Reverse || d.CI95 == nil || !(d.CI95[0] > 0) {
 		t.Errorf("%v, %s", err, printed)
 	}
@@ -150,7 +150,7 @@ func TestEvalAgainst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rows := objects[trainer.EvalRow](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
+	if rows := objects[eval.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
 		t.Errorf("%s", raw)
 	}
 	text, _ := must(t, append(args, "--against", sft)...)
@@ -198,7 +198,7 @@ func TestEvalOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := objects[trainer.EvalRow](t, string(raw))
+	rows := objects[eval.Row](t, string(raw))
 	if len(rows) != 20 {
 		t.Fatalf("%d rows", len(rows))
 	}
@@ -227,7 +227,7 @@ func TestEvalOutput(t *testing.T) {
 			t.Errorf("%s: verdicts %g, accuracy %g", name, right/asked, *m.Fresh)
 		}
 	}
-	var d trainer.Difference
+	var d eval.Difference
 	if err := json.Unmarshal(all.Differences[0]["rouge_l"], &d); err != nil || !near(d.Value, all.Models[1].RougeL-all.Models[0].RougeL) || d.CI95 == nil || d.CI95[0] <= 0 {
 		t.Errorf("difference of ROUGE-L %s: %v; an SFT student is better than an untrained one", all.Differences[0]["rouge_l"], err)
 	}
@@ -274,7 +274,7 @@ func TestEvalPlan(t *testing.T) {
 func TestPrintEvaluation(t *testing.T) {
 	acc, ci, control, trained, poor, ties, check := 0.75, [2]float64{0.7, 0.8}, 0.9, 0.98, 0.52, 0.25, 0.5
 	yes, no, one := true, false, 1.0
-	for want, e := range map[string]trainer.Evaluation{
+	for want, e := range map[string]eval.Evaluation{
 		"fresh discriminator           0.750 [0.700, 0.800]        held-out accuracy; 0.5: cannot tell student from teacher\n  on pairs it learned from    0.980\n  control                     0.900": {
 			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTrained: &trained, FreshDTies: &ties, FreshDLearned: &yes, FreshDSteps: 100, FreshDSeeds: 2, FreshDRead: 256},
 		"  trained                     2 x 100 steps, 256 tokens\nfresh discriminators were shortened: it was long\n": {
@@ -289,13 +289,13 @@ func TestPrintEvaluation(t *testing.T) {
 		"no fresh discriminator: for a reason\n": {FreshDNote: "for a reason"},
 	} {
 		var b strings.Builder
-		if printEvaluations(&b, compared{Models: []trainer.Evaluation{e}}); !strings.Contains(b.String(), want) {
+		if printEvaluations(&b, compared{Models: []eval.Evaluation{e}}); !strings.Contains(b.String(), want) {
 			t.Errorf("prints\n%swant %q", b.String(), want)
 		}
 	}
 	// Of several models a note names those that it is about.
 	var b strings.Builder
-	printEvaluations(&b, compared{Models: []trainer.Evaluation{{Model: "a", FreshDNote: "for a reason"}, {Model: "b", FreshDAcc: &acc, FreshDSteps: 9, FreshDSeeds: 1}}})
+	printEvaluations(&b, compared{Models: []eval.Evaluation{{Model: "a", FreshDNote: "for a reason"}, {Model: "b", FreshDAcc: &acc, FreshDSteps: 9, FreshDSeeds: 1}}})
 	if want := "no fresh discriminator: for a reason (A)\n"; !strings.Contains(b.String(), want) {
 		t.Errorf("prints\n%swant %q", b.String(), want)
 	}
@@ -307,7 +307,7 @@ func TestPrintEvaluation(t *testing.T) {
 		"+0.100 [-0.100, +0.300] within noise": {&[2]float64{-0.1, 0.3}, 1}, "+0.100 [+0.050, +0.300] better": {&[2]float64{0.05, 0.3}, 1},
 		"+0.100 [+0.050, +0.300] worse": {&[2]float64{0.05, 0.3}, -1}, "+0.100 [+0.050, +0.300] more": {&[2]float64{0.05, 0.3}, 0}, "+0.100 [-]": {nil, 1},
 	} {
-		if got := difference(map[string]trainer.Difference{"x": {Value: 0.1, CI95: c.ci}}, "x", c.better); got != want {
+		if got := difference(map[string]eval.Difference{"x": {Value: 0.1, CI95: c.ci}}, "x", c.better); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -31,6 +31,8 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
 )
 
 // generateCommand is gad generate.
@@ -379,7 +381,7 @@ func (p *program) answerData(c *cli.Context) (err error) {
 	}
 	defer set.Close()
 	dir := c.String("model")
-	if err := trainer.CheckModelFolder(files(), dir); err != nil {
+	if err := saved.CheckModel(files(), dir); err != nil {
 		return err
 	}
 	cfg, err := model.ReadConfig(dir)
@@ -397,7 +399,7 @@ func (p *program) answerData(c *cli.Context) (err error) {
 	if err := b.resume(len(rows)); err != nil {
 		return err
 	}
-	tok, err := trainer.LoadTokenizer(dir)
+	tok, err := saved.Tokenizer(dir)
 	if err != nil {
 		return err
 	}
@@ -538,7 +540,7 @@ func (b *batchRun) encode(tok *tokenizer.Tokenizer, set *data.Set, rows []int, l
 		if b.complete(row) {
 			continue
 		}
-		ids, err := trainer.EncodePrompt(tok, set, row)
+		ids, err := encode.Prompt(tok, set, row)
 		if err != nil {
 			return nil, nil, err
 		}

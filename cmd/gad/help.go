@@ -13,7 +13,8 @@ import (
 	"gad/checkpoint"
 	"gad/internal/conf"
 	"gad/internal/report"
-	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // helpCommand is gad help.
@@ -35,13 +36,13 @@ func (p *program) helpCommand() *cli.Command {
 			if len(args) == 2 {
 				prefix = args[1]
 			}
-			cfg := trainer.DefaultConfig()
+			cfg := config.Default()
 			if c.IsSet("stage") {
 				stage, err := stageNamed(c)
 				if err != nil {
 					return err
 				}
-				cfg = trainer.StageDefaults(stage)
+				cfg = config.StageDefaults(stage)
 			}
 			text := conf.Help(&cfg, prefix)
 			if text == "" { // then those that have it anywhere in their names
@@ -68,7 +69,7 @@ func (p *program) configCommand() *cli.Command {
 		ArgsUsage:   "[KEY=VALUE ...]",
 		Description: "Writes every setting with its meaning and the stage's default: gad config --stage train > run.yaml",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "the stage whose defaults are written: sft, warmup, train or dpo"},
+			&cli.StringFlag{Name: "stage", Value: string(config.Train), Usage: "the stage whose defaults are written: sft, warmup, train or dpo"},
 			presetFlag(),
 		},
 		Action: func(c *cli.Context) error {
@@ -76,11 +77,11 @@ func (p *program) configCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			preset, err := trainer.Preset(c.String("preset"), stage)
+			preset, err := config.Preset(c.String("preset"), stage)
 			if err != nil {
 				return usage("%s: --preset: %v", typed(c), err)
 			}
-			defaults, cfg := trainer.StageDefaults(stage), trainer.StageDefaults(stage)
+			defaults, cfg := config.StageDefaults(stage), config.StageDefaults(stage)
 			if err := conf.Load(&cfg, "", append(preset, c.Args().Slice()...), nil); err != nil {
 				return err
 			}
@@ -89,7 +90,7 @@ func (p *program) configCommand() *cli.Command {
 				return err
 			}
 			kept := "keeps its default"
-			if stage == trainer.Train {
+			if stage == config.Train {
 				kept = "is the warm-up's, or has its default"
 			}
 			fmt.Fprintf(p.out, "# The settings of gad %s, with their defaults. Take the # away from a line to change it: a setting that is not given %s.\n", stage, kept)
@@ -100,32 +101,32 @@ func (p *program) configCommand() *cli.Command {
 }
 
 // stageNamed is the stage that --stage names; more are what else it may name.
-func stageNamed(c *cli.Context, more ...string) (trainer.Stage, error) {
-	stage := trainer.Stage(c.String("stage"))
+func stageNamed(c *cli.Context, more ...string) (config.Stage, error) {
+	stage := config.Stage(c.String("stage"))
 	if stage == "game" { // the documents' word
-		stage = trainer.Train
+		stage = config.Train
 	}
-	if !slices.Contains([]trainer.Stage{trainer.SFT, trainer.Warmup, trainer.Train, trainer.DPO}, stage) {
+	if !slices.Contains([]config.Stage{config.SFT, config.Warmup, config.Train, config.DPO}, stage) {
 		return "", usage("%s: --stage %q: must be %s", typed(c), stage, strings.Join(append([]string{"sft", "warmup", "train", "dpo"}, more...), ", "))
 	}
 	return stage, nil
 }
 
 // foremost are the settings that most runs of a stage change, for --help.
-var foremost = map[trainer.Stage][]string{
-	trainer.SFT: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "actor.optim.lr", "trainer.total_epochs",
+var foremost = map[config.Stage][]string{
+	config.SFT: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "actor.optim.lr", "trainer.total_epochs",
 		"trainer.save_freq", "trainer.test_freq", "actor.max_token_len", "actor.recompute"},
-	trainer.DPO: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "dpo.beta", "dpo.loss_type", "actor.optim.lr",
+	config.DPO: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "dpo.beta", "dpo.loss_type", "actor.optim.lr",
 		"rollout.temperature", "trainer.total_epochs", "trainer.save_freq", "actor.max_token_len"},
-	trainer.Warmup: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "rollout.n", "rollout.temperature",
+	config.Warmup: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "rollout.n", "rollout.temperature",
 		"critic.optim.lr", "critic.ppo_mini_batch_size", "trainer.critic_warmup_until", "actor.optim.lr", "trainer.total_epochs", "trainer.save_freq"},
-	trainer.Train: {"data.train_batch_size", "data.max_response_length", "rollout.n", "rollout.temperature", "actor.optim.lr", "actor.kl_loss_coef",
+	config.Train: {"data.train_batch_size", "data.max_response_length", "rollout.n", "rollout.temperature", "actor.optim.lr", "actor.kl_loss_coef",
 		"actor.clip_ratio_low", "actor.clip_ratio_high", "actor.ppo_mini_batch_size", "critic.optim.lr", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq"},
 }
 
 // settingsHelp is the part of a stage's --help about settings.
-func settingsHelp(stage trainer.Stage) string {
-	cfg := trainer.StageDefaults(stage)
+func settingsHelp(stage config.Stage) string {
+	cfg := config.StageDefaults(stage)
 	all := conf.Describe(&cfg)
 	var b strings.Builder
 	b.WriteString("Settings are KEY=VALUE, before or after the flags, or a YAML file (--config). The ones that most runs change, with their defaults:\n\n")
@@ -176,7 +177,7 @@ func (p *program) resumeCommand() *cli.Command {
 			if extra := c.Args().Get(1); extra != "" && !strings.Contains(extra, "=") {
 				return usage("resume: unexpected argument %q: gad resume takes one run; what follows are settings, KEY=VALUE", extra)
 			}
-			stage, err := trainer.StageOf(files(), run)
+			stage, err := saved.StageOf(files(), run)
 			if errors.Is(err, checkpoint.ErrNone) {
 				again := ""
 				if w, err := report.ReadLastWord(files(), run); err == nil && w.Command != "" && !strings.Contains(w.Command, " resume ") {

@@ -23,6 +23,7 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer"
+	"gad/trainer/eval"
 )
 
 // This file is gad eval --judge: a language model behind an endpoint judges the answers
@@ -360,9 +361,9 @@ func (j *judging) json() *judged {
 		out.Cost = &cost
 	}
 	for _, f := range j.report.Students[1:] {
-		d := differences{f.Name, j.report.Students[0].Name, map[string]trainer.Difference{}}
+		d := differences{f.Name, j.report.Students[0].Name, map[string]eval.Difference{}}
 		for key, x := range f.Minus {
-			d.of[key] = trainer.Difference(x)
+			d.of[key] = eval.Difference(x)
 		}
 		out.Differences = append(out.Differences, d)
 	}
@@ -403,7 +404,7 @@ func (j *judging) verdict(student, question int) *judge.Verdict {
 
 // judgedRow is a line of --output with the judge's verdict.
 type judgedRow struct {
-	trainer.EvalRow
+	eval.Row
 	Judge *judge.Verdict `json:"judge,omitempty"`
 }
 

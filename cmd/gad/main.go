@@ -31,6 +31,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // Exit statuses.
@@ -143,7 +144,7 @@ func (p *program) app() *cli.App {
 		},
 		Commands: []*cli.Command{
 			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
-			p.stageCommand(trainer.SFT), p.stageCommand(trainer.DPO), p.stageCommand(trainer.Warmup), p.stageCommand(trainer.Train),
+			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.Warmup), p.stageCommand(config.Train),
 			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(), p.logprobsCommand(), p.scoreCommand(),
 			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(), p.pullCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),
 		},
@@ -243,7 +244,7 @@ func status(err error) int {
 		return exitNumerical
 	case errors.Is(err, errRunning), errors.Is(err, errSick):
 		return exitFailed
-	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
+	case errors.Is(err, errUsage), errors.Is(err, config.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):
 		return exitFailed
@@ -299,7 +300,7 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 }
 
 // deviceOf is the device that the settings name.
-func deviceOf(c trainer.Config) device.Options {
+func deviceOf(c config.Config) device.Options {
 	return device.Options{Name: c.Trainer.Device, Precision: c.Trainer.Precision, Threads: c.Trainer.Threads}
 }
 

@@ -18,7 +18,7 @@ import (
 
 	"gad/internal/conf"
 	"gad/internal/report"
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -229,7 +229,7 @@ func TestSurface(t *testing.T) {
 	for _, c := range p.app().Commands {
 		walk("gad", c)
 	}
-	defaults := trainer.DefaultConfig()
+	defaults := config.Default()
 	for _, s := range conf.Describe(&defaults) {
 		fmt.Fprintf(&b, "%s = %s (%s)\n", s.Key, s.Default, strings.Join(s.Choices, "|"))
 	}
@@ -257,7 +257,7 @@ func TestSurface(t *testing.T) {
 // Flags set the settings of their names.
 func TestStageFlagsNameSettings(t *testing.T) {
 	known := map[string]bool{}
-	defaults := trainer.DefaultConfig()
+	defaults := config.Default()
 	for _, s := range conf.Describe(&defaults) {
 		known[s.Key] = true
 	}

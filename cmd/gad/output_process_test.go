@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gad/trainer"
+	"gad/trainer/eval"
 )
 
 // manyRows writes a data file that takes a while to answer.
@@ -82,17 +82,17 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 	}
 
 	out = filepath.Join(dir, "eval.jsonl")
-	eval := []string{"eval", "--model", student, "--data", rows, "--max-response-length", "14", "--temperature", "2", "--output", out, "--threads", "1", "--disc-steps", "1000000", "--disc-seeds", "1"}
-	p = start(t, path, eval...)
+	evaluate := []string{"eval", "--model", student, "--data", rows, "--max-response-length", "14", "--temperature", "2", "--output", out, "--threads", "1", "--disc-steps", "1000000", "--disc-seeds", "1"}
+	p = start(t, path, evaluate...)
 	wait(t, "answers", func() bool { return lines(out) == 400 })
-	refused(p, out, append(eval, "--seed", "2"))
+	refused(p, out, append(evaluate, "--seed", "2"))
 	twice(p)
 	if code, said := p.end(t, patience), p.said.String(); code != exitStopped && (code != exitFailed || !strings.HasSuffix(said, "stopped at once by a second signal: "+out+" has 400 answers, as they were before\n") ||
 		!strings.Contains(said, "stopping; complete answers are written to "+out+"; a second Ctrl-C stops at once, without that\n")) {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	raw, err := os.ReadFile(out)
-	if err != nil || len(objects[trainer.EvalRow](t, string(raw))) != 400 {
+	if err != nil || len(objects[eval.Row](t, string(raw))) != 400 {
 		t.Errorf("%v: %d bytes are left", err, len(raw))
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"gad/device"
 	"gad/internal/compute/cost"
 	"gad/model"
-	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/plan"
 )
 
 // planCommand is gad plan.
@@ -26,7 +27,7 @@ func (p *program) planCommand() *cli.Command {
 		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 12 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
 		&cli.IntFlag{Name: "ranks", DefaultText: "1", Usage: "plan for so many processes that train together (doc/ranks.md)"},
 		&cli.Float64Flag{Name: "bandwidth", DefaultText: "10", Usage: "with --ranks: what the network between them carries, Gbit/s"},
-		&cli.StringFlag{Name: "stage", Value: string(trainer.Train), Usage: "sft, warmup, train (or game), dpo or eval"},
+		&cli.StringFlag{Name: "stage", Value: string(config.Train), Usage: "sft, warmup, train (or game), dpo or eval"},
 	}
 	for _, f := range stageFlags {
 		flags = append(flags, f.flag())
@@ -109,7 +110,7 @@ func (p *program) cards(c *cli.Context) error {
 	if c.Args().Present() {
 		return usage("plan: %q: not with --cards, which is a table of models and GPUs: leave out one of them", c.Args().First())
 	}
-	fmt.Fprint(p.out, trainer.Cards(device.Options{Name: device.CUDA}.Footprint()))
+	fmt.Fprint(p.out, plan.Cards(device.Options{Name: device.CUDA}.Footprint()))
 	return nil
 }
 
@@ -124,7 +125,7 @@ type planFor struct {
 
 // plan prints what a run takes. Where the GPU is not at hand, its memory is planned all the
 // same. With a card it is not asked for.
-func (p *program) plan(cfg trainer.Config, stage trainer.Stage, f planFor) error {
+func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 	d, card, network := deviceOf(cfg), f.card, f.network
 	if p.planning != nil {
 		return p.planning.take(d, cfg, stage)
@@ -143,9 +144,9 @@ func (p *program) plan(cfg trainer.Config, stage trainer.Stage, f planFor) error
 		return missing
 	}
 	_, done := p.console().Busy("reading and timing", 0)
-	planned := trainer.NewPlan
+	planned := plan.Of
 	if f.fit {
-		planned = trainer.FitPlan
+		planned = plan.Fitting
 	}
 	plan, err := planned(be, d.Footprint(), f.free, files(), cfg, stage)
 	done()

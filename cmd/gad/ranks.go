@@ -12,6 +12,7 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/mpi"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // withRanks are the commands that several processes run together.
@@ -177,7 +178,7 @@ func (p *program) saidFirst(link comm.Link, mistake error) {
 func (p *program) complain(err error) {
 	p.console().Close()
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
-		fmt.Fprintln(p.err, "gad: "+p.rank+strings.TrimPrefix(strings.TrimSuffix(line, "\n"), trainer.ErrConfig.Error()+": "))
+		fmt.Fprintln(p.err, "gad: "+p.rank+strings.TrimPrefix(strings.TrimSuffix(line, "\n"), config.ErrConfig.Error()+": "))
 	}
 }
 
@@ -187,5 +188,5 @@ func (p *program) silent(err error) bool {
 		return p.said
 	}
 	told := (*comm.Aborted)(nil)
-	return errors.As(err, &told) || errors.Is(err, trainer.ErrConfig) || errors.Is(err, trainer.ErrNumerical)
+	return errors.As(err, &told) || errors.Is(err, config.ErrConfig) || errors.Is(err, trainer.ErrNumerical)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/pull"
-	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // This file is where a name on a hub, given in the place of a path, becomes the path of what
@@ -111,7 +111,7 @@ func localFlag(c *cli.Context, f cli.Flag) error {
 }
 
 // localSettings replaces the settings that are paths of models and data by localPath of them.
-func localSettings(cfg *trainer.Config) (err error) {
+func localSettings(cfg *config.Config) (err error) {
 	for _, path := range []*string{&cfg.Model.Path, &cfg.Model.Adapter, &cfg.Model.RewardPath} {
 		if *path, err = localPath(*path, false); err != nil {
 			return err

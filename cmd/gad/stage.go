@@ -17,6 +17,8 @@ import (
 	"gad/internal/comm"
 	"gad/internal/conf"
 	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // stageFlag is a flag that sets a configuration key.
@@ -70,12 +72,12 @@ func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 }
 
 // stageCommand is gad sft, gad warmup, gad train or gad dpo.
-func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
-	var about = map[trainer.Stage]string{
-		trainer.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
-		trainer.Warmup: "train the discriminator alone, then together with the student, which learns by SFT",
-		trainer.DPO:    "train the student to prefer the teacher's answers to its own first samples (SODA): no discriminator",
-		trainer.Train:  "train student and discriminator against each other (the game), from a warm-up checkpoint; or resume an interrupted run",
+func (p *program) stageCommand(stage config.Stage) *cli.Command {
+	var about = map[config.Stage]string{
+		config.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
+		config.Warmup: "train the discriminator alone, then together with the student, which learns by SFT",
+		config.DPO:    "train the student to prefer the teacher's answers to its own first samples (SODA): no discriminator",
+		config.Train:  "train student and discriminator against each other (the game), from a warm-up checkpoint; or resume an interrupted run",
 	}
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings (see doc/settings.md)"},
@@ -83,7 +85,7 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 	}
 	flags = append(flags, presetFlag(), ranksFlag())
 	for _, f := range stageFlags {
-		if (stage == trainer.SFT || stage == trainer.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
+		if (stage == config.SFT || stage == config.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
 			continue
 		}
 		flags = append(flags, f.flag())
@@ -106,13 +108,13 @@ func (p *program) stageCommand(stage trainer.Stage) *cli.Command {
 
 // presetFlag chooses among the published methods, and LoRA.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, one of " + strings.Join(trainer.PresetNames(), ", ") + ". Several with commas between them: grgc,lora"}
+	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, one of " + strings.Join(config.PresetNames(), ", ") + ". Several with commas between them: grgc,lora"}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is
 // resumed; then the file, the overrides and the flags. notes say what has changed since
 // the run began, and what was given and is not read.
-func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Config, notes []string, err error) {
+func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Config, notes []string, err error) {
 	if c.String("steps") == "0" {
 		return cfg, nil, usage("%s: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes", typed(c))
 	}
@@ -125,11 +127,11 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		return cfg, nil, err
 	}
 	// The folders decide what the settings start from, so they are resolved first.
-	probe := trainer.StageDefaults(stage)
+	probe := config.StageDefaults(stage)
 	if err := conf.Load(&probe, c.String("config"), c.Args().Slice(), set); err != nil {
 		return cfg, nil, err
 	}
-	cfg = trainer.StageDefaults(stage)
+	cfg = config.StageDefaults(stage)
 	out, resume := probe.Trainer.Output, probe.Trainer.Resume
 	if out == "" && resume != "" {
 		if steps, err := checkpoint.Steps(files(), resume); err == nil && len(steps) > 0 {
@@ -137,11 +139,11 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 			set = append(set, conf.Flag{Key: "trainer.default_local_dir", Value: out, Name: "--resume"})
 		}
 	}
-	saved, going := filepath.Join(out, "config.yaml"), false
+	settled, going := filepath.Join(out, "config.yaml"), false
 	if out != "" {
-		if _, err := files().Stat(saved); err == nil {
+		if _, err := files().Stat(settled); err == nil {
 			going = true
-			if err := conf.Load(&cfg, saved, nil, nil); err != nil {
+			if err := conf.Load(&cfg, settled, nil, nil); err != nil {
 				return cfg, nil, fmt.Errorf("%w: the run's config.yaml cannot be read", err)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -156,13 +158,13 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		if err := conf.Load(&file, c.String("config"), nil, nil); err != nil {
 			return cfg, nil, err
 		}
-		for _, change := range trainer.Changes(cfg, file) {
+		for _, change := range config.Changes(cfg, file) {
 			notes = append(notes, fmt.Sprintf("%s overrides the settings of %s: %s", c.String("config"), resume, change))
 		}
 	}
 	before := cfg
 	cfg.Trainer.Checker = "" // a folder starts no program: see named
-	preset, err := trainer.Preset(c.String("preset"), stage)
+	preset, err := config.Preset(c.String("preset"), stage)
 	if err != nil {
 		return cfg, nil, usage("%s: --preset: %v", typed(c), err)
 	}
@@ -182,13 +184,13 @@ func (p *program) configure(c *cli.Context, stage trainer.Stage) (cfg trainer.Co
 		cfg.Trainer.Resume = before.Trainer.Resume // going on with itself is no other start
 	}
 	if going {
-		if was, err := trainer.StageOf(files(), out); err == nil && was != stage {
-			return cfg, nil, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", trainer.ErrConfig, out, was, stage)
+		if was, err := saved.StageOf(files(), out); err == nil && was != stage {
+			return cfg, nil, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", config.ErrConfig, out, was, stage)
 		}
-		if err := trainer.CheckChange(&before, &cfg); err != nil {
+		if err := config.CheckChange(&before, &cfg); err != nil {
 			return cfg, nil, err
 		}
-		for _, change := range trainer.Changes(before, cfg) {
+		for _, change := range config.Changes(before, cfg) {
 			notes = append(notes, "resumed with another setting: "+change)
 		}
 	}
@@ -216,22 +218,22 @@ var notInherited = []string{"model.path", "model.adapter_path", "model.reward_pa
 
 // inherit takes over what the run that resume names was told: the settings that
 // differ from its stage's defaults, those of notInherited apart.
-func inherit(cfg *trainer.Config, resume string) error {
+func inherit(cfg *config.Config, resume string) error {
 	run := filepath.Clean(resume)
 	if strings.HasPrefix(filepath.Base(run), "global_step_") {
 		run = filepath.Dir(run)
 	}
-	saved := filepath.Join(run, "config.yaml")
-	if _, err := files().Stat(saved); errors.Is(err, fs.ErrNotExist) {
+	settled := filepath.Join(run, "config.yaml")
+	if _, err := files().Stat(settled); errors.Is(err, fs.ErrNotExist) {
 		return nil // a checkpoint moved out of its run: defaults
 	}
-	stage, err := trainer.StageOf(files(), resume)
+	stage, err := saved.StageOf(files(), resume)
 	if err != nil {
 		return nil // not a run to start from: opening it says why
 	}
-	was := trainer.StageDefaults(stage)
+	was := config.StageDefaults(stage)
 	byDefault := conf.Describe(&was)
-	if err := conf.Load(&was, saved, nil, nil); err != nil {
+	if err := conf.Load(&was, settled, nil, nil); err != nil {
 		return err
 	}
 	var told []string
@@ -244,7 +246,7 @@ func inherit(cfg *trainer.Config, resume string) error {
 	return nil
 }
 
-func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage, notes []string) (err error) {
+func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage, notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return marked{errUsage, err}
 	}

@@ -18,6 +18,9 @@ import (
 	"gad/device"
 	"gad/internal/compute"
 	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/plan"
+	"gad/trainer/saved"
 )
 
 // studyCommand is gad study.
@@ -173,7 +176,7 @@ func helpless(app *cli.App) {
 
 // Checkpoint is the newest checkpoint of a run that verifies.
 func (g inProcess) Checkpoint(run string) (string, error) {
-	dir, _, err := trainer.FindCheckpoint(files(), run)
+	dir, _, err := saved.Find(files(), run)
 	return dir, err
 }
 
@@ -191,7 +194,7 @@ type planned struct {
 	needs study.Needs
 }
 
-func (t *planned) take(d device.Options, cfg trainer.Config, stage trainer.Stage) error {
+func (t *planned) take(d device.Options, cfg config.Config, stage config.Stage) error {
 	if err := cfg.Validate(stage); err != nil {
 		return marked{errUsage, err}
 	}
@@ -205,7 +208,7 @@ func (t *planned) take(d device.Options, cfg trainer.Config, stage trainer.Stage
 	if t.timed {
 		timer = be
 	}
-	plan, err := trainer.NewPlan(timer, be, free, files(), cfg, stage)
+	plan, err := plan.Of(timer, be, free, files(), cfg, stage)
 	if err != nil {
 		return err
 	}

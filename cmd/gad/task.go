@@ -20,7 +20,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
-	"gad/trainer"
+	"gad/trainer/export"
 )
 
 // taskShape is the student of a generated task: 368k parameters.
@@ -202,7 +202,7 @@ func (m *taskMaker) student(train []task.Row) error {
 		return err
 	}
 	defer w.Close()
-	return trainer.WriteFolder(files(), m.path("student"), w, tok, "float32")
+	return export.WriteFolder(files(), m.path("student"), w, tok, "float32")
 }
 
 // checkRows is the checker of a task: rows from in, one JSON object a line, and

@@ -21,7 +21,9 @@ import (
 	"gad/internal/compute"
 	"gad/model"
 	"gad/tokenizer"
-	"gad/trainer"
+	"gad/trainer/encode"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 const maxCorpusBytes = 1 << 30
@@ -108,7 +110,7 @@ func (p *program) initNew(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := trainer.WriteFolder(files(), c.String("output"), m, tok, "float32"); err != nil {
+	if err := export.WriteFolder(files(), c.String("output"), m, tok, "float32"); err != nil {
 		return err
 	}
 	fmt.Fprintf(p.out, "%s: %s with %d parameters, tokenizer of %d tokens\n", c.String("output"), cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
@@ -127,7 +129,7 @@ func (p *program) initFrom(c *cli.Context) error {
 		return err
 	}
 	from, out := c.String("from"), c.String("output")
-	if err := trainer.CheckModelFolder(files(), from); err != nil {
+	if err := saved.CheckModel(files(), from); err != nil {
 		return err
 	}
 	if model.IsAdapter(from) {
@@ -149,7 +151,7 @@ func (p *program) initFrom(c *cli.Context) error {
 		return err
 	}
 	defer be.Close()
-	tok, err := trainer.LoadTokenizer(from)
+	tok, err := saved.Tokenizer(from)
 	if err != nil {
 		return err
 	}
@@ -160,7 +162,7 @@ func (p *program) initFrom(c *cli.Context) error {
 		return err
 	}
 	defer m.Close()
-	err = trainer.WriteFolder(files(), out, m, tok, "")
+	err = export.WriteFolder(files(), out, m, tok, "")
 	done()
 	if err != nil {
 		return err
@@ -196,7 +198,7 @@ func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, 
 	if kind == model.Scorer {
 		part = "critic"
 	}
-	if err := trainer.CheckPart(files(), dir, part); err != nil {
+	if err := saved.CheckPart(files(), dir, part); err != nil {
 		return nil, err
 	}
 	be, err := openDevice(flagged(c))
@@ -230,7 +232,7 @@ func loadOn(be compute.Backend, dir, adapter string, kind model.Kind) (l *loaded
 		defer o.Base.Close() // what stands on it keeps its weights
 		weights = adapter
 	}
-	wg.Go(func() { l.tok, tokErr = trainer.LoadTokenizer(dir) }) // one core's work, the weights are that of all
+	wg.Go(func() { l.tok, tokErr = saved.Tokenizer(dir) }) // one core's work, the weights are that of all
 	l.m, err = model.Load(be, weights, o)
 	wg.Wait()
 	if tokErr != nil {
@@ -314,7 +316,7 @@ func (p *program) logprobsCommand() *cli.Command {
 			if !(c.Float64("temperature") > 0) {
 				return usage("logprobs: --temperature %g: must be above 0", c.Float64("temperature"))
 			}
-			return p.eachGiven(c, "log-probabilities, rows", c.String("model"), model.LM, func(l *loaded, w io.Writer, given []trainer.Given) error {
+			return p.eachGiven(c, "log-probabilities, rows", c.String("model"), model.LM, func(l *loaded, w io.Writer, given []encode.Given) error {
 				seqs := make([]model.Seq, len(given))
 				for i, g := range given {
 					seqs[i] = g.Seq
@@ -351,7 +353,7 @@ func (p *program) scoreCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
 				return err
 			}
-			if err := trainer.CheckPart(files(), c.String("critic"), "critic"); err != nil {
+			if err := saved.CheckPart(files(), c.String("critic"), "critic"); err != nil {
 				return err
 			}
 			if cfg, err := model.ReadConfig(c.String("critic")); err != nil {
@@ -359,7 +361,7 @@ func (p *program) scoreCommand() *cli.Command {
 			} else if cfg.Kind() != model.Scorer && !c.IsSet("adapter") {
 				return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", c.String("critic"))
 			}
-			return p.eachGiven(c, "scores, rows", c.String("critic"), model.Scorer, func(l *loaded, w io.Writer, given []trainer.Given) error {
+			return p.eachGiven(c, "scores, rows", c.String("critic"), model.Scorer, func(l *loaded, w io.Writer, given []encode.Given) error {
 				seqs := make([]model.Seq, len(given))
 				for i, g := range given {
 					seqs[i] = g.Judge(l.tok)
@@ -389,7 +391,7 @@ func (p *program) scoreCommand() *cli.Command {
 
 // eachGiven loads a model and hands it the rows of --data, some at a time, so
 // that output flows and memory stays bounded. name is that of the bar.
-func (p *program) eachGiven(c *cli.Context, name, dir string, kind model.Kind, do func(*loaded, io.Writer, []trainer.Given) error) error {
+func (p *program) eachGiven(c *cli.Context, name, dir string, kind model.Kind, do func(*loaded, io.Writer, []encode.Given) error) error {
 	set, rows, err := p.openRows(c)
 	if err != nil {
 		return err
@@ -408,7 +410,7 @@ func (p *program) eachGiven(c *cli.Context, name, dir string, kind model.Kind, d
 	defer done()
 	const chunk = 64
 	for lo := 0; lo < len(rows); lo += chunk {
-		given, err := trainer.GivenRows(l.tok, set, rows[lo:min(lo+chunk, len(rows))], c.Int("max-response-length"))
+		given, err := encode.GivenRows(l.tok, set, rows[lo:min(lo+chunk, len(rows))], c.Int("max-response-length"))
 		if err != nil {
 			return err
 		}
@@ -499,15 +501,15 @@ func exportFlags(c *cli.Context) error {
 func (p *program) exported(c *cli.Context) (from, part string, write func() (string, error), err error) {
 	to, kind := c.String("output"), c.String("gguf")
 	if from = c.String("model"); from != "" {
-		if err := trainer.CheckModelFolder(files(), from); err != nil {
+		if err := saved.CheckModel(files(), from); err != nil {
 			return "", "", nil, err
 		}
 		if kind != "" {
-			return from, "", func() (string, error) { return "GGUF " + kind, trainer.ExportModelGGUF(files(), from, to, kind) }, nil
+			return from, "", func() (string, error) { return "GGUF " + kind, export.ModelGGUF(files(), from, to, kind) }, nil
 		}
-		return from, "", func() (string, error) { return trainer.ExportModel(files(), from, to, c.String("dtype")) }, nil
+		return from, "", func() (string, error) { return export.Model(files(), from, to, c.String("dtype")) }, nil
 	}
-	dir, notes, err := trainer.FindCheckpoint(files(), c.String("run"))
+	dir, notes, err := saved.Find(files(), c.String("run"))
 	if err != nil {
 		return "", "", nil, err
 	}
@@ -516,16 +518,16 @@ func (p *program) exported(c *cli.Context) (from, part string, write func() (str
 	}
 	part = c.String("part")
 	if kind != "" {
-		return dir, part, func() (string, error) { return "GGUF " + kind, trainer.ExportGGUF(files(), dir, to, kind) }, nil
+		return dir, part, func() (string, error) { return "GGUF " + kind, export.GGUF(files(), dir, to, kind) }, nil
 	}
 	if adapters := filepath.Join(dir, part); c.IsSet("dtype") && c.String("dtype") != "float32" && !c.Bool("merge") && model.IsAdapter(adapters) {
 		return "", "", nil, usage("export: --dtype %s: %s are adapters, which are written in float32: leave it out, or add --merge", c.String("dtype"), adapters)
 	}
-	export := trainer.Export
+	copyOf := export.Part
 	if c.Bool("merge") {
-		export = trainer.ExportMerged
+		copyOf = export.Merged
 	}
-	return dir, part, func() (string, error) { return export(files(), dir, part, to, c.String("dtype")) }, nil
+	return dir, part, func() (string, error) { return copyOf(files(), dir, part, to, c.String("dtype")) }, nil
 }
 
 // ggufAlone refuses flags of export that a GGUF file has no use for, and what cannot be
@@ -537,7 +539,7 @@ func ggufAlone(c *cli.Context) error {
 	case c.IsSet("dtype"):
 		return usage("export: --dtype %s with --gguf %s: the type of a GGUF file is --gguf's: leave out --dtype", c.String("dtype"), c.String("gguf"))
 	}
-	return trainer.CheckGGUF(c.String("output"), c.String("gguf"))
+	return export.CheckGGUF(c.String("output"), c.String("gguf"))
 }
 
 // printJSON writes v on one line.

@@ -23,6 +23,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"gad/data"
 )
 
 // Row is what the program is told of one answer.
@@ -33,6 +35,22 @@ type Row struct {
 	Response  string    `json:"response"`
 	Teacher   string    `json:"teacher_response"`
 	Truncated bool      `json:"truncated"` // the response was cut at the length limit
+}
+
+// Rows are answers to the rows of set that at names, as a program is told of them.
+func Rows(set *data.Set, at []int, answers []string, truncated []bool) ([]Row, error) {
+	out := make([]Row, len(at))
+	for i, n := range at {
+		r, err := set.Row(n)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = Row{Row: n, Prompt: r.PromptText(), Response: answers[i], Teacher: r.Teacher, Truncated: truncated[i]}
+		for _, m := range r.Messages {
+			out[i].Content = append(out[i].Content, Message(m))
+		}
+	}
+	return out, nil
 }
 
 // Message is one turn of a conversation.

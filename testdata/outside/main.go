@@ -20,6 +20,8 @@ import (
 	"gad/reference"
 	"gad/tokenizer"
 	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 func main() {
@@ -48,7 +50,7 @@ func newStudent(be model.Backend, dir string) *tokenizer.Tokenizer {
 		MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}, model.Options{Seed: 1})
 	check(err)
 	defer m.Close()
-	check(trainer.WriteFolder(checkpoint.Disk, dir, m, tok, "float32"))
+	check(export.WriteFolder(checkpoint.Disk, dir, m, tok, "float32"))
 	return tok
 }
 
@@ -116,10 +118,10 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 
 // run trains for two steps with the trainer, and resumes nothing.
 func run(be model.Backend, student, dir string) {
-	cfg := trainer.StageDefaults(trainer.SFT)
+	cfg := config.StageDefaults(config.SFT)
 	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, []string{"testdata/letters/train.jsonl"}, dir
 	check(cfg.Load("", "trainer.total_steps=2", "data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=32"))
-	t, err := trainer.Open(cfg, trainer.SFT, trainer.Options{Backend: be})
+	t, err := trainer.Open(cfg, config.SFT, trainer.Options{Backend: be})
 	check(err)
 	defer t.Close()
 	check(t.Run(context.Background()))

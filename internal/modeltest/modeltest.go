@@ -1,0 +1,213 @@
+// Package modeltest is a tiny student for tests: a tokenizer of some 300 tokens, a shape of 32
+// dimensions, and weights that have learned a little of short answers, so that some of what the
+// student samples ends and some is cut. It is made in some seconds, once a process.
+package modeltest
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"gad/actor"
+	"gad/critic"
+	"gad/data"
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// Shape is the student's, but for its vocabulary.
+var Shape = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64,
+	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
+
+// Root is the path of a file of the repository.
+func Root(parts ...string) string {
+	dir := "."
+	for range 8 {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		dir = filepath.Join(dir, "..")
+	}
+	return filepath.Join(append([]string{dir}, parts...)...)
+}
+
+// Letters is the path of a file of testdata/letters: questions that a teacher answers in a few
+// words, and a text for a tokenizer.
+func Letters(name string) string { return Root("testdata", "letters", name) }
+
+var train = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
+	corpus, err := os.Open(Letters("corpus.txt"))
+	if err != nil {
+		return nil, err
+	}
+	defer corpus.Close()
+	return tokenizer.Train(corpus, tokenizer.TrainOptions{VocabSize: 300})
+})
+
+// Tokenizer is the student's.
+func Tokenizer(t testing.TB) *tokenizer.Tokenizer {
+	t.Helper()
+	return must(t, train)
+}
+
+// Backend computes on one worker, until the test ends.
+func Backend(t testing.TB) compute.Backend {
+	t.Helper()
+	be := must(t, func() (compute.Backend, error) { return cpu.New(cpu.Options{Workers: 1}) })
+	t.Cleanup(func() { be.Close() })
+	return be
+}
+
+// Rows are the teacher's answers of a file of testdata/letters, until the test ends.
+func Rows(t testing.TB, name string) *data.Set {
+	t.Helper()
+	set := must(t, func() (*data.Set, error) { return data.Open(Letters(name), data.DefaultColumns()) })
+	t.Cleanup(func() { set.Close() })
+	return set
+}
+
+// Blank is a folder of the student with random weights.
+func Blank(t testing.TB) string { return folder(t, blank) }
+
+// Student is a folder of the student.
+func Student(t testing.TB) string { return folder(t, learned) }
+
+// files are a model folder's, by their names.
+type files map[string]*bytes.Buffer
+
+var (
+	blank   = sync.OnceValues(func() (files, error) { return build(0) })
+	learned = sync.OnceValues(func() (files, error) { return build(60) })
+)
+
+// build is a student after so many steps on the teacher's answers.
+func build(steps int) (files, error) {
+	tok, err := train()
+	if err != nil {
+		return nil, err
+	}
+	be, err := cpu.New(cpu.Options{Workers: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer be.Close()
+	shape := Shape
+	shape.Vocab = tok.Size()
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	if err := learn(m, tok, steps); err != nil {
+		return nil, err
+	}
+	out := files{}
+	for name, content := range tok.Files() {
+		out[name] = bytes.NewBuffer(content)
+	}
+	return out, m.Save(func(name string) (io.WriteCloser, error) {
+		out[name] = &bytes.Buffer{}
+		return unclosed{out[name]}, nil
+	}, "float32", 1<<30)
+}
+
+// learn takes steps of cross entropy on 8 of the first 40 rows each.
+func learn(m *model.Model, tok *tokenizer.Tokenizer, steps int) error {
+	if steps == 0 {
+		return nil
+	}
+	cfg := actor.DefaultConfig()
+	cfg.Optim.LR, cfg.GradClip = 5e-3, 1
+	a, err := actor.New(m, cfg, actor.DefaultRollout(), steps, 14)
+	if err != nil {
+		return err
+	}
+	set, err := data.Open(Letters("train.jsonl"), data.DefaultColumns())
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	order, ending := data.NewOrder(40, 1, 0, 1), critic.Ending{EOS: tok.EOS(), Turn: tok.EndOfTurn()}
+	for range steps {
+		var seqs []model.Seq
+		for _, at := range order.Next(8) {
+			r, err := set.Row(at)
+			if err != nil {
+				return err
+			}
+			var turns []tokenizer.Message
+			for _, m := range r.Messages {
+				turns = append(turns, tokenizer.Message(m))
+			}
+			prompt, err := tok.ChatPrompt(turns)
+			if err != nil {
+				return err
+			}
+			seqs = append(seqs, ending.Seq(prompt, append(tok.EncodeText(r.Teacher), tok.EndOfTurn()), false))
+		}
+		if _, err := a.SFT(seqs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
+
+func folder(t testing.TB, made func() (files, error)) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range must(t, made) {
+		if err := vfs.WriteFile(vfs.OS, filepath.Join(dir, name), content.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func must[T any](t testing.TB, f func() (T, error)) T {
+	t.Helper()
+	x, err := f()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// Golden compares got with a file, or rewrites the file where the tests run with -update.
+func Golden(t testing.TB, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := vfs.OS.MkdirAll(filepath.Dir(path)); err != nil {
+			t.Fatal(err)
+		}
+		if err := vfs.WriteFile(vfs.OS, path, got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(got, want) {
+		return
+	}
+	g, w := bytes.Split(got, []byte("\n")), bytes.Split(want, []byte("\n"))
+	for i := range min(len(g), len(w)) {
+		if !bytes.Equal(g[i], w[i]) {
+			t.Fatalf("%s: line %d differs (rewrite it with -update if it should):\n%s\nwant\n%s", path, i+1, g[i], w[i])
+		}
+	}
+	t.Fatalf("%s: %d lines, want %d (rewrite it with -update if it should have them)", path, len(g), len(w))
+}

@@ -1,0 +1,162 @@
+// Package config is what a run can be told: its settings, their defaults, and what they
+// mean together in a stage. It needs no model, no data and no device.
+//
+//	config.go    the sections of the YAML file, one struct each
+//	stage.go     the stages, and what the settings make of each
+//	defaults.go  the paper's values, and presets
+//	validate.go  settings that cannot be meant together
+//	sizes.go     sizes that no machine has
+//	warnings.go  settings that are allowed and rarely right
+//	fixed.go     settings that cannot change within a run
+//	stages.go    settings that a stage does not read
+//	verl.go      other trainers' names of settings
+package config
+
+import (
+	"errors"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/critic"
+	"gad/data"
+	"gad/internal/conf"
+)
+
+// ErrConfig reports settings that cannot be run.
+var ErrConfig = errors.New("configuration")
+
+// Config is everything that a run can be told, in the sections of the YAML
+// file. Names that verl also has mean the same here.
+type Config struct {
+	Model     ModelConfig         `yaml:"model"`
+	Data      DataConfig          `yaml:"data"`
+	Rollout   actor.RolloutConfig `yaml:"rollout" doc:"how answers are sampled from the student"`
+	Algorithm AlgorithmConfig     `yaml:"algorithm"`
+	Actor     actor.Config        `yaml:"actor" doc:"the student"`
+	Critic    critic.Config       `yaml:"critic" doc:"the discriminator"`
+	DPO       DPOConfig           `yaml:"dpo"`
+	Trainer   RunConfig           `yaml:"trainer"`
+}
+
+// ModelConfig is the `model` section.
+type ModelConfig struct {
+	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, a GGUF file, or a folder of LoRA adapters that names its base (flag --model)"`
+	Adapter    string `yaml:"adapter_path" doc:"LoRA adapters to go on with, on the weights of path: a folder as peft writes it (flag --adapter)"`
+	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)"`
+}
+
+// DataConfig is the `data` section.
+type DataConfig struct {
+	TrainFiles     []string `yaml:"train_files" doc:"training data: files (Arrow IPC, Parquet, JSON lines, CSV), folders of them or patterns such as shards/*.arrow, read as one set in this order (flag --data)"`
+	ValFiles       []string `yaml:"val_files" doc:"held-out data (rows that are not trained on) for the val/ metrics, as train_files; empty is none (flag --val-data)"`
+	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
+	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
+	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
+	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own"`
+	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
+	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step"`
+	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens"`
+	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
+	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
+	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut, or is unfinished by its finish_reason; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+	CacheDir       string   `yaml:"cache_dir" doc:"folder for encoded training rows, so that the next run on the same data and tokenizer need not encode them again (data of 4 MB and more); auto: gad in the user's cache folder, on Linux $XDG_CACHE_HOME or ~/.cache; none: rows are encoded in each run. Results do not depend on it"`
+	CacheGB        int      `yaml:"cache_gb" min:"1" max:"1000000" doc:"largest size of that folder, GB; the oldest files are removed first"`
+}
+
+// AlgorithmConfig is the `algorithm` section: from scores to advantages.
+type AlgorithmConfig struct {
+	AdvEstimator  string        `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore" doc:"advantage estimator; doc/algorithms.md has the formulas"`
+	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
+	Gamma         float64       `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
+	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation"`
+	AdvPower      float64       `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged"`
+	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
+	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
+	KLPenalty     string        `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
+	KLCtrl        KLCtrl        `yaml:"kl_ctrl"`
+	FilterGroups  FilterGroups  `yaml:"filter_groups"`
+	ScoreClip     float64       `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
+	LengthCoef    float64       `yaml:"length_coef" doc:"coefficient of log(1+length), which is subtracted from the reward; above 0 favours short answers"`
+	Overlong      OverlongPunct `yaml:"overlong_buffer"`
+	CheckerWeight float64       `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward: (1-w)*z(score) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
+	TruncReward   string        `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the length limit: the smallest of its group, or its own score"`
+}
+
+// KLCtrl is the `algorithm.kl_ctrl` section.
+type KLCtrl struct {
+	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"fixed: kl_coef does not change; adaptive: it follows target_kl"`
+	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"KL coefficient in the reward; the initial one if adaptive"`
+	TargetKL float64 `yaml:"target_kl" min:"0" doc:"target of the adaptive coefficient, nats per token"`
+	Horizon  float64 `yaml:"horizon" min:"1" doc:"number of answers over which it adapts; larger is slower"`
+}
+
+// FilterGroups is the `algorithm.filter_groups` section: dynamic sampling (arXiv 2503.14476).
+type FilterGroups struct {
+	Enable        bool    `yaml:"enable" doc:"drop prompts whose answers all have the same reward and sample other prompts instead (DAPO's dynamic sampling)"`
+	MinSpread     float64 `yaml:"min_spread" min:"0" doc:"with enable: a prompt is also dropped if the largest and the smallest reward of its answers differ by no more than this. 0 drops equal rewards only, which a checker gives and a discriminator's scores hardly ever are"`
+	MaxGenBatches int     `yaml:"max_num_gen_batches" min:"1" max:"1000000" doc:"rollout batches per step; after the last one the step uses what it has"`
+}
+
+// OverlongPunct is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
+type OverlongPunct struct {
+	Len    int     `yaml:"len" min:"0" max:"100000000" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty"`
+	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit"`
+}
+
+// DPOConfig is the `dpo` section: the preference objective of gad dpo.
+type DPOConfig struct {
+	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names"`
+	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0"`
+	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"assumed share of wrongly ordered pairs, for sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 means 1e-3, as in its paper"`
+	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0"`
+	Truncated      string  `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in pairs"`
+}
+
+// RunConfig is the `trainer` section.
+type RunConfig struct {
+	Output            string  `yaml:"default_local_dir" doc:"run folder (flag --output)"`
+	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from or to resume (flag --resume)"`
+	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint"`
+	CriticWarmup      int     `yaml:"critic_warmup" min:"0" max:"1000000000" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)"`
+	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps"`
+	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until"`
+	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy"`
+	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0"`
+	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes"`
+	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end"`
+	TestFreq          int     `yaml:"test_freq" min:"0" max:"1000000000" doc:"steps between evaluations on data.val_files; 0: only at the end"`
+	ValBeforeTrain    bool    `yaml:"val_before_train" doc:"evaluate on data.val_files before the first step too (start/ metrics): gad doctor then sees a student that gets worse. What the run that this one starts from has measured at its end is not measured again"`
+	ValRows           int     `yaml:"val_rows" min:"1" max:"1000000000" doc:"number of rows of data.val_files that an evaluation uses"`
+	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" max:"1000000" doc:"number of newest checkpoints to keep"`
+	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d" doc:"also keep the checkpoint that is best by this metric: the smallest val/teacher_nll, the largest of the others; empty: none"`
+	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, run by sh -c; the protocol is in doc/the-game.md; gives val/check; empty: none (flag --checker)"`
+	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"time limit for one call of the checker in seconds; after it the run stops with an error"`
+	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that takes no part in training, for example the critic of a warm-up on other rows or with another seed; gives val/held_out_d; empty: none"`
+	SaveSamples       int     `yaml:"save_samples" min:"0" max:"1000000000" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl, and of validation prompts to samples/val_N.jsonl"`
+	MaxSkips          int     `yaml:"max_skips" min:"1" max:"1000000000" doc:"the run stops after this many optimizer steps in a row with a gradient that is not finite"`
+	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and new weights"`
+	Device            string  `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
+	Precision         string  `yaml:"precision" choices:"auto,bf16,f32" doc:"precision of matrix products, on cuda also of activations: bfloat16 with float32 sums, or float32; auto: bf16 on cuda, f32 on cpu. Trained weights and optimizer states are always float32"`
+	Threads           int     `yaml:"threads" min:"0" max:"4096" doc:"number of CPU threads; 0: one per core. Results do not depend on it"`
+	Shards            int     `yaml:"shards" min:"1" max:"4096" doc:"number of parts into which the gradient of an optimizer step is divided, by prompt: each is summed alone, and they are joined by a binary tree, so that a run has the same bits for 1, 2, 4, ... ranks. A power of two, and a multiple of the number of ranks (doc/ranks.md)"`
+	ShardOptimizer    bool    `yaml:"shard_optimizer" doc:"with several ranks: each keeps AdamW's states of its part of the parameters alone, and steps that part (ZeRO stage 1): less memory for each rank, the same bits; on CPUs as much to send, on GPUs 1.25 times as much in bf16 and 1.5 times in f32 (doc/ranks.md)"`
+	RankTimeout       int     `yaml:"rank_timeout" min:"1" max:"1000000" doc:"with several ranks: the longest time in seconds that one waits for the others in one phase of a step; then the run ends and names the missing one. It must be longer than the longest rollout of one rank"`
+	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" max:"1000000000" doc:"largest size of one safetensors file in a checkpoint, MB"`
+}
+
+// Options say how the training data is read.
+func (c DataConfig) Options(stages data.Stages) data.Options {
+	cols := data.DefaultColumns()
+	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
+	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Stages: stages}
+}
+
+func (c DPOConfig) Objective() algos.DPOConfig {
+	return algos.DPOConfig{Loss: c.LossType, Beta: c.Beta, LabelSmoothing: c.LabelSmoothing, Tau: c.Tau}
+}
+
+// Load sets what the YAML file at path says ("" is no file) and then the overrides, such
+// as "actor.optim.lr=1e-5". Every problem has a line in the error, and then c is as it was.
+func (c *Config) Load(path string, overrides ...string) error {
+	return conf.Load(c, path, overrides, nil)
+}

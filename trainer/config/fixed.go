@@ -1,0 +1,102 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gad/internal/conf"
+)
+
+// Fixed is a setting that cannot change within a run.
+type Fixed struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Fixed are the settings that cannot change within a run, those that name folders apart.
+func (c *Config) Fixed() []Fixed {
+	var list []Fixed
+	for _, s := range []struct {
+		key   string
+		value any
+	}{
+		{"trainer.seed", c.Trainer.Seed},
+		{"data.train_batch_size", c.Data.TrainBatchSize},
+		{"data.max_prompt_length", c.Data.MaxPrompt},
+		{"data.max_response_length", c.Data.MaxResponse},
+		{"data.overlong_prompts", c.Data.Overlong},
+		{"data.truncated_teachers", c.Data.TruncTeacher},
+		{"critic.group_ot", c.Critic.GroupOT},
+		{"algorithm.adv_power", c.Algorithm.AdvPower},
+		{"trainer.critic_warmup_until", c.Trainer.CriticWarmupUntil},
+		{"actor.lora", c.Actor.LoRA},
+		{"critic.lora", c.Critic.LoRA},
+		{"actor.optim.moments", c.Actor.Optim.Moments},
+		{"critic.optim.moments", c.Critic.Optim.Moments},
+	} {
+		list = append(list, Fixed{s.key, fmt.Sprint(s.value)})
+	}
+	return list
+}
+
+// CheckChange refuses to resume a run under settings that would make it another run.
+func CheckChange(before, after *Config) error {
+	was, now := before.Absolute(), after.Absolute()
+	paths := func(c Config) []Fixed {
+		return []Fixed{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path}, {"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath}}
+	}
+	return Changed(slices.Concat(paths(was), was.Fixed()), slices.Concat(paths(now), now.Fixed()), after.Trainer.Output)
+}
+
+// Changed refuses what is not as it was when the run began. A setting that was not noted
+// then, by an earlier gad, is not compared.
+func Changed(was, now []Fixed, run string) error {
+	for _, w := range was {
+		for _, n := range now {
+			if w.Key == n.Key && w.Value != n.Value {
+				return fmt.Errorf("%w: %s was %s when the run in %s began, now it is %s: it cannot change within a run: give another --output", ErrConfig, w.Key, cmp.Or(w.Value, "not set"), run, cmp.Or(n.Value, "not set"))
+			}
+		}
+	}
+	return nil
+}
+
+// Absolute is c with paths that hold from any folder: a run's own settings are
+// kept so, since it may be gone on with from another one.
+func (c Config) Absolute() Config {
+	c.Data.TrainFiles, c.Data.ValFiles = slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
+	paths := []*string{&c.Model.Path, &c.Model.Adapter, &c.Model.RewardPath, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic}
+	if dir := c.Data.CacheDir; dir != "auto" && dir != "none" {
+		paths = append(paths, &c.Data.CacheDir)
+	}
+	for _, files := range [][]string{c.Data.TrainFiles, c.Data.ValFiles} {
+		for i := range files {
+			paths = append(paths, &files[i])
+		}
+	}
+	for _, path := range paths {
+		list := filepath.SplitList(*path)
+		for i, p := range list {
+			if abs, err := filepath.Abs(p); err == nil {
+				list[i] = abs
+			}
+		}
+		*path = strings.Join(list, string(filepath.ListSeparator))
+	}
+	return c
+}
+
+// Changes lists the settings in which now differs from before, as "key was x, now y".
+func Changes(before, now Config) (list []string) {
+	before, now = before.Absolute(), now.Absolute()
+	was := conf.Describe(&before)
+	for i, s := range conf.Describe(&now) {
+		if s.Default != was[i].Default && s.Key != "trainer.default_local_dir" { // a run may be moved
+			list = append(list, fmt.Sprintf("%s was %s, now %s", s.Key, was[i].Default, s.Default))
+		}
+	}
+	return list
+}

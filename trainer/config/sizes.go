@@ -1,0 +1,59 @@
+package config
+
+import (
+	"fmt"
+
+	"gad/internal/report"
+	"gad/model"
+)
+
+// tokenBytes is what a token of an answer takes in a step's own memory, beside the models:
+// its id and three log-probabilities of 4 bytes each. Advantages, masks and copies come on
+// top, so that no run is refused which has room.
+const tokenBytes = 16
+
+// CheckSizes refuses settings that do not suit the student in dir, of the given shape.
+func (c *Config) CheckSizes(stage Stage, dir string, shape model.Config) error {
+	if n := c.Data.MaxPrompt + c.Data.MaxResponse; shape.MaxPosition > 0 && n > shape.MaxPosition {
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, n, shape.MaxPosition)
+	}
+	ranks := []struct {
+		key string
+		l   model.LoRA
+	}{{"actor", c.Actor.LoRA}, {"critic", c.Critic.LoRA}}
+	if !stage.HasCritic() {
+		ranks = ranks[:1]
+	}
+	for _, r := range ranks {
+		if r.l.Rank > shape.Hidden {
+			return fmt.Errorf("%w: %s.lora.rank is %d, above the hidden size of %s, which is %d: adapters would have more parameters than the weights: lower it", ErrConfig, r.key, r.l.Rank, dir, shape.Hidden)
+		}
+	}
+	return nil
+}
+
+// CheckBatch refuses a step whose sequences alone would not fit free bytes of memory; 0 is
+// not known. answers is how many sequences a prompt has, each of length tokens at most.
+func (c *Config) CheckBatch(answers, length int, free int64) error {
+	need := float64(c.Data.TrainBatchSize) * float64(answers) * float64(length) * tokenBytes
+	if free <= 0 || need <= float64(free) {
+		return nil
+	}
+	settings := fmt.Sprintf("data.train_batch_size %d", c.Data.TrainBatchSize)
+	if answers > 1 {
+		settings += fmt.Sprintf(" x %d answers (rollout.n %d, and the teacher's)", answers, answers-1)
+	}
+	return fmt.Errorf("%w: %s of up to %d tokens each take %s in a step, and %s are available: lower them", ErrConfig, settings, length, report.Bytes(int64(min(need, 9e18))), report.Bytes(free))
+}
+
+// mostRepeats is how often a step may take each row: a batch that is larger would be one
+// row a hundred times over, and no signal ends a step in which nothing is sampled.
+const mostRepeats = 100
+
+// CheckRows refuses a batch that is out of all proportion to the rows.
+func (c *Config) CheckRows(rows int) error {
+	if b := c.Data.TrainBatchSize; rows > 0 && b/mostRepeats > rows {
+		return fmt.Errorf("%w: data.train_batch_size %d is more than %d times the %s: lower it", ErrConfig, b, mostRepeats, report.Count(rows, "row"))
+	}
+	return nil
+}

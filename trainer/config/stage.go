@@ -1,0 +1,96 @@
+package config
+
+import (
+	"fmt"
+
+	"gad/model"
+)
+
+// Stage is what a run does.
+type Stage string
+
+// The stages, in the order in which they are run.
+const (
+	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
+	Warmup Stage = "warmup" // the discriminator first, then the student beside it
+	Train  Stage = "train"  // the game
+
+	// DPO learns from fixed pairs, without a discriminator (SODA, arXiv 2604.03873): to each
+	// prompt the teacher's answer is preferred to one sample of the student as it was when the
+	// stage began.
+	DPO Stage = "dpo"
+)
+
+// HasCritic reports whether the stage trains a discriminator.
+func (s Stage) HasCritic() bool { return s == Warmup || s == Train }
+
+// ARun names a run of the stage: "an sft run".
+func (s Stage) ARun() string {
+	if s == SFT {
+		return "an sft run"
+	}
+	return fmt.Sprintf("a %s run", s)
+}
+
+// LearnsTeacher reports whether the actor's objective in a stage is the teacher's answers.
+func (c *Config) LearnsTeacher(stage Stage) bool {
+	return stage == SFT || stage == Warmup && c.Trainer.WarmupActor == "sft"
+}
+
+// NeedsReference reports whether a stage compares the student with what it was.
+func (c *Config) NeedsReference(stage Stage) bool {
+	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.LearnsTeacher(stage)
+}
+
+// StepAnswers is how many sequences each prompt of a step has.
+func (c *Config) StepAnswers(stage Stage) int {
+	switch {
+	case stage.HasCritic():
+		return c.Rollout.N + 1
+	case stage == DPO:
+		return 2
+	}
+	return 1
+}
+
+// ScoredBefore is the share of a batch of prompts whose scores come from a forward pass of
+// their own: all with dynamic sampling, otherwise those that the discriminator's first
+// mini-batch does not have.
+func (c *Config) ScoredBefore(prompts int) float64 {
+	switch n := c.Critic.PPOMiniBatch; {
+	case c.Algorithm.FilterGroups.Enable:
+		return 1
+	case n > 0 && n < prompts:
+		return 1 - float64(n)/float64(prompts)
+	}
+	return 0
+}
+
+// Merges reports whether sampling reads a merged copy of the weights.
+func (c *Config) Merges(stage Stage) bool {
+	return c.Actor.LoRA.On() && stage.HasCritic() && (c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
+}
+
+// Student is the network that a run trains, without passes.
+func (c *Config) Student() model.PlanOptions {
+	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA, Recompute: c.Actor.Recompute,
+		Moments8: c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
+}
+
+// Discriminator is the network that the game and its warm-up train beside the student,
+// without passes.
+func (c *Config) Discriminator() model.PlanOptions {
+	return model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA, Recompute: c.Critic.Recompute,
+		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
+}
+
+// A step takes only the forward passes whose results are read and not known already. This
+// file says which those are; doc/performance.md has the table.
+
+// The first steps of a run, and every checkEvery-th, compare the sampler's
+// log-probabilities with the trainer's. The number of the step decides, so that a resumed
+// run does as one that was not interrupted.
+const (
+	CheckFirst = 3
+	CheckEvery = 50
+)

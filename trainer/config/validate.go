@@ -1,0 +1,148 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"gad/algos"
+	"gad/internal/conf"
+)
+
+// Validate finds every value, and every combination of settings, that cannot be meant.
+func (c *Config) Validate(stage Stage) error {
+	if err := conf.Validate(c); err != nil {
+		return err
+	}
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
+	if len(c.Data.TrainFiles) == 0 {
+		bad("data.train_files: no training data: give --data FILE")
+	}
+	if c.Data.CacheDir == "" {
+		bad("data.cache_dir is empty: name a folder, auto or none")
+	}
+	if c.Trainer.Output == "" {
+		bad("trainer.default_local_dir: no run folder: give --output DIR")
+	}
+	if stage != Train && c.Model.Path == "" && c.Trainer.Resume == "" {
+		bad("model.path: no student: give --model DIR")
+	}
+	if err := c.Rollout.Validate(); err != nil && stage != SFT {
+		errs = append(errs, err)
+	}
+	if m, b := c.Actor.PPOMiniBatch, c.Data.TrainBatchSize; m > b {
+		bad("actor.ppo_mini_batch_size %d is larger than data.train_batch_size %d: lower it", m, b)
+	}
+	if m, b := c.Critic.PPOMiniBatch, c.Data.TrainBatchSize; m > b {
+		bad("critic.ppo_mini_batch_size %d is larger than data.train_batch_size %d: lower it", m, b)
+	}
+	if c.Algorithm.AdvEstimator == "grpo_passk" && c.Rollout.N < 2 {
+		bad("algorithm.adv_estimator grpo_passk needs rollout.n of at least 2, not %d", c.Rollout.N)
+	}
+	if p := c.Algorithm.AdvPower; !(p > 0) {
+		bad("algorithm.adv_power is %g: must be above 0; 1 leaves the rewards unchanged", p)
+	} else if p != 1 && strings.HasPrefix(c.Algorithm.AdvEstimator, "reinforce_plus_plus") && c.Algorithm.UseKLInReward {
+		bad("algorithm.adv_power %g needs one reward per answer, but %s with algorithm.use_kl_in_reward has one per token: use grpo, or put the KL into the loss (actor.use_kl_loss)", p, c.Algorithm.AdvEstimator)
+	}
+	if k := c.Trainer.Shards; k&(k-1) != 0 || k > 4096 {
+		bad("trainer.shards is %d: must be a power of two of at most 4096", k)
+	}
+	if t := c.Trainer; t.CriticWarmupUntil > 0 && t.CriticWarmupMax < t.CriticWarmup {
+		bad("trainer.critic_warmup_max %d is below trainer.critic_warmup %d: raise it", t.CriticWarmupMax, t.CriticWarmup)
+	}
+	if b := c.Algorithm.Overlong.Len; b >= c.Data.MaxResponse {
+		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
+	}
+	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
+		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
+	}
+	errs = append(errs, c.Actor.Validate())
+	if stage.HasCritic() {
+		errs = append(errs, c.Critic.Validate())
+	}
+	if stage == DPO {
+		errs = append(errs, c.DPO.Validate())
+	}
+	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
+		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0", k.TargetKL)
+	}
+	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
+		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2, or no group can be replaced", f.MaxGenBatches)
+	}
+	if f := c.Algorithm.FilterGroups; !f.Enable && f.MinSpread > 0 {
+		bad("algorithm.filter_groups.min_spread %g needs algorithm.filter_groups.enable=true", f.MinSpread)
+	}
+	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
+		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
+	}
+	if complaint := c.Offloads(stage); complaint != "" {
+		bad("%s", complaint)
+	}
+	errs = append(errs, c.validateJudges(stage)...)
+	if stage == Train && c.Trainer.Resume == "" && errors.Join(errs...) != nil { // else findStart says it
+		bad("trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)")
+	}
+	return errors.Join(errs...)
+}
+
+// Validate checks what the tags cannot say.
+func (c DPOConfig) Validate() error {
+	for _, s := range []struct {
+		key string
+		v   float64
+	}{{"beta", c.Beta}, {"discopop_tau", c.Tau}} {
+		if !(s.v > 0) {
+			return fmt.Errorf("settings: dpo.%s is %g: must be above 0", s.key, s.v)
+		}
+	}
+	if _, err := algos.NewDPO[float64](c.Objective()); err != nil {
+		return fmt.Errorf("settings: dpo: %w", err)
+	}
+	return nil
+}
+
+// Offloads is what is wrong with moments that are to leave a device's memory for the same.
+func (c *Config) Offloads(stage Stage) (complaint string) {
+	key := "actor.optim.offload"
+	switch {
+	case c.Trainer.Device == "cuda":
+		return ""
+	case c.Actor.Optim.Offload:
+	case c.Critic.Optim.Offload && stage.HasCritic():
+		key = "critic.optim.offload"
+	default:
+		return ""
+	}
+	return fmt.Sprintf("%s is true, but trainer.device is %s: there is no other memory: leave it out", key, c.Trainer.Device)
+}
+
+// validateJudges checks the settings of the judges.
+func (c *Config) validateJudges(stage Stage) (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
+	w, r := c.Algorithm.CheckerWeight, c.Trainer
+	if w > 0 && r.Checker == "" {
+		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
+	}
+	if r.Checker != "" && len(c.Data.ValFiles) == 0 && !(w > 0 && stage.HasCritic()) {
+		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
+	}
+	if r.HeldOutCritic != "" && len(c.Data.ValFiles) == 0 {
+		bad("trainer.held_out_critic needs data.val_files")
+	}
+	if r.KeepBest == "val/check" && r.Checker == "" {
+		bad("trainer.keep_best val/check needs trainer.checker: give --checker CMD")
+	}
+	if r.KeepBest == "val/held_out_d" && r.HeldOutCritic == "" {
+		bad("trainer.keep_best val/held_out_d needs trainer.held_out_critic")
+	}
+	return errs
+}
+
+// CheckRanks refuses a number of ranks that the settings cannot be divided among.
+func (c *Config) CheckRanks(ranks int) error {
+	if c.Trainer.Shards%ranks != 0 {
+		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)
+	}
+	return nil
+}

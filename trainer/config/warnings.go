@@ -1,0 +1,96 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"gad/internal/report"
+	"gad/model"
+)
+
+// largeLR is a little more than the largest rate at which a game was seen to win, 2e-4
+// with a narrow clip (doc/study.md, "Ablations and a student that is too fast"). Adapters
+// take ten times as much.
+const largeLR = 3e-4
+
+// Warnings are settings that are allowed and rarely right.
+func (c *Config) Warnings(stage Stage) (warnings []string) {
+	warnings = append(c.judgeWarnings(), c.idleWarnings(stage)...)
+	if !stage.HasCritic() {
+		return warnings
+	}
+	large := largeLR
+	if c.Actor.LoRA.On() {
+		large *= 10
+	}
+	if lr := c.Actor.Optim.LR; stage == Train && lr > large {
+		warnings = append(warnings, fmt.Sprintf("actor.optim.lr is %g: fit for learning the teacher's answers, and mostly too large for the game (the paper's is 1e-6, gad demo's 5e-5 after 3e-3): if KL runs away, lower it", lr))
+	}
+	if c.Rollout.N < 4 {
+		warnings = append(warnings, fmt.Sprintf("rollout.n is %d: with fewer than 4 answers a group's statistics say little (with 2, grpo's advantages are the same size whatever the scores): 8 is usual", c.Rollout.N))
+	}
+	if c.Actor.PolicyLoss.LossMode == "gspo" && c.Actor.MiniBatch(c.Data.TrainBatchSize) == c.Data.TrainBatchSize && c.Actor.PPOEpochs == 1 {
+		warnings = append(warnings, "actor.ppo_mini_batch_size is the whole batch and actor.ppo_epochs is 1: every ratio is exactly 1 and the clip never acts")
+	}
+	return warnings
+}
+
+// idleWarnings are settings without effect beside the others.
+func (c *Config) idleWarnings(stage Stage) (warnings []string) {
+	networks := []struct {
+		key, who string
+		model.OptimSettings
+	}{{"actor.optim", "student", c.Actor.Optim}, {"critic.optim", "discriminator", c.Critic.Optim}}
+	if !stage.HasCritic() {
+		networks = networks[:1]
+	}
+	for _, n := range networks {
+		if n.LR == 0 {
+			warnings = append(warnings, fmt.Sprintf("%s.lr is 0: the %s will not change", n.key, n.who))
+		}
+		if n.MinLRRatio > 0 && n.LRScheduler == "constant" {
+			warnings = append(warnings, fmt.Sprintf("%s.min_lr_ratio %g has no effect: %[1]s.lr_scheduler is constant: set it to cosine or linear", n.key, n.MinLRRatio))
+		}
+	}
+	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil == 0 && t.CriticWarmupMax != Default().Trainer.CriticWarmupMax {
+		warnings = append(warnings, fmt.Sprintf("trainer.critic_warmup_max %d has no effect: trainer.critic_warmup_until is 0", t.CriticWarmupMax))
+	}
+	return warnings
+}
+
+// judgeWarnings are settings of the judges that are allowed and rarely right.
+func (c *Config) judgeWarnings() []string {
+	held := c.Trainer.HeldOutCritic
+	if held == "" {
+		return nil
+	}
+	for _, own := range []string{c.Trainer.Resume, c.Trainer.Output, c.Model.RewardPath} {
+		if own == "" {
+			continue
+		}
+		if rel, err := filepath.Rel(own, held); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+			return []string{fmt.Sprintf("trainer.held_out_critic %s is this run's own discriminator, at an earlier step: an answer that fools one fools the other: give one that was trained on other rows or with another seed", held)}
+		}
+	}
+	return nil
+}
+
+// FewSteps are too few for a student to learn in at the learning rates that are usual.
+const FewSteps = 10
+
+// LengthWarnings are warnings of a run of so many steps over so many rows: that the student
+// learns in none of them, or in hardly any.
+func (c *Config) LengthWarnings(stage Stage, rows, steps int) []string {
+	alone := 0
+	if stage.HasCritic() {
+		alone = c.Trainer.CriticWarmup
+	}
+	switch learning := steps - alone; {
+	case alone > 0 && learning < 1 && c.Trainer.CriticWarmupUntil == 0:
+		return []string{fmt.Sprintf("trainer.critic_warmup %d is not below the number of steps of the run, %d: the student will not be trained", alone, steps)}
+	case learning >= 1 && learning < FewSteps && c.Trainer.TotalSteps == 0:
+		return []string{fmt.Sprintf("%s at data.train_batch_size %d are %s, and the student learns in %d: a smaller batch, more trainer.total_epochs or --steps give it more (--preset small has a batch and rates for a released student)", report.Count(rows, "row"), c.Data.TrainBatchSize, report.Count(steps, "step"), learning)}
+	}
+	return nil
+}

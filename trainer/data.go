@@ -1,0 +1,171 @@
+package trainer
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gad/data"
+	"gad/internal/compute/cpu"
+	"gad/internal/report"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
+)
+
+// openData reads tokenizer and data set, and puts the cursor where the run stands.
+func (t *Trainer) openData(s *start) (err error) {
+	c := t.cfg
+	if err := saved.CheckModel(t.fs, t.actorDir(*s)); err != nil {
+		return err
+	}
+	err = t.busy("reading the tokenizer", func() (err error) {
+		t.tok, err = saved.Tokenizer(t.actorDir(*s))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	t.enc = encode.Encoder{Tok: t.tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Data.MaxResponse}
+	if err := t.openSets(s); err != nil {
+		return err
+	}
+	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
+	t.planned = c.Trainer.TotalSteps
+	if t.planned == 0 {
+		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
+	}
+	if s.inPlace {
+		t.disc = s.state.Disc
+	}
+	t.stretch()
+	if s.dir != "" {
+		t.validated = s.state.Validated
+	}
+	if s.inPlace {
+		t.step = s.state.Step
+		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
+		maps.Copy(t.skipped, s.state.Skipped)
+		return t.order.Restore(s.state.Order)
+	}
+	return nil
+}
+
+// openSets opens the training and validation data, checks every row that the run
+// can draw, and notes what the settings do to them.
+func (t *Trainer) openSets(s *start) (err error) {
+	c := t.cfg
+	options := c.Data.Options(t.con.Busy)
+	if t.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
+		return err
+	}
+	if err := t.set.NeedTeacher(); err != nil {
+		return err
+	}
+	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
+	suspect, others := t.set.Overlooked()
+	for _, line := range []string{suspect, others} {
+		if line != "" {
+			s.notes = append(s.notes, line)
+		}
+	}
+	name := strings.Join(c.Data.TrainFiles, " ")
+	var known *encode.Sightings
+	if len(c.Data.ValFiles) > 0 {
+		options.Split = c.Data.ValSplit
+		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		if suspect, _ := t.val.Overlooked(); suspect != "" {
+			s.notes = append(s.notes, "data.val_files: "+suspect)
+		}
+		if err := t.val.NeedTeacher(); err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		val, err := t.enc.Usable(t.val, c.Data, c.Trainer.ValRows, nil, data.Keep{})
+		if err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		for _, row := range val.Rows {
+			t.valRows = append(t.valRows, int(row))
+		}
+		if known, err = encode.Sight(t.val, t.valRows); err != nil {
+			return err
+		}
+	}
+	train, err := t.enc.Usable(t.set, c.Data, t.set.Len(), known, t.keepRows(s))
+	if s.inPlace && s.state.DataDigest != t.set.Digest() { // of rows that are kept it is known now
+		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.set.Digest(), s.state.DataDigest)
+	}
+	if err != nil {
+		return err
+	}
+	t.rows = train.Rows
+	if err := c.CheckRows(len(t.rows)); err != nil {
+		return err
+	}
+	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+		return err
+	}
+	if path, bytes, made := t.set.Kept(); made {
+		s.said = append(s.said, fmt.Sprintf("encoded rows are kept for the next run in %s, %s (data.cache_dir)", path, report.Bytes(bytes)))
+	} else if path != "" {
+		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
+	}
+	if n := len(t.valRows); n > 0 && n < t.val.Len() {
+		s.said = append(s.said, fmt.Sprintf("validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
+	}
+	if n, b := len(t.rows), c.Data.TrainBatchSize; b > n {
+		s.notes = append(s.notes, fmt.Sprintf("data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it", b, n))
+	}
+	if train.Dropped > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are %s and left out", train.Dropped, t.set.Len(), train.Why()))
+	}
+	if train.Lost > 0 {
+		row, err := t.set.Row(train.FirstLost)
+		if err != nil {
+			return err
+		}
+		_, first := row.Lost(t.enc)
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.Lost, len(t.rows), train.FirstLost, first))
+	}
+	note, err := train.Pairs(name, c, t.Stage)
+	if err != nil {
+		return err
+	}
+	if note != "" {
+		s.notes = append(s.notes, note)
+	}
+	if train.SeenPrompts > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data (%d of them also the same answer): the val/ metrics are not for unseen prompts only: see gad data split", train.SeenPrompts, len(t.valRows), train.SeenRows))
+	}
+	return nil
+}
+
+// keptLeast are the bytes of data from which on encoded rows are worth a file: fewer
+// are encoded within a second.
+var keptLeast int64 = 4 << 20
+
+// keepRows says where the training data's encoded rows are kept.
+func (t *Trainer) keepRows(s *start) data.Keep {
+	c := t.cfg.Data
+	k := data.Keep{FS: t.fs, Dir: c.CacheDir, Encoder: t.tok.Digest(), Least: keptLeast, Most: int64(c.CacheGB) * 1e9, Warn: func(text string) {
+		if t.log == nil { // the run has not begun
+			s.notes = append(s.notes, text)
+			return
+		}
+		t.log.Warn(text)
+	}}
+	switch c.CacheDir {
+	case "none":
+		k.Dir = ""
+	case "auto":
+		k.Dir = ""
+		if dir, err := os.UserCacheDir(); err == nil { // there may be none for a service
+			k.Dir = filepath.Join(dir, "gad")
+		}
+	}
+	return k
+}

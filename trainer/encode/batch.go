@@ -1,0 +1,81 @@
+package encode
+
+import (
+	"fmt"
+
+	"gad/data"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// Batch is the prompts of one step with the teacher's answers.
+type Batch struct {
+	Rows        []int       // [P] row of each in the data set
+	Prompts     [][]int32   // [P]
+	Teachers    []model.Seq // [P] prompt and teacher's answer, as every sequence ends
+	TeacherCut  []bool      // [P] the answer was longer than the limit, or unfinished
+	TeacherText []string    // [P]
+	PromptText  []string    // [P]
+}
+
+// Batch encodes the given rows of set.
+func (e Encoder) Batch(set *data.Set, rows []int) (*Batch, error) {
+	b := &Batch{Rows: rows}
+	examples, err := set.Examples(rows, e, data.Limits{MaxPrompt: e.MaxPrompt})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range examples {
+		answer, cut := e.Cut(r.Answer)
+		b.Prompts = append(b.Prompts, r.Prompt)
+		b.Teachers = append(b.Teachers, e.Ending().Seq(r.Prompt, answer, cut))
+		b.TeacherCut = append(b.TeacherCut, cut)
+		b.TeacherText = append(b.TeacherText, r.Teacher)
+		b.PromptText = append(b.PromptText, r.PromptText())
+	}
+	return b, nil
+}
+
+// Append adds the rows of other.
+func (b *Batch) Append(other *Batch) {
+	b.Rows = append(b.Rows, other.Rows...)
+	b.Prompts = append(b.Prompts, other.Prompts...)
+	b.Teachers = append(b.Teachers, other.Teachers...)
+	b.TeacherCut = append(b.TeacherCut, other.TeacherCut...)
+	b.TeacherText = append(b.TeacherText, other.TeacherText...)
+	b.PromptText = append(b.PromptText, other.PromptText...)
+}
+
+// Given is one row of a data set as token ids, for LogProbs and Scores.
+type Given struct {
+	Row       int
+	Seq       model.Seq
+	Truncated bool
+}
+
+// GivenRows encodes the answers that rows of a data set carry: response_ids,
+// else response, else teacher_response. limits are in tokens.
+func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, maxResponse int) (out []Given, err error) {
+	enc := Encoder{Tok: tok, MaxResponse: maxResponse}
+	for _, i := range rows {
+		r, err := set.Row(i)
+		if err != nil {
+			return nil, err
+		}
+		prompt, err := enc.Prompt(r)
+		if err != nil {
+			return nil, fmt.Errorf("data: row %d: %w", r.Index, err)
+		}
+		ids, cut, _, err := enc.given(r)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Given{Row: i, Truncated: cut, Seq: model.Seq{IDs: append(append([]int32(nil), prompt...), ids...), Prompt: len(prompt)}})
+	}
+	return out, nil
+}
+
+// Judge is g as the discriminator reads it.
+func (g Given) Judge(tok *tokenizer.Tokenizer) model.Seq {
+	return Encoder{Tok: tok}.Ending().Seq(g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], g.Truncated)
+}

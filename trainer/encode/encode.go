@@ -1,0 +1,113 @@
+// Package encode turns rows into token ids: prompts through the chat template, answers as every
+// sequence of a run ends, and which rows a run can take.
+//
+//	encode.go  one row: Encoder, prompts and answers
+//	batch.go   many rows: the batch of a step, and answers that rows carry
+//	usable.go  which rows are within the limits, and what is to be said of the others
+package encode
+
+import (
+	"fmt"
+	"strings"
+
+	"gad/critic"
+	"gad/data"
+	"gad/tokenizer"
+)
+
+// Encoder turns rows into token ids under the limits of a configuration.
+type Encoder struct {
+	Tok                    *tokenizer.Tokenizer
+	MaxPrompt, MaxResponse int
+}
+
+// Prompt is the row's prompt up to where the answer begins: its prompt_ids, or its
+// conversation in the chat template.
+func (e Encoder) Prompt(r data.Row) ([]int32, error) {
+	if len(r.PromptIDs) > 0 {
+		return e.checked("prompt_ids", r.PromptIDs)
+	}
+	return e.Tok.ChatPrompt(messages(r))
+}
+
+// Answer is text as a finished answer, however long.
+func (e Encoder) Answer(text string) []int32 {
+	return append(e.Tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.Tok.EndOfTurn())
+}
+
+// Lost counts the characters of text that the tokenizer has no token for.
+func (e Encoder) Lost(text string) (n int, first string) { return e.Tok.Lost(text) }
+
+// answer is text as a finished answer: without trailing blanks, which chat
+// templates add and models rarely do, and with the end of turn; cut reports that
+// it was longer than the limit and therefore has none.
+func (e Encoder) answer(text string) (ids []int32, cut bool) { return e.Cut(e.Answer(text)) }
+
+// Cut shortens an answer to the limit. One that is unfinished comes without its end
+// (data.Row.Unfinished): it is cut too.
+func (e Encoder) Cut(ids []int32) ([]int32, bool) {
+	if len(ids) > e.MaxResponse {
+		return ids[:e.MaxResponse:e.MaxResponse], true
+	}
+	return ids, len(ids) == 0 || ids[len(ids)-1] != e.Tok.EndOfTurn()
+}
+
+// given is the answer that a row carries: response_ids, else response, else
+// the teacher's; what names it.
+func (e Encoder) given(r data.Row) (ids []int32, cut bool, what string, err error) {
+	switch {
+	case len(r.ResponseIDs) > 0:
+		if ids, err = e.checked("response_ids", r.ResponseIDs); err != nil {
+			err = fmt.Errorf("data: row %d: %w", r.Index, err)
+		}
+		return ids, false, "response_ids", err
+	case r.Response != "":
+		ids, cut = e.answer(r.Response)
+		return ids, cut, "response", nil
+	case r.Teacher != "":
+		ids = e.Answer(r.Teacher)
+		if r.Unfinished() {
+			ids = ids[:len(ids)-1]
+		}
+		ids, cut = e.Cut(ids)
+		return ids, cut, "teacher_response", nil
+	}
+	return nil, false, "", fmt.Errorf("data: row %d: has none of response_ids, response and teacher_response: nothing to score", r.Index)
+}
+
+func (e Encoder) checked(column string, ids []int32) ([]int32, error) {
+	for i, id := range ids {
+		if id < 0 || int(id) >= e.Tok.Size() {
+			return nil, fmt.Errorf("%s[%d] is %d, not a token of this tokenizer (0 to %d)", column, i, id, e.Tok.Size()-1)
+		}
+	}
+	return ids, nil
+}
+
+func (e Encoder) Ending() critic.Ending {
+	return critic.Ending{EOS: e.Tok.EOS(), Turn: e.Tok.EndOfTurn()}
+}
+
+func messages(r data.Row) []tokenizer.Message {
+	out := make([]tokenizer.Message, len(r.Messages))
+	for i, m := range r.Messages {
+		out[i] = tokenizer.Message(m)
+	}
+	return out
+}
+
+// For is how a run with this tokenizer turns rows into tokens, without limits.
+func For(tok *tokenizer.Tokenizer) data.Encoder { return Encoder{Tok: tok} }
+
+// Prompt is the conversation of a row up to where the answer begins, as token ids.
+func Prompt(tok *tokenizer.Tokenizer, set *data.Set, row int) ([]int32, error) {
+	r, err := set.Row(row)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := Encoder{Tok: tok}.Prompt(r)
+	if err != nil {
+		return nil, fmt.Errorf("data: row %d: %w", row, err)
+	}
+	return ids, nil
+}

@@ -1,0 +1,177 @@
+package encode
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"gad/data"
+	"gad/trainer/config"
+)
+
+// Usable are the rows of a set that a run takes.
+type Usable struct {
+	Rows    []int32
+	Dropped int // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
+	Cut     int // of rows, those whose teacher's answer is over the limit
+
+	Lost      int // of rows, those with characters that the tokenizer has no token for
+	FirstLost int // the first of them
+
+	Unfinished        int // of rows, those whose teacher's answer is within it and unfinished
+	droppedUnfinished int // of dropped, the same
+
+	// What data.max_response_length would keep all answers, and 99 in 100, of the
+	// rows and of those that were dropped for their answer.
+	ForAll, ForMost int
+
+	SeenPrompts, SeenRows int // rows of another set whose prompt, or prompt and answer, are here
+}
+
+// Usable lists the first most rows that a run can take: all of the set's, or without
+// those that the overlong_prompts and truncated_teachers settings filter out. known
+// are rows of another set to look for; nil is none.
+func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sightings, keep data.Keep) (u Usable, err error) {
+	lengths := map[int]int{} // answers by length
+	answers := 0
+	o := data.EncodeOptions{Limits: data.Limits{MaxPrompt: e.MaxPrompt}, Keys: known != nil, Most: most, Keep: keep}
+	if c.Overlong == "filter" {
+		o.Limits.MaxPrompt = 0
+	}
+	err = set.Encode(e, o, func(i int, m data.Measure) bool {
+		if m.Prompt > e.MaxPrompt {
+			u.Dropped++
+			return true
+		}
+		lengths[m.Answer]++
+		answers++
+		if m.Answer > e.MaxResponse {
+			if c.TruncTeacher == "filter" {
+				u.Dropped++
+				return true
+			}
+			u.Cut++
+		} else if m.Unfinished {
+			if c.TruncTeacher == "filter" {
+				u.Dropped++
+				u.droppedUnfinished++
+				return true
+			}
+			u.Unfinished++
+		}
+		if m.Lost {
+			if u.Lost++; u.Lost == 1 {
+				u.FirstLost = i
+			}
+		}
+		u.Rows = append(u.Rows, int32(i))
+		known.look(m)
+		return len(u.Rows) < most
+	})
+	if err != nil {
+		return Usable{}, err
+	}
+	u.Rows = slices.Clip(u.Rows)
+	seen := 0
+	for _, n := range slices.Sorted(maps.Keys(lengths)) {
+		if u.ForAll = n; seen < (99*answers+99)/100 {
+			u.ForMost = n
+		}
+		seen += lengths[n]
+	}
+	if known != nil {
+		u.SeenPrompts, u.SeenRows = known.prompts, known.rows
+	}
+	if len(u.Rows) == 0 {
+		return u, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), set.Len(), c.MaxPrompt, c.MaxResponse)
+	}
+	return u, nil
+}
+
+// Why says what rows were left out for.
+func (u Usable) Why() string {
+	switch u.droppedUnfinished {
+	case 0:
+		return "over the length limits"
+	case u.Dropped:
+		return "unfinished (finish_reason)"
+	}
+	return "over the length limits or unfinished (finish_reason)"
+}
+
+// Pairs says what the limit of answers means for a stage: in SFT the student does
+// not learn to end an answer that is cut; elsewhere a pair with such an answer is
+// left out, unless the settings include it. A run without a single pair is refused:
+// its discriminator would never learn.
+func (u Usable) Pairs(name string, c config.Config, stage config.Stage) (note string, err error) {
+	if u.Cut+u.Unfinished == 0 {
+		return "", nil
+	}
+	setting, include := "critic.truncated", c.Critic.Truncated == "include"
+	if stage == config.DPO {
+		setting, include = "dpo.truncated", c.DPO.Truncated == "include"
+	}
+	n, limit := len(u.Rows), c.Data.MaxResponse
+	would := fmt.Sprintf("data.max_response_length=%d would keep all", u.ForAll)
+	if u.ForMost < u.ForAll && u.ForMost > limit {
+		would += fmt.Sprintf(", %d 99 %%", u.ForMost)
+	}
+	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut+u.Unfinished == n && u.Unfinished > 0 {
+		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length %d: collect answers with a higher limit of tokens; or set %s=include", config.ErrConfig, name, n, limit, setting)
+	}
+	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut == n { // a pool gives pairs in the place of others only
+		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set %s=include", config.ErrConfig, name, n, limit, would, setting)
+	}
+	// rounded down to a tenth, so that 100 % is all
+	percent := func(k int) float64 { return math.Floor(1000*float64(k)/float64(n)) / 10 }
+	cut := fmt.Sprintf("%d of %d teacher answers (%.1f %%) are cut at data.max_response_length %d", u.Cut, n, percent(u.Cut), limit)
+	if u.Cut == 0 {
+		cut, would = fmt.Sprintf("%d of %d teacher answers (%.1f %%) are unfinished (finish_reason)", u.Unfinished, n, percent(u.Unfinished)), "collect them with a higher limit of tokens to have them whole"
+	} else if u.Unfinished > 0 {
+		cut += fmt.Sprintf(", %d more (%.1f %%) are unfinished (finish_reason)", u.Unfinished, percent(u.Unfinished))
+	}
+	switch {
+	case stage == config.SFT && u.Cut+u.Unfinished == n:
+		cut += ": the student never learns to end an answer"
+	case stage == config.SFT:
+		cut += " and do not teach the student to end an answer"
+	case include:
+		cut += fmt.Sprintf(" and take part in pairs without an end (%s=include)", setting)
+	default:
+		cut += fmt.Sprintf(" and make no pairs (%s=exclude)", setting)
+	}
+	return cut + ": " + would, nil
+}
+
+// Sightings count the rows of one set that are in another too.
+type Sightings struct {
+	wanted        [2]map[uint64]int // by prompt, by prompt and answer: rows that were not seen yet
+	prompts, rows int
+}
+
+// Sight makes sightings of the rows of set.
+func Sight(set *data.Set, rows []int) (*Sightings, error) {
+	s := &Sightings{wanted: [2]map[uint64]int{{}, {}}}
+	for _, i := range rows {
+		r, err := set.Row(i)
+		if err != nil {
+			return nil, err
+		}
+		m := r.Measure()
+		s.wanted[0][m.PromptKey]++
+		s.wanted[1][m.RowKey]++
+	}
+	return s, nil
+}
+
+func (s *Sightings) look(m data.Measure) {
+	if s == nil {
+		return
+	}
+	s.prompts += s.wanted[0][m.PromptKey]
+	s.rows += s.wanted[1][m.RowKey]
+	delete(s.wanted[0], m.PromptKey) // each counts once
+	delete(s.wanted[1], m.RowKey)
+}

@@ -1,0 +1,86 @@
+package eval
+
+import (
+	"slices"
+
+	"gad/model"
+)
+
+// gaps are what two models, the student and another, say of the tokens of one answer a row:
+// sums over the answer's tokens, in nats.
+type gaps struct {
+	tokens  []float64 // [P] how many there are
+	exact   []float64 // [P] KL(one||other) over the vocabulary; one is who wrote the answer, or stands for that
+	sampled []float64 // [P] log one - log other, of the answer's tokens
+	other   []float64 // [P] log p under the other model
+}
+
+// Against measures how far the student m is from another model, which reads the same
+// tokens: in the student's answers by KL(m||other), in the teacher's by KL(other||m), each
+// exact over the vocabulary and estimated from the answers' tokens; and how probable the
+// other model finds the student's answers. Both distributions are those at temperature 1,
+// whatever the answers were sampled at. Sums are over all tokens of an answer, and the
+// figures are means over all tokens. name is the other model's, for people.
+//
+// If one of the models has a larger vocabulary, see model.Model.Divergences; an answer of
+// the student is then read up to the first token that one of them lacks.
+func (j *Judged) Against(m, other *model.Model, name string, o Options) error {
+	n, vocab := len(j.Batch.Rows), min(m.Config().Vocab, other.Config().Vocab)
+	e := &j.Eval
+	e.Against, e.AgainstCut = name, 0
+	seqs := slices.Concat(j.Drawn, j.Batch.Teachers) // neighbours of one prompt share it in a pack
+	for p, s := range seqs[:n] {
+		lacks := func(id int32) bool { return int(id) >= vocab }
+		if i := slices.IndexFunc(s.IDs[s.Prompt:], lacks); i >= 0 {
+			seqs[p].IDs = s.IDs[:s.Prompt+i]
+			e.AgainstCut++
+		}
+	}
+	all := 0
+	for _, s := range seqs {
+		all += len(s.IDs)
+	}
+	advance, done := o.Stages.Begin("against "+name+", tokens", all)
+	defer done()
+	both := gaps{make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n)}
+	for _, pack := range model.Packs(seqs, min(o.MaxTokens, shownTokens)) {
+		if o.stopped() {
+			return ErrInterrupted
+		}
+		ds, err := m.Divergences(other, model.Pick(seqs, pack))
+		if err != nil {
+			return err
+		}
+		tokens := 0
+		for i, d := range ds {
+			p := pack[i]
+			tokens += len(seqs[p].IDs)
+			both.tokens[p] = float64(len(d.PQ))
+			for t := range d.PQ {
+				exact, sampled := d.PQ[t], d.LogP[t]-d.LogQ[t]
+				if p >= n {
+					exact, sampled = d.QP[t], -sampled
+				}
+				both.exact[p] += exact
+				both.sampled[p] += sampled
+				both.other[p] += d.LogQ[t]
+			}
+		}
+		advance(tokens)
+	}
+	of := func(lo, hi int) gaps {
+		return gaps{both.tokens[lo:hi], both.exact[lo:hi], both.sampled[lo:hi], both.other[lo:hi]}
+	}
+	j.student, j.teacher = of(0, n), of(n, 2*n)
+	mean := func(xs, tokens []float64) *float64 {
+		var sum, of float64
+		for p := range xs {
+			sum, of = sum+xs[p], of+tokens[p]
+		}
+		return finiteOr(sum / of)
+	}
+	e.ReverseKL, e.ReverseKLSampled = mean(j.student.exact, j.student.tokens), mean(j.student.sampled, j.student.tokens)
+	e.ForwardKL, e.ForwardKLSampled = mean(j.teacher.exact, j.teacher.tokens), mean(j.teacher.sampled, j.teacher.tokens)
+	e.Fluency = mean(j.student.other, j.student.tokens)
+	return nil
+}

@@ -1,0 +1,282 @@
+// Package eval measures a student on held-out rows: its answers beside the teacher's, and what a
+// discriminator that is trained afresh makes of them (doc/evaluation.md).
+//
+//	eval.go      the answers of a student, and how probable it finds the teacher's
+//	figures.go   the figures of an evaluation, their intervals and differences
+//	against.go   how far a student is from another model
+//	fresh.go     fresh discriminators, and how many steps of them fit into a time
+//	verdicts.go  what several of them say of each pair
+//	pace.go      a short measurement of the machine
+//	plan.go      the time and memory that an evaluation will take
+package eval
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"gad/data"
+	"gad/internal/checker"
+	"gad/internal/textmetrics"
+	"gad/model"
+	"gad/tokenizer"
+	"gad/trainer/encode"
+)
+
+// ErrInterrupted reports work that was asked to stop.
+var ErrInterrupted = errors.New("interrupted and saved")
+
+// Judged is a student's answers to held-out rows beside the teacher's, with the
+// figures of each row. A row that is not Done has none.
+type Judged struct {
+	Batch     *encode.Batch
+	Done      []bool      // [P]
+	Answers   []string    // [P] decoded, without control tokens
+	Seqs      []model.Seq // [P] as the discriminator would read them
+	Drawn     []model.Seq // [P] as they were sampled: the end is the one that the student drew
+	Tokens    []int       // [P] of the answer, its end included
+	Truncated []bool      // [P]
+	RougeL    []float64   // [P]
+	Repeat    []float64   // [P] share of tokens in repeated 4-grams
+	NLL       []float64   // [P] nats of the teacher's whole answer; nil before TeacherNLL
+
+	Eval Evaluation
+
+	student, teacher gaps // to another model, in the answers of each; without rows before Against
+
+	checks []checker.Verdict // [P]; nil without a checker
+	told   verdicts          // of the fresh discriminators; nil without
+}
+
+// Evaluation are the figures of a student on held-out rows. Each has a 95 %
+// interval; how each interval is made: doc/evaluation.md.
+type Evaluation struct {
+	Model         string  `json:"model,omitempty"` // where several are compared
+	Rows          int     `json:"rows"`
+	Temperature   float64 `json:"temperature"`
+	RougeL        float64 `json:"rouge_l"`
+	TeacherNLL    float64 `json:"teacher_nll"` // nats per token of the teacher's answers, temperature 1
+	LenRatio      float64 `json:"len_ratio"`
+	Distinct1     float64 `json:"distinct_1"`
+	Distinct2     float64 `json:"distinct_2"`
+	TruncatedFrac float64 `json:"truncated_frac"`
+	RepeatFrac    float64 `json:"repeat_frac"`
+
+	// Intervals. Absent before Intervals, and where an end is not finite.
+	RougeLCI95        *[2]float64 `json:"rouge_l_ci95,omitempty"`
+	TeacherNLLCI95    *[2]float64 `json:"teacher_nll_ci95,omitempty"`
+	LenRatioCI95      *[2]float64 `json:"len_ratio_ci95,omitempty"`
+	Distinct1CI95     *[2]float64 `json:"distinct_1_ci95,omitempty"`
+	Distinct2CI95     *[2]float64 `json:"distinct_2_ci95,omitempty"`
+	TruncatedFracCI95 *[2]float64 `json:"truncated_frac_ci95,omitempty"`
+	RepeatFracCI95    *[2]float64 `json:"repeat_frac_ci95,omitempty"`
+
+	// Of a checker; absent without one.
+	Check     *float64           `json:"check,omitempty"` // mean score
+	CheckCI95 *[2]float64        `json:"check_ci95,omitempty"`
+	Labels    map[string]float64 `json:"labels,omitempty"` // share of the rows by label
+
+	// Of another model beside the student, at temperature 1; absent without one, or without
+	// any token to compare at. See Judged.Against.
+	Against              string      `json:"against,omitempty"`     // the other model
+	AgainstCut           int         `json:"against_cut,omitempty"` // answers that hold a token that one of the models lacks, and are read up to there
+	ReverseKL            *float64    `json:"reverse_kl,omitempty"`
+	ReverseKLCI95        *[2]float64 `json:"reverse_kl_ci95,omitempty"`
+	ReverseKLSampled     *float64    `json:"reverse_kl_sampled,omitempty"`
+	ReverseKLSampledCI95 *[2]float64 `json:"reverse_kl_sampled_ci95,omitempty"`
+	ForwardKL            *float64    `json:"forward_kl,omitempty"`
+	ForwardKLCI95        *[2]float64 `json:"forward_kl_ci95,omitempty"`
+	ForwardKLSampled     *float64    `json:"forward_kl_sampled,omitempty"`
+	ForwardKLSampledCI95 *[2]float64 `json:"forward_kl_sampled_ci95,omitempty"`
+	Fluency              *float64    `json:"fluency,omitempty"`
+	FluencyCI95          *[2]float64 `json:"fluency_ci95,omitempty"`
+
+	// Of fresh discriminators; absent where none was trained. FreshDAcc is the held-out
+	// accuracy over pairs that differ, mean over seeds; 0.5 is indistinguishable. It and
+	// its interval are absent where the trainings did not learn (Fresh.Learned), or
+	// where no pair differs.
+	FreshDAcc         *float64    `json:"fresh_d_acc,omitempty"`
+	FreshDCI95        *[2]float64 `json:"fresh_d_acc_ci95,omitempty"`
+	FreshDTrained     *float64    `json:"fresh_d_trained,omitempty"` // accuracy on the pairs that it learned from: no sample of others, so no interval
+	FreshDControl     *float64    `json:"fresh_d_control,omitempty"`
+	FreshDControlCI95 *[2]float64 `json:"fresh_d_control_ci95,omitempty"`
+	FreshDTies        *float64    `json:"fresh_d_ties,omitempty"` // share of the rows whose two answers are the same
+	FreshDTiesCI95    *[2]float64 `json:"fresh_d_ties_ci95,omitempty"`
+	FreshDLearned     *bool       `json:"fresh_d_learned,omitempty"`
+	FreshDSteps       int         `json:"fresh_d_steps,omitempty"` // of each training
+	FreshDSeeds       int         `json:"fresh_d_seeds,omitempty"`
+	FreshDRead        int         `json:"fresh_d_read,omitempty"` // tokens of an answer that it reads; absent: all
+	FreshDNote        string      `json:"fresh_d_note,omitempty"` // what was shortened, or why there is none
+}
+
+// Options say how a student is evaluated.
+type Options struct {
+	MaxPrompt, MaxResponse int
+	Temperature            float64 // 0 is greedy
+	Seed                   uint64
+	Slots, MaxTokens       int
+	Against                *model.Config // of the model that Judged.Against is to compare with, for PlanEval; nil is none
+	Stages                 data.Stages   // nil shows nothing
+	Stop                   func() bool   // true ends the evaluation with ErrInterrupted; nil is never
+}
+
+func (o Options) stopped() bool { return o.Stop != nil && o.Stop() }
+
+// Evaluate answers the given rows and compares the answers with the teacher's.
+func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) (*Judged, error) {
+	b, err := EncodeRows(tok, set, rows, o)
+	if err != nil {
+		return nil, err
+	}
+	j, err := Answer(m, tok, b, o)
+	if err != nil {
+		return j, err
+	}
+	return j, j.TeacherNLL(m, o)
+}
+
+// EncodeRows are the given rows as token ids.
+func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) (*encode.Batch, error) {
+	enc := encode.Encoder{Tok: tok, MaxPrompt: o.MaxPrompt, MaxResponse: o.MaxResponse}
+	advance, done := o.Stages.Begin("encoding", len(rows))
+	defer done()
+	all := &encode.Batch{}
+	const some = 64 // rows between two looks at the bar
+	for lo := 0; lo < len(rows); lo += some {
+		if o.stopped() {
+			return nil, ErrInterrupted
+		}
+		b, err := enc.Batch(set, rows[lo:min(lo+some, len(rows))])
+		if err != nil {
+			return nil, err
+		}
+		all.Append(b)
+		advance(len(b.Rows))
+	}
+	return all, nil
+}
+
+// Answer has the student answer the rows of b, and measures the answers. When it is
+// stopped, the error wraps ErrInterrupted and the answers that were complete are there.
+func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options) (*Judged, error) {
+	n := len(b.Rows)
+	j := &Judged{Batch: b, Done: make([]bool, n), Answers: make([]string, n), Seqs: make([]model.Seq, n), Drawn: make([]model.Seq, n), Tokens: make([]int, n),
+		Truncated: make([]bool, n), RougeL: make([]float64, n), Repeat: make([]float64, n)}
+	j.Eval = Evaluation{Rows: n, Temperature: o.Temperature}
+	keys := make([]uint64, n)
+	for i, r := range b.Rows {
+		keys[i] = uint64(r)
+	}
+	// Counted in tokens, so that the bar moves before the first answer has ended; the
+	// rest of one that ends early counts as done.
+	advance, done := o.Stages.Begin("answers, tokens", n*o.MaxResponse)
+	defer done()
+	ending := encode.Encoder{Tok: tok}.Ending()
+	_, err := m.GenerateAll(b.Prompts, keys, model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed, Slots: o.Slots,
+		Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
+		Done: func(p, _ int, c model.Completion) {
+			j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
+			j.Answers[p] = tok.Decode(c.IDs, true)
+			j.Seqs[p] = ending.Seq(b.Prompts[p], c.IDs, c.Truncated)
+			j.Drawn[p] = model.Seq{IDs: slices.Concat(b.Prompts[p], c.IDs), Prompt: len(b.Prompts[p])}
+			j.RougeL[p] = textmetrics.RougeL(j.Answers[p], b.TeacherText[p])
+			j.Repeat[p] = textmetrics.RepeatFrac(c.IDs)
+			advance(o.MaxResponse - len(c.IDs))
+		}}, advance)
+	if errors.Is(err, model.ErrStopped) {
+		return j, ErrInterrupted
+	}
+	if err != nil {
+		return nil, err
+	}
+	e := &j.Eval
+	var studentTokens, teacherTokens float64
+	for p := range n {
+		e.RougeL += j.RougeL[p] / float64(n)
+		e.RepeatFrac += j.Repeat[p] / float64(n)
+		if j.Truncated[p] {
+			e.TruncatedFrac += 1 / float64(n)
+		}
+		studentTokens += float64(j.Tokens[p])
+		teacherTokens += j.teacherTokens(p)
+	}
+	e.LenRatio = studentTokens / teacherTokens
+	e.Distinct1, e.Distinct2 = textmetrics.DistinctN(j.Answers, 1), textmetrics.DistinctN(j.Answers, 2)
+	return j, nil
+}
+
+// shownTokens bounds a pass where somebody looks at a bar or may stop it: results do
+// not depend on how sequences are packed.
+const shownTokens = 2048
+
+func (j *Judged) teacherTokens(p int) float64 {
+	return float64(len(j.Batch.Teachers[p].IDs) - j.Batch.Teachers[p].Prompt)
+}
+
+// TeacherNLL measures how probable the student finds the teacher's answers: the mean
+// over tokens of -log p(teacher's token), at temperature 1.
+func (j *Judged) TeacherNLL(m *model.Model, o Options) error {
+	seqs, limit, all := j.Batch.Teachers, o.MaxTokens, 0
+	if o.Stages != nil {
+		limit = min(limit, shownTokens)
+	}
+	for _, s := range seqs {
+		all += len(s.IDs)
+	}
+	advance, done := o.Stages.Begin("teacher NLL, tokens", all)
+	defer done()
+	logpST := make([][]float32, len(seqs))
+	packs := model.Packs(seqs, limit)
+	if m.Ranks().Size() > 1 {
+		var err error
+		if logpST, _, err = m.AllLogProbs(seqs, 1, limit); err != nil {
+			return err
+		}
+		packs = nil
+		advance(all)
+	}
+	for _, pack := range packs {
+		if o.stopped() {
+			return ErrInterrupted
+		}
+		logp, _, err := m.LogProbs(model.Pick(seqs, pack), 1)
+		if err != nil {
+			return err
+		}
+		tokens := 0
+		for i, p := range pack {
+			logpST[p] = logp[i]
+			tokens += len(seqs[p].IDs)
+		}
+		advance(tokens)
+	}
+	j.NLL = make([]float64, len(seqs))
+	var sum, tokens float64
+	for p, row := range logpST {
+		for _, x := range row {
+			j.NLL[p] -= float64(x)
+			sum -= float64(x)
+			tokens++
+		}
+	}
+	j.Eval.TeacherNLL = sum / max(tokens, 1)
+	return nil
+}
+
+// Check has command score j's answers to rows of set, within the deadline, and notes
+// the mean score and the shares of labels in j.Eval.
+func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration) error {
+	rows, err := checker.Rows(set, j.Batch.Rows, j.Answers, j.Truncated)
+	if err != nil {
+		return err
+	}
+	verdicts, err := checker.New(command, deadline).Check(ctx, rows)
+	if err != nil {
+		return err
+	}
+	mean := checker.Mean(verdicts)
+	j.checks = verdicts
+	j.Eval.Check, j.Eval.Labels = &mean, checker.Shares(verdicts)
+	return nil
+}

@@ -1,0 +1,481 @@
+package eval
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"gad/critic"
+	"gad/data"
+	"gad/internal/philox"
+	"gad/internal/textmetrics"
+	"gad/model"
+	"gad/trainer/encode"
+)
+
+// DiscOptions say how a fresh discriminator is trained. A zero field takes the
+// default that its comment states.
+type DiscOptions struct {
+	From  string       // folder of a model to start from; empty: random weights of Shape
+	Shape model.Config // architecture, where From is empty
+	Steps int          // optimizer steps
+	Batch int          // pairs of one optimizer step; default 4
+	LR    float64      // peak learning rate; default 0.0512/hidden width: 4e-4 at 128
+	Seed  uint64       // of the first of Seeds trainings; the others count up
+	Seeds int          // trainings, each with its own split, head and order; default 1
+	Read  int          // tokens of an answer that the discriminator reads, the first ones; default all
+
+	Stages data.Stages // nil shows nothing
+	Stop   func() bool // asked before each step: true ends with ErrInterrupted; nil is never
+}
+
+// DefaultDiscSteps, with the defaults of DiscOptions, is where every seed had learned
+// on the task that they were chosen on; with half the rate, one in three had not
+// (doc/LOG.md).
+const DefaultDiscSteps = 800
+
+// Fresh is what discriminators that never played against the student say of it.
+type Fresh struct {
+	// Acc is the share of held-out pairs that differ in which the teacher's answer
+	// scores higher, an equal score counting one half; mean over the seeds. 0.5
+	// cannot tell. NaN where no held-out pair differs.
+	Acc  float64
+	CI95 [2]float64 // of Acc: bootstrap over seeds and prompts
+	// Control is the same figure for pairs of the teacher's answer and the same
+	// answer with one token replaced, under the same budget: what the training can
+	// rank where it is known that something can be ranked.
+	Control     float64
+	ControlCI95 [2]float64 // of Control, likewise
+	// Trained is the accuracy on pairs that the discriminators learned from, up to
+	// trainedPairs of each, mean over the seeds.
+	Trained  float64
+	Pairs    int        // pairs that differ, of all rows
+	Ties     float64    // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
+	TiesCI95 [2]float64 // of Ties: Wilson
+	Seeds    int
+	// Learned says that Acc means something: Acc or the control is above chance by enough
+	// (learnedControl), and the discriminators rank the pairs that they learned from
+	// (learnedTrained). One that does not rank even those has not learned, and its 0.5
+	// says nothing of the student.
+	Learned bool
+}
+
+// learnedControl is where the interval of the control, or of the accuracy itself, must
+// begin for a training to count as one that ranks what can be ranked; learnedTrained is the accuracy that it
+// must have on its own pairs.
+const (
+	learnedControl = 0.6
+	learnedTrained = 0.6
+)
+
+// learned reports whether trainings have learned: by the intervals of their accuracy and
+// of the control's, and by the accuracy on their own pairs (NaN where there were none).
+// One that tells pairs it has not seen needs no control; the control is for a 0.5.
+func learned(asked, control [2]float64, trained float64) bool {
+	return (control[0] >= learnedControl || asked[0] >= learnedControl) && !(trained < learnedTrained)
+}
+
+// sure is the difference of scores beyond which a pair teaches nothing more: its loss is
+// below 1e-13, and gradients so small are slow to compute (see critic.Update).
+const sure = 30
+
+// trainedPairs bounds the pairs of a training that are scored again at its end.
+const trainedPairs = 128
+
+// JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
+// as many on the control, each on half of the rows, and says how well they tell
+// the other half.
+func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error) {
+	o, err = o.withDefaults(j)
+	if err != nil {
+		return f, err
+	}
+	read := j.read(o.Read)
+	real, control := read.pairs(), read.control(o.Seed)
+	f = Fresh{Seeds: o.Seeds}
+	f.Pairs, f.Ties, f.TiesCI95 = read.ties()
+	told, trained, err := o.trials(be, real, "")
+	if err != nil {
+		return f, err
+	}
+	f.Acc, f.CI95, f.Trained = told.mean(), told.interval(o.Seed), trained
+	c, _, err := o.trials(be, control, ", control")
+	if err != nil {
+		return f, err
+	}
+	f.Control, f.ControlCI95 = c.mean(), c.interval(o.Seed)
+	f.Learned = learned(f.CI95, f.ControlCI95, f.Trained)
+	j.told = told
+	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
+	return f, nil
+}
+
+// ties counts the pairs that differ, and the share of the others with its interval.
+func (j *Judged) ties() (pairs int, share float64, ci [2]float64) {
+	ties := 0
+	for p := range j.Seqs {
+		switch {
+		case j.unlike(p):
+		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
+			ties++
+		default:
+			pairs++
+		}
+	}
+	return pairs, float64(ties) / float64(max(1, ties+pairs)), textmetrics.Wilson(ties, ties+pairs)
+}
+
+// SetTies notes the share of ties where no discriminator is trained.
+func (j *Judged) SetTies() {
+	_, share, ci := j.ties()
+	j.Eval.FreshDTies, j.Eval.FreshDTiesCI95 = &share, finite(ci)
+}
+
+// SetFresh notes what fresh discriminators say in e, unless they have not learned.
+func (e *Evaluation) SetFresh(f Fresh) {
+	e.FreshDTies, e.FreshDLearned = &f.Ties, &f.Learned
+	e.FreshDTiesCI95, e.FreshDControlCI95 = finite(f.TiesCI95), finite(f.ControlCI95)
+	e.FreshDControl, e.FreshDTrained = finiteOr(f.Control), finiteOr(f.Trained)
+	if f.Learned && !math.IsNaN(f.Acc) {
+		e.FreshDAcc, e.FreshDCI95 = &f.Acc, finite(f.CI95)
+	}
+}
+
+func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
+	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
+	if o.Steps < 1 || o.Batch < 1 || o.Seeds < 1 {
+		return o, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs, %d seeds: steps, pairs and seeds must each be at least 1", o.Steps, o.Batch, o.Seeds)
+	}
+	if len(j.Seqs) < 2 {
+		return o, fmt.Errorf("trainer: fresh discriminator: %d rows: needs at least 2", len(j.Seqs))
+	}
+	if o.From != "" {
+		shape, err := model.ReadConfig(o.From)
+		if err != nil {
+			return o, err
+		}
+		o.Shape = shape
+	}
+	return o, nil
+}
+
+// read is j with answers of at most so many tokens, 0 for all, for a discriminator to
+// read. Both sides are cut alike.
+func (j *Judged) read(tokens int) *Judged {
+	if tokens == 0 {
+		return j
+	}
+	cut := func(seqs []model.Seq) []model.Seq {
+		out := slices.Clone(seqs)
+		for i, s := range out {
+			out[i].IDs = s.IDs[:min(len(s.IDs), s.Prompt+tokens)]
+		}
+		return out
+	}
+	return &Judged{Seqs: cut(j.Seqs), Truncated: j.Truncated, Batch: &encode.Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
+}
+
+// pairSet is one pair of sequences a row; skip leaves a row out of training and
+// figure alike.
+type pairSet struct {
+	worse, better []model.Seq
+	skip          []bool
+}
+
+// unlike says that the limit cut the teacher's answer of row p and not the student's: the
+// missing end alone, which is the limit's doing, would tell the two apart.
+func (j *Judged) unlike(p int) bool { return j.Batch.TeacherCut[p] && !j.Truncated[p] }
+
+// pairs are the student's answers against the teacher's. Pairs of equal answers, which
+// no discriminator can tell apart, and unlike ones are left out.
+func (j *Judged) pairs() pairSet {
+	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers, skip: make([]bool, len(j.Seqs))}
+	for p := range s.skip {
+		s.skip[p] = j.unlike(p) || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
+	}
+	return s
+}
+
+// control are the teacher's answers against themselves with one token replaced by
+// one that fits: that stands between the same two tokens in an answer, else after the
+// same token, else anywhere, each as often as it does. A token that does not fit would
+// be told without reading the prompt, or with no more than the pairs of neighbours.
+func (j *Judged) control(seed uint64) pairSet {
+	teachers := j.Batch.Teachers
+	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: make([]bool, len(teachers))}
+	for p := range s.skip {
+		s.skip[p] = j.unlike(p)
+	}
+	type context struct{ before, after int32 }
+	const start, any = -1, -2
+	fits := func(ids []int32, i, first int) [3]context { // of the token at i, the closest first
+		before := int32(start)
+		if i > first {
+			before = ids[i-1]
+		}
+		return [3]context{{before, ids[i+1]}, {before, any}, {any, any}}
+	}
+	seen := map[context][]int32{}
+	for p, seq := range teachers {
+		for i := seq.Prompt; i < len(seq.IDs)-1 && !s.skip[p]; i++ { // without the end
+			for _, c := range fits(seq.IDs, i, seq.Prompt) {
+				seen[c] = append(seen[c], seq.IDs[i])
+			}
+		}
+	}
+	for p, seq := range teachers {
+		n := len(seq.IDs) - 1 - seq.Prompt
+		if s.skip[p] = s.skip[p] || n < 1; s.skip[p] {
+			continue
+		}
+		at := seq.Prompt + philox.IntN(n, seed, philox.Data, uint64(p), 0, 0)
+		ids := slices.Clone(seq.IDs)
+		for near, c := range fits(ids, at, seq.Prompt) {
+			others := slices.DeleteFunc(slices.Clone(seen[c]), func(id int32) bool { return id == seq.IDs[at] })
+			if len(others) > 0 {
+				ids[at] = others[philox.IntN(len(others), seed, philox.Data, uint64(p), 1+uint64(near), 0)]
+				break
+			}
+		}
+		s.worse[p] = model.Seq{IDs: ids, Prompt: seq.Prompt}
+		s.skip[p] = ids[at] == seq.IDs[at] // all answers are one token again and again
+	}
+	return s
+}
+
+// trials trains one discriminator for each seed. trained is the accuracy on pairs
+// that they learned from, mean over the seeds; NaN where there were none.
+func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
+	for k := range o.Seeds {
+		told, right, err := o.trial(be, s, o.Seed+uint64(k), fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind))
+		if err != nil {
+			return nil, 0, err
+		}
+		v, trained = append(v, told), trained+right
+	}
+	return v, trained / float64(o.Seeds), nil
+}
+
+// trial trains one discriminator on half of the rows, drawn by seed, and asks it
+// for the others, and for those that it has learned from.
+func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string) (told []float64, trained float64, err error) {
+	rows := len(s.skip)
+	told = make([]float64, rows)
+	for p := range told {
+		told[p] = math.NaN()
+	}
+	// What pairs remain is split, not the rows: a half without any would teach nothing.
+	order := shuffled(rows, seed, 0)
+	order = slices.DeleteFunc(order, func(p int) bool { return s.skip[p] })
+	learn, asked := order[:len(order)/2], order[len(order)/2:]
+	if len(learn) == 0 {
+		return told, math.NaN(), nil
+	}
+	cr, err := o.open(be, seed)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer cr.Close()
+	batch := func(at []int) (b critic.Batch, err error) {
+		b = critic.Batch{Students: model.Pick(s.worse, at), Teachers: model.Pick(s.better, at), Group: indices(len(at)), Skip: make([]bool, len(at))}
+		return b, cr.ScoreBoth(&b)
+	}
+	seen, err := o.learn(cr, learn, seed, name, batch)
+	if err != nil {
+		return nil, 0, err
+	}
+	known := slices.DeleteFunc(slices.Clone(learn), func(p int) bool { return !seen[p] })
+	known = known[:min(len(known), trainedPairs)]
+	advance, done := o.Stages.Begin(name+", tested", len(known)+len(asked))
+	defer done()
+	ask := func(at []int, tell func(p int, verdict float64)) error {
+		for some := range slices.Chunk(at, 8) {
+			if o.Stop != nil && o.Stop() {
+				return ErrInterrupted
+			}
+			b, err := batch(some)
+			if err != nil {
+				return err
+			}
+			for i, p := range some {
+				tell(p, ranked(b.FreshP[i], b.FreshS[i]))
+			}
+			advance(len(some))
+		}
+		return nil
+	}
+	if err := ask(known, func(_ int, verdict float64) { trained += verdict }); err != nil {
+		return nil, 0, err
+	}
+	trained /= float64(len(known))
+	return told, trained, ask(asked, func(p int, verdict float64) { told[p] = verdict })
+}
+
+// learn takes the steps of a training on the given pairs, and returns those that it
+// has come to.
+func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name string, batch func(at []int) (critic.Batch, error)) (seen map[int]bool, err error) {
+	advance, done := o.Stages.Begin(name, o.Steps)
+	defer done()
+	seen = map[int]bool{}
+	var pass []int
+	for step := range o.Steps {
+		if o.Stop != nil && o.Stop() {
+			return nil, ErrInterrupted
+		}
+		at := make([]int, 0, o.Batch)
+		for i := step * o.Batch; len(at) < o.Batch; i++ {
+			if i%len(learn) == 0 || pass == nil {
+				pass = shuffled(len(learn), seed, 1+uint64(i/len(learn)))
+			}
+			at = append(at, learn[pass[i%len(learn)]])
+			seen[at[len(at)-1]] = true
+		}
+		b, err := batch(at)
+		if err != nil {
+			return nil, err
+		}
+		for i := range at {
+			b.Skip[i] = b.FreshP[i]-b.FreshS[i] > sure
+		}
+		if _, err := cr.Update(b); err != nil {
+			return nil, err
+		}
+		advance(1)
+	}
+	return seen, nil
+}
+
+// ranked is 1 where the better one scores higher, one half where both score alike.
+func ranked(better, worse float32) float64 {
+	switch {
+	case better > worse:
+		return 1
+	case better == worse:
+		return 0.5
+	}
+	return 0
+}
+
+// open is the discriminator before its first step. Its settings are those under
+// which a discriminator of small width learned to read answers at all: a head whose
+// scores are of order 1, a slow start, a short memory of squared gradients.
+func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error) {
+	c := critic.DefaultConfig()
+	width := float64(o.Shape.Hidden)
+	c.Optim.LR = o.LR
+	if o.LR == 0 {
+		c.Optim.LR = 0.0512 / width
+	}
+	c.Optim.LRScheduler, c.Optim.WarmupSteps, c.Optim.Beta2, c.GradClip = "linear", min(100, o.Steps/4), 0.98, 1
+	c.ScoreInit = 5.66 / math.Sqrt(width)
+	if o.From != "" {
+		return critic.Open(be, o.From, c, o.Steps, o.Batch, seed)
+	}
+	m, err := model.New(be, o.Shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: seed, ScoreInit: c.ScoreInit})
+	if err != nil {
+		return nil, err
+	}
+	return critic.New(m, c, o.Steps, o.Batch, seed)
+}
+
+// shuffled are the numbers 0 to n-1 in an order drawn by the key.
+func shuffled(n int, seed, pass uint64) []int {
+	order := indices(n)
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(philox.Uint64(seed, philox.Replay, pass, uint64(a), 1), philox.Uint64(seed, philox.Replay, pass, uint64(b), 1)), a-b)
+	})
+	return order
+}
+
+// indices are 0 to n-1.
+func indices(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// What DiscOptions.Fit keeps to.
+const (
+	discPasses = 40  // over the pairs that are learned from: more of them teach their texts by heart
+	discWell   = 100 // steps, the fewest that were seen to learn (doc/LOG.md): seeds and tokens are lowered before fewer are taken
+	discLeast  = 50  // steps, the fewest that are tried
+)
+
+// discGrid and readGrid are the numbers of steps and of tokens that a time may shorten
+// a training to: few, so that a machine that is a little slower gives the same figures.
+var (
+	discGrid = []int{50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400, 3200}
+	readGrid = []int{0, 512, 256, 128, 64}
+)
+
+// DiscCost is what one training takes, in seconds.
+type DiscCost struct{ Once, Step float64 }
+
+func (c DiscCost) of(steps, seeds int) float64 {
+	return float64(2*seeds) * (c.Once + float64(steps)*c.Step) // and as many controls
+}
+
+// Fit lowers the steps to what so many pairs can use, and steps, seeds and tokens to
+// what a time allows, in seconds; 0 is any time. cost is that of one training that
+// reads so many tokens of an answer, 0 for all. fixed keeps the steps from being
+// lowered for the pairs. told says what was lowered, for people. Where less than a
+// useful training is left, why says so, and there is none.
+func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
+	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
+	if pairs < 2 {
+		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is tested on the others", pairs)
+	}
+	asked, seeds := o.Steps, o.Seeds
+	var notes []string
+	if most := max(discLeast, (discPasses*(pairs/2)+o.Batch-1)/o.Batch); !fixed && o.Steps > most {
+		o.Steps = most
+		notes = append(notes, fmt.Sprintf("%d of %d steps, which are %d passes over %d pairs", o.Steps, asked, o.Steps*o.Batch/(pairs/2), pairs/2))
+	}
+	if seconds <= 0 || cost(0).of(o.Steps, o.Seeds) <= seconds {
+		return o, strings.Join(notes, "; "), ""
+	}
+	affords := func(c DiscCost, seeds int) (steps int) {
+		for _, n := range append(discGrid, o.Steps) {
+			if n <= o.Steps && c.of(n, seeds) <= seconds {
+				steps = max(steps, n)
+			}
+		}
+		return steps
+	}
+	for _, enough := range []int{min(o.Steps, discWell), min(o.Steps, discLeast)} {
+		for _, read := range readGrid {
+			for n := seeds; n > 0; n-- {
+				steps := affords(cost(read), n)
+				if steps < enough {
+					continue
+				}
+				var kept []string
+				if steps < o.Steps {
+					kept = append(kept, fmt.Sprintf("%d of %d steps", steps, o.Steps))
+				}
+				if n < seeds {
+					kept = append(kept, fmt.Sprintf("%d of %d seeds", n, seeds))
+				}
+				if read > 0 {
+					kept = append(kept, fmt.Sprintf("the first %d tokens of each answer", read))
+				}
+				o.Steps, o.Seeds, o.Read = steps, n, read
+				notes = append(notes, strings.Join(kept, ", ")+", to stay within "+minutes(seconds)+" (--disc-minutes)")
+				return o, strings.Join(notes, "; then "), ""
+			}
+		}
+	}
+	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
+	return o, "", fmt.Sprintf("it needs at least %d steps, which take longer than %s here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
+}
+
+func minutes(seconds float64) string {
+	if seconds == 60 {
+		return "1 minute"
+	}
+	return fmt.Sprintf("%.3g minutes", seconds/60)
+}

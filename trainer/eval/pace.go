@@ -1,0 +1,213 @@
+package eval
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"gad/critic"
+	"gad/model"
+	"gad/tokenizer"
+	"gad/trainer/encode"
+)
+
+// Pace is how fast this machine computes with a student: a measurement of about a
+// second, from which the time of an evaluation is extrapolated by floating-point
+// operations.
+type Pace struct {
+	Device  string
+	Seconds float64 // that the measurement took
+	Forward float64 // seconds per operation of a forward pass
+	Train   float64 // seconds per operation of a forward pass that is learned from: its scores, it again, and its gradients
+	Update  float64 // seconds of an optimizer step per parameter
+	Decode  float64 // seconds of a decoding step whatever the number of answers
+	Slot    float64 // and for each answer under way
+	Load    float64 // seconds to load the student
+	Ends    float64 // probability with which the student ends an answer where the teacher ended it
+}
+
+// MeasurePace times m on the first rows of b: forward passes, decoding of so many
+// answers at a time, and, for fresh discriminators, the training of one of the same width.
+// Where stop, which may be nil, is true between two of these, it ends with ErrInterrupted.
+func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, slots int, fresh bool, stop func() bool) (p Pace, err error) {
+	begun := time.Now()
+	defer func() {
+		p.Seconds = time.Since(begun).Seconds()
+		if errors.Is(err, model.ErrStopped) {
+			err = ErrInterrupted
+		}
+	}()
+	c := m.Config()
+	p.Device = be.Name()
+	limit := int(min(max(probeFLOP/c.FLOPsPerToken(128, true), probeLeast), probeMost))
+	var seqs []model.Seq
+	for left := limit; left > 1 && len(seqs) < len(b.Teachers); {
+		s := b.Teachers[len(seqs)]
+		if n := min(len(s.IDs), left); n < len(s.IDs) { // its last tokens: the end is among them
+			s = model.Seq{IDs: s.IDs[len(s.IDs)-n:], Prompt: max(1, s.Prompt-(len(s.IDs)-n))}
+		}
+		if s.Prompt >= len(s.IDs) {
+			break
+		}
+		seqs = append(seqs, s)
+		left -= len(s.IDs)
+	}
+	if len(seqs) == 0 {
+		return p, fmt.Errorf("trainer: plan of an evaluation: no row to measure with")
+	}
+	operations := func(c model.Config, head bool) (n float64) {
+		for _, s := range seqs {
+			n += float64(len(s.IDs)) * c.FLOPsPerToken(float64(len(s.IDs))/2, head)
+		}
+		return n
+	}
+	// The mean of two after one to warm up: what other programs take of the machine now
+	// they will take later too.
+	timed := func(work func() error) (float64, error) {
+		f := func() error {
+			if stop != nil && stop() {
+				return ErrInterrupted
+			}
+			return work()
+		}
+		if err := f(); err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		for range 2 {
+			if err := f(); err != nil {
+				return 0, err
+			}
+		}
+		return time.Since(start).Seconds() / 2, nil
+	}
+	var logpST [][]float32
+	forward, err := timed(func() (err error) { logpST, _, err = m.LogProbs(seqs, 1); return err })
+	if err != nil {
+		return p, err
+	}
+	p.Forward = forward / operations(c, true)
+	n := 0.0
+	for i, s := range seqs {
+		if s.IDs[len(s.IDs)-1] == tok.EndOfTurn() {
+			p.Ends += math.Exp(float64(logpST[i][len(logpST[i])-1]))
+			n++
+		}
+	}
+	p.Ends /= max(n, 1)
+
+	decode := func(answers int) (float64, error) {
+		run := func(tokens int) func() error {
+			return func() error {
+				_, err := m.Generate([][]int32{seqs[0].IDs[:1]}, []uint64{0}, model.SampleOptions{N: answers, MaxNew: tokens, Slots: answers,
+					Sampling: model.Sampling{Temperature: 1, TopP: 1}, Stop: stop}, nil)
+				return err
+			}
+		}
+		short, err := timed(run(1))
+		if err != nil {
+			return 0, err
+		}
+		long, err := timed(run(1 + probeDecode))
+		return max(long-short, 0) / probeDecode, err
+	}
+	one, err := decode(1)
+	if err != nil {
+		return p, err
+	}
+	p.Decode = one
+	if slots > 1 {
+		all, err := decode(slots)
+		if err != nil {
+			return p, err
+		}
+		p.Slot = max(0, all-one) / float64(slots-1)
+		p.Decode = max(0, one-p.Slot)
+	}
+	if !fresh {
+		return p, nil
+	}
+
+	small := c.FirstLayers(probeLayers)
+	small.Vocab = min(c.Vocab, 1024)
+	sc, err := model.New(be, small, model.Options{Kind: model.Scorer, Trainable: true, Seed: 1})
+	if err != nil {
+		return p, err
+	}
+	defer sc.Close()
+	given := make([]model.Seq, len(seqs))
+	for i, s := range seqs {
+		given[i] = model.Seq{IDs: make([]int32, len(s.IDs)), Prompt: s.Prompt}
+		for k, id := range s.IDs {
+			given[i].IDs[k] = id % int32(small.Vocab)
+		}
+	}
+	train, err := timed(func() error {
+		if _, err := sc.Scores(given); err != nil {
+			return err
+		}
+		return sc.ScoreGrad(given, func(scoreS []float32) ([]float32, error) { return make([]float32, len(scoreS)), nil })
+	})
+	if err != nil {
+		return p, err
+	}
+	p.Train = train / operations(small, false)
+	opt, err := model.NewOptimizer(sc, critic.DefaultConfig().Optim.AdamW(1))
+	if err != nil {
+		return p, err
+	}
+	update, err := timed(func() error { _, _, err := opt.Step(0); return err })
+	p.Update = update / float64(small.ParamCount(model.Scorer))
+	return p, err
+}
+
+// passOf is the seconds of a forward pass over sequences of these lengths.
+func (p Pace) passOf(c model.Config, lengths []int, head bool) (s float64) {
+	for _, n := range lengths {
+		s += float64(n) * c.FLOPsPerToken(float64(n)/2, head) * p.Forward
+	}
+	return s
+}
+
+// answers is the seconds that sampling takes: prompts, then answers of these lengths.
+func (p Pace) answers(c model.Config, prompts, lengths []int, slots int) float64 {
+	tokens, longest, context := 0, 0, 0.0
+	for i, n := range lengths {
+		tokens, longest = tokens+n, max(longest, n)
+		context += float64(n) * (float64(prompts[i]) + float64(n)/2)
+	}
+	steps := max(float64(longest), float64(tokens)/float64(slots))
+	mean := context / max(float64(tokens), 1)
+	scale := c.FLOPsPerToken(mean, true) / c.FLOPsPerToken(probeDecode/2, true)
+	// A step for one answer reads the weights; keys and values are read at the same rate.
+	cache := mean * float64(2*c.Layers*c.KVHeads*c.HeadDim) / float64(c.ParamCount(model.LM)) * p.Decode
+	return p.passOf(c, prompts, false) + steps*p.Decode + float64(tokens)*(p.Slot*scale+cache)
+}
+
+// pairLength is the tokens of a pair.
+type pairLength struct{ prompt, student, teacher int }
+
+// training is what one training of a discriminator of shape c takes on such pairs, by
+// the tokens of an answer that it reads, 0 for all. At its end half of the pairs are
+// asked about, and some of the others again.
+func (p Pace) training(c model.Config, o DiscOptions, pairs []pairLength) func(read int) DiscCost {
+	return func(read int) DiscCost {
+		pair := 0.0 // operations of both forward passes, mean
+		for _, l := range pairs {
+			for _, n := range []int{l.student, l.teacher} {
+				if read > 0 {
+					n = min(n, read)
+				}
+				whole := float64(l.prompt + n)
+				pair += whole * c.FLOPsPerToken(whole/2, false) / float64(len(pairs))
+			}
+		}
+		known := min(len(pairs)/2, trainedPairs)
+		return DiscCost{
+			Once: p.Load + float64(known+(len(pairs)+1)/2)*pair*p.Forward,
+			Step: float64(cmp.Or(o.Batch, 4))*pair*p.Train + float64(c.ParamCount(model.Scorer))*p.Update,
+		}
+	}
+}

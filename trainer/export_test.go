@@ -1,0 +1,79 @@
+package trainer
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/checkpoint"
+	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
+	"gad/trainer/config"
+	"gad/trainer/export"
+)
+
+// The file is there whole or not at all, whichever operation fails; adapters are merged
+// into it, as ExportMerged does; a file that is there stays.
+func TestExportGGUF(t *testing.T) {
+	be := ready(t)
+	dir := t.TempDir()
+	run, dst := filepath.Join(dir, "run"), filepath.Join(dir, "out", "student.gguf")
+	finished(t, be, settings(config.SFT, run, "actor.lora.rank=4", "trainer.total_steps=1", "actor.optim.lr=0.1"), config.SFT)
+	ckpt := filepath.Join(run, "global_step_1")
+	if err := export.GGUF(nil, ckpt, dst, "f16"); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := filepath.Join(dir, "whole")
+	if _, err := export.Merged(nil, ckpt, "actor", whole, "float32"); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(dir, "other", "student.gguf")
+	if err := export.ModelGGUF(nil, whole, other, "f16"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(other); err != nil || string(got) != string(want) {
+		t.Error("a student with adapters gives another file than its merged folder")
+	}
+	if err := export.GGUF(nil, ckpt, dst, "q8_0"); !errors.Is(err, checkpoint.ErrExists) || !strings.Contains(err.Error(), "student.gguf: already exists: choose another file, or remove this one") {
+		t.Errorf("over a file that is there: %v", err)
+	}
+	if err := export.GGUF(vfstest.NewBudget(vfs.OS, 10<<10), ckpt, filepath.Join(dir, "full.gguf"), "f16"); !errors.Is(err, checkpoint.ErrSpace) {
+		t.Errorf("on a disk that is too small: %v", err)
+	}
+	killed, absent := 0, 0
+	for at := 0; ; at++ {
+		os.RemoveAll(filepath.Dir(dst))
+		e := vfstest.NewError(vfs.OS, at, true)
+		err := export.GGUF(e, ckpt, dst, "f16")
+		if e.Injected() == 0 {
+			break
+		}
+		killed++
+		if err == nil {
+			t.Errorf("killed at %s: no error", e.Op(at))
+		}
+		if got, err := os.ReadFile(dst); errors.Is(err, fs.ErrNotExist) {
+			absent++
+		} else if string(got) != string(want) {
+			t.Errorf("killed at %s: %d of %d bytes", e.Op(at), len(got), len(want))
+		}
+		os.Remove(dst)
+		if err := export.GGUF(nil, ckpt, dst, "f16"); err != nil {
+			t.Errorf("after a kill at %s: %v", e.Op(at), err)
+		}
+		if rest, _ := filepath.Glob(filepath.Join(filepath.Dir(dst), ".*")); len(rest) > 0 {
+			t.Errorf("after a kill at %s: left over: %v", e.Op(at), rest)
+		}
+	}
+	if killed < 8 || absent == killed {
+		t.Errorf("killed at %d operations, %d times absent", killed, absent)
+	}
+	t.Logf("row 18: a GGUF file: killed at each of %d operations, %d absent, %d whole, the next one succeeds each time", killed, absent, killed-absent)
+}

@@ -1,0 +1,71 @@
+package trainer
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"gad/internal/report"
+	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/plan"
+)
+
+// introduce says what the run is about to do.
+func (t *Trainer) introduce(s start) {
+	for _, note := range slices.Concat(s.notes, t.notes, t.cfg.Warnings(t.Stage)) {
+		t.log.Warn(note)
+	}
+	for _, note := range s.said {
+		t.log.Info(note)
+	}
+	if !s.inPlace {
+		for _, note := range t.cfg.LengthWarnings(t.Stage, len(t.rows), t.planned) {
+			t.log.Warn(note)
+		}
+	}
+	run := t.cfg.Trainer.Output
+	if w := s.state.Disc.Deaf(s.dir); w != "" && t.Stage == config.Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
+		t.log.Warn(w)
+	}
+	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())
+	if free := t.free; free > 0 && need > free {
+		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", report.Bytes(need), report.Bytes(free)))
+	}
+	switch {
+	case t.step >= t.total:
+		t.log.Info(fmt.Sprintf("%s: already finished after %s of %d (%s): nothing to do; raise trainer.total_steps or trainer.total_epochs to continue", run, report.Count(t.step, "step"), t.total, s.dir))
+		return
+	case s.inPlace:
+		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))
+	case s.dir != "":
+		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, t.length()))
+	default:
+		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, t.length()))
+	}
+	c := t.actor.Model().Config()
+	size := report.Magnitude(float64(c.ParamCount(model.LM))) + " parameters"
+	if l := t.actor.Model().LoRA(); l.On() {
+		size += fmt.Sprintf(", frozen, and LoRA adapters of %s", report.Magnitude(float64(c.TrainedCount(model.LM, l))))
+	}
+	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
+		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.rows), "row"), report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))
+	if t.joined != "" {
+		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), t.joined))
+	}
+}
+
+// length is how many steps the run has, as far as that is known.
+func (t *Trainer) length() string {
+	if t.until() > 0 && t.disc.AloneFor == 0 {
+		return fmt.Sprintf("at most %s: up to %d for the discriminator alone (trainer.critic_warmup_max), then %d", report.Count(t.total, "step"), t.lastAlone(), t.total-t.lastAlone())
+	}
+	return report.Count(t.total, "step")
+}
+
+func (t *Trainer) answers() string {
+	if !t.Stage.HasCritic() {
+		return ""
+	}
+	return " x " + report.Count(t.cfg.Rollout.N, "answer")
+}

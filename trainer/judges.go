@@ -1,0 +1,167 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"gad/internal/checker"
+	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/eval"
+	"gad/trainer/saved"
+)
+
+// The judges do not play: the user's own program, and a discriminator that is held out of the
+// game. Neither learns, so neither has a state.
+
+// openJudges opens what the settings name beside the run's own discriminator.
+func (t *Trainer) openJudges() error {
+	c := t.cfg
+	if c.Trainer.Checker != "" {
+		t.checker = checker.New(c.Trainer.Checker, time.Duration(c.Trainer.CheckerTimeout)*time.Second)
+	}
+	if err := t.tryChecker(); err != nil {
+		return err
+	}
+	dir := c.Trainer.HeldOutCritic
+	if dir == "" {
+		return nil
+	}
+	cfg, err := saved.ReadHeldOut(dir)
+	if err != nil {
+		return err
+	}
+	if err := saved.SameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
+		return err
+	}
+	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", config.ErrConfig, dir, n, cfg.MaxPosition)
+	}
+	if t.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
+		return fmt.Errorf("trainer.held_out_critic: %w", err)
+	}
+	t.heldOut.Share(t.actor.Model()) // they take turns
+	return nil
+}
+
+// tryChecker asks the checker for the teacher's answer to one row: a program that cannot
+// be run should not be found out after hours of training.
+func (t *Trainer) tryChecker() error {
+	if t.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
+		return nil
+	}
+	set, at := t.val, t.valRows
+	if set == nil {
+		set, at = t.set, []int{int(t.rows[0])}
+	}
+	r, err := set.Row(at[0])
+	if err != nil {
+		return err
+	}
+	rows, err := checker.Rows(set, at[:1], []string{r.Teacher}, []bool{false})
+	if err != nil {
+		return err
+	}
+	return t.busy("trying the checker", func() error {
+		if _, err := t.checker.Check(context.Background(), rows); err != nil {
+			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig, at[0], err)
+		}
+		return nil
+	})
+}
+
+func (t *Trainer) closeJudges() error {
+	if t.heldOut == nil {
+		return nil
+	}
+	return t.heldOut.Close()
+}
+
+// judge adds the judges' figures of the validation answers j.
+//
+// A validation is always finished, so that a run that was stopped has the figures of
+// one that was not: the checker's deadline bounds the wait.
+func (t *Trainer) judge(m Metrics, j *eval.Judged) error {
+	if t.checker != nil {
+		rows, err := checker.Rows(t.val, j.Batch.Rows, j.Answers, j.Truncated)
+		if err != nil {
+			return err
+		}
+		verdicts, err := t.verdicts(context.Background(), rows)
+		if err != nil {
+			return err
+		}
+		m["val/check"] = checker.Mean(verdicts)
+	}
+	if t.heldOut != nil {
+		return t.heldOutShare(m, j)
+	}
+	return nil
+}
+
+// heldOutShare is val/held_out_d: the share of rows for which the held-out
+// discriminator scores the student's answer at least as high as the teacher's; the
+// very same answer counts one half. Rows whose teacher is cut by our own limit are
+// left out: the missing end alone would decide.
+func (t *Trainer) heldOutShare(m Metrics, j *eval.Judged) error {
+	limit := t.cfg.Actor.MaxTokenLen
+	scoreS, err := t.heldOut.AllScores(j.Seqs, limit)
+	if err != nil {
+		return err
+	}
+	scoreP, err := t.heldOut.AllScores(j.Batch.Teachers, limit)
+	if err != nil {
+		return err
+	}
+	sum, n := 0.0, 0.0
+	for p := range scoreP {
+		if j.Batch.TeacherCut[p] {
+			continue
+		}
+		n++
+		switch {
+		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
+			sum += 0.5
+		case scoreS[p] >= scoreP[p]:
+			sum++
+		}
+	}
+	if n > 0 {
+		m["val/held_out_d"] = sum / n
+	}
+	return nil
+}
+
+// checkRound has the checker score a round's answers, where the reward has a share of
+// it. An interruption ends the program and gives up the step: model.ErrStopped.
+func (t *Trainer) checkRound(m Metrics, r *round) error {
+	if !(t.cfg.Algorithm.CheckerWeight > 0) {
+		return nil
+	}
+	rowS, answers := model.Pick(r.batch.Rows, r.roll.Group), make([]string, len(r.roll.Seqs))
+	for s, seq := range r.roll.Seqs {
+		answers[s] = t.tok.Decode(seq.IDs[seq.Prompt:], true)
+	}
+	rows, err := checker.Rows(t.set, rowS, answers, r.roll.Truncated)
+	if err != nil {
+		return err
+	}
+	ctx := t.ctx
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	var verdicts []checker.Verdict
+	err = m.time("timing_s/check", func() error {
+		verdicts, err = t.verdicts(ctx, rows)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, v := range verdicts {
+		r.checkS = append(r.checkS, v.Score)
+	}
+	return nil
+}

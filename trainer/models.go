@@ -1,0 +1,248 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/critic"
+	"gad/model"
+	"gad/reference"
+	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/saved"
+)
+
+// actorDir is the folder that the student is loaded from.
+func (t *Trainer) actorDir(s start) string {
+	if s.dir != "" {
+		return filepath.Join(s.dir, "actor")
+	}
+	return t.cfg.Model.Path
+}
+
+// openModels opens the student, and in the game and its warm-up the discriminator, each with
+// its optimizer as the run has it.
+func (t *Trainer) openModels(s start) error {
+	from := t.actorDir(s)
+	shape, err := t.checkStudent(s, from)
+	if err != nil {
+		return err
+	}
+	student, err := t.openStudent(s, from)
+	if err != nil {
+		return err
+	}
+	if t.Stage == config.DPO {
+		t.frozen = t.newFrozenPairs()
+		t.dpo, err = algos.NewDPO[float64](t.cfg.DPO.Objective())
+	}
+	if err != nil || !t.Stage.HasCritic() {
+		return err
+	}
+	carried := s.dir != "" && s.state.Stage.HasCritic() && (s.inPlace || t.cfg.Model.RewardPath == "")
+	if err := t.openDiscriminator(s, student, shape, carried); err != nil {
+		return err
+	}
+	return t.resumeDiscriminator(s, carried)
+}
+
+// checkStudent is the shape of the student in from, which must suit the tokenizer and the
+// settings. It notes the type that the weights had before any training.
+func (t *Trainer) checkStudent(s start, from string) (shape model.Config, err error) {
+	if shape, err = model.ReadConfig(from); err != nil {
+		return shape, err
+	}
+	if t.tok.Size() > shape.Vocab {
+		return shape, fmt.Errorf("model: %s: vocabulary of %d, but the tokenizer has %d tokens: they do not belong together", from, shape.Vocab, t.tok.Size())
+	}
+	if err := t.cfg.CheckSizes(t.Stage, from, shape); err != nil {
+		return shape, err
+	}
+	t.baseDType = shape.DType
+	if s.dir != "" {
+		t.baseDType = s.state.BaseDType
+	} else if earlier, err := saved.Read(t.fs, filepath.Dir(filepath.Clean(from))); err == nil {
+		t.baseDType = earlier.BaseDType // from is the actor of another run's checkpoint
+	} else if !errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(saved.Foreign)) {
+		return shape, err
+	}
+	return shape, nil
+}
+
+// openStudent opens the student in from, with adapters where the settings have some, and its
+// optimizer. It returns the folder of the weights: from, or the adapters'.
+func (t *Trainer) openStudent(s start, from string) (student string, err error) {
+	c, batch := t.cfg, t.cfg.Data.TrainBatchSize
+	perStep := 1 // the teacher's answers, and pairs, take one optimizer step
+	if !t.learnsTeacher() && t.Stage != config.DPO {
+		perStep = c.Actor.Updates(batch)
+	}
+	learning := t.planned // steps in which the student learns
+	if t.Stage.HasCritic() {
+		learning -= c.Trainer.CriticWarmup
+	}
+	updates := max(learning, 1) * perStep
+	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
+		return "", fmt.Errorf("%w: actor.optim: %w", config.ErrConfig, err)
+	}
+	if s.dir != "" && !s.inPlace && c.Actor.LoRA.On() && !model.IsAdapter(from) {
+		return "", fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", config.ErrConfig, c.Actor.LoRA.Rank, s.dir)
+	}
+	student = from
+	o := model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, LoRA: c.Actor.LoRA, Seed: t.seed(), StatesOver: t.statesOver()}
+	err = t.busy("loading the student", func() (err error) {
+		if s.dir == "" && c.Model.Adapter != "" {
+			if student = c.Model.Adapter; !model.IsAdapter(student) {
+				return fmt.Errorf("%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s", config.ErrConfig, student, model.AdapterConfigName)
+			}
+			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM}); err != nil {
+				return err
+			}
+			defer o.Base.Close() // the student keeps its weights
+		}
+		m, err := model.Load(t.be, student, o)
+		if err != nil {
+			return fmt.Errorf("actor: %w", err)
+		}
+		if t.actor, err = actor.New(m, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
+			return errors.Join(err, m.Close())
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if s.inPlace || s.dir != "" && (t.Stage != config.Train && t.Stage != config.DPO || c.Trainer.ResumeOptim == "both") {
+		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, saved.ActorOptimizer)); err != nil {
+			return "", err
+		}
+	}
+	if t.before = s.state.Before; !s.inPlace {
+		t.before.Actor = t.actor.Optimizer().Steps()
+	}
+	t.actor.ScheduleFrom(t.before.Actor)
+	return student, nil
+}
+
+// openDiscriminator opens the checkpoint's discriminator where it is carried over, else the one
+// that the settings name, else the student's weights with a new head. shape is the student's.
+func (t *Trainer) openDiscriminator(s start, student string, shape model.Config, carried bool) error {
+	c, batch := t.cfg, t.cfg.Data.TrainBatchSize
+	scorer := student
+	switch {
+	case carried:
+		scorer = filepath.Join(s.dir, "critic")
+	case c.Model.RewardPath != "":
+		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
+	}
+	if !carried && c.Model.RewardPath != "" {
+		if err := saved.SameTokens(t.tok, scorer, "model.reward_path"); err != nil {
+			return err
+		}
+	}
+	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup) // whenever its time alone ends: a schedule is fixed beforehand
+	if err := c.Critic.Schedule(steps, batch).Validate(); err != nil {
+		return fmt.Errorf("%w: critic.optim: %w", config.ErrConfig, err)
+	}
+	err := t.busy("loading the discriminator", func() (err error) {
+		// With adapters on both it stands on the student's base.
+		m, err := model.Load(t.be, scorer, model.Options{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute,
+			LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(), Seed: t.seed(), ScoreInit: c.Critic.HeadStd(shape.Hidden), StatesOver: t.statesOver()})
+		if err != nil {
+			return fmt.Errorf("critic: %w", err)
+		}
+		if t.critic, err = critic.New(m, c.Critic, steps, batch, t.seed()); err != nil {
+			return errors.Join(err, m.Close())
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	t.critic.Model().Share(t.actor.Model()) // they take turns
+	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
+	if n, v := c.Data.MaxPrompt+c.Data.MaxResponse, t.critic.Model().Config().MaxPosition; v > 0 && n > v {
+		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", config.ErrConfig, scorer, n, v)
+	}
+	return nil
+}
+
+// resumeDiscriminator restores the discriminator's optimizer and its replay pool where it is
+// carried over, and sets its schedule.
+func (t *Trainer) resumeDiscriminator(s start, carried bool) error {
+	c := t.cfg
+	if carried {
+		if s.inPlace || c.Trainer.ResumeOptim != "none" {
+			if err := t.critic.Optimizer().Load(filepath.Join(s.dir, saved.CriticOptimizer)); err != nil {
+				return err
+			}
+		}
+		if t.critic.Replay != nil {
+			if err := readReplay(s.dir, t.critic.Replay); err != nil {
+				return err
+			}
+		}
+	}
+	if !c.Critic.Replay.Live && (t.critic.Replay == nil || len(t.critic.Replay.Pairs) == 0) {
+		return fmt.Errorf("%w: critic.replay.live=false needs the pool of an earlier stage, which has none: keep one in the warm-up (critic.replay.size=4096) and here", config.ErrConfig)
+	}
+	if s.inPlace {
+		t.kl.Coef = s.state.KLCoef
+	} else {
+		t.before.Critic = t.critic.Optimizer().Steps()
+	}
+	t.critic.ScheduleFrom(t.before.Critic)
+	return nil
+}
+
+// openReference keeps the student as it was at the start in the run's own folder,
+// so that the run can go on wherever it was resumed from is gone.
+func (t *Trainer) openReference(s start) (err error) {
+	if !t.cfg.NeedsReference(t.Stage) {
+		return nil
+	}
+	dir := filepath.Join(t.cfg.Trainer.Output, saved.ReferenceDir)
+	if t.first() {
+		if err := t.writeReference(dir, s); err != nil {
+			return err
+		}
+	}
+	if err := t.ranks.Barrier("the reference"); err != nil {
+		return err
+	}
+	err = t.busy("loading the reference", func() (err error) {
+		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Base: t.actor.Model().Base()})
+		if err != nil {
+			return fmt.Errorf("reference: %w", err)
+		}
+		t.reference = reference.New(m, t.cfg.Actor.MaxTokenLen)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	t.reference.Model().Share(t.actor.Model())
+	return nil
+}
+
+// writeReference writes the reference's folder where the run begins.
+func (t *Trainer) writeReference(dir string, s start) error {
+	switch _, err := t.fs.Stat(dir); {
+	case s.inPlace && errors.Is(err, fs.ErrNotExist):
+		return saved.MissingReference(dir)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("reference: %w", err)
+	case !s.inPlace: // what an earlier attempt left may be of another student
+		if err := t.fs.RemoveAll(dir); err != nil {
+			return fmt.Errorf("reference: %w", err)
+		}
+		return t.busy("writing the reference", func() error {
+			return export.WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32")
+		})
+	}
+	return nil
+}

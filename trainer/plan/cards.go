@@ -1,0 +1,83 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"gad/internal/compute"
+	"gad/model"
+	"gad/trainer/config"
+)
+
+// trainings are the rows of a student. Only what a row says is added to the defaults, but
+// for what --fit adds; moments are in 8 bits in their own row alone.
+var trainings = []struct {
+	name string
+	set  func(*config.Config)
+}{
+	{"all weights", func(*config.Config) {}},
+	{"all weights, moments in 8 bits", func(c *config.Config) { c.Actor.Optim.Moments, c.Critic.Optim.Moments = "8bit", "8bit" }},
+	{fmt.Sprintf("LoRA, rank %d", config.PresetRank), func(c *config.Config) { c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = config.PresetRank, config.PresetRank }},
+}
+
+// cardSizes are the memories of common GPUs, in GB of 1e9 bytes.
+var cardSizes = []int64{12, 16, 24, 48, 80, 141}
+
+// cardPrompts is the paper's batch; eight answers to each are the default.
+const cardPrompts = 128
+
+// Cards is a Markdown table of what the game takes on common GPUs, on the backend of f: one
+// for GPUs, which this machine may not have.
+func Cards(f model.Footprint) string {
+	var b strings.Builder
+	c := cardConfig()
+	fmt.Fprintf(&b, "Stage train: student, discriminator and reference. %d prompts x %d answers a step, prompts of up to %d tokens, answers of up to %d (the paper's limits); %s in matrix products; all other settings are the defaults, plus what `gad plan --fit` adds, which the cell says. GB are 1e9 bytes.\n\n",
+		cardPrompts, c.Rollout.N, c.Data.MaxPrompt, c.Data.MaxResponse, map[int64]string{2: "bfloat16", 4: "float32"}[f.Element(compute.Narrow)])
+	b.WriteString("| student | trained |")
+	for _, gb := range cardSizes {
+		fmt.Fprintf(&b, " %d GB |", gb)
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(cardSizes)) + "\n")
+	for _, student := range model.Qwen25 {
+		for _, training := range trainings {
+			fmt.Fprintf(&b, "| %s | %s |", student.Name, training.name)
+			for _, gb := range cardSizes {
+				c := cardConfig()
+				training.set(&c)
+				fmt.Fprintf(&b, " %s |", card(f, student.Config, c, gb*1e9))
+			}
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+// cardConfig is the game that a table plans.
+func cardConfig() config.Config {
+	c := config.StageDefaults(config.Train)
+	c.Trainer.Device, c.Data.TrainBatchSize = "cuda", cardPrompts
+	return c
+}
+
+// card is a cell: what a run takes on a card, or would.
+func card(f model.Footprint, shape model.Config, c config.Config, free int64) string {
+	fit := cardPlan(c, free).fit(f, shape, c, true)
+	if !fit.fits {
+		return fmt.Sprintf("no: %s", gb(fit.memory))
+	}
+	text := "**" + gb(fit.memory) + "**"
+	for i, choice := range fit.taken() {
+		text += map[bool]string{true: ": ", false: ", "}[i == 0] + choice.short
+	}
+	if fit.host > 0 {
+		text += fmt.Sprintf(" (%s there)", gb(fit.host))
+	}
+	return text
+}
+
+// cardPlan is a plan for a card, of answers and prompts at their limits.
+func cardPlan(c config.Config, free int64) *Plan {
+	return &Plan{Stage: config.Train, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), MemoryFree: free}
+}
+
+func gb(bytes int64) string { return fmt.Sprintf("%.1f GB", float64(bytes)/1e9) }

@@ -1,0 +1,198 @@
+package plan
+
+import (
+	"fmt"
+
+	"gad/internal/compute/cpu"
+	"gad/internal/report"
+	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/saved"
+)
+
+// Need is how much memory a run takes in all, bytes, with prompts and answers of every
+// length up to their limits; on several ranks each of them.
+func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage, ranks int) int64 {
+	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse)}
+	return Total(p.planMemory(f, shape, c))
+}
+
+func Total(items []Item) (n int64) {
+	for _, i := range items {
+		n += i.Bytes
+	}
+	return n
+}
+
+// planMemory adds up what the models take.
+func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
+	add := func(name string, n int64) {
+		if n > 0 {
+			items = append(items, Item{name, n, ""})
+		}
+	}
+	game := p.Stage.HasCritic()
+	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
+		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
+		add("base: frozen weights, for all roles", base.Weights)
+		add("base: copy of the weights for fast products", base.Copies)
+	}
+	actorTokens, criticTokens, forward := p.packTokens(c)
+	var scratch int64
+	var parts, others []model.Plan // as set, and with recompute as the note says
+	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
+	part := func(name string, o model.PlanOptions) {
+		o.Forward = forward
+		m := shape.Plan(f, o)
+		scratch = max(scratch, m.Scratch)
+		parts = append(parts, m)
+		o.Recompute = recompute
+		others = append(others, shape.Plan(f, o))
+		add(name+": weights", m.Weights)
+		add(name+": copy of the weights for fast products", m.Copies)
+		if !game {
+			add(name+": gradients", m.Gradients)
+		}
+		add(name+": optimizer", m.Moments)
+		if o.Ranks > 1 && m.Moments > 0 {
+			o.Ranks = 1
+			items[len(items)-1].Note = fmt.Sprintf("its part of %s, on %d ranks (trainer.shard_optimizer)", report.Bytes(shape.Plan(f, o).Moments), p.ranks)
+		}
+		add(name+": key/value cache", m.Cache)
+	}
+	sampled := func(o model.PlanOptions, n int) model.PlanOptions {
+		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew = c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse
+		return o
+	}
+	student, discriminator := p.divided(c, c.Student()), p.divided(c, c.Discriminator())
+	own := shape.Plan(f, student)
+	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights = own.Gradients, own.Computed, 0, 0
+	if game {
+		own = shape.Plan(f, discriminator)
+		p.criticGradient, p.criticWeights = own.Gradients, own.Computed
+	}
+	if n := int64(log2(c.Trainer.Shards)); n > 0 {
+		add(fmt.Sprintf("sums of gradients of shards (trainer.shards=%d)", c.Trainer.Shards), n*max(p.actorGradient, p.criticGradient))
+		items[len(items)-1].Note = "on the host; with several ranks less: gad plan --ranks"
+	}
+	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
+	if game { // they learn in turn
+		own, other := shape.Plan(f, c.Student()).Gradients, shape.Plan(f, discriminator).Gradients
+		add("gradients: one buffer for student and discriminator", max(own, other))
+		student.Turns = other
+		if !c.Merges(p.Stage) {
+			student = sampled(student, c.Rollout.N)
+			if lent := shape.Plan(f, student).Lent; lent > 0 {
+				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache are kept there", report.Bytes(lent))
+			}
+		}
+	}
+	part("actor", student)
+	if c.Merges(p.Stage) {
+		part("sampling, adapters merged", sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Rollout.N))
+	}
+	if game {
+		part("critic", discriminator)
+	}
+	switch {
+	case p.Stage == config.DPO: // the reference answers, once a prompt
+		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA}, 1))
+	case game && c.NeedsReference(p.Stage):
+		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
+	}
+	if c.Trainer.HeldOutCritic != "" {
+		shape = heldOutShape(c, shape)
+		part("held-out critic", model.PlanOptions{Kind: model.Scorer})
+	}
+	// What the models share.
+	add("activations", model.SharedActivations(parts...))
+	note := fmt.Sprintf("actor.recompute=%t", recompute)
+	if game {
+		note += fmt.Sprintf(" critic.recompute=%t", recompute)
+	}
+	items[len(items)-1].Note = fmt.Sprintf("%s with %s", report.Bytes(model.SharedActivations(others...)), note)
+	add("scratch memory", scratch)
+	add("CUDA context and libraries", f.Overhead())
+	if x, ok := f.(interface{ RanksOverhead() int64 }); ok && p.ranks > 1 {
+		add("NCCL's buffers", x.RanksOverhead())
+		items[len(items)-1].Note = "an estimate, at NCCL's defaults: not measured"
+	}
+	return items
+}
+
+// planHost adds up what lies in the memory of a GPU's host.
+func (p *Plan) planHost(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
+	if n := shape.Plan(f, p.divided(c, c.Student())).HostMoments; n > 0 {
+		items = append(items, Item{"actor: optimizer", n, ""})
+	}
+	if n := shape.Plan(f, p.divided(c, c.Discriminator())).HostMoments; n > 0 && p.Stage.HasCritic() {
+		items = append(items, Item{"critic: optimizer", n, ""})
+	}
+	return items
+}
+
+// packTokens is how many tokens the largest packs have: those that student and
+// discriminator learn from, and those of forward passes alone. A pack has max_token_len, or
+// all that there is.
+func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
+	batch, answers := c.Data.TrainBatchSize, 1 // answers to a prompt
+	ofActor, ofCritic := batch, batch          // prompts of an update
+	switch {
+	case p.Stage.HasCritic():
+		answers = c.Rollout.N + 1 // and the teacher's
+		if c.Critic.PPOMiniBatch > 0 {
+			ofCritic = min(c.Critic.PPOMiniBatch, batch)
+		}
+		if !c.LearnsTeacher(p.Stage) {
+			ofActor = c.Actor.MiniBatch(batch)
+		}
+	case p.Stage == config.DPO:
+		answers = 2
+	}
+	prompt := c.Data.MaxPrompt + answers*c.Data.MaxResponse
+	longest := int(p.PromptMean + p.AnswerMean)
+	tokens := func(limit, prompts int) int { return max(min(limit, prompts*prompt), longest) }
+	actor, critic = tokens(c.Actor.MaxTokenLen, ofActor), tokens(c.Critic.MaxTokenLen, ofCritic)
+	if c.Critic.Replay.Size > 0 { // earlier pairs come with it
+		critic = max(c.Critic.MaxTokenLen, longest)
+	}
+	forward = tokens(max(c.Actor.MaxTokenLen, c.Critic.MaxTokenLen), batch)
+	if len(c.Data.ValFiles) > 0 {
+		forward = max(forward, min(c.Actor.MaxTokenLen, c.Trainer.ValRows*(c.Data.MaxPrompt+c.Data.MaxResponse)))
+	}
+	return actor, critic, forward
+}
+
+// divided is o with AdamW's states divided among the ranks, if c says so.
+func (p *Plan) divided(c config.Config, o model.PlanOptions) model.PlanOptions {
+	if c.Trainer.ShardOptimizer {
+		o.Ranks = p.ranks
+	}
+	return o
+}
+
+// heldOutShape is the shape that a plan counts for the held-out discriminator; shape
+// where its folder cannot be read, which opening the run will tell.
+func heldOutShape(c config.Config, shape model.Config) model.Config {
+	if cfg, err := saved.ReadHeldOut(c.Trainer.HeldOutCritic); err == nil {
+		return cfg
+	}
+	return shape
+}
+
+func (p *Plan) planDisk(shape model.Config, c config.Config) {
+	// Weights in float32, and the moments as they are in memory.
+	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) + shape.Plan(cpu.Footprint{}, c.Student()).Moments
+	if p.Stage.HasCritic() {
+		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) + shape.Plan(cpu.Footprint{}, c.Discriminator()).Moments
+	}
+	p.checkpoint = one
+	keep := int64(c.Trainer.MaxToKeep) + 1
+	if c.Trainer.KeepBest != "" {
+		keep++
+	}
+	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, report.Bytes(one)), keep * one, ""}}
+	if c.NeedsReference(p.Stage) {
+		p.Disk = append(p.Disk, Item{"reference", 4 * shape.TrainedCount(model.LM, c.Actor.LoRA), ""})
+	}
+}

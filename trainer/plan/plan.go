@@ -1,0 +1,326 @@
+// Package plan says what a run will take before it starts: memory, disk and time, and the
+// settings with which it fits.
+//
+//	plan.go     a plan, and how it is printed
+//	memory.go   bytes of memory and disk
+//	step.go     the time of a step, measured on a slice of the model
+//	predict.go  the time of a step on a GPU that is not there
+//	time.go     the time of a run
+//	ranks.go    what several ranks send each other
+//	fit.go      the cheapest settings that fit a memory
+//	cards.go    the table of common GPUs in doc/memory.md
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"gad/checkpoint"
+	"gad/data"
+	"gad/internal/compute/cost"
+	"gad/internal/compute/cpu"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
+)
+
+// ErrTooLarge reports a run that cannot fit this machine.
+var ErrTooLarge = errors.New("does not fit")
+
+// Plan is what a run will take, known before it starts.
+type Plan struct {
+	Stage       config.Stage
+	Memory      []Item // bytes, all held at once
+	MemoryFree  int64  // bytes available now; 0 is unknown
+	Host        []Item // bytes in the host's memory, beside a GPU's
+	HostFree    int64
+	Fits        string // if Memory or Host is more than that: settings that would fit, or that none would
+	Fit         *Fit   // what FitPlan found
+	Disk        []Item
+	DiskFree    int64
+	Rows, Steps int
+	PromptMean  float64 // tokens
+	AnswerMean  float64 // tokens, of the teacher, cut at the limit
+	ValRows     int     // that a validation reads
+	StepTime    []Timed // an estimate from a short measurement
+	AtLimit     float64 // seconds of a step in which the student writes as much as it may; 0 is not known
+	Beside      []Often // what a run does beside its steps
+	Measured    string  // on what
+	Predicted   bool    // StepTime is a model's of a GPU that this machine may not have
+
+	limit      int   // of an answer, tokens
+	checkpoint int64 // bytes of one
+	validated  bool  // the run that this one starts from has measured the student that it ended with
+
+	actorGradient, criticGradient int64 // bytes
+	actorWeights, criticWeights   int64 // bytes that are computed with
+
+	ranks     int // of the run; 0 is 1
+	footprint model.Footprint
+	shape     model.Config
+}
+
+// Item is a named number of bytes.
+type Item struct {
+	Name  string
+	Bytes int64
+	Note  string
+}
+
+// Timed is a named stretch of a step.
+type Timed struct {
+	Name    string
+	Seconds float64
+}
+
+// Of reads the model's configuration and the data, times a slice of the
+// model on be, and adds up what a run of the stage takes there. Without the
+// device, be is nil: then the memory is f's, and nothing is timed; or it is a model of its
+// cost (package cost), on which a step is predicted. free, unless 0,
+// is the memory to plan for in the place of what the device has, in bytes.
+func Of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage) (*Plan, error) {
+	return of(be, f, free, fsys, c, stage, false)
+}
+
+// Fitting is NewPlan of c with the settings that Plan.Fit adds to it. Where none fit, the
+// plan is c's, and has no Fit.
+func Fitting(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage) (*Plan, error) {
+	return of(be, f, free, fsys, c, stage, true)
+}
+
+func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage, fit bool) (*Plan, error) {
+	fsys = vfs.OrDisk(fsys)
+	if be == nil && f == nil {
+		return nil, fmt.Errorf("%w: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint", config.ErrConfig)
+	}
+	if complaint := c.Offloads(stage); complaint != "" {
+		return nil, fmt.Errorf("%w: plan: %s", config.ErrConfig, complaint)
+	}
+	dir, measured := c.Model.Path, false
+	if c.Trainer.Resume != "" {
+		ckpt, _, err := saved.Find(fsys, c.Trainer.Resume)
+		if err != nil {
+			return nil, err
+		}
+		dir = filepath.Join(ckpt, "actor")
+		if s, err := saved.Read(fsys, ckpt); err == nil { // what else it says, the run itself checks
+			measured = s.Validated != nil
+		}
+	}
+	if dir == "" {
+		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", config.ErrConfig)
+	}
+	if err := saved.CheckModel(fsys, dir); err != nil {
+		return nil, err
+	}
+	shape, err := model.ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Rollout.Validate(); err != nil && stage != config.SFT {
+		return nil, fmt.Errorf("%w: %w", config.ErrConfig, err)
+	}
+	if err := c.CheckSizes(stage, dir, shape); err != nil {
+		return nil, err
+	}
+	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+		return nil, err
+	}
+	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps, validated: measured}
+	if len(c.Data.TrainFiles) > 0 {
+		if err := p.measureData(dir, c); err != nil {
+			return nil, err
+		}
+	}
+	if p.MemoryFree = free; be != nil {
+		f = be
+		if free == 0 {
+			p.MemoryFree = be.Available()
+		}
+	}
+	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil > 0 { // at the most
+		p.Steps = max(p.Steps, t.CriticWarmup) + max(0, t.CriticWarmupMax-t.CriticWarmup)
+	}
+	card, predicted := be.(*cost.Backend)
+	if be != nil && !predicted && c.Trainer.Device == "cuda" { // another machine's is not known
+		p.HostFree = cpu.MemoryAvailable()
+	}
+	if fit && p.MemoryFree == 0 {
+		return nil, fmt.Errorf("%w: plan: --fit: the memory of the device is not known: give --memory GB", config.ErrConfig)
+	}
+	p.footprint, p.shape = f, shape
+	p.take(f, shape, c)
+	if p.tooLarge() || fit {
+		// What an earlier stage kept in float32 is read in float32.
+		found := p.fit(f, shape, c, c.Trainer.Resume != "")
+		p.Fits = p.sentence(found, f, shape, c)
+		if fit && found.fits {
+			p.Fit, c = found, found.config
+			p.take(f, shape, c)
+		}
+	}
+	p.planDisk(shape, c)
+	p.limit = c.Data.MaxResponse
+	if c.Trainer.Output != "" {
+		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, fmt.Errorf("plan: %w", err)
+		}
+	}
+	if be == nil || p.tooLarge() || be.Available() > 0 && Total(p.Memory) > be.Available() {
+		return p, nil // nothing to time it on, or the measurement itself might not fit
+	}
+	timed := func() error { return p.measureTime(be, shape, c) }
+	if predicted {
+		timed = func() error { return p.predictTime(card, shape, c) }
+	}
+	if err := timed(); err != nil {
+		return p, err
+	}
+	p.beside(c)
+	return p, nil
+}
+
+// measureData reads up to 512 rows for their mean lengths.
+func (p *Plan) measureData(dir string, c config.Config) error {
+	tok, err := saved.Tokenizer(dir)
+	if err != nil {
+		return err
+	}
+	set, err := data.OpenFiles(c.Data.TrainFiles, c.Data.Options(nil))
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Data.MaxResponse}
+	const most = 512
+	var prompts, answers, n float64
+	for i := 0; i < set.Len(); i += max(1, set.Len()/most) {
+		r, err := set.Row(i)
+		if err != nil {
+			return err
+		}
+		ids, err := enc.Prompt(r)
+		if err != nil {
+			return fmt.Errorf("data: row %d: %w", r.Index, err)
+		}
+		answer, _ := enc.Cut(enc.Answer(r.Teacher))
+		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
+	}
+	if err := c.CheckRows(set.Len()); err != nil {
+		return err
+	}
+	p.Rows, p.PromptMean, p.AnswerMean = set.Len(), prompts/max(n, 1), answers/max(n, 1)
+	if len(c.Data.ValFiles) > 0 {
+		o := c.Data.Options(nil)
+		o.Split = c.Data.ValSplit
+		val, err := data.OpenFiles(c.Data.ValFiles, o)
+		if err != nil {
+			return fmt.Errorf("data.val_files: %w", err)
+		}
+		defer val.Close()
+		p.ValRows = min(c.Trainer.ValRows, val.Len())
+	}
+	if p.Steps == 0 {
+		p.Steps = (c.Trainer.TotalEpochs*set.Len() + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
+	}
+	return nil
+}
+
+// take notes what a run of c takes.
+func (p *Plan) take(f model.Footprint, shape model.Config, c config.Config) {
+	p.Memory, p.Host = p.planMemory(f, shape, c), p.planHost(f, shape, c)
+}
+
+func (p *Plan) tooLarge() bool {
+	return p.MemoryFree > 0 && Total(p.Memory) > p.MemoryFree || p.hostTooLarge()
+}
+
+func (p *Plan) hostTooLarge() bool { return p.HostFree > 0 && Total(p.Host) > p.HostFree }
+
+// OverRanks makes it the plan of one of several ranks: with trainer.shard_optimizer each
+// takes less memory than one process.
+func (p *Plan) OverRanks(c config.Config, ranks int) {
+	if p.ranks = ranks; p.Fit != nil {
+		c = p.Fit.config
+	}
+	p.take(p.footprint, p.shape, c)
+}
+
+// Warnings are those of the settings c and of the length of the run, which the run itself
+// would begin with.
+func (p *Plan) Warnings(c config.Config) []string {
+	warnings := c.Warnings(p.Stage)
+	if p.Steps > 0 {
+		warnings = append(warnings, c.LengthWarnings(p.Stage, p.Rows, p.Steps)...)
+	}
+	return warnings
+}
+
+// Check refuses what cannot fit, naming the numbers.
+func (p *Plan) Check(c config.Config) error {
+	if p.tooLarge() {
+		where, needs, free := "memory", p.Memory, p.MemoryFree
+		if p.hostTooLarge() && (free == 0 || Total(needs) <= free) {
+			where, needs, free = "the host's memory", p.Host, p.HostFree
+		}
+		return fmt.Errorf("%w: plan: %w in %s: needs %s, %s are available: %s",
+			config.ErrConfig, ErrTooLarge, where, report.Bytes(Total(needs)), report.Bytes(free), p.Fits)
+	}
+	if need := Total(p.Disk); p.DiskFree > 0 && need > p.DiskFree {
+		return fmt.Errorf("%w: plan: %w on the disk of %s: needs %s, %s are free: lower trainer.max_ckpt_to_keep, or give another --output: %w",
+			config.ErrConfig, ErrTooLarge, c.Trainer.Output, report.Bytes(need), report.Bytes(p.DiskFree), checkpoint.ErrSpace)
+	}
+	return nil
+}
+
+// String is the plan as a table.
+func (p *Plan) String() string {
+	var b strings.Builder
+	items := func(title string, items []Item, free int64) {
+		fmt.Fprintf(&b, "%s\n", title)
+		for _, i := range items {
+			fmt.Fprintf(&b, "  %-52s %10s", i.Name, report.Bytes(i.Bytes))
+			if i.Note != "" {
+				fmt.Fprintf(&b, "  (%s)", i.Note)
+			}
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "  %-52s %10s", "total", report.Bytes(Total(items)))
+		if free > 0 {
+			fmt.Fprintf(&b, " of %s available", report.Bytes(free))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString(p.Fit.String())
+	items("memory", p.Memory, p.MemoryFree)
+	if len(p.Host) > 0 {
+		items("memory of the host", p.Host, p.HostFree)
+	}
+	items("disk", p.Disk, p.DiskFree)
+	fmt.Fprintf(&b, "tokens\n  mean prompt %.0f, mean answer %.0f", p.PromptMean, p.AnswerMean)
+	if p.Rows > 0 {
+		fmt.Fprintf(&b, " (teacher's, over %s)", report.Count(p.Rows, "row"))
+	} else {
+		b.WriteString(" (the length limits, because no --data is given)")
+	}
+	b.WriteByte('\n')
+	if len(p.StepTime) > 0 {
+		how := "extrapolated from a short measurement"
+		if p.Predicted {
+			how = "predicted, nothing was measured"
+		}
+		fmt.Fprintf(&b, "time of a step, %s (%s)\n", how, p.Measured)
+		for _, t := range p.StepTime {
+			fmt.Fprintf(&b, "  %-52s %10s\n", t.Name, report.Seconds(t.Seconds))
+		}
+		fmt.Fprintf(&b, "  %-52s %10s\n", "step", report.Seconds(p.step()))
+		b.WriteString(p.runText())
+	}
+	return b.String()
+}

@@ -1,0 +1,203 @@
+package plan
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"gad/internal/report"
+	"gad/trainer/config"
+)
+
+// Often is something that a run does several times beside its steps.
+type Often struct {
+	Name    string
+	Seconds float64 // each time
+	AtLimit float64 // the same, if the student writes as much as it may
+	Times   int
+
+	count func(steps int) int // Times of a run of so many steps
+	batch bool                // it takes as much longer as a batch is larger
+}
+
+// saveRate is how many bytes a second a checkpoint is assumed to be written at, syncs
+// included: a plan writes nothing.
+const saveRate = 500e6
+
+// time notes the time of a step of c and of what comes beside it.
+func (p *Plan) time(c config.Config, alone bool, t tokenTimes) {
+	p.StepTime = p.stepTime(c, alone, t, p.AnswerMean)
+	if p.Stage != config.SFT {
+		p.AtLimit = sum(p.stepTime(c, alone, t, float64(c.Data.MaxResponse)))
+	}
+	answers := func(length float64) float64 { // a forward pass over prompts and the student's answers
+		prompts := float64(c.Data.TrainBatchSize)
+		return prompts * (p.PromptMean + float64(c.Rollout.N)*length) * t.forward
+	}
+	if p.Stage.HasCritic() && !has(p.StepTime, "old_logp") { // the sampler's are compared
+		p.often(fmt.Sprintf("old_logp, in the first %d steps and every %dth", config.CheckFirst, config.CheckEvery), answers(p.AnswerMean), answers(float64(c.Data.MaxResponse)),
+			func(steps int) int { return min(steps, config.CheckFirst) + steps/config.CheckEvery })
+		p.Beside[len(p.Beside)-1].batch = true
+	}
+	if p.ValRows > 0 {
+		passes := 1.0 // the teacher's answers
+		if c.Trainer.HeldOutCritic != "" {
+			passes += 2
+		}
+		each := func(length float64) float64 {
+			return float64(p.ValRows) * (p.PromptMean*t.forward + length*t.decoded + passes*(p.PromptMean+p.AnswerMean)*t.forward)
+		}
+		name := fmt.Sprintf("validation of %s", report.Count(p.ValRows, "row"))
+		if c.Trainer.Checker != "" {
+			name += ", without the checker"
+		}
+		p.often(name, each(p.AnswerMean), each(float64(c.Data.MaxResponse)), func(steps int) int {
+			n := everyAndLast(c.Trainer.TestFreq)(steps)
+			if c.Trainer.ValBeforeTrain && !p.validated { // Trainer.begin
+				n++
+			}
+			return n
+		})
+	}
+}
+
+// beside notes what every run does beside its steps.
+func (p *Plan) beside(c config.Config) {
+	seconds := float64(p.checkpoint) / saveRate
+	p.often(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", report.Bytes(p.checkpoint), report.Bytes(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
+}
+
+func (p *Plan) often(name string, seconds, atLimit float64, count func(steps int) int) {
+	p.Beside = append(p.Beside, Often{name, seconds, atLimit, count(p.Steps), count, false})
+}
+
+// everyAndLast is how many times something is done that is done every freq steps, 0 for
+// never, and after the last.
+func everyAndLast(freq int) func(steps int) int {
+	return func(steps int) int {
+		if freq <= 0 {
+			return min(steps, 1)
+		}
+		return (steps + freq - 1) / freq
+	}
+}
+
+func sum(list []Timed) (seconds float64) {
+	for _, t := range list {
+		seconds += t.Seconds
+	}
+	return seconds
+}
+
+func has(list []Timed, name string) bool {
+	for _, t := range list {
+		if t.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// step is how long a step takes.
+func (p *Plan) step() float64 { return sum(p.StepTime) }
+
+// Seconds is how long the run takes, atLimit with answers as long as the student may write:
+// 0 is not known.
+func (p *Plan) Seconds(atLimit bool) float64 {
+	step := p.step()
+	if atLimit && p.AtLimit > 0 {
+		step = p.AtLimit
+	}
+	return p.seconds(step, 1, p.Steps, atLimit)
+}
+
+// seconds is how long so many steps take, with all beside them, of batches that are so many
+// times as large.
+func (p *Plan) seconds(step, batch float64, steps int, atLimit bool) float64 {
+	all := step * batch * float64(steps)
+	for _, o := range p.Beside {
+		each := o.Seconds
+		if atLimit {
+			each = o.AtLimit
+		}
+		if o.batch {
+			each *= batch
+		}
+		all += float64(o.count(steps)) * each
+	}
+	return all
+}
+
+// runText is the time of a run, as a table.
+func (p *Plan) runText() string {
+	var b strings.Builder
+	row := func(name string, seconds float64) { fmt.Fprintf(&b, "  %-52s %10s\n", name, report.Seconds(seconds)) }
+	longer := p.AtLimit > 1.05*p.step()
+	limit := fmt.Sprintf(", if the student's answers reach %d tokens", p.limit)
+	if longer {
+		row("step"+limit, p.AtLimit)
+	}
+	if p.Steps == 0 {
+		return b.String()
+	}
+	b.WriteString("time of the run\n")
+	row(report.Count(p.Steps, "step"), p.step()*float64(p.Steps))
+	for _, o := range p.Beside {
+		if o.Times > 0 {
+			row(fmt.Sprintf("%d x %s", o.Times, o.Name), float64(o.Times)*o.Seconds)
+		}
+	}
+	if p.Predicted && p.ValRows > 0 {
+		b.WriteString("  validation is not predicted\n")
+	}
+	row("in all", p.Seconds(false))
+	if longer {
+		row("in all"+limit, p.Seconds(true))
+	}
+	return b.String()
+}
+
+// enoughSteps are as many as a student of the game was seen to change in (doc/study.md), and
+// fewSteps fewer than any.
+const enoughSteps = 50
+
+// Within says with which batch and how many steps a run of c ends within so many hours: as
+// large a batch as leaves enough steps. The student is taken to write as much as it may.
+func (p *Plan) Within(c config.Config, hours float64) (string, error) {
+	if p.Fit != nil {
+		c = p.Fit.config
+	}
+	if len(p.StepTime) == 0 {
+		return "", fmt.Errorf("%w: plan: --hours: there is no time estimate: give --data, and a device or a --card that has one", config.ErrConfig)
+	}
+	if p.Steps > 0 && p.Seconds(true) <= hours*3600 {
+		return fmt.Sprintf("ends within %g h as it is: %s, %s\n", hours, report.Count(p.Steps, "step"), report.Seconds(p.Seconds(true))), nil
+	}
+	step := max(p.AtLimit, p.step())
+	batch := c.Data.TrainBatchSize
+	steps := func(b int) int {
+		return max(0, sort.Search(1e6, func(n int) bool { return p.seconds(step, float64(b)/float64(batch), n, true) > hours*3600 })-1)
+	}
+	least := max(1, c.Actor.PPOMiniBatch, c.Critic.PPOMiniBatch, min(4, batch))
+	best := batch
+	for b := batch; b >= least && steps(best) < enoughSteps; b /= 2 {
+		best = b
+	}
+	n := steps(best)
+	if n < config.FewSteps {
+		return "", fmt.Errorf("%w: plan: --hours %g: even with data.train_batch_size=%d only %s end by then: shorten the answers (data.max_response_length), lower rollout.n, or use a smaller student", config.ErrConfig, hours, best, report.Count(n, "step"))
+	}
+	out := fmt.Sprintf("settings to add, to end within %g h", hours)
+	if p.AtLimit > 0 {
+		out += fmt.Sprintf(" with answers of up to %d tokens", p.limit)
+	}
+	settings := fmt.Sprintf("trainer.total_steps=%d", n)
+	if best != batch {
+		settings = fmt.Sprintf("data.train_batch_size=%d %s", best, settings)
+	}
+	out += "\n  " + settings + "\n"
+	if p.Rows > 0 {
+		out += fmt.Sprintf("  %.1f passes over the %s\n", float64(n)*float64(best)/float64(p.Rows), report.Count(p.Rows, "row"))
+	}
+	return out, nil
+}

@@ -1,0 +1,164 @@
+package saved
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gad/checkpoint"
+	"gad/internal/gguf"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// CheckModel says what is wrong with a path given for a model folder, where
+// a person is likely to have meant another.
+func CheckModel(fsys checkpoint.FS, path string) error {
+	return CheckPart(fsys, path, "actor")
+}
+
+// CheckPart is CheckModelFolder for a model that a checkpoint holds as part: actor or
+// critic.
+func CheckPart(fsys checkpoint.FS, path, part string) error {
+	fsys = vfs.OrDisk(fsys)
+	info, err := fsys.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("model: %s: no such folder: give a Hugging Face model folder", path)
+	}
+	if err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	if !info.IsDir() {
+		if gguf.Is(path) {
+			return nil
+		}
+		switch strings.ToLower(filepath.Ext(path)) {
+		case ".arrow", ".arrows", ".parquet", ".jsonl", ".csv":
+			return fmt.Errorf("model: %s: is a data file: give a Hugging Face model folder here, and data with --data", path)
+		}
+		return fmt.Errorf("model: %s: is a file: give the folder that contains it", path)
+	}
+	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("model: %w", err)
+	}
+	if _, err := fsys.Stat(filepath.Join(path, model.AdapterConfigName)); err == nil {
+		_, err := model.BaseDir(path)
+		return err
+	}
+	if entries, err := fsys.ReadDir(filepath.Join(path, "snapshots")); err == nil && len(entries) > 0 {
+		return fmt.Errorf("model: %s: is a folder of the Hugging Face cache: give %s", path, filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
+	}
+	if entries, err := fsys.ReadDir(path); err == nil {
+		for _, e := range entries { // what hf download makes of a repository of GGUF files
+			if file := filepath.Join(path, e.Name()); gguf.Is(file) {
+				return fmt.Errorf("model: %s: has no config.json, but GGUF files: give one of them: %s", path, file)
+			}
+		}
+	}
+	dir, what := path, "checkpoint"
+	if !isModel(fsys, filepath.Join(path, "actor")) {
+		if dir, _, err = Find(fsys, path); err != nil {
+			return nil
+		}
+		what = "run"
+	}
+	if !isModel(fsys, filepath.Join(dir, part)) {
+		return fmt.Errorf("model: %s: is a %s without a %s: give one of a warm-up or a game", path, what, map[string]string{"critic": "discriminator"}[part])
+	}
+	return fmt.Errorf("model: %s: is a %s: give %s", path, what, filepath.Join(dir, part))
+}
+
+// isModel reports whether a folder holds a model or adapters.
+func isModel(fsys checkpoint.FS, dir string) bool {
+	for _, name := range []string{"config.json", model.AdapterConfigName} {
+		if _, err := fsys.Stat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Tokenizer is the tokenizer of a model folder or GGUF file; for adapters without one, their
+// base's.
+func Tokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); err != nil && model.IsAdapter(dir) {
+		base, err := model.BaseDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		dir = base
+	}
+	return tokenizer.Load(dir)
+}
+
+// ReadHeldOut is the shape of a held-out discriminator, which must have a head
+// already: a fresh one would judge by chance.
+func ReadHeldOut(dir string) (model.Config, error) {
+	cfg, err := model.ReadConfig(dir)
+	if err == nil && cfg.Kind() != model.Scorer {
+		err = fmt.Errorf("model: %s: trainer.held_out_critic: is a language model, not a discriminator: give the critic folder of a checkpoint", dir)
+	}
+	return cfg, err
+}
+
+// SameTokens refuses a discriminator, the model in dir, that does not know the student's
+// tokens by the same ids: it is given ids and would read another text. setting names dir.
+func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
+	other, err := tokensOf(dir, setting)
+	if err != nil {
+		return err
+	}
+	if what := tok.Missing(other); what != "" {
+		return notTheStudents(dir, what, "the discriminator reads the student's token ids", setting)
+	}
+	cfg, err := model.ReadConfig(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	if tok.Size() > cfg.Vocab {
+		return fmt.Errorf("model: %s: vocabulary of %d, but its tokenizer has %d tokens: they do not belong together", dir, cfg.Vocab, tok.Size())
+	}
+	return nil
+}
+
+// CheckAgainst refuses a model to compare the student with, in dir, whose tokenizer is not
+// the student's. setting names dir.
+func CheckAgainst(tok *tokenizer.Tokenizer, dir, setting string) error {
+	other, err := tokensOf(dir, setting)
+	if err != nil {
+		return err
+	}
+	what := tok.Missing(other)
+	if what == "" && tok.Size() != other.Size() {
+		what = fmt.Sprintf("has %d tokens, and the student's has %d", other.Size(), tok.Size())
+	}
+	if what != "" {
+		return notTheStudents(dir, what, "the two models are compared token by token", setting)
+	}
+	return nil
+}
+
+// tokensOf is the tokenizer of a model beside the student, in dir.
+func tokensOf(dir, setting string) (*tokenizer.Tokenizer, error) {
+	if err := CheckModel(vfs.OS, dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	if _, err := model.ReadConfig(dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	other, err := Tokenizer(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: its tokenizer must be the student's: %w", setting, err)
+	}
+	return other, nil
+}
+
+func notTheStudents(dir, what, why, setting string) error {
+	return fmt.Errorf("tokenizer: %s: is not the student's tokenizer: %s: %s: give a %s with the same tokenizer", dir, what, why, setting)
+}

@@ -1,0 +1,136 @@
+// Package saved is what lies on the disk: the state of a run, its checkpoints, and models with
+// their tokenizers. It reads and refuses; package trainer writes runs, package export models.
+//
+//	state.go          trainer.json and the names of a run's files
+//	discriminator.go  what a run knows of its discriminator
+//	find.go           which checkpoint a path means
+//	cost.go           what a run has spent
+//	model.go          whether a path is a model, and whether two models have the same tokens
+package saved
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+
+	"gad/data"
+	"gad/checkpoint"
+	"gad/trainer/config"
+)
+
+// What a checkpoint holds beside actor/ and critic/.
+const (
+	StateName       = "trainer.json"
+	ActorOptimizer  = "actor_optimizer.safetensors"
+	CriticOptimizer = "critic_optimizer.safetensors"
+	ReplayName      = "replay.safetensors"
+	StateFormat     = 1
+)
+
+const ConfigName = "config.yaml"
+
+// ReferenceDir is the folder of the frozen reference in a run's folder.
+const ReferenceDir = "reference"
+
+// State is trainer.json: all that a run needs to go on, weights, optimizers and
+// replay apart. Random numbers are functions of the seed and the step, so there
+// is no generator's state.
+type State struct {
+	Format     int          `json:"format"`
+	Stage      config.Stage `json:"stage"`
+	Step       int          `json:"step"`
+	Total      int          `json:"total_steps"`
+	Seed       uint64       `json:"seed"`
+	Order      data.Cursor  `json:"order"`
+	DataDigest string       `json:"data_sha256"`
+	KLCoef     float64      `json:"kl_coef"`
+	Before     Updates      `json:"updates_before"`
+	BaseDType  string       `json:"base_dtype"`
+	Best       Best         `json:"best"`
+
+	// Skipped counts the updates left out in a row, by "actor" and "critic";
+	// Good is the last checkpoint that was saved while there were none.
+	Skipped map[string]int `json:"skipped,omitempty"`
+	Good    int            `json:"good_step"`
+
+	Disc Discriminator `json:"discriminator"`
+
+	// Validated is the newest validation, if it was of these weights.
+	Validated *Validation `json:"validated,omitempty"`
+
+	// OldDiffers: a check has found that the sampler's log-probabilities are not the trainer's.
+	OldDiffers bool `json:"old_log_prob_differs,omitempty"`
+
+	// Kept are the settings that cannot change within the run: its config.yaml may be
+	// edited.
+	Kept []config.Fixed `json:"settings,omitempty"`
+}
+
+// Updates are the optimizer steps that each side had taken when the stage began:
+// the learning rates' schedules count from there.
+type Updates struct {
+	Actor  int `json:"actor"`
+	Critic int `json:"critic"`
+}
+
+// Best is the best validation so far.
+type Best struct {
+	Metric string  `json:"metric,omitempty"`
+	Value  float64 `json:"value"`
+	Step   int     `json:"step"`
+}
+
+// Better reports whether value beats b under the metric: a smaller negative
+// log-likelihood, a larger anything else.
+func (b Best) Better(metric string, value float64) bool {
+	if b.Metric != metric {
+		return true
+	}
+	if metric == "val/teacher_nll" {
+		return value < b.Value
+	}
+	return value > b.Value
+}
+
+// Validation is the newest validation of a run: what the next run, which begins with the
+// same weights, would measure again.
+type Validation struct {
+	Step    int                `json:"step"`
+	Of      string             `json:"of"` // digest of what was validated on, and how
+	Figures map[string]float64 `json:"figures"`
+}
+
+// Read is the state of the checkpoint dir; an error wraps Foreign where a file has the state's
+// name and is none.
+func Read(fsys checkpoint.FS, dir string) (s State, err error) {
+	path := filepath.Join(dir, StateName)
+	info, err := fsys.Stat(path)
+	if err != nil {
+		return s, fmt.Errorf("trainer: %w", err)
+	}
+	if info.Size() > maxState {
+		return s, Foreign{fmt.Errorf("trainer: %s: %d bytes: too large for a state file: the checkpoint is damaged", path, info.Size())}
+	}
+	raw, err := fsys.ReadFile(path)
+	if err != nil {
+		return s, fmt.Errorf("trainer: %w", err)
+	}
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return s, Foreign{fmt.Errorf("trainer: %s: %w", path, err)}
+	}
+	if s.Format != StateFormat {
+		return s, Foreign{fmt.Errorf("trainer: %s: format %d: this version of gad reads format %d: use the version that wrote it", path, s.Format, StateFormat)}
+	}
+	return s, nil
+}
+
+const maxState = 1 << 20
+
+// Foreign is the error of a file that has the name of a run's state and is none.
+type Foreign struct{ error }
+
+func (f Foreign) Unwrap() error { return f.error }
+
+func MissingReference(dir string) error {
+	return fmt.Errorf("reference: %s: the frozen reference is missing: restore it, or start again with another --output", dir)
+}

@@ -1,0 +1,96 @@
+package trainer
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+
+	"gad/trainer/eval"
+	"gad/trainer/saved"
+)
+
+// validate evaluates the student on the first rows of the validation data, greedily.
+func (t *Trainer) validate(m Metrics) error {
+	t.ranks.Enter("validation")
+	j, err := eval.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, eval.Options{
+		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse, Seed: t.cfg.Trainer.Seed,
+		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,
+		Stages: func(name string, total int) (func(int), func()) { return t.rec.Stage("validation: "+name, total) }})
+	if err != nil {
+		return fmt.Errorf("validation: %w", err)
+	}
+	m["val/rouge_l"], m["val/teacher_nll"], m["val/len_ratio"] = j.Eval.RougeL, j.Eval.TeacherNLL, j.Eval.LenRatio
+	if err := t.judge(m, j); err != nil {
+		return fmt.Errorf("validation: %w", err)
+	}
+	t.noteValidation(m)
+	return t.sampleValidation(j)
+}
+
+// validation is the digest of everything that the val/ metrics depend on, weights apart.
+func (t *Trainer) validation() string {
+	c := t.cfg
+	raw, err := json.Marshal([]any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
+		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision})
+	if err != nil {
+		panic(err) // texts and numbers
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(raw))
+}
+
+// noteValidation keeps the val/ figures of m for the checkpoint. JSON has no number for
+// what is not finite: then nothing is kept.
+func (t *Trainer) noteValidation(m Metrics) {
+	t.validated = nil
+	figures := map[string]float64{}
+	for name, x := range m {
+		if !strings.HasPrefix(name, "val/") {
+			continue
+		}
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return
+		}
+		figures[name] = x
+	}
+	t.validated = &saved.Validation{Step: t.step, Of: t.validation(), Figures: figures}
+}
+
+// current is the newest validation if it was of the present weights.
+func (t *Trainer) current() *saved.Validation {
+	if v := t.validated; v != nil && v.Step == t.step {
+		return v
+	}
+	return nil
+}
+
+// begin measures the student before the first step: the start/ metrics and the time that
+// they took, for the metrics of step 1. A run that starts from another one's checkpoint
+// takes the figures that the other has measured at that step, if it was on the same rows
+// in the same way.
+func (t *Trainer) begin() (Metrics, error) {
+	if t.step > 0 {
+		return nil, nil
+	}
+	v := t.validated // of the run that this one starts from: its steps are not this run's
+	t.validated = nil
+	if t.val == nil || !t.cfg.Trainer.ValBeforeTrain {
+		return nil, nil
+	}
+	m := Metrics{}
+	if v != nil && v.Of == t.validation() {
+		for name, x := range v.Figures {
+			m[name] = x
+		}
+	} else if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
+		return nil, err
+	}
+	for name, x := range m {
+		if at, ok := strings.CutPrefix(name, "val/"); ok {
+			delete(m, name)
+			m["start/"+at] = x
+		}
+	}
+	return m, nil
+}
