@@ -23,8 +23,6 @@ type Actor struct {
 	opt    *model.Optimizer
 	policy *algos.Policy[float32]
 	sft    *algos.Policy[float32]
-	lr     model.Schedule
-	first  int // optimizer steps taken before the schedule began
 	maxNew int
 	merges bool         // sampling reads merged weights
 	merged *model.Model // those, once there are any
@@ -47,7 +45,7 @@ func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates,
 
 // New wraps a student that is already there.
 func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
-	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip))
+	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, updates))
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
@@ -60,12 +58,8 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
-	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, lr: cfg.Optim.Schedule(updates), maxNew: maxNew, merges: merges}, nil
+	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew, merges: merges}, nil
 }
-
-// ScheduleFrom begins the learning rate's schedule after the given number of
-// optimizer steps: those of an earlier stage whose state was loaded.
-func (a *Actor) ScheduleFrom(updates int) { a.first = updates }
 
 // Model is the student's network, and Optimizer its state, for saving.
 func (a *Actor) Model() *model.Model { return a.m }
@@ -270,48 +264,69 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, s
 	if norm.Seqs == 0 {
 		return nil
 	}
-	figuresK, err := a.m.EachShard(func(k int) ([]float64, error) {
+	sumsK, err := model.EachShard(a.m, func(k int) ([]shardSums, error) {
 		return a.learnShard(policy, in, shards[k], norm, temperature)
 	})
 	if err != nil {
 		return err
 	}
-	sum, entropy, ok := joined(figuresK)
-	if !ok {
-		st.Skipped++ // nothing of this mini-batch reaches the weights
-		st.Streak++
+	sums, finite := addShards(sumsK)
+	if !finite { // nothing of this mini-batch reaches the weights
+		st.skip()
 		return a.opt.ZeroGrad()
 	}
 	if st.Passes == 0 {
-		st.FirstRatioMin, st.FirstRatioMax = sum.RatioMin, sum.RatioMax
+		st.FirstRatioMin, st.FirstRatioMax = sums.RatioMin, sums.RatioMax
 	}
-	st.PolicyStats = st.PolicyStats.Add(sum)
-	st.KLShare += sum.KLShare(policy.Config().KLCoef)
-	st.Entropy += entropy
+	st.PolicyStats = st.PolicyStats.Add(sums.PolicyStats)
+	st.KLShare += sums.KLShare(policy.Config().KLCoef)
+	st.Entropy += sums.Entropy
 	st.Passes++
-	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps()-a.first+1)
-	gradNorm, skipped, err := a.opt.Step(lr)
+	step, err := a.opt.Step()
 	if err != nil {
 		return fmt.Errorf("actor: optimizer: %w", err)
 	}
-	if skipped {
-		st.Skipped++
-		st.Streak++
+	if step.Skipped {
+		st.skip()
 		return nil
 	}
 	st.Updates++
 	st.Streak = 0
-	st.GradNorm += gradNorm
-	st.LR = lr
+	st.GradNorm += step.GradNorm
+	st.LR = step.LR
 	return nil
 }
 
-// learnShard adds the gradient of the given rows. Its figures are for joined; there are
-// none where a loss is not finite.
-func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int, norm algos.Norm, temperature float64) (figures []float64, err error) {
+// skip counts an optimizer step that was left out for a value that is not finite.
+func (st *Stats) skip() {
+	st.Skipped++
+	st.Streak++
+}
+
+// shardSums are the statistics of one shard of a mini-batch.
+type shardSums struct {
+	algos.PolicyStats
+	Entropy float64 // sum over tokens, nats
+}
+
+// addShards adds up the shards' statistics, in the order of shards. finite is false if
+// learnShard had none for some shard.
+func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
+	for _, sums := range sumsK {
+		if len(sums) == 0 {
+			return total, false
+		}
+		total.PolicyStats = total.PolicyStats.Add(sums[0].PolicyStats)
+		total.Entropy += sums[0].Entropy
+	}
+	return total, true
+}
+
+// learnShard adds the gradient of the given rows to the student's gradients, and returns their
+// statistics: one element, or none if a loss is not finite.
+func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int, norm algos.Norm, temperature float64) ([]shardSums, error) {
 	seqs := model.Pick(in.seqs, rows)
-	var sum algos.PolicyStats
-	var entropy float64
+	var sums shardSums
 	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
 		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
 			b, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
@@ -322,10 +337,10 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 			if err != nil {
 				return nil, nil, err
 			}
-			sum = sum.Add(res.PolicyStats)
+			sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
 			for _, row := range entST {
 				for _, e := range row {
-					entropy += float64(e)
+					sums.Entropy += float64(e)
 				}
 			}
 			return unpad(res.DLogp, logpST, b.T), unpad(res.DEntropy, logpST, b.T), nil
@@ -337,30 +352,7 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 			return nil, fmt.Errorf("actor: %w", err)
 		}
 	}
-	for _, x := range sum.Fields() {
-		figures = append(figures, *x)
-	}
-	return append(figures, entropy), nil
-}
-
-// joined adds up the shards' figures, in their order; ok is false if one has none.
-func joined(figuresK [][]float64) (sum algos.PolicyStats, entropy float64, ok bool) {
-	for k, figures := range figuresK {
-		var part algos.PolicyStats
-		fields := part.Fields()
-		if len(figures) != len(fields)+1 {
-			return sum, entropy, false
-		}
-		for i, x := range fields {
-			*x = figures[i]
-		}
-		if entropy += figures[len(fields)]; k == 0 {
-			sum = part
-		} else {
-			sum = sum.Add(part)
-		}
-	}
-	return sum, entropy, true
+	return []shardSums{sums}, nil
 }
 
 // finish turns sums over mini-batches into means.

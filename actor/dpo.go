@@ -88,7 +88,7 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, err
 			return st, fmt.Errorf("actor: %w", err)
 		}
 	}
-	figuresK, err := a.m.EachShard(func(k int) ([]float64, error) {
+	finiteK, err := model.EachShard(a.m, func(k int) ([]bool, error) {
 		for _, pack := range packsK[k] {
 			err := a.m.LogProbGrad(model.Pick(seqs, pack), 1, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
 				if seed == nil { // one pack, which has both sides of a prompt together
@@ -106,30 +106,29 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, err
 				return dlogpST, nil, nil
 			})
 			if errors.Is(err, algos.ErrNotFinite) {
-				return []float64{0}, nil
+				return []bool{false}, nil
 			}
 			if err != nil {
 				return nil, fmt.Errorf("actor: %w", err)
 			}
 		}
-		return []float64{1}, nil
+		return []bool{true}, nil
 	})
 	if err != nil {
 		return st, err
 	}
-	if slices.ContainsFunc(figuresK, func(figures []float64) bool { return !slices.Equal(figures, []float64{1}) }) {
+	if slices.Contains(slices.Concat(finiteK...), false) {
 		return skip()
 	}
-	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps()-a.first+1)
-	gradNorm, skipped, err := a.opt.Step(lr)
+	step, err := a.opt.Step()
 	if err != nil {
 		return st, fmt.Errorf("actor: optimizer: %w", err)
 	}
-	if skipped {
+	if step.Skipped {
 		st.Skipped = 1
 		return st, nil
 	}
-	st.Updates, st.GradNorm, st.LR = 1, gradNorm, lr
+	st.Updates, st.GradNorm, st.LR = 1, step.GradNorm, step.LR
 	return st, nil
 }
 

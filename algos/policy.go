@@ -280,12 +280,6 @@ type PolicyStats struct {
 	RatioMin, RatioMax float64
 }
 
-// Fields are all figures of s in a fixed order, for whoever carries them elsewhere.
-func (s *PolicyStats) Fields() []*float64 {
-	return []*float64{&s.Loss, &s.PGLoss, &s.KLLoss, &s.EntropyLoss, &s.TokenSum, &s.SeqSum, &s.ClipSum, &s.ClipLowerSum,
-		&s.SeqClipped, &s.PPOKLSum, &s.RatioMin, &s.RatioMax}
-}
-
 // Add returns the figures of both parts together.
 func (s PolicyStats) Add(o PolicyStats) PolicyStats {
 	if s.SeqSum == 0 {

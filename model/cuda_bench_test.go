@@ -111,7 +111,7 @@ func BenchmarkStep(b *testing.B) {
 		m, err := New(be, c, o)
 		must(b, err)
 		defer m.Close()
-		opt, err := NewOptimizer(m, AdamWConfig{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
+		opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
 		must(b, err)
 		lengths := make([]int, l.seqs)
 		for i := range lengths {
@@ -128,7 +128,7 @@ func BenchmarkStep(b *testing.B) {
 		}
 		step := func() {
 			must(b, m.LogProbGrad(seqs, 1, func(_, _ [][]float32) (_, _ [][]float32, err error) { return d, nil, nil }))
-			_, skipped, err := opt.Step(1e-6)
+			_, skipped, err := opt.step(1e-6)
 			must(b, err)
 			if skipped {
 				b.Fatal("the gradient is not finite")

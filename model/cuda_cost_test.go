@@ -185,7 +185,7 @@ func TestCUDAModelOfCost(t *testing.T) {
 								return dl, nil, nil
 							}))
 						}
-						_, _, err := opt.Step(1e-3)
+						_, _, err := opt.step(1e-3)
 						must(t, err)
 					}
 					return taken()

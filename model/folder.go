@@ -219,14 +219,9 @@ func (m *Model) upload(list []transfer) error {
 			return fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", t.from.Name, t.from.DType, ErrUnsupported)
 		}
 	}
-	host, ok := m.be.(interface {
-		Host(t compute.Tensor) []float32
-	})
 	return widen(from, func(i, lo, n int) []float32 {
-		if ok {
-			if all := host.Host(list[i].to); all != nil {
-				return all[lo : lo+n]
-			}
+		if all := compute.HostView(m.be, list[i].to); all != nil {
+			return all[lo : lo+n]
 		}
 		return nil
 	}, func(i, lo int, part []float32, placed bool) error {

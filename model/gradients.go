@@ -159,3 +159,18 @@ func (l *lender) back() {
 	}
 	l.g, l.used = nil, 0
 }
+
+// onHost is the first n elements of the block in the host's memory; put writes them back.
+// On a backend whose memory is the host's, x is the block itself and put does nothing.
+func (g *gradMemory) onHost(n int) (x []float32, put func()) {
+	block := g.block.Slice(0, n)
+	if x := compute.HostView(g.be, block); x != nil {
+		return x, func() {}
+	}
+	if len(g.copied) < n {
+		g.copied = make([]float32, n)
+	}
+	x = g.copied[:n]
+	g.be.Download(x, block)
+	return x, func() { g.be.Upload(block, x) }
+}

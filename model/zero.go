@@ -104,13 +104,6 @@ func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (mos
 	return most
 }
 
-// squared is a Backend that sums squares in blocks of SumBlock elements, one after the other:
-// several ranks can do it as one.
-type squared interface {
-	SumBlock() int
-	SquaresOfBlocks(t compute.Tensor) []float64
-}
-
 // Sharded reports whether each rank has a part of the state.
 func (o *Optimizer) Sharded() bool { return o.cuts != nil }
 

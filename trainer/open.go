@@ -398,7 +398,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	if t.before = s.state.Before; !s.inPlace {
 		t.before.Actor = t.actor.Optimizer().Steps()
 	}
-	t.actor.ScheduleFrom(t.before.Actor)
+	t.actor.Optimizer().ScheduleFrom(t.before.Actor)
 	if t.Stage == DPO {
 		t.frozen = t.newFrozenPairs()
 		t.dpo, err = algos.NewDPO[float64](c.DPO.objective())
@@ -463,7 +463,7 @@ func (t *Trainer) openModels(s start) (err error) {
 	} else {
 		t.before.Critic = t.critic.Optimizer().Steps()
 	}
-	t.critic.ScheduleFrom(t.before.Critic)
+	t.critic.Optimizer().ScheduleFrom(t.before.Critic)
 	return nil
 }
 

@@ -54,7 +54,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 		if err != nil {
 			return nil, nil, err
 		}
-		opt, err := model.NewOptimizer(m, optim.AdamW(1))
+		opt, err := model.NewOptimizer(m, optim.AdamW(1, 1))
 		return m, opt, err
 	}
 	student, opt, err := trained(c.student(), c.Actor.Optim, nil)
@@ -106,7 +106,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 						return err
 					}
 				}
-				if _, _, err := opt.Step(1e-6); err != nil {
+				if _, err := opt.Step(); err != nil {
 					return err
 				}
 			}

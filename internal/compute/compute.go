@@ -394,3 +394,80 @@ type Backend interface {
 	// Moments says; W is stepped by the values before they are encoded.
 	AdamW(ps []*Param, a AdamW)
 }
+
+// What follows is optional: a Backend may implement it, and whoever uses it asks by a type
+// assertion and does without where it is missing.
+
+// Counted is a Backend that counts how often it fell back from a fast path to a slow one.
+// Results are right either way: only the counts show the difference.
+type Counted interface {
+	// Counts is what the backend has counted since it was opened.
+	Counts() Counts
+}
+
+// Hollow is a Backend without memory behind its tensors: it counts what operations would
+// cost. Values that only fill its memory need not be computed.
+type Hollow interface{ Hollow() }
+
+// HostMemory is a Backend whose tensors, or some of them, lie in the host's memory.
+type HostMemory interface {
+	// Host is the elements of t, which the caller may read and write from several
+	// goroutines; nil where t's memory is not float32 in t's order.
+	Host(t Tensor) []float32
+}
+
+// HostView is HostMemory's Host, or nil where be has no memory of the host.
+func HostView(be Backend, t Tensor) []float32 {
+	if b, ok := be.(HostMemory); ok {
+		return b.Host(t)
+	}
+	return nil
+}
+
+// BlockSums is a Backend whose SumSquares adds up sums of fixed blocks, one after the other.
+// So several ranks that each have a part of a tensor, cut at a multiple of SumBlock, compute
+// the sum with the bits of a single process.
+type BlockSums interface {
+	// SumBlock is the number of elements of a block.
+	SumBlock() int
+	// SquaresOfBlocks is the sum of squares of each block of t. The slice is overwritten by
+	// the next call.
+	SquaresOfBlocks(t Tensor) []float64
+}
+
+// RanksFootprint is a Footprint that takes more memory where several ranks compute together.
+type RanksFootprint interface {
+	// RanksOverhead is the number of bytes taken beside Overhead.
+	RanksOverhead() int64
+}
+
+// Ranks are what a Backend needs of the processes that compute together (package comm).
+// All ranks make the same calls in the same order.
+type Ranks interface {
+	Rank() int
+	Size() int
+	// Gather gives every rank the bytes of each rank, by rank; what names them in errors.
+	Gather(what string, mine []byte) ([][]byte, error)
+	// Device calls f, which moves elements between the ranks' devices, once every rank has
+	// called Device with the same number of elements. sent is the number of bytes that each
+	// rank then sends, for the count of traffic. While f waits it calls keepOn often, and
+	// gives up with keepOn's error.
+	Device(what string, elements int, sent int64, f func(keepOn func() error) error) error
+}
+
+// Connectable is a Backend that sums and gathers device memory over ranks without a copy
+// through the host's memory.
+type Connectable interface {
+	// Connect connects the devices of the ranks. how is the kind of connection, or the reason
+	// why there is none: then sums go over the host.
+	Connect(r Ranks) (how string, err error)
+	// Connected reports whether Connect has connected the devices.
+	Connected() bool
+	// AllReduce replaces t, which is Wide, by the sum of all ranks' t. It is called inside
+	// of Ranks.Device.
+	AllReduce(t Tensor, keepOn func() error) error
+	// GatherWeights copies byRank[r] of rank r to every other rank; byRank is the same on all
+	// ranks. Of Master tensors it copies what products read or, if rest, only the bits of the
+	// float32 that products do not read. It is called inside of Ranks.Device.
+	GatherWeights(byRank [][]Tensor, rest bool, keepOn func() error) error
+}

@@ -2,13 +2,6 @@ package compute
 
 import "fmt"
 
-// Counted is a Backend that has a slow way to do what it has a fast one for, and
-// counts how often it took which. Results are right either way: only the counts tell.
-type Counted interface {
-	// Counts is what the backend has done since it was opened.
-	Counts() Counts
-}
-
 // Counts are calls.
 type Counts struct {
 	Products int    // matrix products that the vendor's library should compute: all their rows begin where it wants them
