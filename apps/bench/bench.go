@@ -116,7 +116,7 @@ type Use struct {
 	Bound string  `json:"bound,omitempty"` // the limit that takes longest: products, float32 or memory
 	Share float64 `json:"share,omitempty"` // of that limit
 
-	cost    cost
+	cost    compute.Cost
 	seconds float64
 }
 

@@ -138,7 +138,7 @@ func (s *server) linear(words []string) (float64, error) {
 	n, i, o := d[0], d[1], d[2]
 	key := strings.Join(words, " ")
 	if s.products[key] == nil {
-		bytes := sizesOf(s.be).linear(float64(n), float64(i), float64(o)).bytes
+		bytes := elementsOf(s.be).Linear(float64(n), float64(i), float64(o)).Bytes
 		b := &bed{be: s.be}
 		for range copies(bytes) {
 			x, y, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)
