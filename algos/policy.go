@@ -231,16 +231,6 @@ func NewPolicy[F Float](c PolicyConfig) (*Policy[F], error) {
 // Config is the configuration with its defaults filled in.
 func (p *Policy[F]) Config() PolicyConfig { return p.c }
 
-// SetKLCoef replaces beta, for an adaptive penalty. It recompiles nothing,
-// unless the term appears or disappears.
-func (p *Policy[F]) SetKLCoef(beta float64) error {
-	if !(beta >= 0) || math.IsInf(beta, 0) {
-		return fmt.Errorf("algos: policy loss %q: kl_loss_coef = %g: must be 0 or above: %w", p.c.Loss, beta, ErrConfig)
-	}
-	p.c.KLCoef = beta
-	return nil
-}
-
 // Close releases the compiled programs.
 func (p *Policy[F]) Close() error { return p.cached.close() }
 
@@ -302,9 +292,6 @@ func (s PolicyStats) Add(o PolicyStats) PolicyStats {
 
 // ClipFrac is actor/pg_clipfrac: the masked share of clipped tokens.
 func (s PolicyStats) ClipFrac() float64 { return s.ClipSum / (s.TokenSum + 1e-8) }
-
-// ClipLowerFrac is actor/pg_clipfrac_lower.
-func (s PolicyStats) ClipLowerFrac() float64 { return s.ClipLowerSum / (s.TokenSum + 1e-8) }
 
 // PPOKL is actor/ppo_kl: the masked mean of old - logp.
 func (s PolicyStats) PPOKL() float64 { return s.PPOKLSum / (s.TokenSum + 1e-8) }

@@ -344,36 +344,6 @@ func TestPolicyRefusals(t *testing.T) {
 	}
 }
 
-// The coefficient of the KL term may change between steps without recompiling.
-func TestSetKLCoef(t *testing.T) {
-	b := hardBatch(1, 6, 4, false)
-	n := normOf(b)
-	p, err := NewPolicy[float64](PolicyConfig{KLCoef: .5})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	for _, beta := range []float64{.5, .25, 0, 2} {
-		if err := p.SetKLCoef(beta); err != nil {
-			t.Fatal(err)
-		}
-		got, err := p.Step(b, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := step(t, PolicyConfig{KLCoef: beta}, b, n)
-		if got.PolicyStats != want.PolicyStats || !slices.Equal(got.DLogp, want.DLogp) {
-			t.Errorf("beta %g: %+v, want %+v", beta, got.PolicyStats, want.PolicyStats)
-		}
-	}
-	if len(p.cached.order) != 2 { // with the term and without
-		t.Errorf("%d programs compiled, want 2", len(p.cached.order))
-	}
-	if err := p.SetKLCoef(math.NaN()); !errors.Is(err, ErrConfig) {
-		t.Errorf("NaN: %v", err)
-	}
-}
-
 // The bound on compiled programs forgets the oldest shape, not the results.
 func TestCacheIsBounded(t *testing.T) {
 	p, err := NewPolicy[float64](PolicyConfig{Loss: "gpg"})
