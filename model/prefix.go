@@ -22,20 +22,20 @@ type node struct {
 	ids  []int32
 	page int32
 
-	users         int   // sequences that hold it
+	refs          int   // sequences that hold it
 	before, after *node // in the ring, while it is idle
 	step          int   // of the engine, which computes its keys and values
 
 	// Of prompts that were echoed: the first of the tokens, or all, as they were ranked, with
-	// top choices. About the first token of a sequence there is nothing to say. due are the
-	// choices with which step dueStep ranks all; -1 is none.
-	ranks        []Token
-	top          int
-	due, dueStep int
+	// top choices. About the first token of a sequence there is nothing to say. pendingTop are the
+	// choices with which step pendingStep ranks all; -1 is none.
+	ranks                   []Token
+	top                     int
+	pendingTop, pendingStep int
 }
 
-// keepTop is up to how many choices of a ranked token are kept.
-const keepTop = 20
+// maxCachedTop is up to how many choices of a ranked token are kept.
+const maxCachedTop = 20
 
 func (t *prefixes) clear() {
 	*t = prefixes{}
@@ -43,16 +43,16 @@ func (t *prefixes) clear() {
 }
 
 // hold keeps a node from being taken.
-func (t *prefixes) hold(n *node) {
-	if n.users++; n.users == 1 && n.after != nil {
+func (t *prefixes) retain(n *node) {
+	if n.refs++; n.refs == 1 && n.after != nil {
 		t.unlink(n)
 	}
 }
 
 // drop ends hold for a path, root first.
-func (t *prefixes) drop(path []*node) {
+func (t *prefixes) release(path []*node) {
 	for _, n := range slices.Backward(path) { // so that a node is idle before the one above
-		if n.users--; n.users == 0 {
+		if n.refs--; n.refs == 0 {
 			last := t.idle.before
 			n.before, n.after = last, &t.idle
 			last.after, t.idle.before = n, n
@@ -83,7 +83,7 @@ func (t *prefixes) add(up *node, ids []int32, page int32, step int) (n *node, ta
 		c := up.next[i]
 		switch common(c.ids, ids) {
 		case len(ids):
-			t.hold(c)
+			t.retain(c)
 			return c, false, freed
 		case len(c.ids):
 			freed = append(freed, t.remove(c))
@@ -91,7 +91,7 @@ func (t *prefixes) add(up *node, ids []int32, page int32, step int) (n *node, ta
 			i++
 		}
 	}
-	n = &node{up: up, ids: slices.Clone(ids), page: page, users: 1, step: step, due: -1}
+	n = &node{up: up, ids: slices.Clone(ids), page: page, refs: 1, step: step, pendingTop: -1}
 	up.next = append(up.next, n)
 	return n, true, freed
 }
@@ -117,7 +117,7 @@ func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node
 		most := 0
 		for _, c := range at.next {
 			k := common(c.ids, prompt[n:])
-			if top >= 0 && !(k == pageTokens && c.dueStep == step && c.due >= top) {
+			if top >= 0 && !(k == pageTokens && c.pendingStep == step && c.pendingTop >= top) {
 				if k = min(k, len(c.ranks)); c.top < top {
 					k = 0
 				}
@@ -131,64 +131,64 @@ func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node
 		if part = best; most < pageTokens {
 			return path, part, n
 		}
-		t.hold(part)
+		t.retain(part)
 		path = append(path, part)
 	}
 }
 
-// keepPages has the tree know the pages of a prompt that are full with what the running step
+// cachePages has the tree know the pages of a prompt that are full with what the running step
 // computes. Where it knows another page with the same tokens, that one is used from now on,
 // and the prompt's own is free after the step, which writes it.
-func (e *Engine) keepPages(h *resident) {
+func (e *Engine) cachePages(h *cachedPrompt) {
 	pt, up := e.o.PageTokens, e.leaf(h)
-	for i := len(h.held); e.keep && (i+1)*pt <= h.at; i++ {
-		n, taken, freed := e.known.add(up, h.r.Prompt[i*pt:(i+1)*pt], h.pages[i], e.steps)
+	for i := len(h.shared); e.caching && (i+1)*pt <= h.at; i++ {
+		n, taken, freed := e.tree.add(up, h.r.Prompt[i*pt:(i+1)*pt], h.pages[i], e.steps)
 		e.free = append(e.free, freed...)
 		if !taken {
-			e.late = append(e.late, h.pages[i])
+			e.freeLater = append(e.freeLater, h.pages[i])
 			h.pages[i] = n.page
 		}
-		if top := h.r.Top; h.r.Echo != nil && top <= keepTop && (n.top < top || len(n.ranks) < pt) {
-			n.due, n.dueStep = max(top, n.due), e.steps
+		if top := h.r.Top; h.r.Echo != nil && top <= maxCachedTop && (n.top < top || len(n.ranks) < pt) {
+			n.pendingTop, n.pendingStep = max(top, n.pendingTop), e.steps
 		}
-		h.held, up = append(h.held, n), n
+		h.shared, up = append(h.shared, n), n
 	}
 }
 
 // leaf is the last of the nodes that a prompt holds.
-func (e *Engine) leaf(h *resident) *node {
-	if n := len(h.held); n > 0 {
-		return h.held[n-1]
+func (e *Engine) leaf(h *cachedPrompt) *node {
+	if n := len(h.shared); n > 0 {
+		return h.shared[n-1]
 	}
-	return &e.known.root
+	return &e.tree.root
 }
 
-// keepEnd gives the page of a prompt's end to the tree, unless the prompt fills it.
-func (e *Engine) keepEnd(h *resident, page int32) {
+// cacheEnd gives the page of a prompt's end to the tree, unless the prompt fills it.
+func (e *Engine) cacheEnd(h *cachedPrompt, page int32) {
 	n := len(h.r.Prompt)
-	if !e.keep || h.at < n {
+	if !e.caching || h.at < n {
 		e.free = append(e.free, page)
 		return
 	}
-	from := len(h.held) * e.o.PageTokens
-	end, taken, freed := e.known.add(e.leaf(h), h.r.Prompt[from:], page, e.steps)
+	from := len(h.shared) * e.o.PageTokens
+	end, taken, freed := e.tree.add(e.leaf(h), h.r.Prompt[from:], page, e.steps)
 	if e.free = append(e.free, freed...); !taken {
 		e.free = append(e.free, page)
 	}
-	h.keepRanks(end, from)
-	e.known.drop([]*node{end})
+	h.cacheRanks(end, from)
+	e.tree.release([]*node{end})
 }
 
-// keepAnswer gives the pages of a sample that ends to the tree.
-func (e *Engine) keepAnswer(sm *sample) {
-	h, pt := sm.of, e.o.PageTokens
+// cacheAnswer gives the pages of a sample that ends to the tree.
+func (e *Engine) cacheAnswer(sm *sample) {
+	h, pt := sm.prompt, e.o.PageTokens
 	n := len(h.r.Prompt)
 	have, up := n+len(sm.ids)-1, e.leaf(h) // the last token was not passed through the model
 	var path []*node
 	var ids []int32
 	for i, page := range sm.own {
 		lo := (n/pt + i) * pt
-		if !e.keep || lo >= have {
+		if !e.caching || lo >= have {
 			e.free = append(e.free, page)
 			continue
 		}
@@ -200,19 +200,19 @@ func (e *Engine) keepAnswer(sm *sample) {
 				ids = append(ids, sm.ids[at-n])
 			}
 		}
-		node, taken, freed := e.known.add(up, ids, page, e.steps)
+		node, taken, freed := e.tree.add(up, ids, page, e.steps)
 		if e.free = append(e.free, freed...); !taken {
 			e.free = append(e.free, page)
 		}
 		path, up = append(path, node), node
 	}
-	e.known.drop(path)
+	e.tree.release(path)
 }
 
-// keepRanks gives a node the ranks of its tokens, of which the first is the prompt's at from.
-func (h *resident) keepRanks(n *node, from int) {
+// cacheRanks gives a node the ranks of its tokens, of which the first is the prompt's at from.
+func (h *cachedPrompt) cacheRanks(n *node, from int) {
 	tokens := min(len(n.ids), len(h.r.Prompt)-from)
-	if h.r.Echo == nil || h.r.Top > keepTop || tokens < len(n.ranks) || tokens == len(n.ranks) && h.r.Top <= n.top {
+	if h.r.Echo == nil || h.r.Top > maxCachedTop || tokens < len(n.ranks) || tokens == len(n.ranks) && h.r.Top <= n.top {
 		return
 	}
 	n.top, n.ranks = h.r.Top, n.ranks[:0]
@@ -225,8 +225,8 @@ func (h *resident) keepRanks(n *node, from int) {
 	}
 }
 
-// takeRanks is keepRanks' inverse, for the node's first tokens.
-func (h *resident) takeRanks(n *node, from, tokens int) {
+// reuseRanks is cacheRanks' inverse, for the node's first tokens.
+func (h *cachedPrompt) reuseRanks(n *node, from, tokens int) {
 	for i := range tokens {
 		if t := from + i; t > 0 && t < len(h.r.Prompt) {
 			token := n.ranks[i]
@@ -238,10 +238,10 @@ func (h *resident) takeRanks(n *node, from, tokens int) {
 }
 
 // room is how many pages can be had.
-func (e *Engine) room() int { return len(e.free) + e.known.count }
+func (e *Engine) freePages() int { return len(e.free) + e.tree.count }
 
 // forget empties the tree once the weights are others than those that computed it.
-func (e *Engine) forget() error {
+func (e *Engine) invalidate() error {
 	now := e.m.written()
 	if now == e.weights {
 		return nil
@@ -250,8 +250,8 @@ func (e *Engine) forget() error {
 		return errChanged
 	}
 	e.weights = now
-	for e.known.count > 0 {
-		e.free = append(e.free, e.known.remove(e.known.idle.after))
+	for e.tree.count > 0 {
+		e.free = append(e.free, e.tree.remove(e.tree.idle.after))
 	}
 	return nil
 }
