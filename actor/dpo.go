@@ -25,7 +25,8 @@ type DPOStats struct {
 	LR               float64
 	Updates          int // optimizer steps taken: 0 or 1
 	Skipped          int // optimizer steps left out for a loss or gradient that is not finite
-	Passes           int // passes through the student, 1 for a forward one: 3, or 4 where the pairs take several packs
+	// passes through the student, 1 for a forward one: 3, or 4 where the pairs take several packs
+	Passes int
 }
 
 // SeqLogp is each sequence's log-probability, the sum over its response's tokens,

@@ -14,7 +14,8 @@ type AdvantageConfig struct {
 	ZScoreFloor float64 // smallest divisor of zscore; default 0.1
 	ClipAbs     float64 // advantages are clipped to +-ClipAbs; default 0: not clipped
 	StepWeight  float64 // weight of gigpo's step part; default 1
-	MeanOnly    bool    // grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
+	// grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
+	MeanOnly bool
 
 	// Power is GRGC's gamma (arXiv 2609.39757): scores are first standardised within
 	// their group and raised, sign(z)|z|^Power, so that the best and the worst count
@@ -31,10 +32,11 @@ type TurnStep struct {
 
 // AdvantageInput describes S responses of at most T tokens.
 type AdvantageInput struct {
-	Scores       []float64    // [S] one score a response, KL already subtracted where that is on
-	Group        []int        // [S] the prompt of each response, in any order
-	Mask         [][]float64  // [S][T] 1 on response tokens, else 0
-	TokenRewards [][]float64  // [S][T], reinforce_plus_plus; nil puts the score on each row's last response token
+	Scores []float64   // [S] one score a response, KL already subtracted where that is on
+	Group  []int       // [S] the prompt of each response, in any order
+	Mask   [][]float64 // [S][T] 1 on response tokens, else 0
+	// [S][T], reinforce_plus_plus; nil puts the score on each row's last response token
+	TokenRewards [][]float64
 	Len          []int        // [S] tokens, opo; nil counts the mask
 	Steps        [][]TurnStep // [S], gigpo
 }

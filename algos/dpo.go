@@ -224,9 +224,10 @@ func (d *DPO[F]) Close() error { return d.cached.close() }
 // DPOBatch is n pairs. Log-probabilities are sums over a response's tokens, natural
 // logarithms.
 type DPOBatch[F Float] struct {
-	Chosen, Rejected       []F   // [n] under the policy
-	RefChosen, RefRejected []F   // [n] under the frozen reference
-	LenChosen, LenRejected []int // [n] response tokens; read by ipo, sigmoid_norm and sft, else nil will do
+	Chosen, Rejected       []F // [n] under the policy
+	RefChosen, RefRejected []F // [n] under the frozen reference
+	// [n] response tokens; read by ipo, sigmoid_norm and sft, else nil will do
+	LenChosen, LenRejected []int
 }
 
 // DPOStats are means over pairs.

@@ -10,17 +10,21 @@ import (
 // PolicyConfig chooses the actor's objective. A zero field takes the default
 // that its comment states.
 type PolicyConfig struct {
-	Loss     string  // one of PolicyLossNames; default "gspo"
-	ClipLow  float64 // el: ratios are clipped to [1-el, 1+eh]; default 3e-4 for gspo and gspo_token, else 0.2
+	Loss string // one of PolicyLossNames; default "gspo"
+	// el: ratios are clipped to [1-el, 1+eh]; default 3e-4 for gspo and gspo_token, else 0.2
+	ClipLow  float64
 	ClipHigh float64 // eh; default 4e-4 for gspo and gspo_token, 0.28 for dapo, else 0.2
 	ClipC    float64 // c of the dual clip, above 1; default 3; +Inf turns it off
 	TauPos   float64 // sapo's temperature where A > 0; default 1
 	TauNeg   float64 // sapo's temperature elsewhere; default 1.05
-	Agg      string  // one of AggNames; default "token-mean"; gspo, gspo_token and sapo average by sequence (and geo_mean by row) whatever it says: it then governs the KL and entropy terms only
+	// one of AggNames; default "token-mean"; gspo, gspo_token and sapo average by sequence (and
+	// geo_mean by row) whatever it says: it then governs the KL and entropy terms only
+	Agg string
 
-	KLCoef      float64 // beta of the KL term, >= 0; default 0: no such term
-	KLType      string  // one of KLNames; default "low_var_kl"
-	EntropyCoef float64 // weight of the entropy bonus, subtracted from the loss; default 0: no such term
+	KLCoef float64 // beta of the KL term, >= 0; default 0: no such term
+	KLType string  // one of KLNames; default "low_var_kl"
+	// weight of the entropy bonus, subtracted from the loss; default 0: no such term
+	EntropyCoef float64
 }
 
 // surrogate is a policy loss before aggregation.
@@ -33,9 +37,10 @@ type surrogate struct {
 
 // policyLoss is one named loss: its graph and what it reads.
 type policyLoss struct {
-	build               func(policyGraph) surrogate
-	needsOld, needsAdv  bool
-	agg                 string  // aggregation that the paper prescribes; "" leaves it to the configuration
+	build              func(policyGraph) surrogate
+	needsOld, needsAdv bool
+	// aggregation that the paper prescribes; "" leaves it to the configuration
+	agg                 string
 	clipLow, clipHigh   float64 // defaults
 	clampsDrift, perRow bool    // ppo_kl counts the clamped log-ratio; geo_mean
 }

@@ -9,8 +9,9 @@ import (
 // rewards. (Its third form, L2 on the scores, belongs to the critic's loss:
 // DiscConfig.) The zero value does nothing.
 type ScoreReg struct {
-	ClipAbs    float64 // scores are clipped to +-ClipAbs; 0: not clipped
-	LengthBeta float64 // beta*log(1+len) is subtracted: above 0 it favours short responses, below 0 long ones
+	ClipAbs float64 // scores are clipped to +-ClipAbs; 0: not clipped
+	// beta*log(1+len) is subtracted: above 0 it favours short responses, below 0 long ones
+	LengthBeta float64
 }
 
 // Apply returns clip(score, +-ClipAbs) - LengthBeta*log(1+len) for each response.

@@ -6,7 +6,8 @@ import "math"
 // well it tells the two sides apart, and whether its scores rank the answers of one
 // prompt, which is all that the student's advantages are made of.
 type Signal struct {
-	Acc                      float64 // mean [D(teacher) > D(student)] over all pairs; a tie counts as wrong
+	// mean [D(teacher) > D(student)] over all pairs; a tie counts as wrong
+	Acc                      float64
 	StudentMean, TeacherMean float64 // over all pairs
 
 	Ties     float64 // share of the pairs whose sequences are equal

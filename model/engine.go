@@ -69,11 +69,14 @@ type Request struct {
 	Top    int
 
 	// Callbacks, called by Step; each may be nil. They must not call the engine.
-	Found func(tokens int)                      // first: the number of prompt tokens whose keys and values were cached
-	Echo  func(tokens []Token)                  // once: the prompt's tokens from the second on, ranked; read only
+	// first: the number of prompt tokens whose keys and values were cached
+	Found func(tokens int)
+	// once: the prompt's tokens from the second on, ranked; read only
+	Echo  func(tokens []Token)
 	Token func(sample int, t Token) (more bool) // each token as it is drawn; false ends the response
 	Done  func(sample int, c Completion)        // each response as it ends
-	Gone  func() bool                           // asked in each step; true drops the request, without any further callback
+	// asked in each step; true drops the request, without any further callback
+	Gone func() bool
 	// Failed is called, as the last callback, if there is not enough memory for the prompt
 	// (ErrMemory). Before that, the request waits as long as memory may become free when others
 	// end. If Failed is nil, Step returns the error at once.
@@ -118,8 +121,9 @@ type Engine struct {
 	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
 	firstH  compute.Tensor   // [slots, D] outputs from which samples draw their first tokens
 	free    []int32          // pages
-	spare   []int32          // the first page for keys and values that are not read again; others follow it
-	freeRow []int            // rows of promptH
+	// the first page for keys and values that are not read again; others follow it
+	spare   []int32
+	freeRow []int // rows of promptH
 
 	caching         bool     // EngineOptions.Keep, where the backend allows it
 	tree            prefixes // cached pages that later requests may share

@@ -24,9 +24,9 @@ type AdamWConfig struct {
 	Offload      bool     // keep the moments in the host's memory
 }
 
-// coded reports whether p's moments are kept in 8 bits, where that is set: not those of
-// embeddings and the head, whose rows are stepped at very different rates, nor what is
-// small (Dettmers et al., arXiv 2110.02861, section 2.3).
+// coded reports whether p's moments are in 8 bits if AdamWConfig.Moments8 is set. Moments of
+// embeddings and the head, whose rows are updated at very different rates, and of small tensors
+// stay float32 (Dettmers et al., arXiv 2110.02861, section 2.3).
 func coded(p *compute.Param) bool {
 	return len(p.Shape) == 2 && p.Len() >= 4096 && p.Name != embedName && p.Name != headName && p.Name != scoreName
 }
@@ -40,11 +40,11 @@ type Optimizer struct {
 	skipped int
 	gs      []compute.Tensor // the gradients
 
-	// Where each rank has a part (Options.StatesOver):
+	// If the state is divided among ranks (Options.StatesOver):
 	ranks *Ranks
-	cuts  []int            // of the flat order of the gradients, into the parts of all ranks
-	parts []part           // [parameters] this rank's; otherwise all
-	own   []*compute.Param // the parts that are stepped
+	cuts  []int            // boundaries of the ranks' parts in the flat order of the gradients
+	parts []part           // [parameters] of this rank; whole parameters if not divided
+	own   []*compute.Param // buffer of stepped
 
 	blocks compute.BlockSums // sums the squares of the parts; nil: each rank sums all of them
 }
@@ -70,7 +70,8 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 		o.ranks, o.cuts = r, cut(m.params, r.Size(), c.Moments8)
 		mine := r.Part(r.Rank())
 		o.parts = partsOf(m.params, o.cuts[mine], o.cuts[mine+1])
-		if by, ok := m.be.(compute.BlockSums); ok && partUnit%by.SumBlock() == 0 { // once: asking may allocate
+		// once: asking may allocate
+		if by, ok := m.be.(compute.BlockSums); ok && partUnit%by.SumBlock() == 0 {
 			o.blocks = by
 		}
 	}
@@ -150,12 +151,12 @@ const optimizerFormat = "gad-optimizer-1"
 type stored struct {
 	name  string
 	shape []int
-	t     compute.Tensor // its elements from lo on: of several ranks perhaps a part, or none
+	t     compute.Tensor // this rank's elements, from lo on; of several ranks a part, or none
 	lo    int
 	dtype safetensors.DType
 }
 
-// len is the number of elements, those of all ranks.
+// len is the number of elements on all ranks together.
 func (s stored) len() int {
 	n := 1
 	for _, d := range s.shape {
@@ -197,8 +198,8 @@ func (o *Optimizer) Bytes() (n int64) {
 // "w.<parameter>", which a folder of a narrower dtype does not hold in full: with them a
 // resumed run has the same bits.
 //
-// If the state is Sharded, all ranks call Save together, and each writes the whole state:
-// those that have no file give io.Discard.
+// If the state is Sharded, all ranks call Save together, and each writes the whole state; ranks
+// without a file pass io.Discard.
 func (o *Optimizer) Save(w io.Writer, master bool) error {
 	var ts []safetensors.Source
 	for i, p := range o.m.params {

@@ -32,7 +32,7 @@ type place interface {
 type tensors interface {
 	Names() []string // sorted
 	Tensor(name string) (*onDisk, bool)
-	Close() error // no tensor may be read any more
+	Close() error // afterwards no tensor may be read
 }
 
 // onDisk is one tensor of a file.

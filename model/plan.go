@@ -2,7 +2,7 @@ package model
 
 import "gad/internal/compute"
 
-// PlanOptions say what a model will do, for Config.Plan.
+// PlanOptions are the uses of a model that Config.Plan counts memory for.
 type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
@@ -10,9 +10,9 @@ type PlanOptions struct {
 	LoRA      LoRA  // adapters alone are counted: their base is a frozen model's Plan
 	Moments8  bool  // AdamWConfig's
 	Offload   bool  // AdamWConfig's
-	Ranks     int   // that AdamW's state is divided among (Options.StatesOver); 0 is 1
-	Turns     int64 // bytes of the gradients of a model that learns in turn with this one (Options.Turns): both have one block
-	Merged    bool  // frozen weights that are written again and again (Model.Merged)
+	Ranks     int   // number of ranks that divide AdamW's state (Options.StatesOver); 0 is 1
+	Turns     int64 // bytes of the gradients of Options.Turns, which share one block with this model's
+	Merged    bool  // frozen weights that Remerge writes (Model.Merged)
 	Tokens    int   // of the largest pack
 	Forward   int   // of the largest pack of a forward pass alone, if that is larger
 	// Generation; Slots 0 is none.
@@ -23,7 +23,8 @@ type PlanOptions struct {
 
 // Plan is memory in bytes.
 type Plan struct {
-	Weights, Gradients, Moments int64 // gradients of its own: two models that learn in turn have the larger ones
+	// gradients of its own: two models that learn in turn have the larger ones
+	Weights, Gradients, Moments int64
 	HostMoments                 int64 // in the host's memory, beside Total
 	Computed                    int64 // of Weights, what is computed with: the upper halves of Masters
 	Copies                      int64 // of weights, that a backend computes with
@@ -91,7 +92,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			p.Moments = needed(f, moments)
 		}
 	}
-	// The workspace keeps the most that was asked for for each purpose.
+	// The workspace has for each purpose the largest size that was requested.
 	p.purposes = map[purpose]int64{}
 	count := func(what purpose, class compute.Class, n int) compute.Tensor {
 		p.purposes[what] = max(p.purposes[what], f.Block(f.Element(class)*int64(n)))
@@ -136,8 +137,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	return p
 }
 
-// beyond is the memory of a number of caches of n Narrow elements each, but of those that a
-// block of gradients, of room elements, has room for (lender).
+// beyond is the memory of caches of n Narrow elements each, less those that a block of gradients
+// of room elements can lend (lender).
 func beyond(f Footprint, room, caches, n int) (bytes int64) {
 	used := lent(f, compute.Narrow, n)
 	for range caches {

@@ -2,39 +2,46 @@ package model
 
 import "slices"
 
-// prefixes is a tree of cached pages by the tokens that lead to them: a node is a page, and
-// its keys and values are those of its tokens behind the tokens of the nodes above it. They
-// are compared token by token, so a page is found by exactly what it holds.
+// prefixes is the prefix tree of cached pages. A node is a page of keys and values; these depend
+// on the page's own tokens and on all tokens before it, which are those of the nodes on the path
+// from the root. Nodes are found by comparing tokens, not hashes: a match is exact.
 //
-// A page that a sequence reads is held by it, with all nodes above. The others are idle: the
-// engine may take them for something else, those first that were not used for longest.
+// A node that a sequence reads is referenced by it, and so are all nodes above. Nodes without
+// references are idle: they can be evicted, the least recently used first and children before
+// their parent.
+//
+// Three rules keep the order of a step safe. Copies of pages come before any computation of the
+// step, so only what an earlier step computed is copied (node.step). Two prompts of one step that
+// compute the same page keep the first one's; the second's page is freed after the step, which
+// still writes it (Engine.freeLater). A partly filled page has no children and is never
+// referenced: it is copied, because its owner or the copy's would write behind the common tokens.
 type prefixes struct {
-	root  node
-	idle  node // a ring: idle.after was not used for longest. A node comes before the one above it
-	count int  // of idle nodes
+	root node
+	// ring of idle nodes: idle.after is the least recently used; children come before their parent
+	idle  node
+	count int // of idle nodes
 }
 
-// node is a page of a sequence's beginning. One with fewer tokens than a page has nothing
-// below it and is never held: what it has is copied.
+// node is a page of the tree.
 type node struct {
 	up   *node
-	next []*node
-	ids  []int32
+	next []*node // children
+	ids  []int32 // the page's tokens; fewer than a page holds in a leaf that is copied
 	page int32
 
-	refs          int   // sequences that hold it
-	before, after *node // in the ring, while it is idle
-	step          int   // of the engine, which computes its keys and values
+	refs          int   // sequences that read it
+	before, after *node // neighbours in the ring, while it is idle
+	step          int   // Engine.steps when its keys and values are computed
 
-	// Of prompts that were echoed: the first of the tokens, or all, as they were ranked, with
-	// top choices. About the first token of a sequence there is nothing to say. pendingTop are the
-	// choices with which step pendingStep ranks all; -1 is none.
+	// ranks are the first of ids, or all, ranked with top alternatives for Request.Echo; the
+	// first token of a sequence has no log-probability. pendingTop is how many alternatives
+	// step pendingStep will rank for all of ids; -1: none.
 	ranks                   []Token
 	top                     int
 	pendingTop, pendingStep int
 }
 
-// maxCachedTop is up to how many choices of a ranked token are kept.
+// maxCachedTop is the largest number of alternatives for which ranked tokens are cached.
 const maxCachedTop = 20
 
 func (t *prefixes) clear() {
@@ -42,16 +49,16 @@ func (t *prefixes) clear() {
 	t.idle.before, t.idle.after = &t.idle, &t.idle
 }
 
-// hold keeps a node from being taken.
+// retain adds a reference, so that the node is not evicted.
 func (t *prefixes) retain(n *node) {
 	if n.refs++; n.refs == 1 && n.after != nil {
 		t.unlink(n)
 	}
 }
 
-// drop ends hold for a path, root first.
+// release removes a reference from each node of a path, root first.
 func (t *prefixes) release(path []*node) {
-	for _, n := range slices.Backward(path) { // so that a node is idle before the one above
+	for _, n := range slices.Backward(path) { // children become idle before their parent
 		if n.refs--; n.refs == 0 {
 			last := t.idle.before
 			n.before, n.after = last, &t.idle
@@ -67,7 +74,7 @@ func (t *prefixes) unlink(n *node) {
 	t.count--
 }
 
-// remove takes an idle node without nodes below it out of the tree.
+// remove evicts an idle node without children, and returns its page.
 func (t *prefixes) remove(n *node) (page int32) {
 	t.unlink(n)
 	at := slices.Index(n.up.next, n)
@@ -75,9 +82,9 @@ func (t *prefixes) remove(n *node) (page int32) {
 	return n.page
 }
 
-// add makes a node of a page that step computes, below up. It is held once, as is the node
-// that has the tokens already, if there is one; then the page is not taken. freed are pages
-// that the new one makes superfluous.
+// add inserts a page that step computes below up, and references its node. If a node with the
+// same tokens exists, that one is referenced and taken is false: the page stays the caller's.
+// freed are pages of nodes whose tokens are a prefix of the new node's.
 func (t *prefixes) add(up *node, ids []int32, page int32, step int) (n *node, taken bool, freed []int32) {
 	for i := 0; i < len(up.next); {
 		c := up.next[i]
@@ -96,7 +103,7 @@ func (t *prefixes) add(up *node, ids []int32, page int32, step int) (n *node, ta
 	return n, true, freed
 }
 
-// common is how many tokens two sequences have in common at their beginnings.
+// common is the length of the longest common prefix of a and b.
 func common(a, b []int32) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -107,10 +114,9 @@ func common(a, b []int32) int {
 	return n
 }
 
-// find is the longest beginning of a prompt whose keys and values are there when step
-// computes: n tokens, in the pages of path, which it holds, and at the beginning of part's
-// page. If the prompt is echoed, with top choices, its tokens are ranked as well; else top
-// is -1.
+// find is the longest prefix of a prompt whose keys and values are cached when step computes:
+// n tokens, in the pages of path, which it references, and in the first tokens of part's page.
+// top is the number of alternatives that Request.Echo needs of each cached token; -1: no Echo.
 func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node, part *node, n int) {
 	for at := &t.root; ; at = part {
 		var best *node
@@ -122,7 +128,7 @@ func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node
 					k = 0
 				}
 			}
-			// Copying comes before computing, so what is copied has been there before.
+			// Copies come before the computations of a step.
 			if k > most && (k == pageTokens || c.step < step) {
 				best, most = c, k
 			}
@@ -136,9 +142,9 @@ func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node
 	}
 }
 
-// cachePages has the tree know the pages of a prompt that are full with what the running step
-// computes. Where it knows another page with the same tokens, that one is used from now on,
-// and the prompt's own is free after the step, which writes it.
+// cachePages inserts into the tree the pages of a prompt that are full after the running step.
+// If the tree has another page with the same tokens, the prompt reads that one from now on, and
+// its own is freed after the step, which writes it.
 func (e *Engine) cachePages(h *cachedPrompt) {
 	pt, up := e.o.PageTokens, e.leaf(h)
 	for i := len(h.shared); e.caching && (i+1)*pt <= h.at; i++ {
@@ -155,7 +161,7 @@ func (e *Engine) cachePages(h *cachedPrompt) {
 	}
 }
 
-// leaf is the last of the nodes that a prompt holds.
+// leaf is the last of the nodes that a prompt references.
 func (e *Engine) leaf(h *cachedPrompt) *node {
 	if n := len(h.shared); n > 0 {
 		return h.shared[n-1]
@@ -163,7 +169,7 @@ func (e *Engine) leaf(h *cachedPrompt) *node {
 	return &e.tree.root
 }
 
-// cacheEnd gives the page of a prompt's end to the tree, unless the prompt fills it.
+// cacheEnd inserts the partly filled last page of a prompt into the tree.
 func (e *Engine) cacheEnd(h *cachedPrompt, page int32) {
 	n := len(h.r.Prompt)
 	if !e.caching || h.at < n {
@@ -179,11 +185,11 @@ func (e *Engine) cacheEnd(h *cachedPrompt, page int32) {
 	e.tree.release([]*node{end})
 }
 
-// cacheAnswer gives the pages of a sample that ends to the tree.
+// cacheAnswer inserts the own pages of a sample that ends into the tree.
 func (e *Engine) cacheAnswer(sm *sample) {
 	h, pt := sm.prompt, e.o.PageTokens
 	n := len(h.r.Prompt)
-	have, up := n+len(sm.ids)-1, e.leaf(h) // the last token was not passed through the model
+	have, up := n+len(sm.ids)-1, e.leaf(h) // the last token has no keys and values
 	var path []*node
 	var ids []int32
 	for i, page := range sm.own {
@@ -209,7 +215,7 @@ func (e *Engine) cacheAnswer(sm *sample) {
 	e.tree.release(path)
 }
 
-// cacheRanks gives a node the ranks of its tokens, of which the first is the prompt's at from.
+// cacheRanks stores the ranked tokens of a node, of which the first is the prompt's at from.
 func (h *cachedPrompt) cacheRanks(n *node, from int) {
 	tokens := min(len(n.ids), len(h.r.Prompt)-from)
 	if h.r.Echo == nil || h.r.Top > maxCachedTop || tokens < len(n.ranks) || tokens == len(n.ranks) && h.r.Top <= n.top {
@@ -225,7 +231,7 @@ func (h *cachedPrompt) cacheRanks(n *node, from int) {
 	}
 }
 
-// reuseRanks is cacheRanks' inverse, for the node's first tokens.
+// reuseRanks copies the node's first ranked tokens to the prompt's; the inverse of cacheRanks.
 func (h *cachedPrompt) reuseRanks(n *node, from, tokens int) {
 	for i := range tokens {
 		if t := from + i; t > 0 && t < len(h.r.Prompt) {
@@ -237,10 +243,10 @@ func (h *cachedPrompt) reuseRanks(n *node, from, tokens int) {
 	}
 }
 
-// room is how many pages can be had.
+// freePages is the number of pages that are free or can be evicted.
 func (e *Engine) freePages() int { return len(e.free) + e.tree.count }
 
-// forget empties the tree once the weights are others than those that computed it.
+// invalidate empties the tree if the weights have changed since its pages were computed.
 func (e *Engine) invalidate() error {
 	now := e.m.written()
 	if now == e.weights {

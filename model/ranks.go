@@ -9,24 +9,21 @@ import (
 	"gad/internal/comm"
 )
 
-// Ranks are the processes that train together. Each holds whole copies of the models;
-// nil is one process alone.
+// Ranks are the processes that train together. Each has a whole copy of the models; nil is a
+// single process.
 //
-// Sampling and the passes that only read weights are divided among the ranks, and every
-// rank gets all results. The gradient of an optimizer step is divided into shards, whose
-// number does not depend on that of the ranks: each is summed alone from zero, and the
-// shards are joined by a binary tree. So a step's gradient, and with it a run, has the
-// same bits for any number of ranks that divides the shards.
+// Sampling and passes without gradient are divided among the ranks, and every rank gets all
+// results. Gradients are divided into shards (Model.EachShard).
 type Ranks = comm.Group
 
-// Traffic counts what a rank has sent to others.
+// Traffic counts the bytes that a rank has sent to others.
 type Traffic = comm.Traffic
 
 // Ranks are those that hold copies of m; nil is this process alone.
 func (m *Model) Ranks() *Ranks { return m.ranks }
 
-// share are those of seqs that this rank computes, as indices: whole prompts in their
-// order, with about as many tokens for each rank.
+// share divides seqs among the ranks, as indices by rank: whole prompts in their order, with
+// about as many tokens for each rank.
 func (m *Model) share(seqs []Seq) (byRank [][]int) {
 	n := m.ranks.Size()
 	byRank = make([][]int, n)
@@ -45,8 +42,8 @@ func (m *Model) share(seqs []Seq) (byRank [][]int) {
 	return byRank
 }
 
-// everyRank has this rank compute its share of seqs, and gives what all ranks computed:
-// width figures for each sequence of which it says how many figures it has.
+// everyRank computes this rank's share of seqs and returns the rows of all sequences. compute
+// returns one row of numbers for each of its sequences; rows may differ in length.
 func (m *Model) everyRank(what string, seqs []Seq, compute func(mine []Seq) ([][]float32, error)) ([][]float32, error) {
 	byRank := m.share(seqs)
 	mine, err := compute(Pick(seqs, byRank[m.ranks.Rank()]))
@@ -72,7 +69,7 @@ func (m *Model) everyRank(what string, seqs []Seq, compute func(mine []Seq) ([][
 	return rows, nil
 }
 
-// errEarly is the error of a message of another program, or another version of it.
+// errEarly is the error of a message that is too short: ranks run different programs.
 var errEarly = errors.New("ends early: the ranks do not run the same program")
 
 func appendFloats(b []byte, xs []float32) []byte {
@@ -92,7 +89,7 @@ func takeFloats(b []byte) (xs []float32, rest []byte, err error) {
 	return xs, rest, err
 }
 
-// takeWords is as many words of four bytes as the first one says.
+// takeWords is the words of four bytes at the start of b, whose number is the first word.
 func takeWords(b []byte) (words, rest []byte, err error) {
 	if len(b) < 4 || uint64(len(b)-4) < 4*uint64(binary.LittleEndian.Uint32(b)) {
 		return nil, nil, errEarly
@@ -101,9 +98,9 @@ func takeWords(b []byte) (words, rest []byte, err error) {
 	return b[4:n], b[n:], nil
 }
 
-// GenerateAll is Generate with the prompts divided among the ranks. Any rank's o.Stop ends
-// the call on all of them. o.Token is told of this rank's tokens alone, and progress as
-// if all ranks were as fast as this one.
+// GenerateAll is Generate with the prompts divided among the ranks. If o.Stop of any rank returns
+// true, the call ends on all ranks. o.Token is called for this rank's tokens only; progress gets
+// this rank's number of tokens times the number of ranks.
 func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions, progress func(tokens int)) ([][]Completion, error) {
 	n := m.ranks.Size()
 	if n == 1 {
@@ -161,8 +158,8 @@ func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions, p
 	return out, nil
 }
 
-// packCompletions is a message of answers; one byte says that there are none, because
-// their rank was stopped.
+// packCompletions encodes answers as a message. A message of one byte means that the rank was
+// stopped and has none.
 func packCompletions(out [][]Completion, stopped bool) (b []byte) {
 	if stopped {
 		return []byte{0}

@@ -133,7 +133,8 @@ func (m *Model) joinRanks() error {
 	}
 	if d, ok := m.be.(compute.Connectable); ok && d.Connected() {
 		n := extent(m.params)
-		if err := m.be.Sync(); err != nil { // a failure of this rank ends here, before the others wait for it
+		// a failure of this rank ends here, before the others wait for it
+		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: gradients: %w", err)
 		}
 		m.grads.of = m

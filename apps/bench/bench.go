@@ -95,9 +95,11 @@ type Report struct {
 	Seconds    float64 `json:"seconds"`
 
 	// Of a device with slow ways (device cuda), over all that was measured.
-	Declined string  `json:"declined,omitempty"` // what is to be said of matrix products that cuBLASLt has no algorithm for
-	Repeats  int     `json:"decode_steps,omitempty"`
-	Replayed float64 `json:"replayed_frac,omitempty"` // share of the decode steps that ran as the CUDA graph of an earlier one
+	// what is to be said of matrix products that cuBLASLt has no algorithm for
+	Declined string `json:"declined,omitempty"`
+	Repeats  int    `json:"decode_steps,omitempty"`
+	// share of the decode steps that ran as the CUDA graph of an earlier one
+	Replayed float64 `json:"replayed_frac,omitempty"`
 
 	Card *estimate.Card `json:"card,omitempty"` // of a prediction, with what it assumes
 }

@@ -10,9 +10,11 @@ import (
 // Limits are the machine's, for the device that was opened, measured in this run.
 // Operations are a second's, two for each multiply-add; bytes a second's.
 type Limits struct {
-	F32      float64 `json:"f32_flops,omitempty"`  // float32 on registers; CPU
-	BF16     float64 `json:"bf16_flops,omitempty"` // bfloat16 dot products on registers; CPU, where it has them
-	Products float64 `json:"product_flops"`        // what the device's matrix products can reach: one of the two, or on a GPU a large product
+	F32 float64 `json:"f32_flops,omitempty"` // float32 on registers; CPU
+	// bfloat16 dot products on registers; CPU, where it has them
+	BF16 float64 `json:"bf16_flops,omitempty"`
+	// what the device's matrix products can reach: one of the two, or on a GPU a large product
+	Products float64 `json:"product_flops"`
 	Read     float64 `json:"read_bytes,omitempty"` // from memory; CPU
 	Copy     float64 `json:"copy_bytes"`           // memory to memory, read and written
 }

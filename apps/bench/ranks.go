@@ -21,19 +21,22 @@ const mostRankCalls = 1000
 
 // RanksReport is what Ranks has measured.
 type RanksReport struct {
-	Hosts   []string   `json:"hosts"`             // by rank
-	Devices string     `json:"devices,omitempty"` // how the ranks' devices are connected, or why they are not
+	Hosts []string `json:"hosts"` // by rank
+	// how the ranks' devices are connected, or why they are not
+	Devices string     `json:"devices,omitempty"`
 	Rows    []RanksRow `json:"rows"`
 }
 
 // RanksRow is one collective at one size.
 type RanksRow struct {
-	Name    string  `json:"name"`    // barrier, gather or sum; device sum or device gather by NCCL, which counts no bytes
+	// barrier, gather or sum; device sum or device gather by NCCL, which counts no bytes
+	Name    string  `json:"name"`
 	Bytes   int64   `json:"bytes"`   // that each rank has; of a device's gather, all have together
 	Calls   int     `json:"calls"`   // that were timed, one after the other
 	Seconds float64 `json:"seconds"` // of one, on the slowest rank
 	Sent    int64   `json:"sent"`    // bytes by the rank that sends most, in one
-	Least   int64   `json:"least"`   // bytes that each must send at least: (R-1)/R of all pieces, for a sum twice that of one
+	// bytes that each must send at least: (R-1)/R of all pieces, for a sum twice that of one
+	Least int64 `json:"least"`
 	// BusBandwidth is Least/Seconds, in bytes per second: what nccl-tests calls bus bandwidth,
 	// of an all-gather and an all-reduce.
 	BusBandwidth float64 `json:"bus_bandwidth"`

@@ -17,14 +17,15 @@ import (
 
 // Answer is what Serve says to a case: the seconds of one run, and of its parts.
 type Answer struct {
-	Case    string             `json:"case"`
-	Seconds float64            `json:"seconds,omitempty"`
-	First   float64            `json:"first,omitempty"`  // sample: seconds until every sequence had its first token
-	Tokens  [][]int32          `json:"tokens,omitempty"` // sample: of each sequence
-	Parts   map[string]float64 `json:"parts,omitempty"`
-	Limits  *Limits            `json:"limits,omitempty"`
-	Device  string             `json:"device,omitempty"`
-	Error   string             `json:"error,omitempty"`
+	Case    string  `json:"case"`
+	Seconds float64 `json:"seconds,omitempty"`
+	// sample: seconds until every sequence had its first token
+	First  float64            `json:"first,omitempty"`
+	Tokens [][]int32          `json:"tokens,omitempty"` // sample: of each sequence
+	Parts  map[string]float64 `json:"parts,omitempty"`
+	Limits *Limits            `json:"limits,omitempty"`
+	Device string             `json:"device,omitempty"`
+	Error  string             `json:"error,omitempty"`
 }
 
 // Serve runs the cases that in names, one a line, and answers each with one line of

@@ -79,9 +79,10 @@ type Memory interface {
 // Tensor is a view of n elements of a backend's memory: contiguous ones, or columns of a
 // matrix (Columns). The zero Tensor stands for "absent" where an operation allows that.
 type Tensor struct {
-	mem       Memory
-	off, n    int
-	cols, row int // of columns: a row's elements, and how far apart rows begin; 0 for contiguous elements
+	mem    Memory
+	off, n int
+	// of columns: a row's elements, and how far apart rows begin; 0 for contiguous elements
+	cols, row int
 }
 
 // View is the whole of mem as a Tensor; for backends.
@@ -145,12 +146,13 @@ type Param struct {
 	Name       string // Hugging Face tensor name
 	Shape      []int  // shape in a file: [Rows, Cols], or [Cols] for a vector
 	Rows, Cols int
-	W          Tensor // weights: Wide; a trained matrix's may be Master, a frozen one's Narrow or Frozen
-	G          Tensor // gradient, accumulated until zeroed; absent when frozen
-	M, V       Tensor // AdamW moments, Wide or Code; absent when frozen
-	MScale     Tensor // [Blocks(Len)] of M where that is Code; VScale of V. In the same memory as M
-	VScale     Tensor
-	Decay      bool // weight decay applies: matrices, not norms and biases
+	// weights: Wide; a trained matrix's may be Master, a frozen one's Narrow or Frozen
+	W      Tensor
+	G      Tensor // gradient, accumulated until zeroed; absent when frozen
+	M, V   Tensor // AdamW moments, Wide or Code; absent when frozen
+	MScale Tensor // [Blocks(Len)] of M where that is Code; VScale of V. In the same memory as M
+	VScale Tensor
+	Decay  bool // weight decay applies: matrices, not norms and biases
 	// Offset is added to the weights where RMSNorm multiplies by them: 1 for a norm whose file
 	// has the difference from 1. W itself, its gradient and the optimizer know nothing of it.
 	Offset float32

@@ -4,8 +4,12 @@ import "fmt"
 
 // Counts are calls.
 type Counts struct {
-	Products int    // matrix products that the vendor's library should compute: all their rows begin where it wants them
-	Declined int    // of these, products that it has no algorithm for: the backend's own kernel, many times slower, took them
+	// matrix products that the vendor's library should compute: all their rows begin where it wants
+	// them
+	Products int
+	// of these, products that it has no algorithm for: the backend's own kernel, many times slower,
+	// took them
+	Declined int
 	First    string // the first that was declined, or ""
 	Repeats  int    // calls of Repeat
 	Replayed int    // of these, calls that ran as the graph of an earlier call
