@@ -1,5 +1,5 @@
-// Package actor is the student: it answers prompts and learns by the policy
-// objective, or by the teacher's answers.
+// Package actor is the student: it answers prompts and learns by the policy objective
+// (actor.go), by the teacher's answers (Actor.SFT) or by preferences (dpo.go).
 //
 // Legend: P prompts, G answers each, S = P*G sequences, T response tokens.
 package actor
@@ -15,7 +15,8 @@ import (
 
 // Actor is the student with its optimizer.
 type Actor struct {
-	Stop func() bool // asked while Rollout samples: true ends it with model.ErrStopped; nil is never
+	// Stop is called while Rollout samples: true ends it with model.ErrStopped. It may be nil.
+	Stop func() bool
 
 	cfg    Config
 	roll   RolloutConfig
@@ -25,7 +26,7 @@ type Actor struct {
 	sft    *algos.Policy[float32]
 	maxNew int
 	merges bool         // sampling reads merged weights
-	merged *model.Model // those, once there are any
+	merged *model.Model // the merged weights; nil until the first rollout
 }
 
 // Open loads the student from the model folder dir. updates is the number of
@@ -43,7 +44,7 @@ func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates,
 	return a, nil
 }
 
-// New wraps a student that is already there.
+// New wraps a student that is already loaded.
 func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
 	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, updates))
 	if err != nil {
@@ -61,7 +62,7 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew, merges: merges}, nil
 }
 
-// Model is the student's network, and Optimizer its state, for saving.
+// Model is the student's network.
 func (a *Actor) Model() *model.Model { return a.m }
 
 // Optimizer is the student's AdamW state.
@@ -76,12 +77,12 @@ func (a *Actor) Close() error {
 	return errors.Join(append(errs, a.m.Close())...)
 }
 
-// Merges reports whether sampling reads weights with the adapters added: then its
-// log-probabilities are the trainer's to rounding alone.
+// Merges reports whether sampling reads weights with the adapters added. Its log-probabilities
+// then differ from the trainer's by rounding.
 func (a *Actor) Merges() bool { return a.merges }
 
-// sampler is the model that sampling reads: the student, or its merged weights as they are
-// now.
+// sampler is the model that sampling reads: the student, or its weights with the present
+// adapters merged.
 func (a *Actor) sampler() (*model.Model, error) {
 	if !a.merges {
 		return a.m, nil
@@ -102,14 +103,14 @@ func (a *Actor) sampler() (*model.Model, error) {
 	return merged, nil
 }
 
-// Rollout is what the student answered: G answers to each of P prompts, answer
-// g of prompt p being sequence p*G+g.
+// Rollout is the student's answers: G to each of P prompts. Answer g of prompt p is sequence
+// p*G+g.
 type Rollout struct {
-	Seqs      []model.Seq // [S] prompt and response, the end token included where it came
+	Seqs      []model.Seq // [S] prompt and response, with the end token if the answer has one
 	Group     []int       // [S] prompt of each
 	Truncated []bool      // [S] cut at the limit
 	SampledST [][]float32 // log-probabilities as the sampler saw them
-	OldST     [][]float32 // what the ratio is taken to: SampledST, until Old is called
+	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
 	EntST     [][]float32 // entropies, nats; nil until Old is called
 }
 
@@ -131,8 +132,8 @@ func (r *Rollout) Mask() (lenS []int, maskST [][]float64) {
 	return lenS, maskST
 }
 
-// Key makes a rollout's randomness: a draw depends on seed, step, row, sample
-// and position alone. Rows name the prompts.
+// Key is the key of a rollout's random numbers: a draw is a function of seed, step, row, sample
+// and position. Rows are the numbers of the prompts.
 type Key struct {
 	Seed uint64
 	Step int
@@ -170,8 +171,8 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 	return r, nil
 }
 
-// Old fills in OldST and EntST: log-probabilities under the weights that
-// sampled, by the forward pass that the update will use.
+// Old sets OldST and EntST: log-probabilities and entropies under the weights that sampled,
+// computed by the trainer's forward pass.
 func (a *Actor) Old(r *Rollout) (err error) {
 	r.OldST, r.EntST, err = a.m.AllLogProbs(r.Seqs, a.roll.Temperature, a.cfg.MaxTokenLen)
 	if err != nil {
@@ -194,7 +195,7 @@ type Stats struct {
 	Passes   int     // mini-batches seen
 	Updates  int     // optimizer steps taken
 	Skipped  int     // optimizer steps left out for a non-finite gradient
-	Streak   int     // those since the last optimizer step taken
+	Streak   int     // steps left out since the last optimizer step taken
 
 	// FirstRatioMin and FirstRatioMax are the extreme sequence ratios of the
 	// first mini-batch, before any step was taken: 1 where sampler and trainer agree.
@@ -244,15 +245,15 @@ func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
 	return st, nil
 }
 
-// policyRows are the inputs of an objective, by sequence; absent ones are nil.
+// policyRows are the inputs of an objective, by sequence; nil: the objective does not read them.
 type policyRows struct {
 	seqs              []model.Seq
 	old, ref, sampled [][]float32
 	adv               [][]float64
 }
 
-// learn is one optimizer step on the given rows, by shard. Normalisers are taken over all
-// of them first, so that the result does not depend on shards and micro-batches.
+// learn is one optimizer step on the given rows, by shard. The loss is divided by totals over all
+// rows, so that the result does not depend on shards and micro-batches.
 func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int, temperature float64) error {
 	norm := algos.Norm{FixedLen: float64(a.maxNew)}
 	for _, s := range model.Pick(in.seqs, slices.Concat(shards...)) {

@@ -198,10 +198,10 @@ func broadcast(advS []float64, maskST [][]float64) [][]float64 {
 	return advST
 }
 
-// laneSum adds up x in a fixed order, part of what an advantage is: scores that
-// differ in their last digits only, or not at all, are normalised by a sigma near
-// 0, which makes the order of the sum visible. The order is that of the runs which the
-// golden vectors come from: 4 accumulators of 4 lanes each,
+// laneSum adds up x in a fixed order, which is part of an advantage's definition: scores
+// that differ in their last digits only, or not at all, are divided by a sigma near 0,
+// which makes the order of the sum visible. It is the order of the library that computed
+// the golden vectors: 4 accumulators of 4 lanes each,
 //
 //	acc[j][l] = sum of x[16 i + 4 j + l]     whole blocks of 16; every 16th block moves acc to an upper level
 //	acc[0][l] += further whole groups of 4

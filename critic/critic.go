@@ -3,7 +3,7 @@
 // (GAD, arXiv 2511.10643, equations 1 to 3).
 //
 //	critic.go   scores, and the update: mini-batches and optimizer steps
-//	pairs.go    the pairs of a mini-batch, and what is known of their scores
+//	pairs.go    the pairs of a mini-batch, and which of their scores are known
 //	learn.go    loss and gradient of a mini-batch, pack by pack
 //	replay.go   the pool of past negatives
 //	signal.go   statistics of a batch's scores
@@ -56,7 +56,7 @@ func Open(be model.Backend, dir string, cfg Config, steps, batch int, seed uint6
 	return c, nil
 }
 
-// New wraps a scorer that is already there.
+// New wraps a scorer that is already loaded.
 func New(m *model.Model, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
 	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, steps*cfg.Updates(batch)))
 	if err != nil {
@@ -148,9 +148,9 @@ type Stats struct {
 // PPOEpochs times over the batch. Afterwards the student sequences enter the pool.
 //
 // The forward pass of a gradient computes scores as well, so Update needs no scores
-// beforehand: those of the batch under the weights before the first optimizer step are
-// collected on the way, and only the sequences that no pass has scored by then pass forward
-// once more (complete).
+// beforehand. It collects the scores of the batch under the weights before the first optimizer
+// step from the passes of the first mini-batch; only sequences that those did not score need a
+// forward pass of their own (complete).
 func (c *Critic) Update(b Batch) (st Stats, err error) {
 	prompts := len(b.Teachers)
 	mini := c.cfg.miniBatch(prompts)
@@ -206,8 +206,8 @@ func (c *Critic) Update(b Batch) (st Stats, err error) {
 	return st, nil
 }
 
-// add adds the sums over a mini-batch's pairs, of which the ties are left out of res. Loss and
-// Acc of res are means over all pairs but for the loss of ties, ln 2 each.
+// add adds the sums over a mini-batch's pairs. Loss and Acc of res are means over all pairs in
+// which ties, whose loss is ln 2 each, count as 0.
 func (st *Stats) add(set *pairSet, res learned) {
 	ties := float64(set.ties)
 	n := float64(len(set.student)) + ties

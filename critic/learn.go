@@ -43,12 +43,7 @@ import (
 // error that wraps algos.ErrNotFinite is the same on all ranks.
 func (c *Critic) learn(set *pairSet) (learned, error) {
 	shards := set.byShard(c.m)
-	packsK := make([][][]int, len(shards)) // by shard and pack, indices into set.seqs
-	for k, shard := range shards {
-		for _, pack := range model.Packs(model.Pick(set.seqs, shard), c.cfg.MaxTokenLen) {
-			packsK[k] = append(packsK[k], model.Pick(shard, pack))
-		}
-	}
+	packsK := model.PacksByShard(set.seqs, shards, c.cfg.MaxTokenLen)
 	if err := c.scoreUnknown(set.seqs, set.score, c.neededEarly(set, slices.Concat(packsK...))); err != nil {
 		return learned{}, err
 	}

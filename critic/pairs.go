@@ -114,7 +114,7 @@ func (c Config) tiesTeach() bool { return c.Loss != "bt" || c.ScoreL2 > 0 || c.G
 // under the present weights; nil: none is known.
 func (c *Critic) gather(b Batch, lo, hi, update int, present scores) *pairSet {
 	set := &pairSet{}
-	replaced := c.Replay.gives(lo, hi, c.cfg.Replay.Share, c.seed, b.Step, update)
+	replaced := c.Replay.replaced(lo, hi, c.cfg.Replay.Share, c.seed, b.Step, update)
 	at := map[int]int{} // prompt -> its teacher in set.seqs
 	for s, seq := range b.Students {
 		p := b.Group[s]

@@ -31,6 +31,17 @@ func Packs(seqs []Seq, maxTokens int) [][]int {
 	return packs
 }
 
+// PacksByShard is Packs for each shard of a mini-batch: shards and packs hold indices into seqs.
+func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) {
+	packsK = make([][][]int, len(shards))
+	for k, shard := range shards {
+		for _, pack := range Packs(Pick(seqs, shard), maxTokens) {
+			packsK[k] = append(packsK[k], Pick(shard, pack))
+		}
+	}
+	return packsK
+}
+
 // byPrompt is the indices of seqs, grouped by prompt, each group at the place of its first
 // sequence. A sequence without a prompt is a group of its own.
 func byPrompt(seqs []Seq) (groups [][]int) {

@@ -7,13 +7,13 @@ import (
 	"gad/internal/compute/cpu"
 )
 
-// Limits are the machine's, for the device that was opened, measured in this run.
-// Operations are a second's, two for each multiply-add; bytes a second's.
+// Limits are the limits of the machine and the opened device, measured in this run:
+// floating-point operations a second, two for each multiply-add, and bytes a second.
 type Limits struct {
 	F32 float64 `json:"f32_flops,omitempty"` // float32 on registers; CPU
 	// bfloat16 dot products on registers; CPU, where it has them
 	BF16 float64 `json:"bf16_flops,omitempty"`
-	// what the device's matrix products can reach: one of the two, or on a GPU a large product
+	// limit of the device's matrix products: F32 or BF16, or on a GPU the rate of a large product
 	Products float64 `json:"product_flops"`
 	Read     float64 `json:"read_bytes,omitempty"` // from memory; CPU
 	Copy     float64 `json:"copy_bytes"`           // memory to memory, read and written
@@ -25,7 +25,7 @@ func measureLimits(be compute.Backend) (Limits, error) {
 	c, ok := be.(*cpu.Backend)
 	if !ok {
 		side := 8192
-		if strings.Contains(be.Name(), "emulated") { // a device whose limits say nothing
+		if strings.Contains(be.Name(), "emulated") { // its limits have no meaning
 			side = 64
 		}
 		r, err := compute.MeasureRoof(be, side)
@@ -66,13 +66,13 @@ func (l Limits) least(c compute.Cost) (seconds float64, bound string) {
 	return seconds, bound
 }
 
-// best is the better of two measurements, limit by limit: a shared machine's change
-// from minute to minute, and what it could do once is the limit.
+// best is the higher of two measurements of each limit: those of a shared machine change from
+// minute to minute.
 func (l Limits) best(m Limits) Limits {
 	return Limits{F32: max(l.F32, m.F32), BF16: max(l.BF16, m.BF16), Products: max(l.Products, m.Products), Read: max(l.Read, m.Read), Copy: max(l.Copy, m.Copy)}
 }
 
-// use is c done in so many seconds.
+// use relates cost c, done in so many seconds, to the limits.
 func (l Limits) use(c compute.Cost, seconds float64) Use {
 	least, bound := l.least(c)
 	u := Use{FLOPs: c.FLOPs, Bytes: c.Bytes, cost: c, seconds: seconds}
@@ -82,29 +82,29 @@ func (l Limits) use(c compute.Cost, seconds float64) Use {
 	return u
 }
 
-// judge relates everything that was measured to the report's limits.
-func (r *Report) judge() {
+// relate relates everything that was measured to the report's limits.
+func (r *Report) relate() {
 	for i := range r.Ops {
-		r.Limits.judge(&r.Ops[i].Use)
+		r.Limits.relate(&r.Ops[i].Use)
 	}
 	for i := range r.Stages {
-		r.Stages[i].judge(r.Limits)
+		r.Stages[i].relate(r.Limits)
 	}
 }
 
-func (s *Stage) judge(l Limits) {
-	l.judge(&s.Use)
+func (s *Stage) relate(l Limits) {
+	l.relate(&s.Use)
 	for i := range s.Ops {
-		l.judge(&s.Ops[i].Use)
+		l.relate(&s.Ops[i].Use)
 	}
 	for i := range s.Parts {
-		s.Parts[i].judge(l)
+		s.Parts[i].relate(l)
 	}
 }
 
-func (l Limits) judge(u *Use) { *u = l.use(u.cost, u.seconds) }
+func (l Limits) relate(u *Use) { *u = l.use(u.cost, u.seconds) }
 
-// elementsOf is what be's elements take. Weights take two bytes where products read bfloat16.
+// elementsOf are the sizes of be's elements. Weights take two bytes if products read bfloat16.
 func elementsOf(be compute.Backend) compute.Elements {
 	e := compute.Elements{Narrow: float64(be.Element(compute.Narrow)), Wide: float64(be.Element(compute.Wide))}
 	if e.Weight = e.Wide; narrowProducts(be) || strings.HasSuffix(be.Name(), "-rounded") {

@@ -17,12 +17,12 @@ type Op struct {
 	Use
 }
 
-// rotated is how many bytes the operands of an operation pass through before one
-// comes again, so that they come from memory as they do in a step, where each
-// layer has its own.
+// rotated is the bytes of all sets of an operation's operands. Calls take the sets in turn, so
+// that operands come from memory and not from a cache, as in a step, where each layer has its
+// own.
 const rotated = 128 << 20
 
-// copies is how many sets of operands that is, of so many bytes each.
+// copies is the number of sets of operands, of so many bytes each.
 func copies(bytes float64) int { return 1 + int(rotated/max(bytes, rotated/64)) }
 
 // bed allocates an operation's operands. err is the first failure.
@@ -110,12 +110,12 @@ func measureOps(be compute.Backend, l Limits, c model.Config, load Load, budget 
 	return ops, nil
 }
 
-// measure times the calls one after the other, and over again, for about as long
-// as budget says: one call's time, of batches that take a millisecond or more, since
-// a device may go on after a call has returned.
+// measure times the calls, one after the other and again from the first, for about as long as
+// budget. Times are of batches of a millisecond or more, divided by their calls, since a device
+// may continue after a call has returned.
 func measure(be compute.Backend, calls []func(), budget time.Duration) (Stat, error) {
 	began := time.Now()
-	for _, call := range calls { // memory that nobody wrote to is not there yet
+	for _, call := range calls { // the first write to a page allocates it
 		call()
 	}
 	if err := be.Sync(); err != nil {

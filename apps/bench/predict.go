@@ -11,8 +11,8 @@ import (
 	"gad/model"
 )
 
-// Predict is Run on a card that this machine may not have: what is measured is run on a model of
-// its cost. The report has the same lines, and beside them each operation's launches.
+// Predict is Run on a card that this machine may lack, by package cost. The report has the same
+// lines, and the launches of each operation.
 // Limits are the card's peaks, so a share of products is the model FLOPs utilisation.
 func Predict(o Options, card estimate.Card) (*Report, error) {
 	if err := Check(o.What); err != nil {
@@ -31,7 +31,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 			if b.err != nil {
 				return nil, fmt.Errorf("bench: %s %s: %w", t.name, t.size, b.err)
 			}
-			const calls = 32 // as when measured: queued one behind the other
+			const calls = 32 // queued one after the other, as in a measurement
 			call()
 			be.Sync()
 			before := be.Elapsed()
@@ -50,7 +50,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 			return nil, fmt.Errorf("bench: %w", err)
 		}
 	}
-	r.judge()
+	r.relate()
 	return r, nil
 }
 

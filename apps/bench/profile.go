@@ -45,8 +45,8 @@ func profiled(be compute.Backend) (compute.Backend, *profile) {
 	return compute.Observe(be, elementsOf(be), p), p
 }
 
-// during is what operations took while f ran, the longest first, with the time
-// between them as the last.
+// during is the operations that ran during f, the longest first, and at the end the time
+// between operations.
 func (p *profile) during(l Limits, f func() error) ([]Used, error) {
 	p.on, p.by = true, map[string]*tally{}
 	began := time.Now()

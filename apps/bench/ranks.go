@@ -42,13 +42,13 @@ type RanksRow struct {
 	BusBandwidth float64 `json:"bus_bandwidth"`
 }
 
-// onDevice begins the name of what the devices do.
+// onDevice is the prefix of the names of the devices' rows.
 const onDevice = "device "
 
-// Ranks measures how fast the ranks of g talk: a barrier, gathers, and sums over the host's
-// memory up to that of a gradient of so many elements; and sums and gathers of the same
-// sizes from device to device, if be has a way (compute.Connectable). Every rank calls it,
-// all get the report. What is computed is checked too.
+// Ranks measures the collectives of the ranks of g: a barrier, gathers, and sums over the host's
+// memory up to a gradient of so many elements; and sums and gathers of the same sizes from device
+// to device, if be is Connected (compute.Connectable). Every rank calls it, and all get the
+// report. Results are checked too.
 func Ranks(g *comm.Group, be compute.Backend, elements int64, budget time.Duration) (*RanksReport, error) {
 	if g.Size() < 2 {
 		return nil, errors.New("bench: one rank has nobody to talk to")

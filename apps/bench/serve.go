@@ -15,7 +15,7 @@ import (
 	"gad/model"
 )
 
-// Answer is what Serve says to a case: the seconds of one run, and of its parts.
+// Answer is Serve's answer to a case: the seconds of one run, and of its parts.
 type Answer struct {
 	Case    string  `json:"case"`
 	Seconds float64 `json:"seconds,omitempty"`
@@ -29,8 +29,8 @@ type Answer struct {
 }
 
 // Serve runs the cases that in names, one a line, and answers each with one line of
-// JSON: a comparison with other programs asks each of them in turn, so that all
-// meet the same machine, and nobody warms up inside a measurement. The cases:
+// JSON. A comparison sends each case to several programs in turn, so that all measure in the
+// same state of the machine, and after their warm-up. The cases:
 //
 //	limits            the machine's limits
 //	sft               an SFT step

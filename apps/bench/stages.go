@@ -38,7 +38,7 @@ type Stage struct {
 }
 
 // game is the models and inputs of the stages: a student, later a discriminator and a
-// reference, with random weights, driven as trainer.Step drives them.
+// reference, with random weights, called as trainer.Step calls them.
 type game struct {
 	be      compute.Backend
 	cfg     model.Config
@@ -206,7 +206,7 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 		}},
 	} {
 		if part.name == "old log-probabilities" && g.be.Alone() {
-			continue // the sampler's are the same
+			continue // equal to the sampler's
 		}
 		began := time.Now()
 		if err := part.run(); err != nil {
@@ -230,7 +230,7 @@ func (g *game) pass(times float64, n, length, heads int) work {
 	return g.after(times, 0, n, length, heads)
 }
 
-// after is pass for sequences that each follow before tokens, which the pass has already.
+// after is pass for sequences that each continue before tokens, which are not computed again.
 func (g *game) after(times float64, before, n, length, heads int) work {
 	tokens := float64(n * length)
 	f := tokens*g.cfg.FLOPsPerToken(float64(before)+float64(length+1)/2, false) + 2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
