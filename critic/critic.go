@@ -2,13 +2,14 @@
 // teacher's sequences on the same path and learns to tell them apart
 // (GAD, arXiv 2511.10643, equations 1 to 3).
 //
-//	critic.go   scores, and the update: mini-batches and optimizer steps
-//	pairs.go    the pairs of a mini-batch, and which of their scores are known
-//	learn.go    loss and gradient of a mini-batch, pack by pack
-//	replay.go   the pool of past negatives
-//	signal.go   statistics of a batch's scores
-//	ending.go   how a sequence ends
-//	config.go   settings
+//	critic.go     scores, and the update: mini-batches and optimizer steps
+//	pairs.go      the pairs of a mini-batch, and which of their scores are known
+//	objective.go  loss of a mini-batch and its gradient with respect to the scores
+//	learn.go      passes of a mini-batch through the network, pack by pack
+//	replay.go     the pool of past negatives
+//	signal.go     statistics of a batch's scores
+//	ending.go     how a sequence ends
+//	config.go     settings
 //
 // Legend: P prompts, S student sequences (G of each prompt), n pairs of a
 // student sequence with its prompt's teacher sequence.
