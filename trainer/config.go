@@ -114,7 +114,7 @@ type RunConfig struct {
 	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, run by sh -c; the protocol is in doc/the-game.md; gives val/check; empty: none (flag --checker)"`
 	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"time limit for one call of the checker in seconds; after it the run stops with an error"`
 	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that takes no part in training, for example the critic of a warm-up on other rows or with another seed; gives val/held_out_d; empty: none"`
-	SaveSamples       int     `yaml:"save_samples" min:"0" max:"1000000000" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl"`
+	SaveSamples       int     `yaml:"save_samples" min:"0" max:"1000000000" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl, and of validation prompts to samples/val_N.jsonl"`
 	MaxSkips          int     `yaml:"max_skips" min:"1" max:"1000000000" doc:"the run stops after this many optimizer steps in a row with a gradient that is not finite"`
 	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and new weights"`
 	Device            string  `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`

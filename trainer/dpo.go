@@ -322,7 +322,7 @@ func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStat
 			out[i].Advantage = out[i].TeacherScore - out[i].StudentScore
 		}
 	}
-	return t.rec.Samples(t.step+1, out)
+	return t.rec.Samples(report.InTraining, t.step+1, out)
 }
 
 // pairTime estimates a step's stretches from times per token, with samples of so many tokens.

@@ -491,7 +491,7 @@ func (t *Trainer) validate(m Metrics) error {
 		return fmt.Errorf("validation: %w", err)
 	}
 	t.noteValidation(m)
-	return nil
+	return t.sampleValidation(j)
 }
 
 // Given is one row of a data set as token ids, for LogProbs and Scores.

@@ -301,7 +301,7 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 		m := shape.Plan(f, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: min(critic.DefaultConfig().MaxTokenLen, both)})
 		var pairs []pairLength
 		for i := range n {
-			if !b.TeacherCut[i] {
+			if !b.TeacherCut[i] || plan.Ends < endsAt {
 				pairs = append(pairs, pairLength{prompts[i], expected[i], whole[i] - prompts[i]})
 			}
 		}

@@ -115,7 +115,7 @@ func (j *Judged) ties() (pairs int, share float64, ci [2]float64) {
 	ties := 0
 	for p := range j.Seqs {
 		switch {
-		case j.Batch.TeacherCut[p]:
+		case j.unlike(p):
 		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
 			ties++
 		default:
@@ -172,7 +172,7 @@ func (j *Judged) read(tokens int) *Judged {
 		}
 		return out
 	}
-	return &Judged{Seqs: cut(j.Seqs), Batch: &Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
+	return &Judged{Seqs: cut(j.Seqs), Truncated: j.Truncated, Batch: &Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
 }
 
 // pairSet is one pair of sequences a row; skip leaves a row out of training and
@@ -182,13 +182,16 @@ type pairSet struct {
 	skip          []bool
 }
 
-// pairs are the student's answers against the teacher's. Left out are equal ones,
-// which nobody can tell, and teachers cut by our own limit, which are told by the
-// missing end alone.
+// unlike says that the limit cut the teacher's answer of row p and not the student's: the
+// missing end alone, which is the limit's doing, would tell the two apart.
+func (j *Judged) unlike(p int) bool { return j.Batch.TeacherCut[p] && !j.Truncated[p] }
+
+// pairs are the student's answers against the teacher's. Pairs of equal answers, which
+// no discriminator can tell apart, and unlike ones are left out.
 func (j *Judged) pairs() pairSet {
-	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers, skip: slices.Clone(j.Batch.TeacherCut)}
-	for p := range s.worse {
-		s.skip[p] = s.skip[p] || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
+	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers, skip: make([]bool, len(j.Seqs))}
+	for p := range s.skip {
+		s.skip[p] = j.unlike(p) || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
 	}
 	return s
 }
@@ -199,7 +202,10 @@ func (j *Judged) pairs() pairSet {
 // be told without reading the prompt, or with no more than the pairs of neighbours.
 func (j *Judged) control(seed uint64) pairSet {
 	teachers := j.Batch.Teachers
-	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: slices.Clone(j.Batch.TeacherCut)}
+	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: make([]bool, len(teachers))}
+	for p := range s.skip {
+		s.skip[p] = j.unlike(p)
+	}
 	type context struct{ before, after int32 }
 	const start, any = -1, -2
 	fits := func(ids []int32, i, first int) [3]context { // of the token at i, the closest first

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"gad/internal/textmetrics"
@@ -20,6 +21,7 @@ func planted(n int, wrong []int32) *Judged {
 		}
 		j.Batch.Teachers = append(j.Batch.Teachers, seq(5, 6, 7, 8))
 		j.Batch.TeacherCut = append(j.Batch.TeacherCut, false)
+		j.Truncated = append(j.Truncated, false)
 		answer := wrong
 		if p%5 == 0 {
 			answer = []int32{5, 6, 7, 8}
@@ -85,6 +87,27 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 		if _, err := JudgeFresh(be, bad, j); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
+	}
+}
+
+// A pair is left out if the limit cut the teacher's answer alone, and compared if it cut both:
+// then the missing end tells nothing.
+func TestFreshLeavesUnlikePairsOut(t *testing.T) {
+	j := planted(8, []int32{5, 5, 5, 5})
+	j.Batch.TeacherCut = []bool{false, true, true, false, false, false, false, false}
+	j.Truncated = []bool{false, false, true, true, false, false, false, false}
+	want := []bool{true, true, false, false, false, true, false, false} // rows 0 and 5 are equal
+	if got := j.pairs().skip; !slices.Equal(got, want) {
+		t.Errorf("left out: %v, want %v", got, want)
+	}
+	if pairs, share, _ := j.ties(); pairs != 5 || share != 2./7 {
+		t.Errorf("%d pairs, ties %g, want 5 and 2/7", pairs, share)
+	}
+	if got := j.control(1).skip; !slices.Equal(got, []bool{false, true, false, false, false, false, false, false}) {
+		t.Errorf("control leaves out %v", got)
+	}
+	if got := j.read(2).pairs().skip; got[1] != true || got[2] {
+		t.Errorf("answers read in part: %v left out", got)
 	}
 }
 

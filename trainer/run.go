@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -242,5 +243,20 @@ func (t *Trainer) samples(r *round, advS []float64) error {
 			Student:      t.tok.Decode(seq.IDs[seq.Prompt:], true),
 			StudentScore: float64(r.scoreS[s]), TeacherScore: float64(r.scoreP[p]), Advantage: advS[s]})
 	}
-	return t.rec.Samples(t.step+1, out)
+	return t.rec.Samples(report.InTraining, t.step+1, out)
+}
+
+// sampleValidation writes what the first validation prompts were answered: the same ones each time,
+// so that a reader sees one prompt over the steps.
+func (t *Trainer) sampleValidation(j *Judged) error {
+	var out []report.Sample
+	for p := range min(t.cfg.Trainer.SaveSamples, len(j.Answers)) {
+		out = append(out, report.Sample{Row: j.Batch.Rows[p], Prompt: j.Batch.PromptText[p],
+			Teacher: j.Batch.TeacherText[p], Student: j.Answers[p],
+			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN()})
+	}
+	if out == nil {
+		return nil
+	}
+	return t.rec.Samples(report.InValidation, t.step, out)
 }

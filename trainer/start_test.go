@@ -3,9 +3,11 @@ package trainer
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,6 +91,23 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 	rows = finished(t, be, cfg, SFT)
 	if len(rows) != 3 || len(started(rows[0])) != 3 || len(started(rows[1])) > 0 {
 		t.Errorf("%d steps; start/ in step 1: %v, in step 2: %v", len(rows), started(rows[0]), started(rows[1]))
+	}
+	// The same prompts were answered before the first step and after the last.
+	var asked [2][]string
+	for i, step := range []int{0, 3} {
+		samples, _, err := report.ReadSamples(vfs.OS, run, report.InValidation, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range samples {
+			if x.Student == "" || x.Teacher == "" {
+				t.Errorf("step %d, row %d: student %q, teacher %q", step, x.Row, x.Student, x.Teacher)
+			}
+			asked[i] = append(asked[i], fmt.Sprint(x.Row, x.Prompt))
+		}
+	}
+	if len(asked[0]) != 2 || !slices.Equal(asked[0], asked[1]) {
+		t.Errorf("asked before %q\nafter %q", asked[0], asked[1])
 	}
 }
 

@@ -4,7 +4,7 @@
 //	run.go     reads one run folder, and follows it
 //	curves.go  thins a metric out to the points of a chart
 //	axes.go    how far a run is at its steps, the run it continues, repetitions with other seeds
-//	scores.go  distributions of the scores in the samples
+//	scores.go  samples: distributions of their scores, one prompt over the validations
 //	serve.go   the page and its data over HTTP, on the loopback interface only
 //	file.go    the page with its data in one HTML file
 //	page/      the page: HTML, CSS and JavaScript without any library
@@ -34,12 +34,14 @@ import (
 const Format = 1
 
 // Document is all that is shown. gad board --json prints it, a report holds it, and the
-// server has its parts at /api/board, /api/series, /api/scores and /api/samples.
+// server has its parts at /api/board, /api/series, /api/scores, /api/samples and
+// /api/answers.
 type Document struct {
 	Summary
 	Curves  Curves    `json:"series"`
 	Scores  []Scores  `json:"scores"`  // by run
 	Samples []Samples `json:"samples"` // of some steps of each run
+	Answers []Answers `json:"answers"` // of validation, run by run
 }
 
 // Summary is what is known of the runs, their curves and samples apart.
@@ -272,7 +274,7 @@ func (b *Board) Document(l Limits) (*Document, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refresh()
-	d := &Document{Summary: b.summary(), Curves: b.series(Range{}, l.Points), Scores: b.scores(), Samples: []Samples{}}
+	d := &Document{Summary: b.summary(), Curves: b.series(Range{}, l.Points), Scores: b.scores(), Samples: []Samples{}, Answers: []Answers{}}
 	for i, r := range b.runs {
 		for _, step := range spread(r.samples, l.Steps) {
 			s, err := r.readSamples(b.fs, i, step)
@@ -283,6 +285,7 @@ func (b *Board) Document(l Limits) (*Document, error) {
 			}
 			d.Samples = append(d.Samples, s)
 		}
+		d.Answers = append(d.Answers, r.readAnswers(b.fs, i, l.Steps))
 	}
 	return d, nil
 }

@@ -59,7 +59,14 @@ func (f *folder) step(n int, values map[string]float64) {
 
 func (f *folder) samples(n int, list ...report.Sample) {
 	f.t.Helper()
-	if err := f.rec.Samples(n, list); err != nil {
+	if err := f.rec.Samples(report.InTraining, n, list); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *folder) validated(n int, list ...report.Sample) {
+	f.t.Helper()
+	if err := f.rec.Samples(report.InValidation, n, list); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -469,6 +476,7 @@ func TestServerRefuses(t *testing.T) {
 	f := begin(t, filepath.Join(t.TempDir(), "run"), report.Options{})
 	f.step(1, game(1))
 	f.samples(1, report.Sample{Row: 1, Prompt: "p", Student: "s", Teacher: "t"})
+	f.validated(0, report.Sample{Row: 4, Prompt: "q", Student: "s", Teacher: "t"})
 	put(t, filepath.Join(f.dir, "secret.txt"), "SECRET")
 	put(t, filepath.Join(filepath.Dir(f.dir), "secret.txt"), "SECRET")
 	server := httptest.NewServer(show(t, f.dir).Handler())
@@ -501,6 +509,10 @@ func TestServerRefuses(t *testing.T) {
 		{"GET", "/api/series?from=-1", "", "", 400, "from: expected a number"},
 		{"GET", "/api/series?from=99999999999999999999", "", "", 400, "from: expected a number"},
 		{"GET", "/api/scores", "", "", 200, `"step":[1]`},
+		{"GET", "/api/answers?run=0", "", "", 200, `"prompts":[{"row":4,"prompt":"q","teacher":"t","step":[0],"student":["s"]}],"thinned":false}`},
+		{"GET", "/api/answers?run=0", "", "cross-site", 403, "own page"},
+		{"GET", "/api/answers?run=1", "", "", 404, "run: there are 1"},
+		{"GET", "/api/answers?run=-1", "", "", 400, "run: expected a number"},
 		{"GET", "/api/samples?run=1&step=1", "", "", 404, "run: there are 1"},
 		{"GET", "/api/samples?run=0&step=2", "", "", 404, "has no samples of step 2"},
 		{"GET", "/api/samples?run=0&step=../../secret.txt", "", "", 400, "step: expected a number"},
@@ -575,5 +587,25 @@ func TestSince(t *testing.T) {
 	b = show(t, begin(t, filepath.Join(t.TempDir(), "run"), report.Options{}).dir)
 	if other := ask(s.Version); len(other.Runs) != 1 || other.Version <= s.Version {
 		t.Errorf("another board has version %d after %d", other.Version, s.Version)
+	}
+}
+
+// A prompt's answers are those of all validations, in order; of many validations the first,
+// the last and some between them are read.
+func TestAnswersOverTheSteps(t *testing.T) {
+	f := begin(t, filepath.Join(t.TempDir(), "run"), report.Options{TotalSteps: 100})
+	for step := range 100 {
+		f.validated(step, report.Sample{Row: 2, Prompt: "p", Teacher: "t", Student: fmt.Sprint(step)}, report.Sample{Row: 5, Prompt: "q"})
+	}
+	put(t, filepath.Join(f.dir, "samples", "val_99.jsonl"), "no sample\n")
+	d, err := show(t, f.dir).Document(Limits{Steps: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Answers{{Run: 0, Thinned: true, Prompts: []Prompt{
+		{Row: 2, Prompt: "p", Teacher: "t", Step: []int{0, 49}, Student: []string{"0", "49"}},
+		{Row: 5, Prompt: "q", Step: []int{0, 49}, Student: []string{"", ""}}}}}
+	if !reflect.DeepEqual(d.Answers, want) {
+		t.Errorf("%+v\nwant %+v", d.Answers, want)
 	}
 }

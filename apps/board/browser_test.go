@@ -102,6 +102,8 @@ func TestPageInABrowser(t *testing.T) {
 		}
 	}
 	f.samples(30, report.Sample{Row: 7, Prompt: "Say \u202e it", Student: "the red cat sat", Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
+	f.validated(0, report.Sample{Row: 3, Prompt: "Name a sea", Teacher: "The Baltic", Student: "A big sea"})
+	f.validated(20, report.Sample{Row: 3, Prompt: "Name a sea", Teacher: "The Baltic", Student: "A cold sea"})
 	f.rec.End(report.Finished, "done")
 	b := show(t, root)
 	d, err := b.Document(Limits{Points: Points, Steps: 3})
@@ -126,6 +128,8 @@ func TestPageInABrowser(t *testing.T) {
 		"a score":                     `data-label="student's score">1.500</td>`,
 		"a setting that is different": `<code>actor.optim.lr</code>`,
 		"its value":                   `data-label="second">4e-05</td>`,
+		"a prompt over the steps":     `Prompt 1 of 1, validation row 3, after steps 0, 20`,
+		"what has changed":            `A <del>big</del><ins>cold</ins> sea`,
 		"the doctor":                  `<b>discriminator always right</b>`,
 	} {
 		if !strings.Contains(seen, text) {

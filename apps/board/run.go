@@ -51,6 +51,7 @@ type Run struct {
 
 	SampleSteps []int `json:"sample_steps"` // some of them, if there are many
 	SampleCount int   `json:"sample_count"`
+	Validated   int   `json:"validated"` // validations with samples
 }
 
 // Finding is a sign of a sick run.
@@ -84,12 +85,13 @@ var headlines = map[trainer.Stage][][]string{
 type run struct {
 	path, whole, name string
 
-	curves  report.Curves
-	log     report.Log
-	samples []int     // steps
-	listed  time.Time // when the folder of samples had last been changed, as it was listed
-	stage   trainer.Stage
-	holder  string
+	curves    report.Curves
+	log       report.Log
+	samples   []int     // steps with samples of training
+	validated []int     // steps with samples of validation
+	listed    time.Time // when the folder of samples had last been changed, as it was listed
+	stage     trainer.Stage
+	holder    string
 
 	settings map[string]string
 	config   time.Time // when config.yaml was last changed
@@ -129,7 +131,7 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	r.readStage(fsys)
 	mark := func() string {
 		w := r.log.Word()
-		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.log.Warnings), len(r.samples), r.config, r.stage, r.problems)
+		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.log.Warnings), len(r.samples), len(r.validated), r.config, r.stage, r.problems)
 	}
 	// To ask for the holder tries the lock. Where it was free, that is not done again until the
 	// folder has changed: it could be in the way of who takes the lock in the same moment.
@@ -158,7 +160,10 @@ func (r *run) listSamples(fsys vfs.FS) error {
 	if err == nil && time.Since(info.ModTime()) > 2*time.Second {
 		r.listed = info.ModTime()
 	}
-	r.samples, err = report.SampleSteps(fsys, r.path)
+	if r.samples, err = report.SampleSteps(fsys, r.path, report.InTraining); err != nil {
+		return err
+	}
+	r.validated, err = report.SampleSteps(fsys, r.path, report.InValidation)
 	return err
 }
 
@@ -266,7 +271,7 @@ func (r *run) summary(id int) Run {
 	s := Run{ID: id, Name: r.name, Path: r.path, Stage: string(r.stage), Total: r.log.Total, Steps: len(c.Steps),
 		Holder: r.holder, Sessions: slices.Clone(r.log.Sessions), Judged: r.judged, Problems: slices.Clone(r.problems), Findings: []Finding{},
 		Warnings: r.warnings(), Headline: []string{}, Last: map[string]num{}, Recent: map[string]num{},
-		Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed), SampleCount: len(r.samples)}
+		Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed), SampleCount: len(r.samples), Validated: len(r.validated)}
 	if s.Sessions == nil {
 		s.Sessions = []report.Session{}
 	}

@@ -65,7 +65,7 @@ type stepScores struct {
 // readSamples reads a step's samples.
 func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 	s := Samples{Run: id, Step: step, Rows: []Sample{}}
-	all, damaged, err := report.ReadSamples(fsys, r.path, step)
+	all, damaged, err := report.ReadSamples(fsys, r.path, report.InTraining, step)
 	if err != nil {
 		return s, err
 	}
@@ -74,6 +74,54 @@ func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 		s.Rows = append(s.Rows, Sample{x.Row, x.Prompt, x.Student, x.Teacher, num(x.StudentScore), num(x.TeacherScore), num(x.Advantage)})
 	}
 	return s, nil
+}
+
+// Answers are what the first validation prompts were answered at each validation of a run.
+type Answers struct {
+	Run     int      `json:"run"`
+	Prompts []Prompt `json:"prompts"`
+	Thinned bool     `json:"thinned"` // there are more validations
+	Problem string   `json:"problem,omitempty"`
+}
+
+// Prompt is a validation prompt, the teacher's answer, and the student's by step.
+type Prompt struct {
+	Row     int      `json:"row"`
+	Prompt  string   `json:"prompt"`
+	Teacher string   `json:"teacher"`
+	Step    []int    `json:"step"`
+	Student []string `json:"student"`
+}
+
+// mostAsked and mostValidated bound the prompts and the validations of Answers on the page.
+const (
+	mostAsked     = 32
+	mostValidated = 40
+)
+
+// readAnswers reads samples/val_N.jsonl of at most so many steps of a run, prompt by prompt.
+func (r *run) readAnswers(fsys vfs.FS, id, most int) Answers {
+	steps := spread(r.validated, most)
+	out := Answers{Run: id, Prompts: []Prompt{}, Thinned: len(steps) < len(r.validated)}
+	at := map[int]int{}
+	for _, step := range steps {
+		samples, _, err := report.ReadSamples(fsys, r.path, report.InValidation, step)
+		if err != nil {
+			out.Problem = err.Error()
+			continue
+		}
+		for _, x := range samples[:min(len(samples), mostAsked)] {
+			p, ok := at[x.Row]
+			if !ok {
+				p = len(out.Prompts)
+				at[x.Row] = p
+				out.Prompts = append(out.Prompts, Prompt{x.Row, x.Prompt, x.Teacher, nil, nil})
+			}
+			out.Prompts[p].Step = append(out.Prompts[p].Step, step)
+			out.Prompts[p].Student = append(out.Prompts[p].Student, x.Student)
+		}
+	}
+	return out
 }
 
 // scores reads the distributions of every run.
@@ -111,7 +159,7 @@ func (r *run) readScores(fsys vfs.FS) Scores {
 	for i, step := range steps {
 		s, ok := r.scores[step]
 		if !ok {
-			samples, _, err := report.ReadSamples(fsys, r.path, step)
+			samples, _, err := report.ReadSamples(fsys, r.path, report.InTraining, step)
 			if err != nil {
 				if i < len(steps)-1 || len(steps) == 1 { // else a resume may have removed it
 					out.Problem = err.Error()

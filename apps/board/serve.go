@@ -88,6 +88,7 @@ func (b *Board) Handler() http.Handler {
 		reply(w, scores)
 	})
 	mux.HandleFunc("/api/samples", b.serveSamples)
+	mux.HandleFunc("/api/answers", b.serveAnswers)
 	return guarded(mux)
 }
 
@@ -227,4 +228,18 @@ func (b *Board) serveSamples(w http.ResponseWriter, r *http.Request) {
 	default:
 		reply(w, s)
 	}
+}
+
+func (b *Board) serveAnswers(w http.ResponseWriter, r *http.Request) {
+	n, ok := numbers(w, r, mostStep, "run")
+	if !ok {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n[0] >= len(b.runs) {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("run: there are %d", len(b.runs)))
+		return
+	}
+	reply(w, b.runs[n[0]].readAnswers(b.fs, n[0], mostValidated))
 }

@@ -410,10 +410,10 @@ func (l *Log) add(line string) {
 // maxSamples bounds a samples file: some thousand answers of a few thousand tokens.
 const maxSamples = 64 << 20
 
-// ReadSamples reads samples/step_N.jsonl of the run folder dir. Lines that are no samples
-// are left out and counted. A missing file is fs.ErrNotExist.
-func ReadSamples(fsys vfs.FS, dir string, step int) (samples []Sample, damaged int, err error) {
-	path := filepath.Join(dir, samplesDir, fmt.Sprintf("step_%d.jsonl", step))
+// ReadSamples reads the samples of a kind and step in the run folder dir. Lines that are no
+// samples are left out and counted. A missing file is fs.ErrNotExist.
+func ReadSamples(fsys vfs.FS, dir string, kind SampleKind, step int) (samples []Sample, damaged int, err error) {
+	path := filepath.Join(dir, samplesDir, kind.file(step))
 	info, err := fsys.Stat(path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
@@ -439,8 +439,8 @@ func ReadSamples(fsys vfs.FS, dir string, step int) (samples []Sample, damaged i
 	return samples, damaged, nil
 }
 
-// SampleSteps lists the steps whose samples the run folder dir holds, in order.
-func SampleSteps(fsys vfs.FS, dir string) (steps []int, err error) {
+// SampleSteps lists, in order, the steps with samples of a kind in the run folder dir.
+func SampleSteps(fsys vfs.FS, dir string, kind SampleKind) (steps []int, err error) {
 	list, err := fsys.ReadDir(filepath.Join(dir, samplesDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -448,8 +448,8 @@ func SampleSteps(fsys vfs.FS, dir string) (steps []int, err error) {
 		return nil, fmt.Errorf("report: %w", err)
 	}
 	for _, e := range list {
-		if m := sampleName.FindStringSubmatch(e.Name()); m != nil && m[2] == "" && e.Name()[0] != '.' {
-			if step, err := strconv.Atoi(m[1]); err == nil && e.Name() == fmt.Sprintf("step_%d.jsonl", step) {
+		if m := sampleName.FindStringSubmatch(e.Name()); m != nil {
+			if step, err := strconv.Atoi(m[2]); err == nil && e.Name() == kind.file(step) {
 				steps = append(steps, step)
 			}
 		}

@@ -282,20 +282,29 @@ func TestReadSamples(t *testing.T) {
 		{8, "", "", "", math.NaN(), math.Inf(1), math.Inf(-1)},
 	}
 	for _, step := range []int{2, 10} {
-		if err := r.Samples(step, want); err != nil {
+		if err := r.Samples(InTraining, step, want); err != nil {
 			t.Fatal(err)
 		}
 	}
 	path := filepath.Join(dir, "samples", "step_10.jsonl")
 	put(t, vfs.OS, path, read(t, vfs.OS, path)+"{\"row\":1}\nno\n{\"row\":1,\"prompt\":\"\",\"student\":\"\",\"teacher\":\"\",\"advantage\":\"x\"}\n{\"row\":9")
-	for _, name := range []string{"step_3.jsonl.tmp", ".step_4.jsonl", "step_05.jsonl", "other", "step_6"} {
+	for _, name := range []string{"step_3.jsonl.tmp", ".step_4.jsonl", "step_05.jsonl", "val_1.jsonl.tmp", "other", "step_6"} {
 		put(t, vfs.OS, filepath.Join(dir, "samples", name), "")
 	}
-	steps, err := SampleSteps(vfs.OS, dir)
+	steps, err := SampleSteps(vfs.OS, dir, InTraining)
 	if err != nil || !reflect.DeepEqual(steps, []int{2, 10}) {
 		t.Errorf("steps %v, %v", steps, err)
 	}
-	got, damaged, err := ReadSamples(vfs.OS, dir, 10)
+	if err := r.Samples(InValidation, 5, want[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if steps, err := SampleSteps(vfs.OS, dir, InValidation); err != nil || !reflect.DeepEqual(steps, []int{5}) {
+		t.Errorf("steps of validation %v, %v", steps, err)
+	}
+	if got, damaged, err := ReadSamples(vfs.OS, dir, InValidation, 5); err != nil || damaged != 0 || !reflect.DeepEqual(got, want[:1]) {
+		t.Errorf("of validation: %v, %d damaged, %v", got, damaged, err)
+	}
+	got, damaged, err := ReadSamples(vfs.OS, dir, InTraining, 10)
 	if err != nil || damaged != 3 || len(got) != 2 {
 		t.Fatalf("%v, %d damaged, %v", got, damaged, err)
 	}
@@ -304,10 +313,10 @@ func TestReadSamples(t *testing.T) {
 			t.Errorf("sample %v, want %v", got[i], want[i])
 		}
 	}
-	if _, _, err := ReadSamples(vfs.OS, dir, 3); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, _, err := ReadSamples(vfs.OS, dir, InTraining, 3); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("missing: %v", err)
 	}
-	if steps, err := SampleSteps(vfs.OS, t.TempDir()); steps != nil || err != nil {
+	if steps, err := SampleSteps(vfs.OS, t.TempDir(), InTraining); steps != nil || err != nil {
 		t.Errorf("no samples: %v, %v", steps, err)
 	}
 }

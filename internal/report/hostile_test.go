@@ -74,7 +74,7 @@ func TestHostileFormats(t *testing.T) {
 		}},
 		{Name: "samples", Small: []byte(samples.String()), Words: words, Read: func(text []byte) error {
 			written("samples/step_1.jsonl", text)
-			_, damaged, err := ReadSamples(vfs.OS, dir, 1)
+			_, damaged, err := ReadSamples(vfs.OS, dir, InTraining, 1)
 			if err == nil && damaged > 0 {
 				err = fmt.Errorf("report: %d damaged lines", damaged)
 			}

@@ -293,15 +293,26 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-var sampleName = regexp.MustCompile(`^\.?step_([0-9]{1,18})\.jsonl(\.tmp)?$`)
+// SampleKind says what asked for the answers of a samples file; it begins the file's name.
+type SampleKind string
 
-// Samples writes samples/step_N.jsonl, whole or not at all, and over an earlier one of the same step.
-func (r *Recorder) Samples(step int, samples []Sample) error {
+const (
+	InTraining   SampleKind = "step" // samples/step_N.jsonl: answers that step N learned from
+	InValidation SampleKind = "val"  // samples/val_N.jsonl: greedy answers of validation after step N
+)
+
+var sampleName = regexp.MustCompile(`^\.?(step|val)_([0-9]{1,18})\.jsonl(\.tmp)?$`)
+
+func (k SampleKind) file(step int) string { return fmt.Sprintf("%s_%d.jsonl", k, step) }
+
+// Samples writes samples/step_N.jsonl, or val_N, whole or not at all, and over an earlier one
+// of the same step.
+func (r *Recorder) Samples(kind SampleKind, step int, samples []Sample) error {
 	if err := r.Err(); err != nil || r.dir == "" {
 		return err
 	}
 	dir := filepath.Join(r.dir, samplesDir)
-	path := filepath.Join(dir, fmt.Sprintf("step_%d.jsonl", step))
+	path := filepath.Join(dir, kind.file(step))
 	var b bytes.Buffer
 	for _, s := range samples {
 		line, _ := s.MarshalJSON()
@@ -335,7 +346,7 @@ func (r *Recorder) cutSamples() error {
 		if m == nil {
 			continue
 		}
-		if step, err := strconv.Atoi(m[1]); err != nil || step <= r.opt.ResumeStep && m[2] == "" {
+		if step, err := strconv.Atoi(m[2]); err != nil || step <= r.opt.ResumeStep && m[3] == "" {
 			continue
 		}
 		if err := r.fs.Remove(filepath.Join(dir, e.Name())); err != nil {

@@ -187,7 +187,7 @@ func TestStepRefused(t *testing.T) {
 	if err := r.Step(6, nil); err == nil || err.Error() != "report: step after Close" {
 		t.Errorf("after Close: %v", err)
 	}
-	if err := r.Samples(6, nil); err == nil || err.Error() != "report: samples after Close" {
+	if err := r.Samples(InTraining, 6, nil); err == nil || err.Error() != "report: samples after Close" {
 		t.Errorf("after Close: %v", err)
 	}
 	if got := read(t, vfs.OS, filepath.Join(dir, "metrics.jsonl")); got != "{\"step\":5,"+atNoon+"}\n" {
@@ -312,9 +312,9 @@ func TestSamples(t *testing.T) {
 	r := open(t, fsys, "/run", Options{})
 	s := Sample{Row: 7, Prompt: "a <b> & \"c\"\n", Student: "é\x1b\xff", Teacher: "", StudentScore: 0.1, TeacherScore: math.NaN(), Advantage: -1}
 	for _, step := range []int{1, 2, 10} {
-		must(t, r.Samples(step, []Sample{s, {}}))
+		must(t, r.Samples(InTraining, step, []Sample{s, {}}))
 	}
-	must(t, r.Samples(2, []Sample{{}}))
+	must(t, r.Samples(InTraining, 2, []Sample{{}}))
 	must(t, r.Close())
 	want := `{"row":7,"prompt":"a <b> & \"c\"\n","student":"é\u001b\ufffd","teacher":"","student_score":0.1,"teacher_score":"NaN","advantage":-1}
 {"row":0,"prompt":"","student":"","teacher":"","student_score":0,"teacher_score":0,"advantage":0}
@@ -327,8 +327,10 @@ func TestSamples(t *testing.T) {
 	}
 	put(t, fsys, "/run/samples/.step_1.jsonl.tmp", "left by a crash")
 	put(t, fsys, "/run/samples/notes.txt", "a user's file")
+	put(t, fsys, "/run/samples/val_2.jsonl", "kept")
+	put(t, fsys, "/run/samples/val_3.jsonl", "to be run again")
 	open(t, fsys, "/run", Options{ResumeStep: 2}).Close()
-	if got := list(t, fsys, "/run/samples"); got != "notes.txt step_1.jsonl step_2.jsonl" {
+	if got := list(t, fsys, "/run/samples"); got != "notes.txt step_1.jsonl step_2.jsonl val_2.jsonl" {
 		t.Errorf("after the resume: %s", got)
 	}
 }
@@ -498,7 +500,7 @@ func script(fsys vfs.FS, resume int) error {
 	}
 	for step := resume + 1; step <= resume+2; step++ {
 		r.Log().Info("working")
-		if err := errors.Join(r.Step(step, map[string]float64{"critic/d_acc": float64(step)}), r.Samples(step, []Sample{{Row: step}})); err != nil {
+		if err := errors.Join(r.Step(step, map[string]float64{"critic/d_acc": float64(step)}), r.Samples(InTraining, step, []Sample{{Row: step}})); err != nil {
 			return errors.Join(err, r.Close())
 		}
 	}
@@ -602,7 +604,7 @@ func TestSyncKeepsAll(t *testing.T) {
 			r := open(t, fsys, "/out/run", Options{})
 			must(t, r.Step(1, map[string]float64{"critic/d_acc": 1}))
 			if samples {
-				must(t, r.Samples(1, []Sample{{}}))
+				must(t, r.Samples(InTraining, 1, []Sample{{}}))
 			}
 			must(t, r.Sync())
 			after := disk.CrashClone(0, 1)
@@ -644,7 +646,7 @@ func TestConsoleOnly(t *testing.T) {
 	r := open(t, vfs.OS, "", Options{Console: NewConsole(&b, false)})
 	r.Log().Info("hello")
 	must(t, r.Step(1, map[string]float64{"critic/d_acc": 1}))
-	must(t, r.Samples(1, []Sample{{}}))
+	must(t, r.Samples(InTraining, 1, []Sample{{}}))
 	must(t, r.Sync())
 	must(t, r.Close())
 	if got, want := b.String(), "03:04:05  hello\n03:04:05  step 1  d_acc 1.00\n03:04:05  d_acc: the discriminator's accuracy on the pairs it learns from\n"; got != want {

@@ -82,11 +82,13 @@ const source = whole ? {
   series: async () => whole.series,
   scores: async () => whole.scores,
   samples: async (run, step) => whole.samples.find(x => x.run === run && x.step === step) || { rows: [], left_out: 0, damaged: 0, absent: true },
+  answers: async run => whole.answers.find(x => x.run === run) || { prompts: [] },
 } : {
   board: since => get("api/board?since=" + since),
   series: (from, to) => get("api/series?points=400&from=" + from + "&to=" + to),
   scores: () => get("api/scores"),
   samples: (run, step) => get("api/samples?run=" + run + "&step=" + step),
+  answers: run => get("api/answers?run=" + run),
 };
 
 // ---- state
@@ -95,6 +97,7 @@ const state = {
   board: null, series: null, scores: [], samples: null,
   hidden: new Set(), from: 0, to: 0, smooth: 0.6, outliers: false, log: false, cursor: null,
   axis: "", zoom: null, seeds: null, open: null, // axis: "" is the one that fits the runs; zoom: a part of another axis than steps
+  answers: null, asked: "", prompts: { run: -1, row: -1 }, // of the validations
   run: 0, step: 0, page: 0, following: true, shown: 0, // the version of the board that all sections show
 };
 const charts = new Map(); // by id
@@ -625,26 +628,29 @@ const difference = (from, to) => {
   return out;
 };
 
-const longest = 700; // characters of a text that are shown at once
+const longest = 700, tallest = 14; // characters and lines of a text that are shown at once
+const shortened = text => text.slice(0, longest).split("\n", tallest).join("\n");
 
 const textCell = (label, text, again) => {
   const cell = h("td", { role: "cell", "data-label": label });
   const put = all => {
-    const part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, all || text.length <= longest ? text : text.slice(0, longest) + "…");
-    cell.replaceChildren(part, text.length > longest ? h("button", { type: "button", onclick: () => { state.following = false; put(!all); } }, all ? "less" : "all " + text.length + " characters") : "");
+    const some = shortened(text), part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, all || some.length === text.length ? text : some + "…");
+    cell.replaceChildren(part, some.length < text.length ? h("button", { type: "button", onclick: () => { state.following = false; put(!all); } }, all ? "less" : "all " + text.length + " characters") : "");
   };
   put(false);
   return cell;
 };
 const diffCell = (teacher, student) => {
   const cell = h("td", { role: "cell", "data-label": "difference" });
+  if (teacher === null) return cell;
   if (teacher === student) { cell.append(h("span", { class: "empty" }, "the same text")); return cell; }
   const box = h("span", { class: "text", dir: "auto" });
-  let room = 2 * longest;
+  let room = 2 * longest, lines = tallest;
   for (const [kind, text] of difference(teacher, student)) {
-    if (room <= 0) { box.append("…"); break; }
-    const part = text.slice(0, room);
+    if (room <= 0 || lines <= 0) { box.append("…"); break; }
+    const part = text.slice(0, room).split("\n", lines).join("\n");
     room -= part.length;
+    lines -= part.split("\n").length - 1;
     box.append(kind === "same" ? visible(part) : h(kind, {}, part));
   }
   cell.append(box);
@@ -710,6 +716,48 @@ const loadSamples = async () => {
     state.page = 0;
   }
   showSamples();
+};
+
+// ---- one prompt over the steps
+
+const short = text => text.length > 60 ? text.slice(0, 60) + "…" : text;
+
+const showPrompt = () => {
+  const box = $("prompt-table"), list = (state.answers || { prompts: [] }).prompts, at = Math.max(0, list.findIndex(p => p.row === state.prompts.row)), p = list[at];
+  $("prompt-before").disabled = at <= 0;
+  $("prompt-after").disabled = at >= list.length - 1;
+  $("prompt-row").value = p ? String(p.row) : "";
+  if (!p) {
+    $("prompt-count").textContent = "";
+    box.replaceChildren(h("p", { class: "empty" }, (state.answers || {}).problem || "No validation of this run has samples: data.val_files names the rows, trainer.test_freq says how often, trainer.save_samples how many prompts are kept."));
+    return;
+  }
+  $("prompt-count").textContent = "Prompt " + (at + 1) + " of " + list.length + ", validation row " + p.row + ", after " + (p.step.length === 1 ? "step " : "steps ") + p.step.join(", ") + (state.answers.thinned ? "; not all validations" : "");
+  const answer = (step, text, before) => h("tr", { role: "row" }, h("td", { role: "cell", class: "n", "data-label": "after step" }, step), textCell("answer", text), diffCell(before, text));
+  box.replaceChildren(
+    h("table", { class: "answers stack", role: "table" },
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, ["prompt", "teacher's answer"].map(x => h("th", { scope: "col", role: "columnheader" }, x)))),
+      h("tbody", { role: "rowgroup" }, h("tr", { role: "row" }, textCell("prompt", p.prompt), textCell("teacher", p.teacher)))),
+    h("table", { class: "answers stack", role: "table" },
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, ["after step", "student's answer", "difference from the one before"].map((x, i) => h("th", { scope: "col", role: "columnheader", class: i ? null : "n" }, x)))),
+      h("tbody", { role: "rowgroup" }, p.step.map((step, i) => answer(String(step), p.student[i], i ? p.student[i - 1] : null)))));
+};
+
+const loadPrompts = async () => {
+  const runs = state.board.runs, select = $("prompt-run"), names = runs.map(r => r.name + r.validated).join("\n");
+  if (select.dataset.names !== names) {
+    select.dataset.names = names;
+    if (state.prompts.run < 0) state.prompts.run = Math.max(0, runs.findLastIndex(r => r.validated));
+    select.replaceChildren(...runs.map(r => h("option", { value: r.id }, r.name)));
+    select.value = String(state.prompts.run);
+  }
+  const r = runs[state.prompts.run], want = state.prompts.run + ":" + (r ? r.validated + ":" + r.sessions.length : "");
+  if (state.asked !== want) {
+    state.answers = r && r.validated ? await source.answers(state.prompts.run) : { prompts: [] };
+    state.asked = want;
+    $("prompt-row").replaceChildren(...state.answers.prompts.map(p => h("option", { value: p.row }, short(p.prompt))));
+  }
+  showPrompt();
 };
 
 // ---- doctor and settings
@@ -826,6 +874,7 @@ const showAll = async board => {
     $("set-show").value = board.runs.length > 1 ? "differ" : "changed";
   }
   await loadSamples();
+  await loadPrompts();
   showDoctor();
   showSettings();
   fail(null);
@@ -913,6 +962,12 @@ const wire = () => {
   const turn = n => { state.page += n; state.following = false; showSamples(); }; // who reads is not sent to a newer step
   $("page-before").addEventListener("click", () => turn(-1));
   $("page-after").addEventListener("click", () => turn(1));
+  const askFor = row => { state.prompts.row = row; showPrompt(); };
+  const turnPrompt = n => { const list = state.answers.prompts, p = list[Math.max(0, list.findIndex(x => x.row === state.prompts.row)) + n]; if (p) askFor(p.row); };
+  $("prompt-run").addEventListener("change", e => { state.prompts.run = Number(e.target.value); loadPrompts().catch(fail); });
+  $("prompt-row").addEventListener("change", e => askFor(Number(e.target.value)));
+  $("prompt-before").addEventListener("click", () => turnPrompt(-1));
+  $("prompt-after").addEventListener("click", () => turnPrompt(1));
   $("set-show").addEventListener("change", showSettings);
   $("set-find").addEventListener("input", showSettings);
   let width = 0;
