@@ -334,8 +334,8 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 	return res, nil
 }
 
-// matched says which pair's chosen, rejected, reference chosen and reference rejected
-// stand at each place: the pair's own, but for the losses that sort.
+// matched is the pair whose chosen, rejected, reference chosen and reference rejected are read
+// at each index: the pair itself, except in losses that sort.
 func (d *DPO[F]) matched(b DPOBatch[F]) (at [4][]int) {
 	if d.loss.match != nil {
 		wide := func(x []F) []float64 {

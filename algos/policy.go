@@ -17,8 +17,8 @@ type PolicyConfig struct {
 	ClipC    float64 // c of the dual clip, above 1; default 3; +Inf turns it off
 	TauPos   float64 // sapo's temperature where A > 0; default 1
 	TauNeg   float64 // sapo's temperature elsewhere; default 1.05
-	// one of AggNames; default "token-mean"; gspo, gspo_token and sapo average by sequence (and
-	// geo_mean by row) whatever it says: it then governs the KL and entropy terms only
+	// one of AggNames; default "token-mean". gspo, gspo_token and sapo average by sequence, and
+	// geo_mean by row: for them it governs the KL and entropy terms only
 	Agg string
 
 	KLCoef float64 // beta of the KL term, >= 0; default 0: no such term
@@ -241,7 +241,7 @@ func (p *Policy[F]) Close() error { return p.cached.close() }
 
 // PolicyBatch is one micro-batch of B rows, padded to T tokens. All matrices
 // are [B*T], row by row, natural logarithms under the sampling temperature.
-// What stands where Mask is 0 does not matter, not even a NaN.
+// Values where Mask is 0 are not read, not even a NaN.
 type PolicyBatch[F Float] struct {
 	B, T    int
 	Logp    []F // of the sampled tokens under the current policy
@@ -341,7 +341,7 @@ func (p *Policy[F]) Step(b PolicyBatch[F], n Norm) (PolicyResult[F], error) {
 	for _, in := range []struct {
 		name   string
 		v      []F
-		masked F // what stands where the mask is 0
+		masked F // value where the mask is 0
 	}{{"logp", b.Logp, 0}, {"old", b.Old, 0}, {"ref", b.Ref, 0}, {"adv", b.Adv, 0}, {"entropy", b.Entropy, 0}, {"weight", b.RolloutWeight, 1}} {
 		if err := fillMasked(prog.in[in.name], in.v, b.Mask, in.masked, in.name, b.T); err != nil {
 			return res, err

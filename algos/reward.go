@@ -178,7 +178,7 @@ type GTPO struct {
 // Apply turns one advantage a response into weighted ones for the policy loss
 // "gtpo": advST, 0 where the mask is 0.
 //
-// A conflict token stands in a response of positive advantage and in one of
+// A conflict token is in a response of positive advantage and in one of
 // negative advantage of the same group, at the same offset from the start (or
 // from the end), and so do all tokens before (after) it: such tokens, usually the
 // format, are not punished (weight 0) and count double (Gain) where they are

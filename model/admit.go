@@ -125,7 +125,7 @@ func (e *Engine) schedule() error {
 	return nil
 }
 
-// room says when there is workspace for the first request.
+// room is when there will be workspace for the first request.
 type room int
 
 const (

@@ -10,7 +10,7 @@ import (
 // pass it on and close it; its other methods are the operations that a model is made of.
 type Backend = compute.Backend
 
-// Footprint is what a backend says about its memory before it is opened, for Config.Plan
+// Footprint is the sizes of a backend's memory, known before it is opened, for Config.Plan
 // (device.Options.Footprint). Every Backend is one.
 type Footprint = compute.Footprint
 

@@ -59,7 +59,7 @@ type Config struct {
 
 const maxConfigBytes = 1 << 20
 
-// ReadConfig reads dir/config.json, a file like it, or what a GGUF file says. What gad does
+// ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata. What gad does
 // not compute is refused by name: other model types, windows and activations that their
 // families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
 // other projections, soft-capped logits, quantized weights. Such errors wrap ErrUnsupported.

@@ -185,137 +185,167 @@ const (
 // activations lays out the activations of n tokens in the workspace, in place of the previous
 // pass's.
 func (m *Model) activations(n int, k keep) *acts {
-	m.cfg.acts(&m.acts, n, k, m.opt.LoRA.Rank, m.be.Joined(), m.ws.in)
+	actLayout{&m.cfg, n, m.be.Joined(), m.ws.in}.acts(&m.acts, k, m.opt.LoRA.Rank)
 	return &m.acts
 }
 
-// acts lays out the activations of n tokens in a, with adapters of the given rank (0:
-// none). If joined, the outputs of q, k and v, and of gate and up, are columns of one matrix
-// (compute.Footprint). get is workspace.in, or counts the elements if only the size is needed.
-// Outputs of norms and of SwiGLU are not kept but computed again in the backward pass: that
-// takes no matrix product, and they are a third of the memory.
-func (c *Config) acts(a *acts, n int, k keep, rank int, joined bool, get func(what purpose, c compute.Class, n int) compute.Tensor) {
-	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
-	spec := families[c.Architecture].spec
-	qkNorm := spec.qkNorm != noNorm
-	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
-	wide := func(layer int, what string, width int) compute.Tensor {
-		return get(purpose{layer, what}, compute.Wide, n*width)
+// actLayout lays out the activations of n tokens. If joined, the outputs of q, k and v, and of
+// gate and up, are columns of one matrix (compute.Footprint). get is workspace.in, or counts the
+// elements if only the size is needed.
+type actLayout struct {
+	c      *Config
+	n      int
+	joined bool
+	get    func(what purpose, c compute.Class, n int) compute.Tensor
+}
+
+func (l *actLayout) wide(layer int, what string, width int) compute.Tensor {
+	return l.get(purpose{layer, what}, compute.Wide, l.n*width)
+}
+
+func (l *actLayout) narrow(layer int, what string, width int) compute.Tensor {
+	return l.get(purpose{layer, what}, compute.Narrow, l.n*width)
+}
+
+// columns are adjacent matrices of these widths in a tensor.
+func (l *actLayout) columns(in compute.Tensor, widths ...int) (ts [3]compute.Tensor) {
+	width, at := 0, 0
+	for _, w := range widths {
+		width += w
 	}
-	narrow := func(layer int, what string, width int) compute.Tensor {
-		return get(purpose{layer, what}, compute.Narrow, n*width)
-	}
-	// columns are matrices of these widths that lie side by side in a tensor.
-	columns := func(in compute.Tensor, widths ...int) (ts [3]compute.Tensor) {
-		width, at := 0, 0
-		for _, w := range widths {
-			width += w
+	for i, w := range widths {
+		if !in.Absent() { // absent if only the size is needed, or after a failure
+			ts[i] = in.Slice(0, l.n*width).Columns(width, at, at+w)
 		}
-		for i, w := range widths {
-			if !in.Absent() { // absent if only the size is needed, or after a failure
-				ts[i] = in.Slice(0, n*width).Columns(width, at, at+w)
-			}
-			at += w
-		}
-		return ts
+		at += w
 	}
-	q, kk := h*e, kv*e // widths of queries, and of keys or values
-	inputs, kept, norms := 1, 1, 0
-	if spec.preNorm {
-		norms = 1
-	}
+	return ts
+}
+
+// acts lays out the activations in a, of a pass that keeps k, with adapters of the given rank
+// (0: none). Outputs of norms and of SwiGLU are not kept but computed again in the backward
+// pass: that takes no matrix product, and they are a third of the memory.
+func (l actLayout) acts(a *acts, k keep, rank int) {
+	*a = acts{n: l.n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
+	inputs, blocks := 1, 1
 	if k != keepNothing {
-		inputs = c.Layers + 1
+		inputs = l.c.Layers + 1
 	}
 	if k == keepBlocks {
-		kept = c.Layers
+		blocks = l.c.Layers
 	}
+	d, f := l.c.Hidden, l.c.FFN
 	for i := range inputs {
-		a.xs = append(a.xs, wide(i, "residual stream [N,D]", d))
+		a.xs = append(a.xs, l.wide(i, "residual stream [N,D]", d))
 	}
-	for i := range kept {
-		b := block{
-			rstd1N: wide(i, "first norm [N]", norms),
-			oNHE:   narrow(i, "attention [N,H,E]", q),
-			lseNH:  wide(i, "attention sums [N,H]", h),
-			rstd2N: wide(i, "second norm [N]", norms),
-		}
-		var qkv [3]compute.Tensor // outputs of the products
-		if joined {
-			both := narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
-			if qkv = columns(both, q, kk, kk); !qkNorm {
-				b.qkNHE = columns(both, q+kk, kk)[0]
-			}
-			gu := columns(narrow(i, "gate and up [N,2F]", 2*f), f, f)
-			b.gateNF, b.upNF = gu[0], gu[1]
-		} else {
-			names := [2]string{"queries [N,H,E]", "keys [N,K,E]"}
-			if qkNorm {
-				names = [2]string{"queries before their norm [N,H,E]", "keys before their norm [N,K,E]"}
-			}
-			qkv = [3]compute.Tensor{narrow(i, names[0], q), narrow(i, names[1], kk), narrow(i, "values [N,K,E]", kk)}
-			b.gateNF, b.upNF = narrow(i, "gate [N,F]", f), narrow(i, "up [N,F]", f)
-		}
-		b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
-		if qkNorm {
-			b.qrNHE, b.krNKE = b.qNHE, b.kNKE
-			b.qNHE, b.kNKE = narrow(i, "queries [N,H,E]", q), narrow(i, "keys [N,K,E]", kk)
-			normsQ, normsK := h, kv
-			if spec.qkNorm == widthNorm {
-				normsQ, normsK = 1, 1
-			}
-			b.rstdqNH = wide(i, "query norm [N,H]", normsQ)
-			b.rstdkNK = wide(i, "key norm [N,K]", normsK)
-		}
-		if spec.postNorm {
-			b.added1 = added{narrow(i, "attention's sum [N,D]", d), wide(i, "norm of attention's sum [N]", 1)}
-			b.added2 = added{narrow(i, "down [N,D]", d), wide(i, "norm of down [N]", 1)}
-		}
+	for i := range blocks {
+		b := l.block(i)
 		if k != keepNothing {
-			b.x2ND = wide(i, "after attention [N,D]", d)
+			b.x2ND = l.wide(i, "after attention [N,D]", d)
 		}
 		a.blocks = append(a.blocks, b)
 	}
-	a.hND = narrow(all, "normed [N,D]", d)
-	a.actNF = narrow(all, "SwiGLU [N,F]", f)
-	a.rstdN = wide(all, "final norm [N]", 1)
+	a.hND = l.narrow(all, "normed [N,D]", d)
+	a.actNF = l.narrow(all, "SwiGLU [N,F]", f)
+	a.rstdN = l.wide(all, "final norm [N]", 1)
 	if rank > 0 {
-		a.lowNR = narrow(all, "adapter [N,r]", rank)
+		a.lowNR = l.narrow(all, "adapter [N,r]", rank)
 	}
 	if k != keepNothing {
-		a.dxND = wide(all, "gradient of the residual stream [N,D]", d)
-		a.dhND = narrow(all, "gradient of a norm [N,D]", d)
-		a.doNHE = narrow(all, "gradient of attention [N,H,E]", q)
-		if joined {
-			both := narrow(all, "gradient of queries, keys and values [N,H+2K,E]", q+2*kk)
-			qkv := columns(both, q, kk, kk)
-			a.dqNHE, a.dkNKE, a.dvNKE = qkv[0], qkv[1], qkv[2]
-			a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
-			width := 2 * f
-			if qkNorm { // the memory of gate and up is free when q and k are computed
-				width = max(width, q+kk)
-			}
-			gu := narrow(all, "gradient of gate and up [N,2F]", width)
-			switch {
-			case !qkNorm:
-				a.dqkNHE = columns(both, q+kk, kk)[0]
-			case !gu.Absent():
-				a.dqNHE, a.dkNKE = gu.Slice(0, n*q), gu.Slice(n*q, n*(q+kk))
-			}
-			dgu := columns(gu, f, f)
-			a.dgNF, a.duNF = dgu[0], dgu[1]
-		} else {
-			a.dqNHE = narrow(all, "gradient of queries [N,H,E]", q)
-			a.dkNKE = narrow(all, "gradient of keys [N,K,E]", kk)
-			a.dvNKE = narrow(all, "gradient of values [N,K,E]", kk)
-			a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
-			a.dgNF = narrow(all, "gradient of the gate [N,F]", f)
-			a.duNF = narrow(all, "gradient of up [N,F]", f)
-		}
+		l.gradients(a)
 		if rank > 0 {
-			a.dlowNR = narrow(all, "gradient of the adapter [N,r]", rank)
+			a.dlowNR = l.narrow(all, "gradient of the adapter [N,r]", rank)
 		}
 	}
+}
+
+// widths are those of queries, and of keys or values.
+func (l *actLayout) widths() (q, k int) { return l.c.Heads * l.c.HeadDim, l.c.KVHeads * l.c.HeadDim }
+
+// block is the activations of block i, but for the residual stream after attention.
+func (l *actLayout) block(i int) block {
+	d, h, kv, f := l.c.Hidden, l.c.Heads, l.c.KVHeads, l.c.FFN
+	q, kk := l.widths()
+	spec := families[l.c.Architecture].spec
+	qkNorm := spec.qkNorm != noNorm
+	norms := 0
+	if spec.preNorm {
+		norms = 1
+	}
+	b := block{
+		rstd1N: l.wide(i, "first norm [N]", norms),
+		oNHE:   l.narrow(i, "attention [N,H,E]", q),
+		lseNH:  l.wide(i, "attention sums [N,H]", h),
+		rstd2N: l.wide(i, "second norm [N]", norms),
+	}
+	var qkv [3]compute.Tensor // outputs of the products
+	if l.joined {
+		both := l.narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
+		if qkv = l.columns(both, q, kk, kk); !qkNorm {
+			b.qkNHE = l.columns(both, q+kk, kk)[0]
+		}
+		gu := l.columns(l.narrow(i, "gate and up [N,2F]", 2*f), f, f)
+		b.gateNF, b.upNF = gu[0], gu[1]
+	} else {
+		names := [2]string{"queries [N,H,E]", "keys [N,K,E]"}
+		if qkNorm {
+			names = [2]string{"queries before their norm [N,H,E]", "keys before their norm [N,K,E]"}
+		}
+		qkv = [3]compute.Tensor{l.narrow(i, names[0], q), l.narrow(i, names[1], kk), l.narrow(i, "values [N,K,E]", kk)}
+		b.gateNF, b.upNF = l.narrow(i, "gate [N,F]", f), l.narrow(i, "up [N,F]", f)
+	}
+	b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
+	if qkNorm {
+		b.qrNHE, b.krNKE = b.qNHE, b.kNKE
+		b.qNHE, b.kNKE = l.narrow(i, "queries [N,H,E]", q), l.narrow(i, "keys [N,K,E]", kk)
+		normsQ, normsK := h, kv
+		if spec.qkNorm == widthNorm {
+			normsQ, normsK = 1, 1
+		}
+		b.rstdqNH = l.wide(i, "query norm [N,H]", normsQ)
+		b.rstdkNK = l.wide(i, "key norm [N,K]", normsK)
+	}
+	if spec.postNorm {
+		b.added1 = added{l.narrow(i, "attention's sum [N,D]", d), l.wide(i, "norm of attention's sum [N]", 1)}
+		b.added2 = added{l.narrow(i, "down [N,D]", d), l.wide(i, "norm of down [N]", 1)}
+	}
+	return b
+}
+
+// gradients are the gradients of activations, one block's for all.
+func (l *actLayout) gradients(a *acts) {
+	d, f := l.c.Hidden, l.c.FFN
+	q, kk := l.widths()
+	qkNorm := families[l.c.Architecture].spec.qkNorm != noNorm
+	a.dxND = l.wide(all, "gradient of the residual stream [N,D]", d)
+	a.dhND = l.narrow(all, "gradient of a norm [N,D]", d)
+	a.doNHE = l.narrow(all, "gradient of attention [N,H,E]", q)
+	if !l.joined {
+		a.dqNHE = l.narrow(all, "gradient of queries [N,H,E]", q)
+		a.dkNKE = l.narrow(all, "gradient of keys [N,K,E]", kk)
+		a.dvNKE = l.narrow(all, "gradient of values [N,K,E]", kk)
+		a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
+		a.dgNF = l.narrow(all, "gradient of the gate [N,F]", f)
+		a.duNF = l.narrow(all, "gradient of up [N,F]", f)
+		return
+	}
+	both := l.narrow(all, "gradient of queries, keys and values [N,H+2K,E]", q+2*kk)
+	qkv := l.columns(both, q, kk, kk)
+	a.dqNHE, a.dkNKE, a.dvNKE = qkv[0], qkv[1], qkv[2]
+	a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
+	width := 2 * f
+	if qkNorm { // the memory of gate and up is free when q and k are computed
+		width = max(width, q+kk)
+	}
+	gu := l.narrow(all, "gradient of gate and up [N,2F]", width)
+	switch {
+	case !qkNorm:
+		a.dqkNHE = l.columns(both, q+kk, kk)[0]
+	case !gu.Absent():
+		a.dqNHE, a.dkNKE = gu.Slice(0, l.n*q), gu.Slice(l.n*q, l.n*(q+kk))
+	}
+	dgu := l.columns(gu, f, f)
+	a.dgNF, a.duNF = dgu[0], dgu[1]
 }
 
 // block is the memory for layer i, with the input that belongs to it.

@@ -254,7 +254,7 @@ func scalar(f *gguf.Reader, key string) (any, error) {
 	return 0.0, nil
 }
 
-// shape holds keys that must say the same as others against them.
+// shape compares keys that repeat what others say.
 func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 	for short, to := range ggufKeys { // those without which nothing can be said
 		switch short {
@@ -285,7 +285,7 @@ func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 // tensor of divisors that of Llama 3.
 func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 	if _, ok := c["rope_theta"]; !ok {
-		c["rope_theta"] = 10000.0 // llama.cpp's, where a file says nothing
+		c["rope_theta"] = 10000.0 // llama.cpp's default
 	}
 	var errs []error
 	number := func(short string) (x float64, has bool) {

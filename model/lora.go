@@ -11,7 +11,7 @@ import (
 )
 
 // LoRA gives linear layers low-rank adapters (arXiv 2106.09685, equation 3): beside the
-// frozen W [O,I] stand A [r,I] and B [O,r], and the layer computes
+// frozen W [O,I] there are A [r,I] and B [O,r], and the layer computes
 //
 //	y = x Wᵀ + bias + s (x Aᵀ) Bᵀ    s = Alpha/r, or Alpha/sqrt(r) with RSLoRA (arXiv 2312.03732)
 //
@@ -130,8 +130,8 @@ type adapter struct {
 // peftPrefix is before a module's name in peft's files.
 const peftPrefix = "base_model.model."
 
-// adapted are the adapters of a model of this architecture, by the weight that each stands
-// beside, and their parameters in a fixed order: layer by layer, A before B. l has the
+// adapted are the adapters of a model of this architecture, by their frozen weight, and
+// their parameters in a fixed order: layer by layer, A before B. l has the
 // weights.
 func (l layout) adapted(o LoRA) (params []*compute.Param, adapters map[*compute.Param]*adapter) {
 	adapters = map[*compute.Param]*adapter{}
@@ -227,8 +227,8 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 // Base is the frozen model whose Adapt made m; nil if there is none.
 func (m *Model) Base() *Model { return m.base }
 
-// Alone reports whether m's backend gives a token the same bits whatever is computed beside
-// it, and sampling those of the trainer's passes.
+// Alone reports whether the bits of a token's results do not depend on what else is computed, and
+// sampling has the bits of the trainer's passes (Backend.Alone).
 func (m *Model) Alone() bool { return m.be.Alone() }
 
 // LoRA is the configuration of m's adapters.

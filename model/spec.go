@@ -43,7 +43,7 @@ type layer struct {
 	window int // positions that a token sees, its own included; 0: all
 }
 
-// qkNorm says which elements of q and k the norms between projection and rotation go over.
+// qkNorm is the elements of q and k over which the norms between projection and rotation go.
 type qkNorm int
 
 const (
@@ -85,7 +85,7 @@ type family struct {
 	actKey      string // key of the activation; "" is hidden_act
 }
 
-// windowing says how a family's config.json gives sliding windows.
+// windowing is the way in which a family's config.json gives sliding windows.
 type windowing int
 
 const (

@@ -172,7 +172,7 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 	return ts
 }
 
-// others are the operations beside the products of a block.
+// others are the operations that are not products of a block.
 func others(be compute.Backend, c model.Config, load Load) []trial {
 	n, q, kv, rows := load.Seqs*load.Length, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, load.Samples
 	a := compute.AttnShape{H: c.Heads, K: c.KVHeads, E: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}

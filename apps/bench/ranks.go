@@ -229,11 +229,11 @@ const mostDeviceTime = time.Minute
 // agreedCalls is how many calls that take so long fit into budget by rank 0's clock.
 func agreedCalls(g *comm.Group, budget, took time.Duration) (int, error) {
 	calls := min(max(float64(budget)/float64(took+1), 1), mostRankCalls)
-	told, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
+	sent, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
 	if err != nil {
 		return 0, err
 	}
-	return int(binary.LittleEndian.Uint32(told)), nil
+	return int(binary.LittleEndian.Uint32(sent)), nil
 }
 
 // slowest makes r the row of the rank that took longest, and of the one that sent most.

@@ -158,8 +158,8 @@ func (g *game) generate() error {
 	return err
 }
 
-// gadStep is trainer.Step without rows, metrics and checkpoints; done is told each
-// part and its time as it ends.
+// gadStep is trainer.Step without rows, metrics and checkpoints; done is called with the
+// name and the time of each part as it ends.
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
 	var (
@@ -247,8 +247,8 @@ func (g *game) sampling(prompts, n int) work {
 	steps := float64(l.New - 1)
 	middle := float64(l.Prompt) + float64(l.New)/2 // positions that a token sees, on average
 	w.FLOPs += answers * steps * c.FLOPsPerToken(middle, true)
-	kept := float64(prompts*l.Prompt) + answers*float64(l.New)/2
-	w.Bytes = steps * (e.Weight*float64(c.ParamCount(model.LM)) + e.Narrow*kept*float64(2*c.Layers*c.KVHeads*c.HeadDim))
+	cached := float64(prompts*l.Prompt) + answers*float64(l.New)/2
+	w.Bytes = steps * (e.Weight*float64(c.ParamCount(model.LM)) + e.Narrow*cached*float64(2*c.Layers*c.KVHeads*c.HeadDim))
 	w.tokens = prompts * n * l.New
 	return w
 }

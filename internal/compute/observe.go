@@ -9,7 +9,7 @@ type Observer interface {
 	After()
 }
 
-// Observe is be with o around its operations, which cost what e says.
+// Observe is be with calls of o around its operations, whose costs are of elements e.
 func Observe(be Backend, e Elements, o Observer) Backend { return &observed{be, e, o} }
 
 type observed struct {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Card is a GPU that this machine may not have. Peaks are those of its maker's data sheet;
-// everything below them is an assumption, until a log of a GPU says better.
+// Card is a GPU that this machine may lack. Peaks are those of its maker's data sheet; all
+// fields below them are assumptions, until a log of a GPU has better ones.
 type Card struct {
 	Name   string `json:"name"`
 	Device string `json:"device"`
@@ -101,7 +101,7 @@ func Named(name string) (Card, bool) {
 	return Cards[at], true
 }
 
-// Unnamed says why there is no card of that name, and which there are.
+// Unnamed is the reason why there is no card of that name, with the names of cards.
 func Unnamed(name string) string {
 	if capability, ok := tooOld[bare(name)]; ok {
 		return fmt.Sprintf("has compute capability %s, and gad needs 8.0 or later (doc/cuda.md): use %s", capability, strings.Join(Names(), ", "))

@@ -107,7 +107,7 @@ func (b *Backend) Take() (uses []Use, waited float64) {
 type kind uint8
 
 const (
-	kernel  kind = iota // bound by memory, or by flops at the rate that it says
+	kernel  kind = iota // bound by memory, or by flops at the command's rate
 	copying             // by the copy engine, or zeroing
 	onBus               // bytes go over the bus
 )

@@ -8,9 +8,9 @@ import (
 	"gad/internal/compute/cuda"
 )
 
-// This file is the table of operations: what commands the engine queues for each (ops.go,
-// products.go, head.go, attention.go and memory.go of package cuda), and what each of them
-// reads and writes. The test TestCUDAModelOfCost of package model counts the engine's.
+// This file is the table of operations: the commands that the engine queues for each (ops.go,
+// products.go, head.go, attention.go and memory.go of package cuda), and what each command
+// reads and writes. TestCUDAModelOfCost of package model compares them with the engine's.
 
 const narrow, wide = 2.0, 4.0 // bytes of an element
 
@@ -54,10 +54,10 @@ func (b *Backend) Scale(t compute.Tensor, _ float64) {
 	b.moves(2 * b.bytes(t))
 }
 
-// copied marks a parameter that has a bfloat16 copy beside Wide weights.
+// copied marks a parameter with a bfloat16 copy of its Wide weights.
 type copied struct{}
 
-// weights makes p's bfloat16 copy when it is asked for first.
+// weights makes p's bfloat16 copy at the first use.
 func (b *Backend) weights(p *compute.Param) {
 	if p == nil || class(p.W) != compute.Wide || p.Derived != nil {
 		return
