@@ -72,19 +72,17 @@ func (c *Critic) learn(set *pairSet) (learned, error) {
 }
 
 // learnPack passes one pack forward and backward.
-func (c *Critic) learnPack(set *pairSet, pack []int) (err error) {
-	var seed []float32 // [len(set.seqs)]
+func (c *Critic) learnPack(set *pairSet, pack []int) error {
 	if set.score.complete() {
-		if _, seed, err = c.objective(set); err != nil || zero(seed, pack) {
+		if _, seed, err := c.objective(set); err != nil || zero(seed, pack) {
 			return err
 		}
 	}
 	return c.m.ScoreGrad(model.Pick(set.seqs, pack), func(scoreS []float32) ([]float32, error) {
-		if seed == nil {
-			set.score.fill(pack, scoreS)
-			if _, seed, err = c.objective(set); err != nil || zero(seed, pack) {
-				return nil, err
-			}
+		set.score.fill(pack, scoreS)
+		_, seed, err := c.objective(set)
+		if err != nil || zero(seed, pack) {
+			return nil, err
 		}
 		return model.Pick(seed, pack), nil
 	})

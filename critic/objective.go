@@ -13,16 +13,27 @@ type learned struct {
 	groupTerm float64
 }
 
+// evaluation is a result of objective.
+type evaluation struct {
+	learned
+	seed []float32 // [len(seqs)]
+}
+
 // objective is the loss over the pairs whose scores are known,
 //
 //	L = 1/(n+ties) Σ_pairs loss(D_s, D_t) + GroupOT * group term
 //
-// and its seeds dL/dD [len(seqs)]. Ties are in the mean, with a gradient of zero.
+// and its seeds dL/dD [len(seqs)]. Ties are in the mean, with a gradient of zero. Once all scores
+// are known, the result does not change and is computed once (pairSet.final).
 func (c *Critic) objective(set *pairSet) (res learned, seed []float32, err error) {
+	if set.final != nil {
+		return set.final.learned, set.final.seed, nil
+	}
 	score := set.score.values()
 	studentN := model.Pick(score, set.student)
+	complete := set.score.complete()
 	var weight []float32 // [n]; nil is 1/n
-	if !set.score.complete() {
+	if !complete {
 		weight = make([]float32, len(studentN))
 		for n, s := range set.student {
 			if set.score[s].Known && set.score[set.teacher[n]].Known {
@@ -55,6 +66,9 @@ func (c *Critic) objective(set *pairSet) (res learned, seed []float32, err error
 		}
 	}
 	flush(seed)
+	if complete {
+		set.final = &evaluation{res, seed}
+	}
 	return res, seed, nil
 }
 

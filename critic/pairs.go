@@ -78,12 +78,13 @@ func (c *Critic) scoreUnknown(seqs []model.Seq, s scores, wanted []bool) error {
 // is in it once, for all its pairs.
 type pairSet struct {
 	seqs             []model.Seq
-	score            scores // of seqs
-	place            []int  // index of each of seqs in the batch's scores; -1: from the pool
-	student, teacher []int  // [n] pair: seqs[student[i]] against seqs[teacher[i]]
-	group            []int  // [n] prompt of a pair of the batch; -1: from the pool
-	ties             int    // pairs of the batch left out because their gradient is zero
-	pooled           int    // pairs of the pool that replace pairs of the batch
+	score            scores      // of seqs
+	final            *evaluation // the objective of complete scores; nil until then
+	place            []int       // index of each of seqs in the batch's scores; -1: from the pool
+	student, teacher []int       // [n] pair: seqs[student[i]] against seqs[teacher[i]]
+	group            []int       // [n] prompt of a pair of the batch; -1: from the pool
+	ties             int         // pairs of the batch left out because their gradient is zero
+	pooled           int         // pairs of the pool that replace pairs of the batch
 }
 
 // add appends a sequence whose score is at index place of present, and returns its index.
