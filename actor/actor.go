@@ -1,5 +1,5 @@
-// Package actor is the student: it answers prompts and learns by the policy
-// objective, or by the teacher's answers.
+// Package actor is the student: it answers prompts and learns by the policy objective
+// (actor.go), by the teacher's answers (Actor.SFT) or by preferences (dpo.go).
 //
 // Legend: P prompts, G answers each, S = P*G sequences, T response tokens.
 package actor
@@ -15,7 +15,8 @@ import (
 
 // Actor is the student with its optimizer.
 type Actor struct {
-	Stop func() bool // asked while Rollout samples: true ends it with model.ErrStopped; nil is never
+	// Stop is called while Rollout samples: true ends it with model.ErrStopped. It may be nil.
+	Stop func() bool
 
 	cfg    Config
 	roll   RolloutConfig
@@ -23,11 +24,9 @@ type Actor struct {
 	opt    *model.Optimizer
 	policy *algos.Policy[float32]
 	sft    *algos.Policy[float32]
-	lr     model.Schedule
-	first  int // optimizer steps taken before the schedule began
 	maxNew int
 	merges bool         // sampling reads merged weights
-	merged *model.Model // those, once there are any
+	merged *model.Model // the merged weights; nil until the first rollout
 }
 
 // Open loads the student from the model folder dir. updates is the number of
@@ -45,9 +44,9 @@ func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates,
 	return a, nil
 }
 
-// New wraps a student that is already there.
+// New wraps a student that is already loaded.
 func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
-	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip))
+	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, updates))
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
@@ -60,14 +59,10 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
-	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, lr: cfg.Optim.Schedule(updates), maxNew: maxNew, merges: merges}, nil
+	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew, merges: merges}, nil
 }
 
-// ScheduleFrom begins the learning rate's schedule after the given number of
-// optimizer steps: those of an earlier stage whose state was loaded.
-func (a *Actor) ScheduleFrom(updates int) { a.first = updates }
-
-// Model is the student's network, and Optimizer its state, for saving.
+// Model is the student's network.
 func (a *Actor) Model() *model.Model { return a.m }
 
 // Optimizer is the student's AdamW state.
@@ -82,12 +77,12 @@ func (a *Actor) Close() error {
 	return errors.Join(append(errs, a.m.Close())...)
 }
 
-// Merges reports whether sampling reads weights with the adapters added: then its
-// log-probabilities are the trainer's to rounding alone.
+// Merges reports whether sampling reads weights with the adapters added. Its log-probabilities
+// then differ from the trainer's by rounding.
 func (a *Actor) Merges() bool { return a.merges }
 
-// sampler is the model that sampling reads: the student, or its merged weights as they are
-// now.
+// sampler is the model that sampling reads: the student, or its weights with the present
+// adapters merged.
 func (a *Actor) sampler() (*model.Model, error) {
 	if !a.merges {
 		return a.m, nil
@@ -108,14 +103,14 @@ func (a *Actor) sampler() (*model.Model, error) {
 	return merged, nil
 }
 
-// Rollout is what the student answered: G answers to each of P prompts, answer
-// g of prompt p being sequence p*G+g.
+// Rollout is the student's answers: G to each of P prompts. Answer g of prompt p is sequence
+// p*G+g.
 type Rollout struct {
-	Seqs      []model.Seq // [S] prompt and response, the end token included where it came
+	Seqs      []model.Seq // [S] prompt and response, with the end token if the answer has one
 	Group     []int       // [S] prompt of each
 	Truncated []bool      // [S] cut at the limit
 	SampledST [][]float32 // log-probabilities as the sampler saw them
-	OldST     [][]float32 // what the ratio is taken to: SampledST, until Old is called
+	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
 	EntST     [][]float32 // entropies, nats; nil until Old is called
 }
 
@@ -137,8 +132,8 @@ func (r *Rollout) Mask() (lenS []int, maskST [][]float64) {
 	return lenS, maskST
 }
 
-// Key makes a rollout's randomness: a draw depends on seed, step, row, sample
-// and position alone. Rows name the prompts.
+// Key is the key of a rollout's random numbers: a draw is a function of seed, step, row, sample
+// and position. Rows are the numbers of the prompts.
 type Key struct {
 	Seed uint64
 	Step int
@@ -176,8 +171,8 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 	return r, nil
 }
 
-// Old fills in OldST and EntST: log-probabilities under the weights that
-// sampled, by the forward pass that the update will use.
+// Old sets OldST and EntST: log-probabilities and entropies under the weights that sampled,
+// computed by the trainer's forward pass.
 func (a *Actor) Old(r *Rollout) (err error) {
 	r.OldST, r.EntST, err = a.m.AllLogProbs(r.Seqs, a.roll.Temperature, a.cfg.MaxTokenLen)
 	if err != nil {
@@ -200,7 +195,7 @@ type Stats struct {
 	Passes   int     // mini-batches seen
 	Updates  int     // optimizer steps taken
 	Skipped  int     // optimizer steps left out for a non-finite gradient
-	Streak   int     // those since the last optimizer step taken
+	Streak   int     // steps left out since the last optimizer step taken
 
 	// FirstRatioMin and FirstRatioMax are the extreme sequence ratios of the
 	// first mini-batch, before any step was taken: 1 where sampler and trainer agree.
@@ -250,15 +245,15 @@ func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
 	return st, nil
 }
 
-// policyRows are the inputs of an objective, by sequence; absent ones are nil.
+// policyRows are the inputs of an objective, by sequence; nil: the objective does not read them.
 type policyRows struct {
 	seqs              []model.Seq
 	old, ref, sampled [][]float32
 	adv               [][]float64
 }
 
-// learn is one optimizer step on the given rows, by shard. Normalisers are taken over all
-// of them first, so that the result does not depend on shards and micro-batches.
+// learn is one optimizer step on the given rows, by shard. The loss is divided by totals over all
+// rows, so that the result does not depend on shards and micro-batches.
 func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int, temperature float64) error {
 	norm := algos.Norm{FixedLen: float64(a.maxNew)}
 	for _, s := range model.Pick(in.seqs, slices.Concat(shards...)) {
@@ -270,48 +265,69 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, s
 	if norm.Seqs == 0 {
 		return nil
 	}
-	figuresK, err := a.m.EachShard(func(k int) ([]float64, error) {
+	sumsK, err := model.EachShard(a.m, func(k int) ([]shardSums, error) {
 		return a.learnShard(policy, in, shards[k], norm, temperature)
 	})
 	if err != nil {
 		return err
 	}
-	sum, entropy, ok := joined(figuresK)
-	if !ok {
-		st.Skipped++ // nothing of this mini-batch reaches the weights
-		st.Streak++
+	sums, finite := addShards(sumsK)
+	if !finite { // nothing of this mini-batch reaches the weights
+		st.skip()
 		return a.opt.ZeroGrad()
 	}
 	if st.Passes == 0 {
-		st.FirstRatioMin, st.FirstRatioMax = sum.RatioMin, sum.RatioMax
+		st.FirstRatioMin, st.FirstRatioMax = sums.RatioMin, sums.RatioMax
 	}
-	st.PolicyStats = st.PolicyStats.Add(sum)
-	st.KLShare += sum.KLShare(policy.Config().KLCoef)
-	st.Entropy += entropy
+	st.PolicyStats = st.PolicyStats.Add(sums.PolicyStats)
+	st.KLShare += sums.KLShare(policy.Config().KLCoef)
+	st.Entropy += sums.Entropy
 	st.Passes++
-	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps()-a.first+1)
-	gradNorm, skipped, err := a.opt.Step(lr)
+	step, err := a.opt.Step()
 	if err != nil {
 		return fmt.Errorf("actor: optimizer: %w", err)
 	}
-	if skipped {
-		st.Skipped++
-		st.Streak++
+	if step.Skipped {
+		st.skip()
 		return nil
 	}
 	st.Updates++
 	st.Streak = 0
-	st.GradNorm += gradNorm
-	st.LR = lr
+	st.GradNorm += step.GradNorm
+	st.LR = step.LR
 	return nil
 }
 
-// learnShard adds the gradient of the given rows. Its figures are for joined; there are
-// none where a loss is not finite.
-func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int, norm algos.Norm, temperature float64) (figures []float64, err error) {
+// skip counts an optimizer step that was left out for a value that is not finite.
+func (st *Stats) skip() {
+	st.Skipped++
+	st.Streak++
+}
+
+// shardSums are the statistics of one shard of a mini-batch.
+type shardSums struct {
+	algos.PolicyStats
+	Entropy float64 // sum over tokens, nats
+}
+
+// addShards adds up the shards' statistics, in the order of shards. finite is false if
+// learnShard had none for some shard.
+func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
+	for _, sums := range sumsK {
+		if len(sums) == 0 {
+			return total, false
+		}
+		total.PolicyStats = total.PolicyStats.Add(sums[0].PolicyStats)
+		total.Entropy += sums[0].Entropy
+	}
+	return total, true
+}
+
+// learnShard adds the gradient of the given rows to the student's gradients, and returns their
+// statistics: one element, or none if a loss is not finite.
+func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int, norm algos.Norm, temperature float64) ([]shardSums, error) {
 	seqs := model.Pick(in.seqs, rows)
-	var sum algos.PolicyStats
-	var entropy float64
+	var sums shardSums
 	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
 		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
 			b, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
@@ -322,10 +338,10 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 			if err != nil {
 				return nil, nil, err
 			}
-			sum = sum.Add(res.PolicyStats)
+			sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
 			for _, row := range entST {
 				for _, e := range row {
-					entropy += float64(e)
+					sums.Entropy += float64(e)
 				}
 			}
 			return unpad(res.DLogp, logpST, b.T), unpad(res.DEntropy, logpST, b.T), nil
@@ -337,30 +353,7 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 			return nil, fmt.Errorf("actor: %w", err)
 		}
 	}
-	for _, x := range sum.Fields() {
-		figures = append(figures, *x)
-	}
-	return append(figures, entropy), nil
-}
-
-// joined adds up the shards' figures, in their order; ok is false if one has none.
-func joined(figuresK [][]float64) (sum algos.PolicyStats, entropy float64, ok bool) {
-	for k, figures := range figuresK {
-		var part algos.PolicyStats
-		fields := part.Fields()
-		if len(figures) != len(fields)+1 {
-			return sum, entropy, false
-		}
-		for i, x := range fields {
-			*x = figures[i]
-		}
-		if entropy += figures[len(fields)]; k == 0 {
-			sum = part
-		} else {
-			sum = sum.Add(part)
-		}
-	}
-	return sum, entropy, true
+	return []shardSums{sums}, nil
 }
 
 // finish turns sums over mini-batches into means.

@@ -391,7 +391,7 @@ func TestLearningRateWarmsUp(t *testing.T) {
 	if want := []float64{0.5e-3, 1e-3, 1e-3}; !slices.Equal(got, want) {
 		t.Errorf("rates %v, want %v", got, want)
 	}
-	a.ScheduleFrom(a.opt.Steps())
+	a.opt.ScheduleFrom(a.opt.Steps())
 	if st, err := a.Update(r, spread(r, winnersAndLosers), nil); err != nil || st.LR != 0.5e-3 {
 		t.Errorf("a new stage's rate is %g, %v, want 0.0005", st.LR, err)
 	}

@@ -25,11 +25,11 @@ type DPOStats struct {
 	LR               float64
 	Updates          int // optimizer steps taken: 0 or 1
 	Skipped          int // optimizer steps left out for a loss or gradient that is not finite
-	Passes           int // passes through the student, 1 for a forward one: 3, or 4 where the pairs take several packs
+	// passes through the student, 1 for a forward one: 3, or 4 where the pairs take several packs
+	Passes int
 }
 
-// SeqLogp is each sequence's log-probability, the sum over its response's tokens,
-// from their own logarithms [S][T].
+// SeqLogp is the log-probability of each response [S], the sum over its tokens' [S][T].
 func SeqLogp(logpST [][]float32) []float64 {
 	sumS := make([]float64, len(logpST))
 	for s, row := range logpST {
@@ -40,97 +40,111 @@ func SeqLogp(logpST [][]float32) []float64 {
 	return sumS
 }
 
-// DPO takes one optimizer step of the preference objective on all pairs. Its gradient by
-// a sequence's log-probability needs the sums of the whole pair, and the two sequences may
-// stand in different packs: so the sums come first, by a forward pass of their own unless
-// one pack holds all, then the backward passes. Log-probabilities are at temperature 1.
+// DPO takes one optimizer step of the preference objective on all pairs. The gradient with
+// respect to a sequence's log-probability needs the log-probabilities of the whole pair, and the
+// two sequences may be in different packs. So unless one pack holds all sequences, a forward pass
+// computes all log-probabilities before the passes of the gradient. Temperature is 1.
 func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (DPOStats, error) {
-	var st DPOStats
 	n := len(p.Chosen)
 	if n == 0 || len(p.Rejected) != n || len(p.RefChosen) != n || len(p.RefRejected) != n {
-		return st, fmt.Errorf("actor: preferences: %d chosen, %d rejected, reference of %d and %d: must be equally many, and at least one", n, len(p.Rejected), len(p.RefChosen), len(p.RefRejected))
+		return DPOStats{}, fmt.Errorf("actor: preferences: %d chosen, %d rejected, reference of %d and %d: must be equally many, and at least one", n, len(p.Rejected), len(p.RefChosen), len(p.RefRejected))
 	}
-	seqs := slices.Concat(p.Chosen, p.Rejected)
-	var seed []float64 // [2n] d loss/d sequence log-probability
-	compare := func(logpST, entST [][]float32) error {
-		sumS := SeqLogp(logpST)
-		st.Chosen, st.Rejected = sumS[:n], sumS[n:]
-		res, err := objective.Step(algos.DPOBatch[float64]{Chosen: st.Chosen, Rejected: st.Rejected, RefChosen: p.RefChosen, RefRejected: p.RefRejected,
-			LenChosen: responseLens(p.Chosen), LenRejected: responseLens(p.Rejected)})
-		st.DPOStats, seed = res.DPOStats, slices.Concat(res.DChosen, res.DRejected)
-		st.Entropy = meanOf(entST)
-		return err
+	u := &pairUpdate{objective: objective, p: p, seqs: slices.Concat(p.Chosen, p.Rejected)}
+	finite, err := a.learnPairs(u)
+	if err != nil {
+		return u.st, err
 	}
-	skip := func() (DPOStats, error) {
-		st.Skipped = 1 // nothing of these pairs reaches the weights
-		return st, a.opt.ZeroGrad()
+	if !finite { // nothing of these pairs reaches the weights
+		u.st.Skipped = 1
+		return u.st, a.opt.ZeroGrad()
 	}
-	shards, packsK := make([][]int, a.m.Shards()), make([][][]int, a.m.Shards())
-	for s := range seqs { // both sides of a pair in one
+	step, err := a.opt.Step()
+	if err != nil {
+		return u.st, fmt.Errorf("actor: optimizer: %w", err)
+	}
+	if step.Skipped {
+		u.st.Skipped = 1
+		return u.st, nil
+	}
+	u.st.Updates, u.st.GradNorm, u.st.LR = 1, step.GradNorm, step.LR
+	return u.st, nil
+}
+
+// pairUpdate is the state of one preference update.
+type pairUpdate struct {
+	objective *algos.DPO[float64]
+	p         Preferences
+	seqs      []model.Seq // [2n] chosen, then rejected
+	seed      []float64   // [2n] d loss/d sequence log-probability; nil until compare
+	st        DPOStats
+}
+
+// compare computes the objective and its seeds from the log-probabilities and entropies of all
+// sequences.
+func (u *pairUpdate) compare(logpST, entST [][]float32) error {
+	n, sumS := len(u.p.Chosen), SeqLogp(logpST)
+	u.st.Chosen, u.st.Rejected = sumS[:n], sumS[n:]
+	res, err := u.objective.Step(algos.DPOBatch[float64]{Chosen: u.st.Chosen, Rejected: u.st.Rejected, RefChosen: u.p.RefChosen, RefRejected: u.p.RefRejected,
+		LenChosen: responseLens(u.p.Chosen), LenRejected: responseLens(u.p.Rejected)})
+	u.st.DPOStats, u.seed = res.DPOStats, slices.Concat(res.DChosen, res.DRejected)
+	u.st.Entropy = meanOf(entST)
+	return err
+}
+
+// learnPairs adds the gradient of the objective to the student's gradients. finite is false if
+// the objective, or a gradient, is not finite on any rank.
+func (a *Actor) learnPairs(u *pairUpdate) (finite bool, err error) {
+	n, shards := len(u.p.Chosen), make([][]int, a.m.Shards())
+	for s := range u.seqs { // both sequences of a pair in one shard
 		k := a.m.Shard(s%n, n)
 		shards[k] = append(shards[k], s)
 	}
-	for k, shard := range shards {
-		for _, pack := range model.Packs(model.Pick(seqs, shard), a.cfg.MaxTokenLen) {
-			packsK[k] = append(packsK[k], model.Pick(shard, pack))
-		}
-	}
-	st.Passes = 3
-	if a.m.Shards() > 1 || len(packsK[0]) > 1 {
-		st.Passes = 4
-		logpST, entST, err := a.m.AllLogProbs(seqs, 1, a.cfg.MaxTokenLen)
+	packsK := model.PacksByShard(u.seqs, shards, a.cfg.MaxTokenLen)
+	u.st.Passes = 3
+	if len(shards) > 1 || len(packsK[0]) > 1 {
+		u.st.Passes = 4
+		logpST, entST, err := a.m.AllLogProbs(u.seqs, 1, a.cfg.MaxTokenLen)
 		if err != nil {
-			return st, fmt.Errorf("actor: %w", err)
+			return false, fmt.Errorf("actor: %w", err)
 		}
-		if err := compare(logpST, entST); errors.Is(err, algos.ErrNotFinite) {
-			return skip()
+		if err := u.compare(logpST, entST); errors.Is(err, algos.ErrNotFinite) {
+			return false, nil
 		} else if err != nil {
-			return st, fmt.Errorf("actor: %w", err)
+			return false, fmt.Errorf("actor: %w", err)
 		}
 	}
-	figuresK, err := a.m.EachShard(func(k int) ([]float64, error) {
+	finiteK, err := model.EachShard(a.m, func(k int) ([]bool, error) {
 		for _, pack := range packsK[k] {
-			err := a.m.LogProbGrad(model.Pick(seqs, pack), 1, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-				if seed == nil { // one pack, which has both sides of a prompt together
-					logps, ents := make([][]float32, len(seqs)), make([][]float32, len(seqs))
-					for i, s := range pack {
-						logps[s], ents[s] = logpST[i], entST[i]
-					}
-					if err := compare(logps, ents); err != nil {
-						return nil, nil, err
-					}
-				}
-				for i, s := range pack {
-					dlogpST = append(dlogpST, slices.Repeat([]float32{float32(seed[s])}, len(logpST[i])))
-				}
-				return dlogpST, nil, nil
-			})
+			err := a.learnPack(u, pack)
 			if errors.Is(err, algos.ErrNotFinite) {
-				return []float64{0}, nil
+				return []bool{false}, nil
 			}
 			if err != nil {
 				return nil, fmt.Errorf("actor: %w", err)
 			}
 		}
-		return []float64{1}, nil
+		return []bool{true}, nil
 	})
-	if err != nil {
-		return st, err
-	}
-	if slices.ContainsFunc(figuresK, func(figures []float64) bool { return !slices.Equal(figures, []float64{1}) }) {
-		return skip()
-	}
-	lr := a.lr.LR(a.cfg.Optim.LR, a.opt.Steps()-a.first+1)
-	gradNorm, skipped, err := a.opt.Step(lr)
-	if err != nil {
-		return st, fmt.Errorf("actor: optimizer: %w", err)
-	}
-	if skipped {
-		st.Skipped = 1
-		return st, nil
-	}
-	st.Updates, st.GradNorm, st.LR = 1, gradNorm, lr
-	return st, nil
+	return !slices.Contains(slices.Concat(finiteK...), false), err
+}
+
+// learnPack passes one pack forward and backward.
+func (a *Actor) learnPack(u *pairUpdate, pack []int) error {
+	return a.m.LogProbGrad(model.Pick(u.seqs, pack), 1, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+		if u.seed == nil { // the pack holds all sequences
+			allLogpST, allEntST := make([][]float32, len(u.seqs)), make([][]float32, len(u.seqs))
+			for i, s := range pack {
+				allLogpST[s], allEntST[s] = logpST[i], entST[i]
+			}
+			if err := u.compare(allLogpST, allEntST); err != nil {
+				return nil, nil, err
+			}
+		}
+		for i, s := range pack {
+			dlogpST = append(dlogpST, slices.Repeat([]float32{float32(u.seed[s])}, len(logpST[i])))
+		}
+		return dlogpST, nil, nil
+	})
 }
 
 // responseLens are the tokens of each sequence's response.

@@ -14,7 +14,8 @@ type AdvantageConfig struct {
 	ZScoreFloor float64 // smallest divisor of zscore; default 0.1
 	ClipAbs     float64 // advantages are clipped to +-ClipAbs; default 0: not clipped
 	StepWeight  float64 // weight of gigpo's step part; default 1
-	MeanOnly    bool    // grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
+	// grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
+	MeanOnly bool
 
 	// Power is GRGC's gamma (arXiv 2609.39757): scores are first standardised within
 	// their group and raised, sign(z)|z|^Power, so that the best and the worst count
@@ -31,10 +32,11 @@ type TurnStep struct {
 
 // AdvantageInput describes S responses of at most T tokens.
 type AdvantageInput struct {
-	Scores       []float64    // [S] one score a response, KL already subtracted where that is on
-	Group        []int        // [S] the prompt of each response, in any order
-	Mask         [][]float64  // [S][T] 1 on response tokens, else 0
-	TokenRewards [][]float64  // [S][T], reinforce_plus_plus; nil puts the score on each row's last response token
+	Scores []float64   // [S] one score a response, KL already subtracted where that is on
+	Group  []int       // [S] the prompt of each response, in any order
+	Mask   [][]float64 // [S][T] 1 on response tokens, else 0
+	// [S][T], reinforce_plus_plus; nil puts the score on each row's last response token
+	TokenRewards [][]float64
 	Len          []int        // [S] tokens, opo; nil counts the mask
 	Steps        [][]TurnStep // [S], gigpo
 }
@@ -196,10 +198,10 @@ func broadcast(advS []float64, maskST [][]float64) [][]float64 {
 	return advST
 }
 
-// laneSum adds up x in a fixed order, part of what an advantage is: scores that
-// differ in their last digits only, or not at all, are normalised by a sigma near
-// 0, which makes the order of the sum visible. The order is that of the runs which the
-// golden vectors come from: 4 accumulators of 4 lanes each,
+// laneSum adds up x in a fixed order, which is part of an advantage's definition: scores
+// that differ in their last digits only, or not at all, are divided by a sigma near 0,
+// which makes the order of the sum visible. It is the order of the library that computed
+// the golden vectors: 4 accumulators of 4 lanes each,
 //
 //	acc[j][l] = sum of x[16 i + 4 j + l]     whole blocks of 16; every 16th block moves acc to an upper level
 //	acc[0][l] += further whole groups of 4

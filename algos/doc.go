@@ -46,7 +46,7 @@ var (
 	ErrNotFinite = errors.New("not finite")
 )
 
-// lookup finds name in a registry, or says which names there are.
+// lookup finds name in a registry; the error lists the names.
 func lookup[V any](what, name string, in map[string]V) (V, error) {
 	v, ok := in[name]
 	if !ok {

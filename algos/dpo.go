@@ -224,9 +224,10 @@ func (d *DPO[F]) Close() error { return d.cached.close() }
 // DPOBatch is n pairs. Log-probabilities are sums over a response's tokens, natural
 // logarithms.
 type DPOBatch[F Float] struct {
-	Chosen, Rejected       []F   // [n] under the policy
-	RefChosen, RefRejected []F   // [n] under the frozen reference
-	LenChosen, LenRejected []int // [n] response tokens; read by ipo, sigmoid_norm and sft, else nil will do
+	Chosen, Rejected       []F // [n] under the policy
+	RefChosen, RefRejected []F // [n] under the frozen reference
+	// [n] response tokens; read by ipo, sigmoid_norm and sft, else nil will do
+	LenChosen, LenRejected []int
 }
 
 // DPOStats are means over pairs.
@@ -333,8 +334,8 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 	return res, nil
 }
 
-// matched says which pair's chosen, rejected, reference chosen and reference rejected
-// stand at each place: the pair's own, but for the losses that sort.
+// matched is the pair whose chosen, rejected, reference chosen and reference rejected are read
+// at each index: the pair itself, except in losses that sort.
 func (d *DPO[F]) matched(b DPOBatch[F]) (at [4][]int) {
 	if d.loss.match != nil {
 		wide := func(x []F) []float64 {

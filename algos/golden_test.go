@@ -220,7 +220,7 @@ func goldenPolicy[F Float](c goldenCase, tol tolerance) error {
 		case "actor/ppo_kl":
 			got = r.PPOKL()
 		case "actor/pg_clipfrac_lower":
-			got = r.ClipLowerFrac()
+			got = r.ClipLowerSum / (r.TokenSum + 1e-8)
 		default:
 			errs = append(errs, fmt.Errorf("unknown metric %q", name))
 			continue

@@ -15,9 +15,9 @@ import (
 //
 //	L = mean over groups of 1/N sum_j (r_(j) - mean - q_j)^2,   q_j = Phi^-1((j-0.5)/N)
 //
-// with r_(j) the j-th smallest score. The gradient goes through the order as it
-// stands, and through the mean. Bradley-Terry alone is least, at a given mean score,
-// where a group has no spread at all (softplus is convex): with the term it is not.
+// with r_(j) the j-th smallest score. The gradient goes through the present order,
+// and through the mean. Bradley-Terry alone is smallest, at a given mean score, where a
+// group has no spread at all (softplus is convex); with the term it is not.
 //
 // It is not safe for concurrent use.
 type GroupSpread[F Float] struct {
@@ -65,7 +65,7 @@ func (g *GroupSpread[F]) Step(scoreS []F, groupS []int, weight float64) (term fl
 	for _, x := range [][]F{r, average, target, share} {
 		clear(x)
 	}
-	at := make([][]int, len(groups)) // at[b][j] is the response that stands at [b,j]
+	at := make([][]int, len(groups)) // at[b][j] is the response at [b,j]
 	for b, group := range groups {
 		order := slices.Clone(group)
 		slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(scoreS[i], scoreS[j]) })

@@ -10,17 +10,21 @@ import (
 // PolicyConfig chooses the actor's objective. A zero field takes the default
 // that its comment states.
 type PolicyConfig struct {
-	Loss     string  // one of PolicyLossNames; default "gspo"
-	ClipLow  float64 // el: ratios are clipped to [1-el, 1+eh]; default 3e-4 for gspo and gspo_token, else 0.2
+	Loss string // one of PolicyLossNames; default "gspo"
+	// el: ratios are clipped to [1-el, 1+eh]; default 3e-4 for gspo and gspo_token, else 0.2
+	ClipLow  float64
 	ClipHigh float64 // eh; default 4e-4 for gspo and gspo_token, 0.28 for dapo, else 0.2
 	ClipC    float64 // c of the dual clip, above 1; default 3; +Inf turns it off
 	TauPos   float64 // sapo's temperature where A > 0; default 1
 	TauNeg   float64 // sapo's temperature elsewhere; default 1.05
-	Agg      string  // one of AggNames; default "token-mean"; gspo, gspo_token and sapo average by sequence (and geo_mean by row) whatever it says: it then governs the KL and entropy terms only
+	// one of AggNames; default "token-mean". gspo, gspo_token and sapo average by sequence, and
+	// geo_mean by row: for them it governs the KL and entropy terms only
+	Agg string
 
-	KLCoef      float64 // beta of the KL term, >= 0; default 0: no such term
-	KLType      string  // one of KLNames; default "low_var_kl"
-	EntropyCoef float64 // weight of the entropy bonus, subtracted from the loss; default 0: no such term
+	KLCoef float64 // beta of the KL term, >= 0; default 0: no such term
+	KLType string  // one of KLNames; default "low_var_kl"
+	// weight of the entropy bonus, subtracted from the loss; default 0: no such term
+	EntropyCoef float64
 }
 
 // surrogate is a policy loss before aggregation.
@@ -33,9 +37,10 @@ type surrogate struct {
 
 // policyLoss is one named loss: its graph and what it reads.
 type policyLoss struct {
-	build               func(policyGraph) surrogate
-	needsOld, needsAdv  bool
-	agg                 string  // aggregation that the paper prescribes; "" leaves it to the configuration
+	build              func(policyGraph) surrogate
+	needsOld, needsAdv bool
+	// aggregation that the paper prescribes; "" leaves it to the configuration
+	agg                 string
 	clipLow, clipHigh   float64 // defaults
 	clampsDrift, perRow bool    // ppo_kl counts the clamped log-ratio; geo_mean
 }
@@ -231,22 +236,12 @@ func NewPolicy[F Float](c PolicyConfig) (*Policy[F], error) {
 // Config is the configuration with its defaults filled in.
 func (p *Policy[F]) Config() PolicyConfig { return p.c }
 
-// SetKLCoef replaces beta, for an adaptive penalty. It recompiles nothing,
-// unless the term appears or disappears.
-func (p *Policy[F]) SetKLCoef(beta float64) error {
-	if !(beta >= 0) || math.IsInf(beta, 0) {
-		return fmt.Errorf("algos: policy loss %q: kl_loss_coef = %g: must be 0 or above: %w", p.c.Loss, beta, ErrConfig)
-	}
-	p.c.KLCoef = beta
-	return nil
-}
-
 // Close releases the compiled programs.
 func (p *Policy[F]) Close() error { return p.cached.close() }
 
 // PolicyBatch is one micro-batch of B rows, padded to T tokens. All matrices
 // are [B*T], row by row, natural logarithms under the sampling temperature.
-// What stands where Mask is 0 does not matter, not even a NaN.
+// Values where Mask is 0 are not read, not even a NaN.
 type PolicyBatch[F Float] struct {
 	B, T    int
 	Logp    []F // of the sampled tokens under the current policy
@@ -280,12 +275,6 @@ type PolicyStats struct {
 	RatioMin, RatioMax float64
 }
 
-// Fields are all figures of s in a fixed order, for whoever carries them elsewhere.
-func (s *PolicyStats) Fields() []*float64 {
-	return []*float64{&s.Loss, &s.PGLoss, &s.KLLoss, &s.EntropyLoss, &s.TokenSum, &s.SeqSum, &s.ClipSum, &s.ClipLowerSum,
-		&s.SeqClipped, &s.PPOKLSum, &s.RatioMin, &s.RatioMax}
-}
-
 // Add returns the figures of both parts together.
 func (s PolicyStats) Add(o PolicyStats) PolicyStats {
 	if s.SeqSum == 0 {
@@ -308,9 +297,6 @@ func (s PolicyStats) Add(o PolicyStats) PolicyStats {
 
 // ClipFrac is actor/pg_clipfrac: the masked share of clipped tokens.
 func (s PolicyStats) ClipFrac() float64 { return s.ClipSum / (s.TokenSum + 1e-8) }
-
-// ClipLowerFrac is actor/pg_clipfrac_lower.
-func (s PolicyStats) ClipLowerFrac() float64 { return s.ClipLowerSum / (s.TokenSum + 1e-8) }
 
 // PPOKL is actor/ppo_kl: the masked mean of old - logp.
 func (s PolicyStats) PPOKL() float64 { return s.PPOKLSum / (s.TokenSum + 1e-8) }
@@ -355,7 +341,7 @@ func (p *Policy[F]) Step(b PolicyBatch[F], n Norm) (PolicyResult[F], error) {
 	for _, in := range []struct {
 		name   string
 		v      []F
-		masked F // what stands where the mask is 0
+		masked F // value where the mask is 0
 	}{{"logp", b.Logp, 0}, {"old", b.Old, 0}, {"ref", b.Ref, 0}, {"adv", b.Adv, 0}, {"entropy", b.Entropy, 0}, {"weight", b.RolloutWeight, 1}} {
 		if err := fillMasked(prog.in[in.name], in.v, b.Mask, in.masked, in.name, b.T); err != nil {
 			return res, err

@@ -9,8 +9,9 @@ import (
 // rewards. (Its third form, L2 on the scores, belongs to the critic's loss:
 // DiscConfig.) The zero value does nothing.
 type ScoreReg struct {
-	ClipAbs    float64 // scores are clipped to +-ClipAbs; 0: not clipped
-	LengthBeta float64 // beta*log(1+len) is subtracted: above 0 it favours short responses, below 0 long ones
+	ClipAbs float64 // scores are clipped to +-ClipAbs; 0: not clipped
+	// beta*log(1+len) is subtracted: above 0 it favours short responses, below 0 long ones
+	LengthBeta float64
 }
 
 // Apply returns clip(score, +-ClipAbs) - LengthBeta*log(1+len) for each response.
@@ -177,7 +178,7 @@ type GTPO struct {
 // Apply turns one advantage a response into weighted ones for the policy loss
 // "gtpo": advST, 0 where the mask is 0.
 //
-// A conflict token stands in a response of positive advantage and in one of
+// A conflict token is in a response of positive advantage and in one of
 // negative advantage of the same group, at the same offset from the start (or
 // from the end), and so do all tokens before (after) it: such tokens, usually the
 // format, are not punished (weight 0) and count double (Gain) where they are

@@ -44,7 +44,7 @@ func (s *spy) SumSquares(ts []compute.Tensor) float64 {
 	return s.Backend.SumSquares(ts)
 }
 
-func judge(t *testing.T, edit func(*Config)) (*Critic, *spy) {
+func newCritic(t *testing.T, edit func(*Config)) (*Critic, *spy) {
 	t.Helper()
 	be, err := cpu.New(cpu.Options{Workers: 1})
 	if err != nil {
@@ -119,7 +119,7 @@ func distance(t *testing.T, a, b map[string][]float32) float64 {
 // before the update (doc/algorithms.md, "Discriminator"); the teacher is scored once for all
 // its pairs, and learned from once.
 func TestUpdateIsBradleyTerry(t *testing.T) {
-	c, spy := judge(t, nil)
+	c, spy := newCritic(t, nil)
 	b := batch()
 	fresh(t, c, &b)
 	if spy.scored != 8 {
@@ -152,14 +152,14 @@ func TestUpdateIsBradleyTerry(t *testing.T) {
 // The gradient of a batch is the sum over its pairs, each divided by their
 // number: so a teacher's gradient collects from all its pairs.
 func TestGradientIsTheSumOverPairs(t *testing.T) {
-	c, spy := judge(t, nil)
+	c, spy := newCritic(t, nil)
 	b := batch()
 	fresh(t, c, &b)
 	update(t, c, b)
 	whole := spy.grads
 	sum := map[string][]float32{}
 	for s := range b.Students {
-		c, spy := judge(t, nil)
+		c, spy := newCritic(t, nil)
 		one := Batch{Students: b.Students[s : s+1], Group: []int{0}, Teachers: []model.Seq{b.Teachers[b.Group[s]]}, Skip: []bool{false}}
 		fresh(t, c, &one)
 		update(t, c, one)
@@ -179,7 +179,7 @@ func TestGradientIsTheSumOverPairs(t *testing.T) {
 
 // Scores and loss depend on the response and on the prompt.
 func TestScoresReadTheWholeSequence(t *testing.T) {
-	c, _ := judge(t, nil)
+	c, _ := newCritic(t, nil)
 	base := seq(5, 6, 10, 11, 1)
 	want, err := c.Score([]model.Seq{base})
 	if err != nil {
@@ -196,12 +196,12 @@ func TestScoresReadTheWholeSequence(t *testing.T) {
 			t.Errorf("the score is the same when token %d is another one", i)
 		}
 		b := Batch{Students: []model.Seq{other}, Group: []int{0}, Teachers: []model.Seq{seq(5, 6, 30, 1)}, Skip: []bool{false}}
-		cb, _ := judge(t, nil)
+		cb, _ := newCritic(t, nil)
 		was := b
 		was.Students = []model.Seq{base}
 		fresh(t, cb, &was)
 		fresh(t, cb, &b)
-		cw, _ := judge(t, nil)
+		cw, _ := newCritic(t, nil)
 		if update(t, cb, b).Loss == update(t, cw, was).Loss {
 			t.Errorf("the loss is the same when token %d of the answer is another one", i)
 		}
@@ -215,7 +215,7 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 	var grads []map[string][]float32
 	var losses []float64
 	for _, tokens := range []int{1, 11, 4096} {
-		c, spy := judge(t, func(c *Config) { c.MaxTokenLen, c.ScoreL2 = tokens, 0.01 })
+		c, spy := newCritic(t, func(c *Config) { c.MaxTokenLen, c.ScoreL2 = tokens, 0.01 })
 		b := batch()
 		fresh(t, c, &b)
 		st := update(t, c, b)
@@ -236,12 +236,12 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 
 // Skipped sequences are no pairs; a batch without pairs changes nothing.
 func TestSkippedPairs(t *testing.T) {
-	c, spy := judge(t, nil)
+	c, spy := newCritic(t, nil)
 	b := batch()
 	b.Skip = []bool{false, true, true, true, true, true}
 	fresh(t, c, &b)
 	update(t, c, b)
-	alone, spyAlone := judge(t, nil)
+	alone, spyAlone := newCritic(t, nil)
 	one := Batch{Students: b.Students[:1], Group: []int{0}, Teachers: b.Teachers[:1], Skip: []bool{false}}
 	fresh(t, alone, &one)
 	update(t, alone, one)
@@ -268,7 +268,7 @@ func TestNotFiniteIsSkipped(t *testing.T) {
 		"score":    func(_ *spy, b *Batch) { b.FreshS[2] = float32(math.NaN()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, spy := judge(t, nil)
+			c, spy := newCritic(t, nil)
 			b := batch()
 			fresh(t, c, &b)
 			update(t, c, b)
@@ -324,7 +324,7 @@ func TestEnding(t *testing.T) {
 		}
 	}
 	// Equal texts are equal sequences, on either path and whatever ended them.
-	c, _ := judge(t, nil)
+	c, _ := newCritic(t, nil)
 	scores, err := c.Score([]model.Seq{e.Seq([]int32{5, 6}, []int32{9, 1}, false), e.Seq([]int32{5, 6}, []int32{9, 2}, false)})
 	if err != nil {
 		t.Fatal(err)
@@ -384,7 +384,7 @@ func TestReplayBuffer(t *testing.T) {
 // A share of the prompts of an update gives way to pairs out of the pool: no more
 // pairs than without one. What was learned from enters the pool afterwards.
 func TestPoolReplacesAShare(t *testing.T) {
-	c, spy := judge(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
+	c, spy := newCritic(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
 	b := batch()
 	fresh(t, c, &b)
 	if st := update(t, c, b); st.Pooled != 0 {
@@ -431,7 +431,7 @@ func TestPoolShare(t *testing.T) {
 		given, each := 0, make([]int, c.prompts)
 		const updates = 4000
 		for u := range updates {
-			give := r.gives(10, 10+c.prompts, c.share, 7, 3, u)
+			give := r.replaced(10, 10+c.prompts, c.share, 7, 3, u)
 			given += len(give)
 			for p := range give {
 				each[p-10]++
@@ -450,7 +450,7 @@ func TestPoolShare(t *testing.T) {
 			}
 		}
 	}
-	if fmt.Sprint(r.gives(0, 32, .5, 1, 2, 3)) != fmt.Sprint(r.gives(0, 32, .5, 1, 2, 3)) {
+	if fmt.Sprint(r.replaced(0, 32, .5, 1, 2, 3)) != fmt.Sprint(r.replaced(0, 32, .5, 1, 2, 3)) {
 		t.Error("which prompts give way is not a function of the key")
 	}
 }
@@ -464,7 +464,7 @@ func TestTies(t *testing.T) {
 		b.Students[4] = seq(slices.Clone(b.Teachers[1].IDs)...)
 		return b
 	}
-	c, spy := judge(t, nil)
+	c, spy := newCritic(t, nil)
 	b := tied()
 	fresh(t, c, &b)
 	if b.FreshS[1] != b.FreshP[0] {
@@ -480,7 +480,7 @@ func TestTies(t *testing.T) {
 		t.Errorf("%d sequences ran forward, want 6: four answers, two teachers", spy.scored)
 	}
 	// The same with the ties learned from: a penalty too small to be seen keeps them in.
-	whole, spyWhole := judge(t, func(c *Config) { c.ScoreL2 = 1e-12 })
+	whole, spyWhole := newCritic(t, func(c *Config) { c.ScoreL2 = 1e-12 })
 	b = tied()
 	fresh(t, whole, &b)
 	spyWhole.scored = 0
@@ -507,8 +507,8 @@ func TestTies(t *testing.T) {
 // scores of one prompt have a part in it; those out of the pool have none.
 func TestGroupTerm(t *testing.T) {
 	const weight = 0.3
-	c, spy := judge(t, func(c *Config) { c.GroupOT = weight })
-	plain, spyPlain := judge(t, nil)
+	c, spy := newCritic(t, func(c *Config) { c.GroupOT = weight })
+	plain, spyPlain := newCritic(t, nil)
 	b, pb := batch(), batch()
 	fresh(t, c, &b)
 	fresh(t, plain, &pb)
@@ -521,7 +521,7 @@ func TestGroupTerm(t *testing.T) {
 	}
 	// Spread, relative to where it would be without the term, grows.
 	steps := func(weight float64) float64 {
-		c, _ := judge(t, func(c *Config) { c.GroupOT = weight })
+		c, _ := newCritic(t, func(c *Config) { c.GroupOT = weight })
 		for range 30 {
 			b := batch()
 			fresh(t, c, &b)
@@ -577,7 +577,7 @@ func TestHeadStd(t *testing.T) {
 // A discriminator that is sure of all pairs has nothing to learn, and no gradient of
 // subnormal numbers, which would take hundreds of times longer.
 func TestSureOfAllPairs(t *testing.T) {
-	c, s := judge(t, func(cfg *Config) { cfg.ScoreInit = 2000 })
+	c, s := newCritic(t, func(cfg *Config) { cfg.ScoreInit = 2000 })
 	b := batch()
 	scoreS, err := c.Score(b.Students)
 	if err != nil {

@@ -29,7 +29,7 @@ func (p *passes) Embed(y compute.Tensor, table *compute.Param, ids []int32) {
 func TestScoresOfTheUpdate(t *testing.T) {
 	seqs := batch()
 	rows := func(seqs ...model.Seq) (n int) {
-		for _, s := range model.Stretches(seqs) {
+		for _, s := range model.Segments(seqs) {
 			n += s.Tokens
 		}
 		return n
@@ -69,7 +69,7 @@ func TestScoresOfTheUpdate(t *testing.T) {
 			var stats []string
 			var scores [][]float32
 			for _, given := range []bool{true, false} {
-				d, s := judge(t, c.set)
+				d, s := newCritic(t, c.set)
 				p := &passes{Backend: s.Backend}
 				s.Backend = p
 				b := batch()
@@ -105,7 +105,7 @@ func TestScoresOfTheUpdateWithAPool(t *testing.T) {
 	var weights [][]uint32
 	var scores [][]float32
 	for _, given := range []bool{true, false} {
-		d, s := judge(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
+		d, s := newCritic(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
 		update(t, d, batch())
 		b := batch()
 		b.Step = 1
@@ -130,7 +130,7 @@ func TestScoresOfTheUpdateWithAPool(t *testing.T) {
 // A score that is not finite, found in the middle of an update, leaves weights and moments,
 // and the other sequences have their scores.
 func TestScoresOfTheUpdateNotFinite(t *testing.T) {
-	d, s := judge(t, func(c *Config) { c.MaxTokenLen = 1 })
+	d, s := newCritic(t, func(c *Config) { c.MaxTokenLen = 1 })
 	update(t, d, batch())
 	before := bits(d, s)
 	bad := &poison{Backend: s.Backend}

@@ -20,7 +20,7 @@ func shardedUpdates(t *testing.T, ranks, shards int, edit func(*Config), plant f
 	t.Helper()
 	cs, spies := make([]*Critic, ranks), make([]*spy, ranks)
 	for r := range cs {
-		cs[r], spies[r] = judge(t, edit)
+		cs[r], spies[r] = newCritic(t, edit)
 	}
 	stats = make([][2]Stats, ranks)
 	for r, err := range commtest.Run(ranks, time.Minute, func(g *comm.Group) (err error) {
@@ -133,7 +133,7 @@ func TestNotFiniteInThePassOfOneRank(t *testing.T) {
 		cs, spies := make([]*Critic, 2), make([]*spy, 2)
 		var before []uint32
 		for r := range cs {
-			cs[r], spies[r] = judge(t, nil)
+			cs[r], spies[r] = newCritic(t, nil)
 			before = bits(cs[r], spies[r])
 			if r == broken {
 				spies[r].Backend = &overflow{spies[r].Backend}

@@ -8,9 +8,9 @@ import (
 )
 
 // Buffer is a pool of past negatives (arXiv 2609.30864): the last Cap student
-// sequences with their teachers'. Old students are opponents too, without whom the
-// discriminator forgets what it has already learned to reject: at its optimum it is
-// log p_teacher/p_N with N the mixture of students in its batches.
+// sequences with their teachers'. Without old students among its opponents the
+// discriminator forgets what it has learned to reject: at its optimum it is
+// log p_teacher/p_N, where p_N is the mixture of students in its batches.
 type Buffer struct {
 	Cap   int
 	Pairs []Pair // oldest first
@@ -19,7 +19,7 @@ type Buffer struct {
 // Pair is a student's sequence and the teacher's for the same prompt.
 type Pair struct{ Student, Teacher model.Seq }
 
-// Add appends the pairs of b, ties apart, and forgets the oldest.
+// Add appends the pairs of b without ties, and removes the oldest beyond Cap.
 func (r *Buffer) Add(b Batch) {
 	for s, seq := range b.Students {
 		if !b.Skip[s] && !b.Tie(s) {
@@ -31,14 +31,14 @@ func (r *Buffer) Add(b Batch) {
 	}
 }
 
-// gives picks the prompts of lo to hi-1 whose pairs give way to the pool: share of
-// them, what is left of a whole number by chance. It is a function of seed, step and
-// update alone, and picks none while the pool is empty.
-func (r *Buffer) gives(lo, hi int, share float64, seed uint64, step, update int) map[int]bool {
+// replaced picks the prompts of lo to hi-1 whose pairs are replaced by the pool's: a share of
+// them, rounded up or down at random so that the mean is exact. It is a function of seed, step
+// and update, and picks none while the pool is empty.
+func (r *Buffer) replaced(lo, hi int, share float64, seed uint64, step, update int) map[int]bool {
 	if r == nil || len(r.Pairs) == 0 {
 		return nil
 	}
-	// Draws of Draw have the even numbers of an update, these the odd ones.
+	// Draw uses the even numbers of an update, replaced the odd ones.
 	key := func(i int) (uint64, uint64, uint64) { return uint64(step), uint64(update)<<1 | 1, uint64(i) }
 	prompts := make([]int, 0, hi-lo)
 	for p := lo; p < hi; p++ {
@@ -60,8 +60,8 @@ func (r *Buffer) gives(lo, hi int, share float64, seed uint64, step, update int)
 	return give
 }
 
-// Draw picks n pairs with replacement, none while the pool is empty: a function of
-// seed, step and update alone.
+// Draw picks n pairs with replacement, none while the pool is empty. It is a function of
+// seed, step and update.
 func (r *Buffer) Draw(n int, seed uint64, step, update int) []Pair {
 	if r == nil || len(r.Pairs) == 0 {
 		return nil
@@ -109,7 +109,7 @@ func (r *Buffer) SetFlat(ids, lens []int32) error {
 	if len(ids) != 0 {
 		return fmt.Errorf("critic: pool of negatives: %d ids left over: the checkpoint is damaged", len(ids))
 	}
-	if n := len(r.Pairs) - r.Cap; n > 0 && r.Cap > 0 { // it was larger in the stage before
+	if n := len(r.Pairs) - r.Cap; n > 0 && r.Cap > 0 { // the pool of the earlier stage was larger
 		r.Pairs = r.Pairs[n:]
 	}
 	return nil

@@ -2,11 +2,12 @@ package critic
 
 import "math"
 
-// Signal says what the discriminator knew of a batch before it learned from it: how
-// well it tells the two sides apart, and whether its scores rank the answers of one
-// prompt, which is all that the student's advantages are made of.
+// Signal is statistics of a batch's scores before the discriminator has learned from it: how
+// well it tells the two sides apart, and whether its scores rank the answers of one prompt,
+// from which the student's advantages are computed.
 type Signal struct {
-	Acc                      float64 // mean [D(teacher) > D(student)] over all pairs; a tie counts as wrong
+	// mean [D(teacher) > D(student)] over all pairs; a tie counts as wrong
+	Acc                      float64
 	StudentMean, TeacherMean float64 // over all pairs
 
 	Ties     float64 // share of the pairs whose sequences are equal
@@ -17,13 +18,13 @@ type Signal struct {
 
 	// Of the groups of two answers or more, means over the groups that have the figure.
 	GroupStd  float64 // standard deviation of the scores inside a group
-	RelStd    float64 // that, by the group's gap |D(teacher) - mean D(student)|
-	Collapsed float64 // share of groups in which that is below 0.15
+	RelStd    float64 // GroupStd divided by the group's gap |D(teacher) - mean D(student)|
+	Collapsed float64 // share of groups whose RelStd is below 0.15
 	TopGap    float64 // lead of the best answer over the second, as a share of best - worst
 }
 
-// collapsed is the relative spread below which a group's answers hardly differ beside
-// their distance to the teacher (GRGC, arXiv 2609.39757).
+// collapsed is the RelStd below which a group's scores hardly differ in comparison with their
+// distance to the teacher's (GRGC, arXiv 2609.39757).
 const collapsed = 0.15
 
 // Signal measures b by its fresh scores. Without pairs all is 0.
@@ -59,7 +60,7 @@ func (b *Batch) Signal() (g Signal) {
 	return g
 }
 
-// groups adds what concerns the spread of scores inside groups.
+// groups sets the statistics of the spread of scores inside groups.
 func (b *Batch) groups(g *Signal) {
 	byPrompt := make([][]float64, len(b.Teachers))
 	for s, skip := range b.Skip {

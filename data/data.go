@@ -1,7 +1,7 @@
 // Package data reads sets of prompts and teacher answers, hands their rows out
 // in a keyed order, and checks, converts and splits them.
 //
-// It reads Arrow IPC files and streams, Parquet and JSON lines, alone, in
+// It reads Arrow IPC files and streams, Parquet, JSON lines and CSV, alone, in
 // folders of shards and as the folders that Hugging Face's
 // datasets.save_to_disk writes. What a file is, its first bytes decide, not
 // its name. Rows are decoded when asked for: a Set holds an index and a

@@ -26,7 +26,7 @@ const (
 // baseDigest is the metadata key of an adapter's weights that names its base's.
 const baseDigest = "base_sha256"
 
-// AdapterConfig is what adapter_config.json says, as far as gad computes with it.
+// AdapterConfig is the part of adapter_config.json that gad computes with.
 type AdapterConfig struct {
 	LoRA LoRA
 	Kind Kind   // Scorer for a task of sequence classification
@@ -115,7 +115,8 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 	}
 	a.LoRA = LoRA{Rank: p.Rank, Alpha: p.Alpha, RSLoRA: p.RSLoRA}
 	var names []string
-	if err := json.Unmarshal(p.Targets, &a.LoRA.Targets); err != nil { // not one string, which peft takes for a pattern
+	// not one string, which peft takes for a pattern
+	if err := json.Unmarshal(p.Targets, &a.LoRA.Targets); err != nil {
 		if err := json.Unmarshal(p.Targets, &names); err != nil || len(names) == 0 {
 			return a, fmt.Errorf("key \"target_modules\": expected a list of layers")
 		}
@@ -132,7 +133,7 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 }
 
 // saveAdapter writes m's adapters, and a Scorer's head, as peft does: adapter_config.json
-// and adapter_model.safetensors. They name the folder of the base and the digest of its
+// and adapter_model.safetensors. Both name the folder of the base and the digest of its
 // weights.
 func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) error {
 	base, digest := m.base.dir, ""
@@ -312,8 +313,7 @@ func (m *Model) Digest() (string, error) {
 	return sum, nil
 }
 
-// merge adds to dst, of the class of w's weights and with their values, what the adapter
-// beside w computes: s B A.
+// merge adds s B A of w's adapter to dst, which has the class and the values of w's weights.
 func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 	ad := m.adapters[w]
 	if ad == nil {
@@ -336,9 +336,8 @@ func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 	return nil
 }
 
-// Merged is a frozen language model or Scorer of m's base with the adapters added to its
-// weights, in memory of its own: what sampling may read faster. It does not follow m's
-// training; Remerge brings it up to date.
+// Merged is a frozen copy of m's base with the adapters added to its weights, in memory of its
+// own: sampling may read it faster. Training of m does not change it; Remerge does.
 func (m *Model) Merged() (*Model, error) {
 	if m.base == nil {
 		return nil, fmt.Errorf("model: merge: no adapters: the model was not made by Adapt")

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// AllLogProbs is LogProbs over any number of sequences, maxTokens tokens at a
-// time, divided among the ranks. How they are packed does not change a bit of the result.
+// AllLogProbs is LogProbs over any number of sequences, in packs of maxTokens tokens, divided
+// among the ranks. No bit of the result depends on the packs.
 func (m *Model) AllLogProbs(seqs []Seq, temperature float64, maxTokens int) (logpST, entST [][]float32, err error) {
 	if m.ranks.Size() == 1 || len(seqs) == 0 {
 		return m.ownLogProbs(seqs, temperature, maxTokens)
@@ -43,7 +43,7 @@ func (m *Model) ownLogProbs(seqs []Seq, temperature float64, maxTokens int) (log
 	return logpST, entST, nil
 }
 
-// AllScores is Scores over any number of sequences, maxTokens tokens at a time, divided
+// AllScores is Scores over any number of sequences, in packs of maxTokens tokens, divided
 // among the ranks.
 func (m *Model) AllScores(seqs []Seq, maxTokens int) (scoreS []float32, err error) {
 	if m.ranks.Size() == 1 || len(seqs) == 0 {
@@ -77,7 +77,7 @@ func (m *Model) ownScores(seqs []Seq, maxTokens int) (scoreS []float32, err erro
 	return scoreS, nil
 }
 
-// Pick is the xs that the indices name, in their order.
+// Pick is the elements of xs at the given indices, in the order of the indices.
 func Pick[T any](xs []T, indices []int) []T {
 	out := make([]T, len(indices))
 	for i, j := range indices {

@@ -117,7 +117,7 @@ func allocTrain(t *testing.T, be compute.Backend) {
 		steps(t, fmt.Sprintf("a step of two packs, recompute %t", recompute), func() {
 			must(t, m.LogProbGrad(long, 1, seed))
 			must(t, m.LogProbGrad(short, 1, seed))
-			_, _, err := o.Step(1e-4)
+			_, _, err := o.step(1e-4)
 			must(t, err)
 		})
 		must(t, m.Close())
@@ -134,7 +134,7 @@ func allocScore(t *testing.T, be compute.Backend) {
 	seed := func(scoreS []float32) ([]float32, error) { return scoreS, nil }
 	steps(t, "a step", func() {
 		must(t, m.ScoreGrad(seqs, seed))
-		_, _, err := o.Step(1e-4)
+		_, _, err := o.step(1e-4)
 		must(t, err)
 	})
 }

@@ -10,8 +10,8 @@ import (
 // pass it on and close it; its other methods are the operations that a model is made of.
 type Backend = compute.Backend
 
-// Footprint is what a plan of memory knows of a backend (device.Options.Footprint).
-// Every Backend is one.
+// Footprint is the sizes of a backend's memory, known before it is opened, for Config.Plan
+// (device.Options.Footprint). Every Backend is one.
 type Footprint = compute.Footprint
 
 // Param is one tensor of a model's parameters: its Name in the Hugging Face folder, its

@@ -39,7 +39,7 @@ func BenchmarkTrain(b *testing.B) {
 			seqs := seqsOf(small.Vocab, 256, 256, 256, 256)
 			for b.Loop() {
 				must(b, m.LogProbGrad(seqs, 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
-				_, _, err := o.Step(1e-6)
+				_, _, err := o.step(1e-6)
 				must(b, err)
 			}
 			tokens := 1024 * float64(b.N) / b.Elapsed().Seconds()

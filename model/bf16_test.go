@@ -105,7 +105,7 @@ func TestBF16Training(t *testing.T) {
 		m, err := New(be, c, Options{Trainable: true, Seed: 2})
 		must(t, err)
 		defer m.Close()
-		o, err := NewOptimizer(m, AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
+		o, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
 		must(t, err)
 		for range 8 {
 			loss, n := 0.0, 0
@@ -121,7 +121,7 @@ func TestBF16Training(t *testing.T) {
 				}
 				return dl, nil, nil
 			}))
-			_, skipped, err := o.Step(1e-3)
+			_, skipped, err := o.step(1e-3)
 			must(t, err)
 			if skipped {
 				t.Fatal("a step was skipped")

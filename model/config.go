@@ -17,31 +17,33 @@ import (
 // but cannot compute: another architecture, rope rule or attention variant.
 var ErrUnsupported = errors.New("not supported")
 
-// ErrNotFinite is wrapped by the error of a model whose numbers have broken down.
+// ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.
 var ErrNotFinite = errors.New("not finite")
 
 // Config is a transformer's architecture. A literal Config describes a new
 // model; ReadConfig gives that of a folder.
 type Config struct {
-	Architecture  string       // family: a row of families (spec.go), such as "Qwen2" or "Llama"
-	Hidden        int          // D, width of the residual stream
-	Layers        int          // number of blocks
-	Heads         int          // H, query heads
-	KVHeads       int          // K, key/value heads; H is a multiple of it
-	HeadDim       int          // E, width of one head
-	FFN           int          // F, width of the feed-forward layer
-	Vocab         int          // V, rows of the embedding
-	MaxPosition   int          // longest sequence
-	RMSEps        float64      // added to the mean square in RMSNorm
-	RopeTheta     float64      // base of the rotary frequencies
-	RopeScaling   *RopeScaling // nil: frequencies as they are
-	LocalTheta    float64      // base in the layers with a window, without RopeScaling; 0: as in the others
-	TieEmbeddings bool         // the head is the embedding
-	QKVBias       bool         // biases on the projections to q, k and v
-	QKNorm        bool         // RMSNorm of q and k, before the rotation
-	Window        int          // positions that a token sees in the layers of Sliding, its own included; 0: no window
-	Sliding       []bool       // [Layers] layers with the window; nil: all, if Window > 0
-	NoRope        []bool       // [Layers] layers that do not rotate q and k; nil: none
+	Architecture string       // family: a row of families (spec.go), such as "Qwen2" or "Llama"
+	Hidden       int          // D, width of the residual stream
+	Layers       int          // number of blocks
+	Heads        int          // H, query heads
+	KVHeads      int          // K, key/value heads; H is a multiple of it
+	HeadDim      int          // E, width of one head
+	FFN          int          // F, width of the feed-forward layer
+	Vocab        int          // V, rows of the embedding
+	MaxPosition  int          // longest sequence
+	RMSEps       float64      // added to the mean square in RMSNorm
+	RopeTheta    float64      // base of the rotary frequencies
+	RopeScaling  *RopeScaling // nil: frequencies as they are
+	// base in the layers with a window, without RopeScaling; 0: as in the others
+	LocalTheta    float64
+	TieEmbeddings bool // the head is the embedding
+	QKVBias       bool // biases on the projections to q, k and v
+	QKNorm        bool // RMSNorm of q and k, before the rotation
+	// positions that a token sees in the layers of Sliding, its own included; 0: no window
+	Window  int
+	Sliding []bool // [Layers] layers with the window; nil: all, if Window > 0
+	NoRope  []bool // [Layers] layers that do not rotate q and k; nil: none
 
 	// Factors of Granite, and AttnScale of Gemma. 0 is 1, and of AttnScale 1/sqrt(HeadDim).
 	AttnScale     float64 // on the product of query and key
@@ -57,7 +59,7 @@ type Config struct {
 
 const maxConfigBytes = 1 << 20
 
-// ReadConfig reads dir/config.json, a file like it, or what a GGUF file says. What gad does
+// ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata. What gad does
 // not compute is refused by name: other model types, windows and activations that their
 // families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
 // other projections, soft-capped logits, quantized weights. Such errors wrap ErrUnsupported.
@@ -176,7 +178,7 @@ func (r *reader) factors(c *Config, fam family) {
 	}
 }
 
-// layers reads what the layers of a model differ in: windows, and rotation or none.
+// layers reads the settings by layer: windows, and rotation or none.
 func (r *reader) layers(c *Config, fam family) {
 	var types []string
 	r.value("layer_types", "a list of strings", &types)
@@ -295,8 +297,8 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// reader takes typed values out of an object and keeps the first error. null
-// counts as absent, as it does in transformers.
+// reader decodes typed values of an object and remembers the first error. null
+// counts as absent, as in transformers.
 type reader struct {
 	raw map[string]json.RawMessage
 	err error
@@ -347,7 +349,7 @@ func (r *reader) bool(key string, def bool) bool {
 	return def
 }
 
-// refuse names what would silently be computed wrongly.
+// refuse is the error of a setting that would be computed wrongly without it.
 func (r *reader) refuse(arch string, fam family) {
 	if v, ok := r.get("quantization_config"); ok {
 		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32", v, ErrUnsupported)
@@ -515,8 +517,8 @@ func (c Config) With(name string, value any) (Config, error) {
 	return c, nil
 }
 
-// stale says that the fields no longer are what raw holds: the configuration was
-// not read from a file, or was changed since.
+// stale reports whether fields differ from raw: the configuration was not read from
+// a file, or has been changed since.
 func (c Config) stale() bool {
 	b, err := json.Marshal(c.raw)
 	if err != nil {

@@ -38,7 +38,7 @@ type amount struct {
 }
 
 // cudaBenchmarks runs f for each model on a GPU, with the machine's limits measured.
-func cudaBenchmarks(b *testing.B, f func(b *testing.B, be compute.Backend, roof computetest.Roof, c Config, l amount)) {
+func cudaBenchmarks(b *testing.B, f func(b *testing.B, be compute.Backend, roof compute.Roof, c Config, l amount)) {
 	models := strings.Fields(os.Getenv("GAD_BENCH_MODELS"))
 	if len(models) == 0 {
 		models = []string{"0.5B", "1.5B", "3B"}
@@ -48,7 +48,7 @@ func cudaBenchmarks(b *testing.B, f func(b *testing.B, be compute.Backend, roof 
 		side = 64
 	}
 	r := roof(b, side)
-	b.Run("limits", r.Limits)
+	b.Run("limits", func(b *testing.B) { computetest.Limits(b, r) })
 	for _, name := range models {
 		c, ok := qwens[name]
 		if !ok {
@@ -71,14 +71,14 @@ func cudaBenchmarks(b *testing.B, f func(b *testing.B, be compute.Backend, roof 
 
 // roof is the machine's limits, measured on a backend of their own, so that a
 // model's peak of memory is its own.
-func roof(b *testing.B, side int) computetest.Roof {
+func roof(b *testing.B, side int) compute.Roof {
 	b.Helper()
 	be, err := cuda.Open(cuda.Options{})
 	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
 		b.Skipf("NOT MEASURED: %v", err)
 	}
 	must(b, err)
-	r, err := computetest.MeasureRoof(be, side)
+	r, err := compute.MeasureRoof(be, side)
 	must(b, errors.Join(err, be.Close()))
 	return r
 }
@@ -95,7 +95,7 @@ func memory(b *testing.B, be compute.Backend, p Plan) {
 // Operations count three forward passes; recomputation, which is there when the
 // memory is short, is not counted.
 func BenchmarkStep(b *testing.B) {
-	cudaBenchmarks(b, func(b *testing.B, be compute.Backend, roof computetest.Roof, c Config, l amount) {
+	cudaBenchmarks(b, func(b *testing.B, be compute.Backend, roof compute.Roof, c Config, l amount) {
 		o, tokens := Options{Trainable: true}, l.seqs*l.length
 		plan := func() Plan {
 			return c.Plan(be, PlanOptions{Trainable: true, Recompute: o.Recompute, Tokens: tokens})
@@ -111,7 +111,7 @@ func BenchmarkStep(b *testing.B) {
 		m, err := New(be, c, o)
 		must(b, err)
 		defer m.Close()
-		opt, err := NewOptimizer(m, AdamWConfig{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
+		opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
 		must(b, err)
 		lengths := make([]int, l.seqs)
 		for i := range lengths {
@@ -128,7 +128,7 @@ func BenchmarkStep(b *testing.B) {
 		}
 		step := func() {
 			must(b, m.LogProbGrad(seqs, 1, func(_, _ [][]float32) (_, _ [][]float32, err error) { return d, nil, nil }))
-			_, skipped, err := opt.Step(1e-6)
+			_, skipped, err := opt.step(1e-6)
 			must(b, err)
 			if skipped {
 				b.Fatal("the gradient is not finite")
@@ -141,7 +141,7 @@ func BenchmarkStep(b *testing.B) {
 		seconds := b.Elapsed().Seconds() / float64(b.N)
 		context, answers := float64(l.length+1)/2, float64(l.seqs*(l.length-l.prompt))
 		flops := 3 * (float64(tokens)*c.FLOPsPerToken(context, false) + answers*2*float64(c.Vocab*c.Hidden))
-		roof.Report(b, flops, 0, seconds)
+		computetest.ReportRoof(b, roof, flops, 0, seconds)
 		b.ReportMetric(float64(tokens)/seconds, "tokens/s")
 		memory(b, be, plan())
 	})
@@ -151,7 +151,7 @@ func BenchmarkStep(b *testing.B) {
 // of 512 tokens, all at the same time. Bytes are what each token's step must read
 // once: the weights, and keys and values, a prompt's for all its answers together.
 func BenchmarkDecode(b *testing.B) {
-	cudaBenchmarks(b, func(b *testing.B, be compute.Backend, roof computetest.Roof, c Config, l amount) {
+	cudaBenchmarks(b, func(b *testing.B, be compute.Backend, roof compute.Roof, c Config, l amount) {
 		m, err := New(be, c, Options{})
 		must(b, err)
 		defer m.Close()
@@ -184,7 +184,7 @@ func BenchmarkDecode(b *testing.B) {
 		each := weights + kept*float64(2*2*c.Layers*c.KVHeads*c.HeadDim)
 		fresh := float64(slots * l.new)
 		flops := fresh*c.FLOPsPerToken(seen/float64(slots), true) + float64(l.prompts*l.prompt)*c.FLOPsPerToken(float64(l.prompt)/2, false)
-		roof.Report(b, flops, each*float64(l.new), seconds)
+		computetest.ReportRoof(b, roof, flops, each*float64(l.new), seconds)
 		b.ReportMetric(fresh/seconds, "tokens/s")
 		b.ReportMetric(1e3*seconds/float64(l.new), "ms/token-step")
 		memory(b, be, c.Plan(be, PlanOptions{Slots: slots, N: l.n, Prompts: l.prompts, PromptTokens: l.prompt, MaxNew: l.new}))

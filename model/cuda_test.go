@@ -402,7 +402,7 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 	}
 	opt, err := NewOptimizer(m, adamw())
 	must(t, err)
-	_, _, err = opt.Step(0.02)
+	_, _, err = opt.step(0.02)
 	must(t, err)
 	stepped := read(m)
 	if x := away(stepped, out); !(x > 3*tol) {
@@ -433,7 +433,7 @@ func overfit(t testing.TB, m *Model, c AdamWConfig, seqs []Seq, n int) (out []fl
 			}
 			return dl, nil, nil
 		}))
-		_, skipped, err := o.Step(1e-3)
+		_, skipped, err := o.step(1e-3)
 		must(t, err)
 		if skipped {
 			t.Fatal("a step was skipped")
@@ -444,7 +444,7 @@ func overfit(t testing.TB, m *Model, c AdamWConfig, seqs []Seq, n int) (out []fl
 }
 
 // overfitting is overfit's optimizer.
-var overfitting = AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1}
+var overfitting = AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1}
 
 // Optimizer steps by cross entropy follow the CPU's.
 func TestCUDATraining(t *testing.T) {

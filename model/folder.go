@@ -20,7 +20,7 @@ import (
 var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat16": safetensors.BF16, "float16": safetensors.F16}
 
 // Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as peft
-// writes it (see ReadAdapterConfig). Adapters stand on the folder that they name, or on o.Base, a
+// writes it (see ReadAdapterConfig). The base of adapters is the folder that they name, or o.Base, a
 // frozen language model that several share. With o.LoRA a whole model is the base of new adapters,
 // and adapters must have these settings.
 func Load(be Backend, dir string, o Options) (*Model, error) {
@@ -165,7 +165,8 @@ func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 	}
 	for _, name := range f.Names() {
 		switch {
-		case expected[name] || strings.HasSuffix(name, "rotary_emb.inv_freq"): // a buffer in old Llama folders
+		// a buffer in old Llama folders
+		case expected[name] || strings.HasSuffix(name, "rotary_emb.inv_freq"):
 		case name == headName && c.TieEmbeddings:
 			a, _ := f.Tensor(embedName)
 			b, _ := f.Tensor(headName)
@@ -201,17 +202,17 @@ func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 	return "", fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", embedName, dtype, ErrUnsupported)
 }
 
-// transfer is a tensor of a file and where it belongs.
+// transfer is a tensor of a file and its destination.
 type transfer struct {
 	from *onDisk
 	to   compute.Tensor
-	code bool // codes of 8 bits, which no weights are
+	code bool // 8-bit codes of moments; never weights
 }
 
-// upload widens tensors into their places, on all cores.
+// upload widens tensors to float32 and writes them to their destinations, on all cores.
 func (m *Model) upload(list []transfer) error {
 	var (
-		mu   sync.Mutex // of a backend with memory of its own
+		mu   sync.Mutex // for Upload, on a backend whose memory is not the host's
 		from []*onDisk
 	)
 	for _, t := range list {
@@ -219,14 +220,9 @@ func (m *Model) upload(list []transfer) error {
 			return fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", t.from.Name, t.from.DType, ErrUnsupported)
 		}
 	}
-	host, ok := m.be.(interface {
-		Host(t compute.Tensor) []float32
-	})
 	return widen(from, func(i, lo, n int) []float32 {
-		if ok {
-			if all := host.Host(list[i].to); all != nil {
-				return all[lo : lo+n]
-			}
+		if all := compute.HostView(m.be, list[i].to); all != nil {
+			return all[lo : lo+n]
 		}
 		return nil
 	}, func(i, lo int, part []float32, placed bool) error {
@@ -239,9 +235,9 @@ func (m *Model) upload(list []transfer) error {
 	})
 }
 
-// widen widens tensors part by part, on all cores: into the place that where names for
-// n elements of tensor i from lo on, or into memory that is used again. f gets each part,
-// from several goroutines. A value that is not finite is an error; of several errors
+// widen converts tensors to float32 piece by piece, on all cores. where returns the memory for n
+// elements of tensor i from lo on, or nil for a buffer that is used again; f is called with each
+// piece, from several goroutines. A value that is not finite is an error; of several errors
 // the first in the tensors' order is returned.
 func widen(list []*onDisk, where func(i, lo, n int) []float32, f func(i, lo int, part []float32, placed bool) error) error {
 	type piece struct{ i, lo, n int }
@@ -277,8 +273,8 @@ func widen(list []*onDisk, where func(i, lo, n int) []float32, f func(i, lo int,
 	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
 		wg.Go(func() {
 			buf := make([]float32, chunk)
-			// Pieces are begun in order, and one that is begun is ended: before the first
-			// error there is none that was not looked at.
+			// Pieces start in order and each that has started is finished, so that no piece
+			// before the first error was left out.
 			for k := int(next.Add(1)) - 1; k < len(pieces) && !failed.Load(); k = int(next.Add(1)) - 1 {
 				if errs[k] = one(pieces[k], buf); errs[k] != nil {
 					failed.Store(true)

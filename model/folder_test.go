@@ -327,7 +327,7 @@ func TestOutOfMemory(t *testing.T) {
 			if err := m.LogProbGrad(seqsOf(29, 5, 7), 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil }); err != nil {
 				return err
 			}
-			_, _, err = o.Step(1e-3)
+			_, _, err = o.step(1e-3)
 			return err
 		}()
 		if inUse, _ := be.Memory(); inUse != 0 {

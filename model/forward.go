@@ -6,19 +6,19 @@ import (
 	"gad/internal/compute"
 )
 
-// workspace is memory by purpose, reused between calls: a purpose's block is
-// allocated once and again only when more is asked for. What is in it is of use
-// until the next call of any model that has it.
+// workspace is device memory by purpose, reused between calls: a block is allocated once for a
+// purpose, and again only when more elements are needed. Its contents are valid until the next
+// call of any model that shares the workspace.
 type workspace struct {
 	be   compute.Backend
 	bufs map[purpose]compute.Tensor
 	err  error // first failure since take
 
-	trying bool      // try is under way
-	taken  []purpose // by it
+	trying bool      // inside of try
+	taken  []purpose // blocks that try has taken
 }
 
-// purpose is what memory is for, in one layer or for all.
+// purpose names a block of the workspace: what it holds, for one layer or for all.
 type purpose struct {
 	layer int // or all
 	what  string
@@ -34,13 +34,13 @@ func (p purpose) String() string {
 	return fmt.Sprintf("layer %d: %s", p.layer, p.what)
 }
 
-// get is n elements for a purpose that has no layer.
+// get is n elements for a purpose of all layers.
 func (w *workspace) get(what string, c compute.Class, n int) compute.Tensor {
 	return w.in(purpose{all, what}, c, n)
 }
 
-// in is n elements for a purpose. After a failure it returns absent tensors;
-// take tells.
+// in is n elements for a purpose. After a failure it returns absent tensors, and take returns the
+// error.
 func (w *workspace) in(what purpose, c compute.Class, n int) compute.Tensor {
 	if w.err != nil || n == 0 {
 		return compute.Tensor{}
@@ -65,7 +65,7 @@ func (w *workspace) in(what purpose, c compute.Class, n int) compute.Tensor {
 	return t.Slice(0, n)
 }
 
-// take is the first failure of the gets before it.
+// take is the first error of the calls of get and in since the last take.
 func (w *workspace) take() error {
 	err := w.err
 	w.err = nil
@@ -75,7 +75,8 @@ func (w *workspace) take() error {
 	return nil
 }
 
-// try is take for the gets of f. If one fails, the memory is free that the others took.
+// try is take for the calls of get and in that f makes. If one fails, the blocks of the others
+// are freed.
 func (w *workspace) try(f func()) error {
 	w.trying, w.taken = true, w.taken[:0]
 	f()
@@ -90,7 +91,7 @@ func (w *workspace) try(f func()) error {
 	return err
 }
 
-// free leaves nothing; who asks again gets new blocks.
+// free frees all blocks; later calls of get and in allocate new ones.
 func (w *workspace) free() {
 	for what, t := range w.bufs {
 		w.be.Free(t)
@@ -98,7 +99,7 @@ func (w *workspace) free() {
 	}
 }
 
-// angles makes sure that the rotary tables have n positions.
+// angles makes the rotary tables at least n positions long.
 func (m *Model) angles(n int) error {
 	if n <= m.angleN {
 		return nil
@@ -131,7 +132,7 @@ func (m *Model) table(l layer) compute.Tensor {
 	return m.angle.Slice(l.rope*size, (l.rope+1)*size)
 }
 
-// block is what the forward pass of one block leaves for its backward pass.
+// block is the tensors of one block's forward pass that its backward pass reads.
 type block struct {
 	xND          compute.Tensor // the block's input
 	rstd1N       compute.Tensor
@@ -139,7 +140,7 @@ type block struct {
 	rstdqNH      compute.Tensor
 	rstdkNK      compute.Tensor
 	qNHE, kNKE   compute.Tensor // rotated
-	qkNHE        compute.Tensor // both, where they are columns that lie side by side
+	qkNHE        compute.Tensor // q and k as one tensor, where they are adjacent columns
 	vNKE         compute.Tensor
 	oNHE, lseNH  compute.Tensor
 	added1       added
@@ -149,28 +150,30 @@ type block struct {
 	added2       added
 }
 
-// added is what is kept of the sum of a linear layer's output with the residual stream:
-// that output and the norm's rstd, absent without a norm.
+// added is a linear layer's output, before it is added to the residual stream, and its norm's
+// rstd; absent without a norm.
 type added struct{ tND, rstdN compute.Tensor }
 
 // acts is the activations of a pass over N tokens.
 type acts struct {
 	n      int
-	blocks []block          // one a layer when kept; else one for all
-	xs     []compute.Tensor // [L+1] inputs of the blocks, and the last one's output; one for all in inference
-	hND    compute.Tensor   // scratch: a norm's output, the final one's at the end
-	actNF  compute.Tensor   // scratch: SwiGLU's output
-	rstdN  compute.Tensor   // of the final norm
-	lowNR  compute.Tensor   // scratch: what an adapter's A puts out
+	blocks []block // one a layer when kept; else one for all
+	// [L+1] inputs of the blocks, and the last one's output; one for all in inference
+	xs    []compute.Tensor
+	hND   compute.Tensor // scratch: a norm's output, the final one's at the end
+	actNF compute.Tensor // scratch: SwiGLU's output
+	rstdN compute.Tensor // of the final norm
+	lowNR compute.Tensor // scratch: what an adapter's A puts out
 
 	ps []compute.Projection // of the running operation
 
 	// Gradients, in training only.
 	dxND, dhND, dqNHE, dkNKE, dqkNHE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
-	dqrNHE, dkrNKE                                                     compute.Tensor // before the q/k norm; dq and dk themselves without one
+	// before the q/k norm; dq and dk themselves without one
+	dqrNHE, dkrNKE compute.Tensor
 }
 
-// What a pass keeps.
+// The activations that a pass keeps for its backward pass.
 type keep int
 
 const (
@@ -179,140 +182,170 @@ const (
 	keepBlocks              // training
 )
 
-// activations lays out those of n tokens in the workspace, in place of the pass
-// before's.
+// activations lays out the activations of n tokens in the workspace, in place of the previous
+// pass's.
 func (m *Model) activations(n int, k keep) *acts {
-	m.cfg.acts(&m.acts, n, k, m.opt.LoRA.Rank, m.be.Joined(), m.ws.in)
+	actLayout{&m.cfg, n, m.be.Joined(), m.ws.in}.acts(&m.acts, k, m.opt.LoRA.Rank)
 	return &m.acts
 }
 
-// acts lays out the activations of n tokens in a, with adapters of the given rank (0:
-// none). joined has the outputs of q, k and v, and of gate and up, as columns of one matrix
-// (compute.Footprint); get is the workspace's, or a counter's when only the size is wanted. What a
-// norm or SwiGLU puts out is computed again in the backward pass instead of being kept:
-// it costs no matrix product and is a third of the memory.
-func (c *Config) acts(a *acts, n int, k keep, rank int, joined bool, get func(what purpose, c compute.Class, n int) compute.Tensor) {
-	d, h, kv, e, f := c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.FFN
-	spec := families[c.Architecture].spec
-	qkNorm := spec.qkNorm != noNorm
-	*a = acts{n: n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
-	wide := func(layer int, what string, width int) compute.Tensor {
-		return get(purpose{layer, what}, compute.Wide, n*width)
+// actLayout lays out the activations of n tokens. If joined, the outputs of q, k and v, and of
+// gate and up, are columns of one matrix (compute.Footprint). get is workspace.in, or counts the
+// elements if only the size is needed.
+type actLayout struct {
+	c      *Config
+	n      int
+	joined bool
+	get    func(what purpose, c compute.Class, n int) compute.Tensor
+}
+
+func (l *actLayout) wide(layer int, what string, width int) compute.Tensor {
+	return l.get(purpose{layer, what}, compute.Wide, l.n*width)
+}
+
+func (l *actLayout) narrow(layer int, what string, width int) compute.Tensor {
+	return l.get(purpose{layer, what}, compute.Narrow, l.n*width)
+}
+
+// columns are adjacent matrices of these widths in a tensor.
+func (l *actLayout) columns(in compute.Tensor, widths ...int) (ts [3]compute.Tensor) {
+	width, at := 0, 0
+	for _, w := range widths {
+		width += w
 	}
-	narrow := func(layer int, what string, width int) compute.Tensor {
-		return get(purpose{layer, what}, compute.Narrow, n*width)
-	}
-	// columns are matrices of these widths that lie side by side in a tensor.
-	columns := func(in compute.Tensor, widths ...int) (ts [3]compute.Tensor) {
-		width, at := 0, 0
-		for _, w := range widths {
-			width += w
+	for i, w := range widths {
+		if !in.Absent() { // absent if only the size is needed, or after a failure
+			ts[i] = in.Slice(0, l.n*width).Columns(width, at, at+w)
 		}
-		for i, w := range widths {
-			if !in.Absent() { // it is where only the size is wanted, or after a failure
-				ts[i] = in.Slice(0, n*width).Columns(width, at, at+w)
-			}
-			at += w
-		}
-		return ts
+		at += w
 	}
-	q, kk := h*e, kv*e // widths of queries, and of keys or values
-	inputs, kept, norms := 1, 1, 0
-	if spec.preNorm {
-		norms = 1
-	}
+	return ts
+}
+
+// acts lays out the activations in a, of a pass that keeps k, with adapters of the given rank
+// (0: none). Outputs of norms and of SwiGLU are not kept but computed again in the backward
+// pass: that takes no matrix product, and they are a third of the memory.
+func (l actLayout) acts(a *acts, k keep, rank int) {
+	*a = acts{n: l.n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
+	inputs, blocks := 1, 1
 	if k != keepNothing {
-		inputs = c.Layers + 1
+		inputs = l.c.Layers + 1
 	}
 	if k == keepBlocks {
-		kept = c.Layers
+		blocks = l.c.Layers
 	}
+	d, f := l.c.Hidden, l.c.FFN
 	for i := range inputs {
-		a.xs = append(a.xs, wide(i, "residual stream [N,D]", d))
+		a.xs = append(a.xs, l.wide(i, "residual stream [N,D]", d))
 	}
-	for i := range kept {
-		b := block{
-			rstd1N: wide(i, "first norm [N]", norms),
-			oNHE:   narrow(i, "attention [N,H,E]", q),
-			lseNH:  wide(i, "attention sums [N,H]", h),
-			rstd2N: wide(i, "second norm [N]", norms),
-		}
-		var qkv [3]compute.Tensor // what the products put out
-		if joined {
-			both := narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
-			if qkv = columns(both, q, kk, kk); !qkNorm {
-				b.qkNHE = columns(both, q+kk, kk)[0]
-			}
-			gu := columns(narrow(i, "gate and up [N,2F]", 2*f), f, f)
-			b.gateNF, b.upNF = gu[0], gu[1]
-		} else {
-			names := [2]string{"queries [N,H,E]", "keys [N,K,E]"}
-			if qkNorm {
-				names = [2]string{"queries before their norm [N,H,E]", "keys before their norm [N,K,E]"}
-			}
-			qkv = [3]compute.Tensor{narrow(i, names[0], q), narrow(i, names[1], kk), narrow(i, "values [N,K,E]", kk)}
-			b.gateNF, b.upNF = narrow(i, "gate [N,F]", f), narrow(i, "up [N,F]", f)
-		}
-		b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
-		if qkNorm {
-			b.qrNHE, b.krNKE = b.qNHE, b.kNKE
-			b.qNHE, b.kNKE = narrow(i, "queries [N,H,E]", q), narrow(i, "keys [N,K,E]", kk)
-			normsQ, normsK := h, kv
-			if spec.qkNorm == widthNorm {
-				normsQ, normsK = 1, 1
-			}
-			b.rstdqNH = wide(i, "query norm [N,H]", normsQ)
-			b.rstdkNK = wide(i, "key norm [N,K]", normsK)
-		}
-		if spec.postNorm {
-			b.added1 = added{narrow(i, "attention's sum [N,D]", d), wide(i, "norm of attention's sum [N]", 1)}
-			b.added2 = added{narrow(i, "down [N,D]", d), wide(i, "norm of down [N]", 1)}
-		}
+	for i := range blocks {
+		b := l.block(i)
 		if k != keepNothing {
-			b.x2ND = wide(i, "after attention [N,D]", d)
+			b.x2ND = l.wide(i, "after attention [N,D]", d)
 		}
 		a.blocks = append(a.blocks, b)
 	}
-	a.hND = narrow(all, "normed [N,D]", d)
-	a.actNF = narrow(all, "SwiGLU [N,F]", f)
-	a.rstdN = wide(all, "final norm [N]", 1)
+	a.hND = l.narrow(all, "normed [N,D]", d)
+	a.actNF = l.narrow(all, "SwiGLU [N,F]", f)
+	a.rstdN = l.wide(all, "final norm [N]", 1)
 	if rank > 0 {
-		a.lowNR = narrow(all, "adapter [N,r]", rank)
+		a.lowNR = l.narrow(all, "adapter [N,r]", rank)
 	}
 	if k != keepNothing {
-		a.dxND = wide(all, "gradient of the residual stream [N,D]", d)
-		a.dhND = narrow(all, "gradient of a norm [N,D]", d)
-		a.doNHE = narrow(all, "gradient of attention [N,H,E]", q)
-		if joined {
-			both := narrow(all, "gradient of queries, keys and values [N,H+2K,E]", q+2*kk)
-			qkv := columns(both, q, kk, kk)
-			a.dqNHE, a.dkNKE, a.dvNKE = qkv[0], qkv[1], qkv[2]
-			a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
-			width := 2 * f
-			if qkNorm { // gate's and up's are of no use any more when queries' and keys' are computed
-				width = max(width, q+kk)
-			}
-			gu := narrow(all, "gradient of gate and up [N,2F]", width)
-			switch {
-			case !qkNorm:
-				a.dqkNHE = columns(both, q+kk, kk)[0]
-			case !gu.Absent():
-				a.dqNHE, a.dkNKE = gu.Slice(0, n*q), gu.Slice(n*q, n*(q+kk))
-			}
-			dgu := columns(gu, f, f)
-			a.dgNF, a.duNF = dgu[0], dgu[1]
-		} else {
-			a.dqNHE = narrow(all, "gradient of queries [N,H,E]", q)
-			a.dkNKE = narrow(all, "gradient of keys [N,K,E]", kk)
-			a.dvNKE = narrow(all, "gradient of values [N,K,E]", kk)
-			a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
-			a.dgNF = narrow(all, "gradient of the gate [N,F]", f)
-			a.duNF = narrow(all, "gradient of up [N,F]", f)
-		}
+		l.gradients(a)
 		if rank > 0 {
-			a.dlowNR = narrow(all, "gradient of the adapter [N,r]", rank)
+			a.dlowNR = l.narrow(all, "gradient of the adapter [N,r]", rank)
 		}
 	}
+}
+
+// widths are those of queries, and of keys or values.
+func (l *actLayout) widths() (q, k int) { return l.c.Heads * l.c.HeadDim, l.c.KVHeads * l.c.HeadDim }
+
+// block is the activations of block i, but for the residual stream after attention.
+func (l *actLayout) block(i int) block {
+	d, h, kv, f := l.c.Hidden, l.c.Heads, l.c.KVHeads, l.c.FFN
+	q, kk := l.widths()
+	spec := families[l.c.Architecture].spec
+	qkNorm := spec.qkNorm != noNorm
+	norms := 0
+	if spec.preNorm {
+		norms = 1
+	}
+	b := block{
+		rstd1N: l.wide(i, "first norm [N]", norms),
+		oNHE:   l.narrow(i, "attention [N,H,E]", q),
+		lseNH:  l.wide(i, "attention sums [N,H]", h),
+		rstd2N: l.wide(i, "second norm [N]", norms),
+	}
+	var qkv [3]compute.Tensor // outputs of the products
+	if l.joined {
+		both := l.narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
+		if qkv = l.columns(both, q, kk, kk); !qkNorm {
+			b.qkNHE = l.columns(both, q+kk, kk)[0]
+		}
+		gu := l.columns(l.narrow(i, "gate and up [N,2F]", 2*f), f, f)
+		b.gateNF, b.upNF = gu[0], gu[1]
+	} else {
+		names := [2]string{"queries [N,H,E]", "keys [N,K,E]"}
+		if qkNorm {
+			names = [2]string{"queries before their norm [N,H,E]", "keys before their norm [N,K,E]"}
+		}
+		qkv = [3]compute.Tensor{l.narrow(i, names[0], q), l.narrow(i, names[1], kk), l.narrow(i, "values [N,K,E]", kk)}
+		b.gateNF, b.upNF = l.narrow(i, "gate [N,F]", f), l.narrow(i, "up [N,F]", f)
+	}
+	b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
+	if qkNorm {
+		b.qrNHE, b.krNKE = b.qNHE, b.kNKE
+		b.qNHE, b.kNKE = l.narrow(i, "queries [N,H,E]", q), l.narrow(i, "keys [N,K,E]", kk)
+		normsQ, normsK := h, kv
+		if spec.qkNorm == widthNorm {
+			normsQ, normsK = 1, 1
+		}
+		b.rstdqNH = l.wide(i, "query norm [N,H]", normsQ)
+		b.rstdkNK = l.wide(i, "key norm [N,K]", normsK)
+	}
+	if spec.postNorm {
+		b.added1 = added{l.narrow(i, "attention's sum [N,D]", d), l.wide(i, "norm of attention's sum [N]", 1)}
+		b.added2 = added{l.narrow(i, "down [N,D]", d), l.wide(i, "norm of down [N]", 1)}
+	}
+	return b
+}
+
+// gradients are the gradients of activations, one block's for all.
+func (l *actLayout) gradients(a *acts) {
+	d, f := l.c.Hidden, l.c.FFN
+	q, kk := l.widths()
+	qkNorm := families[l.c.Architecture].spec.qkNorm != noNorm
+	a.dxND = l.wide(all, "gradient of the residual stream [N,D]", d)
+	a.dhND = l.narrow(all, "gradient of a norm [N,D]", d)
+	a.doNHE = l.narrow(all, "gradient of attention [N,H,E]", q)
+	if !l.joined {
+		a.dqNHE = l.narrow(all, "gradient of queries [N,H,E]", q)
+		a.dkNKE = l.narrow(all, "gradient of keys [N,K,E]", kk)
+		a.dvNKE = l.narrow(all, "gradient of values [N,K,E]", kk)
+		a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
+		a.dgNF = l.narrow(all, "gradient of the gate [N,F]", f)
+		a.duNF = l.narrow(all, "gradient of up [N,F]", f)
+		return
+	}
+	both := l.narrow(all, "gradient of queries, keys and values [N,H+2K,E]", q+2*kk)
+	qkv := l.columns(both, q, kk, kk)
+	a.dqNHE, a.dkNKE, a.dvNKE = qkv[0], qkv[1], qkv[2]
+	a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
+	width := 2 * f
+	if qkNorm { // the memory of gate and up is free when q and k are computed
+		width = max(width, q+kk)
+	}
+	gu := l.narrow(all, "gradient of gate and up [N,2F]", width)
+	switch {
+	case !qkNorm:
+		a.dqkNHE = l.columns(both, q+kk, kk)[0]
+	case !gu.Absent():
+		a.dqNHE, a.dkNKE = gu.Slice(0, l.n*q), gu.Slice(l.n*q, l.n*(q+kk))
+	}
+	dgu := l.columns(gu, f, f)
+	a.dgNF, a.duNF = dgu[0], dgu[1]
 }
 
 // block is the memory for layer i, with the input that belongs to it.
@@ -325,18 +358,18 @@ func (a *acts) block(i int) *block {
 	return b
 }
 
-// inPlace says that the residual stream is one tensor, updated in place: inference.
+// inPlace reports whether the residual stream is one tensor, updated in place: inference.
 func (a *acts) inPlace() bool { return len(a.xs) == 1 }
 
-// out is where layer i leaves its output.
+// out is the output of layer i.
 func (a *acts) out(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
 
-// attend is the attention of one block: it reads v of b, and q and k, which are not rotated
-// yet, and writes o (and lse and the rotated q and k, when a gradient will want them).
+// attend is the attention of one block. It reads q, k and v of b, with q and k not yet rotated,
+// and writes o, and for a gradient lse and the rotated q and k.
 type attend func(layer int, b *block, posN []int32)
 
-// rotate turns queries and keys by their positions, or back, in a layer that does: those of
-// qk where both are there as one.
+// rotate is Rope of queries and keys, or its inverse, in a layer with rotary positions; one call
+// for both where they are one tensor.
 func (m *Model) rotate(l layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32, inverse bool) {
 	c := &m.cfg
 	if l.rope < 0 {
@@ -392,7 +425,7 @@ func (m *Model) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 	}
 }
 
-// scale multiplies by a factor of spec, which mostly is 1.
+// scale multiplies t by a factor of spec, in most families 1.
 func (m *Model) scale(t compute.Tensor, s float64) {
 	if s != 1 {
 		m.be.Scale(t, s)
@@ -438,8 +471,8 @@ func (m *Model) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor
 	return a.dhND
 }
 
-// inner is block i up to gate and up; the activation and the down projection are left to the
-// caller, as a recomputation does not need them.
+// inner is block i up to gate and up. The caller continues with the activation and the down
+// projection, which a recomputation does not need.
 func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	be, eps, p, b := m.be, m.cfg.RMSEps, &m.blocks[i], a.block(i)
 	m.normed(a.hND, b.rstd1N, b.xND, p.norm1)
@@ -460,7 +493,7 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	m.linears(a.ps, a.hND)
 }
 
-// forward runs the backbone and leaves the head's input in a.hND.
+// forward runs the backbone. The head's input is then in a.hND.
 func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	be := m.be
 	be.Embed(a.xs[0], m.embed, ids)
@@ -476,7 +509,7 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	m.scale(a.hND, m.spec.final)
 }
 
-// backward takes the gradient of the head's input in a.dhND and adds the gradients of all
+// backward reads the gradient of the head's input from a.dhND and adds to the gradients of all
 // parameters below the head.
 func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
 	be := m.be
@@ -484,7 +517,8 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.out(len(m.blocks)-1), a.rstdN, false)
 	for i := len(m.blocks) - 1; i >= 0; i-- {
 		p, b, l := &m.blocks[i], a.block(i), m.spec.layers[i]
-		if len(a.blocks) == 1 && i < len(m.blocks)-1 { // the shared memory holds the block above
+		// the shared memory has the activations of the block above
+		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
 			m.inner(i, a, posN, att)
 			if p.post2 != nil {
 				m.activate(a.actNF, b.gateNF, b.upNF)
@@ -499,7 +533,8 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		dy, act := m.addGrad(a, p.post2, b.added2), compute.Tensor{}
 		if m.trains(p.down) {
 			act = a.actNF
-			if dy == a.dxND && be.Element(compute.Narrow) < be.Element(compute.Wide) { // for two products, which would round it each
+			// two products read it, and each would round it
+			if dy == a.dxND && be.Element(compute.Narrow) < be.Element(compute.Wide) {
 				dy = a.dhND
 				be.Copy(dy, a.dxND)
 			}

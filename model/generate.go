@@ -7,17 +7,18 @@ import (
 
 // SampleOptions configure Generate.
 type SampleOptions struct {
-	N          int         // responses to each prompt
-	MaxNew     int         // tokens of a response at most, the end-of-sequence token included
-	Sampling   Sampling    // temperature and filters
-	EOS        []int32     // tokens that end a response
-	Seed, Step uint64      // keys of the draws
-	Slots      int         // sequences that are sampled at the same time; 0 is 64
-	PageTokens int         // positions in a page of the cache; 0 is 16
-	Stop       func() bool // asked before each token of the sequences under way: true ends the call with ErrStopped; nil is never
+	N          int      // responses to each prompt
+	MaxNew     int      // tokens of a response at most, the end-of-sequence token included
+	Sampling   Sampling // temperature and filters
+	EOS        []int32  // tokens that end a response
+	Seed, Step uint64   // keys of the draws
+	Slots      int      // sequences that are sampled at the same time; 0 is 64
+	PageTokens int      // positions in a page of the cache; 0 is 16
+	// called before each decode step: true ends the call with ErrStopped; may be nil
+	Stop func() bool
 
-	// Told of what is there while the call goes on; nil is nobody. A call that is
-	// stopped has handed its finished responses to Done, and returns none.
+	// Callbacks during the call; each may be nil. A call that is stopped has passed its finished
+	// responses to Done, and returns none.
 	Token func(prompt, sample int, id int32)     // each token as it is drawn
 	Done  func(prompt, sample int, c Completion) // each response as it ends
 }
@@ -27,17 +28,19 @@ var ErrStopped = errors.New("model: generate: stopped")
 
 // Completion is one sampled response.
 type Completion struct {
-	IDs       []int32   // the end-of-sequence token included, when it came
-	Logp      []float32 // of each token under the temperature (1 when greedy), before filters; with the bits of LogProbs where products do not depend on the number of rows, as on the CPU
-	Truncated bool      // no end-of-sequence token within MaxNew
+	IDs []int32 // the end-of-sequence token included, when it came
+	// of each token under the temperature (1 when greedy), before filters; with the bits of
+	// LogProbs where products do not depend on the number of rows, as on the CPU
+	Logp      []float32
+	Truncated bool // no end-of-sequence token within MaxNew
 }
 
 // Generate samples o.N responses for each prompt; the result is [P][N]. The
 // token at index t of sample s of prompt p is drawn with the uniform number
-// philox.Float64(o.Seed, Rollout, o.Step, rows[p]<<16|s, t), so that a response
-// is a function of the weights, the prompt and these keys: o.Slots, o.PageTokens
-// and the other prompts change nothing. progress, if not nil, is told the number
-// of tokens sampled since its last call.
+// philox.Float64(o.Seed, Rollout, o.Step, rows[p]<<16|s, t). So a response is a
+// function of the weights, the prompt and these keys, and does not depend on
+// o.Slots, o.PageTokens and the other prompts. progress, if not nil, is called
+// with the number of tokens sampled since its last call.
 //
 // A prompt runs through the model once; its samples share the pages of its keys
 // and values, and a sample that ends makes room for the next.

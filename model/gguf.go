@@ -12,8 +12,8 @@ import (
 	"gad/internal/safetensors"
 )
 
-// ggufArch is what the files of one of llama.cpp's architectures say otherwise than the
-// Hugging Face folders that they are made from. Keys are those of src/llama-arch.cpp of the
+// ggufArch is how files of one of llama.cpp's architectures differ from the Hugging Face
+// folders that they are converted from. Keys are those of src/llama-arch.cpp of the
 // llama.cpp repository, what is done to weights is in its converter (conversion/*.py).
 type ggufArch struct {
 	family   string            // of families
@@ -25,7 +25,7 @@ type ggufArch struct {
 }
 
 // ggufArchs is the table of architectures that are read, by general.architecture; a new one
-// is a row. finish adds to config.json what goes without saying in such files.
+// is a row. finish adds keys of config.json that such files imply.
 var ggufArchs = map[string]ggufArch{
 	"llama": {family: "Llama", permuted: true}, // Mistral without a window too
 	"qwen2": {family: "Qwen2"},
@@ -254,7 +254,7 @@ func scalar(f *gguf.Reader, key string) (any, error) {
 	return 0.0, nil
 }
 
-// shape holds keys that must say the same as others against them.
+// shape compares keys that repeat what others say.
 func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 	for short, to := range ggufKeys { // those without which nothing can be said
 		switch short {
@@ -285,7 +285,7 @@ func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 // tensor of divisors that of Llama 3.
 func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 	if _, ok := c["rope_theta"]; !ok {
-		c["rope_theta"] = 10000.0 // llama.cpp's, where a file says nothing
+		c["rope_theta"] = 10000.0 // llama.cpp's default
 	}
 	var errs []error
 	number := func(short string) (x float64, has bool) {
@@ -371,7 +371,8 @@ func scalingOf(c Config, d []float32) (*RopeScaling, error) {
 		lengths = append(lengths, n)
 	}
 	for e, x := range d {
-		if x := float64(x); x > 1 && x < most { // 1/x = (1-t)/most + t,  t = (length/wave - low)/(high - low)
+		// 1/x = (1-t)/most + t,  t = (length/wave - low)/(high - low)
+		if x := float64(x); x > 1 && x < most {
 			t := (1/x - 1/most) / (1 - 1/most)
 			lengths = append(lengths, int(math.Round(2*math.Pi/(rope{headDim: c.HeadDim, theta: c.RopeTheta}).freq(e)*(low+t*(high-low)))))
 		}

@@ -6,23 +6,23 @@ import (
 	"gad/internal/compute"
 )
 
-// gradMemory is one block of memory for the gradients of models that learn in turn
-// (Options.Turns): of one at a time. It is zero but while a step's gradient gathers, and
-// while it is lent to the key/value cache.
+// gradMemory is the block of memory for gradients. Models that learn in turn (Options.Turns)
+// share one block, which holds the gradient of one model at a time. Between steps it is zero,
+// or lent to the key/value cache (lender).
 type gradMemory struct {
 	be    compute.Backend
 	block compute.Tensor
 	users []*Model
-	of    *Model // whose gradient it holds; nil is nobody's: zeros
+	of    *Model // the model whose gradient it holds; nil: all elements are zero
 
-	waiting [][]float32 // by level, of joinShard: the sum of 2^level shards
-	copied  []float32   // of onHost
+	waiting [][]float32 // of joinShard, by level: the sum of 2^level shards
+	copied  []float32   // buffer of onHost
 }
 
 // gradAlign is the multiple of elements at which each parameter's gradient begins.
 const gradAlign = 64
 
-// extent is how many elements the gradients of params take in a block.
+// extent is the number of elements that the gradients of params take in a block.
 func extent(params []*compute.Param) (n int) {
 	for _, p := range params {
 		n += aligned(p.Len())
@@ -30,14 +30,14 @@ func extent(params []*compute.Param) (n int) {
 	return n
 }
 
-// gradElements is how many elements a block for the gradients of params has: all that the
-// backend takes for it.
+// gradElements is the number of elements of a block for the gradients of params, rounded up to
+// what the backend allocates.
 func gradElements(f Footprint, params []*compute.Param) int {
 	one := f.Element(compute.Wide)
 	return int(f.Block(one*int64(extent(params))) / one)
 }
 
-// takeGradients gives m's parameters their gradients: in memory of its own, or in that of
+// takeGradients gives m's parameters their gradients, in a block of its own or in that of
 // o.Turns. On an error nothing has changed for other models.
 func (m *Model) takeGradients() error {
 	g := &gradMemory{be: m.be}
@@ -68,7 +68,7 @@ func (m *Model) takeGradients() error {
 	return nil
 }
 
-// place points the parameters of all users to their gradients.
+// place sets the gradients of all users' parameters to their places in the block.
 func (g *gradMemory) place() {
 	for _, m := range g.users {
 		at := 0
@@ -79,7 +79,7 @@ func (g *gradMemory) place() {
 	}
 }
 
-// leave frees the block with its last user.
+// leaveGradients removes m from the block's users, and frees the block after the last.
 func (m *Model) leaveGradients() {
 	g := m.grads
 	if g == nil {
@@ -99,7 +99,7 @@ func (m *Model) leaveGradients() {
 	}
 }
 
-// begin is called before m adds to its gradients.
+// begin claims the block for m's gradient. It is called before m adds to its gradients.
 func (g *gradMemory) begin(m *Model) error {
 	if g.of != nil && g.of != m {
 		return fmt.Errorf("model: the gradients that this model shares with another hold the other's: step its optimizer first, or zero them")
@@ -116,14 +116,13 @@ func (g *gradMemory) zero(m *Model) {
 	}
 }
 
-// lender hands out the memory of gradients that are zero until it is given back.
+// lender gives the memory of a gradient that is zero to other uses, until back.
 type lender struct {
 	g    *gradMemory
 	used int // elements of the block
 }
 
-// lend is a lender of m's gradients; it has nothing where there are none, or where they
-// hold something.
+// lend is a lender of m's gradients. It has no memory if there are none, or if they are not zero.
 func (m *Model) lend() *lender {
 	if m.grads == nil || m.grads.of != nil {
 		return &lender{}
@@ -131,7 +130,7 @@ func (m *Model) lend() *lender {
 	return &lender{g: m.grads}
 }
 
-// get is n elements of class c, if they are left.
+// get is n elements of class c, if so many are left.
 func (l *lender) get(c compute.Class, n int) (t compute.Tensor, ok bool) {
 	if l.g == nil {
 		return t, false
@@ -145,17 +144,32 @@ func (l *lender) get(c compute.Class, n int) (t compute.Tensor, ok bool) {
 	return t, true
 }
 
-// lent is how many elements of a block of gradients n elements of class c take.
+// lent is the number of elements of a block of gradients that n elements of class c take.
 func lent(f Footprint, c compute.Class, n int) int {
 	const align = gradAlign
 	bytes, one := f.Element(c)*int64(n), f.Element(compute.Wide)
 	return int((bytes+align*one-1)/(align*one)) * align
 }
 
-// back returns what was lent, zeroed.
+// back returns all memory that get gave, zeroed.
 func (l *lender) back() {
 	if l.used > 0 {
 		l.g.be.Zero(l.g.block.Slice(0, l.used))
 	}
 	l.g, l.used = nil, 0
+}
+
+// onHost is the first n elements of the block in the host's memory; put writes them back.
+// On a backend whose memory is the host's, x is the block itself and put does nothing.
+func (g *gradMemory) onHost(n int) (x []float32, put func()) {
+	block := g.block.Slice(0, n)
+	if x := compute.HostView(g.be, block); x != nil {
+		return x, func() {}
+	}
+	if len(g.copied) < n {
+		g.copied = make([]float32, n)
+	}
+	x = g.copied[:n]
+	g.be.Download(x, block)
+	return x, func() { g.be.Upload(block, x) }
 }

@@ -50,10 +50,10 @@ func TestTurns(t *testing.T) {
 				must(t, err)
 				for range 3 {
 					scoreStep(t, sc)
-					_, _, err = c.Step(0.01)
+					_, _, err = c.step(0.01)
 					must(t, err)
 					trainStep(t, lm)
-					_, _, err = a.Step(0.01)
+					_, _, err = a.step(0.01)
 					must(t, err)
 				}
 				return append(state(lm), state(sc)...), held - before

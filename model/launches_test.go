@@ -46,7 +46,7 @@ func TestCUDALaunches(t *testing.T) {
 	}
 	got := map[string]driver.Work{
 		"training pass":  work(pass),
-		"optimizer step": work(func() { _, _, err := opt.Step(1e-3); must(t, err) }),
+		"optimizer step": work(func() { _, _, err := opt.step(1e-3); must(t, err) }),
 	}
 	generate(12)()
 	got["generated token"] = work(generate(12)).Since(work(generate(11)))

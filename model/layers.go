@@ -66,7 +66,7 @@ func layerRange(part string) (first, last, step int, err error) {
 	return first, last, step, err
 }
 
-// checkLayers refuses layers that a model of n has not, or that do not ascend.
+// checkLayers refuses layers that a model of n layers lacks, or that do not ascend.
 func checkLayers(layers []int, n int) error {
 	for i, l := range layers {
 		if l < 0 || l >= n || i > 0 && l <= layers[i-1] {
@@ -114,7 +114,7 @@ func (c Config) keep(layers []int) (Config, error) {
 	return next, nil
 }
 
-// wholeName is the name that a parameter of a model of some layers has in the whole one.
+// wholeName is the name, in the whole model, of a parameter of a model of some of its layers.
 func wholeName(name string, layers []int) string {
 	const pre = "model.layers."
 	rest, ok := strings.CutPrefix(name, pre)

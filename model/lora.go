@@ -11,7 +11,7 @@ import (
 )
 
 // LoRA gives linear layers low-rank adapters (arXiv 2106.09685, equation 3): beside the
-// frozen W [O,I] stand A [r,I] and B [O,r], and the layer computes
+// frozen W [O,I] there are A [r,I] and B [O,r], and the layer computes
 //
 //	y = x Wᵀ + bias + s (x Aᵀ) Bᵀ    s = Alpha/r, or Alpha/sqrt(r) with RSLoRA (arXiv 2312.03732)
 //
@@ -121,7 +121,7 @@ func (l LoRA) settings() string {
 	return s
 }
 
-// adapter is what a layer has beside its frozen weight.
+// adapter is the pair of matrices beside a frozen weight.
 type adapter struct {
 	a, b  *compute.Param // [r,I], [O,r]
 	scale float64
@@ -130,8 +130,8 @@ type adapter struct {
 // peftPrefix is before a module's name in peft's files.
 const peftPrefix = "base_model.model."
 
-// adapted are the adapters of a model of this architecture, by the weight that each stands
-// beside, and their parameters in a fixed order: layer by layer, A before B. l has the
+// adapted are the adapters of a model of this architecture, by their frozen weight, and
+// their parameters in a fixed order: layer by layer, A before B. l has the
 // weights.
 func (l layout) adapted(o LoRA) (params []*compute.Param, adapters map[*compute.Param]*adapter) {
 	adapters = map[*compute.Param]*adapter{}
@@ -172,8 +172,8 @@ func (b *blockParams) linear(name string) *compute.Param {
 		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down}[name]
 }
 
-// Adapt makes a model of m's frozen weights and adapters of its own: m is the base, in
-// memory once for all that are made of it. A Scorer gets a head too (o.ScoreInit). m must
+// Adapt makes a model of m's frozen weights and adapters of its own. m is the base, whose
+// memory all its adapted models share. A Scorer gets a head too (o.ScoreInit). m must
 // be a frozen language model; it may be closed before what was made of it. Without o.LoRA
 // the model is m's weights alone.
 func (m *Model) Adapt(o Options) (*Model, error) {
@@ -224,14 +224,14 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	return a, nil
 }
 
-// Base is the frozen model that m was made of by Adapt, nil for others.
+// Base is the frozen model whose Adapt made m; nil if there is none.
 func (m *Model) Base() *Model { return m.base }
 
-// Alone reports whether m's backend gives a token the same bits whatever is computed beside
-// it, and sampling those of the trainer's passes.
+// Alone reports whether the bits of a token's results do not depend on what else is computed, and
+// sampling has the bits of the trainer's passes (Backend.Alone).
 func (m *Model) Alone() bool { return m.be.Alone() }
 
-// LoRA is what adapters m has.
+// LoRA is the configuration of m's adapters.
 func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 
 // linearAdd is a linear layer, with its adapter if it has one, added to r:
@@ -258,7 +258,7 @@ func (m *Model) linears(ps []compute.Projection, x compute.Tensor) {
 	}
 }
 
-// adapt adds what the adapter beside w computes.
+// adapt adds the output of w's adapter.
 func (m *Model) adapt(y, x compute.Tensor, w *compute.Param) {
 	ad := m.adapters[w]
 	if ad == nil {
@@ -309,7 +309,7 @@ func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
 	}
 }
 
-// trains reports whether weightGrad of w has anything to do.
+// trains reports whether w or its adapter has a gradient.
 func (m *Model) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
 
 // linearGrad is the gradient of linear.
@@ -320,10 +320,10 @@ func (m *Model) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute
 	m.adaptGrad(dx, w, dy, x)
 }
 
-// linearsGrad is the gradient of linears, whose outputs' gradients are in the places of these.
+// linearsGrad is the gradient of linears. The gradients of the outputs are in Projection.Y.
 func (m *Model) linearsGrad(dx compute.Tensor, ps []compute.Projection, x compute.Tensor) {
 	if len(m.adapters) > 0 && !m.be.Joined() {
-		for i, p := range ps { // nothing is gained by the other order of dx's sum
+		for i, p := range ps { // one product for all would only change the order of dx's sum
 			m.linearGrad(dx, p.W, p.B, p.Y, x, i > 0)
 		}
 		return

@@ -58,7 +58,7 @@ func TestAdapt(t *testing.T) {
 					} else {
 						must(t, scorer.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil }))
 					}
-					_, _, err = opt.Step(0.05)
+					_, _, err = opt.step(0.05)
 					must(t, err)
 				}
 			}
@@ -277,7 +277,7 @@ func againstPeft(t *testing.T, be compute.Backend) {
 			compare("grad.", func(p *compute.Param) compute.Tensor { return p.G })
 			opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
 			must(t, err)
-			_, _, err = opt.Step(1e-2)
+			_, _, err = opt.step(1e-2)
 			must(t, err)
 			compare("step.", func(p *compute.Param) compute.Tensor { return p.W })
 		})

@@ -6,7 +6,7 @@ import (
 	"gad/internal/compute"
 )
 
-// need is memory of a parameter: n elements of a class, which to will name.
+// need is a request for n elements of a class for a parameter; to is set to the memory.
 type need struct {
 	what  string
 	p     *compute.Param
@@ -15,13 +15,13 @@ type need struct {
 	to    *compute.Tensor
 }
 
-// together reports whether memory of a class is taken as one block for all parameters:
-// where the backend rounds each block up, several hundred of them would take up to a page
-// each that nobody uses. Memory of the host has no such pages.
+// together reports whether all parameters' memory of a class is one block. Where the backend
+// rounds each block up, several hundred blocks would waste up to a page each. The host's memory
+// is not rounded.
 func together(f Footprint, c compute.Class) bool { return c&compute.Host == 0 && f.Block(1) > 1 }
 
-// spread calls f for each block that needs take: of one class, so many elements, and whose
-// they are. Each begins at a multiple of gradAlign elements.
+// spread calls block for each block of memory that needs make, with its class, its number of
+// elements and its needs. Each need begins at a multiple of gradAlign elements.
 func spread(f Footprint, needs []need, block func(c compute.Class, n int, of []need)) {
 	var classes []compute.Class
 	shared := map[compute.Class][]need{}
@@ -47,13 +47,13 @@ func spread(f Footprint, needs []need, block func(c compute.Class, n int, of []n
 // aligned is n up to the next multiple of gradAlign.
 func aligned(n int) int { return (n + gradAlign - 1) / gradAlign * gradAlign }
 
-// needed is what needs take of the backend's memory.
+// needed is the bytes of the backend's memory that needs take.
 func needed(f Footprint, needs []need) (sum int64) {
 	spread(f, needs, func(c compute.Class, n int, _ []need) { sum += f.Block(f.Element(c) * int64(n)) })
 	return sum
 }
 
-// take allocates what needs say; if there is no memory, the model is closed.
+// take allocates the memory for needs. On an error the model is closed.
 func (m *Model) take(needs []need) (err error) {
 	spread(m.be, needs, func(c compute.Class, n int, of []need) {
 		if err != nil {
@@ -79,7 +79,7 @@ func (m *Model) take(needs []need) (err error) {
 	return err
 }
 
-// weightNeeds is what the weights of params need, each of a class.
+// weightNeeds are the needs of the weights of params, each of a class.
 func weightNeeds(params []*compute.Param, class func(*compute.Param) compute.Class) (needs []need) {
 	for _, p := range params {
 		needs = append(needs, need{"weight", p, class(p), p.Len(), &p.W})
@@ -87,7 +87,8 @@ func weightNeeds(params []*compute.Param, class func(*compute.Param) compute.Cla
 	return needs
 }
 
-// momentsOf is what AdamW's moments of p need, in 8 bits or not; host is Host or nothing.
+// momentsOf are the needs of AdamW's moments of p, in 8 bits or float32. host is compute.Host for
+// moments in the host's memory, or 0.
 func momentsOf(p *compute.Param, eight bool, host compute.Class) []need {
 	if !eight {
 		return []need{

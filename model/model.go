@@ -18,7 +18,7 @@ import (
 	"gad/internal/safetensors"
 )
 
-// Kind says what stands on top of the backbone.
+// Kind is the head on top of the backbone.
 type Kind int
 
 // The kinds of model.
@@ -40,15 +40,15 @@ type Options struct {
 	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
 	Base      *Model  // the frozen weights, where they are loaded already; see Load
 	Layers    []int   // Load keeps only these, in ascending order, and numbers them anew; nil keeps all
-	// Turns is a model that never learns while this one does: between a gradient of one and
-	// one of the other stands a step of the optimizer. Both have one block of memory for
-	// their gradients.
+	// Turns is a model that learns in turn with this one: between a gradient of the one and a
+	// gradient of the other there is an optimizer step. The two share one block of memory for
+	// gradients.
 	Turns *Model
-	// StatesOver are the ranks that an optimizer of the model divides AdamW's state among;
-	// nil keeps all of it. They are also those that are given to Split.
+	// StatesOver are the ranks among which an optimizer of the model divides AdamW's state; nil:
+	// every rank keeps all of it. Split must get the same ranks.
 	StatesOver *Ranks
 
-	rewritten bool // frozen weights that Remerge writes
+	rewritten bool // the weights are frozen, but Remerge writes them
 }
 
 // Model is a transformer on a backend. Its methods are called from one goroutine.
@@ -58,24 +58,26 @@ type Model struct {
 	spec spec
 	opt  Options
 	layout
-	base     *Model                      // whose weights these are, of a model made by Adapt
+	base     *Model                      // the frozen weights, of a model made by Adapt
 	adapters map[*compute.Param]*adapter // by the base's weight
-	users    int                         // models made of this one, which keep its memory
-	closed   bool
-	dir      string                       // the folder it was loaded from; "" of a part of its layers
-	dtypes   map[string]safetensors.DType // of the folder's tensors, by the parameters' names
-	digest   string                       // of the folder's weights, once asked for
-	mem      []compute.Tensor             // of the parameters, to be freed
-	ws       *workspace
-	grads    *gradMemory    // nil: frozen
-	ranks    *Ranks         // that hold copies of it; nil is this process alone
-	shards   int            // of an optimizer step; 0 is 1
-	narrowed bool           // this rank lacks bits of the weights that are not computed with (Optimizer.WholeWeights)
+	// models that Adapt has made of this one, which read its memory
+	users  int
+	closed bool
+	dir    string                       // the folder it was loaded from; "" of a part of its layers
+	dtypes map[string]safetensors.DType // of the folder's tensors, by the parameters' names
+	digest string                       // of the folder's weights; "" until Digest
+	mem    []compute.Tensor             // of the parameters, to be freed
+	ws     *workspace
+	grads  *gradMemory // nil: frozen
+	ranks  *Ranks      // that hold copies of it; nil is this process alone
+	shards int         // of an optimizer step; 0 is 1
+	// this rank has only those bits of the weights that products read (Optimizer.WholeWeights)
+	narrowed bool
 	angle    compute.Tensor // [ropes, positions, E], the tables of rotations
 	angleN   int            // positions in them
-	writes   uint64         // how often weights were written
+	writes   uint64         // number of writes to the weights
 
-	// Host memory of the running pass, kept from call to call.
+	// Host buffers of the running pass, used again by the next.
 	acts acts
 	pk   pack
 	host struct {
@@ -85,44 +87,46 @@ type Model struct {
 		scoreS            []float32 // of ScoreGrad
 	}
 
-	apart    bool             // each sequence has its prompt to itself: what tests compare with
-	watch    func(tokens int) // of progress; nil is nobody
+	apart    bool             // prompts are not shared: for tests
+	watch    func(tokens int) // callback of Watch; nil: none
 	progress progress
 }
 
-// Watch has f told of the tokens of a pack as LogProbs, Scores and their gradients pass the
-// blocks: of each pack as many as it has, in parts. For a progress bar; a device that queues
-// its work may be behind. nil ends it.
+// Watch calls f with numbers of tokens as LogProbs, Scores and their gradients proceed: for each
+// pack as many as it has, in parts, for a progress bar. A device that queues its work may be
+// behind. nil ends the calls.
 func (m *Model) Watch(f func(tokens int)) { m.watch = f }
 
-// progress is how much of a pack's pass is done.
+// progress is the state of a pack's pass for Watch.
 type progress struct {
 	tokens int // of the pack
 	parts  int // of the pass: a block is one forward, and two more backward
 	done   int // of parts
-	told   int // of tokens
+	sent   int // tokens passed to the callback
 }
 
 // withGradient makes it the progress of a pass in both directions.
 func (p *progress) withGradient() { p.parts *= 3 }
 
-// passed notes parts of a pass.
+// passed counts parts of a pass, and calls the callback.
 func (m *Model) passed(parts int) {
 	if m.watch == nil || m.progress.parts == 0 {
 		return
 	}
 	p := &m.progress
 	p.done += parts
-	if now := p.tokens * min(p.done, p.parts) / p.parts; now > p.told {
-		m.watch(now - p.told)
-		p.told = now
+	if now := p.tokens * min(p.done, p.parts) / p.parts; now > p.sent {
+		m.watch(now - p.sent)
+		p.sent = now
 	}
 }
 
 // layout is the parameters by role. Names are those of Hugging Face folders.
 type layout struct {
-	params []*compute.Param // the model's own, in a fixed order: embedding, blocks, final norm, head; with a base, adapters and score head
-	embed  *compute.Param   // [V,D]
+	// the model's own, in a fixed order: embedding, blocks, final norm, head; with a base, adapters
+	// and score head
+	params []*compute.Param
+	embed  *compute.Param // [V,D]
 	blocks []blockParams
 	norm   *compute.Param // [D]
 	head   *compute.Param // LM: [V,D], the embedding itself when tied; Scorer: [1,D]
@@ -248,7 +252,7 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	return m, nil
 }
 
-// weightClass is how p is kept. Vectors and the scorer's head compute in float32.
+// weightClass is the class of p's weights. Vectors and the scorer's head are float32.
 func weightClass(p *compute.Param, trainable bool) compute.Class {
 	switch {
 	case len(p.Shape) == 1 || p.Name == scoreName:
@@ -326,13 +330,13 @@ func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 	m.refresh(p)
 }
 
-// refresh follows every write to p.W but the optimizer's step, which refreshes itself.
+// refresh is called after every write to p.W; the optimizer's step refreshes by itself.
 func (m *Model) refresh(p *compute.Param) {
 	m.writes++
 	m.be.Refresh(p)
 }
 
-// written changes with the weights that the model computes with.
+// written is a number that changes with every write to the weights.
 func (m *Model) written() uint64 {
 	if m.base != nil {
 		return m.writes + m.base.written()
@@ -348,7 +352,7 @@ func (m *Model) Config() Config { return m.cfg }
 // head.
 func (m *Model) Params() []*Param { return m.params }
 
-// Kind is what stands on top of the backbone.
+// Kind is the head on top of the backbone.
 func (m *Model) Kind() Kind { return m.opt.Kind }
 
 // CopyWeights copies the weights of src, which has the same parameters; it may
@@ -389,10 +393,10 @@ func (m *Model) CopyWeights(src *Model) error {
 // errNarrowed is a mistake of a caller, who would save weights that lack bits.
 var errNarrowed = errors.New("model: this rank has not all bits of the weights that other ranks have stepped: call Optimizer.WholeWeights on all ranks first")
 
-// Share makes m compute in the memory that other has for activations and caches, so
-// that models which take turns have it once. Both must be on the same backend and
-// called from the same goroutine; what a call of one left on the device is gone with
-// the next call of the other. Either may be closed first.
+// Share makes m use the memory of other for activations and caches, so that models which take
+// turns have it once. Both must be on the same backend and called from the same goroutine. The
+// results that a call of one left on the device are overwritten by the next call of the other.
+// Either may be closed first.
 func (m *Model) Share(other *Model) {
 	if m.be != other.be {
 		panic("model: Share: models on two backends")

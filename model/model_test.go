@@ -343,8 +343,8 @@ func TestPacksShare(t *testing.T) {
 			t.Errorf("%s: packs %s, want %s", c.name, got, c.want)
 		}
 	}
-	if got := fmt.Sprint(Stretches(slices.Concat(answers(1, 5, 1, 0), answers(2, 3, 2)))); got != "[{4 0} {2 4} {1 4} {5 0}]" {
-		t.Errorf("stretches %s", got)
+	if got := fmt.Sprint(Segments(slices.Concat(answers(1, 5, 1, 0), answers(2, 3, 2)))); got != "[{4 0} {2 4} {1 4} {5 0}]" {
+		t.Errorf("segments %s", got)
 	}
 }
 

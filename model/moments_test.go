@@ -44,7 +44,7 @@ func TestMoments8(t *testing.T) {
 			must(t, err)
 			for range 5 {
 				trainStep(t, m)
-				_, _, err := o.Step(0.001)
+				_, _, err := o.step(0.001)
 				must(t, err)
 			}
 			return m, o
@@ -107,7 +107,7 @@ func TestMoments8(t *testing.T) {
 				o *Optimizer
 			}{{m, o}, {read, ro}} {
 				trainStep(t, x.m)
-				_, _, err := x.o.Step(0.001)
+				_, _, err := x.o.step(0.001)
 				must(t, err)
 			}
 			sameState(t, "a step after load", values8(read), values8(m))

@@ -15,18 +15,18 @@ import (
 
 // AdamWConfig configures NewOptimizer.
 type AdamWConfig struct {
-	LR           float64 // base rate, for the record: Step is given its own
-	Beta1, Beta2 float64 // decay of the moments; 0.9 and 0.999 are usual
-	Eps          float64 // added to the root of the second moment; 1e-8 is usual
-	WeightDecay  float64 // decoupled; on matrices, not on norms and biases
-	ClipNorm     float64 // largest norm of all gradients together; 0 is no clip
-	Moments8     bool    // keep the moments of large matrices in 8 bits (compute.Moments)
-	Offload      bool    // keep the moments in the host's memory
+	LR           Schedule // learning rate of each optimizer step
+	Beta1, Beta2 float64  // decay of the moments; 0.9 and 0.999 are usual
+	Eps          float64  // added to the root of the second moment; 1e-8 is usual
+	WeightDecay  float64  // decoupled; on matrices, not on norms and biases
+	ClipNorm     float64  // largest norm of all gradients together; 0 is no clip
+	Moments8     bool     // keep the moments of large matrices in 8 bits (compute.Moments)
+	Offload      bool     // keep the moments in the host's memory
 }
 
-// coded reports whether p's moments are kept in 8 bits, where that is set: not those of
-// embeddings and the head, whose rows are stepped at very different rates, nor what is
-// small (Dettmers et al., arXiv 2110.02861, section 2.3).
+// coded reports whether p's moments are in 8 bits if AdamWConfig.Moments8 is set. Moments of
+// embeddings and the head, whose rows are updated at very different rates, and of small tensors
+// stay float32 (Dettmers et al., arXiv 2110.02861, section 2.3).
 func coded(p *compute.Param) bool {
 	return len(p.Shape) == 2 && p.Len() >= 4096 && p.Name != embedName && p.Name != headName && p.Name != scoreName
 }
@@ -36,16 +36,17 @@ type Optimizer struct {
 	m       *Model
 	c       AdamWConfig
 	steps   int
+	first   int // steps taken before c.LR began
 	skipped int
 	gs      []compute.Tensor // the gradients
 
-	// Where each rank has a part (Options.StatesOver):
+	// If the state is divided among ranks (Options.StatesOver):
 	ranks *Ranks
-	cuts  []int            // of the flat order of the gradients, into the parts of all ranks
-	parts []part           // [parameters] this rank's; otherwise all
-	own   []*compute.Param // the parts that are stepped
+	cuts  []int            // boundaries of the ranks' parts in the flat order of the gradients
+	parts []part           // [parameters] of this rank; whole parameters if not divided
+	own   []*compute.Param // buffer of stepped
 
-	blocks squared // sums the squares of the parts; nil leaves all of them to each rank
+	blocks compute.BlockSums // sums the squares of the parts; nil: each rank sums all of them
 }
 
 // NewOptimizer allocates the moments. Their memory belongs to m.
@@ -69,7 +70,8 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 		o.ranks, o.cuts = r, cut(m.params, r.Size(), c.Moments8)
 		mine := r.Part(r.Rank())
 		o.parts = partsOf(m.params, o.cuts[mine], o.cuts[mine+1])
-		if by, ok := m.be.(squared); ok && partUnit%by.SumBlock() == 0 { // once: asking may allocate
+		// once: asking may allocate
+		if by, ok := m.be.(compute.BlockSums); ok && partUnit%by.SumBlock() == 0 {
 			o.blocks = by
 		}
 	}
@@ -79,12 +81,28 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	return o, nil
 }
 
-// Step updates the weights from the gathered gradients, of all ranks together, at the
-// learning rate lr and zeroes the gradients. gradNorm is the global norm before clipping; clipping
-// multiplies by ClipNorm/(gradNorm+1e-6) where that is below 1. If the norm is
-// not finite nothing changes but the gradients, which are zeroed, and skipped is
-// true.
-func (o *Optimizer) Step(lr float64) (gradNorm float64, skipped bool, err error) {
+// StepStats describe one call of Optimizer.Step.
+type StepStats struct {
+	GradNorm float64 // global norm of the gradients before clipping
+	LR       float64 // learning rate of the step
+	Skipped  bool    // the norm was not finite: weights and moments did not change
+}
+
+// Step updates the weights from the gradients of all ranks together, at the learning rate
+// that the schedule gives the step, and zeroes the gradients. Gradients whose norm is above
+// ClipNorm are multiplied by ClipNorm/(norm+1e-6).
+func (o *Optimizer) Step() (st StepStats, err error) {
+	st.LR = o.c.LR.At(o.steps - o.first + 1)
+	st.GradNorm, st.Skipped, err = o.step(st.LR)
+	return st, err
+}
+
+// ScheduleFrom makes the next steps the first of the schedule: steps is the number of
+// optimizer steps that earlier stages took, whose state was loaded.
+func (o *Optimizer) ScheduleFrom(steps int) { o.first = steps }
+
+// step is Step at the learning rate lr.
+func (o *Optimizer) step(lr float64) (gradNorm float64, skipped bool, err error) {
 	if !(lr >= 0 && !math.IsInf(lr, 0)) {
 		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: expected a finite number of at least 0", lr)
 	}
@@ -133,12 +151,12 @@ const optimizerFormat = "gad-optimizer-1"
 type stored struct {
 	name  string
 	shape []int
-	t     compute.Tensor // its elements from lo on: of several ranks perhaps a part, or none
+	t     compute.Tensor // this rank's elements, from lo on; of several ranks a part, or none
 	lo    int
 	dtype safetensors.DType
 }
 
-// len is the number of elements, those of all ranks.
+// len is the number of elements on all ranks together.
 func (s stored) len() int {
 	n := 1
 	for _, d := range s.shape {
@@ -180,8 +198,8 @@ func (o *Optimizer) Bytes() (n int64) {
 // "w.<parameter>", which a folder of a narrower dtype does not hold in full: with them a
 // resumed run has the same bits.
 //
-// If the state is Sharded, all ranks call Save together, and each writes the whole state:
-// those that have no file give io.Discard.
+// If the state is Sharded, all ranks call Save together, and each writes the whole state; ranks
+// without a file pass io.Discard.
 func (o *Optimizer) Save(w io.Writer, master bool) error {
 	var ts []safetensors.Source
 	for i, p := range o.m.params {
@@ -294,49 +312,4 @@ func checkState(list []*onDisk) error {
 		}
 		return nil
 	})
-}
-
-// Schedule is a learning rate over steps: linear from 0 during Warmup steps, then
-// by Kind down to Floor times the base rate at step Total, and that afterwards.
-type Schedule struct {
-	Kind   string  // "constant" (also ""), "cosine" or "linear"
-	Warmup int     // steps
-	Total  int     // steps, Warmup included; not used by "constant"
-	Floor  float64 // share of the base rate at the end
-}
-
-// Validate reports the first thing that is wrong with s.
-func (s Schedule) Validate() error {
-	switch s.Kind {
-	case "", "constant", "cosine", "linear":
-	default:
-		return fmt.Errorf("model: schedule %q: expected constant, cosine or linear", s.Kind)
-	}
-	if s.Warmup < 0 || !(s.Floor >= 0 && s.Floor <= 1) {
-		return fmt.Errorf("model: schedule: warm-up of %d steps, floor %g: expected at least 0, and 0 to 1", s.Warmup, s.Floor)
-	}
-	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
-		return fmt.Errorf("model: schedule %q: %d steps in all, %d of warm-up: it falls after the warm-up: more steps, or a lower lr_warmup_steps", s.Kind, s.Total, s.Warmup)
-	}
-	return nil
-}
-
-// LR is the learning rate of a step; the first is 1. The last step of the warm-up
-// has the base rate.
-func (s Schedule) LR(base float64, step int) float64 {
-	if step < s.Warmup {
-		return base * float64(step) / float64(s.Warmup)
-	}
-	if s.Kind == "" || s.Kind == "constant" {
-		return base
-	}
-	done := 1.0
-	if step < s.Total {
-		done = float64(step-s.Warmup) / float64(s.Total-s.Warmup)
-	}
-	left := 1 - done
-	if s.Kind == "cosine" {
-		left = (1 + math.Cos(math.Pi*done)) / 2
-	}
-	return base * (s.Floor + (1-s.Floor)*left)
 }

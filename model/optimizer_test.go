@@ -76,7 +76,7 @@ func TestOptimizer(t *testing.T) {
 				}
 			}
 			want := math.Sqrt(sum)
-			norm, skipped, err := o.Step(lr)
+			norm, skipped, err := o.step(lr)
 			must(t, err)
 			if skipped || math.Abs(norm-want) > 1e-6*want {
 				t.Fatalf("step %d: norm %g, skipped %t, want %g", step, norm, skipped, want)
@@ -130,14 +130,14 @@ func TestOptimizerSkips(t *testing.T) {
 		o, err := NewOptimizer(m, adamw())
 		must(t, err)
 		trainStep(t, m)
-		_, _, err = o.Step(0.01)
+		_, _, err = o.step(0.01)
 		must(t, err)
 		before := state(m)
 		for i, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			trainStep(t, m)
 			p := m.params[2*i]
 			be.Upload(p.G.Slice(1, 2), []float32{float32(bad)})
-			norm, skipped, err := o.Step(0.01)
+			norm, skipped, err := o.step(0.01)
 			must(t, err)
 			if !skipped || !math.IsNaN(norm) && !math.IsInf(norm, 0) {
 				t.Errorf("gradient %g: norm %g, skipped %t", bad, norm, skipped)
@@ -148,13 +148,13 @@ func TestOptimizerSkips(t *testing.T) {
 			t.Errorf("%d steps, %d skipped, want 1 and 3", o.Steps(), o.Skipped())
 		}
 		for _, lr := range []float64{-1, math.NaN(), math.Inf(1)} {
-			if _, _, err := o.Step(lr); err == nil {
+			if _, _, err := o.step(lr); err == nil {
 				t.Errorf("learning rate %g: accepted", lr)
 			}
 		}
 		// The gradients were cleared: the next step is a clean one.
 		trainStep(t, m)
-		if _, skipped, err := o.Step(0.01); skipped || err != nil {
+		if _, skipped, err := o.step(0.01); skipped || err != nil {
 			t.Errorf("step after a skipped one: %t %v", skipped, err)
 		}
 	})
@@ -173,7 +173,7 @@ func TestOptimizerResume(t *testing.T) {
 	must(t, err)
 	step := func(m *Model, o *Optimizer) {
 		trainStep(t, m)
-		_, _, err := o.Step(0.01)
+		_, _, err := o.step(0.01)
 		must(t, err)
 	}
 	step(m, o)
@@ -273,7 +273,8 @@ func TestSchedule(t *testing.T) {
 		{Schedule{Kind: "cosine", Total: 12, Floor: 0.1}, 12, 0.1},
 	} {
 		must(t, c.s.Validate())
-		if got := c.s.LR(3, c.step); math.Abs(got-3*c.want) > 1e-12 {
+		c.s.Peak = 3
+		if got := c.s.At(c.step); math.Abs(got-3*c.want) > 1e-12 {
 			t.Errorf("%+v: step %d: %g, want %g", c.s, c.step, got, 3*c.want)
 		}
 	}

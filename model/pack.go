@@ -14,19 +14,19 @@ type Seq struct {
 	Prompt int
 }
 
-// pack is sequences laid end to end. Neighbours with the same prompt share its tokens:
-// their answers are branches of it.
+// pack is sequences laid end to end. Adjacent sequences with the same prompt share its tokens:
+// their responses are branches of it (compute.Pack).
 type pack struct {
 	compute.Pack
 	ids, pos      []int32
 	rows, targets []int32 // [R] of the response tokens: the row that predicts a token, and the token
-	place         []int32 // [R] where in rows the response tokens are, sequence by sequence
+	place         []int32 // [R] index in rows of the response tokens, sequence by sequence
 	counts        []int   // [S] response tokens
 	last          []int32 // [S] row of each sequence's last token
 }
 
-// pack checks and lays out sequences, in place of the pack before. response asks for
-// the response tokens' rows, which need a prompt to follow.
+// pack checks and lays out sequences, in place of the previous pack. response adds the rows that
+// predict response tokens, for which each sequence needs a prompt.
 func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 	p := &m.pk
 	*p = pack{Pack: compute.Pack{Start: append(p.Start[:0], 0), Parent: p.Parent[:0]}, ids: p.ids[:0], pos: p.pos[:0],
@@ -63,15 +63,15 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 	return p, m.angles(longest)
 }
 
-// lay appends the sequences of one prompt. The first response tokens of all of them are
-// predicted from the prompt's last row: they are neighbours in rows.
+// lay appends the sequences of one prompt. Their first response tokens are all predicted from
+// the prompt's last row, and are adjacent in rows.
 func (p *pack) lay(group []Seq, response bool) {
-	shared, parent, first := beginning(group), int32(-1), len(p.rows)
+	shared, parent, first := sharedTokens(group), int32(-1), len(p.rows)
 	if shared > 0 {
 		parent = int32(len(p.Parent))
 		p.segment(group[0].IDs[:shared], 0, -1)
 	}
-	ends := int32(len(p.ids)) - 1 // the last row of what is shared
+	ends := int32(len(p.ids)) - 1 // the last shared row
 	if response && shared > 0 && shared == group[0].Prompt {
 		for _, s := range group {
 			p.rows, p.targets = append(p.rows, ends), append(p.targets, s.IDs[shared])
@@ -232,11 +232,10 @@ func (m *Model) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) 
 	return nil
 }
 
-// LogProbGrad runs forward, hands log-probabilities and entropies (as LogProbs
-// gives them, but only until the model's next call) to seed, takes from it the
-// loss's gradient with respect to both, of the same shapes (dent may be nil), and
-// runs backward. Gradients are added to Param.G. After an error Param.G may hold a
-// part; the caller clears it.
+// LogProbGrad is a forward pass, seed and a backward pass. seed gets log-probabilities and
+// entropies as LogProbs gives them, valid until the model's next call, and returns the loss's
+// gradient with respect to both, of the same shapes; dent may be nil. Gradients are added to
+// Param.G. After an error Param.G may hold a part of them, which the caller clears.
 func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
 	if err := m.need(LM, true); err != nil {
 		return err
@@ -327,9 +326,9 @@ func (m *Model) scores(scoreS []float32, s compute.Tensor) error {
 	return nil
 }
 
-// ScoreGrad is LogProbGrad for a Scorer: seed turns the scores, which it has until
-// the model's next call, into the loss's gradient with respect to them; nil is a
-// gradient of zero, and then there is no backward pass.
+// ScoreGrad is LogProbGrad for a Scorer: seed gets the scores, valid until the model's next
+// call, and returns the loss's gradient with respect to them. nil is a gradient of zero: there
+// is no backward pass.
 func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []float32, err error)) error {
 	if err := m.need(Scorer, true); err != nil {
 		return err

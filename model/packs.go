@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Packs groups sequences into micro-batches of at most maxTokens tokens; a longer
-// sequence stands alone. Entries are indices into seqs. Sequences with the same prompt are
-// neighbours, at the place of the first of them, and stay together unless they alone are
-// more than maxTokens: a pack computes their prompt once, and its tokens count once.
+// Packs groups sequences into micro-batches of at most maxTokens tokens; a longer sequence is a
+// pack of its own. Entries are indices into seqs. Sequences with the same prompt are adjacent, at
+// the place of the first of them, and are in one pack unless they alone exceed maxTokens: a pack
+// computes their prompt once, and its tokens count once.
 func Packs(seqs []Seq, maxTokens int) [][]int {
 	var packs [][]int
 	room := 0
 	begin := func() { packs, room = append(packs, nil), maxTokens }
 	for _, group := range byPrompt(seqs) {
 		for rest := group; len(rest) > 0; {
-			// As many as fit a pack of their own; all of them if they can.
+			// The largest n that fits in a pack of its own.
 			n := len(rest)
 			for n > 1 && rowsOf(seqs, rest[:n]) > maxTokens {
 				n--
@@ -31,8 +31,19 @@ func Packs(seqs []Seq, maxTokens int) [][]int {
 	return packs
 }
 
-// byPrompt is the indices of seqs, those with the same prompt together, each group where
-// its first stands. A sequence without a prompt is a group of its own.
+// PacksByShard is Packs for each shard of a mini-batch: shards and packs hold indices into seqs.
+func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) {
+	packsK = make([][][]int, len(shards))
+	for k, shard := range shards {
+		for _, pack := range Packs(Pick(seqs, shard), maxTokens) {
+			packsK[k] = append(packsK[k], Pick(shard, pack))
+		}
+	}
+	return packsK
+}
+
+// byPrompt is the indices of seqs, grouped by prompt, each group at the place of its first
+// sequence. A sequence without a prompt is a group of its own.
 func byPrompt(seqs []Seq) (groups [][]int) {
 	at := make(map[string]int, len(seqs))
 	var key []byte
@@ -62,9 +73,9 @@ func sharePrompt(a, b Seq) bool {
 	return a.Prompt > 0 && a.Prompt == b.Prompt && len(a.IDs) >= a.Prompt && len(b.IDs) >= b.Prompt && slices.Equal(a.IDs[:a.Prompt], b.IDs[:b.Prompt])
 }
 
-// beginning is how many tokens a pack computes once for sequences of one prompt: all of
-// the prompt, but each sequence has at least one token of its own.
-func beginning(group []Seq) int {
+// sharedTokens is the number of tokens that a pack computes once for sequences of one prompt: the
+// prompt's, but at least one token of each sequence is its own.
+func sharedTokens(group []Seq) int {
 	if len(group) < 2 {
 		return 0
 	}
@@ -75,32 +86,31 @@ func beginning(group []Seq) int {
 	return n
 }
 
-// rowsOf is the tokens that a pack computes for the sequences of one prompt that the
-// indices name.
+// rowsOf is the number of tokens that a pack computes for the given sequences of one prompt.
 func rowsOf(seqs []Seq, group []int) (n int) {
-	shared := beginning(Pick(seqs, group))
+	shared := sharedTokens(Pick(seqs, group))
 	for _, i := range group {
 		n += len(seqs[i].IDs) - shared
 	}
 	return n + shared
 }
 
-// Stretch is tokens that a pass computes one behind the other.
-type Stretch struct {
+// Segment is consecutive tokens that a pass computes.
+type Segment struct {
 	Tokens int
-	Before int // tokens that the first of them follows
+	Before int // tokens of the sequence before the first of them
 }
 
-// Stretches is what one pass over seqs computes, prompts that several share once, if each
-// prompt's sequences fit one pack.
-func Stretches(seqs []Seq) (out []Stretch) {
+// Segments are the tokens that one pass over seqs computes. A prompt that several sequences share
+// is computed once, provided that they fit in one pack.
+func Segments(seqs []Seq) (out []Segment) {
 	for _, group := range byPrompt(seqs) {
-		shared := beginning(Pick(seqs, group))
+		shared := sharedTokens(Pick(seqs, group))
 		if shared > 0 {
-			out = append(out, Stretch{Tokens: shared})
+			out = append(out, Segment{Tokens: shared})
 		}
 		for _, i := range group {
-			out = append(out, Stretch{Tokens: len(seqs[i].IDs) - shared, Before: shared})
+			out = append(out, Segment{Tokens: len(seqs[i].IDs) - shared, Before: shared})
 		}
 	}
 	return out

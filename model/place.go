@@ -24,7 +24,7 @@ type place interface {
 	config() (text []byte, name string, err error)
 	// tensors opens the weights, by Hugging Face's names.
 	tensors() (tensors, error)
-	// digest is the SHA-256 that stands for the weights' files.
+	// digest is the SHA-256 of the weights' files.
 	digest() (string, error)
 }
 
@@ -32,7 +32,7 @@ type place interface {
 type tensors interface {
 	Names() []string // sorted
 	Tensor(name string) (*onDisk, bool)
-	Close() error // no tensor may be read any more
+	Close() error // afterwards no tensor may be read
 }
 
 // onDisk is one tensor of a file.

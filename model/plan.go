@@ -2,7 +2,7 @@ package model
 
 import "gad/internal/compute"
 
-// PlanOptions say what a model will do, for Config.Plan.
+// PlanOptions are the uses of a model that Config.Plan counts memory for.
 type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
@@ -10,9 +10,9 @@ type PlanOptions struct {
 	LoRA      LoRA  // adapters alone are counted: their base is a frozen model's Plan
 	Moments8  bool  // AdamWConfig's
 	Offload   bool  // AdamWConfig's
-	Ranks     int   // that AdamW's state is divided among (Options.StatesOver); 0 is 1
-	Turns     int64 // bytes of the gradients of a model that learns in turn with this one (Options.Turns): both have one block
-	Merged    bool  // frozen weights that are written again and again (Model.Merged)
+	Ranks     int   // number of ranks that divide AdamW's state (Options.StatesOver); 0 is 1
+	Turns     int64 // bytes of the gradients of Options.Turns, which share one block with this model's
+	Merged    bool  // frozen weights that Remerge writes (Model.Merged)
 	Tokens    int   // of the largest pack
 	Forward   int   // of the largest pack of a forward pass alone, if that is larger
 	// Generation; Slots 0 is none.
@@ -23,13 +23,14 @@ type PlanOptions struct {
 
 // Plan is memory in bytes.
 type Plan struct {
-	Weights, Gradients, Moments int64 // gradients of its own: two models that learn in turn have the larger ones
-	HostMoments                 int64 // in the host's memory, beside Total
+	// gradients of its own: two models that learn in turn have the larger ones
+	Weights, Gradients, Moments int64
+	HostMoments                 int64 // in the host's memory, not in Total
 	Computed                    int64 // of Weights, what is computed with: the upper halves of Masters
 	Copies                      int64 // of weights, that a backend computes with
 	Activations                 int64 // the workspace, gradients of activations included
 	Cache                       int64 // keys and values of generation
-	Lent                        int64 // more of them, in the memory of gradients
+	Lent                        int64 // keys and values in the memory of gradients, not in Cache
 	Scratch                     int64 // of operations; models on one backend share it
 
 	purposes map[purpose]int64 // what Activations adds up
@@ -56,6 +57,54 @@ func (p Plan) Total() int64 {
 func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	var p Plan
 	all := c.arrange(o.Kind)
+	p.parameters(f, o, &all)
+	// The workspace has for each purpose the largest size that was requested.
+	p.purposes = map[purpose]int64{}
+	count := func(what purpose, class compute.Class, n int) compute.Tensor {
+		p.purposes[what] = max(p.purposes[what], f.Block(f.Element(class)*int64(n)))
+		return compute.Tensor{}
+	}
+	var a acts
+	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim), Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
+	if o.Tokens > 0 {
+		k := keepNothing
+		switch {
+		case o.Trainable && o.Recompute:
+			k = keepInputs
+		case o.Trainable:
+			k = keepBlocks
+		}
+		actLayout{&c, o.Tokens, f.Joined(), count}.acts(&a, k, o.LoRA.Rank)
+	}
+	if o.Forward > o.Tokens {
+		actLayout{&c, o.Forward, f.Joined(), count}.acts(&a, keepNothing, o.LoRA.Rank)
+		work.Tokens, work.Rows = o.Forward, o.Forward
+	}
+	if o.Slots > 0 {
+		pt := o.PageTokens
+		if pt == 0 {
+			pt = defaultPage
+		}
+		slots := min(o.Slots, o.Prompts*o.N)
+		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
+		actLayout{&c, prefill, f.Joined(), count}.acts(&a, keepNothing, o.LoRA.Rank)
+		actLayout{&c, decodeRows(f.DecodeMultiple(), slots), f.Joined(), count}.acts(&a, keepNothing, o.LoRA.Rank)
+		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
+		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
+		if o.Trainable {
+			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
+		}
+		p.Cache = beyond(f, room, 2*c.Layers, one)
+		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
+		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
+	}
+	p.Activations = SharedActivations(p)
+	p.Scratch = f.Scratch(work)
+	return p
+}
+
+// parameters adds the memory of weights, gradients and moments.
+func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 	own := all.params
 	if o.LoRA.On() {
 		own, _ = all.adapted(o.LoRA)
@@ -91,53 +140,10 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			p.Moments = needed(f, moments)
 		}
 	}
-	// The workspace keeps the most that was asked for for each purpose.
-	p.purposes = map[purpose]int64{}
-	count := func(what purpose, class compute.Class, n int) compute.Tensor {
-		p.purposes[what] = max(p.purposes[what], f.Block(f.Element(class)*int64(n)))
-		return compute.Tensor{}
-	}
-	var a acts
-	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim), Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
-	if o.Tokens > 0 {
-		k := keepNothing
-		switch {
-		case o.Trainable && o.Recompute:
-			k = keepInputs
-		case o.Trainable:
-			k = keepBlocks
-		}
-		c.acts(&a, o.Tokens, k, o.LoRA.Rank, f.Joined(), count)
-	}
-	if o.Forward > o.Tokens {
-		c.acts(&a, o.Forward, keepNothing, o.LoRA.Rank, f.Joined(), count)
-		work.Tokens, work.Rows = o.Forward, o.Forward
-	}
-	if o.Slots > 0 {
-		pt := o.PageTokens
-		if pt == 0 {
-			pt = defaultPage
-		}
-		slots := min(o.Slots, o.Prompts*o.N)
-		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
-		c.acts(&a, prefill, keepNothing, o.LoRA.Rank, f.Joined(), count)
-		c.acts(&a, decodeRows(f.DecodeMultiple(), slots), keepNothing, o.LoRA.Rank, f.Joined(), count)
-		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
-		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
-		if o.Trainable {
-			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
-		}
-		p.Cache = beyond(f, room, 2*c.Layers, one)
-		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
-		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
-	}
-	p.Activations = SharedActivations(p)
-	p.Scratch = f.Scratch(work)
-	return p
 }
 
-// beyond is the memory of a number of caches of n Narrow elements each, but of those that a
-// block of gradients, of room elements, has room for (lender).
+// beyond is the memory of caches of n Narrow elements each, less those that a block of gradients
+// of room elements can lend (lender).
 func beyond(f Footprint, room, caches, n int) (bytes int64) {
 	used := lent(f, compute.Narrow, n)
 	for range caches {

@@ -2,57 +2,64 @@ package model
 
 import "slices"
 
-// prefixes is a tree of cached pages by the tokens that lead to them: a node is a page, and
-// its keys and values are those of its tokens behind the tokens of the nodes above it. They
-// are compared token by token, so a page is found by exactly what it holds.
+// prefixes is the prefix tree of cached pages. A node is a page of keys and values; these depend
+// on the page's own tokens and on all tokens before it, which are those of the nodes on the path
+// from the root. Nodes are found by comparing tokens, not hashes: a match is exact.
 //
-// A page that a sequence reads is held by it, with all nodes above. The others are idle: the
-// engine may take them for something else, those first that were not used for longest.
+// A node that a sequence reads is referenced by it, and so are all nodes above. Nodes without
+// references are idle: they can be evicted, the least recently used first and children before
+// their parent.
+//
+// Three rules keep the order of a step safe. Copies of pages come before any computation of the
+// step, so only what an earlier step computed is copied (node.step). Two prompts of one step that
+// compute the same page keep the first one's; the second's page is freed after the step, which
+// still writes it (Engine.freeLater). A partly filled page has no children and is never
+// referenced: it is copied, because its owner or the copy's would write behind the common tokens.
 type prefixes struct {
-	root  node
-	idle  node // a ring: idle.after was not used for longest. A node comes before the one above it
-	count int  // of idle nodes
+	root node
+	// ring of idle nodes: idle.after is the least recently used; children come before their parent
+	idle  node
+	count int // of idle nodes
 }
 
-// node is a page of a sequence's beginning. One with fewer tokens than a page has nothing
-// below it and is never held: what it has is copied.
+// node is a page of the tree.
 type node struct {
 	up   *node
-	next []*node
-	ids  []int32
+	next []*node // children
+	ids  []int32 // the page's tokens; fewer than a page holds in a leaf that is copied
 	page int32
 
-	users         int   // sequences that hold it
-	before, after *node // in the ring, while it is idle
-	step          int   // of the engine, which computes its keys and values
+	refs          int   // sequences that read it
+	before, after *node // neighbours in the ring, while it is idle
+	step          int   // Engine.steps when its keys and values are computed
 
-	// Of prompts that were echoed: the first of the tokens, or all, as they were ranked, with
-	// top choices. About the first token of a sequence there is nothing to say. due are the
-	// choices with which step dueStep ranks all; -1 is none.
-	ranks        []Token
-	top          int
-	due, dueStep int
+	// ranks are the first of ids, or all, ranked with top alternatives for Request.Echo; the
+	// first token of a sequence has no log-probability. pendingTop is how many alternatives
+	// step pendingStep will rank for all of ids; -1: none.
+	ranks                   []Token
+	top                     int
+	pendingTop, pendingStep int
 }
 
-// keepTop is up to how many choices of a ranked token are kept.
-const keepTop = 20
+// maxCachedTop is the largest number of alternatives for which ranked tokens are cached.
+const maxCachedTop = 20
 
 func (t *prefixes) clear() {
 	*t = prefixes{}
 	t.idle.before, t.idle.after = &t.idle, &t.idle
 }
 
-// hold keeps a node from being taken.
-func (t *prefixes) hold(n *node) {
-	if n.users++; n.users == 1 && n.after != nil {
+// retain adds a reference, so that the node is not evicted.
+func (t *prefixes) retain(n *node) {
+	if n.refs++; n.refs == 1 && n.after != nil {
 		t.unlink(n)
 	}
 }
 
-// drop ends hold for a path, root first.
-func (t *prefixes) drop(path []*node) {
-	for _, n := range slices.Backward(path) { // so that a node is idle before the one above
-		if n.users--; n.users == 0 {
+// release removes a reference from each node of a path, root first.
+func (t *prefixes) release(path []*node) {
+	for _, n := range slices.Backward(path) { // children become idle before their parent
+		if n.refs--; n.refs == 0 {
 			last := t.idle.before
 			n.before, n.after = last, &t.idle
 			last.after, t.idle.before = n, n
@@ -67,7 +74,7 @@ func (t *prefixes) unlink(n *node) {
 	t.count--
 }
 
-// remove takes an idle node without nodes below it out of the tree.
+// remove evicts an idle node without children, and returns its page.
 func (t *prefixes) remove(n *node) (page int32) {
 	t.unlink(n)
 	at := slices.Index(n.up.next, n)
@@ -75,15 +82,15 @@ func (t *prefixes) remove(n *node) (page int32) {
 	return n.page
 }
 
-// add makes a node of a page that step computes, below up. It is held once, as is the node
-// that has the tokens already, if there is one; then the page is not taken. freed are pages
-// that the new one makes superfluous.
+// add inserts a page that step computes below up, and references its node. If a node with the
+// same tokens exists, that one is referenced and taken is false: the page stays the caller's.
+// freed are pages of nodes whose tokens are a prefix of the new node's.
 func (t *prefixes) add(up *node, ids []int32, page int32, step int) (n *node, taken bool, freed []int32) {
 	for i := 0; i < len(up.next); {
 		c := up.next[i]
 		switch common(c.ids, ids) {
 		case len(ids):
-			t.hold(c)
+			t.retain(c)
 			return c, false, freed
 		case len(c.ids):
 			freed = append(freed, t.remove(c))
@@ -91,12 +98,12 @@ func (t *prefixes) add(up *node, ids []int32, page int32, step int) (n *node, ta
 			i++
 		}
 	}
-	n = &node{up: up, ids: slices.Clone(ids), page: page, users: 1, step: step, due: -1}
+	n = &node{up: up, ids: slices.Clone(ids), page: page, refs: 1, step: step, pendingTop: -1}
 	up.next = append(up.next, n)
 	return n, true, freed
 }
 
-// common is how many tokens two sequences have in common at their beginnings.
+// common is the length of the longest common prefix of a and b.
 func common(a, b []int32) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -107,22 +114,21 @@ func common(a, b []int32) int {
 	return n
 }
 
-// find is the longest beginning of a prompt whose keys and values are there when step
-// computes: n tokens, in the pages of path, which it holds, and at the beginning of part's
-// page. If the prompt is echoed, with top choices, its tokens are ranked as well; else top
-// is -1.
+// find is the longest prefix of a prompt whose keys and values are cached when step computes:
+// n tokens, in the pages of path, which it references, and in the first tokens of part's page.
+// top is the number of alternatives that Request.Echo needs of each cached token; -1: no Echo.
 func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node, part *node, n int) {
 	for at := &t.root; ; at = part {
 		var best *node
 		most := 0
 		for _, c := range at.next {
 			k := common(c.ids, prompt[n:])
-			if top >= 0 && !(k == pageTokens && c.dueStep == step && c.due >= top) {
+			if top >= 0 && !(k == pageTokens && c.pendingStep == step && c.pendingTop >= top) {
 				if k = min(k, len(c.ranks)); c.top < top {
 					k = 0
 				}
 			}
-			// Copying comes before computing, so what is copied has been there before.
+			// Copies come before the computations of a step.
 			if k > most && (k == pageTokens || c.step < step) {
 				best, most = c, k
 			}
@@ -131,64 +137,64 @@ func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node
 		if part = best; most < pageTokens {
 			return path, part, n
 		}
-		t.hold(part)
+		t.retain(part)
 		path = append(path, part)
 	}
 }
 
-// keepPages has the tree know the pages of a prompt that are full with what the running step
-// computes. Where it knows another page with the same tokens, that one is used from now on,
-// and the prompt's own is free after the step, which writes it.
-func (e *Engine) keepPages(h *resident) {
+// cachePages inserts into the tree the pages of a prompt that are full after the running step.
+// If the tree has another page with the same tokens, the prompt reads that one from now on, and
+// its own is freed after the step, which writes it.
+func (e *Engine) cachePages(h *cachedPrompt) {
 	pt, up := e.o.PageTokens, e.leaf(h)
-	for i := len(h.held); e.keep && (i+1)*pt <= h.at; i++ {
-		n, taken, freed := e.known.add(up, h.r.Prompt[i*pt:(i+1)*pt], h.pages[i], e.steps)
+	for i := len(h.shared); e.caching && (i+1)*pt <= h.at; i++ {
+		n, taken, freed := e.tree.add(up, h.r.Prompt[i*pt:(i+1)*pt], h.pages[i], e.steps)
 		e.free = append(e.free, freed...)
 		if !taken {
-			e.late = append(e.late, h.pages[i])
+			e.freeLater = append(e.freeLater, h.pages[i])
 			h.pages[i] = n.page
 		}
-		if top := h.r.Top; h.r.Echo != nil && top <= keepTop && (n.top < top || len(n.ranks) < pt) {
-			n.due, n.dueStep = max(top, n.due), e.steps
+		if top := h.r.Top; h.r.Echo != nil && top <= maxCachedTop && (n.top < top || len(n.ranks) < pt) {
+			n.pendingTop, n.pendingStep = max(top, n.pendingTop), e.steps
 		}
-		h.held, up = append(h.held, n), n
+		h.shared, up = append(h.shared, n), n
 	}
 }
 
-// leaf is the last of the nodes that a prompt holds.
-func (e *Engine) leaf(h *resident) *node {
-	if n := len(h.held); n > 0 {
-		return h.held[n-1]
+// leaf is the last of the nodes that a prompt references.
+func (e *Engine) leaf(h *cachedPrompt) *node {
+	if n := len(h.shared); n > 0 {
+		return h.shared[n-1]
 	}
-	return &e.known.root
+	return &e.tree.root
 }
 
-// keepEnd gives the page of a prompt's end to the tree, unless the prompt fills it.
-func (e *Engine) keepEnd(h *resident, page int32) {
+// cacheEnd inserts the partly filled last page of a prompt into the tree.
+func (e *Engine) cacheEnd(h *cachedPrompt, page int32) {
 	n := len(h.r.Prompt)
-	if !e.keep || h.at < n {
+	if !e.caching || h.at < n {
 		e.free = append(e.free, page)
 		return
 	}
-	from := len(h.held) * e.o.PageTokens
-	end, taken, freed := e.known.add(e.leaf(h), h.r.Prompt[from:], page, e.steps)
+	from := len(h.shared) * e.o.PageTokens
+	end, taken, freed := e.tree.add(e.leaf(h), h.r.Prompt[from:], page, e.steps)
 	if e.free = append(e.free, freed...); !taken {
 		e.free = append(e.free, page)
 	}
-	h.keepRanks(end, from)
-	e.known.drop([]*node{end})
+	h.cacheRanks(end, from)
+	e.tree.release([]*node{end})
 }
 
-// keepAnswer gives the pages of a sample that ends to the tree.
-func (e *Engine) keepAnswer(sm *sample) {
-	h, pt := sm.of, e.o.PageTokens
+// cacheAnswer inserts the own pages of a sample that ends into the tree.
+func (e *Engine) cacheAnswer(sm *sample) {
+	h, pt := sm.prompt, e.o.PageTokens
 	n := len(h.r.Prompt)
-	have, up := n+len(sm.ids)-1, e.leaf(h) // the last token was not passed through the model
+	have, up := n+len(sm.ids)-1, e.leaf(h) // the last token has no keys and values
 	var path []*node
 	var ids []int32
 	for i, page := range sm.own {
 		lo := (n/pt + i) * pt
-		if !e.keep || lo >= have {
+		if !e.caching || lo >= have {
 			e.free = append(e.free, page)
 			continue
 		}
@@ -200,19 +206,19 @@ func (e *Engine) keepAnswer(sm *sample) {
 				ids = append(ids, sm.ids[at-n])
 			}
 		}
-		node, taken, freed := e.known.add(up, ids, page, e.steps)
+		node, taken, freed := e.tree.add(up, ids, page, e.steps)
 		if e.free = append(e.free, freed...); !taken {
 			e.free = append(e.free, page)
 		}
 		path, up = append(path, node), node
 	}
-	e.known.drop(path)
+	e.tree.release(path)
 }
 
-// keepRanks gives a node the ranks of its tokens, of which the first is the prompt's at from.
-func (h *resident) keepRanks(n *node, from int) {
+// cacheRanks stores the ranked tokens of a node, of which the first is the prompt's at from.
+func (h *cachedPrompt) cacheRanks(n *node, from int) {
 	tokens := min(len(n.ids), len(h.r.Prompt)-from)
-	if h.r.Echo == nil || h.r.Top > keepTop || tokens < len(n.ranks) || tokens == len(n.ranks) && h.r.Top <= n.top {
+	if h.r.Echo == nil || h.r.Top > maxCachedTop || tokens < len(n.ranks) || tokens == len(n.ranks) && h.r.Top <= n.top {
 		return
 	}
 	n.top, n.ranks = h.r.Top, n.ranks[:0]
@@ -225,8 +231,8 @@ func (h *resident) keepRanks(n *node, from int) {
 	}
 }
 
-// takeRanks is keepRanks' inverse, for the node's first tokens.
-func (h *resident) takeRanks(n *node, from, tokens int) {
+// reuseRanks copies the node's first ranked tokens to the prompt's; the inverse of cacheRanks.
+func (h *cachedPrompt) reuseRanks(n *node, from, tokens int) {
 	for i := range tokens {
 		if t := from + i; t > 0 && t < len(h.r.Prompt) {
 			token := n.ranks[i]
@@ -237,11 +243,11 @@ func (h *resident) takeRanks(n *node, from, tokens int) {
 	}
 }
 
-// room is how many pages can be had.
-func (e *Engine) room() int { return len(e.free) + e.known.count }
+// freePages is the number of pages that are free or can be evicted.
+func (e *Engine) freePages() int { return len(e.free) + e.tree.count }
 
-// forget empties the tree once the weights are others than those that computed it.
-func (e *Engine) forget() error {
+// invalidate empties the tree if the weights have changed since its pages were computed.
+func (e *Engine) invalidate() error {
 	now := e.m.written()
 	if now == e.weights {
 		return nil
@@ -250,8 +256,8 @@ func (e *Engine) forget() error {
 		return errChanged
 	}
 	e.weights = now
-	for e.known.count > 0 {
-		e.free = append(e.free, e.known.remove(e.known.idle.after))
+	for e.tree.count > 0 {
+		e.free = append(e.free, e.tree.remove(e.tree.idle.after))
 	}
 	return nil
 }

@@ -166,25 +166,25 @@ func audit(t *testing.T, e *Engine) {
 	}
 	own("free", e.free...)
 	idle, order := 0, map[*node]int{}
-	for n := e.known.idle.after; n != &e.known.idle; n = n.after {
+	for n := e.tree.idle.after; n != &e.tree.idle; n = n.after {
 		idle++
 		order[n] = idle
 	}
-	if idle != e.known.count {
-		t.Fatalf("%d idle nodes, counted %d", idle, e.known.count)
+	if idle != e.tree.count {
+		t.Fatalf("%d idle nodes, counted %d", idle, e.tree.count)
 	}
 	users := map[*node]int{}
-	residents := map[*resident]bool{}
+	residents := map[*cachedPrompt]bool{}
 	if e.head != nil {
 		residents[e.head] = true
 	}
 	for _, sm := range e.live {
-		residents[sm.of] = true
+		residents[sm.prompt] = true
 		own("a sample's", sm.own...)
 	}
 	for h := range residents {
-		own("a prompt's", h.pages[len(h.held):]...)
-		for i, n := range h.held {
+		own("a prompt's", h.pages[len(h.shared):]...)
+		for i, n := range h.shared {
 			if users[n]++; h.pages[i] != n.page {
 				t.Fatalf("page %d of a prompt is %d, its node has %d", i, h.pages[i], n.page)
 			}
@@ -200,10 +200,10 @@ func audit(t *testing.T, e *Engine) {
 			if c.up != n || len(c.ids) == 0 || len(c.ids) > e.o.PageTokens || len(c.ids) < e.o.PageTokens && len(c.next) > 0 {
 				t.Fatalf("a node of %v with %d below it", c.ids, len(c.next))
 			}
-			if c.users != users[c] || (c.users == 0) != (order[c] > 0) {
-				t.Fatalf("a node of %v has %d users, %d are known; place %d among the idle", c.ids, c.users, users[c], order[c])
+			if c.refs != users[c] || (c.refs == 0) != (order[c] > 0) {
+				t.Fatalf("a node of %v has %d users, %d are known; place %d among the idle", c.ids, c.refs, users[c], order[c])
 			}
-			if n != &e.known.root && order[n] > 0 && (order[c] == 0 || order[c] > order[n]) {
+			if n != &e.tree.root && order[n] > 0 && (order[c] == 0 || order[c] > order[n]) {
 				t.Fatalf("a node of %v is used after the one above it", c.ids)
 			}
 			if len(c.ranks) > len(c.ids) {
@@ -217,12 +217,12 @@ func audit(t *testing.T, e *Engine) {
 			visit(c)
 		}
 	}
-	visit(&e.known.root)
+	visit(&e.tree.root)
 	if i := slices.Index(owner, ""); i >= 0 {
 		t.Fatalf("page %d is nobody's", i)
 	}
-	if len(e.late) > 0 {
-		t.Fatalf("pages %v are still to be freed", e.late)
+	if len(e.freeLater) > 0 {
+		t.Fatalf("pages %v are still to be freed", e.freeLater)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 				}
 			}
 			found, computed := e.found, e.computed
-			t.Logf("%s: %+v: %d tokens of prompts found, %d computed, %d kept", name, o, found, computed, e.known.count)
+			t.Logf("%s: %+v: %d tokens of prompts found, %d computed, %d kept", name, o, found, computed, e.tree.count)
 			if found < computed/6 || found+computed < tokens {
 				t.Errorf("%s: %+v: %d tokens of prompts found and %d computed of %d: the test shows nothing", name, o, found, computed, tokens)
 			}
@@ -291,13 +291,13 @@ func TestPrefixesOfWrongPages(t *testing.T) {
 	want := alone(t, m, list, longest)
 	for name, spoil := range map[string]func(e *Engine){
 		"two pages exchanged": func(e *Engine) {
-			if a, b := e.known.idle.after, e.known.idle.before; e.known.count > 1 {
+			if a, b := e.tree.idle.after, e.tree.idle.before; e.tree.count > 1 {
 				a.page, b.page = b.page, a.page
 			}
 		},
 		"behind other tokens": func(e *Engine) {
-			for a := e.known.idle.after; a != &e.known.idle; a = a.after {
-				if root := &e.known.root; a.up != root {
+			for a := e.tree.idle.after; a != &e.tree.idle; a = a.after {
+				if root := &e.tree.root; a.up != root {
 					a.up.next = slices.DeleteFunc(a.up.next, func(n *node) bool { return n == a })
 					a.up, root.next = root, append(root.next, a)
 					return
@@ -305,7 +305,7 @@ func TestPrefixesOfWrongPages(t *testing.T) {
 			}
 		},
 		"another's ranks": func(e *Engine) {
-			for a := e.known.idle.after; a != &e.known.idle; a = a.after {
+			for a := e.tree.idle.after; a != &e.tree.idle; a = a.after {
 				if len(a.ranks) > 1 && a.ranks[1].Logp < 0 {
 					a.ranks[1].Logp += 0.001
 				}
@@ -380,7 +380,7 @@ func TestPrefixesFound(t *testing.T) {
 		}
 	}
 	question = chat[3:45] // what was not ranked, or with fewer choices, is computed again
-	for i, r := range []*Request{{MaxNew: 3}, {Top: 1}, {Top: 2}, {Top: 1}, {Top: keepTop + 1}, {MaxNew: 3}} {
+	for i, r := range []*Request{{MaxNew: 3}, {Top: 1}, {Top: 2}, {Top: 1}, {Top: maxCachedTop + 1}, {MaxNew: 3}} {
 		r.Prompt = question
 		want := [...]int{0, 0, 0, len(question) - 1, 0, len(question) - 1}[i]
 		if s := ask(r)[0]; s.found != want {
@@ -455,7 +455,7 @@ func TestPrefixesOfOldWeights(t *testing.T) {
 	options := EngineOptions{Pages: 40, Longest: 40, Keep: true}
 	learn := func(m *Model, o *Optimizer) {
 		must(t, m.LogProbGrad([]Seq{{IDs: prompt, Prompt: 2}}, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
-		_, _, err := o.Step(1e-2)
+		_, _, err := o.step(1e-2)
 		must(t, err)
 	}
 	student, err := New(be, c, Options{Trainable: true, Seed: 1})

@@ -10,15 +10,15 @@ import (
 	"gad/internal/compute"
 )
 
-// rankElements is how many logits rank has in memory at a time, unless one row is more, and
-// rankRows how many rows of them.
+// rankElements is the most logits that rank has in memory at a time, unless one row is more, and
+// rankRows that number in rows.
 const rankElements = 1 << 22
 
 func rankRows(vocab int) int { return max(1, rankElements/vocab) }
 
-// rank gives each of tokens, predicted by the rows of h, its log-probability and the top(i)
-// most probable in the place of token i. A row is reduced in one order by one goroutine: the result
-// depends on the row alone.
+// rank sets the log-probability of each of tokens, which the rows of h predict, and the top(i)
+// most probable tokens at the position of token i. One goroutine reduces a row, in a fixed order:
+// the result depends on the row alone.
 func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) error {
 	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
 	for lo, most := 0, rankRows(v); lo < len(tokens); lo += most {
@@ -54,13 +54,13 @@ func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) e
 
 // headLogits is z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend.
 func (m *Model) headLogits(zRV, hRD compute.Tensor) {
-	// Linear leaves float32 only where it adds.
+	// Linear writes float32 only if acc.
 	m.be.Zero(zRV)
 	m.be.Linear(zRV, hRD, m.head, nil, true)
 }
 
-// rank fills t from the logits of its place. Of equal ones the lower id comes first, as
-// when sampling is greedy.
+// rank sets Logp and Top of t from the logits of its position. Of equal logits the lower id
+// comes first, as in greedy sampling.
 func (t *Token) rank(logits []float32, top int) {
 	most := slices.Max(logits)
 	sum := 0.0

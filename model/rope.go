@@ -32,7 +32,8 @@ type RopeScaling struct {
 
 // ropeKeys are the keys of rope_parameters by type, beside those that all have.
 var ropeKeys = map[string][]string{
-	"default": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}, // of no effect, as in transformers
+	// of no effect, as in transformers
+	"default": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
 	"llama3":  {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
 	"linear":  {"factor"},
 	"yarn":    {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
@@ -89,7 +90,8 @@ func (r *reader) rope(c *Config, fam family) {
 	} else {
 		c.RopeTheta, c.RopeScaling = s.ropeOf(c, c.RopeTheta)
 	}
-	if x := c.RopeScaling; x != nil && x.OriginalMaxPosition > 0 { // transformers prefers the key outside
+	// transformers prefers the key outside
+	if x := c.RopeScaling; x != nil && x.OriginalMaxPosition > 0 {
 		x.OriginalMaxPosition = r.int("original_max_position_embeddings", x.OriginalMaxPosition)
 	}
 	if s.err != nil {

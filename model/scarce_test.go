@@ -73,8 +73,8 @@ func TestEngineShortOfMemory(t *testing.T) {
 			got := play(t, e, list, func() {
 				audit(t, e)
 				used := be.used
-				if must(t, e.take(e.have)); be.used != used {
-					t.Fatalf("room for %d: the engine has not what it says it has: %+v", room, e.have)
+				if must(t, e.take(e.reserved)); be.used != used {
+					t.Fatalf("room for %d: the engine has not what it says it has: %+v", room, e.reserved)
 				}
 			})
 			be.most = 0

@@ -33,17 +33,17 @@ type spec struct {
 	scale             float64 // of attention
 	embed, residual   float64
 	final             float64 // 1 for a scorer
-	ropes             []rope  // those that layers have
+	ropes             []rope  // that layers refer to
 	layers            []layer
 }
 
-// layer is what the layers of a model differ in.
+// layer is the part of a spec in which the layers of a model differ.
 type layer struct {
 	rope   int // index into spec.ropes; -1: no rotation
 	window int // positions that a token sees, its own included; 0: all
 }
 
-// qkNorm says which elements of q and k the norms between projection and rotation go over.
+// qkNorm is the elements of q and k over which the norms between projection and rotation go.
 type qkNorm int
 
 const (
@@ -63,8 +63,8 @@ const (
 // The names of activations in config.json.
 var activationNames = [...]string{silu: "silu", geluTanh: "gelu_pytorch_tanh"}
 
-// family is an architecture: the part of its spec that config.json does not change, and
-// what its config.json may say and leaves out.
+// family is an architecture: the part of its spec that config.json does not change, which keys
+// its config.json may have, and the defaults of those that are absent.
 type family struct {
 	modelType string
 	spec      spec
@@ -85,14 +85,16 @@ type family struct {
 	actKey      string // key of the activation; "" is hidden_act
 }
 
-// windowing says how a family's config.json gives sliding windows.
+// windowing is the way in which a family's config.json gives sliding windows.
 type windowing int
 
 const (
-	noWindow    windowing = iota // a window in use is refused
-	switched                     // use_sliding_window must be false
-	everyLayer                   // sliding_window, in all layers
-	layerByType                  // sliding_window, in the layers of layer_types, or all but every sliding_window_pattern-th; they have rope_local_base_freq
+	noWindow   windowing = iota // a window in use is refused
+	switched                    // use_sliding_window must be false
+	everyLayer                  // sliding_window, in all layers
+	// sliding_window, in the layers of layer_types, or all but every sliding_window_pattern-th;
+	// they have rope_local_base_freq
+	layerByType
 )
 
 // families is the table of architectures: a new one that spec can describe is a row here.
@@ -122,8 +124,8 @@ func modelTypes() string {
 // The classes of transformers, by Kind, as suffixes of the family's name.
 var classSuffix = [...]string{LM: "ForCausalLM", Scorer: "ForSequenceClassification"}
 
-// class is the class of transformers for a model of kind k. There is none for a scorer of
-// Granite, whose folders have the name that it would have.
+// class is the class of transformers for a model of kind k. transformers has none for a scorer
+// of Granite; folders have the name that such a class would have.
 func (c Config) class(k Kind) string {
 	if f := families[c.Architecture]; k == Scorer && f.scorer != "" {
 		return f.scorer
@@ -170,6 +172,6 @@ func or(x, other float64) float64 {
 	return x
 }
 
-// plain says that attention and the feed-forward layer add their last product to the
-// residual stream as it is.
+// plain reports whether attention and the feed-forward layer add their last product to the
+// residual stream without a norm or a factor.
 func (s *spec) plain() bool { return !s.postNorm && s.residual == 1 }

@@ -10,35 +10,36 @@ import (
 	"gad/internal/safetensors"
 )
 
-// ZeRO stage 1 (arXiv 1910.02054, section 5.1): each rank keeps AdamW's moments of one part
-// of the parameters and steps these. A step
+// ZeRO stage 1 (arXiv 1910.02054, section 5.1): each rank keeps AdamW's moments of one part of
+// the parameters and updates that part. A step
 //
-//	sums the gradients, of which each rank gets its part,
-//	adds up the squares of the parts in the order of a single process,
-//	steps the part, and gathers the weights of all parts.
+//	reduce-scatters the gradients: each rank gets the sums of its part;
+//	adds up the squares of all parts, in the order of a single process;
+//	updates the part, and all-gathers the weights of all parts.
 //
-// Both transfers together are those of a sum of all gradients, and go through its memory. The
-// bits are those of a step without it.
+// The two transfers move as many bytes as one all-reduce and reuse its buffer. Results are
+// bit-identical to unsharded AdamW; that is why squares are exchanged by block and parts are cut
+// at blocks (partUnit).
 //
-// Devices that are connected (compute.Connectable) sum all gradients as without it, since the
-// order of their sum is the library's and another call would have another one; and gather of
-// the weights what is computed with, from device to device. The rest of the bits of a Master
-// that another rank has stepped comes before it is saved (WholeWeights).
+// Connected devices (compute.Connectable) all-reduce the gradients instead, as without ZeRO: a
+// reduce-scatter of their library would add in another order, and change bits. They all-gather,
+// from device to device, only what products read of the weights. The remaining bits of a Master
+// that another rank has updated are gathered before a save (WholeWeights).
 
-// partUnit is the multiple of elements, from a parameter's beginning, at which it may be cut:
-// one of compute.MomentBlock, and of the blocks that a CPU sums by themselves.
+// partUnit is the multiple of elements, from the start of a parameter, at which it may be cut: a
+// multiple of compute.MomentBlock and of the blocks of compute.BlockSums.
 const partUnit = 8192
 
-// part is what a rank's optimizer steps of a parameter: the elements lo to hi-1.
+// part is the elements lo to hi-1 of a parameter, which a rank's optimizer updates.
 type part struct {
 	lo, hi int
-	step   *compute.Param // these elements and their moments; of all elements the parameter itself
+	step   *compute.Param // these elements and their moments; the parameter itself if it is not cut
 }
 
-// cut divides the flat order of the parameters' gradients among ranks, into parts whose
-// moments take about as much memory. It gives the positions at which they begin, and the end.
+// cut divides the flat order of the parameters' gradients among ranks, into parts whose moments
+// take about as much memory. The result is the start of each part, and the end.
 func cut(params []*compute.Param, ranks int, eight bool) []int {
-	weight := func(p *compute.Param) int { // of an element; scales are left out
+	weight := func(p *compute.Param) int { // bytes of an element's moment, without scales
 		if eight && coded(p) {
 			return 1
 		}
@@ -67,7 +68,7 @@ func cut(params []*compute.Param, ranks int, eight bool) []int {
 	return append(cuts, at)
 }
 
-// partsOf are the parts of params between two positions, without memory.
+// partsOf are the parts of params between two positions of the flat order, without memory.
 func partsOf(params []*compute.Param, from, to int) []part {
 	list, at := make([]part, len(params)), 0
 	for i, p := range params {
@@ -82,8 +83,8 @@ func partsOf(params []*compute.Param, from, to int) []part {
 	return list
 }
 
-// partNeeds is what AdamW's moments of parts of params need, in 8 bits where that is set and the
-// parameter is so kept; host is Host or nothing.
+// partNeeds are the needs of AdamW's moments of parts, with eight as in momentsOf for parameters
+// that are coded.
 func partNeeds(params []*compute.Param, parts []part, eight bool, host compute.Class) (needs []need) {
 	for i, p := range params {
 		if x := parts[i]; x.hi > x.lo {
@@ -93,7 +94,7 @@ func partNeeds(params []*compute.Param, parts []part, eight bool, host compute.C
 	return needs
 }
 
-// mostNeeds is partNeeds of the rank that needs most.
+// mostNeeds is partNeeds of the rank that needs the most memory.
 func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (most []need) {
 	cuts := cut(params, ranks, eight)
 	for r := range ranks {
@@ -104,18 +105,11 @@ func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (mos
 	return most
 }
 
-// squared is a Backend that sums squares in blocks of SumBlock elements, one after the other:
-// several ranks can do it as one.
-type squared interface {
-	SumBlock() int
-	SquaresOfBlocks(t compute.Tensor) []float64
-}
-
-// Sharded reports whether each rank has a part of the state.
+// Sharded reports whether the state is divided among ranks.
 func (o *Optimizer) Sharded() bool { return o.cuts != nil }
 
-// join joins the ranks' gradients, of which each rank needs its part, and gives the sum of
-// the squares of all.
+// join adds up the ranks' gradients, of which each rank needs its part, and returns the sum of the
+// squares of all.
 func (o *Optimizer) join() (squares float64, err error) {
 	m := o.m
 	if o.blocks == nil {
@@ -162,7 +156,7 @@ func (o *Optimizer) join() (squares float64, err error) {
 	return squares, nil
 }
 
-// stepped are the parameters, or parts of them, that this rank steps.
+// stepped are the parameters, or parts of them, that this rank updates.
 func (o *Optimizer) stepped() []*compute.Param {
 	if !o.Sharded() {
 		return o.m.params
@@ -173,7 +167,7 @@ func (o *Optimizer) stepped() []*compute.Param {
 		if x.hi == x.lo {
 			continue
 		}
-		if x.step != p { // a gradient's place may change
+		if x.step != p { // the block of gradients may have moved
 			x.step.W, x.step.G = p.W.Slice(x.lo, x.hi), p.G.Slice(x.lo, x.hi)
 		}
 		o.own = append(o.own, x.step)
@@ -181,8 +175,8 @@ func (o *Optimizer) stepped() []*compute.Param {
 	return o.own
 }
 
-// weightBytes is what the weights of params take: of what is computed with, and the rest of
-// all of their bits.
+// weightBytes is the bytes of the weights of params: used is what products read, rest the
+// remaining bits of Masters.
 func weightBytes(f Footprint, params []*compute.Param, class func(*compute.Param) compute.Class) (used, rest int64) {
 	for _, p := range params {
 		all := f.Element(class(p))
@@ -195,7 +189,7 @@ func weightBytes(f Footprint, params []*compute.Param, class func(*compute.Param
 	return used, rest
 }
 
-// classOf is how the weights of one of m's own parameters are kept.
+// classOf is the class of the weights of one of m's own parameters.
 func (m *Model) classOf(p *compute.Param) compute.Class {
 	if m.base != nil {
 		return compute.Wide
@@ -203,8 +197,8 @@ func (m *Model) classOf(p *compute.Param) compute.Class {
 	return weightClass(p, m.opt.Trainable)
 }
 
-// runs are the weights that each rank steps, by rank: neighbours in one block of memory are
-// one tensor, with the few elements between them that are nobody's.
+// runs are the weights that each rank updates, by rank. Adjacent parameters in one block of memory
+// are one tensor, which includes the padding between them.
 func (o *Optimizer) runs() [][]compute.Tensor {
 	byRank := make([][]compute.Tensor, o.ranks.Size())
 	for r := range byRank {
@@ -229,10 +223,12 @@ func (o *Optimizer) runs() [][]compute.Tensor {
 	return byRank
 }
 
-// moveWeights gathers weights from device to device: what is computed with, or the rest.
+// moveWeights gathers weights from device to device: what products read or, if rest, the
+// remaining bits.
 func (o *Optimizer) moveWeights(d compute.Connectable, rest bool) error {
 	m := o.m
-	if err := m.be.Sync(); err != nil { // what this rank fails at, it tells before all enter
+	// a failure of this rank ends here, before the others wait for it
+	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: optimizer: weights: %w", err)
 	}
 	what := "weights"
@@ -245,8 +241,8 @@ func (o *Optimizer) moveWeights(d compute.Connectable, rest bool) error {
 	})
 }
 
-// WholeWeights brings what this rank lacks of the weights' bits where it has only those that
-// are computed with. If the state is Sharded, all ranks call it together, before they save.
+// WholeWeights gathers the bits of the weights that this rank lacks because products do not read
+// them. If the state is Sharded, all ranks call it together, before they save.
 func (o *Optimizer) WholeWeights() error {
 	if !o.m.narrowed {
 		return nil
@@ -258,8 +254,8 @@ func (o *Optimizer) WholeWeights() error {
 	return nil
 }
 
-// gatherWeights brings the weights that other ranks have stepped: from device to device, or
-// through the memory of the gradients, which the step has used up.
+// gatherWeights gathers the weights that other ranks have updated: from device to device, or
+// through the memory of the gradients, which the step has used.
 func (o *Optimizer) gatherWeights() error {
 	m := o.m
 	if d, ok := m.be.(compute.Connectable); ok && d.Connected() {
@@ -308,8 +304,7 @@ func (o *Optimizer) gatherWeights() error {
 	return nil
 }
 
-// gathered is a tensor of the state for Save, of which each rank has a part: a piece at a
-// time from all ranks.
+// gathered is a tensor of a Sharded state for Save, which gathers it in pieces.
 func (o *Optimizer) gathered(s stored) safetensors.Source {
 	return safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape, Write: func(w io.Writer) error {
 		n := s.len()

@@ -97,7 +97,7 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 							return err
 						}
 						sent := g.Traffic().SumBytes
-						norm, skipped, err := opt.Step(0.001)
+						norm, skipped, err := opt.step(0.001)
 						if err != nil {
 							return err
 						}

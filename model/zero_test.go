@@ -150,7 +150,7 @@ func TestShardedOptimizer(t *testing.T) {
 							if err := shardGradients(m, step == 1); err != nil {
 								return err
 							}
-							norm, skipped, err := o.Step(0.001)
+							norm, skipped, err := o.step(0.001)
 							if err != nil {
 								return err
 							}
@@ -240,7 +240,7 @@ func TestSickShard(t *testing.T) {
 // shardGradients leaves the gradients of four shards of different lengths in m; sick makes
 // one in the third not finite.
 func shardGradients(m *Model, sick bool) error {
-	_, err := m.EachShard(func(k int) ([]float64, error) {
+	_, err := EachShard(m, func(k int) ([]bool, error) {
 		return nil, m.LogProbGrad(seqsOf(m.cfg.Vocab, 9+k, 14), 1, func(logp, _ [][]float32) (_, _ [][]float32, err error) {
 			for _, r := range logp {
 				for j := range r {

@@ -24,7 +24,7 @@ func Open(be model.Backend, dir string, maxTokens int) (*Policy, error) {
 	return New(m, maxTokens), nil
 }
 
-// New wraps a policy that is already there.
+// New wraps a policy that is already loaded.
 func New(m *model.Model, maxTokens int) *Policy { return &Policy{m: m, maxTokens: maxTokens} }
 
 // Model is the frozen network.

@@ -59,7 +59,7 @@ type work struct {
 // add counts passes over seqs, a prompt that several of them have once: 1 for a forward
 // pass, LoRA.TrainPasses for forward and backward.
 func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) {
-	for _, s := range model.Stretches(seqs) {
+	for _, s := range model.Segments(seqs) {
 		n := float64(s.Tokens)
 		w.flops += passes * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
 	}

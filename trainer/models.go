@@ -124,7 +124,7 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 	if t.before = s.state.Before; !s.inPlace {
 		t.before.Actor = t.actor.Optimizer().Steps()
 	}
-	t.actor.ScheduleFrom(t.before.Actor)
+	t.actor.Optimizer().ScheduleFrom(t.before.Actor)
 	return student, nil
 }
 
@@ -195,7 +195,7 @@ func (t *Trainer) resumeDiscriminator(s start, carried bool) error {
 	} else {
 		t.before.Critic = t.critic.Optimizer().Steps()
 	}
-	t.critic.ScheduleFrom(t.before.Critic)
+	t.critic.Optimizer().ScheduleFrom(t.before.Critic)
 	return nil
 }
 

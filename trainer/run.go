@@ -209,7 +209,7 @@ func (t *Trainer) nextRows(n int) []int {
 // the tokens of seqs through m.
 func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.Seq, passes int, f func() error) error {
 	tokens := 0
-	for _, s := range model.Stretches(seqs) {
+	for _, s := range model.Segments(seqs) {
 		tokens += passes * s.Tokens
 	}
 	t.ranks.Enter(name)

@@ -26,7 +26,7 @@ import (
 	"gad/model"
 )
 
-// Options say what Run measures.
+// Options configure Run.
 type Options struct {
 	// Open starts the device. It is called for each part of the measurement, so that
 	// a peak of memory is that part's own.
@@ -37,14 +37,15 @@ type Options struct {
 	What   []string      // some of Parts; none is all
 	Budget time.Duration // time to spend, about; what cannot be measured in it is named and left out
 
-	// Shown is told of each part as it begins, and done of its end; nil shows nothing.
+	// Shown is called at the start of each part, and the function that it returns at its end;
+	// nil: no calls.
 	Shown func(part string, total int) (advance func(n int), done func())
 }
 
 // Parts are what Run can measure.
 var Parts = []string{"limits", "ops", "stages"}
 
-// Load is how much a stage does.
+// Load is the sizes of the stages.
 type Load struct {
 	Seqs    int // sequences of an SFT step
 	Length  int // tokens of each
@@ -81,7 +82,7 @@ func DefaultLoad() Load {
 	return Load{Seqs: 8, Length: 256, Samples: 32, Prompts: 8, N: 8, Prompt: 32, New: 128, Micro: 16 * (32 + 128)}
 }
 
-// Report is what Run found.
+// Report is the results of Run.
 type Report struct {
 	Device     string  `json:"device"`
 	Go         string  `json:"go"`
@@ -94,29 +95,31 @@ type Report struct {
 	Stages     []Stage `json:"stages,omitempty"`
 	Seconds    float64 `json:"seconds"`
 
-	// Of a device with slow ways (device cuda), over all that was measured.
-	Declined string  `json:"declined,omitempty"` // what is to be said of matrix products that cuBLASLt has no algorithm for
-	Repeats  int     `json:"decode_steps,omitempty"`
-	Replayed float64 `json:"replayed_frac,omitempty"` // share of the decode steps that ran as the CUDA graph of an earlier one
+	// Of a device that counts slow paths (cuda), over all measurements.
+	// warning about matrix products for which cuBLASLt has no algorithm (compute.Counts)
+	Declined string `json:"declined,omitempty"`
+	Repeats  int    `json:"decode_steps,omitempty"`
+	// share of the decode steps that ran as the CUDA graph of an earlier one
+	Replayed float64 `json:"replayed_frac,omitempty"`
 
 	Card *estimate.Card `json:"card,omitempty"` // of a prediction, with what it assumes
 }
 
-// Stat is the time of what was run several times.
+// Stat is the times of several runs.
 type Stat struct {
 	Runs    int     `json:"runs"`
 	Seconds float64 `json:"seconds"` // median
 	Best    float64 `json:"best_seconds"`
 }
 
-// Use is what was done in that time, and how much of the machine that took.
+// Use is the work done in that time, and its share of the machine's limit.
 type Use struct {
 	FLOPs float64 `json:"flops"`
 	Bytes float64 `json:"bytes"`           // that pass memory at the least
 	Bound string  `json:"bound,omitempty"` // the limit that takes longest: products, float32 or memory
 	Share float64 `json:"share,omitempty"` // of that limit
 
-	cost    cost
+	cost    compute.Cost
 	seconds float64
 }
 
@@ -178,7 +181,7 @@ func Run(o Options) (*Report, error) {
 			counts = counts.Plus(c)
 		}
 		err = errors.Join(err, be.Close())
-		runtime.GC() // blocks of this part are no memory of the next
+		runtime.GC() // frees the blocks of this part before the next
 		return err
 	}
 	limits := func() error {
@@ -202,7 +205,7 @@ func Run(o Options) (*Report, error) {
 			return err
 		}), limits())
 	}
-	r.judge()
+	r.relate()
 	if err != nil {
 		return nil, err
 	}

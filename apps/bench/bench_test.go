@@ -162,8 +162,8 @@ func TestProfileCountsTheStage(t *testing.T) {
 		run  func() error
 		want float64
 	}{
-		{"SFT step", g.sftStep, g.pass(3, load.Seqs, load.Length, heads).flops + scores + logits},
-		{"generation", g.generate, g.sampling(load.Samples, 1).flops},
+		{"SFT step", g.sftStep, g.pass(3, load.Seqs, load.Length, heads).FLOPs + scores + logits},
+		{"generation", g.generate, g.sampling(load.Samples, 1).FLOPs},
 	} {
 		ops, err := prof.during(Limits{F32: 1e9, Products: 1e9, Read: 1e9, Copy: 1e9}, c.run)
 		if err != nil {
@@ -201,7 +201,7 @@ func TestLeftOut(t *testing.T) {
 		t.Errorf("%v:\n%s", err, text.String())
 	}
 	s := Stage{Name: "slow"}
-	err = s.measure(nil, Limits{Products: 1}, work{cost: cost{flops: 100}}, time.Second, time.Second, func() error { panic("was run") })
+	err = s.measure(nil, Limits{Products: 1}, work{Cost: compute.Cost{FLOPs: 100}}, time.Second, time.Second, func() error { panic("was run") })
 	if err != nil || !strings.Contains(s.Note, "about 200 s") {
 		t.Errorf("%v, %q", err, s.Note)
 	}

@@ -7,12 +7,14 @@ import (
 	"gad/internal/compute/cpu"
 )
 
-// Limits are the machine's, for the device that was opened, measured in this run.
-// Operations are a second's, two for each multiply-add; bytes a second's.
+// Limits are the limits of the machine and the opened device, measured in this run:
+// floating-point operations a second, two for each multiply-add, and bytes a second.
 type Limits struct {
-	F32      float64 `json:"f32_flops,omitempty"`  // float32 on registers; CPU
-	BF16     float64 `json:"bf16_flops,omitempty"` // bfloat16 dot products on registers; CPU, where it has them
-	Products float64 `json:"product_flops"`        // what the device's matrix products can reach: one of the two, or on a GPU a large product
+	F32 float64 `json:"f32_flops,omitempty"` // float32 on registers; CPU
+	// bfloat16 dot products on registers; CPU, where it has them
+	BF16 float64 `json:"bf16_flops,omitempty"`
+	// limit of the device's matrix products: F32 or BF16, or on a GPU the rate of a large product
+	Products float64 `json:"product_flops"`
 	Read     float64 `json:"read_bytes,omitempty"` // from memory; CPU
 	Copy     float64 `json:"copy_bytes"`           // memory to memory, read and written
 }
@@ -23,7 +25,7 @@ func measureLimits(be compute.Backend) (Limits, error) {
 	c, ok := be.(*cpu.Backend)
 	if !ok {
 		side := 8192
-		if strings.Contains(be.Name(), "emulated") { // a device whose limits say nothing
+		if strings.Contains(be.Name(), "emulated") { // its limits have no meaning
 			side = 64
 		}
 		r, err := compute.MeasureRoof(be, side)
@@ -50,130 +52,63 @@ const (
 	boundMemory   = "memory"
 )
 
-// cost is what an operation takes at the least.
-type cost struct {
-	flops, bytes float64
-	wide         bool // multiply-adds in float32 whatever products take
-}
-
-func (c cost) plus(d cost) cost { return cost{c.flops + d.flops, c.bytes + d.bytes, c.wide || d.wide} }
-
 // least is the time that the machine needs for c, in seconds, and the limit that
 // makes it so long.
-func (l Limits) least(c cost) (seconds float64, bound string) {
+func (l Limits) least(c compute.Cost) (seconds float64, bound string) {
 	rate, bound := l.Products, boundProducts
-	if c.wide && l.F32 > 0 {
+	if c.F32 && l.F32 > 0 {
 		rate, bound = l.F32, boundF32
 	}
-	seconds = c.flops / rate
-	if t := c.bytes / max(l.Read, l.Copy); t > seconds {
+	seconds = c.FLOPs / rate
+	if t := c.Bytes / max(l.Read, l.Copy); t > seconds {
 		return t, boundMemory
 	}
 	return seconds, bound
 }
 
-// best is the better of two measurements, limit by limit: a shared machine's change
-// from minute to minute, and what it could do once is the limit.
+// best is the higher of two measurements of each limit: those of a shared machine change from
+// minute to minute.
 func (l Limits) best(m Limits) Limits {
 	return Limits{F32: max(l.F32, m.F32), BF16: max(l.BF16, m.BF16), Products: max(l.Products, m.Products), Read: max(l.Read, m.Read), Copy: max(l.Copy, m.Copy)}
 }
 
-// use is c done in so many seconds.
-func (l Limits) use(c cost, seconds float64) Use {
+// use relates cost c, done in so many seconds, to the limits.
+func (l Limits) use(c compute.Cost, seconds float64) Use {
 	least, bound := l.least(c)
-	u := Use{FLOPs: c.flops, Bytes: c.bytes, cost: c, seconds: seconds}
+	u := Use{FLOPs: c.FLOPs, Bytes: c.Bytes, cost: c, seconds: seconds}
 	if least > 0 && seconds > 0 {
 		u.Bound, u.Share = bound, least/seconds
 	}
 	return u
 }
 
-// judge relates everything that was measured to the report's limits.
-func (r *Report) judge() {
+// relate relates everything that was measured to the report's limits.
+func (r *Report) relate() {
 	for i := range r.Ops {
-		r.Limits.judge(&r.Ops[i].Use)
+		r.Limits.relate(&r.Ops[i].Use)
 	}
 	for i := range r.Stages {
-		r.Stages[i].judge(r.Limits)
+		r.Stages[i].relate(r.Limits)
 	}
 }
 
-func (s *Stage) judge(l Limits) {
-	l.judge(&s.Use)
+func (s *Stage) relate(l Limits) {
+	l.relate(&s.Use)
 	for i := range s.Ops {
-		l.judge(&s.Ops[i].Use)
+		l.relate(&s.Ops[i].Use)
 	}
 	for i := range s.Parts {
-		s.Parts[i].judge(l)
+		s.Parts[i].relate(l)
 	}
 }
 
-func (l Limits) judge(u *Use) { *u = l.use(u.cost, u.seconds) }
+func (l Limits) relate(u *Use) { *u = l.use(u.cost, u.seconds) }
 
-// sizes are bytes an element, by which costs are counted.
-type sizes struct{ narrow, wide, weight float64 }
-
-func sizesOf(be compute.Backend) sizes {
-	s := sizes{narrow: float64(be.Element(compute.Narrow)), wide: float64(be.Element(compute.Wide))}
-	if s.weight = s.wide; narrowProducts(be) || strings.HasSuffix(be.Name(), "-rounded") {
-		s.weight = 2
+// elementsOf are the sizes of be's elements. Weights take two bytes if products read bfloat16.
+func elementsOf(be compute.Backend) compute.Elements {
+	e := compute.Elements{Narrow: float64(be.Element(compute.Narrow)), Wide: float64(be.Element(compute.Wide))}
+	if e.Weight = e.Wide; narrowProducts(be) || strings.HasSuffix(be.Name(), "-rounded") {
+		e.Weight = 2
 	}
-	return s
-}
-
-// Products of n rows, i inputs and o outputs: forward and input gradient read the
-// weight once, the weight gradient reads and writes the sum.
-func (s sizes) linear(n, i, o float64) cost {
-	return cost{flops: 2 * n * i * o, bytes: s.narrow*n*(i+o) + s.weight*i*o}
-}
-
-func (s sizes) weightGrad(n, i, o float64) cost {
-	return cost{flops: 2 * n * i * o, bytes: s.narrow*n*(i+o) + 2*s.wide*i*o}
-}
-
-// attention over a pack: two products for each pair of a query and a key that it sees.
-func (s sizes) attention(a compute.AttnShape, pack compute.Pack) cost {
-	n := float64(pack.Start[len(pack.Start)-1])
-	return cost{flops: 4 * pack.Pairs(a.Window) * float64(a.H*a.E), bytes: s.narrow * 2 * n * float64((a.H+a.K)*a.E), wide: true}
-}
-
-// attentionGrad is five products, and twice the tensors.
-func (s sizes) attentionGrad(a compute.AttnShape, pack compute.Pack) cost {
-	c := s.attention(a, pack)
-	return cost{flops: 2.5 * c.flops, bytes: 2 * c.bytes, wide: true}
-}
-
-// decode is one query a row over cached positions, read once for each row.
-func (s sizes) decode(a compute.AttnShape, lens []int32) cost {
-	var n float64
-	for _, l := range lens {
-		n += float64(int(l) - a.First(int(l)))
-	}
-	return cost{flops: 4 * n * float64(a.H*a.E), bytes: s.narrow * 2 * n * float64(a.K*a.E), wide: true}
-}
-
-// The head over r rows: one product forward, three for the gradient.
-func (s sizes) head(r, d, v float64) cost {
-	return cost{flops: 2 * r * d * v, bytes: s.narrow*r*d + s.weight*v*d}
-}
-
-func (s sizes) headGrad(r, d, v float64) cost {
-	return cost{flops: 6 * r * d * v, bytes: s.narrow*2*r*d + s.weight*v*d + 2*s.wide*v*d}
-}
-
-// Elementwise operations: bytes alone.
-func (s sizes) norm(n float64) cost       { return cost{bytes: (s.wide + s.narrow) * n} }
-func (s sizes) normGrad(n float64) cost   { return cost{bytes: (2*s.wide + s.narrow) * n} }
-func (s sizes) swiglu(n float64) cost     { return cost{bytes: 3 * s.narrow * n} }
-func (s sizes) swigluGrad(n float64) cost { return cost{bytes: 6 * s.narrow * n} } // with its output again
-func (s sizes) rope(n float64) cost       { return cost{bytes: 2 * s.narrow * n} }
-
-// adamW reads weight, gradient and moments, writes all but the gradient, and the
-// copy of a matrix that products take.
-func (s sizes) adamW(n float64, matrix bool) cost {
-	c := cost{bytes: 7 * s.wide * n}
-	if matrix {
-		c.bytes += s.weight * n
-	}
-	return c
+	return e
 }

@@ -17,12 +17,12 @@ type Op struct {
 	Use
 }
 
-// rotated is how many bytes the operands of an operation pass through before one
-// comes again, so that they come from memory as they do in a step, where each
-// layer has its own.
+// rotated is the bytes of all sets of an operation's operands. Calls take the sets in turn, so
+// that operands come from memory and not from a cache, as in a step, where each layer has its
+// own.
 const rotated = 128 << 20
 
-// copies is how many sets of operands that is, of so many bytes each.
+// copies is the number of sets of operands, of so many bytes each.
 func copies(bytes float64) int { return 1 + int(rotated/max(bytes, rotated/64)) }
 
 // bed allocates an operation's operands. err is the first failure.
@@ -66,19 +66,34 @@ func (b *bed) free() {
 // trial is an operation to be measured. set makes operands and returns the call on them.
 type trial struct {
 	name, size string
-	cost       cost
 	set        func(b *bed) func()
 }
 
+// trialsOf are the trials of a shape, on be. After a call last has its cost.
+func trialsOf(be compute.Backend, c model.Config, load Load) (ts []trial, last *lastCost) {
+	last = &lastCost{}
+	be = compute.Observe(be, elementsOf(be), last)
+	return append(products(be, c, load), others(be, c, load)...), last
+}
+
+// lastCost is the compute.Observer that keeps the cost of the last operation.
+type lastCost struct{ compute.Cost }
+
+func (l *lastCost) Before(_ string, c compute.Cost) { l.Cost = c }
+func (l *lastCost) After()                          {}
+
 // measureOps times every trial, an equal part of the budget each.
 func measureOps(be compute.Backend, l Limits, c model.Config, load Load, budget time.Duration) ([]Op, error) {
-	trials := append(products(sizesOf(be), be, c, load), others(sizesOf(be), be, c, load)...)
+	trials, last := trialsOf(be, c, load)
 	var ops []Op
 	for _, t := range trials {
 		b := &bed{be: be}
-		var calls []func()
-		for range copies(t.cost.bytes) {
-			calls = append(calls, t.set(b))
+		calls := []func(){t.set(b)}
+		if b.err == nil {
+			calls[0]()
+			for range copies(last.Bytes) - 1 {
+				calls = append(calls, t.set(b))
+			}
 		}
 		op := Op{Name: t.name, Size: t.size}
 		err := b.err
@@ -89,18 +104,18 @@ func measureOps(be compute.Backend, l Limits, c model.Config, load Load, budget 
 		if err != nil {
 			return nil, fmt.Errorf("bench: %s %s: %w", t.name, t.size, err)
 		}
-		op.Use = l.use(t.cost, op.Seconds)
+		op.Use = l.use(last.Cost, op.Seconds)
 		ops = append(ops, op)
 	}
 	return ops, nil
 }
 
-// measure times the calls one after the other, and over again, for about as long
-// as budget says: one call's time, of batches that take a millisecond or more, since
-// a device may go on after a call has returned.
+// measure times the calls, one after the other and again from the first, for about as long as
+// budget. Times are of batches of a millisecond or more, divided by their calls, since a device
+// may continue after a call has returned.
 func measure(be compute.Backend, calls []func(), budget time.Duration) (Stat, error) {
 	began := time.Now()
-	for _, call := range calls { // memory that nobody wrote to is not there yet
+	for _, call := range calls { // the first write to a page allocates it
 		call()
 	}
 	if err := be.Sync(); err != nil {
@@ -125,7 +140,7 @@ func measure(be compute.Backend, calls []func(), budget time.Duration) (Stat, er
 
 // products are Linear and its gradients at each matrix of a block, and at a few
 // rows, as in decoding, at the largest.
-func products(s sizes, be compute.Backend, c model.Config, load Load) []trial {
+func products(be compute.Backend, c model.Config, load Load) []trial {
 	n, q, kv := load.Seqs*load.Length, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	shapes := [][2]int{{c.Hidden, q}, {c.Hidden, kv}, {c.Hidden, c.FFN}, {c.FFN, c.Hidden}}
 	if q != c.Hidden {
@@ -133,7 +148,7 @@ func products(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 	}
 	var ts []trial
 	forward := func(rows, i, o int) trial {
-		return trial{"Linear", fmt.Sprintf("%d x %d -> %d", rows, i, o), s.linear(float64(rows), float64(i), float64(o)), func(b *bed) func() {
+		return trial{"Linear", fmt.Sprintf("%d x %d -> %d", rows, i, o), func(b *bed) func() {
 			x, y, w := b.t(compute.Narrow, rows*i), b.t(compute.Narrow, rows*o), b.param(o, i, false)
 			return func() { be.Linear(y, x, w, nil, false) }
 		}}
@@ -142,11 +157,11 @@ func products(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 		i, o := d[0], d[1]
 		size := fmt.Sprintf("%d x %d -> %d", n, i, o)
 		ts = append(ts, forward(n, i, o),
-			trial{"LinearGrad, input", size, s.linear(float64(n), float64(i), float64(o)), func(b *bed) func() {
+			trial{"LinearGrad, input", size, func(b *bed) func() {
 				dx, dy, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)
 				return func() { be.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false) }
 			}},
-			trial{"LinearGrad, weight", size, s.weightGrad(float64(n), float64(i), float64(o)), func(b *bed) func() {
+			trial{"LinearGrad, weight", size, func(b *bed) func() {
 				x, dy, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, true)
 				return func() { be.LinearGrad(compute.Tensor{}, w, nil, dy, x, false) }
 			}})
@@ -157,8 +172,8 @@ func products(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 	return ts
 }
 
-// others are the operations beside the products of a block.
-func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
+// others are the operations that are not products of a block.
+func others(be compute.Backend, c model.Config, load Load) []trial {
 	n, q, kv, rows := load.Seqs*load.Length, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, load.Samples
 	a := compute.AttnShape{H: c.Heads, K: c.KVHeads, E: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
 	pack := compute.Pack{Start: make([]int32, load.Seqs+1)}
@@ -184,16 +199,15 @@ func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 		u[i] = (float64(i) + 0.5) / float64(rows)
 	}
 	ids, logp := make([]int32, rows), make([]float32, rows)
-	fn, fd, fv := float64(n), float64(c.Hidden), float64(c.Vocab)
 	tokens, wide := fmt.Sprintf("%d x %d", load.Seqs, load.Length), fmt.Sprintf("%d x %d", n, c.Hidden)
 	head := func(rows int) string { return fmt.Sprintf("%d x %d -> %d", rows, c.Hidden, c.Vocab) }
 	N, W := compute.Narrow, compute.Wide
 	return []trial{
-		{"Attention", tokens, s.attention(a, pack), func(b *bed) func() {
+		{"Attention", tokens, func(b *bed) func() {
 			o, lse, qq, k, v := b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
 			return func() { be.Attention(o, lse, qq, k, v, a, pack) }
 		}},
-		{"AttentionGrad", tokens, s.attentionGrad(a, pack), func(b *bed) func() {
+		{"AttentionGrad", tokens, func(b *bed) func() {
 			o, lse, qq, k, v := b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
 			dq, dk, dv, do := b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv), b.t(N, n*q)
 			if b.err == nil {
@@ -201,35 +215,35 @@ func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 			}
 			return func() { be.AttentionGrad(dq, dk, dv, do, o, lse, qq, k, v, a, pack) }
 		}},
-		{"AttentionDecode", fmt.Sprintf("%d x %d", rows, load.Prompt+load.New), s.decode(a, pages.Len), func(b *bed) func() {
+		{"AttentionDecode", fmt.Sprintf("%d x %d", rows, load.Prompt+load.New), func(b *bed) func() {
 			o, qq, k, v := b.t(N, rows*q), b.t(N, rows*q), b.t(N, rows*each*page*kv), b.t(N, rows*each*page*kv)
 			return func() { be.AttentionDecode(o, qq, k, v, a, pages) }
 		}},
-		{"RMSNorm", wide, s.norm(fn * fd), func(b *bed) func() {
+		{"RMSNorm", wide, func(b *bed) func() {
 			y, r, x, w := b.t(N, n*c.Hidden), b.t(W, n), b.t(W, n*c.Hidden), b.param(1, c.Hidden, false)
 			return func() { be.RMSNorm(y, r, x, w, c.RMSEps) }
 		}},
-		{"RMSNormGrad", wide, s.normGrad(fn * fd), func(b *bed) func() {
+		{"RMSNormGrad", wide, func(b *bed) func() {
 			dx, dy, x, r, w := b.t(W, n*c.Hidden), b.t(N, n*c.Hidden), b.t(W, n*c.Hidden), b.t(W, n), b.param(1, c.Hidden, true)
 			return func() { be.RMSNormGrad(dx, w, dy, x, r, false) }
 		}},
-		{"SwiGLU", fmt.Sprintf("%d x %d", n, c.FFN), s.swiglu(fn * float64(c.FFN)), func(b *bed) func() {
+		{"SwiGLU", fmt.Sprintf("%d x %d", n, c.FFN), func(b *bed) func() {
 			y, gate, up := b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN)
 			return func() { be.SwiGLU(y, gate, up) }
 		}},
-		{"SwiGLUGrad", fmt.Sprintf("%d x %d", n, c.FFN), s.swigluGrad(fn * float64(c.FFN)), func(b *bed) func() {
+		{"SwiGLUGrad", fmt.Sprintf("%d x %d", n, c.FFN), func(b *bed) func() {
 			y, dg, du, dy, gate, up := b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN)
 			return func() { be.SwiGLUGrad(y, dg, du, dy, gate, up) }
 		}},
-		{"Rope", fmt.Sprintf("%d x %d x %d", n, c.Heads, c.HeadDim), s.rope(fn * float64(q)), func(b *bed) func() {
+		{"Rope", fmt.Sprintf("%d x %d x %d", n, c.Heads, c.HeadDim), func(b *bed) func() {
 			x, table := b.t(N, n*q), b.t(W, load.Length*c.HeadDim)
 			return func() { be.Rope(x, c.Heads, c.HeadDim, pos, table, false) }
 		}},
-		{"LogProb", head(n), s.head(fn, fd, fv), func(b *bed) func() {
+		{"LogProb", head(n), func(b *bed) func() {
 			h, w, out := b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, false), compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
 			return func() { be.LogProb(out, h, w, all, targets, 1) }
 		}},
-		{"LogProbGrad", head(n), s.headGrad(fn, fd, fv), func(b *bed) func() {
+		{"LogProbGrad", head(n), func(b *bed) func() {
 			h, w, out := b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, true), compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
 			dh, dl := b.t(N, n*c.Hidden), b.t(W, n)
 			if b.err == nil {
@@ -237,11 +251,11 @@ func others(s sizes, be compute.Backend, c model.Config, load Load) []trial {
 			}
 			return func() { be.LogProbGrad(dh, w, out, dl, compute.Tensor{}, h, all, targets, 1) }
 		}},
-		{"Sample", head(rows), s.head(float64(rows), fd, fv), func(b *bed) func() {
+		{"Sample", head(rows), func(b *bed) func() {
 			h, w := b.t(N, rows*c.Hidden), b.param(c.Vocab, c.Hidden, false)
 			return func() { be.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, u) }
 		}},
-		{"AdamW", fmt.Sprintf("%d x %d", c.FFN, c.Hidden), s.adamW(float64(c.FFN)*fd, true), func(b *bed) func() {
+		{"AdamW", fmt.Sprintf("%d x %d", c.FFN, c.Hidden), func(b *bed) func() {
 			p := b.param(c.FFN, c.Hidden, true)
 			p.M, p.V = b.t(W, p.Len()), b.t(W, p.Len())
 			x, y := b.t(N, c.Hidden), b.t(N, c.FFN)

@@ -6,12 +6,13 @@ import (
 	"runtime"
 	"slices"
 
+	"gad/internal/compute"
 	estimate "gad/internal/compute/cost"
 	"gad/model"
 )
 
-// Predict is Run on a card that this machine may not have: what is measured is run on a model of
-// its cost. The report has the same lines, and beside them each operation's launches.
+// Predict is Run on a card that this machine may lack, by package cost. The report has the same
+// lines, and the launches of each operation.
 // Limits are the card's peaks, so a share of products is the model FLOPs utilisation.
 func Predict(o Options, card estimate.Card) (*Report, error) {
 	if err := Check(o.What); err != nil {
@@ -23,13 +24,14 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 		Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank, Limits: limits, Card: &card}
 	if wanted("ops") {
 		be := estimate.New(card)
-		for _, t := range append(products(sizesOf(be), be, o.Config, o.Load), others(sizesOf(be), be, o.Config, o.Load)...) {
+		trials, last := trialsOf(be, o.Config, o.Load)
+		for _, t := range trials {
 			b := &bed{be: be}
 			call := t.set(b)
 			if b.err != nil {
 				return nil, fmt.Errorf("bench: %s %s: %w", t.name, t.size, b.err)
 			}
-			const calls = 32 // as when measured: queued one behind the other
+			const calls = 32 // queued one after the other, as in a measurement
 			call()
 			be.Sync()
 			before := be.Elapsed()
@@ -39,7 +41,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 			be.Sync()
 			seconds := (be.Elapsed() - before) / calls
 			b.free()
-			r.Ops = append(r.Ops, Op{Name: t.name, Size: t.size, Stat: Stat{Runs: calls, Seconds: seconds, Best: seconds}, Use: limits.use(t.cost, seconds)})
+			r.Ops = append(r.Ops, Op{Name: t.name, Size: t.size, Stat: Stat{Runs: calls, Seconds: seconds, Best: seconds}, Use: limits.use(last.Cost, seconds)})
 		}
 	}
 	if wanted("stages") {
@@ -48,7 +50,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 			return nil, fmt.Errorf("bench: %w", err)
 		}
 	}
-	r.judge()
+	r.relate()
 	return r, nil
 }
 
@@ -75,7 +77,7 @@ func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([
 		_, s.Peak = be.Memory()
 		s.count(l, w)
 		for _, u := range uses {
-			s.Ops = append(s.Ops, Used{Name: u.Op, Calls: u.Calls, Launches: u.Launches, Seconds: u.Seconds, Part: u.Seconds / seconds, Use: l.use(cost{flops: u.FLOPs, bytes: u.Bytes}, u.Seconds)})
+			s.Ops = append(s.Ops, Used{Name: u.Op, Calls: u.Calls, Launches: u.Launches, Seconds: u.Seconds, Part: u.Seconds / seconds, Use: l.use(compute.Cost{FLOPs: u.FLOPs, Bytes: u.Bytes}, u.Seconds)})
 		}
 		s.Ops = append(s.Ops, Used{Name: "waiting for the host", Seconds: waited, Part: waited / seconds})
 		now := be.Graphs()
@@ -97,7 +99,7 @@ func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([
 		}
 		works, all := g.parts(), work{}
 		for _, w := range works {
-			all.flops, all.tokens = all.flops+w.flops, all.tokens+w.tokens
+			all.FLOPs, all.tokens = all.FLOPs+w.FLOPs, all.tokens+w.tokens
 		}
 		return once(&gad, all, func() error {
 			began := be.Elapsed()

@@ -21,31 +21,34 @@ const mostRankCalls = 1000
 
 // RanksReport is what Ranks has measured.
 type RanksReport struct {
-	Hosts   []string   `json:"hosts"`             // by rank
-	Devices string     `json:"devices,omitempty"` // how the ranks' devices are connected, or why they are not
+	Hosts []string `json:"hosts"` // by rank
+	// how the ranks' devices are connected, or why they are not
+	Devices string     `json:"devices,omitempty"`
 	Rows    []RanksRow `json:"rows"`
 }
 
 // RanksRow is one collective at one size.
 type RanksRow struct {
-	Name    string  `json:"name"`    // barrier, gather or sum; device sum or device gather by NCCL, which counts no bytes
+	// barrier, gather or sum; device sum or device gather by NCCL, which counts no bytes
+	Name    string  `json:"name"`
 	Bytes   int64   `json:"bytes"`   // that each rank has; of a device's gather, all have together
 	Calls   int     `json:"calls"`   // that were timed, one after the other
 	Seconds float64 `json:"seconds"` // of one, on the slowest rank
 	Sent    int64   `json:"sent"`    // bytes by the rank that sends most, in one
-	Least   int64   `json:"least"`   // bytes that each must send at least: (R-1)/R of all pieces, for a sum twice that of one
+	// bytes that each must send at least: (R-1)/R of all pieces, for a sum twice that of one
+	Least int64 `json:"least"`
 	// BusBandwidth is Least/Seconds, in bytes per second: what nccl-tests calls bus bandwidth,
 	// of an all-gather and an all-reduce.
 	BusBandwidth float64 `json:"bus_bandwidth"`
 }
 
-// onDevice begins the name of what the devices do.
+// onDevice is the prefix of the names of the devices' rows.
 const onDevice = "device "
 
-// Ranks measures how fast the ranks of g talk: a barrier, gathers, and sums over the host's
-// memory up to that of a gradient of so many elements; and sums and gathers of the same
-// sizes from device to device, if be has a way (compute.Connectable). Every rank calls it,
-// all get the report. What is computed is checked too.
+// Ranks measures the collectives of the ranks of g: a barrier, gathers, and sums over the host's
+// memory up to a gradient of so many elements; and sums and gathers of the same sizes from device
+// to device, if be is Connected (compute.Connectable). Every rank calls it, and all get the
+// report. Results are checked too.
 func Ranks(g *comm.Group, be compute.Backend, elements int64, budget time.Duration) (*RanksReport, error) {
 	if g.Size() < 2 {
 		return nil, errors.New("bench: one rank has nobody to talk to")
@@ -226,11 +229,11 @@ const mostDeviceTime = time.Minute
 // agreedCalls is how many calls that take so long fit into budget by rank 0's clock.
 func agreedCalls(g *comm.Group, budget, took time.Duration) (int, error) {
 	calls := min(max(float64(budget)/float64(took+1), 1), mostRankCalls)
-	told, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
+	sent, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
 	if err != nil {
 		return 0, err
 	}
-	return int(binary.LittleEndian.Uint32(told)), nil
+	return int(binary.LittleEndian.Uint32(sent)), nil
 }
 
 // slowest makes r the row of the rank that took longest, and of the one that sent most.

@@ -15,21 +15,22 @@ import (
 	"gad/model"
 )
 
-// Answer is what Serve says to a case: the seconds of one run, and of its parts.
+// Answer is Serve's answer to a case: the seconds of one run, and of its parts.
 type Answer struct {
-	Case    string             `json:"case"`
-	Seconds float64            `json:"seconds,omitempty"`
-	First   float64            `json:"first,omitempty"`  // sample: seconds until every sequence had its first token
-	Tokens  [][]int32          `json:"tokens,omitempty"` // sample: of each sequence
-	Parts   map[string]float64 `json:"parts,omitempty"`
-	Limits  *Limits            `json:"limits,omitempty"`
-	Device  string             `json:"device,omitempty"`
-	Error   string             `json:"error,omitempty"`
+	Case    string  `json:"case"`
+	Seconds float64 `json:"seconds,omitempty"`
+	// sample: seconds until every sequence had its first token
+	First  float64            `json:"first,omitempty"`
+	Tokens [][]int32          `json:"tokens,omitempty"` // sample: of each sequence
+	Parts  map[string]float64 `json:"parts,omitempty"`
+	Limits *Limits            `json:"limits,omitempty"`
+	Device string             `json:"device,omitempty"`
+	Error  string             `json:"error,omitempty"`
 }
 
 // Serve runs the cases that in names, one a line, and answers each with one line of
-// JSON: a comparison with other programs asks each of them in turn, so that all
-// meet the same machine, and nobody warms up inside a measurement. The cases:
+// JSON. A comparison sends each case to several programs in turn, so that all measure in the
+// same state of the machine, and after their warm-up. The cases:
 //
 //	limits            the machine's limits
 //	sft               an SFT step
@@ -138,7 +139,7 @@ func (s *server) linear(words []string) (float64, error) {
 	n, i, o := d[0], d[1], d[2]
 	key := strings.Join(words, " ")
 	if s.products[key] == nil {
-		bytes := sizesOf(s.be).linear(float64(n), float64(i), float64(o)).bytes
+		bytes := elementsOf(s.be).Linear(float64(n), float64(i), float64(o)).Bytes
 		b := &bed{be: s.be}
 		for range copies(bytes) {
 			x, y, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)

@@ -38,7 +38,7 @@ type Stage struct {
 }
 
 // game is the models and inputs of the stages: a student, later a discriminator and a
-// reference, with random weights, driven as trainer.Step drives them.
+// reference, with random weights, called as trainer.Step calls them.
 type game struct {
 	be      compute.Backend
 	cfg     model.Config
@@ -158,8 +158,8 @@ func (g *game) generate() error {
 	return err
 }
 
-// gadStep is trainer.Step without rows, metrics and checkpoints; done is told each
-// part and its time as it ends.
+// gadStep is trainer.Step without rows, metrics and checkpoints; done is called with the
+// name and the time of each part as it ends.
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
 	var (
@@ -206,7 +206,7 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 		}},
 	} {
 		if part.name == "old log-probabilities" && g.be.Alone() {
-			continue // the sampler's are the same
+			continue // equal to the sampler's
 		}
 		began := time.Now()
 		if err := part.run(); err != nil {
@@ -220,7 +220,7 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 // work is what a stage computes: operations at the least, bytes that pass memory
 // at the least, and tokens.
 type work struct {
-	cost
+	compute.Cost
 	tokens int
 }
 
@@ -230,25 +230,25 @@ func (g *game) pass(times float64, n, length, heads int) work {
 	return g.after(times, 0, n, length, heads)
 }
 
-// after is pass for sequences that each follow before tokens, which the pass has already.
+// after is pass for sequences that each continue before tokens, which are not computed again.
 func (g *game) after(times float64, before, n, length, heads int) work {
 	tokens := float64(n * length)
 	f := tokens*g.cfg.FLOPsPerToken(float64(before)+float64(length+1)/2, false) + 2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
-	return work{cost{flops: times * f}, n * length}
+	return work{compute.Cost{FLOPs: times * f}, n * length}
 }
 
 // sampling is n answers to each of prompts: prompts once, then New-1 steps of a
 // token for every answer. Each step reads all weights and the keys and values
 // that it attends to, a prompt's once for all its answers.
 func (g *game) sampling(prompts, n int) work {
-	l, c, s := g.load, g.cfg, sizesOf(g.be)
+	l, c, e := g.load, g.cfg, elementsOf(g.be)
 	w := g.pass(1, prompts, l.Prompt, prompts)
 	answers := float64(prompts * n)
 	steps := float64(l.New - 1)
 	middle := float64(l.Prompt) + float64(l.New)/2 // positions that a token sees, on average
-	w.flops += answers * steps * c.FLOPsPerToken(middle, true)
-	kept := float64(prompts*l.Prompt) + answers*float64(l.New)/2
-	w.bytes = steps * (s.weight*float64(c.ParamCount(model.LM)) + s.narrow*kept*float64(2*c.Layers*c.KVHeads*c.HeadDim))
+	w.FLOPs += answers * steps * c.FLOPsPerToken(middle, true)
+	cached := float64(prompts*l.Prompt) + answers*float64(l.New)/2
+	w.Bytes = steps * (e.Weight*float64(c.ParamCount(model.LM)) + e.Narrow*cached*float64(2*c.Layers*c.KVHeads*c.HeadDim))
 	w.tokens = prompts * n * l.New
 	return w
 }
@@ -259,7 +259,7 @@ func (g *game) parts() map[string]work {
 	students, train := l.Prompts*l.N, l.lora().TrainPasses()
 	answers := func(times float64, n, heads int) work { // prompts pass once for all their answers
 		w, a := g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
-		return work{w.plus(a.cost), w.tokens + a.tokens}
+		return work{w.Plus(a.Cost), w.tokens + a.tokens}
 	}
 	lm := answers(1, students, students*l.New)
 	works := map[string]work{
@@ -350,7 +350,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 		}
 		works, all := g.parts(), work{}
 		for _, w := range works {
-			all.flops, all.tokens = all.flops+w.flops, all.tokens+w.tokens
+			all.FLOPs, all.tokens = all.FLOPs+w.FLOPs, all.tokens+w.tokens
 		}
 		var order []string
 		times := map[string][]float64{}
@@ -384,7 +384,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 // limit's speed, then again as often as share allows, and keeps the later runs'
 // figures; those of the first where there was time for no other.
 func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration, run func() error) error {
-	least, _ := l.least(w.cost)
+	least, _ := l.least(w.Cost)
 	if expected := 2 * least; expected > left.Seconds() {
 		s.Note = fmt.Sprintf("not measured: would take about %.0f s: raise --seconds", expected)
 		return nil
@@ -417,7 +417,7 @@ func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration, ru
 
 // count relates the work to the time.
 func (s *Stage) count(l Limits, w work) {
-	s.Use, s.Tokens = l.use(w.cost, s.Seconds), w.tokens
+	s.Use, s.Tokens = l.use(w.Cost, s.Seconds), w.tokens
 	if s.Seconds > 0 {
 		s.PerSecond = float64(w.tokens) / s.Seconds
 	}

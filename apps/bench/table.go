@@ -120,7 +120,7 @@ func (s Stage) unfit() string {
 	return "; " + s.Unfit
 }
 
-// rate is operations a second, or bytes where memory is what binds.
+// rate is operations a second, or bytes if memory is the limit that binds.
 func (u Use) rate(seconds float64) string {
 	switch {
 	case u.Bound == "":

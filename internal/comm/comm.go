@@ -1,12 +1,11 @@
-// Package comm lets the processes of one run, its ranks, compute together: they gather
-// what each has, agree, and sum gradients in an order that does not depend on how many
-// they are. The collectives are written once, over a Link, which moves bytes between two
-// ranks; internal/comm/mpi has one, internal/comm/commtest another for tests.
+// Package comm has the collectives of the processes of one run, its ranks: all-gather,
+// agreement, and sums of gradients in an order that does not depend on the number of ranks.
+// They are written once, over a Link, which moves bytes between two ranks: internal/comm/tcp,
+// internal/comm/mpi, or internal/comm/commtest in tests.
 //
-// Every rank makes the same calls in the same order. Each belongs to a phase of the step
-// (Enter), and waits for the others until a deadline: a rank that does not come is named
-// in the error. A rank that fails tells the others (Abort), so that
-// nobody waits for it.
+// Every rank makes the same calls in the same order. Each call belongs to a phase of the step
+// (Enter) and waits for the other ranks until a deadline; the error names a rank that is
+// missing. A rank that fails sends Abort, so that the others do not wait for it.
 package comm
 
 import (

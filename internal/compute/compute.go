@@ -1,5 +1,18 @@
 // Package compute declares the operations that the transformer is written over.
 //
+//	compute.go    Backend: operations, with their loops; optional interfaces
+//	footprint.go  what a plan of memory needs of a backend
+//	pack.go       sequences laid end to end, which may share prompts
+//	moments.go    AdamW's moments in 8 bits
+//	check.go      checks of arguments, for all backends
+//	work.go       what each operation costs
+//	observe.go    a Backend around another, for profiles and counts
+//	counts.go     what a backend counts
+//	roof.go       the limits of a machine, measured
+//
+// ref is the specification as plain loops, cpu and cuda are fast, cost predicts a GPU's
+// times, and computetest compares them.
+//
 // A Backend owns memory and implements the operations; the model above it is
 // written once. Three things are part of each operation's contract: its loop
 // (given in the comment), its shapes (in the names) and the order of its
@@ -13,10 +26,10 @@
 // heads (H is a multiple of K), E width of one head, F feed-forward width,
 // V vocabulary.
 //
-// A pack is sequences laid end to end without padding; those that begin alike may
-// share their beginning (Pack). Index slices (ids, rows, Pack.Start, ...) are host
-// memory. Operations may be asynchronous: results are there after Download or
-// Sync, and a failure on the device surfaces there. Wrong shapes are a
+// A pack is sequences laid end to end without padding; sequences with the same prefix may
+// share its tokens (Pack). Index slices (ids, rows, Pack.Start, ...) are host memory.
+// Operations may be asynchronous: results are complete after Download or Sync, which also
+// return a failure on the device. Wrong shapes are a
 // programmer's error and panic.
 package compute
 
@@ -25,13 +38,12 @@ import (
 	"fmt"
 )
 
-// ErrMemory is wrapped by the error of an allocation that the device, or the limit
-// set for it, has no room for.
+// ErrMemory is wrapped by the error of an allocation that exceeds the device's memory, or the
+// limit set for it.
 var ErrMemory = errors.New("out of memory")
 
-// Class says how precisely a block's elements are kept. An operation's comment
-// names the class of each tensor that is not Wide; where it names two, a call
-// uses either.
+// Class is the precision of a block's elements. An operation's comment names the class of
+// each tensor that is not Wide; where it names two, a call may use either.
 type Class uint8
 
 const (
@@ -39,22 +51,20 @@ const (
 	// parameters, moments, the residual stream and its gradient, and everything
 	// that has one element a row.
 	Wide Class = iota
-	// Narrow is what the backend computes in: float32, or bfloat16 where its
-	// matrix products take that (a CPU's memory is float32 all the same: there
-	// operands are rounded, and uploads). Activations and their gradients, caches, and
-	// frozen matrices that are written now and then.
+	// Narrow is the type of matrix products' operands: float32 or bfloat16. On a CPU memory is
+	// float32 in both cases; for bfloat16, operands and uploads are rounded. It is for
+	// activations and their gradients, caches, and frozen matrices that are written again.
 	Narrow
-	// Master is for the weights of a matrix that is trained: all bits of a float32. A
-	// backend that computes in narrower memory may keep them as the copy that it computes
-	// with and what that copy lacks.
+	// Master is for the weights of a matrix that is trained: all bits of a float32. A backend
+	// whose products read bfloat16 may store them as two planes: what products read, and the
+	// remaining bits.
 	Master
 	// Frozen is for the weights of a matrix that is not trained, with the values of Narrow.
-	// Once Refresh has seen them a backend may keep them as its products read them, and
-	// nothing beside. They are for Upload, Download, Refresh, lookups and products, and the
-	// source of Copy.
+	// After Refresh a backend may store them only in the layout that its products read. They
+	// are for Upload, Download, Refresh, lookups and products, and the source of Copy.
 	Frozen
-	// Code is for whole numbers from 0 to 255, as which Upload and Download carry them:
-	// AdamW's moments in 8 bits.
+	// Code is for whole numbers from 0 to 255, AdamW's moments in 8 bits. Upload and Download
+	// convert them from and to float32 numbers of the same value.
 	Code
 
 	// Host, added to Wide or Code, is memory of the host that a device reaches over the
@@ -76,12 +86,13 @@ type Memory interface {
 	Len() int
 }
 
-// Tensor is a view of n elements of a backend's memory: contiguous ones, or columns of a
-// matrix (Columns). The zero Tensor stands for "absent" where an operation allows that.
+// Tensor is a view of n elements of a backend's memory: contiguous elements, or columns of a
+// matrix (Columns). The zero Tensor means "absent" where an operation allows that.
 type Tensor struct {
-	mem       Memory
-	off, n    int
-	cols, row int // of columns: a row's elements, and how far apart rows begin; 0 for contiguous elements
+	mem    Memory
+	off, n int
+	// of columns: a row's elements, and how far apart rows begin; 0 for contiguous elements
+	cols, row int
 }
 
 // View is the whole of mem as a Tensor; for backends.
@@ -114,8 +125,7 @@ func (t Tensor) Slice(lo, hi int) Tensor {
 }
 
 // Columns is the view of the columns lo to hi-1 of t, contiguous rows of width elements.
-// Only an operation whose comment says so takes columns, and only of a backend that is
-// Joined.
+// Only operations whose comments say so take columns, and only on a backend that is Joined.
 func (t Tensor) Columns(width, lo, hi int) Tensor {
 	if t.cols > 0 || width <= 0 || t.n%width != 0 || lo < 0 || hi <= lo || hi > width {
 		panic(fmt.Sprintf("compute: columns [%d:%d] of rows of %d in a tensor of %d elements", lo, hi, width, t.n))
@@ -126,16 +136,16 @@ func (t Tensor) Columns(width, lo, hi int) Tensor {
 	return Tensor{mem: t.mem, off: t.off + lo, n: t.n / width * (hi - lo), cols: hi - lo, row: width}
 }
 
-// Rows is, of columns, how many elements a row has and how far apart rows begin; 0 and 0 of
-// contiguous elements.
+// Rows is the number of elements in a row of columns, and the distance between the starts of
+// rows; 0 and 0 for contiguous elements.
 func (t Tensor) Rows() (cols, row int) { return t.cols, t.row }
 
-// Beside reports whether u is the columns directly behind t's, in the same rows.
+// Beside reports whether u is the columns directly after t's, in the same rows.
 func (t Tensor) Beside(u Tensor) bool {
 	return t.cols > 0 && u.cols > 0 && t.mem == u.mem && t.row == u.row && t.off+t.cols == u.off && t.n/t.cols == u.n/u.cols
 }
 
-// Before reports whether u begins in the same block where t, of contiguous elements, ends.
+// Before reports whether u starts where t, contiguous elements, ends in the same block.
 func (t Tensor) Before(u Tensor) bool {
 	return t.cols == 0 && u.cols == 0 && t.mem != nil && t.mem == u.mem && t.off+t.n == u.off
 }
@@ -145,39 +155,40 @@ type Param struct {
 	Name       string // Hugging Face tensor name
 	Shape      []int  // shape in a file: [Rows, Cols], or [Cols] for a vector
 	Rows, Cols int
-	W          Tensor // weights: Wide; a trained matrix's may be Master, a frozen one's Narrow or Frozen
-	G          Tensor // gradient, accumulated until zeroed; absent when frozen
-	M, V       Tensor // AdamW moments, Wide or Code; absent when frozen
-	MScale     Tensor // [Blocks(Len)] of M where that is Code; VScale of V. In the same memory as M
-	VScale     Tensor
-	Decay      bool // weight decay applies: matrices, not norms and biases
-	// Offset is added to the weights where RMSNorm multiplies by them: 1 for a norm whose file
-	// has the difference from 1. W itself, its gradient and the optimizer know nothing of it.
+	// weights: Wide; a trained matrix's may be Master, a frozen one's Narrow or Frozen
+	W      Tensor
+	G      Tensor // gradient, accumulated until zeroed; absent when frozen
+	M, V   Tensor // AdamW moments, Wide or Code; absent when frozen
+	MScale Tensor // [Blocks(Len)] of M where that is Code; VScale of V. In the same memory as M
+	VScale Tensor
+	Decay  bool // weight decay applies: matrices, not norms and biases
+	// Offset is added to the weights in RMSNorm: 1 for a norm whose file has the difference
+	// from 1. W, its gradient and the optimizer's state do not include it.
 	Offset float32
 
-	// Derived is what a backend keeps beside W to compute with (packed or
-	// narrowed copies). Backend.Refresh and Backend.AdamW bring it up to date.
+	// Derived is a backend's copy of W for products (packed or narrowed).
+	// Backend.Refresh and Backend.AdamW update it.
 	Derived any
 }
 
 // Len is the number of elements.
 func (p *Param) Len() int { return p.Rows * p.Cols }
 
-// Projection is one of several matrix products that have the same input: y of Linear, or
-// dy of LinearGrad, its parameter and its bias, which may be nil.
+// Projection is one of several matrix products with the same input. Y is y of Linear or dy of
+// LinearGrad; the bias B may be nil.
 type Projection struct {
 	Y    Tensor
 	W, B *Param
 }
 
-// HeadOut is what the language-model head leaves for R rows.
+// HeadOut is the results of the language-model head for R rows.
 type HeadOut struct {
 	LogpR Tensor // log-probability of the target token (natural logarithm)
 	EntR  Tensor // entropy of the distribution in nats
 	LseR  Tensor // log of the sum of exponentials of the scaled logits
 }
 
-// AttnShape gives the heads of an attention call.
+// AttnShape is the heads, scale and window of an attention call.
 type AttnShape struct {
 	H, K, E int     // query heads, key/value heads, head width
 	Scale   float64 // usually 1/sqrt(E)
@@ -192,9 +203,9 @@ func (a AttnShape) First(n int) int {
 	return max(0, n-a.Window)
 }
 
-// Pages says where cached keys and values lie: a cache is [pages*PageTokens, K*E],
+// Pages are the places of cached keys and values: a cache is [pages*PageTokens, K*E],
 // and the position p of row r is in slot Table[r][p/PageTokens]*PageTokens + p%PageTokens.
-// Rows that share a prompt share the pages of it.
+// Rows with the same prompt may share its pages.
 type Pages struct {
 	PageTokens int
 	Table      [][]int32 // [R][pages of the row]
@@ -227,20 +238,20 @@ type Backend interface {
 	Alloc(what string, c Class, n int) (Tensor, error)
 	// Free gives t's whole block back; t must be as Alloc returned it.
 	Free(t Tensor)
-	// As is n elements of class c, Wide or Narrow, in the memory that t begins with: of any
-	// content, and t's is gone once they are written. They are not freed. It panics if they
-	// do not fit.
+	// As reinterprets the start of t's memory as n elements of class c, Wide or Narrow. The
+	// contents are undefined; writing the result destroys t. The result is not freed. As
+	// panics if t is too small.
 	As(t Tensor, c Class, n int) Tensor
 	// Memory is the number of bytes allocated now, and the most there ever was.
 	Memory() (inUse, peak int64)
 	// Available is the number of bytes that Alloc can still hand out; 0 is unknown.
 	Available() int64
-	// Alone reports whether a row's results have the same bits whatever other rows are
-	// in the call, and AttentionDecode the bits of Attention. Then what generation gave
-	// a token, or another pack a sequence, need not be computed again.
+	// Alone reports whether the bits of a row's results do not depend on the other rows of the
+	// call, and AttentionDecode has the bits of Attention. Then log-probabilities of the
+	// sampler, or of another pack, need not be computed again.
 	Alone() bool
-	// Upload copies src to dst, Download src to dst; the lengths are equal. What is
-	// uploaded to Narrow memory is rounded to nearest, ties to even.
+	// Upload and Download copy src to dst, which have equal lengths. Upload to Narrow memory
+	// rounds to nearest, ties to even.
 	Upload(dst Tensor, src []float32)
 	Download(dst []float32, src Tensor)
 	// Sync waits for all operations and returns the first failure since the last Sync.
@@ -248,10 +259,10 @@ type Backend interface {
 	// Close frees everything.
 	Close() error
 
-	// Repeat runs op, which a backend may record, to replay it at less cost when it
-	// comes again under the same key with the same tensors and as many indices;
-	// the indices may differ. op neither allocates nor reads back, and may be run
-	// twice: what it overwrites it does not read.
+	// Repeat runs op. A backend may record op's commands and replay them when Repeat is called
+	// again with the same key, tensors and number of indices; the values of indices may differ.
+	// op must not allocate or read back, and must not read what it overwrites: it may run
+	// twice.
 	Repeat(key string, op func())
 
 	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. Scale: t[i] *= s, s as a
@@ -287,24 +298,24 @@ type Backend interface {
 	// bfloat16; the bias is added last.
 	// x is Narrow; y is Narrow, and may be columns, or Wide with acc: the residual stream.
 	Linear(yNO, xNI Tensor, w, b *Param, acc bool)
-	// LinearAdd: y[n,o] = r[n,o] + Σ_i x[n,i]*w.W[o,i], the sum first, as Linear's without acc:
-	// a chain that began at r would round all its terms to r's magnitude, and the residual
-	// stream of released models reaches 1e4. y and r are Wide; y may be r.
+	// LinearAdd: y[n,o] = r[n,o] + Σ_i x[n,i]*w.W[o,i], where the sum is Linear's without acc. A
+	// chain that starts at r would round all terms to r's magnitude, and the residual stream of
+	// released models reaches 1e4. y and r are Wide; y may be r.
 	LinearAdd(yNO, rNO, xNI Tensor, w *Param)
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
-	// One product computes them all, on a backend that is Joined, if the ys are columns that
-	// lie side by side, and the weights, and the biases if there are any, lie one behind the
-	// other in a block, both in the order of ps.
+	// On a backend that is Joined one product computes them all, if the ys are adjacent columns
+	// (Tensor.Beside) and the weights, and biases if any, are adjacent in a block (Before), all
+	// in the order of ps.
 	Linears(ps []Projection, xNI Tensor)
 	// LinearsGrad: LinearGrad of the same x for each of ps, whose Y is dy. dx, unless absent,
-	// is the sum over ps. One product computes it, and one the weights' gradients, where one
-	// computes Linears and the gradients lie one behind the other too.
+	// is the sum over ps. If one product computes Linears and the gradients are adjacent too,
+	// one product computes dx, and one the weights' gradients.
 	LinearsGrad(dxNI Tensor, ps []Projection, xNI Tensor)
 	// LinearGrad: dx[n,i] (=, or += if acc) Σ_o dy[n,o]*w.W[o,i], unless dx is absent;
 	//   w.G[o,i] += Σ_n dy[n,o]*x[n,i];  b.G[o] += Σ_n dy[n,o]; each unless G or x is absent or b nil.
-	// dx and x are Narrow, dy Narrow or Wide; dx and dy may be columns; x may be absent, which leaves w.G out. Where a CPU
-	// multiplies bfloat16, w.G's sums go over pairs of the call's tokens: an odd number
-	// of them ends with half a pair.
+	// dx and x are Narrow, dy Narrow or Wide; dx and dy may be columns. If x is absent, w.G does
+	// not change. Where a CPU multiplies bfloat16, w.G's sums go over pairs of the call's
+	// tokens: an odd number of them ends with half a pair.
 	LinearGrad(dxNI Tensor, w, b *Param, dyNO, xNI Tensor, acc bool)
 
 	// Rope rotates, in place, each head's pair (e, e+E/2) by the angle of its position:
@@ -318,8 +329,8 @@ type Backend interface {
 	//   and before them all tokens of the segment that it follows; with a Window W the last W
 	//   of these, which are j > i-W where both are counted from the sequence's beginning
 	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
-	// lse is [N,H]; all else is Narrow. q, k and v may be columns. A row has the same bits whether its sequence
-	// shares its beginning or not.
+	// lse is [N,H]; all else is Narrow. q, k and v may be columns. The bits of a row do not
+	// depend on whether its sequence shares a prefix.
 	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// AttentionGrad overwrites dq, dk and dv:
 	//   p_ij = exp(s_ij - lse_i);  dv_j = Σ p_ij*do_i;  dp_ij = do_i·v_j
@@ -332,9 +343,10 @@ type Backend interface {
 	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements, all Narrow.
 	// x may be columns.
 	CacheWrite(cache, xNW Tensor, width int, slots []int32)
-	// RopeCache is Rope of q and k and CacheWrite of k and v, for decoding; k itself stays as
-	// it is. slots are distinct:
-	//   q[n,·] = rotated(q[n,·], pos[n]);  kCache[slots[n],·] = rotated(k[n,·], pos[n]);  vCache[slots[n],·] = v[n,·]
+	// RopeCache is Rope of q and k and CacheWrite of k and v, for decoding. k does not change;
+	// slots are distinct:
+	//   q[n,·] = rotated(q[n,·], pos[n])
+	//   kCache[slots[n],·] = rotated(k[n,·], pos[n]);  vCache[slots[n],·] = v[n,·]
 	// All but table is Narrow; q, k and v may be columns. It has the bits of Rope and CacheWrite.
 	RopeCache(qNHE, kNKE, vNKE, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor, slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values: row r sees its
@@ -351,7 +363,8 @@ type Backend interface {
 	SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// GeGLU: y = gelu(gate)*up with the approximation of arXiv 1606.08415 by tanh,
-	//   gelu(x) = x/2*(1 + tanh(c*(x + 0.044715*x³))) = x/(1 + exp(-2c*(x + 0.044715*x³))), c = sqrt(2/π)
+	//   gelu(x) = x/2*(1 + tanh(c*(x + 0.044715*x³))) = x/(1 + exp(-2c*(x + 0.044715*x³)))
+	//   c = sqrt(2/π)
 	// Memory as SwiGLU.
 	GeGLU(yNF, gateNF, upNF Tensor)
 	// GeGLUGrad: dgate = dy*up*gelu'(gate), dup = dy*gelu(gate), and y again; all else as
@@ -367,8 +380,8 @@ type Backend interface {
 	// LogProbGrad, from LogProb's out; dent may be absent:
 	//   p_v = exp(z_v - lse);  dz_v = dlogp*(1[v=target] - p_v) - dent*p_v*(z_v - lse + ent)
 	//   dh[rows[r],d] += invTemp*Σ_v dz_v*w.W[v,d];  w.G[v,d] += invTemp*Σ_r dz_v*h[rows[r],d]
-	// dh, Narrow, is absent or accumulated into. Equal rows, from which several tokens are
-	// predicted, are neighbours, and are added to dh one by one.
+	// dh, Narrow, is absent or accumulated into. Equal rows, which predict several tokens, are
+	// adjacent, and are added to dh one by one.
 	LogProbGrad(dhND Tensor, w *Param, out HeadOut, dlogpR, dentR, hND Tensor, rows, targets []int32, invTemp float64)
 	// Sample draws one token for each of R rows of h. ids[r] is the first token, in the
 	// order of ids, at which the cumulative probability of the kept tokens exceeds
@@ -390,7 +403,84 @@ type Backend interface {
 	// AdamW steps each p of ps, which are distinct, and refreshes p.Derived:
 	//   g = G*GradScale;  M = β1*M + (1-β1)*g;  V = β2*V + (1-β2)*g²
 	//   W = W*(1 - LR*Decay if p.Decay) - LR/(1-β1^Step) * M/(sqrt(V/(1-β2^Step)) + Eps)
-	// and leaves G as it is. M and V of class Code are decoded, stepped and encoded again as
-	// Moments says; W is stepped by the values before they are encoded.
+	// G does not change. M and V of class Code are decoded, updated and encoded again as in
+	// Moments; W is updated by the values before they are encoded.
 	AdamW(ps []*Param, a AdamW)
+}
+
+// Optional interfaces. A Backend, or a Footprint, may implement them; callers ask by a type
+// assertion and have another way where it fails.
+
+// Counted is a Backend that counts how often it fell back from a fast path to a slow one.
+// Results are right either way: only the counts show the difference.
+type Counted interface {
+	// Counts is what the backend has counted since it was opened.
+	Counts() Counts
+}
+
+// Hollow is a Backend without memory behind its tensors: it counts what operations would
+// cost. Values that only fill its memory need not be computed.
+type Hollow interface{ Hollow() }
+
+// HostMemory is a Backend whose tensors, or some of them, lie in the host's memory.
+type HostMemory interface {
+	// Host is the elements of t, which the caller may read and write from several
+	// goroutines; nil where t's memory is not float32 in t's order.
+	Host(t Tensor) []float32
+}
+
+// HostView is HostMemory's Host, or nil where be has no memory of the host.
+func HostView(be Backend, t Tensor) []float32 {
+	if b, ok := be.(HostMemory); ok {
+		return b.Host(t)
+	}
+	return nil
+}
+
+// BlockSums is a Backend whose SumSquares adds up sums of fixed blocks, one after the other.
+// So several ranks that each have a part of a tensor, cut at a multiple of SumBlock, compute
+// the sum with the bits of a single process.
+type BlockSums interface {
+	// SumBlock is the number of elements of a block.
+	SumBlock() int
+	// SquaresOfBlocks is the sum of squares of each block of t. The slice is overwritten by
+	// the next call.
+	SquaresOfBlocks(t Tensor) []float64
+}
+
+// RanksFootprint is a Footprint that takes more memory where several ranks compute together.
+type RanksFootprint interface {
+	// RanksOverhead is the number of bytes taken beside Overhead.
+	RanksOverhead() int64
+}
+
+// Ranks are what a Backend needs of the processes that compute together (package comm).
+// All ranks make the same calls in the same order.
+type Ranks interface {
+	Rank() int
+	Size() int
+	// Gather gives every rank the bytes of each rank, by rank; what names them in errors.
+	Gather(what string, mine []byte) ([][]byte, error)
+	// Device calls f, which moves elements between the ranks' devices, once every rank has
+	// called Device with the same number of elements. sent is the number of bytes that each
+	// rank then sends, for the count of traffic. While f waits it calls keepOn often, and
+	// gives up with keepOn's error.
+	Device(what string, elements int, sent int64, f func(keepOn func() error) error) error
+}
+
+// Connectable is a Backend that sums and gathers device memory over ranks without a copy
+// through the host's memory.
+type Connectable interface {
+	// Connect connects the devices of the ranks. how is the kind of connection, or the reason
+	// why there is none: then sums go over the host.
+	Connect(r Ranks) (how string, err error)
+	// Connected reports whether Connect has connected the devices.
+	Connected() bool
+	// AllReduce replaces t, which is Wide, by the sum of all ranks' t. It is called inside
+	// of Ranks.Device.
+	AllReduce(t Tensor, keepOn func() error) error
+	// GatherWeights copies byRank[r] of rank r to every other rank; byRank is the same on all
+	// ranks. Of Master tensors it copies what products read or, if rest, only the bits of the
+	// float32 that products do not read. It is called inside of Ranks.Device.
+	GatherWeights(byRank [][]Tensor, rest bool, keepOn func() error) error
 }

@@ -2,23 +2,19 @@ package compute
 
 import "fmt"
 
-// Counted is a Backend that has a slow way to do what it has a fast one for, and
-// counts how often it took which. Results are right either way: only the counts tell.
-type Counted interface {
-	// Counts is what the backend has done since it was opened.
-	Counts() Counts
-}
-
-// Counts are calls.
+// Counts are numbers of calls.
 type Counts struct {
-	Products int    // matrix products that the vendor's library should compute: all their rows begin where it wants them
-	Declined int    // of these, products that it has no algorithm for: the backend's own kernel, many times slower, took them
+	// matrix products for the vendor's library: their rows have the alignment that it needs
+	Products int
+	// of these, products for which the library has no algorithm: the backend's own kernel, many
+	// times slower, computed them
+	Declined int
 	First    string // the first that was declined, or ""
 	Repeats  int    // calls of Repeat
 	Replayed int    // of these, calls that ran as the graph of an earlier call
 }
 
-// CountsOf is what be has done, or zero where it does not count.
+// CountsOf is the counts of be; counted is false if it is not Counted.
 func CountsOf(be Backend) (c Counts, counted bool) {
 	if b, ok := be.(Counted); ok {
 		return b.Counts(), true
@@ -26,12 +22,12 @@ func CountsOf(be Backend) (c Counts, counted bool) {
 	return c, false
 }
 
-// Since is what was done after an earlier moment.
+// Since is the difference from earlier counts.
 func (c Counts) Since(earlier Counts) Counts {
 	return Counts{c.Products - earlier.Products, c.Declined - earlier.Declined, c.First, c.Repeats - earlier.Repeats, c.Replayed - earlier.Replayed}
 }
 
-// Plus is what two backends have done together.
+// Plus is the sum of the counts of two backends.
 func (c Counts) Plus(d Counts) Counts {
 	if c.First == "" {
 		c.First = d.First
@@ -39,8 +35,8 @@ func (c Counts) Plus(d Counts) Counts {
 	return Counts{c.Products + d.Products, c.Declined + d.Declined, c.First, c.Repeats + d.Repeats, c.Replayed + d.Replayed}
 }
 
-// Warning is what the user is to be told, or "". scripts/gpu/log.sh looks for its
-// first two words.
+// Warning is a message for the user, or "". scripts/gpu/log.sh searches for its first two
+// words.
 func (c Counts) Warning() string {
 	if c.Declined == 0 {
 		return ""

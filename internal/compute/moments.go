@@ -14,9 +14,9 @@ func Blocks(n int) int { return (n + MomentBlock - 1) / MomentBlock }
 //	s = max_i |x_i|;  y_i = x_i/s;  c_i = the number of Mid that are at most y_i
 //
 // which is the code with the nearest value; the products and quotients are rounded to
-// float32. A block of zeros has scale 0 and any codes, as fresh memory has. Of Squares, which has no
-// negative values, no x above zero gets the code of zero: a root of it is divided by. If
-// an x is not finite, nothing is said of its block.
+// float32. A block of zeros has scale 0 and any codes, as new memory has. In Squares, which has
+// no negative values, no x above zero gets the code of zero: AdamW divides by its root. If an x
+// is not finite, the codes of its block are undefined.
 //
 // The maps are the dynamic ones of 8-bit optimizers (Dettmers et al., arXiv 2110.02861,
 // section 2): a power of ten and, for each bit that the power leaves, half as long steps

@@ -3,16 +3,16 @@ package compute
 import "fmt"
 
 // Pack lays N tokens end to end, without padding, in S segments: segment s holds the
-// tokens Start[s] to Start[s+1]-1. A segment is a sequence, or a branch: what follows
-// segment Parent[s] in one of several sequences that begin alike, as the answers to a
-// prompt do. The branches of a segment come directly behind it, and have none themselves.
+// tokens Start[s] to Start[s+1]-1. A segment is a sequence, or a branch: the continuation of
+// segment Parent[s] in one of several sequences with that prefix, such as the responses to a
+// prompt. The branches of a segment come directly after it, and have none themselves.
 type Pack struct {
 	Start  []int32 // [S+1]
 	Parent []int32 // [S] the segment that s follows, -1 for none; nil is none for all
 }
 
-// Segment is a part of a pack and what its tokens see before their own: the Before
-// tokens from Prefix on.
+// Segment is a segment of a pack, and the tokens before its own that its tokens see: Before of
+// them, from Prefix on.
 type Segment struct {
 	First, Len     int // its own tokens
 	Prefix, Before int // the tokens of the segment that it follows; 0 of them if there is none
@@ -22,7 +22,7 @@ type Segment struct {
 // Segments is S.
 func (p Pack) Segments() int { return max(0, len(p.Start)-1) }
 
-// Branched reports whether segment s follows another.
+// Branched reports whether segment s is a branch.
 func (p Pack) Branched(s int) bool { return p.Parent != nil && p.Parent[s] >= 0 }
 
 // Segment is the s-th.
@@ -39,8 +39,8 @@ func (p Pack) Segment(s int) Segment {
 	return g
 }
 
-// Pairs is the pairs of a query and a key that it sees, for one head, with a window as in
-// AttnShape.
+// Pairs is the number of pairs of a query and a key that it sees, for one head, with a window
+// as in AttnShape.
 func (p Pack) Pairs(window int) (n float64) {
 	triangle := func(l float64) float64 { return l * (l + 1) / 2 }
 	for s := range p.Segments() {

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Roof is what a machine can do at the most, as measured: multiply-adds in matrix
-// products, counted as two operations, and bytes of memory read and written, both
-// a second.
+// Roof is the measured limits of a machine, a second: floating-point operations in matrix
+// products, two for each multiply-add, and bytes of memory read and written.
 type Roof struct{ FLOPS, Bytes float64 }
 
 // MeasureRoof measures a backend: a square Narrow product of n rows and columns

@@ -154,11 +154,11 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 		return p, err
 	}
 	p.Train = train / operations(small, false)
-	opt, err := model.NewOptimizer(sc, critic.DefaultConfig().Optim.AdamW(1))
+	opt, err := model.NewOptimizer(sc, critic.DefaultConfig().Optim.AdamW(1, 1))
 	if err != nil {
 		return p, err
 	}
-	update, err := timed(func() error { _, _, err := opt.Step(0); return err })
+	update, err := timed(func() error { _, err := opt.Step(); return err })
 	p.Update = update / float64(small.ParamCount(model.Scorer))
 	return p, err
 }

@@ -113,7 +113,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	items[len(items)-1].Note = fmt.Sprintf("%s with %s", report.Bytes(model.SharedActivations(others...)), note)
 	add("scratch memory", scratch)
 	add("CUDA context and libraries", f.Overhead())
-	if x, ok := f.(interface{ RanksOverhead() int64 }); ok && p.ranks > 1 {
+	if x, ok := f.(compute.RanksFootprint); ok && p.ranks > 1 {
 		add("NCCL's buffers", x.RanksOverhead())
 		items[len(items)-1].Note = "an estimate, at NCCL's defaults: not measured"
 	}

@@ -55,7 +55,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 		if err != nil {
 			return nil, nil, err
 		}
-		opt, err := model.NewOptimizer(m, optim.AdamW(1))
+		opt, err := model.NewOptimizer(m, optim.AdamW(1, 1))
 		return m, opt, err
 	}
 	student, opt, err := trained(c.Student(), c.Actor.Optim, nil)
@@ -107,7 +107,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 						return err
 					}
 				}
-				if _, _, err := opt.Step(1e-6); err != nil {
+				if _, err := opt.Step(); err != nil {
 					return err
 				}
 			}

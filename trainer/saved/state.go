@@ -13,8 +13,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"gad/data"
 	"gad/checkpoint"
+	"gad/data"
 	"gad/trainer/config"
 )
 

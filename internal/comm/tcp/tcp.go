@@ -72,10 +72,10 @@ const (
 	mostFrame   = 1 << 20
 )
 
-// atOnce is how many connections may greet at a time.
+// atOnce is the largest number of connections whose greeting is pending.
 const atOnce = 64
 
-// greetLimit is how long one connection may take to greet: who does not is no rank.
+// greetLimit is the time in which a connection must send its greeting; others are closed.
 const greetLimit = 10 * time.Second
 
 // Link is this process among the ranks.

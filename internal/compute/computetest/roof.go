@@ -6,28 +6,19 @@ import (
 	"gad/internal/compute"
 )
 
-// Roof is compute.Roof, for benchmarks.
-type Roof compute.Roof
-
-// MeasureRoof is compute.MeasureRoof.
-func MeasureRoof(b compute.Backend, n int) (Roof, error) {
-	r, err := compute.MeasureRoof(b, n)
-	return Roof(r), err
-}
-
-// Report says, as metrics of a benchmark, how fast an operation of so many
-// multiply-adds (times two) and bytes ran in so many seconds: TFLOP/s, GB/s, and
-// the share of the roof, which is the time that the machine needs at the least
-// for the larger of both over that taken.
-func (r Roof) Report(b *testing.B, flops, bytes, seconds float64) {
+// ReportRoof reports the speed of an operation as metrics of a benchmark: TFLOP/s, GB/s and
+// the share of the machine's limits r. The operation has so many floating-point operations
+// and bytes and took so many seconds; the share is the least time for either by r, divided
+// by the time taken.
+func ReportRoof(b *testing.B, r compute.Roof, flops, bytes, seconds float64) {
 	b.ReportMetric(flops/seconds/1e12, "TFLOP/s")
 	b.ReportMetric(bytes/seconds/1e9, "GB/s")
 	b.ReportMetric(100*max(flops/r.FLOPS, bytes/r.Bytes)/seconds, "%roof")
 }
 
-// Limits reports r itself, as a benchmark among those that are held against it.
-func (r Roof) Limits(b *testing.B) {
-	for b.Loop() { // measured already
+// Limits reports r itself as a benchmark, beside those that are compared with it.
+func Limits(b *testing.B, r compute.Roof) {
+	for b.Loop() { // r is measured already
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(r.FLOPS/1e12, "TFLOP/s")

@@ -6,30 +6,36 @@ import (
 	"strings"
 )
 
-// Card is a GPU that this machine may not have. Peaks are those of its maker's data sheet;
-// everything below them is an assumption, until a log of a GPU says better.
+// Card is a GPU that this machine may lack. Peaks are those of its maker's data sheet; all
+// fields below them are assumptions, until a log of a GPU has better ones.
 type Card struct {
-	Name   string  `json:"name"`
-	Device string  `json:"device"`
-	Memory int64   `json:"memory_bytes"`
-	FLOPS  float64 `json:"peak_flops"` // bfloat16 products with float32 sums, without sparsity; two to a multiply-add
-	Bytes  float64 `json:"peak_bytes"` // of device memory, a second
-	Cache  float64 `json:"cache"`      // bytes of the second-level cache
-	SMs    int     `json:"sms"`
+	Name   string `json:"name"`
+	Device string `json:"device"`
+	Memory int64  `json:"memory_bytes"`
+	// bfloat16 products with float32 sums, without sparsity; two to a multiply-add
+	FLOPS float64 `json:"peak_flops"`
+	Bytes float64 `json:"peak_bytes"` // of device memory, a second
+	Cache float64 `json:"cache"`      // bytes of the second-level cache
+	SMs   int     `json:"sms"`
 
-	Products float64 `json:"products"`  // share of FLOPS that a large product reaches
-	Forward  float64 `json:"attention"` // share of FLOPS that the attention kernels reach, forward and in the gradient,
+	Products float64 `json:"products"` // share of FLOPS that a large product reaches
+	// share of FLOPS that the attention kernels reach, forward and in the gradient,
+	Forward  float64 `json:"attention"`
 	Backward float64 `json:"attention_grad"`
 	Memories float64 `json:"memory"` // share of Bytes that a kernel reaches which only moves memory
 
-	Gap     float64 `json:"gap_s"`            // seconds from the end of a kernel's work to the beginning of the next one's
-	Launch  float64 `json:"launch_s"`         // of the host, to queue one command
-	Compare float64 `json:"compare_s"`        // of the host, to compare one command with a graph's record
-	Capture float64 `json:"capture_s"`        // of the host, to capture one command and make it a graph's node
-	Graph   float64 `json:"graph_s"`          // of the host, to launch a graph
-	Back    float64 `json:"readback_s"`       // from the end of the work to the host going on with what it read
-	Bus     float64 `json:"bus_bytes"`        // a second, between host and device
-	Source  string  `json:"source,omitempty"` // of the peaks
+	// seconds from the end of a kernel's work to the beginning of the next one's
+	Gap    float64 `json:"gap_s"`
+	Launch float64 `json:"launch_s"` // of the host, to queue one command
+	// of the host, to compare one command with a graph's record
+	Compare float64 `json:"compare_s"`
+	// of the host, to capture one command and make it a graph's node
+	Capture float64 `json:"capture_s"`
+	Graph   float64 `json:"graph_s"` // of the host, to launch a graph
+	// from the end of the work to the host going on with what it read
+	Back   float64 `json:"readback_s"`
+	Bus    float64 `json:"bus_bytes"`        // a second, between host and device
+	Source string  `json:"source,omitempty"` // of the peaks
 }
 
 // The host's part is the same for all: it is the program's and the driver's.
@@ -95,7 +101,7 @@ func Named(name string) (Card, bool) {
 	return Cards[at], true
 }
 
-// Unnamed says why there is no card of that name, and which there are.
+// Unnamed is the reason why there is no card of that name, with the names of cards.
 func Unnamed(name string) string {
 	if capability, ok := tooOld[bare(name)]; ok {
 		return fmt.Sprintf("has compute capability %s, and gad needs 8.0 or later (doc/cuda.md): use %s", capability, strings.Join(Names(), ", "))

@@ -1,9 +1,10 @@
-// Package cost predicts what the CUDA engine takes on a GPU that is not there.
+// Package cost predicts the time of the CUDA engine on a GPU that this machine lacks.
 //
-// A Backend of it computes nothing: its memory is a length, and each operation adds the
-// commands that package cuda would queue for it, with their bytes and multiply-adds, to a
-// clock of its own. So what is timed is the program itself, operation by operation, at its
-// full size. Ops.go is the table of operations; where the engine changes, that changes.
+// Its Backend computes nothing: memory is a length, and each operation adds the commands that
+// package cuda queues for it, with their bytes and multiply-adds, to a simulated clock. So the
+// program itself is timed, operation by operation, at its full size. Ops.go is the table of
+// commands by operation; a change of the engine changes it too. What an operation takes at the
+// least comes from compute.Elements, the table that apps/bench uses as well.
 //
 // The clock has two hands, because the host queues work ahead of the device: a command
 // begins when the host has queued it and the device is done with the one before, and
@@ -11,11 +12,11 @@
 //
 //	Gap + the longer of multiply-adds over their rate and bytes over theirs
 //
-// on the device. What it takes the host depends on how it is queued (Card).
+// on the device. The host's time for it depends on how it is queued (Card).
 //
 // Not in the model: the host's own work between the operations, first calls (allocation,
-// the driver's compiler), clocks that fall when a card gets hot, and what other kernels
-// left in the cache.
+// the driver's compiler), lower clocks of a hot card, and hits in the cache from earlier
+// kernels.
 package cost
 
 import (
@@ -27,16 +28,16 @@ import (
 	"gad/internal/compute/cuda"
 )
 
-// Backend counts. Sizes of memory are those of the CUDA engine in bfloat16.
+// Backend is the model of a card. Sizes of memory are those of the CUDA engine in bfloat16.
 type Backend struct {
 	cuda.Options
 	card Card
 
 	inUse, peak int64
-	host, dev   float64 // seconds: when the host has queued what it did, and the device has done it
+	host, dev   float64 // clock in seconds: the host has queued all commands, the device has done them
 	now         string  // the operation that runs
 	uses        map[string]*Use
-	waited      float64 // seconds in which the device had nothing to do
+	waited      float64 // seconds in which the device was idle
 	staged      []staged
 	graphs      map[string]*graph
 	pending     *[]command // of the Repeat that runs; nil outside
@@ -49,21 +50,21 @@ var (
 	_ compute.Hollow  = (*Backend)(nil)
 )
 
-// New is a card.
+// New is a backend that models c.
 func New(c Card) *Backend {
 	return &Backend{card: c, uses: map[string]*Use{}, graphs: map[string]*graph{}}
 }
 
-// Hollow says that there is no memory behind tensors.
+// Hollow implements compute.Hollow.
 func (b *Backend) Hollow() {}
 
-// Name is what it is a model of.
+// Name names the card that is modelled.
 func (b *Backend) Name() string { return "model of cost: " + b.card.Device + ", cuda/bf16" }
 
-// Card is what it is a model of.
+// Card is the card that is modelled.
 func (b *Backend) Card() Card { return b.card }
 
-// Use is what an operation took.
+// Use is the calls of an operation, and what they took.
 type Use struct {
 	Op       string  `json:"op"`
 	Calls    int     `json:"calls"`
@@ -75,23 +76,23 @@ type Use struct {
 	Gaps     float64 `json:"gaps"`    // of them between commands
 }
 
-// Graphs is how decode steps were queued.
+// Graphs counts calls of Repeat by the way in which their commands were queued.
 type Graphs struct{ Eager, Captured, Replayed int }
 
-// Elapsed is the time since the beginning, in seconds: that of the slower hand.
+// Elapsed is the clock in seconds, by the later hand.
 func (b *Backend) Elapsed() float64 { return max(b.host, b.dev) }
 
-// Counts is what compute.Counted wants: the graphs.
+// Counts implements compute.Counted: the calls of Repeat.
 func (b *Backend) Counts() compute.Counts {
 	g := b.stats
 	return compute.Counts{Repeats: g.Eager + g.Captured + g.Replayed, Replayed: g.Replayed}
 }
 
-// Graphs is what Repeat has done.
+// Graphs counts the calls of Repeat.
 func (b *Backend) Graphs() Graphs { return b.stats }
 
-// Take is what operations took since the last Take, that with the most time first, and how
-// long the device waited for the host meanwhile.
+// Take is the uses of operations since the last Take, the longest first, and the seconds in
+// which the device waited for the host.
 func (b *Backend) Take() (uses []Use, waited float64) {
 	for _, u := range b.uses {
 		uses = append(uses, *u)
@@ -106,19 +107,19 @@ func (b *Backend) Take() (uses []Use, waited float64) {
 type kind uint8
 
 const (
-	kernel  kind = iota // bound by memory, or by flops at the rate that it says
+	kernel  kind = iota // bound by memory, or by flops at the command's rate
 	copying             // by the copy engine, or zeroing
 	onBus               // bytes go over the bus
 )
 
-// command is one thing that is queued.
+// command is a kernel or a copy that the host queues.
 type command struct {
 	op    string
 	kind  kind
 	flops float64
 	rate  float64 // of flops; 0 is none
 	bytes float64
-	grid  int // what a graph fixes beside the rest; 0 where that is all
+	grid  int // launch grid, which a graph fixes although bytes may change; 0: bytes are fixed too
 }
 
 // begin names the operation that the next commands belong to.
@@ -147,7 +148,7 @@ func (b *Backend) queue(c command) {
 	b.run(c)
 }
 
-// run lets the device do c, which the host has queued.
+// run advances the device's hand by c, which the host has queued.
 func (b *Backend) run(c command) {
 	if b.host > b.dev {
 		b.waited += b.host - b.dev
@@ -176,34 +177,33 @@ func (b *Backend) run(c command) {
 	}
 }
 
-// wait is for the device.
+// wait makes the host wait for the device.
 func (b *Backend) wait() {
 	if b.dev > b.host {
 		b.host = b.dev
 	}
-	// The device stands still while the host gets to know that it is done.
+	// The device is idle until the host has noticed the end.
 	b.host += b.card.Back
 	b.staged = b.staged[:0]
 }
 
-// moves is a kernel that reads and writes so many bytes.
+// moves queues a kernel that reads and writes so many bytes.
 func (b *Backend) moves(bytes float64) { b.queue(command{bytes: bytes}) }
 
-// copies is a command of the copy engine.
+// copies queues a command of the copy engine.
 func (b *Backend) copies(bytes float64) {
 	if bytes > 0 {
 		b.queue(command{kind: copying, bytes: bytes})
 	}
 }
 
-// tiles are the sizes of blocks that a product can be cut to, and the share of a large
-// product's rate that a multiprocessor reaches in one: what a product library chooses
-// among, by assumption.
+// tiles are the block sizes among which a product library is assumed to choose, and the share
+// of a large product's rate that a multiprocessor reaches with each.
 var tiles = []struct{ rows, cols, share float64 }{{128, 256, 1}, {256, 128, 1}, {128, 128, 0.9}, {64, 128, 0.75}, {128, 64, 0.75}, {64, 64, 0.6}}
 
-// product is [M,N] (=, or += if acc) [M,K] [K,N] with bytes a result element, and beside
-// that extra bytes. It is cut into tiles, and its sums into at most eight parts, so that it
-// takes least; a multiprocessor that has no tile in the last round does nothing.
+// product queues [M,N] (=, or += if acc) [M,K] [K,N], with size bytes a result element. Tile and
+// number of parts of the sums, at most eight, are the fastest; a multiprocessor that has no tile
+// in the last round is idle.
 func (b *Backend) product(M, N, K int, size float64, acc bool) {
 	m, n, k := float64(M), float64(N), float64(K)
 	writes := size * m * n
@@ -240,13 +240,13 @@ func ceil(x float64) float64 {
 	return x
 }
 
-// staged is a list that the host has brought to the device.
+// staged is a list that the host has uploaded.
 type staged struct {
 	what string
 	list []int32
 }
 
-// index brings a list, unless the device has it: the rules of staging in the engine.
+// index uploads a list, unless the device has it, by the engine's rules of staging.
 func (b *Backend) index(what string, list []int32) {
 	if len(list) == 0 {
 		return
@@ -266,14 +266,14 @@ func (b *Backend) index(what string, list []int32) {
 	b.queue(command{kind: onBus, bytes: 4 * float64(max(len(list), 1))})
 }
 
-// graph is what is known of a key of Repeat.
+// graph is the state of a key of Repeat.
 type graph struct {
 	commands []command
 	made     bool
 }
 
-// Repeat runs op as the engine does: queued and written down, then captured, then compared
-// and replayed, as long as its commands are the same.
+// Repeat runs op as the engine does: the first call queues and records its commands, the second
+// captures a graph, later ones compare and replay it, as long as the commands are the same.
 func (b *Backend) Repeat(key string, op func()) {
 	var commands []command
 	kept := b.staged
@@ -312,15 +312,15 @@ func (b *Backend) Repeat(key string, op func()) {
 	}
 }
 
-// alike reports whether a graph of one list of commands does another. What decoding reads
-// depends on indices, which may differ; its grid may not.
+// alike reports whether the graph of one list of commands can replay another. The bytes that
+// decoding reads depend on indices, which may differ; its grid must be the same.
 func alike(a, b []command) bool {
 	return len(a) > 0 && slices.EqualFunc(a, b, func(x, y command) bool {
 		return x.op == y.op && x.kind == y.kind && x.grid == y.grid && (x.grid > 0 || x == y)
 	})
 }
 
-// memory is a length.
+// memory is a block: a length without elements.
 type memory struct {
 	n     int
 	class compute.Class
@@ -342,7 +342,7 @@ func (b *Backend) bytes(t compute.Tensor) float64 { return b.size(t) * float64(t
 
 func class(t compute.Tensor) compute.Class { return t.Mem().(*memory).class }
 
-// planes is in how many arrays t lies.
+// planes is the number of arrays that t consists of.
 func planes(t compute.Tensor) int {
 	if !t.Absent() && class(t) == compute.Master {
 		return 2
@@ -361,23 +361,23 @@ func (b *Backend) count(bytes int64) {
 	b.peak = max(b.peak, b.inUse)
 }
 
-// Free counts t off.
+// Free subtracts t.
 func (b *Backend) Free(t compute.Tensor) {
 	if !t.Absent() {
 		b.count(-b.Block(b.Element(class(t)) * int64(t.Len())))
 	}
 }
 
-// As lends t's memory.
+// As takes no memory.
 func (b *Backend) As(_ compute.Tensor, c compute.Class, n int) compute.Tensor {
 	return compute.View(&memory{n, c})
 }
 
-// Memory is what is allocated, and the most there was; scratch is not in it.
+// Memory is the bytes allocated now and at most, without scratch.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
-// Available is what the card has left. Alloc hands out more, because a prediction is made
-// for shapes that do not fit, too.
+// Available is the card's memory that is left. Alloc does not fail beyond it, because shapes
+// that do not fit are predicted too.
 func (b *Backend) Available() int64 { return max(1, b.card.Memory-b.inUse) }
 
 // Alone is the engine's.
@@ -392,7 +392,7 @@ func (b *Backend) Sync() error {
 // Close does nothing.
 func (b *Backend) Close() error { return nil }
 
-// Upload brings src, in parts, each rounded by a kernel where dst is not float32.
+// Upload copies src in parts, each rounded by a kernel if dst is not float32.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	b.begin("Upload")
 	if class(dst)&compute.Host != 0 {

@@ -8,11 +8,15 @@ import (
 	"gad/internal/compute/cuda"
 )
 
-// This file is the table of operations: what commands the engine queues for each (ops.go,
-// products.go, head.go, attention.go and memory.go of package cuda), and what each of them
-// reads and writes. The test TestCUDAModelOfCost of package model counts the engine's.
+// This file is the table of operations: the commands that the engine queues for each (ops.go,
+// products.go, head.go, attention.go and memory.go of package cuda), and what each command
+// reads and writes. TestCUDAModelOfCost of package model compares them with the engine's.
 
 const narrow, wide = 2.0, 4.0 // bytes of an element
+
+// elements give what an operation takes at the least. What the engine's commands take beyond
+// that, such as norms' statistics, parts of sums and logits, is counted here.
+var elements = compute.Elements{Narrow: narrow, Wide: wide, Weight: narrow}
 
 // Zero: one command for each plane.
 func (b *Backend) Zero(t compute.Tensor) {
@@ -50,10 +54,10 @@ func (b *Backend) Scale(t compute.Tensor, _ float64) {
 	b.moves(2 * b.bytes(t))
 }
 
-// copied marks a parameter that has a bfloat16 copy beside Wide weights.
+// copied marks a parameter with a bfloat16 copy of its Wide weights.
 type copied struct{}
 
-// weights makes p's bfloat16 copy when it is asked for first.
+// weights makes p's bfloat16 copy at the first use.
 func (b *Backend) weights(p *compute.Param) {
 	if p == nil || class(p.W) != compute.Wide || p.Derived != nil {
 		return
@@ -79,7 +83,7 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	b.begin("Embed")
 	b.weights(table)
 	b.index("ids", ids)
-	b.moves((narrow + wide) * float64(yND.Len()))
+	b.moves(elements.Embed(yND.Len()).Bytes)
 }
 
 // EmbedGrad reads a row's gradient and reads and writes the table's.
@@ -91,7 +95,7 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 	for range 3 { // ids, groups, members
 		b.queue(command{kind: onBus, bytes: 4 * float64(len(ids))})
 	}
-	b.moves(3 * wide * float64(dyND.Len()))
+	b.moves(elements.EmbedGrad(dyND.Len()).Bytes)
 }
 
 // RMSNorm reads x and writes y.
@@ -226,7 +230,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 func (b *Backend) Rope(xNHE compute.Tensor, _, _ int, pos []int32, _ compute.Tensor, _ bool) {
 	b.begin("Rope")
 	b.index("pos", pos)
-	b.moves(2 * b.bytes(xNHE))
+	b.moves(elements.Rope(xNHE.Len()).Bytes)
 }
 
 // layout brings the pack and its tiles of queries; keys, unless 0, is the rows of a tile of
@@ -244,7 +248,7 @@ func (b *Backend) layout(p compute.Pack, keys int) {
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("Attention")
 	b.layout(p, 0)
-	b.queue(command{flops: 4 * p.Pairs(a.Window) * float64(a.H*a.E), rate: b.card.FLOPS * b.card.Forward,
+	b.queue(command{flops: elements.Attention(a, p).FLOPs, rate: b.card.FLOPS * b.card.Forward,
 		bytes: b.bytes(oNHE) + b.bytes(lseNH) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)})
 }
 
@@ -285,7 +289,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 func (b *Backend) CacheWrite(_, xNW compute.Tensor, _ int, slots []int32) {
 	b.begin("CacheWrite")
 	b.index("slots", slots)
-	b.moves(2 * b.bytes(xNW))
+	b.moves(elements.Rope(xNW.Len()).Bytes)
 }
 
 // RopeCache reads and writes q, and reads k and v and writes their slots.
@@ -293,15 +297,14 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, _, _ compute.Tensor, _ compute.Att
 	b.begin("RopeCache")
 	b.index("pos", pos)
 	b.index("slots", slots)
-	b.moves(2 * (b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)))
+	b.moves(elements.Rope(qNHE.Len() + kNKE.Len() + vNKE.Len()).Bytes)
 }
 
 // AttentionDecode reads each row's keys and values, and joins the parts of each row.
 func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.AttnShape, pages compute.Pages) {
 	b.begin("AttentionDecode")
-	kept, most, parts := 0.0, 0, 0.0
+	most, parts := 0, 0.0
 	for r, n := range pages.Len {
-		kept += float64(int(n) - a.First(int(n)))
 		most = max(most, len(pages.Table[r]))
 		parts += ceil(float64(n) / 512)
 	}
@@ -309,7 +312,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.Att
 	b.index("lengths", pages.Len)
 	partial := wide * parts * float64(a.H*(a.E+2))
 	grid := cuda.DecodeSplits(most, pages.PageTokens)
-	c := command{bytes: 2*narrow*kept*float64(a.K*a.E) + b.bytes(qRHE) + partial, grid: grid}
+	c := command{bytes: elements.AttentionDecode(a, pages).Bytes + b.bytes(qRHE) + partial, grid: grid}
 	join := command{bytes: partial + b.bytes(oRHE), grid: grid}
 	if cuda.DecodesInOne(a) {
 		c.bytes += join.bytes
@@ -323,7 +326,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.Att
 // SwiGLU reads two and writes one.
 func (b *Backend) SwiGLU(yNF, _, _ compute.Tensor) {
 	b.begin("SwiGLU")
-	b.moves(3 * b.bytes(yNF))
+	b.moves(elements.Gated(yNF.Len()).Bytes)
 }
 
 // SwiGLUGrad reads three and writes two, or three with y.
@@ -335,7 +338,7 @@ func (b *Backend) SwiGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
 // GeGLU moves what SwiGLU does.
 func (b *Backend) GeGLU(yNF, _, _ compute.Tensor) {
 	b.begin("GeGLU")
-	b.moves(3 * b.bytes(yNF))
+	b.moves(elements.Gated(yNF.Len()).Bytes)
 }
 
 // GeGLUGrad moves what SwiGLUGrad does.
@@ -440,7 +443,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 func (b *Backend) Score(_, _ compute.Tensor, w *compute.Param, rows []int32) {
 	b.begin("Score")
 	b.index("rows", rows)
-	b.moves(narrow * float64(len(rows)*w.Cols))
+	b.moves(elements.Score(len(rows), w.Cols).Bytes)
 }
 
 // ScoreGrad writes the rows' gradients, and sums the weight's.

@@ -153,7 +153,7 @@ func (b *Backend) softmax(s []float32, scale float32) (most, sum float32) {
 // it: the same bits as in one piece.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
-	N := rowsOf("Attention", "q", qNHE, H*E)
+	N := compute.RowsOf("Attention", "q", qNHE, H*E)
 	at := &b.attn
 	at.AttnShape = a
 	at.o, at.lse, at.q = f32("Attention", "o", oNHE, N*H*E), f32("Attention", "lse", lseNH, N*H), f32("Attention", "q", qNHE, N*H*E)
@@ -250,7 +250,7 @@ const maxTile = 16
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
 	const op = "AttentionGrad"
-	N := rowsOf(op, "q", qNHE, H*E)
+	N := compute.RowsOf(op, "q", qNHE, H*E)
 	at := &b.attn
 	at.AttnShape = a
 	at.dq, at.dk, at.dv = f32(op, "dq", dqNHE, N*H*E), f32(op, "dk", dkNKE, N*K*E), f32(op, "dv", dvNKE, N*K*E)
@@ -520,13 +520,13 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	R, at := len(pages.Len), &b.attn
 	at.AttnShape, at.pages = a, pages
 	at.o, at.q = f32("AttentionDecode", "o", oRHE, R*H*E), f32("AttentionDecode", "q", qRHE, R*H*E)
-	slots := rowsOf("AttentionDecode", "kCache", kCache, K*E)
+	slots := compute.RowsOf("AttentionDecode", "kCache", kCache, K*E)
 	at.k, at.v = f32("AttentionDecode", "kCache", kCache, slots*K*E), f32("AttentionDecode", "vCache", vCache, slots*K*E)
 	for r, n := range pages.Len {
 		if n < 1 || int(n) > len(pages.Table[r])*P {
 			panic(fmt.Sprintf("cpu: AttentionDecode: row %d sees %d positions of %d pages", r, n, len(pages.Table[r])))
 		}
-		within("AttentionDecode", "Table", pages.Table[r][:(int(n)+P-1)/P], slots/P)
+		compute.CheckIndices("AttentionDecode", "Table", pages.Table[r][:(int(n)+P-1)/P], slots/P)
 	}
 	b.alike(pages, K)
 	scores, panel, queries := 0, 0, 0
@@ -619,9 +619,9 @@ func (b *Backend) attendDecode(wk *worker, t int) {
 
 // CacheWrite scatters rows into a cache.
 func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
-	n := rowsOf("CacheWrite", "cache", cache, width)
+	n := compute.RowsOf("CacheWrite", "cache", cache, width)
 	c, x := f32("CacheWrite", "cache", cache, n*width), f32("CacheWrite", "x", xNW, len(slots)*width)
-	within("CacheWrite", "slots", slots, n)
+	compute.CheckIndices("CacheWrite", "slots", slots, n)
 	for i, slot := range slots {
 		copy(c[int(slot)*width:(int(slot)+1)*width], x[i*width:])
 	}

@@ -179,7 +179,7 @@ func newAligned[T float32 | uint32](n int) []T {
 
 // f32 is t's elements; it panics unless there are n.
 func f32(op, name string, t compute.Tensor, n int) []float32 {
-	same(op, name, t, n)
+	compute.CheckContiguous(op, name, t, n)
 	if t.Absent() {
 		return nil
 	}
@@ -214,39 +214,12 @@ func inCodes(t compute.Tensor) bool {
 	return m != nil && m.codes != nil
 }
 
-// same panics unless t has n elements, and no gaps between them.
-func same(op, name string, t compute.Tensor, n int) {
-	if cols, row := t.Rows(); cols > 0 {
-		panic(fmt.Sprintf("cpu: %s: %s is columns, rows of %d elements that begin %d apart, which only a Joined backend takes", op, name, cols, row))
-	}
-	if t.Len() != n {
-		panic(fmt.Sprintf("cpu: %s: %s has %d elements, want %d", op, name, t.Len(), n))
-	}
-}
-
 // opt is f32, or nil for an absent tensor.
 func opt(op, name string, t compute.Tensor, n int) []float32 {
 	if t.Absent() {
 		return nil
 	}
 	return f32(op, name, t, n)
-}
-
-// rowsOf is how many rows of width elements t holds.
-func rowsOf(op, name string, t compute.Tensor, width int) int {
-	if width <= 0 || t.Len()%width != 0 {
-		panic(fmt.Sprintf("cpu: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
-	}
-	return t.Len() / width
-}
-
-// within panics unless every index is one of n: assembly does not check.
-func within(op, name string, index []int32, n int) {
-	for i, v := range index {
-		if v < 0 || int(v) >= n {
-			panic(fmt.Sprintf("cpu: %s: %s[%d] is %d, of %d", op, name, i, v, n))
-		}
-	}
 }
 
 // Name is "cpu/" and the variant, with bfloat16 that of its products.
@@ -402,7 +375,7 @@ func (b *Backend) Download(dst []float32, src compute.Tensor) {
 		return
 	}
 	if f := frozenIn(src); f != nil {
-		same("Download", "src", src, len(dst))
+		compute.CheckContiguous("Download", "src", src, len(dst))
 		b.readFrozen(dst, f, src.Off())
 		return
 	}
@@ -488,7 +461,7 @@ func (b *Backend) Scale(t compute.Tensor, s float64) {
 func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	D := table.Cols
 	b.y = f32("Embed", "y", yND, len(ids)*D)
-	within("Embed", "ids", ids, table.Rows)
+	compute.CheckIndices("Embed", "ids", ids, table.Rows)
 	if f := frozenOf("Embed", table); f != nil {
 		b.embedFrozen(f, ids, D)
 		return
@@ -515,7 +488,7 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 	if b.g == nil {
 		return
 	}
-	within("EmbedGrad", "ids", ids, table.Rows)
+	compute.CheckIndices("EmbedGrad", "ids", ids, table.Rows)
 	b.index, b.D = ids, D
 	b.eachSlab(D, func(b *Backend, lo, hi int) {
 		D := b.D
@@ -529,7 +502,7 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 // RMSNorm normalises rows by their root mean square.
 func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
 	D := w.Cols
-	N := rowsOf("RMSNorm", "x", xND, D)
+	N := compute.RowsOf("RMSNorm", "x", xND, D)
 	b.y, b.rstd = f32("RMSNorm", "y", yND, N*D), f32("RMSNorm", "rstd", rstdN, N)
 	b.x, b.w = f32("RMSNorm", "x", xND, N*D), b.normWeights("RMSNorm", w)
 	b.D, b.eps = D, eps
@@ -561,7 +534,7 @@ func (b *Backend) normWeights(op string, w *compute.Param) []float32 {
 // because dx, here y, may lie over dy.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
 	D := w.Cols
-	N := rowsOf("RMSNormGrad", "x", xND, D)
+	N := compute.RowsOf("RMSNormGrad", "x", xND, D)
 	b.y, b.dy = f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
 	b.x, b.rstd = f32("RMSNormGrad", "x", xND, N*D), f32("RMSNormGrad", "rstd", rstdN, N)
 	b.w, b.g = b.normWeights("RMSNormGrad", w), opt("RMSNormGrad", "G", w.G, D)
@@ -604,9 +577,9 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 
 // rotate turns the rows of x that slots gives, or all, by sign.
 func (b *Backend) rotate(op string, x []float32, slots []int32, H, E int, pos []int32, table compute.Tensor) {
-	P := rowsOf(op, "table", table, E)
+	P := compute.RowsOf(op, "table", table, E)
 	b.x, b.w = x, f32(op, "table", table, P*E)
-	within(op, "pos", pos, P)
+	compute.CheckIndices(op, "pos", pos, P)
 	b.index, b.slots, b.H, b.E = pos, slots, H, E
 	b.eachRow(len(pos), H*E, func(b *Backend, lo, hi int) {
 		H, E, sign := b.H, b.E, float32(b.sign)
@@ -710,9 +683,9 @@ func (b *Backend) gates(wk *worker, gate []float32) []float32 {
 // Score is the value head.
 func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
 	D := w.Cols
-	N := rowsOf("Score", "h", hND, D)
+	N := compute.RowsOf("Score", "h", hND, D)
 	s, h, wD := f32("Score", "s", sR, len(rows)), f32("Score", "h", hND, N*D), f32("Score", "W", w.W, D)
-	within("Score", "rows", rows, N)
+	compute.CheckIndices("Score", "rows", rows, N)
 	for r, n := range rows {
 		s[r] = b.k.dot(h[int(n)*D:int(n)*D+D], wD)
 	}
@@ -721,10 +694,10 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 // ScoreGrad is the gradient of Score.
 func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
 	D := w.Cols
-	N := rowsOf("ScoreGrad", "h", hND, D)
+	N := compute.RowsOf("ScoreGrad", "h", hND, D)
 	dh, ds, h := opt("ScoreGrad", "dh", dhND, N*D), f32("ScoreGrad", "ds", dsR, len(rows)), f32("ScoreGrad", "h", hND, N*D)
 	wD, gD := f32("ScoreGrad", "W", w.W, D), opt("ScoreGrad", "G", w.G, D)
-	within("ScoreGrad", "rows", rows, N)
+	compute.CheckIndices("ScoreGrad", "rows", rows, N)
 	for r, n := range rows {
 		at := int(n) * D
 		if dh != nil {

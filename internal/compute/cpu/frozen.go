@@ -178,7 +178,7 @@ func (b *Backend) rowMajor(f *frozen, whole bool) {
 
 // uploadFrozen is Upload.
 func (b *Backend) uploadFrozen(f *frozen, dst compute.Tensor, src []float32) {
-	same("Upload", "dst", dst, len(src))
+	compute.CheckContiguous("Upload", "dst", dst, len(src))
 	b.rowMajor(f, len(src) == f.n)
 	if f.half {
 		f.round(src, dst.Off(), b.k16.round)

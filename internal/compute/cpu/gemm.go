@@ -240,7 +240,7 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 
 // LinearAdd is Linear, and r added last.
 func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
-	N := rowsOf("LinearAdd", "x", xNI, w.Cols)
+	N := compute.RowsOf("LinearAdd", "x", xNI, w.Cols)
 	size := N * w.Rows
 	x, y, r := f32("LinearAdd", "x", xNI, N*w.Cols), f32("LinearAdd", "y", yNO, size), f32("LinearAdd", "r", rNO, size)
 	sum := y
@@ -266,7 +266,7 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 
 func (b *Backend) linears(op string, xNI compute.Tensor, acc bool, ps ...compute.Projection) {
 	I := ps[0].W.Cols
-	N := rowsOf(op, "x", xNI, I)
+	N := compute.RowsOf(op, "x", xNI, I)
 	x := f32(op, "x", xNI, N*I)
 	all := make([]multiplication, 0, len(b.products))
 	for i, p := range ps {
@@ -320,7 +320,7 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 // AMX 32 of them, if all calls but the last have whole steps.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	O, I := w.Rows, w.Cols
-	N := rowsOf("LinearGrad", "dy", dyNO, O)
+	N := compute.RowsOf("LinearGrad", "dy", dyNO, O)
 	dy := f32("LinearGrad", "dy", dyNO, N*O)
 	dx, x := opt("LinearGrad", "dx", dxNI, N*I), opt("LinearGrad", "x", xNI, N*I)
 	var g []float32

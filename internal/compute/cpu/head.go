@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
@@ -101,12 +100,7 @@ func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int, z []f
 
 // headOf checks the arguments of the head's operations.
 func headOf(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h []float32) {
-	N := rowsOf(op, "h", hND, w.Cols)
-	if len(targets) != len(rows) {
-		panic(fmt.Sprintf("cpu: %s: %d targets for %d rows", op, len(targets), len(rows)))
-	}
-	within(op, "rows", rows, N)
-	within(op, "targets", targets, w.Rows)
+	N := compute.CheckHead(op, hND, w, rows, targets)
 	return f32(op, "h", hND, N*w.Cols)
 }
 
@@ -244,9 +238,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
 	D, V, R := w.Cols, w.Rows, len(ids)
 	h := f32("Sample", "h", hRD, R*D)
-	if len(logp) != R || (s.Temperature > 0 && len(u) != R) {
-		panic(fmt.Sprintf("cpu: Sample: %d ids, %d logp, %d u", R, len(logp), len(u)))
-	}
+	compute.CheckSample(ids, logp, s, u)
 	invTemp := 1.0
 	if s.Temperature > 0 {
 		invTemp = 1 / s.Temperature

@@ -2,6 +2,11 @@ package cpu
 
 import "gad/internal/compute"
 
+var (
+	_ compute.HostMemory = (*Backend)(nil)
+	_ compute.BlockSums  = (*Backend)(nil)
+)
+
 // Host returns the elements of t, so that several goroutines can fill its parts without
 // a copy in between; nil where Upload does more than to copy them.
 func (b *Backend) Host(t compute.Tensor) []float32 {

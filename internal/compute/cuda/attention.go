@@ -149,7 +149,7 @@ func (b *Backend) spreads(op, prefix string, qNHE, kNKE, vNKE compute.Tensor, a 
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "Attention"
 	heads(op, a)
-	N := rowsOf(op, "q", qNHE, a.H*a.E)
+	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
 	o := b.narrowed(op, "o", oNHE, N*a.H*a.E)
 	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
 	lse := wide(op, "lse", lseNH, N*a.H)
@@ -177,7 +177,7 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "AttentionGrad"
 	heads(op, a)
-	N := rowsOf(op, "q", qNHE, a.H*a.E)
+	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
 	nq, nk := N*a.H*a.E, N*a.K*a.E
 	do, o, lse := b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq), wide(op, "lse", lseNH, N*a.H)
 	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
@@ -238,7 +238,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	o := b.narrowed(op, "o", oRHE, R*a.H*a.E)
 	q, row := b.spread(op, "q", qRHE, R, a.H*a.E)
 	k, v := b.narrowed(op, "k", kCache, kCache.Len()), b.narrowed(op, "v", vCache, kCache.Len())
-	if P < 1 || len(pages.Table) != R || rowsOf(op, "k", kCache, W)%P != 0 {
+	if P < 1 || len(pages.Table) != R || compute.RowsOf(op, "k", kCache, W)%P != 0 {
 		panic(fmt.Sprintf("cuda: AttentionDecode: %d rows, %d tables, a cache of %d elements and pages of %d tokens", R, len(pages.Table), kCache.Len(), P))
 	}
 	most := 0
@@ -319,7 +319,7 @@ func (b *Backend) table(rows [][]int32, cols, pages int) driver.Ptr {
 		},
 		func(to []byte) {
 			for r, row := range rows {
-				within("AttentionDecode", "pages", row, pages)
+				compute.CheckIndices("AttentionDecode", "pages", row, pages)
 				line := ints(to[4*r*cols:], cols)
 				clear(line[copy(line, row):])
 			}

@@ -39,7 +39,7 @@ var shapes = map[string]widths{
 type bench struct {
 	*testing.B
 	be   compute.Backend
-	roof computetest.Roof
+	roof compute.Roof
 	widths
 	N    int // tokens of a pack
 	L, R int // length of a sequence; rows that are decoded
@@ -64,11 +64,11 @@ func benchmarks(b *testing.B, f func(x *bench)) {
 	if models[0] == "tiny" {
 		side = 64
 	}
-	roof, err := computetest.MeasureRoof(be, side)
+	roof, err := compute.MeasureRoof(be, side)
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Run("limits", roof.Limits)
+	b.Run("limits", func(b *testing.B) { computetest.Limits(b, roof) })
 	for _, model := range models {
 		w, ok := shapes[model]
 		if !ok {
@@ -149,7 +149,7 @@ func (x *bench) measure(name string, make func(x *bench) (flops, bytes float64, 
 		}
 		each := b.Elapsed().Seconds() / float64(b.N*turn)
 		b.ReportMetric(1e9*each, "ns/op")
-		y.roof.Report(b, flops, bytes, each)
+		computetest.ReportRoof(b, y.roof, flops, bytes, each)
 	})
 }
 

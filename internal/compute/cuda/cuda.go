@@ -85,7 +85,10 @@ func kept(c compute.Class, narrow dtype) dtype {
 // program is built without CUDA, or the machine has no driver, device or library.
 var ErrUnavailable = errors.New("CUDA is not available")
 
-var _ compute.Footprint = Options{}
+var (
+	_ compute.Footprint      = Options{}
+	_ compute.RanksFootprint = Options{}
+)
 
 // Overhead is what a backend takes before anything is allocated: the CUDA
 // context, the kernels and the workspace of cuBLASLt. An estimate, on the safe

@@ -50,8 +50,9 @@ type Backend struct {
 }
 
 var (
-	_ compute.Backend = (*Backend)(nil)
-	_ compute.Counted = (*Backend)(nil)
+	_ compute.Backend     = (*Backend)(nil)
+	_ compute.Counted     = (*Backend)(nil)
+	_ compute.Connectable = (*Backend)(nil)
 )
 
 // maxArgs is more parameters than any kernel has.

@@ -57,12 +57,7 @@ func (b *Backend) gather(dst driver.Ptr, src view, rows driver.Ptr, R, D int) {
 
 // headRows checks the arguments of the head's operations.
 func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h view) {
-	N := rowsOf(op, "h", hND, w.Cols)
-	if len(targets) != len(rows) {
-		panic(fmt.Sprintf("cuda: %s: %d targets for %d rows", op, len(targets), len(rows)))
-	}
-	within(op, "rows", rows, N)
-	within(op, "targets", targets, w.Rows)
+	N := compute.CheckHead(op, hND, w, rows, targets)
 	return b.narrowed(op, "h", hND, N*w.Cols)
 }
 
@@ -154,9 +149,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	b.outside(op)
 	D, V, R := w.Cols, w.Rows, len(ids)
 	h := b.narrowed(op, "h", hRD, R*D)
-	if len(logp) != R || (s.Temperature > 0 && len(u) != R) {
-		panic(fmt.Sprintf("cuda: Sample: %d ids, %d logp, %d u", R, len(logp), len(u)))
-	}
+	compute.CheckSample(ids, logp, s, u)
 	if V >= maxSampled {
 		panic(fmt.Sprintf("cuda: Sample: a vocabulary of %d tokens: the kernel's sums hold less than %d", V, maxSampled))
 	}
@@ -194,9 +187,9 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
 	const op = "Score"
 	D, R := w.Cols, len(rows)
-	N := rowsOf(op, "h", hND, D)
+	N := compute.RowsOf(op, "h", hND, D)
 	s, h := wide(op, "s", sR, R), b.narrowed(op, "h", hND, N*D)
-	within(op, "rows", rows, N)
+	compute.CheckIndices(op, "rows", rows, N)
 	if R == 0 {
 		return
 	}
@@ -209,9 +202,9 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
 	const op = "ScoreGrad"
 	D, R := w.Cols, len(rows)
-	N := rowsOf(op, "h", hND, D)
+	N := compute.RowsOf(op, "h", hND, D)
 	ds, h := wide(op, "ds", dsR, R), b.narrowed(op, "h", hND, N*D)
-	within(op, "rows", rows, N)
+	compute.CheckIndices(op, "rows", rows, N)
 	if R == 0 {
 		return
 	}

@@ -77,17 +77,13 @@ func aligned(p driver.Ptr) bool { return p%16 == 0 }
 // reach is t, of any class, on the device or on the host; it panics unless there are n
 // elements without gaps.
 func reach(op, name string, t compute.Tensor, n int) view {
-	if cols, row := t.Rows(); cols > 0 {
-		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements that begin %d apart: want contiguous elements", op, name, cols, row))
-	}
+	compute.CheckContiguous(op, name, t, n)
 	return begin(op, name, t, n)
 }
 
 // begin is t as if it had no gaps; it panics unless there are n elements.
 func begin(op, name string, t compute.Tensor, n int) view {
-	if t.Len() != n {
-		panic(fmt.Sprintf("cuda: %s: %s has %d elements, want %d", op, name, t.Len(), n))
-	}
+	compute.CheckLen(op, name, t, n)
 	if t.Absent() {
 		return view{}
 	}
@@ -171,23 +167,6 @@ func (b *Backend) spread(op, name string, x compute.Tensor, N, width int) (v vie
 }
 
 func wide(op, name string, x compute.Tensor, n int) view { return typed(op, name, x, n, f32) }
-
-// rowsOf is how many rows of width elements t holds.
-func rowsOf(op, name string, t compute.Tensor, width int) int {
-	if width <= 0 || t.Len()%width != 0 {
-		panic(fmt.Sprintf("cuda: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
-	}
-	return t.Len() / width
-}
-
-// within panics unless every index is one of n: kernels do not check.
-func within(op, name string, index []int32, n int) {
-	for i, v := range index {
-		if v < 0 || int(v) >= n {
-			panic(fmt.Sprintf("cuda: %s: %s[%d] is %d, of %d", op, name, i, v, n))
-		}
-	}
-}
 
 // allocate is bytes on the device, counted.
 func (b *Backend) allocate(what string, bytes int64) (block, error) {

@@ -148,7 +148,7 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	const op = "Embed"
 	D, N := table.Cols, len(ids)
 	y := wide(op, "y", yND, N*D)
-	within(op, "ids", ids, table.Rows)
+	compute.CheckIndices(op, "ids", ids, table.Rows)
 	if N == 0 {
 		return
 	}
@@ -167,7 +167,7 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 		return
 	}
 	g := wide(op, "G", table.G, table.Len())
-	within(op, "ids", ids, table.Rows)
+	compute.CheckIndices(op, "ids", ids, table.Rows)
 	if N == 0 {
 		return
 	}
@@ -193,7 +193,7 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
 	const op = "RMSNorm"
 	D := w.Cols
-	N := rowsOf(op, "x", xND, D)
+	N := compute.RowsOf(op, "x", xND, D)
 	x, heads, row := b.heads(op, "x", xND, N, D)
 	y, rstd := take(op, "y", yND, N*D), wide(op, "rstd", rstdN, N)
 	if N == 0 {
@@ -227,7 +227,7 @@ func (b *Backend) heads(op, name string, t compute.Tensor, N, D int) (v view, he
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
 	const op = "RMSNormGrad"
 	D := w.Cols
-	N := rowsOf(op, "x", xND, D)
+	N := compute.RowsOf(op, "x", xND, D)
 	x, heads, row := b.heads(op, "x", xND, N, D)
 	dy, rstd := take(op, "dy", dyND, N*D), wide(op, "rstd", rstdN, N)
 	dx, _, dxRow := b.heads(op, "dx", dxND, N, D)
@@ -275,9 +275,9 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 	const op = "Rope"
 	N, H, E := len(pos), heads, headDim
 	x, row := b.spread(op, "x", xNHE, N, H*E)
-	P := rowsOf(op, "table", table, E)
+	P := compute.RowsOf(op, "table", table, E)
 	tab := wide(op, "table", table, P*E)
-	within(op, "pos", pos, P)
+	compute.CheckIndices(op, "pos", pos, P)
 	if N == 0 {
 		return
 	}
@@ -295,7 +295,7 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 	N := len(slots)
 	c := b.narrowed(op, "cache", cache, cache.Len())
 	x, row := b.spread(op, "x", xNW, N, width)
-	within(op, "slots", slots, rowsOf(op, "cache", cache, width))
+	compute.CheckIndices(op, "slots", slots, compute.RowsOf(op, "cache", cache, width))
 	if N == 0 {
 		return
 	}
@@ -312,13 +312,13 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	k, kRow := b.spread(op, "k", kNKE, N, W)
 	v, vRow := b.spread(op, "v", vNKE, N, W)
 	kc, vc := b.narrowed(op, "kCache", kCache, kCache.Len()), b.narrowed(op, "vCache", vCache, kCache.Len())
-	P := rowsOf(op, "table", table, E)
+	P := compute.RowsOf(op, "table", table, E)
 	tab := wide(op, "table", table, P*E)
 	if len(slots) != N || E%2 != 0 {
 		panic(fmt.Sprintf("cuda: %s: %d slots for %d positions, heads of width %d: want as many, and an even width", op, len(slots), N, E))
 	}
-	within(op, "pos", pos, P)
-	within(op, "slots", slots, rowsOf(op, "kCache", kCache, W))
+	compute.CheckIndices(op, "pos", pos, P)
+	compute.CheckIndices(op, "slots", slots, compute.RowsOf(op, "kCache", kCache, W))
 	if N == 0 {
 		return
 	}

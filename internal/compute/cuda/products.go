@@ -104,7 +104,7 @@ func (b *Backend) biases(op string, bias []*compute.Param, t dtype) (v view) {
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	const op = "Linear"
 	I, O := w.Cols, w.Rows
-	N := rowsOf(op, "x", xNI, I)
+	N := compute.RowsOf(op, "x", xNI, I)
 	x, y := b.narrowed(op, "x", xNI, N*I), b.result(op, "y", yNO, N, O)
 	if bias != nil {
 		take(op, "bias", bias.W, O)
@@ -138,7 +138,7 @@ func (b *Backend) result(op, name string, t compute.Tensor, rows, cols int) matr
 func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	const op = "LinearAdd"
 	I, O := w.Cols, w.Rows
-	N := rowsOf(op, "x", xNI, I)
+	N := compute.RowsOf(op, "x", xNI, I)
 	x, y, r := b.narrowed(op, "x", xNI, N*I), wide(op, "y", yNO, N*O), wide(op, "r", rNO, N*O)
 	if N == 0 {
 		return
@@ -236,7 +236,7 @@ func (b *Backend) linears(ps []compute.Projection, xNI compute.Tensor) bool {
 		return false
 	}
 	I := ps[0].W.Cols
-	N := rowsOf(op, "x", xNI, I)
+	N := compute.RowsOf(op, "x", xNI, I)
 	x := b.narrowed(op, "x", xNI, N*I)
 	defer b.enter()()
 	j, ok := b.join(op, ps, N, false)
@@ -263,7 +263,7 @@ func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 		return false
 	}
 	I := ps[0].W.Cols
-	N := rowsOf(op, "dy", ps[0].Y, ps[0].W.Rows)
+	N := compute.RowsOf(op, "dy", ps[0].Y, ps[0].W.Rows)
 	defer b.enter()()
 	j, ok := b.join(op, ps, N, !xNI.Absent())
 	if !ok {
@@ -287,7 +287,7 @@ func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	const op = "LinearGrad"
 	I, O := w.Cols, w.Rows
-	N := rowsOf(op, "dy", dyNO, O)
+	N := compute.RowsOf(op, "dy", dyNO, O)
 	dy := b.result(op, "dy", dyNO, N, O)
 	var dx matrix
 	var x, g, gb view

@@ -79,18 +79,8 @@ next:
 
 // size panics unless t has n elements.
 func size(op, name string, t compute.Tensor, n int) []float64 {
-	if t.Len() != n {
-		panic(fmt.Sprintf("ref: %s: %s has %d elements, want %d", op, name, t.Len(), n))
-	}
+	compute.CheckLen(op, name, t, n)
 	return F64(t)
-}
-
-// rowsOf is how many rows of width elements t holds.
-func rowsOf(op, name string, t compute.Tensor, width int) int {
-	if width <= 0 || t.Len()%width != 0 {
-		panic(fmt.Sprintf("ref: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
-	}
-	return t.Len() / width
 }
 
 // Name is "ref".
@@ -228,7 +218,7 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps float64) {
 	defer columns(&xND)()
 	D := w.Cols
-	N := rowsOf("RMSNorm", "x", xND, D)
+	N := compute.RowsOf("RMSNorm", "x", xND, D)
 	y, rstd, x, wD := size("RMSNorm", "y", yND, N*D), size("RMSNorm", "rstd", rstdN, N), F64(xND), F64(w.W)
 	offset := float64(w.Offset)
 	for n := range N {
@@ -247,7 +237,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
 	defer columns(&dxND, &xND)()
 	D := w.Cols
-	N := rowsOf("RMSNormGrad", "x", xND, D)
+	N := compute.RowsOf("RMSNormGrad", "x", xND, D)
 	dx, dy := size("RMSNormGrad", "dx", dxND, N*D), size("RMSNormGrad", "dy", dyND, N*D)
 	x, rstd, wD, gD := F64(xND), size("RMSNormGrad", "rstd", rstdN, N), F64(w.W), F64(w.G)
 	offset := float64(w.Offset)
@@ -274,7 +264,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	defer columns(&yNO)()
 	O, I := w.Rows, w.Cols
-	N := rowsOf("Linear", "x", xNI, I)
+	N := compute.RowsOf("Linear", "x", xNI, I)
 	y, x, wOI := size("Linear", "y", yNO, N*O), F64(xNI), F64(w.W)
 	for n := range N {
 		for o := range O {
@@ -317,7 +307,7 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
 	defer columns(&dxNI, &dyNO)()
 	O, I := w.Rows, w.Cols
-	N := rowsOf("LinearGrad", "dy", dyNO, O)
+	N := compute.RowsOf("LinearGrad", "dy", dyNO, O)
 	dy, wOI := F64(dyNO), F64(w.W)
 	if !dxNI.Absent() {
 		dx := size("LinearGrad", "dx", dxNI, N*I)
@@ -411,7 +401,7 @@ func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []flo
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	defer columns(&qNHE, &kNKE, &vNKE)()
 	H, K, E := a.H, a.K, a.E
-	N := rowsOf("Attention", "q", qNHE, H*E)
+	N := compute.RowsOf("Attention", "q", qNHE, H*E)
 	o, lse, q := size("Attention", "o", oNHE, N*H*E), size("Attention", "lse", lseNH, N*H), F64(qNHE)
 	k, v := size("Attention", "k", kNKE, N*K*E), size("Attention", "v", vNKE, N*K*E)
 	p.Check("Attention", N)
@@ -442,7 +432,7 @@ func seen(g compute.Segment, j int) int {
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	defer columns(&dqNHE, &dkNKE, &dvNKE, &qNHE, &kNKE, &vNKE)()
 	H, K, E := a.H, a.K, a.E
-	N := rowsOf("AttentionGrad", "q", qNHE, H*E)
+	N := compute.RowsOf("AttentionGrad", "q", qNHE, H*E)
 	q, do := F64(qNHE), size("AttentionGrad", "do", doNHE, N*H*E)
 	o, lse := size("AttentionGrad", "o", oNHE, N*H*E), size("AttentionGrad", "lse", lseNH, N*H)
 	k, v := size("AttentionGrad", "k", kNKE, N*K*E), size("AttentionGrad", "v", vNKE, N*K*E)
@@ -601,7 +591,7 @@ func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse 
 // LogProb is the language-model head's log-probabilities and entropies.
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
 	D, R := w.Cols, len(rows)
-	rowsOf("LogProb", "h", hND, D)
+	compute.CheckHead("LogProb", hND, w, rows, targets)
 	h, logp := F64(hND), size("LogProb", "logp", out.LogpR, R)
 	ent, lse := size("LogProb", "ent", out.EntR, R), size("LogProb", "lse", out.LseR, R)
 	for r, n := range rows {

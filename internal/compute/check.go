@@ -1,0 +1,58 @@
+package compute
+
+import "fmt"
+
+// Checks of an operation's arguments, the same on every backend. A wrong argument is a
+// programmer's error: each check panics with the operation op and the argument's name.
+
+// CheckLen panics unless t has n elements.
+func CheckLen(op, name string, t Tensor, n int) {
+	if t.Len() != n {
+		panic(fmt.Sprintf("compute: %s: %s has %d elements, want %d", op, name, t.Len(), n))
+	}
+}
+
+// CheckContiguous panics unless t is n contiguous elements.
+func CheckContiguous(op, name string, t Tensor, n int) {
+	if cols, row := t.Rows(); cols > 0 {
+		panic(fmt.Sprintf("compute: %s: %s is columns, rows of %d elements that begin %d apart: want contiguous elements", op, name, cols, row))
+	}
+	CheckLen(op, name, t, n)
+}
+
+// RowsOf is the number of rows of width elements in t. It panics unless t is whole rows.
+func RowsOf(op, name string, t Tensor, width int) int {
+	if width <= 0 || t.Len()%width != 0 {
+		panic(fmt.Sprintf("compute: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
+	}
+	return t.Len() / width
+}
+
+// CheckIndices panics unless every index is at least 0 and below n. Assembly and kernels do
+// not check.
+func CheckIndices(op, name string, index []int32, n int) {
+	for i, v := range index {
+		if v < 0 || int(v) >= n {
+			panic(fmt.Sprintf("compute: %s: %s[%d] is %d, of %d", op, name, i, v, n))
+		}
+	}
+}
+
+// CheckHead checks the arguments of LogProb and LogProbGrad, and returns N, the rows of h.
+func CheckHead(op string, hND Tensor, w *Param, rows, targets []int32) (N int) {
+	N = RowsOf(op, "h", hND, w.Cols)
+	if len(targets) != len(rows) {
+		panic(fmt.Sprintf("compute: %s: %d targets for %d rows", op, len(targets), len(rows)))
+	}
+	CheckIndices(op, "rows", rows, N)
+	CheckIndices(op, "targets", targets, w.Rows)
+	return N
+}
+
+// CheckSample panics unless Sample has a log-probability and, if it draws, a uniform number
+// for each id.
+func CheckSample(ids []int32, logp []float32, s Sampling, u []float64) {
+	if R := len(ids); len(logp) != R || s.Temperature > 0 && len(u) != R {
+		panic(fmt.Sprintf("compute: Sample: %d ids, %d logp, %d u", R, len(logp), len(u)))
+	}
+}

@@ -1,0 +1,217 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gad/internal/compute"
+	"gad/internal/philox"
+)
+
+// sample is a response that is being decoded.
+type sample struct {
+	prompt *cachedPrompt
+	s      int     // its number among the request's
+	own    []int32 // pages after the prompt's full ones
+	table  []int32 // the prompt's full pages, then own
+	ids    []int32 // drawn so far
+	logp   []float32
+}
+
+// decodeRows is the number of rows of a decode step for n samples, a multiple of
+// Footprint.DecodeMultiple.
+func decodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * multiple }
+
+// decode runs the newest token of every live sample through the model and draws the next.
+func (e *Engine) decode() error {
+	m, n := e.m, len(e.live)
+	e.ids, e.pos, e.slots = e.ids[:0], e.pos[:0], e.slots[:0]
+	e.pages.Table, e.pages.Len = e.pages.Table[:0], e.pages.Len[:0]
+	for _, sm := range e.live {
+		at := len(sm.prompt.r.Prompt) + len(sm.ids) - 1
+		e.ids, e.pos, e.slots = append(e.ids, sm.ids[len(sm.ids)-1]), append(e.pos, int32(at)), append(e.slots, e.slot(sm.table, at))
+		e.pages.Table, e.pages.Len = append(e.pages.Table, sm.table[:pagesFor(at+1, e.o.PageTokens)]), append(e.pages.Len, int32(at+1))
+	}
+	// The outputs of padding rows are not used. Each attends to the first padding row alone, so
+	// that all numbers are finite.
+	rows := decodeRows(m.be.DecodeMultiple(), n)
+	for i := range rows - n {
+		e.ids, e.pos, e.slots = append(e.ids, 0), append(e.pos, 0), append(e.slots, e.spare[0]*int32(e.o.PageTokens)+int32(i))
+		e.pages.Table, e.pages.Len = append(e.pages.Table, e.spare), append(e.pages.Len, 1)
+	}
+	e.acts = m.activations(rows, keepNothing)
+	if err := m.ws.take(); err != nil {
+		return err
+	}
+	if e.keys[rows] == "" {
+		e.keys[rows] = fmt.Sprintf("%p: decode %d", m, rows)
+	}
+	m.be.Repeat(e.keys[rows], e.pass)
+	e.live, e.drawn = e.drawn[:0], e.live
+	return e.draw(e.drawn, e.acts.hND.Slice(0, n*m.cfg.Hidden))
+}
+
+// attend is the attention of decode.
+func (e *Engine) attend(i int, b *block, posN []int32) { e.attendCache(i, b, posN, e.slots) }
+
+// draw samples the next token of each of samples from the rows of h. Samples that have not ended
+// are appended to e.live.
+func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
+	n := len(samples)
+	if err := e.sample(samples, hRD); err != nil {
+		return err
+	}
+	if err := e.rankDrawn(samples, hRD); err != nil {
+		return err
+	}
+	ids, logp, ranked := e.ids, e.logp, e.ranked
+	for i, sm := range samples {
+		r := sm.prompt.r
+		if math.IsNaN(float64(logp[i])) || ids[i] < 0 || int(ids[i]) >= e.m.cfg.Vocab {
+			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", r.index, sm.s, len(sm.ids), logp[i], ErrNotFinite)
+		}
+		sm.ids, sm.logp = append(sm.ids, ids[i]), append(sm.logp, logp[i])
+		more := true
+		if r.Token != nil {
+			token := Token{ID: ids[i], Logp: logp[i]}
+			if r.Ranked {
+				token, ranked = ranked[0], ranked[1:]
+			}
+			more = r.Token(sm.s, token)
+		}
+		ended := slices.Contains(r.EOS, ids[i])
+		if more && !ended && len(sm.ids) < r.MaxNew {
+			e.live = append(e.live, sm)
+			continue
+		}
+		if r.Done != nil {
+			r.Done(sm.s, Completion{IDs: slices.Clone(sm.ids), Logp: slices.Clone(sm.logp), Truncated: more && !ended})
+		}
+		e.end(sm)
+	}
+	if e.progress != nil {
+		e.progress(n)
+	}
+	return nil
+}
+
+// sample draws a token for each of samples from the rows of h, into e.ids and e.logp. Rows with
+// the same Sampling are drawn in one call.
+func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
+	n, m := len(samples), e.m
+	e.groups, e.order = e.groups[:0], e.order[:0]
+	for _, sm := range samples {
+		if s := sm.prompt.r.Sampling; len(e.groups) == 0 || s != e.groups[len(e.groups)-1] && !slices.Contains(e.groups, s) {
+			e.groups = append(e.groups, s)
+		}
+	}
+	e.ids, e.logp, e.u = slices.Grow(e.ids[:0], n)[:n], slices.Grow(e.logp[:0], n)[:n], e.u[:0]
+	uniform := func(sm *sample) {
+		r := sm.prompt.r
+		e.u = append(e.u, philox.Float64(r.Seed, philox.Rollout, r.Step, r.Row<<16|uint64(sm.s), uint64(len(sm.ids))))
+	}
+	if len(e.groups) == 1 {
+		for _, sm := range samples {
+			uniform(sm)
+		}
+		m.be.Sample(e.ids, e.logp, hRD, m.head, e.groups[0], e.u)
+		return e.sync()
+	}
+	d := m.cfg.Hidden
+	rows := m.ws.get(drawnRD, compute.Narrow, n*d)
+	if err := m.ws.take(); err != nil {
+		return err
+	}
+	for _, s := range e.groups {
+		lo := len(e.order)
+		for i, sm := range samples {
+			if sm.prompt.r.Sampling == s {
+				at := len(e.order)
+				m.be.Copy(rows.Slice(at*d, (at+1)*d), hRD.Slice(i*d, (i+1)*d))
+				uniform(sm)
+				e.order = append(e.order, i)
+			}
+		}
+		hi := len(e.order)
+		m.be.Sample(e.ids[lo:hi], e.logp[lo:hi], rows.Slice(lo*d, hi*d), m.head, s, e.u[lo:hi])
+	}
+	if err := e.sync(); err != nil {
+		return err
+	}
+	ids, logp := slices.Clone(e.ids), slices.Clone(e.logp)
+	for at, i := range e.order {
+		e.ids[i], e.logp[i] = ids[at], logp[at]
+	}
+	return nil
+}
+
+// rankDrawn sets e.ranked: the drawn tokens of samples whose request is Ranked.
+func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
+	e.ranked, e.order = e.ranked[:0], e.order[:0]
+	for i, sm := range samples {
+		if r := sm.prompt.r; r.Ranked && r.Token != nil {
+			e.order, e.ranked = append(e.order, i), append(e.ranked, Token{ID: e.ids[i]})
+		}
+	}
+	if len(e.ranked) == 0 {
+		return nil
+	}
+	if len(e.ranked) < len(samples) {
+		d := e.m.cfg.Hidden
+		rows := e.m.ws.get(drawnRD, compute.Narrow, len(e.ranked)*d)
+		if err := e.m.ws.take(); err != nil {
+			return err
+		}
+		for at, i := range e.order {
+			e.m.be.Copy(rows.Slice(at*d, (at+1)*d), hRD.Slice(i*d, (i+1)*d))
+		}
+		hRD = rows
+	}
+	return e.rank(e.ranked, func(at int) int { return samples[e.order[at]].prompt.r.Top }, hRD)
+}
+
+// dropGone removes requests whose Gone returns true.
+func (e *Engine) dropGone() {
+	found := false
+	ask := func(r *Request) bool {
+		r.gone = r.gone || r.Gone != nil && r.Gone()
+		found = found || r.gone
+		return r.gone
+	}
+	for i, sm := range e.live {
+		if i == 0 || e.live[i-1].prompt != sm.prompt {
+			ask(sm.prompt.r)
+		}
+	}
+	first := 0
+	if h := e.head; h != nil {
+		if first = 1; ask(h.r) {
+			h.left -= h.r.N - h.started
+			e.endStarts(h)
+			e.release(h)
+			e.popQueue()
+			first = 0
+		}
+	}
+	e.queue = e.queue[:first+len(slices.DeleteFunc(e.queue[first:], ask))]
+	if !found {
+		return
+	}
+	e.live = slices.DeleteFunc(e.live, func(sm *sample) bool {
+		gone := sm.prompt.r.gone
+		if gone {
+			e.end(sm)
+		}
+		return gone
+	})
+}
+
+// end frees the pages of a sample.
+func (e *Engine) end(sm *sample) {
+	e.cacheAnswer(sm)
+	sm.prompt.left--
+	e.release(sm.prompt)
+	sm.prompt = nil
+	e.idle = append(e.idle, sm)
+}

@@ -1,0 +1,51 @@
+package model
+
+import (
+	"fmt"
+	"math"
+)
+
+// Schedule is a learning rate over optimizer steps: linear from 0 to Peak during Warmup steps,
+// then by Kind down to Floor times Peak at step Total, and that afterwards.
+type Schedule struct {
+	Peak   float64 // learning rate at the end of the warm-up
+	Kind   string  // "constant" (also ""), "cosine" or "linear"
+	Warmup int     // steps
+	Total  int     // steps, Warmup included; not used by "constant"
+	Floor  float64 // share of Peak at the end
+}
+
+// Validate reports the first thing that is wrong with s.
+func (s Schedule) Validate() error {
+	switch s.Kind {
+	case "", "constant", "cosine", "linear":
+	default:
+		return fmt.Errorf("model: schedule %q: expected constant, cosine or linear", s.Kind)
+	}
+	if s.Warmup < 0 || !(s.Floor >= 0 && s.Floor <= 1) {
+		return fmt.Errorf("model: schedule: warm-up of %d steps, floor %g: expected at least 0, and 0 to 1", s.Warmup, s.Floor)
+	}
+	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
+		return fmt.Errorf("model: schedule %q: %d steps in all, %d of warm-up: it falls after the warm-up: more steps, or a lower lr_warmup_steps", s.Kind, s.Total, s.Warmup)
+	}
+	return nil
+}
+
+// At is the learning rate of a step; the first is 1. The last step of the warm-up has Peak.
+func (s Schedule) At(step int) float64 {
+	if step < s.Warmup {
+		return s.Peak * float64(step) / float64(s.Warmup)
+	}
+	if s.Kind == "" || s.Kind == "constant" {
+		return s.Peak
+	}
+	done := 1.0
+	if step < s.Total {
+		done = float64(step-s.Warmup) / float64(s.Total-s.Warmup)
+	}
+	left := 1 - done
+	if s.Kind == "cosine" {
+		left = (1 + math.Cos(math.Pi*done)) / 2
+	}
+	return s.Peak * (s.Floor + (1-s.Floor)*left)
+}
