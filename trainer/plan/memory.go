@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 
+	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/report"
 	"gad/model"
