@@ -1,4 +1,7 @@
-package endpoint
+// Package journal keeps what has been paid for, in money or in time, while a command works: a
+// file of records by key to which is only appended, and which the next command resumes from.
+// gad generate, gad data collect and gad eval --judge stand on it.
+package journal
 
 import (
 	"bufio"
@@ -11,28 +14,49 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"gad/internal/vfs"
 )
 
-// Journal is a file of records by key, to which is only appended: what has been paid
-// for. It is JSON lines, {"key": ..., "record": ...}. Its records are held in memory.
-// One process at a time may have it open: the caller sees to that.
+// ErrForeign is wrapped where a file is no journal: it must not be emptied.
+var ErrForeign = errors.New("has no record of a journal: give another output, or remove the file")
+
+// Options say what is particular about a journal.
+type Options struct {
+	FS   vfs.FS // nil is the disk
+	Name string // the errors' first words, such as "endpoint: journal"; "" leaves them without
+
+	// Before is the key of a line that an older version of gad wrote in a form of its own, whose
+	// record is the whole line; "" is no such line. nil: there was no other form.
+	Before func(line []byte) (key string)
+
+	// SyncEvery bounds what a loss of power costs of the records of Put: those of this time.
+	// 0: only an Append behind them makes them safe.
+	SyncEvery time.Duration
+}
+
+// Journal is a file of records by key, as JSON lines: {"key": ..., "record": ...}. Its records
+// are held in memory. One process at a time may have it open: the caller sees to that.
 type Journal struct {
 	path string
-	f    vfs.File
+	o    Options
+	f    vfs.File // nil before Begin
 
-	mu      sync.Mutex
-	records map[string]json.RawMessage
-	order   []string
-	dropped int // lines of the file
-	written int // records
-	synced  int
-	syncing bool
-	moved   *sync.Cond // synced or failed
-	failed  error      // of a write: what follows it in the file would be lost
+	mu       sync.Mutex
+	records  map[string]json.RawMessage
+	order    []string
+	damaged  bool // Begin writes the file anew
+	dropped  int  // lines of the file
+	written  int  // records
+	synced   int
+	syncing  bool
+	syncedAt time.Time
+	moved    *sync.Cond // synced or failed
+	failed   error      // of a write: what follows it in the file would be lost
 }
 
 // maxRecord bounds a line of a journal.
@@ -43,71 +67,129 @@ type journalLine struct {
 	Record json.RawMessage `json:"record"`
 }
 
-// OpenJournal opens the journal at path, or begins one. A last line that a kill has cut
-// short is dropped, and so are lines that a loss of power has garbled: see Dropped. A file
-// without a record is no journal, and an error.
-func OpenJournal(fsys vfs.FS, path string) (*Journal, error) {
-	j := &Journal{path: path, records: map[string]json.RawMessage{}}
-	j.moved = sync.NewCond(&j.mu)
-	torn, err := j.read(fsys)
+// Open opens the journal at path for records, or begins one: Read and Begin together.
+func Open(path string, o Options) (*Journal, error) {
+	j, err := Read(path, o)
 	if err != nil {
 		return nil, err
 	}
-	if torn || j.dropped > 0 {
-		if err := j.rewrite(fsys); err != nil {
-			return nil, err
+	return j, j.Begin()
+}
+
+// Read reads the journal at path and changes nothing; where there is none, it has no records.
+// A last line that a kill has cut short is dropped, and so are lines that a loss of power has
+// garbled: see Dropped. The error of a file without a record wraps ErrForeign.
+func Read(path string, o Options) (*Journal, error) {
+	o.FS = vfs.OrDisk(o.FS)
+	j := &Journal{path: path, o: o, records: map[string]json.RawMessage{}}
+	j.moved = sync.NewCond(&j.mu)
+	return j, j.read()
+}
+
+// Begin opens the file for Append and Put. What was damaged in it, and lines of an older form,
+// are written anew first.
+func (j *Journal) Begin() (err error) {
+	if j.damaged {
+		if err := j.rewrite(); err != nil {
+			return err
 		}
 	}
-	if j.f, err = fsys.OpenAppend(path); err != nil {
-		return nil, vfs.Target(fmt.Errorf("endpoint: journal: %w", err))
+	if j.f, err = j.o.FS.OpenAppend(j.path); err != nil {
+		return vfs.Target(j.named(err))
 	}
-	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
-		return nil, cmp.Or(j.f.Close(), fmt.Errorf("endpoint: journal: %w", err))
+	if err := j.o.FS.SyncDir(filepath.Dir(j.path)); err != nil {
+		return cmp.Or(j.f.Close(), j.named(err))
 	}
-	return j, nil
+	j.syncedAt = time.Now()
+	return nil
+}
+
+// named is an error behind the journal's name.
+func (j *Journal) named(err error) error {
+	if j.o.Name == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", j.o.Name, err)
+}
+
+// wrong is an error about the file of the journal.
+func (j *Journal) wrong(err error) error {
+	if j.o.Name == "" {
+		return fmt.Errorf("%s: %w", j.path, err)
+	}
+	return fmt.Errorf("%s %s: %w", j.o.Name, j.path, err)
 }
 
 // read takes the records of the file.
-func (j *Journal) read(fsys vfs.FS) (torn bool, err error) {
-	f, err := fsys.Open(j.path)
+func (j *Journal) read() error {
+	f, err := j.o.FS.Open(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("endpoint: journal: %w", err)
+		return j.named(err)
 	}
 	defer f.Close()
-	if info, err := fsys.Stat(j.path); err == nil && info.IsDir() {
-		return false, fmt.Errorf("endpoint: journal %s: is a folder: remove it, or give another output", j.path)
+	if info, err := j.o.FS.Stat(j.path); err == nil && info.IsDir() {
+		return j.wrong(errors.New("is a folder: remove it, or give another output"))
 	}
 	r := bufio.NewReaderSize(f, 1<<20)
 	for {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
 			if len(j.records) == 0 && (j.dropped > 0 || !begins(line)) {
-				return false, fmt.Errorf("endpoint: journal %s: has no record of a journal: give another output, or remove the file", j.path)
+				return j.wrong(ErrForeign)
 			}
-			return len(line) > 0, nil
+			j.damaged = j.damaged || j.dropped > 0 || len(line) > 0
+			return nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("endpoint: journal: %w", err)
+			return j.named(err)
 		}
 		var l journalLine
-		if err := json.Unmarshal(line, &l); err != nil || l.Key == "" || len(l.Record) == 0 {
+		if err := json.Unmarshal(line, &l); err == nil && l.Key != "" && len(l.Record) > 0 {
+			j.put(l.Key, l.Record)
+		} else if key := j.before(line); key != "" {
+			j.put(key, bytes.TrimSuffix(line, []byte("\n")))
+			j.damaged = true
+		} else {
 			j.dropped++
-			continue
 		}
-		j.put(l.Key, l.Record)
 	}
 }
+
+func (j *Journal) before(line []byte) string {
+	if j.o.Before == nil {
+		return ""
+	}
+	return j.o.Before(line)
+}
+
+// beginning is how the first record of a journal begins.
+const beginning = `{"key":"`
 
 // begins reports whether a text may be the beginning of a record that a kill has cut
 // short, or the zeros that a loss of power has left of it. Anything else, such as a text
 // of one line, is somebody's file and must not be emptied.
 func begins(line []byte) bool {
-	const record = `{"key":"`
 	line = bytes.TrimLeft(line, "\x00")
-	return bytes.HasPrefix(line, []byte(record)[:min(len(line), len(record))])
+	return bytes.HasPrefix(line, []byte(beginning)[:min(len(line), len(beginning))])
+}
+
+// Foreign reports whether a file that is there cannot be a journal, by its first bytes: a
+// check that costs nothing, before anything else is done.
+func Foreign(fsys vfs.FS, path string) (bool, error) {
+	if info, err := fsys.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return !errors.Is(err, fs.ErrNotExist), nil
+	}
+	f, err := fsys.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	start := make([]byte, len(beginning))
+	n, err := io.ReadFull(f, start)
+	return n > 0 && string(start[:n]) != beginning[:n] || err != nil && n == 0 && err != io.EOF, nil
 }
 
 // put keeps the first record of a key.
@@ -122,7 +204,7 @@ func (j *Journal) put(key string, record json.RawMessage) {
 func (j *Journal) Dropped() int { return j.dropped }
 
 // rewrite writes the file without what is damaged.
-func (j *Journal) rewrite(fsys vfs.FS) error {
+func (j *Journal) rewrite() error {
 	var all bytes.Buffer
 	for _, key := range j.order {
 		line, err := encodeLine(key, j.records[key])
@@ -131,7 +213,7 @@ func (j *Journal) rewrite(fsys vfs.FS) error {
 		}
 		all.Write(line)
 	}
-	return vfs.Target(vfs.WriteFile(fsys, j.path, all.Bytes()))
+	return vfs.Target(vfs.WriteFile(j.o.FS, j.path, all.Bytes()))
 }
 
 func encodeLine(key string, record any) ([]byte, error) {
@@ -165,16 +247,16 @@ func (j *Journal) Len() int {
 // an error nothing more is appended.
 func (j *Journal) Append(key string, record any) error { return j.add(key, record, true) }
 
-// Put is Append without the wait: for what can be had again for nothing.
+// Put is Append without the wait, for what can be had again for nothing: see SyncEvery.
 func (j *Journal) Put(key string, record any) error { return j.add(key, record, false) }
 
 func (j *Journal) add(key string, record any, sync bool) error {
 	line, err := encodeLine(key, record)
 	if err != nil {
-		return fmt.Errorf("endpoint: journal: %w", err)
+		return j.named(err)
 	}
 	if len(line) > maxRecord {
-		return fmt.Errorf("endpoint: journal %s: a record has %d MB: more than %d", j.path, len(line)>>20, maxRecord>>20)
+		return j.wrong(fmt.Errorf("a record has %d MB: more than %d", len(line)>>20, maxRecord>>20))
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -191,15 +273,20 @@ func (j *Journal) add(key string, record any, sync bool) error {
 	j.put(key, l.Record)
 	j.written++
 	mine := j.written
-	if !sync {
+	if !sync && (j.o.SyncEvery == 0 || time.Since(j.syncedAt) < j.o.SyncEvery) {
 		return nil
 	}
+	return j.sync(mine)
+}
+
+// sync waits until so many records would survive a loss of power. The caller holds mu.
+func (j *Journal) sync(mine int) error {
 	for j.failed == nil && j.synced < mine {
 		if j.syncing {
 			j.moved.Wait()
 			continue
 		}
-		j.syncing = true
+		j.syncing, j.syncedAt = true, time.Now()
 		upTo := j.written
 		j.mu.Unlock()
 		err := j.f.Sync()
@@ -221,18 +308,39 @@ func (j *Journal) add(key string, record any, sync bool) error {
 // fail keeps the first error.
 func (j *Journal) fail(err error) error {
 	if j.failed == nil {
-		j.failed = fmt.Errorf("endpoint: journal: %w", err)
+		j.failed = j.named(err)
 	}
 	return j.failed
 }
 
-// Close ends the journal. Every record is safe already.
+// Sync makes the records of Put safe, too.
+func (j *Journal) Sync() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err := j.sync(j.written); err != nil {
+		return err
+	}
+	return j.failed
+}
+
+// All are the records with their keys, in the order in which they came.
+func (j *Journal) All() iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		for _, key := range j.order {
+			if !yield(key, j.records[key]) {
+				return
+			}
+		}
+	}
+}
+
+// Close ends the journal. The records of Append are safe already.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	err := j.f.Close()
 	if j.failed == nil {
-		j.failed = fmt.Errorf("endpoint: journal %s: is closed", j.path)
+		j.failed = j.wrong(errors.New("is closed"))
 	} else {
 		err = j.failed
 	}
@@ -245,7 +353,7 @@ func Digest(parts ...any) string {
 	for _, p := range parts {
 		b, err := json.Marshal(p)
 		if err != nil {
-			panic(fmt.Sprintf("endpoint: Digest of what is no JSON: %v", err)) // a programmer's mistake
+			panic(fmt.Sprintf("journal: Digest of what is no JSON: %v", err)) // a programmer's mistake
 		}
 		fmt.Fprintf(sum, "%d\n%s\n", len(b), b)
 	}
