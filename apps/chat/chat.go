@@ -1,4 +1,9 @@
-package main
+// Package chat is gad chat: a conversation with a model in the terminal, or by lines of a pipe.
+//
+//	chat.go     Options, the conversation, its commands and signals
+//	speaker.go  one engine for all answers, whose cache keeps what was said
+//	editor.go   lines that somebody types: keys, history, pasted text
+package chat
 
 import (
 	"bufio"
@@ -13,68 +18,46 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/urfave/cli/v2"
-
+	"gad/apps/session"
+	"gad/internal/compute"
+	"gad/internal/fault"
 	"gad/model"
 	"gad/tokenizer"
 )
 
-// chatCommand is gad chat.
-func (p *program) chatCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "chat",
-		Usage: "talk with a model in the terminal",
-		Description: "A line is a message; several lines are one between \"\"\" and \"\"\", or pasted. /system TEXT sets the system message, /reset begins a new conversation, /help lists the commands, /exit or Ctrl-D ends the program, Ctrl-C ends the answer.\n" +
-			"Standard input may be a pipe: every line of it is a message, and the exit status is 1 if one got no answer.",
-		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "model", Usage: modelUsage},
-			adapterFlag("model"),
-			&cli.StringFlag{Name: "system", Usage: "system message"},
-			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or what the model's context leaves after the conversation", Usage: "longest answer, tokens"},
-			&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "sampling temperature; 0 is greedy"},
-			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the smallest set of tokens with this probability"},
-			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens less probable than this share of the best"},
-			&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
-			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds and messages give equal answers"},
-		}, deviceFlags()...),
-		Action: func(c *cli.Context) error {
-			if err := checkChatFlags(c); err != nil {
-				return err
-			}
-			l, err := p.load(c, c.String("model"), model.LM)
-			if err != nil {
-				return err
-			}
-			defer l.close()
-			if l.tok.ChatTemplate() == "" {
-				_, err := l.tok.ChatPrompt(nil)
-				return err
-			}
-			t := &talk{p: p, c: c, l: l, speaker: &speaker{m: l.m}, system: c.String("system"), in: os.Stdin, prompts: terminal(os.Stdin), editor: newEditor(os.Stdin, p.err)}
-			defer t.speaker.close()
-			return t.run()
-		},
-	}
+// Options are the flags of gad chat, and how a signal ends it.
+type Options struct {
+	session.Source
+	compute.Sampling
+	System string // "" is none
+	MaxNew int    // tokens of an answer
+	Seed   uint64
+
+	StopSignals []os.Signal // end the program, after the terminal has its own settings again
+	Exit        func()      // ends the process by such a signal
 }
 
-// checkChatFlags refuses what gad chat cannot mean.
-func checkChatFlags(c *cli.Context) error {
-	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
+// Run talks until the end of standard input.
+func Run(s *session.Session, o Options) error {
+	m, err := s.Load(o.Source, model.LM)
+	if err != nil {
 		return err
 	}
-	for name, least := range map[string]int{"max-new-tokens": 1, "top-k": 0} {
-		if c.Int(name) < least {
-			return usage("chat: --%s %d: must be at least %d", name, c.Int(name), least)
-		}
+	defer m.Close()
+	if m.Tokenizer.ChatTemplate() == "" {
+		_, err := m.Tokenizer.ChatPrompt(nil)
+		return err
 	}
-	return errors.Join(inRange(c, "temperature", 1e6), aboveZero(c, "top-p"), inRange(c, "top-p", 1), inRange(c, "min-p", 1))
+	t := &talk{s: s, o: o, m: m, speaker: &speaker{m: m.Model}, system: o.System, in: os.Stdin, prompts: session.Terminal(os.Stdin), editor: newEditor(os.Stdin, s.Err)}
+	defer t.speaker.close()
+	return t.run()
 }
 
 // talk is one gad chat.
 type talk struct {
-	p       *program
-	c       *cli.Context
-	l       *loaded
+	s       *session.Session
+	o       Options
+	m       *session.Model
 	speaker *speaker
 	in      io.Reader
 	prompts bool    // somebody types
@@ -95,7 +78,7 @@ func (t *talk) run() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt)
 	if t.editor != nil { // a terminal is not left raw
-		signal.Notify(signals, stopSignals...)
+		signal.Notify(signals, t.o.StopSignals...)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() { signal.Stop(signals); cancel() }()
@@ -105,16 +88,16 @@ func (t *talk) run() error {
 			case s := <-signals:
 				if s != os.Interrupt {
 					t.editor.restore()
-					os.Exit(exitStopped)
+					t.o.Exit()
 				}
 				if t.answering.Load() {
 					t.stopped.Store(true)
 				} else if t.editor != nil {
 					t.editor.say(leaving)
 				} else if t.prompts {
-					fmt.Fprint(t.p.err, "\n"+leaving+"\n> ")
+					fmt.Fprint(t.s.Err, "\n"+leaving+"\n> ")
 				} else {
-					os.Exit(exitStopped) // nobody reads, nothing is lost
+					t.o.Exit() // nobody reads, nothing is lost
 				}
 			case <-ctx.Done():
 				return
@@ -122,7 +105,7 @@ func (t *talk) run() error {
 		}
 	}()
 	if t.prompts {
-		fmt.Fprintln(t.p.err, "/help lists the commands; Ctrl-C ends an answer")
+		fmt.Fprintln(t.s.Err, "/help lists the commands; Ctrl-C ends an answer")
 	}
 	lines := bufio.NewReader(t.in)
 	read := func() (line string, literal bool, err error) {
@@ -130,7 +113,7 @@ func (t *talk) run() error {
 			return t.editor.message()
 		}
 		if t.prompts {
-			fmt.Fprint(t.p.err, "> ")
+			fmt.Fprint(t.s.Err, "> ")
 		}
 		if line, err = readLine(lines); t.prompts {
 			line = printable(line)
@@ -140,12 +123,12 @@ func (t *talk) run() error {
 	for {
 		line, literal, err := read()
 		if errors.Is(err, errInterrupted) {
-			fmt.Fprint(t.p.err, "\n"+leaving+"\n")
+			fmt.Fprint(t.s.Err, "\n"+leaving+"\n")
 			continue
 		}
 		if errors.Is(err, io.EOF) {
 			if t.prompts {
-				fmt.Fprintln(t.p.err)
+				fmt.Fprintln(t.s.Err)
 			}
 			return t.end()
 		}
@@ -164,7 +147,7 @@ func (t *talk) run() error {
 // refuse says why a line gets no answer.
 func (t *talk) refuse(format string, args ...any) {
 	t.unanswered = append(t.unanswered, t.line)
-	fmt.Fprintf(t.p.err, "gad: chat: "+format+"\n", args...)
+	fmt.Fprintf(t.s.Err, "gad: chat: "+format+"\n", args...)
 }
 
 // where is how a line is named: nobody has to count those that he types.
@@ -181,14 +164,14 @@ func (t *talk) end() error {
 	case t.prompts || n == 0:
 		return nil
 	case n == 1:
-		return marked{errRunning, fmt.Errorf("chat: line %d got no answer", t.unanswered[0])}
+		return fault.As(fault.Running, fmt.Errorf("chat: line %d got no answer", t.unanswered[0]))
 	default:
 		const most = 10
 		list := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(t.unanswered[:min(n, most)])), ", "), "[]")
 		if n > most {
 			list += ", ..."
 		}
-		return marked{errRunning, fmt.Errorf("chat: %d lines got no answer: %s", n, list)}
+		return fault.As(fault.Running, fmt.Errorf("chat: %d lines got no answer: %s", n, list))
 	}
 }
 
@@ -198,8 +181,8 @@ func readLine(r *bufio.Reader) (string, error) {
 	for {
 		part, err := r.ReadSlice('\n')
 		line = append(line, part...)
-		if len(line) > maxPromptBytes {
-			return "", usage("chat: a line has more than %d MB", maxPromptBytes>>20)
+		if len(line) > session.MaxPromptBytes {
+			return "", fault.Usagef("chat: a line has more than %d MB", session.MaxPromptBytes>>20)
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
@@ -212,7 +195,7 @@ func readLine(r *bufio.Reader) (string, error) {
 		}
 		text := strings.TrimRight(string(line), "\r\n")
 		if !utf8.ValidString(text) {
-			return "", usage("chat: standard input is not UTF-8 text")
+			return "", fault.Usagef("chat: standard input is not UTF-8 text")
 		}
 		return text, nil
 	}
@@ -239,7 +222,7 @@ func (t *talk) take(line string, literal bool) (more bool, err error) {
 	case literal:
 		return true, t.answer(line)
 	case word == "/help" || word == "/?":
-		fmt.Fprint(t.p.err, chatHelp)
+		fmt.Fprint(t.s.Err, chatHelp)
 		return true, nil
 	case word == "/exit":
 		return false, nil
@@ -250,7 +233,7 @@ func (t *talk) take(line string, literal bool) (more bool, err error) {
 		t.system = strings.TrimSpace(rest)
 		return true, nil
 	case strings.HasPrefix(word, "/"):
-		t.refuse("%s: is not known: /help lists the commands", harmless(word))
+		t.refuse("%s: is not known: /help lists the commands", session.Harmless(word))
 		return true, nil
 	}
 	return true, t.answer(line)
@@ -263,12 +246,12 @@ func (t *talk) answer(text string) error {
 	if t.system != "" {
 		whole = append([]tokenizer.Message{{Role: "system", Content: t.system}}, conversation...)
 	}
-	prompt, err := t.l.tok.ChatPrompt(whole)
+	prompt, err := t.m.Tokenizer.ChatPrompt(whole)
 	if err != nil {
 		return err
 	}
-	limit := t.c.Int("max-new-tokens")
-	room := t.l.m.Config().MaxPosition - len(prompt)
+	limit := t.o.MaxNew
+	room := t.m.Config().MaxPosition - len(prompt)
 	if room < 1 {
 		what, out := "conversation with the "+t.where("message"), "/reset begins a new one"
 		if len(t.history) == 0 {
@@ -277,30 +260,30 @@ func (t *talk) answer(text string) error {
 				what, out = t.where("message")+" with the system message", "shorten one of them"
 			}
 		}
-		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt), t.l.m.Config().MaxPosition, out)
+		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt), t.m.Config().MaxPosition, out)
 		return nil
 	}
 	limit = min(limit, room)
 	t.stopped.Store(false)
 	t.answering.Store(true)
 	defer t.answering.Store(false)
-	out, words := t.l.tok.Stream(true), strings.Builder{}
+	out, words := t.m.Tokenizer.Stream(true), strings.Builder{}
 	var failed error
 	say := func(text string) {
 		words.WriteString(text)
 		if text != "" && failed == nil {
-			_, failed = io.WriteString(t.p.out, shown(t.p.out, text))
+			_, failed = io.WriteString(t.s.Out, session.Shown(t.s.Out, text))
 		}
 	}
 	begun, tokens := time.Now(), 0
-	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: t.l.tok.EOS(), Seed: t.c.Uint64("seed"), Step: uint64(len(t.history)), Sampling: sampling(t.c),
+	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: t.m.Tokenizer.EOS(), Seed: t.o.Seed, Step: uint64(len(t.history)), Sampling: t.o.Sampling,
 		Token: func(_ int, token model.Token) bool { tokens++; say(out.Next(token.ID)); return true },
 		Gone:  func() bool { return t.stopped.Load() || failed != nil },
 	}
 	answer, ended, err := t.speaker.answer(r)
 	say(out.End())
 	if failed == nil {
-		_, failed = io.WriteString(t.p.out, "\n")
+		_, failed = io.WriteString(t.s.Out, "\n")
 	}
 	if failed != nil {
 		return fmt.Errorf("chat: standard output: %w", failed)
@@ -309,77 +292,13 @@ func (t *talk) answer(text string) error {
 	case err != nil:
 		return err
 	case !ended:
-		fmt.Fprintln(t.p.err, "gad: note: the answer was stopped")
+		fmt.Fprintln(t.s.Err, "gad: note: the answer was stopped")
 	default:
-		t.p.sayCut([]model.Completion{answer}, limit)
+		t.s.SayCut([]model.Completion{answer}, limit)
 	}
 	if t.prompts {
-		fmt.Fprintf(t.p.err, "(%d tokens of the conversation, %d of the answer, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
+		fmt.Fprintf(t.s.Err, "(%d tokens of the conversation, %d of the answer, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
 	}
 	t.history = append(conversation, tokenizer.Message{Role: "assistant", Content: words.String()})
 	return nil
-}
-
-// speaker has one engine for all answers of a conversation, whose cache keeps what was said:
-// a turn computes what is new.
-type speaker struct {
-	m       *model.Model
-	engine  *model.Engine // nil until the first answer
-	longest int           // tokens that it has room for
-}
-
-const (
-	chatPage = 16      // tokens
-	chatRoom = 1 << 12 // tokens that the cache has room for at first, if the model takes so many
-)
-
-// answer answers a request; ended is false where it is gone before.
-func (s *speaker) answer(r *model.Request) (answer model.Completion, ended bool, err error) {
-	need, told := len(r.Prompt)+r.MaxNew, false
-	token := r.Token
-	r.Token = func(sample int, t model.Token) bool { told = true; return token(sample, t) }
-	r.Done = func(_ int, c model.Completion) { answer, ended = c, true }
-	try := func(room int) (err error) {
-		if s.engine == nil || s.longest < room {
-			if err = s.open(room); err != nil {
-				return err
-			}
-		}
-		if err = s.engine.Submit(r); err != nil {
-			return err
-		}
-		for !s.engine.Idle() && err == nil {
-			err = s.engine.Step()
-		}
-		if err != nil { // it is of no use any more
-			s.close()
-		}
-		return err
-	}
-	// A conversation that grows is computed anew as often as its length doubles.
-	room := need
-	if s.longest < need {
-		room = min(max(2*need, chatRoom), s.m.Config().MaxPosition)
-	}
-	if err = try(room); errors.Is(err, model.ErrMemory) && !told {
-		err = try(need) // what one answer takes
-	}
-	return answer, ended, err
-}
-
-// open makes an engine with room for so many tokens.
-func (s *speaker) open(longest int) (err error) {
-	s.close()
-	o := model.EngineOptions{Slots: 1, PageTokens: chatPage, Longest: longest, Pages: (longest+chatPage-1)/chatPage + 1, Keep: true}
-	if s.engine, err = s.m.NewEngine(o); err == nil {
-		s.longest = longest
-	}
-	return err
-}
-
-func (s *speaker) close() {
-	if s.engine != nil {
-		s.engine.Close()
-	}
-	s.engine, s.longest = nil, 0
 }

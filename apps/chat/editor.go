@@ -1,4 +1,4 @@
-package main
+package chat
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"golang.org/x/term"
+
+	"gad/apps/session"
 )
 
 // editor reads messages that somebody types at a terminal: cursor keys, history, pasted
@@ -41,7 +43,7 @@ const (
 func newEditor(in io.Reader, out io.Writer) *editor {
 	i, ok := in.(*os.File)
 	o, also := out.(*os.File)
-	if !ok || !also || !terminal(i) || !terminal(o) || os.Getenv("TERM") == "dumb" {
+	if !ok || !also || !session.Terminal(i) || !session.Terminal(o) || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
 	e := &editor{in: i, out: o, keys: &keys{from: i}}

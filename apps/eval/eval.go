@@ -1,127 +1,73 @@
-package main
+// Package eval is gad eval: students answer held-out rows, and are compared with the teacher
+// and with each other by figures, by fresh discriminators, by an external checker and by a judge
+// behind an endpoint.
+//
+//	eval.go     Options, and the state machine: plan, answer, measure, judge, print
+//	judge.go    a judge at work: its journal, its limits, what it costs
+//	answers.go  --answers: a judge over files, without a model
+//	table.go    the table for people
+package eval
 
 import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
-	"gad/checkpoint"
+	"gad/apps/session"
 	"gad/data"
+	"gad/device"
 	"gad/internal/compute"
+	"gad/internal/fault"
 	"gad/internal/report"
-	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
 )
 
-// evalSlots is how many answers are sampled at a time.
-const evalSlots = 64
+// Options are the flags of gad eval.
+type Options struct {
+	Models         []string // each is compared with the first
+	Adapter        string   // for the weights of the one model; "" is none
+	Against        string   // another language model; "" is none
+	Rows           session.Rows
+	Device         device.Options
+	Output         string // a line of JSON for each answer; "" is none
+	DryRun, JSON   bool
+	Temperature    float64
+	Seed           uint64
+	MaxPrompt      int // tokens
+	MaxResponse    int // tokens; 0 is 1536, or half of the smallest context
+	MaxTokens      int // of one forward pass
+	Checker        string
+	CheckerTimeout time.Duration
+	Disc           trainer.DiscOptions // From "": the student's folder; "random": random weights
+	Budget         trainer.DiscBudget
 
-// evalFlags are those of gad eval; gad plan --stage eval takes their defaults.
-func evalFlags() []cli.Flag {
-	return append(append([]cli.Flag{
-		adapterFlag("model"),
-		&cli.StringSliceFlag{Name: "model", Usage: modelUsage + "; repeat it for each model to compare: all are compared with the first"},
-		&cli.StringFlag{Name: "against", Usage: modelUsage + " with the same tokenizer, such as the teacher's if you have its weights: adds the exact KL between each student and it, in both directions, and how probable it finds the students' answers; it takes no part in training"},
-		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
-		&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the answers; 0 is greedy"},
-		&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit", Usage: "longest prompt, tokens; longer ones are refused"},
-		&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling, of the intervals and of the fresh discriminators"},
-		&cli.StringFlag{Name: "checker", Usage: "command line that scores the answers, run by sh -c (see doc/the-game.md)"},
-		&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "time limit for the checker, in seconds"},
-		&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time limit for the fresh discriminators of one model, in minutes: first their steps, then their seeds are reduced to fit; 0 is no limit"},
-		&cli.IntFlag{Name: "disc-steps", Value: trainer.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; a number given here is kept unless --disc-minutes is given too"},
-		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs per step of a fresh discriminator"},
-		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
-		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
-		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: modelUsage + " that the fresh discriminators start from, or random: random weights of the student's shape"},
-	}, rowFlags()...), append(judgeFlags(), deviceFlags()...)...)
+	Judge   *JudgeOptions // nil is none
+	Answers []string      // files that the judge reads, in the place of Models and Rows
 }
 
-// evalCommand is gad eval.
-func (p *program) evalCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "eval",
-		Usage: "compare students with the teacher, and with each other, on held-out rows, by figures and by a judge",
-		Flags: evalFlags(),
-		Action: func(c *cli.Context) error {
-			if err := checkEvalFlags(c); err != nil {
-				return err
-			}
-			if c.IsSet("answers") {
-				return p.judgeAnswers(c)
-			}
-			e := &evaluation{p: p, c: c, con: p.console()}
-			defer e.close()
-			return e.run()
-		},
-	}
-}
+// defaultResponse is the longest answer where none is given, tokens.
+const defaultResponse = 1536
 
-// checkEvalFlags refuses what gad eval cannot mean.
-func checkEvalFlags(c *cli.Context) error {
-	if err := cmp.Or(noArguments(c), checkJudgeFlags(c)); err != nil {
-		return err
+// Run is gad eval.
+func Run(s *session.Session, o Options) error {
+	if len(o.Answers) > 0 {
+		return judgeAnswers(s, o)
 	}
-	if c.Int("limit") < 0 {
-		return usage("eval: --limit %d: must be at least 0", c.Int("limit"))
-	}
-	if c.Bool("dry-run") && c.String("output") != "" {
-		return usage("eval: --dry-run writes nothing: leave --output out")
-	}
-	if c.IsSet("against") && c.String("against") == "" {
-		return usage("eval: --against is empty: give a model folder, or leave it out")
-	}
-	if c.IsSet("answers") {
-		return nil
-	}
-	models := c.StringSlice("model")
-	if len(models) == 0 || slices.Contains(models, "") {
-		return usage("eval: --model is missing: see gad eval --help")
-	}
-	for i, m := range models {
-		if slices.Contains(models[:i], m) {
-			return usage("eval: --model %s: given twice: name two models to compare", m)
-		}
-	}
-	if err := errors.Join(need(c, "data"), inRange(c, "temperature", 1e6)); err != nil {
-		return err
-	}
-	if c.Int("disc-steps") < 0 || c.Int("disc-batch") < 1 || c.Int("disc-seeds") < 1 || !(c.Float64("disc-lr") >= 0) {
-		return usage("eval: --disc-steps %d, --disc-batch %d, --disc-seeds %d, --disc-lr %g: must be at least 0, 1, 1 and 0",
-			c.Int("disc-steps"), c.Int("disc-batch"), c.Int("disc-seeds"), c.Float64("disc-lr"))
-	}
-	if err := inRange(c, "disc-minutes", 1e6); err != nil {
-		return err
-	}
-	if n := c.Int("checker-timeout"); n < 1 || n > 1e6 {
-		return usage("eval: --checker-timeout %d: must be 1 to 1000000 seconds", n)
-	}
-	for _, name := range []string{"max-response-length", "max-prompt-length", "max-token-len"} {
-		if c.Int(name) < 1 {
-			return usage("eval: --%s %d: must be at least 1", name, c.Int(name))
-		}
-	}
-	return nil
+	e := &evaluation{s: s, o: o}
+	defer e.close()
+	return e.run()
 }
 
 // evaluation is one gad eval.
 type evaluation struct {
-	p    *program
-	c    *cli.Context
-	con  *report.Console
+	s    *session.Session
+	o    Options
 	ctx  context.Context
 	be   compute.Backend
 	free int64 // bytes, before anything is loaded
@@ -129,22 +75,27 @@ type evaluation struct {
 	rows []int
 
 	students []*student
-	against  model.Config // of --against; Architecture "" is none
-	other    *loaded      // that model; nil while it is not in memory
-	limit    int          // tokens of an answer, the same for all
-	judging  *judging     // nil without --judge
+	against  model.Config   // of --against; Architecture "" is none
+	other    *session.Model // that model; nil while it is not in memory
+	limit    int            // tokens of an answer, the same for all
+	judging  *judging       // nil without --judge
 
 	answering atomic.Bool  // students answer, or have answered
 	saved     atomic.Int64 // answers in --output
 }
 
+// out is the file of --output.
+func (e *evaluation) out() session.Output {
+	return session.Output{Command: "eval", Path: e.o.Output}
+}
+
 // stopping is said at the first Ctrl-C.
 func (e *evaluation) stopping() string {
-	switch out := e.c.String("output"); {
+	switch out := e.o.Output; {
 	case out != "" && e.answering.Load():
 		return "stopping; complete answers are written to " + out + "; a second Ctrl-C stops at once, without that"
 	case e.judging != nil && !e.answering.Load():
-		return "stopping; what the judge has said is kept in " + e.judging.path + "; a second Ctrl-C stops at once"
+		return "stopping; what the judge has said is kept in " + e.judging.o.Journal + "; a second Ctrl-C stops at once"
 	}
 	return "stopping; a second Ctrl-C stops at once"
 }
@@ -152,7 +103,7 @@ func (e *evaluation) stopping() string {
 // state is what is kept if the process ends now.
 func (e *evaluation) state() string {
 	if n := e.saved.Load(); n > 0 {
-		return fmt.Sprintf("%s has %d answers, as they were before", e.c.String("output"), n)
+		return fmt.Sprintf("%s has %d answers, as they were before", e.o.Output, n)
 	}
 	return "nothing is written"
 }
@@ -162,15 +113,15 @@ type student struct {
 	dir    string
 	shape  model.Config
 	disc   trainer.DiscOptions
-	l      *loaded // nil while it is not in memory
-	tokens string  // tokenizer.json
+	l      *session.Model // nil while it is not in memory
+	tokens string         // tokenizer.json
 	batch  *trainer.Batch
 	plan   trainer.EvalPlan
 	judged *trainer.Judged
 }
 
 func (e *evaluation) close() {
-	e.con.Close()
+	e.s.Console.Close()
 	for _, s := range e.students {
 		s.unload()
 	}
@@ -186,14 +137,14 @@ func (e *evaluation) close() {
 
 func (s *student) unload() {
 	if s.l != nil {
-		s.l.m.Close()
+		s.l.Model.Close()
 		s.l = nil
 	}
 }
 
 func (e *evaluation) unloadOther() {
 	if e.other != nil {
-		e.other.m.Close()
+		e.other.Model.Close()
 		e.other = nil
 	}
 }
@@ -203,13 +154,13 @@ func (e *evaluation) options() trainer.EvalOptions {
 	if e.against.Architecture != "" {
 		against = &e.against
 	}
-	return trainer.EvalOptions{Against: against, MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
-		Slots: min(evalSlots, len(e.rows)), MaxTokens: e.c.Int("max-token-len"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
+	return trainer.EvalOptions{Against: against, MaxPrompt: e.o.MaxPrompt, MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
+		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
 func (e *evaluation) run() (err error) {
-	if out := e.c.String("output"); out != "" {
-		lock, lockErr := claimOutput("eval", out)
+	if out := e.o.Output; out != "" {
+		lock, lockErr := e.out().Claim(e.s.FS)
 		if lockErr != nil {
 			return lockErr
 		}
@@ -218,24 +169,22 @@ func (e *evaluation) run() (err error) {
 	if err := e.open(); err != nil {
 		return err
 	}
-	ctx, stop := e.p.interruptible(
-		func(string) { e.con.Print(e.stopping()) },
-		func(string) { e.con.Close(); e.con.Print("stopped at once by a second signal: " + e.state()) })
+	ctx, stop := e.s.Stoppable(e.stopping, e.state)
 	defer stop()
 	e.ctx = ctx
 	if err := e.plan(); err != nil {
 		return e.stopped(err)
 	}
-	if e.c.Bool("dry-run") {
+	if e.o.DryRun {
 		for _, s := range e.students {
-			e.title(e.p.out, s)
-			fmt.Fprint(e.p.out, s.plan)
+			e.title(e.s.Out, s)
+			fmt.Fprint(e.s.Out, s.plan)
 		}
 	}
 	if e.judging != nil {
-		w := e.p.err
-		if e.c.Bool("dry-run") {
-			w = e.p.out
+		w := e.s.Err
+		if e.o.DryRun {
+			w = e.s.Out
 		}
 		e.judging.estimate(w, len(e.students))
 	}
@@ -244,7 +193,7 @@ func (e *evaluation) run() (err error) {
 			return err
 		}
 	}
-	if e.c.Bool("dry-run") {
+	if e.o.DryRun {
 		return nil
 	}
 	if e.judging != nil { // a judge that does not answer is seen before the students work
@@ -273,29 +222,23 @@ func (e *evaluation) run() (err error) {
 
 // open reads all that can be wrong before anything is computed.
 func (e *evaluation) open() (err error) {
-	if e.judging, err = openJudge(e.p, e.c, e.con); err != nil {
+	if e.judging, err = openJudge(e.s, e.o); err != nil {
 		return err
 	}
-	if e.set, e.rows, err = e.p.openRows(e.c); err != nil {
+	if e.set, e.rows, err = e.o.Rows.List(e.s); err != nil {
 		return err
 	}
 	if e.judging != nil {
 		if e.judging.questions, err = e.questions(); err != nil {
 			return err
 		}
-		if err := e.judging.check(len(e.c.StringSlice("model")), func(q int) string { return fmt.Sprintf("row %d", e.rows[q]) }); err != nil {
+		if err := e.judging.check(len(e.o.Models), func(q int) string { return fmt.Sprintf("row %d", e.rows[q]) }); err != nil {
 			return err
 		}
 	}
-	e.limit = e.c.Int("max-response-length")
-	if !e.c.IsSet("max-response-length") {
-		e.limit = 1536
-	}
-	if models := e.c.StringSlice("model"); len(models) > 1 && e.c.IsSet("adapter") {
-		return usage("eval: --adapter goes with one --model, %d are given: give folders of adapters that name their base as --model", len(models))
-	}
-	if dir := e.c.String("against"); dir != "" {
-		if err := trainer.CheckModelFolder(files(), dir); err != nil {
+	e.limit = cmp.Or(e.o.MaxResponse, defaultResponse)
+	if dir := e.o.Against; dir != "" {
+		if err := trainer.CheckModelFolder(e.s.FS, dir); err != nil {
 			return fmt.Errorf("--against: %w", err)
 		}
 		if e.against, err = model.ReadConfig(dir); err != nil {
@@ -305,8 +248,8 @@ func (e *evaluation) open() (err error) {
 			return fmt.Errorf("model: %s: is a discriminator, which has no distribution over tokens: give --against a language model", dir)
 		}
 	}
-	for _, dir := range e.c.StringSlice("model") {
-		if err := trainer.CheckModelFolder(files(), dir); err != nil {
+	for _, dir := range e.o.Models {
+		if err := trainer.CheckModelFolder(e.s.FS, dir); err != nil {
 			return err
 		}
 		if err := e.sameTokens(dir); err != nil {
@@ -316,7 +259,7 @@ func (e *evaluation) open() (err error) {
 		if err != nil {
 			return err
 		}
-		if most := e.positions(shape); most > 1 && !e.c.IsSet("max-response-length") {
+		if most := e.positions(shape); most > 1 && e.o.MaxResponse == 0 {
 			e.limit = min(e.limit, most/2)
 		}
 		disc, err := e.discriminator(dir, shape)
@@ -325,7 +268,7 @@ func (e *evaluation) open() (err error) {
 		}
 		e.students = append(e.students, &student{dir: dir, shape: shape, disc: disc})
 	}
-	if e.be, err = openDevice(flagged(e.c)); err == nil {
+	if e.be, err = session.OpenDevice(e.o.Device); err == nil {
 		e.free = e.be.Available()
 	}
 	return err
@@ -348,13 +291,13 @@ func (e *evaluation) sameTokens(dir string) error {
 	if err != nil {
 		return err
 	}
-	return trainer.CheckAgainst(mine, e.c.String("against"), "--against")
+	return trainer.CheckAgainst(mine, e.o.Against, "--against")
 }
 
 // discriminator says how fresh discriminators of a student are trained.
 func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.DiscOptions, err error) {
-	o = trainer.DiscOptions{From: e.c.String("disc-from"), Shape: shape, Steps: e.c.Int("disc-steps"), Batch: e.c.Int("disc-batch"),
-		LR: e.c.Float64("disc-lr"), Seed: e.c.Uint64("seed"), Seeds: e.c.Int("disc-seeds"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
+	o = e.o.Disc
+	o.Shape, o.Seed, o.Stages, o.Stop = shape, e.o.Seed, e.s.Console.Busy, func() bool { return e.ctx.Err() != nil }
 	if o.Steps == 0 {
 		return o, nil
 	}
@@ -377,22 +320,14 @@ func (e *evaluation) discriminator(dir string, shape model.Config) (o trainer.Di
 	return o, err
 }
 
-func (e *evaluation) budget() trainer.DiscBudget {
-	b := trainer.DiscBudget{Seconds: 60 * e.c.Float64("disc-minutes"), Fixed: e.c.IsSet("disc-steps")}
-	if b.Fixed && !e.c.IsSet("disc-minutes") {
-		b.Seconds = 0
-	}
-	return b
-}
-
 // load brings a student into memory.
 func (e *evaluation) load(s *student) (err error) {
 	if s.l != nil {
 		return nil
 	}
-	_, done := e.con.Busy("loading "+s.dir, 0)
+	_, done := e.s.Console.Busy("loading "+s.dir, 0)
 	defer done()
-	s.l, err = loadOn(e.be, s.dir, e.c.String("adapter"), model.LM)
+	s.l, err = session.Load(e.be, s.dir, e.o.Adapter, model.LM)
 	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
 		return trainer.ErrInterrupted
 	}
@@ -410,11 +345,11 @@ func (e *evaluation) plan() error {
 		s.tokens = string(tok.Files()["tokenizer.json"])
 		if s.batch, err = trainer.EncodeRows(tok, e.set, e.rows, o); err != nil {
 			if row, ok := errors.AsType[*data.RowError](err); ok && row.Kind == data.KindLongPrompt {
-				return usage("eval: %s: row %d: the prompt is longer than --max-prompt-length %d: raise it, or leave it out", row.File, row.Row, o.MaxPrompt)
+				return fault.Usagef("eval: %s: row %d: the prompt is longer than --max-prompt-length %d: raise it, or leave it out", row.File, row.Row, o.MaxPrompt)
 			}
 			return err
 		}
-		if err := fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, e.positions(s.shape)); err != nil {
+		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, e.positions(s.shape)); err != nil {
 			return err
 		}
 		from := time.Now()
@@ -422,26 +357,26 @@ func (e *evaluation) plan() error {
 			return err
 		}
 		took := time.Since(from).Seconds()
-		_, done := e.con.Busy("measuring", 0)
-		pace, err := trainer.MeasurePace(e.be, s.l.m, s.l.tok, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
+		_, done := e.s.Console.Busy("measuring", 0)
+		pace, err := trainer.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
 		done()
 		if err != nil {
 			return err
 		}
 		pace.Load = took
-		s.plan = trainer.PlanEval(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.budget())
-		s.plan.Checker = e.c.String("checker") != ""
+		s.plan = trainer.PlanEval(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.o.Budget)
+		s.plan.Checker = e.o.Checker != ""
 		total += s.plan.Total()
 		if len(e.students) > 1 {
 			s.unload()
 		}
-		if !e.c.Bool("dry-run") {
-			e.title(e.p.err, s)
-			fmt.Fprint(e.p.err, s.plan.Time())
+		if !e.o.DryRun {
+			e.title(e.s.Err, s)
+			fmt.Fprint(e.s.Err, s.plan.Time())
 		}
 	}
 	if len(e.students) > 1 {
-		fmt.Fprintf(e.p.err, "%d models: about %s\n", len(e.students), time.Duration(total*float64(time.Second)).Round(time.Second))
+		fmt.Fprintf(e.s.Err, "%d models: about %s\n", len(e.students), time.Duration(total*float64(time.Second)).Round(time.Second))
 	}
 	return nil
 }
@@ -458,14 +393,14 @@ func (e *evaluation) judge(s *student) (err error) {
 		return err
 	}
 	o := e.options()
-	if s.judged, err = trainer.Answer(s.l.m, s.l.tok, s.batch, o); err != nil {
+	if s.judged, err = trainer.Answer(s.l.Model, s.l.Tokenizer, s.batch, o); err != nil {
 		return err
 	}
 	if err := e.save(); err != nil {
 		return err
 	}
 	from := time.Now()
-	if err := s.judged.TeacherNLL(s.l.m, o); err != nil {
+	if err := s.judged.TeacherNLL(s.l.Model, o); err != nil {
 		return err
 	}
 	s.plan = s.plan.Calibrate(time.Since(from).Seconds())
@@ -473,15 +408,15 @@ func (e *evaluation) judge(s *student) (err error) {
 		return err
 	}
 	s.unload()
-	if command := e.c.String("checker"); command != "" {
-		_, done := e.con.Busy("checker", 0)
-		err := s.judged.Check(e.ctx, e.set, command, time.Duration(e.c.Int("checker-timeout"))*time.Second)
+	if command := e.o.Checker; command != "" {
+		_, done := e.s.Console.Busy("checker", 0)
+		err := s.judged.Check(e.ctx, e.set, command, e.o.CheckerTimeout)
 		done()
 		if e.ctx.Err() != nil {
 			return trainer.ErrInterrupted
 		}
 		if err != nil {
-			return marked{errRunning, err}
+			return fault.As(fault.Running, err)
 		}
 	}
 	s.judged.Intervals(o.Seed)
@@ -494,19 +429,19 @@ func (e *evaluation) judge(s *student) (err error) {
 // compareWithOther measures a student that is loaded against the model of --against, which
 // stays in memory for the next.
 func (e *evaluation) compareWithOther(s *student) (err error) {
-	dir := e.c.String("against")
+	dir := e.o.Against
 	if dir == "" {
 		return nil
 	}
 	if e.other == nil {
-		_, done := e.con.Busy("loading "+dir, 0)
-		e.other, err = loadOn(e.be, dir, "", model.LM)
+		_, done := e.s.Console.Busy("loading "+dir, 0)
+		e.other, err = session.Load(e.be, dir, "", model.LM)
 		done()
 		if err != nil {
 			return fmt.Errorf("--against: %w", err)
 		}
 	}
-	return s.judged.Against(s.l.m, e.other.m, dir, e.options())
+	return s.judged.Against(s.l.Model, e.other.Model, dir, e.options())
 }
 
 // fresh trains the discriminators of all students, under one budget: accuracies compare
@@ -517,7 +452,7 @@ func (e *evaluation) fresh() error {
 		if s.disc.Steps == 0 {
 			return nil
 		}
-		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.budget()))
+		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.o.Budget))
 	}
 	trainer.AlikeDiscriminators(plans)
 	for i, s := range e.students {
@@ -533,7 +468,7 @@ func (e *evaluation) fresh() error {
 			if len(e.students) > 1 {
 				about = s.dir + ": "
 			}
-			e.con.Print(about + "fresh discriminators are shortened: " + *note)
+			e.s.Console.Print(about + "fresh discriminators are shortened: " + *note)
 		}
 		f, err := trainer.JudgeFresh(e.be, plan.Disc, s.judged)
 		if err != nil {
@@ -549,12 +484,11 @@ func (e *evaluation) fresh() error {
 
 // save writes what is known of all rows to --output.
 func (e *evaluation) save() error {
-	path := e.c.String("output")
-	if path == "" {
+	if e.o.Output == "" {
 		return nil
 	}
 	if e.saved.Load() == 0 { // it was not there at the start
-		if err := absent("eval", path); err != nil {
+		if err := e.out().Absent(e.s.FS); err != nil {
 			return err
 		}
 	}
@@ -569,14 +503,14 @@ func (e *evaluation) save() error {
 			return err
 		}
 		for q, r := range rows { // with a verdict, all of them are there
-			if err := printJSON(&b, judgedRow{r, e.judging.verdict(k, q)}); err != nil {
+			if err := session.PrintJSON(&b, judgedRow{r, e.judging.verdict(k, q)}); err != nil {
 				return err
 			}
 		}
 		n += int64(len(rows))
 	}
-	if err := vfs.WriteFile(files(), path, b.Bytes()); err != nil {
-		return marked{errRunning, checkpoint.ExplainFull(files(), path, int64(b.Len()), fmt.Errorf("eval: %s: %w", e.state(), err))}
+	if err := e.out().Write(e.s.FS, b.Bytes(), "eval: "+e.state()); err != nil {
+		return err
 	}
 	e.saved.Store(n)
 	return nil
@@ -587,7 +521,7 @@ func (e *evaluation) stopped(err error) error {
 	if !errors.Is(err, trainer.ErrInterrupted) {
 		return err
 	}
-	e.con.Close()
+	e.s.Console.Close()
 	kept, all := 0, len(e.rows)*len(e.students)
 	for _, s := range e.students {
 		if s.judged != nil {
@@ -598,45 +532,17 @@ func (e *evaluation) stopped(err error) error {
 			}
 		}
 	}
-	switch out := e.c.String("output"); {
+	switch out := e.o.Output; {
 	case out == "":
-		return marked{errStopped, errors.New("eval: stopped: nothing is kept without --output FILE")}
+		return fault.As(fault.Stopped, errors.New("eval: stopped: nothing is kept without --output FILE"))
 	case kept == 0:
-		return marked{errStopped, errors.New("eval: stopped before the first answer was complete: nothing is written")}
+		return fault.As(fault.Stopped, errors.New("eval: stopped before the first answer was complete: nothing is written"))
 	default:
 		if err := e.save(); err != nil {
 			return err
 		}
-		return marked{errStopped, fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out)}
+		return fault.As(fault.Stopped, fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out))
 	}
-}
-
-// compared is the JSON of several models.
-type compared struct {
-	Models      []trainer.Evaluation `json:"models"`
-	Differences []differences        `json:"differences"`
-	Judge       *judged              `json:"judge,omitempty"`
-}
-
-// evaluated is the JSON of one model.
-type evaluated struct {
-	trainer.Evaluation
-	Judge *judged `json:"judge,omitempty"`
-}
-
-// differences are the figures of a model minus those of the first.
-type differences struct {
-	model, minus string
-	of           map[string]trainer.Difference
-}
-
-// MarshalJSON puts the names beside the figures.
-func (d differences) MarshalJSON() ([]byte, error) {
-	all := map[string]any{"model": d.model, "minus": d.minus}
-	for key, x := range d.of {
-		all[key] = x
-	}
-	return json.Marshal(all)
 }
 
 // print is the summary.
@@ -646,268 +552,25 @@ func (e *evaluation) print() error {
 	for i, s := range e.students {
 		all.Models = append(all.Models, s.judged.Eval)
 		if i > 0 {
-			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, e.c.Uint64("seed"))})
+			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, e.o.Seed)})
 		}
 	}
 	all.Judge = e.judging.json()
 	switch {
-	case e.c.Bool("json") && len(e.students) == 1:
-		return printJSON(e.p.out, evaluated{all.Models[0], all.Judge})
-	case e.c.Bool("json"):
-		return printJSON(e.p.out, all)
+	case e.o.JSON && len(e.students) == 1:
+		return session.PrintJSON(e.s.Out, evaluated{all.Models[0], all.Judge})
+	case e.o.JSON:
+		return session.PrintJSON(e.s.Out, all)
 	}
-	printEvaluations(e.p.out, all)
+	printEvaluations(e.s.Out, all)
 	for _, s := range e.students[1:] {
 		if s.tokens != first.tokens {
-			fmt.Fprintf(e.p.out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, first.dir)
+			fmt.Fprintf(e.s.Out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, first.dir)
 		}
 	}
-	e.judging.print(e.p.out)
-	if out := e.c.String("output"); out != "" {
-		fmt.Fprintf(e.p.out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))
+	e.judging.print(e.s.Out)
+	if out := e.o.Output; out != "" {
+		fmt.Fprintf(e.s.Out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))
 	}
 	return nil
-}
-
-// printEvaluations is the table for people: a line for each figure, a column for each
-// model, and one for each difference to the first.
-func printEvaluations(w io.Writer, all compared) {
-	first := all.Models[0]
-	how := "greedy"
-	if first.Temperature > 0 {
-		how = fmt.Sprintf("temperature %g", first.Temperature)
-	}
-	fmt.Fprintf(w, "%s, %s; 95 %% intervals in brackets\n", report.Count(first.Rows, "row"), how)
-	const name, column = 30, 26
-	lacks := false // an interval
-	line := func(cells ...string) {
-		lacks = lacks || slices.ContainsFunc(cells, func(c string) bool { return strings.HasSuffix(c, noInterval) })
-		var b strings.Builder
-		fmt.Fprintf(&b, "%-*s", name, cells[0])
-		for _, c := range cells[1:] {
-			fmt.Fprintf(&b, "%-*s  ", column, c)
-		}
-		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
-	}
-	if len(all.Models) > 1 {
-		head := []string{""}
-		for i, m := range all.Models {
-			fmt.Fprintf(w, "%s  %s\n", letter(i), m.Model)
-			head = append(head, letter(i))
-		}
-		for i := range all.Differences {
-			head = append(head, letter(i+1)+" - A, paired")
-		}
-		line(head...)
-	}
-	cell := func(x float64, ci *[2]float64) string {
-		if ci == nil {
-			return fmt.Sprintf("%.3f %s", x, noInterval)
-		}
-		return fmt.Sprintf("%.3f [%.3f, %.3f]", x, ci[0], ci[1])
-	}
-	var keys []trainer.Figure // of any model, labels that only one has included
-	byModel := make([]map[string]trainer.Figure, len(all.Models))
-	for i := range all.Models {
-		byModel[i] = map[string]trainer.Figure{}
-		for _, f := range all.Models[i].Figures() {
-			byModel[i][f.Key] = f
-			if !slices.ContainsFunc(keys, func(k trainer.Figure) bool { return k.Key == f.Key }) {
-				keys = append(keys, f)
-			}
-		}
-	}
-	slices.SortStableFunc(keys, func(a, b trainer.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
-	for _, k := range keys {
-		cells := []string{k.Name}
-		for i := range all.Models {
-			if f, ok := byModel[i][k.Key]; ok {
-				cells = append(cells, cell(f.Value, f.CI95))
-			} else {
-				cells = append(cells, "")
-			}
-		}
-		for _, d := range all.Differences {
-			cells = append(cells, difference(d.of, k.Key, k.Better))
-		}
-		line(cells...)
-	}
-	printFresh(all, line, cell)
-	printCut(w, all.Models)
-	printAgainst(w, all.Models)
-	if lacks {
-		fmt.Fprintf(w, "%s: no interval, because there is one row, or all rows are equal and the figure is no share of rows\n", noInterval)
-	}
-}
-
-// mostCut is the share of a student's answers that may end at the limit before the table
-// says that it compares beginnings.
-const mostCut = 0.5
-
-// printCut says whose answers are mostly cut: ROUGE-L, length and repetition are then those
-// of the answers' beginnings.
-func printCut(w io.Writer, models []trainer.Evaluation) {
-	for i, m := range models {
-		if m.TruncatedFrac <= mostCut {
-			continue
-		}
-		who := ""
-		if len(models) > 1 {
-			who = letter(i) + ": "
-		}
-		fmt.Fprintf(w, "%s%.0f %% of the answers are cut at the limit, so all figures of them but the teacher NLL are of beginnings: give a larger --max-response-length, or train the student to end its answers (gad sft)\n", who, 100*m.TruncatedFrac)
-	}
-}
-
-// printAgainst says what the figures about --against are.
-func printAgainst(w io.Writer, models []trainer.Evaluation) {
-	if models[0].Against == "" {
-		return
-	}
-	fmt.Fprintf(w, "KL and fluency: against %s, both distributions at temperature 1, means over tokens", models[0].Against)
-	if t := models[0].Temperature; t != 1 {
-		fmt.Fprintf(w, "; the student's answers are drawn at temperature %g, so that reverse KL, sampled, is no estimate of its own KL", t)
-	}
-	fmt.Fprintln(w)
-	for i, m := range models {
-		if m.AgainstCut > 0 {
-			fmt.Fprintf(w, "%s: %s hold a token that only one of the two models has, and are read up to there\n", letter(i), report.Count(m.AgainstCut, "answer"))
-		}
-	}
-}
-
-// letter names a model in the table.
-func letter(i int) string { return string(rune('A' + i%26)) }
-
-// noInterval stands in the table where a figure has no interval.
-const noInterval = "[-]"
-
-// figureRank puts the shares of labels behind the checker's score.
-func figureRank(key string) int {
-	switch {
-	case key == "check":
-		return 0
-	case strings.HasPrefix(key, "label: "):
-		return 1
-	}
-	return 2
-}
-
-// difference is one cell: the difference, its interval, and what it means.
-func difference(of map[string]trainer.Difference, key string, better int) string {
-	d, ok := of[key]
-	if !ok {
-		return ""
-	}
-	if d.CI95 == nil {
-		return fmt.Sprintf("%+.3f %s", d.Value, noInterval)
-	}
-	says := "within noise"
-	switch up := d.CI95[0] > 0; {
-	case d.CI95[0] <= 0 && d.CI95[1] >= 0:
-	case better == 0 && up:
-		says = "more"
-	case better == 0:
-		says = "less"
-	case up == (better > 0):
-		says = "better"
-	default:
-		says = "worse"
-	}
-	return fmt.Sprintf("%+.3f [%+.3f, %+.3f] %s", d.Value, d.CI95[0], d.CI95[1], says)
-}
-
-// printFresh is the part of the table about fresh discriminators.
-func printFresh(all compared, line func(...string), cell func(float64, *[2]float64) string) {
-	row := func(name, note string, of func(e trainer.Evaluation) string) {
-		cells, any := []string{name}, false
-		for _, e := range all.Models {
-			cells = append(cells, of(e))
-			any = any || cells[len(cells)-1] != ""
-		}
-		if any {
-			line(append(cells, note)...)
-		}
-	}
-	interval := func(x *float64, ci *[2]float64) string {
-		if x == nil {
-			return ""
-		}
-		return cell(*x, ci)
-	}
-	number := func(x *float64) string {
-		if x == nil {
-			return ""
-		}
-		return fmt.Sprintf("%.3f", *x)
-	}
-	cells, any := []string{"fresh discriminator"}, false
-	for _, e := range all.Models {
-		says := ""
-		switch {
-		case e.FreshDAcc != nil:
-			says = cell(*e.FreshDAcc, e.FreshDCI95)
-		case e.FreshDTies != nil && *e.FreshDTies == 1:
-			says = "all answers equal"
-		case e.FreshDLearned != nil && *e.FreshDLearned:
-			says = "too few pairs to judge"
-		case e.FreshDLearned != nil:
-			says = "not learned: no finding"
-		case e.FreshDNote != "":
-			says = "none"
-		}
-		any = any || says != ""
-		cells = append(cells, says)
-	}
-	if !any {
-		return
-	}
-	for _, d := range all.Differences {
-		cells = append(cells, difference(d.of, "fresh_d_acc", -1))
-	}
-	if len(all.Models) == 1 && all.Models[0].FreshDAcc != nil {
-		cells = append(cells, "held-out accuracy; 0.5: cannot tell student from teacher")
-	}
-	line(cells...)
-	row("  on pairs it learned from", "", func(e trainer.Evaluation) string { return number(e.FreshDTrained) })
-	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e trainer.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
-	row("  same text as the teacher's", "answers that are left out of it", func(e trainer.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
-	row("  trained", "", func(e trainer.Evaluation) string {
-		if e.FreshDSteps == 0 {
-			return ""
-		}
-		text := fmt.Sprintf("%d x %d steps", e.FreshDSeeds, e.FreshDSteps)
-		if e.FreshDRead > 0 {
-			text += fmt.Sprintf(", %d tokens", e.FreshDRead)
-		}
-		return text
-	})
-	notes := map[string][]string{} // the models that each is about
-	for i, e := range all.Models {
-		if e.FreshDLearned != nil && !*e.FreshDLearned && (e.FreshDTies == nil || *e.FreshDTies < 1) && e.FreshDSteps > 0 {
-			notes[whyNotLearned(e)] = append(notes[whyNotLearned(e)], letter(i))
-		}
-		if e.FreshDNote != "" {
-			text := "fresh discriminators were shortened: " + e.FreshDNote
-			if e.FreshDSteps == 0 {
-				text = "no fresh discriminator: " + e.FreshDNote
-			}
-			notes[text] = append(notes[text], letter(i))
-		}
-	}
-	for _, n := range slices.Sorted(maps.Keys(notes)) {
-		if about := notes[n]; len(about) < len(all.Models) {
-			n += " (" + strings.Join(about, ", ") + ")"
-		}
-		line(n)
-	}
-}
-
-// whyNotLearned says why no accuracy is reported, and what to do.
-func whyNotLearned(e trainer.Evaluation) string {
-	why := "neither its accuracy nor the control is clearly above chance"
-	if e.FreshDTrained != nil && *e.FreshDTrained < 0.6 {
-		why = "it does not even rank the pairs that it learned from"
-	}
-	return "the fresh discriminator has not learned: " + why + ": give more rows, more --disc-minutes or another --disc-lr"
 }

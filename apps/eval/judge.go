@@ -1,153 +1,63 @@
-package main
+package eval
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"gad/apps/judge"
+	"gad/apps/session"
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/endpoint"
+	"gad/internal/fault"
+	"gad/internal/journal"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer"
 )
 
-// This file is gad eval --judge: a language model behind an endpoint judges the answers
-// that gad eval's students give, or answers from files.
+// JudgeOptions name a language model behind an endpoint that judges answers.
+type JudgeOptions struct {
+	URL                                string // of an OpenAI-compatible endpoint
+	InsecureHTTP                       bool
+	KeyEnv                             string // environment variable with the key; "" sends none
+	Model                              string
+	Mode                               judge.Mode
+	Against                            string // whom pairs are against
+	Teacher                            bool   // the teacher's answers are graded too
+	Journal                            string // file of every reply; what is in it is not asked again
+	MaxTokens                          int    // of a reply
+	Temperature                        float64
+	Extra                              map[string]any // more fields of a request
+	Concurrency                        int
+	RequestsPerMinute, TokensPerMinute float64 // 0: as the endpoint says
+	Prices                             string  // file; "" is none
+}
 
 // Whom a student's answers are compared with.
 const (
-	againstTeacher = "teacher"
-	againstFirst   = "first"
+	AgainstTeacher = "teacher"
+	AgainstFirst   = "first"
 )
-
-// defaultKeyEnv is the environment variable that other clients read too.
-const defaultKeyEnv = "OPENAI_API_KEY"
-
-// judgeFlags are those of gad eval that are about a judge.
-func judgeFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "judge", Usage: "base URL of an OpenAI-compatible endpoint whose model judges the answers, such as https://api.openai.com/v1 or that of gad serve"},
-		&cli.StringFlag{Name: "judge-model", Usage: "model of the judge, as the endpoint calls it"},
-		&cli.StringFlag{Name: "judge-key-env", Value: defaultKeyEnv, DefaultText: defaultKeyEnv + ", or none where --judge is this machine", Usage: "environment variable that holds the endpoint's key; empty sends none"},
-		&cli.StringFlag{Name: "judge-mode", Value: string(judge.Both), Usage: "score: the judge answers itself, then grades its own answer and the student's; pair: it compares two answers in both orders; both"},
-		&cli.StringFlag{Name: "judge-against", Value: againstTeacher, Usage: "whom pairs are against: teacher, or first: the first student"},
-		&cli.BoolFlag{Name: "judge-teacher", Usage: "have the teacher's answers graded too, as those of another student"},
-		&cli.StringFlag{Name: "judge-journal", Value: "judgments.jsonl", Usage: "file that keeps every reply of a judge; what is in it is not asked again"},
-		&cli.IntFlag{Name: "judge-max-tokens", Value: 2048, Usage: "longest reply of the judge, tokens; more for a model that reasons"},
-		&cli.Float64Flag{Name: "judge-temperature", Usage: "sampling temperature of the judge"},
-		&cli.StringFlag{Name: "judge-extra", Usage: `more fields of a request to the judge, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
-		&cli.IntFlag{Name: "judge-concurrency", Value: 16, Usage: "requests to the judge at a time"},
-		&cli.Float64Flag{Name: "judge-rpm", DefaultText: "as the endpoint says", Usage: "requests to the judge per minute"},
-		&cli.Float64Flag{Name: "judge-tpm", DefaultText: "as the endpoint says", Usage: "tokens to and from the judge per minute"},
-		&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
-		&cli.BoolFlag{Name: "insecure-http", Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
-		&cli.StringSliceFlag{Name: "answers", Usage: "judge the answers in this file, which gad generate --data or gad eval --output wrote, instead of those of --model; repeat it for each file"},
-	}
-}
-
-// besideAnswers are the flags of gad eval that --answers leaves a meaning.
-var besideAnswers = []string{"answers", "output", "dry-run", "seed", "limit", "json", "prices", "insecure-http"}
-
-// checkJudgeFlags refuses what the flags about a judge cannot mean.
-func checkJudgeFlags(c *cli.Context) error {
-	judging := c.String("judge") != ""
-	for _, f := range judgeFlags() {
-		if name := f.Names()[0]; c.IsSet(name) && !judging {
-			return usage("eval: --%s: needs --judge URL, the endpoint of a judge", name)
-		}
-	}
-	if !judging {
-		return nil
-	}
-	if err := need(c, "judge-model"); err != nil {
-		return err
-	}
-	if m := c.String("judge-mode"); !slices.Contains(judge.Modes, m) {
-		return usage("eval: --judge-mode %q: must be score, pair or both", m)
-	}
-	if a := c.String("judge-against"); a != againstTeacher && a != againstFirst {
-		return usage("eval: --judge-against %q: must be teacher or first", a)
-	}
-	if c.String("judge-mode") == string(judge.Score) && c.IsSet("judge-against") {
-		return usage("eval: --judge-against is for pairs: leave it out, or give --judge-mode pair or both")
-	}
-	if c.String("judge-mode") == string(judge.Pair) && c.Bool("judge-teacher") {
-		return usage("eval: --judge-teacher is for grades: leave it out, or give --judge-mode score or both")
-	}
-	if n := c.Int("judge-max-tokens"); n < 1 || n > 1<<20 {
-		return usage("eval: --judge-max-tokens %d: must be 1 to %d", n, 1<<20)
-	}
-	if n := c.Int("judge-concurrency"); n < 1 || n > 4096 {
-		return usage("eval: --judge-concurrency %d: must be 1 to 4096", n)
-	}
-	if err := inRange(c, "judge-temperature", 2); err != nil {
-		return err
-	}
-	if _, err := judgeExtra(c); err != nil {
-		return err
-	}
-	for _, name := range []string{"judge-rpm", "judge-tpm"} {
-		if err := inRange(c, name, 1e12); err != nil {
-			return err
-		}
-	}
-	if files := c.StringSlice("answers"); len(files) > 0 {
-		for _, name := range c.LocalFlagNames() {
-			if !slices.Contains(besideAnswers, name) && !strings.HasPrefix(name, "judge") {
-				return usage("eval: --%s: not with --answers, which has prompts and answers: leave it out", name)
-			}
-		}
-		for i, f := range files {
-			if slices.Contains(files[:i], f) {
-				return usage("eval: --answers %s: given twice: name each file once", f)
-			}
-		}
-	}
-	return nil
-}
-
-// judgeExtra are the fields of --judge-extra.
-func judgeExtra(c *cli.Context) (fields map[string]any, err error) {
-	text := c.String("judge-extra")
-	if text == "" {
-		return nil, nil
-	}
-	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		return nil, usage(`eval: --judge-extra: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`)
-	}
-	for _, name := range []string{"model", "messages", "n", "stream"} {
-		if _, ok := fields[name]; ok {
-			return nil, usage("eval: --judge-extra: %q cannot be set here: gad sets it", name)
-		}
-	}
-	return fields, nil
-}
 
 // judging is a judge at work for gad eval.
 type judging struct {
-	p    *program
-	c    *cli.Context
-	con  *report.Console
-	path string // of the journal
+	s *session.Session
+	o JudgeOptions
+
+	seed uint64
 
 	client    *endpoint.Client
 	price     *endpoint.Price // nil if it is not known
 	lock      *checkpoint.Lock
-	journal   *endpoint.Journal
+	journal   *journal.Journal
 	judge     *judge.Judge
 	questions []judge.Question
 	students  []judge.Student
@@ -155,83 +65,69 @@ type judging struct {
 }
 
 // openJudge checks what is said about the judge. It opens no connection and writes
-// nothing. Without --judge it is nil.
-func openJudge(p *program, c *cli.Context, con *report.Console) (*judging, error) {
-	if c.String("judge") == "" {
+// nothing. Without a judge it is nil.
+func openJudge(s *session.Session, all Options) (*judging, error) {
+	if all.Judge == nil {
 		return nil, nil
 	}
-	j := &judging{p: p, c: c, con: con, path: c.String("judge-journal")}
-	o := endpoint.Options{BaseURL: c.String("judge"), InsecureHTTP: c.Bool("insecure-http"), Concurrency: c.Int("judge-concurrency"),
-		RequestsPerMinute: c.Float64("judge-rpm"), TokensPerMinute: c.Float64("judge-tpm"),
-		Say: func(format string, args ...any) { con.Print(fmt.Sprintf(format, args...)) }}
+	j := &judging{s: s, o: *all.Judge, seed: all.Seed}
+	o := endpoint.Options{BaseURL: j.o.URL, InsecureHTTP: j.o.InsecureHTTP, Concurrency: j.o.Concurrency,
+		RequestsPerMinute: j.o.RequestsPerMinute, TokensPerMinute: j.o.TokensPerMinute,
+		Say: func(format string, args ...any) { s.Console.Print(fmt.Sprintf(format, args...)) }}
 	err := endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
 	if err != nil {
-		return nil, marked{errUsage, err}
+		return nil, fault.As(fault.Usage, err)
 	}
-	if name := c.String("judge-key-env"); name != "" && (c.IsSet("judge-key-env") || !endpoint.Loopback(o.BaseURL)) {
-		if o.Key, err = endpoint.KeyFromEnv(name); err != nil {
-			return nil, marked{errUsage, err}
+	if j.o.KeyEnv != "" {
+		if o.Key, err = endpoint.KeyFromEnv(j.o.KeyEnv); err != nil {
+			return nil, fault.As(fault.Usage, err)
 		}
 	}
 	if j.client, err = endpoint.New(o); err != nil {
-		return nil, marked{errUsage, err}
+		return nil, fault.As(fault.Usage, err)
 	}
-	if path := c.String("prices"); path != "" {
-		price, err := endpoint.ReadPrice(files(), path, c.String("judge-model"))
+	if j.o.Prices != "" {
+		price, err := endpoint.ReadPrice(s.FS, j.o.Prices, j.o.Model)
 		if err != nil {
 			return nil, err
 		}
 		j.price = &price
 	}
-	return j, j.checkJournal()
+	return j, j.checkJournal(all.Output)
 }
 
 // checkJournal refuses a file that is no journal, before anything is written to it.
-func (j *judging) checkJournal() error {
-	if out := j.c.String("output"); out != "" && filepath.Clean(out) == filepath.Clean(j.path) {
-		return usage("eval: %s: --output and --judge-journal are the same file: give two", out)
+func (j *judging) checkJournal(output string) error {
+	path := j.o.Journal
+	if output != "" && filepath.Clean(output) == filepath.Clean(path) {
+		return fault.Usagef("eval: %s: --output and --judge-journal are the same file: give two", output)
 	}
-	if info, err := files().Stat(filepath.Dir(j.path)); err != nil || !info.IsDir() {
-		return usage("eval: %s: there is no folder %s: create it or give another --judge-journal", j.path, filepath.Dir(j.path))
+	if info, err := j.s.FS.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
+		return fault.Usagef("eval: %s: there is no folder %s: create it or give another --judge-journal", path, filepath.Dir(path))
 	}
-	info, err := files().Stat(j.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	foreign := usage("eval: %s: is not a judgment journal: give another --judge-journal", j.path)
-	if err != nil || !info.Mode().IsRegular() {
-		return foreign
-	}
-	f, err := files().Open(j.path)
+	foreign, err := journal.Foreign(j.s.FS, path)
 	if err != nil {
 		return vfs.Target(fmt.Errorf("eval: %w", err))
 	}
-	defer f.Close()
-	const begins = `{"key":"`
-	start := make([]byte, len(begins))
-	if n, err := io.ReadFull(f, start); n > 0 && string(start[:n]) != begins[:n] || err != nil && n == 0 && err != io.EOF {
-		return foreign
+	if foreign {
+		return fault.Usagef("eval: %s: is not a judgment journal: give another --judge-journal", path)
 	}
 	return nil
 }
 
 // begin takes the journal.
 func (j *judging) begin() (err error) {
-	if j.lock, err = checkpoint.LockOutput(j.path); err != nil {
+	if j.lock, err = checkpoint.LockOutput(j.o.Journal); err != nil {
 		return err
 	}
-	if j.journal, err = endpoint.OpenJournal(files(), j.path); err != nil {
+	if j.journal, err = journal.Open(j.o.Journal, journal.Options{FS: j.s.FS, Name: "endpoint: journal"}); err != nil {
 		return err
 	}
 	if n := j.journal.Dropped(); n > 0 {
-		j.con.Warn(fmt.Sprintf("%s: %s damaged and dropped: what was in it is asked again", j.path, report.Count(n, "line")))
+		j.s.Console.Warn(fmt.Sprintf("%s: %s damaged and dropped: what was in it is asked again", j.o.Journal, report.Count(n, "line")))
 	}
-	extra, err := judgeExtra(j.c)
-	if err != nil {
-		return err
-	}
-	j.judge = judge.New(judge.Options{Client: j.client, Journal: j.journal, Model: j.c.String("judge-model"), Mode: j.mode(), AgainstFirst: j.c.String("judge-against") == againstFirst,
-		Temperature: j.c.Float64("judge-temperature"), MaxTokens: j.c.Int("judge-max-tokens"), Extra: extra, Seed: j.c.Uint64("seed"), Stages: j.con.Busy})
+	j.judge = judge.New(judge.Options{Client: j.client, Journal: j.journal, Model: j.o.Model, Mode: j.o.Mode, AgainstFirst: j.o.Against == AgainstFirst,
+		Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens, Extra: j.o.Extra, Seed: j.seed, Stages: j.s.Console.Busy})
 	return nil
 }
 
@@ -249,11 +145,9 @@ func (j *judging) close() (err error) {
 	return err
 }
 
-func (j *judging) mode() judge.Mode { return judge.Mode(j.c.String("judge-mode")) }
-
 // check refuses questions and a number of students that the mode cannot judge.
 func (j *judging) check(students int, where func(q int) string) error {
-	needsTeacher := j.c.Bool("judge-teacher") || j.mode() != judge.Score && j.c.String("judge-against") == againstTeacher
+	needsTeacher := j.o.Teacher || j.o.Mode != judge.Score && j.o.Against == AgainstTeacher
 	for q, x := range j.questions {
 		if len(x.Prompt) == 0 {
 			return fmt.Errorf("judge: %s: has no text of the prompt, only token ids: a judge reads text: give data with a content column", where(q))
@@ -262,17 +156,17 @@ func (j *judging) check(students int, where func(q int) string) error {
 			return fmt.Errorf("judge: %s: has no teacher's answer: give --judge-mode score, or --judge-against first", where(q))
 		}
 	}
-	if j.mode() != judge.Score && j.c.String("judge-against") == againstFirst && students < 2 {
-		return usage("eval: --judge-against first: needs two students or more: name another one")
+	if j.o.Mode != judge.Score && j.o.Against == AgainstFirst && students < 2 {
+		return fault.Usagef("eval: --judge-against first: needs two students or more: name another one")
 	}
 	return nil
 }
 
 // estimate says what the judge is asked for at most, and what that may cost.
 func (j *judging) estimate(w io.Writer, students int) {
-	e := judge.Expect(j.mode(), j.questions, students+j.extra(), j.c.String("judge-against") == againstFirst)
+	e := judge.Expect(j.o.Mode, j.questions, students+j.extra(), j.o.Against == AgainstFirst)
 	fmt.Fprintf(w, "judge %s at %s: %s at most, less those in %s, plus one more for each verdict that cannot be read; estimate: %s (%d bytes per token, answers as long as the teacher's, verdicts of %d tokens)\n",
-		harmless(j.c.String("judge-model")), j.client.Host(), report.Count(e.Requests, "request"), j.path, j.tokens(e.ToJudge, e.FromJudge, 0), judge.BytesPerToken, judge.VerdictTokens)
+		session.Harmless(j.o.Model), j.client.Host(), report.Count(e.Requests, "request"), j.o.Journal, j.tokens(e.ToJudge, e.FromJudge, 0), judge.BytesPerToken, judge.VerdictTokens)
 }
 
 // tokens writes numbers of tokens, and their price if it is known. So many of those to the
@@ -287,7 +181,7 @@ func (j *judging) tokens(to, from float64, cached int) string {
 
 // extra are the students beside those that are named.
 func (j *judging) extra() int {
-	if j.c.Bool("judge-teacher") {
+	if j.o.Teacher {
 		return 1
 	}
 	return 0
@@ -302,7 +196,7 @@ func (j *judging) references(ctx context.Context) error {
 func (j *judging) ask(ctx context.Context) (err error) {
 	all := j.students
 	if j.extra() > 0 {
-		t := judge.Student{Name: againstTeacher}
+		t := judge.Student{Name: AgainstTeacher}
 		for _, q := range j.questions {
 			t.Answers = append(t.Answers, q.Teacher)
 		}
@@ -322,9 +216,9 @@ func (j *judging) failed(ctx context.Context, err error) error {
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
 		err = fmt.Errorf("%w: name its environment variable with --judge-key-env", err)
 	case errors.Is(err, judge.ErrNoVerdict):
-		err = fmt.Errorf("%w: read the replies in %s, then try another judge, a larger --judge-max-tokens or --judge-extra", err, j.path)
+		err = fmt.Errorf("%w: read the replies in %s, then try another judge, a larger --judge-max-tokens or --judge-extra", err, j.o.Journal)
 	}
-	return marked{errRunning, err}
+	return fault.As(fault.Running, err)
 }
 
 // stopped says what an interrupted judge has kept.
@@ -332,14 +226,14 @@ func (j *judging) stopped(err error) error {
 	if !errors.Is(err, trainer.ErrInterrupted) {
 		return err
 	}
-	j.con.Close()
-	fmt.Fprintf(j.p.err, "gad: eval: stopped: %s: the same command asks only for the others\n", j.kept())
+	j.s.Console.Close()
+	fmt.Fprintf(j.s.Err, "gad: eval: stopped: %s: the same command asks only for the others\n", j.kept())
 	return err
 }
 
 // kept is the number of replies in the journal, for messages.
 func (j *judging) kept() string {
-	return fmt.Sprintf("%s in %s", report.Count(j.journal.Len(), "judgment"), j.path)
+	return fmt.Sprintf("%s in %s", report.Count(j.journal.Len(), "judgment"), j.o.Journal)
 }
 
 // judged is the JSON of a judge's report.
@@ -382,7 +276,7 @@ func (j *judging) print(w io.Writer) {
 		names[0] = "student"
 	}
 	if j.extra() > 0 {
-		names = append(names, againstTeacher)
+		names = append(names, AgainstTeacher)
 	}
 	j.report.Print(w, names)
 	t := j.report.Tally
@@ -390,7 +284,7 @@ func (j *judging) print(w io.Writer) {
 	if t.Asked > 0 && t.PromptTokens+t.CompletionTokens == 0 {
 		took = "the endpoint counts no tokens"
 	}
-	fmt.Fprintf(w, "%s: %s made, %s; %d were in it before\n", j.path, report.Count(t.Asked, "request"), took, t.Kept)
+	fmt.Fprintf(w, "%s: %s made, %s; %d were in it before\n", j.o.Journal, report.Count(t.Asked, "request"), took, t.Kept)
 }
 
 // verdict is what the judge said of a student's answer, nil without a judge.
@@ -424,14 +318,14 @@ func (e *evaluation) ask() error {
 		e.judging.students = append(e.judging.students, judge.Student{Name: s.dir, Answers: s.judged.Answers})
 	}
 	err := e.judging.ask(e.ctx)
-	switch out := e.c.String("output"); {
+	switch out := e.o.Output; {
 	case err == nil:
 		return e.save()
 	case out != "" && errors.Is(err, trainer.ErrInterrupted): // it is not overwritten
-		e.con.Close()
-		return marked{errStopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out)}
+		e.s.Console.Close()
+		return fault.As(fault.Stopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out))
 	case out != "":
-		return marked{errRunning, fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data", err, out, out)}
+		return fault.As(fault.Running, fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data", err, out, out))
 	}
 	return e.judging.stopped(err)
 }
@@ -447,91 +341,4 @@ func (e *evaluation) questions() ([]judge.Question, error) {
 		list = append(list, judge.Question{Prompt: turns(r.Messages), Teacher: r.Teacher})
 	}
 	return list, nil
-}
-
-// givenRow is a line of gad eval --answers --output.
-type givenRow struct {
-	Model    string         `json:"model"`
-	Row      int            `json:"row"`
-	Content  []judge.Turn   `json:"content"`
-	Teacher  string         `json:"teacher_response,omitempty"`
-	Response string         `json:"response"`
-	Judge    *judge.Verdict `json:"judge"`
-}
-
-// judgeAnswers is gad eval --answers: no model is loaded.
-func (p *program) judgeAnswers(c *cli.Context) (err error) {
-	con := p.console()
-	defer con.Close()
-	out := c.String("output")
-	if out != "" {
-		lock, err := claimOutput("eval", out)
-		if err != nil {
-			return err
-		}
-		defer func() { err = cmp.Or(err, lock.Unlock()) }()
-	}
-	j, err := openJudge(p, c, con)
-	if err != nil {
-		return err
-	}
-	defer func() { err = cmp.Or(err, j.close()) }()
-	var rows []int
-	if j.questions, j.students, rows, err = judge.ReadAnswers(c.StringSlice("answers"), c.Int("limit")); err != nil {
-		return err
-	}
-	if err := j.check(len(j.students), func(q int) string { return fmt.Sprintf("row %d", rows[q]) }); err != nil {
-		return err
-	}
-	if c.Bool("dry-run") {
-		j.estimate(p.out, len(j.students))
-		return nil
-	}
-	ctx, stop := p.stoppable(con, "stopping; what the judge has said is kept in "+j.path+"; a second Ctrl-C stops at once", func() string { return "what the judge has said is kept in " + j.path })
-	defer stop()
-	if err := j.begin(); err != nil {
-		return err
-	}
-	j.estimate(p.err, len(j.students))
-	if err := j.ask(ctx); err != nil {
-		return j.stopped(err)
-	}
-	con.Close()
-	if out != "" {
-		if err := j.write(out, rows); err != nil {
-			return err
-		}
-	}
-	if c.Bool("json") {
-		return printJSON(p.out, map[string]any{"judge": j.json()})
-	}
-	if len(j.students) > 1 {
-		for i, s := range j.students {
-			fmt.Fprintf(p.out, "%s  %s\n", letter(i), harmless(s.Name))
-		}
-	}
-	j.print(p.out)
-	if out != "" {
-		fmt.Fprintf(p.out, "%s: %s\n", out, report.Count(len(rows)*len(j.students), "answer"))
-	}
-	return nil
-}
-
-// write makes the output of gad eval --answers.
-func (j *judging) write(path string, rows []int) error {
-	if err := absent("eval", path); err != nil { // it was not there at the start
-		return err
-	}
-	var b bytes.Buffer
-	for s, student := range j.students {
-		for q, x := range j.questions {
-			if err := printJSON(&b, givenRow{student.Name, rows[q], x.Prompt, x.Teacher, student.Answers[q], j.verdict(s, q)}); err != nil {
-				return err
-			}
-		}
-	}
-	if err := vfs.WriteFile(files(), path, b.Bytes()); err != nil {
-		return marked{errRunning, checkpoint.ExplainFull(files(), path, int64(b.Len()), fmt.Errorf("eval: %w", err))}
-	}
-	return nil
 }

@@ -15,9 +15,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/collect"
+	"gad/apps/session"
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/endpoint"
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/trainer"
 )
@@ -29,13 +31,13 @@ func endpointFlags() []cli.Flag {
 		&cli.StringFlag{Name: "key-env", Value: "OPENAI_API_KEY", DefaultText: "OPENAI_API_KEY, or none where --base-url is this machine", Usage: "environment variable that holds the key; empty sends none"},
 		&cli.StringFlag{Name: "key-file", Usage: "file that holds the key, readable by its owner alone; instead of --key-env"},
 		&cli.BoolFlag{Name: "insecure-http", Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
-		&cli.IntFlag{Name: "concurrency", Value: 16, Usage: "requests in flight, at most; fewer where the endpoint wants less"},
-		&cli.Float64Flag{Name: "rpm", DefaultText: "as the endpoint's headers say", Usage: "requests a minute, at most"},
-		&cli.Float64Flag{Name: "tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens a minute, prompts and answers, at most"},
-		&cli.Float64Flag{Name: "input-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of prompts a minute, at most, for endpoints that limit them apart"},
-		&cli.Float64Flag{Name: "output-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of answers a minute, at most"},
-		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "longest time of one request"},
-		&cli.IntFlag{Name: "retries", Value: 10, Usage: "tries of a request after the first, at most"},
+		within(&cli.IntFlag{Name: "concurrency", Value: 16, Usage: "requests in flight, at most; fewer where the endpoint wants less"}, atLeast(1)),
+		within(&cli.Float64Flag{Name: "rpm", DefaultText: "as the endpoint's headers say", Usage: "requests a minute, at most"}, positive(1e12)),
+		within(&cli.Float64Flag{Name: "tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens a minute, prompts and answers, at most"}, positive(1e12)),
+		within(&cli.Float64Flag{Name: "input-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of prompts a minute, at most, for endpoints that limit them apart"}, positive(1e12)),
+		within(&cli.Float64Flag{Name: "output-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of answers a minute, at most"}, positive(1e12)),
+		within(&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "longest time of one request"}, positive(math.Inf(1))),
+		within(&cli.IntFlag{Name: "retries", Value: 10, Usage: "tries of a request after the first, at most"}, atLeast(0)),
 	}
 }
 
@@ -47,24 +49,12 @@ func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
 		InputTokensPerMinute: c.Float64("input-tpm"), OutputTokensPerMinute: c.Float64("output-tpm"), Timeout: c.Duration("timeout"), Retries: c.Int("retries"),
 		Say: func(format string, args ...any) { p.console().Print(fmt.Sprintf(format, args...)) },
 	}
-	switch {
-	case o.Concurrency < 1:
-		return nil, usage("%s: --concurrency %d: must be at least 1", typed(c), o.Concurrency)
-	case o.Timeout <= 0:
-		return nil, usage("%s: --timeout %v: must be above 0", typed(c), o.Timeout)
-	case o.Retries < 0:
-		return nil, usage("%s: --retries %d: must be at least 0", typed(c), o.Retries)
-	case o.Retries == 0:
+	if o.Retries == 0 {
 		o.Retries = -1
-	}
-	for _, name := range []string{"rpm", "tpm", "input-tpm", "output-tpm"} {
-		if x := c.Float64(name); c.IsSet(name) && !(x > 0 && x <= 1e12) {
-			return nil, usage("%s: --%s %g: must be above 0", typed(c), name, x)
-		}
 	}
 	err := endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
 	if err != nil {
-		return nil, marked{errUsage, err}
+		return nil, fault.As(fault.Usage, err)
 	}
 	switch file := c.String("key-file"); {
 	case file != "" && c.IsSet("key-env"):
@@ -76,11 +66,11 @@ func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
 		o.Key, err = endpoint.KeyFromEnv(c.String("key-env"))
 	}
 	if err != nil {
-		return nil, marked{errUsage, err}
+		return nil, fault.As(fault.Usage, err)
 	}
 	client, err := endpoint.New(o)
 	if err != nil {
-		return nil, marked{errUsage, err}
+		return nil, fault.As(fault.Usage, err)
 	}
 	return client, nil
 }
@@ -96,26 +86,35 @@ func (p *program) collectCommand() *cli.Command {
 			&cli.StringFlag{Name: "split", Usage: "which split, if a folder has several"},
 			&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "format of the rows, as for gad data inspect"},
 			&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
-			&cli.IntFlag{Name: "limit", Usage: "rows of --prompts to ask; 0 is all"},
+			within(&cli.IntFlag{Name: "limit", Usage: "rows of --prompts to ask; 0 is all"}, atLeast(0)),
 			&cli.StringFlag{Name: "output", Usage: "output file: .arrow, .arrows, .parquet or .jsonl. OUTPUT.journal beside it keeps every answer as it comes"},
 			&cli.StringFlag{Name: "model", Usage: "the teacher, as the endpoint calls it"},
 			&cli.StringFlag{Name: "system", Usage: "system message for rows that have none; the teacher alone sees it, it is not in the output"},
-			&cli.Float64Flag{Name: "temperature", DefaultText: "the endpoint's", Usage: "sampling temperature"},
-			&cli.Float64Flag{Name: "top-p", DefaultText: "the endpoint's", Usage: "nucleus sampling"},
-			&cli.IntFlag{Name: "max-tokens", DefaultText: "the endpoint's", Usage: "longest answer, tokens"},
+			within(&cli.Float64Flag{Name: "temperature", DefaultText: "the endpoint's", Usage: "sampling temperature"}, from(0, 100)),
+			within(&cli.Float64Flag{Name: "top-p", DefaultText: "the endpoint's", Usage: "nucleus sampling"}, from(0, 1)),
+			within(&cli.IntFlag{Name: "max-tokens", DefaultText: "the endpoint's", Usage: "longest answer, tokens"}, atLeast(1)),
 			&cli.Int64Flag{Name: "seed", DefaultText: "none", Usage: "seed of the endpoint's sampling, where it has one"},
 			&cli.StringFlag{Name: "extra", Usage: `more fields of the request, as JSON, such as {"max_completion_tokens": 2048}`},
-			&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt, a row of the output each"},
+			within(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt, a row of the output each"}, oneTo(1024, "")),
 			&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
-			&cli.Float64Flag{Name: "max-cost", DefaultText: "no limit", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"},
+			within(&cli.Float64Flag{Name: "max-cost", DefaultText: "no limit", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"}, positive(math.MaxFloat64)),
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the estimate and ask nothing"},
 			&cli.BoolFlag{Name: "batch", Usage: "ask by the batch API: half the price, within a day. The command waits; after an interruption it finds its batches again"},
-			&cli.DurationFlag{Name: "poll", Value: time.Minute, Usage: "with --batch: time between two looks at a batch"},
+			within(&cli.DurationFlag{Name: "poll", Value: time.Minute, Usage: "with --batch: time between two looks at a batch"}, pollAtLeast),
 			&cli.BoolFlag{Name: "partial", Usage: "write the output although answers are missing"},
 			&cli.BoolFlag{Name: "retry-empty", Usage: "ask again for the rows whose answers have no text, which is paid for again"},
 		}, endpointFlags()...),
 		Action: p.collect,
 	}
+}
+
+// pollAtLeast is the shortest time between two looks at a batch.
+var pollAtLeast = limit{func(seconds float64) bool { return seconds >= 0.01 }, "must be at least 10ms"}
+
+// collectRules are what flags of gad data collect need.
+var collectRules = rules{
+	{[]string{"poll"}, false, "batch", ": is for --batch: give that, or leave it out"},
+	{[]string{"max-cost"}, false, "prices", ": needs --prices FILE"},
 }
 
 // checkCollectFlags refuses what gad data collect cannot mean.
@@ -129,25 +128,13 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		}
 	}
 	if err := data.CheckSuffix(c.String("output")); err != nil {
-		return o, marked{errUsage, err}
+		return o, fault.As(fault.Usage, err)
 	}
 	o.Output, o.Model, o.System, o.N, o.MaxTokens = c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
-	if o.N < 1 || o.N > 1024 {
-		return o, usage("data collect: -n %d: must be 1 to 1024", o.N)
-	}
-	if c.IsSet("max-tokens") && o.MaxTokens < 1 {
-		return o, usage("data collect: --max-tokens %d: must be at least 1", o.MaxTokens)
-	}
 	if file, ok := strings.CutPrefix(o.System, "@"); ok {
 		if _, err := os.Stat(file); err == nil {
 			return o, usage(`data collect: --system %q: would be sent as it is: give the text, --system "$(cat %s)"`, o.System, file)
 		}
-	}
-	if err := errors.Join(inRange(c, "temperature", 100), inRange(c, "top-p", 1)); err != nil {
-		return o, err
-	}
-	if c.Int("limit") < 0 {
-		return o, usage("data collect: --limit %d: must be at least 0", c.Int("limit"))
 	}
 	number := func(name string) *float64 {
 		if !c.IsSet(name) {
@@ -175,19 +162,10 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 			return o, usage("data collect: --extra: \"max_tokens\" and --max-tokens: give one of them")
 		}
 	}
-	if c.IsSet("poll") && !c.Bool("batch") {
-		return o, usage("data collect: --poll: is for --batch: give that, or leave it out")
-	}
-	if c.Duration("poll") < 10*time.Millisecond {
-		return o, usage("data collect: --poll %v: must be at least 10ms", c.Duration("poll"))
+	if err := collectRules.check(c); err != nil {
+		return o, err
 	}
 	o.Partial, o.Empty, o.MaxCost = c.Bool("partial"), c.Bool("retry-empty"), c.Float64("max-cost")
-	if c.IsSet("max-cost") && !(o.MaxCost > 0 && !math.IsInf(o.MaxCost, 0)) {
-		return o, usage("data collect: --max-cost %g: must be above 0", o.MaxCost)
-	}
-	if c.IsSet("max-cost") && c.String("prices") == "" {
-		return o, usage("data collect: --max-cost: needs --prices FILE")
-	}
 	if path := c.String("prices"); path != "" {
 		price, err := endpoint.ReadPrice(files(), path, o.Model)
 		if err != nil {
@@ -210,12 +188,14 @@ func (p *program) collect(c *cli.Context) (err error) {
 	}
 	con := p.console()
 	defer con.Close()
-	lock, err := claimOutput(collecting, o.Output)
+	lock, err := session.Output{Command: typed(c), Path: o.Output, Journal: collect.JournalPath(o.Output)}.Claim(files())
 	if err != nil {
 		return err
 	}
 	defer func() { err = cmp.Or(err, lock.Unlock()) }()
-	set, err := p.openSet(c, c.StringSlice("prompts"), c.String("split"))
+	prompts := rowsOf(c)
+	prompts.Paths = c.StringSlice("prompts")
+	set, err := prompts.Open(p.session())
 	if err != nil {
 		return err
 	}
@@ -229,7 +209,7 @@ func (p *program) collect(c *cli.Context) (err error) {
 	}
 	job, err := collect.Open(o)
 	if errors.Is(err, collect.ErrSettings) {
-		return marked{errUsage, err}
+		return fault.As(fault.Usage, err)
 	}
 	if err != nil {
 		return err
@@ -270,7 +250,7 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 		return nil
 	}
 	if err := job.CheckCost(estimate); err != nil {
-		return marked{errUsage, err}
+		return fault.As(fault.Usage, err)
 	}
 	state := func() string {
 		missing, _ := job.Missing()
@@ -280,7 +260,7 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	if c.Bool("batch") {
 		stopping = "stopping: batches stay at the endpoint, and the same command finds them"
 	}
-	ctx, stop := p.stoppable(con, stopping, state)
+	ctx, stop := p.session().Stoppable(func() string { return stopping }, state)
 	defer stop()
 	var err error
 	if c.Bool("batch") {
@@ -297,18 +277,18 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 		fmt.Fprintf(p.err, "gad: data collect: interrupted: %s\n", state())
 		return trainer.ErrInterrupted
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
-		return marked{errRunning, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err)}
+		return fault.As(fault.Running, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err))
 	case c.Bool("batch") && endpoint.Fatal(err) && strings.Contains(err.Error(), ": status 404"):
-		return marked{errRunning, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err)}
+		return fault.As(fault.Running, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err))
 	case err != nil:
-		return marked{errRunning, checkpoint.ExplainFull(files(), o.Output, 0, err)}
+		return fault.As(fault.Running, checkpoint.ExplainFull(files(), o.Output, 0, err))
 	}
 	if missing, rows = job.Missing(); missing > 0 && !o.Partial {
-		return marked{errRunning, fmt.Errorf("data collect: %s: %d of %s have no answer: the same command asks again, --partial writes the others", o.Output, rows, report.Count(o.Rows, "row"))}
+		return fault.As(fault.Running, fmt.Errorf("data collect: %s: %d of %s have no answer: the same command asks again, --partial writes the others", o.Output, rows, report.Count(o.Rows, "row")))
 	}
 	written, err := job.Write()
 	if err != nil {
-		return marked{errRunning, err}
+		return fault.As(fault.Running, err)
 	}
 	fmt.Fprintf(p.out, "%s: %s to %s\n", o.Output, report.Count(written, "answer"), report.Count(o.Rows, "prompt"))
 	if marked := job.Marked(); marked != "" {
@@ -319,7 +299,7 @@ func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.
 	}
 	empty, err := job.Empty()
 	if err != nil {
-		return marked{errRunning, err}
+		return fault.As(fault.Running, err)
 	}
 	if empty != "" {
 		fmt.Fprintf(p.out, "%s: remove %s and give --retry-empty to ask them again\n", empty, o.Output)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/eval"
 	"gad/apps/judge"
 	"gad/apps/task"
 	"gad/internal/endpoint/endpointtest"
@@ -255,7 +256,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		!strings.HasPrefix(table, "A  guesses.jsonl\nB  walks.jsonl\nC  pads.jsonl\njudge rule: 100 prompts, pairs against the teacher; 95 % intervals in brackets\n") || !strings.Contains(table, " ▲  ") {
 		t.Errorf("prints\n%s", table)
 	}
-	rows := objects[givenRow](t, readFile(t, "rows.jsonl"))
+	rows := objects[eval.AnswerRow](t, readFile(t, "rows.jsonl"))
 	if len(rows) != 3*n || rows[0].Model != "guesses.jsonl" || rows[0].Row != 0 || rows[n].Judge.Grade == nil || *rows[n].Judge.Grade != 9 || rows[0].Response != guess(0) {
 		t.Errorf("%d rows, %+v", len(rows), rows[0])
 	}

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/signal"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"gad/apps/session"
 	"gad/apps/study"
 	"gad/checkpoint"
 	"gad/data"
@@ -27,6 +26,7 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/mpi"
 	"gad/internal/conf"
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
@@ -71,6 +71,11 @@ func (p *program) console() *report.Console {
 	return p.con
 }
 
+// session is the command at work.
+func (p *program) session() *session.Session {
+	return &session.Session{Out: p.out, Err: p.err, Console: p.console(), FS: files(), Signals: p.interruptible}
+}
+
 // run is gad with the given arguments; it returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	p := &program{out: stdout, err: stderr, command: strings.Join(args, " ")}
@@ -110,7 +115,7 @@ func noSpace(err error) error {
 	if isSaid(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return marked{errRunning, fmt.Errorf("%w: free some space and run the same command again", err)}
+	return fault.As(fault.Running, fmt.Errorf("%w: free some space and run the same command again", err))
 }
 
 // isSaid reports whether err has been said where it came up.
@@ -208,25 +213,8 @@ func plain(err error, flags []cli.Flag) error {
 // typed is the command's name as the user typed it: "data inspect".
 func typed(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "gad ") }
 
-// errUsage marks what the user typed wrong.
-var errUsage = errors.New("usage")
-
-// errStopped marks what a signal has ended and no command resumes.
-var errStopped = errors.New("stopped")
-
-// errRunning marks a failure after everything had been read and checked.
-var errRunning = errors.New("run failed")
-
-func usage(format string, args ...any) error {
-	return marked{errUsage, fmt.Errorf(format, args...)}
-}
-
-// marked is err, recognisable as mark, and printed as err alone.
-type marked struct{ mark, err error }
-
-func (m marked) Error() string        { return m.err.Error() }
-func (m marked) Unwrap() error        { return m.err }
-func (m marked) Is(target error) bool { return target == m.mark }
+// usage is what the user typed wrong.
+func usage(format string, args ...any) error { return fault.Usagef(format, args...) }
 
 // status is the exit status for an error.
 func status(err error) int {
@@ -237,13 +225,13 @@ func status(err error) int {
 		return aborted.Status
 	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
-	case errors.Is(err, errStopped):
+	case errors.Is(err, fault.Stopped):
 		return exitStopped
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
-	case errors.Is(err, errRunning), errors.Is(err, errSick):
+	case errors.Is(err, fault.Running), errors.Is(err, errSick):
 		return exitFailed
-	case errors.Is(err, errUsage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
+	case errors.Is(err, fault.Usage), errors.Is(err, trainer.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):
 		return exitFailed
@@ -301,24 +289,6 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 // deviceOf is the device that the settings name.
 func deviceOf(c trainer.Config) device.Options {
 	return device.Options{Name: c.Trainer.Device, Precision: c.Trainer.Precision, Threads: c.Trainer.Threads}
-}
-
-// openDevice starts a device.
-func openDevice(o device.Options) (model.Backend, error) {
-	if err := o.Validate(); err != nil {
-		return nil, marked{errUsage, err}
-	}
-	if o.Name != device.CUDA {
-		free := device.FreeMemory()
-		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 { // later, what this process holds is not free
-			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
-		}
-	}
-	be, err := device.Open(o)
-	if err != nil { // no GPU, or GAD_CPU names what this processor does not have
-		return nil, marked{errUsage, err}
-	}
-	return be, nil
 }
 
 // deviceFlags are common to every command that computes.

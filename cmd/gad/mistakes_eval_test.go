@@ -27,9 +27,9 @@ func TestMistakesOfEval(t *testing.T) {
 	must(t, "init", "--config", f.path("config.json"), "--corpus", "corpus.txt", "--output", "foreign")
 	write("diary.jsonl.partial", "Dear diary\n")
 
-	write("begun.jsonl.partial", journalOf(t, "student", "rows.jsonl", 3)) // of an interrupted command
+	write("begun.jsonl.partial", begunBefore(t, "student", "rows.jsonl", 1, 3, 0.8)) // of an interrupted command
 
-	settings, answer := journalOf(t, "student", "rows.jsonl", 3), `{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}`
+	settings, answer := begunBefore(t, "student", "rows.jsonl", 1, 3, 0.8), `{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}`
 	write("far.jsonl.partial", settings+answer+"\n")
 
 	const gen, ev = "generate --model student --data rows.jsonl --output out.jsonl", "eval --model student --data rows.jsonl"

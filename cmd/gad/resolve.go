@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/pull"
+	"gad/internal/fault"
 	"gad/trainer"
 )
 
@@ -43,7 +44,7 @@ func localPath(path string, dataset bool) (string, error) {
 		return os.Getenv(name)
 	})
 	if err != nil {
-		return "", marked{errUsage, err}
+		return "", fault.As(fault.Usage, err)
 	}
 	found, err := pull.Find(files(), env.Cache, name)
 	if err == nil {

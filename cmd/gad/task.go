@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/session"
 	"gad/apps/task"
 	"gad/data"
 	"gad/device"
@@ -162,7 +163,7 @@ func (m *taskMaker) write(split string, rows []task.Row) error {
 	}
 	var b bytes.Buffer
 	for _, r := range rows {
-		err := printJSON(&b, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
+		err := session.PrintJSON(&b, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
 		if err != nil {
 			return err
 		}
@@ -192,7 +193,7 @@ func (m *taskMaker) student(train []task.Row) error {
 	if shape, err = withTokens(shape, tok); err != nil {
 		return err
 	}
-	be, err := openDevice(device.Options{})
+	be, err := session.OpenDevice(device.Options{})
 	if err != nil {
 		return err
 	}
@@ -231,7 +232,7 @@ func checkRows(in io.Reader, out io.Writer) error {
 		if g.Valid && !row.Truncated {
 			score = 1
 		}
-		if err := printJSON(w, map[string]any{"score": score, "label": g.Form}); err != nil {
+		if err := session.PrintJSON(w, map[string]any{"score": score, "label": g.Form}); err != nil {
 			return err
 		}
 	}

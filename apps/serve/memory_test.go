@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -13,25 +13,38 @@ import (
 	"testing"
 	"time"
 
-	"gad/apps/serve"
+	"gad/internal/compute/cpu"
+	"gad/model"
+	"gad/tokenizer"
 )
 
 // A prompt that is too long for the memory is refused alone: requests before, beside and
 // behind it are answered as ever.
 func TestServeShortOfMemory(t *testing.T) {
-	dir := roomy(t, 512)
+	tok, err := tokenizer.Load("../../testdata/tokenizer/qwen2")
+	if err != nil {
+		t.Fatal(err)
+	}
 	// serves asks a server with so much memory one list of prompts after the other; those of a
 	// list come together.
-	serves := func(limit int64, lists ...[]int) (l *loaded, status []int, said []string, texts []string) {
+	serves := func(limit int64, lists ...[]int) (be model.Backend, status []int, said []string, texts []string) {
 		t.Helper()
-		l = chatter(t, dir, limit)
+		be, err := cpu.New(cpu.Options{Limit: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := model.New(be, shape(tok.Size()), model.Options{Seed: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close(); be.Close() })
 		var mu sync.Mutex
-		s, err := serve.New(l.m, l.tok, serve.Options{Name: "small", Slots: 4, Context: 400, Loopback: true, Grace: time.Minute,
+		s, err := New(m, tok, Options{Name: "small", Slots: 4, Context: 400, Loopback: true, Grace: time.Minute,
 			Log: func(line string) { mu.Lock(); said = append(said, line); mu.Unlock() }})
 		if err != nil {
 			t.Fatal(err)
 		}
-		at, err := serve.Listen("127.0.0.1:0")
+		at, err := Listen("127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,14 +85,14 @@ func TestServeShortOfMemory(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("the server ends with %v", err)
 		}
-		return l, status, said, texts
+		return be, status, said, texts
 	}
 	const short, long = 30, 300
 	enough, status, _, want := serves(0, []int{short})
 	if status[0] != 200 || want[0] == "" {
 		t.Fatalf("%v %q", status, want)
 	}
-	_, most := enough.be.Memory()
+	_, most := enough.Memory()
 	_, status, said, texts := serves(most+1<<14, []int{short}, []int{long}, []int{short, long, short}, []int{short})
 	if !slices.Equal(status, []int{200, 503, 200, 503, 200, 200}) {
 		t.Errorf("%v\n%s", status, strings.Join(said, "\n"))

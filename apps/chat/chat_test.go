@@ -1,79 +1,118 @@
-package main
+package chat
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"gad/apps/session"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer"
 )
 
-// roomy is a copy of a student whose context is longer, for conversations of many turns.
-func roomy(t *testing.T, context int) (dir string) {
+// longest is what the student of the tests takes, tokens.
+const longest = 4 * chatRoom
+
+// student is the folder of a small model that has learned to end its answers.
+var student = sync.OnceValues(func() (string, error) {
+	letters := filepath.Join("..", "..", "testdata", "letters")
+	corpus, err := os.Open(filepath.Join(letters, "corpus.txt"))
+	if err != nil {
+		return "", err
+	}
+	defer corpus.Close()
+	tok, err := tokenizer.Train(corpus, tokenizer.TrainOptions{VocabSize: 300})
+	if err != nil {
+		return "", err
+	}
+	be, err := cpu.New(cpu.Options{})
+	if err != nil {
+		return "", err
+	}
+	defer be.Close()
+	m, err := model.New(be, model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64, Vocab: 300, MaxPosition: longest,
+		RMSEps: 1e-6, RopeTheta: 1e4, QKVBias: true, InitRange: 0.02, TieEmbeddings: true}, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		return "", err
+	}
+	first, run := filepath.Join(root, "first"), filepath.Join(root, "run")
+	if err := trainer.WriteFolder(vfs.OS, first, m, tok, "float32"); err != nil {
+		return "", err
+	}
+	m.Close()
+	cfg := trainer.StageDefaults(trainer.SFT)
+	cfg.Model.Path, cfg.Trainer.Output, cfg.Trainer.TotalSteps = first, run, 60
+	cfg.Data.TrainFiles, cfg.Data.TrainBatchSize, cfg.Data.MaxPrompt, cfg.Data.MaxResponse = []string{filepath.Join(letters, "train.jsonl")}, 8, 64, 14
+	cfg.Actor.Optim.LR = 5e-3
+	t, err := trainer.Open(cfg, trainer.SFT, trainer.Options{FS: vfs.OS, Backend: be, Console: io.Discard})
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(run, "global_step_60", "actor"), errors.Join(t.Run(context.Background()), t.Close())
+})
+
+// root is a folder for the tests of this package.
+var root string
+
+func TestMain(m *testing.M) {
+	var err error
+	if root, err = os.MkdirTemp("", "gad-chat-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(root)
+	os.Exit(code)
+}
+
+// roomy is the student's folder.
+func roomy(t *testing.T) string {
 	t.Helper()
-	dir = t.TempDir()
-	from := ready(t).path("train", "global_step_3", "actor")
-	entries, err := os.ReadDir(from)
+	dir, err := student()
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if !e.Type().IsRegular() {
-			continue
-		}
-		raw, err := os.ReadFile(filepath.Join(from, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e.Name() == "config.json" {
-			old := `"max_position_embeddings": 128`
-			if !strings.Contains(string(raw), old) {
-				t.Fatalf("no %s in %s", old, raw)
-			}
-			raw = []byte(strings.Replace(string(raw), old, fmt.Sprintf(`"max_position_embeddings": %d`, context), 1))
-		}
-		if err := os.WriteFile(filepath.Join(dir, e.Name()), raw, 0o644); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return dir
 }
 
 // chatter is a model to talk with, of its own, in so much memory; 0 is any.
-func chatter(t *testing.T, dir string, limit int64) *loaded {
+func chatter(t *testing.T, dir string, limit int64) *session.Model {
 	t.Helper()
 	be, err := cpu.New(cpu.Options{Limit: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadOn(be, dir, "", model.LM)
+	l, err := session.Load(be, dir, "", model.LM)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.close)
+	t.Cleanup(l.Close)
 	return l
 }
 
 // alone answers the last of messages by a call of Generate, which knows of no turn before.
-func alone(t *testing.T, l *loaded, messages []tokenizer.Message, step, limit int, s compute.Sampling) (text string, prompt []int32, c model.Completion) {
+func alone(t *testing.T, l *session.Model, messages []tokenizer.Message, step, limit int, s compute.Sampling) (text string, prompt []int32, c model.Completion) {
 	t.Helper()
-	prompt, err := l.tok.ChatPrompt(messages)
+	prompt, err := l.Tokenizer.ChatPrompt(messages)
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit = min(limit, l.m.Config().MaxPosition-len(prompt))
-	out, err := l.m.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: limit, EOS: l.tok.EOS(), Seed: 1, Step: uint64(step), Slots: 1, Sampling: s}, nil)
+	limit = min(limit, l.Config().MaxPosition-len(prompt))
+	out, err := l.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: limit, EOS: l.Tokenizer.EOS(), Seed: 1, Step: uint64(step), Slots: 1, Sampling: s}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, words := l.tok.Stream(true), strings.Builder{}
+	stream, words := l.Tokenizer.Stream(true), strings.Builder{}
 	for _, id := range out[0][0].IDs {
 		words.WriteString(stream.Next(id))
 	}
@@ -84,7 +123,7 @@ func alone(t *testing.T, l *loaded, messages []tokenizer.Message, step, limit in
 // An engine that stays open for the conversation gives the answers that one for each turn
 // gives, also after another system message and a reset.
 func TestChatKeepsNoTurn(t *testing.T) {
-	dir := roomy(t, 2048)
+	dir := roomy(t)
 	l, sampled := chatter(t, dir, 0), compute.Sampling{Temperature: 1.3, TopP: 1}
 	var script, want strings.Builder
 	var system []tokenizer.Message
@@ -112,16 +151,18 @@ func TestChatKeepsNoTurn(t *testing.T) {
 			want.WriteString(text + "\n")
 		}
 	}
-	code, out, said := talking(t, script.String(), "--model", dir, "--max-new-tokens", "40", "--temperature", "1.3")
-	if code != exitDone || out != want.String() {
-		t.Errorf("exit status %d\n got %q\nwant %q\n%s", code, out, want.String(), said)
+	var out, said strings.Builder
+	talk := &talk{s: &session.Session{Out: &out, Err: &said}, o: Options{Sampling: sampled, MaxNew: 40, Seed: 1}, m: l, speaker: &speaker{m: l.Model}, in: strings.NewReader(script.String())}
+	defer talk.speaker.close()
+	if err := talk.run(); err != nil || out.String() != want.String() {
+		t.Errorf("%v\n got %q\nwant %q\n%s", err, out.String(), want.String(), said.String())
 	}
 }
 
 // converse has a speaker answer messages, each with all that was said before, and compares its
 // answers with those that know of no turn before. found and computed are the tokens of each
 // turn's prompt.
-func converse(t *testing.T, s *speaker, l *loaded, limits []int, look func(turn int)) (found, computed []int) {
+func converse(t *testing.T, s *speaker, l *session.Model, limits []int, look func(turn int)) (found, computed []int) {
 	t.Helper()
 	var history []tokenizer.Message
 	greedy := compute.Sampling{} // canonical tokens: what is sampled may not be what its text is read as
@@ -129,7 +170,7 @@ func converse(t *testing.T, s *speaker, l *loaded, limits []int, look func(turn 
 		history = append(history, tokenizer.Message{Role: "user", Content: fmt.Sprintf("Add %d+2+3", turn)})
 		text, prompt, want := alone(t, l, history, 2*turn, limit, greedy)
 		had := -1
-		got, ended, err := s.answer(&model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: l.tok.EOS(), Seed: 1, Step: uint64(2 * turn), Sampling: greedy,
+		got, ended, err := s.answer(&model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: l.Tokenizer.EOS(), Seed: 1, Step: uint64(2 * turn), Sampling: greedy,
 			Found: func(tokens int) { had = tokens },
 			Token: func(int, model.Token) bool { return true },
 		})
@@ -147,8 +188,8 @@ func converse(t *testing.T, s *speaker, l *loaded, limits []int, look func(turn 
 
 // The tenth turn computes what is new in it, not the conversation.
 func TestChatComputesWhatIsNew(t *testing.T) {
-	dir := roomy(t, 2048)
-	s := &speaker{m: chatter(t, dir, 0).m}
+	dir := roomy(t)
+	s := &speaker{m: chatter(t, dir, 0).Model}
 	defer s.close()
 	engines := map[*model.Engine]bool{}
 	found, computed := converse(t, s, chatter(t, dir, 0), slices.Repeat([]int{30}, 10), func(int) { engines[s.engine] = true })
@@ -170,8 +211,8 @@ func TestChatComputesWhatIsNew(t *testing.T) {
 
 // A conversation that has outgrown the cache is computed once more, for a larger one.
 func TestChatOutgrows(t *testing.T) {
-	dir := roomy(t, 4*chatRoom)
-	s := &speaker{m: chatter(t, dir, 0).m}
+	dir := roomy(t)
+	s := &speaker{m: chatter(t, dir, 0).Model}
 	defer s.close()
 	var longest []int
 	found, _ := converse(t, s, chatter(t, dir, 0), []int{30, 30, chatRoom, 30, 3 * chatRoom, 30}, func(int) { longest = append(longest, s.longest) })
@@ -184,17 +225,17 @@ func TestChatOutgrows(t *testing.T) {
 
 // Where there is no memory for a larger cache, that of one answer does.
 func TestChatInLittleMemory(t *testing.T) {
-	dir := roomy(t, 4*chatRoom)
+	dir := roomy(t)
 	measured := chatter(t, dir, 0)
-	weights, _ := measured.be.Memory()
+	weights, _ := measured.Backend.Memory()
 	limits := slices.Repeat([]int{30}, 6)
-	converse(t, &speaker{m: chatter(t, dir, 0).m}, measured, limits, nil)
-	_, most := measured.be.Memory()
+	converse(t, &speaker{m: chatter(t, dir, 0).Model}, measured, limits, nil)
+	_, most := measured.Backend.Memory()
 	const spare = 1 << 14 // two pages of this model, and what the peak is rounded by
 	// The larger cache may be what there is no memory for, or then what is computed.
 	fits := 0
 	for extra := int64(0); fits < 2; extra += 1 << 15 {
-		cramped := &speaker{m: chatter(t, dir, most+spare+extra).m}
+		cramped := &speaker{m: chatter(t, dir, most+spare+extra).Model}
 		converse(t, cramped, chatter(t, dir, 0), limits, nil)
 		if cramped.longest >= chatRoom {
 			fits++
@@ -208,7 +249,7 @@ func TestChatInLittleMemory(t *testing.T) {
 	}
 	// Of even less it says so, and can be asked anew.
 	l := chatter(t, dir, weights+spare)
-	s := &speaker{m: l.m}
+	s := &speaker{m: l.Model}
 	defer s.close()
 	for range 2 {
 		_, ended, err := s.answer(&model.Request{Prompt: slices.Repeat([]int32{7}, 200), N: 1, MaxNew: 30, Token: func(int, model.Token) bool { return true }})
@@ -220,11 +261,11 @@ func TestChatInLittleMemory(t *testing.T) {
 
 // An answer that is stopped leaves the cache in order: what was said of it is found.
 func TestChatStopped(t *testing.T) {
-	dir := roomy(t, 2048)
+	dir := roomy(t)
 	l := chatter(t, dir, 0)
-	s := &speaker{m: chatter(t, dir, 0).m}
+	s := &speaker{m: chatter(t, dir, 0).Model}
 	defer s.close()
-	prompt, err := l.tok.ChatPrompt([]tokenizer.Message{{Role: "user", Content: "Reverse: e v o d"}})
+	prompt, err := l.Tokenizer.ChatPrompt([]tokenizer.Message{{Role: "user", Content: "Reverse: e v o d"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +287,7 @@ func TestChatStopped(t *testing.T) {
 		t.Errorf("stopped after %v (%v), %d found, want the beginning of %v", part, ended, found, whole)
 	}
 	next := slices.Concat(prompt, part, []int32{9, 9})
-	want, err := l.m.Generate([][]int32{next}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: 40, Seed: 3, Sampling: compute.Sampling{Temperature: 1}}, nil)
+	want, err := l.Generate([][]int32{next}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: 40, Seed: 3, Sampling: compute.Sampling{Temperature: 1}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

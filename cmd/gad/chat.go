@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/apps/chat"
+	"gad/apps/generate"
+)
+
+// chatCommand is gad chat.
+func (p *program) chatCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "chat",
+		Usage: "talk with a model in the terminal",
+		Description: "A line is a message; several lines are one between \"\"\" and \"\"\", or pasted. /system TEXT sets the system message, /reset begins a new conversation, /help lists the commands, /exit or Ctrl-D ends the program, Ctrl-C ends the answer.\n" +
+			"Standard input may be a pipe: every line of it is a message, and the exit status is 1 if one got no answer.",
+		Flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "model", Usage: modelUsage},
+			adapterFlag("model"),
+			&cli.StringFlag{Name: "system", Usage: "system message"},
+			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the conversation", Usage: "longest answer, tokens"}, atLeast(1)),
+		}, samplingFlags(), []cli.Flag{
+			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds and messages give equal answers"},
+		}, deviceFlags()),
+		Action: func(c *cli.Context) error {
+			if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
+				return err
+			}
+			return chat.Run(p.session(), chat.Options{Source: sourceOf(c, "model"), Sampling: sampling(c), System: c.String("system"), MaxNew: c.Int("max-new-tokens"), Seed: c.Uint64("seed"),
+				StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }})
+		},
+	}
+}
