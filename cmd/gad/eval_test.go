@@ -358,6 +358,7 @@ type answerLine struct {
 	Sample    int               `json:"sample"`
 	Content   []json.RawMessage `json:"content"`
 	Teacher   string            `json:"teacher_response"`
+	Response  string            `json:"response"`
 	Tokens    int               `json:"tokens"`
 	Truncated bool              `json:"truncated"`
 	Finish    string            `json:"finish_reason"`
