@@ -21,10 +21,10 @@ import (
 //	folder NAME
 //	mode NAME OCTAL
 //	symlink, hardlink OLD NEW
-//	env NAME=VALUE
+//	env NAME="VALUE"         a variable of the environment whose value has blanks
 //
 //	# a remark
-//	$ COMMAND LINE
+//	$ [NAME=VALUE ...] COMMAND LINE
 //	STATUS the error
 //
 // What begins with a dollar sign and a capital is put in by the case: $WORK its folder,
@@ -150,9 +150,7 @@ func (s scene) stage(t *testing.T, f *fixture) (names *strings.Replacer, watched
 			err = os.Link(first, second)
 		case "env":
 			name, value, _ := strings.Cut(strings.Join(p.args, " "), "=")
-			if strings.HasPrefix(value, `"`) {
-				value, err = strconv.Unquote(value)
-			}
+			value, err = strconv.Unquote(value)
 			t.Setenv(name, value)
 		default:
 			err = fmt.Errorf("%s: is no way to set a case", p.verb)
@@ -178,7 +176,7 @@ func TestMistakes(t *testing.T) {
 				before := trees(t, watched)
 				for _, m := range s.rows {
 					line, want := names.Replace(m.line), "gad: "+names.Replace(m.want)+"\n"
-					code, out, said := gad(strings.Fields(line)...)
+					code, out, said := gadWith(strings.Fields(line))
 					if code != m.code || said != want {
 						t.Errorf("%s:%d: gad %s\nexit status %d, want %d\n got %swant %s", path, m.at, line, code, m.code, said, want)
 					}
@@ -197,6 +195,19 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 	t.Logf("%d mistakes in %d files", count, len(paths))
+}
+
+// gadWith runs a command line that may begin with variables of the environment.
+func gadWith(line []string) (code int, out, said string) {
+	for {
+		name, value, ok := strings.Cut(line[0], "=")
+		if !ok || strings.ToUpper(name) != name || strings.HasPrefix(name, "-") {
+			return gad(line...)
+		}
+		os.Setenv(name, value)
+		defer os.Unsetenv(name)
+		line = line[1:]
+	}
 }
 
 // trees are the files below some folders.
