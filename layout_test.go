@@ -26,9 +26,9 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":            "",
-	"cmd/gad":      "apps/bench apps/board apps/collect apps/demo apps/judge apps/pull apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":      "apps/bench apps/board apps/chat apps/collect apps/demo apps/eval apps/generate apps/judge apps/pull apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer",
 	"apps/bench":   "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
-	"apps/collect": "data internal/endpoint internal/vfs",
+	"apps/collect": "data internal/endpoint internal/journal internal/vfs",
 	"apps/pull":    "internal/vfs",
 	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study":   "internal/conf internal/report internal/vfs",
@@ -67,7 +67,13 @@ var house = map[string]string{
 	"internal/vfs":                   "",
 	"internal/vfs/vfstest":           "internal/vfs",
 	"apps/pull/hubtest":              "",
-	"apps/judge":                     "internal/endpoint internal/textmetrics",
+	"internal/fault":                 "",
+	"internal/journal":               "internal/vfs",
+	"apps/session":                   "checkpoint data device internal/compute internal/fault internal/report internal/vfs model tokenizer trainer",
+	"apps/chat":                      "apps/session internal/compute internal/fault model tokenizer",
+	"apps/eval":                      "apps/judge apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/vfs model trainer",
+	"apps/generate":                  "apps/session checkpoint data internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer",
+	"apps/judge":                     "internal/endpoint internal/journal internal/textmetrics",
 	"apps/serve":                     "model tokenizer",
 	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer",
 	"internal/comm":                  "",
@@ -115,15 +121,15 @@ var roles = map[string]string{
 	"golang.org/x/text":                  "tokenizer internal/textmetrics", // Unicode normal forms
 	"go.uber.org/zap":                    "internal/report trainer",
 	"github.com/vbauerster/mpb/v8":       "internal/report",
-	"golang.org/x/term":                  "internal/report cmd/gad",
+	"golang.org/x/term":                  "apps/chat apps/session internal/report cmd/gad",
 	"gonum.org/v1/gonum/stat/distuv":     "apps/study", // quantiles of Student's t
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
-	"github.com/gofrs/flock":             "apps/pull checkpoint",                      // one lock a file of the hub's cache, one a run
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
+	"github.com/gofrs/flock":             "apps/pull checkpoint",                                     // one lock a file of the hub's cache, one a run
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                        // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test apps/chat_test cmd/gad_test", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own
