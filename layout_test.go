@@ -26,9 +26,9 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":            "",
-	"cmd/gad":      "apps/bench apps/board apps/chat apps/collect apps/demo apps/eval apps/generate apps/judge apps/pull apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer",
+	"cmd/gad":      "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer",
 	"apps/bench":   "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
-	"apps/collect": "data internal/endpoint internal/journal internal/vfs",
+	"apps/collect": "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
 	"apps/pull":    "internal/vfs",
 	"apps/demo":    "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer",
 	"apps/study":   "internal/conf internal/report internal/vfs",
@@ -70,6 +70,8 @@ var house = map[string]string{
 	"internal/fault":                 "",
 	"internal/journal":               "internal/vfs",
 	"apps/session":                   "checkpoint data device internal/compute internal/fault internal/report internal/vfs model tokenizer trainer",
+	"apps/create":                    "apps/session device internal/fault model tokenizer trainer",
+	"apps/score":                     "apps/session model trainer",
 	"apps/chat":                      "apps/session internal/compute internal/fault model tokenizer",
 	"apps/eval":                      "apps/judge apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/vfs model trainer",
 	"apps/generate":                  "apps/session checkpoint data internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer",

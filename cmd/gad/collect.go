@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,13 +13,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/collect"
-	"gad/apps/session"
-	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
-	"gad/internal/report"
-	"gad/trainer"
 )
 
 // endpointFlags name an endpoint and say how hard it may be used.
@@ -41,9 +35,9 @@ func endpointFlags() []cli.Flag {
 	}
 }
 
-// client opens the endpoint of endpointFlags. The key stays in the client.
-func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
-	o := endpoint.Options{
+// client opens the endpoint of endpointFlags, with these options.
+func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Options, err error) {
+	o = endpoint.Options{
 		BaseURL: c.String("base-url"), InsecureHTTP: c.Bool("insecure-http"), Concurrency: c.Int("concurrency"),
 		RequestsPerMinute: c.Float64("rpm"), TokensPerMinute: c.Float64("tpm"),
 		InputTokensPerMinute: c.Float64("input-tpm"), OutputTokensPerMinute: c.Float64("output-tpm"), Timeout: c.Duration("timeout"), Retries: c.Int("retries"),
@@ -52,13 +46,13 @@ func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
 	if o.Retries == 0 {
 		o.Retries = -1
 	}
-	err := endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
+	err = endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
 	if err != nil {
-		return nil, fault.As(fault.Usage, err)
+		return nil, o, fault.As(fault.Usage, err)
 	}
 	switch file := c.String("key-file"); {
 	case file != "" && c.IsSet("key-env"):
-		return nil, usage("%s: --key-env and --key-file: give one of them", typed(c))
+		return nil, o, usage("%s: --key-env and --key-file: give one of them", typed(c))
 	case file != "":
 		o.Key, err = endpoint.KeyFromFile(files(), file)
 	case c.IsSet("key-env") && c.String("key-env") == "", !c.IsSet("key-env") && endpoint.Loopback(o.BaseURL):
@@ -66,13 +60,13 @@ func (p *program) client(c *cli.Context) (*endpoint.Client, error) {
 		o.Key, err = endpoint.KeyFromEnv(c.String("key-env"))
 	}
 	if err != nil {
-		return nil, fault.As(fault.Usage, err)
+		return nil, o, fault.As(fault.Usage, err)
 	}
-	client, err := endpoint.New(o)
-	if err != nil {
-		return nil, fault.As(fault.Usage, err)
+	if client, err = endpoint.New(o); err != nil {
+		return nil, o, fault.As(fault.Usage, err)
 	}
-	return client, nil
+	o.Key = "" // it stays in the client
+	return client, o, nil
 }
 
 // collectCommand is gad data collect.
@@ -104,7 +98,18 @@ func (p *program) collectCommand() *cli.Command {
 			&cli.BoolFlag{Name: "partial", Usage: "write the output although answers are missing"},
 			&cli.BoolFlag{Name: "retry-empty", Usage: "ask again for the rows whose answers have no text, which is paid for again"},
 		}, endpointFlags()...),
-		Action: p.collect,
+		Action: func(c *cli.Context) error {
+			o, err := checkCollectFlags(c)
+			if err != nil {
+				return err
+			}
+			r := collect.Run{Options: o, Prompts: rowsOf(c), DryRun: c.Bool("dry-run"), Batch: c.Bool("batch"), Poll: c.Duration("poll")}
+			r.Prompts.Paths = c.StringSlice("prompts")
+			if r.Client, r.Limits, err = p.client(c); err != nil {
+				return err
+			}
+			return r.Collect(p.session())
+		},
 	}
 }
 
@@ -174,188 +179,4 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		o.Price = &price
 	}
 	return o, nil
-}
-
-// collect is the action of gad data collect.
-func (p *program) collect(c *cli.Context) (err error) {
-	o, err := checkCollectFlags(c)
-	if err != nil {
-		return err
-	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	con := p.console()
-	defer con.Close()
-	lock, err := session.Output{Command: typed(c), Path: o.Output, Journal: collect.JournalPath(o.Output)}.Claim(files())
-	if err != nil {
-		return err
-	}
-	defer func() { err = cmp.Or(err, lock.Unlock()) }()
-	prompts := rowsOf(c)
-	prompts.Paths = c.StringSlice("prompts")
-	set, err := prompts.Open(p.session())
-	if err != nil {
-		return err
-	}
-	defer set.Close()
-	if set.Len() == 0 {
-		return fmt.Errorf("data: %s: no rows: there is nothing to ask", c.StringSlice("prompts")[0])
-	}
-	o.FS, o.Set, o.Rows, o.Stages, o.Say = files(), set, set.Len(), con.Busy, con.Print
-	if n := c.Int("limit"); n > 0 {
-		o.Rows = min(n, o.Rows)
-	}
-	job, err := collect.Open(o)
-	if errors.Is(err, collect.ErrSettings) {
-		return fault.As(fault.Usage, err)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = cmp.Or(err, job.Close()) }()
-	return p.collectAnswers(c, con, o, job, client)
-}
-
-// collectAnswers asks for what is missing and writes the output.
-func (p *program) collectAnswers(c *cli.Context, con *report.Console, o collect.Options, job *collect.Collection, client *endpoint.Client) error {
-	missing, rows := job.Missing()
-	journal := collect.JournalPath(o.Output)
-	say := con.Print
-	if c.Bool("dry-run") {
-		say = func(text string) { fmt.Fprintln(p.out, text) }
-	}
-	wanted, blank := job.Wanted(), job.Blank()
-	if wanted == 0 {
-		return fmt.Errorf("data: %s: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key", c.StringSlice("prompts")[0])
-	}
-	if blank != "" {
-		say(blank)
-	}
-	if have := wanted - missing; have > 0 {
-		say(fmt.Sprintf("%s: answers that are there already: %d of %d", journal, have, wanted))
-	}
-	if n := job.OpenBatches(); n > 0 && !c.Bool("batch") && !c.Bool("dry-run") {
-		return usage("data collect: %s: batches under way: %d: give --batch, which waits for their answers, as they are paid for", journal, n)
-	}
-	estimate := job.Estimate(c.Bool("batch"))
-	if missing > 0 {
-		if suspect, _ := o.Set.Overlooked(); suspect != "" {
-			say(suspect)
-		}
-		say(fmt.Sprintf("%s: %s to %s; %v%s", c.String("model"), report.Count(missing, "answer"), report.Count(rows, "row"), estimate, leastTime(c, estimate)))
-	}
-	if c.Bool("dry-run") {
-		return nil
-	}
-	if err := job.CheckCost(estimate); err != nil {
-		return fault.As(fault.Usage, err)
-	}
-	state := func() string {
-		missing, _ := job.Missing()
-		return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", wanted-missing, wanted, journal)
-	}
-	stopping := "stopping: answers under way are waited for, as they are paid for; a second Ctrl-C stops at once"
-	if c.Bool("batch") {
-		stopping = "stopping: batches stay at the endpoint, and the same command finds them"
-	}
-	ctx, stop := p.session().Stoppable(func() string { return stopping }, state)
-	defer stop()
-	var err error
-	if c.Bool("batch") {
-		err = job.AskBatch(ctx, client, c.Duration("poll"))
-	} else {
-		err = job.Ask(ctx, client)
-	}
-	con.Close()
-	var failures endpoint.Failures
-	switch {
-	case errors.As(err, &failures):
-		p.sayFailures(failures)
-	case errors.Is(err, context.Canceled):
-		fmt.Fprintf(p.err, "gad: data collect: interrupted: %s\n", state())
-		return trainer.ErrInterrupted
-	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
-		return fault.As(fault.Running, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err))
-	case c.Bool("batch") && endpoint.Fatal(err) && strings.Contains(err.Error(), ": status 404"):
-		return fault.As(fault.Running, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err))
-	case err != nil:
-		return fault.As(fault.Running, checkpoint.ExplainFull(files(), o.Output, 0, err))
-	}
-	if missing, rows = job.Missing(); missing > 0 && !o.Partial {
-		return fault.As(fault.Running, fmt.Errorf("data collect: %s: %d of %s have no answer: the same command asks again, --partial writes the others", o.Output, rows, report.Count(o.Rows, "row")))
-	}
-	written, err := job.Write()
-	if err != nil {
-		return fault.As(fault.Running, err)
-	}
-	fmt.Fprintf(p.out, "%s: %s to %s\n", o.Output, report.Count(written, "answer"), report.Count(o.Rows, "prompt"))
-	if marked := job.Marked(); marked != "" {
-		fmt.Fprintln(p.out, marked)
-	}
-	for _, line := range job.Equal() {
-		fmt.Fprintln(p.out, line)
-	}
-	empty, err := job.Empty()
-	if err != nil {
-		return fault.As(fault.Running, err)
-	}
-	if empty != "" {
-		fmt.Fprintf(p.out, "%s: remove %s and give --retry-empty to ask them again\n", empty, o.Output)
-	}
-	if missing > 0 {
-		fmt.Fprintf(p.out, "%d of %s have no answer: remove %s, and the same command asks again\n", rows, report.Count(o.Rows, "row"), o.Output)
-	}
-	fmt.Fprintln(p.out, job.Tally())
-	if left := o.Set.Unread(); len(left) > 0 {
-		fmt.Fprintf(p.out, "columns left out: %s\n", strings.Join(left, ", "))
-	}
-	return nil
-}
-
-// leastTime says how long the limits that are given make the estimate last; "" where that
-// is under a minute.
-func leastTime(c *cli.Context, e collect.Estimate) string {
-	by, minutes := "", 1.0
-	for _, limit := range []struct {
-		flag   string
-		amount float64
-	}{
-		{"rpm", float64(e.Requests)},
-		{"tpm", e.PromptTokens + e.AnswerTokens},
-		{"input-tpm", e.PromptTokens},
-		{"output-tpm", e.AnswerTokens},
-	} {
-		if c.IsSet(limit.flag) && limit.amount/c.Float64(limit.flag) >= minutes {
-			by, minutes = limit.flag, limit.amount/c.Float64(limit.flag)
-		}
-	}
-	switch {
-	case by == "" || c.Bool("batch"): // batches have limits of their own
-		return ""
-	case minutes < 120:
-		return fmt.Sprintf("; about %.0f min by --%s", minutes, by)
-	}
-	return fmt.Sprintf("; about %.1f h by --%s", minutes/60, by)
-}
-
-// maxFailures is how many failures are listed.
-const maxFailures = 20
-
-func (p *program) sayFailures(failures endpoint.Failures) {
-	for k, f := range failures {
-		if k == maxFailures {
-			fmt.Fprintf(p.err, "gad: ... and %d more\n", len(failures)-k)
-			return
-		}
-		fmt.Fprintf(p.err, "gad: row %d: %v (%s)\n", f.Index, f.Err, tries(f.Tries))
-	}
-}
-
-func tries(n int) string {
-	if n == 1 {
-		return "1 try"
-	}
-	return fmt.Sprintf("%d tries", n)
 }

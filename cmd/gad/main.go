@@ -119,7 +119,9 @@ func noSpace(err error) error {
 }
 
 // isSaid reports whether err has been said where it came up.
-func isSaid(err error) bool { return errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick) }
+func isSaid(err error) bool {
+	return errors.Is(err, fault.Interrupted) || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick)
+}
 
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
@@ -223,7 +225,7 @@ func status(err error) int {
 	switch {
 	case errors.As(err, &aborted) && aborted.Status > 0:
 		return aborted.Status
-	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
+	case errors.Is(err, fault.Interrupted), errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
 	case errors.Is(err, fault.Stopped):
 		return exitStopped

@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/create"
 	"gad/apps/session"
 	"gad/apps/task"
 	"gad/data"
@@ -190,7 +191,7 @@ func (m *taskMaker) student(train []task.Row) error {
 	}
 	shape := taskShape
 	shape.Vocab = (tok.Size() + 7) / 8 * 8
-	if shape, err = withTokens(shape, tok); err != nil {
+	if shape, err = create.WithTokens(shape, tok); err != nil {
 		return err
 	}
 	be, err := session.OpenDevice(device.Options{})

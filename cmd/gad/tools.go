@@ -1,29 +1,21 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/create"
+	"gad/apps/score"
 	"gad/apps/session"
-	"gad/device"
 	"gad/model"
-	"gad/tokenizer"
 	"gad/trainer"
 )
-
-const maxCorpusBytes = 1 << 30
 
 // initCommand is gad init.
 func (p *program) initCommand() *cli.Command {
@@ -43,142 +35,23 @@ func (p *program) initCommand() *cli.Command {
 				return err
 			}
 			if c.IsSet("from") || c.IsSet("keep-layers") {
-				return p.initFrom(c)
+				if err := cmp.Or(initRules.check(c), need(c, "from", "keep-layers", "output")); err != nil {
+					return err
+				}
+				return create.Part(p.session(), c.String("from"), c.String("keep-layers"), c.String("output"))
 			}
-			return p.initNew(c)
+			if err := need(c, "config", "corpus", "output"); err != nil {
+				return err
+			}
+			return create.Fresh(p.session(), c.String("config"), c.String("corpus"), c.String("output"), c.Uint64("seed"))
 		},
 	}
-}
-
-// utf8Reader refuses what is not UTF-8: a tokenizer that learned bytes of Latin-1 would
-// fit no text.
-type utf8Reader struct {
-	r    io.Reader
-	name string
-	at   int64  // bytes before part
-	part []byte // of a character that the last Read ended in
-}
-
-func (u *utf8Reader) Read(p []byte) (int, error) {
-	n, err := u.r.Read(p)
-	text := append(u.part, p[:n]...)
-	for len(text) > 0 && (utf8.FullRune(text) || err == io.EOF) {
-		r, size := utf8.DecodeRune(text)
-		if r == utf8.RuneError && size == 1 {
-			return 0, fmt.Errorf("%s: byte %d is not UTF-8: convert it first, such as with: iconv -f latin1 -t utf-8", u.name, u.at)
-		}
-		text, u.at = text[size:], u.at+int64(size)
-	}
-	u.part = bytes.Clone(text)
-	return n, err
-}
-
-// initNew makes a model with random weights.
-func (p *program) initNew(c *cli.Context) error {
-	if err := need(c, "config", "corpus", "output"); err != nil {
-		return err
-	}
-	cfg, err := model.ReadConfig(c.String("config"))
-	if err != nil {
-		return err
-	}
-	f, err := os.Open(c.String("corpus"))
-	if err != nil {
-		return fmt.Errorf("tokenizer: %w", err)
-	}
-	defer f.Close()
-	_, done := p.console().Busy("training the tokenizer", 0)
-	tok, err := tokenizer.Train(&utf8Reader{r: io.LimitReader(f, maxCorpusBytes), name: c.String("corpus")}, tokenizer.TrainOptions{VocabSize: cfg.Vocab})
-	done()
-	if err != nil {
-		return err
-	}
-	be, err := session.OpenDevice(device.Options{})
-	if err != nil {
-		return err
-	}
-	defer be.Close()
-	if cfg, err = withTokens(cfg, tok); err != nil {
-		return err
-	}
-	_, done = p.console().Busy("drawing and writing weights", 0)
-	defer done()
-	m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: c.Uint64("seed")})
-	if err != nil {
-		return err
-	}
-	if err := trainer.WriteFolder(files(), c.String("output"), m, tok, "float32"); err != nil {
-		return err
-	}
-	fmt.Fprintf(p.out, "%s: %s with %d parameters, tokenizer of %d tokens\n", c.String("output"), cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
-	return nil
 }
 
 // initRules are what flags of gad init go with.
 var initRules = rules{
 	{[]string{"config", "corpus", "seed"}, true, "from", " goes with random weights, not with --from: leave one of them out"},
 	{[]string{"config", "corpus", "seed"}, true, "keep-layers", " goes with random weights, not with --from: leave one of them out"},
-}
-
-// initFrom makes a model of some layers of another: their weights with unchanged bits, and
-// its tokenizer.
-func (p *program) initFrom(c *cli.Context) error {
-	if err := cmp.Or(initRules.check(c), need(c, "from", "keep-layers", "output")); err != nil {
-		return err
-	}
-	from, out := c.String("from"), c.String("output")
-	if err := trainer.CheckModelFolder(files(), from); err != nil {
-		return err
-	}
-	if model.IsAdapter(from) {
-		return usage("init: --from %s: is a LoRA adapter: merge it into its base first (gad export --merge), and give that folder", from)
-	}
-	whole, err := model.ReadConfig(from)
-	if err != nil {
-		return err
-	}
-	layers, err := model.ParseLayers(c.String("keep-layers"), whole.Layers)
-	if err != nil {
-		return usage("init: --keep-layers %v", err)
-	}
-	if err := (session.Output{Command: "init", Path: out}).Absent(files()); err != nil {
-		return err
-	}
-	be, err := session.OpenDevice(device.Options{})
-	if err != nil {
-		return err
-	}
-	defer be.Close()
-	tok, err := trainer.LoadTokenizer(from)
-	if err != nil {
-		return err
-	}
-	_, done := p.console().Busy("reading and writing weights", 0)
-	m, err := model.Load(be, from, model.Options{Kind: model.LM, Layers: layers})
-	if err != nil {
-		done()
-		return err
-	}
-	defer m.Close()
-	err = trainer.WriteFolder(files(), out, m, tok, "")
-	done()
-	if err != nil {
-		return err
-	}
-	cfg := m.Config()
-	fmt.Fprintf(p.out, "%s: %s with %d parameters, %d of the %d layers of %s, tokenizer of %d tokens\n", out, cfg.Architecture, cfg.ParamCount(model.LM),
-		cfg.Layers, whole.Layers, from, tok.Size())
-	return nil
-}
-
-// withTokens notes the tokenizer's control tokens in a new model's config.json,
-// as other programs expect them there.
-func withTokens(c model.Config, tok *tokenizer.Tokenizer) (model.Config, error) {
-	c, err := c.With("eos_token_id", tok.EndOfTurn())
-	if err != nil {
-		return c, err
-	}
-	return c.With("pad_token_id", tok.Pad())
 }
 
 // modelUsage says what --model may be.
@@ -218,31 +91,14 @@ func (p *program) logprobsCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "model", "data")); err != nil {
 				return err
 			}
-			return p.eachGiven(c, "log-probabilities, rows", "model", model.LM, func(m *session.Model, w io.Writer, given []trainer.Given) error {
-				seqs := make([]model.Seq, len(given))
-				for i, g := range given {
-					seqs[i] = g.Seq
-				}
-				logpST, _, err := m.AllLogProbs(seqs, c.Float64("temperature"), c.Int("max-token-len"))
-				if err != nil {
-					return err
-				}
-				for i, g := range given {
-					if err := session.PrintJSON(w, logprobRow{g.Row, g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], session.Floats(logpST[i])}); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
+			return score.LogProbs(p.session(), scoreOptions(c, "model"), c.Float64("temperature"))
 		},
 	}
 }
 
-type logprobRow struct {
-	Row      int            `json:"row"`
-	Prompt   []int32        `json:"prompt_ids"`
-	Response []int32        `json:"response_ids"`
-	LogProbs session.Floats `json:"logprobs"`
+// scoreOptions are the flags that gad logprobs and gad score share.
+func scoreOptions(c *cli.Context, flag string) score.Options {
+	return score.Options{Source: sourceOf(c, flag), Rows: rowsOf(c), MaxResponse: c.Int("max-response-length"), MaxTokens: c.Int("max-token-len")}
 }
 
 // scoreCommand is gad score.
@@ -255,77 +111,9 @@ func (p *program) scoreCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
 				return err
 			}
-			if err := trainer.CheckPart(files(), c.String("critic"), "critic"); err != nil {
-				return err
-			}
-			if cfg, err := model.ReadConfig(c.String("critic")); err != nil {
-				return err
-			} else if cfg.Kind() != model.Scorer && !c.IsSet("adapter") {
-				return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", c.String("critic"))
-			}
-			return p.eachGiven(c, "scores, rows", "critic", model.Scorer, func(m *session.Model, w io.Writer, given []trainer.Given) error {
-				seqs := make([]model.Seq, len(given))
-				for i, g := range given {
-					seqs[i] = g.Judge(m.Tokenizer)
-				}
-				scores, err := m.AllScores(seqs, c.Int("max-token-len"))
-				if err != nil {
-					return err
-				}
-				for i, g := range given {
-					row := struct {
-						Row       int             `json:"row"`
-						Score     json.RawMessage `json:"score"`
-						Truncated bool            `json:"truncated,omitempty"`
-						Text      string          `json:"text"`
-						Prompt    []int32         `json:"prompt_ids"`
-						Response  []int32         `json:"response_ids"`
-					}{g.Row, session.Number(scores[i]), g.Truncated, m.Tokenizer.Decode(g.Seq.IDs[g.Seq.Prompt:], true), seqs[i].IDs[:seqs[i].Prompt], seqs[i].IDs[seqs[i].Prompt:]}
-					if err := session.PrintJSON(w, row); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
+			return score.Scores(p.session(), scoreOptions(c, "critic"))
 		},
 	}
-}
-
-// eachGiven loads a model and hands it the rows of --data, some at a time, so
-// that output flows and memory stays bounded. name is that of the bar.
-func (p *program) eachGiven(c *cli.Context, name, flag string, kind model.Kind, do func(*session.Model, io.Writer, []trainer.Given) error) error {
-	s := p.session()
-	set, rows, err := rowsOf(c).List(s)
-	if err != nil {
-		return err
-	}
-	defer set.Close()
-	m, err := s.Load(sourceOf(c, flag), kind)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	w := bufio.NewWriter(p.out)
-	advance, done := func(int) {}, func() {}
-	if !session.Terminal(p.out) { // where the lines themselves are seen, a bar would only be in their way
-		advance, done = p.console().Busy(name, len(rows))
-	}
-	defer done()
-	const chunk = 64
-	for lo := 0; lo < len(rows); lo += chunk {
-		given, err := trainer.GivenRows(m.Tokenizer, set, rows[lo:min(lo+chunk, len(rows))], c.Int("max-response-length"))
-		if err != nil {
-			return err
-		}
-		if err := do(m, w, given); err != nil {
-			return err
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		advance(len(given))
-	}
-	return nil
 }
 
 // exportCommand is gad export.

@@ -14,6 +14,8 @@ var (
 	Usage = errors.New("usage")
 	// Running is a failure after everything had been read and checked.
 	Running = errors.New("run failed")
+	// Interrupted is the end by a signal, after which the same command resumes. It has been said.
+	Interrupted = errors.New("interrupted")
 	// Stopped is the end by a signal, after which no command resumes.
 	Stopped = errors.New("stopped")
 )
