@@ -1,5 +1,20 @@
 // Command gad distils a teacher that is only known by its answers into a
 // student language model by an adversarial game (arXiv 2511.10643).
+//
+// This package is the command line: which commands and flags there are, what they may be, how
+// a command ends. What a command does is in apps/NAME or in the packages of the pipeline.
+//
+//	main.go      the table of commands, exit statuses, signals
+//	args.go      the order of a command line; what a mistyped flag or command may have meant
+//	limits.go    what a flag may be, and what it goes with
+//	resolve.go   names of a hub in the place of paths
+//	stage.go     sft, warmup, train and dpo: how settings, flags and a run's folder make a Config
+//	help.go      help, config, resume, and what --help says of settings
+//	ranks.go     several processes of one run; link.go: how they connect
+//	tools.go     init, logprobs, score, export
+//	study.go     study, and how its runs share this process
+//	complete.go  completion of shells; man.go: the manual page
+//	the others   one command each, by its name; data.go: data inspect, validate, convert, split
 package main
 
 import (
