@@ -30,9 +30,9 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":              "",
-	"cmd/gad":        "apps/bench apps/board apps/collect apps/demo apps/doctor apps/judge apps/pull apps/serve apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
+	"cmd/gad":        "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
 	"apps/bench":     "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
-	"apps/collect":   "data internal/endpoint internal/vfs",
+	"apps/collect":   "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
 	"apps/pull":      "internal/vfs",
 	"apps/demo":      "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/eval trainer/saved",
 	"apps/study":     "internal/conf internal/report internal/vfs",
@@ -79,7 +79,15 @@ var house = map[string]string{
 	"internal/vfs":                   "",
 	"internal/vfs/vfstest":           "internal/vfs",
 	"apps/pull/hubtest":              "",
-	"apps/judge":                     "internal/endpoint internal/textmetrics",
+	"internal/fault":                 "",
+	"internal/journal":               "internal/vfs",
+	"apps/session":                   "checkpoint data device internal/compute internal/fault internal/report internal/vfs model tokenizer trainer/saved",
+	"apps/create":                    "apps/session device internal/fault model tokenizer trainer/export trainer/saved",
+	"apps/score":                     "apps/session model trainer/encode trainer/saved",
+	"apps/chat":                      "apps/session internal/compute internal/fault model tokenizer",
+	"apps/eval":                      "apps/judge apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/vfs model trainer/encode trainer/eval trainer/saved",
+	"apps/generate":                  "apps/session checkpoint data internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/encode trainer/saved",
+	"apps/judge":                     "internal/endpoint internal/journal internal/textmetrics",
 	"apps/serve":                     "model tokenizer",
 	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer/config trainer/saved",
 	"internal/comm":                  "",
@@ -129,15 +137,15 @@ var roles = map[string]string{
 	"golang.org/x/text":                  "tokenizer internal/textmetrics", // Unicode normal forms
 	"go.uber.org/zap":                    "internal/report trainer",
 	"github.com/vbauerster/mpb/v8":       "internal/report",
-	"golang.org/x/term":                  "internal/report cmd/gad",
+	"golang.org/x/term":                  "apps/chat apps/session internal/report cmd/gad",
 	"gonum.org/v1/gonum/stat/distuv":     "apps/study", // quantiles of Student's t
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad",
 	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
-	"github.com/gofrs/flock":             "apps/pull checkpoint",                      // one lock a file of the hub's cache, one a run
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",         // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test cmd/gad_test", // the tests mount a small disk, open a terminal
+	"github.com/gofrs/flock":             "apps/pull checkpoint",                                     // one lock a file of the hub's cache, one a run
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                        // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test apps/chat_test cmd/gad_test", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own

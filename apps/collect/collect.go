@@ -18,6 +18,7 @@ import (
 
 	"gad/data"
 	"gad/internal/endpoint"
+	"gad/internal/journal"
 	"gad/internal/vfs"
 )
 
@@ -85,7 +86,7 @@ func (m mistake) Is(target error) bool { return target == m.mark }
 // Collection is one that is open: nothing has been asked yet.
 type Collection struct {
 	o       Options
-	journal *endpoint.Journal
+	journal *journal.Journal
 	items   []item
 	single  atomic.Bool // the endpoint gives one answer to a request
 
@@ -141,16 +142,16 @@ func Open(o Options) (_ *Collection, err error) {
 		for _, m := range messages {
 			it.bytes += len(m.Role) + len(m.Content)
 		}
-		key := endpoint.Digest(messages)
+		key := journal.Digest(messages)
 		it.nth = seen[key]
-		it.digest = endpoint.Digest(o.Settings, messages, it.nth) // of a paid answer: see TestJournalOfBefore
+		it.digest = journal.Digest(o.Settings, messages, it.nth) // of a paid answer: see TestJournalOfBefore
 		seen[key]++
 		advance(1)
 	}
 	path := JournalPath(o.Output)
 	_, err = o.FS.Stat(path)
 	fresh := errors.Is(err, fs.ErrNotExist)
-	if c.journal, err = endpoint.OpenJournal(o.FS, path); err != nil {
+	if c.journal, err = journal.Open(path, journal.Options{FS: o.FS, Name: "endpoint: journal"}); err != nil {
 		return nil, err
 	}
 	defer func() {

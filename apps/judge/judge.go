@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"gad/internal/endpoint"
+	"gad/internal/journal"
 )
 
 // Mode is what the judge is asked for.
@@ -53,7 +54,7 @@ type Student struct {
 // Options say how is judged.
 type Options struct {
 	Client  *endpoint.Client
-	Journal *endpoint.Journal
+	Journal *journal.Journal
 	Model   string
 	Mode    Mode
 	// AgainstFirst compares students with the first of them instead of with the teacher.
@@ -173,7 +174,7 @@ func (j *Judge) ask(ctx context.Context, kind string, messages []Turn) (record, 
 
 // requestKey is the key of a request in the journal. See TestJournalOfBefore.
 func requestKey(o Options, messages []Turn) string {
-	return endpoint.Digest("gad judge", o.Model, o.Temperature, o.MaxTokens, o.Extra, messages)
+	return journal.Digest("gad judge", o.Model, o.Temperature, o.MaxTokens, o.Extra, messages)
 }
 
 func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r record, err error) {

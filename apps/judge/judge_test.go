@@ -16,8 +16,8 @@ import (
 
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
+	"gad/internal/journal"
 	"gad/internal/textmetrics"
-	"gad/internal/vfs"
 )
 
 // material is what stands between the marked lines of a question, by title.
@@ -88,7 +88,7 @@ func (b *bench) judge(t *testing.T, o Options) *Judge {
 		t.Fatal(err)
 	}
 	if o.Journal == nil {
-		o.Journal = journal(t, filepath.Join(t.TempDir(), "judgments.jsonl"))
+		o.Journal = openJournal(t, filepath.Join(t.TempDir(), "judgments.jsonl"))
 	}
 	o.Client, o.Model = c, "rule"
 	if o.MaxTokens == 0 {
@@ -97,9 +97,9 @@ func (b *bench) judge(t *testing.T, o Options) *Judge {
 	return New(o)
 }
 
-func journal(t *testing.T, path string) *endpoint.Journal {
+func openJournal(t *testing.T, path string) *journal.Journal {
 	t.Helper()
-	j, err := endpoint.OpenJournal(vfs.OS, path)
+	j, err := journal.Open(path, journal.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestProtocol(t *testing.T) {
 	qs := questions(5)
 	students := []Student{answering("weak", 1, 5, 5, 6, 2), answering("strong", 9, 5, 8, 6, 7)}
 	students[1].Answers[3] = qs[3].Teacher // the same text: a tie that nobody is asked about
-	o := Options{Mode: Both, Journal: journal(t, path), Seed: 1}
+	o := Options{Mode: Both, Journal: openJournal(t, path), Seed: 1}
 	r, err := b.judge(t, o).Judge(t.Context(), qs, students)
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestProtocol(t *testing.T) {
 	}
 	// Again: another process with the same journal.
 	o.Journal.Close()
-	o.Journal = journal(t, path)
+	o.Journal = openJournal(t, path)
 	again, err := b.judge(t, o).Judge(t.Context(), qs, students)
 	if err != nil || len(b.Calls()) != len(calls) || again.Tally.Asked != 0 || again.Tally.Kept != len(calls) {
 		t.Fatalf("a second call asks: %v, %+v", err, again.Tally)
@@ -342,7 +342,7 @@ func TestNoVerdict(t *testing.T) {
 		return ""
 	}
 	path := filepath.Join(t.TempDir(), "judgments.jsonl")
-	o := Options{Mode: Score, Journal: journal(t, path)}
+	o := Options{Mode: Score, Journal: openJournal(t, path)}
 	r, err := b.judge(t, o).Judge(t.Context(), questions(7), []Student{answering("s", 6, 6, 6, 6, 6, 6, 6)})
 	if err != nil {
 		t.Fatal(err)
@@ -464,7 +464,7 @@ func TestFailures(t *testing.T) {
 		t.Errorf("a key that is not taken: %v after %d calls", err, len(b.Calls())-before)
 	}
 	path := filepath.Join(t.TempDir(), "judgments.jsonl")
-	o := Options{Mode: Pair, Journal: journal(t, path)}
+	o := Options{Mode: Pair, Journal: openJournal(t, path)}
 	fail(500, "question 2")
 	_, err = b.judge(t, o).Judge(t.Context(), questions(3), one)
 	if want := "judge: 2 of 6 requests have no reply: the same command asks only for those: "; err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -517,7 +517,7 @@ func TestNoVerdictAtAll(t *testing.T) {
 func TestBounded(t *testing.T) {
 	b, path := newBench(t), filepath.Join(t.TempDir(), "judgments.jsonl")
 	b.reply = func(endpointtest.Call, map[string]string) string { return strings.Repeat("ä", 3<<20) }
-	o := Options{Mode: Pair, Journal: journal(t, path), MaxTokens: 1 << 24}
+	o := Options{Mode: Pair, Journal: openJournal(t, path), MaxTokens: 1 << 24}
 	j := b.judge(t, o)
 	if _, err := j.Judge(t.Context(), questions(1), []Student{answering("s", 5)}); !errors.Is(err, ErrNoVerdict) || j.Tally().Asked != 4 {
 		t.Fatalf("%v %+v", err, j.Tally())

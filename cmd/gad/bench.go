@@ -12,9 +12,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/bench"
+	"gad/apps/session"
 	"gad/device"
 	"gad/internal/compute"
 	"gad/internal/compute/cost"
+	"gad/internal/fault"
 	"gad/model"
 	"gad/trainer"
 	"gad/trainer/config"
@@ -29,15 +31,15 @@ func (p *program) benchCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", a folder with config.json or a GGUF file; weights are random, nothing is downloaded"},
 			&cli.StringFlag{Name: "what", Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; default: all"},
-			&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "approximate time to spend, in seconds; a stage that would take longer is named and skipped"},
-			&cli.IntFlag{Name: "prompts", Value: load.Prompts, Usage: "prompts of a GAD step"},
-			&cli.IntFlag{Name: "answers", Value: load.N, Usage: "answers per prompt"},
-			&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt, Usage: "tokens of each prompt, in the GAD step and in generation"},
-			&cli.IntFlag{Name: "new-tokens", Value: load.New, Usage: "tokens of each answer"},
-			&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"},
+			within(&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "approximate time to spend, in seconds; a stage that would take longer is named and skipped"}, seconds),
+			within(&cli.IntFlag{Name: "prompts", Value: load.Prompts, Usage: "prompts of a GAD step"}, count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "answers", Value: load.N, Usage: "answers per prompt"}, count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt, Usage: "tokens of each prompt, in the GAD step and in generation"}, count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "new-tokens", Value: load.New, Usage: "tokens of each answer"}, count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"}, count(1, 1<<20)),
 			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
-			&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"},
-			&cli.IntFlag{Name: "slots", DefaultText: "the training default", Usage: "answers generated at the same time in a GAD step"},
+			within(&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"}, count(0, 1<<12)),
+			within(&cli.IntFlag{Name: "slots", DefaultText: "the training default", Usage: "answers generated at the same time in a GAD step"}, count(1, 1<<16)),
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
@@ -47,26 +49,11 @@ func (p *program) benchCommand() *cli.Command {
 			if err := noArguments(c); err != nil {
 				return err
 			}
-			seconds := c.Float64("seconds")
-			if !(seconds > 0 && seconds <= 1e6) {
-				return usage("bench: --seconds %g: must be above 0, to 1000000", seconds)
-			}
-			for _, f := range []struct {
-				name string
-				n    *int
-			}{{"prompts", &load.Prompts}, {"answers", &load.N}, {"prompt-tokens", &load.Prompt}, {"new-tokens", &load.New}, {"micro", &load.Micro}} {
-				if *f.n = c.Int(f.name); *f.n < 1 || *f.n > 1<<20 {
-					return usage("bench: --%s %d: must be from 1 to %d", f.name, *f.n, 1<<20)
-				}
-			}
+			budget := time.Duration(c.Float64("seconds") * float64(time.Second))
+			load.Prompts, load.N, load.Prompt, load.New, load.Micro = c.Int("prompts"), c.Int("answers"), c.Int("prompt-tokens"), c.Int("new-tokens"), c.Int("micro")
+			load.Recompute, load.Rank = c.Bool("recompute"), c.Int("lora-rank")
 			if c.IsSet("slots") {
-				if load.Slots = c.Int("slots"); load.Slots < 1 || load.Slots > 1<<16 {
-					return usage("bench: --slots %d: must be from 1 to %d", load.Slots, 1<<16)
-				}
-			}
-			load.Recompute = c.Bool("recompute")
-			if load.Rank = c.Int("lora-rank"); load.Rank < 0 || load.Rank > 1<<12 {
-				return usage("bench: --lora-rank %d: must be from 0 to %d", load.Rank, 1<<12)
+				load.Slots = c.Int("slots")
 			}
 			cfg, err := benchShape(c.String("shape"))
 			if err != nil {
@@ -77,14 +64,14 @@ func (p *program) benchCommand() *cli.Command {
 				return err
 			}
 			if ranks.Size() > 1 {
-				return p.benchRanks(c, ranks, cfg.ParamCount(model.LM), time.Duration(seconds*float64(time.Second)))
+				return p.benchRanks(c, ranks, cfg.ParamCount(model.LM), budget)
 			}
 			var what []string
 			if c.IsSet("what") {
 				what = strings.Split(c.String("what"), ",")
 			}
 			if err := bench.Check(what); err != nil {
-				return marked{errUsage, err}
+				return fault.As(fault.Usage, err)
 			}
 			d := flagged(c)
 			if c.IsSet("model-cost") {
@@ -94,21 +81,29 @@ func (p *program) benchCommand() *cli.Command {
 				if c.IsSet("what") || c.Bool("json") {
 					return usage("bench: --serve: takes neither --what nor --json: the cases on standard input decide what is measured")
 				}
-				be, err := openDevice(d)
+				be, err := session.OpenDevice(d)
 				if err != nil {
 					return err
 				}
 				defer be.Close()
 				return bench.Serve(os.Stdin, p.out, be, cfg, load)
 			}
-			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return openDevice(d) }, Name: c.String("shape"), Config: cfg,
-				Load: load, What: what, Budget: time.Duration(seconds * float64(time.Second)), Shown: p.console().Busy})
+			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return session.OpenDevice(d) }, Name: c.String("shape"), Config: cfg,
+				Load: load, What: what, Budget: budget, Shown: p.console().Busy})
 			if err != nil {
 				return err
 			}
 			return p.report(c, r)
 		},
 	}
+}
+
+// seconds are those that gad bench may take.
+var seconds = limit{func(x float64) bool { return x > 0 && x <= 1e6 }, "must be above 0, to 1000000"}
+
+// benchRules are what flags of gad bench go with.
+var benchRules = rules{
+	{[]string{"serve", "seconds", "device", "precision", "threads"}, true, "model-cost", ": not with --model-cost, which measures nothing and computes in bfloat16: leave out one of them"},
 }
 
 // benchLimit is how long a rank waits for the others.
@@ -121,7 +116,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 			ranks.Abort(err)
 		}
 		if failed := ranks.Close(); err == nil && failed != nil {
-			err = marked{errRunning, failed}
+			err = fault.As(fault.Running, failed)
 		}
 	}()
 	for _, name := range c.LocalFlagNames() {
@@ -131,7 +126,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 	}
 	var be compute.Backend
 	if d := flagged(c); d.Name == device.CUDA {
-		if be, err = openDevice(p.ofRank(d)); err != nil {
+		if be, err = session.OpenDevice(p.ofRank(d)); err != nil {
 			return err
 		}
 		defer be.Close()
@@ -139,7 +134,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 	r, err := bench.Ranks(ranks, be, elements, budget)
 	switch {
 	case err != nil:
-		return marked{errRunning, err}
+		return fault.As(fault.Running, err)
 	case ranks.Rank() > 0:
 		return nil
 	}
@@ -148,10 +143,8 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 
 // predict is gad bench --model-cost.
 func (p *program) predict(c *cli.Context, o bench.Options) error {
-	for _, name := range []string{"serve", "seconds", "device", "precision", "threads"} {
-		if c.IsSet(name) {
-			return usage("bench: --%s: not with --model-cost, which measures nothing and computes in bfloat16: leave out one of them", name)
-		}
+	if err := benchRules.check(c); err != nil {
+		return err
 	}
 	card, ok := cost.Named(c.String("model-cost"))
 	if !ok {

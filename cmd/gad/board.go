@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,8 +18,8 @@ import (
 // boardFlags bound what a document of runs contains.
 func boardFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: "points", Value: board.Points, Usage: "most points of a curve; 0 is every step"},
-		&cli.IntFlag{Name: "samples", Value: 12, Usage: "steps of each run whose samples are contained; 0 is none"},
+		within(&cli.IntFlag{Name: "points", Value: board.Points, Usage: "most points of a curve; 0 is every step"}, atLeast(0)),
+		within(&cli.IntFlag{Name: "samples", Value: 12, Usage: "steps of each run whose samples are contained; 0 is none"}, atLeast(0)),
 	}
 }
 
@@ -32,30 +33,19 @@ func (p *program) boardCommand() *cli.Command {
 			"RUN is the --output of gad sft, warmup, train or dpo, or a folder of such runs. From another machine: ssh -L 6161:127.0.0.1:6161 HOST.\n" +
 			"With --json it serves nothing and prints one document; doc/board.md describes it.",
 		Flags: append([]cli.Flag{
-			&cli.IntFlag{Name: "port", Value: 6161, Usage: "port on 127.0.0.1; 0 is any free one"},
+			within(&cli.IntFlag{Name: "port", Value: 6161, Usage: "port on 127.0.0.1; 0 is any free one"}, count(0, 65535)),
 			&cli.BoolFlag{Name: "json", Usage: "print everything as one JSON object, and serve nothing"},
 		}, boardFlags()...),
 		Action: func(c *cli.Context) error {
-			if err := checkBoardFlags(c); err != nil {
+			if err := cmp.Or(needRuns(c), boardRules.check(c)); err != nil {
 				return err
 			}
 			if c.Bool("json") {
-				if c.IsSet("port") {
-					return usage("board: --port with --json: with --json nothing is served: leave out one of them")
-				}
 				d, err := p.document(c)
 				if err != nil {
 					return err
 				}
 				return json.NewEncoder(p.out).Encode(d)
-			}
-			for _, name := range []string{"points", "samples"} {
-				if c.IsSet(name) {
-					return usage("board: --%s without --json: the page asks for what it shows: add --json, or leave it out", name)
-				}
-			}
-			if n := c.Int("port"); n < 0 || n > 65535 {
-				return usage("board: --port %d: must be from 0 to 65535", n)
 			}
 			b, err := p.openBoard(c)
 			if err != nil {
@@ -84,7 +74,7 @@ func (p *program) reportCommand() *cli.Command {
 			&cli.StringFlag{Name: "output", Value: "report.html", Usage: "file to write; an older report is replaced, any other file is not"},
 		}, boardFlags()...),
 		Action: func(c *cli.Context) error {
-			if err := checkBoardFlags(c); err != nil {
+			if err := needRuns(c); err != nil {
 				return err
 			}
 			out := c.String("output")
@@ -108,15 +98,16 @@ func (p *program) reportCommand() *cli.Command {
 	}
 }
 
-// checkBoardFlags refuses what no flag may be.
-func checkBoardFlags(c *cli.Context) error {
+// boardRules are what flags of gad board go with.
+var boardRules = rules{
+	{[]string{"port"}, true, "json", " with --json: with --json nothing is served: leave out one of them"},
+	{[]string{"points", "samples"}, false, "json", " without --json: the page asks for what it shows: add --json, or leave it out"},
+}
+
+// needRuns refuses a command line without a run.
+func needRuns(c *cli.Context) error {
 	if !c.Args().Present() {
 		return usage("%s: the run is missing: gad %s RUN, where RUN is the --output of gad sft, warmup, train or dpo", typed(c), typed(c))
-	}
-	for _, name := range []string{"points", "samples"} {
-		if n := c.Int(name); n < 0 {
-			return usage("%s: --%s %d: must be at least 0", typed(c), name, n)
-		}
 	}
 	return nil
 }

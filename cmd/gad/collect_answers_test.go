@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -239,6 +241,151 @@ func TestCollectSays(t *testing.T) {
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("prints %s want %s", out, want)
+		}
+	}
+}
+
+// What an endpoint refuses for all, and one that speaks no https.
+func TestRefusedForAll(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("OPENAI_API_KEY", "sk-0123456789")
+	s := teacher(t, &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		endpointtest.Fail(w, 402, "", "Insufficient Balance")
+		return true
+	}})
+	put(t, "p.jsonl", `{"content":"a"}`, `{"content":"b"}`)
+	const collect = "data collect --output x.arrow --model big "
+	here := collect + "--prompts p.jsonl --base-url " + s.URL + " "
+	plain := httptest.NewServer(nil)
+	defer plain.Close()
+	for line, want := range map[string]string{
+		here: "gad: endpoint: " + strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1") + ": status 402: Insufficient Balance\n",
+		collect + "--prompts p.jsonl --base-url " + strings.Replace(plain.URL, "http:", "https:", 1) + "/v1": "gad: endpoint: " + strings.TrimPrefix(plain.URL, "http://") + ": speaks http and not https: check the base URL\n",
+	} {
+		code, out, said := gad(strings.Fields(line)...)
+		if code != exitFailed || out != "" || !strings.HasSuffix(said, want) || len(s.Calls()) > 2 {
+			t.Errorf("%s: exit status %d, prints %q, %d calls\n got %s want %s", line, code, out, len(s.Calls()), said, want)
+		}
+	}
+}
+
+// What an endpoint that was named wrongly answers: one line, and nothing stays.
+func TestNewcomersEndpoints(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("OPENAI_API_KEY", "")
+	put(t, "p.jsonl", `{"content":"a"}`)
+	server := httptest.NewServer(nil) // has no /chat/completions
+	defer server.Close()
+	const collect = "data collect --prompts p.jsonl --output x.arrow --model big --base-url "
+	here := collect + server.URL + "/v1 "
+
+	// A server on this machine that wants a key, where none is sent unless asked for.
+	guarded := teacher(t, &endpointtest.Server{Key: "sk-right"})
+	code, _, said := gad(strings.Fields(collect + guarded.URL)...)
+	if want := ": status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --key-env, or its file with --key-file\n"; code != 1 || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d\n got %s want %s", code, said, want)
+	}
+
+	// An endpoint without batches.
+	code, _, said = gad(strings.Fields(here + "--batch")...)
+	if want := ": status 404: not found: check the base URL and the model, or leave out --batch, which not every endpoint has\n"; code != 1 || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d\n got %s want %s", code, said, want)
+	}
+
+	// A base URL without its /v1. Nothing stays of it.
+	code, out, said := gad(strings.Fields(collect + server.URL)...)
+
+	if want := ": status 404: not found: most base URLs end in /v1: try " + server.URL + "/v1\n"; code != 1 || out != "" || !strings.HasSuffix(said, want) {
+		t.Errorf("exit status %d, prints %q\n got %s want %s", code, out, said, want)
+	}
+	for _, name := range []string{"x.arrow", "x.arrow.journal"} {
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s was made", name)
+		}
+	}
+}
+
+// What a wrong key, a wrong model and a server elsewhere bring is one line too; there are
+// no answers, so nothing stays.
+func TestMistakesAtTheEndpoint(t *testing.T) {
+	work := t.TempDir()
+	t.Chdir(work)
+	t.Setenv("TEACHER_KEY", "sk-wrong-0123456789")
+	if err := os.WriteFile("p.jsonl", []byte(`{"content":"a"}`+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		s    *endpointtest.Server
+		want string
+	}{
+		{&endpointtest.Server{Key: "sk-right"}, "status 401 invalid_api_key: the key is not accepted: check the key and what it may use"},
+		{&endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			endpointtest.Fail(w, 404, "model_not_found", "no big here")
+			return true
+		}}, "status 404 model_not_found: no big here: check the base URL and the model"},
+		{&endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, "https://example.com/v1/chat/completions", http.StatusTemporaryRedirect)
+			return true
+		}}, "status 307: the endpoint redirects elsewhere, which is not followed: give the URL that it redirects to as base URL"},
+	} {
+		teacher(t, c.s)
+		code, out, said := gad("data", "collect", "--prompts", "p.jsonl", "--output", "x.arrow", "--model", "big", "--base-url", c.s.URL, "--key-env", "TEACHER_KEY")
+		host := strings.TrimSuffix(strings.TrimPrefix(c.s.URL, "http://"), "/v1")
+		if want := "gad: endpoint: " + host + ": " + c.want + "\n"; code != 1 || out != "" || !strings.HasSuffix(said, want) || strings.Contains(said, "sk-") {
+			t.Errorf("exit status %d, prints %q\n got %s want %s", code, out, said, want)
+		}
+		if names, err := filepath.Glob("x*"); err != nil || len(names) > 0 {
+			t.Errorf("made %v", names)
+		}
+	}
+}
+
+// What --partial leaves out is said, with the way to get it.
+func TestPartialSaysWhatIsMissing(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		if c.Prompt == "b" {
+			endpointtest.Fail(w, 400, "", "not this")
+			return true
+		}
+		return false
+	}})
+	put(t, "p.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
+	line := strings.Fields("data collect --prompts p.jsonl --model big --output x.jsonl --partial --base-url " + s.URL)
+	code, out, _ := gad(line...)
+	if want := "x.jsonl: 2 answers to 3 prompts\n1 of 3 rows have no answer: remove x.jsonl, and the same command asks again\n"; code != exitDone || !strings.HasPrefix(out, want) {
+		t.Errorf("exit status %d, prints %s", code, out)
+	}
+	s.Misbehave = nil
+	drop(t, "x.jsonl")
+	if code, out, _ := gad(line...); code != exitDone || !strings.HasPrefix(out, "x.jsonl: 3 answers to 3 prompts\ncounted") {
+		t.Errorf("again: exit status %d, prints %s", code, out)
+	}
+}
+
+// The estimate says how long the limits that are given make it last.
+func TestEstimateOfTime(t *testing.T) {
+	t.Chdir(t.TempDir())
+	lines := make([]string, 40)
+	for i := range lines {
+		lines[i] = `{"content":"` + strings.Repeat("a", 396) + `"}` // 100 tokens with the role
+	}
+	put(t, "p.jsonl", lines...)
+	for flags, want := range map[string]string{
+		"":                                 "",
+		"--rpm 100":                        "",
+		"--rpm 10":                         "; about 4 min by --rpm",
+		"--input-tpm 1000":                 "; about 4 min by --input-tpm",
+		"--output-tpm 1000":                "; about 2 min by --output-tpm",
+		"--tpm 1000":                       "; about 6 min by --tpm",
+		"--tpm 1000 --rpm 0.25":            "; about 2.7 h by --rpm",
+		"--tpm 1000 --batch":               "",
+		"--tpm 3000 --output-tpm 100":      "; about 20 min by --output-tpm",
+		"--tpm 1000000 --output-tpm 10000": "",
+	} {
+		out, _ := must(t, strings.Fields("data collect --prompts p.jsonl --base-url http://127.0.0.1:9/v1 --model m --output x.jsonl --max-tokens 50 --dry-run "+flags)...)
+		if want := "m: 40 answers to 40 rows; estimate: 4000 tokens of prompts, 2000 of answers (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)" + want + "\n"; out != want {
+			t.Errorf("%s: prints %s want %s", flags, out, want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/eval"
 	"gad/apps/judge"
 	"gad/internal/conf"
 	"gad/trainer/config"
@@ -205,7 +206,7 @@ func valuesOf(flag string) []string {
 	case "judge-mode":
 		return judge.Modes
 	case "judge-against":
-		return []string{againstTeacher, againstFirst}
+		return []string{eval.AgainstTeacher, eval.AgainstFirst}
 	}
 	for _, f := range stageFlags {
 		if f.name == flag {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/session"
 	"gad/data"
 	"gad/internal/report"
 	"gad/tokenizer"
@@ -28,14 +29,10 @@ func setFlags(what string) []cli.Flag {
 	}
 }
 
-// openSet opens the files under the flags of setFlags.
-func (p *program) openSet(c *cli.Context, paths []string, split string) (*data.Set, error) {
-	cols := data.DefaultColumns()
-	cols.Content, cols.Teacher = c.String("content-key"), c.String("teacher-key")
-	if f := c.String("format"); !slices.Contains(data.RowFormats, f) {
-		return nil, usage("%s: --format %q: use %s", typed(c), f, strings.Join(data.RowFormats, ", "))
-	}
-	return data.OpenFiles(paths, data.Options{Columns: cols, Format: c.String("format"), Split: split, Stages: p.console().Busy})
+// rowsOf are the rows that the flags of setFlags name, with --limit.
+func rowsOf(c *cli.Context) session.Rows {
+	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"), Format: c.String("format"),
+		Content: c.String("content-key"), Answer: c.String("teacher-key"), Limit: c.Int("limit")}
 }
 
 // namedData are the files of --data as messages name them.
@@ -48,7 +45,7 @@ func (p *program) dataCommand() *cli.Command {
 		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
 			return nil, err
 		}
-		return p.openSet(c, c.StringSlice("data"), c.String("split"))
+		return rowsOf(c).Open(p.session())
 	}
 	limits := config.Default().Data
 	return &cli.Command{
@@ -122,7 +119,7 @@ func (p *program) dataCommand() *cli.Command {
 						}
 					}
 					if c.Bool("json") {
-						err = printJSON(p.out, report)
+						err = session.PrintJSON(p.out, report)
 					} else {
 						_, err = fmt.Fprintln(p.out, strings.TrimRight(report.String(), "\n"))
 					}
@@ -155,7 +152,7 @@ func (p *program) dataCommand() *cli.Command {
 			{
 				Name: "split", Usage: "split a data set into two by a shuffle with a seed; equal prompts stay together",
 				Flags: append([]cli.Flag{
-					&cli.Float64Flag{Name: "fraction", Value: 0.95, Usage: "share of the first part"},
+					within(&cli.Float64Flag{Name: "fraction", Value: 0.95, Usage: "share of the first part"}, share),
 					&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the shuffle"},
 					&cli.StringFlag{Name: "first", Usage: "output file of the first part"},
 					&cli.StringFlag{Name: "second", Usage: "output file of the second part"},
@@ -163,9 +160,6 @@ func (p *program) dataCommand() *cli.Command {
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "first", "second"); err != nil {
 						return err
-					}
-					if f := c.Float64("fraction"); !(f > 0 && f < 1) {
-						return usage("data split: --fraction %g: must be above 0 and below 1", f)
 					}
 					set, err := open(c)
 					if err != nil {
@@ -254,7 +248,9 @@ func writeTokens(b *strings.Builder, tok *tokenizer.Tokenizer, ids []int32, firs
 
 // compare notes which rows of --val-data are rows of the set too.
 func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) error {
-	val, err := p.openSet(c, c.StringSlice("val-data"), c.String("val-split"))
+	held := rowsOf(c)
+	held.Paths, held.Split = c.StringSlice("val-data"), c.String("val-split")
+	val, err := held.Open(p.session())
 	if err != nil {
 		return err
 	}

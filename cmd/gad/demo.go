@@ -9,6 +9,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/demo"
+	"gad/apps/session"
+	"gad/internal/fault"
 )
 
 // demoCommand is gad demo.
@@ -29,7 +31,7 @@ func (p *program) demoCommand() *cli.Command {
 			if dir == "" {
 				dir = map[bool]string{false: "gad-demo", true: "gad-demo-fast"}[c.Bool("fast")]
 			}
-			be, err := openDevice(flagged(c))
+			be, err := session.OpenDevice(flagged(c))
 			if err != nil {
 				return err
 			}
@@ -37,7 +39,7 @@ func (p *program) demoCommand() *cli.Command {
 			err = demo.Run(c.Context, demo.Options{Dir: dir, Fast: c.Bool("fast"), Seed: c.Uint64("seed"), Size: demo.SizeOf(c.Bool("fast")), Backend: be, FS: files(), Gad: p.again, Out: p.out, Console: p.err,
 				Flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}})
 			if _, ok := errors.AsType[*demo.FolderError](err); ok {
-				return marked{errUsage, err}
+				return fault.As(fault.Usage, err)
 			}
 			return err
 		},

@@ -3,13 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"gad/apps/doctor"
 	"os"
 	"runtime"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"gad/apps/doctor"
+	"gad/apps/session"
 	"gad/device"
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
@@ -56,7 +57,7 @@ func (p *program) examineMachine() error {
 	}
 	gb := func(n int64) string { return fmt.Sprintf("%.1f GB", float64(n)/1e9) }
 	field("system", "%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
-	be, err := openDevice(device.Options{})
+	be, err := session.OpenDevice(device.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
-	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"gad/trainer/eval"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +12,6 @@ import (
 	"testing"
 
 	"gad/data"
-	"gad/trainer/eval"
 )
 
 // evalFigures are what gad eval prints always, and of fresh discriminators.
@@ -269,50 +270,6 @@ func TestEvalPlan(t *testing.T) {
 	}
 }
 
-// What a fresh discriminator says is printed where its control says that it can tell,
-// and "not learned" where not.
-func TestPrintEvaluation(t *testing.T) {
-	acc, ci, control, trained, poor, ties, check := 0.75, [2]float64{0.7, 0.8}, 0.9, 0.98, 0.52, 0.25, 0.5
-	yes, no, one := true, false, 1.0
-	for want, e := range map[string]eval.Evaluation{
-		"fresh discriminator           0.750 [0.700, 0.800]        held-out accuracy; 0.5: cannot tell student from teacher\n  on pairs it learned from    0.980\n  control                     0.900": {
-			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTrained: &trained, FreshDTies: &ties, FreshDLearned: &yes, FreshDSteps: 100, FreshDSeeds: 2, FreshDRead: 256},
-		"  trained                     2 x 100 steps, 256 tokens\nfresh discriminators were shortened: it was long\n": {
-			FreshDAcc: &acc, FreshDCI95: &ci, FreshDControl: &control, FreshDTies: &ties, FreshDLearned: &yes, FreshDSteps: 100, FreshDSeeds: 2, FreshDRead: 256, FreshDNote: "it was long"},
-		"the fresh discriminator has not learned: neither its accuracy nor the control is clearly above chance: give more rows": {
-			FreshDControl: &acc, FreshDTrained: &trained, FreshDTies: &ties, FreshDLearned: &no, FreshDSteps: 5},
-		"the fresh discriminator has not learned: it does not even rank the pairs that it learned from": {
-			FreshDControl: &acc, FreshDTrained: &poor, FreshDTies: &ties, FreshDLearned: &no, FreshDSteps: 5},
-		"fresh discriminator           all answers equal\n": {FreshDTies: &one, FreshDLearned: &no},
-		"checker's score               0.500 [0.700, 0.800]\n  a                           0.200 [": {
-			Rows: 10, Check: &check, CheckCI95: &ci, Labels: map[string]float64{"b": 0.2, "a": 0.2, "walk": 0.6}},
-		"no fresh discriminator: for a reason\n": {FreshDNote: "for a reason"},
-	} {
-		var b strings.Builder
-		if printEvaluations(&b, compared{Models: []eval.Evaluation{e}}); !strings.Contains(b.String(), want) {
-			t.Errorf("prints\n%swant %q", b.String(), want)
-		}
-	}
-	// Of several models a note names those that it is about.
-	var b strings.Builder
-	printEvaluations(&b, compared{Models: []eval.Evaluation{{Model: "a", FreshDNote: "for a reason"}, {Model: "b", FreshDAcc: &acc, FreshDSteps: 9, FreshDSeeds: 1}}})
-	if want := "no fresh discriminator: for a reason (A)\n"; !strings.Contains(b.String(), want) {
-		t.Errorf("prints\n%swant %q", b.String(), want)
-	}
-	// A difference is named by its interval, and by whether more is better.
-	for want, c := range map[string]struct {
-		ci     *[2]float64
-		better int
-	}{
-		"+0.100 [-0.100, +0.300] within noise": {&[2]float64{-0.1, 0.3}, 1}, "+0.100 [+0.050, +0.300] better": {&[2]float64{0.05, 0.3}, 1},
-		"+0.100 [+0.050, +0.300] worse": {&[2]float64{0.05, 0.3}, -1}, "+0.100 [+0.050, +0.300] more": {&[2]float64{0.05, 0.3}, 0}, "+0.100 [-]": {nil, 1},
-	} {
-		if got := difference(map[string]eval.Difference{"x": {Value: 0.1, CI95: c.ci}}, "x", c.better); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 // gad generate --data answers every row with every sample; each answer is that of the
 // same row alone, and the file is data for gad score.
 func TestGenerateData(t *testing.T) {
@@ -334,7 +291,7 @@ func TestGenerateData(t *testing.T) {
 		return string(raw)
 	}
 	all := read("all.jsonl")
-	answers := objects[answerRow](t, all)
+	answers := objects[answerLine](t, all)
 	if len(answers) != 30 {
 		t.Fatalf("%d answers", len(answers))
 	}
@@ -361,7 +318,7 @@ func TestGenerateData(t *testing.T) {
 	}
 
 	// From any part of the journal the same bytes come.
-	head, lines := journalOf(t, actor, rows, 12, func(s *batchSettings) { s.N, s.Temperature = 3, 1 }), strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
+	head, lines := begunBefore(t, actor, rows, 3, 12, 1), strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
 	for k, part := range map[string]string{
 		"nothing":               head,
 		"some, out of order":    head + lines[7] + lines[2] + lines[0] + lines[1],
@@ -369,43 +326,65 @@ func TestGenerateData(t *testing.T) {
 		"a last line unended":   head + strings.TrimSuffix(lines[4], "\n"),
 		"the same answer twice": head + lines[4] + lines[4],
 	} {
-		name := strings.ReplaceAll(k, " ", "-") + ".jsonl"
-		if err := os.WriteFile(filepath.Join(dir, name+".partial"), []byte(part), 0o644); err != nil {
-			t.Fatal(err)
+		// Until November 2026 the lines were without keys.
+		keyed := ""
+		for line := range strings.Lines(part) {
+			key := "settings"
+			if line != head {
+				i := slices.IndexFunc(lines, func(whole string) bool { return strings.HasPrefix(whole, strings.TrimSuffix(line, "\n")) })
+				key = fmt.Sprintf("%d/%d", i/3, i%3)
+			}
+			keyed += `{"key":"` + key + `","record":` + strings.Replace(line, "\n", "}\n", 1)
 		}
-		_, said := must(t, args(name)...)
-		if read(name) != all {
-			t.Errorf("%s: other bytes than without an interruption", k)
-		}
-		if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "resuming, answers done so far: ") {
-			t.Errorf("%s: does not say that it resumes: %s", k, said)
+		for form, part := range map[string]string{"before": part, "now": keyed} {
+			name := form + "-" + strings.ReplaceAll(k, " ", "-") + ".jsonl"
+			if err := os.WriteFile(filepath.Join(dir, name+".partial"), []byte(part), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			_, said := must(t, args(name)...)
+			if read(name) != all {
+				t.Errorf("%s, as %s: other bytes than without an interruption", k, form)
+			}
+			if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "resuming, answers done so far: ") {
+				t.Errorf("%s, as %s: does not say that it resumes: %s", k, form, said)
+			}
 		}
 	}
 }
 
-// journalOf is the first line of the journal of gad generate --data with its defaults,
-// but for what change sets.
-func journalOf(t *testing.T, dir, rows string, limit int, change ...func(*batchSettings)) string {
+// answerLine is a line of gad generate --output.
+type answerLine struct {
+	Row       int               `json:"row"`
+	Sample    int               `json:"sample"`
+	Content   []json.RawMessage `json:"content"`
+	Teacher   string            `json:"teacher_response"`
+	Response  string            `json:"response"`
+	Tokens    int               `json:"tokens"`
+	Truncated bool              `json:"truncated"`
+	Finish    string            `json:"finish_reason"`
+}
+
+// begunBefore is the first line of the journal of gad generate --data as it was until November
+// 2026, of n answers to a prompt, of limit tokens at most.
+func begunBefore(t *testing.T, dir, rows string, n, limit int, temperature float64) string {
 	t.Helper()
-	sum, err := modelDigest(dir)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
+	}
+	sum := sha256.New()
+	for _, e := range entries {
+		if content := fileText(filepath.Join(dir, e.Name())); !e.IsDir() {
+			fmt.Fprintf(sum, "%s %d\n%s", e.Name(), len(content), content)
+		}
 	}
 	set, err := data.Open(rows, data.DefaultColumns())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	settings := batchSettings{Model: sum, Data: set.Digest(), ContentKey: "content", TeacherKey: "teacher_response", N: 1, MaxNew: limit,
-		Temperature: 0.8, TopP: 1, Seed: 1, Device: "cpu", Precision: "auto"}
-	for _, f := range change {
-		f(&settings)
-	}
-	var line bytes.Buffer
-	if err := printJSON(&line, settings); err != nil {
-		t.Fatal(err)
-	}
-	return line.String()
+	return fmt.Sprintf(`{"model_sha256":"%x","data_digest":"%s","content_key":"content","teacher_key":"teacher_response","n":%d,"max_new_tokens":%d,"temperature":%g,"top_p":1,"min_p":0,"top_k":0,"seed":1,"device":"cpu","precision":"auto"}`+"\n",
+		sum.Sum(nil), set.Digest(), n, limit, temperature)
 }
 
 // Token by token the same text comes as at once, characters whole.
@@ -419,16 +398,6 @@ func TestStream(t *testing.T) {
 		if streamed != whole {
 			t.Errorf("seed %s: streamed %q, at once %q", seed, streamed, whole)
 		}
-	}
-}
-
-// What a model writes is no command of a terminal; a pipe gets it as it is.
-func TestHarmless(t *testing.T) {
-	if got := harmless("a\x1b[2J\tb\r\nc\u0085é"); got != "a\uFFFD[2J\tb\uFFFD\nc\uFFFDé" {
-		t.Errorf("%q", got)
-	}
-	if text := "\x1b[2J"; shown(&bytes.Buffer{}, text) != text {
-		t.Error("a pipe gets other text")
 	}
 }
 

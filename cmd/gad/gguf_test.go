@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/gguf/gguftest"
 	"gad/internal/safetensors"
 )
 
@@ -147,5 +148,29 @@ func TestGGUFInPlaceOfAFolder(t *testing.T) {
 	must(t, "export", "--model", "again.gguf", "--output", "hf2")
 	if names := differing(t, "hf", "hf2"); len(names) > 0 {
 		t.Errorf("again: differ: %v", names)
+	}
+}
+
+// A GGUF file of a run holds the student; what it prints says so.
+func TestExportGGUF(t *testing.T) {
+	f := ready(t)
+	dir := t.TempDir()
+	for kind, fileType := range map[string]uint32{"f16": 1, "bf16": 32, "q8_0": 7} {
+		out := filepath.Join(dir, kind+".gguf")
+		printed, _ := must(t, "export", "--run", f.path("train"), "--output", out, "--gguf", kind)
+		if want := out + ": actor of " + f.path("train", "global_step_3") + ", GGUF " + kind + "\n"; !strings.HasSuffix(printed, want) {
+			t.Errorf("prints %q, expected %q", printed, want)
+		}
+		b, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := gguftest.Parse(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.Pairs["general.file_type"] != fileType || g.Pairs["general.name"] != kind || len(g.Tensors) < 20 {
+			t.Errorf("%s: %v, %v, %d tensors", kind, g.Pairs["general.file_type"], g.Pairs["general.name"], len(g.Tensors))
+		}
 	}
 }

@@ -19,3 +19,18 @@ func TestHelpOfGad(t *testing.T) {
 		}
 	}
 }
+
+// gad sft --help SETTING shows what sft begins with, not another stage.
+func TestHelpOfASettingInItsStage(t *testing.T) {
+	for line, want := range map[string]string{
+		"sft --help actor.optim.lr":            "actor.optim.lr=5e-06\n",
+		"train --help actor.optim.lr":          "actor.optim.lr=1e-06\n",
+		"help settings actor.optim.lr":         "actor.optim.lr=1e-06\n",
+		"help --stage sft settings actor.grad": "actor.grad_clip=1\n",
+		"train --help trainer.total_epochs":    "trainer.total_epochs=2\n",
+	} {
+		if out, _ := must(t, strings.Fields(line)...); !strings.HasPrefix(out, want) {
+			t.Errorf("%s: prints %.60s, want %s", line, out, want)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/eval"
 	"gad/apps/judge"
 	"gad/apps/task"
 	"gad/internal/endpoint/endpointtest"
@@ -255,7 +258,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		!strings.HasPrefix(table, "A  guesses.jsonl\nB  walks.jsonl\nC  pads.jsonl\njudge rule: 100 prompts, pairs against the teacher; 95 % intervals in brackets\n") || !strings.Contains(table, " ▲  ") {
 		t.Errorf("prints\n%s", table)
 	}
-	rows := objects[givenRow](t, readFile(t, "rows.jsonl"))
+	rows := objects[eval.AnswerRow](t, readFile(t, "rows.jsonl"))
 	if len(rows) != 3*n || rows[0].Model != "guesses.jsonl" || rows[0].Row != 0 || rows[n].Judge.Grade == nil || *rows[n].Judge.Grade != 9 || rows[0].Response != guess(0) {
 		t.Errorf("%d rows, %+v", len(rows), rows[0])
 	}
@@ -374,5 +377,66 @@ func TestEvalJudge(t *testing.T) {
 	}
 	if names, err := filepath.Glob(".*"); err != nil || len(names) > 0 {
 		t.Errorf("left behind: %v %v", names, err)
+	}
+}
+
+// What a judge's endpoint says: the estimate is printed before.
+func TestJudgeRefuses(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "a.jsonl",
+		`{"row":0,"sample":0,"content":[{"role":"user","content":"Add 1+1"}],"teacher_response":"2","response":"3"}`,
+		`{"row":1,"sample":0,"content":[{"role":"user","content":"Add 1+2"}],"teacher_response":"3","response":"3"}`)
+	refusing, err := endpointtest.Start(&endpointtest.Server{Key: "another", Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		if c.Model == "none" {
+			endpointtest.Fail(w, 404, "model_not_found", "no such model")
+		} else {
+			endpointtest.Fail(w, 400, "invalid_request", "temperature is not for this model\x1b[2J")
+		}
+		return true
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(refusing.Close)
+	host := strings.TrimSuffix(strings.TrimPrefix(refusing.URL, "http://"), "/v1")
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := dead.Addr().String()
+	dead.Close()
+	t.Setenv("WRONG_KEY", "sk-wrong")
+	t.Setenv("RIGHT_KEY", "another")
+	t.Setenv("NO_KEY", "")
+	t.Setenv("OPENAI_API_KEY", "")
+
+	wants := "eval --answers a.jsonl --judge " + refusing.URL + " --judge-journal " + filepath.Join(t.TempDir(), "j.jsonl")
+	for _, c := range []struct{ line, want string }{
+		{wants + " --judge-model m", `endpoint: ` + host + `: status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --judge-key-env`},
+		{wants + " --judge-model m --judge-key-env WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
+		{wants + " --judge-model none --judge-key-env RIGHT_KEY", `endpoint: ` + host + `: status 404 model_not_found: no such model: check the base URL and the model`},
+		{wants + " --judge-model m --judge-key-env RIGHT_KEY", `judge: no request of 2 has a reply: endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J`},
+		{strings.Replace(wants, refusing.URL, "http://"+nobody+"/v1", 1) + " --judge-model m", `judge: ` + nobody + `: cannot connect: connection refused: check the address, and that the judge runs`},
+	} {
+		code, out, said := gad(strings.Fields(c.line)...)
+		lines := strings.Split(strings.TrimSuffix(said, "\n"), "\n")
+		if code != exitFailed || out != "" || len(lines) != 2 || !strings.Contains(lines[0], ": 8 requests at most") || lines[1] != "gad: "+c.want {
+			t.Errorf("%s: exit status %d, prints %q\n got %s\nwant gad: %s", c.line, code, out, said, c.want)
+		}
+	}
+}
+
+// A judge that never gives a verdict ends the command with 1 and says where the replies and
+// the answers are.
+func TestMistakenJudge(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := teacher(t, &endpointtest.Server{Answer: func(endpointtest.Call, int) (string, string) { return "I like both.", "stop" }})
+	put(t, "a.jsonl", `{"row":0,"sample":0,"content":"Add 1+1","teacher_response":"2","response":"3"}`)
+	const why = "gad: judge: no verdict can be read, of 3: the reply has no JSON object with reference and answer: read the replies in judgments.jsonl, then try another judge, a larger --judge-max-tokens or --judge-extra\n"
+	line := "eval --answers a.jsonl --judge-model m --judge " + s.URL
+	for range 2 { // the second time nothing is asked
+		if code, out, said := gad(strings.Fields(line)...); code != exitFailed || out != "" || !strings.HasSuffix(said, why) || len(s.Calls()) != 7 {
+			t.Errorf("exit status %d after %d calls, prints %q, %s", code, len(s.Calls()), out, said)
+		}
 	}
 }

@@ -1,17 +1,31 @@
 // Command gad distils a teacher that is only known by its answers into a
 // student language model by an adversarial game (arXiv 2511.10643).
+//
+// This package is the command line: which commands and flags there are, what they may be, how
+// a command ends. What a command does is in apps/NAME or in the packages of the pipeline.
+//
+//	main.go      the table of commands, exit statuses, signals
+//	args.go      the order of a command line; what a mistyped flag or command may have meant
+//	limits.go    what a flag may be, and what it goes with
+//	resolve.go   names of a hub in the place of paths
+//	stage.go     sft, warmup, train and dpo: how settings, flags and a run's folder make a Config
+//	help.go      help, config, resume, and what --help says of settings
+//	ranks.go     several processes of one run; link.go: how they connect
+//	tools.go     init, logprobs, score, export
+//	study.go     study, and how its runs share this process
+//	complete.go  completion of shells; man.go: the manual page
+//	the others   one command each, by its name; data.go: data inspect, validate, convert, split
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"gad/trainer/config"
 	"io"
-	"math"
 	"os"
 	"os/signal"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,6 +34,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"gad/apps/session"
 	"gad/apps/study"
 	"gad/checkpoint"
 	"gad/data"
@@ -27,11 +42,11 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/mpi"
 	"gad/internal/conf"
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
-	"gad/trainer/config"
 )
 
 // Exit statuses.
@@ -70,6 +85,11 @@ func (p *program) console() *report.Console {
 		p.con = report.NewConsole(p.err, p.tty)
 	}
 	return p.con
+}
+
+// session is the command at work.
+func (p *program) session() *session.Session {
+	return &session.Session{Out: p.out, Err: p.err, Console: p.console(), FS: files(), Signals: p.interruptible}
 }
 
 // run is gad with the given arguments; it returns the exit status.
@@ -111,11 +131,13 @@ func noSpace(err error) error {
 	if isSaid(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return marked{errRunning, fmt.Errorf("%w: free some space and run the same command again", err)}
+	return fault.As(fault.Running, fmt.Errorf("%w: free some space and run the same command again", err))
 }
 
 // isSaid reports whether err has been said where it came up.
-func isSaid(err error) bool { return errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick) }
+func isSaid(err error) bool {
+	return errors.Is(err, fault.Interrupted) || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick)
+}
 
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
@@ -209,25 +231,8 @@ func plain(err error, flags []cli.Flag) error {
 // typed is the command's name as the user typed it: "data inspect".
 func typed(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "gad ") }
 
-// errUsage marks what the user typed wrong.
-var errUsage = errors.New("usage")
-
-// errStopped marks what a signal has ended and no command resumes.
-var errStopped = errors.New("stopped")
-
-// errRunning marks a failure after everything had been read and checked.
-var errRunning = errors.New("run failed")
-
-func usage(format string, args ...any) error {
-	return marked{errUsage, fmt.Errorf(format, args...)}
-}
-
-// marked is err, recognisable as mark, and printed as err alone.
-type marked struct{ mark, err error }
-
-func (m marked) Error() string        { return m.err.Error() }
-func (m marked) Unwrap() error        { return m.err }
-func (m marked) Is(target error) bool { return target == m.mark }
+// usage is what the user typed wrong.
+func usage(format string, args ...any) error { return fault.Usagef(format, args...) }
 
 // status is the exit status for an error.
 func status(err error) int {
@@ -236,15 +241,15 @@ func status(err error) int {
 	switch {
 	case errors.As(err, &aborted) && aborted.Status > 0:
 		return aborted.Status
-	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
+	case errors.Is(err, fault.Interrupted), errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
-	case errors.Is(err, errStopped):
+	case errors.Is(err, fault.Stopped):
 		return exitStopped
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
-	case errors.Is(err, errRunning), errors.Is(err, errSick):
+	case errors.Is(err, fault.Running), errors.Is(err, errSick):
 		return exitFailed
-	case errors.Is(err, errUsage), errors.Is(err, config.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
+	case errors.Is(err, fault.Usage), errors.Is(err, config.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):
 		return exitFailed
@@ -302,24 +307,6 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 // deviceOf is the device that the settings name.
 func deviceOf(c config.Config) device.Options {
 	return device.Options{Name: c.Trainer.Device, Precision: c.Trainer.Precision, Threads: c.Trainer.Threads}
-}
-
-// openDevice starts a device.
-func openDevice(o device.Options) (model.Backend, error) {
-	if err := o.Validate(); err != nil {
-		return nil, marked{errUsage, err}
-	}
-	if o.Name != device.CUDA {
-		free := device.FreeMemory()
-		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 { // later, what this process holds is not free
-			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
-		}
-	}
-	be, err := device.Open(o)
-	if err != nil { // no GPU, or GAD_CPU names what this processor does not have
-		return nil, marked{errUsage, err}
-	}
-	return be, nil
 }
 
 // deviceFlags are common to every command that computes.

@@ -6,9 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"gad/internal/vfs"
 )
 
 // A disk that fills up under gad generate: one line with the bytes needed and free, and
@@ -58,31 +55,5 @@ func TestGenerateDiskFull(t *testing.T) {
 	want, err := os.ReadFile(filepath.Join(dir, "room.jsonl"))
 	if err != nil || string(got) != string(want) {
 		t.Errorf("%v: other bytes than where there was room", err)
-	}
-}
-
-// counted is a file that counts its writes and syncs.
-type counted struct {
-	vfs.File
-	writes, syncs int
-}
-
-func (c *counted) Write(b []byte) (int, error) { c.writes++; return len(b), nil }
-func (c *counted) Sync() error                 { c.syncs++; return nil }
-
-// The journal is synced every few seconds, not for each answer.
-func TestJournalIsSynced(t *testing.T) {
-	file := &counted{}
-	b := &batchRun{lines: map[[2]int][]byte{}, journal: file, synced: time.Now().Add(-2 * syncEvery)}
-	for i := range 10 {
-		if i == 5 {
-			b.synced = b.synced.Add(-syncEvery)
-		}
-		if err := b.append([2]int{i, 0}, []byte("{}\n")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if file.writes != 10 || file.syncs != 2 || b.kept.Load() != 10 {
-		t.Errorf("%d writes, %d syncs, %d kept", file.writes, file.syncs, b.kept.Load())
 	}
 }

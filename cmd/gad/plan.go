@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/session"
 	"gad/device"
 	"gad/internal/compute/cost"
 	"gad/model"
@@ -135,7 +136,7 @@ func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 	if card != nil {
 		be = cost.New(*card)
 	} else {
-		be, missing = openDevice(d)
+		be, missing = session.OpenDevice(d)
 	}
 	switch {
 	case missing == nil:

@@ -11,6 +11,7 @@ import (
 
 	"gad/apps/pull"
 	"gad/checkpoint"
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/trainer"
 )
@@ -36,9 +37,9 @@ func (p *program) pullCommand() *cli.Command {
 			err := p.pull(c)
 			switch {
 			case errors.Is(err, pull.ErrName):
-				return marked{errUsage, err}
+				return fault.As(fault.Usage, err)
 			case errors.Is(err, pull.ErrNetwork), errors.Is(err, pull.ErrSpace):
-				return marked{errRunning, err}
+				return fault.As(fault.Running, err)
 			}
 			return err
 		},
@@ -85,7 +86,7 @@ func (p *program) pull(c *cli.Context) error {
 		fmt.Fprintln(p.out, path)
 		return nil
 	}
-	ctx, stop := p.stoppable(con, "stopping: what has come is kept, and the same command resumes", func() string { return "what has come is kept" })
+	ctx, stop := p.session().Stoppable(func() string { return "stopping: what has come is kept, and the same command resumes" }, func() string { return "what has come is kept" })
 	defer stop()
 	done := func() {}
 	if p.tty { // in a pipe the lines of tries say enough

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,5 +28,21 @@ func TestPlanOfRanks(t *testing.T) {
 	}
 	if alone, _ := must(t, append(line[:5:5], line[9:]...)...); strings.Contains(alone, "ranks, each") {
 		t.Errorf("the plan of one process speaks of ranks:\n%s", alone)
+	}
+}
+
+// The commands with --ranks are those of withRanks, and gad plan, which only counts them.
+func TestWithRanks(t *testing.T) {
+	var found []string
+	for _, c := range (&program{}).app().Commands {
+		for _, f := range c.Flags {
+			if slices.Contains(f.Names(), "ranks") && c.Name != "plan" {
+				found = append(found, c.Name)
+			}
+		}
+	}
+	slices.Sort(found)
+	if want := slices.Sorted(slices.Values(withRanks)); !slices.Equal(found, want) {
+		t.Errorf("--ranks is a flag of %v, withRanks has %v", found, want)
 	}
 }

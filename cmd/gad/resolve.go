@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"gad/trainer/config"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,7 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/pull"
-	"gad/trainer/config"
+	"gad/internal/fault"
 )
 
 // This file is where a name on a hub, given in the place of a path, becomes the path of what
@@ -43,7 +44,7 @@ func localPath(path string, dataset bool) (string, error) {
 		return os.Getenv(name)
 	})
 	if err != nil {
-		return "", marked{errUsage, err}
+		return "", fault.As(fault.Usage, err)
 	}
 	found, err := pull.Find(files(), env.Cache, name)
 	if err == nil {

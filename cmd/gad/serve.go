@@ -13,6 +13,7 @@ import (
 
 	"gad/apps/serve"
 	"gad/internal/endpoint"
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/model"
 )
@@ -34,13 +35,13 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8000", Usage: "address and port; port 0 takes a free one"},
 			&cli.StringFlag{Name: "api-key-file", Usage: "file with the API key, readable by its owner alone; instead of " + keyVariable},
 			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder", Usage: "name of the model for clients"},
-			&cli.IntFlag{Name: "slots", Value: 64, Usage: "answers that are sampled at the same time"},
-			&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes", Usage: "longest prompt with its answer, tokens"},
-			&cli.IntFlag{Name: "cache-tokens", DefaultText: "512 per slot, at least two contexts", Usage: "tokens in the cache of keys and values; an answer waits until it has room to its end"},
-			&cli.IntFlag{Name: "max-tokens", Value: 1024, Usage: "longest answer to a chat request that gives no limit, tokens"},
-			&cli.IntFlag{Name: "max-queue", Value: 128, Usage: "requests that may wait; more are refused with status 429"},
+			within(&cli.IntFlag{Name: "slots", Value: 64, Usage: "answers that are sampled at the same time"}, count(1, 1<<12)),
+			within(&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes", Usage: "longest prompt with its answer, tokens"}, count(2, 1<<24)),
+			within(&cli.IntFlag{Name: "cache-tokens", DefaultText: "512 per slot, at least two contexts", Usage: "tokens in the cache of keys and values; an answer waits until it has room to its end"}, count(2, 1<<30)),
+			within(&cli.IntFlag{Name: "max-tokens", Value: 1024, Usage: "longest answer to a chat request that gives no limit, tokens"}, count(1, 1<<24)),
+			within(&cli.IntFlag{Name: "max-queue", Value: 128, Usage: "requests that may wait; more are refused with status 429"}, count(1, 1<<16)),
 			&cli.BoolFlag{Name: "no-prefix-cache", Usage: "compute every prompt anew, whatever earlier ones have left in the cache"},
-			&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds for the requests under way when the server is stopped"},
+			within(&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds for the requests under way when the server is stopped"}, from(0, 86400)),
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := serveOptions(c)
@@ -57,21 +58,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 		return o, err
 	}
-	for _, f := range []struct {
-		name      string
-		low, high int
-		to        *int
-	}{
-		{"slots", 1, 1 << 12, &o.Slots}, {"context", 2, 1 << 24, &o.Context}, {"cache-tokens", 2, 1 << 30, &o.Cache},
-		{"max-tokens", 1, 1 << 24, &o.Answer}, {"max-queue", 1, 1 << 16, &o.Queue},
-	} {
-		if *f.to = c.Int(f.name); (*f.to != 0 || c.IsSet(f.name)) && (*f.to < f.low || *f.to > f.high) {
-			return o, usage("serve: --%s %d: must be from %d to %d", f.name, *f.to, f.low, f.high)
-		}
-	}
-	if err := inRange(c, "grace", 86400); err != nil {
-		return o, err
-	}
+	o.Slots, o.Context, o.Cache, o.Answer, o.Queue = c.Int("slots"), c.Int("context"), c.Int("cache-tokens"), c.Int("max-tokens"), c.Int("max-queue")
 	o.Forget = c.Bool("no-prefix-cache")
 	o.Grace = time.Duration(c.Float64("grace") * float64(time.Second))
 	if o.Name = c.String("name"); o.Name == "" {
@@ -108,7 +95,7 @@ func apiKey(c *cli.Context) (key string, err error) {
 	case c.IsSet("api-key-file"):
 		from = "--api-key-file " + c.String("api-key-file")
 		if key, err = endpoint.KeyFromFile(files(), c.String("api-key-file")); err != nil {
-			return "", marked{errUsage, err}
+			return "", fault.As(fault.Usage, err)
 		}
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -124,28 +111,28 @@ func apiKey(c *cli.Context) (key string, err error) {
 func (p *program) serve(c *cli.Context, o serve.Options) error {
 	con := p.console()
 	defer con.Close()
-	l, err := p.load(c, c.String("model"), model.LM)
+	m, err := p.session().Load(sourceOf(c, "model"), model.LM)
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer m.Close()
 	o.Log = con.Print
-	if o.Context > l.m.Config().MaxPosition {
-		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context, l.m.Config().MaxPosition)
+	if o.Context > m.Config().MaxPosition {
+		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context, m.Config().MaxPosition)
 	}
-	if most := l.m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most {
+	if most := m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most {
 		return usage("serve: --max-tokens %d: the model takes %s with the prompt: lower it", o.Answer, report.Count(most, "token"))
 	}
 	var s *serve.Server
 	var address string
-	weights, _ := l.be.Memory()
+	weights, _ := m.Backend.Memory()
 	o.Ready = func() {
-		all, _ := l.be.Memory()
+		all, _ := m.Backend.Memory()
 		fmt.Fprintf(p.out, "memory: %.3g GB of weights, up to %.3g GB for keys and values (--cache-tokens %d), which fills as requests come\n", float64(weights)/1e9, float64(all-weights)/1e9, s.CacheTokens())
 		fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, address)
 	}
-	if s, err = serve.New(l.m, l.tok, o); err != nil {
-		return marked{errUsage, err}
+	if s, err = serve.New(m.Model, m.Tokenizer, o); err != nil {
+		return fault.As(fault.Usage, err)
 	}
 	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
@@ -155,13 +142,15 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return usage("serve: --listen %s: %v: choose another port", c.String("listen"), errors.Unwrap(err))
 	}
 	address = listener.Addr().String()
-	ctx, end := p.stoppable(con, fmt.Sprintf("stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace), func() string { return "requests were cut off" })
+	ctx, end := p.session().Stoppable(func() string {
+		return fmt.Sprintf("stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace)
+	}, func() string { return "requests were cut off" })
 	defer end()
 	if err := s.Serve(ctx, listener); err != nil {
 		if errors.Is(err, model.ErrMemory) {
 			err = fmt.Errorf("%w: lower --slots, --context or --cache-tokens", err)
 		}
-		return marked{errRunning, err}
+		return fault.As(fault.Running, err)
 	}
 	return nil
 }

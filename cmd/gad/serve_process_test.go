@@ -221,3 +221,22 @@ func TestChatInterrupted(t *testing.T) {
 		t.Errorf("%q, want the beginning of %q, and another answer", out, whole)
 	}
 }
+
+// A message that has no room is not the fault of the conversation before it.
+func TestChatMessageTooLong(t *testing.T) {
+	model := ready(t).path("student")
+	long := strings.Repeat("Add 1+2+3 ", 40)
+	for _, c := range []struct {
+		in   string
+		args []string
+		want string
+	}{
+		{long + "\n", nil, "gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: shorten it\n"},
+		{"Add 1+2+3\n", []string{"--system", long}, "gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n"},
+	} {
+		code, out, said := talking(t, c.in, append([]string{"--model", model}, c.args...)...)
+		if want := c.want + "gad: chat: line 1 got no answer\n"; code != exitFailed || out != "" || said != want {
+			t.Errorf("%q: exit status %d, prints %q\n got %s want %s", c.args, code, out, said, want)
+		}
+	}
+}

@@ -12,10 +12,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/session"
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/comm"
 	"gad/internal/conf"
+	"gad/internal/fault"
 	"gad/trainer"
 	"gad/trainer/config"
 	"gad/trainer/saved"
@@ -248,7 +250,7 @@ func inherit(cfg *config.Config, resume string) error {
 
 func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage, notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
-		return marked{errUsage, err}
+		return fault.As(fault.Usage, err)
 	}
 	if c.Bool("dry-run") {
 		p.met = true
@@ -281,7 +283,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 		}
 		err = parted(err, ranks.Close())
 	}()
-	be, err := openDevice(p.ofRank(deviceOf(cfg)))
+	be, err := session.OpenDevice(p.ofRank(deviceOf(cfg)))
 	if err != nil {
 		return err
 	}
@@ -293,7 +295,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	running = true
 	defer func() {
 		if failed := t.Close(); err == nil && failed != nil {
-			err = marked{errRunning, failed}
+			err = fault.As(fault.Running, failed)
 		}
 	}()
 	ctx, stop := p.interruptible(t.Say, t.Abort)
@@ -306,7 +308,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 func parted(err, failed error) error {
 	told := (*comm.Aborted)(nil)
 	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) && errors.As(failed, &told)) {
-		return marked{errRunning, failed}
+		return fault.As(fault.Running, failed)
 	}
 	return err
 }
@@ -316,5 +318,5 @@ func ofRun(err error, running bool) error {
 	if err == nil || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
 		return err
 	}
-	return marked{errRunning, err}
+	return fault.As(fault.Running, err)
 }

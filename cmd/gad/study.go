@@ -13,10 +13,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/session"
 	"gad/apps/study"
 	"gad/checkpoint"
 	"gad/device"
 	"gad/internal/compute"
+	"gad/internal/fault"
 	"gad/trainer"
 	"gad/trainer/config"
 	"gad/trainer/plan"
@@ -100,8 +102,8 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 
 // studied marks the errors of a study for the exit status.
 func studied(err error) error {
-	if err != nil && errors.Is(err, errRunning) {
-		return marked{errRunning, err}
+	if err != nil && errors.Is(err, fault.Running) {
+		return fault.As(fault.Running, err)
 	}
 	return err
 }
@@ -160,7 +162,7 @@ func (g inProcess) Run(ctx context.Context, args []string, out, log io.Writer) e
 	case errors.Is(err, trainer.ErrInterrupted):
 		return fmt.Errorf("%w: %w", study.ErrInterrupted, err)
 	case errors.Is(err, trainer.ErrNumerical):
-		return marked{study.ErrFinal, err}
+		return fault.As(study.ErrFinal, err)
 	}
 	return err
 }
@@ -196,9 +198,9 @@ type planned struct {
 
 func (t *planned) take(d device.Options, cfg config.Config, stage config.Stage) error {
 	if err := cfg.Validate(stage); err != nil {
-		return marked{errUsage, err}
+		return fault.As(fault.Usage, err)
 	}
-	be, err := openDevice(d)
+	be, err := session.OpenDevice(d)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/create"
+	"gad/apps/session"
 	"gad/apps/task"
 	"gad/data"
 	"gad/device"
@@ -162,7 +164,7 @@ func (m *taskMaker) write(split string, rows []task.Row) error {
 	}
 	var b bytes.Buffer
 	for _, r := range rows {
-		err := printJSON(&b, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
+		err := session.PrintJSON(&b, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
 		if err != nil {
 			return err
 		}
@@ -189,10 +191,10 @@ func (m *taskMaker) student(train []task.Row) error {
 	}
 	shape := taskShape
 	shape.Vocab = (tok.Size() + 7) / 8 * 8
-	if shape, err = withTokens(shape, tok); err != nil {
+	if shape, err = create.WithTokens(shape, tok); err != nil {
 		return err
 	}
-	be, err := openDevice(device.Options{})
+	be, err := session.OpenDevice(device.Options{})
 	if err != nil {
 		return err
 	}
@@ -231,7 +233,7 @@ func checkRows(in io.Reader, out io.Writer) error {
 		if g.Valid && !row.Truncated {
 			score = 1
 		}
-		if err := printJSON(w, map[string]any{"score": score, "label": g.Form}); err != nil {
+		if err := session.PrintJSON(w, map[string]any{"score": score, "label": g.Form}); err != nil {
 			return err
 		}
 	}

@@ -11,32 +11,12 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
 )
 
 // onTerminal starts gad with a terminal of 100 columns as its standard error.
 func onTerminal(t *testing.T, path string, args ...string) *process {
 	t.Helper()
-	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("NOT TESTED: no terminals here: ", err)
-	}
-	fd := int(ours.Fd())
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100})
-	}
-	if err != nil {
-		t.Skip("NOT TESTED: no terminals here: ", err)
-	}
-	theirs, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("NOT TESTED: no terminals here: ", err)
-	}
+	ours, theirs := pseudoTerminal(t, 100)
 	p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
 	p.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
 	p.Stderr = theirs

@@ -20,7 +20,6 @@ import (
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/vfs"
-	"gad/internal/vfs/vfstest"
 )
 
 const secret = "sk-very-secret-0123456789"
@@ -384,84 +383,6 @@ func TestEachStops(t *testing.T) {
 	}
 }
 
-func TestJournal(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "j")
-	j, err := endpoint.OpenJournal(vfs.OS, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 10 {
-		if err := j.Append(fmt.Sprint(i), map[string]any{"text": "a\nb<>", "i": i}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := j.Append("3", "another"); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for cut := len(whole); cut >= 0; cut-- { // a kill at any byte
-		if err := os.WriteFile(path, whole[:cut], 0o666); err != nil {
-			t.Fatal(err)
-		}
-		j, err := endpoint.OpenJournal(vfs.OS, path)
-		if err != nil {
-			t.Fatalf("cut at %d: %v", cut, err)
-		}
-		want := strings.Count(string(whole[:cut]), "\n")
-		if j.Len() != want {
-			t.Fatalf("cut at %d: %d records, want %d", cut, j.Len(), want)
-		}
-		if r, ok := j.Lookup("3"); ok != (want > 3) || ok && string(r) != `{"i":3,"text":"a\nb<>"}` {
-			t.Fatalf("cut at %d: record 3 is %s", cut, r)
-		}
-		if err := errors.Join(j.Append("new", 1), j.Close()); err != nil {
-			t.Fatal(err)
-		}
-		if now, _ := os.ReadFile(path); !strings.HasSuffix("\n"+string(now), "\n{\"key\":\"new\",\"record\":1}\n") {
-			t.Fatalf("cut at %d: ends with %q", cut, now[max(0, len(now)-60):])
-		}
-	}
-	for _, damaged := range []string{"2", "0"} { // also the first line: the others have been paid for
-		if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"`+damaged, `"key:"`+damaged, 1)), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		for _, dropped := range []int{1, 0} {
-			j, err := endpoint.OpenJournal(vfs.OS, path)
-			if err != nil || j.Len() != 9 || j.Dropped() != dropped {
-				t.Fatalf("a damaged line: %v", err)
-			}
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := os.WriteFile(path, make([]byte, 4096), 0o666); err != nil { // what a loss of power may leave of a first line
-		t.Fatal(err)
-	}
-	if j, err := endpoint.OpenJournal(vfs.OS, path); err != nil || j.Len() != 0 {
-		t.Errorf("zeros: %v", err)
-	} else if err := errors.Join(j.Append("new", 1), j.Close()); err != nil {
-		t.Error(err)
-	}
-	for _, diary := range []string{"my diary\n{}\n", "my diary", `{"my": "diary"}`} { // also without a line end
-		if err := os.WriteFile(path, []byte(diary), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := endpoint.OpenJournal(vfs.OS, path); err == nil || !strings.HasSuffix(err.Error(), ": has no record of a journal: give another output, or remove the file") {
-			t.Errorf("got %v", err)
-		}
-		if raw, err := os.ReadFile(path); err != nil || string(raw) != diary {
-			t.Errorf("%v: %q has become %q", err, diary, raw)
-		}
-	}
-}
-
 // TestNobodyThere: an endpoint that cannot be reached is given up after 20 seconds, and
 // not at the end of a pause after them, with the reason; also where there is one request,
 // which would be tried for minutes. Time is the bubble's.
@@ -509,77 +430,5 @@ func TestNobodyThere(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestJournalPowerLoss: what Append has taken is there after a loss of power, whatever of
-// the rest is kept; so is what Put took before.
-func TestJournalPowerLoss(t *testing.T) {
-	for _, percent := range []int{0, 50, 100} {
-		fsys := vfstest.NewCrash()
-		j, err := endpoint.OpenJournal(fsys, "/j")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range 21 {
-			add := j.Put
-			if i%5 == 0 {
-				add = j.Append
-			}
-			if err := add(fmt.Sprint(i), i); err != nil {
-				t.Fatal(err)
-			}
-			after, err := endpoint.OpenJournal(fsys.CrashClone(percent, uint64(i)), "/j")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if safe := i/5*5 + 1; after.Len() < safe || after.Len() > i+1 {
-				t.Errorf("%d %% kept: %d records after %d, of which %d are safe", percent, after.Len(), i+1, safe)
-			}
-		}
-	}
-}
-
-// TestJournalFaults: with any one operation of the disk failing, a record is either
-// there afterwards or its Append has said that it failed.
-func TestJournalFaults(t *testing.T) {
-	for at := 0; ; at++ {
-		path := filepath.Join(t.TempDir(), "j")
-		fsys := vfstest.NewError(vfs.OS, at, false)
-		kept := map[string]bool{}
-		if j, err := endpoint.OpenJournal(fsys, path); err == nil {
-			for i := range 5 {
-				kept[fmt.Sprint(i)] = j.Append(fmt.Sprint(i), i) == nil
-			}
-			_ = j.Close()
-		}
-		j, err := endpoint.OpenJournal(vfs.OS, path)
-		if err != nil {
-			t.Fatalf("operation %d (%s): %v", at, fsys.Op(at), err)
-		}
-		for key, ok := range kept {
-			if _, has := j.Lookup(key); ok && !has {
-				t.Errorf("operation %d (%s): record %s is lost", at, fsys.Op(at), key)
-			}
-		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if fsys.Injected() == 0 {
-			return
-		}
-	}
-}
-
-func TestDigest(t *testing.T) {
-	seen := map[string]bool{}
-	for _, parts := range [][]any{{"a", "b"}, {"ab"}, {"a\nb"}, {"a", 1}, {"a", nil}, {[]string{"a", "b"}}, {map[string]int{"b": 1, "a": 2}}} {
-		seen[endpoint.Digest(parts...)] = true
-	}
-	if len(seen) != 7 {
-		t.Errorf("%d digests", len(seen))
-	}
-	if got := endpoint.Digest(map[string]int{"a": 2, "b": 1}); !seen[got] || len(got) != 32 {
-		t.Errorf("got %s", got)
 	}
 }

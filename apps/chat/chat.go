@@ -1,0 +1,304 @@
+// Package chat is gad chat: a conversation with a model in the terminal, or by lines of a pipe.
+//
+//	chat.go     Options, the conversation, its commands and signals
+//	speaker.go  one engine for all answers, whose cache keeps what was said
+//	editor.go   lines that somebody types: keys, history, pasted text
+package chat
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"gad/apps/session"
+	"gad/internal/compute"
+	"gad/internal/fault"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// Options are the flags of gad chat, and how a signal ends it.
+type Options struct {
+	session.Source
+	compute.Sampling
+	System string // "" is none
+	MaxNew int    // tokens of an answer
+	Seed   uint64
+
+	StopSignals []os.Signal // end the program, after the terminal has its own settings again
+	Exit        func()      // ends the process by such a signal
+}
+
+// Run talks until the end of standard input.
+func Run(s *session.Session, o Options) error {
+	m, err := s.Load(o.Source, model.LM)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if m.Tokenizer.ChatTemplate() == "" {
+		_, err := m.Tokenizer.ChatPrompt(nil)
+		return err
+	}
+	t := &talk{s: s, o: o, m: m, speaker: &speaker{m: m.Model}, system: o.System, in: os.Stdin, prompts: session.Terminal(os.Stdin), editor: newEditor(os.Stdin, s.Err)}
+	defer t.speaker.close()
+	return t.run()
+}
+
+// talk is one gad chat.
+type talk struct {
+	s       *session.Session
+	o       Options
+	m       *session.Model
+	speaker *speaker
+	in      io.Reader
+	prompts bool    // somebody types
+	editor  *editor // of what is typed; nil: lines come as they are
+
+	line       int   // of the input
+	unanswered []int // lines
+
+	system  string
+	history []tokenizer.Message // without the system message
+
+	answering atomic.Bool
+	stopped   atomic.Bool // the answer, by Ctrl-C
+}
+
+// run reads messages to the end.
+func (t *talk) run() error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
+	if t.editor != nil { // a terminal is not left raw
+		signal.Notify(signals, t.o.StopSignals...)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer func() { signal.Stop(signals); cancel() }()
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if s != os.Interrupt {
+					t.editor.restore()
+					t.o.Exit()
+				}
+				if t.answering.Load() {
+					t.stopped.Store(true)
+				} else if t.editor != nil {
+					t.editor.say(leaving)
+				} else if t.prompts {
+					fmt.Fprint(t.s.Err, "\n"+leaving+"\n> ")
+				} else {
+					t.o.Exit() // nobody reads, nothing is lost
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	if t.prompts {
+		fmt.Fprintln(t.s.Err, "/help lists the commands; Ctrl-C ends an answer")
+	}
+	lines := bufio.NewReader(t.in)
+	read := func() (line string, literal bool, err error) {
+		if t.editor != nil {
+			return t.editor.message()
+		}
+		if t.prompts {
+			fmt.Fprint(t.s.Err, "> ")
+		}
+		if line, err = readLine(lines); t.prompts {
+			line = printable(line)
+		}
+		return line, false, err
+	}
+	for {
+		line, literal, err := read()
+		if errors.Is(err, errInterrupted) {
+			fmt.Fprint(t.s.Err, "\n"+leaving+"\n")
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			if t.prompts {
+				fmt.Fprintln(t.s.Err)
+			}
+			return t.end()
+		}
+		if err != nil {
+			return err
+		}
+		t.line++
+		if more, err := t.take(line, literal); err != nil {
+			return err
+		} else if !more {
+			return t.end()
+		}
+	}
+}
+
+// refuse says why a line gets no answer.
+func (t *talk) refuse(format string, args ...any) {
+	t.unanswered = append(t.unanswered, t.line)
+	fmt.Fprintf(t.s.Err, "gad: chat: "+format+"\n", args...)
+}
+
+// where is how a line is named: nobody has to count those that he types.
+func (t *talk) where(what string) string {
+	if t.prompts {
+		return what
+	}
+	return fmt.Sprintf("%s of line %d", what, t.line)
+}
+
+// end is the error of a script whose messages were not all answered; who types has seen it.
+func (t *talk) end() error {
+	switch n := len(t.unanswered); {
+	case t.prompts || n == 0:
+		return nil
+	case n == 1:
+		return fault.As(fault.Running, fmt.Errorf("chat: line %d got no answer", t.unanswered[0]))
+	default:
+		const most = 10
+		list := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(t.unanswered[:min(n, most)])), ", "), "[]")
+		if n > most {
+			list += ", ..."
+		}
+		return fault.As(fault.Running, fmt.Errorf("chat: %d lines got no answer: %s", n, list))
+	}
+}
+
+// readLine is a line without its end.
+func readLine(r *bufio.Reader) (string, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if len(line) > session.MaxPromptBytes {
+			return "", fault.Usagef("chat: a line has more than %d MB", session.MaxPromptBytes>>20)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(line) > 0:
+		case errors.Is(err, io.EOF):
+			return "", io.EOF
+		case err != nil:
+			return "", fmt.Errorf("chat: standard input: %w", err)
+		}
+		text := strings.TrimRight(string(line), "\r\n")
+		if !utf8.ValidString(text) {
+			return "", fault.Usagef("chat: standard input is not UTF-8 text")
+		}
+		return text, nil
+	}
+}
+
+// leaving is the answer to Ctrl-C at the prompt.
+const leaving = "/exit or Ctrl-D ends the program"
+
+// chatHelp is the answer to /help.
+const chatHelp = `/system TEXT   set the system message; without TEXT there is none
+/reset         begin a new conversation; the system message stays
+/help, /?      this list
+/exit, Ctrl-D  end the program
+Ctrl-C         end the answer
+"""            begins a message of several lines, and ends it
+`
+
+// take does what a line says; more is false at the end. A literal one is no command.
+func (t *talk) take(line string, literal bool) (more bool, err error) {
+	word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	switch {
+	case word == "":
+		return true, nil
+	case literal:
+		return true, t.answer(line)
+	case word == "/help" || word == "/?":
+		fmt.Fprint(t.s.Err, chatHelp)
+		return true, nil
+	case word == "/exit":
+		return false, nil
+	case word == "/reset":
+		t.history = nil
+		return true, nil
+	case word == "/system":
+		t.system = strings.TrimSpace(rest)
+		return true, nil
+	case strings.HasPrefix(word, "/"):
+		t.refuse("%s: is not known: /help lists the commands", session.Harmless(word))
+		return true, nil
+	}
+	return true, t.answer(line)
+}
+
+// answer says a message and prints what the model answers.
+func (t *talk) answer(text string) error {
+	conversation := append(t.history[:len(t.history):len(t.history)], tokenizer.Message{Role: "user", Content: text})
+	whole := conversation
+	if t.system != "" {
+		whole = append([]tokenizer.Message{{Role: "system", Content: t.system}}, conversation...)
+	}
+	prompt, err := t.m.Tokenizer.ChatPrompt(whole)
+	if err != nil {
+		return err
+	}
+	limit := t.o.MaxNew
+	room := t.m.Config().MaxPosition - len(prompt)
+	if room < 1 {
+		what, out := "conversation with the "+t.where("message"), "/reset begins a new one"
+		if len(t.history) == 0 {
+			what, out = t.where("message"), "shorten it"
+			if t.system != "" {
+				what, out = t.where("message")+" with the system message", "shorten one of them"
+			}
+		}
+		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt), t.m.Config().MaxPosition, out)
+		return nil
+	}
+	limit = min(limit, room)
+	t.stopped.Store(false)
+	t.answering.Store(true)
+	defer t.answering.Store(false)
+	out, words := t.m.Tokenizer.Stream(true), strings.Builder{}
+	var failed error
+	say := func(text string) {
+		words.WriteString(text)
+		if text != "" && failed == nil {
+			_, failed = io.WriteString(t.s.Out, session.Shown(t.s.Out, text))
+		}
+	}
+	begun, tokens := time.Now(), 0
+	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: t.m.Tokenizer.EOS(), Seed: t.o.Seed, Step: uint64(len(t.history)), Sampling: t.o.Sampling,
+		Token: func(_ int, token model.Token) bool { tokens++; say(out.Next(token.ID)); return true },
+		Gone:  func() bool { return t.stopped.Load() || failed != nil },
+	}
+	answer, ended, err := t.speaker.answer(r)
+	say(out.End())
+	if failed == nil {
+		_, failed = io.WriteString(t.s.Out, "\n")
+	}
+	if failed != nil {
+		return fmt.Errorf("chat: standard output: %w", failed)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !ended:
+		fmt.Fprintln(t.s.Err, "gad: note: the answer was stopped")
+	default:
+		t.s.SayCut([]model.Completion{answer}, limit)
+	}
+	if t.prompts {
+		fmt.Fprintf(t.s.Err, "(%d tokens of the conversation, %d of the answer, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
+	}
+	t.history = append(conversation, tokenizer.Message{Role: "assistant", Content: words.String()})
+	return nil
+}

@@ -1,0 +1,71 @@
+package chat
+
+import (
+	"errors"
+
+	"gad/model"
+)
+
+// speaker has one engine for all answers of a conversation, whose cache keeps what was said:
+// a turn computes what is new.
+type speaker struct {
+	m       *model.Model
+	engine  *model.Engine // nil until the first answer
+	longest int           // tokens that it has room for
+}
+
+const (
+	chatPage = 16      // tokens
+	chatRoom = 1 << 12 // tokens that the cache has room for at first, if the model takes so many
+)
+
+// answer answers a request; ended is false where it is gone before.
+func (s *speaker) answer(r *model.Request) (answer model.Completion, ended bool, err error) {
+	need, told := len(r.Prompt)+r.MaxNew, false
+	token := r.Token
+	r.Token = func(sample int, t model.Token) bool { told = true; return token(sample, t) }
+	r.Done = func(_ int, c model.Completion) { answer, ended = c, true }
+	try := func(room int) (err error) {
+		if s.engine == nil || s.longest < room {
+			if err = s.open(room); err != nil {
+				return err
+			}
+		}
+		if err = s.engine.Submit(r); err != nil {
+			return err
+		}
+		for !s.engine.Idle() && err == nil {
+			err = s.engine.Step()
+		}
+		if err != nil { // it is of no use any more
+			s.close()
+		}
+		return err
+	}
+	// A conversation that grows is computed anew as often as its length doubles.
+	room := need
+	if s.longest < need {
+		room = min(max(2*need, chatRoom), s.m.Config().MaxPosition)
+	}
+	if err = try(room); errors.Is(err, model.ErrMemory) && !told {
+		err = try(need) // what one answer takes
+	}
+	return answer, ended, err
+}
+
+// open makes an engine with room for so many tokens.
+func (s *speaker) open(longest int) (err error) {
+	s.close()
+	o := model.EngineOptions{Slots: 1, PageTokens: chatPage, Longest: longest, Pages: (longest+chatPage-1)/chatPage + 1, Keep: true}
+	if s.engine, err = s.m.NewEngine(o); err == nil {
+		s.longest = longest
+	}
+	return err
+}
+
+func (s *speaker) close() {
+	if s.engine != nil {
+		s.engine.Close()
+	}
+	s.engine, s.longest = nil, 0
+}

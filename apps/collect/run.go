@@ -1,0 +1,202 @@
+package collect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"gad/apps/session"
+	"gad/checkpoint"
+	"gad/internal/endpoint"
+	"gad/internal/fault"
+	"gad/internal/report"
+)
+
+// Run is gad data collect: a Collection with the words that its user reads.
+type Run struct {
+	Options
+	Prompts session.Rows
+	Client  *endpoint.Client
+	Limits  endpoint.Options // of the client, for the estimate of time
+	DryRun  bool
+	Batch   bool          // by the batch API
+	Poll    time.Duration // between two looks at a batch
+}
+
+// Collect asks for the answers that are missing, and writes the output.
+func (r Run) Collect(s *session.Session) (err error) {
+	defer s.Console.Close()
+	lock, err := session.Output{Command: r.Prompts.Command, Path: r.Output, Journal: JournalPath(r.Output)}.Claim(s.FS)
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, lock.Unlock()) }()
+	set, err := r.Prompts.Open(s)
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	if set.Len() == 0 {
+		return fmt.Errorf("data: %s: no rows: there is nothing to ask", r.Prompts.Paths[0])
+	}
+	r.FS, r.Set, r.Rows, r.Stages, r.Say = s.FS, set, set.Len(), s.Console.Busy, s.Console.Print
+	if r.Prompts.Limit > 0 {
+		r.Rows = min(r.Prompts.Limit, r.Rows)
+	}
+	job, err := Open(r.Options)
+	if errors.Is(err, ErrSettings) {
+		return fault.As(fault.Usage, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, job.Close()) }()
+	return r.answers(s, job)
+}
+
+// answers asks for what is missing and writes the output.
+func (r Run) answers(s *session.Session, job *Collection) error {
+	missing, rows := job.Missing()
+	journal := JournalPath(r.Output)
+	say := s.Console.Print
+	if r.DryRun {
+		say = func(text string) { fmt.Fprintln(s.Out, text) }
+	}
+	wanted, blank := job.Wanted(), job.Blank()
+	if wanted == 0 {
+		return fmt.Errorf("data: %s: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key", r.Prompts.Paths[0])
+	}
+	if blank != "" {
+		say(blank)
+	}
+	if have := wanted - missing; have > 0 {
+		say(fmt.Sprintf("%s: answers that are there already: %d of %d", journal, have, wanted))
+	}
+	if n := job.OpenBatches(); n > 0 && !r.Batch && !r.DryRun {
+		return fault.Usagef("data collect: %s: batches under way: %d: give --batch, which waits for their answers, as they are paid for", journal, n)
+	}
+	estimate := job.Estimate(r.Batch)
+	if missing > 0 {
+		if suspect, _ := r.Set.Overlooked(); suspect != "" {
+			say(suspect)
+		}
+		say(fmt.Sprintf("%s: %s to %s; %v%s", r.Model, report.Count(missing, "answer"), report.Count(rows, "row"), estimate, r.leastTime(estimate)))
+	}
+	if r.DryRun {
+		return nil
+	}
+	if err := job.CheckCost(estimate); err != nil {
+		return fault.As(fault.Usage, err)
+	}
+	state := func() string {
+		missing, _ := job.Missing()
+		return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", wanted-missing, wanted, journal)
+	}
+	stopping := "stopping: answers under way are waited for, as they are paid for; a second Ctrl-C stops at once"
+	if r.Batch {
+		stopping = "stopping: batches stay at the endpoint, and the same command finds them"
+	}
+	ctx, stop := s.Stoppable(func() string { return stopping }, state)
+	defer stop()
+	var err error
+	if r.Batch {
+		err = job.AskBatch(ctx, r.Client, r.Poll)
+	} else {
+		err = job.Ask(ctx, r.Client)
+	}
+	s.Console.Close()
+	var failures endpoint.Failures
+	switch {
+	case errors.As(err, &failures):
+		sayFailures(s.Err, failures)
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintf(s.Err, "gad: data collect: interrupted: %s\n", state())
+		return fault.As(fault.Interrupted, err)
+	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
+		return fault.As(fault.Running, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err))
+	case r.Batch && endpoint.Fatal(err) && strings.Contains(err.Error(), ": status 404"):
+		return fault.As(fault.Running, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err))
+	case err != nil:
+		return fault.As(fault.Running, checkpoint.ExplainFull(s.FS, r.Output, 0, err))
+	}
+	if missing, rows = job.Missing(); missing > 0 && !r.Partial {
+		return fault.As(fault.Running, fmt.Errorf("data collect: %s: %d of %s have no answer: the same command asks again, --partial writes the others", r.Output, rows, report.Count(r.Rows, "row")))
+	}
+	written, err := job.Write()
+	if err != nil {
+		return fault.As(fault.Running, err)
+	}
+	fmt.Fprintf(s.Out, "%s: %s to %s\n", r.Output, report.Count(written, "answer"), report.Count(r.Rows, "prompt"))
+	if marked := job.Marked(); marked != "" {
+		fmt.Fprintln(s.Out, marked)
+	}
+	for _, line := range job.Equal() {
+		fmt.Fprintln(s.Out, line)
+	}
+	empty, err := job.Empty()
+	if err != nil {
+		return fault.As(fault.Running, err)
+	}
+	if empty != "" {
+		fmt.Fprintf(s.Out, "%s: remove %s and give --retry-empty to ask them again\n", empty, r.Output)
+	}
+	if missing > 0 {
+		fmt.Fprintf(s.Out, "%d of %s have no answer: remove %s, and the same command asks again\n", rows, report.Count(r.Rows, "row"), r.Output)
+	}
+	fmt.Fprintln(s.Out, job.Tally())
+	if left := r.Set.Unread(); len(left) > 0 {
+		fmt.Fprintf(s.Out, "columns left out: %s\n", strings.Join(left, ", "))
+	}
+	return nil
+}
+
+// leastTime says how long the limits that are given make the estimate last; "" where that
+// is under a minute.
+func (r Run) leastTime(e Estimate) string {
+	by, minutes := "", 1.0
+	for _, limit := range []struct {
+		flag   string
+		most   float64 // a minute; 0 is not given
+		amount float64
+	}{
+		{"rpm", r.Limits.RequestsPerMinute, float64(e.Requests)},
+		{"tpm", r.Limits.TokensPerMinute, e.PromptTokens + e.AnswerTokens},
+		{"input-tpm", r.Limits.InputTokensPerMinute, e.PromptTokens},
+		{"output-tpm", r.Limits.OutputTokensPerMinute, e.AnswerTokens},
+	} {
+		if limit.most > 0 && limit.amount/limit.most >= minutes {
+			by, minutes = limit.flag, limit.amount/limit.most
+		}
+	}
+	switch {
+	case by == "" || r.Batch: // batches have limits of their own
+		return ""
+	case minutes < 120:
+		return fmt.Sprintf("; about %.0f min by --%s", minutes, by)
+	}
+	return fmt.Sprintf("; about %.1f h by --%s", minutes/60, by)
+}
+
+// maxFailures is how many failures are listed.
+const maxFailures = 20
+
+func sayFailures(w io.Writer, failures endpoint.Failures) {
+	for k, f := range failures {
+		if k == maxFailures {
+			fmt.Fprintf(w, "gad: ... and %d more\n", len(failures)-k)
+			return
+		}
+		fmt.Fprintf(w, "gad: row %d: %v (%s)\n", f.Index, f.Err, tries(f.Tries))
+	}
+}
+
+func tries(n int) string {
+	if n == 1 {
+		return "1 try"
+	}
+	return fmt.Sprintf("%d tries", n)
+}

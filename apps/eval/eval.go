@@ -1,0 +1,578 @@
+// Package eval is gad eval: students answer held-out rows, and are compared with the teacher
+// and with each other by figures, by fresh discriminators, by an external checker and by a judge
+// behind an endpoint.
+//
+//	eval.go     Options, and the state machine: plan, answer, measure, judge, print
+//	judge.go    a judge at work: its journal, its limits, what it costs
+//	answers.go  --answers: a judge over files, without a model
+//	table.go    the table for people
+package eval
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"gad/trainer/encode"
+	"gad/trainer/eval"
+	"gad/trainer/saved"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"gad/apps/session"
+	"gad/data"
+	"gad/device"
+	"gad/internal/compute"
+	"gad/internal/fault"
+	"gad/internal/report"
+	"gad/model"
+)
+
+// Options are the flags of gad eval.
+type Options struct {
+	Models         []string // each is compared with the first
+	Adapter        string   // for the weights of the one model; "" is none
+	Against        string   // another language model; "" is none
+	Rows           session.Rows
+	Device         device.Options
+	Output         string // a line of JSON for each answer; "" is none
+	DryRun, JSON   bool
+	Temperature    float64
+	Seed           uint64
+	MaxPrompt      int // tokens
+	MaxResponse    int // tokens; 0 is 1536, or half of the smallest context
+	MaxTokens      int // of one forward pass
+	Checker        string
+	CheckerTimeout time.Duration
+	Disc           eval.DiscOptions // From "": the student's folder; "random": random weights
+	Budget         eval.DiscBudget
+
+	Judge   *JudgeOptions // nil is none
+	Answers []string      // files that the judge reads, in the place of Models and Rows
+}
+
+// defaultResponse is the longest answer where none is given, tokens.
+const defaultResponse = 1536
+
+// Run is gad eval.
+func Run(s *session.Session, o Options) error {
+	if len(o.Answers) > 0 {
+		return judgeAnswers(s, o)
+	}
+	e := &evaluation{s: s, o: o}
+	defer e.close()
+	return e.run()
+}
+
+// evaluation is one gad eval.
+type evaluation struct {
+	s    *session.Session
+	o    Options
+	ctx  context.Context
+	be   compute.Backend
+	free int64 // bytes, before anything is loaded
+	set  *data.Set
+	rows []int
+
+	students []*student
+	against  model.Config   // of --against; Architecture "" is none
+	other    *session.Model // that model; nil while it is not in memory
+	limit    int            // tokens of an answer, the same for all
+	judging  *judging       // nil without --judge
+
+	answering atomic.Bool  // students answer, or have answered
+	saved     atomic.Int64 // answers in --output
+}
+
+// out is the file of --output.
+func (e *evaluation) out() session.Output {
+	return session.Output{Command: "eval", Path: e.o.Output}
+}
+
+// stopping is said at the first Ctrl-C.
+func (e *evaluation) stopping() string {
+	switch out := e.o.Output; {
+	case out != "" && e.answering.Load():
+		return "stopping; complete answers are written to " + out + "; a second Ctrl-C stops at once, without that"
+	case e.judging != nil && !e.answering.Load():
+		return "stopping; what the judge has said is kept in " + e.judging.o.Journal + "; a second Ctrl-C stops at once"
+	}
+	return "stopping; a second Ctrl-C stops at once"
+}
+
+// state is what is kept if the process ends now.
+func (e *evaluation) state() string {
+	if n := e.saved.Load(); n > 0 {
+		return fmt.Sprintf("%s has %d answers, as they were before", e.o.Output, n)
+	}
+	return "nothing is written"
+}
+
+// student is one of the models.
+type student struct {
+	dir    string
+	shape  model.Config
+	disc   eval.DiscOptions
+	l      *session.Model // nil while it is not in memory
+	tokens string         // tokenizer.json
+	batch  *encode.Batch
+	plan   eval.Plan
+	judged *eval.Judged
+}
+
+func (e *evaluation) close() {
+	e.s.Console.Close()
+	for _, s := range e.students {
+		s.unload()
+	}
+	e.unloadOther()
+	_ = e.judging.close() // every judgment in it is synced
+	if e.be != nil {
+		e.be.Close()
+	}
+	if e.set != nil {
+		e.set.Close()
+	}
+}
+
+func (s *student) unload() {
+	if s.l != nil {
+		s.l.Model.Close()
+		s.l = nil
+	}
+}
+
+func (e *evaluation) unloadOther() {
+	if e.other != nil {
+		e.other.Model.Close()
+		e.other = nil
+	}
+}
+
+func (e *evaluation) options() eval.Options {
+	var against *model.Config
+	if e.against.Architecture != "" {
+		against = &e.against
+	}
+	return eval.Options{Against: against, MaxPrompt: e.o.MaxPrompt, MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
+		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
+}
+
+func (e *evaluation) run() (err error) {
+	if out := e.o.Output; out != "" {
+		lock, lockErr := e.out().Claim(e.s.FS)
+		if lockErr != nil {
+			return lockErr
+		}
+		defer func() { err = cmp.Or(err, lock.Unlock()) }()
+	}
+	if err := e.open(); err != nil {
+		return err
+	}
+	ctx, stop := e.s.Stoppable(e.stopping, e.state)
+	defer stop()
+	e.ctx = ctx
+	if err := e.plan(); err != nil {
+		return e.stopped(err)
+	}
+	if e.o.DryRun {
+		for _, s := range e.students {
+			e.title(e.s.Out, s)
+			fmt.Fprint(e.s.Out, s.plan)
+		}
+	}
+	if e.judging != nil {
+		w := e.s.Err
+		if e.o.DryRun {
+			w = e.s.Out
+		}
+		e.judging.estimate(w, len(e.students))
+	}
+	for _, s := range e.students {
+		if err := s.plan.Check(); err != nil {
+			return err
+		}
+	}
+	if e.o.DryRun {
+		return nil
+	}
+	if e.judging != nil { // a judge that does not answer is seen before the students work
+		if err := e.judging.begin(); err != nil {
+			return err
+		}
+		if err := e.judging.references(ctx); err != nil {
+			return e.judging.stopped(err)
+		}
+	}
+	e.answering.Store(true)
+	for _, s := range e.students {
+		if err := e.judge(s); err != nil {
+			return e.stopped(err)
+		}
+	}
+	e.unloadOther()
+	if err := e.ask(); err != nil {
+		return err
+	}
+	if err := e.fresh(); err != nil {
+		return e.stopped(err)
+	}
+	return e.print()
+}
+
+// open reads all that can be wrong before anything is computed.
+func (e *evaluation) open() (err error) {
+	if e.judging, err = openJudge(e.s, e.o); err != nil {
+		return err
+	}
+	if e.set, e.rows, err = e.o.Rows.List(e.s); err != nil {
+		return err
+	}
+	if e.judging != nil {
+		if e.judging.questions, err = e.questions(); err != nil {
+			return err
+		}
+		if err := e.judging.check(len(e.o.Models), func(q int) string { return fmt.Sprintf("row %d", e.rows[q]) }); err != nil {
+			return err
+		}
+	}
+	e.limit = cmp.Or(e.o.MaxResponse, defaultResponse)
+	if dir := e.o.Against; dir != "" {
+		if err := saved.CheckModel(e.s.FS, dir); err != nil {
+			return fmt.Errorf("--against: %w", err)
+		}
+		if e.against, err = model.ReadConfig(dir); err != nil {
+			return fmt.Errorf("--against: %w", err)
+		}
+		if e.against.Kind() != model.LM {
+			return fmt.Errorf("model: %s: is a discriminator, which has no distribution over tokens: give --against a language model", dir)
+		}
+	}
+	for _, dir := range e.o.Models {
+		if err := saved.CheckModel(e.s.FS, dir); err != nil {
+			return err
+		}
+		if err := e.sameTokens(dir); err != nil {
+			return err
+		}
+		shape, err := model.ReadConfig(dir)
+		if err != nil {
+			return err
+		}
+		if most := e.positions(shape); most > 1 && e.o.MaxResponse == 0 {
+			e.limit = min(e.limit, most/2)
+		}
+		disc, err := e.discriminator(dir, shape)
+		if err != nil {
+			return err
+		}
+		e.students = append(e.students, &student{dir: dir, shape: shape, disc: disc})
+	}
+	if e.be, err = session.OpenDevice(e.o.Device); err == nil {
+		e.free = e.be.Available()
+	}
+	return err
+}
+
+// positions is how many a sequence may have: the model of --against reads the answers too.
+func (e *evaluation) positions(student model.Config) int {
+	if e.against.MaxPosition > 0 {
+		return min(student.MaxPosition, e.against.MaxPosition)
+	}
+	return student.MaxPosition
+}
+
+// sameTokens refuses a student whose tokens are not those of --against.
+func (e *evaluation) sameTokens(dir string) error {
+	if e.against.Architecture == "" {
+		return nil
+	}
+	mine, err := saved.Tokenizer(dir)
+	if err != nil {
+		return err
+	}
+	return saved.CheckAgainst(mine, e.o.Against, "--against")
+}
+
+// discriminator says how fresh discriminators of a student are trained.
+func (e *evaluation) discriminator(dir string, shape model.Config) (o eval.DiscOptions, err error) {
+	o = e.o.Disc
+	o.Shape, o.Seed, o.Stages, o.Stop = shape, e.o.Seed, e.s.Console.Busy, func() bool { return e.ctx.Err() != nil }
+	if o.Steps == 0 {
+		return o, nil
+	}
+	switch o.From {
+	case "":
+		o.From, err = model.BaseDir(dir) // of adapters: a discriminator trains all weights
+		return o, err
+	case "random":
+		o.From = ""
+		return o, nil
+	}
+	mine, err := saved.Tokenizer(dir)
+	if err != nil {
+		return o, err
+	}
+	if err := saved.SameTokens(mine, o.From, "--disc-from"); err != nil {
+		return o, err
+	}
+	o.Shape, err = model.ReadConfig(o.From)
+	return o, err
+}
+
+// load brings a student into memory.
+func (e *evaluation) load(s *student) (err error) {
+	if s.l != nil {
+		return nil
+	}
+	_, done := e.s.Console.Busy("loading "+s.dir, 0)
+	defer done()
+	s.l, err = session.Load(e.be, s.dir, e.o.Adapter, model.LM)
+	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
+		return eval.ErrInterrupted
+	}
+	return err
+}
+
+// plan encodes the rows, times each student and says how long it will take.
+func (e *evaluation) plan() error {
+	o, total := e.options(), 0.0
+	for _, s := range e.students {
+		tok, err := saved.Tokenizer(s.dir)
+		if err != nil {
+			return err
+		}
+		s.tokens = string(tok.Files()["tokenizer.json"])
+		if s.batch, err = eval.EncodeRows(tok, e.set, e.rows, o); err != nil {
+			if row, ok := errors.AsType[*data.RowError](err); ok && row.Kind == data.KindLongPrompt {
+				return fault.Usagef("eval: %s: row %d: the prompt is longer than --max-prompt-length %d: raise it, or leave it out", row.File, row.Row, o.MaxPrompt)
+			}
+			return err
+		}
+		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, e.positions(s.shape)); err != nil {
+			return err
+		}
+		from := time.Now()
+		if err := e.load(s); err != nil {
+			return err
+		}
+		took := time.Since(from).Seconds()
+		_, done := e.s.Console.Busy("measuring", 0)
+		pace, err := eval.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
+		done()
+		if err != nil {
+			return err
+		}
+		pace.Load = took
+		s.plan = eval.PlanOf(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.o.Budget)
+		s.plan.Checker = e.o.Checker != ""
+		total += s.plan.Total()
+		if len(e.students) > 1 {
+			s.unload()
+		}
+		if !e.o.DryRun {
+			e.title(e.s.Err, s)
+			fmt.Fprint(e.s.Err, s.plan.Time())
+		}
+	}
+	if len(e.students) > 1 {
+		fmt.Fprintf(e.s.Err, "%d models: about %s\n", len(e.students), time.Duration(total*float64(time.Second)).Round(time.Second))
+	}
+	return nil
+}
+
+func (e *evaluation) title(w io.Writer, s *student) {
+	if len(e.students) > 1 {
+		fmt.Fprintf(w, "%s\n", s.dir)
+	}
+}
+
+// judge measures one student, without fresh discriminators; --output holds after each part what is known.
+func (e *evaluation) judge(s *student) (err error) {
+	if err := e.load(s); err != nil {
+		return err
+	}
+	o := e.options()
+	if s.judged, err = eval.Answer(s.l.Model, s.l.Tokenizer, s.batch, o); err != nil {
+		return err
+	}
+	if err := e.save(); err != nil {
+		return err
+	}
+	from := time.Now()
+	if err := s.judged.TeacherNLL(s.l.Model, o); err != nil {
+		return err
+	}
+	s.plan = s.plan.Calibrate(time.Since(from).Seconds())
+	if err := e.compareWithOther(s); err != nil {
+		return err
+	}
+	s.unload()
+	if command := e.o.Checker; command != "" {
+		_, done := e.s.Console.Busy("checker", 0)
+		err := s.judged.Check(e.ctx, e.set, command, e.o.CheckerTimeout)
+		done()
+		if e.ctx.Err() != nil {
+			return eval.ErrInterrupted
+		}
+		if err != nil {
+			return fault.As(fault.Running, err)
+		}
+	}
+	s.judged.Intervals(o.Seed)
+	if len(e.students) > 1 {
+		s.judged.Eval.Model = s.dir
+	}
+	return e.save()
+}
+
+// compareWithOther measures a student that is loaded against the model of --against, which
+// stays in memory for the next.
+func (e *evaluation) compareWithOther(s *student) (err error) {
+	dir := e.o.Against
+	if dir == "" {
+		return nil
+	}
+	if e.other == nil {
+		_, done := e.s.Console.Busy("loading "+dir, 0)
+		e.other, err = session.Load(e.be, dir, "", model.LM)
+		done()
+		if err != nil {
+			return fmt.Errorf("--against: %w", err)
+		}
+	}
+	return s.judged.Against(s.l.Model, e.other.Model, dir, e.options())
+}
+
+// fresh trains the discriminators of all students, under one budget: accuracies compare
+// where the trainings are alike.
+func (e *evaluation) fresh() error {
+	var plans []eval.Plan
+	for _, s := range e.students {
+		if s.disc.Steps == 0 {
+			return nil
+		}
+		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.o.Budget))
+	}
+	eval.AlikeDiscriminators(plans)
+	for i, s := range e.students {
+		plan, note := plans[i], &s.judged.Eval.FreshDNote
+		if *note = plan.DiscWhy; *note != "" {
+			if len(e.rows) > 1 { // how many answers are the teacher's own is still worth knowing
+				s.judged.SetTies()
+			}
+			continue
+		}
+		if *note = plan.DiscNote; *note != "" && *note != s.plan.DiscNote {
+			about := ""
+			if len(e.students) > 1 {
+				about = s.dir + ": "
+			}
+			e.s.Console.Print(about + "fresh discriminators are shortened: " + *note)
+		}
+		f, err := eval.JudgeFresh(e.be, plan.Disc, s.judged)
+		if err != nil {
+			return err
+		}
+		s.judged.Eval.SetFresh(f)
+		if err := e.save(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save writes what is known of all rows to --output.
+func (e *evaluation) save() error {
+	if e.o.Output == "" {
+		return nil
+	}
+	if e.saved.Load() == 0 { // it was not there at the start
+		if err := e.out().Absent(e.s.FS); err != nil {
+			return err
+		}
+	}
+	var b bytes.Buffer
+	var n int64
+	for k, s := range e.students {
+		if s.judged == nil {
+			continue
+		}
+		rows, err := s.judged.Rows(s.dir, e.set)
+		if err != nil {
+			return err
+		}
+		for q, r := range rows { // with a verdict, all of them are there
+			if err := session.PrintJSON(&b, judgedRow{r, e.judging.verdict(k, q)}); err != nil {
+				return err
+			}
+		}
+		n += int64(len(rows))
+	}
+	if err := e.out().Write(e.s.FS, b.Bytes(), "eval: "+e.state()); err != nil {
+		return err
+	}
+	e.saved.Store(n)
+	return nil
+}
+
+// stopped keeps what an interrupted evaluation has, and says what that is.
+func (e *evaluation) stopped(err error) error {
+	if !errors.Is(err, eval.ErrInterrupted) {
+		return err
+	}
+	e.s.Console.Close()
+	kept, all := 0, len(e.rows)*len(e.students)
+	for _, s := range e.students {
+		if s.judged != nil {
+			for _, done := range s.judged.Done {
+				if done {
+					kept++
+				}
+			}
+		}
+	}
+	switch out := e.o.Output; {
+	case out == "":
+		return fault.As(fault.Stopped, errors.New("eval: stopped: nothing is kept without --output FILE"))
+	case kept == 0:
+		return fault.As(fault.Stopped, errors.New("eval: stopped before the first answer was complete: nothing is written"))
+	default:
+		if err := e.save(); err != nil {
+			return err
+		}
+		return fault.As(fault.Stopped, fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out))
+	}
+}
+
+// print is the summary.
+func (e *evaluation) print() error {
+	first := e.students[0]
+	var all compared
+	for i, s := range e.students {
+		all.Models = append(all.Models, s.judged.Eval)
+		if i > 0 {
+			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, e.o.Seed)})
+		}
+	}
+	all.Judge = e.judging.json()
+	switch {
+	case e.o.JSON && len(e.students) == 1:
+		return session.PrintJSON(e.s.Out, evaluated{all.Models[0], all.Judge})
+	case e.o.JSON:
+		return session.PrintJSON(e.s.Out, all)
+	}
+	printEvaluations(e.s.Out, all)
+	for _, s := range e.students[1:] {
+		if s.tokens != first.tokens {
+			fmt.Fprintf(e.s.Out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, first.dir)
+		}
+	}
+	e.judging.print(e.s.Out)
+	if out := e.o.Output; out != "" {
+		fmt.Fprintf(e.s.Out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))
+	}
+	return nil
+}

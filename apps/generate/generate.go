@@ -1,0 +1,131 @@
+// Package generate is gad generate: a model answers one prompt, or every prompt of a data set.
+//
+//	generate.go  Options, one prompt
+//	batch.go     a data set: its journal, and how an interrupted command resumes
+package generate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"gad/apps/session"
+	"gad/internal/compute"
+	"gad/internal/fault"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// Options say which model answers, and how.
+type Options struct {
+	session.Source
+	compute.Sampling
+	N      int // answers to a prompt
+	MaxNew int // tokens; 0 is DefaultMaxNew, or less where the model's context leaves less
+	Seed   uint64
+}
+
+// DefaultMaxNew is the longest answer where none is given, tokens.
+const DefaultMaxNew = 1536
+
+// Prompt is one message, and how its answers are printed.
+type Prompt struct {
+	Text   string
+	System string // "" is none
+	Raw    bool   // Text is the whole prompt, without a chat template
+	Stream bool   // as the answer is decoded
+	JSON   bool   // with token ids and log-probabilities
+}
+
+// ReadPrompt reads a prompt to its end.
+func ReadPrompt(in io.Reader) (string, error) {
+	raw, err := io.ReadAll(io.LimitReader(in, session.MaxPromptBytes+1))
+	if err != nil {
+		return "", fmt.Errorf("generate: --prompt -: standard input: %w", err)
+	}
+	text := strings.TrimRight(string(raw), "\r\n")
+	switch {
+	case text == "":
+		return "", fault.Usagef("generate: --prompt -: standard input is empty")
+	case len(raw) > session.MaxPromptBytes:
+		return "", fault.Usagef("generate: --prompt -: standard input has more than %d MB", session.MaxPromptBytes>>20)
+	case !utf8.ValidString(text):
+		return "", fault.Usagef("generate: --prompt -: standard input is not UTF-8 text")
+	}
+	return text, nil
+}
+
+// Answer answers one prompt.
+func Answer(s *session.Session, o Options, p Prompt) error {
+	m, err := s.Load(o.Source, model.LM)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	var prompt []int32
+	if p.Raw {
+		prompt = m.Tokenizer.EncodeSpecial(p.Text)
+	} else {
+		msgs := []tokenizer.Message{{Role: "user", Content: p.Text}}
+		if p.System != "" {
+			msgs = append([]tokenizer.Message{{Role: "system", Content: p.System}}, msgs...)
+		}
+		if prompt, err = m.Tokenizer.ChatPrompt(msgs); err != nil {
+			return err
+		}
+	}
+	limit := o.MaxNew
+	if limit == 0 {
+		limit = DefaultMaxNew
+	}
+	if room := m.Config().MaxPosition - len(prompt); m.Config().MaxPosition > 0 {
+		if room < 1 {
+			return fault.Usagef("generate: the prompt has %d tokens, the model takes %d: shorten it", len(prompt), m.Config().MaxPosition)
+		}
+		limit = min(limit, room)
+	}
+	sample := model.SampleOptions{N: o.N, MaxNew: limit, EOS: m.Tokenizer.EOS(), Seed: o.Seed, Slots: session.Slots, Sampling: o.Sampling}
+	if p.Stream {
+		return stream(s, m, prompt, sample)
+	}
+	defer s.Console.Close()
+	advance, done := s.Console.Stage("tokens", 0)
+	out, err := m.Generate([][]int32{prompt}, []uint64{0}, sample, advance)
+	done()
+	if err != nil {
+		return err
+	}
+	for i, a := range out[0] {
+		text := m.Tokenizer.Decode(a.IDs, true)
+		if !p.JSON {
+			fmt.Fprintln(s.Out, session.Shown(s.Out, text))
+			continue
+		}
+		if err := session.PrintJSON(s.Out, map[string]any{"sample": i, "text": text, "prompt_ids": prompt, "response_ids": a.IDs,
+			"logprobs": session.Floats(a.Logp), "truncated": a.Truncated}); err != nil {
+			return err
+		}
+	}
+	s.SayCut(out[0], limit)
+	return nil
+}
+
+// stream prints the answer as it is decoded.
+func stream(s *session.Session, m *session.Model, prompt []int32, o model.SampleOptions) error {
+	var failed error
+	text := m.Tokenizer.Stream(true)
+	say := func(part string) {
+		if part != "" && failed == nil {
+			_, failed = io.WriteString(s.Out, session.Shown(s.Out, part))
+		}
+	}
+	o.Token = func(_, _ int, id int32) { say(text.Next(id)) }
+	out, err := m.Generate([][]int32{prompt}, []uint64{0}, o, nil)
+	say(text.End() + "\n")
+	if err = errors.Join(err, failed); err == nil {
+		s.SayCut(out[0], o.MaxNew)
+	}
+	return err
+}

@@ -1,0 +1,126 @@
+// Package score is gad logprobs and gad score: what a model says of answers that are given, as
+// lines of JSON.
+package score
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
+	"io"
+
+	"gad/apps/session"
+	"gad/model"
+)
+
+// Options say which model reads which answers.
+type Options struct {
+	session.Source
+	Rows        session.Rows
+	MaxResponse int // tokens of an answer; what is longer is cut
+	MaxTokens   int // of one forward pass
+}
+
+// LogProbs prints the log-probability of each token, with logits divided by a temperature.
+func LogProbs(s *session.Session, o Options, temperature float64) error {
+	return o.each(s, "log-probabilities, rows", model.LM, func(m *session.Model, w io.Writer, given []encode.Given) error {
+		seqs := make([]model.Seq, len(given))
+		for i, g := range given {
+			seqs[i] = g.Seq
+		}
+		logpST, _, err := m.AllLogProbs(seqs, temperature, o.MaxTokens)
+		if err != nil {
+			return err
+		}
+		for i, g := range given {
+			if err := session.PrintJSON(w, logprobRow{g.Row, g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], session.Floats(logpST[i])}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// logprobRow is a line of gad logprobs.
+type logprobRow struct {
+	Row      int            `json:"row"`
+	Prompt   []int32        `json:"prompt_ids"`
+	Response []int32        `json:"response_ids"`
+	LogProbs session.Floats `json:"logprobs"`
+}
+
+// Scores prints the score that a discriminator gives each answer.
+func Scores(s *session.Session, o Options) error {
+	if err := saved.CheckPart(s.FS, o.Path, "critic"); err != nil {
+		return err
+	}
+	if cfg, err := model.ReadConfig(o.Path); err != nil {
+		return err
+	} else if cfg.Kind() != model.Scorer && o.Adapter == "" {
+		return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", o.Path)
+	}
+	return o.each(s, "scores, rows", model.Scorer, func(m *session.Model, w io.Writer, given []encode.Given) error {
+		seqs := make([]model.Seq, len(given))
+		for i, g := range given {
+			seqs[i] = g.Judge(m.Tokenizer)
+		}
+		scores, err := m.AllScores(seqs, o.MaxTokens)
+		if err != nil {
+			return err
+		}
+		for i, g := range given {
+			ids, n := seqs[i].IDs, seqs[i].Prompt
+			if err := session.PrintJSON(w, scoreRow{g.Row, session.Number(scores[i]), g.Truncated, m.Tokenizer.Decode(g.Seq.IDs[g.Seq.Prompt:], true), ids[:n], ids[n:]}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// scoreRow is a line of gad score.
+type scoreRow struct {
+	Row       int             `json:"row"`
+	Score     json.RawMessage `json:"score"`
+	Truncated bool            `json:"truncated,omitempty"`
+	Text      string          `json:"text"`
+	Prompt    []int32         `json:"prompt_ids"`
+	Response  []int32         `json:"response_ids"`
+}
+
+// each loads the model and hands it the rows, some at a time, so that output flows and memory
+// stays bounded. name is that of the bar.
+func (o Options) each(s *session.Session, name string, kind model.Kind, do func(*session.Model, io.Writer, []encode.Given) error) error {
+	set, rows, err := o.Rows.List(s)
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	m, err := s.Load(o.Source, kind)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	w := bufio.NewWriter(s.Out)
+	advance, done := func(int) {}, func() {}
+	if !session.Terminal(s.Out) { // where the lines themselves are seen, a bar would only be in their way
+		advance, done = s.Console.Busy(name, len(rows))
+	}
+	defer done()
+	const chunk = 64
+	for lo := 0; lo < len(rows); lo += chunk {
+		given, err := encode.GivenRows(m.Tokenizer, set, rows[lo:min(lo+chunk, len(rows))], o.MaxResponse)
+		if err != nil {
+			return err
+		}
+		if err := do(m, w, given); err != nil {
+			return err
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		advance(len(given))
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package session
+
+import (
+	"fmt"
+	"gad/trainer/saved"
+	"math"
+	"runtime/debug"
+	"sync"
+
+	"gad/device"
+	"gad/internal/compute"
+	"gad/internal/fault"
+	"gad/model"
+	"gad/tokenizer"
+)
+
+// Slots is how many answers are sampled at a time.
+const Slots = 64
+
+// Model is a model on a device, with its tokenizer.
+type Model struct {
+	Backend compute.Backend
+	*model.Model
+	Tokenizer *tokenizer.Tokenizer
+}
+
+// Close frees the model and its device.
+func (m *Model) Close() { m.Model.Close(); m.Backend.Close() }
+
+// Source is a model as a command line names it.
+type Source struct {
+	Path    string // a folder or a GGUF file
+	Adapter string // LoRA adapters for its weights; "" is none
+	Device  device.Options
+}
+
+// Load opens a device and loads a model onto it.
+func (s *Session) Load(from Source, kind model.Kind) (*Model, error) {
+	part := "actor"
+	if kind == model.Scorer {
+		part = "critic"
+	}
+	if err := saved.CheckPart(s.FS, from.Path, part); err != nil {
+		return nil, err
+	}
+	be, err := OpenDevice(from.Device)
+	if err != nil {
+		return nil, err
+	}
+	_, done := s.Console.Busy("loading "+from.Path, 0)
+	defer done()
+	m, err := Load(be, from.Path, from.Adapter, kind)
+	if err != nil {
+		be.Close()
+	}
+	return m, err
+}
+
+// Load loads a model onto a device that is open. adapter, unless empty, is a folder of LoRA
+// adapters for the weights in dir.
+func Load(be compute.Backend, dir, adapter string, kind model.Kind) (m *Model, err error) {
+	m = &Model{Backend: be}
+	var (
+		wg     sync.WaitGroup
+		tokErr error
+	)
+	weights, o := dir, model.Options{Kind: kind}
+	if adapter != "" {
+		if !model.IsAdapter(adapter) {
+			return nil, fault.Usagef("--adapter %s: is no folder of LoRA adapters: it has no %s", adapter, model.AdapterConfigName)
+		}
+		if o.Base, err = model.Load(be, dir, model.Options{Kind: model.LM}); err != nil {
+			return nil, err
+		}
+		defer o.Base.Close() // what stands on it keeps its weights
+		weights = adapter
+	}
+	wg.Go(func() { m.Tokenizer, tokErr = saved.Tokenizer(dir) }) // one core's work, the weights are that of all
+	m.Model, err = model.Load(be, weights, o)
+	wg.Wait()
+	if tokErr != nil {
+		if err == nil {
+			m.Model.Close()
+		}
+		return nil, tokErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// OpenDevice starts a device.
+func OpenDevice(o device.Options) (compute.Backend, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fault.As(fault.Usage, err)
+	}
+	if o.Name != device.CUDA {
+		free := device.FreeMemory()
+		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 { // later, what this process holds is not free
+			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
+		}
+	}
+	be, err := device.Open(o)
+	if err != nil { // no GPU, or GAD_CPU names what this processor does not have
+		return nil, fault.As(fault.Usage, err)
+	}
+	return be, nil
+}
+
+// Fitting refuses prompts of rows that leave no room for an answer of limit tokens in the most
+// that the model takes, 0 for any. flag is the flag of the limit.
+func Fitting(command, flag string, prompts [][]int32, rows []int, limit, most int) error {
+	longest := 0
+	for i, ids := range prompts {
+		if len(ids) > len(prompts[longest]) {
+			longest = i
+		}
+	}
+	if len(prompts) == 0 || most == 0 || len(prompts[longest])+limit <= most {
+		return nil
+	}
+	n := len(prompts[longest])
+	if n >= most {
+		return fmt.Errorf("data: row %d: prompt has %d tokens, the model takes %d: drop the row", rows[longest], n, most)
+	}
+	return fault.Usagef("%s: row %d: prompt has %d tokens: with an answer of %d that is more than the %d of the model: give --%s %d", command, rows[longest], n, limit, most, flag, most-n)
+}

@@ -1,0 +1,50 @@
+package session
+
+import (
+	"slices"
+	"strings"
+
+	"gad/data"
+	"gad/internal/fault"
+)
+
+// Rows name a data set and say how its rows are read.
+type Rows struct {
+	Command         string // begins the errors
+	Paths           []string
+	Split           string
+	Format          string
+	Content, Answer string // columns: the conversation, the teacher's answer
+	Limit           int    // rows to read; 0 is all
+}
+
+// Open opens the set.
+func (r Rows) Open(s *Session) (*data.Set, error) {
+	cols := data.DefaultColumns()
+	cols.Content, cols.Teacher = r.Content, r.Answer
+	if !slices.Contains(data.RowFormats, r.Format) {
+		return nil, fault.Usagef("%s: --format %q: use %s", r.Command, r.Format, strings.Join(data.RowFormats, ", "))
+	}
+	return data.OpenFiles(r.Paths, data.Options{Columns: cols, Format: r.Format, Split: r.Split, Stages: s.Console.Busy})
+}
+
+// List opens the set and lists the numbers of the rows to read. It warns of a column that
+// nobody reads.
+func (r Rows) List(s *Session) (*data.Set, []int, error) {
+	set, err := r.Open(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if suspect, _ := set.Overlooked(); suspect != "" {
+		s.Console.Warn(suspect)
+	}
+	n := set.Len()
+	if r.Limit > 0 {
+		n = min(n, r.Limit)
+	}
+	rows := make([]int, n)
+	for i := range rows {
+		rows[i] = i
+	}
+	return set, rows, nil
+}
