@@ -57,6 +57,7 @@ func TestErrors(t *testing.T) {
 		{"list type, arrow", fixture("file_plain.arrow"), wrongList, nil, []string{`column "tags"`, "struct{role, content}"}},
 		{"several splits", fixture("saved_dict"), cols, nil, []string{"saved_dict", `"train"`, `"test"`, "--split train", "data.split"}},
 		{"no data in folder", filepath.Dir(file("sub/deep/readme.md", "")) + "/..", cols, nil, []string{`"deep"`, "name the folder"}},
+		{"a .json file in a folder", filepath.Dir(file("answers/roleplay.json", "["+strings.TrimSpace(good)+"]")), cols, nil, []string{"answers", "if roleplay.json holds the rows, name the file"}},
 		{"missing shard", filepath.Dir(file("shards/train-00001-of-00003.jsonl", good)), cols, ErrTruncated, []string{"1 of 3 shards", `"train"`, "fetch"}},
 		{"two splits in a folder", filepath.Dir(file("two/test-00000-of-00001.jsonl", good) + file("two/train-00000-of-00001.jsonl", good)[:0]), cols, nil, []string{`"test", "train"`, "--split train"}},
 		{"columns differ", file("a.jsonl", good) + string(os.PathListSeparator) + file("b.jsonl", `{"content":"q"}`), cols, nil, []string{"b.jsonl", "a.jsonl", "same columns"}},

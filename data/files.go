@@ -290,7 +290,10 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			return listing{}, fmt.Errorf("data: %s: is a model's folder, not data: give rows with --data, this with --model", path)
 		}
 		hint := "give a data file, or a folder of them"
-		if len(folders) > 0 {
+		json := slices.IndexFunc(entries, func(e fs.DirEntry) bool { return strings.ToLower(filepath.Ext(e.Name())) == ".json" })
+		if json >= 0 { // in a folder a .json file may be a list of rows, or describe others
+			hint = fmt.Sprintf("if %s holds the rows, name the file", entries[json].Name())
+		} else if len(folders) > 0 {
 			hint = fmt.Sprintf("its folders are %s: name the folder with the files", quoted(folders))
 		}
 		return listing{}, fmt.Errorf("data: %s: contains no data files (%s) and was not written by datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
