@@ -111,6 +111,8 @@ var doubles = map[string]string{
 	"apps/pull/hubtest":              "apps/pull",
 	"internal/vfs/vfstest":           "internal/vfs",
 	"device":                         "internal/compute", // opens one of them, for the examples
+	"trainer":                        "apps/session",     // trains a student to talk with
+	"trainer/export":                 "apps/session",
 	"internal/hostile":               everyone,           // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
 	"apps/doctor":                    "trainer",        // examines the runs that the tests play
