@@ -113,7 +113,7 @@ var doubles = map[string]string{
 	"device":                         "internal/compute", // opens one of them, for the examples
 	"trainer":                        "apps/session",     // trains a student to talk with
 	"trainer/export":                 "apps/session",
-	"internal/hostile":               everyone,           // damages files for the tests of any reader
+	"internal/hostile":               everyone, // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
 	"apps/doctor":                    "trainer",        // examines the runs that the tests play
 	"internal/modeltest":             "trainer/config", // a tiny student, for the rooms of the trainer
