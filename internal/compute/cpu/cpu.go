@@ -63,7 +63,7 @@ type Backend struct {
 	sum                    []float32 // LinearAdd in place: the product
 	shifted                []float32 // normWeights
 	a16, at16, b16, z16    []uint32  // packed operands
-	unpacked               []float32 // of a frozen matrix
+	unpacked               []float32 // packed columns of a matrix, for gradients
 	unpacked16             []uint32
 	stats                  []stat
 	sums                   []float64
@@ -110,6 +110,7 @@ type worker struct {
 	tile   []float32    // a register tile, for the columns that a tile reaches beyond its matrix
 	buf    [4][]float32 // whatever the running operation says
 	panels []uint32     // the rows that a bfloat16 product multiplies next
+	turned []float32    // the rows that a float32 product multiplies next: see turn
 	wide   [2][]float32 // parts of bfloat16 panels, as float32
 	kept   []int32      // tokens that pass Sample's filters
 	heap   []int32      // tokens that it ranks
