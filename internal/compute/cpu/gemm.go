@@ -144,9 +144,9 @@ type split struct{ rows, panels, across, tasks int }
 
 // cut chooses tasks of an m by n product over k that are large enough to be worth
 // handing out and numerous enough to even out the workers. A tile is mr by nr.
-func cut(m, n, k, mr, nr, workers int) split {
+func cut(m, n, k, mr, nr, workers, wide int) split {
 	panels := (n + nr - 1) / nr
-	s := split{rows: 9 * mr, panels: 8}
+	s := split{rows: 9 * mr, panels: wide}
 	count := func() int { return (m + s.rows - 1) / s.rows * ((panels + s.panels - 1) / s.panels) }
 	for count() < 4*workers && s.panels*nr*min(s.rows, m)*k > 2*grain {
 		if s.panels > 1 {
@@ -163,7 +163,11 @@ func cut(m, n, k, mr, nr, workers int) split {
 }
 
 func (p *product) cut(b *Backend) split {
-	return cut(p.m, p.n, p.k, b.k.mr, b.k.nr, b.pool.workers)
+	wide := 8
+	if p.rs == 1 {
+		wide = 32
+	}
+	return cut(p.m, p.n, p.k, b.k.mr, b.k.nr, b.pool.workers, wide)
 }
 
 // task computes one part of a cut product. Neighbouring tasks share A's rows.

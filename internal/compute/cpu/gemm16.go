@@ -166,7 +166,7 @@ func (p *product16) width(b *Backend) int { return (p.n + b.k16.nr - 1) / b.k16.
 // packed twice: as many for each worker, of equally many tiles, to within one.
 func (p *product16) cut(b *Backend) split {
 	if p.a != nil {
-		return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers)
+		return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers, 8)
 	}
 	each := taskTiles * b.pool.workers * b.k16.mr
 	return split{tasks: (p.m + each - 1) / each * b.pool.workers}
