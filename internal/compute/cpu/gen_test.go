@@ -638,10 +638,11 @@ func (g *writer) gemm(m int, ahead bool) {
 	g.in("TESTQ AX, AX")
 	g.in("JZ clear")
 	g.in("MOVQ DX, AX")
+	whole := m == g.mr && !ahead
 	for i := range m {
 		g.in("VMOVUPS (AX), %s", g.r(2*i))
 		g.in("VMOVUPS %d(AX), %s", 4*g.w, g.r(2*i+1))
-		if i < m-1 {
+		if i < m-1 || whole {
 			g.in("ADDQ R11, AX")
 		}
 	}
@@ -650,9 +651,24 @@ func (g *writer) gemm(m int, ahead bool) {
 	for i := range 2 * m {
 		g.zero(i)
 	}
+	if whole {
+		g.in("MOVQ DX, AX")
+	}
 	g.label("start")
 	g.in("TESTQ CX, CX")
 	g.in("JZ store")
+	if whole {
+		g.comment("What is stored at the end is fetched, or what the tile below starts from.")
+		for i := range m {
+			g.in("PREFETCHT0 (AX)")
+			if g.reg == "Z" {
+				g.in("PREFETCHT0 64(AX)")
+			}
+			if i < m-1 {
+				g.in("ADDQ R11, AX")
+			}
+		}
+	}
 	if ahead {
 		g.comment("What is fetched begins at b[next] and moves by step elements a turn.")
 		g.in("MOVQ next+120(FP), AX")
