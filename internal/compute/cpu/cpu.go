@@ -178,6 +178,9 @@ func newAligned[T float32 | uint32](n int) []T {
 	return raw[skip : skip+n : skip+n+pad]
 }
 
+// onLine reports whether x begins on a cache line.
+func onLine(x []float32) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(x)))%64 == 0 }
+
 // f32 is t's elements; it panics unless there are n.
 func f32(op, name string, t compute.Tensor, n int) []float32 {
 	same(op, name, t, n)

@@ -325,7 +325,7 @@ func (b *Backend) linear(i int, y, x []float32, N int, w *compute.Param, bias []
 	if b.k16 != nil {
 		p, weights := &b.products16[i], b.weightRows(w)
 		*p = product16{m: N, n: w.Rows, k: w.Cols, b: weights.dst, strideB: weights.stride, c: y, ldc: w.Rows, acc: acc, bias: bias}
-		return p
+		return p.large(N)
 	}
 	p := &b.products[i]
 	*p = product{m: N, n: w.Rows, k: w.Cols, a: x, rs: w.Cols, cs: 1, c: y, ldc: w.Rows, acc: acc, bias: bias}
