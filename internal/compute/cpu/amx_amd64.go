@@ -24,7 +24,7 @@ const (
 	tileLanes = 32
 	// tilesBlock is pairBlock for tiles, at the most: a panel of A, 40 KiB, stays in the
 	// first-level cache of processors with AMX.
-	tilesBlock = 20 * tilePairs
+	tilesBlock = 32 * tilePairs
 )
 
 func init() {
