@@ -4090,11 +4090,16 @@ TEXT ·packRowsAMX(SB), NOSPLIT, $0-72
 	MOVQ lds+48(FP), R8
 	MOVQ blocks+64(FP), CX
 	SHLQ $2, R8
+	// The next panel's rows are fetched.
+	MOVQ R8, R12
+	SHLQ $5, R12
 loop:
 	MOVQ SI, R10
 	MOVQ DI, R9
 	MOVQ rows+56(FP), R11
 row:
+	PREFETCHT1 (R10)(R12*1)
+	PREFETCHT1 64(R10)(R12*1)
 	VMOVUPS (R10), Z0
 	VMOVUPS 64(R10), Z1
 	BYTE $0x62; BYTE $0xf2; BYTE $0x77; BYTE $0x48; BYTE $0x72; BYTE $0xc0 // VCVTNE2PS2BF16 Z0, Z1, Z0
