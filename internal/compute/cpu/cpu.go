@@ -174,6 +174,7 @@ func aligned(n int) []float32 { return newAligned[float32](n) }
 func newAligned[T float32 | uint32](n int) []T {
 	const line = 64 / 4
 	raw := make([]T, n+pad+line)
+	largePages(raw)
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw)))%64) / 4
 	return raw[skip : skip+n : skip+n+pad]
 }
