@@ -69,7 +69,7 @@ func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 	}
 	b := p.b[:cap(p.b)] // a tile may read beyond the last row's end: see pad
 	blocks := (m1 - m0 + k.mr - 1) / k.mr
-	turns := p.turns(k, m1-m0, p1-p0)
+	turns, ahead := p.turns(k, m1-m0, p1-p0), k.ahead && blocks >= aheadTiles && p.ldb == k.nr
 	for k0 := 0; k0 == 0 || k0 < p.k; k0 += kBlock {
 		kn, acc := min(kBlock, p.k-k0), asInt(p.acc || k0 > 0)
 		rowsA, rs, cs := p.a[min(m0*p.rs+k0*p.cs, len(p.a)):], p.rs, p.cs
@@ -85,6 +85,10 @@ func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 				a := rowsA[min((i-m0)*rs, len(rowsA)):]
 				c := p.c[i*p.ldc+j:]
 				if cols == k.nr {
+					if ahead && q+1 < p1 { // each tile fetches its share of the next panel
+						k.stream[end-i-1](a, rs, cs, bq, p.ldb, c, p.ldc, kn, acc, p.panel+kn*k.nr*t/blocks, (k.nr+blocks-1)/blocks)
+						continue
+					}
 					k.gemm[end-i-1](a, rs, cs, bq, p.ldb, c, p.ldc, kn, acc)
 					continue
 				}

@@ -638,7 +638,7 @@ func (g *writer) gemm(m int, ahead bool) {
 	g.in("TESTQ AX, AX")
 	g.in("JZ clear")
 	g.in("MOVQ DX, AX")
-	whole := m == g.mr && !ahead
+	whole := m == g.mr && (!ahead || g.reg == "Z")
 	for i := range m {
 		g.in("VMOVUPS (AX), %s", g.r(2*i))
 		g.in("VMOVUPS %d(AX), %s", 4*g.w, g.r(2*i+1))
@@ -912,7 +912,7 @@ func assemble() (asm, stubs []byte) {
 			fmt.Fprintf(&g.stubs, "%s: %s%s,\n", f, f, title)
 		}
 		if g.reg == "Z" {
-			g.stubs.WriteString("decode8: decode8Avx512, encode8: encode8Avx512,\n")
+			g.stubs.WriteString("decode8: decode8Avx512, encode8: encode8Avx512, ahead: true,\n")
 		}
 		g.stubs.WriteString("}\n")
 	}
