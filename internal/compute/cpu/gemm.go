@@ -147,7 +147,8 @@ func (p *product) all(k *kernels, w *worker) {
 type split struct{ rows, panels, across, tasks int }
 
 // cut chooses tasks of an m by n product over k that are large enough to be worth
-// handing out and numerous enough to even out the workers. A tile is mr by nr.
+// handing out and numerous enough to even out the workers. A tile is mr by nr, and a task has
+// wide panels at the most.
 func cut(m, n, k, mr, nr, workers, wide int) split {
 	panels := (n + nr - 1) / nr
 	s := split{rows: 9 * mr, panels: wide}
@@ -167,11 +168,17 @@ func cut(m, n, k, mr, nr, workers, wide int) split {
 }
 
 func (p *product) cut(b *Backend) split {
-	wide := 8
+	k, wide := b.k, 8
 	if p.rs == 1 {
-		wide = 32
+		wide = 32 // what a task turns is multiplied with more panels
 	}
-	return cut(p.m, p.n, p.k, b.k.mr, b.k.nr, b.pool.workers, wide)
+	s := cut(p.m, p.n, p.k, k.mr, k.nr, b.pool.workers, wide)
+	if rows := min(s.rows, p.m); p.turns(k, rows, s.panels) {
+		for w := range b.workers { // as room does
+			local(&b.workers[w].turned, (rows+k.nr/2)*turnedRow)
+		}
+	}
+	return s
 }
 
 // task computes one part of a cut product. Neighbouring tasks share A's rows.
