@@ -19,8 +19,13 @@ var amx = &kernels16{
 	},
 }
 
-// tileLanes is how many rows, and columns, gemmAMX keeps: two tiles.
-const tileLanes = 32
+const (
+	// tileLanes is how many rows, and columns, gemmAMX keeps: two tiles.
+	tileLanes = 32
+	// tilesBlock is pairBlock for tiles, at the most: a panel of A, 40 KiB, stays in the
+	// first-level cache of processors with AMX.
+	tilesBlock = 32 * tilePairs
+)
 
 func init() {
 	amx.round = roundRow16
@@ -33,11 +38,22 @@ func init() {
 // tilesAMX computes a task's tiles.
 func (p *product16) tilesAMX(w *worker, a0, a1, b0, b1 int) {
 	pairs, rows := amx.pairs(p.k), min(p.m, a1*amx.mr)-a0*amx.mr
-	for p0 := 0; p0 == 0 || p0 < pairs; p0 += pairBlock {
-		pn, acc := min(pairBlock, pairs-p0), asInt(p.acc || p0 > 0)
+	parts := max(1, (pairs+tilesBlock-1)/tilesBlock) // equal ones: a short one would be all loads and stores of C
+	block := max(1, (pairs/tilePairs+parts-1)/parts) * tilePairs
+	for p0 := 0; p0 == 0 || p0 < pairs; p0 += block {
+		pn, acc := min(block, pairs-p0), asInt(p.acc || p0 > 0)
+		past := asInt(p.past && acc == 0 && pn == pairs && p.n%amx.nr == 0 && p.ldc%16 == 0 && onLine(p.c))
 		for q := b0; q < b1; q++ {
+			next := p.strideB // from this part of B's panel to what is multiplied after it
+			switch {
+			case q+1 < b1:
+			case p0+pn < pairs:
+				next = (b0-q)*p.strideB + pn*amx.lanesB
+			default:
+				next -= p0 * amx.lanesB
+			}
 			gemmAMX(p.a[a0*p.strideA+p0*amx.lanesA:], p.b[q*p.strideB+p0*amx.lanesB:], p.c[a0*amx.mr*p.ldc+q*amx.nr:], w.tile,
-				p.ldc, pn/tilePairs, p.strideA, rows, min(amx.nr, p.n-q*amx.nr), acc)
+				p.ldc, pn/tilePairs, p.strideA, rows, min(amx.nr, p.n-q*amx.nr), acc, past, next)
 		}
 	}
 	p.addBias(amx, w, a0, a1, b0, b1)

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"runtime"
@@ -90,5 +91,32 @@ func TestRefusedAMX(t *testing.T) {
 		t.Error(err)
 	case why != nil && (err == nil || !strings.Contains(err.Error(), why.Error())):
 		t.Errorf("error %v does not say %q", err, why)
+	}
+}
+
+// TestPastCaches: a result that is stored past the caches has the same bits, and only one that
+// is whole lines is.
+func TestPastCaches(t *testing.T) {
+	if amxRefused() != nil {
+		t.Skipf("NOT TESTED: %v", amxRefused())
+	}
+	b, err := New(Options{Workers: 1, Variant: "amx", Precision: BF16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, s := range []struct{ m, n, k, ldc, skip int }{{70, 64, 100, 64, 0}, {33, 96, 40, 112, 0}, {40, 64, 40, 64, 1}, {40, 64, 40, 72, 0}, {40, 70, 40, 80, 0}, {5, 32, 700, 32, 0}, {40, 64, 1100, 64, 0}} {
+		x, w := f32("test", "x", random(b, s.m*s.k), s.m*s.k), f32("test", "w", random(b, s.n*s.k), s.n*s.k)
+		var got [2][]float32
+		for i, past := range []bool{false, true} {
+			c := f32("test", "c", fill(b, s.m*s.ldc+s.skip, 7), s.m*s.ldc+s.skip)
+			left, right := b.operandA(&b.a16, x, s.k, s.m, s.k, false), b.operandB(&b.b16, w, s.k, s.n, s.k, false)
+			b.pack(left, right)
+			p := (&product16{}).of(left, right, c[s.skip:], s.ldc, false)
+			p.past = past
+			p.whole(b, &b.workers[0])
+			got[i] = c
+		}
+		equalBits(t, fmt.Sprintf("%+v", s), got[1], got[0])
 	}
 }

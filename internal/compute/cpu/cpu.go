@@ -63,7 +63,7 @@ type Backend struct {
 	sum                    []float32 // LinearAdd in place: the product
 	shifted                []float32 // normWeights
 	a16, at16, b16, z16    []uint32  // packed operands
-	unpacked               []float32 // of a frozen matrix
+	unpacked               []float32 // packed columns of a matrix, for gradients
 	unpacked16             []uint32
 	stats                  []stat
 	sums                   []float64
@@ -110,6 +110,7 @@ type worker struct {
 	tile   []float32    // a register tile, for the columns that a tile reaches beyond its matrix
 	buf    [4][]float32 // whatever the running operation says
 	panels []uint32     // the rows that a bfloat16 product multiplies next
+	turned []float32    // the rows that a float32 product multiplies next: see turn
 	wide   [2][]float32 // parts of bfloat16 panels, as float32
 	kept   []int32      // tokens that pass Sample's filters
 	heap   []int32      // tokens that it ranks
@@ -173,9 +174,13 @@ func aligned(n int) []float32 { return newAligned[float32](n) }
 func newAligned[T float32 | uint32](n int) []T {
 	const line = 64 / 4
 	raw := make([]T, n+pad+line)
+	largePages(raw)
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw)))%64) / 4
 	return raw[skip : skip+n : skip+n+pad]
 }
+
+// onLine reports whether x begins on a cache line.
+func onLine(x []float32) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(x)))%64 == 0 }
 
 // f32 is t's elements; it panics unless there are n.
 func f32(op, name string, t compute.Tensor, n int) []float32 {

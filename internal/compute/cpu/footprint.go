@@ -43,7 +43,7 @@ func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
 
 // Scratch is the head's rows, gathered, and their gradients, in bfloat16 the packed
 // operands, of which there are three at the most, and where gradients are taken some logits
-// and what is unpacked of a frozen matrix; what workers keep is small.
+// and what is packed of a matrix or of activations; what workers keep is small.
 func (f Footprint) Scratch(w compute.Work) int64 {
 	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
 	if !w.Trainable { // LinearAdd in place
@@ -55,7 +55,8 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 			size, limit = 2, unpackLimit16
 		}
 		more := 4 * int64(min(w.Rows, headRows)) * chunk
-		more += max(min(int64(limit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk)
+		more += max(min(int64(limit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk,
+			min(packLimit, size*int64(w.Tokens)*int64(w.Widest)))
 		bytes += more + more/4 // as grow does
 	}
 	if f.Precision == BF16 {

@@ -85,7 +85,8 @@ type frozenArgs struct {
 	tiling         tiling
 	o0, o1, i0, i1 int       // rows and columns of the matrix
 	panels         []uint32  // that panelsOf makes
-	dst            []float32 // of readFrozen and weightPart
+	dst, src       []float32 // of readFrozen, weightPart and packedPart
+	ld             int       // of src
 	off            int       // of readFrozen: the first element
 	parts, first   int       // how many elements a task has, and the first task's number
 	into           packing   // of weightPart16
@@ -337,20 +338,26 @@ func (b *Backend) unpackColumns(rows, cols int, half bool) int {
 	return max(1, (cols+parts*nr-1)/(parts*nr)) * nr
 }
 
-// weightPart is the rows o0 to o1-1 of w, of the columns i0 to i1-1, for the gradient of a
-// product's input: ld apart. w's weights are Frozen, and o0 begins a panel.
-func (b *Backend) weightPart(f *frozen, w *compute.Param, o0, o1, i0, i1 int) (part []float32, ld int) {
+// weightPart is the rows o0 to o1-1 of w, of the columns i0 to i1-1, in panels of columns for
+// the gradient of a product's input: as packRows makes them. Where w's weights are Frozen they
+// are f, or else f is nil. o0 begins a panel.
+func (b *Backend) weightPart(f *frozen, w *compute.Param, o0, o1, i0, i1 int) []float32 {
+	if f == nil {
+		return b.packedPart(&b.unpacked, f32("LinearGrad", "W", w.W, w.Len())[o0*w.Cols+i0:], w.Cols, o1-o0, i1-i0)
+	}
 	b.panelsOf(f, w)
 	a := &b.froze
 	a.f, a.o0, a.o1, a.i0, a.i1, a.tiling = f, o0, o1, i0, i1, b.tiling(f, w.Rows, w.Cols)
-	a.dst = b.grow(&b.unpacked, (o1-o0)*(i1-i0))
+	a.dst = b.grow(&b.unpacked, (o1-o0)*b.up(i1-i0))
 	b.room(0, (expandColumns+2)*a.tiling.nr)
 	b.run((o1-o0+a.tiling.nr-1)/a.tiling.nr, func(b *Backend, w *worker, t int) {
-		a := &b.froze
-		o, ld := a.o0+t*a.tiling.nr, a.i1-a.i0
-		b.frozenBlock(w, a.dst[(o-a.o0)*ld:], ld, a.f, o, min(a.o1, o+a.tiling.nr), a.i0, a.i1)
+		a, nr := &b.froze, b.k.nr
+		o := a.o0 + t*a.tiling.nr
+		for i := a.i0; i < a.i1; i += nr {
+			b.frozenBlock(w, a.dst[(i-a.i0)*(a.o1-a.o0)+(o-a.o0)*nr:], nr, a.f, o, min(a.o1, o+a.tiling.nr), i, min(a.i1, i+nr))
+		}
 	})
-	return a.dst, i1 - i0
+	return a.dst
 }
 
 // weightPart16 is weightPart in bfloat16: panels whose lanes are the columns.

@@ -69,24 +69,33 @@ func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 	}
 	b := p.b[:cap(p.b)] // a tile may read beyond the last row's end: see pad
 	blocks := (m1 - m0 + k.mr - 1) / k.mr
+	turns, ahead := p.turns(k, m1-m0, p1-p0), k.ahead && blocks >= aheadTiles && p.ldb == k.nr
 	for k0 := 0; k0 == 0 || k0 < p.k; k0 += kBlock {
 		kn, acc := min(kBlock, p.k-k0), asInt(p.acc || k0 > 0)
+		rowsA, rs, cs := p.a[min(m0*p.rs+k0*p.cs, len(p.a)):], p.rs, p.cs
+		if turns {
+			rowsA, rs, cs = p.turn(k, w, m0, m1, k0, kn), turnedRow, 1
+		}
 		for q := p0; q < p1; q++ {
 			bq := b[min(q*p.panel+k0*p.ldb, len(b)):]
 			j := q * k.nr
 			cols := min(k.nr, p.n-j)
 			for t := range blocks {
 				i, end := m0+(m1-m0)*t/blocks, m0+(m1-m0)*(t+1)/blocks
-				a := p.a[min(i*p.rs+k0*p.cs, len(p.a)):]
+				a := rowsA[min((i-m0)*rs, len(rowsA)):]
 				c := p.c[i*p.ldc+j:]
 				if cols == k.nr {
-					k.gemm[end-i-1](a, p.rs, p.cs, bq, p.ldb, c, p.ldc, kn, acc)
+					if ahead && q+1 < p1 { // each tile fetches its share of the next panel
+						k.stream[end-i-1](a, rs, cs, bq, p.ldb, c, p.ldc, kn, acc, p.panel+kn*k.nr*t/blocks, (k.nr+blocks-1)/blocks)
+						continue
+					}
+					k.gemm[end-i-1](a, rs, cs, bq, p.ldb, c, p.ldc, kn, acc)
 					continue
 				}
 				for r := range end - i {
 					copy(w.tile[r*k.nr:], c[r*p.ldc:r*p.ldc+cols])
 				}
-				k.gemm[end-i-1](a, p.rs, p.cs, bq, p.ldb, w.tile, k.nr, kn, acc)
+				k.gemm[end-i-1](a, rs, cs, bq, p.ldb, w.tile, k.nr, kn, acc)
 				for r := range end - i {
 					copy(c[r*p.ldc:r*p.ldc+cols], w.tile[r*k.nr:])
 				}
@@ -101,6 +110,34 @@ func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 	}
 }
 
+const (
+	// turnedRow is the distance of the rows that turn makes: their beginnings do not fall into
+	// the same few sets of the cache.
+	turnedRow = kBlock + 16
+	// turnPanels is with how many of B's panels a task multiplies at least what it turned.
+	turnPanels = 4
+)
+
+// turns reports whether a task of so many rows and panels transposes its part of A first. A's
+// columns may be pages apart: read as they lie, each element of a tile costs a line of the
+// first-level cache and an entry of the page table's.
+func (p *product) turns(k *kernels, rows, panels int) bool {
+	return p.rs == 1 && p.cs > 1 && rows > k.mr && panels >= turnPanels && p.k >= k.nr
+}
+
+// turn makes the rows m0 to m1-1 of A's columns k0 to k0+kn-1, turnedRow apart.
+func (p *product) turn(k *kernels, w *worker, m0, m1, k0, kn int) []float32 {
+	rows := m1 - m0
+	half := k.nr / 2
+	// Whole blocks are faster: beyond the last row lies something that nobody reads.
+	if whole := (rows + half - 1) / half * half; k0*p.cs+m0+(kn-1)*p.cs+whole <= cap(p.a) {
+		rows = whole
+	}
+	dst := local(&w.turned, rows*turnedRow)
+	k.transpose(dst, turnedRow, p.a[:cap(p.a)][k0*p.cs+m0:], p.cs, kn, rows)
+	return dst
+}
+
 // all computes the whole of C on the calling goroutine.
 func (p *product) all(k *kernels, w *worker) {
 	p.tiles(k, w, 0, p.m, 0, (p.n+k.nr-1)/k.nr)
@@ -110,10 +147,11 @@ func (p *product) all(k *kernels, w *worker) {
 type split struct{ rows, panels, across, tasks int }
 
 // cut chooses tasks of an m by n product over k that are large enough to be worth
-// handing out and numerous enough to even out the workers. A tile is mr by nr.
-func cut(m, n, k, mr, nr, workers int) split {
+// handing out and numerous enough to even out the workers. A tile is mr by nr, and a task has
+// wide panels at the most.
+func cut(m, n, k, mr, nr, workers, wide int) split {
 	panels := (n + nr - 1) / nr
-	s := split{rows: 9 * mr, panels: 8}
+	s := split{rows: 9 * mr, panels: wide}
 	count := func() int { return (m + s.rows - 1) / s.rows * ((panels + s.panels - 1) / s.panels) }
 	for count() < 4*workers && s.panels*nr*min(s.rows, m)*k > 2*grain {
 		if s.panels > 1 {
@@ -130,7 +168,17 @@ func cut(m, n, k, mr, nr, workers int) split {
 }
 
 func (p *product) cut(b *Backend) split {
-	return cut(p.m, p.n, p.k, b.k.mr, b.k.nr, b.pool.workers)
+	k, wide := b.k, 8
+	if p.rs == 1 {
+		wide = 32 // what a task turns is multiplied with more panels
+	}
+	s := cut(p.m, p.n, p.k, k.mr, k.nr, b.pool.workers, wide)
+	if rows := min(s.rows, p.m); p.turns(k, rows, s.panels) {
+		for w := range b.workers { // as room does
+			local(&b.workers[w].turned, (rows+k.nr/2)*turnedRow)
+		}
+	}
+	return s
 }
 
 // task computes one part of a cut product. Neighbouring tasks share A's rows.
@@ -288,7 +336,7 @@ func (b *Backend) linear(i int, y, x []float32, N int, w *compute.Param, bias []
 	if b.k16 != nil {
 		p, weights := &b.products16[i], b.weightRows(w)
 		*p = product16{m: N, n: w.Rows, k: w.Cols, b: weights.dst, strideB: weights.stride, c: y, ldc: w.Rows, acc: acc, bias: bias}
-		return p
+		return p.large(N)
 	}
 	p := &b.products[i]
 	*p = product{m: N, n: w.Rows, k: w.Cols, a: x, rs: w.Cols, cs: 1, c: y, ldc: w.Rows, acc: acc, bias: bias}
@@ -332,9 +380,17 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 		b.inputGrad(f, dx, dy, N, w, acc)
 		dx = nil
 	}
-	if b.k16 != nil {
+	switch {
+	case b.k16 != nil:
 		b.linearGrad16(dx, g, dy, x, N, w, acc)
-	} else {
+	case N >= packedRows:
+		if dx != nil {
+			b.inputGrad(nil, dx, dy, N, w, acc)
+		}
+		if g != nil {
+			b.weightGrad(g, dy, x, N, O, I)
+		}
+	default:
 		ps := make([]multiplication, 0, 2)
 		if dx != nil {
 			p := &b.products[0]
@@ -359,20 +415,48 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	})
 }
 
-// inputGrad is LinearGrad's dx of Frozen weights, which are unpacked some columns at a time:
-// no sum is cut.
+// packedRows is from how many rows on a gradient's right side is packed before it is multiplied.
+const packedRows = 64
+
+// inputGrad is LinearGrad's dx. The weights are packed some columns at a time, Frozen ones
+// unpacked: no sum is cut.
 func (b *Backend) inputGrad(f *frozen, dx, dy []float32, N int, w *compute.Param, acc bool) {
 	O, I := w.Rows, w.Cols
-	step := b.unpackColumns(O, I, f.half)
+	step := b.unpackColumns(O, I, f != nil && f.half)
 	for i := 0; i < I; i += step {
 		end := min(I, i+step)
-		if f.half {
+		if f != nil && f.half {
 			b.rowsGrad16(b.weightPart16(f, w, 0, O, i, end), dx[i:], nil, dy, nil, N, O, I, acc)
 			continue
 		}
 		p := &b.products[0]
 		*p = product{m: N, n: end - i, k: O, a: dy, rs: O, cs: 1, c: dx[i:], ldc: I, acc: acc}
-		part, ld := b.weightPart(f, w, 0, O, i, end)
-		b.multiply(p.rowMajor(b.k, part, ld))
+		b.multiply(p.panels(b.k, b.weightPart(f, w, 0, O, i, end), O))
 	}
+}
+
+// weightGrad adds to g the product of dy's transpose and x, of N rows.
+func (b *Backend) weightGrad(g, dy, x []float32, N, O, I int) {
+	step := min(N, tokenBlock)
+	cols := max(1, packLimit/4/step/b.k.nr) * b.k.nr
+	for n := 0; n < N; n += step {
+		rows := min(step, N-n)
+		for i := 0; i < I; i += cols {
+			part := b.packedPart(&b.unpacked, x[n*I+i:], I, rows, min(cols, I-i))
+			p := &b.products[0]
+			*p = product{m: O, n: min(cols, I-i), k: rows, a: dy[n*O:], rs: 1, cs: O, c: g[i:], ldc: I, acc: true}
+			b.multiply(p.panels(b.k, part, rows))
+		}
+	}
+}
+
+// packedPart packs rows of cols elements, ld apart, as packRows does.
+func (b *Backend) packedPart(buf *[]float32, src []float32, ld, rows, cols int) []float32 {
+	a := &b.froze
+	a.dst, a.src, a.ld, a.o1, a.i1 = b.grow(buf, rows*b.up(cols)), src, ld, rows, cols
+	b.run((rows+packRows-1)/packRows, func(b *Backend, _ *worker, t int) {
+		a := &b.froze
+		b.packRows(a.dst, a.src, a.ld, t*packRows, min(a.o1, (t+1)*packRows), a.o1, a.i1)
+	})
+	return a.dst
 }

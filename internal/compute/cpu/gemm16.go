@@ -16,6 +16,7 @@ type product16 struct {
 	ldc              int
 	acc              bool
 	bias             []float32 // [n] added last; may be nil
+	past             bool      // C is so large that it is stored past the caches, if the kernels can
 	unpacked         packing   // in a's place, if that is nil: each task packs its own rows
 }
 
@@ -25,6 +26,9 @@ const (
 	// aheadTiles is how many tiles of rows a panel of B is multiplied with at least where
 	// the next is fetched meanwhile: fewer take no longer than it takes to fetch.
 	aheadTiles = 4
+	// passLimit is from how many bytes on a result is stored past the caches: nothing of it would
+	// be left there when it is read.
+	passLimit = 8 << 20
 	// packLimit is how many bytes an operation packs of one operand at a time: what
 	// is packed should be in a cache still when it is multiplied.
 	packLimit = 4 << 20
@@ -166,7 +170,7 @@ func (p *product16) width(b *Backend) int { return (p.n + b.k16.nr - 1) / b.k16.
 // packed twice: as many for each worker, of equally many tiles, to within one.
 func (p *product16) cut(b *Backend) split {
 	if p.a != nil {
-		return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers)
+		return cut(p.m, p.n, p.k, b.k16.mr, b.k16.nr, b.pool.workers, 8)
 	}
 	each := taskTiles * b.pool.workers * b.k16.mr
 	return split{tasks: (p.m + each - 1) / each * b.pool.workers}
@@ -358,6 +362,12 @@ func (p *product16) of(a, b packing, c []float32, ldc int, acc bool) *product16 
 	return p
 }
 
+// large sets past for a product that is a part of one of N rows, or all of it.
+func (p *product16) large(N int) *product16 {
+	p.past = p.bias == nil && 4*N*p.ldc > passLimit
+	return p
+}
+
 // chunk is how many of N rows of width elements are packed at a time: whole tiles,
 // and an even number. An element takes 2 bytes, and what fills A's lanes up.
 func (k *kernels16) chunk(N, width int) int {
@@ -415,7 +425,7 @@ func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, 
 func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I int, acc bool) {
 	if b.tasksPack(N) {
 		if dx != nil {
-			b.multiply(b.products16[0].of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I, acc))
+			b.multiply(b.products16[0].of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I, acc).large(N))
 		}
 		if g != nil {
 			b.weightGrad16(g, dy, x, N, O, I)
@@ -429,7 +439,7 @@ func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I in
 		if dx != nil {
 			a := b.operandA(&b.a16, dy[n*O:], O, rows, O, false)
 			packs = append(packs, a)
-			ps = append(ps, b.products16[0].of(a, weights, dx[n*I:], I, acc))
+			ps = append(ps, b.products16[0].of(a, weights, dx[n*I:], I, acc).large(N))
 		}
 		if g != nil {
 			a, c := b.operandA(&b.at16, dy[n*O:], O, O, rows, true), b.operandB(&b.b16, x[n*I:], I, I, rows, true)

@@ -494,7 +494,14 @@ func (g *writer) pack16() {
 	g.in("KMOVW R10, K1")
 	g.in("VMOVUPS interleave<>(SB), Z3")
 	g.in("MOVQ pairs+72(FP), CX")
+	g.comment("As many rows further on lies what is packed after these columns: it is fetched.")
+	g.in("MOVQ CX, R11")
+	g.in("IMULQ R8, R11")
+	g.in("ADDQ R11, R11")
+	g.in("LEAQ (R11)(R8*1), R12")
 	g.label("loop")
+	g.in("PREFETCHT1 (SI)(R11*1)")
+	g.in("PREFETCHT1 (SI)(R12*1)")
 	g.in("VMOVUPS.Z (SI), K1, Z0")
 	g.in("VMOVUPS.Z (SI)(R8*1), K1, Z1")
 	g.narrow(0, 1, 0)
@@ -512,10 +519,9 @@ func (g *writer) pack16() {
 // to 3 are C's, two side by side; 4 and 5 A's, 6 and 7 B's. A panel of at most 16
 // rows leaves 2, 3 and 5 out.
 func (g *writer) gemmAMX() {
-	g.begin16("gemmAMX", "a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc int",
-		"a_base+0(FP), SI", "c_base+48(FP), DX", "scratch_base+72(FP), BX", "ldc+96(FP), R11", "strideA+112(FP), R12", "rows+120(FP), R13")
+	g.begin16("gemmAMX", "a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc, past, ahead int",
+		"a_base+0(FP), SI", "c_base+48(FP), DX", "scratch_base+72(FP), BX", "ldc+96(FP), R11", "rows+120(FP), R13")
 	g.in("SHLQ $2, R11")
-	g.in("SHLQ $2, R12")
 	g.comment("K1 and K2: the columns that are there.")
 	g.in("MOVQ cols+128(FP), CX")
 	g.in("MOVQ $1, R10")
@@ -528,6 +534,14 @@ func (g *writer) gemmAMX() {
 	g.tileConfig("AX")
 	g.in("MOVQ $64, R8")
 	g.in("MOVQ $128, R9")
+	g.comment("R15: how far apart they are; 0 if nothing is fetched.")
+	g.in("XORQ R15, R15")
+	g.in("CMPQ past+144(FP), $0")
+	g.in("CMOVQEQ R11, R15")
+	g.comment("R14: B's next panel, of which each step fetches four lines.")
+	g.in("MOVQ b_base+24(FP), R14")
+	g.in("MOVQ ahead+152(FP), AX")
+	g.in("LEAQ (R14)(AX*4), R14")
 	// copyRows writes a loop over the panel's rows, of C at R10 and of the scratch at AX.
 	copyRows := func(name string, row ...string) {
 		g.in("MOVQ DX, R10")
@@ -559,6 +573,14 @@ func (g *writer) gemmAMX() {
 		g.tileZero(t)
 	}
 	g.label("start")
+	g.comment("R10: the rows of C that are fetched while tiles are multiplied, the next panel's, up to R12.")
+	g.in("MOVQ R11, R10")
+	g.in("SHLQ $5, R10")
+	g.in("LEAQ (DX)(R10*2), R12")
+	g.in("ADDQ DX, R10")
+	g.in("TESTQ R15, R15")
+	g.in("CMOVQEQ BX, R10")
+	g.in("CMOVQEQ BX, R12")
 	g.in("MOVQ SI, AX")
 	g.in("MOVQ b_base+24(FP), DI")
 	g.in("MOVQ steps+104(FP), CX")
@@ -572,16 +594,28 @@ func (g *writer) gemmAMX() {
 			name = "high"
 		}
 		g.label(name)
+		fetch := func() {
+			g.in("BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x0a // PREFETCHW (R10)")
+			g.in("BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x4a; BYTE $0x40 // PREFETCHW 64(R10)")
+			g.in("ADDQ R15, R10")
+		}
+		g.in("CMPQ R10, R12")
+		g.in("CMOVQHI R12, R10")
 		g.tileLoad(4, "AX", "R8", 0)
 		g.tileLoad(6, "DI", "R9", 0)
+		fetch()
+		g.tileDot(0, 4, 6)
 		g.tileLoad(7, "DI", "R9", 64)
+		fetch()
+		g.tileDot(1, 4, 7)
+		for line := range 4 {
+			g.in("PREFETCHT1 %d(R14)", 64*line)
+		}
+		g.in("ADDQ $256, R14")
 		if high {
 			g.tileLoad(5, "AX", "R8", 1024)
-		}
-		g.tileDot(0, 4, 6)
-		g.tileDot(1, 4, 7)
-		if high {
 			g.tileDot(2, 5, 6)
+			fetch()
 			g.tileDot(3, 5, 7)
 		}
 		g.in("ADDQ $2048, AX")
@@ -596,9 +630,16 @@ func (g *writer) gemmAMX() {
 	for t := range 4 {
 		g.tileStore(t, "BX", "R9", t/2*16*128+t%2*64)
 	}
+	g.in("TESTQ R15, R15")
+	g.in("JNZ cached")
+	copyRows("pass", "VMOVUPS (AX), Z0", "VMOVUPS 64(AX), Z1", "VMOVNTPS Z0, (R10)", "VMOVNTPS Z1, 64(R10)")
+	g.in("JMP next")
+	g.label("cached")
 	copyRows("put", "VMOVUPS (AX), Z0", "VMOVUPS 64(AX), Z1", "VMOVUPS Z0, K1, (R10)", "VMOVUPS Z1, K2, 64(R10)")
+	g.label("next")
 	g.in("MOVQ R10, DX")
-	g.in("ADDQ R12, SI")
+	g.in("MOVQ strideA+112(FP), AX")
+	g.in("LEAQ (SI)(AX*4), SI")
 	g.in("SUBQ $32, R13")
 	g.in("JGT panel")
 	g.tileRelease()
@@ -612,11 +653,16 @@ func (g *writer) packAMX() {
 	g.begin16("packRowsAMX", "dst []uint32, src []float32, lds, rows, blocks int",
 		"dst_base+0(FP), DI", "src_base+24(FP), SI", "lds+48(FP), R8", "blocks+64(FP), CX")
 	g.in("SHLQ $2, R8")
+	g.comment("The next panel's rows are fetched.")
+	g.in("MOVQ R8, R12")
+	g.in("SHLQ $5, R12")
 	g.label("loop")
 	g.in("MOVQ SI, R10")
 	g.in("MOVQ DI, R9")
 	g.in("MOVQ rows+56(FP), R11")
 	g.label("row")
+	g.in("PREFETCHT1 (R10)(R12*1)")
+	g.in("PREFETCHT1 64(R10)(R12*1)")
 	g.in("VMOVUPS (R10), Z0")
 	g.in("VMOVUPS 64(R10), Z1")
 	g.narrow(0, 1, 0)
@@ -641,7 +687,13 @@ func (g *writer) packAMX() {
 	g.in("DECQ R10")
 	g.in("KMOVW R10, K1")
 	g.in("VMOVUPS interleave<>(SB), Z18")
+	g.comment("32 rows further on lies what is packed after these columns: it is fetched.")
+	g.in("MOVQ R8, R11")
+	g.in("SHLQ $5, R11")
+	g.in("LEAQ (R11)(R8*1), R12")
 	for i := range 16 {
+		g.in("PREFETCHT1 (SI)(R11*1)")
+		g.in("PREFETCHT1 (SI)(R12*1)")
 		g.in("VMOVUPS.Z (SI), K1, Z16")
 		g.in("VMOVUPS.Z (SI)(R8*1), K1, Z17")
 		g.narrow(i, 17, 16)

@@ -638,10 +638,11 @@ func (g *writer) gemm(m int, ahead bool) {
 	g.in("TESTQ AX, AX")
 	g.in("JZ clear")
 	g.in("MOVQ DX, AX")
+	whole := m == g.mr && (!ahead || g.reg == "Z")
 	for i := range m {
 		g.in("VMOVUPS (AX), %s", g.r(2*i))
 		g.in("VMOVUPS %d(AX), %s", 4*g.w, g.r(2*i+1))
-		if i < m-1 {
+		if i < m-1 || whole {
 			g.in("ADDQ R11, AX")
 		}
 	}
@@ -650,9 +651,24 @@ func (g *writer) gemm(m int, ahead bool) {
 	for i := range 2 * m {
 		g.zero(i)
 	}
+	if whole {
+		g.in("MOVQ DX, AX")
+	}
 	g.label("start")
 	g.in("TESTQ CX, CX")
 	g.in("JZ store")
+	if whole {
+		g.comment("What is stored at the end is fetched, or what the tile below starts from.")
+		for i := range m {
+			g.in("PREFETCHT0 (AX)")
+			if g.reg == "Z" {
+				g.in("PREFETCHT0 64(AX)")
+			}
+			if i < m-1 {
+				g.in("ADDQ R11, AX")
+			}
+		}
+	}
 	if ahead {
 		g.comment("What is fetched begins at b[next] and moves by step elements a turn.")
 		g.in("MOVQ next+120(FP), AX")
@@ -706,10 +722,14 @@ func (g *writer) transpose() {
 	}
 	g.in("SHLQ $2, R8")
 	g.in("SHLQ $2, R9")
+	g.comment("The rows that come next are fetched: they may be pages apart, which the processor does not foresee.")
+	g.in("MOVQ R8, R11")
+	g.in("SHLQ $%d, R11", map[int]int{8: 3, 16: 4}[g.w])
 	g.label("loop")
 	g.in("MOVQ SI, R10")
 	for i := range g.w {
 		g.in("VMOVUPS (R10), %s", g.r(i))
+		g.in("PREFETCHT0 (R10)(R11*1)")
 		g.in("ADDQ R8, R10")
 	}
 	out := g.turn()
@@ -892,7 +912,7 @@ func assemble() (asm, stubs []byte) {
 			fmt.Fprintf(&g.stubs, "%s: %s%s,\n", f, f, title)
 		}
 		if g.reg == "Z" {
-			g.stubs.WriteString("decode8: decode8Avx512, encode8: encode8Avx512,\n")
+			g.stubs.WriteString("decode8: decode8Avx512, encode8: encode8Avx512, ahead: true,\n")
 		}
 		g.stubs.WriteString("}\n")
 	}

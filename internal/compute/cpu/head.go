@@ -175,9 +175,14 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		a.r0, a.z = r0, z
 		b.logits(hRD, n, w)
 		var hDown packing
-		if b.k16 != nil && g != nil {
+		var hPanels []float32
+		switch {
+		case g == nil:
+		case b.k16 != nil:
 			hDown = b.operandB(&b.b16, hRD, D, D, n, true)
 			b.pack(hDown)
+		default:
+			hPanels = b.packedPart(&b.packed, hRD, D, n, D)
 		}
 		for v0 := 0; v0 < V; v0 += vocabChunk {
 			cols := min(vocabChunk, V-v0)
@@ -205,17 +210,12 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 				if dh != nil {
 					p := &b.products[0]
 					*p = product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
-					if f := frozenOf(op, w); f != nil {
-						part, ld := b.weightPart(f, w, v0, v0+cols, 0, D)
-						ps = append(ps, p.rowMajor(b.k, part, ld))
-					} else {
-						ps = append(ps, p.rowMajor(b.k, f32(op, "W", w.W, V*D)[v0*D:], D))
-					}
+					ps = append(ps, p.panels(b.k, b.weightPart(frozenOf(op, w), w, v0, v0+cols, 0, D), cols))
 				}
 				if g != nil {
 					p := &b.products[1]
 					*p = product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D, acc: true}
-					ps = append(ps, p.rowMajor(b.k, hRD, D))
+					ps = append(ps, p.panels(b.k, hPanels, n))
 				}
 			}
 			b.multiply(ps...)

@@ -104,7 +104,7 @@ func packColumns16(dst []uint32, ldd int, src []float32, lds, columns, pairs int
 func peak16(n int)
 
 //go:noescape
-func gemmAMX(a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc int)
+func gemmAMX(a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc, past, ahead int)
 
 //go:noescape
 func streamAMX(a []uint32, lda int, b []uint32, panels int, c []float32, ldc, steps, rows, acc, next, step int)

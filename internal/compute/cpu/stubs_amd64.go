@@ -294,5 +294,5 @@ var avx512 = &kernels{
 	swiglu:     swigluAvx512,
 	swigluGrad: swigluGradAvx512,
 	adamW:      adamWAvx512,
-	decode8:    decode8Avx512, encode8: encode8Avx512,
+	decode8:    decode8Avx512, encode8: encode8Avx512, ahead: true,
 }
