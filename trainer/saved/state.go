@@ -13,8 +13,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"gad/data"
 	"gad/checkpoint"
+	"gad/data"
 	"gad/trainer/config"
 )
 
@@ -27,6 +27,7 @@ const (
 	StateFormat     = 1
 )
 
+// ConfigName is the file of the settings in the folder of a run.
 const ConfigName = "config.yaml"
 
 // ReferenceDir is the folder of the frozen reference in a run's folder.
