@@ -12,16 +12,16 @@ import (
 type Config struct {
 	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"bt: Bradley-Terry on the difference of scores; bce: binary cross entropy on each score"`
 	Optim        model.OptimSettings `yaml:"optim"`
-	LoRA         model.LoRA          `yaml:"lora"`
+	LoRA         model.LoRA          `yaml:"lora" fixed:"true"`
 	GradClip     float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
 	PPOMiniBatch int                 `yaml:"ppo_mini_batch_size" min:"0" max:"1000000000" doc:"prompts per optimizer step; 0: the whole batch. If the discriminator does not start to learn, use many small steps"`
 	PPOEpochs    int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch"`
-	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" max:"1000000000" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding"`
-	Recompute    bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work"`
+	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" max:"1000000000" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding" alias:"critic.ppo_max_token_len_per_gpu"`
+	Recompute    bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work" alias:"critic.model.enable_gradient_checkpointing"`
 	ScoreInit    float64             `yaml:"score_init" min:"0" doc:"standard deviation of the new score head; 0: 5.66/sqrt(hidden size)"`
 	Truncated    string              `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in the discriminator's pairs"`
 	ScoreL2      float64             `yaml:"score_l2" min:"0" doc:"weight of an L2 penalty on the scores in the discriminator's loss"`
-	GroupOT      float64             `yaml:"group_ot" min:"0" doc:"weight of GRGC's group term (arXiv 2609.39757, which uses 0.01): it keeps the scores of a prompt's answers apart; 0: none"`
+	GroupOT      float64             `yaml:"group_ot" min:"0" doc:"weight of GRGC's group term (arXiv 2609.39757, which uses 0.01): it keeps the scores of a prompt's answers apart; 0: none" fixed:"true"`
 	Replay       Replay              `yaml:"replay"`
 }
 

@@ -18,10 +18,10 @@ import (
 // A begins uniform within ±1/sqrt(I) and B at zero, as peft begins: before the first step
 // the model is its base.
 type LoRA struct {
-	Rank    int     `yaml:"rank" min:"0" max:"65536" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained"`
-	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank"`
+	Rank    int     `yaml:"rank" min:"0" max:"65536" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained" alias:"actor_rollout_ref.model.lora_rank"`
+	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank" alias:"actor_rollout_ref.model.lora_alpha"`
 	RSLoRA  bool    `yaml:"rslora" doc:"multiply by alpha/sqrt(rank) instead (rank-stabilised LoRA, arXiv 2312.03732)"`
-	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, separated by commas"`
+	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, separated by commas" alias:"actor_rollout_ref.model.target_modules"`
 }
 
 // linearLayers are the layers that can have adapters, by peft's names, in a block's order.

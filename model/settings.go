@@ -5,16 +5,16 @@ import "fmt"
 // OptimSettings are the optimizer's settings, under verl's names; actor and
 // critic each carry one.
 type OptimSettings struct {
-	LR          float64 `yaml:"lr" min:"0" doc:"peak learning rate"`
-	LRScheduler string  `yaml:"lr_scheduler" choices:"constant,cosine,linear" doc:"learning-rate schedule after its warm-up: constant, or a cosine or linear decay to min_lr_ratio"`
-	WarmupSteps int     `yaml:"lr_warmup_steps" min:"0" max:"1000000000" doc:"optimizer steps over which the learning rate rises linearly from 0"`
-	MinLRRatio  float64 `yaml:"min_lr_ratio" min:"0" max:"1" doc:"final learning rate as a share of lr, for cosine and linear"`
+	LR          float64 `yaml:"lr" min:"0" doc:"peak learning rate" alias:"learning_rate"`
+	LRScheduler string  `yaml:"lr_scheduler" choices:"constant,cosine,linear" doc:"learning-rate schedule after its warm-up: constant, or a cosine or linear decay to min_lr_ratio" inherit:"no" alias:"lr_scheduler_type"`
+	WarmupSteps int     `yaml:"lr_warmup_steps" min:"0" max:"1000000000" doc:"optimizer steps over which the learning rate rises linearly from 0" inherit:"no" alias:"warmup_steps"`
+	MinLRRatio  float64 `yaml:"min_lr_ratio" min:"0" max:"1" doc:"final learning rate as a share of lr, for cosine and linear" inherit:"no"`
 	Beta1       float64 `yaml:"beta1" min:"0" max:"1" doc:"AdamW's decay of the first moment"`
 	Beta2       float64 `yaml:"beta2" min:"0" max:"1" doc:"AdamW's decay of the second moment"`
 	Eps         float64 `yaml:"eps" min:"0" doc:"AdamW's epsilon"`
 	WeightDecay float64 `yaml:"weight_decay" min:"0" doc:"AdamW's decoupled weight decay, on matrices only"`
-	Moments     string  `yaml:"moments" choices:"float32,8bit" doc:"how AdamW's moments are kept: float32, or 8 bits by blocks of 256 (arXiv 2110.02861), which takes 6 bytes a parameter less and rounds them at every step; embeddings, norms, biases and small tensors stay float32"`
-	Offload     bool    `yaml:"offload" doc:"keep AdamW's moments in the host's memory, where a GPU reads and writes them over the bus at every update: the same bits, 8 bytes a parameter less on the GPU"`
+	Moments     string  `yaml:"moments" choices:"float32,8bit" doc:"how AdamW's moments are kept: float32, or 8 bits by blocks of 256 (arXiv 2110.02861), which takes 6 bytes a parameter less and rounds them at every step; embeddings, norms, biases and small tensors stay float32" fixed:"true"`
+	Offload     bool    `yaml:"offload" doc:"keep AdamW's moments in the host's memory, where a GPU reads and writes them over the bus at every update: the same bits, 8 bytes a parameter less on the GPU" alias:"actor_rollout_ref.actor.fsdp_config.optimizer_offload"`
 }
 
 // DefaultOptim is the paper's optimizer (arXiv 2511.10643, appendix): AdamW with

@@ -163,32 +163,6 @@ func noSubcommand(c *cli.Context, names string) error {
 	return usage("%s: a subcommand is missing: use %s (see gad %s --help)", name, names, name)
 }
 
-// elsewhere are names that other trainers have for a setting, where the last part of
-// gad's own name does not give it away.
-var elsewhere = map[string]string{
-	"learning_rate":               "actor.optim.lr",
-	"per_device_train_batch_size": "data.train_batch_size",
-	"batch_size":                  "data.train_batch_size",
-	"num_train_epochs":            "trainer.total_epochs",
-	"epochs":                      "trainer.total_epochs",
-	"max_steps":                   "trainer.total_steps",
-	"warmup_steps":                "actor.optim.lr_warmup_steps",
-	"lr_scheduler_type":           "actor.optim.lr_scheduler",
-	"max_grad_norm":               "actor.grad_clip",
-	"num_generations":             "rollout.n",
-	"max_completion_length":       "data.max_response_length",
-	"max_length":                  "data.max_response_length",
-	"max_new_tokens":              "data.max_response_length",
-	"beta":                        "actor.kl_loss_coef",
-	"kl_coef":                     "actor.kl_loss_coef",
-	"epsilon":                     "actor.clip_ratio_low",
-	"gradient_checkpointing":      "actor.recompute",
-	"save_steps":                  "trainer.save_freq",
-	"eval_steps":                  "trainer.test_freq",
-	"save_total_limit":            "trainer.max_ckpt_to_keep",
-	"output_dir":                  "trainer.default_local_dir",
-}
-
 // flagsHere are flags that a command does not have and a neighbour does, by command, and
 // what to give here.
 var flagsHere = map[string]map[string]string{
@@ -254,7 +228,7 @@ func takesSettings(c *cli.Command) bool { return strings.Contains(c.ArgsUsage, "
 // settingsNamed are the settings whose name, or another trainer's name for them, ends
 // with name: at most three.
 func settingsNamed(name string) (keys []string) {
-	if key, ok := elsewhere[name]; ok {
+	if key, ok := config.Alias(name); ok {
 		return []string{key}
 	}
 	cfg := config.Default()

@@ -210,16 +210,8 @@ func named(c *cli.Context, was, is string) error {
 	return usage("%s: the run's settings name a checker, %q: gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none (and trainer.keep_best= if it uses the checker)", typed(c), was, was)
 }
 
-// notInherited are settings that belong to one run, not to what it learns, and the
-// schedules of learning rates: a rate that has risen or fallen in one stage does not do
-// so again in the next unless that is asked for.
-var notInherited = []string{"model.path", "model.adapter_path", "model.reward_path", "trainer.default_local_dir", "trainer.resume_from",
-	"trainer.critic_warmup", "trainer.critic_warmup_until", "trainer.critic_warmup_max", "trainer.total_epochs", "trainer.total_steps",
-	"actor.optim.lr_scheduler", "actor.optim.lr_warmup_steps", "actor.optim.min_lr_ratio",
-	"critic.optim.lr_scheduler", "critic.optim.lr_warmup_steps", "critic.optim.min_lr_ratio"}
-
 // inherit takes over what the run that resume names was told: the settings that
-// differ from its stage's defaults, those of notInherited apart.
+// differ from its stage's defaults, those apart that belong to one run (config.Inherited).
 func inherit(cfg *config.Config, resume string) error {
 	run := filepath.Clean(resume)
 	if strings.HasPrefix(filepath.Base(run), "global_step_") {
@@ -240,7 +232,7 @@ func inherit(cfg *config.Config, resume string) error {
 	}
 	var told []string
 	for i, s := range conf.Describe(&was) {
-		if s.Default != byDefault[i].Default && !slices.Contains(notInherited, s.Key) {
+		if s.Default != byDefault[i].Default && config.Inherited(s.Key) {
 			told = append(told, s.Key)
 		}
 	}

@@ -8,7 +8,7 @@
 //	sizes.go     sizes that no machine has
 //	warnings.go  settings that are allowed and rarely right
 //	fixed.go     settings that cannot change within a run
-//	stages.go    settings that a stage does not read
+//	facts.go     what the tags of a setting say: the stages that read it, fixed, inherited, aliases
 //	verl.go      other trainers' names of settings
 package config
 
@@ -31,18 +31,18 @@ type Config struct {
 	Model     ModelConfig         `yaml:"model"`
 	Data      DataConfig          `yaml:"data"`
 	Rollout   actor.RolloutConfig `yaml:"rollout" doc:"how answers are sampled from the student"`
-	Algorithm AlgorithmConfig     `yaml:"algorithm"`
+	Algorithm AlgorithmConfig     `yaml:"algorithm" stages:"warmup train"`
 	Actor     actor.Config        `yaml:"actor" doc:"the student"`
-	Critic    critic.Config       `yaml:"critic" doc:"the discriminator"`
-	DPO       DPOConfig           `yaml:"dpo"`
+	Critic    critic.Config       `yaml:"critic" doc:"the discriminator" stages:"warmup train"`
+	DPO       DPOConfig           `yaml:"dpo" stages:"dpo"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
 
 // ModelConfig is the `model` section.
 type ModelConfig struct {
-	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, a GGUF file, or a folder of LoRA adapters that names its base (flag --model)"`
-	Adapter    string `yaml:"adapter_path" doc:"LoRA adapters to go on with, on the weights of path: a folder as peft writes it (flag --adapter)"`
-	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)"`
+	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, a GGUF file, or a folder of LoRA adapters that names its base (flag --model)" inherit:"no"`
+	Adapter    string `yaml:"adapter_path" doc:"LoRA adapters to go on with, on the weights of path: a folder as peft writes it (flag --adapter)" inherit:"no"`
+	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)" stages:"warmup train" inherit:"no"`
 }
 
 // DataConfig is the `data` section.
@@ -52,13 +52,13 @@ type DataConfig struct {
 	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
 	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
 	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
-	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own"`
+	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own" alias:"data.prompt_key"`
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
-	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step"`
-	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens"`
-	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there"`
-	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit"`
-	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut, or is unfinished by its finish_reason; kept ones are left out of the discriminator's pairs unless critic.truncated is include"`
+	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step" fixed:"true" alias:"per_device_train_batch_size batch_size"`
+	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens" fixed:"true" alias:"actor_rollout_ref.rollout.prompt_length"`
+	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there" fixed:"true" alias:"max_completion_length max_length max_new_tokens actor_rollout_ref.rollout.response_length"`
+	Overlong       string   `yaml:"overlong_prompts" choices:"error,filter" doc:"what happens to rows whose prompt is over the limit" fixed:"true" alias:"data.truncation"`
+	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut, or is unfinished by its finish_reason; kept ones are left out of the discriminator's pairs unless critic.truncated is include" fixed:"true"`
 	CacheDir       string   `yaml:"cache_dir" doc:"folder for encoded training rows, so that the next run on the same data and tokenizer need not encode them again (data of 4 MB and more); auto: gad in the user's cache folder, on Linux $XDG_CACHE_HOME or ~/.cache; none: rows are encoded in each run. Results do not depend on it"`
 	CacheGB        int      `yaml:"cache_gb" min:"1" max:"1000000" doc:"largest size of that folder, GB; the oldest files are removed first"`
 }
@@ -69,7 +69,7 @@ type AlgorithmConfig struct {
 	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
 	Gamma         float64       `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
 	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation"`
-	AdvPower      float64       `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged"`
+	AdvPower      float64       `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true"`
 	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
 	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
 	KLPenalty     string        `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
@@ -114,27 +114,27 @@ type DPOConfig struct {
 
 // RunConfig is the `trainer` section.
 type RunConfig struct {
-	Output            string  `yaml:"default_local_dir" doc:"run folder (flag --output)"`
-	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from or to resume (flag --resume)"`
+	Output            string  `yaml:"default_local_dir" doc:"run folder (flag --output)" inherit:"no" alias:"output_dir"`
+	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from or to resume (flag --resume)" inherit:"no"`
 	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint"`
-	CriticWarmup      int     `yaml:"critic_warmup" min:"0" max:"1000000000" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)"`
-	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps"`
-	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until"`
-	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy"`
-	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0"`
-	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes"`
-	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end"`
-	TestFreq          int     `yaml:"test_freq" min:"0" max:"1000000000" doc:"steps between evaluations on data.val_files; 0: only at the end"`
+	CriticWarmup      int     `yaml:"critic_warmup" min:"0" max:"1000000000" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)" stages:"warmup train" inherit:"no"`
+	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps" stages:"warmup train" fixed:"true" inherit:"no"`
+	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until" stages:"warmup train" inherit:"no"`
+	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy" stages:"warmup"`
+	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0" inherit:"no" alias:"num_train_epochs epochs"`
+	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes" inherit:"no" alias:"max_steps trainer.total_training_steps"`
+	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end" alias:"save_steps"`
+	TestFreq          int     `yaml:"test_freq" min:"0" max:"1000000000" doc:"steps between evaluations on data.val_files; 0: only at the end" alias:"eval_steps"`
 	ValBeforeTrain    bool    `yaml:"val_before_train" doc:"evaluate on data.val_files before the first step too (start/ metrics): gad doctor then sees a student that gets worse. What the run that this one starts from has measured at its end is not measured again"`
 	ValRows           int     `yaml:"val_rows" min:"1" max:"1000000000" doc:"number of rows of data.val_files that an evaluation uses"`
-	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" max:"1000000" doc:"number of newest checkpoints to keep"`
+	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" max:"1000000" doc:"number of newest checkpoints to keep" alias:"save_total_limit trainer.max_actor_ckpt_to_keep"`
 	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d" doc:"also keep the checkpoint that is best by this metric: the smallest val/teacher_nll, the largest of the others; empty: none"`
 	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, run by sh -c; the protocol is in doc/the-game.md; gives val/check; empty: none (flag --checker)"`
 	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"time limit for one call of the checker in seconds; after it the run stops with an error"`
 	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that takes no part in training, for example the critic of a warm-up on other rows or with another seed; gives val/held_out_d; empty: none"`
 	SaveSamples       int     `yaml:"save_samples" min:"0" max:"1000000000" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl, and of validation prompts to samples/val_N.jsonl"`
 	MaxSkips          int     `yaml:"max_skips" min:"1" max:"1000000000" doc:"the run stops after this many optimizer steps in a row with a gradient that is not finite"`
-	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and new weights"`
+	Seed              uint64  `yaml:"seed" doc:"seed of data order, sampling and new weights" fixed:"true"`
 	Device            string  `yaml:"device" choices:"cpu,cuda" doc:"where to compute (flag --device)"`
 	Precision         string  `yaml:"precision" choices:"auto,bf16,f32" doc:"precision of matrix products, on cuda also of activations: bfloat16 with float32 sums, or float32; auto: bf16 on cuda, f32 on cpu. Trained weights and optimizer states are always float32"`
 	Threads           int     `yaml:"threads" min:"0" max:"4096" doc:"number of CPU threads; 0: one per core. Results do not depend on it"`

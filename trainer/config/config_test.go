@@ -8,30 +8,67 @@ import (
 	"gad/internal/conf"
 )
 
-// What a stage is said not to read is a setting, or a group that has some; and no setting
-// of a stage is said to be read that no code of the stage can reach.
-func TestUnreadSettingsExist(t *testing.T) {
+// Facts at the settings are valid: stages that there are, and names of other trainers that no
+// setting has and that one field alone claims.
+func TestFactsAreValid(t *testing.T) {
 	c := Default()
-	all := conf.Describe(&c)
-	for stage, keys := range unread {
-		for i, key := range keys {
-			if !slices.ContainsFunc(all, func(s conf.Setting) bool {
-				return s.Key == key || strings.HasSuffix(key, ".") && strings.HasPrefix(s.Key, key)
-			}) {
-				t.Errorf("%s: %q is no setting and no group", stage, key)
+	keys := map[string]bool{}
+	for f := range c.facts() {
+		keys[f.key] = true
+	}
+	claimed := map[string]string{} // alias -> tag
+	for f := range c.facts() {
+		tag := f.tags[len(f.tags)-1]
+		if text, ok := tag.Lookup("stages"); ok {
+			stages := strings.Fields(text)
+			if len(stages) == 0 || len(stages) > 3 {
+				t.Errorf("%s: stages %q", f.key, text)
 			}
-			if slices.Contains(keys[:i], key) {
-				t.Errorf("%s: %q is listed twice", stage, key)
+			for i, s := range stages {
+				if !slices.Contains([]Stage{SFT, Warmup, Train, DPO}, Stage(s)) || slices.Contains(stages[:i], s) {
+					t.Errorf("%s: stages %q", f.key, text)
+				}
+			}
+			for _, outer := range f.tags[:len(f.tags)-1] {
+				if around, ok := outer.Lookup("stages"); ok {
+					t.Errorf("%s: stages %q within a group of %q", f.key, text, around)
+				}
+			}
+		}
+		for name, only := range map[string]string{"fixed": "true", "inherit": "no"} {
+			if text, ok := tag.Lookup(name); ok && text != only {
+				t.Errorf("%s: %s %q, expected %q", f.key, name, text, only)
+			}
+		}
+		for _, alias := range strings.Fields(tag.Get("alias")) {
+			if was, ok := claimed[alias]; ok && was != string(tag) || keys[alias] && alias != "epochs" || f.group {
+				t.Errorf("%s: alias %q is a setting, a group's, or of two fields", f.key, alias)
+			}
+			claimed[alias] = string(tag)
+		}
+	}
+	for key, ignoring := range map[string][]Stage{"trainer.warmup_objective": {SFT, Train, DPO}, "critic.optim.lr": {SFT, DPO}, "dpo.beta": {SFT, Warmup, Train},
+		"rollout.temperature": {SFT}, "actor.policy_loss.tau_pos": {SFT, DPO}, "actor.optim.lr": nil} {
+		for _, stage := range []Stage{SFT, Warmup, Train, DPO} {
+			if got, want := c.Ignores(stage, key) != "", slices.Contains(ignoring, stage); got != want {
+				t.Errorf("gad %s ignores %s: %t, want %t", stage, key, got, want)
 			}
 		}
 	}
-	for _, stage := range []Stage{SFT, Train, DPO} {
-		if c.Ignores(stage, "trainer.warmup_objective") == "" {
-			t.Errorf("%s is said to read trainer.warmup_objective", stage)
-		}
+	var fixed []string
+	for _, f := range c.Fixed() {
+		fixed = append(fixed, f.Key)
 	}
-	if why := c.Ignores(Warmup, "trainer.warmup_objective"); why != "" {
-		t.Error(why)
+	if got, want := strings.Join(fixed, " "), "data.train_batch_size data.max_prompt_length data.max_response_length data.overlong_prompts data.truncated_teachers algorithm.adv_power actor.optim.moments actor.lora critic.optim.moments critic.lora critic.group_ot trainer.critic_warmup_until trainer.seed"; got != want {
+		t.Errorf("fixed within a run: %s\nwant %s", got, want)
+	}
+	if Inherited("trainer.total_steps") || Inherited("critic.optim.lr_scheduler") || !Inherited("actor.optim.lr") || !Inherited("trainer.seed") {
+		t.Error("what the next stage inherits")
+	}
+	for alias, want := range map[string]string{"learning_rate": "actor.optim.lr", "num_generations": "rollout.n", "actor_rollout_ref.model.lora_rank": "actor.lora.rank", "lr": ""} {
+		if got, _ := Alias(alias); got != want {
+			t.Errorf("%s is %q, want %q", alias, got, want)
+		}
 	}
 }
 

@@ -16,28 +16,13 @@ type Fixed struct {
 	Value string `json:"value"`
 }
 
-// Fixed are the settings that cannot change within a run, those that name folders apart.
-func (c *Config) Fixed() []Fixed {
-	var list []Fixed
-	for _, s := range []struct {
-		key   string
-		value any
-	}{
-		{"trainer.seed", c.Trainer.Seed},
-		{"data.train_batch_size", c.Data.TrainBatchSize},
-		{"data.max_prompt_length", c.Data.MaxPrompt},
-		{"data.max_response_length", c.Data.MaxResponse},
-		{"data.overlong_prompts", c.Data.Overlong},
-		{"data.truncated_teachers", c.Data.TruncTeacher},
-		{"critic.group_ot", c.Critic.GroupOT},
-		{"algorithm.adv_power", c.Algorithm.AdvPower},
-		{"trainer.critic_warmup_until", c.Trainer.CriticWarmupUntil},
-		{"actor.lora", c.Actor.LoRA},
-		{"critic.lora", c.Critic.LoRA},
-		{"actor.optim.moments", c.Actor.Optim.Moments},
-		{"critic.optim.moments", c.Critic.Optim.Moments},
-	} {
-		list = append(list, Fixed{s.key, fmt.Sprint(s.value)})
+// Fixed are the settings, or groups, that cannot change within a run, those that name folders
+// apart.
+func (c *Config) Fixed() (list []Fixed) {
+	for f := range c.facts() {
+		if f.own("fixed") != "" {
+			list = append(list, Fixed{f.key, fmt.Sprint(f.value.Interface())})
+		}
 	}
 	return list
 }

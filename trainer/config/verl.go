@@ -8,58 +8,47 @@ import (
 	"gad/internal/conf"
 )
 
-// verls are verl's names of settings that gad has under another one, or does not have, and
-// what to write. Its groups actor_rollout_ref.actor, .rollout and .model are not listed:
-// what stands below them has the same name below actor, rollout and model as a rule.
+// verls are verl's names that need more of an answer than the setting whose alias they are:
+// what gad does not have, or has otherwise. Verl's groups actor_rollout_ref.actor, .rollout and
+// .model are not listed: what stands below them has the same name below actor, rollout and model
+// as a rule.
 var verls = map[string]string{
 	"actor_rollout_ref":       "verl's group: its settings are actor.*, rollout.* and model.* here",
 	"actor_rollout_ref.actor": "verl's group: its settings are actor.* here",
 	"actor_rollout_ref.ref":   "verl's group: the reference has no settings here: it is the student as it began",
 
-	"actor_rollout_ref.model.enable_gradient_checkpointing": "write actor.recompute",
-	"actor_rollout_ref.model.lora_rank":                     "write actor.lora.rank",
-	"actor_rollout_ref.model.lora_alpha":                    "write actor.lora.alpha",
-	"actor_rollout_ref.model.target_modules":                "write actor.lora.targets",
-	"actor_rollout_ref.actor.ppo_max_token_len_per_gpu":     "write actor.max_token_len",
-	"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu":  "write actor.max_token_len, which counts tokens and not sequences",
-	"actor_rollout_ref.actor.ppo_micro_batch_size":          "write actor.max_token_len, which counts tokens and not sequences",
-	"actor_rollout_ref.actor.fsdp_config.optimizer_offload": "write actor.optim.offload",
-	"actor_rollout_ref.actor.fsdp_config.param_offload":     "weights always stay on the device: leave it out",
-	"actor_rollout_ref.rollout.tensor_model_parallel_size":  "there is no tensor parallelism: leave it out",
-	"actor_rollout_ref.rollout.gpu_memory_utilization":      "the cache is sized by rollout.max_num_seqs: leave it out",
-	"actor_rollout_ref.rollout.name":                        "gad samples by itself: leave it out",
-	"actor_rollout_ref.rollout.prompt_length":               "write data.max_prompt_length",
-	"actor_rollout_ref.rollout.response_length":             "write data.max_response_length",
-	"actor_rollout_ref.actor.policy_loss":                   "write actor.policy_loss.loss_mode",
-	"actor_rollout_ref.rollout.calculate_log_probs":         "gad always has them: leave it out, or see actor.old_log_prob",
-	"algorithm.lam":     "lambda of GAE, which needs a value function, and the critic here is a discriminator: leave it out",
-	"critic.model":      "verl's group: the folder that the discriminator starts from is model.reward_path here",
-	"critic.model.path": "write model.reward_path (flag --reward-model)",
-	"critic.model.enable_gradient_checkpointing": "write critic.recompute",
-	"critic.ppo_max_token_len_per_gpu":           "write critic.max_token_len",
-	"critic.ppo_micro_batch_size_per_gpu":        "write critic.max_token_len, which counts tokens and not sequences",
-	"critic.cliprange_value":                     "a clip of values, and the critic here is a discriminator: leave it out",
-	"reward_model":                               "verl's group: the reward is the discriminator's score here: see critic.* and trainer.checker",
-	"reward_model.model.path":                    "write model.reward_path (flag --reward-model)",
-	"custom_reward_function":                     "verl's group: give a program that scores answers as trainer.checker, and its share as algorithm.checker_weight",
-	"data.prompt_key":                            "write data.content_key",
-	"data.reward_fn_key":                         "the reward is the discriminator's score: leave it out",
-	"data.filter_overlong_prompts":               "write data.overlong_prompts=filter",
-	"data.truncation":                            "write data.overlong_prompts",
-	"trainer.n_gpus_per_node":                    "start so many ranks (doc/ranks.md): leave it out",
-	"trainer.nnodes":                             "start ranks on the machines (doc/ranks.md): leave it out",
-	"trainer.logger":                             "metrics.jsonl and TensorBoard files are always written: leave it out",
-	"trainer.project_name":                       "a run's name is its folder, trainer.default_local_dir: leave it out",
-	"trainer.experiment_name":                    "a run's name is its folder, trainer.default_local_dir: leave it out",
-	"trainer.total_training_steps":               "write trainer.total_steps",
-	"trainer.max_actor_ckpt_to_keep":             "write trainer.max_ckpt_to_keep",
-	"trainer.resume_mode":                        "the same command resumes a run: leave it out, or see trainer.resume_from",
+	"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "write actor.max_token_len, which counts tokens and not sequences",
+	"actor_rollout_ref.actor.ppo_micro_batch_size":         "write actor.max_token_len, which counts tokens and not sequences",
+	"actor_rollout_ref.actor.fsdp_config.param_offload":    "weights always stay on the device: leave it out",
+	"actor_rollout_ref.rollout.tensor_model_parallel_size": "there is no tensor parallelism: leave it out",
+	"actor_rollout_ref.rollout.gpu_memory_utilization":     "the cache is sized by rollout.max_num_seqs: leave it out",
+	"actor_rollout_ref.rollout.name":                       "gad samples by itself: leave it out",
+	"actor_rollout_ref.rollout.calculate_log_probs":        "gad always has them: leave it out, or see actor.old_log_prob",
+	"algorithm.lam":                       "lambda of GAE, which needs a value function, and the critic here is a discriminator: leave it out",
+	"critic.model":                        "verl's group: the folder that the discriminator starts from is model.reward_path here",
+	"critic.model.path":                   "write model.reward_path (flag --reward-model)",
+	"critic.ppo_micro_batch_size_per_gpu": "write critic.max_token_len, which counts tokens and not sequences",
+	"critic.cliprange_value":              "a clip of values, and the critic here is a discriminator: leave it out",
+	"reward_model":                        "verl's group: the reward is the discriminator's score here: see critic.* and trainer.checker",
+	"reward_model.model.path":             "write model.reward_path (flag --reward-model)",
+	"custom_reward_function":              "verl's group: give a program that scores answers as trainer.checker, and its share as algorithm.checker_weight",
+	"data.reward_fn_key":                  "the reward is the discriminator's score: leave it out",
+	"data.filter_overlong_prompts":        "write data.overlong_prompts=filter",
+	"trainer.n_gpus_per_node":             "start so many ranks (doc/ranks.md): leave it out",
+	"trainer.nnodes":                      "start ranks on the machines (doc/ranks.md): leave it out",
+	"trainer.logger":                      "metrics.jsonl and TensorBoard files are always written: leave it out",
+	"trainer.project_name":                "a run's name is its folder, trainer.default_local_dir: leave it out",
+	"trainer.experiment_name":             "a run's name is its folder, trainer.default_local_dir: leave it out",
+	"trainer.resume_mode":                 "the same command resumes a run: leave it out, or see trainer.resume_from",
 }
 
 // Hint says what to write in the place of a setting of verl's; "" where key is none.
 func (c *Config) Hint(key string) string {
 	if to, ok := verls[key]; ok {
 		return to
+	}
+	if name, ok := Alias(key); ok && strings.Contains(key, ".") { // verl's are whole names
+		return "write " + name
 	}
 	for _, group := range []string{"critic.model", "reward_model", "custom_reward_function", "actor_rollout_ref.ref"} {
 		if strings.HasPrefix(key, group+".") {

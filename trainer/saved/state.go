@@ -27,6 +27,7 @@ const (
 	StateFormat     = 1
 )
 
+// ConfigName is the file of the settings in the folder of a run.
 const ConfigName = "config.yaml"
 
 // ReferenceDir is the folder of the frozen reference in a run's folder.

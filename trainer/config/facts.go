@@ -1,0 +1,101 @@
+package config
+
+import (
+	"fmt"
+	"iter"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Facts of a setting stand at its field, or at the field of a group, where they hold for all
+// settings of the group:
+//
+//	stages:"warmup train"  the stages that read it; without the tag all do
+//	fixed:"true"           it cannot change within a run
+//	inherit:"no"           a run that starts from another one's checkpoint does not take it over:
+//	                       it belongs to one run, not to what the run learns, or it is part of a
+//	                       learning rate's schedule, and a rate that has risen or fallen in one
+//	                       stage does not do so again in the next unless that is asked for
+//	alias:"max_steps"      other trainers' names for it; of a field that several settings share,
+//	                       such as lr, the first setting's
+
+// fact is a setting, or a group of settings, with the tags of its field and of the groups around
+// it, the innermost last.
+type fact struct {
+	key   string
+	group bool
+	tags  []reflect.StructTag
+	value reflect.Value
+}
+
+// own is a tag of the field itself.
+func (f fact) own(name string) string { return f.tags[len(f.tags)-1].Get(name) }
+
+// said is a tag of the field, or of the innermost group that has it.
+func (f fact) said(name string) string {
+	for _, tag := range slices.Backward(f.tags) {
+		if text, ok := tag.Lookup(name); ok {
+			return text
+		}
+	}
+	return ""
+}
+
+// facts are those of all settings and groups, a group before its settings.
+func (c *Config) facts() iter.Seq[fact] {
+	return func(yield func(fact) bool) { walk(reflect.ValueOf(c).Elem(), "", nil, yield) }
+}
+
+func walk(v reflect.Value, group string, tags []reflect.StructTag, yield func(fact) bool) bool {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		f := fact{key: field.Tag.Get("yaml"), tags: append(slices.Clone(tags), field.Tag), value: v.Field(i)}
+		if group != "" {
+			f.key = group + "." + f.key
+		}
+		f.group = f.value.Kind() == reflect.Struct
+		if !yield(f) || f.group && !walk(f.value, f.key, f.tags, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// find is the setting key; ok is false where there is none.
+func (c *Config) find(key string) (f fact, ok bool) {
+	for f := range c.facts() {
+		if f.key == key && !f.group {
+			return f, true
+		}
+	}
+	return f, false
+}
+
+// Ignores says why a run of the stage does not read the setting key, "" if it does.
+func (c *Config) Ignores(stage Stage, key string) string {
+	if f, ok := c.find(key); ok && f.said("stages") != "" && !slices.Contains(strings.Fields(f.said("stages")), string(stage)) {
+		return fmt.Sprintf("gad %s does not read it", stage)
+	}
+	if (key == "trainer.test_freq" || key == "trainer.val_rows" || key == "trainer.val_before_train") && len(c.Data.ValFiles) == 0 {
+		return "there are no validation data: give --val-data FILE"
+	}
+	return ""
+}
+
+// Inherited reports whether a run that starts from another one's checkpoint takes over what the
+// other was told of the setting key.
+func Inherited(key string) bool {
+	f, ok := new(Config).find(key)
+	return ok && f.said("inherit") != "no"
+}
+
+// Alias is the setting for which other trainers have the name.
+func Alias(name string) (key string, ok bool) {
+	for f := range new(Config).facts() {
+		if slices.Contains(strings.Fields(f.own("alias")), name) {
+			return f.key, true
+		}
+	}
+	return "", false
+}
