@@ -248,7 +248,7 @@ func inherit(cfg *trainer.Config, resume string) error {
 
 func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Stage, notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
-		return fault.As(fault.Usage, err)
+		return fault.As(fault.ErrUsage, err)
 	}
 	if c.Bool("dry-run") {
 		p.met = true
@@ -293,7 +293,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 	running = true
 	defer func() {
 		if failed := t.Close(); err == nil && failed != nil {
-			err = fault.As(fault.Running, failed)
+			err = fault.As(fault.ErrRunning, failed)
 		}
 	}()
 	ctx, stop := p.interruptible(t.Say, t.Abort)
@@ -306,7 +306,7 @@ func (p *program) runStage(c *cli.Context, cfg trainer.Config, stage trainer.Sta
 func parted(err, failed error) error {
 	told := (*comm.Aborted)(nil)
 	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) && errors.As(failed, &told)) {
-		return fault.As(fault.Running, failed)
+		return fault.As(fault.ErrRunning, failed)
 	}
 	return err
 }
@@ -316,5 +316,5 @@ func ofRun(err error, running bool) error {
 	if err == nil || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
 		return err
 	}
-	return fault.As(fault.Running, err)
+	return fault.As(fault.ErrRunning, err)
 }
