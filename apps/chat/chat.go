@@ -164,14 +164,14 @@ func (t *talk) end() error {
 	case t.prompts || n == 0:
 		return nil
 	case n == 1:
-		return fault.As(fault.Running, fmt.Errorf("chat: line %d got no answer", t.unanswered[0]))
+		return fault.As(fault.ErrRunning, fmt.Errorf("chat: line %d got no answer", t.unanswered[0]))
 	default:
 		const most = 10
 		list := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(t.unanswered[:min(n, most)])), ", "), "[]")
 		if n > most {
 			list += ", ..."
 		}
-		return fault.As(fault.Running, fmt.Errorf("chat: %d lines got no answer: %s", n, list))
+		return fault.As(fault.ErrRunning, fmt.Errorf("chat: %d lines got no answer: %s", n, list))
 	}
 }
 

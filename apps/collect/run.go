@@ -49,7 +49,7 @@ func (r Run) Collect(s *session.Session) (err error) {
 	}
 	job, err := Open(r.Options)
 	if errors.Is(err, ErrSettings) {
-		return fault.As(fault.Usage, err)
+		return fault.As(fault.ErrUsage, err)
 	}
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 		return nil
 	}
 	if err := job.CheckCost(estimate); err != nil {
-		return fault.As(fault.Usage, err)
+		return fault.As(fault.ErrUsage, err)
 	}
 	state := func() string {
 		missing, _ := job.Missing()
@@ -115,20 +115,20 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 		sayFailures(s.Err, failures)
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintf(s.Err, "gad: data collect: interrupted: %s\n", state())
-		return fault.As(fault.Interrupted, err)
+		return fault.As(fault.ErrInterrupted, err)
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
-		return fault.As(fault.Running, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err))
+		return fault.As(fault.ErrRunning, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err))
 	case r.Batch && endpoint.Fatal(err) && strings.Contains(err.Error(), ": status 404"):
-		return fault.As(fault.Running, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err))
+		return fault.As(fault.ErrRunning, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err))
 	case err != nil:
-		return fault.As(fault.Running, checkpoint.ExplainFull(s.FS, r.Output, 0, err))
+		return fault.As(fault.ErrRunning, checkpoint.ExplainFull(s.FS, r.Output, 0, err))
 	}
 	if missing, rows = job.Missing(); missing > 0 && !r.Partial {
-		return fault.As(fault.Running, fmt.Errorf("data collect: %s: %d of %s have no answer: the same command asks again, --partial writes the others", r.Output, rows, report.Count(r.Rows, "row")))
+		return fault.As(fault.ErrRunning, fmt.Errorf("data collect: %s: %d of %s have no answer: the same command asks again, --partial writes the others", r.Output, rows, report.Count(r.Rows, "row")))
 	}
 	written, err := job.Write()
 	if err != nil {
-		return fault.As(fault.Running, err)
+		return fault.As(fault.ErrRunning, err)
 	}
 	fmt.Fprintf(s.Out, "%s: %s to %s\n", r.Output, report.Count(written, "answer"), report.Count(r.Rows, "prompt"))
 	if marked := job.Marked(); marked != "" {
@@ -139,7 +139,7 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	}
 	empty, err := job.Empty()
 	if err != nil {
-		return fault.As(fault.Running, err)
+		return fault.As(fault.ErrRunning, err)
 	}
 	if empty != "" {
 		fmt.Fprintf(s.Out, "%s: remove %s and give --retry-empty to ask them again\n", empty, r.Output)

@@ -418,7 +418,7 @@ func (e *evaluation) judge(s *student) (err error) {
 			return eval.ErrInterrupted
 		}
 		if err != nil {
-			return fault.As(fault.Running, err)
+			return fault.As(fault.ErrRunning, err)
 		}
 	}
 	s.judged.Intervals(o.Seed)
@@ -536,14 +536,14 @@ func (e *evaluation) stopped(err error) error {
 	}
 	switch out := e.o.Output; {
 	case out == "":
-		return fault.As(fault.Stopped, errors.New("eval: stopped: nothing is kept without --output FILE"))
+		return fault.As(fault.ErrStopped, errors.New("eval: stopped: nothing is kept without --output FILE"))
 	case kept == 0:
-		return fault.As(fault.Stopped, errors.New("eval: stopped before the first answer was complete: nothing is written"))
+		return fault.As(fault.ErrStopped, errors.New("eval: stopped before the first answer was complete: nothing is written"))
 	default:
 		if err := e.save(); err != nil {
 			return err
 		}
-		return fault.As(fault.Stopped, fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out))
+		return fault.As(fault.ErrStopped, fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out))
 	}
 }
 

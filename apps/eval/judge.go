@@ -76,15 +76,15 @@ func openJudge(s *session.Session, all Options) (*judging, error) {
 		Say: func(format string, args ...any) { s.Console.Print(fmt.Sprintf(format, args...)) }}
 	err := endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
 	if err != nil {
-		return nil, fault.As(fault.Usage, err)
+		return nil, fault.As(fault.ErrUsage, err)
 	}
 	if j.o.KeyEnv != "" {
 		if o.Key, err = endpoint.KeyFromEnv(j.o.KeyEnv); err != nil {
-			return nil, fault.As(fault.Usage, err)
+			return nil, fault.As(fault.ErrUsage, err)
 		}
 	}
 	if j.client, err = endpoint.New(o); err != nil {
-		return nil, fault.As(fault.Usage, err)
+		return nil, fault.As(fault.ErrUsage, err)
 	}
 	if j.o.Prices != "" {
 		price, err := endpoint.ReadPrice(s.FS, j.o.Prices, j.o.Model)
@@ -218,7 +218,7 @@ func (j *judging) failed(ctx context.Context, err error) error {
 	case errors.Is(err, judge.ErrNoVerdict):
 		err = fmt.Errorf("%w: read the replies in %s, then try another judge, a larger --judge-max-tokens or --judge-extra", err, j.o.Journal)
 	}
-	return fault.As(fault.Running, err)
+	return fault.As(fault.ErrRunning, err)
 }
 
 // stopped says what an interrupted judge has kept.
@@ -323,9 +323,9 @@ func (e *evaluation) ask() error {
 		return e.save()
 	case out != "" && errors.Is(err, eval.ErrInterrupted): // it is not overwritten
 		e.s.Console.Close()
-		return fault.As(fault.Stopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out))
+		return fault.As(fault.ErrStopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out))
 	case out != "":
-		return fault.As(fault.Running, fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data", err, out, out))
+		return fault.As(fault.ErrRunning, fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data", err, out, out))
 	}
 	return e.judging.stopped(err)
 }

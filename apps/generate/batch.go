@@ -221,7 +221,7 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	if errors.Is(err, model.ErrStopped) {
 		s.Console.Close()
 		fmt.Fprintf(s.Err, "gad: generate: interrupted: %s\n", b.state())
-		return fault.Interrupted
+		return fault.ErrInterrupted
 	}
 	if err != nil {
 		return err

@@ -93,7 +93,7 @@ func Load(be compute.Backend, dir, adapter string, kind model.Kind) (m *Model, e
 // OpenDevice starts a device.
 func OpenDevice(o device.Options) (compute.Backend, error) {
 	if err := o.Validate(); err != nil {
-		return nil, fault.As(fault.Usage, err)
+		return nil, fault.As(fault.ErrUsage, err)
 	}
 	if o.Name != device.CUDA {
 		free := device.FreeMemory()
@@ -103,7 +103,7 @@ func OpenDevice(o device.Options) (compute.Backend, error) {
 	}
 	be, err := device.Open(o)
 	if err != nil { // no GPU, or GAD_CPU names what this processor does not have
-		return nil, fault.As(fault.Usage, err)
+		return nil, fault.As(fault.ErrUsage, err)
 	}
 	return be, nil
 }

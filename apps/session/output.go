@@ -61,5 +61,5 @@ func (o Output) Write(fsys vfs.FS, content []byte, what string) error {
 
 // Broken is an error of the disk on which the output is, which needs so many bytes there.
 func (o Output) Broken(fsys vfs.FS, needed int64, err error) error {
-	return fault.As(fault.Running, checkpoint.ExplainFull(fsys, o.Path, needed, err))
+	return fault.As(fault.ErrRunning, checkpoint.ExplainFull(fsys, o.Path, needed, err))
 }

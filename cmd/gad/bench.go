@@ -71,7 +71,7 @@ func (p *program) benchCommand() *cli.Command {
 				what = strings.Split(c.String("what"), ",")
 			}
 			if err := bench.Check(what); err != nil {
-				return fault.As(fault.Usage, err)
+				return fault.As(fault.ErrUsage, err)
 			}
 			d := flagged(c)
 			if c.IsSet("model-cost") {
@@ -116,7 +116,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 			ranks.Abort(err)
 		}
 		if failed := ranks.Close(); err == nil && failed != nil {
-			err = fault.As(fault.Running, failed)
+			err = fault.As(fault.ErrRunning, failed)
 		}
 	}()
 	for _, name := range c.LocalFlagNames() {
@@ -134,7 +134,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 	r, err := bench.Ranks(ranks, be, elements, budget)
 	switch {
 	case err != nil:
-		return fault.As(fault.Running, err)
+		return fault.As(fault.ErrRunning, err)
 	case ranks.Rank() > 0:
 		return nil
 	}

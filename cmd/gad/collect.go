@@ -48,7 +48,7 @@ func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Op
 	}
 	err = endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
 	if err != nil {
-		return nil, o, fault.As(fault.Usage, err)
+		return nil, o, fault.As(fault.ErrUsage, err)
 	}
 	switch file := c.String("key-file"); {
 	case file != "" && c.IsSet("key-env"):
@@ -60,10 +60,10 @@ func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Op
 		o.Key, err = endpoint.KeyFromEnv(c.String("key-env"))
 	}
 	if err != nil {
-		return nil, o, fault.As(fault.Usage, err)
+		return nil, o, fault.As(fault.ErrUsage, err)
 	}
 	if client, err = endpoint.New(o); err != nil {
-		return nil, o, fault.As(fault.Usage, err)
+		return nil, o, fault.As(fault.ErrUsage, err)
 	}
 	o.Key = "" // it stays in the client
 	return client, o, nil
@@ -133,7 +133,7 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		}
 	}
 	if err := data.CheckSuffix(c.String("output")); err != nil {
-		return o, fault.As(fault.Usage, err)
+		return o, fault.As(fault.ErrUsage, err)
 	}
 	o.Output, o.Model, o.System, o.N, o.MaxTokens = c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
 	if file, ok := strings.CutPrefix(o.System, "@"); ok {

@@ -39,7 +39,7 @@ func (p *program) demoCommand() *cli.Command {
 			err = demo.Run(c.Context, demo.Options{Dir: dir, Fast: c.Bool("fast"), Seed: c.Uint64("seed"), Size: demo.SizeOf(c.Bool("fast")), Backend: be, FS: files(), Gad: p.again, Out: p.out, Console: p.err,
 				Flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}})
 			if _, ok := errors.AsType[*demo.FolderError](err); ok {
-				return fault.As(fault.Usage, err)
+				return fault.As(fault.ErrUsage, err)
 			}
 			return err
 		},

@@ -37,10 +37,10 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 	case l.MPI:
 		link, err := mpi.Open(l.ABI, limit)
 		if err != nil && !mpi.Built {
-			return nil, fault.As(fault.Usage, err)
+			return nil, fault.As(fault.ErrUsage, err)
 		}
 		if err != nil {
-			return nil, fault.As(fault.Running, err)
+			return nil, fault.As(fault.ErrRunning, err)
 		}
 		return link, nil
 	case l.Addr != "":
@@ -53,7 +53,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 	}
 	secret, err := rankSecret()
 	if err != nil {
-		return nil, fault.As(fault.Usage, err)
+		return nil, fault.As(fault.ErrUsage, err)
 	}
 	if secret == nil {
 		return nil, usage("%s: %s has started rank %d of %d without MPI, so they connect by TCP: set %s to the same random text on all ranks, or %s to a file with it (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, secretVar, secretFileVar)
@@ -70,7 +70,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 		fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has sent away %s\n", l.Rank, size, who)
 	}})
 	if err != nil {
-		return nil, fault.As(fault.Running, err)
+		return nil, fault.As(fault.ErrRunning, err)
 	}
 	return link, nil
 }

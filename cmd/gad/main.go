@@ -131,12 +131,12 @@ func noSpace(err error) error {
 	if isSaid(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fault.As(fault.Running, fmt.Errorf("%w: free some space and run the same command again", err))
+	return fault.As(fault.ErrRunning, fmt.Errorf("%w: free some space and run the same command again", err))
 }
 
 // isSaid reports whether err has been said where it came up.
 func isSaid(err error) bool {
-	return errors.Is(err, fault.Interrupted) || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick)
+	return errors.Is(err, fault.ErrInterrupted) || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick)
 }
 
 // invoke runs one command line.
@@ -241,15 +241,15 @@ func status(err error) int {
 	switch {
 	case errors.As(err, &aborted) && aborted.Status > 0:
 		return aborted.Status
-	case errors.Is(err, fault.Interrupted), errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
+	case errors.Is(err, fault.ErrInterrupted), errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
 		return exitInterrupted
-	case errors.Is(err, fault.Stopped):
+	case errors.Is(err, fault.ErrStopped):
 		return exitStopped
 	case errors.Is(err, trainer.ErrNumerical):
 		return exitNumerical
-	case errors.Is(err, fault.Running), errors.Is(err, errSick):
+	case errors.Is(err, fault.ErrRunning), errors.Is(err, errSick):
 		return exitFailed
-	case errors.Is(err, fault.Usage), errors.Is(err, config.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
+	case errors.Is(err, fault.ErrUsage), errors.Is(err, config.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):
 		return exitFailed

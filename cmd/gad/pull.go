@@ -37,9 +37,9 @@ func (p *program) pullCommand() *cli.Command {
 			err := p.pull(c)
 			switch {
 			case errors.Is(err, pull.ErrName):
-				return fault.As(fault.Usage, err)
+				return fault.As(fault.ErrUsage, err)
 			case errors.Is(err, pull.ErrNetwork), errors.Is(err, pull.ErrSpace):
-				return fault.As(fault.Running, err)
+				return fault.As(fault.ErrRunning, err)
 			}
 			return err
 		},

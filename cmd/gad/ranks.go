@@ -37,7 +37,7 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	}
 	l, err := comm.Launched(os.LookupEnv)
 	if err != nil {
-		return nil, fault.As(fault.Usage, err)
+		return nil, fault.As(fault.ErrUsage, err)
 	}
 	switch {
 	case want == 0 && l.By == "" && os.Getenv(addrVar) != "": // or else each would train alone
@@ -64,7 +64,7 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 		return nil, err
 	}
 	if link.Size() != size || link.Rank() != l.Rank {
-		return nil, fault.As(fault.Usage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and the MPI library are of different installations", l.By, l.Rank, size, link.Rank(), link.Size()))
+		return nil, fault.As(fault.ErrUsage, fmt.Errorf("ranks: %s says rank %d of %d, but MPI says %d of %d: the launcher and the MPI library are of different installations", l.By, l.Rank, size, link.Rank(), link.Size()))
 	}
 	return p.group(link, limit, nil)
 }
@@ -74,7 +74,7 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 func (p *program) group(link comm.Link, limit time.Duration, mistake error) (*trainer.Ranks, error) {
 	g, err := comm.New(link, limit)
 	if err != nil {
-		return nil, fault.As(fault.Running, err)
+		return nil, fault.As(fault.ErrRunning, err)
 	}
 	if r := g.Rank(); r > 0 {
 		p.rank = fmt.Sprintf("rank %d on %s: ", r, g.Hosts()[r])
@@ -85,7 +85,7 @@ func (p *program) group(link comm.Link, limit time.Duration, mistake error) (*tr
 	}
 	all, err := g.Gather("programs", []byte(mine))
 	if err != nil {
-		return nil, fault.As(fault.Running, err)
+		return nil, fault.As(fault.ErrRunning, err)
 	}
 	var wrong *comm.Aborted
 	version, _, _ := strings.Cut(string(all[0]), "\x00")

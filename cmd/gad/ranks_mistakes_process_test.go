@@ -149,12 +149,12 @@ func TestParted(t *testing.T) {
 // A run that breaks ends on all ranks with one status: that of the rank that has failed.
 func TestStatusOfAborted(t *testing.T) {
 	for _, want := range []int{exitInput, exitUsage, exitFailed, exitNumerical} {
-		err := fault.As(fault.Running, fmt.Errorf("trainer: %w", &comm.Aborted{Status: want, Reason: "elsewhere"}))
+		err := fault.As(fault.ErrRunning, fmt.Errorf("trainer: %w", &comm.Aborted{Status: want, Reason: "elsewhere"}))
 		if got := status(err); got != want {
 			t.Errorf("exit status %d, want %d", got, want)
 		}
 	}
-	if got := status(fault.As(fault.Running, &comm.Aborted{Reason: "elsewhere"})); got != exitFailed {
+	if got := status(fault.As(fault.ErrRunning, &comm.Aborted{Reason: "elsewhere"})); got != exitFailed {
 		t.Errorf("exit status %d where the other rank does not say", got)
 	}
 }

@@ -44,7 +44,7 @@ func localPath(path string, dataset bool) (string, error) {
 		return os.Getenv(name)
 	})
 	if err != nil {
-		return "", fault.As(fault.Usage, err)
+		return "", fault.As(fault.ErrUsage, err)
 	}
 	found, err := pull.Find(files(), env.Cache, name)
 	if err == nil {

@@ -95,7 +95,7 @@ func apiKey(c *cli.Context) (key string, err error) {
 	case c.IsSet("api-key-file"):
 		from = "--api-key-file " + c.String("api-key-file")
 		if key, err = endpoint.KeyFromFile(files(), c.String("api-key-file")); err != nil {
-			return "", fault.As(fault.Usage, err)
+			return "", fault.As(fault.ErrUsage, err)
 		}
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -132,7 +132,7 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, address)
 	}
 	if s, err = serve.New(m.Model, m.Tokenizer, o); err != nil {
-		return fault.As(fault.Usage, err)
+		return fault.As(fault.ErrUsage, err)
 	}
 	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
@@ -150,7 +150,7 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		if errors.Is(err, model.ErrMemory) {
 			err = fmt.Errorf("%w: lower --slots, --context or --cache-tokens", err)
 		}
-		return fault.As(fault.Running, err)
+		return fault.As(fault.ErrRunning, err)
 	}
 	return nil
 }

@@ -242,7 +242,7 @@ func inherit(cfg *config.Config, resume string) error {
 
 func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage, notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
-		return fault.As(fault.Usage, err)
+		return fault.As(fault.ErrUsage, err)
 	}
 	if c.Bool("dry-run") {
 		p.met = true
@@ -287,7 +287,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	running = true
 	defer func() {
 		if failed := t.Close(); err == nil && failed != nil {
-			err = fault.As(fault.Running, failed)
+			err = fault.As(fault.ErrRunning, failed)
 		}
 	}()
 	ctx, stop := p.interruptible(t.Say, t.Abort)
@@ -300,7 +300,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 func parted(err, failed error) error {
 	told := (*comm.Aborted)(nil)
 	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) && errors.As(failed, &told)) {
-		return fault.As(fault.Running, failed)
+		return fault.As(fault.ErrRunning, failed)
 	}
 	return err
 }
@@ -310,5 +310,5 @@ func ofRun(err error, running bool) error {
 	if err == nil || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
 		return err
 	}
-	return fault.As(fault.Running, err)
+	return fault.As(fault.ErrRunning, err)
 }

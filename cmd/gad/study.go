@@ -102,8 +102,8 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 
 // studied marks the errors of a study for the exit status.
 func studied(err error) error {
-	if err != nil && errors.Is(err, fault.Running) {
-		return fault.As(fault.Running, err)
+	if err != nil && errors.Is(err, fault.ErrRunning) {
+		return fault.As(fault.ErrRunning, err)
 	}
 	return err
 }
@@ -198,7 +198,7 @@ type planned struct {
 
 func (t *planned) take(d device.Options, cfg config.Config, stage config.Stage) error {
 	if err := cfg.Validate(stage); err != nil {
-		return fault.As(fault.Usage, err)
+		return fault.As(fault.ErrUsage, err)
 	}
 	be, err := session.OpenDevice(d)
 	if err != nil {

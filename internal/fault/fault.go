@@ -10,21 +10,21 @@ import (
 
 // The kinds, for errors.Is.
 var (
-	// Usage is what the user typed wrong.
-	Usage = errors.New("usage")
-	// Running is a failure after everything had been read and checked.
-	Running = errors.New("run failed")
-	// Interrupted is the end by a signal, after which the same command resumes. It has been said.
-	Interrupted = errors.New("interrupted")
-	// Stopped is the end by a signal, after which no command resumes.
-	Stopped = errors.New("stopped")
+	// ErrUsage is what the user typed wrong.
+	ErrUsage = errors.New("usage")
+	// ErrRunning is a failure after everything had been read and checked.
+	ErrRunning = errors.New("run failed")
+	// ErrInterrupted is the end by a signal, after which the same command resumes. It has been said.
+	ErrInterrupted = errors.New("interrupted")
+	// ErrStopped is the end by a signal, after which no command resumes.
+	ErrStopped = errors.New("stopped")
 )
 
 // As is err marked with a kind: errors.Is finds both, and the text is err's alone.
 func As(kind, err error) error { return marked{kind, err} }
 
-// Usagef is an error of kind Usage.
-func Usagef(format string, args ...any) error { return As(Usage, fmt.Errorf(format, args...)) }
+// Usagef is an error of kind ErrUsage.
+func Usagef(format string, args ...any) error { return As(ErrUsage, fmt.Errorf(format, args...)) }
 
 type marked struct{ kind, err error }
 
