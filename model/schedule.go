@@ -26,7 +26,7 @@ func (s Schedule) Validate() error {
 		return fmt.Errorf("model: schedule: warm-up of %d steps, floor %g: expected at least 0, and 0 to 1", s.Warmup, s.Floor)
 	}
 	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
-		return fmt.Errorf("model: schedule %q: %d steps in all, %d of warm-up: it falls after the warm-up: more steps, or a lower lr_warmup_steps", s.Kind, s.Total, s.Warmup)
+		return fmt.Errorf("model: schedule %q: a run of %d steps has a warm-up of %d, and the rate falls after it: more steps, or a lower optim.lr_warmup_steps", s.Kind, s.Total, s.Warmup)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // gpu opens a GPU, emulated or not; where there is none the test is skipped,
@@ -161,7 +162,7 @@ func TestCUDAResume(t *testing.T) {
 		for _, offload := range []string{"false", "true"} {
 			t.Run(moments+" "+offload, func(t *testing.T) {
 				out := t.TempDir()
-				set := func(dir string) Config {
+				set := func(dir string) config.Config {
 					return settings(config.Warmup, filepath.Join(out, dir), "trainer.total_steps=4", "trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2", "model.path="+student,
 						"actor.optim.moments="+moments, "critic.optim.moments="+moments, "actor.optim.offload="+offload, "critic.optim.offload="+offload)
 				}
@@ -179,7 +180,7 @@ func TestCUDAResume(t *testing.T) {
 					t.Fatal(err)
 				}
 				same(t, record(t, filepath.Join(out, "parts"), 4), record(t, filepath.Join(out, "whole"), 4))
-				state, err := os.ReadFile(filepath.Join(out, "whole", "global_step_4", actorOptimizer))
+				state, err := os.ReadFile(filepath.Join(out, "whole", "global_step_4", saved.ActorOptimizer))
 				if err != nil {
 					t.Fatal(err)
 				}

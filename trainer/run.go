@@ -21,8 +21,8 @@ import (
 )
 
 // Run takes the remaining steps. When ctx ends, sampling ends before its next token
-// and the step that it belongs to is given up; any other part of a step, and a
-// validation, is finished first. Then the run is saved, and the error is
+// and the step that it belongs to is given up, and a validation before the first step ends; any
+// other part of a step, and any other validation, is finished first. Then the run is saved, and the error is
 // ErrInterrupted. The last entry of log.jsonl says how the run ended.
 func (t *Trainer) Run(ctx context.Context) error {
 	if t.step >= t.total {
@@ -125,6 +125,9 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 		}
 	}()
 	began, err := t.begin()
+	if errors.Is(err, eval.ErrInterrupted) { // before anything was learned
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}

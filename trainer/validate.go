@@ -14,7 +14,11 @@ import (
 // validate evaluates the student on the first rows of the validation data, greedily.
 func (t *Trainer) validate(m Metrics) error {
 	t.ranks.Enter("validation")
-	j, err := eval.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, eval.Options{
+	var stop func() bool
+	if t.step == 0 && t.ranks.Size() == 1 { // nothing is lost, and nobody else waits
+		stop = t.actor.Stop
+	}
+	j, err := eval.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, eval.Options{Stop: stop,
 		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse, Seed: t.cfg.Trainer.Seed,
 		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,
 		Stages: func(name string, total int) (func(int), func()) { return t.rec.Stage("validation: "+name, total) }})
@@ -86,6 +90,11 @@ func (t *Trainer) begin() (Metrics, error) {
 	} else if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
 		return nil, err
 	}
+	said := fmt.Sprintf("before the first step: ROUGE-L %.3f, NLL of the teacher's answers %.3f", m["val/rouge_l"], m["val/teacher_nll"])
+	if check, ok := m["val/check"]; ok {
+		said += fmt.Sprintf(", checker's score %.3f", check)
+	}
+	t.log.Info(said)
 	for name, x := range m {
 		if at, ok := strings.CutPrefix(name, "val/"); ok {
 			delete(m, name)

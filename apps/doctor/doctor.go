@@ -76,7 +76,7 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	cfg := config.Default()
 	unread := cfg.Load(filepath.Join(run, saved.ConfigName))
 	if unread != nil {
-		x.sick("it cannot be resumed, since its settings cannot be read: %v", unread)
+		x.sick("it cannot be resumed, since config.yaml cannot be read: %v", unread)
 	}
 	var err error
 	if x.Holder, err = checkpoint.Holder(run); err != nil {

@@ -120,6 +120,7 @@ type student struct {
 	batch  *encode.Batch
 	plan   eval.Plan
 	judged *eval.Judged
+	whole  bool // its answers are complete, and their figures are computed
 }
 
 func (e *evaluation) close() {
@@ -422,6 +423,7 @@ func (e *evaluation) judge(s *student) (err error) {
 		}
 	}
 	s.judged.Intervals(o.Seed)
+	s.whole = true
 	if len(e.students) > 1 {
 		s.judged.Eval.Model = s.dir
 	}
@@ -534,6 +536,12 @@ func (e *evaluation) stopped(err error) error {
 			}
 		}
 	}
+	if n := slices.IndexFunc(e.students, func(s *student) bool { return !s.whole }); n > 0 && !e.o.JSON {
+		all := e.students
+		e.students = all[:n]
+		e.printFigures()
+		e.students = all
+	}
 	switch out := e.o.Output; {
 	case out == "":
 		return fault.As(fault.ErrStopped, errors.New("eval: stopped: nothing is kept without --output FILE"))
@@ -547,16 +555,31 @@ func (e *evaluation) stopped(err error) error {
 	}
 }
 
-// print is the summary.
-func (e *evaluation) print() error {
+// compare gathers the figures of all students, and their differences from the first.
+func (e *evaluation) compare() (all compared) {
 	first := e.students[0]
-	var all compared
 	for i, s := range e.students {
 		all.Models = append(all.Models, s.judged.Eval)
 		if i > 0 {
 			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, e.o.Seed)})
 		}
 	}
+	return all
+}
+
+// printFigures prints the table of all students.
+func (e *evaluation) printFigures() {
+	printEvaluations(e.s.Out, e.compare())
+	for _, s := range e.students[1:] {
+		if s.tokens != e.students[0].tokens {
+			fmt.Fprintf(e.s.Out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, e.students[0].dir)
+		}
+	}
+}
+
+// print is the summary.
+func (e *evaluation) print() error {
+	all := e.compare()
 	all.Judge = e.judging.json()
 	switch {
 	case e.o.JSON && len(e.students) == 1:
@@ -564,12 +587,7 @@ func (e *evaluation) print() error {
 	case e.o.JSON:
 		return session.PrintJSON(e.s.Out, all)
 	}
-	printEvaluations(e.s.Out, all)
-	for _, s := range e.students[1:] {
-		if s.tokens != first.tokens {
-			fmt.Fprintf(e.s.Out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, first.dir)
-		}
-	}
+	e.printFigures()
 	e.judging.print(e.s.Out)
 	if out := e.o.Output; out != "" {
 		fmt.Fprintf(e.s.Out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))

@@ -170,7 +170,7 @@ func TestDoctorOfUnreadableSettings(t *testing.T) {
 			}
 		}
 		code, out, _ := gad("doctor", run)
-		if code != exitFailed || !strings.Contains(out, "\nproblems: it cannot be resumed, since its settings cannot be read: "+want) || strings.Contains(out, "edited") {
+		if code != exitFailed || !strings.Contains(out, "\nproblems: it cannot be resumed, since config.yaml cannot be read: "+want) || strings.Contains(out, "edited") {
 			t.Errorf("%q: exit status %d:\n%s", text, code, out)
 		}
 	}

@@ -28,7 +28,7 @@ func TestMistakesOverMPI(t *testing.T) {
 		code        int
 		says        string
 	}{
-		{"sft --model nope trainer.shards=2" + rest, "", exitInput, "gad: model: nope: no such folder: give a Hugging Face model folder"},
+		{"sft --model nope trainer.shards=2" + rest, "", exitInput, "gad: model: nope: does not exist: give a Hugging Face model folder or a GGUF file"},
 		{"sft --model student trainer.shards=3" + rest, "", exitUsage, "gad: settings: trainer.shards is 3: must be a power of two of at most 4096"},
 		{"sft --model student" + rest, "", exitUsage, "gad: trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
 		{"sft --modle student" + rest, "", exitUsage, "gad: sft: unknown flag --modle: did you mean --model?"},

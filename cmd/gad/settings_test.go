@@ -169,6 +169,15 @@ func TestHelpAndNotes(t *testing.T) {
 	if !strings.Contains(said, template+" overrides the settings of "+f.path("warmup")+": data.max_response_length was 14, now 12\n") {
 		t.Errorf("a file that overrides what is inherited:\n%s", said)
 	}
+	// A preset overrides no value that the warm-up had of its own; what is given again does.
+	small := []string{"train", "--preset", "small", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "game"), "--dry-run"}
+	out, said := must(t, small...)
+	if want := "preset small gives way to " + f.path("warmup") + ": data.max_response_length was 256, now 14\n"; !strings.Contains(said, want) || !strings.Contains(out, "max_response_length: 14\n") || !strings.Contains(out, "lr: 0.0003\n") {
+		t.Errorf("a preset over what was chosen: want %q:\n%s%s", want, said, out)
+	}
+	if out, said := must(t, append(small, "data.max_response_length=20")...); !strings.Contains(out, "max_response_length: 20\n") {
+		t.Errorf("a setting that is given beside a preset:\n%s%s", said, out)
+	}
 }
 
 // What is odd about a run is said before it begins: a batch larger than the data, few

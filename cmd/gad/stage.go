@@ -173,6 +173,13 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 	if err := conf.Load(&cfg, "", preset, nil); err != nil {
 		return cfg, nil, err
 	}
+	if resume != "" && !going && preset != nil {
+		kept, err := keepChosen(&cfg, &before, resume, c.String("preset"))
+		if err != nil {
+			return cfg, nil, err
+		}
+		notes = append(notes, kept...)
+	}
 	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
 		return cfg, nil, err
 	}
@@ -213,31 +220,71 @@ func named(c *cli.Context, was, is string) error {
 // inherit takes over what the run that resume names was told: the settings that
 // differ from its stage's defaults, those apart that belong to one run (config.Inherited).
 func inherit(cfg *config.Config, resume string) error {
+	stage, was, err := settingsOf(resume)
+	if err != nil || stage == "" {
+		return err
+	}
+	defaults := config.StageDefaults(stage)
+	conf.Copy(cfg, &was, chosenIn(&was, &defaults))
+	return nil
+}
+
+// keepChosen puts back what a preset has overridden in cfg, where the run that cfg inherits
+// from had a value of its own: neither its stage's default nor the preset's for that stage.
+// inherited is cfg before the preset; notes name what was put back.
+func keepChosen(cfg, inherited *config.Config, resume, presets string) (notes []string, err error) {
+	stage, was, err := settingsOf(resume)
+	if err != nil || stage == "" {
+		return nil, err
+	}
+	defaults, preset := config.StageDefaults(stage), config.StageDefaults(stage)
+	set, err := config.Preset(presets, stage)
+	if err != nil {
+		return nil, err
+	}
+	if err := conf.Load(&preset, "", set, nil); err != nil {
+		return nil, err
+	}
+	overridden := chosenIn(inherited, cfg)
+	chosen := slices.DeleteFunc(chosenIn(&was, &preset), func(key string) bool {
+		return !slices.Contains(chosenIn(&was, &defaults), key) || !slices.Contains(overridden, key)
+	})
+	now := *cfg
+	conf.Copy(cfg, &was, chosen)
+	for _, change := range config.Changes(now, *cfg) {
+		notes = append(notes, fmt.Sprintf("preset %s gives way to %s: %s", presets, resume, change))
+	}
+	return notes, nil
+}
+
+// settingsOf is the stage and the settings of the run that resume names, or that holds the
+// checkpoint which resume names. The stage is empty if resume names no run to start from,
+// which opening it explains, or a checkpoint moved out of its run.
+func settingsOf(resume string) (stage config.Stage, was config.Config, err error) {
 	run := filepath.Clean(resume)
 	if strings.HasPrefix(filepath.Base(run), "global_step_") {
 		run = filepath.Dir(run)
 	}
 	settled := filepath.Join(run, "config.yaml")
 	if _, err := files().Stat(settled); errors.Is(err, fs.ErrNotExist) {
-		return nil // a checkpoint moved out of its run: defaults
+		return "", was, nil
 	}
-	stage, err := saved.StageOf(files(), resume)
-	if err != nil {
-		return nil // not a run to start from: opening it says why
+	if stage, err = saved.StageOf(files(), resume); err != nil {
+		return "", was, nil
 	}
-	was := config.StageDefaults(stage)
-	byDefault := conf.Describe(&was)
-	if err := conf.Load(&was, settled, nil, nil); err != nil {
-		return err
-	}
-	var told []string
-	for i, s := range conf.Describe(&was) {
-		if s.Default != byDefault[i].Default && config.Inherited(s.Key) {
-			told = append(told, s.Key)
+	was = config.StageDefaults(stage)
+	return stage, was, conf.Load(&was, settled, nil, nil)
+}
+
+// chosenIn are the settings in which a and b differ and which a run inherits.
+func chosenIn(a, b *config.Config) (keys []string) {
+	other := conf.Describe(b)
+	for i, s := range conf.Describe(a) {
+		if s.Default != other[i].Default && config.Inherited(s.Key) {
+			keys = append(keys, s.Key)
 		}
 	}
-	conf.Copy(cfg, &was, told)
-	return nil
+	return keys
 }
 
 func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage, notes []string) (err error) {

@@ -152,9 +152,20 @@ func (p *program) exportCommand() *cli.Command {
 				from = what + " of " + from
 			}
 			fmt.Fprintf(p.out, "%s: %s, %s\n", c.String("output"), from, dtype)
+			if a, err := model.ReadAdapterConfig(c.String("output")); err == nil {
+				fmt.Fprintf(p.err, "gad: note: these are LoRA adapters for %s, to be loaded with peft%s; --merge writes the whole model\n", a.Base, basesNote(a.Base))
+			}
 			return nil
 		},
 	}
+}
+
+// basesNote says what keeps peft from loading the base of exported adapters.
+func basesNote(base string) string {
+	if !strings.EqualFold(filepath.Ext(base), ".gguf") {
+		return ""
+	}
+	return ", which cannot read this base (gad export --model writes it as a folder)"
 }
 
 // exportFlags refuses flags of export that do not go together.

@@ -87,6 +87,8 @@ func (c *Config) LengthWarnings(stage Stage, rows, steps int) []string {
 		alone = c.Trainer.CriticWarmup
 	}
 	switch learning := steps - alone; {
+	case alone > 0 && learning < 1 && stage == Warmup && c.Trainer.TotalSteps == alone:
+		return nil // the discriminator alone, as whoever gives two equal numbers wants it
 	case alone > 0 && learning < 1 && c.Trainer.CriticWarmupUntil == 0:
 		return []string{fmt.Sprintf("trainer.critic_warmup %d is not below the number of steps of the run, %d: the student will not be trained", alone, steps)}
 	case learning >= 1 && learning < FewSteps && c.Trainer.TotalSteps == 0:

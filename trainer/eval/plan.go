@@ -161,7 +161,7 @@ func (p Plan) Time() string {
 	if p.Ends >= endsAt {
 		fmt.Fprintf(&b, "of about %.0f tokens are expected, at most %d", p.AnswerMean, p.Limit)
 	} else {
-		fmt.Fprintf(&b, "are expected to reach the limit of %d tokens: the student does not end the teacher's answers", p.Limit)
+		fmt.Fprintf(&b, "may reach the limit of %d tokens: where a teacher's answer ends the student would go on in most of those tried", p.Limit)
 	}
 	if p.TeacherCut > 0 {
 		fmt.Fprintf(&b, "; the limit cuts %d of the teacher's answers", p.TeacherCut)

