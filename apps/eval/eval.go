@@ -18,6 +18,7 @@ import (
 	"gad/trainer/eval"
 	"gad/trainer/saved"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
