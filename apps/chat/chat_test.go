@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"gad/trainer/config"
-	"gad/trainer/export"
 	"io"
 	"os"
 	"path/filepath"
@@ -21,6 +19,8 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer"
+	"gad/trainer/config"
+	"gad/trainer/export"
 )
 
 // longest is what the student of the tests takes, tokens.

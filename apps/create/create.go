@@ -5,8 +5,6 @@ package create
 import (
 	"bytes"
 	"fmt"
-	"gad/trainer/export"
-	"gad/trainer/saved"
 	"io"
 	"os"
 	"unicode/utf8"
@@ -16,6 +14,8 @@ import (
 	"gad/internal/fault"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // maxCorpusBytes is how much of a text a tokenizer is trained on.

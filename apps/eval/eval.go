@@ -14,9 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"gad/trainer/encode"
-	"gad/trainer/eval"
-	"gad/trainer/saved"
 	"io"
 	"slices"
 	"sync/atomic"
@@ -29,6 +26,9 @@ import (
 	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/model"
+	"gad/trainer/encode"
+	"gad/trainer/eval"
+	"gad/trainer/saved"
 )
 
 // Options are the flags of gad eval.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"gad/trainer/eval"
 	"io"
 	"math"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"gad/internal/journal"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/eval"
 )
 
 // JudgeOptions name a language model behind an endpoint that judges answers.

@@ -3,13 +3,13 @@ package eval
 import (
 	"encoding/json"
 	"fmt"
-	"gad/trainer/eval"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"gad/internal/report"
+	"gad/trainer/eval"
 )
 
 // compared is the JSON of several models.

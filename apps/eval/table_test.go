@@ -1,9 +1,10 @@
 package eval
 
 import (
-	"gad/trainer/eval"
 	"strings"
 	"testing"
+
+	"gad/trainer/eval"
 )
 
 // What a fresh discriminator says is printed where its control says that it can tell,

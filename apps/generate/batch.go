@@ -9,8 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"gad/trainer/encode"
-	"gad/trainer/saved"
 	"io"
 	"path/filepath"
 	"slices"
@@ -26,6 +24,8 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
 )
 
 // answer is one line of gad generate --output. Its names are those of a data set, so

@@ -6,12 +6,12 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"gad/trainer/encode"
-	"gad/trainer/saved"
 	"io"
 
 	"gad/apps/session"
 	"gad/model"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
 )
 
 // Options say which model reads which answers.

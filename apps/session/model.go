@@ -2,7 +2,6 @@ package session
 
 import (
 	"fmt"
-	"gad/trainer/saved"
 	"math"
 	"runtime/debug"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"gad/internal/fault"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/saved"
 )
 
 // Slots is how many answers are sampled at a time.

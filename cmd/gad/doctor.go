@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"gad/apps/doctor"
 	"os"
 	"runtime"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/doctor"
 	"gad/apps/session"
 	"gad/device"
 	"gad/internal/compute/cpu"

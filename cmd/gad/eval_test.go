@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"gad/trainer/eval"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"testing"
 
 	"gad/data"
+	"gad/trainer/eval"
 )
 
 // evalFigures are what gad eval prints always, and of fresh discriminators.

@@ -21,7 +21,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"gad/trainer/config"
 	"io"
 	"os"
 	"os/signal"
@@ -47,6 +46,7 @@ import (
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
+	"gad/trainer/config"
 )
 
 // Exit statuses.

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"gad/trainer/config"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"gad/apps/pull"
 	"gad/internal/fault"
+	"gad/trainer/config"
 )
 
 // This file is where a name on a hub, given in the place of a path, becomes the path of what

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"gad/trainer/export"
-	"gad/trainer/saved"
 	"math"
 	"path/filepath"
 	"strings"
@@ -16,6 +14,8 @@ import (
 	"gad/apps/score"
 	"gad/apps/session"
 	"gad/model"
+	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // initCommand is gad init.
