@@ -169,7 +169,7 @@ func TestLostRank(t *testing.T) {
 
 // So is one that comes and hangs in the middle of a call.
 func TestHungRank(t *testing.T) {
-	const limit, ranks = 400 * time.Millisecond, 4
+	const limit, ranks = time.Second, 4 // a busy machine keeps a rank from answering for half of it
 	for hung := range ranks {
 		for after := range 4 { // exchanges of the sum: lengths, halves, quarters, halves
 			t.Run(fmt.Sprint(hung, " after ", 2*after), func(t *testing.T) {
