@@ -47,6 +47,21 @@ func TestOutside(t *testing.T) {
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, said)
 	}
+	// The lines of Go that README shows are lines of this program.
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, found := strings.Cut(string(readme), "```go\n")
+	shown, _, _ = strings.Cut(shown, "```")
+	for line := range strings.Lines(shown) {
+		if !strings.Contains(files["main.go"], "\t"+line) {
+			t.Errorf("README.md shows a line that testdata/outside/main.go lacks: %s", line)
+		}
+	}
+	if !found || strings.Count(shown, "\n") < 8 {
+		t.Error("README.md shows no Go program")
+	}
 	program := exec.Command(filepath.Join(dir, "outside"))
 	program.Dir = root
 	said, err := program.CombinedOutput()
