@@ -32,12 +32,15 @@ var ops = map[string]func(s *suite){
 }
 
 // Run holds the backend that open starts to the contract. Its results for 1, 2, 3
-// and 8 workers have the same bits. It fails if a method of compute.Backend has
-// no test.
+// and 8 workers, or contract.Workers, have the same bits. It fails if a method of
+// compute.Backend has no test.
 func Run(t *testing.T, open Open, contract Contract) {
 	names := manifest(t)
 	var first *suite
 	counts := []int{2, 1, 3, 8}
+	if contract.Workers != nil {
+		counts = contract.Workers
+	}
 	if testing.Short() || contract.Slow {
 		counts = counts[:1]
 	}

@@ -44,6 +44,9 @@ type Contract struct {
 	Alone bool
 	// Joined is what the backend says of itself; if so, operations are held to columns, too.
 	Joined bool
+	// Workers are the counts whose results are compared; nil is 2, 1, 3 and 8. Sizes of
+	// released models are tried with counts of at most 2.
+	Workers []int
 	// Slow takes one number of workers and fewer draws: for a device that is emulated.
 	Slow bool
 }
