@@ -77,7 +77,7 @@ func (c *Config) judgeWarnings() []string {
 }
 
 // FewSteps are too few for a student to learn in at the learning rates that are usual.
-const FewSteps = 10
+const FewSteps = 20
 
 // LengthWarnings are warnings of a run of so many steps over so many rows: that the student
 // learns in none of them, or in hardly any.
