@@ -94,7 +94,10 @@ func (s *suite) quant() {
 // zeroBlocks: fresh memory is zeros, and the reference rounds to the same values.
 func (s *suite) zeroBlocks(class compute.Class) {
 	const n = 3 * compute.QuantBlock
-	t := s.empty(class, n)
+	t, err := s.dev.Alloc("test", class, n)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.equal(fmt.Sprintf("fresh %v memory", class), download(s.t, s.dev, t), make([]float32, n))
 	s.dev.Free(t)
 	if s.ref != nil {
