@@ -206,6 +206,12 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
 		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
 	}
+	if b := c.base(); model.Quantised(b) && c.Trainer.Device == "cuda" {
+		bad("the base of LoRA is kept in %s, which only the CPU has: leave actor.lora.base and critic.lora.base out, or use trainer.device=cpu", b)
+	}
+	if b := c.Critic.LoRA.Base; c.Actor.LoRA.On() && model.Quantised(b) && b != c.Actor.LoRA.Base {
+		bad("critic.lora.base is %s, but the discriminator's adapters stand on the student's base, which is %s: set actor.lora.base=%s, or leave critic.lora.base out", b, c.Actor.LoRA.Base, b)
+	}
 	errs = append(errs, c.Actor.Validate())
 	if stage.hasCritic() {
 		errs = append(errs, c.Critic.Validate())
@@ -437,6 +443,8 @@ func (c *Config) kept() []kept {
 		{"trainer.critic_warmup_until", c.Trainer.CriticWarmupUntil},
 		{"actor.lora", c.Actor.LoRA},
 		{"critic.lora", c.Critic.LoRA},
+		{"actor.lora.base", c.Actor.LoRA.Base},
+		{"critic.lora.base", c.Critic.LoRA.Base},
 		{"actor.optim.moments", c.Actor.Optim.Moments},
 		{"critic.optim.moments", c.Critic.Optim.Moments},
 	} {

@@ -279,7 +279,7 @@ func PlanEval(f model.Footprint, free int64, c model.Config, b *Batch, pace Pace
 	sampling := pace.answers(c, prompts, expected, o.Slots)
 	plan.Parts = []Timed{{"answers", sampling}, {"teacher NLL", pace.passOf(c, whole, true)}}
 	longest := pace.answers(c, prompts, most, o.Slots)
-	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n, PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
+	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Quant: o.Quant, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n, PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
 	plan.Memory = evalMemory("student", used)
 	beside := int64(0)
 	if other := o.Against; other != nil {

@@ -373,7 +373,7 @@ func (t *Trainer) openModels(s start) (err error) {
 			if student = c.Model.Adapter; !model.IsAdapter(student) {
 				return fmt.Errorf("%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s", ErrConfig, student, model.AdapterConfigName)
 			}
-			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM}); err != nil {
+			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM, Quant: c.Actor.LoRA.Base}); err != nil {
 				return err
 			}
 			defer o.Base.Close() // the student keeps its weights

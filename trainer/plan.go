@@ -254,6 +254,15 @@ func (c *Config) discriminator() model.PlanOptions {
 		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
 
+// base is how LoRA's base is kept: the student's, which the discriminator's adapters stand on
+// too, or the discriminator's own.
+func (c *Config) base() string {
+	if c.Actor.LoRA.On() {
+		return c.Actor.LoRA.Base
+	}
+	return c.Critic.LoRA.Base
+}
+
 // OverRanks makes it the plan of one of several ranks: with trainer.shard_optimizer each
 // takes less memory than one process.
 func (p *Plan) OverRanks(c Config, ranks int) {
@@ -323,7 +332,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c Config) (item
 	}
 	game := p.Stage.hasCritic()
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
-		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
+		base := shape.Plan(f, model.PlanOptions{Kind: model.LM, Quant: c.base()})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: copy of the weights for fast products", base.Copies)
 	}

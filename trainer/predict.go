@@ -38,7 +38,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c Config) (err 
 
 	var base *model.Model
 	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && p.Stage.hasCritic() {
-		if base, err = model.New(be, shape, model.Options{Kind: model.LM}); err != nil {
+		if base, err = model.New(be, shape, model.Options{Kind: model.LM, Quant: c.base()}); err != nil {
 			return err
 		}
 		defer base.Close()

@@ -29,6 +29,7 @@ func (p *program) chatCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
+			weightsFlag(),
 			&cli.StringFlag{Name: "system", Usage: "system message"},
 			&cli.IntFlag{Name: "max-new-tokens", Value: 1536, DefaultText: "1536, or what the model's context leaves after the conversation", Usage: "longest answer, tokens"},
 			&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "sampling temperature; 0 is greedy"},

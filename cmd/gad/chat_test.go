@@ -53,7 +53,7 @@ func chatter(t *testing.T, dir string, limit int64) *loaded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadOn(be, dir, "", model.LM)
+	l, err := loadOn(be, dir, "", "", model.LM)
 	if err != nil {
 		t.Fatal(err)
 	}

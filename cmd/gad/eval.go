@@ -32,6 +32,7 @@ const evalSlots = 64
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
 		adapterFlag("model"),
+		weightsFlag(),
 		&cli.StringSliceFlag{Name: "model", Usage: modelUsage + "; repeat it for each model to compare: all are compared with the first"},
 		&cli.StringFlag{Name: "against", Usage: modelUsage + " with the same tokenizer, such as the teacher's if you have its weights: adds the exact KL between each student and it, in both directions, and how probable it finds the students' answers; it takes no part in training"},
 		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
@@ -203,7 +204,7 @@ func (e *evaluation) options() trainer.EvalOptions {
 	if e.against.Architecture != "" {
 		against = &e.against
 	}
-	return trainer.EvalOptions{Against: against, MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
+	return trainer.EvalOptions{Quant: e.c.String("weights"), Against: against, MaxPrompt: e.c.Int("max-prompt-length"), MaxResponse: e.limit, Temperature: e.c.Float64("temperature"), Seed: e.c.Uint64("seed"),
 		Slots: min(evalSlots, len(e.rows)), MaxTokens: e.c.Int("max-token-len"), Stages: e.con.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
@@ -392,7 +393,7 @@ func (e *evaluation) load(s *student) (err error) {
 	}
 	_, done := e.con.Busy("loading "+s.dir, 0)
 	defer done()
-	s.l, err = loadOn(e.be, s.dir, e.c.String("adapter"), model.LM)
+	s.l, err = loadOn(e.be, s.dir, e.c.String("adapter"), e.c.String("weights"), model.LM)
 	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
 		return trainer.ErrInterrupted
 	}
@@ -500,7 +501,7 @@ func (e *evaluation) compareWithOther(s *student) (err error) {
 	}
 	if e.other == nil {
 		_, done := e.con.Busy("loading "+dir, 0)
-		e.other, err = loadOn(e.be, dir, "", model.LM)
+		e.other, err = loadOn(e.be, dir, "", "", model.LM)
 		done()
 		if err != nil {
 			return fmt.Errorf("--against: %w", err)

@@ -205,26 +205,26 @@ func (p *program) load(c *cli.Context, dir string, kind model.Kind) (l *loaded, 
 	}
 	_, done := p.console().Busy("loading "+dir, 0)
 	defer done()
-	if l, err = loadOn(be, dir, c.String("adapter"), kind); err != nil {
+	if l, err = loadOn(be, dir, c.String("adapter"), c.String("weights"), kind); err != nil {
 		be.Close()
 	}
 	return l, err
 }
 
 // loadOn loads onto a device that is open. adapter, unless empty, is a folder of LoRA
-// adapters for the weights in dir.
-func loadOn(be compute.Backend, dir, adapter string, kind model.Kind) (l *loaded, err error) {
+// adapters for the weights in dir; quant is model.Options.Quant.
+func loadOn(be compute.Backend, dir, adapter, quant string, kind model.Kind) (l *loaded, err error) {
 	l = &loaded{be: be}
 	var (
 		wg     sync.WaitGroup
 		tokErr error
 	)
-	weights, o := dir, model.Options{Kind: kind}
+	weights, o := dir, model.Options{Kind: kind, Quant: quant}
 	if adapter != "" {
 		if !model.IsAdapter(adapter) {
 			return nil, usage("--adapter %s: is no folder of LoRA adapters: it has no %s", adapter, model.AdapterConfigName)
 		}
-		if o.Base, err = model.Load(be, dir, model.Options{Kind: model.LM}); err != nil {
+		if o.Base, err = model.Load(be, dir, model.Options{Kind: model.LM, Quant: quant}); err != nil {
 			return nil, err
 		}
 		defer o.Base.Close() // what stands on it keeps its weights
@@ -243,6 +243,11 @@ func loadOn(be compute.Backend, dir, adapter string, kind model.Kind) (l *loaded
 		return nil, err
 	}
 	return l, nil
+}
+
+// weightsFlag is how frozen weights are kept.
+func weightsFlag() cli.Flag {
+	return &cli.StringFlag{Name: "weights", Value: model.Native, Usage: "how the weights are kept: " + model.Native + " (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0, which take a quarter and an eighth of float32's memory"}
 }
 
 // adapterFlag names LoRA adapters beside the flag of the weights that they are for.
