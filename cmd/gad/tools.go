@@ -219,6 +219,9 @@ func loadOn(be compute.Backend, dir, adapter, quant string, kind model.Kind) (l 
 		wg     sync.WaitGroup
 		tokErr error
 	)
+	if quant != "" && quant != model.Native && !model.Quantised(quant) {
+		return nil, usage("--weights %s: must be %s, q8_0 or q4_0", quant, model.Native)
+	}
 	weights, o := dir, model.Options{Kind: kind, Quant: quant}
 	if adapter != "" {
 		if !model.IsAdapter(adapter) {
