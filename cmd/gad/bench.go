@@ -36,6 +36,7 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"},
 			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
 			&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"},
+			&cli.StringFlag{Name: "weights", Value: model.Native, Usage: "with --lora-rank: how the base is kept: " + model.Native + ", or on the CPU in q8_0 or q4_0"},
 			&cli.IntFlag{Name: "slots", DefaultText: "the training default", Usage: "answers generated at the same time in a GAD step"},
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
@@ -66,6 +67,9 @@ func (p *program) benchCommand() *cli.Command {
 			load.Recompute = c.Bool("recompute")
 			if load.Rank = c.Int("lora-rank"); load.Rank < 0 || load.Rank > 1<<12 {
 				return usage("bench: --lora-rank %d: must be from 0 to %d", load.Rank, 1<<12)
+			}
+			if load.Weights = c.String("weights"); load.Weights != model.Native && (load.Rank == 0 || !model.Quantised(load.Weights)) {
+				return usage("bench: --weights %s: must be %s, or with --lora-rank q8_0 or q4_0", load.Weights, model.Native)
 			}
 			cfg, err := benchShape(c.String("shape"))
 			if err != nil {
