@@ -124,3 +124,67 @@ func (g *writer) dequant(four bool) {
 	g.in("VZEROUPPER")
 	g.in("RET")
 }
+
+// dequant16 writes kernels16.dequant8 or, with four, dequant4: two rows of codes at a time,
+// rounded and interleaved as pairs of 32 lanes.
+func (g *writer) dequant16(four bool) {
+	name := "dequant8Pairs"
+	if four {
+		name = "dequant4Pairs"
+	}
+	g.begin16(name, "dst []uint32, codes []uint8, scales []uint16, blocks int",
+		"dst_base+0(FP), DI", "codes_base+24(FP), SI", "scales_base+48(FP), DX", "blocks+72(FP), CX")
+	g.in("VMOVDQU32 interleave<>(SB), Z29")
+	pairs := 16
+	if four {
+		pairs = 8
+		g.in("VMOVUPS nibbles<>(SB), Z30")
+	}
+	put := func(half, even, odd, at int) { // two rows of half of the lanes
+		g.op("VMULPS", half, even, even)
+		g.op("VMULPS", half, odd, odd)
+		g.narrow(even, odd, even)
+		g.op("VPERMW", even, 29, even)
+		g.in("VMOVUPS Z%d, %d(DI)", even, at+64*half)
+	}
+	g.label("block")
+	g.in("VCVTPH2PS (DX), Z0")
+	g.in("VCVTPH2PS 32(DX), Z1")
+	g.in("MOVQ $%d, AX", pairs/2)
+	g.in("PCALIGN $32")
+	g.label("rows")
+	for j := range 2 {
+		g.in("PREFETCHT0 %d(SI)", quantAheadBytes+64*j)
+		for half := range 2 {
+			at := 64*j + 16*half
+			if !four {
+				for r, from := range []int{at, at + 32} {
+					g.in("VPMOVSXBD %d(SI), Z%d", from, 2+r)
+					g.op("VCVTDQ2PS", 2+r, 2+r)
+				}
+				put(half, 2, 3, 128*j)
+				continue
+			}
+			for r, from := range []int{at, at + 32} {
+				g.in("VPMOVZXBD %d(SI), Z%d", from, 2+r)
+				g.op("VPERMPS", 30, 2+r, 4+r) // by the lower four bits
+				g.in("VPSRLD $4, Z%[1]d, Z%[1]d", 2+r)
+				g.op("VPERMPS", 30, 2+r, 2+r)
+			}
+			put(half, 4, 5, 128*j)
+			put(half, 2, 3, 128*j+8*128)
+		}
+	}
+	g.in("ADDQ $128, SI")
+	g.in("ADDQ $256, DI")
+	g.in("DECQ AX")
+	g.in("JNZ rows")
+	if four {
+		g.in("ADDQ $1024, DI")
+	}
+	g.in("ADDQ $64, DX")
+	g.in("DECQ CX")
+	g.in("JNZ block")
+	g.in("VZEROUPPER")
+	g.in("RET")
+}

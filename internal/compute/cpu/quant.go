@@ -26,6 +26,7 @@ type quant struct {
 	codes  []uint8
 	scales []uint16
 	kernel func(dst []float32, codes []uint8, scales []uint16, blocks int) // of panels; nil: dequantGo
+	pairs  func(dst []uint32, codes []uint8, scales []uint16, blocks int)  // as bfloat16; nil: by way of kernel
 }
 
 const (
@@ -45,7 +46,10 @@ func (b *Backend) newQuant(c compute.Class, n int) *quant {
 		q.kernel = b.k.dequant4
 	}
 	if b.k16 != nil {
-		q.lanes = b.k16.nr
+		q.lanes, q.pairs = b.k16.nr, b.k16.dequant8
+		if c == compute.Q4 {
+			q.pairs = b.k16.dequant4
+		}
 	}
 	q = q.fresh(n / compute.QuantBlock)
 	if c == compute.Q4 { // whose code of zero is 8
@@ -180,12 +184,17 @@ func (b *Backend) quantUnpack(f *frozen) {
 	f.quant, f.rows, f.cols = to, 0, 0
 }
 
+// blocks is the codes and scales of panel t of f, from its block of columns x on.
+func (f *frozen) blocks(t, x int) (codes []uint8, scales []uint16) {
+	at := (t*(f.cols/compute.QuantBlock) + x) * f.quant.lanes
+	return f.quant.codes[at*f.quant.bytes:], f.quant.scales[at:]
+}
+
 // part makes dst the elements of panel t of f, of so many blocks of columns from block x on:
 // rows of lanes elements, one for each column.
 func (f *frozen) part(dst []float32, t, x, blocks int) {
 	q := f.quant
-	at := (t*(f.cols/compute.QuantBlock) + x) * q.lanes
-	codes, scales := q.codes[at*q.bytes:], q.scales[at:]
+	codes, scales := f.blocks(t, x)
 	if q.kernel != nil {
 		q.kernel(dst, codes, scales, blocks)
 		return
@@ -287,6 +296,11 @@ func (p *product) quantStream(k *kernels, w *worker, p0, p1 int) {
 
 // pairs packs so many blocks of columns of panel t, from block x on, as bfloat16.
 func (f *frozen) pairs(dst []uint32, k *kernels16, w *worker, t, x, blocks int) {
+	if pairs := f.quant.pairs; pairs != nil {
+		codes, scales := f.blocks(t, x)
+		pairs(dst, codes, scales, blocks)
+		return
+	}
 	f.part(w.deq, t, x, blocks)
 	k.packB(dst, w.deq, k.nr, k.nr, blocks*compute.QuantBlock, true)
 }

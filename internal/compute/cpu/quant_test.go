@@ -54,6 +54,44 @@ func TestDequant(t *testing.T) {
 	}
 }
 
+// TestDequantPairs: the kernels give the pairs that packing the values gives.
+func TestDequantPairs(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, n := range natives() {
+		for four, kernel := range map[bool]func([]uint32, []uint8, []uint16, int){false: n.dequant8, true: n.dequant4} {
+			if kernel == nil {
+				t.Fatalf("%s has no kernel, four bits %v", n.name, four)
+			}
+			const blocks, lanes = 2, 32
+			codes, scales := make([]uint8, blocks*32*lanes), make([]uint16, blocks*lanes)
+			values := make([]float32, 32*blocks*lanes)
+			want, got := newAligned[uint32](16*blocks*lanes), newAligned[uint32](16*blocks*lanes+8)
+			for first := uint16(0); first < 0x7c00; first += uint16(len(scales)) {
+				for i := range codes {
+					codes[i] = uint8(rng.Uint32())
+				}
+				for i := range scales {
+					scales[i] = min(first+uint16(i), 0x7bff) | uint16(rng.Uint32())&0x8000
+				}
+				for i := range got {
+					got[i] = 0x12345678
+				}
+				kernel(got, codes, scales, blocks)
+				dequantGo(values, codes, scales, blocks, lanes, four)
+				n.packB(want, values, lanes, lanes, 32*blocks, true)
+				for i, x := range got {
+					switch {
+					case i >= len(want) && x != 0x12345678:
+						t.Fatalf("%s, four bits %v: wrote [%d] of %d", n.name, four, i, len(want))
+					case i < len(want) && x != want[i]:
+						t.Fatalf("%s, four bits %v: pair %d is %#x, want %#x", n.name, four, i, x, want[i])
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestQuantParts: gradients through a quantised matrix that is unpacked in several parts have
 // the bits of a Frozen one with its values.
 func TestQuantParts(t *testing.T) {
