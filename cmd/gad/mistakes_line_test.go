@@ -132,6 +132,7 @@ func TestMistakesOnTheLine(t *testing.T) {
 		{"sft --model student --data rows.jsonl --output run SET actor.lora.base=q8_0", 2, `settings: actor.lora.rank is 0, which is no LoRA, but other settings of actor.lora are given: set a rank, or leave them out`},
 		{"sft --model student --data rows.jsonl --output run SET actor.lora.rank=4 actor.lora.base=q8_0 trainer.device=cuda", 2, `settings: the base of LoRA is kept in q8_0, which only the CPU has: leave actor.lora.base and critic.lora.base out, or use trainer.device=cpu`},
 		{"warmup --model student --data rows.jsonl --output run SET actor.lora.rank=4 critic.lora.rank=4 critic.lora.base=q4_0", 2, `settings: critic.lora.base is q4_0, but the discriminator's adapters stand on the student's base, which is native: set actor.lora.base=q4_0, or leave critic.lora.base out`},
+		{"bench --weights q8_0", 2, `bench: --weights q8_0: must be native, or with --lora-rank q8_0 or q4_0`},
 		{"generate --model student --prompt x --weights q4_1", 2, `--weights q4_1: must be native, q8_0 or q4_0`},
 		{"warmup --model student --data rows.jsonl --output run SET rollout.merged=true", 2, `settings: rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out`},
 		{"train --resume warmup --adapter hubbase --data rows.jsonl --output run", 2, `trainer: model.adapter_path hubbase and trainer.resume_from warmup are both set: the adapters come from the run: leave out --adapter`},
