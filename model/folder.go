@@ -51,7 +51,11 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 				return nil, err
 			}
 		}
-		if base, err = loadFull(be, from, Options{}); err != nil {
+		quant := o.Quant
+		if quant == "" {
+			quant = o.LoRA.Base
+		}
+		if base, err = loadFull(be, from, Options{Quant: quant}); err != nil {
 			return nil, err
 		}
 		defer base.Close() // what is made of it keeps its memory
@@ -59,6 +63,7 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 	if has {
 		o.LoRA = adapter.LoRA
 	}
+	o.Quant = "" // the base's
 	m, err := base.Adapt(o)
 	if err != nil {
 		return nil, err

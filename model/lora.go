@@ -21,6 +21,7 @@ type LoRA struct {
 	Rank    int     `yaml:"rank" min:"0" max:"65536" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained" alias:"actor_rollout_ref.model.lora_rank"`
 	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank" alias:"actor_rollout_ref.model.lora_alpha"`
 	RSLoRA  bool    `yaml:"rslora" doc:"multiply by alpha/sqrt(rank) instead (rank-stabilised LoRA, arXiv 2312.03732)"`
+	Base    string  `yaml:"base" choices:"native,q8_0,q4_0" doc:"with a rank: how the frozen weights are kept: native (as matrix products read them: 4 bytes a parameter in float32, 2 in bfloat16), or on the CPU in ggml's q8_0 (1.06 bytes) or q4_0 (0.56; embeddings and head q8_0)"`
 	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, separated by commas" alias:"actor_rollout_ref.model.target_modules"`
 }
 
@@ -31,7 +32,7 @@ var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
 const allLinear = "all-linear"
 
 // DefaultLoRA is no adapter, and, with a rank, one on every linear layer.
-func DefaultLoRA() LoRA { return LoRA{Targets: allLinear} }
+func DefaultLoRA() LoRA { return LoRA{Targets: allLinear, Base: Native} }
 
 // On reports whether there are adapters.
 func (l LoRA) On() bool { return l.Rank > 0 }
@@ -77,7 +78,7 @@ func (l LoRA) targets() []string {
 // Validate checks what the tags cannot say; at is the section's name.
 func (l LoRA) Validate(at string) error {
 	if !l.On() {
-		if l.Alpha != 0 || l.RSLoRA || l.Targets != "" && l.Targets != allLinear {
+		if l.Alpha != 0 || l.RSLoRA || Quantised(l.Base) || l.Targets != "" && l.Targets != allLinear {
 			return fmt.Errorf("settings: %s.rank is 0, which is no LoRA, but other settings of %[1]s are given: set a rank, or leave them out", at)
 		}
 		return nil

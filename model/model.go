@@ -39,6 +39,7 @@ type Options struct {
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
 	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
 	Base      *Model  // the frozen weights, where they are loaded already; see Load
+	Quant     string  // how frozen matrices are kept: Native, which "" is too, "q8_0" or "q4_0" (ggml's types)
 	Layers    []int   // Load keeps only these, in ascending order, and numbers them anew; nil keeps all
 	// Turns is a model that learns in turn with this one: between a gradient of the one and a
 	// gradient of the other there is an optimizer step. The two share one block of memory for
@@ -234,13 +235,10 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	}
 	m := &Model{be: be, cfg: c, spec: c.spec(o.Kind), opt: o, layout: c.arrange(o.Kind)}
 	m.ws = &workspace{be: be}
-	if err := m.take(weightNeeds(m.params, func(p *compute.Param) compute.Class {
-		class := weightClass(p, o.Trainable)
-		if class == compute.Frozen && o.rewritten {
-			class = compute.Narrow
-		}
-		return class
-	})); err != nil {
+	if err := checkQuant(be, m.params, o); err != nil {
+		return nil, err
+	}
+	if err := m.take(weightNeeds(m.params, m.classOf)); err != nil {
 		return nil, err
 	}
 	if o.Trainable {
@@ -250,17 +248,6 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 		}
 	}
 	return m, nil
-}
-
-// weightClass is the class of p's weights. Vectors and the scorer's head are float32.
-func weightClass(p *compute.Param, trainable bool) compute.Class {
-	switch {
-	case len(p.Shape) == 1 || p.Name == scoreName:
-		return compute.Wide
-	case trainable:
-		return compute.Master
-	}
-	return compute.Frozen
 }
 
 // New makes a model with random weights: matrices normal with standard deviation c.InitRange,

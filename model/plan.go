@@ -7,14 +7,15 @@ type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
 	Recompute bool
-	LoRA      LoRA  // adapters alone are counted: their base is a frozen model's Plan
-	Moments8  bool  // AdamWConfig's
-	Offload   bool  // AdamWConfig's
-	Ranks     int   // number of ranks that divide AdamW's state (Options.StatesOver); 0 is 1
-	Turns     int64 // bytes of the gradients of Options.Turns, which share one block with this model's
-	Merged    bool  // frozen weights that Remerge writes (Model.Merged)
-	Tokens    int   // of the largest pack
-	Forward   int   // of the largest pack of a forward pass alone, if that is larger
+	LoRA      LoRA   // adapters alone are counted: their base is a frozen model's Plan
+	Quant     string // Options.Quant, of a frozen model
+	Moments8  bool   // AdamWConfig's
+	Offload   bool   // AdamWConfig's
+	Ranks     int    // number of ranks that divide AdamW's state (Options.StatesOver); 0 is 1
+	Turns     int64  // bytes of the gradients of Options.Turns, which share one block with this model's
+	Merged    bool   // frozen weights that Remerge writes (Model.Merged)
+	Tokens    int    // of the largest pack
+	Forward   int    // of the largest pack of a forward pass alone, if that is larger
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
@@ -113,14 +114,10 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 		}
 	}
 	class := func(w *compute.Param) compute.Class {
-		c := weightClass(w, o.Trainable)
-		switch {
-		case o.LoRA.On():
-			c = compute.Wide
-		case o.Merged && c == compute.Frozen:
-			c = compute.Narrow
+		if o.LoRA.On() {
+			return compute.Wide
 		}
-		return c
+		return weightClass(w, Options{Trainable: o.Trainable, Quant: o.Quant, rewritten: o.Merged})
 	}
 	p.Weights = needed(f, weightNeeds(own, class))
 	p.Computed, _ = weightBytes(f, own, class)

@@ -179,12 +179,12 @@ func (o *Optimizer) stepped() []*compute.Param {
 // remaining bits of Masters.
 func weightBytes(f Footprint, params []*compute.Param, class func(*compute.Param) compute.Class) (used, rest int64) {
 	for _, p := range params {
-		all := f.Element(class(p))
+		all := compute.Bytes(f, class(p), p.Len())
 		narrow := all
 		if class(p) == compute.Master {
-			narrow = min(all, f.Element(compute.Narrow))
+			narrow = min(all, compute.Bytes(f, compute.Narrow, p.Len()))
 		}
-		used, rest = used+narrow*int64(p.Len()), rest+(all-narrow)*int64(p.Len())
+		used, rest = used+narrow, rest+all-narrow
 	}
 	return used, rest
 }
@@ -194,7 +194,7 @@ func (m *Model) classOf(p *compute.Param) compute.Class {
 	if m.base != nil {
 		return compute.Wide
 	}
-	return weightClass(p, m.opt.Trainable)
+	return weightClass(p, m.opt)
 }
 
 // runs are the weights that each rank updates, by rank. Adjacent parameters in one block of memory

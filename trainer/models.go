@@ -99,7 +99,7 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 			if student = c.Model.Adapter; !model.IsAdapter(student) {
 				return fmt.Errorf("%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s", config.ErrConfig, student, model.AdapterConfigName)
 			}
-			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM}); err != nil {
+			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM, Quant: t.cfg.Actor.LoRA.Base}); err != nil {
 				return err
 			}
 			defer o.Base.Close() // the student keeps its weights

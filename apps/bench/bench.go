@@ -56,9 +56,10 @@ type Load struct {
 	New     int // tokens of an answer
 	Micro   int // tokens of a micro-batch of the GAD step
 
-	Slots     int  // answers generated at the same time in the GAD step; 0 is the default
-	Recompute bool // activations in the backward pass
-	Rank      int  // of LoRA adapters, which student and discriminator train on one base; 0 is none
+	Slots     int    // answers generated at the same time in the GAD step; 0 is the default
+	Recompute bool   // activations in the backward pass
+	Weights   string // how that base is kept (model.Options.Quant)
+	Rank      int    // of LoRA adapters, which student and discriminator train on one base; 0 is none
 }
 
 // lora are the adapters of l.
@@ -90,6 +91,7 @@ type Report struct {
 	Shape      string  `json:"shape"`
 	Parameters int64   `json:"parameters"`
 	Rank       int     `json:"lora_rank,omitempty"`
+	Weights    string  `json:"weights,omitempty"` // of its base, if they are in blocks
 	Limits     Limits  `json:"limits"`
 	Ops        []Op    `json:"ops,omitempty"`
 	Stages     []Stage `json:"stages,omitempty"`
@@ -165,6 +167,9 @@ func Run(o Options) (*Report, error) {
 	began := time.Now()
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
 	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank}
+	if model.Quantised(o.Load.Weights) {
+		r.Weights = o.Load.Weights
+	}
 	var counts compute.Counts
 	part := func(name string, f func(be compute.Backend) error) error {
 		if o.Shown != nil {

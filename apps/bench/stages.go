@@ -77,7 +77,7 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	}
 	if load.Rank > 0 {
 		var err error
-		if g.base, err = model.New(be, c, model.Options{Kind: model.LM, Seed: 1}); err != nil {
+		if g.base, err = model.New(be, c, model.Options{Kind: model.LM, Seed: 1, Quant: load.Weights}); err != nil {
 			return nil, err
 		}
 	}
@@ -286,7 +286,7 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
 	var base int64
 	if load.Rank > 0 {
-		base = c.Plan(be, model.PlanOptions{}).Total()
+		base = c.Plan(be, model.PlanOptions{Quant: load.Weights}).Total()
 	}
 	needs := base + c.Plan(be, lm).Total()
 	lm.Tokens = max(lm.Tokens, min(longest, load.Micro))

@@ -14,6 +14,9 @@ func (r *Report) Print(w io.Writer) error {
 	lora := ""
 	if r.Rank > 0 {
 		lora = fmt.Sprintf(", frozen, LoRA of rank %d", r.Rank)
+		if r.Weights != "" {
+			lora = fmt.Sprintf(", frozen in %s, LoRA of rank %d", r.Weights, r.Rank)
+		}
 	}
 	if r.Card != nil {
 		t.line("PREDICTED, nothing was measured: %s; shape %s, %s parameters%s", r.Device, r.Shape, amount(float64(r.Parameters)), lora)

@@ -94,7 +94,7 @@ func chatter(t *testing.T, dir string, limit int64) *session.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := session.Load(be, dir, "", model.LM)
+	l, err := session.Load(be, session.Source{Path: dir}, model.LM)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,7 @@ import (
 type Options struct {
 	Models         []string // each is compared with the first
 	Adapter        string   // for the weights of the one model; "" is none
+	Quant          string   // how the models' weights are kept (model.Options.Quant)
 	Against        string   // another language model; "" is none
 	Rows           session.Rows
 	Device         device.Options
@@ -158,7 +159,7 @@ func (e *evaluation) options() eval.Options {
 	if e.against.Architecture != "" {
 		against = &e.against
 	}
-	return eval.Options{Against: against, MaxPrompt: e.o.MaxPrompt, MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
+	return eval.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt, MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
 		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
@@ -331,7 +332,7 @@ func (e *evaluation) load(s *student) (err error) {
 	}
 	_, done := e.s.Console.Busy("loading "+s.dir, 0)
 	defer done()
-	s.l, err = session.Load(e.be, s.dir, e.o.Adapter, model.LM)
+	s.l, err = session.Load(e.be, session.Source{Path: s.dir, Adapter: e.o.Adapter, Quant: e.o.Quant}, model.LM)
 	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
 		return eval.ErrInterrupted
 	}
@@ -440,7 +441,7 @@ func (e *evaluation) compareWithOther(s *student) (err error) {
 	}
 	if e.other == nil {
 		_, done := e.s.Console.Busy("loading "+dir, 0)
-		e.other, err = session.Load(e.be, dir, "", model.LM)
+		e.other, err = session.Load(e.be, session.Source{Path: dir}, model.LM)
 		done()
 		if err != nil {
 			return fmt.Errorf("--against: %w", err)

@@ -31,6 +31,7 @@ func (m *Model) Close() { m.Model.Close(); m.Backend.Close() }
 type Source struct {
 	Path    string // a folder or a GGUF file
 	Adapter string // LoRA adapters for its weights; "" is none
+	Quant   string // how its weights are kept (model.Options.Quant)
 	Device  device.Options
 }
 
@@ -49,33 +50,35 @@ func (s *Session) Load(from Source, kind model.Kind) (*Model, error) {
 	}
 	_, done := s.Console.Busy("loading "+from.Path, 0)
 	defer done()
-	m, err := Load(be, from.Path, from.Adapter, kind)
+	m, err := Load(be, from, kind)
 	if err != nil {
 		be.Close()
 	}
 	return m, err
 }
 
-// Load loads a model onto a device that is open. adapter, unless empty, is a folder of LoRA
-// adapters for the weights in dir.
-func Load(be compute.Backend, dir, adapter string, kind model.Kind) (m *Model, err error) {
+// Load loads a model onto a device that is open, whatever device from names.
+func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error) {
 	m = &Model{Backend: be}
 	var (
 		wg     sync.WaitGroup
 		tokErr error
 	)
-	weights, o := dir, model.Options{Kind: kind}
-	if adapter != "" {
+	if q := from.Quant; q != "" && q != model.Native && !model.Quantised(q) {
+		return nil, fault.Usagef("--weights %s: must be %s, q8_0 or q4_0", q, model.Native)
+	}
+	weights, o := from.Path, model.Options{Kind: kind, Quant: from.Quant}
+	if adapter := from.Adapter; adapter != "" {
 		if !model.IsAdapter(adapter) {
 			return nil, fault.Usagef("--adapter %s: is no folder of LoRA adapters: it has no %s", adapter, model.AdapterConfigName)
 		}
-		if o.Base, err = model.Load(be, dir, model.Options{Kind: model.LM}); err != nil {
+		if o.Base, err = model.Load(be, from.Path, model.Options{Kind: model.LM, Quant: from.Quant}); err != nil {
 			return nil, err
 		}
 		defer o.Base.Close() // what stands on it keeps its weights
 		weights = adapter
 	}
-	wg.Go(func() { m.Tokenizer, tokErr = saved.Tokenizer(dir) }) // one core's work, the weights are that of all
+	wg.Go(func() { m.Tokenizer, tokErr = saved.Tokenizer(from.Path) }) // one core's work, the weights are that of all
 	m.Model, err = model.Load(be, weights, o)
 	wg.Wait()
 	if tokErr != nil {

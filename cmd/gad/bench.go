@@ -39,6 +39,7 @@ func (p *program) benchCommand() *cli.Command {
 			within(&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"}, count(1, 1<<20)),
 			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
 			within(&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"}, count(0, 1<<12)),
+			&cli.StringFlag{Name: "weights", Value: model.Native, Usage: "with --lora-rank: how the base is kept: " + model.Native + ", or on the CPU in q8_0 or q4_0"},
 			within(&cli.IntFlag{Name: "slots", DefaultText: "the training default", Usage: "answers generated at the same time in a GAD step"}, count(1, 1<<16)),
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
@@ -54,6 +55,9 @@ func (p *program) benchCommand() *cli.Command {
 			load.Recompute, load.Rank = c.Bool("recompute"), c.Int("lora-rank")
 			if c.IsSet("slots") {
 				load.Slots = c.Int("slots")
+			}
+			if load.Weights = c.String("weights"); load.Weights != model.Native && (load.Rank == 0 || !model.Quantised(load.Weights)) {
+				return usage("bench: --weights %s: must be %s, or with --lora-rank q8_0 or q4_0", load.Weights, model.Native)
 			}
 			cfg, err := benchShape(c.String("shape"))
 			if err != nil {

@@ -21,6 +21,7 @@ func (p *program) chatCommand() *cli.Command {
 		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
+			weightsFlag(),
 			&cli.StringFlag{Name: "system", Usage: "system message"},
 			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the conversation", Usage: "longest answer, tokens"}, atLeast(1)),
 		}, samplingFlags(), []cli.Flag{

@@ -19,6 +19,7 @@ import (
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
 		adapterFlag("model"),
+		weightsFlag(),
 		&cli.StringSliceFlag{Name: "model", Usage: modelUsage + "; repeat it for each model to compare: all are compared with the first"},
 		&cli.StringFlag{Name: "against", Usage: modelUsage + " with the same tokenizer, such as the teacher's if you have its weights: adds the exact KL between each student and it, in both directions, and how probable it finds the students' answers; it takes no part in training"},
 		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
@@ -84,7 +85,7 @@ func (p *program) evalCommand() *cli.Command {
 				return err
 			}
 			o := eval.Options{
-				Models: c.StringSlice("model"), Adapter: c.String("adapter"), Against: c.String("against"), Answers: c.StringSlice("answers"),
+				Models: c.StringSlice("model"), Adapter: c.String("adapter"), Quant: c.String("weights"), Against: c.String("against"), Answers: c.StringSlice("answers"),
 				Rows: rowsOf(c), Device: flagged(c), Output: c.String("output"), DryRun: c.Bool("dry-run"), JSON: c.Bool("json"),
 				Temperature: c.Float64("temperature"), Seed: c.Uint64("seed"), MaxPrompt: c.Int("max-prompt-length"), MaxTokens: c.Int("max-token-len"),
 				Checker: c.String("checker"), CheckerTimeout: time.Duration(c.Int("checker-timeout")) * time.Second,

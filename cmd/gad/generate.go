@@ -20,6 +20,7 @@ func (p *program) generateCommand() *cli.Command {
 		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
+			weightsFlag(),
 			&cli.StringFlag{Name: "prompt", Usage: "user message, put into the chat template; - reads it from standard input"},
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
 			&cli.BoolFlag{Name: "raw", Usage: "use --prompt as it is, without a chat template"},

@@ -32,6 +32,7 @@ func (p *program) serveCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
+			weightsFlag(),
 			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8000", Usage: "address and port; port 0 takes a free one"},
 			&cli.StringFlag{Name: "api-key-file", Usage: "file with the API key, readable by its owner alone; instead of " + keyVariable},
 			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder", Usage: "name of the model for clients"},

@@ -60,7 +60,12 @@ const modelUsage = "model folder, or GGUF file"
 
 // sourceOf is the model that a flag names, with --adapter, on the device of the flags.
 func sourceOf(c *cli.Context, flag string) session.Source {
-	return session.Source{Path: c.String(flag), Adapter: c.String("adapter"), Device: flagged(c)}
+	return session.Source{Path: c.String(flag), Adapter: c.String("adapter"), Quant: c.String("weights"), Device: flagged(c)}
+}
+
+// weightsFlag is how frozen weights are kept.
+func weightsFlag() cli.Flag {
+	return &cli.StringFlag{Name: "weights", Value: model.Native, Usage: "how the weights are kept: " + model.Native + " (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0, which take a quarter and an eighth of float32's memory"}
 }
 
 // adapterFlag names LoRA adapters beside the flag of the weights that they are for.

@@ -66,6 +66,13 @@ const (
 	// Code is for whole numbers from 0 to 255, AdamW's moments in 8 bits. Upload and Download
 	// convert them from and to float32 numbers of the same value.
 	Code
+	// Q8 and Q4 are Frozen memory with the values of ggml's types Q8_0 and Q4_0: blocks of
+	// QuantBlock elements of a row, with a scale each (Class.Encode), 8.5 and 4.5 bits an
+	// element. Upload quantises, whole blocks at a time; whatever reads the weights reads the
+	// values of the codes, and results have the bits of a Frozen matrix with these values.
+	// Only a backend whose Footprint.Element of the class is not 0 has it.
+	Q8
+	Q4
 
 	// Host, added to Wide or Code, is memory of the host that a device reaches over the
 	// bus: for AdamW's moments, Zero, Upload and Download.
@@ -73,7 +80,7 @@ const (
 )
 
 func (c Class) String() string {
-	s := [...]string{"wide", "narrow", "master", "frozen", "code"}[c&^Host]
+	s := [...]string{"wide", "narrow", "master", "frozen", "code", "q8_0", "q4_0"}[c&^Host]
 	if c&Host != 0 {
 		s += " on the host"
 	}
@@ -155,7 +162,7 @@ type Param struct {
 	Name       string // Hugging Face tensor name
 	Shape      []int  // shape in a file: [Rows, Cols], or [Cols] for a vector
 	Rows, Cols int
-	// weights: Wide; a trained matrix's may be Master, a frozen one's Narrow or Frozen
+	// weights: Wide; a trained matrix's may be Master, a frozen one's Narrow, Frozen, Q8 or Q4
 	W      Tensor
 	G      Tensor // gradient, accumulated until zeroed; absent when frozen
 	M, V   Tensor // AdamW moments, Wide or Code; absent when frozen

@@ -2,8 +2,9 @@ package compute
 
 // Footprint is the sizes of a backend's memory, for a plan. It needs no device.
 type Footprint interface {
-	// Element is the number of bytes of an element of class c in the backend's memory; 0 for
-	// the host's memory, if the backend's is another.
+	// Element is the number of bytes of an element of class c in the backend's memory; of a
+	// quantised class, of a block of c.Unit() elements (Bytes). It is 0 for the host's memory,
+	// if the backend's is another, and for Q8 and Q4 on a backend without these classes.
 	Element(c Class) int64
 	// Block is the number of bytes that an allocation of so many bytes takes.
 	Block(bytes int64) int64

@@ -94,3 +94,12 @@ const (
 	CheckFirst = 3
 	CheckEvery = 50
 )
+
+// Base is how LoRA's base is kept: the student's, which the discriminator's adapters stand on
+// too, or the discriminator's own.
+func (c *Config) Base() string {
+	if c.Actor.LoRA.On() {
+		return c.Actor.LoRA.Base
+	}
+	return c.Critic.LoRA.Base
+}

@@ -7,6 +7,7 @@ import (
 
 	"gad/algos"
 	"gad/internal/conf"
+	"gad/model"
 )
 
 // Validate finds every value, and every combination of settings, that cannot be meant.
@@ -56,6 +57,12 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
 		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
+	}
+	if b := c.Base(); model.Quantised(b) && c.Trainer.Device == "cuda" {
+		bad("the base of LoRA is kept in %s, which only the CPU has: leave actor.lora.base and critic.lora.base out, or use trainer.device=cpu", b)
+	}
+	if b := c.Critic.LoRA.Base; c.Actor.LoRA.On() && model.Quantised(b) && b != c.Actor.LoRA.Base {
+		bad("critic.lora.base is %s, but the discriminator's adapters stand on the student's base, which is %s: set actor.lora.base=%s, or leave critic.lora.base out", b, c.Actor.LoRA.Base, b)
 	}
 	errs = append(errs, c.Actor.Validate())
 	if stage.HasCritic() {

@@ -117,6 +117,7 @@ type Options struct {
 	Seed                   uint64
 	Slots, MaxTokens       int
 	Against                *model.Config // of the model that Judged.Against is to compare with, for PlanEval; nil is none
+	Quant                  string        // model.Options.Quant, for PlanOf
 	Stages                 data.Stages   // nil shows nothing
 	Stop                   func() bool   // true ends the evaluation with ErrInterrupted; nil is never
 }

@@ -79,7 +79,7 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace
 	sampling := pace.answers(c, prompts, expected, o.Slots)
 	out.Parts = []plan.Timed{{Name: "answers", Seconds: sampling}, {Name: "teacher NLL", Seconds: pace.passOf(c, whole, true)}}
 	longest := pace.answers(c, prompts, most, o.Slots)
-	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n, PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
+	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Quant: o.Quant, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n, PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
 	out.Memory = evalMemory("student", used)
 	beside := int64(0)
 	if other := o.Against; other != nil {

@@ -34,7 +34,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	game := p.Stage.HasCritic()
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
-		base := shape.Plan(f, model.PlanOptions{Kind: model.LM})
+		base := shape.Plan(f, model.PlanOptions{Kind: model.LM, Quant: c.Base()})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: copy of the weights for fast products", base.Copies)
 	}

@@ -39,7 +39,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 
 	var base *model.Model
 	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && p.Stage.HasCritic() {
-		if base, err = model.New(be, shape, model.Options{Kind: model.LM}); err != nil {
+		if base, err = model.New(be, shape, model.Options{Kind: model.LM, Quant: c.Base()}); err != nil {
 			return err
 		}
 		defer base.Close()

@@ -11,7 +11,7 @@ import (
 // classes are the tests of what a class of memory promises, over all operations that take it.
 var classes = map[string]func(s *suite){
 	"Code": (*suite).code, "Moments": (*suite).moments, "NotFinite": (*suite).notFinite,
-	"Master": (*suite).master, "Frozen": (*suite).frozen, "Host": (*suite).host,
+	"Master": (*suite).master, "Frozen": (*suite).frozen, "Quantised": (*suite).quant, "Host": (*suite).host,
 }
 
 // code: memory of whole numbers from 0 to 255.

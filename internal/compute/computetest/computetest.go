@@ -199,14 +199,14 @@ func (s *suite) footprint() {
 			s.dev.Free(t)
 		}
 	}
-	for _, class := range []compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen} {
+	for _, class := range append([]compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen}, s.quantised()...) {
 		for mode := 1; mode <= 4; mode++ {
 			lookup, product, through := mode&1 > 0, mode != 1, mode == 4
 			if through && class == compute.Narrow {
 				continue // no gradient passes through what is written now and then
 			}
 			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v", class, lookup, product, through)
-			want := s.dev.Block(rows*cols*s.dev.Element(class)) + s.dev.Block(rows*cols*s.dev.Beside(class, !product))
+			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) + s.dev.Block(rows*cols*s.dev.Beside(class, !product))
 			use := func() []compute.Tensor {
 				p := s.ofClass(class, s.normal(rows*cols), rows, cols)
 				for range 2 {

@@ -6,6 +6,7 @@
 //	computetest.go  Run, and a test for each operation
 //	sampling.go     Sample
 //	classes.go      classes of memory, and moments in 8 bits
+//	quant.go        classes of quantised blocks
 //	columns.go      operations on columns of a matrix
 //	sizes.go        the sizes of released models
 //	harness.go      cases, guards, comparisons

@@ -29,6 +29,7 @@ const (
 
 func init() {
 	amx.round = roundRow16
+	amx.dequant8, amx.dequant4 = dequant8Pairs, dequant4Pairs
 	amx.stream = func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int) {
 		streamAMX(a, lda, b, panels, c, ldc, pairs/tilePairs, rows, acc, next, step)
 	}

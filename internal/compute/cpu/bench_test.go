@@ -321,3 +321,39 @@ func BenchmarkPool(bm *testing.B) {
 		p.run(2, func(_, _ int) {})
 	}
 }
+
+// BenchmarkQuant is products with weights in blocks beside frozen ones, of few and of many
+// rows, and as N=0 the dequantising of all of the weights alone.
+func BenchmarkQuant(bm *testing.B) {
+	const I, O = 1536, 8192
+	for _, N := range []int{0, 1, 8, 32, 512} {
+		for _, class := range []compute.Class{compute.Frozen, compute.Q8, compute.Q4} {
+			if N == 0 && class == compute.Frozen {
+				continue
+			}
+			bm.Run(fmt.Sprintf("N=%d/%v", N, class), func(bm *testing.B) {
+				bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
+					x, y, w := random(b, max(N, 1)*I), random(b, max(N, 1)*O), randomParam(b, O, I)
+					values := make([]float32, O*I)
+					b.Download(values, w.W)
+					w.W, _ = b.Alloc("bench", class, O*I)
+					b.Upload(w.W, values)
+					linear := func() { b.Linear(y, x, w, nil, false) }
+					linear()
+					if N > 0 {
+						return 2 * float64(N) * I * O, linear
+					}
+					f := frozenOf("bench", w)
+					return O * I, func() {
+						b.froze.f = f
+						b.run(O/f.quant.lanes, func(b *Backend, w *worker, t int) {
+							for i := 0; i < I; i += kBlock {
+								b.froze.f.part(w.deq, t, i/compute.QuantBlock, kBlock/compute.QuantBlock)
+							}
+						})
+					}
+				})
+			})
+		}
+	}
+}

@@ -112,12 +112,17 @@ type worker struct {
 	panels []uint32     // the rows that a bfloat16 product multiplies next
 	turned []float32    // the rows that a float32 product multiplies next: see turn
 	wide   [2][]float32 // parts of bfloat16 panels, as float32
-	kept   []int32      // tokens that pass Sample's filters
-	heap   []int32      // tokens that it ranks
+	deq    []float32    // parts of quantised panels
+	deq16  []uint32     // as bfloat16
+	codes  []uint8      // of a quantised panel that is packed, and its scales
+	scales []uint16
+	kept   []int32 // tokens that pass Sample's filters
+	heap   []int32 // tokens that it ranks
 	marks  [][drawRows]float64
 	p      product // of the running task
 	p16    product16
 	part   product16 // of that, with rows that it has packed
+	dense  product16 // of that, with weights that it has dequantised
 	_      [64]byte  // workers do not share a cache line
 }
 
@@ -241,7 +246,7 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	if n < 0 {
 		panic(fmt.Sprintf("cpu: Alloc: %q: %d elements", what, n))
 	}
-	bytes := b.Element(c) * int64(n)
+	bytes := compute.Bytes(b, c, n)
 	if b.limit > 0 && bytes > b.limit-b.inUse {
 		return compute.Tensor{}, fmt.Errorf("cpu: %q: %d elements, %d bytes: %w: beyond the limit of %d bytes with %d in use: use a smaller batch or shorter sequences",
 			what, n, bytes, compute.ErrMemory, b.limit, b.inUse)
@@ -250,6 +255,8 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	switch c &^ compute.Host {
 	case compute.Code:
 		m.codes = make([]uint8, n)
+	case compute.Q8, compute.Q4:
+		m.frozen = &frozen{n: n, quant: b.newQuant(c, n)}
 	case compute.Frozen:
 		m.frozen = newFrozen(n, b.k16 != nil)
 	default:
@@ -264,6 +271,9 @@ func (m *memory) bytes() int64 {
 	bytes := 4*int64(len(m.data)) + int64(len(m.codes)) + m.derived
 	if m.frozen != nil {
 		bytes += 4 * int64(len(m.frozen.words))
+		if m.frozen.quant != nil {
+			bytes += m.frozen.quant.size()
+		}
 	}
 	return bytes
 }
@@ -291,6 +301,7 @@ func (b *Backend) Free(t compute.Tensor) {
 	b.args = args{} // no operand outlives its memory
 	for w := range b.workers {
 		b.workers[w].p, b.workers[w].p16, b.workers[w].part = product{}, product16{}, product16{}
+		b.workers[w].dense = product16{}
 	}
 }
 

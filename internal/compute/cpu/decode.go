@@ -57,6 +57,10 @@ func (b *Backend) streamTask(w *worker, t int) {
 // stream computes the column panels p0 to p1-1 of C.
 func (p *product) stream(bk *Backend, w *worker, p0, p1 int) {
 	k := bk.k
+	if p.quant != nil {
+		p.quantStream(k, w, p0, p1)
+		return
+	}
 	b := p.b[:cap(p.b)]
 	blocks := (p.m + k.mr - 1) / k.mr
 	deep, next, step := p.k, streamAhead, k.nr
@@ -91,12 +95,7 @@ func (p *product) stream(bk *Backend, w *worker, p0, p1 int) {
 			}
 		}
 	}
-	if p.bias != nil {
-		lo, hi := p0*k.nr, min(p.n, p1*k.nr)
-		for i := range p.m {
-			k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
-		}
-	}
+	p.addBias(k, 0, p.m, p0, p1)
 }
 
 // near computes a product with a matrix of rows on the calling goroutine, and

@@ -48,6 +48,10 @@ func roundRow(dst []uint32, src []float32, round func(dst []uint32, src []float3
 // stream computes the column panels q0 to q1-1 of C, of A's rows.
 func (p *product16) stream(b *Backend, w *worker, q0, q1 int) {
 	k := b.k16
+	if p.quant != nil {
+		p.quantStream(k, w, q0, q1)
+		return
+	}
 	pairs, blocks := k.pairs(p.k), (p.m+k.mr-1)/k.mr
 	deep, next, step := max(1, pairs), streamAhead16, k.nr
 	if blocks > 1 {

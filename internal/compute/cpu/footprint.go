@@ -13,12 +13,15 @@ import (
 // of Options.
 type Footprint struct{ Precision string }
 
-// Element is 4, float32, but for Code, whose elements are bytes, and in bfloat16 for Frozen.
+// Element is 4, float32, but for Code, whose elements are bytes, and in bfloat16 for Frozen, and
+// quantised classes, whose blocks are codes and a binary16.
 // The host's memory is the backend's.
 func (f Footprint) Element(c compute.Class) int64 {
 	switch {
 	case c&^compute.Host == compute.Code:
 		return 1
+	case c.Quantised(): // of a block, its scale with it
+		return int64(c.CodeBytes()) + 2
 	case c == compute.Frozen && f.Precision == BF16:
 		return 2
 	}
@@ -33,7 +36,7 @@ func (Footprint) Block(bytes int64) int64 { return bytes }
 // are computed with, if the matrix is trained. A frozen one is packed in its own place.
 func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
 	switch {
-	case lookup || c == compute.Frozen:
+	case lookup || c == compute.Frozen || c.Quantised():
 		return 0
 	case f.Precision == BF16 && c == compute.Narrow:
 		return 2

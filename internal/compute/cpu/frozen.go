@@ -15,6 +15,7 @@ import (
 // input.
 type frozen struct {
 	n          int
+	quant      *quant   // of class Q8 or Q4, in the place of words
 	half       bool     // bfloat16
 	words      []uint32 // float32, or pairs of bfloat16: the lower half is the even element
 	rows, cols int      // of the packed matrix; 0 where the elements lie row by row
@@ -68,6 +69,9 @@ type tiling struct {
 }
 
 func (b *Backend) tiling(f *frozen, rows, cols int) (l tiling) {
+	if f.quant != nil { // the rest is quant's own
+		return tiling{nr: f.quant.lanes, own: rows%f.quant.lanes == 0}
+	}
 	if f.half {
 		l.nr, l.row, l.stride = b.k16.nr, (cols+1)/2, b.k16.pairs(cols)*b.k16.lanesB
 	} else {
@@ -90,9 +94,11 @@ type frozenArgs struct {
 	off            int       // of readFrozen: the first element
 	parts, first   int       // how many elements a task has, and the first task's number
 	into           packing   // of weightPart16
+
+	quantFrom, quantTo *quant // of quantPackTask
 }
 
-// panelsOf is w's weights, packed at their first use.
+// panelsOf is w's weights, packed at their first use; nil of quantised ones.
 func (b *Backend) panelsOf(f *frozen, w *compute.Param) []uint32 {
 	if f.rows == w.Rows && f.cols == w.Cols {
 		return f.words
@@ -100,6 +106,10 @@ func (b *Backend) panelsOf(f *frozen, w *compute.Param) []uint32 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unpack(f)
+	if f.quant != nil {
+		b.quantPanels(f, w.Rows, w.Cols)
+		return nil
+	}
 	l := b.tiling(f, w.Rows, w.Cols)
 	a := &b.froze
 	a.f, a.panels, a.tiling, a.o1, a.i1 = f, f.words, l, w.Rows, w.Cols
@@ -141,6 +151,10 @@ func (b *Backend) unpack(f *frozen) {
 	if f.rows == 0 {
 		return
 	}
+	if f.quant != nil {
+		b.quantUnpack(f)
+		return
+	}
 	l := b.tiling(f, f.rows, f.cols)
 	fresh := &frozen{words: f.words}
 	if !l.own {
@@ -180,8 +194,13 @@ func (b *Backend) rowMajor(f *frozen, whole bool) {
 // uploadFrozen is Upload.
 func (b *Backend) uploadFrozen(f *frozen, dst compute.Tensor, src []float32) {
 	compute.CheckContiguous("Upload", "dst", dst, len(src))
+	if f.quant != nil {
+		compute.CheckBlocks("Upload", "dst", dst)
+	}
 	b.rowMajor(f, len(src) == f.n)
-	if f.half {
+	if f.quant != nil {
+		f.quant.upload(dst.Off()/compute.QuantBlock, src)
+	} else if f.half {
 		f.round(src, dst.Off(), b.k16.round)
 	} else {
 		copy(floats(f.words[dst.Off():]), src)
@@ -230,6 +249,10 @@ func (f *frozen) widen(x []float32, off int) {
 
 // frozenRow makes x the elements of a row of a packed matrix, from the column i0 on.
 func (b *Backend) frozenRow(x []float32, f *frozen, o, i0 int) {
+	if f.quant != nil {
+		f.quantRow(x, o, i0)
+		return
+	}
 	l := b.tiling(f, f.rows, f.cols)
 	panel, to := f.words[o/l.nr*l.stride+o%l.nr:], bits(x)
 	if !f.half {
@@ -246,6 +269,10 @@ func (b *Backend) frozenRow(x []float32, f *frozen, o, i0 int) {
 // frozenBlock makes x, whose rows are ld apart, the rows o0 to o1-1 of one panel of a packed
 // matrix, of their columns i0 to i1-1.
 func (b *Backend) frozenBlock(w *worker, x []float32, ld int, f *frozen, o0, o1, i0, i1 int) {
+	if f.quant != nil {
+		b.quantBlock(w, x, ld, f, o0, o1, i0, i1)
+		return
+	}
 	l := b.tiling(f, f.rows, f.cols)
 	panel, lane := f.words[o0/l.nr*l.stride:(o0/l.nr+1)*l.stride], o0%l.nr
 	if !f.half {
@@ -287,6 +314,9 @@ func (b *Backend) readFrozenTask(w *worker, t int) {
 	lo, hi := max(a.off, t*a.parts), min(a.off+len(a.dst), (t+1)*a.parts)
 	x, I := a.dst[lo-a.off:hi-a.off], f.cols
 	switch {
+	case f.rows == 0 && f.quant != nil:
+		f.quant.widen(x, lo)
+		return
 	case f.rows == 0 && f.half:
 		f.widen(x, lo)
 		return
@@ -318,10 +348,15 @@ func (b *Backend) embedFrozen(f *frozen, ids []int32, D int) {
 			switch {
 			case f.rows > 0:
 				b.frozenRow(y, f, o, 0)
+			case f.quant != nil:
+				f.quant.widen(y, o*D)
 			case f.half:
 				f.widen(y, o*D)
 			default:
 				copy(y, floats(f.words[o*D:o*D+D]))
+			}
+			if f.quant != nil && b.k16 != nil {
+				rounded(y, y)
 			}
 		}
 	})
@@ -370,6 +405,10 @@ func (b *Backend) weightPart16(f *frozen, w *compute.Param, o0, o1, i0, i1 int) 
 	b.run((o1-o0+k.nr-1)/k.nr, func(b *Backend, w *worker, t int) {
 		a, k := &b.froze, b.k16
 		nr, o := k.nr, a.o0+t*k.nr
+		if a.f.quant != nil {
+			b.quantPart16(w, o, min(nr, a.o1-o))
+			return
+		}
 		panel, rows, block := a.f.words[o/nr*a.tiling.stride:], min(nr, a.o1-o), w.buf[1]
 		for i := a.i0; i < a.i1; i += nr {
 			dst, n := a.into.dst[(i-a.i0)/nr*a.into.stride+(o-a.o0)/2*k.lanesB:], min(nr, a.i1-i)

@@ -29,6 +29,8 @@ type product struct {
 	ldc     int
 	acc     bool
 	bias    []float32 // [n] added last; may be nil
+	quant   *frozen   // quantised weights in b's place, from their panel first on; nil: b
+	first   int
 }
 
 const (
@@ -67,6 +69,10 @@ func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 	if m0 >= m1 {
 		return
 	}
+	if p.quant != nil {
+		p.quantTiles(k, w, m0, m1, p0, p1)
+		return
+	}
 	b := p.b[:cap(p.b)] // a tile may read beyond the last row's end: see pad
 	blocks := (m1 - m0 + k.mr - 1) / k.mr
 	turns, ahead := p.turns(k, m1-m0, p1-p0), k.ahead && blocks >= aheadTiles && p.ldb == k.nr
@@ -102,11 +108,16 @@ func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 			}
 		}
 	}
-	if p.bias != nil {
-		lo, hi := p0*k.nr, min(p.n, p1*k.nr)
-		for i := m0; i < m1; i++ {
-			k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
-		}
+	p.addBias(k, m0, m1, p0, p1)
+}
+
+func (p *product) addBias(k *kernels, m0, m1, p0, p1 int) {
+	if p.bias == nil {
+		return
+	}
+	lo, hi := p0*k.nr, min(p.n, p1*k.nr)
+	for i := m0; i < m1; i++ {
+		k.add(p.c[i*p.ldc+lo:i*p.ldc+hi], p.bias[lo:hi])
 	}
 }
 
@@ -247,6 +258,16 @@ func (b *Backend) multiplyTask(w *worker, t int) {
 // last panel filled up with zeros, unless it is the only one.
 type derived struct{ columns []float32 }
 
+// quantised is p's weights, packed, where they are of class Q8 or Q4, or else nil.
+func (b *Backend) quantised(p *compute.Param) *frozen {
+	f := frozenOf("product", p)
+	if f == nil || f.quant == nil {
+		return nil
+	}
+	b.panelsOf(f, p)
+	return f
+}
+
 // columns is p's packed transpose, made at its first use.
 func (b *Backend) columns(p *compute.Param) []float32 {
 	if f := frozenOf("product", p); f != nil {
@@ -335,11 +356,14 @@ func (b *Backend) linears(op string, xNI compute.Tensor, acc bool, ps ...compute
 func (b *Backend) linear(i int, y, x []float32, N int, w *compute.Param, bias []float32, acc bool) multiplication {
 	if b.k16 != nil {
 		p, weights := &b.products16[i], b.weightRows(w)
-		*p = product16{m: N, n: w.Rows, k: w.Cols, b: weights.dst, strideB: weights.stride, c: y, ldc: w.Rows, acc: acc, bias: bias}
+		*p = product16{m: N, n: w.Rows, k: w.Cols, b: weights.dst, strideB: weights.stride, quant: weights.quant, c: y, ldc: w.Rows, acc: acc, bias: bias}
 		return p.large(N)
 	}
 	p := &b.products[i]
 	*p = product{m: N, n: w.Rows, k: w.Cols, a: x, rs: w.Cols, cs: 1, c: y, ldc: w.Rows, acc: acc, bias: bias}
+	if p.quant = b.quantised(w); p.quant != nil {
+		return p
+	}
 	return p.weights(b.k, b.columns(w), w.Rows)
 }
 
@@ -422,10 +446,10 @@ const packedRows = 64
 // unpacked: no sum is cut.
 func (b *Backend) inputGrad(f *frozen, dx, dy []float32, N int, w *compute.Param, acc bool) {
 	O, I := w.Rows, w.Cols
-	step := b.unpackColumns(O, I, f != nil && f.half)
+	step := b.unpackColumns(O, I, f != nil && b.k16 != nil)
 	for i := 0; i < I; i += step {
 		end := min(I, i+step)
-		if f != nil && f.half {
+		if f != nil && b.k16 != nil {
 			b.rowsGrad16(b.weightPart16(f, w, 0, O, i, end), dx[i:], nil, dy, nil, N, O, I, acc)
 			continue
 		}

@@ -18,6 +18,8 @@ type product16 struct {
 	bias             []float32 // [n] added last; may be nil
 	past             bool      // C is so large that it is stored past the caches, if the kernels can
 	unpacked         packing   // in a's place, if that is nil: each task packs its own rows
+	quant            *frozen   // quantised weights in b's place, from their panel first and their element column on
+	first, column    int
 }
 
 const (
@@ -52,7 +54,7 @@ func (k *kernels16) sizeB(n, depth int) int { return (n + k.nr - 1) / k.nr * k.p
 // Rows that are not packed yet are, part by part along k.
 func (p *product16) compute(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 	if p.a != nil {
-		k.tiles(p, w, a0, a1, b0, b1)
+		p.tiles(k, w, a0, a1, b0, b1)
 		return
 	}
 	i := a0 * k.mr
@@ -72,14 +74,25 @@ func (p *product16) compute(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 			rows.task(k, t)
 		}
 		part.k, part.a, part.strideA = rows.k, rows.dst, rows.stride
-		part.b, part.acc, part.bias = p.b[x/2*k.lanesB:], p.acc || x > 0, nil
+		part.acc, part.bias, part.column = p.acc || x > 0, nil, p.column+x
+		if p.quant == nil {
+			part.b = p.b[x/2*k.lanesB:]
+		}
 		if x+rows.k == p.k {
 			part.bias = p.bias
 		}
 		for q := b0; q < b1; q += taskPanels {
-			k.tiles(part, w, 0, a1-a0, q, min(b1, q+taskPanels))
+			part.tiles(k, w, 0, a1-a0, q, min(b1, q+taskPanels))
 		}
 	}
+}
+
+func (p *product16) tiles(k *kernels16, w *worker, a0, a1, b0, b1 int) {
+	if p.quant != nil {
+		p.quantTiles(k, w, a0, a1, b0, b1)
+		return
+	}
+	k.tiles(p, w, a0, a1, b0, b1)
 }
 
 // tilesOf computes a task's tiles with one kernel for each number of rows.
@@ -196,7 +209,9 @@ type packing struct {
 	ld     int
 	n, k   int
 	down   bool
-	b      bool // panels of B, not A
+	b      bool    // panels of B, not A
+	quant  *frozen // quantised weights in dst's place, from their panel first on
+	first  int
 }
 
 const (
@@ -218,6 +233,10 @@ func (p *packing) panel(k *kernels16) (width, lanes int) {
 // x0, where a unit of pairs begins, to x1-1.
 func (p packing) lanes(k *kernels16, lo, hi int) packing {
 	width, _ := p.panel(k)
+	if p.quant != nil {
+		p.first, p.n = p.first+lo/width, hi-lo
+		return p
+	}
 	p.dst, p.n = p.dst[lo/width*p.stride:], hi-lo
 	return p
 }
@@ -326,7 +345,7 @@ func (b *Backend) packingOf(p *compute.Param, dst []uint32, columns bool) packin
 // weightRows is w's packed transpose, weightColumns w itself packed: see derived16.
 func (b *Backend) weightRows(w *compute.Param) packing {
 	if f := frozenOf("product", w); f != nil {
-		return packing{dst: b.panelsOf(f, w), stride: b.k16.pairs(w.Cols) * b.k16.lanesB, n: w.Rows, k: w.Cols, b: true}
+		return packing{dst: b.panelsOf(f, w), stride: b.k16.pairs(w.Cols) * b.k16.lanesB, n: w.Rows, k: w.Cols, b: true, quant: b.quantised(w)}
 	}
 	return b.packingOf(w, b.derive(w, false).rows, false)
 }
@@ -358,7 +377,7 @@ func (b *Backend) operandB(buf *[]uint32, src []float32, ld, n, k int, down bool
 // of makes p the product of what a and b pack, as C. If a has nowhere to pack to,
 // tasks do that.
 func (p *product16) of(a, b packing, c []float32, ldc int, acc bool) *product16 {
-	*p = product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc, unpacked: a}
+	*p = product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc, unpacked: a, quant: b.quant, first: b.first}
 	return p
 }
 

@@ -61,6 +61,7 @@ type headArgs struct {
 	targets        []int32
 	hRD, z         []float32 // some rows of h, and their logits
 	columns        []float32 // W's, packed
+	quant          *frozen   // or W, quantised
 	outputs        int       // of W
 	h16, w16       packing   // both, in bfloat16
 	r0, n          int       // the first of them, and how many
@@ -84,6 +85,9 @@ func (b *Backend) logits(hRD []float32, n int, w *compute.Param) {
 		b.pack(a.h16)
 		return
 	}
+	if a.quant = b.quantised(w); a.quant != nil {
+		return
+	}
 	a.columns, a.outputs = b.columns(w), w.Rows
 }
 
@@ -94,7 +98,10 @@ func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int, z []f
 	if b.k16 != nil {
 		return p16.of(a.h16.lanes(b.k16, lo, hi), a.w16.lanes(b.k16, v0, v1), z, v1-v0, false)
 	}
-	*p = product{m: hi - lo, n: v1 - v0, k: D, a: a.hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0}
+	*p = product{m: hi - lo, n: v1 - v0, k: D, a: a.hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0, quant: a.quant, first: v0 / b.k.nr}
+	if a.quant != nil {
+		return p
+	}
 	return p.weights(b.k, a.columns[v0*D:], a.outputs)
 }
 

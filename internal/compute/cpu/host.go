@@ -14,7 +14,7 @@ func (b *Backend) Host(t compute.Tensor) []float32 {
 		return nil
 	}
 	if f := frozenIn(t); f != nil {
-		if f.half {
+		if f.half || f.quant != nil {
 			return nil
 		}
 		b.rowMajor(f, false)

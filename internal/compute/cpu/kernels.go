@@ -68,6 +68,12 @@ type kernels struct {
 	// where a variant has no such kernels.
 	decode8 func(x []float32, codes []uint8, blocks int, value *[256]float32, scale float32)
 	encode8 func(codes []uint8, x []float32, blocks int, m *codes, scale float32)
+	// dequant8 and dequant4 make float32 of panels of nr lanes, quantised in blocks of 32 (see
+	// quant): dst[(32*x+j)*nr+i] is code j of block x and lane i times scales[x*nr+i], a
+	// binary16; dequant8's codes are signed bytes at (32*x+j)*nr+i, dequant4's are nibbles less
+	// 8, the lower ones of the bytes at (16*x+j)*nr+i, j < 16, and then the upper ones. nil
+	// where a variant has no such kernels.
+	dequant8, dequant4 func(dst []float32, codes []uint8, scales []uint16, blocks int)
 }
 
 type gemmFunc func(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)

@@ -41,6 +41,9 @@ type kernels16 struct {
 	// i < 16*blocks. nil where a variant has none.
 	stream func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int)
 	round  func(dst []uint32, src []float32, blocks int)
+	// dequant8 and dequant4 are kernels.dequant8 and dequant4 as packB packs their values: nr
+	// pairs for each two elements. nil where a variant has none.
+	dequant8, dequant4 func(dst []uint32, codes []uint8, scales []uint16, blocks int)
 }
 
 // gemm16Func computes a tile of so many rows and 32 columns, from panels of 16

@@ -33,6 +33,7 @@ var avx512bf16 = &kernels16{
 
 func init() {
 	avx512bf16.round = roundRow16
+	avx512bf16.dequant8, avx512bf16.dequant4 = dequant8Pairs, dequant4Pairs
 	avx512bf16.stream = func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int) {
 		for q := range panels {
 			streams16[rows-1](a, lda, b[q*pairs*32:], c[q*32:], ldc, pairs, acc, next, step)

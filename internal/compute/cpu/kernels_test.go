@@ -66,8 +66,8 @@ func guarded(n, off int) (all, part []float32) {
 // all short lengths and all offsets of a cache line. Nothing outside may be
 // written or read into a sum; an element's bits may not depend on its index.
 func TestKernels(t *testing.T) {
-	fields := reflect.TypeFor[kernels]()                  // those in slices of functions: TestChain, TestStream
-	others := []string{"transpose", "decode8", "encode8"} // TestCodes
+	fields := reflect.TypeFor[kernels]()                                          // those in slices of functions: TestChain, TestStream
+	others := []string{"transpose", "decode8", "encode8", "dequant8", "dequant4"} // TestCodes, TestDequant
 	for i := range fields.NumField() {
 		f := fields.Field(i)
 		if _, ok := lanes[f.Name]; !ok && f.Type.Kind() == reflect.Func && !slices.Contains(others, f.Name) {

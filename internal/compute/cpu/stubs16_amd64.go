@@ -96,6 +96,12 @@ func stream16x14(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, 
 func roundRow16(dst []uint32, src []float32, blocks int)
 
 //go:noescape
+func dequant8Pairs(dst []uint32, codes []uint8, scales []uint16, blocks int)
+
+//go:noescape
+func dequant4Pairs(dst []uint32, codes []uint8, scales []uint16, blocks int)
+
+//go:noescape
 func packRows16(dst []uint32, ldd int, src []float32, lds, rows, blocks int)
 
 //go:noescape

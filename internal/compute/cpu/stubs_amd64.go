@@ -59,6 +59,12 @@ func adamWAvx2(w, grad, m, v []float32, c *adamConsts)
 //go:noescape
 func transposeAvx2(dst []float32, ldd int, src []float32, lds, blocks int)
 
+//go:noescape
+func dequant8Avx2(dst []float32, codes []uint8, scales []uint16, blocks int)
+
+//go:noescape
+func dequant4Avx2(dst []float32, codes []uint8, scales []uint16, blocks int)
+
 func peakAvx2(n int)
 
 //go:noescape
@@ -120,6 +126,7 @@ var avx2 = &kernels{
 	swiglu:     swigluAvx2,
 	swigluGrad: swigluGradAvx2,
 	adamW:      adamWAvx2,
+	dequant8:   dequant8Avx2, dequant4: dequant4Avx2,
 }
 
 //go:noescape
@@ -184,6 +191,12 @@ func decode8Avx512(x []float32, codes []uint8, blocks int, value *[256]float32, 
 
 //go:noescape
 func encode8Avx512(codes []uint8, x []float32, blocks int, m *codes, scale float32)
+
+//go:noescape
+func dequant8Avx512(dst []float32, codes []uint8, scales []uint16, blocks int)
+
+//go:noescape
+func dequant4Avx512(dst []float32, codes []uint8, scales []uint16, blocks int)
 
 func peakAvx512(n int)
 
@@ -294,5 +307,6 @@ var avx512 = &kernels{
 	swiglu:     swigluAvx512,
 	swigluGrad: swigluGradAvx512,
 	adamW:      adamWAvx512,
-	decode8:    decode8Avx512, encode8: encode8Avx512, ahead: true,
+	dequant8:   dequant8Avx512, dequant4: dequant4Avx512,
+	decode8: decode8Avx512, encode8: encode8Avx512, ahead: true,
 }

@@ -113,7 +113,7 @@ func (Options) Joined() bool { return true }
 
 // Element is the number of bytes of an element of class c on the device.
 func (o Options) Element(c compute.Class) int64 {
-	if c&compute.Host != 0 {
+	if c&compute.Host != 0 || c.Quantised() { // the host's memory, and classes that there are not
 		return 0
 	}
 	narrow, _ := o.precision()

@@ -217,6 +217,9 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	if c&compute.Host != 0 && c != compute.Wide|compute.Host && c != compute.Code|compute.Host {
 		panic(fmt.Sprintf("cuda: Alloc: %q: class %v: only Wide and Code are on the host", what, c))
 	}
+	if c.Quantised() {
+		return compute.Tensor{}, fmt.Errorf("cuda: %q: no memory in %v here: keep these weights Frozen, or compute on the CPU", what, c)
+	}
 	defer b.enter()()
 	m := &memory{t: kept(c, b.narrow), n: n}
 	var err error

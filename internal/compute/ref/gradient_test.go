@@ -14,7 +14,7 @@ import (
 
 var rng = rand.New(rand.NewPCG(3, 4))
 
-func zeros(n int) compute.Tensor { return compute.View(&memory{make([]float64, n)}) }
+func zeros(n int) compute.Tensor { return compute.View(&memory{data: make([]float64, n)}) }
 
 func normal(n int) compute.Tensor {
 	t := zeros(n)

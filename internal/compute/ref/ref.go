@@ -24,8 +24,11 @@ var _ compute.Backend = (*Backend)(nil)
 // New is a reference backend.
 func New() *Backend { return new(Backend) }
 
-// memory is a block of float64 elements.
-type memory struct{ data []float64 }
+// memory is a block of float64 elements. What is uploaded to a quantised class is rounded.
+type memory struct {
+	data  []float64
+	class compute.Class
+}
 
 // Len is the number of elements.
 func (m *memory) Len() int { return len(m.data) }
@@ -66,7 +69,7 @@ next:
 				continue next
 			}
 		}
-		c := copied{*t, compute.View(&memory{make([]float64, t.Len())})}
+		c := copied{*t, compute.View(&memory{data: make([]float64, t.Len())})}
 		each(c, func(from, to []float64) { copy(to, from) })
 		all, *t = append(all, c), c.to
 	}
@@ -87,13 +90,13 @@ func size(op, name string, t compute.Tensor, n int) []float64 {
 func (b *Backend) Name() string { return "ref" }
 
 // Alloc returns n zeroed elements, float64 in any class; it does not fail.
-func (b *Backend) Alloc(what string, _ compute.Class, n int) (compute.Tensor, error) {
+func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("ref: Alloc: %q: %d elements", what, n))
 	}
 	b.inUse += 8 * int64(n)
 	b.peak = max(b.peak, b.inUse)
-	return compute.View(&memory{make([]float64, n)}), nil
+	return compute.View(&memory{make([]float64, n), c}), nil
 }
 
 // Free gives t's block back.
@@ -121,8 +124,8 @@ func (b *Backend) Alone() bool { return true }
 // Available is 0: nothing here knows.
 func (b *Backend) Available() int64 { return 0 }
 
-// Element is 8: float64.
-func (b *Backend) Element(compute.Class) int64 { return 8 }
+// Element is 8: float64. Quantised classes keep the values of their codes.
+func (b *Backend) Element(c compute.Class) int64 { return 8 * int64(c.Unit()) }
 
 // Block is the bytes.
 func (b *Backend) Block(bytes int64) int64 { return bytes }
@@ -142,8 +145,20 @@ func (b *Backend) DecodeMultiple() int { return 1 }
 // Joined is true, so that columns have a specification.
 func (b *Backend) Joined() bool { return true }
 
-// Upload copies src to dst.
+// Upload copies src to dst; to a quantised class the values of src's codes.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
+	if m, _ := dst.Mem().(*memory); m != nil && m.class.Quantised() {
+		compute.CheckBlocks("Upload", "dst", dst)
+		x, codes := make([]float32, compute.QuantBlock), make([]byte, m.class.CodeBytes())
+		d := size("Upload", "dst", dst, len(src))
+		for lo := 0; lo < len(src); lo += compute.QuantBlock {
+			m.class.Decode(x, codes, m.class.Encode(codes, src[lo:]))
+			for i, v := range x {
+				d[lo+i] = float64(v)
+			}
+		}
+		return
+	}
 	for i, d := 0, size("Upload", "dst", dst, len(src)); i < len(src); i++ {
 		d[i] = float64(src[i])
 	}
@@ -169,7 +184,16 @@ func (b *Backend) Repeat(_ string, op func()) { op() }
 func (b *Backend) Zero(t compute.Tensor) { clear(F64(t)) }
 
 // Copy copies src to dst.
-func (b *Backend) Copy(dst, src compute.Tensor) { copy(size("Copy", "dst", dst, src.Len()), F64(src)) }
+func (b *Backend) Copy(dst, src compute.Tensor) {
+	d := size("Copy", "dst", dst, src.Len())
+	if m, _ := dst.Mem().(*memory); m != nil && m.class.Quantised() {
+		x := make([]float32, src.Len())
+		b.Download(x, src)
+		b.Upload(dst, x)
+		return
+	}
+	copy(d, F64(src))
+}
 
 // Add adds x to y.
 func (b *Backend) Add(y, x compute.Tensor) {

@@ -1,0 +1,73 @@
+package model
+
+import (
+	"fmt"
+
+	"gad/internal/compute"
+)
+
+// Native is Options.Quant, and LoRA's Base, of weights as matrix products read them: in the
+// backend's precision.
+const Native = "native"
+
+// Quantised reports whether name, an Options.Quant, is of weights in blocks.
+func Quantised(name string) bool {
+	class, err := quantClass(name)
+	return err == nil && class.Quantised()
+}
+
+// quantClass is the class of the frozen matrices that Options.Quant names: Frozen, or blocks.
+func quantClass(name string) (compute.Class, error) {
+	switch name {
+	case "", Native:
+		return compute.Frozen, nil
+	case compute.Q8.String():
+		return compute.Q8, nil
+	case compute.Q4.String():
+		return compute.Q4, nil
+	}
+	return 0, fmt.Errorf("model: frozen weights in %q: use %s, %v or %v", name, Native, compute.Q8, compute.Q4)
+}
+
+// checkQuant reports why o.Quant is not possible for these parameters on be.
+func checkQuant(be compute.Backend, params []*compute.Param, o Options) error {
+	class, err := quantClass(o.Quant)
+	switch {
+	case err != nil || !class.Quantised():
+		return err
+	case o.Trainable:
+		return fmt.Errorf("model: weights in %v are frozen, and all are to be trained: train LoRA adapters on them, or keep them %s", class, Native)
+	case be.Element(class) == 0:
+		return fmt.Errorf("model: %s keeps no weights in %v: compute on the CPU, or keep them %s", be.Name(), class, Native)
+	}
+	for _, p := range params {
+		if weightClass(p, o).Quantised() && p.Cols%compute.QuantBlock != 0 {
+			return fmt.Errorf("model: %s has rows of %d elements: %v keeps blocks of %d of a row: keep the weights %s", p.Name, p.Cols, class, compute.QuantBlock, Native)
+		}
+	}
+	return nil
+}
+
+// weightClass is the class of p's weights. Vectors and the scorer's head are float32.
+//
+// Beside layers in Q4 the embedding and the language-model head are Q8: each row of theirs is
+// a token by itself, and their rounding reaches every logit. llama.cpp's Q4_0 files, too, have
+// them in more bits.
+func weightClass(p *compute.Param, o Options) compute.Class {
+	switch {
+	case len(p.Shape) == 1 || p.Name == scoreName:
+		return compute.Wide
+	case o.Trainable:
+		return compute.Master
+	case o.rewritten:
+		return compute.Narrow
+	}
+	class, err := quantClass(o.Quant)
+	switch {
+	case err != nil: // refused by checkQuant
+		return compute.Frozen
+	case class == compute.Q4 && (p.Name == embedName || p.Name == headName):
+		return compute.Q8
+	}
+	return class
+}
