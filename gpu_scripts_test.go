@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// scripts/gpu/check.sh and bench.sh as they run where there is a GPU, but with programs that only say
-// what they were given, and without nvidia-smi. They must find a cuBLASLt that only Python's
-// packages have, whatever LD_LIBRARY_PATH is; run all sections, whatever one of them does;
-// keep to their time; and leave a log with an end.
+// scripts/gpu/check.sh and bench.sh as they run where there is a GPU, but with programs that only
+// say what they were given, and without nvidia-smi. They must find a cuBLASLt that only Python's
+// packages have, whatever LD_LIBRARY_PATH is; run all sections, whatever one of them does; keep to
+// their time; and leave a log with an end.
 func TestGPUScripts(t *testing.T) {
 	for _, tool := range []string{"bash", "xz", "tar", "awk", "timeout"} {
 		if _, err := exec.LookPath(tool); err != nil || runtime.GOOS != "linux" {

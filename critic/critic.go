@@ -107,8 +107,8 @@ type Batch struct {
 	Teachers []model.Seq // [P]
 	Skip     []bool      // [S] student sequences that are in no pair
 
-	// FreshS [S] and FreshP [P] are the scores under the present weights, if Score has
-	// computed them; nil: Update computes them.
+	// FreshS [S] and FreshP [P] are the scores under the present weights, if the caller
+	// has them; nil: Update computes them.
 	FreshS, FreshP []float32
 }
 

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// csvSource reads CSV, or TSV: a header with the columns' names, then rows of
-// text, in which "\r\n" becomes "\n". It keeps where each batch of rows begins; rows are parsed when asked for.
+// csvSource reads CSV, or TSV: a header with the columns' names, then rows of text, in which "\r\n"
+// becomes "\n". It keeps where each batch of rows begins; rows are parsed when asked for.
 type csvSource struct {
 	file   *os.File
 	size   int64

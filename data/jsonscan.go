@@ -71,8 +71,8 @@ func scanList(list []json.RawMessage, text []byte) (_ []json.RawMessage, ok bool
 	return list, ok && i == len(text)
 }
 
-// members calls one with the beginning of each part of the object or list at i, which
-// ends with the byte last; one returns the end of the part, or -1. The result is the end of the whole.
+// members calls one with the beginning of each part of the object or list at i, which ends with the
+// byte last; one returns the end of the part, or -1. The result is the end of the whole.
 func members(text []byte, i int, last byte, one func(i int) int) (end int, ok bool) {
 	i = skipBlank(text, i+1)
 	if i < len(text) && text[i] == last {

@@ -27,7 +27,7 @@ type Cursor struct {
 type Order struct {
 	n    int
 	cur  Cursor
-	perm []int32 // permutation of epoch permEpoch
+	perm []int32 // permutation of epoch at
 	at   int     // the epoch perm belongs to, -1 for none
 }
 

@@ -36,9 +36,9 @@ func (c *counted) After() {
 	c.by[c.op] = commands{x.calls + 1, x.launches + l - c.launches, x.copies + n - c.copies}
 }
 
-// The model of cost queues what the engine queues, operation by operation: kernels and
-// products exactly, copies too but for lists of tiles. Each part of a step is run twice; the second is compared,
-// because the first makes copies of weights, and grows memory.
+// The model of cost queues what the engine queues, operation by operation: kernels and products
+// exactly, copies too but for lists of tiles. Each part of a step is run twice; the second is
+// compared, because the first makes copies of weights, and grows memory.
 func TestCUDAModelOfCost(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -20,9 +20,9 @@ import (
 var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat16": safetensors.BF16, "float16": safetensors.F16}
 
 // Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as peft
-// writes it (see ReadAdapterConfig). The base of adapters is the folder that they name, or o.Base, a
-// frozen language model that several share. With o.LoRA a whole model is the base of new adapters,
-// and adapters must have these settings.
+// writes it (see ReadAdapterConfig). The base of adapters is the folder that they name, or o.Base,
+// a frozen language model that several share. With o.LoRA a whole model is the base of new
+// adapters, and adapters must have these settings.
 func Load(be Backend, dir string, o Options) (*Model, error) {
 	if be == nil {
 		return nil, errNoBackend

@@ -2,6 +2,21 @@
 // internal/compute: parameters, forward and backward pass, sampling with a
 // cache of keys and values, AdamW, and the Hugging Face folder format.
 //
+//	spec.go, config.go      the families of models, and a model's numbers
+//	model.go, layers.go     parameters; taking layers out of a model
+//	forward.go, rope.go     both passes of the network, and its positions
+//	pack.go, packs.go       sequences side by side in one pass, prompts shared
+//	gradients.go, all.go    memory of gradients; all sequences in passes of a size
+//	optimizer.go, schedule.go, settings.go  AdamW and its learning rate
+//	lora.go, adapter.go     adapters, and their files as peft has them
+//	quant.go                frozen weights in 8 and 4 bits
+//	engine.go, admit.go, decode.go, cache.go, prefix.go, generate.go  sampling
+//	rank.go, divergence.go  ranks of tokens among the vocabulary, KL between models
+//	ranks.go, shards.go, zero.go  several processes, and AdamW's states divided among them
+//	folder.go, gguf.go, place.go, shapes.go  model folders and GGUF files
+//	plan.go, memory.go      what all of it takes
+//	backend.go              the operations that it runs on
+//
 // Legend, here and in names: N tokens of a pack, S sequences, T response tokens,
 // R selected rows, P prompts, D hidden width, H query heads, K key/value heads,
 // E head width, F feed-forward width, V vocabulary.

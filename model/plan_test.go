@@ -29,7 +29,8 @@ func TestPlanOfMoments(t *testing.T) {
 		t.Fatalf("%d elements of vectors, %d of linear layers", vectors, coded8)
 	}
 	eight := 2*coded8 + 8*scales + 8*(n-coded8)
-	// blocks says that got is want, in blocks of whole pages: 2 % more, or 3 % of moments in 8 bits.
+	// blocks says that got is want, in blocks of whole pages: 2 % more, or 3 % of moments in 8
+	// bits.
 	blocks := func(got, want int64) bool {
 		most := want / 50
 		if want == eight {

@@ -53,11 +53,11 @@ func TestSameBits(t *testing.T) {
 // goldenSteps is the length of each golden run.
 const goldenSteps = 20
 
-// A change that should not change the numbers must leave this curve as it is, to
-// the last bit: 20 steps of warm-up, then 20 of the game, from random weights,
-// by the portable variant, whose arithmetic the Go compiler fixes
-// (doc/reliability.md, row 8). It holds on amd64: elsewhere the compiler may fuse a multiplication and an
-// addition, and math.Exp and math.Log have other implementations.
+// A change that should not change the numbers must leave this curve as it is, to the last bit: 20
+// steps of warm-up, then 20 of the game, from random weights, by the portable variant, whose
+// arithmetic the Go compiler fixes (doc/reliability.md, row 8). It holds on amd64: elsewhere the
+// compiler may fuse a multiplication and an addition, and math.Exp and math.Log have other
+// implementations.
 //
 // Commit a rewritten file (go test ./trainer -run Golden -update) only if you
 // understand the difference.

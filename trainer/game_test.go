@@ -157,7 +157,7 @@ func TestTruncatedAnswers(t *testing.T) {
 		}
 	}
 	// Clip to 2, overlong penalty of at most 1 over the last 4 of 8 tokens.
-	got, err := shape(config.AlgorithmConfig{ScoreClip: 2, Overlong: config.OverlongPunct{Len: 4, Factor: 1}, TruncReward: "score"}, score, []int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
+	got, err := shape(config.AlgorithmConfig{ScoreClip: 2, Overlong: config.OverlongBuffer{Len: 4, Factor: 1}, TruncReward: "score"}, score, []int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
 	if want := []float64{2, 0.5, 1, 2, 2, 2}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("shaped: %v, %v, want %v", got, err, want)
 	}

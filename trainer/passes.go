@@ -10,7 +10,11 @@ import (
 	"gad/trainer/config"
 )
 
-// checksOld reports whether the present step compares them.
+// A step takes only the forward passes whose results are read and not known already. This
+// file says which those are; doc/performance.md has the table.
+
+// checksOld reports whether the present step compares the sampler's log-probabilities with the
+// trainer's.
 func (t *Trainer) checksOld() bool {
 	step := t.step + 1
 	return step <= config.CheckFirst || step%config.CheckEvery == 0

@@ -20,9 +20,9 @@ import (
 	"gad/trainer/eval"
 )
 
-// Run takes the remaining steps. When ctx ends, sampling ends before its next token
-// and the step that it belongs to is given up, and a validation before the first step ends; any
-// other part of a step, and any other validation, is finished first. Then the run is saved, and the error is
+// Run takes the remaining steps. When ctx ends, sampling ends before its next token and the step
+// that it belongs to is given up, and a validation before the first step ends; any other part of a
+// step, and any other validation, is finished first. Then the run is saved, and the error is
 // ErrInterrupted. The last entry of log.jsonl says how the run ended.
 func (t *Trainer) Run(ctx context.Context) error {
 	if t.step >= t.total {

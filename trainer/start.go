@@ -114,7 +114,8 @@ func (t *Trainer) isRun(run string) (bool, error) {
 // writing them.
 var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"), vfs.TempName(saved.ConfigName)}
 
-// settle writes the first files of the run, once nothing but the disk can fail.
+// settle writes the first files of the run, once nothing but the disk can fail, and opens the
+// reference. Ranks but the first only do the latter.
 func (t *Trainer) settle(s start) (err error) {
 	if !t.first() {
 		return t.openReference(s)

@@ -18,7 +18,8 @@ import (
 
 // Step is one step of the game (GAD, arXiv 2511.10643, algorithm 1).
 //
-// P prompts, G answers each, S = P*G sequences, T response tokens.
+// P prompts, G answers each, S = P*G sequences, T response tokens. Run takes steps, and records,
+// validates and saves around them; sft and dpo have steps of their own.
 func (t *Trainer) Step() (m Metrics, err error) {
 	m = Metrics{}
 	r, err := t.play(m) // answers
@@ -157,9 +158,9 @@ func (t *Trainer) judged(r *actor.Rollout) []model.Seq {
 	return out
 }
 
-// advantages turns scores into one advantage for each response token: shaping,
-// KL in the reward, the estimator, the clip (doc/algorithms.md, "Rewards" and "Advantages", in that order).
-// It is nil where a score is not finite: then nothing can be learned by it.
+// advantages turns scores into one advantage for each response token: shaping, KL in the reward,
+// the estimator, the clip (doc/algorithms.md, "Rewards" and "Advantages", in that order). It is nil
+// where a score is not finite: then nothing can be learned by it.
 func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refST [][]float32) (advST [][]float64, err error) {
 	c := t.cfg.Algorithm
 	lenS, maskST := r.Mask()

@@ -67,7 +67,8 @@ func TestPredict(t *testing.T) {
 	if err := r.Print(&text); err != nil || !strings.HasPrefix(text.String(), "PREDICTED, nothing was measured") || !strings.Contains(text.String(), "waiting for the host") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
-	// A card with half of everything takes between as long and twice as long, and more the more work there is.
+	// A card with half of everything takes between as long and twice as long, and more the more
+	// work there is.
 	half := card
 	half.FLOPS, half.Bytes = card.FLOPS/2, card.Bytes/2
 	slow, err := Predict(Options{Config: model.Qwen25[1].Config, Load: load, What: []string{"stages"}}, half)

@@ -392,7 +392,8 @@ func (e *evaluation) title(w io.Writer, s *student) {
 	}
 }
 
-// judge measures one student, without fresh discriminators; --output holds after each part what is known.
+// judge measures one student, without fresh discriminators; --output holds after each part what is
+// known.
 func (e *evaluation) judge(s *student) (err error) {
 	if err := e.load(s); err != nil {
 		return err

@@ -42,8 +42,9 @@ type answer struct {
 	Finish    string         `json:"finish_reason"` // stop, or length
 }
 
-// settings are the first record of an unfinished output: what every answer depends on. A command that says otherwise is refused. --limit is not among it: it changes how
-// many rows are answered, not how.
+// settings are the first record of an unfinished output: what every answer depends on. A command
+// that says otherwise is refused. --limit is not among it: it changes how many rows are answered,
+// not how.
 type settings struct {
 	Model       string  `json:"model_sha256"`
 	Data        string  `json:"data_digest"`

@@ -202,9 +202,9 @@ type download struct {
 	inherited bool      // some are of an earlier process
 	wrong     int
 
-	// ETag of the answer that the last bytes are from, if a strong one. It is the sender's own: that
-	// of a content delivery network is not the hub's. So a later process cannot ask by If-Range, and
-	// the hash alone says whether both parts are of one file.
+	// ETag of the answer that the last bytes are from, if a strong one. It is the sender's own:
+	// that of a content delivery network is not the hub's. So a later process cannot ask by
+	// If-Range, and the hash alone says whether both parts are of one file.
 	validator string
 }
 

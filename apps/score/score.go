@@ -63,7 +63,7 @@ func Scores(s *session.Session, o Options) error {
 	return o.each(s, "scores, rows", model.Scorer, func(m *session.Model, w io.Writer, given []encode.Given) error {
 		seqs := make([]model.Seq, len(given))
 		for i, g := range given {
-			seqs[i] = g.Judge(m.Tokenizer)
+			seqs[i] = g.ForDiscriminator(m.Tokenizer)
 		}
 		scores, err := m.AllScores(seqs, o.MaxTokens)
 		if err != nil {

@@ -257,8 +257,9 @@ func status(err error) int {
 	return exitInput
 }
 
-// interruptible is a context for a training run, which ends at the first of stopSignals, so that the run can save; the second ends the process, once
-// abort has noted it. Whatever has nothing to save is left to the signals' own effect.
+// interruptible is a context for a training run, which ends at the first of stopSignals, so that
+// the run can save; the second ends the process, once abort has noted it. Whatever has nothing to
+// save is left to the signals' own effect.
 //
 // The function that it returns is called when the run has ended. How is decided then, so
 // that a signal no longer has an effect, unless the process hangs on its way out.

@@ -97,7 +97,7 @@ func scenes(t *testing.T, path string) (all []scene) {
 	return all
 }
 
-// stageOf is a scene's folder, once it is set, and the folders that no mistake may change.
+// stage links and writes a scene's folder; watched are the folders that no mistake may change.
 func (s scene) stage(t *testing.T, f *fixture) (names *strings.Replacer, watched []string) {
 	t.Helper()
 	for _, name := range environment {

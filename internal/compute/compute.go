@@ -357,8 +357,8 @@ type Backend interface {
 	// All but table is Narrow; q, k and v may be columns. It has the bits of Rope and CacheWrite.
 	RopeCache(qNHE, kNKE, vNKE, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor, slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values: row r sees its
-	// first pages.Len[r] positions, with a Window the last of them. All Narrow; q may be columns. On
-	// the CPU it has the bits of Attention.
+	// first pages.Len[r] positions, with a Window the last of them. All Narrow; q may be columns.
+	// On the CPU it has the bits of Attention.
 	AttentionDecode(oRHE, qRHE, kCache, vCache Tensor, a AttnShape, pages Pages)
 
 	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow. gate

@@ -1,19 +1,21 @@
-// Package conf turns a struct of defaults, a YAML file, dotted overrides ("actor.optim.lr=1e-6") and command-line
-// flags into one resolved configuration, and describes, checks and writes such structs.
+// Package conf turns a struct of defaults, a YAML file, dotted overrides ("actor.optim.lr=1e-6")
+// and command-line flags into one resolved configuration, and describes, checks and writes such
+// structs.
 //
 // A configuration is a struct whose fields carry tags:
 //
 //	LR float64 `yaml:"lr" doc:"learning rate" min:"0" max:"1"`
 //	Mode string `yaml:"mode" doc:"policy loss" choices:"vanilla,gspo"`
 //
-// Nested structs are groups; `yaml:",inline"` puts a struct's fields into the group around it; `yaml:"-"` hides a
-// field. Leaves are string, bool, integers, float64, []string and []float64. min, max (inclusive) and choices hold for
-// each element of a list.
+// Nested structs are groups; `yaml:",inline"` puts a struct's fields into the group around it;
+// `yaml:"-"` hides a field. Leaves are string, bool, integers, float64, []string and []float64.
+// min, max (inclusive) and choices hold for each element of a list.
 //
-// Later sources win: defaults, file, overrides from left to right, flags. Values are read by the type of the setting,
-// not guessed from their spelling: 1e-5 and 3 are numbers, `name: 010` is the text 010, and `lr: 010` is refused
-// because YAML 1.1 reads it as eight. Anchors, aliases, merge keys and tags are refused: a configuration says what it
-// says where it says it, and a document cannot grow when it is read.
+// Later sources win: defaults, file, overrides from left to right, flags. Values are read by the
+// type of the setting, not guessed from their spelling: 1e-5 and 3 are numbers, `name: 010` is the
+// text 010, and `lr: 010` is refused because YAML 1.1 reads it as eight. Anchors, aliases, merge
+// keys and tags are refused: a configuration says what it says where it says it, and a document
+// cannot grow when it is read.
 package conf
 
 import (
@@ -40,8 +42,9 @@ const (
 	maxQuoted   = 60        // bytes of a refused value that a message repeats
 )
 
-// Flag is a setting given as a command-line flag. Value is read like an override's value, except that the flags of one
-// list setting add up: each Value is one element, or several in the form [a, b].
+// Flag is a setting given as a command-line flag. Value is read like an override's value, except
+// that the flags of one list setting add up: each Value is one element, or several in the form [a,
+// b].
 type Flag struct {
 	Key   string // dotted, "actor.optim.lr"
 	Value string
@@ -54,7 +57,8 @@ type Problem struct {
 	Msg   string
 }
 
-// Problems are all the things that are wrong with a configuration. Load and Check return no other error type.
+// Problems are all the things that are wrong with a configuration. Load and Check return no other
+// error type.
 type Problems []Problem
 
 // Error has one line for each problem.
@@ -168,8 +172,8 @@ func document(path string) (*yaml.Node, *Problem) {
 
 var yamlLine = regexp.MustCompile(`^line (\d+): (.*)$`)
 
-// readBounded reads a regular file of at most maxFile bytes. A pipe or a device is refused before it is opened: opening
-// one may block, and reading one may never end.
+// readBounded reads a regular file of at most maxFile bytes. A pipe or a device is refused before
+// it is opened: opening one may block, and reading one may never end.
 func readBounded(path string) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -202,8 +206,8 @@ func reason(err error) error {
 	return err
 }
 
-// parse returns the root node of the only document in b, nil for an empty one. The nodes keep aliases as they stand:
-// nothing is expanded here or later.
+// parse returns the root node of the only document in b, nil for an empty one. The nodes keep
+// aliases as they stand: nothing is expanded here or later.
 func parse(b []byte) (root *yaml.Node, err error) {
 	defer func() { // the library's parser is large; a panic in it must not end the process
 		if p := recover(); p != nil {
@@ -235,7 +239,8 @@ func parse(b []byte) (root *yaml.Node, err error) {
 
 func at(path string, n *yaml.Node) string { return fmt.Sprintf("%s:%d:%d", path, n.Line, n.Column) }
 
-// plainNode says why n uses a part of YAML that has no place in a configuration; "" when it does not.
+// plainNode says why n uses a part of YAML that has no place in a configuration; "" when it does
+// not.
 func plainNode(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -453,7 +458,8 @@ func set(v reflect.Value, text string) string {
 		}
 	case isInt(t), isUint(t):
 		if !decimal.MatchString(text) {
-			// 1e6 and 8.0 are integers to a reader: say how to write them, up to where float64 is exact.
+			// 1e6 and 8.0 are integers to a reader: say how to write them, up to where float64 is
+			// exact.
 			if f, err := strconv.ParseFloat(text, 64); err == nil && number.MatchString(text) && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 				return fmt.Sprintf("expected an integer: write %.0f", f)
 			}
@@ -523,7 +529,8 @@ func (ld *loader) override(o string) {
 	}
 }
 
-// text reads a value of the command line, where the shell has taken the quotes away: a text is taken as it stands.
+// text reads a value of the command line, where the shell has taken the quotes away: a text is
+// taken as it stands.
 func (ld *loader) text(where string, l *leaf, val string) (reflect.Value, bool) {
 	if elem(l.typ).Kind() != reflect.String {
 		if val = strings.TrimSpace(val); val == "" {

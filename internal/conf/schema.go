@@ -53,8 +53,8 @@ func structOf(v any) reflect.Value {
 	return rv
 }
 
-// schemaOf reads the tags of t. A struct that cannot be a configuration (an unsupported type, a missing or repeated
-// yaml name, a min that is no number) is a programmer's error and panics.
+// schemaOf reads the tags of t. A struct that cannot be a configuration (an unsupported type, a
+// missing or repeated yaml name, a min that is no number) is a programmer's error and panics.
 func schemaOf(t reflect.Type) *schema {
 	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{}, about: map[string]string{}}
 	s.walk(t, "", nil)
@@ -153,7 +153,8 @@ func typeName(t reflect.Type) string {
 	return ""
 }
 
-// Describe lists the settings of v (a struct or a pointer to one, holding the defaults) in declaration order.
+// Describe lists the settings of v (a struct or a pointer to one, holding the defaults) in
+// declaration order.
 func Describe(v any) []Setting {
 	rv := structOf(v)
 	var out []Setting
@@ -166,8 +167,9 @@ func Describe(v any) []Setting {
 	return out
 }
 
-// Copy sets the named settings of dst, a pointer to a struct, to their values in src, of the same type. Settings that
-// were loaded once go over as they are: text written as YAML and read as an override would keep its quotes.
+// Copy sets the named settings of dst, a pointer to a struct, to their values in src, of the same
+// type. Settings that were loaded once go over as they are: text written as YAML and read as an
+// override would keep its quotes.
 func Copy(dst, src any, keys []string) {
 	to, from := structOf(dst), structOf(src)
 	for _, l := range schemaOf(to.Type()).leaves {
@@ -177,8 +179,8 @@ func Copy(dst, src any, keys []string) {
 	}
 }
 
-// Check reports what is wrong with the declaration of v itself, for a test of the package that owns it: a setting
-// without a doc tag, and a default that Load would refuse.
+// Check reports what is wrong with the declaration of v itself, for a test of the package that owns
+// it: a setting without a doc tag, and a default that Load would refuse.
 func Check(v any) error {
 	rv := structOf(v)
 	var ps Problems
@@ -197,8 +199,8 @@ func Check(v any) error {
 	return nil
 }
 
-// Validate reports the values in v that Load would refuse: a program that fills the struct itself has not gone through
-// Load.
+// Validate reports the values in v that Load would refuse: a program that fills the struct itself
+// has not gone through Load.
 func Validate(v any) error {
 	rv := structOf(v)
 	var ps Problems
@@ -213,7 +215,8 @@ func Validate(v any) error {
 	return nil
 }
 
-// broken yields the values of a field, one for each element of a list, that break a rule, with the rule.
+// broken yields the values of a field, one for each element of a list, that break a rule, with the
+// rule.
 func (l *leaf) broken(field reflect.Value) iter.Seq2[reflect.Value, string] {
 	return func(yield func(reflect.Value, string) bool) {
 		items := []reflect.Value{field}
@@ -231,10 +234,12 @@ func (l *leaf) broken(field reflect.Value) iter.Seq2[reflect.Value, string] {
 	}
 }
 
-// rule says which of min, max and choices the value v (one element, for a list) breaks; "" when none.
+// rule says which of min, max and choices the value v (one element, for a list) breaks; "" when
+// none.
 func (l *leaf) rule(v reflect.Value) string {
 	if isNumber(v.Type()) {
-		// Bounds are compared as float64: beyond 2^53 an integer may differ from its bound by a rounding.
+		// Bounds are compared as float64: beyond 2^53 an integer may differ from its bound by a
+		// rounding.
 		var x float64
 		switch {
 		case isInt(v.Type()):

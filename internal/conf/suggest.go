@@ -7,8 +7,9 @@ import (
 
 const maxSuggest = 64 // bytes; edit distances of longer names are not worth their time
 
-// suggest says which setting or group an unknown dotted key may have meant: a neighbour in its group that is spelled
-// almost like it, else a setting of the same name elsewhere, else the list of what the group holds.
+// suggest says which setting or group an unknown dotted key may have meant: a neighbour in its
+// group that is spelled almost like it, else a setting of the same name elsewhere, else the list of
+// what the group holds.
 func (s *schema) suggest(key string) string {
 	// The deepest group that exists: the name after it is the one that is wrong.
 	group, rest := "", key
@@ -57,8 +58,8 @@ func parent(key string) string {
 	return ""
 }
 
-// nearest returns the name with the least distance to s, the first of equals, or "" if none is near: within a third of
-// its length or one edit, and never so far that nothing of s is left.
+// nearest returns the name with the least distance to s, the first of equals, or "" if none is
+// near: within a third of its length or one edit, and never so far that nothing of s is left.
 func nearest(s string, names []string) string {
 	if len(s) < 2 || len(s) > maxSuggest {
 		return ""
@@ -72,8 +73,9 @@ func nearest(s string, names []string) string {
 	return best
 }
 
-// distance is how many edits lead from a to b, in bytes: insert, delete, replace, swap two neighbours. (The optimal
-// string alignment distance; row i holds the distances of a[:i] to every b[:j].)
+// distance is how many edits lead from a to b, in bytes: insert, delete, replace, swap two
+// neighbours. (The optimal string alignment distance; row i holds the distances of a[:i] to every
+// b[:j].)
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

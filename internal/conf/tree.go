@@ -9,12 +9,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Node is a value of a YAML document in which the writer chooses names, such as the arms of a study, so that no struct
-// can list them. It is read by hand, as strictly as Load reads a struct: names that are not known are refused with what
-// was meant, values are read by the type that is asked for, and anchors, aliases, merge keys and tags have no place.
+// Node is a value of a YAML document in which the writer chooses names, such as the arms of a
+// study, so that no struct can list them. It is read by hand, as strictly as Load reads a struct:
+// names that are not known are refused with what was meant, values are read by the type that is
+// asked for, and anchors, aliases, merge keys and tags have no place.
 //
-// What is wrong is gathered, not returned: read everything, then ask Err. A nil Node is a value that was not given; it
-// reads as zero, empty and not given.
+// What is wrong is gathered, not returned: read everything, then ask Err. A nil Node is a value
+// that was not given; it reads as zero, empty and not given.
 type Node struct {
 	Where string // file:line:column
 	Name  string // the dotted way to it, "arms.GAD[1].steps"; "" is the document
@@ -26,8 +27,8 @@ type Node struct {
 	members  map[string]*Node
 }
 
-// ReadTree reads the YAML file at path. The error is Problems, of which there is one here: a file that cannot be read or
-// is not YAML.
+// ReadTree reads the YAML file at path. The error is Problems, of which there is one here: a file
+// that cannot be read or is not YAML.
 func ReadTree(path string) (*Node, error) {
 	root, problem := document(path)
 	if problem != nil {
@@ -82,7 +83,8 @@ func (n *Node) plain() bool {
 // IsText reports whether the value is one scalar, not a list or a group.
 func (n *Node) IsText() bool { return n != nil && n.yaml.Kind == yaml.ScalarNode }
 
-// Group reads the value as a group of the known names, of any names where none is known. Get has its members then.
+// Group reads the value as a group of the known names, of any names where none is known. Get has
+// its members then.
 func (n *Node) Group(known ...string) (names []string) {
 	if n == nil || !n.plain() {
 		return nil

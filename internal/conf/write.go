@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Marshal writes v (a struct or a pointer to one) as YAML: every setting, in declaration order, the same bytes for the
-// same value. Load of what it wrote gives the value back (an empty list as nil). A number that is not finite and a text
-// that is not UTF-8 are errors.
+// Marshal writes v (a struct or a pointer to one) as YAML: every setting, in declaration order, the
+// same bytes for the same value. Load of what it wrote gives the value back (an empty list as nil).
+// A number that is not finite and a text that is not UTF-8 are errors.
 func Marshal(v any) ([]byte, error) {
 	return marshal(v, func(_, indent string) string { return indent })
 }
@@ -79,11 +79,12 @@ func marshal(v any, comment func(key, indent string) string) ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// bare matches the texts that stand in YAML without quotes, flow lists included: they begin with a letter or one of
-// ./~ and hold nothing that YAML gives a meaning to.
+// bare matches the texts that stand in YAML without quotes, flow lists included: they begin with a
+// letter or one of ./~ and hold nothing that YAML gives a meaning to.
 var bare = regexp.MustCompile(`^[A-Za-z./_][A-Za-z0-9./_-]*$`)
 
-// format writes a value as YAML. Go's quoting of a valid UTF-8 text uses only escapes that YAML's double quotes have.
+// format writes a value as YAML. Go's quoting of a valid UTF-8 text uses only escapes that YAML's
+// double quotes have.
 func format(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.String:
@@ -111,8 +112,8 @@ func format(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// Markdown describes the settings of v (a struct or a pointer to one, holding the defaults): one table for the settings
-// outside any group, then one for each top-level group.
+// Markdown describes the settings of v (a struct or a pointer to one, holding the defaults): one
+// table for the settings outside any group, then one for each top-level group.
 func Markdown(v any) string {
 	var b strings.Builder
 	about := schemaOf(structOf(v).Type()).about

@@ -14,7 +14,8 @@ var (
 	ErrUsage = errors.New("usage")
 	// ErrRunning is a failure after everything had been read and checked.
 	ErrRunning = errors.New("run failed")
-	// ErrInterrupted is the end by a signal, after which the same command resumes. It has been said.
+	// ErrInterrupted is the end by a signal, after which the same command resumes. It has been
+	// said.
 	ErrInterrupted = errors.New("interrupted")
 	// ErrStopped is the end by a signal, after which no command resumes.
 	ErrStopped = errors.New("stopped")

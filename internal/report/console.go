@@ -259,8 +259,8 @@ func (s *stage) showBar() {
 	c.spoke = time.Now()
 }
 
-// lines prints the state after first and then every so often until done, and once more then if it has printed before
-// and its time is worth a line.
+// lines prints the state after first and then every so often until done, and once more then if it
+// has printed before and its time is worth a line.
 func (s *stage) lines(first, every time.Duration) {
 	defer close(s.idle)
 	tick := time.NewTimer(first)
@@ -374,7 +374,8 @@ func value(v any) string {
 	return s
 }
 
-// printable escapes control characters: generated text must not reach a terminal as commands, and an entry is one line.
+// printable escapes control characters: generated text must not reach a terminal as commands, and
+// an entry is one line.
 func printable(s string) string {
 	if strings.IndexFunc(s, unicode.IsControl) < 0 {
 		return s
@@ -531,7 +532,8 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", s/86400, s%86400/3600)
 }
 
-// eta estimates the time left from the last steps, so that it follows a run whose answers grow longer.
+// eta estimates the time left from the last steps, so that it follows a run whose answers grow
+// longer.
 type eta struct {
 	steps []int // at most etaSteps+1, oldest first
 	times []time.Time

@@ -243,7 +243,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestStageInPipe: a long stage prints a line every so often, also while nothing advances; a short one prints nothing.
+// TestStageInPipe: a long stage prints a line every so often, also while nothing advances; a short
+// one prints nothing.
 func TestStageInPipe(t *testing.T) {
 	b := &safeBuffer{}
 	r := open(t, vfs.OS, "", Options{Console: shown(b, false)})
@@ -298,7 +299,8 @@ func TestStageInPipe(t *testing.T) {
 
 var ansi = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
-// TestBar: with bars on the terminal and several goroutines that log, every logged line arrives whole and once.
+// TestBar: with bars on the terminal and several goroutines that log, every logged line arrives
+// whole and once.
 func TestBar(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the bar to appear")

@@ -14,25 +14,27 @@ import (
 	"gad/internal/vfs"
 )
 
-// events writes one TensorBoard event file: TFRecord framing around protocol buffers of the type Event, both written by
-// hand. The fields used (tensorboard/compat/proto/event.proto, summary.proto):
+// events writes one TensorBoard event file: TFRecord framing around protocol buffers of the type
+// Event, both written by hand. The fields used (tensorboard/compat/proto/event.proto,
+// summary.proto):
 //
 //	Event      1 wall_time double, 2 step int64, 3 file_version string, 5 summary Summary, 7 session_log SessionLog
 //	Summary    1 value, repeated: 1 tag string, 2 simple_value float
 //	SessionLog 1 status enum (START = 1)
 //
-// A record is its length (uint64), the masked CRC-32C of the length, the bytes, their masked CRC-32C; little-endian.
+// A record is its length (uint64), the masked CRC-32C of the length, the bytes, their masked
+// CRC-32C; little-endian.
 type events struct {
 	f   vfs.File
 	now func() time.Time
 }
 
-// TensorBoard takes every file with "tfevents" in its name and reads them in the order of the names; a host name is
-// custom, not need.
+// TensorBoard takes every file with "tfevents" in its name and reads them in the order of the
+// names; a host name is custom, not need.
 var eventsName = regexp.MustCompile(`^events\.out\.tfevents\.([0-9]{10})\.gad$`)
 
-// openEvents begins a new event file in dir. It says that steps from first on start anew, upon which TensorBoard drops
-// what earlier files hold of them.
+// openEvents begins a new event file in dir. It says that steps from first on start anew, upon
+// which TensorBoard drops what earlier files hold of them.
 func openEvents(fsys vfs.FS, dir string, first int, now func() time.Time) (*events, error) {
 	if err := vfs.MakeDirs(fsys, dir); err != nil {
 		return nil, err
@@ -99,7 +101,8 @@ func str(b []byte, field int, s []byte) []byte {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// masked is the CRC-32C as TFRecord stores it: rotated and offset, so that a CRC of bytes that hold CRCs stays good.
+// masked is the CRC-32C as TFRecord stores it: rotated and offset, so that a CRC of bytes that hold
+// CRCs stays good.
 func masked(b []byte) uint32 {
 	c := crc32.Checksum(b, castagnoli)
 	return (c>>15 | c<<17) + 0xa282ead8

@@ -15,11 +15,12 @@ type Metric struct {
 	Format string // fmt verb for people; files hold the full float64
 }
 
-// ErrUndeclared is wrapped by the error of a metric that the table does not hold: a programmer's error.
+// ErrUndeclared is wrapped by the error of a metric that the table does not hold: a programmer's
+// error.
 var ErrUndeclared = errors.New("not declared: add it to the table in internal/report/metrics.go")
 
-// table is the only declaration of the metrics, in the order in which people read them. "Response token" means a token
-// under the response mask: up to and including the first end token.
+// table is the only declaration of the metrics, in the order in which people read them. "Response
+// token" means a token under the response mask: up to and including the first end token.
 var table = []Metric{
 	{"train/epoch", "epochs", "passes over the data so far: 1.5 is the middle of the second pass", "%.2f"},
 	{"train/prompts", "prompts", "number of prompts in the step, after dynamic sampling", "%.0f"},
@@ -148,8 +149,8 @@ func Lookup(name string) (Metric, bool) {
 	return m, ok
 }
 
-// Timing tells whether a metric depends on the machine and the moment (time, speed, memory) and not on the training
-// alone: two runs that compute the same differ in these metrics only.
+// Timing tells whether a metric depends on the machine and the moment (time, speed, memory) and not
+// on the training alone: two runs that compute the same differ in these metrics only.
 func Timing(name string) bool {
 	return strings.HasPrefix(name, "timing_s/") || strings.HasPrefix(name, "perf/") || strings.HasSuffix(name, "/tokens_per_s")
 }

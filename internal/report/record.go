@@ -1,13 +1,14 @@
-// Package report is what a run writes down and shows: the declaration of every metric, the files of a run folder that
-// people and other programs read, and the console.
+// Package report is what a run writes down and shows: the declaration of every metric, the files of
+// a run folder that people and other programs read, and the console.
 //
 //	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name, time}
 //	log.jsonl             what the console said and more, one JSON object an entry (zap); a step's has all its metrics as fields
 //	tb/                   the metrics as TensorBoard events
 //	samples/step_N.jsonl  prompts, answers and scores of a step
 //
-// metrics.jsonl and the samples are records: after a resume each step stands in them exactly once. log.jsonl and tb/
-// are histories: what was said before an interruption stays said (TensorBoard is told which steps start anew).
+// metrics.jsonl and the samples are records: after a resume each step stands in them exactly once.
+// log.jsonl and tb/ are histories: what was said before an interruption stays said (TensorBoard is
+// told which steps start anew).
 package report
 
 import (
@@ -49,9 +50,10 @@ type Options struct {
 
 // Recorder records one run. All methods may be called from several goroutines.
 //
-// The first error of a write to a file stays: Step, Samples, Sync, Err and Close return it from then on, and nothing
-// more is recorded. A console that fails is different (a terminal may go away and the run should not): the error is
-// logged once to log.jsonl and the console is silent afterwards.
+// The first error of a write to a file stays: Step, Samples, Sync, Err and Close return it from
+// then on, and nothing more is recorded. A console that fails is different (a terminal may go away
+// and the run should not): the error is logged once to log.jsonl and the console is silent
+// afterwards.
 type Recorder struct {
 	fs   vfs.FS
 	dir  string
@@ -73,7 +75,8 @@ type Recorder struct {
 	failure failure
 }
 
-// failure is the first write error of a Recorder. It has a lock of its own because loggers write at any time.
+// failure is the first write error of a Recorder. It has a lock of its own because loggers write at
+// any time.
 type failure struct {
 	mu  sync.Mutex
 	err error
@@ -88,9 +91,9 @@ func (f *failure) note(err error) error {
 	return f.err
 }
 
-// Open begins or goes on with the record of a run in the folder dir, which it creates. Steps after opt.ResumeStep are
-// taken out of metrics.jsonl in one step that a crash cannot tear, their samples are removed. With dir "" nothing is
-// written but the console.
+// Open begins or goes on with the record of a run in the folder dir, which it creates. Steps after
+// opt.ResumeStep are taken out of metrics.jsonl in one step that a crash cannot tear, their samples
+// are removed. With dir "" nothing is written but the console.
 func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
@@ -210,8 +213,9 @@ func (r *Recorder) Total(steps int) {
 // Err returns the first error of a write to a file, nil when there was none.
 func (r *Recorder) Err() error { return r.failure.note(nil) }
 
-// Step records the metrics of one step: a line of metrics.jsonl, a TensorBoard record, a line on the console. Steps
-// count from 1 and must increase. A metric that is not declared is ErrUndeclared, and then nothing is written.
+// Step records the metrics of one step: a line of metrics.jsonl, a TensorBoard record, a line on
+// the console. Steps count from 1 and must increase. A metric that is not declared is
+// ErrUndeclared, and then nothing is written.
 func (r *Recorder) Step(step int, values map[string]float64) error {
 	for name := range values {
 		if _, ok := byName[name]; !ok {
@@ -271,7 +275,8 @@ type Sample struct {
 	Advantage    float64
 }
 
-// MarshalJSON writes numbers as metrics.jsonl does, NaN as "NaN", and text with <, > and & as they stand.
+// MarshalJSON writes numbers as metrics.jsonl does, NaN as "NaN", and text with <, > and & as they
+// stand.
 func (s Sample) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	text := func(key, v string) {
@@ -333,7 +338,8 @@ func (r *Recorder) Samples(kind SampleKind, step int, samples []Sample) error {
 	return nil
 }
 
-// cutSamples removes the samples of steps that are to be run again, and what a crash left half written.
+// cutSamples removes the samples of steps that are to be run again, and what a crash left half
+// written.
 func (r *Recorder) cutSamples() error {
 	dir := filepath.Join(r.dir, samplesDir)
 	list, err := r.fs.ReadDir(dir)
@@ -360,8 +366,8 @@ func (r *Recorder) cutSamples() error {
 	return nil
 }
 
-// Sync makes everything recorded so far survive a loss of power. Call it before a checkpoint is committed: then the
-// records of every step that a resume builds on are there.
+// Sync makes everything recorded so far survive a loss of power. Call it before a checkpoint is
+// committed: then the records of every step that a resume builds on are there.
 func (r *Recorder) Sync() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -379,8 +385,8 @@ func (r *Recorder) Sync() error {
 	return r.Err()
 }
 
-// Close ends open stages and closes the files, without a sync. It returns the first error of a write. The logger may
-// still be used: it speaks to the console alone.
+// Close ends open stages and closes the files, without a sync. It returns the first error of a
+// write. The logger may still be used: it speaks to the console alone.
 func (r *Recorder) Close() error {
 	r.con.Close()
 	r.mu.Lock()
@@ -405,7 +411,8 @@ func (r *Recorder) closeFiles() error {
 	return errors.Join(append(errs, r.logFile.Close())...)
 }
 
-// logFile is log.jsonl under the logger. Zap has no caller to return an error to, so Write hands it to fail.
+// logFile is log.jsonl under the logger. Zap has no caller to return an error to, so Write hands it
+// to fail.
 type logFile struct {
 	mu   sync.Mutex
 	f    vfs.File // nil = no file: entries are dropped

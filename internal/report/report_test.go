@@ -66,7 +66,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestDeclared: every name of doc/algorithms.md, "Metrics" is declared, once, with a text and a format that works.
+// TestDeclared: every name of doc/algorithms.md, "Metrics" is declared, once, with a text and a
+// format that works.
 func TestDeclared(t *testing.T) {
 	for group, names := range map[string]string{
 		"critic":   "d_loss d_acc d_acc_fresh student_value_mean teacher_value_mean score_gap grad_norm lr",
@@ -195,7 +196,8 @@ func TestStepRefused(t *testing.T) {
 	}
 }
 
-// TestResumeCuts: after a resume each step stands exactly once, whatever the end of the file looks like.
+// TestResumeCuts: after a resume each step stands exactly once, whatever the end of the file looks
+// like.
 func TestResumeCuts(t *testing.T) {
 	l := func(step int) string { return fmt.Sprintf("{\"step\":%d,\"critic/d_acc\":0.5}\n", step) }
 	for name, c := range map[string]struct {
@@ -355,7 +357,8 @@ type event struct {
 	values  map[string]float32
 }
 
-// readEvents reads an event file by the book: TFRecord framing with both checksums, then protocol buffer fields.
+// readEvents reads an event file by the book: TFRecord framing with both checksums, then protocol
+// buffer fields.
 func readEvents(t *testing.T, b []byte) []event {
 	t.Helper()
 	// fields calls f with each field of a message.
@@ -520,8 +523,8 @@ func prior(t *testing.T) *vfstest.CrashFS {
 
 const fourSteps = "{\"step\":1,\"critic/d_acc\":1," + atNoon + "}\n{\"step\":2,\"critic/d_acc\":2," + atNoon + "}\n{\"step\":3,\"critic/d_acc\":3," + atNoon + "}\n{\"step\":4,\"critic/d_acc\":4," + atNoon + "}\n"
 
-// TestEveryErrorIsReported: whichever operation fails, once or for ever, the run hears of it; and a run begun again
-// ends with the right records.
+// TestEveryErrorIsReported: whichever operation fails, once or for ever, the run hears of it; and a
+// run begun again ends with the right records.
 func TestEveryErrorIsReported(t *testing.T) {
 	for _, forever := range []bool{false, true} {
 		for i := 0; ; i++ {
@@ -564,8 +567,9 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestCrash: power fails at any operation of a resumed run. The records of the steps that the resume builds on (1 and
-// 2, synced) are there, and the run begun again ends as if nothing had happened.
+// TestCrash: power fails at any operation of a resumed run. The records of the steps that the
+// resume builds on (1 and 2, synced) are there, and the run begun again ends as if nothing had
+// happened.
 func TestCrash(t *testing.T) {
 	for i := 0; ; i++ {
 		under := prior(t)
@@ -590,14 +594,16 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestSyncKeepsAll: what was recorded before Sync is there after a loss of power, and leaving out any one sync shows.
+// TestSyncKeepsAll: what was recorded before Sync is there after a loss of power, and leaving out
+// any one sync shows.
 func TestSyncKeepsAll(t *testing.T) {
 	for _, samples := range []bool{false, true} {
 		files := []string{"metrics.jsonl", "log.jsonl", "tb/events.out.tfevents.1767323045.gad"}
 		if samples {
 			files = append(files, "samples/step_1.jsonl")
 		}
-		// lost runs with sync number at left out; it returns a file that a crash after Sync damages, and that sync.
+		// lost runs with sync number at left out; it returns a file that a crash after Sync
+		// damages, and that sync.
 		lost := func(at int) (file, skipped string) {
 			disk := vfstest.NewCrash()
 			fsys := vfstest.NewForgetful(disk, at)
@@ -629,8 +635,8 @@ func TestSyncKeepsAll(t *testing.T) {
 				idle = append(idle, skipped)
 			}
 		}
-		// The folders tb and samples are made durable when they are made, and the run's folder is synced for its own
-		// files in between: each of these but the last is covered by the next.
+		// The folders tb and samples are made durable when they are made, and the run's folder is
+		// synced for its own files in between: each of these but the last is covered by the next.
 		want := []string{"syncdir /out/run"}
 		if samples {
 			want = append(want, want[0])

@@ -27,8 +27,8 @@ type Row struct {
 	Time   time.Time // when the step was recorded, to the millisecond, UTC; zero = not noted
 }
 
-// appendRow writes a row as one JSON object and a newline: the step, the names in alphabetical order, the timings in
-// alphabetical order, the time.
+// appendRow writes a row as one JSON object and a newline: the step, the names in alphabetical
+// order, the timings in alphabetical order, the time.
 func appendRow(b []byte, r Row) []byte {
 	names := make([]string, 0, len(r.Values))
 	for n := range r.Values {
@@ -55,8 +55,8 @@ func appendRow(b []byte, r Row) []byte {
 // rowTime is RFC 3339 in UTC.
 const rowTime = "2006-01-02T15:04:05.000Z"
 
-// appendFloat writes the shortest decimal that reads back as x, laid out as encoding/json does. What JSON has no number
-// for becomes a string: "NaN", "+Inf", "-Inf".
+// appendFloat writes the shortest decimal that reads back as x, laid out as encoding/json does.
+// What JSON has no number for becomes a string: "NaN", "+Inf", "-Inf".
 func appendFloat(b []byte, x float64) []byte {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return strconv.AppendQuote(b, strconv.FormatFloat(x, 'g', -1, 64))
@@ -67,8 +67,8 @@ func appendFloat(b []byte, x float64) []byte {
 	return strconv.AppendFloat(b, x, 'f', -1, 64)
 }
 
-// parseRow reads one line strictly: one object, a positive step, numbers or the three strings of appendFloat, no key
-// twice. Names are not checked, so that files of other versions can be read.
+// parseRow reads one line strictly: one object, a positive step, numbers or the three strings of
+// appendFloat, no key twice. Names are not checked, so that files of other versions can be read.
 func parseRow(line []byte) (Row, error) {
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.UseNumber()
@@ -133,8 +133,9 @@ func parseRow(line []byte) (Row, error) {
 	return r, nil
 }
 
-// eachLine calls f with every whole line of a file, without its newline, and the offset at which the next one begins;
-// line is nil for one longer than maxLine. A last line without a newline, torn off by a crash, is left out.
+// eachLine calls f with every whole line of a file, without its newline, and the offset at which
+// the next one begins; line is nil for one longer than maxLine. A last line without a newline, torn
+// off by a crash, is left out.
 func eachLine(fsys vfs.FS, path string, f func(line []byte, end int64) error) (err error) {
 	file, err := fsys.Open(path)
 	if err != nil {
@@ -170,8 +171,9 @@ func linesFrom(file io.Reader, end int64, f func(line []byte, end int64) error) 
 	}
 }
 
-// ReadMetrics reads metrics.jsonl of the run folder dir. A torn last line is left out; any other line that is no
-// record, and steps that do not increase, are errors. A missing file is fs.ErrNotExist.
+// ReadMetrics reads metrics.jsonl of the run folder dir. A torn last line is left out; any other
+// line that is no record, and steps that do not increase, are errors. A missing file is
+// fs.ErrNotExist.
 func ReadMetrics(fsys vfs.FS, dir string) ([]Row, error) {
 	path := filepath.Join(dir, metricsName)
 	var rows []Row
@@ -195,9 +197,9 @@ func ReadMetrics(fsys vfs.FS, dir string) ([]Row, error) {
 	return rows, nil
 }
 
-// WithoutTimings returns the bytes of a metrics.jsonl with the metrics of which Timing is true, and the times of day,
-// taken away. What is left
-// of two runs that compute the same is equal byte for byte.
+// WithoutTimings returns the bytes of a metrics.jsonl with the metrics of which Timing is true, and
+// the times of day, taken away. What is left of two runs that compute the same is equal byte for
+// byte.
 func WithoutTimings(b []byte) ([]byte, error) {
 	var out []byte
 	for i, line := range bytes.SplitAfter(b, []byte("\n")) {
@@ -219,9 +221,9 @@ func WithoutTimings(b []byte) ([]byte, error) {
 	return out, nil
 }
 
-// cutMetrics takes the lines of steps after last off the end of a metrics file, and a torn or garbled end with them.
-// Steps increase, so what stays is a prefix. Damage before a line that has to stay is an error: taking it away would
-// lose records.
+// cutMetrics takes the lines of steps after last off the end of a metrics file, and a torn or
+// garbled end with them. Steps increase, so what stays is a prefix. Damage before a line that has
+// to stay is an error: taking it away would lose records.
 func cutMetrics(fsys vfs.FS, path string, last int) error {
 	var keep int64
 	n, step, over := 0, 0, ""
@@ -270,8 +272,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// cutTo replaces the file at path by its first keep bytes: after a crash it holds the old bytes or the new ones. It
-// copies, because a truncated file whose length reached the disk without its bytes would be a third thing.
+// cutTo replaces the file at path by its first keep bytes: after a crash it holds the old bytes or
+// the new ones. It copies, because a truncated file whose length reached the disk without its bytes
+// would be a third thing.
 func cutTo(fsys vfs.FS, path string, keep int64) (err error) {
 	if err := ignoreMissing(fsys.Remove(vfs.TempName(path))); err != nil { // left by a crash
 		return err

@@ -75,7 +75,8 @@ func TestNewcombe(t *testing.T) {
 		}
 		return xs, ys
 	}
-	// All right in one, all wrong in the other: both ends of Wilson's, z^2/(n+z^2) wide, are independent.
+	// All right in one, all wrong in the other: both ends of Wilson's, z^2/(n+z^2) wide, are
+	// independent.
 	xs, ys := units(0, 40, 0, 0)
 	wide := Wilson(0, 40)[1]
 	if ci := RatioDifference(xs, nil, ys, nil, 1); math.Abs(ci[0]-(1-math.Sqrt2*wide)) > 1e-12 || ci[1] != 1 {

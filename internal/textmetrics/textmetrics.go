@@ -1,4 +1,5 @@
-// Package textmetrics measures generated text: overlap with a reference, variety, repetition, length.
+// Package textmetrics measures generated text: overlap with a reference, variety, repetition,
+// length.
 package textmetrics
 
 import (
@@ -12,14 +13,15 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// MaxWords is how many words of a text RougeL compares; the rest is left out. At this length a comparison takes about
-// MaxWords^2/64 = 67 million word operations.
+// MaxWords is how many words of a text RougeL compares; the rest is left out. At this length a
+// comparison takes about MaxWords^2/64 = 67 million word operations.
 const MaxWords = 1 << 16
 
-// words splits a text into at most limit words: after normalisation to NFC, the longest runs of letters, digits and
-// combining marks, in lower case. Han, Hiragana and Katakana are written without spaces, so each of their characters is
-// a word. (Thai, Lao, Khmer and Myanmar are too, but their characters are no words: a run of them counts as one.)
-// On ASCII text these are the words of the usual ROUGE scorers without stemming.
+// words splits a text into at most limit words: after normalisation to NFC, the longest runs of
+// letters, digits and combining marks, in lower case. Han, Hiragana and Katakana are written
+// without spaces, so each of their characters is a word. (Thai, Lao, Khmer and Myanmar are too, but
+// their characters are no words: a run of them counts as one.) On ASCII text these are the words of
+// the usual ROUGE scorers without stemming.
 func words(text string, limit int) []string {
 	var out []string
 	var run strings.Builder
@@ -51,14 +53,16 @@ func words(text string, limit int) []string {
 	return out
 }
 
-// RougeL is the sentence-level ROUGE-L F1 of a candidate against one reference: with L the length in words of their
-// longest common subsequence, precision P = L/|candidate|, recall R = L/|reference| and
+// RougeL is the sentence-level ROUGE-L F1 of a candidate against one reference: with L the length
+// in words of their longest common subsequence, precision P = L/|candidate|, recall R =
+// L/|reference| and
 //
 //	F1 = 2PR/(P+R) = 2L/(|candidate|+|reference|)
 //
-// (Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries", section 3.1, with beta = 1). It lies in [0, 1],
-// is symmetric, and is 0 when either text has no word. What a word is: letters and digits in lower case, every Chinese
-// character and Japanese kana by itself. Only the first MaxWords words of each text count.
+// (Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries", section 3.1, with beta = 1).
+// It lies in [0, 1], is symmetric, and is 0 when either text has no word. What a word is: letters
+// and digits in lower case, every Chinese character and Japanese kana by itself. Only the first
+// MaxWords words of each text count.
 func RougeL(candidate, reference string) float64 {
 	c, r := words(candidate, MaxWords), words(reference, MaxWords)
 	if len(c) == 0 || len(r) == 0 {
@@ -67,9 +71,9 @@ func RougeL(candidate, reference string) float64 {
 	return 2 * float64(lcs(c, r)) / float64(len(c)+len(r))
 }
 
-// lcs is the length of the longest common subsequence of a and b, by the bit-parallel recurrence of Hyyrö (2004,
-// "Bit-parallel LCS-length computation revisited"): V holds one bit for each word of a, all set; each word w of b, with
-// M its places in a, does
+// lcs is the length of the longest common subsequence of a and b, by the bit-parallel recurrence of
+// Hyyrö (2004, "Bit-parallel LCS-length computation revisited"): V holds one bit for each word of
+// a, all set; each word w of b, with M its places in a, does
 //
 //	U = V & M;  V = (V + U) | (V - U)
 //
@@ -80,8 +84,8 @@ func lcs(a, b []string) int {
 	for i, w := range a {
 		places[w] = append(places[w], int32(i))
 	}
-	// Words in more than n places, of which there are at most 64, keep their mask; the others are set and cleared for
-	// each use, at a cost below that of the pass itself.
+	// Words in more than n places, of which there are at most 64, keep their mask; the others are
+	// set and cleared for each use, at a cost below that of the pass itself.
 	dense := map[string][]uint64{}
 	for w, at := range places {
 		if len(at) > n {
@@ -128,11 +132,11 @@ func lcs(a, b []string) int {
 	return zeros
 }
 
-// DistinctN is the share of different n-grams of words among all n-grams of all texts together; no n-gram spans two
-// texts. It is 1 when nothing repeats and 0 when there is no n-gram. After Li et al. 2016, "A Diversity-Promoting
-// Objective Function for Neural Conversation Models", section 5, who divide by the number of words; for n = 1 that is
-// the same, for larger n the number of n-grams lets the full variety reach 1. Words as in RougeL, without a limit.
-// It panics if n < 1.
+// DistinctN is the share of different n-grams of words among all n-grams of all texts together; no
+// n-gram spans two texts. It is 1 when nothing repeats and 0 when there is no n-gram. After Li et
+// al. 2016, "A Diversity-Promoting Objective Function for Neural Conversation Models", section 5,
+// who divide by the number of words; for n = 1 that is the same, for larger n the number of n-grams
+// lets the full variety reach 1. Words as in RougeL, without a limit. It panics if n < 1.
 func DistinctN(texts []string, n int) float64 {
 	if n < 1 {
 		panic(fmt.Sprintf("textmetrics: DistinctN: n %d: want at least 1", n))
@@ -188,12 +192,13 @@ func DistinctWithout(texts []string, n int) []float64 {
 	return out
 }
 
-// repeatN is the length of the runs that RepeatFrac compares: shorter ones repeat in any honest text.
+// repeatN is the length of the runs that RepeatFrac compares: shorter ones repeat in any honest
+// text.
 const repeatN = 4
 
-// RepeatFrac is the share of a response's tokens that stand inside a run of 4 tokens which the same response holds
-// earlier (an overlapping earlier run counts: five equal tokens give 4/5). It is 0 for fewer than 5 tokens and near 1
-// for a response that loops.
+// RepeatFrac is the share of a response's tokens that stand inside a run of 4 tokens which the same
+// response holds earlier (an overlapping earlier run counts: five equal tokens give 4/5). It is 0
+// for fewer than 5 tokens and near 1 for a response that loops.
 func RepeatFrac(ids []int32) float64 {
 	seen := map[[repeatN]int32]bool{}
 	repeated, upTo := 0, 0 // upTo: tokens before it are counted
@@ -211,9 +216,10 @@ func RepeatFrac(ids []int32) float64 {
 	return float64(repeated) / float64(len(ids))
 }
 
-// Percentiles returns the percentiles ps (0 to 100) of xs, linear between the closest ranks: with the values sorted,
-// percentile p stands at the index p/100*(len-1) (type 7 of Hyndman and Fan 1996). xs is not changed. All are NaN when
-// xs is empty or holds a NaN. A p outside 0 to 100 panics.
+// Percentiles returns the percentiles ps (0 to 100) of xs, linear between the closest ranks: with
+// the values sorted, percentile p stands at the index p/100*(len-1) (type 7 of Hyndman and Fan
+// 1996). xs is not changed. All are NaN when xs is empty or holds a NaN. A p outside 0 to 100
+// panics.
 func Percentiles(xs []float64, ps ...float64) []float64 {
 	sorted := slices.Clone(xs)
 	slices.Sort(sorted) // NaNs first

@@ -46,8 +46,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// The sentences of Lin 2004, section 3.1: against S1, candidate S2 shares "police the gunman" (3 of 4) and S3 shares
-// "the gunman" (2 of 4), although both share the same words.
+// The sentences of Lin 2004, section 3.1: against S1, candidate S2 shares "police the gunman" (3 of
+// 4) and S3 shares "the gunman" (2 of 4), although both share the same words.
 func TestRougeL(t *testing.T) {
 	const s1 = "police killed the gunman"
 	for _, c := range []struct {
@@ -98,7 +98,8 @@ func TestLCSAgainstTable(t *testing.T) {
 		}
 		return w
 	}
-	// Lengths around the word size carry and masks meet; vocabularies of 1 and 2 use the kept masks only, 1,000 none.
+	// Lengths around the word size carry and masks meet; vocabularies of 1 and 2 use the kept masks
+	// only, 1,000 none.
 	for _, vocab := range []int{1, 2, 5, 50, 1000} {
 		for _, n := range []int{1, 2, 63, 64, 65, 127, 128, 129, 300} {
 			for _, m := range []int{1, 7, 64, 200} {

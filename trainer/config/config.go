@@ -65,21 +65,21 @@ type DataConfig struct {
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
 type AlgorithmConfig struct {
-	AdvEstimator  string        `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore" doc:"advantage estimator; doc/algorithms.md has the formulas"`
-	NormByStd     bool          `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
-	Gamma         float64       `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
-	ZScoreFloor   float64       `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation"`
-	AdvPower      float64       `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true"`
-	AdvClip       float64       `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
-	UseKLInReward bool          `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
-	KLPenalty     string        `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
-	KLCtrl        KLCtrl        `yaml:"kl_ctrl"`
-	FilterGroups  FilterGroups  `yaml:"filter_groups"`
-	ScoreClip     float64       `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
-	LengthCoef    float64       `yaml:"length_coef" doc:"coefficient of log(1+length), which is subtracted from the reward; above 0 favours short answers"`
-	Overlong      OverlongPunct `yaml:"overlong_buffer"`
-	CheckerWeight float64       `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward: (1-w)*z(score) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
-	TruncReward   string        `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the length limit: the smallest of its group, or its own score"`
+	AdvEstimator  string         `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore" doc:"advantage estimator; doc/algorithms.md has the formulas"`
+	NormByStd     bool           `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
+	Gamma         float64        `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus"`
+	ZScoreFloor   float64        `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation"`
+	AdvPower      float64        `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true"`
+	AdvClip       float64        `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
+	UseKLInReward bool           `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
+	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
+	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
+	FilterGroups  FilterGroups   `yaml:"filter_groups"`
+	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
+	LengthCoef    float64        `yaml:"length_coef" doc:"coefficient of log(1+length), which is subtracted from the reward; above 0 favours short answers"`
+	Overlong      OverlongBuffer `yaml:"overlong_buffer"`
+	CheckerWeight float64        `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward: (1-w)*z(score) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
+	TruncReward   string         `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the length limit: the smallest of its group, or its own score"`
 }
 
 // KLCtrl is the `algorithm.kl_ctrl` section.
@@ -97,8 +97,8 @@ type FilterGroups struct {
 	MaxGenBatches int     `yaml:"max_num_gen_batches" min:"1" max:"1000000" doc:"rollout batches per step; after the last one the step uses what it has"`
 }
 
-// OverlongPunct is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
-type OverlongPunct struct {
+// OverlongBuffer is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
+type OverlongBuffer struct {
 	Len    int     `yaml:"len" min:"0" max:"100000000" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty"`
 	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit"`
 }

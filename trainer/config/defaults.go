@@ -21,7 +21,7 @@ func Default() Config {
 		Rollout: actor.DefaultRollout(),
 		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, AdvPower: 1,
 			KLPenalty: "low_var_kl", KLCtrl: KLCtrl{Type: "fixed", KLCoef: 1e-3, TargetKL: 0.1, Horizon: 10000},
-			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongPunct{Factor: 1}, TruncReward: "group_min"},
+			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongBuffer{Factor: 1}, TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
 		DPO:    DefaultDPO(),
@@ -35,7 +35,7 @@ func DefaultDPO() DPOConfig {
 	return DPOConfig{LossType: "sigmoid", Beta: 0.1, Tau: 0.05, Truncated: "exclude"}
 }
 
-// StageDefaults is DefaultConfig with what the paper sets differently by stage:
+// StageDefaults is Default with what the paper sets differently by stage:
 // SeqKD learns at 5e-6, warm-up takes one epoch, the game two. DPO clips at TRL's 1.
 func StageDefaults(stage Stage) Config {
 	c := Default()

@@ -9,7 +9,8 @@ import (
 // Stage is what a run does.
 type Stage string
 
-// The stages, in the order in which they are run.
+// The stages: SFT, Warmup and Train in the order in which they are run, and DPO in the place of the
+// last two.
 const (
 	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
 	Warmup Stage = "warmup" // the discriminator first, then the student beside it
@@ -84,10 +85,7 @@ func (c *Config) Discriminator() model.PlanOptions {
 		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
 
-// A step takes only the forward passes whose results are read and not known already. This
-// file says which those are; doc/performance.md has the table.
-
-// The first steps of a run, and every checkEvery-th, compare the sampler's
+// The first CheckFirst steps of a run, and every CheckEvery-th, compare the sampler's
 // log-probabilities with the trainer's. The number of the step decides, so that a resumed
 // run does as one that was not interrupted.
 const (

@@ -75,7 +75,7 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, maxResponse 
 	return out, nil
 }
 
-// Judge is g as the discriminator reads it.
-func (g Given) Judge(tok *tokenizer.Tokenizer) model.Seq {
+// ForDiscriminator is g as the discriminator reads it.
+func (g Given) ForDiscriminator(tok *tokenizer.Tokenizer) model.Seq {
 	return Encoder{Tok: tok}.Ending().Seq(g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], g.Truncated)
 }

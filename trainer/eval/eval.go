@@ -116,7 +116,7 @@ type Options struct {
 	Temperature            float64 // 0 is greedy
 	Seed                   uint64
 	Slots, MaxTokens       int
-	Against                *model.Config // of the model that Judged.Against is to compare with, for PlanEval; nil is none
+	Against                *model.Config // of the model that Judged.Against is to compare with, for PlanOf; nil is none
 	Quant                  string        // model.Options.Quant, for PlanOf
 	Stages                 data.Stages   // nil shows nothing
 	Stop                   func() bool   // true ends the evaluation with ErrInterrupted; nil is never

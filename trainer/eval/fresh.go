@@ -62,8 +62,8 @@ type Fresh struct {
 	Learned bool
 }
 
-// learnedControl is where the interval of the control, or of the accuracy itself, must
-// begin for a training to count as one that ranks what can be ranked; learnedTrained is the accuracy that it
+// learnedControl is where the interval of the control, or of the accuracy itself, must begin for a
+// training to count as one that ranks what can be ranked; learnedTrained is the accuracy that it
 // must have on its own pairs.
 const (
 	learnedControl = 0.6

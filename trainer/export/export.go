@@ -23,7 +23,7 @@ func Part(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
 	return write(fsys, dir, part, dst, dtype, false)
 }
 
-// Merged is Export of a part with adapters as a whole model: their base's weights
+// Merged is Part of a part with adapters as a whole model: their base's weights
 // with them added.
 func Merged(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
 	return write(fsys, dir, part, dst, dtype, true)
@@ -73,7 +73,7 @@ func checkDType(dtype string) error {
 }
 
 // Model writes the model at src, a folder or a GGUF file, as the Hugging Face folder
-// dst. dtype is as in Export; base is what its weights have, which of a GGUF file is float32:
+// dst. dtype is as in Part; base is what its weights have, which of a GGUF file is float32:
 // that holds all that any of its types does. Adapters are added to their base. It returns
 // the dtype written.
 func Model(fsys checkpoint.FS, src, dst, dtype string) (string, error) {

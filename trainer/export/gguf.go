@@ -18,7 +18,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// ggufKinds are the types that ExportGGUF writes matrices in, with llama.cpp's number
+// ggufKinds are the types that GGUF writes matrices in, with llama.cpp's number
 // for such a file (llama_ftype in include/llama.h of the llama.cpp repository).
 var ggufKinds = map[string]struct {
 	matrix gguf.Type
@@ -29,7 +29,7 @@ var ggufKinds = map[string]struct {
 	"q8_0": {gguf.Q8_0, 7},
 }
 
-// CheckGGUF refuses what ExportGGUF cannot write: another kind than f16, bf16 and q8_0,
+// CheckGGUF refuses what GGUF cannot write: another kind than f16, bf16 and q8_0,
 // and a file dst whose name does not end in .gguf.
 func CheckGGUF(dst, kind string) error {
 	if _, ok := ggufKinds[kind]; !ok {
@@ -55,7 +55,7 @@ func GGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	})
 }
 
-// ModelGGUF is ExportGGUF of the language model at src, a folder or a GGUF file.
+// ModelGGUF is GGUF of the language model at src, a folder or a GGUF file.
 func ModelGGUF(fsys checkpoint.FS, src, dst, kind string) error {
 	return writeGGUF(vfs.OrDisk(fsys), src, dst, kind, func() error { return nil })
 }

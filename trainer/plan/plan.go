@@ -42,7 +42,7 @@ type Plan struct {
 	Host        []Item // bytes in the host's memory, beside a GPU's
 	HostFree    int64
 	Fits        string // if Memory or Host is more than that: settings that would fit, or that none would
-	Fit         *Fit   // what FitPlan found
+	Fit         *Fit   // what Fitting found
 	Disk        []Item
 	DiskFree    int64
 	Rows, Steps int
@@ -90,7 +90,7 @@ func Of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	return of(be, f, free, fsys, c, stage, false)
 }
 
-// Fitting is NewPlan of c with the settings that Plan.Fit adds to it. Where none fit, the
+// Fitting is Of, of c with the settings that Plan.Fit adds to it. Where none fit, the
 // plan is c's, and has no Fit.
 func Fitting(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage) (*Plan, error) {
 	return of(be, f, free, fsys, c, stage, true)

@@ -157,8 +157,7 @@ func (p *Plan) runText() string {
 	return b.String()
 }
 
-// enoughSteps are as many as a student of the game was seen to change in (doc/study.md), and
-// fewSteps fewer than any.
+// enoughSteps are as many as a student of the game was seen to change in (doc/study.md).
 const enoughSteps = 50
 
 // Within says with which batch and how many steps a run of c ends within so many hours: as

@@ -21,7 +21,7 @@ func CheckModel(fsys checkpoint.FS, path string) error {
 	return CheckPart(fsys, path, "actor")
 }
 
-// CheckPart is CheckModelFolder for a model that a checkpoint holds as part: actor or
+// CheckPart is CheckModel for a model that a checkpoint holds as part: actor or
 // critic.
 func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)

@@ -22,10 +22,10 @@ func peakGFLOPS(b *Backend) float64 {
 	return b.fma() / 1e9
 }
 
-// bench opens a backend for each variant, and for native bfloat16 products, runs fn and reports the rate of work
-// a call, in units of 1e9 a second: on average, in the fastest call (what a
-// machine shared with others can be judged by), and the peak; and tokens a second,
-// where a call has so many.
+// bench opens a backend for each variant, and for native bfloat16 products, runs fn and reports the
+// rate of work a call, in units of 1e9 a second: on average, in the fastest call (what a machine
+// shared with others can be judged by), and the peak; and tokens a second, where a call has so
+// many.
 func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *Backend) (work float64, op func()), tokens ...int) {
 	for i, variant := range Variants16() {
 		bm.Run(variant, func(bm *testing.B) {

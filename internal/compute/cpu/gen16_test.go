@@ -800,7 +800,8 @@ func assemble16() (asm, stubs []byte) {
 	}
 	g.asm.WriteString("GLOBL interleave<>(SB), RODATA|NOPTR, $64\n\n")
 	g.quantTable()
-	// What LDTILECFG reads: palette 1; from byte 16 the bytes of a row, from 48 the rows, of eight tiles.
+	// What LDTILECFG reads: palette 1; from byte 16 the bytes of a row, from 48 the rows, of eight
+	// tiles.
 	for i, word := range []uint64{0: 1, 2: 0x0040004000400040, 3: 0x0040004000400040, 6: 0x1010101010101010, 7: 0} {
 		fmt.Fprintf(&g.asm, "DATA tiles<>+%d(SB)/8, $%#x\n", 8*i, word)
 	}

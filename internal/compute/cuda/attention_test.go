@@ -120,7 +120,8 @@ func TestSharedPrompts(t *testing.T) {
 				width     int
 				got, want []float32
 			}{{"o", wq, got.o, want.o}, {"lse", a.H, got.lse, want.lse}, {"dq", wq, got.dq, want.dq}, {"dk", wk, got.dk, want.dk}, {"dv", wk, got.dv, want.dv}} {
-				// Each segment's error as a share of its values: a query that is missing in dv shows.
+				// Each segment's error as a share of its values: a query that is missing in dv
+				// shows.
 				worst := 0.0
 				for n := range shared.Segments() {
 					lo, hi := int(shared.Start[n])*c.width, int(shared.Start[n+1])*c.width

@@ -178,8 +178,8 @@ func (p *probeIn) check(out []uint32) (wrong []string) {
 			}
 			words(fmt.Sprintf("mma, as floats %v", math.Float32frombits(out[128+4*l+i])), l, i, out[128+4*l+i], math.Float32bits(sum))
 		}
-		// Lanes 8m to 8m+7 give the rows of matrix m. A lane gets, of each matrix, two neighbours of row
-		// lane/4, or of column lane/4 where it is transposed.
+		// Lanes 8m to 8m+7 give the rows of matrix m. A lane gets, of each matrix, two neighbours
+		// of row lane/4, or of column lane/4 where it is transposed.
 		for m := range 4 {
 			row := func(r int) *[8]uint16 { return &p.tile[p.rows[8*m+r]] }
 			g, c := l/4, 2*(l%4)

@@ -58,7 +58,8 @@ func TestMaster(t *testing.T) {
 			b.Embed(y, w, seqOf(w.Rows))
 			s.same("looked up", s.down(y), want)
 
-			// A product with the unit matrix gives each weight, but for the infinite ones, which spoil their row.
+			// A product with the unit matrix gives each weight, but for the infinite ones, which
+			// spoil their row.
 			unit := make([]float32, cols*cols)
 			for i := range cols {
 				unit[i*cols+i] = 1

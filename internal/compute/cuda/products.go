@@ -58,9 +58,9 @@ func (m matrix) mat() driver.Mat {
 }
 
 // multiply queues c (=, or if acc += or what c is from +) alpha*a*w, and adds the biases, which lie
-// one behind the other, to each row if there are any. cuBLASLt does it where all rows begin at 16 bytes, which its tensor
-// core kernels want, unless it has no algorithm; our own kernel does the rest. Counts
-// says how often it had none.
+// one behind the other, to each row if there are any. cuBLASLt does it where all rows begin at 16
+// bytes, which its tensor core kernels want, unless it has no algorithm; our own kernel does the
+// rest. Counts says how often it had none.
 func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, bias []*compute.Param) {
 	M, K := a.shape()
 	_, N := w.shape()

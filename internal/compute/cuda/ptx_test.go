@@ -624,8 +624,8 @@ func ptxTensor(in *ptxInstr, op string, args []string, register func(string) int
 			}
 		}
 	case "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16":
-		// Threads 0-7 have the addresses of the first matrix's rows, 8-15 of the second's, and so on.
-		// Each thread receives a fragment of a row; with .trans the matrix is transposed first.
+		// Threads 0-7 have the addresses of the first matrix's rows, 8-15 of the second's, and so
+		// on. Each thread receives a fragment of a row; with .trans the matrix is transposed first.
 		trans := strings.Contains(op, ".trans")
 		to, address := ptxList(args[0], register), ptxAddress(args[1], register)
 		in.meet = func(w []*ptxThread) {
@@ -654,8 +654,9 @@ func ptxTensor(in *ptxInstr, op string, args []string, register func(string) int
 			}
 		}
 	case "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32":
-		// Element (r,k) of A is in thread 4*(r%8)+(k%8)/2, register r/8+2*(k/8), half k%2; (k,n) of B in
-		// thread 4*n+(k%8)/2, register k/8, half k%2; (r,n) of C and D in thread 4*(r%8)+n/2, register 2*(r/8)+n%2.
+		// Element (r,k) of A is in thread 4*(r%8)+(k%8)/2, register r/8+2*(k/8), half k%2; (k,n) of
+		// B in thread 4*n+(k%8)/2, register k/8, half k%2; (r,n) of C and D in thread 4*(r%8)+n/2,
+		// register 2*(r/8)+n%2.
 		d, a, b, c := ptxList(args[0], register), ptxList(args[1], register), ptxList(args[2], register), ptxList(args[3], register)
 		in.meet = func(w []*ptxThread) {
 			var sums [16][8]float32
