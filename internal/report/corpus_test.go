@@ -37,6 +37,9 @@ var ill = map[string]string{
 	"warm-disturbed":    "discriminator was disturbed by a large learning rate",
 	"few-warm-steady":   "warm-up ended before the discriminator had learned",
 	"warm-max":          "warm-up ended before the discriminator had learned",
+	"real-sft-lr":       "SFT loss rises",
+	"real-game-lr":      "worse than where it began",
+	"real-cut":          "no pairs",
 	"sft-overfit":       "overfitting",
 	"sft-lr":            "SFT loss rises",
 }
