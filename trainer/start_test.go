@@ -1,9 +1,11 @@
 package trainer
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -94,6 +96,9 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 	if len(rows) != 3 || len(started(rows[0])) != 3 || len(started(rows[1])) > 0 {
 		t.Errorf("%d steps; start/ in step 1: %v, in step 2: %v", len(rows), started(rows[0]), started(rows[1]))
 	}
+	if raw, err := os.ReadFile(filepath.Join(run, "log.jsonl")); err != nil || !strings.Contains(string(raw), fmt.Sprintf("before the first step: ROUGE-L %.3f, NLL of the teacher's answers %.3f\"", rows[0].Values["start/rouge_l"], rows[0].Values["start/teacher_nll"])) {
+		t.Errorf("the log lacks the figures before the first step (%v):\n%s", err, raw)
+	}
 	// The same prompts were answered before the first step and after the last.
 	var asked [2][]string
 	for i, step := range []int{0, 3} {
@@ -110,6 +115,28 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 	}
 	if len(asked[0]) != 2 || !slices.Equal(asked[0], asked[1]) {
 		t.Errorf("asked before %q\nafter %q", asked[0], asked[1])
+	}
+}
+
+// A run that is stopped while it validates before the first step ends there, with nothing saved,
+// and validates when it starts again.
+func TestStoppedBeforeTheFirstStep(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	cfg := settings(config.SFT, run, "trainer.total_steps=1", "data.val_files="+fixed.val)
+	tr := opened(t, be, cfg, config.SFT)
+	stopped, stop := context.WithCancel(context.Background())
+	stop()
+	if err := errors.Join(tr.Run(stopped), tr.Close()); !errors.Is(err, ErrInterrupted) {
+		t.Errorf("the run ended with %v", err)
+	}
+	for _, name := range []string{"samples/val_0.jsonl", "global_step_1"} {
+		if _, err := os.Stat(filepath.Join(run, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is there: %v", name, err)
+		}
+	}
+	if rows := finished(t, be, cfg, config.SFT); len(rows) != 1 || len(started(rows[0])) != 3 {
+		t.Errorf("started again: %+v", rows)
 	}
 }
 

@@ -215,11 +215,11 @@ func (b *Board) serveSamples(w http.ResponseWriter, r *http.Request) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n[0] >= len(b.runs) {
-		refuse(w, http.StatusNotFound, fmt.Sprintf("run: there are %d", len(b.runs)))
+	run := b.run(w, n[0])
+	if run == nil {
 		return
 	}
-	s, err := b.runs[n[0]].readSamples(b.fs, n[0], n[1])
+	s, err := run.readSamples(b.fs, n[0], n[1])
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		refuse(w, http.StatusNotFound, fmt.Sprintf("step: run %d has no samples of step %d", n[0], n[1]))
@@ -237,9 +237,16 @@ func (b *Board) serveAnswers(w http.ResponseWriter, r *http.Request) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n[0] >= len(b.runs) {
-		refuse(w, http.StatusNotFound, fmt.Sprintf("run: there are %d", len(b.runs)))
-		return
+	if run := b.run(w, n[0]); run != nil {
+		reply(w, run.readAnswers(b.fs, n[0], mostValidated))
 	}
-	reply(w, b.runs[n[0]].readAnswers(b.fs, n[0], mostValidated))
+}
+
+// run is a run by its number; one that is not there is refused, and nil.
+func (b *Board) run(w http.ResponseWriter, id int) *run {
+	if id < len(b.runs) {
+		return b.runs[id]
+	}
+	refuse(w, http.StatusNotFound, fmt.Sprintf("run: there are %d", len(b.runs)))
+	return nil
 }

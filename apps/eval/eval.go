@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -539,11 +538,12 @@ func (e *evaluation) stopped(err error) error {
 			}
 		}
 	}
-	if n := slices.IndexFunc(e.students, func(s *student) bool { return !s.whole }); n > 0 && !e.o.JSON {
-		all := e.students
-		e.students = all[:n]
-		e.printFigures()
-		e.students = all
+	whole := 0
+	for whole < len(e.students) && e.students[whole].whole {
+		whole++
+	}
+	if whole > 0 && !e.o.JSON {
+		printFigures(e.s.Out, compare(e.students[:whole], e.o.Seed), e.students[:whole])
 	}
 	switch out := e.o.Output; {
 	case out == "":
@@ -558,31 +558,31 @@ func (e *evaluation) stopped(err error) error {
 	}
 }
 
-// compare gathers the figures of all students, and their differences from the first.
-func (e *evaluation) compare() (all compared) {
-	first := e.students[0]
-	for i, s := range e.students {
+// compare gathers the figures of students, and their differences from the first.
+func compare(students []*student, seed uint64) (all compared) {
+	first := students[0]
+	for i, s := range students {
 		all.Models = append(all.Models, s.judged.Eval)
 		if i > 0 {
-			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, e.o.Seed)})
+			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, seed)})
 		}
 	}
 	return all
 }
 
-// printFigures prints the table of all students.
-func (e *evaluation) printFigures() {
-	printEvaluations(e.s.Out, e.compare())
-	for _, s := range e.students[1:] {
-		if s.tokens != e.students[0].tokens {
-			fmt.Fprintf(e.s.Out, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, e.students[0].dir)
+// printFigures prints the table of students.
+func printFigures(w io.Writer, all compared, students []*student) {
+	printEvaluations(w, all)
+	for _, s := range students[1:] {
+		if s.tokens != students[0].tokens {
+			fmt.Fprintf(w, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, students[0].dir)
 		}
 	}
 }
 
 // print is the summary.
 func (e *evaluation) print() error {
-	all := e.compare()
+	all := compare(e.students, e.o.Seed)
 	all.Judge = e.judging.json()
 	switch {
 	case e.o.JSON && len(e.students) == 1:
@@ -590,7 +590,7 @@ func (e *evaluation) print() error {
 	case e.o.JSON:
 		return session.PrintJSON(e.s.Out, all)
 	}
-	e.printFigures()
+	printFigures(e.s.Out, all, e.students)
 	e.judging.print(e.s.Out)
 	if out := e.o.Output; out != "" {
 		fmt.Fprintf(e.s.Out, "%s: %s\n", out, report.Count(len(e.rows)*len(e.students), "answer"))

@@ -77,11 +77,12 @@ func TestInterruptedAnswers(t *testing.T) {
 		return append([]string{"eval", "--model", student, "--data", rows, "--max-response-length", "60", "--temperature", "2", "--output", filepath.Join(dir, name), "--threads", "1"}, extra...)
 	}
 	p := start(t, path, evaluate("eval.jsonl", "--disc-steps", "100000", "--disc-seeds", "1")...)
-	wait(t, "answers", func() bool {
-		return strings.Contains(p.said.String(), "fresh discriminators (2 x 1") && lines(filepath.Join(dir, "eval.jsonl")) > 0
+	wait(t, "figures of the answers", func() bool { // written once they are complete, before fresh discriminators
+		raw, _ := os.ReadFile(filepath.Join(dir, "eval.jsonl"))
+		return strings.Contains(p.said.String(), "fresh discriminators (2 x 1") && strings.Contains(string(raw), `"teacher_nll":`)
 	})
 	p.Process.Signal(syscall.SIGINT)
-	if code, said := p.end(t, patience), p.said.String(); code != exitStopped || !strings.HasSuffix(said, "gad: eval: stopped: 400 of 400 answers are in "+filepath.Join(dir, "eval.jsonl")+"\n") {
+	if code, said := p.end(t, patience), p.said.String(); code != exitStopped || !strings.Contains(said, "\nROUGE-L") || !strings.HasSuffix(said, "gad: eval: stopped: 400 of 400 answers are in "+filepath.Join(dir, "eval.jsonl")+"\n") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	if got := objects[eval.Row](t, read("eval.jsonl")); len(got) != 400 || got[7].Response == "" && got[8].Response == "" {

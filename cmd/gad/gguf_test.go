@@ -115,6 +115,11 @@ func TestGGUFInPlaceOfAFolder(t *testing.T) {
 	if one != two || one != beside {
 		t.Errorf("with adapters: %q, %q, %q", one, two, beside)
 	}
+	for run, want := range map[string]string{"l": "s.gguf, to be loaded with peft, which cannot read this base (gad export --model writes it as a folder); --merge writes the whole model\n", "m": "hf, to be loaded with peft; --merge writes the whole model\n"} {
+		if _, said := must(t, "export", "--run", run, "--output", "adapters-"+run); !strings.HasPrefix(said, "gad: note: these are LoRA adapters for ") || !strings.HasSuffix(said, want) {
+			t.Errorf("adapters of %s are exported with %q, want %q", run, said, want)
+		}
+	}
 	must(t, "export", "--run", "l", "--output", "merged", "--merge", "--dtype", "float32")
 	must(t, "export", "--model", "l/global_step_2/actor", "--output", "merged2", "--dtype", "float32")
 	must(t, "export", "--run", "m", "--output", "merged3", "--merge", "--dtype", "float32")

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -21,6 +24,36 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 	}
 	if strings.Contains(said, "offload") {
 		t.Errorf("%s: on a CPU there is no other memory: %s", line, said)
+	}
+}
+
+// Rows that the run leaves out are no part of the plan; the mean lengths and steps are those of
+// the others. A run without a row is refused, as the run itself refuses it.
+func TestPlanLeavesRowsOut(t *testing.T) {
+	_, work := linked(t, "student")
+	rows := ""
+	for i := range 40 {
+		answer := "Yes."
+		if i%4 == 0 {
+			answer = strings.Repeat("It is 3. ", 20)
+		}
+		rows += fmt.Sprintf(`{"content":"Add %d+1","teacher_response":%q}`+"\n", i, answer)
+	}
+	if err := os.WriteFile(filepath.Join(work, "rows.jsonl"), []byte(rows), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	line := "plan --stage sft --model student --data rows.jsonl --output run data.max_prompt_length=64 data.train_batch_size=10 trainer.total_epochs=1 "
+	for filter, want := range map[string]string{
+		"data.truncated_teachers=filter": "over 30 rows; about 10 more are over the length limits and left out)\n",
+		"data.truncated_teachers=keep":   "over 40 rows)\n",
+	} {
+		if out, _ := must(t, strings.Fields(line+"data.max_response_length=14 "+filter)...); !strings.Contains(out, want) || !strings.Contains(out, map[bool]string{true: "3 steps", false: "4 steps"}[strings.Contains(want, "30")]) {
+			t.Errorf("%s: want %q in\n%s", filter, want, out)
+		}
+	}
+	code, _, said := gad(strings.Fields(line + "data.truncated_teachers=filter data.max_response_length=2")...)
+	if want := "gad: data: rows.jsonl: none of 40 rows is within data.max_prompt_length 64 and data.max_response_length 2: raise them\n"; code != exitInput || said != want {
+		t.Errorf("no row: exit status %d, %q\nwant %q", code, said, want)
 	}
 }
 

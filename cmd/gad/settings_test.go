@@ -268,6 +268,10 @@ func TestStageGame(t *testing.T) {
 func TestToldAtTheStart(t *testing.T) {
 	f := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
+	alone := append(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "alone"), "--steps", "2"), "--critic-warmup", "2", "--dry-run")
+	if _, said := must(t, alone...); strings.Contains(said, "will not be trained") { // whoever gives both wants it
+		t.Errorf("a warm-up of the discriminator alone is warned of:\n%s", said)
+	}
 	_, said := must(t, append(stage("train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", "1"), "--critic-warmup", "5", "trainer.warmup_objective=policy")...)
 	for _, want := range []string{
 		"warning: trainer.critic_warmup 5 is not below the number of steps of the run, 1: the student will not be trained\n",

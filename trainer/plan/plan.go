@@ -218,6 +218,9 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		}
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
 	}
+	if n == 0 && read > 0 {
+		return fmt.Errorf("data: %s: none of %s is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), report.Count(int(read), "row"), c.Data.MaxPrompt, c.Data.MaxResponse)
+	}
 	rows := int(math.Round(float64(set.Len()) * n / max(read, 1)))
 	if err := c.CheckRows(rows); err != nil {
 		return err
