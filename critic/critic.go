@@ -154,7 +154,7 @@ type Stats struct {
 // forward pass of their own (complete).
 func (c *Critic) Update(b Batch) (st Stats, err error) {
 	prompts := len(b.Teachers)
-	mini := c.cfg.miniBatch(prompts)
+	mini := c.cfg.MiniBatch(prompts)
 	fresh := newScores(b) // under the weights before the first optimizer step
 	present := fresh      // under the present weights; nil after an optimizer step
 	batches := 0          // mini-batches so far: the key of their random draws
@@ -252,9 +252,10 @@ func (c Config) Schedule(steps, batch int) model.Schedule {
 }
 
 // Updates is the number of optimizer steps of one update on a batch of prompts.
-func (c Config) Updates(batch int) int { return c.PPOEpochs * ceilDiv(batch, c.miniBatch(batch)) }
+func (c Config) Updates(batch int) int { return c.PPOEpochs * ceilDiv(batch, c.MiniBatch(batch)) }
 
-func (c Config) miniBatch(prompts int) int {
+// MiniBatch is the number of prompts of one optimizer step for batches of the given size.
+func (c Config) MiniBatch(prompts int) int {
 	if c.PPOMiniBatch > 0 {
 		return min(c.PPOMiniBatch, prompts)
 	}

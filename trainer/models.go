@@ -76,16 +76,12 @@ func (t *Trainer) checkStudent(s start, from string) (shape model.Config, err er
 // openStudent opens the student in from, with adapters where the settings have some, and its
 // optimizer. It returns the folder of the weights: from, or the adapters'.
 func (t *Trainer) openStudent(s start, from string) (student string, err error) {
-	c, batch := t.cfg, t.cfg.Data.TrainBatchSize
-	perStep := 1 // the teacher's answers, and pairs, take one optimizer step
-	if !t.learnsTeacher() && t.Stage != config.DPO {
-		perStep = c.Actor.Updates(batch)
-	}
+	c := t.cfg
 	learning := t.planned // steps in which the student learns
 	if t.Stage.HasCritic() {
 		learning -= c.Trainer.CriticWarmup
 	}
-	updates := max(learning, 1) * perStep
+	updates := max(learning, 1) * c.OptimizerSteps(t.Stage, config.Student)
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return "", fmt.Errorf("%w: actor.optim: %w", config.ErrConfig, err)
 	}

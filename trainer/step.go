@@ -13,6 +13,7 @@ import (
 	"gad/critic"
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/config"
 	"gad/trainer/encode"
 )
 
@@ -48,7 +49,8 @@ func (t *Trainer) Step() (m Metrics, err error) {
 			return m, err
 		}
 	}
-	t.done = t.stepWork(r)
+	students, teachers := r.roll.Seqs, r.batch.Teachers
+	t.done = t.count(m, len(teachers), slices.Concat(teachers, students), func(x config.Pass) []model.Seq { return sides(x, students, teachers) })
 	return m, t.describe(m, r, advST)
 }
 
@@ -314,7 +316,7 @@ func (t *Trainer) sftStep() (Metrics, error) {
 	if err := t.updateActor(m, batch, nil, nil, nil); err != nil {
 		return m, err
 	}
-	t.done = t.teacherWork(batch)
+	t.done = t.count(m, len(batch.Rows), batch.Teachers, func(config.Pass) []model.Seq { return batch.Teachers })
 	t.describeTeacher(m, batch)
 	return m, nil
 }
