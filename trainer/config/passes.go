@@ -107,9 +107,10 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 	return list
 }
 
-// oldLogProbs says when the trainer's own pass gives the old log-probabilities.
+// oldLogProbs says when the trainer's own pass gives the old log-probabilities
+// (Trainer.recomputesOld).
 func (c *Config) oldLogProbs(stage Stage, independent bool) When {
-	own := c.Actor.OldLogProb == "recompute" || c.Actor.OldLogProb != "rollout" && !independent
+	own := c.Actor.OldLogProb == "recompute" || c.Actor.OldLogProb != "rollout" && (!independent || c.Merges(stage))
 	if c.Actor.ReadsEntropy() || own && !c.LearnsTeacher(stage) {
 		return Always
 	}

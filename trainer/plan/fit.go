@@ -317,7 +317,8 @@ func newPace(f model.Footprint, shape model.Config, c config.Config) pace {
 	return p
 }
 
-// step is about how many seconds a step takes with the settings of c.
+// step is about how many seconds a step takes with the settings of c: one epoch of each update,
+// without old log-probabilities and without scores that are taken beforehand.
 func (a pace) step(p *Plan, c config.Config) float64 {
 	prompt, answer, prompts := p.PromptMean, p.AnswerMean, float64(c.Data.TrainBatchSize)
 	narrow := float64(a.f.Element(compute.Narrow))
@@ -373,9 +374,6 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 		case x.Kind == config.Sample:
 			seconds += sampling(x)
 		case x.Kind == config.Learn:
-			if x.Network == config.Student && p.Stage.HasCritic() {
-				n = float64(c.Rollout.N) // in a warm-up too, which learns one answer
-			}
 			seconds += update(n, o.MaxTokenLen, o.LoRA.On(), o.Recompute) + bus(x, o.Optim)
 		case x.Network == config.Reference:
 			seconds += passes(n, o.MaxTokenLen, 1, narrow)
