@@ -144,7 +144,7 @@ func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
 	tokens := 0
 	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() error {
-		advance, done := t.rec.Stage("rollout", len(indices)*t.cfg.Data.MaxResponse)
+		advance, done := t.rec.Progress("rollout", len(indices)*t.cfg.Data.MaxResponse)
 		defer done()
 		out, err := t.reference.Model().GenerateAll(model.Pick(b.Prompts, indices), keys, model.SampleOptions{
 			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,

@@ -41,7 +41,7 @@ type Stage struct {
 }
 
 // game is the models and inputs of the stages: a student, later a discriminator and a
-// reference, with random weights, called as trainer.Step calls them.
+// reference, with random weights, called as a step of the trainer calls them.
 type game struct {
 	be      compute.Backend
 	cfg     model.Config
@@ -119,7 +119,7 @@ func (g *game) complete() error {
 		return err
 	}
 	m.Share(g.actor.Model())
-	if g.critic, err = critic.New(m, cc, 1000, g.load.Prompts, 1); err != nil {
+	if g.critic, err = critic.New(m, cc, 1000*cc.Updates(g.load.Prompts), 1); err != nil {
 		return errors.Join(err, m.Close())
 	}
 	if m, err = g.model(model.Options{Kind: model.LM, Seed: 1}); err != nil {
@@ -195,7 +195,7 @@ func (g *game) parts() (list []part) {
 	return slices.Insert(list, len(list)-1, part{name: "advantages"})
 }
 
-// gadStep is trainer.Step without rows, metrics and checkpoints; done is called with the
+// gadStep is a step of the game (trainer/step.go) without rows, metrics and checkpoints; done is called with the
 // name and the time of each part as it ends.
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
@@ -218,7 +218,7 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 		"old log-probabilities": func() error { return g.actor.Old(r) }, // where not equal to the sampler's
 		"critic update": func() error {
 			st, err := g.critic.Update(critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach, Skip: make([]bool, len(r.Seqs))})
-			scoreS = st.FreshS
+			scoreS = st.ScoreS
 			return err
 		},
 		"reference log-probabilities": func() error {

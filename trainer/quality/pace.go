@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gad/critic"
+	"gad/internal/fault"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/encode"
@@ -38,13 +39,13 @@ type probe struct {
 
 // MeasurePace times m on the first rows of b: forward passes, decoding of so many
 // answers at a time, and, for fresh discriminators, the training of one of the same width.
-// Where stop, which may be nil, is true between two of these, it ends with ErrInterrupted.
+// Where stop, which may be nil, is true between two of these, it ends with fault.ErrInterrupted.
 func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, slots int, fresh bool, stop func() bool) (p Pace, err error) {
 	begun := time.Now()
 	defer func() {
 		p.Seconds = time.Since(begun).Seconds()
 		if errors.Is(err, model.ErrStopped) {
-			err = ErrInterrupted
+			err = fault.ErrInterrupted
 		}
 	}()
 	p.Device = be.Name()
@@ -97,7 +98,7 @@ func (x *probe) timed(work func() error) (float64, error) {
 	var start time.Time
 	for i := range 3 {
 		if x.stop != nil && x.stop() {
-			return 0, ErrInterrupted
+			return 0, fault.ErrInterrupted
 		}
 		if i == 1 {
 			start = time.Now()
