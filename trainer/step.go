@@ -57,13 +57,13 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 // round is what is played in one step: prompts, answers and the discriminator's
 // scores of both sides.
 type round struct {
-	batch  *encode.Batch
-	roll   *actor.Rollout
+	batch     *encode.Batch
+	roll      *actor.Rollout
 	forCritic []model.Seq // [S] the answers on the discriminator's path
-	scoreS []float32   // [S]; nil before they are known
-	scoreP []float32   // [P] of the teacher's answers
-	checkS []float64   // [S] the checker's scores; nil where the reward has none of them
-	refST  [][]float32 // the reference's log-probabilities; nil where nothing reads them
+	scoreS    []float32   // [S]; nil before they are known
+	scoreP    []float32   // [P] of the teacher's answers
+	checkS    []float64   // [S] the checker's scores; nil where the reward has none of them
+	refST     [][]float32 // the reference's log-probabilities; nil where nothing reads them
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the

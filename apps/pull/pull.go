@@ -12,6 +12,7 @@
 //	hub.go     requests: redirects, the token, tries, what a server may not do
 //	pull.go    the list of files, the plan, and what a failure is called
 //	fetch.go   one file: lock, range, hash, rename
+//	print.go   what a dry run prints
 package pull
 
 import (

@@ -136,7 +136,7 @@ func noSpace(err error) error {
 
 // isSaid reports whether err has been said where it came up.
 func isSaid(err error) bool {
-	return errors.Is(err, fault.ErrInterrupted) || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick)
+	return errors.Is(err, fault.ErrInterrupted) || errors.Is(err, errSick)
 }
 
 // invoke runs one command line.
@@ -241,7 +241,7 @@ func status(err error) int {
 	switch {
 	case errors.As(err, &aborted) && aborted.Status > 0:
 		return aborted.Status
-	case errors.Is(err, fault.ErrInterrupted), errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
+	case errors.Is(err, fault.ErrInterrupted):
 		return exitInterrupted
 	case errors.Is(err, fault.ErrStopped):
 		return exitStopped
