@@ -30,7 +30,8 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":               "",
-	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
+	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
+	"cmd/gad/line":    "internal/conf internal/fault trainer/config",
 	"apps/bench":      "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference trainer/config",
 	"apps/collect":    "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
 	"apps/pull":       "internal/report internal/vfs",
@@ -143,7 +144,7 @@ var roles = map[string]string{
 	"gonum.org/v1/gonum/stat/distuv":     "apps/study", // quantiles of Student's t
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
-	"github.com/urfave/cli/v2":           "cmd/gad",
+	"github.com/urfave/cli/v2":           "cmd/gad cmd/gad/line",
 	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
 	"github.com/gofrs/flock":             "apps/pull checkpoint",                                     // one lock a file of the hub's cache, one a run
 	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                        // which variants a machine can run
