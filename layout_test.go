@@ -79,6 +79,7 @@ var house = map[string]string{
 	"internal/textmetrics":           "internal/philox",
 	"internal/vfs":                   "",
 	"internal/vfs/vfstest":           "internal/vfs",
+	"apps/chat/chattest":             "",
 	"apps/pull/hubtest":              "",
 	"internal/fault":                 "",
 	"internal/journal":               "internal/vfs",
@@ -109,6 +110,7 @@ var doubles = map[string]string{
 	"internal/compute/cuda/kernels":  "internal/compute/cuda/driver",
 	"internal/gguf/gguftest":         "internal/gguf",
 	"internal/endpoint/endpointtest": "internal/endpoint",
+	"apps/chat/chattest":             "apps/chat",
 	"apps/pull/hubtest":              "apps/pull",
 	"internal/vfs/vfstest":           "internal/vfs",
 	"device":                         "internal/compute", // opens one of them, for the examples
@@ -146,9 +148,9 @@ var roles = map[string]string{
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad cmd/gad/line",
 	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
-	"github.com/gofrs/flock":             "apps/pull checkpoint",                                     // one lock a file of the hub's cache, one a run
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                        // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test apps/chat_test cmd/gad_test", // the tests mount a small disk, open a terminal
+	"github.com/gofrs/flock":             "apps/pull checkpoint",                                                        // one lock a file of the hub's cache, one a run
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                                           // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test apps/chat_test cmd/gad_test apps/chat/chattest", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own
@@ -159,8 +161,9 @@ const notParquet = "github.com/apache/arrow/go/v15/parquet"
 // for the reason given. Everything that is written must pass internal/vfs, so
 // that its tests can fail, cut short or forget any single operation.
 var writers = map[string]string{
-	"internal/vfs":     "is the seam itself",
-	"internal/hostile": "writes damaged files for tests, the only ones that use it",
+	"internal/vfs":       "is the seam itself",
+	"internal/hostile":   "writes damaged files for tests, the only ones that use it",
+	"apps/chat/chattest": "opens both ends of a terminal, for tests only",
 }
 
 // reaching are packages that open connections, start programs or load code, and
