@@ -34,7 +34,7 @@ var house = map[string]string{
 	"cmd/gad/line":    "internal/conf internal/fault trainer/config",
 	"apps/bench":      "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference trainer/config",
 	"apps/collect":    "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
-	"apps/pull":       "internal/report internal/vfs",
+	"apps/pull":       "internal/fault internal/report internal/vfs",
 	"apps/demo":       "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/quality trainer/saved",
 	"apps/study":      "internal/conf internal/fault internal/report internal/vfs",
 	"apps/task":       "apps/create apps/session data device internal/fault internal/philox internal/vfs model tokenizer trainer/export",
