@@ -98,7 +98,6 @@ func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([
 			return err
 		}
 		works, all := g.works()
-		all.Bytes = 0 // only sampling has a least
 		return once(&gad, all, func() error {
 			began := be.Elapsed()
 			return g.gadStep(func(name string, _ float64) {

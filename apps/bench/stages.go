@@ -195,8 +195,8 @@ func (g *game) parts() (list []part) {
 	return slices.Insert(list, len(list)-1, part{name: "advantages"})
 }
 
-// gadStep is a step of the game (trainer/step.go) without rows, metrics and checkpoints; done is called with the
-// name and the time of each part as it ends.
+// gadStep is a step of the game (trainer/step.go) without rows, metrics and checkpoints; done is
+// called with the name and the time of each part as it ends.
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
 	var (
@@ -290,7 +290,8 @@ func (g *game) sampling(prompts, n int) work {
 	return w
 }
 
-// works is the work of a GAD step by part, and of all of them.
+// works is the work of a GAD step by part, and of all of them without the least bytes, which
+// only sampling has.
 func (g *game) works() (works map[string]work, all work) {
 	l, c := g.load, g.load.settings()
 	works = map[string]work{}
@@ -310,6 +311,7 @@ func (g *game) works() (works map[string]work, all work) {
 		}
 		works[part.name], all = w, all.plus(w)
 	}
+	all.Bytes = 0
 	return works, all
 }
 
@@ -387,7 +389,6 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 			return err
 		}
 		works, all := g.works()
-		all.Bytes = 0 // only sampling has a least
 		var order []string
 		times := map[string][]float64{}
 		run := func() error {
