@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"testing"
 
-	"gad/internal/hostile"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 )
@@ -234,7 +233,7 @@ func scenarios(t *testing.T) []scenario {
 }
 
 // seeds is how many clones are looked at where chance plays a part.
-var seeds = flag.Int("seeds", hostile.Share(6), "crashed states to look at for each operation and share of unsynced data kept")
+var seeds = flag.Int("seeds", 6, "crashed states to look at for each operation and share of unsynced data kept")
 
 // sweep stops the scenario before each of its operations in turn, and at its
 // end, and checks what each crash may leave.

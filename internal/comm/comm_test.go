@@ -170,7 +170,7 @@ func TestLostRank(t *testing.T) {
 // So is one that comes and hangs in the middle of a call.
 func TestHungRank(t *testing.T) {
 	const limit, ranks = time.Second, 4 // a busy machine keeps a rank from answering for half of it
-	var cases sync.WaitGroup // all at once: they mostly wait
+	var cases sync.WaitGroup            // all at once: they mostly wait
 	defer cases.Wait()
 	for hung := range ranks {
 		for after := range 4 { // exchanges of the sum: lengths, halves, quarters, halves

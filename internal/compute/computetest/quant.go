@@ -34,6 +34,9 @@ func (s *suite) quant() {
 		s.zeroBlocks(class)
 		for _, shape := range [][2]int{{2, 32}, {37, 64}, {33, 96}, {64, 544}, {130, 1088}, {1060, 32}} {
 			O, I := shape[0], shape[1]
+			if O*I > 5000 && s.dev.Name() == "ref" {
+				continue // the reference has no tiles
+			}
 			host := s.normal(O * I)
 			for i := range host { // scales that differ from row to row and from block to block
 				host[i] *= float32(1+i/I%5) * float32(1+i/compute.QuantBlock%7)
