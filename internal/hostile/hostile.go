@@ -64,11 +64,14 @@ func Share(n int) int {
 }
 
 // cases is the number of random changes for a format, and the number of prefixes
-// and of bit flips above which some are left out: Share of 1,300, or for
-// a long run GAD_CASES and none.
+// and of bit flips above which some are left out: Share of 1,300, 300 with -short, or
+// for a long run GAD_CASES and none.
 func cases() (random, systematic int) {
 	if n, err := strconv.Atoi(os.Getenv("GAD_CASES")); err == nil {
 		return n, math.MaxInt
+	}
+	if testing.Short() {
+		return 300, 300
 	}
 	return Share(1300), Share(1300)
 }
