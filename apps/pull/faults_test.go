@@ -19,8 +19,8 @@ import (
 	"gad/internal/vfs/vfstest"
 )
 
-// fault is one way in which a hub or its CDN misbehaves.
-type fault struct {
+// serverFault is one way in which a hub or its CDN misbehaves.
+type serverFault struct {
 	name   string
 	of     string // Kind of the calls that it answers, with :FILE for one file of them
 	answer func(c hubtest.Call, w http.ResponseWriter, r *http.Request)
@@ -97,10 +97,10 @@ func entry(path string, change string) string {
 }
 
 // serverFaults are all ways of a server that the test knows.
-func serverFaults() (list []fault) {
+func serverFaults() (list []serverFault) {
 	add := func(name, of string, answer func(hubtest.Call, http.ResponseWriter, *http.Request), times ...int) {
 		for _, n := range times {
-			list = append(list, fault{fmt.Sprintf("%s, %s", name, of), of, answer, n})
+			list = append(list, serverFault{fmt.Sprintf("%s, %s", name, of), of, answer, n})
 		}
 	}
 	for _, at := range []float64{0, 0.001, 0.1, 0.25, 0.5, 0.75, 0.9, 0.999, 1} {
