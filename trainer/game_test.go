@@ -13,6 +13,7 @@ import (
 
 	"gad/algos"
 	"gad/internal/compute"
+	"gad/internal/hostile"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
@@ -221,7 +222,7 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 	losses = slices.DeleteFunc(losses, func(s string) bool { return s == "sft" })
 	for i, estimator := range estimators {
 		for j, loss := range losses {
-			if testing.Short() && i%len(losses) != j {
+			if !hostile.Long() && i%len(losses) != j {
 				continue
 			}
 			t.Run(estimator+" "+loss, func(t *testing.T) {
