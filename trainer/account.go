@@ -58,7 +58,8 @@ type work struct {
 
 // count is the work of a step that took the metrics m: the passes of the stage's list whose part
 // has run. all are the step's sequences, and of those of a pass.
-func (t *Trainer) count(m Metrics, prompts int, all []model.Seq, of func(config.Pass) []model.Seq) (w work) {
+func (t *Trainer) count(m Metrics, prompts int, all []model.Seq,
+	of func(config.Pass) []model.Seq) (w work) {
 	for _, s := range all {
 		w.tokens += len(s.IDs)
 	}
@@ -67,9 +68,10 @@ func (t *Trainer) count(m Metrics, prompts int, all []model.Seq, of func(config.
 		if _, ran := m["timing_s/"+x.Part]; !ran {
 			continue
 		}
+		times, head := t.cfg.Forwards(x), x.Network != config.Discriminator
 		for _, s := range model.Segments(of(x)) {
 			n := float64(s.Tokens)
-			w.flops += t.cfg.Forwards(x) * n * c.FLOPsPerToken(float64(s.Before)+n/2, x.Network != config.Discriminator)
+			w.flops += times * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
 		}
 	}
 	return w

@@ -245,7 +245,8 @@ func (t *Trainer) describePairs(m Metrics, p *pairs) {
 // pairWork counts a step: what was sampled and compared under the reference, then both
 // sides under the student.
 func (t *Trainer) pairWork(m Metrics, p *pairs, both []model.Seq, passes int) work {
-	return t.count(m, len(p.rejected), slices.Concat(p.batch.Teachers, p.rejected), func(x config.Pass) []model.Seq {
+	all := slices.Concat(p.batch.Teachers, p.rejected)
+	return t.count(m, len(p.rejected), all, func(x config.Pass) []model.Seq {
 		switch {
 		case x.Kind == config.Sample:
 			return p.sampled

@@ -50,7 +50,8 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 		}
 	}
 	students, teachers := r.roll.Seqs, r.batch.Teachers
-	t.done = t.count(m, len(teachers), slices.Concat(teachers, students), func(x config.Pass) []model.Seq { return sides(x, students, teachers) })
+	t.done = t.count(m, len(teachers), slices.Concat(teachers, students),
+		func(x config.Pass) []model.Seq { return sides(x, students, teachers) })
 	return m, t.describe(m, r, advST)
 }
 
@@ -316,7 +317,8 @@ func (t *Trainer) sftStep() (Metrics, error) {
 	if err := t.updateActor(m, batch, nil, nil, nil); err != nil {
 		return m, err
 	}
-	t.done = t.count(m, len(batch.Rows), batch.Teachers, func(config.Pass) []model.Seq { return batch.Teachers })
+	t.done = t.count(m, len(batch.Rows), batch.Teachers,
+		func(config.Pass) []model.Seq { return batch.Teachers })
 	t.describeTeacher(m, batch)
 	return m, nil
 }

@@ -170,7 +170,8 @@ func (l Load) settings() config.Config {
 }
 
 // titles are the names of a step's parts in reports.
-var titles = map[string]string{"old_logp": "old log-probabilities", "update_critic": "critic update", "ref_logp": "reference log-probabilities", "update_actor": "actor update"}
+var titles = map[string]string{"old_logp": "old log-probabilities", "update_critic": "critic update",
+	"ref_logp": "reference log-probabilities", "update_actor": "actor update"}
 
 // part is a part of a GAD step; advantages have no passes.
 type part struct {
@@ -215,7 +216,8 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 			r, err = g.actor.Rollout(g.prompts[:g.load.Prompts], nil, actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
 			return err
 		},
-		"old log-probabilities": func() error { return g.actor.Old(r) }, // where not equal to the sampler's
+		// Where they are not equal to the sampler's.
+		"old log-probabilities": func() error { return g.actor.Old(r) },
 		"critic update": func() error {
 			st, err := g.critic.Update(critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach, Skip: make([]bool, len(r.Seqs))})
 			scoreS = st.ScoreS
@@ -307,7 +309,8 @@ func (g *game) works() (works map[string]work, all work) {
 				heads = n * l.New
 			}
 			times := c.Forwards(x) // prompts pass once for all their answers
-			w = w.plus(g.pass(times, l.Prompts, l.Prompt, 0)).plus(g.after(times, l.Prompt, n, l.New, heads))
+			prompts, answers := g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
+			w = w.plus(prompts).plus(answers)
 		}
 		works[part.name], all = w, all.plus(w)
 	}

@@ -66,40 +66,19 @@ func (p Pass) Updates() int {
 // the step. independent says that a row's bits do not depend on the rows beside it
 // (compute.Backend.Alone).
 func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
-	n := c.Rollout.N
-	teacher := Pass{Part: "update_actor", Kind: Learn, Teachers: 1, Times: 1, Mini: prompts}
 	var list []Pass
-	switch {
-	case stage == SFT:
-		list = []Pass{teacher}
-	case stage == DPO:
+	switch stage {
+	case SFT:
+		list = []Pass{c.actorUpdate(stage, prompts)}
+	case DPO:
 		list = []Pass{
 			{Part: "rollout", Network: Reference, Kind: Sample, Students: 1, Times: 1},
 			{Part: "ref_logp", Network: Reference, Kind: Forward, Students: 1, Teachers: 1, Times: 1},
 			{Part: "update_actor", Kind: Forward, When: SeveralPacks, Students: 1, Teachers: 1, Times: 1},
-			{Part: "update_actor", Kind: Learn, Students: 1, Teachers: 1, Times: 1, Mini: prompts},
+			c.actorUpdate(stage, prompts),
 		}
 	default:
-		list = []Pass{
-			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
-			{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n, Times: 1},
-		}
-		if share := c.scoredBefore(prompts); share > 0 {
-			part := "update_critic"
-			if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
-				part = "score"
-			}
-			list = append(list, Pass{Part: part, Network: Discriminator, Kind: Forward, Students: n, Teachers: 1, Times: share})
-		}
-		list = append(list, Pass{Part: "update_critic", Network: Discriminator, Kind: Learn, Students: n, Teachers: 1,
-			Times: float64(c.Critic.PPOEpochs), Mini: c.Critic.MiniBatch(prompts)})
-		if c.NeedsReference(stage) {
-			list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n, Times: 1})
-		}
-		if !c.LearnsTeacher(stage) {
-			teacher = Pass{Part: "update_actor", Kind: Learn, Students: n, Times: float64(c.Actor.PPOEpochs), Mini: c.Actor.MiniBatch(prompts)}
-		}
-		list = append(list, teacher)
+		list = c.game(stage, prompts, independent)
 	}
 	for i := range list {
 		list[i].Prompts = prompts
@@ -107,10 +86,51 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 	return list
 }
 
+// actorUpdate is what the student learns from: the teacher's answers, pairs, or its own answers.
+func (c *Config) actorUpdate(stage Stage, prompts int) Pass {
+	update := Pass{Part: "update_actor", Kind: Learn, Times: 1, Mini: prompts}
+	switch {
+	case c.LearnsTeacher(stage):
+		update.Teachers = 1
+	case stage == DPO:
+		update.Students, update.Teachers = 1, 1
+	default:
+		update.Students, update.Mini = c.Rollout.N, c.Actor.MiniBatch(prompts)
+		update.Times = float64(c.Actor.PPOEpochs)
+	}
+	return update
+}
+
+// game are the passes of the stages that have a discriminator.
+func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
+	n := c.Rollout.N
+	both := Pass{Part: "update_critic", Network: Discriminator, Students: n, Teachers: 1}
+	list := []Pass{
+		{Part: "rollout", Kind: Sample, Students: n, Times: 1},
+		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n, Times: 1},
+	}
+	if share := c.scoredBefore(prompts); share > 0 {
+		score := both
+		score.Kind, score.Times = Forward, share
+		if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
+			score.Part = "score"
+		}
+		list = append(list, score)
+	}
+	learn := both
+	learn.Kind, learn.Times, learn.Mini = Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
+	list = append(list, learn)
+	if c.NeedsReference(stage) {
+		list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n, Times: 1})
+	}
+	return append(list, c.actorUpdate(stage, prompts))
+}
+
 // oldLogProbs says when the trainer's own pass gives the old log-probabilities
 // (Trainer.recomputesOld).
 func (c *Config) oldLogProbs(stage Stage, independent bool) When {
-	own := c.Actor.OldLogProb == "recompute" || c.Actor.OldLogProb != "rollout" && (!independent || c.Merges(stage))
+	own := c.Actor.OldLogProb == "recompute" ||
+		c.Actor.OldLogProb != "rollout" && (!independent || c.Merges(stage))
 	if c.Actor.ReadsEntropy() || own && !c.LearnsTeacher(stage) {
 		return Always
 	}

@@ -14,7 +14,8 @@ import (
 // answers of mean length: all of them, at the full size.
 func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config) (err error) {
 	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
-	r := &predicted{be: be, shape: shape, c: c, passes: c.Passes(p.Stage, c.Data.TrainBatchSize, be.Alone()), known: map[config.Pass]float64{}}
+	r := &predicted{be: be, shape: shape, c: c, known: map[config.Pass]float64{},
+		passes: c.Passes(p.Stage, c.Data.TrainBatchSize, be.Alone())}
 	r.write(p)
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(p.Stage); err != nil {
@@ -80,7 +81,8 @@ func (r *predicted) write(p *Plan) {
 func (r *predicted) open(stage config.Stage) (err error) {
 	c, game := r.c, stage.HasCritic()
 	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && game {
-		if r.base, err = model.New(r.be, r.shape, model.Options{Kind: model.LM, Quant: c.Base()}); err != nil {
+		o := model.Options{Kind: model.LM, Quant: c.Base()}
+		if r.base, err = model.New(r.be, r.shape, o); err != nil {
 			return err
 		}
 	}
@@ -97,7 +99,8 @@ func (r *predicted) open(stage config.Stage) (err error) {
 	if !game {
 		return nil
 	}
-	if r.discriminator, r.discriminatorOpt, err = r.trained(c.Discriminator(), c.Critic.Optim); err != nil {
+	r.discriminator, r.discriminatorOpt, err = r.trained(c.Discriminator(), c.Critic.Optim)
+	if err != nil {
 		return err
 	}
 	r.discriminator.Share(r.student)
@@ -105,8 +108,10 @@ func (r *predicted) open(stage config.Stage) (err error) {
 }
 
 // trained makes a network that learns; the second takes turns with the student.
-func (r *predicted) trained(o model.PlanOptions, optim model.OptimSettings) (m *model.Model, opt *model.Optimizer, err error) {
-	settings := model.Options{Kind: o.Kind, Trainable: true, Recompute: o.Recompute, LoRA: o.LoRA, Turns: r.student}
+func (r *predicted) trained(o model.PlanOptions, optim model.OptimSettings) (
+	m *model.Model, opt *model.Optimizer, err error) {
+	settings := model.Options{Kind: o.Kind, Trainable: true, Recompute: o.Recompute, LoRA: o.LoRA,
+		Turns: r.student}
 	if o.LoRA.On() {
 		m, err = r.base.Adapt(settings)
 	} else {
@@ -167,8 +172,9 @@ func (r *predicted) seconds(x config.Pass) (float64, error) {
 func (r *predicted) sample(x config.Pass) (float64, error) {
 	c, before := r.c.Rollout, r.be.Elapsed()
 	some := min(x.Prompts, (4*c.MaxNumSeqs+x.Students-1)/x.Students)
-	_, err := r.sampler.Generate(r.questions[:some], r.rows[:some], model.SampleOptions{N: x.Students, MaxNew: r.answer, Slots: c.MaxNumSeqs, Seed: 1,
-		Sampling: compute.Sampling{Temperature: 1, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}}, nil)
+	o := model.SampleOptions{N: x.Students, MaxNew: r.answer, Slots: c.MaxNumSeqs, Seed: 1,
+		Sampling: compute.Sampling{Temperature: 1, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}}
+	_, err := r.sampler.Generate(r.questions[:some], r.rows[:some], o, nil)
 	return (r.be.Elapsed() - before) * float64(x.Prompts) / float64(some), err
 }
 
@@ -201,7 +207,9 @@ func update(m *model.Model, opt *model.Optimizer, seqs []model.Seq, x config.Pas
 			if seqs := model.Pick(part, pack); m.Kind() == model.Scorer {
 				err = m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil })
 			} else {
-				err = m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil })
+				err = m.LogProbGrad(seqs, 1, func(logpST, _ [][]float32) (d, e [][]float32, err error) {
+					return logpST, nil, nil
+				})
 			}
 			if err != nil {
 				return err

@@ -20,7 +20,8 @@ func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 		}
 		b.WriteByte('\n')
 	}
-	actorSteps, criticSteps := c.OptimizerSteps(p.Stage, config.Student), c.OptimizerSteps(p.Stage, config.Discriminator)
+	actorSteps := c.OptimizerSteps(p.Stage, config.Student)
+	criticSteps := c.OptimizerSteps(p.Stage, config.Discriminator)
 	all := int64(actorSteps)*p.actorGradient + int64(criticSteps)*p.criticGradient
 	sent := 2 * all * int64(ranks-1) / int64(ranks)
 	gathered := int64(0) // weights, beside a whole sum of the gradients

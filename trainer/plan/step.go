@@ -16,7 +16,8 @@ type tokenTimes struct{ trained, forward, decoded float64 }
 // tokens is how many a pass computes, where the student's answers have so many each.
 func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64) {
 	batch := float64(x.Prompts)
-	return batch * p.PromptMean, batch * (float64(x.Students)*student + float64(x.Teachers)*p.AnswerMean)
+	each := float64(x.Students)*student + float64(x.Teachers)*p.AnswerMean
+	return batch * p.PromptMean, batch * each
 }
 
 // passTime is how long a pass takes.
@@ -34,11 +35,13 @@ func (p *Plan) passTime(x config.Pass, t tokenTimes, student float64) float64 {
 // due reports whether every step of c has the pass.
 func (p *Plan) due(c config.Config, x config.Pass, student float64) bool {
 	prompts, answers := p.tokens(x, student)
-	return x.When == config.Always || x.When == config.SeveralPacks && prompts+answers > float64(c.Of(x.Network).MaxTokenLen)
+	several := prompts+answers > float64(c.Of(x.Network).MaxTokenLen)
+	return x.When == config.Always || x.When == config.SeveralPacks && several
 }
 
 // stepTime is the parts of a step in which the student's answers have so many tokens.
-func (p *Plan) stepTime(c config.Config, independent bool, t tokenTimes, student float64) (step []Timed) {
+func (p *Plan) stepTime(c config.Config, independent bool, t tokenTimes, student float64) []Timed {
+	var step []Timed
 	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, independent) {
 		if p.due(c, x, student) {
 			step = withPass(step, x.Part, p.passTime(x, t, student))

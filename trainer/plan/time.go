@@ -33,7 +33,8 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 	}
 	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, independent) {
 		if x.When == config.Checks {
-			p.often(fmt.Sprintf("%s, in the first %d steps and every %dth", x.Part, config.CheckFirst, config.CheckEvery), p.passTime(x, t, p.AnswerMean), p.passTime(x, t, longest),
+			name := fmt.Sprintf("%s, in the first %d steps and every %dth", x.Part, config.CheckFirst, config.CheckEvery)
+			p.often(name, p.passTime(x, t, p.AnswerMean), p.passTime(x, t, longest),
 				func(steps int) int { return min(steps, config.CheckFirst) + steps/config.CheckEvery })
 			p.Beside[len(p.Beside)-1].batch = true
 		}
