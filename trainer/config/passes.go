@@ -2,10 +2,10 @@ package config
 
 import "gad/model"
 
-// What a step computes, as one list. The loop (trainer/step.go, trainer/dpo.go) is the order in
-// which a step calls its networks; this list is what those calls cost, for everyone who counts:
-// perf/ metrics, gad plan (measured, predicted and --fit), gad bench. TestPassesOfAStep compares
-// the list with the passes that a backend sees in real steps.
+// What a step computes, as one list. The loop (trainer/step.go, trainer/dpo.go) calls the networks;
+// perf/ metrics, gad plan (measured, predicted, --fit and --ranks) and gad bench walk this list to
+// count what those calls cost. TestPassesOfAStep compares the list with the passes that a backend
+// sees in real steps: a new loss or network is one call there and one row here.
 
 // Network is one that a step passes sequences through.
 type Network int
