@@ -185,6 +185,9 @@ func must[T any](t testing.TB, f func() (T, error)) T {
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
+// Updating says that the tests run with -update.
+func Updating() bool { return *update }
+
 // Golden compares got with a file, or rewrites the file where the tests run with -update.
 func Golden(t testing.TB, path string, got []byte) {
 	t.Helper()

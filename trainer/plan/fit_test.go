@@ -10,6 +10,7 @@ import (
 
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
+	"gad/internal/hostile"
 	"gad/internal/modeltest"
 	"gad/model"
 	"gad/trainer/config"
@@ -43,7 +44,11 @@ func TestFitIsTheCheapest(t *testing.T) {
 		name string
 		f    model.Footprint
 	}{{"cuda", cuda.Options{}}, {"cpu", cpu.Footprint{}}} {
-		for _, stage := range []config.Stage{config.SFT, config.DPO, config.Train} {
+		stages := []config.Stage{config.Train, config.SFT, config.DPO}
+		if !hostile.Long() {
+			stages = stages[:1]
+		}
+		for _, stage := range stages {
 			for _, lora := range []bool{false, true} {
 				c := config.StageDefaults(stage)
 				c.Trainer.Device, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse, c.Actor.MaxTokenLen, c.Critic.MaxTokenLen, c.Rollout.MaxNumSeqs = device.name, 16, 512, 256, 2048, 1536, 16
@@ -157,7 +162,7 @@ func TestFitRoundsLast(t *testing.T) {
 		{200e9, "actor.optim.offload=true critic.optim.offload=true"},
 		{80e9, "actor.optim.offload=true critic.optim.offload=true actor.optim.moments=8bit"}, // whose moments cross the bus four times as often
 		{50e9, "actor.optim.offload=true critic.optim.offload=true actor.optim.moments=8bit critic.optim.moments=8bit"},
-	} {
+	}[:hostile.Share(4)] {
 		if _, got := fitting(f, shape, c, config.Train, 141e9, x.host); !got.fits || strings.Join(got.Settings, " ") != x.want {
 			t.Errorf("host of %d bytes: %t, %q, want %q", x.host, got.fits, got.Settings, x.want)
 		}
@@ -267,6 +272,9 @@ func TestPlanOfDisk(t *testing.T) {
 
 // doc/memory.md has what gad plan --cards prints, and gad plan --fit.
 func TestDocumentsAreTheCards(t *testing.T) {
+	if !hostile.Long() && !modeltest.Updating() {
+		t.Skip("fits eight models to every card: in a long run")
+	}
 	f, shape := cuda.Options{}, model.Qwen25[1].Config
 	c := cardConfig()
 	p := cardPlan(c, 24e9)
