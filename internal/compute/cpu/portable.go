@@ -11,7 +11,7 @@ var portable = &kernels{
 	name: "portable", mr: 2, nr: 4,
 	gemm:      []gemmFunc{gemm1x4, gemm2x4},
 	transpose: transposeGo, rows: rowsGo(4),
-	add:       addGo, scale: scaleGo, axpy: axpyGo, dot: dotGo, sumSquares: sumSquaresGo,
+	add: addGo, scale: scaleGo, axpy: axpyGo, dot: dotGo, sumSquares: sumSquaresGo,
 	mulScale: mulScaleGo, dot3: dot3Go, normGrad: normGradGo, mulAcc: mulAccGo, rotate: rotateGo,
 	scaleMax: scaleMaxGo, expSum: expSumGo, expStats: expStatsGo, headGrad: headGradGo, softGrad: softGradGo,
 	swiglu: swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo,
