@@ -29,31 +29,32 @@ import (
 //
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
-	".":              "",
-	"cmd/gad":        "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
-	"apps/bench":     "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
-	"apps/collect":   "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
-	"apps/pull":      "internal/vfs",
-	"apps/demo":      "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/eval trainer/saved",
-	"apps/study":     "internal/conf internal/report internal/vfs",
-	"apps/task":      "internal/philox",
-	"trainer/config": "actor algos critic data internal/conf internal/report model",
-	"trainer/encode": "critic data model tokenizer trainer/config",
-	"trainer/eval":   "critic data internal/checker internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
-	"trainer/export": "checkpoint internal/compute/cpu internal/gguf internal/vfs model tokenizer trainer/config trainer/saved",
-	"trainer/plan":   "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model trainer/config trainer/encode trainer/saved",
-	"trainer/saved":  "checkpoint data internal/gguf internal/report internal/vfs model tokenizer trainer/config",
-	"apps/doctor":    "checkpoint internal/report internal/safetensors internal/vfs trainer/config trainer/saved",
-	"trainer":        "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cpu internal/conf internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
-	"actor":          "algos model",
-	"critic":         "algos internal/philox model",
-	"reference":      "model",
-	"device":         "internal/compute/cpu internal/compute/cuda model",
-	"model":          "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
-	"data":           "internal/folder internal/vfs",
-	"tokenizer":      "internal/folder internal/gguf",
-	"algos":          "",
-	"checkpoint":     "internal/vfs",
+	".":               "",
+	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
+	"cmd/gad/line":    "internal/conf internal/fault trainer/config",
+	"apps/bench":      "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference trainer/config",
+	"apps/collect":    "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
+	"apps/pull":       "internal/fault internal/report internal/vfs",
+	"apps/demo":       "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/quality trainer/saved",
+	"apps/study":      "internal/conf internal/fault internal/report internal/vfs",
+	"apps/task":       "apps/create apps/session data device internal/fault internal/philox internal/vfs model tokenizer trainer/export",
+	"trainer/config":  "actor algos critic data internal/conf internal/report model",
+	"trainer/encode":  "critic data model tokenizer trainer/config",
+	"trainer/quality": "critic data internal/checker internal/fault internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
+	"trainer/export":  "checkpoint internal/compute/cpu internal/gguf internal/vfs model tokenizer trainer/config trainer/saved",
+	"trainer/plan":    "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model trainer/config trainer/encode trainer/saved",
+	"trainer/saved":   "checkpoint data internal/gguf internal/report internal/vfs model tokenizer trainer/config",
+	"apps/doctor":     "checkpoint internal/report internal/safetensors internal/vfs trainer/config trainer/saved",
+	"trainer":         "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cpu internal/conf internal/fault internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
+	"actor":           "algos model",
+	"critic":          "algos internal/philox model",
+	"reference":       "model",
+	"device":          "internal/compute/cpu internal/compute/cuda model",
+	"model":           "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
+	"data":            "internal/folder internal/vfs",
+	"tokenizer":       "internal/folder internal/gguf",
+	"algos":           "",
+	"checkpoint":      "internal/vfs",
 
 	"internal/checker":               "data",
 	"internal/compute":               "",
@@ -78,6 +79,7 @@ var house = map[string]string{
 	"internal/textmetrics":           "internal/philox",
 	"internal/vfs":                   "",
 	"internal/vfs/vfstest":           "internal/vfs",
+	"apps/chat/chattest":             "",
 	"apps/pull/hubtest":              "",
 	"internal/fault":                 "",
 	"internal/journal":               "internal/vfs",
@@ -85,7 +87,7 @@ var house = map[string]string{
 	"apps/create":                    "apps/session device internal/fault model tokenizer trainer/export trainer/saved",
 	"apps/score":                     "apps/session model trainer/encode trainer/saved",
 	"apps/chat":                      "apps/session internal/compute internal/fault model tokenizer",
-	"apps/eval":                      "apps/judge apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/vfs model trainer/encode trainer/eval trainer/saved",
+	"apps/eval":                      "apps/judge apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/vfs model trainer/encode trainer/quality trainer/saved",
 	"apps/generate":                  "apps/session checkpoint data internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/encode trainer/saved",
 	"apps/judge":                     "internal/endpoint internal/journal internal/textmetrics",
 	"apps/serve":                     "model tokenizer",
@@ -108,6 +110,7 @@ var doubles = map[string]string{
 	"internal/compute/cuda/kernels":  "internal/compute/cuda/driver",
 	"internal/gguf/gguftest":         "internal/gguf",
 	"internal/endpoint/endpointtest": "internal/endpoint",
+	"apps/chat/chattest":             "apps/chat",
 	"apps/pull/hubtest":              "apps/pull",
 	"internal/vfs/vfstest":           "internal/vfs",
 	"device":                         "internal/compute", // opens one of them, for the examples
@@ -143,11 +146,11 @@ var roles = map[string]string{
 	"gonum.org/v1/gonum/stat/distuv":     "apps/study", // quantiles of Student's t
 	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
-	"github.com/urfave/cli/v2":           "cmd/gad",
+	"github.com/urfave/cli/v2":           "cmd/gad cmd/gad/line",
 	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
-	"github.com/gofrs/flock":             "apps/pull checkpoint",                                     // one lock a file of the hub's cache, one a run
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                        // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test apps/chat_test cmd/gad_test", // the tests mount a small disk, open a terminal
+	"github.com/gofrs/flock":             "apps/pull checkpoint",                                                        // one lock a file of the hub's cache, one a run
+	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                                           // which variants a machine can run
+	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test apps/chat_test cmd/gad_test apps/chat/chattest", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own
@@ -158,8 +161,9 @@ const notParquet = "github.com/apache/arrow/go/v15/parquet"
 // for the reason given. Everything that is written must pass internal/vfs, so
 // that its tests can fail, cut short or forget any single operation.
 var writers = map[string]string{
-	"internal/vfs":     "is the seam itself",
-	"internal/hostile": "writes damaged files for tests, the only ones that use it",
+	"internal/vfs":       "is the seam itself",
+	"internal/hostile":   "writes damaged files for tests, the only ones that use it",
+	"apps/chat/chattest": "opens both ends of a terminal, for tests only",
 }
 
 // reaching are packages that open connections, start programs or load code, and

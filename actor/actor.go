@@ -30,8 +30,8 @@ type Actor struct {
 }
 
 // Open loads the student from the model folder dir. updates is the number of
-// optimizer steps planned, over which the learning rate is scheduled, maxNew the
-// longest answer in tokens. With cfg.LoRA new adapters are drawn from seed 0.
+// optimizer steps planned, over which the learning rate is scheduled: Config.Updates
+// in a step. maxNew is the longest answer in tokens. With cfg.LoRA new adapters are drawn from seed 0.
 func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
 	m, err := model.Load(be, dir, model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute, LoRA: cfg.LoRA})
 	if err != nil {

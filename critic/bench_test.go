@@ -45,7 +45,7 @@ func BenchmarkUpdate(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			d, err := New(m, cfg, 10, 8, 1)
+			d, err := New(m, cfg, 10*cfg.Updates(8), 1)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -39,8 +39,9 @@ type Critic struct {
 
 // Open loads the discriminator from dir: a scorer as a checkpoint holds it, or a
 // language model, whose head is then replaced by a fresh value head drawn from
-// seed. steps is the number of trainer steps planned, batch their prompts.
-func Open(be model.Backend, dir string, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
+// seed. updates is the number of
+// optimizer steps planned, over which the learning rate is scheduled: Config.Updates in a step.
+func Open(be model.Backend, dir string, cfg Config, updates int, seed uint64) (*Critic, error) {
 	shape, err := model.ReadConfig(dir)
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
@@ -50,7 +51,7 @@ func Open(be model.Backend, dir string, cfg Config, steps, batch int, seed uint6
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
-	c, err := New(m, cfg, steps, batch, seed)
+	c, err := New(m, cfg, updates, seed)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -58,8 +59,8 @@ func Open(be model.Backend, dir string, cfg Config, steps, batch int, seed uint6
 }
 
 // New wraps a scorer that is already loaded.
-func New(m *model.Model, cfg Config, steps, batch int, seed uint64) (*Critic, error) {
-	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, steps*cfg.Updates(batch)))
+func New(m *model.Model, cfg Config, updates int, seed uint64) (*Critic, error) {
+	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, updates))
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
@@ -88,14 +89,14 @@ func (c *Critic) Score(seqs []model.Seq) (scoreS []float32, err error) {
 	return c.m.AllScores(seqs, c.cfg.MaxTokenLen)
 }
 
-// ScoreBoth sets FreshS and FreshP of b. Student and teacher sequences of a prompt pass
+// ScoreBoth sets ScoreS and ScoreP of b. Student and teacher sequences of a prompt pass
 // forward together, which computes their prompt once.
 func (c *Critic) ScoreBoth(b *Batch) error {
 	score, err := c.Score(slices.Concat(b.Students, b.Teachers))
 	if err != nil {
 		return err
 	}
-	b.FreshS, b.FreshP = score[:len(b.Students):len(b.Students)], score[len(b.Students):]
+	b.ScoreS, b.ScoreP = score[:len(b.Students):len(b.Students)], score[len(b.Students):]
 	return nil
 }
 
@@ -107,9 +108,9 @@ type Batch struct {
 	Teachers []model.Seq // [P]
 	Skip     []bool      // [S] student sequences that are in no pair
 
-	// FreshS [S] and FreshP [P] are the scores under the present weights, if the caller
+	// ScoreS [S] and ScoreP [P] are the scores under the present weights, if the caller
 	// has them; nil: Update computes them.
-	FreshS, FreshP []float32
+	ScoreS, ScoreP []float32
 }
 
 // Pairs is the number of pairs in b, ties included.
@@ -140,9 +141,9 @@ type Stats struct {
 	Skipped   int     // optimizer steps left out for a non-finite score or gradient
 	Streak    int     // steps left out since the last optimizer step taken
 
-	// FreshS [S] and FreshP [P] are the batch's scores under the weights before the first
+	// ScoreS [S] and ScoreP [P] are the batch's scores under the weights before the first
 	// optimizer step.
-	FreshS, FreshP []float32
+	ScoreS, ScoreP []float32
 }
 
 // Update takes the discriminator's optimizer steps on b, one for each mini-batch of prompts,
@@ -154,7 +155,7 @@ type Stats struct {
 // forward pass of their own (complete).
 func (c *Critic) Update(b Batch) (st Stats, err error) {
 	prompts := len(b.Teachers)
-	mini := c.cfg.miniBatch(prompts)
+	mini := c.cfg.MiniBatch(prompts)
 	fresh := newScores(b) // under the weights before the first optimizer step
 	present := fresh      // under the present weights; nil after an optimizer step
 	batches := 0          // mini-batches so far: the key of their random draws
@@ -199,7 +200,7 @@ func (c *Critic) Update(b Batch) (st Stats, err error) {
 		}
 	}
 	score := fresh.values()
-	st.FreshS, st.FreshP = score[:len(b.Students):len(b.Students)], score[len(b.Students):]
+	st.ScoreS, st.ScoreP = score[:len(b.Students):len(b.Students)], score[len(b.Students):]
 	st.finish()
 	if c.Replay != nil && c.cfg.Replay.Live {
 		c.Replay.Add(b)
@@ -245,16 +246,11 @@ func (st *Stats) finish() {
 	st.GradNorm /= float64(max(st.Updates, 1))
 }
 
-// Schedule is the learning rate over the optimizer steps of the given number of
-// trainer steps, of batch prompts each.
-func (c Config) Schedule(steps, batch int) model.Schedule {
-	return c.Optim.Schedule(steps * c.Updates(batch))
-}
-
 // Updates is the number of optimizer steps of one update on a batch of prompts.
-func (c Config) Updates(batch int) int { return c.PPOEpochs * ceilDiv(batch, c.miniBatch(batch)) }
+func (c Config) Updates(batch int) int { return c.PPOEpochs * ceilDiv(batch, c.MiniBatch(batch)) }
 
-func (c Config) miniBatch(prompts int) int {
+// MiniBatch is the number of prompts of one optimizer step for batches of the given size.
+func (c Config) MiniBatch(prompts int) int {
 	if c.PPOMiniBatch > 0 {
 		return min(c.PPOMiniBatch, prompts)
 	}

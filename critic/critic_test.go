@@ -60,7 +60,7 @@ func newCritic(t *testing.T, edit func(*Config)) (*Critic, *spy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(m, cfg, 10, 2, 1)
+	c, err := New(m, cfg, 10*cfg.Updates(2), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,10 +83,10 @@ func batch() Batch {
 func fresh(t *testing.T, c *Critic, b *Batch) {
 	t.Helper()
 	var err error
-	if b.FreshS, err = c.Score(b.Students); err != nil {
+	if b.ScoreS, err = c.Score(b.Students); err != nil {
 		t.Fatal(err)
 	}
-	if b.FreshP, err = c.Score(b.Teachers); err != nil {
+	if b.ScoreP, err = c.Score(b.Teachers); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -127,7 +127,7 @@ func TestUpdateIsBradleyTerry(t *testing.T) {
 	}
 	var loss, acc float64
 	for s, g := range b.Group {
-		d := float64(b.FreshS[s]) - float64(b.FreshP[g])
+		d := float64(b.ScoreS[s]) - float64(b.ScoreP[g])
 		loss += math.Log1p(math.Exp(d)) / 6
 		if d < 0 {
 			acc += 1.0 / 6
@@ -219,7 +219,7 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 		b := batch()
 		fresh(t, c, &b)
 		st := update(t, c, b)
-		scores, grads, losses = append(scores, append(b.FreshS, b.FreshP...)), append(grads, spy.grads), append(losses, st.Loss)
+		scores, grads, losses = append(scores, append(b.ScoreS, b.ScoreP...)), append(grads, spy.grads), append(losses, st.Loss)
 	}
 	for k := 1; k < 3; k++ {
 		if !slices.Equal(scores[k], scores[0]) {
@@ -265,7 +265,7 @@ func TestSkippedPairs(t *testing.T) {
 func TestNotFiniteIsSkipped(t *testing.T) {
 	for name, plant := range map[string]func(*spy, *Batch){
 		"gradient": func(s *spy, _ *Batch) { s.plant = float32(math.Inf(1)) },
-		"score":    func(_ *spy, b *Batch) { b.FreshS[2] = float32(math.NaN()) },
+		"score":    func(_ *spy, b *Batch) { b.ScoreS[2] = float32(math.NaN()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, spy := newCritic(t, nil)
@@ -467,8 +467,8 @@ func TestTies(t *testing.T) {
 	c, spy := newCritic(t, nil)
 	b := tied()
 	fresh(t, c, &b)
-	if b.FreshS[1] != b.FreshP[0] {
-		t.Fatalf("equal texts score %g and %g", b.FreshS[1], b.FreshP[0])
+	if b.ScoreS[1] != b.ScoreP[0] {
+		t.Fatalf("equal texts score %g and %g", b.ScoreS[1], b.ScoreP[0])
 	}
 	g := b.Signal()
 	if math.Abs(g.Ties-2.0/6) > 1e-12 || g.Distinct != 4 || math.Abs(g.Acc-g.DistinctAcc*4/6) > 1e-12 {
@@ -540,7 +540,7 @@ func TestGroupTerm(t *testing.T) {
 // against 5, the last left out.
 func TestSignal(t *testing.T) {
 	b := batch()
-	b.FreshS, b.FreshP = []float32{1, 2, 3, 5, 5, 9}, []float32{6, 5}
+	b.ScoreS, b.ScoreP = []float32{1, 2, 3, 5, 5, 9}, []float32{6, 5}
 	b.Skip[5] = true
 	g := b.Signal()
 	softplus := func(x float64) float64 { return math.Log1p(math.Exp(x)) }
@@ -558,7 +558,7 @@ func TestSignal(t *testing.T) {
 			t.Errorf("%s is %g, want %g", name, x[0], x[1])
 		}
 	}
-	b.FreshP[0] = 100
+	b.ScoreP[0] = 100
 	if g := b.Signal(); g.Collapsed != 1 {
 		t.Errorf("a spread of 1 at a distance of 98: %g collapsed groups, want 1", g.Collapsed)
 	}

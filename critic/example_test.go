@@ -18,8 +18,8 @@ func Example() {
 	defer be.Close()
 	cfg := critic.DefaultConfig()
 	cfg.Optim.LR = 1e-3
-	const steps, prompts, seed = 20, 1, 1
-	disc, err := critic.Open(be, "../testdata/model/qwen2_tied", cfg, steps, prompts, seed)
+	const steps, seed = 20, 1
+	disc, err := critic.Open(be, "../testdata/model/qwen2_tied", cfg, steps, seed)
 	if err != nil {
 		fmt.Println(err)
 		return

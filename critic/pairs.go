@@ -20,10 +20,10 @@ type scores []score
 // newScores are the scores of b's students, then of its teachers, as far as b has them.
 func newScores(b Batch) scores {
 	all := make(scores, len(b.Students)+len(b.Teachers))
-	for s, v := range b.FreshS {
+	for s, v := range b.ScoreS {
 		all[s] = score{true, v}
 	}
-	for p, v := range b.FreshP {
+	for p, v := range b.ScoreP {
 		all[len(b.Students)+p] = score{true, v}
 	}
 	return all

@@ -79,17 +79,17 @@ func TestScoresOfTheUpdate(t *testing.T) {
 				if given {
 					fresh(t, d, &b)
 				}
-				want := slices.Clone(slices.Concat(b.FreshS, b.FreshP))
+				want := slices.Clone(slices.Concat(b.ScoreS, b.ScoreP))
 				p.forward = 0
 				st := update(t, d, b)
-				got := slices.Concat(st.FreshS, st.FreshP)
+				got := slices.Concat(st.ScoreS, st.ScoreP)
 				if given && !slices.Equal(got, want) {
 					t.Errorf("scores %v, given %v", got, want)
 				}
 				if !given && p.forward != all+c.more {
 					t.Errorf("%d tokens pass forward, want %d and %d more", p.forward, all, c.more)
 				}
-				st.FreshS, st.FreshP = nil, nil
+				st.ScoreS, st.ScoreP = nil, nil
 				weights, stats, scores = append(weights, bits(d, s)), append(stats, fmt.Sprintf("%+v", st)), append(scores, got)
 			}
 			if !slices.Equal(weights[0], weights[1]) || stats[0] != stats[1] || !slices.Equal(scores[0], scores[1]) {
@@ -117,7 +117,7 @@ func TestScoresOfTheUpdateWithAPool(t *testing.T) {
 			fresh(t, d, &b)
 		}
 		st := update(t, d, b)
-		if got := slices.Concat(st.FreshS, st.FreshP); !slices.Equal(got, before) || st.Pooled != 0.5 {
+		if got := slices.Concat(st.ScoreS, st.ScoreP); !slices.Equal(got, before) || st.Pooled != 0.5 {
 			t.Errorf("given %v: scores %v, want %v of the weights before the update; share of the pool %g", given, got, before, st.Pooled)
 		}
 		weights, scores = append(weights, bits(d, s)), append(scores, before)
@@ -141,8 +141,8 @@ func TestScoresOfTheUpdateNotFinite(t *testing.T) {
 	if st.Skipped != 1 || st.Updates != 0 || !slices.Equal(bits(d, s), before) {
 		t.Errorf("%d skipped, %d updates, weights unchanged: %v", st.Skipped, st.Updates, slices.Equal(bits(d, s), before))
 	}
-	if len(st.FreshS) != 6 || len(st.FreshP) != 2 {
-		t.Errorf("%d and %d scores", len(st.FreshS), len(st.FreshP))
+	if len(st.ScoreS) != 6 || len(st.ScoreP) != 2 {
+		t.Errorf("%d and %d scores", len(st.ScoreS), len(st.ScoreP))
 	}
 	if clean := update(t, d, batch()); clean.Updates != 1 {
 		t.Errorf("after it %+v, want an update", clean)

@@ -87,7 +87,7 @@ func TestShardsAndRanks(t *testing.T) {
 				if d := distance(t, grad[0], grads[0]); d > 1e-4 {
 					t.Errorf("%d shards: the last gradient differs by %g", shards, d)
 				}
-				if a, b := one[0][0], alone[0][0]; math.Abs(a.Loss-b.Loss) > 1e-5 || math.Abs(a.GroupTerm-b.GroupTerm) > 1e-5 || a.Pairs != b.Pairs || !slices.Equal(a.FreshS, b.FreshS) {
+				if a, b := one[0][0], alone[0][0]; math.Abs(a.Loss-b.Loss) > 1e-5 || math.Abs(a.GroupTerm-b.GroupTerm) > 1e-5 || a.Pairs != b.Pairs || !slices.Equal(a.ScoreS, b.ScoreS) {
 					t.Errorf("%d shards: %+v, without shards %+v", shards, b, a)
 				}
 				for ranks := 2; ranks <= min(shards, 4); ranks *= 2 {
@@ -109,8 +109,8 @@ func TestShardsAndRanks(t *testing.T) {
 // A score that is not finite on one rank alone leaves out the step on every rank.
 func TestNotFiniteOnOneRank(t *testing.T) {
 	nan := func(b *Batch) {
-		b.FreshS, b.FreshP = make([]float32, len(b.Students)), make([]float32, len(b.Teachers))
-		b.FreshS[13] = float32(math.NaN())
+		b.ScoreS, b.ScoreP = make([]float32, len(b.Students)), make([]float32, len(b.Teachers))
+		b.ScoreS[13] = float32(math.NaN())
 	}
 	for _, shards := range []int{2, 4} {
 		want, before, _ := shardedUpdates(t, 1, shards, nil, nan)

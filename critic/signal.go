@@ -35,7 +35,7 @@ func (b *Batch) Signal() (g Signal) {
 			continue
 		}
 		n++
-		d, t := float64(b.FreshS[s]), float64(b.FreshP[b.Group[s]])
+		d, t := float64(b.ScoreS[s]), float64(b.ScoreP[b.Group[s]])
 		g.StudentMean += d
 		g.TeacherMean += t
 		if t > d {
@@ -65,7 +65,7 @@ func (b *Batch) groups(g *Signal) {
 	byPrompt := make([][]float64, len(b.Teachers))
 	for s, skip := range b.Skip {
 		if !skip {
-			byPrompt[b.Group[s]] = append(byPrompt[b.Group[s]], float64(b.FreshS[s]))
+			byPrompt[b.Group[s]] = append(byPrompt[b.Group[s]], float64(b.ScoreS[s]))
 		}
 	}
 	var groups, gaps, tops float64
@@ -89,7 +89,7 @@ func (b *Batch) groups(g *Signal) {
 		}
 		groups++
 		g.GroupStd += math.Sqrt(variance)
-		if gap := math.Abs(float64(b.FreshP[p]) - mean); gap > 0 {
+		if gap := math.Abs(float64(b.ScoreP[p]) - mean); gap > 0 {
 			gaps++
 			rel := math.Sqrt(variance) / gap
 			g.RelStd += rel

@@ -7,7 +7,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/model"
-	"gad/trainer/encode"
+	"gad/trainer/config"
 )
 
 // performance adds speed and memory. work is what the step computed.
@@ -56,48 +56,34 @@ type work struct {
 	flops  float64
 }
 
-// add counts passes over seqs, a prompt that several of them have once: 1 for a forward
-// pass, LoRA.TrainPasses for forward and backward.
-func (w *work) add(c model.Config, seqs []model.Seq, passes float64, head bool) {
-	for _, s := range model.Segments(seqs) {
-		n := float64(s.Tokens)
-		w.flops += passes * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
-	}
-}
-
-// teacherWork counts a step that learns from the teacher's answers alone.
-func (t *Trainer) teacherWork(b *encode.Batch) (w work) {
-	for _, s := range b.Teachers {
+// count is the work of a step that took the metrics m: the passes of the stage's list whose part
+// has run. all are the step's sequences, and of those of a pass.
+func (t *Trainer) count(m Metrics, prompts int, all []model.Seq, of func(config.Pass) []model.Seq) (w work) {
+	for _, s := range all {
 		w.tokens += len(s.IDs)
 	}
-	w.add(t.actor.Model().Config(), b.Teachers, t.cfg.Actor.LoRA.TrainPasses(), true)
+	c := t.actor.Model().Config() // the discriminator has the same shape
+	for _, x := range t.cfg.Passes(t.Stage, prompts, t.be.Alone()) {
+		if _, ran := m["timing_s/"+x.Part]; !ran {
+			continue
+		}
+		for _, s := range model.Segments(of(x)) {
+			n := float64(s.Tokens)
+			w.flops += t.cfg.Forwards(x) * n * c.FLOPsPerToken(float64(s.Before)+n/2, x.Network != config.Discriminator)
+		}
+	}
 	return w
 }
 
-// stepWork counts a step of the game.
-func (t *Trainer) stepWork(r *round) (w work) {
-	c, seqs, teachers := t.actor.Model().Config(), r.roll.Seqs, r.batch.Teachers
-	both := slices.Concat(teachers, seqs)
-	for _, s := range both {
-		w.tokens += len(s.IDs)
-	}
-	forward := 1.0 // rollout
-	if r.roll.EntST != nil {
-		forward++ // old
-	}
-	if r.refST != nil {
-		forward++
-	}
-	w.add(c, seqs, forward, true)
-	w.add(c, both, t.cfg.Critic.LoRA.TrainPasses()*float64(t.cfg.Critic.PPOEpochs)+t.cfg.ScoredBefore(len(teachers)), false)
+// sides picks a pass's sequences out of both sides of a step.
+func sides(x config.Pass, students, teachers []model.Seq) []model.Seq {
 	switch {
-	case t.criticAlone():
-	case t.learnsTeacher():
-		w.add(c, teachers, t.cfg.Actor.LoRA.TrainPasses(), true)
-	default:
-		w.add(c, seqs, t.cfg.Actor.LoRA.TrainPasses()*float64(t.cfg.Actor.PPOEpochs), true)
+	case x.Students == 0:
+		return teachers
+	case x.Teachers == 0:
+		return students
 	}
-	return w
+	return slices.Concat(teachers, students)
 }
 
 // measurePeak is the speed of a large matrix product, in floating-point

@@ -19,8 +19,8 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
-	"gad/trainer/eval"
 	"gad/trainer/plan"
+	"gad/trainer/quality"
 )
 
 // byLength is a checker in the shell: a row's score is the length of its JSON line,
@@ -217,7 +217,7 @@ func TestHeldOutCritic(t *testing.T) {
 	if err := tr.validate(m); err != nil {
 		t.Fatal(err)
 	}
-	j, err := eval.Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, eval.Options{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
+	j, err := quality.Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, quality.Options{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"os"
@@ -40,7 +42,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	if s.inPlace {
 		t.disc = s.state.Disc
 	}
-	t.stretch()
+	t.setTotal()
 	if s.dir != "" {
 		t.validated = s.state.Validated
 	}
@@ -168,4 +170,19 @@ func (t *Trainer) keepRows(s *start) data.Keep {
 		}
 	}
 	return k
+}
+
+// draw is the next n prompts of the run, which must be the same on all ranks: a file may
+// change while they train, and a chat template may ask for the time.
+func (t *Trainer) draw(n int) (*encode.Batch, error) {
+	b, err := t.enc.Batch(t.set, t.nextRows(n))
+	if err != nil || t.ranks.Size() == 1 {
+		return b, err
+	}
+	t.ranks.Enter("drawing rows")
+	sum := sha256.New()
+	for _, s := range b.Teachers {
+		fmt.Fprintln(sum, s.Prompt, s.IDs)
+	}
+	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }

@@ -92,7 +92,7 @@ func (t *Trainer) dpoStep() (Metrics, error) {
 	}
 	t.describePairs(m, p)
 	t.describeTeacher(m, batch)
-	t.done = t.pairWork(p, slices.Concat(pref.Chosen, pref.Rejected), st.Passes)
+	t.done = t.pairWork(m, p, slices.Concat(pref.Chosen, pref.Rejected), st.Passes)
 	return m, t.pairSamples(p, pref, st)
 }
 
@@ -144,7 +144,7 @@ func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
 	tokens := 0
 	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() error {
-		advance, done := t.rec.Stage("rollout", len(indices)*t.cfg.Data.MaxResponse)
+		advance, done := t.rec.Progress("rollout", len(indices)*t.cfg.Data.MaxResponse)
 		defer done()
 		out, err := t.reference.Model().GenerateAll(model.Pick(b.Prompts, indices), keys, model.SampleOptions{
 			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,
@@ -244,15 +244,18 @@ func (t *Trainer) describePairs(m Metrics, p *pairs) {
 
 // pairWork counts a step: what was sampled and compared under the reference, then both
 // sides under the student.
-func (t *Trainer) pairWork(p *pairs, both []model.Seq, passes int) (w work) {
-	for _, s := range slices.Concat(p.batch.Teachers, p.rejected) {
-		w.tokens += len(s.IDs)
-	}
-	c := t.actor.Model().Config()
-	w.add(c, p.sampled, 1, true)
-	w.add(c, p.compared, 1, true)
-	w.add(c, both, float64(passes), true)
-	return w
+func (t *Trainer) pairWork(m Metrics, p *pairs, both []model.Seq, passes int) work {
+	return t.count(m, len(p.rejected), slices.Concat(p.batch.Teachers, p.rejected), func(x config.Pass) []model.Seq {
+		switch {
+		case x.Kind == config.Sample:
+			return p.sampled
+		case x.Network == config.Reference:
+			return p.compared
+		case x.When == config.SeveralPacks && passes < 4:
+			return nil
+		}
+		return both
+	})
 }
 
 // pairSamples writes what the step's first prompts were answered. The scores are the rewards

@@ -13,6 +13,7 @@ import (
 
 	"gad/algos"
 	"gad/internal/compute"
+	"gad/internal/hostile"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
@@ -105,7 +106,7 @@ func TestTruncatedAnswers(t *testing.T) {
 	b, r := played.batch, played.roll
 	turn := fixed.tok.EndOfTurn()
 	cut := 0
-	for s, seq := range tr.judged(r) {
+	for s, seq := range tr.forCritic(r) {
 		if ends := seq.IDs[len(seq.IDs)-1] == turn; ends == r.Truncated[s] {
 			t.Errorf("answer %d: cut %v, ends with the end of turn %v", s, r.Truncated[s], ends)
 		}
@@ -221,13 +222,13 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 	losses = slices.DeleteFunc(losses, func(s string) bool { return s == "sft" })
 	for i, estimator := range estimators {
 		for j, loss := range losses {
-			if testing.Short() && i%len(losses) != j {
+			if !hostile.Long() && i%len(losses) != j {
 				continue
 			}
 			t.Run(estimator+" "+loss, func(t *testing.T) {
 				tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=2",
 					"algorithm.adv_estimator="+estimator, "actor.policy_loss.loss_mode="+loss, "algorithm.use_kl_in_reward=true", "actor.entropy_coeff=0.001"), config.Train)
-				m, err := tr.Step()
+				m, err := tr.gameStep()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -284,7 +285,7 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 || r.Group[15] != 7 {
 			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b.Rows), len(r.Seqs), len(scoreS), len(scoreP), r.Group[15])
 		}
-		if got := scoresOf(t, tr, tr.judged(r)); !slices.Equal(got, scoreS) {
+		if got := scoresOf(t, tr, tr.forCritic(r)); !slices.Equal(got, scoreS) {
 			t.Errorf("scores %v are not those of the sequences, %v", scoreS, got)
 		}
 		if got := scoresOf(t, tr, b.Teachers); !slices.Equal(got, scoreP) {

@@ -25,7 +25,7 @@ func (t *Trainer) introduce(s start) {
 		}
 	}
 	run := t.cfg.Trainer.Output
-	if w := s.state.Disc.Deaf(s.dir); w != "" && t.Stage == config.Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
+	if w := s.state.Disc.NotLearned(s.dir); w != "" && t.Stage == config.Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
 	}
 	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())

@@ -2,6 +2,8 @@ package trainer
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,7 +11,7 @@ import (
 	"gad/internal/checker"
 	"gad/model"
 	"gad/trainer/config"
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 	"gad/trainer/saved"
 )
 
@@ -83,7 +85,7 @@ func (t *Trainer) closeJudges() error {
 //
 // A validation is always finished, so that a run that was stopped has the figures of
 // one that was not: the checker's deadline bounds the wait.
-func (t *Trainer) judge(m Metrics, j *eval.Judged) error {
+func (t *Trainer) judge(m Metrics, j *quality.Results) error {
 	if t.checker != nil {
 		rows, err := checker.Rows(t.val, j.Batch.Rows, j.Answers, j.Truncated)
 		if err != nil {
@@ -105,7 +107,7 @@ func (t *Trainer) judge(m Metrics, j *eval.Judged) error {
 // discriminator scores the student's answer at least as high as the teacher's; the
 // very same answer counts one half. Rows whose teacher is cut by our own limit are
 // left out: the missing end alone would decide.
-func (t *Trainer) heldOutShare(m Metrics, j *eval.Judged) error {
+func (t *Trainer) heldOutShare(m Metrics, j *quality.Results) error {
 	limit := t.cfg.Actor.MaxTokenLen
 	scoreS, err := t.heldOut.AllScores(j.Seqs, limit)
 	if err != nil {
@@ -164,4 +166,35 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 		r.checkS = append(r.checkS, v.Score)
 	}
 	return nil
+}
+
+// verdicts are the checker's of rows. It runs on rank 0, which sends them to the others. One
+// that ctx has ended is model.ErrStopped on all of them.
+func (t *Trainer) verdicts(ctx context.Context, rows []checker.Row) (list []checker.Verdict, err error) {
+	var answer struct {
+		Verdicts []checker.Verdict
+		Stopped  string // why, if it was
+	}
+	var raw []byte
+	if t.first() {
+		answer.Verdicts, err = t.checker.Check(ctx, rows)
+		if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
+			answer.Stopped = err.Error()
+		} else if err != nil {
+			return nil, err
+		}
+		if raw, err = json.Marshal(answer); err != nil {
+			return nil, fmt.Errorf("trainer: verdicts: %w", err)
+		}
+	}
+	if raw, err = t.ranks.From("verdicts of the checker", 0, raw); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return nil, fmt.Errorf("trainer: verdicts of rank 0: %w", err)
+	}
+	if answer.Stopped != "" {
+		return nil, fmt.Errorf("%w: %s", model.ErrStopped, answer.Stopped)
+	}
+	return answer.Verdicts, nil
 }

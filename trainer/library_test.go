@@ -50,8 +50,8 @@ func TestLibraryMistakes(t *testing.T) {
 			_, err := actor.New(nil, actor.DefaultConfig(), actor.DefaultRollout(), 1, 1)
 			return err
 		}, "actor: model: optimizer: the model is nil: load one with Trainable"},
-		"critic.Open":    {func() error { _, err := critic.Open(nil, dir, critic.DefaultConfig(), 1, 1, 1); return err }, "critic: " + noBackend},
-		"critic.New":     {func() error { _, err := critic.New(nil, critic.DefaultConfig(), 1, 1, 1); return err }, "critic: model: optimizer: the model is nil: load one with Trainable"},
+		"critic.Open":    {func() error { _, err := critic.Open(nil, dir, critic.DefaultConfig(), 1, 1); return err }, "critic: " + noBackend},
+		"critic.New":     {func() error { _, err := critic.New(nil, critic.DefaultConfig(), 1, 1); return err }, "critic: model: optimizer: the model is nil: load one with Trainable"},
 		"reference.Open": {func() error { _, err := reference.Open(nil, dir, 1); return err }, "reference: " + noBackend},
 		"trainer.Open": {func() error { _, err := trainer.Open(cfg, config.SFT, trainer.Options{}); return err },
 			"configuration: trainer: Options.Backend is nil: open one with device.Open"},

@@ -113,7 +113,7 @@ func TestMetricsOfStages(t *testing.T) {
 func TestFreshDiscriminatorIsNearChance(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "trainer.critic_warmup=1", "data.train_batch_size=40"), config.Warmup)
-	m, err := tr.Step()
+	m, err := tr.gameStep()
 	if err != nil {
 		t.Fatal(err)
 	}

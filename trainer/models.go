@@ -76,16 +76,12 @@ func (t *Trainer) checkStudent(s start, from string) (shape model.Config, err er
 // openStudent opens the student in from, with adapters where the settings have some, and its
 // optimizer. It returns the folder of the weights: from, or the adapters'.
 func (t *Trainer) openStudent(s start, from string) (student string, err error) {
-	c, batch := t.cfg, t.cfg.Data.TrainBatchSize
-	perStep := 1 // the teacher's answers, and pairs, take one optimizer step
-	if !t.learnsTeacher() && t.Stage != config.DPO {
-		perStep = c.Actor.Updates(batch)
-	}
+	c := t.cfg
 	learning := t.planned // steps in which the student learns
 	if t.Stage.HasCritic() {
 		learning -= c.Trainer.CriticWarmup
 	}
-	updates := max(learning, 1) * perStep
+	updates := max(learning, 1) * c.OptimizerSteps(t.Stage, config.Student)
 	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
 		return "", fmt.Errorf("%w: actor.optim: %w", config.ErrConfig, err)
 	}
@@ -131,7 +127,7 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 // openDiscriminator opens the checkpoint's discriminator where it is carried over, else the one
 // that the settings name, else the student's weights with a new head. shape is the student's.
 func (t *Trainer) openDiscriminator(s start, student string, shape model.Config, carried bool) error {
-	c, batch := t.cfg, t.cfg.Data.TrainBatchSize
+	c := t.cfg
 	scorer := student
 	switch {
 	case carried:
@@ -145,7 +141,8 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 		}
 	}
 	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup) // whenever its time alone ends: a schedule is fixed beforehand
-	if err := c.Critic.Schedule(steps, batch).Validate(); err != nil {
+	updates := steps * c.OptimizerSteps(t.Stage, config.Discriminator)
+	if err := c.Critic.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: critic.optim: %w", config.ErrConfig, err)
 	}
 	err := t.busy("loading the discriminator", func() (err error) {
@@ -155,7 +152,7 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 		if err != nil {
 			return fmt.Errorf("critic: %w", err)
 		}
-		if t.critic, err = critic.New(m, c.Critic, steps, batch, t.seed()); err != nil {
+		if t.critic, err = critic.New(m, c.Critic, updates, t.seed()); err != nil {
 			return errors.Join(err, m.Close())
 		}
 		return nil

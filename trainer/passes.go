@@ -67,9 +67,9 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 
 // score takes the discriminator's scores of both sides, by a pass of their own.
 func (t *Trainer) score(m Metrics, r *round) error {
-	b := critic.Batch{Students: r.judged, Teachers: r.batch.Teachers}
+	b := critic.Batch{Students: r.forCritic, Teachers: r.batch.Teachers}
 	err := t.phase(m, "score", t.critic.Model(), slices.Concat(b.Students, b.Teachers), 1, func() error { return t.critic.ScoreBoth(&b) })
-	r.scoreS, r.scoreP = b.FreshS, b.FreshP
+	r.scoreS, r.scoreP = b.ScoreS, b.ScoreP
 	return err
 }
 

@@ -142,8 +142,33 @@ func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]t
 	return out
 }
 
+// listed is what config.Passes says of a step that took the metrics m, in which every learning
+// pass takes one optimizer step: sorted as taken.
+func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens) map[string]tokens {
+	out := map[string]tokens{}
+	for _, x := range tr.cfg.Passes(tr.Stage, len(tr.stepRows), tr.be.Alone()) {
+		_, ran := m["timing_s/"+x.Part]
+		if !ran || x.When == config.SeveralPacks && tr.cfg.Actor.MaxTokenLen > 1000 {
+			continue
+		}
+		one := prompts.plus(students, min(x.Students, 1)).plus(teachers, x.Teachers)
+		if x.Kind == config.Sample {
+			one = sampled
+		}
+		for state := range int(x.Times) {
+			key := fmt.Sprintf("%s %d", [...]string{config.Student: "actor", config.Discriminator: "critic", config.Reference: "reference"}[x.Network], state)
+			if x.Kind == config.Learn {
+				key += " gradient"
+			}
+			out[key] = out[key].plus(one, 1)
+		}
+	}
+	return out
+}
+
 // How often each prompt token and each answer token passes through each network, for each
-// state of its weights: a pass that is added to a step fails here.
+// state of its weights: a pass that is added to a step fails here, and so does one that
+// config.Passes lacks.
 func TestPassesOfAStep(t *testing.T) {
 	slow(t)
 	// How often: the answers as they are sampled, all that the student answered, all that
@@ -247,6 +272,9 @@ func TestPassesOfAStep(t *testing.T) {
 			}
 			if got := be.taken(t, tr, b); !maps.Equal(got, want) {
 				t.Errorf("passes\n%v\nwant\n%v\nunits %v", got, want, unit)
+			}
+			if got := listed(tr, m, unit["sampled"], tokens{prompts, 0}, tokens{0, said}, tokens{0, taught}); !maps.Equal(got, want) {
+				t.Errorf("config.Passes has\n%v\nand the step\n%v", got, want)
 			}
 		})
 	}

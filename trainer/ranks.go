@@ -1,12 +1,7 @@
 package trainer
 
 import (
-	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -15,11 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"gad/internal/checker"
 	"gad/internal/conf"
 	"gad/model"
 	"gad/trainer/config"
-	"gad/trainer/encode"
 )
 
 // This file is what a run of several processes, its ranks, has beside that of one
@@ -90,21 +83,6 @@ func (t *Trainer) sameInputs() error {
 		}
 	}
 	return t.alike("tokenizer", t.tok.Digest()) // with the day's date, where the chat template asks for it
-}
-
-// draw is the next n prompts of the run, which must be the same on all ranks: a file may
-// change while they train, and a chat template may ask for the time.
-func (t *Trainer) draw(n int) (*encode.Batch, error) {
-	b, err := t.enc.Batch(t.set, t.nextRows(n))
-	if err != nil || t.ranks.Size() == 1 {
-		return b, err
-	}
-	t.ranks.Enter("drawing rows")
-	sum := sha256.New()
-	for _, s := range b.Teachers {
-		fmt.Fprintln(sum, s.Prompt, s.IDs)
-	}
-	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }
 
 // differentLine is the first line in which two texts differ.
@@ -242,35 +220,4 @@ func weightSum(m *model.Model, be model.Backend) (uint32, error) {
 		}
 	}
 	return sum, nil
-}
-
-// verdicts are the checker's of rows. It runs on rank 0; the others are told. One that ctx
-// has ended is model.ErrStopped on all of them.
-func (t *Trainer) verdicts(ctx context.Context, rows []checker.Row) (list []checker.Verdict, err error) {
-	var answer struct {
-		Verdicts []checker.Verdict
-		Stopped  string // why, if it was
-	}
-	var raw []byte
-	if t.first() {
-		answer.Verdicts, err = t.checker.Check(ctx, rows)
-		if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
-			answer.Stopped = err.Error()
-		} else if err != nil {
-			return nil, err
-		}
-		if raw, err = json.Marshal(answer); err != nil {
-			return nil, fmt.Errorf("trainer: verdicts: %w", err)
-		}
-	}
-	if raw, err = t.ranks.From("verdicts of the checker", 0, raw); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, fmt.Errorf("trainer: verdicts of rank 0: %w", err)
-	}
-	if answer.Stopped != "" {
-		return nil, fmt.Errorf("%w: %s", model.ErrStopped, answer.Stopped)
-	}
-	return answer.Verdicts, nil
 }

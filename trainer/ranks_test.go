@@ -19,6 +19,7 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
 	"gad/internal/compute"
+	"gad/internal/hostile"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
@@ -108,7 +109,7 @@ func TestRanksChangeNoBit(t *testing.T) {
 				}
 				same(t, record(t, run, 4), want)
 			}
-			if testing.Short() {
+			if !hostile.Long() {
 				return
 			}
 			for _, sizes := range [][]int{{4, 1}, {1, 2}, {2, 4}} {

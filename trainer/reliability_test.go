@@ -19,6 +19,7 @@ import (
 	"gad/checkpoint"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/hostile"
 	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/safetensors"
@@ -33,8 +34,8 @@ import (
 // The tests of this file show the promises of doc/reliability.md that are about a
 // whole run. Each prints its row and its figure. scripts/soak.sh raises the sizes.
 var (
-	faultEvery = flag.Int("faultevery", 9, "TestRunReportsFaults fails each n-th operation of a run, and all of the first")
-	budgets    = flag.Int("budgets", 32, "disks between empty and large enough that TestRunOnAFullDisk runs on")
+	faultEvery = flag.Int("faultevery", 36/hostile.Share(4), "TestRunReportsFaults fails each n-th operation of a run, and all of the first")
+	budgets    = flag.Int("budgets", hostile.Share(32), "disks between empty and large enough that TestRunOnAFullDisk runs on")
 )
 
 // saboteur is a backend that plants values: into a gradient when the optimizer

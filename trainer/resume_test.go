@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"gad/internal/hostile"
 	"gad/internal/vfs"
 	"gad/trainer/config"
 )
@@ -88,8 +89,8 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 			want := record(t, whole, total)
 			stops := [][]int{{3}, {4}, {1, 1, 3}}
 			kills := []int{1, 5}
-			if testing.Short() {
-				stops, kills = stops[1:2], kills[1:]
+			if !hostile.Long() {
+				stops, kills = stops[2:], kills[1:]
 			}
 			for _, steps := range stops {
 				t.Run(fmt.Sprint("stopped after ", steps), func(t *testing.T) {

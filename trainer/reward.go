@@ -120,7 +120,7 @@ func (r *round) take(from *round, keep []int) {
 	if fa.EntST != nil {
 		a.EntST = append(a.EntST, model.Pick(fa.EntST, seqs)...)
 	}
-	r.judged = append(r.judged, model.Pick(from.judged, seqs)...)
+	r.forCritic = append(r.forCritic, model.Pick(from.forCritic, seqs)...)
 	if from.scoreS != nil {
 		r.scoreS = append(r.scoreS, model.Pick(from.scoreS, seqs)...)
 	}

@@ -13,11 +13,12 @@ import (
 
 	"gad/checkpoint"
 	"gad/internal/compute"
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 )
 
 // Run takes the remaining steps. When ctx ends, sampling ends before its next token and the step
@@ -63,7 +64,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return ErrInterrupted
 		}
 	}
-	if w := t.disc.Deaf(t.cfg.Trainer.Output); w != "" && t.Stage == config.Warmup {
+	if w := t.disc.NotLearned(t.cfg.Trainer.Output); w != "" && t.Stage == config.Warmup {
 		t.log.Warn(w)
 	}
 	t.watch()
@@ -125,7 +126,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 		}
 	}()
 	began, err := t.begin()
-	if errors.Is(err, eval.ErrInterrupted) { // before anything was learned
+	if errors.Is(err, fault.ErrInterrupted) { // before anything was learned
 		return true, nil
 	}
 	if err != nil {
@@ -178,7 +179,7 @@ func (t *Trainer) next() (m Metrics, err error) {
 	case config.DPO:
 		m, err = t.dpoStep()
 	default:
-		m, err = t.Step()
+		m, err = t.gameStep()
 	}
 	if err != nil {
 		return m, err
@@ -216,7 +217,7 @@ func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.
 		tokens += passes * s.Tokens
 	}
 	t.ranks.Enter(name)
-	advance, done := t.rec.Stage(name, tokens)
+	advance, done := t.rec.Progress(name, tokens)
 	told := 0
 	tell := func(n int) { // a prompt in several packs counts in each: no more than there is
 		n = min(n, tokens-told)
@@ -253,7 +254,7 @@ func (t *Trainer) samples(r *round, advS []float64) error {
 
 // sampleValidation writes what the first validation prompts were answered: the same ones each time,
 // so that a reader sees one prompt over the steps.
-func (t *Trainer) sampleValidation(j *eval.Judged) error {
+func (t *Trainer) sampleValidation(j *quality.Results) error {
 	var out []report.Sample
 	for p := range min(t.cfg.Trainer.SaveSamples, len(j.Answers)) {
 		out = append(out, report.Sample{Row: j.Batch.Rows[p], Prompt: j.Batch.PromptText[p],
@@ -266,7 +267,7 @@ func (t *Trainer) sampleValidation(j *eval.Judged) error {
 	return t.rec.Samples(report.InValidation, t.step, out)
 }
 
-// watched steps are judged while the run goes on: all of the first 20, so that a sign that
+// watched steps are examined while the run goes on: all of the first 20, so that a sign that
 // needs no history is named before an hour is lost, and then one in 20 of those so far. A
 // judgment reads the metrics of all steps.
 const watched = 20
@@ -281,7 +282,7 @@ func (t *Trainer) watch() {
 		t.log.Warn(fmt.Sprintf("no signs are looked for in this step, since the metrics cannot be read: %v", err))
 		return
 	}
-	found, _ := report.Judge(rows)
+	found, _ := report.Diagnose(rows)
 	for _, f := range found {
 		if !t.named[f.Name] {
 			t.named[f.Name] = true

@@ -22,7 +22,7 @@ import (
 // interrupted keeps the same one as a run which was not.
 func (t *Trainer) save(m Metrics, planned bool) error {
 	begun := time.Now()
-	_, done := t.rec.Stage("saving", 0)
+	_, done := t.rec.Progress("saving", 0)
 	defer done()
 	t.ranks.Enter("saving")
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer

@@ -13,14 +13,15 @@ import (
 	"gad/critic"
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/config"
 	"gad/trainer/encode"
 )
 
-// Step is one step of the game (GAD, arXiv 2511.10643, algorithm 1).
+// gameStep is one step of the game (GAD, arXiv 2511.10643, algorithm 1).
 //
 // P prompts, G answers each, S = P*G sequences, T response tokens. Run takes steps, and records,
 // validates and saves around them; sft and dpo have steps of their own.
-func (t *Trainer) Step() (m Metrics, err error) {
+func (t *Trainer) gameStep() (m Metrics, err error) {
 	m = Metrics{}
 	r, err := t.play(m) // answers
 	if err != nil {
@@ -48,20 +49,21 @@ func (t *Trainer) Step() (m Metrics, err error) {
 			return m, err
 		}
 	}
-	t.done = t.stepWork(r)
+	students, teachers := r.roll.Seqs, r.batch.Teachers
+	t.done = t.count(m, len(teachers), slices.Concat(teachers, students), func(x config.Pass) []model.Seq { return sides(x, students, teachers) })
 	return m, t.describe(m, r, advST)
 }
 
 // round is what is played in one step: prompts, answers and the discriminator's
 // scores of both sides.
 type round struct {
-	batch  *encode.Batch
-	roll   *actor.Rollout
-	judged []model.Seq // [S] the answers on the discriminator's path
-	scoreS []float32   // [S]; nil before they are known
-	scoreP []float32   // [P] of the teacher's answers
-	checkS []float64   // [S] the checker's scores; nil where the reward has none of them
-	refST  [][]float32 // the reference's log-probabilities; nil where nothing reads them
+	batch     *encode.Batch
+	roll      *actor.Rollout
+	forCritic []model.Seq // [S] the answers on the discriminator's path
+	scoreS    []float32   // [S]; nil before they are known
+	scoreP    []float32   // [P] of the teacher's answers
+	checkS    []float64   // [S] the checker's scores; nil where the reward has none of them
+	refST     [][]float32 // the reference's log-probabilities; nil where nothing reads them
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the
@@ -113,7 +115,7 @@ func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err e
 	if err = t.checkRound(m, r); err != nil {
 		return nil, err
 	}
-	r.judged = t.judged(r.roll)
+	r.forCritic = t.forCritic(r.roll)
 	return r, nil
 }
 
@@ -122,7 +124,7 @@ func (t *Trainer) rollout(m Metrics, b *encode.Batch, drawn map[int]int) (*actor
 	before := m["timing_s/rollout"]
 	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() (err error) {
-		advance, done := t.rec.Stage("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
+		advance, done := t.rec.Progress("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
 		defer done()
 		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.seed(), Step: t.step, Rows: t.keys(b.Rows, drawn)}, advance)
 		return err
@@ -149,8 +151,8 @@ func (t *Trainer) keys(rows []int, drawn map[int]int) []int {
 	return keys
 }
 
-// judged is the rollout on the discriminator's path.
-func (t *Trainer) judged(r *actor.Rollout) []model.Seq {
+// forCritic is the rollout on the discriminator's path.
+func (t *Trainer) forCritic(r *actor.Rollout) []model.Seq {
 	out := make([]model.Seq, len(r.Seqs))
 	for s, seq := range r.Seqs {
 		out[s] = t.enc.Ending().Seq(seq.IDs[:seq.Prompt], seq.IDs[seq.Prompt:], r.Truncated[s])
@@ -206,8 +208,8 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 
 func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	b := r.batch
-	cb := critic.Batch{Step: t.step, Students: r.judged, Group: r.roll.Group, Teachers: b.Teachers,
-		Skip: make([]bool, len(r.judged)), FreshS: r.scoreS, FreshP: r.scoreP}
+	cb := critic.Batch{Step: t.step, Students: r.forCritic, Group: r.roll.Group, Teachers: b.Teachers,
+		Skip: make([]bool, len(r.forCritic)), ScoreS: r.scoreS, ScoreP: r.scoreP}
 	if t.cfg.Critic.Truncated == "exclude" {
 		for s, p := range r.roll.Group {
 			cb.Skip[s] = r.roll.Truncated[s] || b.TeacherCut[p]
@@ -227,9 +229,9 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	if err != nil {
 		return err
 	}
-	r.scoreS, r.scoreP = st.FreshS, st.FreshP
-	if cb.FreshS, cb.FreshP = st.FreshS, st.FreshP; cb.Pairs() > 0 {
-		t.heed(m, cb.Signal())
+	r.scoreS, r.scoreP = st.ScoreS, st.ScoreP
+	if cb.ScoreS, cb.ScoreP = st.ScoreS, st.ScoreP; cb.Pairs() > 0 {
+		t.noteSignal(m, cb.Signal())
 	}
 	if st.Pairs > 0 {
 		m["critic/d_loss"], m["critic/d_acc"], m["critic/updates"] = st.Loss, st.Acc, float64(st.Updates)
@@ -314,7 +316,7 @@ func (t *Trainer) sftStep() (Metrics, error) {
 	if err := t.updateActor(m, batch, nil, nil, nil); err != nil {
 		return m, err
 	}
-	t.done = t.teacherWork(batch)
+	t.done = t.count(m, len(batch.Rows), batch.Teachers, func(config.Pass) []model.Seq { return batch.Teachers })
 	t.describeTeacher(m, batch)
 	return m, nil
 }

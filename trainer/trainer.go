@@ -1,27 +1,27 @@
 // Package trainer runs the stages: sft, warmup, train and dpo. It is the loop; what the loop
 // stands on has rooms of its own below this folder, none of which imports the loop: config,
-// saved, encode, export, plan and eval.
+// saved, encode, export, plan and quality.
 //
-//	step.go       a step of the game: start here
-//	dpo.go        a step of DPO
-//	reward.go     from scores to rewards, and groups that are replaced
-//	passes.go     the forward passes that a step takes, and those that it need not
-//	alone.go      the steps in which the discriminator learns alone
-//	judges.go     the checker and the held-out discriminator
-//	validate.go   the student on held-out rows
+//	step.go          a step of the game: start here
+//	dpo.go           a step of DPO
+//	reward.go        from scores to rewards, and groups that are replaced
+//	passes.go        the forward passes that a step takes, and those that it need not
+//	criticwarmup.go  the steps in which the discriminator learns alone
+//	judges.go        the checker and the held-out discriminator
+//	validate.go      the student on held-out rows
 //
-//	open.go       the order in which a run is opened or resumed
-//	start.go      what a run starts from, and its folder
-//	data.go       rows, and what is said of them
-//	models.go     student, discriminator and reference
-//	introduce.go  what a run says before its first step
+//	open.go          the order in which a run is opened or resumed
+//	start.go         what a run starts from, and its folder
+//	data.go          rows, and what is said of them
+//	models.go        student, discriminator and reference
+//	introduce.go     what a run says before its first step
 //
-//	run.go        the steps of a run, its end, and signs of a sick one
-//	state.go      checkpoints
-//	account.go    what a step has cost
-//	ranks.go      several processes
-//	devices.go    their devices
-//	trainer.go    the run itself
+//	run.go           the steps of a run, its end, and signs of a sick one
+//	state.go         checkpoints
+//	account.go       what a step has cost
+//	ranks.go         several processes
+//	devices.go       their devices
+//	trainer.go       the run itself
 package trainer
 
 import (
@@ -39,6 +39,7 @@ import (
 	"gad/data"
 	"gad/internal/checker"
 	"gad/internal/compute"
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
@@ -46,14 +47,13 @@ import (
 	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/encode"
-	"gad/trainer/eval"
 	"gad/trainer/saved"
 )
 
 // What callers branch on.
 var (
 	// ErrInterrupted reports a run that was asked to stop, has saved, and can go on.
-	ErrInterrupted = eval.ErrInterrupted
+	ErrInterrupted = fault.ErrInterrupted
 	// ErrNumerical reports a run that stopped because its numbers broke down.
 	ErrNumerical = errors.New("numerical stop")
 )

@@ -7,7 +7,7 @@ import (
 	"math"
 	"strings"
 
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 	"gad/trainer/saved"
 )
 
@@ -18,10 +18,10 @@ func (t *Trainer) validate(m Metrics) error {
 	if t.step == 0 && t.ranks.Size() == 1 { // nothing is lost, and nobody else waits
 		stop = t.actor.Stop
 	}
-	j, err := eval.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, eval.Options{Stop: stop,
+	j, err := quality.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, quality.Options{Stop: stop,
 		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse, Seed: t.cfg.Trainer.Seed,
 		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,
-		Stages: func(name string, total int) (func(int), func()) { return t.rec.Stage("validation: "+name, total) }})
+		Stages: func(name string, total int) (func(int), func()) { return t.rec.Progress("validation: "+name, total) }})
 	if err != nil {
 		return fmt.Errorf("validation: %w", err)
 	}

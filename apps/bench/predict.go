@@ -97,10 +97,8 @@ func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([
 		if err := g.complete(); err != nil {
 			return err
 		}
-		works, all := g.parts(), work{}
-		for _, w := range works {
-			all.FLOPs, all.tokens = all.FLOPs+w.FLOPs, all.tokens+w.tokens
-		}
+		works, all := g.works()
+		all.Bytes = 0 // only sampling has a least
 		return once(&gad, all, func() error {
 			began := be.Elapsed()
 			return g.gadStep(func(name string, _ float64) {

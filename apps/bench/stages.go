@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"gad/actor"
@@ -13,6 +15,7 @@ import (
 	estimate "gad/internal/compute/cost"
 	"gad/model"
 	"gad/reference"
+	"gad/trainer/config"
 )
 
 // Stage is a part of training at the shape's size.
@@ -38,7 +41,7 @@ type Stage struct {
 }
 
 // game is the models and inputs of the stages: a student, later a discriminator and a
-// reference, with random weights, called as trainer.Step calls them.
+// reference, with random weights, called as a step of the trainer calls them.
 type game struct {
 	be      compute.Backend
 	cfg     model.Config
@@ -116,7 +119,7 @@ func (g *game) complete() error {
 		return err
 	}
 	m.Share(g.actor.Model())
-	if g.critic, err = critic.New(m, cc, 1000, g.load.Prompts, 1); err != nil {
+	if g.critic, err = critic.New(m, cc, 1000*cc.Updates(g.load.Prompts), 1); err != nil {
 		return errors.Join(err, m.Close())
 	}
 	if m, err = g.model(model.Options{Kind: model.LM, Seed: 1}); err != nil {
@@ -158,7 +161,41 @@ func (g *game) generate() error {
 	return err
 }
 
-// gadStep is trainer.Step without rows, metrics and checkpoints; done is called with the
+// settings are those of a run with the load, as far as they say which passes a step has.
+func (l Load) settings() config.Config {
+	c := config.StageDefaults(config.Train)
+	c.Data.TrainBatchSize, c.Rollout.N = l.Prompts, l.N
+	c.Actor.LoRA, c.Critic.LoRA = l.lora(), l.lora()
+	return c
+}
+
+// titles are the names of a step's parts in reports.
+var titles = map[string]string{"old_logp": "old log-probabilities", "update_critic": "critic update", "ref_logp": "reference log-probabilities", "update_actor": "actor update"}
+
+// part is a part of a GAD step; advantages have no passes.
+type part struct {
+	name   string
+	passes []config.Pass
+}
+
+// parts are those of every GAD step, in their order: advantages come before the last.
+func (g *game) parts() (list []part) {
+	c := g.load.settings()
+	for _, x := range c.Passes(config.Train, g.load.Prompts, g.be.Alone()) {
+		if x.When != config.Always {
+			continue
+		}
+		name := cmp.Or(titles[x.Part], x.Part)
+		if n := len(list); n > 0 && list[n-1].name == name {
+			list[n-1].passes = append(list[n-1].passes, x)
+			continue
+		}
+		list = append(list, part{name, []config.Pass{x}})
+	}
+	return slices.Insert(list, len(list)-1, part{name: "advantages"})
+}
+
+// gadStep is a step of the game (trainer/step.go) without rows, metrics and checkpoints; done is called with the
 // name and the time of each part as it ends.
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
@@ -173,25 +210,22 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 	for i := range rows {
 		rows[i] = i
 	}
-	for _, part := range []struct {
-		name string
-		run  func() error
-	}{
-		{"rollout", func() error {
+	run := map[string]func() error{
+		"rollout": func() error {
 			r, err = g.actor.Rollout(g.prompts[:g.load.Prompts], nil, actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
 			return err
-		}},
-		{"old log-probabilities", func() error { return g.actor.Old(r) }},
-		{"critic update", func() error {
+		},
+		"old log-probabilities": func() error { return g.actor.Old(r) }, // where not equal to the sampler's
+		"critic update": func() error {
 			st, err := g.critic.Update(critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach, Skip: make([]bool, len(r.Seqs))})
-			scoreS = st.FreshS
+			scoreS = st.ScoreS
 			return err
-		}},
-		{"reference log-probabilities", func() error {
+		},
+		"reference log-probabilities": func() error {
 			refST, err = g.ref.LogProbs(r.Seqs, actor.DefaultRollout().Temperature)
 			return err
-		}},
-		{"advantages", func() error {
+		},
+		"advantages": func() error {
 			_, maskST := r.Mask()
 			scores := make([]float64, len(scoreS))
 			for s, x := range scoreS {
@@ -199,17 +233,18 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 			}
 			advST, err = algos.Advantages(algos.AdvantageConfig{}, algos.AdvantageInput{Scores: scores, Group: r.Group, Mask: maskST})
 			return err
-		}},
-		{"actor update", func() error {
+		},
+		"actor update": func() error {
 			_, err = g.actor.Update(r, advST, refST)
 			return err
-		}},
-	} {
-		if part.name == "old log-probabilities" && g.be.Alone() {
-			continue // equal to the sampler's
+		},
+	}
+	for _, part := range g.parts() {
+		began, f := time.Now(), run[part.name]
+		if f == nil {
+			return fmt.Errorf("bench: %s: a part of a step that bench does not run", part.name)
 		}
-		began := time.Now()
-		if err := part.run(); err != nil {
+		if err := f(); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 		done(part.name, time.Since(began).Seconds())
@@ -223,6 +258,8 @@ type work struct {
 	compute.Cost
 	tokens int
 }
+
+func (w work) plus(v work) work { return work{w.Plus(v.Cost), w.tokens + v.tokens} }
 
 // pass is one forward pass over n sequences of length tokens, heads of which have
 // logits; times 3 with the backward pass.
@@ -253,26 +290,27 @@ func (g *game) sampling(prompts, n int) work {
 	return w
 }
 
-// parts is the work of a GAD step by part.
-func (g *game) parts() map[string]work {
-	l := g.load
-	students, train := l.Prompts*l.N, l.lora().TrainPasses()
-	answers := func(times float64, n, heads int) work { // prompts pass once for all their answers
-		w, a := g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
-		return work{w.Plus(a.Cost), w.tokens + a.tokens}
+// works is the work of a GAD step by part, and of all of them.
+func (g *game) works() (works map[string]work, all work) {
+	l, c := g.load, g.load.settings()
+	works = map[string]work{}
+	for _, part := range g.parts() {
+		var w work
+		for _, x := range part.passes {
+			if x.Kind == config.Sample {
+				w = w.plus(g.sampling(l.Prompts, x.Students))
+				continue
+			}
+			n, heads := l.Prompts*x.Answers(), 0
+			if x.Network != config.Discriminator {
+				heads = n * l.New
+			}
+			times := c.Forwards(x) // prompts pass once for all their answers
+			w = w.plus(g.pass(times, l.Prompts, l.Prompt, 0)).plus(g.after(times, l.Prompt, n, l.New, heads))
+		}
+		works[part.name], all = w, all.plus(w)
 	}
-	lm := answers(1, students, students*l.New)
-	works := map[string]work{
-		"rollout":                     g.sampling(l.Prompts, l.N),
-		"reference log-probabilities": lm,
-		"advantages":                  {},
-		"critic update":               answers(train, students+l.Prompts, 0),
-		"actor update":                answers(train, students, students*l.New),
-	}
-	if !g.be.Alone() {
-		works["old log-probabilities"] = lm
-	}
-	return works
+	return works, all
 }
 
 // stagesOf are the stages, with the memory that is planned for them.
@@ -348,10 +386,8 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 		if err := g.complete(); err != nil {
 			return err
 		}
-		works, all := g.parts(), work{}
-		for _, w := range works {
-			all.FLOPs, all.tokens = all.FLOPs+w.FLOPs, all.tokens+w.tokens
-		}
+		works, all := g.works()
+		all.Bytes = 0 // only sampling has a least
 		var order []string
 		times := map[string][]float64{}
 		run := func() error {

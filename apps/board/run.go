@@ -173,7 +173,7 @@ func (r *run) listSamples(fsys vfs.FS) error {
 func (r *run) judge() {
 	n := len(r.curves.Steps)
 	if n < r.judged || n > r.judged+r.judged/200 || n > r.judged && r.log.Word().End != "" {
-		r.findings, r.enough = report.Judge(r.curves.Rows())
+		r.findings, r.enough = report.Diagnose(r.curves.Rows())
 		r.judged = n
 	}
 }

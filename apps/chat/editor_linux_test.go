@@ -2,41 +2,16 @@ package chat
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
-)
 
-// pseudoTerminal is the two ends of a terminal of 80 columns.
-func pseudoTerminal(t *testing.T) (ours, theirs *os.File) {
-	t.Helper()
-	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("NOT TESTED: no terminals here: ", err)
-	}
-	fd := int(ours.Fd())
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 80})
-	}
-	if err == nil {
-		theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Skip("NOT TESTED: no terminals here: ", err)
-	}
-	t.Cleanup(func() { ours.Close(); theirs.Close() })
-	return ours, theirs
-}
+	"gad/apps/chat/chattest"
+)
 
 // What is typed at a terminal, and the messages that it is.
 func TestEditor(t *testing.T) {
@@ -73,7 +48,7 @@ func TestEditor(t *testing.T) {
 		{"Ctrl-D at the beginning", "ab\x1b[D\x04\r\x04", []string{"a", "^D"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			ours, theirs := pseudoTerminal(t)
+			ours, theirs := chattest.Terminal(t, 80)
 			t.Setenv("TERM", "xterm")
 			e := newEditor(theirs, theirs)
 			if e == nil {

@@ -27,7 +27,7 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 	"gad/trainer/saved"
 )
 
@@ -355,7 +355,7 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 	}
 	n := float64(len(rows))
 	for _, temperature := range []float64{0, 1} {
-		j, err := eval.Evaluate(m, tok, set, rows, eval.Options{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
+		j, err := quality.Evaluate(m, tok, set, rows, quality.Options{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
 		if err != nil {
 			return err
 		}

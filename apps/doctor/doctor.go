@@ -144,7 +144,7 @@ func (x *Examination) examineStart(fsys vfs.FS, cfg *config.Config) error {
 		return nil
 	}
 	x.Settings = cfg.Warnings(x.Stage)
-	if w := x.disc.Deaf(x.Run); w != "" && x.Stage == config.Warmup && x.Step >= x.Total {
+	if w := x.disc.NotLearned(x.Run); w != "" && x.Stage == config.Warmup && x.Step >= x.Total {
 		x.sick("%s", w)
 	}
 	dir := filepath.Join(x.Run, saved.ReferenceDir)
@@ -273,7 +273,7 @@ func (x *Examination) examineMetrics(fsys vfs.FS) error {
 	if x.Steps < x.Step {
 		x.sick("the metrics end at step %d, the checkpoint is of step %d", x.Steps, x.Step)
 	}
-	if x.Findings, x.Enough = report.Judge(rows); len(x.Findings) > 0 {
+	if x.Findings, x.Enough = report.Diagnose(rows); len(x.Findings) > 0 {
 		for _, f := range x.Findings {
 			x.sick("%s", f.Name)
 		}

@@ -26,7 +26,7 @@ import (
 	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/encode"
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 	"gad/trainer/saved"
 )
 
@@ -47,8 +47,8 @@ type Options struct {
 	MaxTokens      int // of one forward pass
 	Checker        string
 	CheckerTimeout time.Duration
-	Disc           eval.DiscOptions // From "": the student's folder; "random": random weights
-	Budget         eval.DiscBudget
+	Disc           quality.DiscOptions // From "": the student's folder; "random": random weights
+	Budget         quality.DiscBudget
 
 	Judge   *JudgeOptions // nil is none
 	Answers []string      // files that the judge reads, in the place of Models and Rows
@@ -115,12 +115,12 @@ func (e *evaluation) state() string {
 type student struct {
 	dir    string
 	shape  model.Config
-	disc   eval.DiscOptions
+	disc   quality.DiscOptions
 	l      *session.Model // nil while it is not in memory
 	tokens string         // tokenizer.json
 	batch  *encode.Batch
-	plan   eval.Plan
-	judged *eval.Judged
+	plan   quality.Plan
+	judged *quality.Results
 	whole  bool // its answers are complete, and their figures are computed
 }
 
@@ -153,12 +153,12 @@ func (e *evaluation) unloadOther() {
 	}
 }
 
-func (e *evaluation) options() eval.Options {
+func (e *evaluation) options() quality.Options {
 	var against *model.Config
 	if e.against.Architecture != "" {
 		against = &e.against
 	}
-	return eval.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt, MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
+	return quality.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt, MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
 		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
@@ -299,7 +299,7 @@ func (e *evaluation) sameTokens(dir string) error {
 }
 
 // discriminator says how fresh discriminators of a student are trained.
-func (e *evaluation) discriminator(dir string, shape model.Config) (o eval.DiscOptions, err error) {
+func (e *evaluation) discriminator(dir string, shape model.Config) (o quality.DiscOptions, err error) {
 	o = e.o.Disc
 	o.Shape, o.Seed, o.Stages, o.Stop = shape, e.o.Seed, e.s.Console.Busy, func() bool { return e.ctx.Err() != nil }
 	if o.Steps == 0 {
@@ -333,7 +333,7 @@ func (e *evaluation) load(s *student) (err error) {
 	defer done()
 	s.l, err = session.Load(e.be, session.Source{Path: s.dir, Adapter: e.o.Adapter, Quant: e.o.Quant}, model.LM)
 	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
-		return eval.ErrInterrupted
+		return fault.ErrInterrupted
 	}
 	return err
 }
@@ -347,7 +347,7 @@ func (e *evaluation) plan() error {
 			return err
 		}
 		s.tokens = string(tok.Files()["tokenizer.json"])
-		if s.batch, err = eval.EncodeRows(tok, e.set, e.rows, o); err != nil {
+		if s.batch, err = quality.EncodeRows(tok, e.set, e.rows, o); err != nil {
 			if row, ok := errors.AsType[*data.RowError](err); ok && row.Kind == data.KindLongPrompt {
 				return fault.Usagef("eval: %s: row %d: the prompt is longer than --max-prompt-length %d: raise it, or leave it out", row.File, row.Row, o.MaxPrompt)
 			}
@@ -362,13 +362,13 @@ func (e *evaluation) plan() error {
 		}
 		took := time.Since(from).Seconds()
 		_, done := e.s.Console.Busy("measuring", 0)
-		pace, err := eval.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
+		pace, err := quality.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
 		done()
 		if err != nil {
 			return err
 		}
 		pace.Load = took
-		s.plan = eval.PlanOf(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.o.Budget)
+		s.plan = quality.PlanOf(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.o.Budget)
 		s.plan.Checker = e.o.Checker != ""
 		total += s.plan.Total()
 		if len(e.students) > 1 {
@@ -398,7 +398,7 @@ func (e *evaluation) judge(s *student) (err error) {
 		return err
 	}
 	o := e.options()
-	if s.judged, err = eval.Answer(s.l.Model, s.l.Tokenizer, s.batch, o); err != nil {
+	if s.judged, err = quality.Answer(s.l.Model, s.l.Tokenizer, s.batch, o); err != nil {
 		return err
 	}
 	if err := e.save(); err != nil {
@@ -418,7 +418,7 @@ func (e *evaluation) judge(s *student) (err error) {
 		err := s.judged.Check(e.ctx, e.set, command, e.o.CheckerTimeout)
 		done()
 		if e.ctx.Err() != nil {
-			return eval.ErrInterrupted
+			return fault.ErrInterrupted
 		}
 		if err != nil {
 			return fault.As(fault.ErrRunning, err)
@@ -453,14 +453,14 @@ func (e *evaluation) compareWithOther(s *student) (err error) {
 // fresh trains the discriminators of all students, under one budget: accuracies compare
 // where the trainings are alike.
 func (e *evaluation) fresh() error {
-	var plans []eval.Plan
+	var plans []quality.Plan
 	for _, s := range e.students {
 		if s.disc.Steps == 0 {
 			return nil
 		}
 		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.o.Budget))
 	}
-	eval.AlikeDiscriminators(plans)
+	quality.AlikeDiscriminators(plans)
 	for i, s := range e.students {
 		plan, note := plans[i], &s.judged.Eval.FreshDNote
 		if *note = plan.DiscWhy; *note != "" {
@@ -476,7 +476,7 @@ func (e *evaluation) fresh() error {
 			}
 			e.s.Console.Print(about + "fresh discriminators are shortened: " + *note)
 		}
-		f, err := eval.JudgeFresh(e.be, plan.Disc, s.judged)
+		f, err := quality.TrainFresh(e.be, plan.Disc, s.judged)
 		if err != nil {
 			return err
 		}
@@ -524,7 +524,7 @@ func (e *evaluation) save() error {
 
 // stopped keeps what an interrupted evaluation has, and says what that is.
 func (e *evaluation) stopped(err error) error {
-	if !errors.Is(err, eval.ErrInterrupted) {
+	if !errors.Is(err, fault.ErrInterrupted) {
 		return err
 	}
 	e.s.Console.Close()

@@ -20,7 +20,7 @@ import (
 	"gad/internal/journal"
 	"gad/internal/report"
 	"gad/internal/vfs"
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 )
 
 // JudgeOptions name a language model behind an endpoint that judges answers.
@@ -212,7 +212,7 @@ func (j *judging) failed(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return eval.ErrInterrupted
+		return fault.ErrInterrupted
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
 		err = fmt.Errorf("%w: name its environment variable with --judge-key-env", err)
 	case errors.Is(err, judge.ErrNoVerdict):
@@ -223,7 +223,7 @@ func (j *judging) failed(ctx context.Context, err error) error {
 
 // stopped says what an interrupted judge has kept.
 func (j *judging) stopped(err error) error {
-	if !errors.Is(err, eval.ErrInterrupted) {
+	if !errors.Is(err, fault.ErrInterrupted) {
 		return err
 	}
 	j.s.Console.Close()
@@ -254,9 +254,9 @@ func (j *judging) json() *judged {
 		out.Cost = &cost
 	}
 	for _, f := range j.report.Students[1:] {
-		d := differences{f.Name, j.report.Students[0].Name, map[string]eval.Difference{}}
+		d := differences{f.Name, j.report.Students[0].Name, map[string]quality.Difference{}}
 		for key, x := range f.Minus {
-			d.of[key] = eval.Difference(x)
+			d.of[key] = quality.Difference(x)
 		}
 		out.Differences = append(out.Differences, d)
 	}
@@ -297,7 +297,7 @@ func (j *judging) verdict(student, question int) *judge.Verdict {
 
 // judgedRow is a line of --output with the judge's verdict.
 type judgedRow struct {
-	eval.Row
+	quality.Row
 	Judge *judge.Verdict `json:"judge,omitempty"`
 }
 
@@ -321,7 +321,7 @@ func (e *evaluation) ask() error {
 	switch out := e.o.Output; {
 	case err == nil:
 		return e.save()
-	case out != "" && errors.Is(err, eval.ErrInterrupted): // it is not overwritten
+	case out != "" && errors.Is(err, fault.ErrInterrupted): // it is not overwritten
 		e.s.Console.Close()
 		return fault.As(fault.ErrStopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out))
 	case out != "":

@@ -9,26 +9,26 @@ import (
 	"strings"
 
 	"gad/internal/report"
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 )
 
 // compared is the JSON of several models.
 type compared struct {
-	Models      []eval.Evaluation `json:"models"`
-	Differences []differences     `json:"differences"`
-	Judge       *judged           `json:"judge,omitempty"`
+	Models      []quality.Evaluation `json:"models"`
+	Differences []differences        `json:"differences"`
+	Judge       *judged              `json:"judge,omitempty"`
 }
 
 // evaluated is the JSON of one model.
 type evaluated struct {
-	eval.Evaluation
+	quality.Evaluation
 	Judge *judged `json:"judge,omitempty"`
 }
 
 // differences are the figures of a model minus those of the first.
 type differences struct {
 	model, minus string
-	of           map[string]eval.Difference
+	of           map[string]quality.Difference
 }
 
 // MarshalJSON puts the names beside the figures.
@@ -77,18 +77,18 @@ func printEvaluations(w io.Writer, all compared) {
 		}
 		return fmt.Sprintf("%.3f [%.3f, %.3f]", x, ci[0], ci[1])
 	}
-	var keys []eval.Figure // of any model, labels that only one has included
-	byModel := make([]map[string]eval.Figure, len(all.Models))
+	var keys []quality.Figure // of any model, labels that only one has included
+	byModel := make([]map[string]quality.Figure, len(all.Models))
 	for i := range all.Models {
-		byModel[i] = map[string]eval.Figure{}
+		byModel[i] = map[string]quality.Figure{}
 		for _, f := range all.Models[i].Figures() {
 			byModel[i][f.Key] = f
-			if !slices.ContainsFunc(keys, func(k eval.Figure) bool { return k.Key == f.Key }) {
+			if !slices.ContainsFunc(keys, func(k quality.Figure) bool { return k.Key == f.Key }) {
 				keys = append(keys, f)
 			}
 		}
 	}
-	slices.SortStableFunc(keys, func(a, b eval.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
+	slices.SortStableFunc(keys, func(a, b quality.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
 	for _, k := range keys {
 		cells := []string{k.Name}
 		for i := range all.Models {
@@ -117,7 +117,7 @@ const mostCut = 0.5
 
 // printCut says whose answers are mostly cut: ROUGE-L, length and repetition are then those
 // of the answers' beginnings.
-func printCut(w io.Writer, models []eval.Evaluation) {
+func printCut(w io.Writer, models []quality.Evaluation) {
 	for i, m := range models {
 		if m.TruncatedFrac <= mostCut {
 			continue
@@ -131,7 +131,7 @@ func printCut(w io.Writer, models []eval.Evaluation) {
 }
 
 // printAgainst says what the figures about --against are.
-func printAgainst(w io.Writer, models []eval.Evaluation) {
+func printAgainst(w io.Writer, models []quality.Evaluation) {
 	if models[0].Against == "" {
 		return
 	}
@@ -165,7 +165,7 @@ func figureRank(key string) int {
 }
 
 // difference is one cell: the difference, its interval, and what it means.
-func difference(of map[string]eval.Difference, key string, better int) string {
+func difference(of map[string]quality.Difference, key string, better int) string {
 	d, ok := of[key]
 	if !ok {
 		return ""
@@ -190,7 +190,7 @@ func difference(of map[string]eval.Difference, key string, better int) string {
 
 // printFresh is the part of the table about fresh discriminators.
 func printFresh(all compared, line func(...string), cell func(float64, *[2]float64) string) {
-	row := func(name, note string, of func(e eval.Evaluation) string) {
+	row := func(name, note string, of func(e quality.Evaluation) string) {
 		cells, any := []string{name}, false
 		for _, e := range all.Models {
 			cells = append(cells, of(e))
@@ -240,10 +240,10 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		cells = append(cells, "held-out accuracy; 0.5: cannot tell student from teacher")
 	}
 	line(cells...)
-	row("  on pairs it learned from", "", func(e eval.Evaluation) string { return number(e.FreshDTrained) })
-	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e eval.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
-	row("  same text as the teacher's", "answers that are left out of it", func(e eval.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
-	row("  trained", "", func(e eval.Evaluation) string {
+	row("  on pairs it learned from", "", func(e quality.Evaluation) string { return number(e.FreshDTrained) })
+	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e quality.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
+	row("  same text as the teacher's", "answers that are left out of it", func(e quality.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
+	row("  trained", "", func(e quality.Evaluation) string {
 		if e.FreshDSteps == 0 {
 			return ""
 		}
@@ -275,7 +275,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 }
 
 // whyNotLearned says why no accuracy is reported, and what to do.
-func whyNotLearned(e eval.Evaluation) string {
+func whyNotLearned(e quality.Evaluation) string {
 	why := "neither its accuracy nor the control is clearly above chance"
 	if e.FreshDTrained != nil && *e.FreshDTrained < 0.6 {
 		why = "it does not even rank the pairs that it learned from"

@@ -91,7 +91,7 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 		return stream(s, m, prompt, sample)
 	}
 	defer s.Console.Close()
-	advance, done := s.Console.Stage("tokens", 0)
+	advance, done := s.Console.Progress("tokens", 0)
 	out, err := m.Generate([][]int32{prompt}, []uint64{0}, sample, advance)
 	done()
 	if err != nil {

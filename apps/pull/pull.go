@@ -9,9 +9,11 @@
 //	name.go    OWNER/NAME[@REVISION][:FILE]
 //	choose.go  which files of a repository are fetched
 //	cache.go   where they lie: the environment, the layout, what is there already
+//	local.go   a name in the place of a path
 //	hub.go     requests: redirects, the token, tries, what a server may not do
 //	pull.go    the list of files, the plan, and what a failure is called
 //	fetch.go   one file: lock, range, hash, rename
+//	print.go   what a dry run prints
 package pull
 
 import (

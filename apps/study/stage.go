@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/internal/vfs"
 )
@@ -47,7 +48,7 @@ type Needs struct {
 // What callers branch on.
 var (
 	// ErrInterrupted reports a study that was asked to stop and can go on.
-	ErrInterrupted = errors.New("interrupted")
+	ErrInterrupted = fault.ErrInterrupted
 	// ErrFinal reports a command that would fail again.
 	ErrFinal = errors.New("would fail again")
 )

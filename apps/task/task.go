@@ -7,6 +7,11 @@
 // forward Kullback-Leibler divergence) has to cover both forms; one that is
 // judged by what it writes (the game, the reverse divergence) may drop the form
 // that it cannot do. README tells the user the same with examples.
+//
+//	task.go     problems, answers, and how an answer is graded
+//	readme.go   the README.md of a task
+//	folder.go   the folder: rows and an untrained student
+//	checker.go  the program for --checker
 package task
 
 import (

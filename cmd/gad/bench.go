@@ -44,7 +44,7 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
-			&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that a launcher has started, such as mpirun: measures how fast they talk, with --device cuda also their GPUs, and nothing else (doc/ranks.md)"},
+			within(&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that a launcher has started, such as mpirun: measures how fast they talk, with --device cuda also their GPUs, and nothing else (doc/ranks.md)"}, powerOfTwo),
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {

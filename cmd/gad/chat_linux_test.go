@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -10,33 +9,8 @@ import (
 	"testing"
 	"unicode"
 
-	"golang.org/x/sys/unix"
+	"gad/apps/chat/chattest"
 )
-
-// pseudoTerminal is the two ends of a terminal of so many columns.
-func pseudoTerminal(t *testing.T, columns uint16) (ours, theirs *os.File) {
-	t.Helper()
-	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("NOT TESTED: no terminals here: ", err)
-	}
-	fd := int(ours.Fd())
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: columns})
-	}
-	if err == nil {
-		theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Skip("NOT TESTED: no terminals here: ", err)
-	}
-	t.Cleanup(func() { ours.Close(); theirs.Close() })
-	return ours, theirs
-}
 
 // ofEditor are the control sequences that the editor of lines writes.
 var ofEditor = regexp.MustCompile("\x1b\\[[?0-9;]*[a-zA-Z]")
@@ -51,7 +25,7 @@ func TestChatOnTerminal(t *testing.T) {
 	if !strings.ContainsFunc(piped, isControl) {
 		t.Fatalf("%q has no control character: the test shows nothing", piped)
 	}
-	ours, theirs := pseudoTerminal(t, 80)
+	ours, theirs := chattest.Terminal(t, 80)
 	p := &process{Cmd: exec.Command(path, append([]string{"chat"}, args...)...), done: make(chan error, 1)}
 	p.Stdin, p.Stdout, p.Stderr = theirs, theirs, theirs
 	p.Env = append(os.Environ(), "TERM=xterm")

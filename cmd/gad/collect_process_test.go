@@ -18,12 +18,13 @@ import (
 	"time"
 
 	"gad/internal/endpoint/endpointtest"
+	"gad/internal/hostile"
 )
 
 // The sizes of TestCollectKill; scripts/soak.sh raises them.
 var (
 	collectPrompts = flag.Int("collectprompts", 400, "prompts of TestCollectKill")
-	collectKills   = flag.Int("collectkills", 6, "processes that TestCollectKill kills")
+	collectKills   = flag.Int("collectkills", hostile.Share(6), "processes that TestCollectKill kills")
 	collectRPM     = flag.Float64("collectrpm", 6000, "requests a minute of TestCollectKill; tokens a minute are 13 times that")
 )
 

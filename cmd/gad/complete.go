@@ -3,14 +3,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/eval"
 	"gad/apps/judge"
-	"gad/internal/conf"
+	"gad/cmd/gad/line"
 	"gad/trainer/config"
 )
 
@@ -35,17 +33,17 @@ func (p *program) completionCommand() *cli.Command {
 		Name:  "completion",
 		Usage: "print a script that completes commands, flags and settings in bash, zsh or fish",
 		Subcommands: []*cli.Command{
-			shell("bash", "Add to ~/.bashrc: source <(gad completion bash)", bashScript),
-			shell("zsh", "Write it to a folder in $fpath: gad completion zsh > ~/.zfunc/_gad", zshScript),
-			shell("fish", "gad completion fish > ~/.config/fish/completions/gad.fish", fishScript),
+			shell("bash", "Add to ~/.bashrc: source <(gad completion bash)", line.Bash),
+			shell("zsh", "Write it to a folder in $fpath: gad completion zsh > ~/.zfunc/_gad", line.Zsh),
+			shell("fish", "gad completion fish > ~/.config/fish/completions/gad.fish", line.Fish),
 			{
 				Name:      "words",
 				Usage:     "candidates for the last word, one per line: the word, a tab and its description",
 				ArgsUsage: "-- gad WORD ...",
 				Hidden:    true,
 				Action: func(c *cli.Context) error {
-					for _, w := range candidates(p.app(), c.Args().Slice()) {
-						fmt.Fprintf(p.out, "%s\t%s\n", w.text, w.about)
+					for _, w := range line.Candidates(p.app(), c.Args().Slice(), valuesOf) {
+						fmt.Fprintf(p.out, "%s\t%s\n", w.Text, w.About)
 					}
 					return nil
 				},
@@ -53,146 +51,6 @@ func (p *program) completionCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error { return noSubcommand(c, "bash, zsh or fish") },
 	}
-}
-
-const bashScript = `# Completion of gad for bash.
-_gad() {
-  local line=${COMP_LINE:0:COMP_POINT} words word about prefix=
-  IFS=$' \t' read -ra words <<<"$line"
-  case $line in *[[:space:]]) words+=('') ;; esac
-  local cur=${words[${#words[@]}-1]}
-  # bash takes = for the end of a word.
-  case $cur in *=*) prefix=${cur%"${cur##*=}"} ;; esac
-  COMPREPLY=()
-  while IFS=$'\t' read -r word about; do
-    case $word in *=) compopt -o nospace 2>/dev/null ;; esac
-    COMPREPLY+=("${word#"$prefix"}")
-  done < <("${words[0]/#\~/$HOME}" completion words -- "${words[@]}" 2>/dev/null)
-}
-complete -o default -F _gad gad
-`
-
-const zshScript = `#compdef gad
-# Completion of gad for zsh.
-_gad() {
-  local -a whole open
-  local line word
-  for line in "${(@f)$("${words[1]}" completion words -- "${(@)words[1,CURRENT]}" 2>/dev/null)}"; do
-    [[ -n $line ]] || continue
-    word=${${line%%$'\t'*}//:/\\:}
-    if [[ $word == *= ]]; then
-      open+=("$word:${line#*$'\t'}")
-    else
-      whole+=("$word:${line#*$'\t'}")
-    fi
-  done
-  if (( ${#whole} + ${#open} == 0 )); then
-    _files
-    return
-  fi
-  (( ${#whole} == 0 )) || _describe -t words word whole
-  (( ${#open} == 0 )) || _describe -t settings setting open -S ''
-}
-if [[ $funcstack[1] == _gad ]]; then
-  _gad "$@"
-else
-  compdef _gad gad
-fi
-`
-
-const fishScript = `# Completion of gad for fish.
-function __gad_words
-    set -l words (commandline -opc)
-    set -l word (commandline -ct)
-    $words[1] completion words -- $words "$word" 2>/dev/null
-end
-complete -c gad -a '(__gad_words)'
-`
-
-// candidate is a word that may stand at the cursor.
-type candidate struct{ text, about string }
-
-// candidates are what may stand in the place of the last of words, of which the first is
-// the program. None means that it is a file, or nothing that can be told.
-func candidates(app *cli.App, words []string) (list []candidate) {
-	if len(words) < 2 {
-		return nil
-	}
-	before, cur := words[1:len(words)-1], words[len(words)-1]
-	offer := func(text, about string) {
-		if strings.HasPrefix(text, cur) {
-			list = append(list, candidate{text, strings.Join(strings.Fields(about), " ")})
-		}
-	}
-	var c *cli.Command
-	commands, at := app.Commands, 0
-	for ; at < len(before); at++ {
-		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(before[at]) })
-		if i < 0 {
-			break
-		}
-		c, commands = commands[i], commands[i].Subcommands
-	}
-	rest := before[at:]
-	flags := []cli.Flag{cli.HelpFlag}
-	if c == nil {
-		flags = append(flags, cli.VersionFlag)
-	} else {
-		flags = append(slices.Clone(c.Flags), flags...)
-	}
-	switch {
-	case len(rest) > 0 && takesValue(c, rest[len(rest)-1]):
-		for _, v := range valuesOf(strings.TrimLeft(rest[len(rest)-1], "-")) {
-			offer(v, "")
-		}
-	case strings.HasPrefix(cur, "-"):
-		for _, f := range flags {
-			about := ""
-			if d, ok := f.(cli.DocGenerationFlag); ok {
-				about = d.GetUsage()
-			}
-			offer("--"+f.Names()[0], about)
-		}
-	case c != nil && c.Name == "help" && len(rest) == 1 && rest[0] == "settings":
-		for _, s := range settings() {
-			offer(s.Key, brief(s.Doc))
-		}
-	case c != nil && c.Name == "help" && len(rest) == 0:
-		offer("settings", "describe the settings")
-		commands = app.Commands
-		fallthrough
-	case len(rest) == 0 && len(commands) > 0:
-		for _, sub := range commands {
-			if !sub.Hidden {
-				offer(sub.Name, sub.Usage)
-			}
-		}
-	case c != nil && takesSettings(c):
-		for _, s := range settings() {
-			if !strings.HasPrefix(cur, s.Key+"=") {
-				offer(s.Key+"=", brief(s.Doc))
-				continue
-			}
-			values := s.Choices
-			if s.Type == "true or false" {
-				values = []string{"true", "false"}
-			}
-			for _, v := range values {
-				offer(s.Key+"="+v, "")
-			}
-		}
-	}
-	return list
-}
-
-// takesValue reports whether word is a flag of c whose value is the next word.
-func takesValue(c *cli.Command, word string) bool {
-	if c == nil || !strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
-		return false
-	}
-	f := flagOf(c, strings.TrimLeft(word, "-"))
-	_, is := f.(*cli.BoolFlag)
-	return f != nil && !is
 }
 
 // valuesOf are the values that a flag may have, where it is one of a few.
@@ -213,7 +71,7 @@ func valuesOf(flag string) []string {
 			key = f.key
 		}
 	}
-	for _, s := range settings() {
+	for _, s := range line.Settings() {
 		if s.Key == key {
 			return s.Choices
 		}
@@ -221,8 +79,38 @@ func valuesOf(flag string) []string {
 	return nil
 }
 
-// settings are all settings.
-func settings() []conf.Setting {
-	cfg := config.Default()
-	return conf.Describe(&cfg)
+// manCommand is gad man.
+func (p *program) manCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "man",
+		Usage:       "print the manual page in roff format: commands, flags, settings, exit statuses",
+		Description: "gad man > ~/.local/share/man/man1/gad.1",
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			_, err := io.WriteString(p.out, line.Manual(p.app(), version, statuses, variables))
+			return err
+		},
+	}
+}
+
+// statuses are the exit statuses, for the manual.
+var statuses = []line.Status{
+	{Code: exitDone, When: "Done."},
+	{Code: exitFailed, When: "The command failed, for example because disk space or memory ran out, or gad doctor found that the run should not be resumed."},
+	{Code: exitUsage, When: "A mistake in the command line or a setting."},
+	{Code: exitInput, When: "A mistake in data or model files."},
+	{Code: exitNumerical, When: "The numbers of a training run broke down."},
+	{Code: exitInterrupted, When: "Interrupted and saved: the same command resumes the run."},
+	{Code: exitStopped, When: "Stopped by a signal, with nothing to resume."},
+}
+
+// variables are those of the environment that gad reads, for the manual.
+var variables = []line.Variable{
+	{Name: "GAD_CPU", About: "The variant of the CPU's kernels to use, such as avx2, instead of the fastest."},
+	{Name: "GAD_NCCL", About: "With several GPUs: the file of libnccl.so.2; off sums gradients over the host's memory."},
+	{Name: addrVar, About: "With several processes: host:port where rank 0 listens. They connect by TCP then, also under mpirun."},
+	{Name: secretVar + ", " + secretFileVar, About: "The secret of processes that connect by TCP, or a file with it: the same on all, at least 16 bytes."},
+	{Name: "NO_COLOR", About: "If set, output has no colours."},
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/cmd/gad/line"
 	"gad/trainer/config"
 )
 
@@ -39,10 +40,10 @@ func TestCandidates(t *testing.T) {
 		{line: "gad help ", has: "settings sft man"},
 	} {
 		var words []string
-		for _, w := range candidates((&program{}).app(), strings.Split(c.line, " ")) {
-			words = append(words, w.text)
-			if strings.ContainsAny(w.about, "\t\n") {
-				t.Errorf("%q: %s is described by %q: not one line", c.line, w.text, w.about)
+		for _, w := range line.Candidates((&program{}).app(), strings.Split(c.line, " "), valuesOf) {
+			words = append(words, w.Text)
+			if strings.ContainsAny(w.About, "\t\n") {
+				t.Errorf("%q: %s is described by %q: not one line", c.line, w.Text, w.About)
 			}
 		}
 		if got := strings.Join(words, " "); c.has == "" && got != c.want {
@@ -104,8 +105,8 @@ func TestMan(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
-	for _, s := range settings() {
-		if !strings.Contains(page, `.B "`+roff(s.Key)+"=") {
+	for _, s := range line.Settings() {
+		if !strings.Contains(page, `.B "`+s.Key+"=") {
 			t.Errorf("no setting %s", s.Key)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"gad/apps/eval"
 	"gad/apps/judge"
 	"gad/internal/endpoint"
-	figures "gad/trainer/eval"
+	"gad/trainer/quality"
 )
 
 // evalFlags are those of gad eval; gad plan --stage eval takes their defaults.
@@ -30,7 +30,7 @@ func evalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "checker", Usage: "command line that scores the answers, run by sh -c (see doc/the-game.md)"},
 		within(&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "time limit for the checker, in seconds"}, oneTo(1e6, " seconds")),
 		within(&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time limit for the fresh discriminators of one model, in minutes: first their steps, then their seeds are reduced to fit; 0 is no limit"}, from(0, 1e6)),
-		&cli.IntFlag{Name: "disc-steps", Value: figures.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; a number given here is kept unless --disc-minutes is given too"},
+		&cli.IntFlag{Name: "disc-steps", Value: quality.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; a number given here is kept unless --disc-minutes is given too"},
 		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs per step of a fresh discriminator"},
 		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
 		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
@@ -89,8 +89,8 @@ func (p *program) evalCommand() *cli.Command {
 				Rows: rowsOf(c), Device: flagged(c), Output: c.String("output"), DryRun: c.Bool("dry-run"), JSON: c.Bool("json"),
 				Temperature: c.Float64("temperature"), Seed: c.Uint64("seed"), MaxPrompt: c.Int("max-prompt-length"), MaxTokens: c.Int("max-token-len"),
 				Checker: c.String("checker"), CheckerTimeout: time.Duration(c.Int("checker-timeout")) * time.Second,
-				Disc:   figures.DiscOptions{From: c.String("disc-from"), Steps: c.Int("disc-steps"), Batch: c.Int("disc-batch"), LR: c.Float64("disc-lr"), Seeds: c.Int("disc-seeds")},
-				Budget: figures.DiscBudget{Seconds: 60 * c.Float64("disc-minutes"), Fixed: c.IsSet("disc-steps")},
+				Disc:   quality.DiscOptions{From: c.String("disc-from"), Steps: c.Int("disc-steps"), Batch: c.Int("disc-batch"), LR: c.Float64("disc-lr"), Seeds: c.Int("disc-seeds")},
+				Budget: quality.DiscBudget{Seconds: 60 * c.Float64("disc-minutes"), Fixed: c.IsSet("disc-steps")},
 			}
 			if o.Budget.Fixed && !c.IsSet("disc-minutes") {
 				o.Budget.Seconds = 0

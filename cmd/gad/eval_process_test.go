@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 )
 
 // Ctrl-C keeps the answers that are complete: gad generate resumes to the bytes of a
@@ -85,7 +85,7 @@ func TestInterruptedAnswers(t *testing.T) {
 	if code, said := p.end(t, patience), p.said.String(); code != exitStopped || !strings.Contains(said, "\nROUGE-L") || !strings.HasSuffix(said, "gad: eval: stopped: 400 of 400 answers are in "+filepath.Join(dir, "eval.jsonl")+"\n") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
-	if got := objects[eval.Row](t, read("eval.jsonl")); len(got) != 400 || got[7].Response == "" && got[8].Response == "" {
+	if got := objects[quality.Row](t, read("eval.jsonl")); len(got) != 400 || got[7].Response == "" && got[8].Response == "" {
 		t.Errorf("%d rows are kept", len(got))
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"gad/data"
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 )
 
 // evalFigures are what gad eval prints always, and of fresh discriminators.
@@ -140,7 +140,7 @@ func TestEvalAgainst(t *testing.T) {
 	if !(*other.Reverse > 0.1) || !(*other.Forward > 0.1) || !(*other.Fluency < *self.Fluency) || len(other.ReverseCI) != 2 {
 		t.Errorf("another: %s", printed)
 	}
-	var d eval.Difference
+	var d quality.Difference
 	if err := json.Unmarshal(all.Differences[0]["reverse_kl"], &d); err != nil || d.Value != *other.Reverse || d.CI95 == nil || !(d.CI95[0] > 0) {
 		t.Errorf("%v, %s", err, printed)
 	}
@@ -151,7 +151,7 @@ func TestEvalAgainst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rows := objects[eval.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
+	if rows := objects[quality.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
 		t.Errorf("%s", raw)
 	}
 	text, _ := must(t, append(args, "--against", sft)...)
@@ -199,7 +199,7 @@ func TestEvalOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := objects[eval.Row](t, string(raw))
+	rows := objects[quality.Row](t, string(raw))
 	if len(rows) != 20 {
 		t.Fatalf("%d rows", len(rows))
 	}
@@ -228,7 +228,7 @@ func TestEvalOutput(t *testing.T) {
 			t.Errorf("%s: verdicts %g, accuracy %g", name, right/asked, *m.Fresh)
 		}
 	}
-	var d eval.Difference
+	var d quality.Difference
 	if err := json.Unmarshal(all.Differences[0]["rouge_l"], &d); err != nil || !near(d.Value, all.Models[1].RougeL-all.Models[0].RougeL) || d.CI95 == nil || d.CI95[0] <= 0 {
 		t.Errorf("difference of ROUGE-L %s: %v; an SFT student is better than an untrained one", all.Differences[0]["rouge_l"], err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/checkpoint"
+	"gad/cmd/gad/line"
 	"gad/internal/conf"
 	"gad/internal/report"
 	"gad/trainer/config"
@@ -132,19 +133,10 @@ func settingsHelp(stage config.Stage) string {
 	b.WriteString("Settings are KEY=VALUE, before or after the flags, or a YAML file (--config). The ones that most runs change, with their defaults:\n\n")
 	for _, key := range foremost[stage] {
 		s := all[slices.IndexFunc(all, func(s conf.Setting) bool { return s.Key == key })]
-		fmt.Fprintf(&b, "  %-34s %s\n", s.Key+"="+s.Default, brief(s.Doc))
+		fmt.Fprintf(&b, "  %-34s %s\n", s.Key+"="+s.Default, line.Brief(s.Doc))
 	}
 	fmt.Fprintf(&b, "\nAll of them: gad help settings [PREFIX]. A commented file to edit: gad config --stage %s > run.yaml", stage)
 	return b.String()
-}
-
-// brief is the first clause of a description.
-func brief(doc string) string {
-	if i := strings.IndexAny(doc, ";:"); i > 0 {
-		doc = doc[:i]
-	}
-	doc, _, _ = strings.Cut(doc, ". ")
-	return doc
 }
 
 // resumeCommand is gad resume.

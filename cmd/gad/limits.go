@@ -26,6 +26,14 @@ func positive(high float64) limit {
 	return limit{func(x float64) bool { return x > 0 && x <= high }, "must be above 0"}
 }
 
+// below are numbers above 0 and below high, with the whole rule.
+func below(high float64, rule string) limit {
+	return limit{func(x float64) bool { return x > 0 && x < high }, rule}
+}
+
+// powerOfTwo are the numbers of ranks that divide a run's shards.
+var powerOfTwo = limit{func(x float64) bool { n := int(x); return n >= 1 && n&(n-1) == 0 }, "must be 1, 2, 4 or another power of two"}
+
 // share are the numbers between 0 and 1.
 var share = limit{func(x float64) bool { return x > 0 && x < 1 }, "must be above 0 and below 1"}
 

@@ -5,7 +5,8 @@
 // a command ends. What a command does is in apps/NAME or in the packages of the pipeline.
 //
 //	main.go      the table of commands, exit statuses, signals
-//	args.go      the order of a command line; what a mistyped flag or command may have meant
+//	line/        words: their order, what a mistyped one may have meant, completion, the manual
+//	args.go      files and settings among the arguments
 //	limits.go    what a flag may be, and what it goes with
 //	resolve.go   names of a hub in the place of paths
 //	stage.go     sft, warmup, train and dpo: how settings, flags and a run's folder make a Config
@@ -13,7 +14,7 @@
 //	ranks.go     several processes of one run; link.go: how they connect
 //	tools.go     init, logprobs, score, export
 //	study.go     study, and how its runs share this process
-//	complete.go  completion of shells; man.go: the manual page
+//	complete.go  completion and man
 //	the others   one command each, by its name; data.go: data inspect, validate, convert, split
 package main
 
@@ -36,6 +37,7 @@ import (
 	"gad/apps/session"
 	"gad/apps/study"
 	"gad/checkpoint"
+	"gad/cmd/gad/line"
 	"gad/data"
 	"gad/device"
 	"gad/internal/comm"
@@ -136,13 +138,13 @@ func noSpace(err error) error {
 
 // isSaid reports whether err has been said where it came up.
 func isSaid(err error) bool {
-	return errors.Is(err, fault.ErrInterrupted) || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, errSick)
+	return errors.Is(err, fault.ErrInterrupted) || errors.Is(err, errSick)
 }
 
 // invoke runs one command line.
 func (p *program) invoke(ctx context.Context, args []string) error {
 	app := p.app()
-	args, err := arrange(app, args)
+	args, err := line.Arrange(app, args)
 	if err != nil {
 		return err
 	}
@@ -241,7 +243,7 @@ func status(err error) int {
 	switch {
 	case errors.As(err, &aborted) && aborted.Status > 0:
 		return aborted.Status
-	case errors.Is(err, fault.ErrInterrupted), errors.Is(err, trainer.ErrInterrupted), errors.Is(err, study.ErrInterrupted):
+	case errors.Is(err, fault.ErrInterrupted):
 		return exitInterrupted
 	case errors.Is(err, fault.ErrStopped):
 		return exitStopped

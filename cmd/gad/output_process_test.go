@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gad/trainer/eval"
+	"gad/trainer/quality"
 )
 
 // manyRows writes a data file that takes a while to answer.
@@ -92,7 +92,7 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	raw, err := os.ReadFile(out)
-	if err != nil || len(objects[eval.Row](t, string(raw))) != 400 {
+	if err != nil || len(objects[quality.Row](t, string(raw))) != 400 {
 		t.Errorf("%v: %d bytes are left", err, len(raw))
 	}
 }

@@ -21,13 +21,15 @@ func (p *program) planCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
-		&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now", Usage: "plan for a device with this many GB free"},
+		within(&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now", Usage: "plan for a device with this many GB free"},
+			below(1e6, "must be a number of GB above 0; leave it out for what this machine has")),
 		&cli.StringFlag{Name: "card", Usage: "with --device cuda: plan for a GPU this machine does not have, its memory and a predicted time, out of " + strings.Join(cost.Names(), ", ")},
 		&cli.BoolFlag{Name: "fit", Usage: "find the cheapest settings with which the run fits the memory, and say why"},
-		&cli.Float64Flag{Name: "hours", DefaultText: "no limit", Usage: "with --fit: find also how many prompts and steps end within so many hours"},
+		within(&cli.Float64Flag{Name: "hours", DefaultText: "no limit", Usage: "with --fit: find also how many prompts and steps end within so many hours"}, below(1e6, "must be above 0")),
 		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 12 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
-		&cli.IntFlag{Name: "ranks", DefaultText: "1", Usage: "plan for so many processes that train together (doc/ranks.md)"},
-		&cli.Float64Flag{Name: "bandwidth", DefaultText: "10", Usage: "with --ranks: what the network between them carries, Gbit/s"},
+		within(&cli.IntFlag{Name: "ranks", DefaultText: "1", Usage: "plan for so many processes that train together (doc/ranks.md)"}, powerOfTwo),
+		within(&cli.Float64Flag{Name: "bandwidth", DefaultText: "10", Usage: "with --ranks: what the network between them carries, Gbit/s"},
+			below(1e6, "must be a number of Gbit/s above 0")),
 		&cli.StringFlag{Name: "stage", Value: string(config.Train), Usage: "sft, warmup, train (or game), dpo or eval"},
 	}
 	for _, f := range stageFlags {
@@ -56,16 +58,9 @@ func (p *program) planCommand() *cli.Command {
 			for _, note := range notes {
 				fmt.Fprintln(p.err, "gad: warning: "+note)
 			}
-			gb := c.Float64("memory")
-			if c.IsSet("memory") && !(gb > 0 && gb < 1e6) {
-				return usage("plan: --memory %g: must be a number of GB above 0; leave it out for what this machine has", gb)
-			}
-			hours := c.Float64("hours")
-			if c.IsSet("hours") && !c.Bool("fit") {
-				return usage("plan: --hours: is for --fit: add that")
-			}
-			if c.IsSet("hours") && !(hours > 0 && hours < 1e6) {
-				return usage("plan: --hours %g: must be above 0", hours)
+			hours := rules{{[]string{"hours"}, false, "fit", ": is for --fit: add that"}}
+			if err := hours.check(c); err != nil {
+				return err
 			}
 			var card *cost.Card
 			if c.IsSet("card") {
@@ -85,18 +80,13 @@ func (p *program) planCommand() *cli.Command {
 			if c.IsSet("bandwidth") {
 				gbits = c.Float64("bandwidth")
 			}
-			switch {
-			case ranks < 1 || ranks&(ranks-1) != 0:
-				return usage("plan: --ranks %d: must be 1, 2, 4 or another power of two", ranks)
-			case c.IsSet("bandwidth") && ranks == 1:
+			if c.IsSet("bandwidth") && ranks == 1 {
 				return usage("plan: --bandwidth: one process sends nothing: add --ranks")
-			case !(gbits > 0 && gbits < 1e6):
-				return usage("plan: --bandwidth %g: must be a number of Gbit/s above 0", gbits)
 			}
 			if err := cfg.CheckRanks(ranks); err != nil {
 				return err
 			}
-			return p.plan(cfg, stage, planFor{int64(gb * 1e9), c.Bool("fit"), hours, card, between{ranks, gbits}})
+			return p.plan(cfg, stage, planFor{int64(c.Float64("memory") * 1e9), c.Bool("fit"), c.Float64("hours"), card, between{ranks, gbits}})
 		},
 	}
 }

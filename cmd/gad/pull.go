@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"gad/checkpoint"
 	"gad/internal/fault"
 	"gad/internal/report"
-	"gad/trainer"
 )
 
 // pullCommand is gad pull.
@@ -29,8 +29,8 @@ func (p *program) pullCommand() *cli.Command {
 			&cli.BoolFlag{Name: "dataset", Usage: "OWNER/NAME is a data set; FILE may be a pattern, such as 'data/train-*.parquet'"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the files and their sizes and fetch nothing"},
 			&cli.BoolFlag{Name: "verify", Usage: "hash the large files too that are in the cache already; damaged ones are fetched again"},
-			&cli.IntFlag{Name: "retries", Value: 5, Usage: "tries in a row without progress, after the first"},
-			&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second, Usage: "longest silence of the server"},
+			within(&cli.IntFlag{Name: "retries", Value: 5, Usage: "tries in a row without progress, after the first"}, atLeast(0)),
+			within(&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second, Usage: "longest silence of the server"}, positive(math.MaxFloat64)),
 			&cli.BoolFlag{Name: "insecure-http", Usage: "allow an HF_ENDPOINT with http:// on another machine"},
 		},
 		Action: func(c *cli.Context) error {
@@ -53,10 +53,6 @@ func (p *program) pull(c *cli.Context) error {
 		return usage("pull: a name is missing: give OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct")
 	case c.NArg() > 1:
 		return usage("pull: unexpected argument %q: give one name", c.Args().Get(1))
-	case c.Int("retries") < 0:
-		return usage("pull: --retries %d: must be at least 0", c.Int("retries"))
-	case c.Duration("timeout") <= 0:
-		return usage("pull: --timeout %v: must be above 0", c.Duration("timeout"))
 	}
 	text := c.Args().First()
 	name, err := pull.ParseName(text, c.Bool("dataset"))
@@ -98,7 +94,7 @@ func (p *program) pull(c *cli.Context) error {
 	})
 	done()
 	if err == nil && c.Bool("dry-run") {
-		return p.printPull(job, env)
+		return job.Print(p.out, env.Cache)
 	}
 	fetched := int64(0)
 	if err == nil {
@@ -109,50 +105,11 @@ func (p *program) pull(c *cli.Context) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintf(p.err, "gad: pull: interrupted: what has come is kept: run the same command to resume\n")
-		return trainer.ErrInterrupted
+		return fault.ErrInterrupted
 	case err != nil:
 		return checkpoint.ExplainFull(files(), env.Cache, 0, err)
 	}
-	con.Print(fmt.Sprintf("%s: %s, %s; %s fetched", name, report.Count(len(job.Items), "file"), bytesText(job.Size()), bytesText(fetched)))
+	con.Print(fmt.Sprintf("%s: %s, %s; %s fetched", name, report.Count(len(job.Items), "file"), pull.Bytes(job.Size()), pull.Bytes(fetched)))
 	fmt.Fprintln(p.out, job.Path())
 	return nil
-}
-
-// printPull prints what would be fetched.
-func (p *program) printPull(job *pull.Pull, env pull.Environment) error {
-	width := 0
-	for _, i := range job.Items {
-		width = max(width, len(i.Path))
-	}
-	for _, i := range job.Items {
-		state := ""
-		switch {
-		case i.Whole:
-			state = "  in the cache"
-		case i.Have > 0:
-			state = fmt.Sprintf("  %s in the cache", bytesText(i.Have))
-		}
-		fmt.Fprintf(p.out, "%-*s  %9s%s\n", width, i.Path, bytesText(i.Size), state)
-	}
-	free, err := job.Free()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(p.out, "%s, %s; to fetch: %s; free in %s: %s\n", report.Count(len(job.Items), "file"), bytesText(job.Size()), bytesText(job.Missing()), env.Cache, bytesText(free))
-	return nil
-}
-
-// bytesText is a number of bytes for people: 659 B, 3.5 MB.
-func bytesText(n int64) string {
-	if n < 1000 {
-		return fmt.Sprintf("%d B", n)
-	}
-	x, unit := float64(n), 0
-	for x >= 999.5 && unit < 5 {
-		x, unit = x/1000, unit+1
-	}
-	if x < 9.95 {
-		return fmt.Sprintf("%.1f %cB", x, " kMGTP"[unit])
-	}
-	return fmt.Sprintf("%.0f %cB", x, " kMGTP"[unit])
 }

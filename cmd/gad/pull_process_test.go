@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"gad/apps/pull/hubtest"
+	"gad/internal/hostile"
 )
 
 // pullKills is how many processes TestPullKill kills; scripts/soak.sh raises it.
-var pullKills = flag.Int("pullkills", 20, "processes that TestPullKill kills")
+var pullKills = flag.Int("pullkills", hostile.Share(20), "processes that TestPullKill kills")
 
 // finals says what is under a final name in a cache and is not what it should be; "" is nothing.
 func finals(t *testing.T, cache string, repo *hubtest.Repo) string {

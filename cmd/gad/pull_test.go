@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/pull"
 	"gad/apps/pull/hubtest"
 )
 
@@ -238,7 +239,7 @@ func TestModelName(t *testing.T) {
 		"/runs/snapshots/student":                   "student",
 		"/runs/student":                             "student",
 	} {
-		if got := modelName(path); got != want {
+		if got := pull.ModelName(path); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}

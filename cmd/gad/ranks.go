@@ -21,16 +21,13 @@ var withRanks = []string{"sft", "dpo", "warmup", "train", "resume", "bench"}
 
 // ranksFlag says by hand how many processes train together.
 func ranksFlag() cli.Flag {
-	return &cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that train together, started by mpirun, srun, torchrun or a Kubernetes job: refuse to run if the launcher says another number; 1: this process alone, whatever started it (doc/ranks.md)"}
+	return within(&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that train together, started by mpirun, srun, torchrun or a Kubernetes job: refuse to run if the launcher says another number; 1: this process alone, whatever started it (doc/ranks.md)"}, powerOfTwo)
 }
 
 // connect is the ranks that this process trains with: those that its launcher says, or
 // nil, which is this process alone. limit is how long they wait for each other.
 func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, error) {
 	want := c.Int("ranks")
-	if c.IsSet("ranks") && (want < 1 || want&(want-1) != 0) {
-		return nil, usage("%s: --ranks %d: must be 1, 2, 4 or another power of two", typed(c), want)
-	}
 	if want == 1 || p.beside != nil { // the runs of a study are alone
 		p.met = true
 		return nil, nil

@@ -1,66 +1,20 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/pull"
-	"gad/internal/fault"
 	"gad/trainer/config"
 )
 
 // This file is where a name on a hub, given in the place of a path, becomes the path of what
 // gad pull has fetched. It is read from the cache; nothing is asked.
 
-// fileSuffixes end the names of files: a/b.gguf is a path, though a repository could be called so.
-var fileSuffixes = []string{".arrow", ".arrows", ".csv", ".gguf", ".json", ".jsonl", ".parquet", ".safetensors"}
-
-// localPath is the path that a flag or a setting names: itself where something is there, or
-// else, for OWNER/NAME[@REVISION][:FILE], what the Hugging Face cache has under that name. A
-// path that looks like a name and is in neither stays a path if its folder exists: it is
-// then a mistyped path.
 func localPath(path string, dataset bool) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	if _, err := files().Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return path, nil
-	}
-	name, err := pull.ParseName(path, dataset)
-	if err != nil || name.File == "" && slices.Contains(fileSuffixes, strings.ToLower(filepath.Ext(path))) {
-		return path, nil // no name: opening the path says what is wrong with it
-	}
-	env, err := pull.FromEnvironment(files(), func(name string) string {
-		if name == "HF_HUB_DISABLE_IMPLICIT_TOKEN" {
-			return "1" // nothing is asked: no token is read
-		}
-		return os.Getenv(name)
-	})
-	if err != nil {
-		return "", fault.As(fault.ErrUsage, err)
-	}
-	found, err := pull.Find(files(), env.Cache, name)
-	if err == nil {
-		return found, nil
-	}
-	if _, there := files().Stat(filepath.Dir(path)); there == nil {
-		return path, nil
-	}
-	what, kind := "model", "folder"
-	if dataset {
-		what, kind = "data", "file or folder"
-	}
-	if !errors.Is(err, pull.ErrAbsent) {
-		return "", err
-	}
-	return "", fmt.Errorf("%s: %s: there is no such %s, and %s: run %s", what, path, kind, strings.TrimPrefix(err.Error(), "pull: "+path+": "), name.Command())
+	return pull.Local(files(), os.Getenv, path, dataset)
 }
 
 // The flags whose values are paths of models, and of data.
@@ -126,14 +80,4 @@ func localSettings(cfg *config.Config) (err error) {
 		}
 	}
 	return nil
-}
-
-// modelName is the last part of a model's path; of a snapshot in the Hugging Face cache, whose
-// last part is a commit, the repository's name without its owner.
-func modelName(path string) string {
-	repo, ok := strings.CutPrefix(filepath.Base(filepath.Dir(filepath.Dir(path))), "models--")
-	if filepath.Base(filepath.Dir(path)) != "snapshots" || !ok {
-		return filepath.Base(path)
-	}
-	return repo[strings.LastIndex("--"+repo, "--"):]
 }

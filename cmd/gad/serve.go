@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/pull"
 	"gad/apps/serve"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
@@ -67,7 +68,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 		if err != nil {
 			return o, err
 		}
-		o.Name = strings.TrimSuffix(modelName(dir), ".gguf")
+		o.Name = strings.TrimSuffix(pull.ModelName(dir), ".gguf")
 	}
 	address := c.String("listen")
 	if o.Loopback, err = serve.Loopback(address); err != nil {

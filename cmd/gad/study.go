@@ -32,7 +32,7 @@ func (p *program) studyCommand() *cli.Command {
 		Usage:     "compare several ways of training over several seeds, from one file: means, 95 % intervals, paired differences, cost",
 		ArgsUsage: "FILE",
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "jobs", Usage: "commands that run at the same time; 0 is as many as cores and memory allow, on cuda one"},
+			within(&cli.IntFlag{Name: "jobs", Usage: "commands that run at the same time; 0 is as many as cores and memory allow, on cuda one"}, atLeast(0)),
 			&cli.BoolFlag{Name: "table", Usage: "write the tables from finished runs, and run nothing"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the command lines and an estimate of the time, and stop"},
 		},
@@ -51,9 +51,6 @@ func (p *program) studyCommand() *cli.Command {
 				return p.invoke(c.Context, append(args, file))
 			} else if len(rest) > 0 {
 				return usage("study: unexpected argument %q: this command takes one file", rest[0])
-			}
-			if c.Int("jobs") < 0 {
-				return usage("study: --jobs %d: must be at least 0", c.Int("jobs"))
 			}
 			plan, err := study.Read(file)
 			if err != nil {
@@ -92,7 +89,7 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 	switch {
 	case errors.Is(err, study.ErrInterrupted):
 		fmt.Fprintf(p.err, "stopped: run the same command again to resume; tables of the finished parts: %s\n", filepath.Join(plan.Dir, study.TablesName))
-		return fmt.Errorf("%w: %w", trainer.ErrInterrupted, err)
+		return err
 	case report != nil:
 		fmt.Fprint(p.out, report.Markdown())
 		fmt.Fprintf(p.err, "%s and %s in %s\n", study.TablesName, study.JSONName, plan.Dir)
@@ -158,10 +155,7 @@ func (g inProcess) Run(ctx context.Context, args []string, out, log io.Writer) e
 	app := one.app()
 	helpless(app)
 	err := app.RunContext(ctx, args)
-	switch {
-	case errors.Is(err, trainer.ErrInterrupted):
-		return fmt.Errorf("%w: %w", study.ErrInterrupted, err)
-	case errors.Is(err, trainer.ErrNumerical):
+	if errors.Is(err, trainer.ErrNumerical) {
 		return fault.As(study.ErrFinal, err)
 	}
 	return err

@@ -181,7 +181,7 @@ func TestStudyMistakes(t *testing.T) {
 	for args, want := range map[string]string{
 		"":          "gad: study: the study file is missing: gad study FILE (see doc/study.md)\n",
 		"a b":       "gad: study: unexpected argument \"b\": this command takes one file\n",
-		"--jobs -1": "gad: study: the study file is missing: gad study FILE (see doc/study.md)\n",
+		"--jobs -1": "gad: study: --jobs -1: must be at least 0\n",
 	} {
 		if code, _, said := gad(append([]string{"study"}, strings.Fields(args)...)...); code != exitUsage || said != want {
 			t.Errorf("%q: exit status %d: %s", args, code, said)

@@ -113,7 +113,7 @@ func TestTaskCheck(t *testing.T) {
 		line(r.Prompt, "", false, 0, task.Other)
 	}
 	var out strings.Builder
-	if err := checkRows(strings.NewReader(in.String()), &out); err != nil {
+	if err := task.CheckRows(strings.NewReader(in.String()), &out); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -124,7 +124,7 @@ func TestTaskCheck(t *testing.T) {
 		{`{"prompt":"Facing north, go left"}`, "task check: row 1 of standard input: prompt or response is missing: each row needs both"},
 		{`{"prompt":"What is 1+1?","response":"2"}`, `task check: row 1 of standard input: task: question "What is 1+1?": not a question of this task`},
 	} {
-		if err := checkRows(strings.NewReader(c.in), &out); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := task.CheckRows(strings.NewReader(c.in), &out); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}

@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"gad/apps/chat/chattest"
 )
 
 // onTerminal starts gad with a terminal of 100 columns as its standard error.
 func onTerminal(t *testing.T, path string, args ...string) *process {
 	t.Helper()
-	ours, theirs := pseudoTerminal(t, 100)
+	ours, theirs := chattest.Terminal(t, 100)
 	p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
 	p.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
 	p.Stderr = theirs

@@ -16,6 +16,7 @@ import (
 	"gad/apps/task"
 	"gad/data"
 	"gad/internal/gguf/gguftest"
+	"gad/internal/hostile"
 )
 
 // tutorialShell are the shell commands of a section of doc/tutorial.md, block by block.
@@ -139,7 +140,7 @@ func TestTutorial(t *testing.T) {
 // which goes by the rules of scripts/rule_judge.py, thinks more of the student after the game
 // than of the untrained one, and gad doctor does not find that the game has harmed it.
 func TestTutorialWithoutKey(t *testing.T) {
-	if testing.Short() {
+	if !hostile.Long() {
 		t.Skip("trains a teacher and a student: a minute")
 	}
 	path := built(t)

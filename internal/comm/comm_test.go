@@ -170,10 +170,11 @@ func TestLostRank(t *testing.T) {
 // So is one that comes and hangs in the middle of a call.
 func TestHungRank(t *testing.T) {
 	const limit, ranks = time.Second, 4 // a busy machine keeps a rank from answering for half of it
+	var cases sync.WaitGroup            // all at once: they mostly wait
+	defer cases.Wait()
 	for hung := range ranks {
 		for after := range 4 { // exchanges of the sum: lengths, halves, quarters, halves
-			t.Run(fmt.Sprint(hung, " after ", 2*after), func(t *testing.T) {
-				t.Parallel() // it mostly waits
+			cases.Go(func() {
 				var wg sync.WaitGroup
 				errs := make([]error, ranks)
 				for r, l := range commtest.Links(ranks) {

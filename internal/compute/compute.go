@@ -5,7 +5,7 @@
 //	pack.go       sequences laid end to end, which may share prompts
 //	moments.go    AdamW's moments in 8 bits
 //	check.go      checks of arguments, for all backends
-//	work.go       what each operation costs
+//	cost.go       what each operation costs
 //	observe.go    a Backend around another, for profiles and counts
 //	counts.go     what a backend counts
 //	roof.go       the limits of a machine, measured

@@ -16,7 +16,7 @@ var (
 	ErrRunning = errors.New("run failed")
 	// ErrInterrupted is the end by a signal, after which the same command resumes. It has been
 	// said.
-	ErrInterrupted = errors.New("interrupted")
+	ErrInterrupted = errors.New("interrupted and saved")
 	// ErrStopped is the end by a signal, after which no command resumes.
 	ErrStopped = errors.New("stopped")
 )

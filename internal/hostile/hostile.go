@@ -51,9 +51,21 @@ type Format struct {
 	Prefix string // with which each line of each error begins
 }
 
+// Long says that go test runs all of its series and shapes, as .ci/run asks for, and not
+// a share of them.
+func Long() bool { return os.Getenv("GAD_LONG") != "" }
+
+// Share is how many of n faults or shapes of one kind a test tries: a quarter, two at least.
+func Share(n int) int {
+	if Long() {
+		return n
+	}
+	return min(n, max(2, n/4))
+}
+
 // cases is the number of random changes for a format, and the number of prefixes
-// and of bit flips above which some are left out: 1,300, 300 with -short, or for
-// a long run GAD_CASES and none.
+// and of bit flips above which some are left out: Share of 1,300, 300 with -short, or
+// for a long run GAD_CASES and none.
 func cases() (random, systematic int) {
 	if n, err := strconv.Atoi(os.Getenv("GAD_CASES")); err == nil {
 		return n, math.MaxInt
@@ -61,7 +73,7 @@ func cases() (random, systematic int) {
 	if testing.Short() {
 		return 300, 300
 	}
-	return 1300, 1300
+	return Share(1300), Share(1300)
 }
 
 // stride is the step with which n things are no more than most. It is odd, so

@@ -23,9 +23,9 @@ import (
 // flicker, or fill a log; and, where there are no bars, the time until the first line of one
 // and between two of them.
 const (
-	stageDelay = 400 * time.Millisecond
-	pipeFirst  = 10 * time.Second
-	pipeEvery  = 30 * time.Second
+	progressDelay = 400 * time.Millisecond
+	pipeFirst     = 10 * time.Second
+	pipeEvery     = 30 * time.Second
 )
 
 // barPause is the time between two looks of a bar at a count: rows are counted one by one.
@@ -43,14 +43,14 @@ type Console struct {
 	every       time.Duration // pipeEvery
 	now         func() time.Time
 
-	mu     sync.Mutex
-	failed func(error) // called once; nil = nobody is told
-	w      io.Writer   // nil = silent
-	bars   *mpb.Progress
-	shown  int // bars in it
-	stages map[*stage]bool
-	day    string    // of the last line
-	spoke  time.Time // when something was last shown, or the console was made
+	mu       sync.Mutex
+	failed   func(error) // called once; nil = nobody is told
+	w        io.Writer   // nil = silent
+	bars     *mpb.Progress
+	shown    int // bars in it
+	underWay map[*progress]bool
+	day      string    // of the last line
+	spoke    time.Time // when something was last shown, or the console was made
 }
 
 // NewConsole writes to w, which may be nil. tty says that w is a terminal: bars are
@@ -62,7 +62,7 @@ func NewConsole(w io.Writer, tty bool) *Console {
 		w, h, err := term.GetSize(int(f.Fd()))
 		bar = err == nil && w > 0 && h > 1
 	}
-	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, stages: map[*stage]bool{}, spoke: time.Now()}
+	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, underWay: map[*progress]bool{}, spoke: time.Now()}
 }
 
 // Print writes one line of text for people, with the time of day.
@@ -134,8 +134,8 @@ func (c *Console) write(s string) error {
 // Close ends what is under way and takes its bars away. Lines may still be printed.
 func (c *Console) Close() {
 	c.mu.Lock()
-	open := make([]*stage, 0, len(c.stages))
-	for s := range c.stages {
+	open := make([]*progress, 0, len(c.underWay))
+	for s := range c.underWay {
 		open = append(open, s)
 	}
 	c.mu.Unlock()
@@ -144,8 +144,8 @@ func (c *Console) Close() {
 	}
 }
 
-// stage is a long part of a step, counted up to total (0 = unknown).
-type stage struct {
+// progress is a long part of a step, counted up to total (0 = unknown).
+type progress struct {
 	con   *Console
 	name  string
 	total int
@@ -161,28 +161,28 @@ type stage struct {
 	over  bool          // under con.mu
 }
 
-// Stage shows the progress of a long part of a step: a bar on a terminal; elsewhere a line after
+// Progress shows the progress of a long part of a step: a bar on a terminal; elsewhere a line after
 // ten seconds, one every thirty, and one at the end. Call advance as work is done and done at its
 // end; total 0 means that the end is not known. Both may be called from any goroutine.
-func (c *Console) Stage(name string, total int) (advance func(n int), done func()) {
-	return c.stage(name, total, stageDelay, min(pipeFirst, c.every), c.every)
+func (c *Console) Progress(name string, total int) (advance func(n int), done func()) {
+	return c.show(name, total, progressDelay, min(pipeFirst, c.every), c.every)
 }
 
-// Busy is Stage for what a command does before and beside a run: it is shown at once,
+// Busy is Progress for what a command does before and beside a run: it is shown at once,
 // or nearly so.
 func (c *Console) Busy(name string, total int) (advance func(n int), done func()) {
 	c.mu.Lock()
 	delay := max(BusyDelay-time.Since(c.spoke), BusyDelay/10) // several short ones are a wait too
 	c.mu.Unlock()
-	return c.stage(name, total, delay, delay, c.every)
+	return c.show(name, total, delay, delay, c.every)
 }
 
-// stage shows its bar after the delay, or its first line after first and then one every so often.
-func (c *Console) stage(name string, total int, delay, first, every time.Duration) (advance func(n int), done func()) {
-	s := &stage{con: c, name: name, total: max(total, 0), began: c.now(), stop: make(chan struct{}), idle: make(chan struct{})}
+// show shows its bar after the delay, or its first line after first and then one every so often.
+func (c *Console) show(name string, total int, delay, first, every time.Duration) (advance func(n int), done func()) {
+	s := &progress{con: c, name: name, total: max(total, 0), began: c.now(), stop: make(chan struct{}), idle: make(chan struct{})}
 	c.mu.Lock()
 	silent := c.w == nil
-	c.stages[s] = true
+	c.underWay[s] = true
 	c.mu.Unlock()
 	switch {
 	case silent:
@@ -196,7 +196,7 @@ func (c *Console) stage(name string, total int, delay, first, every time.Duratio
 	return s.advance, s.done
 }
 
-func (s *stage) advance(n int) {
+func (s *progress) advance(n int) {
 	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.began))
 	s.at.Store(now)
 	if drawn := s.drawn.Load(); s.timer == nil || at != int64(s.total) && (now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now)) {
@@ -209,7 +209,7 @@ func (s *stage) advance(n int) {
 	}
 }
 
-func (s *stage) done() {
+func (s *progress) done() {
 	s.once.Do(func() {
 		close(s.stop)
 		<-s.idle
@@ -219,7 +219,7 @@ func (s *stage) done() {
 		c := s.con
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.stages, s)
+		delete(c.underWay, s)
 		s.over = true
 		if s.bar == nil {
 			return
@@ -236,7 +236,7 @@ func (s *stage) done() {
 // narrower than what stands on it wraps the line, and the rest of it stays behind.
 const barWidth = 16
 
-func (s *stage) showBar() {
+func (s *progress) showBar() {
 	c := s.con
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +261,7 @@ func (s *stage) showBar() {
 
 // lines prints the state after first and then every so often until done, and once more then if it
 // has printed before and its time is worth a line.
-func (s *stage) lines(first, every time.Duration) {
+func (s *progress) lines(first, every time.Duration) {
 	defer close(s.idle)
 	tick := time.NewTimer(first)
 	defer tick.Stop()
@@ -288,7 +288,7 @@ func (s *stage) lines(first, every time.Duration) {
 }
 
 // count is "37/512", "37", or nothing before anything has been counted.
-func (s *stage) count() string {
+func (s *progress) count() string {
 	if s.total == 0 && s.n.Load() == 0 {
 		return ""
 	}
@@ -299,7 +299,7 @@ func (s *stage) count() string {
 }
 
 // status is "37/512  3.1/s  eta 2m33s".
-func (s *stage) status() string {
+func (s *progress) status() string {
 	out, n := s.count(), float64(s.n.Load())
 	// Until the last advance: a rate that sags between two of them says nothing.
 	at := time.Duration(s.at.Load())

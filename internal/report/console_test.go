@@ -248,7 +248,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func TestStageInPipe(t *testing.T) {
 	b := &safeBuffer{}
 	r := open(t, vfs.OS, "", Options{Console: shown(b, false)})
-	advance, done := r.Stage("short", 3)
+	advance, done := r.Progress("short", 3)
 	advance(3)
 	done()
 	done()
@@ -264,7 +264,7 @@ func TestStageInPipe(t *testing.T) {
 		return began.Add(time.Second * time.Duration(strings.Count(b.String(), "\n")))
 	}
 	r = open(t, vfs.OS, "", Options{Console: c})
-	advance, done = r.Stage("rollout", 8)
+	advance, done = r.Progress("rollout", 8)
 	eventually(t, "a line without progress", func() bool { return strings.Contains(b.String(), "  rollout 0/8\n") })
 	advance(1)
 	advance(1)
@@ -276,7 +276,7 @@ func TestStageInPipe(t *testing.T) {
 		t.Errorf("last line %q", lines[len(lines)-2])
 	}
 	for n, want := range map[int]string{0: "passed over", 2: "passed over 2", 8: "passed over 8/8"} { // never 0 of 8 at the end
-		advance, done = r.Stage("passed over", 8)
+		advance, done = r.Progress("passed over", 8)
 		eventually(t, "its first line", func() bool { return strings.HasSuffix(b.String(), "  passed over 0/8\n") })
 		advance(n)
 		done()
@@ -285,12 +285,12 @@ func TestStageInPipe(t *testing.T) {
 		}
 	}
 	c.now = func() time.Time { return began }
-	_, done = r.Stage("quick", 1)
+	_, done = r.Progress("quick", 1)
 	eventually(t, "a line", func() bool { return strings.Contains(b.String(), "  quick 0/1\n") })
 	if done(); strings.Contains(b.String(), "took 0s") {
 		t.Errorf("says that something took no time:\n%s", b.String())
 	}
-	_, _ = r.Stage("left open", 0) // Close ends it
+	_, _ = r.Progress("left open", 0) // Close ends it
 	must(t, r.Close())
 	if strings.Contains(b.String(), "\x1b") {
 		t.Errorf("escape codes in a pipe: %q", b.String())
@@ -309,8 +309,8 @@ func TestBar(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	b := &safeBuffer{}
 	r := open(t, vfs.OS, "", Options{Console: NewConsole(b, true)})
-	advance, done := r.Stage("rollout", 400)
-	inner, innerDone := r.Stage("unbounded", 0)
+	advance, done := r.Progress("rollout", 400)
+	inner, innerDone := r.Progress("unbounded", 0)
 	eventually(t, "the bars", func() bool {
 		return strings.Contains(b.String(), "rollout ") && strings.Contains(b.String(), "unbounded ")
 	})
@@ -373,7 +373,7 @@ func TestConsoleGone(t *testing.T) {
 	for step := 1; step <= 4; step++ {
 		must(t, r.Step(step, nil))
 	}
-	advance, done := r.Stage("silent", 3)
+	advance, done := r.Progress("silent", 3)
 	advance(1)
 	done()
 	must(t, r.Close())

@@ -88,7 +88,7 @@ func TestCorpus(t *testing.T) {
 			rows := readRun(t, path)
 			first, last := map[string]int{}, map[string]int{}
 			for n := range rows {
-				found, _ := Judge(rows[:n+1])
+				found, _ := Diagnose(rows[:n+1])
 				for _, f := range found {
 					if _, ok := first[f.Name]; !ok {
 						first[f.Name] = rows[n].Step

@@ -327,7 +327,7 @@ func number(s string) int {
 	return i
 }
 
-// Rows are the records as Judge takes them.
+// Rows are the records as Diagnose takes them.
 func (c *Curves) Rows() []Row {
 	rows := make([]Row, len(c.Steps))
 	for i, step := range c.Steps {

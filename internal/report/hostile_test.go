@@ -54,7 +54,7 @@ func TestHostileFormats(t *testing.T) {
 					t.Errorf("%q: %d places, %d values, %d steps", name, len(curve.At), len(curve.X), len(c.Steps))
 				}
 			}
-			Judge(c.Rows())
+			Diagnose(c.Rows())
 			if c.Bad > 0 {
 				return errors.New("report: " + c.Damaged[0])
 			}

@@ -168,9 +168,9 @@ func (r *Recorder) note(level zapcore.Level, msg string, fields ...zap.Field) {
 	_ = r.json.Write(zapcore.Entry{Level: level, Time: r.opt.Now(), Message: msg}, fields) // logFile keeps the error
 }
 
-// Stage is the console's.
-func (r *Recorder) Stage(name string, total int) (advance func(n int), done func()) {
-	return r.con.Stage(name, total)
+// Progress is the console's.
+func (r *Recorder) Progress(name string, total int) (advance func(n int), done func()) {
+	return r.con.Progress(name, total)
 }
 
 // Log is the run's logger: to the console for people, to log.jsonl as JSON.

@@ -153,7 +153,7 @@ var signs = []Sign{
 		"a length term in the reward (algorithm.length_coef), or a fresh discriminator", gamedLength},
 }
 
-// Signs are all signs that Judge looks for.
+// Signs are all signs that Diagnose looks for.
 func Signs() []Sign { return slices.Clone(signs) }
 
 // Finding is a sign that the metrics show.
@@ -162,9 +162,9 @@ type Finding struct {
 	Seen string // the figures
 }
 
-// Judge looks for the signs of a sick run in its metrics. enough is false where
+// Diagnose looks for the signs of a sick run in its metrics. enough is false where
 // there are too few steps for most signs, which are then not looked for.
-func Judge(rows []Row) (found []Finding, enough bool) {
+func Diagnose(rows []Row) (found []Finding, enough bool) {
 	for _, s := range signs {
 		if seen := s.find(rows); seen != "" {
 			found = append(found, Finding{s, seen})

@@ -31,9 +31,9 @@ func healthy(n int) (rows []Row) {
 }
 
 // A healthy run shows no sign; each sickness shows its own, and only that one.
-func TestJudge(t *testing.T) {
+func TestDiagnose(t *testing.T) {
 	for _, n := range []int{0, 1, 19, 20, 60, 100} {
-		found, enough := Judge(healthy(n))
+		found, enough := Diagnose(healthy(n))
 		if len(found) > 0 || enough != (n >= 20) {
 			t.Errorf("%d healthy steps: %v, enough %v", n, found, enough)
 		}
@@ -137,7 +137,7 @@ func TestJudge(t *testing.T) {
 	} {
 		rows := healthy(100)
 		c.harm(rows)
-		found, _ := Judge(rows)
+		found, _ := Diagnose(rows)
 		var names []string
 		for _, f := range found {
 			names = append(names, f.Name)
@@ -176,7 +176,7 @@ func TestJudge(t *testing.T) {
 	} {
 		rows := healthy(100)
 		change(rows)
-		if found, _ := Judge(rows); len(found) > 0 {
+		if found, _ := Diagnose(rows); len(found) > 0 {
 			t.Errorf("%s: %v", what, found)
 		}
 	}

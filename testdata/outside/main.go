@@ -62,7 +62,7 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 	student, err := actor.Open(be, dir, actor.DefaultConfig(), sampling, 1, longest)
 	check(err)
 	defer student.Close()
-	discriminator, err := critic.Open(be, dir, critic.DefaultConfig(), 1, P, 1)
+	discriminator, err := critic.Open(be, dir, critic.DefaultConfig(), 1, 1)
 	check(err)
 	defer discriminator.Close()
 	frozen, err := reference.Open(be, dir, 1024)
@@ -96,14 +96,14 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 	for s, seq := range answers.Seqs {
 		b.Students = append(b.Students, ending.Seq(seq.IDs[:seq.Prompt], seq.IDs[seq.Prompt:], answers.Truncated[s]))
 	}
-	b.FreshS, err = discriminator.Score(b.Students)
+	b.ScoreS, err = discriminator.Score(b.Students)
 	check(err)
-	b.FreshP, err = discriminator.Score(b.Teachers)
+	b.ScoreP, err = discriminator.Score(b.Teachers)
 	check(err)
 	refST, err := frozen.LogProbs(answers.Seqs, sampling.Temperature)
 	check(err)
-	scores := make([]float64, len(b.FreshS))
-	for s, x := range b.FreshS {
+	scores := make([]float64, len(b.ScoreS))
+	for s, x := range b.ScoreS {
 		scores[s] = float64(x)
 	}
 	_, maskST := answers.Mask()

@@ -3,6 +3,7 @@
 //
 //	config.go    the sections of the YAML file, one struct each
 //	stage.go     the stages, and what the settings make of each
+//	passes.go    what a step computes: the list of its passes
 //	defaults.go  the paper's values, and presets
 //	validate.go  settings that cannot be meant together
 //	sizes.go     sizes that no machine has

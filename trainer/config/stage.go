@@ -43,30 +43,6 @@ func (c *Config) NeedsReference(stage Stage) bool {
 	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.LearnsTeacher(stage)
 }
 
-// StepAnswers is how many sequences each prompt of a step has.
-func (c *Config) StepAnswers(stage Stage) int {
-	switch {
-	case stage.HasCritic():
-		return c.Rollout.N + 1
-	case stage == DPO:
-		return 2
-	}
-	return 1
-}
-
-// ScoredBefore is the share of a batch of prompts whose scores come from a forward pass of
-// their own: all with dynamic sampling, otherwise those that the discriminator's first
-// mini-batch does not have.
-func (c *Config) ScoredBefore(prompts int) float64 {
-	switch n := c.Critic.PPOMiniBatch; {
-	case c.Algorithm.FilterGroups.Enable:
-		return 1
-	case n > 0 && n < prompts:
-		return 1 - float64(n)/float64(prompts)
-	}
-	return 0
-}
-
 // Merges reports whether sampling reads a merged copy of the weights.
 func (c *Config) Merges(stage Stage) bool {
 	return c.Actor.LoRA.On() && stage.HasCritic() && (c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")

@@ -100,6 +100,21 @@ func rewrite(fsys checkpoint.FS, src string, kind model.Kind, dst, dtype string,
 	if err != nil {
 		return err
 	}
+	return reading(src, kind, func(m *model.Model) error {
+		if merge {
+			whole, err := m.Merged()
+			if err != nil {
+				return err
+			}
+			defer whole.Close()
+			m = whole
+		}
+		return WriteFolder(fsys, dst, m, tok, dtype)
+	})
+}
+
+// reading is f with the model at src, on the CPU.
+func reading(src string, kind model.Kind, f func(m *model.Model) error) error {
 	be, err := cpu.New(cpu.Options{})
 	if err != nil {
 		return err
@@ -110,15 +125,7 @@ func rewrite(fsys checkpoint.FS, src string, kind model.Kind, dst, dtype string,
 		return err
 	}
 	defer m.Close()
-	if merge {
-		whole, err := m.Merged()
-		if err != nil {
-			return err
-		}
-		defer whole.Close()
-		m = whole
-	}
-	return WriteFolder(fsys, dst, m, tok, dtype)
+	return f(m)
 }
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"gad/checkpoint"
-	"gad/internal/compute/cpu"
 	"gad/internal/gguf"
 	"gad/internal/vfs"
 	"gad/model"
@@ -83,22 +82,14 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 	if err != nil {
 		return err
 	}
-	be, err := cpu.New(cpu.Options{})
-	if err != nil {
-		return err
-	}
-	defer be.Close()
-	m, err := model.Load(be, src, model.Options{})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	file := gguf.File{Pairs: pairs, Tensors: ggufTensors(cfg, m.Weights(), ggufKinds[kind].matrix)}
-	size, err := file.Size()
-	if err != nil {
-		return err
-	}
-	return checkpoint.WriteFile(fsys, dst, size, func(w io.Writer) error { return file.Write(w) })
+	return reading(src, model.LM, func(m *model.Model) error {
+		file := gguf.File{Pairs: pairs, Tensors: ggufTensors(cfg, m.Weights(), ggufKinds[kind].matrix)}
+		size, err := file.Size()
+		if err != nil {
+			return err
+		}
+		return checkpoint.WriteFile(fsys, dst, size, func(w io.Writer) error { return file.Write(w) })
+	})
 }
 
 // ggufArchitectures are the names of architectures, as llama.cpp has them. Mistral is Llama's

@@ -137,8 +137,11 @@ func (p *Plan) dimensions(f model.Footprint, c config.Config, exact bool) (all [
 	}
 	add("a prompt is computed once for each pack, and each pack reads all weights and gradients; the same to rounding", packs...)
 	var slots []level
-	if p.Stage != config.SFT {
-		for n := min(c.Rollout.MaxNumSeqs, c.Data.TrainBatchSize*p.answersEach(c)) / 2; n > 0; n /= 2 {
+	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, true) {
+		if x.Kind != config.Sample {
+			continue
+		}
+		for n := min(c.Rollout.MaxNumSeqs, x.Prompts*x.Students) / 2; n > 0; n /= 2 {
 			slots = append(slots, level{settings: []string{fmt.Sprintf("rollout.max_num_seqs=%d", n)},
 				set: func(c *config.Config) { c.Rollout.MaxNumSeqs = n }, short: fmt.Sprintf("%d answers at a time", n)})
 		}
@@ -191,14 +194,6 @@ func networkLevels(game, actor, critic bool, setting, short string, set func(*co
 		}})
 	}
 	return levels
-}
-
-// answersEach is how many answers a prompt gets in a stage.
-func (p *Plan) answersEach(c config.Config) int {
-	if p.Stage.HasCritic() {
-		return c.Rollout.N
-	}
-	return 1
 }
 
 // combination is a level of each dimension.
@@ -322,7 +317,8 @@ func newPace(f model.Footprint, shape model.Config, c config.Config) pace {
 	return p
 }
 
-// step is about how many seconds a step takes with the settings of c.
+// step is about how many seconds a step takes with the settings of c: one epoch of each update,
+// without old log-probabilities and without scores that are taken beforehand.
 func (a pace) step(p *Plan, c config.Config) float64 {
 	prompt, answer, prompts := p.PromptMean, p.AnswerMean, float64(c.Data.TrainBatchSize)
 	narrow := float64(a.f.Element(compute.Narrow))
@@ -350,7 +346,7 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 		}
 		return passes(answers, limit, forward, bytes)
 	}
-	bus := func(network int, o model.OptimSettings, updates int) float64 {
+	bus := func(x config.Pass, o model.OptimSettings) float64 {
 		if !o.Offload {
 			return 0
 		}
@@ -358,43 +354,32 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 		if o.Moments == "8bit" {
 			eight = 1
 		}
-		return 2 * a.host[network][eight] * float64(updates) / a.bus
+		return 2 * a.host[x.Network][eight] * x.Times * float64(x.Updates()) / a.bus
 	}
-	// Without a game a batch is one update, on the teacher's answers, or on pairs.
-	n, updates := 1.0, 1
-	if p.Stage == config.DPO {
-		n = 2
-	}
-	if p.Stage.HasCritic() {
-		n = float64(c.Rollout.N)
-		if !c.LearnsTeacher(p.Stage) {
-			updates = c.Actor.Updates(c.Data.TrainBatchSize)
+	sampling := func(x config.Pass) float64 {
+		answers := prompts * float64(x.Students)
+		slots := min(float64(c.Rollout.MaxNumSeqs), answers)
+		cached := narrow * 2 * float64(a.shape.Layers*a.shape.KVHeads*a.shape.HeadDim)
+		each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token) // a token of all slots
+		seconds := prompts*prompt*token + answers*answer/slots*each
+		if c.Actor.LoRA.On() && !c.Merges(p.Stage) {
+			seconds *= unmergedSampling
 		}
-	}
-	seconds := update(n, c.Actor.MaxTokenLen, c.Actor.LoRA.On(), c.Actor.Recompute) + bus(0, c.Actor.Optim, updates)
-	if c.NeedsReference(p.Stage) {
-		seconds += passes(n, c.Actor.MaxTokenLen, 1, narrow)
-	}
-	if p.Stage.HasCritic() {
-		mini := c.Data.TrainBatchSize
-		if m := c.Critic.PPOMiniBatch; m > 0 {
-			mini = min(m, mini)
-		}
-		updates := c.Critic.PPOEpochs * ((c.Data.TrainBatchSize + mini - 1) / mini)
-		seconds += update(n+1, c.Critic.MaxTokenLen, c.Critic.LoRA.On(), c.Critic.Recompute) + bus(1, c.Critic.Optim, updates)
-	}
-	if p.Stage == config.SFT {
 		return seconds
 	}
-	answers := prompts * float64(p.answersEach(c))
-	slots := min(float64(c.Rollout.MaxNumSeqs), answers)
-	cached := narrow * 2 * float64(a.shape.Layers*a.shape.KVHeads*a.shape.HeadDim)
-	each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token) // a token of all slots
-	sampling := prompts*prompt*token + answers*answer/slots*each
-	if c.Actor.LoRA.On() && !c.Merges(p.Stage) {
-		sampling *= unmergedSampling
+	seconds := 0.0
+	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, true) {
+		o, n := c.Of(x.Network), float64(x.Answers())
+		switch {
+		case x.Kind == config.Sample:
+			seconds += sampling(x)
+		case x.Kind == config.Learn:
+			seconds += update(n, o.MaxTokenLen, o.LoRA.On(), o.Recompute) + bus(x, o.Optim)
+		case x.Network == config.Reference:
+			seconds += passes(n, o.MaxTokenLen, 1, narrow)
+		}
 	}
-	return seconds + sampling
+	return seconds
 }
 
 // taken are the choices that were.

@@ -136,21 +136,18 @@ func (p *Plan) planHost(f model.Footprint, shape model.Config, c config.Config) 
 // discriminator learn from, and those of forward passes alone. A pack has max_token_len, or
 // all that there is.
 func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
-	batch, answers := c.Data.TrainBatchSize, 1 // answers to a prompt
-	ofActor, ofCritic := batch, batch          // prompts of an update
-	switch {
-	case p.Stage.HasCritic():
-		answers = c.Rollout.N + 1 // and the teacher's
-		if c.Critic.PPOMiniBatch > 0 {
-			ofCritic = min(c.Critic.PPOMiniBatch, batch)
+	batch := c.Data.TrainBatchSize
+	ofActor, ofCritic := batch, batch // prompts of an update
+	for _, x := range c.Passes(p.Stage, batch, true) {
+		switch {
+		case x.Kind != config.Learn:
+		case x.Network == config.Student:
+			ofActor = x.Mini
+		default:
+			ofCritic = x.Mini
 		}
-		if !c.LearnsTeacher(p.Stage) {
-			ofActor = c.Actor.MiniBatch(batch)
-		}
-	case p.Stage == config.DPO:
-		answers = 2
 	}
-	prompt := c.Data.MaxPrompt + answers*c.Data.MaxResponse
+	prompt := c.Data.MaxPrompt + c.StepAnswers(p.Stage)*c.Data.MaxResponse
 	longest := int(p.PromptMean + p.AnswerMean)
 	tokens := func(limit, prompts int) int { return max(min(limit, prompts*prompt), longest) }
 	actor, critic = tokens(c.Actor.MaxTokenLen, ofActor), tokens(c.Critic.MaxTokenLen, ofCritic)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"math"
 
 	"gad/internal/compute"
@@ -12,159 +13,203 @@ import (
 // predictTime runs the passes of a step on the model of a GPU's cost, with prompts and
 // answers of mean length: all of them, at the full size.
 func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config) (err error) {
-	prompts, answer := c.Data.TrainBatchSize, max(2, int(math.Round(p.AnswerMean)))
+	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
+	r := &predicted{be: be, shape: shape, c: c, passes: c.Passes(p.Stage, c.Data.TrainBatchSize, be.Alone()), known: map[config.Pass]float64{}}
+	r.write(p)
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.open(p.Stage); err != nil {
+		return err
+	}
+	for _, x := range r.passes {
+		if !p.due(c, x, p.AnswerMean) {
+			continue
+		}
+		seconds, err := r.seconds(x)
+		if err != nil {
+			return err
+		}
+		p.StepTime = withPass(p.StepTime, x.Part, seconds)
+	}
+	return nil
+}
+
+// predicted is one step of a run on the model of a GPU's cost.
+type predicted struct {
+	be     *cost.Backend
+	shape  model.Config
+	c      config.Config
+	passes []config.Pass
+
+	questions          [][]int32
+	rows               []uint64
+	students, teachers []model.Seq // students: n to each prompt
+	n, answer          int
+
+	base, sampler, student, discriminator *model.Model // the reference costs what the student does
+	studentOpt, discriminatorOpt          *model.Optimizer
+	known                                 map[config.Pass]float64 // seconds of forward passes
+}
+
+// write makes up prompts and answers.
+func (r *predicted) write(p *Plan) {
+	r.n, r.answer = 1, max(2, int(math.Round(p.AnswerMean)))
+	for _, x := range r.passes {
+		r.n = max(r.n, x.Students)
+	}
 	ids := func(salt, n int) []int32 {
 		out := make([]int32, n)
 		for i := range out {
-			out[i] = int32((i*7919 + salt*104729 + 1) % shape.Vocab)
+			out[i] = int32((i*7919 + salt*104729 + 1) % r.shape.Vocab)
 		}
 		return out
 	}
-	n := p.answersEach(c)
-	var questions [][]int32
-	var rows []uint64
-	var teachers, students, pairs []model.Seq // pairs are an answer of each, as DPO has them
-	for i := range prompts {
+	for i := range r.c.Data.TrainBatchSize {
 		q := ids(i, max(1, int(math.Round(p.PromptMean))))
-		questions, rows = append(questions, q), append(rows, uint64(i))
+		r.questions, r.rows = append(r.questions, q), append(r.rows, uint64(i))
 		seq := func(salt int) model.Seq {
-			return model.Seq{IDs: append(q[:len(q):len(q)], ids(salt, answer)...), Prompt: len(q)}
+			return model.Seq{IDs: append(q[:len(q):len(q)], ids(salt, r.answer)...), Prompt: len(q)}
 		}
-		teachers = append(teachers, seq(1<<20+i))
-		for k := range n {
-			students = append(students, seq(1<<21+i*n+k))
+		r.teachers = append(r.teachers, seq(1<<20+i))
+		for k := range r.n {
+			r.students = append(r.students, seq(1<<21+i*r.n+k))
 		}
-		pairs = append(pairs, students[i*n], teachers[i])
 	}
+}
 
-	var base *model.Model
-	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && p.Stage.HasCritic() {
-		if base, err = model.New(be, shape, model.Options{Kind: model.LM, Quant: c.Base()}); err != nil {
+// open makes the networks of a stage.
+func (r *predicted) open(stage config.Stage) (err error) {
+	c, game := r.c, stage.HasCritic()
+	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && game {
+		if r.base, err = model.New(r.be, r.shape, model.Options{Kind: model.LM, Quant: c.Base()}); err != nil {
 			return err
 		}
-		defer base.Close()
 	}
-	trained := func(o model.PlanOptions, optim model.OptimSettings, turns *model.Model) (*model.Model, *model.Optimizer, error) {
-		settings := model.Options{Kind: o.Kind, Trainable: true, Recompute: o.Recompute, LoRA: o.LoRA, Turns: turns}
-		m, err := (*model.Model)(nil), error(nil)
-		if o.LoRA.On() {
-			m, err = base.Adapt(settings)
-		} else {
-			m, err = model.New(be, shape, settings)
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		opt, err := model.NewOptimizer(m, optim.AdamW(1, 1))
-		return m, opt, err
-	}
-	student, opt, err := trained(c.Student(), c.Actor.Optim, nil)
-	if err != nil {
+	if r.student, r.studentOpt, err = r.trained(c.Student(), c.Actor.Optim); err != nil {
 		return err
 	}
-	defer student.Close()
-	sampler := student
-	if c.Merges(p.Stage) {
-		if sampler, err = student.Merged(); err != nil {
+	r.sampler = r.student
+	if c.Merges(stage) {
+		if r.sampler, err = r.student.Merged(); err != nil {
 			return err
 		}
-		defer sampler.Close()
-		sampler.Share(student)
+		r.sampler.Share(r.student)
 	}
+	if !game {
+		return nil
+	}
+	if r.discriminator, r.discriminatorOpt, err = r.trained(c.Discriminator(), c.Critic.Optim); err != nil {
+		return err
+	}
+	r.discriminator.Share(r.student)
+	return nil
+}
 
-	// seconds is what f takes on the model's clock.
-	seconds := func(f func() error) float64 {
-		before := be.Elapsed()
-		if err == nil {
-			err = f()
-		}
-		return be.Elapsed() - before
+// trained makes a network that learns; the second takes turns with the student.
+func (r *predicted) trained(o model.PlanOptions, optim model.OptimSettings) (m *model.Model, opt *model.Optimizer, err error) {
+	settings := model.Options{Kind: o.Kind, Trainable: true, Recompute: o.Recompute, LoRA: o.LoRA, Turns: r.student}
+	if o.LoRA.On() {
+		m, err = r.base.Adapt(settings)
+	} else {
+		m, err = model.New(r.be, r.shape, settings)
 	}
-	forward := func(m *model.Model, seqs []model.Seq, limit int) func() error {
-		return func() error {
-			if m.Kind() == model.Scorer {
-				_, err := m.AllScores(seqs, limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	opt, err = model.NewOptimizer(m, optim.AdamW(1, 1))
+	return m, opt, err
+}
+
+func (r *predicted) close() error {
+	var errs []error
+	for i, m := range []*model.Model{r.sampler, r.discriminator, r.student, r.base} {
+		if m != nil && (i > 0 || m != r.student) {
+			errs = append(errs, m.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// seqs are the sequences of a pass.
+func (r *predicted) seqs(x config.Pass) (seqs []model.Seq) {
+	for i, teacher := range r.teachers {
+		seqs = append(seqs, r.students[i*r.n:i*r.n+x.Students]...)
+		if x.Teachers > 0 {
+			seqs = append(seqs, teacher)
+		}
+	}
+	return seqs
+}
+
+// seconds is what a pass takes on the model's clock.
+func (r *predicted) seconds(x config.Pass) (float64, error) {
+	switch x.Kind {
+	case config.Sample:
+		return r.sample(x)
+	case config.Forward:
+		seconds, err := r.forward(x)
+		return seconds * x.Times, err
+	}
+	m, opt := r.student, r.studentOpt
+	if x.Network == config.Discriminator {
+		// A network's first pass does what later ones find done. The student has sampled before.
+		once := x
+		once.Kind, m, opt = config.Forward, r.discriminator, r.discriminatorOpt
+		if _, err := r.forward(once); err != nil {
+			return 0, err
+		}
+	}
+	before := r.be.Elapsed()
+	err := update(m, opt, r.seqs(x), x, r.c.Of(x.Network).MaxTokenLen)
+	return (r.be.Elapsed() - before) * x.Times, err
+}
+
+// sample is the time of sampling. Waves of answers are alike: some prompts' stand for all.
+func (r *predicted) sample(x config.Pass) (float64, error) {
+	c, before := r.c.Rollout, r.be.Elapsed()
+	some := min(x.Prompts, (4*c.MaxNumSeqs+x.Students-1)/x.Students)
+	_, err := r.sampler.Generate(r.questions[:some], r.rows[:some], model.SampleOptions{N: x.Students, MaxNew: r.answer, Slots: c.MaxNumSeqs, Seed: 1,
+		Sampling: compute.Sampling{Temperature: 1, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}}, nil)
+	return (r.be.Elapsed() - before) * float64(x.Prompts) / float64(some), err
+}
+
+// forward is the time of one forward pass; the student's and the reference's are the same.
+func (r *predicted) forward(x config.Pass) (seconds float64, err error) {
+	key, m := config.Pass{When: x.When, Students: x.Students, Teachers: x.Teachers}, r.student
+	if x.Network == config.Discriminator {
+		key.Network, m = x.Network, r.discriminator
+	}
+	if seconds, known := r.known[key]; known {
+		return seconds, nil
+	}
+	seqs, limit, before := r.seqs(x), r.c.Of(x.Network).MaxTokenLen, r.be.Elapsed()
+	if m.Kind() == model.Scorer {
+		_, err = m.AllScores(seqs, limit)
+	} else {
+		_, _, err = m.AllLogProbs(seqs, 1, limit)
+	}
+	r.known[key] = r.be.Elapsed() - before
+	return r.known[key], err
+}
+
+// update takes the optimizer steps of a pass, on equal parts of the prompts' sequences.
+func update(m *model.Model, opt *model.Optimizer, seqs []model.Seq, x config.Pass, limit int) error {
+	n, each := x.Updates(), x.Answers()
+	for u := range n {
+		part := seqs[u*x.Prompts/n*each : (u+1)*x.Prompts/n*each]
+		for _, pack := range model.Packs(part, limit) {
+			var err error
+			if seqs := model.Pick(part, pack); m.Kind() == model.Scorer {
+				err = m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil })
+			} else {
+				err = m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil })
+			}
+			if err != nil {
 				return err
 			}
-			_, _, err := m.AllLogProbs(seqs, 1, limit)
+		}
+		if _, err := opt.Step(); err != nil {
 			return err
 		}
 	}
-	// update is updates of equal parts of the prompts' sequences, each to a prompt.
-	update := func(m *model.Model, opt *model.Optimizer, seqs []model.Seq, each, updates, limit int) func() error {
-		return func() error {
-			for u := range updates {
-				lo, hi := u*prompts/updates*each, (u+1)*prompts/updates*each
-				for _, pack := range model.Packs(seqs[lo:hi], limit) {
-					part := model.Pick(seqs[lo:hi], pack)
-					var err error
-					if m.Kind() == model.Scorer {
-						err = m.ScoreGrad(part, func(s []float32) ([]float32, error) { return s, nil })
-					} else {
-						err = m.LogProbGrad(part, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil })
-					}
-					if err != nil {
-						return err
-					}
-				}
-				if _, err := opt.Step(); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-	}
-	// Waves of answers are alike: some prompts' stand for all.
-	some := min(prompts, (4*c.Rollout.MaxNumSeqs+n-1)/n)
-	sampling := func(each int) func() error {
-		return func() error {
-			_, err := sampler.Generate(questions[:some], rows[:some], model.SampleOptions{N: each, MaxNew: answer, Slots: c.Rollout.MaxNumSeqs, Seed: 1,
-				Sampling: compute.Sampling{Temperature: 1, TopP: c.Rollout.TopP, TopK: c.Rollout.TopK, MinP: c.Rollout.MinP}}, nil)
-			return err
-		}
-	}
-
-	limit := c.Actor.MaxTokenLen
-	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
-	switch p.Stage {
-	case config.SFT:
-		p.StepTime = []Timed{{"update_actor", seconds(update(student, opt, teachers, 1, 1, limit))}}
-		return err
-	case config.DPO:
-		p.StepTime = []Timed{{"rollout", seconds(sampling(1)) * float64(prompts) / float64(some)}, {"ref_logp", seconds(forward(student, pairs, limit))}}
-		again := 0.0
-		if float64(prompts)*(p.PromptMean+2*p.AnswerMean) > float64(limit) { // several packs: the sums come first
-			again = seconds(forward(student, pairs, limit))
-		}
-		p.StepTime = append(p.StepTime, Timed{"update_actor", again + seconds(update(student, opt, pairs, 2, 1, limit))})
-		return err
-	}
-	critic, criticOpt, err := trained(c.Discriminator(), c.Critic.Optim, student)
-	if err != nil {
-		return err
-	}
-	defer critic.Close()
-	critic.Share(student)
-	var both []model.Seq // a prompt's answers and its teacher's
-	for i := range teachers {
-		both = append(append(both, students[i*n:(i+1)*n]...), teachers[i])
-	}
-	mini := prompts
-	if m := c.Critic.PPOMiniBatch; m > 0 {
-		mini = min(m, mini)
-	}
-	t := stretches{
-		rollout: seconds(sampling(n)) * float64(prompts) / float64(some),
-		answers: seconds(forward(student, students, limit)),
-		judged:  seconds(forward(critic, both, c.Critic.MaxTokenLen)),
-		critic:  float64(c.Critic.PPOEpochs) * seconds(update(critic, criticOpt, both, n+1, (prompts+mini-1)/mini, c.Critic.MaxTokenLen)),
-	}
-	if c.LearnsTeacher(p.Stage) {
-		t.teacher = seconds(update(student, opt, teachers, 1, 1, limit))
-	} else {
-		epochs := c.Actor.PPOEpochs
-		t.actor = float64(epochs) * seconds(update(student, opt, students, n, c.Actor.Updates(prompts)/epochs, limit))
-	}
-	p.StepTime = p.arrange(c, false, t)
-	return err
+	return nil
 }

@@ -20,14 +20,7 @@ func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 		}
 		b.WriteByte('\n')
 	}
-	batch := c.Data.TrainBatchSize
-	actorSteps, criticSteps := 1, 0
-	if !c.LearnsTeacher(p.Stage) && p.Stage != config.DPO {
-		actorSteps = c.Actor.Updates(batch)
-	}
-	if p.Stage.HasCritic() {
-		criticSteps = c.Critic.Updates(batch)
-	}
+	actorSteps, criticSteps := c.OptimizerSteps(p.Stage, config.Student), c.OptimizerSteps(p.Stage, config.Discriminator)
 	all := int64(actorSteps)*p.actorGradient + int64(criticSteps)*p.criticGradient
 	sent := 2 * all * int64(ranks-1) / int64(ranks)
 	gathered := int64(0) // weights, beside a whole sum of the gradients

@@ -9,87 +9,51 @@ import (
 	"gad/trainer/config"
 )
 
-// stretches are the parts that a step of the game is made of, in seconds.
-type stretches struct {
-	rollout float64
-	answers float64 // a forward pass over prompts and the student's answers
-	judged  float64 // one over prompts and all answers
-	critic  float64 // the discriminator's updates, the student's on its answers,
-	actor   float64
-	teacher float64 // and on the teacher's
-}
-
-// arrange lists which of them a step of c has.
-func (p *Plan) arrange(c config.Config, alone bool, t stretches) (step []Timed) {
-	add := func(name string, seconds float64) {
-		if seconds > 0 {
-			step = append(step, Timed{name, seconds})
-		}
-	}
-	add("rollout", t.rollout)
-	teacher := c.LearnsTeacher(p.Stage)
-	if c.Actor.ReadsEntropy() || !teacher && c.Actor.OldLogProb != "rollout" && (c.Actor.OldLogProb == "recompute" || !alone) {
-		add("old_logp", t.answers)
-	}
-	scores := t.judged * c.ScoredBefore(c.Data.TrainBatchSize)
-	if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
-		add("score", scores)
-		add("update_critic", t.critic)
-	} else {
-		add("update_critic", t.critic+scores)
-	}
-	if teacher {
-		add("update_actor", t.teacher)
-		return step
-	}
-	if c.NeedsReference(p.Stage) {
-		add("ref_logp", t.answers)
-	}
-	add("update_actor", t.actor)
-	return step
-}
-
 // tokenTimes are seconds a token: of a forward and a backward pass, of a forward pass alone,
 // and of sampling.
 type tokenTimes struct{ trained, forward, decoded float64 }
 
-// stepTime is the parts of a step in which the student's answers have so many tokens.
-func (p *Plan) stepTime(c config.Config, alone bool, t tokenTimes, student float64) []Timed {
-	prompts := float64(c.Data.TrainBatchSize)
-	whole := p.PromptMean + p.AnswerMean
-	switch p.Stage {
-	case config.SFT:
-		return []Timed{{"update_actor", prompts * whole * t.trained}}
-	case config.DPO:
-		return p.pairTime(c, t, student)
-	}
-	// The answers to a prompt pass with it once.
-	written := prompts * float64(c.Rollout.N) * student
-	answers := prompts*p.PromptMean + written
-	judged := answers + prompts*p.AnswerMean
-	return p.arrange(c, alone, stretches{
-		rollout: prompts*p.PromptMean*t.forward + written*t.decoded,
-		answers: answers * t.forward,
-		judged:  judged * t.forward,
-		critic:  judged * t.trained * float64(c.Critic.PPOEpochs),
-		actor:   answers * t.trained * float64(c.Actor.PPOEpochs),
-		teacher: prompts * whole * t.trained,
-	})
+// tokens is how many a pass computes, where the student's answers have so many each.
+func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64) {
+	batch := float64(x.Prompts)
+	return batch * p.PromptMean, batch * (float64(x.Students)*student + float64(x.Teachers)*p.AnswerMean)
 }
 
-// pairTime estimates a step's stretches from times per token, with samples of so many tokens.
-func (p *Plan) pairTime(c config.Config, t tokenTimes, sample float64) []Timed {
-	prompts := float64(c.Data.TrainBatchSize)
-	both := prompts * (p.PromptMean + p.AnswerMean + sample) // of a prompt's two sides, which pass with it once
-	update := t.trained
-	if both > float64(c.Actor.MaxTokenLen) {
-		update += t.forward // several packs: the sums come first
+// passTime is how long a pass takes.
+func (p *Plan) passTime(x config.Pass, t tokenTimes, student float64) float64 {
+	prompts, answers := p.tokens(x, student)
+	switch x.Kind {
+	case config.Sample:
+		return prompts*t.forward + answers*t.decoded
+	case config.Learn:
+		return (prompts + answers) * t.trained * x.Times
 	}
-	return []Timed{
-		{"rollout", prompts * (p.PromptMean*t.forward + sample*t.decoded)},
-		{"ref_logp", both * t.forward},
-		{"update_actor", both * update},
+	return (prompts + answers) * t.forward * x.Times
+}
+
+// due reports whether every step of c has the pass.
+func (p *Plan) due(c config.Config, x config.Pass, student float64) bool {
+	prompts, answers := p.tokens(x, student)
+	return x.When == config.Always || x.When == config.SeveralPacks && prompts+answers > float64(c.Of(x.Network).MaxTokenLen)
+}
+
+// stepTime is the parts of a step in which the student's answers have so many tokens.
+func (p *Plan) stepTime(c config.Config, independent bool, t tokenTimes, student float64) (step []Timed) {
+	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, independent) {
+		if p.due(c, x, student) {
+			step = withPass(step, x.Part, p.passTime(x, t, student))
+		}
 	}
+	return step
+}
+
+// withPass adds a pass to its part, which may have one already.
+func withPass(step []Timed, part string, seconds float64) []Timed {
+	if n := len(step); n > 0 && step[n-1].Name == part {
+		step[n-1].Seconds += seconds
+		return step
+	}
+	return append(step, Timed{part, seconds})
 }
 
 // measureTime times a forward and backward pass and a short generation of a model

@@ -25,19 +25,18 @@ type Often struct {
 const saveRate = 500e6
 
 // time notes the time of a step of c and of what comes beside it.
-func (p *Plan) time(c config.Config, alone bool, t tokenTimes) {
-	p.StepTime = p.stepTime(c, alone, t, p.AnswerMean)
+func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
+	longest := float64(c.Data.MaxResponse)
+	p.StepTime = p.stepTime(c, independent, t, p.AnswerMean)
 	if p.Stage != config.SFT {
-		p.AtLimit = sum(p.stepTime(c, alone, t, float64(c.Data.MaxResponse)))
+		p.AtLimit = sum(p.stepTime(c, independent, t, longest))
 	}
-	answers := func(length float64) float64 { // a forward pass over prompts and the student's answers
-		prompts := float64(c.Data.TrainBatchSize)
-		return prompts * (p.PromptMean + float64(c.Rollout.N)*length) * t.forward
-	}
-	if p.Stage.HasCritic() && !has(p.StepTime, "old_logp") { // the sampler's are compared
-		p.often(fmt.Sprintf("old_logp, in the first %d steps and every %dth", config.CheckFirst, config.CheckEvery), answers(p.AnswerMean), answers(float64(c.Data.MaxResponse)),
-			func(steps int) int { return min(steps, config.CheckFirst) + steps/config.CheckEvery })
-		p.Beside[len(p.Beside)-1].batch = true
+	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, independent) {
+		if x.When == config.Checks {
+			p.often(fmt.Sprintf("%s, in the first %d steps and every %dth", x.Part, config.CheckFirst, config.CheckEvery), p.passTime(x, t, p.AnswerMean), p.passTime(x, t, longest),
+				func(steps int) int { return min(steps, config.CheckFirst) + steps/config.CheckEvery })
+			p.Beside[len(p.Beside)-1].batch = true
+		}
 	}
 	if p.ValRows > 0 {
 		passes := 1.0 // the teacher's answers
@@ -51,7 +50,7 @@ func (p *Plan) time(c config.Config, alone bool, t tokenTimes) {
 		if c.Trainer.Checker != "" {
 			name += ", without the checker"
 		}
-		p.often(name, each(p.AnswerMean), each(float64(c.Data.MaxResponse)), func(steps int) int {
+		p.often(name, each(p.AnswerMean), each(longest), func(steps int) int {
 			n := everyAndLast(c.Trainer.TestFreq)(steps)
 			if c.Trainer.ValBeforeTrain && !p.validated { // Trainer.begin
 				n++
@@ -87,15 +86,6 @@ func sum(list []Timed) (seconds float64) {
 		seconds += t.Seconds
 	}
 	return seconds
-}
-
-func has(list []Timed, name string) bool {
-	for _, t := range list {
-		if t.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // step is how long a step takes.

@@ -25,9 +25,9 @@ const (
 	enoughToTell = 5 // steps
 )
 
-// Deaf is a warning about a discriminator that cannot tell the two sides apart, ""
+// NotLearned is a warning about a discriminator that cannot tell the two sides apart, ""
 // where it can or nothing is known of it.
-func (d Discriminator) Deaf(where string) string {
+func (d Discriminator) NotLearned(where string) string {
 	guesses := d.Loss >= guessing && d.Acc <= guessingAcc
 	sureAndWrong := d.Loss >= math.Ln2 && d.Acc <= sureAcc
 	if d.Steps < enoughToTell || !guesses && !sureAndWrong {

@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"gad/internal/fault"
 	"gad/internal/modeltest"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -13,7 +14,7 @@ import (
 
 // against is the student's answers to so many rows, at temperature 1, with the other model
 // asked about them.
-func against(t *testing.T, m, other *model.Model, tr heldOut, o Options) *Judged {
+func against(t *testing.T, m, other *model.Model, tr heldOut, o Options) *Results {
 	t.Helper()
 	b, err := EncodeRows(tr.tok, tr.val, tr.valRows, o)
 	if err != nil {
@@ -98,7 +99,7 @@ func TestAgainst(t *testing.T) {
 		}
 	}
 	// The other way round, on the teacher's answers: KL(S||T) there, which is not shown.
-	back := &Judged{Batch: j.Batch, Drawn: j.Batch.Teachers}
+	back := &Results{Batch: j.Batch, Drawn: j.Batch.Teachers}
 	if err := back.Against(other, m, "student", o); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestAgainst(t *testing.T) {
 		t.Errorf("in packs of 40 tokens %g and %g, in one %g and %g", *small.ReverseKL, *small.ForwardKL, *e.ReverseKL, *e.ForwardKL)
 	}
 	o.Stop = func() bool { return true }
-	if err := j.Against(m, other, "other", o); !errors.Is(err, ErrInterrupted) {
+	if err := j.Against(m, other, "other", o); !errors.Is(err, fault.ErrInterrupted) {
 		t.Errorf("stopped: %v", err)
 	}
 }
@@ -159,7 +160,7 @@ func TestAgainstPaddedVocabulary(t *testing.T) {
 	if e := j.Eval; e.AgainstCut != 0 || !(*e.ReverseKL > 0.5) || !(*e.ForwardKL > 0.5) {
 		t.Errorf("a padded model beside the student: %+v", e)
 	}
-	back := &Judged{Batch: j.Batch, Drawn: slices.Clone(j.Drawn)}
+	back := &Results{Batch: j.Batch, Drawn: slices.Clone(j.Drawn)}
 	s := back.Drawn[2]
 	s.IDs = append(slices.Clone(s.IDs[:s.Prompt+1]), int32(shape.Vocab-1), 1)
 	back.Drawn[2] = s

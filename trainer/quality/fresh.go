@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 
 	"gad/critic"
 	"gad/data"
+	"gad/internal/fault"
 	"gad/internal/philox"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -28,7 +29,7 @@ type DiscOptions struct {
 	Read  int          // tokens of an answer that the discriminator reads, the first ones; default all
 
 	Stages data.Stages // nil shows nothing
-	Stop   func() bool // asked before each step: true ends with ErrInterrupted; nil is never
+	Stop   func() bool // asked before each step: true ends with fault.ErrInterrupted; nil is never
 }
 
 // DefaultDiscSteps, with the defaults of DiscOptions, is where every seed had learned
@@ -84,10 +85,10 @@ const sure = 30
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
 
-// JudgeFresh trains o.Seeds fresh discriminators on the student's answers in j and
+// TrainFresh trains o.Seeds fresh discriminators on the student's answers in j and
 // as many on the control, each on half of the rows, and says how well they tell
 // the other half.
-func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error) {
+func TrainFresh(be model.Backend, o DiscOptions, j *Results) (f Fresh, err error) {
 	o, err = o.withDefaults(j)
 	if err != nil {
 		return f, err
@@ -113,7 +114,7 @@ func JudgeFresh(be model.Backend, o DiscOptions, j *Judged) (f Fresh, err error)
 }
 
 // ties counts the pairs that differ, and the share of the others with its interval.
-func (j *Judged) ties() (pairs int, share float64, ci [2]float64) {
+func (j *Results) ties() (pairs int, share float64, ci [2]float64) {
 	ties := 0
 	for p := range j.Seqs {
 		switch {
@@ -128,7 +129,7 @@ func (j *Judged) ties() (pairs int, share float64, ci [2]float64) {
 }
 
 // SetTies notes the share of ties where no discriminator is trained.
-func (j *Judged) SetTies() {
+func (j *Results) SetTies() {
 	_, share, ci := j.ties()
 	j.Eval.FreshDTies, j.Eval.FreshDTiesCI95 = &share, finite(ci)
 }
@@ -143,7 +144,7 @@ func (e *Evaluation) SetFresh(f Fresh) {
 	}
 }
 
-func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
+func (o DiscOptions) withDefaults(j *Results) (DiscOptions, error) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if o.Steps < 1 || o.Batch < 1 || o.Seeds < 1 {
 		return o, fmt.Errorf("trainer: fresh discriminator: %d steps of %d pairs, %d seeds: steps, pairs and seeds must each be at least 1", o.Steps, o.Batch, o.Seeds)
@@ -163,7 +164,7 @@ func (o DiscOptions) withDefaults(j *Judged) (DiscOptions, error) {
 
 // read is j with answers of at most so many tokens, 0 for all, for a discriminator to
 // read. Both sides are cut alike.
-func (j *Judged) read(tokens int) *Judged {
+func (j *Results) read(tokens int) *Results {
 	if tokens == 0 {
 		return j
 	}
@@ -174,7 +175,7 @@ func (j *Judged) read(tokens int) *Judged {
 		}
 		return out
 	}
-	return &Judged{Seqs: cut(j.Seqs), Truncated: j.Truncated, Batch: &encode.Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
+	return &Results{Seqs: cut(j.Seqs), Truncated: j.Truncated, Batch: &encode.Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
 }
 
 // pairSet is one pair of sequences a row; skip leaves a row out of training and
@@ -186,11 +187,11 @@ type pairSet struct {
 
 // unlike says that the limit cut the teacher's answer of row p and not the student's: the
 // missing end alone, which is the limit's doing, would tell the two apart.
-func (j *Judged) unlike(p int) bool { return j.Batch.TeacherCut[p] && !j.Truncated[p] }
+func (j *Results) unlike(p int) bool { return j.Batch.TeacherCut[p] && !j.Truncated[p] }
 
 // pairs are the student's answers against the teacher's. Pairs of equal answers, which
 // no discriminator can tell apart, and unlike ones are left out.
-func (j *Judged) pairs() pairSet {
+func (j *Results) pairs() pairSet {
 	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers, skip: make([]bool, len(j.Seqs))}
 	for p := range s.skip {
 		s.skip[p] = j.unlike(p) || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
@@ -202,7 +203,7 @@ func (j *Judged) pairs() pairSet {
 // one that fits: that stands between the same two tokens in an answer, else after the
 // same token, else anywhere, each as often as it does. A token that does not fit would
 // be told without reading the prompt, or with no more than the pairs of neighbours.
-func (j *Judged) control(seed uint64) pairSet {
+func (j *Results) control(seed uint64) pairSet {
 	teachers := j.Batch.Teachers
 	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: make([]bool, len(teachers))}
 	for p := range s.skip {
@@ -293,14 +294,14 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	ask := func(at []int, tell func(p int, verdict float64)) error {
 		for some := range slices.Chunk(at, 8) {
 			if o.Stop != nil && o.Stop() {
-				return ErrInterrupted
+				return fault.ErrInterrupted
 			}
 			b, err := batch(some)
 			if err != nil {
 				return err
 			}
 			for i, p := range some {
-				tell(p, ranked(b.FreshP[i], b.FreshS[i]))
+				tell(p, ranked(b.ScoreP[i], b.ScoreS[i]))
 			}
 			advance(len(some))
 		}
@@ -322,7 +323,7 @@ func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name str
 	var pass []int
 	for step := range o.Steps {
 		if o.Stop != nil && o.Stop() {
-			return nil, ErrInterrupted
+			return nil, fault.ErrInterrupted
 		}
 		at := make([]int, 0, o.Batch)
 		for i := step * o.Batch; len(at) < o.Batch; i++ {
@@ -337,7 +338,7 @@ func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name str
 			return nil, err
 		}
 		for i := range at {
-			b.Skip[i] = b.FreshP[i]-b.FreshS[i] > sure
+			b.Skip[i] = b.ScoreP[i]-b.ScoreS[i] > sure
 		}
 		if _, err := cr.Update(b); err != nil {
 			return nil, err
@@ -371,13 +372,13 @@ func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error)
 	c.Optim.LRScheduler, c.Optim.WarmupSteps, c.Optim.Beta2, c.GradClip = "linear", min(100, o.Steps/4), 0.98, 1
 	c.ScoreInit = 5.66 / math.Sqrt(width)
 	if o.From != "" {
-		return critic.Open(be, o.From, c, o.Steps, o.Batch, seed)
+		return critic.Open(be, o.From, c, o.Steps*c.Updates(o.Batch), seed)
 	}
 	m, err := model.New(be, o.Shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: seed, ScoreInit: c.ScoreInit})
 	if err != nil {
 		return nil, err
 	}
-	return critic.New(m, c, o.Steps, o.Batch, seed)
+	return critic.New(m, c, o.Steps*c.Updates(o.Batch), seed)
 }
 
 // shuffled are the numbers 0 to n-1 in an order drawn by the key.

@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gad/critic"
+	"gad/internal/fault"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/encode"
@@ -28,24 +29,58 @@ type Pace struct {
 	Ends    float64 // probability with which the student ends an answer where the teacher ended it
 }
 
+// probe is the measurement of a Pace.
+type probe struct {
+	be   model.Backend
+	m    *model.Model
+	seqs []model.Seq // that pass forward
+	stop func() bool // may be nil
+}
+
 // MeasurePace times m on the first rows of b: forward passes, decoding of so many
 // answers at a time, and, for fresh discriminators, the training of one of the same width.
-// Where stop, which may be nil, is true between two of these, it ends with ErrInterrupted.
+// Where stop, which may be nil, is true between two of these, it ends with fault.ErrInterrupted.
 func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, slots int, fresh bool, stop func() bool) (p Pace, err error) {
 	begun := time.Now()
 	defer func() {
 		p.Seconds = time.Since(begun).Seconds()
 		if errors.Is(err, model.ErrStopped) {
-			err = ErrInterrupted
+			err = fault.ErrInterrupted
 		}
 	}()
-	c := m.Config()
 	p.Device = be.Name()
+	x := probe{be, m, probeSeqs(m.Config(), b), stop}
+	if len(x.seqs) == 0 {
+		return p, fmt.Errorf("trainer: plan of an evaluation: no row to measure with")
+	}
+	if err := x.forward(&p, tok.EndOfTurn()); err != nil {
+		return p, err
+	}
+	if p.Decode, err = x.decode(1); err != nil {
+		return p, err
+	}
+	if slots > 1 {
+		one := p.Decode
+		all, err := x.decode(slots)
+		if err != nil {
+			return p, err
+		}
+		p.Slot = max(0, all-one) / float64(slots-1)
+		p.Decode = max(0, one-p.Slot)
+	}
+	if fresh {
+		err = x.train(&p)
+	}
+	return p, err
+}
+
+// probeSeqs are the last tokens of the first rows, as many as a measurement takes: the ends of
+// the answers are among them.
+func probeSeqs(c model.Config, b *encode.Batch) (seqs []model.Seq) {
 	limit := int(min(max(probeFLOP/c.FLOPsPerToken(128, true), probeLeast), probeMost))
-	var seqs []model.Seq
 	for left := limit; left > 1 && len(seqs) < len(b.Teachers); {
 		s := b.Teachers[len(seqs)]
-		if n := min(len(s.IDs), left); n < len(s.IDs) { // its last tokens: the end is among them
+		if n := min(len(s.IDs), left); n < len(s.IDs) {
 			s = model.Seq{IDs: s.IDs[len(s.IDs)-n:], Prompt: max(1, s.Prompt-(len(s.IDs)-n))}
 		}
 		if s.Prompt >= len(s.IDs) {
@@ -54,113 +89,104 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 		seqs = append(seqs, s)
 		left -= len(s.IDs)
 	}
-	if len(seqs) == 0 {
-		return p, fmt.Errorf("trainer: plan of an evaluation: no row to measure with")
-	}
-	operations := func(c model.Config, head bool) (n float64) {
-		for _, s := range seqs {
-			n += float64(len(s.IDs)) * c.FLOPsPerToken(float64(len(s.IDs))/2, head)
+	return seqs
+}
+
+// timed is the mean of two runs after one to warm up: what other programs take of the machine
+// now they will take later too.
+func (x *probe) timed(work func() error) (float64, error) {
+	var start time.Time
+	for i := range 3 {
+		if x.stop != nil && x.stop() {
+			return 0, fault.ErrInterrupted
 		}
-		return n
-	}
-	// The mean of two after one to warm up: what other programs take of the machine now
-	// they will take later too.
-	timed := func(work func() error) (float64, error) {
-		f := func() error {
-			if stop != nil && stop() {
-				return ErrInterrupted
-			}
-			return work()
+		if i == 1 {
+			start = time.Now()
 		}
-		if err := f(); err != nil {
+		if err := work(); err != nil {
 			return 0, err
 		}
-		start := time.Now()
-		for range 2 {
-			if err := f(); err != nil {
-				return 0, err
-			}
-		}
-		return time.Since(start).Seconds() / 2, nil
 	}
+	return time.Since(start).Seconds() / 2, nil
+}
+
+// operations are those of a forward pass of shape c.
+func (x *probe) operations(c model.Config, head bool) (n float64) {
+	for _, s := range x.seqs {
+		n += float64(len(s.IDs)) * c.FLOPsPerToken(float64(len(s.IDs))/2, head)
+	}
+	return n
+}
+
+// forward sets Forward and Ends.
+func (x *probe) forward(p *Pace, end int32) error {
 	var logpST [][]float32
-	forward, err := timed(func() (err error) { logpST, _, err = m.LogProbs(seqs, 1); return err })
+	seconds, err := x.timed(func() (err error) { logpST, _, err = x.m.LogProbs(x.seqs, 1); return err })
 	if err != nil {
-		return p, err
+		return err
 	}
-	p.Forward = forward / operations(c, true)
+	p.Forward = seconds / x.operations(x.m.Config(), true)
 	n := 0.0
-	for i, s := range seqs {
-		if s.IDs[len(s.IDs)-1] == tok.EndOfTurn() {
+	for i, s := range x.seqs {
+		if s.IDs[len(s.IDs)-1] == end {
 			p.Ends += math.Exp(float64(logpST[i][len(logpST[i])-1]))
 			n++
 		}
 	}
 	p.Ends /= max(n, 1)
+	return nil
+}
 
-	decode := func(answers int) (float64, error) {
-		run := func(tokens int) func() error {
-			return func() error {
-				_, err := m.Generate([][]int32{seqs[0].IDs[:1]}, []uint64{0}, model.SampleOptions{N: answers, MaxNew: tokens, Slots: answers,
-					Sampling: model.Sampling{Temperature: 1, TopP: 1}, Stop: stop}, nil)
-				return err
-			}
+// decode is the seconds of a decoding step of so many answers.
+func (x *probe) decode(answers int) (float64, error) {
+	run := func(tokens int) func() error {
+		return func() error {
+			_, err := x.m.Generate([][]int32{x.seqs[0].IDs[:1]}, []uint64{0}, model.SampleOptions{N: answers, MaxNew: tokens, Slots: answers,
+				Sampling: model.Sampling{Temperature: 1, TopP: 1}, Stop: x.stop}, nil)
+			return err
 		}
-		short, err := timed(run(1))
-		if err != nil {
-			return 0, err
-		}
-		long, err := timed(run(1 + probeDecode))
-		return max(long-short, 0) / probeDecode, err
 	}
-	one, err := decode(1)
+	short, err := x.timed(run(1))
 	if err != nil {
-		return p, err
+		return 0, err
 	}
-	p.Decode = one
-	if slots > 1 {
-		all, err := decode(slots)
-		if err != nil {
-			return p, err
-		}
-		p.Slot = max(0, all-one) / float64(slots-1)
-		p.Decode = max(0, one-p.Slot)
-	}
-	if !fresh {
-		return p, nil
-	}
+	long, err := x.timed(run(1 + probeDecode))
+	return max(long-short, 0) / probeDecode, err
+}
 
-	small := c.FirstLayers(probeLayers)
-	small.Vocab = min(c.Vocab, 1024)
-	sc, err := model.New(be, small, model.Options{Kind: model.Scorer, Trainable: true, Seed: 1})
+// train sets Train and Update, of a discriminator of the same width.
+func (x *probe) train(p *Pace) error {
+	small := x.m.Config().FirstLayers(probeLayers)
+	small.Vocab = min(small.Vocab, 1024)
+	sc, err := model.New(x.be, small, model.Options{Kind: model.Scorer, Trainable: true, Seed: 1})
 	if err != nil {
-		return p, err
+		return err
 	}
 	defer sc.Close()
-	given := make([]model.Seq, len(seqs))
-	for i, s := range seqs {
+	given := make([]model.Seq, len(x.seqs))
+	for i, s := range x.seqs {
 		given[i] = model.Seq{IDs: make([]int32, len(s.IDs)), Prompt: s.Prompt}
 		for k, id := range s.IDs {
 			given[i].IDs[k] = id % int32(small.Vocab)
 		}
 	}
-	train, err := timed(func() error {
+	seconds, err := x.timed(func() error {
 		if _, err := sc.Scores(given); err != nil {
 			return err
 		}
 		return sc.ScoreGrad(given, func(scoreS []float32) ([]float32, error) { return make([]float32, len(scoreS)), nil })
 	})
 	if err != nil {
-		return p, err
+		return err
 	}
-	p.Train = train / operations(small, false)
+	p.Train = seconds / x.operations(small, false)
 	opt, err := model.NewOptimizer(sc, critic.DefaultConfig().Optim.AdamW(1, 1))
 	if err != nil {
-		return p, err
+		return err
 	}
-	update, err := timed(func() error { _, err := opt.Step(); return err })
-	p.Update = update / float64(small.ParamCount(model.Scorer))
-	return p, err
+	seconds, err = x.timed(func() error { _, err := opt.Step(); return err })
+	p.Update = seconds / float64(small.ParamCount(model.Scorer))
+	return err
 }
 
 // passOf is the seconds of a forward pass over sequences of these lengths.

@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"math"
@@ -14,8 +14,8 @@ import (
 
 // planted are n rows whose teacher always says 5 6 7 8 and whose student says wrong
 // in its place, or the same in every fifth row.
-func planted(n int, wrong []int32) *Judged {
-	j := &Judged{Batch: &encode.Batch{}}
+func planted(n int, wrong []int32) *Results {
+	j := &Results{Batch: &encode.Batch{}}
 	end := int32(2)
 	for p := range n {
 		prompt := []int32{10 + int32(p%7), 20 + int32(p%3)}
@@ -41,14 +41,14 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 	be := modeltest.Backend(t)
 	j := planted(100, []int32{5, 6, 6, 8})
 	o := DiscOptions{From: modeltest.Student(t), Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2}
-	f, err := JudgeFresh(be, o, j)
+	f, err := TrainFresh(be, o, j)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !f.Learned || f.Acc < 0.9 || f.Control < 0.8 || f.Pairs != 80 || f.Ties != 0.2 || f.Seeds != 2 || !(f.CI95[0] <= f.Acc && f.Acc <= f.CI95[1]) {
 		t.Errorf("planted: %+v", f)
 	}
-	again, err := JudgeFresh(be, o, j)
+	again, err := TrainFresh(be, o, j)
 	if err != nil || again != f {
 		t.Errorf("the same again: %+v, %v, was %+v", again, err, f)
 	}
@@ -59,7 +59,7 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 
 	short := o
 	short.Steps = 1
-	f, err = JudgeFresh(be, short, alike(100))
+	f, err = TrainFresh(be, short, alike(100))
 	if err != nil || f.Learned {
 		t.Errorf("one step: %+v, %v: want not learned", f, err)
 	}
@@ -70,7 +70,7 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 
 	// Nothing differs: no training, no figure.
 	same := planted(10, []int32{5, 6, 7, 8})
-	f, err = JudgeFresh(be, short, same)
+	f, err = TrainFresh(be, short, same)
 	if err != nil || f.Learned || !math.IsNaN(f.Acc) || f.Ties != 1 || f.Pairs != 0 {
 		t.Errorf("nothing differs: %+v, %v", f, err)
 	}
@@ -82,12 +82,12 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 			ids[i] = 4
 		}
 	}
-	f, err = JudgeFresh(be, short, mute) // but held-out pairs are told apart: none is needed
+	f, err = TrainFresh(be, short, mute) // but held-out pairs are told apart: none is needed
 	if err != nil || !f.Learned || f.Acc != 1 || !math.IsNaN(f.Control) {
 		t.Errorf("no control: %+v, %v", f, err)
 	}
 	for _, bad := range []DiscOptions{{From: modeltest.Student(t)}, {From: modeltest.Student(t), Steps: 1, Batch: -1}, {From: modeltest.Student(t), Steps: 1, Seeds: -1}} {
-		if _, err := JudgeFresh(be, bad, j); err == nil {
+		if _, err := TrainFresh(be, bad, j); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
 	}
@@ -235,12 +235,12 @@ func TestFreshFit(t *testing.T) {
 func TestFreshReadsTheFirstTokens(t *testing.T) {
 	be := modeltest.Backend(t)
 	o := DiscOptions{From: modeltest.Student(t), Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2, Read: 3}
-	f, err := JudgeFresh(be, o, planted(100, []int32{5, 9, 7, 8}))
+	f, err := TrainFresh(be, o, planted(100, []int32{5, 9, 7, 8}))
 	if err != nil || !f.Learned || f.Acc < 0.9 || f.Trained < 0.9 || f.Pairs != 80 {
 		t.Errorf("a difference at the second token: %+v, %v", f, err)
 	}
 	j := planted(100, []int32{5, 6, 7, 9})
-	f, err = JudgeFresh(be, o, j)
+	f, err = TrainFresh(be, o, j)
 	if err != nil || f.Ties != 1 || f.Pairs != 0 || !math.IsNaN(f.Acc) {
 		t.Errorf("a difference at the fourth: %+v, %v", f, err)
 	}
@@ -250,7 +250,7 @@ func TestFreshReadsTheFirstTokens(t *testing.T) {
 }
 
 // alike are n rows whose student and teacher differ in a token, at random.
-func alike(n int) *Judged {
+func alike(n int) *Results {
 	j := planted(n, []int32{5, 6, 7, 8})
 	for p := range j.Seqs {
 		a, b := int32(20+p%3), int32(20+(p+1)%3)
@@ -267,7 +267,7 @@ func alike(n int) *Judged {
 func TestFreshMustKnowItsOwnPairs(t *testing.T) {
 	be := modeltest.Backend(t)
 	// Nothing to learn but by heart, for which there are too few steps.
-	f, err := JudgeFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 100, LR: 2e-4, Seed: 3, Seeds: 2}, alike(200))
+	f, err := TrainFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 100, LR: 2e-4, Seed: 3, Seeds: 2}, alike(200))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,9 +316,9 @@ func TestAlikeDiscriminators(t *testing.T) {
 // Accuracies of trainings that are not alike are not compared; equal ones have no
 // interval without width.
 func TestFreshDifference(t *testing.T) {
-	of := func(told verdicts, steps, seeds, read int) *Judged {
+	of := func(told verdicts, steps, seeds, read int) *Results {
 		acc := told.mean()
-		j := &Judged{Batch: &encode.Batch{}, told: told}
+		j := &Results{Batch: &encode.Batch{}, told: told}
 		j.Eval = Evaluation{FreshDAcc: &acc, FreshDSteps: steps, FreshDSeeds: seeds, FreshDRead: read}
 		return j
 	}
@@ -330,7 +330,7 @@ func TestFreshDifference(t *testing.T) {
 	if d := a.Minus(a, true, 1)["fresh_d_acc"]; d.Value != 0 || d.CI95 != nil {
 		t.Errorf("the same verdicts: %+v", d)
 	}
-	for name, b := range map[string]*Judged{
+	for name, b := range map[string]*Results{
 		"steps": of(verdicts{{1, 1, 1, 1}, {1, 0, 1, 1}}, 150, 2, 0),
 		"seeds": of(verdicts{{1, 1, 1, 1}}, 100, 1, 0),
 		"read":  of(verdicts{{1, 1, 1, 1}, {1, 0, 1, 1}}, 100, 2, 512),

@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gad/data"
+	"gad/internal/fault"
 	"gad/internal/modeltest"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -94,7 +95,7 @@ func TestEvaluateInParts(t *testing.T) {
 	calls := 0
 	o.Stop = func() bool { calls++; return calls > 14 }
 	part, err := Answer(m, tok, b, o)
-	if !errors.Is(err, ErrInterrupted) {
+	if !errors.Is(err, fault.ErrInterrupted) {
 		t.Fatalf("stopped: %v", err)
 	}
 	rows, err := part.Rows("x", tr.val)
@@ -107,13 +108,13 @@ func TestEvaluateInParts(t *testing.T) {
 		}
 	}
 	o.Stop = func() bool { return true }
-	if _, err := EncodeRows(tok, tr.val, tr.valRows, o); !errors.Is(err, ErrInterrupted) {
+	if _, err := EncodeRows(tok, tr.val, tr.valRows, o); !errors.Is(err, fault.ErrInterrupted) {
 		t.Errorf("encoding: %v", err)
 	}
-	if err := j.TeacherNLL(m, o); !errors.Is(err, ErrInterrupted) {
+	if err := j.TeacherNLL(m, o); !errors.Is(err, fault.ErrInterrupted) {
 		t.Errorf("teacher NLL: %v", err)
 	}
-	if _, err := JudgeFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 5, Stop: o.Stop}, j); !errors.Is(err, ErrInterrupted) {
+	if _, err := TrainFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 5, Stop: o.Stop}, j); !errors.Is(err, fault.ErrInterrupted) {
 		t.Errorf("fresh discriminator: %v", err)
 	}
 }
@@ -121,7 +122,7 @@ func TestEvaluateInParts(t *testing.T) {
 // A paired difference is far narrower than the figures are, where rows differ more than
 // the students.
 func TestPairedDifference(t *testing.T) {
-	judged := func(shift float64) *Judged {
+	judged := func(shift float64) *Results {
 		j := planted(200, []int32{5, 6, 6, 8})
 		for p := range j.Seqs {
 			j.RougeL = append(j.RougeL, float64(p%10)/10+shift*(0.9+0.2*float64(p/10%2)))
@@ -172,7 +173,7 @@ func TestPlanEval(t *testing.T) {
 	}
 	for at := 1; at <= whole; at += max(1, whole/7) {
 		asked := 0
-		if _, err := MeasurePace(be, m, tr.tok, b, o.Slots, true, func() bool { asked++; return asked >= at }); !errors.Is(err, ErrInterrupted) || asked > at {
+		if _, err := MeasurePace(be, m, tr.tok, b, o.Slots, true, func() bool { asked++; return asked >= at }); !errors.Is(err, fault.ErrInterrupted) || asked > at {
 			t.Errorf("stopped when asked for the time %d of %d: %v after %d", at, whole, err, asked)
 		}
 	}

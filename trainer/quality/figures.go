@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"maps"
@@ -16,39 +16,39 @@ type measure struct {
 	value func(e *Evaluation) (*float64, **[2]float64)
 	// One of the two: a ratio of sums over prompts, without ys a mean; or a figure of
 	// all texts together, with its values without each of them.
-	ratio   func(j *Judged) (xs, ys []float64)
-	without func(j *Judged) []float64
+	ratio   func(j *Results) (xs, ys []float64)
+	without func(j *Results) []float64
 }
 
 var measures = []measure{
-	{"check", func(e *Evaluation) (*float64, **[2]float64) { return e.Check, &e.CheckCI95 }, func(j *Judged) (xs, ys []float64) {
+	{"check", func(e *Evaluation) (*float64, **[2]float64) { return e.Check, &e.CheckCI95 }, func(j *Results) (xs, ys []float64) {
 		for _, v := range j.checks {
 			xs = append(xs, v.Score)
 		}
 		return xs, nil
 	}, nil},
 	{"rouge_l", func(e *Evaluation) (*float64, **[2]float64) { return &e.RougeL, &e.RougeLCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.RougeL, nil }, nil},
+		func(j *Results) (xs, ys []float64) { return j.RougeL, nil }, nil},
 	{"teacher_nll", func(e *Evaluation) (*float64, **[2]float64) { return &e.TeacherNLL, &e.TeacherNLLCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.NLL, j.eachTeacherTokens() }, nil},
+		func(j *Results) (xs, ys []float64) { return j.NLL, j.eachTeacherTokens() }, nil},
 	{"reverse_kl", func(e *Evaluation) (*float64, **[2]float64) { return e.ReverseKL, &e.ReverseKLCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.student.exact, j.student.tokens }, nil},
+		func(j *Results) (xs, ys []float64) { return j.student.exact, j.student.tokens }, nil},
 	{"reverse_kl_sampled", func(e *Evaluation) (*float64, **[2]float64) { return e.ReverseKLSampled, &e.ReverseKLSampledCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.student.sampled, j.student.tokens }, nil},
+		func(j *Results) (xs, ys []float64) { return j.student.sampled, j.student.tokens }, nil},
 	{"forward_kl", func(e *Evaluation) (*float64, **[2]float64) { return e.ForwardKL, &e.ForwardKLCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.teacher.exact, j.teacher.tokens }, nil},
+		func(j *Results) (xs, ys []float64) { return j.teacher.exact, j.teacher.tokens }, nil},
 	{"forward_kl_sampled", func(e *Evaluation) (*float64, **[2]float64) { return e.ForwardKLSampled, &e.ForwardKLSampledCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.teacher.sampled, j.teacher.tokens }, nil},
+		func(j *Results) (xs, ys []float64) { return j.teacher.sampled, j.teacher.tokens }, nil},
 	{"fluency", func(e *Evaluation) (*float64, **[2]float64) { return e.Fluency, &e.FluencyCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.student.other, j.student.tokens }, nil},
+		func(j *Results) (xs, ys []float64) { return j.student.other, j.student.tokens }, nil},
 	{"len_ratio", func(e *Evaluation) (*float64, **[2]float64) { return &e.LenRatio, &e.LenRatioCI95 },
-		func(j *Judged) (xs, ys []float64) { return floatsOf(j.Tokens), j.eachTeacherTokens() }, nil},
+		func(j *Results) (xs, ys []float64) { return floatsOf(j.Tokens), j.eachTeacherTokens() }, nil},
 	{"distinct_1", func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct1, &e.Distinct1CI95 }, nil,
-		func(j *Judged) []float64 { return textmetrics.DistinctWithout(j.Answers, 1) }},
+		func(j *Results) []float64 { return textmetrics.DistinctWithout(j.Answers, 1) }},
 	{"distinct_2", func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct2, &e.Distinct2CI95 }, nil,
-		func(j *Judged) []float64 { return textmetrics.DistinctWithout(j.Answers, 2) }},
+		func(j *Results) []float64 { return textmetrics.DistinctWithout(j.Answers, 2) }},
 	{"truncated_frac", func(e *Evaluation) (*float64, **[2]float64) { return &e.TruncatedFrac, &e.TruncatedFracCI95 },
-		func(j *Judged) (xs, ys []float64) {
+		func(j *Results) (xs, ys []float64) {
 			for _, cut := range j.Truncated {
 				x := 0.0
 				if cut {
@@ -59,10 +59,10 @@ var measures = []measure{
 			return xs, nil
 		}, nil},
 	{"repeat_frac", func(e *Evaluation) (*float64, **[2]float64) { return &e.RepeatFrac, &e.RepeatFracCI95 },
-		func(j *Judged) (xs, ys []float64) { return j.Repeat, nil }, nil},
+		func(j *Results) (xs, ys []float64) { return j.Repeat, nil }, nil},
 }
 
-func (j *Judged) eachTeacherTokens() (xs []float64) {
+func (j *Results) eachTeacherTokens() (xs []float64) {
 	for p := range j.Batch.Teachers {
 		xs = append(xs, j.teacherTokens(p))
 	}
@@ -78,7 +78,7 @@ func floatsOf(xs []int) (out []float64) {
 
 // Intervals notes the 95 % intervals of j's figures: a bootstrap over prompts, for
 // shares of rows Wilson's, for distinct n-grams the jackknife.
-func (j *Judged) Intervals(seed uint64) {
+func (j *Results) Intervals(seed uint64) {
 	for _, m := range measures {
 		x, ci := m.value(&j.Eval)
 		switch {
@@ -103,7 +103,7 @@ type Difference struct {
 // Evaluation. Their intervals are paired: each draw takes the same prompts of both.
 // Students with other tokens have no difference in teacher NLL and length, those whose
 // fresh discriminators were trained otherwise none in their accuracy.
-func (j *Judged) Minus(first *Judged, sameTokens bool, seed uint64) map[string]Difference {
+func (j *Results) Minus(first *Results, sameTokens bool, seed uint64) map[string]Difference {
 	out := map[string]Difference{}
 	for _, m := range measures {
 		a, _ := m.value(&first.Eval)
@@ -183,7 +183,7 @@ type Row struct {
 }
 
 // Rows are the rows that are done.
-func (j *Judged) Rows(name string, set *data.Set) (list []Row, err error) {
+func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
 	for p, row := range j.Batch.Rows {
 		if !j.Done[p] {
 			continue

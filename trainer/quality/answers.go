@@ -1,14 +1,14 @@
-// Package eval measures a student on held-out rows: its answers beside the teacher's, and what a
+// Package quality measures a student on held-out rows: its answers beside the teacher's, and what a
 // discriminator that is trained afresh makes of them (doc/evaluation.md).
 //
-//	eval.go      the answers of a student, and how probable it finds the teacher's
+//	answers.go   the answers of a student, and how probable it finds the teacher's
 //	figures.go   the figures of an evaluation, their intervals and differences
 //	against.go   how far a student is from another model
 //	fresh.go     fresh discriminators, and how many steps of them fit into a time
 //	verdicts.go  what several of them say of each pair
 //	pace.go      a short measurement of the machine
 //	plan.go      the time and memory that an evaluation will take
-package eval
+package quality
 
 import (
 	"context"
@@ -18,18 +18,16 @@ import (
 
 	"gad/data"
 	"gad/internal/checker"
+	"gad/internal/fault"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/encode"
 )
 
-// ErrInterrupted reports work that was asked to stop.
-var ErrInterrupted = errors.New("interrupted and saved")
-
-// Judged is a student's answers to held-out rows beside the teacher's, with the
+// Results is a student's answers to held-out rows beside the teacher's, with the
 // figures of each row. A row that is not Done has none.
-type Judged struct {
+type Results struct {
 	Batch     *encode.Batch
 	Done      []bool      // [P]
 	Answers   []string    // [P] decoded, without control tokens
@@ -78,7 +76,7 @@ type Evaluation struct {
 	Labels    map[string]float64 `json:"labels,omitempty"` // share of the rows by label
 
 	// Of another model beside the student, at temperature 1; absent without one, or without
-	// any token to compare at. See Judged.Against.
+	// any token to compare at. See Results.Against.
 	Against              string      `json:"against,omitempty"`     // the other model
 	AgainstCut           int         `json:"against_cut,omitempty"` // answers that hold a token that one of the models lacks, and are read up to there
 	ReverseKL            *float64    `json:"reverse_kl,omitempty"`
@@ -116,16 +114,16 @@ type Options struct {
 	Temperature            float64 // 0 is greedy
 	Seed                   uint64
 	Slots, MaxTokens       int
-	Against                *model.Config // of the model that Judged.Against is to compare with, for PlanOf; nil is none
+	Against                *model.Config // of the model that Results.Against is to compare with, for PlanOf; nil is none
 	Quant                  string        // model.Options.Quant, for PlanOf
 	Stages                 data.Stages   // nil shows nothing
-	Stop                   func() bool   // true ends the evaluation with ErrInterrupted; nil is never
+	Stop                   func() bool   // true ends the evaluation with fault.ErrInterrupted; nil is never
 }
 
 func (o Options) stopped() bool { return o.Stop != nil && o.Stop() }
 
 // Evaluate answers the given rows and compares the answers with the teacher's.
-func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) (*Judged, error) {
+func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) (*Results, error) {
 	b, err := EncodeRows(tok, set, rows, o)
 	if err != nil {
 		return nil, err
@@ -146,7 +144,7 @@ func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) 
 	const some = 64 // rows between two looks at the bar
 	for lo := 0; lo < len(rows); lo += some {
 		if o.stopped() {
-			return nil, ErrInterrupted
+			return nil, fault.ErrInterrupted
 		}
 		b, err := enc.Batch(set, rows[lo:min(lo+some, len(rows))])
 		if err != nil {
@@ -159,10 +157,10 @@ func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) 
 }
 
 // Answer has the student answer the rows of b, and measures the answers. When it is
-// stopped, the error wraps ErrInterrupted and the answers that were complete are there.
-func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options) (*Judged, error) {
+// stopped, the error wraps fault.ErrInterrupted and the answers that were complete are there.
+func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options) (*Results, error) {
 	n := len(b.Rows)
-	j := &Judged{Batch: b, Done: make([]bool, n), Answers: make([]string, n), Seqs: make([]model.Seq, n), Drawn: make([]model.Seq, n), Tokens: make([]int, n),
+	j := &Results{Batch: b, Done: make([]bool, n), Answers: make([]string, n), Seqs: make([]model.Seq, n), Drawn: make([]model.Seq, n), Tokens: make([]int, n),
 		Truncated: make([]bool, n), RougeL: make([]float64, n), Repeat: make([]float64, n)}
 	j.Eval = Evaluation{Rows: n, Temperature: o.Temperature}
 	keys := make([]uint64, n)
@@ -186,7 +184,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options
 			advance(o.MaxResponse - len(c.IDs))
 		}}, advance)
 	if errors.Is(err, model.ErrStopped) {
-		return j, ErrInterrupted
+		return j, fault.ErrInterrupted
 	}
 	if err != nil {
 		return nil, err
@@ -211,13 +209,13 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options
 // not depend on how sequences are packed.
 const shownTokens = 2048
 
-func (j *Judged) teacherTokens(p int) float64 {
+func (j *Results) teacherTokens(p int) float64 {
 	return float64(len(j.Batch.Teachers[p].IDs) - j.Batch.Teachers[p].Prompt)
 }
 
 // TeacherNLL measures how probable the student finds the teacher's answers: the mean
 // over tokens of -log p(teacher's token), at temperature 1.
-func (j *Judged) TeacherNLL(m *model.Model, o Options) error {
+func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 	seqs, limit, all := j.Batch.Teachers, o.MaxTokens, 0
 	if o.Stages != nil {
 		limit = min(limit, shownTokens)
@@ -239,7 +237,7 @@ func (j *Judged) TeacherNLL(m *model.Model, o Options) error {
 	}
 	for _, pack := range packs {
 		if o.stopped() {
-			return ErrInterrupted
+			return fault.ErrInterrupted
 		}
 		logp, _, err := m.LogProbs(model.Pick(seqs, pack), 1)
 		if err != nil {
@@ -267,7 +265,7 @@ func (j *Judged) TeacherNLL(m *model.Model, o Options) error {
 
 // Check has command score j's answers to rows of set, within the deadline, and notes
 // the mean score and the shares of labels in j.Eval.
-func (j *Judged) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration) error {
+func (j *Results) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration) error {
 	rows, err := checker.Rows(set, j.Batch.Rows, j.Answers, j.Truncated)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package eval
+package quality
 
 import (
 	"cmp"
@@ -221,7 +221,7 @@ func (p Plan) Calibrate(seconds float64) Plan {
 }
 
 // Refit fits the fresh discriminators again once the answers of j are known.
-func (p Plan) Refit(j *Judged, disc DiscOptions, budget DiscBudget) Plan {
+func (p Plan) Refit(j *Results, disc DiscOptions, budget DiscBudget) Plan {
 	if disc.Steps == 0 || p.DiscWhy != "" {
 		return p
 	}

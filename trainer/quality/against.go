@@ -1,8 +1,9 @@
-package eval
+package quality
 
 import (
 	"slices"
 
+	"gad/internal/fault"
 	"gad/model"
 )
 
@@ -24,7 +25,7 @@ type gaps struct {
 //
 // If one of the models has a larger vocabulary, see model.Model.Divergences; an answer of
 // the student is then read up to the first token that one of them lacks.
-func (j *Judged) Against(m, other *model.Model, name string, o Options) error {
+func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 	n, vocab := len(j.Batch.Rows), min(m.Config().Vocab, other.Config().Vocab)
 	e := &j.Eval
 	e.Against, e.AgainstCut = name, 0
@@ -45,7 +46,7 @@ func (j *Judged) Against(m, other *model.Model, name string, o Options) error {
 	both := gaps{make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n)}
 	for _, pack := range model.Packs(seqs, min(o.MaxTokens, shownTokens)) {
 		if o.stopped() {
-			return ErrInterrupted
+			return fault.ErrInterrupted
 		}
 		ds, err := m.Divergences(other, model.Pick(seqs, pack))
 		if err != nil {

@@ -1,44 +1,23 @@
-package main
+package line
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 )
 
-// manCommand is gad man.
-func (p *program) manCommand() *cli.Command {
-	return &cli.Command{
-		Name:        "man",
-		Usage:       "print the manual page in roff format: commands, flags, settings, exit statuses",
-		Description: "gad man > ~/.local/share/man/man1/gad.1",
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			_, err := io.WriteString(p.out, manual(p.app()))
-			return err
-		},
-	}
+// Status is an exit status.
+type Status struct {
+	Code int
+	When string
 }
 
-// statuses are the exit statuses, for the manual.
-var statuses = []struct {
-	code int
-	when string
-}{
-	{exitDone, "Done."},
-	{exitFailed, "The command failed, for example because disk space or memory ran out, or gad doctor found that the run should not be resumed."},
-	{exitUsage, "A mistake in the command line or a setting."},
-	{exitInput, "A mistake in data or model files."},
-	{exitNumerical, "The numbers of a training run broke down."},
-	{exitInterrupted, "Interrupted and saved: the same command resumes the run."},
-}
+// Variable is one of the environment.
+type Variable struct{ Name, About string }
 
-// manual is the manual page, in the man macros: the same on every machine.
-func manual(app *cli.App) string {
+// Manual is the manual page, in the man macros: the same on every machine.
+func Manual(app *cli.App, version string, statuses []Status, environment []Variable) string {
 	var b strings.Builder
 	macro := func(name string, args ...string) {
 		b.WriteString("." + name)
@@ -102,7 +81,7 @@ func manual(app *cli.App) string {
 	}
 	macro("SH", "SETTINGS")
 	text("Commands that take KEY=VALUE take any of these, with the defaults of gad train.")
-	for _, s := range settings() {
+	for _, s := range Settings() {
 		about := s.Doc
 		if len(s.Choices) > 0 {
 			about += ". One of: " + strings.Join(s.Choices, ", ")
@@ -111,14 +90,12 @@ func manual(app *cli.App) string {
 	}
 	macro("SH", "EXIT STATUS")
 	for _, s := range statuses {
-		item(fmt.Sprint(s.code), s.when)
+		item(fmt.Sprint(s.Code), s.When)
 	}
 	macro("SH", "ENVIRONMENT")
-	item("GAD_CPU", "The variant of the CPU's kernels to use, such as avx2, instead of the fastest.")
-	item("GAD_NCCL", "With several GPUs: the file of libnccl.so.2; off sums gradients over the host's memory.")
-	item(addrVar, "With several processes: host:port where rank 0 listens. They connect by TCP then, also under mpirun.")
-	item(secretVar+", "+secretFileVar, "The secret of processes that connect by TCP, or a file with it: the same on all, at least 16 bytes.")
-	item("NO_COLOR", "If set, output has no colours.")
+	for _, v := range environment {
+		item(v.Name, v.About)
+	}
 	return b.String()
 }
 

@@ -13,8 +13,8 @@ import (
 // ten steps count.
 const smoothing = 0.2
 
-// heed notes what the discriminator knew of a batch.
-func (t *Trainer) heed(m Metrics, g critic.Signal) {
+// noteSignal notes what the discriminator knew of a batch.
+func (t *Trainer) noteSignal(m Metrics, g critic.Signal) {
 	m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] = g.Acc, g.StudentMean, g.TeacherMean
 	m["critic/score_gap"] = g.TeacherMean - g.StudentMean
 	m["critic/tie_frac"] = g.Ties
@@ -74,7 +74,7 @@ func (t *Trainer) endAlone(m Metrics) {
 		return
 	}
 	t.disc.AloneFor = max(t.step, 1)
-	t.stretch()
+	t.setTotal()
 	m["critic/warmup_learned"] = 0
 	if learned {
 		m["critic/warmup_learned"] = 1
@@ -84,9 +84,9 @@ func (t *Trainer) endAlone(m Metrics) {
 	}
 }
 
-// stretch sets the steps of the run: those asked for, and those that the
+// setTotal sets the steps of the run: those asked for, and those that the
 // discriminator learns alone beyond trainer.critic_warmup.
-func (t *Trainer) stretch() {
+func (t *Trainer) setTotal() {
 	t.total = t.planned
 	if t.until() > 0 {
 		alone, least := t.lastAlone(), t.cfg.Trainer.CriticWarmup
