@@ -38,7 +38,8 @@ type Answer struct {
 //	gad               a GAD step
 //	linear N I O      a product of N rows, I inputs, O outputs; the median of some
 //	sample B P N T F  one answer of N tokens to each of B prompts of P tokens at
-//	                  temperature T (0: greedy), by the model of folder F; nothing
+//	                  temperature T (0: greedy), by the model of folder F, kept as
+//	                  Load.Weights says; nothing
 //	                  ends an answer early. Loading F is not timed
 //
 // A case that cannot be run is answered with the reason.
@@ -179,7 +180,7 @@ func (s *server) sample(a *Answer) error {
 			}
 			s.lm = nil
 		}
-		if s.lm, err = model.Load(s.be, words[5], model.Options{Kind: model.LM}); err != nil {
+		if s.lm, err = model.Load(s.be, words[5], model.Options{Kind: model.LM, Quant: s.load.Weights}); err != nil {
 			return err
 		}
 		s.folder = words[5]

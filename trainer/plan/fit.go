@@ -16,7 +16,7 @@ import (
 // them costs.
 
 // Fit is the cheapest combination of settings that fits a memory: first of those that round
-// the fewest moments, and among them the one with the least time for a step.
+// the fewest numbers, and among them the one with the least time for a step.
 type Fit struct {
 	Settings []string // KEY=VALUE, to be added; none where the run fits as it is
 	Choices  []Choice
@@ -64,7 +64,7 @@ func (r rates) String() string {
 type level struct {
 	settings []string
 	set      func(*config.Config)
-	rounds   int // networks whose moments it rounds
+	rounds   int // networks whose moments it rounds; of a base in blocks 3 or 4
 	short    string
 }
 
@@ -80,7 +80,7 @@ type dimension struct {
 const unmergedSampling = 1.25
 
 // dimensions are the settings of a run that make it smaller.
-func (p *Plan) dimensions(f model.Footprint, c config.Config, exact bool) (all []dimension) {
+func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config, exact bool) (all []dimension) {
 	game := p.Stage.HasCritic()
 	networks := func(set func(critic bool) string) (settings []string) {
 		if s := set(false); s != "" {
@@ -166,8 +166,24 @@ func (p *Plan) dimensions(f model.Footprint, c config.Config, exact bool) (all [
 			eight[i].rounds = len(eight[i].settings)
 		}
 		add("moments are rounded at each update: other numbers, so it is taken only where nothing else is enough", eight...)
+		add("the frozen base is rounded once: other numbers, so it is taken only where nothing else is enough", bases(f, shape, c)...)
 	}
 	return all
+}
+
+// bases are the classes of blocks in which LoRA's frozen base can be kept, in a fresh run: on a
+// backend that has them, of matrices whose rows are whole blocks. They count as more rounding
+// than the moments of both networks.
+func bases(f model.Footprint, shape model.Config, c config.Config) (levels []level) {
+	if !c.Actor.LoRA.On() || c.Trainer.Resume != "" || model.Quantised(c.Base()) || f.Element(compute.Q8) == 0 ||
+		shape.Hidden%compute.QuantBlock != 0 || shape.FFN%compute.QuantBlock != 0 || shape.Heads*shape.HeadDim%compute.QuantBlock != 0 {
+		return nil
+	}
+	for i, class := range []string{"q8_0", "q4_0"} {
+		levels = append(levels, level{settings: []string{"actor.lora.base=" + class}, rounds: 3 + i, short: "base in " + class,
+			set: func(c *config.Config) { c.Actor.LoRA.Base = class }})
+	}
+	return levels
 }
 
 // networkLevels are a setting of the discriminator, of the student, or of both, those apart
@@ -221,7 +237,7 @@ func (p *Plan) combine(pace pace, dims []dimension, c config.Config, at []int) c
 // fit looks at all combinations of settings, those that cost least first. exact leaves
 // moments in float32.
 func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact bool) *Fit {
-	dims, pace := p.dimensions(f, c, exact), newPace(f, shape, c)
+	dims, pace := p.dimensions(f, shape, c, exact), newPace(f, shape, c)
 	var all []combination
 	smallest := make([]int, len(dims))
 	for d := range dims {

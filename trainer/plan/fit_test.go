@@ -104,15 +104,21 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 	if got.fits != fits(memory, host) {
 		t.Errorf("%s: %q take %d of %d and %d of %d, fit says %t", name, got.Settings, memory, p.MemoryFree, host, p.HostFree, got.fits)
 	}
-	rounds := func(set []string) int { return strings.Count(strings.Join(set, " "), "8bit") }
+	rounds := func(set []string) int {
+		all := strings.Join(set, " ")
+		return strings.Count(all, "8bit") + 3*strings.Count(all, "q8_0") + 4*strings.Count(all, "q4_0")
+	}
 	// All settings, as a user would write them.
 	groups := [][]string{{"", "actor.recompute=true critic.recompute=true"}, {"", "actor.max_token_len=1536", "actor.max_token_len=1024 critic.max_token_len=1024", "actor.max_token_len=768 critic.max_token_len=768"},
-		{""}, {""}, {""}, {"", "actor.optim.moments=8bit", "critic.optim.moments=8bit", "actor.optim.moments=8bit critic.optim.moments=8bit"}}
+		{""}, {""}, {""}, {"", "actor.optim.moments=8bit", "critic.optim.moments=8bit", "actor.optim.moments=8bit critic.optim.moments=8bit"}, {""}}
 	for n := 8; n > 0 && p.Stage != config.SFT; n /= 2 {
 		groups[2] = append(groups[2], fmt.Sprintf("rollout.max_num_seqs=%d", n))
 	}
 	if c.Actor.LoRA.On() {
 		groups[3] = append(groups[3], "rollout.merged=false")
+		if c.Trainer.Device != "cuda" {
+			groups[6] = append(groups[6], "actor.lora.base=q8_0", "actor.lora.base=q4_0")
+		}
 	}
 	if c.Trainer.Device == "cuda" {
 		groups[4] = append(groups[4], "actor.optim.offload=true", "critic.optim.offload=true", "actor.optim.offload=true critic.optim.offload=true")
@@ -294,4 +300,39 @@ func TestDocumentsAreTheCards(t *testing.T) {
 		doc = slices.Concat(before, []byte(begin+text+end), after)
 	}
 	modeltest.Golden(t, path, doc)
+}
+
+// TestFitTakesABase: LoRA's frozen base is kept in 8 bits where nothing else is enough, in 4 bits
+// where 8 are not, and as it is in a run that goes on from another or on a GPU.
+func TestFitTakesABase(t *testing.T) {
+	shape := model.Qwen25[0].Config
+	c := config.StageDefaults(config.Train)
+	c.Actor.LoRA.Rank, c.Critic.LoRA.Rank, c.Trainer.Device = 16, 16, "cpu"
+	base := func(f model.Footprint, c config.Config, free int64) (string, int64) {
+		_, got := fitting(f, shape, c, config.Train, free, 0)
+		return got.config.Actor.LoRA.Base, got.memory
+	}
+	resumed := c
+	resumed.Trainer.Resume = "run"
+	native, least := base(cpu.Footprint{}, resumed, 1)
+	if native != c.Actor.LoRA.Base {
+		t.Errorf("a resumed run has the base %q", native)
+	}
+	if got, _ := base(cpu.Footprint{}, c, least); got != native {
+		t.Errorf("with what the base as it is takes: %q", got)
+	}
+	got, memory := base(cpu.Footprint{}, c, least-1)
+	if got != "q8_0" || memory >= least {
+		t.Errorf("with less than the base as it is takes: %q, %d of %d bytes", got, memory, least-1)
+	}
+	eight := c
+	eight.Actor.LoRA.Base = "q8_0"
+	_, least = base(cpu.Footprint{}, eight, 1)
+	if got, memory := base(cpu.Footprint{}, c, least-1); got != "q4_0" || memory >= least {
+		t.Errorf("with less than a base in 8 bits takes: %q, %d of %d bytes", got, memory, least-1)
+	}
+	c.Trainer.Device = "cuda"
+	if got, _ := base(cuda.Options{}, c, 1); got != native {
+		t.Errorf("a GPU has the base %q", got)
+	}
 }

@@ -92,6 +92,10 @@ func (b *Backend) packRows(dst, src []float32, ld, lo, hi, length, E int) {
 	nr := b.k.nr
 	for e := 0; e < E; e += nr {
 		n := min(nr, E-e)
+		if n == nr && lo < hi {
+			b.k.rows(dst[e*length+lo*nr:], src[lo*ld+e:], ld, hi-lo)
+			continue
+		}
 		for j := lo; j < hi; j++ {
 			copy(dst[e*length+j*nr:][:n], src[j*ld+e:])
 		}

@@ -546,31 +546,43 @@ func (b *Backend) normWeights(op string, w *compute.Param) []float32 {
 	return sum
 }
 
-// RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
+// normBlock is how many elements of dy, and of x, RMSNormGrad takes at a time: they are in the
+// second-level cache still when they are read for dx.
+const normBlock = 1 << 16
+
+// RMSNormGrad is the gradient of RMSNorm. Of some rows the gradient of w is summed first,
 // because dx, here y, may lie over dy.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
 	D := w.Cols
 	N := compute.RowsOf("RMSNormGrad", "x", xND, D)
-	b.y, b.dy = f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
-	b.x, b.rstd = f32("RMSNormGrad", "x", xND, N*D), f32("RMSNormGrad", "rstd", rstdN, N)
+	dx, dy := f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
+	x, rstd := f32("RMSNormGrad", "x", xND, N*D), f32("RMSNormGrad", "rstd", rstdN, N)
 	b.w, b.g = b.normWeights("RMSNormGrad", w), opt("RMSNormGrad", "G", w.G, D)
-	b.N, b.D, b.acc = N, D, asInt(acc)
-	if b.g != nil {
-		b.eachSlab(D, func(b *Backend, lo, hi int) {
+	b.D, b.acc = D, asInt(acc)
+	rows := max(1, normBlock/D)
+	if b.g == nil {
+		rows = N
+	}
+	for n := 0; n < N; n += rows {
+		end := min(N, n+rows)
+		b.y, b.dy, b.x, b.rstd, b.N = dx[n*D:end*D], dy[n*D:end*D], x[n*D:end*D], rstd[n:end], end-n
+		if b.g != nil {
+			b.eachSlab(D, func(b *Backend, lo, hi int) {
+				D := b.D
+				for n := range b.N {
+					b.k.mulAcc(b.g[lo:hi], b.dy[n*D+lo:n*D+hi], b.x[n*D+lo:n*D+hi], b.rstd[n])
+				}
+			})
+		}
+		b.eachRow(b.N, D, func(b *Backend, lo, hi int) {
 			D := b.D
-			for n := range b.N {
-				b.k.mulAcc(b.g[lo:hi], b.dy[n*D+lo:n*D+hi], b.x[n*D+lo:n*D+hi], b.rstd[n])
+			for n := lo; n < hi; n++ {
+				dyD, xD, r := b.dy[n*D:n*D+D], b.x[n*D:n*D+D], b.rstd[n]
+				c := r * r * (b.k.dot3(dyD, b.w, xD) / float32(D))
+				b.k.normGrad(b.y[n*D:n*D+D], dyD, b.w, xD, r, c, b.acc)
 			}
 		})
 	}
-	b.eachRow(N, D, func(b *Backend, lo, hi int) {
-		D := b.D
-		for n := lo; n < hi; n++ {
-			dyD, xD, r := b.dy[n*D:n*D+D], b.x[n*D:n*D+D], b.rstd[n]
-			c := r * r * (b.k.dot3(dyD, b.w, xD) / float32(D))
-			b.k.normGrad(b.y[n*D:n*D+D], dyD, b.w, xD, r, c, b.acc)
-		}
-	})
 }
 
 // asInt is how the kernels take a bool.

@@ -587,6 +587,9 @@ func (g *writer) vectors() {
 		}})
 }
 
+// rowsAhead is how many panels further on rows fetches.
+const rowsAhead = 2
+
 // rowBases are the registers from which A's rows are addressed: 0 to 4 from SI, 5 to 9
 // from R13, 10 to 13 from BX.
 var rowBases = []string{"SI", "R13", "BX"}
@@ -747,6 +750,33 @@ func (g *writer) transpose() {
 	g.in("RET")
 }
 
+// rows writes the kernel that copies rows of two vectors, ld apart, one behind another. The next
+// ones along each row are fetched: they are the next panel's.
+func (g *writer) rows() {
+	name := "rows" + strings.ToUpper(g.name[:1]) + g.name[1:]
+	const args = "dst, src []float32, ld, n int"
+	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-64\n", name, args, name)
+	for _, s := range []string{"dst_base+0(FP), DI", "src_base+24(FP), SI", "ld+48(FP), R8", "n+56(FP), CX"} {
+		g.in("MOVQ %s", s)
+	}
+	g.in("SHLQ $2, R8")
+	g.label("loop")
+	g.in("VMOVUPS (SI), %s", g.r(0))
+	g.in("VMOVUPS %d(SI), %s", 4*g.w, g.r(1))
+	for line := range g.w / 8 {
+		g.in("PREFETCHT0 %d(SI)", 8*g.w*rowsAhead+64*line)
+	}
+	g.in("VMOVUPS %s, (DI)", g.r(0))
+	g.in("VMOVUPS %s, %d(DI)", g.r(1), 4*g.w)
+	g.in("ADDQ R8, SI")
+	g.in("ADDQ $%d, DI", 8*g.w)
+	g.in("DECQ CX")
+	g.in("JNZ loop")
+	g.in("VZEROUPPER")
+	g.in("RET")
+}
+
 // turn transposes the w registers from 0 on; the columns are in the w registers
 // from the one that it returns.
 func (g *writer) turn() int {
@@ -898,6 +928,7 @@ func assemble() (asm, stubs []byte) {
 		g.isa = set
 		g.vectors()
 		g.transpose()
+		g.rows()
 		if g.reg == "Z" {
 			g.codes()
 		}
@@ -913,7 +944,7 @@ func assemble() (asm, stubs []byte) {
 			streams = append(streams, fmt.Sprintf("stream%d%s", m, title))
 		}
 		fmt.Fprintf(&g.stubs, "\nvar %s = &kernels{\nname: %q, mr: %d, nr: %d,\ngemm: []gemmFunc{%s},\nstream: []streamFunc{%s},\n", g.name, g.name, g.mr, 2*g.w, strings.Join(names, ", "), strings.Join(streams, ", "))
-		fmt.Fprintf(&g.stubs, "transpose: blocked(%d, transpose%s),\n", g.w, title)
+		fmt.Fprintf(&g.stubs, "transpose: blocked(%d, transpose%s), rows: rows%[2]s,\n", g.w, title)
 		for _, f := range vectorKernels {
 			fmt.Fprintf(&g.stubs, "%s: %s%s,\n", f, f, title)
 		}

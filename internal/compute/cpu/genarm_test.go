@@ -666,7 +666,7 @@ func assembleArm() (asm, stubs []byte) {
 		names = append(names, fmt.Sprintf("gemm%dNeon", m))
 	}
 	fmt.Fprintf(&g.stubs, "\nvar neon = &kernels{\nname: \"neon\", mr: %d, nr: %d,\ngemm: []gemmFunc{%s},\n", armRows, 4*armVectors, strings.Join(names, ", "))
-	fmt.Fprintf(&g.stubs, "transpose: blocked(4, transposeNeon),\n")
+	fmt.Fprintf(&g.stubs, "transpose: blocked(4, transposeNeon), rows: rowsGo(%d),\n", 4*armVectors)
 	for _, f := range vectorKernels {
 		fmt.Fprintf(&g.stubs, "%s: %sNeon,\n", f, f)
 	}

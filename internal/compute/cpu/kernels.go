@@ -29,6 +29,8 @@ type kernels struct {
 	ahead bool
 	// transpose, for r < rows and x < k: dst[x*ldd+r] = src[r*lds+x].
 	transpose func(dst []float32, ldd int, src []float32, lds, rows, k int)
+	// rows, for r < n and j < nr: dst[r*nr+j] = src[r*ld+j]. n is at least 1.
+	rows func(dst, src []float32, ld, n int)
 
 	add   func(y, x []float32)            // y[i] += x[i]
 	scale func(y []float32, s float32)    // y[i] *= s

@@ -1538,6 +1538,26 @@ loop:
 	VZEROUPPER
 	RET
 
+// func rowsAvx2(dst, src []float32, ld, n int)
+TEXT ·rowsAvx2(SB), NOSPLIT, $0-64
+	MOVQ dst_base+0(FP), DI
+	MOVQ src_base+24(FP), SI
+	MOVQ ld+48(FP), R8
+	MOVQ n+56(FP), CX
+	SHLQ $2, R8
+loop:
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	PREFETCHT0 128(SI)
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ R8, SI
+	ADDQ $64, DI
+	DECQ CX
+	JNZ loop
+	VZEROUPPER
+	RET
+
 // func dequant8Avx2(dst []float32, codes []uint8, scales []uint16, blocks int)
 TEXT ·dequant8Avx2(SB), NOSPLIT, $0-80
 	MOVQ dst_base+0(FP), DI
@@ -3889,6 +3909,27 @@ loop:
 	VMOVUPS Z15, (DI)
 	ADDQ R9, DI
 	ADDQ $64, SI
+	DECQ CX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func rowsAvx512(dst, src []float32, ld, n int)
+TEXT ·rowsAvx512(SB), NOSPLIT, $0-64
+	MOVQ dst_base+0(FP), DI
+	MOVQ src_base+24(FP), SI
+	MOVQ ld+48(FP), R8
+	MOVQ n+56(FP), CX
+	SHLQ $2, R8
+loop:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	PREFETCHT0 256(SI)
+	PREFETCHT0 320(SI)
+	VMOVUPS Z0, (DI)
+	VMOVUPS Z1, 64(DI)
+	ADDQ R8, SI
+	ADDQ $128, DI
 	DECQ CX
 	JNZ loop
 	VZEROUPPER

@@ -66,8 +66,8 @@ func guarded(n, off int) (all, part []float32) {
 // all short lengths and all offsets of a cache line. Nothing outside may be
 // written or read into a sum; an element's bits may not depend on its index.
 func TestKernels(t *testing.T) {
-	fields := reflect.TypeFor[kernels]()                                          // those in slices of functions: TestChain, TestStream
-	others := []string{"transpose", "decode8", "encode8", "dequant8", "dequant4"} // TestCodes, TestDequant
+	fields := reflect.TypeFor[kernels]()                                                  // those in slices of functions: TestChain, TestStream
+	others := []string{"transpose", "rows", "decode8", "encode8", "dequant8", "dequant4"} // TestRows, TestCodes, TestDequant
 	for i := range fields.NumField() {
 		f := fields.Field(i)
 		if _, ok := lanes[f.Name]; !ok && f.Type.Kind() == reflect.Func && !slices.Contains(others, f.Name) {
@@ -305,6 +305,38 @@ func TestTranspose(t *testing.T) {
 				for x := range cols {
 					if dst[x*ldd+r] != src[r*lds+x] {
 						t.Fatalf("%s: %v: [%d,%d] is %v", k.name, shape, x, r, dst[x*ldd+r])
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestRows: rows of a panel's width are copied, whatever their distance and their alignment, and
+// nothing outside is written.
+func TestRows(t *testing.T) {
+	for _, k := range available() {
+		for _, n := range []int{1, 2, 3, 17} {
+			for off := range 16 {
+				ld := k.nr + off
+				_, src := guarded(n*ld, off)
+				for i := range src {
+					src[i] = float32(i)
+				}
+				all, dst := guarded(n*k.nr, 15-off)
+				k.rows(dst, src, ld, n)
+				written := 0
+				for _, v := range all {
+					if v == v {
+						written++
+					}
+				}
+				if written != n*k.nr {
+					t.Errorf("%s: %d rows, %d apart: %d elements written", k.name, n, ld, written)
+				}
+				for i, v := range dst {
+					if want := float32(i/k.nr*ld + i%k.nr); v != want {
+						t.Fatalf("%s: %d rows, %d apart: [%d] is %v, want %v", k.name, n, ld, i, v, want)
 					}
 				}
 			}

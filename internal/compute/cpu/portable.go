@@ -10,8 +10,8 @@ import "math"
 var portable = &kernels{
 	name: "portable", mr: 2, nr: 4,
 	gemm:      []gemmFunc{gemm1x4, gemm2x4},
-	transpose: transposeGo,
-	add:       addGo, scale: scaleGo, axpy: axpyGo, dot: dotGo, sumSquares: sumSquaresGo,
+	transpose: transposeGo, rows: rowsGo(4),
+	add: addGo, scale: scaleGo, axpy: axpyGo, dot: dotGo, sumSquares: sumSquaresGo,
 	mulScale: mulScaleGo, dot3: dot3Go, normGrad: normGradGo, mulAcc: mulAccGo, rotate: rotateGo,
 	scaleMax: scaleMaxGo, expSum: expSumGo, expStats: expStatsGo, headGrad: headGradGo, softGrad: softGradGo,
 	swiglu: swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo,
@@ -60,6 +60,15 @@ func transposeGo(dst []float32, ldd int, src []float32, lds, rows, k int) {
 	for r := range rows {
 		for x, s := range src[r*lds : r*lds+k] {
 			dst[x*ldd+r] = s
+		}
+	}
+}
+
+// rowsGo is kernels.rows of rows of nr elements.
+func rowsGo(nr int) func(dst, src []float32, ld, n int) {
+	return func(dst, src []float32, ld, n int) {
+		for r := range n {
+			copy(dst[r*nr:r*nr+nr], src[r*ld:])
 		}
 	}
 }

@@ -60,6 +60,9 @@ func adamWAvx2(w, grad, m, v []float32, c *adamConsts)
 func transposeAvx2(dst []float32, ldd int, src []float32, lds, blocks int)
 
 //go:noescape
+func rowsAvx2(dst, src []float32, ld, n int)
+
+//go:noescape
 func dequant8Avx2(dst []float32, codes []uint8, scales []uint16, blocks int)
 
 //go:noescape
@@ -105,9 +108,9 @@ func stream6Avx2(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc
 
 var avx2 = &kernels{
 	name: "avx2", mr: 6, nr: 16,
-	gemm:       []gemmFunc{gemm1Avx2, gemm2Avx2, gemm3Avx2, gemm4Avx2, gemm5Avx2, gemm6Avx2},
-	stream:     []streamFunc{stream1Avx2, stream2Avx2, stream3Avx2, stream4Avx2, stream5Avx2, stream6Avx2},
-	transpose:  blocked(8, transposeAvx2),
+	gemm:      []gemmFunc{gemm1Avx2, gemm2Avx2, gemm3Avx2, gemm4Avx2, gemm5Avx2, gemm6Avx2},
+	stream:    []streamFunc{stream1Avx2, stream2Avx2, stream3Avx2, stream4Avx2, stream5Avx2, stream6Avx2},
+	transpose: blocked(8, transposeAvx2), rows: rowsAvx2,
 	add:        addAvx2,
 	scale:      scaleAvx2,
 	axpy:       axpyAvx2,
@@ -185,6 +188,9 @@ func adamWAvx512(w, grad, m, v []float32, c *adamConsts)
 
 //go:noescape
 func transposeAvx512(dst []float32, ldd int, src []float32, lds, blocks int)
+
+//go:noescape
+func rowsAvx512(dst, src []float32, ld, n int)
 
 //go:noescape
 func decode8Avx512(x []float32, codes []uint8, blocks int, value *[256]float32, scale float32)
@@ -286,9 +292,9 @@ func stream14Avx512(a []float32, rs, cs int, b []float32, ldb int, c []float32, 
 
 var avx512 = &kernels{
 	name: "avx512", mr: 14, nr: 32,
-	gemm:       []gemmFunc{gemm1Avx512, gemm2Avx512, gemm3Avx512, gemm4Avx512, gemm5Avx512, gemm6Avx512, gemm7Avx512, gemm8Avx512, gemm9Avx512, gemm10Avx512, gemm11Avx512, gemm12Avx512, gemm13Avx512, gemm14Avx512},
-	stream:     []streamFunc{stream1Avx512, stream2Avx512, stream3Avx512, stream4Avx512, stream5Avx512, stream6Avx512, stream7Avx512, stream8Avx512, stream9Avx512, stream10Avx512, stream11Avx512, stream12Avx512, stream13Avx512, stream14Avx512},
-	transpose:  blocked(16, transposeAvx512),
+	gemm:      []gemmFunc{gemm1Avx512, gemm2Avx512, gemm3Avx512, gemm4Avx512, gemm5Avx512, gemm6Avx512, gemm7Avx512, gemm8Avx512, gemm9Avx512, gemm10Avx512, gemm11Avx512, gemm12Avx512, gemm13Avx512, gemm14Avx512},
+	stream:    []streamFunc{stream1Avx512, stream2Avx512, stream3Avx512, stream4Avx512, stream5Avx512, stream6Avx512, stream7Avx512, stream8Avx512, stream9Avx512, stream10Avx512, stream11Avx512, stream12Avx512, stream13Avx512, stream14Avx512},
+	transpose: blocked(16, transposeAvx512), rows: rowsAvx512,
 	add:        addAvx512,
 	scale:      scaleAvx512,
 	axpy:       axpyAvx512,

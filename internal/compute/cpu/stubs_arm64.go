@@ -81,8 +81,8 @@ func gemm6Neon(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, 
 
 var neon = &kernels{
 	name: "neon", mr: 6, nr: 16,
-	gemm:       []gemmFunc{gemm1Neon, gemm2Neon, gemm3Neon, gemm4Neon, gemm5Neon, gemm6Neon},
-	transpose:  blocked(4, transposeNeon),
+	gemm:      []gemmFunc{gemm1Neon, gemm2Neon, gemm3Neon, gemm4Neon, gemm5Neon, gemm6Neon},
+	transpose: blocked(4, transposeNeon), rows: rowsGo(16),
 	add:        addNeon,
 	scale:      scaleNeon,
 	axpy:       axpyNeon,
