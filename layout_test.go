@@ -30,13 +30,14 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":              "",
-	"cmd/gad":        "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
+	"cmd/gad":        "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/games apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/env internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/eval trainer/export trainer/plan trainer/saved",
 	"apps/bench":     "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference",
 	"apps/collect":   "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
 	"apps/pull":      "internal/vfs",
 	"apps/demo":      "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/eval trainer/saved",
 	"apps/study":     "internal/conf internal/report internal/vfs",
 	"apps/task":      "internal/philox",
+	"apps/games":     "internal/env internal/philox",
 	"trainer/config": "actor algos critic data internal/conf internal/report model",
 	"trainer/encode": "critic data model tokenizer trainer/config",
 	"trainer/eval":   "critic data internal/checker internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
@@ -68,6 +69,7 @@ var house = map[string]string{
 	"internal/conf":                  "",
 	"internal/endpoint":              "internal/vfs",
 	"internal/endpoint/endpointtest": "",
+	"internal/env":                   "internal/child",
 	"internal/folder":                "",
 	"internal/gguf":                  "internal/folder internal/safetensors",
 	"internal/gguf/gguftest":         "",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -159,6 +160,9 @@ func (p *played) play(ctx context.Context, pool *env.Pool, turns []env.Turn) {
 // odd are turns that no environment should break at.
 var odd = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}", "null", "é 日本語 \U0001f600", "\x00\x1b[2J", "\xff\xfe", strings.Repeat("long ", 2000)}
 
+// tagged are parts of a message such as <tool_call>...</tool_call>.
+var tagged = regexp.MustCompile(`(?s)<([a-z_]+)>.*?</[a-z_]+>`)
+
 // draw is a random turn: an odd one, the teacher's, or what the environment's messages speak of.
 func (p *played) draw(seen []env.Message) env.Turn {
 	at := uint64(len(p.turns))
@@ -172,9 +176,24 @@ func (p *played) draw(seen []env.Message) env.Turn {
 		return env.Turn{Text: p.row.Teacher[2*at].Content}
 	}
 	var phrases []string
+	add := func(text string) {
+		if text = strings.TrimSpace(text); text != "" && !slices.Contains(phrases, text) {
+			phrases = append(phrases, text)
+		}
+	}
 	for _, m := range seen {
-		for _, phrase := range strings.FieldsFunc(m.Content, func(r rune) bool { return strings.ContainsRune(",.:;!?\n\"'", r) }) {
-			phrases = append(phrases, strings.TrimSpace(phrase))
+		for _, tag := range tagged.FindAllString(m.Content, -1) {
+			add(tag)
+		}
+		for _, sentence := range strings.SplitAfter(tagged.ReplaceAllString(m.Content, ""), ". ") {
+			_, list, is := strings.Cut(sentence, ": ")
+			if !is {
+				list = sentence
+			}
+			add(list)
+			for _, phrase := range strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(",.;!?\n\"'", r) }) {
+				add(phrase)
+			}
 		}
 	}
 	if len(phrases) == 0 {

@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/create"
+	"gad/apps/games"
 	"gad/apps/session"
 	"gad/apps/task"
 	"gad/data"
@@ -39,31 +42,22 @@ func (p *program) taskCommand() *cli.Command {
 	var names []string
 	for _, k := range task.Kinds() {
 		names = append(names, k.Name)
-		makes = append(makes, &cli.Command{
-			Name: k.Name, Usage: k.About,
-			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "output", Usage: "output folder: train.arrow, test.arrow, tune.arrow, student and more"},
-				&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows"},
-				&cli.Uint64Flag{Name: "student-seed", Usage: "seed of the student's weights", DefaultText: "as --seed"},
-				&cli.IntFlag{Name: "rows", Usage: "training rows", DefaultText: fmt.Sprint(k.Rows[task.Train])},
+		makes = append(makes, p.makeCommand(task.Train, taskMaker{
+			name: k.Name, about: k.About, files: "train.arrow, test.arrow, tune.arrow, student and more", shape: taskShape,
+			splits: task.Splits, counts: k.Rows, most: func() int { return task.Max(task.Train) },
+			rows: func(seed uint64, split string, n int) (rows taskRows, err error) {
+				made, err := k.Make(seed, split, n)
+				for _, r := range made {
+					rows.lines = append(rows.lines, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
+				}
+				rows.corpus = task.Corpus(made)
+				return rows, err
 			},
-			Action: func(c *cli.Context) error {
-				if err := errors.Join(noArguments(c), need(c, "output")); err != nil {
-					return err
-				}
-				m := taskMaker{p: p, kind: k, dir: c.String("output"), seed: c.Uint64("seed"), studentSeed: c.Uint64("seed"), rows: k.Rows[task.Train]}
-				if c.IsSet("student-seed") {
-					m.studentSeed = c.Uint64("student-seed")
-				}
-				if c.IsSet("rows") {
-					m.rows = c.Int("rows")
-				}
-				if most := task.Max(task.Train); m.rows < 1 || m.rows > most {
-					return usage("task make: --rows %d: must be 1 to %d, so that no question appears twice", m.rows, most)
-				}
-				return m.run()
+			readme: func(seed, studentSeed uint64, counts map[string]int) (string, error) {
+				return k.README(seed, studentSeed, counts), nil
 			},
-		})
+			arrow: true,
+		}))
 		checks = append(checks, &cli.Command{
 			Name: k.Name, Usage: "check answers to " + k.Name,
 			Action: func(c *cli.Context) error {
@@ -74,13 +68,39 @@ func (p *program) taskCommand() *cli.Command {
 			},
 		})
 	}
+	makeNames := slices.Clone(names)
+	for _, g := range games.Games() {
+		makeNames = append(makeNames, g.Name)
+		shape := taskShape
+		shape.MaxPosition = 1024 // an episode is longer than an answer
+		makes = append(makes, p.makeCommand(games.Splits[0], taskMaker{
+			name: g.Name, about: g.About + "; episodes for gad env " + g.Name, files: "train.jsonl, test.jsonl, tune.jsonl, student and README.md", shape: shape,
+			splits: games.Splits, counts: g.Rows, most: func() int { return games.MaxRows },
+			rows: func(seed uint64, split string, n int) (rows taskRows, err error) {
+				made, err := g.Make(seed, split, n)
+				for _, r := range made {
+					rows.lines = append(rows.lines, r)
+				}
+				rows.corpus = games.Corpus(made)
+				return rows, err
+			},
+			readme: func(seed, studentSeed uint64, counts map[string]int) (string, error) {
+				first, err := g.Make(seed, games.Splits[0], 1)
+				if err != nil {
+					return "", err
+				}
+				return g.README(seed, studentSeed, counts, first[0]), nil
+			},
+		}))
+	}
 	verbs := []*cli.Command{
 		{Name: "make", Usage: "write a task's rows and an untrained student", Subcommands: makes},
 		{Name: "check", Usage: "a checker for --checker: reads rows from standard input, writes a score and the form of each answer to standard output", Subcommands: checks},
 	}
-	for _, v := range verbs {
+	for i, v := range verbs {
+		known := strings.Join([][]string{makeNames, names}[i], ", ")
 		v.Action = func(c *cli.Context) error {
-			return usage("task %s: kind %q: unknown: use %s", v.Name, c.Args().First(), strings.Join(names, ", "))
+			return usage("task %s: kind %q: unknown: use %s", v.Name, c.Args().First(), known)
 		}
 	}
 	return &cli.Command{
@@ -91,49 +111,90 @@ func (p *program) taskCommand() *cli.Command {
 	}
 }
 
+// makeCommand is gad task make NAME; train is the split that --rows is of.
+func (p *program) makeCommand(train string, m taskMaker) *cli.Command {
+	return &cli.Command{
+		Name: m.name, Usage: m.about,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "output", Usage: "output folder: " + m.files},
+			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows"},
+			&cli.Uint64Flag{Name: "student-seed", Usage: "seed of the student's weights", DefaultText: "as --seed"},
+			&cli.IntFlag{Name: "rows", Usage: "training rows", DefaultText: fmt.Sprint(m.counts[train])},
+		},
+		Action: func(c *cli.Context) error {
+			if err := errors.Join(noArguments(c), need(c, "output")); err != nil {
+				return err
+			}
+			m := m
+			m.p, m.dir, m.seed, m.studentSeed = p, c.String("output"), c.Uint64("seed"), c.Uint64("seed")
+			if c.IsSet("student-seed") {
+				m.studentSeed = c.Uint64("student-seed")
+			}
+			if m.counts = maps.Clone(m.counts); c.IsSet("rows") {
+				m.counts[train] = c.Int("rows")
+			}
+			if n, most := m.counts[train], m.most(); n < 1 || n > most {
+				return usage("task make: --rows %d: must be 1 to %d, so that no question appears twice", n, most)
+			}
+			return m.run(train)
+		},
+	}
+}
+
 // taskMaker writes a task's folder. README.md comes first and says what is being
 // made: the same command goes on after an interruption, another one is refused.
 type taskMaker struct {
+	name, about, files string
+	shape              model.Config // of the student, without its vocabulary
+	splits             []string
+	counts             map[string]int // rows of each split; a split that is absent is not written
+	most               func() int     // rows of the training split
+	rows               func(seed uint64, split string, n int) (taskRows, error)
+	readme             func(seed, studentSeed uint64, counts map[string]int) (string, error)
+	arrow              bool // Arrow files beside the JSON lines
+
 	p                 *program
-	kind              task.Kind
 	dir               string
 	seed, studentSeed uint64
-	rows              int // of the training split
+}
+
+// taskRows are rows of a split.
+type taskRows struct {
+	lines  []any  // JSON objects
+	corpus string // their texts
 }
 
 func (m *taskMaker) path(name string) string { return filepath.Join(m.dir, name) }
 
-func (m *taskMaker) run() error {
-	counts := map[string]int{}
-	for split, n := range m.kind.Rows {
-		counts[split] = n
-	}
-	counts[task.Train] = m.rows
-	readme := []byte(m.kind.README(m.seed, m.studentSeed, counts))
-	if err := m.claim(readme); err != nil {
+func (m *taskMaker) run(train string) error {
+	readme, err := m.readme(m.seed, m.studentSeed, m.counts)
+	if err != nil {
 		return err
 	}
-	var train []task.Row
-	for _, split := range task.Splits {
-		n, ok := counts[split]
+	if err := m.claim([]byte(readme)); err != nil {
+		return err
+	}
+	var corpus string
+	for _, split := range m.splits {
+		n, ok := m.counts[split]
 		if !ok {
 			continue
 		}
-		rows, err := m.kind.Make(m.seed, split, n)
+		rows, err := m.rows(m.seed, split, n)
 		if err != nil {
 			return err
 		}
-		if split == task.Train {
-			train = rows
+		if split == train {
+			corpus = rows.corpus
 		}
-		if err := m.write(split, rows); err != nil {
+		if err := m.write(split, rows.lines); err != nil {
 			return err
 		}
 	}
-	if err := m.student(train); err != nil {
+	if err := m.student(corpus); err != nil {
 		return err
 	}
-	fmt.Fprintf(m.p.out, "%s: %s, %d training rows and an untrained student; README.md there describes it\n", m.dir, m.kind.Name, m.rows)
+	fmt.Fprintf(m.p.out, "%s: %s, %d training rows and an untrained student; README.md there describes it\n", m.dir, m.name, m.counts[train])
 	return nil
 }
 
@@ -156,20 +217,23 @@ func (m *taskMaker) claim(readme []byte) error {
 	return vfs.WriteFile(files(), m.path("README.md"), readme)
 }
 
-// write writes one split as JSON lines and as an Arrow file.
-func (m *taskMaker) write(split string, rows []task.Row) error {
+// write writes one split as JSON lines, and as an Arrow file if the task has those.
+func (m *taskMaker) write(split string, lines []any) error {
 	arrow, jsonl := m.path(split+".arrow"), m.path(split+".jsonl")
-	if _, err := files().Stat(arrow); err == nil {
+	last := jsonl
+	if m.arrow {
+		last = arrow
+	}
+	if _, err := files().Stat(last); err == nil {
 		return nil
 	}
 	var b bytes.Buffer
-	for _, r := range rows {
-		err := session.PrintJSON(&b, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
-		if err != nil {
+	for _, v := range lines {
+		if err := session.PrintJSON(&b, v); err != nil {
 			return err
 		}
 	}
-	if err := vfs.WriteFile(files(), jsonl, b.Bytes()); err != nil {
+	if err := vfs.WriteFile(files(), jsonl, b.Bytes()); err != nil || !m.arrow {
 		return err
 	}
 	set, err := data.Open(jsonl, data.DefaultColumns())
@@ -181,15 +245,15 @@ func (m *taskMaker) write(split string, rows []task.Row) error {
 }
 
 // student writes the untrained student with a tokenizer of the training rows' words.
-func (m *taskMaker) student(train []task.Row) error {
+func (m *taskMaker) student(corpus string) error {
 	if _, err := files().Stat(m.path("student")); err == nil {
 		return nil
 	}
-	tok, err := tokenizer.Train(strings.NewReader(task.Corpus(train)), tokenizer.TrainOptions{VocabSize: taskVocab})
+	tok, err := tokenizer.Train(strings.NewReader(corpus), tokenizer.TrainOptions{VocabSize: taskVocab})
 	if err != nil {
 		return err
 	}
-	shape := taskShape
+	shape := m.shape
 	shape.Vocab = (tok.Size() + 7) / 8 * 8
 	if shape, err = create.WithTokens(shape, tok); err != nil {
 		return err
