@@ -53,7 +53,7 @@ func ReadRows(in io.Reader) (rows []Recorded, err error) {
 		rows = append(rows, r)
 	}
 	if len(rows) == 0 {
-		return nil, errors.New("has no rows")
+		return nil, errors.New("has no rows: give JSON lines with content, env and teacher_response")
 	}
 	return rows, nil
 }
