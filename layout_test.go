@@ -30,7 +30,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":               "",
-	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
+	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/games apps/generate apps/judge apps/pull apps/score apps/serve apps/session apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/env internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
 	"cmd/gad/line":    "internal/conf internal/fault trainer/config",
 	"apps/bench":      "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference trainer/config",
 	"apps/collect":    "apps/session checkpoint data internal/endpoint internal/fault internal/journal internal/report internal/vfs",
@@ -38,6 +38,7 @@ var house = map[string]string{
 	"apps/demo":       "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/quality trainer/saved",
 	"apps/study":      "internal/conf internal/fault internal/report internal/vfs",
 	"apps/task":       "apps/create apps/session data device internal/fault internal/philox internal/vfs model tokenizer trainer/export",
+	"apps/games":      "apps/task internal/env internal/philox",
 	"trainer/config":  "actor algos critic data internal/conf internal/report model",
 	"trainer/encode":  "critic data model tokenizer trainer/config",
 	"trainer/quality": "critic data internal/checker internal/fault internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
@@ -56,7 +57,8 @@ var house = map[string]string{
 	"algos":           "",
 	"checkpoint":      "internal/vfs",
 
-	"internal/checker":               "data",
+	"internal/checker":               "data internal/child",
+	"internal/child":                 "",
 	"internal/compute":               "",
 	"internal/compute/ref":           "internal/compute",
 	"internal/compute/cpu":           "internal/compute",
@@ -68,6 +70,7 @@ var house = map[string]string{
 	"internal/conf":                  "",
 	"internal/endpoint":              "internal/vfs",
 	"internal/endpoint/endpointtest": "",
+	"internal/env":                   "internal/child",
 	"internal/folder":                "",
 	"internal/gguf":                  "internal/folder internal/safetensors",
 	"internal/gguf/gguftest":         "",
@@ -186,7 +189,7 @@ var connected = map[string]string{
 // starters may start programs, for the reason given. What they start is past
 // internal/vfs: it must be the user's own word.
 var starters = map[string]string{
-	"internal/checker": "runs the command that the user gives as --checker, and nothing else",
+	"internal/child": "runs the commands that the user gives as --checker and --env, and nothing else",
 }
 
 // unsafes may import unsafe, or hold assembly, for the reason given.
@@ -249,8 +252,9 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"data/bad.go", "package data\nimport _ \"net/http\"", "data/bad.go: imports net/http"},
 		{"data/bad.go", "package data\nimport _ \"os/exec\"", "data/bad.go: imports os/exec"},
 		{"trainer/bad.go", "package trainer\nimport _ \"os/exec\"", "trainer/bad.go: imports os/exec"},
-		{"internal/checker/bad.go", "package checker\nimport _ \"net\"", "internal/checker/bad.go: imports net"},
-		{"internal/checker/bad.go", "package checker\nimport _ \"plugin\"", "internal/checker/bad.go: imports plugin"},
+		{"internal/checker/bad.go", "package checker\nimport _ \"os/exec\"", "internal/checker/bad.go: imports os/exec"},
+		{"internal/child/bad.go", "package child\nimport _ \"net\"", "internal/child/bad.go: imports net"},
+		{"internal/child/bad.go", "package child\nimport _ \"plugin\"", "internal/child/bad.go: imports plugin"},
 		{"data/bad.go", "package data\nimport _ \"unsafe\"", "data/bad.go: imports unsafe"},
 		{"data/bad.s", "TEXT f(SB), 0, $0", "data/bad.s: assembly"},
 		{"data/util/a.go", "// Package util is.\npackage util", "data/util: \"util\""},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,17 +23,47 @@ import (
 
 // studentShape is the student of a generated task: 368k parameters.
 var studentShape = model.Config{Architecture: "Qwen2", Hidden: 128, Layers: 2, Heads: 4, KVHeads: 4, HeadDim: 32, FFN: 256,
-	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
+	RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
 
 // vocab is more than the words of a task need, so that each is one token.
 const vocab = 400
 
-// Folder is a task with an untrained student.
+// Folder is a task's rows with an untrained student.
 type Folder struct {
-	Kind              Kind
+	Name, About, Files string         // Files: what is written, for the help
+	Splits             []string       // in the order in which they are written, the training split first
+	Counts             map[string]int // rows of each split; a split that is absent is not written
+	Most               func() int     // training rows that there can be
+	Rows               func(seed uint64, split string, n int) (Rows, error)
+	README             func(f Folder) (string, error)
+	Arrow              bool // Arrow files beside the JSON lines
+	MaxPosition        int  // of the student: tokens of a prompt and its answer
+
 	Dir               string
 	Seed, StudentSeed uint64
-	Rows              int // of the training split
+}
+
+// Rows are the rows of a split, as JSON objects, and all their texts.
+type Rows struct {
+	Lines  []any
+	Corpus string
+}
+
+// Folder is a kind's folder with as many rows as usual.
+func (k Kind) Folder() Folder {
+	return Folder{
+		Name: k.Name, About: k.About, Files: "train.arrow, test.arrow, tune.arrow, student and more",
+		Splits: Splits, Counts: maps.Clone(k.Rows), Most: func() int { return Max(Train) }, Arrow: true, MaxPosition: 128,
+		Rows: func(seed uint64, split string, n int) (rows Rows, err error) {
+			made, err := k.Make(seed, split, n)
+			for _, r := range made {
+				rows.Lines = append(rows.Lines, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
+			}
+			rows.Corpus = Corpus(made)
+			return rows, err
+		},
+		README: func(f Folder) (string, error) { return k.README(f.Seed, f.StudentSeed, f.Counts), nil },
+	}
 }
 
 func (f Folder) path(name string) string { return filepath.Join(f.Dir, name) }
@@ -40,36 +71,35 @@ func (f Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 // Write writes the folder. README.md comes first and says what is being made: the same command
 // goes on after an interruption, another one is refused.
 func (f Folder) Write(s *session.Session) error {
-	counts := map[string]int{}
-	for split, n := range f.Kind.Rows {
-		counts[split] = n
-	}
-	counts[Train] = f.Rows
-	readme := []byte(f.Kind.README(f.Seed, f.StudentSeed, counts))
-	if err := f.claim(s.FS, readme); err != nil {
+	readme, err := f.README(f)
+	if err != nil {
 		return err
 	}
-	var train []Row
-	for _, split := range Splits {
-		n, ok := counts[split]
+	if err := f.claim(s.FS, []byte(readme)); err != nil {
+		return err
+	}
+	train := f.Splits[0]
+	var corpus string
+	for _, split := range f.Splits {
+		n, ok := f.Counts[split]
 		if !ok {
 			continue
 		}
-		rows, err := f.Kind.Make(f.Seed, split, n)
+		rows, err := f.Rows(f.Seed, split, n)
 		if err != nil {
 			return err
 		}
-		if split == Train {
-			train = rows
+		if split == train {
+			corpus = rows.Corpus
 		}
-		if err := f.write(s.FS, split, rows); err != nil {
+		if err := f.write(s.FS, split, rows.Lines); err != nil {
 			return err
 		}
 	}
-	if err := f.student(s.FS, train); err != nil {
+	if err := f.student(s.FS, corpus); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "%s: %s, %d training rows and an untrained student; README.md there describes it\n", f.Dir, f.Kind.Name, f.Rows)
+	fmt.Fprintf(s.Out, "%s: %s, %d training rows and an untrained student; README.md there describes it\n", f.Dir, f.Name, f.Counts[train])
 	return nil
 }
 
@@ -92,20 +122,23 @@ func (f Folder) claim(fsys vfs.FS, readme []byte) error {
 	return vfs.WriteFile(fsys, f.path("README.md"), readme)
 }
 
-// write writes one split as JSON lines and as an Arrow file.
-func (f Folder) write(fsys vfs.FS, split string, rows []Row) error {
+// write writes one split as JSON lines, and as an Arrow file where the task has those.
+func (f Folder) write(fsys vfs.FS, split string, lines []any) error {
 	arrow, jsonl := f.path(split+".arrow"), f.path(split+".jsonl")
-	if _, err := fsys.Stat(arrow); err == nil {
+	last := jsonl
+	if f.Arrow {
+		last = arrow
+	}
+	if _, err := fsys.Stat(last); err == nil {
 		return nil
 	}
 	var b bytes.Buffer
-	for _, r := range rows {
-		err := session.PrintJSON(&b, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
-		if err != nil {
+	for _, v := range lines {
+		if err := session.PrintJSON(&b, v); err != nil {
 			return err
 		}
 	}
-	if err := vfs.WriteFile(fsys, jsonl, b.Bytes()); err != nil {
+	if err := vfs.WriteFile(fsys, jsonl, b.Bytes()); err != nil || !f.Arrow {
 		return err
 	}
 	set, err := data.Open(jsonl, data.DefaultColumns())
@@ -117,15 +150,16 @@ func (f Folder) write(fsys vfs.FS, split string, rows []Row) error {
 }
 
 // student writes the untrained student with a tokenizer of the training rows' words.
-func (f Folder) student(fsys vfs.FS, train []Row) error {
+func (f Folder) student(fsys vfs.FS, corpus string) error {
 	if _, err := fsys.Stat(f.path("student")); err == nil {
 		return nil
 	}
-	tok, err := tokenizer.Train(strings.NewReader(Corpus(train)), tokenizer.TrainOptions{VocabSize: vocab})
+	tok, err := tokenizer.Train(strings.NewReader(corpus), tokenizer.TrainOptions{VocabSize: vocab})
 	if err != nil {
 		return err
 	}
 	shape := studentShape
+	shape.MaxPosition = f.MaxPosition
 	shape.Vocab = (tok.Size() + 7) / 8 * 8
 	if shape, err = create.WithTokens(shape, tok); err != nil {
 		return err

@@ -70,6 +70,8 @@ func within(f cli.Flag, limits ...limit) cli.Flag {
 	switch f := f.(type) {
 	case *cli.IntFlag:
 		f.Action = func(c *cli.Context, n int) error { return check(c, float64(n), fmt.Sprint(n)) }
+	case *cli.Uint64Flag:
+		f.Action = func(c *cli.Context, n uint64) error { return check(c, float64(n), fmt.Sprint(n)) }
 	case *cli.Float64Flag:
 		f.Action = func(c *cli.Context, x float64) error { return check(c, x, fmt.Sprintf("%g", x)) }
 	case *cli.DurationFlag:

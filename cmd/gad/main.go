@@ -167,7 +167,7 @@ func (p *program) app() *cli.App {
 			return usage("%v: see gad --help", err)
 		},
 		Commands: []*cli.Command{
-			p.demoCommand(), p.taskCommand(), p.dataCommand(), p.initCommand(),
+			p.demoCommand(), p.taskCommand(), p.envCommand(), p.dataCommand(), p.initCommand(),
 			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.Warmup), p.stageCommand(config.Train),
 			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(), p.logprobsCommand(), p.scoreCommand(),
 			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(), p.pullCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),

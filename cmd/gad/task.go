@@ -4,45 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"gad/apps/games"
 	"gad/apps/task"
 )
 
-// taskCommand is gad task make|check: each kind is a subcommand of both, so that
-// flags may follow it.
+// taskCommand is gad task make|check: each kind is a subcommand, so that flags may follow it.
 func (p *program) taskCommand() *cli.Command {
 	var makes, checks []*cli.Command
-	var names []string
+	var kinds []string
 	for _, k := range task.Kinds() {
-		names = append(names, k.Name)
-		makes = append(makes, &cli.Command{
-			Name: k.Name, Usage: k.About,
-			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "output", Usage: "output folder: train.arrow, test.arrow, tune.arrow, student and more"},
-				&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows"},
-				&cli.Uint64Flag{Name: "student-seed", Usage: "seed of the student's weights", DefaultText: "as --seed"},
-				&cli.IntFlag{Name: "rows", Usage: "training rows", DefaultText: fmt.Sprint(k.Rows[task.Train])},
-			},
-			Action: func(c *cli.Context) error {
-				if err := errors.Join(noArguments(c), need(c, "output")); err != nil {
-					return err
-				}
-				f := task.Folder{Kind: k, Dir: c.String("output"), Seed: c.Uint64("seed"), StudentSeed: c.Uint64("seed"), Rows: k.Rows[task.Train]}
-				if c.IsSet("student-seed") {
-					f.StudentSeed = c.Uint64("student-seed")
-				}
-				if c.IsSet("rows") {
-					f.Rows = c.Int("rows")
-				}
-				if most := task.Max(task.Train); f.Rows < 1 || f.Rows > most {
-					return usage("task make: --rows %d: must be 1 to %d, so that no question appears twice", f.Rows, most)
-				}
-				return f.Write(p.session())
-			},
-		})
+		kinds = append(kinds, k.Name)
+		makes = append(makes, p.makeCommand(k.Folder()))
 		checks = append(checks, &cli.Command{
 			Name: k.Name, Usage: "check answers to " + k.Name,
 			Action: func(c *cli.Context) error {
@@ -53,13 +30,19 @@ func (p *program) taskCommand() *cli.Command {
 			},
 		})
 	}
+	made := slices.Clone(kinds)
+	for _, g := range games.Games() {
+		made = append(made, g.Name)
+		makes = append(makes, p.makeCommand(g.Folder()))
+	}
 	verbs := []*cli.Command{
 		{Name: "make", Usage: "write a task's rows and an untrained student", Subcommands: makes},
 		{Name: "check", Usage: "a checker for --checker: reads rows from standard input, writes a score and the form of each answer to standard output", Subcommands: checks},
 	}
-	for _, v := range verbs {
+	for i, v := range verbs {
+		known := strings.Join([][]string{made, kinds}[i], ", ")
 		v.Action = func(c *cli.Context) error {
-			return usage("task %s: kind %q: unknown: use %s", v.Name, c.Args().First(), strings.Join(names, ", "))
+			return usage("task %s: kind %q: unknown: use %s", v.Name, c.Args().First(), known)
 		}
 	}
 	return &cli.Command{
@@ -67,5 +50,35 @@ func (p *program) taskCommand() *cli.Command {
 		Usage:       "make and check the generated tasks of the demo and the studies",
 		Action:      func(c *cli.Context) error { return noSubcommand(c, "make or check") },
 		Subcommands: verbs,
+	}
+}
+
+// makeCommand is gad task make NAME.
+func (p *program) makeCommand(f task.Folder) *cli.Command {
+	train := f.Splits[0]
+	return &cli.Command{
+		Name: f.Name, Usage: f.About,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "output", Usage: "output folder: " + f.Files},
+			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows"},
+			&cli.Uint64Flag{Name: "student-seed", Usage: "seed of the student's weights", DefaultText: "as --seed"},
+			&cli.IntFlag{Name: "rows", Usage: "training rows", DefaultText: fmt.Sprint(f.Counts[train])},
+		},
+		Action: func(c *cli.Context) error {
+			if err := errors.Join(noArguments(c), need(c, "output")); err != nil {
+				return err
+			}
+			f.Dir, f.Seed, f.StudentSeed = c.String("output"), c.Uint64("seed"), c.Uint64("seed")
+			if c.IsSet("student-seed") {
+				f.StudentSeed = c.Uint64("student-seed")
+			}
+			if c.IsSet("rows") {
+				f.Counts[train] = c.Int("rows")
+			}
+			if n, most := f.Counts[train], f.Most(); n < 1 || n > most {
+				return usage("task make: --rows %d: must be 1 to %d, so that no question appears twice", n, most)
+			}
+			return f.Write(p.session())
+		},
 	}
 }

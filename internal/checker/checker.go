@@ -1,5 +1,5 @@
-// Package checker runs a program of the user's that scores answers: the one program
-// that gad starts, and only where a setting or a flag names it.
+// Package checker runs a program of the user's that scores answers, and only where a setting or
+// a flag names it.
 //
 // The protocol: the program gets one JSON object a line on its standard input (Row),
 // then end of file. It prints one line a row, in order: a number, or
@@ -15,16 +15,13 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"gad/data"
+	"gad/internal/child"
 )
 
 // Row is what the program is told of one answer.
@@ -69,13 +66,8 @@ type Verdict struct {
 // An error of a context that ended wraps that of the context instead.
 var ErrFailed = errors.New("checker")
 
-// What a program may print: a line of so many bytes, a label of so many characters,
-// and of its standard error the last bytes are kept.
-const (
-	maxLine   = 64 << 10
-	maxLabel  = 100
-	keptError = 4 << 10
-)
+// maxLine bounds a line that a program prints, bytes.
+const maxLine = 64 << 10
 
 // Checker is a command, run once for each Check. Its methods may be called from
 // several goroutines.
@@ -84,12 +76,12 @@ type Checker struct {
 	Timeout time.Duration // of one Check
 
 	mu      sync.Mutex
-	running map[*exec.Cmd]bool
+	running map[*child.Process]bool
 }
 
 // New is a checker that runs command with a deadline for each Check.
 func New(command string, timeout time.Duration) *Checker {
-	return &Checker{Command: command, Timeout: timeout, running: map[*exec.Cmd]bool{}}
+	return &Checker{Command: command, Timeout: timeout, running: map[*child.Process]bool{}}
 }
 
 // Check has the program score rows: one verdict each, in order. When ctx or the
@@ -113,34 +105,27 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	defer cancel()
 	deadline, stop := context.WithCancel(deadline) // by the program's own fault
 	defer stop()
-	out, said := &answers{rows: rows, broke: stop}, &tail{}
-	cmd := command(deadline, c.Command)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, out, said
-	cmd.Env = os.Environ()
-	if self, err := os.Executable(); err == nil {
-		cmd.Env = append(cmd.Env, "GAD="+self)
-	}
-	cmd.Cancel = func() error { return kill(cmd) }
-	cmd.WaitDelay = time.Second // for whoever has inherited its output and lives on
-	if err := c.start(cmd); err != nil {
+	out := &answers{rows: rows, broke: stop}
+	p, err := c.start(deadline, &in, out)
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
 		}
 		return nil, c.failed("cannot be started: %v", err)
 	}
-	err := cmd.Wait()
+	err = p.Wait()
 	c.mu.Lock()
-	delete(c.running, cmd)
+	delete(c.running, p)
 	c.mu.Unlock()
-	_, ended := errors.AsType[*exec.ExitError](err)
+	said := p.Said()
 	switch {
 	case out.err != nil:
 		return nil, c.failed("%v%s", out.err, said)
 	case err != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
-	case deadline.Err() != nil && (ended || errors.Is(err, context.DeadlineExceeded)):
+	case deadline.Err() != nil && (child.Ended(err) || errors.Is(err, context.DeadlineExceeded)):
 		return nil, c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+	case err != nil:
 		return nil, c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err, said)
 	}
 	if len(out.line) > 0 { // the last line may lack its end
@@ -154,23 +139,23 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	return out.verdicts, nil
 }
 
-// start starts cmd, and notes it for Kill.
-func (c *Checker) start(cmd *exec.Cmd) error {
+// start starts the program, and notes it for Kill.
+func (c *Checker) start(ctx context.Context, in io.Reader, out io.Writer) (*child.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := cmd.Start()
+	p, err := child.Start(ctx, c.Command, in, out)
 	if err == nil {
-		c.running[cmd] = true
+		c.running[p] = true
 	}
-	return err
+	return p, err
 }
 
 // Kill ends what is running now, for a process that is about to end without waiting.
 func (c *Checker) Kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for cmd := range c.running {
-		_ = kill(cmd) // it may have ended just now
+	for p := range c.running {
+		_ = p.Kill() // it may have ended just now
 	}
 }
 
@@ -243,10 +228,10 @@ func parse(line string) (v Verdict, err error) {
 	if !strings.HasPrefix(text, "{") {
 		x, err := strconv.ParseFloat(text, 64)
 		if errors.Is(err, strconv.ErrSyntax) {
-			return v, fmt.Errorf("%s is not a score: %s", shown(text), want)
+			return v, fmt.Errorf("%s is not a score: %s", child.Quoted(text), want)
 		}
 		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
-			return v, fmt.Errorf("score %s is not finite: %s", shown(text), want)
+			return v, fmt.Errorf("score %s is not finite: %s", child.Quoted(text), want)
 		}
 		return Verdict{Score: x}, nil
 	}
@@ -255,54 +240,12 @@ func parse(line string) (v Verdict, err error) {
 		Label string   `json:"label"`
 	}
 	if err := json.Unmarshal([]byte(text), &o); err != nil || o.Score == nil {
-		return v, fmt.Errorf("%s is not a score: %s", shown(text), want)
+		return v, fmt.Errorf("%s is not a score: %s", child.Quoted(text), want)
 	}
-	if utf8.RuneCountInString(o.Label) > maxLabel || strings.ContainsFunc(o.Label, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return v, fmt.Errorf("label %s: must be printable and at most %d characters: a label names a kind of answer", shown(o.Label), maxLabel)
+	if err := child.CheckLabel(o.Label); err != nil {
+		return v, err
 	}
 	return Verdict{*o.Score, o.Label}, nil
-}
-
-// shown is text in quotes, cut short.
-func shown(text string) string {
-	const most = 60
-	if r := []rune(text); len(r) > most {
-		text = string(r[:most]) + "..."
-	}
-	return strconv.Quote(text)
-}
-
-// tail keeps the last bytes that are written to it.
-type tail struct {
-	mu   sync.Mutex
-	kept []byte
-}
-
-// Write takes everything and keeps the end.
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.kept = append(t.kept, p[max(0, len(p)-keptError):]...)
-	t.kept = t.kept[max(0, len(t.kept)-keptError):]
-	return len(p), nil
-}
-
-// String is the last lines on one line, "" where nothing was said.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	const lines, most = 3, 300
-	var last []string
-	for line := range strings.Lines(string(t.kept)) {
-		if line = strings.TrimSpace(line); line != "" {
-			last = append(last, line)
-		}
-	}
-	if len(last) == 0 {
-		return ""
-	}
-	text := []rune(strings.ToValidUTF8(strings.Join(last[max(0, len(last)-lines):], " | "), "?"))
-	return "; it said " + strconv.Quote(string(text[max(0, len(text)-most):]))
 }
 
 var _ io.Writer = (*answers)(nil)

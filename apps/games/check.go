@@ -1,0 +1,301 @@
+package games
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gad/internal/env"
+	"gad/internal/philox"
+)
+
+// What gad env check plays.
+const (
+	checked   = 10 // episodes
+	mostTurns = 20 // of an episode, which is closed then if it is not over
+)
+
+// Recorded is a row with the teacher's episode, if it has one.
+type Recorded struct {
+	Row     env.Row
+	Teacher []env.Message // begins and ends with the assistant; nil is none
+	At      int           // line of its file, from 0
+}
+
+// ReadRows reads the first rows of a file of JSON lines, as many as Check plays.
+func ReadRows(in io.Reader) (rows []Recorded, err error) {
+	d := json.NewDecoder(in)
+	for at := 0; len(rows) < checked; at++ {
+		var raw struct {
+			Content  []env.Message   `json:"content"`
+			Env      json.RawMessage `json:"env"`
+			Response json.RawMessage `json:"teacher_response"`
+		}
+		if err := d.Decode(&raw); err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("row %d: %w: give JSON lines with content, env and teacher_response", at, err)
+		}
+		r := Recorded{Row: env.Row{Content: raw.Content, Env: raw.Env}, At: at}
+		if len(raw.Response) > 0 && raw.Response[0] == '[' {
+			if err := json.Unmarshal(raw.Response, &r.Teacher); err != nil {
+				return nil, fmt.Errorf("row %d: teacher_response: %w: give a list of messages", at, err)
+			}
+		}
+		rows = append(rows, r)
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("has no rows: give JSON lines with content, env and teacher_response")
+	}
+	return rows, nil
+}
+
+// played is one episode of a check.
+type played struct {
+	seed    uint64
+	row     Recorded
+	turns   []env.Turn
+	replies []env.Reply // one more than turns, where there is no err
+	err     error
+	times   []time.Duration // of each reply
+}
+
+// Check plays episodes at random, one after another, and then all again at once, and writes what they
+// were to out. With rows it plays their teachers' episodes too. The lines that it returns say what
+// breaks the protocol, or is not deterministic.
+func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded, out io.Writer) (broken []string, err error) {
+	fmt.Fprintf(out, "%s: protocol version %d, %d episodes at once\n\n%-8s %6s %6s %8s %8s  %s\n", pool.Name(), env.Version, pool.Places(),
+		"episode", "seed", "turns", "invalid", "reward", "end")
+	first := make([]played, checked)
+	for i := range first {
+		p := played{seed: seed + uint64(i)}
+		if len(rows) > 0 {
+			p.row = rows[i%len(rows)]
+		}
+		p.play(ctx, pool, nil)
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if p.err != nil {
+			broken = append(broken, p.err.Error())
+		}
+		first[i] = p
+		invalid, reward := p.sums()
+		fmt.Fprintf(out, "%-8d %6d %6d %8d %8.3g  %s\n", i, p.seed, len(p.turns), invalid, reward, p.ending())
+	}
+	second := make([]played, len(first))
+	var all sync.WaitGroup
+	for i, p := range first {
+		all.Go(func() {
+			second[i] = played{seed: p.seed, row: p.row}
+			second[i].play(ctx, pool, p.turns)
+		})
+	}
+	all.Wait()
+	for i, p := range first {
+		q := second[i]
+		switch at := differ(p.replies, q.replies); {
+		case p.err != nil:
+		case q.err != nil:
+			broken = append(broken, q.err.Error())
+		case at >= 0:
+			broken = append(broken, fmt.Sprintf("episode %d, seed %d: not deterministic: with the same seed and turns, and others at once, reply %d is another", i, p.seed, at))
+		}
+	}
+	for _, r := range rows {
+		if r.Teacher == nil {
+			continue
+		}
+		text, err := teacherEpisode(ctx, pool, seed, r)
+		if err != nil {
+			return nil, err
+		}
+		if text != "" {
+			broken = append(broken, fmt.Sprintf("row %d: %s", r.At, text))
+		}
+	}
+	summary(out, first, second, rows)
+	return broken, ctx.Err()
+}
+
+// play plays an episode with the turns that are given; nil draws them.
+func (p *played) play(ctx context.Context, pool *env.Pool, turns []env.Turn) {
+	e := pool.Episode()
+	defer e.Close()
+	var reply env.Reply
+	ask := func(f func() (env.Reply, error)) bool {
+		begun := time.Now()
+		reply, p.err = f()
+		p.times = append(p.times, time.Since(begun))
+		if p.err == nil {
+			p.replies = append(p.replies, reply)
+		}
+		return p.err == nil && !reply.Done
+	}
+	drawn := turns == nil
+	seen := slices.Clone(p.row.Row.Content)
+	for on := ask(func() (env.Reply, error) { return e.Reset(ctx, p.seed, p.row.Row) }); on && len(p.turns) < mostTurns; {
+		seen = slices.Concat(seen, reply.Append, reply.Prompt)
+		var turn env.Turn
+		if drawn {
+			turn = p.draw(seen)
+		} else if len(p.turns) < len(turns) {
+			turn = turns[len(p.turns)]
+		} else {
+			break // the first play went on: the replies differ
+		}
+		p.turns = append(p.turns, turn)
+		on = ask(func() (env.Reply, error) { return e.Step(ctx, turn) })
+	}
+}
+
+// odd are turns that no environment should break at.
+var odd = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}", "null", "é 日本語 \U0001f600", "\x00\x1b[2J", "\xff\xfe", strings.Repeat("long ", 2000)}
+
+// tagged are parts of a message such as <tool_call>...</tool_call>.
+var tagged = regexp.MustCompile(`(?s)<([a-z_]+)>.*?</[a-z_]+>`)
+
+// draw is a random turn: an odd one, the teacher's, or what the environment's messages speak of.
+func (p *played) draw(seen []env.Message) env.Turn {
+	at := uint64(len(p.turns))
+	draw := func(n int, purpose uint64) int { return philox.IntN(n, p.seed, philox.Data, 50, at, purpose) }
+	switch k := draw(10, 0); {
+	case k == 0:
+		return env.Turn{Text: odd[draw(len(odd), 1)]}
+	case k == 1:
+		return env.Turn{Text: "this one was c", Cut: true}
+	case k < 6 && 2*at < uint64(len(p.row.Teacher)):
+		return env.Turn{Text: p.row.Teacher[2*at].Content}
+	}
+	var phrases []string
+	add := func(text string) {
+		if text = strings.TrimSpace(text); text != "" && !slices.Contains(phrases, text) {
+			phrases = append(phrases, text)
+		}
+	}
+	for _, m := range seen {
+		for _, tag := range tagged.FindAllString(m.Content, -1) {
+			add(tag)
+		}
+		for _, sentence := range strings.SplitAfter(tagged.ReplaceAllString(m.Content, ""), ". ") {
+			_, list, is := strings.Cut(sentence, ": ")
+			if !is {
+				list = sentence
+			}
+			add(list)
+			for _, phrase := range strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(",.;!?\n\"'", r) }) {
+				add(phrase)
+			}
+		}
+	}
+	if len(phrases) == 0 {
+		return env.Turn{Text: "yes"}
+	}
+	return env.Turn{Text: phrases[draw(len(phrases), 2)]}
+}
+
+// differ is the first reply that differs, -1 where none does.
+func differ(a, b []env.Reply) int {
+	for i := range max(len(a), len(b)) {
+		if i >= len(a) || i >= len(b) || !reflect.DeepEqual(a[i], b[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// teacherEpisode plays a row's episode, and says where it is not the one that was recorded; "" is
+// nowhere.
+func teacherEpisode(ctx context.Context, pool *env.Pool, seed uint64, r Recorded) (string, error) {
+	e := pool.Episode()
+	defer e.Close()
+	reply, err := e.Reset(ctx, seed, r.Row)
+	if err == nil && (len(reply.Append) > 0 || reply.Prompt != nil) && len(r.Row.Content) > 0 && reply.Prompt == nil {
+		return "the environment adds to content, and the teacher's episode was recorded without it", nil
+	}
+	for i := 0; i < len(r.Teacher) && err == nil; {
+		m := r.Teacher[i]
+		switch {
+		case m.Role != "assistant":
+			return fmt.Sprintf("message %d of teacher_response is of role %q: what the environment has not said", i, m.Role), nil
+		case m.ToolCalls != nil:
+			return "", nil // which text they are is the student's template's to say
+		case reply.Done:
+			return fmt.Sprintf("the environment ended the teacher's episode before message %d", i), nil
+		}
+		if reply, err = e.Step(ctx, env.Turn{Text: m.Content}); err != nil {
+			break
+		}
+		i++
+		for _, said := range reply.Append {
+			if i >= len(r.Teacher) || r.Teacher[i].Role != said.Role || r.Teacher[i].Content != said.Content {
+				return fmt.Sprintf("message %d of teacher_response is not what the environment answers now", i), nil
+			}
+			i++
+		}
+	}
+	if errors.Is(err, env.ErrFault) {
+		return err.Error(), nil
+	}
+	if err == nil && !reply.Done {
+		return "the environment does not end where the teacher's episode ends", nil
+	}
+	return "", err
+}
+
+func (p played) sums() (invalid int, reward float64) {
+	for i, r := range p.replies {
+		if reward += r.Reward; i > 0 && !r.Valid {
+			invalid++
+		}
+	}
+	return invalid, reward
+}
+
+func (p played) ending() string {
+	switch n := len(p.replies); {
+	case p.err != nil:
+		return "fault"
+	case !p.replies[n-1].Done:
+		return fmt.Sprintf("closed after %d turns", mostTurns)
+	case p.replies[n-1].Label != "":
+		return "done: " + p.replies[n-1].Label
+	}
+	return "done"
+}
+
+func summary(out io.Writer, first, second []played, rows []Recorded) {
+	turns, replies, done, teachers := 0, 0, 0, 0
+	var total, slowest time.Duration
+	for _, p := range slices.Concat(first, second) {
+		if n := len(p.replies); n > 0 && p.replies[n-1].Done {
+			done++
+		}
+		turns += len(p.turns)
+	}
+	for _, p := range first { // one at a time: a reply waits for no other
+		for _, d := range p.times {
+			replies++
+			total += d
+			slowest = max(slowest, d)
+		}
+	}
+	for _, r := range rows {
+		if r.Teacher != nil {
+			teachers++
+		}
+	}
+	fmt.Fprintf(out, "\n%d episodes, each twice: %d turns, %d of %d plays were done; %.2g ms a reply, slowest %.2g ms\n",
+		len(first), turns, done, len(first)+len(second), 1e3*total.Seconds()/float64(replies), 1e3*slowest.Seconds())
+	if teachers > 0 {
+		fmt.Fprintf(out, "%d episodes of the teacher\n", teachers)
+	}
+}

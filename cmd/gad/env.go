@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/apps/games"
+	"gad/internal/env"
+	"gad/internal/fault"
+	"gad/internal/report"
+)
+
+// envCommand is gad env check, and a subcommand for each environment that ships.
+func (p *program) envCommand() *cli.Command {
+	check := &cli.Command{
+		Name:  "check",
+		Usage: "play ten random episodes of an environment, twice, and say what breaks the protocol or is not deterministic",
+		Description: "First one episode after another, then all again at once with the same seeds and turns: the replies must be equal.\n" +
+			"With --data the rows of gad task make, or your own: their teachers' episodes are played too, and must be what was recorded.\n" +
+			"Exit status 0: nothing is wrong. 2: the program is no environment. 3: the last lines say what is wrong.\n" +
+			"The protocol, and how to write an environment: doc/environments.md.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "env", Usage: "command that runs the environment, for the shell; $GAD is this program"},
+			&cli.StringFlag{Name: "data", Usage: "JSON lines whose columns content and env the environment gets; without it, it gets neither"},
+			within(&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the first episode, and of the random turns"}, count(0, 1<<52)),
+			within(&cli.IntFlag{Name: "workers", Value: 2, Usage: "processes of the environment"}, oneTo(64, "")),
+			within(&cli.DurationFlag{Name: "timeout", Value: time.Minute, Usage: "time limit of one reply"}, positive(86400)),
+		},
+		Action: func(c *cli.Context) error {
+			if err := errors.Join(noArguments(c), need(c, "env")); err != nil {
+				return err
+			}
+			return p.checkEnv(c)
+		},
+	}
+	subcommands, names := []*cli.Command{check}, "check"
+	all := games.Games()
+	for i, g := range all {
+		before := ", "
+		if i == len(all)-1 {
+			before = " or "
+		}
+		names += before + g.Name
+		subcommands = append(subcommands, &cli.Command{
+			Name: g.Name, Usage: "an environment for --env: " + g.About,
+			Action: func(c *cli.Context) error {
+				if err := noArguments(c); err != nil {
+					return err
+				}
+				return g.Serve(os.Stdin, p.out)
+			},
+		})
+	}
+	return &cli.Command{
+		Name:        "env",
+		Usage:       "check an environment in which a student acts in turns, or run one of those that ship",
+		Action:      func(c *cli.Context) error { return noSubcommand(c, names) },
+		Subcommands: subcommands,
+	}
+}
+
+func (p *program) checkEnv(c *cli.Context) error {
+	var rows []games.Recorded
+	if path := c.String("data"); path != "" {
+		f, err := os.Open(path)
+		if err != nil {
+			return fault.Usagef("env check: %w: give JSON lines, such as those of gad task make", err)
+		}
+		defer f.Close()
+		if rows, err = games.ReadRows(f); err != nil {
+			return fmt.Errorf("env check: %s: %w", path, err)
+		}
+	}
+	ctx, cancel := signal.NotifyContext(c.Context, stopSignals...)
+	defer cancel()
+	command := c.String("env")
+	pool, err := env.Open(ctx, env.Options{Command: command, Workers: c.Int("workers"), Timeout: c.Duration("timeout")})
+	if err == nil {
+		defer pool.Close()
+		var broken []string
+		broken, err = games.Check(ctx, pool, c.Uint64("seed"), rows, p.out)
+		if err == nil && len(broken) == 0 {
+			fmt.Fprintln(p.out, "nothing breaks the protocol, and the same seeds and turns give the same replies")
+			return nil
+		}
+		for _, text := range broken {
+			fmt.Fprintln(p.out, text)
+		}
+		if err == nil {
+			return fmt.Errorf("env check: %q: %s: see doc/environments.md", command, report.Count(len(broken), "fault"))
+		}
+	}
+	if errors.Is(err, context.Canceled) {
+		return fault.As(fault.ErrStopped, errors.New("env check: stopped"))
+	}
+	return fault.As(fault.ErrUsage, err)
+}

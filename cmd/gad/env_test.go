@@ -1,0 +1,126 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/apps/games"
+)
+
+// The games' folders: rows whose episodes the environment plays again exactly, a student, the same
+// bytes from the same command; and the check of them through the protocol.
+func TestGames(t *testing.T) {
+	self := built(t)
+	for _, g := range games.Games() {
+		dir := filepath.Join(t.TempDir(), "game")
+		args := []string{"task", "make", g.Name, "--output", dir, "--seed", "3", "--rows", "50"}
+		out, _ := must(t, args...)
+		if !strings.Contains(out, dir+": "+g.Name+", 50 training rows") {
+			t.Errorf("says %q", out)
+		}
+		before := tree(t, dir)
+		for _, split := range games.Splits {
+			want := g.Rows[split]
+			if split == "train" {
+				want = 50
+			}
+			if n := strings.Count(before[split+".jsonl"], "\n"); n != want {
+				t.Errorf("%s: %s has %d rows, want %d", g.Name, split, n, want)
+			}
+		}
+		if err := os.Remove(filepath.Join(dir, "tune.jsonl")); err != nil {
+			t.Fatal(err)
+		}
+		must(t, args...) // interrupted: the rest is made
+		after := tree(t, dir)
+		for name := range before {
+			if before[name] != after[name] {
+				t.Errorf("%s: %s differs", g.Name, name)
+			}
+		}
+		if len(before) < 7 || len(after) != len(before) {
+			t.Errorf("%d files, were %d", len(after), len(before))
+		}
+
+		command := self + " env " + g.Name
+		for _, data := range []string{"", filepath.Join(dir, "train.jsonl")} {
+			args := []string{"env", "check", "--env", command}
+			if data != "" {
+				args = append(args, "--data", data)
+			}
+			out, _ := must(t, args...)
+			if !strings.HasPrefix(out, g.Name+": protocol version 1, 2048 episodes at once\n") || !strings.HasSuffix(out, "\nnothing breaks the protocol, and the same seeds and turns give the same replies\n") ||
+				!strings.Contains(out, "20 of 20 plays were done") || strings.Contains(out, "\n10 episodes of the teacher\n") != (data != "") {
+				t.Errorf("%s %s:\n%s", g.Name, data, out)
+			}
+		}
+		// A row whose episode is not the environment's.
+		other := filepath.Join(dir, "other.jsonl")
+		text := before["train.jsonl"][:strings.Index(before["train.jsonl"], "\n")]
+		changed := strings.Replace(text, `"role":"assistant","content":"`, `"role":"assistant","content":"x`, 1)
+		if err := os.WriteFile(other, []byte(changed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out, said := gad("env", "check", "--env", command, "--data", other)
+		if want := `gad: env check: "` + command + `": 1 fault: see doc/environments.md` + "\n"; code != exitInput || said != want || !strings.Contains(out, "\nrow 0: message 1 of teacher_response is not what the environment answers now\n") {
+			t.Errorf("%s: exit status %d\n%s%swant %s", g.Name, code, out, said, want)
+		}
+	}
+}
+
+// shell is an environment of a few lines of shell: $N counts its requests.
+const shell = `N=0
+while read -r line; do
+  N=$((N+1)); id=$(expr "$line" : '.*"id":\([0-9]*\)')
+  case $line in
+  *'"hello"'*) echo '{"name":"shell","version":1,"episodes":1}' ;;
+  *'"reset"'*) echo '{"id":'$id',"append":[{"role":"user","content":"Say something."}]}' ;;
+  *'"step"'*) STEP ;;
+  esac
+done
+`
+
+// The example of doc/environments.md is an environment.
+func TestExampleEnvironment(t *testing.T) {
+	doc := readFile(t, filepath.Join("..", "..", "doc", "environments.md"))
+	_, text, _ := strings.Cut(doc, "```sh\n# guess.sh")
+	text, _, _ = strings.Cut(text, "```")
+	path := filepath.Join(t.TempDir(), "guess.sh")
+	if err := os.WriteFile(path, []byte("#"+text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := must(t, "env", "check", "--env", "sh "+path)
+	if !strings.HasPrefix(out, "guess: protocol version 1, 32 episodes at once\n") || !strings.Contains(out, "       1  done\n") {
+		t.Error(out)
+	}
+}
+
+// Environments that are well, that are not deterministic, and that break the protocol.
+func TestEnvCheck(t *testing.T) {
+	for _, c := range []struct {
+		step, want string // "" is none
+	}{
+		{`echo '{"id":'$id',"reward":1,"done":true}'`, ""},
+		{`echo '{"id":'$id',"reward":'$N',"done":true}'`, "episode 1, seed 2: not deterministic: with the same seed and turns, and others at once, reply 1 is another"},
+		{`echo '{"id":'$id',"reward":NaN,"done":true}'`, `turn 1: "{\"id\":1,\"reward\":NaN,\"done\":true}" is not JSON`},
+	} {
+		path := filepath.Join(t.TempDir(), "env.sh")
+		if err := os.WriteFile(path, []byte(strings.Replace(shell, "STEP", c.step, 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out, said := gad("env", "check", "--workers", "1", "--env", "sh "+path)
+		if c.want == "" {
+			if code != exitDone || said != "" || strings.Count(out, "  done\n") != 10 {
+				t.Errorf("exit status %d\n%s%s", code, out, said)
+			}
+			continue
+		}
+		if code != exitInput || !strings.Contains(out, c.want) || !strings.HasPrefix(said, `gad: env check: "sh `) || !strings.Contains(said, ": see doc/environments.md\n") {
+			t.Errorf("%s: exit status %d\n%s%s", c.step, code, out, said)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+// Package env is what a student acts in: an environment that answers its turns and rewards them.
+//
+//	env.go       the interface: Episode, Row, Turn, Reply
+//	wire.go      the protocol's lines: what is sent, and how a reply is read and checked
+//	pool.go      the client: episodes on a pool of child processes
+//	worker.go    one child process: start, requests, time limits, restart and replay
+//	serve.go     the other side: an Episode of Go as a program that speaks the protocol
+//
+// doc/environments.md describes the protocol.
+package env
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+)
+
+// Episode is one conversation of a student with an environment: Reset, then Step until a Reply is
+// done, then Close. Its methods are called one at a time; episodes are independent of each other.
+//
+// An environment is deterministic: equal seeds, rows and turns give equal replies.
+type Episode interface {
+	// Reset begins the episode. seed is at most MaxSeed.
+	Reset(ctx context.Context, seed uint64, row Row) (Reply, error)
+	// Step gives the environment the student's turn.
+	Step(ctx context.Context, turn Turn) (Reply, error)
+	// Close ends the episode, at any time. It may be called twice.
+	Close()
+}
+
+// ErrFault is wrapped by the error of an episode that its environment has broken: nothing can be
+// learned from the episode, and the others go on.
+var ErrFault = errors.New("env")
+
+// MaxSeed is the largest seed, so that every language reads it exactly as a JSON number.
+const MaxSeed = 1<<53 - 1
+
+// Row is what an environment gets of a row of the data.
+type Row struct {
+	Content []Message       `json:"content"`
+	Env     json.RawMessage `json:"env,omitempty"` // opaque column; nil where the row has none
+}
+
+// Message is one message of a conversation, as rows have it.
+type Message struct {
+	Role       string          `json:"role"` // one of Roles
+	Content    string          `json:"content"`
+	Name       string          `json:"name,omitempty"`
+	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"` // a list of objects, compact
+	ToolCallID string          `json:"tool_call_id,omitempty"`
+	Train      *bool           `json:"train,omitempty"` // false: context only; nil is true
+}
+
+// Roles are the roles of messages.
+var Roles = []string{"system", "user", "assistant", "tool"}
+
+// Turn is what the student wrote.
+type Turn struct {
+	Text string
+	Cut  bool // at a limit of tokens: the text has no end
+}
+
+// Reply is what the environment answers.
+type Reply struct {
+	Append []Message // goes behind the context (of Reset: behind the row's content)
+	Prompt []Message // is the whole next context in the place of Append
+	Reward float64   // of the turn; finite
+	Done   bool      // the episode is over
+	Valid  bool      // the environment could read the turn; true for Reset
+	Anchor string    // the observation without history; "" is none
+	Label  string    // what sort of episode it was, for counts; "" is none
+}

@@ -1,0 +1,572 @@
+package env
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"gad/internal/child"
+)
+
+// A worker owns one child process and the episodes that are played in it: all of its fields and the
+// state of its episodes belong to its goroutine, run. What it must hold:
+//
+// Every call of an episode is answered, whatever the child does. A child that crashes, closes its
+// output or is silent beyond the time limit is killed and started again, and its open episodes are
+// played again from their recorded requests, one at a time, so that another crash has one culprit. A
+// request that was under way at one crash more than there are pauses makes a fault of its episode, and
+// that many starts without a single reply make faults of all: no child is started without end.
+//
+// A line that is wrong makes a fault of the episode whose id it has. Where it has none, or that of no
+// open episode, it is charged to the episode that has waited longest, since its reply is the one that
+// is missing; where no episode waits, to the next call.
+type worker struct {
+	pool  *Pool
+	calls chan call
+	done  chan struct{} // closed at the end of run
+
+	proc   *process // nil while there is none
+	hello  hello
+	open   map[uint64]*episode // begun, neither closed nor at fault
+	ended  map[uint64]bool     // ids whose lines are passed over: at fault, or closed without their reply
+	barren int                 // crashes since the last reply
+	noise  int                 // wrong lines since the last reply
+	stray  error               // of a wrong line that no episode has been charged with
+	why    error               // the last crash
+}
+
+// maxNoise is how many wrong lines in a row are read before the child is killed.
+const maxNoise = 100
+
+// call is a request of an episode; without a line the episode is closed.
+type call struct {
+	e      *episode
+	line   []byte
+	answer chan answer // has room for one
+}
+
+type answer struct {
+	reply Reply
+	err   error
+}
+
+// state is an episode as its worker knows it.
+type state struct {
+	proc     *process   // that has got its reset
+	script   []exchange // answered so far; the first is the reset
+	waiting  *call      // under way; nil is none
+	deadline time.Time  // of waiting
+	crashes  int        // at which waiting was under way
+	fault    error
+}
+
+// exchange is a request and its reply.
+type exchange struct {
+	line  []byte
+	reply Reply
+}
+
+// run answers the calls of episodes until the pool is closed or its context ends.
+func (w *worker) run() {
+	defer close(w.done)
+	for {
+		var lines chan []byte
+		if w.proc != nil {
+			lines = w.proc.lines
+		}
+		next, timeout := w.longest(), (<-chan time.Time)(nil)
+		if next != nil {
+			timeout = time.After(time.Until(next.deadline))
+		}
+		select {
+		case c := <-w.calls:
+			w.take(c)
+		case text, ok := <-lines:
+			if !ok {
+				w.crash(w.proc.exited(), nil)
+			} else if w.heard(text); w.noise > maxNoise {
+				w.crash(fmt.Errorf("more than %d wrong lines in a row", maxNoise), nil)
+			}
+		case <-timeout:
+			w.crash(w.late(), next)
+		case <-w.pool.ctx.Done():
+		case <-w.pool.closing:
+		}
+		if err := w.pool.stopped(); err != nil {
+			w.end()
+			for _, e := range w.open {
+				if e.waiting != nil {
+					e.waiting.answer <- answer{err: err}
+				}
+			}
+			return
+		}
+	}
+}
+
+// longest is the episode that has waited longest, nil without one.
+func (w *worker) longest() (first *episode) {
+	for _, e := range w.open {
+		if e.waiting != nil && (first == nil || e.deadline.Before(first.deadline) ||
+			e.deadline.Equal(first.deadline) && e.id < first.id) {
+			first = e
+		}
+	}
+	return first
+}
+
+func (w *worker) late() error {
+	return fmt.Errorf("no reply within %v, so it was killed: make it faster, or raise the time limit (env.timeout, --timeout)", w.pool.opt.Timeout)
+}
+
+// take is a call of an episode.
+func (w *worker) take(c call) {
+	e := c.e
+	switch {
+	case c.line == nil:
+		if w.open[e.id] == nil {
+			return
+		}
+		w.leave(e)
+		if e.waiting != nil { // its caller has gone
+			w.ended[e.id] = true
+		}
+		return
+	case e.fault != nil:
+		c.answer <- answer{err: e.fault}
+		return
+	}
+	w.open[e.id], e.waiting = e, &c
+	if w.stray != nil {
+		err := w.stray
+		w.stray = nil
+		w.blame(e, err)
+		return
+	}
+	if w.proc == nil {
+		w.revive()
+		return
+	}
+	e.proc, e.deadline = w.proc, time.Now().Add(w.pool.opt.Timeout)
+	w.proc.write(c.line)
+}
+
+// leave forgets an episode, and tells the child where that knows it.
+func (w *worker) leave(e *episode) {
+	delete(w.open, e.id)
+	if w.proc != nil && w.proc == e.proc {
+		text, _ := line(request{Op: "close", ID: &e.id}) // a number is always written
+		w.proc.write(text)
+	}
+}
+
+// blame makes a fault of an episode.
+func (w *worker) blame(e *episode, why error) {
+	at := "reset"
+	if n := len(e.script); n > 0 {
+		at = fmt.Sprintf("turn %d", n)
+	}
+	w.leave(e)
+	w.ended[e.id] = true
+	e.fault = fmt.Errorf("%w: %q: episode %d, %s: %w", ErrFault, w.pool.opt.Command, e.id, at, why)
+	if c := e.waiting; c != nil {
+		e.waiting = nil
+		c.answer <- answer{err: e.fault}
+	}
+}
+
+// heard is a line of the child.
+func (w *worker) heard(text []byte) {
+	id, ok := idOf(text)
+	if ok && w.ended[id] {
+		return
+	}
+	e := w.open[id]
+	_, broken := object(text)
+	switch {
+	case ok && e != nil && e.waiting != nil:
+		reply, err := readReply(text, len(e.script) == 0)
+		if err != nil {
+			w.blame(e, w.said(err))
+		} else {
+			w.answer(e, reply)
+		}
+		return
+	case ok && e != nil:
+		w.blame(e, fmt.Errorf("%s is a reply to nothing: print one line for each reset and step", child.Quoted(string(text))))
+	default:
+		err := cmp.Or(broken, fmt.Errorf("%s has the id of no open episode: a reply has the id of its request, and close gets none", child.Quoted(string(text))))
+		if e = w.longest(); e != nil {
+			w.blame(e, w.said(err))
+		} else {
+			w.stray = w.said(err)
+		}
+	}
+	w.noise++
+}
+
+// said is err with what the child has said to people.
+func (w *worker) said(err error) error { return fmt.Errorf("%w%s", err, w.proc.Said()) }
+
+// answer answers the request that is under way.
+func (w *worker) answer(e *episode, reply Reply) {
+	w.barren, w.noise, e.crashes = 0, 0, 0
+	e.script = append(e.script, exchange{e.waiting.line, reply})
+	e.waiting.answer <- answer{reply: reply}
+	e.waiting = nil
+}
+
+// crash ends the child for a reason. Of the episodes that wait, culprit is at the crash, or all where
+// it is nil. If any wait, the child is started again; else with the next call.
+func (w *worker) crash(why error, culprit *episode) {
+	waiting := false
+	for _, e := range w.open {
+		if e.waiting != nil {
+			waiting = true
+			if culprit == nil || culprit == e {
+				e.crashes++
+			}
+		}
+	}
+	w.died(why)
+	if waiting {
+		w.revive()
+	}
+}
+
+func (w *worker) died(why error) {
+	proc := w.proc
+	w.end() // and all of its standard error is there
+	w.why = fmt.Errorf("%w%s", why, proc.Said())
+	w.barren++
+}
+
+// end ends the child, if there is one.
+func (w *worker) end() {
+	if w.proc != nil {
+		w.proc.stop(w.pool.stopped() == errClosed)
+		w.proc = nil
+	}
+}
+
+// start starts a child and reads its hello.
+func (w *worker) start() error {
+	proc, err := begin(w.pool)
+	if err != nil {
+		return fmt.Errorf("cannot be started: %w", err)
+	}
+	w.proc, w.ended, w.noise, w.stray = proc, map[uint64]bool{}, 0, nil
+	text, err := line(request{Op: "hello", Version: Version})
+	if err != nil {
+		return err
+	}
+	proc.write(text)
+	timeout := time.NewTimer(w.pool.opt.Timeout)
+	defer timeout.Stop()
+	var h hello
+	select {
+	case text, ok := <-proc.lines:
+		if !ok {
+			err = fmt.Errorf("%w before its hello", proc.exited())
+		} else {
+			h, err = readHello(text)
+		}
+	case <-timeout.C:
+		err = fmt.Errorf("no hello within %v", w.pool.opt.Timeout)
+	case <-w.pool.ctx.Done():
+		err = w.pool.ctx.Err()
+	case <-w.pool.closing:
+		err = errClosed
+	}
+	if err == nil && w.hello != (hello{}) && h != w.hello {
+		err = fmt.Errorf("another hello than before, name %s", child.Quoted(h.Name))
+	}
+	if err != nil {
+		w.end()
+		return fmt.Errorf("%w%s", err, proc.Said())
+	}
+	w.hello = h
+	return nil
+}
+
+// revive starts the child and plays the open episodes again. It returns when all are where they were,
+// none is left, or the pool ends.
+func (w *worker) revive() {
+	for len(w.open) > 0 && w.pool.stopped() == nil {
+		tries := w.barren
+		for _, e := range w.open {
+			tries = max(tries, e.crashes)
+		}
+		if w.barren > len(w.pool.pauses) {
+			for _, e := range slices.Collect(maps.Values(w.open)) {
+				w.blame(e, fmt.Errorf("the program was started again %d times without a reply: %w", len(w.pool.pauses), w.why))
+			}
+			w.barren = 0
+			return
+		}
+		if tries > 0 {
+			select {
+			case <-time.After(w.pool.pauses[min(tries, len(w.pool.pauses))-1]):
+			case <-w.pool.ctx.Done():
+				return
+			case <-w.pool.closing:
+				return
+			}
+		}
+		if err := w.start(); err != nil {
+			w.why = err
+			w.barren++
+			continue
+		}
+		if w.replay() {
+			return
+		}
+	}
+}
+
+// replay plays the open episodes again, those that wait last. false: the child has crashed again.
+func (w *worker) replay() bool {
+	all := slices.SortedFunc(maps.Values(w.open), func(a, b *episode) int {
+		if (a.waiting == nil) != (b.waiting == nil) {
+			if a.waiting == nil {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.id, b.id)
+	})
+	for _, e := range all {
+		if e.crashes > len(w.pool.pauses) {
+			w.blame(e, fmt.Errorf("the program was started again %d times for it: %w", len(w.pool.pauses), w.why))
+			continue
+		}
+		e.proc = w.proc
+		for i, x := range e.script {
+			reply, crashed, err := w.again(e, x.line, i == 0)
+			switch {
+			case crashed:
+				e.crashes++
+				w.died(err)
+				return false
+			case err != nil:
+				w.blame(e, fmt.Errorf("played again from its seed and turns: %w", err))
+			case !reflect.DeepEqual(reply, x.reply):
+				w.blame(e, fmt.Errorf("not deterministic: played again from its seed and turns, reply %d is another: %s", i, difference(x.reply, reply)))
+			}
+			if e.fault != nil {
+				break
+			}
+		}
+		if e.fault != nil {
+			continue
+		}
+		if e.waiting == nil {
+			e.crashes = 0
+			continue
+		}
+		reply, crashed, err := w.again(e, e.waiting.line, len(e.script) == 0)
+		switch {
+		case crashed:
+			e.crashes++
+			w.died(err)
+			return false
+		case err != nil:
+			w.blame(e, w.said(err))
+		default:
+			w.answer(e, reply)
+		}
+	}
+	return true
+}
+
+// again sends a request and waits for its reply, while no other is under way.
+func (w *worker) again(e *episode, text []byte, reset bool) (reply Reply, crashed bool, err error) {
+	w.proc.write(text)
+	timeout := time.NewTimer(w.pool.opt.Timeout)
+	defer timeout.Stop()
+	for {
+		select {
+		case text, ok := <-w.proc.lines:
+			if !ok {
+				return reply, true, w.proc.exited()
+			}
+			if id, ok := idOf(text); ok && id != e.id {
+				if w.ended[id] {
+					continue
+				}
+				return reply, false, fmt.Errorf("%s has another id than the request", child.Quoted(string(text)))
+			}
+			if reply, err = readReply(text, reset); err == nil {
+				w.barren, w.noise = 0, 0
+			}
+			return reply, false, err
+		case <-timeout.C:
+			return reply, true, w.late()
+		case <-w.pool.ctx.Done():
+			return reply, true, w.pool.ctx.Err()
+		case <-w.pool.closing:
+			return reply, true, errClosed
+		}
+	}
+}
+
+// difference shows where two replies begin to differ.
+func difference(was, is Reply) string {
+	a, errA := line(was)
+	b, errB := line(is)
+	if errA != nil || errB != nil {
+		return "unreadable"
+	}
+	at := 0
+	for at < min(len(a), len(b)) && a[at] == b[at] {
+		at++
+	}
+	from := max(0, at-8)
+	show := func(text []byte) string {
+		return child.Quoted(string(bytes.ToValidUTF8(text[from:min(len(text), from+30)], nil)))
+	}
+	return "was " + show(a) + ", is " + show(b)
+}
+
+// process is a child that runs.
+type process struct {
+	*child.Process
+	lines chan []byte // of its standard output; closed at the end of it
+	gone  chan struct{}
+	err   error // of Wait, once gone
+
+	mu    sync.Mutex
+	queue [][]byte
+	more  chan struct{} // there is something in queue
+}
+
+func begin(p *Pool) (*process, error) {
+	proc := &process{lines: make(chan []byte), gone: make(chan struct{}), more: make(chan struct{}, 1)}
+	var err error
+	if proc.Process, err = child.Start(p.ctx, p.opt.Command, nil, &output{lines: proc.lines}); err != nil {
+		return nil, err
+	}
+	go func() {
+		proc.err = proc.Wait()
+		close(proc.gone)
+	}()
+	go proc.writes()
+	return proc, nil
+}
+
+// write queues a line for the child. It never waits: a child that does not read is noticed by its
+// time limit.
+func (p *process) write(text []byte) {
+	p.mu.Lock()
+	p.queue = append(p.queue, text)
+	p.mu.Unlock()
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+}
+
+func (p *process) writes() {
+	for {
+		select {
+		case <-p.more:
+		case <-p.gone:
+			return
+		}
+		p.mu.Lock()
+		texts := p.queue
+		p.queue = nil
+		p.mu.Unlock()
+		for _, text := range texts {
+			if _, err := p.In.Write(text); err != nil {
+				return // it has ended, or will be killed for its silence
+			}
+		}
+	}
+}
+
+// grace is how long a child may take to end by itself.
+const grace = time.Second
+
+// exited says how a child has ended whose output has ended.
+func (p *process) exited() error {
+	select {
+	case <-p.gone:
+		return fmt.Errorf("the program ended with %w", cmp.Or(p.err, errors.New("exit status 0")))
+	case <-time.After(grace):
+		return errors.New("closed its standard output")
+	}
+}
+
+// stop ends the child, all that it has started, and the goroutines that serve it. A child that is
+// asked politely may end by itself first.
+func (p *process) stop(politely bool) {
+	if politely {
+		_ = p.In.Close() // the child may have closed it
+		p.drain(time.After(grace))
+	}
+	_ = p.Kill() // of a group that may be gone
+	p.drain(nil)
+	_ = p.Kill() // what the program started while it was ended
+}
+
+// drain reads output until the child is gone, or a time has come.
+func (p *process) drain(until <-chan time.Time) {
+	lines := p.lines
+	for {
+		select {
+		case _, ok := <-lines:
+			if !ok {
+				lines = nil
+			}
+		case <-p.gone:
+			return
+		case <-until:
+			return
+		}
+	}
+}
+
+// output cuts standard output into lines. Of a line that is too long the rest is dropped, so that it
+// cannot fill the memory.
+type output struct {
+	lines chan []byte
+	begun []byte
+}
+
+// ReadFrom reads the pipe to its end, which Write would not be told.
+func (o *output) ReadFrom(r io.Reader) (n int64, err error) {
+	defer close(o.lines)
+	buf := make([]byte, 64<<10)
+	for {
+		k, err := r.Read(buf)
+		n += int64(k)
+		_, _ = o.Write(buf[:k]) // it cannot fail
+		if err == io.EOF {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// Write takes a piece of output.
+func (o *output) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		text, after, whole := bytes.Cut(rest, []byte("\n"))
+		o.begun = append(o.begun, text[:min(len(text), maxLine+1-len(o.begun))]...)
+		if rest = after; whole {
+			o.lines <- bytes.TrimSuffix(o.begun, []byte("\r"))
+			o.begun = nil
+		}
+	}
+	return len(p), nil
+}
