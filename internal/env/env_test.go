@@ -121,9 +121,9 @@ func order(turn string, id uint64) bool {
 	case "exit":
 		return once(func() { os.Exit(3) })
 	case "kill":
-		return once(func() { syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} })
+		return once(func() { syscall.Kill(os.Getpid(), syscall.SIGKILL); time.Sleep(time.Hour) })
 	case "hang":
-		return once(func() { select {} })
+		return once(func() { time.Sleep(time.Hour) })
 	case "close":
 		return once(func() { os.Stdout.Close(); time.Sleep(time.Hour) })
 	case "half":
