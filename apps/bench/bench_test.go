@@ -236,6 +236,24 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// The case sample keeps weights as the load says: this model's rows are no blocks.
+func TestServeSampleOfBlocks(t *testing.T) {
+	be, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	load := tinyLoad
+	load.Weights = "q8_0"
+	var out bytes.Buffer
+	if err := Serve(strings.NewReader("sample 1 4 5 0 ../../testdata/model/qwen2_tied\n"), &out, be, tiny, load); err != nil {
+		t.Fatal(err)
+	}
+	if want := "rows of 48 elements: q8_0 keeps blocks of 32 of a row"; !strings.Contains(out.String(), want) {
+		t.Errorf("%s does not say %q", out.String(), want)
+	}
+}
+
 // The case sample gives the tokens of the folder's model, the same each time when greedy.
 func TestServeSample(t *testing.T) {
 	be, err := open()
