@@ -102,7 +102,7 @@ func (t *Trainer) draw(n int) (*encode.Batch, error) {
 	t.ranks.Enter("drawing rows")
 	sum := sha256.New()
 	for _, s := range b.Teachers {
-		fmt.Fprintln(sum, s.Prompt, s.IDs)
+		fmt.Fprintln(sum, s.Prompt(), s.IDs)
 	}
 	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }

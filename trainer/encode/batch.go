@@ -70,12 +70,12 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, maxResponse 
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Given{Row: i, Truncated: cut, Seq: model.Seq{IDs: append(append([]int32(nil), prompt...), ids...), Prompt: len(prompt)}})
+		out = append(out, Given{Row: i, Truncated: cut, Seq: model.Answer(append(append([]int32(nil), prompt...), ids...), len(prompt))})
 	}
 	return out, nil
 }
 
 // ForDiscriminator is g as the discriminator reads it.
 func (g Given) ForDiscriminator(tok *tokenizer.Tokenizer) model.Seq {
-	return Encoder{Tok: tok}.Ending().Seq(g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], g.Truncated)
+	return Encoder{Tok: tok}.Ending().Seq(g.Seq.IDs[:g.Seq.Prompt()], g.Seq.Response(), g.Truncated)
 }

@@ -46,9 +46,9 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 	for left := limit; left > 1 && len(seqs) < len(b.Teachers); {
 		s := b.Teachers[len(seqs)]
 		if n := min(len(s.IDs), left); n < len(s.IDs) { // its last tokens: the end is among them
-			s = model.Seq{IDs: s.IDs[len(s.IDs)-n:], Prompt: max(1, s.Prompt-(len(s.IDs)-n))}
+			s = model.Answer(s.IDs[len(s.IDs)-n:], max(1, s.Prompt()-(len(s.IDs)-n)))
 		}
-		if s.Prompt >= len(s.IDs) {
+		if s.Prompt() >= len(s.IDs) {
 			break
 		}
 		seqs = append(seqs, s)
@@ -139,7 +139,7 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 	defer sc.Close()
 	given := make([]model.Seq, len(seqs))
 	for i, s := range seqs {
-		given[i] = model.Seq{IDs: make([]int32, len(s.IDs)), Prompt: s.Prompt}
+		given[i] = model.Answer(make([]int32, len(s.IDs)), s.Prompt())
 		for k, id := range s.IDs {
 			given[i].IDs[k] = id % int32(small.Vocab)
 		}

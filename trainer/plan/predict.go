@@ -28,7 +28,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 		q := ids(i, max(1, int(math.Round(p.PromptMean))))
 		questions, rows = append(questions, q), append(rows, uint64(i))
 		seq := func(salt int) model.Seq {
-			return model.Seq{IDs: append(q[:len(q):len(q)], ids(salt, answer)...), Prompt: len(q)}
+			return model.Answer(append(q[:len(q):len(q)], ids(salt, answer)...), len(q))
 		}
 		teachers = append(teachers, seq(1<<20+i))
 		for k := range n {
