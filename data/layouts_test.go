@@ -208,7 +208,7 @@ func TestGPTeacher(t *testing.T) {
 				inputs++
 				w.Instruction += "\n" + w.Input
 			}
-			if len(row.Messages) != 1 || row.Messages[0] != (Message{"user", w.Instruction}) || row.Teacher != w.Response {
+			if len(row.Messages) != 1 || row.Messages[0] != (Message{Role: "user", Content: w.Instruction}) || row.Teacher != w.Response {
 				t.Fatalf("%s: row %d: %+v", path, i, row)
 			}
 		}
