@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes testdata/turns/expected.json: conversations with tools, calls and thoughts, and the text
+"""Writes testdata/turns: agent.jsonl, agent.arrow and agent.parquet, rows of agents as pyarrow writes
+them, which gives the arguments of all calls one type; and expected.json: conversations with tools, calls and thoughts, and the text
 that transformers' apply_chat_template makes of them.
 
     python3 scripts/fixtures_turns.py                 the templates below, which were written here
@@ -8,10 +9,12 @@ that transformers' apply_chat_template makes of them.
                                                       name is a key of REAL; GAD_TURNS=OUT go test
                                                       ./tokenizer -run TestTurns reads the file
 
-Needs the packages transformers and tokenizers; their versions are in the file.
+Needs the packages transformers, tokenizers and pyarrow; their versions are in the file.
 """
 import copy, json, os, sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tokenizers
 import transformers
 from tokenizers import Tokenizer, models
@@ -205,6 +208,25 @@ def write(shapes, out):
         f.write("\n")
 
 
+ROWS = [
+    {"id": "a", "content": [{"role": "user", "content": "Weather in Bern?"}], "tools": TOOLS,
+     "teacher_response": [A("", reasoning_content="I ask.", tool_calls=[call("weather", {"place": "Bern", "days": 2}, "c1")]), T("grey", id="c1"), A("Grey.")]},
+    {"id": "b", "content": [{"role": "user", "content": "Sum?"}], "tools": TOOLS,
+     "teacher_response": [A("I add.", tool_calls=[call("sum", {"numbers": [1.0, 2.5]}, "c2")]), T("3.5", "sum", "c2"), A("3.5"), U("sure?"), A("Yes.", train=False), U("really?"), A("Really.")]},
+    {"id": "c", "content": [U("Hi"), A("Hello."), U("Bye")], "tools": None, "teacher_response": [A("Bye.")]},
+]
+
+
+def write_rows(out):
+    with open(os.path.join(out, "agent.jsonl"), "w") as f:
+        for row in ROWS:
+            f.write(json.dumps(row, ensure_ascii=False) + "\n")
+    table = pa.Table.from_pylist(ROWS)
+    with pa.OSFile(os.path.join(out, "agent.arrow"), "wb") as f, pa.ipc.new_file(f, table.schema) as w:
+        w.write_table(table)
+    pq.write_table(table, os.path.join(out, "agent.parquet"))
+
+
 if len(sys.argv) == 3:
     found = {}
     for name, wants in REAL.items():
@@ -215,3 +237,4 @@ if len(sys.argv) == 3:
     write(found, sys.argv[2])
 else:
     write(SHAPES, ROOT)
+    write_rows(ROOT)

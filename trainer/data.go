@@ -74,7 +74,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	name := strings.Join(c.Data.TrainFiles, " ")
 	var known *encode.Sightings
 	if len(c.Data.ValFiles) > 0 {
-		options.Split = c.Data.ValSplit
+		options = c.Data.ValOptions(t.con.Busy)
 		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}

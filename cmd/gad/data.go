@@ -24,6 +24,7 @@ func setFlags(what string) []cli.Flag {
 		&cli.StringSliceFlag{Name: "data", Usage: what + ": file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 		&cli.StringFlag{Name: "split", Usage: "which split, if a folder has several"},
 		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "format of the rows: " + strings.Join(data.RowFormats, ", ")},
+		&cli.StringFlag{Name: "turns", Value: data.TurnsLast, Usage: "which of the teacher's turns are answers: last of a row; each, as a row of its own; all of a row, as one sequence (data and sft alone)"},
 		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
 		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
 	}
@@ -31,7 +32,7 @@ func setFlags(what string) []cli.Flag {
 
 // rowsOf are the rows that the flags of setFlags name, with --limit.
 func rowsOf(c *cli.Context) session.Rows {
-	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"), Format: c.String("format"),
+	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"), Format: c.String("format"), Turns: c.String("turns"),
 		Content: c.String("content-key"), Answer: c.String("teacher-key"), Limit: c.Int("limit")}
 }
 
@@ -45,7 +46,9 @@ func (p *program) dataCommand() *cli.Command {
 		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
 			return nil, err
 		}
-		return rowsOf(c).Open(p.session())
+		rows := rowsOf(c)
+		rows.All = true
+		return rows.Open(p.session())
 	}
 	limits := config.Default().Data
 	return &cli.Command{
