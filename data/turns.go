@@ -354,7 +354,7 @@ func (c conversed) answerOf(l layout, turns string, k int) (Row, *rowFault) {
 		written := slices.ContainsFunc(c.turns[c.first:], func(m Message) bool { return m.answers() })
 		switch {
 		case len(at) == 0 && written:
-			return c.row, &rowFault{l.turnsColumn(c), countOf(n, "turn"), `no turn of the assistant is to be learned (weight 0 or "train": false)`, "remove the row"}
+			return c.row, &rowFault{l.turnsColumn(c), countOf(n-c.first, "turn"), `no turn of the assistant is to be learned (weight 0 or "train": false)`, "remove the row"}
 		case len(at) == 0:
 			return c.pick(l, -1, -1)
 		case turns == TurnsAll:

@@ -364,7 +364,7 @@ func (p *prepared) encode(text string) []int32 {
 func (t *Tokenizer) end() string { return string(t.pieces[t.endOfTurn]) }
 
 // ErrNotShown is wrapped by errors of a chat of which the template leaves something out.
-var ErrNotShown = errors.New("the chat template writes the same text with and without it")
+var ErrNotShown = errors.New("the chat template writes the same text without them")
 
 // Shows refuses a chat whose tool_calls or tools change nothing in what the template writes: the
 // student would not see them. Its last turns may be those of an answer.
