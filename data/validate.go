@@ -73,6 +73,8 @@ type Report struct {
 	EarlierTurns  int            `json:"earlierTurns"`  // rows with answers of the assistant before the last, which are prompt
 	Equal         []EqualAnswer  `json:"equal"`         // answers that several different prompts have, the most frequent first
 	Notes         []string       `json:"notes"`         // about the set as a whole
+
+	talks bool // some row has several turns of an assistant, or one that is more than a text
 }
 
 // EqualAnswer is an answer that stands in rows with different prompts.
@@ -254,7 +256,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 		if slices.ContainsFunc(row.Messages, func(m Message) bool { return m.Role == "assistant" }) {
 			r.EarlierTurns++
+			r.talks = true
 		}
+		r.talks = r.talks || row.Turns != nil
 		if row.Response != "" {
 			count(measure(row.Response, e.response))
 		}
@@ -411,7 +415,7 @@ func (r *Report) String() string {
 	}
 	line("prompt", r.Prompt, r.LongPrompts, r.Rows, r.Limits.MaxPrompt)
 	line("answer", r.Answer, r.CutAnswers, r.Answers, r.Limits.MaxResponse)
-	if r.Turns > r.Answers || r.Unit == "tokens" && r.Turns > 0 {
+	if r.talks && r.Turns > 0 {
 		fmt.Fprintf(&b, "learned  %s", countOf(r.Turns, "turn"))
 		if r.Unit == "tokens" {
 			fmt.Fprintf(&b, ", %s", countOf(r.TrainedTokens, "token"))
