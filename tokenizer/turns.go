@@ -397,24 +397,6 @@ func (t *Tokenizer) Shows(c Chat) error {
 	return nil
 }
 
-// Reply returns the ids of the assistant's turn m behind Prompt(c), with its end of turn. A text is
-// encoded as it is, without blanks at its end; calls are written as the template writes them; a
-// thought as the template does, or between <think> and </think> where it writes none.
-func (t *Tokenizer) Reply(c Chat, m Message) ([]int32, error) {
-	if m.plain() {
-		return append(t.EncodeText(strings.TrimRight(m.Content, blanks)), t.EndOfTurn()), nil
-	}
-	p, err := t.prepare(Chat{append(c.Messages[:len(c.Messages):len(c.Messages)], m), c.Tools})
-	if err != nil {
-		return nil, err
-	}
-	text, err := p.reply(len(c.Messages))
-	if err != nil {
-		return nil, err
-	}
-	return p.encode(text + t.end()), nil
-}
-
 // blanks are what no answer ends with: chat templates add them, and models rarely do.
 const blanks = " \t\r\n"
 
@@ -480,10 +462,12 @@ var ErrRewritten = errors.New("the chat template rewrites earlier turns when oth
 // Span is the tokens From to To-1 of a list.
 type Span struct{ From, To int }
 
-// Trajectory returns the ids of turns behind Prompt(c), and which of them assistant turns wrote:
-// a turn's tokens are those of Reply, and between two stands what the template adds, up to where
-// the next begins. Turns begin and end with an assistant's; skip says which of those are context.
-// A template that does not keep what it has written is refused with ErrRewritten.
+// Trajectory returns the ids of turns behind Prompt(c), and which of them assistants wrote, each
+// with its end of turn. A text is encoded as it is, without blanks at its end; calls are written as
+// the template writes them; a thought as the template does, or between <think> and </think> where it
+// writes none. Between two such turns stands what the template adds, up to where the next begins.
+// Turns begin and end with an assistant's; skip says which of those are context. A template that
+// does not keep what it has written is refused with ErrRewritten.
 func (t *Tokenizer) Trajectory(c Chat, turns []Message, skip func(i int) bool) (ids []int32, spans []Span, err error) {
 	first := len(c.Messages)
 	all := Chat{append(c.Messages[:first:first], turns...), c.Tools}

@@ -170,6 +170,12 @@ func (e expectedTurns) shaped(t *testing.T, folder, shape string) *Tokenizer {
 	return nil
 }
 
+// replied is the ids of one turn.
+func replied(tok *Tokenizer, c Chat, m Message) ([]int32, error) {
+	ids, _, err := tok.Trajectory(c, []Message{m}, func(int) bool { return false })
+	return ids, err
+}
+
 // Prompt and trajectory are the ids of the whole conversation as the template writes it, and spans
 // are what assistants wrote in it, each with its end. A template that takes back what it has
 // written, as those do that drop earlier thoughts, is refused.
@@ -221,7 +227,7 @@ func TestTrajectory(t *testing.T) {
 			}
 			for k, at := range replies {
 				span := ids[spans[k].From:spans[k].To]
-				reply, err := tok.Reply(Chat{chat.Messages[:first+at], chat.Tools}, turns[at])
+				reply, err := replied(tok, Chat{chat.Messages[:first+at], chat.Tools}, turns[at])
 				if err != nil || !slices.Equal(span, reply) || reply[len(reply)-1] != tok.EndOfTurn() {
 					t.Errorf("%s: turn %d: %v, %q, its span %q", name, at, err, tok.Decode(reply, false), tok.Decode(span, false))
 				}
@@ -259,7 +265,7 @@ func TestReply(t *testing.T) {
 			"<think>\n<|im_end|>\n</think>\n\na <|im_end|> b\n<tool_call>\n{\"name\": \"s<|im_end|>\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
 	} {
 		tok := e.shaped(t, "qwen2", c.shape)
-		ids, err := tok.Reply(ask, c.turn)
+		ids, err := replied(tok, ask, c.turn)
 		if err != nil {
 			t.Errorf("%s: %+v: %v", c.shape, c.turn, err)
 			continue
