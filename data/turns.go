@@ -157,17 +157,17 @@ func copyJSON(b *strings.Builder, d *json.Decoder, depth int) error {
 			return err
 		}
 		b.WriteByte('{')
-		var seen []string
+		seen := map[string]bool{}
 		first := true
 		for d.More() {
 			key, err := d.Token()
 			if err != nil {
 				return err
 			}
-			if slices.Contains(seen, key.(string)) {
+			if seen[key.(string)] {
 				return fmt.Errorf("key %q appears twice", key)
 			}
-			seen = append(seen, key.(string))
+			seen[key.(string)] = true
 			var value strings.Builder
 			if err := copyJSON(&value, d, depth+1); err != nil {
 				return err
