@@ -119,8 +119,8 @@ type Rollout struct {
 func (r *Rollout) Mask() (lenS []int, maskST [][]float64) {
 	t := 1
 	for _, seq := range r.Seqs {
-		lenS = append(lenS, len(seq.IDs)-seq.Prompt)
-		t = max(t, len(seq.IDs)-seq.Prompt)
+		lenS = append(lenS, seq.Trained())
+		t = max(t, seq.Trained())
 	}
 	for _, n := range lenS {
 		row := make([]float64, t)
@@ -161,7 +161,7 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 	r := &Rollout{}
 	for p, answers := range out {
 		for _, c := range answers {
-			r.Seqs = append(r.Seqs, model.Seq{IDs: slices.Concat(prompts[p], c.IDs), Prompt: len(prompts[p])})
+			r.Seqs = append(r.Seqs, model.Answer(slices.Concat(prompts[p], c.IDs), len(prompts[p])))
 			r.Group = append(r.Group, p)
 			r.Truncated = append(r.Truncated, c.Truncated)
 			r.SampledST = append(r.SampledST, c.Logp)
@@ -257,7 +257,7 @@ type policyRows struct {
 func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int, temperature float64) error {
 	norm := algos.Norm{FixedLen: float64(a.maxNew)}
 	for _, s := range model.Pick(in.seqs, slices.Concat(shards...)) {
-		if n := len(s.IDs) - s.Prompt; n > 0 {
+		if n := s.Trained(); n > 0 {
 			norm.Tokens += float64(n)
 			norm.Seqs++
 		}

@@ -176,7 +176,7 @@ func TestSignsOfAdvantages(t *testing.T) {
 // What is learned depends on the response and on the prompt, token by token (a
 // loss on the prompt alone was seen elsewhere: doc/algorithms.md, "Policy losses").
 func TestLearnsFromTheResponse(t *testing.T) {
-	base := model.Seq{IDs: []int32{5, 6, 7, 20, 21, 22, 1}, Prompt: 3}
+	base := model.Answer([]int32{5, 6, 7, 20, 21, 22, 1}, 3)
 	learn := func(seq model.Seq, adv []float64) (float64, map[string][]float32) {
 		a, spy := student(t, func(c *Config) { c.PolicyLoss.LossMode = "gpg" })
 		if adv == nil {
@@ -201,7 +201,7 @@ func TestLearnsFromTheResponse(t *testing.T) {
 	for _, adv := range [][]float64{nil, all} {
 		loss, grad := learn(base, adv)
 		for i := range base.IDs {
-			other := model.Seq{IDs: slices.Clone(base.IDs), Prompt: 3}
+			other := model.Answer(slices.Clone(base.IDs), 3)
 			other.IDs[i] = 30
 			l, g := learn(other, adv)
 			if l == loss {
@@ -217,7 +217,7 @@ func TestLearnsFromTheResponse(t *testing.T) {
 	if distance(t, g1, g2, 1) < 1e-2 {
 		t.Error("the gradient does not depend on which response token has the advantage")
 	}
-	changed := model.Seq{IDs: []int32{5, 6, 7, 20, 21, 30, 1}, Prompt: 3}
+	changed := model.Answer([]int32{5, 6, 7, 20, 21, 30, 1}, 3)
 	if _, g := learn(changed, first); distance(t, g1, g, 1) > 1e-6 {
 		t.Error("the gradient of the first response token depends on later tokens")
 	}

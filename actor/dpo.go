@@ -151,7 +151,7 @@ func (a *Actor) learnPack(u *pairUpdate, pack []int) error {
 func responseLens(seqs []model.Seq) []int {
 	n := make([]int, len(seqs))
 	for i, s := range seqs {
-		n[i] = len(s.IDs) - s.Prompt
+		n[i] = s.Trained()
 	}
 	return n
 }

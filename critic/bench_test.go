@@ -15,16 +15,16 @@ func BenchmarkUpdate(b *testing.B) {
 		FFN: 192, MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, DType: "float32"}
 	var rows Batch
 	for p := range 8 {
-		sequence := func(from int) (s model.Seq) {
-			s.Prompt = 16
+		sequence := func(from int) model.Seq {
+			ids := make([]int32, 0, 48)
 			for i := range 48 {
 				id := 3 + p + i
-				if i >= s.Prompt {
+				if i >= 16 {
 					id = 3 + (from*(i+7)+p)%250
 				}
-				s.IDs = append(s.IDs, int32(id))
+				ids = append(ids, int32(id))
 			}
-			return s
+			return model.Answer(ids, 16)
 		}
 		rows.Teachers = append(rows.Teachers, sequence(1))
 		for g := range 4 {

@@ -68,7 +68,7 @@ func newCritic(t *testing.T, edit func(*Config)) (*Critic, *spy) {
 	return c, s
 }
 
-func seq(ids ...int32) model.Seq { return model.Seq{IDs: ids, Prompt: 2} }
+func seq(ids ...int32) model.Seq { return model.Answer(ids, 2) }
 
 // batch is two prompts with three answers each.
 func batch() Batch {
@@ -319,8 +319,8 @@ func TestEnding(t *testing.T) {
 	} {
 		prompt := []int32{5, 2}
 		got := e.Seq(prompt, c.response, c.truncated)
-		if want := append([]int32{5, 2}, c.want...); !slices.Equal(got.IDs, want) || got.Prompt != 2 {
-			t.Errorf("%s: %v, prompt of %d, want %v, 2", name, got.IDs, got.Prompt, want)
+		if want := append([]int32{5, 2}, c.want...); !slices.Equal(got.IDs, want) || got.Prompt() != 2 {
+			t.Errorf("%s: %v, prompt of %d, want %v, 2", name, got.IDs, got.Prompt(), want)
 		}
 	}
 	// Equal texts are equal sequences, on either path and whatever ended them.

@@ -28,5 +28,5 @@ func (e Ending) Seq(prompt, response []int32, truncated bool) model.Seq {
 	if !truncated {
 		ids = append(ids, e.Turn)
 	}
-	return model.Seq{IDs: ids, Prompt: len(prompt)}
+	return model.Answer(ids, len(prompt))
 }

@@ -53,7 +53,7 @@ func wide() (b Batch) {
 	for p := range 5 {
 		prompt := []int32{int32(5 + p), 6}
 		answer := func(ids ...int32) model.Seq {
-			return model.Seq{IDs: slices.Concat(prompt, ids, []int32{1}), Prompt: 2}
+			return model.Answer(slices.Concat(prompt, ids, []int32{1}), 2)
 		}
 		b.Teachers = append(b.Teachers, answer(int32(30+p), 31, int32(20+p)))
 		for s := range 3 {

@@ -79,7 +79,7 @@ func (r *Buffer) Draw(n int, seed uint64, step, update int) []Pair {
 func (r *Buffer) Flat() (ids, lens []int32) {
 	for _, p := range r.Pairs {
 		ids = append(append(ids, p.Student.IDs...), p.Teacher.IDs...)
-		lens = append(lens, int32(len(p.Student.IDs)), int32(len(p.Teacher.IDs)), int32(p.Student.Prompt), int32(p.Teacher.Prompt))
+		lens = append(lens, int32(len(p.Student.IDs)), int32(len(p.Teacher.IDs)), int32(p.Student.Prompt()), int32(p.Teacher.Prompt()))
 	}
 	return ids, lens
 }
@@ -94,7 +94,7 @@ func (r *Buffer) SetFlat(ids, lens []int32) error {
 		if n < 0 || int(n) > len(ids) || prompt < 0 || prompt > n {
 			return s, false
 		}
-		s = model.Seq{IDs: ids[:n:n], Prompt: int(prompt)}
+		s = model.Answer(ids[:n:n], int(prompt))
 		ids = ids[n:]
 		return s, true
 	}

@@ -572,6 +572,10 @@ func (s *arrowSource) load(b int) (rows, error) {
 			r.input = col
 		case s.lay.system:
 			r.system = col
+		case s.lay.tools:
+			r.tools = col
+		case s.lay.thought:
+			r.thought = col
 		default:
 			if slices.Contains(s.lay.watched, f.Name) {
 				r.watched = append(r.watched, watchedColumn{f.Name, col})
@@ -632,8 +636,11 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 		case l.Content:
 			ok, want = isText(f.Type) || l.isTurns(f.Type), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
-			ok, want = isText(f.Type) || l.answersInTurns() && l.isTurns(f.Type), "a string"
-		case l.Response, l.input, l.system:
+			ok, want = isText(f.Type) || l.isTurns(f.Type), "a string"
+		case l.tools:
+			_, list := f.Type.(arrow.ListLikeType)
+			ok, want = isText(f.Type) || list, "a list of structs, or its JSON as a string"
+		case l.Response, l.input, l.system, l.thought:
 			ok, want = isText(f.Type), "a string"
 		case l.ID:
 			if !isText(f.Type) && !arrow.IsInteger(f.Type.ID()) {
@@ -710,7 +717,7 @@ type arrowRows struct {
 	bytes   int64
 	watched []watchedColumn
 
-	content, teacher, response, id, finish, promptIDs, responseIDs, input, system arrow.Array
+	content, teacher, response, id, finish, promptIDs, responseIDs, input, system, tools, thought arrow.Array
 }
 
 func (r *arrowRows) size() int64 { return r.bytes }
@@ -738,7 +745,18 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 	} else {
 		raw.teacher = arrowText(r.teacher, i)
 	}
-	raw.input, raw.system = arrowText(r.input, i), arrowText(r.system, i)
+	raw.input, raw.system, raw.thought = arrowText(r.input, i), arrowText(r.system, i), arrowText(r.thought, i)
+	if _, list := r.tools.(array.ListLike); list {
+		value, err := jsonOf(r.lay.tools, r.tools, i)
+		if err == nil && value != nil {
+			raw.tools, _, err = readList(r.lay.tools, value)
+		}
+		if err != nil {
+			return raw, err
+		}
+	} else if raw.tools, err = listOf(r.lay.tools, arrowText(r.tools, i)); err != nil {
+		return raw, err
+	}
 	raw.response, raw.finish = arrowText(r.response, i), arrowText(r.finish, i)
 	if r.id != nil && arrow.IsInteger(r.id.DataType().ID()) {
 		if !r.id.IsNull(i) {
@@ -820,6 +838,13 @@ func (l layout) arrowTurns(column string, a arrow.Array, i int) (c conversation,
 		c, err = l.stringTurns(column, s.s)
 		return c, err == nil, err
 	}
+	if l.actsIn(list, i) {
+		value, err := jsonOf(column, a, i)
+		if err == nil {
+			c, err = l.jsonTurns(column, value)
+		}
+		return c, err == nil, err
+	}
 	start, end := listRange(list, i)
 	c.turns = make([]Message, 0, end-start)
 	total := 0
@@ -838,8 +863,8 @@ func (l layout) arrowTurns(column string, a arrow.Array, i int) (c conversation,
 					t.role = arrowText(elems.Items(), k)
 				case key == l.text:
 					t.content = arrowText(elems.Items(), k)
-				case slices.Contains(callKeys, key) && says(elems.Items(), k):
-					t.calls = key
+				case key == oldCallKey && says(elems.Items(), k):
+					t.refused = key
 				case slices.Contains(maybeTurn, key) && says(elems.Items(), k):
 					t.unread = append(t.unread, key)
 				}
@@ -856,6 +881,29 @@ func (l layout) arrowTurns(column string, a arrow.Array, i int) (c conversation,
 	return c, true, nil
 }
 
+// actsIn reports whether turns of list i have keys that only the JSON reader knows.
+func (l layout) actsIn(list array.ListLike, i int) bool {
+	switch elems := list.ListValues().(type) {
+	case *array.Struct:
+		var keys []string
+		for _, f := range elems.DataType().(*arrow.StructType).Fields() {
+			keys = append(keys, f.Name)
+		}
+		return actsAs(keys)
+	case *array.Map:
+		start, end := listRange(list, i)
+		for j := start; j < end; j++ {
+			first, last := listRange(elems, j)
+			for k := first; k < last; k++ {
+				if slices.Contains(turnKeys, arrowText(elems.Keys(), k).s) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // arrowTurn reads turn j of a list of structs.
 func (l layout) arrowTurn(elems *array.Struct, j int) (t rawTurn) {
 	for k, f := range elems.DataType().(*arrow.StructType).Fields() {
@@ -869,9 +917,9 @@ func (l layout) arrowTurn(elems *array.Struct, j int) (t rawTurn) {
 		case col.IsNull(j):
 		case f.Name == weightKey && (arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())):
 			w, err := strconv.ParseFloat(col.ValueStr(j), 64)
-			t.unlearned = err == nil && w == 0
-		case slices.Contains(callKeys, f.Name) && says(col, j):
-			t.calls = f.Name
+			t.context = err == nil && w == 0
+		case f.Name == oldCallKey && says(col, j):
+			t.refused = f.Name
 		case slices.Contains(maybeTurn, f.Name) && says(col, j):
 			t.unread = append(t.unread, f.Name)
 		}

@@ -108,6 +108,7 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string
 type outColumns struct {
 	content, teacher, response, promptIDs, responseIDs, id, finish bool
 	told                                                           bool
+	acts, tools                                                    bool // turns that are more than a text of a role; tools
 }
 
 // rowWriter writes rows in one format; finish completes the file.
@@ -126,12 +127,14 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 		promptIDs: s.has.PromptIDs != "", responseIDs: s.has.ResponseIDs != "", id: s.has.ID != "",
 		finish: s.has.Finish != "",
 	}
-	for i := 0; !cols.teacher && i < s.Len(); i++ { // answers may stand in the conversations
+	acts := s.mayAct()
+	for i := 0; (acts || !cols.teacher) && i < s.Len(); i++ { // answers may stand in the conversations
 		row, err := s.Row(i)
 		if err != nil {
 			return err
 		}
-		cols.teacher = row.Teacher != ""
+		cols.teacher = cols.teacher || row.Teacher != ""
+		cols.seen(row)
 	}
 	n := len(indices)
 	if indices == nil {
@@ -152,7 +155,41 @@ func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int, row func
 	if err := checkFree(fsys, path); err != nil {
 		return err
 	}
-	return writeFile(fsys, path, outColumns{content: true, teacher: true, id: ids, finish: true, told: true}, stages, n, row)
+	cols := outColumns{content: true, teacher: true, id: ids, finish: true, told: true}
+	for i := range n {
+		r, err := row(i)
+		if err != nil {
+			return err
+		}
+		cols.seen(r)
+	}
+	return writeFile(fsys, path, cols, stages, n, row)
+}
+
+// seen widens the columns for a row.
+func (c *outColumns) seen(r Row) {
+	acts := func(m Message) bool { return m.acts() }
+	c.acts = c.acts || len(r.Turns) > 0 || slices.ContainsFunc(r.Messages, acts)
+	c.tools = c.tools || r.Tools != ""
+}
+
+// mayAct reports whether rows may have tools, or turns that are more than a text of a role.
+func (s *Set) mayAct() bool {
+	for k, f := range s.files {
+		l := s.layouts[k]
+		if s.opt.Turns == TurnsAll || anyKey(f) || l.tools != "" || l.thought != "" || l.role == "from" || actsAs(f.turnKeys(l.Content)) || actsAs(f.turnKeys(l.Teacher)) {
+			return true
+		}
+	}
+	return false
+}
+
+// answer is the row's answer as turns; nil is none.
+func (r Row) answer() []Message {
+	if r.Turns == nil && r.Teacher != "" {
+		return []Message{{Role: "assistant", Content: r.Teacher}}
+	}
+	return r.Turns
 }
 
 // writers are the formats that rows are written in, by suffix.
@@ -251,10 +288,10 @@ const (
 
 func (r Row) textBytes() int {
 	n := len(r.Teacher) + len(r.Response) + 4*len(r.PromptIDs) + 4*len(r.ResponseIDs)
-	for _, m := range r.Messages {
-		n += len(m.Role) + len(m.Content)
+	for _, m := range slices.Concat(r.Messages, r.Turns) {
+		n += m.size()
 	}
-	return n
+	return n + len(r.Tools)
 }
 
 // arrowWriter writes Arrow IPC.
@@ -323,19 +360,48 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 		}
 	}
 	text := arrow.BinaryTypes.String
-	turn := arrow.StructOf(arrow.Field{Name: "role", Type: text, Nullable: true}, arrow.Field{Name: "content", Type: text, Nullable: true})
-	names := DefaultColumns()
-	add(cols.content, names.Content, arrow.ListOf(turn), func(b array.Builder, r Row) {
-		list := b.(*array.ListBuilder)
-		list.Append(r.Messages != nil)
-		turns := list.ValueBuilder().(*array.StructBuilder)
-		for _, m := range r.Messages {
-			turns.Append(true)
-			turns.FieldBuilder(0).(*array.StringBuilder).Append(m.Role)
-			turns.FieldBuilder(1).(*array.StringBuilder).Append(m.Content)
+	parts := []arrow.Field{{Name: "role", Type: text, Nullable: true}, {Name: "content", Type: text, Nullable: true}}
+	if cols.acts {
+		for _, key := range actKeys {
+			parts = append(parts, arrow.Field{Name: key, Type: text, Nullable: true})
 		}
-	})
-	add(cols.teacher, names.Teacher, text, str(func(r Row) string { return r.Teacher }))
+		parts = append(parts, arrow.Field{Name: trainKey, Type: arrow.FixedWidthTypes.Boolean, Nullable: true})
+	}
+	names := DefaultColumns()
+	put := func(value func(Row) []Message) func(array.Builder, Row) {
+		return func(b array.Builder, r Row) {
+			list := b.(*array.ListBuilder)
+			list.Append(value(r) != nil)
+			turns := list.ValueBuilder().(*array.StructBuilder)
+			for _, m := range value(r) {
+				turns.Append(true)
+				turns.FieldBuilder(0).(*array.StringBuilder).Append(m.Role)
+				turns.FieldBuilder(1).(*array.StringBuilder).Append(m.Content)
+				if !cols.acts {
+					continue
+				}
+				for i, s := range m.acted() {
+					if b := turns.FieldBuilder(2 + i).(*array.StringBuilder); s != "" {
+						b.Append(s)
+					} else {
+						b.AppendNull()
+					}
+				}
+				if b := turns.FieldBuilder(2 + len(actKeys)).(*array.BooleanBuilder); m.Context {
+					b.Append(false)
+				} else {
+					b.AppendNull()
+				}
+			}
+		}
+	}
+	add(cols.content, names.Content, arrow.ListOf(arrow.StructOf(parts...)), put(func(r Row) []Message { return r.Messages }))
+	if cols.acts {
+		add(cols.teacher, names.Teacher, arrow.ListOf(arrow.StructOf(parts...)), put(Row.answer))
+	} else {
+		add(cols.teacher, names.Teacher, text, str(func(r Row) string { return r.Teacher }))
+	}
+	add(cols.tools, "tools", text, str(func(r Row) string { return string(r.Tools) }))
 	add(cols.response, names.Response, text, str(func(r Row) string { return r.Response }))
 	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.PromptIDs }))
 	add(cols.responseIDs, names.ResponseIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.ResponseIDs }))
@@ -440,15 +506,38 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 			func(r Row) bool { return value(r) != nil }, func(r Row) int { return len(value(r)) },
 			func(r Row, _, i int) parquet.Value { return parquet.Int32Value(value(r)[i]) })
 	}
-	list(cols.content, names.Content, parquet.Group{"role": parquet.String(), "content": parquet.String()}, []string{"role", "content"},
-		func(r Row) bool { return r.Messages != nil }, func(r Row) int { return len(r.Messages) },
-		func(r Row, sub, i int) parquet.Value {
-			if sub == 0 {
-				return parquet.ByteArrayValue([]byte(r.Messages[i].Role))
-			}
-			return parquet.ByteArrayValue([]byte(r.Messages[i].Content))
-		})
-	str(cols.teacher, names.Teacher, func(r Row) string { return r.Teacher })
+	// Parts of turns are all there; a blank one says nothing.
+	element, parts := parquet.Group{"role": parquet.String(), "content": parquet.String()}, []string{"role", "content"}
+	if cols.acts {
+		for _, key := range actKeys {
+			element[key] = parquet.String()
+			parts = append(parts, key)
+		}
+		element[trainKey] = parquet.Leaf(parquet.BooleanType)
+		parts = append(parts, trainKey)
+	}
+	turns := func(on bool, name string, value func(Row) []Message) {
+		list(on, name, element, parts, func(r Row) bool { return value(r) != nil }, func(r Row) int { return len(value(r)) },
+			func(r Row, sub, i int) parquet.Value {
+				m := value(r)[i]
+				switch {
+				case sub == 0:
+					return parquet.ByteArrayValue([]byte(m.Role))
+				case sub == 1:
+					return parquet.ByteArrayValue([]byte(m.Content))
+				case sub == 2+len(actKeys):
+					return parquet.BooleanValue(!m.Context)
+				}
+				return parquet.ByteArrayValue([]byte(m.acted()[sub-2]))
+			})
+	}
+	turns(cols.content, names.Content, func(r Row) []Message { return r.Messages })
+	if cols.acts {
+		turns(cols.teacher, names.Teacher, Row.answer)
+	} else {
+		str(cols.teacher, names.Teacher, func(r Row) string { return r.Teacher })
+	}
+	str(cols.tools, "tools", func(r Row) string { return string(r.Tools) })
 	str(cols.response, names.Response, func(r Row) string { return r.Response })
 	ids(cols.promptIDs, names.PromptIDs, func(r Row) []int32 { return r.PromptIDs })
 	ids(cols.responseIDs, names.ResponseIDs, func(r Row) []int32 { return r.ResponseIDs })
@@ -513,7 +602,8 @@ func (l *lineWriter) write(r Row) error {
 	var line struct {
 		ID          *string    `json:"id,omitempty"`
 		Content     *[]Message `json:"content,omitempty"`
-		Teacher     *string    `json:"teacher_response,omitempty"`
+		Tools       JSON       `json:"tools,omitempty"`
+		Teacher     any        `json:"teacher_response,omitempty"`
 		Response    *string    `json:"response,omitempty"`
 		PromptIDs   *[]int32   `json:"prompt_ids,omitempty"`
 		ResponseIDs *[]int32   `json:"response_ids,omitempty"`
@@ -528,7 +618,9 @@ func (l *lineWriter) write(r Row) error {
 	if l.cols.content && r.Messages != nil {
 		line.Content = &r.Messages
 	}
-	if l.cols.teacher {
+	if line.Tools = r.Tools; l.cols.teacher && r.Turns != nil {
+		line.Teacher = r.Turns
+	} else if l.cols.teacher {
 		line.Teacher = &r.Teacher
 	}
 	if l.cols.response {

@@ -178,6 +178,12 @@ func (r *csvRows) at(i int) (raw rawRow, err error) {
 			raw.input = text{s, true}
 		case l.system:
 			raw.system = text{s, true}
+		case l.thought:
+			raw.thought = text{s, true}
+		case l.tools:
+			if raw.tools, err = listOf(name, text{s, true}); err != nil {
+				return raw, err
+			}
 		default:
 			if slices.Contains(l.watched, name) && strings.TrimSpace(s) != "" {
 				raw.unread = append(raw.unread, name)

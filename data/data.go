@@ -46,17 +46,13 @@ func damaged(format string, args ...any) error {
 	return &sentinelError{fmt.Sprintf(format, args...), ErrCorrupt}
 }
 
-// Message is one turn of a conversation.
-type Message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
 // Row is one example.
 type Row struct {
 	Index       int       // position in the set, from 0
 	Messages    []Message // the prompt: every turn before the last answer
-	Teacher     string    // the teacher's answer; empty where the set has none
+	Tools       JSON      // list of the tools that the teacher could call; "" is none
+	Teacher     string    // the teacher's answer, of several turns the last; empty where the set has none
+	Turns       []Message // what the teacher did behind the prompt, where that is more than one text: begins and ends with an assistant's turn
 	Response    string    // a given student's answer, from the optional response column
 	PromptIDs   []int32   // optional token ids given instead of text
 	ResponseIDs []int32   // optional token ids given instead of text

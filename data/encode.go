@@ -126,13 +126,27 @@ func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions, take func(i 
 func (r Row) Lost(enc Encoder) (lost bool, first string) {
 	if len(r.PromptIDs) == 0 {
 		for _, m := range r.Messages {
-			if n, first := enc.Lost(m.Content); n > 0 {
+			if lost, first := m.lost(enc); lost {
 				return true, first
 			}
 		}
 	}
+	for _, m := range r.Turns {
+		if lost, first := m.lost(enc); lost {
+			return true, first
+		}
+	}
 	n, first := enc.Lost(r.Teacher)
 	return n > 0, first
+}
+
+func (m Message) lost(enc Encoder) (bool, string) {
+	for _, s := range []string{m.Content, m.Thinking, string(m.ToolCalls)} {
+		if n, first := enc.Lost(s); n > 0 {
+			return true, first
+		}
+	}
+	return false, ""
 }
 
 // Examples returns rows as Example does, of all cores' work; the error is that of the
@@ -196,7 +210,7 @@ func (s *Set) toDigest(i int) (d digested) {
 		return digested{err: err}
 	}
 	if bad == nil {
-		d.row, bad = s.layoutOf(i).assemble(raw)
+		d.row, bad = s.assemble(i, raw)
 	}
 	if bad != nil {
 		d.fault, d.row.Messages = "fault: "+bad.Error(), raw.turns

@@ -253,7 +253,7 @@ func TestLastTurnIsTheTeachers(t *testing.T) {
 		if i == 3 {
 			want = ""
 		}
-		if len(row.Messages) != 1 || row.Messages[0] != (Message{"user", "q"}) || row.Teacher != want {
+		if len(row.Messages) != 1 || row.Messages[0] != (Message{Role: "user", Content: "q"}) || row.Teacher != want {
 			t.Errorf("row %d: %+v", i, row)
 		}
 	}

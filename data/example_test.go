@@ -46,9 +46,9 @@ func ExampleOpenFiles() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(set.Len(), row.Messages, row.Teacher)
+	fmt.Println(set.Len(), row.Messages[0].Content, row.Messages[1].Content, row.Teacher)
 	fmt.Println(set.Notes())
 	// Output:
-	// 24 [{system Answer in one word.} {user Capital of France?}] Paris
+	// 24 Answer in one word. Capital of France? Paris
 	// [../testdata/rows/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)]
 }

@@ -120,8 +120,8 @@ func TestFinishReasonOfOthers(t *testing.T) {
 func TestWriteAnswers(t *testing.T) {
 	dir := t.TempDir()
 	rows := []Row{
-		{Messages: []Message{{"system", "s"}, {"user", "a"}}, Teacher: "one", Finish: "stop", ID: "x", Told: Told{"m", 3, 4}},
-		{Messages: []Message{{"user", "b"}}, Teacher: "two", Finish: "length", ID: "y", Told: Told{"m2", 5, 6}},
+		{Messages: []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "a"}}, Teacher: "one", Finish: "stop", ID: "x", Told: Told{"m", 3, 4}},
+		{Messages: []Message{{Role: "user", Content: "b"}}, Teacher: "two", Finish: "length", ID: "y", Told: Told{"m2", 5, 6}},
 	}
 	for _, ext := range []string{"arrow", "arrows", "parquet", "jsonl"} {
 		path := filepath.Join(dir, "out."+ext)

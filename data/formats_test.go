@@ -77,9 +77,9 @@ func TestFormatsOfRows(t *testing.T) {
 	for _, suffix := range []string{".jsonl", ".arrow", ".parquet"} {
 		got := readAll(t, openTest(t, filepath.Join(rowFixtures, "alpaca"+suffix)))
 		want := []Row{
-			{Index: 0, Messages: []Message{{"user", "Add the numbers.\n4 7 3"}}, Teacher: "14"},
-			{Index: 1, Messages: []Message{{"user", "Name a colour."}}, Teacher: "red"},
-			{Index: 2, Messages: []Message{{"system", "Answer in one word."}, {"user", "Translate to French.\ncat"}}, Teacher: "chat"},
+			{Index: 0, Messages: []Message{{Role: "user", Content: "Add the numbers.\n4 7 3"}}, Teacher: "14"},
+			{Index: 1, Messages: []Message{{Role: "user", Content: "Name a colour."}}, Teacher: "red"},
+			{Index: 2, Messages: []Message{{Role: "system", Content: "Answer in one word."}, {Role: "user", Content: "Translate to French.\ncat"}}, Teacher: "chat"},
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("alpaca%s\n got %+v\nwant %+v", suffix, got, want)
@@ -132,14 +132,14 @@ func TestFormatRules(t *testing.T) {
 		want         Row    // else
 		err          string // part of the error
 	}{
-		{FormatShareGPT, `{"system":"s","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}`, Row{Messages: []Message{{"system", "s"}, {"user", "q"}}, Teacher: "a"}, ""},
-		{FormatShareGPT, `{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"},{"from":"human","value":"more"}]}`, Row{Messages: []Message{{"user", "q"}, {"assistant", "a"}, {"user", "more"}}}, ""},
+		{FormatShareGPT, `{"system":"s","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}`, Row{Messages: []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "q"}}, Teacher: "a"}, ""},
+		{FormatShareGPT, `{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"},{"from":"human","value":"more"}]}`, Row{Messages: []Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "a"}, {Role: "user", Content: "more"}}}, ""},
 		{FormatShareGPT, `{"conversations":[{"from":"human"}]}`, Row{}, `column "conversations": turn 0: has no value: each turn needs from and value`},
-		{FormatAlpaca, `{"question":"q","input":null,"answer":"a"}`, Row{Messages: []Message{{"user", "q"}}, Teacher: "a"}, ""},
-		{FormatPromptCompletion, `{"prompt":"q","completion":"a"}`, Row{Messages: []Message{{"user", "q"}}, Teacher: "a"}, ""},
-		{FormatPromptCompletion, `{"prompt":"q","completion":[{"role":"user","content":"a"}]}`, Row{}, "the answer must be one assistant turn"},
-		{FormatMessages, `{"question":"q","response":"a"}`, Row{Messages: []Message{{"user", "q"}}, Teacher: "a"}, ""}, // by --teacher-key response
-		{FormatMessages, `{"content":"[1, 2]","teacher_response":"a"}`, Row{Messages: []Message{{"user", "[1, 2]"}}, Teacher: "a"}, ""},
+		{FormatAlpaca, `{"question":"q","input":null,"answer":"a"}`, Row{Messages: []Message{{Role: "user", Content: "q"}}, Teacher: "a"}, ""},
+		{FormatPromptCompletion, `{"prompt":"q","completion":"a"}`, Row{Messages: []Message{{Role: "user", Content: "q"}}, Teacher: "a"}, ""},
+		{FormatPromptCompletion, `{"prompt":"q","completion":[{"role":"user","content":"a"}]}`, Row{}, "the answer must end with a turn of the assistant"},
+		{FormatMessages, `{"question":"q","response":"a"}`, Row{Messages: []Message{{Role: "user", Content: "q"}}, Teacher: "a"}, ""}, // by --teacher-key response
+		{FormatMessages, `{"content":"[1, 2]","teacher_response":"a"}`, Row{Messages: []Message{{Role: "user", Content: "[1, 2]"}}, Teacher: "a"}, ""},
 	} {
 		path := filepath.Join(dir, "x.jsonl")
 		writeTest(t, path, c.line)

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,7 @@ type Info struct {
 	Files    []FileInfo `json:"files"`
 	Columns  []Column   `json:"columns"` // of the first file
 	Read     Columns    `json:"read"`    // those that are read; "" where the set has none
-	More     []string   `json:"more"`    // other columns that are read: more of the prompt, and a system message
+	More     []string   `json:"more"`    // other columns that are read: more of the prompt, a system message, tools, thoughts
 	Teacher  bool       `json:"teacher"` // rows carry teacher answers
 	At       int        `json:"at"`      // which row is shown, from 0
 	Row      *Row       `json:"row"`     // that row; nil where it cannot be used
@@ -44,7 +45,7 @@ func Inspect(s *Set, at int) Info {
 	for i, f := range s.files {
 		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
 	}
-	for _, column := range []string{s.layouts[0].input, s.layouts[0].system} {
+	for _, column := range []string{s.layouts[0].input, s.layouts[0].system, s.layouts[0].tools, s.layouts[0].thought} {
 		if slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == column }) {
 			info.More = append(info.More, column)
 		}
@@ -72,7 +73,7 @@ func (in Info) String() string {
 		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens", in.Read.ID: "name of the row", in.Read.Finish: "how the answer ended",
 	}
 	for _, column := range in.More {
-		used[column] = "more of the prompt"
+		used[column] = cmp.Or(map[string]string{"tools": "tools", "reasoning_content": "the teacher's thought"}[column], "more of the prompt")
 	}
 	for _, c := range in.Columns {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)
@@ -88,12 +89,22 @@ func (in Info) String() string {
 		fmt.Fprintf(&b, "  cannot be used: %s\n", in.RowErr)
 	} else {
 		for _, m := range in.Row.Messages {
-			fmt.Fprintf(&b, "  %-10s %s\n", m.Role, preview(m.Content, 100))
+			fmt.Fprintf(&b, "  %-10s %s\n", m.Role, preview(m.Text(), 100))
 		}
 		if n := len(in.Row.PromptIDs); n > 0 {
 			fmt.Fprintf(&b, "  %-10s %d tokens\n", "prompt", n)
 		}
-		if in.Row.Teacher != "" {
+		for _, m := range in.Row.Turns {
+			who := m.Role
+			if m.Role == "assistant" && !m.Context {
+				who = "TEACHER"
+			}
+			if m.Thinking != "" {
+				fmt.Fprintf(&b, "  %-10s (thought) %s\n", who, preview(m.Thinking, 100))
+			}
+			fmt.Fprintf(&b, "  %-10s %s\n", who, preview(m.Text(), 100))
+		}
+		if in.Row.Teacher != "" && in.Row.Turns == nil {
 			fmt.Fprintf(&b, "  %-10s %s\n", "TEACHER", preview(in.Row.Teacher, 100))
 		}
 		if in.Row.Response != "" {

@@ -283,7 +283,7 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 			c, err = cols.jsonTurns(key, value)
 			raw.take(c, err == nil)
 		case cols.Teacher:
-			if cols.answersInTurns() && (value[0] == '[' || value[0] == '{') {
+			if turnsIn(value) {
 				if value[0] == '{' { // the answer's turn alone
 					value = slices.Concat([]byte("["), value, []byte("]"))
 				}
@@ -297,6 +297,10 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 			raw.input, err = jsonText(key, value)
 		case cols.system:
 			raw.system, err = jsonText(key, value)
+		case cols.thought:
+			raw.thought, err = jsonText(key, value)
+		case cols.tools:
+			raw.tools, _, err = readList(key, value)
 		case cols.Response:
 			raw.response, err = jsonText(key, value)
 		case cols.ID:
@@ -408,6 +412,14 @@ func jsonBlank(value json.RawMessage) bool {
 	return false
 }
 
+// turnsIn reports whether a value is turns: a list of objects, or one.
+func turnsIn(value []byte) bool {
+	if value[0] == '[' {
+		value = bytes.TrimLeft(value[1:], " \t\r\n")
+	}
+	return value[0] == '{'
+}
+
 // jsonTurns reads a conversation: a list of objects with role and content, or
 // one string.
 func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation, err error) {
@@ -442,9 +454,21 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 				t.content, err = jsonText(key, value)
 			case key == weightKey:
 				w, fault := strconv.ParseFloat(string(value), 64)
-				t.unlearned = fault == nil && w == 0
-			case slices.Contains(callKeys, key) && !jsonBlank(value):
-				t.calls = key
+				t.context = t.context || fault == nil && w == 0
+			case key == trainKey:
+				if t.context = t.context || string(value) == "false"; value[0] != 't' && value[0] != 'f' {
+					err = &rowFault{key, preview(string(value), 20), "neither true nor false", ""}
+				}
+			case key == "tool_calls":
+				t.calls, err = readCalls(value)
+			case key == "tool_call_id":
+				t.id, err = jsonText(key, value)
+			case key == "name":
+				t.name, err = jsonText(key, value)
+			case key == "reasoning_content":
+				t.thought, err = jsonText(key, value)
+			case key == oldCallKey && !jsonBlank(value):
+				t.refused = key
 			case slices.Contains(maybeTurn, key) && !jsonBlank(value):
 				t.unread = append(t.unread, key)
 			}
@@ -505,17 +529,19 @@ func textPart(kind, t text) bool {
 // rawTurn is a turn as the file has it.
 type rawTurn struct {
 	role, content text
-	part          string   // type of a part of the content that is no text; "" is none
-	calls         string   // key under which the turn calls tools; "" is none
-	unlearned     bool     // weight 0
+	part          string // type of a part of the content that is no text; "" is none
+	calls         JSON
+	id, name      text
+	thought       text
+	refused       string   // key under which the turn calls tools in a form that is not read; "" is none
+	context       bool     // weight 0, or "train": false
 	unread        []string // watched keys that say something
 }
 
 // conversation is turns with what a Message does not carry.
 type conversation struct {
-	turns     []Message
-	unlearned bool     // of the last turn
-	unread    []string // watched keys of some turn, as COLUMN[].KEY
+	turns  []Message
+	unread []string // watched keys of some turn, as COLUMN[].KEY
 }
 
 // add appends a turn and refuses one that cannot be used.
@@ -525,15 +551,14 @@ func (c *conversation) add(l layout, column string, t rawTurn) error {
 	switch {
 	case !t.role.ok:
 		return &rowFault{column, turn, "has no " + l.role, needs}
-	case t.calls != "":
-		return &rowFault{column, turn, "has " + t.calls + ", which gad does not read", "remove the row"}
+	case t.refused != "":
+		return &rowFault{column, turn, "has " + t.refused + ", which gad does not read", "write tool_calls, or remove the row"}
 	case t.part != "":
 		return &rowFault{column, turn, fmt.Sprintf("its %s has a part of type %q, and only text is read", l.text, t.part), "remove the row"}
-	case !t.content.ok:
+	case !t.content.ok && t.calls == "":
 		return &rowFault{column, turn, "has no " + l.text, needs}
 	}
-	c.turns = append(c.turns, Message{Role: t.role.s, Content: t.content.s})
-	c.unlearned = t.unlearned
+	c.turns = append(c.turns, Message{Role: t.role.s, Content: t.content.s, Thinking: t.thought.s, ToolCalls: t.calls, ToolCallID: t.id.s, Name: t.name.s, Context: t.context})
 	for _, key := range t.unread {
 		if name := column + "[]." + key; !slices.Contains(c.unread, name) {
 			c.unread = append(c.unread, name)
@@ -544,7 +569,7 @@ func (c *conversation) add(l layout, column string, t rawTurn) error {
 
 // take makes a conversation the row's prompt.
 func (r *rawRow) take(c conversation, ok bool) {
-	r.turns, r.turnsOK, r.unlearned, r.unread = c.turns, ok, c.unlearned, append(r.unread, c.unread...)
+	r.turns, r.turnsOK, r.unread = c.turns, ok, append(r.unread, c.unread...)
 }
 
 // takeAnswer makes turns the row's answer.

@@ -61,7 +61,7 @@ func (k Keep) warn(format string, args ...any) {
 
 const (
 	keptSuffix = ".rows"
-	keptMagic  = "gadrows\x04" // the last byte is the version: raise it when rows are read or kept otherwise
+	keptMagic  = "gadrows\x05" // the last byte is the version: raise it when rows are read or kept otherwise
 	entrySize  = 44
 	footSize   = 92
 	keepFree   = 1 << 30   // bytes of the disk that are left to others
@@ -134,11 +134,32 @@ func appendRecord(b []byte, ex Example) []byte {
 		given = 1
 	}
 	b = appendIDs(append(b, given), ex.ResponseIDs)
-	b = binary.AppendUvarint(b, uint64(len(ex.Messages)))
-	for _, m := range ex.Messages {
-		str(m.Role)
-		str(m.Content)
+	turns := func(list []Message) {
+		b = binary.AppendUvarint(b, uint64(len(list)))
+		for _, m := range list {
+			str(m.Role)
+			str(m.Content)
+			flags := byte(0) // 1: the other texts follow; 2: context
+			if m.acts() {
+				flags = 1
+			}
+			if m.Context {
+				flags |= 2
+			}
+			if b = append(b, flags); flags&1 != 0 {
+				for _, s := range []string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name} {
+					str(s)
+				}
+			}
+		}
 	}
+	turns(ex.Messages)
+	turns(ex.Turns)
+	b = binary.AppendUvarint(b, uint64(len(ex.Spans)))
+	for _, p := range ex.Spans {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.From)), uint64(p.To))
+	}
+	str(string(ex.Tools))
 	str(ex.Teacher)
 	str(ex.Response)
 	str(ex.ID)
@@ -199,12 +220,36 @@ func readRecord(b []byte) (ex Example) {
 		at += k
 		return texts[at-k-from : at-from]
 	}
+	turns := func() (list []Message) {
+		if k := n(3); k > 0 {
+			list = make([]Message, k)
+		}
+		for i := range list {
+			m := Message{Role: str(), Content: str()}
+			flags := b[at]
+			if at++; flags&1 != 0 {
+				m.Thinking, m.ToolCalls, m.ToolCallID, m.Name = str(), JSON(str()), str(), str()
+			}
+			m.Context = flags&2 != 0
+			list[i] = m
+		}
+		return list
+	}
+	number := func() int {
+		v, k := binary.Uvarint(b[at:])
+		if at += max(k, 0); k <= 0 || v > uint64(len(ex.Answer)) {
+			panic("a span is wrong")
+		}
+		return int(v)
+	}
+	ex.Messages, ex.Turns = turns(), turns()
 	if k := n(2); k > 0 {
-		ex.Messages = make([]Message, k)
-		for i := range ex.Messages {
-			ex.Messages[i] = Message{Role: str(), Content: str()}
+		ex.Spans = make([]Span, k)
+		for i := range ex.Spans {
+			ex.Spans[i] = Span{From: number(), To: number()}
 		}
 	}
+	ex.Tools = JSON(str())
 	ex.Teacher, ex.Response, ex.ID, ex.Finish = str(), str(), str(), str()
 	if at != len(b) {
 		panic("bytes after its end")
@@ -398,7 +443,7 @@ func (s *Set) stamp() (stamp []string) {
 // they are read, the encoder, and the program.
 func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 	h := sha256.New()
-	for _, text := range append([]string{keptMagic, encoder, fmt.Sprintf("%+v %s", s.opt.Columns, s.opt.Format)}, program()...) {
+	for _, text := range append([]string{keptMagic, encoder, fmt.Sprintf("%+v %s %s", s.opt.Columns, s.opt.Format, s.opt.Turns)}, program()...) {
 		hashString(h, text)
 	}
 	type chunk struct {

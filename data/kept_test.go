@@ -33,6 +33,20 @@ func (c *counted) Prompt(r Row) (ids []int32, err error) {
 
 func (c *counted) Lost(text string) (int, string) { return strings.Count(text, "7"), "" }
 
+// Reply is the ids of each turn, behind one another; those of assistants are learned.
+func (c *counted) Reply(r Row) (ids []int32, learned []Span, err error) {
+	for _, m := range r.Turns {
+		from := len(ids)
+		ids = append(append(ids, c.ids(m.Content+m.Thinking+string(m.ToolCalls))...), 1<<24)
+		if m.Role == "assistant" && !m.Context {
+			learned = append(learned, Span{from, len(ids)})
+		}
+	}
+	return ids, learned, nil
+}
+
+func (c *counted) Shows(Row) error { return nil }
+
 func (c *counted) Answer(text string) []int32 { return append(c.ids(text), 1<<24) }
 
 func (c *counted) ids(text string) (ids []int32) {

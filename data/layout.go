@@ -26,6 +26,7 @@ type Options struct {
 	Columns Columns // zero is DefaultColumns
 	Format  string  // of the rows, one of RowFormats; empty is FormatAuto
 	Split   string  // of folders that hold several; empty is none
+	Turns   string  // which turns are learned, one of TurnsValues; empty is TurnsLast
 	Stages  Stages  // hears of long work; nil is silent
 }
 
@@ -49,6 +50,8 @@ type layout struct {
 	role, text string // keys of a turn
 	input      string // column with more of the prompt
 	system     string // column with a system message
+	tools      string // column with the tools that the teacher could call
+	thought    string // column with what the teacher thought before its answer
 
 	// watched are columns that are not read although they may change what the answer
 	// means. Their rows are counted: see rawRow.unread.
@@ -57,24 +60,27 @@ type layout struct {
 
 // reads reports whether a column is read.
 func (l layout) reads(column string) bool {
-	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs, l.ID, l.Finish, l.input, l.system}, column)
+	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs, l.ID, l.Finish, l.input, l.system, l.tools, l.thought}, column)
 }
 
 // maybePrompt are columns of which the answer may speak: what the teacher saw or thought
 // beside the prompt. Where no format reads them, they are watched.
-var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message", "history", "tools", "functions", "documents", "passage", "images", "image",
-	"audio", "reasoning_content", "reasoning", "thinking"}
+var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message", "history", "functions", "documents", "passage", "images", "image",
+	"audio", "reasoning", "thinking"}
 
-// callKeys are the keys of a turn that calls tools. A row with one is refused: without the
-// call neither the turn nor those after it mean what they say.
-var callKeys = []string{"tool_calls", "function_call"}
+// oldCallKey is the key of a turn that calls a tool in the form before tool_calls. A row with one is
+// refused: without the call neither the turn nor those after it mean what they say.
+const oldCallKey = "function_call"
+
+// trainKey is the key of a turn that says whether it is learned.
+const trainKey = "train"
 
 // weightKey is the key of a turn by which OpenAI's files, and others, say that an answer is
 // not to be learned: 0.
 const weightKey = "weight"
 
 // maybeTurn are the keys of a turn that are watched as maybePrompt is.
-var maybeTurn = []string{"reasoning_content", "reasoning", "thinking", "images", "image", "audio", "tools"}
+var maybeTurn = []string{"reasoning", "thinking", "images", "image", "audio", "tools"}
 
 // answersTo are the columns of FormatQA: the answers to each kind of question, the likeliest
 // first.
@@ -196,12 +202,20 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 			l.system = name
 		}
 	}
+	for _, column := range []struct {
+		name string
+		to   *string
+	}{{"tools", &l.tools}, {"reasoning_content", &l.thought}} {
+		if !l.reads(column.name) {
+			*column.to = column.name
+		}
+	}
 	if l.Response == l.Teacher {
 		l.Response = "" // it is the teacher's
 	}
-	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs, &l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system} {
+	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs, &l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system, &l.tools, &l.thought} {
 		if !has(*column) {
-			if late := column == &l.input; !late || !anyKey(src) { // it may come after the rows that were looked at
+			if late := column == &l.input || column == &l.tools || column == &l.thought; !late || !anyKey(src) { // it may come after the rows that were looked at
 				*column = ""
 			}
 			continue
@@ -239,6 +253,12 @@ func (l layout) andMore(has func(string) bool) string {
 	if l.system != "" {
 		more += fmt.Sprintf(", system message from %q", l.system)
 	}
+	if has(l.tools) {
+		more += fmt.Sprintf(", tools from %q", l.tools)
+	}
+	if has(l.thought) {
+		more += fmt.Sprintf(", thoughts from %q", l.thought)
+	}
 	if l.Response != "" {
 		more += fmt.Sprintf(", a student's answer from %q", l.Response)
 	}
@@ -268,11 +288,6 @@ func renamed(column string, keys []string) string {
 		return fmt.Sprintf("rename them: jq -c '.%s |= map({role: .%s, content: .%s})' OLD > NEW", column, who[0], what[0])
 	}
 	return "rename them"
-}
-
-// answersInTurns reports whether the teacher's column may be a list of turns.
-func (l layout) answersInTurns() bool {
-	return l.format == FormatPromptCompletion || l.format == FormatPreference
 }
 
 // whereAnswer says where the teacher's answers stand.
@@ -379,30 +394,32 @@ func (s *Set) NeedTeacher() error {
 // roleNames are ShareGPT's names for who speaks. Others stay as they are.
 var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}
 
-// assemble takes the conversation apart into prompt and answer.
+// conversed puts a row's conversation together.
 //
-// A last assistant turn is the teacher's answer when the row has no other. When
-// the teacher column says the same, the turn is dropped from the prompt.
-func (l layout) assemble(raw rawRow) (Row, *rowFault) {
-	row := Row{
-		Messages: raw.turns, Teacher: raw.teacher.s, Response: raw.response.s,
-		PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s, Finish: raw.finish.s,
-	}
+// The answer stands behind the prompt, or it is the conversation's last turn of an assistant. When
+// the teacher column says the same as that turn, the turn counts once.
+func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
+	row := Row{Response: raw.response.s, Tools: raw.tools, PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s, Finish: raw.finish.s}
+	c.row = row
 	if !raw.turnsOK && raw.promptIDs == nil {
 		column := l.Content
 		if column == "" {
 			column = l.PromptIDs
 		}
 		if raw.elsewhere != "" {
-			return row, &rowFault{column, "null", fmt.Sprintf("the row has no prompt but that in column %q, and other rows have theirs in %q", raw.elsewhere, column), "write all rows alike, or in a file for each kind"}
+			return c, &rowFault{column, "null", fmt.Sprintf("the row has no prompt but that in column %q, and other rows have theirs in %q", raw.elsewhere, column), "write all rows alike, or in a file for each kind"}
 		}
-		return row, &rowFault{column, "null", "the row has no prompt", "remove the row"}
+		return c, &rowFault{column, "null", "the row has no prompt", "remove the row"}
 	}
 	if l.role == "from" {
 		for _, turns := range [][]Message{raw.turns, raw.answer} {
 			for i, m := range turns {
 				if name, ok := roleNames[m.Role]; ok {
 					turns[i].Role = name
+				} else if m.Role == "function_call" {
+					if turns[i], fault = calledIn(l.Content, i, m); fault != nil {
+						return c, fault
+					}
 				}
 			}
 		}
@@ -410,53 +427,65 @@ func (l layout) assemble(raw rawRow) (Row, *rowFault) {
 	if n := len(raw.answer); raw.answerOK {
 		if l.format == FormatPreference && n > 1 && raw.answer[n-1].Role == "assistant" { // the whole conversation
 			if k := len(raw.turns); k > n-1 || !slices.Equal(raw.answer[n-1-k:n-1], raw.turns) {
-				return row, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n), fmt.Sprintf("they do not begin with the prompt in column %q", l.Content), "keep the last turn alone"}
+				return c, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n), fmt.Sprintf("they do not begin with the prompt in column %q", l.Content), "keep the last turn alone"}
 			}
 			raw.turns, raw.answer = raw.answer[:n-1:n-1], raw.answer[n-1:]
-			row.Messages = raw.turns
 		}
-		if len(raw.answer) != 1 || raw.answer[0].Role != "assistant" {
-			return row, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n), "the answer must be one assistant turn", "keep that turn alone"}
+		if n == 0 || raw.answer[len(raw.answer)-1].Role != "assistant" {
+			return c, &rowFault{l.Teacher, countOf(n, "turn"), "the answer must end with a turn of the assistant", "remove the turns behind it"}
 		}
-		row.Teacher = raw.answer[0].Content
 	}
 	if strings.TrimSpace(raw.input.s) != "" {
 		if len(raw.turns) != 1 {
-			return row, &rowFault{l.input, preview(raw.input.s, 40), fmt.Sprintf("has no place in a prompt of %d turns", len(raw.turns)), "put it into a turn"}
+			return c, &rowFault{l.input, preview(raw.input.s, 40), fmt.Sprintf("has no place in a prompt of %d turns", len(raw.turns)), "put it into a turn"}
 		}
 		raw.turns[0].Content += "\n" + raw.input.s
 	}
 	if strings.TrimSpace(raw.system.s) != "" {
 		if len(raw.turns) > 0 && raw.turns[0].Role == "system" && raw.turns[0].Content != raw.system.s {
-			return row, &rowFault{l.system, preview(raw.system.s, 40), "differs from the system turn " + preview(raw.turns[0].Content, 40), "keep the system message in one place only"}
+			return c, &rowFault{l.system, preview(raw.system.s, 40), "differs from the system turn " + preview(raw.turns[0].Content, 40), "keep the system message in one place only"}
 		}
 		if len(raw.turns) > 0 && raw.turns[0].Role != "system" {
 			raw.turns = append([]Message{{Role: "system", Content: raw.system.s}}, raw.turns...)
-			row.Messages = raw.turns
 		}
 	}
-	if n := len(raw.turns); n > 0 && raw.turns[n-1].Role == "assistant" {
-		last := raw.turns[n-1].Content
-		if row.Teacher == "" && raw.unlearned {
-			return row, &rowFault{l.Content, fmt.Sprintf("turn %d", n-1), "the last answer has weight 0: it is not to be learned", "remove the row, or the turns after the answer that is"}
-		}
-		if row.Teacher == "" {
-			row.Teacher = last
-		}
-		if row.Teacher != last {
-			return row, &rowFault{l.Teacher, preview(row.Teacher, 40), "differs from the last assistant turn " + preview(last, 40), "keep the teacher's answer in one place only"}
-		}
-		row.Messages = raw.turns[: n-1 : n-1]
+	if !raw.answerOK && raw.teacher.s != "" {
+		raw.answer = []Message{{Role: "assistant", Content: raw.teacher.s}}
 	}
-	for i, m := range row.Messages {
-		if !utf8.ValidString(m.Content) || !utf8.ValidString(m.Role) {
-			return row, &rowFault{l.Content, fmt.Sprintf("turn %d", i), "not valid UTF-8", "re-encode the text"}
+	c.turns, c.first, c.none = raw.turns, 0, raw.turns == nil
+	if k := len(raw.answer); k > 0 {
+		if n := len(raw.turns); n > 0 && raw.turns[n-1].Role == "assistant" && k == 1 {
+			if last, answer := raw.turns[n-1], raw.answer[0]; last.Content != answer.Content {
+				return c, &rowFault{l.Teacher, preview(answer.Content, 40), "differs from the last assistant turn " + preview(last.Content, 40), "keep the teacher's answer in one place only"}
+			} else if !answer.acts() { // the turn may know more
+				raw.answer[0] = last
+				raw.answer[0].Context = false
+			}
+			raw.turns = raw.turns[: n-1 : n-1]
+		}
+		c.turns, c.first = slices.Concat(raw.turns, raw.answer), len(raw.turns)
+	}
+	if n := len(c.turns); strings.TrimSpace(raw.thought.s) != "" && n > 0 && c.turns[n-1].Role == "assistant" && c.turns[n-1].Thinking == "" {
+		c.turns = slices.Clone(c.turns)
+		c.turns[n-1].Thinking = raw.thought.s
+	}
+	for i, m := range c.turns {
+		for _, s := range []string{m.Role, m.Content, m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name} {
+			if column := l.Content; !utf8.ValidString(s) {
+				if i >= c.first && c.first > 0 && l.Teacher != "" {
+					if !raw.answerOK {
+						return c, &rowFault{l.Teacher, "", "not valid UTF-8", "re-encode the text"}
+					}
+					column, i = l.Teacher, i-c.first
+				}
+				return c, &rowFault{column, fmt.Sprintf("turn %d", i), "not valid UTF-8", "re-encode the text"}
+			}
 		}
 	}
-	for _, f := range []struct{ column, s string }{{l.Teacher, row.Teacher}, {l.Response, row.Response}, {l.ID, row.ID}, {l.Finish, row.Finish}} {
+	for _, f := range []struct{ column, s string }{{l.Response, row.Response}, {l.ID, row.ID}, {l.Finish, row.Finish}, {l.tools, string(row.Tools)}} {
 		if !utf8.ValidString(f.s) {
-			return row, &rowFault{f.column, "", "not valid UTF-8", "re-encode the text"}
+			return c, &rowFault{f.column, "", "not valid UTF-8", "re-encode the text"}
 		}
 	}
-	return row, nil
+	return c, nil
 }

@@ -26,7 +26,7 @@ func said(t *testing.T, paths ...string) (lines []string) {
 		t.Fatal(err)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(r.String()), "\n")[1:] {
-		if strings.HasPrefix(line, "length ") || strings.HasPrefix(line, "prompt ") || strings.HasPrefix(line, "answer ") || strings.HasSuffix(line, " warnings") || strings.HasSuffix(line, " warning") {
+		if strings.HasPrefix(line, "length ") || strings.HasPrefix(line, "prompt ") || strings.HasPrefix(line, "answer ") || strings.HasPrefix(line, "learned ") || strings.HasSuffix(line, " warnings") || strings.HasSuffix(line, " warning") {
 			continue
 		}
 		for _, name := range s.Files() {
@@ -43,7 +43,11 @@ func said(t *testing.T, paths ...string) (lines []string) {
 // Public layouts as JSON lines, Parquet, Arrow and folders of datasets, which pyarrow and
 // datasets wrote: the same rows, digest and words from each.
 func TestLayoutFiles(t *testing.T) {
-	user := func(text string) []Message { return []Message{{"user", text}} }
+	user := func(text string) []Message { return []Message{{Role: "user", Content: text}} }
+	thought := func(thought, text string) []Message {
+		return []Message{{Role: "assistant", Content: text, Thinking: thought}}
+	}
+	const weather = `[{"type":"function","function":{"name":"weather","description":"the weather of a city"}}]`
 	for _, c := range []struct {
 		name  string
 		rows  []Row // those that can be used; Index is not compared
@@ -73,21 +77,22 @@ func TestLayoutFiles(t *testing.T) {
 			`note: F: not read: "category"`,
 		}},
 		{"openai", []Row{
-			{Messages: []Message{{"system", "Be brief."}, {"user", "Capital of France?"}, {"assistant", "Paris."}, {"user", "And of Spain?"}}, Teacher: "Madrid."},
-			{Messages: []Message{{"system", "Be brief."}, {"user", "2+2?"}}, Teacher: "4."},
+			{Messages: []Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "Capital of France?"}, {Role: "assistant", Content: "Paris."}, {Role: "user", Content: "And of Spain?"}}, Teacher: "Madrid."},
+			{Messages: []Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "2+2?"}}, Teacher: "4."},
 		}, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
 			`note: 1 of 3 rows have earlier answers of the assistant: these are prompt, only the last is learned`,
-			`error: F: row 2: column "messages": turn 3: the last answer has weight 0: it is not to be learned: remove the row, or the turns after the answer that is`,
+			`error: F: row 2: column "messages": turn 3: the last answer has weight 0 or "train": false: it is not to be learned: remove the row, or the turns after the answer that is`,
 		}},
 		{"openai_tools", []Row{
-			{Messages: user("Hello"), Teacher: "Hello."},
+			{Messages: []Message{{Role: "user", Content: "Weather in Rome?"},
+				{Role: "assistant", ToolCalls: `[{"id":"c1","type":"function","function":{"name":"weather","arguments":"{\"city\": \"Rome\"}"}}]`},
+				{Role: "tool", Content: "21 degrees", ToolCallID: "c1"}}, Tools: weather, Teacher: "It is 21 degrees in Rome."},
+			{Messages: user("Hello"), Tools: weather, Teacher: "Hello."},
 			{Messages: user("Bye"), Teacher: "Bye."},
 		}, []string{
-			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
-			`note: F: not read: "messages[].tool_call_id"`,
-			`error: F: row 0: column "messages": turn 1: has tool_calls, which gad does not read: remove the row`,
-			`warning: F: row 1: column "tools" is not read, although the answer may speak of it: put what matters into the prompt`,
+			`note: F: read as messages: prompt from column "messages", tools from "tools", teacher's answer is its last assistant turn (data.format=messages)`,
+			`note: 1 of 3 rows have earlier answers of the assistant: these are prompt, only the last is learned`,
 		}},
 		{"openai_parts", []Row{
 			{Messages: user("Name a colour."), Teacher: "Red."},
@@ -97,27 +102,25 @@ func TestLayoutFiles(t *testing.T) {
 			`error: F: row 1: column "messages": turn 0: its content has a part of type "image_url", and only text is read: remove the row`,
 		}},
 		{"sharegpt_weight", []Row{
-			{ID: "a", Messages: []Message{{"system", "Be brief."}, {"user", "2+3?"}}, Teacher: "5."},
+			{ID: "a", Messages: []Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "2+3?"}}, Teacher: "5."},
 			{ID: "b", Messages: user("Name a bird."), Teacher: "A robin."},
 		}, []string{
 			`note: F: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`,
-			`error: F: row 2: column "conversations": turn 1: the last answer has weight 0: it is not to be learned: remove the row, or the turns after the answer that is`,
+			`error: F: row 2: column "conversations": turn 1: the last answer has weight 0 or "train": false: it is not to be learned: remove the row, or the turns after the answer that is`,
 		}},
 		{"reasoning", []Row{
-			{Messages: user("5*5?"), Teacher: "25."},
+			{Messages: user("5*5?"), Teacher: "25.", Turns: thought("Five fives are 25.", "25.")},
 			{Messages: user("Hello"), Teacher: "Hello."},
-			{Messages: user("6*6?"), Teacher: "36."},
+			{Messages: user("6*6?"), Teacher: "36.", Turns: thought("Six sixes are 36.", "36.")},
 		}, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
-			`warning: F: rows 0 and 2: key "reasoning_content" of the turns in column "messages" is not read, although the answer may speak of it: put what matters into the prompt`,
 		}},
 		{"reasoning_map", []Row{
-			{Messages: user("5*5?"), Teacher: "25."},
+			{Messages: user("5*5?"), Teacher: "25.", Turns: thought("Five fives are 25.", "25.")},
 			{Messages: user("Hello"), Teacher: "Hello."},
-			{Messages: user("6*6?"), Teacher: "36."},
+			{Messages: user("6*6?"), Teacher: "36.", Turns: thought("Six sixes are 36.", "36.")},
 		}, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
-			`warning: F: rows 0 and 2: key "reasoning_content" of the turns in column "messages" is not read, although the answer may speak of it: put what matters into the prompt`,
 		}},
 		{"preference", []Row{
 			{Messages: user("Name a river."), Teacher: "The Rhine."},
@@ -208,7 +211,7 @@ func TestGPTeacher(t *testing.T) {
 				inputs++
 				w.Instruction += "\n" + w.Input
 			}
-			if len(row.Messages) != 1 || row.Messages[0] != (Message{"user", w.Instruction}) || row.Teacher != w.Response {
+			if len(row.Messages) != 1 || row.Messages[0] != (Message{Role: "user", Content: w.Instruction}) || row.Teacher != w.Response {
 				t.Fatalf("%s: row %d: %+v", path, i, row)
 			}
 		}
@@ -280,19 +283,18 @@ func TestLayouts(t *testing.T) {
 		}},
 		{"openai_weight.jsonl", `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":0}]}`, ``, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
-			`error: F: row 0: column "messages": turn 1: the last answer has weight 0: it is not to be learned: remove the row, or the turns after the answer that is`,
-			`data: F: row 0: column "messages": turn 1: the last answer has weight 0: it is not to be learned: remove the row, or the turns after the answer that is (gad data validate lists all such rows)`,
+			`error: F: row 0: column "messages": turn 1: the last answer has weight 0 or "train": false: it is not to be learned: remove the row, or the turns after the answer that is`,
+			`data: F: row 0: column "messages": turn 1: the last answer has weight 0 or "train": false: it is not to be learned: remove the row, or the turns after the answer that is (gad data validate lists all such rows)`,
 		}},
 		{"openai_tool_calls.jsonl", `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"c"}]},{"role":"tool","tool_call_id":"c","content":"21"},{"role":"assistant","content":"a"}],"tools":[{"type":"function"}],"parallel_tool_calls":false}`, ``, []string{
-			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
-			`note: F: not read: "messages[].tool_call_id"`,
-			`error: F: row 0: column "messages": turn 1: has tool_calls, which gad does not read: remove the row`,
-			`data: F: row 0: column "messages": turn 1: has tool_calls, which gad does not read: remove the row (gad data validate lists all such rows)`,
+			`note: F: read as messages: prompt from column "messages", tools from "tools", teacher's answer is its last assistant turn (data.format=messages)`,
+			`error: F: row 0: column "messages": turn 1: column "tool_calls": call 0: names no function: write {"function": {"name": ..., "arguments": {...}}}`,
+			`data: F: row 0: column "messages": turn 1: column "tool_calls": call 0: names no function: write {"function": {"name": ..., "arguments": {...}}} (gad data validate lists all such rows)`,
 		}},
 		{"openai_function_call.jsonl", `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"","function_call":{"name":"f"}}]}`, ``, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
-			`error: F: row 0: column "messages": turn 1: has function_call, which gad does not read: remove the row`,
-			`data: F: row 0: column "messages": turn 1: has function_call, which gad does not read: remove the row (gad data validate lists all such rows)`,
+			`error: F: row 0: column "messages": turn 1: has function_call, which gad does not read: write tool_calls, or remove the row`,
+			`data: F: row 0: column "messages": turn 1: has function_call, which gad does not read: write tool_calls, or remove the row (gad data validate lists all such rows)`,
 		}},
 		{"openai_parts.jsonl", `{"messages":[{"role":"user","content":[{"type":"text","text":"q"}]},{"role":"assistant","content":"a"}]}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
@@ -345,9 +347,9 @@ func TestLayouts(t *testing.T) {
 		{"trl_completion_turns.jsonl", `{"prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"}]}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as prompt_completion: prompt from column "prompt", teacher's answer from column "completion" (data.format=prompt_completion)`,
 		}},
-		{"trl_completion_3.jsonl", `{"prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"},{"role":"user","content":"q2"},{"role":"assistant","content":"a2"}]}`, ``, []string{
+		{"trl_completion_3.jsonl", `{"prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"},{"role":"user","content":"q2"},{"role":"assistant","content":"a2"}]}`, `user: q | assistant: a | user: q2 | TEACHER: a2`, []string{
 			`note: F: read as prompt_completion: prompt from column "prompt", teacher's answer from column "completion" (data.format=prompt_completion)`,
-			`error: F: row 0: column "completion": 3 turns: the answer must be one assistant turn: keep that turn alone`,
+			`note: 1 of 1 rows have earlier answers of the assistant: these are prompt, only the last is learned`,
 		}},
 		{"prompt_response.jsonl", `{"prompt":"q","response":"a"}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as prompt_completion: prompt from column "prompt", teacher's answer from column "response" (data.format=prompt_completion)`,
@@ -361,10 +363,9 @@ func TestLayouts(t *testing.T) {
 			`note: 1 of 2 rows have earlier answers of the assistant: these are prompt, only the last is learned`,
 			`error: F: row 0: no teacher answer: there is no column "teacher_response", and the conversation in column "conversations" does not end with one: name the column of the answers (--teacher-key, data.teacher_key)`,
 		}},
-		{"sharegpt_function_call.jsonl", `{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"{}"},{"from":"observation","value":"21"},{"from":"gpt","value":"a"}],"tools":"[]"}`, `user: q | function_call: {} | tool: 21 | TEACHER: a`, []string{
-			`note: F: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`,
-			`warning: F: row 0: column "tools" is not read, although the answer may speak of it: put what matters into the prompt`,
-			`error: F: row 0: turn 1 of column "conversations" has the unknown role "function_call": use system, developer, user, assistant, tool`,
+		{"sharegpt_function_call.jsonl", `{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"{\"name\": \"f\", \"arguments\": {\"x\": 1}}"},{"from":"observation","value":"21"},{"from":"gpt","value":"a"}],"tools":"[]"}`, `user: q | assistant:  | tool: 21 | TEACHER: a`, []string{
+			`note: F: read as sharegpt: prompt from column "conversations", tools from "tools", teacher's answer is its last turn of gpt (data.format=sharegpt)`,
+			`note: 1 of 1 rows have earlier answers of the assistant: these are prompt, only the last is learned`,
 		}},
 		{"sharegpt_bing.jsonl", `{"conversations":[{"from":"user","value":"q"},{"from":"bing","value":"b"},{"from":"user","value":"q"},{"from":"bing","value":"b"}]}` + "\n" + `{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`,
@@ -457,7 +458,6 @@ func TestLayouts(t *testing.T) {
 		}},
 		{"reasoning.jsonl", `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a","reasoning_content":"r"}]}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
-			`warning: F: row 0: key "reasoning_content" of the turns in column "messages" is not read, although the answer may speak of it: put what matters into the prompt`,
 		}},
 		{"reasoning_column.jsonl", `{"prompt":"q","completion":"a","reasoning":"r"}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as prompt_completion: prompt from column "prompt", teacher's answer from column "completion" (data.format=prompt_completion)`,

@@ -48,13 +48,14 @@ type parquetField struct {
 	repElem                    int // repetition level at which a new element begins
 
 	extras    []parquetExtra  // of turns
+	nested    *parquet.Column // a column that is read as JSON: see nested.go
 	parts     *parquet.Column // text of the parts of a turn's content, where it is in parts
 	partTypes *parquet.Column // their types; nil is all text
 	defPart   int             // definition level from which on there is a part
 }
 
 // parquetExtra is a key of turns, or a column, of which is only asked whether it says
-// something: weightKey, callKeys, maybeTurn and layout.watched.
+// something: weightKey, oldCallKey, maybeTurn and layout.watched.
 type parquetExtra struct {
 	name string
 	leaf *parquet.Column // its first
@@ -95,6 +96,7 @@ const (
 	idsField
 	numberField
 	watchedField
+	nestedField
 )
 
 const (
@@ -253,10 +255,14 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		case l.Content:
 			f, want = l.turnsOf(c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
-			if f, want = textOf(c), "a string"; f.kind == 0 && l.answersInTurns() {
+			if f, want = textOf(c), "a string"; f.kind == 0 {
 				f = l.turnsOf(c)
 			}
-		case l.Response, l.input, l.system:
+		case l.tools:
+			if f, want = textOf(c), "a list of structs, or its JSON as a string"; f.kind == 0 && !c.Leaf() {
+				f = parquetField{kind: nestedField, nested: c}
+			}
+		case l.Response, l.input, l.system, l.thought:
 			f, want = textOf(c), "a string"
 		case l.ID:
 			if f = textOf(c); f.kind == 0 && isLeaf(c, parquet.Int32, parquet.Int64) {
@@ -302,6 +308,9 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 // the footer says of it.
 func (s *parquetSource) readable(f parquetField) error {
 	leaves := append(f.leaves[:], f.parts, f.partTypes)
+	if f.nested != nil {
+		leaves = append(leaves, leavesOf(f.nested)...)
+	}
 	for _, e := range f.extras {
 		leaves = append(leaves, e.leaf)
 	}
@@ -392,9 +401,16 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 		switch {
 		case f.parts == nil && f.leaves[1].MaxRepetitionLevel() != depth:
 		case names[0] == l.role && depth == 1:
+			var keys []string
+			for _, key := range last.Columns() {
+				keys = append(keys, key.Name())
+			}
+			if actsAs(keys) {
+				return parquetField{kind: nestedField, nested: c}
+			}
 			f.kind = turnsField
 			for _, key := range last.Columns() {
-				if name := key.Name(); name == weightKey || slices.Contains(callKeys, name) || slices.Contains(maybeTurn, name) {
+				if name := key.Name(); name == weightKey || name == oldCallKey || slices.Contains(maybeTurn, name) {
 					f.extras = append(f.extras, extraOf(key))
 				}
 			}
@@ -599,6 +615,7 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 type leafValue struct {
 	text     text
 	number   int64
+	float    uint64 // its bits
 	rep, def int
 }
 
@@ -667,9 +684,17 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 					out.text.ok, out.number = true, int64(v.Int32())
 				case parquet.Int64:
 					out.text.ok, out.number = true, v.Int64()
-				case parquet.Float, parquet.Double: // of a weight is only asked whether it is 0
+				case parquet.Boolean:
 					out.text.ok = true
-					if v.Kind() == parquet.Float && v.Float() != 0 || v.Kind() == parquet.Double && v.Double() != 0 {
+					if v.Boolean() {
+						out.number = 1
+					}
+				case parquet.Float, parquet.Double: // of a weight is only asked whether it is 0
+					x := v.Double()
+					if v.Kind() == parquet.Float {
+						x = float64(v.Float())
+					}
+					if out.text.ok, out.float = true, math.Float64bits(x); x != 0 {
 						out.number = 1
 					}
 				}
@@ -698,6 +723,7 @@ type parquetRows struct {
 	lay     layout
 	text    map[string][]text
 	lists   map[string]*parquetList
+	nested  map[string]bool // columns whose text is the JSON of their values
 	watched []watchedRows
 	bytes   int64
 }
@@ -719,7 +745,7 @@ type parquetList struct {
 
 func (s *parquetSource) load(b int) (rows, error) {
 	n := int(s.meta.RowGroups[b].NumRows)
-	r := &parquetRows{lay: s.lay, text: map[string][]text{}, lists: map[string]*parquetList{}}
+	r := &parquetRows{lay: s.lay, text: map[string][]text{}, lists: map[string]*parquetList{}, nested: map[string]bool{}}
 	for name, f := range s.fields {
 		var err error
 		switch f.kind {
@@ -729,6 +755,12 @@ func (s *parquetSource) load(b int) (rows, error) {
 			r.lists[name], err = s.loadList(b, n, f)
 		case mapsField:
 			r.lists[name], err = s.loadMaps(b, n, f)
+		case nestedField:
+			r.nested[name] = true
+			r.text[name], err = s.loadNested(b, n, f.nested)
+			for _, t := range r.text[name] {
+				r.bytes += int64(len(t.s)) + 24
+			}
 		case watchedField:
 			w := watchedRows{name, make([]bool, 0, n)}
 			err = s.leaf(b, f.extras[0].leaf, func(v leafValue) error {
@@ -822,10 +854,10 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 		err := s.eachTurn(b, f, e.leaf, list, func(t *rawTurn, v leafValue) error {
 			switch {
 			case e.name == weightKey:
-				t.unlearned = v.text.ok && v.number == 0 && e.leaf.Type().Kind() != parquet.ByteArray
+				t.context = v.text.ok && v.number == 0 && e.leaf.Type().Kind() != parquet.ByteArray
 			case !e.says(v):
-			case slices.Contains(callKeys, e.name):
-				t.calls = e.name
+			case e.name == oldCallKey:
+				t.refused = e.name
 			case !slices.Contains(t.unread, e.name):
 				t.unread = append(t.unread, e.name)
 			}
@@ -929,8 +961,21 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 				list.role[last] = v.text
 			case key.s == s.lay.text:
 				list.content[last] = v.text
-			case says && slices.Contains(callKeys, key.s):
-				list.more[last].calls = key.s
+			case key.s == "tool_calls" && says:
+				calls, err := listOf(key.s, v.text)
+				if list.more[last].calls = calls; err != nil {
+					list.more[last].refused = key.s
+				}
+			case key.s == "tool_call_id":
+				list.more[last].id = v.text
+			case key.s == "name":
+				list.more[last].name = v.text
+			case key.s == "reasoning_content":
+				list.more[last].thought = v.text
+			case key.s == trainKey:
+				list.more[last].context = v.text.s == "false"
+			case says && key.s == oldCallKey:
+				list.more[last].refused = key.s
 			case says && slices.Contains(maybeTurn, key.s):
 				list.more[last].unread = append(list.more[last].unread, key.s)
 			}
@@ -956,9 +1001,27 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		}
 		return text{}
 	}
-	raw.teacher, raw.response, raw.id = str(r.lay.Teacher), str(r.lay.Response), str(r.lay.ID)
-	raw.input, raw.system, raw.finish = str(r.lay.input), str(r.lay.system), str(r.lay.Finish)
+	if !r.nested[r.lay.Teacher] {
+		raw.teacher = str(r.lay.Teacher)
+	}
+	raw.response, raw.id = str(r.lay.Response), str(r.lay.ID)
+	raw.input, raw.system, raw.finish, raw.thought = str(r.lay.input), str(r.lay.system), str(r.lay.Finish), str(r.lay.thought)
+	if t := str(r.lay.tools); t.ok && r.nested[r.lay.tools] {
+		raw.tools, _, err = readList(r.lay.tools, []byte(t.s))
+	} else {
+		raw.tools, err = listOf(r.lay.tools, t)
+	}
+	if err != nil {
+		return raw, err
+	}
 	turns := func(column string) (c conversation, ok bool, err error) {
+		if r.nested[column] {
+			t := str(column)
+			if t.ok {
+				c, err = r.lay.jsonTurns(column, []byte(t.s))
+			}
+			return c, t.ok && err == nil, err
+		}
 		if s := str(column); s.ok && column == r.lay.Content {
 			c, err = r.lay.stringTurns(column, s.s)
 			return c, err == nil, err

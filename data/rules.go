@@ -16,8 +16,15 @@ type Encoder interface {
 	// the student's chat template, up to where the answer begins.
 	Prompt(Row) ([]int32, error)
 
-	// Answer returns the tokens of an answer with its end-of-turn token.
+	// Answer returns the tokens of an answer that is a text, with its end-of-turn token.
 	Answer(text string) []int32
+
+	// Reply returns the tokens of a row's Turns behind its prompt, and which of them are learned.
+	Reply(Row) (ids []int32, learned []Span, err error)
+
+	// Shows says why the student's chat template does not show the row's tool calls or tools, or
+	// cannot show the row at all; nil where it shows them, or there are none.
+	Shows(Row) error
 
 	// Lost counts the characters of text that have no token, and says what becomes of
 	// the first of them.
@@ -46,6 +53,7 @@ const (
 	KindNoUser      = "no user turn"
 	KindRole        = "unknown role"
 	KindTemplate    = "chat template fails"
+	KindAppend      = "turns that are rewritten"
 	KindTokens      = "prompt_ids are not tokens"
 	KindLongPrompt  = "prompt over the limit"
 	KindLongAnswer  = "answer over the limit" // it is cut
@@ -68,6 +76,7 @@ type Example struct {
 	Row
 	Prompt []int32 // tokens; nil without an encoder
 	Answer []int32 // tokens of the whole teacher's answer with its end, without one where it is unfinished; nil without an encoder
+	Spans  []Span  // which of Answer are learned; nil is all
 }
 
 // finding is one thing that is wrong with a row. The text says what, where and
@@ -154,6 +163,8 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 			fail(KindTokens, has.PromptIDs, "%v", err)
 		} else if err != nil {
 			fail(KindTemplate, has.Content, "the chat template fails: %v", err)
+		} else if err = enc.Shows(row); err != nil {
+			fail(KindTemplate, has.Content, "the student would not see what the row says: %v: use a student whose template has them, or remove them from the row", err)
 		}
 		if n := len(ex.Prompt); lim.MaxPrompt > 0 && n > lim.MaxPrompt {
 			add(finding{SeverityError, KindLongPrompt, has.Content, fmt.Sprintf("prompt has %d tokens, data.max_prompt_length is %d: raise it, or set data.overlong_prompts=filter", n, lim.MaxPrompt), "long"})
@@ -171,16 +182,36 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 			fail(KindNoTeacher, column, "no teacher answer in column %q (missing, empty or blank): write one or remove the row", column)
 		}
 	} else {
-		checkText(row.Teacher, column, enc, add)
-		checkThinking(row.Teacher, column, add)
+		texts := []string{row.Teacher}
+		for _, m := range row.Turns {
+			texts = append(texts, m.Content, m.Thinking, string(m.ToolCalls))
+		}
+		checkText(strings.Join(texts, "\n"), column, enc, add)
+		for _, m := range row.Turns {
+			checkThinking(m.Content, column, add)
+		}
+		if row.Turns == nil {
+			checkThinking(row.Teacher, column, add)
+		}
 		if row.Unfinished() {
 			text := fmt.Sprintf("answer in column %q is unfinished (%s is %q): it teaches no end and makes no pair", column, has.Finish, row.Finish)
 			add(finding{SeverityWarning, KindUnfinished, column, text, text})
 		}
 		if enc != nil {
-			ex.Answer = enc.Answer(row.Teacher)
-			if row.Unfinished() {
+			if row.Turns == nil {
+				ex.Answer = enc.Answer(row.Teacher)
+			} else if !failed && ex.Prompt != nil {
+				if ex.Answer, ex.Spans, err = enc.Reply(row); errors.Is(err, ErrAppend) {
+					fail(KindAppend, column, "%v: set data.turns=each", err)
+				} else if err != nil {
+					fail(KindTemplate, column, "the chat template fails: %v", err)
+				}
+			}
+			if row.Unfinished() && len(ex.Answer) > 0 {
 				ex.Answer = ex.Answer[:len(ex.Answer)-1]
+				if k := len(ex.Spans) - 1; k >= 0 {
+					ex.Spans[k].To = min(ex.Spans[k].To, len(ex.Answer))
+				}
 			}
 			checkAnswer(len(ex.Answer), column, lim, add)
 		}

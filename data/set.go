@@ -68,13 +68,14 @@ type text struct {
 type rawRow struct {
 	turns       []Message
 	turnsOK     bool // the row has a conversation
-	unlearned   bool // its last turn has weight 0
 	answer      []Message
 	answerOK    bool     // the teacher's answer is given as turns
 	unread      []string // watched columns, and keys of turns as COLUMN[].KEY, that have something in this row
 	elsewhere   string   // another column that may be the conversation of a row without one
 	input       text
 	system      text
+	tools       JSON
+	thought     text
 	teacher     text
 	response    text
 	id          text
@@ -92,8 +93,10 @@ type Set struct {
 	layouts []layout // of the files
 	columns []Column // of the first file
 	has     Columns  // what some file has, by the name in the first that does
-	starts  []span   // of every batch, ascending
-	n       int
+	starts  []span   // of every batch, ascending, in rows of the files
+	n       int      // rows
+	inFiles int      // rows of the files; n unless each turn is a row
+	rowAt   []turnAt // [n] what each row is, where each turn is one; nil otherwise
 	notes   []string // how the files are read
 	warn    []string
 	bytes   int64 // on disk
@@ -112,6 +115,9 @@ type Set struct {
 	digest     string
 	digestErr  error
 }
+
+// turnAt is a row that one turn of a row of the files makes.
+type turnAt struct{ row, turn int32 }
 
 type span struct{ first, n, file, batch, at int } // at: rows of the file before it
 
@@ -139,6 +145,12 @@ func OpenFiles(paths []string, o Options) (*Set, error) {
 	}
 	if o.Format == "" {
 		o.Format = FormatAuto
+	}
+	if o.Turns == "" {
+		o.Turns = TurnsLast
+	}
+	if !slices.Contains(TurnsValues, o.Turns) {
+		return nil, fmt.Errorf("data: turns %q: use %s (setting data.turns)", o.Turns, strings.Join(TurnsValues, ", "))
 	}
 	s := &Set{opt: o, cache: map[int]*cached{}, room: cacheBytes}
 	if err := s.open(paths); err != nil {
@@ -188,7 +200,51 @@ func (s *Set) open(paths []string) error {
 	if s.n == 0 {
 		return fmt.Errorf("data: %s: no rows: the set is empty: check how the file was written", s.path)
 	}
+	if s.inFiles = s.n; s.opt.Turns == TurnsEach {
+		return s.eachTurn()
+	}
 	return nil
+}
+
+// eachTurn makes a row of each turn that is learned. A row of the files without one, or that cannot
+// be used, stays a row: who reads it is told why.
+func (s *Set) eachTurn() error {
+	advance, done := s.Stage("turns", s.inFiles)
+	defer done()
+	s.sequential(true)
+	defer s.sequential(false)
+	var err error
+	inOrder(s.inFiles, func(i int) int {
+		raw, err := s.rawOf(i)
+		if err != nil {
+			return 1
+		}
+		c, fault := s.layoutIn(i).conversed(raw)
+		if fault != nil {
+			return 1
+		}
+		return max(len(c.learned()), 1)
+	}, func(i, turns int) bool {
+		advance(1)
+		if turns > maxRows-len(s.rowAt) {
+			err = fmt.Errorf("data: %s: more than %d turns: too many for one set: split it", s.path, maxRows)
+			return false
+		}
+		for k := range turns {
+			s.rowAt = append(s.rowAt, turnAt{int32(i), int32(k)})
+		}
+		return true
+	})
+	s.n = len(s.rowAt)
+	return err
+}
+
+// inFile is the row of the files that row i is of, and which of its turns it is.
+func (s *Set) inFile(i int) (row, turn int) {
+	if s.rowAt == nil {
+		return i, 0
+	}
+	return int(s.rowAt[i].row), int(s.rowAt[i].turn)
 }
 
 // add opens one file and appends its rows to the set.
@@ -365,7 +421,7 @@ func (s *Set) Overlooked() (suspect, others string) {
 		for _, key := range f.turnKeys(l.Content) {
 			name := l.Content + "[]." + key
 			switch {
-			case key == l.role || key == l.text || key == weightKey || slices.Contains(callKeys, key):
+			case key == l.role || key == l.text || key == weightKey || key == oldCallKey || slices.Contains(turnKeys, key):
 			case slices.Contains(maybeTurn, key):
 				note(&watched, name, s.names[k])
 			default:
@@ -443,13 +499,24 @@ func (s *Set) read(i int) (row Row, unread []string, err error) {
 	if err != nil {
 		return Row{}, nil, err
 	}
-	row, bad := s.layoutOf(i).assemble(raw)
+	row, bad := s.assemble(i, raw)
 	if bad != nil {
 		return Row{}, nil, s.rowErr(i, bad)
 	}
 	row.Index = i
 	slices.Sort(raw.unread)
 	return row, slices.Compact(raw.unread), nil
+}
+
+// assemble makes row i of what its file has.
+func (s *Set) assemble(i int, raw rawRow) (Row, *rowFault) {
+	l := s.layoutOf(i)
+	c, bad := l.conversed(raw)
+	if bad != nil {
+		return c.row, bad
+	}
+	_, k := s.inFile(i)
+	return c.answerOf(l, s.opt.Turns, k)
 }
 
 // rowErr places a fault in its file and row.
@@ -460,13 +527,21 @@ func (s *Set) rowErr(i int, bad *rowFault) error {
 
 // locate returns the file that holds row i and the row's number in that file.
 func (s *Set) locate(i int) (file string, at int) {
+	i, _ = s.inFile(i)
 	b := s.starts[s.batchOf(i)]
 	return s.names[b.file], b.at + i - b.first
 }
 
 // layoutOf is the layout of the file that holds row i.
-func (s *Set) layoutOf(i int) layout { return s.layouts[s.starts[s.batchOf(i)].file] }
+func (s *Set) layoutOf(i int) layout {
+	i, _ = s.inFile(i)
+	return s.layoutIn(i)
+}
 
+// layoutIn is layoutOf for a row of the files.
+func (s *Set) layoutIn(i int) layout { return s.layouts[s.starts[s.batchOf(i)].file] }
+
+// batchOf is the batch of a row of the files.
 func (s *Set) batchOf(i int) int {
 	return sort.Search(len(s.starts), func(b int) bool { return s.starts[b].first > i }) - 1
 }
@@ -475,6 +550,12 @@ func (s *Set) raw(i int) (rawRow, error) {
 	if i < 0 || i >= s.n {
 		return rawRow{}, fmt.Errorf("data: %s: row %d: the set has rows 0 to %d", s.path, i, s.n-1)
 	}
+	i, _ = s.inFile(i)
+	return s.rawOf(i)
+}
+
+// rawOf is row i of the files.
+func (s *Set) rawOf(i int) (rawRow, error) {
 	b := s.batchOf(i)
 	var raw rawRow
 	err := guard(func() error {
@@ -488,9 +569,8 @@ func (s *Set) raw(i int) (rawRow, error) {
 	if errors.Is(err, os.ErrClosed) {
 		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", s.path, i, err)
 	}
-	if err != nil {
-		file, row := s.locate(i)
-		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", file, row, err)
+	if at := s.starts[b]; err != nil {
+		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", s.names[at.file], at.at+i-at.first, err)
 	}
 	return raw, nil
 }
@@ -631,6 +711,7 @@ func (r Row) Measure() Measure {
 func hashRow(h hash.Hash, row Row) {
 	hashPrompt(h, row)
 	hashString(h, row.Teacher)
+	hashTurns(h, row.Turns)
 	hashString(h, row.Response)
 	hashIDs(h, row.ResponseIDs)
 	hashString(h, row.ID)
@@ -649,6 +730,7 @@ func (r Row) Keys() (prompt, whole Key) {
 	hashPrompt(h, r)
 	prompt = Key(h.Sum(nil))
 	hashString(h, r.Teacher)
+	hashTurns(h, r.Turns)
 	hashString(h, r.Response)
 	hashIDs(h, r.ResponseIDs)
 	return prompt, Key(h.Sum(nil))
@@ -657,10 +739,37 @@ func (r Row) Keys() (prompt, whole Key) {
 func hashPrompt(h hash.Hash, row Row) {
 	hashInt(h, len(row.Messages))
 	for _, m := range row.Messages {
-		hashString(h, m.Role)
-		hashString(h, m.Content)
+		hashTurn(h, m)
 	}
 	hashIDs(h, row.PromptIDs)
+	if row.Tools != "" { // as in hashRow
+		hashInt(h, -2)
+		hashString(h, string(row.Tools))
+	}
+}
+
+// hashTurns writes nothing where an answer is a text.
+func hashTurns(h hash.Hash, turns []Message) {
+	if len(turns) == 0 {
+		return
+	}
+	hashInt(h, -3)
+	hashInt(h, len(turns))
+	for _, m := range turns {
+		hashTurn(h, m)
+	}
+}
+
+func hashTurn(h hash.Hash, m Message) {
+	hashString(h, m.Role)
+	hashString(h, m.Content)
+	if !m.acts() && !m.Context {
+		return
+	}
+	hashInt(h, -4)
+	for _, s := range []string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name, strconv.FormatBool(m.Context)} {
+		hashString(h, s)
+	}
 }
 
 func hashInt(h hash.Hash, n int) {

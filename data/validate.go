@@ -65,11 +65,16 @@ type Report struct {
 	SharedPrompts int            `json:"sharedPrompts"` // prompts that come with several different answers
 	Errors        int            `json:"errors"`        // rows and kinds; a row may have several
 	Warnings      int            `json:"warnings"`
-	Counts        map[string]int `json:"counts"`       // problems by kind
-	Problems      []Problem      `json:"problems"`     // at most 20 of each kind; equal ones of several rows are one
-	EarlierTurns  int            `json:"earlierTurns"` // rows with answers of the assistant before the last, which are prompt
-	Equal         []EqualAnswer  `json:"equal"`        // answers that several different prompts have, the most frequent first
-	Notes         []string       `json:"notes"`        // about the set as a whole
+	Counts        map[string]int `json:"counts"`        // problems by kind
+	Problems      []Problem      `json:"problems"`      // at most 20 of each kind; equal ones of several rows are one
+	Turns         int            `json:"turns"`         // of the teacher, that are learned
+	TrainedTokens int            `json:"trainedTokens"` // of these turns within the limit, with their ends; 0 without an encoder
+	Rewritten     int            `json:"rewritten"`     // rows whose turns cannot grow as one sequence (data.turns=all); counted with an encoder
+	EarlierTurns  int            `json:"earlierTurns"`  // rows with answers of the assistant before the last, which are prompt
+	Equal         []EqualAnswer  `json:"equal"`         // answers that several different prompts have, the most frequent first
+	Notes         []string       `json:"notes"`         // about the set as a whole
+
+	talks bool // some row has several turns of an assistant, or one that is more than a text
 }
 
 // EqualAnswer is an answer that stands in rows with different prompts.
@@ -162,6 +167,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 			}
 		}
 		e.prompt, e.whole = e.Row.Keys()
+		e.rewritten = enc != nil && s.rewritten(i, enc)
 		return e
 	}, func(i int, e examined) bool {
 		file, at := s.locate(i)
@@ -222,14 +228,37 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		if strings.TrimSpace(row.Teacher) == "" {
 			noTeacher++
 		} else {
-			count(measure(row.Teacher, e.Answer))
+			text := row.Teacher
+			for i, m := range row.Turns {
+				if i < len(row.Turns)-1 || m.Thinking != "" {
+					text += m.Content + m.Thinking + string(m.ToolCalls)
+				}
+			}
+			count(measure(text, e.Answer))
+			r.Turns += max(row.learned(), 1)
+			limit := len(e.Answer)
+			if lim.MaxResponse > 0 {
+				limit = min(limit, lim.MaxResponse)
+			}
+			spans := e.Spans
+			if spans == nil {
+				spans = []Span{{0, limit}}
+			}
+			for _, p := range spans {
+				r.TrainedTokens += max(min(p.To, limit)-p.From, 0)
+			}
 			if _, ok := rowOf[e.whole]; !ok { // a duplicate row is another warning
 				tally.Add(row.Teacher, i)
 			}
 		}
+		if e.rewritten {
+			r.Rewritten++
+		}
 		if slices.ContainsFunc(row.Messages, func(m Message) bool { return m.Role == "assistant" }) {
 			r.EarlierTurns++
+			r.talks = true
 		}
+		r.talks = r.talks || row.Turns != nil
 		if row.Response != "" {
 			count(measure(row.Response, e.response))
 		}
@@ -251,7 +280,10 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	var notes []string
 	r.Equal, notes = tally.Equal(s.Len())
 	r.Notes = append(r.Notes, notes...)
-	if r.EarlierTurns > 0 && training {
+	if r.Rewritten > 0 && s.opt.Turns != TurnsAll {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s of several turns cannot be one sequence (data.turns=all), since %v", countOf(r.Rewritten, "row"), ErrAppend))
+	}
+	if r.EarlierTurns > 0 && training && s.opt.Turns == TurnsLast {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, s.Len()))
 	}
 	r.Answers = len(answerLens)
@@ -274,6 +306,39 @@ func (s *Set) RowProblems(i int, enc Encoder, lim Limits) (problems []Problem) {
 		problems = append(problems, Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i, Column: f.column, Detail: f.text, Count: 1, Rows: []int{at}})
 	})
 	return problems
+}
+
+// rewritten reports whether the whole conversation of row i cannot be one sequence; of the rows of
+// one conversation only the first says so.
+func (s *Set) rewritten(i int, enc Encoder) bool {
+	if _, turn := s.inFile(i); turn > 0 {
+		return false
+	}
+	raw, err := s.raw(i)
+	if err != nil {
+		return false
+	}
+	l := s.layoutOf(i)
+	c, bad := l.conversed(raw)
+	if bad != nil {
+		return false
+	}
+	row, bad := c.answerOf(l, TurnsAll, 0)
+	if bad != nil || len(row.Turns) < 2 {
+		return false
+	}
+	_, _, err = enc.Reply(row)
+	return errors.Is(err, ErrAppend)
+}
+
+// learned is the number of the row's Turns that are learned.
+func (r Row) learned() (n int) {
+	for _, m := range r.Turns {
+		if m.answers() && !m.Context {
+			n++
+		}
+	}
+	return n
 }
 
 // forTraining says that the rows are meant to carry teacher answers: a set of
@@ -317,6 +382,7 @@ type examined struct {
 	Example
 	prompt, whole Key
 	response      []int32
+	rewritten     bool
 	findings      []finding
 	err           error
 }
@@ -349,6 +415,13 @@ func (r *Report) String() string {
 	}
 	line("prompt", r.Prompt, r.LongPrompts, r.Rows, r.Limits.MaxPrompt)
 	line("answer", r.Answer, r.CutAnswers, r.Answers, r.Limits.MaxResponse)
+	if r.talks && r.Turns > 0 {
+		fmt.Fprintf(&b, "learned  %s", countOf(r.Turns, "turn"))
+		if r.Unit == "tokens" {
+			fmt.Fprintf(&b, ", %s", countOf(r.TrainedTokens, "token"))
+		}
+		b.WriteByte('\n')
+	}
 	if r.SharedPrompts > 0 {
 		verb := "come"
 		if r.SharedPrompts == 1 {

@@ -35,6 +35,27 @@ func (words) Lost(text string) (int, string) {
 	return strings.Count(text, "\u2603"), "U+2603 is left out"
 }
 
+func (words) Shows(r Row) error {
+	if r.Tools == `[{"name":"unseen"}]` {
+		return errors.New("tools: the template does not write them")
+	}
+	return nil
+}
+
+func (w words) Reply(r Row) (ids []int32, learned []Span, err error) {
+	for _, m := range r.Turns {
+		if m.Name == "rewritten" {
+			return nil, nil, fmt.Errorf("turn: %w", ErrAppend)
+		}
+		from := len(ids)
+		ids = append(ids, w.Answer(m.Content+" "+string(m.ToolCalls))...)
+		if m.Role == "assistant" && !m.Context {
+			learned = append(learned, Span{from, len(ids)})
+		}
+	}
+	return ids, learned, nil
+}
+
 func (words) Answer(text string) []int32 { return make([]int32, len(strings.Fields(text))+1) }
 
 func TestValidateFindsEachProblem(t *testing.T) {

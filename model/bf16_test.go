@@ -169,7 +169,7 @@ func TestBF16Generate(t *testing.T) {
 			var logp [][]float32
 			for p := range out {
 				for _, c := range out[p] {
-					seqs, logp = append(seqs, Seq{IDs: slices.Concat(prompts[p], c.IDs), Prompt: len(prompts[p])}), append(logp, c.Logp)
+					seqs, logp = append(seqs, Answer(slices.Concat(prompts[p], c.IDs), len(prompts[p]))), append(logp, c.Logp)
 				}
 			}
 			want, _, err := m.LogProbs(seqs, o.Sampling.Temperature)

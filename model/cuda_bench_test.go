@@ -120,7 +120,7 @@ func BenchmarkStep(b *testing.B) {
 		seqs := seqsOf(c.Vocab, lengths...)
 		d := make([][]float32, l.seqs)
 		for i := range seqs {
-			seqs[i].Prompt = l.prompt
+			seqs[i] = Answer(seqs[i].IDs, l.prompt)
 			d[i] = make([]float32, l.length-l.prompt)
 			for j := range d[i] {
 				d[i][j] = -1 / float32(l.seqs*(l.length-l.prompt))

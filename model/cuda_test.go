@@ -120,11 +120,11 @@ func TestCUDAAgainstCPU(t *testing.T) {
 // that: they share it in a pack.
 func answered(seqs []Seq, lengths ...int) []Seq {
 	for k, n := range lengths {
-		s := Seq{IDs: slices.Clone(seqs[0].IDs[:seqs[0].Prompt]), Prompt: seqs[0].Prompt}
+		ids := slices.Clone(seqs[0].IDs[:seqs[0].Prompt()])
 		for j := range n {
-			s.IDs = append(s.IDs, int32((11*j+k+3)%29)) // ids that every shape has
+			ids = append(ids, int32((11*j+k+3)%29)) // ids that every shape has
 		}
-		seqs = slices.Insert(seqs, 1+k, s)
+		seqs = slices.Insert(seqs, 1+k, Answer(ids, seqs[0].Prompt()))
 	}
 	return seqs
 }
@@ -231,7 +231,7 @@ func TestCUDASharedPrompts(t *testing.T) {
 				logp, grad := run(false)
 				rows := len(m.pk.ids)
 				logpW, gradW := run(true)
-				if want := len(m.pk.ids) - 3*seqs[0].Prompt; rows != want {
+				if want := len(m.pk.ids) - 3*seqs[0].Prompt(); rows != want {
 					t.Errorf("a pass of %d tokens, want %d: each prompt once", rows, want)
 				}
 				for i := range logpW {
@@ -390,7 +390,7 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 			var drawn []Seq
 			var logp []float32
 			for _, c := range out[0] {
-				drawn, logp = append(drawn, Seq{IDs: slices.Concat(prompt, c.IDs), Prompt: len(prompt)}), append(logp, c.Logp...)
+				drawn, logp = append(drawn, Answer(slices.Concat(prompt, c.IDs), len(prompt))), append(logp, c.Logp...)
 			}
 			again, _, err := m.LogProbs(drawn, 0.9)
 			must(t, err)
@@ -567,7 +567,7 @@ func TestCUDAGenerate(t *testing.T) {
 			var logp [][]float32
 			for p := range out {
 				for _, c := range out[p] {
-					seqs = append(seqs, Seq{IDs: slices.Concat(prompts[p], c.IDs), Prompt: len(prompts[p])})
+					seqs = append(seqs, Answer(slices.Concat(prompts[p], c.IDs), len(prompts[p])))
 					logp = append(logp, c.Logp)
 				}
 			}
@@ -661,7 +661,7 @@ func TestCUDAPlan(t *testing.T) {
 	c.Hidden, c.Heads, c.FFN, c.Vocab = 512, 8, 1024, 4096
 	seqs := seqsOf(c.Vocab, 60, 68)
 	for i := range seqs {
-		seqs[i].Prompt = 1 // nearly as many rows of the head as tokens, which a plan reckons with
+		seqs[i] = Answer(seqs[i].IDs, 1) // nearly as many rows of the head as tokens, which a plan reckons with
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		type planned struct {

@@ -56,7 +56,7 @@ func TestDivergences(t *testing.T) {
 			p, q := pair(t, be, arch)
 			var each []Seq // one for every next token
 			for v := range 29 {
-				each = append(each, Seq{IDs: []int32{4, 9, 1, int32(v)}, Prompt: 3})
+				each = append(each, Answer([]int32{4, 9, 1, int32(v)}, 3))
 			}
 			each = append(each, seqsOf(29, 5, 12, 1)...)
 			there, err := p.Divergences(q, each)
@@ -72,7 +72,7 @@ func TestDivergences(t *testing.T) {
 				if !slices.Equal(d.PQ, back[s].QP) || !slices.Equal(d.QP, back[s].PQ) || !slices.Equal(d.LogP, back[s].LogQ) || !slices.Equal(d.LogQ, back[s].LogP) {
 					t.Errorf("%s: sequence %d: %+v, the other way round %+v", arch, s, d, back[s])
 				}
-				if n := len(each[s].IDs) - each[s].Prompt; len(d.PQ) != n || len(d.QP) != n || len(d.LogP) != n || len(d.LogQ) != n {
+				if n := each[s].Trained(); len(d.PQ) != n || len(d.QP) != n || len(d.LogP) != n || len(d.LogQ) != n {
 					t.Fatalf("%s: sequence %d: %d tokens: %+v", arch, s, n, d)
 				}
 				for i := range d.PQ {
@@ -160,7 +160,7 @@ func TestDivergencesOfPaddedVocabulary(t *testing.T) {
 					}
 				}
 			}
-			if _, err := from.Divergences(to, []Seq{{IDs: []int32{1, 30}, Prompt: 1}}); err == nil || err.Error() != "model: sequence 0: token 1: id 30: outside the vocabulary of 29: use the model's own tokenizer" {
+			if _, err := from.Divergences(to, []Seq{Answer([]int32{1, 30}, 1)}); err == nil || err.Error() != "model: sequence 0: token 1: id 30: outside the vocabulary of 29: use the model's own tokenizer" {
 				t.Errorf("a token of one model alone: %v", err)
 			}
 		}
@@ -185,7 +185,7 @@ func TestDivergencesInChunks(t *testing.T) {
 	for s := range seqs {
 		one, err := p.Divergences(q, seqs[s:s+1])
 		must(t, err)
-		if !slices.Equal(one[0].PQ, all[s].PQ) || !slices.Equal(one[0].LogQ, all[s].LogQ) || len(one[0].PQ) != len(seqs[s].IDs)-seqs[s].Prompt {
+		if !slices.Equal(one[0].PQ, all[s].PQ) || !slices.Equal(one[0].LogQ, all[s].LogQ) || len(one[0].PQ) != seqs[s].Trained() {
 			t.Errorf("sequence %d: alone %v, among others %v", s, one[0].PQ, all[s].PQ)
 		}
 	}

@@ -248,7 +248,7 @@ func TestEngineRanks(t *testing.T) {
 				if done != 2 {
 					t.Errorf("%s: prompt %d: told of %d of 2 ends", name, p, done)
 				}
-				lp, _, err := m.LogProbs([]Seq{{IDs: all, Prompt: 1}}, 1)
+				lp, _, err := m.LogProbs([]Seq{Answer(all, 1)}, 1)
 				must(t, err)
 				if len(whole[p]) != len(all)-1 {
 					t.Fatalf("%s: prompt %d: %d tokens of %d are ranked", name, p, len(whole[p]), len(all))

@@ -51,7 +51,7 @@ func TestGenerateAgainstLogProbs(t *testing.T) {
 			tokens, ended := 0, map[int32]int{}
 			for p := range out {
 				for _, c := range out[p] {
-					seqs = append(seqs, Seq{IDs: slices.Concat(prompts[p], c.IDs), Prompt: len(prompts[p])})
+					seqs = append(seqs, Answer(slices.Concat(prompts[p], c.IDs), len(prompts[p])))
 					logp = append(logp, c.Logp)
 					tokens += len(c.IDs)
 					last := c.IDs[len(c.IDs)-1]
@@ -159,7 +159,7 @@ func TestGenerateGreedy(t *testing.T) {
 	for i, id := range out[0][0].IDs {
 		best, bestLogp := int32(-1), float32(math.Inf(-1))
 		for v := range int32(97) {
-			l, _, err := m.LogProbs([]Seq{{IDs: append(slices.Clone(seq), v), Prompt: len(seq)}}, 1)
+			l, _, err := m.LogProbs([]Seq{Answer(append(slices.Clone(seq), v), len(seq))}, 1)
 			must(t, err)
 			if l[0][0] > bestLogp {
 				best, bestLogp = v, l[0][0]

@@ -230,7 +230,7 @@ func againstPeft(t *testing.T, be compute.Backend) {
 			var score []float32
 			n := 0
 			for _, s := range e.Sequences {
-				seqs, logp, score = append(seqs, Seq{s.IDs, s.Prompt}), append(logp, s.Logp), append(score, s.Score)
+				seqs, logp, score = append(seqs, Answer(s.IDs, s.Prompt)), append(logp, s.Logp), append(score, s.Score)
 				n += len(s.Logp)
 			}
 			if c.Kind == LM {

@@ -109,11 +109,11 @@ func shake(m *Model) {
 func seqsOf(vocab int, lengths ...int) []Seq {
 	var out []Seq
 	for i, n := range lengths {
-		s := Seq{Prompt: max(1, n/3)}
+		ids := make([]int32, 0, n)
 		for j := range n {
-			s.IDs = append(s.IDs, int32((7*i*i+5*j+j*j*(i+1))%vocab))
+			ids = append(ids, int32((7*i*i+5*j+j*j*(i+1))%vocab))
 		}
-		out = append(out, s)
+		out = append(out, Answer(ids, max(1, n/3)))
 	}
 	return out
 }
@@ -141,7 +141,7 @@ type expected struct {
 func (e expected) seqs() []Seq {
 	var s []Seq
 	for _, x := range e.Sequences {
-		s = append(s, Seq{x.IDs, x.Prompt})
+		s = append(s, Answer(x.IDs, x.Prompt))
 	}
 	return s
 }
@@ -319,7 +319,7 @@ func TestPacks(t *testing.T) {
 func TestPacksShare(t *testing.T) {
 	answers := func(prompt int32, length int, answers ...int) (seqs []Seq) {
 		for _, n := range answers {
-			s := Seq{IDs: make([]int32, length+n), Prompt: length}
+			s := Answer(make([]int32, length+n), length)
 			s.IDs[0] = prompt
 			seqs = append(seqs, s)
 		}
@@ -359,11 +359,11 @@ func TestSharedPrompts(t *testing.T) {
 			prompt[i] = int32(r.IntN(29))
 		}
 		for _, n := range g[1:] {
-			s := Seq{IDs: slices.Clone(prompt), Prompt: len(prompt)}
+			ids := slices.Clone(prompt)
 			for range n {
-				s.IDs = append(s.IDs, int32(r.IntN(29)))
+				ids = append(ids, int32(r.IntN(29)))
 			}
-			seqs = append(seqs, s)
+			seqs = append(seqs, Answer(ids, len(prompt)))
 		}
 	}
 	onBackends(t, func(t *testing.T, be compute.Backend) {
@@ -568,16 +568,16 @@ func TestPackErrors(t *testing.T) {
 	for name, s := range map[string]Seq{
 		"empty":            {},
 		"no prompt":        {IDs: []int32{1, 2}},
-		"prompt too long":  {IDs: []int32{1, 2}, Prompt: 3},
-		"unknown token":    {IDs: []int32{1, 29}, Prompt: 1},
-		"negative token":   {IDs: []int32{-1, 2}, Prompt: 1},
-		"beyond positions": {IDs: long, Prompt: 1},
+		"prompt too long":  Answer([]int32{1, 2}, 3),
+		"unknown token":    Answer([]int32{1, 29}, 1),
+		"negative token":   Answer([]int32{-1, 2}, 1),
+		"beyond positions": Answer(long, 1),
 	} {
 		if _, _, err := m.LogProbs([]Seq{s}, 1); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	ok := []Seq{{IDs: []int32{1, 2, 3}, Prompt: 1}}
+	ok := []Seq{Answer([]int32{1, 2, 3}, 1)}
 	for _, temperature := range []float64{0, -1, math.NaN(), math.Inf(1)} {
 		if _, _, err := m.LogProbs(ok, temperature); err == nil {
 			t.Errorf("temperature %g: accepted", temperature)
@@ -602,7 +602,7 @@ func TestPackErrors(t *testing.T) {
 		t.Error("gradient of a frozen model: accepted")
 	}
 	// Nothing to predict: no values, no error.
-	l, e, err := m.LogProbs([]Seq{{IDs: []int32{1, 2}, Prompt: 2}}, 1)
+	l, e, err := m.LogProbs([]Seq{Answer([]int32{1, 2}, 2)}, 1)
 	if err != nil || len(l) != 1 || len(l[0]) != 0 || len(e) != 1 {
 		t.Errorf("empty response: %v %v %v", l, e, err)
 	}

@@ -8,25 +8,19 @@ import (
 	"gad/internal/compute"
 )
 
-// Seq is a sequence: the prompt IDs[:Prompt] and the response IDs[Prompt:].
-type Seq struct {
-	IDs    []int32
-	Prompt int
-}
-
 // pack is sequences laid end to end. Adjacent sequences with the same prompt share its tokens:
 // their responses are branches of it (compute.Pack).
 type pack struct {
 	compute.Pack
 	ids, pos      []int32
-	rows, targets []int32 // [R] of the response tokens: the row that predicts a token, and the token
-	place         []int32 // [R] index in rows of the response tokens, sequence by sequence
-	counts        []int   // [S] response tokens
+	rows, targets []int32 // [R] of the trained tokens: the row that predicts a token, and the token
+	place         []int32 // [R] index in rows of the trained tokens, sequence by sequence
+	counts        []int   // [S] trained tokens
 	last          []int32 // [S] row of each sequence's last token
 }
 
 // pack checks and lays out sequences, in place of the previous pack. response adds the rows that
-// predict response tokens, for which each sequence needs a prompt.
+// predict trained tokens, for which each sequence needs a prompt.
 func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 	p := &m.pk
 	*p = pack{Pack: compute.Pack{Start: append(p.Start[:0], 0), Parent: p.Parent[:0]}, ids: p.ids[:0], pos: p.pos[:0],
@@ -40,8 +34,10 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 		if n > m.cfg.MaxPosition {
 			return nil, fmt.Errorf("model: sequence %d: %d tokens: more than max_position_embeddings %d: cut it or drop it", i, n, m.cfg.MaxPosition)
 		}
-		if response && (s.Prompt < 1 || s.Prompt > n) {
-			return nil, fmt.Errorf("model: sequence %d: prompt of %d of %d tokens: expected at least one, since the first response token is predicted from it", i, s.Prompt, n)
+		if response {
+			if err := s.checkSpans(); err != nil {
+				return nil, fmt.Errorf("model: sequence %d: %w", i, err)
+			}
 		}
 		if err := m.checkIDs(s.IDs); err != nil {
 			return nil, fmt.Errorf("model: sequence %d: %w", i, err)
@@ -63,7 +59,7 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 	return p, m.angles(longest)
 }
 
-// lay appends the sequences of one prompt. Their first response tokens are all predicted from
+// lay appends the sequences of one prompt. Their first trained tokens are all predicted from
 // the prompt's last row, and are adjacent in rows.
 func (p *pack) lay(group []Seq, response bool) {
 	shared, parent, first := sharedTokens(group), int32(-1), len(p.rows)
@@ -72,7 +68,7 @@ func (p *pack) lay(group []Seq, response bool) {
 		p.segment(group[0].IDs[:shared], 0, -1)
 	}
 	ends := int32(len(p.ids)) - 1 // the last shared row
-	if response && shared > 0 && shared == group[0].Prompt {
+	if response && shared > 0 && shared == group[0].Prompt() {
 		for _, s := range group {
 			p.rows, p.targets = append(p.rows, ends), append(p.targets, s.IDs[shared])
 		}
@@ -80,18 +76,20 @@ func (p *pack) lay(group []Seq, response bool) {
 	for _, s := range group {
 		at, n := len(p.ids)-shared, len(s.IDs) // token t is in row at+t, if it is not shared
 		p.segment(s.IDs[shared:], shared, parent)
-		p.counts, p.last = append(p.counts, max(n-s.Prompt, 0)), append(p.last, int32(at+n-1))
+		p.counts, p.last = append(p.counts, s.Trained()), append(p.last, int32(at+n-1))
 		if !response {
 			continue
 		}
-		for t := s.Prompt; t < n; t++ {
-			if t == shared {
-				p.place = append(p.place, int32(first))
-				first++
-				continue
+		for _, span := range s.Spans {
+			for t := span.From; t < span.To; t++ {
+				if t == shared {
+					p.place = append(p.place, int32(first))
+					first++
+					continue
+				}
+				p.place = append(p.place, int32(len(p.rows)))
+				p.rows, p.targets = append(p.rows, int32(at+t-1)), append(p.targets, s.IDs[t])
 			}
-			p.place = append(p.place, int32(len(p.rows)))
-			p.rows, p.targets = append(p.rows, int32(at+t-1)), append(p.targets, s.IDs[t])
 		}
 	}
 }
@@ -187,7 +185,7 @@ func (m *Model) keeps() keep {
 	return keepBlocks
 }
 
-// LogProbs gives, for each sequence's response tokens, the natural logarithm of
+// LogProbs gives, for each sequence's trained tokens, span behind span, the natural logarithm of
 // their probability at the given temperature, and the entropy in nats of the
 // distribution they were drawn from. The sequences are one pack; no gradient is
 // kept. A sequence's values have the same bits whatever else is in the pack, and whether
@@ -297,7 +295,7 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 }
 
 // Scores gives a Scorer's value at each sequence's last token. The sequences are
-// one pack; Prompt only says what those with the same prompt share.
+// one pack; their spans only say what those with the same prompt share.
 func (m *Model) Scores(seqs []Seq) ([]float32, error) {
 	if err := m.need(Scorer, false); err != nil {
 		return nil, err

@@ -454,7 +454,7 @@ func TestPrefixesOfOldWeights(t *testing.T) {
 	}
 	options := EngineOptions{Pages: 40, Longest: 40, Keep: true}
 	learn := func(m *Model, o *Optimizer) {
-		must(t, m.LogProbGrad([]Seq{{IDs: prompt, Prompt: 2}}, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
+		must(t, m.LogProbGrad([]Seq{Answer(prompt, 2)}, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
 		_, _, err := o.step(1e-2)
 		must(t, err)
 	}

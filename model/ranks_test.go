@@ -17,7 +17,7 @@ func TestShareOfRanks(t *testing.T) {
 	var seqs []Seq
 	for p := range 13 {
 		for range 1 + p%3 {
-			seqs = append(seqs, Seq{IDs: make([]int32, 6+5*(p%4)), Prompt: 4})
+			seqs = append(seqs, Answer(make([]int32, 6+5*(p%4)), 4))
 			for i := range seqs[len(seqs)-1].IDs {
 				seqs[len(seqs)-1].IDs[i] = int32(p)
 			}

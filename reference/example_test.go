@@ -23,7 +23,7 @@ func Example() {
 	}
 	defer ref.Close()
 
-	answer := model.Seq{IDs: []int32{5, 17, 42, 8, 2}, Prompt: 3} // three tokens of prompt, two of answer
+	answer := model.Answer([]int32{5, 17, 42, 8, 2}, 3) // three tokens of prompt, two of answer
 	logpST, err := ref.LogProbs([]model.Seq{answer}, 1)
 	if err != nil {
 		fmt.Println(err)

@@ -30,7 +30,7 @@ func TestLogProbs(t *testing.T) {
 	if err := m.Save(create, "float32", 1<<30); err != nil {
 		t.Fatal(err)
 	}
-	seqs := []model.Seq{{IDs: []int32{1, 2, 3, 4, 5}, Prompt: 2}, {IDs: []int32{6, 7, 8}, Prompt: 1}}
+	seqs := []model.Seq{model.Answer([]int32{1, 2, 3, 4, 5}, 2), model.Answer([]int32{6, 7, 8}, 1)}
 	want, _, err := m.AllLogProbs(seqs, 0.8, 100)
 	if err != nil {
 		t.Fatal(err)

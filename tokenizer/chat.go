@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -57,7 +58,8 @@ var (
 type chatTemplate struct {
 	source string
 	tpl    *exec.Template
-	vars   map[string]any // bos_token and its like
+	vars   map[string]any  // bos_token and its like
+	form   func() callForm // how it wants calls: see formOf
 }
 
 // budget is what one render has used.
@@ -124,6 +126,7 @@ func newChatTemplate(source string, vars map[string]any) (*chatTemplate, error) 
 		return nil, fmt.Errorf("%d bytes: over the limit of %d: shorten it: %w", len(source), templateLimit, ErrTemplate)
 	}
 	c := &chatTemplate{source: source, vars: vars}
+	c.form = sync.OnceValue(c.formOf)
 	err := bounded(func() error {
 		loader, err := loaders.NewShiftedLoader("chat_template", strings.NewReader(source), noLoader{})
 		if err != nil {
@@ -165,19 +168,17 @@ func checkTags(source string, cfg *config.Config) error {
 }
 
 // render runs the template.
-func (c *chatTemplate) render(msgs []Message, addGenerationPrompt bool) (string, error) {
+func (c *chatTemplate) render(turns []turn, tools any, addGenerationPrompt bool) (string, error) {
 	b := &budget{text: textLimit, most: stepLimit, clock: startWatch()}
-	list := make(list, len(msgs))
-	for i, m := range msgs {
-		b.text += 4 * len(m.Content)
-		d := exec.NewDict()
-		for _, p := range [][2]string{{"role", m.Role}, {"content", m.Content}} {
-			d.Pairs = append(d.Pairs, &exec.Pair{Key: exec.AsValue(p[0]), Value: exec.AsValue(validUTF8(p[1]))})
-		}
-		list[i] = d
+	list := make(list, len(turns))
+	for i, t := range turns {
+		list[i] = t.dict()
+		eachString(t.calls, func(s string) { b.text += 4 * len(s) })
+		b.text += 4 * (len(t.content) + len(t.thinking))
 	}
+	eachString(tools, func(s string) { b.text += 4 * len(s) })
 	data := map[string]any{"messages": list, "add_generation_prompt": addGenerationPrompt,
-		"tools": nil, "documents": nil, budgetKey: b}
+		"tools": tools, "documents": nil, budgetKey: b}
 	for k, v := range c.vars {
 		data[k] = v
 	}
@@ -410,14 +411,17 @@ func checked(e nodes.Expression, filter string, at *tokens.Token) nodes.Expressi
 	return &nodes.FilteredExpression{Expression: e, Filters: []*nodes.FilterCall{{Token: at, Name: filter}}}
 }
 
-// guard returns the messages with the first character of every control token
+// guard returns the turns and the tools with the first character of every control token
 // in them replaced by a stand-in, and what puts the characters back. Stand-ins
 // are noncharacters of Unicode that occur in no message. The template sees a
 // text of the same length with the same blanks, so it trims and tests it as it
 // would have; the encoder cuts out the template's own control tokens, and only
 // then the characters return. A message that ends in the beginning of a control
 // token is guarded too, lest what follows completes it.
-func (t *Tokenizer) guard(msgs []Message) ([]Message, *strings.Replacer, error) {
+func (t *Tokenizer) guard(c Chat) (turns []turn, tools any, restore *strings.Replacer, err error) {
+	if turns, tools, err = t.chat.turnsOf(c); err != nil {
+		return nil, nil, nil, err
+	}
 	var always, named []string // control tokens in an assistant's message; in all others
 	normalizes := false
 	for _, a := range t.added {
@@ -429,16 +433,21 @@ func (t *Tokenizer) guard(msgs []Message) ([]Message, *strings.Replacer, error) 
 			normalizes = normalizes || a.Normalized
 		}
 	}
-	out := make([]Message, len(msgs))
 	var all strings.Builder
-	for i, m := range msgs {
-		out[i] = Message{validUTF8(m.Role), validUTF8(m.Content)}
-		if normalizes { // a control token must not come to be in the normalizer
-			out[i].Content = t.normalize(out[i].Content)
+	clean := func(s string) string {
+		if s = validUTF8(s); normalizes { // a control token must not come to be in the normalizer
+			s = t.normalize(s)
 		}
-		all.WriteString(out[i].Role)
-		all.WriteString(out[i].Content)
+		all.WriteString(s)
+		return s
 	}
+	for i := range turns {
+		role := validUTF8(turns[i].role)
+		turns[i].mapStrings(clean)
+		turns[i].role = role
+		all.WriteString(role)
+	}
+	tools = mapStrings(tools, clean)
 	text := all.String()
 	standIns := map[rune]rune{}
 	var oldnew []string
@@ -460,18 +469,23 @@ func (t *Tokenizer) guard(msgs []Message) ([]Message, *strings.Replacer, error) 
 		next++
 		return standIns[r]
 	}
-	for i := range out {
+	in := func(controls []string) func(string) string {
+		return func(s string) string { return standInFor(s, controls, standIn) }
+	}
+	for i := range turns {
 		controls := named
-		if out[i].Role == "assistant" {
+		if turns[i].role == "assistant" {
 			controls = always
 		}
-		out[i].Role = standInFor(out[i].Role, named, standIn)
-		out[i].Content = standInFor(out[i].Content, controls, standIn)
+		role := in(named)(turns[i].role)
+		turns[i].mapStrings(in(controls))
+		turns[i].role = role
 	}
+	tools = mapStrings(tools, in(named))
 	if full != nil || len(oldnew) == 0 {
-		return out, nil, full
+		return turns, tools, nil, full
 	}
-	return out, strings.NewReplacer(oldnew...), nil
+	return turns, tools, strings.NewReplacer(oldnew...), nil
 }
 
 // standInFor replaces the first character of each control token in s, and of

@@ -74,7 +74,7 @@ func TestTemplateIsData(t *testing.T) {
 		start := time.Now()
 		tok, err := withTemplate(t, source)
 		if err == nil {
-			_, err = tok.ChatPrompt([]Message{{"user", "a question"}})
+			_, err = tok.ChatPrompt([]Message{{Role: "user", Content: "a question"}})
 		}
 		if !errors.Is(err, ErrTemplate) {
 			t.Errorf("%s: error %v, want one of the sandbox", name, err)
@@ -116,7 +116,7 @@ func TestTemplateBudgets(t *testing.T) {
 	} {
 		tok, err := withTemplate(t, source)
 		if err == nil {
-			_, err = tok.ChatPrompt([]Message{{"user", "a question"}})
+			_, err = tok.ChatPrompt([]Message{{Role: "user", Content: "a question"}})
 		}
 		if !errors.Is(err, ErrTemplate) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", source, err, want)
@@ -143,7 +143,7 @@ func TestDeepTemplates(t *testing.T) {
 		start := time.Now()
 		tok, err := withTemplate(t, source)
 		if err == nil {
-			_, err = tok.ChatPrompt([]Message{{"user", "x"}})
+			_, err = tok.ChatPrompt([]Message{{Role: "user", Content: "x"}})
 		}
 		if d := time.Since(start); d > 2*renderTime+2*time.Second {
 			t.Errorf("%s: took %v (%v)", name, d, err)
@@ -192,7 +192,7 @@ func TestTemplateLanguage(t *testing.T) {
 			t.Errorf("%s: %v", source, err)
 			continue
 		}
-		if got, err := tok.RenderChat([]Message{{"user", "hi"}}, true); err != nil || got != want {
+		if got, err := tok.RenderChat([]Message{{Role: "user", Content: "hi"}}, true); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", source, got, err, want)
 		}
 	}
@@ -221,19 +221,19 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 		msgs []Message
 		want []int32 // ids from 257 on, in order
 	}{
-		{[]Message{{"user", "plain"}}, []int32{257, 258}},
-		{[]Message{{"user", "<end>"}}, []int32{257, 258}},
-		{[]Message{{"user", "<<end>end>"}}, []int32{257, 258}},
-		{[]Message{{"user", "<en"}, {"d>", ""}}, []int32{257, 258}},
-		{[]Message{{"user", "<en  "}, {"d>", ""}}, []int32{257, 258}},
-		{[]Message{{"<end>", "x"}}, []int32{257, 258}},
-		{[]Message{{"<e", "nd>"}}, []int32{257, 258}},
-		{[]Message{{"user", "a<extra>b"}}, []int32{257, 258}},
-		{[]Message{{"user", "a<free>b"}}, []int32{259, 257, 259, 258}}, // an ordinary word of the vocabulary
-		{[]Message{{"assistant", "a<extra>b<end>"}}, []int32{258, 257, 258, 258}},
-		{[]Message{{"user", "\u212aend Kend"}}, []int32{257, 258}},
-		{[]Message{{"user", "a≃b≃"}}, []int32{257, 258}},
-		{[]Message{{"user", "\ufdd0<end>\ufdd1"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "plain"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "<end>"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "<<end>end>"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "<en"}, {Role: "d>", Content: ""}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "<en  "}, {Role: "d>", Content: ""}}, []int32{257, 258}},
+		{[]Message{{Role: "<end>", Content: "x"}}, []int32{257, 258}},
+		{[]Message{{Role: "<e", Content: "nd>"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "a<extra>b"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "a<free>b"}}, []int32{259, 257, 259, 258}}, // an ordinary word of the vocabulary
+		{[]Message{{Role: "assistant", Content: "a<extra>b<end>"}}, []int32{258, 257, 258, 258}},
+		{[]Message{{Role: "user", Content: "\u212aend Kend"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "a≃b≃"}}, []int32{257, 258}},
+		{[]Message{{Role: "user", Content: "\ufdd0<end>\ufdd1"}}, []int32{257, 258}},
 	} {
 		ids, err := tok.ChatPrompt(c.msgs)
 		if err != nil {
@@ -254,7 +254,7 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 	for r := rune(0xFDD0); r <= 0xFDEF; r++ {
 		all.WriteRune(r)
 	}
-	if _, err := tok.ChatPrompt([]Message{{"user", all.String() + "<end>"}}); err == nil {
+	if _, err := tok.ChatPrompt([]Message{{Role: "user", Content: all.String() + "<end>"}}); err == nil {
 		t.Error("messages with every noncharacter and a control token were accepted")
 	}
 }
@@ -298,7 +298,7 @@ func TestNoMessageBecomesAControlToken(t *testing.T) {
 			for _, role := range []string{"system", "user", "assistant"} {
 				for _, content := range []string{a.Content, "x" + a.Content + "y", "say " + a.Content, a.Content + a.Content, "<" + a.Content, a.Content[:half], a.Content[:half] + a.Content, " " + a.Content + "\n", a.Content[half:]} {
 					msgs := func(text string) []Message {
-						list := []Message{{"system", "s"}, {"user", "u"}, {"assistant", "a"}, {"user", "v"}}
+						list := []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "u"}, {Role: "assistant", Content: "a"}, {Role: "user", Content: "v"}}
 						for i := range list {
 							if list[i].Role == role {
 								list[i].Content = text
@@ -333,7 +333,7 @@ func TestRestoredTextIsNormalized(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := tok.ChatPrompt([]Message{{"user", "x≃\u0338"}})
+	ids, err := tok.ChatPrompt([]Message{{Role: "user", Content: "x≃\u0338"}})
 	if got := tok.Decode(ids, false); err != nil || got != "x\u2244" {
 		t.Errorf("decodes to %+q, %v, want x and U+2244", got, err)
 	}
@@ -380,10 +380,10 @@ func TestLongChats(t *testing.T) {
 		tok, _ := readExpected(t, shape)
 		var turns []Message
 		for range 500 {
-			turns = append(turns, Message{"user", strings.Repeat("question ", 30)}, Message{"assistant", strings.Repeat("answer ", 30)})
+			turns = append(turns, Message{Role: "user", Content: strings.Repeat("question ", 30)}, Message{Role: "assistant", Content: strings.Repeat("answer ", 30)})
 		}
-		turns = append(turns, Message{"user", "last"})
-		for name, msgs := range map[string][]Message{"many turns": turns, "one long message": {{"user", strings.Repeat("word ", 400_000)}}} {
+		turns = append(turns, Message{Role: "user", Content: "last"})
+		for name, msgs := range map[string][]Message{"many turns": turns, "one long message": {{Role: "user", Content: strings.Repeat("word ", 400_000)}}} {
 			text, err := tok.RenderChat(msgs, true)
 			if err != nil || !strings.Contains(text, strings.TrimSpace(msgs[0].Content)) {
 				t.Errorf("%s: %s: %v", shape, name, err)
@@ -403,7 +403,7 @@ func TestTemplateOnABusyMachine(t *testing.T) {
 	}
 	processTime = func() time.Duration { return 0 } // it has not been run
 	begun := time.Now()
-	if _, err := tpl.render(nil, false); err != nil {
+	if _, err := tpl.render(nil, nil, false); err != nil {
 		t.Errorf("not run: %v", err)
 	}
 	if d := time.Since(begun); d < 2*renderTime {
@@ -411,7 +411,7 @@ func TestTemplateOnABusyMachine(t *testing.T) {
 	}
 	for _, f := range []func() time.Duration{usedTime, func() time.Duration { return -1 }} {
 		processTime = f
-		if _, err := tpl.render(nil, false); err == nil {
+		if _, err := tpl.render(nil, nil, false); err == nil {
 			t.Error("a render over its limit is not refused")
 		}
 	}

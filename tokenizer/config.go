@@ -182,7 +182,7 @@ func (t *Tokenizer) addEOS(id int32) {
 // or writes no special token there.
 func (t *Tokenizer) findEndOfTurn() (id int32, ok bool) {
 	const answer = "qzanswerzq"
-	text, err := t.chat.render([]Message{{"user", "question"}, {"assistant", answer}}, false)
+	text, err := t.Render(Chat{Messages: []Message{{Role: "user", Content: "question"}, {Role: "assistant", Content: answer}}}, false)
 	if err != nil {
 		return 0, false
 	}

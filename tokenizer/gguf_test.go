@@ -63,7 +63,7 @@ func TestLoadGGUF(t *testing.T) {
 				}
 			}
 		}
-		if chat := []Message{{"user", "Hi"}}; want.ChatTemplate() != "" {
+		if chat := []Message{{Role: "user", Content: "Hi"}}; want.ChatTemplate() != "" {
 			a, err := got.ChatPrompt(chat)
 			if err != nil {
 				t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sort"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ const (
 var (
 	allowedStatements = []string{"for", "if", "macro", "raw", "break", "continue", "call", "do"}
 	allowedFilters    = []string{"abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first",
-		"float", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject",
+		"float", "int", "join", "last", "length", "list", "lower", "map", "max", "min", "reject",
 		"rejectattr", "reverse", "round", "safe", "select", "selectattr", "sort", "string", "sum", "title",
 		"unique", "upper"}
 	allowedMethods = []string{"capitalize", "casefold", "endswith", "find", "isalnum", "isalpha", "isascii", "isdigit",
@@ -75,6 +76,7 @@ func newEnvironment() *exec.Environment {
 	filters := map[string]exec.FilterFunction{
 		filterOperand: func(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value { return in },
 		filterFactor:  factor,
+		"items":       items,
 		"tojson":      toJSON,
 		"indent":      indent,
 		"replace": func(_ *exec.Evaluator, in *exec.Value, p *exec.VarArgs) *exec.Value {
@@ -128,8 +130,32 @@ func newMethods() exec.Methods {
 			return m(s, v, p)
 		}
 	}
+	// The engine's own give a dict's keys in the order of the alphabet.
+	part := func(of func(key, value any) any) exec.Method[map[string]any] {
+		return func(_ map[string]any, self *exec.Value, _ *exec.VarArgs) (any, error) {
+			pairs := items(nil, self, nil)
+			if pairs.IsError() {
+				return nil, pairs
+			}
+			out := list{}
+			for _, p := range pairs.Interface().(list) {
+				out = append(out, of(p.(list)[0], p.(list)[1]))
+			}
+			return out, nil
+		}
+	}
+	dict := map[string]exec.Method[map[string]any]{
+		"items":  part(func(key, value any) any { return list{key, value} }),
+		"keys":   part(func(key, _ any) any { return key }),
+		"values": part(func(_, value any) any { return value }),
+	}
+	for _, name := range []string{"get", "copy", "pop", "setdefault", "update", "clear", "popitem"} {
+		if m, ok := builtins.Methods.Dict.Get(name); ok {
+			dict[name] = m
+		}
+	}
 	all := builtins.Methods
-	all.Str = exec.NewMethodSet(methods)
+	all.Str, all.Dict = exec.NewMethodSet(methods), exec.NewMethodSet(dict)
 	return all
 }
 
@@ -453,6 +479,24 @@ func strftimeNow(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value {
 	return exec.AsValue(out.String())
 }
 
+// items are the pairs of a dict in its order, of which the engine's own filter leaves out those of
+// dicts that have one.
+func items(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+	out := list{}
+	switch d := in.Interface().(type) {
+	case nil:
+	case *exec.Dict:
+		for _, p := range d.Pairs {
+			out = append(out, list{p.Key.Interface(), p.Value.Interface()})
+		}
+	case map[string]any:
+		return items(nil, exec.AsValue(sortedDict(d)), nil)
+	default:
+		return exec.AsValue(errors.New("items: needs a mapping"))
+	}
+	return exec.AsValue(out)
+}
+
 // toJSON writes a value as Python's json.dumps(ensure_ascii=False) does, which
 // is what templates are written for: ", " and ": ", keys in order, no HTML escapes.
 func toJSON(_ *exec.Evaluator, in *exec.Value, p *exec.VarArgs) *exec.Value {
@@ -508,12 +552,10 @@ func writeJSON(b *strings.Builder, v any, pad, line string) error {
 		b.WriteString(strconv.FormatBool(x))
 	case int:
 		b.WriteString(strconv.Itoa(x))
+	case bigNumber:
+		b.WriteString(string(x))
 	case float64:
-		s := strconv.FormatFloat(x, 'g', -1, 64)
-		if !strings.ContainsAny(s, ".eIN") {
-			s += ".0"
-		}
-		b.WriteString(s)
+		b.WriteString(pythonFloat(x))
 	case *exec.Dict:
 		return sequence('{', '}', len(x.Pairs), func(i int) error {
 			if err := writeJSON(b, x.Pairs[i].Key.String(), "", ""); err != nil {
@@ -536,6 +578,19 @@ func writeJSON(b *strings.Builder, v any, pad, line string) error {
 		return fmt.Errorf("tojson: a value of type %T", v)
 	}
 	return nil
+}
+
+// pythonFloat is x as Python's repr writes it: with an exponent below 1e-4 and from 1e16 on.
+func pythonFloat(x float64) string {
+	format := byte('f')
+	if a := math.Abs(x); a != 0 && (a < 1e-4 || a >= 1e16) {
+		format = 'e'
+	}
+	s := strconv.FormatFloat(x, format, -1, 64)
+	if !strings.ContainsAny(s, ".eIN") {
+		s += ".0"
+	}
+	return s
 }
 
 // generation is {% generation %}: it marks the assistant's part for tools that

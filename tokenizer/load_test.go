@@ -52,7 +52,7 @@ func TestMinimal(t *testing.T) {
 	if got := tok.Encode("a\xff\xf0\x9f\x98b"); !slices.Equal(got, tok.Encode("a\ufffd\ufffdb")) {
 		t.Errorf("bytes that are not UTF-8: ids %v", got)
 	}
-	if _, err := tok.ChatPrompt([]Message{{"user", "x"}}); !errors.Is(err, ErrNoChatTemplate) {
+	if _, err := tok.ChatPrompt([]Message{{Role: "user", Content: "x"}}); !errors.Is(err, ErrNoChatTemplate) {
 		t.Errorf("ChatPrompt without a template: %v", err)
 	}
 	if got := tok.Decode([]int32{-1, 1 << 30, 256}, false); got != "ab" {
@@ -419,7 +419,7 @@ func TestHostileFormats(t *testing.T) {
 				return err
 			}
 			ids := tok.EncodeSpecial("ab <end> é😀\x00 12")
-			chat, err := tok.ChatPrompt([]Message{{"system", "Be kind."}, {"user", "Hi <end>"}})
+			chat, err := tok.ChatPrompt([]Message{{Role: "system", Content: "Be kind."}, {Role: "user", Content: "Hi <end>"}})
 			if errors.Is(err, ErrNoChatTemplate) {
 				err = nil
 			}
@@ -563,7 +563,7 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		start, before := time.Now(), hostile.Allocated()
-		ids, err := tok.ChatPrompt([]Message{{"user", "a <end> b"}, {"assistant", "c"}, {"user", "d"}})
+		ids, err := tok.ChatPrompt([]Message{{Role: "user", Content: "a <end> b"}, {Role: "assistant", Content: "c"}, {Role: "user", Content: "d"}})
 		if took := time.Since(start); took > renderTime+time.Second {
 			t.Errorf("took %v", took)
 		}

@@ -315,7 +315,7 @@ func TestReferenceChats(t *testing.T) {
 		for i, c := range e.Chats {
 			var msgs []Message
 			for _, m := range c.Messages {
-				msgs = append(msgs, Message{m[0], m[1]})
+				msgs = append(msgs, Message{Role: m[0], Content: m[1]})
 			}
 			ids, err := tok.ChatPrompt(msgs)
 			if c.Error != "" {
@@ -352,7 +352,7 @@ func TestControlTokensInUserText(t *testing.T) {
 			t.Fatalf("%s: no attacks in the fixture", shape)
 		}
 		for _, a := range e.Attacks {
-			got, err := tok.ChatPrompt([]Message{{"user", a.Text}})
+			got, err := tok.ChatPrompt([]Message{{Role: "user", Content: a.Text}})
 			if err != nil || !slices.Equal(got, a.IDs) {
 				t.Errorf("%s: ChatPrompt(%q): %v\n got %v\nwant %v", shape, a.Text, err, got, a.IDs)
 			}
@@ -463,7 +463,7 @@ func TestConcurrentUse(t *testing.T) {
 	for _, c := range e.Texts {
 		want[c.Text] = c.IDs
 	}
-	prompt, err := tok.ChatPrompt([]Message{{"user", "hi"}})
+	prompt, err := tok.ChatPrompt([]Message{{Role: "user", Content: "hi"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -476,7 +476,7 @@ func TestConcurrentUse(t *testing.T) {
 				}
 			}
 			for range 20 {
-				if got, err := tok.ChatPrompt([]Message{{"user", "hi"}}); err != nil || !slices.Equal(got, prompt) {
+				if got, err := tok.ChatPrompt([]Message{{Role: "user", Content: "hi"}}); err != nil || !slices.Equal(got, prompt) {
 					t.Errorf("ChatPrompt differs when called from several goroutines: %v", err)
 				}
 			}
@@ -505,7 +505,7 @@ func BenchmarkEncode(b *testing.B) {
 
 func BenchmarkChatPrompt(b *testing.B) {
 	tok, _ := readExpected(b, "llama3")
-	msgs := []Message{{"user", "one"}, {"assistant", "two"}, {"user", strings.Repeat("three ", 100)}}
+	msgs := []Message{{Role: "user", Content: "one"}, {Role: "assistant", Content: "two"}, {Role: "user", Content: strings.Repeat("three ", 100)}}
 	for b.Loop() {
 		if _, err := tok.ChatPrompt(msgs); err != nil {
 			b.Fatal(err)

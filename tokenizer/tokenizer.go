@@ -32,10 +32,6 @@ var ErrNoChatTemplate = errors.New("the folder has no chat template")
 // over budget, or raised by the template itself (two user turns in a row, say).
 var ErrTemplate = errors.New("chat template")
 
-// Message is one turn of a chat. Content is plain text: nothing in it becomes
-// a control token.
-type Message struct{ Role, Content string }
-
 // Tokenizer is a loaded tokenizer. It does not change after Load or Train and
 // is safe for concurrent use.
 type Tokenizer struct {
@@ -264,40 +260,4 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 		out = append(out, t.pieces[id]...)
 	}
 	return validUTF8(string(out))
-}
-
-// RenderChat returns the chat as the template writes it; with
-// addGenerationPrompt it ends where the assistant's answer begins. Control
-// tokens written in a message stay as they are in the text, so the text must
-// not be encoded with Encode unless the messages are trusted: use ChatPrompt.
-func (t *Tokenizer) RenderChat(msgs []Message, addGenerationPrompt bool) (string, error) {
-	if t.chat == nil {
-		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, or use a model that has one", ErrNoChatTemplate)
-	}
-	return t.chat.render(msgs, addGenerationPrompt)
-}
-
-// ChatPrompt returns the ids of the chat up to where the assistant's answer
-// begins. For messages without control tokens they are those of the
-// reference's apply_chat_template(add_generation_prompt=True). Control tokens
-// written in a message are encoded as plain text: in an assistant's message
-// the special ones, in any other also those that the template itself names.
-func (t *Tokenizer) ChatPrompt(msgs []Message) ([]int32, error) {
-	if t.chat == nil {
-		return t.chatError()
-	}
-	guarded, restore, err := t.guard(msgs)
-	if err != nil {
-		return nil, err
-	}
-	text, err := t.RenderChat(guarded, true)
-	if err != nil {
-		return nil, err
-	}
-	return t.encode(text, false, restore, make([]int32, 0, len(text)/3+8)), nil
-}
-
-func (t *Tokenizer) chatError() ([]int32, error) {
-	_, err := t.RenderChat(nil, true)
-	return nil, err
 }

@@ -72,7 +72,7 @@ func TestTrainRoundTrip(t *testing.T) {
 	if !slices.Equal(loaded.EOS(), []int32{end, text}) || loaded.EndOfTurn() != end || loaded.Pad() != text {
 		t.Errorf("EOS %v, EndOfTurn %d, Pad %d, want [%d %d], %d, %d", loaded.EOS(), loaded.EndOfTurn(), loaded.Pad(), end, text, end, text)
 	}
-	rendered, err := loaded.RenderChat([]Message{{"system", "s"}, {"user", " u\n"}}, true)
+	rendered, err := loaded.RenderChat([]Message{{Role: "system", Content: "s"}, {Role: "user", Content: " u\n"}}, true)
 	if want := "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n u\n<|im_end|>\n<|im_start|>assistant\n"; err != nil || rendered != want {
 		t.Errorf("RenderChat = %q, %v, want %q", rendered, err, want)
 	}

@@ -89,7 +89,7 @@ func TestCheckerWeight(t *testing.T) {
 		sum := 0.0
 		for s, seq := range r.roll.Seqs {
 			p := r.roll.Group[s]
-			answer := strings.ReplaceAll(tr.tok.Decode(seq.IDs[seq.Prompt:], true), `"`, `\"`)
+			answer := strings.ReplaceAll(tr.tok.Decode(seq.Response(), true), `"`, `\"`)
 			if strings.ContainsFunc(answer, func(c rune) bool { return c < ' ' || c > '~' || c == '\\' }) {
 				continue // escaped in ways that this test does not repeat
 			}

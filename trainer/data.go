@@ -76,7 +76,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	name := strings.Join(c.Data.TrainFiles, " ")
 	var known *encode.Sightings
 	if len(c.Data.ValFiles) > 0 {
-		options.Split = c.Data.ValSplit
+		options = c.Data.ValOptions(t.con.Busy)
 		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
@@ -182,7 +182,7 @@ func (t *Trainer) draw(n int) (*encode.Batch, error) {
 	t.ranks.Enter("drawing rows")
 	sum := sha256.New()
 	for _, s := range b.Teachers {
-		fmt.Fprintln(sum, s.Prompt, s.IDs)
+		fmt.Fprintln(sum, s.Spans, s.IDs)
 	}
 	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }

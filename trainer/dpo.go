@@ -124,7 +124,7 @@ func (t *Trainer) pairUp(m Metrics, b *encode.Batch) (*pairs, error) {
 		cut := p.truncated[i] || b.TeacherCut[i]
 		said := strings.TrimRight(p.texts[i], " \t\r\n") // as encoder.answer trims the teacher's
 		switch {
-		case said == strings.TrimRight(b.TeacherText[i], " \t\r\n"), said == t.tok.Decode(teacher.IDs[teacher.Prompt:], true):
+		case said == strings.TrimRight(b.TeacherText[i], " \t\r\n"), said == t.tok.Decode(teacher.Response(), true):
 			p.ties++ // nothing to prefer
 		case cut && t.cfg.DPO.Truncated == "exclude":
 		default:
@@ -229,7 +229,7 @@ func (t *Trainer) describePairs(m Metrics, p *pairs) {
 	var lens, cut, repeat float64
 	longest, n := 0, float64(len(p.rejected))
 	for i, seq := range p.rejected {
-		ids := seq.IDs[seq.Prompt:]
+		ids := seq.Response()
 		lens += float64(len(ids))
 		longest = max(longest, len(ids))
 		if p.truncated[i] {

@@ -292,7 +292,7 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 			t.Errorf("scores %v are not those of the teachers, %v", scoreP, got)
 		}
 		for s, p := range r.Group {
-			if !slices.Equal(r.Seqs[s].IDs[:r.Seqs[s].Prompt], b.Prompts[p]) {
+			if !slices.Equal(r.Seqs[s].IDs[:r.Seqs[s].Prompt()], b.Prompts[p]) {
 				t.Errorf("sequence %d does not answer prompt %d", s, p)
 			}
 		}

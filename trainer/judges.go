@@ -144,7 +144,7 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 	}
 	rowS, answers := model.Pick(r.batch.Rows, r.roll.Group), make([]string, len(r.roll.Seqs))
 	for s, seq := range r.roll.Seqs {
-		answers[s] = t.tok.Decode(seq.IDs[seq.Prompt:], true)
+		answers[s] = t.tok.Decode(seq.Response(), true)
 	}
 	rows, err := checker.Rows(t.set, rowS, answers, r.roll.Truncated)
 	if err != nil {

@@ -86,7 +86,7 @@ func TestLoRARun(t *testing.T) {
 	if got := bits(be, base); got != digest {
 		t.Error("a step of the game changed the base's weights")
 	}
-	seqs := []model.Seq{{IDs: []int32{4, 5, 6, 7, 8}, Prompt: 2}}
+	seqs := []model.Seq{model.Answer([]int32{4, 5, 6, 7, 8}, 2)}
 	tr.Close()
 
 	// Sampled from merged weights, log-probabilities are the trainer's to rounding, and the

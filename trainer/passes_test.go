@@ -254,7 +254,7 @@ func TestPassesOfAStep(t *testing.T) {
 			var prompts, taught int
 			for i, seq := range b.Teachers {
 				prompts += len(b.Prompts[i])
-				taught += len(seq.IDs) - seq.Prompt
+				taught += seq.Trained()
 			}
 			said := int(m["rollout/len_mean"]*float64(answers*len(b.Rows)) + 0.5)
 			unit := map[string]tokens{ // of one pass

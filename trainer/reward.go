@@ -42,7 +42,7 @@ func shape(c config.AlgorithmConfig, scoreS []float32, lenS []int, truncated []b
 func gtpo(advS []float64, r *actor.Rollout, T int) ([][]float64, error) {
 	tokensS, entropyS := make([][]int, len(r.Seqs)), make([]float64, len(r.Seqs))
 	for s, seq := range r.Seqs {
-		for _, id := range seq.IDs[seq.Prompt:] {
+		for _, id := range seq.Response() {
 			tokensS[s] = append(tokensS[s], int(id))
 		}
 		entropyS[s], _, _ = moments(float64s(r.EntST[s]))

@@ -246,7 +246,7 @@ func (t *Trainer) samples(r *round, advS []float64) error {
 			continue
 		}
 		out = append(out, report.Sample{Row: r.batch.Rows[p], Prompt: r.batch.PromptText[p], Teacher: r.batch.TeacherText[p],
-			Student:      t.tok.Decode(seq.IDs[seq.Prompt:], true),
+			Student:      t.tok.Decode(seq.Response(), true),
 			StudentScore: float64(r.scoreS[s]), TeacherScore: float64(r.scoreP[p]), Advantage: advS[s]})
 	}
 	return t.rec.Samples(report.InTraining, t.step+1, out)

@@ -135,7 +135,7 @@ func (t *Trainer) rollout(m Metrics, b *encode.Batch, drawn map[int]int) (*actor
 	}
 	tokens := 0
 	for _, seq := range r.Seqs {
-		tokens += len(seq.IDs) - seq.Prompt
+		tokens += seq.Trained()
 	}
 	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"]-before, 1e-9)
 	return r, t.oldLogProbs(m, r)
@@ -156,7 +156,7 @@ func (t *Trainer) keys(rows []int, drawn map[int]int) []int {
 func (t *Trainer) forCritic(r *actor.Rollout) []model.Seq {
 	out := make([]model.Seq, len(r.Seqs))
 	for s, seq := range r.Seqs {
-		out[s] = t.enc.Ending().Seq(seq.IDs[:seq.Prompt], seq.IDs[seq.Prompt:], r.Truncated[s])
+		out[s] = t.enc.Ending().Seq(seq.IDs[:seq.Prompt()], seq.Response(), r.Truncated[s])
 	}
 	return out
 }
@@ -331,7 +331,7 @@ func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
 	var lens, cut, repeat float64
 	longest := 0
 	for s, seq := range r.roll.Seqs {
-		ids := seq.IDs[seq.Prompt:]
+		ids := seq.Response()
 		lens += float64(len(ids))
 		longest = max(longest, len(ids))
 		if r.roll.Truncated[s] {
@@ -357,7 +357,7 @@ func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
 func (t *Trainer) describeTeacher(m Metrics, b *encode.Batch) {
 	var lens, cut float64
 	for p, seq := range b.Teachers {
-		lens += float64(len(seq.IDs) - seq.Prompt)
+		lens += float64(seq.Trained())
 		if b.TeacherCut[p] {
 			cut++
 		}
@@ -383,7 +383,7 @@ func uniqueFrac(seqs []model.Seq, group []int) float64 {
 			p = group[s]
 		}
 		key = binary.AppendVarint(key[:0], int64(nth[p]))
-		for _, id := range seq.IDs[seq.Prompt:] {
+		for _, id := range seq.Response() {
 			key = binary.AppendVarint(key, int64(id))
 		}
 		seen[string(key)] = true

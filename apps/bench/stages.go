@@ -70,13 +70,13 @@ func ids(n, salt, vocab int) []int32 {
 func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	g := &game{be: be, cfg: c, load: load}
 	for i := range load.Seqs {
-		g.sft = append(g.sft, model.Seq{IDs: ids(load.Length, i, c.Vocab), Prompt: 1})
+		g.sft = append(g.sft, model.Answer(ids(load.Length, i, c.Vocab), 1))
 	}
 	for i := range max(load.Samples, load.Prompts) {
 		g.prompts, g.rows = append(g.prompts, ids(load.Prompt, 1000+i, c.Vocab)), append(g.rows, uint64(i))
 	}
 	for i := range load.Prompts {
-		g.teach = append(g.teach, model.Seq{IDs: append(ids(load.Prompt, 1000+i, c.Vocab), ids(load.New, 2000+i, c.Vocab)...), Prompt: load.Prompt})
+		g.teach = append(g.teach, model.Answer(append(ids(load.Prompt, 1000+i, c.Vocab), ids(load.New, 2000+i, c.Vocab)...), load.Prompt))
 	}
 	if load.Rank > 0 {
 		var err error

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -61,8 +62,10 @@ type Options struct {
 	MaxCost float64 // in USD, by Price; 0 is any
 	Partial bool    // the output is written although answers are missing
 	Empty   bool    // rows whose answers are all empty are asked again
-	Stages  data.Stages
-	Say     func(text string) // lines for people while it works
+
+	Thinking bool // what the teacher thought is written too
+	Stages   data.Stages
+	Say      func(text string) // lines for people while it works
 }
 
 // JournalPath is where the answers of an output are kept.
@@ -140,11 +143,18 @@ func Open(o Options) (_ *Collection, err error) {
 		it := &c.items[i]
 		it.blank = asksNothing(messages)
 		for _, m := range messages {
-			it.bytes += len(m.Role) + len(m.Content)
+			it.bytes += len(m.Role) + len(m.Content) + len(m.ToolCalls)
 		}
-		key := journal.Digest(messages)
+		asked := []any{messages}
+		if tools, err := c.tools(i); err != nil {
+			return nil, err
+		} else if tools != "" {
+			it.bytes += len(tools)
+			asked = append(asked, tools)
+		}
+		key := journal.Digest(asked...)
 		it.nth = seen[key]
-		it.digest = journal.Digest(o.Settings, messages, it.nth) // of a paid answer: see TestJournalOfBefore
+		it.digest = journal.Digest(append(append([]any{o.Settings}, asked...), it.nth)...) // of a paid answer: see TestJournalOfBefore
 		seen[key]++
 		advance(1)
 	}
@@ -267,10 +277,54 @@ func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 	if c.o.System != "" && row.Messages[0].Role != "system" {
 		out = append(out, endpoint.Message{Role: "system", Content: c.o.System})
 	}
-	for _, m := range row.Messages {
-		out = append(out, endpoint.Message(m))
+	for k, m := range row.Messages {
+		calls, err := asTexts(m.ToolCalls)
+		if err != nil {
+			return nil, fmt.Errorf("data: row %d: turn %d: tool_calls: %w", i, k, err)
+		}
+		out = append(out, endpoint.Message{Role: m.Role, Content: m.Content, ToolCalls: calls, ToolCallID: m.ToolCallID, Name: m.Name})
 	}
 	return out, nil
+}
+
+// asTexts is the calls of a turn with their arguments as texts, which endpoints want; nil is none.
+func asTexts(calls data.JSON) (json.RawMessage, error) {
+	if calls == "" {
+		return nil, nil
+	}
+	var list []map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(calls), &list); err != nil {
+		return nil, err
+	}
+	for _, call := range list {
+		function := call
+		if raw := call["function"]; raw != nil {
+			if err := json.Unmarshal(raw, &function); err != nil {
+				return nil, err
+			}
+		}
+		if a := function["arguments"]; len(a) > 0 && a[0] == '{' {
+			text, err := json.Marshal(string(a))
+			if err != nil {
+				return nil, err
+			}
+			function["arguments"] = text
+		}
+		if call["function"] != nil {
+			raw, err := json.Marshal(function)
+			if err != nil {
+				return nil, err
+			}
+			call["function"] = raw
+		}
+	}
+	return json.Marshal(list)
+}
+
+// tools are those of the row, which the teacher may call.
+func (c *Collection) tools(i int) (data.JSON, error) {
+	row, err := c.o.Set.Row(i)
+	return row.Tools, err
 }
 
 // key names a request of item i in the journal.
@@ -364,7 +418,9 @@ func (t *tally) add(it *item, a *answer, price endpoint.Price) {
 // maxN is the most answers to a prompt: seeds of equal prompts are that far apart.
 const maxN = 1024
 
-func blank(ch endpoint.Choice) bool { return strings.TrimSpace(ch.Content) == "" }
+func blank(ch endpoint.Choice) bool {
+	return strings.TrimSpace(ch.Content) == "" && len(ch.ToolCalls) == 0
+}
 
 // request is what the endpoint is asked for the missing answers of item i.
 func (c *Collection) request(i, n int) (endpoint.Request, error) {
@@ -378,6 +434,14 @@ func (c *Collection) request(i, n int) (endpoint.Request, error) {
 		seed := *s.Seed + int64(c.items[i].nth)*maxN + int64(c.items[i].got)
 		c.mu.Unlock()
 		s.Seed = &seed
+	}
+	tools, err := c.tools(i)
+	if err != nil {
+		return endpoint.Request{}, err
+	}
+	if extra := s.Extra; tools != "" && extra["tools"] == nil {
+		s.Extra = map[string]any{"tools": tools}
+		maps.Copy(s.Extra, extra)
 	}
 	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature, TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, Extra: s.Extra}, nil
 }
@@ -628,7 +692,9 @@ func (c *Collection) Write() (rows int, err error) {
 			return row, err
 		}
 		ch := a.Choices[at.choice]
-		row.Teacher, row.Finish = ch.Content, ch.FinishReason
+		if row, err = c.answered(row, ch); err != nil {
+			return row, fmt.Errorf("collect: %s: the record %q: %w", JournalPath(c.o.Output), c.key(at.item, at.part), err)
+		}
 		row.Told = data.Told{Model: a.Model, PromptTokens: a.Usage.PromptTokens, AnswerTokens: a.Usage.CompletionTokens / len(a.Choices)}
 		if prompt, _ := row.Keys(); at.part == 0 && at.choice == 0 && !seen[prompt] { // one answer of a prompt
 			seen[prompt] = true
@@ -638,6 +704,24 @@ func (c *Collection) Write() (rows int, err error) {
 	})
 	_, c.equal = tally.Equal(len(places))
 	return len(places), err
+}
+
+// answered is row with an answer as the teacher's.
+func (c *Collection) answered(row data.Row, ch endpoint.Choice) (data.Row, error) {
+	turn := data.Message{Role: "assistant", Content: ch.Content}
+	if c.o.Thinking {
+		turn.Thinking = ch.Thinking
+	}
+	if len(ch.ToolCalls) > 0 {
+		if err := turn.ToolCalls.UnmarshalJSON(ch.ToolCalls); err != nil {
+			return row, fmt.Errorf("tool_calls: %w", err)
+		}
+	}
+	row.Teacher, row.Turns, row.Finish = turn.Text(), nil, ch.FinishReason
+	if turn.Thinking != "" || turn.ToolCalls != "" {
+		row.Turns = []data.Message{turn}
+	}
+	return row, nil
 }
 
 // Equal are lines on the answers that many of the prompts of the last Write have.

@@ -304,7 +304,7 @@ type judgedRow struct {
 // turns are a conversation as a judge takes it.
 func turns(messages []data.Message) (out []judge.Turn) {
 	for _, m := range messages {
-		out = append(out, judge.Turn(m))
+		out = append(out, judge.Turn{Role: m.Role, Content: m.Text()})
 	}
 	return out
 }

@@ -34,6 +34,7 @@ type answer struct {
 	Row       int            `json:"row"` // in the data
 	Sample    int            `json:"sample"`
 	Content   []data.Message `json:"content,omitempty"`
+	Tools     data.JSON      `json:"tools,omitempty"`
 	PromptIDs []int32        `json:"prompt_ids,omitempty"` // where the row has no conversation
 	Teacher   string         `json:"teacher_response,omitempty"`
 	Response  string         `json:"response"`
@@ -408,7 +409,7 @@ func (b *batch) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int, c
 	if err != nil {
 		return err
 	}
-	a := answer{Row: row, Sample: sample, Content: r.Messages, PromptIDs: r.PromptIDs, Teacher: r.Teacher, Response: tok.Decode(c.IDs, true),
+	a := answer{Row: row, Sample: sample, Content: r.Messages, Tools: r.Tools, PromptIDs: r.PromptIDs, Teacher: r.Teacher, Response: tok.Decode(c.IDs, true),
 		Tokens: len(c.IDs), Truncated: c.Truncated, Finish: "stop"}
 	if c.Truncated {
 		a.Finish = "length"

@@ -34,7 +34,7 @@ func LogProbs(s *session.Session, o Options, temperature float64) error {
 			return err
 		}
 		for i, g := range given {
-			if err := session.PrintJSON(w, logprobRow{g.Row, g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], session.Floats(logpST[i])}); err != nil {
+			if err := session.PrintJSON(w, logprobRow{g.Row, g.Seq.IDs[:g.Seq.Prompt()], g.Seq.Response(), session.Floats(logpST[i])}); err != nil {
 				return err
 			}
 		}
@@ -70,8 +70,8 @@ func Scores(s *session.Session, o Options) error {
 			return err
 		}
 		for i, g := range given {
-			ids, n := seqs[i].IDs, seqs[i].Prompt
-			if err := session.PrintJSON(w, scoreRow{g.Row, session.Number(scores[i]), g.Truncated, m.Tokenizer.Decode(g.Seq.IDs[g.Seq.Prompt:], true), ids[:n], ids[n:]}); err != nil {
+			ids, n := seqs[i].IDs, seqs[i].Prompt()
+			if err := session.PrintJSON(w, scoreRow{g.Row, session.Number(scores[i]), g.Truncated, m.Tokenizer.Decode(g.Seq.Response(), true), ids[:n], ids[n:]}); err != nil {
 				return err
 			}
 		}

@@ -333,7 +333,7 @@ func TestCompletions(t *testing.T) {
 		if !strings.HasPrefix(c.Text, texts[i]) || c.Index != i || *c.Finish != "length" {
 			t.Errorf("prompt %d: %+v", i, c)
 		}
-		want, _, err := m.LogProbs([]model.Seq{{IDs: ids, Prompt: 1}}, 1)
+		want, _, err := m.LogProbs([]model.Seq{model.Answer(ids, 1)}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,8 @@ type Rows struct {
 	Split           string
 	Format          string
 	Content, Answer string // columns: the conversation, the teacher's answer
+	Turns           string // which of a row's turns are answers: data.TurnsValues; "" is the last
+	All             bool   // data.TurnsAll may be asked for
 	Limit           int    // rows to read; 0 is all
 }
 
@@ -25,7 +27,13 @@ func (r Rows) Open(s *Session) (*data.Set, error) {
 	if !slices.Contains(data.RowFormats, r.Format) {
 		return nil, fault.Usagef("%s: --format %q: use %s", r.Command, r.Format, strings.Join(data.RowFormats, ", "))
 	}
-	return data.OpenFiles(r.Paths, data.Options{Columns: cols, Format: r.Format, Split: r.Split, Stages: s.Console.Busy})
+	switch {
+	case r.Turns != "" && !slices.Contains(data.TurnsValues, r.Turns):
+		return nil, fault.Usagef("%s: --turns %q: use %s", r.Command, r.Turns, strings.Join(data.TurnsValues, ", "))
+	case r.Turns == data.TurnsAll && !r.All:
+		return nil, fault.Usagef("%s: --turns all: a row would be a whole conversation, and here an answer is one turn: use each", r.Command)
+	}
+	return data.OpenFiles(r.Paths, data.Options{Columns: cols, Format: r.Format, Split: r.Split, Turns: r.Turns, Stages: s.Console.Busy})
 }
 
 // List opens the set and lists the numbers of the rows to read. It warns of a column that

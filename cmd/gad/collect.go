@@ -96,6 +96,7 @@ func (p *program) collectCommand() *cli.Command {
 			&cli.BoolFlag{Name: "batch", Usage: "ask by the batch API: half the price, within a day. The command waits; after an interruption it finds its batches again"},
 			within(&cli.DurationFlag{Name: "poll", Value: time.Minute, Usage: "with --batch: time between two looks at a batch"}, pollAtLeast),
 			&cli.BoolFlag{Name: "partial", Usage: "write the output although answers are missing"},
+			&cli.BoolFlag{Name: "keep-thinking", Usage: "write what the teacher thought too, where the endpoint says it: the student learns it before the answer. OUTPUT.journal has it in any case"},
 			&cli.BoolFlag{Name: "retry-empty", Usage: "ask again for the rows whose answers have no text, which is paid for again"},
 		}, endpointFlags()...),
 		Action: func(c *cli.Context) error {
@@ -170,7 +171,7 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 	if err := collectRules.check(c); err != nil {
 		return o, err
 	}
-	o.Partial, o.Empty, o.MaxCost = c.Bool("partial"), c.Bool("retry-empty"), c.Float64("max-cost")
+	o.Partial, o.Empty, o.Thinking, o.MaxCost = c.Bool("partial"), c.Bool("retry-empty"), c.Bool("keep-thinking"), c.Float64("max-cost")
 	if path := c.String("prices"); path != "" {
 		price, err := endpoint.ReadPrice(files(), path, o.Model)
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -124,6 +125,58 @@ func TestCollectSeeds(t *testing.T) {
 			t.Errorf("-n %d: %v", n, got)
 		}
 		drop(t, "rows.jsonl")
+	}
+}
+
+// TestCollectThinksAndCalls: a thought is in the journal, and with --keep-thinking in the output; the
+// tools and calls of a row go to the teacher, arguments as texts, and a call is an answer.
+func TestCollectThinksAndCalls(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var asked []string
+	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+		tools, _ := json.Marshal(c.Raw["tools"])
+		messages, _ := json.Marshal(c.Raw["messages"])
+		asked = append(asked, fmt.Sprintf("%s %s", tools, messages))
+		if c.Prompt == "sum?" {
+			fmt.Fprint(w, `{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"reasoning":"I add.","tool_calls":[{"id":"c2","type":"function","function":{"name":"sum","arguments":"{\"x\": [1, 2]}"}}]}}]}`)
+			return true
+		}
+		fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"3.","reasoning_content":"I see."}}]}`)
+		return true
+	}})
+	call := `[{"id":"c1","type":"function","function":{"name":"sum","arguments":{"x":[1,2]}}}]`
+	put(t, "prompts.jsonl", `{"content":[{"role":"user","content":"sum?"}],"tools":[{"type":"function","function":{"name":"sum"}}]}`,
+		`{"content":[{"role":"user","content":"1+2"},{"role":"assistant","content":"","tool_calls":`+call+`},{"role":"tool","content":"3","tool_call_id":"c1"}],"tools":[{"type":"function","function":{"name":"sum"}}]}`)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big", "--concurrency", "1"}
+	must(t, line...)
+	read := func() string {
+		raw, err := os.ReadFile("rows.jsonl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	teacherTurn := `"teacher_response":[{"role":"assistant","content":"","tool_calls":[{"id":"c2","type":"function","function":{"name":"sum","arguments":"{\"x\": [1, 2]}"}}]}]`
+	if got := read(); !strings.Contains(got, teacherTurn) || !strings.Contains(got, `"teacher_response":"3."`) || !strings.Contains(got, `"tool_calls":`+call) || strings.Count(got, `"tools":[{"type":"function"`) != 2 || strings.Contains(got, "reasoning") {
+		t.Errorf("rows\n%s", got)
+	}
+	slices.Sort(asked)
+	for i, want := range []string{`"content":"1+2"`, `"content":"sum?"`} {
+		if !strings.HasPrefix(asked[i], `[{"function":{"name":"sum"},"type":"function"}] `) || !strings.Contains(asked[i], want) {
+			t.Errorf("asked %s", asked[i])
+		}
+	}
+	if want := `"arguments":"{\"x\":[1,2]}"`; !strings.Contains(asked[0], want) || !strings.Contains(asked[0], `"tool_call_id":"c1"`) {
+		t.Errorf("asked %s, want %s", asked[0], want)
+	}
+	drop(t, "rows.jsonl")
+	must(t, append(line, "--keep-thinking")...)
+	if got := read(); len(asked) != 2 || !strings.Contains(got, `"teacher_response":[{"role":"assistant","content":"3.","reasoning_content":"I see."}]`) || !strings.Contains(got, `"content":"","reasoning_content":"I add.","tool_calls":`) {
+		t.Errorf("%d requests; with thoughts\n%s", len(asked), got)
+	}
+	must(t, "data", "convert", "--data", "rows.jsonl", "--output", "rows.parquet")
+	if out, _ := must(t, "data", "inspect", "--data", "rows.parquet", "--row", "1"); !strings.Contains(out, `(thought) "I see."`) {
+		t.Error(out)
 	}
 }
 

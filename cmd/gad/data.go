@@ -24,6 +24,7 @@ func setFlags(what string) []cli.Flag {
 		&cli.StringSliceFlag{Name: "data", Usage: what + ": file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 		&cli.StringFlag{Name: "split", Usage: "which split, if a folder has several"},
 		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "format of the rows: " + strings.Join(data.RowFormats, ", ")},
+		&cli.StringFlag{Name: "turns", Value: data.TurnsLast, Usage: "which of the teacher's turns are answers: last of a row; each, as a row of its own; all of a row, as one sequence (data and sft alone)"},
 		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
 		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
 	}
@@ -31,7 +32,7 @@ func setFlags(what string) []cli.Flag {
 
 // rowsOf are the rows that the flags of setFlags name, with --limit.
 func rowsOf(c *cli.Context) session.Rows {
-	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"), Format: c.String("format"),
+	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"), Format: c.String("format"), Turns: c.String("turns"),
 		Content: c.String("content-key"), Answer: c.String("teacher-key"), Limit: c.Int("limit")}
 }
 
@@ -45,7 +46,9 @@ func (p *program) dataCommand() *cli.Command {
 		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
 			return nil, err
 		}
-		return rowsOf(c).Open(p.session())
+		rows := rowsOf(c)
+		rows.All = true
+		return rows.Open(p.session())
 	}
 	limits := config.Default().Data
 	return &cli.Command{
@@ -210,7 +213,13 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	if strings.TrimSpace(row.Teacher) == "" {
 		return b.String(), nil // said above, where training needs one
 	}
+	var spans []data.Span
 	answer, end := enc.Answer(row.Teacher), ""
+	if row.Turns != nil {
+		if answer, spans, err = enc.Reply(row); err != nil {
+			return b.String(), nil // said above, and how to go on
+		}
+	}
 	switch {
 	case row.Unfinished():
 		answer, end = answer[:len(answer)-1], fmt.Sprintf("; it has no end token, since its finish_reason is %q", row.Finish)
@@ -220,8 +229,27 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	if whole := len(answer); maxResponse > 0 && whole > maxResponse {
 		answer, end = answer[:maxResponse], fmt.Sprintf("; cut at data.max_response_length %d of %d, so without an end token", maxResponse, whole)
 	}
-	fmt.Fprintf(&b, "answer: %s, %d to %d%s\n", report.Count(len(answer), "token"), len(prompt), len(prompt)+len(answer)-1, end)
-	writeTokens(&b, tok, answer, len(prompt))
+	if len(spans) < 2 && (spans == nil || spans[0].From == 0) {
+		fmt.Fprintf(&b, "answer: %s, %d to %d%s\n", report.Count(len(answer), "token"), len(prompt), len(prompt)+len(answer)-1, end)
+		writeTokens(&b, tok, answer, len(prompt))
+		return b.String(), nil
+	}
+	learned, at := 0, 0
+	part := func(what string, to int) {
+		if at < to {
+			fmt.Fprintf(&b, "%s: %s, %d to %d\n", what, report.Count(to-at, "token"), len(prompt)+at, len(prompt)+to-1)
+			writeTokens(&b, tok, answer[at:to], len(prompt)+at)
+		}
+		at = max(at, to)
+	}
+	for _, s := range spans {
+		from, to := min(s.From, len(answer)), min(s.To, len(answer))
+		part("context", from)
+		part("learned", to)
+		learned += to - from
+	}
+	part("context", len(answer))
+	fmt.Fprintf(&b, "%d of %s behind the prompt are learned%s\n", learned, report.Count(len(answer), "token"), end)
 	return b.String(), nil
 }
 

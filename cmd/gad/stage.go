@@ -37,6 +37,7 @@ var stageFlags = []stageFlag{
 	{"content-key", "data.content_key", "column with the conversation or the prompt"},
 	{"teacher-key", "data.teacher_key", "column with the teacher's answer"},
 	{"format", "data.format", "format of the rows: " + strings.Join(data.RowFormats, ", ")},
+	{"turns", "data.turns", "which of the teacher's turns are learned: last, each, or all (sft)"},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},

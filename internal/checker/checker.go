@@ -43,18 +43,13 @@ func Rows(set *data.Set, at []int, answers []string, truncated []bool) ([]Row, e
 			return nil, err
 		}
 		out[i] = Row{Row: n, Prompt: r.PromptText(), Response: answers[i], Teacher: r.Teacher, Truncated: truncated[i]}
-		for _, m := range r.Messages {
-			out[i].Content = append(out[i].Content, Message(m))
-		}
+		out[i].Content = r.Messages
 	}
 	return out, nil
 }
 
-// Message is one turn of a conversation.
-type Message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
+// Message is one turn of a conversation, as rows have it.
+type Message = data.Message
 
 // Verdict is what the program says of one answer.
 type Verdict struct {

@@ -18,7 +18,7 @@ import (
 func rows(n int) (out []Row) {
 	for i := range n {
 		out = append(out, Row{Row: 10 + i, Prompt: "p", Response: strings.Repeat("x", i), Teacher: "t", Truncated: i == 1,
-			Content: []Message{{"system", "<s>"}, {"user", "p"}}})
+			Content: []Message{{Role: "system", Content: "<s>"}, {Role: "user", Content: "p"}}})
 	}
 	return out
 }

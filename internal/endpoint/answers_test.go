@@ -19,8 +19,8 @@ func TestOddAnswers(t *testing.T) {
 		{"parts", `{"choices":[{"message":{"content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"one "},{"type":"text","text":"two"}]},"finish_reason":"stop"}]}`, `[{one two  stop}] {0 0 0}`},
 		{"nothing", `{"choices":[{"message":{"content":null},"finish_reason":"content_filter"}]}`, `[{  content_filter}] {0 0 0}`},
 		{"refusal", `{"choices":[{"message":{"content":null,"refusal":"I will not"},"finish_reason":"stop"}]}`, `[{ I will not stop}] {0 0 0}`},
-		{"tool", `{"choices":[{"message":{"content":null,"tool_calls":[{"id":"1"}]},"finish_reason":"tool_calls"}]}`, `[{  tool_calls}] {0 0 0}`},
-		{"thoughts", `{"choices":[{"message":{"content":"a","reasoning_content":"hm","reasoning":"hm"},"finish_reason":"stop"}]}`, `[{a  stop}] {0 0 0}`},
+		{"tool", `{"choices":[{"message":{"content":null,"tool_calls":[{"id":"1"}]},"finish_reason":"tool_calls"}]}`, `[{  tool_calls}[{"id":"1"}]] {0 0 0}`},
+		{"thoughts", `{"choices":[{"message":{"content":"a","reasoning_content":"hm","reasoning":"hm"},"finish_reason":"stop"}]}`, `[{a  stop}hm] {0 0 0}`},
 		{"unknown finish", `{"choices":[{"message":{"content":"a"},"finish_reason":"eos_token"}]}`, `[{a  eos_token}] {0 0 0}`},
 		{"no indices", `{"choices":[{"message":{"content":"a"}},{"message":{"content":"b"}}]}`, `[{a  } {b  }] {0 0 0}`},
 		{"indices", `{"choices":[{"index":1,"message":{"content":"b"}},{"index":0,"message":{"content":"a"}}]}`, `[{a  } {b  }] {0 0 0}`},
@@ -39,7 +39,14 @@ func TestOddAnswers(t *testing.T) {
 		a, err := endpoint.ParseAnswer([]byte(x.body))
 		if err != nil {
 			t.Errorf("%s: %v", x.name, err)
-		} else if got := fmt.Sprint(a.Choices, a.Usage); got != x.want {
+			continue
+		}
+		var choices []string
+		for _, ch := range a.Choices {
+			more := ch.Thinking + string(ch.ToolCalls)
+			choices = append(choices, fmt.Sprint(struct{ a, b, c string }{ch.Content, ch.Refusal, ch.FinishReason})+more)
+		}
+		if got := fmt.Sprint(choices, a.Usage); got != x.want {
 			t.Errorf("%s: %s, want %s", x.name, got, x.want)
 		}
 	}

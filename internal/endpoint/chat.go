@@ -22,8 +22,11 @@ import (
 
 // Message is a turn of a conversation.
 type Message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
+	Role       string          `json:"role"`
+	Content    string          `json:"content"`
+	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
+	ToolCallID string          `json:"tool_call_id,omitempty"`
+	Name       string          `json:"name,omitempty"`
 }
 
 // Request is what a chat completion is asked for. What is nil or zero is left out, so
@@ -71,9 +74,11 @@ func (r Request) body() ([]byte, error) {
 
 // Choice is one answer.
 type Choice struct {
-	Content      string `json:"content"`
-	Refusal      string `json:"refusal,omitempty"` // the model's own words for not answering
-	FinishReason string `json:"finish_reason"`     // stop, length, content_filter, ...; "" if the server says none
+	Content      string          `json:"content"`
+	Thinking     string          `json:"reasoning_content,omitempty"` // what the model thought before it, if the server says it
+	ToolCalls    json.RawMessage `json:"tool_calls,omitempty"`
+	Refusal      string          `json:"refusal,omitempty"` // the model's own words for not answering
+	FinishReason string          `json:"finish_reason"`     // stop, length, content_filter, ...; "" if the server says none
 }
 
 // Usage is what the server says that it has counted; all zero if it says nothing.
@@ -432,8 +437,11 @@ func ParseAnswer(raw []byte) (*Answer, error) {
 type choice struct {
 	Index   *float64
 	Message *struct {
-		Content *json.RawMessage // nil for null
-		Refusal *string
+		Content   *json.RawMessage // nil for null
+		Refusal   *string
+		Thinking  json.RawMessage `json:"reasoning_content"` // DeepSeek's name, and vLLM's of before
+		Reasoning json.RawMessage // vLLM's and OpenRouter's
+		ToolCalls json.RawMessage `json:"tool_calls"`
 	}
 	FinishReason *string `json:"finish_reason"`
 }
@@ -451,6 +459,14 @@ func (ch choice) read() (out Choice, err error) {
 	}
 	if ch.Message.Refusal != nil {
 		out.Refusal = *ch.Message.Refusal
+	}
+	for _, raw := range []json.RawMessage{ch.Message.Thinking, ch.Message.Reasoning} {
+		if out.Thinking == "" && raw != nil {
+			_ = json.Unmarshal(raw, &out.Thinking) // of another type it is no text
+		}
+	}
+	if calls := ch.Message.ToolCalls; len(calls) > 0 && calls[0] == '[' && len(bytes.TrimSpace(calls[1:len(calls)-1])) > 0 {
+		out.ToolCalls = calls
 	}
 	if content := ch.Message.Content; content != nil {
 		out.Content, err = contentText(*content)

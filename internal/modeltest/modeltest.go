@@ -144,7 +144,7 @@ func learn(m *model.Model, tok *tokenizer.Tokenizer, steps int) error {
 			}
 			var turns []tokenizer.Message
 			for _, m := range r.Messages {
-				turns = append(turns, tokenizer.Message(m))
+				turns = append(turns, tokenizer.Message{Role: m.Role, Content: m.Content})
 			}
 			prompt, err := tok.ChatPrompt(turns)
 			if err != nil {

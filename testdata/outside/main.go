@@ -94,7 +94,7 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 	check(student.Old(answers))
 	b := critic.Batch{Teachers: teachers, Group: answers.Group, Skip: make([]bool, len(answers.Seqs))}
 	for s, seq := range answers.Seqs {
-		b.Students = append(b.Students, ending.Seq(seq.IDs[:seq.Prompt], seq.IDs[seq.Prompt:], answers.Truncated[s]))
+		b.Students = append(b.Students, ending.Seq(seq.IDs[:seq.Prompt()], seq.Response(), answers.Truncated[s]))
 	}
 	b.ScoreS, err = discriminator.Score(b.Students)
 	check(err)

@@ -55,6 +55,7 @@ type DataConfig struct {
 	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
 	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own" alias:"data.prompt_key"`
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
+	Turns          string   `yaml:"turns" choices:"last,all,each" doc:"which of the teacher's turns are learned: last: the last of a row, and those before it are prompt; each: every turn of the assistant is a row of its own, with those before it as its prompt, for every stage; all: a row is one sequence in which every turn of the assistant is learned, for sft. Validation rows are read with each in the place of all (flag --turns)" fixed:"true"`
 	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step" fixed:"true" alias:"per_device_train_batch_size batch_size"`
 	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens" fixed:"true" alias:"actor_rollout_ref.rollout.prompt_length"`
 	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there" fixed:"true" alias:"max_completion_length max_length max_new_tokens actor_rollout_ref.rollout.response_length"`
@@ -149,7 +150,17 @@ type RunConfig struct {
 func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
-	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Stages: stages}
+	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Turns: c.Turns, Stages: stages}
+}
+
+// ValOptions say how the validation data is read: an answer of the student stands beside one of the
+// teacher, so that a row is never a whole conversation.
+func (c DataConfig) ValOptions(stages data.Stages) data.Options {
+	o := c.Options(stages)
+	if o.Split = c.ValSplit; o.Turns == data.TurnsAll {
+		o.Turns = data.TurnsEach
+	}
+	return o
 }
 
 func (c DPOConfig) Objective() algos.DPOConfig {

@@ -16,7 +16,7 @@ import (
 func Default() Config {
 	cols := data.DefaultColumns()
 	return Config{
-		Data: DataConfig{Format: data.FormatAuto, ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
+		Data: DataConfig{Format: data.FormatAuto, Turns: data.TurnsLast, ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
 			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep", CacheDir: "auto", CacheGB: 20},
 		Rollout: actor.DefaultRollout(),
 		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, AdvPower: 1,

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"gad/algos"
+	"gad/data"
 	"gad/internal/conf"
 	"gad/model"
 )
@@ -28,6 +29,9 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	if stage != Train && c.Model.Path == "" && c.Trainer.Resume == "" {
 		bad("model.path: no student: give --model DIR")
+	}
+	if c.Data.Turns == data.TurnsAll && stage != SFT {
+		bad("data.turns is all: only gad sft learns a conversation as one sequence; gad %s sets one answer of the student beside one of the teacher: use data.turns=each", stage)
 	}
 	if err := c.Rollout.Validate(); err != nil && stage != SFT {
 		errs = append(errs, err)

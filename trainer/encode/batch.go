@@ -2,6 +2,7 @@ package encode
 
 import (
 	"fmt"
+	"strings"
 
 	"gad/data"
 	"gad/model"
@@ -28,12 +29,35 @@ func (e Encoder) Batch(set *data.Set, rows []int) (*Batch, error) {
 	for _, r := range examples {
 		answer, cut := e.Cut(r.Answer)
 		b.Prompts = append(b.Prompts, r.Prompt)
-		b.Teachers = append(b.Teachers, e.Ending().Seq(r.Prompt, answer, cut))
+		b.Teachers = append(b.Teachers, e.learned(e.Ending().Seq(r.Prompt, answer, cut), len(answer), r.Spans))
 		b.TeacherCut = append(b.TeacherCut, cut)
-		b.TeacherText = append(b.TeacherText, r.Teacher)
+		b.TeacherText = append(b.TeacherText, e.text(r))
 		b.PromptText = append(b.PromptText, r.PromptText())
 	}
 	return b, nil
+}
+
+// learned gives seq the spans of its answer that are learned, which was cut at n tokens; nil is all.
+func (e Encoder) learned(seq model.Seq, n int, spans []data.Span) model.Seq {
+	if spans == nil {
+		return seq
+	}
+	prompt := seq.Prompt()
+	seq.Spans = nil
+	for _, s := range spans {
+		if s.From < n {
+			seq.Spans = append(seq.Spans, model.Span{From: prompt + s.From, To: prompt + min(s.To, n)})
+		}
+	}
+	return seq
+}
+
+// text is the teacher's answer as a student would write it.
+func (e Encoder) text(r data.Example) string {
+	if r.Turns == nil {
+		return r.Teacher
+	}
+	return strings.TrimSpace(e.Tok.Decode(r.Answer, true))
 }
 
 // Append adds the rows of other.
@@ -70,12 +94,12 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, maxResponse 
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Given{Row: i, Truncated: cut, Seq: model.Seq{IDs: append(append([]int32(nil), prompt...), ids...), Prompt: len(prompt)}})
+		out = append(out, Given{Row: i, Truncated: cut, Seq: model.Answer(append(append([]int32(nil), prompt...), ids...), len(prompt))})
 	}
 	return out, nil
 }
 
 // ForDiscriminator is g as the discriminator reads it.
 func (g Given) ForDiscriminator(tok *tokenizer.Tokenizer) model.Seq {
-	return Encoder{Tok: tok}.Ending().Seq(g.Seq.IDs[:g.Seq.Prompt], g.Seq.IDs[g.Seq.Prompt:], g.Truncated)
+	return Encoder{Tok: tok}.Ending().Seq(g.Seq.IDs[:g.Seq.Prompt()], g.Seq.Response(), g.Truncated)
 }

@@ -7,6 +7,7 @@
 package encode
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -27,7 +28,34 @@ func (e Encoder) Prompt(r data.Row) ([]int32, error) {
 	if len(r.PromptIDs) > 0 {
 		return e.checked("prompt_ids", r.PromptIDs)
 	}
-	return e.Tok.ChatPrompt(messages(r))
+	return e.Tok.Prompt(chat(r))
+}
+
+// Shows refuses a row whose tool calls or tools the chat template does not show.
+func (e Encoder) Shows(r data.Row) error {
+	if len(r.PromptIDs) > 0 {
+		return nil
+	}
+	c := chat(r)
+	c.Messages = append(c.Messages, messages(r.Turns)...)
+	return e.Tok.Shows(c)
+}
+
+// Reply is what the teacher did behind the row's prompt, where that is more than a text: see
+// tokenizer.Trajectory.
+func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
+	ids, spans, err := e.Tok.Trajectory(chat(r), messages(r.Turns), func(i int) bool { return r.Turns[i].Context })
+	if errors.Is(err, tokenizer.ErrRewritten) {
+		err = fmt.Errorf("%w: %w", data.ErrAppend, err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	learned := make([]data.Span, len(spans))
+	for i, s := range spans {
+		learned[i] = data.Span(s)
+	}
+	return ids, learned, nil
 }
 
 // Answer is text as a finished answer, however long.
@@ -65,7 +93,11 @@ func (e Encoder) given(r data.Row) (ids []int32, cut bool, what string, err erro
 		ids, cut = e.answer(r.Response)
 		return ids, cut, "response", nil
 	case r.Teacher != "":
-		ids = e.Answer(r.Teacher)
+		if ids = e.Answer(r.Teacher); r.Turns != nil {
+			if ids, _, err = e.Reply(r); err != nil {
+				return nil, false, "", fmt.Errorf("data: row %d: %w", r.Index, err)
+			}
+		}
 		if r.Unfinished() {
 			ids = ids[:len(ids)-1]
 		}
@@ -88,10 +120,15 @@ func (e Encoder) Ending() critic.Ending {
 	return critic.Ending{EOS: e.Tok.EOS(), Turn: e.Tok.EndOfTurn()}
 }
 
-func messages(r data.Row) []tokenizer.Message {
-	out := make([]tokenizer.Message, len(r.Messages))
-	for i, m := range r.Messages {
-		out[i] = tokenizer.Message(m)
+// chat is the row's prompt.
+func chat(r data.Row) tokenizer.Chat {
+	return tokenizer.Chat{Messages: messages(r.Messages), Tools: string(r.Tools)}
+}
+
+func messages(turns []data.Message) []tokenizer.Message {
+	out := make([]tokenizer.Message, len(turns))
+	for i, m := range turns {
+		out[i] = tokenizer.Message{Role: m.Role, Content: m.Content, Thinking: m.Thinking, ToolCalls: string(m.ToolCalls), ToolCallID: m.ToolCallID, Name: m.Name}
 	}
 	return out
 }

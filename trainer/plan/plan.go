@@ -212,7 +212,13 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 			return fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
 		read++
-		answer, cut := enc.Cut(enc.Answer(r.Teacher))
+		whole := enc.Answer(r.Teacher)
+		if r.Turns != nil {
+			if whole, _, err = enc.Reply(r); err != nil {
+				return fmt.Errorf("data: row %d: %w", r.Index, err)
+			}
+		}
+		answer, cut := enc.Cut(whole)
 		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt || c.Data.TruncTeacher == "filter" && (cut || r.Unfinished()) {
 			continue // as the run leaves it out
 		}
@@ -227,9 +233,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	}
 	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean = rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
 	if len(c.Data.ValFiles) > 0 {
-		o := c.Data.Options(nil)
-		o.Split = c.Data.ValSplit
-		val, err := data.OpenFiles(c.Data.ValFiles, o)
+		val, err := data.OpenFiles(c.Data.ValFiles, c.Data.ValOptions(nil))
 		if err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}

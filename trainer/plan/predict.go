@@ -68,7 +68,7 @@ func (r *predicted) write(p *Plan) {
 		q := ids(i, max(1, int(math.Round(p.PromptMean))))
 		r.questions, r.rows = append(r.questions, q), append(r.rows, uint64(i))
 		seq := func(salt int) model.Seq {
-			return model.Seq{IDs: append(q[:len(q):len(q)], ids(salt, r.answer)...), Prompt: len(q)}
+			return model.Answer(append(q[:len(q):len(q)], ids(salt, r.answer)...), len(q))
 		}
 		r.teachers = append(r.teachers, seq(1<<20+i))
 		for k := range r.n {

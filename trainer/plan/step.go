@@ -76,7 +76,7 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Conf
 		for i := range ids {
 			ids[i] = int32((n + i*7) % shape.Vocab)
 		}
-		seqs = append(seqs, model.Seq{IDs: ids, Prompt: length / 2})
+		seqs = append(seqs, model.Answer(ids, length/2))
 	}
 	trained := float64(len(seqs) * length)
 	zero := func(logpST, entST [][]float32) ([][]float32, [][]float32, error) {

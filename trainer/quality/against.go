@@ -32,8 +32,8 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 	seqs := slices.Concat(j.Drawn, j.Batch.Teachers) // neighbours of one prompt share it in a pack
 	for p, s := range seqs[:n] {
 		lacks := func(id int32) bool { return int(id) >= vocab }
-		if i := slices.IndexFunc(s.IDs[s.Prompt:], lacks); i >= 0 {
-			seqs[p].IDs = s.IDs[:s.Prompt+i]
+		if i := slices.IndexFunc(s.Response(), lacks); i >= 0 {
+			seqs[p] = s.Upto(s.Prompt() + i)
 			e.AgainstCut++
 		}
 	}

@@ -70,7 +70,7 @@ func TestAgainst(t *testing.T) {
 	}
 	var fluency, sampled, tokens, spread float64
 	for p, s := range j.Drawn {
-		if n := len(s.IDs) - s.Prompt; n != j.Tokens[p] || float64(n) != j.student.tokens[p] || !slices.Equal(s.IDs[:s.Prompt], j.Batch.Prompts[p]) {
+		if n := s.Trained(); n != j.Tokens[p] || float64(n) != j.student.tokens[p] || !slices.Equal(s.IDs[:s.Prompt()], j.Batch.Prompts[p]) {
 			t.Errorf("row %d: %d tokens, want %d", p, n, j.Tokens[p])
 		}
 		for i := range logp[p] {
@@ -162,9 +162,10 @@ func TestAgainstPaddedVocabulary(t *testing.T) {
 	}
 	back := &Results{Batch: j.Batch, Drawn: slices.Clone(j.Drawn)}
 	s := back.Drawn[2]
-	s.IDs = append(slices.Clone(s.IDs[:s.Prompt+1]), int32(shape.Vocab-1), 1)
+	s = model.Answer(append(slices.Clone(s.IDs[:s.Prompt()+1]), int32(shape.Vocab-1), 1), s.Prompt())
 	back.Drawn[2] = s
-	back.Drawn[5].IDs = append(slices.Clone(j.Drawn[5].IDs[:j.Drawn[5].Prompt]), int32(shape.Vocab-2))
+	at := j.Drawn[5].Prompt()
+	back.Drawn[5] = model.Answer(append(slices.Clone(j.Drawn[5].IDs[:at]), int32(shape.Vocab-2)), at)
 	if err := back.Against(padded, tr.m, "other", o); err != nil {
 		t.Fatal(err)
 	}

@@ -178,7 +178,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options
 			j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
 			j.Answers[p] = tok.Decode(c.IDs, true)
 			j.Seqs[p] = ending.Seq(b.Prompts[p], c.IDs, c.Truncated)
-			j.Drawn[p] = model.Seq{IDs: slices.Concat(b.Prompts[p], c.IDs), Prompt: len(b.Prompts[p])}
+			j.Drawn[p] = model.Answer(slices.Concat(b.Prompts[p], c.IDs), len(b.Prompts[p]))
 			j.RougeL[p] = textmetrics.RougeL(j.Answers[p], b.TeacherText[p])
 			j.Repeat[p] = textmetrics.RepeatFrac(c.IDs)
 			advance(o.MaxResponse - len(c.IDs))
@@ -210,7 +210,7 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options
 const shownTokens = 2048
 
 func (j *Results) teacherTokens(p int) float64 {
-	return float64(len(j.Batch.Teachers[p].IDs) - j.Batch.Teachers[p].Prompt)
+	return float64(j.Batch.Teachers[p].Trained())
 }
 
 // TeacherNLL measures how probable the student finds the teacher's answers: the mean

@@ -166,6 +166,7 @@ type Row struct {
 	Model      string         `json:"model"`
 	Row        int            `json:"row"` // in the data
 	Content    []data.Message `json:"content"`
+	Tools      data.JSON      `json:"tools,omitempty"`
 	Teacher    string         `json:"teacher_response"`
 	Response   string         `json:"response"` // the student's answer
 	RougeL     float64        `json:"rouge_l"`
@@ -192,7 +193,7 @@ func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
 		if err != nil {
 			return nil, err
 		}
-		out := Row{Model: name, Row: row, Content: r.Messages, Teacher: j.Batch.TeacherText[p], Response: j.Answers[p],
+		out := Row{Model: name, Row: row, Content: r.Messages, Tools: r.Tools, Teacher: j.Batch.TeacherText[p], Response: j.Answers[p],
 			RougeL: j.RougeL[p], Tokens: j.Tokens[p], Truncated: j.Truncated[p]}
 		if j.NLL != nil {
 			nll := j.NLL[p] / max(j.teacherTokens(p), 1)

@@ -171,7 +171,7 @@ func (j *Results) read(tokens int) *Results {
 	cut := func(seqs []model.Seq) []model.Seq {
 		out := slices.Clone(seqs)
 		for i, s := range out {
-			out[i].IDs = s.IDs[:min(len(s.IDs), s.Prompt+tokens)]
+			out[i] = s.Upto(s.Prompt() + tokens)
 		}
 		return out
 	}
@@ -220,27 +220,27 @@ func (j *Results) control(seed uint64) pairSet {
 	}
 	seen := map[context][]int32{}
 	for p, seq := range teachers {
-		for i := seq.Prompt; i < len(seq.IDs)-1 && !s.skip[p]; i++ { // without the end
-			for _, c := range fits(seq.IDs, i, seq.Prompt) {
+		for i := seq.Prompt(); i < len(seq.IDs)-1 && !s.skip[p]; i++ { // without the end
+			for _, c := range fits(seq.IDs, i, seq.Prompt()) {
 				seen[c] = append(seen[c], seq.IDs[i])
 			}
 		}
 	}
 	for p, seq := range teachers {
-		n := len(seq.IDs) - 1 - seq.Prompt
+		n := len(seq.IDs) - 1 - seq.Prompt()
 		if s.skip[p] = s.skip[p] || n < 1; s.skip[p] {
 			continue
 		}
-		at := seq.Prompt + philox.IntN(n, seed, philox.Data, uint64(p), 0, 0)
+		at := seq.Prompt() + philox.IntN(n, seed, philox.Data, uint64(p), 0, 0)
 		ids := slices.Clone(seq.IDs)
-		for near, c := range fits(ids, at, seq.Prompt) {
+		for near, c := range fits(ids, at, seq.Prompt()) {
 			others := slices.DeleteFunc(slices.Clone(seen[c]), func(id int32) bool { return id == seq.IDs[at] })
 			if len(others) > 0 {
 				ids[at] = others[philox.IntN(len(others), seed, philox.Data, uint64(p), 1+uint64(near), 0)]
 				break
 			}
 		}
-		s.worse[p] = model.Seq{IDs: ids, Prompt: seq.Prompt}
+		s.worse[p] = model.Answer(ids, seq.Prompt())
 		s.skip[p] = ids[at] == seq.IDs[at] // all answers are one token again and again
 	}
 	return s

@@ -20,7 +20,7 @@ func planted(n int, wrong []int32) *Results {
 	for p := range n {
 		prompt := []int32{10 + int32(p%7), 20 + int32(p%3)}
 		seq := func(answer ...int32) model.Seq {
-			return model.Seq{IDs: append(append(append([]int32{}, prompt...), answer...), end), Prompt: len(prompt)}
+			return model.Answer(append(append(append([]int32{}, prompt...), answer...), end), len(prompt))
 		}
 		j.Batch.Teachers = append(j.Batch.Teachers, seq(5, 6, 7, 8))
 		j.Batch.TeacherCut = append(j.Batch.TeacherCut, false)
@@ -127,7 +127,7 @@ func TestControlDamagesOneToken(t *testing.T) {
 			if a.IDs[i] != b.IDs[i] {
 				differ++
 				where[i]++
-				if i < b.Prompt || i == len(b.IDs)-1 {
+				if i < b.Prompt() || i == len(b.IDs)-1 {
 					t.Errorf("row %d: place %d of prompt or end is damaged", p, i)
 				}
 			}

@@ -81,9 +81,9 @@ func probeSeqs(c model.Config, b *encode.Batch) (seqs []model.Seq) {
 	for left := limit; left > 1 && len(seqs) < len(b.Teachers); {
 		s := b.Teachers[len(seqs)]
 		if n := min(len(s.IDs), left); n < len(s.IDs) {
-			s = model.Seq{IDs: s.IDs[len(s.IDs)-n:], Prompt: max(1, s.Prompt-(len(s.IDs)-n))}
+			s = model.Answer(s.IDs[len(s.IDs)-n:], max(1, s.Prompt()-(len(s.IDs)-n)))
 		}
-		if s.Prompt >= len(s.IDs) {
+		if s.Prompt() >= len(s.IDs) {
 			break
 		}
 		seqs = append(seqs, s)
@@ -165,7 +165,7 @@ func (x *probe) train(p *Pace) error {
 	defer sc.Close()
 	given := make([]model.Seq, len(x.seqs))
 	for i, s := range x.seqs {
-		given[i] = model.Seq{IDs: make([]int32, len(s.IDs)), Prompt: s.Prompt}
+		given[i] = model.Answer(make([]int32, len(s.IDs)), s.Prompt())
 		for k, id := range s.IDs {
 			given[i].IDs[k] = id % int32(small.Vocab)
 		}

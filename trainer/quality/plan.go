@@ -229,7 +229,7 @@ func (p Plan) Refit(j *Results, disc DiscOptions, budget DiscBudget) Plan {
 	var pairs []pairLength
 	for i, skip := range set.skip {
 		if a, b := set.worse[i], set.better[i]; !skip {
-			pairs = append(pairs, pairLength{a.Prompt, len(a.IDs) - a.Prompt, len(b.IDs) - b.Prompt})
+			pairs = append(pairs, pairLength{a.Prompt(), a.Trained(), b.Trained()})
 		}
 	}
 	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(len(pairs), p.training(disc.Shape, disc, pairs), budget.Seconds, budget.Fixed)

@@ -1,0 +1,384 @@
+package data
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// JSON is a JSON text in one form: without blanks, without the nulls of objects, which Arrow and
+// Parquet put where another row has a key, and with the keys in their order. "" is none.
+type JSON string
+
+// MarshalJSON writes the text as it is.
+func (j JSON) MarshalJSON() ([]byte, error) { return []byte(cmp.Or(j, "null")), nil }
+
+// UnmarshalJSON reads any value.
+func (j *JSON) UnmarshalJSON(text []byte) (err error) {
+	*j, err = readJSON(text)
+	return err
+}
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role       string `json:"role"`
+	Content    string `json:"content"`
+	Thinking   string `json:"reasoning_content,omitempty"` // what an assistant thought before it
+	ToolCalls  JSON   `json:"tool_calls,omitempty"`        // a list, as OpenAI and Hugging Face have it; arguments are an object, or its text
+	ToolCallID string `json:"tool_call_id,omitempty"`      // which call a turn of a tool answers
+	Name       string `json:"name,omitempty"`
+	Context    bool   `json:"-"` // nobody learns it, although an assistant wrote it: "train": false
+}
+
+// MarshalJSON writes a turn as rows have it.
+func (m Message) MarshalJSON() ([]byte, error) {
+	type plain Message
+	line := struct {
+		plain
+		Train *bool `json:"train,omitempty"`
+	}{plain: plain(m)}
+	if m.Context {
+		line.Train = new(bool)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(line)
+	return b.Bytes(), err
+}
+
+// acts reports whether the turn is more than a text of a role.
+func (m Message) acts() bool {
+	m.Context = false
+	return m != Message{Role: m.Role, Content: m.Content}
+}
+
+// answers reports whether the turn is one that a student may learn.
+func (m Message) answers() bool {
+	return m.Role == "assistant" && (m.ToolCalls != "" || m.Thinking != "" || strings.TrimSpace(m.Content) != "")
+}
+
+// Text is the turn for people, and for what compares answers as texts: its content, and its calls
+// behind that.
+func (m Message) Text() string {
+	if m.ToolCalls == "" {
+		return m.Content
+	}
+	return strings.TrimPrefix(m.Content+"\n"+string(m.ToolCalls), "\n")
+}
+
+// size is the number of bytes of the turn's texts.
+func (m Message) size() int {
+	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) + len(m.Name)
+}
+
+// Values of Options.Turns: which of the teacher's turns a student learns.
+const (
+	TurnsLast = "last" // the last, given all before it
+	TurnsAll  = "all"  // all of a row, as one sequence
+	TurnsEach = "each" // all, each as a row of its own
+)
+
+// TurnsValues are the values of Options.Turns.
+var TurnsValues = []string{TurnsLast, TurnsAll, TurnsEach}
+
+// ErrAppend is wrapped by errors of Encoder.Reply for a student whose chat template writes a turn
+// otherwise once others follow it.
+var ErrAppend = errors.New("the chat template rewrites earlier turns when others follow")
+
+// Span is the tokens From to To-1 of an answer.
+type Span struct{ From, To int }
+
+// turnKeys are the keys of a turn that a Message carries beside role and text.
+var turnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content", "train"}
+
+// actKeys are those of texts, in the order of Message.acted.
+var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}
+
+// acted are the texts of a turn beside role and content.
+func (m Message) acted() [4]string {
+	return [4]string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name}
+}
+
+// jsonLimit bounds the nesting of a value.
+const jsonLimit = 32
+
+// readJSON brings a value to the form of JSON.
+func readJSON(text []byte) (JSON, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var b strings.Builder
+	if err := copyJSON(&b, d, 0); err != nil {
+		return "", err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return "", errors.New("text after the value")
+	}
+	return JSON(b.String()), nil
+}
+
+func copyJSON(b *strings.Builder, d *json.Decoder, depth int) error {
+	if depth > jsonLimit {
+		return fmt.Errorf("nested more than %d deep", jsonLimit)
+	}
+	tok, err := d.Token()
+	if err != nil {
+		return err
+	}
+	switch tok := tok.(type) {
+	case nil:
+		b.WriteString("null")
+	case bool:
+		b.WriteString(strconv.FormatBool(tok))
+	case json.Number:
+		return writeNumber(b, tok.String())
+	case string:
+		writeString(b, tok)
+	case json.Delim:
+		if tok == '[' {
+			b.WriteByte('[')
+			for i := 0; d.More(); i++ {
+				if i > 0 {
+					b.WriteByte(',')
+				}
+				if err := copyJSON(b, d, depth+1); err != nil {
+					return err
+				}
+			}
+			b.WriteByte(']')
+			_, err = d.Token()
+			return err
+		}
+		b.WriteByte('{')
+		seen := map[string]bool{}
+		first := true
+		for d.More() {
+			key, err := d.Token()
+			if err != nil {
+				return err
+			}
+			if seen[key.(string)] {
+				return fmt.Errorf("key %q appears twice", key)
+			}
+			seen[key.(string)] = true
+			var value strings.Builder
+			if err := copyJSON(&value, d, depth+1); err != nil {
+				return err
+			}
+			if value.String() == "null" {
+				continue
+			}
+			if !first {
+				b.WriteByte(',')
+			}
+			first = false
+			writeString(b, key.(string))
+			b.WriteByte(':')
+			b.WriteString(value.String())
+		}
+		b.WriteByte('}')
+		_, err = d.Token()
+		return err
+	}
+	return nil
+}
+
+func writeString(b *strings.Builder, s string) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string can always be written
+	b.Write(bytes.TrimSuffix(buf.Bytes(), []byte("\n")))
+}
+
+// writeNumber writes a whole number as it is, and another in one form: 1.50 and 1.5 are the same.
+func writeNumber(b *strings.Builder, s string) error {
+	if strings.Trim(s, "-0123456789") == "" {
+		b.WriteString(s)
+		return nil
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return fmt.Errorf("number %s: out of range", s)
+	}
+	writeFloat(b, x)
+	return nil
+}
+
+// writeFloat writes a number that is no whole one by its type, so that it is read as such again.
+func writeFloat(b *strings.Builder, x float64) {
+	s := strconv.FormatFloat(x, 'g', -1, 64)
+	if b.WriteString(s); !strings.ContainsAny(s, ".e") && !math.IsInf(x, 0) && !math.IsNaN(x) {
+		b.WriteString(".0")
+	}
+}
+
+// readList reads a list of objects, or a text that is one: column types that hold any JSON are
+// rare, so that many sets have it as a text.
+func readList(key string, value []byte) (JSON, []json.RawMessage, error) {
+	if value[0] == '"' {
+		t, err := jsonText(key, value)
+		if err != nil {
+			return "", nil, err
+		}
+		if value = bytes.TrimSpace([]byte(t.s)); len(value) == 0 {
+			return "", nil, nil
+		}
+	}
+	j, err := readJSON(value)
+	if err != nil {
+		return "", nil, &rowFault{key, preview(string(value), 40), "not JSON", "write a list of objects"}
+	}
+	var list []json.RawMessage
+	if json.Unmarshal([]byte(j), &list) != nil {
+		return "", nil, &rowFault{key, preview(string(value), 40), "not a list", "write a list of objects"}
+	}
+	for i, e := range list {
+		if e[0] != '{' {
+			return "", nil, &rowFault{key, fmt.Sprintf("element %d is %s", i, preview(string(e), 40)), "not an object", "write a list of objects"}
+		}
+	}
+	if len(list) == 0 {
+		j = ""
+	}
+	return j, list, nil
+}
+
+// readCalls reads the tool_calls of a turn.
+func readCalls(value []byte) (JSON, error) {
+	j, list, err := readList("tool_calls", value)
+	if err != nil {
+		return "", err
+	}
+	for i, e := range list {
+		var call struct {
+			Function  json.RawMessage
+			Name      json.RawMessage
+			Arguments json.RawMessage
+		}
+		if err := json.Unmarshal(e, &call); err != nil {
+			return "", &rowFault{"tool_calls", fmt.Sprintf("call %d", i), err.Error(), ""}
+		}
+		if call.Function != nil {
+			whole := call.Function
+			call.Name, call.Arguments = nil, nil
+			if err := json.Unmarshal(whole, &call); err != nil {
+				return "", &rowFault{"tool_calls", fmt.Sprintf("call %d: function is %s", i, preview(string(whole), 40)), "not an object", `write {"name": ..., "arguments": {...}}`}
+			}
+		}
+		name, err := text{}, error(nil)
+		if call.Name != nil {
+			name, err = jsonText("name", call.Name)
+		}
+		if err != nil || strings.TrimSpace(name.s) == "" {
+			return "", &rowFault{"tool_calls", fmt.Sprintf("call %d", i), "names no function", `write {"function": {"name": ..., "arguments": {...}}}`}
+		}
+		if a := call.Arguments; a != nil && a[0] != '{' && a[0] != '"' {
+			return "", &rowFault{"tool_calls", fmt.Sprintf("call %d: arguments are %s", i, preview(string(a), 40)), "neither an object nor its text", `write {"name": ..., "arguments": {...}}`}
+		}
+	}
+	return j, nil
+}
+
+// calledIn is a turn of function_call, as ShareGPT has it: its text is the call.
+func calledIn(column string, i int, m Message) (Message, *rowFault) {
+	value := []byte(strings.TrimSpace(m.Content))
+	if len(value) > 0 && value[0] == '{' {
+		value = slices.Concat([]byte("["), value, []byte("]"))
+	}
+	calls, err := JSON(""), error(&rowFault{column, preview(m.Content, 40), "no call", ""})
+	if len(value) > 0 && value[0] == '[' {
+		calls, err = readCalls(value)
+	}
+	if err != nil || calls == "" {
+		return m, &rowFault{column, fmt.Sprintf("turn %d: function_call is %s", i, preview(m.Content, 40)), "not a call", `write {"name": ..., "arguments": {...}}`}
+	}
+	return Message{Role: "assistant", ToolCalls: calls, Context: m.Context}, nil
+}
+
+// conversed is a row before it is known which of its turns a student learns.
+type conversed struct {
+	row   Row
+	turns []Message // all of the conversation
+	first int       // turns before this one are the prompt, whoever wrote them
+	none  bool      // the row has no turns, not even a prompt
+}
+
+// learned are the indices of the turns that a student may learn.
+func (c conversed) learned() (at []int) {
+	for i := c.first; i < len(c.turns); i++ {
+		if c.turns[i].answers() && !c.turns[i].Context {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// pick makes the row of which turns from to to are the answer; -1 is none, and all are prompt.
+func (c conversed) pick(l layout, from, to int) (Row, *rowFault) {
+	row := c.row
+	if from < 0 {
+		from, to = len(c.turns), len(c.turns)
+	}
+	if !c.none {
+		row.Messages = slices.Clone(c.turns[:from])
+		for i := range row.Messages {
+			row.Messages[i].Context = false // it is prompt in any case
+		}
+	}
+	if from == to {
+		return row, nil
+	}
+	answer := slices.Clone(c.turns[from:to])
+	row.Teacher = answer[len(answer)-1].Text()
+	if last := answer[0]; len(answer) > 1 || last.Thinking != "" || last.ToolCalls != "" {
+		row.Turns = answer
+		if len(row.PromptIDs) > 0 {
+			return row, &rowFault{l.PromptIDs, fmt.Sprintf("%d tokens", len(row.PromptIDs)), "a prompt as tokens, and an answer that is more than a text", "give the conversation instead"}
+		}
+	}
+	return row, nil
+}
+
+// answerOf makes the row that a student learns, of several the k-th.
+func (c conversed) answerOf(l layout, turns string, k int) (Row, *rowFault) {
+	at, n := c.learned(), len(c.turns)
+	if turns != TurnsLast {
+		written := slices.ContainsFunc(c.turns[c.first:], func(m Message) bool { return m.answers() })
+		switch {
+		case len(at) == 0 && written:
+			return c.row, &rowFault{l.turnsColumn(c), countOf(n-c.first, "turn"), `no turn of the assistant is to be learned (weight 0 or "train": false)`, "remove the row"}
+		case len(at) == 0:
+			return c.pick(l, -1, -1)
+		case turns == TurnsAll:
+			return c.pick(l, at[0], at[len(at)-1]+1)
+		}
+		return c.pick(l, at[k], at[k]+1)
+	}
+	if n == c.first || c.turns[n-1].Role != "assistant" {
+		return c.pick(l, -1, -1)
+	}
+	if c.turns[n-1].Context {
+		return c.row, &rowFault{l.turnsColumn(c), fmt.Sprintf("turn %d", n-1), `the last answer has weight 0 or "train": false: it is not to be learned`, "remove the row, or the turns after the answer that is"}
+	}
+	if !c.turns[n-1].answers() { // a blank answer is none, and no prompt either
+		c.turns = c.turns[:n-1]
+		return c.pick(l, -1, -1)
+	}
+	return c.pick(l, n-1, n)
+}
+
+// turnsColumn is the column with the turns that may be learned.
+func (l layout) turnsColumn(c conversed) string {
+	if c.first > 0 && l.Teacher != "" {
+		return l.Teacher
+	}
+	return l.Content
+}

@@ -1,0 +1,72 @@
+package model
+
+import "fmt"
+
+// Seq is a sequence of tokens. Those in its spans are trained: they have log-probabilities, and
+// what is learned is learned at them. All others are context: the prompt before the first span, and
+// what an environment wrote between two.
+type Seq struct {
+	IDs   []int32
+	Spans []Span // ascending; none overlaps another
+}
+
+// Span is the tokens IDs[From:To] of a sequence. It is not empty, except in an answer of no tokens.
+type Span struct{ From, To int }
+
+// Answer is a sequence with one span: a prompt of so many tokens, and all behind it.
+func Answer(ids []int32, prompt int) Seq {
+	return Seq{ids, []Span{{prompt, len(ids)}}}
+}
+
+// Prompt is the number of tokens before the first trained one; 0 where none is trained.
+func (s Seq) Prompt() int {
+	if len(s.Spans) == 0 {
+		return 0
+	}
+	return s.Spans[0].From
+}
+
+// Response is all behind the prompt. Of a sequence with several spans that is not only what is
+// trained.
+func (s Seq) Response() []int32 { return s.IDs[s.Prompt():] }
+
+// Trained is the number of trained tokens.
+func (s Seq) Trained() (n int) {
+	for _, p := range s.Spans {
+		n += p.To - p.From
+	}
+	return n
+}
+
+// Upto is the sequence's first n tokens, or all if there are fewer.
+func (s Seq) Upto(n int) Seq {
+	if n >= len(s.IDs) {
+		return s
+	}
+	out := Seq{IDs: s.IDs[:n:n]}
+	for i, p := range s.Spans {
+		if p.From < n || i == 0 {
+			out.Spans = append(out.Spans, Span{min(p.From, n), min(p.To, n)})
+		}
+	}
+	return out
+}
+
+// checkSpans refuses spans of which log-probabilities cannot be given.
+func (s Seq) checkSpans() error {
+	n := len(s.IDs)
+	if p := s.Prompt(); p < 1 || p > n {
+		return fmt.Errorf("prompt of %d of %d tokens: expected at least one, since the first response token is predicted from it", p, n)
+	}
+	if len(s.Spans) == 1 && s.Spans[0] == (Span{n, n}) {
+		return nil // an answer of no tokens
+	}
+	end := 0
+	for i, p := range s.Spans {
+		if p.From < end || p.To <= p.From || p.To > n {
+			return fmt.Errorf("span %d is tokens %d to %d of %d: expected spans that ascend, overlap nowhere and are not empty", i, p.From, p.To, n)
+		}
+		end = p.To
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package model
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"gad/internal/compute"
+)
+
+// conversations are random sequences with several spans; neighbours may have the same prompt.
+func conversations(r *rand.Rand, n, vocab int) (seqs []Seq) {
+	var prompt []int32
+	tokens := func(n int) (ids []int32) {
+		for range n {
+			ids = append(ids, int32(r.IntN(vocab)))
+		}
+		return ids
+	}
+	for len(seqs) < n {
+		if len(seqs) == 0 || r.IntN(3) > 0 {
+			prompt = tokens(1 + r.IntN(20))
+		}
+		s := Seq{IDs: slices.Clone(prompt)}
+		for range 1 + r.IntN(4) {
+			from := len(s.IDs)
+			s.IDs = append(s.IDs, tokens(1+r.IntN(6))...)
+			s.Spans = append(s.Spans, Span{from, len(s.IDs)})
+			s.IDs = append(s.IDs, tokens(r.IntN(9))...) // none: two spans that touch, or nothing behind the last
+		}
+		seqs = append(seqs, s)
+	}
+	return seqs
+}
+
+// A sequence with several spans is the sum of plain sequences, one for each span with all before
+// it as its prompt: in log-probabilities and entropies to the bit, in gradients but for the
+// rounding of sums.
+func TestSpansAreSequences(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	whole := append(conversations(r, 12, 29), Answer([]int32{3, 4, 5}, 3)) // and an answer of no tokens
+	var parts []Seq
+	var of []int // [parts] its sequence
+	for s, seq := range whole {
+		for _, p := range seq.Spans {
+			parts, of = append(parts, Answer(seq.IDs[:p.To], p.From)), append(of, s)
+		}
+	}
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		for _, arch := range architectures {
+			m, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
+			must(t, err)
+			defer m.Close()
+			shake(m)
+			logp, ent, err := m.LogProbs(whole, 0.8)
+			must(t, err)
+			partLogp, partEnt, err := m.LogProbs(parts, 0.8)
+			must(t, err)
+			joined := func(parts [][]float32) [][]float32 {
+				out := make([][]float32, len(whole))
+				for i, s := range of {
+					out[s] = append(out[s], parts[i]...)
+				}
+				return out
+			}
+			for s := range whole {
+				if len(logp[s]) != whole[s].Trained() {
+					t.Fatalf("%s: sequence %d has %d log-probabilities for %d trained tokens", arch, s, len(logp[s]), whole[s].Trained())
+				}
+				same(t, "log-probability", logp[s], joined(partLogp)[s])
+				same(t, "entropy", ent[s], joined(partEnt)[s])
+			}
+			// Of p times log-probabilities and entropies the gradient is another for each token.
+			pull := func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, ent, nil }
+			grads := func(seqs []Seq) (out [][]float32) {
+				must(t, m.LogProbGrad(seqs, 0.8, pull))
+				for _, p := range m.params {
+					out = append(out, values(be, p.G))
+					be.Zero(p.G)
+				}
+				return out
+			}
+			got, want, worst := grads(whole), grads(parts), 0.0
+			for i := range want {
+				var diff, norm float64
+				for j, w := range want[i] {
+					d := float64(got[i][j]) - float64(w)
+					diff, norm = diff+d*d, norm+float64(w)*float64(w)
+				}
+				worst = max(worst, math.Sqrt(diff)/(math.Sqrt(norm)+1e-3))
+			}
+			limit := 1e-5
+			if be.Name() == "ref" {
+				limit = 1e-12
+			}
+			if worst > limit {
+				t.Errorf("%s: a gradient is off by %.3g of its norm", arch, worst)
+			}
+		}
+	})
+}
+
+// A token of the environment changes no log-probability of a token before it, and is itself
+// trained in no way.
+func TestContextIsNotTrained(t *testing.T) {
+	m, err := New(backends[0].new(), tiny("Qwen2"), Options{Trainable: true, Seed: 3})
+	must(t, err)
+	defer m.Close()
+	seq := Seq{[]int32{4, 5, 6, 7, 8, 9, 10, 11}, []Span{{2, 4}, {6, 8}}}
+	want, _, err := m.LogProbs([]Seq{seq}, 1)
+	must(t, err)
+	other := seq
+	other.IDs = slices.Clone(seq.IDs)
+	other.IDs[5] = 20
+	got, _, err := m.LogProbs([]Seq{other}, 1)
+	must(t, err)
+	if len(got[0]) != 4 || !slices.Equal(got[0][:2], want[0][:2]) || got[0][2] == want[0][2] || got[0][3] == want[0][3] {
+		t.Errorf("log-probabilities %v, with another token of context %v", want[0], got[0])
+	}
+}
+
+func TestUpto(t *testing.T) {
+	s := Seq{[]int32{1, 2, 3, 4, 5, 6, 7, 8}, []Span{{2, 4}, {6, 8}}}
+	for n, want := range map[int][]Span{9: {{2, 4}, {6, 8}}, 8: {{2, 4}, {6, 8}}, 7: {{2, 4}, {6, 7}}, 6: {{2, 4}}, 3: {{2, 3}}, 2: {{2, 2}}} {
+		got := s.Upto(n)
+		if len(got.IDs) != min(n, 8) || !slices.Equal(got.Spans, want) {
+			t.Errorf("up to %d: %v, want %v", n, got, want)
+		}
+		if err := got.checkSpans(); err != nil {
+			t.Errorf("up to %d: %v", n, err)
+		}
+	}
+	if s.Prompt() != 2 || s.Trained() != 4 || len(s.Response()) != 6 || (Seq{IDs: s.IDs}).Prompt() != 0 {
+		t.Errorf("%d, %d, %v", s.Prompt(), s.Trained(), s.Response())
+	}
+}
+
+func TestWrongSpans(t *testing.T) {
+	m, err := New(backends[0].new(), tiny("Qwen2"), Options{Seed: 3})
+	must(t, err)
+	defer m.Close()
+	ids := []int32{1, 2, 3, 4, 5, 6}
+	const first, rule = "expected at least one, since the first response token is predicted from it", "expected spans that ascend, overlap nowhere and are not empty"
+	for _, c := range []struct {
+		spans []Span
+		want  string
+	}{
+		{nil, "model: sequence 0: prompt of 0 of 6 tokens: " + first},
+		{[]Span{{0, 2}}, "model: sequence 0: prompt of 0 of 6 tokens: " + first},
+		{[]Span{{7, 8}}, "model: sequence 0: prompt of 7 of 6 tokens: " + first},
+		{[]Span{{2, 2}}, "model: sequence 0: span 0 is tokens 2 to 2 of 6: " + rule},
+		{[]Span{{2, 7}}, "model: sequence 0: span 0 is tokens 2 to 7 of 6: " + rule},
+		{[]Span{{2, 4}, {3, 5}}, "model: sequence 0: span 1 is tokens 3 to 5 of 6: " + rule},
+		{[]Span{{3, 4}, {1, 2}}, "model: sequence 0: span 1 is tokens 1 to 2 of 6: " + rule},
+		{[]Span{{3, 4}, {6, 6}}, "model: sequence 0: span 1 is tokens 6 to 6 of 6: " + rule},
+	} {
+		if _, _, err := m.LogProbs([]Seq{{ids, c.spans}}, 1); err == nil || err.Error() != c.want {
+			t.Errorf("%v: %v, want %s", c.spans, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,515 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/nikolalohinski/gonja/v2/exec"
+)
+
+// Message is one turn of a chat. Its texts are plain: nothing in them becomes a control token.
+type Message struct {
+	Role, Content string
+	Thinking      string // reasoning_content: what an assistant thought before Content
+	ToolCalls     string // tool_calls, a JSON list as chat APIs have it; "" is none
+	ToolCallID    string // tool_call_id: which call a turn of a tool answers
+	Name          string
+}
+
+// plain reports whether the turn is a text of a role, and no more.
+func (m Message) plain() bool { return m == Message{Role: m.Role, Content: m.Content} }
+
+// Chat is the turns of a conversation, and the tools that the assistant may call: a JSON list of
+// descriptions, "" for none.
+type Chat struct {
+	Messages []Message
+	Tools    string
+}
+
+// turn is a Message as a template gets it.
+type turn struct {
+	role, content      string
+	noContent          bool // content is none: the template takes a turn of calls only so
+	thinking, id, name string
+	calls              any // a list; nil is none
+}
+
+// dict is the turn as a template sees it: what it does not have is not defined.
+func (t turn) dict() *exec.Dict {
+	d := exec.NewDict()
+	put := func(key string, v any) {
+		d.Pairs = append(d.Pairs, &exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
+	}
+	put("role", t.role)
+	if t.noContent {
+		put("content", nil)
+	} else {
+		put("content", validUTF8(t.content))
+	}
+	for _, p := range [][2]string{{"reasoning_content", t.thinking}, {"tool_call_id", t.id}, {"name", t.name}} {
+		if p[1] != "" {
+			put(p[0], p[1])
+		}
+	}
+	if t.calls != nil {
+		put("tool_calls", t.calls)
+	}
+	return d
+}
+
+func (t *turn) mapStrings(f func(string) string) {
+	for _, s := range []*string{&t.content, &t.thinking, &t.id, &t.name} {
+		*s = f(*s)
+	}
+	t.calls = mapStrings(t.calls, f)
+}
+
+// mapStrings is v, a value of parseJSON, with f of each text and key.
+func mapStrings(v any, f func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return f(v)
+	case list:
+		out := make(list, len(v))
+		for i, e := range v {
+			out[i] = mapStrings(e, f)
+		}
+		return out
+	case *exec.Dict:
+		out := exec.NewDict()
+		for _, p := range v.Pairs {
+			out.Pairs = append(out.Pairs, &exec.Pair{Key: exec.AsValue(f(p.Key.String())), Value: exec.AsValue(mapStrings(p.Value.Interface(), f))})
+		}
+		return out
+	}
+	return v
+}
+
+func eachString(v any, f func(string)) {
+	mapStrings(v, func(s string) string {
+		f(s)
+		return s
+	})
+}
+
+// bigNumber is a whole number that no int holds, as it is written.
+type bigNumber string
+
+// parseJSON reads a JSON text for templates: an object keeps the order of its keys, and a number
+// is an int if it is written as one, as in Python.
+func parseJSON(text string) (any, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	v, err := jsonValue(d, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("text after the value")
+	}
+	return v, nil
+}
+
+func jsonValue(d *json.Decoder, depth int) (any, error) {
+	if depth > depthLimit {
+		return nil, fmt.Errorf("nested more than %d deep", depthLimit)
+	}
+	tok, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch tok := tok.(type) {
+	case json.Number:
+		if n, err := strconv.Atoi(tok.String()); err == nil {
+			return n, nil
+		}
+		if strings.Trim(tok.String(), "-0123456789") == "" {
+			return bigNumber(tok), nil
+		}
+		return tok.Float64()
+	case json.Delim:
+		if tok == '[' {
+			out := list{}
+			for d.More() {
+				v, err := jsonValue(d, depth+1)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, v)
+			}
+			_, err := d.Token()
+			return out, err
+		}
+		out := exec.NewDict()
+		for d.More() {
+			key, err := d.Token()
+			if err != nil {
+				return nil, err
+			}
+			v, err := jsonValue(d, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out.Pairs = append(out.Pairs, &exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
+		}
+		_, err := d.Token()
+		return out, err
+	}
+	return tok, nil
+}
+
+// get is the value of a key; nil where there is none.
+func get(d *exec.Dict, key string) *exec.Pair {
+	for _, p := range d.Pairs {
+		if p.Key.String() == key {
+			return p
+		}
+	}
+	return nil
+}
+
+// callForm is how a template wants a turn's calls.
+type callForm struct {
+	text, object bool // arguments as a JSON text, as an object
+	noContent    bool // calls are written only where content is none
+}
+
+// formOf tries a call on the template. Arguments as an object come out as JSON, or key by key;
+// where a template joins texts they fail, or come out as Python prints a dict. Arguments as a text
+// come out as they are, or in quotes where a template makes JSON of them.
+func (c *chatTemplate) formOf() (f callForm) {
+	const key, args = "gadprobe", `{"gadprobe": 7}`
+	try := func(arguments any, noContent bool) string {
+		function := dictOf("name", "gadtool", "arguments", arguments)
+		calls := list{dictOf("id", "call12345", "type", "function", "function", function)}
+		turns := []turn{{role: "user", content: "u"}, {role: "assistant", noContent: noContent, calls: calls},
+			{role: "tool", content: "t", id: "call12345", name: "gadtool"}}
+		for n := len(turns); n > 1; n-- { // some refuse a tool's turn, some a chat that ends with a call
+			if s, err := c.render(turns[:n], nil, n == len(turns)); err == nil {
+				return s
+			}
+		}
+		return ""
+	}
+	object, _ := parseJSON(args)
+	for _, f.noContent = range []bool{false, true} {
+		o, t := try(object, f.noContent), try(args, f.noContent)
+		f.object = strings.Contains(o, key) && !strings.Contains(o, "'"+key+"'")
+		f.text = strings.Contains(t, args)
+		if f.object || f.text {
+			return f
+		}
+	}
+	return callForm{text: true, object: true}
+}
+
+func dictOf(keysAndValues ...any) *exec.Dict {
+	d := exec.NewDict()
+	for i := 0; i < len(keysAndValues); i += 2 {
+		d.Pairs = append(d.Pairs, &exec.Pair{Key: exec.AsValue(keysAndValues[i]), Value: exec.AsValue(keysAndValues[i+1])})
+	}
+	return d
+}
+
+// turnsOf makes a chat ready for the template.
+func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, tools any, err error) {
+	for i, m := range chat.Messages {
+		t := turn{role: m.Role, content: m.Content, thinking: m.Thinking, id: m.ToolCallID, name: m.Name}
+		if m.ToolCalls != "" {
+			if t.calls, err = c.callsOf(m.ToolCalls); err != nil {
+				return nil, nil, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
+			}
+			t.noContent = m.Content == "" && c.form().noContent
+		}
+		turns = append(turns, t)
+	}
+	if chat.Tools != "" {
+		if tools, err = parseJSON(chat.Tools); err != nil {
+			return nil, nil, fmt.Errorf("tokenizer: chat: tools: %w", err)
+		}
+	}
+	return turns, tools, nil
+}
+
+// callsOf is tool_calls with the arguments as the template wants them.
+func (c *chatTemplate) callsOf(text string) (any, error) {
+	v, err := parseJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	calls, ok := v.(list)
+	if !ok {
+		return nil, errors.New("not a list")
+	}
+	for i, call := range calls {
+		function, ok := call.(*exec.Dict)
+		if !ok {
+			return nil, fmt.Errorf("call %d is no object", i)
+		}
+		if f := get(function, "function"); f != nil {
+			if function, ok = f.Value.Interface().(*exec.Dict); !ok {
+				return nil, fmt.Errorf("call %d: its function is no object", i)
+			}
+		}
+		arguments := get(function, "arguments")
+		if arguments == nil {
+			continue
+		}
+		switch v := arguments.Value.Interface().(type) {
+		case string:
+			if c.form().text {
+				break
+			}
+			object, err := parseJSON(v)
+			if _, ok := object.(*exec.Dict); err != nil || !ok {
+				return nil, fmt.Errorf("call %d: the template wants arguments as an object, and their text is none: %s", i, shortQuote(v))
+			}
+			arguments.Value = exec.AsValue(object)
+		case *exec.Dict:
+			if c.form().object {
+				break
+			}
+			var b strings.Builder
+			if err := writeJSON(&b, v, "", "\n"); err != nil {
+				return nil, err
+			}
+			arguments.Value = exec.AsValue(b.String())
+		}
+	}
+	return calls, nil
+}
+
+func shortQuote(s string) string {
+	if len(s) > 40 {
+		s = validUTF8(s[:40]) + "..."
+	}
+	return strconv.Quote(s)
+}
+
+// RenderChat returns the chat as the template writes it; with
+// addGenerationPrompt it ends where the assistant's answer begins. Control
+// tokens written in a message stay as they are in the text, so the text must
+// not be encoded with Encode unless the messages are trusted: use ChatPrompt.
+func (t *Tokenizer) RenderChat(msgs []Message, addGenerationPrompt bool) (string, error) {
+	return t.Render(Chat{Messages: msgs}, addGenerationPrompt)
+}
+
+// Render is RenderChat of a chat with tools.
+func (t *Tokenizer) Render(c Chat, addGenerationPrompt bool) (string, error) {
+	if t.chat == nil {
+		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, or use a model that has one", ErrNoChatTemplate)
+	}
+	turns, tools, err := t.chat.turnsOf(c)
+	if err != nil {
+		return "", err
+	}
+	return t.chat.render(turns, tools, addGenerationPrompt)
+}
+
+// ChatPrompt returns the ids of the chat up to where the assistant's answer
+// begins. For messages without control tokens they are those of the
+// reference's apply_chat_template(add_generation_prompt=True). Control tokens
+// written in a message are encoded as plain text: in an assistant's message
+// the special ones, in any other also those that the template itself names.
+func (t *Tokenizer) ChatPrompt(msgs []Message) ([]int32, error) {
+	return t.Prompt(Chat{Messages: msgs})
+}
+
+// Prompt is ChatPrompt of a chat with tools.
+func (t *Tokenizer) Prompt(c Chat) ([]int32, error) {
+	p, err := t.prepare(c)
+	if err != nil {
+		return nil, err
+	}
+	text, err := p.render(len(c.Messages), true)
+	if err != nil {
+		return nil, err
+	}
+	return p.encode(text), nil
+}
+
+// prepared is a chat whose texts are guarded.
+type prepared struct {
+	t       *Tokenizer
+	turns   []turn
+	tools   any
+	restore *strings.Replacer
+}
+
+func (t *Tokenizer) prepare(c Chat) (*prepared, error) {
+	if t.chat == nil {
+		_, err := t.Render(c, true)
+		return nil, err
+	}
+	p := &prepared{t: t}
+	var err error
+	p.turns, p.tools, p.restore, err = t.guard(c)
+	return p, err
+}
+
+// render is the first n turns as the template writes them.
+func (p *prepared) render(n int, addGenerationPrompt bool) (string, error) {
+	return p.t.chat.render(p.turns[:n], p.tools, addGenerationPrompt)
+}
+
+func (p *prepared) encode(text string) []int32 {
+	return p.t.encode(text, false, p.restore, make([]int32, 0, len(text)/3+8))
+}
+
+// end is the text of the end of a turn.
+func (t *Tokenizer) end() string { return string(t.pieces[t.endOfTurn]) }
+
+// ErrNotShown is wrapped by errors of a chat of which the template leaves something out.
+var ErrNotShown = errors.New("the chat template writes the same text without them")
+
+// Shows refuses a chat whose tool_calls or tools change nothing in what the template writes: the
+// student would not see them. Its last turns may be those of an answer.
+func (t *Tokenizer) Shows(c Chat) error {
+	calls := false
+	without := Chat{Messages: make([]Message, len(c.Messages)), Tools: c.Tools}
+	for i, m := range c.Messages {
+		calls = calls || m.ToolCalls != ""
+		m.ToolCalls = ""
+		without.Messages[i] = m
+	}
+	if !calls && c.Tools == "" {
+		return nil
+	}
+	whole, err := t.Render(c, false)
+	if err != nil {
+		return err
+	}
+	// A template may refuse a conversation that lacks something: then it reads it.
+	if calls {
+		if text, err := t.Render(without, false); err == nil && text == whole {
+			return fmt.Errorf("tool_calls: %w", ErrNotShown)
+		}
+	}
+	if c.Tools != "" {
+		if text, err := t.Render(Chat{Messages: c.Messages}, false); err == nil && text == whole {
+			return fmt.Errorf("tools: %w", ErrNotShown)
+		}
+	}
+	return nil
+}
+
+// blanks are what no answer ends with: chat templates add them, and models rarely do.
+const blanks = " \t\r\n"
+
+// reply is the text of turn n behind the generation prompt, without its end.
+func (p *prepared) reply(n int) (string, error) {
+	m := p.turns[n]
+	if m.calls == nil && m.thinking == "" {
+		return strings.TrimRight(m.content, blanks), nil
+	}
+	before, err := p.render(n, true)
+	if err != nil {
+		return "", err
+	}
+	whole, err := p.render(n+1, false)
+	if err != nil {
+		return "", err
+	}
+	thinks := false // the template writes the thought
+	if m.thinking != "" {
+		other := p.turns[n]
+		other.thinking = ""
+		text, err := p.t.chat.render(append(p.turns[:n:n], other), p.tools, false)
+		if err != nil {
+			return "", err
+		}
+		thinks = text != whole && strings.HasPrefix(whole, before)
+	}
+	written := m.content
+	if m.calls != nil || thinks {
+		rest, ok := strings.CutPrefix(whole, before)
+		if !ok {
+			return "", fmt.Errorf("tokenizer: %w: does not begin an assistant's turn with calls or thoughts as its generation prompt does: use a template that does", ErrTemplate)
+		}
+		end := strings.LastIndex(rest, p.t.end())
+		if end < 0 {
+			return "", fmt.Errorf("tokenizer: %w: writes no %q behind an assistant's turn with calls or thoughts: use a template that does", ErrTemplate, p.t.end())
+		}
+		written = rest[:end]
+	}
+	if m.thinking == "" { // some write an empty thought into the last turn, and none into earlier ones
+		if after, ok := strings.CutPrefix(written, "<think>"); ok {
+			if after, ok = strings.CutPrefix(strings.TrimLeft(after, blanks), "</think>"); ok {
+				written = strings.TrimLeft(after, blanks)
+			}
+		}
+	} else if !thinks {
+		open := "<think>\n"
+		if strings.HasSuffix(strings.TrimRight(before, blanks), "<think>") {
+			open = "" // the generation prompt has it
+		}
+		written = open + strings.Trim(m.thinking, blanks) + "\n</think>\n\n" + strings.TrimLeft(written, blanks)
+	}
+	if m.calls == nil && !thinks {
+		written = strings.TrimRight(written, blanks)
+	}
+	return written, nil
+}
+
+// ErrRewritten is wrapped by errors of a chat template that writes a turn otherwise once others
+// follow it, so that a conversation does not grow at its end alone.
+var ErrRewritten = errors.New("the chat template rewrites earlier turns when others follow")
+
+// Span is the tokens From to To-1 of a list.
+type Span struct{ From, To int }
+
+// Trajectory returns the ids of turns behind Prompt(c), and which of them assistants wrote, each
+// with its end of turn. A text is encoded as it is, without blanks at its end; calls are written as
+// the template writes them; a thought as the template does, or between <think> and </think> where it
+// writes none. Between two such turns stands what the template adds, up to where the next begins.
+// Turns begin and end with an assistant's; skip says which of those are context. A template that
+// does not keep what it has written is refused with ErrRewritten.
+func (t *Tokenizer) Trajectory(c Chat, turns []Message, skip func(i int) bool) (ids []int32, spans []Span, err error) {
+	first := len(c.Messages)
+	all := Chat{append(c.Messages[:first:first], turns...), c.Tools}
+	for i := range turns {
+		if m := &all.Messages[first+i]; m.Role == "assistant" {
+			m.Content = strings.TrimRight(m.Content, blanks)
+		}
+	}
+	p, err := t.prepare(all)
+	if err != nil {
+		return nil, nil, err
+	}
+	written := "" // by the template and the turns so far
+	for n := first; n < len(all.Messages); n++ {
+		if all.Messages[n].Role != "assistant" {
+			continue
+		}
+		before, err := p.render(n, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		if n > first {
+			rest, ok := strings.CutPrefix(before, written)
+			if !ok {
+				return nil, nil, fmt.Errorf("tokenizer: turn %d: %w", n, ErrRewritten)
+			}
+			ids = append(ids, p.encode(t.end() + rest)[1:]...)
+		}
+		reply, err := p.reply(n)
+		if err != nil {
+			return nil, nil, err
+		}
+		from := len(ids)
+		if all.Messages[n].plain() {
+			ids = append(append(ids, t.EncodeText(strings.TrimRight(all.Messages[n].Content, blanks))...), t.endOfTurn)
+		} else {
+			ids = append(ids, p.encode(reply+t.end())...)
+		}
+		if !skip(n - first) {
+			spans = append(spans, Span{from, len(ids)})
+		}
+		written = before + reply + t.end()
+	}
+	return ids, spans, nil
+}
