@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -238,5 +239,42 @@ func TestValidateTurns(t *testing.T) {
 				t.Errorf("%s: no line %q in\n%s", turns, line, strings.Join(lines, "\n"))
 			}
 		}
+	}
+}
+
+// Files of nested turns that are damaged are refused or read otherwise; nothing else happens.
+func TestDamagedTurns(t *testing.T) {
+	for _, ext := range []string{"arrow", "parquet", "jsonl"} {
+		whole, err := os.ReadFile("../testdata/turns/agent." + ext)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := len(whole) / 300
+		if testing.Short() {
+			step = len(whole) / 60
+		}
+		opened := 0
+		for at := 0; at < len(whole); at += step {
+			for _, damage := range []func([]byte) []byte{
+				func(b []byte) []byte { b[at] ^= 0x41; return b },
+				func(b []byte) []byte { b[at] = 0xff; return b },
+				func(b []byte) []byte { return b[:at] },
+			} {
+				path := filepath.Join(t.TempDir(), "x."+ext)
+				if err := os.WriteFile(path, damage(slices.Clone(whole)), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				s, err := OpenFiles([]string{path}, Options{Turns: TurnsEach})
+				if err != nil {
+					continue
+				}
+				opened++
+				for i := range s.Len() {
+					_, _ = s.Example(i, words{}, Limits{})
+				}
+				s.Close()
+			}
+		}
+		t.Logf("%s: %d damaged files were opened", ext, opened)
 	}
 }
