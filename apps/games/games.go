@@ -202,12 +202,12 @@ func (g Game) teach(row *Row, turns []string) error {
 	return err
 }
 
-// Corpus is text to train a tokenizer on: every message of the rows, a line each.
+// Corpus is text to train a tokenizer on: role and text of every message of the rows, a line each.
 func Corpus(rows []Row) string {
 	var b bytes.Buffer
 	for _, r := range rows {
 		for _, m := range slices.Concat(r.Content, r.Response) {
-			b.WriteString(m.Content + "\n")
+			b.WriteString(m.Role + "\n" + m.Content + "\n")
 		}
 	}
 	return b.String()

@@ -23,6 +23,7 @@ const maxPlaces = 4096
 type Pool struct {
 	opt     Options
 	ctx     context.Context
+	hello   time.Duration   // time limit of a start
 	pauses  []time.Duration // before a child is started again
 	workers []*worker
 	places  chan *worker // a worker for each episode that it can play at once and does not
@@ -35,11 +36,14 @@ type Pool struct {
 // environment; nothing is left running then. When ctx ends, all children are killed, and every call
 // of an episode ends with the context's error.
 func Open(ctx context.Context, opt Options) (*Pool, error) {
-	return open(ctx, opt, []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, 1600 * time.Millisecond})
+	return open(ctx, opt, max(opt.Timeout, helloTimeout), []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, 1600 * time.Millisecond})
 }
 
-func open(ctx context.Context, opt Options, pauses []time.Duration) (*Pool, error) {
-	p := &Pool{opt: opt, ctx: ctx, pauses: pauses, closing: make(chan struct{})}
+// helloTimeout is the least time that a program gets to start.
+const helloTimeout = time.Minute
+
+func open(ctx context.Context, opt Options, hello time.Duration, pauses []time.Duration) (*Pool, error) {
+	p := &Pool{opt: opt, ctx: ctx, hello: hello, pauses: pauses, closing: make(chan struct{})}
 	failed := make([]error, opt.Workers)
 	var all sync.WaitGroup
 	for i := range opt.Workers {

@@ -123,7 +123,7 @@ func (w *worker) longest() (first *episode) {
 }
 
 func (w *worker) late() error {
-	return fmt.Errorf("no reply within %v, so it was killed: make it faster, or raise the time limit (env.timeout, --timeout)", w.pool.opt.Timeout)
+	return fmt.Errorf("no reply within %v, so it was killed: make it faster, or raise the time limit (--timeout)", w.pool.opt.Timeout)
 }
 
 // take is a call of an episode.
@@ -268,7 +268,7 @@ func (w *worker) start() error {
 		return err
 	}
 	proc.write(text)
-	timeout := time.NewTimer(w.pool.opt.Timeout)
+	timeout := time.NewTimer(w.pool.hello)
 	defer timeout.Stop()
 	var h hello
 	select {
@@ -279,7 +279,7 @@ func (w *worker) start() error {
 			h, err = readHello(text)
 		}
 	case <-timeout.C:
-		err = fmt.Errorf("no hello within %v", w.pool.opt.Timeout)
+		err = fmt.Errorf("no hello within %v", w.pool.hello)
 	case <-w.pool.ctx.Done():
 		err = w.pool.ctx.Err()
 	case <-w.pool.closing:
