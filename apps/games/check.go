@@ -68,10 +68,11 @@ type played struct {
 	times   []time.Duration // of each reply
 }
 
-// Check plays episodes at random, one after another, and then all again at once, and writes what they
-// were to out. With rows it plays their teachers' episodes too. The lines that it returns say what
-// breaks the protocol, or is not deterministic.
-func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded, out io.Writer) (broken []string, err error) {
+// Check plays episodes at random, one after another, and then all again at once, and writes what
+// they were to out. With rows it plays their teachers' episodes too. The lines that it returns say
+// what breaks the protocol, or is not deterministic.
+func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
+	out io.Writer) (broken []string, err error) {
 	fmt.Fprintf(out, "%s: protocol version %d, %d episodes at once\n\n%-8s %6s %6s %8s %8s  %s\n", pool.Name(), env.Version, pool.Places(),
 		"episode", "seed", "turns", "invalid", "reward", "end")
 	first := make([]played, checked)
@@ -142,7 +143,8 @@ func (p *played) play(ctx context.Context, pool *env.Pool, turns []env.Turn) {
 	}
 	drawn := turns == nil
 	seen := slices.Clone(p.row.Row.Content)
-	for on := ask(func() (env.Reply, error) { return e.Reset(ctx, p.seed, p.row.Row) }); on && len(p.turns) < mostTurns; {
+	on := ask(func() (env.Reply, error) { return e.Reset(ctx, p.seed, p.row.Row) })
+	for on && len(p.turns) < mostTurns {
 		seen = slices.Concat(seen, reply.Append, reply.Prompt)
 		var turn env.Turn
 		if drawn {
@@ -158,7 +160,8 @@ func (p *played) play(ctx context.Context, pool *env.Pool, turns []env.Turn) {
 }
 
 // odd are turns that no environment should break at.
-var odd = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}", "null", "é 日本語 \U0001f600", "\x00\x1b[2J", "\xff\xfe", strings.Repeat("long ", 2000)}
+var odd = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}", "null",
+	"é 日本語 \U0001f600", "\x00\x1b[2J", "\xff\xfe", strings.Repeat("long ", 2000)}
 
 // tagged are parts of a message such as <tool_call>...</tool_call>.
 var tagged = regexp.MustCompile(`(?s)<([a-z_]+)>.*?</[a-z_]+>`)
@@ -166,7 +169,9 @@ var tagged = regexp.MustCompile(`(?s)<([a-z_]+)>.*?</[a-z_]+>`)
 // draw is a random turn: an odd one, the teacher's, or what the environment's messages speak of.
 func (p *played) draw(seen []env.Message) env.Turn {
 	at := uint64(len(p.turns))
-	draw := func(n int, purpose uint64) int { return philox.IntN(n, p.seed, philox.Data, 50, at, purpose) }
+	draw := func(n int, purpose uint64) int {
+		return philox.IntN(n, p.seed, philox.Data, 50, at, purpose)
+	}
 	switch k := draw(10, 0); {
 	case k == 0:
 		return env.Turn{Text: odd[draw(len(odd), 1)]}
@@ -191,7 +196,8 @@ func (p *played) draw(seen []env.Message) env.Turn {
 				list = sentence
 			}
 			add(list)
-			for _, phrase := range strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(",.;!?\n\"'", r) }) {
+			mark := func(r rune) bool { return strings.ContainsRune(",.;!?\n\"'", r) }
+			for _, phrase := range strings.FieldsFunc(list, mark) {
 				add(phrase)
 			}
 		}
@@ -218,8 +224,12 @@ func teacherEpisode(ctx context.Context, pool *env.Pool, seed uint64, r Recorded
 	e := pool.Episode()
 	defer e.Close()
 	reply, err := e.Reset(ctx, seed, r.Row)
-	if err == nil && (len(reply.Append) > 0 || reply.Prompt != nil) && len(r.Row.Content) > 0 && reply.Prompt == nil {
-		return "the environment adds to content, and the teacher's episode was recorded without it", nil
+	first := reply.Prompt
+	if first == nil {
+		first = slices.Concat(r.Row.Content, reply.Append)
+	}
+	if content := r.Row.Content; err == nil && len(content) > 0 && !reflect.DeepEqual(first, content) {
+		return "the environment does not begin with content, as the teacher's episode did", nil
 	}
 	for i := 0; i < len(r.Teacher) && err == nil; {
 		m := r.Teacher[i]
@@ -236,7 +246,8 @@ func teacherEpisode(ctx context.Context, pool *env.Pool, seed uint64, r Recorded
 		}
 		i++
 		for _, said := range reply.Append {
-			if i >= len(r.Teacher) || r.Teacher[i].Role != said.Role || r.Teacher[i].Content != said.Content {
+			if i >= len(r.Teacher) || r.Teacher[i].Role != said.Role ||
+				r.Teacher[i].Content != said.Content {
 				return fmt.Sprintf("message %d of teacher_response is not what the environment answers now", i), nil
 			}
 			i++

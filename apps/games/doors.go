@@ -10,8 +10,8 @@ import (
 
 // The house: rooms in a row, a key in one of them, and in another the door out. The door opens with
 // the key, which takes a longer walk of easy steps, or by a dial, which takes a few steps and then
-// all turns of the lock worked out at once: a small student can only guess there, one in four. Rooms
-// come again on the way, so that episodes of one world meet in the same anchors.
+// all turns of the lock worked out at once: a small student can only guess there, one in four.
+// Rooms come again on the way, so that episodes of one world meet in the same anchors.
 const (
 	rooms       = 7
 	lockTurns   = 8
@@ -38,7 +38,8 @@ Labels: code, key, jammed, and lost after 12 turns.`,
 	empty: func() world { return &doors{} },
 	draw: func(draw func(n int) int) world {
 		for {
-			d := &doors{Start: 1 + draw(rooms), Key: 1 + draw(rooms), Exit: 1 + draw(rooms), Lock: ways[draw(len(ways))]}
+			d := &doors{Start: 1 + draw(rooms), Key: 1 + draw(rooms), Exit: 1 + draw(rooms),
+				Lock: ways[draw(len(ways))]}
 			for range lockTurns {
 				d.Turns = append(d.Turns, turnNames[draw(len(turnNames))])
 			}
@@ -71,7 +72,8 @@ func (d *doors) check() error {
 	switch steps := apart(d.Start, d.Key) + apart(d.Key, d.Exit); {
 	case !slices.Contains(ways, d.Lock) || turns >= 0 || len(d.Turns) != lockTurns:
 		return fmt.Errorf("lock %q with %d turns: must be a way with %d turns", d.Lock, len(d.Turns), lockTurns)
-	case d.Key == d.Start || d.Key == d.Exit || apart(d.Start, d.Exit) < fewestSteps || steps > mostSteps:
+	case d.Key == d.Start || d.Key == d.Exit || apart(d.Start, d.Exit) < fewestSteps ||
+		steps > mostSteps:
 		return fmt.Errorf("start %d, key %d, exit %d: too near, or too far", d.Start, d.Key, d.Exit)
 	}
 	return nil

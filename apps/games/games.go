@@ -41,8 +41,8 @@ var Splits = []string{"train", "test", "tune"}
 // Games are all games.
 func Games() []Game { return []Game{doorsGame, calculatorGame} }
 
-// world is what one episode is about, and how far the episode is. Its exported fields are the column
-// env of a row.
+// world is what one episode is about, and how far the episode is. Its exported fields are the
+// column env of a row.
 type world interface {
 	check() error           // of the exported fields
 	content() []env.Message // what the student reads first

@@ -3,6 +3,7 @@ package games
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"gad/apps/task"
@@ -37,7 +38,7 @@ func (g Game) readme(seed, studentSeed uint64, counts map[string]int, example Ro
 	fmt.Fprintf(&b, "# The environment %s\n\n%s.\n\n", g.Name, strings.ToUpper(g.About[:1])+g.About[1:])
 	fmt.Fprintf(&b, "Made by `gad task make %s` with seed %d; the student's weights are drawn with seed %d.\n\n%s\n\n", g.Name, seed, studentSeed, g.Rules)
 	b.WriteString("The first episode of the teacher:\n\n")
-	for _, m := range append(example.Content[:len(example.Content):len(example.Content)], example.Response...) {
+	for _, m := range slices.Concat(example.Content, example.Response) {
 		fmt.Fprintf(&b, "    %-9s  %s\n", m.Role, strings.ReplaceAll(m.Content, "\n", " "))
 	}
 	about := map[string]string{"train": "to train on", "test": "held out", "tune": "held out too, to look at while settings are chosen"}

@@ -80,7 +80,8 @@ func (p *program) checkEnv(c *cli.Context) error {
 	ctx, cancel := signal.NotifyContext(c.Context, stopSignals...)
 	defer cancel()
 	command := c.String("env")
-	pool, err := env.Open(ctx, env.Options{Command: command, Workers: c.Int("workers"), Timeout: c.Duration("timeout")})
+	opt := env.Options{Command: command, Workers: c.Int("workers"), Timeout: c.Duration("timeout")}
+	pool, err := env.Open(ctx, opt)
 	if err == nil {
 		defer pool.Close()
 		var broken []string

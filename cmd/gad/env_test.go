@@ -84,6 +84,23 @@ while read -r line; do
 done
 `
 
+// A teacher's episode that began with another context than the environment gives is said so.
+func TestEnvCheckOtherStart(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"env.sh":     strings.Replace(shell, "STEP", `echo '{"id":'$id',"reward":1,"done":true}'`, 1),
+		"rows.jsonl": `{"content":[{"role":"user","content":"Hello"}],"teacher_response":[{"role":"assistant","content":"a"}]}` + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, out, _ := gad("env", "check", "--env", "sh "+dir+"/env.sh", "--data", dir+"/rows.jsonl")
+	if code != exitInput || !strings.HasSuffix(out, "\nrow 0: the environment does not begin with content, as the teacher's episode did\n") {
+		t.Errorf("exit status %d\n%s", code, out)
+	}
+}
+
 // The example of doc/environments.md is an environment.
 func TestExampleEnvironment(t *testing.T) {
 	doc := readFile(t, filepath.Join("..", "..", "doc", "environments.md"))

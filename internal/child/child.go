@@ -72,7 +72,8 @@ func Ended(err error) bool {
 // Kill ends the process group, also where only processes that the program has started are left.
 func (p *Process) Kill() error { return kill(p.cmd) }
 
-// Said is the last lines of standard error behind "; it said ", on one line; "" where there are none.
+// Said is the last lines of standard error behind "; it said ", on one line; "" where there are
+// none.
 func (p *Process) Said() string { return p.said.String() }
 
 // keptError is how many bytes of standard error are kept.
@@ -129,7 +130,8 @@ const maxLabel = 100 // characters
 
 // CheckLabel refuses a text that cannot name a kind of answer.
 func CheckLabel(label string) error {
-	if utf8.RuneCountInString(label) > maxLabel || strings.ContainsFunc(label, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	hidden := func(r rune) bool { return !unicode.IsPrint(r) }
+	if utf8.RuneCountInString(label) > maxLabel || strings.ContainsFunc(label, hidden) {
 		return fmt.Errorf("label %s: must be printable and at most %d characters: a label names a kind of answer", Quoted(label), maxLabel)
 	}
 	return nil

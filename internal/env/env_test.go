@@ -247,8 +247,8 @@ func TestEpisode(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with a reply is a fault of that episode, on one line that quotes at most 60 bytes
-// of it, and of no other.
+// Whatever is wrong with a reply is a fault of that episode, on one line that quotes at most 60
+// bytes of it, and of no other.
 func TestWrongReplies(t *testing.T) {
 	p := pool(t, fake, 1, 20*time.Second)
 	const ok = `"append":[{"role":"user","content":"x"}]`

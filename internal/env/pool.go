@@ -36,18 +36,21 @@ type Pool struct {
 // environment; nothing is left running then. When ctx ends, all children are killed, and every call
 // of an episode ends with the context's error.
 func Open(ctx context.Context, opt Options) (*Pool, error) {
-	return open(ctx, opt, max(opt.Timeout, helloTimeout), []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, 1600 * time.Millisecond})
+	const ms = time.Millisecond
+	return open(ctx, opt, max(opt.Timeout, helloTimeout), []time.Duration{100 * ms, 400 * ms, 1600 * ms})
 }
 
 // helloTimeout is the least time that a program gets to start.
 const helloTimeout = time.Minute
 
-func open(ctx context.Context, opt Options, hello time.Duration, pauses []time.Duration) (*Pool, error) {
+func open(ctx context.Context, opt Options, hello time.Duration,
+	pauses []time.Duration) (*Pool, error) {
 	p := &Pool{opt: opt, ctx: ctx, hello: hello, pauses: pauses, closing: make(chan struct{})}
 	failed := make([]error, opt.Workers)
 	var all sync.WaitGroup
 	for i := range opt.Workers {
-		w := &worker{pool: p, calls: make(chan call), done: make(chan struct{}), open: map[uint64]*episode{}}
+		w := &worker{pool: p, calls: make(chan call), done: make(chan struct{}),
+			open: map[uint64]*episode{}}
 		p.workers = append(p.workers, w)
 		all.Go(func() { failed[i] = w.start() })
 	}

@@ -9,9 +9,9 @@ import (
 	"io"
 )
 
-// Serve speaks the protocol on in and out for episodes that begin makes, up to places at once, until
-// the end of in. An error of an episode is reported as its fault and ends that episode alone; a line
-// that is no request is an error of Serve.
+// Serve speaks the protocol on in and out for episodes that begin makes, up to places at once,
+// until the end of in. An error of an episode is reported as its fault and ends that episode alone;
+// a line that is no request is an error of Serve.
 func Serve(in io.Reader, out io.Writer, name string, places int, begin func() Episode) error {
 	open := map[uint64]Episode{}
 	defer func() {
@@ -49,7 +49,8 @@ func Serve(in io.Reader, out io.Writer, name string, places int, begin func() Ep
 }
 
 // serve is the answer to a request, nil for none.
-func serve(q request, name string, places int, open map[uint64]Episode, begin func() Episode) (any, error) {
+func serve(q request, name string, places int, open map[uint64]Episode,
+	begin func() Episode) (any, error) {
 	if q.Op == "hello" {
 		if q.Version != Version {
 			return nil, fmt.Errorf("version %d of the protocol: this program speaks version %d", q.Version, Version)

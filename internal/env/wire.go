@@ -103,7 +103,8 @@ type answered struct{ text string }
 func (a answered) Error() string { return "the environment says " + child.Quoted(a.text) }
 
 // replyKeys are the keys of a reply.
-var replyKeys = []string{"id", "append", "prompt", "reward", "done", "valid", "anchor", "label", "error"}
+var replyKeys = []string{"id", "append", "prompt", "reward", "done", "valid", "anchor", "label",
+	"error"}
 
 // readReply reads a line as the reply to a reset, or to a step.
 func readReply(text []byte, reset bool) (r Reply, err error) {

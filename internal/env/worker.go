@@ -20,13 +20,14 @@ import (
 //
 // Every call of an episode is answered, whatever the child does. A child that crashes, closes its
 // output or is silent beyond the time limit is killed and started again, and its open episodes are
-// played again from their recorded requests, one at a time, so that another crash has one culprit. A
-// request that was under way at one crash more than there are pauses makes a fault of its episode, and
-// that many starts without a single reply make faults of all: no child is started without end.
+// played again from their recorded requests, one at a time, so that another crash has one culprit.
+// A request that was under way at one crash more than there are pauses makes a fault of its
+// episode, and that many starts without a single reply make faults of all: no child is started
+// without end.
 //
-// A line that is wrong makes a fault of the episode whose id it has. Where it has none, or that of no
-// open episode, it is charged to the episode that has waited longest, since its reply is the one that
-// is missing; where no episode waits, to the next call.
+// A line that is wrong makes a fault of the episode whose id it has. Where it has none, or that of
+// no open episode, it is charged to the episode that has waited longest, since its reply is the one
+// that is missing; where no episode waits, to the next call.
 type worker struct {
 	pool  *Pool
 	calls chan call
@@ -35,7 +36,7 @@ type worker struct {
 	proc   *process // nil while there is none
 	hello  hello
 	open   map[uint64]*episode // begun, neither closed nor at fault
-	ended  map[uint64]bool     // ids whose lines are passed over: at fault, or closed without their reply
+	ended  map[uint64]bool     // ids whose lines are passed over: at fault, or closed early
 	barren int                 // crashes since the last reply
 	noise  int                 // wrong lines since the last reply
 	stray  error               // of a wrong line that no episode has been charged with
@@ -223,8 +224,8 @@ func (w *worker) answer(e *episode, reply Reply) {
 	e.waiting = nil
 }
 
-// crash ends the child for a reason. Of the episodes that wait, culprit is at the crash, or all where
-// it is nil. If any wait, the child is started again; else with the next call.
+// crash ends the child for a reason. Of the episodes that wait, culprit is at the crash, or all
+// where it is nil. If any wait, the child is started again; else with the next call.
 func (w *worker) crash(why error, culprit *episode) {
 	waiting := false
 	for _, e := range w.open {
@@ -296,8 +297,8 @@ func (w *worker) start() error {
 	return nil
 }
 
-// revive starts the child and plays the open episodes again. It returns when all are where they were,
-// none is left, or the pool ends.
+// revive starts the child and plays the open episodes again. It returns when all are where they
+// were, none is left, or the pool ends.
 func (w *worker) revive() {
 	for len(w.open) > 0 && w.pool.stopped() == nil {
 		tries := w.barren
@@ -450,7 +451,8 @@ type process struct {
 func begin(p *Pool) (*process, error) {
 	proc := &process{lines: make(chan []byte), gone: make(chan struct{}), more: make(chan struct{}, 1)}
 	var err error
-	if proc.Process, err = child.Start(p.ctx, p.opt.Command, nil, &output{lines: proc.lines}); err != nil {
+	out := &output{lines: proc.lines}
+	if proc.Process, err = child.Start(p.ctx, p.opt.Command, nil, out); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -534,8 +536,8 @@ func (p *process) drain(until <-chan time.Time) {
 	}
 }
 
-// output cuts standard output into lines. Of a line that is too long the rest is dropped, so that it
-// cannot fill the memory.
+// output cuts standard output into lines. Of a line that is too long the rest is dropped, so that
+// it cannot fill the memory.
 type output struct {
 	lines chan []byte
 	begun []byte
